@@ -1,0 +1,291 @@
+//! The nouns of the contract.
+
+use bitflags::bitflags;
+use serde::Serialize;
+
+/// An inode number. 1 is the root; 0 is never valid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub struct Ino(pub u64);
+
+/// The root directory.
+pub const ROOT: Ino = Ino(1);
+
+impl std::fmt::Display for Ino {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "inode {}", self.0)
+    }
+}
+
+/// Nanoseconds since 1970-01-01 UTC; covers the years 1677 to 2262.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Timestamp(pub i64);
+
+impl Timestamp {
+    /// The time of day at the resolution that the kernel's own file systems use (one tick).
+    pub fn now() -> Self {
+        let t = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+        Self::from_parts(t.tv_sec, t.tv_nsec as u32)
+    }
+
+    /// From seconds and nanoseconds, clamped to what is representable.
+    pub fn from_parts(secs: i64, nanos: u32) -> Self {
+        Self(secs.saturating_mul(1_000_000_000).saturating_add(i64::from(nanos)))
+    }
+
+    /// Seconds (rounded down) and nanoseconds (0..10^9).
+    pub fn parts(self) -> (i64, u32) {
+        (self.0.div_euclid(1_000_000_000), self.0.rem_euclid(1_000_000_000) as u32)
+    }
+}
+
+/// What kind of object an inode is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FileKind {
+    /// Regular file.
+    File,
+    /// Directory.
+    Dir,
+    /// Symbolic link.
+    Symlink,
+    /// Named pipe.
+    Fifo,
+    /// Unix-domain socket.
+    Socket,
+    /// Character device.
+    Char,
+    /// Block device.
+    Block,
+}
+
+impl FileKind {
+    /// The `S_IFMT` bits of a mode.
+    pub const fn mode_bits(self) -> u32 {
+        match self {
+            Self::Fifo => 0o010000,
+            Self::Char => 0o020000,
+            Self::Dir => 0o040000,
+            Self::Block => 0o060000,
+            Self::File => 0o100000,
+            Self::Symlink => 0o120000,
+            Self::Socket => 0o140000,
+        }
+    }
+
+    /// The kind that `mode`'s `S_IFMT` bits name, if they name one.
+    pub const fn from_mode(mode: u32) -> Option<Self> {
+        Some(match mode & 0o170000 {
+            0o010000 => Self::Fifo,
+            0o020000 => Self::Char,
+            0o040000 => Self::Dir,
+            0o060000 => Self::Block,
+            0o100000 => Self::File,
+            0o120000 => Self::Symlink,
+            0o140000 => Self::Socket,
+            _ => return None,
+        })
+    }
+}
+
+/// Who makes a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// Effective user ID; 0 is privileged.
+    pub uid: u32,
+    /// Effective group ID.
+    pub gid: u32,
+}
+
+impl Caller {
+    /// The superuser.
+    pub const ROOT: Self = Self { uid: 0, gid: 0 };
+}
+
+/// The attributes of an inode (`stat(2)`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Attr {
+    /// Inode number.
+    pub ino: Ino,
+    /// Differs between two lives of one inode number.
+    pub generation: u32,
+    /// Kind of object.
+    pub kind: FileKind,
+    /// Permission bits, `0o7777`.
+    pub perm: u32,
+    /// Number of names (2 plus the number of subdirectories for a directory).
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number (`makedev` encoding of Linux) of a device file.
+    pub rdev: u32,
+    /// Bytes: file size, symlink target length; for a directory, the engine's choice.
+    pub size: u64,
+    /// Allocated space in units of 512 bytes.
+    pub blocks: u64,
+    /// Last access.
+    pub atime: Timestamp,
+    /// Last change of content.
+    pub mtime: Timestamp,
+    /// Last change of the inode.
+    pub ctime: Timestamp,
+    /// Creation.
+    pub btime: Timestamp,
+}
+
+/// A name that was resolved: its inode's attributes. Carries one reference (contract C4).
+pub type Entry = Attr;
+
+/// A time to set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetTime {
+    /// The time of the call.
+    Now,
+    /// This time.
+    At(Timestamp),
+}
+
+/// Attributes to change; `None` leaves one as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetAttr {
+    /// Permission bits, `0o7777`.
+    pub perm: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// File size in bytes.
+    pub size: Option<u64>,
+    /// Last access.
+    pub atime: Option<SetTime>,
+    /// Last change of content.
+    pub mtime: Option<SetTime>,
+    /// Last change of the inode; set to the time of the call where absent.
+    pub ctime: Option<Timestamp>,
+}
+
+/// What to create.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewNode<'a> {
+    /// Kind and what belongs to it.
+    pub kind: NewKind<'a>,
+    /// Permission bits, `0o7777`, before the umask.
+    pub mode: u32,
+    /// Bits to take away unless a default ACL decides.
+    pub umask: u32,
+}
+
+/// Kind of a new node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NewKind<'a> {
+    /// Regular file.
+    File,
+    /// Directory.
+    Dir,
+    /// Symbolic link with its target.
+    Symlink(&'a [u8]),
+    /// Named pipe.
+    Fifo,
+    /// Unix-domain socket.
+    Socket,
+    /// Character device with its number.
+    Char(u32),
+    /// Block device with its number.
+    Block(u32),
+}
+
+impl NewKind<'_> {
+    /// The kind without its data.
+    pub const fn file_kind(&self) -> FileKind {
+        match self {
+            Self::File => FileKind::File,
+            Self::Dir => FileKind::Dir,
+            Self::Symlink(_) => FileKind::Symlink,
+            Self::Fifo => FileKind::Fifo,
+            Self::Socket => FileKind::Socket,
+            Self::Char(_) => FileKind::Char,
+            Self::Block(_) => FileKind::Block,
+        }
+    }
+}
+
+/// One entry of a directory listing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirEntry<'a> {
+    /// Inode number.
+    pub ino: Ino,
+    /// Kind of object.
+    pub kind: FileKind,
+    /// Name, without `/`.
+    pub name: &'a [u8],
+    /// Where a later listing continues after this entry.
+    pub cookie: u64,
+}
+
+bitflags! {
+    /// How to rename (`renameat2(2)`).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct RenameFlags: u32 {
+        /// `EEXIST` where the target exists.
+        const NOREPLACE = 1;
+        /// Swap the two names; both must exist.
+        const EXCHANGE = 2;
+    }
+}
+
+/// What `fallocate` does (`fallocate(2)`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fallocate {
+    /// Allocate the range (zeroed where it was a hole); grow the file unless `keep_size`.
+    Allocate {
+        /// Leave the size as it is.
+        keep_size: bool,
+    },
+    /// Free the range; it reads as zeros. The size stays.
+    PunchHole,
+    /// Make the range read as zeros; grow the file unless `keep_size`.
+    ZeroRange {
+        /// Leave the size as it is.
+        keep_size: bool,
+    },
+    /// Remove the range and close the gap.
+    Collapse,
+    /// Insert a hole, moving what follows up.
+    Insert,
+}
+
+/// What `seek` looks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seek {
+    /// `SEEK_DATA`.
+    Data,
+    /// `SEEK_HOLE`.
+    Hole,
+}
+
+/// How to set an extended attribute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetXattr {
+    /// Create or replace.
+    Any,
+    /// `EEXIST` where it exists.
+    Create,
+    /// `ENODATA` where it does not exist.
+    Replace,
+}
+
+/// Space of a file system (`statvfs(3)`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct StatFs {
+    /// Bytes per block.
+    pub block_size: u32,
+    /// Blocks in all.
+    pub blocks: u64,
+    /// Free blocks.
+    pub blocks_free: u64,
+    /// Inodes in all (an upper bound where they are allocated on demand).
+    pub inodes: u64,
+    /// Inodes that can still be created.
+    pub inodes_free: u64,
+}
