@@ -1,0 +1,87 @@
+//! The seam between engines and persistent memory.
+//!
+//! Every load and store of PM goes through [`Medium`]; nobody holds a reference into PM. The mapped
+//! region implements it, and so does the recorder of the crash explorer.
+//!
+//! Two stores have a meaning beyond their bytes:
+//! - [`Medium::store_u64`] is failure-atomic: after a crash the word is old or new (BPFS §4.3).
+//! - [`Medium::fence`] ends an epoch (BPFS §4.4): everything this thread wrote and flushed, or wrote
+//!   non-temporally, is in the persistence domain when it returns.
+
+use crate::{Counters, Domain};
+
+/// Proof that a fence has completed since the caller prepared what it is about to publish.
+///
+/// A commit consumes one, so "shadow durable before the pointer that names it" is a type error to
+/// forget. Only [`Medium`] implementations make it, by [`Fenced::assert`].
+#[must_use = "a fence that proves nothing to a commit is better written as `let _ = …`"]
+#[derive(Debug)]
+pub struct Fenced(());
+
+impl Fenced {
+    /// For implementations of [`Medium::fence`] only: asserts that the fence has been executed.
+    pub fn assert() -> Self {
+        Self(())
+    }
+}
+
+/// Byte-addressable persistent memory, addressed by offset from the start of the region.
+///
+/// Offsets and lengths are in bytes. An access outside the region is a bug of the caller and
+/// panics before it touches memory: engines check what they read from PM first.
+pub trait Medium: Send + Sync {
+    /// Length of the region in bytes.
+    fn len(&self) -> u64;
+
+    /// Whether the region is empty.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What a fence means here.
+    fn domain(&self) -> Domain;
+
+    /// Traffic since the start.
+    fn counters(&self) -> &Counters;
+
+    /// Copies `buf.len()` bytes out of PM.
+    fn read(&self, off: u64, buf: &mut [u8]);
+
+    /// Loads an aligned word (acquire).
+    fn load_u64(&self, off: u64) -> u64;
+
+    /// Whether PM holds `bytes` at `off`.
+    fn equals(&self, off: u64, bytes: &[u8]) -> bool;
+
+    /// Stores `data` through the cache. May tear at 8 bytes; persists after `flush` + `fence`, or
+    /// earlier if the line is evicted.
+    fn write(&self, off: u64, data: &[u8]);
+
+    /// Stores `data` past the cache. May tear at 8 bytes; persists after `fence`.
+    fn write_nt(&self, off: u64, data: &[u8]);
+
+    /// Copies within PM past the cache; the ranges must not overlap. Persists after `fence`.
+    fn copy_nt(&self, dst: u64, src: u64, len: u64);
+
+    /// Zeroes past the cache. Persists after `fence`.
+    fn zero_nt(&self, off: u64, len: u64);
+
+    /// Stores an aligned word through the cache (release). Never tears. Stores to one 64-byte line
+    /// persist in program order.
+    fn store_u64(&self, off: u64, value: u64);
+
+    /// Starts writing back the lines that hold `off..off + len`.
+    fn flush(&self, off: u64, len: u64);
+
+    /// Waits until everything this thread flushed or wrote non-temporally has reached the
+    /// persistence domain: the epoch barrier on today's CPUs.
+    fn fence(&self) -> Fenced;
+
+    /// Commits: stores the word that makes prepared data visible, and makes it durable. `_ready`
+    /// proves that the data is durable.
+    fn publish(&self, off: u64, value: u64, _ready: Fenced) -> Fenced {
+        self.store_u64(off, value);
+        self.flush(off, 8);
+        self.fence()
+    }
+}
