@@ -14,8 +14,11 @@
 //!   add one reference for the caller, [`FileSystem::forget`] gives references back.
 //!
 //! [`model`] is the executable specification, [`conformance`] the suite that compares any
-//! implementation with it, [`acl`] the POSIX.1e arithmetic that every engine needs.
+//! implementation with it, [`acl`] the POSIX.1e arithmetic and [`rules`] the small rules that every
+//! engine needs.
 
+pub mod acl;
+pub mod rules;
 mod types;
 
 pub use rustix::io::Errno;

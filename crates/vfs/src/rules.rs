@@ -1,0 +1,125 @@
+//! Rules of the contract that every engine applies in the same way.
+
+use crate::acl::{ACL_ACCESS, ACL_DEFAULT, Acl};
+use crate::{Attr, Caller, Errno, FileKind, NAME_MAX, NewNode, Result, XATTR_SIZE_MAX};
+
+/// Set-user-ID bit of a mode.
+pub const S_ISUID: u32 = 0o4000;
+/// Set-group-ID bit of a mode.
+pub const S_ISGID: u32 = 0o2000;
+/// Group-execute bit of a mode.
+pub const S_IXGRP: u32 = 0o0010;
+/// Permission bits of every symbolic link.
+pub const SYMLINK_PERM: u32 = 0o777;
+/// Longest name of an extended attribute, in bytes, prefix included (the kernel's limit).
+pub const XATTR_NAME_MAX: usize = 255;
+
+/// Checks a name that is to be created or removed: `ENOENT` where it is empty, `EINVAL` where it
+/// contains `/` or NUL or is `.` or `..`, `ENAMETOOLONG` beyond [`NAME_MAX`] bytes.
+pub fn check_name(name: &[u8]) -> Result<()> {
+    check_component(name)?;
+    if matches!(name, b"." | b"..") { Err(Errno::INVAL) } else { Ok(()) }
+}
+
+/// Checks a name that is to be looked up: as [`check_name`], but `.` and `..` are good.
+pub fn check_component(name: &[u8]) -> Result<()> {
+    if name.is_empty() {
+        return Err(Errno::NOENT);
+    }
+    if name.iter().any(|&b| matches!(b, b'/' | 0)) {
+        return Err(Errno::INVAL);
+    }
+    if name.len() > NAME_MAX { Err(Errno::NAMETOOLONG) } else { Ok(()) }
+}
+
+/// Checks an attribute that is to be set on, or (with a length of 0) removed from, an inode of
+/// `kind`. In this order: `ERANGE` for an empty name or one beyond [`XATTR_NAME_MAX`] bytes;
+/// `E2BIG` for a value beyond [`XATTR_SIZE_MAX`] bytes; `EOPNOTSUPP` for an unknown namespace;
+/// `EINVAL` for nothing after the prefix, or a NUL; `EPERM` for `user.` on anything but files and
+/// directories; `EOPNOTSUPP` for ACLs on symbolic links; `EACCES` for a default ACL on anything but
+/// directories.
+pub fn check_xattr(kind: FileKind, name: &[u8], value_len: usize) -> Result<()> {
+    if name.is_empty() || name.len() > XATTR_NAME_MAX {
+        return Err(Errno::RANGE);
+    }
+    if value_len > XATTR_SIZE_MAX {
+        return Err(Errno::TOOBIG);
+    }
+    if name == ACL_ACCESS || name == ACL_DEFAULT {
+        return match kind {
+            FileKind::Symlink => Err(Errno::OPNOTSUPP),
+            FileKind::Dir => Ok(()),
+            _ if name == ACL_DEFAULT => Err(Errno::ACCESS),
+            _ => Ok(()),
+        };
+    }
+    let prefixes: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+    let prefix = prefixes.into_iter().find(|p| name.starts_with(p)).ok_or(Errno::OPNOTSUPP)?;
+    if name.len() == prefix.len() || name.contains(&0) {
+        return Err(Errno::INVAL);
+    }
+    let for_users = prefix == b"user.";
+    if for_users && !matches!(kind, FileKind::File | FileKind::Dir) {
+        return Err(Errno::PERM);
+    }
+    Ok(())
+}
+
+/// The group and the mode of a node that `caller` creates with `mode` in the directory `dir_attr`:
+/// a set-group-ID directory hands its group to everything in it, and the bit to directories.
+///
+/// The kernel also takes set-group-ID from a file that an outsider makes group-executable in such a
+/// directory; that depends on supplementary groups, so it is the front end's business (C3).
+pub fn new_node_owner(caller: &Caller, dir_attr: &Attr, kind: FileKind, mode: u32) -> (u32, u32) {
+    match (dir_attr.perm & S_ISGID != 0, kind) {
+        (true, FileKind::Dir) => (dir_attr.gid, mode | S_ISGID),
+        (true, _) => (dir_attr.gid, mode),
+        (false, _) => (caller.gid, mode),
+    }
+}
+
+/// What a new node starts with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewInode {
+    /// Group.
+    pub gid: u32,
+    /// Permission bits, `0o7777`.
+    pub perm: u32,
+    /// Access ACL to store.
+    pub access: Option<Acl>,
+    /// Default ACL to store.
+    pub default: Option<Acl>,
+}
+
+impl NewInode {
+    /// Group, permission bits and ACLs of `node`, which `caller` creates in the directory
+    /// `dir_attr` with the default ACL `dir_default`: [`new_node_owner`], then the default ACL or,
+    /// where there is none, the umask. A symbolic link has neither; its bits are [`SYMLINK_PERM`].
+    pub fn derive(
+        caller: &Caller,
+        dir_attr: &Attr,
+        dir_default: Option<&Acl>,
+        node: &NewNode<'_>,
+    ) -> Self {
+        let kind = node.kind.file_kind();
+        let (gid, mode) = new_node_owner(caller, dir_attr, kind, node.mode & 0o7777);
+        if kind == FileKind::Symlink {
+            return Self { gid, perm: SYMLINK_PERM, access: None, default: None };
+        }
+        match dir_default {
+            None => Self { gid, perm: mode & !(node.umask & 0o777), access: None, default: None },
+            Some(acl) => {
+                let (perm, access) = acl.inherit(mode);
+                let default = (kind == FileKind::Dir).then(|| acl.clone());
+                Self { gid, perm, access, default }
+            }
+        }
+    }
+}
+
+/// `mode` without what a write or a change of owner takes from a file: set-user-ID, and
+/// set-group-ID where it is group-executable.
+pub fn clear_privileges(mode: u32) -> u32 {
+    let cleared = mode & !S_ISUID;
+    if mode & S_IXGRP != 0 { cleared & !S_ISGID } else { cleared }
+}
