@@ -1,0 +1,150 @@
+//! A reader-writer lock in one word.
+//!
+//! Waiters spin briefly, then sleep on the word's futex. New readers queue behind a sleeping waiter,
+//! so writers do not starve; therefore a thread must not take one lock twice, not even shared.
+
+use crate::Shared;
+use rustix::thread::futex;
+use std::sync::atomic::{AtomicU32, Ordering::*};
+
+const WRITER: u32 = 1 << 31;
+const WAITING: u32 = 1 << 30;
+const SPINS: u32 = 200;
+
+/// How a lock is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockMode {
+    /// Together with other readers.
+    Shared,
+    /// Alone.
+    Exclusive,
+}
+
+/// The lock: readers in the low bits, then "a waiter sleeps", then "a writer holds it".
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub struct RwLock(AtomicU32);
+
+// SAFETY: one atomic word; zero is "free".
+unsafe impl Shared for RwLock {}
+
+impl RwLock {
+    /// Takes the lock, sleeping until it can.
+    #[inline]
+    pub fn lock(&self, mode: LockMode) {
+        if !self.try_lock(mode) {
+            self.lock_slow(mode);
+        }
+    }
+
+    /// Takes the lock if that needs no waiting.
+    #[inline]
+    pub fn try_lock(&self, mode: LockMode) -> bool {
+        let seen = self.0.load(Relaxed);
+        match mode {
+            LockMode::Shared => {
+                seen & (WRITER | WAITING) == 0
+                    && self
+                        .0
+                        .compare_exchange(seen, seen + 1, Acquire, Relaxed)
+                        .is_ok()
+            }
+            LockMode::Exclusive => {
+                seen & !WAITING == 0
+                    && self
+                        .0
+                        .compare_exchange(seen, seen | WRITER, Acquire, Relaxed)
+                        .is_ok()
+            }
+        }
+    }
+
+    #[cold]
+    fn lock_slow(&self, mode: LockMode) {
+        loop {
+            for _ in 0..SPINS {
+                if self.try_lock(mode) {
+                    return;
+                }
+                std::hint::spin_loop();
+            }
+            let seen = self.0.load(Relaxed);
+            let held = seen & !WAITING != 0;
+            if !held && seen != 0 {
+                // Nobody holds it but WAITING is left over from a waiter that got in by spinning.
+                let _ = self.0.compare_exchange(seen, 0, Relaxed, Relaxed);
+                let _ = futex::wake(&self.0, futex::Flags::empty(), i32::MAX as u32);
+                continue;
+            }
+            if held
+                && (seen & WAITING != 0
+                    || self
+                        .0
+                        .compare_exchange(seen, seen | WAITING, Relaxed, Relaxed)
+                        .is_ok())
+            {
+                // Woken, interrupted or changed meanwhile: in each case the loop looks again.
+                let _ = futex::wait(&self.0, futex::Flags::empty(), seen | WAITING, None);
+            }
+        }
+    }
+
+    /// Gives the lock back.
+    #[inline]
+    pub fn unlock(&self, mode: LockMode) {
+        let left = match mode {
+            LockMode::Shared => self.0.fetch_sub(1, Release) - 1,
+            LockMode::Exclusive => self.0.fetch_and(!WRITER, Release) & !WRITER,
+        };
+        if left == WAITING {
+            let _ = self.0.compare_exchange(WAITING, 0, Relaxed, Relaxed);
+            let _ = futex::wake(&self.0, futex::Flags::empty(), i32::MAX as u32);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::UnsafeCell;
+
+    struct Guarded(RwLock, UnsafeCell<[u64; 2]>);
+    // SAFETY: the cell is only touched under the lock, which is what the test checks.
+    unsafe impl Sync for Guarded {}
+
+    #[test]
+    fn writers_exclude_everybody() {
+        let g = Guarded(RwLock::default(), UnsafeCell::new([0; 2]));
+        std::thread::scope(|s| {
+            for t in 0..4 {
+                let g = &g;
+                s.spawn(move || {
+                    for i in 0..20_000 {
+                        if (i + t) % 3 == 0 {
+                            g.0.lock(LockMode::Exclusive);
+                            // SAFETY: held exclusively.
+                            let v = unsafe { &mut *g.1.get() };
+                            v[0] += 1;
+                            v[1] += 1;
+                            g.0.unlock(LockMode::Exclusive);
+                        } else {
+                            g.0.lock(LockMode::Shared);
+                            // SAFETY: held shared; writers are excluded.
+                            let v = unsafe { &*g.1.get() };
+                            assert_eq!(v[0], v[1]);
+                            g.0.unlock(LockMode::Shared);
+                        }
+                    }
+                });
+            }
+        });
+        assert!(g.0.try_lock(LockMode::Exclusive));
+        // SAFETY: held exclusively.
+        assert_eq!(
+            unsafe { (*g.1.get())[0] },
+            (0..4u64)
+                .map(|t| (0..20_000u64).filter(|i| (i + t) % 3 == 0).count() as u64)
+                .sum()
+        );
+    }
+}
