@@ -1,14 +1,46 @@
 //! Persistent memory as a [`Medium`]: regions, persistence domains, flush instructions, counters.
+//!
+//! A [`Region`] maps a file on fsdax, a devdax device, or what stands in for persistent memory: a
+//! file on tmpfs or hugetlbfs, an ordinary file, anonymous memory. Its [`Domain`] says honestly what
+//! a fence is worth there. The CPU's flush instruction and non-temporal stores are chosen at start-up
+//! ([`cpu`]); [`Counters`] count the traffic; [`Emulation`] slows it down to that of other memory.
+//!
+//! ```
+//! use pmem::{Domain, Medium, Region};
+//!
+//! let region = Region::anonymous(1 << 20)?;
+//! region.write_nt(4096, b"shadow");
+//! let ready = region.fence();
+//! let _ = region.publish(0, 4096, ready);
+//! assert!(region.equals(region.load_u64(0), b"shadow"));
+//! assert_eq!(region.domain(), Domain::Volatile);
+//! # Ok::<(), pmem::Error>(())
+//! ```
 
-#![allow(missing_docs)] // lifted when the module set is complete
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+compile_error!("pmem knows the persistence rules of x86-64 on Linux only");
+
+mod copy;
+mod counters;
+pub mod cpu;
+mod domain;
+mod emulation;
+mod error;
+mod flush;
+mod host;
+mod mapping;
 mod medium;
-pub use medium::{Fenced, Medium};
+mod open;
+mod pagesync;
+mod region;
 
-/// Placeholder.
-#[derive(Clone, Copy, Debug)]
-pub enum Domain {
-    Volatile,
-}
-/// Placeholder.
-#[derive(Debug, Default)]
-pub struct Counters;
+pub use copy::NtWidth;
+pub use counters::{Counters, CountersSnapshot};
+pub use domain::{Domain, UnknownDomain};
+pub use emulation::{Emulation, ParseEmulationError};
+pub use error::Error;
+pub use flush::{FlushInstruction, LINE, lines};
+pub use host::{FsType, PlatformDomain};
+pub use medium::{Fenced, Medium};
+pub use open::{Access, Lock, OpenOptions};
+pub use region::Region;

@@ -1,0 +1,315 @@
+//! Non-temporal copies and fills: past the cache, one whole line at a time.
+//!
+//! The body of a range, its whole 64-byte lines, is written with non-temporal stores of the widest
+//! kind the CPU has. What remains at either end is written with ordinary stores, whose lines are
+//! flushed: a partial line in a write-combining buffer costs a read-modify-write at the memory.
+//! The caller fences.
+
+use crate::flush::{FlushInstruction, LINE, flush_lines};
+use serde::Serialize;
+use std::arch::asm;
+use std::ptr;
+
+/// Width of a non-temporal store, the narrowest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NtWidth {
+    /// 16 bytes; every x86-64 CPU has it.
+    Sse2,
+    /// 32 bytes (AVX suffices for the move; AVX2 is what we look for).
+    Avx2,
+    /// 64 bytes, a whole line.
+    Avx512,
+}
+
+impl NtWidth {
+    /// Bytes per store.
+    pub fn bytes(self) -> u64 {
+        match self {
+            NtWidth::Sse2 => 16,
+            NtWidth::Avx2 => 32,
+            NtWidth::Avx512 => 64,
+        }
+    }
+
+    /// Whether CPU and kernel support the width.
+    pub fn available(self) -> bool {
+        match self {
+            NtWidth::Sse2 => true,
+            NtWidth::Avx2 => is_x86_feature_detected!("avx2"),
+            NtWidth::Avx512 => is_x86_feature_detected!("avx512f"),
+        }
+    }
+
+    /// The widest that is available.
+    pub fn detect() -> Self {
+        [NtWidth::Avx512, NtWidth::Avx2]
+            .into_iter()
+            .find(|w| w.available())
+            .unwrap_or(NtWidth::Sse2)
+    }
+}
+
+/// How to write past the cache and write lines back on this CPU.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stores {
+    pub(crate) width: NtWidth,
+    /// `None` where caches are in the persistence domain.
+    pub(crate) flush: Option<FlushInstruction>,
+}
+
+/// Where a range is cut: `head` bytes, then `lines` whole lines, then `tail` bytes.
+struct Cut {
+    head: usize,
+    lines: usize,
+    tail: usize,
+}
+
+#[inline]
+fn cut(dst: *const u8, len: usize) -> Cut {
+    let head = (dst.addr().wrapping_neg() % LINE as usize).min(len);
+    Cut {
+        head,
+        lines: (len - head) / LINE as usize,
+        tail: (len - head) % LINE as usize,
+    }
+}
+
+impl Stores {
+    /// Copies `len` bytes; persistent after a fence.
+    ///
+    /// # Safety
+    /// 1. `src..src + len` is readable and `dst..dst + len` writable, and they do not overlap.
+    /// 2. Width and flush instruction are available on this CPU.
+    #[inline]
+    pub(crate) unsafe fn copy(self, dst: *mut u8, src: *const u8, len: usize) {
+        let Cut { head, lines, tail } = cut(dst, len);
+        // SAFETY: head, lines and tail partition the range (1.); `dst + head` is line-aligned when
+        // `lines > 0`, as `lines` requires; a flush touches only the line of bytes just written.
+        unsafe {
+            if head > 0 {
+                ptr::copy_nonoverlapping(src, dst, head);
+                self.flush_line(dst);
+            }
+            if lines > 0 {
+                copy_lines(self.width, dst.add(head), src.add(head), lines);
+            }
+            if tail > 0 {
+                let at = len - tail;
+                ptr::copy_nonoverlapping(src.add(at), dst.add(at), tail);
+                self.flush_line(dst.add(at));
+            }
+        }
+    }
+
+    /// Zeroes `len` bytes; persistent after a fence.
+    ///
+    /// # Safety
+    /// 1. `dst..dst + len` is writable.
+    /// 2. Width and flush instruction are available on this CPU.
+    #[inline]
+    pub(crate) unsafe fn zero(self, dst: *mut u8, len: usize) {
+        let Cut { head, lines, tail } = cut(dst, len);
+        // SAFETY: as in `copy`.
+        unsafe {
+            if head > 0 {
+                ptr::write_bytes(dst, 0, head);
+                self.flush_line(dst);
+            }
+            if lines > 0 {
+                zero_lines(self.width, dst.add(head), lines);
+            }
+            if tail > 0 {
+                let at = len - tail;
+                ptr::write_bytes(dst.add(at), 0, tail);
+                self.flush_line(dst.add(at));
+            }
+        }
+    }
+
+    /// Flushes the line of `at`, where flushing is needed.
+    ///
+    /// # Safety
+    /// As for [`flush_lines`].
+    #[inline]
+    unsafe fn flush_line(self, at: *const u8) {
+        if let Some(how) = self.flush {
+            // SAFETY: the caller's.
+            unsafe { flush_lines(how, at, 1) };
+        }
+    }
+}
+
+/// Copies `lines` (> 0) whole lines.
+///
+/// # Safety
+/// 1. `lines * 64` bytes are readable at `src`, writable at `dst`, and do not overlap.
+/// 2. `dst` is 64-byte aligned. `src` need not be.
+/// 3. The width is available.
+#[inline]
+unsafe fn copy_lines(width: NtWidth, dst: *mut u8, src: *const u8, lines: usize) {
+    // The AVX-512 loop uses zmm16 and up, which need no vzeroupper.
+    // SAFETY: the loops run `lines` times over 64 bytes each (1.); the aligned stores meet 2.; the
+    // instructions exist by 3.; clobbers are declared.
+    unsafe {
+        match width {
+            NtWidth::Avx512 => asm!(
+                "2:",
+                "vmovdqu64 zmm16, [{src}]",
+                "vmovntdq [{dst}], zmm16",
+                "add {src}, 64",
+                "add {dst}, 64",
+                "dec {n}",
+                "jnz 2b",
+                src = inout(reg) src => _, dst = inout(reg) dst => _, n = inout(reg) lines => _,
+                out("zmm16") _, options(nostack),
+            ),
+            NtWidth::Avx2 => asm!(
+                "2:",
+                "vmovdqu ymm0, [{src}]",
+                "vmovdqu ymm1, [{src} + 32]",
+                "vmovntdq [{dst}], ymm0",
+                "vmovntdq [{dst} + 32], ymm1",
+                "add {src}, 64",
+                "add {dst}, 64",
+                "dec {n}",
+                "jnz 2b",
+                "vzeroupper",
+                src = inout(reg) src => _, dst = inout(reg) dst => _, n = inout(reg) lines => _,
+                out("ymm0") _, out("ymm1") _, out("ymm2") _, out("ymm3") _,
+                out("ymm4") _, out("ymm5") _, out("ymm6") _, out("ymm7") _,
+                out("ymm8") _, out("ymm9") _, out("ymm10") _, out("ymm11") _,
+                out("ymm12") _, out("ymm13") _, out("ymm14") _, out("ymm15") _,
+                options(nostack),
+            ),
+            NtWidth::Sse2 => asm!(
+                "2:",
+                "movdqu xmm0, [{src}]",
+                "movdqu xmm1, [{src} + 16]",
+                "movdqu xmm2, [{src} + 32]",
+                "movdqu xmm3, [{src} + 48]",
+                "movntdq [{dst}], xmm0",
+                "movntdq [{dst} + 16], xmm1",
+                "movntdq [{dst} + 32], xmm2",
+                "movntdq [{dst} + 48], xmm3",
+                "add {src}, 64",
+                "add {dst}, 64",
+                "dec {n}",
+                "jnz 2b",
+                src = inout(reg) src => _, dst = inout(reg) dst => _, n = inout(reg) lines => _,
+                out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, options(nostack),
+            ),
+        }
+    }
+}
+
+/// Zeroes `lines` (> 0) whole lines. The register is cleared by a VEX- or legacy-coded xor of its
+/// low part, which clears the rest as well, so no vzeroupper is due.
+///
+/// # Safety
+/// As for [`copy_lines`], without `src`.
+#[inline]
+unsafe fn zero_lines(width: NtWidth, dst: *mut u8, lines: usize) {
+    // SAFETY: as in `copy_lines`.
+    unsafe {
+        match width {
+            NtWidth::Avx512 => asm!(
+                "vpxord zmm16, zmm16, zmm16",
+                "2:",
+                "vmovntdq [{dst}], zmm16",
+                "add {dst}, 64",
+                "dec {n}",
+                "jnz 2b",
+                dst = inout(reg) dst => _, n = inout(reg) lines => _,
+                out("zmm16") _, options(nostack),
+            ),
+            NtWidth::Avx2 => asm!(
+                "vpxor xmm0, xmm0, xmm0",
+                "2:",
+                "vmovntdq [{dst}], ymm0",
+                "vmovntdq [{dst} + 32], ymm0",
+                "add {dst}, 64",
+                "dec {n}",
+                "jnz 2b",
+                dst = inout(reg) dst => _, n = inout(reg) lines => _,
+                out("ymm0") _, options(nostack),
+            ),
+            NtWidth::Sse2 => asm!(
+                "pxor xmm0, xmm0",
+                "2:",
+                "movntdq [{dst}], xmm0",
+                "movntdq [{dst} + 16], xmm0",
+                "movntdq [{dst} + 32], xmm0",
+                "movntdq [{dst} + 48], xmm0",
+                "add {dst}, 64",
+                "dec {n}",
+                "jnz 2b",
+                dst = inout(reg) dst => _, n = inout(reg) lines => _,
+                out("xmm0") _, options(nostack),
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flush::store_fence;
+    use proptest::prelude::*;
+
+    fn available() -> impl Iterator<Item = Stores> {
+        [NtWidth::Sse2, NtWidth::Avx2, NtWidth::Avx512]
+            .into_iter()
+            .filter(|w| w.available())
+            .flat_map(|width| {
+                [Some(FlushInstruction::detect()), None]
+                    .into_iter()
+                    .map(move |flush| Stores { width, flush })
+            })
+    }
+
+    fn check(stores: Stores, dst_off: usize, src_off: usize, len: usize) {
+        let src: Vec<u8> = (0..src_off + len).map(|i| (i * 7 + 1) as u8 | 1).collect();
+        let mut got = vec![0xAA; dst_off + len + 130];
+        let mut want = got.clone();
+        want[dst_off..dst_off + len].copy_from_slice(&src[src_off..]);
+        // SAFETY: 1. both ranges lie in their vectors, which are distinct; 2. `available`.
+        unsafe {
+            stores.copy(
+                got.as_mut_ptr().add(dst_off),
+                src.as_ptr().add(src_off),
+                len,
+            )
+        };
+        store_fence();
+        assert!(
+            got == want,
+            "copy {stores:?} dst+{dst_off} src+{src_off} len {len}"
+        );
+        want[dst_off..dst_off + len].fill(0);
+        // SAFETY: as above.
+        unsafe { stores.zero(got.as_mut_ptr().add(dst_off), len) };
+        store_fence();
+        assert!(got == want, "zero {stores:?} dst+{dst_off} len {len}");
+    }
+
+    #[test]
+    fn every_alignment_and_short_length() {
+        for stores in available() {
+            for dst_off in 0..64 {
+                for len in 0..=200 {
+                    check(stores, dst_off, (dst_off * 13 + len) % 64, len);
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn same_as_memcpy(dst_off in 0usize..200, src_off in 0usize..200, len in 0usize..20_000) {
+            for stores in available() {
+                check(stores, dst_off, src_off, len);
+            }
+        }
+    }
+}

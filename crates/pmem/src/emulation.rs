@@ -1,0 +1,365 @@
+//! Emulation of memory slower than this machine's: slowdown factors relative to DRAM (PMBD §V-C), a
+//! latency per line, and a bandwidth cap (BPFS §5.4: time = DRAM time + traffic / throughput).
+//!
+//! Delays are made by polling the time-stamp counter after the operation. No cache is modelled:
+//! each read pays as if it missed, and a store through the cache pays per line when it is flushed.
+//! The bandwidth cap holds for this region in this process.
+
+use crate::Counters;
+use crate::cpu::{cycles_per_ns, tsc};
+use crate::flush::LINE;
+use serde::Serialize;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How much slower to be. The default asks for nothing.
+///
+/// Parses from, and displays as, a comma-separated list such as
+/// `read=2x,write=4x,line=100ns,bandwidth=800MB/s`; see [`FromStr`](#impl-FromStr-for-Emulation).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Emulation {
+    /// Reads take this many times as long; at least 1.
+    pub read_factor: f64,
+    /// Writes, flushes and fences take this many times as long; at least 1.
+    pub write_factor: f64,
+    /// Added per 64-byte line read, in nanoseconds.
+    pub read_line_ns: u64,
+    /// Added per 64-byte line flushed or written non-temporally, in nanoseconds.
+    pub write_line_ns: u64,
+    /// Cap on what is read, flushed and written non-temporally together, in 10⁶ bytes per second.
+    pub bandwidth_mb_per_s: Option<u64>,
+}
+
+impl Default for Emulation {
+    fn default() -> Self {
+        Self {
+            read_factor: 1.0,
+            write_factor: 1.0,
+            read_line_ns: 0,
+            write_line_ns: 0,
+            bandwidth_mb_per_s: None,
+        }
+    }
+}
+
+impl Emulation {
+    /// Whether it asks for nothing.
+    pub fn is_off(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// A part of an emulation string that is not understood.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "emulation `{part}`: {cause}; write for example read=2x,write=4x,line=100ns,bandwidth=800MB/s"
+)]
+pub struct ParseEmulationError {
+    part: String,
+    cause: &'static str,
+}
+
+impl FromStr for Emulation {
+    type Err = ParseEmulationError;
+
+    /// Parts: `read=Fx`, `write=Fx` (factors of 1 to 1000), `read-line=Nns`, `write-line=Nns`,
+    /// `line=Nns` (both; up to 1 ms), `bandwidth=NMB/s` or `NGB/s` (decimal). The empty string
+    /// and `off` ask for nothing.
+    fn from_str(s: &str) -> Result<Self, ParseEmulationError> {
+        let mut asked = Self::default();
+        if matches!(s.trim(), "" | "off") {
+            return Ok(asked);
+        }
+        for part in s.split(',').map(str::trim) {
+            let fail = |cause| ParseEmulationError {
+                part: part.to_owned(),
+                cause,
+            };
+            let (key, value) = part.split_once('=').ok_or(fail("lacks a `=`"))?;
+            match key {
+                "read" => asked.read_factor = factor(value).map_err(fail)?,
+                "write" => asked.write_factor = factor(value).map_err(fail)?,
+                "read-line" => asked.read_line_ns = line_ns(value).map_err(fail)?,
+                "write-line" => asked.write_line_ns = line_ns(value).map_err(fail)?,
+                "line" => {
+                    asked.read_line_ns = line_ns(value).map_err(fail)?;
+                    asked.write_line_ns = asked.read_line_ns;
+                }
+                "bandwidth" => asked.bandwidth_mb_per_s = Some(bandwidth(value).map_err(fail)?),
+                _ => {
+                    return Err(fail(
+                        "is none of read, write, line, read-line, write-line, bandwidth",
+                    ));
+                }
+            }
+        }
+        Ok(asked)
+    }
+}
+
+fn factor(value: &str) -> Result<f64, &'static str> {
+    let number = value.strip_suffix('x').ok_or("needs a factor such as 2x")?;
+    match number.parse::<f64>() {
+        Ok(f) if (1.0..=1000.0).contains(&f) => Ok(f),
+        Ok(_) => Err("needs a factor from 1x to 1000x"),
+        Err(_) => Err("needs a factor such as 2x"),
+    }
+}
+
+fn line_ns(value: &str) -> Result<u64, &'static str> {
+    let number = value
+        .strip_suffix("ns")
+        .ok_or("needs a time such as 100ns")?;
+    match number.parse::<u64>() {
+        Ok(ns) if ns <= 1_000_000 => Ok(ns),
+        Ok(_) => Err("needs at most 1000000ns per line"),
+        Err(_) => Err("needs a time such as 100ns"),
+    }
+}
+
+fn bandwidth(value: &str) -> Result<u64, &'static str> {
+    const NEED: &str = "needs a rate such as 800MB/s or 2GB/s";
+    let (number, scale) = if let Some(n) = value.strip_suffix("MB/s") {
+        (n, 1)
+    } else {
+        (value.strip_suffix("GB/s").ok_or(NEED)?, 1000)
+    };
+    match number.parse::<u64>() {
+        Ok(n) if (1..=1_000_000).contains(&n) => Ok(n * scale),
+        Ok(_) => Err("needs a rate above zero and at most 1000000 of its unit"),
+        Err(_) => Err(NEED),
+    }
+}
+
+impl fmt::Display for Emulation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = Vec::new();
+        if self.read_factor != 1.0 {
+            parts.push(format!("read={}x", self.read_factor));
+        }
+        if self.write_factor != 1.0 {
+            parts.push(format!("write={}x", self.write_factor));
+        }
+        if self.read_line_ns != 0 {
+            parts.push(format!("read-line={}ns", self.read_line_ns));
+        }
+        if self.write_line_ns != 0 {
+            parts.push(format!("write-line={}ns", self.write_line_ns));
+        }
+        if let Some(rate) = self.bandwidth_mb_per_s {
+            parts.push(format!("bandwidth={rate}MB/s"));
+        }
+        f.pad(&if parts.is_empty() {
+            "off".to_owned()
+        } else {
+            parts.join(",")
+        })
+    }
+}
+
+/// What an operation moved, in lines. Stores through the cache move none until flushed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Moved {
+    pub(crate) lines_read: u64,
+    pub(crate) lines_written: u64,
+}
+
+/// Which slowdown factor applies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Read,
+    Write,
+}
+
+/// An [`Emulation`] in cycles of the time-stamp counter.
+#[derive(Debug)]
+pub(crate) struct Emulator {
+    read_extra: f64,
+    write_extra: f64,
+    read_line_cycles: u64,
+    write_line_cycles: u64,
+    /// Cycles that one line occupies the memory; 0 where bandwidth is not capped.
+    line_occupancy: u64,
+    /// Until when the memory is occupied by lines moved so far.
+    busy_until: AtomicU64,
+}
+
+impl Emulator {
+    pub(crate) fn new(asked: &Emulation) -> Self {
+        let cycles = |ns: f64| (ns * cycles_per_ns()).ceil() as u64;
+        Self {
+            read_extra: asked.read_factor - 1.0,
+            write_extra: asked.write_factor - 1.0,
+            read_line_cycles: cycles(asked.read_line_ns as f64),
+            write_line_cycles: cycles(asked.write_line_ns as f64),
+            line_occupancy: asked
+                .bandwidth_mb_per_s
+                .map_or(0, |rate| cycles(LINE as f64 * 1000.0 / rate as f64)),
+            busy_until: AtomicU64::new(0),
+        }
+    }
+
+    /// Does `op`, then waits as long as slower memory would have taken beyond.
+    #[inline(never)]
+    pub(crate) fn slowed<R>(
+        &self,
+        direction: Direction,
+        moved: Moved,
+        counters: &Counters,
+        op: impl FnOnce() -> R,
+    ) -> R {
+        let start = tsc();
+        let result = op();
+        let end = tsc();
+        let extra = match direction {
+            Direction::Read => self.read_extra,
+            Direction::Write => self.write_extra,
+        };
+        let delay = (end.saturating_sub(start) as f64 * extra) as u64
+            + moved.lines_read * self.read_line_cycles
+            + moved.lines_written * self.write_line_cycles;
+        let target = self.occupy(start, moved).max(end + delay);
+        let mut now = end;
+        while now < target {
+            std::hint::spin_loop();
+            now = tsc();
+        }
+        counters.count_emulated(now.saturating_sub(end));
+        result
+    }
+
+    /// Reserves the memory for what was moved, from `now` on, and returns when that is over.
+    fn occupy(&self, now: u64, moved: Moved) -> u64 {
+        let cycles = (moved.lines_read + moved.lines_written) * self.line_occupancy;
+        if cycles == 0 {
+            return 0;
+        }
+        let free_from = |busy: u64| busy.max(now);
+        let before = self
+            .busy_until
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |b| {
+                Some(free_from(b) + cycles)
+            })
+            .unwrap_or_else(|b| b);
+        free_from(before) + cycles
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn parses_the_documented_form() {
+        let got: Emulation = "read=2x,write=4.5x,line=100ns,bandwidth=800MB/s"
+            .parse()
+            .unwrap();
+        let want = Emulation {
+            read_factor: 2.0,
+            write_factor: 4.5,
+            read_line_ns: 100,
+            write_line_ns: 100,
+            bandwidth_mb_per_s: Some(800),
+        };
+        assert_eq!(got, want);
+        assert!("off".parse::<Emulation>().unwrap().is_off());
+        assert_eq!(
+            "bandwidth=2GB/s"
+                .parse::<Emulation>()
+                .unwrap()
+                .bandwidth_mb_per_s,
+            Some(2000)
+        );
+    }
+
+    #[test]
+    fn errors_name_the_part() {
+        for (text, hint) in [
+            ("read", "lacks a `=`"),
+            ("read=2", "2x"),
+            ("read=0.5x", "1x to 1000x"),
+            ("read=NaNx", "1x to 1000x"),
+            ("write=-1x", "1x to 1000x"),
+            ("line=100", "100ns"),
+            ("line=9999999999ns", "at most"),
+            ("bandwidth=0MB/s", "above zero"),
+            ("bandwidth=12", "800MB/s"),
+            ("speed=2x", "none of"),
+            ("read=2x,,", "lacks a `=`"),
+        ] {
+            let error = text.parse::<Emulation>().unwrap_err().to_string();
+            assert!(error.contains(hint), "{text}: {error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn display_round_trips(
+            read in 10u32..10_000, write in 10u32..10_000,
+            read_line_ns in 0u64..=1_000_000, write_line_ns in 0u64..=1_000_000,
+            bandwidth_mb_per_s in proptest::option::of(1u64..1_000_000),
+        ) {
+            let e = Emulation {
+                read_factor: f64::from(read) / 10.0,
+                write_factor: f64::from(write) / 10.0,
+                read_line_ns, write_line_ns, bandwidth_mb_per_s,
+            };
+            prop_assert_eq!(e.to_string().parse(), Ok(e));
+        }
+    }
+
+    #[test]
+    fn waits_at_least_as_long_as_asked() {
+        let counters = Counters::default();
+        let polled = |asked: &str, moved| {
+            let before = counters.snapshot();
+            let emulator = Emulator::new(&asked.parse().unwrap());
+            emulator.slowed(Direction::Write, moved, &counters, || ());
+            emulator.slowed(Direction::Read, moved, &counters, || ());
+            (counters.snapshot() - before).emulated_cycles as f64 / cycles_per_ns()
+        };
+        let moved = Moved {
+            lines_read: 3,
+            lines_written: 5,
+        };
+        assert!(polled("read-line=1000ns", moved) >= 2.0 * 3000.0);
+        assert!(polled("write-line=1000ns", moved) >= 2.0 * 5000.0);
+        assert!(polled("line=1000ns", moved) >= 2.0 * 8000.0);
+        assert_eq!(polled("line=1000ns", Moved::default()), 0.0);
+    }
+
+    #[test]
+    fn bandwidth_is_shared() {
+        // 64 bytes at 64 MB/s occupy the memory for 1 µs.
+        let emulator = Emulator::new(&"bandwidth=64MB/s".parse().unwrap());
+        let line = emulator.line_occupancy;
+        assert!((line as f64 / cycles_per_ns() - 1000.0).abs() < 2.0);
+        let one = Moved {
+            lines_read: 0,
+            lines_written: 1,
+        };
+        assert_eq!(emulator.occupy(1_000_000, one), 1_000_000 + line);
+        assert_eq!(emulator.occupy(1_000_001, one), 1_000_000 + 2 * line);
+        assert_eq!(
+            emulator.occupy(1_000_000 + 9 * line, one),
+            1_000_000 + 10 * line
+        );
+    }
+
+    #[test]
+    fn factors_scale_what_the_operation_took() {
+        let counters = Counters::default();
+        let emulator = Emulator::new(&"read=3x".parse().unwrap());
+        let took = emulator.slowed(Direction::Read, Moved::default(), &counters, || {
+            let start = tsc();
+            while tsc() < start + 10_000 {}
+            10_000
+        });
+        assert!(counters.snapshot().emulated_cycles >= 2 * took);
+        let before = counters.snapshot();
+        emulator.slowed(Direction::Write, Moved::default(), &counters, || ());
+        assert_eq!((counters.snapshot() - before).emulated_cycles, 0);
+    }
+}

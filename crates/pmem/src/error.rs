@@ -1,0 +1,100 @@
+//! Errors of opening and creating regions: each names the object, the cause and a remedy.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why a region could not be opened or created.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A system call failed.
+    #[error("{}: cannot {action}: {source}{}", path.display(), remedy(source))]
+    Io {
+        /// The region.
+        path: PathBuf,
+        /// What was attempted, as an infinitive.
+        action: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Another process has the region open.
+    #[error("{}: in use by another process; unmount the pool or stop that process, then try again", .0.display())]
+    InUse(PathBuf),
+    /// `create` found a file.
+    #[error("{}: exists already; choose another name, or remove the file if its content is not needed", .0.display())]
+    Exists(PathBuf),
+    /// The region is shorter than its user needs.
+    #[error(
+        "{}: holds {len} bytes where at least {need} are needed; the file was truncated, or it is not what it should be: restore it from a copy or create it anew", path.display()
+    )]
+    TooShort {
+        /// The region.
+        path: PathBuf,
+        /// Bytes it has.
+        len: u64,
+        /// Bytes it should have at least.
+        need: u64,
+    },
+    /// Neither a regular file nor a devdax device.
+    #[error("{}: is a {kind}; a region is a regular file or a devdax device (/dev/daxX.Y)", path.display())]
+    NotARegion {
+        /// The path.
+        path: PathBuf,
+        /// What it is.
+        kind: &'static str,
+    },
+    /// A length that cannot be mapped.
+    #[error("{}: cannot be {len} bytes long: {cause}", path.display())]
+    BadLength {
+        /// The region.
+        path: PathBuf,
+        /// The length asked for.
+        len: u64,
+        /// Why not, and what would do.
+        cause: String,
+    },
+}
+
+fn remedy(source: &io::Error) -> &'static str {
+    match source.raw_os_error() {
+        Some(libc::EACCES | libc::EPERM) => {
+            "; check owner and mode of the file, or open it read-only"
+        }
+        Some(libc::ENOENT) => "; create it first",
+        Some(libc::ENOSPC) => "; free space on the file system, or choose a smaller size",
+        Some(libc::EDQUOT) => "; the quota is used up: choose a smaller size",
+        Some(libc::ENOMEM) => {
+            "; choose a smaller size, or raise the limits on (locked or huge) memory"
+        }
+        Some(libc::ENODEV | libc::EOPNOTSUPP) => {
+            "; the file system cannot do this: put the file on fsdax, tmpfs, ext4, xfs or btrfs"
+        }
+        Some(libc::EROFS) => "; the file system is mounted read-only: open the region read-only",
+        _ => "",
+    }
+}
+
+impl Error {
+    pub(crate) fn io(
+        path: &std::path::Path,
+        action: &'static str,
+        e: impl Into<io::Error>,
+    ) -> Self {
+        Error::Io {
+            path: path.to_owned(),
+            action,
+            source: e.into(),
+        }
+    }
+
+    /// The errno that a system call would return for this.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Error::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+            Error::InUse(_) => libc::EBUSY,
+            Error::Exists(_) => libc::EEXIST,
+            Error::TooShort { .. } | Error::BadLength { .. } => libc::EINVAL,
+            Error::NotARegion { .. } => libc::ENODEV,
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! One linear mapping of a region, aligned so that huge pages can back it.
+
+use rustix::fd::BorrowedFd;
+use rustix::io::{Errno, Result};
+use rustix::mm::{self, MapFlags, ProtFlags};
+use std::ptr;
+
+/// Size of the huge pages that alignment aims at.
+pub(crate) const HUGE_PAGE: u64 = 2 << 20;
+
+/// Memory mapped at `addr` and unmapped on drop.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    addr: *mut u8,
+    /// A multiple of the page size.
+    len: usize,
+}
+
+// SAFETY: the mapping belongs to this value alone; it is memory, bound to no thread.
+unsafe impl Send for Mapping {}
+// SAFETY: shared access yields only the address.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps anonymous, zeroed, private memory of `len` bytes.
+    pub(crate) fn anonymous(len: u64, flags: MapFlags) -> Result<Self> {
+        Self::place(len, HUGE_PAGE, |addr, len| {
+            // SAFETY: `place` passes a range that it has reserved.
+            unsafe {
+                let flags = flags | MapFlags::PRIVATE | MapFlags::FIXED;
+                mm::mmap_anonymous(addr.cast(), len, rw(true), flags).map(|_| ())
+            }
+        })
+    }
+
+    /// Maps the first `len` bytes of a file or device, rounded up to `page`: the size of its pages,
+    /// a power of two.
+    pub(crate) fn file(
+        fd: BorrowedFd<'_>,
+        len: u64,
+        page: u64,
+        writable: bool,
+        flags: MapFlags,
+    ) -> Result<Self> {
+        let len = len.checked_next_multiple_of(page).ok_or(Errno::NOMEM)?;
+        Self::place(len, page.max(HUGE_PAGE), |addr, len| {
+            // SAFETY: `place` passes a range that it has reserved.
+            unsafe {
+                mm::mmap(
+                    addr.cast(),
+                    len,
+                    rw(writable),
+                    flags | MapFlags::FIXED,
+                    fd,
+                    0,
+                )
+                .map(|_| ())
+            }
+        })
+    }
+
+    /// Reserves `len` bytes at a multiple of `align`, has `map` map them, and gives back the rest.
+    fn place(len: u64, align: u64, map: impl FnOnce(*mut u8, usize) -> Result<()>) -> Result<Self> {
+        let page = rustix::param::page_size();
+        let to_usize = |n: u64| usize::try_from(n).map_err(|_| Errno::NOMEM);
+        let align = to_usize(align)?;
+        let len = to_usize(len)?
+            .checked_next_multiple_of(page)
+            .ok_or(Errno::NOMEM)?;
+        // A mapping shorter than a huge page gains nothing from the alignment, except where the
+        // kernel insists on it; then its length is a multiple of the alignment.
+        let slack = if len < align { 0 } else { align };
+        let total = len.checked_add(slack).ok_or(Errno::NOMEM)?;
+        // SAFETY: the kernel chooses a free range.
+        let reserved = unsafe {
+            let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+            mm::mmap_anonymous(ptr::null_mut(), total, ProtFlags::empty(), flags)?
+        }
+        .cast::<u8>();
+        let head = if slack == 0 {
+            0
+        } else {
+            reserved.addr().wrapping_neg() % align
+        };
+        let addr = reserved.wrapping_add(head);
+        let mapped = map(addr, len);
+        // From here on the slack, or all on failure, goes back.
+        let whole = mapped.is_err();
+        let spare = if whole {
+            [(0, total), (0, 0)]
+        } else {
+            [(0, head), (head + len, slack - head)]
+        };
+        for (at, n) in spare {
+            if n > 0 {
+                // SAFETY: within the reservation, which nobody else knows, and not in use.
+                unsafe { mm::munmap(reserved.wrapping_add(at).cast(), n)? };
+            }
+        }
+        mapped.map(|()| Mapping { addr, len })
+    }
+
+    /// Where it starts.
+    pub(crate) fn addr(&self) -> *mut u8 {
+        self.addr
+    }
+
+    /// Asks for transparent huge pages; a hint that may fail.
+    pub(crate) fn advise_huge(&self) -> Result<()> {
+        // SAFETY: the range is ours; the advice does not change its content.
+        unsafe { mm::madvise(self.addr.cast(), self.len, mm::Advice::LinuxHugepage) }
+    }
+
+    /// Faults all pages in.
+    pub(crate) fn populate(&self, writable: bool) -> Result<()> {
+        let advice = if writable {
+            mm::Advice::LinuxPopulateWrite
+        } else {
+            mm::Advice::LinuxPopulateRead
+        };
+        // SAFETY: as above.
+        unsafe { mm::madvise(self.addr.cast(), self.len, advice) }
+    }
+
+    /// Writes bytes `start..end` back to the file and waits. Rounds outwards to pages.
+    pub(crate) fn sync(&self, start: u64, end: u64) -> Result<()> {
+        let page = rustix::param::page_size() as u64;
+        let start = (start - start % page) as usize;
+        let end = (end.next_multiple_of(page) as usize).min(self.len);
+        // SAFETY: the range lies within the mapping; msync changes no memory.
+        unsafe {
+            mm::msync(
+                self.addr.wrapping_add(start).cast(),
+                end - start,
+                mm::MsyncFlags::SYNC,
+            )
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range is ours and nobody has its address any more.
+        let unmapped = unsafe { mm::munmap(self.addr.cast(), self.len) };
+        debug_assert!(unmapped.is_ok(), "munmap: {unmapped:?}");
+    }
+}
+
+fn rw(writable: bool) -> ProtFlags {
+    if writable {
+        ProtFlags::READ | ProtFlags::WRITE
+    } else {
+        ProtFlags::READ
+    }
+}

@@ -1,0 +1,301 @@
+//! Opening and creating regions: files, devdax devices, anonymous memory.
+
+use crate::domain::Domain;
+use crate::emulation::Emulation;
+use crate::error::Error;
+use crate::host::{Backing, PlatformDomain};
+use crate::mapping::Mapping;
+use crate::region::{Parts, Region};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, Stat};
+use rustix::io::Errno;
+use rustix::mm::MapFlags;
+use std::path::Path;
+
+/// Whether stores are allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Loads only; a store panics.
+    ReadOnly,
+    /// Loads and stores.
+    ReadWrite,
+}
+
+/// Who else may have the region open, kept by `flock` on the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lock {
+    /// Nobody.
+    Exclusive,
+    /// Others that take a shared lock: processes attached to one pool.
+    Shared,
+    /// Anybody, at the caller's risk.
+    None,
+}
+
+/// How to open a region. The default suits a pool that one process uses.
+#[derive(Clone, Debug, Default)]
+pub struct OpenOptions {
+    /// The persistence domain to assume instead of the detected one. The region will claim it
+    /// whether or not it is true.
+    pub domain: Option<Domain>,
+    /// Emulated speed.
+    pub emulation: Option<Emulation>,
+    /// Whether to fault all pages in at once, so that no access pays for it later.
+    pub populate: bool,
+    /// Who else may open it; by default nobody for [`Access::ReadWrite`] and anybody for
+    /// [`Access::ReadOnly`].
+    pub lock: Option<Lock>,
+    /// Whether `create` may leave the file sparse. A store then raises SIGBUS when the file
+    /// system is full; by default the space is allocated.
+    pub sparse: bool,
+    /// Bytes that an existing region must have at least; one in any case.
+    pub min_len: u64,
+}
+
+impl OpenOptions {
+    /// Maps `len` bytes of zeroed anonymous memory. A child process gets a copy.
+    pub fn anonymous(&self, len: u64) -> Result<Region, Error> {
+        let path = Path::new("anonymous memory");
+        check_len(path, len)?;
+        let mapping = Mapping::anonymous(len, MapFlags::empty())
+            .map_err(|e| Error::io(path, "map memory", e))?;
+        self.finish(
+            path,
+            mapping,
+            len,
+            Domain::Volatile,
+            Access::ReadWrite,
+            None,
+        )
+    }
+
+    /// Creates a file of `len` bytes, zeroed and allocated, and maps it for reading and writing.
+    /// `path` must not exist, unless it is a devdax device of at least `len` bytes, of which the
+    /// region is then the first `len`, with whatever they hold.
+    pub fn create(&self, path: impl AsRef<Path>, len: u64) -> Result<Region, Error> {
+        let path = path.as_ref();
+        check_len(path, len)?;
+        if rustix::fs::stat(path).is_ok_and(|s| is_char_device(&s)) {
+            let enough = OpenOptions {
+                min_len: len.max(self.min_len),
+                ..self.clone()
+            };
+            return enough.map_existing(path, Access::ReadWrite, Some(len));
+        }
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let fd =
+            rustix::fs::open(path, flags, Mode::from_raw_mode(0o600)).map_err(|e| match e {
+                Errno::EXIST => Error::Exists(path.to_owned()),
+                e => Error::io(path, "create the file", e),
+            })?;
+        let region = self.extend(path, &fd, len).and_then(|()| {
+            let stat = stat(path, &fd)?;
+            self.map(path, fd, &stat, Access::ReadWrite, None)
+        });
+        if region.is_err() {
+            // It is ours (EXCL), and of no use.
+            let _ = rustix::fs::unlink(path);
+        }
+        region
+    }
+
+    /// Maps an existing file or devdax device, all of it.
+    ///
+    /// The file must keep its length: access beyond a new, earlier end raises SIGBUS.
+    pub fn open(&self, path: impl AsRef<Path>, access: Access) -> Result<Region, Error> {
+        self.map_existing(path.as_ref(), access, None)
+    }
+
+    fn map_existing(&self, path: &Path, access: Access, len: Option<u64>) -> Result<Region, Error> {
+        let mode = match access {
+            Access::ReadOnly => OFlags::RDONLY,
+            Access::ReadWrite => OFlags::RDWR,
+        };
+        // A fifo would block; NONBLOCK means nothing to files and devdax.
+        let flags = mode | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let fd = rustix::fs::open(path, flags, Mode::empty())
+            .map_err(|e| Error::io(path, "open the file", e))?;
+        let stat = stat(path, &fd)?;
+        self.map(path, fd, &stat, access, len)
+    }
+
+    fn extend(&self, path: &Path, fd: &OwnedFd, len: u64) -> Result<(), Error> {
+        rustix::fs::ftruncate(fd, len).map_err(|e| match e {
+            Errno::INVAL => Error::BadLength {
+                path: path.to_owned(),
+                len,
+                cause: "the file system refuses it; on hugetlbfs use a multiple of its page size"
+                    .to_owned(),
+            },
+            e => Error::io(path, "set the length", e),
+        })?;
+        if self.sparse {
+            return Ok(());
+        }
+        match rustix::fs::fallocate(fd, FallocateFlags::empty(), 0, len) {
+            // Where space cannot be reserved, it cannot.
+            Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
+            Err(e) => Err(Error::io(path, "allocate space", e)),
+        }
+    }
+
+    /// Locks, classifies and maps `fd`. `len` shortens a device.
+    fn map(
+        &self,
+        path: &Path,
+        fd: OwnedFd,
+        stat: &Stat,
+        access: Access,
+        len: Option<u64>,
+    ) -> Result<Region, Error> {
+        let backing = Backing::of(path, &fd, stat)?;
+        let file_len = match backing {
+            Backing::File { .. } => stat.st_size as u64,
+            Backing::DevDax { len, .. } => len,
+        };
+        let need = self.min_len.max(1);
+        if file_len < need {
+            return Err(Error::TooShort {
+                path: path.to_owned(),
+                len: file_len,
+                need,
+            });
+        }
+        let lock = self.lock.unwrap_or(match access {
+            Access::ReadOnly => Lock::None,
+            Access::ReadWrite => Lock::Exclusive,
+        });
+        take(path, &fd, lock)?;
+        let (mapping, domain) = map_backing(path, &fd, stat, backing, file_len, access)?;
+        self.finish(
+            path,
+            mapping,
+            len.unwrap_or(file_len),
+            domain,
+            access,
+            Some(fd),
+        )
+    }
+
+    fn finish(
+        &self,
+        path: &Path,
+        mapping: Mapping,
+        len: u64,
+        found: Domain,
+        access: Access,
+        file: Option<OwnedFd>,
+    ) -> Result<Region, Error> {
+        let domain = self.domain.unwrap_or(found);
+        if domain != found {
+            tracing::warn!(path = %path.display(), %found, %domain, "persistence domain overridden");
+        }
+        if found == Domain::Volatile {
+            // A hint: where it is refused, small pages serve.
+            let _ = mapping.advise_huge();
+        }
+        if self.populate {
+            match mapping.populate(access == Access::ReadWrite) {
+                // Kernels before 5.14 do not know the advice.
+                Ok(()) | Err(Errno::INVAL) => {}
+                Err(e) => return Err(Error::io(path, "fault in the pages", e)),
+            }
+        }
+        tracing::debug!(path = %path.display(), len, %domain, ?access, "region mapped");
+        let emulation = self.emulation.filter(|e| !e.is_off());
+        Ok(Region::new(Parts {
+            path: path.to_owned(),
+            mapping,
+            len,
+            domain,
+            access,
+            emulation,
+            file,
+        }))
+    }
+}
+
+fn check_len(path: &Path, len: u64) -> Result<(), Error> {
+    let cause = match len {
+        0 => "a region has at least one byte",
+        _ if len > isize::MAX as u64 / 2 => "that is more than there are addresses",
+        _ => return Ok(()),
+    };
+    Err(Error::BadLength {
+        path: path.to_owned(),
+        len,
+        cause: cause.to_owned(),
+    })
+}
+
+fn stat(path: &Path, fd: &OwnedFd) -> Result<Stat, Error> {
+    rustix::fs::fstat(fd).map_err(|e| Error::io(path, "examine the file", e))
+}
+
+fn is_char_device(stat: &Stat) -> bool {
+    rustix::fs::FileType::from_raw_mode(stat.st_mode).is_char_device()
+}
+
+fn take(path: &Path, fd: &OwnedFd, lock: Lock) -> Result<(), Error> {
+    let operation = match lock {
+        Lock::Exclusive => FlockOperation::NonBlockingLockExclusive,
+        Lock::Shared => FlockOperation::NonBlockingLockShared,
+        Lock::None => return Ok(()),
+    };
+    rustix::fs::flock(fd, operation).map_err(|e| match e {
+        Errno::WOULDBLOCK => Error::InUse(path.to_owned()),
+        e => Error::io(path, "lock the file", e),
+    })
+}
+
+fn map_backing(
+    path: &Path,
+    fd: &OwnedFd,
+    stat: &Stat,
+    backing: Backing,
+    len: u64,
+    access: Access,
+) -> Result<(Mapping, Domain), Error> {
+    let writable = access == Access::ReadWrite;
+    let map = |page, flags| Mapping::file(fd.as_fd(), len, page, writable, flags);
+    let failed = |e| Error::io(path, "map the file", e);
+    match backing {
+        Backing::DevDax { align, .. } => {
+            let mapping = map(align, MapFlags::SHARED).map_err(failed)?;
+            Ok((mapping, dev_dax_domain(stat)))
+        }
+        Backing::File { fs, block_bytes } if fs.in_memory() => {
+            let mapping = map(block_bytes, MapFlags::SHARED).map_err(failed)?;
+            Ok((mapping, Domain::Volatile))
+        }
+        Backing::File { .. } => {
+            let page = rustix::param::page_size() as u64;
+            match map(page, MapFlags::SHARED_VALIDATE | MapFlags::SYNC) {
+                Ok(mapping) => Ok((mapping, fs_dax_domain(stat))),
+                Err(Errno::OPNOTSUPP | Errno::INVAL) => {
+                    let mapping = map(page, MapFlags::SHARED).map_err(failed)?;
+                    Ok((mapping, Domain::PageCache))
+                }
+                Err(e) => Err(failed(e)),
+            }
+        }
+    }
+}
+
+/// The domain of a file that was granted `MAP_SYNC`.
+pub(crate) fn fs_dax_domain(stat: &Stat) -> Domain {
+    match PlatformDomain::below(stat) {
+        Some(PlatformDomain::CpuCache) => Domain::CpuCache,
+        _ => Domain::MapSync,
+    }
+}
+
+/// The domain of a devdax device. One that has no NVDIMM region below it is memory set aside
+/// (hmem, volatile CXL), which forgets.
+pub(crate) fn dev_dax_domain(stat: &Stat) -> Domain {
+    match PlatformDomain::below(stat) {
+        Some(PlatformDomain::CpuCache) => Domain::CpuCache,
+        Some(_) => Domain::DevDax,
+        None => Domain::Volatile,
+    }
+}

@@ -1,0 +1,72 @@
+//! Fences of the page-cache domain: `msync` of what was dirtied since the last one.
+//!
+//! What needs writing is kept as one range, from the lowest to the highest dirty byte: an `msync`
+//! of clean pages costs next to nothing, a second one costs another journal commit of the file
+//! system below.
+
+use crate::mapping::Mapping;
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What a page-cache region has to write at the next fence.
+#[derive(Debug, Default)]
+pub(crate) struct PageSync {
+    dirty: Mutex<Option<Range<u64>>>,
+    /// Held while writing, so that a fence also waits for what another thread's fence has taken.
+    writing: Mutex<()>,
+    /// Errno of the first failure, or 0.
+    error: AtomicI32,
+}
+
+impl PageSync {
+    /// Notes that `off..off + len` is to be written by the next fence.
+    pub(crate) fn note(&self, off: u64, len: u64) {
+        if len == 0 {
+            return;
+        }
+        let end = off + len;
+        let mut dirty = lock(&self.dirty);
+        *dirty = Some(match dirty.take() {
+            None => off..end,
+            Some(d) => d.start.min(off)..d.end.max(end),
+        });
+    }
+
+    /// Writes what has been noted and waits. Returns at once where nothing has.
+    ///
+    /// The kernel reports a failed write-back once and then takes the pages for clean, so a failure
+    /// is never forgotten: [`error`](Self::error) returns it ever after.
+    pub(crate) fn sync(&self, mapping: &Mapping) {
+        let _turn = lock(&self.writing);
+        let Some(range) = lock(&self.dirty).take() else {
+            return;
+        };
+        if let Err(errno) = mapping.sync(range.start, range.end) {
+            tracing::error!(
+                start = range.start,
+                end = range.end,
+                error = %errno,
+                "msync failed: data since the last fence may be lost"
+            );
+            let errno = errno.raw_os_error();
+            let _ = self
+                .error
+                .compare_exchange(0, errno, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// The first failure of a fence.
+    pub(crate) fn error(&self) -> Option<io::Error> {
+        match self.error.load(Ordering::Relaxed) {
+            0 => None,
+            errno => Some(io::Error::from_raw_os_error(errno)),
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing panics while holding one.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
