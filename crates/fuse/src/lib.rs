@@ -1,1 +1,40 @@
-//! placeholder
+//! The FUSE front end: serves any [`vfs::FileSystem`] to every program through a mount.
+//!
+//! It translates and nothing else: a request becomes one call of the contract, its result one
+//! reply; the engine decides every errno. What it adds is what only the mount knows:
+//!
+//! - **References** (contract C4) are FUSE's `nlookup`: each entry in a reply carries one, `forget`
+//!   gives them back. An open file holds its inode through the kernel's own inode, so there are no
+//!   file handles and `release` has nothing to do.
+//! - **Permission** is the kernel's business (`default_permissions`, with POSIX ACLs). Where a
+//!   write by an unprivileged caller must clear set-user-ID, the kernel says so, or, where `fuser`
+//!   does not pass its word on (truncate, fallocate, copy), the caller's user ID does.
+//! - **Caching**: this mount is the only writer, so the kernel may keep names (absent ones too),
+//!   attributes, listings, links and pages for as long as it likes ([`Caching`]).
+//! - **Locks**: `fcntl` and `flock` locks are not requested from the kernel, which therefore keeps
+//!   them itself, blocking ones included. No worker thread is ever occupied by a waiter.
+//! - **Panics** of an engine end one request with `EIO`, not the mount.
+//!
+//! What the kernel's FUSE does not pass on: `FALLOC_FL_COLLAPSE_RANGE` and `INSERT_RANGE`
+//! (`EOPNOTSUPP` from the kernel itself). What `fuser` 0.18 does not: `O_TMPFILE` (`EOPNOTSUPP`;
+//! `tmpfile(3)` falls back to an unlinked file) and the birth time of `statx(2)`.
+
+mod convert;
+mod counters;
+mod listing;
+mod mount;
+mod mounts;
+mod options;
+mod probe;
+mod requests;
+mod server;
+mod setgid;
+mod stop;
+
+pub use counters::{Op, OpCounters, OpSnapshot};
+pub use mount::{Access, MountFlags, MountOptions, Mounted, Place, is_stale, mount, unmount};
+pub use mounts::{FS_TYPE, MountEntry, mount_at, mounts};
+pub use options::{Caching, STATS_XATTR, ServerOptions, Stats};
+pub use probe::{KernelFuse, probe_kernel};
+pub use server::Server;
+pub use stop::StopSignals;

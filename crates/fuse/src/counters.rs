@@ -1,0 +1,148 @@
+//! How often each kind of request came, and how many bytes went through.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use serde::Serialize;
+
+macro_rules! ops {
+    ($($variant:ident $name:literal,)*) => {
+        /// A kind of request.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[allow(missing_docs)] // each is the request of that name in fuse(4)
+        pub enum Op { $($variant,)* }
+
+        impl Op {
+            /// Every kind, in declaration order.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// The name under which it is reported.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+        }
+    };
+}
+
+ops! {
+    Lookup "lookup",
+    Forget "forget",
+    GetAttr "getattr",
+    SetAttr "setattr",
+    ReadLink "readlink",
+    MkNod "mknod",
+    MkDir "mkdir",
+    Unlink "unlink",
+    RmDir "rmdir",
+    Symlink "symlink",
+    Rename "rename",
+    Link "link",
+    Open "open",
+    Read "read",
+    Write "write",
+    StatFs "statfs",
+    Release "release",
+    FSync "fsync",
+    SetXattr "setxattr",
+    GetXattr "getxattr",
+    ListXattr "listxattr",
+    RemoveXattr "removexattr",
+    Flush "flush",
+    OpenDir "opendir",
+    ReadDir "readdir",
+    ReadDirPlus "readdirplus",
+    FSyncDir "fsyncdir",
+    Create "create",
+    Ioctl "ioctl",
+    Poll "poll",
+    Fallocate "fallocate",
+    Lseek "lseek",
+    CopyFileRange "copy_file_range",
+}
+
+/// Counters of one mount. Relaxed: each is exact, together they are no snapshot.
+#[derive(Debug)]
+pub struct OpCounters {
+    calls: [AtomicU64; Op::ALL.len()],
+    read_bytes: AtomicU64,
+    written_bytes: AtomicU64,
+    panics: AtomicU64,
+}
+
+/// What the counters said at one moment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct OpSnapshot {
+    /// Requests by kind; kinds that never came are left out.
+    pub requests: BTreeMap<&'static str, u64>,
+    /// Bytes sent in reply to reads.
+    pub read_bytes: u64,
+    /// Bytes taken from writes.
+    pub written_bytes: u64,
+    /// Requests that ended with `EIO` because the engine panicked.
+    pub panics: u64,
+}
+
+impl Default for OpCounters {
+    fn default() -> Self {
+        Self {
+            calls: [const { AtomicU64::new(0) }; Op::ALL.len()],
+            read_bytes: AtomicU64::new(0),
+            written_bytes: AtomicU64::new(0),
+            panics: AtomicU64::new(0),
+        }
+    }
+}
+
+impl OpCounters {
+    /// How often `op` came.
+    pub fn calls(&self, op: Op) -> u64 {
+        self.calls[op as usize].load(Relaxed)
+    }
+
+    /// All counters now.
+    pub fn snapshot(&self) -> OpSnapshot {
+        let requests = Op::ALL.iter().map(|&op| (op.name(), self.calls(op)));
+        OpSnapshot {
+            requests: requests.filter(|&(_, n)| n > 0).collect(),
+            read_bytes: self.read_bytes.load(Relaxed),
+            written_bytes: self.written_bytes.load(Relaxed),
+            panics: self.panics.load(Relaxed),
+        }
+    }
+
+    pub(crate) fn count(&self, op: Op) {
+        self.calls[op as usize].fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn add_read(&self, bytes: usize) {
+        self.read_bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
+    pub(crate) fn add_written(&self, bytes: usize) {
+        self.written_bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
+    pub(crate) fn add_panic(&self) {
+        self.panics.fetch_add(1, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_names_what_came() {
+        let counters = OpCounters::default();
+        counters.count(Op::Write);
+        counters.count(Op::Write);
+        counters.count(Op::CopyFileRange);
+        counters.add_written(4096);
+        let snapshot = counters.snapshot();
+        assert_eq!(
+            snapshot.requests,
+            BTreeMap::from([("write", 2), ("copy_file_range", 1)])
+        );
+        assert_eq!((snapshot.read_bytes, snapshot.written_bytes), (0, 4096));
+    }
+}

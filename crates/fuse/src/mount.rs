@@ -1,0 +1,244 @@
+//! Mounting, serving and unmounting.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use fuser::{Config, MountOption, Session, SessionACL};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+use vfs::FileSystem;
+
+pub use rustix::mount::MountFlags;
+
+use crate::mounts::{FS_TYPE, mount_at};
+use crate::server::Server;
+
+/// Who may use the mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// The user who mounts it.
+    Owner,
+    /// Everybody, as owner, group, mode and ACL of each file allow (`allow_other`).
+    All,
+}
+
+/// How to mount.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// What `/proc/mounts` shows as the source: the pool.
+    pub source: String,
+    /// Who may use it.
+    pub access: Access,
+    /// Flags of `mount(2)`: read-only, nosuid, nodev, noexec, …
+    pub flags: MountFlags,
+    /// Threads that answer requests.
+    pub threads: usize,
+}
+
+/// A mount whose requests wait to be served.
+pub struct Mounted<F: FileSystem + 'static> {
+    session: Session<Server<F>>,
+    place: Place,
+}
+
+/// Where a mount is, and which it is: another one may stand there later.
+#[derive(Clone, Debug)]
+pub struct Place {
+    dir: PathBuf,
+    device: (u32, u32),
+}
+
+/// Mounts `server` on `dir`. When it returns, programs can use the mount; their requests wait for
+/// [`Mounted::serve`].
+pub fn mount<F: FileSystem + 'static>(
+    server: Server<F>,
+    dir: &Path,
+    options: &MountOptions,
+) -> io::Result<Mounted<F>> {
+    let dir = dir.canonicalize()?;
+    let root_mode = server.root_mode()?;
+    let session = attach(server, &dir, root_mode, options)?;
+    let entry = mount_at(&dir)?.ok_or_else(|| io::Error::other("the new mount has vanished"))?;
+    Ok(Mounted {
+        session,
+        place: Place {
+            dir,
+            device: entry.device,
+        },
+    })
+}
+
+impl<F: FileSystem + 'static> Mounted<F> {
+    /// Where it is mounted.
+    pub fn place(&self) -> Place {
+        self.place.clone()
+    }
+
+    /// Answers requests until the file system is unmounted, then drops the server.
+    pub fn serve(self) -> io::Result<()> {
+        self.session.run()
+    }
+}
+
+impl Place {
+    /// Unmounts, waiting up to `grace` for programs to close their files. After that the
+    /// connection is cut: open files give `ECONNABORTED` from then on. What programs have written
+    /// through mappings is written back first.
+    pub fn end(&self, grace: Duration) -> io::Result<()> {
+        let deadline = Instant::now() + grace;
+        loop {
+            if mount_at(&self.dir)?.is_none_or(|entry| entry.device != self.device) {
+                // Unmounted or lazily detached by somebody else; it ends when its users do.
+                return Ok(());
+            }
+            match unmount(&self.dir, false) {
+                Err(err) if is_busy(&err) && Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+                Err(err) if is_busy(&err) => break,
+                done => return done,
+            }
+        }
+        tracing::warn!(
+            "{} is still in use; cutting the connection",
+            self.dir.display()
+        );
+        if let Ok(root) = rustix::fs::open(&self.dir, OFlags::RDONLY, Mode::empty()) {
+            let _ = rustix::fs::syncfs(&root);
+        }
+        match rustix::mount::unmount(&self.dir, UnmountFlags::FORCE) {
+            Ok(()) => Ok(()),
+            // FORCE has cut the connection all the same; what remains is to hide it.
+            Err(_) => unmount(&self.dir, true),
+        }
+    }
+}
+
+fn is_busy(err: &io::Error) -> bool {
+    err.kind() == io::ErrorKind::ResourceBusy
+}
+
+/// Mounts and completes the protocol's handshake.
+///
+/// Root calls `mount(2)` itself, because `fuser` would not pass the subtype on; other users go
+/// through `fusermount3`.
+pub(crate) fn attach<S: fuser::Filesystem>(
+    server: S,
+    dir: &Path,
+    root_mode: u32,
+    options: &MountOptions,
+) -> io::Result<Session<S>> {
+    let mut config = Config::default();
+    config.acl = match options.access {
+        Access::Owner => SessionACL::Owner,
+        Access::All => SessionACL::All,
+    };
+    config.n_threads = Some(options.threads);
+    config.clone_fd = true;
+    if !rustix::process::geteuid().is_root() {
+        config.mount_options = fusermount_options(options);
+        return Session::new(server, dir, &config);
+    }
+    let device = mount_as_root(dir, root_mode, options)?;
+    let acl = config.acl;
+    Session::from_fd(server, device, acl, config).inspect_err(|_| {
+        let _ = unmount(dir, true);
+    })
+}
+
+fn mount_as_root(dir: &Path, root_mode: u32, options: &MountOptions) -> io::Result<OwnedFd> {
+    let device = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    let mut data = format!(
+        "fd={},rootmode={root_mode:o},user_id={},group_id={},default_permissions",
+        device.as_raw_fd(),
+        rustix::process::geteuid().as_raw(),
+        rustix::process::getegid().as_raw(),
+    );
+    if options.access == Access::All {
+        data.push_str(",allow_other");
+    }
+    let data = CString::new(data).expect("no NUL in it");
+    rustix::mount::mount(&options.source, dir, FS_TYPE, options.flags, &*data)?;
+    Ok(device)
+}
+
+fn fusermount_options(options: &MountOptions) -> Vec<MountOption> {
+    let source = options.source.replace('\\', "\\\\").replace(',', "\\,");
+    let mut list = vec![
+        MountOption::FSName(source),
+        MountOption::Subtype("keepstone".into()),
+        MountOption::DefaultPermissions,
+    ];
+    let flags = [
+        (MountFlags::RDONLY, MountOption::RO),
+        (MountFlags::NOEXEC, MountOption::NoExec),
+        (MountFlags::NOATIME, MountOption::NoAtime),
+        (MountFlags::SYNCHRONOUS, MountOption::Sync),
+        (MountFlags::DIRSYNC, MountOption::DirSync),
+    ];
+    let set = flags
+        .into_iter()
+        .filter(|(flag, _)| options.flags.contains(*flag));
+    list.extend(set.map(|(_, option)| option));
+    list
+}
+
+/// Unmounts `dir`. `lazy`: hides it now, ends it when its last user is gone. Without: fails with
+/// `EBUSY` while it is in use.
+pub fn unmount(dir: &Path, lazy: bool) -> io::Result<()> {
+    let how = if lazy {
+        UnmountFlags::DETACH
+    } else {
+        UnmountFlags::empty()
+    };
+    match rustix::mount::unmount(dir, how | UnmountFlags::NOFOLLOW) {
+        Err(Errno::PERM) => unmount_as_user(dir, lazy),
+        result => Ok(result?),
+    }
+}
+
+fn unmount_as_user(dir: &Path, lazy: bool) -> io::Result<()> {
+    let mut command = Command::new("fusermount3");
+    command
+        .arg("-u")
+        .args(lazy.then_some("-z"))
+        .arg("--")
+        .arg(dir);
+    let output = command.output().map_err(|err| {
+        io::Error::new(
+            err.kind(),
+            format!("cannot run fusermount3 (package fuse3): {err}"),
+        )
+    })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    let busy = message.contains("busy");
+    let kind = if busy {
+        io::ErrorKind::ResourceBusy
+    } else {
+        io::ErrorKind::Other
+    };
+    Err(io::Error::new(kind, message))
+}
+
+/// Whether a mount of ours stands at `dir` whose server is gone (killed, say): every use of it
+/// gives `ENOTCONN`.
+pub fn is_stale(dir: &Path) -> io::Result<bool> {
+    if !mount_at(dir)?.is_some_and(|entry| entry.is_keepstone()) {
+        return Ok(false);
+    }
+    let path = CString::new(dir.as_os_str().as_bytes())?;
+    // `stat` could be answered from the kernel's cache; `statfs` always asks the server.
+    Ok(matches!(
+        rustix::fs::statfs(&*path),
+        Err(Errno::NOTCONN | Errno::CONNABORTED)
+    ))
+}

@@ -1,0 +1,648 @@
+//! Each request becomes one call of the contract.
+
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::SystemTime;
+
+use fuser::{
+    BsdFileFlags, CopyFileRangeFlags, FileHandle, FopenFlags, INodeNo, InitFlags, IoctlFlags,
+    KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, ReplyAttr,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl,
+    ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
+    WriteFlags,
+};
+use vfs::{Caller, Errno, FileSystem, Ino, NewKind, NewNode, SetAttr, SetXattr};
+
+use crate::counters::Op;
+use crate::server::Server;
+use crate::{convert, listing, setgid};
+
+/// Largest write that comes in one request, in bytes; a longer `write(2)` is split by the kernel.
+const MAX_WRITE_BYTES: u32 = 1 << 20;
+/// Requests that the kernel may have in flight without a waiting process (read-ahead, mapped
+/// pages, asynchronous direct I/O).
+const BACKGROUND_MAX: u16 = 64;
+
+/// What the kernel asks a server for, in the order of `FUSE_INIT`.
+///
+/// Left out on purpose: `POSIX_LOCKS`, `FLOCK_LOCKS` (the kernel keeps locks itself),
+/// `WRITEBACK_CACHE` (a write is durable on return), `ATOMIC_O_TRUNC` (the truncation then comes as
+/// a `setattr`, one code path), `AUTO_INVAL_DATA` (nobody else writes), `SPLICE_*` (`fuser` copies).
+const CAPABILITIES: InitFlags = InitFlags::FUSE_ASYNC_READ
+    .union(InitFlags::FUSE_EXPORT_SUPPORT)
+    .union(InitFlags::FUSE_BIG_WRITES)
+    .union(InitFlags::FUSE_DONT_MASK)
+    .union(InitFlags::FUSE_DO_READDIRPLUS)
+    .union(InitFlags::FUSE_READDIRPLUS_AUTO)
+    .union(InitFlags::FUSE_ASYNC_DIO)
+    .union(InitFlags::FUSE_PARALLEL_DIROPS)
+    .union(InitFlags::FUSE_POSIX_ACL)
+    .union(InitFlags::FUSE_MAX_PAGES)
+    .union(InitFlags::FUSE_CACHE_SYMLINKS)
+    .union(InitFlags::FUSE_NO_OPENDIR_SUPPORT)
+    .union(InitFlags::FUSE_EXPLICIT_INVAL_DATA)
+    .union(InitFlags::FUSE_HANDLE_KILLPRIV_V2)
+    .union(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
+
+thread_local! {
+    static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+fn caller(req: &Request) -> Caller {
+    Caller {
+        uid: req.uid(),
+        gid: req.gid(),
+    }
+}
+
+/// Clears set-user-ID and its like when an unprivileged process changes content by a request
+/// that does not say so itself (see the crate's documentation).
+fn drop_privileges_for(fs: &impl FileSystem, req: &Request, ino: Ino) -> vfs::Result<()> {
+    if req.uid() == 0 {
+        Ok(())
+    } else {
+        fs.drop_privileges(ino)
+    }
+}
+
+/// Answers a request for `value` that has room for `size` bytes; 0 asks for the length.
+fn reply_value(reply: ReplyXattr, size: u32, value: &[u8]) {
+    if size == 0 {
+        reply.size(value.len() as u32);
+    } else if value.len() > size as usize {
+        reply.error(fuser::Errno::ERANGE);
+    } else {
+        reply.data(value);
+    }
+}
+
+impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
+    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        let granted = CAPABILITIES & config.capabilities();
+        config
+            .add_capabilities(granted)
+            .expect("a subset of what the kernel offers");
+        config
+            .set_max_write(MAX_WRITE_BYTES)
+            .expect("within fuser's limit");
+        config.set_max_background(BACKGROUND_MAX).expect("not zero");
+        tracing::debug!(
+            "kernel ABI {}, capabilities {granted:?}",
+            config.kernel_abi()
+        );
+        Ok(())
+    }
+
+    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let ttl = &self.options.caching.ttl;
+        let found = self.call(Op::Lookup, |fs| {
+            fs.lookup(convert::ino(parent), name.as_bytes())
+        });
+        match found {
+            Ok(entry) => {
+                reply.entry(
+                    ttl,
+                    &convert::file_attr(&entry),
+                    convert::generation(&entry),
+                );
+            }
+            Err(fuser::Errno::ENOENT) if !ttl.is_zero() => {
+                reply.entry(ttl, &convert::absent(), fuser::Generation(0));
+            }
+            Err(err) => reply.error(err),
+        }
+    }
+
+    fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
+        let _ = self.call(Op::Forget, |fs| {
+            fs.forget(convert::ino(ino), nlookup);
+            Ok(())
+        });
+    }
+
+    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        self.attr(Op::GetAttr, reply, |fs| fs.getattr(convert::ino(ino)));
+    }
+
+    fn setattr(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        ctime: Option<SystemTime>,
+        _fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let ino = convert::ino(ino);
+        let set = SetAttr {
+            perm: mode.map(|m| m & 0o7777),
+            uid,
+            gid,
+            size,
+            atime: atime.map(convert::set_time),
+            mtime: mtime.map(convert::set_time),
+            ctime: ctime.map(convert::timestamp),
+        };
+        self.attr(Op::SetAttr, reply, |fs| {
+            if set.size.is_some() {
+                drop_privileges_for(fs, req, ino)?;
+            }
+            fs.setattr(&caller(req), ino, &set)
+        });
+    }
+
+    fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
+        match self.call(Op::ReadLink, |fs| fs.readlink(convert::ino(ino))) {
+            Ok(target) => reply.data(&target),
+            Err(err) => reply.error(err),
+        }
+    }
+
+    fn mknod(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        self.entry(Op::MkNod, reply, |fs| {
+            let kind = convert::new_kind(mode, rdev)?;
+            let node = NewNode {
+                kind,
+                mode: mode & 0o7777,
+                umask,
+            };
+            fs.create(&caller(req), convert::ino(parent), name.as_bytes(), &node)
+        });
+    }
+
+    fn mkdir(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let node = NewNode {
+            kind: NewKind::Dir,
+            mode: mode & 0o7777,
+            umask,
+        };
+        self.entry(Op::MkDir, reply, |fs| {
+            fs.create(&caller(req), convert::ino(parent), name.as_bytes(), &node)
+        });
+    }
+
+    fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.empty(Op::Unlink, reply, |fs| {
+            fs.unlink(convert::ino(parent), name.as_bytes())
+        });
+    }
+
+    fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.empty(Op::RmDir, reply, |fs| {
+            fs.rmdir(convert::ino(parent), name.as_bytes())
+        });
+    }
+
+    fn symlink(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        link_name: &OsStr,
+        target: &Path,
+        reply: ReplyEntry,
+    ) {
+        let kind = NewKind::Symlink(target.as_os_str().as_bytes());
+        let node = NewNode {
+            kind,
+            mode: 0o777,
+            umask: 0,
+        };
+        self.entry(Op::Symlink, reply, |fs| {
+            fs.create(
+                &caller(req),
+                convert::ino(parent),
+                link_name.as_bytes(),
+                &node,
+            )
+        });
+    }
+
+    fn rename(
+        &self,
+        _req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        newparent: INodeNo,
+        newname: &OsStr,
+        flags: fuser::RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        self.empty(Op::Rename, reply, |fs| {
+            fs.rename(
+                (convert::ino(parent), name.as_bytes()),
+                (convert::ino(newparent), newname.as_bytes()),
+                convert::rename_flags(flags)?,
+            )
+        });
+    }
+
+    fn link(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        newparent: INodeNo,
+        newname: &OsStr,
+        reply: ReplyEntry,
+    ) {
+        self.entry(Op::Link, reply, |fs| {
+            fs.link(
+                convert::ino(ino),
+                convert::ino(newparent),
+                newname.as_bytes(),
+            )
+        });
+    }
+
+    fn open(&self, _req: &Request, _ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        self.options.counters.count(Op::Open);
+        reply.opened(FileHandle(0), self.open_flags(flags.0));
+    }
+
+    fn read(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        READ_BUFFER.with_borrow_mut(|buf| {
+            let size = size as usize;
+            if buf.len() < size {
+                buf.resize(size, 0);
+            }
+            match self.call(Op::Read, |fs| {
+                fs.read(convert::ino(ino), offset, &mut buf[..size])
+            }) {
+                Ok(len) => {
+                    self.options.counters.add_read(len);
+                    reply.data(&buf[..len]);
+                }
+                Err(err) => reply.error(err),
+            }
+        });
+    }
+
+    fn write(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let ino = convert::ino(ino);
+        let written = self.call(Op::Write, |fs| {
+            if write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
+                fs.drop_privileges(ino)?;
+            }
+            fs.write(ino, offset, data)
+        });
+        match written {
+            Ok(()) => {
+                self.options.counters.add_written(data.len());
+                reply.written(data.len() as u32);
+            }
+            Err(err) => reply.error(err),
+        }
+    }
+
+    fn flush(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _lock_owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        // The kernel still writes back mapped pages before it would have asked.
+        self.never_again(Op::Flush, reply);
+    }
+
+    fn release(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.options.counters.count(Op::Release);
+        reply.ok();
+    }
+
+    fn fsync(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        _datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.sync(Op::FSync, ino, reply);
+    }
+
+    fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        self.options.counters.count(Op::OpenDir);
+        if self.options.caching.keep_cache {
+            // "Do not ask": the kernel then also keeps listings, which it drops on every change.
+            reply.error(fuser::Errno::ENOSYS);
+        } else {
+            reply.opened(FileHandle(0), FopenFlags::empty());
+        }
+    }
+
+    fn readdir(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let listed = self.call(Op::ReadDir, |fs| {
+            fs.readdir(convert::ino(ino), offset, &mut |entry| {
+                let name = OsStr::from_bytes(entry.name);
+                let kind = convert::file_type(entry.kind);
+                !reply.add(INodeNo(entry.ino.0), entry.cookie, kind, name)
+            })
+        });
+        match listed {
+            Ok(()) => reply.ok(),
+            Err(err) => reply.error(err),
+        }
+    }
+
+    fn readdirplus(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let ttl = &self.options.caching.ttl;
+        let listed = self.call(Op::ReadDirPlus, |fs| {
+            listing::add_entries(fs, convert::ino(ino), offset, ttl, &mut reply)
+        });
+        match listed {
+            Ok(()) => reply.ok(),
+            Err(err) => reply.error(err),
+        }
+    }
+
+    fn fsyncdir(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        _datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.sync(Op::FSyncDir, ino, reply);
+    }
+
+    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        match self.call(Op::StatFs, |fs| Ok(fs.statfs())) {
+            Ok(s) => reply.statfs(
+                s.blocks,
+                s.blocks_free,
+                s.blocks_free,
+                s.inodes,
+                s.inodes_free,
+                s.block_size,
+                vfs::NAME_MAX as u32,
+                s.block_size,
+            ),
+            Err(err) => reply.error(err),
+        }
+    }
+
+    fn setxattr(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        let computed = self.stats_of(ino, name).is_some();
+        let ino = convert::ino(ino);
+        self.empty(Op::SetXattr, reply, |fs| {
+            if computed {
+                return Err(Errno::PERM);
+            }
+            let mode = match flags {
+                0 => SetXattr::Any,
+                libc::XATTR_CREATE => SetXattr::Create,
+                libc::XATTR_REPLACE => SetXattr::Replace,
+                _ => return Err(Errno::INVAL),
+            };
+            fs.setxattr(ino, name.as_bytes(), value, mode)?;
+            setgid::clear_for_stranger(fs, req, ino, name.as_bytes())
+        });
+    }
+
+    fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let value = self.call(Op::GetXattr, |fs| match self.stats_of(ino, name) {
+            Some(stats) => Ok(stats()),
+            None => fs.getxattr(convert::ino(ino), name.as_bytes()),
+        });
+        match value {
+            Ok(value) => reply_value(reply, size, &value),
+            Err(err) => reply.error(err),
+        }
+    }
+
+    fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        match self.call(Op::ListXattr, |fs| fs.listxattr(convert::ino(ino))) {
+            Ok(names) => {
+                // Like the kernel's own file systems: only the superuser sees trusted names.
+                let visible = |name: &&Vec<u8>| req.uid() == 0 || !name.starts_with(b"trusted.");
+                let terminated = names
+                    .iter()
+                    .filter(visible)
+                    .flat_map(|name| [name, &b"\0"[..]]);
+                reply_value(reply, size, &terminated.collect::<Vec<_>>().concat());
+            }
+            Err(err) => reply.error(err),
+        }
+    }
+
+    fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let computed = self.stats_of(ino, name).is_some();
+        self.empty(Op::RemoveXattr, reply, |fs| {
+            if computed {
+                return Err(Errno::PERM);
+            }
+            fs.removexattr(convert::ino(ino), name.as_bytes())
+        });
+    }
+
+    fn create(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let node = NewNode {
+            kind: NewKind::File,
+            mode: mode & 0o7777,
+            umask,
+        };
+        let created = self.call(Op::Create, |fs| {
+            fs.create(&caller(req), convert::ino(parent), name.as_bytes(), &node)
+        });
+        match created {
+            Ok(entry) => reply.created(
+                &self.options.caching.ttl,
+                &convert::file_attr(&entry),
+                convert::generation(&entry),
+                FileHandle(0),
+                self.open_flags(flags),
+            ),
+            Err(err) => reply.error(err),
+        }
+    }
+
+    fn ioctl(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _flags: IoctlFlags,
+        _cmd: u32,
+        _in_data: &[u8],
+        _out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        self.options.counters.count(Op::Ioctl);
+        reply.error(fuser::Errno::ENOTTY);
+    }
+
+    fn poll(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _ph: PollNotifier,
+        _events: PollEvents,
+        _flags: PollFlags,
+        reply: ReplyPoll,
+    ) {
+        // The kernel then answers itself: a file is always ready.
+        self.options.counters.count(Op::Poll);
+        reply.error(fuser::Errno::ENOSYS);
+    }
+
+    fn fallocate(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let ino = convert::ino(ino);
+        self.empty(Op::Fallocate, reply, |fs| {
+            let mode = convert::fallocate(mode)?;
+            drop_privileges_for(fs, req, ino)?;
+            fs.fallocate(ino, mode, offset, length)
+        });
+    }
+
+    fn lseek(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        let found = self.call(Op::Lseek, |fs| {
+            let whence = convert::seek(whence)?;
+            let offset = u64::try_from(offset).map_err(|_| Errno::NXIO)?;
+            fs.seek(convert::ino(ino), offset, whence)
+        });
+        match found {
+            Ok(offset) => reply.offset(offset as i64),
+            Err(err) => reply.error(err),
+        }
+    }
+
+    fn copy_file_range(
+        &self,
+        req: &Request,
+        ino_in: INodeNo,
+        _fh_in: FileHandle,
+        offset_in: u64,
+        ino_out: INodeNo,
+        _fh_out: FileHandle,
+        offset_out: u64,
+        len: u64,
+        flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        let to = convert::ino(ino_out);
+        let copied = self.call(Op::CopyFileRange, |fs| {
+            if !flags.is_empty() {
+                return Err(Errno::INVAL);
+            }
+            drop_privileges_for(fs, req, to)?;
+            // The reply has 32 bits for the count.
+            let len = len.min(u64::from(u32::MAX));
+            fs.copy_range((convert::ino(ino_in), offset_in), (to, offset_out), len)
+        });
+        match copied {
+            Ok(len) => reply.written(len as u32),
+            Err(err) => reply.error(err),
+        }
+    }
+}

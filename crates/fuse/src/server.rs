@@ -1,0 +1,124 @@
+//! The server: an engine, its options, and how a call becomes a reply.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use fuser::{FopenFlags, INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry};
+use vfs::{Entry, Errno, FileSystem};
+
+use crate::convert;
+use crate::counters::Op;
+use crate::options::{STATS_XATTR, ServerOptions, Stats};
+
+/// Serves `F` to the kernel.
+pub struct Server<F> {
+    pub(crate) fs: Arc<F>,
+    pub(crate) options: ServerOptions,
+}
+
+/// The engine's panic payloads are not inspected; the panic hook has already reported them.
+const PANICKED: Errno = Errno::IO;
+
+impl<F: FileSystem> Server<F> {
+    /// A server for `fs`, whose root must have FUSE's root number, 1.
+    pub fn new(fs: Arc<F>, options: ServerOptions) -> Self {
+        assert_eq!(
+            fs.root(),
+            vfs::ROOT,
+            "FUSE calls the root directory inode 1"
+        );
+        Self { fs, options }
+    }
+
+    /// `st_mode` of the root directory, which `mount(2)` wants to know.
+    pub(crate) fn root_mode(&self) -> io::Result<u32> {
+        let attr = self.fs.getattr(vfs::ROOT)?;
+        Ok(attr.kind.mode_bits() | attr.perm)
+    }
+
+    /// Counts the request and calls the engine; a panic becomes `EIO`.
+    pub(crate) fn call<T>(
+        &self,
+        op: Op,
+        f: impl FnOnce(&F) -> vfs::Result<T>,
+    ) -> Result<T, fuser::Errno> {
+        self.options.counters.count(op);
+        let result = catch_unwind(AssertUnwindSafe(|| f(&self.fs))).unwrap_or_else(|_| {
+            self.options.counters.add_panic();
+            tracing::error!("{} ended with EIO because the engine panicked", op.name());
+            Err(PANICKED)
+        });
+        result.map_err(|err| {
+            if matches!(err, Errno::IO | Errno::UCLEAN) {
+                tracing::warn!("{} failed: {err}", op.name());
+            }
+            convert::errno(err)
+        })
+    }
+
+    pub(crate) fn entry(
+        &self,
+        op: Op,
+        reply: ReplyEntry,
+        f: impl FnOnce(&F) -> vfs::Result<Entry>,
+    ) {
+        match self.call(op, f) {
+            Ok(entry) => reply.entry(
+                &self.options.caching.ttl,
+                &convert::file_attr(&entry),
+                convert::generation(&entry),
+            ),
+            Err(err) => reply.error(err),
+        }
+    }
+
+    pub(crate) fn attr(
+        &self,
+        op: Op,
+        reply: ReplyAttr,
+        f: impl FnOnce(&F) -> vfs::Result<vfs::Attr>,
+    ) {
+        match self.call(op, f) {
+            Ok(attr) => reply.attr(&self.options.caching.ttl, &convert::file_attr(&attr)),
+            Err(err) => reply.error(err),
+        }
+    }
+
+    pub(crate) fn empty(&self, op: Op, reply: ReplyEmpty, f: impl FnOnce(&F) -> vfs::Result<()>) {
+        match self.call(op, f) {
+            Ok(()) => reply.ok(),
+            Err(err) => reply.error(err),
+        }
+    }
+
+    /// Answers `ENOSYS` to a request whose answer would always be "nothing to do": the kernel
+    /// remembers and stops asking.
+    pub(crate) fn never_again(&self, op: Op, reply: ReplyEmpty) {
+        self.options.counters.count(op);
+        reply.error(fuser::Errno::ENOSYS);
+    }
+
+    pub(crate) fn sync(&self, op: Op, ino: INodeNo, reply: ReplyEmpty) {
+        if self.options.durable_on_return {
+            self.never_again(op, reply);
+        } else {
+            self.empty(op, reply, |fs| fs.fsync(convert::ino(ino)));
+        }
+    }
+
+    pub(crate) fn open_flags(&self, flags: i32) -> FopenFlags {
+        if flags & libc::O_DIRECT != 0 || !self.options.caching.keep_cache {
+            FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
+        } else {
+            FopenFlags::FOPEN_KEEP_CACHE
+        }
+    }
+
+    pub(crate) fn stats_of(&self, ino: INodeNo, name: &OsStr) -> Option<&Stats> {
+        let asked = ino == INodeNo::ROOT && name.as_bytes() == STATS_XATTR.as_bytes();
+        self.options.stats.as_ref().filter(|_| asked)
+    }
+}

@@ -1,0 +1,68 @@
+//! Set-group-ID and access ACLs.
+//!
+//! An owner who is not in the file's group loses the set-group-ID bit when setting an access ACL,
+//! as with `chmod(2)`. The kernel asks for it by a flag of the extended `setxattr` request, which
+//! `fuser` 0.18 does not know, so the rule is applied here.
+
+use fuser::Request;
+use vfs::{Caller, FileSystem, Ino, Result, SetAttr};
+
+const S_ISGID: u32 = 0o2000;
+
+/// Clears the bit after a process that is neither privileged nor in the group set an access ACL.
+pub(crate) fn clear_for_stranger(
+    fs: &impl FileSystem,
+    req: &Request,
+    ino: Ino,
+    xattr: &[u8],
+) -> Result<()> {
+    if xattr != b"system.posix_acl_access" || req.uid() == 0 {
+        return Ok(());
+    }
+    let attr = fs.getattr(ino)?;
+    if attr.perm & S_ISGID == 0 || req.gid() == attr.gid || in_group(req.pid(), attr.gid) {
+        return Ok(());
+    }
+    let set = SetAttr {
+        perm: Some(attr.perm & !S_ISGID),
+        ..SetAttr::default()
+    };
+    fs.setattr(
+        &Caller {
+            uid: req.uid(),
+            gid: req.gid(),
+        },
+        ino,
+        &set,
+    )
+    .map(|_| ())
+}
+
+/// Whether `gid` is a supplementary group of the process; unknown counts as no.
+fn in_group(pid: u32, gid: u32) -> bool {
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else {
+        return false;
+    };
+    groups_in(&status).any(|group| group == gid)
+}
+
+fn groups_in(status: &str) -> impl Iterator<Item = u32> {
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Groups:"))
+        .unwrap_or("");
+    line.split_whitespace().filter_map(|gid| gid.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_read_from_status() {
+        let status = "Name:\tcat\nGid:\t7\t7\t7\t7\nGroups:\t4 24 1000 \nNStgid:\t1\n";
+        assert_eq!(groups_in(status).collect::<Vec<_>>(), [4, 24, 1000]);
+        assert_eq!(groups_in("Name:\tx\nGroups:\t\n").count(), 0);
+        assert_eq!(groups_in("").count(), 0);
+    }
+}

@@ -1,0 +1,39 @@
+//! Signals that ask a server to end.
+
+use std::io;
+
+/// SIGTERM, SIGINT and SIGHUP, blocked and waited for.
+#[derive(Debug)]
+pub struct StopSignals(libc::sigset_t);
+
+impl StopSignals {
+    /// Blocks the signals in this thread and all that it starts from now on, so that only
+    /// [`wait`](Self::wait) takes them. Call it before any thread exists.
+    pub fn block() -> io::Result<Self> {
+        // SAFETY: `sigset_t` is plain data; `sigemptyset` initialises it before any other use.
+        let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+        // SAFETY: `set` is a valid, exclusively borrowed `sigset_t`; the signals are valid; the
+        // old mask is not asked for.
+        let err = unsafe {
+            libc::sigemptyset(&mut set);
+            for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+                libc::sigaddset(&mut set, signal);
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut())
+        };
+        if err == 0 {
+            Ok(Self(set))
+        } else {
+            Err(io::Error::from_raw_os_error(err))
+        }
+    }
+
+    /// Waits for the next one and returns its number.
+    pub fn wait(&self) -> i32 {
+        let mut signal = 0;
+        // SAFETY: both pointers are to valid memory for the duration of the call.
+        let err = unsafe { libc::sigwait(&self.0, &mut signal) };
+        assert_eq!(err, 0, "sigwait fails only for an invalid set");
+        signal
+    }
+}
