@@ -13,12 +13,17 @@
 //! - **C4** An inode lives while a name or a reference holds it: calls that return an [`Entry`]
 //!   add one reference for the caller, [`FileSystem::forget`] gives references back.
 //!
-//! [`model`] is the executable specification, [`conformance`] the suite that compares any
-//! implementation with it, [`acl`] the POSIX.1e arithmetic and [`rules`] the small rules that every
+//! [`model`] is the executable specification, `conformance` (a cargo feature of this name) the
+//! suite that compares any implementation with it, [`tree`] reads a whole file system into a value
+//! that can be compared, [`acl`] is the POSIX.1e arithmetic and [`rules`] the small rules that every
 //! engine needs.
 
+#![forbid(unsafe_code)]
+
 pub mod acl;
+pub mod model;
 pub mod rules;
+pub mod tree;
 mod types;
 
 pub use rustix::io::Errno;
@@ -47,6 +52,19 @@ pub const XATTR_LIST_MAX: usize = 65_536;
 /// gives `ENAMETOOLONG`; an unknown inode gives `ESTALE`; a non-directory where a directory is
 /// needed gives `ENOTDIR`; corruption gives `EUCLEAN` or `EIO`; a read-only mount gives `EROFS` to
 /// every call that changes something.
+///
+/// Where several errors apply, the first in this order is given: unknown inodes; inodes of the
+/// wrong kind; names; other arguments; names that exist, do not exist or no longer may
+/// (`EEXIST`, `ENOENT`, `ENOTEMPTY`, …); limits; space. Calls with two inodes or names look at the
+/// directory before the inode to be linked, and at `from` before `to`.
+///
+/// A removed directory that is still referenced has no parent and takes no names: creating in it,
+/// listing it and looking up `..` give `ENOENT`; its link count is 0.
+///
+/// Times: whatever changes the content of a file or directory sets its `mtime` and `ctime`; whatever
+/// changes an inode otherwise (links included, and for `rename` the inode moved) sets `ctime`.
+/// `read` need not set `atime`. A call that changes nothing (an empty write, a rename between two
+/// names of one inode, an empty [`SetAttr`]) sets none.
 pub trait FileSystem: Send + Sync {
     /// The inode of the root directory. It needs no reference.
     fn root(&self) -> Ino;
@@ -55,7 +73,8 @@ pub trait FileSystem: Send + Sync {
     /// Adds a reference. `ENOENT` where there is no such name.
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry>;
 
-    /// Gives back `refs` references. An inode with no name and no reference is freed.
+    /// Gives back `refs` references. An inode with no name and no reference is freed. References
+    /// that were never given, and the root's, are ignored.
     fn forget(&self, ino: Ino, refs: u64);
 
     /// The attributes of `ino`.
@@ -63,19 +82,22 @@ pub trait FileSystem: Send + Sync {
 
     /// Changes the given attributes in one atomic step (times excepted, BPFS §3.6) and returns the
     /// new ones. `size` on a directory gives `EISDIR`, on other non-files `EINVAL`, above
-    /// [`FILE_SIZE_MAX`] `EFBIG`. A change of `mode` rewrites the mask of an access ACL; a change of
-    /// owner clears set-user-ID and (where group-executable) set-group-ID of non-directories, and
-    /// `security.capability`.
+    /// [`FILE_SIZE_MAX`] `EFBIG`; `perm` on a symbolic link `EOPNOTSUPP`. A change of `perm` rewrites
+    /// the mask of an access ACL; giving an owner or group (even the same) clears set-user-ID and
+    /// (where group-executable) set-group-ID of non-directories, and `security.capability`, before
+    /// `perm` is applied. A size, even the same, sets `mtime`. What a file gains reads as zeros.
     fn setattr(&self, caller: &Caller, ino: Ino, set: &SetAttr) -> Result<Attr>;
 
     /// Creates `name` in `dir`. In a directory with set-group-ID the group is the directory's (and
     /// a new directory gets the bit). Where `dir` has a default ACL it takes the place of
-    /// `node.umask`. Adds a reference. `EEXIST` where the name is taken. `ENAMETOOLONG` for a
-    /// symlink target longer than [`SYMLINK_MAX`], `ENOENT` for an empty one.
+    /// `node.umask`. A symbolic link's bits are 0777 whatever `node` and the ACL say
+    /// ([`rules::NewInode::derive`]). Adds a reference. `EEXIST` where the name is taken.
+    /// `ENAMETOOLONG` for a symlink target longer than [`SYMLINK_MAX`], `ENOENT` for an empty one.
     fn create(&self, caller: &Caller, dir: Ino, name: &[u8], node: &NewNode<'_>) -> Result<Entry>;
 
     /// Creates a regular file without a name (`O_TMPFILE`); it lives while the returned reference
-    /// does, or until [`link`](Self::link) names it.
+    /// does, or [`link`](Self::link) names it. It inherits from `dir` (which may be removed) as
+    /// [`create`](Self::create) does.
     fn tmpfile(&self, caller: &Caller, dir: Ino, mode: u32, umask: u32) -> Result<Entry>;
 
     /// The target of a symbolic link. `EINVAL` for anything else.
@@ -94,7 +116,9 @@ pub trait FileSystem: Send + Sync {
 
     /// Moves `from` to `to`, replacing what stands there (`rename(2)`, `renameat2(2)`). Two names of
     /// one inode: nothing happens. `EINVAL` for a directory moved below itself, or both flags;
-    /// `EISDIR`, `ENOTDIR`, `ENOTEMPTY` as in POSIX.
+    /// `EISDIR`, `ENOTDIR`, `ENOTEMPTY` as in POSIX. As in Linux the state is checked in this order:
+    /// `from` must exist; `to` must, or must not, where a flag says so; `from` must not be above `to`
+    /// (`EINVAL`), nor `to` above `from` (`ENOTEMPTY`, or `EINVAL` when exchanging); then the rest.
     fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> Result<()>;
 
     /// Lists `dir` from `cookie` (0: the start) by calling `emit` until it returns `false`; `.` and
@@ -112,26 +136,36 @@ pub trait FileSystem: Send + Sync {
     fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize>;
 
     /// Writes all of `data` at `offset`, atomically, or nothing. Durable on return where the medium
-    /// is. `EFBIG` beyond [`FILE_SIZE_MAX`], `ENOSPC`.
+    /// is. `EISDIR` and `EINVAL` as [`read`](Self::read), `EFBIG` where the end is beyond
+    /// [`FILE_SIZE_MAX`], `ENOSPC`.
     fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<()>;
 
-    /// Writes `data` at the end of the file, atomically; returns the offset it got.
+    /// Writes `data` at the end of the file, atomically; returns the offset it got. Errors as
+    /// [`write`](Self::write).
     fn append(&self, ino: Ino, data: &[u8]) -> Result<u64>;
 
-    /// Clears set-user-ID, set-group-ID (where group-executable) and `security.capability`, as a
-    /// write by an unprivileged process must.
+    /// Clears set-user-ID, set-group-ID (where group-executable) and `security.capability` of a
+    /// regular file, as a write by an unprivileged process must. Nothing happens to other kinds.
     fn drop_privileges(&self, ino: Ino) -> Result<()>;
 
-    /// Allocates, frees or shifts a range (`fallocate(2)`, with its errors and alignments: collapse
-    /// and insert want multiples of the block size, 4096).
+    /// Allocates, frees or shifts a range of bytes (`fallocate(2)`). `EISDIR` for a directory,
+    /// `ENODEV` for other non-files; `EINVAL` for an empty range; `EFBIG` where the range, or the file
+    /// after an insertion, would reach beyond [`FILE_SIZE_MAX`]. Collapse and insert give `EINVAL`
+    /// unless both numbers are multiples of 4096, a collapse that reaches the end of the file too,
+    /// and an insertion at or beyond it. Sets `mtime` and `ctime`.
     fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()>;
 
     /// The first data or hole at or after `offset`. `ENXIO` at or beyond the end of the file, or
-    /// where no data follows. The end of the file is a hole. Granularity is the engine's choice.
+    /// where no data follows. The end of the file is a hole. `EISDIR` and `EINVAL` as
+    /// [`read`](Self::read). An engine may report zeros as data or as a hole, in multiples of 4096
+    /// bytes; but looking for data never skips a byte that is not zero, and a hole that is found
+    /// reads as zeros at least to the next multiple of 4096 or the end of the file.
     fn seek(&self, ino: Ino, offset: u64, whence: Seek) -> Result<u64>;
 
-    /// Copies up to `len` bytes between files (or within one: overlap gives `EINVAL`); returns how
-    /// many. The copy is atomic; it shares no blocks.
+    /// Copies `len` bytes, or those up to the end of the source, between files (or within one:
+    /// overlap gives `EINVAL`); returns how many. The copy is atomic; it shares no blocks, and need
+    /// not keep holes. `EISDIR` and `EINVAL` as [`read`](Self::read), `EFBIG` as
+    /// [`write`](Self::write).
     fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64>;
 
     /// Makes everything completed on `ino` durable. Engines whose operations are durable on return
@@ -141,16 +175,19 @@ pub trait FileSystem: Send + Sync {
     /// The value of an extended attribute. `ENODATA` where there is none.
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
 
-    /// Sets an extended attribute. Names start with `user.`, `trusted.`, `security.`,
+    /// Sets an extended attribute. Names start with `user.`, `trusted.` or `security.`, or are
     /// `system.posix_acl_access` or `system.posix_acl_default` (else `EOPNOTSUPP`); `user.` only on
-    /// files and directories (`EPERM`). An access ACL also sets the permission bits; one that says
-    /// no more than the bits is not stored. `E2BIG`/`ERANGE` as in `setxattr(2)`.
+    /// files and directories (`EPERM`); all rules of names are in [`rules::check_xattr`]. An access
+    /// ACL also sets the permission bits; one that says no more than the bits is not stored, and one
+    /// that was stored goes. An ACL that is not valid gives `EINVAL` (`EOPNOTSUPP` for its version).
+    /// `ENOSPC` where the list of names would outgrow [`XATTR_LIST_MAX`].
     fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: SetXattr) -> Result<()>;
 
     /// The names of all extended attributes.
     fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>>;
 
-    /// Removes an extended attribute. `ENODATA` where there is none.
+    /// Removes an extended attribute. `ENODATA` where there is none; names as in
+    /// [`setxattr`](Self::setxattr). Removing an ACL leaves the permission bits as they are.
     fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()>;
 
     /// Space and inodes, total and free.

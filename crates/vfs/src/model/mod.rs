@@ -1,0 +1,340 @@
+//! The contract as a program: a file system in memory, written to be obviously right.
+//!
+//! Every call takes one lock, checks everything, and only then changes something (C1, C2). There is
+//! no limit on space, so the model never gives `ENOSPC` for it. File contents are kept in blocks
+//! that exist once written, so a file of 2^48 bytes costs what was written to it; clones share
+//! blocks, so keeping a model per crash point is cheap.
+//!
+//! Invariants:
+//!
+//! - **M1** Every entry of every directory names an inode that exists.
+//! - **M2** `nlink` of a file is the number of its entries; of a directory 2 plus its
+//!   subdirectories, or 0 once removed.
+//! - **M3** An inode exists while it has a name or a reference (C4); the root always.
+//! - **M4** The parents of a directory lead to the root, or to a removed directory.
+//! - **M5** A file has no bytes other than zeros at or beyond its size.
+
+mod attrs;
+mod data;
+mod names;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use crate::rules::SYMLINK_PERM;
+use crate::{
+    Attr, Caller, DirEntry, Entry, Errno, FILE_SIZE_MAX, Fallocate, FileKind, FileSystem, Ino,
+    NewNode, ROOT, RenameFlags, Result, Seek, SetAttr, SetXattr, StatFs, Timestamp,
+};
+use data::{BLOCK_SIZE, Sparse};
+use names::Dir;
+
+type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
+/// A [`FileSystem`] in memory. Its root directory is owned by 0:0 with mode 0755.
+pub struct Model {
+    state: Mutex<State>,
+    clock: Clock,
+}
+
+impl Model {
+    /// An empty file system with the time of day.
+    pub fn new() -> Self {
+        Self::with_clock(Timestamp::now)
+    }
+
+    /// An empty file system with its own idea of time, asked once per changing call.
+    pub fn with_clock(clock: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
+        let state = Mutex::new(State::new(clock()));
+        Self { state, clock: Arc::new(clock) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no call panics while it holds the state")
+    }
+
+    /// The state and the time of the call; the lock is taken first, so that times never run back.
+    fn state_now(&self) -> (MutexGuard<'_, State>, Timestamp) {
+        let state = self.state();
+        (state, (self.clock)())
+    }
+}
+
+impl Default for Model {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clone for Model {
+    fn clone(&self) -> Self {
+        Self { state: Mutex::new(self.state().clone()), clock: self.clock.clone() }
+    }
+}
+
+impl std::fmt::Debug for Model {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Model").field("inodes", &self.state().inodes).finish()
+    }
+}
+
+#[derive(Clone)]
+struct State {
+    inodes: BTreeMap<Ino, Inode>,
+    next_ino: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Inode {
+    node: Node,
+    perm: u32,
+    uid: u32,
+    gid: u32,
+    nlink: u32,
+    refs: u64,
+    /// Came from `tmpfile` and was never named.
+    linkable: bool,
+    atime: Timestamp,
+    mtime: Timestamp,
+    ctime: Timestamp,
+    btime: Timestamp,
+    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+#[derive(Clone, Debug)]
+enum Node {
+    File(Sparse),
+    Dir(Dir),
+    Symlink(Vec<u8>),
+    /// A pipe, a socket, or a device with its number.
+    Special(FileKind, u32),
+}
+
+impl Inode {
+    /// A node without a name, owned by 0:0.
+    fn new(node: Node, now: Timestamp) -> Self {
+        Self {
+            perm: SYMLINK_PERM,
+            uid: 0,
+            gid: 0,
+            nlink: if matches!(node, Node::Dir(_)) { 2 } else { 0 },
+            refs: 0,
+            linkable: false,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            btime: now,
+            xattrs: BTreeMap::new(),
+            node,
+        }
+    }
+
+    fn kind(&self) -> FileKind {
+        match self.node {
+            Node::File(_) => FileKind::File,
+            Node::Dir(_) => FileKind::Dir,
+            Node::Symlink(_) => FileKind::Symlink,
+            Node::Special(kind, _) => kind,
+        }
+    }
+
+    fn is_dir(&self) -> bool {
+        self.kind() == FileKind::Dir
+    }
+
+    fn attr(&self, ino: Ino) -> Attr {
+        let (size, blocks) = match &self.node {
+            Node::File(data) => (data.size(), data.blocks()),
+            Node::Symlink(target) => (target.len() as u64, 0),
+            Node::Dir(_) | Node::Special(..) => (0, 0),
+        };
+        Attr {
+            ino,
+            generation: 0,
+            kind: self.kind(),
+            perm: self.perm,
+            nlink: self.nlink,
+            uid: self.uid,
+            gid: self.gid,
+            rdev: if let Node::Special(_, rdev) = self.node { rdev } else { 0 },
+            size,
+            blocks: blocks * (BLOCK_SIZE / 512),
+            atime: self.atime,
+            mtime: self.mtime,
+            ctime: self.ctime,
+            btime: self.btime,
+        }
+    }
+
+    /// Notes a change of content.
+    fn modified(&mut self, now: Timestamp) {
+        self.mtime = now;
+        self.ctime = now;
+    }
+}
+
+impl State {
+    fn new(now: Timestamp) -> Self {
+        let mut root = Inode::new(Node::Dir(Dir::new(ROOT)), now);
+        root.perm = 0o755;
+        Self { inodes: BTreeMap::from([(ROOT, root)]), next_ino: ROOT.0 + 1 }
+    }
+
+    fn inode(&self, ino: Ino) -> Result<&Inode> {
+        self.inodes.get(&ino).ok_or(Errno::STALE)
+    }
+
+    fn inode_mut(&mut self, ino: Ino) -> Result<&mut Inode> {
+        self.inodes.get_mut(&ino).ok_or(Errno::STALE)
+    }
+
+    fn statfs(&self) -> StatFs {
+        let used: u64 = self.inodes.iter().map(|(&ino, inode)| inode.attr(ino).blocks).sum();
+        let blocks = FILE_SIZE_MAX / BLOCK_SIZE;
+        let inodes = u64::from(u32::MAX);
+        StatFs {
+            block_size: BLOCK_SIZE as u32,
+            blocks,
+            blocks_free: blocks.saturating_sub(used / (BLOCK_SIZE / 512)),
+            inodes,
+            inodes_free: inodes.saturating_sub(self.inodes.len() as u64),
+        }
+    }
+}
+
+impl FileSystem for Model {
+    fn root(&self) -> Ino {
+        ROOT
+    }
+
+    fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry> {
+        self.state().lookup(dir, name)
+    }
+
+    fn forget(&self, ino: Ino, refs: u64) {
+        self.state().forget(ino, refs);
+    }
+
+    fn getattr(&self, ino: Ino) -> Result<Attr> {
+        self.state().inode(ino).map(|inode| inode.attr(ino))
+    }
+
+    fn setattr(&self, _caller: &Caller, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        let (mut state, now) = self.state_now();
+        state.setattr(now, ino, set)
+    }
+
+    fn create(&self, caller: &Caller, dir: Ino, name: &[u8], node: &NewNode<'_>) -> Result<Entry> {
+        let (mut state, now) = self.state_now();
+        state.create(now, caller, dir, name, node)
+    }
+
+    fn tmpfile(&self, caller: &Caller, dir: Ino, mode: u32, umask: u32) -> Result<Entry> {
+        let (mut state, now) = self.state_now();
+        state.tmpfile(now, caller, dir, mode, umask)
+    }
+
+    fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        match &self.state().inode(ino)?.node {
+            Node::Symlink(target) => Ok(target.clone()),
+            _ => Err(Errno::INVAL),
+        }
+    }
+
+    fn unlink(&self, dir: Ino, name: &[u8]) -> Result<()> {
+        let (mut state, now) = self.state_now();
+        state.unlink(now, dir, name)
+    }
+
+    fn rmdir(&self, dir: Ino, name: &[u8]) -> Result<()> {
+        let (mut state, now) = self.state_now();
+        state.rmdir(now, dir, name)
+    }
+
+    fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Entry> {
+        let (mut state, now) = self.state_now();
+        state.link(now, ino, dir, name)
+    }
+
+    fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> Result<()> {
+        let (mut state, now) = self.state_now();
+        state.rename(now, from, to, flags)
+    }
+
+    fn readdir(
+        &self,
+        dir: Ino,
+        cookie: u64,
+        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.state().readdir(dir, cookie, emit)
+    }
+
+    fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        Ok(self.state().file(ino)?.read(offset, buf))
+    }
+
+    fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
+        let (mut state, now) = self.state_now();
+        state.write(now, ino, offset, data)
+    }
+
+    fn append(&self, ino: Ino, data: &[u8]) -> Result<u64> {
+        let (mut state, now) = self.state_now();
+        let end = state.file(ino)?.size();
+        state.write(now, ino, end, data)?;
+        Ok(end)
+    }
+
+    fn drop_privileges(&self, ino: Ino) -> Result<()> {
+        let (mut state, now) = self.state_now();
+        state.drop_privileges(now, ino)
+    }
+
+    fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
+        let (mut state, now) = self.state_now();
+        state.fallocate(now, ino, mode, offset, len)
+    }
+
+    fn seek(&self, ino: Ino, offset: u64, whence: Seek) -> Result<u64> {
+        let state = self.state();
+        let data = state.file(ino)?;
+        let found = match whence {
+            _ if offset >= data.size() => None,
+            Seek::Data => data.next_data(offset),
+            Seek::Hole => Some(data.next_hole(offset)),
+        };
+        found.ok_or(Errno::NXIO)
+    }
+
+    fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
+        let (mut state, now) = self.state_now();
+        state.copy_range(now, from, to, len)
+    }
+
+    fn fsync(&self, ino: Ino) -> Result<()> {
+        self.state().inode(ino).map(|_| ())
+    }
+
+    fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        self.state().inode(ino)?.xattrs.get(name).cloned().ok_or(Errno::NODATA)
+    }
+
+    fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: SetXattr) -> Result<()> {
+        let (mut state, now) = self.state_now();
+        state.setxattr(now, ino, name, value, mode)
+    }
+
+    fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        Ok(self.state().inode(ino)?.xattrs.keys().cloned().collect())
+    }
+
+    fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
+        let (mut state, now) = self.state_now();
+        state.removexattr(now, ino, name)
+    }
+
+    fn statfs(&self) -> StatFs {
+        self.state().statfs()
+    }
+}

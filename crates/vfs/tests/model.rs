@@ -1,0 +1,56 @@
+//! The parts of the model that the conformance suite leaves free: clock, clones, sparseness, and
+//! what a comparison of trees tells.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use vfs::model::Model;
+use vfs::tree::{diff, tree};
+use vfs::{
+    Caller, FILE_SIZE_MAX, Fallocate, FileSystem, Ino, NewKind, NewNode, ROOT, Seek, Timestamp,
+};
+
+fn file(fs: &Model, name: &[u8]) -> Ino {
+    let node = NewNode { kind: NewKind::File, mode: 0o644, umask: 0 };
+    fs.create(&Caller::ROOT, ROOT, name, &node).unwrap().ino
+}
+
+#[test]
+fn the_clock_is_injected() {
+    let ticks = AtomicI64::new(0);
+    let fs = Model::with_clock(move || Timestamp(ticks.fetch_add(1, Ordering::Relaxed)));
+    let ino = file(&fs, b"a");
+    assert_eq!(fs.getattr(ino).unwrap().btime, Timestamp(1));
+    fs.write(ino, 0, b"x").unwrap();
+    let attr = fs.getattr(ino).unwrap();
+    assert_eq!((attr.mtime, attr.ctime), (Timestamp(2), Timestamp(2)));
+    assert_eq!((attr.atime, attr.btime), (Timestamp(1), Timestamp(1)));
+}
+
+#[test]
+fn clones_are_independent() {
+    let fs = Model::new();
+    let ino = file(&fs, b"a");
+    fs.write(ino, 0, b"before").unwrap();
+    let copy = fs.clone();
+    assert_eq!(diff(&tree(&fs).unwrap(), &tree(&copy).unwrap()), None);
+    fs.write(ino, 0, b"after!").unwrap();
+    file(&fs, b"b");
+    let text = diff(&tree(&copy).unwrap(), &tree(&fs).unwrap()).unwrap();
+    assert_eq!(
+        text,
+        "/a: content of 1 blocks, the first at offset 0\n/b: only on the right (File)"
+    );
+}
+
+#[test]
+fn a_huge_file_costs_what_was_written() {
+    let fs = Model::new();
+    let ino = file(&fs, b"a");
+    fs.write(ino, FILE_SIZE_MAX - 1, b"x").unwrap();
+    fs.fallocate(ino, Fallocate::Allocate { keep_size: false }, 0, FILE_SIZE_MAX).unwrap();
+    assert_eq!(fs.getattr(ino).unwrap().blocks, 8);
+    assert_eq!(fs.seek(ino, 0, Seek::Data), Ok(FILE_SIZE_MAX - 4096));
+    let other = file(&fs, b"b");
+    assert_eq!(fs.copy_range((ino, 1), (other, 0), FILE_SIZE_MAX), Ok(FILE_SIZE_MAX - 1));
+    assert_eq!(tree(&fs).unwrap().nodes()[b"b".as_slice()].content.len(), 1);
+}
