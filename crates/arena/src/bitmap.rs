@@ -21,7 +21,7 @@ impl Bitmap {
 
     /// Marks the bits past the end as in use; once, before anything else.
     pub fn init(&self, arena: &Arena) {
-        if self.len % 64 != 0 {
+        if !self.len.is_multiple_of(64) {
             self.word(arena, self.len)
                 .fetch_or(!0 << (self.len % 64), Relaxed);
         }

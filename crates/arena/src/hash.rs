@@ -57,7 +57,7 @@ impl HashIndex {
                 return Bucket { word, first: seen };
             }
             spins += 1;
-            if spins % 128 == 0 {
+            if spins.is_multiple_of(128) {
                 rustix::thread::sched_yield();
             }
             std::hint::spin_loop();

@@ -1,1 +1,177 @@
-//! placeholder
+//! BPFS: a file system on persistent memory in which every operation is atomic and durable, by
+//! short-circuit shadow paging (Condit et al., SOSP 2009; section numbers refer to that paper).
+//!
+//! All that is in PM is a tree of 4 KiB blocks: the inode file, and below it directories and files.
+//! An operation prepares what is new where nothing sees it, then stores one word that makes it
+//! visible. Three ways to prepare (§3.2): in place, because an invariant makes it invisible; by
+//! appending, because the size does not cover it yet; by copying, up to the lowest word that can
+//! commit all of it. Everything else is derived at mount and volatile (§3.3).
+//!
+//! Reading order: [`layout`] (what is on the media), `crawler` and `append` (how trees change),
+//! `fs` (what operations share), `file`, `namespace`, `dir`, `attr`, `space`, `xattr` (the
+//! operations), `volatile` and `index` (derived state), `scan` and `pool` (mount and check).
+//!
+//! What this crate leaves out: permission checks and descriptors (front ends), ordering hardware
+//! (§4; modelled elsewhere), snapshots.
+
+#![deny(unsafe_code)]
+
+mod append;
+mod attr;
+mod crawler;
+mod dir;
+mod error;
+mod file;
+mod fs;
+mod index;
+pub mod layout;
+mod namespace;
+mod pool;
+mod scan;
+mod space;
+mod volatile;
+mod words;
+mod xattr;
+
+pub use error::{Error, Problem};
+pub use pool::{
+    CheckOptions, CheckReport, FormatOptions, MountOptions, MountReport, PoolInfo, check, format,
+    info,
+};
+
+use fs::Core;
+use pmem::Medium;
+use std::sync::atomic::Ordering::Relaxed;
+use vfs::{
+    Attr, Caller, DirEntry, Entry, Fallocate, FileSystem, Ino, NewNode, ROOT, RenameFlags, Result,
+    Seek, SetAttr, SetXattr, StatFs,
+};
+
+/// A mounted pool.
+///
+/// Any number of threads may call it. Operations on different inodes run in parallel; readers of
+/// one inode run in parallel; nothing is global but the growth of the inode file and moves between
+/// directories.
+pub struct Bpfs<M> {
+    core: Core<M>,
+    report: MountReport,
+}
+
+impl<M: Medium> Bpfs<M> {
+    /// Mounts the pool on `medium`: scans it in parallel and derives the volatile state (§3.3).
+    ///
+    /// # Errors
+    /// [`Error::NotAPool`] where there is none, [`Error::Damaged`] where the scan finds a violated
+    /// invariant, unless `read_only`: then damaged objects answer `EUCLEAN`.
+    pub fn mount(medium: M, options: &MountOptions) -> std::result::Result<Self, Error> {
+        let (core, report) = pool::mount(medium, options)?;
+        Ok(Self { core, report })
+    }
+
+    /// What mounting found.
+    pub fn mount_report(&self) -> &MountReport {
+        &self.report
+    }
+
+    /// The medium.
+    pub fn medium(&self) -> &M {
+        &self.core.medium
+    }
+
+    /// Refuses changes from now on (`EROFS`), or accepts them again.
+    pub fn set_read_only(&self, read_only: bool) {
+        self.core.read_only.store(read_only, Relaxed);
+    }
+
+    /// Ends the mount and gives the medium back. Nothing needs to be written: every operation is
+    /// durable when it returns.
+    pub fn into_medium(self) -> M {
+        self.core.medium
+    }
+}
+
+impl<M: Medium> FileSystem for Bpfs<M> {
+    fn root(&self) -> Ino {
+        ROOT
+    }
+    fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry> {
+        self.core.lookup(dir, name)
+    }
+    fn forget(&self, ino: Ino, refs: u64) {
+        self.core.forget(ino, refs);
+    }
+    fn getattr(&self, ino: Ino) -> Result<Attr> {
+        self.core.getattr(ino)
+    }
+    fn setattr(&self, _caller: &Caller, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        self.core.setattr(ino, set)
+    }
+    fn create(&self, caller: &Caller, dir: Ino, name: &[u8], node: &NewNode<'_>) -> Result<Entry> {
+        self.core.create(caller, dir, name, node)
+    }
+    fn tmpfile(&self, caller: &Caller, dir: Ino, mode: u32, umask: u32) -> Result<Entry> {
+        self.core.tmpfile(caller, dir, mode, umask)
+    }
+    fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        self.core.readlink(ino)
+    }
+    fn unlink(&self, dir: Ino, name: &[u8]) -> Result<()> {
+        self.core.unlink(dir, name)
+    }
+    fn rmdir(&self, dir: Ino, name: &[u8]) -> Result<()> {
+        self.core.rmdir(dir, name)
+    }
+    fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Entry> {
+        self.core.link(ino, dir, name)
+    }
+    fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> Result<()> {
+        self.core.rename(from, to, flags)
+    }
+    fn readdir(
+        &self,
+        dir: Ino,
+        cookie: u64,
+        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.core.readdir(dir, cookie, emit)
+    }
+    fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.core.read(ino, offset, buf)
+    }
+    fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
+        self.core.write(ino, offset, data)
+    }
+    fn append(&self, ino: Ino, data: &[u8]) -> Result<u64> {
+        self.core.append(ino, data)
+    }
+    fn drop_privileges(&self, ino: Ino) -> Result<()> {
+        self.core.drop_privileges(ino)
+    }
+    fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
+        self.core.fallocate(ino, mode, offset, len)
+    }
+    fn seek(&self, ino: Ino, offset: u64, whence: Seek) -> Result<u64> {
+        self.core.seek(ino, offset, whence)
+    }
+    fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
+        self.core.copy_range(from, to, len)
+    }
+    fn fsync(&self, ino: Ino) -> Result<()> {
+        self.core.getattr(ino).map(|_| ())
+    }
+    fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        self.core.getxattr(ino, name)
+    }
+    fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: SetXattr) -> Result<()> {
+        self.core.setxattr(ino, name, value, mode)
+    }
+    fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        self.core.listxattr(ino)
+    }
+    fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
+        self.core.removexattr(ino, name)
+    }
+    fn statfs(&self) -> StatFs {
+        self.core.statfs()
+    }
+}

@@ -85,3 +85,46 @@ pub trait Medium: Send + Sync {
         self.fence()
     }
 }
+
+/// A borrowed medium is a medium.
+impl<M: Medium + ?Sized> Medium for &M {
+    fn len(&self) -> u64 {
+        (**self).len()
+    }
+    fn domain(&self) -> Domain {
+        (**self).domain()
+    }
+    fn counters(&self) -> &Counters {
+        (**self).counters()
+    }
+    fn read(&self, off: u64, buf: &mut [u8]) {
+        (**self).read(off, buf);
+    }
+    fn load_u64(&self, off: u64) -> u64 {
+        (**self).load_u64(off)
+    }
+    fn equals(&self, off: u64, bytes: &[u8]) -> bool {
+        (**self).equals(off, bytes)
+    }
+    fn write(&self, off: u64, data: &[u8]) {
+        (**self).write(off, data);
+    }
+    fn write_nt(&self, off: u64, data: &[u8]) {
+        (**self).write_nt(off, data);
+    }
+    fn copy_nt(&self, dst: u64, src: u64, len: u64) {
+        (**self).copy_nt(dst, src, len);
+    }
+    fn zero_nt(&self, off: u64, len: u64) {
+        (**self).zero_nt(off, len);
+    }
+    fn store_u64(&self, off: u64, value: u64) {
+        (**self).store_u64(off, value);
+    }
+    fn flush(&self, off: u64, len: u64) {
+        (**self).flush(off, len);
+    }
+    fn fence(&self) -> Fenced {
+        (**self).fence()
+    }
+}

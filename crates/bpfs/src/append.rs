@@ -1,0 +1,157 @@
+//! In-place append (§3.2): writing beyond the end of a file, where nothing is visible until the
+//! size says so.
+//!
+//! Only a pointer whose range starts before the end of the file needs order: a hole there reads as
+//! zeros, so the block that replaces it must be durable, zeros included, before the pointer is.
+
+use crate::crawler::Node;
+use crate::fs::Core;
+use crate::layout::*;
+use crate::volatile::Txn;
+use pmem::Medium;
+use std::ops::Range;
+use vfs::Result;
+use zerocopy::IntoBytes;
+
+/// What is appended where.
+struct Fill<'a> {
+    size: u64,
+    range: Range<u64>,
+    /// The bytes of `range`; `None` for zeros.
+    data: Option<&'a [u8]>,
+}
+
+impl<M: Medium> Core<M> {
+    /// The most blocks that appending up to `range.end` can take, growth of the tree included.
+    pub fn blocks_to_append(root: Root, range: &Range<u64>) -> u64 {
+        let height = root.height().max(height_for(range.end));
+        Self::blocks_for(height, std::slice::from_ref(range)) + u64::from(height - root.height())
+    }
+
+    /// Makes the tail block of a file read as zeros from `size` to `end`, so that a larger size does
+    /// not bring back what was there before. Invisible.
+    pub fn zero_tail(&self, root: Root, size: u64, end: u64) -> Result<()> {
+        let end = end.min(size.next_multiple_of(BLOCK));
+        if size < end {
+            let block = self.find_block(root, size)?;
+            if block != 0 {
+                self.medium.zero_nt(block + size % BLOCK, end - size);
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts `data` (or zeros) at `range`, which starts at or after `size`, into a tree tall enough
+    /// for it. Nothing becomes visible; the caller commits the size, which fences first.
+    pub fn fill(
+        &self,
+        txn: &mut Txn<'_>,
+        root_off: u64,
+        root: Root,
+        size: u64,
+        range: Range<u64>,
+        data: Option<&[u8]>,
+    ) -> Result<()> {
+        self.zero_tail(root, size, range.start)?;
+        let top = Node::top(root);
+        let block = self.fill_node(txn, top, &Fill { size, range, data })?;
+        if block != top.block {
+            if size > 0 {
+                let _ = self.medium.fence();
+            }
+            self.medium
+                .store_u64(root_off, Root::new(block, root.height()).0);
+            self.medium.flush(root_off, 8);
+        }
+        Ok(())
+    }
+
+    fn fill_node(&self, txn: &mut Txn<'_>, node: Node, fill: &Fill<'_>) -> Result<u64> {
+        if node.height == 0 {
+            return Ok(self.fill_leaf(txn, node, fill));
+        }
+        let below = span(node.height - 1);
+        let first = fill.range.start.saturating_sub(node.base) / below;
+        let last = (fill.range.end - node.base).div_ceil(below).min(FANOUT);
+        let child_at = |i: u64, block: u64| Node {
+            block,
+            height: node.height - 1,
+            base: node.base + i * below,
+        };
+        if node.block == 0 {
+            let mut pointers = [0u64; FANOUT as usize];
+            for i in first..last {
+                pointers[i as usize] = self.fill_node(txn, child_at(i, 0), fill)?;
+            }
+            let new = txn.take();
+            self.medium.write_nt(new, pointers.as_bytes());
+            return Ok(new);
+        }
+        let mut stored: Option<Range<u64>> = None;
+        for i in first..last {
+            let slot = node.block + i * 8;
+            let old = match self.medium.load_u64(slot) {
+                0 => 0,
+                b => self.check_block(b)?,
+            };
+            let child = child_at(i, old);
+            let new = self.fill_node(txn, child, fill)?;
+            if new != old {
+                if child.base < fill.size {
+                    let _ = self.medium.fence();
+                }
+                self.medium.store_u64(slot, new);
+                stored = Some(stored.map_or(slot, |s| s.start)..slot + 8);
+            }
+        }
+        if let Some(s) = stored {
+            self.medium.flush(s.start, s.end - s.start);
+        }
+        Ok(node.block)
+    }
+
+    fn fill_leaf(&self, txn: &mut Txn<'_>, node: Node, fill: &Fill<'_>) -> u64 {
+        let start = fill.range.start.max(node.base);
+        let end = fill.range.end.min(node.base + BLOCK);
+        let block = if node.block == 0 {
+            txn.take()
+        } else {
+            node.block
+        };
+        if node.block == 0 && start > node.base {
+            self.medium.zero_nt(block, start - node.base);
+        }
+        let at = block + start - node.base;
+        match fill.data {
+            Some(data) => {
+                let from = (start - fill.range.start) as usize;
+                self.medium
+                    .write_nt(at, &data[from..from + (end - start) as usize]);
+            }
+            None => self.medium.zero_nt(at, end - start),
+        }
+        block
+    }
+}
+
+impl<M: Medium> Core<M> {
+    /// A new tree with this content, which nothing names yet.
+    pub fn build_tree(&self, txn: &mut Txn<'_>, data: &[u8]) -> Result<Root> {
+        let range = 0..data.len() as u64;
+        let node = Node {
+            block: 0,
+            height: height_for(range.end),
+            base: 0,
+        };
+        let block = self.fill_node(
+            txn,
+            node,
+            &Fill {
+                size: 0,
+                range,
+                data: Some(data),
+            },
+        )?;
+        Ok(Root::new(block, node.height))
+    }
+}

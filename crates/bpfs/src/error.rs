@@ -1,0 +1,46 @@
+//! What can go wrong when a pool is formatted, opened or checked.
+
+use serde::Serialize;
+use vfs::Errno;
+
+/// Failure of an operation on a whole pool.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The region holds no pool.
+    #[error("no BPFS pool here: {0}. Format it with `keepstone mkfs`, or name another file")]
+    NotAPool(String),
+    /// The region cannot hold a pool.
+    #[error("cannot format: {0}")]
+    Unformattable(String),
+    /// What the pool says of itself cannot be.
+    #[error("the pool is damaged: {} problem(s), first: {}. `keepstone check` lists them; \
+             `check --repair` mends what is safe; a read-only mount is possible", .0.len(), .0[0])]
+    Damaged(Vec<Problem>),
+    /// The machine did not give what was needed.
+    #[error("no memory for the volatile state: {0}")]
+    Memory(#[from] std::io::Error),
+    /// The pool has no room for what opening it needs.
+    #[error("{0}")]
+    Errno(#[from] Errno),
+}
+
+/// One violated invariant.
+#[derive(Clone, Debug, Serialize)]
+pub struct Problem {
+    /// The object, for example `inode 17` or `directory inode 1, entry at 0x5020`.
+    pub object: String,
+    /// What is wrong with it.
+    pub what: String,
+    /// What repairing does, where that is safe: one word stored.
+    pub remedy: Option<String>,
+    /// Whether it was repaired.
+    pub repaired: bool,
+    #[serde(skip)]
+    pub(crate) fix: Option<(u64, u64)>,
+}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.object, self.what)
+    }
+}

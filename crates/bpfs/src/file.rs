@@ -1,0 +1,376 @@
+//! Contents of files: read, write, append, size.
+//!
+//! | write | update (§3.2) | cost |
+//! |---|---|---|
+//! | ≤ 8 bytes inside one aligned word of existing data | in place | 1 line, 1 fence |
+//! | inside the file | copy-on-write, one word commits | new blocks + 1 line, 2 fences |
+//! | from the end of the file on | in-place append, the size commits | data + 1 line, 2 fences |
+//! | across the end of the file | copy-on-write up to the inode's leaf | + leaf, 2 fences |
+
+use crate::crawler::{Change, Edit, Mode, Node};
+use crate::fs::{Core, Stop};
+use crate::layout::*;
+use crate::volatile::{KEEP, Locks, Txn, VInode};
+use pmem::Medium;
+use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
+use vfs::{Errno, FILE_SIZE_MAX, FileKind, Ino, Result};
+
+/// Overwrites a range with bytes.
+struct WriteEdit<'a, M> {
+    core: &'a Core<M>,
+    range: Range<u64>,
+    data: &'a [u8],
+    /// Bytes beyond this are not part of the file and not copied.
+    size: u64,
+}
+
+impl<M: Medium> Edit for WriteEdit<'_, M> {
+    fn ranges(&self) -> &[Range<u64>] {
+        std::slice::from_ref(&self.range)
+    }
+
+    fn leaf(&mut self, txn: &mut Txn<'_>, old: u64, base: u64, _mode: Mode) -> Result<Change> {
+        let range = &self.range;
+        let (start, end) = (range.start.max(base), range.end.min(base + BLOCK));
+        let from = (start - range.start) as usize;
+        let data = &self.data[from..from + (end - start) as usize];
+        let medium = &self.core.medium;
+        let new = txn.take();
+        if data.len() as u64 == BLOCK {
+            medium.write_nt(new, data);
+        } else {
+            let mut block = [0; BLOCK as usize];
+            let used = self.size.clamp(end, base + BLOCK) - base;
+            if old != 0 {
+                medium.read(old, &mut block[..used as usize]);
+            }
+            block[(start - base) as usize..(end - base) as usize].copy_from_slice(data);
+            medium.write_nt(new, &block[..used.next_multiple_of(64) as usize]);
+        }
+        if old != 0 {
+            txn.free(old);
+        }
+        Ok(Change::Shadow(new))
+    }
+}
+
+impl<M: Medium> Core<M> {
+    /// A live regular file; `EISDIR` or `EINVAL` for anything else.
+    fn live_file(&self, ino: Ino) -> Result<&VInode> {
+        let v = self.live(ino)?;
+        match v.kind() {
+            FileKind::File => Ok(v),
+            FileKind::Dir => Err(Errno::ISDIR),
+            _ => Err(Errno::INVAL),
+        }
+    }
+
+    /// `FileSystem::read`.
+    pub fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let _lock = self.v.lock_shared(ino)?;
+        let v = self.live_file(ino)?;
+        let n = self.read_content(v, offset, buf)?;
+        self.touch_accessed(v);
+        Ok(n)
+    }
+
+    /// Copies content out, holes as zeros; returns how many bytes.
+    pub fn read_content(&self, v: &VInode, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let size = self.load(v, Word::Size);
+        if offset >= size || buf.is_empty() {
+            return Ok(0);
+        }
+        let len = (size - offset).min(buf.len() as u64);
+        let buf = &mut buf[..len as usize];
+        let root = self.root(v)?;
+        if offset / BLOCK == (offset + len - 1) / BLOCK {
+            match self.find_block(root, offset)? {
+                0 => buf.fill(0),
+                block => self.medium.read(block + offset % BLOCK, buf),
+            }
+            return Ok(len as usize);
+        }
+        let range = offset..offset + len;
+        let mut run = Run::default();
+        let mut done = offset;
+        self.visit(Node::top(root), &range, &mut |block, base| {
+            let (start, end) = (range.start.max(base), range.end.min(base + BLOCK));
+            if !run.extend(block + start - base, start, end - start) {
+                done = run.copy_out(self, done, offset, buf);
+                run = Run {
+                    pm: block + start - base,
+                    at: start,
+                    len: end - start,
+                };
+            }
+            Ok(true)
+        })?;
+        done = run.copy_out(self, done, offset, buf);
+        buf[(done - offset) as usize..].fill(0);
+        Ok(len as usize)
+    }
+
+    /// `FileSystem::write`.
+    pub fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
+        self.change(&[ino], 1, |locks| {
+            let v = self.live_file(ino)?;
+            self.write_content(locks, ino, v, offset, data)
+        })
+    }
+
+    /// `FileSystem::append`.
+    pub fn append(&self, ino: Ino, data: &[u8]) -> Result<u64> {
+        self.change(&[ino], 1, |locks| {
+            let v = self.live_file(ino)?;
+            let offset = self.load(v, Word::Size);
+            self.write_content(locks, ino, v, offset, data)?;
+            Ok(offset)
+        })
+    }
+
+    /// Writes under the file's lock.
+    pub fn write_content(
+        &self,
+        locks: &Locks<'_>,
+        ino: Ino,
+        v: &VInode,
+        offset: u64,
+        data: &[u8],
+    ) -> std::result::Result<(), Stop> {
+        let len = data.len() as u64;
+        let end = offset
+            .checked_add(len)
+            .filter(|e| *e <= FILE_SIZE_MAX)
+            .ok_or(Errno::FBIG)?;
+        if len == 0 {
+            return Ok(());
+        }
+        let size = self.load(v, Word::Size);
+        let root = self.root(v)?;
+        if offset >= size {
+            return self.append_content(v, root, size, offset..end, Some(data));
+        }
+        if end > size {
+            return self.write_across_end(locks, ino, v, root, size, offset, data);
+        }
+        if offset / 8 == (end - 1) / 8 && self.write_word(v, root, offset, data)? {
+            return Ok(());
+        }
+        let range = offset..end;
+        let need = Self::blocks_for(root.height(), std::slice::from_ref(&range));
+        self.v.transact(need, KEEP, |txn| {
+            self.touch_modified(v);
+            self.edit_tree(
+                txn,
+                v,
+                root,
+                &mut WriteEdit {
+                    core: self,
+                    range,
+                    data,
+                    size,
+                },
+            )?;
+            v.blocks.fetch_add(txn.delta(), Relaxed);
+            Ok(())
+        })
+    }
+
+    /// In-place update of one word (§3.2); `false` where there is no block yet.
+    fn write_word(&self, v: &VInode, root: Root, offset: u64, data: &[u8]) -> Result<bool> {
+        let block = self.find_block(root, offset)?;
+        if block == 0 {
+            return Ok(false);
+        }
+        let word = block + offset % BLOCK / 8 * 8;
+        let mut bytes = self.medium.load_u64(word).to_le_bytes();
+        let at = (offset % 8) as usize;
+        bytes[at..at + data.len()].copy_from_slice(data);
+        self.medium.store_u64(word, u64::from_le_bytes(bytes));
+        self.medium.flush(word, 8);
+        self.touch_modified(v);
+        let _ = self.medium.fence();
+        Ok(true)
+    }
+
+    /// In-place append of `range`, which starts at or after the end of the file.
+    pub fn append_content(
+        &self,
+        v: &VInode,
+        root: Root,
+        size: u64,
+        range: Range<u64>,
+        data: Option<&[u8]>,
+    ) -> std::result::Result<(), Stop> {
+        let end = range.end;
+        self.v
+            .transact(Self::blocks_to_append(root, &range), KEEP, |txn| {
+                let root_off = self.word_off(v, Word::Root);
+                let root = self.grow(txn, root_off, root, end);
+                self.fill(txn, root_off, root, size, range, data)?;
+                self.touch_modified(v);
+                self.commit(self.word_off(v, Word::Size), end);
+                v.blocks.fetch_add(txn.delta(), Relaxed);
+                Ok(())
+            })
+    }
+
+    /// Root and size both change: the inode itself is copied (§3.4).
+    #[allow(clippy::too_many_arguments)]
+    fn write_across_end(
+        &self,
+        locks: &Locks<'_>,
+        ino: Ino,
+        v: &VInode,
+        root: Root,
+        size: u64,
+        offset: u64,
+        data: &[u8],
+    ) -> std::result::Result<(), Stop> {
+        if !locks.is_wide() {
+            return Err(Stop::Wide);
+        }
+        let range = offset..offset + data.len() as u64;
+        let end = range.end;
+        let need = Self::blocks_to_append(root, &range) + self.inode_commit_blocks(1);
+        self.v.transact(need, KEEP, |txn| {
+            let root = self.grow(txn, self.word_off(v, Word::Root), root, end);
+            self.touch_modified(v);
+            let mut edit = WriteEdit {
+                core: self,
+                range,
+                data,
+                size,
+            };
+            let change = self.edit(txn, Node::top(root), Mode::Copy, &mut edit)?;
+            let Change::Shadow(block) = change else {
+                return Err(Errno::UCLEAN.into());
+            };
+            let delta = txn.delta();
+            let root = Root::new(block, root.height()).0;
+            self.commit_inodes(
+                txn,
+                locks,
+                &[(ino, Word::Root, root), (ino, Word::Size, end)],
+            )?;
+            v.blocks.fetch_add(delta, Relaxed);
+            Ok(())
+        })
+    }
+
+    /// After the size was committed as `size`: drops what the tree holds beyond (T3), durably, and
+    /// then frees it.
+    pub fn prune(&self, v: &VInode, size: u64) -> Result<()> {
+        let root = self.root(v)?;
+        let mut blocks = Vec::new();
+        let mut each = |b: u64| blocks.push((b / BLOCK) as u32);
+        if size == 0 {
+            self.visit_all(Node::top(root), &mut each)?;
+            let off = self.word_off(v, Word::Root);
+            self.medium.store_u64(off, 0);
+            self.medium.flush(off, 8);
+        } else {
+            self.prune_node(Node::top(root), size, &mut each)?;
+        }
+        if !blocks.is_empty() {
+            let _ = self.medium.fence();
+            v.blocks.fetch_sub(blocks.len() as i64, Relaxed);
+            self.v.release(&blocks);
+        }
+        Ok(())
+    }
+
+    /// Nulls the pointers of a subtree that lie beyond `size`, in place.
+    fn prune_node(&self, node: Node, size: u64, each: &mut impl FnMut(u64)) -> Result<()> {
+        if node.block == 0 || node.height == 0 || node.base + span(node.height) <= size {
+            return Ok(());
+        }
+        let below = span(node.height - 1);
+        let pointers = self.load_pointers(node.block);
+        let mut nulled: Option<Range<u64>> = None;
+        for i in size.saturating_sub(node.base) / below..FANOUT {
+            let block = pointers[i as usize];
+            if block == 0 {
+                continue;
+            }
+            self.check_block(block)?;
+            let child = Node {
+                block,
+                height: node.height - 1,
+                base: node.base + i * below,
+            };
+            if child.base < size {
+                self.prune_node(child, size, each)?;
+            } else {
+                self.visit_all(child, &mut *each)?;
+                let slot = node.block + i * 8;
+                self.medium.store_u64(slot, 0);
+                nulled = Some(nulled.map_or(slot, |n| n.start)..slot + 8);
+            }
+        }
+        if let Some(n) = nulled {
+            self.medium.flush(n.start, n.end - n.start);
+        }
+        Ok(())
+    }
+
+    /// `FileSystem::copy_range`: reads, then writes as one operation.
+    pub fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
+        const AT_ONCE: u64 = 16 << 20;
+        let ((src, src_off), (dst, dst_off)) = (from, to);
+        let (src_end, dst_end) = match (src_off.checked_add(len), dst_off.checked_add(len)) {
+            (Some(s), Some(d)) => (s, d),
+            _ => return Err(Errno::OVERFLOW),
+        };
+        if src == dst && src_off < dst_end && dst_off < src_end {
+            return Err(Errno::INVAL);
+        }
+        let mut inos = [src, dst];
+        inos.sort_unstable();
+        let inos = if src == dst { &inos[..1] } else { &inos[..] };
+        self.change(inos, inos.len(), |locks| {
+            let (s, d) = (self.live_file(src)?, self.live_file(dst)?);
+            let have = self
+                .load(s, Word::Size)
+                .saturating_sub(src_off)
+                .min(len)
+                .min(AT_ONCE);
+            let mut data = vec![0; have as usize];
+            self.read_content(s, src_off, &mut data)?;
+            self.write_content(locks, dst, d, dst_off, &data)?;
+            Ok(have)
+        })
+    }
+}
+
+/// Physically contiguous bytes on their way out: one copy for as many blocks as lie together.
+#[derive(Default)]
+struct Run {
+    pm: u64,
+    at: u64,
+    len: u64,
+}
+
+impl Run {
+    /// Takes the next piece if it continues the run.
+    fn extend(&mut self, pm: u64, at: u64, len: u64) -> bool {
+        let fits = self.len > 0 && pm == self.pm + self.len && at == self.at + self.len;
+        if fits {
+            self.len += len;
+        }
+        fits
+    }
+
+    /// Copies the run, zeroing the hole since `done`; returns what is done now.
+    fn copy_out<M: Medium>(&self, core: &Core<M>, done: u64, offset: u64, buf: &mut [u8]) -> u64 {
+        if self.len == 0 {
+            return done;
+        }
+        buf[(done - offset) as usize..(self.at - offset) as usize].fill(0);
+        let from = (self.at - offset) as usize;
+        core.medium
+            .read(self.pm, &mut buf[from..from + self.len as usize]);
+        self.at + self.len
+    }
+}

@@ -1,0 +1,378 @@
+//! The mounted file system: what every operation shares.
+
+use crate::crawler::{Change, Edit, Mode, Node};
+use crate::layout::*;
+use crate::volatile::{LIVE, Locks, REMOVED, Txn, VInode, Volatile};
+use crate::words::WordsEdit;
+use pmem::Medium;
+use std::sync::atomic::{AtomicBool, Ordering::*};
+use vfs::{Attr, Errno, FileKind, Ino, Result, Timestamp};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Offset of the superblock's inode-file root.
+pub const INODE_ROOT: u64 = 64;
+/// Offset of the superblock's inode-file size.
+pub const INODE_SIZE: u64 = 72;
+
+/// Medium, derived state and the operations on them.
+pub struct Core<M> {
+    pub medium: M,
+    pub v: Volatile,
+    /// Length of the formatted part of the region.
+    pub bytes: u64,
+    pub read_only: AtomicBool,
+}
+
+/// Why an operation did not complete under the locks it had.
+#[derive(Debug)]
+pub enum Stop {
+    /// It failed.
+    Errno(Errno),
+    /// It has to change several words of an inode at once and wants to copy its leaf: try again
+    /// under wide locks. Nothing has changed.
+    Wide,
+}
+
+impl From<Errno> for Stop {
+    fn from(e: Errno) -> Self {
+        Self::Errno(e)
+    }
+}
+
+impl<M: Medium> Core<M> {
+    /// Runs a change under exclusive locks on `inos`; if it needs to copy the leaves of the first
+    /// `wide` of them, once more under wide locks.
+    pub fn change<T>(
+        &self,
+        inos: &[Ino],
+        wide: usize,
+        op: impl Fn(&Locks<'_>) -> std::result::Result<T, Stop>,
+    ) -> Result<T> {
+        self.check_writable()?;
+        for wide in [0, wide] {
+            let locks = self.v.lock_exclusive(inos, wide)?;
+            match op(&locks) {
+                Ok(t) => return Ok(t),
+                Err(Stop::Errno(e)) => return Err(e),
+                Err(Stop::Wide) => {}
+            }
+        }
+        unreachable!("an operation under wide locks asked for wide locks");
+    }
+
+    /// `EROFS` on a read-only mount.
+    pub fn check_writable(&self) -> Result<()> {
+        if self.read_only.load(Relaxed) {
+            Err(Errno::ROFS)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The derived state of a live inode whose lock the caller holds.
+    #[inline]
+    pub fn live(&self, ino: Ino) -> Result<&VInode> {
+        let v = self.v.vinode(ino)?;
+        if v.state.load(Relaxed) & LIVE == 0 {
+            Err(Errno::STALE)
+        } else {
+            Ok(v)
+        }
+    }
+
+    /// The derived state of a live directory whose lock the caller holds.
+    pub fn live_dir(&self, ino: Ino) -> Result<&VInode> {
+        let v = self.live(ino)?;
+        if v.kind() == FileKind::Dir {
+            Ok(v)
+        } else {
+            Err(Errno::NOTDIR)
+        }
+    }
+
+    /// A live directory in which names may be made.
+    pub fn open_dir(&self, ino: Ino) -> Result<&VInode> {
+        let v = self.live_dir(ino)?;
+        if v.state.load(Relaxed) & REMOVED != 0 {
+            Err(Errno::NOENT)
+        } else {
+            Ok(v)
+        }
+    }
+
+    /// A word of an inode.
+    #[inline]
+    pub fn load(&self, v: &VInode, word: Word) -> u64 {
+        self.medium.load_u64(v.pm_off.load(Relaxed) + word as u64)
+    }
+
+    /// Where a word of an inode lies.
+    #[inline]
+    pub fn word_off(&self, v: &VInode, word: Word) -> u64 {
+        v.pm_off.load(Relaxed) + word as u64
+    }
+
+    /// The root of an inode's tree, checked.
+    #[inline]
+    pub fn root(&self, v: &VInode) -> Result<Root> {
+        self.check_root(self.load(v, Word::Root))
+    }
+
+    /// A whole inode.
+    pub fn record(&self, v: &VInode) -> InodeRecord {
+        let mut bytes = [0; INODE as usize];
+        self.medium.read(v.pm_off.load(Relaxed), &mut bytes);
+        InodeRecord::read_from_bytes(&bytes).expect("an inode is exactly its bytes")
+    }
+
+    /// Attributes of a live inode whose lock the caller holds.
+    pub fn attr(&self, ino: Ino, v: &VInode) -> Attr {
+        let r = self.record(v);
+        let time = |t: zerocopy::byteorder::little_endian::U64| Timestamp(t.get() as i64);
+        let kind = v.kind();
+        let links = v.links.load(Relaxed);
+        let nlink = match kind {
+            FileKind::Dir if v.state.load(Relaxed) & REMOVED != 0 => 0,
+            FileKind::Dir => links + 2,
+            _ => links,
+        };
+        Attr {
+            ino,
+            generation: r.generation.get(),
+            kind,
+            perm: r.mode.get() & 0o7777,
+            nlink,
+            uid: r.uid.get(),
+            gid: r.gid.get(),
+            rdev: r.rdev.get(),
+            size: r.size.get(),
+            blocks: v.blocks.load(Relaxed).max(0) as u64 * (BLOCK / 512),
+            atime: time(r.atime),
+            mtime: time(r.mtime),
+            ctime: time(r.ctime),
+            btime: time(r.btime),
+        }
+    }
+
+    /// Stores times that changed; they are durable after the next fence. Times are separate words
+    /// and so not atomic with what they date (§3.6).
+    pub fn touch(&self, v: &VInode, words: &[Word]) {
+        let now = Timestamp::now().0 as u64;
+        let mut any = false;
+        for w in words {
+            let off = self.word_off(v, *w);
+            if self.medium.load_u64(off) != now {
+                self.medium.store_u64(off, now);
+                any = true;
+            }
+        }
+        if any {
+            self.medium.flush(v.pm_off.load(Relaxed), 64);
+        }
+    }
+
+    /// A change of content.
+    pub fn touch_modified(&self, v: &VInode) {
+        self.touch(v, &[Word::Mtime, Word::Ctime]);
+    }
+
+    /// A change of the inode.
+    pub fn touch_changed(&self, v: &VInode) {
+        self.touch(v, &[Word::Ctime]);
+    }
+
+    /// An access, recorded as `relatime` does: when the last one is older than the last change, or
+    /// a day old. Not worth a fence.
+    pub fn touch_accessed(&self, v: &VInode) {
+        const DAY_NS: u64 = 86_400_000_000_000;
+        if self.read_only.load(Relaxed) {
+            return;
+        }
+        let atime = self.load(v, Word::Atime);
+        if atime > self.load(v, Word::Mtime) && atime > self.load(v, Word::Ctime) {
+            let now = Timestamp::now().0 as u64;
+            if now.wrapping_sub(atime) < DAY_NS {
+                return;
+            }
+        }
+        self.touch(v, &[Word::Atime]);
+    }
+
+    /// Applies an edit to an inode's tree and commits it, at the root word at the latest.
+    pub fn edit_tree(
+        &self,
+        txn: &mut Txn<'_>,
+        v: &VInode,
+        root: Root,
+        edit: &mut dyn Edit,
+    ) -> Result<()> {
+        if let Change::Shadow(block) = self.edit(txn, Node::top(root), Mode::Atomic, edit)? {
+            self.commit(
+                self.word_off(v, Word::Root),
+                Root::new(block, root.height()).0,
+            );
+        }
+        Ok(())
+    }
+
+    /// The most blocks that changing words of `n` inodes at once can take.
+    pub fn inode_commit_blocks(&self, n: u64) -> u64 {
+        n * (u64::from(Root(self.medium.load_u64(INODE_ROOT)).height()) + 1)
+    }
+
+    /// Commits words of inodes: one word in place, several by copying the leaves of the inode file
+    /// up to their lowest common ancestor (§3.2, partial copy-on-write).
+    pub fn commit_inodes(
+        &self,
+        txn: &mut Txn<'_>,
+        locks: &Locks<'_>,
+        words: &[(Ino, Word, u64)],
+    ) -> std::result::Result<(), Stop> {
+        match words {
+            [] => {
+                let _ = self.medium.fence();
+                Ok(())
+            }
+            [(ino, word, value)] => {
+                self.commit(self.word_off(self.v.vinode(*ino)?, *word), *value);
+                Ok(())
+            }
+            _ if !locks.is_wide() => Err(Stop::Wide),
+            _ => {
+                let _file = self.v.lock_inode_file();
+                let root = self.check_root(self.medium.load_u64(INODE_ROOT))?;
+                let at =
+                    |(ino, word, value): &(Ino, Word, u64)| (ino.0 * INODE + *word as u64, *value);
+                let mut edit = WordsEdit::new(self, words.iter().map(at));
+                if let Change::Shadow(b) =
+                    self.edit(txn, Node::top(root), Mode::Atomic, &mut edit)?
+                {
+                    self.commit(INODE_ROOT, Root::new(b, root.height()).0);
+                }
+                for m in edit.moved {
+                    self.v.move_leaf(m.base / INODE, m.new);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Claims an inode number whose slot exists in the inode file, growing the file if it must.
+    pub fn new_inode(&self) -> Result<Ino> {
+        let ino = self.v.claim_inode()?;
+        if ino.0 < self.v.inode_slots() {
+            return Ok(ino);
+        }
+        let _file = self.v.lock_inode_file();
+        while ino.0 >= self.v.inode_slots() {
+            if let Err(e) = self.grow_inode_file() {
+                self.v.release_inode(ino);
+                return Err(e);
+            }
+        }
+        Ok(ino)
+    }
+
+    /// Appends a leaf to the inode file, in place (§3.2): invisible until its size says so.
+    fn grow_inode_file(&self) -> Result<()> {
+        let size = self.medium.load_u64(INODE_SIZE);
+        let root = self.check_root(self.medium.load_u64(INODE_ROOT))?;
+        let end = size + BLOCK;
+        self.v.transact(
+            u64::from(height_for(end)) * 2 + 1,
+            crate::volatile::KEEP,
+            |txn| {
+                let root = self.grow(txn, INODE_ROOT, root, end);
+                let data = [0; BLOCK as usize];
+                self.fill(txn, INODE_ROOT, root, size, size..end, Some(&data))?;
+                self.commit(INODE_SIZE, end);
+                let root = self.check_root(self.medium.load_u64(INODE_ROOT))?;
+                self.v.add_leaf(self.find_block(root, size)?);
+                Ok(())
+            },
+        )
+    }
+
+    /// Writes a new inode into its slot; nothing names it yet (§3.4).
+    pub fn write_inode(&self, v: &VInode, record: &InodeRecord) {
+        let off = v.pm_off.load(Relaxed);
+        self.medium.write(off, record.as_bytes());
+        self.medium.flush(off, INODE);
+    }
+
+    /// Frees an inode that has neither names nor references: only derived state changes, because an
+    /// inode that no entry names is not valid (§3.1). The caller holds its lock exclusively.
+    pub fn reap(&self, ino: Ino, v: &VInode) {
+        let mut blocks = Vec::new();
+        for word in [Word::Root, Word::Xattr] {
+            let root = self.check_root(self.load(v, word));
+            // A damaged tree keeps its blocks: better lost until repair than free while referenced.
+            if let Ok(root) = root {
+                let mut tree = Vec::new();
+                match self.visit_all(Node::top(root), &mut |b| tree.push((b / BLOCK) as u32)) {
+                    Ok(()) => blocks.append(&mut tree),
+                    Err(e) => tracing::error!(%ino, %e, "its blocks stay allocated"),
+                }
+            }
+        }
+        if v.kind() == FileKind::Dir {
+            for &b in &blocks {
+                self.forget_dir_block(v, u64::from(b) * BLOCK);
+            }
+            self.v.drop_dir_state(v);
+        }
+        v.end();
+        self.v.release(&blocks);
+        self.v.release_inode(ino);
+    }
+
+    /// Adds a reference for the caller.
+    pub fn hold(&self, v: &VInode) {
+        v.refs.fetch_add(1, Relaxed);
+    }
+
+    /// Gives references back, and frees the inode if they were the last thing that held it.
+    pub fn forget(&self, ino: Ino, refs: u64) {
+        let Ok(v) = self.v.vinode(ino) else { return };
+        let give = |have: u64| Some(have.saturating_sub(refs));
+        let before = v.refs.fetch_update(AcqRel, Acquire, give).unwrap_or(0);
+        if before > refs || ino == vfs::ROOT || self.read_only.load(Relaxed) {
+            return;
+        }
+        let named = || {
+            v.links.load(Relaxed) > 0 && v.kind() != FileKind::Dir
+                || v.kind() == FileKind::Dir && v.state.load(Relaxed) & REMOVED == 0
+        };
+        if named() {
+            return;
+        }
+        if let Ok(_lock) = self.v.lock_exclusive(&[ino], 0)
+            && v.state.load(Relaxed) & LIVE != 0 && v.refs.load(Acquire) == 0 && !named() {
+                self.reap(ino, v);
+            }
+    }
+}
+
+impl VInode {
+    /// Kind of object.
+    pub fn kind(&self) -> FileKind {
+        FileKind::from_mode((self.state.load(Relaxed) >> 8) << 12).unwrap_or(FileKind::File)
+    }
+
+    /// Starts a life: live, of this kind, with these flags, without names or references.
+    pub fn begin(&self, kind: FileKind, flags: u32) {
+        self.refs.store(0, Relaxed);
+        self.blocks.store(0, Relaxed);
+        self.links.store(0, Relaxed);
+        self.parent.store(0, Relaxed);
+        self.entries.store(0, Relaxed);
+        self.dir.store(0, Relaxed);
+        self.state
+            .store(LIVE | flags | (kind.mode_bits() >> 12) << 8, Release);
+    }
+
+    /// Ends a life.
+    pub fn end(&self) {
+        self.state.store(0, Relaxed);
+    }
+}

@@ -1,0 +1,90 @@
+//! The directory index (§3.3): from directory and name to inode and entry, for the whole pool in one
+//! hash table. Names themselves stay in PM and are compared there.
+
+use crate::fs::Core;
+use crate::layout::{DIRENT_HEADER, DirentWord};
+use crate::volatile::IndexNode;
+use pmem::Medium;
+use std::sync::atomic::Ordering::Relaxed;
+use vfs::{Errno, Ino, Result};
+
+/// An entry that was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The inode it names.
+    pub ino: Ino,
+    /// Where it lies in PM.
+    pub pos: u64,
+}
+
+impl<M: Medium> Core<M> {
+    /// Folds 8 bytes at a time by a 128-bit multiplication, keyed by the mount's secret.
+    fn name_hash(&self, dir: Ino, name: &[u8]) -> u64 {
+        const K: u64 = 0x9e37_79b9_7f4a_7c15;
+        let fold = |a: u64, b: u64| {
+            let p = u128::from(a) * u128::from(b);
+            (p as u64) ^ (p >> 64) as u64
+        };
+        let mut h = fold(self.v.seed ^ dir.0, K ^ name.len() as u64);
+        for chunk in name.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            h = fold(h ^ u64::from_le_bytes(word), K);
+        }
+        fold(h, self.v.seed | 1)
+    }
+
+    /// Finds a name. Without the directory's lock the answer may be out of date when it arrives.
+    pub fn find_name(&self, dir: Ino, name: &[u8]) -> Option<Found> {
+        let hash = self.name_hash(dir, name);
+        self.v.index.find(&self.v.arena, &self.v.nodes, hash, |n| {
+            let pos = n.pos.load(Relaxed);
+            (self.is_candidate(n, dir, hash)
+                && DirentWord::unpack(self.medium.load_u64(pos + 8)).name_len == name.len()
+                && self.medium.equals(pos + DIRENT_HEADER, name))
+            .then(|| Found {
+                ino: Ino(u64::from(n.ino.load(Relaxed))),
+                pos,
+            })
+        })
+    }
+
+    fn is_candidate(&self, n: &IndexNode, dir: Ino, hash: u64) -> bool {
+        n.hash.load(Relaxed) == (hash >> 32) as u32 && n.dir.load(Relaxed) == dir.0 as u32
+    }
+
+    /// Adds a name.
+    pub fn index_name(&self, dir: Ino, name: &[u8], found: Found) -> Result<()> {
+        let hash = self.name_hash(dir, name);
+        let handle = self.v.nodes.take(&self.v.arena).ok_or(Errno::NOSPC)?;
+        let n = self.v.nodes.get(&self.v.arena, handle);
+        n.dir.store(dir.0 as u32, Relaxed);
+        n.hash.store((hash >> 32) as u32, Relaxed);
+        n.ino.store(found.ino.0 as u32, Relaxed);
+        n.pos.store(found.pos, Relaxed);
+        self.v
+            .index
+            .insert(&self.v.arena, &self.v.nodes, hash, handle);
+        Ok(())
+    }
+
+    /// Removes the name whose entry is at `pos`.
+    pub fn unindex_name(&self, dir: Ino, name: &[u8], pos: u64) {
+        let hash = self.name_hash(dir, name);
+        let is = |n: &IndexNode| self.is_candidate(n, dir, hash) && n.pos.load(Relaxed) == pos;
+        if let Some(node) = self.v.index.remove(&self.v.arena, &self.v.nodes, hash, is) {
+            self.v.nodes.give(&self.v.arena, node);
+        }
+    }
+
+    /// Lets a name lead elsewhere: its entry, found at `old`, is now `new`.
+    pub fn reindex_name(&self, dir: Ino, name: &[u8], old: u64, new: Found) {
+        let hash = self.name_hash(dir, name);
+        self.v.index.find(&self.v.arena, &self.v.nodes, hash, |n| {
+            (self.is_candidate(n, dir, hash) && n.pos.load(Relaxed) == old).then(|| {
+                n.ino.store(new.ino.0 as u32, Relaxed);
+                n.pos.store(new.pos, Relaxed);
+            })
+        });
+    }
+}

@@ -1,0 +1,668 @@
+//! Names: create, link, unlink, rename, and listings.
+//!
+//! | operation | commit |
+//! |---|---|
+//! | create, mkdir, mknod, symlink, link | the entry's inode number, in place |
+//! | unlink, rmdir | zero into the entry's inode number, in place |
+//! | rename within a directory | entry words; their lowest common ancestor in the directory's tree |
+//! | rename across directories | the same, in the inode file |
+
+use crate::crawler::{Change, Mode, Node};
+use crate::dir::Slot;
+use crate::fs::{Core, Stop};
+use crate::index::Found;
+use crate::layout::*;
+use crate::volatile::{KEEP, LIVE, Locks, REMOVED, Txn, UNNAMED, VInode};
+use crate::words::{Moved, WordsEdit};
+use crate::xattr::Attributes;
+use pmem::Medium;
+use smallvec::SmallVec;
+use std::sync::atomic::Ordering::Relaxed;
+use vfs::acl::{ACL_ACCESS, ACL_DEFAULT, Acl};
+use vfs::rules::{NewInode, check_component, check_name};
+use vfs::{
+    Caller, DirEntry, Entry, Errno, FileKind, Ino, LINK_MAX, NewKind, NewNode, ROOT, RenameFlags,
+    Result, SYMLINK_MAX, Timestamp,
+};
+
+/// Where listings continue after `.` and `..`; an entry's cookie adds its offset in units.
+const COOKIE_ENTRIES: u64 = 2;
+
+fn kind_bits(kind: FileKind) -> u8 {
+    (kind.mode_bits() >> 12) as u8
+}
+
+impl<M: Medium> Core<M> {
+    /// `FileSystem::lookup`.
+    pub fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry> {
+        check_component(name)?;
+        let target = {
+            let _lock = self.v.lock_shared(dir)?;
+            let d = self.live_dir(dir)?;
+            let target = match name {
+                b"." => dir,
+                b".." if d.state.load(Relaxed) & REMOVED != 0 => return Err(Errno::NOENT),
+                b".." => self.parent(dir, d),
+                _ => self.find_name(dir, name).ok_or(Errno::NOENT)?.ino,
+            };
+            // The name, guarded by the directory's lock, keeps the inode alive until it is held.
+            self.hold(self.v.vinode(target)?);
+            target
+        };
+        let _lock = self.v.lock_shared(target)?;
+        match self.live(target) {
+            Ok(v) => Ok(self.attr(target, v)),
+            Err(e) => {
+                tracing::error!(%dir, %target, "a name leads to a dead inode");
+                Err(e)
+            }
+        }
+    }
+
+    fn parent(&self, dir: Ino, d: &VInode) -> Ino {
+        if dir == ROOT {
+            ROOT
+        } else {
+            Ino(u64::from(d.parent.load(Relaxed)))
+        }
+    }
+
+    /// `FileSystem::create`.
+    pub fn create(
+        &self,
+        caller: &Caller,
+        dir: Ino,
+        name: &[u8],
+        node: &NewNode<'_>,
+    ) -> Result<Entry> {
+        self.check_writable()?;
+        let ino = self.new_inode()?;
+        let kind = node.kind.file_kind();
+        let made = self.change(&[dir, ino], 0, |_| {
+            let d = self.live_dir(dir)?;
+            check_name(name)?;
+            if let NewKind::Symlink(target) = node.kind {
+                check_target(target)?;
+            }
+            if self.find_name(dir, name).is_some() {
+                return Err(Errno::EXIST.into());
+            }
+            self.open_dir(dir)?;
+            let v = self.v.vinode(ino)?;
+            v.begin(kind, 0);
+            let slot = self
+                .make_slot(d, name, kind_bits(kind))
+                .inspect_err(|_| v.end())?;
+            self.write_new(caller, dir, d, v, node, |core| {
+                core.touch_modified(d);
+                core.commit_slot(&slot, ino);
+            })
+            .inspect_err(|_| v.end())?;
+            self.settle_slot(dir, d, &slot, slot.pos, name, ino)?;
+            if kind == FileKind::Dir {
+                v.parent.store(dir.0 as u32, Relaxed);
+                d.links.fetch_add(1, Relaxed);
+            } else {
+                v.links.store(1, Relaxed);
+            }
+            self.hold(v);
+            Ok(self.attr(ino, v))
+        });
+        if made.is_err() {
+            self.v.release_inode(ino);
+        }
+        made
+    }
+
+    /// `FileSystem::tmpfile`.
+    pub fn tmpfile(&self, caller: &Caller, dir: Ino, mode: u32, umask: u32) -> Result<Entry> {
+        self.check_writable()?;
+        let ino = self.new_inode()?;
+        let node = NewNode {
+            kind: NewKind::File,
+            mode,
+            umask,
+        };
+        let made = self.change(&[dir, ino], 0, |_| {
+            let d = self.live_dir(dir)?;
+            let v = self.v.vinode(ino)?;
+            v.begin(FileKind::File, UNNAMED);
+            // Whoever names it later may be another thread, whose fence covers only its own stores.
+            let persist = |core: &Self| drop(core.medium.fence());
+            self.write_new(caller, dir, d, v, &node, persist)
+                .inspect_err(|_| v.end())?;
+            self.hold(v);
+            Ok(self.attr(ino, v))
+        });
+        if made.is_err() {
+            self.v.release_inode(ino);
+        }
+        made
+    }
+
+    /// Writes a new inode with what it inherits from its directory and, for a symbolic link, its
+    /// target; then `commit`s it, which must fence.
+    fn write_new(
+        &self,
+        caller: &Caller,
+        dir: Ino,
+        d: &VInode,
+        v: &VInode,
+        node: &NewNode<'_>,
+        commit: impl FnOnce(&Self),
+    ) -> Result<()> {
+        let default = match self.load(d, Word::Xattr) {
+            0 => None,
+            _ => self
+                .attributes(d)?
+                .get(ACL_DEFAULT)
+                .map(Acl::parse)
+                .transpose()?,
+        };
+        let new = NewInode::derive(caller, &self.attr(dir, d), default.as_ref(), node);
+        let acls = Attributes::from_iter(
+            [(ACL_ACCESS, new.access), (ACL_DEFAULT, new.default)]
+                .into_iter()
+                .filter_map(|(name, acl)| Some((name.to_vec(), acl?.to_bytes()))),
+        );
+        let target: &[u8] = match node.kind {
+            NewKind::Symlink(target) => target,
+            _ => &[],
+        };
+        let mut record = InodeRecord::born(Timestamp::now().0);
+        record.mode = (node.kind.file_kind().mode_bits() | new.perm).into();
+        record.generation = self.v.next_generation().into();
+        record.uid = caller.uid.into();
+        record.gid = new.gid.into();
+        record.size = (target.len() as u64).into();
+        if let NewKind::Char(rdev) | NewKind::Block(rdev) = node.kind {
+            record.rdev = rdev.into();
+        }
+        let need = u64::from(!target.is_empty()) + acls.blocks();
+        self.v.transact(need, KEEP, |txn| {
+            if !target.is_empty() {
+                record.root = self.build_tree(txn, target)?.0.into();
+            }
+            record.xattr = self.store_attributes(txn, &acls)?.into();
+            v.blocks.store(txn.delta(), Relaxed);
+            self.write_inode(v, &record);
+            commit(self);
+            Ok(())
+        })
+    }
+
+    /// `FileSystem::readlink`.
+    pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        let _lock = self.v.lock_shared(ino)?;
+        let v = self.live(ino)?;
+        if v.kind() != FileKind::Symlink {
+            return Err(Errno::INVAL);
+        }
+        let mut target = vec![0; self.load(v, Word::Size).min(SYMLINK_MAX as u64) as usize];
+        self.read_content(v, 0, &mut target)?;
+        self.touch_accessed(v);
+        Ok(target)
+    }
+
+    /// `FileSystem::link`.
+    pub fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Entry> {
+        let inos = [ino, dir];
+        let inos = if ino == dir { &inos[..1] } else { &inos[..] };
+        self.change(inos, 0, |_| {
+            let v = self.live(ino)?;
+            let d = self.live_dir(dir)?;
+            if v.kind() == FileKind::Dir {
+                return Err(Errno::PERM.into());
+            }
+            check_name(name)?;
+            if self.find_name(dir, name).is_some() {
+                return Err(Errno::EXIST.into());
+            }
+            self.open_dir(dir)?;
+            let links = v.links.load(Relaxed);
+            if links == 0 && v.state.load(Relaxed) & UNNAMED == 0 {
+                return Err(Errno::NOENT.into());
+            }
+            if links >= LINK_MAX {
+                return Err(Errno::MLINK.into());
+            }
+            let slot = self.make_slot(d, name, kind_bits(v.kind()))?;
+            self.touch_modified(d);
+            self.touch_changed(v);
+            self.commit_slot(&slot, ino);
+            self.settle_slot(dir, d, &slot, slot.pos, name, ino)?;
+            v.links.store(links + 1, Relaxed);
+            v.state.fetch_and(!UNNAMED, Relaxed);
+            self.hold(v);
+            Ok(self.attr(ino, v))
+        })
+    }
+
+    /// `FileSystem::unlink`.
+    pub fn unlink(&self, dir: Ino, name: &[u8]) -> Result<()> {
+        self.remove(dir, name, |core, ino| match core.live(ino)?.kind() {
+            FileKind::Dir => Err(Errno::ISDIR),
+            _ => Ok(()),
+        })
+    }
+
+    /// `FileSystem::rmdir`.
+    pub fn rmdir(&self, dir: Ino, name: &[u8]) -> Result<()> {
+        if name == b".." {
+            let _lock = self.v.lock_shared(dir)?;
+            return self.live_dir(dir).and(Err(Errno::NOTEMPTY));
+        }
+        self.remove(dir, name, Self::check_empty)
+    }
+
+    /// `ENOTDIR` or `ENOTEMPTY` unless `ino` is an empty directory.
+    fn check_empty(&self, ino: Ino) -> Result<()> {
+        match self.live_dir(ino)?.entries.load(Relaxed) {
+            0 => Ok(()),
+            _ => Err(Errno::NOTEMPTY),
+        }
+    }
+
+    fn remove(
+        &self,
+        dir: Ino,
+        name: &[u8],
+        check: impl Fn(&Self, Ino) -> Result<()>,
+    ) -> Result<()> {
+        self.check_writable()?;
+        loop {
+            let Found { ino, .. } = self.resolve(dir, name)?;
+            let removed = self.change(&[dir, ino], 0, |_| {
+                let d = self.live_dir(dir)?;
+                let found = match self.find_name(dir, name) {
+                    Some(found) if found.ino == ino => found,
+                    _ => return Ok(false),
+                };
+                check(self, ino)?;
+                let v = self.live(ino)?;
+                self.touch_modified(d);
+                if v.links.load(Relaxed) > 1 || v.refs.load(Relaxed) > 0 {
+                    self.touch_changed(v);
+                }
+                self.clear_entry(found.pos);
+                let _ = self.medium.fence();
+                self.settle_cleared(dir, d, name, found.pos)?;
+                self.drop_name(d, ino, v);
+                Ok(true)
+            })?;
+            if removed {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Finds a name in order to lock what it names; the finding is checked again under the locks.
+    fn resolve(&self, dir: Ino, name: &[u8]) -> Result<Found> {
+        let _lock = self.v.lock_shared(dir)?;
+        self.live_dir(dir)?;
+        check_name(name)?;
+        self.find_name(dir, name).ok_or(Errno::NOENT)
+    }
+
+    /// One name of `ino`, in the directory `d`, is gone.
+    fn drop_name(&self, d: &VInode, ino: Ino, v: &VInode) {
+        let last = if v.kind() == FileKind::Dir {
+            d.links.fetch_sub(1, Relaxed);
+            v.state.fetch_or(REMOVED, Relaxed);
+            true
+        } else {
+            v.links.fetch_sub(1, Relaxed) == 1
+        };
+        if last && v.refs.load(Relaxed) == 0 {
+            self.reap(ino, v);
+        }
+    }
+
+    /// `FileSystem::rename`.
+    pub fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> Result<()> {
+        self.check_writable()?;
+        // Only a move to another directory can change what is below what.
+        let _topology = (from.0 != to.0).then(|| self.v.lock_topology());
+        loop {
+            let source = {
+                let _lock = self.v.lock_shared(to.0)?;
+                self.live_dir(to.0)?;
+                drop(_lock);
+                self.resolve(from.0, from.1)?
+            };
+            check_name(to.1)?;
+            if !flags.is_empty()
+                && flags != RenameFlags::EXCHANGE
+                && flags != RenameFlags::NOREPLACE
+            {
+                return Err(Errno::INVAL);
+            }
+            let target = match self.resolve(to.0, to.1) {
+                Err(Errno::NOENT) => None,
+                found => Some(found?),
+            };
+            let mut inos: SmallVec<[Ino; 4]> = SmallVec::from_slice(&[from.0, to.0, source.ino]);
+            inos.extend(target.map(|t| t.ino));
+            let wide = if from.0 == to.0 { 0 } else { 2 };
+            let done = self.change(&inos, wide, |locks| {
+                let now = (self.find_name(from.0, from.1), self.find_name(to.0, to.1));
+                let same =
+                    |a: Option<Found>, b: Option<Found>| a.map(|f| f.ino) == b.map(|f| f.ino);
+                if !same(now.0, Some(source)) || !same(now.1, target) {
+                    return Ok(false);
+                }
+                let source = now.0.expect("it is the same as one that is there");
+                self.rename_locked(locks, from, source, to, now.1, flags)?;
+                Ok(true)
+            })?;
+            if done {
+                return Ok(());
+            }
+        }
+    }
+
+    fn rename_locked(
+        &self,
+        locks: &Locks<'_>,
+        (from_dir, from_name): (Ino, &[u8]),
+        source: Found,
+        (to_dir, to_name): (Ino, &[u8]),
+        target: Option<Found>,
+        flags: RenameFlags,
+    ) -> std::result::Result<(), Stop> {
+        let (fd, td) = (self.live_dir(from_dir)?, self.live_dir(to_dir)?);
+        let exchange = flags == RenameFlags::EXCHANGE;
+        match target {
+            Some(_) if flags == RenameFlags::NOREPLACE => return Err(Errno::EXIST.into()),
+            None if exchange => return Err(Errno::NOENT.into()),
+            _ => {}
+        }
+        if from_dir != to_dir {
+            if self.is_within(to_dir, source.ino) {
+                return Err(Errno::INVAL.into());
+            }
+            if target.is_some_and(|t| self.is_within(from_dir, t.ino)) {
+                return Err(if exchange {
+                    Errno::INVAL
+                } else {
+                    Errno::NOTEMPTY
+                }
+                .into());
+            }
+        }
+        if target.is_some_and(|t| t.ino == source.ino) {
+            return Ok(());
+        }
+        self.open_dir(to_dir)?;
+        let s = self.live(source.ino)?;
+        let t = target.map(|t| self.live(t.ino)).transpose()?;
+        if let (Some(t), Some(target), false) = (t, target, exchange) {
+            match (s.kind() == FileKind::Dir, t.kind() == FileKind::Dir) {
+                (true, _) => self.check_empty(target.ino)?,
+                (false, true) => return Err(Errno::ISDIR.into()),
+                (false, false) => {}
+            }
+        }
+        if from_dir != to_dir && !locks.is_wide() {
+            return Err(Stop::Wide);
+        }
+
+        // The words that change: (directory, position in PM, value).
+        let mut from_words: SmallVec<[(u64, u64); 4]> = SmallVec::new();
+        let mut to_words: SmallVec<[(u64, u64); 4]> = SmallVec::new();
+        let mut slot = None;
+        let name_word = |pos: u64, kind: FileKind| {
+            let mut word = DirentWord::unpack(self.medium.load_u64(pos + 8));
+            let changes = word.kind != kind_bits(kind);
+            word.kind = kind_bits(kind);
+            changes.then_some((pos + 8, word.pack()))
+        };
+        match target {
+            Some(target) => {
+                to_words.push((target.pos, source.ino.0));
+                to_words.extend(name_word(target.pos, s.kind()));
+            }
+            None => {
+                let made = self.make_slot(td, to_name, kind_bits(s.kind()))?;
+                to_words.push((made.pos, source.ino.0));
+                to_words.push((made.pos + 8, made.word.pack()));
+                slot = Some(made);
+            }
+        }
+        match (target, t) {
+            (Some(target), Some(t)) if exchange => {
+                from_words.push((source.pos, target.ino.0));
+                from_words.extend(name_word(source.pos, t.kind()));
+            }
+            _ => from_words.push((source.pos, 0)),
+        }
+        self.touch_modified(fd);
+        if from_dir != to_dir {
+            self.touch_modified(td);
+        }
+        self.touch_changed(s);
+        if let Some(t) = t {
+            self.touch_changed(t);
+        }
+
+        let moved = self.commit_entries(locks, from_dir, fd, &from_words, to_dir, td, &to_words)?;
+        self.settle_rename(Renamed {
+            from: (from_dir, fd, from_name, source),
+            to: (to_dir, td, to_name, target),
+            nodes: (s, t),
+            slot,
+            exchange,
+            moved,
+        })?;
+        Ok(())
+    }
+
+    /// Commits entry words of one directory, or of two at once.
+    #[allow(clippy::too_many_arguments)]
+    fn commit_entries(
+        &self,
+        locks: &Locks<'_>,
+        from_dir: Ino,
+        fd: &VInode,
+        from_words: &[(u64, u64)],
+        to_dir: Ino,
+        td: &VInode,
+        to_words: &[(u64, u64)],
+    ) -> std::result::Result<MovedBlocks, Stop> {
+        let place = |(pos, value): &(u64, u64)| (self.logical_off(*pos), *value);
+        let words = (from_words.len() + to_words.len()) as u64;
+        let tall = |v: &VInode| Ok::<u64, Errno>(u64::from(self.root(v)?.height()) + 1);
+        let need = words * tall(fd)?.max(tall(td)?) + self.inode_commit_blocks(2);
+        self.v.transact(need, 0, |txn| {
+            if from_dir == to_dir {
+                let all = from_words.iter().chain(to_words).map(place);
+                let mut edit = WordsEdit::new(self, all);
+                self.edit_tree(txn, fd, self.root(fd)?, &mut edit)?;
+                return Ok(MovedBlocks {
+                    from: edit.moved,
+                    to: SmallVec::new(),
+                });
+            }
+            let (from, from_root) = self.shadow_entries(txn, fd, from_words.iter().map(place))?;
+            let (to, to_root) = self.shadow_entries(txn, td, to_words.iter().map(place))?;
+            let roots = [
+                (from_dir, Word::Root, from_root),
+                (to_dir, Word::Root, to_root),
+            ];
+            self.commit_inodes(txn, locks, &roots)?;
+            Ok(MovedBlocks { from, to })
+        })
+    }
+
+    /// Changes entry words of a directory in a shadow; returns what moved and the new root word.
+    fn shadow_entries(
+        &self,
+        txn: &mut Txn<'_>,
+        v: &VInode,
+        words: impl Iterator<Item = (u64, u64)>,
+    ) -> Result<(SmallVec<[Moved; 2]>, u64)> {
+        let root = self.root(v)?;
+        let mut edit = WordsEdit::new(self, words);
+        match self.edit(txn, Node::top(root), Mode::Copy, &mut edit)? {
+            Change::Shadow(block) => Ok((edit.moved, Root::new(block, root.height()).0)),
+            Change::Done => Err(Errno::UCLEAN),
+        }
+    }
+
+    fn settle_rename(&self, r: Renamed<'_>) -> Result<()> {
+        let (from_dir, fd, from_name, source) = r.from;
+        let (to_dir, td, to_name, target) = r.to;
+        let (s, t) = r.nodes;
+        for m in &r.moved.from {
+            self.move_dir_block(from_dir, fd, m.old, m.new)?;
+        }
+        for m in &r.moved.to {
+            self.move_dir_block(to_dir, td, m.old, m.new)?;
+        }
+        let all = || r.moved.from.iter().chain(&r.moved.to);
+        let now_at = |pos: u64| {
+            let block = pos - pos % BLOCK;
+            all()
+                .find(|m| m.old == block)
+                .map_or(pos, |m| m.new + pos % BLOCK)
+        };
+        let from_pos = now_at(source.pos);
+        if let Some(target) = target {
+            // The entry that was copied with its block is already indexed under its new inode;
+            // one that was changed in place is not.
+            let pos = now_at(target.pos);
+            self.reindex_name(
+                to_dir,
+                to_name,
+                pos,
+                Found {
+                    ino: source.ino,
+                    pos,
+                },
+            );
+            if r.exchange {
+                let back = Found {
+                    ino: target.ino,
+                    pos: from_pos,
+                };
+                self.reindex_name(from_dir, from_name, from_pos, back);
+            }
+        }
+        if let Some(slot) = &r.slot {
+            self.settle_slot(to_dir, td, slot, now_at(slot.pos), to_name, source.ino)?;
+        }
+        if !r.exchange {
+            self.settle_cleared_at(from_dir, fd, from_name, source.pos, from_pos)?;
+        }
+        for (node, from, to) in [
+            (Some(s), fd, (to_dir, td)),
+            (t.filter(|_| r.exchange), td, (from_dir, fd)),
+        ] {
+            if let Some(node) = node.filter(|n| n.kind() == FileKind::Dir) {
+                from.links.fetch_sub(1, Relaxed);
+                to.1.links.fetch_add(1, Relaxed);
+                node.parent.store(to.0.0 as u32, Relaxed);
+            }
+        }
+        if let (Some(target), Some(t), false) = (target, t, r.exchange) {
+            self.drop_name(td, target.ino, t);
+        }
+        Ok(())
+    }
+
+    /// As `settle_cleared`, for an entry whose block may have been copied: a copy drops the cleared
+    /// entry, so the index still knows it by where it was.
+    fn settle_cleared_at(
+        &self,
+        dir: Ino,
+        v: &VInode,
+        name: &[u8],
+        was: u64,
+        is: u64,
+    ) -> Result<()> {
+        if was != is {
+            self.unindex_name(dir, name, was);
+        }
+        self.settle_cleared(dir, v, name, is)
+    }
+
+    /// Whether `dir` is `ancestor` or below it. The topology lock keeps parents as they are.
+    fn is_within(&self, dir: Ino, ancestor: Ino) -> bool {
+        let mut at = dir;
+        for _ in 0..u32::MAX {
+            if at == ancestor {
+                return true;
+            }
+            match self.v.vinode(at) {
+                Ok(v) if at != ROOT && v.state.load(Relaxed) & (LIVE | REMOVED) == LIVE => {
+                    at = Ino(u64::from(v.parent.load(Relaxed)));
+                }
+                _ => return false,
+            }
+        }
+        false
+    }
+
+    /// `FileSystem::readdir`.
+    pub fn readdir(
+        &self,
+        dir: Ino,
+        cookie: u64,
+        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        let _lock = self.v.lock_shared(dir)?;
+        let d = self.live_dir(dir)?;
+        if d.state.load(Relaxed) & REMOVED != 0 {
+            return Err(Errno::NOENT);
+        }
+        self.touch_accessed(d);
+        let dots: [(Ino, &[u8]); 2] = [(dir, b"."), (self.parent(dir, d), b"..")];
+        for (i, (ino, name)) in dots.into_iter().enumerate().skip(cookie.min(2) as usize) {
+            let e = DirEntry {
+                ino,
+                kind: FileKind::Dir,
+                name,
+                cookie: i as u64 + 1,
+            };
+            if !emit(&e) {
+                return Ok(());
+            }
+        }
+        let from = cookie
+            .saturating_sub(COOKIE_ENTRIES)
+            .saturating_mul(DIRENT_UNIT);
+        self.list(d, from, &mut |off, raw, name| {
+            emit(&DirEntry {
+                ino: Ino(raw.ino),
+                kind: FileKind::from_mode(u32::from(raw.word.kind) << 12).unwrap_or(FileKind::File),
+                name,
+                cookie: off / DIRENT_UNIT + 1 + COOKIE_ENTRIES,
+            })
+        })
+    }
+}
+
+/// Directory blocks that a rename copied.
+struct MovedBlocks {
+    from: SmallVec<[Moved; 2]>,
+    to: SmallVec<[Moved; 2]>,
+}
+
+/// A rename that was committed, for bringing the derived state up to date.
+struct Renamed<'a> {
+    from: (Ino, &'a VInode, &'a [u8], Found),
+    to: (Ino, &'a VInode, &'a [u8], Option<Found>),
+    nodes: (&'a VInode, Option<&'a VInode>),
+    slot: Option<Slot>,
+    exchange: bool,
+    moved: MovedBlocks,
+}
+
+/// `ENOENT` for an empty symlink target, `ENAMETOOLONG` for one that is too long.
+fn check_target(target: &[u8]) -> Result<()> {
+    match target.len() {
+        0 => Err(Errno::NOENT),
+        len if len > SYMLINK_MAX => Err(Errno::NAMETOOLONG),
+        _ => Ok(()),
+    }
+}

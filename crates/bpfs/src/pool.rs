@@ -1,0 +1,303 @@
+//! A pool as a whole: format, describe, mount, check.
+
+use crate::error::{Error, Problem};
+use crate::fs::{Core, INODE_ROOT, INODE_SIZE};
+use crate::layout::*;
+use crate::scan::Scan;
+use crate::volatile::Volatile;
+use pmem::Medium;
+use serde::Serialize;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Instant;
+use vfs::{ROOT, Timestamp};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+/// How to format a pool.
+#[derive(Clone, Debug, Default)]
+pub struct FormatOptions {
+    /// A name for the pool, at most 64 bytes.
+    pub label: String,
+}
+
+/// What a pool says of itself.
+#[derive(Clone, Debug, Serialize)]
+pub struct PoolInfo {
+    /// Identity.
+    pub uuid: uuid::Uuid,
+    /// Name given by the user.
+    pub label: String,
+    /// Version of the format.
+    pub version: u32,
+    /// Bytes formatted.
+    pub size_bytes: u64,
+    /// When, in nanoseconds since 1970.
+    pub created_ns: u64,
+    /// Bytes per block.
+    pub block_bytes: u32,
+}
+
+/// How to mount.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// Refuse changes; a damaged pool can be mounted this way.
+    pub read_only: bool,
+    /// Workers of the mount scan.
+    pub threads: usize,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self {
+            read_only: false,
+            threads: threads(),
+        }
+    }
+}
+
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// What mounting found and did.
+#[derive(Clone, Debug, Serialize)]
+pub struct MountReport {
+    /// Live inodes.
+    pub inodes: u64,
+    /// Names.
+    pub names: u64,
+    /// Blocks in use.
+    pub blocks_used: u64,
+    /// Pointers that a crash had left beyond the end of files, cleared.
+    pub stale_cleared: u64,
+    /// Problems (read-only mounts of damaged pools).
+    pub problems: u64,
+    /// Duration of the scan in microseconds.
+    pub scan_us: u64,
+}
+
+/// How to check.
+#[derive(Clone, Debug)]
+pub struct CheckOptions {
+    /// Mend what can be mended by storing one word.
+    pub repair: bool,
+    /// Workers of the scan.
+    pub threads: usize,
+}
+
+impl Default for CheckOptions {
+    fn default() -> Self {
+        Self {
+            repair: false,
+            threads: threads(),
+        }
+    }
+}
+
+/// What a check found.
+#[derive(Clone, Debug, Serialize)]
+pub struct CheckReport {
+    /// Live inodes.
+    pub inodes: u64,
+    /// Names.
+    pub names: u64,
+    /// Blocks in all.
+    pub blocks: u64,
+    /// Blocks in use.
+    pub blocks_used: u64,
+    /// Pointers left beyond the end of files by a crash; harmless, cleared by the next mount.
+    pub stale_pointers: u64,
+    /// What is wrong, in the order of objects.
+    pub problems: Vec<Problem>,
+}
+
+impl CheckReport {
+    /// Whether nothing is wrong.
+    pub fn clean(&self) -> bool {
+        self.problems.is_empty()
+    }
+}
+
+fn checksum(sb: &Superblock) -> u64 {
+    let mut s = *sb;
+    s.checksum.set(0);
+    s.inode_root.set(0);
+    s.inode_size.set(0);
+    fnv1a(s.as_bytes())
+}
+
+fn load_superblock(medium: &impl Medium) -> Result<Superblock, Error> {
+    let none = |why: &str| Err(Error::NotAPool(why.to_owned()));
+    if medium.len() < POOL_MIN {
+        return none(&format!(
+            "the region has {} bytes, too few for a pool",
+            medium.len()
+        ));
+    }
+    let mut bytes = [0; size_of::<Superblock>()];
+    medium.read(0, &mut bytes);
+    let sb = Superblock::read_from_bytes(&bytes).expect("a superblock is exactly its bytes");
+    if sb.magic != MAGIC {
+        return none("block 0 does not start with KSTNBPFS");
+    }
+    if sb.version.get() != VERSION || u64::from(sb.block_bytes.get()) != BLOCK {
+        return none(&format!(
+            "format version {} with blocks of {} bytes is not known here",
+            sb.version, sb.block_bytes
+        ));
+    }
+    if sb.checksum.get() != checksum(&sb) {
+        return none("the checksum of the superblock does not match");
+    }
+    let blocks = sb.blocks.get();
+    if !(POOL_MIN / BLOCK..=POOL_MAX / BLOCK).contains(&blocks) || blocks * BLOCK > medium.len() {
+        return none(&format!(
+            "it was formatted with {blocks} blocks, but the region has {} bytes: truncated?",
+            medium.len()
+        ));
+    }
+    Ok(sb)
+}
+
+/// Formats a region: an empty root directory and nothing else. What the region held is lost.
+///
+/// The magic is the commit: it is cleared first and stored last, so that an interrupted format
+/// leaves no pool rather than half of one.
+pub fn format(medium: &impl Medium, options: &FormatOptions) -> Result<PoolInfo, Error> {
+    let blocks = medium.len().min(POOL_MAX) / BLOCK;
+    if medium.len() < POOL_MIN {
+        return Err(Error::Unformattable(format!(
+            "a pool needs at least {POOL_MIN} bytes, the region has {}",
+            medium.len()
+        )));
+    }
+    if options.label.len() > 64 {
+        return Err(Error::Unformattable("a label has at most 64 bytes".into()));
+    }
+    medium.store_u64(0, 0);
+    medium.flush(0, 8);
+    let _ = medium.fence();
+
+    let now = Timestamp::now().0;
+    let mut root = InodeRecord::born(now);
+    root.mode.set(vfs::FileKind::Dir.mode_bits() | 0o755);
+    let leaf = BLOCK;
+    medium.zero_nt(0, BLOCK * 2);
+    let _ = medium.fence();
+    medium.write(leaf + ROOT.0 * INODE, root.as_bytes());
+    medium.flush(leaf + ROOT.0 * INODE, INODE);
+
+    let mut sb = Superblock::new_zeroed();
+    sb.version.set(VERSION);
+    sb.block_bytes.set(BLOCK as u32);
+    sb.blocks.set(blocks);
+    sb.created_ns.set(now as u64);
+    sb.uuid = *uuid::Uuid::new_v4().as_bytes();
+    sb.label[..options.label.len()].copy_from_slice(options.label.as_bytes());
+    sb.magic = MAGIC;
+    sb.checksum.set(checksum(&sb));
+    sb.inode_root.set(Root::new(leaf, 0).0);
+    sb.inode_size.set(BLOCK);
+    medium.write(8, &sb.as_bytes()[8..]);
+    medium.flush(0, BLOCK);
+    let ready = medium.fence();
+    let _ = medium.publish(0, u64::from_le_bytes(MAGIC), ready);
+    info(medium)
+}
+
+/// Describes a pool from its superblock.
+pub fn info(medium: &impl Medium) -> Result<PoolInfo, Error> {
+    let sb = load_superblock(medium)?;
+    let label = sb.label.split(|b| *b == 0).next().unwrap_or_default();
+    Ok(PoolInfo {
+        uuid: uuid::Uuid::from_bytes(sb.uuid),
+        label: String::from_utf8_lossy(label).into_owned(),
+        version: sb.version.get(),
+        size_bytes: sb.blocks.get() * BLOCK,
+        created_ns: sb.created_ns.get(),
+        block_bytes: sb.block_bytes.get(),
+    })
+}
+
+fn open<M: Medium>(medium: M, read_only: bool) -> Result<Core<M>, Error> {
+    let sb = load_superblock(&medium)?;
+    let (seed, _) = uuid::Uuid::new_v4().as_u64_pair();
+    let v = Volatile::new(sb.blocks.get(), seed)?;
+    let bytes = sb.blocks.get() * BLOCK;
+    Ok(Core {
+        medium,
+        v,
+        bytes,
+        read_only: AtomicBool::new(read_only),
+    })
+}
+
+fn blocks_used<M: Medium>(core: &Core<M>) -> u64 {
+    core.bytes / BLOCK - core.v.free_blocks()
+}
+
+/// Mounts a pool: derives the volatile state by a scan. See [`crate::Bpfs::mount`].
+pub fn mount<M: Medium>(medium: M, o: &MountOptions) -> Result<(Core<M>, MountReport), Error> {
+    let core = open(medium, o.read_only)?;
+    let start = Instant::now();
+    let scan = core.scan(o.threads, &|_| {});
+    let stale = scan.stale.lock().map(|s| s.clone()).unwrap_or_default();
+    let (inodes, names) = (scan.inodes.load(Relaxed), scan.names.load(Relaxed));
+    let problems = scan.into_problems();
+    if !problems.is_empty() && !o.read_only {
+        return Err(Error::Damaged(problems));
+    }
+    if !o.read_only {
+        core.clear_stale(&stale);
+    }
+    let report = MountReport {
+        inodes,
+        names,
+        blocks_used: blocks_used(&core),
+        stale_cleared: if o.read_only { 0 } else { stale.len() as u64 },
+        problems: problems.len() as u64,
+        scan_us: start.elapsed().as_micros() as u64,
+    };
+    Ok((core, report))
+}
+
+/// Checks a pool that is not mounted. With `repair`, stores the one word that mends each problem
+/// that has such a word, and says so in the report; check again to see what that uncovered.
+///
+/// `progress` is told how many inodes were found, and how many the inode file has room for.
+pub fn check(
+    medium: &impl Medium,
+    options: &CheckOptions,
+    progress: &(dyn Fn(u64, u64) + Sync),
+) -> Result<CheckReport, Error> {
+    let core = open(medium, !options.repair)?;
+    let room = medium.load_u64(INODE_SIZE) / INODE;
+    let scan: Scan = core.scan(options.threads, &|done| progress(done, room));
+    let stale = scan.stale.lock().map(|s| s.clone()).unwrap_or_default();
+    let (inodes, names) = (scan.inodes.load(Relaxed), scan.names.load(Relaxed));
+    let mut problems = scan.into_problems();
+    if options.repair {
+        for p in &mut problems {
+            if let Some((at, value)) = p.fix {
+                medium.store_u64(at, value);
+                medium.flush(at, 8);
+                p.repaired = true;
+            }
+        }
+        core.clear_stale(&stale);
+        let _ = medium.fence();
+    }
+    progress(room, room);
+    Ok(CheckReport {
+        inodes,
+        names,
+        blocks: core.bytes / BLOCK,
+        blocks_used: blocks_used(&core),
+        stale_pointers: stale.len() as u64,
+        problems,
+    })
+}
+
+const _: () = {
+    assert!(std::mem::offset_of!(Superblock, inode_root) as u64 == INODE_ROOT);
+    assert!(std::mem::offset_of!(Superblock, inode_size) as u64 == INODE_SIZE);
+};

@@ -1,0 +1,455 @@
+//! The scan that derives the volatile state (§3.3), and finds what cannot be.
+//!
+//! It starts at the superblock and follows what is valid: the inode file, then directories, in
+//! parallel, then the inodes that their entries name. Nothing is believed before it is checked:
+//!
+//! - S1: a block has one owner. The first to claim its bit gets it; a second claim is a problem,
+//!   and the walk does not follow it, so cycles end.
+//! - S2: a pointer is aligned and inside the pool; a height is at most 4.
+//! - S3: a directory has one name; the root has none.
+//! - S4: a directory's block is a chain of sound entries, each name appears once.
+//! - S5: what a tree holds beyond the end of its file is left over from a crash: it is not in use,
+//!   and is cleared (T3).
+
+use crate::crawler::Node;
+use crate::dir::Chain;
+use crate::error::Problem;
+use crate::fs::{Core, INODE_ROOT, INODE_SIZE};
+use crate::index::Found;
+use crate::layout::*;
+use crate::volatile::{LIVE, VInode};
+use pmem::Medium;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::{Condvar, Mutex};
+use vfs::rules::check_name;
+use vfs::{FILE_SIZE_MAX, FileKind, Ino, LINK_MAX, ROOT};
+
+/// Problems beyond this number are counted, not listed.
+const PROBLEMS_MAX: usize = 10_000;
+
+/// Directories still to be scanned, shared by the workers.
+#[derive(Default)]
+struct Queue {
+    state: Mutex<(Vec<Ino>, usize)>,
+    more: Condvar,
+}
+
+impl Queue {
+    fn push(&self, ino: Ino) {
+        self.state.lock().expect("no worker panics").0.push(ino);
+        self.more.notify_one();
+    }
+
+    /// The next directory; `None` when none is left and nobody is working on one.
+    fn take(&self, finished: bool) -> Option<Ino> {
+        let mut s = self.state.lock().expect("no worker panics");
+        s.1 -= usize::from(finished);
+        loop {
+            if let Some(ino) = s.0.pop() {
+                s.1 += 1;
+                return Some(ino);
+            }
+            if s.1 == 0 {
+                self.more.notify_all();
+                return None;
+            }
+            s = self.more.wait(s).expect("no worker panics");
+        }
+    }
+}
+
+/// What a scan found.
+#[derive(Debug, Default)]
+pub struct Scan {
+    /// Live inodes.
+    pub inodes: AtomicU64,
+    /// Names.
+    pub names: AtomicU64,
+    /// Pointers beyond the end of a file, left by a crash: `(word, value before)`.
+    pub stale: Mutex<Vec<u64>>,
+    problems: Mutex<Vec<Problem>>,
+    problems_more: AtomicUsize,
+}
+
+impl Scan {
+    /// The problems, in the order of their objects.
+    pub fn into_problems(self) -> Vec<Problem> {
+        let mut p = self.problems.into_inner().expect("no worker panics");
+        p.sort_by(|a, b| a.object.cmp(&b.object));
+        let more = self.problems_more.into_inner();
+        if more > 0 {
+            p.push(Problem {
+                object: "pool".into(),
+                what: format!("{more} more problems are not listed"),
+                remedy: None,
+                repaired: false,
+                fix: None,
+            });
+        }
+        p
+    }
+
+    /// Notes a violated invariant; `fix` is the word that repairing stores, and what that means.
+    fn problem(&self, object: impl Fn() -> String, what: String, fix: Option<((u64, u64), &str)>) {
+        let mut list = self.problems.lock().expect("no worker panics");
+        if list.len() == PROBLEMS_MAX {
+            self.problems_more.fetch_add(1, Relaxed);
+            return;
+        }
+        list.push(Problem {
+            object: object(),
+            what,
+            remedy: fix.map(|(_, remedy)| remedy.to_owned()),
+            repaired: false,
+            fix: fix.map(|(fix, _)| fix),
+        });
+    }
+}
+
+/// How the walk of a tree treats its leaves and what it is called in reports.
+struct Walk<'a> {
+    scan: &'a Scan,
+    object: &'a dyn Fn() -> String,
+    /// Bytes of the tree that count.
+    size: u64,
+    blocks: u64,
+}
+
+impl<M: Medium> Core<M> {
+    /// Scans the pool with `threads` workers; `progress` is told how many inodes were found so far.
+    pub fn scan(&self, threads: usize, progress: &(dyn Fn(u64) + Sync)) -> Scan {
+        let scan = Scan::default();
+        self.v.blocks.set(&self.v.arena, 0);
+        if !self.scan_inode_file(&scan) {
+            self.v.count_free_blocks();
+            return scan;
+        }
+        let queue = Queue::default();
+        let root = || "the root directory".to_owned();
+        match self.v.vinode(ROOT) {
+            Ok(v) if ROOT.0 < self.v.inode_slots() => {
+                let mode = self.load(v, Word::Mode) as u32;
+                if FileKind::from_mode(mode) == Some(FileKind::Dir) {
+                    self.v.mark_inode(ROOT);
+                    self.adopt_inode(&scan, &queue, ROOT, v);
+                } else {
+                    scan.problem(
+                        root,
+                        format!("its mode {mode:#o} is not a directory's"),
+                        None,
+                    );
+                }
+            }
+            _ => scan.problem(root, "the inode file does not hold it".into(), None),
+        }
+        std::thread::scope(|s| {
+            for _ in 0..threads.max(1) {
+                s.spawn(|| {
+                    let mut finished = false;
+                    while let Some(dir) = queue.take(finished) {
+                        self.scan_dir(&scan, &queue, dir);
+                        progress(scan.inodes.load(Relaxed));
+                        finished = true;
+                    }
+                });
+            }
+        });
+        self.v.count_free_blocks();
+        scan
+    }
+
+    fn scan_inode_file(&self, scan: &Scan) -> bool {
+        let object = || "the inode file".to_owned();
+        let size = self.medium.load_u64(INODE_SIZE);
+        if size == 0 || !size.is_multiple_of(BLOCK) || size > self.bytes {
+            scan.problem(object, format!("its size {size} is impossible"), None);
+            return false;
+        }
+        let mut walk = Walk {
+            scan,
+            object: &object,
+            size,
+            blocks: 0,
+        };
+        let mut next = 0;
+        let sound = self.walk_root(&mut walk, INODE_ROOT, false, &mut |block, base| {
+            if base == next {
+                self.v.add_leaf(block);
+                next += BLOCK;
+            }
+        });
+        if sound && next != size {
+            scan.problem(object, format!("it has a hole at byte {next}"), None);
+        }
+        sound && next == size
+    }
+
+    /// Takes an inode that a valid entry names into the derived state.
+    fn adopt_inode(&self, scan: &Scan, queue: &Queue, ino: Ino, v: &VInode) {
+        scan.inodes.fetch_add(1, Relaxed);
+        let object = || format!("inode {}", ino.0);
+        let mode = self.load(v, Word::Mode) as u32;
+        let kind = FileKind::from_mode(mode).expect("the caller checked the mode");
+        v.begin(kind, 0);
+        let size = self.load(v, Word::Size);
+        if size > FILE_SIZE_MAX || kind == FileKind::Dir && !size.is_multiple_of(BLOCK) {
+            scan.problem(object, format!("its size {size} is impossible"), None);
+            return;
+        }
+        let mut blocks = 0;
+        if kind == FileKind::Dir {
+            queue.push(ino);
+        } else {
+            let mut walk = Walk {
+                scan,
+                object: &object,
+                size,
+                blocks: 0,
+            };
+            self.walk_root(
+                &mut walk,
+                self.word_off(v, Word::Root),
+                true,
+                &mut |_, _| {},
+            );
+            blocks += walk.blocks;
+        }
+        if self.load(v, Word::Xattr) != 0 {
+            let mut walk = Walk {
+                scan,
+                object: &object,
+                size: u64::MAX,
+                blocks: 0,
+            };
+            let at = self.word_off(v, Word::Xattr);
+            if self.walk_root(&mut walk, at, true, &mut |_, _| {}) && self.attributes(v).is_err() {
+                let fix = Some(((at, 0), "drop the attributes"));
+                scan.problem(object, "its attributes cannot be read".into(), fix);
+            }
+            blocks += walk.blocks;
+        }
+        v.blocks.fetch_add(blocks as i64, Relaxed);
+    }
+
+    fn scan_dir(&self, scan: &Scan, queue: &Queue, dir: Ino) {
+        let Ok(v) = self.v.vinode(dir) else { return };
+        let object = || format!("directory inode {}", dir.0);
+        let size = self.load(v, Word::Size);
+        let mut walk = Walk {
+            scan,
+            object: &object,
+            size,
+            blocks: 0,
+        };
+        let mut leaves = Vec::new();
+        self.walk_root(
+            &mut walk,
+            self.word_off(v, Word::Root),
+            true,
+            &mut |block, base| {
+                leaves.push((block, base));
+            },
+        );
+        v.blocks.fetch_add(walk.blocks as i64, Relaxed);
+        for (block, base) in leaves {
+            let data = self.load_dir_block(block);
+            let mut sound = true;
+            for e in Chain::new(&data) {
+                match e {
+                    Ok(e) if e.ino == 0 => {}
+                    Ok(e) => {
+                        let at = (e.off + DIRENT_HEADER) as usize;
+                        let name = &data[at..at + e.word.name_len];
+                        self.scan_entry(scan, queue, dir, v, block + e.off, Ino(e.ino), name);
+                    }
+                    Err(off) => {
+                        let what =
+                            format!("block {block:#x}: the chain of entries breaks at byte {off}");
+                        let free = DirentWord {
+                            len: BLOCK - off,
+                            name_len: 0,
+                            kind: 0,
+                        };
+                        // Both words of the broken header matter; the inode number goes first.
+                        let fix = if self.medium.load_u64(block + off) != 0 {
+                            (
+                                (block + off, 0),
+                                "drop the broken entry (check again to mend the chain)",
+                            )
+                        } else {
+                            (
+                                (block + off + 8, free.pack()),
+                                "drop what follows in the block",
+                            )
+                        };
+                        scan.problem(object, what, Some(fix));
+                        sound = false;
+                    }
+                }
+            }
+            if sound && self.adopt_dir_block(v, block, base / BLOCK, &data).is_err() {
+                scan.problem(object, "too many directories".into(), None);
+            }
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn scan_entry(
+        &self,
+        scan: &Scan,
+        queue: &Queue,
+        dir: Ino,
+        d: &VInode,
+        pos: u64,
+        ino: Ino,
+        name: &[u8],
+    ) {
+        let object = || {
+            format!(
+                "directory inode {}, entry {:?} at {pos:#x}",
+                dir.0,
+                name.escape_ascii().to_string()
+            )
+        };
+        let bad = |what: String| {
+            scan.problem(object, what, Some(((pos, 0), "drop the entry")));
+        };
+        if check_name(name).is_err() {
+            return bad("the name is not allowed".into());
+        }
+        if ino.0 >= self.v.inode_slots() {
+            return bad(format!("it names inode {}, which does not exist", ino.0));
+        }
+        let Ok(v) = self.v.vinode(ino) else {
+            return bad(format!("it names inode {}, which cannot exist", ino.0));
+        };
+        let mode = self.load(v, Word::Mode) as u32;
+        let Some(kind) = FileKind::from_mode(mode) else {
+            return bad(format!(
+                "it names inode {}, whose mode {mode:#o} is no kind of file",
+                ino.0
+            ));
+        };
+        if self.find_name(dir, name).is_some() {
+            return bad("the name appears twice".into());
+        }
+        let first = self.v.mark_inode(ino);
+        if !first && kind == FileKind::Dir {
+            return bad(format!("directory inode {} has another name", ino.0));
+        }
+        if first {
+            self.adopt_inode(scan, queue, ino, v);
+        } else {
+            // Another worker may be adopting it; its links must not be lost.
+            while v.state.load(Acquire) & LIVE == 0 {
+                std::hint::spin_loop();
+            }
+        }
+        if kind == FileKind::Dir {
+            v.parent.store(dir.0 as u32, Relaxed);
+            d.links.fetch_add(1, Relaxed);
+        } else if v.links.fetch_add(1, Relaxed) >= LINK_MAX {
+            bad(format!("inode {} has more than {LINK_MAX} names", ino.0));
+        }
+        if self.index_name(dir, name, Found { ino, pos }).is_err() {
+            bad("too many names".into());
+        }
+        d.entries.fetch_add(1, Relaxed);
+        scan.names.fetch_add(1, Relaxed);
+    }
+
+    /// Claims the blocks of the tree under a root word; `leaf(block, base)` for those that count.
+    /// Returns whether the whole tree is sound. `holes`: whether a bad pointer may become a hole.
+    fn walk_root(
+        &self,
+        walk: &mut Walk<'_>,
+        word_off: u64,
+        holes: bool,
+        leaf: &mut dyn FnMut(u64, u64),
+    ) -> bool {
+        let root = Root(self.medium.load_u64(word_off));
+        if root.height() > HEIGHT_MAX {
+            let what = format!("the height of its tree is {}", root.height());
+            let fix = holes.then_some(((word_off, 0), "make the whole content a hole"));
+            walk.scan.problem(walk.object, what, fix);
+            return false;
+        }
+        if root.block() == 0 {
+            return true;
+        }
+        if walk.size == 0 {
+            walk.scan
+                .stale
+                .lock()
+                .expect("no worker panics")
+                .push(word_off);
+            return true;
+        }
+        let hole = Root::new(0, root.height()).0;
+        self.walk(walk, Node::top(root), (word_off, hole), holes, leaf)
+    }
+
+    fn walk(
+        &self,
+        walk: &mut Walk<'_>,
+        node: Node,
+        from: (u64, u64),
+        holes: bool,
+        leaf: &mut dyn FnMut(u64, u64),
+    ) -> bool {
+        let block = node.block;
+        let bad = |what: String| {
+            let fix = holes.then_some((from, "make it a hole"));
+            walk.scan.problem(walk.object, what, fix);
+            false
+        };
+        if !block.is_multiple_of(BLOCK) || block < BLOCK || block >= self.bytes {
+            return bad(format!(
+                "the pointer at {:#x} leads to {block:#x}, out of the pool",
+                from.0
+            ));
+        }
+        if !self.v.blocks.set(&self.v.arena, block / BLOCK) {
+            return bad(format!(
+                "block {block:#x}, named at {:#x}, has another owner",
+                from.0
+            ));
+        }
+        walk.blocks += 1;
+        if node.height == 0 {
+            leaf(block, node.base);
+            return true;
+        }
+        let below = span(node.height - 1);
+        let mut sound = true;
+        for (i, pointer) in self.load_pointers(block).into_iter().enumerate() {
+            if pointer == 0 {
+                continue;
+            }
+            let base = node.base + i as u64 * below;
+            let slot = block + i as u64 * 8;
+            if base >= walk.size {
+                walk.scan.stale.lock().expect("no worker panics").push(slot);
+            } else {
+                let child = Node {
+                    block: pointer,
+                    height: node.height - 1,
+                    base,
+                };
+                sound &= self.walk(walk, child, (slot, 0), holes, leaf);
+            }
+        }
+        sound
+    }
+
+    /// Clears pointers that a crash left beyond the end of their file (S5); durable on return.
+    pub fn clear_stale(&self, words: &[u64]) {
+        for &at in words {
+            self.medium.store_u64(at, 0);
+            self.medium.flush(at, 8);
+        }
+        if !words.is_empty() {
+            let _ = self.medium.fence();
+        }
+    }
+}

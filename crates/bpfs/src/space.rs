@@ -1,0 +1,321 @@
+//! Allocation, holes and shifts: `fallocate` and `seek`.
+
+use crate::crawler::{Change, Edit, Mode, Node};
+use crate::fs::{Core, Stop};
+use crate::layout::*;
+use crate::volatile::{KEEP, Locks, Txn, VInode};
+use pmem::Medium;
+use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
+use vfs::{Errno, FILE_SIZE_MAX, Fallocate, FileKind, Ino, Result, Seek};
+use zerocopy::IntoBytes;
+
+/// Makes a range a hole, its ragged ends zeros.
+struct PunchEdit<'a, M> {
+    core: &'a Core<M>,
+    range: Range<u64>,
+}
+
+impl<M: Medium> Edit for PunchEdit<'_, M> {
+    fn ranges(&self) -> &[Range<u64>] {
+        std::slice::from_ref(&self.range)
+    }
+
+    fn prunes(&self) -> bool {
+        true
+    }
+
+    fn leaf(&mut self, txn: &mut Txn<'_>, old: u64, base: u64, _mode: Mode) -> Result<Change> {
+        if old == 0 {
+            return Ok(Change::Done);
+        }
+        let start = self.range.start.max(base) - base;
+        let end = self.range.end.min(base + BLOCK) - base;
+        txn.free(old);
+        if end - start == BLOCK {
+            return Ok(Change::Shadow(0));
+        }
+        let mut block = [0; BLOCK as usize];
+        self.core.medium.read(old, &mut block);
+        block[start as usize..end as usize].fill(0);
+        let new = txn.take();
+        self.core.medium.write_nt(new, &block);
+        Ok(Change::Shadow(new))
+    }
+}
+
+/// Puts zeroed blocks where there are holes.
+struct AllocateEdit<'a, M> {
+    core: &'a Core<M>,
+    range: Range<u64>,
+}
+
+impl<M: Medium> Edit for AllocateEdit<'_, M> {
+    fn ranges(&self) -> &[Range<u64>] {
+        std::slice::from_ref(&self.range)
+    }
+
+    fn leaf(&mut self, txn: &mut Txn<'_>, old: u64, _base: u64, _mode: Mode) -> Result<Change> {
+        if old != 0 {
+            return Ok(Change::Done);
+        }
+        let new = txn.take();
+        self.core.medium.zero_nt(new, BLOCK);
+        Ok(Change::Shadow(new))
+    }
+}
+
+impl<M: Medium> Core<M> {
+    /// `FileSystem::fallocate`.
+    pub fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
+        self.change(&[ino], 1, |locks| {
+            let v = self.live(ino)?;
+            match v.kind() {
+                FileKind::File => {}
+                FileKind::Dir => return Err(Errno::ISDIR.into()),
+                _ => return Err(Errno::NODEV.into()),
+            }
+            if len == 0 {
+                return Err(Errno::INVAL.into());
+            }
+            let end = offset
+                .checked_add(len)
+                .filter(|e| *e <= FILE_SIZE_MAX)
+                .ok_or(Errno::FBIG)?;
+            let size = self.load(v, Word::Size);
+            let new_size = |keep: bool| if keep { size } else { size.max(end) };
+            match mode {
+                Fallocate::Allocate { keep_size } => {
+                    self.allocate(v, size, offset..end, new_size(keep_size))
+                }
+                Fallocate::PunchHole => self.zero(locks, ino, v, size, offset..end, size),
+                Fallocate::ZeroRange { keep_size } => {
+                    self.zero(locks, ino, v, size, offset..end, new_size(keep_size))
+                }
+                Fallocate::Collapse | Fallocate::Insert => {
+                    if !offset.is_multiple_of(BLOCK) || !len.is_multiple_of(BLOCK) {
+                        return Err(Errno::INVAL.into());
+                    }
+                    let collapse = mode == Fallocate::Collapse;
+                    if collapse && end >= size || offset >= size {
+                        return Err(Errno::INVAL.into());
+                    }
+                    if !collapse && size + len > FILE_SIZE_MAX {
+                        return Err(Errno::FBIG.into());
+                    }
+                    self.shift(locks, ino, v, size, offset..end, collapse)
+                }
+            }
+        })
+    }
+
+    /// Allocates what `range` has inside the file, then appends zeros up to `new_size`. Space
+    /// beyond the end of the file is not kept (T3), so there is nothing to do for it.
+    fn allocate(
+        &self,
+        v: &VInode,
+        size: u64,
+        range: Range<u64>,
+        new_size: u64,
+    ) -> std::result::Result<(), Stop> {
+        let inside = range.start..range.end.min(size);
+        if !inside.is_empty() {
+            let range = inside.clone();
+            let mut root = self.root(v)?;
+            self.v
+                .transact(Self::blocks_to_append(root, &inside), KEEP, |txn| {
+                    root = self.grow(txn, self.word_off(v, Word::Root), root, inside.end);
+                    // The content stays as it is, so that this commits on its own.
+                    self.edit_tree(txn, v, root, &mut AllocateEdit { core: self, range })?;
+                    v.blocks.fetch_add(txn.delta(), Relaxed);
+                    Ok::<(), Errno>(())
+                })?;
+        }
+        if new_size > size {
+            let root = self.root(v)?;
+            let start = range.start.max(size);
+            return self.append_content(v, root, size, start..new_size, None);
+        }
+        self.touch_changed(v);
+        let _ = self.medium.fence();
+        Ok(())
+    }
+
+    /// Makes `range` read as zeros and the file `new_size` long, in one commit.
+    fn zero(
+        &self,
+        locks: &Locks<'_>,
+        ino: Ino,
+        v: &VInode,
+        size: u64,
+        range: Range<u64>,
+        new_size: u64,
+    ) -> std::result::Result<(), Stop> {
+        let grows = new_size > size;
+        if grows && !locks.is_wide() {
+            return Err(Stop::Wide);
+        }
+        let mut root = self.root(v)?;
+        // What the last block holds beyond the end of the file does not count.
+        let end = if range.end >= size {
+            size.next_multiple_of(BLOCK)
+        } else {
+            range.end
+        };
+        let inside = range.start..end.min(root.span());
+        let ragged = 2 * (u64::from(root.height()) + 1);
+        let need = ragged + self.inode_commit_blocks(1) + u64::from(height_for(new_size));
+        self.v.transact(need, 0, |txn| {
+            let mut words = Vec::new();
+            self.touch_modified(v);
+            if grows {
+                self.zero_tail(root, size, new_size)?;
+                root = self.grow(txn, self.word_off(v, Word::Root), root, new_size);
+                words.push((ino, Word::Size, new_size));
+            }
+            if !inside.is_empty() {
+                let mut edit = PunchEdit {
+                    core: self,
+                    range: inside,
+                };
+                let mode = if grows { Mode::Copy } else { Mode::Atomic };
+                if let Change::Shadow(b) = self.edit(txn, Node::top(root), mode, &mut edit)? {
+                    words.push((ino, Word::Root, Root::new(b, root.height()).0));
+                }
+            }
+            let delta = txn.delta();
+            self.commit_inodes(txn, locks, &words)?;
+            v.blocks.fetch_add(delta, Relaxed);
+            Ok(())
+        })
+    }
+
+    /// Removes `range` (`collapse`) or makes room for it, by a new tree over the same blocks.
+    fn shift(
+        &self,
+        locks: &Locks<'_>,
+        ino: Ino,
+        v: &VInode,
+        size: u64,
+        range: Range<u64>,
+        collapse: bool,
+    ) -> std::result::Result<(), Stop> {
+        if !locks.is_wide() {
+            return Err(Stop::Wide);
+        }
+        let len = range.end - range.start;
+        let new_size = if collapse { size - len } else { size + len };
+        let root = self.root(v)?;
+        let mut leaves = Vec::new();
+        let mut gone = Vec::new();
+        self.visit(Node::top(root), &(0..size), &mut |block, base| {
+            match (base < range.start, collapse) {
+                (true, _) => leaves.push((base, block)),
+                (false, true) if base < range.end => gone.push(block),
+                (false, true) => leaves.push((base - len, block)),
+                (false, false) => leaves.push((base + len, block)),
+            }
+            Ok(true)
+        })?;
+        let height = height_for(new_size).max(root.height());
+        let need = Self::interior_blocks(&leaves, height) + self.inode_commit_blocks(1);
+        self.v.transact(need, 0, |txn| {
+            self.touch_modified(v);
+            gone.iter().for_each(|b| txn.free(*b));
+            self.free_interior(txn, Node::top(root))?;
+            let block = self.build_over(txn, &leaves, height, 0);
+            let delta = txn.delta();
+            let root = Root::new(block, height).0;
+            self.commit_inodes(
+                txn,
+                locks,
+                &[(ino, Word::Root, root), (ino, Word::Size, new_size)],
+            )?;
+            v.blocks.fetch_add(delta, Relaxed);
+            Ok(())
+        })
+    }
+
+    /// Pointer blocks that a tree of this height over these leaves has.
+    fn interior_blocks(leaves: &[(u64, u64)], height: u8) -> u64 {
+        (1..=height)
+            .map(|h| {
+                let mut of: Vec<u64> = leaves.iter().map(|(base, _)| base / span(h)).collect();
+                of.dedup();
+                of.len() as u64
+            })
+            .sum()
+    }
+
+    fn free_interior(&self, txn: &mut Txn<'_>, node: Node) -> Result<()> {
+        if node.block == 0 || node.height == 0 {
+            return Ok(());
+        }
+        if node.height > 1 {
+            for block in self.load_pointers(node.block) {
+                if block != 0 {
+                    self.check_block(block)?;
+                    self.free_interior(
+                        txn,
+                        Node {
+                            block,
+                            height: node.height - 1,
+                            base: 0,
+                        },
+                    )?;
+                }
+            }
+        }
+        txn.free(node.block);
+        Ok(())
+    }
+
+    /// A subtree over leaves, ascending, that all lie in it; 0 for none.
+    fn build_over(&self, txn: &mut Txn<'_>, leaves: &[(u64, u64)], height: u8, base: u64) -> u64 {
+        if leaves.is_empty() || height == 0 {
+            return leaves.first().map_or(0, |(_, block)| *block);
+        }
+        let below = span(height - 1);
+        let mut pointers = [0u64; FANOUT as usize];
+        let mut rest = leaves;
+        while let Some((first, _)) = rest.first() {
+            let i = (first - base) / below;
+            let end = base + (i + 1) * below;
+            let n = rest.partition_point(|(at, _)| *at < end);
+            pointers[i as usize] = self.build_over(txn, &rest[..n], height - 1, base + i * below);
+            rest = &rest[n..];
+        }
+        let block = txn.take();
+        self.medium.write_nt(block, pointers.as_bytes());
+        block
+    }
+
+    /// `FileSystem::seek`.
+    pub fn seek(&self, ino: Ino, offset: u64, whence: Seek) -> Result<u64> {
+        let _lock = self.v.lock_shared(ino)?;
+        let v = self.live(ino)?;
+        match v.kind() {
+            FileKind::File => {}
+            FileKind::Dir => return Err(Errno::ISDIR),
+            _ => return Err(Errno::INVAL),
+        }
+        let size = self.load(v, Word::Size);
+        if offset >= size {
+            return Err(Errno::NXIO);
+        }
+        // Where the next block of data starts, and where the data that starts at `offset` ends.
+        let (mut data, mut hole) = (None, offset);
+        self.visit(Node::top(self.root(v)?), &(offset..size), &mut |_, base| {
+            data = data.or(Some(base.max(offset)));
+            if whence == Seek::Data || base > hole {
+                return Ok(false);
+            }
+            hole = base + BLOCK;
+            Ok(true)
+        })?;
+        match whence {
+            Seek::Data => data.ok_or(Errno::NXIO),
+            Seek::Hole => Ok(hole.min(size)),
+        }
+    }
+}

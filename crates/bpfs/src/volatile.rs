@@ -1,0 +1,490 @@
+//! The volatile structures (§3.3): what is derived from PM at mount and kept in the arena.
+//!
+//! - V1: a block's bit is set while the block is reachable from the superblock, or claimed by an
+//!   operation in flight.
+//! - V2: `free` never exceeds the number of clear bits: bits are cleared before it grows and claimed
+//!   after it shrank, so a reservation is always honoured.
+//! - V3: an inode is live from its creation until its last name and last reference are gone.
+
+use crate::layout::{BLOCK, INODE, INODES_PER_BLOCK};
+use arena::{Arena, Bitmap, Handle, HashIndex, Layout, Link, LockMode, RwLock, Shared, Slab, Span};
+use smallvec::SmallVec;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicI64, AtomicU16, AtomicU32, AtomicU64, Ordering::*};
+use vfs::{Errno, Ino, Result};
+
+/// Directory-entry size classes: entries of 2 to 17 units; the last class is "17 or more".
+pub const CLASSES: usize = 16;
+
+/// Derived state of one inode.
+#[repr(C, align(64))]
+pub struct VInode {
+    /// Guards the inode's words, its tree and this record. Taken in ascending inode order.
+    pub lock: RwLock,
+    /// Bit 0: live; bit 1: made by `tmpfile` and never named; bit 2: directory removed;
+    /// bits 8..: kind.
+    pub state: AtomicU32,
+    /// Offset of the inode record in PM; changes when its leaf is copied, under all locks of the leaf.
+    pub pm_off: AtomicU64,
+    /// References of front ends (contract C4).
+    pub refs: AtomicU64,
+    /// Blocks of data, pointers and attributes.
+    pub blocks: AtomicI64,
+    /// Names; for a directory, its subdirectories (its link count is two more).
+    pub links: AtomicU32,
+    /// Parent of a directory.
+    pub parent: AtomicU32,
+    /// Entries of a directory.
+    pub entries: AtomicU32,
+    /// Handle of a directory's [`DirState`]; 0: none yet.
+    pub dir: AtomicU32,
+    reserved: AtomicU64,
+}
+
+pub const LIVE: u32 = 1;
+pub const UNNAMED: u32 = 2;
+pub const REMOVED: u32 = 4;
+
+/// Free space of a directory: for each size class, a chain of its blocks through [`DirBlock`].
+#[repr(C)]
+pub struct DirState {
+    next: AtomicU32,
+    /// First block of the class, as block number; 0: none.
+    pub heads: [AtomicU32; CLASSES],
+    reserved: AtomicU32,
+}
+
+/// A block that holds directory entries.
+#[repr(C)]
+pub struct DirBlock {
+    /// Next and previous block of the chain; 0: none.
+    pub next: AtomicU32,
+    pub prev: AtomicU32,
+    /// A run of free entries: offset in the block and length, in bytes; length 0: none known.
+    pub free_off: AtomicU16,
+    pub free_len: AtomicU16,
+    /// Class of the chain the block is in, plus one; 0: in none.
+    pub class: AtomicU32,
+    /// Which block of its directory it is.
+    pub logical: AtomicU32,
+}
+
+/// A name in the directory index.
+#[repr(C)]
+pub struct IndexNode {
+    next: AtomicU32,
+    pub dir: AtomicU32,
+    /// Upper half of the name's hash.
+    pub hash: AtomicU32,
+    pub ino: AtomicU32,
+    /// Offset of the entry in PM.
+    pub pos: AtomicU64,
+}
+
+/// The unsafe part of this crate: four promises to the arena.
+#[allow(unsafe_code)]
+mod shared {
+    use super::*;
+    // SAFETY: atomics and arrays of atomics only; zero is "not live", "empty", "none".
+    unsafe impl Shared for VInode {}
+    // SAFETY: as above.
+    unsafe impl Shared for DirState {}
+    // SAFETY: as above.
+    unsafe impl Shared for DirBlock {}
+    // SAFETY: as above.
+    unsafe impl Shared for IndexNode {}
+}
+
+impl Link for DirState {
+    fn link(&self) -> &AtomicU32 {
+        &self.next
+    }
+}
+impl Link for IndexNode {
+    fn link(&self) -> &AtomicU32 {
+        &self.next
+    }
+}
+
+thread_local! {
+    /// Where this thread looks for a free block, and inode, first.
+    static BLOCK_HINT: Cell<u64> = const { Cell::new(0) };
+    static INODE_HINT: Cell<u64> = const { Cell::new(0) };
+}
+
+/// All volatile state of one mounted pool.
+pub struct Volatile {
+    pub arena: Arena,
+    pub blocks: Bitmap,
+    inodes: Bitmap,
+    vinodes: Span<VInode>,
+    dir_states: Slab<DirState>,
+    dir_blocks: Span<DirBlock>,
+    pub index: HashIndex,
+    pub nodes: Slab<IndexNode>,
+    /// `[0]` unreserved free blocks, `[1]` free inodes, `[2]` next generation, `[3]` size of the
+    /// inode file in inodes.
+    words: Span<AtomicU64>,
+    /// `[0]` guards the inode file's tree, `[1]` which directory is below which.
+    global_locks: Span<RwLock>,
+    /// Keys the name hash, so that names cannot be chosen to collide.
+    pub seed: u64,
+}
+
+/// Blocks that only operations which free space, or keep what is there, may use.
+pub const KEEP: u64 = 32;
+
+impl Volatile {
+    /// Empty state for a pool of `blocks` blocks.
+    pub fn new(blocks: u64, seed: u64) -> std::io::Result<Self> {
+        let max_inodes = (blocks * INODES_PER_BLOCK).min(1 << 31);
+        let mut l = Layout::default();
+        let words = l.table(8);
+        let global_locks = l.table(2);
+        let map = Bitmap::plan(&mut l, blocks);
+        let inodes = Bitmap::plan(&mut l, max_inodes);
+        let vinodes = l.table(max_inodes as usize);
+        let dir_blocks = l.table(blocks as usize);
+        let dir_states = Slab::plan(&mut l, blocks as usize);
+        let index = HashIndex::plan(&mut l, (blocks as usize * 4).clamp(1 << 10, 1 << 28));
+        let nodes = Slab::plan(&mut l, (blocks as usize * 128).min((1 << 31) - 2));
+        let arena = Arena::anonymous(&l)?;
+        map.init(&arena);
+        inodes.init(&arena);
+        let v = Self {
+            arena,
+            blocks: map,
+            inodes,
+            vinodes,
+            dir_states,
+            dir_blocks,
+            index,
+            nodes,
+            words,
+            global_locks,
+            seed,
+        };
+        v.word(2).store(seed & 0x7fff_ffff, Relaxed);
+        v.inodes.set(&v.arena, 0);
+        v.word(1).store(max_inodes - 1, Relaxed);
+        Ok(v)
+    }
+
+    #[inline]
+    fn word(&self, i: usize) -> &AtomicU64 {
+        &self.arena.table(self.words)[i]
+    }
+
+    // --- blocks ---------------------------------------------------------------------------------
+
+    /// Sets the number of free blocks after a scan marked those in use.
+    pub fn count_free_blocks(&self) {
+        let free = self.blocks.len() - self.blocks.count(&self.arena);
+        self.word(0).store(free, Relaxed);
+    }
+
+    /// Blocks neither in use nor reserved.
+    pub fn free_blocks(&self) -> u64 {
+        self.word(0).load(Relaxed)
+    }
+
+    fn reserve(&self, n: u64, keep: u64) -> Result<()> {
+        let mut free = self.word(0).load(Relaxed);
+        loop {
+            if free < n + keep {
+                return Err(Errno::NOSPC);
+            }
+            match self
+                .word(0)
+                .compare_exchange_weak(free, free - n, AcqRel, Relaxed)
+            {
+                Ok(_) => return Ok(()),
+                Err(now) => free = now,
+            }
+        }
+    }
+
+    /// Runs `body` with `blocks` blocks set aside, so that it cannot run out of space half-way.
+    /// `keep` blocks must stay free besides. If it succeeds the blocks it replaced become free; if
+    /// it fails, those it took.
+    pub fn transact<T, E: From<Errno>>(
+        &self,
+        blocks: u64,
+        keep: u64,
+        body: impl FnOnce(&mut Txn<'_>) -> std::result::Result<T, E>,
+    ) -> std::result::Result<T, E> {
+        if blocks > 0 {
+            self.reserve(blocks, keep)?;
+        }
+        let mut txn = Txn {
+            v: self,
+            reserved: blocks,
+            taken: SmallVec::new(),
+            freed: SmallVec::new(),
+        };
+        let result = body(&mut txn);
+        let Txn {
+            taken,
+            freed,
+            reserved,
+            ..
+        } = txn;
+        let back = if result.is_ok() { &freed } else { &taken };
+        for b in back {
+            self.blocks.clear(&self.arena, u64::from(*b));
+        }
+        if let Some(first) = back.first() {
+            BLOCK_HINT.set(u64::from(*first));
+        }
+        let back = reserved + back.len() as u64;
+        if back > 0 {
+            self.word(0).fetch_add(back, Release);
+        }
+        result
+    }
+
+    /// Gives blocks back outside of a transaction: those of a file that is gone.
+    pub fn release(&self, blocks: &[u32]) {
+        for b in blocks {
+            self.blocks.clear(&self.arena, u64::from(*b));
+        }
+        if let Some(first) = blocks.first() {
+            BLOCK_HINT.set(u64::from(*first));
+        }
+        self.word(0).fetch_add(blocks.len() as u64, Release);
+    }
+
+    // --- inodes ---------------------------------------------------------------------------------
+
+    /// The derived state of an inode; `ESTALE` for a number that no inode of this pool can have.
+    #[inline]
+    pub fn vinode(&self, ino: Ino) -> Result<&VInode> {
+        self.arena
+            .table(self.vinodes)
+            .get(ino.0 as usize)
+            .filter(|_| ino.0 != 0)
+            .ok_or(Errno::STALE)
+    }
+
+    /// Inodes that the inode file holds.
+    pub fn inode_slots(&self) -> u64 {
+        self.word(3).load(Acquire)
+    }
+
+    /// Records that the inode file grew by the leaf at `pm_off`.
+    pub fn add_leaf(&self, pm_off: u64) {
+        let first = self.inode_slots();
+        self.move_leaf(first, pm_off);
+        self.word(3).store(first + INODES_PER_BLOCK, Release);
+    }
+
+    /// Records where the leaf with inode `first` lies.
+    pub fn move_leaf(&self, first: u64, pm_off: u64) {
+        let table = self.arena.table(self.vinodes);
+        for i in 0..INODES_PER_BLOCK {
+            if let Some(v) = table.get((first + i) as usize) {
+                v.pm_off.store(pm_off + i * INODE, Release);
+            }
+        }
+    }
+
+    /// Marks an inode number as used; whether it was free.
+    pub fn mark_inode(&self, ino: Ino) -> bool {
+        let fresh = self.inodes.set(&self.arena, ino.0);
+        if fresh {
+            self.word(1).fetch_sub(1, Relaxed);
+        }
+        fresh
+    }
+
+    /// Claims a free inode number.
+    pub fn claim_inode(&self) -> Result<Ino> {
+        let ino = self
+            .inodes
+            .claim(&self.arena, INODE_HINT.get())
+            .ok_or(Errno::NOSPC)?;
+        self.word(1).fetch_sub(1, Relaxed);
+        INODE_HINT.set(ino);
+        Ok(Ino(ino))
+    }
+
+    /// Gives an inode number back.
+    pub fn release_inode(&self, ino: Ino) {
+        if self.inodes.clear(&self.arena, ino.0) {
+            self.word(1).fetch_add(1, Relaxed);
+            INODE_HINT.set(ino.0);
+        }
+    }
+
+    /// Inodes in all, and free ones.
+    pub fn inode_counts(&self) -> (u64, u64) {
+        (self.inodes.len() - 1, self.word(1).load(Relaxed))
+    }
+
+    /// A generation that this mount has not used.
+    pub fn next_generation(&self) -> u32 {
+        self.word(2).fetch_add(1, Relaxed) as u32
+    }
+
+    /// Guards the pointer blocks of the inode file and its growth.
+    pub fn lock_inode_file(&self) -> GlobalLock<'_> {
+        self.lock_global(0)
+    }
+
+    /// Guards the shape of the directory tree: held while a directory moves to another parent.
+    pub fn lock_topology(&self) -> GlobalLock<'_> {
+        self.lock_global(1)
+    }
+
+    fn lock_global(&self, which: usize) -> GlobalLock<'_> {
+        let lock = &self.arena.table(self.global_locks)[which];
+        lock.lock(LockMode::Exclusive);
+        GlobalLock(lock)
+    }
+
+    // --- directories ----------------------------------------------------------------------------
+
+    /// The state of a directory's free space, made on first use.
+    pub fn dir_state(&self, v: &VInode) -> Result<&DirState> {
+        let handle = match Handle::from_link(v.dir.load(Relaxed)) {
+            Some(h) => h,
+            None => {
+                let h = self.dir_states.take(&self.arena).ok_or(Errno::NOSPC)?;
+                for head in &self.dir_states.get(&self.arena, h).heads {
+                    head.store(0, Relaxed);
+                }
+                v.dir.store(h.0, Relaxed);
+                h
+            }
+        };
+        Ok(self.dir_states.get(&self.arena, handle))
+    }
+
+    /// Gives back the state of a directory that is gone.
+    pub fn drop_dir_state(&self, v: &VInode) {
+        if let Some(h) = Handle::from_link(v.dir.swap(0, Relaxed)) {
+            self.dir_states.give(&self.arena, h);
+        }
+    }
+
+    /// The free-space record of the directory block at PM offset `block`.
+    pub fn dir_block(&self, block: u64) -> &DirBlock {
+        &self.arena.table(self.dir_blocks)[(block / BLOCK) as usize]
+    }
+}
+
+/// A lock that concerns more than some inodes, held.
+pub struct GlobalLock<'a>(&'a RwLock);
+
+impl Drop for GlobalLock<'_> {
+    fn drop(&mut self) {
+        self.0.unlock(LockMode::Exclusive);
+    }
+}
+
+/// The blocks an operation in flight took and replaced (§3.3, second volatile structure).
+pub struct Txn<'a> {
+    v: &'a Volatile,
+    reserved: u64,
+    taken: SmallVec<[u32; 16]>,
+    freed: SmallVec<[u32; 16]>,
+}
+
+impl Txn<'_> {
+    /// Takes a reserved block; returns its offset in PM. Its content is unspecified.
+    pub fn take(&mut self) -> u64 {
+        assert!(self.reserved > 0, "an operation reserved too few blocks");
+        let hint = BLOCK_HINT.get();
+        let b = self
+            .v
+            .blocks
+            .claim(&self.v.arena, hint)
+            .expect("V2: a reserved block is there");
+        BLOCK_HINT.set(b + 1);
+        self.reserved -= 1;
+        self.taken.push(b as u32);
+        b * BLOCK
+    }
+
+    /// Notes a block to become free when the operation has succeeded.
+    pub fn free(&mut self, block: u64) {
+        self.freed.push((block / BLOCK) as u32);
+    }
+
+    /// Blocks taken less blocks freed.
+    pub fn delta(&self) -> i64 {
+        self.taken.len() as i64 - self.freed.len() as i64
+    }
+}
+
+/// Inode locks, taken in ascending order and given back on drop.
+pub struct Locks<'a> {
+    v: &'a Volatile,
+    held: SmallVec<[u32; 4]>,
+    mode: LockMode,
+    wide: bool,
+}
+
+impl Volatile {
+    /// Locks one inode for reading.
+    #[inline]
+    pub fn lock_shared(&self, ino: Ino) -> Result<Locks<'_>> {
+        self.vinode(ino)?.lock.lock(LockMode::Shared);
+        let mut held = SmallVec::new();
+        held.push(ino.0 as u32);
+        Ok(Locks {
+            v: self,
+            held,
+            mode: LockMode::Shared,
+            wide: false,
+        })
+    }
+
+    /// Locks inodes for changing. `wide` also locks every inode that shares a leaf of the inode
+    /// file with one of the first `wide` of them, so that those leaves can be copied: nobody else
+    /// then reads or changes a word of them.
+    pub fn lock_exclusive(&self, inos: &[Ino], wide: usize) -> Result<Locks<'_>> {
+        let mut held: SmallVec<[u32; 4]> = SmallVec::new();
+        for (i, ino) in inos.iter().enumerate() {
+            self.vinode(*ino)?;
+            if i < wide {
+                let first = ino.0 - ino.0 % INODES_PER_BLOCK;
+                held.extend((first.max(1)..first + INODES_PER_BLOCK).map(|i| i as u32));
+            } else {
+                held.push(ino.0 as u32);
+            }
+        }
+        if held.len() > 1 {
+            held.sort_unstable();
+            held.dedup();
+        }
+        for ino in &held {
+            self.vinode(Ino(u64::from(*ino)))?
+                .lock
+                .lock(LockMode::Exclusive);
+        }
+        Ok(Locks {
+            v: self,
+            held,
+            mode: LockMode::Exclusive,
+            wide: wide > 0,
+        })
+    }
+}
+
+impl Locks<'_> {
+    /// Whether leaves of the inode file may be copied under these locks.
+    pub fn is_wide(&self) -> bool {
+        self.wide
+    }
+}
+
+impl Drop for Locks<'_> {
+    fn drop(&mut self) {
+        for ino in self.held.iter().rev() {
+            if let Ok(v) = self.v.vinode(Ino(u64::from(*ino))) {
+                v.lock.unlock(self.mode);
+            }
+        }
+    }
+}
