@@ -21,6 +21,8 @@
 #![forbid(unsafe_code)]
 
 pub mod acl;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 pub mod model;
 pub mod rules;
 pub mod tree;
