@@ -158,20 +158,18 @@ impl<M: Medium> Core<M> {
             return Ok(());
         }
         let range = offset..end;
-        let need = Self::blocks_for(root.height(), std::slice::from_ref(&range));
+        let need = Self::blocks_to_append(root, &range);
         self.v.transact(need, KEEP, |txn| {
             self.touch_modified(v);
-            self.edit_tree(
-                txn,
-                v,
-                root,
-                &mut WriteEdit {
-                    core: self,
-                    range,
-                    data,
-                    size,
-                },
-            )?;
+            // A tree may be shorter than its file (§3.1).
+            let root = self.grow(txn, self.word_off(v, Word::Root), root, end);
+            let mut edit = WriteEdit {
+                core: self,
+                range,
+                data,
+                size,
+            };
+            self.edit_tree(txn, v, root, &mut edit)?;
             v.blocks.fetch_add(txn.delta(), Relaxed);
             Ok(())
         })

@@ -1,0 +1,111 @@
+//! What operations cost in traffic to PM (`docs/format/bpfs.md`, "Cost"). Counters do not jitter, so
+//! they are asserted. Times tick now and then and cost a line more when they do; the least of
+//! several tries leaves that out.
+
+use bpfs::{Bpfs, FormatOptions, MountOptions};
+use pmem::{Medium, Region};
+use vfs::{Caller, FileSystem, Ino, NewKind, NewNode, ROOT, RenameFlags};
+
+const FILE: NewNode<'static> = NewNode { kind: NewKind::File, mode: 0o644, umask: 0 };
+const DIR: NewNode<'static> = NewNode { kind: NewKind::Dir, mode: 0o755, umask: 0 };
+
+fn mounted() -> Bpfs<Region> {
+    let region = Region::anonymous(64 << 20).unwrap();
+    bpfs::format(&region, &FormatOptions::default()).unwrap();
+    Bpfs::mount(region, &MountOptions::default()).unwrap()
+}
+
+fn create(fs: &Bpfs<Region>, dir: Ino, name: &str, node: &NewNode<'_>) -> Ino {
+    fs.create(&Caller::ROOT, dir, name.as_bytes(), node).unwrap().ino
+}
+
+/// Bytes by non-temporal stores, lines flushed, fences, whole words stored.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Clone, Copy)]
+struct Cost {
+    nt: u64,
+    lines: u64,
+    fences: u64,
+    words: u64,
+}
+
+/// The least cost of some tries.
+fn cost(fs: &Bpfs<Region>, mut op: impl FnMut(u64)) -> Cost {
+    (0..12)
+        .map(|i| {
+            let before = fs.medium().counters().snapshot();
+            op(i);
+            let d = fs.medium().counters().snapshot() - before;
+            Cost { nt: d.nt_bytes, lines: d.lines_flushed, fences: d.fences, words: d.words_stored }
+        })
+        .min()
+        .unwrap()
+}
+
+#[test]
+fn writes() {
+    let fs = mounted();
+    let f = create(&fs, ROOT, "f", &FILE);
+    fs.write(f, 0, &vec![1; 1 << 20]).unwrap();
+
+    let word = cost(&fs, |i| fs.write(f, 8 * i, &[2; 8]).unwrap());
+    assert_eq!(word, Cost { nt: 0, lines: 1, fences: 1, words: 1 }, "8 bytes in place");
+
+    let page = cost(&fs, |i| fs.write(f, 4096 * i, &[3; 4096]).unwrap());
+    assert_eq!(page, Cost { nt: 4096, lines: 1, fences: 2, words: 1 }, "one block by copy-on-write");
+
+    let ragged = cost(&fs, |i| fs.write(f, 4096 * i + 100, &[4; 64]).unwrap());
+    assert_eq!(ragged, Cost { nt: 4096, lines: 1, fences: 2, words: 1 }, "part of a block");
+
+    let many = cost(&fs, |_| fs.write(f, 0, &vec![5; 1 << 20]).unwrap());
+    let pointers = 4096;
+    assert_eq!(
+        many,
+        Cost { nt: (1 << 20) + pointers, lines: 1, fences: 2, words: 1 },
+        "256 blocks and their pointer block, one commit"
+    );
+
+    let append = cost(&fs, |_| { let _ = fs.append(f, &[6; 4096]).unwrap(); });
+    assert_eq!(
+        append,
+        Cost { nt: 4096, lines: 2, fences: 2, words: 2 },
+        "data, its pointer (invisible), the size"
+    );
+
+    let g = create(&fs, ROOT, "g", &FILE);
+    fs.append(g, &[7; 64]).unwrap();
+    let small = cost(&fs, |_| { let _ = fs.append(g, &[7; 64]).unwrap(); });
+    assert_eq!(small, Cost { nt: 64, lines: 1, fences: 2, words: 1 }, "append inside a block");
+}
+
+#[test]
+fn names() {
+    let fs = mounted();
+    let (a, b) = (create(&fs, ROOT, "a", &DIR), create(&fs, ROOT, "b", &DIR));
+    for i in 0..40 {
+        let f = create(&fs, a, &format!("fill-{i}"), &FILE);
+        fs.forget(f, 1);
+        create(&fs, b, &format!("fill-{i}"), &FILE);
+    }
+
+    let made = cost(&fs, |i| fs.forget(create(&fs, a, &format!("new-{i}"), &FILE), 1));
+    assert_eq!(made.nt, 0, "create stores metadata in place only");
+    assert!(made.fences == 2 && made.lines <= 5, "{made:?}");
+
+    let gone = cost(&fs, |i| fs.unlink(a, format!("new-{i}").as_bytes()).unwrap());
+    assert_eq!(gone, Cost { nt: 0, lines: 1, fences: 1, words: 1 }, "unlink is one word");
+
+    let cross = cost(&fs, |i| {
+        let name = format!("fill-{i}");
+        let to = format!("moved-{i}");
+        fs.rename((a, name.as_bytes()), (b, to.as_bytes()), RenameFlags::empty()).unwrap();
+    });
+    // Entry block of each directory, the leaf of the inode file that holds both; one root word.
+    assert_eq!(cross.nt, 3 * 4096);
+    assert!(cross.fences <= 3, "{cross:?}");
+
+    let same = cost(&fs, |i| {
+        let (name, to) = (format!("fill-{}", 20 + i), format!("again-{i}"));
+        fs.rename((b, name.as_bytes()), (b, to.as_bytes()), RenameFlags::empty()).unwrap();
+    });
+    assert_eq!(same.nt, 4096, "the entry block");
+}
