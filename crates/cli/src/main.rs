@@ -1,2 +1,63 @@
-//! placeholder
-fn main() {}
+//! The `keepstone` command.
+//!
+//! Errors name the object, the cause and the remedy. Exit status: 0 done, 1 failed, 2 wrong usage;
+//! `check` adds 4 (not repairable), and the helper of `mount(8)` follows that program's rules.
+
+mod args;
+mod busy;
+mod check;
+mod doctor;
+mod info;
+mod mkfs;
+mod mount;
+mod output;
+mod pool;
+mod size;
+mod stats;
+mod umount;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use tracing_subscriber::EnvFilter;
+
+use args::{Cli, Command};
+
+fn main() -> ExitCode {
+    init_log();
+    let argv: Vec<_> = std::env::args_os().collect();
+    if let Some(code) = mount::run_as_helper(&argv) {
+        return code;
+    }
+    let cli = Cli::parse_from(argv);
+    match run(&cli) {
+        Ok(code) => code,
+        Err(err) => {
+            output::error(&err);
+            // fsck(8): 1 means "problems were found", which is not what happened.
+            let failed_check = matches!(cli.command, Command::Check(_));
+            ExitCode::from(if failed_check { check::EXIT_FAILED } else { 1 })
+        }
+    }
+}
+
+fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
+    match &cli.command {
+        Command::Mkfs(args) => mkfs::run(args, cli.json),
+        Command::Mount(args) => mount::run(args, cli.json),
+        Command::Umount(args) => umount::run(args, cli.json),
+        Command::Info(args) => info::run(args, cli.json),
+        Command::Check(args) => check::run(args, cli.json),
+        Command::Stats(args) => stats::run(args, cli.json),
+        Command::Doctor(args) => doctor::run(args, cli.json),
+    }
+}
+
+fn init_log() {
+    let filter = EnvFilter::try_from_env("KEEPSTONE_LOG").unwrap_or_else(|_| "warn".into());
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .init();
+}

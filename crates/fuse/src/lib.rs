@@ -32,7 +32,9 @@ mod setgid;
 mod stop;
 
 pub use counters::{Op, OpCounters, OpSnapshot};
-pub use mount::{Access, MountFlags, MountOptions, Mounted, Place, is_stale, mount, unmount};
+pub use mount::{
+    Access, MountFlags, MountOptions, Mounted, Place, is_stale, mount, remount, unmount,
+};
 pub use mounts::{FS_TYPE, MountEntry, mount_at, mounts};
 pub use options::{Caching, STATS_XATTR, ServerOptions, Stats};
 pub use probe::{KernelFuse, probe_kernel};

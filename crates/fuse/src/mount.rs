@@ -189,6 +189,12 @@ fn fusermount_options(options: &MountOptions) -> Vec<MountOption> {
     list
 }
 
+/// Changes the flags of the mount at `dir`, read-only among them. The kernel keeps to them; the
+/// server is not asked.
+pub fn remount(dir: &Path, flags: MountFlags) -> io::Result<()> {
+    Ok(rustix::mount::mount_remount(dir, flags, "")?)
+}
+
 /// Unmounts `dir`. `lazy`: hides it now, ends it when its last user is gone. Without: fails with
 /// `EBUSY` while it is in use.
 pub fn unmount(dir: &Path, lazy: bool) -> io::Result<()> {

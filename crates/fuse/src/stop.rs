@@ -28,12 +28,19 @@ impl StopSignals {
         }
     }
 
-    /// Waits for the next one and returns its number.
-    pub fn wait(&self) -> i32 {
-        let mut signal = 0;
-        // SAFETY: both pointers are to valid memory for the duration of the call.
-        let err = unsafe { libc::sigwait(&self.0, &mut signal) };
-        assert_eq!(err, 0, "sigwait fails only for an invalid set");
-        signal
+    /// Waits for the next one; returns its number and the process that sent it (0: the kernel).
+    pub fn wait(&self) -> (i32, i32) {
+        // SAFETY: `siginfo_t` is plain data.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        loop {
+            // SAFETY: both pointers are to valid memory for the duration of the call.
+            let signal = unsafe { libc::sigwaitinfo(&self.0, &mut info) };
+            if signal > 0 {
+                // SAFETY: the kernel has filled in `info` for a signal that `kill` or the terminal
+                // raises; both have a sender (zero for the kernel).
+                return (signal, unsafe { info.si_pid() });
+            }
+            // Only EINTR, by a signal that some handler took.
+        }
     }
 }

@@ -1,0 +1,174 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Persistent-memory file systems in user space.
+///
+/// A pool is a formatted region of persistent memory: a file on a DAX file system, a devdax device,
+/// or, where there is none, a file on tmpfs or an ordinary file.
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    max_term_width = 100,
+    after_help = "\
+Example, a file system in memory:
+  keepstone mkfs /dev/shm/pool --size 4G
+  keepstone mount /dev/shm/pool /mnt
+  keepstone umount /mnt
+
+Exit status: 0 done; 1 failed; 2 wrong usage; `check` has its own, see its help.
+KEEPSTONE_LOG sets what is logged to stderr (error, warn, info, debug, trace; default warn)."
+)]
+pub struct Cli {
+    /// Print one JSON object on stdout instead of text.
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Format a pool.
+    #[command(after_help = "Example: keepstone mkfs /dev/shm/pool --size 4G --label scratch")]
+    Mkfs(MkfsArgs),
+    /// Mount a pool on a directory; returns when it is ready.
+    #[command(after_help = "\
+Example: keepstone mount /dev/shm/pool /mnt
+
+In /etc/fstab: /dev/shm/pool /mnt fuse.keepstone defaults 0 0
+A mount on DIR whose server has been killed is replaced.")]
+    Mount(MountArgs),
+    /// Unmount a directory; returns when its server is gone.
+    #[command(after_help = "Example: keepstone umount /mnt")]
+    Umount(UmountArgs),
+    /// Say what a pool is: label, size, version, persistence domain.
+    #[command(after_help = "Example: keepstone info /dev/shm/pool")]
+    Info(PoolArgs),
+    /// Verify a pool that is not mounted.
+    #[command(after_help = "\
+Example: keepstone check /dev/shm/pool --repair
+
+Exit status: 0 the pool is clean; 1 problems were found (and, with --repair, all repaired);
+4 problems remain that cannot be repaired, or the pool could not be checked.")]
+    Check(CheckArgs),
+    /// Show the counters of a mount's server.
+    #[command(after_help = "\
+Example: keepstone stats /mnt --json
+
+They are also the value of the extended attribute user.keepstone.stats of DIR.")]
+    Stats(StatsArgs),
+    /// Look for what this machine lacks, and say what to do about it.
+    #[command(after_help = "\
+Example: keepstone doctor /dev/shm/pool
+
+Exit status: 0 pools can be used; 1 something necessary is missing.")]
+    Doctor(DoctorArgs),
+}
+
+/// `keepstone mkfs`
+#[derive(Debug, Args)]
+pub struct MkfsArgs {
+    /// File to create, or devdax device (/dev/daxX.Y).
+    pub pool: PathBuf,
+    /// Size in bytes, or with K, M, G, T (powers of 1024). Default for a device: all of it.
+    #[arg(long, value_parser = crate::size::parse)]
+    pub size: Option<u64>,
+    /// File system.
+    #[arg(long, value_enum, default_value_t = Layout::Bpfs)]
+    pub layout: Layout,
+    /// Name for people, up to 64 bytes.
+    #[arg(long, default_value = "")]
+    pub label: String,
+    /// Replace what POOL holds; a pool in use is refused all the same.
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// File systems a pool can hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Layout {
+    /// Every operation atomic and durable.
+    Bpfs,
+    /// Huge files, contiguous in memory (not yet in this version).
+    Scmfs,
+}
+
+/// `keepstone mount`
+#[derive(Debug, Args)]
+pub struct MountArgs {
+    /// The pool.
+    pub pool: PathBuf,
+    /// The directory to mount it on.
+    pub dir: PathBuf,
+    /// Stay in the foreground and log to stderr.
+    #[arg(short, long)]
+    pub foreground: bool,
+    /// Mount options, separated by commas: ro, nosuid, nodev, noexec, noatime, sync, dirsync,
+    /// allow_other (default for root), threads=N, no_cache, emulate=SPEC (with `+` for `,`).
+    #[arg(short, long = "options", value_name = "OPTIONS")]
+    pub options: Vec<String>,
+    /// Open the pool read-only; the mount is read-only too.
+    #[arg(long)]
+    pub read_only: bool,
+    /// Threads that answer requests and scan the pool. Default: one per CPU, 2 to 16.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub threads: Option<u16>,
+    /// Ask the server always: no names, attributes or pages are kept in the kernel.
+    #[arg(long)]
+    pub no_cache: bool,
+    /// Emulate slower memory, for example read=2x,write=4x,line=100ns,bandwidth=800MB/s.
+    #[arg(long, value_name = "SPEC")]
+    pub emulate: Option<pmem::Emulation>,
+    /// Report readiness on stdout and leave the session (used by `mount` itself).
+    #[arg(long, hide = true)]
+    pub daemon: bool,
+}
+
+/// `keepstone umount`
+#[derive(Debug, Args)]
+pub struct UmountArgs {
+    /// Where a pool is mounted.
+    pub dir: PathBuf,
+    /// Take the mount out of sight now, end it when its last user is gone; do not wait.
+    #[arg(long)]
+    pub lazy: bool,
+}
+
+/// Commands with nothing but a pool.
+#[derive(Debug, Args)]
+pub struct PoolArgs {
+    /// The pool.
+    pub pool: PathBuf,
+}
+
+/// `keepstone check`
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// The pool.
+    pub pool: PathBuf,
+    /// Repair what can be repaired without losing data.
+    #[arg(long)]
+    pub repair: bool,
+    /// Threads. Default: one per CPU, 2 to 16.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub threads: Option<u16>,
+}
+
+/// `keepstone stats`
+#[derive(Debug, Args)]
+pub struct StatsArgs {
+    /// Where a pool is mounted.
+    pub dir: PathBuf,
+}
+
+/// `keepstone doctor`
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// A pool or the directory where one is mounted, to look at it too.
+    pub target: Option<PathBuf>,
+}

@@ -1,0 +1,82 @@
+//! `keepstone check`
+
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+use pmem::{Access, Lock, OpenOptions};
+
+use crate::args::CheckArgs;
+use crate::{output, pool};
+
+/// Problems were found; with `--repair`, all of them were repaired.
+const EXIT_PROBLEMS: u8 = 1;
+/// Problems remain after `--repair`, or the pool could not be checked.
+pub const EXIT_FAILED: u8 = 4;
+
+pub fn run(args: &CheckArgs, json: bool) -> Result<ExitCode> {
+    let path = pool::absolute(&args.pool)?;
+    let (access, lock) = if args.repair {
+        (Access::ReadWrite, Lock::Exclusive)
+    } else {
+        (Access::ReadOnly, Lock::Shared)
+    };
+    let region = OpenOptions {
+        lock: Some(lock),
+        ..OpenOptions::default()
+    }
+    .open(&path, access)?;
+    let options = bpfs::CheckOptions {
+        repair: args.repair,
+        threads: pool::threads(args.threads),
+    };
+    // Hidden by itself where stderr is no terminal.
+    let bar = ProgressBar::new(0).with_style(
+        ProgressStyle::with_template("{msg} {wide_bar} {percent:>3} % {eta:>4}")
+            .expect("a valid template"),
+    );
+    bar.set_message("checking");
+    let report = bpfs::check(&region, &options, &|done, total| {
+        bar.set_length(total);
+        bar.set_position(done);
+    });
+    bar.finish_and_clear();
+    let report = report.with_context(|| path.display().to_string())?;
+    if json {
+        output::json(&report)?;
+    } else {
+        for problem in &report.problems {
+            let repaired = if problem.repaired { " (repaired)" } else { "" };
+            println!("{}: {}{repaired}", problem.object, problem.what);
+        }
+        println!("{}: {}", path.display(), summary(&report, args.repair));
+    }
+    let remaining = report
+        .problems
+        .iter()
+        .filter(|problem| !problem.repaired)
+        .count();
+    Ok(match (report.clean(), remaining) {
+        (true, _) => ExitCode::SUCCESS,
+        (false, 1..) if args.repair => ExitCode::from(EXIT_FAILED),
+        (false, _) => ExitCode::from(EXIT_PROBLEMS),
+    })
+}
+
+fn summary(report: &bpfs::CheckReport, repair: bool) -> String {
+    let found = report.problems.len();
+    let repaired = report
+        .problems
+        .iter()
+        .filter(|problem| problem.repaired)
+        .count();
+    match (found, repair) {
+        (0, _) => "clean".to_owned(),
+        (_, false) => format!("{found} problems; `keepstone check --repair` mends what it can"),
+        (_, true) if repaired == found => format!("{found} problems, all repaired"),
+        (_, true) => format!(
+            "{found} problems, {} of them not repairable; copy what is readable to a new pool",
+            found - repaired
+        ),
+    }
+}

@@ -1,0 +1,339 @@
+//! `keepstone doctor`: what this machine has, what it lacks, and what to do about it.
+
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use pmem::Medium as _;
+use serde::Serialize;
+
+use crate::args::DoctorArgs;
+use crate::{mount, output, pool, size, stats};
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Level {
+    /// As it should be.
+    Ok,
+    /// Works, but slower or with less than it could.
+    Advice,
+    /// Pools cannot be used like this.
+    Missing,
+}
+
+#[derive(Debug, Serialize)]
+struct Finding {
+    subject: &'static str,
+    level: Level,
+    found: String,
+    /// What to do; empty where there is nothing.
+    remedy: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    findings: Vec<Finding>,
+}
+
+impl Report {
+    fn add(&mut self, level: Level, subject: &'static str, found: String, remedy: &str) {
+        let remedy = remedy.to_owned();
+        self.findings.push(Finding {
+            subject,
+            level,
+            found,
+            remedy,
+        });
+    }
+
+    fn ok(&mut self, subject: &'static str, found: impl Into<String>) {
+        self.add(Level::Ok, subject, found.into(), "");
+    }
+
+    fn advice(&mut self, subject: &'static str, found: impl Into<String>, remedy: &str) {
+        self.add(Level::Advice, subject, found.into(), remedy);
+    }
+
+    fn missing(&mut self, subject: &'static str, found: impl Into<String>, remedy: &str) {
+        self.add(Level::Missing, subject, found.into(), remedy);
+    }
+}
+
+pub fn run(args: &DoctorArgs, json: bool) -> Result<ExitCode> {
+    let mut report = Report {
+        findings: Vec::new(),
+    };
+    cpu(&mut report);
+    persistent_memory(&mut report);
+    huge_pages(&mut report);
+    fuse_of_kernel(&mut report);
+    fuse_of_user(&mut report);
+    if let Some(target) = &args.target {
+        if target.is_dir() {
+            mounted(&mut report, target);
+        } else {
+            pool_file(&mut report, target);
+        }
+    }
+    if json {
+        output::json(&report)?;
+    } else {
+        report.findings.iter().for_each(show);
+    }
+    let missing = report
+        .findings
+        .iter()
+        .any(|finding| finding.level == Level::Missing);
+    Ok(ExitCode::from(u8::from(missing)))
+}
+
+fn show(finding: &Finding) {
+    let mark = match finding.level {
+        Level::Ok => "ok     ",
+        Level::Advice => "advice ",
+        Level::Missing => "MISSING",
+    };
+    println!("{mark}  {}: {}", finding.subject, finding.found);
+    if !finding.remedy.is_empty() {
+        println!("         -> {}", finding.remedy);
+    }
+}
+
+fn cpu(report: &mut Report) {
+    let cpu = pmem::cpu::report();
+    let found = format!(
+        "{:?} to flush, {}-byte non-temporal stores",
+        cpu.flush, cpu.nt_bytes
+    );
+    if cpu.clwb {
+        report.ok("cpu", found.to_lowercase());
+    } else {
+        report.advice(
+            "cpu",
+            found.to_lowercase(),
+            "clwb (Skylake-SP, Zen 2 and later) keeps flushed lines in the cache; in a virtual \
+             machine, let the guest see it (-cpu host)",
+        );
+    }
+    if cpu.tsc_invariant {
+        report.ok(
+            "time-stamp counter",
+            format!("constant, {} MHz", cpu.tsc_mhz),
+        );
+    } else {
+        report.advice(
+            "time-stamp counter",
+            "not constant",
+            "do not trust `--emulate` here",
+        );
+    }
+    for region in &cpu.regions {
+        report.ok(
+            "nvdimm",
+            format!("{}: protects {:?}", region.name, region.domain),
+        );
+    }
+}
+
+fn persistent_memory(report: &mut Report) {
+    let count = |dir: &str, prefix: &str| {
+        let names = fs::read_dir(dir).into_iter().flatten().flatten();
+        names
+            .filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix))
+            .count()
+    };
+    let (pmem, dax) = (count("/dev", "pmem"), count("/dev", "dax"));
+    if pmem + dax > 0 {
+        report.ok(
+            "persistent memory",
+            format!("{pmem} pmem and {dax} devdax devices"),
+        );
+    } else {
+        report.advice(
+            "persistent memory",
+            "none: pools live in DRAM and are lost with the power, or in ordinary files",
+            "with NVDIMMs or CXL memory, make a namespace: `ndctl create-namespace --mode=fsdax`; \
+             put pools in memory on /dev/shm, durable ones on an ordinary file system",
+        );
+    }
+}
+
+fn huge_pages(report: &mut Report) {
+    const SHMEM: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+    let setting = fs::read_to_string(SHMEM).unwrap_or_default();
+    let chosen = setting
+        .split_whitespace()
+        .find_map(|word| word.strip_prefix('['));
+    match chosen.map(|word| word.trim_end_matches(']')) {
+        Some(word @ ("always" | "within_size" | "advise")) => {
+            report.ok("huge pages", format!("tmpfs uses them ({word})"));
+        }
+        found => report.advice(
+            "huge pages",
+            format!("not for tmpfs ({})", found.unwrap_or("not in this kernel")),
+            "faster pools on /dev/shm: `echo advise > /sys/kernel/mm/transparent_hugepage/\
+             shmem_enabled`",
+        ),
+    }
+}
+
+/// What the front end uses if it is there, and what is lost without it.
+const CAPABILITIES: &[(&str, &str)] = &[
+    (
+        "FUSE_DO_READDIRPLUS",
+        "listing with attributes asks for each file",
+    ),
+    (
+        "FUSE_PARALLEL_DIROPS",
+        "operations in one directory wait for each other",
+    ),
+    ("FUSE_POSIX_ACL", "no access control lists"),
+    ("FUSE_MAX_PAGES", "requests carry 128 KiB at most"),
+    (
+        "FUSE_CACHE_SYMLINKS",
+        "each use of a symbolic link asks the server",
+    ),
+    (
+        "FUSE_NO_OPENDIR_SUPPORT",
+        "listings are not kept in the kernel",
+    ),
+    (
+        "FUSE_HANDLE_KILLPRIV_V2",
+        "each write looks for file capabilities",
+    ),
+    (
+        "FUSE_DIRECT_IO_ALLOW_MMAP",
+        "no shared mapping of files opened with O_DIRECT",
+    ),
+];
+
+fn fuse_of_kernel(report: &mut Report) {
+    if !Path::new("/dev/fuse").exists() {
+        report.missing(
+            "fuse",
+            "no /dev/fuse",
+            "`modprobe fuse`; in a container, pass the device",
+        );
+        return;
+    }
+    let kernel = match fuse::probe_kernel() {
+        Ok(kernel) => kernel,
+        Err(err) => {
+            report.missing(
+                "fuse",
+                format!("cannot mount: {err}"),
+                "run as root, or install fuse3 (fusermount3); in a container, allow mounting",
+            );
+            return;
+        }
+    };
+    report.ok("fuse", format!("kernel protocol {}", kernel.abi));
+    for (name, lost) in CAPABILITIES {
+        if !kernel.capabilities.iter().any(|offered| offered == name) {
+            report.advice(
+                "fuse",
+                format!("no {name}: {lost}"),
+                "use a newer kernel (6.6 or later)",
+            );
+        }
+    }
+}
+
+fn fuse_of_user(report: &mut Report) {
+    let in_path = |program: &str| {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path).any(|dir| dir.join(program).exists())
+    };
+    if in_path("fusermount3") {
+        report.ok("fusermount3", "installed: users can mount");
+    } else {
+        report.advice(
+            "fusermount3",
+            "not found: only root can mount",
+            "`apt install fuse3`",
+        );
+    }
+    let config = fs::read_to_string("/etc/fuse.conf").unwrap_or_default();
+    if config.lines().any(|line| line.trim() == "user_allow_other") {
+        report.ok("allow_other", "users may share their mounts");
+    } else {
+        report.ok(
+            "allow_other",
+            "only root may share mounts (user_allow_other in /etc/fuse.conf)",
+        );
+    }
+    let helper = ["/sbin", "/usr/sbin"].map(|dir| Path::new(dir).join("mount.fuse.keepstone"));
+    if helper.iter().any(|path| path.exists()) {
+        report.ok(
+            "mount helper",
+            "installed: `mount -t fuse.keepstone` and fstab work",
+        );
+    } else {
+        report.advice(
+            "mount helper",
+            "not installed: `mount -t fuse.keepstone` and fstab do not work",
+            "`make install`, or `ln -s $(which keepstone) /sbin/mount.fuse.keepstone`",
+        );
+    }
+}
+
+fn pool_file(report: &mut Report, path: &Path) {
+    let region = match pool::open_to_look(path) {
+        Ok(region) => region,
+        Err(err) => return report.missing("pool", format!("{err:#}"), ""),
+    };
+    match bpfs::info(&region) {
+        Ok(info) => report.ok(
+            "pool",
+            format!(
+                "{}: bpfs, {}, {}",
+                path.display(),
+                size::show(info.size_bytes),
+                info.uuid
+            ),
+        ),
+        Err(err) => report.missing(
+            "pool",
+            format!("{}: {err}", path.display()),
+            "`keepstone check` says more; `keepstone mkfs` makes a new one",
+        ),
+    }
+    let domain = region.domain();
+    let found = format!("{domain}: {}", domain.explain());
+    if domain.durable() {
+        report.ok("persistence domain", found);
+    } else {
+        report.advice(
+            "persistence domain",
+            found,
+            "for data that must survive, make the pool on fsdax, devdax or a disk's file system",
+        );
+    }
+}
+
+fn mounted(report: &mut Report, dir: &Path) {
+    let alive = mount::absolute_dir(dir).and_then(|dir| {
+        stats::require_alive(&dir)?;
+        stats::read(&dir)
+    });
+    match alive {
+        Err(err) => report.missing("mount", format!("{err:#}"), ""),
+        Ok(stats) => {
+            let text = |field: &str| stats[field].as_str().unwrap_or_default().to_owned();
+            let panics = stats["panics"].as_u64().unwrap_or(0);
+            let found = format!("{} on {}, pid {}", text("pool"), text("dir"), stats["pid"]);
+            if panics == 0 {
+                report.ok("mount", found);
+            } else {
+                report.advice(
+                    "mount",
+                    format!("{found}: {panics} requests ended in a panic"),
+                    "see the server's log; unmount and run `keepstone check`",
+                );
+            }
+            pool_file(report, Path::new(&text("pool")));
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! The helper of `mount(8)`: `mount -t fuse.keepstone POOL DIR -o …`, and lines of fstab.
+//!
+//! It is this program under the name `mount.fuse.keepstone` in `/sbin`, called as
+//! `mount.fuse.keepstone POOL DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`. The exit status is
+//! that of `mount(8)`: 0 done, 1 wrong usage, 32 failed.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, bail};
+
+use super::options::Options;
+use super::{Plan, absolute_dir, background};
+use crate::output;
+
+const EXIT_USAGE: u8 = 1;
+const EXIT_FAILED: u8 = 32;
+
+/// Acts as the helper if called by its name.
+pub fn run_as_helper(argv: &[OsString]) -> Option<ExitCode> {
+    let name = Path::new(argv.first()?).file_name()?.to_str()?;
+    if !name.starts_with("mount.") {
+        return None;
+    }
+    let request = match Request::parse(&argv[1..]) {
+        Ok(request) => request,
+        Err(err) => {
+            output::error(&err);
+            return Some(ExitCode::from(EXIT_USAGE));
+        }
+    };
+    Some(match request.run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(err) => {
+            output::error(&err);
+            ExitCode::from(EXIT_FAILED)
+        }
+    })
+}
+
+#[derive(Debug, Default)]
+struct Request {
+    pool: PathBuf,
+    dir: PathBuf,
+    options: Options,
+    /// `mount --fake`: everything but the mount.
+    fake: bool,
+}
+
+impl Request {
+    fn parse(args: &[OsString]) -> Result<Self> {
+        let mut request = Self::default();
+        let mut paths = Vec::new();
+        let mut lists = Vec::new();
+        let mut sloppy = false;
+        let mut args = args.iter();
+        while let Some(arg) = args.next() {
+            match arg.to_str() {
+                Some("-o") => lists.push(args.next().context("-o: where are the options?")?),
+                Some("-N" | "-t") => drop(args.next()),
+                Some(flags) if flags.starts_with('-') => {
+                    for flag in flags.chars().skip(1) {
+                        match flag {
+                            'f' => request.fake = true,
+                            's' => sloppy = true,
+                            'n' | 'v' => {}
+                            _ => bail!("-{flag}: unknown flag"),
+                        }
+                    }
+                }
+                _ => paths.push(PathBuf::from(arg)),
+            }
+        }
+        for list in lists {
+            request.options.add(&list.to_string_lossy(), sloppy)?;
+        }
+        let [pool, dir] = <[PathBuf; 2]>::try_from(paths)
+            .map_err(|_| anyhow::anyhow!("usage: mount.fuse.keepstone POOL DIR [-o OPTIONS]"))?;
+        Ok(Self {
+            pool,
+            dir,
+            ..request
+        })
+    }
+
+    fn run(self) -> Result<()> {
+        if self.fake {
+            return Ok(());
+        }
+        if self.options.remount {
+            let dir = absolute_dir(&self.dir)?;
+            return fuse::remount(&dir, self.options.flags)
+                .with_context(|| format!("{}: cannot remount", dir.display()));
+        }
+        let plan = Plan::resolve(&self.pool, &self.dir, self.options)?;
+        let ready = background::start(&plan)?;
+        ready.notices.iter().for_each(output::notice);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(args: &[&str]) -> Result<Request> {
+        Request::parse(&args.iter().map(OsString::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn as_mount_calls_it() {
+        let request = parsed(&["/dev/shm/p", "/mnt", "-n", "-o", "rw,noatime"]).unwrap();
+        assert_eq!(
+            (request.pool, request.dir),
+            ("/dev/shm/p".into(), "/mnt".into())
+        );
+        assert_eq!(request.options.flags, fuse::MountFlags::NOATIME);
+        let request = parsed(&["p", "/mnt", "-sfv", "-o", "what", "-t", "fuse.keepstone"]).unwrap();
+        assert!(request.fake);
+        assert!(parsed(&["p", "/mnt", "-o", "what"]).is_err());
+        assert!(parsed(&["p"]).is_err());
+    }
+}

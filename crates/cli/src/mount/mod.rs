@@ -1,0 +1,118 @@
+//! `keepstone mount`, and the same as a helper of `mount(8)`.
+//!
+//! In the background, the server is another run of this program (`--daemon`): no process is forked
+//! once threads exist. It reports readiness, or why not, on its standard output.
+
+mod background;
+mod helper;
+mod options;
+mod serve;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::args::MountArgs;
+use crate::pool::{self, DomainReport};
+use crate::{output, size};
+use options::Options;
+
+pub use helper::run_as_helper;
+
+/// Everything that a mount needs to know.
+#[derive(Debug)]
+struct Plan {
+    pool: PathBuf,
+    dir: PathBuf,
+    options: Options,
+}
+
+/// What the server says once programs can use the mount.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Ready {
+    pool: String,
+    dir: String,
+    uuid: String,
+    label: String,
+    size_bytes: u64,
+    read_only: bool,
+    domain: DomainReport,
+    /// Emulated speed, where it is.
+    emulation: Option<String>,
+    pid: u32,
+    /// What happened on the way that the user should know.
+    notices: Vec<String>,
+}
+
+pub fn run(args: &MountArgs, json: bool) -> Result<ExitCode> {
+    let plan = Plan::new(args)?;
+    if args.daemon {
+        background::serve(&plan);
+    } else if args.foreground {
+        serve::run(&plan, |ready| announce(ready, json))?;
+    } else {
+        announce(&background::start(&plan)?, json)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn announce(ready: &Ready, json: bool) -> Result<()> {
+    if json {
+        return output::json(ready);
+    }
+    ready.notices.iter().for_each(output::notice);
+    let read_only = if ready.read_only { ", read-only" } else { "" };
+    println!("{} mounted on {}{read_only}", ready.pool, ready.dir);
+    println!(
+        "bpfs, {}, domain {}",
+        size::show(ready.size_bytes),
+        ready.domain
+    );
+    if let Some(emulation) = &ready.emulation {
+        println!("speed emulated: {emulation}");
+    }
+    Ok(())
+}
+
+impl Plan {
+    fn new(args: &MountArgs) -> Result<Self> {
+        let mut options = Options::default();
+        for list in &args.options {
+            options.add(list, false)?;
+        }
+        options.read_only(args.read_only);
+        options.no_cache |= args.no_cache;
+        options.threads = args.threads.or(options.threads);
+        options.emulation = args.emulate.or(options.emulation);
+        Self::resolve(&args.pool, &args.dir, options)
+    }
+
+    fn resolve(pool: &Path, dir: &Path, options: Options) -> Result<Self> {
+        Ok(Self {
+            pool: pool::absolute(pool)?,
+            dir: absolute_dir(dir)?,
+            options,
+        })
+    }
+}
+
+/// The absolute path of a mount point, stale or not.
+pub fn absolute_dir(dir: &Path) -> Result<PathBuf> {
+    let stale = |err: &io::Error| err.kind() == io::ErrorKind::NotConnected;
+    match dir.canonicalize() {
+        Ok(dir) => Ok(dir),
+        Err(err) if stale(&err) => match (dir.parent(), dir.file_name()) {
+            (Some(parent), Some(name)) => Ok(parent.canonicalize()?.join(name)),
+            _ => bail!("{}: name it from its parent directory", dir.display()),
+        },
+        Err(err) => Err(err).with_context(|| {
+            format!(
+                "{0}: no such directory; create it with `mkdir {0}`",
+                dir.display()
+            )
+        }),
+    }
+}

@@ -1,0 +1,184 @@
+//! The words of `mount -o`.
+
+use anyhow::{Context as _, Result, bail};
+use fuse::{Access, MountFlags};
+
+/// What `-o` asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// Flags for the kernel.
+    pub flags: MountFlags,
+    /// Who may use the mount; `None`: everybody if root mounts it, else its owner.
+    pub access: Option<Access>,
+    /// Threads; `None`: one per CPU.
+    pub threads: Option<u16>,
+    /// Whether the kernel may keep nothing.
+    pub no_cache: bool,
+    /// Emulated speed.
+    pub emulation: Option<pmem::Emulation>,
+    /// Whether an existing mount is to change its flags.
+    pub remount: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            flags: MountFlags::empty(),
+            access: None,
+            threads: None,
+            no_cache: false,
+            emulation: None,
+            remount: false,
+        }
+    }
+}
+
+/// Options that set (`true`) or clear a flag.
+const FLAGS: &[(&str, bool, MountFlags)] = &[
+    ("ro", true, MountFlags::RDONLY),
+    ("rw", false, MountFlags::RDONLY),
+    ("nosuid", true, MountFlags::NOSUID),
+    ("suid", false, MountFlags::NOSUID),
+    ("nodev", true, MountFlags::NODEV),
+    ("dev", false, MountFlags::NODEV),
+    ("noexec", true, MountFlags::NOEXEC),
+    ("exec", false, MountFlags::NOEXEC),
+    ("sync", true, MountFlags::SYNCHRONOUS),
+    ("async", false, MountFlags::SYNCHRONOUS),
+    ("dirsync", true, MountFlags::DIRSYNC),
+    ("noatime", true, MountFlags::NOATIME),
+    ("atime", false, MountFlags::NOATIME),
+    ("nodiratime", true, MountFlags::NODIRATIME),
+    ("diratime", false, MountFlags::NODIRATIME),
+    ("relatime", true, MountFlags::RELATIME),
+    ("norelatime", false, MountFlags::RELATIME),
+    ("silent", true, MountFlags::SILENT),
+    ("loud", false, MountFlags::SILENT),
+];
+
+/// Options of fstab that concern `mount(8)`, `systemd` or nobody here.
+const IGNORED: &[&str] = &[
+    "defaults",
+    "auto",
+    "noauto",
+    "user",
+    "nouser",
+    "users",
+    "owner",
+    "group",
+    "nofail",
+    "_netdev",
+    "default_permissions",
+    "",
+];
+
+impl Options {
+    /// Adds a list of options. A later one outweighs an earlier one. `sloppy` tolerates unknown
+    /// ones.
+    pub fn add(&mut self, list: &str, sloppy: bool) -> Result<()> {
+        list.split(',')
+            .try_for_each(|option| self.add_one(option, sloppy))
+    }
+
+    fn add_one(&mut self, option: &str, sloppy: bool) -> Result<()> {
+        if let Some((_, set, flag)) = FLAGS.iter().find(|(name, ..)| *name == option) {
+            self.flags.set(*flag, *set);
+            return Ok(());
+        }
+        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        match name {
+            "remount" => self.remount = true,
+            "allow_other" => self.access = Some(Access::All),
+            "no_cache" => self.no_cache = true,
+            "threads" => {
+                let count = value.parse().ok().filter(|n| (1..=256).contains(n));
+                let wrong = || format!("option `{option}`: needs a number from 1 to 256");
+                self.threads = Some(count.with_context(wrong)?);
+            }
+            "emulate" => self.emulation = Some(value.replace('+', ",").parse()?),
+            "fsname" | "subtype" | "comment" => {}
+            _ if IGNORED.contains(&name) || name.starts_with("x-") || sloppy => {}
+            _ => bail!("mount option `{option}`: unknown; see `keepstone mount --help`"),
+        }
+        Ok(())
+    }
+
+    /// The list that [`add`](Self::add) turns into the same options.
+    pub fn to_list(&self) -> String {
+        let set = FLAGS
+            .iter()
+            .filter(|(_, set, flag)| *set && self.flags.contains(*flag));
+        let mut words: Vec<String> = set.map(|(name, ..)| (*name).to_owned()).collect();
+        if self.access == Some(Access::All) {
+            words.push("allow_other".to_owned());
+        }
+        if self.no_cache {
+            words.push("no_cache".to_owned());
+        }
+        words.extend(self.threads.map(|n| format!("threads={n}")));
+        words.extend(
+            self.emulation
+                .map(|e| format!("emulate={}", e.to_string().replace(',', "+"))),
+        );
+        words.join(",")
+    }
+
+    /// Makes the mount read-only if `asked`.
+    pub fn read_only(&mut self, asked: bool) {
+        self.flags
+            .set(MountFlags::RDONLY, asked || self.is_read_only());
+    }
+
+    /// Whether the mount is to be read-only.
+    pub fn is_read_only(&self) -> bool {
+        self.flags.contains(MountFlags::RDONLY)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(list: &str) -> Result<Options> {
+        let mut options = Options::default();
+        options.add(list, false)?;
+        Ok(options)
+    }
+
+    #[test]
+    fn what_fstab_writes() {
+        let options = parsed("rw,nosuid,nodev,nofail,x-systemd.automount,threads=4").unwrap();
+        assert_eq!(options.flags, MountFlags::NOSUID | MountFlags::NODEV);
+        assert_eq!(options.threads, Some(4));
+        assert_eq!(parsed("defaults,_netdev").unwrap(), Options::default());
+    }
+
+    #[test]
+    fn the_last_one_wins() {
+        assert!(!parsed("ro,rw").unwrap().is_read_only());
+        assert!(parsed("rw,ro").unwrap().is_read_only());
+    }
+
+    #[test]
+    fn emulation_within_a_list() {
+        let options = parsed("emulate=read=2x+write=4x,ro").unwrap();
+        assert_eq!(options.emulation, Some("read=2x,write=4x".parse().unwrap()));
+        assert!(options.is_read_only());
+    }
+
+    #[test]
+    fn a_list_comes_back() {
+        let list = "ro,nodev,noatime,allow_other,no_cache,threads=3,emulate=read=2x+line=100ns";
+        let options = parsed(list).unwrap();
+        assert_eq!(parsed(&options.to_list()).unwrap(), options);
+        assert_eq!(Options::default().to_list(), "");
+    }
+
+    #[test]
+    fn unknown_options_are_named() {
+        let err = parsed("ro,colour=blue").unwrap_err();
+        assert!(err.to_string().contains("colour=blue"));
+        assert!(Options::default().add("colour=blue", true).is_ok());
+        assert!(parsed("threads=0").is_err());
+    }
+}

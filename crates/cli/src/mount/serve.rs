@@ -1,0 +1,179 @@
+//! Opening the pool, mounting it, serving it until it is unmounted.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use bpfs::Bpfs;
+use fuse::{
+    Access, Caching, MountFlags, MountOptions, OpCounters, Place, Server, ServerOptions,
+    StopSignals,
+};
+use pmem::{Domain, Medium as _, OpenOptions, Region};
+
+use super::{Plan, Ready};
+use crate::pool;
+use crate::stats::{PoolStats, ServerStats};
+
+/// How long programs get to close their files when the server is told to stop.
+const STOP_GRACE: Duration = Duration::from_secs(10);
+
+/// Mounts, calls `started`, serves. Returns when the file system is unmounted and the pool closed.
+pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()> {
+    // Before any thread exists, so that all of them leave the signals alone.
+    let stop = StopSignals::block()?;
+    let mut notices = Vec::new();
+    make_way(plan, &mut notices)?;
+
+    let threads = pool::threads(plan.options.threads);
+    let read_only = plan.options.is_read_only();
+    let region = open(plan)?;
+    let domain = region.domain();
+    let fs = Bpfs::mount(region, &bpfs::MountOptions { read_only, threads })
+        .with_context(|| plan.pool.display().to_string())?;
+    let fs = Arc::new(fs);
+    let info = bpfs::info(fs.medium())?;
+    let ready = Ready {
+        pool: plan.pool.display().to_string(),
+        dir: plan.dir.display().to_string(),
+        uuid: info.uuid.to_string(),
+        label: info.label.clone(),
+        size_bytes: info.size_bytes,
+        read_only,
+        domain: domain.into(),
+        emulation: plan.options.emulation.map(|e| e.to_string()),
+        pid: std::process::id(),
+        notices,
+    };
+
+    let counters = Arc::new(OpCounters::default());
+    let server = Server::new(
+        fs.clone(),
+        ServerOptions {
+            caching: if plan.options.no_cache {
+                Caching::NONE
+            } else {
+                Caching::EXCLUSIVE
+            },
+            // Where a fence can fail, programs hear of it through fsync.
+            durable_on_return: domain != Domain::PageCache,
+            counters: counters.clone(),
+            stats: Some(stats(plan, &fs, counters, threads, &ready)),
+        },
+    );
+    // The server holds the engine; it goes when the server does.
+    drop(fs);
+    let root = rustix::process::geteuid().is_root();
+    let by_default = if root { Access::All } else { Access::Owner };
+    let options = MountOptions {
+        source: ready.pool.clone(),
+        access: plan.options.access.unwrap_or(by_default),
+        flags: plan.options.flags & !MountFlags::SILENT,
+        threads,
+    };
+    let mounted = fuse::mount(server, &plan.dir, &options).with_context(|| {
+        format!(
+            "{}: cannot mount; `keepstone doctor` may know why",
+            plan.dir.display()
+        )
+    })?;
+    end_on_signal(stop, mounted.place());
+    started(&ready)?;
+    tracing::info!("{} mounted on {}", ready.pool, ready.dir);
+    mounted
+        .serve()
+        .with_context(|| format!("{}: the session broke", ready.dir))?;
+    tracing::info!("{} unmounted", ready.pool);
+    Ok(())
+}
+
+fn open(plan: &Plan) -> Result<Region> {
+    let options = OpenOptions {
+        emulation: plan.options.emulation,
+        ..OpenOptions::default()
+    };
+    if plan.options.is_read_only() {
+        // Others may read it at the same time; nobody may write.
+        let options = OpenOptions {
+            lock: Some(pmem::Lock::Shared),
+            ..options
+        };
+        return Ok(options.open(&plan.pool, pmem::Access::ReadOnly)?);
+    }
+    Ok(options.open(&plan.pool, pmem::Access::ReadWrite)?)
+}
+
+/// Takes away a mount whose server is gone; refuses where one is alive.
+fn make_way(plan: &Plan, notices: &mut Vec<String>) -> Result<()> {
+    let dir = &plan.dir;
+    while fuse::is_stale(dir)? {
+        fuse::unmount(dir, true)
+            .with_context(|| format!("{}: cannot take away the dead mount", dir.display()))?;
+        notices.push(format!(
+            "{}: replaced a mount whose server had died",
+            dir.display()
+        ));
+    }
+    match fuse::mount_at(dir)? {
+        Some(mount) if mount.is_keepstone() => bail!(
+            "{}: {} is mounted there; unmount it first with `keepstone umount {0}`",
+            dir.display(),
+            mount.source.display()
+        ),
+        _ => Ok(()),
+    }
+}
+
+fn stats(
+    plan: &Plan,
+    fs: &Arc<Bpfs<Region>>,
+    counters: Arc<OpCounters>,
+    threads: usize,
+    ready: &Ready,
+) -> fuse::Stats {
+    let fs = Arc::downgrade(fs);
+    let started = Instant::now();
+    let pool = PoolStats {
+        pool: ready.pool.clone(),
+        dir: plan.dir.display().to_string(),
+        uuid: ready.uuid.clone(),
+        label: ready.label.clone(),
+        domain: ready.domain.clone(),
+        emulation: ready.emulation.clone(),
+        read_only: ready.read_only,
+        pid: ready.pid,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        threads,
+    };
+    Box::new(move || {
+        let Some(fs) = fs.upgrade() else {
+            return Vec::new();
+        };
+        let stats = ServerStats {
+            pool: &pool,
+            uptime_s: started.elapsed().as_secs(),
+            requests: counters.snapshot(),
+            medium: fs.medium().counters().snapshot(),
+            space: vfs::FileSystem::statfs(&*fs),
+            mount: fs.mount_report(),
+        };
+        serde_json::to_vec(&stats).unwrap_or_default()
+    })
+}
+
+/// Unmounts at the first signal, waiting for programs to finish; exits at the second. Either way
+/// the pool is whole: it always is.
+fn end_on_signal(stop: StopSignals, place: Place) {
+    std::thread::spawn(move || {
+        let (signal, sender) = stop.wait();
+        tracing::warn!("signal {signal} from process {sender}: unmounting");
+        std::thread::spawn(move || {
+            if let Err(err) = place.end(STOP_GRACE) {
+                tracing::error!("cannot unmount: {err}");
+            }
+        });
+        let (signal, sender) = stop.wait();
+        tracing::warn!("signal {signal} from process {sender}: leaving at once");
+        std::process::exit(1);
+    });
+}

@@ -1,0 +1,121 @@
+//! `keepstone stats`
+//!
+//! The server of a mount publishes its counters as the value of an extended attribute of the root
+//! directory ([`fuse::STATS_XATTR`]): no socket to find, nothing to clean up, and it works
+//! wherever the mount is visible.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, bail};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::args::StatsArgs;
+use crate::pool::DomainReport;
+use crate::{mount, output, size};
+
+/// What does not change while a pool is mounted.
+#[derive(Debug, Serialize)]
+pub struct PoolStats {
+    pub pool: String,
+    pub dir: String,
+    pub uuid: String,
+    pub label: String,
+    pub domain: DomainReport,
+    pub emulation: Option<String>,
+    pub read_only: bool,
+    pub pid: u32,
+    pub version: String,
+    pub threads: usize,
+}
+
+/// What the server publishes.
+#[derive(Serialize)]
+pub struct ServerStats<'a> {
+    #[serde(flatten)]
+    pub pool: &'a PoolStats,
+    pub uptime_s: u64,
+    #[serde(flatten)]
+    pub requests: fuse::OpSnapshot,
+    pub medium: pmem::CountersSnapshot,
+    pub space: vfs::StatFs,
+    pub mount: &'a bpfs::MountReport,
+}
+
+/// Reads what the server of the mount at `dir` publishes.
+pub fn read(dir: &Path) -> Result<Value> {
+    let mut value = vec![0; vfs::XATTR_SIZE_MAX];
+    let len = rustix::fs::getxattr(dir, fuse::STATS_XATTR, value.as_mut_slice())
+        .with_context(|| format!("{}: its server does not answer", dir.display()))?;
+    Ok(serde_json::from_slice(&value[..len])?)
+}
+
+/// Fails unless a pool is mounted at `dir`, an absolute path, by a server that is alive.
+pub fn require_alive(dir: &Path) -> Result<()> {
+    if !fuse::mount_at(dir)?.is_some_and(|mount| mount.is_keepstone()) {
+        bail!(
+            "{}: no pool is mounted there; `keepstone mount POOL {0}` mounts one",
+            dir.display()
+        );
+    }
+    if fuse::is_stale(dir)? {
+        bail!(
+            "{}: its server has died; mount the pool there again to replace it",
+            dir.display()
+        );
+    }
+    Ok(())
+}
+
+pub fn run(args: &StatsArgs, json: bool) -> Result<ExitCode> {
+    let dir = mount::absolute_dir(&args.dir)?;
+    require_alive(&dir)?;
+    let stats = read(&dir)?;
+    if json {
+        output::json(&stats)?;
+    } else {
+        show(&stats);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(stats: &Value) {
+    let text = |value: &Value| match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let bytes = |value: &Value| size::show(value.as_u64().unwrap_or(0));
+    let space = &stats["space"];
+    let blocks = |field: &str| {
+        let product = space[field]
+            .as_u64()?
+            .checked_mul(space["block_size"].as_u64()?)?;
+        Some(size::show(product))
+    };
+    output::table([
+        ("pool", text(&stats["pool"])),
+        ("mounted on", text(&stats["dir"])),
+        ("uuid", text(&stats["uuid"])),
+        ("domain", text(&stats["domain"]["name"])),
+        (
+            "server",
+            format!("pid {}, {} threads", stats["pid"], stats["threads"]),
+        ),
+        ("uptime", format!("{} s", stats["uptime_s"])),
+        ("size", blocks("blocks").unwrap_or_default()),
+        ("free", blocks("blocks_free").unwrap_or_default()),
+        ("read", bytes(&stats["read_bytes"])),
+        ("written", bytes(&stats["written_bytes"])),
+        ("panics", text(&stats["panics"])),
+    ]);
+    for (title, field) in [
+        ("requests", "requests"),
+        ("medium", "medium"),
+        ("mount", "mount"),
+    ] {
+        println!("\n{title}");
+        let rows = stats[field].as_object().into_iter().flatten();
+        output::table(rows.map(|(name, value)| (format!("  {name}"), text(value))));
+    }
+}
