@@ -1,11 +1,14 @@
 //! What the kernel says about a file or device: file-system type, size and pages of a devdax
 //! device, and the persistence domain of the platform.
+//!
+//! Regions are also opened inside programs whose libc file functions are interposed, so sysfs is
+//! read by system calls of our own rather than through `std::fs`.
 
 use crate::error::Error;
+use crate::mapping::HUGE_PAGE;
 use rustix::fd::AsFd;
-use rustix::fs::{FileType, Stat, major, minor};
+use rustix::fs::{Dir, FileType, Mode, OFlags, Stat, major, minor};
 use serde::Serialize;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 /// File systems that matter to a region.
@@ -95,7 +98,7 @@ impl Backing {
     }
 }
 
-pub(crate) fn kind(file_type: FileType) -> &'static str {
+fn kind(file_type: FileType) -> &'static str {
     match file_type {
         FileType::RegularFile => "regular file",
         FileType::Directory => "directory",
@@ -116,27 +119,47 @@ struct DevDax {
 
 impl DevDax {
     fn find(stat: &Stat) -> Option<Self> {
-        let dir = sysfs_dir("char", stat.st_rdev)?;
-        // /sys/devices/…/dax0.0: subsystem dax.
-        let subsystem = fs::canonicalize(dir.join("subsystem")).ok()?;
-        if subsystem.file_name()? != "dax" {
+        let dir = sysfs_dir("char", stat.st_rdev);
+        let subsystem = rustix::fs::readlink(dir.join("subsystem"), Vec::new()).ok()?;
+        if !subsystem.as_bytes().ends_with(b"/dax") {
             return None;
         }
-        let attr = |name: &str| fs::read_to_string(dir.join(name)).ok()?.trim().parse().ok();
-        let align: u64 = attr("align").unwrap_or(crate::mapping::HUGE_PAGE);
+        let attribute = |name: &str| read_text(&dir.join(name))?.trim().parse::<u64>().ok();
+        let align = attribute("align")
+            .filter(|a| a.is_power_of_two())
+            .unwrap_or(HUGE_PAGE);
         Some(Self {
-            len: attr("size")?,
-            align: if align.is_power_of_two() {
-                align
-            } else {
-                1 << 21
-            },
+            len: attribute("size")?,
+            align,
         })
     }
 }
 
-fn sysfs_dir(class: &str, dev: u64) -> Option<PathBuf> {
-    fs::canonicalize(format!("/sys/dev/{class}/{}:{}", major(dev), minor(dev))).ok()
+/// The sysfs directory of a device: a symbolic link into the tree of devices.
+fn sysfs_dir(class: &str, dev: u64) -> PathBuf {
+    format!("/sys/dev/{class}/{}:{}", major(dev), minor(dev)).into()
+}
+
+/// The text of a sysfs attribute, which is at most a page.
+fn read_text(path: &Path) -> Option<String> {
+    let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mut text = vec![0; 4096];
+    let len = rustix::io::read(&fd, &mut text).ok()?;
+    text.truncate(len);
+    String::from_utf8(text).ok()
+}
+
+/// Names in a directory; none where it cannot be read.
+fn names_in(path: &Path) -> Vec<String> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty())
+        .and_then(Dir::new)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .filter(|name| name != "." && name != "..")
+        .collect()
 }
 
 /// What the platform protects at a power failure.
@@ -163,44 +186,77 @@ impl PlatformDomain {
     /// The domain of the NVDIMM region below the block device that holds `stat`'s file, or below
     /// the character device that `stat` is. `None` where there is no such region.
     pub(crate) fn below(stat: &Stat) -> Option<Self> {
-        let dir = match FileType::from_raw_mode(stat.st_mode) {
-            FileType::CharacterDevice => sysfs_dir("char", stat.st_rdev)?,
-            _ => sysfs_dir("block", stat.st_dev)?,
-        };
-        Self::of_device(&dir)
+        Self::of_device(&match FileType::from_raw_mode(stat.st_mode) {
+            FileType::CharacterDevice => sysfs_dir("char", stat.st_rdev),
+            _ => sysfs_dir("block", stat.st_dev),
+        })
     }
 
     fn of_device(dir: &Path) -> Option<Self> {
-        let own = dir
-            .ancestors()
-            .find_map(|d| fs::read_to_string(d.join("persistence_domain")).ok())
-            .map(|text| Self::parse(&text));
+        // The kernel resolves `..` after the symbolic link, so these are the devices above.
+        let mut above = dir.to_owned();
+        for _ in 0..MAX_DEPTH {
+            if let Some(text) = read_text(&above.join("persistence_domain")) {
+                return Some(Self::parse(&text));
+            }
+            above.push("..");
+        }
         // A device-mapper device is as good as the worst below it.
-        own.or_else(|| {
-            let slaves: Vec<_> = fs::read_dir(dir.join("slaves")).ok()?.flatten().collect();
-            let below: Option<Vec<Self>> = slaves
-                .iter()
-                .map(|s| Self::of_device(&fs::canonicalize(s.path()).ok()?))
-                .collect();
-            below?.into_iter().max_by_key(|d| *d as u8)
-        })
+        let slaves = dir.join("slaves");
+        let below: Option<Vec<Self>> = names_in(&slaves)
+            .iter()
+            .map(|name| Self::of_device(&slaves.join(name)))
+            .collect();
+        below?.into_iter().max_by_key(|domain| *domain as u8)
     }
 
     /// The domains of all NVDIMM regions of this machine, by region name.
     pub(crate) fn all() -> Vec<(String, Self)> {
-        let mut regions: Vec<_> = fs::read_dir("/sys/bus/nd/devices")
+        let devices = Path::new("/sys/bus/nd/devices");
+        let mut regions: Vec<_> = names_in(devices)
             .into_iter()
-            .flatten()
-            .flatten()
-            .filter_map(|d| {
-                let text = fs::read_to_string(d.path().join("persistence_domain")).ok()?;
-                Some((
-                    d.file_name().to_string_lossy().into_owned(),
-                    Self::parse(&text),
-                ))
+            .filter_map(|name| {
+                let text = read_text(&devices.join(&name).join("persistence_domain"))?;
+                Some((name, Self::parse(&text)))
             })
             .collect();
         regions.sort_by(|a, b| a.0.cmp(&b.0));
         regions
+    }
+}
+
+/// Devices above one another in sysfs; NVDIMM regions are some six above their block devices.
+const MAX_DEPTH: usize = 12;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn the_domain_is_that_of_the_region_above_the_device() {
+        // …/region0/namespace0.0/block/pmem0 with a device-mapper device on top.
+        let root = tempfile::tempdir().unwrap();
+        let region = root.path().join("ndbus0/region0");
+        let pmem = region.join("namespace0.0/block/pmem0");
+        let mapper = root.path().join("virtual/block/dm-0");
+        fs::create_dir_all(&pmem).unwrap();
+        fs::create_dir_all(mapper.join("slaves")).unwrap();
+        std::os::unix::fs::symlink(&pmem, mapper.join("slaves/pmem0")).unwrap();
+        assert_eq!(PlatformDomain::of_device(&pmem), None);
+        for (text, want) in [
+            ("cpu_cache\n", PlatformDomain::CpuCache),
+            ("memory_controller\n", PlatformDomain::MemoryController),
+            ("\n", PlatformDomain::Unspecified),
+        ] {
+            fs::write(region.join("persistence_domain"), text).unwrap();
+            assert_eq!(PlatformDomain::of_device(&pmem), Some(want));
+            assert_eq!(PlatformDomain::of_device(&mapper), Some(want));
+        }
+        // A second leg that is no persistent memory spoils the mapped device.
+        let disk = root.path().join("virtual/block/sda");
+        fs::create_dir_all(&disk).unwrap();
+        std::os::unix::fs::symlink(&disk, mapper.join("slaves/sda")).unwrap();
+        assert_eq!(PlatformDomain::of_device(&mapper), None);
     }
 }

@@ -32,6 +32,7 @@ mod mapping;
 mod medium;
 mod open;
 mod pagesync;
+mod probe;
 mod region;
 
 pub use copy::NtWidth;
@@ -43,4 +44,5 @@ pub use flush::{FlushInstruction, LINE, lines};
 pub use host::{FsType, PlatformDomain};
 pub use medium::{Fenced, Medium};
 pub use open::{Access, Lock, OpenOptions};
+pub use probe::{ProbeKind, ProbeReport, probe};
 pub use region::Region;

@@ -248,7 +248,7 @@ fn take(path: &Path, fd: &OwnedFd, lock: Lock) -> Result<(), Error> {
     })
 }
 
-fn map_backing(
+pub(crate) fn map_backing(
     path: &Path,
     fd: &OwnedFd,
     stat: &Stat,

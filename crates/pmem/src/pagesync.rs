@@ -70,3 +70,35 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Nothing panics while holding one.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::mm::MapFlags;
+
+    #[test]
+    fn a_failed_write_is_remembered() {
+        let mapping = Mapping::anonymous(4 << 20, MapFlags::empty()).unwrap();
+        let pages = PageSync::default();
+        pages.note(5000, 10);
+        pages.note(100, 0);
+        pages.note(9000, 10);
+        assert_eq!(*lock(&pages.dirty), Some(5000..9010));
+        pages.sync(&mapping);
+        assert!(pages.error().is_none() && lock(&pages.dirty).is_none());
+        // A hole in the mapping makes msync fail. The mapping is leaked, lest its drop unmap what
+        // another test puts there.
+        let mapping = std::mem::ManuallyDrop::new(mapping);
+        // SAFETY: the page is the mapping's, and nothing reads it any more.
+        unsafe { rustix::mm::munmap(mapping.addr().wrapping_add(1 << 20).cast(), 4096) }.unwrap();
+        pages.note(0, 2 << 20);
+        pages.sync(&mapping);
+        assert_eq!(
+            pages.error().and_then(|e| e.raw_os_error()),
+            Some(libc::ENOMEM)
+        );
+        pages.note(0, 10);
+        pages.sync(&mapping);
+        assert!(pages.error().is_some(), "sticky");
+    }
+}

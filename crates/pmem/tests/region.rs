@@ -1,6 +1,9 @@
 //! Regions through their public face: bounds, counters, persistence in ordinary files, locking.
 
-use pmem::{Access, CountersSnapshot, Domain, Error, Lock, Medium, OpenOptions, Region};
+use pmem::{
+    Access, CountersSnapshot, Domain, Error, FsType, Lock, Medium, OpenOptions, ProbeKind, Region,
+    probe,
+};
 use proptest::prelude::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tempfile::TempDir;
@@ -326,4 +329,36 @@ proptest! {
             prop_assert!(!region.equals(0, &model));
         }
     }
+}
+
+#[test]
+fn probe_tells_what_a_path_is_or_would_be() {
+    let shm = tempfile::tempdir_in("/dev/shm").unwrap();
+    let file = shm.path().join("pool");
+    drop(Region::create(&file, LEN).unwrap());
+    let report = probe(&file).unwrap();
+    assert_eq!((report.kind, report.len), (ProbeKind::File, Some(LEN)));
+    assert_eq!(
+        (report.fs, report.domain),
+        (Some(FsType::Tmpfs), Domain::Volatile)
+    );
+    assert!(!report.durable && report.platform.is_none());
+    assert_eq!(probe(shm.path()).unwrap().kind, ProbeKind::Directory);
+    let missing = probe(shm.path().join("other")).unwrap();
+    assert_eq!((missing.kind, missing.len), (ProbeKind::Missing, None));
+    assert!(probe("/dev/null").is_err());
+    assert!(probe(shm.path().join("no/such")).is_err());
+
+    // What is told beforehand is what one gets, and telling leaves nothing behind.
+    let disk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = disk.path().join("pool");
+    let before = probe(&path).unwrap();
+    assert_eq!(disk.path().read_dir().unwrap().count(), 0);
+    let region = Region::create(&path, LEN).unwrap();
+    assert_eq!(before.domain, region.domain());
+    assert_eq!(
+        probe(&path).unwrap().domain,
+        region.domain(),
+        "also while in use"
+    );
 }
