@@ -59,8 +59,7 @@ impl<M: Medium> Core<M> {
             if size > 0 {
                 let _ = self.medium.fence();
             }
-            self.medium
-                .store_u64(root_off, Root::new(block, root.height()).0);
+            self.medium.store_u64(root_off, Root::new(block, root.height()).0);
             self.medium.flush(root_off, 8);
         }
         Ok(())
@@ -113,11 +112,7 @@ impl<M: Medium> Core<M> {
     fn fill_leaf(&self, txn: &mut Txn<'_>, node: Node, fill: &Fill<'_>) -> u64 {
         let start = fill.range.start.max(node.base);
         let end = fill.range.end.min(node.base + BLOCK);
-        let block = if node.block == 0 {
-            txn.take()
-        } else {
-            node.block
-        };
+        let block = if node.block == 0 { txn.take() } else { node.block };
         if node.block == 0 && start > node.base {
             self.medium.zero_nt(block, start - node.base);
         }
@@ -125,8 +120,7 @@ impl<M: Medium> Core<M> {
         match fill.data {
             Some(data) => {
                 let from = (start - fill.range.start) as usize;
-                self.medium
-                    .write_nt(at, &data[from..from + (end - start) as usize]);
+                self.medium.write_nt(at, &data[from..from + (end - start) as usize]);
             }
             None => self.medium.zero_nt(at, end - start),
         }
@@ -138,20 +132,8 @@ impl<M: Medium> Core<M> {
     /// A new tree with this content, which nothing names yet.
     pub fn build_tree(&self, txn: &mut Txn<'_>, data: &[u8]) -> Result<Root> {
         let range = 0..data.len() as u64;
-        let node = Node {
-            block: 0,
-            height: height_for(range.end),
-            base: 0,
-        };
-        let block = self.fill_node(
-            txn,
-            node,
-            &Fill {
-                size: 0,
-                range,
-                data: Some(data),
-            },
-        )?;
+        let node = Node { block: 0, height: height_for(range.end), base: 0 };
+        let block = self.fill_node(txn, node, &Fill { size: 0, range, data: Some(data) })?;
         Ok(Root::new(block, node.height))
     }
 }

@@ -128,11 +128,7 @@ impl<M: Medium> Core<M> {
         if let Some(list) = &change.attributes {
             self.commit_attributes(locks, ino, v, list, &words)?;
         } else if !words.is_empty() {
-            let keep = if several {
-                self.inode_commit_blocks(1)
-            } else {
-                0
-            };
+            let keep = if several { self.inode_commit_blocks(1) } else { 0 };
             self.v.transact(keep, 0, |txn| {
                 let all: Vec<_> = words.iter().map(|(w, value)| (ino, *w, *value)).collect();
                 self.commit_inodes(txn, locks, &all)
@@ -179,11 +175,7 @@ impl<M: Medium> Core<M> {
             if cleared == mode && attributes.is_none() {
                 return Ok(());
             }
-            let words = if cleared == mode {
-                vec![]
-            } else {
-                vec![(Word::Mode, cleared)]
-            };
+            let words = if cleared == mode { vec![] } else { vec![(Word::Mode, cleared)] };
             self.apply(locks, ino, v, &Change { words, attributes }, None)?;
             self.touch_changed(v);
             let _ = self.medium.fence();
@@ -195,12 +187,13 @@ impl<M: Medium> Core<M> {
     pub fn statfs(&self) -> StatFs {
         let (inodes, free) = self.v.inode_counts();
         let blocks_free = self.v.free_blocks().saturating_sub(KEEP);
+        let slots_free = self.v.inode_slots().saturating_sub(inodes - free);
         StatFs {
             block_size: BLOCK as u32,
             blocks: self.bytes / BLOCK,
             blocks_free,
             inodes,
-            inodes_free: free.min(blocks_free * INODES_PER_BLOCK),
+            inodes_free: free.min(blocks_free * INODES_PER_BLOCK + slots_free),
         }
     }
 }

@@ -62,20 +62,12 @@ pub struct Node {
 impl Node {
     /// The whole tree under a root word.
     pub fn top(root: Root) -> Self {
-        Self {
-            block: root.block(),
-            height: root.height(),
-            base: 0,
-        }
+        Self { block: root.block(), height: root.height(), base: 0 }
     }
 
     fn child(self, i: u64, block: u64) -> Self {
         let height = self.height - 1;
-        Self {
-            block,
-            height,
-            base: self.base + i * span(height),
-        }
+        Self { block, height, base: self.base + i * span(height) }
     }
 
     fn end(self) -> u64 {
@@ -90,10 +82,7 @@ impl<M: Medium> Core<M> {
         if block & (BLOCK - 1) == 0 && block >= BLOCK && block < self.bytes {
             Ok(block)
         } else {
-            tracing::error!(
-                block,
-                "a pointer leads out of the pool: run `keepstone check`"
-            );
+            tracing::error!(block, "a pointer leads out of the pool: run `keepstone check`");
             Err(Errno::UCLEAN)
         }
     }
@@ -217,11 +206,7 @@ impl<M: Medium> Core<M> {
 
         if end - first == 1 {
             let slot = node.block + first * 8;
-            let child = if node.block == 0 {
-                0
-            } else {
-                self.load_child(slot)?
-            };
+            let child = if node.block == 0 { 0 } else { self.load_child(slot)? };
             let change = self.edit_child(txn, node.child(first, child), mode, edit)?;
             return match change {
                 Change::Done => Ok(Change::Done),
@@ -249,10 +234,11 @@ impl<M: Medium> Core<M> {
                 }
                 if let Change::Shadow(new) =
                     self.edit_child(txn, node.child(i, child), Mode::Copy, edit)?
-                    && new != child {
-                        pointers[i as usize] = new;
-                        changed = Some((i, changed.map_or(1, |(_, n)| n + 1)));
-                    }
+                    && new != child
+                {
+                    pointers[i as usize] = new;
+                    changed = Some((i, changed.map_or(1, |(_, n)| n + 1)));
+                }
             }
             next = next.max(r.end);
         }
@@ -284,11 +270,7 @@ impl<M: Medium> Core<M> {
             if child.block == 0 {
                 return Ok(Change::Done);
             }
-            if edit
-                .ranges()
-                .iter()
-                .any(|r| r.start <= child.base && r.end >= child.end())
-            {
+            if edit.ranges().iter().any(|r| r.start <= child.base && r.end >= child.end()) {
                 self.visit_all(child, &mut |b| txn.free(b))?;
                 return Ok(Change::Shadow(0));
             }
@@ -312,11 +294,7 @@ impl<M: Medium> Core<M> {
     pub fn blocks_for(height: u8, ranges: &[Range<u64>]) -> u64 {
         ranges
             .iter()
-            .map(|r| {
-                (0..=height)
-                    .map(|h| r.end.div_ceil(span(h)) - r.start / span(h))
-                    .sum::<u64>()
-            })
+            .map(|r| (0..=height).map(|h| r.end.div_ceil(span(h)) - r.start / span(h)).sum::<u64>())
             .sum()
     }
 

@@ -76,9 +76,7 @@ impl Iterator for Chain<'_> {
 
 /// The size class whose blocks all have room for `bytes`.
 fn class_for(bytes: u64) -> usize {
-    ((bytes / DIRENT_UNIT) as usize)
-        .saturating_sub(2)
-        .min(CLASSES - 1)
+    ((bytes / DIRENT_UNIT) as usize).saturating_sub(2).min(CLASSES - 1)
 }
 
 impl<M: Medium> Core<M> {
@@ -103,11 +101,7 @@ impl<M: Medium> Core<M> {
         let pos = block + off;
         if DirentWord::unpack(self.medium.load_u64(pos + 8)).len != run {
             // Several free entries in a row: they become one before their headers are overwritten.
-            let one = DirentWord {
-                len: run,
-                name_len: 0,
-                kind: 0,
-            };
+            let one = DirentWord { len: run, name_len: 0, kind: 0 };
             self.medium.store_u64(pos + 8, one.pack());
             self.medium.flush(pos + 8, 8);
             let _ = self.medium.fence();
@@ -115,26 +109,14 @@ impl<M: Medium> Core<M> {
         let len = if run - bytes < DIRENT_MIN { run } else { bytes };
         let rest = (off + len, run - len);
         if rest.1 > 0 {
-            let free = DirentWord {
-                len: rest.1,
-                name_len: 0,
-                kind: 0,
-            };
+            let free = DirentWord { len: rest.1, name_len: 0, kind: 0 };
             self.medium.store_u64(block + rest.0, 0);
             self.medium.store_u64(block + rest.0 + 8, free.pack());
             self.medium.flush(block + rest.0, DIRENT_HEADER);
         }
         self.medium.write(pos + DIRENT_HEADER, name);
         self.medium.flush(pos + DIRENT_HEADER, name.len() as u64);
-        Ok(Slot {
-            pos,
-            word: DirentWord {
-                len,
-                name_len: name.len(),
-                kind,
-            },
-            rest,
-        })
+        Ok(Slot { pos, word: DirentWord { len, name_len: name.len(), kind }, rest })
     }
 
     /// Commits a slot in place: the entry names `ino` from now on (D2: one line, two stores).
@@ -178,10 +160,7 @@ impl<M: Medium> Core<M> {
             len += DirentWord::unpack(self.medium.load_u64(pos + len + 8)).len;
         }
         let db = self.v.dir_block(block);
-        let known = (
-            u64::from(db.free_off.load(Relaxed)),
-            u64::from(db.free_len.load(Relaxed)),
-        );
+        let known = (u64::from(db.free_off.load(Relaxed)), u64::from(db.free_len.load(Relaxed)));
         let run = if known.1 > 0 && known.0 + known.1 == off {
             (known.0, known.1 + len)
         } else {
@@ -196,10 +175,7 @@ impl<M: Medium> Core<M> {
     fn room_for(&self, v: &VInode, bytes: u64) -> Result<Option<u64>> {
         let state = self.v.dir_state(v)?;
         let heads = state.heads[class_for(bytes)..].iter();
-        Ok(heads
-            .map(|h| h.load(Relaxed))
-            .find(|h| *h != 0)
-            .map(|b| u64::from(b) * BLOCK))
+        Ok(heads.map(|h| h.load(Relaxed)).find(|h| *h != 0).map(|b| u64::from(b) * BLOCK))
     }
 
     /// Appends a block of free space to a directory: invisible, so it commits on its own.
@@ -207,11 +183,7 @@ impl<M: Medium> Core<M> {
         let size = self.load(v, Word::Size);
         let root = self.root(v)?;
         let mut data = [0; BLOCK as usize];
-        let free = DirentWord {
-            len: BLOCK,
-            name_len: 0,
-            kind: 0,
-        };
+        let free = DirentWord { len: BLOCK, name_len: 0, kind: 0 };
         data[8..16].copy_from_slice(&free.pack().to_le_bytes());
         let grown = self.append_content(v, root, size, size..size + BLOCK, Some(&data));
         match grown {
@@ -243,11 +215,8 @@ impl<M: Medium> Core<M> {
 
     /// Part of the known run was used: what is left is `rest`, unless too short; then look again.
     fn use_run(&self, v: &VInode, block: u64, rest: (u64, u64)) -> Result<()> {
-        let run = if rest.1 >= DIRENT_MIN {
-            rest
-        } else {
-            longest_run(&self.load_dir_block(block))
-        };
+        let run =
+            if rest.1 >= DIRENT_MIN { rest } else { longest_run(&self.load_dir_block(block)) };
         self.set_run(v, block, run)
     }
 
@@ -257,11 +226,7 @@ impl<M: Medium> Core<M> {
         let db = self.v.dir_block(block);
         db.free_off.store(run.0 as u16, Relaxed);
         db.free_len.store(run.1 as u16, Relaxed);
-        let class = if run.1 >= DIRENT_MIN {
-            class_for(run.1) as u32 + 1
-        } else {
-            0
-        };
+        let class = if run.1 >= DIRENT_MIN { class_for(run.1) as u32 + 1 } else { 0 };
         if db.class.load(Relaxed) != class {
             self.unchain(state, db);
             self.chain(state, block, db, class);
@@ -280,10 +245,7 @@ impl<M: Medium> Core<M> {
         db.next.store(next, Relaxed);
         db.prev.store(0, Relaxed);
         if next != 0 {
-            self.v
-                .dir_block(u64::from(next) * BLOCK)
-                .prev
-                .store(number, Relaxed);
+            self.v.dir_block(u64::from(next) * BLOCK).prev.store(number, Relaxed);
         }
     }
 
@@ -295,17 +257,10 @@ impl<M: Medium> Core<M> {
         let (next, prev) = (db.next.load(Relaxed), db.prev.load(Relaxed));
         match prev {
             0 => state.heads[class as usize - 1].store(next, Relaxed),
-            p => self
-                .v
-                .dir_block(u64::from(p) * BLOCK)
-                .next
-                .store(next, Relaxed),
+            p => self.v.dir_block(u64::from(p) * BLOCK).next.store(next, Relaxed),
         }
         if next != 0 {
-            self.v
-                .dir_block(u64::from(next) * BLOCK)
-                .prev
-                .store(prev, Relaxed);
+            self.v.dir_block(u64::from(next) * BLOCK).prev.store(prev, Relaxed);
         }
     }
 
@@ -329,10 +284,7 @@ impl<M: Medium> Core<M> {
         let data = self.load_dir_block(new);
         for e in Chain::new(&data).flatten().filter(|e| e.ino != 0) {
             let at = (e.off + DIRENT_HEADER) as usize;
-            let found = Found {
-                ino: Ino(e.ino),
-                pos: new + e.off,
-            };
+            let found = Found { ino: Ino(e.ino), pos: new + e.off };
             self.reindex_name(dir, &data[at..at + e.word.name_len], old + e.off, found);
         }
         Ok(())
@@ -352,24 +304,20 @@ impl<M: Medium> Core<M> {
     ) -> Result<()> {
         let size = self.load(v, Word::Size);
         let root = self.root(v)?;
-        self.visit(
-            crate::crawler::Node::top(root),
-            &(from..size),
-            &mut |block, base| {
-                let data = self.load_dir_block(block);
-                for e in Chain::new(&data) {
-                    let e = e.map_err(|_| Errno::UCLEAN)?;
-                    let at = (e.off + DIRENT_HEADER) as usize;
-                    if e.ino != 0
-                        && base + e.off >= from
-                        && !emit(base + e.off, &e, &data[at..at + e.word.name_len])
-                    {
-                        return Ok(false);
-                    }
+        self.visit(crate::crawler::Node::top(root), &(from..size), &mut |block, base| {
+            let data = self.load_dir_block(block);
+            for e in Chain::new(&data) {
+                let e = e.map_err(|_| Errno::UCLEAN)?;
+                let at = (e.off + DIRENT_HEADER) as usize;
+                if e.ino != 0
+                    && base + e.off >= from
+                    && !emit(base + e.off, &e, &data[at..at + e.word.name_len])
+                {
+                    return Ok(false);
                 }
-                Ok(true)
-            },
-        )?;
+            }
+            Ok(true)
+        })?;
         Ok(())
     }
 }

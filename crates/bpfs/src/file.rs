@@ -98,11 +98,7 @@ impl<M: Medium> Core<M> {
             let (start, end) = (range.start.max(base), range.end.min(base + BLOCK));
             if !run.extend(block + start - base, start, end - start) {
                 done = run.copy_out(self, done, offset, buf);
-                run = Run {
-                    pm: block + start - base,
-                    at: start,
-                    len: end - start,
-                };
+                run = Run { pm: block + start - base, at: start, len: end - start };
             }
             Ok(true)
         })?;
@@ -138,14 +134,10 @@ impl<M: Medium> Core<M> {
         offset: u64,
         data: &[u8],
     ) -> std::result::Result<(), Stop> {
-        let len = data.len() as u64;
-        let end = offset
-            .checked_add(len)
-            .filter(|e| *e <= FILE_SIZE_MAX)
-            .ok_or(Errno::FBIG)?;
-        if len == 0 {
+        if data.is_empty() {
             return Ok(());
         }
+        let end = end_of(offset, data.len() as u64)?;
         let size = self.load(v, Word::Size);
         let root = self.root(v)?;
         if offset >= size {
@@ -163,12 +155,7 @@ impl<M: Medium> Core<M> {
             self.touch_modified(v);
             // A tree may be shorter than its file (§3.1).
             let root = self.grow(txn, self.word_off(v, Word::Root), root, end);
-            let mut edit = WriteEdit {
-                core: self,
-                range,
-                data,
-                size,
-            };
+            let mut edit = WriteEdit { core: self, range, data, size };
             self.edit_tree(txn, v, root, &mut edit)?;
             v.blocks.fetch_add(txn.delta(), Relaxed);
             Ok(())
@@ -202,16 +189,15 @@ impl<M: Medium> Core<M> {
         data: Option<&[u8]>,
     ) -> std::result::Result<(), Stop> {
         let end = range.end;
-        self.v
-            .transact(Self::blocks_to_append(root, &range), KEEP, |txn| {
-                let root_off = self.word_off(v, Word::Root);
-                let root = self.grow(txn, root_off, root, end);
-                self.fill(txn, root_off, root, size, range, data)?;
-                self.touch_modified(v);
-                self.commit(self.word_off(v, Word::Size), end);
-                v.blocks.fetch_add(txn.delta(), Relaxed);
-                Ok(())
-            })
+        self.v.transact(Self::blocks_to_append(root, &range), KEEP, |txn| {
+            let root_off = self.word_off(v, Word::Root);
+            let root = self.grow(txn, root_off, root, end);
+            self.fill(txn, root_off, root, size, range, data)?;
+            self.touch_modified(v);
+            self.commit(self.word_off(v, Word::Size), end);
+            v.blocks.fetch_add(txn.delta(), Relaxed);
+            Ok(())
+        })
     }
 
     /// Root and size both change: the inode itself is copied (§3.4).
@@ -235,23 +221,14 @@ impl<M: Medium> Core<M> {
         self.v.transact(need, KEEP, |txn| {
             let root = self.grow(txn, self.word_off(v, Word::Root), root, end);
             self.touch_modified(v);
-            let mut edit = WriteEdit {
-                core: self,
-                range,
-                data,
-                size,
-            };
+            let mut edit = WriteEdit { core: self, range, data, size };
             let change = self.edit(txn, Node::top(root), Mode::Copy, &mut edit)?;
             let Change::Shadow(block) = change else {
                 return Err(Errno::UCLEAN.into());
             };
             let delta = txn.delta();
             let root = Root::new(block, root.height()).0;
-            self.commit_inodes(
-                txn,
-                locks,
-                &[(ino, Word::Root, root), (ino, Word::Size, end)],
-            )?;
+            self.commit_inodes(txn, locks, &[(ino, Word::Root, root), (ino, Word::Size, end)])?;
             v.blocks.fetch_add(delta, Relaxed);
             Ok(())
         })
@@ -293,11 +270,7 @@ impl<M: Medium> Core<M> {
                 continue;
             }
             self.check_block(block)?;
-            let child = Node {
-                block,
-                height: node.height - 1,
-                base: node.base + i * below,
-            };
+            let child = Node { block, height: node.height - 1, base: node.base + i * below };
             if child.base < size {
                 self.prune_node(child, size, each)?;
             } else {
@@ -317,29 +290,31 @@ impl<M: Medium> Core<M> {
     pub fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
         const AT_ONCE: u64 = 16 << 20;
         let ((src, src_off), (dst, dst_off)) = (from, to);
-        let (src_end, dst_end) = match (src_off.checked_add(len), dst_off.checked_add(len)) {
-            (Some(s), Some(d)) => (s, d),
-            _ => return Err(Errno::OVERFLOW),
-        };
-        if src == dst && src_off < dst_end && dst_off < src_end {
-            return Err(Errno::INVAL);
-        }
         let mut inos = [src, dst];
         inos.sort_unstable();
         let inos = if src == dst { &inos[..1] } else { &inos[..] };
         self.change(inos, inos.len(), |locks| {
             let (s, d) = (self.live_file(src)?, self.live_file(dst)?);
-            let have = self
-                .load(s, Word::Size)
-                .saturating_sub(src_off)
-                .min(len)
-                .min(AT_ONCE);
+            let have = self.load(s, Word::Size).saturating_sub(src_off).min(len);
+            if have == 0 {
+                return Ok(0);
+            }
+            let dst_end = end_of(dst_off, have)?;
+            if src == dst && src_off < dst_end && dst_off < src_off + have {
+                return Err(Errno::INVAL.into());
+            }
+            let have = have.min(AT_ONCE);
             let mut data = vec![0; have as usize];
             self.read_content(s, src_off, &mut data)?;
             self.write_content(locks, dst, d, dst_off, &data)?;
             Ok(have)
         })
     }
+}
+
+/// The end of a range of a file; `EFBIG` where no file can reach it.
+pub fn end_of(offset: u64, len: u64) -> Result<u64> {
+    offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX).ok_or(Errno::FBIG)
 }
 
 /// Physically contiguous bytes on their way out: one copy for as many blocks as lie together.
@@ -367,8 +342,7 @@ impl Run {
         }
         buf[(done - offset) as usize..(self.at - offset) as usize].fill(0);
         let from = (self.at - offset) as usize;
-        core.medium
-            .read(self.pm, &mut buf[from..from + self.len as usize]);
+        core.medium.read(self.pm, &mut buf[from..from + self.len as usize]);
         self.at + self.len
     }
 }

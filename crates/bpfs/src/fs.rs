@@ -62,42 +62,26 @@ impl<M: Medium> Core<M> {
 
     /// `EROFS` on a read-only mount.
     pub fn check_writable(&self) -> Result<()> {
-        if self.read_only.load(Relaxed) {
-            Err(Errno::ROFS)
-        } else {
-            Ok(())
-        }
+        if self.read_only.load(Relaxed) { Err(Errno::ROFS) } else { Ok(()) }
     }
 
     /// The derived state of a live inode whose lock the caller holds.
     #[inline]
     pub fn live(&self, ino: Ino) -> Result<&VInode> {
         let v = self.v.vinode(ino)?;
-        if v.state.load(Relaxed) & LIVE == 0 {
-            Err(Errno::STALE)
-        } else {
-            Ok(v)
-        }
+        if v.state.load(Relaxed) & LIVE == 0 { Err(Errno::STALE) } else { Ok(v) }
     }
 
     /// The derived state of a live directory whose lock the caller holds.
     pub fn live_dir(&self, ino: Ino) -> Result<&VInode> {
         let v = self.live(ino)?;
-        if v.kind() == FileKind::Dir {
-            Ok(v)
-        } else {
-            Err(Errno::NOTDIR)
-        }
+        if v.kind() == FileKind::Dir { Ok(v) } else { Err(Errno::NOTDIR) }
     }
 
     /// A live directory in which names may be made.
     pub fn open_dir(&self, ino: Ino) -> Result<&VInode> {
         let v = self.live_dir(ino)?;
-        if v.state.load(Relaxed) & REMOVED != 0 {
-            Err(Errno::NOENT)
-        } else {
-            Ok(v)
-        }
+        if v.state.load(Relaxed) & REMOVED != 0 { Err(Errno::NOENT) } else { Ok(v) }
     }
 
     /// A word of an inode.
@@ -207,10 +191,7 @@ impl<M: Medium> Core<M> {
         edit: &mut dyn Edit,
     ) -> Result<()> {
         if let Change::Shadow(block) = self.edit(txn, Node::top(root), Mode::Atomic, edit)? {
-            self.commit(
-                self.word_off(v, Word::Root),
-                Root::new(block, root.height()).0,
-            );
+            self.commit(self.word_off(v, Word::Root), Root::new(block, root.height()).0);
         }
         Ok(())
     }
@@ -278,19 +259,15 @@ impl<M: Medium> Core<M> {
         let size = self.medium.load_u64(INODE_SIZE);
         let root = self.check_root(self.medium.load_u64(INODE_ROOT))?;
         let end = size + BLOCK;
-        self.v.transact(
-            u64::from(height_for(end)) * 2 + 1,
-            crate::volatile::KEEP,
-            |txn| {
-                let root = self.grow(txn, INODE_ROOT, root, end);
-                let data = [0; BLOCK as usize];
-                self.fill(txn, INODE_ROOT, root, size, size..end, Some(&data))?;
-                self.commit(INODE_SIZE, end);
-                let root = self.check_root(self.medium.load_u64(INODE_ROOT))?;
-                self.v.add_leaf(self.find_block(root, size)?);
-                Ok(())
-            },
-        )
+        self.v.transact(u64::from(height_for(end)) * 2 + 1, crate::volatile::KEEP, |txn| {
+            let root = self.grow(txn, INODE_ROOT, root, end);
+            let data = [0; BLOCK as usize];
+            self.fill(txn, INODE_ROOT, root, size, size..end, Some(&data))?;
+            self.commit(INODE_SIZE, end);
+            let root = self.check_root(self.medium.load_u64(INODE_ROOT))?;
+            self.v.add_leaf(self.find_block(root, size)?);
+            Ok(())
+        })
     }
 
     /// Writes a new inode into its slot; nothing names it yet (§3.4).
@@ -347,9 +324,12 @@ impl<M: Medium> Core<M> {
             return;
         }
         if let Ok(_lock) = self.v.lock_exclusive(&[ino], 0)
-            && v.state.load(Relaxed) & LIVE != 0 && v.refs.load(Acquire) == 0 && !named() {
-                self.reap(ino, v);
-            }
+            && v.state.load(Relaxed) & LIVE != 0
+            && v.refs.load(Acquire) == 0
+            && !named()
+        {
+            self.reap(ino, v);
+        }
     }
 }
 
@@ -367,8 +347,7 @@ impl VInode {
         self.parent.store(0, Relaxed);
         self.entries.store(0, Relaxed);
         self.dir.store(0, Relaxed);
-        self.state
-            .store(LIVE | flags | (kind.mode_bits() >> 12) << 8, Release);
+        self.state.store(LIVE | flags | (kind.mode_bits() >> 12) << 8, Release);
     }
 
     /// Ends a life.

@@ -42,10 +42,7 @@ impl<M: Medium> Core<M> {
             (self.is_candidate(n, dir, hash)
                 && DirentWord::unpack(self.medium.load_u64(pos + 8)).name_len == name.len()
                 && self.medium.equals(pos + DIRENT_HEADER, name))
-            .then(|| Found {
-                ino: Ino(u64::from(n.ino.load(Relaxed))),
-                pos,
-            })
+            .then(|| Found { ino: Ino(u64::from(n.ino.load(Relaxed))), pos })
         })
     }
 
@@ -62,9 +59,7 @@ impl<M: Medium> Core<M> {
         n.hash.store((hash >> 32) as u32, Relaxed);
         n.ino.store(found.ino.0 as u32, Relaxed);
         n.pos.store(found.pos, Relaxed);
-        self.v
-            .index
-            .insert(&self.v.arena, &self.v.nodes, hash, handle);
+        self.v.index.insert(&self.v.arena, &self.v.nodes, hash, handle);
         Ok(())
     }
 

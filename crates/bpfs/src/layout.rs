@@ -94,28 +94,16 @@ pub struct InodeRecord {
 
 const _: () = {
     assert!(size_of::<Superblock>() == 192);
-    assert!(
-        offset_of!(Superblock, inode_root) == 64,
-        "the root has a line of its own"
-    );
+    assert!(offset_of!(Superblock, inode_root) == 64, "the root has a line of its own");
     assert!(size_of::<InodeRecord>() == 128);
-    assert!(
-        offset_of!(InodeRecord, xattr) == 56,
-        "hot words share the first line"
-    );
+    assert!(offset_of!(InodeRecord, xattr) == 56, "hot words share the first line");
 };
 
 impl InodeRecord {
     /// An inode with these times and nothing else.
     pub fn born(now: i64) -> Self {
         let t = U64::new(now as u64);
-        Self {
-            mtime: t,
-            ctime: t,
-            atime: t,
-            btime: t,
-            ..Self::new_zeroed()
-        }
+        Self { mtime: t, ctime: t, atime: t, btime: t, ..Self::new_zeroed() }
     }
 }
 
@@ -226,7 +214,7 @@ pub const fn dirent_bytes(name_len: usize) -> u64 {
 
 /// FNV-1a, for the superblock's static fields only.
 pub fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| {
-        (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3)
-    })
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3))
 }

@@ -60,11 +60,7 @@ impl<M: Medium> Core<M> {
     }
 
     fn parent(&self, dir: Ino, d: &VInode) -> Ino {
-        if dir == ROOT {
-            ROOT
-        } else {
-            Ino(u64::from(d.parent.load(Relaxed)))
-        }
+        if dir == ROOT { ROOT } else { Ino(u64::from(d.parent.load(Relaxed))) }
     }
 
     /// `FileSystem::create`.
@@ -90,9 +86,7 @@ impl<M: Medium> Core<M> {
             self.open_dir(dir)?;
             let v = self.v.vinode(ino)?;
             v.begin(kind, 0);
-            let slot = self
-                .make_slot(d, name, kind_bits(kind))
-                .inspect_err(|_| v.end())?;
+            let slot = self.make_slot(d, name, kind_bits(kind)).inspect_err(|_| v.end())?;
             self.write_new(caller, dir, d, v, node, |core| {
                 core.touch_modified(d);
                 core.commit_slot(&slot, ino);
@@ -118,19 +112,14 @@ impl<M: Medium> Core<M> {
     pub fn tmpfile(&self, caller: &Caller, dir: Ino, mode: u32, umask: u32) -> Result<Entry> {
         self.check_writable()?;
         let ino = self.new_inode()?;
-        let node = NewNode {
-            kind: NewKind::File,
-            mode,
-            umask,
-        };
+        let node = NewNode { kind: NewKind::File, mode, umask };
         let made = self.change(&[dir, ino], 0, |_| {
             let d = self.live_dir(dir)?;
             let v = self.v.vinode(ino)?;
             v.begin(FileKind::File, UNNAMED);
             // Whoever names it later may be another thread, whose fence covers only its own stores.
             let persist = |core: &Self| drop(core.medium.fence());
-            self.write_new(caller, dir, d, v, &node, persist)
-                .inspect_err(|_| v.end())?;
+            self.write_new(caller, dir, d, v, &node, persist).inspect_err(|_| v.end())?;
             self.hold(v);
             Ok(self.attr(ino, v))
         });
@@ -153,11 +142,7 @@ impl<M: Medium> Core<M> {
     ) -> Result<()> {
         let default = match self.load(d, Word::Xattr) {
             0 => None,
-            _ => self
-                .attributes(d)?
-                .get(ACL_DEFAULT)
-                .map(Acl::parse)
-                .transpose()?,
+            _ => self.attributes(d)?.get(ACL_DEFAULT).map(Acl::parse).transpose()?,
         };
         let new = NewInode::derive(caller, &self.attr(dir, d), default.as_ref(), node);
         let acls = Attributes::from_iter(
@@ -321,22 +306,19 @@ impl<M: Medium> Core<M> {
     /// `FileSystem::rename`.
     pub fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> Result<()> {
         self.check_writable()?;
+        for dir in [from.0, to.0] {
+            let _lock = self.v.lock_shared(dir)?;
+            self.live_dir(dir)?;
+        }
+        check_name(from.1)?;
+        check_name(to.1)?;
+        if flags == RenameFlags::all() || !RenameFlags::all().contains(flags) {
+            return Err(Errno::INVAL);
+        }
         // Only a move to another directory can change what is below what.
         let _topology = (from.0 != to.0).then(|| self.v.lock_topology());
         loop {
-            let source = {
-                let _lock = self.v.lock_shared(to.0)?;
-                self.live_dir(to.0)?;
-                drop(_lock);
-                self.resolve(from.0, from.1)?
-            };
-            check_name(to.1)?;
-            if !flags.is_empty()
-                && flags != RenameFlags::EXCHANGE
-                && flags != RenameFlags::NOREPLACE
-            {
-                return Err(Errno::INVAL);
-            }
+            let source = self.resolve(from.0, from.1)?;
             let target = match self.resolve(to.0, to.1) {
                 Err(Errno::NOENT) => None,
                 found => Some(found?),
@@ -382,12 +364,7 @@ impl<M: Medium> Core<M> {
                 return Err(Errno::INVAL.into());
             }
             if target.is_some_and(|t| self.is_within(from_dir, t.ino)) {
-                return Err(if exchange {
-                    Errno::INVAL
-                } else {
-                    Errno::NOTEMPTY
-                }
-                .into());
+                return Err(if exchange { Errno::INVAL } else { Errno::NOTEMPTY }.into());
             }
         }
         if target.is_some_and(|t| t.ino == source.ino) {
@@ -478,17 +455,11 @@ impl<M: Medium> Core<M> {
                 let all = from_words.iter().chain(to_words).map(place);
                 let mut edit = WordsEdit::new(self, all);
                 self.edit_tree(txn, fd, self.root(fd)?, &mut edit)?;
-                return Ok(MovedBlocks {
-                    from: edit.moved,
-                    to: SmallVec::new(),
-                });
+                return Ok(MovedBlocks { from: edit.moved, to: SmallVec::new() });
             }
             let (from, from_root) = self.shadow_entries(txn, fd, from_words.iter().map(place))?;
             let (to, to_root) = self.shadow_entries(txn, td, to_words.iter().map(place))?;
-            let roots = [
-                (from_dir, Word::Root, from_root),
-                (to_dir, Word::Root, to_root),
-            ];
+            let roots = [(from_dir, Word::Root, from_root), (to_dir, Word::Root, to_root)];
             self.commit_inodes(txn, locks, &roots)?;
             Ok(MovedBlocks { from, to })
         })
@@ -522,29 +493,16 @@ impl<M: Medium> Core<M> {
         let all = || r.moved.from.iter().chain(&r.moved.to);
         let now_at = |pos: u64| {
             let block = pos - pos % BLOCK;
-            all()
-                .find(|m| m.old == block)
-                .map_or(pos, |m| m.new + pos % BLOCK)
+            all().find(|m| m.old == block).map_or(pos, |m| m.new + pos % BLOCK)
         };
         let from_pos = now_at(source.pos);
         if let Some(target) = target {
             // The entry that was copied with its block is already indexed under its new inode;
             // one that was changed in place is not.
             let pos = now_at(target.pos);
-            self.reindex_name(
-                to_dir,
-                to_name,
-                pos,
-                Found {
-                    ino: source.ino,
-                    pos,
-                },
-            );
+            self.reindex_name(to_dir, to_name, pos, Found { ino: source.ino, pos });
             if r.exchange {
-                let back = Found {
-                    ino: target.ino,
-                    pos: from_pos,
-                };
+                let back = Found { ino: target.ino, pos: from_pos };
                 self.reindex_name(from_dir, from_name, from_pos, back);
             }
         }
@@ -554,10 +512,9 @@ impl<M: Medium> Core<M> {
         if !r.exchange {
             self.settle_cleared_at(from_dir, fd, from_name, source.pos, from_pos)?;
         }
-        for (node, from, to) in [
-            (Some(s), fd, (to_dir, td)),
-            (t.filter(|_| r.exchange), td, (from_dir, fd)),
-        ] {
+        for (node, from, to) in
+            [(Some(s), fd, (to_dir, td)), (t.filter(|_| r.exchange), td, (from_dir, fd))]
+        {
             if let Some(node) = node.filter(|n| n.kind() == FileKind::Dir) {
                 from.links.fetch_sub(1, Relaxed);
                 to.1.links.fetch_add(1, Relaxed);
@@ -618,19 +575,12 @@ impl<M: Medium> Core<M> {
         self.touch_accessed(d);
         let dots: [(Ino, &[u8]); 2] = [(dir, b"."), (self.parent(dir, d), b"..")];
         for (i, (ino, name)) in dots.into_iter().enumerate().skip(cookie.min(2) as usize) {
-            let e = DirEntry {
-                ino,
-                kind: FileKind::Dir,
-                name,
-                cookie: i as u64 + 1,
-            };
+            let e = DirEntry { ino, kind: FileKind::Dir, name, cookie: i as u64 + 1 };
             if !emit(&e) {
                 return Ok(());
             }
         }
-        let from = cookie
-            .saturating_sub(COOKIE_ENTRIES)
-            .saturating_mul(DIRENT_UNIT);
+        let from = cookie.saturating_sub(COOKIE_ENTRIES).saturating_mul(DIRENT_UNIT);
         self.list(d, from, &mut |off, raw, name| {
             emit(&DirEntry {
                 ino: Ino(raw.ino),

@@ -47,10 +47,7 @@ pub struct MountOptions {
 
 impl Default for MountOptions {
     fn default() -> Self {
-        Self {
-            read_only: false,
-            threads: threads(),
-        }
+        Self { read_only: false, threads: threads() }
     }
 }
 
@@ -86,10 +83,7 @@ pub struct CheckOptions {
 
 impl Default for CheckOptions {
     fn default() -> Self {
-        Self {
-            repair: false,
-            threads: threads(),
-        }
+        Self { repair: false, threads: threads() }
     }
 }
 
@@ -128,10 +122,7 @@ fn checksum(sb: &Superblock) -> u64 {
 fn load_superblock(medium: &impl Medium) -> Result<Superblock, Error> {
     let none = |why: &str| Err(Error::NotAPool(why.to_owned()));
     if medium.len() < POOL_MIN {
-        return none(&format!(
-            "the region has {} bytes, too few for a pool",
-            medium.len()
-        ));
+        return none(&format!("the region has {} bytes, too few for a pool", medium.len()));
     }
     let mut bytes = [0; size_of::<Superblock>()];
     medium.read(0, &mut bytes);
@@ -223,12 +214,7 @@ fn open<M: Medium>(medium: M, read_only: bool) -> Result<Core<M>, Error> {
     let (seed, _) = uuid::Uuid::new_v4().as_u64_pair();
     let v = Volatile::new(sb.blocks.get(), seed)?;
     let bytes = sb.blocks.get() * BLOCK;
-    Ok(Core {
-        medium,
-        v,
-        bytes,
-        read_only: AtomicBool::new(read_only),
-    })
+    Ok(Core { medium, v, bytes, read_only: AtomicBool::new(read_only) })
 }
 
 fn blocks_used<M: Medium>(core: &Core<M>) -> u64 {

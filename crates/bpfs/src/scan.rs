@@ -133,11 +133,7 @@ impl<M: Medium> Core<M> {
                     self.v.mark_inode(ROOT);
                     self.adopt_inode(&scan, &queue, ROOT, v);
                 } else {
-                    scan.problem(
-                        root,
-                        format!("its mode {mode:#o} is not a directory's"),
-                        None,
-                    );
+                    scan.problem(root, format!("its mode {mode:#o} is not a directory's"), None);
                 }
             }
             _ => scan.problem(root, "the inode file does not hold it".into(), None),
@@ -165,12 +161,7 @@ impl<M: Medium> Core<M> {
             scan.problem(object, format!("its size {size} is impossible"), None);
             return false;
         }
-        let mut walk = Walk {
-            scan,
-            object: &object,
-            size,
-            blocks: 0,
-        };
+        let mut walk = Walk { scan, object: &object, size, blocks: 0 };
         let mut next = 0;
         let sound = self.walk_root(&mut walk, INODE_ROOT, false, &mut |block, base| {
             if base == next {
@@ -200,27 +191,12 @@ impl<M: Medium> Core<M> {
         if kind == FileKind::Dir {
             queue.push(ino);
         } else {
-            let mut walk = Walk {
-                scan,
-                object: &object,
-                size,
-                blocks: 0,
-            };
-            self.walk_root(
-                &mut walk,
-                self.word_off(v, Word::Root),
-                true,
-                &mut |_, _| {},
-            );
+            let mut walk = Walk { scan, object: &object, size, blocks: 0 };
+            self.walk_root(&mut walk, self.word_off(v, Word::Root), true, &mut |_, _| {});
             blocks += walk.blocks;
         }
         if self.load(v, Word::Xattr) != 0 {
-            let mut walk = Walk {
-                scan,
-                object: &object,
-                size: u64::MAX,
-                blocks: 0,
-            };
+            let mut walk = Walk { scan, object: &object, size: u64::MAX, blocks: 0 };
             let at = self.word_off(v, Word::Xattr);
             if self.walk_root(&mut walk, at, true, &mut |_, _| {}) && self.attributes(v).is_err() {
                 let fix = Some(((at, 0), "drop the attributes"));
@@ -235,21 +211,11 @@ impl<M: Medium> Core<M> {
         let Ok(v) = self.v.vinode(dir) else { return };
         let object = || format!("directory inode {}", dir.0);
         let size = self.load(v, Word::Size);
-        let mut walk = Walk {
-            scan,
-            object: &object,
-            size,
-            blocks: 0,
-        };
+        let mut walk = Walk { scan, object: &object, size, blocks: 0 };
         let mut leaves = Vec::new();
-        self.walk_root(
-            &mut walk,
-            self.word_off(v, Word::Root),
-            true,
-            &mut |block, base| {
-                leaves.push((block, base));
-            },
-        );
+        self.walk_root(&mut walk, self.word_off(v, Word::Root), true, &mut |block, base| {
+            leaves.push((block, base));
+        });
         v.blocks.fetch_add(walk.blocks as i64, Relaxed);
         for (block, base) in leaves {
             let data = self.load_dir_block(block);
@@ -265,11 +231,7 @@ impl<M: Medium> Core<M> {
                     Err(off) => {
                         let what =
                             format!("block {block:#x}: the chain of entries breaks at byte {off}");
-                        let free = DirentWord {
-                            len: BLOCK - off,
-                            name_len: 0,
-                            kind: 0,
-                        };
+                        let free = DirentWord { len: BLOCK - off, name_len: 0, kind: 0 };
                         // Both words of the broken header matter; the inode number goes first.
                         let fix = if self.medium.load_u64(block + off) != 0 {
                             (
@@ -277,10 +239,7 @@ impl<M: Medium> Core<M> {
                                 "drop the broken entry (check again to mend the chain)",
                             )
                         } else {
-                            (
-                                (block + off + 8, free.pack()),
-                                "drop what follows in the block",
-                            )
+                            ((block + off + 8, free.pack()), "drop what follows in the block")
                         };
                         scan.problem(object, what, Some(fix));
                         sound = false;
@@ -378,11 +337,7 @@ impl<M: Medium> Core<M> {
             return true;
         }
         if walk.size == 0 {
-            walk.scan
-                .stale
-                .lock()
-                .expect("no worker panics")
-                .push(word_off);
+            walk.scan.stale.lock().expect("no worker panics").push(word_off);
             return true;
         }
         let hole = Root::new(0, root.height()).0;
@@ -410,10 +365,7 @@ impl<M: Medium> Core<M> {
             ));
         }
         if !self.v.blocks.set(&self.v.arena, block / BLOCK) {
-            return bad(format!(
-                "block {block:#x}, named at {:#x}, has another owner",
-                from.0
-            ));
+            return bad(format!("block {block:#x}, named at {:#x}, has another owner", from.0));
         }
         walk.blocks += 1;
         if node.height == 0 {
@@ -431,11 +383,7 @@ impl<M: Medium> Core<M> {
             if base >= walk.size {
                 walk.scan.stale.lock().expect("no worker panics").push(slot);
             } else {
-                let child = Node {
-                    block: pointer,
-                    height: node.height - 1,
-                    base,
-                };
+                let child = Node { block: pointer, height: node.height - 1, base };
                 sound &= self.walk(walk, child, (slot, 0), holes, leaf);
             }
         }

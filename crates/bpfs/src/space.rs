@@ -1,6 +1,7 @@
 //! Allocation, holes and shifts: `fallocate` and `seek`.
 
 use crate::crawler::{Change, Edit, Mode, Node};
+use crate::file::end_of;
 use crate::fs::{Core, Stop};
 use crate::layout::*;
 use crate::volatile::{KEEP, Locks, Txn, VInode};
@@ -78,10 +79,7 @@ impl<M: Medium> Core<M> {
             if len == 0 {
                 return Err(Errno::INVAL.into());
             }
-            let end = offset
-                .checked_add(len)
-                .filter(|e| *e <= FILE_SIZE_MAX)
-                .ok_or(Errno::FBIG)?;
+            let end = end_of(offset, len)?;
             let size = self.load(v, Word::Size);
             let new_size = |keep: bool| if keep { size } else { size.max(end) };
             match mode {
@@ -122,21 +120,20 @@ impl<M: Medium> Core<M> {
         if !inside.is_empty() {
             let range = inside.clone();
             let mut root = self.root(v)?;
-            self.v
-                .transact(Self::blocks_to_append(root, &inside), KEEP, |txn| {
-                    root = self.grow(txn, self.word_off(v, Word::Root), root, inside.end);
-                    // The content stays as it is, so that this commits on its own.
-                    self.edit_tree(txn, v, root, &mut AllocateEdit { core: self, range })?;
-                    v.blocks.fetch_add(txn.delta(), Relaxed);
-                    Ok::<(), Errno>(())
-                })?;
+            self.v.transact(Self::blocks_to_append(root, &inside), KEEP, |txn| {
+                root = self.grow(txn, self.word_off(v, Word::Root), root, inside.end);
+                // The content stays as it is, so that this commits on its own.
+                self.edit_tree(txn, v, root, &mut AllocateEdit { core: self, range })?;
+                v.blocks.fetch_add(txn.delta(), Relaxed);
+                Ok::<(), Errno>(())
+            })?;
         }
         if new_size > size {
             let root = self.root(v)?;
             let start = range.start.max(size);
             return self.append_content(v, root, size, start..new_size, None);
         }
-        self.touch_changed(v);
+        self.touch_modified(v);
         let _ = self.medium.fence();
         Ok(())
     }
@@ -157,11 +154,7 @@ impl<M: Medium> Core<M> {
         }
         let mut root = self.root(v)?;
         // What the last block holds beyond the end of the file does not count.
-        let end = if range.end >= size {
-            size.next_multiple_of(BLOCK)
-        } else {
-            range.end
-        };
+        let end = if range.end >= size { size.next_multiple_of(BLOCK) } else { range.end };
         let inside = range.start..end.min(root.span());
         let ragged = 2 * (u64::from(root.height()) + 1);
         let need = ragged + self.inode_commit_blocks(1) + u64::from(height_for(new_size));
@@ -174,10 +167,7 @@ impl<M: Medium> Core<M> {
                 words.push((ino, Word::Size, new_size));
             }
             if !inside.is_empty() {
-                let mut edit = PunchEdit {
-                    core: self,
-                    range: inside,
-                };
+                let mut edit = PunchEdit { core: self, range: inside };
                 let mode = if grows { Mode::Copy } else { Mode::Atomic };
                 if let Change::Shadow(b) = self.edit(txn, Node::top(root), mode, &mut edit)? {
                     words.push((ino, Word::Root, Root::new(b, root.height()).0));
@@ -255,14 +245,7 @@ impl<M: Medium> Core<M> {
             for block in self.load_pointers(node.block) {
                 if block != 0 {
                     self.check_block(block)?;
-                    self.free_interior(
-                        txn,
-                        Node {
-                            block,
-                            height: node.height - 1,
-                            base: 0,
-                        },
-                    )?;
+                    self.free_interior(txn, Node { block, height: node.height - 1, base: 0 })?;
                 }
             }
         }

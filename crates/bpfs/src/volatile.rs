@@ -194,10 +194,7 @@ impl Volatile {
             if free < n + keep {
                 return Err(Errno::NOSPC);
             }
-            match self
-                .word(0)
-                .compare_exchange_weak(free, free - n, AcqRel, Relaxed)
-            {
+            match self.word(0).compare_exchange_weak(free, free - n, AcqRel, Relaxed) {
                 Ok(_) => return Ok(()),
                 Err(now) => free = now,
             }
@@ -216,19 +213,10 @@ impl Volatile {
         if blocks > 0 {
             self.reserve(blocks, keep)?;
         }
-        let mut txn = Txn {
-            v: self,
-            reserved: blocks,
-            taken: SmallVec::new(),
-            freed: SmallVec::new(),
-        };
+        let mut txn =
+            Txn { v: self, reserved: blocks, taken: SmallVec::new(), freed: SmallVec::new() };
         let result = body(&mut txn);
-        let Txn {
-            taken,
-            freed,
-            reserved,
-            ..
-        } = txn;
+        let Txn { taken, freed, reserved, .. } = txn;
         let back = if result.is_ok() { &freed } else { &taken };
         for b in back {
             self.blocks.clear(&self.arena, u64::from(*b));
@@ -299,10 +287,7 @@ impl Volatile {
 
     /// Claims a free inode number.
     pub fn claim_inode(&self) -> Result<Ino> {
-        let ino = self
-            .inodes
-            .claim(&self.arena, INODE_HINT.get())
-            .ok_or(Errno::NOSPC)?;
+        let ino = self.inodes.claim(&self.arena, INODE_HINT.get()).ok_or(Errno::NOSPC)?;
         self.word(1).fetch_sub(1, Relaxed);
         INODE_HINT.set(ino);
         Ok(Ino(ino))
@@ -316,7 +301,7 @@ impl Volatile {
         }
     }
 
-    /// Inodes in all, and free ones.
+    /// Inode numbers in all, and those not in use.
     pub fn inode_counts(&self) -> (u64, u64) {
         (self.inodes.len() - 1, self.word(1).load(Relaxed))
     }
@@ -395,11 +380,7 @@ impl Txn<'_> {
     pub fn take(&mut self) -> u64 {
         assert!(self.reserved > 0, "an operation reserved too few blocks");
         let hint = BLOCK_HINT.get();
-        let b = self
-            .v
-            .blocks
-            .claim(&self.v.arena, hint)
-            .expect("V2: a reserved block is there");
+        let b = self.v.blocks.claim(&self.v.arena, hint).expect("V2: a reserved block is there");
         BLOCK_HINT.set(b + 1);
         self.reserved -= 1;
         self.taken.push(b as u32);
@@ -432,12 +413,7 @@ impl Volatile {
         self.vinode(ino)?.lock.lock(LockMode::Shared);
         let mut held = SmallVec::new();
         held.push(ino.0 as u32);
-        Ok(Locks {
-            v: self,
-            held,
-            mode: LockMode::Shared,
-            wide: false,
-        })
+        Ok(Locks { v: self, held, mode: LockMode::Shared, wide: false })
     }
 
     /// Locks inodes for changing. `wide` also locks every inode that shares a leaf of the inode
@@ -459,16 +435,9 @@ impl Volatile {
             held.dedup();
         }
         for ino in &held {
-            self.vinode(Ino(u64::from(*ino)))?
-                .lock
-                .lock(LockMode::Exclusive);
+            self.vinode(Ino(u64::from(*ino)))?.lock.lock(LockMode::Exclusive);
         }
-        Ok(Locks {
-            v: self,
-            held,
-            mode: LockMode::Exclusive,
-            wide: wide > 0,
-        })
+        Ok(Locks { v: self, held, mode: LockMode::Exclusive, wide: wide > 0 })
     }
 }
 

@@ -35,12 +35,7 @@ impl<'a, M: Medium> WordsEdit<'a, M> {
         let mut words: SmallVec<[(u64, u64); 4]> = words.collect();
         words.sort_unstable();
         let ranges = words.iter().map(|(at, _)| *at..at + 8).collect();
-        Self {
-            core,
-            words,
-            ranges,
-            moved: SmallVec::new(),
-        }
+        Self { core, words, ranges, moved: SmallVec::new() }
     }
 }
 

@@ -50,11 +50,7 @@ impl Attributes {
     }
 
     fn bytes(&self) -> u64 {
-        let entries: usize = self
-            .0
-            .iter()
-            .map(|(n, v)| ENTRY_HEADER + n.len() + v.len())
-            .sum();
+        let entries: usize = self.0.iter().map(|(n, v)| ENTRY_HEADER + n.len() + v.len()).sum();
         (HEADER + entries) as u64
     }
 
@@ -106,19 +102,14 @@ impl<M: Medium> Core<M> {
             return Ok(Attributes::default());
         }
         let first = self.find_block(root, 0)?;
-        let len = if first == 0 {
-            0
-        } else {
-            self.medium.load_u64(first)
-        };
+        let len = if first == 0 { 0 } else { self.medium.load_u64(first) };
         if len < HEADER as u64 || len > LIST_MAX.min(root.span()) {
             return Err(Errno::UCLEAN);
         }
         let mut bytes = vec![0; len as usize];
         self.visit(Node::top(root), &(0..len), &mut |block, base| {
             let end = (base + BLOCK).min(len);
-            self.medium
-                .read(block, &mut bytes[base as usize..end as usize]);
+            self.medium.read(block, &mut bytes[base as usize..end as usize]);
             Ok(true)
         })?;
         Attributes::parse(&bytes).ok_or(Errno::UCLEAN)
@@ -150,11 +141,7 @@ impl<M: Medium> Core<M> {
         let v = self.live(ino)?;
         match self.load(v, Word::Xattr) {
             0 => Err(Errno::NODATA),
-            _ => self
-                .attributes(v)?
-                .get(name)
-                .map(<[u8]>::to_vec)
-                .ok_or(Errno::NODATA),
+            _ => self.attributes(v)?.get(name).map(<[u8]>::to_vec).ok_or(Errno::NODATA),
         }
     }
 
@@ -200,11 +187,8 @@ impl<M: Medium> Core<M> {
             if list.bytes() > LIST_MAX {
                 return Err(Errno::NOSPC.into());
             }
-            let words: &[(Word, u64)] = if new_mode == mode_word {
-                &[]
-            } else {
-                &[(Word::Mode, new_mode)]
-            };
+            let words: &[(Word, u64)] =
+                if new_mode == mode_word { &[] } else { &[(Word::Mode, new_mode)] };
             self.commit_attributes(locks, ino, v, &list, words)
         })
     }
@@ -234,16 +218,15 @@ impl<M: Medium> Core<M> {
         if !words.is_empty() && !locks.is_wide() {
             return Err(Stop::Wide);
         }
-        self.v
-            .transact(list.blocks() + self.inode_commit_blocks(1), KEEP, |txn| {
-                let word = self.replace_attributes(txn, v, list)?;
-                let delta = txn.delta();
-                self.touch_changed(v);
-                let mut all = vec![(ino, Word::Xattr, word)];
-                all.extend(words.iter().map(|(w, value)| (ino, *w, *value)));
-                self.commit_inodes(txn, locks, &all)?;
-                v.blocks.fetch_add(delta, Relaxed);
-                Ok(())
-            })
+        self.v.transact(list.blocks() + self.inode_commit_blocks(1), KEEP, |txn| {
+            let word = self.replace_attributes(txn, v, list)?;
+            let delta = txn.delta();
+            self.touch_changed(v);
+            let mut all = vec![(ino, Word::Xattr, word)];
+            all.extend(words.iter().map(|(w, value)| (ino, *w, *value)));
+            self.commit_inodes(txn, locks, &all)?;
+            v.blocks.fetch_add(delta, Relaxed);
+            Ok(())
+        })
     }
 }

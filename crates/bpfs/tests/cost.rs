@@ -51,7 +51,11 @@ fn writes() {
     assert_eq!(word, Cost { nt: 0, lines: 1, fences: 1, words: 1 }, "8 bytes in place");
 
     let page = cost(&fs, |i| fs.write(f, 4096 * i, &[3; 4096]).unwrap());
-    assert_eq!(page, Cost { nt: 4096, lines: 1, fences: 2, words: 1 }, "one block by copy-on-write");
+    assert_eq!(
+        page,
+        Cost { nt: 4096, lines: 1, fences: 2, words: 1 },
+        "one block by copy-on-write"
+    );
 
     let ragged = cost(&fs, |i| fs.write(f, 4096 * i + 100, &[4; 64]).unwrap());
     assert_eq!(ragged, Cost { nt: 4096, lines: 1, fences: 2, words: 1 }, "part of a block");
@@ -64,7 +68,9 @@ fn writes() {
         "256 blocks and their pointer block, one commit"
     );
 
-    let append = cost(&fs, |_| { let _ = fs.append(f, &[6; 4096]).unwrap(); });
+    let append = cost(&fs, |_| {
+        let _ = fs.append(f, &[6; 4096]).unwrap();
+    });
     assert_eq!(
         append,
         Cost { nt: 4096, lines: 2, fences: 2, words: 2 },
@@ -73,7 +79,9 @@ fn writes() {
 
     let g = create(&fs, ROOT, "g", &FILE);
     fs.append(g, &[7; 64]).unwrap();
-    let small = cost(&fs, |_| { let _ = fs.append(g, &[7; 64]).unwrap(); });
+    let small = cost(&fs, |_| {
+        let _ = fs.append(g, &[7; 64]).unwrap();
+    });
     assert_eq!(small, Cost { nt: 64, lines: 1, fences: 2, words: 1 }, "append inside a block");
 }
 

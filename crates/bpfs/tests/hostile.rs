@@ -9,7 +9,8 @@ use bpfs::layout::{BLOCK, INODE};
 use bpfs::{Bpfs, CheckOptions, Error, FormatOptions, MountOptions};
 use pmem::{Medium, Region};
 use vfs::{
-    Caller, Fallocate, FileSystem, Ino, NewKind, NewNode, ROOT, RenameFlags, Seek, SetAttr, SetXattr,
+    Caller, Fallocate, FileSystem, Ino, NewKind, NewNode, ROOT, RenameFlags, Seek, SetAttr,
+    SetXattr,
 };
 
 const FILE: NewNode<'static> = NewNode { kind: NewKind::File, mode: 0o644, umask: 0 };
@@ -127,7 +128,11 @@ fn exercise(fs: &dyn FileSystem, rng: &mut Rng) {
         match rng.below(14) {
             0 => drop(fs.read(ino, off, &mut buf)),
             1 => drop(fs.write(ino, off, &buf[..rng.below(9000) as usize])),
-            2 => drop(fs.setattr(&Caller::ROOT, ino, &SetAttr { size: Some(off), ..SetAttr::default() })),
+            2 => drop(fs.setattr(
+                &Caller::ROOT,
+                ino,
+                &SetAttr { size: Some(off), ..SetAttr::default() },
+            )),
             3 => drop(fs.unlink(dir, &name)),
             4 => drop(fs.rename((dir, &name), (ROOT, b"renamed"), RenameFlags::empty())),
             5 => drop(fs.rename((dir, &name), (dir, b"x"), RenameFlags::empty())),
@@ -136,7 +141,9 @@ fn exercise(fs: &dyn FileSystem, rng: &mut Rng) {
             8 => drop(fs.fallocate(ino, Fallocate::Insert, 4096, 8192)),
             9 => drop((fs.listxattr(ino), fs.getxattr(ino, b"user.large"))),
             10 => drop(fs.setxattr(ino, b"user.new", b"v", SetXattr::Any)),
-            11 => drop((fs.readlink(ino), fs.seek(ino, 0, Seek::Data), fs.seek(ino, 0, Seek::Hole))),
+            11 => {
+                drop((fs.readlink(ino), fs.seek(ino, 0, Seek::Data), fs.seek(ino, 0, Seek::Hole)))
+            }
             12 => drop(fs.create(&Caller::ROOT, dir, b"fresh", &FILE)),
             _ => drop(fs.rmdir(dir, &name)),
         }
@@ -148,9 +155,7 @@ fn one(image: &[u8], seed: u64) {
     let mut image = image.to_vec();
     damage(&mut image, &mut rng);
     let region = region_of(&image);
-    let check = |repair| {
-        bpfs::check(&region, &CheckOptions { repair, threads: 1 }, &|_, _| {})
-    };
+    let check = |repair| bpfs::check(&region, &CheckOptions { repair, threads: 1 }, &|_, _| {});
     let read_only = MountOptions { read_only: true, threads: 2 };
     let sound = match check(false) {
         Err(Error::NotAPool(_)) => return,

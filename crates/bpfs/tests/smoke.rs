@@ -20,7 +20,14 @@ fn survives_remount() {
     let body: Vec<u8> = (0..300_000u32).map(|i| (i % 251) as u8).collect();
     {
         let fs = Bpfs::mount(region, &MountOptions::default()).unwrap();
-        let dir = fs.create(&Caller::ROOT, ROOT, b"d", &NewNode { kind: NewKind::Dir, mode: 0o755, umask: 0 }).unwrap();
+        let dir = fs
+            .create(
+                &Caller::ROOT,
+                ROOT,
+                b"d",
+                &NewNode { kind: NewKind::Dir, mode: 0o755, umask: 0 },
+            )
+            .unwrap();
         for i in 0..1000 {
             let name = format!("file-{i}");
             let f = fs.create(&Caller::ROOT, dir.ino, name.as_bytes(), &file(0o644)).unwrap();
@@ -30,7 +37,12 @@ fn survives_remount() {
             fs.unlink(dir.ino, format!("file-{i}").as_bytes()).unwrap();
         }
         for i in (1..1000).step_by(3) {
-            fs.rename((dir.ino, format!("file-{i}").as_bytes()), (ROOT, format!("moved-{i}").as_bytes()), RenameFlags::empty()).unwrap();
+            fs.rename(
+                (dir.ino, format!("file-{i}").as_bytes()),
+                (ROOT, format!("moved-{i}").as_bytes()),
+                RenameFlags::empty(),
+            )
+            .unwrap();
         }
         let big = fs.create(&Caller::ROOT, ROOT, b"big", &file(0o600)).unwrap();
         fs.write(big.ino, 5_000_000, &body).unwrap();
