@@ -29,6 +29,10 @@ impl Fenced {
 ///
 /// Offsets and lengths are in bytes. An access outside the region is a bug of the caller and
 /// panics before it touches memory: engines check what they read from PM first.
+///
+/// What changes or orders PM is `#[track_caller]`, in every implementation: the crash explorer tells
+/// stores, flushes and fences apart by the line that made them, so that it can leave out each one.
+/// Implementations that are inlined or ignore it pay nothing.
 pub trait Medium: Send + Sync {
     /// Length of the region in bytes.
     fn len(&self) -> u64;
@@ -55,30 +59,38 @@ pub trait Medium: Send + Sync {
 
     /// Stores `data` through the cache. May tear at 8 bytes; persists after `flush` + `fence`, or
     /// earlier if the line is evicted.
+    #[track_caller]
     fn write(&self, off: u64, data: &[u8]);
 
     /// Stores `data` past the cache. May tear at 8 bytes; persists after `fence`.
+    #[track_caller]
     fn write_nt(&self, off: u64, data: &[u8]);
 
     /// Copies within PM past the cache; the ranges must not overlap. Persists after `fence`.
+    #[track_caller]
     fn copy_nt(&self, dst: u64, src: u64, len: u64);
 
     /// Zeroes past the cache. Persists after `fence`.
+    #[track_caller]
     fn zero_nt(&self, off: u64, len: u64);
 
     /// Stores an aligned word through the cache (release). Never tears. Stores to one 64-byte line
     /// persist in program order.
+    #[track_caller]
     fn store_u64(&self, off: u64, value: u64);
 
     /// Starts writing back the lines that hold `off..off + len`.
+    #[track_caller]
     fn flush(&self, off: u64, len: u64);
 
     /// Waits until everything this thread flushed or wrote non-temporally has reached the
     /// persistence domain: the epoch barrier on today's CPUs.
+    #[track_caller]
     fn fence(&self) -> Fenced;
 
     /// Commits: stores the word that makes prepared data visible, and makes it durable. `_ready`
     /// proves that the data is durable.
+    #[track_caller]
     fn publish(&self, off: u64, value: u64, _ready: Fenced) -> Fenced {
         self.store_u64(off, value);
         self.flush(off, 8);
