@@ -1,0 +1,69 @@
+# What the suites share. Sourced by run.sh.
+
+die() {
+    echo "run.sh: $*" >&2
+    exit 1
+}
+
+# need_apt PROGRAM PACKAGE: installs PACKAGE unless PROGRAM is there.
+need_apt() {
+    command -v "$1" >/dev/null && return
+    echo "installing $2"
+    DEBIAN_FRONTEND=noninteractive apt-get install -y "$2" >"$work/apt.log" 2>&1 ||
+        die "cannot install $2; see $work/apt.log"
+}
+
+# need_crate NAME VERSION: installs a program from crates.io into .work/tools.
+need_crate() {
+    [ -x "$work/tools/bin/$1" ] && return
+    echo "installing $1 $2"
+    CARGO_TARGET_DIR=$work/tools-target cargo install --root "$work/tools" \
+        --version "$2" "$1" >"$work/cargo.log" 2>&1 || die "cannot install $1; see $work/cargo.log"
+}
+
+# The program under test.
+keepstone_path() {
+    local candidate
+    for candidate in "${KEEPSTONE:-}" "$root/target/release/keepstone" "$(command -v keepstone)"; do
+        [ -x "$candidate" ] && realpath "$candidate" && return
+    done
+    die "no keepstone to test; build it with: cargo build --release -p keepstone"
+}
+
+# with_pool COMMAND ARG…: makes a pool, mounts it, runs COMMAND ARG… DIR, unmounts, checks. Also
+# puts the mount helper in place, which remounting needs, and takes it away again.
+with_pool() (
+    keepstone=$(keepstone_path)
+    mkdir -p "$work"
+    scratch=$(mktemp -d "$work/mount.XXXXXX")
+    chmod 755 "$scratch"
+    pool=$(mktemp -u /dev/shm/keepstone-test.XXXXXX)
+    helper=/sbin/mount.fuse.keepstone
+    made_helper=
+    clean_up() {
+        "$keepstone" umount "$scratch" 2>/dev/null || "$keepstone" umount --lazy "$scratch" || true
+        rm -f "$pool"
+        [ -z "$made_helper" ] || rm -f "$helper"
+        rmdir "$scratch"
+    }
+    "$keepstone" mkfs "$pool" --size "${POOL_SIZE:-2G}" >/dev/null
+    "$keepstone" mount "$pool" "$scratch" >/dev/null
+    trap clean_up EXIT
+    if [ ! -e "$helper" ]; then
+        ln -s "$keepstone" "$helper"
+        made_helper=1
+    fi
+    status=0
+    "$@" "$scratch" || status=$?
+    "$keepstone" stats "$scratch" --json | grep -q '"panics": 0' || {
+        echo "the server panicked: $("$keepstone" stats "$scratch" | grep panics)"
+        status=1
+    }
+    "$keepstone" umount "$scratch"
+    "$keepstone" check "$pool" || status=$?
+    trap - EXIT
+    rm -f "$pool"
+    [ -z "$made_helper" ] || rm -f "$helper"
+    rmdir "$scratch"
+    return $status
+)

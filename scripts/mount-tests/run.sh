@@ -1,0 +1,40 @@
+#!/bin/bash
+# Runs test suites of the field against a mounted pool.
+#
+#   run.sh SUITE [DIR]     SUITE: pjdfstest, fsx, test_syscalls, fio, smoke, or all
+#
+# DIR is an empty directory of the mount under test. Without DIR, a pool is made in memory,
+# mounted for each suite, unmounted and checked. Needs root. Installs what it lacks by apt-get and
+# cargo (into .work); nothing is skipped silently. Environment: KEEPSTONE, the program under test
+# (default: target/release/keepstone, then the one in PATH); POOL_SIZE, default 2G.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+work=$root/.work
+source "$here/lib.sh"
+
+suites=(pjdfstest fsx test_syscalls fio smoke)
+suite=${1:?usage: run.sh SUITE [DIR]; suites: ${suites[*]} all}
+dir=${2:-}
+
+run_suite() (
+    source "$here/$1.sh"
+    echo "== $1 on $2 ($(stat -f -c %T "$2"))"
+    suite_"$1" "$2"
+    echo "== $1: passed"
+)
+
+if [ "$suite" = all ]; then
+    failed=()
+    for one in "${suites[@]}"; do
+        "$0" "$one" ${dir:+"$dir"} || failed+=("$one")
+    done
+    [ ${#failed[@]} -eq 0 ] || die "failed: ${failed[*]}"
+    exit 0
+fi
+[ -f "$here/$suite.sh" ] || die "no suite $suite; there are: ${suites[*]}"
+if [ -n "$dir" ]; then
+    run_suite "$suite" "$(realpath "$dir")"
+else
+    with_pool run_suite "$suite"
+fi

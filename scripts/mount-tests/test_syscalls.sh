@@ -1,0 +1,55 @@
+# libfuse's own test of a mount, from Debian's source package of fuse3: as root, with files
+# unlinked while they are open, and as an ordinary user.
+
+suite_test_syscalls() {
+    local dir=$1
+    build_test_syscalls
+    test_syscalls_run "as root" "$dir/as-root"
+    test_syscalls_run "with unlinked files" "$dir/unlinked" -u
+    install -d -o nobody -g nogroup "$dir/as-nobody"
+    test_syscalls_run "as an ordinary user" "$dir/as-nobody"
+}
+
+# test_syscalls_run TITLE DIR OPTION…: runs it as the owner of DIR.
+test_syscalls_run() {
+    local title=$1 dir=$2 log=$work/test_syscalls/log
+    shift 2
+    mkdir -p "$dir"
+    setpriv --reuid "$(stat -c %u "$dir")" --regid "$(stat -c %g "$dir")" --clear-groups \
+        "$work/test_syscalls/test_syscalls" "$dir" "$@" >"$log" 2>&1 || {
+        cat "$log"
+        return 1
+    }
+    echo "$title: $(grep -c ' OK$' "$log") tests"
+}
+
+build_test_syscalls() {
+    local out=$work/test_syscalls src
+    [ -x "$out/test_syscalls" ] && return
+    need_apt gcc gcc
+    need_apt dpkg-source dpkg-dev
+    mkdir -p "$out"
+    src=$(fuse3_source)
+    # What libfuse's build would find out.
+    printf '#define HAVE_COPY_FILE_RANGE 1\n#define HAVE_STRUCT_STAT_ST_ATIM 1\n' \
+        >"$out/fuse_config.h"
+    gcc -O1 -w -D_GNU_SOURCE -I "$out" -o "$out/test_syscalls" "$src/test/test_syscalls.c"
+    # For the ordinary user.
+    chmod 755 "$work" "$out"
+}
+
+# Unpacks the source of the fuse3 that this Debian release has; prints where.
+fuse3_source() (
+    mkdir -p "$work/src/apt/lists/partial"
+    cd "$work/src"
+    if ! compgen -G 'fuse3-*/test' >/dev/null; then
+        . /etc/os-release
+        echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]" \
+            "http://deb.debian.org/debian $VERSION_CODENAME main" >apt/sources.list
+        apt=(apt-get -o "Dir::Etc::SourceList=$PWD/apt/sources.list" -o Dir::Etc::SourceParts=/dev/null
+            -o "Dir::State::Lists=$PWD/apt/lists")
+        "${apt[@]}" update >apt/log 2>&1 && "${apt[@]}" source fuse3 >>apt/log 2>&1 ||
+            die "cannot fetch the source of fuse3; see $PWD/apt/log"
+    fi
+    echo "$PWD"/fuse3-*
+)
