@@ -1,7 +1,7 @@
 //! The nouns of the contract.
 
 use bitflags::bitflags;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// An inode number. 1 is the root; 0 is never valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -17,7 +17,7 @@ impl std::fmt::Display for Ino {
 }
 
 /// Nanoseconds since 1970-01-01 UTC; covers the years 1677 to 2262.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Timestamp(pub i64);
 
 impl Timestamp {
@@ -138,7 +138,8 @@ pub struct Attr {
 pub type Entry = Attr;
 
 /// A time to set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum SetTime {
     /// The time of the call.
     Now,
@@ -147,7 +148,7 @@ pub enum SetTime {
 }
 
 /// Attributes to change; `None` leaves one as it is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetAttr {
     /// Permission bits, `0o7777`.
     pub perm: Option<u32>,
@@ -235,7 +236,8 @@ bitflags! {
 }
 
 /// What `fallocate` does (`fallocate(2)`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Fallocate {
     /// Allocate the range (zeroed where it was a hole); grow the file unless `keep_size`.
     Allocate {
@@ -256,7 +258,8 @@ pub enum Fallocate {
 }
 
 /// What `seek` looks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Seek {
     /// `SEEK_DATA`.
     Data,
@@ -265,7 +268,8 @@ pub enum Seek {
 }
 
 /// How to set an extended attribute.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum SetXattr {
     /// Create or replace.
     Any,

@@ -1,12 +1,30 @@
 //! The suite that holds an implementation to the contract.
 //!
-//! [`scenarios()`] are one promise each; [`run_all`] runs them on fresh file systems.
+//! - [`scenarios()`] are one promise each; [`run_all`] runs them on fresh file systems.
+//! - [`gen_ops`] makes sequences of calls from a seed, [`compare()`] runs one next to the model;
+//!   [`run_generated`] does both for many seeds. A [`Failure`] prints the seed and a replay, after
+//!   [`Failure::minimise`] a short one. [`ops`] are the same sequences for proptest.
+//! - [`stress()`] works from many threads at once.
+//!
+//! `KEEPSTONE_OPS` sets the length of generated sequences, `KEEPSTONE_SEED` the only seed to run.
 
+mod apply;
+mod compare;
+mod generate;
+mod op;
+mod rng;
 mod scenarios;
+mod stress;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+pub use apply::{AttrView, Handles, Outcome, apply};
+pub use compare::{Failure, compare, replay};
+pub use generate::{gen_op, gen_ops, ops};
+pub use op::{Attribute, Data, Make, Name, Op, Place, Pos, SLOTS, Target, Value, Who};
+pub use rng::Rng;
 pub use scenarios::{Scenario, scenarios};
+pub use stress::stress;
 
 use crate::FileSystem;
 
@@ -26,4 +44,34 @@ pub fn run_all(make: impl Fn() -> Box<dyn FileSystem>) {
         .inspect(|name| eprintln!("^ scenario {name} failed\n"))
         .collect();
     assert!(failed.is_empty(), "{} scenarios failed: {}", failed.len(), failed.join(", "));
+}
+
+/// Compares file systems from `make` with the model on generated sequences, one of `ops` calls for
+/// each seed below `seeds`.
+///
+/// # Panics
+///
+/// With the first failure, minimised.
+pub fn run_generated(make: impl Fn() -> Box<dyn FileSystem>, seeds: u64, ops: usize) {
+    let ops = number_from_env("KEEPSTONE_OPS").map_or(ops, |ops| ops as usize);
+    let seeds = match number_from_env("KEEPSTONE_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..seeds,
+    };
+    for seed in seeds {
+        if let Err(failure) = compare(make().as_ref(), &gen_ops(seed, ops)) {
+            let failure = Failure { seed: Some(seed), ..failure };
+            panic!("{failure}\nminimised: {}", failure.clone().minimise(&make));
+        }
+    }
+}
+
+/// The number in an environment variable.
+///
+/// # Panics
+///
+/// Where it is set to anything else.
+pub fn number_from_env(name: &str) -> Option<u64> {
+    let value = std::env::var(name).ok()?;
+    Some(value.parse().unwrap_or_else(|_| panic!("{name}={value} is not a number")))
 }

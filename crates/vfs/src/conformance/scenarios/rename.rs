@@ -28,6 +28,8 @@ super::table!("rename":
     many_renames_leave_no_trace,
 );
 
+type Place<'a> = (Ino, &'a [u8]);
+
 const PLAIN: RenameFlags = RenameFlags::empty();
 
 /// Renames within the root.
@@ -232,7 +234,7 @@ fn failures_change_nothing(fs: &dyn FileSystem) {
     file_with(fs, b"f", b"data");
     let root = fs.root();
     let before = tree(fs).unwrap();
-    let attempts: [((Ino, &[u8]), (Ino, &[u8]), RenameFlags); 6] = [
+    let attempts: [(Place<'_>, Place<'_>, RenameFlags); 6] = [
         ((root, b"a"), (b, b"x"), PLAIN),
         ((root, b"f"), (root, b"a"), PLAIN),
         ((root, b"a"), (root, b"f"), PLAIN),

@@ -1,0 +1,225 @@
+//! Running a sequence on an implementation and on the model, and telling where they part.
+
+use std::any::Any;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::apply::{Handles, Outcome, apply, locate};
+use super::op::{Op, Pos, Target};
+use crate::model::Model;
+use crate::tree::{WalkError, diff, diff_nodes, node, subtree};
+use crate::{Errno, FileSystem, Ino, Seek};
+
+/// Calls between two comparisons of everything, in sequences longer than `SHORT`.
+const CHECK_EVERY: usize = 16;
+/// Sequences up to this length are compared after each call, so that one that was minimised still
+/// fails.
+const SHORT: usize = 64;
+
+/// An implementation and the model, side by side.
+pub(super) struct Session<'a> {
+    fs: &'a dyn FileSystem,
+    root: Ino,
+    handles: Handles,
+    model: Model,
+    model_handles: Handles,
+}
+
+impl<'a> Session<'a> {
+    /// `root` of `fs` is empty, owned by 0:0 with mode 0755.
+    pub(super) fn new(fs: &'a dyn FileSystem, root: Ino) -> Self {
+        let model = Model::new();
+        let model_handles = Handles::new(model.root());
+        Self { fs, root, handles: Handles::new(root), model, model_handles }
+    }
+
+    /// Makes one call on both; says how the results differ.
+    pub(super) fn step(&mut self, op: &Op) -> Result<(), String> {
+        let got = apply(self.fs, &mut self.handles, op);
+        if got == Outcome::Failed(Errno::NOSPC) {
+            return self.check().map_err(|what| format!("ENOSPC changed something: {what}"));
+        }
+        let place = match op {
+            Op::Seek { of, offset, whence } => self.place_in_model(of, *offset, *whence),
+            _ => None,
+        };
+        let want = apply(&self.model, &mut self.model_handles, op);
+        let agree = match (place, seek_result(&got), seek_result(&want)) {
+            (Some((ino, offset, whence)), Some(found), Some(_)) => {
+                seek_is_right(&self.model, ino, offset, whence, found)
+            }
+            _ => got == want,
+        };
+        if agree { Ok(()) } else { Err(format!("got {got:?}, the model {want:?}")) }
+    }
+
+    fn place_in_model(&mut self, of: &Target, at: Pos, whence: Seek) -> Option<(Ino, u64, Seek)> {
+        let (ino, offset) = locate(&self.model, &mut self.model_handles, of, at)?;
+        Some((ino, offset, whence))
+    }
+
+    /// Compares everything, inodes held open included.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let text = |error: WalkError| error.to_string();
+        let got = subtree(self.fs, self.root).map_err(text)?;
+        let want = subtree(&self.model, self.model.root()).map_err(text)?;
+        if let Some(diff) = diff(&got, &want) {
+            return Err(format!("trees differ (left: tested, right: model):\n{diff}"));
+        }
+        let slots = self.handles.slots().iter().zip(self.model_handles.slots());
+        for (slot, (a, b)) in slots.enumerate() {
+            if let (Some(a), Some(b)) = (a, b) {
+                let got = node(self.fs, *a).map_err(text)?;
+                let want = node(&self.model, *b).map_err(text)?;
+                if let Some(diff) = diff_nodes(&got, &want) {
+                    return Err(format!("slot {slot} differs (tested != model): {diff}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back what is held, and compares once more.
+    pub(super) fn finish(mut self) -> Result<(), String> {
+        self.check()?;
+        self.handles.release(self.fs);
+        self.model_handles.release(&self.model);
+        self.check()
+    }
+}
+
+/// What a successful call of `seek` found; `None` inside for nothing.
+fn seek_result(outcome: &Outcome) -> Option<Option<u64>> {
+    match outcome {
+        Outcome::Number(found) => Some(Some(*found)),
+        Outcome::Failed(Errno::NXIO) => Some(None),
+        _ => None,
+    }
+}
+
+/// Whether `found` is among the answers that the contract leaves to an engine.
+fn seek_is_right(model: &Model, ino: Ino, offset: u64, whence: Seek, found: Option<u64>) -> bool {
+    let size = model.getattr(ino).map_or(0, |attr| attr.size);
+    let zeros = |from, to| first_nonzero(model, ino, from).is_none_or(|at| at >= to);
+    match (found, whence) {
+        (None, _) if offset >= size => true,
+        (None, Seek::Data) => zeros(offset, size),
+        (None, Seek::Hole) => false,
+        (Some(data), Seek::Data) => (offset..size).contains(&data) && zeros(offset, data),
+        (Some(hole), Seek::Hole) => {
+            let end = (hole + 1).next_multiple_of(4096).min(size);
+            offset < size && (offset..=size).contains(&hole) && (hole == size || zeros(hole, end))
+        }
+    }
+}
+
+/// Where the first byte at or after `from` stands that is not zero.
+fn first_nonzero(model: &Model, ino: Ino, from: u64) -> Option<u64> {
+    let mut at = from;
+    let mut buf = [0; 4096];
+    loop {
+        at = model.seek(ino, at, Seek::Data).ok()?;
+        let len = model.read(ino, at, &mut buf).ok()?;
+        if let Some(i) = buf[..len].iter().position(|&b| b != 0) {
+            return Some(at + i as u64);
+        }
+        at += len as u64;
+    }
+}
+
+/// A sequence on which an implementation and the model part.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// What decided the sequence, where [`gen_ops`](super::gen_ops) made it.
+    pub seed: Option<u64>,
+    /// The call at which it showed.
+    pub index: usize,
+    /// How it showed.
+    pub message: String,
+    /// The sequence.
+    pub ops: Vec<Op>,
+}
+
+impl Failure {
+    /// The sequence up to where it failed, one JSON object per line; see [`replay`].
+    pub fn json(&self) -> String {
+        let ops = self.ops.iter().take(self.index + 1);
+        ops.map(|op| serde_json::to_string(op).expect("plain data") + "\n").collect()
+    }
+
+    /// Leaves out calls as long as the rest still fails on file systems from `make` (delta
+    /// debugging, Zeller 2002, by complements).
+    pub fn minimise(mut self, make: impl Fn() -> Box<dyn FileSystem>) -> Self {
+        self.ops.truncate(self.index + 1);
+        let mut chunk = self.ops.len().div_ceil(2);
+        while chunk > 0 {
+            let mut start = 0;
+            let before = self.ops.len();
+            while start < self.ops.len() {
+                let mut fewer = self.ops.clone();
+                fewer.drain(start..(start + chunk).min(fewer.len()));
+                match compare_checking(make().as_ref(), &fewer, 1) {
+                    Err(failure) => {
+                        let seed = self.seed;
+                        self = Self { seed, ..failure };
+                        self.ops.truncate(self.index + 1);
+                    }
+                    Ok(()) => start += chunk,
+                }
+            }
+            if chunk > 1 || self.ops.len() == before {
+                chunk /= 2;
+            }
+        }
+        self
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "call {}: {:?}", self.index, self.ops.get(self.index))?;
+        writeln!(f, "{}", self.message)?;
+        if let Some(seed) = self.seed {
+            writeln!(f, "rerun with KEEPSTONE_SEED={seed}, or replay:")?;
+        }
+        f.write_str(&self.json())
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// The sequence that [`Failure::json`] wrote. Empty lines are skipped.
+pub fn replay(json: &str) -> serde_json::Result<Vec<Op>> {
+    json.lines().filter(|line| !line.trim().is_empty()).map(serde_json::from_str).collect()
+}
+
+/// Runs `ops` on `fs`, which is fresh, and on a fresh model: each call must give the same, and
+/// everything must be equal every few calls (every one if there are few) and at the end. A call that panics fails. Where `fs`
+/// has no space (`ENOSPC`) the call must have changed nothing, and the model leaves it out.
+pub fn compare(fs: &dyn FileSystem, ops: &[Op]) -> Result<(), Failure> {
+    compare_checking(fs, ops, if ops.len() > SHORT { CHECK_EVERY } else { 1 })
+}
+
+/// [`compare`], with everything compared after each `every` calls.
+fn compare_checking(fs: &dyn FileSystem, ops: &[Op], every: usize) -> Result<(), Failure> {
+    let mut session = Session::new(fs, fs.root());
+    let fail = |index, message| Failure { seed: None, index, message, ops: ops.to_vec() };
+    for (index, op) in ops.iter().enumerate() {
+        let step = catch(|| {
+            session.step(op)?;
+            if (index + 1) % every == 0 { session.check() } else { Ok(()) }
+        });
+        step.map_err(|message| fail(index, message))?;
+    }
+    catch(|| session.finish()).map_err(|message| fail(ops.len().saturating_sub(1), message))
+}
+
+/// Turns a panic into an error.
+fn catch(call: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+    let text = |panic: Box<dyn Any + Send>| {
+        let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+        let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+        format!("panicked: {}", text.unwrap_or_default())
+    };
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| Err(text(panic)))
+}
