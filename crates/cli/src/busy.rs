@@ -18,11 +18,7 @@ pub fn users(dir: &Path) -> Vec<String> {
         .filter(|process| uses(&process.path(), dir))
         .map(|process| {
             let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
-            format!(
-                "{} (pid {})",
-                name.trim(),
-                process.file_name().to_string_lossy()
-            )
+            format!("{} (pid {})", name.trim(), process.file_name().to_string_lossy())
         })
         .take(USERS_MAX)
         .collect()
@@ -31,15 +27,10 @@ pub fn users(dir: &Path) -> Vec<String> {
 fn uses(process: &Path, dir: &Path) -> bool {
     let below = |link: &Path| fs::read_link(link).is_ok_and(|target| target.starts_with(dir));
     let any_in = |list: &str| {
-        let links = fs::read_dir(process.join(list))
-            .into_iter()
-            .flatten()
-            .flatten();
+        let links = fs::read_dir(process.join(list)).into_iter().flatten().flatten();
         links.map(|link| link.path()).any(|link| below(&link))
     };
-    ["cwd", "root", "exe"]
-        .iter()
-        .any(|link| below(&process.join(link)))
+    ["cwd", "root", "exe"].iter().any(|link| below(&process.join(link)))
         || any_in("fd")
         || any_in("map_files")
 }

@@ -21,15 +21,8 @@ pub fn run(args: &CheckArgs, json: bool) -> Result<ExitCode> {
     } else {
         (Access::ReadOnly, Lock::Shared)
     };
-    let region = OpenOptions {
-        lock: Some(lock),
-        ..OpenOptions::default()
-    }
-    .open(&path, access)?;
-    let options = bpfs::CheckOptions {
-        repair: args.repair,
-        threads: pool::threads(args.threads),
-    };
+    let region = OpenOptions { lock: Some(lock), ..OpenOptions::default() }.open(&path, access)?;
+    let options = bpfs::CheckOptions { repair: args.repair, threads: pool::threads(args.threads) };
     // Hidden by itself where stderr is no terminal.
     let bar = ProgressBar::new(0).with_style(
         ProgressStyle::with_template("{msg} {wide_bar} {percent:>3} % {eta:>4}")
@@ -51,11 +44,7 @@ pub fn run(args: &CheckArgs, json: bool) -> Result<ExitCode> {
         }
         println!("{}: {}", path.display(), summary(&report, args.repair));
     }
-    let remaining = report
-        .problems
-        .iter()
-        .filter(|problem| !problem.repaired)
-        .count();
+    let remaining = report.problems.iter().filter(|problem| !problem.repaired).count();
     Ok(match (report.clean(), remaining) {
         (true, _) => ExitCode::SUCCESS,
         (false, 1..) if args.repair => ExitCode::from(EXIT_FAILED),
@@ -65,11 +54,7 @@ pub fn run(args: &CheckArgs, json: bool) -> Result<ExitCode> {
 
 fn summary(report: &bpfs::CheckReport, repair: bool) -> String {
     let found = report.problems.len();
-    let repaired = report
-        .problems
-        .iter()
-        .filter(|problem| problem.repaired)
-        .count();
+    let repaired = report.problems.iter().filter(|problem| problem.repaired).count();
     match (found, repair) {
         (0, _) => "clean".to_owned(),
         (_, false) => format!("{found} problems; `keepstone check --repair` mends what it can"),

@@ -40,12 +40,7 @@ struct Report {
 impl Report {
     fn add(&mut self, level: Level, subject: &'static str, found: String, remedy: &str) {
         let remedy = remedy.to_owned();
-        self.findings.push(Finding {
-            subject,
-            level,
-            found,
-            remedy,
-        });
+        self.findings.push(Finding { subject, level, found, remedy });
     }
 
     fn ok(&mut self, subject: &'static str, found: impl Into<String>) {
@@ -62,9 +57,7 @@ impl Report {
 }
 
 pub fn run(args: &DoctorArgs, json: bool) -> Result<ExitCode> {
-    let mut report = Report {
-        findings: Vec::new(),
-    };
+    let mut report = Report { findings: Vec::new() };
     cpu(&mut report);
     persistent_memory(&mut report);
     huge_pages(&mut report);
@@ -82,10 +75,7 @@ pub fn run(args: &DoctorArgs, json: bool) -> Result<ExitCode> {
     } else {
         report.findings.iter().for_each(show);
     }
-    let missing = report
-        .findings
-        .iter()
-        .any(|finding| finding.level == Level::Missing);
+    let missing = report.findings.iter().any(|finding| finding.level == Level::Missing);
     Ok(ExitCode::from(u8::from(missing)))
 }
 
@@ -103,10 +93,7 @@ fn show(finding: &Finding) {
 
 fn cpu(report: &mut Report) {
     let cpu = pmem::cpu::report();
-    let found = format!(
-        "{:?} to flush, {}-byte non-temporal stores",
-        cpu.flush, cpu.nt_bytes
-    );
+    let found = format!("{:?} to flush, {}-byte non-temporal stores", cpu.flush, cpu.nt_bytes);
     if cpu.clwb {
         report.ok("cpu", found.to_lowercase());
     } else {
@@ -118,38 +105,23 @@ fn cpu(report: &mut Report) {
         );
     }
     if cpu.tsc_invariant {
-        report.ok(
-            "time-stamp counter",
-            format!("constant, {} MHz", cpu.tsc_mhz),
-        );
+        report.ok("time-stamp counter", format!("constant, {} MHz", cpu.tsc_mhz));
     } else {
-        report.advice(
-            "time-stamp counter",
-            "not constant",
-            "do not trust `--emulate` here",
-        );
+        report.advice("time-stamp counter", "not constant", "do not trust `--emulate` here");
     }
     for region in &cpu.regions {
-        report.ok(
-            "nvdimm",
-            format!("{}: protects {:?}", region.name, region.domain),
-        );
+        report.ok("nvdimm", format!("{}: protects {:?}", region.name, region.domain));
     }
 }
 
 fn persistent_memory(report: &mut Report) {
     let count = |dir: &str, prefix: &str| {
         let names = fs::read_dir(dir).into_iter().flatten().flatten();
-        names
-            .filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix))
-            .count()
+        names.filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix)).count()
     };
     let (pmem, dax) = (count("/dev", "pmem"), count("/dev", "dax"));
     if pmem + dax > 0 {
-        report.ok(
-            "persistent memory",
-            format!("{pmem} pmem and {dax} devdax devices"),
-        );
+        report.ok("persistent memory", format!("{pmem} pmem and {dax} devdax devices"));
     } else {
         report.advice(
             "persistent memory",
@@ -163,9 +135,7 @@ fn persistent_memory(report: &mut Report) {
 fn huge_pages(report: &mut Report) {
     const SHMEM: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
     let setting = fs::read_to_string(SHMEM).unwrap_or_default();
-    let chosen = setting
-        .split_whitespace()
-        .find_map(|word| word.strip_prefix('['));
+    let chosen = setting.split_whitespace().find_map(|word| word.strip_prefix('['));
     match chosen.map(|word| word.trim_end_matches(']')) {
         Some(word @ ("always" | "within_size" | "advise")) => {
             report.ok("huge pages", format!("tmpfs uses them ({word})"));
@@ -181,41 +151,19 @@ fn huge_pages(report: &mut Report) {
 
 /// What the front end uses if it is there, and what is lost without it.
 const CAPABILITIES: &[(&str, &str)] = &[
-    (
-        "FUSE_DO_READDIRPLUS",
-        "listing with attributes asks for each file",
-    ),
-    (
-        "FUSE_PARALLEL_DIROPS",
-        "operations in one directory wait for each other",
-    ),
+    ("FUSE_DO_READDIRPLUS", "listing with attributes asks for each file"),
+    ("FUSE_PARALLEL_DIROPS", "operations in one directory wait for each other"),
     ("FUSE_POSIX_ACL", "no access control lists"),
     ("FUSE_MAX_PAGES", "requests carry 128 KiB at most"),
-    (
-        "FUSE_CACHE_SYMLINKS",
-        "each use of a symbolic link asks the server",
-    ),
-    (
-        "FUSE_NO_OPENDIR_SUPPORT",
-        "listings are not kept in the kernel",
-    ),
-    (
-        "FUSE_HANDLE_KILLPRIV_V2",
-        "each write looks for file capabilities",
-    ),
-    (
-        "FUSE_DIRECT_IO_ALLOW_MMAP",
-        "no shared mapping of files opened with O_DIRECT",
-    ),
+    ("FUSE_CACHE_SYMLINKS", "each use of a symbolic link asks the server"),
+    ("FUSE_NO_OPENDIR_SUPPORT", "listings are not kept in the kernel"),
+    ("FUSE_HANDLE_KILLPRIV_V2", "each write looks for file capabilities"),
+    ("FUSE_DIRECT_IO_ALLOW_MMAP", "no shared mapping of files opened with O_DIRECT"),
 ];
 
 fn fuse_of_kernel(report: &mut Report) {
     if !Path::new("/dev/fuse").exists() {
-        report.missing(
-            "fuse",
-            "no /dev/fuse",
-            "`modprobe fuse`; in a container, pass the device",
-        );
+        report.missing("fuse", "no /dev/fuse", "`modprobe fuse`; in a container, pass the device");
         return;
     }
     let kernel = match fuse::probe_kernel() {
@@ -249,27 +197,17 @@ fn fuse_of_user(report: &mut Report) {
     if in_path("fusermount3") {
         report.ok("fusermount3", "installed: users can mount");
     } else {
-        report.advice(
-            "fusermount3",
-            "not found: only root can mount",
-            "`apt install fuse3`",
-        );
+        report.advice("fusermount3", "not found: only root can mount", "`apt install fuse3`");
     }
     let config = fs::read_to_string("/etc/fuse.conf").unwrap_or_default();
     if config.lines().any(|line| line.trim() == "user_allow_other") {
         report.ok("allow_other", "users may share their mounts");
     } else {
-        report.ok(
-            "allow_other",
-            "only root may share mounts (user_allow_other in /etc/fuse.conf)",
-        );
+        report.ok("allow_other", "only root may share mounts (user_allow_other in /etc/fuse.conf)");
     }
     let helper = ["/sbin", "/usr/sbin"].map(|dir| Path::new(dir).join("mount.fuse.keepstone"));
     if helper.iter().any(|path| path.exists()) {
-        report.ok(
-            "mount helper",
-            "installed: `mount -t fuse.keepstone` and fstab work",
-        );
+        report.ok("mount helper", "installed: `mount -t fuse.keepstone` and fstab work");
     } else {
         report.advice(
             "mount helper",
@@ -287,12 +225,7 @@ fn pool_file(report: &mut Report, path: &Path) {
     match bpfs::info(&region) {
         Ok(info) => report.ok(
             "pool",
-            format!(
-                "{}: bpfs, {}, {}",
-                path.display(),
-                size::show(info.size_bytes),
-                info.uuid
-            ),
+            format!("{}: bpfs, {}, {}", path.display(), size::show(info.size_bytes), info.uuid),
         ),
         Err(err) => report.missing(
             "pool",

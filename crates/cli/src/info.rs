@@ -22,9 +22,7 @@ struct Info {
 pub fn run(args: &PoolArgs, json: bool) -> Result<ExitCode> {
     let path = pool::absolute(&args.pool)?;
     let (info, domain) = pool::info(&path)?;
-    let mounts = fuse::mounts()?
-        .into_iter()
-        .filter(|m| m.is_keepstone() && m.source == path);
+    let mounts = fuse::mounts()?.into_iter().filter(|m| m.is_keepstone() && m.source == path);
     let report = Info {
         pool: path.display().to_string(),
         layout: "bpfs",
@@ -42,10 +40,7 @@ pub fn run(args: &PoolArgs, json: bool) -> Result<ExitCode> {
     };
     output::table([
         ("pool", report.pool.clone()),
-        (
-            "layout",
-            format!("{}, format version {}", report.layout, report.info.version),
-        ),
+        ("layout", format!("{}, format version {}", report.layout, report.info.version)),
         ("label", report.info.label.clone()),
         ("uuid", report.info.uuid.to_string()),
         ("size", size::show(report.info.size_bytes)),

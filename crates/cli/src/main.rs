@@ -16,6 +16,7 @@ mod size;
 mod stats;
 mod umount;
 
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use clap::Parser as _;
@@ -59,5 +60,6 @@ fn init_log() {
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_target(false)
+        .with_ansi(std::io::stderr().is_terminal())
         .init();
 }

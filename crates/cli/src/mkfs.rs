@@ -27,9 +27,7 @@ pub fn run(args: &MkfsArgs, json: bool) -> Result<ExitCode> {
         bail!("layout scmfs: not yet in this version; use --layout bpfs");
     }
     let (region, created) = open(args)?;
-    let options = bpfs::FormatOptions {
-        label: args.label.clone(),
-    };
+    let options = bpfs::FormatOptions { label: args.label.clone() };
     let info = bpfs::format(&region, &options).inspect_err(|_| {
         if created {
             let _ = std::fs::remove_file(&args.pool);
@@ -44,12 +42,7 @@ pub fn run(args: &MkfsArgs, json: bool) -> Result<ExitCode> {
     if json {
         output::json(&made)?;
     } else {
-        println!(
-            "{}: bpfs, {}, {}",
-            made.pool,
-            size::show(made.info.size_bytes),
-            made.info.uuid
-        );
+        println!("{}: bpfs, {}, {}", made.pool, size::show(made.info.size_bytes), made.info.uuid);
         println!("domain {}", made.domain);
     }
     Ok(ExitCode::SUCCESS)
@@ -92,10 +85,7 @@ fn refuse(pool: &Path, region: &Region) -> Result<()> {
         Err(_) if starts_with_zeros(region) => return Ok(()),
         Err(_) => "holds data that is no pool".to_owned(),
     };
-    bail!(
-        "{}: {holds}; choose another name, or replace it with --force",
-        pool.display()
-    );
+    bail!("{}: {holds}; choose another name, or replace it with --force", pool.display());
 }
 
 /// A file set aside for a pool, or a device never used.

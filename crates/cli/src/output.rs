@@ -24,11 +24,7 @@ pub fn notice(text: impl Display) {
 /// Prints name and value pairs in two columns.
 pub fn table<N: AsRef<str>, V: Display>(rows: impl IntoIterator<Item = (N, V)>) {
     let rows: Vec<_> = rows.into_iter().collect();
-    let width = rows
-        .iter()
-        .map(|(name, _)| name.as_ref().len())
-        .max()
-        .unwrap_or(0);
+    let width = rows.iter().map(|(name, _)| name.as_ref().len()).max().unwrap_or(0);
     for (name, value) in rows {
         println!("{:width$}  {value}", name.as_ref());
     }

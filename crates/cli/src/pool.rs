@@ -45,10 +45,7 @@ pub fn absolute(pool: &Path) -> Result<PathBuf> {
 
 /// Opens a pool to look at it, mounted or not.
 pub fn open_to_look(pool: &Path) -> Result<Region> {
-    let options = OpenOptions {
-        lock: Some(Lock::None),
-        ..OpenOptions::default()
-    };
+    let options = OpenOptions { lock: Some(Lock::None), ..OpenOptions::default() };
     Ok(options.open(pool, Access::ReadOnly)?)
 }
 

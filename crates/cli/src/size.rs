@@ -8,15 +8,10 @@ const UNITS: [(&str, u32); 5] = [("K", 10), ("M", 20), ("G", 30), ("T", 40), ("P
 /// Parses `4G`, `512M`, `1.5T`, `4GiB` or a plain number of bytes.
 pub fn parse(text: &str) -> Result<u64> {
     let trimmed = text.trim();
-    let split = trimmed
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(trimmed.len());
+    let split = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
     let (number, unit) = trimmed.split_at(split);
     let unit = unit.trim().to_ascii_uppercase();
-    let unit = unit
-        .strip_suffix("IB")
-        .or(unit.strip_suffix('B'))
-        .unwrap_or(&unit);
+    let unit = unit.strip_suffix("IB").or(unit.strip_suffix('B')).unwrap_or(&unit);
     let shift = match UNITS.iter().find(|(name, _)| *name == unit) {
         Some((_, shift)) => *shift,
         None if unit.is_empty() => 0,

@@ -54,16 +54,10 @@ pub fn read(dir: &Path) -> Result<Value> {
 /// Fails unless a pool is mounted at `dir`, an absolute path, by a server that is alive.
 pub fn require_alive(dir: &Path) -> Result<()> {
     if !fuse::mount_at(dir)?.is_some_and(|mount| mount.is_keepstone()) {
-        bail!(
-            "{}: no pool is mounted there; `keepstone mount POOL {0}` mounts one",
-            dir.display()
-        );
+        bail!("{}: no pool is mounted there; `keepstone mount POOL {0}` mounts one", dir.display());
     }
     if fuse::is_stale(dir)? {
-        bail!(
-            "{}: its server has died; mount the pool there again to replace it",
-            dir.display()
-        );
+        bail!("{}: its server has died; mount the pool there again to replace it", dir.display());
     }
     Ok(())
 }
@@ -88,9 +82,7 @@ fn show(stats: &Value) {
     let bytes = |value: &Value| size::show(value.as_u64().unwrap_or(0));
     let space = &stats["space"];
     let blocks = |field: &str| {
-        let product = space[field]
-            .as_u64()?
-            .checked_mul(space["block_size"].as_u64()?)?;
+        let product = space[field].as_u64()?.checked_mul(space["block_size"].as_u64()?)?;
         Some(size::show(product))
     };
     output::table([
@@ -98,10 +90,7 @@ fn show(stats: &Value) {
         ("mounted on", text(&stats["dir"])),
         ("uuid", text(&stats["uuid"])),
         ("domain", text(&stats["domain"]["name"])),
-        (
-            "server",
-            format!("pid {}, {} threads", stats["pid"], stats["threads"]),
-        ),
+        ("server", format!("pid {}, {} threads", stats["pid"], stats["threads"])),
         ("uptime", format!("{} s", stats["uptime_s"])),
         ("size", blocks("blocks").unwrap_or_default()),
         ("free", blocks("blocks_free").unwrap_or_default()),
@@ -109,11 +98,7 @@ fn show(stats: &Value) {
         ("written", bytes(&stats["written_bytes"])),
         ("panics", text(&stats["panics"])),
     ]);
-    for (title, field) in [
-        ("requests", "requests"),
-        ("medium", "medium"),
-        ("mount", "mount"),
-    ] {
+    for (title, field) in [("requests", "requests"), ("medium", "medium"), ("mount", "mount")] {
         println!("\n{title}");
         let rows = stats[field].as_object().into_iter().flatten();
         output::table(rows.map(|(name, value)| (format!("  {name}"), text(value))));

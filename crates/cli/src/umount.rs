@@ -27,10 +27,7 @@ struct Unmounted {
 pub fn run(args: &UmountArgs, json: bool) -> Result<ExitCode> {
     let dir = mount::absolute_dir(&args.dir)?;
     let Some(entry) = fuse::mount_at(&dir)?.filter(fuse::MountEntry::is_keepstone) else {
-        bail!(
-            "{}: no pool is mounted there; see `mount -t fuse.keepstone`",
-            dir.display()
-        );
+        bail!("{}: no pool is mounted there; see `mount -t fuse.keepstone`", dir.display());
     };
     let stale = fuse::is_stale(&dir)?;
     let server = if stale { None } else { server_of(&dir) };
@@ -51,10 +48,7 @@ pub fn run(args: &UmountArgs, json: bool) -> Result<ExitCode> {
     if json {
         output::json(&done)?;
     } else if !server_ended && !args.lazy {
-        output::notice(format!(
-            "{}: unmounted, but its server still runs",
-            done.dir
-        ));
+        output::notice(format!("{}: unmounted, but its server still runs", done.dir));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -70,23 +64,13 @@ fn server_of(dir: &Path) -> Option<OwnedFd> {
 }
 
 fn wait_for(server: &OwnedFd) -> Result<bool> {
-    let timeout = Timespec {
-        tv_sec: SERVER_END_SECONDS_MAX,
-        tv_nsec: 0,
-    };
+    let timeout = Timespec { tv_sec: SERVER_END_SECONDS_MAX, tv_nsec: 0 };
     let mut ended = [PollFd::new(server, PollFlags::IN)];
     Ok(poll(&mut ended, Some(&timeout))? > 0)
 }
 
 fn in_use(dir: &Path) -> anyhow::Error {
     let users = busy::users(dir);
-    let who = if users.is_empty() {
-        String::new()
-    } else {
-        format!(" by {}", users.join(", "))
-    };
-    anyhow!(
-        "{}: in use{who}; end these programs, or use --lazy",
-        dir.display()
-    )
+    let who = if users.is_empty() { String::new() } else { format!(" by {}", users.join(", ")) };
+    anyhow!("{}: in use{who}; end these programs, or use --lazy", dir.display())
 }

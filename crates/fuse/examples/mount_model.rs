@@ -16,9 +16,7 @@ use fuse::{
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let stop = StopSignals::block()?;
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .init();
+    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
     let mut args = std::env::args().skip(1);
     let mut dir = None;
     let mut threads = 2;
@@ -37,9 +35,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         caching,
         durable_on_return: true,
         counters,
-        stats: Some(Box::new(move || {
-            format!("{:?}", counted.snapshot()).into_bytes()
-        })),
+        stats: Some(Box::new(move || format!("{:?}", counted.snapshot()).into_bytes())),
     };
     let server = Server::new(Arc::new(vfs::model::Model::new()), options);
     let options = MountOptions {

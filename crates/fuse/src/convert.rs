@@ -94,11 +94,7 @@ pub(crate) fn new_kind(mode: u32, rdev: u32) -> Result<NewKind<'static>> {
 
 fn system_time(t: Timestamp) -> SystemTime {
     let magnitude = Duration::from_nanos(t.0.unsigned_abs());
-    if t.0 >= 0 {
-        UNIX_EPOCH + magnitude
-    } else {
-        UNIX_EPOCH - magnitude
-    }
+    if t.0 >= 0 { UNIX_EPOCH + magnitude } else { UNIX_EPOCH - magnitude }
 }
 
 /// The time in a request.
@@ -107,10 +103,9 @@ fn system_time(t: Timestamp) -> SystemTime {
 /// `EPOCH - (-secs) + nanos`. Taking the two parts out again undoes it.
 pub(crate) fn timestamp(t: SystemTime) -> Timestamp {
     match t.duration_since(UNIX_EPOCH) {
-        Ok(d) => Timestamp::from_parts(
-            i64::try_from(d.as_secs()).unwrap_or(i64::MAX),
-            d.subsec_nanos(),
-        ),
+        Ok(d) => {
+            Timestamp::from_parts(i64::try_from(d.as_secs()).unwrap_or(i64::MAX), d.subsec_nanos())
+        }
         Err(before) => {
             let d = before.duration();
             let secs = i64::try_from(d.as_secs()).unwrap_or(i64::MAX);
@@ -159,15 +154,7 @@ mod tests {
 
     #[test]
     fn times_survive_both_ways() {
-        for nanos in [
-            0,
-            1,
-            999_999_999,
-            1_700_000_000_123_456_789,
-            -1,
-            -500_000_000,
-            i64::MIN,
-        ] {
+        for nanos in [0, 1, 999_999_999, 1_700_000_000_123_456_789, -1, -500_000_000, i64::MIN] {
             let t = Timestamp(nanos);
             let sent = system_time(t);
             let back = match sent.duration_since(UNIX_EPOCH) {
@@ -184,20 +171,14 @@ mod tests {
     #[test]
     fn fallocate_modes() {
         assert_eq!(fallocate(3), Ok(Fallocate::PunchHole));
-        assert_eq!(
-            fallocate(0x11),
-            Ok(Fallocate::ZeroRange { keep_size: true })
-        );
+        assert_eq!(fallocate(0x11), Ok(Fallocate::ZeroRange { keep_size: true }));
         assert_eq!(fallocate(0x40), Err(Errno::OPNOTSUPP));
         assert_eq!(fallocate(2), Err(Errno::OPNOTSUPP));
     }
 
     #[test]
     fn whiteouts_are_refused() {
-        assert_eq!(
-            rename_flags(fuser::RenameFlags::RENAME_WHITEOUT),
-            Err(Errno::INVAL)
-        );
+        assert_eq!(rename_flags(fuser::RenameFlags::RENAME_WHITEOUT), Err(Errno::INVAL));
         let exchange = rename_flags(fuser::RenameFlags::RENAME_EXCHANGE);
         assert_eq!(exchange, Ok(RenameFlags::EXCHANGE));
     }

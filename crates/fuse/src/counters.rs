@@ -139,10 +139,7 @@ mod tests {
         counters.count(Op::CopyFileRange);
         counters.add_written(4096);
         let snapshot = counters.snapshot();
-        assert_eq!(
-            snapshot.requests,
-            BTreeMap::from([("write", 2), ("copy_file_range", 1)])
-        );
+        assert_eq!(snapshot.requests, BTreeMap::from([("write", 2), ("copy_file_range", 1)]));
         assert_eq!((snapshot.read_bytes, snapshot.written_bytes), (0, 4096));
     }
 }

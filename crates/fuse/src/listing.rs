@@ -31,21 +31,18 @@ impl Batch {
         fs.readdir(dir, cookie, &mut |entry| {
             let start = self.names.len();
             self.names.extend_from_slice(entry.name);
-            self.entries
-                .push((entry.ino, entry.kind, entry.cookie, start..self.names.len()));
+            self.entries.push((entry.ino, entry.kind, entry.cookie, start..self.names.len()));
             self.entries.len() < BATCH_LEN
         })
     }
 
     fn iter(&self) -> impl Iterator<Item = DirEntry<'_>> {
-        self.entries
-            .iter()
-            .map(|(ino, kind, cookie, name)| DirEntry {
-                ino: *ino,
-                kind: *kind,
-                name: &self.names[name.clone()],
-                cookie: *cookie,
-            })
+        self.entries.iter().map(|(ino, kind, cookie, name)| DirEntry {
+            ino: *ino,
+            kind: *kind,
+            name: &self.names[name.clone()],
+            cookie: *cookie,
+        })
     }
 }
 
@@ -95,14 +92,7 @@ fn add_entry(
     }
     let entry = fs.lookup(dir, item.name)?;
     let attr = convert::file_attr(&entry);
-    let full = reply.add(
-        attr.ino,
-        item.cookie,
-        name,
-        ttl,
-        &attr,
-        convert::generation(&entry),
-    );
+    let full = reply.add(attr.ino, item.cookie, name, ttl, &attr, convert::generation(&entry));
     if full {
         fs.forget(entry.ino, 1);
     }

@@ -65,13 +65,7 @@ pub fn mount<F: FileSystem + 'static>(
     let root_mode = server.root_mode()?;
     let session = attach(server, &dir, root_mode, options)?;
     let entry = mount_at(&dir)?.ok_or_else(|| io::Error::other("the new mount has vanished"))?;
-    Ok(Mounted {
-        session,
-        place: Place {
-            dir,
-            device: entry.device,
-        },
-    })
+    Ok(Mounted { session, place: Place { dir, device: entry.device } })
 }
 
 impl<F: FileSystem + 'static> Mounted<F> {
@@ -105,10 +99,7 @@ impl Place {
                 done => return done,
             }
         }
-        tracing::warn!(
-            "{} is still in use; cutting the connection",
-            self.dir.display()
-        );
+        tracing::warn!("{} is still in use; cutting the connection", self.dir.display());
         if let Ok(root) = rustix::fs::open(&self.dir, OFlags::RDONLY, Mode::empty()) {
             let _ = rustix::fs::syncfs(&root);
         }
@@ -182,9 +173,7 @@ fn fusermount_options(options: &MountOptions) -> Vec<MountOption> {
         (MountFlags::SYNCHRONOUS, MountOption::Sync),
         (MountFlags::DIRSYNC, MountOption::DirSync),
     ];
-    let set = flags
-        .into_iter()
-        .filter(|(flag, _)| options.flags.contains(*flag));
+    let set = flags.into_iter().filter(|(flag, _)| options.flags.contains(*flag));
     list.extend(set.map(|(_, option)| option));
     list
 }
@@ -198,11 +187,7 @@ pub fn remount(dir: &Path, flags: MountFlags) -> io::Result<()> {
 /// Unmounts `dir`. `lazy`: hides it now, ends it when its last user is gone. Without: fails with
 /// `EBUSY` while it is in use.
 pub fn unmount(dir: &Path, lazy: bool) -> io::Result<()> {
-    let how = if lazy {
-        UnmountFlags::DETACH
-    } else {
-        UnmountFlags::empty()
-    };
+    let how = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     match rustix::mount::unmount(dir, how | UnmountFlags::NOFOLLOW) {
         Err(Errno::PERM) => unmount_as_user(dir, lazy),
         result => Ok(result?),
@@ -211,27 +196,16 @@ pub fn unmount(dir: &Path, lazy: bool) -> io::Result<()> {
 
 fn unmount_as_user(dir: &Path, lazy: bool) -> io::Result<()> {
     let mut command = Command::new("fusermount3");
-    command
-        .arg("-u")
-        .args(lazy.then_some("-z"))
-        .arg("--")
-        .arg(dir);
+    command.arg("-u").args(lazy.then_some("-z")).arg("--").arg(dir);
     let output = command.output().map_err(|err| {
-        io::Error::new(
-            err.kind(),
-            format!("cannot run fusermount3 (package fuse3): {err}"),
-        )
+        io::Error::new(err.kind(), format!("cannot run fusermount3 (package fuse3): {err}"))
     })?;
     if output.status.success() {
         return Ok(());
     }
     let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
     let busy = message.contains("busy");
-    let kind = if busy {
-        io::ErrorKind::ResourceBusy
-    } else {
-        io::ErrorKind::Other
-    };
+    let kind = if busy { io::ErrorKind::ResourceBusy } else { io::ErrorKind::Other };
     Err(io::Error::new(kind, message))
 }
 
@@ -243,8 +217,5 @@ pub fn is_stale(dir: &Path) -> io::Result<bool> {
     }
     let path = CString::new(dir.as_os_str().as_bytes())?;
     // `stat` could be answered from the kernel's cache; `statfs` always asks the server.
-    Ok(matches!(
-        rustix::fs::statfs(&*path),
-        Err(Errno::NOTCONN | Errno::CONNABORTED)
-    ))
+    Ok(matches!(rustix::fs::statfs(&*path), Err(Errno::NOTCONN | Errno::CONNABORTED)))
 }

@@ -50,13 +50,7 @@ fn parse(line: &[u8]) -> Option<MountEntry> {
     let fs_type = String::from_utf8_lossy(fields.next()?).into_owned();
     let source = unescape(fields.next()?);
     let device = (device.0.parse().ok()?, device.1.parse().ok()?);
-    Some(MountEntry {
-        device,
-        dir,
-        options,
-        fs_type,
-        source,
-    })
+    Some(MountEntry { device, dir, options, fs_type, source })
 }
 
 /// Undoes the octal escapes (`\040` for a space).
@@ -64,15 +58,9 @@ fn unescape(field: &[u8]) -> PathBuf {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;
     while let [byte, tail @ ..] = rest {
-        let digits = tail
-            .get(..3)
-            .filter(|d| *byte == b'\\' && d.iter().all(u8::is_ascii_digit));
+        let digits = tail.get(..3).filter(|d| *byte == b'\\' && d.iter().all(u8::is_ascii_digit));
         if let Some(digits) = digits {
-            out.push(
-                digits
-                    .iter()
-                    .fold(0u8, |n, d| n.wrapping_mul(8).wrapping_add(d - b'0')),
-            );
+            out.push(digits.iter().fold(0u8, |n, d| n.wrapping_mul(8).wrapping_add(d - b'0')));
             rest = &tail[3..];
         } else {
             out.push(*byte);

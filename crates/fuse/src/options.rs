@@ -21,15 +21,9 @@ pub struct Caching {
 
 impl Caching {
     /// For a mount that is the only writer of its pool.
-    pub const EXCLUSIVE: Self = Self {
-        ttl: Duration::from_secs(24 * 3600),
-        keep_cache: true,
-    };
+    pub const EXCLUSIVE: Self = Self { ttl: Duration::from_secs(24 * 3600), keep_cache: true };
     /// Every request is answered by the engine.
-    pub const NONE: Self = Self {
-        ttl: Duration::ZERO,
-        keep_cache: false,
-    };
+    pub const NONE: Self = Self { ttl: Duration::ZERO, keep_cache: false };
 }
 
 /// Computes the value of [`STATS_XATTR`].

@@ -32,9 +32,7 @@ impl fuser::Filesystem for Probe {
 /// Mounts an empty file system on a private directory for a moment and reports what the kernel
 /// offered. Fails where this process may not mount, with the reason.
 pub fn probe_kernel() -> io::Result<KernelFuse> {
-    let dir = tempfile::Builder::new()
-        .prefix("keepstone-probe-")
-        .tempdir()?;
+    let dir = tempfile::Builder::new().prefix("keepstone-probe-").tempdir()?;
     let found = Arc::new(Mutex::new(KernelFuse::default()));
     let options = MountOptions {
         source: "keepstone-probe".into(),

@@ -52,20 +52,13 @@ thread_local! {
 }
 
 fn caller(req: &Request) -> Caller {
-    Caller {
-        uid: req.uid(),
-        gid: req.gid(),
-    }
+    Caller { uid: req.uid(), gid: req.gid() }
 }
 
 /// Clears set-user-ID and its like when an unprivileged process changes content by a request
 /// that does not say so itself (see the crate's documentation).
 fn drop_privileges_for(fs: &impl FileSystem, req: &Request, ino: Ino) -> vfs::Result<()> {
-    if req.uid() == 0 {
-        Ok(())
-    } else {
-        fs.drop_privileges(ino)
-    }
+    if req.uid() == 0 { Ok(()) } else { fs.drop_privileges(ino) }
 }
 
 /// Answers a request for `value` that has room for `size` bytes; 0 asks for the length.
@@ -82,32 +75,19 @@ fn reply_value(reply: ReplyXattr, size: u32, value: &[u8]) {
 impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let granted = CAPABILITIES & config.capabilities();
-        config
-            .add_capabilities(granted)
-            .expect("a subset of what the kernel offers");
-        config
-            .set_max_write(MAX_WRITE_BYTES)
-            .expect("within fuser's limit");
+        config.add_capabilities(granted).expect("a subset of what the kernel offers");
+        config.set_max_write(MAX_WRITE_BYTES).expect("within fuser's limit");
         config.set_max_background(BACKGROUND_MAX).expect("not zero");
-        tracing::debug!(
-            "kernel ABI {}, capabilities {granted:?}",
-            config.kernel_abi()
-        );
+        tracing::debug!("kernel ABI {}, capabilities {granted:?}", config.kernel_abi());
         Ok(())
     }
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let ttl = &self.options.caching.ttl;
-        let found = self.call(Op::Lookup, |fs| {
-            fs.lookup(convert::ino(parent), name.as_bytes())
-        });
+        let found = self.call(Op::Lookup, |fs| fs.lookup(convert::ino(parent), name.as_bytes()));
         match found {
             Ok(entry) => {
-                reply.entry(
-                    ttl,
-                    &convert::file_attr(&entry),
-                    convert::generation(&entry),
-                );
+                reply.entry(ttl, &convert::file_attr(&entry), convert::generation(&entry));
             }
             Err(fuser::Errno::ENOENT) if !ttl.is_zero() => {
                 reply.entry(ttl, &convert::absent(), fuser::Generation(0));
@@ -182,11 +162,7 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
     ) {
         self.entry(Op::MkNod, reply, |fs| {
             let kind = convert::new_kind(mode, rdev)?;
-            let node = NewNode {
-                kind,
-                mode: mode & 0o7777,
-                umask,
-            };
+            let node = NewNode { kind, mode: mode & 0o7777, umask };
             fs.create(&caller(req), convert::ino(parent), name.as_bytes(), &node)
         });
     }
@@ -200,26 +176,18 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
         umask: u32,
         reply: ReplyEntry,
     ) {
-        let node = NewNode {
-            kind: NewKind::Dir,
-            mode: mode & 0o7777,
-            umask,
-        };
+        let node = NewNode { kind: NewKind::Dir, mode: mode & 0o7777, umask };
         self.entry(Op::MkDir, reply, |fs| {
             fs.create(&caller(req), convert::ino(parent), name.as_bytes(), &node)
         });
     }
 
     fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.empty(Op::Unlink, reply, |fs| {
-            fs.unlink(convert::ino(parent), name.as_bytes())
-        });
+        self.empty(Op::Unlink, reply, |fs| fs.unlink(convert::ino(parent), name.as_bytes()));
     }
 
     fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.empty(Op::RmDir, reply, |fs| {
-            fs.rmdir(convert::ino(parent), name.as_bytes())
-        });
+        self.empty(Op::RmDir, reply, |fs| fs.rmdir(convert::ino(parent), name.as_bytes()));
     }
 
     fn symlink(
@@ -231,18 +199,9 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
         reply: ReplyEntry,
     ) {
         let kind = NewKind::Symlink(target.as_os_str().as_bytes());
-        let node = NewNode {
-            kind,
-            mode: 0o777,
-            umask: 0,
-        };
+        let node = NewNode { kind, mode: 0o777, umask: 0 };
         self.entry(Op::Symlink, reply, |fs| {
-            fs.create(
-                &caller(req),
-                convert::ino(parent),
-                link_name.as_bytes(),
-                &node,
-            )
+            fs.create(&caller(req), convert::ino(parent), link_name.as_bytes(), &node)
         });
     }
 
@@ -274,11 +233,7 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
         reply: ReplyEntry,
     ) {
         self.entry(Op::Link, reply, |fs| {
-            fs.link(
-                convert::ino(ino),
-                convert::ino(newparent),
-                newname.as_bytes(),
-            )
+            fs.link(convert::ino(ino), convert::ino(newparent), newname.as_bytes())
         });
     }
 
@@ -303,9 +258,7 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
             if buf.len() < size {
                 buf.resize(size, 0);
             }
-            match self.call(Op::Read, |fs| {
-                fs.read(convert::ino(ino), offset, &mut buf[..size])
-            }) {
+            match self.call(Op::Read, |fs| fs.read(convert::ino(ino), offset, &mut buf[..size])) {
                 Ok(len) => {
                     self.options.counters.add_read(len);
                     reply.data(&buf[..len]);
@@ -499,10 +452,7 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
             Ok(names) => {
                 // Like the kernel's own file systems: only the superuser sees trusted names.
                 let visible = |name: &&Vec<u8>| req.uid() == 0 || !name.starts_with(b"trusted.");
-                let terminated = names
-                    .iter()
-                    .filter(visible)
-                    .flat_map(|name| [name, &b"\0"[..]]);
+                let terminated = names.iter().filter(visible).flat_map(|name| [name, &b"\0"[..]]);
                 reply_value(reply, size, &terminated.collect::<Vec<_>>().concat());
             }
             Err(err) => reply.error(err),
@@ -529,11 +479,7 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let node = NewNode {
-            kind: NewKind::File,
-            mode: mode & 0o7777,
-            umask,
-        };
+        let node = NewNode { kind: NewKind::File, mode: mode & 0o7777, umask };
         let created = self.call(Op::Create, |fs| {
             fs.create(&caller(req), convert::ino(parent), name.as_bytes(), &node)
         });

@@ -25,11 +25,7 @@ const PANICKED: Errno = Errno::IO;
 impl<F: FileSystem> Server<F> {
     /// A server for `fs`, whose root must have FUSE's root number, 1.
     pub fn new(fs: Arc<F>, options: ServerOptions) -> Self {
-        assert_eq!(
-            fs.root(),
-            vfs::ROOT,
-            "FUSE calls the root directory inode 1"
-        );
+        assert_eq!(fs.root(), vfs::ROOT, "FUSE calls the root directory inode 1");
         Self { fs, options }
     }
 

@@ -23,19 +23,8 @@ pub(crate) fn clear_for_stranger(
     if attr.perm & S_ISGID == 0 || req.gid() == attr.gid || in_group(req.pid(), attr.gid) {
         return Ok(());
     }
-    let set = SetAttr {
-        perm: Some(attr.perm & !S_ISGID),
-        ..SetAttr::default()
-    };
-    fs.setattr(
-        &Caller {
-            uid: req.uid(),
-            gid: req.gid(),
-        },
-        ino,
-        &set,
-    )
-    .map(|_| ())
+    let set = SetAttr { perm: Some(attr.perm & !S_ISGID), ..SetAttr::default() };
+    fs.setattr(&Caller { uid: req.uid(), gid: req.gid() }, ino, &set).map(|_| ())
 }
 
 /// Whether `gid` is a supplementary group of the process; unknown counts as no.
@@ -47,10 +36,7 @@ fn in_group(pid: u32, gid: u32) -> bool {
 }
 
 fn groups_in(status: &str) -> impl Iterator<Item = u32> {
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("Groups:"))
-        .unwrap_or("");
+    let line = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap_or("");
     line.split_whitespace().filter_map(|gid| gid.parse().ok())
 }
 

@@ -21,11 +21,7 @@ impl StopSignals {
             }
             libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut())
         };
-        if err == 0 {
-            Ok(Self(set))
-        } else {
-            Err(io::Error::from_raw_os_error(err))
-        }
+        if err == 0 { Ok(Self(set)) } else { Err(io::Error::from_raw_os_error(err)) }
     }
 
     /// Waits for the next one; returns its number and the process that sent it (0: the kernel).

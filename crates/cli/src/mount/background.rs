@@ -83,11 +83,7 @@ fn arguments(plan: &Plan) -> Vec<OsString> {
     if !list.is_empty() {
         args.extend(["-o".into(), list.into()]);
     }
-    args.extend([
-        "--".into(),
-        plan.pool.clone().into(),
-        plan.dir.clone().into(),
-    ]);
+    args.extend(["--".into(), plan.pool.clone().into(), plan.dir.clone().into()]);
     args
 }
 

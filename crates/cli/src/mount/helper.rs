@@ -77,11 +77,7 @@ impl Request {
         }
         let [pool, dir] = <[PathBuf; 2]>::try_from(paths)
             .map_err(|_| anyhow::anyhow!("usage: mount.fuse.keepstone POOL DIR [-o OPTIONS]"))?;
-        Ok(Self {
-            pool,
-            dir,
-            ..request
-        })
+        Ok(Self { pool, dir, ..request })
     }
 
     fn run(self) -> Result<()> {
@@ -111,10 +107,7 @@ mod tests {
     #[test]
     fn as_mount_calls_it() {
         let request = parsed(&["/dev/shm/p", "/mnt", "-n", "-o", "rw,noatime"]).unwrap();
-        assert_eq!(
-            (request.pool, request.dir),
-            ("/dev/shm/p".into(), "/mnt".into())
-        );
+        assert_eq!((request.pool, request.dir), ("/dev/shm/p".into(), "/mnt".into()));
         assert_eq!(request.options.flags, fuse::MountFlags::NOATIME);
         let request = parsed(&["p", "/mnt", "-sfv", "-o", "what", "-t", "fuse.keepstone"]).unwrap();
         assert!(request.fake);

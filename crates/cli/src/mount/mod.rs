@@ -66,11 +66,7 @@ fn announce(ready: &Ready, json: bool) -> Result<()> {
     ready.notices.iter().for_each(output::notice);
     let read_only = if ready.read_only { ", read-only" } else { "" };
     println!("{} mounted on {}{read_only}", ready.pool, ready.dir);
-    println!(
-        "bpfs, {}, domain {}",
-        size::show(ready.size_bytes),
-        ready.domain
-    );
+    println!("bpfs, {}, domain {}", size::show(ready.size_bytes), ready.domain);
     if let Some(emulation) = &ready.emulation {
         println!("speed emulated: {emulation}");
     }
@@ -91,11 +87,7 @@ impl Plan {
     }
 
     fn resolve(pool: &Path, dir: &Path, options: Options) -> Result<Self> {
-        Ok(Self {
-            pool: pool::absolute(pool)?,
-            dir: absolute_dir(dir)?,
-            options,
-        })
+        Ok(Self { pool: pool::absolute(pool)?, dir: absolute_dir(dir)?, options })
     }
 }
 
@@ -109,10 +101,7 @@ pub fn absolute_dir(dir: &Path) -> Result<PathBuf> {
             _ => bail!("{}: name it from its parent directory", dir.display()),
         },
         Err(err) => Err(err).with_context(|| {
-            format!(
-                "{0}: no such directory; create it with `mkdir {0}`",
-                dir.display()
-            )
+            format!("{0}: no such directory; create it with `mkdir {0}`", dir.display())
         }),
     }
 }

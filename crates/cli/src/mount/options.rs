@@ -69,6 +69,10 @@ const IGNORED: &[&str] = &[
     "nofail",
     "_netdev",
     "default_permissions",
+    // What `/proc/mounts` shows, and `mount -o remount` gives back.
+    "user_id",
+    "group_id",
+    "max_read",
     "",
 ];
 
@@ -76,8 +80,7 @@ impl Options {
     /// Adds a list of options. A later one outweighs an earlier one. `sloppy` tolerates unknown
     /// ones.
     pub fn add(&mut self, list: &str, sloppy: bool) -> Result<()> {
-        list.split(',')
-            .try_for_each(|option| self.add_one(option, sloppy))
+        list.split(',').try_for_each(|option| self.add_one(option, sloppy))
     }
 
     fn add_one(&mut self, option: &str, sloppy: bool) -> Result<()> {
@@ -105,9 +108,7 @@ impl Options {
 
     /// The list that [`add`](Self::add) turns into the same options.
     pub fn to_list(&self) -> String {
-        let set = FLAGS
-            .iter()
-            .filter(|(_, set, flag)| *set && self.flags.contains(*flag));
+        let set = FLAGS.iter().filter(|(_, set, flag)| *set && self.flags.contains(*flag));
         let mut words: Vec<String> = set.map(|(name, ..)| (*name).to_owned()).collect();
         if self.access == Some(Access::All) {
             words.push("allow_other".to_owned());
@@ -116,17 +117,14 @@ impl Options {
             words.push("no_cache".to_owned());
         }
         words.extend(self.threads.map(|n| format!("threads={n}")));
-        words.extend(
-            self.emulation
-                .map(|e| format!("emulate={}", e.to_string().replace(',', "+"))),
-        );
+        words
+            .extend(self.emulation.map(|e| format!("emulate={}", e.to_string().replace(',', "+"))));
         words.join(",")
     }
 
     /// Makes the mount read-only if `asked`.
     pub fn read_only(&mut self, asked: bool) {
-        self.flags
-            .set(MountFlags::RDONLY, asked || self.is_read_only());
+        self.flags.set(MountFlags::RDONLY, asked || self.is_read_only());
     }
 
     /// Whether the mount is to be read-only.

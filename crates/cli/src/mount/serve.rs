@@ -50,11 +50,7 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
     let server = Server::new(
         fs.clone(),
         ServerOptions {
-            caching: if plan.options.no_cache {
-                Caching::NONE
-            } else {
-                Caching::EXCLUSIVE
-            },
+            caching: if plan.options.no_cache { Caching::NONE } else { Caching::EXCLUSIVE },
             // Where a fence can fail, programs hear of it through fsync.
             durable_on_return: domain != Domain::PageCache,
             counters: counters.clone(),
@@ -72,32 +68,21 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
         threads,
     };
     let mounted = fuse::mount(server, &plan.dir, &options).with_context(|| {
-        format!(
-            "{}: cannot mount; `keepstone doctor` may know why",
-            plan.dir.display()
-        )
+        format!("{}: cannot mount; `keepstone doctor` may know why", plan.dir.display())
     })?;
     end_on_signal(stop, mounted.place());
     started(&ready)?;
     tracing::info!("{} mounted on {}", ready.pool, ready.dir);
-    mounted
-        .serve()
-        .with_context(|| format!("{}: the session broke", ready.dir))?;
+    mounted.serve().with_context(|| format!("{}: the session broke", ready.dir))?;
     tracing::info!("{} unmounted", ready.pool);
     Ok(())
 }
 
 fn open(plan: &Plan) -> Result<Region> {
-    let options = OpenOptions {
-        emulation: plan.options.emulation,
-        ..OpenOptions::default()
-    };
+    let options = OpenOptions { emulation: plan.options.emulation, ..OpenOptions::default() };
     if plan.options.is_read_only() {
         // Others may read it at the same time; nobody may write.
-        let options = OpenOptions {
-            lock: Some(pmem::Lock::Shared),
-            ..options
-        };
+        let options = OpenOptions { lock: Some(pmem::Lock::Shared), ..options };
         return Ok(options.open(&plan.pool, pmem::Access::ReadOnly)?);
     }
     Ok(options.open(&plan.pool, pmem::Access::ReadWrite)?)
@@ -109,10 +94,7 @@ fn make_way(plan: &Plan, notices: &mut Vec<String>) -> Result<()> {
     while fuse::is_stale(dir)? {
         fuse::unmount(dir, true)
             .with_context(|| format!("{}: cannot take away the dead mount", dir.display()))?;
-        notices.push(format!(
-            "{}: replaced a mount whose server had died",
-            dir.display()
-        ));
+        notices.push(format!("{}: replaced a mount whose server had died", dir.display()));
     }
     match fuse::mount_at(dir)? {
         Some(mount) if mount.is_keepstone() => bail!(

@@ -1,0 +1,176 @@
+//! A pool in memory, a directory to mount it on, and the program under test.
+//!
+//! Needs root and `/dev/fuse`. Whatever a test does, its mount, server and pool are gone when the
+//! [`Sandbox`] is dropped.
+
+#![allow(dead_code)] // each test binary uses its part
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+pub struct Sandbox {
+    pub pool: PathBuf,
+    pub dir: PathBuf,
+    /// Servers started, in order.
+    pub servers: Vec<i32>,
+    scratch: TempDir,
+}
+
+impl Sandbox {
+    /// A formatted pool of 256 MiB, not mounted.
+    pub fn formatted() -> Self {
+        let sandbox = Self::empty();
+        sandbox.ok(["mkfs", sandbox.pool_str(), "--size", "256M"]);
+        sandbox
+    }
+
+    /// A mounted one.
+    pub fn mounted(options: &[&str]) -> Self {
+        let mut sandbox = Self::formatted();
+        sandbox.mount(options);
+        sandbox
+    }
+
+    /// No pool yet.
+    pub fn empty() -> Self {
+        assert!(rustix::process::geteuid().is_root(), "these tests mount: run them as root");
+        let scratch = tempfile::Builder::new().prefix("keepstone-").tempdir().unwrap();
+        let dir = scratch.path().join("mnt");
+        std::fs::create_dir(&dir).unwrap();
+        // tempdir makes it private; other users must get through.
+        std::fs::set_permissions(scratch.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        let name = scratch.path().file_name().unwrap().to_str().unwrap();
+        let pool = Path::new("/dev/shm").join(name);
+        Self { pool, dir, servers: Vec::new(), scratch }
+    }
+
+    pub fn pool_str(&self) -> &str {
+        self.pool.to_str().unwrap()
+    }
+
+    pub fn dir_str(&self) -> &str {
+        self.dir.to_str().unwrap()
+    }
+
+    /// A path in the mount.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// A path beside the mount.
+    pub fn outside(&self, name: &str) -> PathBuf {
+        self.scratch.path().join(name)
+    }
+
+    /// Mounts the pool; returns what the program says.
+    pub fn mount(&mut self, options: &[&str]) -> Value {
+        let mut args = vec!["mount", "--json"];
+        args.extend(options);
+        args.extend([self.pool_str(), self.dir_str()]);
+        let ready: Value = serde_json::from_str(&self.ok(args)).unwrap();
+        self.servers.push(ready["pid"].as_i64().unwrap() as i32);
+        ready
+    }
+
+    pub fn umount(&self) {
+        self.ok(["umount", self.dir_str()]);
+    }
+
+    /// Runs `keepstone ARGS`.
+    pub fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_keepstone")).args(args).output().unwrap()
+    }
+
+    /// Runs `keepstone ARGS`, which must succeed; returns its standard output.
+    pub fn ok<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> String {
+        let output = self.run(args);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Runs `keepstone ARGS`, which must end with `code`; returns its standard error.
+    pub fn fails<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>, code: i32) -> String {
+        let output = self.run(args);
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    /// What `keepstone stats --json` says.
+    pub fn stats(&self) -> Value {
+        serde_json::from_str(&self.ok(["stats", self.dir_str(), "--json"])).unwrap()
+    }
+
+    /// How many requests of a kind the server has answered.
+    pub fn requests(&self, kind: &str) -> u64 {
+        self.stats()["requests"][kind].as_u64().unwrap_or(0)
+    }
+
+    /// Sends a signal to the last server.
+    pub fn signal_server(&self, signal: Signal) {
+        kill_process(pid(*self.servers.last().unwrap()), signal).unwrap();
+    }
+
+    /// Waits until the last server is gone.
+    pub fn server_ends(&self) {
+        let server = *self.servers.last().unwrap();
+        wait_until("the server ends", || !is_server(server));
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        let _ = self.run(["umount", "--lazy", self.dir_str()]);
+        for &server in self.servers.iter().filter(|&&server| is_server(server)) {
+            let _ = kill_process(pid(server), Signal::KILL);
+        }
+        let _ = std::fs::remove_file(&self.pool);
+    }
+}
+
+pub use std::os::unix::fs::PermissionsExt;
+
+pub fn pid(number: i32) -> Pid {
+    Pid::from_raw(number).unwrap()
+}
+
+/// Whether the process is alive and ours.
+fn is_server(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.contains("(keepstone)") && !stat.contains(") Z ")
+}
+
+/// Polls until `done`, for at most 20 s.
+pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !done() {
+        assert!(Instant::now() < deadline, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Runs another program, which must succeed; returns its standard output.
+pub fn tool(program: &str, args: &[&str]) -> String {
+    let output = Command::new(program).args(args).output();
+    let output = output.unwrap_or_else(|err| panic!("{program}: {err}; install it"));
+    assert!(output.status.success(), "{program} {args:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Runs a shell script as the user `nobody`, which must succeed.
+pub fn as_nobody(script: &str) -> String {
+    let args = ["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-euc", script];
+    tool("setpriv", &args)
+}
+
+/// Runs the ignored test `name` of this binary in a process of its own, with `ARG` set.
+pub fn child_test(name: &str, arg: &OsStr) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "--ignored", "--nocapture", name]).env("ARG", arg);
+    command
+}

@@ -1,0 +1,254 @@
+//! Mounting and unmounting, in every way it can begin and end.
+
+mod common;
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use common::{Sandbox, tool, wait_until};
+use rustix::process::Signal;
+
+fn mount_line(dir: &Path) -> Option<String> {
+    let table = fs::read_to_string("/proc/self/mounts").unwrap();
+    let dir = format!(" {} ", dir.display());
+    table.lines().find(|line| line.contains(&dir)).map(str::to_owned)
+}
+
+#[test]
+fn ready_on_return_and_gone_after_umount() {
+    let mut s = Sandbox::formatted();
+    for round in 0..5 {
+        s.mount(&[]);
+        let line = mount_line(&s.dir).expect("mounted on return");
+        assert!(line.starts_with(&format!("{} ", s.pool_str())), "{line}");
+        assert!(line.contains(" fuse.keepstone rw,"), "{line}");
+        assert_eq!(fs::read_dir(&s.dir).unwrap().count(), round);
+        fs::create_dir(s.path(&format!("{round}"))).unwrap();
+        s.umount();
+        assert_eq!(mount_line(&s.dir), None);
+        // The pool is closed: it can be checked at once.
+        s.ok(["check", s.pool_str()]);
+    }
+}
+
+#[test]
+fn signals_end_the_server() {
+    let mut s = Sandbox::formatted();
+    for signal in [Signal::TERM, Signal::INT] {
+        s.mount(&[]);
+        fs::write(s.path("file"), "content").unwrap();
+        s.signal_server(signal);
+        s.server_ends();
+        assert_eq!(mount_line(&s.dir), None);
+        s.ok(["check", s.pool_str()]);
+    }
+}
+
+#[test]
+fn umount8_ends_the_server() {
+    let s = Sandbox::mounted(&[]);
+    tool("umount", &[s.dir_str()]);
+    s.server_ends();
+    s.ok(["check", s.pool_str()]);
+}
+
+#[test]
+fn in_the_foreground() {
+    let s = Sandbox::formatted();
+    let mut server = Command::new(env!("CARGO_BIN_EXE_keepstone"))
+        .args(["mount", "-f", s.pool_str(), s.dir_str()])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_until("it is mounted", || mount_line(&s.dir).is_some());
+    fs::write(s.path("file"), "content").unwrap();
+    s.umount();
+    assert!(server.wait().unwrap().success());
+}
+
+#[test]
+fn a_killed_server_is_replaced_and_nothing_completed_is_lost() {
+    let mut s = Sandbox::mounted(&[]);
+    fs::create_dir(s.path("d")).unwrap();
+    for i in 0..500 {
+        fs::write(s.path(&format!("d/{i}")), format!("content {i}")).unwrap();
+    }
+    fs::rename(s.path("d/0"), s.path("renamed")).unwrap();
+    s.signal_server(Signal::KILL);
+    s.server_ends();
+    let dead = fs::read_dir(&s.dir).unwrap_err();
+    assert_eq!(dead.kind(), ErrorKind::NotConnected);
+    assert!(s.fails(["stats", s.dir_str()], 1).contains("has died"));
+    let ready = s.mount(&[]);
+    assert!(ready["notices"][0].as_str().unwrap().contains("replaced"), "{ready}");
+    for i in 1..500 {
+        let content = fs::read_to_string(s.path(&format!("d/{i}"))).unwrap();
+        assert_eq!(content, format!("content {i}"));
+    }
+    assert_eq!(fs::read_to_string(s.path("renamed")).unwrap(), "content 0");
+    s.umount();
+    assert!(s.ok(["check", s.pool_str()]).contains("clean"));
+}
+
+#[test]
+fn killed_in_the_middle_of_work() {
+    let mut s = Sandbox::formatted();
+    for _ in 0..5 {
+        s.mount(&[]);
+        let script = format!(
+            "cd {} && i=0 && while mkdir -p w && echo $i > w/$i && mv w/$i w/last; do i=$((i+1)); done",
+            s.dir_str()
+        );
+        let mut worker =
+            Command::new("sh").args(["-c", &script]).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        s.signal_server(Signal::KILL);
+        worker.wait().unwrap();
+        s.server_ends();
+        let check = s.ok(["check", s.pool_str()]);
+        assert!(check.contains("clean"), "{check}");
+    }
+    s.mount(&[]);
+    // `last` is old or new, never empty or absent once made: mv is atomic, and so is the write.
+    let last = fs::read_to_string(s.path("w/last")).unwrap();
+    assert!(last.trim().parse::<u64>().is_ok(), "{last:?}");
+}
+
+#[test]
+fn a_dead_mount_can_be_unmounted() {
+    let s = Sandbox::mounted(&[]);
+    s.signal_server(Signal::KILL);
+    s.server_ends();
+    s.umount();
+    assert_eq!(mount_line(&s.dir), None);
+}
+
+#[test]
+fn a_busy_mount_names_its_users() {
+    let s = Sandbox::mounted(&[]);
+    let mut user = Command::new("sleep").arg("60").current_dir(&s.dir).spawn().unwrap();
+    let refused = s.fails(["umount", s.dir_str()], 1);
+    assert!(refused.contains(&format!("sleep (pid {})", user.id())), "{refused}");
+    s.ok(["umount", "--lazy", s.dir_str()]);
+    assert_eq!(mount_line(&s.dir), None);
+    user.kill().unwrap();
+    user.wait().unwrap();
+    s.server_ends();
+}
+
+#[test]
+fn a_read_only_mount_changes_nothing() {
+    let mut s = Sandbox::mounted(&[]);
+    fs::write(s.path("file"), "content").unwrap();
+    s.umount();
+    let before = fs::read(&s.pool).unwrap();
+    for how in [&["--read-only"][..], &["-o", "ro"]] {
+        s.mount(how);
+        assert!(mount_line(&s.dir).unwrap().contains(" ro,"));
+        assert_eq!(fs::read_to_string(s.path("file")).unwrap(), "content");
+        let refused = fs::write(s.path("other"), "").unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
+        // Others may look too.
+        s.ok(["check", s.pool_str()]);
+        s.umount();
+    }
+    assert!(before == fs::read(&s.pool).unwrap(), "the pool has changed");
+}
+
+/// `/sbin/mount.fuse.keepstone`, for as long as it is held.
+struct Helper(bool);
+
+impl Helper {
+    const PATH: &str = "/sbin/mount.fuse.keepstone";
+
+    fn install() -> Self {
+        Self(symlink(env!("CARGO_BIN_EXE_keepstone"), Self::PATH).is_ok())
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        if self.0 {
+            let _ = fs::remove_file(Self::PATH);
+        }
+    }
+}
+
+/// One test, because the helper is one.
+#[test]
+fn mount8_knows_the_type() {
+    let _helper = Helper::install();
+    let mut s = Sandbox::formatted();
+    let options = "nodev,noatime,threads=2,x-test,nofail";
+    tool("mount", &["-t", "fuse.keepstone", "-o", options, s.pool_str(), s.dir_str()]);
+    s.servers.push(s.stats()["pid"].as_i64().unwrap() as i32);
+    let line = mount_line(&s.dir).unwrap();
+    assert!(line.contains("fuse.keepstone rw,nodev,noatime"), "{line}");
+    assert_eq!(s.stats()["threads"], 2);
+    fs::write(s.path("file"), "content").unwrap();
+
+    tool("mount", &["-o", "remount,ro", s.dir_str()]);
+    assert_eq!(fs::write(s.path("x"), "").unwrap_err().kind(), ErrorKind::ReadOnlyFilesystem);
+    assert_eq!(fs::read_to_string(s.path("file")).unwrap(), "content");
+    tool("mount", &["-o", "remount,rw", s.dir_str()]);
+    fs::write(s.path("x"), "").unwrap();
+
+    tool("umount", &[s.dir_str()]);
+    s.server_ends();
+    let refused = Command::new("mount")
+        .args(["-t", "fuse.keepstone", "-o", "colour=blue", s.pool_str(), s.dir_str()])
+        .output()
+        .unwrap();
+    assert!(!refused.status.success());
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("colour=blue"), "{refused:?}");
+
+    // A line of fstab.
+    let fstab = s.outside("fstab");
+    let line = format!("{} {} fuse.keepstone defaults,ro 0 0\n", s.pool_str(), s.dir_str());
+    fs::write(&fstab, line).unwrap();
+    tool("mount", &["--fstab", fstab.to_str().unwrap(), s.dir_str()]);
+    s.servers.push(s.stats()["pid"].as_i64().unwrap() as i32);
+    assert_eq!(fs::read_to_string(s.path("file")).unwrap(), "content");
+    tool("umount", &[s.dir_str()]);
+    s.server_ends();
+}
+
+#[test]
+fn emulated_speed_is_said() {
+    let mut s = Sandbox::formatted();
+    let ready = s.mount(&["--emulate", "line=100ns"]);
+    assert!(ready["emulation"].as_str().unwrap().contains("100ns"), "{ready}");
+    fs::write(s.path("file"), vec![1; 1 << 20]).unwrap();
+    assert!(s.stats()["medium"]["emulated_cycles"].as_u64().unwrap() > 0);
+    s.umount();
+}
+
+#[test]
+fn uncached_mounts_ask_the_server() {
+    let s = Sandbox::mounted(&["--no-cache"]);
+    fs::write(s.path("file"), "content").unwrap();
+    let before = (s.requests("read"), s.requests("lookup"));
+    for _ in 0..10 {
+        assert_eq!(fs::read_to_string(s.path("file")).unwrap(), "content");
+    }
+    let after = (s.requests("read"), s.requests("lookup"));
+    assert!(after.0 >= before.0 + 10 && after.1 >= before.1 + 10, "{before:?} {after:?}");
+}
+
+#[test]
+fn cached_mounts_do_not() {
+    let s = Sandbox::mounted(&[]);
+    fs::write(s.path("file"), "content").unwrap();
+    assert_eq!(fs::read_to_string(s.path("file")).unwrap(), "content");
+    assert!(!s.path("absent").exists());
+    let before = (s.requests("read"), s.requests("lookup"), s.requests("getattr"));
+    for _ in 0..10 {
+        assert_eq!(fs::read_to_string(s.path("file")).unwrap(), "content");
+        assert!(!s.path("absent").exists());
+    }
+    let after = (s.requests("read"), s.requests("lookup"), s.requests("getattr"));
+    assert!(after.0 == before.0 && after.1 == before.1, "{before:?} {after:?}");
+}
