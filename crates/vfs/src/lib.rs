@@ -91,7 +91,7 @@ pub trait FileSystem: Send + Sync {
     fn setattr(&self, caller: &Caller, ino: Ino, set: &SetAttr) -> Result<Attr>;
 
     /// Creates `name` in `dir`. In a directory with set-group-ID the group is the directory's (and
-    /// a new directory gets the bit). Where `dir` has a default ACL it takes the place of
+    /// a new directory gets the bit, which it never takes from `node.mode`). Where `dir` has a default ACL it takes the place of
     /// `node.umask`. A symbolic link's bits are 0777 whatever `node` and the ACL say
     /// ([`rules::NewInode::derive`]). Adds a reference. `EEXIST` where the name is taken.
     /// `ENAMETOOLONG` for a symlink target longer than [`SYMLINK_MAX`], `ENOENT` for an empty one.

@@ -66,16 +66,20 @@ pub fn check_xattr(kind: FileKind, name: &[u8], value_len: usize) -> Result<()> 
 }
 
 /// The group and the mode of a node that `caller` creates with `mode` in the directory `dir_attr`:
-/// a set-group-ID directory hands its group to everything in it, and the bit to directories.
+/// a set-group-ID directory hands its group to everything in it, and the bit to directories. A
+/// directory takes no set-user-ID or set-group-ID from `mode` (`mkdir(2)`).
 ///
 /// The kernel also takes set-group-ID from a file that an outsider makes group-executable in such a
 /// directory; that depends on supplementary groups, so it is the front end's business (C3).
 pub fn new_node_owner(caller: &Caller, dir_attr: &Attr, kind: FileKind, mode: u32) -> (u32, u32) {
-    match (dir_attr.perm & S_ISGID != 0, kind) {
-        (true, FileKind::Dir) => (dir_attr.gid, mode | S_ISGID),
-        (true, _) => (dir_attr.gid, mode),
-        (false, _) => (caller.gid, mode),
-    }
+    let inherits = dir_attr.perm & S_ISGID != 0;
+    let gid = if inherits { dir_attr.gid } else { caller.gid };
+    let mode = match kind {
+        FileKind::Dir if inherits => mode & !S_ISUID | S_ISGID,
+        FileKind::Dir => mode & !(S_ISUID | S_ISGID),
+        _ => mode,
+    };
+    (gid, mode)
 }
 
 /// What a new node starts with.

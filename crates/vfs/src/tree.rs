@@ -10,7 +10,6 @@
 //! change the file system meanwhile.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry as MapEntry;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -91,7 +90,7 @@ impl Tree {
         &self.nodes
     }
 
-    /// The first of all paths that are the same inode as `path`.
+    /// The first, in the order of bytes, of all paths that are the same inode as `path`.
     pub fn same_as(&self, path: &[u8]) -> Option<&[u8]> {
         self.same_as.get(path).map(Vec::as_slice)
     }
@@ -105,12 +104,14 @@ pub fn tree(fs: &dyn FileSystem) -> Result<Tree, WalkError> {
 /// Reads what is below the directory `root`, and `root` itself. Every name of every file must lie
 /// below it, or link counts will not match.
 pub fn subtree(fs: &dyn FileSystem, root: Ino) -> Result<Tree, WalkError> {
-    let mut walk = Walk { fs, tree: Tree::default(), first: BTreeMap::new() };
-    let result = walk.run(root).and_then(|()| walk.check_links());
-    for &ino in walk.first.keys() {
+    let mut walk = Walk { fs, tree: Tree::default(), paths: BTreeMap::new() };
+    let result = walk.run(root);
+    walk.name_classes();
+    for &ino in walk.paths.keys().filter(|&&ino| ino != root) {
         fs.forget(ino, 1);
     }
-    result.map(|()| walk.tree)
+    result.and_then(|()| walk.tree.check_links())?;
+    Ok(walk.tree)
 }
 
 /// Reads one inode.
@@ -201,26 +202,22 @@ impl fmt::Debug for Text<'_> {
 struct Walk<'a> {
     fs: &'a dyn FileSystem,
     tree: Tree,
-    /// The first path of each inode, which holds one reference.
-    first: BTreeMap<Ino, Path>,
+    /// The paths of each inode, which holds one reference (the root of the walk none).
+    paths: BTreeMap<Ino, Vec<Path>>,
 }
 
 impl Walk<'_> {
     fn run(&mut self, root: Ino) -> Result<(), WalkError> {
         let parent = if root == self.fs.root() { Some(root) } else { None };
-        self.add(root, Path::new())?;
+        self.paths.insert(root, vec![Path::new()]);
+        self.tree.nodes.insert(Path::new(), read_node(self.fs, root, &[])?);
         let mut pending = vec![(root, parent, Path::new())];
         while let Some((dir, parent, path)) = pending.pop() {
             for (name, ino, kind) in list(self.fs, dir, parent, &path)? {
                 let child = join(&path, &name);
                 let found = self.fs.lookup(dir, &name).map_err(at(&child, "lookup"))?;
-                let again = match self.first.entry(found.ino) {
-                    MapEntry::Vacant(vacant) => {
-                        vacant.insert(child.clone());
-                        false
-                    }
-                    MapEntry::Occupied(_) => true,
-                };
+                let again = self.paths.contains_key(&found.ino);
+                self.paths.entry(found.ino).or_default().push(child.clone());
                 if again {
                     self.fs.forget(found.ino, 1);
                 }
@@ -228,7 +225,8 @@ impl Walk<'_> {
                     let what = format!("listed as {ino} {kind:?}, found {found:?}");
                     return Err(WalkError::new(&child, what));
                 }
-                self.add(found.ino, child.clone())?;
+                let node = read_node(self.fs, ino, &child)?;
+                self.tree.nodes.insert(child.clone(), node);
                 if kind == FileKind::Dir {
                     if again {
                         return Err(WalkError::new(&child, "directory with two names".into()));
@@ -240,29 +238,34 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn add(&mut self, ino: Ino, path: Path) -> Result<(), WalkError> {
-        let node = read_node(self.fs, ino, &path)?;
-        let first = self.first.get(&ino).unwrap_or(&path).clone();
-        self.tree.nodes.insert(path.clone(), node);
-        self.tree.same_as.insert(path, first);
-        Ok(())
+    /// Notes which paths are one inode, by the first in the order of bytes: the order of listings is
+    /// the implementation's choice.
+    fn name_classes(&mut self) {
+        for paths in self.paths.values() {
+            if let Some(first) = paths.iter().min() {
+                let classes = paths.iter().map(|path| (path.clone(), first.clone()));
+                self.tree.same_as.extend(classes);
+            }
+        }
     }
+}
 
+impl Tree {
     /// Link counts of files are their names, of directories 2 plus their subdirectories.
     fn check_links(&self) -> Result<(), WalkError> {
         let mut expected: BTreeMap<&[u8], u32> = BTreeMap::new();
-        for (path, node) in &self.tree.nodes {
+        for (path, node) in &self.nodes {
             if node.kind == FileKind::Dir {
                 *expected.entry(path).or_default() += 2;
                 if !path.is_empty() {
                     *expected.entry(parent_of(path)).or_default() += 1;
                 }
             } else {
-                *expected.entry(&self.tree.same_as[path]).or_default() += 1;
+                *expected.entry(&self.same_as[path]).or_default() += 1;
             }
         }
         for (path, links) in expected {
-            let nlink = self.tree.nodes[path].nlink;
+            let nlink = self.nodes[path].nlink;
             if nlink != links {
                 let what = format!("link count {nlink}, but {links} links");
                 return Err(WalkError::new(path, what));

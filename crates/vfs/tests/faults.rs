@@ -28,6 +28,8 @@ enum Fault {
     PanicsOnTmpfile,
     /// Shows to other threads only.
     TornWrite,
+    /// Is none: the order of listings is free.
+    ListsBackwards,
 }
 
 const FAULTS: [Fault; 13] = [
@@ -51,6 +53,26 @@ struct Faulty(Model, Fault);
 impl Faulty {
     fn boxed(fault: Fault) -> Box<dyn FileSystem> {
         Box::new(Self(Model::new(), fault))
+    }
+
+    fn list_backwards(
+        &self,
+        dir: Ino,
+        cookie: u64,
+        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        let mut entries = Vec::new();
+        self.0.readdir(dir, 0, &mut |entry| {
+            entries.push((entry.ino, entry.kind, entry.name.to_vec()));
+            true
+        })?;
+        entries[2..].reverse();
+        for ((ino, kind, name), place) in entries.iter().zip(1..).skip(cookie as usize) {
+            if !emit(&DirEntry { ino: *ino, kind: *kind, name, cookie: place }) {
+                break;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -111,6 +133,9 @@ impl FileSystem for Faulty {
         cookie: u64,
         emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
     ) -> Result<()> {
+        if self.1 == Fault::ListsBackwards {
+            return self.list_backwards(dir, cookie, emit);
+        }
         let twice = self.1 == Fault::ListsTwice;
         self.0.readdir(dir, cookie, &mut |entry| emit(entry) && (!twice || emit(entry)))
     }
@@ -204,6 +229,14 @@ fn torn_writes_are_found_by_threads() {
     let torn = |seed| stress(Faulty::boxed(Fault::TornWrite).as_ref(), 4, 300, seed).is_err();
     assert!((0..30).any(torn));
     compare(Faulty::boxed(Fault::TornWrite).as_ref(), &gen_ops(1, 300)).unwrap();
+}
+
+#[test]
+fn what_is_free_is_not_a_fault() {
+    for seed in 0..20 {
+        let fs = Faulty::boxed(Fault::ListsBackwards);
+        compare(fs.as_ref(), &gen_ops(seed, 300)).unwrap_or_else(|failure| panic!("{failure}"));
+    }
 }
 
 #[test]

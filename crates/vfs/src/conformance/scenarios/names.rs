@@ -203,6 +203,8 @@ fn the_umask_is_taken_away(fs: &dyn FileSystem) {
 fn high_mode_bits_are_kept(fs: &dyn FileSystem) {
     let node = NewNode { kind: NewKind::File, mode: 0o7777, umask: 0o022 };
     assert_eq!(fs.create(&USER, fs.root(), b"f", &node).unwrap().perm, 0o7755);
+    let node = NewNode { kind: NewKind::Dir, ..node };
+    assert_eq!(fs.create(&USER, fs.root(), b"d", &node).unwrap().perm, 0o1755);
 }
 
 fn the_caller_owns_what_it_creates(fs: &dyn FileSystem) {
