@@ -1,0 +1,136 @@
+//! What a word of a BPFS pool is: found by walking the tree of an image from the superblock, as
+//! `docs/format/bpfs.md` says.
+
+use bpfs::layout::*;
+use std::collections::HashMap;
+
+/// What a block is.
+#[derive(Clone, Debug)]
+enum Role {
+    Pointers(String),
+    Inodes(u64),
+    Dir(u64),
+    Data(String),
+}
+
+fn load(image: &[u8], at: u64) -> u64 {
+    let at = at as usize;
+    image.get(at..at + 8).map_or(0, |b| u64::from_le_bytes(b.try_into().expect("eight bytes")))
+}
+
+struct Walk<'a> {
+    image: &'a [u8],
+    roles: HashMap<u64, Role>,
+}
+
+impl Walk<'_> {
+    fn tree(&mut self, root: u64, base: u64, height: u8, of: &str, leaf: &dyn Fn(u64) -> Role) {
+        let block = root & !7;
+        let inside = block != 0 && block.is_multiple_of(BLOCK) && block < self.image.len() as u64;
+        if !inside || self.roles.contains_key(&block) {
+            return;
+        }
+        if height == 0 {
+            self.roles.insert(block, leaf(base));
+            return;
+        }
+        self.roles.insert(block, Role::Pointers(of.to_owned()));
+        for i in 0..FANOUT {
+            let child = load(self.image, block + i * 8);
+            if child != 0 {
+                self.tree(child, base + i * span(height - 1), height - 1, of, leaf);
+            }
+        }
+    }
+
+    fn root(&mut self, word: u64, of: &str, leaf: &dyn Fn(u64) -> Role) {
+        let root = Root(word);
+        if root.height() <= HEIGHT_MAX {
+            self.tree(root.block(), 0, root.height(), of, leaf);
+        }
+    }
+}
+
+fn roles(image: &[u8]) -> HashMap<u64, Role> {
+    let mut w = Walk { image, roles: HashMap::new() };
+    w.root(load(image, 64), "the inode file", &|base| Role::Inodes(base / INODE));
+    let mut leaves: Vec<(u64, u64)> = w
+        .roles
+        .iter()
+        .filter_map(|(b, r)| match r {
+            Role::Inodes(first) => Some((*b, *first)),
+            _ => None,
+        })
+        .collect();
+    leaves.sort_unstable();
+    for (block, first) in leaves {
+        for i in 0..INODES_PER_BLOCK {
+            let (at, ino) = (block + i * INODE, first + i);
+            let mode = load(image, at + 40) as u32;
+            let of = format!("inode {ino}");
+            let is_dir = mode & 0o170000 == 0o040000;
+            w.root(load(image, at), &of, &|base| match is_dir {
+                true => Role::Dir(ino),
+                false => Role::Data(format!("inode {ino}, byte {base}")),
+            });
+            let of = format!("attributes of inode {ino}");
+            w.root(load(image, at + 56), &of, &|_| Role::Data(of.clone()));
+        }
+    }
+    w.roles
+}
+
+/// Names a word of an image.
+pub fn bpfs_word(image: &[u8], word: u32) -> String {
+    let at = u64::from(word) * 8;
+    let (block, off) = (at - at % BLOCK, at % BLOCK);
+    if block == 0 {
+        return match off {
+            64 => "superblock: root of the inode file".into(),
+            72 => "superblock: size of the inode file".into(),
+            _ => format!("superblock, byte {off}"),
+        };
+    }
+    match roles(image).get(&block) {
+        None => "in no tree".into(),
+        Some(Role::Data(of)) => format!("data of {of}, + {off}"),
+        Some(Role::Pointers(of)) => format!("pointer {} in a block of {of}", off / 8),
+        Some(Role::Inodes(first)) => {
+            let field = match off % INODE {
+                0 => "root",
+                8 => "size",
+                16 => "mtime",
+                24 => "ctime",
+                32 => "atime",
+                40 => "mode, generation",
+                48 => "owner",
+                56 => "attributes",
+                64 => "btime",
+                72 => "rdev",
+                _ => "reserved",
+            };
+            format!("inode {}: {field}", first + off / INODE)
+        }
+        Some(Role::Dir(ino)) => format!("directory inode {ino}, {}", dirent(image, block, off)),
+    }
+}
+
+fn dirent(image: &[u8], block: u64, off: u64) -> String {
+    let mut at = 0;
+    while at < BLOCK {
+        let word = DirentWord::unpack(load(image, block + at + 8));
+        let len = word.len.max(DIRENT_MIN);
+        if off < at + len {
+            let name = (block + at + DIRENT_HEADER) as usize;
+            let bytes = image.get(name..name + word.name_len).unwrap_or_default();
+            let field = match off - at {
+                0 => "inode number",
+                8 => "lengths",
+                _ => "name or free",
+            };
+            return format!("entry at {at} {:?}: {field}", bytes.escape_ascii().to_string());
+        }
+        at += len;
+    }
+    "beyond the entries".into()
+}

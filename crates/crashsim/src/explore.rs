@@ -1,0 +1,383 @@
+//! All states of one crash point, judged.
+//!
+//! The units of a crash point ([`Unit`]) span a product of states, often astronomically many. Recovery
+//! is run on one of them and tells which undecided words it read, in order. Every state that agrees
+//! on those words ends alike, so the next states to run are those that differ in one of them: a
+//! decision tree over what recovery reads, explored completely (the idea of Jaaru, ASPLOS 2021).
+//! Where the tree has more leaves than the budget allows, what is left is counted as skipped.
+//!
+//! Besides, states are enumerated one by one, as far as [`Budget::states`] allows and by a plan beyond
+//! that ([`crate::plan`]), and each is looked up in the tree. So "distinct states" is a count of
+//! images that existed as such, each with a verdict, and the tree is checked against a second way to
+//! make states.
+
+use crate::image::{CrashImage, WordNo};
+use crate::persist::{Persistency, Unit, mix};
+use crate::plan;
+use crate::stats::{Distinct, Stats};
+use std::collections::HashMap;
+
+/// What is spent on one crash point.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    /// Enumerate all states of a point that has at most so many; otherwise follow the plan.
+    pub states: u64,
+    /// Recoveries.
+    pub runs: u64,
+    /// Seeded samples of the plan.
+    pub samples: u64,
+    /// Their seed.
+    pub seed: u64,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self { states: 1 << 12, runs: 1 << 12, samples: 64, seed: 1 }
+    }
+}
+
+/// Which content each unit of a crash point has.
+pub type State = Vec<u16>;
+
+/// How a recovery ended: what it found, or what went wrong.
+pub type Outcome<S> = Result<S, String>;
+
+/// One crash point: the durable bytes are in the image, the rest is undecided.
+pub struct Point<'a> {
+    units: &'a [Unit],
+    base_hash: u64,
+    /// What each content of each unit adds to the hash.
+    deltas: Vec<Vec<u64>>,
+    /// Undecided words in order, with their unit and place in it.
+    words: Vec<(WordNo, u32, u16)>,
+}
+
+impl<'a> Point<'a> {
+    /// The crash point after what `p` has seen.
+    pub fn new(p: &Persistency, units: &'a [Unit]) -> Self {
+        let mut words = Vec::new();
+        for (u, unit) in units.iter().enumerate() {
+            let of_unit = unit.words.iter().enumerate();
+            words.extend(of_unit.map(|(i, w)| (*w, u as u32, i as u16)));
+        }
+        words.sort_unstable();
+        let delta = |unit: &Unit, values: &[u64]| {
+            let words = unit.words.iter().zip(values);
+            words.fold(0, |h, (w, v)| h ^ mix(*w, p.durable(*w)) ^ mix(*w, *v))
+        };
+        let deltas = |u: &Unit| u.contents.iter().map(|c| delta(u, c)).collect();
+        Self { units, base_hash: p.hash(), deltas: units.iter().map(deltas).collect(), words }
+    }
+
+    /// How many states there are.
+    pub fn states(&self) -> f64 {
+        self.units.iter().map(|u| u.contents.len() as f64).product()
+    }
+
+    /// The units.
+    pub fn units(&self) -> &[Unit] {
+        self.units
+    }
+
+    fn place(&self, word: WordNo) -> (usize, usize) {
+        let i = self
+            .words
+            .binary_search_by_key(&word, |(w, ..)| *w)
+            .expect("only undecided words are watched");
+        (self.words[i].1 as usize, self.words[i].2 as usize)
+    }
+
+    /// Words and values of a state.
+    pub fn overlay(&self, state: &[u16]) -> Vec<(WordNo, u64)> {
+        let units = self.units.iter().zip(state);
+        units
+            .flat_map(|(u, c)| u.words.iter().copied().zip(u.contents[*c as usize].iter().copied()))
+            .collect()
+    }
+
+    /// Everything persisted, or nothing.
+    pub fn extreme(&self, all: bool) -> State {
+        let pick = |u: &Unit| if all { u.all as u16 } else { 0 };
+        self.units.iter().map(pick).collect()
+    }
+
+    /// A number that tells the image of a state from others.
+    pub fn hash(&self, state: &[u16]) -> u64 {
+        let deltas = self.deltas.iter().zip(state);
+        deltas.fold(self.base_hash, |h, (d, c)| h ^ d[*c as usize])
+    }
+
+    /// A word of a state: where it is and what it holds.
+    fn read(&self, word: WordNo, state: &[u16]) -> ((usize, usize), u64) {
+        let place = self.place(word);
+        let content = &self.units[place.0].contents[state[place.0] as usize];
+        (place, content[place.1])
+    }
+}
+
+/// The contents of units that agree with the words read so far.
+struct Candidates<'p, 'a> {
+    point: &'p Point<'a>,
+    of: HashMap<usize, Vec<u16>>,
+}
+
+impl<'p, 'a> Candidates<'p, 'a> {
+    fn new(point: &'p Point<'a>) -> Self {
+        Self { point, of: HashMap::new() }
+    }
+
+    fn get(&mut self, unit: usize) -> &mut Vec<u16> {
+        let n = self.point.units[unit].contents.len() as u16;
+        self.of.entry(unit).or_insert_with(|| (0..n).collect())
+    }
+
+    /// The values a word can still have.
+    fn values(&mut self, (unit, i): (usize, usize)) -> Vec<u64> {
+        let contents = &self.point.units[unit].contents;
+        let mut values: Vec<u64> =
+            self.get(unit).iter().map(|c| contents[*c as usize][i]).collect();
+        values.sort_unstable();
+        values.dedup();
+        values
+    }
+
+    /// The word was read and had this value.
+    fn agree(&mut self, (unit, i): (usize, usize), value: u64) {
+        let contents = &self.point.units[unit].contents;
+        self.get(unit).retain(|c| contents[*c as usize][i] == value);
+    }
+
+    /// Everything that may have persisted has, as far as what was read allows.
+    fn fullest(&self) -> State {
+        let mut state = self.point.extreme(true);
+        for (unit, left) in &self.of {
+            if !left.contains(&state[*unit]) {
+                state[*unit] = *left.last().expect("what was read is possible");
+            }
+        }
+        state
+    }
+
+    /// How many states agree.
+    fn states(&self) -> f64 {
+        let narrowed = |(unit, left): (&usize, &Vec<u16>)| {
+            left.len() as f64 / self.point.units[*unit].contents.len() as f64
+        };
+        self.of.iter().map(narrowed).product::<f64>() * self.point.states()
+    }
+}
+
+/// The decision tree: after what was read so far, this word decides.
+enum Node {
+    Reads { place: (usize, usize), next: HashMap<u64, usize> },
+    Ends { outcome: usize },
+}
+
+/// The outcomes of a crash point by what recovery reads.
+struct Tree<S> {
+    nodes: Vec<Node>,
+    outcomes: Vec<(State, Outcome<S>)>,
+}
+
+impl<S> Tree<S> {
+    fn new() -> Self {
+        Self { nodes: Vec::new(), outcomes: Vec::new() }
+    }
+
+    /// The outcome of the states that agree with `state` on what recovery reads.
+    fn find(&self, point: &Point<'_>, state: &[u16]) -> Option<usize> {
+        let mut at = 0;
+        loop {
+            match self.nodes.get(at)? {
+                Node::Ends { outcome } => return Some(*outcome),
+                Node::Reads { place, next } => {
+                    let content = &point.units[place.0].contents[state[place.0] as usize];
+                    at = *next.get(&content[place.1])?;
+                }
+            }
+        }
+    }
+
+    /// Adds a run; `false` if recovery read something else in the same situation before, which
+    /// means that it is not deterministic.
+    fn add(&mut self, path: &[((usize, usize), u64)], state: State, outcome: Outcome<S>) -> bool {
+        self.outcomes.push((state, outcome));
+        let end = Node::Ends { outcome: self.outcomes.len() - 1 };
+        let mut link: Option<(usize, u64)> = None;
+        let mut at = (!self.nodes.is_empty()).then_some(0);
+        for (place, value) in path {
+            let node = match at {
+                Some(n) => n,
+                None => self.attach(link, Node::Reads { place: *place, next: HashMap::new() }),
+            };
+            match &self.nodes[node] {
+                Node::Reads { place: p, next } if p == place => at = next.get(value).copied(),
+                _ => return false,
+            }
+            link = Some((node, *value));
+        }
+        match at {
+            Some(n) => matches!(self.nodes[n], Node::Ends { .. }),
+            None => {
+                self.attach(link, end);
+                true
+            }
+        }
+    }
+
+    fn attach(&mut self, link: Option<(usize, u64)>, node: Node) -> usize {
+        self.nodes.push(node);
+        let new = self.nodes.len() - 1;
+        if let Some((parent, value)) = link
+            && let Node::Reads { next, .. } = &mut self.nodes[parent]
+        {
+            next.insert(value, new);
+        }
+        new
+    }
+}
+
+/// Runs recoveries and counts.
+pub struct Explorer<'a, S> {
+    /// Where states are laid out.
+    pub image: &'a CrashImage,
+    /// Brings the image to life.
+    pub recover: &'a dyn Fn(&CrashImage) -> Outcome<S>,
+    /// What to spend.
+    pub budget: Budget,
+    /// The images met so far.
+    pub distinct: &'a Distinct,
+    /// What was done.
+    pub stats: Stats,
+    known: HashMap<u64, Outcome<S>>,
+}
+
+impl<'a, S: Clone> Explorer<'a, S> {
+    /// Nothing explored yet.
+    pub fn new(
+        image: &'a CrashImage,
+        recover: &'a dyn Fn(&CrashImage) -> Outcome<S>,
+        budget: Budget,
+        distinct: &'a Distinct,
+    ) -> Self {
+        Self { image, recover, budget, distinct, stats: Stats::default(), known: HashMap::new() }
+    }
+
+    /// Runs recovery on one state; returns the undecided words it read, too.
+    pub fn run(&mut self, point: &Point<'_>, state: &[u16]) -> (Vec<WordNo>, Outcome<S>) {
+        let words: Vec<WordNo> = point.words.iter().map(|(w, ..)| *w).collect();
+        self.image.lay(&point.overlay(state), &words);
+        let outcome = (self.recover)(self.image);
+        let reads = self.image.reads();
+        self.image.reset();
+        self.stats.recovered += 1;
+        (reads, outcome)
+    }
+
+    /// Explores a crash point: calls `verdict` once for each different recovery, with a state that
+    /// leads to it.
+    pub fn explore(
+        &mut self,
+        point: &Point<'_>,
+        verdict: &mut dyn FnMut(&mut Self, &State, &Outcome<S>),
+    ) {
+        self.stats.points += 1;
+        self.stats.possible += point.states();
+        let mut tree = Tree::new();
+        if point.units.is_empty() {
+            let hash = point.hash(&[]);
+            let outcome = match self.known.get(&hash) {
+                Some(known) => known.clone(),
+                None => self.run(point, &[]).1,
+            };
+            self.stats.covered += 1.0;
+            tree.add(&[], State::new(), outcome);
+        } else {
+            self.follow_reads(point, &mut tree);
+        }
+        self.enumerate(point, &mut tree);
+        for (state, outcome) in &tree.outcomes {
+            verdict(self, state, outcome);
+        }
+    }
+
+    /// Runs what differs in what recovery reads.
+    fn follow_reads(&mut self, point: &Point<'_>, tree: &mut Tree<S>) {
+        let mut open: Vec<Vec<(WordNo, u64)>> = vec![Vec::new()];
+        let mut covered = 0.0;
+        let mut runs = 0;
+        while let Some(path) = open.pop() {
+            if runs == self.budget.runs {
+                self.stats.cut_points += 1;
+                break;
+            }
+            runs += 1;
+            let mut candidates = Candidates::new(point);
+            for (word, value) in &path {
+                candidates.agree(point.place(*word), *value);
+            }
+            let state = candidates.fullest();
+            let (reads, outcome) = self.run(point, &state);
+            if runs == 1 {
+                self.known.insert(point.hash(&state), outcome.clone());
+            }
+            let mut all = Candidates::new(point);
+            let mut steps: Vec<(WordNo, u64)> = Vec::with_capacity(reads.len());
+            for (i, word) in reads.iter().enumerate() {
+                let (place, value) = point.read(*word, &state);
+                if i >= path.len() {
+                    for other in all.values(place).into_iter().filter(|v| *v != value) {
+                        let mut next = steps.clone();
+                        next.push((*word, other));
+                        open.push(next);
+                    }
+                }
+                all.agree(place, value);
+                steps.push((*word, value));
+            }
+            covered += all.states();
+            let placed: Vec<_> = steps.iter().map(|(w, v)| (point.place(*w), *v)).collect();
+            if !tree.add(&placed, state, outcome) {
+                self.stats.unsteady += 1;
+            }
+        }
+        self.stats.covered += covered.min(point.states());
+    }
+
+    /// Enumerates states and looks each up; runs those that no recovery so far stands for.
+    fn enumerate(&mut self, point: &Point<'_>, tree: &mut Tree<S>) {
+        let read = tree.read_units();
+        let (budget, mut runs) = (self.budget, 0);
+        plan::enumerate(point, &budget, &read, &mut |state| {
+            self.stats.enumerated += 1;
+            if !self.distinct.insert(point.hash(&state)) {
+                return;
+            }
+            if tree.find(point, &state).is_none() {
+                if runs == self.budget.runs {
+                    self.stats.not_run += 1;
+                    return;
+                }
+                runs += 1;
+                let (reads, outcome) = self.run(point, &state);
+                let path: Vec<_> = reads.iter().map(|w| point.read(*w, &state)).collect();
+                tree.add(&path, state, outcome);
+            }
+            self.stats.distinct += 1;
+        });
+    }
+}
+
+impl<S> Tree<S> {
+    /// The units that some recovery read.
+    fn read_units(&self) -> Vec<usize> {
+        let unit = |n: &Node| match n {
+            Node::Reads { place, .. } => Some(place.0),
+            Node::Ends { .. } => None,
+        };
+        let mut units: Vec<usize> = self.nodes.iter().filter_map(unit).collect();
+        units.sort_unstable();
+        units.dedup();
+        units
+    }
+}

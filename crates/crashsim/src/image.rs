@@ -1,0 +1,265 @@
+//! The memory that recovery finds after a crash, and what recovery does with it.
+//!
+//! One image serves all states of a crash point: a state is a few words laid over the durable bytes,
+//! and [`CrashImage::reset`] takes back, page by page, what the last recovery changed.
+//!
+//! The image also notes which of the *undecided* words recovery reads, in order. Recovery is
+//! deterministic, so two states that agree on those words end alike: that is what makes millions of
+//! states cheap.
+
+use pmem::{Counters, Domain, Fenced, Medium};
+use std::sync::{Mutex, MutexGuard};
+
+const PAGE: usize = 4096;
+const WORDS: usize = PAGE / 8;
+
+/// Number of an 8-byte word of the region.
+pub type WordNo = u32;
+
+/// Memory after a crash.
+#[derive(Debug)]
+pub struct CrashImage {
+    len: u64,
+    counters: Counters,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    bytes: Vec<u8>,
+    /// Pages changed since the last reset, as they were.
+    undo: Vec<(u32, Box<[u8]>)>,
+    changed: Vec<bool>,
+    /// For each page: its row of `watched`, plus one.
+    rows: Vec<u32>,
+    /// Undecided words that were neither read nor overwritten yet.
+    watched: Vec<[u64; WORDS / 64]>,
+    reads: Vec<WordNo>,
+    stores: u64,
+}
+
+impl Inner {
+    fn save(&mut self, off: usize, len: usize) {
+        for page in off / PAGE..(off + len).div_ceil(PAGE) {
+            if !self.changed[page] {
+                self.changed[page] = true;
+                let end = ((page + 1) * PAGE).min(self.bytes.len());
+                self.undo.push((page as u32, self.bytes[page * PAGE..end].into()));
+            }
+        }
+    }
+
+    fn store(&mut self, off: u64, data: &[u8]) {
+        let off = off as usize;
+        self.save(off, data.len());
+        self.bytes[off..off + data.len()].copy_from_slice(data);
+        self.stores += 1;
+        // Words overwritten as a whole no longer depend on the crash.
+        let words = off.div_ceil(8)..(off + data.len()) / 8;
+        self.each_watched(words, |_, _| {});
+    }
+
+    fn look(&mut self, off: u64, len: usize) {
+        let off = off as usize;
+        let words = off / 8..(off + len).div_ceil(8);
+        self.each_watched(words, |reads, word| reads.push(word));
+    }
+
+    /// Stops watching the watched ones of `words`, and tells `each` about them.
+    fn each_watched(
+        &mut self,
+        words: std::ops::Range<usize>,
+        each: impl Fn(&mut Vec<WordNo>, WordNo),
+    ) {
+        let mut at = words.start;
+        while at < words.end {
+            let page_end = ((at / WORDS + 1) * WORDS).min(words.end);
+            let row = self.rows[at / WORDS];
+            if row == 0 {
+                at = page_end;
+                continue;
+            }
+            let bits = &mut self.watched[row as usize - 1][at % WORDS / 64];
+            let cell_end = ((at / 64 + 1) * 64).min(page_end);
+            let width = cell_end - at;
+            let mask = (u64::MAX >> (64 - width)) << (at % 64);
+            let mut hit = *bits & mask;
+            *bits &= !mask;
+            let cell = at - at % 64;
+            while hit != 0 {
+                each(&mut self.reads, (cell + hit.trailing_zeros() as usize) as WordNo);
+                hit &= hit - 1;
+            }
+            at = cell_end;
+        }
+    }
+}
+
+impl CrashImage {
+    /// An image of `len` zeros.
+    pub fn new(len: u64) -> Self {
+        Self::of(vec![0; len as usize])
+    }
+
+    /// An image of these bytes.
+    pub fn of(bytes: Vec<u8>) -> Self {
+        let pages = bytes.len().div_ceil(PAGE);
+        Self {
+            len: bytes.len() as u64,
+            counters: Counters::default(),
+            inner: Mutex::new(Inner {
+                bytes,
+                undo: Vec::new(),
+                changed: vec![false; pages],
+                rows: vec![0; pages],
+                watched: Vec::new(),
+                reads: Vec::new(),
+                stores: 0,
+            }),
+        }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        // A recovery that panicked is a finding; the bytes it left are taken back like any others.
+        self.inner.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Makes words durable: part of every state from now on. No state may be laid over meanwhile.
+    pub fn settle(&self, words: &[(WordNo, u64)]) {
+        let mut i = self.inner();
+        debug_assert!(i.undo.is_empty(), "settling under a state");
+        for (word, value) in words {
+            let at = *word as usize * 8;
+            i.bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+        }
+    }
+
+    /// The value of a word now.
+    pub fn word(&self, word: WordNo) -> u64 {
+        let at = word as usize * 8;
+        let bytes = self.inner().bytes[at..at + 8].try_into();
+        u64::from_le_bytes(bytes.expect("eight bytes"))
+    }
+
+    /// Lays a state over the durable bytes and watches the `undecided` words.
+    pub fn lay(&self, state: &[(WordNo, u64)], undecided: &[WordNo]) {
+        self.reset();
+        let mut i = self.inner();
+        for (word, value) in state {
+            i.store(u64::from(*word) * 8, &value.to_le_bytes());
+        }
+        i.stores = 0;
+        for word in undecided {
+            let (page, bit) = (*word as usize / WORDS, *word as usize % WORDS);
+            if i.rows[page] == 0 {
+                i.watched.push([0; WORDS / 64]);
+                i.rows[page] = i.watched.len() as u32;
+            }
+            let row = i.rows[page] as usize - 1;
+            i.watched[row][bit / 64] |= 1 << (bit % 64);
+        }
+    }
+
+    /// Back to the durable bytes, watching nothing.
+    pub fn reset(&self) {
+        let mut i = self.inner();
+        while let Some((page, old)) = i.undo.pop() {
+            let at = page as usize * PAGE;
+            i.bytes[at..at + old.len()].copy_from_slice(&old);
+            i.changed[page as usize] = false;
+        }
+        if !i.watched.is_empty() {
+            i.watched.clear();
+            i.rows.fill(0);
+        }
+        i.reads.clear();
+        i.stores = 0;
+    }
+
+    /// The undecided words that were read since [`lay`](Self::lay), in order of their first read.
+    pub fn reads(&self) -> Vec<WordNo> {
+        self.inner().reads.clone()
+    }
+
+    /// How many stores were made since [`lay`](Self::lay).
+    pub fn stores(&self) -> u64 {
+        self.inner().stores
+    }
+
+    /// A copy of the bytes as they are now.
+    pub fn bytes(&self) -> Vec<u8> {
+        self.inner().bytes.clone()
+    }
+}
+
+impl Medium for CrashImage {
+    fn len(&self) -> u64 {
+        self.len
+    }
+    fn domain(&self) -> Domain {
+        Domain::DevDax
+    }
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+    fn read(&self, off: u64, buf: &mut [u8]) {
+        let mut i = self.inner();
+        i.look(off, buf.len());
+        buf.copy_from_slice(&i.bytes[off as usize..off as usize + buf.len()]);
+    }
+    fn load_u64(&self, off: u64) -> u64 {
+        assert!(off.is_multiple_of(8), "a word is aligned");
+        self.inner().look(off, 8);
+        self.word((off / 8) as WordNo)
+    }
+    fn equals(&self, off: u64, bytes: &[u8]) -> bool {
+        let mut i = self.inner();
+        i.look(off, bytes.len());
+        i.bytes[off as usize..off as usize + bytes.len()] == *bytes
+    }
+    fn write(&self, off: u64, data: &[u8]) {
+        self.inner().store(off, data);
+    }
+    fn write_nt(&self, off: u64, data: &[u8]) {
+        self.write(off, data);
+    }
+    fn copy_nt(&self, dst: u64, src: u64, len: u64) {
+        let mut data = vec![0; len as usize];
+        self.read(src, &mut data);
+        self.write(dst, &data);
+    }
+    fn zero_nt(&self, off: u64, len: u64) {
+        self.write(off, &vec![0; len as usize]);
+    }
+    fn store_u64(&self, off: u64, value: u64) {
+        assert!(off.is_multiple_of(8), "a word is aligned");
+        self.write(off, &value.to_le_bytes());
+    }
+    fn flush(&self, _off: u64, _len: u64) {}
+    fn fence(&self) -> Fenced {
+        Fenced::assert()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_first_reads_in_order_and_takes_changes_back() {
+        let image = CrashImage::new(8192);
+        image.settle(&[(1, 7)]);
+        image.lay(&[(2, 9), (600, 5)], &[2, 3, 63, 64, 600]);
+        assert_eq!(image.load_u64(600 * 8), 5);
+        image.write(3 * 8, &[1; 8]);
+        image.write(63 * 8 + 1, &[1; 7]);
+        let mut buf = [0; 8192];
+        image.read(0, &mut buf);
+        image.read(0, &mut buf);
+        assert_eq!(image.reads(), [600, 2, 63, 64]);
+        assert_eq!(image.stores(), 2);
+        image.reset();
+        assert_eq!((image.word(1), image.word(2), image.word(3)), (7, 0, 0));
+        assert!(image.reads().is_empty());
+    }
+}

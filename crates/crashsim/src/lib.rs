@@ -1,0 +1,18 @@
+//! The crash explorer.
+#![forbid(unsafe_code)]
+
+pub mod decode;
+pub mod explore;
+pub mod image;
+pub mod op;
+pub mod oracle;
+pub mod persist;
+pub mod plan;
+pub mod recorder;
+pub mod rng;
+pub mod run;
+pub mod show;
+pub mod stats;
+pub mod target;
+pub mod trace;
+pub mod workload;

@@ -1,0 +1,372 @@
+//! File-system operations as data: one line of text each, run on any [`FileSystem`].
+//!
+//! A place is a path (`/d/a`) or a handle (`%0`) that an earlier `open` or `tmpfile` made. Numbers
+//! are in bytes; modes are octal. Content is derived from the operation's number, so that no two
+//! writes store the same.
+
+use std::fmt;
+use std::str::FromStr;
+use vfs::{
+    Caller, Errno, Fallocate, FileSystem, Ino, NewKind, NewNode, RenameFlags, SetAttr, SetTime,
+    SetXattr, Timestamp,
+};
+
+/// One operation.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)] // named as the calls they make
+pub enum Op {
+    Create(String),
+    Mkdir(String),
+    Symlink(String, u32),
+    Mkfifo(String),
+    Mknod(String, u32),
+    Link(String, String),
+    Unlink(String),
+    Rmdir(String),
+    Rename(String, String),
+    RenameNoReplace(String, String),
+    Exchange(String, String),
+    Write(String, u64, u64),
+    Append(String, u64),
+    Truncate(String, u64),
+    Allocate(String, u64, u64),
+    AllocateKeep(String, u64, u64),
+    Punch(String, u64, u64),
+    Zero(String, u64, u64),
+    ZeroKeep(String, u64, u64),
+    Collapse(String, u64, u64),
+    Insert(String, u64, u64),
+    Copy(String, u64, String, u64, u64),
+    Chmod(String, u32),
+    Chown(String, u32, u32),
+    /// Size, mode and owner in one call.
+    SetAll(String, u64, u32, u32),
+    Utimes(String),
+    DropPrivileges(String),
+    SetXattr(String, String, u32),
+    RemoveXattr(String, String),
+    /// An access ACL with a named user.
+    SetAcl(String),
+    /// A default ACL with a named user.
+    SetDefaultAcl(String),
+    /// Opens a place as a handle.
+    Open(String, usize),
+    Tmpfile(String, usize),
+    Close(usize),
+    Read(String),
+    List(String),
+    Fsync(String),
+    /// Appends blocks until there is no space. Many operations; for setting up only.
+    Fill(String),
+    /// Unmounts and mounts again; handles are gone.
+    Remount,
+}
+
+/// Handles that an operation can name.
+pub const HANDLES: usize = 4;
+
+/// Runs operations on a file system, holding their handles.
+pub struct Driver<'f> {
+    fs: &'f dyn FileSystem,
+    handles: [Option<Ino>; HANDLES],
+}
+
+fn path_parts(path: &str) -> impl Iterator<Item = &[u8]> {
+    path.split('/').filter(|p| !p.is_empty()).map(str::as_bytes)
+}
+
+/// Bytes that tell which operation wrote them, and where.
+pub fn content(salt: u64, len: u64) -> Vec<u8> {
+    let at = |i: u64| (salt.wrapping_mul(37) + i / 8 * 11 + i) as u8 | 1;
+    (0..len).map(at).collect()
+}
+
+/// The value of a POSIX ACL attribute: owner rwx, user 5 r-x, group r--, mask rwx, other nothing.
+fn acl() -> Vec<u8> {
+    let none = u32::MAX;
+    let entries = [(1u16, 7u16, none), (2, 5, 5), (4, 4, none), (16, 7, none), (32, 0, none)];
+    let mut out = 2u32.to_le_bytes().to_vec();
+    for (tag, perm, id) in entries {
+        out.extend(tag.to_le_bytes());
+        out.extend(perm.to_le_bytes());
+        out.extend(id.to_le_bytes());
+    }
+    out
+}
+
+impl<'f> Driver<'f> {
+    /// On `fs`, without handles.
+    pub fn new(fs: &'f dyn FileSystem) -> Self {
+        Self { fs, handles: [None; HANDLES] }
+    }
+
+    fn walk(&self, path: &str) -> Result<Ino, Errno> {
+        let mut at = self.fs.root();
+        for part in path_parts(path) {
+            let next = self.fs.lookup(at, part);
+            self.release(at);
+            at = next?.ino;
+        }
+        Ok(at)
+    }
+
+    fn release(&self, ino: Ino) {
+        self.fs.forget(ino, 1);
+    }
+
+    /// Calls `f` with the inode of a place.
+    fn with<T>(&self, place: &str, f: impl FnOnce(Ino) -> Result<T, Errno>) -> Result<T, Errno> {
+        if let Some(handle) = place.strip_prefix('%') {
+            let handle: usize = handle.parse().map_err(|_| Errno::BADF)?;
+            return f(self.handles.get(handle).copied().flatten().ok_or(Errno::BADF)?);
+        }
+        let ino = self.walk(place)?;
+        let result = f(ino);
+        self.release(ino);
+        result
+    }
+
+    /// Calls `f` with directory and name of a path.
+    fn at<T>(
+        &self,
+        path: &str,
+        f: impl FnOnce(Ino, &[u8]) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let (dir, name) = path.rsplit_once('/').ok_or(Errno::INVAL)?;
+        self.with(dir, |dir| f(dir, name.as_bytes()))
+    }
+
+    fn make(&self, path: &str, kind: NewKind<'_>, mode: u32) -> Result<(), Errno> {
+        let node = NewNode { kind, mode, umask: 0o22 };
+        let caller = Caller { uid: 3, gid: 4 };
+        let made = self.at(path, |dir, name| self.fs.create(&caller, dir, name, &node))?;
+        self.release(made.ino);
+        Ok(())
+    }
+
+    fn rename(&self, from: &str, to: &str, flags: RenameFlags) -> Result<(), Errno> {
+        self.at(from, |from_dir, from| {
+            self.at(to, |to_dir, to| self.fs.rename((from_dir, from), (to_dir, to), flags))
+        })
+    }
+
+    fn fallocate(&self, place: &str, mode: Fallocate, at: u64, len: u64) -> Result<(), Errno> {
+        self.with(place, |ino| self.fs.fallocate(ino, mode, at, len))
+    }
+
+    fn set(&self, place: &str, set: SetAttr) -> Result<(), Errno> {
+        self.with(place, |ino| self.fs.setattr(&Caller::ROOT, ino, &set).map(drop))
+    }
+
+    fn set_xattr(&self, place: &str, name: &[u8], value: &[u8]) -> Result<(), Errno> {
+        self.with(place, |ino| self.fs.setxattr(ino, name, value, SetXattr::Any))
+    }
+
+    /// Runs an operation; `salt` makes what it writes its own. `Fill` and `Remount` are the
+    /// caller's business.
+    pub fn run(&mut self, op: &Op, salt: u64) -> Result<(), Errno> {
+        let fs = self.fs;
+        let same = SetAttr::default();
+        match op {
+            Op::Create(p) => self.make(p, NewKind::File, 0o666),
+            Op::Mkdir(p) => self.make(p, NewKind::Dir, 0o777),
+            Op::Symlink(p, len) => {
+                let target = content(salt, u64::from(*len));
+                self.make(p, NewKind::Symlink(&target), 0o777)
+            }
+            Op::Mkfifo(p) => self.make(p, NewKind::Fifo, 0o600),
+            Op::Mknod(p, dev) => self.make(p, NewKind::Char(*dev), 0o600),
+            Op::Link(p, q) => self.with(p, |ino| {
+                let linked = self.at(q, |dir, name| fs.link(ino, dir, name))?;
+                self.release(linked.ino);
+                Ok(())
+            }),
+            Op::Unlink(p) => self.at(p, |dir, name| fs.unlink(dir, name)),
+            Op::Rmdir(p) => self.at(p, |dir, name| fs.rmdir(dir, name)),
+            Op::Rename(p, q) => self.rename(p, q, RenameFlags::empty()),
+            Op::RenameNoReplace(p, q) => self.rename(p, q, RenameFlags::NOREPLACE),
+            Op::Exchange(p, q) => self.rename(p, q, RenameFlags::EXCHANGE),
+            Op::Write(p, at, len) => self.with(p, |ino| fs.write(ino, *at, &content(salt, *len))),
+            Op::Append(p, len) => {
+                self.with(p, |ino| fs.append(ino, &content(salt, *len)).map(drop))
+            }
+            Op::Truncate(p, size) => self.set(p, SetAttr { size: Some(*size), ..same }),
+            Op::Allocate(p, at, len) => {
+                self.fallocate(p, Fallocate::Allocate { keep_size: false }, *at, *len)
+            }
+            Op::AllocateKeep(p, at, len) => {
+                self.fallocate(p, Fallocate::Allocate { keep_size: true }, *at, *len)
+            }
+            Op::Punch(p, at, len) => self.fallocate(p, Fallocate::PunchHole, *at, *len),
+            Op::Zero(p, at, len) => {
+                self.fallocate(p, Fallocate::ZeroRange { keep_size: false }, *at, *len)
+            }
+            Op::ZeroKeep(p, at, len) => {
+                self.fallocate(p, Fallocate::ZeroRange { keep_size: true }, *at, *len)
+            }
+            Op::Collapse(p, at, len) => self.fallocate(p, Fallocate::Collapse, *at, *len),
+            Op::Insert(p, at, len) => self.fallocate(p, Fallocate::Insert, *at, *len),
+            Op::Copy(p, from, q, to, len) => self.with(p, |src| {
+                self.with(q, |dst| fs.copy_range((src, *from), (dst, *to), *len).map(drop))
+            }),
+            Op::Chmod(p, perm) => self.set(p, SetAttr { perm: Some(*perm), ..same }),
+            Op::Chown(p, uid, gid) => {
+                self.set(p, SetAttr { uid: Some(*uid), gid: Some(*gid), ..same })
+            }
+            Op::SetAll(p, size, perm, uid) => {
+                let (size, perm, uid) = (Some(*size), Some(*perm), Some(*uid));
+                self.set(p, SetAttr { size, perm, uid, ..same })
+            }
+            Op::Utimes(p) => {
+                let t = SetTime::At(Timestamp(salt as i64 * 1_000_000_007));
+                self.set(p, SetAttr { atime: Some(t), mtime: Some(t), ..same })
+            }
+            Op::DropPrivileges(p) => self.with(p, |ino| fs.drop_privileges(ino)),
+            Op::SetXattr(p, name, len) => {
+                self.set_xattr(p, name.as_bytes(), &content(salt, u64::from(*len)))
+            }
+            Op::RemoveXattr(p, name) => self.with(p, |ino| fs.removexattr(ino, name.as_bytes())),
+            Op::SetAcl(p) => self.set_xattr(p, vfs::acl::ACL_ACCESS, &acl()),
+            Op::SetDefaultAcl(p) => self.set_xattr(p, vfs::acl::ACL_DEFAULT, &acl()),
+            Op::Open(p, handle) => {
+                let ino = self.walk(p)?;
+                self.hold(*handle, ino)
+            }
+            Op::Tmpfile(p, handle) => {
+                let made = self.with(p, |dir| fs.tmpfile(&Caller::ROOT, dir, 0o644, 0))?;
+                self.hold(*handle, made.ino)
+            }
+            Op::Close(handle) => match self.handles.get_mut(*handle).and_then(Option::take) {
+                Some(ino) => {
+                    self.release(ino);
+                    Ok(())
+                }
+                None => Err(Errno::BADF),
+            },
+            Op::Read(p) => self.with(p, |ino| fs.read(ino, 0, &mut [0; 64]).map(drop)),
+            Op::List(p) => self.with(p, |ino| fs.readdir(ino, 0, &mut |_| true)),
+            Op::Fsync(p) => self.with(p, |ino| fs.fsync(ino)),
+            Op::Fill(_) | Op::Remount => Err(Errno::OPNOTSUPP),
+        }
+    }
+
+    fn hold(&mut self, handle: usize, ino: Ino) -> Result<(), Errno> {
+        let Some(slot) = self.handles.get_mut(handle) else {
+            self.release(ino);
+            return Err(Errno::BADF);
+        };
+        if let Some(old) = slot.replace(ino) {
+            self.release(old);
+        }
+        Ok(())
+    }
+
+    /// Gives all handles back.
+    pub fn close_all(&mut self) {
+        for handle in 0..HANDLES {
+            let _ = self.run(&Op::Close(handle), 0);
+        }
+    }
+}
+
+/// Generates the text form both ways from one table: variant, word, fields.
+macro_rules! text_form {
+    ($($variant:ident $word:literal ($($field:ident),*);)*) => {
+        impl fmt::Display for Op {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self {
+                    $(Self::$variant($($field),*) => {
+                        write!(f, $word)?;
+                        $(write!(f, " {}", $field)?;)*
+                        Ok(())
+                    })*
+                    Self::Chmod(p, perm) => write!(f, "chmod {p} {perm:o}"),
+                    Self::SetAll(p, size, perm, uid) => write!(f, "setall {p} {size} {perm:o} {uid}"),
+                    Self::Remount => write!(f, "remount"),
+                }
+            }
+        }
+
+        impl FromStr for Op {
+            type Err = BadOp;
+
+            fn from_str(line: &str) -> Result<Self, BadOp> {
+                let bad = || BadOp(line.to_owned());
+                let words: Vec<&str> = line.split_ascii_whitespace().collect();
+                let (verb, mut rest) = words.split_first().ok_or_else(bad)?;
+                let mut next = || {
+                    let (first, more) = rest.split_first().ok_or_else(bad)?;
+                    rest = more;
+                    Ok::<&str, BadOp>(first)
+                };
+                let octal = |text: &str| u32::from_str_radix(text, 8).map_err(|_| bad());
+                let op = match *verb {
+                    $($word => Self::$variant($({
+                        let $field = next()?;
+                        $field.parse().map_err(|_| bad())?
+                    }),*),)*
+                    "chmod" => Self::Chmod(next()?.to_owned(), octal(next()?)?),
+                    "setall" => {
+                        let (p, size) = (next()?.to_owned(), next()?.parse().map_err(|_| bad())?);
+                        let perm = octal(next()?)?;
+                        Self::SetAll(p, size, perm, next()?.parse().map_err(|_| bad())?)
+                    }
+                    "remount" => Self::Remount,
+                    _ => return Err(bad()),
+                };
+                if rest.is_empty() { Ok(op) } else { Err(bad()) }
+            }
+        }
+    };
+}
+
+text_form! {
+    Create "create" (path);
+    Mkdir "mkdir" (path);
+    Symlink "symlink" (path, len);
+    Mkfifo "mkfifo" (path);
+    Mknod "mknod" (path, device);
+    Link "link" (from, to);
+    Unlink "unlink" (path);
+    Rmdir "rmdir" (path);
+    Rename "rename" (from, to);
+    RenameNoReplace "rename-noreplace" (from, to);
+    Exchange "exchange" (from, to);
+    Write "write" (path, at, len);
+    Append "append" (path, len);
+    Truncate "truncate" (path, size);
+    Allocate "allocate" (path, at, len);
+    AllocateKeep "allocate-keep" (path, at, len);
+    Punch "punch" (path, at, len);
+    Zero "zero" (path, at, len);
+    ZeroKeep "zero-keep" (path, at, len);
+    Collapse "collapse" (path, at, len);
+    Insert "insert" (path, at, len);
+    Copy "copy" (from, from_at, to, to_at, len);
+    Chown "chown" (path, uid, gid);
+    Utimes "utimes" (path);
+    DropPrivileges "drop-privileges" (path);
+    SetXattr "setxattr" (path, name, len);
+    RemoveXattr "removexattr" (path, name);
+    SetAcl "setacl" (path);
+    SetDefaultAcl "setdefaultacl" (path);
+    Open "open" (path, handle);
+    Tmpfile "tmpfile" (dir, handle);
+    Close "close" (handle);
+    Read "read" (path);
+    List "list" (path);
+    Fsync "fsync" (path);
+    Fill "fill" (path);
+}
+
+/// A line that is no operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadOp(String);
+
+impl fmt::Display for BadOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "not an operation: `{}`", self.0)
+    }
+}
+
+impl std::error::Error for BadOp {}

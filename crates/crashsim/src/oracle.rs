@@ -1,0 +1,163 @@
+//! What must hold after recovery.
+//!
+//! - O1: the engine mounts and finds nothing wrong.
+//! - O2: its tree is one that the model allows at this moment.
+//! - O3: it is usable: creating, writing, linking, renaming and deleting work.
+//! - O4: nothing leaks: what mounting counted is what a fresh check finds, and so again after
+//!   everything was deleted, when little more than a fresh pool's blocks may be in use.
+//! - O5: a crash inside recovery changes nothing ([`crate::run`] explores it).
+//!
+//! O3 and O4 are run once for each pair of tree and block count of a crash point.
+
+use crate::image::CrashImage;
+use crate::op::{Driver, Op};
+use crate::target::{Mounted, Target};
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use vfs::FileSystem;
+use vfs::tree::Tree;
+
+/// What a recovery found.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// The tree.
+    pub tree: Arc<Tree>,
+    /// Whether recovery stored anything.
+    pub stored: bool,
+}
+
+/// Judges images of one workload.
+pub struct Oracle<'t, T> {
+    target: &'t T,
+    /// Blocks that a fresh pool uses.
+    fresh: u64,
+    /// Trees met, each once.
+    trees: RefCell<Vec<Arc<Tree>>>,
+    /// Trees and block counts for which O3 and O4 have been run.
+    probed: RefCell<Vec<(Arc<Tree>, u64)>>,
+}
+
+impl<'t, T: Target> Oracle<'t, T> {
+    /// For pools that use `fresh` blocks when just formatted.
+    pub fn new(target: &'t T, fresh: u64) -> Self {
+        Self { target, fresh, trees: RefCell::default(), probed: RefCell::default() }
+    }
+
+    /// Forgets what was probed: the next crash point is another matter.
+    pub fn next_point(&self) {
+        self.probed.borrow_mut().clear();
+    }
+
+    /// Recovers an image; an error is a violation whatever the model says.
+    pub fn recover(&self, image: &CrashImage) -> Result<Found, String> {
+        let ended = catch_unwind(AssertUnwindSafe(|| self.examine(image)));
+        ended.unwrap_or_else(|panic| {
+            let text = panic
+                .downcast_ref::<String>()
+                .map(String::as_str)
+                .or_else(|| panic.downcast_ref::<&str>().copied());
+            Err(format!("recovery panicked: {}", text.unwrap_or("?")))
+        })
+    }
+
+    fn examine(&self, image: &CrashImage) -> Result<Found, String> {
+        let mounted = self.target.mount(image).map_err(|e| format!("mount: {e}"))?;
+        let stored = image.stores() > 0;
+        let tree = vfs::tree::tree(&*mounted.fs).map_err(|e| format!("walk: {e}"))?;
+        let tree = self.intern(tree);
+        let key = (tree.clone(), mounted.blocks_used);
+        let known = |(t, used): &(Arc<Tree>, u64)| Arc::ptr_eq(t, &key.0) && *used == key.1;
+        if !self.probed.borrow().iter().any(known) {
+            self.probed.borrow_mut().push(key);
+            self.probe(image, mounted)?;
+        }
+        Ok(Found { tree, stored })
+    }
+
+    fn intern(&self, tree: Tree) -> Arc<Tree> {
+        let mut trees = self.trees.borrow_mut();
+        if let Some(known) = trees.iter().find(|t| ***t == tree) {
+            return known.clone();
+        }
+        trees.push(Arc::new(tree));
+        trees[trees.len() - 1].clone()
+    }
+
+    /// O3 and O4.
+    fn probe(&self, image: &CrashImage, mounted: Mounted<'_>) -> Result<(), String> {
+        let check = || self.target.check(image).map_err(|e| format!("check: {e}"));
+        let usage = check()?;
+        if usage.blocks_used != mounted.blocks_used {
+            let (m, c) = (mounted.blocks_used, usage.blocks_used);
+            return Err(format!("leak: mounting counts {m} blocks in use, a check {c}"));
+        }
+        self.use_it(&*mounted.fs)?;
+        let stat = mounted.fs.statfs();
+        drop(mounted);
+        let usage = check().map_err(|e| format!("after deleting everything: {e}"))?;
+        if usage.inodes != 1 {
+            let n = usage.inodes;
+            return Err(format!("leak: {n} inodes live after deleting everything"));
+        }
+        let keep = self.target.strength().residue_blocks;
+        if usage.blocks_used > self.fresh + keep {
+            let (n, fresh) = (usage.blocks_used, self.fresh);
+            return Err(format!(
+                "leak: {n} blocks in use after deleting everything, {fresh} in a fresh pool"
+            ));
+        }
+        let inodes_used = stat.inodes - stat.inodes_free;
+        if stat.blocks_free + usage.blocks_used > stat.blocks {
+            return Err(format!(
+                "free blocks: {} free and {} in use of {} ({inodes_used} inodes)",
+                stat.blocks_free, usage.blocks_used, stat.blocks
+            ));
+        }
+        Ok(())
+    }
+
+    fn use_it(&self, fs: &dyn FileSystem) -> Result<(), String> {
+        let mut d = Driver::new(fs);
+        let script = [
+            Op::Mkdir("/probe".into()),
+            Op::Create("/probe/f".into()),
+            Op::Write("/probe/f".into(), 0, 5000),
+            Op::Write("/probe/f".into(), 4000, 3000),
+            Op::Link("/probe/f".into(), "/probe/g".into()),
+            Op::Rename("/probe/g".into(), "/probe-g".into()),
+            Op::Truncate("/probe/f".into(), 10),
+        ];
+        for op in &script {
+            match d.run(op, 1) {
+                Ok(()) | Err(vfs::Errno::NOSPC) => {}
+                // What a full pool could not make is not there.
+                Err(vfs::Errno::NOENT) => break,
+                Err(e) => return Err(format!("unusable: {op}: {e}")),
+            }
+        }
+        delete_all(fs, fs.root())
+    }
+}
+
+/// Removes everything below a directory.
+fn delete_all(fs: &dyn FileSystem, dir: vfs::Ino) -> Result<(), String> {
+    let mut names = Vec::new();
+    let listed = fs.readdir(dir, 0, &mut |e| {
+        if e.name != b"." && e.name != b".." {
+            names.push((e.name.to_vec(), e.kind, e.ino));
+        }
+        true
+    });
+    listed.map_err(|e| format!("unusable: readdir: {e}"))?;
+    for (name, kind, ino) in names {
+        let removed = if kind == vfs::FileKind::Dir {
+            delete_all(fs, ino)?;
+            fs.rmdir(dir, &name)
+        } else {
+            fs.unlink(dir, &name)
+        };
+        removed.map_err(|e| format!("unusable: removing {}: {e}", name.escape_ascii()))?;
+    }
+    Ok(())
+}

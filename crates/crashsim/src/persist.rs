@@ -1,0 +1,333 @@
+//! What power failure can leave: the persistency state machine.
+//!
+//! It is fed a trace, event by event, and knows at any moment which bytes are durable and, as
+//! [`Unit`]s, which others may or may not be. Units are independent of each other; within one, the
+//! possible contents are listed. So the states of a crash point are the product of its units.
+//!
+//! Rules of x86 with ADR ([`Semantics::Adr`]; Intel SDM vol. 1 §11.10, vol. 3 §12.2):
+//!
+//! - P1: an aligned 8-byte word is old or new, never mixed; a longer store tears at words.
+//! - P2: plain stores to one 64-byte line persist in program order: a prefix of them, the words of
+//!   the last one in any combination (a `memcpy` has no order of its own).
+//! - P3: plain stores to different lines persist in any order, fenced or not, until their line has
+//!   been flushed *and* the flushing thread has fenced: then they are durable.
+//! - P4: non-temporal words persist in any order until the storing thread's fence.
+//! - P5: a fence drains the flushes and non-temporal stores of its own thread only. `clwb` and
+//!   `clflushopt` have no order among themselves; `clflush` would only remove states.
+//!
+//! P2 and P4 meet when a line has both: the model lets non-temporal words persist without the plain
+//! stores before them, which is more than the hardware does.
+//!
+//! With eADR ([`Semantics::Eadr`]) plain stores are durable at once, in program order; flushes mean
+//! nothing; P4 stays. With an `msync` medium ([`Semantics::Msync`]) the kernel may write any
+//! 512-byte sector at any time, so that sectors take the place of lines, whole calls that of words,
+//! and a fence of any thread makes everything durable.
+
+use crate::image::WordNo;
+use crate::trace::{Action, Event, StoreKind, Trace};
+use std::collections::BTreeMap;
+
+/// The most contents of one unit that are listed. A line that has more (many overlapping plain and
+/// non-temporal stores) is split, which adds states that cannot be.
+const CONTENTS_MAX: usize = 4096;
+
+/// What decides which stores persist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Semantics {
+    /// x86; the persistence domain starts at the memory controller.
+    Adr,
+    /// x86; the caches are inside the persistence domain.
+    Eadr,
+    /// An ordinary file, mapped; a fence is an `msync`.
+    Msync,
+}
+
+impl Semantics {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Adr, Self::Eadr, Self::Msync];
+
+    /// As written on command lines.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Adr => "adr",
+            Self::Eadr => "eadr",
+            Self::Msync => "msync",
+        }
+    }
+
+    /// Words in what persists in order.
+    fn granule_words(self) -> u32 {
+        match self {
+            Self::Adr | Self::Eadr => 8,
+            Self::Msync => 64,
+        }
+    }
+}
+
+/// Words that depend on each other, and what they can hold after a crash.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unit {
+    /// The words.
+    pub words: Vec<WordNo>,
+    /// Possible values of the words, all different; the first is "nothing persisted".
+    pub contents: Vec<Box<[u64]>>,
+    /// Which one is "everything persisted".
+    pub all: usize,
+    /// The line (or sector) the words are in: units of one line are taken together by strategies.
+    pub line: u32,
+}
+
+/// A store of (part of) one word that is not durable.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    /// Stores of one call have one number.
+    call: u32,
+    word: WordNo,
+    mask: u64,
+    value: u64,
+    nt: bool,
+    /// Threads whose next fence makes it durable, one bit each.
+    draining: u64,
+}
+
+impl Piece {
+    fn over(&self, old: u64) -> u64 {
+        old & !self.mask | self.value & self.mask
+    }
+}
+
+/// What a word adds to the hash of an image: the hash is the sum over all words, so that a change of
+/// a word changes it in constant time.
+pub(crate) fn mix(word: WordNo, value: u64) -> u64 {
+    crate::rng::next(value ^ crate::rng::next(u64::from(word)))
+}
+
+/// The state machine.
+#[derive(Debug)]
+pub struct Persistency {
+    semantics: Semantics,
+    /// Pieces that are not durable, in program order, by line.
+    lines: BTreeMap<u32, Vec<Piece>>,
+    calls: u32,
+    /// Words that became durable and were not taken yet.
+    settled: Vec<(WordNo, u64)>,
+    base: Vec<u64>,
+    hash: u64,
+}
+
+impl Persistency {
+    /// Before the first event: zeros.
+    pub fn new(semantics: Semantics, len: u64) -> Self {
+        Self {
+            semantics,
+            lines: BTreeMap::new(),
+            calls: 0,
+            settled: Vec::new(),
+            base: vec![0; (len / 8) as usize],
+            hash: 0,
+        }
+    }
+
+    /// Before the first event, with these durable bytes.
+    pub fn over(semantics: Semantics, bytes: &[u8]) -> Self {
+        let mut p = Self::new(semantics, bytes.len() as u64);
+        for (i, chunk) in bytes.chunks_exact(8).enumerate() {
+            let value = u64::from_le_bytes(chunk.try_into().expect("eight bytes"));
+            if value != 0 {
+                p.base[i] = value;
+                p.hash ^= mix(i as WordNo, 0) ^ mix(i as WordNo, value);
+            }
+        }
+        p
+    }
+
+    /// Takes the next step.
+    pub fn apply(&mut self, trace: &Trace, event: &Event) {
+        let me = 1u64 << (event.thread % 64);
+        match event.action {
+            Action::Store { kind, addr, len, data } => {
+                self.store(kind, addr, trace.data(data, len), me)
+            }
+            Action::Flush { addr, len } if self.semantics == Semantics::Adr && len > 0 => {
+                for (_, pieces) in self.lines.range_mut(addr / 64..(addr + len).div_ceil(64)) {
+                    for p in pieces.iter_mut().filter(|p| !p.nt) {
+                        p.draining |= me;
+                    }
+                }
+            }
+            Action::Fence if self.semantics == Semantics::Msync => self.drain(|_| true),
+            Action::Fence => self.drain(|p| p.draining & me != 0),
+            _ => {}
+        }
+    }
+
+    fn store(&mut self, kind: StoreKind, addr: u32, data: &[u8], me: u64) {
+        self.calls += 1;
+        let nt = kind == StoreKind::Nt;
+        let end = addr + data.len() as u32;
+        for word in addr / 8..end.div_ceil(8) {
+            let (mut mask, mut value) = ([0u8; 8], [0u8; 8]);
+            for i in (word * 8).max(addr)..(word * 8 + 8).min(end) {
+                mask[(i % 8) as usize] = 0xff;
+                value[(i % 8) as usize] = data[(i - addr) as usize];
+            }
+            let piece = Piece {
+                call: self.calls,
+                word,
+                mask: u64::from_le_bytes(mask),
+                value: u64::from_le_bytes(value),
+                nt: nt && self.semantics != Semantics::Msync,
+                draining: if nt { me } else { 0 },
+            };
+            if self.semantics == Semantics::Eadr && !nt {
+                self.supersede(&piece);
+                self.settle(&piece);
+            } else {
+                let line = word / self.semantics.granule_words();
+                self.lines.entry(line).or_default().push(piece);
+            }
+        }
+    }
+
+    fn settle(&mut self, p: &Piece) {
+        let old = &mut self.base[p.word as usize];
+        let new = p.over(*old);
+        self.hash ^= mix(p.word, *old) ^ mix(p.word, new);
+        *old = new;
+        self.settled.push((p.word, *old));
+    }
+
+    /// A store became durable: earlier ones to the same bytes no longer matter.
+    fn supersede(&mut self, by: &Piece) {
+        let line = by.word / self.semantics.granule_words();
+        if let Some(pieces) = self.lines.get_mut(&line) {
+            for p in pieces.iter_mut().filter(|p| p.word == by.word && p.call < by.call) {
+                p.mask &= !by.mask;
+            }
+            pieces.retain(|p| p.mask != 0);
+        }
+    }
+
+    fn drain(&mut self, durable: impl Fn(&Piece) -> bool) {
+        let mut done: Vec<Piece> = Vec::new();
+        self.lines.retain(|_, pieces| {
+            pieces.retain(|p| {
+                let d = durable(p);
+                if d {
+                    done.push(*p);
+                }
+                !d
+            });
+            !pieces.is_empty()
+        });
+        for p in &done {
+            self.supersede(p);
+            self.settle(p);
+        }
+        self.lines.retain(|_, pieces| !pieces.is_empty());
+    }
+
+    /// The words that became durable since the last time, in order, with their values.
+    pub fn take_settled(&mut self) -> Vec<(WordNo, u64)> {
+        std::mem::take(&mut self.settled)
+    }
+
+    /// The durable value of a word.
+    pub fn durable(&self, word: WordNo) -> u64 {
+        self.base[word as usize]
+    }
+
+    /// A number that tells the durable bytes from others.
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// What is undecided now. Empty: there is one state, the durable bytes.
+    pub fn units(&self) -> Vec<Unit> {
+        let mut units = Vec::new();
+        for (line, pieces) in &self.lines {
+            self.units_of_line(*line, pieces, &mut units);
+        }
+        units
+    }
+
+    fn units_of_line(&self, line: u32, pieces: &[Piece], units: &mut Vec<Unit>) {
+        let (nt, plain): (Vec<Piece>, Vec<Piece>) = pieces.iter().copied().partition(|p| p.nt);
+        let meet = nt.iter().any(|n| plain.iter().any(|p| p.word == n.word));
+        if meet {
+            let sets = self.subsets(&plain, &nt);
+            if sets.len() <= CONTENTS_MAX {
+                units.extend(self.unit(line, pieces, sets));
+                return;
+            }
+        }
+        if !plain.is_empty() {
+            let sets = self.subsets(&plain, &[]);
+            units.extend(self.unit(line, &plain, sets));
+        }
+        let mut words: Vec<WordNo> = nt.iter().map(|p| p.word).collect();
+        words.sort_unstable();
+        words.dedup();
+        for word in words {
+            let of: Vec<Piece> = nt.iter().filter(|p| p.word == word).copied().collect();
+            let sets = self.subsets(&[], &of);
+            units.extend(self.unit(line, &of, sets));
+        }
+    }
+
+    /// The sets of stores that can persist, each in program order. The first is empty, the last is
+    /// all of them.
+    fn subsets(&self, plain: &[Piece], nt: &[Piece]) -> Vec<Vec<Piece>> {
+        let mut prefixes: Vec<Vec<Piece>> = vec![Vec::new()];
+        let mut whole: Vec<Piece> = Vec::new();
+        for call in plain.chunk_by(|a, b| a.call == b.call) {
+            let n = call.len();
+            let whole_only = self.semantics == Semantics::Msync || n > 8;
+            let first = if whole_only { (1u32 << n.min(8)) - 1 } else { 1 };
+            for some in first..1u32 << n.min(8) {
+                let taken = call.iter().enumerate();
+                let taken = taken.filter(|(i, _)| whole_only || some & 1 << i != 0);
+                let mut set = whole.clone();
+                set.extend(taken.map(|(_, p)| *p));
+                prefixes.push(set);
+            }
+            whole.extend_from_slice(call);
+        }
+        for p in nt {
+            if prefixes.len() > CONTENTS_MAX {
+                break;
+            }
+            let with = prefixes.clone().into_iter().map(|mut set| {
+                set.push(*p);
+                set
+            });
+            prefixes.extend(with.collect::<Vec<_>>());
+        }
+        for set in &mut prefixes {
+            set.sort_by_key(|p| p.call);
+        }
+        prefixes
+    }
+
+    fn unit(&self, line: u32, pieces: &[Piece], sets: Vec<Vec<Piece>>) -> Option<Unit> {
+        let mut words: Vec<WordNo> = pieces.iter().map(|p| p.word).collect();
+        words.sort_unstable();
+        words.dedup();
+        let old: Box<[u64]> = words.iter().map(|w| self.durable(*w)).collect();
+        let mut contents: Vec<Box<[u64]>> = Vec::new();
+        let mut seen = std::collections::HashMap::new();
+        let mut all = 0;
+        for set in sets {
+            let mut values = old.clone();
+            for p in &set {
+                let i = words.binary_search(&p.word).expect("a word of the unit");
+                values[i] = p.over(values[i]);
+            }
+            all = *seen.entry(values.clone()).or_insert_with(|| {
+                contents.push(values);
+                contents.len() - 1
+            });
+        }
+        (contents.len() > 1).then_some(Unit { words, contents, all, line })
+    }
+}

@@ -1,0 +1,75 @@
+//! Which states of a crash point are enumerated one by one: all of them where they are few; otherwise
+//! none, all, each line alone, all but one, pairs, the powerset of the lines that recovery reads, and
+//! seeded samples.
+
+use crate::explore::{Budget, Point, State};
+use crate::rng::Rng;
+use std::collections::BTreeMap;
+
+/// Lines that recovery reads beyond this number are left to pairs and samples.
+const POWERSET_LINES: usize = 10;
+
+/// The lines of a crash point, each with its units.
+fn lines(point: &Point<'_>) -> Vec<Vec<usize>> {
+    let mut lines: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+    for (u, unit) in point.units().iter().enumerate() {
+        lines.entry(unit.line).or_default().push(u);
+    }
+    lines.into_values().collect()
+}
+
+/// Calls `each` with the planned states until it has seen them all. `read` are the units that
+/// recovery reads.
+pub fn enumerate(point: &Point<'_>, budget: &Budget, read: &[usize], each: &mut dyn FnMut(State)) {
+    if point.states() <= budget.states as f64 {
+        return enumerate_all(point, each);
+    }
+    let (none, all) = (point.extreme(false), point.extreme(true));
+    let lines = lines(point);
+    let with = |mut state: State, line: &[usize], from: &State| {
+        line.iter().for_each(|u| state[*u] = from[*u]);
+        state
+    };
+    each(none.clone());
+    each(all.clone());
+    for line in &lines {
+        each(with(none.clone(), line, &all));
+        each(with(all.clone(), line, &none));
+    }
+    let pairs = (0..lines.len()).flat_map(|a| (0..a).map(move |b| (a, b)));
+    for (a, b) in pairs.take(budget.states as usize) {
+        each(with(with(none.clone(), &lines[a], &all), &lines[b], &all));
+    }
+    let touched = |line: &&Vec<usize>| line.iter().any(|u| read.contains(u));
+    let read: Vec<_> = lines.iter().filter(touched).take(POWERSET_LINES).collect();
+    for set in 0..1u32 << read.len() {
+        let members = read.iter().enumerate().filter(|(i, _)| set & 1 << i != 0);
+        each(members.fold(none.clone(), |state, (_, line)| with(state, line, &all)));
+    }
+    let mut rng = Rng::new(budget.seed);
+    for _ in 0..budget.samples {
+        let contents = point.units().iter().map(|u| u.contents.len() as u64);
+        each(contents.map(|n| rng.below(n) as u16).collect());
+    }
+}
+
+/// Counts through all states.
+fn enumerate_all(point: &Point<'_>, each: &mut dyn FnMut(State)) {
+    let mut state = point.extreme(false);
+    loop {
+        each(state.clone());
+        let digits = state.iter_mut().zip(point.units());
+        let mut carry = true;
+        for (digit, unit) in digits {
+            *digit += 1;
+            carry = usize::from(*digit) == unit.contents.len();
+            if !carry {
+                break;
+            }
+            *digit = 0;
+        }
+        if carry {
+            return;
+        }
+    }
+}

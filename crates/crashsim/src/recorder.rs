@@ -1,0 +1,211 @@
+//! A medium that notes what is done to it.
+//!
+//! It wraps the memory that the program uses, so that nothing but the medium changes: engines run
+//! unmodified. Every store is also made in a shadow; at each fence the memory must equal the shadow
+//! ([`Recorder::unrecorded`]), or somebody has stored past the medium and the trace is worthless.
+
+use crate::trace::{Action, Event, StoreKind, Trace};
+use pmem::{Counters, Domain, Fenced, Medium};
+use std::cell::Cell;
+use std::panic::Location;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard};
+
+thread_local! {
+    /// This thread's number in the recorder it used last: `(recorder, number)`.
+    static THREAD: Cell<(u64, u8)> = const { Cell::new((0, 0)) };
+}
+
+static RECORDERS: AtomicU64 = AtomicU64::new(1);
+
+/// Records what is done to the medium `M`, which must be all zeros at the start.
+#[derive(Debug)]
+pub struct Recorder<M> {
+    inner: M,
+    id: u64,
+    log: Mutex<Log>,
+}
+
+#[derive(Debug)]
+struct Log {
+    trace: Trace,
+    shadow: Vec<u8>,
+    threads: u8,
+    unrecorded: Option<u64>,
+    /// Where threads give way to each other: a seed, 0 for nowhere.
+    chaos: u64,
+}
+
+impl<M: Medium> Recorder<M> {
+    /// Records what happens to `inner` from now on.
+    pub fn new(inner: M) -> Self {
+        let mut shadow = vec![0; inner.len() as usize];
+        inner.read(0, &mut shadow);
+        Self::over(inner, shadow)
+    }
+
+    fn over(inner: M, shadow: Vec<u8>) -> Self {
+        let trace = Trace::new(inner.len());
+        Self {
+            inner,
+            id: RECORDERS.fetch_add(1, Relaxed),
+            log: Mutex::new(Log { trace, shadow, threads: 0, unrecorded: None, chaos: 0 }),
+        }
+    }
+
+    /// Makes threads give way to each other at random stores, so that their steps interleave.
+    pub fn with_chaos(self, seed: u64) -> Self {
+        self.log().chaos = seed | 1;
+        self
+    }
+
+    /// Marks the start of an operation of this thread.
+    pub fn begin(&self, op: u32) {
+        self.mark(Action::Begin { op });
+    }
+
+    /// Marks the end of an operation of this thread.
+    pub fn end(&self, op: u32) {
+        self.mark(Action::End { op });
+    }
+
+    /// Ends the recording.
+    pub fn into_trace(self) -> Trace {
+        self.log.into_inner().expect("no recording thread panics").trace
+    }
+
+    /// The first byte, if any, at which some fence found memory that no recorded store explains.
+    pub fn unrecorded(&self) -> Option<u64> {
+        self.log().unrecorded
+    }
+
+    fn log(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().expect("no recording thread panics")
+    }
+
+    fn thread(&self, log: &mut Log) -> u8 {
+        let (recorder, number) = THREAD.get();
+        if recorder == self.id {
+            return number;
+        }
+        let number = log.threads;
+        log.threads += 1;
+        THREAD.set((self.id, number));
+        number
+    }
+
+    fn mark(&self, action: Action) {
+        let mut log = self.log();
+        let thread = self.thread(&mut log);
+        log.trace.events.push(Event { thread, site: 0, action });
+    }
+
+    fn note(&self, log: &mut Log, at: &Location<'_>, action: Action) {
+        let thread = self.thread(log);
+        let site = log.trace.site(at);
+        log.trace.events.push(Event { thread, site, action });
+    }
+
+    /// Stores under the log's lock, so that the trace has the order that memory sees.
+    fn store(
+        &self,
+        at: &Location<'_>,
+        kind: StoreKind,
+        addr: u64,
+        data: &[u8],
+        store: impl FnOnce(),
+    ) {
+        let mut log = self.log();
+        store();
+        log.shadow[addr as usize..addr as usize + data.len()].copy_from_slice(data);
+        let action = Action::Store {
+            kind,
+            addr: addr as u32,
+            len: data.len() as u32,
+            data: log.trace.keep(data),
+        };
+        self.note(&mut log, at, action);
+        self.give_way(log);
+    }
+
+    fn give_way(&self, mut log: MutexGuard<'_, Log>) {
+        if log.chaos == 0 {
+            return;
+        }
+        log.chaos = crate::rng::next(log.chaos);
+        let pause = log.chaos.is_multiple_of(3);
+        drop(log);
+        if pause {
+            std::thread::yield_now();
+        }
+    }
+
+    fn audit(&self, log: &mut Log) {
+        const STEP: usize = 4096;
+        for at in (0..log.shadow.len()).step_by(STEP) {
+            let end = (at + STEP).min(log.shadow.len());
+            if log.unrecorded.is_none() && !self.inner.equals(at as u64, &log.shadow[at..end]) {
+                log.unrecorded = Some(at as u64);
+            }
+        }
+    }
+}
+
+impl<M: Medium> Medium for Recorder<M> {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+    fn domain(&self) -> Domain {
+        self.inner.domain()
+    }
+    fn counters(&self) -> &Counters {
+        self.inner.counters()
+    }
+    fn read(&self, off: u64, buf: &mut [u8]) {
+        self.inner.read(off, buf);
+    }
+    fn load_u64(&self, off: u64) -> u64 {
+        self.inner.load_u64(off)
+    }
+    fn equals(&self, off: u64, bytes: &[u8]) -> bool {
+        self.inner.equals(off, bytes)
+    }
+    fn write(&self, off: u64, data: &[u8]) {
+        let at = Location::caller();
+        self.store(at, StoreKind::Plain, off, data, || self.inner.write(off, data));
+    }
+    fn write_nt(&self, off: u64, data: &[u8]) {
+        let at = Location::caller();
+        self.store(at, StoreKind::Nt, off, data, || self.inner.write_nt(off, data));
+    }
+    fn copy_nt(&self, dst: u64, src: u64, len: u64) {
+        let at = Location::caller();
+        let mut data = vec![0; len as usize];
+        self.inner.read(src, &mut data);
+        self.store(at, StoreKind::Nt, dst, &data, || self.inner.copy_nt(dst, src, len));
+    }
+    fn zero_nt(&self, off: u64, len: u64) {
+        let at = Location::caller();
+        let data = vec![0; len as usize];
+        self.store(at, StoreKind::Nt, off, &data, || self.inner.zero_nt(off, len));
+    }
+    fn store_u64(&self, off: u64, value: u64) {
+        let at = Location::caller();
+        let data = value.to_le_bytes();
+        self.store(at, StoreKind::Word, off, &data, || self.inner.store_u64(off, value));
+    }
+    fn flush(&self, off: u64, len: u64) {
+        let at = Location::caller();
+        self.inner.flush(off, len);
+        let action = Action::Flush { addr: off as u32, len: len as u32 };
+        self.note(&mut self.log(), at, action);
+    }
+    fn fence(&self) -> Fenced {
+        let at = Location::caller();
+        let fenced = self.inner.fence();
+        let mut log = self.log();
+        self.audit(&mut log);
+        self.note(&mut log, at, Action::Fence);
+        fenced
+    }
+}

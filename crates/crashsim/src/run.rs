@@ -1,0 +1,419 @@
+//! One workload: recorded, then crashed everywhere.
+
+use crate::explore::{Budget, Explorer, Point, State};
+use crate::image::CrashImage;
+use crate::op::{Driver, Op};
+use crate::oracle::{Found, Oracle};
+use crate::persist::{Persistency, Semantics};
+use crate::recorder::Recorder;
+use crate::stats::{Distinct, Stats};
+use crate::target::{Durable, Target};
+use crate::trace::{Action, Trace};
+use std::sync::Arc;
+use vfs::Errno;
+use vfs::model::Model;
+use vfs::tree::{Tree, diff, tree};
+
+/// A sound pool and the model of what is in it: where workloads start.
+#[derive(Debug)]
+pub struct Base {
+    /// Its name in replay lines.
+    pub name: &'static str,
+    /// The operations that made it.
+    pub script: Vec<Op>,
+    bytes: Vec<u8>,
+    model: Model,
+    fresh: u64,
+}
+
+/// Operations on a base; crashes are explored from operation `from` on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Workload {
+    /// Name of the base.
+    pub base: &'static str,
+    /// The operations.
+    pub ops: Vec<Op>,
+    /// The first one to crash in.
+    pub from: usize,
+}
+
+/// A workload that was run once, without a crash.
+#[derive(Debug)]
+pub struct Recorded {
+    /// What it did to memory.
+    pub trace: Trace,
+    /// The model's tree before each operation, and at the end.
+    pub trees: Vec<Arc<Tree>>,
+}
+
+/// Where in a workload the power fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CrashAt {
+    /// The operation in flight, or the one that has just returned.
+    pub op: u32,
+    /// How many crash points of this operation come before.
+    pub nth: u32,
+}
+
+/// A state that recovery did not turn into what it must be.
+#[derive(Clone, Debug)]
+pub struct Violation {
+    /// Where.
+    pub at: CrashAt,
+    /// What.
+    pub what: String,
+    /// The state, as differences from one of the extremes.
+    pub state: String,
+    /// What did and what did not persist, by the format's own names.
+    pub detail: Vec<String>,
+}
+
+/// What exploring a workload found.
+#[derive(Debug, Default)]
+pub struct Explored {
+    /// Counts.
+    pub stats: Stats,
+    /// The first few violations.
+    pub violations: Vec<Violation>,
+    /// How many there were.
+    pub violations_total: u64,
+}
+
+/// How to explore a workload.
+pub struct Settings<'a> {
+    /// The rules.
+    pub semantics: Semantics,
+    /// What to spend on each crash point.
+    pub budget: Budget,
+    /// The images met so far.
+    pub distinct: &'a Distinct,
+    /// Stop at the first violation.
+    pub stop_early: bool,
+    /// Only this crash point.
+    pub only: Option<CrashAt>,
+}
+
+impl Base {
+    /// Formats a pool of `len` bytes and runs `script` in it.
+    pub fn build<T: Target>(
+        target: &T,
+        name: &'static str,
+        len: u64,
+        script: Vec<Op>,
+    ) -> Result<Self, String> {
+        let image = CrashImage::new(len);
+        target.format(&image)?;
+        let fresh = target.check(&image)?.blocks_used;
+        let model = Model::new();
+        perform(target, &Recorder::new(&image), &model, &script, 0)?;
+        Ok(Self { name, script, bytes: image.bytes(), model, fresh })
+    }
+
+    /// Runs operations on a copy of the base and records them.
+    pub fn record<T: Target>(
+        &self,
+        target: &T,
+        ops: &[Op],
+        from: usize,
+    ) -> Result<Recorded, String> {
+        let recorder = Recorder::new(CrashImage::of(self.bytes.clone()));
+        let trees = perform(target, &recorder, &self.model.clone(), ops, from)?;
+        if let Some(at) = recorder.unrecorded() {
+            return Err(format!("a store near {at:#x} went past the medium"));
+        }
+        let trace = recorder.into_trace();
+        Ok(Recorded { trace, trees })
+    }
+}
+
+/// Runs operations on an engine and on the model; returns the model's trees before each operation
+/// from `from` on, and at the end (those before are empty).
+fn perform<T: Target, M: pmem::Medium>(
+    target: &T,
+    recorder: &Recorder<M>,
+    model: &Model,
+    ops: &[Op],
+    from: usize,
+) -> Result<Vec<Arc<Tree>>, String> {
+    let model_tree = || tree(model).map(Arc::new).map_err(|e| format!("the model: {e}"));
+    let mut trees = vec![Arc::default(); from];
+    trees.push(model_tree()?);
+    let mut salt = 0;
+    for (i, part) in ops.split(|op| *op == Op::Remount).enumerate() {
+        let mounted = target.mount(recorder).map_err(|e| format!("mount: {e}"))?;
+        let mut engine = Driver::new(&*mounted.fs);
+        let mut oracle = Driver::new(model);
+        let start = salt as usize + i;
+        if i > 0 && start > from {
+            // The remount itself is an operation that changes nothing.
+            trees.push(trees[trees.len() - 1].clone());
+        }
+        for (n, op) in part.iter().enumerate() {
+            let id = (start + n) as u32;
+            salt += 1;
+            recorder.begin(id);
+            let changed = both(&mut engine, &mut oracle, op, salt)?;
+            recorder.end(id);
+            if id as usize >= from {
+                let next = match changed {
+                    true => model_tree()?,
+                    false => trees[trees.len() - 1].clone(),
+                };
+                trees.push(next);
+            }
+        }
+        oracle.close_all();
+    }
+    Ok(trees)
+}
+
+/// Runs one operation on both; returns whether it succeeded. The model has no limit on space.
+fn both(
+    engine: &mut Driver<'_>,
+    model: &mut Driver<'_>,
+    op: &Op,
+    salt: u64,
+) -> Result<bool, String> {
+    if let Op::Fill(place) = op {
+        let append = Op::Append(place.clone(), 4096);
+        while both(engine, model, &append, salt)? {}
+        return Ok(true);
+    }
+    let got = engine.run(op, salt);
+    if got == Err(Errno::NOSPC) {
+        return Ok(false);
+    }
+    let want = model.run(op, salt);
+    match got == want {
+        true => Ok(got.is_ok()),
+        false => Err(format!("{op}: the engine says {got:?}, the model {want:?}")),
+    }
+}
+
+/// Explores the crashes of a recorded workload.
+pub fn explore<T: Target>(
+    target: &T,
+    base: &Base,
+    from: usize,
+    recorded: &Recorded,
+    settings: &Settings<'_>,
+) -> Explored {
+    let oracle = Oracle::new(target, base.fresh);
+    let recover = |image: &CrashImage| oracle.recover(image);
+    let image = CrashImage::of(base.bytes.clone());
+    let mut run = Run {
+        target,
+        recorded,
+        settings,
+        p: Persistency::over(settings.semantics, &base.bytes),
+        explorer: Explorer::new(&image, &recover, settings.budget, settings.distinct),
+        found: Explored::default(),
+        at: CrashAt { op: 0, nth: 0 },
+        synced: from,
+    };
+    let mut returned = true;
+    let mut fresh_stores = false;
+    for event in &recorded.trace.events {
+        let active = run.at.op as usize >= from;
+        let crash = match event.action {
+            Action::Fence => active && fresh_stores,
+            Action::End { .. } => active,
+            _ => false,
+        };
+        if let Action::End { .. } = event.action {
+            returned = true;
+        }
+        if crash {
+            oracle.next_point();
+            run.crash(returned);
+            fresh_stores = false;
+            if settings.stop_early && run.found.violations_total > 0 {
+                break;
+            }
+        }
+        match event.action {
+            Action::Begin { op } => {
+                run.at = CrashAt { op, nth: 0 };
+                returned = false;
+            }
+            Action::Store { .. } => fresh_stores = true,
+            _ => {}
+        }
+        run.p.apply(&recorded.trace, event);
+        let settled = run.p.take_settled();
+        if !settled.is_empty() {
+            image.settle(&settled);
+        }
+        let visible = matches!(event.action, Action::Store { .. }) && !settled.is_empty();
+        if visible && run.at.op as usize >= from {
+            // eADR: every store is durable at once, so every store is a crash point.
+            oracle.next_point();
+            run.crash(false);
+        }
+    }
+    run.found.stats = run.explorer.stats.clone();
+    run.found
+}
+
+/// An exploration under way.
+struct Run<'a, T> {
+    target: &'a T,
+    recorded: &'a Recorded,
+    settings: &'a Settings<'a>,
+    p: Persistency,
+    explorer: Explorer<'a, Found>,
+    found: Explored,
+    at: CrashAt,
+    /// The oldest state that may be found where only `fsync` makes durable.
+    synced: usize,
+}
+
+/// Violations kept with all their details.
+const DETAILED: u64 = 3;
+
+impl<T: Target> Run<'_, T> {
+    /// The power fails here.
+    fn crash(&mut self, returned: bool) {
+        let at = self.at;
+        self.at.nth += 1;
+        if self.settings.only.is_some_and(|only| only != at) {
+            return;
+        }
+        let op = at.op as usize;
+        let last = op + 1;
+        let first = match self.target.strength().durable {
+            Durable::OnReturn => op + usize::from(returned),
+            Durable::OnFsync => self.synced,
+        };
+        let legal = self.recorded.trees[first..=last].to_vec();
+        let units = self.p.units();
+        let point = Point::new(&self.p, &units);
+        let mut wrong: Vec<(State, String)> = Vec::new();
+        let mut stored: Vec<(State, Arc<Tree>)> = Vec::new();
+        let mut total = 0;
+        self.explorer.explore(&point, &mut |_, state, outcome| match judge(outcome, &legal) {
+            Err(what) => {
+                total += 1;
+                if total <= DETAILED {
+                    wrong.push((state.clone(), what));
+                }
+            }
+            Ok(found) if found.stored => stored.push((state.clone(), found.tree.clone())),
+            Ok(_) => {}
+        });
+        self.found.violations_total += total;
+        for (state, what) in wrong {
+            let (state, what) = self.shrink(&point, state, what, &legal);
+            self.report(&point, at, &state, what);
+        }
+        for (state, tree) in stored {
+            if let Err(what) = self.crash_again(&point, &state, &tree) {
+                self.found.violations_total += 1;
+                self.report(&point, at, &state, what);
+            }
+        }
+    }
+
+    fn report(&mut self, point: &Point<'_>, at: CrashAt, state: &State, what: String) {
+        if self.found.violations.len() as u64 >= DETAILED {
+            return;
+        }
+        let (text, detail) = crate::show::state(self.target, self.explorer.image, point, state);
+        self.found.violations.push(Violation { at, what, state: text, detail });
+    }
+
+    /// Makes as many units as possible persist, then as many as possible of the others not, while it
+    /// stays wrong.
+    fn shrink(
+        &mut self,
+        point: &Point<'_>,
+        mut state: State,
+        mut what: String,
+        legal: &[Arc<Tree>],
+    ) -> (State, String) {
+        const UNITS_MAX: usize = 600;
+        if point.units().len() > UNITS_MAX {
+            return (state, what);
+        }
+        let (none, all) = (point.extreme(false), point.extreme(true));
+        for extreme in [&all, &none] {
+            for u in 0..state.len() {
+                if state[u] == all[u] || state[u] == extreme[u] {
+                    continue;
+                }
+                let old = std::mem::replace(&mut state[u], extreme[u]);
+                match judge(&self.explorer.run(point, &state).1, legal) {
+                    Err(now) => what = now,
+                    Ok(_) => state[u] = old,
+                }
+            }
+        }
+        (state, what)
+    }
+
+    /// O5: recovery stored something; the power fails while it does. It must find the same tree.
+    fn crash_again(
+        &mut self,
+        point: &Point<'_>,
+        state: &State,
+        tree: &Arc<Tree>,
+    ) -> Result<(), String> {
+        self.explorer.stats.nested += 1;
+        let image = self.explorer.image;
+        image.lay(&point.overlay(state), &[]);
+        let bytes = image.bytes();
+        image.reset();
+        let legal = std::slice::from_ref(tree);
+        for repair in [false, true] {
+            let recorder = Recorder::new(CrashImage::of(bytes.clone()));
+            match repair {
+                true => self.target.repair(&recorder)?,
+                false => drop(self.target.mount(&recorder)?),
+            }
+            let trace = recorder.into_trace();
+            let mut p = Persistency::over(self.settings.semantics, &bytes);
+            let again = CrashImage::of(bytes.clone());
+            let mut inner = Explorer::new(
+                &again,
+                self.explorer.recover,
+                self.settings.budget,
+                self.settings.distinct,
+            );
+            let mut wrong = None;
+            let mut crash = |p: &Persistency, inner: &mut Explorer<'_, Found>| {
+                let units = p.units();
+                inner.explore(&Point::new(p, &units), &mut |_, _, outcome| {
+                    if let Err(what) = judge(outcome, legal) {
+                        wrong.get_or_insert(what);
+                    }
+                });
+            };
+            for event in &trace.events {
+                if event.action == Action::Fence {
+                    crash(&p, &mut inner);
+                }
+                p.apply(&trace, event);
+                again.settle(&p.take_settled());
+            }
+            crash(&p, &mut inner);
+            self.explorer.stats.add(&inner.stats);
+            if let Some(what) = wrong {
+                let how = if repair { "check --repair" } else { "mounting" };
+                return Err(format!("after a second crash, while {how}: {what}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether an outcome is what the model allows.
+fn judge<'o>(outcome: &'o Result<Found, String>, legal: &[Arc<Tree>]) -> Result<&'o Found, String> {
+    let found = outcome.as_ref().map_err(String::clone)?;
+    if legal.iter().any(|t| *t == found.tree) {
+        return Ok(found);
+    }
+    let differs = |t: &Arc<Tree>| diff(t, &found.tree).unwrap_or_default();
+    let mut lines: Vec<String> = legal.iter().map(differs).collect();
+    lines.dedup();
+    Err(format!("the tree is none that is allowed: {}", lines.join("\n  or: ")))
+}

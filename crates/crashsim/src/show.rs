@@ -1,0 +1,61 @@
+//! A state for people: which words persisted, which did not, and what they are.
+
+use crate::explore::Point;
+use crate::image::CrashImage;
+use crate::target::Target;
+
+/// Lines of detail.
+const LINES_MAX: usize = 24;
+
+/// A state as one word (`all-but` or `only` units, each by its first word and which of its contents
+/// it has), and as lines that name what differs by the format's own terms.
+pub fn state<T: Target>(
+    target: &T,
+    image: &CrashImage,
+    point: &Point<'_>,
+    state: &[u16],
+) -> (String, Vec<String>) {
+    let (none, all) = (point.extreme(false), point.extreme(true));
+    let differ = |from: &[u16]| -> Vec<usize> {
+        (0..state.len()).filter(|u| state[*u] != from[*u]).collect()
+    };
+    let (lost, kept) = (differ(&all), differ(&none));
+    let (word, units) = if lost.len() <= kept.len() { ("all-but", &lost) } else { ("only", &kept) };
+    let named: Vec<String> = units
+        .iter()
+        .map(|u| format!("{:x}#{}", point.units()[*u].words[0] * 8, state[*u]))
+        .collect();
+    let text = format!("{word}:{}", named.join(","));
+
+    image.lay(&point.overlay(&all), &[]);
+    let bytes = image.bytes();
+    image.reset();
+    let mut detail = Vec::new();
+    for u in units {
+        let unit = &point.units()[*u];
+        let values = |c: u16| &unit.contents[c as usize];
+        for (i, w) in unit.words.iter().enumerate() {
+            let (is, old, new) = (values(state[*u])[i], values(0)[i], values(all[*u])[i]);
+            if old == new && is == new {
+                continue;
+            }
+            let fate = match is {
+                v if v == new => "persisted",
+                v if v == old => "lost",
+                _ => "between",
+            };
+            detail.push(format!(
+                "line {:#x}, word {:#x} ({}): {fate}: {old:#x} -> {new:#x}, found {is:#x}",
+                w * 8 / 64 * 64,
+                w * 8,
+                target.describe(&bytes, *w)
+            ));
+        }
+    }
+    let more = detail.len().saturating_sub(LINES_MAX);
+    detail.truncate(LINES_MAX);
+    if more > 0 {
+        detail.push(format!("… and {more} more words"));
+    }
+    (text, detail)
+}

@@ -1,0 +1,130 @@
+//! What is tested: a storage engine, and what it promises.
+
+use pmem::Medium;
+use std::cell::Cell;
+use vfs::{FileSystem, Timestamp};
+
+/// When an operation must have survived a crash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durable {
+    /// When it has returned.
+    OnReturn,
+    /// When an `fsync` after it has returned.
+    OnFsync,
+}
+
+/// The promises of an engine: a row of SEMANTICS as data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Strength {
+    /// When an operation survives. Operations are atomic and survive in program order, whatever
+    /// this says.
+    pub durable: Durable,
+    /// Blocks that may stay in use after everything was deleted, besides those of a fresh pool:
+    /// what the engine never gives back, such as the leaves of an inode file.
+    pub residue_blocks: u64,
+}
+
+/// A mounted engine.
+pub struct Mounted<'m> {
+    /// The file system.
+    pub fs: Box<dyn FileSystem + 'm>,
+    /// Blocks in use, as mounting found.
+    pub blocks_used: u64,
+}
+
+/// What a check found in a sound pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// Blocks in use.
+    pub blocks_used: u64,
+    /// Live inodes.
+    pub inodes: u64,
+    /// Leftovers of a crash that the next mount clears.
+    pub stale: u64,
+}
+
+/// A storage engine that the explorer can test.
+pub trait Target: Sync {
+    /// What it promises.
+    fn strength(&self) -> Strength;
+
+    /// Formats a medium.
+    fn format<M: Medium>(&self, medium: &M) -> Result<(), String>;
+
+    /// Mounts it: recovery.
+    fn mount<'m, M: Medium>(&self, medium: &'m M) -> Result<Mounted<'m>, String>;
+
+    /// Checks it without changing anything; any problem is an error.
+    fn check<M: Medium>(&self, medium: &M) -> Result<Usage, String>;
+
+    /// Repairs it without mounting.
+    fn repair<M: Medium>(&self, medium: &M) -> Result<(), String>;
+
+    /// Says what a word of an image is, by the format's own rules.
+    fn describe(&self, image: &[u8], word: u32) -> String;
+}
+
+thread_local! {
+    static TICKS: Cell<i64> = const { Cell::new(0) };
+}
+
+/// A clock that every question moves on, so that traces do not depend on the time of day.
+fn clock() -> Timestamp {
+    Timestamp(TICKS.replace(TICKS.get() + 1))
+}
+
+/// BPFS: every operation atomic and durable on return.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Bpfs;
+
+fn text(e: impl std::fmt::Display) -> String {
+    e.to_string()
+}
+
+impl Target for Bpfs {
+    fn strength(&self) -> Strength {
+        Strength { durable: Durable::OnReturn, residue_blocks: 8 }
+    }
+
+    fn format<M: Medium>(&self, medium: &M) -> Result<(), String> {
+        let options = bpfs::FormatOptions::default();
+        bpfs::format(medium, &options).map(drop).map_err(text)
+    }
+
+    fn mount<'m, M: Medium>(&self, medium: &'m M) -> Result<Mounted<'m>, String> {
+        let options = bpfs::MountOptions {
+            threads: 1,
+            clock,
+            seed: Some(7),
+            ..bpfs::MountOptions::default()
+        };
+        TICKS.set(1_000_000);
+        let fs = bpfs::Bpfs::mount(medium, &options).map_err(text)?;
+        let blocks_used = fs.mount_report().blocks_used;
+        Ok(Mounted { fs: Box::new(fs), blocks_used })
+    }
+
+    fn check<M: Medium>(&self, medium: &M) -> Result<Usage, String> {
+        let report = bpfs::check(medium, &options(false), &|_, _| {}).map_err(text)?;
+        match report.problems.first() {
+            Some(problem) => Err(problem.to_string()),
+            None => Ok(Usage {
+                blocks_used: report.blocks_used,
+                inodes: report.inodes,
+                stale: report.stale_pointers,
+            }),
+        }
+    }
+
+    fn repair<M: Medium>(&self, medium: &M) -> Result<(), String> {
+        bpfs::check(medium, &options(true), &|_, _| {}).map(drop).map_err(text)
+    }
+
+    fn describe(&self, image: &[u8], word: u32) -> String {
+        crate::decode::bpfs_word(image, word)
+    }
+}
+
+fn options(repair: bool) -> bpfs::CheckOptions {
+    bpfs::CheckOptions { repair, threads: 1 }
+}

@@ -1,0 +1,66 @@
+//! Workloads: where they start and what they do.
+
+use crate::op::Op;
+use crate::run::Base;
+use crate::target::Target;
+
+/// Bytes of the pools: small, because recovery scans them thousands of times a second.
+pub const POOL_BYTES: u64 = 128 * 4096;
+
+/// Parses a script: operations separated by `;` or newlines.
+pub fn script(text: &str) -> Result<Vec<Op>, crate::op::BadOp> {
+    let lines = text.split([';', '\n']).map(str::trim);
+    lines.filter(|l| !l.is_empty() && !l.starts_with('#')).map(str::parse).collect()
+}
+
+/// A small tree with what matters: hard links, a sparse file, attributes, an empty directory, a
+/// symbolic link, a set-user-ID file, a file of two blocks.
+const TREE: &str = "mkdir /d; mkdir /e; create /a; write /a 0 5000; create /d/c; write /d/c 0 100; \
+    link /d/c /b; chmod /b 6755; symlink /l 20; create /d/z; write /d/z 8192 10; \
+    truncate /d/z 20000; setxattr /a user.x 10";
+
+/// The bases, by name.
+const BASES: [(&str, &str); 2] = [("empty", ""), ("tree", TREE)];
+
+/// All operations of the bounded-exhaustive workloads, with parameters from a small universe.
+const UNIVERSE: &str = "\
+create /n; create /d/n; create /e/n; mkdir /n; mkdir /d/n; symlink /n 10; symlink /e/n 4000
+mkfifo /n; mknod /d/n 259
+link /a /n; link /a /d/n; link /d/c /e/n; link /l /n
+unlink /a; unlink /b; unlink /d/c; unlink /d/z; unlink /l; rmdir /e
+rename /a /n; rename /a /b; rename /a /d/n; rename /a /d/c; rename /d/c /d/n; rename /d/c /d/z
+rename /b /d/c; rename /e /n; rename /d /n; rename /e /d/n; rename /d /e; rename /l /a
+rename-noreplace /a /d/n; rename-noreplace /a /n
+exchange /a /b; exchange /a /d/c; exchange /d /a; exchange /d /e; exchange /d/c /d/z; exchange /l /d/z
+write /a 0 8; write /a 3 5; write /a 4 8; write /a 100 200; write /a 4090 20; write /a 0 4096
+write /a 0 5000; write /a 4990 20; write /a 5000 100; write /a 9000 10; write /a 5000 4000
+write /a 70000 10; write /d/z 0 10; write /d/z 8190 10; write /d/z 30000 5000; write /n 0 100
+write /a 3000000 10; write /d/c 0 8
+append /a 100; append /a 9000; append /d/c 8; append /d/z 1
+truncate /a 0; truncate /a 100; truncate /a 4096; truncate /a 5001; truncate /a 10000
+truncate /a 3000000; truncate /d/z 8192; truncate /d/z 9000; truncate /d/c 0
+allocate /d/z 0 8192; allocate /a 4000 10000; allocate-keep /a 6000 8000; allocate-keep /d/z 0 30000
+punch /a 0 4096; punch /a 100 200; punch /a 0 5000; punch /d/z 4096 8192
+zero /a 100 5000; zero /a 0 4096; zero /a 4000 9000; zero-keep /a 4000 9000; zero /a 20000 100
+collapse /a 0 4096; collapse /d/z 4096 4096; insert /a 0 4096; insert /a 4096 8192; insert /d/z 8192 4096
+copy /a 0 /d/c 0 5000; copy /d/z 8000 /a 100 300; copy /a 0 /d/z 18000 5000
+chmod /a 4755; chmod /e 700; chown /a 7 8; chown /b 7 8; setall /a 100 600 9; setall /a 9000 644 9
+utimes /a; drop-privileges /b
+setxattr /a user.x 10; setxattr /a user.y 5000; setxattr /e user.z 10; removexattr /a user.x
+setacl /a; setacl /b; setacl /e; setdefaultacl /e
+tmpfile /d 1; link %1 /n; write %1 0 100; close 1; open /a 0; write %0 10 100; close 0
+read /a; list /d; fsync /a; remount";
+
+/// Builds all bases.
+pub fn bases<T: Target>(target: &T) -> Result<Vec<Base>, String> {
+    let build = |(name, text): &(&'static str, &str)| {
+        let ops = script(text).map_err(|e| e.to_string())?;
+        Base::build(target, name, POOL_BYTES, ops).map_err(|e| format!("base {name}: {e}"))
+    };
+    BASES.iter().map(build).collect()
+}
+
+/// The operations of the universe.
+pub fn universe() -> Vec<Op> {
+    script(UNIVERSE).expect("the universe is well-formed")
+}
