@@ -1,6 +1,7 @@
 //! A bitmap that many threads allocate from without a lock.
 
 use crate::{Arena, Layout, Span};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
 /// `len` bits, one per block or inode; set means in use. The tail of the last word reads as set.
@@ -13,17 +14,13 @@ pub struct Bitmap {
 impl Bitmap {
     /// Plans a bitmap of `len` bits.
     pub fn plan(layout: &mut Layout, len: u64) -> Self {
-        Self {
-            words: layout.table(len.div_ceil(64) as usize),
-            len,
-        }
+        Self { words: layout.table(len.div_ceil(64) as usize), len }
     }
 
     /// Marks the bits past the end as in use; once, before anything else.
     pub fn init(&self, arena: &Arena) {
         if !self.len.is_multiple_of(64) {
-            self.word(arena, self.len)
-                .fetch_or(!0 << (self.len % 64), Relaxed);
+            self.word(arena, self.len).fetch_or(!0 << (self.len % 64), Relaxed);
         }
     }
 
@@ -58,24 +55,38 @@ impl Bitmap {
         self.word(arena, bit).load(Acquire) >> (bit % 64) & 1 != 0
     }
 
-    /// Claims a clear bit at or after `hint`, wrapping around once. `None` where all are set.
-    pub fn claim(&self, arena: &Arena, hint: u64) -> Option<u64> {
+    /// Claims up to `most` neighbouring clear bits of `within` by one atomic operation (so at most
+    /// 64): the first that are there. `None` where all are set.
+    pub fn claim(&self, arena: &Arena, within: Range<u64>, most: u64) -> Option<Range<u64>> {
+        let within = within.start..within.end.min(self.len);
+        if within.is_empty() || most == 0 {
+            return None;
+        }
         let words = arena.table(self.words);
-        let first = (hint % self.len.max(1) / 64) as usize;
-        let from_hint = !0u64 << (hint % 64);
-        let order = std::iter::once((first, from_hint))
-            .chain((first + 1..words.len()).map(|w| (w, !0)))
-            .chain((0..=first).map(|w| (w, !0)));
-        for (w, allowed) in order {
-            let mut seen = words[w].load(Relaxed);
+        let (first, last) = (within.start / 64, (within.end - 1) / 64);
+        for w in first..=last {
+            let mut allowed = !0;
+            if w == first {
+                allowed &= !0 << (within.start % 64);
+            }
+            if w == last {
+                allowed &= !0 >> (63 - (within.end - 1) % 64);
+            }
+            let word = &words[w as usize];
+            let mut seen = word.load(Relaxed);
             loop {
                 let free = !seen & allowed;
                 if free == 0 {
                     break;
                 }
                 let bit = free.trailing_zeros();
-                match words[w].compare_exchange_weak(seen, seen | 1 << bit, AcqRel, Relaxed) {
-                    Ok(_) => return Some(w as u64 * 64 + u64::from(bit)),
+                let n = (!(free >> bit)).trailing_zeros().min(most.min(64) as u32);
+                let mask = (!0 >> (64 - n)) << bit;
+                match word.compare_exchange_weak(seen, seen | mask, AcqRel, Relaxed) {
+                    Ok(_) => {
+                        let start = w * 64 + u64::from(bit);
+                        return Some(start..start + u64::from(n));
+                    }
                     Err(now) => seen = now,
                 }
             }
@@ -86,11 +97,8 @@ impl Bitmap {
     /// How many bits are set, the tail of the last word not counted.
     pub fn count(&self, arena: &Arena) -> u64 {
         let tail = self.len.next_multiple_of(64) - self.len;
-        let set: u64 = arena
-            .table(self.words)
-            .iter()
-            .map(|w| u64::from(w.load(Relaxed).count_ones()))
-            .sum();
+        let set: u64 =
+            arena.table(self.words).iter().map(|w| u64::from(w.load(Relaxed).count_ones())).sum();
         set - tail
     }
 }
@@ -100,20 +108,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn claims_every_bit_once_and_wraps() {
+    fn claims_every_bit_once() {
         let mut layout = Layout::default();
         let map = Bitmap::plan(&mut layout, 130);
         let arena = Arena::anonymous(&layout).unwrap();
         map.init(&arena);
         let mut seen = [false; 130];
         for i in 0..130 {
-            let bit = map.claim(&arena, i * 7).unwrap();
-            assert!(!std::mem::replace(&mut seen[bit as usize], true));
+            let hint = i * 7 % 130;
+            let run = map.claim(&arena, hint..130, 1).or_else(|| map.claim(&arena, 0..hint, 1));
+            assert!(!std::mem::replace(&mut seen[run.unwrap().start as usize], true));
         }
-        assert_eq!(map.claim(&arena, 5), None);
+        assert_eq!(map.claim(&arena, 0..1000, 9), None);
         assert_eq!(map.count(&arena), 130);
-        assert!(map.clear(&arena, 129) && !map.clear(&arena, 129));
-        assert_eq!(map.claim(&arena, 0), Some(129));
+        for bit in [3, 4, 5, 7, 63, 64] {
+            assert!(map.clear(&arena, bit) && !map.clear(&arena, bit));
+        }
+        assert_eq!(map.claim(&arena, 0..3, 9), None);
+        assert_eq!(map.claim(&arena, 0..5, 9), Some(3..5));
+        assert_eq!(map.claim(&arena, 5..130, 9), Some(5..6));
+        assert_eq!(map.claim(&arena, 60..130, 9), Some(63..64));
+        assert_eq!(map.claim(&arena, 60..130, 9), Some(64..65));
+        assert_eq!(map.claim(&arena, 0..130, 9), Some(7..8));
     }
 
     #[test]
@@ -123,22 +139,11 @@ mod tests {
         let arena = Arena::anonymous(&layout).unwrap();
         map.init(&arena);
         let mut all: Vec<u64> = std::thread::scope(|s| {
-            let workers: Vec<_> = (0..4)
-                .map(|t| {
-                    s.spawn({
-                        let arena = &arena;
-                        move || {
-                            (0..1024)
-                                .filter_map(|_| map.claim(arena, t * 64))
-                                .collect::<Vec<_>>()
-                        }
-                    })
-                })
-                .collect();
-            workers
-                .into_iter()
-                .flat_map(|w| w.join().unwrap())
-                .collect()
+            let claim =
+                || (0..1024).filter_map(|i| map.claim(&arena, 0..4096, 1 + i % 3)).flatten();
+            let workers: Vec<_> =
+                (0..4).map(|_| s.spawn(move || claim().collect::<Vec<_>>())).collect();
+            workers.into_iter().flat_map(|w| w.join().unwrap()).collect()
         });
         all.sort_unstable();
         assert_eq!(all, (0..4096).collect::<Vec<_>>());

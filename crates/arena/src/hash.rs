@@ -38,10 +38,7 @@ impl HashIndex {
     /// Plans at least `buckets` buckets (a power of two).
     pub fn plan(layout: &mut Layout, buckets: usize) -> Self {
         let n = buckets.next_power_of_two();
-        Self {
-            buckets: layout.table(n),
-            mask: n as u64 - 1,
-        }
+        Self { buckets: layout.table(n), mask: n as u64 - 1 }
     }
 
     fn lock<'a>(&self, arena: &'a Arena, hash: u64) -> Bucket<'a> {
@@ -50,9 +47,7 @@ impl HashIndex {
         loop {
             let seen = word.load(Relaxed);
             if seen & LOCKED == 0
-                && word
-                    .compare_exchange_weak(seen, seen | LOCKED, Acquire, Relaxed)
-                    .is_ok()
+                && word.compare_exchange_weak(seen, seen | LOCKED, Acquire, Relaxed).is_ok()
             {
                 return Bucket { word, first: seen };
             }

@@ -69,11 +69,7 @@ impl Layout {
     pub fn table<T: Shared>(&mut self, len: usize) -> Span<T> {
         let offset = self.bytes.next_multiple_of(64.max(align_of::<T>()));
         self.bytes = offset + len * size_of::<T>();
-        Span {
-            offset,
-            len,
-            of: PhantomData,
-        }
+        Span { offset, len, of: PhantomData }
     }
 
     /// Bytes reserved so far.
@@ -81,6 +77,9 @@ impl Layout {
         self.bytes
     }
 }
+
+/// Arenas from this size on ask for huge pages; in smaller ones clearing them would cost more.
+const HUGE_FROM: usize = 64 << 20;
 
 /// Zeroed memory that is committed page by page as it is touched.
 #[derive(Debug)]
@@ -108,8 +107,10 @@ impl Arena {
                 MapFlags::PRIVATE | MapFlags::NORESERVE,
             )?
         };
-        // SAFETY: the range was mapped just above. Huge pages are a hint: failure changes nothing.
-        let _ = unsafe { rustix::mm::madvise(base, len, Advice::LinuxHugepage) };
+        if len >= HUGE_FROM {
+            // SAFETY: the range was mapped just above. Huge pages are a hint: failure changes nothing.
+            let _ = unsafe { rustix::mm::madvise(base, len, Advice::LinuxHugepage) };
+        }
         let base = NonNull::new(base.cast()).expect("mmap returns no null mapping");
         Ok(Self { base, len })
     }

@@ -5,7 +5,7 @@
 
 use crate::Shared;
 use rustix::thread::futex;
-use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicU32, Ordering::*, fence};
 
 const WRITER: u32 = 1 << 31;
 const WAITING: u32 = 1 << 30;
@@ -20,13 +20,26 @@ pub enum LockMode {
     Exclusive,
 }
 
-/// The lock: readers in the low bits, then "a waiter sleeps", then "a writer holds it".
+/// The lock.
+///
+/// A reader that only copies data out, and can tell nonsense from data, may do without: it takes a
+/// ticket, reads, and asks whether a writer was there meanwhile ([`begin_optimistic`]
+/// (Self::begin_optimistic)). That stores nothing, so readers do not slow each other down.
 #[derive(Debug, Default)]
-#[repr(transparent)]
-pub struct RwLock(AtomicU32);
+#[repr(C)]
+pub struct RwLock {
+    /// Readers in the low bits, then "a waiter sleeps", then "a writer holds it".
+    state: AtomicU32,
+    /// How often a writer came or went; odd while one is there.
+    version: AtomicU32,
+}
 
-// SAFETY: one atomic word; zero is "free".
+// SAFETY: two atomic words; zero is "free".
 unsafe impl Shared for RwLock {}
+
+/// What an optimistic reader remembers: the version it started from.
+#[derive(Clone, Copy, Debug)]
+pub struct Ticket(u32);
 
 impl RwLock {
     /// Takes the lock, sleeping until it can.
@@ -37,24 +50,49 @@ impl RwLock {
         }
     }
 
+    /// Starts an optimistic read; `None` while a writer holds the lock.
+    #[inline]
+    pub fn begin_optimistic(&self) -> Option<Ticket> {
+        let version = self.version.load(Acquire);
+        version.is_multiple_of(2).then_some(Ticket(version))
+    }
+
+    /// Whether no writer held the lock since the ticket was taken: what was read is consistent.
+    #[inline]
+    pub fn end_optimistic(&self, ticket: Ticket) -> bool {
+        fence(Acquire);
+        self.version.load(Relaxed) == ticket.0
+    }
+
     /// Takes the lock if that needs no waiting.
     #[inline]
     pub fn try_lock(&self, mode: LockMode) -> bool {
-        let seen = self.0.load(Relaxed);
+        let taken = self.try_state(mode);
+        if taken && mode == LockMode::Exclusive {
+            self.bump();
+        }
+        taken
+    }
+
+    /// A writer, who is alone, comes or goes. The fence keeps its stores behind its coming.
+    #[inline]
+    fn bump(&self) {
+        let version = self.version.load(Relaxed).wrapping_add(1);
+        self.version.store(version, Release);
+        fence(Release);
+    }
+
+    #[inline]
+    fn try_state(&self, mode: LockMode) -> bool {
+        let seen = self.state.load(Relaxed);
         match mode {
             LockMode::Shared => {
                 seen & (WRITER | WAITING) == 0
-                    && self
-                        .0
-                        .compare_exchange(seen, seen + 1, Acquire, Relaxed)
-                        .is_ok()
+                    && self.state.compare_exchange(seen, seen + 1, Acquire, Relaxed).is_ok()
             }
             LockMode::Exclusive => {
                 seen & !WAITING == 0
-                    && self
-                        .0
-                        .compare_exchange(seen, seen | WRITER, Acquire, Relaxed)
-                        .is_ok()
+                    && self.state.compare_exchange(seen, seen | WRITER, Acquire, Relaxed).is_ok()
             }
         }
     }
@@ -68,23 +106,20 @@ impl RwLock {
                 }
                 std::hint::spin_loop();
             }
-            let seen = self.0.load(Relaxed);
+            let seen = self.state.load(Relaxed);
             let held = seen & !WAITING != 0;
             if !held && seen != 0 {
                 // Nobody holds it but WAITING is left over from a waiter that got in by spinning.
-                let _ = self.0.compare_exchange(seen, 0, Relaxed, Relaxed);
-                let _ = futex::wake(&self.0, futex::Flags::empty(), i32::MAX as u32);
+                let _ = self.state.compare_exchange(seen, 0, Relaxed, Relaxed);
+                let _ = futex::wake(&self.state, futex::Flags::empty(), i32::MAX as u32);
                 continue;
             }
             if held
                 && (seen & WAITING != 0
-                    || self
-                        .0
-                        .compare_exchange(seen, seen | WAITING, Relaxed, Relaxed)
-                        .is_ok())
+                    || self.state.compare_exchange(seen, seen | WAITING, Relaxed, Relaxed).is_ok())
             {
                 // Woken, interrupted or changed meanwhile: in each case the loop looks again.
-                let _ = futex::wait(&self.0, futex::Flags::empty(), seen | WAITING, None);
+                let _ = futex::wait(&self.state, futex::Flags::empty(), seen | WAITING, None);
             }
         }
     }
@@ -92,13 +127,16 @@ impl RwLock {
     /// Gives the lock back.
     #[inline]
     pub fn unlock(&self, mode: LockMode) {
+        if mode == LockMode::Exclusive {
+            self.bump();
+        }
         let left = match mode {
-            LockMode::Shared => self.0.fetch_sub(1, Release) - 1,
-            LockMode::Exclusive => self.0.fetch_and(!WRITER, Release) & !WRITER,
+            LockMode::Shared => self.state.fetch_sub(1, Release) - 1,
+            LockMode::Exclusive => self.state.fetch_and(!WRITER, Release) & !WRITER,
         };
         if left == WAITING {
-            let _ = self.0.compare_exchange(WAITING, 0, Relaxed, Relaxed);
-            let _ = futex::wake(&self.0, futex::Flags::empty(), i32::MAX as u32);
+            let _ = self.state.compare_exchange(WAITING, 0, Relaxed, Relaxed);
+            let _ = futex::wake(&self.state, futex::Flags::empty(), i32::MAX as u32);
         }
     }
 }
@@ -140,11 +178,10 @@ mod tests {
         });
         assert!(g.0.try_lock(LockMode::Exclusive));
         // SAFETY: held exclusively.
+        let count = unsafe { (*g.1.get())[0] };
         assert_eq!(
-            unsafe { (*g.1.get())[0] },
-            (0..4u64)
-                .map(|t| (0..20_000u64).filter(|i| (i + t) % 3 == 0).count() as u64)
-                .sum()
+            count,
+            (0..4u64).map(|t| (0..20_000u64).filter(|i| (i + t) % 3 == 0).count() as u64).sum()
         );
     }
 }

@@ -32,10 +32,7 @@ impl<T> Copy for Slab<T> {}
 impl<T: Shared + Link> Slab<T> {
     /// Plans room for `capacity` nodes.
     pub fn plan(layout: &mut Layout, capacity: usize) -> Self {
-        Self {
-            nodes: layout.table(capacity + 1),
-            head: layout.table(2),
-        }
+        Self { nodes: layout.table(capacity + 1), head: layout.table(2) }
     }
 
     /// The node with this number.

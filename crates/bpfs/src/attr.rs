@@ -8,7 +8,7 @@ use pmem::Medium;
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::acl::{ACL_ACCESS, Acl};
 use vfs::rules::clear_privileges;
-use vfs::{Attr, Errno, FILE_SIZE_MAX, FileKind, Ino, Result, SetAttr, SetTime, StatFs, Timestamp};
+use vfs::{Attr, Errno, FILE_SIZE_MAX, FileKind, Ino, Result, SetAttr, SetTime, StatFs};
 
 /// What a change of attributes does to the words of an inode.
 struct Change {
@@ -142,7 +142,7 @@ impl<M: Medium> Core<M> {
 
     /// Stores the times asked for; each is a word of its own.
     fn set_times(&self, v: &VInode, set: &SetAttr) {
-        let now = Timestamp::now();
+        let now = (self.clock)();
         let at = |t: SetTime| match t {
             SetTime::Now => now,
             SetTime::At(t) => t,

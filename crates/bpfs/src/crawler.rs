@@ -119,6 +119,25 @@ impl<M: Medium> Core<M> {
         Ok(block)
     }
 
+    /// The word that names the leaf with byte `at`, and what it says; `None` where a pointer block on
+    /// the way is missing. Only for trees tall enough for `at`, unless the answer is `None`.
+    pub fn find_slot(&self, root: Root, root_off: u64, at: u64) -> Result<Option<(u64, u64)>> {
+        let mut height = root.height();
+        if at >= span(height) {
+            return Ok(None);
+        }
+        let (mut slot, mut block) = (root_off, root.block());
+        while height > 0 {
+            if block == 0 {
+                return Ok(None);
+            }
+            height -= 1;
+            slot = block + at / span(height) % FANOUT * 8;
+            block = self.load_child(slot)?;
+        }
+        Ok(Some((slot, block)))
+    }
+
     /// Calls `leaf(block, base)` for every block of data in `range`, in order, until it says `false`.
     /// Holes are passed over.
     pub fn visit(

@@ -35,19 +35,9 @@ impl<M: Medium> Edit for WriteEdit<'_, M> {
         let (start, end) = (range.start.max(base), range.end.min(base + BLOCK));
         let from = (start - range.start) as usize;
         let data = &self.data[from..from + (end - start) as usize];
-        let medium = &self.core.medium;
         let new = txn.take();
-        if data.len() as u64 == BLOCK {
-            medium.write_nt(new, data);
-        } else {
-            let mut block = [0; BLOCK as usize];
-            let used = self.size.clamp(end, base + BLOCK) - base;
-            if old != 0 {
-                medium.read(old, &mut block[..used as usize]);
-            }
-            block[(start - base) as usize..(end - base) as usize].copy_from_slice(data);
-            medium.write_nt(new, &block[..used.next_multiple_of(64) as usize]);
-        }
+        let used = self.size.clamp(end, base + BLOCK) - base;
+        self.core.shadow_leaf(new, old, used, start - base, data);
         if old != 0 {
             txn.free(old);
         }
@@ -68,6 +58,16 @@ impl<M: Medium> Core<M> {
 
     /// `FileSystem::read`.
     pub fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let v = self.v.vinode(ino)?;
+        if let Some(ticket) = v.lock.begin_optimistic() {
+            let read = self
+                .live_file(ino)
+                .and_then(|v| Ok((self.read_content(v, offset, buf)?, self.is_access_recorded(v))));
+            // Only what an unchanged lock vouches for is an answer, errors included.
+            if let (true, Ok((n, true))) = (v.lock.end_optimistic(ticket), read) {
+                return Ok(n);
+            }
+        }
         let _lock = self.v.lock_shared(ino)?;
         let v = self.live_file(ino)?;
         let n = self.read_content(v, offset, buf)?;
@@ -97,6 +97,7 @@ impl<M: Medium> Core<M> {
         self.visit(Node::top(root), &range, &mut |block, base| {
             let (start, end) = (range.start.max(base), range.end.min(base + BLOCK));
             if !run.extend(block + start - base, start, end - start) {
+                self.medium.prefetch(block + start - base, (end - start).min(256));
                 done = run.copy_out(self, done, offset, buf);
                 run = Run { pm: block + start - base, at: start, len: end - start };
             }
@@ -150,8 +151,15 @@ impl<M: Medium> Core<M> {
             return Ok(());
         }
         let range = offset..end;
-        let need = Self::blocks_to_append(root, &range);
+        // One more than the crawl needs, for a look at the leaf alone.
+        let need = Self::blocks_to_append(root, &range) + 1;
         self.v.transact(need, KEEP, |txn| {
+            if offset / BLOCK == (end - 1) / BLOCK
+                && self.write_leaf(txn, v, root, size, offset, data)?
+            {
+                v.blocks.fetch_add(txn.delta(), Relaxed);
+                return Ok(());
+            }
             self.touch_modified(v);
             // A tree may be shorter than its file (§3.1).
             let root = self.grow(txn, self.word_off(v, Word::Root), root, end);
@@ -160,6 +168,47 @@ impl<M: Medium> Core<M> {
             v.blocks.fetch_add(txn.delta(), Relaxed);
             Ok(())
         })
+    }
+
+    /// Writes a shadow of the leaf `old` (0: a hole): its first `used` bytes, with `data` at `at`.
+    fn shadow_leaf(&self, new: u64, old: u64, used: u64, at: u64, data: &[u8]) {
+        if data.len() as u64 == BLOCK {
+            return self.medium.write_nt(new, data);
+        }
+        let mut block = [0; BLOCK as usize];
+        if old != 0 {
+            self.medium.read(old, &mut block[..used as usize]);
+        }
+        block[at as usize..at as usize + data.len()].copy_from_slice(data);
+        self.medium.write_nt(new, &block[..used.next_multiple_of(64) as usize]);
+    }
+
+    /// Overwrites part of one leaf: the crawl for the most frequent case, without its generality.
+    /// `false` where the tree has no word for that leaf yet. The new block is taken before the tree
+    /// is read, so that the CPU can wait for the pointers while it copies.
+    fn write_leaf(
+        &self,
+        txn: &mut Txn<'_>,
+        v: &VInode,
+        root: Root,
+        size: u64,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<bool> {
+        let new = txn.take();
+        let Some((slot, old)) = self.find_slot(root, self.word_off(v, Word::Root), offset)? else {
+            txn.free(new);
+            return Ok(false);
+        };
+        let base = offset - offset % BLOCK;
+        let used = size.min(base + BLOCK) - base;
+        self.shadow_leaf(new, old, used, offset - base, data);
+        self.touch_modified(v);
+        self.commit(slot, new);
+        if old != 0 {
+            txn.free(old);
+        }
+        Ok(true)
     }
 
     /// In-place update of one word (§3.2); `false` where there is no block yet.

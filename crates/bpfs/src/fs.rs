@@ -21,6 +21,7 @@ pub struct Core<M> {
     /// Length of the formatted part of the region.
     pub bytes: u64,
     pub read_only: AtomicBool,
+    pub clock: fn() -> Timestamp,
 }
 
 /// Why an operation did not complete under the locks it had.
@@ -141,7 +142,7 @@ impl<M: Medium> Core<M> {
     /// Stores times that changed; they are durable after the next fence. Times are separate words
     /// and so not atomic with what they date (§3.6).
     pub fn touch(&self, v: &VInode, words: &[Word]) {
-        let now = Timestamp::now().0 as u64;
+        let now = (self.clock)().0 as u64;
         let mut any = false;
         for w in words {
             let off = self.word_off(v, *w);
@@ -165,21 +166,24 @@ impl<M: Medium> Core<M> {
         self.touch(v, &[Word::Ctime]);
     }
 
-    /// An access, recorded as `relatime` does: when the last one is older than the last change, or
-    /// a day old. Not worth a fence.
-    pub fn touch_accessed(&self, v: &VInode) {
+    /// Whether `relatime` has nothing to record: the last recorded access is younger than the last
+    /// change, and than a day.
+    pub fn is_access_recorded(&self, v: &VInode) -> bool {
         const DAY_NS: u64 = 86_400_000_000_000;
         if self.read_only.load(Relaxed) {
-            return;
+            return true;
         }
         let atime = self.load(v, Word::Atime);
-        if atime > self.load(v, Word::Mtime) && atime > self.load(v, Word::Ctime) {
-            let now = Timestamp::now().0 as u64;
-            if now.wrapping_sub(atime) < DAY_NS {
-                return;
-            }
+        atime > self.load(v, Word::Mtime)
+            && atime > self.load(v, Word::Ctime)
+            && ((self.clock)().0 as u64).wrapping_sub(atime) < DAY_NS
+    }
+
+    /// Records an access where `relatime` wants it. Not worth a fence.
+    pub fn touch_accessed(&self, v: &VInode) {
+        if !self.is_access_recorded(v) {
+            self.touch(v, &[Word::Atime]);
         }
-        self.touch(v, &[Word::Atime]);
     }
 
     /// Applies an edit to an inode's tree and commits it, at the root word at the latest.

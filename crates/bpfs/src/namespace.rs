@@ -22,7 +22,7 @@ use vfs::acl::{ACL_ACCESS, ACL_DEFAULT, Acl};
 use vfs::rules::{NewInode, check_component, check_name};
 use vfs::{
     Caller, DirEntry, Entry, Errno, FileKind, Ino, LINK_MAX, NewKind, NewNode, ROOT, RenameFlags,
-    Result, SYMLINK_MAX, Timestamp,
+    Result, SYMLINK_MAX,
 };
 
 /// Where listings continue after `.` and `..`; an entry's cookie adds its offset in units.
@@ -35,10 +35,10 @@ fn kind_bits(kind: FileKind) -> u8 {
 impl<M: Medium> Core<M> {
     /// `FileSystem::lookup`.
     pub fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry> {
-        check_component(name)?;
         let target = {
             let _lock = self.v.lock_shared(dir)?;
             let d = self.live_dir(dir)?;
+            check_component(name)?;
             let target = match name {
                 b"." => dir,
                 b".." if d.state.load(Relaxed) & REMOVED != 0 => return Err(Errno::NOENT),
@@ -154,7 +154,7 @@ impl<M: Medium> Core<M> {
             NewKind::Symlink(target) => target,
             _ => &[],
         };
-        let mut record = InodeRecord::born(Timestamp::now().0);
+        let mut record = InodeRecord::born((self.clock)().0);
         record.mode = (node.kind.file_kind().mode_bits() | new.perm).into();
         record.generation = self.v.next_generation().into();
         record.uid = caller.uid.into();

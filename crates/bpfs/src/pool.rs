@@ -41,13 +41,18 @@ pub struct PoolInfo {
 pub struct MountOptions {
     /// Refuse changes; a damaged pool can be mounted this way.
     pub read_only: bool,
-    /// Workers of the mount scan.
+    /// Workers of the mount scan, the calling thread among them.
     pub threads: usize,
+    /// Where the time of changes comes from.
+    pub clock: fn() -> Timestamp,
+    /// Decides what is otherwise random: the key of the name hash and the generations of new
+    /// inodes. For replays; a known key lets names be chosen to collide.
+    pub seed: Option<u64>,
 }
 
 impl Default for MountOptions {
     fn default() -> Self {
-        Self { read_only: false, threads: threads() }
+        Self { read_only: false, threads: threads(), clock: Timestamp::now, seed: None }
     }
 }
 
@@ -209,12 +214,12 @@ pub fn info(medium: &impl Medium) -> Result<PoolInfo, Error> {
     })
 }
 
-fn open<M: Medium>(medium: M, read_only: bool) -> Result<Core<M>, Error> {
+fn open<M: Medium>(medium: M, o: &MountOptions) -> Result<Core<M>, Error> {
     let sb = load_superblock(&medium)?;
-    let (seed, _) = uuid::Uuid::new_v4().as_u64_pair();
+    let seed = o.seed.unwrap_or_else(|| uuid::Uuid::new_v4().as_u64_pair().0);
     let v = Volatile::new(sb.blocks.get(), seed)?;
     let bytes = sb.blocks.get() * BLOCK;
-    Ok(Core { medium, v, bytes, read_only: AtomicBool::new(read_only) })
+    Ok(Core { medium, v, bytes, read_only: AtomicBool::new(o.read_only), clock: o.clock })
 }
 
 fn blocks_used<M: Medium>(core: &Core<M>) -> u64 {
@@ -223,7 +228,7 @@ fn blocks_used<M: Medium>(core: &Core<M>) -> u64 {
 
 /// Mounts a pool: derives the volatile state by a scan. See [`crate::Bpfs::mount`].
 pub fn mount<M: Medium>(medium: M, o: &MountOptions) -> Result<(Core<M>, MountReport), Error> {
-    let core = open(medium, o.read_only)?;
+    let core = open(medium, o)?;
     let start = Instant::now();
     let scan = core.scan(o.threads, &|_| {});
     let stale = scan.stale.lock().map(|s| s.clone()).unwrap_or_default();
@@ -255,7 +260,8 @@ pub fn check(
     options: &CheckOptions,
     progress: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<CheckReport, Error> {
-    let core = open(medium, !options.repair)?;
+    let mounting = MountOptions { read_only: !options.repair, ..MountOptions::default() };
+    let core = open(medium, &mounting)?;
     let room = medium.load_u64(INODE_SIZE) / INODE;
     let scan: Scan = core.scan(options.threads, &|done| progress(done, room));
     let stale = scan.stale.lock().map(|s| s.clone()).unwrap_or_default();

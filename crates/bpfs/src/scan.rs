@@ -138,17 +138,19 @@ impl<M: Medium> Core<M> {
             }
             _ => scan.problem(root, "the inode file does not hold it".into(), None),
         }
-        std::thread::scope(|s| {
-            for _ in 0..threads.max(1) {
-                s.spawn(|| {
-                    let mut finished = false;
-                    while let Some(dir) = queue.take(finished) {
-                        self.scan_dir(&scan, &queue, dir);
-                        progress(scan.inodes.load(Relaxed));
-                        finished = true;
-                    }
-                });
+        let work = || {
+            let mut finished = false;
+            while let Some(dir) = queue.take(finished) {
+                self.scan_dir(&scan, &queue, dir);
+                progress(scan.inodes.load(Relaxed));
+                finished = true;
             }
+        };
+        std::thread::scope(|s| {
+            for _ in 1..threads {
+                s.spawn(work);
+            }
+            work();
         });
         self.v.count_free_blocks();
         scan

@@ -10,6 +10,7 @@ use crate::layout::{BLOCK, INODE, INODES_PER_BLOCK};
 use arena::{Arena, Bitmap, Handle, HashIndex, Layout, Link, LockMode, RwLock, Shared, Slab, Span};
 use smallvec::SmallVec;
 use std::cell::Cell;
+use std::ops::Range;
 use std::sync::atomic::{AtomicI64, AtomicU16, AtomicU32, AtomicU64, Ordering::*};
 use vfs::{Errno, Ino, Result};
 
@@ -38,8 +39,10 @@ pub struct VInode {
     pub entries: AtomicU32,
     /// Handle of a directory's [`DirState`]; 0: none yet.
     pub dir: AtomicU32,
-    reserved: AtomicU64,
+    reserved: AtomicU32,
 }
+
+const _: () = assert!(size_of::<VInode>() == 64, "one line an inode");
 
 pub const LIVE: u32 = 1;
 pub const UNNAMED: u32 = 2;
@@ -106,11 +109,21 @@ impl Link for IndexNode {
     }
 }
 
-thread_local! {
-    /// Where this thread looks for a free block, and inode, first.
-    static BLOCK_HINT: Cell<u64> = const { Cell::new(0) };
-    static INODE_HINT: Cell<u64> = const { Cell::new(0) };
+/// Where a thread looks first for what is free, in the pool it used last.
+#[derive(Clone, Copy, Default)]
+struct Hints {
+    pool: u64,
+    /// For few blocks, so that the one just freed is used again; for many, so that they lie together.
+    blocks: [u64; 2],
+    inode: u64,
 }
+
+thread_local! {
+    static HINTS: Cell<Hints> = const { Cell::new(Hints { pool: 0, blocks: [0; 2], inode: 0 }) };
+}
+
+/// This many blocks at once are many.
+const MANY: usize = 8;
 
 /// All volatile state of one mounted pool.
 pub struct Volatile {
@@ -129,7 +142,11 @@ pub struct Volatile {
     global_locks: Span<RwLock>,
     /// Keys the name hash, so that names cannot be chosen to collide.
     pub seed: u64,
+    /// Tells mounts of this process apart.
+    id: u64,
 }
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 /// Blocks that only operations which free space, or keep what is there, may use.
 pub const KEEP: u64 = 32;
@@ -163,11 +180,27 @@ impl Volatile {
             words,
             global_locks,
             seed,
+            id: NEXT_ID.fetch_add(1, Relaxed),
         };
         v.word(2).store(seed & 0x7fff_ffff, Relaxed);
         v.inodes.set(&v.arena, 0);
         v.word(1).store(max_inodes - 1, Relaxed);
         Ok(v)
+    }
+
+    fn hints(&self) -> Hints {
+        let h = HINTS.get();
+        if h.pool == self.id { h } else { Hints { pool: self.id, ..Hints::default() } }
+    }
+
+    fn block_hint(&self, blocks: usize) -> u64 {
+        self.hints().blocks[usize::from(blocks >= MANY)]
+    }
+
+    fn set_block_hint(&self, blocks: usize, hint: u64) {
+        let mut h = self.hints();
+        h.blocks[usize::from(blocks >= MANY)] = hint;
+        HINTS.set(h);
     }
 
     #[inline]
@@ -213,18 +246,25 @@ impl Volatile {
         if blocks > 0 {
             self.reserve(blocks, keep)?;
         }
-        let mut txn =
-            Txn { v: self, reserved: blocks, taken: SmallVec::new(), freed: SmallVec::new() };
+        let mut txn = Txn {
+            v: self,
+            planned: blocks as usize,
+            reserved: blocks,
+            ready: 0..0,
+            taken: SmallVec::new(),
+            freed: SmallVec::new(),
+        };
         let result = body(&mut txn);
-        let Txn { taken, freed, reserved, .. } = txn;
+        let Txn { taken, freed, reserved, ready, .. } = txn;
         let back = if result.is_ok() { &freed } else { &taken };
-        for b in back {
-            self.blocks.clear(&self.arena, u64::from(*b));
+        let unused = ready.end - ready.start;
+        for b in back.iter().map(|b| u64::from(*b)).chain(ready) {
+            self.blocks.clear(&self.arena, b);
         }
         if let Some(first) = back.first() {
-            BLOCK_HINT.set(u64::from(*first));
+            self.set_block_hint(back.len(), u64::from(*first));
         }
-        let back = reserved + back.len() as u64;
+        let back = reserved + unused + back.len() as u64;
         if back > 0 {
             self.word(0).fetch_add(back, Release);
         }
@@ -237,7 +277,7 @@ impl Volatile {
             self.blocks.clear(&self.arena, u64::from(*b));
         }
         if let Some(first) = blocks.first() {
-            BLOCK_HINT.set(u64::from(*first));
+            self.set_block_hint(blocks.len(), u64::from(*first));
         }
         self.word(0).fetch_add(blocks.len() as u64, Release);
     }
@@ -285,19 +325,28 @@ impl Volatile {
         fresh
     }
 
-    /// Claims a free inode number.
+    /// Claims a free inode number: one that the inode file has room for, if there is any.
     pub fn claim_inode(&self) -> Result<Ino> {
-        let ino = self.inodes.claim(&self.arena, INODE_HINT.get()).ok_or(Errno::NOSPC)?;
+        let hint = self.hints().inode;
+        let slots = self.inode_slots();
+        let claim = |within| self.inodes.claim(&self.arena, within, 1);
+        let (all, free) = self.inode_counts();
+        let room = all - free + 1 < slots;
+        let run = room
+            .then(|| claim(hint..slots).or_else(|| claim(0..hint.min(slots))))
+            .flatten()
+            .or_else(|| claim(slots..self.inodes.len()))
+            .ok_or(Errno::NOSPC)?;
         self.word(1).fetch_sub(1, Relaxed);
-        INODE_HINT.set(ino);
-        Ok(Ino(ino))
+        HINTS.set(Hints { inode: run.start, ..self.hints() });
+        Ok(Ino(run.start))
     }
 
     /// Gives an inode number back.
     pub fn release_inode(&self, ino: Ino) {
         if self.inodes.clear(&self.arena, ino.0) {
             self.word(1).fetch_add(1, Relaxed);
-            INODE_HINT.set(ino.0);
+            HINTS.set(Hints { inode: ino.0, ..self.hints() });
         }
     }
 
@@ -370,19 +419,35 @@ impl Drop for GlobalLock<'_> {
 /// The blocks an operation in flight took and replaced (§3.3, second volatile structure).
 pub struct Txn<'a> {
     v: &'a Volatile,
+    planned: usize,
     reserved: u64,
+    /// Claimed, not yet taken.
+    ready: Range<u64>,
     taken: SmallVec<[u32; 16]>,
     freed: SmallVec<[u32; 16]>,
 }
 
 impl Txn<'_> {
     /// Takes a reserved block; returns its offset in PM. Its content is unspecified.
+    ///
+    /// Many are claimed at once: an atomic operation waits for the non-temporal stores before it.
     pub fn take(&mut self) -> u64 {
-        assert!(self.reserved > 0, "an operation reserved too few blocks");
-        let hint = BLOCK_HINT.get();
-        let b = self.v.blocks.claim(&self.v.arena, hint).expect("V2: a reserved block is there");
-        BLOCK_HINT.set(b + 1);
-        self.reserved -= 1;
+        if self.ready.is_empty() {
+            assert!(self.reserved > 0, "an operation reserved too few blocks");
+            let most = if self.planned >= MANY { self.reserved } else { 1 };
+            let (map, arena) = (&self.v.blocks, &self.v.arena);
+            let hint = self.v.block_hint(self.planned);
+            let run = map
+                .claim(arena, hint..map.len(), most)
+                .or_else(|| map.claim(arena, 0..hint, most))
+                // Blocks freed meanwhile, behind where the search was.
+                .or_else(|| map.claim(arena, 0..map.len(), most));
+            self.ready = run.expect("V2: a reserved block is there");
+            self.v.set_block_hint(self.planned, self.ready.end);
+            self.reserved -= self.ready.end - self.ready.start;
+        }
+        let b = self.ready.start;
+        self.ready.start += 1;
         self.taken.push(b as u32);
         b * BLOCK
     }

@@ -14,3 +14,17 @@ fn make() -> Box<dyn FileSystem> {
 fn scenarios() {
     vfs::conformance::run_all(make);
 }
+
+/// `KEEPSTONE_OPS` and `KEEPSTONE_SEED` choose more, or one again.
+#[test]
+fn generated() {
+    vfs::conformance::run_generated(make, 60, 400);
+}
+
+#[test]
+fn stress() {
+    for seed in 0..8 {
+        let fs = make();
+        vfs::conformance::stress(&*fs, 4, 1500, seed).unwrap();
+    }
+}

@@ -77,7 +77,7 @@ fn damage(image: &mut [u8], rng: &mut Rng) {
         let new = match rng.below(8) {
             0 => old ^ 1 << rng.below(64),
             1 => rng.next(),
-            2 => rng.below(blocks) * BLOCK | rng.below(8),
+            2 => (rng.below(blocks) * BLOCK) | rng.below(8),
             3 => BYTES + rng.below(blocks) * BLOCK,
             4 => at as u64 / BLOCK * BLOCK,
             5 => u64::MAX,
@@ -156,7 +156,7 @@ fn one(image: &[u8], seed: u64) {
     damage(&mut image, &mut rng);
     let region = region_of(&image);
     let check = |repair| bpfs::check(&region, &CheckOptions { repair, threads: 1 }, &|_, _| {});
-    let read_only = MountOptions { read_only: true, threads: 2 };
+    let read_only = MountOptions { read_only: true, ..MountOptions::default() };
     let sound = match check(false) {
         Err(Error::NotAPool(_)) => return,
         Err(e) => panic!("check failed: {e}"),
@@ -170,7 +170,7 @@ fn one(image: &[u8], seed: u64) {
     region.read(0, &mut before);
     assert!(before == image, "a check or a read-only mount wrote to the pool");
 
-    match Bpfs::mount(&region, &MountOptions { read_only: false, threads: 1 }) {
+    match Bpfs::mount(&region, &MountOptions { threads: 1, ..MountOptions::default() }) {
         Ok(fs) => {
             assert!(sound, "a damaged pool was mounted for writing");
             exercise(&fs, &mut rng);

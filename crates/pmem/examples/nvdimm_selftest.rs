@@ -21,11 +21,7 @@ fn main() -> ExitCode {
         eprintln!("usage: nvdimm_selftest DOMAIN PATH");
         return ExitCode::from(2);
     };
-    match domain
-        .parse()
-        .map_err(Into::into)
-        .and_then(|d| run(d, path))
-    {
+    match domain.parse().map_err(Into::into).and_then(|d| run(d, path)) {
         Ok(()) => {
             println!("ok {domain}");
             ExitCode::SUCCESS
@@ -40,11 +36,7 @@ fn main() -> ExitCode {
 fn run(expected: Domain, path: &str) -> Result<(), Box<dyn Error>> {
     println!("{:?}", cpu::report());
     check("probe before", probe(path)?.domain, expected)?;
-    let region = OpenOptions {
-        populate: true,
-        ..Default::default()
-    }
-    .create(path, LEN)?;
+    let region = OpenOptions { populate: true, ..Default::default() }.create(path, LEN)?;
     check("created region", region.domain(), expected)?;
     let bulk = bulk();
     store(&region, &bulk);
@@ -52,11 +44,7 @@ fn run(expected: Domain, path: &str) -> Result<(), Box<dyn Error>> {
     println!("{counted:?}");
     let flushes_expected = expected != Domain::CpuCache;
     if (counted.lines_flushed > 0) != flushes_expected {
-        return Err(format!(
-            "{} lines flushed in domain {expected}",
-            counted.lines_flushed
-        )
-        .into());
+        return Err(format!("{} lines flushed in domain {expected}", counted.lines_flushed).into());
     }
     verify(&region, &bulk)?;
     drop(region);

@@ -68,11 +68,7 @@ struct Cut {
 #[inline]
 fn cut(dst: *const u8, len: usize) -> Cut {
     let head = (dst.addr().wrapping_neg() % LINE as usize).min(len);
-    Cut {
-        head,
-        lines: (len - head) / LINE as usize,
-        tail: (len - head) % LINE as usize,
-    }
+    Cut { head, lines: (len - head) / LINE as usize, tail: (len - head) % LINE as usize }
 }
 
 impl Stores {
@@ -274,18 +270,9 @@ mod tests {
         let mut want = got.clone();
         want[dst_off..dst_off + len].copy_from_slice(&src[src_off..]);
         // SAFETY: 1. both ranges lie in their vectors, which are distinct; 2. `available`.
-        unsafe {
-            stores.copy(
-                got.as_mut_ptr().add(dst_off),
-                src.as_ptr().add(src_off),
-                len,
-            )
-        };
+        unsafe { stores.copy(got.as_mut_ptr().add(dst_off), src.as_ptr().add(src_off), len) };
         store_fence();
-        assert!(
-            got == want,
-            "copy {stores:?} dst+{dst_off} src+{src_off} len {len}"
-        );
+        assert!(got == want, "copy {stores:?} dst+{dst_off} src+{src_off} len {len}");
         want[dst_off..dst_off + len].fill(0);
         // SAFETY: as above.
         unsafe { stores.zero(got.as_mut_ptr().add(dst_off), len) };

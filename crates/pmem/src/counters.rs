@@ -142,10 +142,7 @@ impl Counters {
     /// The sums so far. Exact for what happened before; concurrent traffic may or may not be in.
     pub fn snapshot(&self) -> CountersSnapshot {
         let sum = |event: Event| {
-            self.0
-                .iter()
-                .map(|s| s.0[event as usize].load(Relaxed))
-                .fold(0, u64::wrapping_add)
+            self.0.iter().map(|s| s.0[event as usize].load(Relaxed)).fold(0, u64::wrapping_add)
         };
         CountersSnapshot {
             bytes_read: sum(Event::BytesRead),

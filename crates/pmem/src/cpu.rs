@@ -83,9 +83,7 @@ pub fn cycles_per_ns() -> f64 {
     *RATE.get_or_init(|| {
         // A preemption between the two clocks of one end spoils a sample; the median of some short
         // ones is not.
-        let mut samples: Vec<f64> = (0..5)
-            .map(|_| sample_rate(Duration::from_millis(2)))
-            .collect();
+        let mut samples: Vec<f64> = (0..5).map(|_| sample_rate(Duration::from_millis(2))).collect();
         samples.sort_by(f64::total_cmp);
         samples[samples.len() / 2]
     })

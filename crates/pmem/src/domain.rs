@@ -23,13 +23,8 @@ pub enum Domain {
 
 impl Domain {
     /// All domains, the strongest first.
-    pub const ALL: [Domain; 5] = [
-        Domain::MapSync,
-        Domain::DevDax,
-        Domain::CpuCache,
-        Domain::PageCache,
-        Domain::Volatile,
-    ];
+    pub const ALL: [Domain; 5] =
+        [Domain::MapSync, Domain::DevDax, Domain::CpuCache, Domain::PageCache, Domain::Volatile];
 
     /// Whether fenced data survives a power failure.
     pub fn durable(self) -> bool {
@@ -91,10 +86,7 @@ impl std::str::FromStr for Domain {
     type Err = UnknownDomain;
 
     fn from_str(s: &str) -> Result<Self, UnknownDomain> {
-        Domain::ALL
-            .into_iter()
-            .find(|d| d.name() == s)
-            .ok_or_else(|| UnknownDomain(s.to_owned()))
+        Domain::ALL.into_iter().find(|d| d.name() == s).ok_or_else(|| UnknownDomain(s.to_owned()))
     }
 }
 

@@ -72,10 +72,7 @@ impl FromStr for Emulation {
             return Ok(asked);
         }
         for part in s.split(',').map(str::trim) {
-            let fail = |cause| ParseEmulationError {
-                part: part.to_owned(),
-                cause,
-            };
+            let fail = |cause| ParseEmulationError { part: part.to_owned(), cause };
             let (key, value) = part.split_once('=').ok_or(fail("lacks a `=`"))?;
             match key {
                 "read" => asked.read_factor = factor(value).map_err(fail)?,
@@ -108,9 +105,7 @@ fn factor(value: &str) -> Result<f64, &'static str> {
 }
 
 fn line_ns(value: &str) -> Result<u64, &'static str> {
-    let number = value
-        .strip_suffix("ns")
-        .ok_or("needs a time such as 100ns")?;
+    let number = value.strip_suffix("ns").ok_or("needs a time such as 100ns")?;
     match number.parse::<u64>() {
         Ok(ns) if ns <= 1_000_000 => Ok(ns),
         Ok(_) => Err("needs at most 1000000ns per line"),
@@ -150,11 +145,7 @@ impl fmt::Display for Emulation {
         if let Some(rate) = self.bandwidth_mb_per_s {
             parts.push(format!("bandwidth={rate}MB/s"));
         }
-        f.pad(&if parts.is_empty() {
-            "off".to_owned()
-        } else {
-            parts.join(",")
-        })
+        f.pad(&if parts.is_empty() { "off".to_owned() } else { parts.join(",") })
     }
 }
 
@@ -238,9 +229,7 @@ impl Emulator {
         let free_from = |busy: u64| busy.max(now);
         let before = self
             .busy_until
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |b| {
-                Some(free_from(b) + cycles)
-            })
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |b| Some(free_from(b) + cycles))
             .unwrap_or_else(|b| b);
         free_from(before) + cycles
     }
@@ -253,9 +242,7 @@ mod tests {
 
     #[test]
     fn parses_the_documented_form() {
-        let got: Emulation = "read=2x,write=4.5x,line=100ns,bandwidth=800MB/s"
-            .parse()
-            .unwrap();
+        let got: Emulation = "read=2x,write=4.5x,line=100ns,bandwidth=800MB/s".parse().unwrap();
         let want = Emulation {
             read_factor: 2.0,
             write_factor: 4.5,
@@ -265,13 +252,7 @@ mod tests {
         };
         assert_eq!(got, want);
         assert!("off".parse::<Emulation>().unwrap().is_off());
-        assert_eq!(
-            "bandwidth=2GB/s"
-                .parse::<Emulation>()
-                .unwrap()
-                .bandwidth_mb_per_s,
-            Some(2000)
-        );
+        assert_eq!("bandwidth=2GB/s".parse::<Emulation>().unwrap().bandwidth_mb_per_s, Some(2000));
     }
 
     #[test]
@@ -320,10 +301,7 @@ mod tests {
             emulator.slowed(Direction::Read, moved, &counters, || ());
             (counters.snapshot() - before).emulated_cycles as f64 / cycles_per_ns()
         };
-        let moved = Moved {
-            lines_read: 3,
-            lines_written: 5,
-        };
+        let moved = Moved { lines_read: 3, lines_written: 5 };
         assert!(polled("read-line=1000ns", moved) >= 2.0 * 3000.0);
         assert!(polled("write-line=1000ns", moved) >= 2.0 * 5000.0);
         assert!(polled("line=1000ns", moved) >= 2.0 * 8000.0);
@@ -336,16 +314,10 @@ mod tests {
         let emulator = Emulator::new(&"bandwidth=64MB/s".parse().unwrap());
         let line = emulator.line_occupancy;
         assert!((line as f64 / cycles_per_ns() - 1000.0).abs() < 2.0);
-        let one = Moved {
-            lines_read: 0,
-            lines_written: 1,
-        };
+        let one = Moved { lines_read: 0, lines_written: 1 };
         assert_eq!(emulator.occupy(1_000_000, one), 1_000_000 + line);
         assert_eq!(emulator.occupy(1_000_001, one), 1_000_000 + 2 * line);
-        assert_eq!(
-            emulator.occupy(1_000_000 + 9 * line, one),
-            1_000_000 + 10 * line
-        );
+        assert_eq!(emulator.occupy(1_000_000 + 9 * line, one), 1_000_000 + 10 * line);
     }
 
     #[test]

@@ -80,11 +80,7 @@ impl Error {
         action: &'static str,
         e: impl Into<io::Error>,
     ) -> Self {
-        Error::Io {
-            path: path.to_owned(),
-            action,
-            source: e.into(),
-        }
+        Error::Io { path: path.to_owned(), action, source: e.into() }
     }
 
     /// The errno that a system call would return for this.

@@ -10,11 +10,7 @@ pub const LINE: u64 = 64;
 /// Number of cache lines that `off..off + len` touches.
 #[inline]
 pub fn lines(off: u64, len: u64) -> u64 {
-    if len == 0 {
-        0
-    } else {
-        (off % LINE + len).div_ceil(LINE)
-    }
+    if len == 0 { 0 } else { (off % LINE + len).div_ceil(LINE) }
 }
 
 /// The instruction that writes a line back, the fastest first.
@@ -34,11 +30,7 @@ impl FlushInstruction {
     pub fn available(self) -> bool {
         // CPUID.(7,0):EBX.CLWB[24], .CLFLUSHOPT[23]; CPUID.1:EDX.CLFSH[19]
         let leaf7_ebx = || {
-            if __cpuid(0).eax >= 7 {
-                __cpuid_count(7, 0).ebx
-            } else {
-                0
-            }
+            if __cpuid(0).eax >= 7 { __cpuid_count(7, 0).ebx } else { 0 }
         };
         match self {
             FlushInstruction::Clwb => leaf7_ebx() & (1 << 24) != 0,
@@ -54,6 +46,13 @@ impl FlushInstruction {
             .find(|i| i.available())
             .unwrap_or(FlushInstruction::Clflush)
     }
+}
+
+/// Brings the line that holds `addr` into the cache, if the CPU has nothing better to do.
+#[inline]
+pub fn prefetch(addr: *const u8) {
+    // SAFETY: a prefetch cannot fault, whatever the address.
+    unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(addr.cast()) }
 }
 
 /// Starts writing back `lines` lines from the one that holds `addr`.
@@ -110,20 +109,14 @@ mod tests {
     #[test]
     fn every_available_instruction_keeps_the_bytes() {
         let data: Vec<u8> = (0..1000).map(|i| i as u8).collect();
-        for how in [
-            FlushInstruction::Clwb,
-            FlushInstruction::ClflushOpt,
-            FlushInstruction::Clflush,
-        ] {
+        for how in [FlushInstruction::Clwb, FlushInstruction::ClflushOpt, FlushInstruction::Clflush]
+        {
             if how.available() {
                 // SAFETY: 1. 1000 bytes touch at most 17 lines, 15 of which lie inside whatever
                 // the alignment; 2. just checked.
                 unsafe { flush_lines(how, data.as_ptr(), 15) };
                 store_fence();
-                assert!(
-                    data.iter().enumerate().all(|(i, &b)| b == i as u8),
-                    "{how:?}"
-                );
+                assert!(data.iter().enumerate().all(|(i, &b)| b == i as u8), "{how:?}");
             }
         }
         assert!(FlushInstruction::detect().available());

@@ -82,18 +82,12 @@ impl Backing {
                 Ok(Backing::File { fs, block_bytes })
             }
             FileType::CharacterDevice => DevDax::find(stat)
-                .map(|d| Backing::DevDax {
-                    len: d.len,
-                    align: d.align,
-                })
+                .map(|d| Backing::DevDax { len: d.len, align: d.align })
                 .ok_or_else(|| Error::NotARegion {
                     path: path.to_owned(),
                     kind: "character device other than devdax",
                 }),
-            other => Err(Error::NotARegion {
-                path: path.to_owned(),
-                kind: kind(other),
-            }),
+            other => Err(Error::NotARegion { path: path.to_owned(), kind: kind(other) }),
         }
     }
 }
@@ -125,13 +119,8 @@ impl DevDax {
             return None;
         }
         let attribute = |name: &str| read_text(&dir.join(name))?.trim().parse::<u64>().ok();
-        let align = attribute("align")
-            .filter(|a| a.is_power_of_two())
-            .unwrap_or(HUGE_PAGE);
-        Some(Self {
-            len: attribute("size")?,
-            align,
-        })
+        let align = attribute("align").filter(|a| a.is_power_of_two()).unwrap_or(HUGE_PAGE);
+        Some(Self { len: attribute("size")?, align })
     }
 }
 
@@ -203,10 +192,8 @@ impl PlatformDomain {
         }
         // A device-mapper device is as good as the worst below it.
         let slaves = dir.join("slaves");
-        let below: Option<Vec<Self>> = names_in(&slaves)
-            .iter()
-            .map(|name| Self::of_device(&slaves.join(name)))
-            .collect();
+        let below: Option<Vec<Self>> =
+            names_in(&slaves).iter().map(|name| Self::of_device(&slaves.join(name))).collect();
         below?.into_iter().max_by_key(|domain| *domain as u8)
     }
 

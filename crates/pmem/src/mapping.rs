@@ -46,15 +46,7 @@ impl Mapping {
         Self::place(len, page.max(HUGE_PAGE), |addr, len| {
             // SAFETY: `place` passes a range that it has reserved.
             unsafe {
-                mm::mmap(
-                    addr.cast(),
-                    len,
-                    rw(writable),
-                    flags | MapFlags::FIXED,
-                    fd,
-                    0,
-                )
-                .map(|_| ())
+                mm::mmap(addr.cast(), len, rw(writable), flags | MapFlags::FIXED, fd, 0).map(|_| ())
             }
         })
     }
@@ -64,9 +56,7 @@ impl Mapping {
         let page = rustix::param::page_size();
         let to_usize = |n: u64| usize::try_from(n).map_err(|_| Errno::NOMEM);
         let align = to_usize(align)?;
-        let len = to_usize(len)?
-            .checked_next_multiple_of(page)
-            .ok_or(Errno::NOMEM)?;
+        let len = to_usize(len)?.checked_next_multiple_of(page).ok_or(Errno::NOMEM)?;
         // A mapping shorter than a huge page gains nothing from the alignment, except where the
         // kernel insists on it; then its length is a multiple of the alignment.
         let slack = if len < align { 0 } else { align };
@@ -77,20 +67,13 @@ impl Mapping {
             mm::mmap_anonymous(ptr::null_mut(), total, ProtFlags::empty(), flags)?
         }
         .cast::<u8>();
-        let head = if slack == 0 {
-            0
-        } else {
-            reserved.addr().wrapping_neg() % align
-        };
+        let head = if slack == 0 { 0 } else { reserved.addr().wrapping_neg() % align };
         let addr = reserved.wrapping_add(head);
         let mapped = map(addr, len);
         // From here on the slack, or all on failure, goes back.
         let whole = mapped.is_err();
-        let spare = if whole {
-            [(0, total), (0, 0)]
-        } else {
-            [(0, head), (head + len, slack - head)]
-        };
+        let spare =
+            if whole { [(0, total), (0, 0)] } else { [(0, head), (head + len, slack - head)] };
         for (at, n) in spare {
             if n > 0 {
                 // SAFETY: within the reservation, which nobody else knows, and not in use.
@@ -113,11 +96,8 @@ impl Mapping {
 
     /// Faults all pages in.
     pub(crate) fn populate(&self, writable: bool) -> Result<()> {
-        let advice = if writable {
-            mm::Advice::LinuxPopulateWrite
-        } else {
-            mm::Advice::LinuxPopulateRead
-        };
+        let advice =
+            if writable { mm::Advice::LinuxPopulateWrite } else { mm::Advice::LinuxPopulateRead };
         // SAFETY: as above.
         unsafe { mm::madvise(self.addr.cast(), self.len, advice) }
     }
@@ -129,11 +109,7 @@ impl Mapping {
         let end = (end.next_multiple_of(page) as usize).min(self.len);
         // SAFETY: the range lies within the mapping; msync changes no memory.
         unsafe {
-            mm::msync(
-                self.addr.wrapping_add(start).cast(),
-                end - start,
-                mm::MsyncFlags::SYNC,
-            )
+            mm::msync(self.addr.wrapping_add(start).cast(), end - start, mm::MsyncFlags::SYNC)
         }
     }
 }
@@ -147,9 +123,5 @@ impl Drop for Mapping {
 }
 
 fn rw(writable: bool) -> ProtFlags {
-    if writable {
-        ProtFlags::READ | ProtFlags::WRITE
-    } else {
-        ProtFlags::READ
-    }
+    if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ }
 }

@@ -54,6 +54,9 @@ pub trait Medium: Send + Sync {
     /// Loads an aligned word (acquire).
     fn load_u64(&self, off: u64) -> u64;
 
+    /// Announces that `off..off + len` will be read soon. A hint: it may do nothing.
+    fn prefetch(&self, _off: u64, _len: u64) {}
+
     /// Whether PM holds `bytes` at `off`.
     fn equals(&self, off: u64, bytes: &[u8]) -> bool;
 
@@ -114,6 +117,9 @@ impl<M: Medium + ?Sized> Medium for &M {
     }
     fn load_u64(&self, off: u64) -> u64 {
         (**self).load_u64(off)
+    }
+    fn prefetch(&self, off: u64, len: u64) {
+        (**self).prefetch(off, len);
     }
     fn equals(&self, off: u64, bytes: &[u8]) -> bool {
         (**self).equals(off, bytes)

@@ -59,14 +59,7 @@ impl OpenOptions {
         check_len(path, len)?;
         let mapping = Mapping::anonymous(len, MapFlags::empty())
             .map_err(|e| Error::io(path, "map memory", e))?;
-        self.finish(
-            path,
-            mapping,
-            len,
-            Domain::Volatile,
-            Access::ReadWrite,
-            None,
-        )
+        self.finish(path, mapping, len, Domain::Volatile, Access::ReadWrite, None)
     }
 
     /// Creates a file of `len` bytes, zeroed and allocated, and maps it for reading and writing.
@@ -76,10 +69,7 @@ impl OpenOptions {
         let path = path.as_ref();
         check_len(path, len)?;
         if rustix::fs::stat(path).is_ok_and(|s| is_char_device(&s)) {
-            let enough = OpenOptions {
-                min_len: len.max(self.min_len),
-                ..self.clone()
-            };
+            let enough = OpenOptions { min_len: len.max(self.min_len), ..self.clone() };
             return enough.map_existing(path, Access::ReadWrite, Some(len));
         }
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
@@ -155,11 +145,7 @@ impl OpenOptions {
         };
         let need = self.min_len.max(1);
         if file_len < need {
-            return Err(Error::TooShort {
-                path: path.to_owned(),
-                len: file_len,
-                need,
-            });
+            return Err(Error::TooShort { path: path.to_owned(), len: file_len, need });
         }
         let lock = self.lock.unwrap_or(match access {
             Access::ReadOnly => Lock::None,
@@ -167,14 +153,7 @@ impl OpenOptions {
         });
         take(path, &fd, lock)?;
         let (mapping, domain) = map_backing(path, &fd, stat, backing, file_len, access)?;
-        self.finish(
-            path,
-            mapping,
-            len.unwrap_or(file_len),
-            domain,
-            access,
-            Some(fd),
-        )
+        self.finish(path, mapping, len.unwrap_or(file_len), domain, access, Some(fd))
     }
 
     fn finish(
@@ -221,11 +200,7 @@ fn check_len(path: &Path, len: u64) -> Result<(), Error> {
         _ if len > isize::MAX as u64 / 2 => "that is more than there are addresses",
         _ => return Ok(()),
     };
-    Err(Error::BadLength {
-        path: path.to_owned(),
-        len,
-        cause: cause.to_owned(),
-    })
+    Err(Error::BadLength { path: path.to_owned(), len, cause: cause.to_owned() })
 }
 
 fn stat(path: &Path, fd: &OwnedFd) -> Result<Stat, Error> {

@@ -51,9 +51,7 @@ impl PageSync {
                 "msync failed: data since the last fence may be lost"
             );
             let errno = errno.raw_os_error();
-            let _ = self
-                .error
-                .compare_exchange(0, errno, Ordering::Relaxed, Ordering::Relaxed);
+            let _ = self.error.compare_exchange(0, errno, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
@@ -93,10 +91,7 @@ mod tests {
         unsafe { rustix::mm::munmap(mapping.addr().wrapping_add(1 << 20).cast(), 4096) }.unwrap();
         pages.note(0, 2 << 20);
         pages.sync(&mapping);
-        assert_eq!(
-            pages.error().and_then(|e| e.raw_os_error()),
-            Some(libc::ENOMEM)
-        );
+        assert_eq!(pages.error().and_then(|e| e.raw_os_error()), Some(libc::ENOMEM));
         pages.note(0, 10);
         pages.sync(&mapping);
         assert!(pages.error().is_some(), "sticky");

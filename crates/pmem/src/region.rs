@@ -16,7 +16,7 @@ use crate::counters::Counters;
 use crate::domain::Domain;
 use crate::emulation::{Direction, Emulation, Emulator, Moved};
 use crate::error::Error;
-use crate::flush::{FlushInstruction, flush_lines, lines, store_fence};
+use crate::flush::{FlushInstruction, LINE, flush_lines, lines, prefetch, store_fence};
 use crate::mapping::Mapping;
 use crate::medium::{Fenced, Medium};
 use crate::open::{Access, OpenOptions};
@@ -69,15 +69,7 @@ pub(crate) struct Parts {
 
 impl Region {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts {
-            path,
-            mapping,
-            len,
-            domain,
-            access,
-            emulation,
-            file,
-        } = parts;
+        let Parts { path, mapping, len, domain, access, emulation, file } = parts;
         let flush = match domain {
             Domain::MapSync | Domain::DevDax | Domain::Volatile => Some(FlushInstruction::detect()),
             Domain::CpuCache | Domain::PageCache => None,
@@ -86,15 +78,8 @@ impl Region {
             base: mapping.addr(),
             len,
             writable_len: if access == Access::ReadWrite { len } else { 0 },
-            stores: Stores {
-                width: NtWidth::detect(),
-                flush,
-            },
-            nt_min: if domain == Domain::CpuCache {
-                CPU_CACHE_NT_MIN
-            } else {
-                0
-            },
+            stores: Stores { width: NtWidth::detect(), flush },
+            nt_min: if domain == Domain::CpuCache { CPU_CACHE_NT_MIN } else { 0 },
             emulator: emulation.map(|e| Box::new(Emulator::new(&e))),
             pages: (domain == Domain::PageCache).then(Box::default),
             counters: Counters::default(),
@@ -127,11 +112,7 @@ impl Region {
 
     /// Whether stores are allowed.
     pub fn access(&self) -> Access {
-        if self.writable_len == 0 {
-            Access::ReadOnly
-        } else {
-            Access::ReadWrite
-        }
+        if self.writable_len == 0 { Access::ReadOnly } else { Access::ReadWrite }
     }
 
     /// The first failure of a fence, which only the page-cache domain can have. From then on
@@ -217,10 +198,7 @@ impl Medium for Region {
         let len = buf.len() as u64;
         let src = self.span(off, len, self.len);
         self.counters.count_read(len);
-        let moved = || Moved {
-            lines_read: lines(off, len),
-            lines_written: 0,
-        };
+        let moved = || Moved { lines_read: lines(off, len), lines_written: 0 };
         // SAFETY: in bounds (I1); `buf` is not in the region, of which nobody has references.
         self.slowed(Direction::Read, moved, || unsafe {
             ptr::copy_nonoverlapping(src, buf.as_mut_ptr(), buf.len())
@@ -231,11 +209,16 @@ impl Medium for Region {
     fn load_u64(&self, off: u64) -> u64 {
         let word = self.word(off, self.len);
         self.counters.count_read(8);
-        let moved = || Moved {
-            lines_read: 1,
-            lines_written: 0,
-        };
+        let moved = || Moved { lines_read: 1, lines_written: 0 };
         self.slowed(Direction::Read, moved, || word.load(Ordering::Acquire))
+    }
+
+    #[inline]
+    fn prefetch(&self, off: u64, len: u64) {
+        let start = self.span(off, len, self.len);
+        for line in 0..lines(off, len) {
+            prefetch(start.wrapping_add((line * LINE) as usize));
+        }
     }
 
     #[inline]
@@ -243,10 +226,7 @@ impl Medium for Region {
         let len = bytes.len() as u64;
         let at = self.span(off, len, self.len);
         self.counters.count_read(len);
-        let moved = || Moved {
-            lines_read: lines(off, len),
-            lines_written: 0,
-        };
+        let moved = || Moved { lines_read: lines(off, len), lines_written: 0 };
         // SAFETY: in bounds (I1).
         self.slowed(Direction::Read, moved, || unsafe {
             libc::memcmp(at.cast(), bytes.as_ptr().cast(), bytes.len()) == 0
@@ -269,10 +249,7 @@ impl Medium for Region {
         let dst = self.span(off, len, self.writable_len);
         self.counters.count_nt(len);
         self.note_dirty(off, len);
-        let moved = || Moved {
-            lines_read: 0,
-            lines_written: lines(off, len),
-        };
+        let moved = || Moved { lines_read: 0, lines_written: lines(off, len) };
         // SAFETY: in bounds and writable (I1), I2; `data` is not in the region.
         self.slowed(Direction::Write, moved, || unsafe {
             if data.len() < self.nt_min {
@@ -286,16 +263,10 @@ impl Medium for Region {
     fn copy_nt(&self, dst: u64, src: u64, len: u64) {
         let from = self.span(src, len, self.len);
         let to = self.span(dst, len, self.writable_len);
-        assert!(
-            dst.abs_diff(src) >= len,
-            "copy of {len} bytes from {src} to {dst} overlaps"
-        );
+        assert!(dst.abs_diff(src) >= len, "copy of {len} bytes from {src} to {dst} overlaps");
         self.counters.count_nt(len);
         self.note_dirty(dst, len);
-        let moved = || Moved {
-            lines_read: lines(src, len),
-            lines_written: lines(dst, len),
-        };
+        let moved = || Moved { lines_read: lines(src, len), lines_written: lines(dst, len) };
         // SAFETY: both in bounds, `to` writable (I1), I2, no overlap (just asserted).
         self.slowed(Direction::Write, moved, || unsafe {
             if (len as usize) < self.nt_min {
@@ -310,10 +281,7 @@ impl Medium for Region {
         let dst = self.span(off, len, self.writable_len);
         self.counters.count_nt(len);
         self.note_dirty(off, len);
-        let moved = || Moved {
-            lines_read: 0,
-            lines_written: lines(off, len),
-        };
+        let moved = || Moved { lines_read: 0, lines_written: lines(off, len) };
         // SAFETY: in bounds and writable (I1), I2.
         self.slowed(Direction::Write, moved, || unsafe {
             if (len as usize) < self.nt_min {
@@ -328,9 +296,7 @@ impl Medium for Region {
     fn store_u64(&self, off: u64, value: u64) {
         let word = self.word(off, self.writable_len);
         self.counters.count_word();
-        self.slowed(Direction::Write, Moved::default, || {
-            word.store(value, Ordering::Release)
-        });
+        self.slowed(Direction::Write, Moved::default, || word.store(value, Ordering::Release));
     }
 
     #[inline]
@@ -341,10 +307,7 @@ impl Medium for Region {
         }
         let lines = lines(off, len);
         self.counters.count_flush(lines);
-        let moved = || Moved {
-            lines_read: 0,
-            lines_written: lines,
-        };
+        let moved = || Moved { lines_read: 0, lines_written: lines };
         self.slowed(Direction::Write, moved, || match self.stores.flush {
             // SAFETY: in bounds, so the lines are mapped (I1: pages hold whole lines); I2.
             Some(how) => unsafe { flush_lines(how, at, lines) },

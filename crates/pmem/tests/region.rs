@@ -38,9 +38,8 @@ fn access_beyond_the_end_panics() {
         }
     }
     for off in [LEN, u64::MAX - 7] {
-        for op in [&|| region.store_u64(off, 1), &|| {
-            assert_eq!(region.load_u64(off), 0)
-        }] as [&dyn Fn(); 2]
+        for op in [&|| region.store_u64(off, 1), &|| assert_eq!(region.load_u64(off), 0)]
+            as [&dyn Fn(); 2]
         {
             let message = panic_message(op);
             assert!(message.contains("in a region of 65536 bytes"), "{message}");
@@ -55,16 +54,10 @@ fn access_beyond_the_end_panics() {
 
 #[test]
 fn counters_are_exact() {
-    for (domain, lines_flushed) in [
-        (Domain::Volatile, 3),
-        (Domain::MapSync, 3),
-        (Domain::PageCache, 3),
-        (Domain::CpuCache, 0),
-    ] {
-        let options = OpenOptions {
-            domain: Some(domain),
-            ..Default::default()
-        };
+    for (domain, lines_flushed) in
+        [(Domain::Volatile, 3), (Domain::MapSync, 3), (Domain::PageCache, 3), (Domain::CpuCache, 0)]
+    {
+        let options = OpenOptions { domain: Some(domain), ..Default::default() };
         let region = options.anonymous(LEN).unwrap();
         assert_eq!(region.domain(), domain);
         let before = region.counters().snapshot();
@@ -99,12 +92,8 @@ fn publish_is_one_word_one_line_one_fence() {
     let ready = region.fence();
     let before = region.counters().snapshot();
     let _ = region.publish(8, 42, ready);
-    let want = CountersSnapshot {
-        words_stored: 1,
-        lines_flushed: 1,
-        fences: 1,
-        ..Default::default()
-    };
+    let want =
+        CountersSnapshot { words_stored: 1, lines_flushed: 1, fences: 1, ..Default::default() };
     assert_eq!(region.counters().snapshot() - before, want);
     assert_eq!(region.load_u64(8), 42);
 }
@@ -157,15 +146,9 @@ fn pool() -> (TempDir, std::path::PathBuf) {
 #[test]
 fn a_writer_excludes_others() {
     let (_dir, path) = pool();
-    let shared = OpenOptions {
-        lock: Some(Lock::Shared),
-        ..Default::default()
-    };
+    let shared = OpenOptions { lock: Some(Lock::Shared), ..Default::default() };
     let first = Region::open(&path, Access::ReadWrite).unwrap();
-    for refused in [
-        Region::open(&path, Access::ReadWrite),
-        shared.open(&path, Access::ReadWrite),
-    ] {
+    for refused in [Region::open(&path, Access::ReadWrite), shared.open(&path, Access::ReadWrite)] {
         let error = refused.expect_err("in use");
         assert!(matches!(error, Error::InUse(_)));
         assert_eq!(error.errno(), libc::EBUSY);
@@ -173,13 +156,8 @@ fn a_writer_excludes_others() {
     Region::open(&path, Access::ReadOnly).expect("readers are not refused");
     drop(first);
     let _one = shared.open(&path, Access::ReadWrite).unwrap();
-    let _two = shared
-        .open(&path, Access::ReadWrite)
-        .expect("shared locks go together");
-    assert!(matches!(
-        Region::open(&path, Access::ReadWrite),
-        Err(Error::InUse(_))
-    ));
+    let _two = shared.open(&path, Access::ReadWrite).expect("shared locks go together");
+    assert!(matches!(Region::open(&path, Access::ReadWrite), Err(Error::InUse(_))));
 }
 
 #[test]
@@ -211,17 +189,9 @@ fn errors_name_object_and_remedy() {
     assert!(text(Region::open("/dev/null", Access::ReadOnly)).contains("other than devdax"));
     assert!(text(Region::create(dir.path().join("empty"), 0)).contains("at least one byte"));
     assert!(text(Region::create(dir.path().join("huge"), u64::MAX)).contains("addresses"));
-    let wants_more = OpenOptions {
-        min_len: LEN + 1,
-        ..Default::default()
-    };
+    let wants_more = OpenOptions { min_len: LEN + 1, ..Default::default() };
     assert!(text(wants_more.open(&path, Access::ReadWrite)).contains("truncated"));
-    std::fs::File::options()
-        .write(true)
-        .open(&path)
-        .unwrap()
-        .set_len(0)
-        .unwrap();
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
     assert!(text(Region::open(&path, Access::ReadWrite)).contains("at least 1 are needed"));
     let too_large = Region::create(dir.path().join("full"), 1 << 50);
     assert!(too_large.is_err() && !dir.path().join("full").exists());
@@ -229,13 +199,8 @@ fn errors_name_object_and_remedy() {
 
 #[test]
 fn emulation_slows_through_the_region() {
-    let emulation = "read=2x,write=4x,line=1000ns,bandwidth=800MB/s"
-        .parse()
-        .unwrap();
-    let options = OpenOptions {
-        emulation: Some(emulation),
-        ..Default::default()
-    };
+    let emulation = "read=2x,write=4x,line=1000ns,bandwidth=800MB/s".parse().unwrap();
+    let options = OpenOptions { emulation: Some(emulation), ..Default::default() };
     let region = options.anonymous(LEN).unwrap();
     let polled = |op: &dyn Fn()| {
         let before = region.counters().snapshot();
@@ -248,10 +213,7 @@ fn emulation_slows_through_the_region() {
     assert!(polled(&|| region.copy_nt(4096, 0, 640)) >= 20_000.0);
     assert!(polled(&|| region.flush(0, 65)) >= 2_000.0);
     assert!(region.equals(4096, &[1; 640]));
-    let off = OpenOptions {
-        emulation: Some("off".parse().unwrap()),
-        ..Default::default()
-    };
+    let off = OpenOptions { emulation: Some("off".parse().unwrap()), ..Default::default() };
     let region = off.anonymous(LEN).unwrap();
     region.write_nt(0, &[1; 4096]);
     assert_eq!(region.counters().snapshot().emulated_cycles, 0);
@@ -338,10 +300,7 @@ fn probe_tells_what_a_path_is_or_would_be() {
     drop(Region::create(&file, LEN).unwrap());
     let report = probe(&file).unwrap();
     assert_eq!((report.kind, report.len), (ProbeKind::File, Some(LEN)));
-    assert_eq!(
-        (report.fs, report.domain),
-        (Some(FsType::Tmpfs), Domain::Volatile)
-    );
+    assert_eq!((report.fs, report.domain), (Some(FsType::Tmpfs), Domain::Volatile));
     assert!(!report.durable && report.platform.is_none());
     assert_eq!(probe(shm.path()).unwrap().kind, ProbeKind::Directory);
     let missing = probe(shm.path().join("other")).unwrap();
@@ -356,9 +315,5 @@ fn probe_tells_what_a_path_is_or_would_be() {
     assert_eq!(disk.path().read_dir().unwrap().count(), 0);
     let region = Region::create(&path, LEN).unwrap();
     assert_eq!(before.domain, region.domain());
-    assert_eq!(
-        probe(&path).unwrap().domain,
-        region.domain(),
-        "also while in use"
-    );
+    assert_eq!(probe(&path).unwrap().domain, region.domain(), "also while in use");
 }
