@@ -56,7 +56,9 @@ pub fn serve(plan: &Plan) {
     // A session of its own, so that no terminal's signals reach it.
     let _ = rustix::process::setsid();
     let _ = std::env::set_current_dir("/");
+    let mut uuid = String::new();
     let served = serve::run(plan, |ready| {
+        uuid.clone_from(&ready.uuid);
         send(&Report::Ready(ready.clone()))?;
         // Whoever started us is gone now, and so is the other end.
         Ok(rustix::stdio::dup2_stdout(File::open("/dev/null")?)?)
@@ -67,6 +69,7 @@ pub fn serve(plan: &Plan) {
         let _ = send(&Report::Failed(format!("{err:#}")));
         std::process::exit(1);
     }
+    remove_empty_log(&uuid);
 }
 
 fn send(report: &Report) -> Result<()> {
@@ -87,9 +90,9 @@ fn arguments(plan: &Plan) -> Vec<OsString> {
     args
 }
 
-/// Opens the log of the pool's server, `/run/keepstone/UUID.log` for root.
-fn open_log(plan: &Plan) -> Result<(PathBuf, File)> {
-    let (info, _) = pool::info(&plan.pool)?;
+/// The log of a pool's server: `/run/keepstone/UUID.log` for root, for other users below their
+/// own runtime directory.
+fn log_path(uuid: &str) -> PathBuf {
     let root = rustix::process::geteuid().is_root();
     let dir = match std::env::var_os("XDG_RUNTIME_DIR") {
         _ if root => PathBuf::from("/run/keepstone"),
@@ -99,12 +102,25 @@ fn open_log(plan: &Plan) -> Result<(PathBuf, File)> {
             std::env::temp_dir().join(format!("keepstone-{user}"))
         }
     };
-    let path = dir.join(format!("{}.log", info.uuid));
+    dir.join(format!("{uuid}.log"))
+}
+
+fn open_log(plan: &Plan) -> Result<(PathBuf, File)> {
+    let (info, _) = pool::info(&plan.pool)?;
+    let path = log_path(&info.uuid.to_string());
     let opened = DirBuilder::new()
         .recursive(true)
         .mode(0o700)
-        .create(&dir)
+        .create(path.parent().expect("it has a directory"))
         .and_then(|()| OpenOptions::new().create(true).append(true).open(&path));
     let log = opened.with_context(|| format!("{}: cannot open the log", path.display()))?;
     Ok((path, log))
+}
+
+/// Leaves no log of a server that had nothing to say.
+fn remove_empty_log(uuid: &str) {
+    let path = log_path(uuid);
+    if std::fs::metadata(&path).is_ok_and(|log| log.len() == 0) {
+        let _ = std::fs::remove_file(path);
+    }
 }

@@ -29,8 +29,11 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
     let read_only = plan.options.is_read_only();
     let region = open(plan)?;
     let domain = region.domain();
-    let fs = Bpfs::mount(region, &bpfs::MountOptions { read_only, threads })
-        .with_context(|| plan.pool.display().to_string())?;
+    let fs = Bpfs::mount(
+        region,
+        &bpfs::MountOptions { read_only, threads, ..bpfs::MountOptions::default() },
+    )
+    .with_context(|| plan.pool.display().to_string())?;
     let fs = Arc::new(fs);
     let info = bpfs::info(fs.medium())?;
     let ready = Ready {

@@ -1,0 +1,292 @@
+//! The front end over engines made for the purpose: what it asks of them, and what it survives.
+//!
+//! Needs root and `/dev/fuse`.
+
+use std::fs;
+use std::io::{ErrorKind, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use fuse::{
+    Access, Caching, MountFlags, MountOptions, Op, OpCounters, Place, Server, ServerOptions,
+};
+use vfs::model::Model;
+use vfs::{
+    Attr, Caller, DirEntry, Entry, Errno, Fallocate, FileSystem, Ino, NewNode, RenameFlags, Result,
+    Seek, SetAttr, SetXattr, StatFs,
+};
+
+/// A model that counts references and calls to `fsync`, and breaks where it is told to.
+#[derive(Default)]
+struct Probe {
+    model: Model,
+    /// References given out and not yet taken back.
+    references: AtomicU64,
+    fsyncs: AtomicU64,
+}
+
+impl Probe {
+    fn given(&self, entry: Entry) -> Entry {
+        self.references.fetch_add(1, Relaxed);
+        entry
+    }
+}
+
+impl FileSystem for Probe {
+    fn root(&self) -> Ino {
+        self.model.root()
+    }
+    fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry> {
+        match name {
+            b"panic" => panic!("asked to"),
+            b"damaged" => Err(Errno::UCLEAN),
+            _ => Ok(self.given(self.model.lookup(dir, name)?)),
+        }
+    }
+    fn forget(&self, ino: Ino, refs: u64) {
+        self.references.fetch_sub(refs, Relaxed);
+        self.model.forget(ino, refs);
+    }
+    fn getattr(&self, ino: Ino) -> Result<Attr> {
+        self.model.getattr(ino)
+    }
+    fn setattr(&self, caller: &Caller, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        self.model.setattr(caller, ino, set)
+    }
+    fn create(&self, caller: &Caller, dir: Ino, name: &[u8], node: &NewNode<'_>) -> Result<Entry> {
+        Ok(self.given(self.model.create(caller, dir, name, node)?))
+    }
+    fn tmpfile(&self, caller: &Caller, dir: Ino, mode: u32, umask: u32) -> Result<Entry> {
+        Ok(self.given(self.model.tmpfile(caller, dir, mode, umask)?))
+    }
+    fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        self.model.readlink(ino)
+    }
+    fn unlink(&self, dir: Ino, name: &[u8]) -> Result<()> {
+        self.model.unlink(dir, name)
+    }
+    fn rmdir(&self, dir: Ino, name: &[u8]) -> Result<()> {
+        self.model.rmdir(dir, name)
+    }
+    fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Entry> {
+        Ok(self.given(self.model.link(ino, dir, name)?))
+    }
+    fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> Result<()> {
+        self.model.rename(from, to, flags)
+    }
+    fn readdir(
+        &self,
+        dir: Ino,
+        cookie: u64,
+        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.model.readdir(dir, cookie, emit)
+    }
+    fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.model.read(ino, offset, buf)
+    }
+    fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
+        self.model.write(ino, offset, data)
+    }
+    fn append(&self, ino: Ino, data: &[u8]) -> Result<u64> {
+        self.model.append(ino, data)
+    }
+    fn drop_privileges(&self, ino: Ino) -> Result<()> {
+        self.model.drop_privileges(ino)
+    }
+    fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
+        self.model.fallocate(ino, mode, offset, len)
+    }
+    fn seek(&self, ino: Ino, offset: u64, whence: Seek) -> Result<u64> {
+        self.model.seek(ino, offset, whence)
+    }
+    fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
+        self.model.copy_range(from, to, len)
+    }
+    fn fsync(&self, ino: Ino) -> Result<()> {
+        self.fsyncs.fetch_add(1, Relaxed);
+        self.model.fsync(ino)
+    }
+    fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        self.model.getxattr(ino, name)
+    }
+    fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: SetXattr) -> Result<()> {
+        self.model.setxattr(ino, name, value, mode)
+    }
+    fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        self.model.listxattr(ino)
+    }
+    fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
+        self.model.removexattr(ino, name)
+    }
+    fn statfs(&self) -> StatFs {
+        self.model.statfs()
+    }
+}
+
+/// A mounted probe; unmounted when dropped.
+struct Mount {
+    dir: PathBuf,
+    probe: Arc<Probe>,
+    counters: Arc<OpCounters>,
+    place: Place,
+    server: Option<JoinHandle<std::io::Result<()>>>,
+    _scratch: tempfile::TempDir,
+}
+
+impl Mount {
+    fn new(durable_on_return: bool) -> Self {
+        assert!(rustix::process::geteuid().is_root(), "these tests mount: run them as root");
+        let scratch = tempfile::Builder::new().prefix("keepstone-").tempdir().unwrap();
+        let probe = Arc::new(Probe::default());
+        let counters = Arc::new(OpCounters::default());
+        let options = ServerOptions {
+            caching: Caching::EXCLUSIVE,
+            durable_on_return,
+            counters: counters.clone(),
+            stats: None,
+        };
+        let options = (
+            Server::new(probe.clone(), options),
+            MountOptions {
+                source: "probe".into(),
+                access: Access::All,
+                flags: MountFlags::NOSUID,
+                threads: 3,
+            },
+        );
+        let mounted = fuse::mount(options.0, scratch.path(), &options.1).unwrap();
+        let place = mounted.place();
+        let server = Some(std::thread::spawn(|| mounted.serve()));
+        let dir = scratch.path().to_owned();
+        Self { dir, probe, counters, place, server, _scratch: scratch }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// Unmounts and waits for the server.
+    fn end(&mut self, grace: Duration) {
+        if let Some(server) = self.server.take() {
+            self.place.end(grace).unwrap();
+            server.join().unwrap().unwrap();
+        }
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        self.end(Duration::ZERO);
+    }
+}
+
+#[test]
+fn panics_end_a_request_and_not_the_mount() {
+    let mount = Mount::new(true);
+    for _ in 0..10 {
+        let failed = fs::metadata(mount.path("panic")).unwrap_err();
+        assert_eq!(failed.raw_os_error(), Some(libc::EIO));
+    }
+    assert_eq!(mount.counters.snapshot().panics, 10);
+    fs::write(mount.path("file"), "content").unwrap();
+    assert_eq!(fs::read_to_string(mount.path("file")).unwrap(), "content");
+}
+
+#[test]
+fn errno_of_the_engine_reaches_the_program() {
+    let mount = Mount::new(true);
+    let failed = fs::metadata(mount.path("damaged")).unwrap_err();
+    assert_eq!(failed.raw_os_error(), Some(libc::EUCLEAN));
+}
+
+#[test]
+fn fsync_reaches_an_engine_that_needs_it() {
+    for (durable_on_return, expected) in [(false, 5), (true, 0)] {
+        let mount = Mount::new(durable_on_return);
+        let mut file = fs::File::create(mount.path("file")).unwrap();
+        for _ in 0..5 {
+            file.write_all(b"x").unwrap();
+            file.sync_all().unwrap();
+        }
+        assert_eq!(mount.probe.fsyncs.load(Relaxed), expected);
+        // Told once, the kernel does not ask again.
+        let asked = if durable_on_return { 1 } else { 5 };
+        assert_eq!(mount.counters.calls(Op::FSync), asked);
+    }
+}
+
+/// C4: what the kernel forgets is exactly what it was given.
+#[test]
+fn references_balance() {
+    let mount = Mount::new(true);
+    for i in 0..300 {
+        fs::write(mount.path(&format!("file{i}")), "").unwrap();
+    }
+    fs::create_dir_all(mount.path("a/b/c")).unwrap();
+    fs::hard_link(mount.path("file0"), mount.path("a/link")).unwrap();
+    // Listings with attributes give references too; those that do not fit are taken back.
+    for _ in 0..3 {
+        drop_caches();
+        let sizes = fs::read_dir(&mount.dir).unwrap().map(|e| e.unwrap().metadata().unwrap().len());
+        assert_eq!(sizes.count(), 301);
+    }
+    assert!(mount.counters.calls(Op::ReadDirPlus) > 0);
+    assert!(mount.probe.references.load(Relaxed) > 300);
+    for i in 0..300 {
+        fs::remove_file(mount.path(&format!("file{i}"))).unwrap();
+    }
+    fs::remove_file(mount.path("a/link")).unwrap();
+    fs::remove_dir_all(mount.path("a")).unwrap();
+    let given = || mount.probe.references.load(Relaxed);
+    for _ in 0..200 {
+        if given() == 0 {
+            break;
+        }
+        drop_caches();
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(given(), 0);
+    assert_eq!(mount.probe.statfs().inodes_free, Model::new().statfs().inodes_free);
+}
+
+fn drop_caches() {
+    fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+}
+
+#[test]
+fn a_busy_mount_is_cut_off_after_its_grace() {
+    let mut mount = Mount::new(true);
+    let file = fs::File::create(mount.path("file")).unwrap();
+    mount.end(Duration::from_millis(100));
+    assert!(!is_mounted(&mount.dir));
+    let failed = (&file).write_all(b"x").unwrap_err();
+    assert!(
+        matches!(failed.kind(), ErrorKind::NotConnected | ErrorKind::ConnectionAborted),
+        "{failed}"
+    );
+}
+
+#[test]
+fn an_idle_mount_ends_at_once() {
+    let mut mount = Mount::new(true);
+    fs::write(mount.path("file"), "content").unwrap();
+    mount.end(Duration::from_secs(60));
+    assert!(!is_mounted(&mount.dir));
+    assert_eq!(fs::read_dir(&mount.dir).unwrap().count(), 0);
+}
+
+fn is_mounted(dir: &Path) -> bool {
+    fuse::mount_at(dir).unwrap().is_some()
+}
+
+#[test]
+fn the_kernel_is_asked_what_it_can_do() {
+    let kernel = fuse::probe_kernel().unwrap();
+    assert!(kernel.abi.starts_with("7."), "{kernel:?}");
+    assert!(kernel.capabilities.iter().any(|name| name == "FUSE_POSIX_ACL"), "{kernel:?}");
+    assert!(!fs::read_to_string("/proc/self/mounts").unwrap().contains("keepstone-probe-"));
+}
