@@ -59,6 +59,13 @@ impl Inner {
         self.each_watched(words, |_, _| {});
     }
 
+    fn stop_watching(&mut self) {
+        if !self.watched.is_empty() {
+            self.watched.clear();
+            self.rows.fill(0);
+        }
+    }
+
     fn look(&mut self, off: u64, len: usize) {
         let off = off as usize;
         let words = off / 8..(off + len).div_ceil(8);
@@ -168,12 +175,14 @@ impl CrashImage {
             i.bytes[at..at + old.len()].copy_from_slice(&old);
             i.changed[page as usize] = false;
         }
-        if !i.watched.is_empty() {
-            i.watched.clear();
-            i.rows.fill(0);
-        }
+        i.stop_watching();
         i.reads.clear();
         i.stores = 0;
+    }
+
+    /// What is read from now on does not matter.
+    pub fn stop_watching(&self) {
+        self.inner().stop_watching();
     }
 
     /// The undecided words that were read since [`lay`](Self::lay), in order of their first read.

@@ -4,6 +4,7 @@
 pub mod decode;
 pub mod explore;
 pub mod image;
+pub mod mutate;
 pub mod op;
 pub mod oracle;
 pub mod persist;

@@ -70,6 +70,7 @@ impl<'t, T: Target> Oracle<'t, T> {
         let known = |(t, used): &(Arc<Tree>, u64)| Arc::ptr_eq(t, &key.0) && *used == key.1;
         if !self.probed.borrow().iter().any(known) {
             self.probed.borrow_mut().push(key);
+            image.stop_watching();
             self.probe(image, mounted)?;
         }
         Ok(Found { tree, stored })

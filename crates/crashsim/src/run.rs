@@ -21,7 +21,8 @@ pub struct Base {
     pub name: &'static str,
     /// The operations that made it.
     pub script: Vec<Op>,
-    bytes: Vec<u8>,
+    /// The pool.
+    pub bytes: Vec<u8>,
     model: Model,
     fresh: u64,
 }
@@ -135,35 +136,40 @@ fn perform<T: Target, M: pmem::Medium>(
     ops: &[Op],
     from: usize,
 ) -> Result<Vec<Arc<Tree>>, String> {
-    let model_tree = || tree(model).map(Arc::new).map_err(|e| format!("the model: {e}"));
     let mut trees = vec![Arc::default(); from];
-    trees.push(model_tree()?);
-    let mut salt = 0;
-    for (i, part) in ops.split(|op| *op == Op::Remount).enumerate() {
+    // The tree before operation `id`, unless the one before it changed nothing.
+    let note = |trees: &mut Vec<Arc<Tree>>, id: usize| {
+        if trees.len() == id {
+            trees.push(Arc::new(tree(model).map_err(|e| format!("the model: {e}"))?));
+        }
+        Ok::<(), String>(())
+    };
+    let mut oracle = Driver::new(model);
+    let mut id = 0;
+    for (part, ops) in ops.split(|op| *op == Op::Remount).enumerate() {
+        if part > 0 {
+            note(&mut trees, id)?;
+            recorder.begin(id as u32);
+            oracle.close_all();
+        }
         let mounted = target.mount(recorder).map_err(|e| format!("mount: {e}"))?;
+        if part > 0 {
+            recorder.end(id as u32);
+            id += 1;
+        }
         let mut engine = Driver::new(&*mounted.fs);
-        let mut oracle = Driver::new(model);
-        let start = salt as usize + i;
-        if i > 0 && start > from {
-            // The remount itself is an operation that changes nothing.
-            trees.push(trees[trees.len() - 1].clone());
-        }
-        for (n, op) in part.iter().enumerate() {
-            let id = (start + n) as u32;
-            salt += 1;
-            recorder.begin(id);
-            let changed = both(&mut engine, &mut oracle, op, salt)?;
-            recorder.end(id);
-            if id as usize >= from {
-                let next = match changed {
-                    true => model_tree()?,
-                    false => trees[trees.len() - 1].clone(),
-                };
-                trees.push(next);
+        for op in ops {
+            note(&mut trees, id)?;
+            recorder.begin(id as u32);
+            let changed = both(&mut engine, &mut oracle, op, id as u64)?;
+            recorder.end(id as u32);
+            if !changed && id >= from {
+                trees.push(trees[id].clone());
             }
+            id += 1;
         }
-        oracle.close_all();
     }
+    note(&mut trees, id)?;
     Ok(trees)
 }
 
