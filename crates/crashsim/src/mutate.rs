@@ -101,10 +101,8 @@ pub fn mutants(trace: &Trace, from: u32) -> Vec<Mutant> {
     }
     all.sort_unstable();
     all.dedup();
-    let named = |(site, bug): (SiteId, Bug)| Mutant {
-        site: trace.sites[site as usize].clone(),
-        bug,
-    };
+    let named =
+        |(site, bug): (SiteId, Bug)| Mutant { site: trace.sites[site as usize].clone(), bug };
     all.into_iter().map(named).collect()
 }
 
@@ -113,10 +111,7 @@ pub fn mutants(trace: &Trace, from: u32) -> Vec<Mutant> {
 pub fn mutate(trace: &Trace, base: &[u8], mutant: &Mutant) -> Option<Trace> {
     let site = trace.sites.iter().position(|s| *s == mutant.site)? as SiteId;
     let mut m = Mutation {
-        out: Trace {
-            events: Vec::with_capacity(trace.events.len()),
-            ..trace.clone()
-        },
+        out: Trace { events: Vec::with_capacity(trace.events.len()), ..trace.clone() },
         memory: base.to_vec(),
         delayed: Vec::new(),
         opened: 0,
@@ -147,9 +142,7 @@ struct Mutation {
 impl Mutation {
     fn follow(&mut self, e: &Event) {
         match e.action {
-            Action::Store {
-                addr, len, data, ..
-            } => {
+            Action::Store { addr, len, data, .. } => {
                 let bytes = self.out.data(data, len).to_vec();
                 self.memory[addr as usize..(addr + len) as usize].copy_from_slice(&bytes);
             }
@@ -176,7 +169,10 @@ impl Mutation {
             let go = all || *fences == 0;
             if go {
                 out.push(*e);
-                if let Action::Store { kind: StoreKind::Plain | StoreKind::Word, addr, len, .. } = e.action {
+                if let Action::Store {
+                    kind: StoreKind::Plain | StoreKind::Word, addr, len, ..
+                } = e.action
+                {
                     out.push(Event { action: Action::Flush { addr, len }, ..*e });
                 }
                 if !matches!(e.action, Action::Flush { .. }) {
@@ -209,6 +205,12 @@ impl Mutation {
                 self.out.events.splice(at..at, early);
             }
             (Bug::TearStore, Action::Store { addr, data, .. }) => {
+                let (old, new) = (self.word(addr), self.out.data(data, 8));
+                let new = u64::from_le_bytes(new.try_into().expect("eight bytes"));
+                if (old ^ new) as u32 == 0 || (old ^ new) >> 32 == 0 {
+                    // One half only: nothing to tear.
+                    return self.out.events.push(*e);
+                }
                 for half in [0, 4] {
                     self.out.events.push(action(Action::Store {
                         kind: StoreKind::Plain,
@@ -233,9 +235,8 @@ impl Mutation {
             }
             (Bug::EarlyReuse, Action::Store { addr, .. }) => {
                 let block = self.word(addr) & !7;
-                let is_block = block.is_multiple_of(4096)
-                    && block >= 4096
-                    && block < self.memory.len() as u64;
+                let is_block =
+                    block.is_multiple_of(4096) && block >= 4096 && block < self.memory.len() as u64;
                 if is_block {
                     let data = self.out.keep(&[0xdb; 4096]);
                     let addr = block as u32;
@@ -247,7 +248,12 @@ impl Mutation {
             (Bug::InPlace, Action::Store { addr, data, .. }) => {
                 for (word, value) in self.changes_of_copy(addr, data) {
                     let (addr, data) = (word * 8, self.out.keep(&value.to_le_bytes()));
-                    self.out.events.push(action(Action::Store { kind: StoreKind::Word, addr, len: 8, data }));
+                    self.out.events.push(action(Action::Store {
+                        kind: StoreKind::Word,
+                        addr,
+                        len: 8,
+                        data,
+                    }));
                     self.out.events.push(action(Action::Flush { addr, len: 8 }));
                     self.out.events.push(action(Action::Fence));
                 }

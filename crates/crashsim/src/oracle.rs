@@ -6,6 +6,8 @@
 //! - O4: nothing leaks: what mounting counted is what a fresh check finds, and so again after
 //!   everything was deleted, when little more than a fresh pool's blocks may be in use.
 //! - O5: a crash inside recovery changes nothing ([`crate::run`] explores it).
+//! - O6: where the engine promises durability on return, nothing that a returned operation stored is
+//!   undecided ([`crate::run`] looks at the trace for it).
 //!
 //! O3 and O4 are run once for each pair of tree and block count of a crash point.
 

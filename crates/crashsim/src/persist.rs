@@ -75,6 +75,8 @@ pub struct Unit {
     pub all: usize,
     /// The line (or sector) the words are in: units of one line are taken together by strategies.
     pub line: u32,
+    /// The last store it comes from ([`Persistency::stores`]).
+    pub since: u32,
 }
 
 /// A store of (part of) one word that is not durable.
@@ -237,6 +239,11 @@ impl Persistency {
         self.base[word as usize]
     }
 
+    /// How many stores there were so far.
+    pub fn stores(&self) -> u32 {
+        self.calls
+    }
+
     /// A number that tells the durable bytes from others.
     pub fn hash(&self) -> u64 {
         self.hash
@@ -328,6 +335,12 @@ impl Persistency {
                 contents.len() - 1
             });
         }
-        (contents.len() > 1).then_some(Unit { words, contents, all, line })
+        (contents.len() > 1).then_some(Unit {
+            words,
+            contents,
+            all,
+            line,
+            since: pieces.iter().map(|p| p.call).max().unwrap_or(0),
+        })
     }
 }

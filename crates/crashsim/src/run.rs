@@ -4,8 +4,9 @@ use crate::explore::{Budget, Explorer, Point, State};
 use crate::image::CrashImage;
 use crate::op::{Driver, Op};
 use crate::oracle::{Found, Oracle};
-use crate::persist::{Persistency, Semantics};
+use crate::persist::{Persistency, Semantics, Unit};
 use crate::recorder::Recorder;
+use crate::rng;
 use crate::stats::{Distinct, Stats};
 use crate::target::{Durable, Target};
 use crate::trace::{Action, Trace};
@@ -45,6 +46,21 @@ pub struct Recorded {
     pub trace: Trace,
     /// The model's tree before each operation, and at the end.
     pub trees: Vec<Arc<Tree>>,
+    /// Whether each operation promises that what it stored is durable when it returns. Reading may
+    /// leave access times behind, failing what nobody sees.
+    pub promises: Vec<bool>,
+}
+
+/// Lets every other operation be another thread's: a fence then covers less, so that all states of
+/// one thread are still there, and operations that lean on each other's fences are found.
+fn alternate_threads(trace: &mut Trace) {
+    let mut thread = 0;
+    for e in &mut trace.events {
+        if let Action::Begin { op } = e.action {
+            thread = (op % 2) as u8;
+        }
+        e.thread = thread;
+    }
 }
 
 /// Where in a workload the power fails.
@@ -102,7 +118,9 @@ impl Base {
         len: u64,
         script: Vec<Op>,
     ) -> Result<Self, String> {
-        let image = CrashImage::new(len);
+        // What the medium held before must not matter, nor what free space holds.
+        let garbage = (0..len / 8).flat_map(|i| rng::next(i).to_le_bytes()).collect();
+        let image = CrashImage::of(garbage);
         target.format(&image)?;
         let fresh = target.check(&image)?.blocks_used;
         let model = Model::new();
@@ -118,24 +136,29 @@ impl Base {
         from: usize,
     ) -> Result<Recorded, String> {
         let recorder = Recorder::new(CrashImage::of(self.bytes.clone()));
-        let trees = perform(target, &recorder, &self.model.clone(), ops, from)?;
+        let (trees, worked) = perform(target, &recorder, &self.model.clone(), ops, from)?;
         if let Some(at) = recorder.unrecorded() {
             return Err(format!("a store near {at:#x} went past the medium"));
         }
-        let trace = recorder.into_trace();
-        Ok(Recorded { trace, trees })
+        let mut trace = recorder.into_trace();
+        alternate_threads(&mut trace);
+        let reads = |op: &Op| matches!(op, Op::Read(_) | Op::List(_) | Op::Close(_) | Op::Open(..));
+        let promises = ops.iter().zip(worked).map(|(op, worked)| worked && !reads(op)).collect();
+        Ok(Recorded { trace, trees, promises })
     }
 }
 
 /// Runs operations on an engine and on the model; returns the model's trees before each operation
-/// from `from` on, and at the end (those before are empty).
+/// from `from` on, and at the end (those before are empty), and which
+/// operations succeeded.
 fn perform<T: Target, M: pmem::Medium>(
     target: &T,
     recorder: &Recorder<M>,
     model: &Model,
     ops: &[Op],
     from: usize,
-) -> Result<Vec<Arc<Tree>>, String> {
+) -> Result<(Vec<Arc<Tree>>, Vec<bool>), String> {
+    let mut worked = Vec::new();
     let mut trees = vec![Arc::default(); from];
     // The tree before operation `id`, unless the one before it changed nothing.
     let note = |trees: &mut Vec<Arc<Tree>>, id: usize| {
@@ -155,6 +178,7 @@ fn perform<T: Target, M: pmem::Medium>(
         let mounted = target.mount(recorder).map_err(|e| format!("mount: {e}"))?;
         if part > 0 {
             recorder.end(id as u32);
+            worked.push(true);
             id += 1;
         }
         let mut engine = Driver::new(&*mounted.fs);
@@ -163,6 +187,7 @@ fn perform<T: Target, M: pmem::Medium>(
             recorder.begin(id as u32);
             let changed = both(&mut engine, &mut oracle, op, id as u64)?;
             recorder.end(id as u32);
+            worked.push(changed);
             if !changed && id >= from {
                 trees.push(trees[id].clone());
             }
@@ -170,7 +195,7 @@ fn perform<T: Target, M: pmem::Medium>(
         }
     }
     note(&mut trees, id)?;
-    Ok(trees)
+    Ok((trees, worked))
 }
 
 /// Runs one operation on both; returns whether it succeeded. The model has no limit on space.
@@ -215,6 +240,7 @@ pub fn explore<T: Target>(
         explorer: Explorer::new(&image, &recover, settings.budget, settings.distinct),
         found: Explored::default(),
         at: CrashAt { op: 0, nth: 0 },
+        opened: 0,
         synced: from,
     };
     let mut returned = true;
@@ -240,6 +266,7 @@ pub fn explore<T: Target>(
         match event.action {
             Action::Begin { op } => {
                 run.at = CrashAt { op, nth: 0 };
+                run.opened = run.p.stores();
                 returned = false;
             }
             Action::Store { .. } => fresh_stores = true,
@@ -270,6 +297,8 @@ struct Run<'a, T> {
     explorer: Explorer<'a, Found>,
     found: Explored,
     at: CrashAt,
+    /// Stores made before the operation in flight.
+    opened: u32,
     /// The oldest state that may be found where only `fsync` makes durable.
     synced: usize,
 }
@@ -293,6 +322,9 @@ impl<T: Target> Run<'_, T> {
         };
         let legal = self.recorded.trees[first..=last].to_vec();
         let units = self.p.units();
+        if returned && self.recorded.promises[op] {
+            self.check_durable(at, &units);
+        }
         let point = Point::new(&self.p, &units);
         let mut wrong: Vec<(State, String)> = Vec::new();
         let mut stored: Vec<(State, Arc<Tree>)> = Vec::new();
@@ -318,6 +350,19 @@ impl<T: Target> Run<'_, T> {
                 self.report(&point, at, &state, what);
             }
         }
+    }
+
+    /// O6: when an operation has returned, what it stored is durable.
+    fn check_durable(&mut self, at: CrashAt, units: &[Unit]) {
+        let fresh = |u: &&Unit| u.since > self.opened;
+        let Some(left) = units.iter().find(fresh) else { return };
+        let point = Point::new(&self.p, units);
+        let what = format!(
+            "the operation has returned, but a store to {:#x} may be lost",
+            left.words[0] * 8
+        );
+        self.found.violations_total += 1;
+        self.report(&point, at, &point.extreme(false), what);
     }
 
     fn report(&mut self, point: &Point<'_>, at: CrashAt, state: &State, what: String) {

@@ -17,10 +17,39 @@ pub fn script(text: &str) -> Result<Vec<Op>, crate::op::BadOp> {
 /// symbolic link, a set-user-ID file, a file of two blocks.
 const TREE: &str = "mkdir /d; mkdir /e; create /a; write /a 0 5000; create /d/c; write /d/c 0 100; \
     link /d/c /b; chmod /b 6755; symlink /l 20; create /d/z; write /d/z 8192 10; \
-    truncate /d/z 20000; setxattr /a user.x 10";
+    truncate /d/z 20000; setxattr /a user.x 10; create /o";
 
-/// The bases, by name.
-const BASES: [(&str, &str); 2] = [("empty", ""), ("tree", TREE)];
+/// The tree with its names at other places of their lines, free entries between them, an unlinked
+/// inode's slot and freed blocks to reuse, and files of other shapes.
+const WORN: &str = "create /x; mkdir /y; create /k; write /k 0 9000; create /d; unlink /d; unlink /x; \
+    rmdir /y; mkdir /d; create /d/q; create /d/r; unlink /d/q; mkdir /e; create /a; \
+    write /a 0 12288; truncate /a 5000; create /d/c; link /d/c /b; chmod /b 6755; unlink /k; \
+    symlink /l 4095; create /d/z; truncate /d/z 3000000; write /d/z 8192 10; setxattr /a user.x 5000";
+
+/// As the tree, but the next name makes a directory grow, and the next inode the inode file: 13 live
+/// inodes and 18 more, the names in `/d` so long that they fill its block.
+fn brim() -> String {
+    let mut text = TREE.to_owned();
+    for i in 0..23 {
+        text += &format!("; create /d/{i:0>220}");
+    }
+    for i in 0..2 {
+        text += &format!("; rename /d/{i:0>220} /d/{i:0>90}");
+    }
+    text
+}
+
+/// The bases: name, whether it is one for sequences, script.
+fn scripts() -> Vec<(&'static str, String)> {
+    let full = format!("{TREE}; create /f; fill /f");
+    vec![
+        ("tree", TREE.to_owned()),
+        ("worn", WORN.to_owned()),
+        ("brim", brim()),
+        ("full", full),
+        ("empty", String::new()),
+    ]
+}
 
 /// All operations of the bounded-exhaustive workloads, with parameters from a small universe.
 const UNIVERSE: &str = "\
@@ -35,10 +64,10 @@ exchange /a /b; exchange /a /d/c; exchange /d /a; exchange /d /e; exchange /d/c 
 write /a 0 8; write /a 3 5; write /a 4 8; write /a 100 200; write /a 4090 20; write /a 0 4096
 write /a 0 5000; write /a 4990 20; write /a 5000 100; write /a 9000 10; write /a 5000 4000
 write /a 70000 10; write /d/z 0 10; write /d/z 8190 10; write /d/z 30000 5000; write /n 0 100
-write /a 3000000 10; write /d/c 0 8
+write /a 3000000 10; write /d/c 0 8; write /o 0 100; write /o 9000 100
 append /a 100; append /a 9000; append /d/c 8; append /d/z 1
 truncate /a 0; truncate /a 100; truncate /a 4096; truncate /a 5001; truncate /a 10000
-truncate /a 3000000; truncate /d/z 8192; truncate /d/z 9000; truncate /d/c 0
+truncate /a 3000000; truncate /d/z 8192; truncate /d/z 9000; truncate /d/c 0; truncate /o 100
 allocate /d/z 0 8192; allocate /a 4000 10000; allocate-keep /a 6000 8000; allocate-keep /d/z 0 30000
 punch /a 0 4096; punch /a 100 200; punch /a 0 5000; punch /d/z 4096 8192
 zero /a 100 5000; zero /a 0 4096; zero /a 4000 9000; zero-keep /a 4000 9000; zero /a 20000 100
@@ -53,11 +82,11 @@ read /a; list /d; fsync /a; remount";
 
 /// Builds all bases.
 pub fn bases<T: Target>(target: &T) -> Result<Vec<Base>, String> {
-    let build = |(name, text): &(&'static str, &str)| {
-        let ops = script(text).map_err(|e| e.to_string())?;
+    let build = |(name, text): (&'static str, String)| {
+        let ops = script(&text).map_err(|e| e.to_string())?;
         Base::build(target, name, POOL_BYTES, ops).map_err(|e| format!("base {name}: {e}"))
     };
-    BASES.iter().map(build).collect()
+    scripts().into_iter().map(build).collect()
 }
 
 /// The operations of the universe.
