@@ -1,0 +1,169 @@
+//! Where things end: full pools, the largest file, long names, large directories.
+
+use bpfs::{Bpfs, CheckOptions, FormatOptions, MountOptions};
+use pmem::Region;
+use vfs::tree::{diff, tree};
+use vfs::{
+    Caller, Errno, FILE_SIZE_MAX, Fallocate, FileSystem, Ino, NewKind, NewNode, ROOT, RenameFlags,
+    Seek, SetAttr, SetXattr,
+};
+
+const FILE: NewNode<'static> = NewNode { kind: NewKind::File, mode: 0o644, umask: 0 };
+const DIR: NewNode<'static> = NewNode { kind: NewKind::Dir, mode: 0o755, umask: 0 };
+
+fn mounted(bytes: u64) -> Bpfs<Region> {
+    let region = Region::anonymous(bytes).unwrap();
+    bpfs::format(&region, &FormatOptions::default()).unwrap();
+    Bpfs::mount(region, &MountOptions::default()).unwrap()
+}
+
+fn create(fs: &dyn FileSystem, dir: Ino, name: &str, node: &NewNode<'_>) -> Ino {
+    let ino = fs.create(&Caller::ROOT, dir, name.as_bytes(), node).unwrap().ino;
+    fs.forget(ino, 1);
+    ino
+}
+
+fn check_and_remount(fs: Bpfs<Region>) -> Bpfs<Region> {
+    let used = fs.statfs().blocks_free;
+    let region = fs.into_medium();
+    let report = bpfs::check(&region, &CheckOptions::default(), &|_, _| {}).unwrap();
+    assert!(report.clean(), "{:?}", report.problems);
+    let fs = Bpfs::mount(region, &MountOptions::default()).unwrap();
+    assert_eq!(fs.statfs().blocks_free, used, "what was free is free after a scan");
+    fs
+}
+
+/// Fills a pool to the last block that data may have; returns the files.
+fn fill(fs: &dyn FileSystem, dir: Ino) -> Vec<String> {
+    let mut names = vec![];
+    for len in [1 << 20, 64 << 10, 4096] {
+        for i in 0.. {
+            let name = format!("fill-{len}-{i}");
+            match fs.create(&Caller::ROOT, dir, name.as_bytes(), &FILE) {
+                Err(Errno::NOSPC) => break,
+                other => {
+                    let ino = other.unwrap().ino;
+                    names.push(name);
+                    let wrote = fs.write(ino, 0, &vec![i as u8; len]);
+                    fs.forget(ino, 1);
+                    match wrote {
+                        Err(Errno::NOSPC) => break,
+                        other => other.unwrap(),
+                    }
+                }
+            }
+        }
+    }
+    names
+}
+
+#[test]
+fn a_full_pool_refuses_and_keeps() {
+    let fs = mounted(8 << 20);
+    let d = create(&fs, ROOT, "d", &DIR);
+    let f = create(&fs, d, "f", &FILE);
+    fs.write(f, 0, &[1; 20_000]).unwrap();
+    fs.setxattr(f, b"user.x", b"y", SetXattr::Any).unwrap();
+    let names = fill(&fs, d);
+    let (before, space) = (tree(&fs).unwrap(), fs.statfs());
+    let size = |s| SetAttr { size: Some(s), ..SetAttr::default() };
+
+    for _ in 0..3 {
+        assert_eq!(fs.write(f, 5, &[2; 100_000]), Err(Errno::NOSPC), "across the end");
+        assert_eq!(fs.write(f, 4096, &[2; 8192]), Err(Errno::NOSPC), "inside");
+        assert_eq!(fs.append(f, &[2; 300_000]), Err(Errno::NOSPC));
+        assert_eq!(fs.write(f, 1 << 40, b"far away"), Err(Errno::NOSPC), "needs a taller tree");
+        let grow = Fallocate::Allocate { keep_size: false };
+        assert_eq!(fs.fallocate(f, grow, 0, 1 << 20), Err(Errno::NOSPC));
+        assert_eq!(fs.setxattr(f, b"user.z", &[3; 50_000], SetXattr::Any), Err(Errno::NOSPC));
+        let link = NewNode { kind: NewKind::Symlink(&[b't'; 3000]), mode: 0o777, umask: 0 };
+        assert_eq!(fs.create(&Caller::ROOT, d, b"link", &link).unwrap_err(), Errno::NOSPC);
+    }
+    assert_eq!(diff(&before, &tree(&fs).unwrap()), None);
+    assert_eq!(fs.statfs(), space, "refusals leak nothing");
+
+    fs.write(f, 8, &[4; 8]).unwrap();
+    fs.rename((d, names[0].as_bytes()), (ROOT, b"moved"), RenameFlags::empty()).unwrap();
+    fs.fallocate(f, Fallocate::PunchHole, 100, 10_000).unwrap();
+    fs.setattr(&Caller::ROOT, f, &size(3)).unwrap();
+    for name in &names[1..] {
+        fs.unlink(d, name.as_bytes()).unwrap();
+    }
+    fs.unlink(ROOT, b"moved").unwrap();
+    fs.unlink(d, b"f").unwrap();
+    fs.rmdir(ROOT, b"d").unwrap();
+    let fs = check_and_remount(fs);
+    let left = fs.statfs();
+    assert!(left.blocks - left.blocks_free < 64, "{left:?}");
+}
+
+#[test]
+fn the_largest_file() {
+    let fs = mounted(16 << 20);
+    let f = create(&fs, ROOT, "f", &FILE);
+    fs.write(f, FILE_SIZE_MAX - 5, b"the e").unwrap();
+    assert_eq!(fs.write(f, FILE_SIZE_MAX - 4, b"the e"), Err(Errno::FBIG));
+    assert_eq!(fs.append(f, b"x"), Err(Errno::FBIG));
+    fs.write(f, 1 << 33, b"in the middle").unwrap();
+    assert_eq!(fs.seek(f, 0, Seek::Data), Ok(1 << 33));
+    assert_eq!(fs.seek(f, (1 << 33) + 5000, Seek::Data), Ok(FILE_SIZE_MAX - 4096));
+    let mut buf = [9; 10];
+    assert_eq!(fs.read(f, FILE_SIZE_MAX - 10, &mut buf), Ok(10));
+    assert_eq!(&buf, b"\0\0\0\0\0the e");
+    assert!(fs.getattr(f).unwrap().blocks < 200, "a sparse file takes little");
+    fs.fallocate(f, Fallocate::PunchHole, 0, FILE_SIZE_MAX).unwrap();
+    assert_eq!(fs.seek(f, 0, Seek::Data), Err(Errno::NXIO));
+    check_and_remount(fs);
+}
+
+#[test]
+fn large_directories_and_long_names() {
+    let fs = mounted(256 << 20);
+    let d = create(&fs, ROOT, "d", &DIR);
+    let name = |i: usize| format!("{:0>width$}", i, width = 1 + i * 7 % 255);
+    let unique = |i: usize| format!("{i}-{}", &name(i)[..name(i).len().min(240)]);
+    for i in 0..60_000 {
+        create(&fs, d, &unique(i), &FILE);
+    }
+    assert_eq!(fs.create(&Caller::ROOT, d, &[b'n'; 256], &FILE).unwrap_err(), Errno::NAMETOOLONG);
+    for i in (0..60_000).step_by(2) {
+        fs.unlink(d, unique(i).as_bytes()).unwrap();
+    }
+    let size = fs.getattr(d).unwrap().size;
+    for i in (0..60_000).step_by(2) {
+        create(&fs, d, &unique(i), &FILE);
+    }
+    let grown = fs.getattr(d).unwrap().size;
+    assert!(grown <= size + size / 10, "room of removed names is used again: {size} -> {grown}");
+    let fs = check_and_remount(fs);
+    let mut seen = 0;
+    let mut cookie = 0;
+    loop {
+        let mut some = 0;
+        fs.readdir(d, cookie, &mut |e| {
+            cookie = e.cookie;
+            some += 1;
+            some < 1000
+        })
+        .unwrap();
+        seen += some;
+        if some < 1000 {
+            break;
+        }
+    }
+    assert_eq!(seen, 60_002);
+    for i in (0..60_000).step_by(611) {
+        assert!(fs.lookup(d, unique(i).as_bytes()).is_ok());
+    }
+}
+
+#[test]
+fn inode_numbers_do_not_creep() {
+    let fs = mounted(8 << 20);
+    for i in 0..20_000 {
+        let (a, b) = (create(&fs, ROOT, "a", &FILE), create(&fs, ROOT, "b", &FILE));
+        assert!(a.0 < 64 && b.0 < 64, "round {i}: {a} {b}");
+        fs.unlink(ROOT, b"a").unwrap();
+        fs.unlink(ROOT, b"b").unwrap();
+    }
+}
