@@ -1,0 +1,195 @@
+//! Results as a whole: for the terminal, as JSON, and as tables of docs/PERFORMANCE.md.
+
+use crate::machine::Origin;
+use crate::rounds::{Outcome, Spread};
+use crate::text::{self, time};
+use crate::{scan, traffic};
+use anyhow::{Context as _, Result, bail};
+use serde::{Deserialize, Serialize};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+/// What one run of this program has found.
+#[derive(Serialize, Deserialize)]
+pub struct Results {
+    /// Where it comes from.
+    pub origin: Origin,
+    /// What was measured.
+    #[serde(flatten)]
+    pub section: Section,
+}
+
+/// Results by subcommand.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Section {
+    /// `engine`.
+    Engine(Vec<Outcome>),
+    /// `traffic`.
+    Traffic(Vec<traffic::Row>),
+    /// `mount`.
+    Mount(Vec<scan::Row>),
+    /// `fuse`.
+    Fuse(Vec<Outcome>),
+}
+
+impl Results {
+    /// Prints them as text.
+    pub fn print(&self) {
+        match &self.section {
+            Section::Engine(outcomes) | Section::Fuse(outcomes) => text::outcomes(outcomes),
+            Section::Traffic(rows) => text::traffic(rows),
+            Section::Mount(rows) => text::scans(rows),
+        }
+    }
+
+    /// How many targets are missed.
+    pub fn missed(&self) -> usize {
+        match &self.section {
+            Section::Engine(outcomes) | Section::Fuse(outcomes) => {
+                outcomes.iter().flat_map(|o| &o.verdicts).filter(|v| !v.met).count()
+            }
+            Section::Traffic(_) => 0,
+            Section::Mount(rows) => rows.iter().filter(|r| r.met() == Some(false)).count(),
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        match self.section {
+            Section::Engine(_) => "engine",
+            Section::Traffic(_) => "traffic",
+            Section::Mount(_) => "mount",
+            Section::Fuse(_) => "fuse",
+        }
+    }
+
+    fn markdown(&self) -> String {
+        let origin = &self.origin;
+        let mut out = format!("`{}`, {} UTC:\n\n", origin.command, origin.date);
+        out += &match &self.section {
+            Section::Engine(outcomes) | Section::Fuse(outcomes) => compared(outcomes),
+            Section::Traffic(rows) => moved(rows),
+            Section::Mount(rows) => scanned(rows),
+        };
+        out
+    }
+}
+
+/// Replaces the tables of a document by those of saved results. Tables without results stay.
+pub fn update(into: &Path, files: &[PathBuf]) -> Result<()> {
+    let mut document =
+        std::fs::read_to_string(into).with_context(|| format!("cannot read {}", into.display()))?;
+    for file in files {
+        let json = std::fs::read_to_string(file)
+            .with_context(|| format!("cannot read {}", file.display()))?;
+        let results: Results = serde_json::from_str(&json)
+            .with_context(|| format!("{}: not saved by this program", file.display()))?;
+        document = replace(&document, results.name(), &results.markdown())?;
+        document = replace(&document, "machine", &machine(&results.origin))?;
+    }
+    std::fs::write(into, document).with_context(|| format!("cannot write {}", into.display()))
+}
+
+fn replace(document: &str, name: &str, table: &str) -> Result<String> {
+    let start = format!("<!-- bench: {name} -->\n");
+    const END: &str = "<!-- bench end -->";
+    let Some((before, rest)) = document.split_once(&start) else {
+        bail!("the document has no place marked {}", start.trim());
+    };
+    let Some((_, after)) = rest.split_once(END) else {
+        bail!("the document has no {END} after {}", start.trim());
+    };
+    Ok(format!("{before}{start}{table}{END}{after}"))
+}
+
+fn machine(origin: &Origin) -> String {
+    let mut out = "| fact | value |\n|---|---|\n".to_owned();
+    for (name, value) in &origin.machine {
+        let _ = writeln!(out, "| {name} | {value} |");
+    }
+    out
+}
+
+fn compared(outcomes: &[Outcome]) -> String {
+    let mut out = "| case | system | time per operation | Keepstone is | target |\n\
+                   |---|---|---|---|---|\n"
+        .to_owned();
+    for outcome in outcomes {
+        for (i, timing) in outcome.timings.iter().enumerate() {
+            let case = if i == 0 { &outcome.name } else { "" };
+            let speed = if i == 0 { String::new() } else { ratio(&timing.subject_speed) };
+            let verdict = outcome.verdicts.iter().find(|v| v.peer == timing.name);
+            let target = verdict.map_or(String::new(), |v| {
+                let word = if v.met { "met" } else { "**missed**" };
+                format!("×{}: {word}", v.at_least)
+            });
+            let _ = writeln!(
+                out,
+                "| {case} | {} | {} | {speed} | {target} |",
+                timing.name,
+                time(timing.ns_per_op.median)
+            );
+        }
+    }
+    let counted: Vec<_> = outcomes.iter().filter_map(|o| Some((o, o.traffic?))).collect();
+    if !counted.is_empty() {
+        out += "\nTraffic of Keepstone per operation:\n\n\
+                | case | lines flushed | bytes past the cache | fences |\n|---|---|---|---|\n";
+    }
+    for (outcome, t) in counted {
+        let _ = writeln!(
+            out,
+            "| {} | {:.2} | {:.0} | {:.2} |",
+            outcome.name, t.lines, t.nt_bytes, t.fences
+        );
+    }
+    out
+}
+
+fn ratio(s: &Spread) -> String {
+    format!("×{:.2} ({:.2}–{:.2})", s.median, s.q1, s.q3)
+}
+
+fn moved(rows: &[traffic::Row]) -> String {
+    let mut out =
+        "| microbenchmark | operations | lines flushed | bytes past the cache | fences | \
+                   bytes to the medium | amplification |\n|---|---|---|---|---|---|---|\n"
+            .to_owned();
+    for row in rows {
+        let t = &row.traffic;
+        let amplification = row.amplification().map_or("–".to_owned(), |a| format!("{a:.2}"));
+        let _ = writeln!(
+            out,
+            "| {} | {} | {:.2} | {:.1} | {:.2} | {:.1} | {amplification} |",
+            row.name,
+            row.ops,
+            t.lines,
+            t.nt_bytes,
+            t.fences,
+            t.bytes()
+        );
+    }
+    out
+}
+
+fn scanned(rows: &[scan::Row]) -> String {
+    let mut out = "| files | bytes each | directories | one thread | two threads | target |\n\
+                   |---|---|---|---|---|---|\n"
+        .to_owned();
+    for row in rows {
+        let [one, two] = row.ms.map(|ms| time(ms.median * 1e6));
+        let target = row.target_ms.map_or(String::new(), |ms| {
+            let word = match row.met() {
+                Some(true) => "met",
+                _ => "**missed**",
+            };
+            format!("≤ {}: {word}", time(ms * 1e6))
+        });
+        let _ = writeln!(
+            out,
+            "| {} | {} | {} | {one} | {two} | {target} |",
+            row.files, row.file_bytes, row.dirs
+        );
+    }
+    out
+}

@@ -1,0 +1,261 @@
+//! What is done to every system alike.
+
+use crate::rounds::Contender;
+use crate::store::Store;
+use std::ffi::{CStr, CString};
+use vfs::Result;
+
+/// Length of the file of the data cases (the paper's random writes go to 128 MB).
+pub const FILE_BYTES: u64 = 128 << 20;
+/// Names in the directory of the cases with names, usually.
+pub const NAMES: usize = 10_000;
+/// Most bytes that a round of appends adds.
+pub const APPEND_BYTES: u64 = 64 << 20;
+
+/// Splitmix64: random enough for offsets, and free.
+pub struct Rng(u64);
+
+impl Rng {
+    /// Starts a sequence.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next number below `n`.
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^= z >> 31;
+        (u128::from(z) * u128::from(n) >> 64) as u64
+    }
+}
+
+/// A page-aligned buffer, so that no contender has an accident of alignment.
+pub struct Buffer {
+    bytes: Vec<u8>,
+    start: usize,
+    len: usize,
+}
+
+impl Buffer {
+    /// `len` bytes that are not zero.
+    pub fn new(len: usize) -> Self {
+        let bytes: Vec<u8> = (0..len + 4096).map(|i| (i % 251) as u8 | 1).collect();
+        let start = bytes.as_ptr().align_offset(4096);
+        Self { bytes, start, len }
+    }
+
+    /// To write from.
+    pub fn get(&self) -> &[u8] {
+        &self.bytes[self.start..self.start + self.len]
+    }
+
+    /// To read into.
+    pub fn get_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..self.start + self.len]
+    }
+}
+
+/// `file-000123`.
+pub fn numbered(i: usize) -> CString {
+    CString::new(format!("file-{i:06}")).expect("no NUL in it")
+}
+
+/// A system with its name and what the cases work on.
+pub struct Bed<'s, S: Store> {
+    name: String,
+    store: &'s S,
+    root: S::Dir,
+    other: S::Dir,
+    crowd: S::Dir,
+    names: Vec<CString>,
+    files: Vec<S::File>,
+}
+
+impl<'s, S: Store> Bed<'s, S> {
+    /// Makes a directory with so many files, an empty one, and two files of [`FILE_BYTES`],
+    /// written from start to end.
+    pub fn new(name: &str, store: &'s S, names: usize) -> Result<Self> {
+        let root = store.root()?;
+        let other = store.mkdir(&root, c"other")?;
+        let chunk = Buffer::new(1 << 20);
+        let mut files = Vec::new();
+        for i in 0..2 {
+            let file = store.create(&root, &numbered(i))?;
+            for offset in (0..FILE_BYTES).step_by(1 << 20) {
+                store.write(&file, offset, chunk.get())?;
+            }
+            files.push(file);
+        }
+        let crowd = store.mkdir(&root, c"crowd")?;
+        let names: Vec<_> = (0..names).map(numbered).collect();
+        for name in &names {
+            store.close(store.create(&crowd, name)?);
+        }
+        Ok(Self { name: name.to_owned(), store, root, other, crowd, names, files })
+    }
+
+    /// Overwrites `len` bytes at random multiples of `len`.
+    pub fn overwrite(&self, len: usize) -> Contender<'_> {
+        let data = Buffer::new(len);
+        let mut rng = Rng::new(1);
+        Contender::new(&self.name, move |ops| {
+            self.overwrite_file(&self.files[0], &mut rng, data.get(), ops)
+        })
+    }
+
+    /// [`overwrite`](Self::overwrite) by two threads, each in its own file.
+    pub fn overwrite_by_two(&self, len: usize) -> Contender<'_> {
+        let data = Buffer::new(len);
+        let mut seed = 1;
+        Contender::new(format!("{}, 2 threads", self.name), move |ops| {
+            seed += 2;
+            by_two(|i| {
+                let mut rng = Rng::new(seed + i as u64);
+                self.overwrite_file(&self.files[i], &mut rng, data.get(), ops / 2)
+            })
+        })
+    }
+
+    fn overwrite_file(&self, file: &S::File, rng: &mut Rng, data: &[u8], ops: u64) -> Result<()> {
+        let len = data.len() as u64;
+        for _ in 0..ops {
+            let offset = rng.below(FILE_BYTES / len) * len;
+            self.store.write(file, offset, data)?;
+        }
+        Ok(())
+    }
+
+    /// Reads `len` bytes at random multiples of `len`.
+    pub fn read(&self, len: usize) -> Contender<'_> {
+        let mut buf = Buffer::new(len);
+        let mut rng = Rng::new(2);
+        Contender::new(&self.name, move |ops| {
+            self.read_file(&self.files[0], &mut rng, buf.get_mut(), ops)
+        })
+    }
+
+    /// [`read`](Self::read) by two threads, each from its own file.
+    pub fn read_by_two(&self, len: usize) -> Contender<'_> {
+        let mut seed = 2;
+        Contender::new(format!("{}, 2 threads", self.name), move |ops| {
+            seed += 2;
+            by_two(|i| {
+                let mut rng = Rng::new(seed + i as u64);
+                let mut buf = Buffer::new(len);
+                self.read_file(&self.files[i], &mut rng, buf.get_mut(), ops / 2)
+            })
+        })
+    }
+
+    fn read_file(&self, file: &S::File, rng: &mut Rng, buf: &mut [u8], ops: u64) -> Result<()> {
+        let len = buf.len() as u64;
+        for _ in 0..ops {
+            let offset = rng.below(FILE_BYTES / len) * len;
+            self.store.read(file, offset, buf)?;
+        }
+        Ok(())
+    }
+
+    /// Appends `len` bytes to a file that starts each round empty.
+    pub fn append(&self, len: usize) -> Result<Contender<'_>> {
+        let name = CString::new(format!("append-{len}")).expect("no NUL in it");
+        let file = std::rc::Rc::new(self.store.create(&self.root, &name)?);
+        let again = file.clone();
+        let data = Buffer::new(len);
+        let run = move |ops| {
+            for i in 0..ops {
+                self.store.append(&file, i * len as u64, data.get())?;
+            }
+            Ok(())
+        };
+        Ok(Contender::new(&self.name, run).prepared(move |_| self.store.truncate(&again, 0)))
+    }
+
+    /// Creates, closes and unlinks a file.
+    pub fn create_unlink(&self) -> Contender<'_> {
+        Contender::new(&self.name, |ops| self.come_and_go(&self.root, c"new", ops))
+    }
+
+    /// [`create_unlink`](Self::create_unlink) by two threads, each in its own directory.
+    pub fn create_unlink_by_two(&self) -> Contender<'_> {
+        Contender::new(format!("{}, 2 threads", self.name), |ops| {
+            by_two(|i| self.come_and_go([&self.root, &self.other][i], c"new", ops / 2))
+        })
+    }
+
+    fn come_and_go(&self, dir: &S::Dir, name: &CStr, ops: u64) -> Result<()> {
+        for _ in 0..ops {
+            self.store.close(self.store.create(dir, name)?);
+            self.store.unlink(dir, name)?;
+        }
+        Ok(())
+    }
+
+    /// Renames a file, there and back: in one directory, or between two.
+    pub fn rename(&self, across: bool) -> Result<Contender<'_>> {
+        let here = &self.root;
+        let there = if across { &self.other } else { here };
+        let name = if across { c"across" } else { c"within" };
+        let moved = c"moved";
+        self.store.close(self.store.create(here, name)?);
+        Ok(Contender::new(&self.name, move |ops| {
+            for _ in 0..ops.div_ceil(2) {
+                self.store.rename((here, name), (there, moved))?;
+                self.store.rename((there, moved), (here, name))?;
+            }
+            Ok(())
+        })
+        .prepared(|_| Ok(())))
+    }
+
+    /// Looks a random name up and reads its attributes.
+    pub fn stat(&self) -> Contender<'_> {
+        let mut rng = Rng::new(3);
+        Contender::new(&self.name, move |ops| {
+            for _ in 0..ops {
+                let name = &self.names[rng.below(self.names.len() as u64) as usize];
+                self.store.stat(&self.crowd, name)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Opens and closes a random file.
+    pub fn open_close(&self) -> Contender<'_> {
+        let mut rng = Rng::new(4);
+        Contender::new(&self.name, move |ops| {
+            for _ in 0..ops {
+                let name = &self.names[rng.below(self.names.len() as u64) as usize];
+                self.store.close(self.store.open(&self.crowd, name)?);
+            }
+            Ok(())
+        })
+    }
+
+    /// Lists the directory of files.
+    pub fn list(&self) -> Contender<'_> {
+        Contender::new(&self.name, |ops| {
+            for _ in 0..ops {
+                let entries = self.store.list(&self.crowd)?;
+                assert!(
+                    entries >= self.names.len() as u64,
+                    "{}: only {entries} entries",
+                    self.name
+                );
+            }
+            Ok(())
+        })
+    }
+}
+
+fn by_two(work: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
+    std::thread::scope(|scope| {
+        let second = scope.spawn(|| work(1));
+        let first = work(0);
+        let second = second.join().expect("the second thread does not panic");
+        first.and(second)
+    })
+}

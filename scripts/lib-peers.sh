@@ -1,0 +1,33 @@
+#!/bin/bash
+# Builds the FUSE servers that Keepstone is measured against: libfuse's own examples passthrough_ll
+# and passthrough_hp, from Debian's source package, against Debian's libfuse.
+#
+#   lib-peers.sh DIR     puts the two programs into DIR
+#
+# Installs gcc, g++, pkg-config and libfuse3-dev by apt-get where they are missing (needs root).
+set -euo pipefail
+out=${1:?usage: lib-peers.sh DIR}
+here=$(cd "$(dirname "$0")" && pwd)
+# shellcheck source=lib-source.sh
+source "$here/lib-source.sh"
+
+if [[ -x $out/passthrough_ll && -x $out/passthrough_hp ]]; then
+    exit 0
+fi
+missing=()
+command -v gcc >/dev/null || missing+=(gcc)
+command -v g++ >/dev/null || missing+=(g++)
+command -v pkg-config >/dev/null || missing+=(pkg-config)
+pkg-config --exists fuse3 2>/dev/null || missing+=(libfuse3-dev)
+command -v fusermount3 >/dev/null || missing+=(fuse3)
+if ((${#missing[@]})); then
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${missing[@]}" >&2
+fi
+
+mkdir -p "$out"
+build=$(mktemp -d)
+trap 'rm -rf "$build"' EXIT
+fetch_source fuse3 "$build/fuse3"
+read -ra flags <<<"$(pkg-config --cflags --libs fuse3)"
+gcc -O2 -w "$build/fuse3/example/passthrough_ll.c" -o "$out/passthrough_ll" "${flags[@]}"
+g++ -O2 -w -std=c++17 "$build/fuse3/example/passthrough_hp.cc" -o "$out/passthrough_hp" "${flags[@]}"
