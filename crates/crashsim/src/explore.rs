@@ -69,9 +69,9 @@ impl<'a> Point<'a> {
         Self { units, base_hash: p.hash(), deltas: units.iter().map(deltas).collect(), words }
     }
 
-    /// How many states there are.
-    pub fn states(&self) -> f64 {
-        self.units.iter().map(|u| u.contents.len() as f64).product()
+    /// How many states there are, as a power of two.
+    pub fn states_log2(&self) -> f64 {
+        self.units.iter().map(|u| (u.contents.len() as f64).log2()).sum()
     }
 
     /// The units.
@@ -158,12 +158,12 @@ impl<'p, 'a> Candidates<'p, 'a> {
         state
     }
 
-    /// How many states agree.
-    fn states(&self) -> f64 {
+    /// The share of all states that agree.
+    fn share(&self) -> f64 {
         let narrowed = |(unit, left): (&usize, &Vec<u16>)| {
             left.len() as f64 / self.point.units[*unit].contents.len() as f64
         };
-        self.of.iter().map(narrowed).product::<f64>() * self.point.states()
+        self.of.iter().map(narrowed).product()
     }
 }
 
@@ -281,35 +281,34 @@ impl<'a, S: Clone> Explorer<'a, S> {
         point: &Point<'_>,
         verdict: &mut dyn FnMut(&mut Self, &State, &Outcome<S>),
     ) {
-        self.stats.points += 1;
-        self.stats.possible += point.states();
         let mut tree = Tree::new();
-        if point.units.is_empty() {
+        let unknown = if point.units.is_empty() {
             let hash = point.hash(&[]);
             let outcome = match self.known.get(&hash) {
                 Some(known) => known.clone(),
                 None => self.run(point, &[]).1,
             };
-            self.stats.covered += 1.0;
             tree.add(&[], State::new(), outcome);
+            0.0
         } else {
-            self.follow_reads(point, &mut tree);
-        }
+            self.follow_reads(point, &mut tree)
+        };
+        self.stats.count_point(point.states_log2(), unknown);
         self.enumerate(point, &mut tree);
         for (state, outcome) in &tree.outcomes {
             verdict(self, state, outcome);
         }
     }
 
-    /// Runs what differs in what recovery reads.
-    fn follow_reads(&mut self, point: &Point<'_>, tree: &mut Tree<S>) {
+    /// Runs what differs in what recovery reads; returns the share of states that no run stands for.
+    fn follow_reads(&mut self, point: &Point<'_>, tree: &mut Tree<S>) -> f64 {
         let mut open: Vec<Vec<(WordNo, u64)>> = vec![Vec::new()];
-        let mut covered = 0.0;
+        let mut covered: f64 = 0.0;
         let mut runs = 0;
         while let Some(path) = open.pop() {
             if runs == self.budget.runs {
                 self.stats.cut_points += 1;
-                break;
+                return 1.0 - covered;
             }
             runs += 1;
             let mut candidates = Candidates::new(point);
@@ -335,13 +334,13 @@ impl<'a, S: Clone> Explorer<'a, S> {
                 all.agree(place, value);
                 steps.push((*word, value));
             }
-            covered += all.states();
+            covered += all.share();
             let placed: Vec<_> = steps.iter().map(|(w, v)| (point.place(*w), *v)).collect();
             if !tree.add(&placed, state, outcome) {
                 self.stats.unsteady += 1;
             }
         }
-        self.stats.covered += covered.min(point.states());
+        0.0
     }
 
     /// Enumerates states and looks each up; runs those that no recovery so far stands for.

@@ -1,8 +1,10 @@
 //! The crash explorer.
 #![forbid(unsafe_code)]
 
+pub mod campaign;
 pub mod decode;
 pub mod explore;
+pub mod generate;
 pub mod image;
 pub mod mutate;
 pub mod op;
@@ -12,6 +14,7 @@ pub mod plan;
 pub mod recorder;
 pub mod rng;
 pub mod run;
+pub mod score;
 pub mod show;
 pub mod stats;
 pub mod target;

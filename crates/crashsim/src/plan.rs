@@ -21,7 +21,7 @@ fn lines(point: &Point<'_>) -> Vec<Vec<usize>> {
 /// Calls `each` with the planned states until it has seen them all. `read` are the units that
 /// recovery reads.
 pub fn enumerate(point: &Point<'_>, budget: &Budget, read: &[usize], each: &mut dyn FnMut(State)) {
-    if point.states() <= budget.states as f64 {
+    if point.states_log2() <= (budget.states as f64).log2() {
         return enumerate_all(point, each);
     }
     let (none, all) = (point.extreme(false), point.extreme(true));

@@ -85,6 +85,18 @@ pub struct Violation {
     pub detail: Vec<String>,
 }
 
+impl Violation {
+    /// A violation that no state belongs to.
+    pub fn new(at: CrashAt, what: String) -> Self {
+        Self {
+            at,
+            what,
+            state: "all-but:".into(),
+            detail: Vec::new(),
+        }
+    }
+}
+
 /// What exploring a workload found.
 #[derive(Debug, Default)]
 pub struct Explored {

@@ -10,11 +10,12 @@ use std::sync::Mutex;
 pub struct Stats {
     /// Crash points.
     pub points: u64,
-    /// States that the rules allow at them (a product of units, so possibly astronomical).
-    pub possible: f64,
-    /// Of these, states whose outcome is known: they agree with a recovery that was run on
-    /// everything that recovery read.
-    pub covered: f64,
+    /// How many states the rules allow at all of them, as a power of two: a product of units each,
+    /// so astronomical where a block is undecided.
+    pub allowed_log2: f64,
+    /// The largest share of a crash point's states whose outcome is not known, because the budget was
+    /// spent. 0: every allowed state agrees with a recovery that was run on all that recovery read.
+    pub unknown_share_max: f64,
     /// States enumerated one by one.
     pub enumerated: u64,
     /// Of these, images not met before that have a verdict.
@@ -23,7 +24,7 @@ pub struct Stats {
     pub not_run: u64,
     /// Recoveries run.
     pub recovered: u64,
-    /// Crash points of which `covered` is not all because the budget was spent.
+    /// Crash points some of whose states have no known outcome, because the budget was spent.
     pub cut_points: u64,
     /// Recoveries that read something else than an earlier one in the same situation.
     pub unsteady: u64,
@@ -32,16 +33,20 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// States that nothing is known of.
-    pub fn skipped(&self) -> f64 {
-        (self.possible - self.covered).max(0.0)
+    /// Notes a crash point that has `2^log2` states, of which a share is unknown.
+    pub(crate) fn count_point(&mut self, log2: f64, unknown: f64) {
+        let sum = if self.points == 0 { log2 } else { add_log2(self.allowed_log2, log2) };
+        self.allowed_log2 = sum;
+        self.points += 1;
+        self.unknown_share_max = self.unknown_share_max.max(unknown);
     }
 
     /// Adds what another exploration did.
     pub fn add(&mut self, o: &Self) {
-        self.points += o.points;
-        self.possible += o.possible;
-        self.covered += o.covered;
+        if o.points > 0 {
+            self.count_point(o.allowed_log2, o.unknown_share_max);
+            self.points += o.points - 1;
+        }
         self.enumerated += o.enumerated;
         self.distinct += o.distinct;
         self.not_run += o.not_run;
@@ -50,6 +55,11 @@ impl Stats {
         self.unsteady += o.unsteady;
         self.nested += o.nested;
     }
+}
+
+/// `log2(2^a + 2^b)`
+fn add_log2(a: f64, b: f64) -> f64 {
+    a.max(b) + (-(a - b).abs()).exp2().ln_1p() / std::f64::consts::LN_2
 }
 
 /// Keys that are hashes already.

@@ -17,12 +17,14 @@ pub fn script(text: &str) -> Result<Vec<Op>, crate::op::BadOp> {
 /// symbolic link, a set-user-ID file, a file of two blocks.
 const TREE: &str = "mkdir /d; mkdir /e; create /a; write /a 0 5000; create /d/c; write /d/c 0 100; \
     link /d/c /b; chmod /b 6755; symlink /l 20; create /d/z; write /d/z 8192 10; \
-    truncate /d/z 20000; setxattr /a user.x 10; create /o";
+    truncate /d/z 20000; setxattr /a user.x 10; create /o; \
+    create /d/o";
 
 /// The tree with its names at other places of their lines, free entries between them, an unlinked
 /// inode's slot and freed blocks to reuse, and files of other shapes.
 const WORN: &str = "create /x; mkdir /y; create /k; write /k 0 9000; create /d; unlink /d; unlink /x; \
-    rmdir /y; mkdir /d; create /d/q; create /d/r; unlink /d/q; mkdir /e; create /a; \
+    rmdir /y; mkdir /d; create /d/qqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqq; \
+    create /d/r; unlink /d/qqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqq; mkdir /e; create /a; \
     write /a 0 12288; truncate /a 5000; create /d/c; link /d/c /b; chmod /b 6755; unlink /k; \
     symlink /l 4095; create /d/z; truncate /d/z 3000000; write /d/z 8192 10; setxattr /a user.x 5000";
 
@@ -69,7 +71,7 @@ append /a 100; append /a 9000; append /d/c 8; append /d/z 1
 truncate /a 0; truncate /a 100; truncate /a 4096; truncate /a 5001; truncate /a 10000
 truncate /a 3000000; truncate /d/z 8192; truncate /d/z 9000; truncate /d/c 0; truncate /o 100
 allocate /d/z 0 8192; allocate /a 4000 10000; allocate-keep /a 6000 8000; allocate-keep /d/z 0 30000
-punch /a 0 4096; punch /a 100 200; punch /a 0 5000; punch /d/z 4096 8192
+punch /a 0 4096; punch /a 100 200; punch /a 0 5000; punch /d/z 4096 8192; punch /d/z 0 4096
 zero /a 100 5000; zero /a 0 4096; zero /a 4000 9000; zero-keep /a 4000 9000; zero /a 20000 100
 collapse /a 0 4096; collapse /d/z 4096 4096; insert /a 0 4096; insert /a 4096 8192; insert /d/z 8192 4096
 copy /a 0 /d/c 0 5000; copy /d/z 8000 /a 100 300; copy /a 0 /d/z 18000 5000

@@ -1,101 +1,18 @@
-use crashsim::explore::Budget;
-use crashsim::persist::Semantics;
-use crashsim::run::{Settings, explore};
-use crashsim::stats::Distinct;
+use crashsim::campaign::*;
 use crashsim::target::Bpfs;
+use crashsim::stats::Distinct;
 use crashsim::workload;
+use crashsim::persist::Semantics;
 
-#[test]
-fn length_one() {
+fn go(family: Family, semantics: Semantics, limit: Option<u64>) {
     rustix::thread::disable_transparent_huge_pages(true).unwrap();
     let bases = workload::bases(&Bpfs).unwrap();
-    let distinct = Distinct::default();
-    let settings = Settings {
-        semantics: Semantics::Adr,
-        budget: Budget::default(),
-        distinct: &distinct,
-        stop_early: false,
-        only: None,
-    };
-    for base in &bases {
-        let mut stats = crashsim::stats::Stats::default();
-        let mut bad = 0;
-        for op in workload::universe() {
-            match base.record(&Bpfs, &[op.clone()], 0) {
-                Err(e) => {
-                    println!("{}: {op}: {e}", base.name);
-                    bad += 1
-                }
-                Ok(r) => {
-                    let x = explore(&Bpfs, base, 0, &r, &settings);
-                    stats.add(&x.stats);
-                    bad += x.violations_total;
-                    for v in &x.violations {
-                        println!(
-                            "{}: {op} @{}.{} {}\n   {}\n   {}",
-                            base.name,
-                            v.at.op,
-                            v.at.nth,
-                            v.state,
-                            v.what,
-                            v.detail.join("\n   ")
-                        );
-                    }
-                }
-            }
-        }
-        println!("{} {stats:?} {bad} violations", base.name);
-    }
+    let options = Options { limit, semantics, ..Options::default() };
+    let r = run(&Bpfs, &bases, &family, &options, &Distinct::default(), &|_, _, _| {});
+    for f in &r.findings { println!("{}\n   {}\n   {}", f.replay, f.what, f.detail.join("\n   ")); }
+    println!("{semantics:?} {} {} {:?} {} violations {:.1}s", r.family, r.workloads, r.stats, r.violations, r.seconds);
 }
-#[test]
-fn length_two() {
-    rustix::thread::disable_transparent_huge_pages(true).unwrap();
-    let bases = workload::bases(&Bpfs).unwrap();
-    let distinct = Distinct::default();
-    let settings = Settings {
-        semantics: Semantics::Adr,
-        budget: Budget::default(),
-        distinct: &distinct,
-        stop_early: false,
-        only: None,
-    };
-    let mut stats = crashsim::stats::Stats::default();
-    let start = std::time::Instant::now();
-    let mut bad = 0;
-    let mut n = 0;
-    for base in &bases[..1] {
-        for op1 in workload::universe() {
-            for op in workload::universe() {
-                let ops = vec![op1.clone(), op.clone()];
-                n += 1;
-                match base.record(&Bpfs, &ops, 1) {
-                    Err(e) => {
-                        println!("{}: {op1}; {op}: {e}", base.name);
-                        bad += 1
-                    }
-                    Ok(r) => {
-                        let x = explore(&Bpfs, base, 1, &r, &settings);
-                        stats.add(&x.stats);
-                        for v in &x.violations {
-                            println!(
-                                "{}: {op1}; {op} @{}.{} {}\n   {}\n   {}",
-                                base.name,
-                                v.at.op,
-                                v.at.nth,
-                                v.state,
-                                v.what,
-                                v.detail.join("\n   ")
-                            );
-                        }
-                        bad += x.violations_total;
-                    }
-                }
-            }
-        }
-    }
-    println!(
-        "{n} {stats:?} {bad} violations, {:?}, {:.0} recoveries/s",
-        start.elapsed(),
-        stats.recovered as f64 / start.elapsed().as_secs_f64()
-    );
-}
+#[test] fn one() { for s in Semantics::ALL { go(Family::Exhaustive { length: 1, bases: 9 }, s, None) } }
+#[test] fn two() { go(Family::Exhaustive { length: 2, bases: 2 }, Semantics::Adr, None) }
+#[test] fn random() { go(Family::Random { runs: 100, ops: 60 }, Semantics::Adr, None) }
+#[test] fn fuzz() { go(Family::Fuzz { tries: 10000 }, Semantics::Adr, None) }
