@@ -47,7 +47,7 @@ with_pool() (
         rmdir "$scratch"
     }
     "$keepstone" mkfs "$pool" --size "${POOL_SIZE:-2G}" >/dev/null
-    "$keepstone" mount "$pool" "$scratch" >/dev/null
+    "$keepstone" mount ${MOUNT_OPTIONS:+-o "$MOUNT_OPTIONS"} "$pool" "$scratch" >/dev/null
     trap clean_up EXIT
     if [ ! -e "$helper" ]; then
         ln -s "$keepstone" "$helper"

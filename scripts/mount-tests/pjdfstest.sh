@@ -74,8 +74,10 @@ TOML
                 echo "$name" >>"$out.failed"
                 break
             }
-            if "$work/tools/bin/pjdfstest" -c "$out.toml" -p "$base" -e "$name" >>"$out.again" 2>&1
-            then
+            "$work/tools/bin/pjdfstest" -c "$out.toml" -p "$base" -e "pjdfstest::tests::$name" \
+                >"$out.again" 2>&1 || true
+            # A name that matches nothing succeeds as well.
+            if grep -qa '^Summary: .* 1 passed,.* 1 total' "$out.again"; then
                 echo "$name" >>"$out.passed"
                 break
             fi

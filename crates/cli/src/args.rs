@@ -109,7 +109,9 @@ pub struct MountArgs {
     #[arg(short, long)]
     pub foreground: bool,
     /// Mount options, separated by commas: ro, nosuid, nodev, noexec, noatime, sync, dirsync,
-    /// allow_other (default for root), threads=N, no_cache, emulate=SPEC (with `+` for `,`).
+    /// allow_other (default for root), threads=N, no_cache, emulate=SPEC (with `+` for `,`);
+    /// no_open: open files without asking the server, which is faster, but then direct writes to
+    /// one file go one at a time.
     #[arg(short, long = "options", value_name = "OPTIONS")]
     pub options: Vec<String>,
     /// Open the pool read-only; the mount is read-only too.

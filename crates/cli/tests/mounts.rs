@@ -8,7 +8,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::{Sandbox, tool, wait_until};
+use common::{PermissionsExt, Sandbox, as_nobody, tool, wait_until};
 use rustix::process::Signal;
 
 fn mount_line(dir: &Path) -> Option<String> {
@@ -251,4 +251,22 @@ fn cached_mounts_do_not() {
     }
     let after = (s.requests("read"), s.requests("lookup"), s.requests("getattr"));
     assert!(after.0 == before.0 && after.1 == before.1, "{before:?} {after:?}");
+}
+
+#[test]
+fn opens_can_be_left_to_the_kernel() {
+    let s = Sandbox::mounted(&["-o", "no_open"]);
+    for i in 0..20 {
+        fs::write(s.path(&format!("file{i}")), "content").unwrap();
+        fs::write(s.path("again"), format!("content {i}")).unwrap();
+        assert_eq!(fs::read_to_string(s.path("again")).unwrap(), format!("content {i}"));
+    }
+    // Asked once each, to say so.
+    assert_eq!((s.requests("create"), s.requests("open"), s.requests("release")), (1, 1, 0));
+    // A file created without permission to write can be written by whoever created it.
+    fs::set_permissions(&s.dir, PermissionsExt::from_mode(0o777)).unwrap();
+    as_nobody(&format!(
+        "umask 777 && echo x > {0}/theirs && test $(stat -c %s {0}/theirs) = 2",
+        s.dir_str()
+    ));
 }

@@ -51,7 +51,7 @@ fn ten_thousand_entries_are_listed_once() {
 #[test]
 fn listings_follow_changes() {
     let s = Sandbox::mounted(&[]);
-    let list = || fs::read_dir(&s.dir).unwrap().map(|e| e.unwrap().file_name()).count();
+    let list = || fs::read_dir(&s.dir).unwrap().count();
     for i in 0..20 {
         assert_eq!(list(), i);
         File::create(s.path(&i.to_string())).unwrap();

@@ -161,3 +161,8 @@ fn many_workers() {
 fn many_workers_without_cache() {
     same_as_tmpfs(&["--threads", "4", "--no-cache"]);
 }
+
+#[test]
+fn many_workers_with_opens_left_to_the_kernel() {
+    same_as_tmpfs(&["--threads", "4", "-o", "no_open"]);
+}

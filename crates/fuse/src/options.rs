@@ -17,19 +17,24 @@ pub struct Caching {
     /// Whether file pages, listings and link targets stay in the page cache. Without it every read
     /// and write comes to the server (`FOPEN_DIRECT_IO`).
     pub keep_cache: bool,
+    /// Whether files are opened and created without asking the server, which then does not hear of
+    /// their being closed either. Direct writes to one file then go one at a time, because the
+    /// permission to do otherwise is part of the answer.
+    pub skip_opens: bool,
 }
 
 impl Caching {
     /// For a mount that is the only writer of its pool.
-    pub const EXCLUSIVE: Self = Self { ttl: Duration::from_secs(24 * 3600), keep_cache: true };
+    pub const EXCLUSIVE: Self =
+        Self { ttl: Duration::from_secs(24 * 3600), keep_cache: true, skip_opens: false };
     /// Every request is answered by the engine.
-    pub const NONE: Self = Self { ttl: Duration::ZERO, keep_cache: false };
+    pub const NONE: Self = Self { ttl: Duration::ZERO, keep_cache: false, skip_opens: false };
 }
 
 /// Computes the value of [`STATS_XATTR`].
 pub type Stats = Box<dyn Fn() -> Vec<u8> + Send + Sync>;
 
-/// How a [`Server`] behaves.
+/// How a [`Server`](crate::Server) behaves.
 pub struct ServerOptions {
     /// What the kernel may keep.
     pub caching: Caching,

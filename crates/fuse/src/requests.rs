@@ -42,6 +42,7 @@ const CAPABILITIES: InitFlags = InitFlags::FUSE_ASYNC_READ
     .union(InitFlags::FUSE_POSIX_ACL)
     .union(InitFlags::FUSE_MAX_PAGES)
     .union(InitFlags::FUSE_CACHE_SYMLINKS)
+    .union(InitFlags::FUSE_NO_OPEN_SUPPORT)
     .union(InitFlags::FUSE_NO_OPENDIR_SUPPORT)
     .union(InitFlags::FUSE_EXPLICIT_INVAL_DATA)
     .union(InitFlags::FUSE_HANDLE_KILLPRIV_V2)
@@ -239,6 +240,9 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
 
     fn open(&self, _req: &Request, _ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         self.options.counters.count(Op::Open);
+        if self.options.caching.skip_opens {
+            return reply.error(fuser::Errno::ENOSYS);
+        }
         reply.opened(FileHandle(0), self.open_flags(flags.0));
     }
 
@@ -479,6 +483,11 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
         flags: i32,
         reply: ReplyCreate,
     ) {
+        if self.options.caching.skip_opens {
+            // The kernel then sends `mknod`, and needs no `release`.
+            self.options.counters.count(Op::Create);
+            return reply.error(fuser::Errno::ENOSYS);
+        }
         let node = NewNode { kind: NewKind::File, mode: mode & 0o7777, umask };
         let created = self.call(Op::Create, |fs| {
             fs.create(&caller(req), convert::ino(parent), name.as_bytes(), &node)

@@ -14,6 +14,8 @@ pub struct Options {
     pub threads: Option<u16>,
     /// Whether the kernel may keep nothing.
     pub no_cache: bool,
+    /// Whether files are opened without asking the server.
+    pub no_open: bool,
     /// Emulated speed.
     pub emulation: Option<pmem::Emulation>,
     /// Whether an existing mount is to change its flags.
@@ -27,6 +29,7 @@ impl Default for Options {
             access: None,
             threads: None,
             no_cache: false,
+            no_open: false,
             emulation: None,
             remount: false,
         }
@@ -93,6 +96,7 @@ impl Options {
             "remount" => self.remount = true,
             "allow_other" => self.access = Some(Access::All),
             "no_cache" => self.no_cache = true,
+            "no_open" => self.no_open = true,
             "threads" => {
                 let count = value.parse().ok().filter(|n| (1..=256).contains(n));
                 let wrong = || format!("option `{option}`: needs a number from 1 to 256");
@@ -115,6 +119,9 @@ impl Options {
         }
         if self.no_cache {
             words.push("no_cache".to_owned());
+        }
+        if self.no_open {
+            words.push("no_open".to_owned());
         }
         words.extend(self.threads.map(|n| format!("threads={n}")));
         words
@@ -166,7 +173,8 @@ mod tests {
 
     #[test]
     fn a_list_comes_back() {
-        let list = "ro,nodev,noatime,allow_other,no_cache,threads=3,emulate=read=2x+line=100ns";
+        let list =
+            "ro,nodev,noatime,allow_other,no_cache,no_open,threads=3,emulate=read=2x+line=100ns";
         let options = parsed(list).unwrap();
         assert_eq!(parsed(&options.to_list()).unwrap(), options);
         assert_eq!(Options::default().to_list(), "");

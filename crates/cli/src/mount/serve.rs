@@ -11,6 +11,7 @@ use fuse::{
 };
 use pmem::{Domain, Medium as _, OpenOptions, Region};
 
+use super::options::Options;
 use super::{Plan, Ready};
 use crate::pool;
 use crate::stats::{PoolStats, ServerStats};
@@ -53,7 +54,7 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
     let server = Server::new(
         fs.clone(),
         ServerOptions {
-            caching: if plan.options.no_cache { Caching::NONE } else { Caching::EXCLUSIVE },
+            caching: caching(&plan.options),
             // Where a fence can fail, programs hear of it through fsync.
             durable_on_return: domain != Domain::PageCache,
             counters: counters.clone(),
@@ -79,6 +80,14 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
     mounted.serve().with_context(|| format!("{}: the session broke", ready.dir))?;
     tracing::info!("{} unmounted", ready.pool);
     Ok(())
+}
+
+fn caching(options: &Options) -> Caching {
+    if options.no_cache {
+        // Whether pages are kept is part of the answer to an open.
+        return Caching::NONE;
+    }
+    Caching { skip_opens: options.no_open, ..Caching::EXCLUSIVE }
 }
 
 fn open(plan: &Plan) -> Result<Region> {
