@@ -172,7 +172,8 @@ fn fuse_of_kernel(report: &mut Report) {
             report.missing(
                 "fuse",
                 format!("cannot mount: {err}"),
-                "run as root, or install fuse3 (fusermount3); in a container, allow mounting",
+                "run as root; for users, install fuse3 (fusermount3) and make /dev/fuse accessible \
+                 (udev does: mode 0666); in a container, allow mounting",
             );
             return;
         }

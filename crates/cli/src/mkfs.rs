@@ -6,8 +6,10 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
+use bpfs::Bpfs;
 use pmem::{Access, Medium as _, Region};
 use serde::Serialize;
+use vfs::{Caller, FileSystem as _, SetAttr};
 
 use crate::args::{Layout, MkfsArgs};
 use crate::pool::{self, DomainReport};
@@ -33,10 +35,12 @@ pub fn run(args: &MkfsArgs, json: bool) -> Result<ExitCode> {
             let _ = std::fs::remove_file(&args.pool);
         }
     });
+    let info = info.with_context(|| args.pool.display().to_string())?;
+    let region = give_to_maker(region)?;
     let made = Made {
         pool: pool::absolute(&args.pool)?.display().to_string(),
         layout: "bpfs",
-        info: info.with_context(|| args.pool.display().to_string())?,
+        info,
         domain: region.domain().into(),
     };
     if json {
@@ -46,6 +50,19 @@ pub fn run(args: &MkfsArgs, json: bool) -> Result<ExitCode> {
         println!("domain {}", made.domain);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Makes the root directory belong to who formats the pool, if that is not the superuser.
+fn give_to_maker(region: Region) -> Result<Region> {
+    let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
+    if user.is_root() {
+        return Ok(region);
+    }
+    let (uid, gid) = (user.as_raw(), group.as_raw());
+    let fs = Bpfs::mount(region, &bpfs::MountOptions::default())?;
+    let owner = SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() };
+    fs.setattr(&Caller { uid, gid }, vfs::ROOT, &owner)?;
+    Ok(fs.into_medium())
 }
 
 /// The region to format, and whether it is a file made here.

@@ -270,3 +270,35 @@ fn opens_can_be_left_to_the_kernel() {
         s.dir_str()
     ));
 }
+
+/// In a mount namespace of its own, where `/dev/fuse` is open to all, as udev makes it.
+#[test]
+fn users_can_mount() {
+    let s = Sandbox::empty();
+    // Where nobody can run it, wherever the build directory is.
+    let program = s.outside("keepstone");
+    fs::copy(env!("CARGO_BIN_EXE_keepstone"), &program).unwrap();
+    let runtime = s.outside("run");
+    fs::create_dir(&runtime).unwrap();
+    for dir in [&s.dir, &runtime] {
+        std::os::unix::fs::chown(dir, Some(65534), Some(65534)).unwrap();
+    }
+    let as_user = format!(
+        "{program} mkfs {pool} --size 64M && {program} mount {pool} {dir} && cd {dir} && \
+         echo content > file && cat file && grep -o 'fuse.keepstone rw,nosuid,nodev' /proc/mounts && \
+         cd / && {program} umount {dir} && ls -a {dir} && {program} check {pool}",
+        program = program.display(),
+        pool = s.pool_str(),
+        dir = s.dir_str(),
+    );
+    let script = format!(
+        "mount -t tmpfs none /mnt && mknod -m 666 /mnt/fuse c 10 229 && \
+         mount --bind /mnt/fuse /dev/fuse && export XDG_RUNTIME_DIR={runtime} && \
+         setpriv --reuid=65534 --regid=65534 --clear-groups sh -euc '{as_user}'",
+        runtime = runtime.display(),
+        as_user = as_user.replace('\'', "'\\''"),
+    );
+    let said = tool("unshare", &["--mount", "sh", "-euc", &script]);
+    assert!(said.contains("\ncontent\nfuse.keepstone rw,nosuid,nodev\n"), "{said}");
+    assert!(said.ends_with("clean\n"), "{said}");
+}

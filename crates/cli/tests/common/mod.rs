@@ -19,6 +19,8 @@ pub struct Sandbox {
     pub dir: PathBuf,
     /// Servers started, in order.
     pub servers: Vec<i32>,
+    /// Logs that killed servers leave.
+    logs: Vec<PathBuf>,
     scratch: TempDir,
 }
 
@@ -47,7 +49,7 @@ impl Sandbox {
         std::fs::set_permissions(scratch.path(), PermissionsExt::from_mode(0o755)).unwrap();
         let name = scratch.path().file_name().unwrap().to_str().unwrap();
         let pool = Path::new("/dev/shm").join(name);
-        Self { pool, dir, servers: Vec::new(), scratch }
+        Self { pool, dir, servers: Vec::new(), logs: Vec::new(), scratch }
     }
 
     pub fn pool_str(&self) -> &str {
@@ -75,6 +77,8 @@ impl Sandbox {
         args.extend([self.pool_str(), self.dir_str()]);
         let ready: Value = serde_json::from_str(&self.ok(args)).unwrap();
         self.servers.push(ready["pid"].as_i64().unwrap() as i32);
+        let log = format!("/run/keepstone/{}.log", ready["uuid"].as_str().unwrap());
+        self.logs.push(log.into());
         ready
     }
 
@@ -129,7 +133,9 @@ impl Drop for Sandbox {
         for &server in self.servers.iter().filter(|&&server| is_server(server)) {
             let _ = kill_process(pid(server), Signal::KILL);
         }
-        let _ = std::fs::remove_file(&self.pool);
+        for file in self.logs.iter().chain([&self.pool]) {
+            let _ = std::fs::remove_file(file);
+        }
     }
 }
 
