@@ -4,7 +4,7 @@
 #
 #   lib-peers.sh DIR     puts the two programs into DIR
 #
-# Installs gcc, g++, pkg-config and libfuse3-dev by apt-get where they are missing (needs root).
+# Installs what it needs by apt-get.
 set -euo pipefail
 out=${1:?usage: lib-peers.sh DIR}
 here=$(cd "$(dirname "$0")" && pwd)
@@ -14,15 +14,7 @@ source "$here/lib-source.sh"
 if [[ -x $out/passthrough_ll && -x $out/passthrough_hp ]]; then
     exit 0
 fi
-missing=()
-command -v gcc >/dev/null || missing+=(gcc)
-command -v g++ >/dev/null || missing+=(g++)
-command -v pkg-config >/dev/null || missing+=(pkg-config)
-pkg-config --exists fuse3 2>/dev/null || missing+=(libfuse3-dev)
-command -v fusermount3 >/dev/null || missing+=(fuse3)
-if ((${#missing[@]})); then
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${missing[@]}" >&2
-fi
+"$here/lib-packages.sh" gcc g++ pkg-config libfuse3-dev fuse3 xz-utils
 
 mkdir -p "$out"
 build=$(mktemp -d)

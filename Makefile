@@ -1,0 +1,75 @@
+# Keepstone: build, test, show, measure. `make help` lists the targets.
+#
+# What a target needs and Debian has, it installs by apt-get (as root, or with sudo).
+
+PREFIX ?= /usr/local
+SBINDIR ?= /sbin
+CARGO ?= cargo
+# Where .ci, the tests and the benchmarks keep what they fetch and build.
+WORK := .work
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+RELEASE := $(TARGET)/release
+BENCH := $(RELEASE)/keepstone-bench
+export KEEPSTONE ?= $(abspath $(RELEASE)/keepstone)
+
+# Generated calls per seed of the campaign; there are 60 seeds.
+CAMPAIGN_OPS ?= 20000
+
+.PHONY: help build demo test check bench bench-quick install campaign nvdimm-test clean
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+
+build: ## the program, target/release/keepstone
+	$(CARGO) build --release --package keepstone
+
+demo: ## a pool in DRAM, mounted; real programs on it while the server is killed (4 minutes)
+	scripts/demo.sh
+
+test: build ## all tests: of the workspace, and suites of the field against a mount (as root)
+	scripts/lib-packages.sh fuse3 attr acl
+	$(CARGO) test --workspace --no-fail-fast
+	scripts/mount-tests/run.sh all
+
+check: ## formatting, lints, documentation, scripts
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
+	scripts/lib-packages.sh shellcheck
+	shellcheck -x -P SCRIPTDIR .ci/run scripts/*.sh
+
+bench: ## measure against peers in the same run; results into docs/PERFORMANCE.md (20 minutes)
+	$(CARGO) build --release --package keepstone --package bench
+	scripts/lib-peers.sh $(WORK)/peers
+	mkdir -p $(WORK)/bench
+	$(BENCH) traffic --save $(WORK)/bench/traffic.json
+	$(BENCH) engine --save $(WORK)/bench/engine.json
+	$(BENCH) mount --save $(WORK)/bench/mount.json
+	$(BENCH) fuse --save $(WORK)/bench/fuse.json
+	$(BENCH) report $(WORK)/bench/traffic.json $(WORK)/bench/engine.json \
+	    $(WORK)/bench/mount.json $(WORK)/bench/fuse.json
+
+bench-quick: ## the same in two minutes, for a first look; changes no document
+	$(CARGO) build --release --package keepstone --package bench
+	scripts/lib-peers.sh $(WORK)/peers
+	$(BENCH) traffic
+	$(BENCH) engine --quick
+	$(BENCH) mount --quick
+	$(BENCH) fuse --quick
+
+install: build ## into PREFIX (/usr/local), with the helper of mount(8) in SBINDIR (/sbin)
+	install -D -m 755 $(RELEASE)/keepstone $(DESTDIR)$(PREFIX)/bin/keepstone
+	mkdir -p $(DESTDIR)$(SBINDIR)
+	ln -sfn $(PREFIX)/bin/keepstone $(DESTDIR)$(SBINDIR)/mount.fuse.keepstone
+
+campaign: ## more than a million generated calls against the model, and damaged pools (nightly)
+	KEEPSTONE_OPS=$(CAMPAIGN_OPS) $(CARGO) test --release --package bpfs --test conformance generated
+	KEEPSTONE_HOSTILE=100000 $(CARGO) test --release --package bpfs --test hostile
+
+nvdimm-test: ## pmem on an emulated machine with an NVDIMM
+	scripts/nvdimm-test.sh
+
+clean: ## remove everything built or fetched
+	$(CARGO) clean
+	rm -rf $(WORK)
