@@ -108,14 +108,15 @@ impl<M: Medium> Core<M> {
         }
         let len = if run - bytes < DIRENT_MIN { run } else { bytes };
         let rest = (off + len, run - len);
+        let mut written = pos + DIRENT_HEADER..pos + DIRENT_HEADER + name.len() as u64;
+        self.medium.write(written.start, name);
         if rest.1 > 0 {
             let free = DirentWord { len: rest.1, name_len: 0, kind: 0 };
             self.medium.store_u64(block + rest.0, 0);
             self.medium.store_u64(block + rest.0 + 8, free.pack());
-            self.medium.flush(block + rest.0, DIRENT_HEADER);
+            written.end = block + rest.0 + DIRENT_HEADER;
         }
-        self.medium.write(pos + DIRENT_HEADER, name);
-        self.medium.flush(pos + DIRENT_HEADER, name.len() as u64);
+        self.medium.flush(written.start, written.end - written.start);
         Ok(Slot { pos, word: DirentWord { len, name_len: name.len(), kind }, rest })
     }
 
