@@ -82,7 +82,6 @@ impl<M: Medium> Core<M> {
         if block & (BLOCK - 1) == 0 && block >= BLOCK && block < self.bytes {
             Ok(block)
         } else {
-            tracing::error!(block, "a pointer leads out of the pool: run `keepstone check`");
             Err(Errno::UCLEAN)
         }
     }

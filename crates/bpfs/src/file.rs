@@ -8,7 +8,7 @@
 //! | across the end of the file | copy-on-write up to the inode's leaf | + leaf, 2 fences |
 
 use crate::crawler::{Change, Edit, Mode, Node};
-use crate::fs::{Core, Stop};
+use crate::fs::{Core, Stop, report};
 use crate::layout::*;
 use crate::volatile::{KEEP, Locks, Txn, VInode};
 use pmem::Medium;
@@ -70,7 +70,7 @@ impl<M: Medium> Core<M> {
         }
         let _lock = self.v.lock_shared(ino)?;
         let v = self.live_file(ino)?;
-        let n = self.read_content(v, offset, buf)?;
+        let n = self.read_content(v, offset, buf).map_err(|e| report(ino, e))?;
         self.touch_accessed(v);
         Ok(n)
     }

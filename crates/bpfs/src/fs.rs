@@ -54,7 +54,7 @@ impl<M: Medium> Core<M> {
             let locks = self.v.lock_exclusive(inos, wide)?;
             match op(&locks) {
                 Ok(t) => return Ok(t),
-                Err(Stop::Errno(e)) => return Err(e),
+                Err(Stop::Errno(e)) => return Err(report(inos[0], e)),
                 Err(Stop::Wide) => {}
             }
         }
@@ -335,6 +335,14 @@ impl<M: Medium> Core<M> {
             self.reap(ino, v);
         }
     }
+}
+
+/// Notes where damage was met. Only under locks: an optimistic reader can meet what is not there.
+pub fn report(ino: Ino, e: Errno) -> Errno {
+    if e == Errno::UCLEAN {
+        tracing::error!(%ino, "damaged: unmount and run `keepstone check`");
+    }
+    e
 }
 
 impl VInode {
