@@ -35,12 +35,17 @@ fn kind_bits(kind: FileKind) -> u8 {
 impl<M: Medium> Core<M> {
     /// `FileSystem::lookup`.
     pub fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry> {
+        if name == b"." {
+            let _lock = self.v.lock_shared(dir)?;
+            let v = self.live(dir)?;
+            self.hold(v);
+            return Ok(self.attr(dir, v));
+        }
         let target = {
             let _lock = self.v.lock_shared(dir)?;
             let d = self.live_dir(dir)?;
             check_component(name)?;
             let target = match name {
-                b"." => dir,
                 b".." if d.state.load(Relaxed) & REMOVED != 0 => return Err(Errno::NOENT),
                 b".." => self.parent(dir, d),
                 _ => self.find_name(dir, name).ok_or(Errno::NOENT)?.ino,

@@ -45,6 +45,12 @@ pub trait Medium: Send + Sync {
     /// What a fence means here.
     fn domain(&self) -> Domain;
 
+    /// Whether every fence so far did what it says. A medium on an ordinary file can fail to write
+    /// back; what was durable then is not known any more.
+    fn health(&self) -> std::io::Result<()> {
+        Ok(())
+    }
+
     /// Traffic since the start.
     fn counters(&self) -> &Counters;
 
@@ -108,6 +114,9 @@ impl<M: Medium + ?Sized> Medium for &M {
     }
     fn domain(&self) -> Domain {
         (**self).domain()
+    }
+    fn health(&self) -> std::io::Result<()> {
+        (**self).health()
     }
     fn counters(&self) -> &Counters {
         (**self).counters()

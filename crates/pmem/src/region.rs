@@ -189,6 +189,10 @@ impl Medium for Region {
         self.domain
     }
 
+    fn health(&self) -> io::Result<()> {
+        self.sync_error().map_or(Ok(()), Err)
+    }
+
     fn counters(&self) -> &Counters {
         &self.counters
     }

@@ -71,7 +71,8 @@ pub trait FileSystem: Send + Sync {
     /// The inode of the root directory. It needs no reference.
     fn root(&self) -> Ino;
 
-    /// Finds `name` in `dir`. `.` gives `dir`, `..` its parent (the root is its own parent).
+    /// Finds `name` in `dir`. `.` gives `dir`, which need not be a directory then (the kernel finds
+    /// inodes by handle that way); `..` gives its parent (the root is its own parent).
     /// Adds a reference. `ENOENT` where there is no such name.
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry>;
 

@@ -69,10 +69,12 @@ impl State {
     }
 
     pub(super) fn lookup(&mut self, dir: Ino, name: &[u8]) -> Result<Entry> {
+        if name == b"." {
+            return self.reference(dir);
+        }
         let entries = self.dir(dir)?;
         check_component(name)?;
         let found = match name {
-            b"." => dir,
             b".." => entries.parent.ok_or(Errno::NOENT)?,
             _ => entries.find(name)?,
         };
