@@ -68,6 +68,12 @@ Example: keepstone doctor /dev/shm/pool
 
 Exit status: 0 pools can be used; 1 something necessary is missing.")]
     Doctor(DoctorArgs),
+    /// Explore what power failures can leave of a pool, and whether each is recovered.
+    #[command(after_help = "\
+Example: keepstone crashtest --length 2 --threads 2
+
+Exit status: 0 every state recovers; 1 violations were found, each printed with a line for --replay.")]
+    Crashtest(crate::crashtest::CrashtestArgs),
 }
 
 /// `keepstone mkfs`

@@ -133,18 +133,17 @@ fn persistent_memory(report: &mut Report) {
 }
 
 fn huge_pages(report: &mut Report) {
-    const SHMEM: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
-    let setting = fs::read_to_string(SHMEM).unwrap_or_default();
-    let chosen = setting.split_whitespace().find_map(|word| word.strip_prefix('['));
-    match chosen.map(|word| word.trim_end_matches(']')) {
-        Some(word @ ("always" | "within_size" | "advise")) => {
-            report.ok("huge pages", format!("tmpfs uses them ({word})"));
-        }
-        found => report.advice(
+    match pmem::probe("/dev/shm") {
+        Ok(shm) if shm.huge_pages => report.ok("huge pages", "/dev/shm uses them"),
+        Ok(_) => report.advice(
             "huge pages",
-            format!("not for tmpfs ({})", found.unwrap_or("not in this kernel")),
-            "faster pools on /dev/shm: `echo advise > /sys/kernel/mm/transparent_hugepage/\
-             shmem_enabled`",
+            "not for /dev/shm",
+            "faster pools in DRAM: `mount -o remount,huge=advise /dev/shm`",
+        ),
+        Err(err) => report.advice(
+            "huge pages",
+            format!("/dev/shm cannot be looked at: {err}"),
+            "put pools in DRAM on another tmpfs: `mount -t tmpfs -o huge=advise none DIR`",
         ),
     }
 }

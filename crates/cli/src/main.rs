@@ -6,6 +6,7 @@
 mod args;
 mod busy;
 mod check;
+mod crashtest;
 mod doctor;
 mod info;
 mod mkfs;
@@ -31,6 +32,9 @@ fn main() -> ExitCode {
         return code;
     }
     let cli = Cli::parse_from(argv);
+    if !matches!(cli.command, Command::Mount(_)) {
+        end_with_the_pipe();
+    }
     match run(&cli) {
         Ok(code) => code,
         Err(err) => {
@@ -51,7 +55,14 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Check(args) => check::run(args, cli.json),
         Command::Stats(args) => stats::run(args, cli.json),
         Command::Doctor(args) => doctor::run(args, cli.json),
+        Command::Crashtest(args) => crashtest::run(args, cli.json),
     }
+}
+
+/// Lets `keepstone … | head` end quietly, as other programs do. A server must not.
+fn end_with_the_pipe() {
+    // SAFETY: the default action is no handler, and no other thread runs yet.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
 fn init_log() {
