@@ -168,14 +168,44 @@ impl FromStr for Replay {
         let (op, nth) = (number(op)?, number(nth)?);
         let state = next("a state")?.to_owned();
         let ops = crate::workload::script(next("operations")?).map_err(|e| e.to_string())?;
-        Ok(Self {
-            semantics,
-            base,
-            at: CrashAt { op, nth },
-            state,
-            ops,
-        })
+        Ok(Self { semantics, base, at: CrashAt { op, nth }, state, ops })
     }
+}
+
+/// Reruns one crash: what was found there, with the state's words, and whether it is wrong.
+pub fn replay<T: Target>(
+    target: &T,
+    bases: &[Base],
+    line: &Replay,
+) -> Result<(Vec<Finding>, bool), String> {
+    let base = bases.iter().find(|b| b.name == line.base);
+    let base = base.ok_or_else(|| format!("unknown base `{}`", line.base))?;
+    let from = line.at.op as usize;
+    if from >= line.ops.len() {
+        return Err(format!("there is no operation {from}: they are counted from 0"));
+    }
+    let recorded = base.record(target, &line.ops, from)?;
+    let settings = Settings {
+        semantics: line.semantics,
+        budget: Budget::default(),
+        distinct: &Distinct::default(),
+        stop_early: false,
+        only: Some((line.at, line.state.clone())),
+    };
+    let explored = explore(target, base, from, &recorded, &settings);
+    if explored.violations.is_empty() {
+        return Err(format!("operation {from} has no crash point {}", line.at.nth));
+    }
+    let finding =
+        |v: Violation| Finding { replay: line.to_string(), what: v.what, detail: v.detail };
+    let findings = explored.violations.into_iter().map(finding).collect();
+    Ok((findings, explored.violations_total > 0))
+}
+
+/// Readies this process for exploring: engines allocate and free volatile state thousands of times
+/// a second, and clearing huge pages for it would take most of the time.
+pub fn prepare_process() {
+    let _ = rustix::thread::disable_transparent_huge_pages(true);
 }
 
 /// Runs a family; `progress` is told workloads done and in all, and states met so far.

@@ -6,9 +6,8 @@ use crate::rng::Rng;
 const DIRS: [&str; 4] = ["", "/d", "/e", "/d/s"];
 const NAMES: [&str; 4] = ["a", "b", "c", "n"];
 /// Offsets and lengths at and around words, lines, blocks, and the span of a tree of height 1.
-const NUMBERS: [u64; 16] = [
-    1, 3, 7, 8, 9, 64, 100, 511, 4088, 4095, 4096, 4097, 8192, 12000, 2_097_152, 2_097_160,
-];
+const NUMBERS: [u64; 16] =
+    [1, 3, 7, 8, 9, 64, 100, 511, 4088, 4095, 4096, 4097, 8192, 12000, 2_097_152, 2_097_160];
 
 fn dir(rng: &mut Rng) -> String {
     (*rng.pick(&DIRS)).to_owned()

@@ -18,5 +18,6 @@ pub mod score;
 pub mod show;
 pub mod stats;
 pub mod target;
+pub mod threads;
 pub mod trace;
 pub mod workload;

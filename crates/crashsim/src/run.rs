@@ -88,12 +88,7 @@ pub struct Violation {
 impl Violation {
     /// A violation that no state belongs to.
     pub fn new(at: CrashAt, what: String) -> Self {
-        Self {
-            at,
-            what,
-            state: "all-but:".into(),
-            detail: Vec::new(),
-        }
+        Self { at, what, state: "all-but:".into(), detail: Vec::new() }
     }
 }
 
@@ -118,8 +113,8 @@ pub struct Settings<'a> {
     pub distinct: &'a Distinct,
     /// Stop at the first violation.
     pub stop_early: bool,
-    /// Only this crash point.
-    pub only: Option<CrashAt>,
+    /// Only this crash point and, where it names one, this state ([`Violation::state`]).
+    pub only: Option<(CrashAt, String)>,
 }
 
 impl Base {
@@ -138,6 +133,16 @@ impl Base {
         let model = Model::new();
         perform(target, &Recorder::new(&image), &model, &script, 0)?;
         Ok(Self { name, script, bytes: image.bytes(), model, fresh })
+    }
+
+    /// Blocks that a fresh pool of this length uses.
+    pub fn fresh(&self) -> u64 {
+        self.fresh
+    }
+
+    /// A copy of the model of what is in the pool.
+    pub fn model(&self) -> Model {
+        self.model.clone()
     }
 
     /// Runs operations on a copy of the base and records them.
@@ -323,7 +328,8 @@ impl<T: Target> Run<'_, T> {
     fn crash(&mut self, returned: bool) {
         let at = self.at;
         self.at.nth += 1;
-        if self.settings.only.is_some_and(|only| only != at) {
+        let only = self.settings.only.as_ref();
+        if only.is_some_and(|(only, _)| *only != at) {
             return;
         }
         let op = at.op as usize;
@@ -338,6 +344,9 @@ impl<T: Target> Run<'_, T> {
             self.check_durable(at, &units);
         }
         let point = Point::new(&self.p, &units);
+        if let Some((_, named)) = only {
+            return self.replay(&point, at, named, &legal);
+        }
         let mut wrong: Vec<(State, String)> = Vec::new();
         let mut stored: Vec<(State, Arc<Tree>)> = Vec::new();
         let mut total = 0;
@@ -362,6 +371,24 @@ impl<T: Target> Run<'_, T> {
                 self.report(&point, at, &state, what);
             }
         }
+    }
+
+    /// Judges one state and reports it, whatever the verdict.
+    fn replay(&mut self, point: &Point<'_>, at: CrashAt, named: &str, legal: &[Arc<Tree>]) {
+        let Some(state) = crate::show::parse(point, named) else {
+            let what = format!("this crash point has no state `{named}`");
+            self.found.violations_total += 1;
+            return self.found.violations.push(Violation::new(at, what));
+        };
+        let (_, outcome) = self.explorer.run(point, &state);
+        let verdict = judge(&outcome, legal).map(Found::clone);
+        let verdict = verdict.and_then(|found| match found.stored {
+            true => self.crash_again(point, &state, &found.tree),
+            false => Ok(()),
+        });
+        self.found.violations_total += u64::from(verdict.is_err());
+        let what = verdict.err().unwrap_or_else(|| "recovered as it must".into());
+        self.report(point, at, &state, what);
     }
 
     /// O6: when an operation has returned, what it stored is durable.

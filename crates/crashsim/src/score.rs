@@ -77,11 +77,7 @@ fn first_violation<T: Target>(
 ) -> Option<String> {
     let settings = Settings {
         semantics: Semantics::Adr,
-        budget: Budget {
-            states: 16,
-            samples: 0,
-            ..Budget::default()
-        },
+        budget: Budget { states: 16, samples: 0, ..Budget::default() },
         distinct: &Distinct::default(),
         stop_early: true,
         only: None,

@@ -1,6 +1,6 @@
 //! A state for people: which words persisted, which did not, and what they are.
 
-use crate::explore::Point;
+use crate::explore::{Point, State};
 use crate::image::CrashImage;
 use crate::target::Target;
 
@@ -58,4 +58,22 @@ pub fn state<T: Target>(
         detail.push(format!("… and {more} more words"));
     }
     (text, detail)
+}
+
+/// The state that [`state`] named.
+pub fn parse(point: &Point<'_>, text: &str) -> Option<State> {
+    let (word, units) = text.split_once(':')?;
+    let mut state = match word {
+        "all-but" => point.extreme(true),
+        "only" => point.extreme(false),
+        _ => return None,
+    };
+    for named in units.split(',').filter(|u| !u.is_empty()) {
+        let (at, content) = named.split_once('#')?;
+        let first = u32::from_str_radix(at, 16).ok()? / 8;
+        let u = point.units().iter().position(|u| u.words[0] == first)?;
+        let content: u16 = content.parse().ok()?;
+        state[u] = Some(content).filter(|c| usize::from(*c) < point.units()[u].contents.len())?;
+    }
+    Some(state)
 }

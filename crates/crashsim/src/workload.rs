@@ -24,8 +24,9 @@ const TREE: &str = "mkdir /d; mkdir /e; create /a; write /a 0 5000; create /d/c;
 /// inode's slot and freed blocks to reuse, and files of other shapes.
 const WORN: &str = "create /x; mkdir /y; create /k; write /k 0 9000; create /d; unlink /d; unlink /x; \
     rmdir /y; mkdir /d; create /d/qqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqq; \
-    create /d/r; unlink /d/qqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqq; mkdir /e; create /a; \
-    write /a 0 12288; truncate /a 5000; create /d/c; link /d/c /b; chmod /b 6755; unlink /k; \
+    create /d/r; unlink /d/qqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqq; mkdir /e; create /e/qqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqq; \
+    unlink /e/qqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqq; \
+    create /a; write /a 0 12288; truncate /a 5000; create /d/c; link /d/c /b; chmod /b 6755; unlink /k; \
     symlink /l 4095; create /d/z; truncate /d/z 3000000; write /d/z 8192 10; setxattr /a user.x 5000";
 
 /// As the tree, but the next name makes a directory grow, and the next inode the inode file: 13 live
@@ -55,7 +56,8 @@ fn scripts() -> Vec<(&'static str, String)> {
 
 /// All operations of the bounded-exhaustive workloads, with parameters from a small universe.
 const UNIVERSE: &str = "\
-create /n; create /d/n; create /e/n; mkdir /n; mkdir /d/n; symlink /n 10; symlink /e/n 4000
+create /n; create /d/n; create /e/n; create /d/a-name-of-two-lines-01234567890123456789012345678901
+create /e/a-name-of-two-lines-01234567890123456789012345678901-and-of-one-more-012345678901234567890123456789012345678901234567; mkdir /n; mkdir /d/n; symlink /n 10; symlink /e/n 4000
 mkfifo /n; mknod /d/n 259
 link /a /n; link /a /d/n; link /d/c /e/n; link /l /n
 unlink /a; unlink /b; unlink /d/c; unlink /d/z; unlink /l; rmdir /e
@@ -91,7 +93,30 @@ pub fn bases<T: Target>(target: &T) -> Result<Vec<Base>, String> {
     scripts().into_iter().map(build).collect()
 }
 
+/// Sequences for bugs that one operation cannot show: what one leaves, another finds.
+const SEQUENCES: &str = "\
+truncate /a 0; truncate /a 10000
+truncate /a 0; truncate /a 100
+truncate /a 100; truncate /a 10000
+truncate /d/z 100; truncate /d/z 20000
+truncate /a 100; append /a 9000
+tmpfile /d 1; link %1 /n
+unlink /a; create /n; write /n 0 9000
+rename /a /d/c; create /n; append /n 9000
+write /a 0 5000; write /d/c 0 5000
+punch /a 0 5000; append /d/c 9000
+create /d/n; unlink /d/n; create /d/m
+mkdir /n; rename /d/c /n/c; rename /n /e/n
+truncate /d/z 3000000; write /d/z 2999990 10
+read /a; write /a 0 10; list /d; create /d/n";
+
 /// The operations of the universe.
 pub fn universe() -> Vec<Op> {
     script(UNIVERSE).expect("the universe is well-formed")
+}
+
+/// The hand-picked sequences.
+pub fn sequences() -> Vec<Vec<Op>> {
+    let lines = SEQUENCES.lines();
+    lines.map(|l| script(l).expect("the sequences are well-formed")).collect()
 }

@@ -1,0 +1,203 @@
+//! `keepstone crashtest`
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, anyhow};
+use clap::Args;
+use crashsim::campaign::{self, Family, Options, Replay, Report};
+use crashsim::persist::Semantics;
+use crashsim::stats::{Distinct, Stats};
+use crashsim::target::Bpfs;
+use crashsim::workload;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use crate::output;
+
+/// `keepstone crashtest`
+#[derive(Debug, Args)]
+pub struct CrashtestArgs {
+    /// Longest sequences of operations to explore completely: 1 takes seconds, 2 minutes, 3 a day.
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=3))]
+    pub length: u8,
+    /// Also explore this many operations of random runs, 60 in each.
+    #[arg(long, default_value_t = 600, value_name = "N")]
+    pub ops: u64,
+    /// Also try this many sequences that evolve toward what was not seen before.
+    #[arg(long, default_value_t = 1000, value_name = "N")]
+    pub fuzz: u64,
+    /// Explore this script instead: operations, one a line, as in the line of a violation.
+    #[arg(long, value_name = "FILE", conflicts_with = "replay")]
+    pub workload: Option<PathBuf>,
+    /// Show one crash again: the line that a violation printed.
+    #[arg(long, value_name = "LINE")]
+    pub replay: Option<String>,
+    /// Write what the workload (or the replay's) did to memory, to this file.
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+    /// What decides which stores persist: adr (x86 as it is), eadr (caches survive), msync (an
+    /// ordinary file).
+    #[arg(long, default_value = "adr", value_name = "RULES", value_parser = semantics)]
+    pub semantics: Semantics,
+    /// At most this many workloads of each family, spread evenly.
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u64>,
+    /// Seed of everything random.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Threads.
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub threads: u16,
+}
+
+fn semantics(name: &str) -> Result<Semantics, String> {
+    let known = Semantics::ALL.into_iter().find(|s| s.name() == name);
+    known.ok_or_else(|| "use adr, eadr or msync".to_owned())
+}
+
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+struct Outcome {
+    states_explored: u64,
+    violations: u64,
+    families: Vec<Report>,
+}
+
+pub fn run(args: &CrashtestArgs, json: bool) -> Result<ExitCode> {
+    campaign::prepare_process();
+    let bases = workload::bases(&Bpfs).map_err(|e| anyhow!("{e}"))?;
+    if let Some(line) = &args.replay {
+        return replay(args, &bases, line, json);
+    }
+    let distinct = Distinct::default();
+    let options = Options {
+        semantics: args.semantics,
+        seed: args.seed,
+        threads: usize::from(args.threads),
+        limit: args.limit,
+        ..Options::default()
+    };
+    let mut families = Vec::new();
+    for family in families_of(args, &bases)? {
+        let bar = ProgressBar::new(0).with_style(
+            ProgressStyle::with_template("{prefix} {wide_bar} {percent:>3} % {msg} {eta:>4}")
+                .expect("a valid template"),
+        );
+        bar.set_prefix(family.name());
+        let report =
+            campaign::run(&Bpfs, &bases, &family, &options, &distinct, &|done, of, states| {
+                bar.set_length(of);
+                bar.set_position(done);
+                bar.set_message(format!("{states} states"));
+            });
+        bar.finish_and_clear();
+        families.push(report);
+    }
+    let outcome = Outcome {
+        states_explored: families.iter().map(|r| r.stats.distinct).sum(),
+        violations: families.iter().map(|r| r.violations).sum(),
+        families,
+    };
+    if json {
+        output::json(&outcome)?;
+    } else {
+        print(&outcome);
+    }
+    Ok(if outcome.violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn families_of(args: &CrashtestArgs, bases: &[crashsim::run::Base]) -> Result<Vec<Family>> {
+    if let Some(file) = &args.workload {
+        let at = || file.display().to_string();
+        let text = std::fs::read_to_string(file).with_context(at)?;
+        let ops = workload::script(&text).with_context(at)?;
+        if let Some(to) = &args.trace {
+            let recorded = bases[0].record(&Bpfs, &ops, 0).map_err(|e| anyhow!("{e}"))?;
+            std::fs::write(to, recorded.trace.to_string())
+                .with_context(|| to.display().to_string())?;
+        }
+        return Ok(vec![Family::Script(ops)]);
+    }
+    let lengths = 1..=usize::from(args.length);
+    let mut families: Vec<Family> =
+        lengths.map(|length| Family::Exhaustive { length, bases: 1 }).collect();
+    const RUN: usize = 60;
+    if args.ops > 0 {
+        families.push(Family::Random { runs: args.ops.div_ceil(RUN as u64), ops: RUN });
+    }
+    if args.fuzz > 0 {
+        families.push(Family::Fuzz { tries: args.fuzz });
+    }
+    Ok(families)
+}
+
+fn replay(
+    args: &CrashtestArgs,
+    bases: &[crashsim::run::Base],
+    line: &str,
+    json: bool,
+) -> Result<ExitCode> {
+    let line: Replay = line.parse().map_err(|e| anyhow!("--replay: {e}"))?;
+    let (findings, wrong) =
+        campaign::replay(&Bpfs, bases, &line).map_err(|e| anyhow!("--replay: {e}"))?;
+    if let Some(to) = &args.trace
+        && let Some(base) = bases.iter().find(|b| b.name == line.base)
+    {
+        let recorded = base.record(&Bpfs, &line.ops, 0).map_err(|e| anyhow!("{e}"))?;
+        std::fs::write(to, recorded.trace.to_string()).with_context(|| to.display().to_string())?;
+    }
+    if json {
+        output::json(&findings)?;
+    } else {
+        for f in &findings {
+            println!("{}", f.what);
+            f.detail.iter().for_each(|d| println!("  {d}"));
+        }
+    }
+    Ok(if wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn print(outcome: &Outcome) {
+    for r in &outcome.families {
+        for f in &r.findings {
+            println!("VIOLATION {}", f.what);
+            f.detail.iter().for_each(|d| println!("  {d}"));
+            println!("  keepstone crashtest --replay '{}'", f.replay);
+        }
+    }
+    println!(
+        "{:24} {:>9} {:>7} {:>11} {:>11} {:>10} {:>10} {:>7} {:>8}",
+        "",
+        "workloads",
+        "points",
+        "states",
+        "distinct",
+        "recovered",
+        "violations",
+        "skipped",
+        "seconds"
+    );
+    for r in &outcome.families {
+        let Stats { points, enumerated, distinct, recovered, not_run, .. } = r.stats;
+        println!(
+            "{:24} {:>9} {points:>7} {enumerated:>11} {distinct:>11} {recovered:>10} {:>10} {:>7} {:>8.1}",
+            r.family, r.workloads, r.violations, not_run, r.seconds
+        );
+        if r.workloads_skipped > 0 {
+            println!("{:24} {:>9} workloads left out by --limit", "", r.workloads_skipped);
+        }
+        if r.stats.cut_points > 0 {
+            println!(
+                "{:24} {:>9} crash points not explored completely; up to {:.1} % of one unknown",
+                "",
+                r.stats.cut_points,
+                r.stats.unknown_share_max * 100.0
+            );
+        }
+    }
+    println!(
+        "{} distinct crash states explored, {} violations",
+        outcome.states_explored, outcome.violations
+    );
+}
