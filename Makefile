@@ -24,7 +24,7 @@ help: ## this list
 build: ## the program, target/release/keepstone
 	$(CARGO) build --release --package keepstone
 
-demo: ## a pool in DRAM, mounted; real programs on it while the server is killed (4 minutes)
+demo: build ## a pool in DRAM, mounted; real programs on it while the server is killed (4 minutes)
 	scripts/demo.sh
 
 test: build ## all tests: of the workspace, and suites of the field against a mount (as root)

@@ -155,7 +155,7 @@ impl Servers<'_> {
         Server::start(name, home, |dir| {
             let mut words = vec![keepstone.into(), "mount".into(), "--foreground".into()];
             words.extend(options.iter().map(Into::into));
-            words.extend([pool.into(), dir.into()]);
+            words.extend([pool, dir.into()]);
             words
         })
     }

@@ -28,7 +28,7 @@ impl Rng {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^= z >> 31;
-        (u128::from(z) * u128::from(n) >> 64) as u64
+        ((u128::from(z) * u128::from(n)) >> 64) as u64
     }
 }
 
@@ -207,8 +207,7 @@ impl<'s, S: Store> Bed<'s, S> {
                 self.store.rename((there, moved), (here, name))?;
             }
             Ok(())
-        })
-        .prepared(|_| Ok(())))
+        }))
     }
 
     /// Looks a random name up and reads its attributes.
