@@ -32,7 +32,7 @@ pub struct Budget {
 
 impl Default for Budget {
     fn default() -> Self {
-        Self { states: 1 << 12, runs: 1 << 12, samples: 64, seed: 1 }
+        Self { states: 1 << 12, runs: 1 << 10, samples: 64, seed: 1 }
     }
 }
 

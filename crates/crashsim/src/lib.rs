@@ -6,6 +6,7 @@ pub mod decode;
 pub mod explore;
 pub mod generate;
 pub mod image;
+pub mod lint;
 pub mod mutate;
 pub mod op;
 pub mod oracle;

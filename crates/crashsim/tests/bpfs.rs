@@ -1,0 +1,167 @@
+//! No power failure breaks a BPFS pool: the part that runs before every merge. `keepstone crashtest
+//! --length 3` is the campaign.
+
+use crashsim::campaign::{self, Family, Options, Report};
+use crashsim::explore::Budget;
+use crashsim::persist::Semantics;
+use crashsim::rng::Rng;
+use crashsim::run::Base;
+use crashsim::stats::{Distinct, Stats};
+use crashsim::target::Bpfs;
+use crashsim::trace::{Action, Trace};
+use crashsim::{threads, workload};
+use std::sync::LazyLock;
+
+/// The pools where workloads start.
+static BASES: LazyLock<Vec<Base>> = LazyLock::new(|| {
+    campaign::prepare_process();
+    workload::bases(&Bpfs).expect("the bases can be made")
+});
+
+/// Runs a family; panics with a line for `--replay` at a violation.
+fn explore(family: Family, options: &Options) -> Report {
+    let report = campaign::run(&Bpfs, &BASES, &family, options, &Distinct::default(), &|_, _, _| {});
+    let Report { workloads, stats, seconds, .. } = &report;
+    println!("{}: {workloads} workloads, {stats:?}, {seconds:.1} s", report.family);
+    for f in &report.findings {
+        println!("{}\n  {}\n  --replay '{}'", f.what, f.detail.join("\n  "), f.replay);
+    }
+    assert_eq!(report.violations, 0);
+    assert_eq!(report.stats.unsteady, 0, "recovery is not deterministic");
+    report
+}
+
+fn every_operation(semantics: Semantics) {
+    let family = Family::Exhaustive { length: 1, bases: BASES.len() };
+    let report = explore(family, &Options { semantics, ..Options::default() });
+    assert!(report.stats.nested > 0, "some recovery has something to clear");
+}
+
+#[test]
+fn every_operation_survives_on_x86() {
+    every_operation(Semantics::Adr);
+}
+
+#[test]
+fn every_operation_survives_with_eadr() {
+    every_operation(Semantics::Eadr);
+}
+
+#[test]
+fn every_operation_survives_on_an_ordinary_file() {
+    every_operation(Semantics::Msync);
+}
+
+#[test]
+fn every_pair_of_operations_survives() {
+    // The campaign enumerates more states of each crash point; what is recovered is the same.
+    let budget = Budget { states: 1 << 6, samples: 8, ..Budget::default() };
+    explore(Family::Exhaustive { length: 2, bases: 1 }, &Options { budget, ..Options::default() });
+}
+
+#[test]
+fn hand_picked_sequences_survive() {
+    for ops in workload::sequences() {
+        explore(Family::Script(ops), &Options::default());
+    }
+}
+
+#[test]
+fn random_runs_survive() {
+    explore(Family::Random { runs: 40, ops: 60 }, &Options::default());
+}
+
+#[test]
+fn evolved_sequences_survive() {
+    explore(Family::Fuzz { tries: 3000 }, &Options::default());
+}
+
+#[test]
+fn threads_survive() {
+    let distinct = Distinct::default();
+    let (mut stats, mut overlaps) = (Stats::default(), 0);
+    for seed in 0..60 {
+        let (n, ops) = if seed % 2 == 0 { (2, 3) } else { (3, 2) };
+        let programs = threads::programs(&mut Rng::new(seed), n, ops);
+        let budget = Budget { states: 1 << 6, ..Budget::default() };
+        let explored =
+            threads::explore(&Bpfs, &BASES[0], &programs, seed, budget, &distinct).unwrap();
+        stats.add(&explored.stats);
+        overlaps += overlapping(&explored.trace);
+        assert!(
+            explored.violations.is_empty(),
+            "{programs:?}\n{}\n{}",
+            explored.violations.join("\n"),
+            explored.trace
+        );
+    }
+    println!("{stats:?}, {overlaps} operations started while another was in flight");
+    assert!(overlaps > 0, "nothing ran at once");
+}
+
+fn overlapping(trace: &Trace) -> u32 {
+    let (mut open, mut overlaps) = (0, 0);
+    for e in &trace.events {
+        match e.action {
+            Action::Begin { .. } => {
+                overlaps += u32::from(open > 0);
+                open += 1;
+            }
+            Action::End { .. } => open -= 1,
+            _ => {}
+        }
+    }
+    overlaps
+}
+
+#[test]
+fn a_trace_survives_its_text() {
+    let base = &BASES[0];
+    let ops = workload::script("write /a 4090 20; rename /a /d/c").unwrap();
+    let trace = base.record(&Bpfs, &ops, 0).unwrap().trace;
+    assert!(trace.events.len() > 10);
+    assert_eq!(trace.to_string().parse::<Trace>().unwrap().to_string(), trace.to_string());
+    assert!("keepstone-trace 1 64\n0 word 0x40 00".parse::<Trace>().is_err());
+}
+
+#[test]
+fn operations_survive_their_text() {
+    for op in workload::universe() {
+        assert_eq!(op.to_string().parse(), Ok(op));
+    }
+}
+
+#[test]
+fn a_replay_line_survives_its_text() {
+    let line = "adr tree 0.1 all-but:1208#0 create /n; setall /a 100 600 9";
+    let replay: campaign::Replay = line.parse().unwrap();
+    assert_eq!(replay.to_string(), line);
+    let (findings, wrong) = campaign::replay(
+        &Bpfs,
+        &BASES,
+        &"adr tree 0.1 only: write /a 4090 20".parse().unwrap(),
+    )
+    .unwrap();
+    assert!(!wrong && findings.len() == 1, "{findings:?}");
+}
+
+/// Every store of the engine is flushed by the end of the operations, and no fence waits for nothing
+/// every time.
+#[test]
+fn traces_are_tidy() {
+    let mut all = std::collections::BTreeMap::<String, (u64, u64)>::new();
+    for base in BASES.iter() {
+        for op in workload::universe() {
+            let trace = base.record(&Bpfs, &[op.clone()], 0).unwrap().trace;
+            let lint = crashsim::lint::lint(&trace);
+            assert!(lint.unflushed.is_empty(), "{op} leaves stores unflushed: {lint:?}");
+            for (site, (n, of)) in lint.clean.iter().chain(&lint.idle) {
+                let sum = all.entry(site.clone()).or_default();
+                *sum = (sum.0 + n, sum.1 + of);
+            }
+        }
+    }
+    for (site, (n, of)) in &all {
+        println!("{site}: {n} of {of} in vain, in the workloads where any is");
+    }
+}
