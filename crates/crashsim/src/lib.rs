@@ -4,6 +4,7 @@
 pub mod campaign;
 pub mod decode;
 pub mod explore;
+pub mod format;
 pub mod generate;
 pub mod image;
 pub mod lint;

@@ -91,7 +91,7 @@ pub struct Mutant {
 /// All mutants that a trace can have from operation `from` on.
 pub fn mutants(trace: &Trace, from: u32) -> Vec<Mutant> {
     let mut all = Vec::new();
-    let mut active = false;
+    let mut active = from == 0;
     for e in &trace.events {
         if let Action::Begin { op } = e.action {
             active = op >= from;

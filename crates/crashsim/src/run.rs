@@ -54,7 +54,7 @@ pub struct Recorded {
 /// Lets every other operation be another thread's: a fence then covers less, so that all states of
 /// one thread are still there, and operations that lean on each other's fences are found.
 fn alternate_threads(trace: &mut Trace) {
-    let mut thread = 0;
+    let mut thread = 1;
     for e in &mut trace.events {
         if let Action::Begin { op } = e.action {
             thread = (op % 2) as u8;
@@ -133,6 +133,44 @@ impl Base {
         let model = Model::new();
         perform(target, &Recorder::new(&image), &model, &script, 0)?;
         Ok(Self { name, script, bytes: image.bytes(), model, fresh })
+    }
+
+    /// What the power leaves of this base if it fails in the last of `ops`, at its crash point `nth`,
+    /// and nothing undecided persists; the operation must have taken effect by then.
+    pub fn crashed<T: Target>(
+        &self,
+        target: &T,
+        name: &'static str,
+        ops: Vec<Op>,
+        nth: u32,
+    ) -> Result<Self, String> {
+        let recorder = Recorder::new(CrashImage::of(self.bytes.clone()));
+        let model = self.model.clone();
+        perform(target, &recorder, &model, &ops, 0)?;
+        let trace = recorder.into_trace();
+        let image = CrashImage::of(self.bytes.clone());
+        let mut p = Persistency::over(Semantics::Adr, &self.bytes);
+        let (mut last, mut left) = (false, nth);
+        for e in &trace.events {
+            if let Action::Begin { op } = e.action {
+                last = op as usize + 1 == ops.len();
+            }
+            if last && e.action == Action::Fence {
+                if left == 0 {
+                    break;
+                }
+                left -= 1;
+            }
+            p.apply(&trace, e);
+            image.settle(&p.take_settled());
+        }
+        let bytes = image.bytes();
+        let script = [self.script.clone(), ops].concat();
+        let usage = target.check(&image)?;
+        if usage.stale == 0 {
+            return Err("this crash leaves nothing to clear".into());
+        }
+        Ok(Self { name, script, bytes, model, fresh: self.fresh })
     }
 
     /// Blocks that a fresh pool of this length uses.
@@ -257,6 +295,7 @@ pub fn explore<T: Target>(
         explorer: Explorer::new(&image, &recover, settings.budget, settings.distinct),
         found: Explored::default(),
         at: CrashAt { op: 0, nth: 0 },
+        begun: false,
         opened: 0,
         synced: from,
     };
@@ -283,6 +322,7 @@ pub fn explore<T: Target>(
         match event.action {
             Action::Begin { op } => {
                 run.at = CrashAt { op, nth: 0 };
+                run.begun = true;
                 run.opened = run.p.stores();
                 returned = false;
             }
@@ -314,6 +354,8 @@ struct Run<'a, T> {
     explorer: Explorer<'a, Found>,
     found: Explored,
     at: CrashAt,
+    /// Whether an operation has begun.
+    begun: bool,
     /// Stores made before the operation in flight.
     opened: u32,
     /// The oldest state that may be found where only `fsync` makes durable.
@@ -333,14 +375,15 @@ impl<T: Target> Run<'_, T> {
             return;
         }
         let op = at.op as usize;
-        let last = op + 1;
-        let first = match self.target.strength().durable {
-            Durable::OnReturn => op + usize::from(returned),
-            Durable::OnFsync => self.synced,
+        let (first, last) = match self.target.strength().durable {
+            // Recovery of the base, before any operation.
+            _ if !self.begun => (0, 0),
+            Durable::OnReturn => (op + usize::from(returned), op + 1),
+            Durable::OnFsync => (self.synced, op + 1),
         };
         let legal = self.recorded.trees[first..=last].to_vec();
         let units = self.p.units();
-        if returned && self.recorded.promises[op] {
+        if returned && self.begun && self.recorded.promises[op] {
             self.check_durable(at, &units);
         }
         let point = Point::new(&self.p, &units);

@@ -51,6 +51,9 @@ pub trait Target: Sync {
     /// Formats a medium.
     fn format<M: Medium>(&self, medium: &M) -> Result<(), String>;
 
+    /// Whether it says of itself that it is a pool.
+    fn is_pool<M: Medium>(&self, medium: &M) -> bool;
+
     /// Mounts it: recovery.
     fn mount<'m, M: Medium>(&self, medium: &'m M) -> Result<Mounted<'m>, String>;
 
@@ -89,6 +92,10 @@ impl Target for Bpfs {
     fn format<M: Medium>(&self, medium: &M) -> Result<(), String> {
         let options = bpfs::FormatOptions::default();
         bpfs::format(medium, &options).map(drop).map_err(text)
+    }
+
+    fn is_pool<M: Medium>(&self, medium: &M) -> bool {
+        bpfs::info(medium).is_ok()
     }
 
     fn mount<'m, M: Medium>(&self, medium: &'m M) -> Result<Mounted<'m>, String> {

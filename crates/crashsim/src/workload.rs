@@ -90,7 +90,11 @@ pub fn bases<T: Target>(target: &T) -> Result<Vec<Base>, String> {
         let ops = script(&text).map_err(|e| e.to_string())?;
         Base::build(target, name, POOL_BYTES, ops).map_err(|e| format!("base {name}: {e}"))
     };
-    scripts().into_iter().map(build).collect()
+    let mut bases = scripts().into_iter().map(build).collect::<Result<Vec<Base>, String>>()?;
+    // Crashed between the commit of a truncation and the clearing of what it cut off.
+    let cut = script("truncate /d/z 4096; truncate /a 100").map_err(|e| e.to_string())?;
+    bases.push(bases[0].crashed(target, "stale", cut, 2)?);
+    Ok(bases)
 }
 
 /// Sequences for bugs that one operation cannot show: what one leaves, another finds.

@@ -20,7 +20,8 @@ static BASES: LazyLock<Vec<Base>> = LazyLock::new(|| {
 
 /// Runs a family; panics with a line for `--replay` at a violation.
 fn explore(family: Family, options: &Options) -> Report {
-    let report = campaign::run(&Bpfs, &BASES, &family, options, &Distinct::default(), &|_, _, _| {});
+    let report =
+        campaign::run(&Bpfs, &BASES, &family, options, &Distinct::default(), &|_, _, _| {});
     let Report { workloads, stats, seconds, .. } = &report;
     println!("{}: {workloads} workloads, {stats:?}, {seconds:.1} s", report.family);
     for f in &report.findings {
@@ -136,12 +137,9 @@ fn a_replay_line_survives_its_text() {
     let line = "adr tree 0.1 all-but:1208#0 create /n; setall /a 100 600 9";
     let replay: campaign::Replay = line.parse().unwrap();
     assert_eq!(replay.to_string(), line);
-    let (findings, wrong) = campaign::replay(
-        &Bpfs,
-        &BASES,
-        &"adr tree 0.1 only: write /a 4090 20".parse().unwrap(),
-    )
-    .unwrap();
+    let (findings, wrong) =
+        campaign::replay(&Bpfs, &BASES, &"adr tree 0.1 only: write /a 4090 20".parse().unwrap())
+            .unwrap();
     assert!(!wrong && findings.len() == 1, "{findings:?}");
 }
 
@@ -163,5 +161,17 @@ fn traces_are_tidy() {
     }
     for (site, (n, of)) in &all {
         println!("{site}: {n} of {of} in vain, in the workloads where any is");
+    }
+}
+
+#[test]
+fn formatting_survives() {
+    for semantics in Semantics::ALL {
+        for base in BASES.iter() {
+            let trace = crashsim::format::record(&Bpfs, base).unwrap();
+            let (stats, wrong) = crashsim::format::explore(&Bpfs, base, &trace, semantics).unwrap();
+            println!("{}: {stats:?}", base.name);
+            assert!(wrong.is_empty(), "{semantics:?}, over {}: {}", base.name, wrong[0]);
+        }
     }
 }
