@@ -7,7 +7,7 @@
 //! Where the tree has more leaves than the budget allows, what is left is counted as skipped.
 //!
 //! Besides, states are enumerated one by one, as far as [`Budget::states`] allows and by a plan beyond
-//! that ([`crate::plan`]), and each is looked up in the tree. So "distinct states" is a count of
+//! that (`plan`), and each is looked up in the tree. So "distinct states" is a count of
 //! images that existed as such, each with a verdict, and the tree is checked against a second way to
 //! make states.
 

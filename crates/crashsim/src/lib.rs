@@ -1,4 +1,61 @@
-//! The crash explorer.
+//! The crash explorer: what can power failure leave in persistent memory, and does recovery cope?
+//!
+//! A program runs once, on the [`recorder`]. From the [`trace`] the [`persist`]ency rules of the
+//! machine give, for every crash point, the bytes that are durable and those that may or may not be.
+//! The [`explore`]r lays states over an [`image`], runs recovery on them and judges what it finds;
+//! states that agree on everything recovery reads need only one run.
+//!
+//! For file systems ([`target`]) all else is here: operations as data ([`op`], [`workload`],
+//! [`generate`]), the oracle that compares with the contract's model ([`oracle`], [`run`],
+//! [`threads`], [`mod@format`]), families of workloads ([`campaign`]). The explorer is itself tested, by bugs
+//! planted in traces ([`mutate`], [`score`]). `docs/CRASHTESTING.md` is the guide.
+//!
+//! Any other program on a [`pmem::Medium`] can be tested, too. Here is one that keeps a sum beside a
+//! list of numbers, and forgets that two lines persist in any order:
+//!
+//! ```
+//! use crashsim::{explore::Budget, image::CrashImage, persist::Semantics, program};
+//! use crashsim::{recorder::Recorder, stats::Distinct};
+//! use pmem::Medium;
+//!
+//! fn push(pm: &impl Medium, n: u64) {
+//!     let (count, sum) = (pm.load_u64(0), pm.load_u64(64));
+//!     pm.store_u64(128 + count * 8, n);
+//!     pm.flush(128 + count * 8, 8);
+//!     let _ = pm.fence();
+//!     pm.store_u64(64, sum + n);
+//!     pm.store_u64(0, count + 1); // the commit, but of one line only
+//!     pm.flush(0, 128);
+//!     let _ = pm.fence();
+//! }
+//!
+//! fn recover(pm: &CrashImage) -> Result<u64, String> {
+//!     let count = pm.load_u64(0);
+//!     let sum: u64 = (0..count).map(|i| pm.load_u64(128 + i * 8)).sum();
+//!     match sum == pm.load_u64(64) {
+//!         true => Ok(count),
+//!         false => Err(format!("{count} numbers do not have the sum they should")),
+//!     }
+//! }
+//!
+//! let pm = Recorder::new(CrashImage::new(4096));
+//! for op in 0..3 {
+//!     pm.begin(op);
+//!     push(&pm, 5);
+//!     pm.end(op);
+//! }
+//! let trace = pm.into_trace();
+//! let mut wrong = Vec::new();
+//! let (zeros, all) = ([0; 4096], Distinct::default());
+//! program::explore(&trace, &zeros, Semantics::Adr, Budget::default(), &all, &recover, &mut |now, found| {
+//!     match found {
+//!         Ok(count) => assert!((now.returned..=now.begun).contains(&(*count as u32))),
+//!         Err(what) => wrong.push(what.clone()),
+//!     }
+//! });
+//! assert_eq!(wrong.len(), 6); // for each number: either line persists alone
+//! ```
+
 #![forbid(unsafe_code)]
 
 pub mod campaign;
@@ -12,12 +69,13 @@ pub mod mutate;
 pub mod op;
 pub mod oracle;
 pub mod persist;
-pub mod plan;
+mod plan;
+pub mod program;
 pub mod recorder;
 pub mod rng;
 pub mod run;
 pub mod score;
-pub mod show;
+mod show;
 pub mod stats;
 pub mod target;
 pub mod threads;

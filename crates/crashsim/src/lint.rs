@@ -34,7 +34,7 @@ pub fn lint(trace: &Trace) -> Lint {
             }
             Action::Flush { addr, len } => {
                 let lines = addr / 64..(addr + len).div_ceil(64);
-                let any = lines.fold(false, |any, line| dirty.remove(&line).is_some() || any);
+                let any = lines.filter(|line| dirty.remove(line).is_some()).count() > 0;
                 let (clean, all) = lint.clean.entry(name(e.site)).or_default();
                 *clean += u64::from(!any);
                 *all += 1;

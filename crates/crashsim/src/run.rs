@@ -5,6 +5,7 @@ use crate::image::CrashImage;
 use crate::op::{Driver, Op};
 use crate::oracle::{Found, Oracle};
 use crate::persist::{Persistency, Semantics, Unit};
+use crate::program;
 use crate::recorder::Recorder;
 use crate::rng;
 use crate::stats::{Distinct, Stats};
@@ -49,6 +50,8 @@ pub struct Recorded {
     /// Whether each operation promises that what it stored is durable when it returns. Reading may
     /// leave access times behind, failing what nobody sees.
     pub promises: Vec<bool>,
+    /// Whether each operation makes durable what precedes it.
+    pub syncs: Vec<bool>,
 }
 
 /// Lets every other operation be another thread's: a fence then covers less, so that all states of
@@ -199,7 +202,8 @@ impl Base {
         alternate_threads(&mut trace);
         let reads = |op: &Op| matches!(op, Op::Read(_) | Op::List(_) | Op::Close(_) | Op::Open(..));
         let promises = ops.iter().zip(worked).map(|(op, worked)| worked && !reads(op)).collect();
-        Ok(Recorded { trace, trees, promises })
+        let syncs = ops.iter().map(|op| matches!(op, Op::Fsync(_) | Op::Remount)).collect();
+        Ok(Recorded { trace, trees, promises, syncs })
     }
 }
 
@@ -308,8 +312,11 @@ pub fn explore<T: Target>(
             Action::End { .. } => active,
             _ => false,
         };
-        if let Action::End { .. } = event.action {
+        if let Action::End { op } = event.action {
             returned = true;
+            if recorded.syncs[op as usize] && op as usize >= from {
+                run.synced = op as usize + 1;
+            }
         }
         if crash {
             oracle.next_point();
@@ -424,7 +431,7 @@ impl<T: Target> Run<'_, T> {
             return self.found.violations.push(Violation::new(at, what));
         };
         let (_, outcome) = self.explorer.run(point, &state);
-        let verdict = judge(&outcome, legal).map(Found::clone);
+        let verdict = judge(&outcome, legal).cloned();
         let verdict = verdict.and_then(|found| match found.stored {
             true => self.crash_again(point, &state, &found.tree),
             false => Ok(()),
@@ -504,32 +511,21 @@ impl<T: Target> Run<'_, T> {
                 false => drop(self.target.mount(&recorder)?),
             }
             let trace = recorder.into_trace();
-            let mut p = Persistency::over(self.settings.semantics, &bytes);
-            let again = CrashImage::of(bytes.clone());
-            let mut inner = Explorer::new(
-                &again,
-                self.explorer.recover,
+            let mut wrong = None;
+            let stats = program::explore(
+                &trace,
+                &bytes,
+                self.settings.semantics,
                 self.settings.budget,
                 self.settings.distinct,
-            );
-            let mut wrong = None;
-            let mut crash = |p: &Persistency, inner: &mut Explorer<'_, Found>| {
-                let units = p.units();
-                inner.explore(&Point::new(p, &units), &mut |_, _, outcome| {
+                self.explorer.recover,
+                &mut |_, outcome| {
                     if let Err(what) = judge(outcome, legal) {
                         wrong.get_or_insert(what);
                     }
-                });
-            };
-            for event in &trace.events {
-                if event.action == Action::Fence {
-                    crash(&p, &mut inner);
-                }
-                p.apply(&trace, event);
-                again.settle(&p.take_settled());
-            }
-            crash(&p, &mut inner);
-            self.explorer.stats.add(&inner.stats);
+                },
+            );
+            self.explorer.stats.add(&stats);
             if let Some(what) = wrong {
                 let how = if repair { "check --repair" } else { "mounting" };
                 return Err(format!("after a second crash, while {how}: {what}"));
@@ -542,7 +538,7 @@ impl<T: Target> Run<'_, T> {
 /// Whether an outcome is what the model allows.
 fn judge<'o>(outcome: &'o Result<Found, String>, legal: &[Arc<Tree>]) -> Result<&'o Found, String> {
     let found = outcome.as_ref().map_err(String::clone)?;
-    if legal.iter().any(|t| *t == found.tree) {
+    if legal.contains(&found.tree) {
         return Ok(found);
     }
     let differs = |t: &Arc<Tree>| diff(t, &found.tree).unwrap_or_default();

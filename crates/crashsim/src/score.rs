@@ -55,6 +55,7 @@ pub fn score<T: Target>(
                 trace,
                 trees: recorded[i].trees.clone(),
                 promises: recorded[i].promises.clone(),
+                syncs: recorded[i].syncs.clone(),
             };
             fate = Fate::Survived;
             if let Some(what) = first_violation(target, base, from, &r) {

@@ -150,7 +150,7 @@ fn traces_are_tidy() {
     let mut all = std::collections::BTreeMap::<String, (u64, u64)>::new();
     for base in BASES.iter() {
         for op in workload::universe() {
-            let trace = base.record(&Bpfs, &[op.clone()], 0).unwrap().trace;
+            let trace = base.record(&Bpfs, std::slice::from_ref(&op), 0).unwrap().trace;
             let lint = crashsim::lint::lint(&trace);
             assert!(lint.unflushed.is_empty(), "{op} leaves stores unflushed: {lint:?}");
             for (site, (n, of)) in lint.clean.iter().chain(&lint.idle) {

@@ -32,6 +32,11 @@ const EXPLAINED: &[(&str, &[Bug], &str)] = &[
     ("dir.rs clear_entry: self.medium.store_u64", &[DelayStore, EarlyStore], ALONE),
     ("file.rs write_word: self.medium.store_u64", &[DelayStore, EarlyStore], ALONE),
     ("scan.rs clear_stale: self.medium.store_u64", &[DelayStore, EarlyStore, EarlyReuse], BEYOND),
+    ("pool.rs format: medium.store_u64(0, 0)", &[EarlyStore, TearStore], HALF_A_MAGIC),
+    ("pool.rs format: let _ = medium.publish", &[DelayStore, TearStore], HALF_A_MAGIC),
+    ("pool.rs format: medium.zero_nt", &[DropStore, ShortStore], TIDINESS),
+    ("pool.rs format: let _ = medium.fence()", &[DropFence], FENCED_AGAIN),
+    ("pool.rs format: medium.flush(leaf", &[ShortFlush], TIMES),
 ];
 
 const STORE: &[Bug] = &[DropStore, DelayStore, EarlyStore, TearStore, SwapStores];
@@ -41,7 +46,9 @@ const ONE_LINE: &str = "another store to the same line is flushed before the sam
 const NULL_ROOT: &str = "the height of a null root says nothing";
 const BEYOND: &str =
     "what lies beyond the end of the file does not count and is cleared at mount (T3, S5)";
-const FENCED_AGAIN: &str = "`set_times` fences before the locks are given back";
+const FENCED_AGAIN: &str = "another fence follows before anything leans on this one";
+const HALF_A_MAGIC: &str = "half a magic is none, and the magic is all that is committed";
+const TIDINESS: &str = "what is not zeroed is written before it is read; zeros are for people";
 const UNSEEN: &str = "nothing reads it before the commit that follows in its line or after a fence";
 const ALONE: &str = "it is all that the operation commits: nothing has to precede it or follow it";
 

@@ -1,0 +1,121 @@
+//! The persistency rules, one by one, on traces written by hand.
+
+use crashsim::image::CrashImage;
+use crashsim::persist::{Persistency, Semantics};
+use crashsim::recorder::Recorder;
+use crashsim::trace::Trace;
+use pmem::Medium;
+use std::collections::BTreeSet;
+
+/// The states after a trace: the values of these words.
+fn states(text: &str, semantics: Semantics, words: &[u32]) -> BTreeSet<Vec<u64>> {
+    let trace: Trace = format!("keepstone-trace 1 4096\n{text}").parse().unwrap();
+    let mut p = Persistency::new(semantics, trace.len);
+    for e in &trace.events {
+        p.apply(&trace, e);
+    }
+    let mut all = vec![words.iter().map(|w| p.durable(*w)).collect::<Vec<u64>>()];
+    for unit in p.units() {
+        let mut next = Vec::new();
+        for state in &all {
+            for content in &unit.contents {
+                let mut state = state.clone();
+                for (word, value) in unit.words.iter().zip(content) {
+                    if let Some(i) = words.iter().position(|w| w == word) {
+                        state[i] = *value;
+                    }
+                }
+                next.push(state);
+            }
+        }
+        all = next;
+    }
+    all.into_iter().collect()
+}
+
+fn set(states: &[&[u64]]) -> BTreeSet<Vec<u64>> {
+    states.iter().map(|s| s.to_vec()).collect()
+}
+
+const ONE: &str = "0100000000000000";
+const TWO: &str = "0200000000000000";
+
+#[test]
+fn words_of_one_line_persist_in_program_order() {
+    let text = format!("0 word 0 {ONE} -\n0 word 8 {ONE} -\n0 word 0 {TWO} -");
+    let got = states(&text, Semantics::Adr, &[0, 1]);
+    assert_eq!(got, set(&[&[0, 0], &[1, 0], &[1, 1], &[2, 1]]));
+}
+
+#[test]
+fn lines_persist_in_any_order() {
+    let text = format!("0 word 0 {ONE} -\n0 word 64 {ONE} -");
+    let got = states(&text, Semantics::Adr, &[0, 8]);
+    assert_eq!(got, set(&[&[0, 0], &[1, 0], &[0, 1], &[1, 1]]));
+}
+
+#[test]
+fn a_long_store_tears_at_words_in_any_order() {
+    let text = format!("0 word 16 {ONE} -\n0 store 0 {ONE}{ONE} -");
+    let got = states(&text, Semantics::Adr, &[0, 1, 2]);
+    assert_eq!(got, set(&[&[0, 0, 0], &[0, 0, 1], &[1, 0, 1], &[0, 1, 1], &[1, 1, 1]]));
+}
+
+#[test]
+fn a_fence_needs_a_flush_of_its_own_thread() {
+    let flushed = |flush: &str, fence: &str| {
+        let text = format!("0 word 0 {ONE} -\n{flush} flush 0 8 -\n{fence} fence -");
+        states(&text, Semantics::Adr, &[0])
+    };
+    assert_eq!(flushed("0", "0"), set(&[&[1]]));
+    assert_eq!(flushed("1", "1"), set(&[&[1]]), "a flush covers other threads' stores");
+    assert_eq!(flushed("0", "1"), set(&[&[0], &[1]]));
+    let unflushed = states(&format!("0 word 0 {ONE} -\n0 fence -"), Semantics::Adr, &[0]);
+    assert_eq!(unflushed, set(&[&[0], &[1]]));
+}
+
+#[test]
+fn a_flush_covers_what_precedes_it_only() {
+    let text = format!("0 word 0 {ONE} -\n0 flush 0 8 -\n0 word 8 {ONE} -\n0 fence -");
+    assert_eq!(states(&text, Semantics::Adr, &[0, 1]), set(&[&[1, 0], &[1, 1]]));
+}
+
+#[test]
+fn non_temporal_words_have_no_order_until_the_fence() {
+    let text = format!("0 nt 0 {ONE}{ONE} -");
+    let any = set(&[&[0, 0], &[1, 0], &[0, 1], &[1, 1]]);
+    assert_eq!(states(&text, Semantics::Adr, &[0, 1]), any);
+    assert_eq!(states(&text, Semantics::Eadr, &[0, 1]), any);
+    let other = format!("{text}\n1 fence -");
+    assert_eq!(states(&other, Semantics::Adr, &[0, 1]), any);
+    let own = format!("{text}\n0 fence -");
+    assert_eq!(states(&own, Semantics::Adr, &[0, 1]), set(&[&[1, 1]]));
+}
+
+#[test]
+fn with_eadr_stores_are_durable_at_once() {
+    let text = format!("0 word 0 {ONE} -\n0 word 64 {ONE} -");
+    assert_eq!(states(&text, Semantics::Eadr, &[0, 8]), set(&[&[1, 1]]));
+}
+
+#[test]
+fn on_a_file_sectors_persist_in_any_order_and_any_fence_covers_all() {
+    let text = format!("0 word 0 {ONE} -\n0 word 64 {ONE} -\n0 nt 512 {ONE}{ONE} -");
+    let got = states(&text, Semantics::Msync, &[0, 8, 64, 65]);
+    let want = [[0, 0], [1, 0], [1, 1]].map(|[a, b]| [[a, b, 0, 0], [a, b, 1, 1]]);
+    assert_eq!(got, want.as_flattened().iter().map(|s| s.to_vec()).collect());
+    let fenced = states(&format!("{text}\n1 fence -"), Semantics::Msync, &[0, 8, 64, 65]);
+    assert_eq!(fenced, set(&[&[1, 1, 1, 1]]));
+}
+
+#[test]
+fn a_store_past_the_medium_is_noticed() {
+    let memory = CrashImage::new(8192);
+    let recorder = Recorder::new(&memory);
+    recorder.store_u64(8, 1);
+    let _ = recorder.fence();
+    assert_eq!(recorder.unrecorded(), None);
+    memory.store_u64(4096, 1);
+    let _ = recorder.fence();
+    assert_eq!(recorder.unrecorded(), Some(4096));
+}
