@@ -64,6 +64,9 @@ pub fn run(plan: &Plan, backing: Backing, dir: &Path) -> Result<Vec<Outcome>> {
             .bytes(len as u64)
             .counters(counters)
             .with(raw::nt_copy_to(region, spare, len));
+        if len >= 4 << 10 {
+            case = case.with(raw::shadow_to(region, spare, len));
+        }
         if len == 8 {
             case = case.with(raw::word_to(region, spare));
         }
@@ -154,6 +157,7 @@ impl<'s> Beds<'s> {
             .bytes(len as u64)
             .with(self.subject.read(len))
             .with(raw::memcpy_from(region, len))
+            .with(raw::memcpy_in_turn(region, len))
             .with(self.tmpfs.read(len))
             .with(self.ext4.as_ref().map(|b| b.read(len)))
             .counters(region.counters())

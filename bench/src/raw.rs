@@ -10,9 +10,27 @@ use std::hint::black_box;
 /// `memcpy` out of the mapping. The range is the start of the pool, where the first files lie, so
 /// that neither side has the warmer cache.
 pub fn memcpy_from(region: &Region, len: usize) -> Contender<'_> {
+    memcpies("raw memcpy", region, len, || {})
+}
+
+/// The same copies, each begun when the one before is complete: what a caller waits for who needs
+/// the bytes before it can ask for the next, as every program does that reads to decide.
+pub fn memcpy_in_turn(region: &Region, len: usize) -> Contender<'_> {
+    // SAFETY: every x86-64 CPU has this fence.
+    memcpies("raw memcpy, one at a time", region, len, || unsafe {
+        std::arch::x86_64::_mm_lfence();
+    })
+}
+
+fn memcpies<'r>(
+    name: &'static str,
+    region: &'r Region,
+    len: usize,
+    after_each: impl Fn() + 'r,
+) -> Contender<'r> {
     let mut rng = Rng::new(5);
     let mut buf = Buffer::new(len);
-    Contender::new("raw memcpy", move |ops| {
+    Contender::new(name, move |ops| {
         for _ in 0..ops {
             let offset = rng.below(FILE_BYTES / len as u64) * len as u64;
             let from = region.read_ptr(offset, len as u64);
@@ -21,6 +39,23 @@ pub fn memcpy_from(region: &Region, len: usize) -> Contender<'_> {
             // this runs (one contender at a time), and `buf` has `len` bytes.
             unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
             black_box(to);
+            after_each();
+        }
+        Ok(())
+    })
+}
+
+/// A non-temporal copy and a fence, then a word elsewhere, its line flushed, and a fence: the least
+/// that replacing a block atomically can cost.
+pub fn shadow_to(region: &Region, spare: u64, len: usize) -> Contender<'_> {
+    let mut rng = Rng::new(8);
+    let data = Buffer::new(len);
+    Contender::new("raw NT copy + fence + word + fence", move |ops| {
+        for i in 0..ops {
+            let n = rng.below(FILE_BYTES / len as u64 / 2);
+            region.write_nt(spare + n * len as u64, data.get());
+            let ready = region.fence();
+            let _ = region.publish(spare + FILE_BYTES / 2 + n * 8, i, ready);
         }
         Ok(())
     })
