@@ -233,7 +233,9 @@ impl Mutation {
                 let len = len - 64;
                 self.out.events.push(action(Action::Store { kind, addr, len, data }));
             }
-            (Bug::EarlyReuse, Action::Store { addr, .. }) => {
+            (Bug::EarlyReuse, Action::Store { addr, data, .. }) => {
+                let new = self.out.data(data, 8).try_into().expect("eight bytes");
+                let points = (u64::from_le_bytes(new) & !7).is_multiple_of(4096);
                 let block = self.word(addr) & !7;
                 let is_block =
                     block.is_multiple_of(4096) && block >= 4096 && block < self.memory.len() as u64;

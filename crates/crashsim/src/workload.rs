@@ -18,7 +18,8 @@ pub fn script(text: &str) -> Result<Vec<Op>, crate::op::BadOp> {
 const TREE: &str = "mkdir /d; mkdir /e; create /a; write /a 0 5000; create /d/c; write /d/c 0 100; \
     link /d/c /b; chmod /b 6755; symlink /l 20; create /d/z; write /d/z 8192 10; \
     truncate /d/z 20000; setxattr /a user.x 10; create /o; \
-    create /d/o";
+    create /d/o; create /h; \
+    truncate /h 5000";
 
 /// The tree with its names at other places of their lines, free entries between them, an unlinked
 /// inode's slot and freed blocks to reuse, and files of other shapes.
@@ -27,7 +28,7 @@ const WORN: &str = "create /x; mkdir /y; create /k; write /k 0 9000; create /d; 
     create /d/r; unlink /d/qqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqq; mkdir /e; create /e/qqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqq; \
     unlink /e/qqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqq; \
     create /a; write /a 0 12288; truncate /a 5000; create /d/c; link /d/c /b; chmod /b 6755; unlink /k; \
-    symlink /l 4095; create /d/z; truncate /d/z 3000000; write /d/z 8192 10; setxattr /a user.x 5000";
+    symlink /l 4095; create /d/z; truncate /d/z 3000000; write /d/z 8192 10; setxattr /a user.x 5000; create /h; truncate /h 9000";
 
 /// As the tree, but the next name makes a directory grow, and the next inode the inode file: 13 live
 /// inodes and 18 more, the names in `/d` so long that they fill its block.
@@ -69,7 +70,7 @@ write /a 0 8; write /a 3 5; write /a 4 8; write /a 100 200; write /a 4090 20; wr
 write /a 0 5000; write /a 4990 20; write /a 5000 100; write /a 9000 10; write /a 5000 4000
 write /a 70000 10; write /d/z 0 10; write /d/z 8190 10; write /d/z 30000 5000; write /n 0 100
 write /a 3000000 10; write /d/c 0 8; write /o 0 100; write /o 9000 100
-append /a 100; append /a 9000; append /d/c 8; append /d/z 1
+append /a 100; append /a 9000; append /d/c 8; append /d/z 1; append /h 100; write /h 4000 10
 truncate /a 0; truncate /a 100; truncate /a 4096; truncate /a 5001; truncate /a 10000
 truncate /a 3000000; truncate /d/z 8192; truncate /d/z 9000; truncate /d/c 0; truncate /o 100
 allocate /d/z 0 8192; allocate /a 4000 10000; allocate-keep /a 6000 8000; allocate-keep /d/z 0 30000
