@@ -9,7 +9,8 @@
 use crate::fs::{Core, Stop};
 use crate::index::Found;
 use crate::layout::*;
-use crate::volatile::{CLASSES, DirBlock, DirState, VInode};
+use crate::volatile::{CLASSES, DirState, EntryPos, VInode};
+use arena::Handle;
 use pmem::Medium;
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::{Errno, Ino, Result};
@@ -17,8 +18,8 @@ use vfs::{Errno, Ino, Result};
 /// Room for an entry, its name already written; committing makes it an entry.
 #[derive(Clone, Copy, Debug)]
 pub struct Slot {
-    /// Where the entry lies in PM.
-    pub pos: u64,
+    /// Where the entry will be.
+    pub pos: EntryPos,
     /// Its second word.
     pub word: DirentWord,
     /// What is left of the free run behind it: offset in the block and length, in bytes.
@@ -98,7 +99,8 @@ impl<M: Medium> Core<M> {
         let db = self.v.dir_block(block);
         let off = u64::from(db.free_off.load(Relaxed));
         let run = u64::from(db.free_len.load(Relaxed));
-        let pos = block + off;
+        let slot = EntryPos::new(block, off);
+        let pos = self.v.entry_off(slot);
         if DirentWord::unpack(self.medium.load_u64(pos + 8)).len != run {
             // Several free entries in a row: they become one before their headers are overwritten.
             let one = DirentWord { len: run, name_len: 0, kind: 0 };
@@ -112,55 +114,56 @@ impl<M: Medium> Core<M> {
         self.medium.write(written.start, name);
         if rest.1 > 0 {
             let free = DirentWord { len: rest.1, name_len: 0, kind: 0 };
-            self.medium.store_u64(block + rest.0, 0);
-            self.medium.store_u64(block + rest.0 + 8, free.pack());
-            written.end = block + rest.0 + DIRENT_HEADER;
+            self.medium.store_u64(pos + len, 0);
+            self.medium.store_u64(pos + len + 8, free.pack());
+            written.end = pos + len + DIRENT_HEADER;
         }
         self.medium.flush(written.start, written.end - written.start);
-        Ok(Slot { pos, word: DirentWord { len, name_len: name.len(), kind }, rest })
+        Ok(Slot { pos: slot, word: DirentWord { len, name_len: name.len(), kind }, rest })
     }
 
     /// Commits a slot in place: the entry names `ino` from now on (D2: one line, two stores).
     pub fn commit_slot(&self, slot: &Slot, ino: Ino) {
         let _prepared = self.medium.fence();
-        self.medium.store_u64(slot.pos + 8, slot.word.pack());
-        self.medium.store_u64(slot.pos, ino.0);
-        self.medium.flush(slot.pos, DIRENT_HEADER);
+        let at = self.v.entry_off(slot.pos);
+        self.medium.store_u64(at + 8, slot.word.pack());
+        self.medium.store_u64(at, ino.0);
+        self.medium.flush(at, DIRENT_HEADER);
         let _ = self.medium.fence();
     }
 
-    /// Brings the derived state up to date with a slot that was committed and now lies at `pos`.
+    /// Brings the derived state up to date with a slot that was committed.
     pub fn settle_slot(
         &self,
         dir: Ino,
         v: &VInode,
         slot: &Slot,
-        pos: u64,
         name: &[u8],
         ino: Ino,
     ) -> Result<()> {
-        self.use_run(v, pos - pos % BLOCK, slot.rest)?;
-        self.index_name(dir, name, Found { ino, pos })?;
+        self.use_run(v, slot.pos.block(), slot.rest)?;
+        self.index_name(dir, name, Found { ino, pos: slot.pos })?;
         v.entries.fetch_add(1, Relaxed);
         Ok(())
     }
 
     /// Invalidates an entry in place; durable after the next fence.
-    pub fn clear_entry(&self, pos: u64) {
-        self.medium.store_u64(pos, 0);
-        self.medium.flush(pos, 8);
+    pub fn clear_entry(&self, pos: EntryPos) {
+        let at = self.v.entry_off(pos);
+        self.medium.store_u64(at, 0);
+        self.medium.flush(at, 8);
     }
 
     /// Brings the derived state up to date with an entry that was cleared.
-    pub fn settle_cleared(&self, dir: Ino, v: &VInode, name: &[u8], pos: u64) -> Result<()> {
+    pub fn settle_cleared(&self, dir: Ino, v: &VInode, name: &[u8], pos: EntryPos) -> Result<()> {
         self.unindex_name(dir, name, pos);
         v.entries.fetch_sub(1, Relaxed);
-        let (block, off) = (pos - pos % BLOCK, pos % BLOCK);
-        let mut len = DirentWord::unpack(self.medium.load_u64(pos + 8)).len;
-        if off + len < BLOCK && self.medium.load_u64(pos + len) == 0 {
-            len += DirentWord::unpack(self.medium.load_u64(pos + len + 8)).len;
+        let (at, off) = (self.v.entry_off(pos), pos.off());
+        let mut len = DirentWord::unpack(self.medium.load_u64(at + 8)).len;
+        if off + len < BLOCK && self.medium.load_u64(at + len) == 0 {
+            len += DirentWord::unpack(self.medium.load_u64(at + len + 8)).len;
         }
-        let db = self.v.dir_block(block);
+        let db = self.v.dir_block(pos.block());
         let known = (u64::from(db.free_off.load(Relaxed)), u64::from(db.free_len.load(Relaxed)));
         let run = if known.1 > 0 && known.0 + known.1 == off {
             (known.0, known.1 + len)
@@ -168,19 +171,19 @@ impl<M: Medium> Core<M> {
             (off, len)
         };
         if run.0 + run.1 <= BLOCK && run.1 > known.1 {
-            self.set_run(v, block, run)?;
+            self.set_run(v, pos.block(), run)?;
         }
         Ok(())
     }
 
-    fn room_for(&self, v: &VInode, bytes: u64) -> Result<Option<u64>> {
+    fn room_for(&self, v: &VInode, bytes: u64) -> Result<Option<Handle>> {
         let state = self.v.dir_state(v)?;
         let heads = state.heads[class_for(bytes)..].iter();
-        Ok(heads.map(|h| h.load(Relaxed)).find(|h| *h != 0).map(|b| u64::from(b) * BLOCK))
+        Ok(heads.map(|h| h.load(Relaxed)).find_map(Handle::from_link))
     }
 
     /// Appends a block of free space to a directory: invisible, so it commits on its own.
-    fn grow_dir(&self, v: &VInode) -> Result<u64> {
+    fn grow_dir(&self, v: &VInode) -> Result<Handle> {
         let size = self.load(v, Word::Size);
         let root = self.root(v)?;
         let mut data = [0; BLOCK as usize];
@@ -193,11 +196,9 @@ impl<M: Medium> Core<M> {
             Err(Stop::Wide) => unreachable!("an append commits in one word"),
         }
         let block = self.find_block(self.root(v)?, size)?;
-        let db = self.v.dir_block(block);
-        db.logical.store((size / BLOCK) as u32, Relaxed);
-        db.class.store(0, Relaxed);
-        self.set_run(v, block, (0, BLOCK))?;
-        Ok(block)
+        let handle = self.v.add_dir_block(v, block, size / BLOCK)?;
+        self.set_run(v, handle, (0, BLOCK))?;
+        Ok(handle)
     }
 
     /// Adds a block found at mount to the derived state.
@@ -207,93 +208,64 @@ impl<M: Medium> Core<M> {
         block: u64,
         logical: u64,
         data: &[u8; BLOCK as usize],
-    ) -> Result<()> {
-        let db = self.v.dir_block(block);
-        db.logical.store(logical as u32, Relaxed);
-        db.class.store(0, Relaxed);
-        self.set_run(v, block, longest_run(data))
+    ) -> Result<Handle> {
+        let handle = self.v.add_dir_block(v, block, logical)?;
+        self.set_run(v, handle, longest_run(data))?;
+        Ok(handle)
     }
 
     /// Part of the known run was used: what is left is `rest`, unless too short; then look again.
-    fn use_run(&self, v: &VInode, block: u64, rest: (u64, u64)) -> Result<()> {
-        let run =
-            if rest.1 >= DIRENT_MIN { rest } else { longest_run(&self.load_dir_block(block)) };
+    fn use_run(&self, v: &VInode, block: Handle, rest: (u64, u64)) -> Result<()> {
+        let run = if rest.1 >= DIRENT_MIN {
+            rest
+        } else {
+            longest_run(&self.load_dir_block(self.v.entry_off(EntryPos::new(block, 0))))
+        };
         self.set_run(v, block, run)
     }
 
     /// Records the free run of a block and chains the block where names of that size look for it.
-    fn set_run(&self, v: &VInode, block: u64, run: (u64, u64)) -> Result<()> {
+    fn set_run(&self, v: &VInode, block: Handle, run: (u64, u64)) -> Result<()> {
         let state = self.v.dir_state(v)?;
         let db = self.v.dir_block(block);
         db.free_off.store(run.0 as u16, Relaxed);
         db.free_len.store(run.1 as u16, Relaxed);
         let class = if run.1 >= DIRENT_MIN { class_for(run.1) as u32 + 1 } else { 0 };
         if db.class.load(Relaxed) != class {
-            self.unchain(state, db);
-            self.chain(state, block, db, class);
+            self.unchain(state, block);
+            self.chain(state, block, class);
         }
         Ok(())
     }
 
-    fn chain(&self, state: &DirState, block: u64, db: &DirBlock, class: u32) {
+    fn chain(&self, state: &DirState, block: Handle, class: u32) {
+        let db = self.v.dir_block(block);
         db.class.store(class, Relaxed);
         if class == 0 {
             return;
         }
-        let head = &state.heads[class as usize - 1];
-        let number = (block / BLOCK) as u32;
-        let next = head.swap(number, Relaxed);
+        let next = state.heads[class as usize - 1].swap(block.0, Relaxed);
         db.next.store(next, Relaxed);
         db.prev.store(0, Relaxed);
-        if next != 0 {
-            self.v.dir_block(u64::from(next) * BLOCK).prev.store(number, Relaxed);
+        if let Some(next) = Handle::from_link(next) {
+            self.v.dir_block(next).prev.store(block.0, Relaxed);
         }
     }
 
-    fn unchain(&self, state: &DirState, db: &DirBlock) {
+    fn unchain(&self, state: &DirState, block: Handle) {
+        let db = self.v.dir_block(block);
         let class = db.class.swap(0, Relaxed);
         if class == 0 {
             return;
         }
         let (next, prev) = (db.next.load(Relaxed), db.prev.load(Relaxed));
-        match prev {
-            0 => state.heads[class as usize - 1].store(next, Relaxed),
-            p => self.v.dir_block(u64::from(p) * BLOCK).next.store(next, Relaxed),
+        match Handle::from_link(prev) {
+            None => state.heads[class as usize - 1].store(next, Relaxed),
+            Some(p) => self.v.dir_block(p).next.store(next, Relaxed),
         }
-        if next != 0 {
-            self.v.dir_block(u64::from(next) * BLOCK).prev.store(prev, Relaxed);
+        if let Some(next) = Handle::from_link(next) {
+            self.v.dir_block(next).prev.store(prev, Relaxed);
         }
-    }
-
-    /// Takes a block out of the derived state of its directory.
-    pub fn forget_dir_block(&self, v: &VInode, block: u64) {
-        if let Ok(state) = self.v.dir_state(v) {
-            self.unchain(state, self.v.dir_block(block));
-        }
-    }
-
-    /// A block of a directory was copied: what is known of it, and of its entries, moves along.
-    pub fn move_dir_block(&self, dir: Ino, v: &VInode, old: u64, new: u64) -> Result<()> {
-        let state = self.v.dir_state(v)?;
-        let (from, to) = (self.v.dir_block(old), self.v.dir_block(new));
-        let class = from.class.load(Relaxed);
-        self.unchain(state, from);
-        to.logical.store(from.logical.load(Relaxed), Relaxed);
-        to.free_off.store(from.free_off.load(Relaxed), Relaxed);
-        to.free_len.store(from.free_len.load(Relaxed), Relaxed);
-        self.chain(state, new, to, class);
-        let data = self.load_dir_block(new);
-        for e in Chain::new(&data).flatten().filter(|e| e.ino != 0) {
-            let at = (e.off + DIRENT_HEADER) as usize;
-            let found = Found { ino: Ino(e.ino), pos: new + e.off };
-            self.reindex_name(dir, &data[at..at + e.word.name_len], old + e.off, found);
-        }
-        Ok(())
-    }
-
-    /// Where an entry at `pos` lies in its directory file.
-    pub fn logical_off(&self, pos: u64) -> u64 {
-        u64::from(self.v.dir_block(pos).logical.load(Relaxed)) * BLOCK + pos % BLOCK
     }
 
     /// Lists the entries of a directory from byte `from` of its file on, until `emit` says `false`.

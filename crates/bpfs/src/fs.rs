@@ -297,9 +297,6 @@ impl<M: Medium> Core<M> {
             }
         }
         if v.kind() == FileKind::Dir {
-            for &b in &blocks {
-                self.forget_dir_block(v, u64::from(b) * BLOCK);
-            }
             self.v.drop_dir_state(v);
         }
         v.end();

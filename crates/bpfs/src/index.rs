@@ -3,7 +3,7 @@
 
 use crate::fs::Core;
 use crate::layout::{DIRENT_HEADER, DirentWord};
-use crate::volatile::IndexNode;
+use crate::volatile::{EntryPos, IndexNode};
 use pmem::Medium;
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::{Errno, Ino, Result};
@@ -13,8 +13,8 @@ use vfs::{Errno, Ino, Result};
 pub struct Found {
     /// The inode it names.
     pub ino: Ino,
-    /// Where it lies in PM.
-    pub pos: u64,
+    /// Where the entry is.
+    pub pos: EntryPos,
 }
 
 impl<M: Medium> Core<M> {
@@ -38,10 +38,13 @@ impl<M: Medium> Core<M> {
     pub fn find_name(&self, dir: Ino, name: &[u8]) -> Option<Found> {
         let hash = self.name_hash(dir, name);
         self.v.index.find(&self.v.arena, &self.v.nodes, hash, |n| {
-            let pos = n.pos.load(Relaxed);
-            (self.is_candidate(n, dir, hash)
-                && DirentWord::unpack(self.medium.load_u64(pos + 8)).name_len == name.len()
-                && self.medium.equals(pos + DIRENT_HEADER, name))
+            if !self.is_candidate(n, dir, hash) {
+                return None;
+            }
+            let pos = EntryPos(n.pos.load(Relaxed));
+            let at = self.v.entry_off(pos);
+            (DirentWord::unpack(self.medium.load_u64(at + 8)).name_len == name.len()
+                && self.medium.equals(at + DIRENT_HEADER, name))
             .then(|| Found { ino: Ino(u64::from(n.ino.load(Relaxed))), pos })
         })
     }
@@ -58,28 +61,26 @@ impl<M: Medium> Core<M> {
         n.dir.store(dir.0 as u32, Relaxed);
         n.hash.store((hash >> 32) as u32, Relaxed);
         n.ino.store(found.ino.0 as u32, Relaxed);
-        n.pos.store(found.pos, Relaxed);
+        n.pos.store(found.pos.0, Relaxed);
         self.v.index.insert(&self.v.arena, &self.v.nodes, hash, handle);
         Ok(())
     }
 
     /// Removes the name whose entry is at `pos`.
-    pub fn unindex_name(&self, dir: Ino, name: &[u8], pos: u64) {
+    pub fn unindex_name(&self, dir: Ino, name: &[u8], pos: EntryPos) {
         let hash = self.name_hash(dir, name);
-        let is = |n: &IndexNode| self.is_candidate(n, dir, hash) && n.pos.load(Relaxed) == pos;
+        let is = |n: &IndexNode| self.is_candidate(n, dir, hash) && n.pos.load(Relaxed) == pos.0;
         if let Some(node) = self.v.index.remove(&self.v.arena, &self.v.nodes, hash, is) {
             self.v.nodes.give(&self.v.arena, node);
         }
     }
 
-    /// Lets a name lead elsewhere: its entry, found at `old`, is now `new`.
-    pub fn reindex_name(&self, dir: Ino, name: &[u8], old: u64, new: Found) {
+    /// Lets a name lead to another inode.
+    pub fn reindex_name(&self, dir: Ino, name: &[u8], now: Found) {
         let hash = self.name_hash(dir, name);
         self.v.index.find(&self.v.arena, &self.v.nodes, hash, |n| {
-            (self.is_candidate(n, dir, hash) && n.pos.load(Relaxed) == old).then(|| {
-                n.ino.store(new.ino.0 as u32, Relaxed);
-                n.pos.store(new.pos, Relaxed);
-            })
+            (self.is_candidate(n, dir, hash) && n.pos.load(Relaxed) == now.pos.0)
+                .then(|| n.ino.store(now.ino.0 as u32, Relaxed))
         });
     }
 }

@@ -12,7 +12,7 @@ use crate::dir::Slot;
 use crate::fs::{Core, Stop};
 use crate::index::Found;
 use crate::layout::*;
-use crate::volatile::{KEEP, LIVE, Locks, REMOVED, Txn, UNNAMED, VInode};
+use crate::volatile::{EntryPos, KEEP, LIVE, Locks, REMOVED, Txn, UNNAMED, VInode};
 use crate::words::{Moved, WordsEdit};
 use crate::xattr::Attributes;
 use pmem::Medium;
@@ -97,7 +97,7 @@ impl<M: Medium> Core<M> {
                 core.commit_slot(&slot, ino);
             })
             .inspect_err(|_| v.end())?;
-            self.settle_slot(dir, d, &slot, slot.pos, name, ino)?;
+            self.settle_slot(dir, d, &slot, name, ino)?;
             if kind == FileKind::Dir {
                 v.parent.store(dir.0 as u32, Relaxed);
                 d.links.fetch_add(1, Relaxed);
@@ -220,7 +220,7 @@ impl<M: Medium> Core<M> {
             self.touch_modified(d);
             self.touch_changed(v);
             self.commit_slot(&slot, ino);
-            self.settle_slot(dir, d, &slot, slot.pos, name, ino)?;
+            self.settle_slot(dir, d, &slot, name, ino)?;
             v.links.store(links + 1, Relaxed);
             v.state.fetch_and(!UNNAMED, Relaxed);
             self.hold(v);
@@ -389,34 +389,35 @@ impl<M: Medium> Core<M> {
             return Err(Stop::Wide);
         }
 
-        // The words that change: (directory, position in PM, value).
+        // The words that change: (offset in the directory, value).
         let mut from_words: SmallVec<[(u64, u64); 4]> = SmallVec::new();
         let mut to_words: SmallVec<[(u64, u64); 4]> = SmallVec::new();
         let mut slot = None;
-        let name_word = |pos: u64, kind: FileKind| {
-            let mut word = DirentWord::unpack(self.medium.load_u64(pos + 8));
+        let place = |pos| self.v.logical_off(pos);
+        let name_word = |pos: EntryPos, kind: FileKind| {
+            let mut word = DirentWord::unpack(self.medium.load_u64(self.v.entry_off(pos) + 8));
             let changes = word.kind != kind_bits(kind);
             word.kind = kind_bits(kind);
-            changes.then_some((pos + 8, word.pack()))
+            changes.then_some((place(pos) + 8, word.pack()))
         };
         match target {
             Some(target) => {
-                to_words.push((target.pos, source.ino.0));
+                to_words.push((place(target.pos), source.ino.0));
                 to_words.extend(name_word(target.pos, s.kind()));
             }
             None => {
                 let made = self.make_slot(td, to_name, kind_bits(s.kind()))?;
-                to_words.push((made.pos, source.ino.0));
-                to_words.push((made.pos + 8, made.word.pack()));
+                to_words.push((place(made.pos), source.ino.0));
+                to_words.push((place(made.pos) + 8, made.word.pack()));
                 slot = Some(made);
             }
         }
         match (target, t) {
             (Some(target), Some(t)) if exchange => {
-                from_words.push((source.pos, target.ino.0));
+                from_words.push((place(source.pos), target.ino.0));
                 from_words.extend(name_word(source.pos, t.kind()));
             }
-            _ => from_words.push((source.pos, 0)),
+            _ => from_words.push((place(source.pos), 0)),
         }
         self.touch_modified(fd);
         if from_dir != to_dir {
@@ -450,23 +451,24 @@ impl<M: Medium> Core<M> {
         to_dir: Ino,
         td: &VInode,
         to_words: &[(u64, u64)],
-    ) -> std::result::Result<MovedBlocks, Stop> {
-        let place = |(pos, value): &(u64, u64)| (self.logical_off(*pos), *value);
+    ) -> std::result::Result<SmallVec<[Moved; 4]>, Stop> {
         let words = (from_words.len() + to_words.len()) as u64;
         let tall = |v: &VInode| Ok::<u64, Errno>(u64::from(self.root(v)?.height()) + 1);
         let need = words * tall(fd)?.max(tall(td)?) + self.inode_commit_blocks(2);
         self.v.transact(need, 0, |txn| {
             if from_dir == to_dir {
-                let all = from_words.iter().chain(to_words).map(place);
+                let all = from_words.iter().chain(to_words).copied();
                 let mut edit = WordsEdit::new(self, all);
                 self.edit_tree(txn, fd, self.root(fd)?, &mut edit)?;
-                return Ok(MovedBlocks { from: edit.moved, to: SmallVec::new() });
+                return Ok(edit.moved.into_iter().collect());
             }
-            let (from, from_root) = self.shadow_entries(txn, fd, from_words.iter().map(place))?;
-            let (to, to_root) = self.shadow_entries(txn, td, to_words.iter().map(place))?;
+            let (mut moved, from_root) =
+                self.shadow_entries(txn, fd, from_words.iter().copied())?;
+            let (to, to_root) = self.shadow_entries(txn, td, to_words.iter().copied())?;
             let roots = [(from_dir, Word::Root, from_root), (to_dir, Word::Root, to_root)];
             self.commit_inodes(txn, locks, &roots)?;
-            Ok(MovedBlocks { from, to })
+            moved.extend(to);
+            Ok(moved.into_iter().collect())
         })
     }
 
@@ -489,33 +491,26 @@ impl<M: Medium> Core<M> {
         let (from_dir, fd, from_name, source) = r.from;
         let (to_dir, td, to_name, target) = r.to;
         let (s, t) = r.nodes;
-        for m in &r.moved.from {
-            self.move_dir_block(from_dir, fd, m.old, m.new)?;
-        }
-        for m in &r.moved.to {
-            self.move_dir_block(to_dir, td, m.old, m.new)?;
-        }
-        let all = || r.moved.from.iter().chain(&r.moved.to);
-        let now_at = |pos: u64| {
-            let block = pos - pos % BLOCK;
-            all().find(|m| m.old == block).map_or(pos, |m| m.new + pos % BLOCK)
-        };
-        let from_pos = now_at(source.pos);
-        if let Some(target) = target {
-            // The entry that was copied with its block is already indexed under its new inode;
-            // one that was changed in place is not.
-            let pos = now_at(target.pos);
-            self.reindex_name(to_dir, to_name, pos, Found { ino: source.ino, pos });
-            if r.exchange {
-                let back = Found { ino: target.ino, pos: from_pos };
-                self.reindex_name(from_dir, from_name, from_pos, back);
+        let other = target.map(|t| t.pos).or(r.slot.map(|slot| slot.pos));
+        for pos in [Some(source.pos), other].into_iter().flatten() {
+            let pm_off = &self.v.dir_block(pos.block()).pm_off;
+            let was = pm_off.load(Relaxed);
+            if let Some(m) = r.moved.iter().find(|m| m.old == was) {
+                pm_off.store(m.new, Relaxed);
             }
         }
-        if let Some(slot) = &r.slot {
-            self.settle_slot(to_dir, td, slot, now_at(slot.pos), to_name, source.ino)?;
+        match (target, &r.slot) {
+            (Some(t), _) => {
+                self.reindex_name(to_dir, to_name, Found { ino: source.ino, pos: t.pos });
+            }
+            (None, Some(slot)) => self.settle_slot(to_dir, td, slot, to_name, source.ino)?,
+            (None, None) => {}
         }
-        if !r.exchange {
-            self.settle_cleared_at(from_dir, fd, from_name, source.pos, from_pos)?;
+        match target.filter(|_| r.exchange) {
+            Some(t) => {
+                self.reindex_name(from_dir, from_name, Found { ino: t.ino, pos: source.pos });
+            }
+            None => self.settle_cleared(from_dir, fd, from_name, source.pos)?,
         }
         for (node, from, to) in
             [(Some(s), fd, (to_dir, td)), (t.filter(|_| r.exchange), td, (from_dir, fd))]
@@ -530,22 +525,6 @@ impl<M: Medium> Core<M> {
             self.drop_name(td, target.ino, t);
         }
         Ok(())
-    }
-
-    /// As `settle_cleared`, for an entry whose block may have been copied: a copy drops the cleared
-    /// entry, so the index still knows it by where it was.
-    fn settle_cleared_at(
-        &self,
-        dir: Ino,
-        v: &VInode,
-        name: &[u8],
-        was: u64,
-        is: u64,
-    ) -> Result<()> {
-        if was != is {
-            self.unindex_name(dir, name, was);
-        }
-        self.settle_cleared(dir, v, name, is)
     }
 
     /// Whether `dir` is `ancestor` or below it. The topology lock keeps parents as they are.
@@ -597,12 +576,6 @@ impl<M: Medium> Core<M> {
     }
 }
 
-/// Directory blocks that a rename copied.
-struct MovedBlocks {
-    from: SmallVec<[Moved; 2]>,
-    to: SmallVec<[Moved; 2]>,
-}
-
 /// A rename that was committed, for bringing the derived state up to date.
 struct Renamed<'a> {
     from: (Ino, &'a VInode, &'a [u8], Found),
@@ -610,7 +583,8 @@ struct Renamed<'a> {
     nodes: (&'a VInode, Option<&'a VInode>),
     slot: Option<Slot>,
     exchange: bool,
-    moved: MovedBlocks,
+    /// Directory blocks that were copied.
+    moved: SmallVec<[Moved; 4]>,
 }
 
 /// `ENOENT` for an empty symlink target, `ENAMETOOLONG` for one that is too long.

@@ -17,7 +17,7 @@ use crate::error::Problem;
 use crate::fs::{Core, INODE_ROOT, INODE_SIZE};
 use crate::index::Found;
 use crate::layout::*;
-use crate::volatile::{LIVE, VInode};
+use crate::volatile::{EntryPos, LIVE, VInode};
 use pmem::Medium;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 use std::sync::{Condvar, Mutex};
@@ -221,14 +221,18 @@ impl<M: Medium> Core<M> {
         v.blocks.fetch_add(walk.blocks as i64, Relaxed);
         for (block, base) in leaves {
             let data = self.load_dir_block(block);
-            let mut sound = true;
+            let Ok(handle) = self.adopt_dir_block(v, block, base / BLOCK, &data) else {
+                scan.problem(object, "too many directories".into(), None);
+                continue;
+            };
             for e in Chain::new(&data) {
                 match e {
                     Ok(e) if e.ino == 0 => {}
                     Ok(e) => {
                         let at = (e.off + DIRENT_HEADER) as usize;
                         let name = &data[at..at + e.word.name_len];
-                        self.scan_entry(scan, queue, dir, v, block + e.off, Ino(e.ino), name);
+                        let found = Found { ino: Ino(e.ino), pos: EntryPos::new(handle, e.off) };
+                        self.scan_entry(scan, queue, dir, v, found, name);
                     }
                     Err(off) => {
                         let what =
@@ -244,12 +248,8 @@ impl<M: Medium> Core<M> {
                             ((block + off + 8, free.pack()), "drop what follows in the block")
                         };
                         scan.problem(object, what, Some(fix));
-                        sound = false;
                     }
                 }
-            }
-            if sound && self.adopt_dir_block(v, block, base / BLOCK, &data).is_err() {
-                scan.problem(object, "too many directories".into(), None);
             }
         }
     }
@@ -261,19 +261,19 @@ impl<M: Medium> Core<M> {
         queue: &Queue,
         dir: Ino,
         d: &VInode,
-        pos: u64,
-        ino: Ino,
+        found: Found,
         name: &[u8],
     ) {
+        let (ino, at) = (found.ino, self.v.entry_off(found.pos));
         let object = || {
             format!(
-                "directory inode {}, entry {:?} at {pos:#x}",
+                "directory inode {}, entry {:?} at {at:#x}",
                 dir.0,
                 name.escape_ascii().to_string()
             )
         };
         let bad = |what: String| {
-            scan.problem(object, what, Some(((pos, 0), "drop the entry")));
+            scan.problem(object, what, Some(((at, 0), "drop the entry")));
         };
         if check_name(name).is_err() {
             return bad("the name is not allowed".into());
@@ -312,7 +312,7 @@ impl<M: Medium> Core<M> {
         } else if v.links.fetch_add(1, Relaxed) >= LINK_MAX {
             bad(format!("inode {} has more than {LINK_MAX} names", ino.0));
         }
-        if self.index_name(dir, name, Found { ino, pos }).is_err() {
+        if self.index_name(dir, name, found).is_err() {
             bad("too many names".into());
         }
         d.entries.fetch_add(1, Relaxed);

@@ -48,21 +48,27 @@ pub const LIVE: u32 = 1;
 pub const UNNAMED: u32 = 2;
 pub const REMOVED: u32 = 4;
 
-/// Free space of a directory: for each size class, a chain of its blocks through [`DirBlock`].
+/// Blocks of a directory, and their free space: for each size class, a chain through [`DirBlock`].
 #[repr(C)]
 pub struct DirState {
     next: AtomicU32,
-    /// First block of the class, as block number; 0: none.
+    /// First block of the class, as handle; 0: none.
     pub heads: [AtomicU32; CLASSES],
-    reserved: AtomicU32,
+    /// First of all blocks, as handle; 0: none.
+    pub blocks: AtomicU32,
 }
 
-/// A block that holds directory entries.
+/// A block that holds directory entries. Its handle stays when copy-on-write moves the block, so
+/// entries are known by [`EntryPos`]: where they are in which of these.
 #[repr(C)]
 pub struct DirBlock {
     /// Next and previous block of the chain; 0: none.
     pub next: AtomicU32,
     pub prev: AtomicU32,
+    /// Next block of the directory; 0: none.
+    pub sibling: AtomicU32,
+    /// Offset of the block in PM.
+    pub pm_off: AtomicU64,
     /// A run of free entries: offset in the block and length, in bytes; length 0: none known.
     pub free_off: AtomicU16,
     pub free_len: AtomicU16,
@@ -70,6 +76,27 @@ pub struct DirBlock {
     pub class: AtomicU32,
     /// Which block of its directory it is.
     pub logical: AtomicU32,
+}
+
+/// Where an entry is: the handle of its [`DirBlock`], and its offset in the block in the low bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EntryPos(pub u64);
+
+impl EntryPos {
+    /// An entry at `off` of a block.
+    pub fn new(block: Handle, off: u64) -> Self {
+        Self(u64::from(block.0) * BLOCK + off)
+    }
+
+    /// The block.
+    pub fn block(self) -> Handle {
+        Handle((self.0 / BLOCK) as u32)
+    }
+
+    /// Offset in the block.
+    pub fn off(self) -> u64 {
+        self.0 % BLOCK
+    }
 }
 
 /// A name in the directory index.
@@ -80,7 +107,7 @@ pub struct IndexNode {
     /// Upper half of the name's hash.
     pub hash: AtomicU32,
     pub ino: AtomicU32,
-    /// Offset of the entry in PM.
+    /// The entry, as [`EntryPos`].
     pub pos: AtomicU64,
 }
 
@@ -99,6 +126,11 @@ mod shared {
 }
 
 impl Link for DirState {
+    fn link(&self) -> &AtomicU32 {
+        &self.next
+    }
+}
+impl Link for DirBlock {
     fn link(&self) -> &AtomicU32 {
         &self.next
     }
@@ -132,7 +164,7 @@ pub struct Volatile {
     inodes: Bitmap,
     vinodes: Span<VInode>,
     dir_states: Slab<DirState>,
-    dir_blocks: Span<DirBlock>,
+    dir_blocks: Slab<DirBlock>,
     pub index: HashIndex,
     pub nodes: Slab<IndexNode>,
     /// `[0]` unreserved free blocks, `[1]` free inodes, `[2]` next generation, `[3]` size of the
@@ -161,7 +193,7 @@ impl Volatile {
         let map = Bitmap::plan(&mut l, blocks);
         let inodes = Bitmap::plan(&mut l, max_inodes);
         let vinodes = l.table(max_inodes as usize);
-        let dir_blocks = l.table(blocks as usize);
+        let dir_blocks = Slab::plan(&mut l, blocks as usize);
         let dir_states = Slab::plan(&mut l, blocks as usize);
         let index = HashIndex::plan(&mut l, (blocks as usize * 4).clamp(1 << 10, 1 << 28));
         let nodes = Slab::plan(&mut l, (blocks as usize * 128).min((1 << 31) - 2));
@@ -384,9 +416,9 @@ impl Volatile {
             Some(h) => h,
             None => {
                 let h = self.dir_states.take(&self.arena).ok_or(Errno::NOSPC)?;
-                for head in &self.dir_states.get(&self.arena, h).heads {
-                    head.store(0, Relaxed);
-                }
+                let state = self.dir_states.get(&self.arena, h);
+                state.heads.iter().for_each(|head| head.store(0, Relaxed));
+                state.blocks.store(0, Relaxed);
                 v.dir.store(h.0, Relaxed);
                 h
             }
@@ -396,14 +428,43 @@ impl Volatile {
 
     /// Gives back the state of a directory that is gone.
     pub fn drop_dir_state(&self, v: &VInode) {
-        if let Some(h) = Handle::from_link(v.dir.swap(0, Relaxed)) {
-            self.dir_states.give(&self.arena, h);
+        let Some(handle) = Handle::from_link(v.dir.swap(0, Relaxed)) else { return };
+        let mut next = self.dir_states.get(&self.arena, handle).blocks.load(Relaxed);
+        while let Some(block) = Handle::from_link(next) {
+            next = self.dir_block(block).sibling.load(Relaxed);
+            self.dir_blocks.give(&self.arena, block);
         }
+        self.dir_states.give(&self.arena, handle);
     }
 
-    /// The free-space record of the directory block at PM offset `block`.
-    pub fn dir_block(&self, block: u64) -> &DirBlock {
-        &self.arena.table(self.dir_blocks)[(block / BLOCK) as usize]
+    /// Adds a block to a directory: its `logical`th, at PM offset `pm_off`, in no chain yet.
+    pub fn add_dir_block(&self, v: &VInode, pm_off: u64, logical: u64) -> Result<Handle> {
+        let state = self.dir_state(v)?;
+        let handle = self.dir_blocks.take(&self.arena).ok_or(Errno::NOSPC)?;
+        let db = self.dir_block(handle);
+        db.class.store(0, Relaxed);
+        db.free_len.store(0, Relaxed);
+        db.pm_off.store(pm_off, Relaxed);
+        db.logical.store(logical as u32, Relaxed);
+        db.sibling.store(state.blocks.swap(handle.0, Relaxed), Relaxed);
+        Ok(handle)
+    }
+
+    /// A block of a directory.
+    #[inline]
+    pub fn dir_block(&self, block: Handle) -> &DirBlock {
+        self.dir_blocks.get(&self.arena, block)
+    }
+
+    /// Where an entry lies in PM.
+    #[inline]
+    pub fn entry_off(&self, pos: EntryPos) -> u64 {
+        self.dir_block(pos.block()).pm_off.load(Relaxed) + pos.off()
+    }
+
+    /// Where an entry lies in its directory file.
+    pub fn logical_off(&self, pos: EntryPos) -> u64 {
+        u64::from(self.dir_block(pos.block()).logical.load(Relaxed)) * BLOCK + pos.off()
     }
 }
 
