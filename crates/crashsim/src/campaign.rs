@@ -363,20 +363,24 @@ impl<T: Target> Job<'_, T> {
         });
     }
 
-    /// Whether a trace takes a line of source after another for the first time; if so its sequence
-    /// is kept. How often within one operation counts too, by powers of two.
+    /// Whether an operation of a trace takes a line of source after another for the first time; if so
+    /// the sequence is kept. How often in a row counts too, by powers of two.
     fn reaches_new(&self, trace: &Trace, ops: &[Op]) -> bool {
         let mut corpus = self.corpus.lock().expect("no worker panics");
         let mut new = false;
-        let (mut last, mut same) = ("", 0u32);
+        let (mut last, mut same, mut verb) = ("", 0u32, String::new());
         for e in &trace.events {
             let site = match e.action {
-                Action::Begin { .. } => "begin",
+                Action::Begin { op } => {
+                    let op = ops[op as usize].to_string();
+                    verb = op.split(' ').next().unwrap_or_default().to_owned();
+                    "begin"
+                }
                 Action::End { .. } => "end",
                 _ => trace.sites[e.site as usize].as_str(),
             };
             same = if site == last { same + 1 } else { 0 };
-            let pair = format!("{last} {site}");
+            let pair = format!("{verb} {last} {site}");
             new |= corpus.seen.insert((same.checked_ilog2().map_or(0, |n| n + 1), pair));
             last = site;
         }

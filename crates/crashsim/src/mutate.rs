@@ -237,9 +237,8 @@ impl Mutation {
                 let new = self.out.data(data, 8).try_into().expect("eight bytes");
                 let points = (u64::from_le_bytes(new) & !7).is_multiple_of(4096);
                 let block = self.word(addr) & !7;
-                let is_block =
-                    block.is_multiple_of(4096) && block >= 4096 && block < self.memory.len() as u64;
-                if is_block {
+                let inside = (4096..self.memory.len() as u64).contains(&block);
+                if points && inside && block.is_multiple_of(4096) {
                     let data = self.out.keep(&[0xdb; 4096]);
                     let addr = block as u32;
                     let scribble = Action::Store { kind: StoreKind::Nt, addr, len: 4096, data };
