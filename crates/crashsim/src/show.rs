@@ -20,7 +20,12 @@ pub fn state<T: Target>(
         (0..state.len()).filter(|u| state[*u] != from[*u]).collect()
     };
     let (lost, kept) = (differ(&all), differ(&none));
-    let (word, units) = if lost.len() <= kept.len() { ("all-but", &lost) } else { ("only", &kept) };
+    // What was lost says more, unless it is much.
+    const FEW: usize = 4;
+    let (word, units) = match lost.len() <= kept.len().max(FEW) {
+        true => ("all-but", &lost),
+        false => ("only", &kept),
+    };
     let named: Vec<String> = units
         .iter()
         .map(|u| format!("{:x}#{}", point.units()[*u].words[0] * 8, state[*u]))
@@ -31,7 +36,7 @@ pub fn state<T: Target>(
     let bytes = image.bytes();
     image.reset();
     let mut detail = Vec::new();
-    for u in units {
+    for u in lost.iter().chain(kept.iter().filter(|u| !lost.contains(u))) {
         let unit = &point.units()[*u];
         let values = |c: u16| &unit.contents[c as usize];
         for (i, w) in unit.words.iter().enumerate() {

@@ -84,6 +84,22 @@ fn text(e: impl std::fmt::Display) -> String {
     e.to_string()
 }
 
+impl Bpfs {
+    /// Mounts a medium of its own: for wrappers of media.
+    pub fn mount_owned<'m, M: Medium + 'm>(medium: M) -> Result<Mounted<'m>, String> {
+        let options = bpfs::MountOptions {
+            threads: 1,
+            clock,
+            seed: Some(7),
+            ..bpfs::MountOptions::default()
+        };
+        TICKS.set(1_000_000);
+        let fs = bpfs::Bpfs::mount(medium, &options).map_err(text)?;
+        let blocks_used = fs.mount_report().blocks_used;
+        Ok(Mounted { fs: Box::new(fs), blocks_used })
+    }
+}
+
 impl Target for Bpfs {
     fn strength(&self) -> Strength {
         Strength { durable: Durable::OnReturn, residue_blocks: 8 }
@@ -99,16 +115,7 @@ impl Target for Bpfs {
     }
 
     fn mount<'m, M: Medium>(&self, medium: &'m M) -> Result<Mounted<'m>, String> {
-        let options = bpfs::MountOptions {
-            threads: 1,
-            clock,
-            seed: Some(7),
-            ..bpfs::MountOptions::default()
-        };
-        TICKS.set(1_000_000);
-        let fs = bpfs::Bpfs::mount(medium, &options).map_err(text)?;
-        let blocks_used = fs.mount_report().blocks_used;
-        Ok(Mounted { fs: Box::new(fs), blocks_used })
+        Self::mount_owned(medium)
     }
 
     fn check<M: Medium>(&self, medium: &M) -> Result<Usage, String> {
