@@ -59,8 +59,8 @@ impl<M: Medium> Core<M> {
             if size > 0 {
                 let _ = self.medium.fence();
             }
+            // The size is in the same line: committing it flushes both.
             self.medium.store_u64(root_off, Root::new(block, root.height()).0);
-            self.medium.flush(root_off, 8);
         }
         Ok(())
     }

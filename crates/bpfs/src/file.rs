@@ -283,22 +283,22 @@ impl<M: Medium> Core<M> {
         })
     }
 
-    /// After the size was committed as `size`: drops what the tree holds beyond (T3), durably, and
-    /// then frees it.
+    /// After the size was committed as `size`: drops what the tree holds beyond (T3), and frees it.
+    ///
+    /// No fence of its own: until the pointers are durably null they lie beyond a durable size, where
+    /// mount does not follow them (S5). The caller flushes the inode's first line and fences before
+    /// it gives the lock back, so that no other thread grows the file over them.
     pub fn prune(&self, v: &VInode, size: u64) -> Result<()> {
         let root = self.root(v)?;
         let mut blocks = Vec::new();
         let mut each = |b: u64| blocks.push((b / BLOCK) as u32);
         if size == 0 {
             self.visit_all(Node::top(root), &mut each)?;
-            let off = self.word_off(v, Word::Root);
-            self.medium.store_u64(off, 0);
-            self.medium.flush(off, 8);
+            self.medium.store_u64(self.word_off(v, Word::Root), 0);
         } else {
             self.prune_node(Node::top(root), size, &mut each)?;
         }
         if !blocks.is_empty() {
-            let _ = self.medium.fence();
             v.blocks.fetch_sub(blocks.len() as i64, Relaxed);
             self.v.release(&blocks);
         }

@@ -178,6 +178,7 @@ pub fn format(medium: &impl Medium, options: &FormatOptions) -> Result<PoolInfo,
     root.mode.set(vfs::FileKind::Dir.mode_bits() | 0o755);
     let leaf = BLOCK;
     medium.zero_nt(0, BLOCK * 2);
+    // The stores that follow go to the same lines through the cache.
     let _ = medium.fence();
     medium.write(leaf + ROOT.0 * INODE, root.as_bytes());
     medium.flush(leaf + ROOT.0 * INODE, INODE);
