@@ -23,8 +23,9 @@ pub enum LockMode {
 /// The lock.
 ///
 /// A reader that only copies data out, and can tell nonsense from data, may do without: it takes a
-/// ticket, reads, and asks whether a writer was there meanwhile ([`begin_optimistic`]
-/// (Self::begin_optimistic)). That stores nothing, so readers do not slow each other down.
+/// ticket, reads, and asks whether a writer was there meanwhile
+/// ([`begin_optimistic`](Self::begin_optimistic)). That stores nothing, so readers do not slow each
+/// other down.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct RwLock {
