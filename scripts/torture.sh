@@ -23,7 +23,7 @@ RANDOM=$seed
 scratch=$(mktemp -d)
 pool=$(mktemp -u /dev/shm/keepstone-torture.XXXXXX)
 mount=$scratch/mount
-server= client=
+server="" client=""
 
 die() {
     echo "torture.sh: $*" >&2
@@ -116,6 +116,7 @@ build_run() {
     while :; do
         {
             echo 'all: prog'
+            # shellcheck disable=SC2016  # make expands these
             echo 'prog: main.o f1.o f2.o f3.o f4.o; $(CC) -o $@ $^'
         } >"$src/Makefile" || return 0
         echo 'int f1(),f2(),f3(),f4(); int main(){return f1()+f2()+f3()+f4()-10;}' >"$src/main.c" || return 0
