@@ -1,0 +1,41 @@
+//! What every call answers.
+
+use vfs::Errno;
+
+/// The answer to a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Served<T> {
+    /// The call has been made here; this is what it returns.
+    Done(Result<T, Errno>),
+    /// The call is not ours, or has become the kernel's: make the libc call as it stands.
+    Kernel,
+}
+
+/// Why a call ends early, inside this crate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// It fails.
+    Errno(Errno),
+    /// It is the kernel's.
+    Kernel,
+}
+
+/// A call on its way to [`Served`].
+pub(crate) type Call<T> = Result<T, Stop>;
+
+impl From<Errno> for Stop {
+    fn from(errno: Errno) -> Self {
+        Self::Errno(errno)
+    }
+}
+
+impl<T> From<Call<T>> for Served<T> {
+    fn from(call: Call<T>) -> Self {
+        match call {
+            Ok(value) => Self::Done(Ok(value)),
+            Err(Stop::Errno(errno)) => Self::Done(Err(errno)),
+            Err(Stop::Kernel) => Self::Kernel,
+        }
+    }
+}
