@@ -9,7 +9,9 @@
 //! - **Permission** is the kernel's business (`default_permissions`, with POSIX ACLs). Where a
 //!   write by an unprivileged caller must clear set-user-ID, the kernel says so, or, where `fuser`
 //!   does not pass its word on (truncate, fallocate, copy), the caller's user ID does.
-//! - **Caching**: this mount is the only writer, so the kernel may keep names (absent ones too),
+//! - **Sharing** ([`Server::shared`]): where programs use the pool without the server, they find
+//!   inodes in the mount by [`alias`], and appends are placed by the engine.
+//! - **Caching**: where this mount is the only writer, the kernel may keep names (absent ones too),
 //!   attributes, listings, links and pages for as long as it likes ([`Caching`]).
 //! - **Locks**: `fcntl` and `flock` locks are not requested from the kernel, which therefore keeps
 //!   them itself, blocking ones included. No worker thread is ever occupied by a waiter.
@@ -19,6 +21,7 @@
 //! (`EOPNOTSUPP` from the kernel itself). What `fuser` 0.18 does not: `O_TMPFILE` (`EOPNOTSUPP`;
 //! `tmpfile(3)` falls back to an unlinked file) and the birth time of `statx(2)`.
 
+pub mod alias;
 mod convert;
 mod counters;
 mod listing;

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, FileHandle, FopenFlags, INodeNo, InitFlags, IoctlFlags,
@@ -18,7 +18,7 @@ use vfs::{Caller, Errno, FileSystem, Ino, NewKind, NewNode, SetAttr, SetXattr};
 
 use crate::counters::Op;
 use crate::server::Server;
-use crate::{convert, listing, setgid};
+use crate::{alias, convert, listing, setgid};
 
 /// Largest write that comes in one request, in bytes; a longer `write(2)` is split by the kernel.
 const MAX_WRITE_BYTES: u32 = 1 << 20;
@@ -84,8 +84,15 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
     }
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let ttl = &self.options.caching.ttl;
-        let found = self.call(Op::Lookup, |fs| fs.lookup(convert::ino(parent), name.as_bytes()));
+        let mut ttl = &self.options.caching.ttl;
+        let alias = self.alias_in(parent, name);
+        let found = match alias {
+            Some(alias) => self.call(Op::Lookup, |fs| alias::lookup(fs, alias)),
+            None => self.call(Op::Lookup, |fs| fs.lookup(convert::ino(parent), name.as_bytes())),
+        };
+        if alias.is_some() {
+            ttl = &Duration::ZERO;
+        }
         match found {
             Ok(entry) => {
                 reply.entry(ttl, &convert::file_attr(&entry), convert::generation(&entry));
@@ -280,7 +287,7 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
         offset: u64,
         data: &[u8],
         write_flags: WriteFlags,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
@@ -289,7 +296,13 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
             if write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
                 fs.drop_privileges(ino)?;
             }
-            fs.write(ino, offset, data)
+            // Pages that were mapped come back to where they were read from.
+            let mapped = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+            if self.sharing.is_some() && flags.0 & libc::O_APPEND != 0 && !mapped {
+                fs.append(ino, data).map(|_| ())
+            } else {
+                fs.write(ino, offset, data)
+            }
         });
         match written {
             Ok(()) => {

@@ -127,6 +127,8 @@ impl FileSystem for Probe {
     }
 }
 
+const SECRET: u64 = 0x5ec2e7;
+
 /// A mounted probe; unmounted when dropped.
 struct Mount {
     dir: PathBuf,
@@ -139,26 +141,33 @@ struct Mount {
 
 impl Mount {
     fn new(durable_on_return: bool) -> Self {
+        Self::of(durable_on_return, Caching::EXCLUSIVE, |server| server)
+    }
+
+    /// Of a pool that others change too.
+    fn shared() -> Self {
+        Self::of(true, Caching::NONE, |server| server.shared(SECRET))
+    }
+
+    fn of(
+        durable_on_return: bool,
+        caching: Caching,
+        set_up: impl FnOnce(Server<Probe>) -> Server<Probe>,
+    ) -> Self {
         assert!(rustix::process::geteuid().is_root(), "these tests mount: run them as root");
         let scratch = tempfile::Builder::new().prefix("keepstone-").tempdir().unwrap();
         let probe = Arc::new(Probe::default());
         let counters = Arc::new(OpCounters::default());
-        let options = ServerOptions {
-            caching: Caching::EXCLUSIVE,
-            durable_on_return,
-            counters: counters.clone(),
-            stats: None,
+        let options =
+            ServerOptions { caching, durable_on_return, counters: counters.clone(), stats: None };
+        let server = set_up(Server::new(probe.clone(), options));
+        let options = MountOptions {
+            source: "probe".into(),
+            access: Access::All,
+            flags: MountFlags::NOSUID,
+            threads: 3,
         };
-        let options = (
-            Server::new(probe.clone(), options),
-            MountOptions {
-                source: "probe".into(),
-                access: Access::All,
-                flags: MountFlags::NOSUID,
-                threads: 3,
-            },
-        );
-        let mounted = fuse::mount(options.0, scratch.path(), &options.1).unwrap();
+        let mounted = fuse::mount(server, scratch.path(), &options).unwrap();
         let place = mounted.place();
         let server = Some(std::thread::spawn(|| mounted.serve()));
         let dir = scratch.path().to_owned();
@@ -277,6 +286,36 @@ fn an_idle_mount_ends_at_once() {
     mount.end(Duration::from_secs(60));
     assert!(!is_mounted(&mount.dir));
     assert_eq!(fs::read_dir(&mount.dir).unwrap().count(), 0);
+}
+
+#[test]
+fn an_alias_opens_what_has_no_path_any_more() {
+    let mount = Mount::shared();
+    fs::write(mount.path("file"), "content").unwrap();
+    let entry = mount.probe.lookup(vfs::ROOT, b"file").unwrap();
+    let alias = |secret, generation| mount.path(&fuse::alias::name(secret, entry.ino, generation));
+    assert_eq!(fs::read_to_string(alias(SECRET, entry.generation)).unwrap(), "content");
+    fs::remove_file(mount.path("file")).unwrap();
+    assert_eq!(fs::read_to_string(alias(SECRET, entry.generation)).unwrap(), "content");
+    for wrong in [alias(SECRET + 1, entry.generation), alias(SECRET, entry.generation + 1)] {
+        assert_eq!(fs::read(wrong).unwrap_err().kind(), ErrorKind::NotFound);
+    }
+    assert_eq!(fs::read_dir(&mount.dir).unwrap().count(), 0);
+    mount.probe.forget(entry.ino, 1);
+}
+
+/// Another writer has moved the end of the file since the kernel looked.
+#[test]
+fn appends_go_to_the_end_as_it_is() {
+    let mount = Mount::shared();
+    let mut log = fs::File::options().create(true).append(true).open(mount.path("log")).unwrap();
+    log.write_all(b"one ").unwrap();
+    let ino = mount.probe.model.lookup(vfs::ROOT, b"log").unwrap().ino;
+    mount.probe.append(ino, b"two ").unwrap();
+    log.write_all(b"three").unwrap();
+    let mut content = [0; 20];
+    let len = mount.probe.read(ino, 0, &mut content).unwrap();
+    assert_eq!(&content[..len], b"one two three");
 }
 
 fn is_mounted(dir: &Path) -> bool {
