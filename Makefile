@@ -15,11 +15,11 @@ export KEEPSTONE ?= $(abspath $(RELEASE)/keepstone)
 # Generated calls per seed of the campaign; there are 60 seeds.
 CAMPAIGN_OPS ?= 20000
 
-.PHONY: help build demo test check bench bench-quick install campaign nvdimm-test clean
+.PHONY: help build demo test check bench bench-quick install campaign nvdimm-test torture machine-torture clean
 .DEFAULT_GOAL := help
 
 help: ## this list
-	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 17
 
 build: ## the program, target/release/keepstone
 	$(CARGO) build --release --package keepstone
@@ -69,6 +69,12 @@ campaign: ## more than a million generated calls against the model, and damaged 
 
 nvdimm-test: ## pmem on an emulated machine with an NVDIMM
 	scripts/nvdimm-test.sh
+
+torture: build ## kill the mount's server under databases, commits and builds (a minute)
+	scripts/torture.sh
+
+machine-torture: build ## kill the emulated machine itself, boot it again, verify (4 minutes)
+	scripts/machine-torture.sh
 
 clean: ## remove everything built or fetched
 	$(CARGO) clean

@@ -1,0 +1,190 @@
+# shellcheck shell=bash
+# An emulated machine with an NVDIMM (QEMU), for the scripts that source this. They set `root`, the
+# checkout.
+#
+# A case is what persists, and how programs reach it: fsdax (ext4 with -o dax=always), devdax (a
+# character device), eadr (fsdax on a platform whose CPU caches persist). The machine has no disk: it
+# runs from an initrd, made of what machine_base builds and what a script adds with machine_initrd.
+# QEMU models no CPU caches: nothing here finds a missing flush.
+#
+# Environment:
+#   KEEPSTONE_WORK            where to keep the kernel, images and builds (default: .work)
+#   KEEPSTONE_GUEST_KERNEL    Debian package of the guest's kernel (default: a cloud kernel)
+#   KEEPSTONE_GUEST_ACCEL     QEMU accelerator: tcg (default, works in a VM) or kvm
+#   KEEPSTONE_GUEST_TIMEOUT   seconds until a guest counts as hung (default: 180)
+
+: "${root:?is set by the script}"
+machine=${KEEPSTONE_WORK:-$root/.work}/nvdimm
+# shellcheck disable=SC2034  # for the scripts
+machine_timeout=${KEEPSTONE_GUEST_TIMEOUT:-180}
+machine_bytes=$((512 << 20))
+
+say() {
+    echo "${0##*/}: $*" >&2
+}
+
+die() {
+    say "$*"
+    exit 1
+}
+
+# machine_case CASE: sets mode (fsdax, devdax), persistence (QEMU's word), domain (Keepstone's word).
+# shellcheck disable=SC2034  # not every caller wants all three
+machine_case() {
+    case $1 in
+        fsdax) mode=fsdax persistence=mem-ctrl domain=map-sync ;;
+        devdax) mode=devdax persistence=mem-ctrl domain=dev-dax ;;
+        eadr) mode=fsdax persistence=cpu domain=cpu-cache ;;
+        *) die "unknown case $1; use fsdax, devdax or eadr" ;;
+    esac
+}
+
+# Installs what it needs and leaves $machine/kernel and $machine/base.cpio: busybox, the modules in the
+# order of their loading, init.
+machine_base() {
+    "$root/scripts/lib-packages.sh" qemu-system-x86 busybox-static e2fsprogs kmod cpio xz-utils zstd
+    [[ $machine/base.cpio -nt ${BASH_SOURCE[0]} ]] && return
+    local package tree=$machine/tree unpacked=$machine/unpacked
+    package=$(kernel_package) || { apt-get update -qq; package=$(kernel_package); }
+    local version=${package#linux-image-}
+    say "fetching $package"
+    rm -rf "$tree" "$unpacked"
+    mkdir -p "$tree"/{bin,dev,proc,sys,tmp,pmem,modules} "$unpacked"
+    (cd "$unpacked" && apt-get -o APT::Sandbox::User=root download -qq "$package" && dpkg -x ./*.deb .)
+    cp "$unpacked/boot/vmlinuz-$version" "$machine/kernel"
+    depmod -b "$unpacked" "$version"
+
+    # An empty configuration: that of ndctl would hook into loading libnvdimm.
+    local module file n=100
+    for module in ext4 fuse nfit nd_pmem dax_pmem device_dax; do
+        modprobe -C /nonexistent -S "$version" -d "$unpacked" --show-depends "$module"
+    done | awk '/^insmod/ && !seen[$2]++ {print $2}' | while read -r file; do
+        local name=${file##*/} out
+        out=$tree/modules/$n-${name%%.ko*}.ko
+        n=$((n + 1))
+        case $file in
+            *.xz) xz -dc "$file" >"$out" ;;
+            *.zst) zstd -dcq "$file" >"$out" ;;
+            *) cp "$file" "$out" ;;
+        esac
+    done
+
+    cp "$(command -v busybox)" "$tree/bin/busybox"
+    machine_init >"$tree/init"
+    chmod 755 "$tree/init"
+    (cd "$tree" && find . | cpio -o -H newc --quiet) >"$machine/base.cpio.new"
+    rm -rf "$unpacked"
+    mv "$machine/base.cpio.new" "$machine/base.cpio"
+}
+
+# The package to download: a metapackage is followed to the one that holds the kernel.
+kernel_package() {
+    local name real
+    for name in ${KEEPSTONE_GUEST_KERNEL:-linux-image-6.12-cloud-amd64 linux-image-cloud-amd64}; do
+        if apt-cache show "$name" >/dev/null 2>&1; then
+            real=$(apt-cache depends "$name" | awk '/Depends: linux-image-/ {print $2; exit}')
+            echo "${real:-$name}"
+            return
+        fi
+    done
+    die "no kernel package found; set KEEPSTONE_GUEST_KERNEL"
+}
+
+# The guest's init: makes the NVDIMM what the case wants, then runs /main of the script in the same
+# shell. /main finds `path`, where a pool goes, and calls `end STATUS`. Words name=value of the kernel
+# command line are in its environment.
+machine_init() {
+    cat <<'INIT'
+#!/bin/busybox sh
+/bin/busybox --install -s /bin
+export PATH=/bin HOME=/tmp
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+mkdir /dev/shm
+mount -t tmpfs shm /dev/shm
+end() { echo "guest-exit $1"; sync; poweroff -f; }
+for m in /modules/*.ko; do insmod "$m" || echo "insmod $m failed"; done
+nd=/sys/bus/nd
+tries=0
+# A namespace that is still raw has a block device; one that knows what it is has that device.
+while ! [ -b /dev/pmem0 ] && ! [ -c /dev/dax0.0 ]; do
+    tries=$((tries + 1))
+    [ $tries -lt 50 ] || { echo "no /dev/pmem0, no /dev/dax0.0"; end 101; }
+    sleep 0.1
+done
+if [ "$(cat $nd/devices/namespace0.0/holder)" = "" ]; then
+    # The namespace starts out raw, without the page structures that DAX needs. Give it to the region's
+    # free pfn device (fsdax) or dax device (devdax), with these structures in ram.
+    case $nvdimm_mode in fsdax) seed=pfn_seed driver=nd_pmem ;; *) seed=dax_seed driver=dax_pmem ;; esac
+    device=$(cat $nd/devices/region0/$seed)
+    d=$nd/devices/$device
+    echo namespace0.0 >$nd/drivers/nd_pmem/unbind &&
+        cat /proc/sys/kernel/random/uuid >"$d/uuid" &&
+        echo ram >"$d/mode" &&
+        echo 2097152 >"$d/align" &&
+        echo namespace0.0 >"$d/namespace" &&
+        echo "$device" >$nd/drivers/$driver/bind || end 102
+fi
+if [ "$nvdimm_mode" = fsdax ]; then
+    mount -t ext4 -o dax=always /dev/pmem0 /pmem || end 103
+    path=/pmem/pool
+else
+    path=$(ls -d /dev/dax* | head -n 1)
+fi
+. /main
+INIT
+}
+
+# machine_initrd TREE OUT: the base with the files of TREE, among them main.
+machine_initrd() {
+    (cd "$1" && find . | cpio -o -H newc --quiet) | cat "$machine/base.cpio" - >"$2"
+}
+
+# machine_program TREE PROGRAM: copies PROGRAM into TREE/bin, and its libraries where they are here.
+machine_program() {
+    local tree=$1 program=$2 library
+    mkdir -p "$tree/bin"
+    install -s -m 755 "$program" "$tree/bin/"
+    # No libraries, if it is static.
+    { ldd "$program" || true; } | grep -o '/[^ ]*' | while read -r library; do
+        mkdir -p "$tree${library%/*}"
+        cp -L "$library" "$tree$library"
+    done
+}
+
+# machine_image CASE IMAGE: an NVDIMM from the factory, as a sparse file.
+machine_image() {
+    local mode persistence domain
+    machine_case "$1"
+    rm -f "$2"
+    truncate -s "$machine_bytes" "$2"
+    if [[ $mode == fsdax ]]; then
+        # A pfn device of 2 MiB alignment keeps the first 2 MiB for itself.
+        mkfs.ext4 -q -F -b 4096 -E offset=2097152,stride=512,stripe_width=512 "$2" \
+            $((machine_bytes / 1024 - 4096))k
+    fi
+}
+
+# machine_command CASE IMAGE INITRD WORDS…: sets the array qemu, the command that boots the machine with
+# the console on its stdout. WORDS go to the kernel. Stores survive the death of QEMU: the memory of the
+# NVDIMM is a shared mapping of IMAGE.
+machine_command() {
+    local image=$2 initrd=$3
+    # shellcheck disable=SC2034  # of no interest here
+    local mode persistence domain
+    machine_case "$1"
+    shift 3
+    # erms off: string instructions are slow under TCG.
+    # shellcheck disable=SC2034,SC2054  # the caller runs it; the commas are QEMU's
+    qemu=(
+        qemu-system-x86_64
+        -machine "q35,nvdimm=on,nvdimm-persistence=$persistence" -accel "${KEEPSTONE_GUEST_ACCEL:-tcg}"
+        -cpu "max,erms=off,la57=off" -smp 2 -m "1G,slots=2,maxmem=4G"
+        -object "memory-backend-file,id=mem,share=on,mem-path=$image,size=$machine_bytes"
+        -device nvdimm,id=nvdimm,memdev=mem
+        -kernel "$machine/kernel" -initrd "$initrd"
+        -append "console=ttyS0 quiet panic=-1 no_timer_check nowatchdog nvdimm_mode=$mode $*"
+        -nodefaults -no-reboot -display none -serial stdio
+    )
+}
