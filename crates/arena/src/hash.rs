@@ -2,10 +2,12 @@
 //!
 //! The number of buckets is fixed at planning: memory is committed only where touched, so a table
 //! for the largest population costs nothing while it is empty, and nothing is ever rehashed.
-//! A bucket is one word: the chain's first handle and a lock bit, held for the walk of one chain.
+//! A bucket is one word: the chain's first handle and the owner that has it locked, for the walk of
+//! one chain. Every step leaves the chain whole, so a bucket whose owner has died is simply taken
+//! over.
 
 use crate::{Arena, Handle, Layout, Shared, Slab, Span};
-use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 /// A node that can be chained.
 pub trait Link {
@@ -13,24 +15,26 @@ pub trait Link {
     fn link(&self) -> &AtomicU32;
 }
 
-const LOCKED: u32 = 1 << 31;
+/// After so many rounds of waiting, a waiter asks whether the owner lives.
+const SPINS_TO_DOUBT: u32 = 1 << 14;
 
 /// The buckets. Keys live in the nodes; callers say what matches.
 #[derive(Clone, Copy)]
 pub struct HashIndex {
-    buckets: Span<AtomicU32>,
+    /// The owner in the upper half (0: unlocked), the first handle in the lower.
+    buckets: Span<AtomicU64>,
     mask: u64,
 }
 
 /// A locked bucket.
 struct Bucket<'a> {
-    word: &'a AtomicU32,
+    word: &'a AtomicU64,
     first: u32,
 }
 
 impl Drop for Bucket<'_> {
     fn drop(&mut self) {
-        self.word.store(self.first, Release);
+        self.word.store(u64::from(self.first), Release);
     }
 }
 
@@ -43,15 +47,21 @@ impl HashIndex {
 
     fn lock<'a>(&self, arena: &'a Arena, hash: u64) -> Bucket<'a> {
         let word = &arena.table(self.buckets)[(hash & self.mask) as usize];
+        let mine = u64::from(arena.owner()) << 32;
         let mut spins = 0u32;
         loop {
             let seen = word.load(Relaxed);
-            if seen & LOCKED == 0
-                && word.compare_exchange_weak(seen, seen | LOCKED, Acquire, Relaxed).is_ok()
+            let owner = (seen >> 32) as u32;
+            let first = seen as u32;
+            let is_free = owner == 0 || spins >= SPINS_TO_DOUBT && arena.is_owner_dead(owner);
+            if is_free
+                && word
+                    .compare_exchange_weak(seen, mine | u64::from(first), Acquire, Relaxed)
+                    .is_ok()
             {
-                return Bucket { word, first: seen };
+                return Bucket { word, first };
             }
-            spins += 1;
+            spins = if spins >= SPINS_TO_DOUBT { 0 } else { spins + 1 };
             if spins.is_multiple_of(128) {
                 rustix::thread::sched_yield();
             }

@@ -3,29 +3,41 @@
 //! BPFS keeps only simple, non-redundant data in PM and derives the rest at mount (§3.3): free
 //! lists, directory index, link counts. That derived state lives here: in zeroed memory, addressed
 //! by index and never by pointer, made of atomics only. So the same code serves one process
-//! (anonymous memory) and, once attached by name, many.
+//! (anonymous memory) and, attached by name ([`Place`]), many.
 //!
-//! What is here: the memory ([`Arena`], [`Layout`], [`Span`]), and the structures that work in it:
-//! [`Bitmap`], [`RwLock`], [`Slab`], [`HashIndex`]. What is not: anything that must survive the
-//! process.
+//! What is here: the memory ([`Arena`], [`Layout`], [`Span`]); the structures that work in it:
+//! [`Bitmap`], [`RwLock`], [`Slab`], [`HashIndex`]; and who uses it, so that a process that is killed
+//! does no harm (`session`, `attach`). What is not: anything that must survive the last process.
 //!
-//! `unsafe` is confined to this file (turning a span into a slice) and to the implementations of
-//! [`Shared`].
+//! `unsafe` is confined to this file (mapping memory, turning a span into a slice), one call of
+//! `pthread_atfork`, and the implementations of [`Shared`].
 
+mod attach;
 mod bitmap;
 mod hash;
+mod process;
 mod rwlock;
+mod session;
 mod slab;
 
+pub use attach::{Attached, Place};
 pub use bitmap::Bitmap;
 pub use hash::{HashIndex, Link};
-pub use rwlock::{LockMode, RwLock};
+pub use process::ProcessId;
+pub use rwlock::{LockMode, PATIENCE_MS, RwLock};
+pub use session::{Inside, PROCESSES, Paused, Refused, Stopped};
 pub use slab::{Handle, Slab};
 
+use rustix::fd::OwnedFd;
+use rustix::fs::{FallocateFlags, SeekFrom};
+use rustix::mm::{self, Advice, MapFlags, ProtFlags};
+use session::Session;
 use std::io;
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// A type that may live in an arena.
 ///
@@ -59,17 +71,32 @@ impl<T> Clone for Span<T> {
 impl<T> Copy for Span<T> {}
 
 /// Plans the tables of an arena before it is mapped.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Layout {
     bytes: usize,
+    session: Option<session::Tables>,
+    derived: usize,
 }
 
 impl Layout {
+    /// Begins the layout of an arena for several processes.
+    pub fn shared() -> Self {
+        let mut layout = Self::default();
+        layout.session = Some(session::Tables::plan(&mut layout));
+        layout
+    }
+
     /// Reserves a table of `len` elements, aligned to a cache line.
     pub fn table<T: Shared>(&mut self, len: usize) -> Span<T> {
         let offset = self.bytes.next_multiple_of(64.max(align_of::<T>()));
         self.bytes = offset + len * size_of::<T>();
         Span { offset, len, of: PhantomData }
+    }
+
+    /// What is reserved from now on can be derived anew ([`Arena::clear_derived`]).
+    pub fn begin_derived(&mut self) {
+        self.bytes = self.bytes.next_multiple_of(HUGE_PAGE);
+        self.derived = self.bytes;
     }
 
     /// Bytes reserved so far.
@@ -80,27 +107,27 @@ impl Layout {
 
 /// Arenas from this size on ask for huge pages; in smaller ones clearing them would cost more.
 const HUGE_FROM: usize = 64 << 20;
+const HUGE_PAGE: usize = 2 << 20;
 
-/// Zeroed memory that is committed page by page as it is touched.
+/// Zeroed memory, mapped until dropped, that is committed page by page as it is touched.
 #[derive(Debug)]
-pub struct Arena {
+struct Memory {
     base: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: an arena hands out only `&T` where `T: Shared`, which is `Send + Sync`.
-unsafe impl Send for Arena {}
+// SAFETY: memory hands out only `&T` where `T: Shared`, which is `Send + Sync`.
+unsafe impl Send for Memory {}
 // SAFETY: as above.
-unsafe impl Sync for Arena {}
+unsafe impl Sync for Memory {}
 
-impl Arena {
-    /// An arena for one process: private anonymous memory, reserved but not committed.
-    pub fn anonymous(layout: &Layout) -> io::Result<Self> {
-        use rustix::mm::{Advice, MapFlags, ProtFlags};
-        let len = layout.bytes().max(1).next_multiple_of(2 << 20);
+impl Memory {
+    /// Private memory.
+    fn anonymous(len: usize) -> io::Result<Self> {
+        let len = len.max(1).next_multiple_of(HUGE_PAGE);
         // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
         let base = unsafe {
-            rustix::mm::mmap_anonymous(
+            mm::mmap_anonymous(
                 std::ptr::null_mut(),
                 len,
                 ProtFlags::READ | ProtFlags::WRITE,
@@ -109,26 +136,145 @@ impl Arena {
         };
         if len >= HUGE_FROM {
             // SAFETY: the range was mapped just above. Huge pages are a hint: failure changes nothing.
-            let _ = unsafe { rustix::mm::madvise(base, len, Advice::LinuxHugepage) };
+            let _ = unsafe { mm::madvise(base, len, Advice::LinuxHugepage) };
         }
-        let base = NonNull::new(base.cast()).expect("mmap returns no null mapping");
-        Ok(Self { base, len })
+        Ok(Self { base: NonNull::new(base.cast()).expect("mmap returns no null mapping"), len })
     }
 
-    /// The table at `span`.
+    /// The first `len` bytes of a file, shared with whoever maps it.
+    fn file(file: &OwnedFd, len: usize) -> io::Result<Self> {
+        // SAFETY: as above. Others store to the file by atomics only, as we do.
+        let base = unsafe {
+            mm::mmap(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::NORESERVE,
+                file,
+                0,
+            )?
+        };
+        Ok(Self { base: NonNull::new(base.cast()).expect("mmap returns no null mapping"), len })
+    }
+
     #[inline]
-    pub fn table<T: Shared>(&self, span: Span<T>) -> &[T] {
+    fn table<T: Shared>(&self, span: Span<T>) -> &[T] {
         debug_assert!(span.offset + span.len * size_of::<T>() <= self.len);
-        // SAFETY: `Layout` placed the span inside the arena's length (spans have no other source),
+        // SAFETY: `Layout` placed the span inside the memory's length (spans have no other source),
         // aligned for `T`; the memory is initialised to zero, which `Shared` 2 makes valid, and is
         // only ever reached through `&T` of `Shared` 1. It stays mapped while `self` is borrowed.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(span.offset).cast(), span.len) }
     }
 }
 
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: the range is the mapping made at construction; no slice outlives `self`.
+        let _ = unsafe { mm::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// The memory that the structures of this crate work in.
+pub struct Arena {
+    /// Where the memory is; it is kept by `kind`.
+    base: NonNull<u8>,
+    len: usize,
+    derived: usize,
+    kind: Kind,
+}
+
+enum Kind {
+    Alone(#[allow(dead_code, reason = "keeps the memory")] Memory),
+    Shared(Arc<Session>, Place),
+}
+
+// SAFETY: `base` points into memory that `kind` keeps, and `Memory` is Send.
+unsafe impl Send for Arena {}
+// SAFETY: as above, and `Memory` is Sync.
+unsafe impl Sync for Arena {}
+
+impl Arena {
+    /// An arena for one process: private anonymous memory, reserved but not committed.
+    pub fn anonymous(layout: &Layout) -> io::Result<Self> {
+        let memory = Memory::anonymous(layout.bytes())?;
+        let (base, len) = (memory.base, memory.len);
+        Ok(Self { base, len, derived: layout.derived, kind: Kind::Alone(memory) })
+    }
+
+    fn shared(session: Arc<Session>, place: &Place, derived: usize) -> Self {
+        let (base, len) = (session.memory().base, session.memory().len);
+        Self { base, len, derived, kind: Kind::Shared(session, place.clone()) }
+    }
+
+    #[inline]
+    fn session(&self) -> Option<&Arc<Session>> {
+        match &self.kind {
+            Kind::Alone(_) => None,
+            Kind::Shared(session, _) => Some(session),
+        }
+    }
+
+    /// The table at `span`.
+    #[inline]
+    pub fn table<T: Shared>(&self, span: Span<T>) -> &[T] {
+        debug_assert!(span.offset + span.len * size_of::<T>() <= self.len);
+        // SAFETY: as in `Memory::table`; `kind` keeps the memory mapped.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(span.offset).cast(), span.len) }
+    }
+
+    /// Zeroes what can be derived anew, in a shared arena. Nobody may be inside.
+    pub fn clear_derived(&self) -> io::Result<()> {
+        self.clear_bytes(self.derived..self.len)
+    }
+
+    /// Zeroes part of a table in a shared arena and gives its memory back.
+    pub fn clear<T: Shared>(&self, span: Span<T>, range: Range<usize>) -> io::Result<()> {
+        let at = |i: usize| span.offset + i * size_of::<T>();
+        self.clear_bytes(at(range.start)..at(range.end))
+    }
+
+    fn clear_bytes(&self, range: Range<usize>) -> io::Result<()> {
+        let Some(s) = self.session() else { return Ok(()) };
+        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let (at, len) = (range.start as u64, (range.end - range.start) as u64);
+        Ok(rustix::fs::fallocate(&s.file, how, at, len)?)
+    }
+
+    /// Calls `each(index, word)` for the words of part of a table that are not zero. In a shared
+    /// arena, pages that were never touched are skipped.
+    pub fn for_each_set(
+        &self,
+        span: Span<AtomicU64>,
+        range: Range<usize>,
+        mut each: impl FnMut(usize, &AtomicU64),
+    ) {
+        let table = self.table(span);
+        let mut visit = |range: Range<usize>| {
+            for i in range {
+                if table[i].load(Relaxed) != 0 {
+                    each(i, &table[i]);
+                }
+            }
+        };
+        let Some(s) = self.session() else { return visit(range) };
+        let mut next = range.start;
+        while next < range.end {
+            let from = span.offset + next * size_of::<AtomicU64>();
+            let Ok(data) = rustix::fs::seek(&s.file, SeekFrom::Data(from as u64)) else { return };
+            let hole = rustix::fs::seek(&s.file, SeekFrom::Hole(data)).unwrap_or(self.len as u64);
+            let index = |at: u64| (at as usize).saturating_sub(span.offset) / size_of::<AtomicU64>();
+            let start = index(data).max(next);
+            let end = (index(hole) + 1).clamp(start, range.end.max(start));
+            visit(start.min(range.end)..end.min(range.end));
+            next = end.max(next + 1);
+        }
+    }
+}
+
 impl Drop for Arena {
     fn drop(&mut self) {
-        // SAFETY: the range is the mapping made in `anonymous`; no slice outlives the borrow of `self`.
-        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+        if let Kind::Shared(session, place) = &self.kind {
+            place.leave(session);
+        }
     }
 }

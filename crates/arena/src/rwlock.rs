@@ -4,12 +4,16 @@
 //! so writers do not starve; therefore a thread must not take one lock twice, not even shared.
 
 use crate::Shared;
-use rustix::thread::futex;
+use rustix::io::Errno;
+use rustix::thread::{Timespec, futex};
 use std::sync::atomic::{AtomicU32, Ordering::*, fence};
 
 const WRITER: u32 = 1 << 31;
 const WAITING: u32 = 1 << 30;
 const SPINS: u32 = 200;
+
+/// How often a waiter asks whether to go on.
+pub const PATIENCE_MS: u32 = 10;
 
 /// How a lock is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,9 +50,14 @@ impl RwLock {
     /// Takes the lock, sleeping until it can.
     #[inline]
     pub fn lock(&self, mode: LockMode) {
-        if !self.try_lock(mode) {
-            self.lock_slow(mode);
-        }
+        let _ = self.lock_while(mode, || true);
+    }
+
+    /// Takes the lock, sleeping until it can, as long as `patient` says to go on: it is asked every
+    /// [`PATIENCE_MS`] milliseconds. Returns whether the lock was taken.
+    #[inline]
+    pub fn lock_while(&self, mode: LockMode, patient: impl FnMut() -> bool) -> bool {
+        self.try_lock(mode) || self.lock_slow(mode, patient)
     }
 
     /// Starts an optimistic read; `None` while a writer holds the lock.
@@ -99,11 +108,12 @@ impl RwLock {
     }
 
     #[cold]
-    fn lock_slow(&self, mode: LockMode) {
+    fn lock_slow(&self, mode: LockMode, mut patient: impl FnMut() -> bool) -> bool {
+        let patience = Timespec { tv_sec: 0, tv_nsec: i64::from(PATIENCE_MS) * 1_000_000 };
         loop {
             for _ in 0..SPINS {
                 if self.try_lock(mode) {
-                    return;
+                    return true;
                 }
                 std::hint::spin_loop();
             }
@@ -120,7 +130,11 @@ impl RwLock {
                     || self.state.compare_exchange(seen, seen | WAITING, Relaxed, Relaxed).is_ok())
             {
                 // Woken, interrupted or changed meanwhile: in each case the loop looks again.
-                let _ = futex::wait(&self.state, futex::Flags::empty(), seen | WAITING, None);
+                let flags = futex::Flags::empty();
+                let woken = futex::wait(&self.state, flags, seen | WAITING, Some(&patience));
+                if woken == Err(Errno::TIMEDOUT) && !patient() {
+                    return false;
+                }
             }
         }
     }

@@ -19,6 +19,9 @@ pub enum Error {
     /// The machine did not give what was needed.
     #[error("no memory for the volatile state: {0}")]
     Memory(#[from] std::io::Error),
+    /// The state that processes share could not be had.
+    #[error("cannot share the pool with other processes: {0}")]
+    Shared(#[source] std::io::Error),
     /// The pool has no room for what opening it needs.
     #[error("{0}")]
     Errno(#[from] Errno),

@@ -61,9 +61,12 @@ impl<M: Medium> Core<M> {
         unreachable!("an operation under wide locks asked for wide locks");
     }
 
-    /// `EROFS` on a read-only mount.
+    /// `EROFS` on a read-only mount, and after a recovery that met damage.
     pub fn check_writable(&self) -> Result<()> {
-        if self.read_only.load(Relaxed) { Err(Errno::ROFS) } else { Ok(()) }
+        if self.read_only.load(Relaxed) || self.v.is_damaged() {
+            return Err(Errno::ROFS);
+        }
+        Ok(())
     }
 
     /// The derived state of a live inode whose lock the caller holds.
@@ -224,7 +227,6 @@ impl<M: Medium> Core<M> {
             }
             _ if !locks.is_wide() => Err(Stop::Wide),
             _ => {
-                let _file = self.v.lock_inode_file();
                 let root = self.check_root(self.medium.load_u64(INODE_ROOT))?;
                 let at =
                     |(ino, word, value): &(Ino, Word, u64)| (ino.0 * INODE + *word as u64, *value);
@@ -248,14 +250,14 @@ impl<M: Medium> Core<M> {
         if ino.0 < self.v.inode_slots() {
             return Ok(ino);
         }
-        let _file = self.v.lock_inode_file();
-        while ino.0 >= self.v.inode_slots() {
-            if let Err(e) = self.grow_inode_file() {
-                self.v.release_inode(ino);
-                return Err(e);
+        let grow = || {
+            let _file = self.v.lock_inode_file()?;
+            while ino.0 >= self.v.inode_slots() {
+                self.grow_inode_file()?;
             }
-        }
-        Ok(ino)
+            Ok(ino)
+        };
+        grow().inspect_err(|_| self.v.release_inode(ino))
     }
 
     /// Appends a leaf to the inode file, in place (§3.2): invisible until its size says so.
@@ -305,32 +307,28 @@ impl<M: Medium> Core<M> {
     }
 
     /// Adds a reference for the caller.
-    pub fn hold(&self, v: &VInode) {
-        v.refs.fetch_add(1, Relaxed);
+    #[inline]
+    pub fn hold(&self, ino: Ino, v: &VInode) {
+        self.v.add_ref(ino, v);
     }
 
-    /// Gives references back, and frees the inode if they were the last thing that held it.
-    pub fn forget(&self, ino: Ino, refs: u64) {
-        let Ok(v) = self.v.vinode(ino) else { return };
-        let give = |have: u64| Some(have.saturating_sub(refs));
-        let before = v.refs.fetch_update(AcqRel, Acquire, give).unwrap_or(0);
-        if before > refs || ino == vfs::ROOT || self.read_only.load(Relaxed) {
-            return;
+    /// Frees an inode that has lost its last name or reference, if neither is left.
+    pub fn reap_if_unused(&self, ino: Ino, v: &VInode) -> Result<()> {
+        if ino == vfs::ROOT || self.read_only.load(Relaxed) {
+            return Ok(());
         }
         let named = || {
             v.links.load(Relaxed) > 0 && v.kind() != FileKind::Dir
                 || v.kind() == FileKind::Dir && v.state.load(Relaxed) & REMOVED == 0
         };
         if named() {
-            return;
+            return Ok(());
         }
-        if let Ok(_lock) = self.v.lock_exclusive(&[ino], 0)
-            && v.state.load(Relaxed) & LIVE != 0
-            && v.refs.load(Acquire) == 0
-            && !named()
-        {
+        let _lock = self.v.lock_exclusive(&[ino], 0)?;
+        if v.state.load(Relaxed) & LIVE != 0 && v.refs.load(Acquire) == 0 && !named() {
             self.reap(ino, v);
         }
+        Ok(())
     }
 }
 

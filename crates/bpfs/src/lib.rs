@@ -28,11 +28,13 @@ pub mod layout;
 mod namespace;
 mod pool;
 mod scan;
+mod share;
 mod space;
 mod volatile;
 mod words;
 mod xattr;
 
+pub use arena::{Paused, Place};
 pub use error::{Error, Problem};
 pub use pool::{
     CheckOptions, CheckReport, FormatOptions, MountOptions, MountReport, PoolInfo, check, format,
@@ -68,6 +70,43 @@ impl<M: Medium> Bpfs<M> {
         Ok(Self { core, report })
     }
 
+    /// Mounts the pool on `medium` together with other processes: the derived state is the one at
+    /// `place`, which the first of them makes by a scan. The medium must be open to all of them
+    /// ([`pmem::Lock::Shared`]).
+    ///
+    /// # Errors
+    /// As [`mount`](Self::mount), and [`Error::Shared`].
+    pub fn attach(
+        medium: M,
+        place: &Place,
+        options: &MountOptions,
+    ) -> std::result::Result<Self, Error> {
+        let (core, report) = pool::attach(medium, place, options)?;
+        Ok(Self { core, report })
+    }
+
+    /// Clears away what processes that died have left: to be called now and then by somebody who
+    /// stays. Returns how many there were.
+    pub fn tend(&self) -> Result<usize> {
+        self.core.tend()
+    }
+
+    /// How often a process died inside an operation, so that the derived state was made anew.
+    pub fn recoveries(&self) -> u32 {
+        self.core.v.arena.recoveries()
+    }
+
+    /// A number that is known only to those who may open the pool, the same for all of them.
+    pub fn secret(&self) -> u64 {
+        self.core.v.secret()
+    }
+
+    /// Keeps the other threads of this process out of the pool until dropped: before `execve`,
+    /// which would kill them anywhere.
+    pub fn pause(&self) -> Option<Paused<'_>> {
+        self.core.v.arena.pause()
+    }
+
     /// What mounting found.
     pub fn mount_report(&self) -> &MountReport {
         &self.report
@@ -95,37 +134,37 @@ impl<M: Medium> FileSystem for Bpfs<M> {
         ROOT
     }
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry> {
-        self.core.lookup(dir, name)
+        self.core.op(|core| core.lookup(dir, name))
     }
     fn forget(&self, ino: Ino, refs: u64) {
         self.core.forget(ino, refs);
     }
     fn getattr(&self, ino: Ino) -> Result<Attr> {
-        self.core.getattr(ino)
+        self.core.op(|core| core.getattr(ino))
     }
     fn setattr(&self, _caller: &Caller, ino: Ino, set: &SetAttr) -> Result<Attr> {
-        self.core.setattr(ino, set)
+        self.core.op(|core| core.setattr(ino, set))
     }
     fn create(&self, caller: &Caller, dir: Ino, name: &[u8], node: &NewNode<'_>) -> Result<Entry> {
-        self.core.create(caller, dir, name, node)
+        self.core.op(|core| core.create(caller, dir, name, node))
     }
     fn tmpfile(&self, caller: &Caller, dir: Ino, mode: u32, umask: u32) -> Result<Entry> {
-        self.core.tmpfile(caller, dir, mode, umask)
+        self.core.op(|core| core.tmpfile(caller, dir, mode, umask))
     }
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
-        self.core.readlink(ino)
+        self.core.op(|core| core.readlink(ino))
     }
     fn unlink(&self, dir: Ino, name: &[u8]) -> Result<()> {
-        self.core.unlink(dir, name)
+        self.core.op(|core| core.unlink(dir, name))
     }
     fn rmdir(&self, dir: Ino, name: &[u8]) -> Result<()> {
-        self.core.rmdir(dir, name)
+        self.core.op(|core| core.rmdir(dir, name))
     }
     fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Entry> {
-        self.core.link(ino, dir, name)
+        self.core.op(|core| core.link(ino, dir, name))
     }
     fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> Result<()> {
-        self.core.rename(from, to, flags)
+        self.core.op(|core| core.rename(from, to, flags))
     }
     fn readdir(
         &self,
@@ -133,45 +172,45 @@ impl<M: Medium> FileSystem for Bpfs<M> {
         cookie: u64,
         emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
     ) -> Result<()> {
-        self.core.readdir(dir, cookie, emit)
+        self.core.op(|core| core.readdir(dir, cookie, emit))
     }
     fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.core.read(ino, offset, buf)
+        self.core.op(|core| core.read(ino, offset, buf))
     }
     fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
-        self.core.write(ino, offset, data)
+        self.core.op(|core| core.write(ino, offset, data))
     }
     fn append(&self, ino: Ino, data: &[u8]) -> Result<u64> {
-        self.core.append(ino, data)
+        self.core.op(|core| core.append(ino, data))
     }
     fn drop_privileges(&self, ino: Ino) -> Result<()> {
-        self.core.drop_privileges(ino)
+        self.core.op(|core| core.drop_privileges(ino))
     }
     fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
-        self.core.fallocate(ino, mode, offset, len)
+        self.core.op(|core| core.fallocate(ino, mode, offset, len))
     }
     fn seek(&self, ino: Ino, offset: u64, whence: Seek) -> Result<u64> {
-        self.core.seek(ino, offset, whence)
+        self.core.op(|core| core.seek(ino, offset, whence))
     }
     fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
-        self.core.copy_range(from, to, len)
+        self.core.op(|core| core.copy_range(from, to, len))
     }
     fn fsync(&self, ino: Ino) -> Result<()> {
         // Operations are durable on return; what is left is to say whether the medium kept its word.
-        self.core.getattr(ino)?;
+        self.core.op(|core| core.getattr(ino))?;
         self.core.medium.health().map_err(|_| vfs::Errno::IO)
     }
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
-        self.core.getxattr(ino, name)
+        self.core.op(|core| core.getxattr(ino, name))
     }
     fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: SetXattr) -> Result<()> {
-        self.core.setxattr(ino, name, value, mode)
+        self.core.op(|core| core.setxattr(ino, name, value, mode))
     }
     fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
-        self.core.listxattr(ino)
+        self.core.op(|core| core.listxattr(ino))
     }
     fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
-        self.core.removexattr(ino, name)
+        self.core.op(|core| core.removexattr(ino, name))
     }
     fn statfs(&self) -> StatFs {
         self.core.statfs()

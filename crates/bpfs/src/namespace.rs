@@ -38,7 +38,7 @@ impl<M: Medium> Core<M> {
         if name == b"." {
             let _lock = self.v.lock_shared(dir)?;
             let v = self.live(dir)?;
-            self.hold(v);
+            self.hold(dir, v);
             return Ok(self.attr(dir, v));
         }
         let target = {
@@ -51,10 +51,12 @@ impl<M: Medium> Core<M> {
                 _ => self.find_name(dir, name).ok_or(Errno::NOENT)?.ino,
             };
             // The name, guarded by the directory's lock, keeps the inode alive until it is held.
-            self.hold(self.v.vinode(target)?);
+            self.hold(target, self.v.vinode(target)?);
             target
         };
-        let _lock = self.v.lock_shared(target)?;
+        let _lock = self.v.lock_shared(target).inspect_err(|_| {
+            let _ = self.v.vinode(target).map(|v| self.v.drop_refs(target, v, 1));
+        })?;
         match self.live(target) {
             Ok(v) => Ok(self.attr(target, v)),
             Err(e) => {
@@ -104,7 +106,7 @@ impl<M: Medium> Core<M> {
             } else {
                 v.links.store(1, Relaxed);
             }
-            self.hold(v);
+            self.hold(ino, v);
             Ok(self.attr(ino, v))
         });
         if made.is_err() {
@@ -125,7 +127,7 @@ impl<M: Medium> Core<M> {
             // Whoever names it later may be another thread, whose fence covers only its own stores.
             let persist = |core: &Self| drop(core.medium.fence());
             self.write_new(caller, dir, d, v, &node, persist).inspect_err(|_| v.end())?;
-            self.hold(v);
+            self.hold(ino, v);
             Ok(self.attr(ino, v))
         });
         if made.is_err() {
@@ -223,7 +225,7 @@ impl<M: Medium> Core<M> {
             self.settle_slot(dir, d, &slot, name, ino)?;
             v.links.store(links + 1, Relaxed);
             v.state.fetch_and(!UNNAMED, Relaxed);
-            self.hold(v);
+            self.hold(ino, v);
             Ok(self.attr(ino, v))
         })
     }
@@ -321,7 +323,7 @@ impl<M: Medium> Core<M> {
             return Err(Errno::INVAL);
         }
         // Only a move to another directory can change what is below what.
-        let _topology = (from.0 != to.0).then(|| self.v.lock_topology());
+        let _topology = (from.0 != to.0).then(|| self.v.lock_topology()).transpose()?;
         loop {
             let source = self.resolve(from.0, from.1)?;
             let target = match self.resolve(to.0, to.1) {

@@ -3,8 +3,9 @@
 use crate::error::{Error, Problem};
 use crate::fs::{Core, INODE_ROOT, INODE_SIZE};
 use crate::layout::*;
-use crate::scan::Scan;
-use crate::volatile::Volatile;
+use crate::scan::{Scan, ScanOptions};
+use crate::volatile::{Plan, Volatile};
+use arena::{Arena, Attached, Place};
 use pmem::Medium;
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -60,8 +61,8 @@ fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// What mounting found and did.
-#[derive(Clone, Debug, Serialize)]
+/// What mounting found and did. A process that joins others finds nothing but the space in use.
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct MountReport {
     /// Live inodes.
     pub inodes: u64,
@@ -217,10 +218,21 @@ pub fn info(medium: &impl Medium) -> Result<PoolInfo, Error> {
 
 fn open<M: Medium>(medium: M, o: &MountOptions) -> Result<Core<M>, Error> {
     let sb = load_superblock(&medium)?;
-    let seed = o.seed.unwrap_or_else(|| uuid::Uuid::new_v4().as_u64_pair().0);
-    let v = Volatile::new(sb.blocks.get(), seed)?;
+    let plan = Plan::alone(sb.blocks.get());
+    let arena = Arena::anonymous(plan.layout())?;
+    let (seed, secret) = random(o);
+    Ok(core(medium, &sb, plan.begin(arena, seed, secret), o))
+}
+
+fn core<M>(medium: M, sb: &Superblock, v: Volatile, o: &MountOptions) -> Core<M> {
     let bytes = sb.blocks.get() * BLOCK;
-    Ok(Core { medium, v, bytes, read_only: AtomicBool::new(o.read_only), clock: o.clock })
+    Core { medium, v, bytes, read_only: AtomicBool::new(o.read_only), clock: o.clock }
+}
+
+/// The key of the name hash and the secret.
+fn random(o: &MountOptions) -> (u64, u64) {
+    let (seed, secret) = uuid::Uuid::new_v4().as_u64_pair();
+    (o.seed.unwrap_or(seed), secret)
 }
 
 fn blocks_used<M: Medium>(core: &Core<M>) -> u64 {
@@ -230,8 +242,40 @@ fn blocks_used<M: Medium>(core: &Core<M>) -> u64 {
 /// Mounts a pool: derives the volatile state by a scan. See [`crate::Bpfs::mount`].
 pub fn mount<M: Medium>(medium: M, o: &MountOptions) -> Result<(Core<M>, MountReport), Error> {
     let core = open(medium, o)?;
+    let report = derive(&core, o)?;
+    Ok((core, report))
+}
+
+/// Mounts a pool together with other processes. See [`crate::Bpfs::attach`].
+pub fn attach<M: Medium>(
+    medium: M,
+    place: &Place,
+    o: &MountOptions,
+) -> Result<(Core<M>, MountReport), Error> {
+    let sb = load_superblock(&medium)?;
+    let plan = Plan::shared(sb.blocks.get());
+    match place.attach(plan.layout()).map_err(Error::Shared)? {
+        Attached::Joined(arena) => {
+            let core = core(medium, &sb, plan.join(arena), o);
+            core.tend()?;
+            let report = MountReport { blocks_used: blocks_used(&core), ..MountReport::default() };
+            Ok((core, report))
+        }
+        Attached::Fresh(arena) => {
+            let (seed, secret) = random(o);
+            let v = plan.begin(arena, seed, secret);
+            let core = core(medium, &sb, v, o);
+            let report = derive(&core, o)?;
+            core.v.arena.publish().map_err(Error::Shared)?;
+            Ok((core, report))
+        }
+    }
+}
+
+/// Scans the pool into the empty derived state.
+fn derive<M: Medium>(core: &Core<M>, o: &MountOptions) -> Result<MountReport, Error> {
     let start = Instant::now();
-    let scan = core.scan(o.threads, &|_| {});
+    let scan = core.scan(&ScanOptions::fresh(o.threads), &|_| {});
     let stale = scan.stale.lock().map(|s| s.clone()).unwrap_or_default();
     let (inodes, names) = (scan.inodes.load(Relaxed), scan.names.load(Relaxed));
     let problems = scan.into_problems();
@@ -241,15 +285,14 @@ pub fn mount<M: Medium>(medium: M, o: &MountOptions) -> Result<(Core<M>, MountRe
     if !o.read_only {
         core.clear_stale(&stale);
     }
-    let report = MountReport {
+    Ok(MountReport {
         inodes,
         names,
-        blocks_used: blocks_used(&core),
+        blocks_used: blocks_used(core),
         stale_cleared: if o.read_only { 0 } else { stale.len() as u64 },
         problems: problems.len() as u64,
         scan_us: start.elapsed().as_micros() as u64,
-    };
-    Ok((core, report))
+    })
 }
 
 /// Checks a pool that is not mounted. With `repair`, stores the one word that mends each problem
@@ -264,7 +307,7 @@ pub fn check(
     let mounting = MountOptions { read_only: !options.repair, ..MountOptions::default() };
     let core = open(medium, &mounting)?;
     let room = medium.load_u64(INODE_SIZE) / INODE;
-    let scan: Scan = core.scan(options.threads, &|done| progress(done, room));
+    let scan: Scan = core.scan(&ScanOptions::fresh(options.threads), &|done| progress(done, room));
     let stale = scan.stale.lock().map(|s| s.clone()).unwrap_or_default();
     let (inodes, names) = (scan.inodes.load(Relaxed), scan.names.load(Relaxed));
     let mut problems = scan.into_problems();

@@ -17,8 +17,10 @@ use crate::error::Problem;
 use crate::fs::{Core, INODE_ROOT, INODE_SIZE};
 use crate::index::Found;
 use crate::layout::*;
-use crate::volatile::{EntryPos, LIVE, VInode};
+use crate::share::Held;
+use crate::volatile::{EntryPos, LIVE, REMOVED, VInode};
 use pmem::Medium;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 use std::sync::{Condvar, Mutex};
 use vfs::rules::check_name;
@@ -58,9 +60,28 @@ impl Queue {
     }
 }
 
+/// How to scan.
+pub struct ScanOptions<'a> {
+    /// Workers, the calling thread among them.
+    pub threads: usize,
+    /// Whether to flush the metadata that is read; the caller fences (`share.rs`, R3).
+    pub persist: bool,
+    /// Inodes that are in use though no entry may name them (`share.rs`, R4).
+    pub held: &'a BTreeMap<Ino, Held>,
+}
+
+impl ScanOptions<'_> {
+    /// Of a pool that nobody uses.
+    pub fn fresh(threads: usize) -> Self {
+        const NONE: &BTreeMap<Ino, Held> = &BTreeMap::new();
+        Self { threads, persist: false, held: NONE }
+    }
+}
+
 /// What a scan found.
 #[derive(Debug, Default)]
 pub struct Scan {
+    persist: bool,
     /// Live inodes.
     pub inodes: AtomicU64,
     /// Names.
@@ -116,9 +137,9 @@ struct Walk<'a> {
 }
 
 impl<M: Medium> Core<M> {
-    /// Scans the pool with `threads` workers; `progress` is told how many inodes were found so far.
-    pub fn scan(&self, threads: usize, progress: &(dyn Fn(u64) + Sync)) -> Scan {
-        let scan = Scan::default();
+    /// Scans the pool; `progress` is told how many inodes were found so far.
+    pub fn scan(&self, o: &ScanOptions<'_>, progress: &(dyn Fn(u64) + Sync)) -> Scan {
+        let scan = Scan { persist: o.persist, ..Scan::default() };
         self.v.blocks.set(&self.v.arena, 0);
         if !self.scan_inode_file(&scan) {
             self.v.count_free_blocks();
@@ -131,7 +152,7 @@ impl<M: Medium> Core<M> {
                 let mode = self.load(v, Word::Mode) as u32;
                 if FileKind::from_mode(mode) == Some(FileKind::Dir) {
                     self.v.mark_inode(ROOT);
-                    self.adopt_inode(&scan, &queue, ROOT, v);
+                    self.adopt_inode(&scan, Some(&queue), ROOT, v, 0);
                 } else {
                     scan.problem(root, format!("its mode {mode:#o} is not a directory's"), None);
                 }
@@ -147,13 +168,20 @@ impl<M: Medium> Core<M> {
             }
         };
         std::thread::scope(|s| {
-            for _ in 1..threads {
+            for _ in 1..o.threads {
                 s.spawn(work);
             }
             work();
         });
+        o.held.iter().for_each(|(ino, held)| self.adopt_orphan(&scan, *ino, *held));
         self.v.count_free_blocks();
         scan
+    }
+
+    fn persist(&self, scan: &Scan, block: u64) {
+        if scan.persist {
+            self.medium.flush(block, BLOCK);
+        }
     }
 
     fn scan_inode_file(&self, scan: &Scan) -> bool {
@@ -166,6 +194,7 @@ impl<M: Medium> Core<M> {
         let mut walk = Walk { scan, object: &object, size, blocks: 0 };
         let mut next = 0;
         let sound = self.walk_root(&mut walk, INODE_ROOT, false, &mut |block, base| {
+            self.persist(scan, block);
             if base == next {
                 self.v.add_leaf(block);
                 next += BLOCK;
@@ -177,20 +206,33 @@ impl<M: Medium> Core<M> {
         sound && next == size
     }
 
-    /// Takes an inode that a valid entry names into the derived state.
-    fn adopt_inode(&self, scan: &Scan, queue: &Queue, ino: Ino, v: &VInode) {
+    /// Takes an inode without a name that is in use into the derived state.
+    fn adopt_orphan(&self, scan: &Scan, ino: Ino, held: Held) {
+        let Ok(v) = self.v.vinode(ino) else { return };
+        if ino.0 >= self.v.inode_slots() || !self.v.mark_inode(ino) {
+            return;
+        }
+        match FileKind::from_mode(self.load(v, Word::Mode) as u32) {
+            Some(FileKind::Dir) => self.adopt_inode(scan, None, ino, v, REMOVED),
+            Some(_) => self.adopt_inode(scan, None, ino, v, held.unnamed),
+            None => scan.problem(|| format!("inode {}", ino.0), "it is in use, but free".into(), None),
+        }
+    }
+
+    /// Takes an inode into the derived state; a directory that has a name is queued.
+    fn adopt_inode(&self, scan: &Scan, queue: Option<&Queue>, ino: Ino, v: &VInode, flags: u32) {
         scan.inodes.fetch_add(1, Relaxed);
         let object = || format!("inode {}", ino.0);
         let mode = self.load(v, Word::Mode) as u32;
         let kind = FileKind::from_mode(mode).expect("the caller checked the mode");
-        v.begin(kind, 0);
+        v.begin(kind, flags);
         let size = self.load(v, Word::Size);
         if size > FILE_SIZE_MAX || kind == FileKind::Dir && !size.is_multiple_of(BLOCK) {
             scan.problem(object, format!("its size {size} is impossible"), None);
             return;
         }
         let mut blocks = 0;
-        if kind == FileKind::Dir {
+        if let (FileKind::Dir, Some(queue)) = (kind, queue) {
             queue.push(ino);
         } else {
             let mut walk = Walk { scan, object: &object, size, blocks: 0 };
@@ -216,6 +258,7 @@ impl<M: Medium> Core<M> {
         let mut walk = Walk { scan, object: &object, size, blocks: 0 };
         let mut leaves = Vec::new();
         self.walk_root(&mut walk, self.word_off(v, Word::Root), true, &mut |block, base| {
+            self.persist(scan, block);
             leaves.push((block, base));
         });
         v.blocks.fetch_add(walk.blocks as i64, Relaxed);
@@ -299,7 +342,7 @@ impl<M: Medium> Core<M> {
             return bad(format!("directory inode {} has another name", ino.0));
         }
         if first {
-            self.adopt_inode(scan, queue, ino, v);
+            self.adopt_inode(scan, Some(queue), ino, v, 0);
         } else {
             // Another worker may be adopting it; its links must not be lost.
             while v.state.load(Acquire) & LIVE == 0 {
@@ -374,6 +417,7 @@ impl<M: Medium> Core<M> {
             leaf(block, node.base);
             return true;
         }
+        self.persist(walk.scan, block);
         let below = span(node.height - 1);
         let mut sound = true;
         for (i, pointer) in self.load_pointers(block).into_iter().enumerate() {

@@ -161,21 +161,44 @@ const MANY: usize = 8;
 pub struct Volatile {
     pub arena: Arena,
     pub blocks: Bitmap,
+    tables: Tables,
     inodes: Bitmap,
-    vinodes: Span<VInode>,
-    dir_states: Slab<DirState>,
-    dir_blocks: Slab<DirBlock>,
     pub index: HashIndex,
     pub nodes: Slab<IndexNode>,
-    /// `[0]` unreserved free blocks, `[1]` free inodes, `[2]` next generation, `[3]` size of the
-    /// inode file in inodes.
-    words: Span<AtomicU64>,
-    /// `[0]` guards the inode file's tree, `[1]` which directory is below which.
-    global_locks: Span<RwLock>,
+    dir_states: Slab<DirState>,
+    dir_blocks: Slab<DirBlock>,
     /// Keys the name hash, so that names cannot be chosen to collide.
     pub seed: u64,
     /// Tells mounts of this process apart.
     id: u64,
+}
+
+/// Where the tables are that are not structures of their own.
+#[derive(Clone, Copy)]
+struct Tables {
+    /// What cannot be derived: `[0]` the seed, `[1]` the next generation, `[2]` the secret,
+    /// `[3]` whether a recovery met damage.
+    kept: Span<AtomicU64>,
+    /// References that each process holds, process by process, where there may be several.
+    refs: Option<Span<AtomicU64>>,
+    /// `[0]` unreserved free blocks, `[1]` free inodes, `[2]` size of the inode file in inodes.
+    words: Span<AtomicU64>,
+    /// `[0]` guards the inode file's tree, `[1]` which directory is below which.
+    global_locks: Span<RwLock>,
+    vinodes: Span<VInode>,
+    max_inodes: usize,
+}
+
+/// The volatile state before it has memory.
+pub struct Plan {
+    layout: Layout,
+    tables: Tables,
+    blocks: Bitmap,
+    inodes: Bitmap,
+    dir_states: Slab<DirState>,
+    dir_blocks: Slab<DirBlock>,
+    index: HashIndex,
+    nodes: Slab<IndexNode>,
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -183,41 +206,99 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 /// Blocks that only operations which free space, or keep what is there, may use.
 pub const KEEP: u64 = 32;
 
-impl Volatile {
-    /// Empty state for a pool of `blocks` blocks.
-    pub fn new(blocks: u64, seed: u64) -> std::io::Result<Self> {
+impl Plan {
+    /// For a pool of `blocks` blocks that one process uses.
+    pub fn alone(blocks: u64) -> Self {
+        Self::new(Layout::default(), blocks, 0)
+    }
+
+    /// For a pool that several processes use.
+    pub fn shared(blocks: u64) -> Self {
+        Self::new(Layout::shared(), blocks, arena::PROCESSES)
+    }
+
+    fn new(mut l: Layout, blocks: u64, processes: usize) -> Self {
         let max_inodes = (blocks * INODES_PER_BLOCK).min(1 << 31);
-        let mut l = Layout::default();
-        let words = l.table(8);
-        let global_locks = l.table(2);
-        let map = Bitmap::plan(&mut l, blocks);
-        let inodes = Bitmap::plan(&mut l, max_inodes);
-        let vinodes = l.table(max_inodes as usize);
-        let dir_blocks = Slab::plan(&mut l, blocks as usize);
-        let dir_states = Slab::plan(&mut l, blocks as usize);
-        let index = HashIndex::plan(&mut l, (blocks as usize * 4).clamp(1 << 10, 1 << 28));
-        let nodes = Slab::plan(&mut l, (blocks as usize * 128).min((1 << 31) - 2));
-        let arena = Arena::anonymous(&l)?;
-        map.init(&arena);
-        inodes.init(&arena);
-        let v = Self {
-            arena,
-            blocks: map,
-            inodes,
-            vinodes,
-            dir_states,
-            dir_blocks,
-            index,
-            nodes,
-            words,
-            global_locks,
-            seed,
-            id: NEXT_ID.fetch_add(1, Relaxed),
+        let kept = l.table(8);
+        let refs = (processes > 0).then(|| l.table(processes * max_inodes as usize));
+        l.begin_derived();
+        let tables = Tables {
+            kept,
+            refs,
+            words: l.table(8),
+            global_locks: l.table(2),
+            vinodes: l.table(max_inodes as usize),
+            max_inodes: max_inodes as usize,
         };
-        v.word(2).store(seed & 0x7fff_ffff, Relaxed);
-        v.inodes.set(&v.arena, 0);
-        v.word(1).store(max_inodes - 1, Relaxed);
-        Ok(v)
+        Self {
+            tables,
+            blocks: Bitmap::plan(&mut l, blocks),
+            inodes: Bitmap::plan(&mut l, max_inodes),
+            dir_blocks: Slab::plan(&mut l, blocks as usize),
+            dir_states: Slab::plan(&mut l, blocks as usize),
+            index: HashIndex::plan(&mut l, (blocks as usize * 4).clamp(1 << 10, 1 << 28)),
+            nodes: Slab::plan(&mut l, (blocks as usize * 128).min((1 << 31) - 2)),
+            layout: l,
+        }
+    }
+
+    /// Where everything is.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The state in fresh memory, keyed by `seed`; empty, so that a scan can fill it.
+    pub fn begin(self, arena: Arena, seed: u64, secret: u64) -> Volatile {
+        let v = self.join(arena);
+        v.kept(0).store(seed, Relaxed);
+        v.kept(1).store(seed & 0x7fff_ffff, Relaxed);
+        v.kept(2).store(secret, Relaxed);
+        let v = Volatile { seed, ..v };
+        v.clear();
+        v
+    }
+
+    /// The state in memory that others use.
+    pub fn join(self, arena: Arena) -> Volatile {
+        let Self { tables, blocks, inodes, dir_states, dir_blocks, index, nodes, .. } = self;
+        let seed = arena.table(tables.kept)[0].load(Acquire);
+        let id = NEXT_ID.fetch_add(1, Relaxed);
+        Volatile { arena, blocks, tables, inodes, index, nodes, dir_states, dir_blocks, seed, id }
+    }
+}
+
+impl Volatile {
+    fn clear(&self) {
+        self.blocks.init(&self.arena);
+        self.inodes.init(&self.arena);
+        self.inodes.set(&self.arena, 0);
+        self.word(1).store(self.inodes.len() - 1, Relaxed);
+    }
+
+    /// Forgets all that can be derived, so that a scan can derive it anew. Nobody else may be at it.
+    pub fn start_over(&self) -> std::io::Result<()> {
+        self.arena.clear_derived()?;
+        self.clear();
+        Ok(())
+    }
+
+    fn kept(&self, i: usize) -> &AtomicU64 {
+        &self.arena.table(self.tables.kept)[i]
+    }
+
+    /// Known to those only who may open the pool.
+    pub fn secret(&self) -> u64 {
+        self.kept(2).load(Relaxed)
+    }
+
+    /// Whether a recovery met damage: nothing may be changed until a check.
+    pub fn is_damaged(&self) -> bool {
+        self.kept(3).load(Relaxed) != 0
+    }
+
+    /// See [`is_damaged`](Self::is_damaged).
+    pub fn set_damaged(&self) {
+        self.kept(3).store(1, Relaxed);
     }
 
     fn hints(&self) -> Hints {
@@ -237,7 +318,7 @@ impl Volatile {
 
     #[inline]
     fn word(&self, i: usize) -> &AtomicU64 {
-        &self.arena.table(self.words)[i]
+        &self.arena.table(self.tables.words)[i]
     }
 
     // --- blocks ---------------------------------------------------------------------------------
@@ -320,7 +401,7 @@ impl Volatile {
     #[inline]
     pub fn vinode(&self, ino: Ino) -> Result<&VInode> {
         self.arena
-            .table(self.vinodes)
+            .table(self.tables.vinodes)
             .get(ino.0 as usize)
             .filter(|_| ino.0 != 0)
             .ok_or(Errno::STALE)
@@ -328,19 +409,19 @@ impl Volatile {
 
     /// Inodes that the inode file holds.
     pub fn inode_slots(&self) -> u64 {
-        self.word(3).load(Acquire)
+        self.word(2).load(Acquire)
     }
 
     /// Records that the inode file grew by the leaf at `pm_off`.
     pub fn add_leaf(&self, pm_off: u64) {
         let first = self.inode_slots();
         self.move_leaf(first, pm_off);
-        self.word(3).store(first + INODES_PER_BLOCK, Release);
+        self.word(2).store(first + INODES_PER_BLOCK, Release);
     }
 
     /// Records where the leaf with inode `first` lies.
     pub fn move_leaf(&self, first: u64, pm_off: u64) {
-        let table = self.arena.table(self.vinodes);
+        let table = self.arena.table(self.tables.vinodes);
         for i in 0..INODES_PER_BLOCK {
             if let Some(v) = table.get((first + i) as usize) {
                 v.pm_off.store(pm_off + i * INODE, Release);
@@ -389,23 +470,79 @@ impl Volatile {
 
     /// A generation that this mount has not used.
     pub fn next_generation(&self) -> u32 {
-        self.word(2).fetch_add(1, Relaxed) as u32
+        self.kept(1).fetch_add(1, Relaxed) as u32
     }
 
     /// Guards the pointer blocks of the inode file and its growth.
-    pub fn lock_inode_file(&self) -> GlobalLock<'_> {
+    pub fn lock_inode_file(&self) -> Result<GlobalLock<'_>> {
         self.lock_global(0)
     }
 
     /// Guards the shape of the directory tree: held while a directory moves to another parent.
-    pub fn lock_topology(&self) -> GlobalLock<'_> {
+    pub fn lock_topology(&self) -> Result<GlobalLock<'_>> {
         self.lock_global(1)
     }
 
-    fn lock_global(&self, which: usize) -> GlobalLock<'_> {
-        let lock = &self.arena.table(self.global_locks)[which];
-        lock.lock(LockMode::Exclusive);
-        GlobalLock(lock)
+    fn lock_global(&self, which: usize) -> Result<GlobalLock<'_>> {
+        let lock = &self.arena.table(self.tables.global_locks)[which];
+        self.wait_for(lock, LockMode::Exclusive)?;
+        Ok(GlobalLock(lock))
+    }
+
+    /// Takes a lock; `ERESTART` where the operation has to leave and start over (arena, E3).
+    #[inline]
+    fn wait_for(&self, lock: &RwLock, mode: LockMode) -> Result<()> {
+        let taken = lock.lock_while(mode, || !self.arena.should_give_up());
+        if taken { Ok(()) } else { Err(Errno::RESTART) }
+    }
+
+    // --- references -----------------------------------------------------------------------------
+
+    fn refs_of(&self, process: usize, ino: Ino) -> Option<&AtomicU64> {
+        let table = self.arena.table(self.tables.refs?);
+        table.get(process * self.tables.max_inodes + ino.0 as usize)
+    }
+
+    #[inline]
+    fn own_refs(&self, ino: Ino) -> Option<&AtomicU64> {
+        self.tables.refs?;
+        self.refs_of(self.arena.process().ok()?, ino)
+    }
+
+    /// Adds a reference of this process.
+    #[inline]
+    pub fn add_ref(&self, ino: Ino, v: &VInode) {
+        if let Some(own) = self.own_refs(ino) {
+            own.fetch_add(1, Relaxed);
+        }
+        v.refs.fetch_add(1, Relaxed);
+    }
+
+    /// Takes back up to `n` references of this process; whether that left none at all.
+    pub fn drop_refs(&self, ino: Ino, v: &VInode, n: u64) -> bool {
+        let n = self.own_refs(ino).map_or(n, |own| take(own, n).min(n));
+        take(&v.refs, n) <= n
+    }
+
+    /// Takes back up to `n` references of a dead process; whether that left none at all.
+    pub fn drop_refs_of(&self, process: usize, ino: Ino, v: &VInode, n: u64) -> bool {
+        let n = self.refs_of(process, ino).map_or(0, |its| take(its, n).min(n));
+        take(&v.refs, n) <= n
+    }
+
+    /// Calls `each` for the inodes that a process holds, with how often.
+    pub fn for_each_ref(&self, process: usize, mut each: impl FnMut(Ino, &AtomicU64)) {
+        let Some(refs) = self.tables.refs else { return };
+        let first = process * self.tables.max_inodes;
+        let range = first..first + self.tables.max_inodes;
+        self.arena.for_each_set(refs, range, |i, count| each(Ino((i - first) as u64), count));
+    }
+
+    /// Forgets what a dead process held.
+    pub fn clear_refs(&self, process: usize) -> std::io::Result<()> {
+        let Some(refs) = self.tables.refs else { return Ok(()) };
+        let first = process * self.tables.max_inodes;
+        self.arena.clear(refs, first..first + self.tables.max_inodes)
     }
 
     // --- directories ----------------------------------------------------------------------------
@@ -466,6 +603,11 @@ impl Volatile {
     pub fn logical_off(&self, pos: EntryPos) -> u64 {
         u64::from(self.dir_block(pos.block()).logical.load(Relaxed)) * BLOCK + pos.off()
     }
+}
+
+/// Takes up to `n` from a count; what it was before.
+fn take(count: &AtomicU64, n: u64) -> u64 {
+    count.fetch_update(AcqRel, Acquire, |have| Some(have.saturating_sub(n))).unwrap_or(0)
 }
 
 /// A lock that concerns more than some inodes, held.
@@ -529,22 +671,23 @@ pub struct Locks<'a> {
     v: &'a Volatile,
     held: SmallVec<[u32; 4]>,
     mode: LockMode,
-    wide: bool,
+    /// The inode file's, of wide locks.
+    file: Option<GlobalLock<'a>>,
 }
 
 impl Volatile {
     /// Locks one inode for reading.
     #[inline]
     pub fn lock_shared(&self, ino: Ino) -> Result<Locks<'_>> {
-        self.vinode(ino)?.lock.lock(LockMode::Shared);
+        self.wait_for(&self.vinode(ino)?.lock, LockMode::Shared)?;
         let mut held = SmallVec::new();
         held.push(ino.0 as u32);
-        Ok(Locks { v: self, held, mode: LockMode::Shared, wide: false })
+        Ok(Locks { v: self, held, mode: LockMode::Shared, file: None })
     }
 
     /// Locks inodes for changing. `wide` also locks every inode that shares a leaf of the inode
-    /// file with one of the first `wide` of them, so that those leaves can be copied: nobody else
-    /// then reads or changes a word of them.
+    /// file with one of the first `wide` of them, and the inode file itself, so that those leaves can
+    /// be copied: nobody else then reads or changes a word of them.
     pub fn lock_exclusive(&self, inos: &[Ino], wide: usize) -> Result<Locks<'_>> {
         let mut held: SmallVec<[u32; 4]> = SmallVec::new();
         for (i, ino) in inos.iter().enumerate() {
@@ -560,22 +703,28 @@ impl Volatile {
             held.sort_unstable();
             held.dedup();
         }
-        for ino in &held {
-            self.vinode(Ino(u64::from(*ino)))?.lock.lock(LockMode::Exclusive);
+        let mut locks = Locks { v: self, held: SmallVec::new(), mode: LockMode::Exclusive, file: None };
+        for ino in held {
+            self.wait_for(&self.vinode(Ino(u64::from(ino)))?.lock, LockMode::Exclusive)?;
+            locks.held.push(ino);
         }
-        Ok(Locks { v: self, held, mode: LockMode::Exclusive, wide: wide > 0 })
+        if wide > 0 {
+            locks.file = Some(self.lock_inode_file()?);
+        }
+        Ok(locks)
     }
 }
 
 impl Locks<'_> {
     /// Whether leaves of the inode file may be copied under these locks.
     pub fn is_wide(&self) -> bool {
-        self.wide
+        self.file.is_some()
     }
 }
 
 impl Drop for Locks<'_> {
     fn drop(&mut self) {
+        self.file = None;
         for ino in self.held.iter().rev() {
             if let Ok(v) = self.v.vinode(Ino(u64::from(*ino))) {
                 v.lock.unlock(self.mode);

@@ -1,0 +1,179 @@
+//! Shared arenas by name.
+//!
+//! An arena is a file in `/dev/shm` that lives as long as somebody uses it:
+//!
+//! - A1: every user holds a shared `flock` on the file and a process slot in it.
+//! - A2: who gets the lock exclusively, and finds no living process in the slots, is the first: what
+//!   the file holds is left over, and it builds the arena anew before it lets others in.
+//! - A3: who waits for the lock looks again whether the file is still the one of that name.
+//! - A4: the last to leave removes the file. One that was killed leaves it to the next user (A2).
+
+use crate::session::{Session, Tables};
+use crate::{Arena, Kind, Layout, Memory};
+use rustix::fd::OwnedFd;
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
+use rustix::io::Errno;
+use rustix::thread::Timespec;
+use std::ffi::CString;
+use std::io;
+use std::sync::atomic::Ordering::*;
+
+/// How often, and how long in between, to look again at an arena that is being built or given up.
+const TRIES: u32 = 400;
+const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+
+/// Where and for whom an arena is.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Path of the file, in a tmpfs.
+    pub path: CString,
+    /// Its owner, group and permission bits: those of what it describes, so that the same users can
+    /// open both.
+    pub owner: u32,
+    /// See `owner`.
+    pub group: u32,
+    /// See `owner`.
+    pub mode: u32,
+    /// Tells formats apart: a user with another one is refused.
+    pub format: u64,
+}
+
+/// What attaching found.
+pub enum Attached {
+    /// An empty one: the caller is the first to use it, fills it, and then calls
+    /// [`Arena::publish`]; nobody else gets in before.
+    Fresh(Arena),
+    /// One that others use.
+    Joined(Arena),
+}
+
+impl Arena {
+    /// Lets others into a fresh arena.
+    pub fn publish(&self) -> io::Result<()> {
+        let Kind::Shared(session, place) = &self.kind else { return Ok(()) };
+        session.header().ready.store(place.format | 1, Release);
+        // Not atomic: the lock may be another's for a moment, who then finds our slot (A2).
+        Ok(rustix::fs::flock(&session.file, FlockOperation::LockShared)?)
+    }
+}
+
+impl Place {
+    /// Opens the arena of this name with these tables, or makes it.
+    ///
+    /// # Errors
+    /// `EPERM` where the file belongs to somebody else; `EPROTO` where those who use it have another
+    /// format or another PID namespace; `EUSERS` where too many use it; or what a system call gave.
+    pub fn attach(&self, layout: &Layout) -> io::Result<Attached> {
+        let tables = layout.session.expect("the layout was begun with `Layout::shared`");
+        for _ in 0..TRIES {
+            let (file, stat) = self.open()?;
+            let alone = match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => true,
+                Err(Errno::WOULDBLOCK) => {
+                    // Waits while the first user builds it.
+                    rustix::fs::flock(&file, FlockOperation::LockShared)?;
+                    false
+                }
+                Err(e) => return Err(e.into()),
+            };
+            if !self.is_current(&stat) {
+                continue;
+            }
+            let memory = if stat_size(&file)? == layout.bytes() as u64 {
+                Some(Memory::file(&file, layout.bytes())?)
+            } else {
+                None
+            };
+            let is_ready =
+                |m: &Memory| m.table(tables.header)[0].ready.load(Acquire) == self.format | 1;
+            match memory.filter(is_ready) {
+                Some(memory) if !alone || tables.is_used(&memory) => {
+                    return self.join(memory, file, layout, tables).map(Attached::Joined);
+                }
+                _ if alone => return self.build(file, layout, tables).map(Attached::Fresh),
+                // Its builder died while we waited, and we are not the only one who did; or those
+                // who use it have another format.
+                _ => {
+                    drop(file);
+                    let _ = rustix::thread::nanosleep(&NAP);
+                }
+            }
+        }
+        Err(Errno::PROTO.into())
+    }
+
+    fn join(
+        &self,
+        memory: Memory,
+        file: OwnedFd,
+        layout: &Layout,
+        tables: Tables,
+    ) -> io::Result<Arena> {
+        let session = Session::new(memory, tables, file);
+        if session.header().pid_namespace.load(Acquire) != pid_namespace() {
+            return Err(Errno::PROTO.into());
+        }
+        session.process().map_err(Errno::from)?;
+        rustix::fs::flock(&session.file, FlockOperation::LockShared)?;
+        Ok(Arena::shared(session, self, layout.derived))
+    }
+
+    fn open(&self) -> io::Result<(OwnedFd, Stat)> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = rustix::fs::open(&self.path, flags, Mode::from_raw_mode(0o600))?;
+        let stat = rustix::fs::fstat(&file)?;
+        let me = rustix::process::geteuid().as_raw();
+        let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        // Everybody may make files in /dev/shm: one of a stranger is a trap.
+        if !is_file || ![me, self.owner, 0].contains(&stat.st_uid) {
+            return Err(Errno::PERM.into());
+        }
+        Ok((file, stat))
+    }
+
+    /// Whether the name still leads to this file (A3).
+    fn is_current(&self, stat: &Stat) -> bool {
+        rustix::fs::stat(&self.path)
+            .is_ok_and(|now| (now.st_dev, now.st_ino) == (stat.st_dev, stat.st_ino))
+    }
+
+    fn build(&self, file: OwnedFd, layout: &Layout, tables: Tables) -> io::Result<Arena> {
+        let uid = rustix::process::geteuid().as_raw();
+        if uid == 0 || uid == self.owner {
+            let owner = rustix::fs::Uid::from_raw(self.owner);
+            let group = rustix::fs::Gid::from_raw(self.group);
+            let _ = rustix::fs::fchown(&file, Some(owner), Some(group));
+            rustix::fs::fchmod(&file, Mode::from_raw_mode(self.mode & 0o660 | 0o600))?;
+        }
+        rustix::fs::ftruncate(&file, 0)?;
+        rustix::fs::ftruncate(&file, layout.bytes() as u64)?;
+        let session = Session::new(Memory::file(&file, layout.bytes())?, tables, file);
+        session.header().pid_namespace.store(pid_namespace(), Relaxed);
+        session.process().map_err(Errno::from)?;
+        Ok(Arena::shared(session, self, layout.derived))
+    }
+
+    /// Removes the file if nobody uses it any more (A4).
+    pub(crate) fn leave(&self, session: &Session) {
+        if !session.detach() {
+            // Inherited over a fork and never used: lock and name are the parent's.
+            return;
+        }
+        let file = &session.file;
+        if rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
+            && rustix::fs::fstat(file).is_ok_and(|stat| self.is_current(&stat))
+            && !session.tables.is_used(session.memory())
+        {
+            let _ = rustix::fs::unlink(&self.path);
+        }
+        let _ = rustix::fs::flock(file, FlockOperation::Unlock);
+    }
+}
+
+fn stat_size(file: &OwnedFd) -> io::Result<u64> {
+    Ok(rustix::fs::fstat(file)?.st_size as u64)
+}
+
+fn pid_namespace() -> u64 {
+    rustix::fs::stat(c"/proc/self/ns/pid").map_or(0, |s| s.st_ino)
+}

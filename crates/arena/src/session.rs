@@ -1,0 +1,571 @@
+//! Who uses a shared arena: processes, their threads, and how all of them stop for a repair.
+//!
+//! A thread marks its own slot while it is inside an operation. Nobody waits for anybody to
+//! come or go, so that costs one store each way. What happens when a process is killed:
+//!
+//! - E1: outside of operations: nothing but its slots and references are left. Anybody clears them.
+//! - E2: inside an operation: locks stay taken, derived state may be half-changed. Whoever finds that
+//!   out closes the *gate*, waits until every living thread is outside, and derives all of it anew.
+//! - E3: threads that wait for a lock ask from time to time whether the gate is closed or somebody
+//!   died; then they give up, undo what they prepared, leave, and start over.
+//! - E4: the mark and the gate are two words, written by one side and read by the other. The side
+//!   that closes the gate pays for the fence of both (`membarrier(2)`).
+
+use crate::process::ProcessId;
+use crate::{Arena, Layout, Memory, Shared, Span};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::thread::{MembarrierCommand, Timespec, futex, membarrier};
+use std::cell::{Cell, RefCell};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*, compiler_fence, fence};
+use std::sync::{Arc, Once, OnceLock};
+
+/// Processes that can use one arena at a time.
+pub const PROCESSES: usize = 256;
+/// Threads that can use one arena at a time.
+const THREADS: usize = 4096;
+/// The owner of what is locked where no other process can be.
+const ALONE: u32 = 1;
+/// The owner of locks that a thread took without a slot; never found dead.
+const UNKNOWN: u32 = u32::MAX;
+/// How long to sleep before looking again, where nobody would wake us.
+const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+const NAPS_TO_DOUBT: u32 = 20;
+
+/// First bytes of a shared arena.
+#[repr(C, align(64))]
+pub(crate) struct Header {
+    /// Tells layouts and versions apart; 0 until the derived state is complete.
+    pub(crate) ready: AtomicU64,
+    /// Inode of the PID namespace that process numbers are of.
+    pub(crate) pid_namespace: AtomicU64,
+    /// The owner who stops the world; 0: nobody.
+    gate: AtomicU32,
+    /// Slots of the thread table that were ever used.
+    threads_used: AtomicU32,
+    /// How often the derived state was derived anew after a process died.
+    recoveries: AtomicU32,
+}
+// SAFETY: atomics only; zero means "nothing yet".
+unsafe impl Shared for Header {}
+
+#[repr(C, align(64))]
+struct ProcessSlot {
+    /// [`ProcessId`]; 0: free.
+    who: AtomicU64,
+    /// The owner who clears it away after its death; 0: nobody.
+    sweeper: AtomicU32,
+}
+// SAFETY: as above.
+unsafe impl Shared for ProcessSlot {}
+
+#[repr(C, align(64))]
+struct ThreadSlot {
+    /// [`ProcessId`] of the process it belongs to; 0: free.
+    who: AtomicU64,
+    /// Whether the thread is inside an operation.
+    inside: AtomicU32,
+}
+// SAFETY: as above.
+unsafe impl Shared for ThreadSlot {}
+
+/// Where the tables of a session are.
+#[derive(Clone, Copy)]
+pub(crate) struct Tables {
+    pub(crate) header: Span<Header>,
+    processes: Span<ProcessSlot>,
+    threads: Span<ThreadSlot>,
+}
+
+impl Tables {
+    pub(crate) fn plan(layout: &mut Layout) -> Self {
+        Self {
+            header: layout.table(1),
+            processes: layout.table(PROCESSES),
+            threads: layout.table(THREADS + 1),
+        }
+    }
+
+    /// Whether any process that is alive has a slot.
+    pub(crate) fn is_used(&self, memory: &Memory) -> bool {
+        let who = |p: &ProcessSlot| ProcessId(p.who.load(Acquire));
+        memory.table(self.processes).iter().map(who).any(|p| p.0 != 0 && p.is_alive())
+    }
+}
+
+/// Forks since the start, in this process's line of ancestors.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+static NEXT_ID: AtomicU32 = AtomicU32::new(1);
+
+extern "C" fn forked() {
+    FORKS.fetch_add(1, Relaxed);
+}
+
+fn count_forks() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the handler only increments an atomic.
+        unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+    });
+}
+
+/// Whether `membarrier(2)` does the fencing, so that threads need not.
+fn has_membarrier() -> bool {
+    static HAS: OnceLock<bool> = OnceLock::new();
+    *HAS.get_or_init(|| membarrier(MembarrierCommand::Global).is_ok())
+}
+
+/// This process's use of a shared arena.
+pub(crate) struct Session {
+    memory: Memory,
+    pub(crate) tables: Tables,
+    pub(crate) file: OwnedFd,
+    id: u32,
+    /// Slot of this process plus one, and the value of [`FORKS`] it was taken at.
+    process: AtomicU64,
+    detached: AtomicBool,
+    /// Not 0: threads of this process stay outside (see [`Arena::pause`]).
+    paused: AtomicU32,
+    fences: bool,
+}
+
+/// A thread's slot in one session.
+struct Membership {
+    session: Arc<Session>,
+    key: u64,
+    slot: u32,
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        LAST.set((0, 0));
+        // After a fork the slot is the parent's; after a detach it may be anybody's.
+        if self.key == self.session.key() && !self.session.detached.load(Acquire) {
+            self.session.threads()[self.slot as usize].who.store(0, Release);
+        }
+    }
+}
+
+thread_local! {
+    /// The key of the session used last, and the thread's slot in it.
+    static LAST: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
+    static ALL: RefCell<Vec<Membership>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Why a thread could not enter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// All slots of processes or threads are taken.
+    Full,
+    /// Whoever stops the world has died, or left it stopped: [`Arena::stop_the_world`] takes over.
+    Stopped,
+}
+
+impl Session {
+    pub(crate) fn new(memory: Memory, tables: Tables, file: OwnedFd) -> Arc<Self> {
+        count_forks();
+        Arc::new(Self {
+            memory,
+            tables,
+            file,
+            id: NEXT_ID.fetch_add(1, Relaxed),
+            process: AtomicU64::new(0),
+            detached: AtomicBool::new(false),
+            paused: AtomicU32::new(0),
+            fences: !has_membarrier(),
+        })
+    }
+
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    #[inline]
+    fn key(&self) -> u64 {
+        u64::from(self.id) << 32 | u64::from(FORKS.load(Relaxed))
+    }
+
+    #[inline]
+    pub(crate) fn header(&self) -> &Header {
+        &self.memory.table(self.tables.header)[0]
+    }
+
+    #[inline]
+    fn threads(&self) -> &[ThreadSlot] {
+        self.memory.table(self.tables.threads)
+    }
+
+    fn processes(&self) -> &[ProcessSlot] {
+        self.memory.table(self.tables.processes)
+    }
+
+    /// The calling thread's slot, taken at first use.
+    #[inline]
+    fn slot(self: &Arc<Self>) -> Result<u32, Refused> {
+        let (key, slot) = LAST.get();
+        if key == self.key() { Ok(slot) } else { self.join() }
+    }
+
+    #[cold]
+    fn join(self: &Arc<Self>) -> Result<u32, Refused> {
+        let key = self.key();
+        let known = |all: &Vec<Membership>| all.iter().find(|m| m.key == key).map(|m| m.slot);
+        let slot = match ALL.try_with(|all| known(&all.borrow())) {
+            Ok(Some(slot)) => slot,
+            _ => {
+                self.process()?;
+                let slot = self.claim_thread()?;
+                let mut membership = Some(Membership { session: self.clone(), key, slot });
+                let _ = ALL.try_with(|all| {
+                    let mut all = all.borrow_mut();
+                    // Those from before a fork are no use any more.
+                    all.retain(|m| m.key as u32 == key as u32);
+                    all.extend(membership.take());
+                });
+                // A thread that is ending keeps the slot until its process detaches or dies.
+                std::mem::forget(membership);
+                slot
+            }
+        };
+        LAST.set((key, slot));
+        Ok(slot)
+    }
+
+    fn claim_thread(&self) -> Result<u32, Refused> {
+        let me = ProcessId::own().0;
+        let used = &self.header().threads_used;
+        let slots = self.threads();
+        let claim = |i: usize| slots[i].who.compare_exchange(0, me, AcqRel, Relaxed).is_ok();
+        // Slot 0 stays empty: an owner is never 0.
+        let top = (used.load(Acquire) as usize).min(THREADS);
+        let slot = (1..=top).find(|i| claim(*i)).or_else(|| {
+            (top + 1..=THREADS).find(|i| claim(*i)).inspect(|i| {
+                used.fetch_max(*i as u32, AcqRel);
+            })
+        });
+        let slot = slot.ok_or(Refused::Full)?;
+        slots[slot].inside.store(0, Release);
+        Ok(slot as u32)
+    }
+
+    /// The slot of this process, taken at first use.
+    pub(crate) fn process(&self) -> Result<usize, Refused> {
+        let forks = u64::from(FORKS.load(Relaxed)) << 32;
+        let known = self.process.load(Acquire);
+        if known != 0 && known & !0xffff_ffff == forks {
+            return Ok((known as u32 - 1) as usize);
+        }
+        let me = ProcessId::own().0;
+        let slots = self.processes();
+        let claim = |i: &usize| {
+            slots[*i].who.load(Relaxed) == 0
+                && slots[*i].who.compare_exchange(0, me, AcqRel, Relaxed).is_ok()
+        };
+        let slot = (0..PROCESSES).find(claim).ok_or(Refused::Full)?;
+        match self.process.compare_exchange(known, forks | (slot as u64 + 1), AcqRel, Acquire) {
+            Ok(_) => Ok(slot),
+            Err(other) => {
+                // Another thread was first.
+                slots[slot].who.store(0, Release);
+                Ok((other as u32 - 1) as usize)
+            }
+        }
+    }
+
+    /// Gives back what this process has here; it uses the arena no more. Whether it had anything.
+    pub(crate) fn detach(&self) -> bool {
+        let known = self.process.load(Acquire);
+        self.detached.store(true, Release);
+        if known == 0 || (known >> 32) as u32 != FORKS.load(Relaxed) {
+            return false;
+        }
+        let me = ProcessId::own().0;
+        for t in self.used_threads() {
+            let _ = t.who.compare_exchange(me, 0, AcqRel, Relaxed);
+        }
+        self.processes()[(known as u32 - 1) as usize].who.store(0, Release);
+        true
+    }
+
+    fn used_threads(&self) -> &[ThreadSlot] {
+        let used = (self.header().threads_used.load(Acquire) as usize).min(THREADS);
+        &self.threads()[1..=used]
+    }
+
+}
+
+/// A thread inside an operation, until dropped.
+#[must_use]
+pub struct Inside<'a>(Option<&'a AtomicU32>);
+
+impl Drop for Inside<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(inside) = self.0 {
+            inside.store(0, Release);
+        }
+    }
+}
+
+/// The world stands still, until dropped.
+pub struct Stopped<'a> {
+    header: &'a Header,
+    unfinished: bool,
+}
+
+impl Stopped<'_> {
+    /// Whether somebody died who had stopped the world before.
+    pub fn is_unfinished(&self) -> bool {
+        self.unfinished
+    }
+}
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        self.header.gate.store(0, Release);
+        let _ = futex::wake(&self.header.gate, futex::Flags::empty(), i32::MAX as u32);
+    }
+}
+
+/// Threads of this process stay outside, until dropped.
+pub struct Paused<'a>(&'a AtomicU32);
+
+impl Drop for Paused<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Release);
+    }
+}
+
+impl Arena {
+    /// Marks the calling thread as inside an operation.
+    ///
+    /// # Errors
+    /// [`Refused`]; the caller may repair and try again.
+    #[inline]
+    pub fn enter(&self) -> Result<Inside<'_>, Refused> {
+        let Some(s) = self.session() else { return Ok(Inside(None)) };
+        let slot = s.slot()?;
+        let inside = &s.threads()[slot as usize].inside;
+        loop {
+            inside.store(1, Relaxed);
+            if s.fences { fence(SeqCst) } else { compiler_fence(SeqCst) }
+            if s.header().gate.load(Acquire) == 0 && s.paused.load(Relaxed) == 0 {
+                return Ok(Inside(Some(inside)));
+            }
+            inside.store(0, Release);
+            self.wait_outside()?;
+        }
+    }
+
+    /// Sleeps until the gate is open; tells when that needs help.
+    #[cold]
+    pub fn wait_outside(&self) -> Result<(), Refused> {
+        let Some(s) = self.session() else { return Ok(()) };
+        let gate = &s.header().gate;
+        for nap in 1u32.. {
+            let closed_by = gate.load(Acquire);
+            if closed_by == 0 {
+                if s.paused.load(Acquire) == 0 {
+                    return Ok(());
+                }
+                let _ = rustix::thread::nanosleep(&NAP);
+                continue;
+            }
+            let _ = futex::wait(gate, futex::Flags::empty(), closed_by, Some(&NAP));
+            if nap.is_multiple_of(NAPS_TO_DOUBT) && self.is_owner_dead(closed_by) {
+                return Err(Refused::Stopped);
+            }
+        }
+        Ok(())
+    }
+
+    /// The calling thread, as owner of short locks.
+    #[inline]
+    pub fn owner(&self) -> u32 {
+        match self.session() {
+            None => ALONE,
+            Some(s) => s.slot().unwrap_or(UNKNOWN),
+        }
+    }
+
+    /// Whether an owner's process is dead.
+    pub fn is_owner_dead(&self, owner: u32) -> bool {
+        let Some(s) = self.session() else { return false };
+        match s.threads().get(owner as usize) {
+            Some(t) => {
+                let who = ProcessId(t.who.load(Acquire));
+                who.0 == 0 || !who.is_alive()
+            }
+            None => false,
+        }
+    }
+
+    /// Whether a thread that waits inside should give up (E3): the gate is closed, or somebody died
+    /// inside.
+    pub fn should_give_up(&self) -> bool {
+        let Some(s) = self.session() else { return false };
+        s.header().gate.load(Acquire) != 0 || self.has_died_inside()
+    }
+
+    /// Whether a process died inside an operation (E2).
+    pub fn has_died_inside(&self) -> bool {
+        let Some(s) = self.session() else { return false };
+        let inside = s.used_threads().iter().filter(|t| t.inside.load(Acquire) != 0);
+        let mut last_alive = 0;
+        for t in inside {
+            let who = t.who.load(Acquire);
+            if who == 0 || who == last_alive {
+                continue;
+            }
+            if !ProcessId(who).is_alive() {
+                // Its slot may have been swept and taken meanwhile.
+                if t.who.load(Acquire) == who && t.inside.load(Acquire) != 0 {
+                    return true;
+                }
+            }
+            last_alive = who;
+        }
+        false
+    }
+
+    /// Closes the gate and waits until every living thread is outside. `None` where somebody alive
+    /// is doing that already: [`wait_outside`](Self::wait_outside) then. The calling thread must be
+    /// outside itself.
+    pub fn stop_the_world(&self) -> Result<Option<Stopped<'_>>, Refused> {
+        let Some(s) = self.session() else { return Ok(None) };
+        let me = s.slot()?;
+        let gate = &s.header().gate;
+        let closed_by = gate.load(Acquire);
+        if closed_by != 0 && !self.is_owner_dead(closed_by)
+            || gate.compare_exchange(closed_by, me, AcqRel, Relaxed).is_err()
+        {
+            return Ok(None);
+        }
+        let stopped = Stopped { header: s.header(), unfinished: closed_by != 0 };
+        if s.fences {
+            fence(SeqCst);
+        } else {
+            let _ = membarrier(MembarrierCommand::Global);
+        }
+        for t in s.used_threads() {
+            for nap in 0u32.. {
+                let who = ProcessId(t.who.load(Acquire));
+                if t.inside.load(Acquire) == 0 || who.0 == 0 {
+                    break;
+                }
+                if nap.is_multiple_of(NAPS_TO_DOUBT) && !who.is_alive() {
+                    break;
+                }
+                let _ = rustix::thread::nanosleep(&NAP);
+            }
+        }
+        Ok(Some(stopped))
+    }
+
+    /// Keeps the other threads of this process outside, and waits until they are: before an
+    /// `execve`, which would kill them anywhere.
+    pub fn pause(&self) -> Option<Paused<'_>> {
+        let s = self.session()?;
+        let own = s.slot().ok()?;
+        s.paused.fetch_add(1, SeqCst);
+        let paused = Paused(&s.paused);
+        if !s.fences {
+            let _ = membarrier(MembarrierCommand::Global);
+        }
+        let me = ProcessId::own().0;
+        for (i, t) in s.used_threads().iter().enumerate() {
+            while i + 1 != own as usize
+                && t.who.load(Acquire) == me
+                && t.inside.load(Acquire) != 0
+            {
+                let _ = rustix::thread::nanosleep(&NAP);
+            }
+        }
+        Some(paused)
+    }
+
+    /// The slot of the calling process: below [`PROCESSES`], and the only one that has it. An arena
+    /// for one process has slot 0.
+    pub fn process(&self) -> Result<usize, Refused> {
+        self.session().map_or(Ok(0), |s| s.process())
+    }
+
+    /// Slots of processes that died outside (E1) and that nobody is clearing away yet: they are the
+    /// caller's to clear, and then to [`free`](Self::free_process).
+    pub fn take_dead_processes(&self) -> Vec<usize> {
+        let Some(s) = self.session() else { return Vec::new() };
+        let Ok(me) = s.slot() else { return Vec::new() };
+        let is_inside = |who| {
+            let mut of_it = s.used_threads().iter().filter(|t| t.who.load(Acquire) == who);
+            of_it.any(|t| t.inside.load(Acquire) != 0)
+        };
+        let is_mine = |p: &ProcessSlot| {
+            let who = p.who.load(Acquire);
+            let sweeper = p.sweeper.load(Acquire);
+            who != 0
+                && !ProcessId(who).is_alive()
+                && !is_inside(who)
+                && (sweeper == 0 || self.is_owner_dead(sweeper))
+                && p.sweeper.compare_exchange(sweeper, me, AcqRel, Relaxed).is_ok()
+        };
+        let slots = s.processes().iter().enumerate();
+        slots.filter(|(_, p)| is_mine(p)).map(|(i, _)| i).collect()
+    }
+
+    /// Slots of all dead processes; the world must have been stopped.
+    pub fn dead_processes(&self, _stopped: &Stopped<'_>) -> Vec<usize> {
+        self.processes_where(|who| !who.is_alive())
+    }
+
+    /// Slots of processes that are alive.
+    pub fn live_processes(&self) -> Vec<usize> {
+        self.processes_where(ProcessId::is_alive)
+    }
+
+    fn processes_where(&self, is: impl Fn(ProcessId) -> bool) -> Vec<usize> {
+        let Some(s) = self.session() else { return Vec::new() };
+        let who = |p: &ProcessSlot| ProcessId(p.who.load(Acquire));
+        let slots = s.processes().iter().enumerate().map(|(i, p)| (i, who(p)));
+        slots.filter(|(_, who)| who.0 != 0 && is(*who)).map(|(i, _)| i).collect()
+    }
+
+    /// Gives back the slots of a dead process and its threads.
+    pub fn free_process(&self, process: usize) {
+        let Some(s) = self.session() else { return };
+        let slot = &s.processes()[process];
+        let who = slot.who.load(Acquire);
+        if who == 0 || ProcessId(who).is_alive() {
+            return;
+        }
+        for t in s.used_threads() {
+            if t.who.load(Acquire) == who {
+                t.inside.store(0, Relaxed);
+                let _ = t.who.compare_exchange(who, 0, AcqRel, Relaxed);
+            }
+        }
+        slot.sweeper.store(0, Relaxed);
+        slot.who.store(0, Release);
+    }
+
+    /// How often the derived state was derived anew because a process died inside.
+    pub fn recoveries(&self) -> u32 {
+        self.session().map_or(0, |s| s.header().recoveries.load(Relaxed))
+    }
+
+    /// Counts a recovery.
+    pub fn count_recovery(&self) {
+        if let Some(s) = self.session() {
+            s.header().recoveries.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+/// What the system call layer says when a slot cannot be had.
+impl From<Refused> for Errno {
+    fn from(r: Refused) -> Self {
+        match r {
+            Refused::Full => Errno::USERS,
+            Refused::Stopped => Errno::RESTART,
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! One pool, several processes: how operations come and go, and what happens when a process dies.
+//!
+//! All of the derived state lies in a shared arena; [`arena`]'s E1–E4 say how processes stop for a
+//! repair. What is repaired here, and how:
+//!
+//! - R1: a process that died outside of operations held references and nothing else: [`Core::tend`]
+//!   takes them back, and frees what they alone kept.
+//! - R2: one that died inside may have left anything half-done, but only behind locks that it still
+//!   holds, and in PM nothing that a power failure could not have left. So [`Core::recover`] stops
+//!   the world and derives everything anew by the scan of the mount; references of the living, which
+//!   are counted by process and kept, are added to it.
+//! - R3: the dead may have stored a commit and not flushed it. Others must not build on what a power
+//!   failure would take back, so the scan of a recovery flushes all metadata it reads.
+//! - R4: inodes without a name that the living hold are not met by the scan. They are adopted from
+//!   the references.
+
+use crate::fs::Core;
+use crate::layout::BLOCK;
+use crate::scan::ScanOptions;
+use crate::volatile::UNNAMED;
+use arena::Refused;
+use pmem::Medium;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::*;
+use vfs::{Errno, Ino, Result};
+
+impl<M: Medium> Core<M> {
+    /// Runs an operation inside (E1): once, unless it has to leave for a repair and start over.
+    #[inline]
+    pub fn op<T>(&self, mut body: impl FnMut(&Self) -> Result<T>) -> Result<T> {
+        loop {
+            match self.v.arena.enter() {
+                Ok(_inside) => match body(self) {
+                    Err(Errno::RESTART) => {}
+                    result => return result,
+                },
+                Err(Refused::Stopped) => {}
+                Err(Refused::Full) => {
+                    self.tend()?;
+                    if matches!(self.v.arena.enter(), Err(Refused::Full)) {
+                        return Err(Errno::USERS);
+                    }
+                }
+            }
+            self.help()?;
+        }
+    }
+
+    /// Does what somebody waits for: repairs, or lets somebody else finish it.
+    #[cold]
+    fn help(&self) -> Result<()> {
+        match self.v.arena.wait_outside() {
+            Ok(()) if !self.v.arena.has_died_inside() => Ok(()),
+            _ => self.recover(),
+        }
+    }
+
+    /// `FileSystem::forget`.
+    pub fn forget(&self, ino: Ino, refs: u64) {
+        let Ok(v) = self.v.vinode(ino) else { return };
+        let mut dropped = None;
+        let _ = self.op(|core| match *dropped.get_or_insert_with(|| core.v.drop_refs(ino, v, refs)) {
+            true => core.reap_if_unused(ino, v),
+            false => Ok(()),
+        });
+    }
+
+    /// Takes back what dead processes held (R1), and repairs what they left half-done (R2).
+    /// Returns how many there were.
+    pub fn tend(&self) -> Result<usize> {
+        let arena = &self.v.arena;
+        if arena.has_died_inside() {
+            self.recover()?;
+        }
+        let dead = arena.take_dead_processes();
+        for process in &dead {
+            let mut held = Vec::new();
+            self.v.for_each_ref(*process, |ino, count| held.push((ino, count.load(Relaxed))));
+            for (ino, count) in held {
+                let Ok(v) = self.v.vinode(ino) else { continue };
+                let mut dropped = None;
+                self.op(|core| {
+                    let last = || core.v.drop_refs_of(*process, ino, v, count);
+                    if *dropped.get_or_insert_with(last) { core.reap_if_unused(ino, v) } else { Ok(()) }
+                })?;
+            }
+            arena.free_process(*process);
+        }
+        Ok(dead.len())
+    }
+
+    /// Derives the volatile state anew after a process died inside an operation (R2–R4).
+    pub fn recover(&self) -> Result<()> {
+        let arena = &self.v.arena;
+        let stopped = match arena.stop_the_world() {
+            Ok(Some(stopped)) => stopped,
+            Ok(None) => return Ok(()),
+            Err(refused) => return Err(refused.into()),
+        };
+        if !stopped.is_unfinished() && !arena.has_died_inside() {
+            return Ok(());
+        }
+        let failed = |_| Errno::IO;
+        // Also those that somebody is about to clear away: that will find nothing left.
+        for process in arena.dead_processes(&stopped) {
+            self.v.clear_refs(process).map_err(failed)?;
+            arena.free_process(process);
+        }
+        let held = self.held();
+        self.v.start_over().map_err(failed)?;
+        let scan = self.scan(&ScanOptions { threads: 1, persist: true, held: &held }, &|_| {});
+        self.medium.flush(0, BLOCK);
+        let stale = scan.stale.lock().map(|s| s.clone()).unwrap_or_default();
+        for (ino, held) in &held {
+            if let Ok(v) = self.v.vinode(*ino) {
+                v.refs.store(held.refs, Relaxed);
+            }
+        }
+        let problems = scan.into_problems();
+        if let Some(first) = problems.first() {
+            tracing::error!(%first, "a process died, and its pool is damaged: check it");
+            self.v.set_damaged();
+        } else {
+            self.clear_stale(&stale);
+        }
+        let _ = self.medium.fence();
+        arena.count_recovery();
+        Ok(())
+    }
+
+    /// What the living hold.
+    fn held(&self) -> BTreeMap<Ino, Held> {
+        let mut all: BTreeMap<Ino, Held> = BTreeMap::new();
+        for process in self.v.arena.live_processes() {
+            self.v.for_each_ref(process, |ino, count| {
+                let state = self.v.vinode(ino).map_or(0, |v| v.state.load(Relaxed));
+                let held = all.entry(ino).or_insert(Held { refs: 0, unnamed: state & UNNAMED });
+                held.refs += count.load(Relaxed);
+            });
+        }
+        all
+    }
+}
+
+/// What a recovery knows of a held inode.
+#[derive(Clone, Copy, Debug)]
+pub struct Held {
+    refs: u64,
+    /// [`UNNAMED`] or 0.
+    pub unnamed: u32,
+}
