@@ -35,6 +35,7 @@ mod words;
 mod xattr;
 
 pub use arena::{Paused, Place};
+pub use share::place;
 pub use error::{Error, Problem};
 pub use pool::{
     CheckOptions, CheckReport, FormatOptions, MountOptions, MountReport, PoolInfo, check, format,

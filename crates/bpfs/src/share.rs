@@ -16,13 +16,30 @@
 
 use crate::fs::Core;
 use crate::layout::BLOCK;
+use crate::pool::PoolInfo;
 use crate::scan::ScanOptions;
 use crate::volatile::UNNAMED;
-use arena::Refused;
-use pmem::Medium;
+use arena::{Place, Refused};
+use pmem::{FileId, Medium};
 use std::collections::BTreeMap;
+use std::ffi::CString;
 use std::sync::atomic::Ordering::*;
 use vfs::{Errno, Ino, Result};
+
+/// Version of the derived state: whoever has another one cannot share it.
+const FORMAT: u64 = 1 << 1;
+
+/// Where those meet who use the pool `pool` that lies in `file`: a copy of the file is another pool.
+pub fn place(pool: &PoolInfo, file: &FileId) -> Place {
+    let id = format!("{}-{:x}-{:x}", pool.uuid.simple(), file.device, file.inode);
+    Place {
+        path: CString::new(format!("/dev/shm/keepstone-{id}")).expect("there is no NUL in it"),
+        owner: file.owner,
+        group: file.group,
+        mode: file.mode,
+        format: FORMAT,
+    }
+}
 
 impl<M: Medium> Core<M> {
     /// Runs an operation inside (E1): once, unless it has to leave for a repair and start over.

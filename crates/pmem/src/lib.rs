@@ -45,4 +45,4 @@ pub use host::{FsType, PlatformDomain};
 pub use medium::{Fenced, Medium};
 pub use open::{Access, Lock, OpenOptions};
 pub use probe::{ProbeKind, ProbeReport, probe};
-pub use region::Region;
+pub use region::{FileId, Region};

@@ -47,7 +47,22 @@ pub struct Region {
     path: PathBuf,
     mapping: Mapping,
     /// Holds the lock.
-    _file: Option<OwnedFd>,
+    file: Option<OwnedFd>,
+}
+
+/// Which file or device a region is, and whose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileId {
+    /// Device that holds the file; of a devdax device, its own number.
+    pub device: u64,
+    /// Inode number.
+    pub inode: u64,
+    /// Owner.
+    pub owner: u32,
+    /// Group.
+    pub group: u32,
+    /// Permission bits.
+    pub mode: u32,
 }
 
 // SAFETY: `base` points into `mapping`, which is Send; everything else is Send.
@@ -86,7 +101,7 @@ impl Region {
             domain,
             path,
             mapping,
-            _file: file,
+            file,
         }
     }
 
@@ -108,6 +123,19 @@ impl Region {
     /// Where it was opened, for messages.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Which file it is; `None` for anonymous memory.
+    pub fn file_id(&self) -> Option<FileId> {
+        let stat = rustix::fs::fstat(self.file.as_ref()?).ok()?;
+        let is_device = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_char_device();
+        Some(FileId {
+            device: if is_device { stat.st_rdev } else { stat.st_dev },
+            inode: if is_device { 0 } else { stat.st_ino },
+            owner: stat.st_uid,
+            group: stat.st_gid,
+            mode: stat.st_mode & 0o777,
+        })
     }
 
     /// Whether stores are allowed.
