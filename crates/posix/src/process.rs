@@ -1,44 +1,476 @@
-//! The process.
+//! The process: its descriptors, mounts, credentials and limits.
+//!
+//! A call takes a descriptor in three steps, as the kernel's `fget`: load the table entry, add a
+//! hold to the description unless it has none, load the entry again. So a description in use stays,
+//! whatever other threads close.
 
-use crate::MountSpec;
-use vfs::Errno;
+use crate::creds::Identity;
+use crate::family::{FDS, Family, HIDDEN, Handle, MATERIALISED, Ofd, OfdInit, Place, Position};
+use crate::mount::Mount;
+use crate::served::{Call, Stop};
+use crate::sys::{Kernel, Raw};
+use crate::{Attached, MountSpec};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use vfs::{Attr, Errno, FileSystem};
+
+/// Mounts of a process.
+const MOUNTS: usize = 16;
+/// How many of the numbers below the descriptor limit are for descriptors of our own.
+const HIDDEN_FDS: i32 = 256;
+/// Descriptors of our own stay below this, so that the kernel's table stays small.
+const HIDDEN_BELOW: i32 = 1024;
 
 /// What this process knows of its descriptors and mounts. Any number of threads may call it.
-pub struct Process {}
+///
+/// The methods by the names of libc are the calls; the others prepare and follow what happens to
+/// the process (start, fork, exec, other users and limits).
+pub struct Process {
+    pub(crate) kernel: Box<dyn Kernel>,
+    pub(crate) family: Family,
+    segment: AtomicPtr<crate::family::Segment>,
+    token: AtomicU32,
+    /// Held while entries of the table change; see [`TableLock`].
+    table: AtomicU32,
+    mounts: [AtomicPtr<Mount>; MOUNTS],
+    identity: AtomicPtr<Identity>,
+    /// `RLIMIT_FSIZE`.
+    pub(crate) file_size_max: AtomicU64,
+    /// `RLIMIT_NOFILE`.
+    fd_limit: AtomicU32,
+    pub(crate) umask: AtomicU32,
+    /// Paths are the kernel's.
+    pub(crate) foreign_namespace: AtomicBool,
+    /// Inodes with POSIX locks of this process, or with shared mappings.
+    pub(crate) noted: crate::noted::Noted,
+}
+
+/// The right to change the table of descriptors. Mutators follow one another, as in the kernel;
+/// lookups do not wait for them.
+pub(crate) struct TableLock<'p> {
+    word: &'p AtomicU32,
+}
+
+impl Drop for TableLock<'_> {
+    fn drop(&mut self) {
+        if self.word.swap(0, Release) == 2 {
+            let _ =
+                rustix::thread::futex::wake(self.word, rustix::thread::futex::Flags::PRIVATE, 1);
+        }
+    }
+}
+
+/// A description in use by a call.
+pub(crate) struct OfdRef<'p> {
+    process: &'p Process,
+    pub handle: Handle,
+}
+
+impl std::ops::Deref for OfdRef<'_> {
+    type Target = Ofd;
+    #[inline]
+    fn deref(&self) -> &Ofd {
+        self.process.family.ofd(self.handle)
+    }
+}
+
+impl Drop for OfdRef<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.process.put(self.handle);
+    }
+}
+
+impl OfdRef<'_> {
+    /// Its mount.
+    #[inline]
+    pub fn mount(&self) -> &Mount {
+        self.process.mount(self.mount_index())
+    }
+
+    /// Index of its mount.
+    #[inline]
+    pub fn mount_index(&self) -> usize {
+        Ofd::mount(self)
+    }
+
+    /// The engine.
+    #[inline]
+    pub fn fs(&self) -> &dyn FileSystem {
+        self.mount().attached().fs.as_ref()
+    }
+
+    /// The inode's attributes.
+    pub fn attr(&self) -> Result<Attr, Errno> {
+        self.fs().getattr(self.ino())
+    }
+
+    /// The offset; `Kernel` where the kernel's has become the one that counts.
+    #[inline]
+    pub fn lock_position(&self) -> Call<Position<'_>> {
+        let process = self.process;
+        let position = self.position(process.place().token, |token| process.is_dead(token));
+        if self.is(MATERIALISED) {
+            drop(position);
+            process.adopt(self.handle)?;
+            return Err(Stop::Kernel);
+        }
+        Ok(position)
+    }
+}
 
 impl Process {
-    /// Makes the shared memory of the family and claims its first process slot. Makes two system
-    /// calls; opens nothing.
+    /// Makes the shared memory of the family and claims its first segment. Opens no descriptor that
+    /// stays.
     pub fn start() -> Result<Self, Errno> {
-        Ok(Self {})
+        Self::with_kernel(Box::new(Raw))
+    }
+
+    /// [`start`](Self::start) on another kernel.
+    pub fn with_kernel(kernel: Box<dyn Kernel>) -> Result<Self, Errno> {
+        let family = Family::new()?;
+        let pid = rustix::process::getpid().as_raw_nonzero().get() as u32;
+        let place = family.claim(pid, |_, _| false)?;
+        let process = Self {
+            kernel,
+            family,
+            segment: AtomicPtr::new(place.as_ptr()),
+            token: AtomicU32::new(place.token),
+            table: AtomicU32::new(0),
+            mounts: Default::default(),
+            identity: AtomicPtr::new(Box::into_raw(Box::new(Identity::read()?))),
+            file_size_max: AtomicU64::new(u64::MAX),
+            fd_limit: AtomicU32::new(0),
+            umask: AtomicU32::new(rustix::process::umask(rustix::fs::Mode::empty()).bits()),
+            foreign_namespace: AtomicBool::new(false),
+            noted: crate::noted::Noted::default(),
+        };
+        rustix::process::umask(rustix::fs::Mode::from_bits_retain(process.umask.load(Relaxed)));
+        process.limits_changed();
+        Ok(process)
     }
 
     /// Adds a mount; it is attached at its first use. `ENOSPC` beyond 16 mounts.
     pub fn add_mount(&self, spec: MountSpec) -> Result<(), Errno> {
-        let _ = spec;
-        Ok(())
+        let mount = Box::into_raw(Box::new(Mount::new(spec)));
+        for slot in &self.mounts {
+            if slot.compare_exchange(std::ptr::null_mut(), mount, AcqRel, Relaxed).is_ok() {
+                return Ok(());
+            }
+        }
+        // SAFETY: it came from a box above and nobody else has seen it.
+        drop(unsafe { Box::from_raw(mount) });
+        Err(Errno::NOSPC)
     }
 
-    /// Whether calls on `fd` may be answered here: one load.
+    /// The mounts, with their indexes.
+    pub(crate) fn mounts(&self) -> impl Iterator<Item = (usize, &Mount)> {
+        let slots = self.mounts.iter().map(|slot| slot.load(Acquire));
+        // SAFETY: a mount, once added, stays until the process layer is dropped.
+        slots.enumerate().map_while(|(i, m)| Some((i, unsafe { m.as_ref()? })))
+    }
+
+    /// A mount that is known to be there.
+    #[inline]
+    pub(crate) fn mount(&self, index: usize) -> &Mount {
+        // SAFETY: as above; indexes come from descriptions, which are opened below mounts.
+        unsafe { &*self.mounts[index % MOUNTS].load(Acquire) }
+    }
+
+    /// The pool of a mount, attached at the first use; `Kernel` where that failed.
+    pub(crate) fn attach<'m>(&self, mount: &'m Mount) -> Call<&'m Attached> {
+        mount.attach(|| {
+            let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
+            let fd = self.kernel.open(&mount.spec.mountpoint, flags)?;
+            self.hide(fd)
+        })
+    }
+
+    /// Whether calls on `fd` may be answered here: one load. (True for hidden descriptors, too:
+    /// those answer `EBADF`.)
     #[inline]
     pub fn owns(&self, fd: i32) -> bool {
-        let _ = fd;
+        self.entry(fd).is_some_and(|entry| entry.load(Relaxed) != 0)
+    }
+
+    /// The place of this process in its family.
+    #[inline]
+    pub(crate) fn place(&self) -> Place {
+        let segment = NonNull::new(self.segment.load(Acquire)).expect("set at start");
+        Place::from_raw(segment, self.token.load(Relaxed))
+    }
+
+    /// After fork: the child's place.
+    pub(crate) fn set_place(&self, place: Place) {
+        self.segment.store(place.as_ptr(), Release);
+        self.token.store(place.token, Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn entry(&self, fd: i32) -> Option<&AtomicU32> {
+        // SAFETY: segments stay mapped as long as `self`.
+        unsafe { &*self.segment.load(Relaxed) }.fds.get(fd as usize)
+    }
+
+    /// Takes the description of a descriptor. `Kernel` where it is not ours (any more).
+    #[inline]
+    pub(crate) fn get(&self, fd: i32) -> Call<OfdRef<'_>> {
+        let Some(entry) = self.entry(fd) else { return Err(Stop::Kernel) };
+        if entry.load(Relaxed) == 0 {
+            return Err(Stop::Kernel);
+        }
+        self.get_entry(entry)
+    }
+
+    /// Takes the description that an entry refers to.
+    #[inline]
+    pub(crate) fn get_entry(&self, entry: &AtomicU32) -> Call<OfdRef<'_>> {
+        loop {
+            let handle = entry.load(Acquire);
+            match handle {
+                0 => return Err(Stop::Kernel),
+                HIDDEN => return Err(Errno::BADF.into()),
+                _ => {}
+            }
+            if !self.hold(handle) {
+                continue;
+            }
+            let ofd = OfdRef { process: self, handle };
+            if entry.load(Acquire) != handle {
+                continue;
+            }
+            if ofd.is(MATERIALISED) {
+                self.adopt(handle)?;
+                return Err(Stop::Kernel);
+            }
+            return Ok(ofd);
+        }
+    }
+
+    /// As [`get`](Self::get), but not for descriptions of `O_PATH`: `EBADF`.
+    #[inline]
+    pub(crate) fn get_open(&self, fd: i32) -> Call<OfdRef<'_>> {
+        let ofd = self.get(fd)?;
+        if ofd.oflags() & libc::O_PATH != 0 { Err(Errno::BADF.into()) } else { Ok(ofd) }
+    }
+
+    /// Adds a hold (F1); `false` where there is none to add to.
+    #[inline]
+    fn hold(&self, handle: Handle) -> bool {
+        // SAFETY: segments stay mapped as long as `self`.
+        let segment = unsafe { &*self.segment.load(Relaxed) };
+        let holds = &segment.holds[(handle - 1) as usize];
+        let mut have = holds.load(Relaxed);
+        while have != 0 {
+            match holds.compare_exchange_weak(have, have + 1, AcqRel, Relaxed) {
+                Ok(_) => return true,
+                Err(now) => have = now,
+            }
+        }
         false
+    }
+
+    /// Gives a hold back.
+    #[inline]
+    pub(crate) fn put(&self, handle: Handle) {
+        // SAFETY: segments stay mapped as long as `self`.
+        let segment = unsafe { &*self.segment.load(Relaxed) };
+        if segment.holds[(handle - 1) as usize].fetch_sub(1, AcqRel) == 1 {
+            self.release(handle);
+        }
+    }
+
+    /// The last hold of this process is gone (F1).
+    #[cold]
+    fn release(&self, handle: Handle) {
+        let ofd = self.family.ofd(handle);
+        let (mount, ino) = (ofd.mount(), ofd.ino());
+        let place = self.place();
+        let k = place.segment().kernel[(handle - 1) as usize].swap(0, AcqRel);
+        self.family.drop_holder(handle);
+        self.mount(mount).attached().fs.forget(ino, 1);
+        // Closing a descriptor of the kernel's ends this process's POSIX locks on the inode, so it
+        // has to wait for the descriptor that carries them now.
+        if k > 0 && !self.noted.has_locks(mount, ino) {
+            self.unhide(k - 1);
+        }
+    }
+
+    /// Makes a description with one hold, which the caller gives to a table entry or back. It takes
+    /// over one engine reference.
+    pub(crate) fn describe(&self, init: &OfdInit) -> Result<OfdRef<'_>, Errno> {
+        let dead = |pid, since| self.is_dead_process(pid, since);
+        let handle = self.family.open(self.place(), init, dead)?;
+        Ok(OfdRef { process: self, handle })
+    }
+
+    /// Waits for the right to change the table.
+    pub(crate) fn lock_table(&self) -> TableLock<'_> {
+        use rustix::thread::futex;
+        let word = &self.table;
+        if word.compare_exchange(0, 1, Acquire, Relaxed).is_err() {
+            while word.swap(2, Acquire) != 0 {
+                let _ = futex::wait(word, futex::Flags::PRIVATE, 2, None);
+            }
+        }
+        TableLock { word }
+    }
+
+    /// After a fork, in parent and child: the right that was taken before it is given back.
+    pub(crate) fn reset_table_lock(&self) {
+        drop(TableLock { word: &self.table });
+    }
+
+    /// Lets an entry refer to a description, whose hold the entry takes over.
+    pub(crate) fn install(&self, _table: &TableLock<'_>, fd: i32, ofd: OfdRef<'_>) {
+        let segment = self.place();
+        let segment = segment.segment();
+        segment.fd_end.fetch_max(fd as u32 + 1, AcqRel);
+        let old = segment.fds[fd as usize].swap(ofd.handle, AcqRel);
+        std::mem::forget(ofd);
+        if old != 0 && old != HIDDEN {
+            self.put(old);
+        }
+    }
+
+    /// Empties an entry; returns whether it referred to a description.
+    pub(crate) fn uninstall(&self, _table: &TableLock<'_>, fd: i32) -> bool {
+        let old = self.entry(fd).map_or(0, |entry| entry.swap(0, AcqRel));
+        if old == 0 || old == HIDDEN {
+            return false;
+        }
+        self.put(old);
+        true
     }
 
     /// Moves a descriptor of the caller's own (a pool file, say) to a high number that the program
     /// neither sees nor can close; returns that number.
     pub fn hide(&self, fd: i32) -> Result<i32, Errno> {
-        Ok(fd)
+        let limit = self.fd_limit.load(Relaxed).clamp(1, HIDDEN_BELOW as u32) as i32;
+        let min = (limit - HIDDEN_FDS).max(limit / 2);
+        let hidden = match self.kernel.dup(fd, min, true) {
+            Err(Errno::INVAL | Errno::MFILE) => self.kernel.dup(fd, limit / 2, true),
+            done => done,
+        };
+        self.kernel.close(fd)?;
+        let hidden = hidden?;
+        match self.entry(hidden) {
+            Some(entry) => {
+                self.place().segment().fd_end.fetch_max(hidden as u32 + 1, AcqRel);
+                entry.store(HIDDEN, Release);
+                Ok(hidden)
+            }
+            None => {
+                self.kernel.close(hidden)?;
+                Err(Errno::MFILE)
+            }
+        }
+    }
+
+    /// Closes a hidden descriptor.
+    pub(crate) fn unhide(&self, fd: i32) {
+        if let Some(entry) = self.entry(fd) {
+            entry.store(0, Release);
+        }
+        let _ = self.kernel.close(fd);
+    }
+
+    /// User, groups and capabilities.
+    #[inline]
+    pub(crate) fn identity(&self) -> &Identity {
+        // SAFETY: identities that were current stay, for calls that still use them.
+        unsafe { &*self.identity.load(Acquire) }
     }
 
     /// Reads user, groups and capabilities again: after each set*id, setgroups, capset.
-    pub fn credentials_changed(&self) {}
+    pub fn credentials_changed(&self) {
+        let Ok(new) = Identity::read() else { return };
+        if *self.identity() != new {
+            // The old one stays allocated: a call may be using it.
+            self.identity.store(Box::into_raw(Box::new(new)), Release);
+            self.mounts().for_each(|(_, mount)| mount.forget_reach());
+        }
+    }
 
     /// Reads `RLIMIT_FSIZE` and `RLIMIT_NOFILE` again: after each setrlimit, prlimit.
-    pub fn limits_changed(&self) {}
+    pub fn limits_changed(&self) {
+        use rustix::process::{Resource, getrlimit};
+        let size = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
+        self.file_size_max.store(size, Relaxed);
+        let fds = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        self.fd_limit.store(fds.min(u64::from(u32::MAX)) as u32, Relaxed);
+    }
 
     /// After a successful chroot, pivot_root, unshare, setns, mount or umount: paths are the
     /// kernel's from now on; open descriptors stay.
-    pub fn namespace_changed(&self) {}
+    pub fn namespace_changed(&self) {
+        self.foreign_namespace.store(true, Relaxed);
+    }
+
+    /// To be called with what the kernel's `umask` was given (that call must be made, too).
+    pub fn umask(&self, mask: u32) {
+        self.umask.store(mask & 0o777, Relaxed);
+    }
+
+    /// Whether the process behind a lock's token is dead.
+    pub(crate) fn is_dead(&self, token: u32) -> bool {
+        self.family.is_dead(token, |pid, since| self.is_dead_process(pid, since))
+    }
+
+    /// Whether no process `pid` runs that started before `since` (ticks of 10 ms since boot). What
+    /// only waits to be reaped is dead.
+    pub(crate) fn is_dead_process(&self, pid: u32, since: u64) -> bool {
+        let mut path = [0; 32];
+        let path = crate::text::format(&mut path, format_args!("/proc/{pid}/stat"));
+        let mut buf = [0; 512];
+        let stat = match self.kernel.slurp(path, &mut buf) {
+            Ok(len) => &buf[..len],
+            Err(Errno::NOENT | Errno::SRCH) => return true,
+            Err(_) => return false,
+        };
+        // The command may contain anything; fields are counted from its closing parenthesis.
+        let Some(end) = stat.iter().rposition(|&b| b == b')') else { return false };
+        let mut fields = stat[end + 1..].split(|&b| b == b' ').skip(1);
+        let state = fields.next().unwrap_or(b"");
+        let start = fields.nth(18).and_then(|f| std::str::from_utf8(f).ok()?.parse::<u64>().ok());
+        matches!(state, b"Z" | b"X") || start.is_some_and(|start| start > since.saturating_add(1))
+    }
+
+    /// At a quiet exit: gives up everything that others would otherwise sweep.
+    pub fn detach(&self) {
+        self.family.leave(self.place());
+    }
+
+    /// The highest descriptor that was ever ours, + 1.
+    pub(crate) fn fd_end(&self) -> i32 {
+        self.place().segment().fd_end.load(Acquire).min(FDS as u32) as i32
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let table = self.lock_table();
+        for fd in 0..self.fd_end() {
+            match self.entry(fd).map_or(0, |entry| entry.load(Acquire)) {
+                0 => {}
+                HIDDEN => self.unhide(fd),
+                _ => {
+                    self.uninstall(&table, fd);
+                    let _ = self.kernel.close(fd);
+                }
+            }
+        }
+        drop(table);
+        self.set_cwd(None);
+        self.detach();
+        for slot in &self.mounts {
+            let mount = slot.swap(std::ptr::null_mut(), AcqRel);
+            if !mount.is_null() {
+                // SAFETY: it came from a box in `add_mount`; `&mut self` says that nobody uses it.
+                drop(unsafe { Box::from_raw(mount) });
+            }
+        }
+        // SAFETY: it came from a box; nobody uses it.
+        drop(unsafe { Box::from_raw(*self.identity.get_mut()) });
+    }
 }

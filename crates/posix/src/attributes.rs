@@ -1,0 +1,332 @@
+//! Attributes: stat, modes, owners, times, and what a file system says of itself.
+
+use crate::creds::{Access, Caps};
+use crate::mount::Mount;
+use crate::process::Process;
+use crate::served::{Call, Stop};
+use crate::walk::{Follow, Held};
+use crate::{Errno, Served};
+use vfs::rules::S_ISGID;
+use vfs::{Attr, FileKind, SetAttr, SetTime, StatFs, Timestamp};
+
+/// Bytes of preferred input and output, as the mount says.
+const BLKSIZE: i64 = 4096;
+/// `FUSE_SUPER_MAGIC`.
+const FUSE_MAGIC: i64 = 0x6573_5546;
+/// What leaves an ID as it is.
+const SAME: u32 = u32::MAX;
+
+/// `struct stat` as the mount would fill it.
+pub(crate) fn stat_of(mount: &Mount, attr: &Attr) -> libc::stat {
+    // SAFETY: a stat is plain numbers, for which zeroes are valid.
+    let mut st: libc::stat = unsafe { std::mem::zeroed() };
+    let times = [attr.atime, attr.mtime, attr.ctime].map(Timestamp::parts);
+    st.st_dev = mount.spec.dev;
+    st.st_ino = attr.ino.0;
+    st.st_mode = attr.kind.mode_bits() | attr.perm;
+    st.st_nlink = attr.nlink as _;
+    st.st_uid = attr.uid;
+    st.st_gid = attr.gid;
+    st.st_rdev = u64::from(attr.rdev);
+    st.st_size = attr.size as i64;
+    st.st_blksize = BLKSIZE as _;
+    st.st_blocks = attr.blocks as i64;
+    [st.st_atime, st.st_mtime, st.st_ctime] = times.map(|t| t.0);
+    [st.st_atime_nsec, st.st_mtime_nsec, st.st_ctime_nsec] = times.map(|t| i64::from(t.1));
+    st
+}
+
+fn statx_of(mount: &Mount, attr: &Attr) -> libc::statx {
+    // SAFETY: a statx is plain numbers, for which zeroes are valid.
+    let mut st: libc::statx = unsafe { std::mem::zeroed() };
+    let time = |t: Timestamp, to: &mut libc::statx_timestamp| {
+        (to.tv_sec, to.tv_nsec) = t.parts();
+    };
+    st.stx_mask = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
+    st.stx_blksize = BLKSIZE as u32;
+    st.stx_nlink = attr.nlink;
+    st.stx_uid = attr.uid;
+    st.stx_gid = attr.gid;
+    st.stx_mode = (attr.kind.mode_bits() | attr.perm) as u16;
+    st.stx_ino = attr.ino.0;
+    st.stx_size = attr.size;
+    st.stx_blocks = attr.blocks;
+    time(attr.atime, &mut st.stx_atime);
+    time(attr.mtime, &mut st.stx_mtime);
+    time(attr.ctime, &mut st.stx_ctime);
+    time(attr.btime, &mut st.stx_btime);
+    let rdev = u64::from(attr.rdev);
+    (st.stx_rdev_major, st.stx_rdev_minor) = (libc::major(rdev), libc::minor(rdev));
+    st.stx_dev_major = libc::major(mount.spec.dev);
+    st.stx_dev_minor = libc::minor(mount.spec.dev);
+    st
+}
+
+fn statfs_of(mount: &Mount, s: &StatFs) -> libc::statfs {
+    // SAFETY: a statfs64 is plain numbers, for which zeroes are valid.
+    let mut st: libc::statfs64 = unsafe { std::mem::zeroed() };
+    st.f_type = FUSE_MAGIC as _;
+    st.f_bsize = i64::from(s.block_size) as _;
+    st.f_frsize = i64::from(s.block_size) as _;
+    st.f_blocks = s.blocks;
+    st.f_bfree = s.blocks_free;
+    st.f_bavail = s.blocks_free;
+    st.f_files = s.inodes;
+    st.f_ffree = s.inodes_free;
+    st.f_namelen = vfs::NAME_MAX as _;
+    // `ST_VALID`: the flags mean something.
+    st.f_flags = (mount.spec.flags | 0x20) as _;
+    // SAFETY: the two are one structure with 64-bit longs; libc names the flags only in this one.
+    unsafe { std::mem::transmute::<libc::statfs64, libc::statfs>(st) }
+}
+
+fn statvfs_of(mount: &Mount, s: &StatFs) -> libc::statvfs {
+    // SAFETY: a statvfs is plain numbers, for which zeroes are valid.
+    let mut st: libc::statvfs = unsafe { std::mem::zeroed() };
+    st.f_bsize = u64::from(s.block_size);
+    st.f_frsize = u64::from(s.block_size);
+    st.f_blocks = s.blocks;
+    st.f_bfree = s.blocks_free;
+    st.f_bavail = s.blocks_free;
+    st.f_files = s.inodes;
+    st.f_ffree = s.inodes_free;
+    st.f_favail = s.inodes_free;
+    st.f_flag = mount.spec.flags;
+    st.f_namemax = vfs::NAME_MAX as u64;
+    st
+}
+
+/// `EINVAL` where flags of an `*at` call are not among these.
+pub(crate) fn check_flags(flags: i32, known: i32) -> Result<(), Errno> {
+    if flags & !known != 0 { Err(Errno::INVAL) } else { Ok(()) }
+}
+
+impl Process {
+    /// `fstat`.
+    #[inline]
+    pub fn fstat(&self, fd: i32) -> Served<libc::stat> {
+        let call = || {
+            let ofd = self.get(fd)?;
+            Ok(stat_of(ofd.mount(), &ofd.attr()?))
+        };
+        Call::into(call())
+    }
+
+    /// `stat` (flags 0), `lstat` (`AT_SYMLINK_NOFOLLOW`), `fstatat`.
+    pub fn stat(&self, dirfd: i32, path: &[u8], flags: i32) -> Served<libc::stat> {
+        let call = || {
+            let held = self.find(dirfd, path, flags)?;
+            let known = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH | libc::AT_NO_AUTOMOUNT;
+            check_flags(flags, known)?;
+            Ok(stat_of(held.mount, held.attr()?))
+        };
+        Call::into(call())
+    }
+
+    /// `statx`. Gives what it has, whatever `mask` asks for.
+    pub fn statx(&self, dirfd: i32, path: &[u8], flags: i32, mask: u32) -> Served<libc::statx> {
+        let call = || {
+            let held = self.find(dirfd, path, flags)?;
+            let known = libc::AT_SYMLINK_NOFOLLOW
+                | libc::AT_EMPTY_PATH
+                | libc::AT_NO_AUTOMOUNT
+                | libc::AT_STATX_SYNC_TYPE;
+            check_flags(flags, known)?;
+            let sync = flags & libc::AT_STATX_SYNC_TYPE;
+            if mask & 0x8000_0000 != 0 || sync == libc::AT_STATX_SYNC_TYPE {
+                return Err(Errno::INVAL.into());
+            }
+            Ok(statx_of(held.mount, held.attr()?))
+        };
+        Call::into(call())
+    }
+
+    /// `statfs`.
+    pub fn statfs(&self, path: &[u8]) -> Served<libc::statfs> {
+        let held = self.find(libc::AT_FDCWD, path, 0);
+        Call::into(held.map(|held| statfs_of(held.mount, &held.fs().statfs())))
+    }
+
+    /// `fstatfs`.
+    pub fn fstatfs(&self, fd: i32) -> Served<libc::statfs> {
+        Call::into(self.get(fd).map(|ofd| statfs_of(ofd.mount(), &ofd.fs().statfs())))
+    }
+
+    /// `statvfs`.
+    pub fn statvfs(&self, path: &[u8]) -> Served<libc::statvfs> {
+        let held = self.find(libc::AT_FDCWD, path, 0);
+        Call::into(held.map(|held| statvfs_of(held.mount, &held.fs().statfs())))
+    }
+
+    /// `fstatvfs`.
+    pub fn fstatvfs(&self, fd: i32) -> Served<libc::statvfs> {
+        Call::into(self.get(fd).map(|ofd| statvfs_of(ofd.mount(), &ofd.fs().statfs())))
+    }
+
+    /// `access` (flags 0: real IDs), `faccessat`, `faccessat2`, `eaccess` (`AT_EACCESS`).
+    pub fn access(&self, dirfd: i32, path: &[u8], mode: i32, flags: i32) -> Served<()> {
+        self.access_call(dirfd, path, mode, flags).into()
+    }
+
+    fn access_call(&self, dirfd: i32, path: &[u8], mode: i32, flags: i32) -> Call<()> {
+        let identity = self.identity();
+        let creds = match flags & libc::AT_EACCESS {
+            0 => &identity.real,
+            _ => &identity.effective,
+        };
+        let known = libc::AT_EACCESS | libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
+        let found = if path.is_empty() {
+            self.find(dirfd, path, flags)
+        } else {
+            let nofollow = flags & libc::AT_SYMLINK_NOFOLLOW != 0;
+            let follow = if nofollow { Follow::BeforeSlash } else { Follow::Always };
+            self.walk(dirfd, path, follow, creds).and_then(|walked| Ok(walked.existing()?))
+        };
+        let bits = u32::try_from(mode).ok().and_then(Access::from_bits);
+        if !matches!(found, Err(Stop::Kernel)) && (bits.is_none() || flags & !known != 0) {
+            return Err(Errno::INVAL.into());
+        }
+        let (held, want) = (found?, bits.unwrap_or(Access::empty()));
+        let program = want.contains(Access::EXEC) && held.kind == FileKind::File;
+        if program && held.mount.spec.flags & libc::ST_NOEXEC != 0 {
+            return Err(Errno::ACCESS.into());
+        }
+        creds.check(held.fs(), held.attr()?, want)?;
+        let changes = want.contains(Access::WRITE)
+            && matches!(held.kind, FileKind::File | FileKind::Dir | FileKind::Symlink);
+        if changes { Ok(held.check_writable()?) } else { Ok(()) }
+    }
+
+    /// `chmod`, `fchmodat`.
+    pub fn chmod(&self, dirfd: i32, path: &[u8], mode: u32, flags: i32) -> Served<()> {
+        let call = || {
+            let held = self.find(dirfd, path, flags)?;
+            check_flags(flags, libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH)?;
+            self.set_mode(&held, mode)
+        };
+        Call::into(call())
+    }
+
+    /// `fchmod`.
+    pub fn fchmod(&self, fd: i32, mode: u32) -> Served<()> {
+        let call = || {
+            let held = Held::description(self, self.get_open(fd)?);
+            self.set_mode(&held, mode)
+        };
+        Call::into(call())
+    }
+
+    fn set_mode(&self, held: &Held<'_>, mode: u32) -> Call<()> {
+        held.check_writable()?;
+        let creds = &self.identity().effective;
+        let attr = held.attr()?;
+        if !creds.owns(attr) {
+            return Err(Errno::PERM.into());
+        }
+        let keeps_setgid = creds.in_group(attr.gid) || creds.can(Caps::FSETID);
+        let mode = if keeps_setgid { mode } else { mode & !S_ISGID };
+        let set = SetAttr { perm: Some(mode & 0o7777), ..SetAttr::default() };
+        held.fs().setattr(&creds.caller(), held.ino, &set)?;
+        Ok(())
+    }
+
+    /// `chown`, `lchown` (`AT_SYMLINK_NOFOLLOW`), `fchownat`. `u32::MAX` leaves an ID as it is.
+    pub fn chown(&self, dirfd: i32, path: &[u8], uid: u32, gid: u32, flags: i32) -> Served<()> {
+        let call = || {
+            let held = self.find(dirfd, path, flags)?;
+            check_flags(flags, libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH)?;
+            self.set_owner(&held, uid, gid)
+        };
+        Call::into(call())
+    }
+
+    /// `fchown`.
+    pub fn fchown(&self, fd: i32, uid: u32, gid: u32) -> Served<()> {
+        let call = || {
+            let held = Held::description(self, self.get_open(fd)?);
+            self.set_owner(&held, uid, gid)
+        };
+        Call::into(call())
+    }
+
+    fn set_owner(&self, held: &Held<'_>, uid: u32, gid: u32) -> Call<()> {
+        held.check_writable()?;
+        let creds = &self.identity().effective;
+        let attr = held.attr()?;
+        if uid != SAME && !(creds.uid == attr.uid && uid == attr.uid) && !creds.can(Caps::CHOWN) {
+            return Err(Errno::PERM.into());
+        }
+        let own_group = creds.uid == attr.uid && (creds.in_group(gid) || gid == attr.gid);
+        if gid != SAME && !own_group && !creds.can(Caps::CHOWN) {
+            return Err(Errno::PERM.into());
+        }
+        if uid == SAME && gid == SAME {
+            // Changes nothing but takes privileges, as a change of owner does.
+            if held.kind == FileKind::File {
+                held.fs().drop_privileges(held.ino)?;
+            }
+            return Ok(());
+        }
+        let some = |id: u32| (id != SAME).then_some(id);
+        let set = SetAttr { uid: some(uid), gid: some(gid), ..SetAttr::default() };
+        held.fs().setattr(&creds.caller(), held.ino, &set)?;
+        Ok(())
+    }
+
+    /// `utimensat`, `utimes`, `utime`: access time, then modification time; `None` for a null pointer
+    /// (now).
+    pub fn utimens(
+        &self,
+        dirfd: i32,
+        path: &[u8],
+        times: Option<[libc::timespec; 2]>,
+        flags: i32,
+    ) -> Served<()> {
+        let call = || {
+            let held = self.find(dirfd, path, flags)?;
+            check_flags(flags, libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH)?;
+            self.set_times(&held, times)
+        };
+        Call::into(call())
+    }
+
+    /// `futimens`.
+    pub fn futimens(&self, fd: i32, times: Option<[libc::timespec; 2]>) -> Served<()> {
+        let call = || {
+            let held = Held::description(self, self.get_open(fd)?);
+            self.set_times(&held, times)
+        };
+        Call::into(call())
+    }
+
+    fn set_times(&self, held: &Held<'_>, times: Option<[libc::timespec; 2]>) -> Call<()> {
+        let is = |what| times.is_none_or(|t| t.iter().all(|t| t.tv_nsec == what));
+        if times.is_some() && is(libc::UTIME_OMIT) {
+            return Ok(());
+        }
+        let set_time = |t: &libc::timespec| match t.tv_nsec {
+            libc::UTIME_NOW => Ok(Some(SetTime::Now)),
+            libc::UTIME_OMIT => Ok(None),
+            nanos @ 0..=999_999_999 => {
+                Ok(Some(SetTime::At(Timestamp::from_parts(t.tv_sec, nanos as u32))))
+            }
+            _ => Err(Errno::INVAL),
+        };
+        let [atime, mtime] = match &times {
+            None => [Some(SetTime::Now); 2],
+            Some([a, m]) => [set_time(a)?, set_time(m)?],
+        };
+        held.check_writable()?;
+        let creds = &self.identity().effective;
+        let attr = held.attr()?;
+        if !creds.owns(attr) {
+            if times.is_some() && !is(libc::UTIME_NOW) {
+                return Err(Errno::PERM.into());
+            }
+            creds.check(held.fs(), attr, Access::WRITE)?;
+        }
+        let set = SetAttr { atime, mtime, ..SetAttr::default() };
+        held.fs().setattr(&creds.caller(), held.ino, &set)?;
+        Ok(())
+    }
+}

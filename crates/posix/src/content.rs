@@ -1,0 +1,479 @@
+//! Reading, writing and sizes.
+
+use crate::process::{OfdRef, Process};
+use crate::served::{Call, Stop};
+use crate::{Errno, Served};
+use smallvec::SmallVec;
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::atomic::Ordering::Relaxed;
+use vfs::{FILE_SIZE_MAX, Fallocate, FileKind, Seek, SetAttr};
+
+/// Most bytes that one call moves (`MAX_RW_COUNT` of the kernel).
+const RW_MAX: usize = 0x7fff_f000;
+/// Vectors up to this many bytes are gathered on the stack.
+const GATHER: usize = 4096;
+
+/// Where a call reads or writes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum At {
+    /// At the description's offset, which moves.
+    Position,
+    /// There.
+    Offset(i64),
+}
+
+/// `EINVAL` where an offset is negative or a range ends beyond what an offset can say.
+fn check_range(offset: i64, len: usize) -> Result<u64, Errno> {
+    let end = i64::try_from(len).ok().and_then(|len| offset.checked_add(len));
+    if offset < 0 || end.is_none() { Err(Errno::INVAL) } else { Ok(offset as u64) }
+}
+
+impl Process {
+    /// `read`.
+    #[inline]
+    pub fn read(&self, fd: i32, buf: &mut [u8]) -> Served<usize> {
+        self.read_call(fd, buf).into()
+    }
+
+    #[inline]
+    fn read_call(&self, fd: i32, buf: &mut [u8]) -> Call<usize> {
+        let ofd = self.get(fd)?;
+        if !ofd.is_readable() {
+            return Err(Errno::BADF.into());
+        }
+        let position = ofd.lock_position()?;
+        let at = position.get();
+        let len = read_at(&ofd, buf, at as i64)?;
+        position.set(at + len as u64);
+        Ok(len)
+    }
+
+    /// `pread`.
+    #[inline]
+    pub fn pread(&self, fd: i32, buf: &mut [u8], offset: i64) -> Served<usize> {
+        self.pread_call(fd, buf, offset).into()
+    }
+
+    #[inline]
+    fn pread_call(&self, fd: i32, buf: &mut [u8], offset: i64) -> Call<usize> {
+        let ofd = self.get(fd)?;
+        if offset < 0 {
+            return Err(Errno::INVAL.into());
+        }
+        if !ofd.is_readable() {
+            return Err(Errno::BADF.into());
+        }
+        Ok(read_at(&ofd, buf, offset)?)
+    }
+
+    /// `write`.
+    #[inline]
+    pub fn write(&self, fd: i32, data: &[u8]) -> Served<usize> {
+        self.write_call(fd, data).into()
+    }
+
+    #[inline]
+    fn write_call(&self, fd: i32, data: &[u8]) -> Call<usize> {
+        let ofd = self.get(fd)?;
+        if !ofd.is_writable() {
+            return Err(Errno::BADF.into());
+        }
+        let position = ofd.lock_position()?;
+        let append = ofd.oflags() & libc::O_APPEND != 0;
+        let (len, end) = self.write_at(&ofd, data, position.get() as i64, append)?;
+        if len > 0 {
+            position.set(end);
+        }
+        Ok(len)
+    }
+
+    /// `pwrite`. As in Linux, a description with `O_APPEND` appends.
+    #[inline]
+    pub fn pwrite(&self, fd: i32, data: &[u8], offset: i64) -> Served<usize> {
+        self.pwrite_call(fd, data, offset).into()
+    }
+
+    #[inline]
+    fn pwrite_call(&self, fd: i32, data: &[u8], offset: i64) -> Call<usize> {
+        let ofd = self.get(fd)?;
+        if offset < 0 {
+            return Err(Errno::INVAL.into());
+        }
+        if !ofd.is_writable() {
+            return Err(Errno::BADF.into());
+        }
+        let append = ofd.oflags() & libc::O_APPEND != 0;
+        Ok(self.write_at(&ofd, data, offset, append)?.0)
+    }
+
+    /// `readv`.
+    pub fn readv(&self, fd: i32, bufs: &mut [IoSliceMut<'_>]) -> Served<usize> {
+        self.read_vector(fd, bufs, At::Position).into()
+    }
+
+    /// `preadv` (flags 0) and `preadv2`; an offset of -1 is the description's.
+    pub fn preadv2(
+        &self,
+        fd: i32,
+        bufs: &mut [IoSliceMut<'_>],
+        offset: i64,
+        flags: i32,
+    ) -> Served<usize> {
+        let mut call = || {
+            let ofd = self.get(fd)?;
+            // Nothing waits for a device, so hints mean nothing.
+            let known = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_NOWAIT;
+            if flags & !known != 0 {
+                return Err(Errno::OPNOTSUPP.into());
+            }
+            drop(ofd);
+            let at = if offset == -1 { At::Position } else { At::Offset(offset) };
+            self.read_vector(fd, bufs, at)
+        };
+        call().into()
+    }
+
+    /// A read into several buffers is one read: into a buffer of its own where that is needed.
+    fn read_vector(&self, fd: i32, bufs: &mut [IoSliceMut<'_>], at: At) -> Call<usize> {
+        if let [buf] = bufs {
+            return match at {
+                At::Position => self.read_call(fd, buf),
+                At::Offset(offset) => self.pread_call(fd, buf, offset),
+            };
+        }
+        self.check_vector(fd, at)?;
+        let total = total_len(bufs.iter().map(|buf| buf.len()))?;
+        let mut gathered: SmallVec<[u8; GATHER]> = SmallVec::new();
+        gathered.resize(total, 0);
+        let len = match at {
+            At::Position => self.read_call(fd, &mut gathered)?,
+            At::Offset(offset) => self.pread_call(fd, &mut gathered, offset)?,
+        };
+        let mut rest = &gathered[..len];
+        for buf in bufs {
+            let (now, later) = rest.split_at(buf.len().min(rest.len()));
+            buf[..now.len()].copy_from_slice(now);
+            rest = later;
+        }
+        Ok(len)
+    }
+
+    /// What comes before the lengths of a vector are looked at.
+    fn check_vector(&self, fd: i32, at: At) -> Call<()> {
+        let _ofd = self.get_open(fd)?;
+        match at {
+            At::Offset(offset) if offset < 0 => Err(Errno::INVAL.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// `writev`.
+    pub fn writev(&self, fd: i32, data: &[IoSlice<'_>]) -> Served<usize> {
+        self.write_vector(fd, data, At::Position, 0).into()
+    }
+
+    /// `pwritev` (flags 0) and `pwritev2`; an offset of -1 is the description's.
+    pub fn pwritev2(
+        &self,
+        fd: i32,
+        data: &[IoSlice<'_>],
+        offset: i64,
+        flags: i32,
+    ) -> Served<usize> {
+        let at = if offset == -1 { At::Position } else { At::Offset(offset) };
+        self.write_vector(fd, data, at, flags).into()
+    }
+
+    /// A write from several buffers is one write, atomic as any other.
+    fn write_vector(&self, fd: i32, data: &[IoSlice<'_>], at: At, flags: i32) -> Call<usize> {
+        self.check_vector(fd, at)?;
+        let known = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_NOWAIT;
+        if flags & !(known | libc::RWF_APPEND | RWF_NOAPPEND) != 0 {
+            return Err(Errno::OPNOTSUPP.into());
+        }
+        if flags & libc::RWF_APPEND != 0 && flags & RWF_NOAPPEND != 0 {
+            return Err(Errno::INVAL.into());
+        }
+        let total = total_len(data.iter().map(|part| part.len()))?;
+        let mut gathered: SmallVec<[u8; GATHER]> = SmallVec::new();
+        let data: &[u8] = match data {
+            [one] => one,
+            _ => {
+                gathered.reserve(total);
+                data.iter().for_each(|part| gathered.extend_from_slice(part));
+                &gathered
+            }
+        };
+        let ofd = self.get(fd)?;
+        if !ofd.is_writable() {
+            return Err(Errno::BADF.into());
+        }
+        let append = flags & libc::RWF_APPEND != 0
+            || ofd.oflags() & libc::O_APPEND != 0 && flags & RWF_NOAPPEND == 0;
+        match at {
+            At::Offset(offset) => Ok(self.write_at(&ofd, data, offset, append)?.0),
+            At::Position => {
+                let position = ofd.lock_position()?;
+                let (len, end) = self.write_at(&ofd, data, position.get() as i64, append)?;
+                if len > 0 {
+                    position.set(end);
+                }
+                Ok(len)
+            }
+        }
+    }
+
+    /// Writes at an offset or at the end; returns how many bytes, and where they end.
+    fn write_at(
+        &self,
+        ofd: &OfdRef<'_>,
+        data: &[u8],
+        offset: i64,
+        append: bool,
+    ) -> Result<(usize, u64), Errno> {
+        let offset = check_range(offset, data.len())?;
+        if ofd.kind() != FileKind::File {
+            return Err(Errno::INVAL);
+        }
+        if data.is_empty() {
+            return Ok((0, offset));
+        }
+        let data = &data[..data.len().min(RW_MAX)];
+        let (fs, ino) = (ofd.fs(), ofd.ino());
+        let limit = self.file_size_max.load(Relaxed);
+        let creds = &self.identity().effective;
+        let privileged = creds.can(crate::creds::Caps::FSETID);
+        // Most writes need to know nothing of the file.
+        let attr = if privileged && !(append && limit != u64::MAX) {
+            None
+        } else {
+            Some(fs.getattr(ino)?)
+        };
+        if let Some(attr) = &attr {
+            self.drop_privileges(fs, attr)?;
+        }
+        let start = match &attr {
+            Some(attr) if append => attr.size,
+            _ => offset,
+        };
+        if start >= limit && limit != u64::MAX {
+            self.kernel.raise(libc::SIGXFSZ);
+            return Err(Errno::FBIG);
+        }
+        if !append && start >= FILE_SIZE_MAX {
+            return Err(Errno::FBIG);
+        }
+        let room = (limit - start).min(FILE_SIZE_MAX - start.min(FILE_SIZE_MAX));
+        let data = &data[..data.len().min(usize::try_from(room).unwrap_or(usize::MAX))];
+        if append {
+            let at = fs.append(ino, data)?;
+            return Ok((data.len(), at + data.len() as u64));
+        }
+        fs.write(ino, offset, data)?;
+        Ok((data.len(), offset + data.len() as u64))
+    }
+
+    /// `EFBIG` and a signal where a file may not grow to `size`.
+    pub(crate) fn check_size(&self, old: u64, size: u64) -> Result<(), Errno> {
+        if size > old && size > self.file_size_max.load(Relaxed) {
+            self.kernel.raise(libc::SIGXFSZ);
+            return Err(Errno::FBIG);
+        }
+        Ok(())
+    }
+
+    /// `lseek`.
+    pub fn lseek(&self, fd: i32, offset: i64, whence: i32) -> Served<i64> {
+        self.lseek_call(fd, offset, whence).into()
+    }
+
+    fn lseek_call(&self, fd: i32, offset: i64, whence: i32) -> Call<i64> {
+        let ofd = self.get_open(fd)?;
+        let position = ofd.lock_position()?;
+        let new = match whence {
+            libc::SEEK_SET => Some(offset),
+            libc::SEEK_CUR => (position.get() as i64).checked_add(offset),
+            libc::SEEK_END => (ofd.attr()?.size as i64).checked_add(offset),
+            libc::SEEK_DATA | libc::SEEK_HOLE => {
+                let offset = u64::try_from(offset).map_err(|_| Errno::NXIO)?;
+                let what = if whence == libc::SEEK_DATA { Seek::Data } else { Seek::Hole };
+                if ofd.kind() != FileKind::File {
+                    return Err(Errno::INVAL.into());
+                }
+                Some(ofd.fs().seek(ofd.ino(), offset, what)? as i64)
+            }
+            _ => None,
+        };
+        let new = new.filter(|new| *new >= 0).ok_or(Errno::INVAL)?;
+        position.set(new as u64);
+        Ok(new)
+    }
+
+    /// `ftruncate`.
+    pub fn ftruncate(&self, fd: i32, len: i64) -> Served<()> {
+        self.ftruncate_call(fd, len).into()
+    }
+
+    fn ftruncate_call(&self, fd: i32, len: i64) -> Call<()> {
+        let ofd = self.get(fd)?;
+        let len = u64::try_from(len).map_err(|_| Errno::INVAL)?;
+        if ofd.oflags() & libc::O_PATH != 0 {
+            return Err(Errno::BADF.into());
+        }
+        if ofd.kind() != FileKind::File || !ofd.is_writable() {
+            return Err(Errno::INVAL.into());
+        }
+        Ok(self.resize(ofd.fs(), &ofd.attr()?, len)?)
+    }
+
+    /// `truncate`.
+    pub fn truncate(&self, path: &[u8], len: i64) -> Served<()> {
+        self.truncate_call(path, len).into()
+    }
+
+    fn truncate_call(&self, path: &[u8], len: i64) -> Call<()> {
+        let held = self.find(libc::AT_FDCWD, path, 0);
+        if matches!(held, Err(Stop::Errno(_))) && len < 0 {
+            return Err(Errno::INVAL.into());
+        }
+        let held = held?;
+        let len = u64::try_from(len).map_err(|_| Errno::INVAL)?;
+        match held.kind {
+            FileKind::File => {}
+            FileKind::Dir => return Err(Errno::ISDIR.into()),
+            _ => return Err(Errno::INVAL.into()),
+        }
+        held.check(&self.identity().effective, crate::creds::Access::WRITE)?;
+        Ok(self.resize(held.fs(), held.attr()?, len)?)
+    }
+
+    fn resize(&self, fs: &dyn vfs::FileSystem, attr: &vfs::Attr, len: u64) -> Result<(), Errno> {
+        self.check_size(attr.size, len)?;
+        self.drop_privileges(fs, attr)?;
+        let set = SetAttr { size: Some(len), ..SetAttr::default() };
+        fs.setattr(&self.identity().effective.caller(), attr.ino, &set).map(drop)
+    }
+
+    /// `fallocate`.
+    pub fn fallocate(&self, fd: i32, mode: i32, offset: i64, len: i64) -> Served<()> {
+        self.fallocate_call(fd, mode, offset, len).into()
+    }
+
+    /// `posix_fallocate`; the caller returns the error number instead of setting `errno`.
+    pub fn posix_fallocate(&self, fd: i32, offset: i64, len: i64) -> Served<()> {
+        self.fallocate(fd, 0, offset, len)
+    }
+
+    fn fallocate_call(&self, fd: i32, mode: i32, offset: i64, len: i64) -> Call<()> {
+        let ofd = self.get_open(fd)?;
+        if offset < 0 || len <= 0 {
+            return Err(Errno::INVAL.into());
+        }
+        let what = fallocate_mode(mode)?;
+        if !ofd.is_writable() {
+            return Err(Errno::BADF.into());
+        }
+        let end = offset.checked_add(len).ok_or(Errno::FBIG)? as u64;
+        let attr = ofd.attr()?;
+        match what {
+            Fallocate::Allocate { keep_size: false }
+            | Fallocate::ZeroRange { keep_size: false } => {
+                self.check_size(attr.size, end)?;
+            }
+            Fallocate::Insert => {
+                self.check_size(attr.size, attr.size.saturating_add(len as u64))?
+            }
+            _ => {}
+        }
+        self.drop_privileges(ofd.fs(), &attr)?;
+        Ok(ofd.fs().fallocate(ofd.ino(), what, offset as u64, len as u64)?)
+    }
+
+    /// `fsync`.
+    pub fn fsync(&self, fd: i32) -> Served<()> {
+        let call = || {
+            let ofd = self.get_open(fd)?;
+            Ok(ofd.fs().fsync(ofd.ino())?)
+        };
+        Call::into(call())
+    }
+
+    /// `fdatasync`.
+    pub fn fdatasync(&self, fd: i32) -> Served<()> {
+        self.fsync(fd)
+    }
+
+    /// `syncfs`: every completed operation is durable already.
+    pub fn syncfs(&self, fd: i32) -> Served<()> {
+        self.fsync(fd)
+    }
+
+    /// `sync_file_range`.
+    pub fn sync_file_range(&self, fd: i32, offset: i64, len: i64, flags: u32) -> Served<()> {
+        let call = || {
+            let ofd = self.get_open(fd)?;
+            if offset < 0 || len < 0 || offset.checked_add(len).is_none() || flags & !7 != 0 {
+                return Err(Errno::INVAL.into());
+            }
+            Ok(ofd.fs().fsync(ofd.ino())?)
+        };
+        Call::into(call())
+    }
+
+    /// `posix_fadvise`: there is no cache to advise.
+    pub fn posix_fadvise(&self, fd: i32, _offset: i64, len: i64, advice: i32) -> Served<()> {
+        let call = || {
+            let _ofd = self.get_open(fd)?;
+            let known = (libc::POSIX_FADV_NORMAL..=libc::POSIX_FADV_NOREUSE).contains(&advice);
+            if len < 0 || !known { Err(Errno::INVAL.into()) } else { Ok(()) }
+        };
+        Call::into(call())
+    }
+
+    /// `readahead`.
+    pub fn readahead(&self, fd: i32, _offset: i64, _count: usize) -> Served<()> {
+        let call = || {
+            let ofd = self.get(fd)?;
+            if !ofd.is_readable() {
+                return Err(Errno::BADF.into());
+            }
+            if ofd.kind() == FileKind::File { Ok(()) } else { Err(Errno::INVAL.into()) }
+        };
+        Call::into(call())
+    }
+}
+
+/// `RWF_NOAPPEND` of Linux 6.9.
+const RWF_NOAPPEND: i32 = 0x20;
+
+#[inline]
+fn read_at(ofd: &OfdRef<'_>, buf: &mut [u8], offset: i64) -> Result<usize, Errno> {
+    let offset = check_range(offset, buf.len())?;
+    let len = buf.len().min(RW_MAX);
+    ofd.fs().read(ofd.ino(), offset, &mut buf[..len])
+}
+
+/// The length of a vector, cut to what one call moves. `EINVAL` for more than 1024 parts or more
+/// bytes than a result can say.
+fn total_len(lens: impl ExactSizeIterator<Item = usize>) -> Result<usize, Errno> {
+    if lens.len() > libc::UIO_MAXIOV as usize {
+        return Err(Errno::INVAL);
+    }
+    let mut lens = lens;
+    let total = lens
+        .try_fold(0usize, |sum, len| sum.checked_add(len).filter(|s| *s <= isize::MAX as usize));
+    total.map(|total| total.min(RW_MAX)).ok_or(Errno::INVAL)
+}
+
+/// The mode of `fallocate(2)`: `EOPNOTSUPP` for what Linux does not combine.
+fn fallocate_mode(mode: i32) -> Result<Fallocate, Errno> {
+    let keep_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
+    match mode & !libc::FALLOC_FL_KEEP_SIZE {
+        0 => Ok(Fallocate::Allocate { keep_size }),
+        libc::FALLOC_FL_PUNCH_HOLE if keep_size => Ok(Fallocate::PunchHole),
+        libc::FALLOC_FL_ZERO_RANGE => Ok(Fallocate::ZeroRange { keep_size }),
+        libc::FALLOC_FL_COLLAPSE_RANGE if !keep_size => Ok(Fallocate::Collapse),
+        libc::FALLOC_FL_INSERT_RANGE if !keep_size => Ok(Fallocate::Insert),
+        _ => Err(Errno::OPNOTSUPP),
+    }
+}

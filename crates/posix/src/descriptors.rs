@@ -1,0 +1,509 @@
+//! Opening, closing and duplicating.
+//!
+//! - **D1** The number is the kernel's: a duplicate of a placeholder opened with `O_PATH`. Lowest
+//!   free number, close-on-exec and limits are its business.
+//! - **D2** An entry of the table is emptied before its number is closed and filled after it was
+//!   opened, so that it never refers to somebody else's descriptor.
+
+use crate::creds::{Access, Caps};
+use crate::family::{HIDDEN, MATERIALISED, OfdInit, UNLINKABLE};
+use crate::noted::Why;
+use crate::process::{OfdRef, Process};
+use crate::served::{Call, Stop};
+use crate::walk::{Follow, Held, Last, Walked};
+use crate::{Errno, Served};
+use std::sync::atomic::Ordering::*;
+use vfs::{FileKind, NewKind, NewNode, SetAttr};
+
+/// `__O_TMPFILE` without the `O_DIRECTORY` that goes with it.
+const TMPFILE: i32 = libc::O_TMPFILE & !libc::O_DIRECTORY;
+/// What `F_SETFL` changes.
+const SETTABLE: i32 = libc::O_APPEND | libc::O_NONBLOCK | libc::O_DIRECT | libc::O_NOATIME;
+/// What a description remembers besides: access mode, and what `F_GETFL` shows.
+const SHOWN: i32 = libc::O_ACCMODE
+    | SETTABLE
+    | libc::O_SYNC
+    | libc::O_DIRECTORY
+    | libc::O_NOFOLLOW
+    | libc::O_PATH
+    | TMPFILE;
+/// `O_LARGEFILE` of the kernel, which it adds by itself.
+#[cfg(target_arch = "x86_64")]
+const LARGEFILE: i32 = 0o100000;
+#[cfg(target_arch = "aarch64")]
+const LARGEFILE: i32 = 0o400000;
+
+/// A number from the kernel that nothing refers to yet; closed unless it is used.
+struct Number<'p> {
+    process: &'p Process,
+    fd: i32,
+}
+
+impl Drop for Number<'_> {
+    fn drop(&mut self) {
+        let _ = self.process.kernel.close(self.fd);
+    }
+}
+
+fn wants_read(flags: i32) -> bool {
+    matches!(flags & libc::O_ACCMODE, libc::O_RDONLY | libc::O_RDWR)
+}
+
+fn wants_write(flags: i32) -> bool {
+    matches!(flags & libc::O_ACCMODE, libc::O_WRONLY | libc::O_RDWR)
+}
+
+/// What opening an existing inode asks for.
+fn open_access(flags: i32) -> Access {
+    let mut want = match flags & libc::O_ACCMODE {
+        libc::O_RDONLY => Access::READ,
+        libc::O_WRONLY => Access::WRITE,
+        _ => Access::READ | Access::WRITE,
+    };
+    if flags & libc::O_TRUNC != 0 {
+        want |= Access::WRITE;
+    }
+    want
+}
+
+impl OfdRef<'_> {
+    /// Whether it was opened for reading.
+    #[inline]
+    pub fn is_readable(&self) -> bool {
+        self.oflags() & libc::O_PATH == 0 && wants_read(self.oflags())
+    }
+
+    /// Whether it was opened for writing.
+    #[inline]
+    pub fn is_writable(&self) -> bool {
+        self.oflags() & libc::O_PATH == 0 && wants_write(self.oflags())
+    }
+}
+
+impl Process {
+    /// `open`, `openat`, `creat`. Pipes, sockets and devices are the kernel's.
+    pub fn open(&self, dirfd: i32, path: &[u8], flags: i32, mode: u32) -> Served<i32> {
+        self.open_call(dirfd, path, flags, mode).into()
+    }
+
+    fn open_call(&self, dirfd: i32, path: &[u8], flags: i32, mode: u32) -> Call<i32> {
+        let flags = if flags & libc::O_PATH != 0 {
+            flags & (libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC)
+        } else {
+            flags
+        };
+        let creates = flags & (libc::O_CREAT | TMPFILE) != 0;
+        let exclusive = libc::O_CREAT | libc::O_EXCL;
+        let follow = if flags & libc::O_NOFOLLOW != 0 || flags & exclusive == exclusive {
+            Follow::BeforeSlash
+        } else {
+            Follow::Always
+        };
+        let follow = if flags & libc::O_CREAT != 0 && follow != Follow::Always {
+            Follow::Never
+        } else {
+            follow
+        };
+        loop {
+            let walked = self.walk(dirfd, path, follow, &self.identity().effective)?;
+            let directory = flags & libc::O_DIRECTORY != 0;
+            let tmpfile = flags & TMPFILE != 0;
+            if flags & libc::O_CREAT != 0 && directory
+                || tmpfile && !(directory && wants_write(flags))
+            {
+                return Err(Errno::INVAL.into());
+            }
+            // As the kernel: without a free number nothing is created.
+            let early =
+                if creates { Some(self.new_number(walked.dir.mount, flags)?) } else { None };
+            let held = if tmpfile {
+                self.open_tmpfile(walked, mode)?
+            } else if flags & libc::O_CREAT != 0 {
+                match self.open_or_create(walked, flags, mode)? {
+                    Some(held) => held,
+                    None => continue,
+                }
+            } else {
+                let held = walked.existing()?;
+                self.may_open(&held, flags)?;
+                held
+            };
+            if self.noted.is_mapped(held.mount_index, held.ino) {
+                return Err(Stop::Kernel);
+            }
+            let number = early.map_or_else(|| self.new_number(held.mount, flags), Ok)?;
+            return self.open_held(held, number, flags);
+        }
+    }
+
+    /// Gives a number a description of an inode.
+    fn open_held(&self, held: Held<'_>, number: Number<'_>, flags: i32) -> Call<i32> {
+        let path_only = flags & libc::O_PATH != 0;
+        let tmpfile_exclusive = flags & TMPFILE != 0 && flags & libc::O_EXCL != 0;
+        let init = OfdInit {
+            mount: held.mount_index as u32,
+            ino: held.ino,
+            generation: held.attr()?.generation,
+            kind: held.kind,
+            flags: flags & SHOWN | if path_only { 0 } else { LARGEFILE },
+            state: if tmpfile_exclusive { UNLINKABLE } else { 0 },
+        };
+        held.into_reference()?;
+        let ofd = self.describe(&init).inspect_err(|_| {
+            self.mount(init.mount as usize).attached().fs.forget(init.ino, 1);
+        })?;
+        let fd = number.fd;
+        let table = self.lock_table();
+        self.install(&table, fd, ofd);
+        std::mem::forget(number);
+        drop(table);
+        if fd <= 2 {
+            let handed = self.materialise(fd);
+            if handed.is_err() {
+                let _ = self.close(fd);
+            }
+            handed?;
+        }
+        Ok(fd)
+    }
+
+    /// A new number from the kernel (D1); `Kernel` where it is beyond our table.
+    fn new_number(&self, mount: &crate::mount::Mount, flags: i32) -> Call<Number<'_>> {
+        let cloexec = flags & libc::O_CLOEXEC != 0;
+        let fd = self.kernel.dup(mount.placeholder(), 0, cloexec)?;
+        let number = Number { process: self, fd };
+        if self.entry(fd).is_none() { Err(Stop::Kernel) } else { Ok(number) }
+    }
+
+    /// `may_open`, and `O_TRUNC`.
+    fn may_open(&self, held: &Held<'_>, flags: i32) -> Call<()> {
+        let directory = held.kind == FileKind::Dir;
+        if flags & libc::O_DIRECTORY != 0 && !directory {
+            return Err(Errno::NOTDIR.into());
+        }
+        if flags & libc::O_PATH != 0 {
+            return Ok(());
+        }
+        let want = open_access(flags);
+        match held.kind {
+            FileKind::Symlink => return Err(Errno::LOOP.into()),
+            FileKind::Dir if want.contains(Access::WRITE) => return Err(Errno::ISDIR.into()),
+            FileKind::Dir | FileKind::File => {}
+            FileKind::Fifo | FileKind::Socket | FileKind::Char | FileKind::Block => {
+                return Err(Stop::Kernel);
+            }
+        }
+        let creds = &self.identity().effective;
+        held.check(creds, want)?;
+        if flags & libc::O_NOATIME != 0 && !creds.owns(held.attr()?) {
+            return Err(Errno::PERM.into());
+        }
+        if flags & libc::O_TRUNC != 0 {
+            self.drop_privileges(held.fs(), held.attr()?)?;
+            let set = SetAttr { size: Some(0), ..SetAttr::default() };
+            held.fs().setattr(&creds.caller(), held.ino, &set)?;
+        }
+        Ok(())
+    }
+
+    /// What `O_CREAT` opens; `None` where somebody else was faster and the walk has to start over.
+    fn open_or_create<'p>(
+        &'p self,
+        walked: Walked<'p>,
+        flags: i32,
+        mode: u32,
+    ) -> Call<Option<Held<'p>>> {
+        if walked.slash || walked.last != Last::Name {
+            return Err(Errno::ISDIR.into());
+        }
+        match walked.found {
+            Some(_) if flags & libc::O_EXCL != 0 => Err(Errno::EXIST.into()),
+            Some(held) if held.kind == FileKind::Dir => Err(Errno::ISDIR.into()),
+            Some(held) => {
+                self.may_open(&held, flags)?;
+                Ok(Some(held))
+            }
+            None => {
+                let node = NewNode { kind: NewKind::File, mode: mode & 0o7777, umask: 0 };
+                match self.create(&walked.dir, &walked.name, node) {
+                    Ok(held) => Ok(Some(held)),
+                    Err(Stop::Errno(Errno::EXIST)) if flags & libc::O_EXCL == 0 => Ok(None),
+                    Err(stop) => Err(stop),
+                }
+            }
+        }
+    }
+
+    /// Creates a name in a directory that the caller must be allowed to change. `node.umask` is
+    /// filled in.
+    pub(crate) fn create<'p>(
+        &'p self,
+        dir: &Held<'p>,
+        name: &[u8],
+        node: NewNode<'_>,
+    ) -> Call<Held<'p>> {
+        let creds = &self.identity().effective;
+        dir.check(creds, Access::WRITE | Access::EXEC)?;
+        let umask = self.umask.load(Relaxed);
+        let mut mode = node.mode;
+        if mode & 0o2010 == 0o2010 {
+            mode = creds.strip_setgid(dir.attr()?, mode);
+        }
+        let node = NewNode { mode, umask, ..node };
+        Ok(dir.beside(dir.fs().create(&creds.caller(), dir.ino, name, &node)?))
+    }
+
+    fn open_tmpfile<'p>(&'p self, walked: Walked<'p>, mode: u32) -> Call<Held<'p>> {
+        let dir = walked.existing()?;
+        if dir.kind != FileKind::Dir {
+            return Err(Errno::NOTDIR.into());
+        }
+        let creds = &self.identity().effective;
+        dir.check(creds, Access::WRITE | Access::EXEC)?;
+        let mode = creds.strip_setgid(dir.attr()?, mode & 0o7777);
+        let umask = self.umask.load(Relaxed);
+        Ok(dir.beside(dir.fs().tmpfile(&creds.caller(), dir.ino, mode, umask)?))
+    }
+
+    /// `close`.
+    pub fn close(&self, fd: i32) -> Served<()> {
+        self.close_call(fd).into()
+    }
+
+    fn close_call(&self, fd: i32) -> Call<()> {
+        let entry = self.entry(fd).ok_or(Stop::Kernel)?;
+        match entry.load(Relaxed) {
+            0 => return Err(Stop::Kernel),
+            HIDDEN => return Err(Errno::BADF.into()),
+            _ => {}
+        }
+        let table = self.lock_table();
+        self.drop_locks(fd);
+        if !self.uninstall(&table, fd) {
+            return Err(Stop::Kernel);
+        }
+        Ok(self.kernel.close(fd)?)
+    }
+
+    /// Closing any descriptor of an inode ends this process's POSIX locks on it.
+    fn drop_locks(&self, fd: i32) {
+        if self.noted.is_empty() {
+            return;
+        }
+        let Ok(ofd) = self.get(fd) else { return };
+        let (mount, ino) = (ofd.mount_index(), ofd.ino());
+        if !self.noted.remove(mount, ino, Why::Locks) {
+            return;
+        }
+        let place = self.place();
+        for handle in 1..=self.family.end() as u32 {
+            let k = place.segment().kernel[handle as usize - 1].load(Acquire);
+            let other = self.family.ofd(handle);
+            if k > 0 && other.ino() == ino && other.mount() == mount {
+                let mut all = unlock_all();
+                let _ = self.kernel.lock(k - 1, libc::F_SETLK, &mut all);
+                return;
+            }
+        }
+    }
+
+    /// `close_range`, with or without `CLOSE_RANGE_CLOEXEC`. Descriptors of our own stay.
+    pub fn close_range(&self, first: u32, last: u32, flags: u32) -> Served<()> {
+        self.close_range_call(first, last, flags).into()
+    }
+
+    fn close_range_call(&self, first: u32, last: u32, flags: u32) -> Call<()> {
+        let end = self.fd_end() as u32;
+        if first > last || first >= end || flags & !libc::CLOSE_RANGE_CLOEXEC != 0 {
+            // `CLOSE_RANGE_UNSHARE`, too: descriptors are then no longer those of all threads.
+            return Err(Stop::Kernel);
+        }
+        if flags == 0 {
+            for fd in first..=last.min(end - 1) {
+                let _ = self.close_call(fd as i32);
+            }
+        }
+        let mut from = first;
+        for fd in first..=last.min(end - 1) {
+            if self.entry(fd as i32).is_some_and(|entry| entry.load(Relaxed) == HIDDEN) {
+                if from < fd {
+                    self.kernel.close_range(from, fd - 1, flags)?;
+                }
+                from = fd + 1;
+            }
+        }
+        if from <= last {
+            self.kernel.close_range(from, last, flags)?;
+        }
+        Ok(())
+    }
+
+    /// `dup`.
+    pub fn dup(&self, fd: i32) -> Served<i32> {
+        self.dup_from(fd, 0, false).into()
+    }
+
+    /// `F_DUPFD` and `F_DUPFD_CLOEXEC`.
+    fn dup_from(&self, fd: i32, min: i32, cloexec: bool) -> Call<i32> {
+        let ofd = self.get(fd)?;
+        let table = self.lock_table();
+        let new = self.kernel.dup(fd, min, cloexec)?;
+        if self.entry(new).is_none() {
+            let _ = self.kernel.close(new);
+            drop(table);
+            // The number is beyond our table: both become the kernel's.
+            self.materialise(fd)?;
+            return Err(Stop::Kernel);
+        }
+        self.install(&table, new, ofd);
+        drop(table);
+        if new <= 2 {
+            self.materialise(new)?;
+        }
+        Ok(new)
+    }
+
+    /// `dup2`. `old`, `new`, both or neither may be ours.
+    pub fn dup2(&self, old: i32, new: i32) -> Served<i32> {
+        if old == new {
+            return self.get(old).map(|_| new).into();
+        }
+        self.dup_to(old, new, false).into()
+    }
+
+    /// `dup3`.
+    pub fn dup3(&self, old: i32, new: i32, flags: i32) -> Served<i32> {
+        if old == new || flags & !libc::O_CLOEXEC != 0 {
+            return Served::Kernel;
+        }
+        self.dup_to(old, new, flags & libc::O_CLOEXEC != 0).into()
+    }
+
+    fn dup_to(&self, old: i32, new: i32, cloexec: bool) -> Call<i32> {
+        let taken = self.entry(new).map(|entry| entry.load(Acquire));
+        if taken == Some(HIDDEN) {
+            self.relocate(new)?;
+        }
+        let ofd = match self.get(old) {
+            Ok(ofd) => ofd,
+            Err(Stop::Kernel) if taken.is_some_and(|handle| handle != 0) => {
+                let table = self.lock_table();
+                self.drop_locks(new);
+                self.kernel.dup3(old, new, cloexec)?;
+                self.uninstall(&table, new);
+                return Ok(new);
+            }
+            Err(stop) => return Err(stop),
+        };
+        if taken.is_none() {
+            drop(ofd);
+            self.materialise(old)?;
+            return Err(Stop::Kernel);
+        }
+        let table = self.lock_table();
+        self.drop_locks(new);
+        self.kernel.dup3(old, new, cloexec)?;
+        self.install(&table, new, ofd);
+        drop(table);
+        if new <= 2 {
+            self.materialise(new)?;
+        }
+        Ok(new)
+    }
+
+    /// The program wants the number of a descriptor of our own: that one moves.
+    fn relocate(&self, fd: i32) -> Call<()> {
+        let _table = self.lock_table();
+        let Some(entry) = self.entry(fd).filter(|entry| entry.load(Acquire) == HIDDEN) else {
+            return Ok(());
+        };
+        let place = self.place();
+        let k = (0..self.family.end()).map(|i| &place.segment().kernel[i]);
+        let k = k.into_iter().find(|k| k.load(Acquire) == fd + 1);
+        let mount = self.mounts().find(|(_, mount)| mount.placeholder() == fd);
+        if k.is_none() && mount.is_none() {
+            // Given to `hide` by the front end, which knows it by its number.
+            return Err(Errno::BADF.into());
+        }
+        let moved = self.kernel.dup(fd, fd + 1, true)?;
+        if let Some(target) = self.entry(moved) {
+            place.segment().fd_end.fetch_max(moved as u32 + 1, AcqRel);
+            target.store(HIDDEN, Release);
+        }
+        if let Some(k) = k {
+            k.store(moved + 1, Release);
+        }
+        if let Some((_, mount)) = mount {
+            mount.move_placeholder(moved);
+        }
+        entry.store(0, Release);
+        Ok(())
+    }
+
+    /// `fcntl` without a pointer argument: `F_DUPFD*`, `F_*FD`, `F_*FL`, `F_GETLEASE`…
+    pub fn fcntl(&self, fd: i32, cmd: i32, arg: libc::c_long) -> Served<i32> {
+        self.fcntl_call(fd, cmd, arg).into()
+    }
+
+    fn fcntl_call(&self, fd: i32, cmd: i32, arg: libc::c_long) -> Call<i32> {
+        let ofd = self.get(fd)?;
+        let path_only = ofd.oflags() & libc::O_PATH != 0;
+        match cmd {
+            libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
+                let min = i32::try_from(arg).map_err(|_| Errno::INVAL)?;
+                drop(ofd);
+                self.dup_from(fd, min, cmd == libc::F_DUPFD_CLOEXEC)
+            }
+            // The kernel keeps this flag on the number (D1).
+            libc::F_GETFD | libc::F_SETFD => Err(Stop::Kernel),
+            libc::F_GETFL => Ok(ofd.oflags()),
+            _ if path_only => Err(Errno::BADF.into()),
+            libc::F_SETFL => {
+                let asked = arg as i32;
+                let had = ofd.oflags();
+                if asked & !had & libc::O_NOATIME != 0
+                    && !self.identity().effective.owns(&ofd.attr()?)
+                {
+                    return Err(Errno::PERM.into());
+                }
+                ofd.flags.store((had & !SETTABLE | asked & SETTABLE) as u32, Relaxed);
+                Ok(0)
+            }
+            _ => {
+                drop(ofd);
+                self.materialise(fd)?;
+                Err(Stop::Kernel)
+            }
+        }
+    }
+
+    /// Whether the kernel's description of `fd` has become the one that counts.
+    pub fn is_materialised(&self, fd: i32) -> bool {
+        let handle = self.entry(fd).map_or(0, |entry| entry.load(Acquire));
+        handle == 0 || handle != HIDDEN && self.family.ofd(handle).is(MATERIALISED)
+    }
+
+    /// Takes from a file what an unprivileged change of its content must.
+    pub(crate) fn drop_privileges(
+        &self,
+        fs: &dyn vfs::FileSystem,
+        attr: &vfs::Attr,
+    ) -> Result<(), Errno> {
+        let creds = &self.identity().effective;
+        if creds.write_drops_privileges(attr) { fs.drop_privileges(attr.ino) } else { Ok(()) }
+    }
+
+    /// Whether the caller may make device files.
+    pub(crate) fn can_make_devices(&self) -> bool {
+        self.identity().effective.can(Caps::MKNOD)
+    }
+}
+
+/// A lock operation that gives up every lock of an inode.
+fn unlock_all() -> libc::flock {
+    // SAFETY: a flock is plain numbers, for which zeroes are valid.
+    let mut all: libc::flock = unsafe { std::mem::zeroed() };
+    all.l_type = libc::F_UNLCK as i16;
+    all.l_whence = libc::SEEK_SET as i16;
+    all
+}

@@ -1,0 +1,136 @@
+//! Listings, and the working directory.
+
+use crate::creds::Access;
+use crate::family::{CWD, OfdInit};
+use crate::process::{OfdRef, Process};
+use crate::served::Call;
+use crate::walk::Held;
+use crate::{Errno, Served};
+use std::sync::atomic::Ordering::*;
+use vfs::FileKind;
+
+/// One entry of a directory, for `readdir`.
+#[derive(Clone, Copy, Debug)]
+pub struct DirItem<'a> {
+    /// Inode number.
+    pub ino: u64,
+    /// Where a listing continues after this entry (`d_off`).
+    pub offset: i64,
+    /// `DT_*`.
+    pub kind: u8,
+    /// Name, without NUL.
+    pub name: &'a [u8],
+}
+
+impl Process {
+    /// Lists from the description's offset, which follows the entries taken, until `emit` returns
+    /// `false` (that entry is listed again) or the end. Returns whether the end was reached. `emit`
+    /// must not call the process layer. `ENOTDIR`; `ENOENT` for a directory that was removed.
+    pub fn getdents(&self, fd: i32, emit: &mut dyn FnMut(&DirItem<'_>) -> bool) -> Served<bool> {
+        let mut call = || {
+            let ofd = self.get_open(fd)?;
+            if ofd.kind() != FileKind::Dir {
+                return Err(Errno::NOTDIR.into());
+            }
+            let position = ofd.lock_position()?;
+            let mut at = position.get();
+            let mut ended = true;
+            ofd.fs().readdir(ofd.ino(), at, &mut |entry| {
+                let item = DirItem {
+                    ino: entry.ino.0,
+                    offset: entry.cookie as i64,
+                    kind: (entry.kind.mode_bits() >> 12) as u8,
+                    name: entry.name,
+                };
+                let taken = emit(&item);
+                if taken {
+                    at = entry.cookie;
+                } else {
+                    ended = false;
+                }
+                taken
+            })?;
+            position.set(at);
+            Ok(ended)
+        };
+        Call::into(call())
+    }
+
+    /// `chdir`. The kernel's working directory changes, too, so that libc's own paths agree. After
+    /// an answer of `Kernel`, and success there, [`left_pool`](Self::left_pool) must be called.
+    pub fn chdir(&self, path: &[u8]) -> Served<()> {
+        let call = || {
+            let held = self.find(libc::AT_FDCWD, path, 0)?;
+            self.enter(held, path)
+        };
+        Call::into(call())
+    }
+
+    /// `fchdir`; as [`chdir`](Self::chdir).
+    pub fn fchdir(&self, fd: i32) -> Served<()> {
+        let call = || {
+            let held = Held::description(self, self.get(fd)?);
+            if held.kind != FileKind::Dir {
+                return Err(Errno::NOTDIR.into());
+            }
+            let path = self.path_of(held.mount_index, held.ino)?;
+            self.enter(held, &path)
+        };
+        Call::into(call())
+    }
+
+    /// To be called after the kernel's `chdir` or `fchdir` succeeded where the answer here was
+    /// `Kernel`: the working directory is elsewhere now.
+    pub fn left_pool(&self) {
+        self.set_cwd(None);
+    }
+
+    fn enter(&self, held: Held<'_>, path: &[u8]) -> Call<()> {
+        if held.kind != FileKind::Dir {
+            return Err(Errno::NOTDIR.into());
+        }
+        held.check(&self.identity().effective, Access::EXEC)?;
+        let init = OfdInit {
+            mount: held.mount_index as u32,
+            ino: held.ino,
+            generation: held.attr()?.generation,
+            kind: FileKind::Dir,
+            flags: libc::O_PATH | libc::O_DIRECTORY,
+            state: CWD,
+        };
+        self.kernel.chdir(path)?;
+        held.into_reference()?;
+        let ofd = self.describe(&init).inspect_err(|_| {
+            self.mount(init.mount as usize).attached().fs.forget(init.ino, 1);
+            self.set_cwd(None);
+        })?;
+        self.set_cwd(Some(ofd));
+        Ok(())
+    }
+
+    /// The working directory is this description now, whose hold it takes over.
+    pub(crate) fn set_cwd(&self, ofd: Option<OfdRef<'_>>) {
+        let handle = ofd.as_ref().map_or(0, |ofd| ofd.handle);
+        std::mem::forget(ofd);
+        let old = self.place().segment().cwd.swap(handle, AcqRel);
+        if old != 0 {
+            self.put(old);
+        }
+    }
+
+    /// `getcwd`: writes the path, without NUL; returns its length. `ERANGE` where it and a NUL do not
+    /// fit; `ENOENT` where the directory was removed.
+    pub fn getcwd(&self, buf: &mut [u8]) -> Served<usize> {
+        let mut call = || {
+            let place = self.place();
+            let ofd = self.get_entry(&place.segment().cwd)?;
+            let path = self.path_of(ofd.mount_index(), ofd.ino())?;
+            if path.len() >= buf.len() {
+                return Err(Errno::RANGE.into());
+            }
+            buf[..path.len()].copy_from_slice(&path);
+            Ok(path.len())
+        };
+        Call::into(call())
+    }
+}

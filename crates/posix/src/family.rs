@@ -1,0 +1,452 @@
+//! The memory that a family of forked processes shares: open file descriptions, and each process's
+//! table of descriptors.
+//!
+//! Zeroed shared memory of a fixed size, sparse: what is not used takes no pages. Nothing in it is a
+//! pointer.
+//!
+//! - **F1** A process *holds* a description while one of its descriptors refers to it, its working
+//!   directory is it, or a call uses it: `Segment::holds` counts these. The first hold of a process
+//!   comes with one engine reference, which the last gives back.
+//! - **F2** `Ofd::holders` counts the processes that hold it; 0 means free.
+//! - **F3** A segment belongs to a live process or is swept: its holds and locks are given back.
+
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
+use vfs::{Errno, FileKind, Ino};
+
+/// Descriptors from this number on are never ours.
+pub const FDS: usize = 1 << 16;
+/// Open file descriptions of a family.
+pub const OFDS: usize = 1 << 14;
+/// Processes of a family; further ones get a segment that cannot be swept.
+const SEGMENTS: usize = 256;
+
+/// Which description a table entry means: its index + 1; 0 is none.
+pub type Handle = u32;
+/// The table entry of a descriptor of our own, which the program does not see.
+pub const HIDDEN: Handle = u32::MAX;
+
+/// The kernel's description is authoritative: [`Ofd::state`].
+pub const MATERIALISED: u32 = 1 << 8;
+/// A working directory: it never needs a description in the kernel.
+pub const CWD: u32 = 1 << 9;
+/// A file of `O_TMPFILE | O_EXCL`, which may not be given a name.
+pub const UNLINKABLE: u32 = 1 << 10;
+const KIND_BITS: u32 = 0xf;
+
+/// An open file description. One cache line.
+#[repr(C, align(64))]
+pub struct Ofd {
+    holders: AtomicU32,
+    state: AtomicU32,
+    /// `O_*`: access mode and status flags.
+    pub flags: AtomicU32,
+    /// Guards `offset`: 0, or the owner's token, with [`CONTENDED`] where somebody sleeps.
+    lock: AtomicU32,
+    /// Bytes; for directories the cookie of the next entry.
+    pub offset: AtomicU64,
+    ino: AtomicU64,
+    generation: AtomicU32,
+    mount: AtomicU32,
+}
+
+/// What a description is opened with.
+#[derive(Clone, Copy, Debug)]
+pub struct OfdInit {
+    /// Index of the mount.
+    pub mount: u32,
+    /// Inode.
+    pub ino: Ino,
+    /// Its life.
+    pub generation: u32,
+    /// Its kind.
+    pub kind: FileKind,
+    /// `O_*`.
+    pub flags: i32,
+    /// Further bits of the state.
+    pub state: u32,
+}
+
+impl Ofd {
+    /// The inode.
+    #[inline]
+    pub fn ino(&self) -> Ino {
+        Ino(self.ino.load(Relaxed))
+    }
+
+    /// Which life of the inode.
+    pub fn generation(&self) -> u32 {
+        self.generation.load(Relaxed)
+    }
+
+    /// Index of the mount.
+    #[inline]
+    pub fn mount(&self) -> usize {
+        self.mount.load(Relaxed) as usize
+    }
+
+    /// Kind of the inode.
+    #[inline]
+    pub fn kind(&self) -> FileKind {
+        FileKind::from_mode((self.state.load(Relaxed) & KIND_BITS) << 12).unwrap_or(FileKind::File)
+    }
+
+    /// Whether all of `bits` are set in the state.
+    #[inline]
+    pub fn is(&self, bits: u32) -> bool {
+        self.state.load(Acquire) & bits == bits
+    }
+
+    /// Sets bits of the state.
+    pub fn mark(&self, bits: u32) {
+        self.state.fetch_or(bits, AcqRel);
+    }
+
+    /// `O_*`.
+    #[inline]
+    pub fn oflags(&self) -> i32 {
+        self.flags.load(Relaxed) as i32
+    }
+}
+
+/// Somebody sleeps on a lock.
+const CONTENDED: u32 = 1 << 30;
+/// The token is a process ID: the process has no segment in the family.
+const BY_PID: u32 = 1 << 31;
+/// How long a waiter sleeps before it looks whether the owner is alive, in nanoseconds.
+const LOOK_NS: i64 = 20_000_000;
+
+/// The offset of a description, held. As the kernel's `f_pos` lock it makes reads and writes that
+/// move the offset follow one another.
+pub struct Position<'a> {
+    ofd: &'a Ofd,
+}
+
+impl Ofd {
+    /// Takes the offset. A holder that died is taken over; `dead` says whether the process behind a
+    /// token is.
+    #[inline]
+    pub fn position(&self, token: u32, dead: impl Fn(u32) -> bool) -> Position<'_> {
+        if self.lock.compare_exchange(0, token, Acquire, Relaxed).is_err() {
+            self.position_slow(token, dead);
+        }
+        Position { ofd: self }
+    }
+
+    #[cold]
+    fn position_slow(&self, token: u32, dead: impl Fn(u32) -> bool) {
+        use rustix::thread::futex;
+        for _ in 0..100 {
+            if self.lock.compare_exchange_weak(0, token, Acquire, Relaxed).is_ok() {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        loop {
+            let seen = self.lock.load(Relaxed);
+            let ours = token | CONTENDED;
+            if seen == 0 {
+                if self.lock.compare_exchange(0, ours, Acquire, Relaxed).is_ok() {
+                    return;
+                }
+                continue;
+            }
+            if seen & CONTENDED == 0
+                && self.lock.compare_exchange(seen, seen | CONTENDED, Relaxed, Relaxed).is_err()
+            {
+                continue;
+            }
+            let seen = seen | CONTENDED;
+            let timeout = futex::Timespec { tv_sec: 0, tv_nsec: LOOK_NS };
+            let slept = futex::wait(&self.lock, futex::Flags::empty(), seen, Some(&timeout));
+            if slept == Err(Errno::TIMEDOUT)
+                && dead(seen & !CONTENDED)
+                && self.lock.compare_exchange(seen, ours, Acquire, Relaxed).is_ok()
+            {
+                return;
+            }
+        }
+    }
+
+    fn unlock(&self) {
+        if self.lock.swap(0, Release) & CONTENDED != 0 {
+            let _ =
+                rustix::thread::futex::wake(&self.lock, rustix::thread::futex::Flags::empty(), 1);
+        }
+    }
+}
+
+impl Position<'_> {
+    /// The offset.
+    #[inline]
+    pub fn get(&self) -> u64 {
+        self.ofd.offset.load(Relaxed)
+    }
+
+    /// Moves it.
+    #[inline]
+    pub fn set(&self, offset: u64) {
+        self.ofd.offset.store(offset, Relaxed);
+    }
+}
+
+impl Drop for Position<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.ofd.unlock();
+    }
+}
+
+/// What one process has of its own.
+#[repr(C)]
+pub struct Segment {
+    /// 0: free.
+    pid: AtomicU32,
+    /// The child has its engine references.
+    pub ready: AtomicU32,
+    /// When it was claimed, in ticks of 10 ms since boot.
+    claimed: AtomicU64,
+    /// One more than the highest descriptor that was ever ours.
+    pub fd_end: AtomicU32,
+    /// The working directory, where it is in a pool.
+    pub cwd: AtomicU32,
+    /// By descriptor.
+    pub fds: [AtomicU32; FDS],
+    /// By description (F1).
+    pub holds: [AtomicU32; OFDS],
+    /// By description: the kernel's descriptor for it, + 1.
+    pub kernel: [AtomicI32; OFDS],
+}
+
+#[repr(C)]
+struct Shared {
+    /// Where the search for a free description starts.
+    next: AtomicU32,
+    /// One more than the highest description ever used.
+    end: AtomicU32,
+    ofds: [Ofd; OFDS],
+    segments: [Segment; SEGMENTS],
+}
+
+/// The family's memory and this process's place in it.
+pub struct Family {
+    shared: NonNull<Shared>,
+}
+
+// SAFETY: all that is reached through the pointer is atomic.
+unsafe impl Send for Family {}
+// SAFETY: as above.
+unsafe impl Sync for Family {}
+
+/// The place of a process for which there was no memory: nothing is its.
+static NOWHERE: Segment = Segment {
+    pid: AtomicU32::new(0),
+    ready: AtomicU32::new(0),
+    claimed: AtomicU64::new(0),
+    fd_end: AtomicU32::new(0),
+    cwd: AtomicU32::new(0),
+    fds: [const { AtomicU32::new(0) }; FDS],
+    holds: [const { AtomicU32::new(0) }; OFDS],
+    kernel: [const { AtomicI32::new(0) }; OFDS],
+};
+
+/// A process's segment and the token of its locks.
+#[derive(Clone, Copy)]
+pub struct Place {
+    segment: NonNull<Segment>,
+    /// What locks carry.
+    pub token: u32,
+}
+
+impl Place {
+    /// A place where nothing is: calls on descriptors go to the kernel.
+    pub fn nowhere() -> Self {
+        Self { segment: NonNull::from(&NOWHERE), token: BY_PID }
+    }
+
+    /// Its segment.
+    #[inline]
+    pub fn segment(&self) -> &Segment {
+        // SAFETY: segments stay mapped as long as the family, and so the process layer, exists.
+        unsafe { self.segment.as_ref() }
+    }
+
+    /// The segment's address, and back by [`from_raw`](Self::from_raw).
+    pub fn as_ptr(&self) -> *mut Segment {
+        self.segment.as_ptr()
+    }
+
+    /// From a pointer of [`as_ptr`](Self::as_ptr) that is not null.
+    pub fn from_raw(segment: NonNull<Segment>, token: u32) -> Self {
+        Self { segment, token }
+    }
+}
+
+fn map<T>(kind: MapFlags) -> Result<NonNull<T>, Errno> {
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping replaces nothing.
+    let at = unsafe {
+        mmap_anonymous(std::ptr::null_mut(), size_of::<T>(), prot, kind | MapFlags::NORESERVE)?
+    };
+    NonNull::new(at.cast()).ok_or(Errno::NOMEM)
+}
+
+/// Ticks of 10 ms since boot, as process start times in `/proc` are counted.
+fn ticks_now() -> u64 {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    t.tv_sec as u64 * 100 + t.tv_nsec as u64 / 10_000_000
+}
+
+impl Family {
+    /// Maps the memory.
+    pub fn new() -> Result<Self, Errno> {
+        Ok(Self { shared: map::<Shared>(MapFlags::SHARED)? })
+    }
+
+    fn shared(&self) -> &Shared {
+        // SAFETY: mapped until `self` is dropped; zeroes are valid atomics.
+        unsafe { self.shared.as_ref() }
+    }
+
+    /// A description.
+    #[inline]
+    pub fn ofd(&self, handle: Handle) -> &Ofd {
+        &self.shared().ofds[(handle - 1) as usize & (OFDS - 1)]
+    }
+
+    /// Claims a segment for the calling process, sweeping those of dead ones if it must.
+    pub fn claim(&self, pid: u32, dead: impl Fn(u32, u64) -> bool) -> Result<Place, Errno> {
+        let segments = &self.shared().segments;
+        for sweep in [false, true] {
+            for (i, segment) in segments.iter().enumerate() {
+                let token = i as u32 + 1;
+                if sweep {
+                    self.sweep(token, &dead);
+                }
+                if segment.pid.compare_exchange(0, pid, AcqRel, Relaxed).is_ok() {
+                    segment.claimed.store(ticks_now(), Release);
+                    return Ok(Place { segment: NonNull::from(segment), token });
+                }
+            }
+        }
+        Ok(Place { segment: map::<Segment>(MapFlags::PRIVATE)?, token: BY_PID | pid })
+    }
+
+    /// Whether the process behind a token of a lock is dead; it is swept then.
+    pub fn is_dead(&self, token: u32, dead: impl Fn(u32, u64) -> bool) -> bool {
+        if token & BY_PID != 0 {
+            return dead(token & !BY_PID, u64::MAX);
+        }
+        let segment = &self.shared().segments[(token - 1) as usize % SEGMENTS];
+        let pid = segment.pid.load(Acquire);
+        pid == 0 || dead(pid, segment.claimed.load(Acquire))
+    }
+
+    /// Gives back what the segment's process held, if it is dead (F3).
+    fn sweep(&self, token: u32, dead: &impl Fn(u32, u64) -> bool) {
+        let segment = &self.shared().segments[(token - 1) as usize];
+        let pid = segment.pid.load(Acquire);
+        if pid == 0 || !dead(pid, segment.claimed.load(Acquire)) {
+            return;
+        }
+        // Whoever changes the number sweeps.
+        if segment.pid.compare_exchange(pid, u32::MAX, AcqRel, Relaxed).is_err() {
+            return;
+        }
+        self.vacate(segment, token);
+    }
+
+    /// Empties a segment and frees it.
+    fn vacate(&self, segment: &Segment, token: u32) {
+        let end = self.shared().end.load(Acquire) as usize;
+        for i in 0..end {
+            let ofd = &self.shared().ofds[i];
+            if ofd.lock.load(Relaxed) & !CONTENDED == token {
+                ofd.unlock();
+            }
+            if segment.holds[i].swap(0, AcqRel) > 0 {
+                ofd.holders.fetch_sub(1, AcqRel);
+            }
+            segment.kernel[i].store(0, Relaxed);
+        }
+        let fds = segment.fd_end.swap(0, AcqRel) as usize;
+        segment.fds[..fds].iter().for_each(|fd| fd.store(0, Relaxed));
+        segment.cwd.store(0, Relaxed);
+        segment.ready.store(0, Relaxed);
+        segment.pid.store(0, Release);
+    }
+
+    /// Gives the calling process's segment back: at a quiet exit.
+    pub fn leave(&self, place: Place) {
+        if place.token & BY_PID == 0 {
+            self.vacate(place.segment(), place.token);
+        }
+    }
+
+    /// Makes a description, with one hold for the process at `place`. `ENFILE` where the family has
+    /// too many.
+    pub fn open(
+        &self,
+        place: Place,
+        init: &OfdInit,
+        dead: impl Fn(u32, u64) -> bool,
+    ) -> Result<Handle, Errno> {
+        let shared = self.shared();
+        for sweep in [false, true] {
+            if sweep {
+                (1..=SEGMENTS as u32)
+                    .filter(|t| *t != place.token)
+                    .for_each(|t| self.sweep(t, &dead));
+            }
+            let start = shared.next.load(Relaxed) as usize;
+            for i in (start..OFDS).chain(0..start) {
+                let ofd = &shared.ofds[i];
+                if ofd.holders.load(Relaxed) == 0
+                    && ofd.holders.compare_exchange(0, 1, AcqRel, Relaxed).is_ok()
+                {
+                    shared.next.store((i as u32 + 1) % OFDS as u32, Relaxed);
+                    shared.end.fetch_max(i as u32 + 1, AcqRel);
+                    ofd.state.store(init.kind.mode_bits() >> 12 | init.state, Relaxed);
+                    ofd.flags.store(init.flags as u32, Relaxed);
+                    ofd.lock.store(0, Relaxed);
+                    ofd.offset.store(0, Relaxed);
+                    ofd.ino.store(init.ino.0, Relaxed);
+                    ofd.generation.store(init.generation, Relaxed);
+                    ofd.mount.store(init.mount, Relaxed);
+                    place.segment().holds[i].store(1, Release);
+                    return Ok(i as Handle + 1);
+                }
+            }
+        }
+        Err(Errno::NFILE)
+    }
+
+    /// Another process of the family holds the description, too.
+    pub fn add_holder(&self, handle: Handle) {
+        self.ofd(handle).holders.fetch_add(1, AcqRel);
+    }
+
+    /// The calling process holds it no longer. A freed description is the next to be used: its line
+    /// is in the cache.
+    pub fn drop_holder(&self, handle: Handle) {
+        if self.ofd(handle).holders.fetch_sub(1, AcqRel) == 1 {
+            self.shared().next.store(handle - 1, Relaxed);
+        }
+    }
+
+    /// One more than the highest index of a description.
+    pub fn end(&self) -> usize {
+        self.shared().end.load(Acquire) as usize
+    }
+}
+
+impl Drop for Family {
+    fn drop(&mut self) {
+        // SAFETY: references into the memory do not outlive `self`.
+        let _ = unsafe { munmap(self.shared.as_ptr().cast(), size_of::<Shared>()) };
+    }
+}
+
+const _: () = assert!(size_of::<Ofd>() == 64);
+const _: () = assert!(OFDS.is_power_of_two());

@@ -1,0 +1,340 @@
+//! Names: making, removing, renaming. The order of checks is that of `fs/namei.c`.
+
+use crate::attributes::check_flags;
+use crate::creds::{Access, Caps};
+use crate::family::UNLINKABLE;
+use crate::process::Process;
+use crate::served::{Call, Stop};
+use crate::walk::{Held, Last, Walked, proc_fd};
+use crate::{Errno, Served};
+use vfs::{Attr, FileKind, NewKind, NewNode, RenameFlags};
+
+impl Process {
+    /// A place where a name can be made: `EEXIST` where there is one, `ENOENT` where a slash follows
+    /// the name of what is to be no directory (`filename_create`).
+    fn vacancy<'p>(&'p self, dirfd: i32, path: &[u8], directory: bool) -> Call<Walked<'p>> {
+        let walked = self.place_of(dirfd, path)?;
+        if walked.last != Last::Name || walked.found.is_some() {
+            return Err(Errno::EXIST.into());
+        }
+        if walked.slash && !directory {
+            return Err(Errno::NOENT.into());
+        }
+        walked.dir.check_writable()?;
+        Ok(walked)
+    }
+
+    /// `mkdir`, `mkdirat`.
+    pub fn mkdir(&self, dirfd: i32, path: &[u8], mode: u32) -> Served<()> {
+        let call = || {
+            let at = self.vacancy(dirfd, path, true)?;
+            let node = NewNode { kind: NewKind::Dir, mode: mode & 0o1777, umask: 0 };
+            self.create(&at.dir, &at.name, node).map(drop)
+        };
+        Call::into(call())
+    }
+
+    /// `mknod`, `mknodat`, `mkfifo`.
+    pub fn mknod(&self, dirfd: i32, path: &[u8], mode: u32, dev: u64) -> Served<()> {
+        self.mknod_call(dirfd, path, mode, dev).into()
+    }
+
+    fn mknod_call(&self, dirfd: i32, path: &[u8], mode: u32, dev: u64) -> Call<()> {
+        let at = self.vacancy(dirfd, path, false);
+        let number = dev as u32;
+        let kind = match FileKind::from_mode(mode) {
+            _ if matches!(at, Err(Stop::Kernel)) => return Err(Stop::Kernel),
+            None if mode & libc::S_IFMT == 0 => NewKind::File,
+            Some(FileKind::File) => NewKind::File,
+            Some(FileKind::Fifo) => NewKind::Fifo,
+            Some(FileKind::Socket) => NewKind::Socket,
+            Some(FileKind::Char) => NewKind::Char(number),
+            Some(FileKind::Block) => NewKind::Block(number),
+            Some(FileKind::Dir) => return Err(Errno::PERM.into()),
+            Some(FileKind::Symlink) | None => return Err(Errno::INVAL.into()),
+        };
+        let at = at?;
+        let device = match kind {
+            NewKind::Block(_) => true,
+            // The white-out of overlay file systems is nobody's device.
+            NewKind::Char(number) => number != 0,
+            _ => false,
+        };
+        if device && !self.can_make_devices() {
+            at.dir.check(&self.identity().effective, Access::WRITE | Access::EXEC)?;
+            return Err(Errno::PERM.into());
+        }
+        let node = NewNode { kind, mode: mode & 0o7777, umask: 0 };
+        self.create(&at.dir, &at.name, node).map(drop)
+    }
+
+    /// `symlink`, `symlinkat`.
+    pub fn symlink(&self, target: &[u8], dirfd: i32, path: &[u8]) -> Served<()> {
+        let call = || {
+            let at = self.vacancy(dirfd, path, false);
+            if !matches!(at, Err(Stop::Kernel)) {
+                if target.is_empty() {
+                    return Err(Errno::NOENT.into());
+                }
+                if target.len() > vfs::SYMLINK_MAX {
+                    return Err(Errno::NAMETOOLONG.into());
+                }
+            }
+            let at = at?;
+            let node = NewNode { kind: NewKind::Symlink(target), mode: 0o777, umask: 0 };
+            self.create(&at.dir, &at.name, node).map(drop)
+        };
+        Call::into(call())
+    }
+
+    /// `readlink`, `readlinkat`. Writes the target, cut to the length of `buf`; returns how many
+    /// bytes.
+    pub fn readlink(&self, dirfd: i32, path: &[u8], buf: &mut [u8]) -> Served<usize> {
+        let mut call = || {
+            let flags = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
+            let held =
+                self.find(dirfd, path, if dirfd < 0 { libc::AT_SYMLINK_NOFOLLOW } else { flags })?;
+            if buf.is_empty() {
+                return Err(Errno::INVAL.into());
+            }
+            if held.kind != FileKind::Symlink {
+                let what = if path.is_empty() { Errno::NOENT } else { Errno::INVAL };
+                return Err(what.into());
+            }
+            let target = held.fs().readlink(held.ino)?;
+            let len = target.len().min(buf.len());
+            buf[..len].copy_from_slice(&target[..len]);
+            Ok(len)
+        };
+        Call::into(call())
+    }
+
+    /// `link` (flags 0), `linkat`.
+    pub fn link(
+        &self,
+        from_dirfd: i32,
+        from: &[u8],
+        to_dirfd: i32,
+        to: &[u8],
+        flags: i32,
+    ) -> Served<()> {
+        self.link_call(from_dirfd, from, to_dirfd, to, flags).into()
+    }
+
+    fn link_call(
+        &self,
+        from_dirfd: i32,
+        from: &[u8],
+        to_dirfd: i32,
+        to: &[u8],
+        flags: i32,
+    ) -> Call<()> {
+        let source = match proc_fd(from).filter(|_| flags & libc::AT_SYMLINK_FOLLOW != 0) {
+            // The way to name what came from `O_TMPFILE` (open(2)).
+            Some(fd) => Ok(Held::description(self, self.get(fd)?)),
+            None => {
+                let follow = flags & libc::AT_SYMLINK_FOLLOW != 0;
+                let nofollow = if follow { 0 } else { libc::AT_SYMLINK_NOFOLLOW };
+                self.find(from_dirfd, from, nofollow | flags & libc::AT_EMPTY_PATH)
+            }
+        };
+        if matches!(source, Err(Stop::Kernel)) {
+            return Err(Stop::Kernel);
+        }
+        check_flags(flags, libc::AT_SYMLINK_FOLLOW | libc::AT_EMPTY_PATH)?;
+        let source = source?;
+        if from.is_empty() && from_dirfd >= 0 && self.get(from_dirfd)?.is(UNLINKABLE) {
+            return Err(Errno::NOENT.into());
+        }
+        let at = self.vacancy(to_dirfd, to, false)?;
+        if at.dir.mount_index != source.mount_index {
+            return Err(Errno::XDEV.into());
+        }
+        self.may_link(&source)?;
+        at.dir.check(&self.identity().effective, Access::WRITE | Access::EXEC)?;
+        let linked = at.dir.fs().link(source.ino, at.dir.ino, &at.name)?;
+        drop(at.dir.beside(linked));
+        Ok(())
+    }
+
+    /// `fs.protected_hardlinks`: only to what one owns, or may read and write and that is harmless.
+    fn may_link(&self, source: &Held<'_>) -> Result<(), Errno> {
+        let creds = &self.identity().effective;
+        let attr = source.attr()?;
+        if creds.owns(attr) || !self.protects("protected_hardlinks") {
+            return Ok(());
+        }
+        let harmless = attr.kind == FileKind::File
+            && attr.perm & 0o4000 == 0
+            && attr.perm & 0o2010 != 0o2010
+            && creds.check(source.fs(), attr, Access::READ | Access::WRITE).is_ok();
+        if harmless { Ok(()) } else { Err(Errno::PERM) }
+    }
+
+    /// Whether a switch of the kernel below `/proc/sys/fs` is on.
+    fn protects(&self, switch: &str) -> bool {
+        let mut path = [0; 64];
+        let path = crate::text::format(&mut path, format_args!("/proc/sys/fs/{switch}"));
+        let mut value = [0; 4];
+        let read = self.kernel.slurp(path, &mut value);
+        read.is_ok_and(|len| len > 0 && value[0] != b'0')
+    }
+
+    /// Whether the caller may take a name out of `dir` (`may_delete`).
+    fn may_delete(&self, dir: &Held<'_>, victim: &Attr) -> Result<(), Errno> {
+        let creds = &self.identity().effective;
+        dir.check(creds, Access::WRITE | Access::EXEC)?;
+        if creds.can(Caps::FOWNER) { Ok(()) } else { creds.check_sticky(dir.attr()?, victim) }
+    }
+
+    /// `unlink`, `rmdir` (`AT_REMOVEDIR`), `unlinkat`.
+    pub fn unlink(&self, dirfd: i32, path: &[u8], flags: i32) -> Served<()> {
+        self.unlink_call(dirfd, path, flags).into()
+    }
+
+    fn unlink_call(&self, dirfd: i32, path: &[u8], flags: i32) -> Call<()> {
+        let walked = self.place_of(dirfd, path);
+        if matches!(walked, Err(Stop::Kernel)) {
+            return Err(Stop::Kernel);
+        }
+        check_flags(flags, libc::AT_REMOVEDIR)?;
+        let Walked { dir, name, last, slash, found } = walked?;
+        let directory = flags & libc::AT_REMOVEDIR != 0;
+        match last {
+            Last::Name => {}
+            _ if !directory => return Err(Errno::ISDIR.into()),
+            Last::Dot => return Err(Errno::INVAL.into()),
+            Last::DotDot => return Err(Errno::NOTEMPTY.into()),
+            Last::Root => return Err(Errno::BUSY.into()),
+        }
+        dir.check_writable()?;
+        let found = found.ok_or(Errno::NOENT)?;
+        if slash && !directory {
+            let is_dir = found.kind == FileKind::Dir;
+            return Err(if is_dir { Errno::ISDIR } else { Errno::NOTDIR }.into());
+        }
+        self.may_delete(&dir, found.attr()?)?;
+        match (directory, found.kind == FileKind::Dir) {
+            (true, false) => return Err(Errno::NOTDIR.into()),
+            (false, true) => return Err(Errno::ISDIR.into()),
+            _ => {}
+        }
+        // The reference would keep the content of what is removed until it is given back, which is
+        // work for after the removal anyway.
+        let removed = if directory {
+            dir.fs().rmdir(dir.ino, &name)
+        } else {
+            dir.fs().unlink(dir.ino, &name)
+        };
+        Ok(removed?)
+    }
+
+    /// `rename`, `renameat`, `renameat2`.
+    pub fn rename(
+        &self,
+        from_dirfd: i32,
+        from: &[u8],
+        to_dirfd: i32,
+        to: &[u8],
+        flags: u32,
+    ) -> Served<()> {
+        self.rename_call(from_dirfd, from, to_dirfd, to, flags).into()
+    }
+
+    fn rename_call(
+        &self,
+        from_dirfd: i32,
+        from: &[u8],
+        to_dirfd: i32,
+        to: &[u8],
+        flags: u32,
+    ) -> Call<()> {
+        let (from, to) = (self.place_of(from_dirfd, from), self.place_of(to_dirfd, to));
+        if matches!(from, Err(Stop::Kernel)) || matches!(to, Err(Stop::Kernel)) {
+            return Err(Stop::Kernel);
+        }
+        let flags = RenameFlags::from_bits(flags).ok_or(Errno::INVAL)?;
+        if flags == RenameFlags::all() {
+            return Err(Errno::INVAL.into());
+        }
+        let exchange = flags == RenameFlags::EXCHANGE;
+        let (from, to) = (from?, to?);
+        if from.dir.mount_index != to.dir.mount_index {
+            return Err(Errno::XDEV.into());
+        }
+        if from.last != Last::Name {
+            return Err(Errno::BUSY.into());
+        }
+        if to.last != Last::Name {
+            let exists = flags == RenameFlags::NOREPLACE;
+            return Err(if exists { Errno::EXIST } else { Errno::BUSY }.into());
+        }
+        from.dir.check_writable()?;
+        let source = from.found.ok_or(Errno::NOENT)?;
+        match &to.found {
+            Some(_) if flags == RenameFlags::NOREPLACE => return Err(Errno::EXIST.into()),
+            None if exchange => return Err(Errno::NOENT.into()),
+            Some(target) if exchange && to.slash && target.kind != FileKind::Dir => {
+                return Err(Errno::NOTDIR.into());
+            }
+            _ => {}
+        }
+        if source.kind != FileKind::Dir && (from.slash || !exchange && to.slash) {
+            return Err(Errno::NOTDIR.into());
+        }
+        let target = to.found.as_ref();
+        let crosses = from.dir.ino != to.dir.ino;
+        if crosses {
+            self.check_not_above(&source, &to.dir, Errno::INVAL)?;
+            if let Some(target) = target {
+                let what = if exchange { Errno::INVAL } else { Errno::NOTEMPTY };
+                self.check_not_above(target, &from.dir, what)?;
+            }
+        }
+        if target.is_some_and(|target| target.ino == source.ino) {
+            return Ok(());
+        }
+        let creds = &self.identity().effective;
+        self.may_delete(&from.dir, source.attr()?)?;
+        match target {
+            None => to.dir.check(creds, Access::WRITE | Access::EXEC)?,
+            Some(target) => {
+                self.may_delete(&to.dir, target.attr()?)?;
+                match (source.kind == FileKind::Dir, target.kind == FileKind::Dir) {
+                    _ if exchange => {}
+                    (true, false) => return Err(Errno::NOTDIR.into()),
+                    (false, true) => return Err(Errno::ISDIR.into()),
+                    _ => {}
+                }
+            }
+        }
+        // A directory that moves gets another `..`: that is a change of it.
+        let moved = [Some(&source), target.filter(|_| exchange)];
+        for dir in moved.into_iter().flatten().filter(|m| crosses && m.kind == FileKind::Dir) {
+            dir.check(creds, Access::WRITE)?;
+        }
+        let (from_name, to_name) = ((from.dir.ino, &from.name[..]), (to.dir.ino, &to.name[..]));
+        Ok(from.dir.fs().rename(from_name, to_name, flags)?)
+    }
+
+    /// Fails with `what` where `inode` is `dir` or above it. The engine decides that again; here it
+    /// comes before permissions, as in the kernel.
+    fn check_not_above(&self, inode: &Held<'_>, dir: &Held<'_>, what: Errno) -> Result<(), Errno> {
+        if inode.kind != FileKind::Dir {
+            return Ok(());
+        }
+        let fs = dir.fs();
+        let mut at = dir.ino;
+        let mut steps = 0;
+        while at != fs.root() && steps < vfs::LINK_MAX {
+            if at == inode.ino {
+                return Err(what);
+            }
+            let parent = fs.lookup(at, b"..")?.ino;
+            fs.forget(parent, 1);
+            at = parent;
+            steps += 1;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,193 @@
+//! The kernel, behind a trait so that tests can put another in its place.
+//!
+//! [`Raw`] makes system calls by instruction: the symbols of libc may be interposed by our own front
+//! end, and descriptors here are numbers of the host program, which nobody here owns. (Where its
+//! types fit, the rest of this crate uses `rustix`, whose backend does the same.)
+
+use std::ffi::{c_int, c_long};
+use vfs::Errno;
+
+/// What the process layer asks of the kernel. Numbers that are not descriptors give `EBADF`.
+pub trait Kernel: Send + Sync {
+    /// `F_DUPFD` or `F_DUPFD_CLOEXEC`: the lowest free number from `min` on.
+    fn dup(&self, fd: i32, min: i32, cloexec: bool) -> Result<i32, Errno>;
+    /// `dup3`.
+    fn dup3(&self, old: i32, new: i32, cloexec: bool) -> Result<(), Errno>;
+    /// `close`.
+    fn close(&self, fd: i32) -> Result<(), Errno>;
+    /// `close_range`.
+    fn close_range(&self, first: u32, last: u32, flags: u32) -> Result<(), Errno>;
+    /// Whether `fd` is close-on-exec.
+    fn is_cloexec(&self, fd: i32) -> Result<bool, Errno>;
+    /// `open` of an absolute path.
+    fn open(&self, path: &[u8], flags: i32) -> Result<i32, Errno>;
+    /// `lseek` with `SEEK_SET`.
+    fn seek_to(&self, fd: i32, offset: u64) -> Result<(), Errno>;
+    /// Device and inode number.
+    fn identify(&self, fd: i32) -> Result<(u64, u64), Errno>;
+    /// `F_GETLK`, `F_SETLK`, `F_SETLKW`, `F_OFD_*`.
+    fn lock(&self, fd: i32, cmd: i32, lock: &mut libc::flock) -> Result<(), Errno>;
+    /// `flock`.
+    fn flock(&self, fd: i32, operation: i32) -> Result<(), Errno>;
+    /// `chdir`.
+    fn chdir(&self, path: &[u8]) -> Result<(), Errno>;
+    /// `F_OK` for an absolute path, with the effective IDs.
+    fn reach(&self, path: &[u8]) -> Result<(), Errno>;
+    /// Reads a small file whole, or its start: `/proc`.
+    fn slurp(&self, path: &[u8], buf: &mut [u8]) -> Result<usize, Errno>;
+    /// Sends a signal to the calling thread.
+    fn raise(&self, signal: i32);
+}
+
+/// The kernel itself.
+pub struct Raw;
+
+/// One system call.
+///
+/// # Safety
+/// 1. The arguments are what the call `number` takes; pointers are valid as it demands.
+/// 2. The call does not take away memory or descriptors that Rust code still owns.
+#[inline]
+pub(crate) unsafe fn syscall(number: c_long, args: [usize; 5]) -> Result<usize, Errno> {
+    let [a, b, c, d, e] = args;
+    let ret: isize;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the convention of the kernel: rcx and r11 are clobbered; memory by 1.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") number as isize => ret,
+            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") 0,
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack),
+        );
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: the convention of the kernel; memory by 1.
+    unsafe {
+        std::arch::asm!(
+            "svc 0",
+            in("x8") number,
+            inlateout("x0") a as isize => ret,
+            in("x1") b, in("x2") c, in("x3") d, in("x4") e, in("x5") 0,
+            options(nostack),
+        );
+    }
+    if ret < 0 { Err(Errno::from_raw_os_error(-ret as i32)) } else { Ok(ret as usize) }
+}
+
+/// A path with its NUL, on the stack.
+struct PathZ([u8; libc::PATH_MAX as usize]);
+
+impl PathZ {
+    fn new(path: &[u8]) -> Result<Self, Errno> {
+        let mut buf = [0; libc::PATH_MAX as usize];
+        if path.len() >= buf.len() {
+            return Err(Errno::NAMETOOLONG);
+        }
+        buf[..path.len()].copy_from_slice(path);
+        Ok(Self(buf))
+    }
+
+    fn addr(&self) -> usize {
+        self.0.as_ptr() as usize
+    }
+}
+
+const AT_FDCWD: usize = libc::AT_FDCWD as isize as usize;
+
+/// A call whose arguments are plain numbers, about descriptors of the host program.
+fn plain(number: c_long, args: [usize; 4]) -> Result<usize, Errno> {
+    // SAFETY: 1: only numbers (every caller below); 2: descriptors here are nobody's in Rust.
+    unsafe { syscall(number, [args[0], args[1], args[2], args[3], 0]) }
+}
+
+fn fcntl(fd: i32, cmd: c_int, arg: usize) -> Result<usize, Errno> {
+    plain(libc::SYS_fcntl, [fd as usize, cmd as usize, arg, 0])
+}
+
+impl Kernel for Raw {
+    fn dup(&self, fd: i32, min: i32, cloexec: bool) -> Result<i32, Errno> {
+        let cmd = if cloexec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
+        fcntl(fd, cmd, min as usize).map(|fd| fd as i32)
+    }
+
+    fn dup3(&self, old: i32, new: i32, cloexec: bool) -> Result<(), Errno> {
+        let flags = if cloexec { libc::O_CLOEXEC } else { 0 };
+        plain(libc::SYS_dup3, [old as usize, new as usize, flags as usize, 0]).map(drop)
+    }
+
+    fn close(&self, fd: i32) -> Result<(), Errno> {
+        plain(libc::SYS_close, [fd as usize, 0, 0, 0]).map(drop)
+    }
+
+    fn close_range(&self, first: u32, last: u32, flags: u32) -> Result<(), Errno> {
+        let args = [first as usize, last as usize, flags as usize, 0];
+        plain(libc::SYS_close_range, args).map(drop)
+    }
+
+    fn is_cloexec(&self, fd: i32) -> Result<bool, Errno> {
+        Ok(fcntl(fd, libc::F_GETFD, 0)? & libc::FD_CLOEXEC as usize != 0)
+    }
+
+    fn open(&self, path: &[u8], flags: i32) -> Result<i32, Errno> {
+        let path = PathZ::new(path)?;
+        // SAFETY: 1: a path with its NUL, no creation and so no mode.
+        let fd =
+            unsafe { syscall(libc::SYS_openat, [AT_FDCWD, path.addr(), flags as usize, 0, 0]) };
+        fd.map(|fd| fd as i32)
+    }
+
+    fn seek_to(&self, fd: i32, offset: u64) -> Result<(), Errno> {
+        plain(libc::SYS_lseek, [fd as usize, offset as usize, libc::SEEK_SET as usize, 0]).map(drop)
+    }
+
+    fn identify(&self, fd: i32) -> Result<(u64, u64), Errno> {
+        let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
+        // SAFETY: 1: room for a stat.
+        unsafe {
+            syscall(libc::SYS_fstat, [fd as usize, stat.as_mut_ptr() as usize, 0, 0, 0])?;
+            let stat = stat.assume_init();
+            Ok((stat.st_dev, stat.st_ino))
+        }
+    }
+
+    fn lock(&self, fd: i32, cmd: i32, lock: &mut libc::flock) -> Result<(), Errno> {
+        fcntl(fd, cmd, std::ptr::from_mut(lock) as usize).map(drop)
+    }
+
+    fn flock(&self, fd: i32, operation: i32) -> Result<(), Errno> {
+        plain(libc::SYS_flock, [fd as usize, operation as usize, 0, 0]).map(drop)
+    }
+
+    fn chdir(&self, path: &[u8]) -> Result<(), Errno> {
+        let path = PathZ::new(path)?;
+        // SAFETY: 1: a path with its NUL.
+        unsafe { syscall(libc::SYS_chdir, [path.addr(), 0, 0, 0, 0]) }.map(drop)
+    }
+
+    fn reach(&self, path: &[u8]) -> Result<(), Errno> {
+        let path = PathZ::new(path)?;
+        let flags = libc::AT_EACCESS as usize;
+        let args = [AT_FDCWD, path.addr(), libc::F_OK as usize, flags, 0];
+        // SAFETY: 1: a path with its NUL.
+        unsafe { syscall(libc::SYS_faccessat2, args) }.map(drop)
+    }
+
+    fn slurp(&self, path: &[u8], buf: &mut [u8]) -> Result<usize, Errno> {
+        let fd = self.open(path, libc::O_RDONLY | libc::O_CLOEXEC)?;
+        let args = [fd as usize, buf.as_mut_ptr() as usize, buf.len(), 0, 0];
+        // SAFETY: 1: room for `buf.len()` bytes.
+        let read = unsafe { syscall(libc::SYS_read, args) };
+        self.close(fd)?;
+        read
+    }
+
+    fn raise(&self, signal: i32) {
+        let _ = rustix::process::Signal::from_named_raw(signal).map(|signal| {
+            let pid = rustix::process::getpid().as_raw_nonzero().get() as usize;
+            let tid = rustix::thread::gettid().as_raw_nonzero().get() as usize;
+            plain(libc::SYS_tgkill, [pid, tid, signal.as_raw() as usize, 0])
+        });
+    }
+}

@@ -1,0 +1,263 @@
+//! Locks, copies between files, and mappings: what needs the kernel's description, or two of ours.
+
+use crate::noted::Why;
+use crate::process::{OfdRef, Process};
+use crate::served::{Call, Stop};
+use crate::{Errno, Served};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
+use vfs::FileKind;
+
+/// Private mappings up to this many bytes are filled at once.
+const SNAPSHOT_MAX: usize = 16 << 20;
+/// Bytes that `sendfile` moves at once.
+const CHUNK: usize = 64 << 10;
+
+impl Process {
+    /// `F_GETLK`, `F_SETLK`, `F_SETLKW` and the `F_OFD_` forms: the kernel's locks on the kernel's
+    /// description, so that they hold for the mount's users, too.
+    pub fn fcntl_lock(&self, fd: i32, cmd: i32, lock: &mut libc::flock) -> Served<()> {
+        self.lock_call(fd, cmd, lock).into()
+    }
+
+    fn lock_call(&self, fd: i32, cmd: i32, lock: &mut libc::flock) -> Call<()> {
+        let ofd = self.get_open(fd)?;
+        let k = self.kernel_fd(&ofd)?;
+        let relative = lock.l_whence == libc::SEEK_CUR as i16;
+        if relative {
+            self.kernel.seek_to(k, ofd.lock_position()?.get())?;
+        }
+        let posix = matches!(cmd, libc::F_SETLK | libc::F_SETLKW);
+        if posix && lock.l_type != libc::F_UNLCK as i16 {
+            self.noted.add(ofd.mount_index(), ofd.ino(), Why::Locks);
+        }
+        Ok(self.kernel.lock(k, cmd, lock)?)
+    }
+
+    /// `flock`.
+    pub fn flock(&self, fd: i32, operation: i32) -> Served<()> {
+        let call = || {
+            let ofd = self.get_open(fd)?;
+            Ok(self.kernel.flock(self.kernel_fd(&ofd)?, operation)?)
+        };
+        Call::into(call())
+    }
+
+    /// `copy_file_range`. Between a file of ours and another's the kernel copies.
+    pub fn copy_file_range(
+        &self,
+        from: i32,
+        from_offset: Option<&mut i64>,
+        to: i32,
+        to_offset: Option<&mut i64>,
+        len: usize,
+        flags: u32,
+    ) -> Served<usize> {
+        self.copy_call(from, from_offset, to, to_offset, len, flags).into()
+    }
+
+    fn copy_call(
+        &self,
+        from: i32,
+        from_offset: Option<&mut i64>,
+        to: i32,
+        to_offset: Option<&mut i64>,
+        len: usize,
+        flags: u32,
+    ) -> Call<usize> {
+        let (src, dst) = self.pair(from, to)?;
+        if flags != 0 {
+            return Err(Errno::INVAL.into());
+        }
+        let file = |ofd: &OfdRef<'_>| match ofd.kind() {
+            FileKind::Dir => Err(Errno::ISDIR),
+            FileKind::File => Ok(()),
+            _ => Err(Errno::INVAL),
+        };
+        let appends = dst.oflags() & libc::O_APPEND != 0;
+        if src.oflags() & libc::O_PATH != 0 || dst.oflags() & libc::O_PATH != 0 {
+            return Err(Errno::BADF.into());
+        }
+        file(&src)?;
+        file(&dst)?;
+        if !src.is_readable() || !dst.is_writable() || appends {
+            return Err(Errno::BADF.into());
+        }
+        let offset = |given: &Option<&mut i64>, ofd: &OfdRef<'_>| match given {
+            Some(at) => Ok(**at),
+            None => Ok::<i64, Stop>(ofd.lock_position()?.get() as i64),
+        };
+        let (src_at, dst_at) = (offset(&from_offset, &src)?, offset(&to_offset, &dst)?);
+        let end = |at: i64| i64::try_from(len).ok().and_then(|len| at.checked_add(len));
+        if src_at < 0 || dst_at < 0 {
+            return Err(Errno::INVAL.into());
+        }
+        if end(src_at).is_none() || end(dst_at).is_none() {
+            return Err(Errno::OVERFLOW.into());
+        }
+        let (src_at, dst_at) = (src_at as u64, dst_at as u64);
+        let attr = dst.attr()?;
+        let have = src.attr()?.size.saturating_sub(src_at).min(len as u64);
+        let same = src.ino() == dst.ino();
+        if same && have > 0 && src_at < dst_at + have && dst_at < src_at + have {
+            return Err(Errno::INVAL.into());
+        }
+        if have == 0 {
+            return Ok(0);
+        }
+        self.check_size(attr.size, dst_at + have)?;
+        self.drop_privileges(dst.fs(), &attr)?;
+        let copied = dst.fs().copy_range((src.ino(), src_at), (dst.ino(), dst_at), have)?;
+        let advance = |given: Option<&mut i64>, ofd: &OfdRef<'_>, at: u64| {
+            match given {
+                Some(place) => *place = (at + copied) as i64,
+                None => ofd.lock_position()?.set(at + copied),
+            }
+            Ok::<(), Stop>(())
+        };
+        advance(from_offset, &src, src_at)?;
+        advance(to_offset, &dst, dst_at)?;
+        Ok(copied as usize)
+    }
+
+    /// Two descriptions of one mount. Where only one is ours, or they are of two mounts, they become
+    /// the kernel's.
+    fn pair(&self, a: i32, b: i32) -> Call<(OfdRef<'_>, OfdRef<'_>)> {
+        if let (Ok(a), Ok(b)) = (self.get(a), self.get(b))
+            && a.mount_index() == b.mount_index()
+        {
+            return Ok((a, b));
+        }
+        self.materialise(a)?;
+        self.materialise(b)?;
+        Err(Stop::Kernel)
+    }
+
+    /// `sendfile`.
+    pub fn sendfile(
+        &self,
+        out: i32,
+        from: i32,
+        offset: Option<&mut i64>,
+        count: usize,
+    ) -> Served<usize> {
+        self.sendfile_call(out, from, offset, count).into()
+    }
+
+    fn sendfile_call(
+        &self,
+        out: i32,
+        from: i32,
+        offset: Option<&mut i64>,
+        count: usize,
+    ) -> Call<usize> {
+        let (src, dst) = self.pair(from, out)?;
+        if !src.is_readable() || !dst.is_writable() {
+            return Err(Errno::BADF.into());
+        }
+        if src.kind() != FileKind::File || dst.oflags() & libc::O_APPEND != 0 {
+            return Err(Errno::INVAL.into());
+        }
+        drop((src, dst));
+        let mut chunk = vec![0; count.min(CHUNK)];
+        let mut done = 0;
+        let mut at = offset.as_ref().map(|offset| **offset);
+        while done < count {
+            let want = (count - done).min(CHUNK);
+            let read = match at {
+                Some(at) => self.pread(from, &mut chunk[..want], at),
+                None => self.read(from, &mut chunk[..want]),
+            };
+            let len = unserve(read)?;
+            if len == 0 {
+                break;
+            }
+            let written = match unserve(self.write(out, &chunk[..len])) {
+                Ok(written) => written,
+                Err(stop) if done == 0 => return Err(stop),
+                Err(_) => break,
+            };
+            done += written;
+            at = at.map(|at| at + written as i64);
+            if written < len {
+                break;
+            }
+        }
+        if let (Some(offset), Some(at)) = (offset, at) {
+            *offset = at;
+        }
+        Ok(done)
+    }
+
+    /// `mmap`: the address of a private mapping that holds what the file holds now, or `Kernel`, `fd`
+    /// being the kernel's then. After a shared mapping all descriptors of the file are.
+    pub fn mmap(
+        &self,
+        addr: usize,
+        len: usize,
+        prot: i32,
+        flags: i32,
+        fd: i32,
+        offset: i64,
+    ) -> Served<usize> {
+        self.mmap_call(addr, len, prot, flags, fd, offset).into()
+    }
+
+    fn mmap_call(
+        &self,
+        addr: usize,
+        len: usize,
+        prot: i32,
+        flags: i32,
+        fd: i32,
+        offset: i64,
+    ) -> Call<usize> {
+        let ofd = self.get(fd)?;
+        let private = flags & libc::MAP_TYPE == libc::MAP_PRIVATE;
+        let page = rustix::param::page_size() as i64;
+        let plain = ofd.kind() == FileKind::File
+            && ofd.is_readable()
+            && offset >= 0
+            && offset % page == 0
+            && len > 0;
+        if !private || !plain || len > SNAPSHOT_MAX {
+            let (mount, ino) = (ofd.mount_index(), ofd.ino());
+            if flags & libc::MAP_TYPE != libc::MAP_PRIVATE && plain {
+                self.materialise_inode(mount, ino)?;
+            }
+            self.materialise_ofd(&ofd)?;
+            return Err(Stop::Kernel);
+        }
+        let executable = prot & libc::PROT_EXEC != 0;
+        if executable && ofd.mount().spec.flags & libc::ST_NOEXEC != 0 {
+            return Err(Errno::PERM.into());
+        }
+        let map = MapFlags::from_bits_retain(flags as u32);
+        let writable = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: what the program asks for at an address of its choice is its responsibility; the
+        // mapping is new or, with `MAP_FIXED`, replaces what the program says it may.
+        let at = unsafe { rustix::mm::mmap_anonymous(addr as *mut _, len, writable, map)? };
+        // SAFETY: `len` bytes that were just mapped for reading and writing.
+        let room = unsafe { std::slice::from_raw_parts_mut(at.cast::<u8>(), len) };
+        let filled = ofd.fs().read(ofd.ino(), offset as u64, room).and_then(|_| {
+            let prot = MprotectFlags::from_bits_retain(prot as u32);
+            if prot == MprotectFlags::READ | MprotectFlags::WRITE {
+                return Ok(());
+            }
+            // SAFETY: the mapping is ours until it is returned.
+            unsafe { rustix::mm::mprotect(at, len, prot) }
+        });
+        if let Err(errno) = filled {
+            // SAFETY: as above.
+            let _ = unsafe { rustix::mm::munmap(at, len) };
+            return Err(errno.into());
+        }
+        Ok(at as usize)
+    }
+}
+
+fn unserve<T>(served: Served<T>) -> Call<T> {
+    match served {
+        Served::Done(result) => Ok(result?),
+        Served::Kernel => Err(Stop::Kernel),
+    }
+}

@@ -1,0 +1,339 @@
+//! Paths: from text to inodes, component by component, by the kernel's rules (`fs/namei.c`).
+//!
+//! - **W1** What a walk gives is held: the inode lives while the [`Held`] does.
+//! - **W2** A walk that leaves the mount (an absolute link elsewhere, `..` above the root, a covered
+//!   directory) ends with `Kernel`, and nothing has changed.
+
+use crate::creds::{Access, Caps, Credentials};
+use crate::mount::Mount;
+use crate::process::{OfdRef, Process};
+use crate::served::{Call, Stop};
+use smallvec::SmallVec;
+use std::borrow::Cow;
+use std::cell::OnceCell;
+use std::sync::atomic::Ordering::Relaxed;
+use vfs::{Attr, Errno, FileKind, FileSystem, Ino, NAME_MAX};
+
+/// Symbolic links that one walk follows.
+const LINKS_MAX: u32 = 40;
+
+/// What keeps an inode alive.
+enum By<'p> {
+    /// The root needs nothing.
+    Root,
+    /// One reference, given back on drop.
+    Reference,
+    /// A description in use, which is only kept.
+    Description(#[allow(dead_code)] OfdRef<'p>),
+}
+
+/// An inode that a call works with (W1).
+pub(crate) struct Held<'p> {
+    by: By<'p>,
+    pub mount: &'p Mount,
+    pub mount_index: usize,
+    pub ino: Ino,
+    pub kind: FileKind,
+    attr: OnceCell<Attr>,
+}
+
+impl<'p> Held<'p> {
+    fn root(mount_index: usize, mount: &'p Mount) -> Self {
+        let ino = mount.attached().fs.root();
+        let attr = OnceCell::new();
+        Self { by: By::Root, mount, mount_index, ino, kind: FileKind::Dir, attr }
+    }
+
+    fn reference(mount_index: usize, mount: &'p Mount, attr: Attr) -> Self {
+        let (ino, kind) = (attr.ino, attr.kind);
+        Self { by: By::Reference, mount, mount_index, ino, kind, attr: OnceCell::from(attr) }
+    }
+
+    /// The inode of a description.
+    pub fn description(process: &'p Process, ofd: OfdRef<'p>) -> Self {
+        let (ino, kind, mount_index) = (ofd.ino(), ofd.kind(), ofd.mount_index());
+        let mount = process.mount(mount_index);
+        let attr = OnceCell::new();
+        Self { by: By::Description(ofd), mount, mount_index, ino, kind, attr }
+    }
+
+    /// What a call that creates returned, on the mount of `self`.
+    pub fn beside(&self, attr: Attr) -> Held<'p> {
+        Self::reference(self.mount_index, self.mount, attr)
+    }
+
+    /// The engine.
+    #[inline]
+    pub fn fs(&self) -> &'p dyn FileSystem {
+        self.mount.attached().fs.as_ref()
+    }
+
+    /// The attributes, as they were when this call first saw them.
+    pub fn attr(&self) -> Result<&Attr, Errno> {
+        match self.attr.get() {
+            Some(attr) => Ok(attr),
+            None => {
+                let attr = self.fs().getattr(self.ino)?;
+                Ok(self.attr.get_or_init(|| attr))
+            }
+        }
+    }
+
+    /// Checks permission, and for changes whether the mount takes any.
+    pub fn check(&self, creds: &Credentials, want: Access) -> Result<(), Errno> {
+        let changes = want.contains(Access::WRITE)
+            && matches!(self.kind, FileKind::File | FileKind::Dir | FileKind::Symlink);
+        if changes && self.mount.is_read_only() {
+            return Err(Errno::ROFS);
+        }
+        if self.kind == FileKind::Dir && creds.can(Caps::DAC_OVERRIDE) {
+            return Ok(());
+        }
+        creds.check(self.fs(), self.attr()?, want)
+    }
+
+    /// `EROFS` where the mount takes no changes.
+    pub fn check_writable(&self) -> Result<(), Errno> {
+        if self.mount.is_read_only() { Err(Errno::ROFS) } else { Ok(()) }
+    }
+
+    /// Another hold of the same inode.
+    fn again(&self) -> Result<Self, Errno> {
+        let attr = self.fs().lookup(self.ino, b".")?;
+        Ok(Self::reference(self.mount_index, self.mount, attr))
+    }
+
+    /// Turns the hold into an engine reference that somebody else gives back.
+    pub fn into_reference(self) -> Result<(), Errno> {
+        if let By::Description(_) = self.by {
+            self.fs().lookup(self.ino, b".")?;
+        }
+        if let By::Reference = self.by {
+            std::mem::forget(self);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        if let By::Reference = self.by {
+            self.fs().forget(self.ino, 1);
+        }
+    }
+}
+
+/// What kind of component a path ends with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Last {
+    /// A name.
+    Name,
+    /// `.`
+    Dot,
+    /// `..`
+    DotDot,
+    /// No component: the mount point.
+    Root,
+}
+
+/// Where a path leads.
+pub(crate) struct Walked<'p> {
+    /// The directory that the last component is in.
+    pub dir: Held<'p>,
+    /// The last component.
+    pub name: SmallVec<[u8; 64]>,
+    /// What it is.
+    pub last: Last,
+    /// Slashes follow it.
+    pub slash: bool,
+    /// What it names.
+    pub found: Option<Held<'p>>,
+}
+
+impl<'p> Walked<'p> {
+    /// What the path names: `ENOENT`; `ENOTDIR` where a slash follows something else than a
+    /// directory.
+    pub fn existing(self) -> Result<Held<'p>, Errno> {
+        let found = self.found.ok_or(Errno::NOENT)?;
+        if self.slash && found.kind != FileKind::Dir { Err(Errno::NOTDIR) } else { Ok(found) }
+    }
+}
+
+/// Whether the last component is followed where it is a symbolic link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Follow {
+    /// Yes.
+    Always,
+    /// Only where a slash follows it.
+    BeforeSlash,
+    /// No: the path says where a name is to be made or removed.
+    Never,
+}
+
+impl Process {
+    /// Finds what a path names. `flags`: `AT_SYMLINK_NOFOLLOW`, `AT_EMPTY_PATH`.
+    pub(crate) fn find(&self, dirfd: i32, path: &[u8], flags: i32) -> Call<Held<'_>> {
+        if path.is_empty() && flags & libc::AT_EMPTY_PATH != 0 {
+            let ofd = match dirfd {
+                libc::AT_FDCWD => self.get_entry(&self.segment().cwd)?,
+                fd => self.get(fd)?,
+            };
+            return Ok(Held::description(self, ofd));
+        }
+        let nofollow = flags & libc::AT_SYMLINK_NOFOLLOW != 0;
+        let follow = if nofollow { Follow::BeforeSlash } else { Follow::Always };
+        Ok(self.walk(dirfd, path, follow, &self.identity().effective)?.existing()?)
+    }
+
+    /// Walks to where a name is to be made or removed.
+    pub(crate) fn place_of(&self, dirfd: i32, path: &[u8]) -> Call<Walked<'_>> {
+        self.walk(dirfd, path, Follow::Never, &self.identity().effective)
+    }
+
+    /// Walks a path.
+    pub(crate) fn walk(
+        &self,
+        dirfd: i32,
+        path: &[u8],
+        follow: Follow,
+        creds: &Credentials,
+    ) -> Call<Walked<'_>> {
+        let (mut dir, rest) = self.start_of(dirfd, path)?;
+        if path.len() >= libc::PATH_MAX as usize {
+            return Err(Errno::NAMETOOLONG.into());
+        }
+        if path.is_empty() {
+            return Err(Errno::NOENT.into());
+        }
+        let mut rest = Cow::Borrowed(rest);
+        let mut at = 0;
+        let mut links = 0;
+        loop {
+            at += rest[at..].iter().take_while(|&&b| b == b'/').count();
+            let len = rest[at..].iter().position(|&b| b == b'/').unwrap_or(rest.len() - at);
+            let (name, tail) = (&rest[at..at + len], &rest[at + len..]);
+            let is_last = tail.iter().all(|&b| b == b'/');
+            let slash = is_last && !tail.is_empty();
+            if dir.kind != FileKind::Dir {
+                return Err(Errno::NOTDIR.into());
+            }
+            let last = match name {
+                b"" => {
+                    let found = Some(dir.again()?);
+                    let name = SmallVec::new();
+                    return Ok(Walked { dir, name, last: Last::Root, slash: false, found });
+                }
+                b"." => Last::Dot,
+                b".." => Last::DotDot,
+                _ => Last::Name,
+            };
+            dir.check(creds, Access::EXEC)?;
+            let found = match last {
+                Last::Dot if !is_last => {
+                    at += len;
+                    continue;
+                }
+                Last::Dot => Some(dir.again()?),
+                Last::DotDot if dir.ino == dir.fs().root() => return Err(Stop::Kernel),
+                _ if len > NAME_MAX => return Err(Errno::NAMETOOLONG.into()),
+                _ => match dir.fs().lookup(dir.ino, name) {
+                    Ok(attr) => Some(dir.beside(attr)),
+                    Err(Errno::NOENT) => None,
+                    Err(e) => return Err(e.into()),
+                },
+            };
+            let link = found.as_ref().filter(|found| {
+                let wanted = match follow {
+                    Follow::Always => true,
+                    Follow::BeforeSlash => slash,
+                    Follow::Never => false,
+                };
+                found.kind == FileKind::Symlink && (!is_last || wanted)
+            });
+            if let Some(link) = link {
+                links += 1;
+                if links > LINKS_MAX {
+                    return Err(Errno::LOOP.into());
+                }
+                let mut target = link.fs().readlink(link.ino)?;
+                target.extend_from_slice(tail);
+                if target.first() == Some(&b'/') {
+                    let (root, skip) = self.start_of_absolute(&target)?;
+                    dir = root;
+                    at = skip;
+                } else {
+                    at = 0;
+                }
+                rest = Cow::Owned(target);
+                continue;
+            }
+            if let Some(found) = found.as_ref().filter(|found| found.kind == FileKind::Dir) {
+                found.mount.check_covered(found.ino)?;
+            }
+            if is_last {
+                let name = SmallVec::from_slice(name);
+                return Ok(Walked { dir, name, last, slash, found });
+            }
+            dir = found.ok_or(Errno::NOENT)?;
+            at += len;
+        }
+    }
+
+    /// Where a walk starts, and what of the path remains.
+    fn start_of<'a>(&self, dirfd: i32, path: &'a [u8]) -> Call<(Held<'_>, &'a [u8])> {
+        if path.first() == Some(&b'/') {
+            self.hand_over_proc(path)?;
+            let (root, skip) = self.start_of_absolute(path)?;
+            return Ok((root, &path[skip..]));
+        }
+        let ofd = match dirfd {
+            libc::AT_FDCWD => self.get_entry(&self.segment().cwd)?,
+            fd => self.get(fd)?,
+        };
+        if self.foreign_namespace.load(Relaxed) && dirfd == libc::AT_FDCWD {
+            return Err(Stop::Kernel);
+        }
+        Ok((Held::description(self, ofd), path))
+    }
+
+    /// The mount that an absolute path leads into by its text, and how much of it that is.
+    fn start_of_absolute(&self, path: &[u8]) -> Call<(Held<'_>, usize)> {
+        if self.foreign_namespace.load(Relaxed) {
+            return Err(Stop::Kernel);
+        }
+        let mut best: Option<(usize, &Mount, &[u8])> = None;
+        for (i, mount) in self.mounts() {
+            if let Some(rest) = mount.strip(path)
+                && best.is_none_or(|(_, _, other)| rest.len() <= other.len())
+            {
+                best = Some((i, mount, rest));
+            }
+        }
+        let (index, mount, rest) = best.ok_or(Stop::Kernel)?;
+        self.attach(mount)?;
+        mount.check_reach(|path| self.kernel.reach(path))?;
+        Ok((Held::root(index, mount), path.len() - rest.len()))
+    }
+
+    /// A path that names a descriptor of ours through `/proc` reaches the kernel, so the descriptor
+    /// must be the kernel's.
+    fn hand_over_proc(&self, path: &[u8]) -> Call<()> {
+        if let Some(fd) = proc_fd(path).filter(|fd| self.owns(*fd)) {
+            self.materialise(fd)?;
+        }
+        Ok(())
+    }
+
+    fn segment(&self) -> &crate::family::Segment {
+        // SAFETY: segments stay mapped as long as `self`.
+        unsafe { &*self.place().as_ptr() }
+    }
+}
+
+/// The descriptor that a path below `/proc/self/fd` or `/dev/fd` starts with.
+pub(crate) fn proc_fd(path: &[u8]) -> Option<i32> {
+    let dirs: [&[u8]; 3] = [b"/proc/self/fd/", b"/dev/fd/", b"/proc/thread-self/fd/"];
+    let rest = dirs.iter().find_map(|dir| path.strip_prefix(*dir))?;
+    let digits = rest.split(|&b| b == b'/').next()?;
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}

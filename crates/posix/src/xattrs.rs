@@ -1,0 +1,196 @@
+//! Extended attributes: who may see and change which (`fs/xattr.c`).
+
+use crate::creds::{Access, Caps};
+use crate::process::Process;
+use crate::served::{Call, Stop};
+use crate::walk::Held;
+use crate::{Errno, Served};
+use vfs::acl::{ACL_ACCESS, ACL_DEFAULT};
+use vfs::rules::{S_ISGID, XATTR_NAME_MAX};
+use vfs::{FileKind, SetAttr, SetXattr, XATTR_SIZE_MAX};
+
+/// Attributes that the mount computes; they are the kernel's.
+const COMPUTED: &[u8] = b"user.keepstone.";
+
+/// Copies a value out; an empty buffer asks for its length.
+fn answer(value: &[u8], buf: &mut [u8]) -> Call<usize> {
+    if !buf.is_empty() {
+        buf.get_mut(..value.len()).ok_or(Errno::RANGE)?.copy_from_slice(value);
+    }
+    Ok(value.len())
+}
+
+fn is_acl(name: &[u8]) -> bool {
+    name == ACL_ACCESS || name == ACL_DEFAULT
+}
+
+impl Process {
+    fn at_path(&self, path: &[u8], flags: i32) -> Call<Held<'_>> {
+        self.find(libc::AT_FDCWD, path, flags & libc::AT_SYMLINK_NOFOLLOW)
+    }
+
+    fn at_fd(&self, fd: i32) -> Call<Held<'_>> {
+        Ok(Held::description(self, self.get_open(fd)?))
+    }
+
+    /// `getxattr`, `lgetxattr` (`AT_SYMLINK_NOFOLLOW`): writes the value to `buf` (empty: asks for the
+    /// length); returns its length.
+    pub fn getxattr(&self, path: &[u8], name: &[u8], buf: &mut [u8], flags: i32) -> Served<usize> {
+        Call::into(self.at_path(path, flags).and_then(|held| self.get_value(&held, name, buf)))
+    }
+
+    /// `fgetxattr`.
+    pub fn fgetxattr(&self, fd: i32, name: &[u8], buf: &mut [u8]) -> Served<usize> {
+        Call::into(self.at_fd(fd).and_then(|held| self.get_value(&held, name, buf)))
+    }
+
+    fn get_value(&self, held: &Held<'_>, name: &[u8], buf: &mut [u8]) -> Call<usize> {
+        check_name(name)?;
+        if is_acl(name) {
+            if held.kind == FileKind::Symlink {
+                return Err(Errno::OPNOTSUPP.into());
+            }
+        } else {
+            self.may_use(held, name, Access::READ)?;
+        }
+        answer(&held.fs().getxattr(held.ino, name)?, buf)
+    }
+
+    /// `setxattr`, `lsetxattr`. `how`: 0, `XATTR_CREATE` or `XATTR_REPLACE`.
+    pub fn setxattr(
+        &self,
+        path: &[u8],
+        name: &[u8],
+        value: &[u8],
+        how: i32,
+        flags: i32,
+    ) -> Served<()> {
+        Call::into(
+            self.at_path(path, flags).and_then(|held| self.set_value(&held, name, value, how)),
+        )
+    }
+
+    /// `fsetxattr`.
+    pub fn fsetxattr(&self, fd: i32, name: &[u8], value: &[u8], how: i32) -> Served<()> {
+        Call::into(self.at_fd(fd).and_then(|held| self.set_value(&held, name, value, how)))
+    }
+
+    fn set_value(&self, held: &Held<'_>, name: &[u8], value: &[u8], how: i32) -> Call<()> {
+        let mode = match how {
+            0 => SetXattr::Any,
+            libc::XATTR_CREATE => SetXattr::Create,
+            libc::XATTR_REPLACE => SetXattr::Replace,
+            _ => return Err(Errno::INVAL.into()),
+        };
+        check_name(name)?;
+        if value.len() > XATTR_SIZE_MAX {
+            return Err(Errno::TOOBIG.into());
+        }
+        held.check_writable()?;
+        self.may_change(held, name)?;
+        held.fs().setxattr(held.ino, name, value, mode)?;
+        if name == ACL_ACCESS {
+            self.clear_setgid_for_stranger(held)?;
+        }
+        Ok(())
+    }
+
+    /// As the kernel, an access ACL from somebody outside the file's group takes set-group-ID.
+    fn clear_setgid_for_stranger(&self, held: &Held<'_>) -> Result<(), Errno> {
+        let creds = &self.identity().effective;
+        let attr = held.fs().getattr(held.ino)?;
+        let keeps = creds.in_group(attr.gid) || creds.can(Caps::FSETID);
+        if attr.perm & S_ISGID == 0 || keeps {
+            return Ok(());
+        }
+        let set = SetAttr { perm: Some(attr.perm & !S_ISGID), ..SetAttr::default() };
+        held.fs().setattr(&creds.caller(), held.ino, &set).map(drop)
+    }
+
+    /// `removexattr`, `lremovexattr`.
+    pub fn removexattr(&self, path: &[u8], name: &[u8], flags: i32) -> Served<()> {
+        Call::into(self.at_path(path, flags).and_then(|held| self.remove_value(&held, name)))
+    }
+
+    /// `fremovexattr`.
+    pub fn fremovexattr(&self, fd: i32, name: &[u8]) -> Served<()> {
+        Call::into(self.at_fd(fd).and_then(|held| self.remove_value(&held, name)))
+    }
+
+    fn remove_value(&self, held: &Held<'_>, name: &[u8]) -> Call<()> {
+        check_name(name)?;
+        held.check_writable()?;
+        self.may_change(held, name)?;
+        match held.fs().removexattr(held.ino, name) {
+            // There is nothing to take away from what never had one.
+            Err(Errno::NODATA) if is_acl(name) => Ok(()),
+            done => Ok(done?),
+        }
+    }
+
+    /// `listxattr`, `llistxattr`: the names, each with its NUL.
+    pub fn listxattr(&self, path: &[u8], buf: &mut [u8], flags: i32) -> Served<usize> {
+        Call::into(self.at_path(path, flags).and_then(|held| self.list_names(&held, buf)))
+    }
+
+    /// `flistxattr`.
+    pub fn flistxattr(&self, fd: i32, buf: &mut [u8]) -> Served<usize> {
+        Call::into(self.at_fd(fd).and_then(|held| self.list_names(&held, buf)))
+    }
+
+    fn list_names(&self, held: &Held<'_>, buf: &mut [u8]) -> Call<usize> {
+        let names = held.fs().listxattr(held.ino)?;
+        let trusted = self.identity().effective.can(Caps::SYS_ADMIN);
+        let visible = names.iter().filter(|name| trusted || !name.starts_with(b"trusted."));
+        let list: Vec<u8> =
+            visible.flat_map(|name| [name, &b"\0"[..]]).flatten().copied().collect();
+        answer(&list, buf)
+    }
+
+    fn may_change(&self, held: &Held<'_>, name: &[u8]) -> Call<()> {
+        let creds = &self.identity().effective;
+        if is_acl(name) {
+            if held.kind == FileKind::Symlink {
+                return Err(Errno::OPNOTSUPP.into());
+            }
+            return if creds.owns(held.attr()?) { Ok(()) } else { Err(Errno::PERM.into()) };
+        }
+        self.may_use(held, name, Access::WRITE)?;
+        let needed = match name {
+            b"security.capability" => Caps::SETFCAP,
+            _ if name.starts_with(b"security.") => Caps::SYS_ADMIN,
+            _ => return Ok(()),
+        };
+        if creds.can(needed) { Ok(()) } else { Err(Errno::PERM.into()) }
+    }
+
+    /// `xattr_permission`.
+    fn may_use(&self, held: &Held<'_>, name: &[u8], want: Access) -> Call<()> {
+        if name.starts_with(COMPUTED) {
+            return Err(Stop::Kernel);
+        }
+        let creds = &self.identity().effective;
+        let hidden = if want == Access::WRITE { Errno::PERM } else { Errno::NODATA };
+        if name.starts_with(b"security.") || name.starts_with(b"system.") {
+            return Ok(());
+        }
+        if name.starts_with(b"trusted.") {
+            return if creds.can(Caps::SYS_ADMIN) { Ok(()) } else { Err(hidden.into()) };
+        }
+        if name.starts_with(b"user.") {
+            let attr = held.attr()?;
+            let sticky = attr.kind == FileKind::Dir && attr.perm & 0o1000 != 0;
+            if !matches!(attr.kind, FileKind::File | FileKind::Dir) {
+                return Err(hidden.into());
+            }
+            if sticky && want == Access::WRITE && !creds.owns(attr) {
+                return Err(Errno::PERM.into());
+            }
+        }
+        Ok(held.check(creds, want)?)
+    }
+}
+
+fn check_name(name: &[u8]) -> Result<(), Errno> {
+    if name.is_empty() || name.len() > XATTR_NAME_MAX { Err(Errno::RANGE) } else { Ok(()) }
+}
