@@ -4,7 +4,7 @@
 #
 #   scripts/torture.sh [--seconds N] [--seed N] [--workloads "sqlite git build"]
 #
-# Needs /dev/fuse, sqlite3, git, make and a C compiler; what is missing is left out and said so.
+# Needs /dev/fuse; installs the programs it lacks by apt-get.
 # KEEPSTONE names the program to test; default target/release/keepstone.
 set -euo pipefail
 
@@ -63,8 +63,11 @@ trap clean_up EXIT
 # Each workload: NAME_run works until the mount fails, writing what it was told is done to
 # $scratch/NAME.done; NAME_verify looks for that.
 
+# In every other life of the server with a write-ahead log, which maps shared memory.
 sqlite_run() {
-    local db=$mount/db.sqlite n=0
+    local db=$mount/db.sqlite n=0 journal=delete
+    ((kills % 2)) && journal=wal
+    sqlite3 "$db" "pragma journal_mode=$journal" >/dev/null || return 0
     sqlite3 "$db" 'create table if not exists t(n integer primary key, square int);
         create table if not exists sum(total int);
         insert into sum select 0 where not exists (select * from sum);' >/dev/null || return 0
@@ -110,48 +113,53 @@ git_verify() {
         die "git: $(cat "$scratch/fsck.log")"
 }
 
+# put FILE: makes stdin FILE, all of it or nothing.
+put() {
+    cat >"$1.new" && mv "$1.new" "$1"
+}
+
+# Program n prints n.
 build_run() {
-    local src=$mount/src i
+    local src=$mount/src n i
     mkdir -p "$src" || return 0
-    while :; do
+    n=$(cat "$scratch/build.done" 2>/dev/null || echo 0)
+    # shellcheck disable=SC2016  # make expands these
+    printf '%s\n' 'prog: main.o f1.o f2.o f3.o f4.o; $(CC) -o $@ $^' | put "$src/Makefile" || return 0
+    for i in 1 2 3 4; do echo "int f$i(){return $i;}" | put "$src/f$i.c" || return 0; done
+    while n=$((n + 1)); do
         {
-            echo 'all: prog'
-            # shellcheck disable=SC2016  # make expands these
-            echo 'prog: main.o f1.o f2.o f3.o f4.o; $(CC) -o $@ $^'
-        } >"$src/Makefile" || return 0
-        echo 'int f1(),f2(),f3(),f4(); int main(){return f1()+f2()+f3()+f4()-10;}' >"$src/main.c" || return 0
-        for i in 1 2 3 4; do echo "int f$i(){return $i;}" >"$src/f$i.c" || return 0; done
-        make -s -C "$src" && "$src/prog" || return 0
-        echo 1 >"$scratch/build.done"
-        make -s -C "$src" -B && rm -f "$src"/*.o || return 0
+            echo '#include <stdio.h>'
+            echo 'int f1(),f2(),f3(),f4();'
+            echo "int main(){printf(\"%d\", f1()+f2()+f3()+f4()+$n-10); return 0;}"
+        } | put "$src/main.c" || return 0
+        make -s -C "$src" -B && put "$src/installed" <"$src/prog" && chmod +x "$src/installed" || return 0
+        echo "$n" >"$scratch/build.done"
     done
 }
 
 build_verify() {
-    local src=$mount/src
-    [ -e "$scratch/build.done" ] || return 0
+    local src=$mount/src done_n found
+    done_n=$(cat "$scratch/build.done" 2>/dev/null || echo 0)
+    [ "$done_n" != 0 ] || return 0
+    # What was being installed may be there, not yet executable.
+    chmod +x "$src/installed"
+    found=$("$src/installed") || die "build: the installed program does not run"
+    [ "$found" = "$done_n" ] || [ "$found" = $((done_n + 1)) ] ||
+        die "build: program $done_n was installed, it says $found"
     # An interrupted compiler may leave a partial object behind: that is make's business, not ours.
     make -s -C "$src" -B || die "build: make fails"
-    "$src/prog" || die "build: the program is wrong"
+    "$src/prog" >/dev/null || die "build: the program does not run"
 }
 
-ready=
-for w in $workloads; do
-    need=$w
-    [ "$w" = sqlite ] && need=sqlite3
-    [ "$w" = build ] && need="make"
-    if command -v "$need" >/dev/null; then ready="$ready $w"; else echo "$w: left out, no $need"; fi
-done
-[ -n "$ready" ] || die "no workload can run"
-
+"$root/scripts/lib-packages.sh" fuse3 sqlite3 git make gcc libc6-dev
 mkdir "$mount"
 "$keepstone" mkfs "$pool" --size 256M >/dev/null
-echo "torture.sh: seed $seed, workloads$ready, $seconds seconds"
+echo "torture.sh: seed $seed, workloads $workloads, $seconds seconds"
 end=$((SECONDS + seconds)) kills=0
 start_server
 while [ $SECONDS -lt $end ]; do
     (
-        for w in $ready; do "${w}_run" >>"$scratch/clients.log" 2>&1 & done
+        for w in $workloads; do "${w}_run" >>"$scratch/clients.log" 2>&1 & done
         wait
     ) &
     client=$!
@@ -164,12 +172,13 @@ while [ $SECONDS -lt $end ]; do
     clear_mount
     "$keepstone" check "$pool" >"$scratch/check.log" || die "kill $kills: $(cat "$scratch/check.log")"
     start_server
-    for w in $ready; do "${w}_verify"; done
+    for w in $workloads; do "${w}_verify"; done
 done
 kill_server
 clear_mount
 "$keepstone" check "$pool" >/dev/null || die "the pool is not clean at the end"
 echo "torture.sh: $kills kills, nothing lost"
-for w in $ready; do
-    [ ! -e "$scratch/$w.done" ] || echo "  $w: $(head -c 40 "$scratch/$w.done")"
+for w in $workloads; do
+    [ -e "$scratch/$w.done" ] || die "$w has done nothing"
+    echo "  $w: $(head -c 40 "$scratch/$w.done")"
 done
