@@ -1,0 +1,268 @@
+//! What is in files: reading, writing, sizes, durability, mappings.
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+use libc::{iovec, off_t, size_t, ssize_t};
+use posix::{Errno, Served};
+
+use crate::memory::{self, TRANSFER_BYTES_MAX};
+use crate::serve::{answer, on_fd, on_path, set_errno, to_c};
+use crate::start::process;
+use crate::stats::Class;
+use crate::{guard, real};
+
+/// From where on the length of a read is first compared with the file, in bytes: probing a buffer
+/// touches its pages, those too that the read would not fill.
+const LARGE_BYTES: usize = 1 << 20;
+
+/// How much of a buffer a read can fill at most.
+fn fillable(process: &posix::Process, fd: c_int, count: usize) -> usize {
+    if count < LARGE_BYTES {
+        return count;
+    }
+    match process.fstat(fd) {
+        Served::Done(Ok(stat)) => count.min(stat.st_size.max(0) as usize),
+        _ => count,
+    }
+}
+
+/// Tries, in a closure that answers [`Served`].
+macro_rules! served {
+    ($result:expr) => {
+        match $result {
+            Ok(value) => value,
+            Err(err) => return posix::Served::Done(Err(err)),
+        }
+    };
+}
+pub(super) use served;
+
+export! {
+    fn read | __read (fd: c_int, buf: *mut c_void, count: size_t) -> ssize_t {
+        on_fd(Class::Read, fd, |process| {
+            let count = fillable(process, fd, count);
+            process.read(fd, served!(memory::writable(buf, count)))
+        })
+        .unwrap_or_else(|| real::read(fd, buf, count))
+    }
+
+    fn __read_chk (fd: c_int, buf: *mut c_void, count: size_t, room: size_t) -> ssize_t {
+        if count > room {
+            return real::__read_chk(fd, buf, count, room);
+        }
+        read(fd, buf, count)
+    }
+
+    fn pread | pread64 | __pread64 | __libc_pread (
+        fd: c_int, buf: *mut c_void, count: size_t, offset: off_t
+    ) -> ssize_t {
+        on_fd(Class::Read, fd, |process| {
+            let count = fillable(process, fd, count);
+            process.pread(fd, served!(memory::writable(buf, count)), offset)
+        })
+        .unwrap_or_else(|| real::pread(fd, buf, count, offset))
+    }
+
+    fn __pread_chk | __pread64_chk (
+        fd: c_int, buf: *mut c_void, count: size_t, offset: off_t, room: size_t
+    ) -> ssize_t {
+        if count > room {
+            return real::__pread_chk(fd, buf, count, offset, room);
+        }
+        pread(fd, buf, count, offset)
+    }
+
+    fn readv (fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
+        on_fd(Class::Read, fd, |process| {
+            process.readv(fd, &mut served!(memory::targets(list, count)))
+        })
+        .unwrap_or_else(|| real::readv(fd, list, count))
+    }
+
+    fn preadv | preadv64 (fd: c_int, list: *const iovec, count: c_int, offset: off_t) -> ssize_t {
+        on_fd(Class::Read, fd, |process| {
+            if offset < 0 {
+                return Served::Done(Err(Errno::INVAL));
+            }
+            process.preadv2(fd, &mut served!(memory::targets(list, count)), offset, 0)
+        })
+        .unwrap_or_else(|| real::preadv(fd, list, count, offset))
+    }
+
+    fn preadv2 | preadv64v2 (
+        fd: c_int, list: *const iovec, count: c_int, offset: off_t, flags: c_int
+    ) -> ssize_t {
+        on_fd(Class::Read, fd, |process| {
+            process.preadv2(fd, &mut served!(memory::targets(list, count)), offset, flags)
+        })
+        .unwrap_or_else(|| real::preadv2(fd, list, count, offset, flags))
+    }
+
+    fn write | __write (fd: c_int, data: *const c_void, count: size_t) -> ssize_t {
+        on_fd(Class::Write, fd, |process| {
+            process.write(fd, served!(memory::readable(data, count)))
+        })
+        .unwrap_or_else(|| real::write(fd, data, count))
+    }
+
+    fn pwrite | pwrite64 | __pwrite64 | __libc_pwrite (
+        fd: c_int, data: *const c_void, count: size_t, offset: off_t
+    ) -> ssize_t {
+        on_fd(Class::Write, fd, |process| {
+            process.pwrite(fd, served!(memory::readable(data, count)), offset)
+        })
+        .unwrap_or_else(|| real::pwrite(fd, data, count, offset))
+    }
+
+    fn writev (fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
+        on_fd(Class::Write, fd, |process| {
+            process.writev(fd, &served!(memory::sources(list, count)))
+        })
+        .unwrap_or_else(|| real::writev(fd, list, count))
+    }
+
+    fn pwritev | pwritev64 (
+        fd: c_int, list: *const iovec, count: c_int, offset: off_t
+    ) -> ssize_t {
+        on_fd(Class::Write, fd, |process| {
+            if offset < 0 {
+                return Served::Done(Err(Errno::INVAL));
+            }
+            process.pwritev2(fd, &served!(memory::sources(list, count)), offset, 0)
+        })
+        .unwrap_or_else(|| real::pwritev(fd, list, count, offset))
+    }
+
+    fn pwritev2 | pwritev64v2 (
+        fd: c_int, list: *const iovec, count: c_int, offset: off_t, flags: c_int
+    ) -> ssize_t {
+        on_fd(Class::Write, fd, |process| {
+            process.pwritev2(fd, &served!(memory::sources(list, count)), offset, flags)
+        })
+        .unwrap_or_else(|| real::pwritev2(fd, list, count, offset, flags))
+    }
+
+    fn lseek | lseek64 | __lseek | llseek (fd: c_int, offset: off_t, whence: c_int) -> off_t {
+        on_fd(Class::Seek, fd, |process| process.lseek(fd, offset, whence))
+            .unwrap_or_else(|| real::lseek(fd, offset, whence))
+    }
+
+    fn truncate | truncate64 (path: *const c_char, len: off_t) -> c_int {
+        on_path(Class::Size, libc::AT_FDCWD, path, |process, path| process.truncate(path, len))
+            .unwrap_or_else(|| real::truncate(path, len))
+    }
+
+    fn ftruncate | ftruncate64 (fd: c_int, len: off_t) -> c_int {
+        on_fd(Class::Size, fd, |process| process.ftruncate(fd, len))
+            .unwrap_or_else(|| real::ftruncate(fd, len))
+    }
+
+    fn fallocate | fallocate64 (fd: c_int, mode: c_int, offset: off_t, len: off_t) -> c_int {
+        on_fd(Class::Size, fd, |process| process.fallocate(fd, mode, offset, len))
+            .unwrap_or_else(|| real::fallocate(fd, mode, offset, len))
+    }
+
+    fn posix_fallocate | posix_fallocate64 (fd: c_int, offset: off_t, len: off_t) -> c_int {
+        numbered(fd, Class::Size, |process| process.posix_fallocate(fd, offset, len))
+            .unwrap_or_else(|| real::posix_fallocate(fd, offset, len))
+    }
+
+    fn posix_fadvise | posix_fadvise64 (
+        fd: c_int, offset: off_t, len: off_t, advice: c_int
+    ) -> c_int {
+        numbered(fd, Class::Other, |process| process.posix_fadvise(fd, offset, len, advice))
+            .unwrap_or_else(|| real::posix_fadvise(fd, offset, len, advice))
+    }
+
+    fn readahead (fd: c_int, offset: off_t, count: size_t) -> ssize_t {
+        on_fd(Class::Other, fd, |process| process.readahead(fd, offset, count))
+            .map_or_else(|| real::readahead(fd, offset, count), |result| result as ssize_t)
+    }
+
+    fn fsync (fd: c_int) -> c_int {
+        on_fd(Class::Sync, fd, |process| process.fsync(fd)).unwrap_or_else(|| real::fsync(fd))
+    }
+
+    fn fdatasync (fd: c_int) -> c_int {
+        on_fd(Class::Sync, fd, |process| process.fdatasync(fd))
+            .unwrap_or_else(|| real::fdatasync(fd))
+    }
+
+    fn syncfs (fd: c_int) -> c_int {
+        on_fd(Class::Sync, fd, |process| process.syncfs(fd)).unwrap_or_else(|| real::syncfs(fd))
+    }
+
+    fn sync_file_range (fd: c_int, offset: off_t, len: off_t, flags: c_uint) -> c_int {
+        on_fd(Class::Sync, fd, |process| process.sync_file_range(fd, offset, len, flags))
+            .unwrap_or_else(|| real::sync_file_range(fd, offset, len, flags))
+    }
+
+    fn copy_file_range (
+        from: c_int, from_offset: *mut off_t, to: c_int, to_offset: *mut off_t, len: size_t,
+        flags: c_uint
+    ) -> ssize_t {
+        let by_kernel =
+            || real::copy_file_range(from, from_offset, to, to_offset, len, flags);
+        let Some(process) = process().filter(|process| process.owns(from) || process.owns(to))
+        else {
+            return by_kernel();
+        };
+        let copied = answer(process, Class::Copy, &[from, to], |process| {
+            let from_offset = served!(memory::optional_place(from_offset));
+            let to_offset = served!(memory::optional_place(to_offset));
+            let len = len.min(TRANSFER_BYTES_MAX);
+            process.copy_file_range(from, from_offset, to, to_offset, len, flags)
+        });
+        copied.map_or_else(by_kernel, to_c)
+    }
+
+    fn sendfile | sendfile64 (
+        out: c_int, from: c_int, offset: *mut off_t, count: size_t
+    ) -> ssize_t {
+        let by_kernel = || real::sendfile(out, from, offset, count);
+        let Some(process) = process().filter(|process| process.owns(from) || process.owns(out))
+        else {
+            return by_kernel();
+        };
+        let sent = answer(process, Class::Copy, &[out, from], |process| {
+            let offset = served!(memory::optional_place(offset));
+            process.sendfile(out, from, offset, count.min(TRANSFER_BYTES_MAX))
+        });
+        sent.map_or_else(by_kernel, to_c)
+    }
+
+    fn mmap | mmap64 | __mmap (
+        address: *mut c_void, len: size_t, protection: c_int, flags: c_int, fd: c_int,
+        offset: off_t
+    ) -> *mut c_void {
+        let by_kernel = || real::mmap(address, len, protection, flags, fd, offset);
+        if flags & libc::MAP_ANONYMOUS != 0 {
+            return by_kernel();
+        }
+        let Some(process) = process().filter(|process| process.owns(fd)) else {
+            return by_kernel();
+        };
+        let mapped = answer(process, Class::Map, &[fd], |process| {
+            process.mmap(address as usize, len, protection, flags, fd, offset)
+        });
+        match mapped {
+            Some(Ok(address)) => address as *mut c_void,
+            Some(Err(err)) => {
+                set_errno(err);
+                libc::MAP_FAILED
+            }
+            None => by_kernel(),
+        }
+    }
+}
+
+/// For the functions that return the error number.
+fn numbered(
+    fd: c_int,
+    class: Class,
+    f: impl FnOnce(&posix::Process) -> Served<()>,
+) -> Option<c_int> {
+    let process = process().filter(|process| process.owns(fd) && !guard::is_inside())?;
+    let result = answer(process, class, &[fd], f)?;
+    Some(result.err().map_or(0, Errno::raw_os_error))
+}

@@ -1,0 +1,243 @@
+//! Descriptors: opening, closing, duplicates, flags, locks.
+
+use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong};
+
+use libc::{AT_FDCWD, mode_t, off_t, size_t};
+use posix::{Errno, Process, Served};
+
+use super::content::served;
+use super::copying::by_kernel;
+use crate::serve::{answer, on_fd, on_path, set_errno, to_c};
+use crate::start::{opens_in_user_space, process};
+use crate::stats::Class;
+use crate::{guard, memory, real};
+
+/// Opens in user space, unless descriptors are to be the kernel's from the start.
+fn open_at(dirfd: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> Option<c_int> {
+    on_path(Class::Open, dirfd, path, |process, path| {
+        if opens_in_user_space() { process.open(dirfd, path, flags, mode) } else { Served::Kernel }
+    })
+}
+
+export! {
+    fn open | open64 | __open | __open64 (
+        path: *const c_char, flags: c_int, mode: mode_t
+    ) -> c_int {
+        open_at(AT_FDCWD, path, flags, mode).unwrap_or_else(|| real::open(path, flags, mode))
+    }
+
+    fn __open_2 | __open64_2 (path: *const c_char, flags: c_int) -> c_int {
+        open(path, flags, 0)
+    }
+
+    fn openat | openat64 (
+        dirfd: c_int, path: *const c_char, flags: c_int, mode: mode_t
+    ) -> c_int {
+        open_at(dirfd, path, flags, mode)
+            .unwrap_or_else(|| real::openat(dirfd, path, flags, mode))
+    }
+
+    fn __openat_2 | __openat64_2 (dirfd: c_int, path: *const c_char, flags: c_int) -> c_int {
+        openat(dirfd, path, flags, 0)
+    }
+
+    fn creat | creat64 (path: *const c_char, mode: mode_t) -> c_int {
+        open(path, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, mode)
+    }
+
+    fn close | __close (fd: c_int) -> c_int {
+        on_fd(Class::Close, fd, |process| process.close(fd)).unwrap_or_else(|| real::close(fd))
+    }
+
+    fn close_range (first: c_uint, last: c_uint, flags: c_int) -> c_int {
+        let closed = process().and_then(|process| {
+            answer(process, Class::Close, &[], |process| {
+                process.close_range(first, last, flags as u32)
+            })
+        });
+        closed.map_or_else(|| real::close_range(first, last, flags), to_c)
+    }
+
+    fn closefrom (first: c_int) -> () {
+        let first_open = first.max(0) as u32;
+        let closed = process().and_then(|process| {
+            answer(process, Class::Close, &[], |process| {
+                process.close_range(first_open, u32::MAX, 0)
+            })
+        });
+        if closed.is_none() {
+            real::closefrom(first);
+        }
+    }
+
+    fn dup (fd: c_int) -> c_int {
+        on_fd(Class::Descriptor, fd, |process| process.dup(fd)).unwrap_or_else(|| real::dup(fd))
+    }
+
+    fn dup2 | __dup2 (old: c_int, new: c_int) -> c_int {
+        duplicate(old, new, |process| process.dup2(old, new))
+            .unwrap_or_else(|| real::dup2(old, new))
+    }
+
+    fn dup3 (old: c_int, new: c_int, flags: c_int) -> c_int {
+        duplicate(old, new, |process| process.dup3(old, new, flags))
+            .unwrap_or_else(|| real::dup3(old, new, flags))
+    }
+
+    fn fcntl | fcntl64 | __fcntl | __libc_fcntl64 (
+        fd: c_int, command: c_int, argument: c_long
+    ) -> c_int {
+        let answered = match command {
+            libc::F_GETLK | libc::F_SETLK | libc::F_SETLKW | libc::F_OFD_GETLK
+            | libc::F_OFD_SETLK | libc::F_OFD_SETLKW => {
+                on_fd(Class::Lock, fd, |process| {
+                    let lock = served!(memory::place(argument as *mut libc::flock));
+                    lock_record(process, fd, command, lock)
+                })
+            }
+            F_SETOWN_EX | F_GETOWN_EX | F_GETOWNER_UIDS | F_GET_RW_HINT..=F_SET_FILE_RW_HINT => {
+                on_fd(Class::Descriptor, fd, |_| Served::<()>::Kernel)
+            }
+            _ => on_fd(Class::Descriptor, fd, |process| process.fcntl(fd, command, argument)),
+        };
+        answered.unwrap_or_else(|| real::fcntl(fd, command, argument))
+    }
+
+    fn flock (fd: c_int, operation: c_int) -> c_int {
+        on_fd(Class::Lock, fd, |process| {
+            let at_once = process.flock(fd, operation | libc::LOCK_NB);
+            let waits = operation & libc::LOCK_NB == 0;
+            if waits && at_once == Served::Done(Err(Errno::AGAIN)) {
+                guard::outside(|| process.flock(fd, operation))
+            } else {
+                at_once
+            }
+        })
+        .unwrap_or_else(|| real::flock(fd, operation))
+    }
+
+    fn lockf | lockf64 (fd: c_int, command: c_int, len: off_t) -> c_int {
+        on_fd(Class::Lock, fd, |process| {
+            let mut lock = libc::flock {
+                l_type: libc::F_WRLCK as i16,
+                l_whence: libc::SEEK_CUR as i16,
+                l_start: 0,
+                l_len: len,
+                l_pid: 0,
+            };
+            match command {
+                libc::F_LOCK => lock_record(process, fd, libc::F_SETLKW, &mut lock),
+                libc::F_TLOCK => lock_record(process, fd, libc::F_SETLK, &mut lock),
+                libc::F_ULOCK => {
+                    lock.l_type = libc::F_UNLCK as i16;
+                    lock_record(process, fd, libc::F_SETLK, &mut lock)
+                }
+                libc::F_TEST => match lock_record(process, fd, libc::F_GETLK, &mut lock) {
+                    Served::Done(Ok(()))
+                        if lock.l_type != libc::F_UNLCK as i16
+                            && lock.l_pid != libc::getpid() =>
+                    {
+                        Served::Done(Err(Errno::ACCESS))
+                    }
+                    tested => tested,
+                },
+                _ => Served::Done(Err(Errno::INVAL)),
+            }
+        })
+        .unwrap_or_else(|| real::lockf(fd, command, len))
+    }
+
+    fn ioctl (fd: c_int, request: c_ulong, argument: c_long) -> c_int {
+        on_fd(Class::Other, fd, |process| control(process, fd, request, argument))
+            .unwrap_or_else(|| real::ioctl(fd, request, argument))
+    }
+
+    fn isatty (fd: c_int) -> c_int {
+        if owned(fd) {
+            set_errno(Errno::NOTTY);
+            return 0;
+        }
+        real::isatty(fd)
+    }
+
+    fn ttyname (fd: c_int) -> *mut c_char {
+        if owned(fd) {
+            set_errno(Errno::NOTTY);
+            return std::ptr::null_mut();
+        }
+        real::ttyname(fd)
+    }
+
+    fn ttyname_r (fd: c_int, buf: *mut c_char, len: size_t) -> c_int {
+        if owned(fd) {
+            return libc::ENOTTY;
+        }
+        real::ttyname_r(fd, buf, len)
+    }
+
+    fn __ttyname_r_chk (fd: c_int, buf: *mut c_char, len: size_t, room: size_t) -> c_int {
+        ttyname_r(fd, buf, len.min(room))
+    }
+
+    fn fpathconf (fd: c_int, name: c_int) -> c_long {
+        by_kernel(&[fd], -1, || real::fpathconf(fd, name))
+    }
+}
+
+// Commands of `fcntl` with a pointer that is not a lock (linux/fcntl.h).
+const F_SETOWN_EX: c_int = 15;
+const F_GETOWN_EX: c_int = 16;
+const F_GETOWNER_UIDS: c_int = 17;
+const F_GET_RW_HINT: c_int = 1035;
+const F_SET_FILE_RW_HINT: c_int = 1038;
+
+fn owned(fd: c_int) -> bool {
+    process().is_some_and(|process| process.owns(fd))
+}
+
+fn duplicate(old: c_int, new: c_int, f: impl FnOnce(&Process) -> Served<c_int>) -> Option<c_int> {
+    let process = process().filter(|process| process.owns(old) || process.owns(new))?;
+    answer(process, Class::Descriptor, &[old, new], f).map(to_c)
+}
+
+/// A lock of records. One that has to wait does so outside, so that signals interrupt it.
+fn lock_record(process: &Process, fd: c_int, command: c_int, lock: &mut libc::flock) -> Served<()> {
+    let at_once = match command {
+        libc::F_SETLKW => libc::F_SETLK,
+        libc::F_OFD_SETLKW => libc::F_OFD_SETLK,
+        _ => return process.fcntl_lock(fd, command, lock),
+    };
+    match process.fcntl_lock(fd, at_once, lock) {
+        Served::Done(Err(Errno::AGAIN | Errno::ACCESS)) => {
+            guard::outside(|| process.fcntl_lock(fd, command, lock))
+        }
+        result => result,
+    }
+}
+
+/// What a file or directory answers to `ioctl` without asking the file system.
+fn control(process: &Process, fd: c_int, request: c_ulong, argument: c_long) -> Served<c_int> {
+    /// The letter of requests to terminals.
+    const TERMINAL: c_ulong = 0x54;
+    match request {
+        libc::FIOCLEX => process.fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC.into()),
+        libc::FIONCLEX => process.fcntl(fd, libc::F_SETFD, 0),
+        libc::FIONREAD => {
+            let (Served::Done(Ok(stat)), Served::Done(Ok(offset))) =
+                (process.fstat(fd), process.lseek(fd, 0, libc::SEEK_CUR))
+            else {
+                return Served::Kernel;
+            };
+            if stat.st_mode & libc::S_IFMT != libc::S_IFREG {
+                return Served::Kernel;
+            }
+            *served!(memory::place(argument as *mut c_int)) = (stat.st_size - offset) as c_int;
+            Served::Done(Ok(0))
+        }
+        // Sharing blocks is not offered; the sources of these are descriptors too.
+        libc::FICLONE | libc::FICLONERANGE => Served::Done(Err(Errno::OPNOTSUPP)),
+        libc::FIONBIO | libc::FIOASYNC => Served::Kernel,
+        _ if request >> 8 & 0xff == TERMINAL => Served::Done(Err(Errno::NOTTY)),
+        _ => Served::Kernel,
+    }
+}

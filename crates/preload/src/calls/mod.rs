@@ -1,0 +1,11 @@
+//! The exported functions, by subject.
+
+mod attributes;
+mod content;
+mod copying;
+mod descriptors;
+mod listing;
+mod names;
+mod raw;
+mod waiting;
+mod xattr;

@@ -1,0 +1,203 @@
+//! Names: creating, removing, renaming, links, the working directory.
+
+use std::ffi::{c_char, c_int, c_uint};
+
+use libc::{AT_FDCWD, AT_REMOVEDIR, dev_t, mode_t, size_t, ssize_t};
+use posix::{Errno, Served};
+
+use super::content::served;
+use crate::serve::{answer, on_path, on_paths, to_c};
+use crate::start::process;
+use crate::stats::Class;
+use crate::{memory, real};
+
+fn unlink_at(dirfd: c_int, path: *const c_char, flags: c_int) -> Option<c_int> {
+    on_path(Class::Names, dirfd, path, |process, path| process.unlink(dirfd, path, flags))
+}
+
+fn make_directory(dirfd: c_int, path: *const c_char, mode: mode_t) -> Option<c_int> {
+    on_path(Class::Names, dirfd, path, |process, path| process.mkdir(dirfd, path, mode))
+}
+
+fn make_node(dirfd: c_int, path: *const c_char, mode: mode_t, dev: dev_t) -> Option<c_int> {
+    on_path(Class::Names, dirfd, path, |process, path| process.mknod(dirfd, path, mode, dev))
+}
+
+fn make_link(
+    from: (c_int, *const c_char),
+    to: (c_int, *const c_char),
+    flags: c_int,
+) -> Option<c_int> {
+    on_paths(Class::Names, from, to, |process, from_path, to_path| {
+        process.link(from.0, from_path, to.0, to_path, flags)
+    })
+}
+
+fn make_symlink(target: *const c_char, dirfd: c_int, path: *const c_char) -> Option<c_int> {
+    on_path(Class::Names, dirfd, path, |process, path| {
+        process.symlink(served!(memory::string(target)), dirfd, path)
+    })
+}
+
+fn rename_at(
+    from: (c_int, *const c_char),
+    to: (c_int, *const c_char),
+    flags: c_uint,
+) -> Option<c_int> {
+    on_paths(Class::Names, from, to, |process, from_path, to_path| {
+        process.rename(from.0, from_path, to.0, to_path, flags)
+    })
+}
+
+fn read_link(dirfd: c_int, path: *const c_char, buf: *mut c_char, size: size_t) -> Option<ssize_t> {
+    on_path(Class::Names, dirfd, path, |process, path| {
+        // The kernel's size is an `int`.
+        if size == 0 || size > c_int::MAX as usize {
+            return Served::Done(Err(Errno::INVAL));
+        }
+        let size = size.min(libc::PATH_MAX as usize);
+        process.readlink(dirfd, path, served!(memory::writable(buf.cast(), size)))
+    })
+}
+
+export! {
+    fn link (from: *const c_char, to: *const c_char) -> c_int {
+        make_link((AT_FDCWD, from), (AT_FDCWD, to), 0).unwrap_or_else(|| real::link(from, to))
+    }
+
+    fn linkat (
+        from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char, flags: c_int
+    ) -> c_int {
+        make_link((from_dir, from), (to_dir, to), flags)
+            .unwrap_or_else(|| real::linkat(from_dir, from, to_dir, to, flags))
+    }
+
+    fn symlink (target: *const c_char, path: *const c_char) -> c_int {
+        make_symlink(target, AT_FDCWD, path).unwrap_or_else(|| real::symlink(target, path))
+    }
+
+    fn symlinkat (target: *const c_char, dirfd: c_int, path: *const c_char) -> c_int {
+        make_symlink(target, dirfd, path)
+            .unwrap_or_else(|| real::symlinkat(target, dirfd, path))
+    }
+
+    fn unlink (path: *const c_char) -> c_int {
+        unlink_at(AT_FDCWD, path, 0).unwrap_or_else(|| real::unlink(path))
+    }
+
+    fn unlinkat (dirfd: c_int, path: *const c_char, flags: c_int) -> c_int {
+        unlink_at(dirfd, path, flags).unwrap_or_else(|| real::unlinkat(dirfd, path, flags))
+    }
+
+    fn rmdir (path: *const c_char) -> c_int {
+        unlink_at(AT_FDCWD, path, AT_REMOVEDIR).unwrap_or_else(|| real::rmdir(path))
+    }
+
+    fn remove (path: *const c_char) -> c_int {
+        match unlink_at(AT_FDCWD, path, 0) {
+            Some(-1) if *libc::__errno_location() == libc::EISDIR => rmdir(path),
+            Some(result) => result,
+            None => real::remove(path),
+        }
+    }
+
+    fn rename (from: *const c_char, to: *const c_char) -> c_int {
+        rename_at((AT_FDCWD, from), (AT_FDCWD, to), 0).unwrap_or_else(|| real::rename(from, to))
+    }
+
+    fn renameat (
+        from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char
+    ) -> c_int {
+        rename_at((from_dir, from), (to_dir, to), 0)
+            .unwrap_or_else(|| real::renameat(from_dir, from, to_dir, to))
+    }
+
+    fn renameat2 (
+        from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char, flags: c_uint
+    ) -> c_int {
+        rename_at((from_dir, from), (to_dir, to), flags)
+            .unwrap_or_else(|| real::renameat2(from_dir, from, to_dir, to, flags))
+    }
+
+    fn mkdir (path: *const c_char, mode: mode_t) -> c_int {
+        make_directory(AT_FDCWD, path, mode).unwrap_or_else(|| real::mkdir(path, mode))
+    }
+
+    fn mkdirat (dirfd: c_int, path: *const c_char, mode: mode_t) -> c_int {
+        make_directory(dirfd, path, mode).unwrap_or_else(|| real::mkdirat(dirfd, path, mode))
+    }
+
+    fn mknod (path: *const c_char, mode: mode_t, dev: dev_t) -> c_int {
+        make_node(AT_FDCWD, path, mode, dev).unwrap_or_else(|| real::mknod(path, mode, dev))
+    }
+
+    fn mknodat (dirfd: c_int, path: *const c_char, mode: mode_t, dev: dev_t) -> c_int {
+        make_node(dirfd, path, mode, dev)
+            .unwrap_or_else(|| real::mknodat(dirfd, path, mode, dev))
+    }
+
+    fn __xmknod (
+        version: c_int, path: *const c_char, mode: mode_t, dev: *mut dev_t
+    ) -> c_int {
+        make_node(AT_FDCWD, path, mode, *dev)
+            .unwrap_or_else(|| real::__xmknod(version, path, mode, dev))
+    }
+
+    fn __xmknodat (
+        version: c_int, dirfd: c_int, path: *const c_char, mode: mode_t, dev: *mut dev_t
+    ) -> c_int {
+        make_node(dirfd, path, mode, *dev)
+            .unwrap_or_else(|| real::__xmknodat(version, dirfd, path, mode, dev))
+    }
+
+    fn mkfifo (path: *const c_char, mode: mode_t) -> c_int {
+        make_node(AT_FDCWD, path, mode & !libc::S_IFMT | libc::S_IFIFO, 0)
+            .unwrap_or_else(|| real::mkfifo(path, mode))
+    }
+
+    fn mkfifoat (dirfd: c_int, path: *const c_char, mode: mode_t) -> c_int {
+        make_node(dirfd, path, mode & !libc::S_IFMT | libc::S_IFIFO, 0)
+            .unwrap_or_else(|| real::mkfifoat(dirfd, path, mode))
+    }
+
+    fn readlink (path: *const c_char, buf: *mut c_char, size: size_t) -> ssize_t {
+        read_link(AT_FDCWD, path, buf, size).unwrap_or_else(|| real::readlink(path, buf, size))
+    }
+
+    fn readlinkat (
+        dirfd: c_int, path: *const c_char, buf: *mut c_char, size: size_t
+    ) -> ssize_t {
+        read_link(dirfd, path, buf, size)
+            .unwrap_or_else(|| real::readlinkat(dirfd, path, buf, size))
+    }
+
+    fn __readlink_chk (
+        path: *const c_char, buf: *mut c_char, size: size_t, room: size_t
+    ) -> ssize_t {
+        if size > room {
+            return real::__readlink_chk(path, buf, size, room);
+        }
+        readlink(path, buf, size)
+    }
+
+    fn __readlinkat_chk (
+        dirfd: c_int, path: *const c_char, buf: *mut c_char, size: size_t, room: size_t
+    ) -> ssize_t {
+        if size > room {
+            return real::__readlinkat_chk(dirfd, path, buf, size, room);
+        }
+        readlinkat(dirfd, path, buf, size)
+    }
+
+    fn chdir (path: *const c_char) -> c_int {
+        on_path(Class::Names, AT_FDCWD, path, |process, path| process.chdir(path))
+            .unwrap_or_else(|| real::chdir(path))
+    }
+
+    fn fchdir (fd: c_int) -> c_int {
+        let answered = process().and_then(|process| {
+            answer(process, Class::Names, &[fd], |process| process.fchdir(fd))
+        });
+        answered.map_or_else(|| real::fchdir(fd), to_c)
+    }
+}

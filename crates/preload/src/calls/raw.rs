@@ -1,0 +1,106 @@
+//! `syscall`: the calls a program makes by number.
+//!
+//! Those that have an exported function of the same meaning go there. Others that take descriptors
+//! find them made the kernel's.
+
+use std::ffi::{c_int, c_long};
+
+use super::{attributes, content, descriptors, listing, names};
+use crate::serve::give_to_kernel;
+use crate::start::{open_by_kernel, process};
+use crate::{exec, fork, real};
+
+export! {
+    fn syscall (
+        number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long
+    ) -> c_long {
+        if process().is_none() {
+            return real::syscall(number, a, b, c, d, e, f);
+        }
+        let fd = a as c_int;
+        match number {
+            libc::SYS_read => content::read(fd, b as _, c as _) as c_long,
+            libc::SYS_write => content::write(fd, b as _, c as _) as c_long,
+            libc::SYS_pread64 => content::pread(fd, b as _, c as _, d) as c_long,
+            libc::SYS_pwrite64 => content::pwrite(fd, b as _, c as _, d) as c_long,
+            libc::SYS_readv => content::readv(fd, b as _, c as _) as c_long,
+            libc::SYS_writev => content::writev(fd, b as _, c as _) as c_long,
+            libc::SYS_preadv => content::preadv(fd, b as _, c as _, d) as c_long,
+            libc::SYS_pwritev => content::pwritev(fd, b as _, c as _, d) as c_long,
+            libc::SYS_preadv2 => content::preadv2(fd, b as _, c as _, d, f as _) as c_long,
+            libc::SYS_pwritev2 => content::pwritev2(fd, b as _, c as _, d, f as _) as c_long,
+            libc::SYS_lseek => content::lseek(fd, b, c as _),
+            libc::SYS_ftruncate => content::ftruncate(fd, b).into(),
+            libc::SYS_fallocate => content::fallocate(fd, b as _, c, d).into(),
+            libc::SYS_fsync => content::fsync(fd).into(),
+            libc::SYS_fdatasync => content::fdatasync(fd).into(),
+            libc::SYS_syncfs => content::syncfs(fd).into(),
+            libc::SYS_copy_file_range => {
+                content::copy_file_range(fd, b as _, c as _, d as _, e as _, f as _) as c_long
+            }
+            libc::SYS_mmap => {
+                content::mmap(a as _, b as _, c as _, d as _, e as _, f) as c_long
+            }
+            libc::SYS_open => descriptors::open(a as _, b as _, c as _).into(),
+            libc::SYS_openat => descriptors::openat(fd, b as _, c as _, d as _).into(),
+            libc::SYS_close => descriptors::close(fd).into(),
+            libc::SYS_close_range => {
+                descriptors::close_range(a as _, b as _, c as _).into()
+            }
+            libc::SYS_dup => descriptors::dup(fd).into(),
+            libc::SYS_dup2 => descriptors::dup2(fd, b as _).into(),
+            libc::SYS_dup3 => descriptors::dup3(fd, b as _, c as _).into(),
+            libc::SYS_fcntl => descriptors::fcntl(fd, b as _, c).into(),
+            libc::SYS_ioctl => descriptors::ioctl(fd, b as _, c).into(),
+            libc::SYS_flock => descriptors::flock(fd, b as _).into(),
+            libc::SYS_stat => attributes::stat(a as _, b as _).into(),
+            libc::SYS_lstat => attributes::lstat(a as _, b as _).into(),
+            libc::SYS_fstat => attributes::fstat(fd, b as _).into(),
+            libc::SYS_newfstatat => attributes::fstatat(fd, b as _, c as _, d as _).into(),
+            libc::SYS_statx => attributes::statx(fd, b as _, c as _, d as _, e as _).into(),
+            libc::SYS_faccessat => attributes::faccessat(fd, b as _, c as _, 0).into(),
+            libc::SYS_faccessat2 => attributes::faccessat(fd, b as _, c as _, d as _).into(),
+            libc::SYS_fchmod => attributes::fchmod(fd, b as _).into(),
+            libc::SYS_fchmodat => attributes::fchmodat(fd, b as _, c as _, 0).into(),
+            libc::SYS_fchown => attributes::fchown(fd, b as _, c as _).into(),
+            libc::SYS_fchownat => {
+                attributes::fchownat(fd, b as _, c as _, d as _, e as _).into()
+            }
+            libc::SYS_utimensat => {
+                attributes::utimensat(fd, b as _, c as _, d as _).into()
+            }
+            libc::SYS_getdents64 => listing::getdents64(fd, b as _, c as _) as c_long,
+            libc::SYS_mkdirat => names::mkdirat(fd, b as _, c as _).into(),
+            libc::SYS_mknodat => names::mknodat(fd, b as _, c as _, d as _).into(),
+            libc::SYS_unlinkat => names::unlinkat(fd, b as _, c as _).into(),
+            libc::SYS_renameat2 => {
+                names::renameat2(fd, b as _, c as _, d as _, e as _).into()
+            }
+            libc::SYS_linkat => names::linkat(fd, b as _, c as _, d as _, e as _).into(),
+            libc::SYS_symlinkat => names::symlinkat(a as _, b as _, c as _).into(),
+            libc::SYS_readlinkat => names::readlinkat(fd, b as _, c as _, d as _) as c_long,
+            libc::SYS_chdir => names::chdir(a as _).into(),
+            libc::SYS_fchdir => names::fchdir(fd).into(),
+            libc::SYS_execve => exec::execve(a as _, b as _, c as _).into(),
+            libc::SYS_execveat => {
+                exec::execveat(fd, b as _, c as _, d as _, e as _).into()
+            }
+            libc::SYS_fork => fork::fork().into(),
+            libc::SYS_io_uring_setup | libc::SYS_io_setup => {
+                // Requests name descriptors, where nobody can see them.
+                open_by_kernel();
+                real::syscall(number, a, b, c, d, e, f)
+            }
+            _ => {
+                // Many numbers take a descriptor first, some a second one; what is none of ours stays
+                // as it is, and a number that only looks like one becomes the kernel's for nothing.
+                for candidate in [a, c] {
+                    if let Ok(fd) = c_int::try_from(candidate) {
+                        let _ = give_to_kernel(&[fd]);
+                    }
+                }
+                real::syscall(number, a, b, c, d, e, f)
+            }
+        }
+    }
+}

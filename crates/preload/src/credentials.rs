@@ -1,0 +1,136 @@
+//! Calls after which the process layer has to look again: who the process is, what it may, and where
+//! its paths lead.
+
+use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
+
+use libc::{gid_t, mode_t, pid_t, rlimit, size_t, uid_t};
+use posix::Process;
+
+use crate::start::process;
+use crate::{guard, real};
+
+/// Tells the process layer after a call that succeeded.
+fn then(result: c_int, tell: impl FnOnce(&Process)) -> c_int {
+    if result == 0
+        && let Some(process) = process()
+    {
+        guard::run(|| tell(process));
+    }
+    result
+}
+
+export! {
+    fn setuid (uid: uid_t) -> c_int {
+        then(real::setuid(uid), Process::credentials_changed)
+    }
+
+    fn seteuid (uid: uid_t) -> c_int {
+        then(real::seteuid(uid), Process::credentials_changed)
+    }
+
+    fn setreuid (real_id: uid_t, effective: uid_t) -> c_int {
+        then(real::setreuid(real_id, effective), Process::credentials_changed)
+    }
+
+    fn setresuid (real_id: uid_t, effective: uid_t, saved: uid_t) -> c_int {
+        then(real::setresuid(real_id, effective, saved), Process::credentials_changed)
+    }
+
+    fn setfsuid (uid: uid_t) -> c_int {
+        let before = real::setfsuid(uid);
+        then(0, Process::credentials_changed);
+        before
+    }
+
+    fn setgid (gid: gid_t) -> c_int {
+        then(real::setgid(gid), Process::credentials_changed)
+    }
+
+    fn setegid (gid: gid_t) -> c_int {
+        then(real::setegid(gid), Process::credentials_changed)
+    }
+
+    fn setregid (real_id: gid_t, effective: gid_t) -> c_int {
+        then(real::setregid(real_id, effective), Process::credentials_changed)
+    }
+
+    fn setresgid (real_id: gid_t, effective: gid_t, saved: gid_t) -> c_int {
+        then(real::setresgid(real_id, effective, saved), Process::credentials_changed)
+    }
+
+    fn setfsgid (gid: gid_t) -> c_int {
+        let before = real::setfsgid(gid);
+        then(0, Process::credentials_changed);
+        before
+    }
+
+    fn setgroups (count: size_t, list: *const gid_t) -> c_int {
+        then(real::setgroups(count, list), Process::credentials_changed)
+    }
+
+    fn initgroups (user: *const c_char, group: gid_t) -> c_int {
+        then(real::initgroups(user, group), Process::credentials_changed)
+    }
+
+    fn capset (header: *mut c_void, data: *const c_void) -> c_int {
+        then(real::capset(header, data), Process::credentials_changed)
+    }
+
+    fn setrlimit | setrlimit64 (resource: c_uint, limit: *const rlimit) -> c_int {
+        then(real::setrlimit(resource, limit), Process::limits_changed)
+    }
+
+    fn prlimit | prlimit64 (
+        pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit
+    ) -> c_int {
+        then(real::prlimit(pid, resource, new, old), Process::limits_changed)
+    }
+
+    fn umask (mask: mode_t) -> mode_t {
+        let before = real::umask(mask);
+        then(0, |process| process.umask(mask));
+        before
+    }
+
+    fn chroot (path: *const c_char) -> c_int {
+        then(real::chroot(path), Process::namespace_changed)
+    }
+
+    fn pivot_root (new: *const c_char, old: *const c_char) -> c_int {
+        then(real::pivot_root(new, old), Process::namespace_changed)
+    }
+
+    fn unshare (flags: c_int) -> c_int {
+        let result = real::unshare(flags);
+        let namespace = flags & (libc::CLONE_NEWNS | libc::CLONE_NEWUSER) != 0;
+        if namespace {
+            then(result, |process| {
+                process.namespace_changed();
+                process.credentials_changed();
+            });
+        }
+        result
+    }
+
+    fn setns (fd: c_int, kind: c_int) -> c_int {
+        then(real::setns(fd, kind), |process| {
+            process.namespace_changed();
+            process.credentials_changed();
+        })
+    }
+
+    fn mount (
+        source: *const c_char, target: *const c_char, kind: *const c_char, flags: c_ulong,
+        data: *const c_void
+    ) -> c_int {
+        then(real::mount(source, target, kind, flags, data), Process::namespace_changed)
+    }
+
+    fn umount (target: *const c_char) -> c_int {
+        then(real::umount(target), Process::namespace_changed)
+    }
+
+    fn umount2 (target: *const c_char, flags: c_int) -> c_int {
+        then(real::umount2(target, flags), Process::namespace_changed)
+    }
+}

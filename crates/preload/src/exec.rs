@@ -1,0 +1,339 @@
+//! New programs in this process, and new processes with other programs.
+//!
+//! A program finds only kernel descriptors open, so what it inherits of ours is made the kernel's
+//! first. The environment that `keepstone run` made is put back where the caller has scrubbed it.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use libc::pid_t;
+use posix::Errno;
+
+use crate::serve::{give_to_kernel, set_errno};
+use crate::start::process;
+use crate::{guard, real};
+
+type Strings = *const *const c_char;
+
+/// `NAME=` of what belongs to us.
+const PRELOAD: &[u8] = b"LD_PRELOAD=";
+const OURS: &[u8] = b"KEEPSTONE_";
+
+/// What `keepstone run` put into the environment: whole entries, and last the library's path.
+#[derive(Debug)]
+struct Inherited {
+    entries: Vec<&'static CStr>,
+    library: Vec<u8>,
+}
+
+static INHERITED: AtomicPtr<Inherited> = AtomicPtr::new(std::ptr::null_mut());
+
+unsafe extern "C" {
+    static environ: Strings;
+}
+
+/// Remembers what `keepstone run` (recognised by `KEEPSTONE_RUN`, the path of this library) put into
+/// the environment.
+pub fn start() {
+    // SAFETY: `environ` is a list of strings that nobody changes this early.
+    let entries = unsafe { strings(environ) };
+    let run = entries.iter().find_map(|e| e.to_bytes().strip_prefix(b"KEEPSTONE_RUN="));
+    let Some(library) = run.map(<[u8]>::to_vec) else {
+        return;
+    };
+    let ours = entries.iter().filter(|entry| entry.to_bytes().starts_with(OURS));
+    // The program may overwrite its environment.
+    let entries = ours.map(|&entry| &*Box::leak(entry.to_owned().into_boxed_c_str())).collect();
+    let inherited = Box::new(Inherited { entries, library });
+    INHERITED.store(Box::into_raw(inherited), Ordering::Release);
+}
+
+/// # Safety
+/// `list` is null, or a list of strings that ends with a null pointer.
+unsafe fn strings<'a>(list: Strings) -> Vec<&'a CStr> {
+    let mut found = Vec::new();
+    if !list.is_null() {
+        // SAFETY: the caller's.
+        unsafe {
+            let mut at = list;
+            while !(*at).is_null() {
+                found.push(CStr::from_ptr(*at));
+                at = at.add(1);
+            }
+        }
+    }
+    found
+}
+
+/// An environment with what belongs to us put back.
+struct Environment {
+    pointers: Vec<*const c_char>,
+    /// What a pointer may point to.
+    _preload: Option<Vec<u8>>,
+}
+
+impl Environment {
+    /// `None`: `given` is good as it is.
+    ///
+    /// # Safety
+    /// As [`strings`].
+    unsafe fn restored(given: Strings) -> Option<Self> {
+        // SAFETY: null, or a box that is never dropped.
+        let inherited = unsafe { INHERITED.load(Ordering::Acquire).as_ref() }?;
+        // SAFETY: the caller's.
+        let given = unsafe { strings(given) };
+        let name_len = |e: &CStr| e.to_bytes().iter().position(|&b| b == b'=').unwrap_or(0);
+        let names = |a: &CStr, b: &CStr| {
+            let len = name_len(a);
+            len > 0 && len == name_len(b) && a.to_bytes()[..len] == b.to_bytes()[..len]
+        };
+        let preloads = given.iter().find_map(|e| e.to_bytes().strip_prefix(PRELOAD));
+        let preloaded = preloads.is_some_and(|list| {
+            list.split(|b| matches!(b, b':' | b' ')).any(|path| path == inherited.library)
+        });
+        let lacking: Vec<_> = inherited
+            .entries
+            .iter()
+            .filter(|ours| !given.iter().any(|entry| names(entry, ours)))
+            .map(|entry| entry.as_ptr())
+            .collect();
+        if preloaded && lacking.is_empty() {
+            return None;
+        }
+        let mut pointers: Vec<_> = given
+            .iter()
+            .filter(|entry| preloaded || !entry.to_bytes().starts_with(PRELOAD))
+            .map(|entry| entry.as_ptr())
+            .chain(lacking)
+            .collect();
+        let preload = (!preloaded).then(|| {
+            let others = preloads.filter(|list| !list.is_empty());
+            let others = others.map(|list| [b":", list].concat()).unwrap_or_default();
+            [PRELOAD, &inherited.library, &others, b"\0"].concat()
+        });
+        pointers.extend(preload.iter().map(|entry| entry.as_ptr().cast::<c_char>()));
+        pointers.push(std::ptr::null());
+        Some(Self { pointers, _preload: preload })
+    }
+}
+
+/// Makes the kernel's what a new program finds open.
+fn give_inherited_to_kernel() -> Result<(), Errno> {
+    match process().filter(|_| !guard::is_inside()) {
+        Some(process) => guard::run(|| process.before_exec()).unwrap_or(Err(Errno::IO)),
+        None => Ok(()),
+    }
+}
+
+/// Runs `f` with the environment that the new program is to have, its descriptors made the kernel's.
+///
+/// # Safety
+/// `given` as for [`strings`].
+unsafe fn with_environment<T>(given: Strings, f: impl FnOnce(Strings) -> T) -> Result<T, Errno> {
+    give_inherited_to_kernel()?;
+    // SAFETY: the caller's.
+    let restored = guard::run(|| unsafe { Environment::restored(given) }).flatten();
+    Ok(f(restored.as_ref().map_or(given, |environment| environment.pointers.as_ptr())))
+}
+
+/// For the functions that set `errno`.
+fn or_errno(result: Result<c_int, Errno>) -> c_int {
+    result.unwrap_or_else(|err| {
+        set_errno(err);
+        -1
+    })
+}
+
+/// For the functions that return the error number.
+fn or_number(result: Result<c_int, Errno>) -> c_int {
+    result.unwrap_or_else(|err| err.raw_os_error())
+}
+
+export! {
+    fn execve (path: *const c_char, argv: Strings, envp: Strings) -> c_int {
+        or_errno(with_environment(envp, |envp| real::execve(path, argv, envp)))
+    }
+
+    fn execv (path: *const c_char, argv: Strings) -> c_int {
+        execve(path, argv, environ)
+    }
+
+    fn execvpe (file: *const c_char, argv: Strings, envp: Strings) -> c_int {
+        or_errno(with_environment(envp, |envp| real::execvpe(file, argv, envp)))
+    }
+
+    fn execvp (file: *const c_char, argv: Strings) -> c_int {
+        execvpe(file, argv, environ)
+    }
+
+    fn execveat (
+        dirfd: c_int, path: *const c_char, argv: Strings, envp: Strings, flags: c_int
+    ) -> c_int {
+        if let Err(err) = give_to_kernel(&[dirfd]) {
+            return or_errno(Err(err));
+        }
+        or_errno(with_environment(envp, |envp| real::execveat(dirfd, path, argv, envp, flags)))
+    }
+
+    fn fexecve (fd: c_int, argv: Strings, envp: Strings) -> c_int {
+        if let Err(err) = give_to_kernel(&[fd]) {
+            return or_errno(Err(err));
+        }
+        or_errno(with_environment(envp, |envp| real::fexecve(fd, argv, envp)))
+    }
+
+    fn posix_spawn (
+        pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void,
+        argv: Strings, envp: Strings
+    ) -> c_int {
+        or_number(with_environment(envp, |envp| {
+            real::posix_spawn(pid, path, actions, attributes, argv, envp)
+        }))
+    }
+
+    fn posix_spawnp (
+        pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void,
+        argv: Strings, envp: Strings
+    ) -> c_int {
+        or_number(with_environment(envp, |envp| {
+            real::posix_spawnp(pid, file, actions, attributes, argv, envp)
+        }))
+    }
+
+    fn pidfd_spawn (
+        pidfd: *mut c_int, path: *const c_char, actions: *const c_void,
+        attributes: *const c_void, argv: Strings, envp: Strings
+    ) -> c_int {
+        or_number(with_environment(envp, |envp| {
+            real::pidfd_spawn(pidfd, path, actions, attributes, argv, envp)
+        }))
+    }
+
+    fn pidfd_spawnp (
+        pidfd: *mut c_int, file: *const c_char, actions: *const c_void,
+        attributes: *const c_void, argv: Strings, envp: Strings
+    ) -> c_int {
+        or_number(with_environment(envp, |envp| {
+            real::pidfd_spawnp(pidfd, file, actions, attributes, argv, envp)
+        }))
+    }
+
+    fn posix_spawn_file_actions_adddup2 (actions: *mut c_void, fd: c_int, new: c_int) -> c_int {
+        // The new process makes the duplicate, without us.
+        match give_to_kernel(&[fd]) {
+            Ok(()) => real::posix_spawn_file_actions_adddup2(actions, fd, new),
+            Err(err) => err.raw_os_error(),
+        }
+    }
+
+    fn posix_spawn_file_actions_addfchdir_np (actions: *mut c_void, fd: c_int) -> c_int {
+        match give_to_kernel(&[fd]) {
+            Ok(()) => real::posix_spawn_file_actions_addfchdir_np(actions, fd),
+            Err(err) => err.raw_os_error(),
+        }
+    }
+
+    fn system | __libc_system (command: *const c_char) -> c_int {
+        or_errno(give_inherited_to_kernel().map(|()| real::system(command)))
+    }
+
+    fn popen | _IO_popen (command: *const c_char, mode: *const c_char) -> *mut libc::FILE {
+        give_inherited_to_kernel().map(|()| real::popen(command, mode)).unwrap_or_else(|err| {
+            set_errno(err);
+            std::ptr::null_mut()
+        })
+    }
+}
+
+/// The arguments of a variadic call, as they lie on the stack of a trampoline: six registers, then,
+/// above the trampoline's return address, the rest.
+struct Variadic {
+    registers: *const *const c_char,
+}
+
+impl Variadic {
+    /// Distance from the first register to the first argument on the stack, in words: six registers,
+    /// one word of alignment, the return address.
+    const STACK: usize = 8;
+
+    /// # Safety
+    /// The call has an argument `index`.
+    unsafe fn get(&self, index: usize) -> *const c_char {
+        let word = if index < 6 { index } else { index - 6 + Self::STACK };
+        // SAFETY: the caller's; see the trampoline for the layout.
+        unsafe { *self.registers.add(word) }
+    }
+
+    /// The list from the second argument to the null pointer, and the index of that.
+    ///
+    /// # Safety
+    /// The call ends its list with a null pointer.
+    unsafe fn list(&self) -> (Vec<*const c_char>, usize) {
+        let mut list = Vec::new();
+        let mut index = 1;
+        loop {
+            // SAFETY: the list has not ended yet.
+            let argument = unsafe { self.get(index) };
+            list.push(argument);
+            if argument.is_null() {
+                return (list, index);
+            }
+            index += 1;
+        }
+    }
+}
+
+unsafe extern "C-unwind" fn execl_with(registers: *const *const c_char) -> c_int {
+    let call = Variadic { registers };
+    // SAFETY: `execl(path, argument, …, NULL)`.
+    unsafe { execv(call.get(0), call.list().0.as_ptr()) }
+}
+
+unsafe extern "C-unwind" fn execlp_with(registers: *const *const c_char) -> c_int {
+    let call = Variadic { registers };
+    // SAFETY: `execlp(file, argument, …, NULL)`.
+    unsafe { execvp(call.get(0), call.list().0.as_ptr()) }
+}
+
+unsafe extern "C-unwind" fn execle_with(registers: *const *const c_char) -> c_int {
+    let call = Variadic { registers };
+    // SAFETY: `execle(path, argument, …, NULL, envp)`.
+    unsafe {
+        let (argv, last) = call.list();
+        execve(call.get(0), argv.as_ptr(), call.get(last + 1).cast())
+    }
+}
+
+macro_rules! variadic {
+    ($($name:ident => $with:ident;)*) => {$(
+        #[doc = concat!("`", stringify!($name), "` of libc.")]
+        ///
+        /// # Safety
+        /// As libc's.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name() -> c_int {
+            // Lays the registers out as `Variadic` wants them.
+            std::arch::naked_asm!(
+                "sub rsp, 8",
+                "push r9",
+                "push r8",
+                "push rcx",
+                "push rdx",
+                "push rsi",
+                "push rdi",
+                "mov rdi, rsp",
+                "call {with}",
+                "add rsp, 56",
+                "ret",
+                with = sym $with,
+            )
+        }
+    )*};
+}
+
+variadic! {
+    execl => execl_with;
+    execlp => execlp_with;
+    execle => execle_with;
+}

@@ -1,0 +1,166 @@
+//! New processes that share this one's memory image.
+//!
+//! `fork` of libc runs [`before`] and [`in_child`] itself (`pthread_atfork`), whoever calls it;
+//! functions that make processes without doing so are exported here. `vfork` is `fork`: its child
+//! would run our code in its parent's memory.
+
+use std::cell::Cell;
+use std::ffi::{c_char, c_int, c_void};
+
+use libc::pid_t;
+
+use crate::start::process;
+use crate::{guard, real};
+
+thread_local! {
+    /// Whether a function of this module is going to tell the process layer how a fork went.
+    static TELLS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Registers with libc.
+pub fn start() {
+    // SAFETY: the handlers are functions that stay.
+    unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+}
+
+extern "C" fn before() {
+    if let Some(process) = process() {
+        guard::run(|| process.before_fork());
+    }
+}
+
+extern "C" fn in_child() {
+    if let Some(process) = process() {
+        guard::run(|| process.after_fork_child());
+    }
+}
+
+extern "C" fn in_parent() {
+    if !TELLS.get() {
+        // The child is somebody else's to know; 0 is nobody.
+        tell(0);
+    }
+}
+
+fn tell(child: pid_t) {
+    if let Some(process) = process() {
+        guard::run(|| process.after_fork_parent(child));
+    }
+}
+
+/// Forks by a function that runs the handlers, and tells the parent about the child.
+fn fork_by(f: impl FnOnce() -> pid_t) -> pid_t {
+    TELLS.set(true);
+    let child = f();
+    TELLS.set(false);
+    if child != 0 {
+        tell(child);
+    }
+    child
+}
+
+/// Forks by a function that runs no handlers.
+fn fork_silently(f: impl FnOnce() -> pid_t) -> pid_t {
+    before();
+    let child = f();
+    if child == 0 {
+        in_child()
+    } else {
+        tell(child)
+    }
+    child
+}
+
+export! {
+    fn fork | __fork | __libc_fork () -> pid_t {
+        fork_by(|| real::fork())
+    }
+
+    fn _Fork () -> pid_t {
+        fork_silently(|| real::_Fork())
+    }
+
+    fn forkpty (
+        master: *mut c_int, name: *mut c_char, terminal: *const c_void, window: *const c_void
+    ) -> pid_t {
+        fork_by(|| real::forkpty(master, name, terminal, window))
+    }
+
+    fn daemon (keep_directory: c_int, keep_streams: c_int) -> c_int {
+        // Only the child returns; libc has changed its directory without asking us.
+        let result = fork_by(|| real::daemon(keep_directory, keep_streams));
+        if result == 0 && keep_directory == 0
+            && let Some(process) = process()
+        {
+            let _ = guard::run(|| process.chdir(b"/"));
+        }
+        result
+    }
+
+    fn clone | __clone (
+        function: extern "C-unwind" fn(*mut c_void) -> c_int, stack: *mut c_void, flags: c_int,
+        argument: *mut c_void, parent_tid: *mut pid_t, tls: *mut c_void, child_tid: *mut pid_t
+    ) -> c_int {
+        if flags & libc::CLONE_VM != 0 || process().is_none() {
+            let function = function as *const c_void;
+            return real::clone(function, stack, flags, argument, parent_tid, tls, child_tid);
+        }
+        // The child has a copy of this frame, and of what it points to.
+        let start = Start { function, argument };
+        fork_silently(|| {
+            let (function, argument) = (child_of_clone as *const c_void, (&raw const start).cast_mut());
+            real::clone(function, stack, flags, argument.cast(), parent_tid, tls, child_tid)
+        })
+    }
+}
+
+/// What the child of a `clone` is to do.
+struct Start {
+    function: extern "C-unwind" fn(*mut c_void) -> c_int,
+    argument: *mut c_void,
+}
+
+unsafe extern "C-unwind" fn child_of_clone(start: *const Start) -> c_int {
+    in_child();
+    // SAFETY: `clone` passes the address of its own `Start`.
+    let Start { function, argument } = unsafe { start.read() };
+    function(argument)
+}
+
+/// `vfork` of libc: as `fork` where pools are served, libc's own elsewhere. That one returns twice
+/// into the frame of its caller, so it is jumped to.
+///
+/// # Safety
+/// As libc's.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vfork() -> pid_t {
+    std::arch::naked_asm!(
+        "sub rsp, 8",
+        "call {serves}",
+        "add rsp, 8",
+        "test al, al",
+        "jnz {fork}",
+        "sub rsp, 8",
+        "call {address}",
+        "add rsp, 8",
+        "jmp rax",
+        serves = sym serves,
+        fork = sym fork,
+        address = sym real::address_of::vfork,
+    )
+}
+
+/// Another name of [`vfork`].
+///
+/// # Safety
+/// As libc's.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __vfork() -> pid_t {
+    std::arch::naked_asm!("jmp {vfork}", vfork = sym vfork)
+}
+
+extern "C" fn serves() -> bool {
+    process().is_some()
+}

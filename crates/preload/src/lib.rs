@@ -1,0 +1,39 @@
+//! `libkeepstone.so`: serves pools in the program's own process.
+//!
+//! Loaded by `LD_PRELOAD` (`keepstone run` sets it), the library exports the file functions of libc.
+//! Each asks the process layer ([`posix`]); where that does not answer, the call goes to libc
+//! unchanged, that is through the mount if it concerns a pool. *The mount is the truth; this is the
+//! accelerator.* The C interface of `include/keepstone.h` is in the same file.
+//!
+//! What holds:
+//!
+//! - **P1** A call on a descriptor or path that is not a pool's does what it does without the library.
+//!   It costs two loads more for a descriptor, a look at the path for a path.
+//! - **P2** A function that libc calls internally (`fopen`, `realpath`, `glob`, `nftw`…) reaches the
+//!   kernel directly, that is the mount. It never sees a descriptor of ours, except placeholders,
+//!   which give `EBADF`; functions that take a descriptor are exported and make it the kernel's first
+//!   (`symbols.txt` has each of them, with the reason where one is left to libc).
+//! - **P3** Nothing of the program runs while the engine holds locks: signal handlers wait
+//!   ([`signals`]), buffers are probed before ([`memory`]).
+//! - **P4** Nothing here ends the program: a panic leaves the call to the kernel.
+//! - **P5** Forked processes share offsets as the kernel's do; programs started by `exec` find kernel
+//!   descriptors ([`fork`], [`exec`]).
+//!
+//! Everything here is x86-64 Linux with glibc: variadic functions are defined with the arguments that
+//! registers hold, and probes are instructions.
+
+#[macro_use]
+mod serve;
+
+mod calls;
+mod credentials;
+mod engine;
+mod exec;
+mod fork;
+mod guard;
+mod memory;
+mod mounts;
+mod real;
+mod signals;
+mod start;
+mod stats;

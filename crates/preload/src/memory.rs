@@ -1,0 +1,220 @@
+//! The program's memory, which may not be there.
+//!
+//! A bad buffer must give `EFAULT`, as from the kernel, and not end the program in the middle of the
+//! engine. So every page of a buffer is touched before the engine sees it, by the few instructions
+//! between `ks_probe_begin` and `ks_probe_end`; a fault there is sent on to `ks_probe_fault` by our
+//! handler of SIGSEGV and SIGBUS ([`recover`]), which the program's own handlers cannot displace
+//! because they are wrapped. Memory that another thread unmaps between probe and use is beyond this.
+//!
+//! As in Linux, a buffer that begins well is used up to where it goes bad.
+
+use std::ffi::{c_char, c_int};
+
+use libc::{c_void, iovec, ucontext_t};
+use posix::Errno;
+use smallvec::SmallVec;
+
+/// What Linux transfers in one call at most (`MAX_RW_COUNT`), in bytes.
+pub const TRANSFER_BYTES_MAX: usize = 0x7fff_f000;
+/// The end of what a process can map on x86-64 with four levels of page tables.
+const ADDRESS_END: usize = 1 << 47;
+const PAGE_BYTES: usize = 4096;
+
+// Both: rdi = address, rsi = length in bytes; rax = how many bytes from the address on are there.
+std::arch::global_asm!(
+    ".hidden ks_probe_begin",
+    ".hidden ks_probe_end",
+    ".hidden ks_probe_fault",
+    ".hidden ks_probe_loads",
+    ".hidden ks_probe_stores",
+    ".globl ks_probe_begin, ks_probe_end, ks_probe_fault, ks_probe_loads, ks_probe_stores",
+    "ks_probe_begin:",
+    "ks_probe_loads:",
+    "mov rax, rdi",
+    "lea rdx, [rdi + rsi]",
+    "2:",
+    "cmp rax, rdx",
+    "jae 4f",
+    "mov cl, byte ptr [rax]",
+    "or rax, 0xfff",
+    "inc rax",
+    "jmp 2b",
+    "ks_probe_stores:",
+    "mov rax, rdi",
+    "lea rdx, [rdi + rsi]",
+    "3:",
+    "cmp rax, rdx",
+    "jae 4f",
+    "lock or byte ptr [rax], 0",
+    "or rax, 0xfff",
+    "inc rax",
+    "jmp 3b",
+    "4:",
+    "mov rax, rsi",
+    "ret",
+    "ks_probe_end:",
+    "ks_probe_fault:",
+    "sub rax, rdi",
+    "ret",
+);
+
+unsafe extern "C" {
+    static ks_probe_begin: u8;
+    static ks_probe_end: u8;
+    static ks_probe_fault: u8;
+    fn ks_probe_loads(address: usize, len: usize) -> usize;
+    fn ks_probe_stores(address: usize, len: usize) -> usize;
+}
+
+/// If the interrupted instruction is one of a probe, lets it end there with what it has found.
+pub fn recover(context: &mut ucontext_t) -> bool {
+    let at = &mut context.uc_mcontext.gregs[libc::REG_RIP as usize];
+    let probe = (&raw const ks_probe_begin as i64)..(&raw const ks_probe_end as i64);
+    let probing = probe.contains(at);
+    if probing {
+        *at = &raw const ks_probe_fault as i64;
+    }
+    probing
+}
+
+fn probe(
+    address: usize,
+    len: usize,
+    walk: unsafe extern "C" fn(usize, usize) -> usize,
+) -> Result<usize, Errno> {
+    if address.checked_add(len).is_none_or(|end| end > ADDRESS_END) {
+        return Err(Errno::FAULT);
+    }
+    // SAFETY: the walk touches [address, address + len) without changing it; a fault ends it early
+    // by `recover`, whose handler is installed before any pool is used.
+    match unsafe { walk(address, len) } {
+        0 if len > 0 => Err(Errno::FAULT),
+        there => Ok(there),
+    }
+}
+
+/// `len` bytes to read from, or those that are there. `EFAULT` where the first is not.
+pub fn readable<'a>(data: *const c_void, len: usize) -> Result<&'a [u8], Errno> {
+    let len = probe(data as usize, len.min(TRANSFER_BYTES_MAX), ks_probe_loads)?;
+    if len == 0 {
+        return Ok(&[]);
+    }
+    // SAFETY: the range is mapped and readable, and the program lends it for the call.
+    Ok(unsafe { std::slice::from_raw_parts(data.cast(), len) })
+}
+
+/// `len` bytes to write to, or those that are there. `EFAULT` where the first is not.
+pub fn writable<'a>(buf: *mut c_void, len: usize) -> Result<&'a mut [u8], Errno> {
+    let len = probe(buf as usize, len.min(TRANSFER_BYTES_MAX), ks_probe_stores)?;
+    if len == 0 {
+        return Ok(&mut []);
+    }
+    // SAFETY: as for `readable`, and the range can be stored to.
+    Ok(unsafe { std::slice::from_raw_parts_mut(buf.cast(), len) })
+}
+
+/// A value to read. `EFAULT` where not all of it is there.
+pub fn value<'a, T>(at: *const T) -> Result<&'a T, Errno> {
+    if readable(at.cast(), size_of::<T>())?.len() < size_of::<T>() || !at.is_aligned() {
+        return Err(Errno::FAULT);
+    }
+    // SAFETY: mapped, aligned, and of a C type that has no invalid values.
+    Ok(unsafe { &*at })
+}
+
+/// A value to write, which is not read. `EFAULT` where not all of it is there.
+pub fn place<'a, T>(at: *mut T) -> Result<&'a mut T, Errno> {
+    if writable(at.cast(), size_of::<T>())?.len() < size_of::<T>() || !at.is_aligned() {
+        return Err(Errno::FAULT);
+    }
+    // SAFETY: mapped, aligned, and of a C type that has no invalid values.
+    Ok(unsafe { &mut *at })
+}
+
+/// A value to write that may be left out by a null pointer.
+pub fn optional_place<'a, T>(at: *mut T) -> Result<Option<&'a mut T>, Errno> {
+    if at.is_null() { Ok(None) } else { place(at).map(Some) }
+}
+
+/// A string without its NUL. `EFAULT` where it is not there, `ENAMETOOLONG` where no NUL comes within
+/// `PATH_MAX`.
+pub fn string<'a>(at: *const c_char) -> Result<&'a [u8], Errno> {
+    let mut len = 0;
+    while len < libc::PATH_MAX as usize {
+        let rest = at.wrapping_add(len);
+        let to_page_end = PAGE_BYTES - rest as usize % PAGE_BYTES;
+        let page = readable(rest.cast(), to_page_end)?;
+        if let Some(nul) = page.iter().position(|&byte| byte == 0) {
+            // SAFETY: all of it has been found readable.
+            return Ok(unsafe { std::slice::from_raw_parts(at.cast(), len + nul) });
+        }
+        len += page.len();
+    }
+    Err(Errno::NAMETOOLONG)
+}
+
+/// The buffers of a vectored call. Like the kernel: `EINVAL` for a bad count; what does not fit
+/// into one transfer is cut off, and so is what follows the first bad byte.
+fn vector(
+    list: *const iovec,
+    count: c_int,
+    mut each: impl FnMut(&iovec) -> Result<usize, Errno>,
+) -> Result<(), Errno> {
+    let count = usize::try_from(count).map_err(|_| Errno::INVAL)?;
+    if count > 1024 {
+        return Err(Errno::INVAL);
+    }
+    let bytes = count * size_of::<iovec>();
+    if readable(list.cast(), bytes)?.len() < bytes {
+        return Err(Errno::FAULT);
+    }
+    let mut taken = 0;
+    for index in 0..count {
+        // SAFETY: the whole list is readable.
+        let mut item = unsafe { list.add(index).read_unaligned() };
+        if isize::try_from(item.iov_len).is_err() {
+            return Err(Errno::INVAL);
+        }
+        item.iov_len = item.iov_len.min(TRANSFER_BYTES_MAX - taken);
+        match each(&item) {
+            Ok(len) => {
+                taken += len;
+                if len < item.iov_len {
+                    break;
+                }
+            }
+            Err(_) if taken > 0 => break,
+            Err(err) => return Err(err),
+        }
+    }
+    Ok(())
+}
+
+/// Buffers to read from.
+pub fn sources<'a>(
+    list: *const iovec,
+    count: c_int,
+) -> Result<SmallVec<[std::io::IoSlice<'a>; 16]>, Errno> {
+    let mut slices = SmallVec::new();
+    vector(list, count, |item| {
+        let slice = readable(item.iov_base, item.iov_len)?;
+        slices.push(std::io::IoSlice::new(slice));
+        Ok(slice.len())
+    })?;
+    Ok(slices)
+}
+
+/// Buffers to write to.
+pub fn targets<'a>(
+    list: *const iovec,
+    count: c_int,
+) -> Result<SmallVec<[std::io::IoSliceMut<'a>; 16]>, Errno> {
+    let mut slices = SmallVec::new();
+    vector(list, count, |item| {
+        let slice = writable(item.iov_base, item.iov_len)?;
+        let len = slice.len();
+        slices.push(std::io::IoSliceMut::new(slice));
+        Ok(len)
+    })?;
+    Ok(slices)
+}

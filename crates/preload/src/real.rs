@@ -1,0 +1,421 @@
+//! libc's own functions: what stands behind ours.
+
+use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_ulong, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+
+use libc::{
+    DIR, dev_t, fd_set, gid_t, iovec, mode_t, msghdr, nfds_t, off_t, pid_t, pollfd, sigset_t,
+    size_t, ssize_t, timespec, timeval, uid_t,
+};
+
+use crate::serve::set_errno;
+
+/// What stands in for a function that this libc does not have.
+extern "C" fn missing() -> c_long {
+    set_errno(posix::Errno::NOSYS);
+    -1
+}
+
+#[cold]
+fn resolve(index: usize) -> *mut c_void {
+    // SAFETY: the name is a string; `RTLD_NEXT` means the objects loaded after this library.
+    let mut found = unsafe { libc::dlsym(libc::RTLD_NEXT, NAMES[index].as_ptr()) };
+    if found.is_null() {
+        found = missing as *mut c_void;
+    }
+    ADDRESSES[index].store(found, Relaxed);
+    found
+}
+
+#[inline]
+fn address(index: usize) -> *mut c_void {
+    let known = ADDRESSES[index].load(Relaxed);
+    if known.is_null() { resolve(index) } else { known }
+}
+
+/// Looks all of them up, so that no call has to: it may be one in a signal handler.
+pub fn start() {
+    (0..NAMES.len()).for_each(|index| {
+        resolve(index);
+    });
+}
+
+const fn name(with_nul: &'static str) -> &'static CStr {
+    match CStr::from_bytes_with_nul(with_nul.as_bytes()) {
+        Ok(name) => name,
+        Err(_) => panic!(),
+    }
+}
+
+macro_rules! originals {
+    (
+        $(jump $jump:ident;)*
+        $(fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*
+    ) => {
+        #[allow(non_camel_case_types)]
+        enum Index { $($jump,)* $($name),* }
+
+        const NAMES: [&CStr; [$(Index::$jump as usize,)* $(Index::$name as usize),*].len()] =
+            [$(name(concat!(stringify!($jump), "\0")),)* $(name(concat!(stringify!($name), "\0"))),*];
+
+        /// The addresses of functions that are jumped to.
+        pub mod address_of {
+            $(
+                #[doc = concat!("The address of libc's `", stringify!($jump), "`.")]
+                pub extern "C" fn $jump() -> *mut super::c_void {
+                    super::address(super::Index::$jump as usize)
+                }
+            )*
+        }
+
+        static ADDRESSES: [AtomicPtr<c_void>; NAMES.len()] =
+            [const { AtomicPtr::new(std::ptr::null_mut()) }; NAMES.len()];
+
+        $(
+            #[doc = concat!("libc's `", stringify!($name), "`.")]
+            ///
+            /// # Safety
+            /// As its manual page says.
+            #[inline]
+            #[allow(clippy::too_many_arguments, non_snake_case)]
+            pub unsafe fn $name($($argument: $type),*) -> $result {
+                // SAFETY: the address is libc's function, or one that ignores its arguments; on
+                // x86-64, variadic functions take theirs in the same registers.
+                let f: unsafe extern "C-unwind" fn($($type),*) -> $result =
+                    unsafe { std::mem::transmute(address(Index::$name as usize)) };
+                // SAFETY: the caller's.
+                unsafe { f($($argument),*) }
+            }
+        )*
+    };
+}
+
+/// Makes a system call; returns what the kernel returns, `-errno` where it fails.
+///
+/// # Safety
+/// As the system call.
+pub unsafe fn raw(number: c_long, arguments: [i64; 6]) -> i64 {
+    let [a, b, c, d, e, f] = arguments;
+    let result;
+    // SAFETY: the kernel's calling convention; what the call does, the caller answers for.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") number => result,
+            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack),
+        );
+    }
+    result
+}
+
+originals! {
+    jump vfork;
+    jump dprintf;
+    jump vdprintf;
+    jump __dprintf_chk;
+    jump __vdprintf_chk;
+
+    fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
+    fn openat(dirfd: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
+    fn close(fd: c_int) -> c_int;
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int;
+    fn closefrom(first: c_int) -> ();
+    fn dup(fd: c_int) -> c_int;
+    fn dup2(old: c_int, new: c_int) -> c_int;
+    fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int;
+    fn fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int;
+    fn ioctl(fd: c_int, request: c_ulong, argument: c_long) -> c_int;
+    fn flock(fd: c_int, operation: c_int) -> c_int;
+    fn lockf(fd: c_int, command: c_int, len: off_t) -> c_int;
+    fn isatty(fd: c_int) -> c_int;
+    fn ttyname(fd: c_int) -> *mut c_char;
+    fn ttyname_r(fd: c_int, buf: *mut c_char, len: size_t) -> c_int;
+    fn name_to_handle_at(
+        dirfd: c_int, path: *const c_char, handle: *mut c_void, id: *mut c_int, flags: c_int
+    ) -> c_int;
+
+    fn read(fd: c_int, buf: *mut c_void, count: size_t) -> ssize_t;
+    fn __read_chk(fd: c_int, buf: *mut c_void, count: size_t, room: size_t) -> ssize_t;
+    fn pread(fd: c_int, buf: *mut c_void, count: size_t, offset: off_t) -> ssize_t;
+    fn __pread_chk(
+        fd: c_int, buf: *mut c_void, count: size_t, offset: off_t, room: size_t
+    ) -> ssize_t;
+    fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t;
+    fn preadv(fd: c_int, list: *const iovec, count: c_int, offset: off_t) -> ssize_t;
+    fn preadv2(
+        fd: c_int, list: *const iovec, count: c_int, offset: off_t, flags: c_int
+    ) -> ssize_t;
+    fn write(fd: c_int, data: *const c_void, count: size_t) -> ssize_t;
+    fn pwrite(fd: c_int, data: *const c_void, count: size_t, offset: off_t) -> ssize_t;
+    fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t;
+    fn pwritev(fd: c_int, list: *const iovec, count: c_int, offset: off_t) -> ssize_t;
+    fn pwritev2(
+        fd: c_int, list: *const iovec, count: c_int, offset: off_t, flags: c_int
+    ) -> ssize_t;
+    fn lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t;
+    fn truncate(path: *const c_char, len: off_t) -> c_int;
+    fn ftruncate(fd: c_int, len: off_t) -> c_int;
+    fn fallocate(fd: c_int, mode: c_int, offset: off_t, len: off_t) -> c_int;
+    fn posix_fallocate(fd: c_int, offset: off_t, len: off_t) -> c_int;
+    fn posix_fadvise(fd: c_int, offset: off_t, len: off_t, advice: c_int) -> c_int;
+    fn readahead(fd: c_int, offset: off_t, count: size_t) -> ssize_t;
+    fn fsync(fd: c_int) -> c_int;
+    fn fdatasync(fd: c_int) -> c_int;
+    fn syncfs(fd: c_int) -> c_int;
+    fn sync_file_range(fd: c_int, offset: off_t, len: off_t, flags: c_uint) -> c_int;
+
+    fn stat(path: *const c_char, buf: *mut libc::stat) -> c_int;
+    fn lstat(path: *const c_char, buf: *mut libc::stat) -> c_int;
+    fn fstat(fd: c_int, buf: *mut libc::stat) -> c_int;
+    fn fstatat(dirfd: c_int, path: *const c_char, buf: *mut libc::stat, flags: c_int) -> c_int;
+    fn __xstat(version: c_int, path: *const c_char, buf: *mut libc::stat) -> c_int;
+    fn __lxstat(version: c_int, path: *const c_char, buf: *mut libc::stat) -> c_int;
+    fn __fxstat(version: c_int, fd: c_int, buf: *mut libc::stat) -> c_int;
+    fn __fxstatat(
+        version: c_int, dirfd: c_int, path: *const c_char, buf: *mut libc::stat, flags: c_int
+    ) -> c_int;
+    fn statx(
+        dirfd: c_int, path: *const c_char, flags: c_int, mask: c_uint, buf: *mut libc::statx
+    ) -> c_int;
+    fn statfs(path: *const c_char, buf: *mut libc::statfs) -> c_int;
+    fn fstatfs(fd: c_int, buf: *mut libc::statfs) -> c_int;
+    fn statvfs(path: *const c_char, buf: *mut libc::statvfs) -> c_int;
+    fn fstatvfs(fd: c_int, buf: *mut libc::statvfs) -> c_int;
+    fn fpathconf(fd: c_int, name: c_int) -> c_long;
+    fn access(path: *const c_char, mode: c_int) -> c_int;
+    fn euidaccess(path: *const c_char, mode: c_int) -> c_int;
+    fn faccessat(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int;
+
+    fn chmod(path: *const c_char, mode: mode_t) -> c_int;
+    fn fchmod(fd: c_int, mode: mode_t) -> c_int;
+    fn fchmodat(dirfd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int;
+    fn lchmod(path: *const c_char, mode: mode_t) -> c_int;
+    fn chown(path: *const c_char, uid: uid_t, gid: gid_t) -> c_int;
+    fn lchown(path: *const c_char, uid: uid_t, gid: gid_t) -> c_int;
+    fn fchown(fd: c_int, uid: uid_t, gid: gid_t) -> c_int;
+    fn fchownat(
+        dirfd: c_int, path: *const c_char, uid: uid_t, gid: gid_t, flags: c_int
+    ) -> c_int;
+    fn utime(path: *const c_char, times: *const libc::utimbuf) -> c_int;
+    fn utimes(path: *const c_char, times: *const timeval) -> c_int;
+    fn lutimes(path: *const c_char, times: *const timeval) -> c_int;
+    fn futimes(fd: c_int, times: *const timeval) -> c_int;
+    fn futimesat(dirfd: c_int, path: *const c_char, times: *const timeval) -> c_int;
+    fn utimensat(
+        dirfd: c_int, path: *const c_char, times: *const timespec, flags: c_int
+    ) -> c_int;
+    fn futimens(fd: c_int, times: *const timespec) -> c_int;
+    fn umask(mask: mode_t) -> mode_t;
+
+    fn getxattr(
+        path: *const c_char, name: *const c_char, value: *mut c_void, size: size_t
+    ) -> ssize_t;
+    fn lgetxattr(
+        path: *const c_char, name: *const c_char, value: *mut c_void, size: size_t
+    ) -> ssize_t;
+    fn fgetxattr(fd: c_int, name: *const c_char, value: *mut c_void, size: size_t) -> ssize_t;
+    fn setxattr(
+        path: *const c_char, name: *const c_char, value: *const c_void, size: size_t, how: c_int
+    ) -> c_int;
+    fn lsetxattr(
+        path: *const c_char, name: *const c_char, value: *const c_void, size: size_t, how: c_int
+    ) -> c_int;
+    fn fsetxattr(
+        fd: c_int, name: *const c_char, value: *const c_void, size: size_t, how: c_int
+    ) -> c_int;
+    fn listxattr(path: *const c_char, list: *mut c_char, size: size_t) -> ssize_t;
+    fn llistxattr(path: *const c_char, list: *mut c_char, size: size_t) -> ssize_t;
+    fn flistxattr(fd: c_int, list: *mut c_char, size: size_t) -> ssize_t;
+    fn removexattr(path: *const c_char, name: *const c_char) -> c_int;
+    fn lremovexattr(path: *const c_char, name: *const c_char) -> c_int;
+    fn fremovexattr(fd: c_int, name: *const c_char) -> c_int;
+
+    fn link(from: *const c_char, to: *const c_char) -> c_int;
+    fn linkat(
+        from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char, flags: c_int
+    ) -> c_int;
+    fn symlink(target: *const c_char, path: *const c_char) -> c_int;
+    fn symlinkat(target: *const c_char, dirfd: c_int, path: *const c_char) -> c_int;
+    fn unlink(path: *const c_char) -> c_int;
+    fn unlinkat(dirfd: c_int, path: *const c_char, flags: c_int) -> c_int;
+    fn remove(path: *const c_char) -> c_int;
+    fn rmdir(path: *const c_char) -> c_int;
+    fn rename(from: *const c_char, to: *const c_char) -> c_int;
+    fn renameat(
+        from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char
+    ) -> c_int;
+    fn renameat2(
+        from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char, flags: c_uint
+    ) -> c_int;
+    fn mkdir(path: *const c_char, mode: mode_t) -> c_int;
+    fn mkdirat(dirfd: c_int, path: *const c_char, mode: mode_t) -> c_int;
+    fn mknod(path: *const c_char, mode: mode_t, dev: dev_t) -> c_int;
+    fn mknodat(dirfd: c_int, path: *const c_char, mode: mode_t, dev: dev_t) -> c_int;
+    fn __xmknod(version: c_int, path: *const c_char, mode: mode_t, dev: *mut dev_t) -> c_int;
+    fn __xmknodat(
+        version: c_int, dirfd: c_int, path: *const c_char, mode: mode_t, dev: *mut dev_t
+    ) -> c_int;
+    fn mkfifo(path: *const c_char, mode: mode_t) -> c_int;
+    fn mkfifoat(dirfd: c_int, path: *const c_char, mode: mode_t) -> c_int;
+    fn readlink(path: *const c_char, buf: *mut c_char, size: size_t) -> ssize_t;
+    fn readlinkat(
+        dirfd: c_int, path: *const c_char, buf: *mut c_char, size: size_t
+    ) -> ssize_t;
+    fn __readlink_chk(
+        path: *const c_char, buf: *mut c_char, size: size_t, room: size_t
+    ) -> ssize_t;
+    fn __readlinkat_chk(
+        dirfd: c_int, path: *const c_char, buf: *mut c_char, size: size_t, room: size_t
+    ) -> ssize_t;
+    fn chdir(path: *const c_char) -> c_int;
+    fn fchdir(fd: c_int) -> c_int;
+    fn chroot(path: *const c_char) -> c_int;
+    fn unshare(flags: c_int) -> c_int;
+    fn setns(fd: c_int, kind: c_int) -> c_int;
+    fn mount(
+        source: *const c_char, target: *const c_char, kind: *const c_char, flags: c_ulong,
+        data: *const c_void
+    ) -> c_int;
+    fn umount(target: *const c_char) -> c_int;
+    fn umount2(target: *const c_char, flags: c_int) -> c_int;
+    fn pivot_root(new: *const c_char, old: *const c_char) -> c_int;
+
+    fn opendir(path: *const c_char) -> *mut DIR;
+    fn fdopendir(fd: c_int) -> *mut DIR;
+    fn closedir(dir: *mut DIR) -> c_int;
+    fn readdir(dir: *mut DIR) -> *mut libc::dirent;
+    fn readdir_r(
+        dir: *mut DIR, entry: *mut libc::dirent, result: *mut *mut libc::dirent
+    ) -> c_int;
+    fn rewinddir(dir: *mut DIR) -> ();
+    fn seekdir(dir: *mut DIR, position: c_long) -> ();
+    fn telldir(dir: *mut DIR) -> c_long;
+    fn dirfd(dir: *mut DIR) -> c_int;
+    fn getdents64(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t;
+    fn getdirentries(
+        fd: c_int, buf: *mut c_char, len: size_t, base: *mut off_t
+    ) -> ssize_t;
+    fn scandirat(
+        dirfd: c_int, path: *const c_char, list: *mut c_void, select: *const c_void,
+        compare: *const c_void
+    ) -> c_int;
+
+    fn copy_file_range(
+        from: c_int, from_offset: *mut off_t, to: c_int, to_offset: *mut off_t, len: size_t,
+        flags: c_uint
+    ) -> ssize_t;
+    fn sendfile(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t;
+    fn splice(
+        from: c_int, from_offset: *mut off_t, to: c_int, to_offset: *mut off_t, len: size_t,
+        flags: c_uint
+    ) -> ssize_t;
+    fn mmap(
+        address: *mut c_void, len: size_t, protection: c_int, flags: c_int, fd: c_int,
+        offset: off_t
+    ) -> *mut c_void;
+
+    fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int;
+    fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_int, room: size_t) -> c_int;
+    fn ppoll(
+        fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t
+    ) -> c_int;
+    fn __ppoll_chk(
+        fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t,
+        room: size_t
+    ) -> c_int;
+    fn select(
+        count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set,
+        timeout: *mut timeval
+    ) -> c_int;
+    fn pselect(
+        count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set,
+        timeout: *const timespec, mask: *const sigset_t
+    ) -> c_int;
+    fn epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, event: *mut c_void) -> c_int;
+    fn sendmsg(socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t;
+    fn sendmmsg(
+        socket: c_int, messages: *mut libc::mmsghdr, count: c_uint, flags: c_int
+    ) -> c_int;
+    fn fanotify_mark(
+        fanotify: c_int, flags: c_uint, mask: u64, dirfd: c_int, path: *const c_char
+    ) -> c_int;
+    fn aio_read(control: *mut libc::aiocb) -> c_int;
+    fn aio_write(control: *mut libc::aiocb) -> c_int;
+    fn aio_fsync(operation: c_int, control: *mut libc::aiocb) -> c_int;
+    fn lio_listio(
+        mode: c_int, list: *const *mut libc::aiocb, count: c_int, event: *mut c_void
+    ) -> c_int;
+    fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE;
+    fn syscall(
+        number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long
+    ) -> c_long;
+
+    fn fork() -> pid_t;
+    fn _Fork() -> pid_t;
+    fn forkpty(
+        master: *mut c_int, name: *mut c_char, terminal: *const c_void, window: *const c_void
+    ) -> pid_t;
+    fn daemon(keep_directory: c_int, keep_streams: c_int) -> c_int;
+    fn clone(
+        function: *const c_void, stack: *mut c_void, flags: c_int, argument: *mut c_void,
+        parent_tid: *mut pid_t, tls: *mut c_void, child_tid: *mut pid_t
+    ) -> c_int;
+    fn execve(
+        path: *const c_char, argv: *const *const c_char, envp: *const *const c_char
+    ) -> c_int;
+    fn execvpe(
+        file: *const c_char, argv: *const *const c_char, envp: *const *const c_char
+    ) -> c_int;
+    fn execveat(
+        dirfd: c_int, path: *const c_char, argv: *const *const c_char,
+        envp: *const *const c_char, flags: c_int
+    ) -> c_int;
+    fn fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
+    fn posix_spawn(
+        pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void,
+        argv: *const *const c_char, envp: *const *const c_char
+    ) -> c_int;
+    fn posix_spawnp(
+        pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void,
+        argv: *const *const c_char, envp: *const *const c_char
+    ) -> c_int;
+    fn pidfd_spawn(
+        pidfd: *mut c_int, path: *const c_char, actions: *const c_void,
+        attributes: *const c_void, argv: *const *const c_char, envp: *const *const c_char
+    ) -> c_int;
+    fn pidfd_spawnp(
+        pidfd: *mut c_int, file: *const c_char, actions: *const c_void,
+        attributes: *const c_void, argv: *const *const c_char, envp: *const *const c_char
+    ) -> c_int;
+    fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int;
+    fn posix_spawn_file_actions_addfchdir_np(actions: *mut c_void, fd: c_int) -> c_int;
+    fn system(command: *const c_char) -> c_int;
+    fn popen(command: *const c_char, mode: *const c_char) -> *mut libc::FILE;
+
+    fn sigaction(
+        signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction
+    ) -> c_int;
+    fn signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t;
+    fn sysv_signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t;
+    fn sigset(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t;
+
+    fn setuid(uid: uid_t) -> c_int;
+    fn seteuid(uid: uid_t) -> c_int;
+    fn setreuid(real: uid_t, effective: uid_t) -> c_int;
+    fn setresuid(real: uid_t, effective: uid_t, saved: uid_t) -> c_int;
+    fn setfsuid(uid: uid_t) -> c_int;
+    fn setgid(gid: gid_t) -> c_int;
+    fn setegid(gid: gid_t) -> c_int;
+    fn setregid(real: gid_t, effective: gid_t) -> c_int;
+    fn setresgid(real: gid_t, effective: gid_t, saved: gid_t) -> c_int;
+    fn setfsgid(gid: gid_t) -> c_int;
+    fn setgroups(count: size_t, list: *const gid_t) -> c_int;
+    fn initgroups(user: *const c_char, group: gid_t) -> c_int;
+    fn capset(header: *mut c_void, data: *const c_void) -> c_int;
+    fn setrlimit(resource: c_uint, limit: *const libc::rlimit) -> c_int;
+    fn prlimit(
+        pid: pid_t, resource: c_uint, new: *const libc::rlimit, old: *mut libc::rlimit
+    ) -> c_int;
+}

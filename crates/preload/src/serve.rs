@@ -1,0 +1,227 @@
+//! How an exported function becomes a call of the process layer, or of libc.
+
+use std::ffi::{c_char, c_int};
+
+use posix::{Errno, Process, Served};
+
+use crate::start::process;
+use crate::stats::Class;
+use crate::{guard, memory, stats};
+
+/// Defines exported functions, each with its other names:
+/// `fn name | alias (arguments) -> type { body }`.
+///
+/// They unwind, because a thread may be cancelled within libc's function; their frames own nothing
+/// then. All are `unsafe` as the functions of C they stand for: the body may use every pointer as
+/// the manual page of the function allows.
+macro_rules! export {
+    ($(fn $name:ident $(| $alias:ident)* ($($arguments:tt)*) -> $result:ty $body:block)*) => {
+        $(
+            export!(@function $name ($($arguments)*) -> $result $body);
+            export!(@aliases [$($alias)*] $name ($($arguments)*) -> $result);
+        )*
+    };
+    (@aliases [] $($rest:tt)*) => {};
+    (@aliases [$alias:ident $($others:ident)*] $name:ident $arguments:tt -> $result:ty) => {
+        export!(@alias $alias $name $arguments -> $result);
+        export!(@aliases [$($others)*] $name $arguments -> $result);
+    };
+    (@function $name:ident ($($argument:ident : $type:ty),* $(,)?) -> $result:ty $body:block) => {
+        #[doc = concat!("`", stringify!($name), "` of libc.")]
+        ///
+        /// # Safety
+        /// As libc's.
+        #[unsafe(no_mangle)]
+        #[allow(clippy::undocumented_unsafe_blocks)]
+        pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
+            // SAFETY: what the function may do is what its caller answers for.
+            #[allow(unused_unsafe)]
+            unsafe { $body }
+        }
+    };
+    (@alias $alias:ident $name:ident ($($argument:ident : $type:ty),* $(,)?) -> $result:ty) => {
+        #[doc = concat!("Another name of [`", stringify!($name), "`].")]
+        ///
+        /// # Safety
+        /// As libc's.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $alias($($argument: $type),*) -> $result {
+            // SAFETY: the same function.
+            unsafe { $name($($argument),*) }
+        }
+    };
+}
+
+/// What a call returns in C.
+pub trait Returned {
+    /// Its type there.
+    type C;
+    /// The value that says: see `errno`.
+    const FAILED: Self::C;
+    /// The value of a success.
+    fn to_c(self) -> Self::C;
+}
+
+macro_rules! returned {
+    ($($rust:ty => $c:ty, $value:expr;)*) => {$(
+        impl Returned for $rust {
+            type C = $c;
+            const FAILED: $c = -1;
+            fn to_c(self) -> $c {
+                let to_c: fn($rust) -> $c = $value;
+                to_c(self)
+            }
+        }
+    )*};
+}
+
+returned! {
+    () => c_int, |()| 0;
+    i32 => c_int, |value| value;
+    usize => isize, |value| value as isize;
+    i64 => i64, |value| value;
+}
+
+/// Sets `errno`.
+pub fn set_errno(err: Errno) {
+    // SAFETY: the place is the thread's own.
+    unsafe { *libc::__errno_location() = err.raw_os_error() };
+}
+
+/// Makes a call fail.
+pub fn fail<T: Returned>(err: Errno) -> T::C {
+    set_errno(err);
+    T::FAILED
+}
+
+/// A result in C.
+pub fn to_c<T: Returned>(result: Result<T, Errno>) -> T::C {
+    match result {
+        Ok(value) => value.to_c(),
+        Err(err) => fail::<T>(err),
+    }
+}
+
+/// Lets the process layer answer. `None`: libc has to, and then the descriptors in `fds` are the
+/// kernel's.
+#[inline]
+pub fn answer<T>(
+    process: &Process,
+    class: Class,
+    fds: &[c_int],
+    f: impl FnOnce(&Process) -> Served<T>,
+) -> Option<Result<T, Errno>> {
+    match guard::run(|| f(process)) {
+        Some(Served::Done(result)) => {
+            stats::served(class);
+            Some(result)
+        }
+        Some(Served::Kernel) | None => {
+            let result = hand_over(process, class, fds);
+            result.err().map(Err)
+        }
+    }
+}
+
+#[cold]
+fn hand_over(process: &Process, class: Class, fds: &[c_int]) -> Result<(), Errno> {
+    for &fd in fds {
+        if process.owns(fd) {
+            stats::handed_over(class);
+            guard::run(|| process.materialise(fd)).unwrap_or(Err(Errno::IO))?;
+        }
+    }
+    Ok(())
+}
+
+/// A call on a descriptor. `None`: it is not ours (any more), libc has to answer.
+#[inline]
+pub fn on_fd<T: Returned>(
+    class: Class,
+    fd: c_int,
+    f: impl FnOnce(&Process) -> Served<T>,
+) -> Option<T::C> {
+    let process = process()?;
+    if !process.owns(fd) {
+        return None;
+    }
+    answer(process, class, &[fd], f).map(to_c)
+}
+
+/// A call with a path, relative to `dirfd`. `None`: libc has to answer.
+pub fn on_path<T: Returned>(
+    class: Class,
+    dirfd: c_int,
+    path: *const c_char,
+    f: impl FnOnce(&Process, &[u8]) -> Served<T>,
+) -> Option<T::C> {
+    on_path_for(class, dirfd, path, f).map(to_c)
+}
+
+/// As [`on_path`], with the result as it is.
+pub fn on_path_for<T>(
+    class: Class,
+    dirfd: c_int,
+    path: *const c_char,
+    f: impl FnOnce(&Process, &[u8]) -> Served<T>,
+) -> Option<Result<T, Errno>> {
+    let process = process()?;
+    if guard::is_inside() {
+        return None;
+    }
+    // What cannot be read, or is too long, libc refuses.
+    let path = memory::string(path).ok()?;
+    if let Some(fd) = names_descriptor(path).filter(|&fd| process.owns(fd)) {
+        return hand_over(process, class, &[fd]).err().map(Err);
+    }
+    answer(process, class, &[dirfd], |process| f(process, path))
+}
+
+/// A call with two paths. `None`: libc has to answer.
+pub fn on_paths<T: Returned>(
+    class: Class,
+    from: (c_int, *const c_char),
+    to: (c_int, *const c_char),
+    f: impl FnOnce(&Process, &[u8], &[u8]) -> Served<T>,
+) -> Option<T::C> {
+    let process = process()?;
+    if guard::is_inside() {
+        return None;
+    }
+    let (from_path, to_path) = (memory::string(from.1).ok()?, memory::string(to.1).ok()?);
+    if let Some(fd) = names_descriptor(from_path).filter(|&fd| process.owns(fd)) {
+        return hand_over(process, class, &[fd]).err().map(fail::<T>);
+    }
+    answer(process, class, &[from.0, to.0], |process| f(process, from_path, to_path)).map(to_c)
+}
+
+/// The descriptor of this process that a path of `/proc` or `/dev` names. The kernel would find the
+/// placeholder there.
+fn names_descriptor(path: &[u8]) -> Option<c_int> {
+    let rest = if let Some(rest) = path.strip_prefix(b"/dev/fd/") {
+        rest
+    } else {
+        let rest = path.strip_prefix(b"/proc/")?;
+        let slash = rest.iter().position(|&byte| byte == b'/')?;
+        let (who, rest) = rest.split_at(slash);
+        let own = match who {
+            b"self" | b"thread-self" => true,
+            // SAFETY: no preconditions.
+            _ => number(who)? == unsafe { libc::getpid() },
+        };
+        rest.strip_prefix(b"/fd/").filter(|_| own)?
+    };
+    number(rest)
+}
+
+fn number(digits: &[u8]) -> Option<c_int> {
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+/// Makes descriptors the kernel's before a call that only it can make.
+pub fn give_to_kernel(fds: &[c_int]) -> Result<(), Errno> {
+    match process() {
+        Some(process) if !guard::is_inside() => hand_over(process, Class::Other, fds),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,107 @@
+//! From loading the library to the first call that touches a pool.
+//!
+//! A process that sees no mount of a pool gets no [`Process`]; each function then costs one load more
+//! than libc's. One that sees a mount pays for a look at `/proc/self/mountinfo`; it attaches the pool
+//! when it first uses a path below the mount point.
+
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+use posix::Process;
+
+use crate::{engine, exec, fork, guard, mounts, real, signals, stats};
+
+static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
+
+/// The process layer; `None` where libc serves everything.
+#[inline]
+pub fn process() -> Option<&'static Process> {
+    // SAFETY: null, or a box that is never dropped.
+    unsafe { PROCESS.load(Ordering::Acquire).as_ref() }
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = {
+    extern "C" fn start() {
+        real::start();
+        // Whatever goes wrong here, libc serves everything.
+        guard::run(begin);
+    }
+    start
+};
+
+fn begin() {
+    exec::start();
+    let mounts = mounts::find();
+    if mounts.is_empty() {
+        return;
+    }
+    if !debugging() {
+        // The program's stderr is not ours.
+        std::panic::set_hook(Box::new(|_| {}));
+    }
+    let Ok(process) = Process::start() else {
+        return;
+    };
+    let mut served = 0;
+    for mount in mounts {
+        served += usize::from(process.add_mount(engine::spec(mount)).is_ok());
+    }
+    if served == 0 {
+        return;
+    }
+    stats::start();
+    choose_descriptors();
+    PROCESS.store(Box::into_raw(Box::new(process)), Ordering::Release);
+    signals::start();
+    fork::start();
+}
+
+/// Whether every descriptor is the kernel's from the start (`--fds real`).
+static DESCRIPTORS_ARE_REAL: AtomicBool = AtomicBool::new(false);
+
+/// Whether files are opened here. A program that hands descriptors to the kernel behind libc's back
+/// (io_uring, Linux AIO) gets those of the mount.
+pub fn opens_in_user_space() -> bool {
+    !DESCRIPTORS_ARE_REAL.load(Ordering::Relaxed)
+}
+
+/// From now on, the kernel opens.
+pub fn open_by_kernel() {
+    DESCRIPTORS_ARE_REAL.store(true, Ordering::Relaxed);
+}
+
+/// Decides as `KEEPSTONE_FDS` says: `fast`, `real`, or by what the program is linked with.
+fn choose_descriptors() {
+    // SAFETY: the names are strings; nobody changes the environment this early.
+    let real = unsafe {
+        let choice = libc::getenv(c"KEEPSTONE_FDS".as_ptr());
+        let choice = (!choice.is_null()).then(|| std::ffi::CStr::from_ptr(choice).to_bytes());
+        match choice {
+            Some(b"fast") => false,
+            Some(b"real") => true,
+            _ => [c"io_uring_queue_init", c"io_submit"]
+                .iter()
+                .any(|name| !libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()).is_null()),
+        }
+    };
+    if real {
+        open_by_kernel();
+    }
+}
+
+/// Whether the user wants to know why a pool is not served here (`KEEPSTONE_DEBUG=1`).
+pub fn debugging() -> bool {
+    // SAFETY: the name is a string; the result is only compared with null.
+    unsafe { !libc::getenv(c"KEEPSTONE_DEBUG".as_ptr()).is_null() }
+}
+
+/// Says something on stderr, if the user wants to know.
+pub fn debug(message: std::fmt::Arguments<'_>) {
+    if debugging() {
+        let line = format!("keepstone[{}]: {message}\n", rustix::process::getpid());
+        // SAFETY: 2 is not closed while this runs, or the write fails.
+        let stderr = unsafe { rustix::fd::BorrowedFd::borrow_raw(2) };
+        let _ = rustix::io::write(stderr, line.as_bytes());
+    }
+}

@@ -1,0 +1,136 @@
+//! What was served, counted over all processes of a `keepstone run --stats`.
+//!
+//! `KEEPSTONE_STATS` names a file that all of them map: [`MAGIC`], the number of records (8 bytes
+//! each), then per class a name of 16 bytes padded with zeros and two counters of 8 bytes, calls
+//! served in user space and calls handed over to the kernel. All in host byte order.
+
+use std::ffi::c_char;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+
+/// The first 8 bytes of the file.
+pub const MAGIC: u64 = u64::from_ne_bytes(*b"KSRUN001");
+const NAME_BYTES: usize = 16;
+
+#[repr(C)]
+struct Record {
+    name: [u8; NAME_BYTES],
+    served: AtomicU64,
+    handed_over: AtomicU64,
+}
+
+#[repr(C)]
+struct File {
+    magic: AtomicU64,
+    records_len: AtomicU64,
+    records: [Record; Class::NAMES.len()],
+}
+
+macro_rules! classes {
+    ($($(#[$doc:meta])* $class:ident $name:literal,)*) => {
+        /// A class of calls.
+        #[derive(Clone, Copy, Debug)]
+        pub enum Class { $($(#[$doc])* $class,)* }
+
+        impl Class {
+            const NAMES: [&'static str; [$(Class::$class),*].len()] = [$($name),*];
+        }
+    };
+}
+
+classes! {
+    /// Opening.
+    Open "open",
+    /// Closing.
+    Close "close",
+    /// Duplicates and flags of descriptors.
+    Descriptor "descriptor",
+    /// Reading.
+    Read "read",
+    /// Writing.
+    Write "write",
+    /// Moving the offset.
+    Seek "seek",
+    /// Changing sizes and allocation.
+    Size "size",
+    /// Waiting for durability.
+    Sync "sync",
+    /// Asking for attributes and permissions.
+    Stat "stat",
+    /// Changing attributes.
+    Attributes "attributes",
+    /// Extended attributes.
+    Xattr "xattr",
+    /// Creating, removing, renaming, reading links.
+    Names "names",
+    /// Listing directories.
+    List "list",
+    /// Mapping.
+    Map "map",
+    /// Locks.
+    Lock "lock",
+    /// Copying between descriptors.
+    Copy "copy",
+    /// Everything else.
+    Other "other",
+}
+
+static FILE: AtomicPtr<File> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Maps the file, if the environment names one. Without it nothing is counted.
+pub fn start() {
+    // SAFETY: the name is a string; nobody changes the environment this early.
+    let path: *const c_char = unsafe { libc::getenv(c"KEEPSTONE_STATS".as_ptr()) };
+    if path.is_null() {
+        return;
+    }
+    // SAFETY: `getenv` returned a string.
+    let path = unsafe { std::ffi::CStr::from_ptr(path) };
+    let Ok(fd) = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) else {
+        return;
+    };
+    let long_enough = |stat: rustix::fs::Stat| stat.st_size as usize >= size_of::<File>();
+    if !rustix::fs::fstat(&fd).is_ok_and(long_enough) {
+        return;
+    }
+    let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+    // SAFETY: a new mapping, as long as `File`, of a file that its owner does not shorten.
+    let mapped =
+        unsafe { rustix::mm::mmap(std::ptr::null_mut(), size_of::<File>(), prot, flags, &fd, 0) };
+    let Ok(file) = mapped.map(<*mut std::ffi::c_void>::cast::<File>) else {
+        return;
+    };
+    // SAFETY: mapped and large enough; every process writes the same names and nothing else but
+    // atomics.
+    unsafe {
+        for (index, name) in Class::NAMES.iter().enumerate() {
+            let to = (&raw mut (*file).records[index].name).cast::<u8>();
+            std::ptr::copy_nonoverlapping(name.as_ptr(), to, name.len());
+        }
+        (*file).records_len.store(Class::NAMES.len() as u64, Relaxed);
+        (*file).magic.store(MAGIC, Relaxed);
+    }
+    FILE.store(file, Relaxed);
+}
+
+fn record(class: Class) -> Option<&'static Record> {
+    // SAFETY: null, or a mapping that stays until the process ends.
+    unsafe { FILE.load(Relaxed).as_ref() }.map(|file| &file.records[class as usize])
+}
+
+/// A call has been served in user space.
+#[inline]
+pub fn served(class: Class) {
+    if let Some(record) = record(class) {
+        record.served.fetch_add(1, Relaxed);
+    }
+}
+
+/// A call on a pool goes to the kernel.
+pub fn handed_over(class: Class) {
+    if let Some(record) = record(class) {
+        record.handed_over.fetch_add(1, Relaxed);
+    }
+}
