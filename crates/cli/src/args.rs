@@ -117,7 +117,8 @@ pub struct MountArgs {
     /// Mount options, separated by commas: ro, nosuid, nodev, noexec, noatime, sync, dirsync,
     /// allow_other (default for root), threads=N, no_cache, emulate=SPEC (with `+` for `,`);
     /// no_open: open files without asking the server, which is faster, but then direct writes to
-    /// one file go one at a time.
+    /// one file go one at a time;
+    /// direct: let programs under `keepstone run` use the pool past the mount (implies no_cache).
     #[arg(short, long = "options", value_name = "OPTIONS")]
     pub options: Vec<String>,
     /// Open the pool read-only; the mount is read-only too.

@@ -16,6 +16,8 @@ pub struct Options {
     pub no_cache: bool,
     /// Whether files are opened without asking the server.
     pub no_open: bool,
+    /// Whether other processes may use the pool directly meanwhile.
+    pub direct: bool,
     /// Emulated speed.
     pub emulation: Option<pmem::Emulation>,
     /// Whether an existing mount is to change its flags.
@@ -30,6 +32,7 @@ impl Default for Options {
             threads: None,
             no_cache: false,
             no_open: false,
+            direct: false,
             emulation: None,
             remount: false,
         }
@@ -97,6 +100,7 @@ impl Options {
             "allow_other" => self.access = Some(Access::All),
             "no_cache" => self.no_cache = true,
             "no_open" => self.no_open = true,
+            "direct" => self.direct = true,
             "threads" => {
                 let count = value.parse().ok().filter(|n| (1..=256).contains(n));
                 let wrong = || format!("option `{option}`: needs a number from 1 to 256");
@@ -122,6 +126,9 @@ impl Options {
         }
         if self.no_open {
             words.push("no_open".to_owned());
+        }
+        if self.direct {
+            words.push("direct".to_owned());
         }
         words.extend(self.threads.map(|n| format!("threads={n}")));
         words
@@ -174,7 +181,7 @@ mod tests {
     #[test]
     fn a_list_comes_back() {
         let list =
-            "ro,nodev,noatime,allow_other,no_cache,no_open,threads=3,emulate=read=2x+line=100ns";
+            "ro,nodev,noatime,allow_other,no_cache,no_open,direct,threads=3,emulate=read=2x+line=100ns";
         let options = parsed(list).unwrap();
         assert_eq!(parsed(&options.to_list()).unwrap(), options);
         assert_eq!(Options::default().to_list(), "");

@@ -1,6 +1,6 @@
 //! Opening the pool, mounting it, serving it until it is unmounted.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -16,6 +16,9 @@ use super::{Plan, Ready};
 use crate::pool;
 use crate::stats::{PoolStats, ServerStats};
 
+/// How often to look for programs that died.
+const TEND_EVERY: Duration = Duration::from_secs(1);
+
 /// How long programs get to close their files when the server is told to stop.
 const STOP_GRACE: Duration = Duration::from_secs(10);
 
@@ -30,12 +33,12 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
     let read_only = plan.options.is_read_only();
     let region = open(plan)?;
     let domain = region.domain();
-    let fs = Bpfs::mount(
-        region,
-        &bpfs::MountOptions { read_only, threads, ..bpfs::MountOptions::default() },
-    )
-    .with_context(|| plan.pool.display().to_string())?;
-    let fs = Arc::new(fs);
+    let mounting = bpfs::MountOptions { read_only, threads, ..bpfs::MountOptions::default() };
+    let fs = match is_direct(&plan.options).then(|| place(&region)).transpose()? {
+        Some(place) => Bpfs::attach(region, &place, &mounting),
+        None => Bpfs::mount(region, &mounting),
+    };
+    let fs = Arc::new(fs.with_context(|| plan.pool.display().to_string())?);
     let info = bpfs::info(fs.medium())?;
     let ready = Ready {
         pool: plan.pool.display().to_string(),
@@ -62,6 +65,7 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
         },
     );
     // The server holds the engine; it goes when the server does.
+    let tended = Arc::downgrade(&fs);
     drop(fs);
     let root = rustix::process::geteuid().is_root();
     let by_default = if root { Access::All } else { Access::Owner };
@@ -75,6 +79,9 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
         format!("{}: cannot mount; `keepstone doctor` may know why", plan.dir.display())
     })?;
     end_on_signal(stop, mounted.place());
+    if is_direct(&plan.options) {
+        tend(tended);
+    }
     started(&ready)?;
     tracing::info!("{} mounted on {}", ready.pool, ready.dir);
     mounted.serve().with_context(|| format!("{}: the session broke", ready.dir))?;
@@ -82,8 +89,35 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
     Ok(())
 }
 
+/// Whether programs may use the pool past the mount. Where it is read-only nobody changes anything,
+/// and a reader needs no company.
+fn is_direct(options: &Options) -> bool {
+    options.direct && !options.is_read_only()
+}
+
+/// Where the processes that use the pool meet.
+fn place(region: &Region) -> Result<bpfs::Place> {
+    let file = region.file_id().context("it is not a file")?;
+    Ok(bpfs::place(&bpfs::info(region)?, &file))
+}
+
+/// Clears away what killed programs left, now and then.
+fn tend(fs: Weak<Bpfs<Region>>) {
+    std::thread::spawn(move || {
+        while let Some(fs) = fs.upgrade() {
+            match fs.tend() {
+                Ok(0) => {}
+                Ok(n) => tracing::info!("{n} programs ended without taking leave"),
+                Err(err) => tracing::error!("cannot clear away after programs that died: {err}"),
+            }
+            drop(fs);
+            std::thread::sleep(TEND_EVERY);
+        }
+    });
+}
+
 fn caching(options: &Options) -> Caching {
-    if options.no_cache {
+    if options.no_cache || is_direct(options) {
         // Whether pages are kept is part of the answer to an open.
         return Caching::NONE;
     }
@@ -97,7 +131,8 @@ fn open(plan: &Plan) -> Result<Region> {
         let options = OpenOptions { lock: Some(pmem::Lock::Shared), ..options };
         return Ok(options.open(&plan.pool, pmem::Access::ReadOnly)?);
     }
-    Ok(options.open(&plan.pool, pmem::Access::ReadWrite)?)
+    let lock = is_direct(&plan.options).then_some(pmem::Lock::Shared);
+    Ok(OpenOptions { lock, ..options }.open(&plan.pool, pmem::Access::ReadWrite)?)
 }
 
 /// Takes away a mount whose server is gone; refuses where one is alive.
