@@ -64,6 +64,7 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
             stats: Some(stats(plan, &fs, counters, threads, &ready)),
         },
     );
+    let server = if is_direct(&plan.options) { server.shared(fs.secret()) } else { server };
     // The server holds the engine; it goes when the server does.
     let tended = Arc::downgrade(&fs);
     drop(fs);
