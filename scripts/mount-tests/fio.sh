@@ -1,4 +1,7 @@
+# shellcheck shell=bash
 # fio with verification: what is read back is what was written, by each way to do I/O.
+
+: "${work:?is set by run.sh}"
 
 suite_fio() {
     local dir=$1

@@ -1,5 +1,8 @@
+# shellcheck shell=bash
 # fsx: 100 000 random operations on one file, every read verified; mapped reads and writes, direct
 # truncation, holes, preallocation and copies included. A second run uses other files at once.
+
+: "${work:?is set by run.sh}"
 
 suite_fsx() {
     local dir=$1 seed

@@ -1,4 +1,7 @@
+# shellcheck shell=bash
 # What the suites share. Sourced by run.sh.
+
+: "${work:?is set by run.sh}" "${root:?is set by run.sh}"
 
 die() {
     echo "run.sh: $*" >&2
@@ -40,6 +43,7 @@ with_pool() (
     pool=$(mktemp -u /dev/shm/keepstone-test.XXXXXX)
     helper=/sbin/mount.fuse.keepstone
     made_helper=
+    # shellcheck disable=SC2317  # the trap calls it
     clean_up() {
         "$keepstone" umount "$scratch" 2>/dev/null || "$keepstone" umount --lazy "$scratch" || true
         rm -f "$pool"

@@ -1,8 +1,11 @@
+# shellcheck shell=bash
 # pjdfstest: POSIX semantics of each system call (398 cases), compared with tmpfs.
 #
 # A case must pass on DIR if it passes on tmpfs. Cases that fail in the whole run are repeated by
 # themselves up to three times: `mount -o remount,ro` is refused as busy, on tmpfs too, while the
 # kernel has not yet closed what an earlier case executed.
+
+: "${work:?is set by run.sh}"
 
 suite_pjdfstest() {
     local dir=$1 out=$work/pjdfstest

@@ -19,6 +19,7 @@ suite=${1:?usage: run.sh SUITE [DIR]; suites: ${suites[*]} all}
 dir=${2:-}
 
 run_suite() (
+    # shellcheck source=/dev/null  # each is checked by itself
     source "$here/$1.sh"
     echo "== $1 on $2 ($(stat -f -c %T "$2"))"
     suite_"$1" "$2"

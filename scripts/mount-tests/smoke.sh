@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Programs people use: tar, git, sqlite3, a compiler.
 
 suite_smoke() {

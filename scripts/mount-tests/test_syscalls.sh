@@ -1,5 +1,10 @@
+# shellcheck shell=bash
 # libfuse's own test of a mount, from Debian's source package of fuse3: as root, with files
 # unlinked while they are open, and as an ordinary user.
+
+: "${work:?is set by run.sh}" "${root:?is set by run.sh}"
+# shellcheck source=../lib-source.sh
+source "$root/scripts/lib-source.sh"
 
 suite_test_syscalls() {
     local dir=$1
@@ -24,12 +29,12 @@ test_syscalls_run() {
 }
 
 build_test_syscalls() {
-    local out=$work/test_syscalls src
+    local out=$work/test_syscalls src=$work/src/fuse3
     [ -x "$out/test_syscalls" ] && return
-    need_apt gcc gcc
-    need_apt dpkg-source dpkg-dev
-    mkdir -p "$out"
-    src=$(fuse3_source)
+    "$root/scripts/lib-packages.sh" gcc libc6-dev dpkg-dev xz-utils
+    mkdir -p "$out" "$work/src"
+    rm -rf "$src"
+    fetch_source fuse3 "$src"
     # What libfuse's build would find out.
     printf '#define HAVE_COPY_FILE_RANGE 1\n#define HAVE_STRUCT_STAT_ST_ATIM 1\n' \
         >"$out/fuse_config.h"
@@ -37,19 +42,3 @@ build_test_syscalls() {
     # For the ordinary user.
     chmod 755 "$work" "$out"
 }
-
-# Unpacks the source of the fuse3 that this Debian release has; prints where.
-fuse3_source() (
-    mkdir -p "$work/src/apt/lists/partial"
-    cd "$work/src"
-    if ! compgen -G 'fuse3-*/test' >/dev/null; then
-        . /etc/os-release
-        echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]" \
-            "http://deb.debian.org/debian $VERSION_CODENAME main" >apt/sources.list
-        apt=(apt-get -o "Dir::Etc::SourceList=$PWD/apt/sources.list" -o Dir::Etc::SourceParts=/dev/null
-            -o "Dir::State::Lists=$PWD/apt/lists")
-        "${apt[@]}" update >apt/log 2>&1 && "${apt[@]}" source fuse3 >>apt/log 2>&1 ||
-            die "cannot fetch the source of fuse3; see $PWD/apt/log"
-    fi
-    echo "$PWD"/fuse3-*
-)
