@@ -3,7 +3,7 @@
 use crate::creds::{Access, Caps};
 use crate::mount::Mount;
 use crate::process::Process;
-use crate::served::{Call, Stop};
+use crate::served::{Call, checked};
 use crate::walk::{Follow, Held};
 use crate::{Errno, Served};
 use vfs::rules::S_ISGID;
@@ -115,9 +115,8 @@ impl Process {
     /// `stat` (flags 0), `lstat` (`AT_SYMLINK_NOFOLLOW`), `fstatat`.
     pub fn stat(&self, dirfd: i32, path: &[u8], flags: i32) -> Served<libc::stat> {
         let call = || {
-            let held = self.find(dirfd, path, flags)?;
             let known = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH | libc::AT_NO_AUTOMOUNT;
-            check_flags(flags, known)?;
+            let held = checked(self.find(dirfd, path, flags), check_flags(flags, known))?;
             Ok(stat_of(held.mount, held.attr()?))
         };
         Call::into(call())
@@ -126,16 +125,14 @@ impl Process {
     /// `statx`. Gives what it has, whatever `mask` asks for.
     pub fn statx(&self, dirfd: i32, path: &[u8], flags: i32, mask: u32) -> Served<libc::statx> {
         let call = || {
-            let held = self.find(dirfd, path, flags)?;
             let known = libc::AT_SYMLINK_NOFOLLOW
                 | libc::AT_EMPTY_PATH
                 | libc::AT_NO_AUTOMOUNT
                 | libc::AT_STATX_SYNC_TYPE;
-            check_flags(flags, known)?;
             let sync = flags & libc::AT_STATX_SYNC_TYPE;
-            if mask & 0x8000_0000 != 0 || sync == libc::AT_STATX_SYNC_TYPE {
-                return Err(Errno::INVAL.into());
-            }
+            let contradicts = mask & 0x8000_0000 != 0 || sync == libc::AT_STATX_SYNC_TYPE;
+            let arguments = if contradicts { Err(Errno::INVAL) } else { check_flags(flags, known) };
+            let held = checked(self.find(dirfd, path, flags), arguments)?;
             Ok(statx_of(held.mount, held.attr()?))
         };
         Call::into(call())
@@ -183,10 +180,10 @@ impl Process {
             self.walk(dirfd, path, follow, creds).and_then(|walked| Ok(walked.existing()?))
         };
         let bits = u32::try_from(mode).ok().and_then(Access::from_bits);
-        if !matches!(found, Err(Stop::Kernel)) && (bits.is_none() || flags & !known != 0) {
-            return Err(Errno::INVAL.into());
-        }
-        let (held, want) = (found?, bits.unwrap_or(Access::empty()));
+        let want =
+            bits.ok_or(Errno::INVAL).and_then(|bits| check_flags(flags, known).map(|()| bits));
+        let held = checked(found, want.map(drop))?;
+        let want = want?;
         let program = want.contains(Access::EXEC) && held.kind == FileKind::File;
         if program && held.mount.spec.flags & libc::ST_NOEXEC != 0 {
             return Err(Errno::ACCESS.into());
@@ -200,8 +197,8 @@ impl Process {
     /// `chmod`, `fchmodat`.
     pub fn chmod(&self, dirfd: i32, path: &[u8], mode: u32, flags: i32) -> Served<()> {
         let call = || {
-            let held = self.find(dirfd, path, flags)?;
-            check_flags(flags, libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH)?;
+            let known = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
+            let held = checked(self.find(dirfd, path, flags), check_flags(flags, known))?;
             self.set_mode(&held, mode)
         };
         Call::into(call())
@@ -233,8 +230,8 @@ impl Process {
     /// `chown`, `lchown` (`AT_SYMLINK_NOFOLLOW`), `fchownat`. `u32::MAX` leaves an ID as it is.
     pub fn chown(&self, dirfd: i32, path: &[u8], uid: u32, gid: u32, flags: i32) -> Served<()> {
         let call = || {
-            let held = self.find(dirfd, path, flags)?;
-            check_flags(flags, libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH)?;
+            let known = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
+            let held = checked(self.find(dirfd, path, flags), check_flags(flags, known))?;
             self.set_owner(&held, uid, gid)
         };
         Call::into(call())
@@ -283,8 +280,8 @@ impl Process {
         flags: i32,
     ) -> Served<()> {
         let call = || {
-            let held = self.find(dirfd, path, flags)?;
-            check_flags(flags, libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH)?;
+            let known = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
+            let held = checked(self.find(dirfd, path, flags), check_flags(flags, known))?;
             self.set_times(&held, times)
         };
         Call::into(call())

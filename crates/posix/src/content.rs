@@ -1,7 +1,7 @@
 //! Reading, writing and sizes.
 
 use crate::process::{OfdRef, Process};
-use crate::served::{Call, Stop};
+use crate::served::{Call, checked};
 use crate::{Errno, Served};
 use smallvec::SmallVec;
 use std::io::{IoSlice, IoSliceMut};
@@ -332,12 +332,9 @@ impl Process {
     }
 
     fn truncate_call(&self, path: &[u8], len: i64) -> Call<()> {
-        let held = self.find(libc::AT_FDCWD, path, 0);
-        if matches!(held, Err(Stop::Errno(_))) && len < 0 {
-            return Err(Errno::INVAL.into());
-        }
-        let held = held?;
-        let len = u64::try_from(len).map_err(|_| Errno::INVAL)?;
+        let len = u64::try_from(len).map_err(|_| Errno::INVAL);
+        let held = checked(self.find(libc::AT_FDCWD, path, 0), len.map(drop))?;
+        let len = len?;
         match held.kind {
             FileKind::File => {}
             FileKind::Dir => return Err(Errno::ISDIR.into()),

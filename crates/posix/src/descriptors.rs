@@ -9,7 +9,7 @@ use crate::creds::{Access, Caps};
 use crate::family::{HIDDEN, MATERIALISED, OfdInit, UNLINKABLE};
 use crate::noted::Why;
 use crate::process::{OfdRef, Process};
-use crate::served::{Call, Stop};
+use crate::served::{Call, Stop, checked};
 use crate::walk::{Follow, Held, Last, Walked};
 use crate::{Errno, Served};
 use std::sync::atomic::Ordering::*;
@@ -66,6 +66,15 @@ fn open_access(flags: i32) -> Access {
     want
 }
 
+/// `EINVAL` for flags that contradict each other.
+fn check_open_flags(flags: i32) -> Result<(), Errno> {
+    let directory = flags & libc::O_DIRECTORY != 0;
+    let tmpfile = flags & TMPFILE != 0;
+    let bad = directory && flags & libc::O_CREAT != 0
+        || tmpfile && !(directory && (wants_write(flags) || flags & libc::O_TRUNC != 0));
+    if bad { Err(Errno::INVAL) } else { Ok(()) }
+}
+
 impl OfdRef<'_> {
     /// Whether it was opened for reading.
     #[inline]
@@ -105,18 +114,12 @@ impl Process {
             follow
         };
         loop {
-            let walked = self.walk(dirfd, path, follow, &self.identity().effective)?;
-            let directory = flags & libc::O_DIRECTORY != 0;
-            let tmpfile = flags & TMPFILE != 0;
-            if flags & libc::O_CREAT != 0 && directory
-                || tmpfile && !(directory && wants_write(flags))
-            {
-                return Err(Errno::INVAL.into());
-            }
+            let walked = self.walk(dirfd, path, follow, &self.identity().effective);
+            let walked = checked(walked, check_open_flags(flags))?;
             // As the kernel: without a free number nothing is created.
             let early =
                 if creates { Some(self.new_number(walked.dir.mount, flags)?) } else { None };
-            let held = if tmpfile {
+            let held = if flags & TMPFILE != 0 {
                 self.open_tmpfile(walked, mode)?
             } else if flags & libc::O_CREAT != 0 {
                 match self.open_or_create(walked, flags, mode)? {
@@ -380,6 +383,9 @@ impl Process {
     }
 
     fn dup_to(&self, old: i32, new: i32, cloexec: bool) -> Call<i32> {
+        if new < 0 {
+            return self.get(old).and(Err(Errno::BADF.into()));
+        }
         let taken = self.entry(new).map(|entry| entry.load(Acquire));
         if taken == Some(HIDDEN) {
             self.relocate(new)?;

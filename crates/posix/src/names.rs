@@ -4,7 +4,7 @@ use crate::attributes::check_flags;
 use crate::creds::{Access, Caps};
 use crate::family::UNLINKABLE;
 use crate::process::Process;
-use crate::served::{Call, Stop};
+use crate::served::{Call, Stop, checked};
 use crate::walk::{Held, Last, Walked, proc_fd};
 use crate::{Errno, Served};
 use vfs::{Attr, FileKind, NewKind, NewNode, RenameFlags};
@@ -40,20 +40,19 @@ impl Process {
     }
 
     fn mknod_call(&self, dirfd: i32, path: &[u8], mode: u32, dev: u64) -> Call<()> {
-        let at = self.vacancy(dirfd, path, false);
         let number = dev as u32;
         let kind = match FileKind::from_mode(mode) {
-            _ if matches!(at, Err(Stop::Kernel)) => return Err(Stop::Kernel),
-            None if mode & libc::S_IFMT == 0 => NewKind::File,
-            Some(FileKind::File) => NewKind::File,
-            Some(FileKind::Fifo) => NewKind::Fifo,
-            Some(FileKind::Socket) => NewKind::Socket,
-            Some(FileKind::Char) => NewKind::Char(number),
-            Some(FileKind::Block) => NewKind::Block(number),
-            Some(FileKind::Dir) => return Err(Errno::PERM.into()),
-            Some(FileKind::Symlink) | None => return Err(Errno::INVAL.into()),
+            None if mode & libc::S_IFMT == 0 => Ok(NewKind::File),
+            Some(FileKind::File) => Ok(NewKind::File),
+            Some(FileKind::Fifo) => Ok(NewKind::Fifo),
+            Some(FileKind::Socket) => Ok(NewKind::Socket),
+            Some(FileKind::Char) => Ok(NewKind::Char(number)),
+            Some(FileKind::Block) => Ok(NewKind::Block(number)),
+            Some(FileKind::Dir) => Err(Errno::PERM),
+            Some(FileKind::Symlink) | None => Err(Errno::INVAL),
         };
-        let at = at?;
+        let at = checked(self.vacancy(dirfd, path, false), kind.map(drop))?;
+        let kind = kind?;
         let device = match kind {
             NewKind::Block(_) => true,
             // The white-out of overlay file systems is nobody's device.
@@ -71,16 +70,12 @@ impl Process {
     /// `symlink`, `symlinkat`.
     pub fn symlink(&self, target: &[u8], dirfd: i32, path: &[u8]) -> Served<()> {
         let call = || {
-            let at = self.vacancy(dirfd, path, false);
-            if !matches!(at, Err(Stop::Kernel)) {
-                if target.is_empty() {
-                    return Err(Errno::NOENT.into());
-                }
-                if target.len() > vfs::SYMLINK_MAX {
-                    return Err(Errno::NAMETOOLONG.into());
-                }
-            }
-            let at = at?;
+            let arguments = match target.len() {
+                0 => Err(Errno::NOENT),
+                len if len > vfs::SYMLINK_MAX => Err(Errno::NAMETOOLONG),
+                _ => Ok(()),
+            };
+            let at = checked(self.vacancy(dirfd, path, false), arguments)?;
             let node = NewNode { kind: NewKind::Symlink(target), mode: 0o777, umask: 0 };
             self.create(&at.dir, &at.name, node).map(drop)
         };
@@ -138,11 +133,8 @@ impl Process {
                 self.find(from_dirfd, from, nofollow | flags & libc::AT_EMPTY_PATH)
             }
         };
-        if matches!(source, Err(Stop::Kernel)) {
-            return Err(Stop::Kernel);
-        }
-        check_flags(flags, libc::AT_SYMLINK_FOLLOW | libc::AT_EMPTY_PATH)?;
-        let source = source?;
+        let known = libc::AT_SYMLINK_FOLLOW | libc::AT_EMPTY_PATH;
+        let source = checked(source, check_flags(flags, known))?;
         if from.is_empty() && from_dirfd >= 0 && self.get(from_dirfd)?.is(UNLINKABLE) {
             return Err(Errno::NOENT.into());
         }
@@ -193,12 +185,9 @@ impl Process {
     }
 
     fn unlink_call(&self, dirfd: i32, path: &[u8], flags: i32) -> Call<()> {
-        let walked = self.place_of(dirfd, path);
-        if matches!(walked, Err(Stop::Kernel)) {
-            return Err(Stop::Kernel);
-        }
-        check_flags(flags, libc::AT_REMOVEDIR)?;
-        let Walked { dir, name, last, slash, found } = walked?;
+        let arguments = check_flags(flags, libc::AT_REMOVEDIR);
+        let walked = checked(self.place_of(dirfd, path), arguments)?;
+        let Walked { dir, name, last, slash, found } = walked;
         let directory = flags & libc::AT_REMOVEDIR != 0;
         match last {
             Last::Name => {}
@@ -253,10 +242,8 @@ impl Process {
         if matches!(from, Err(Stop::Kernel)) || matches!(to, Err(Stop::Kernel)) {
             return Err(Stop::Kernel);
         }
-        let flags = RenameFlags::from_bits(flags).ok_or(Errno::INVAL)?;
-        if flags == RenameFlags::all() {
-            return Err(Errno::INVAL.into());
-        }
+        let known = RenameFlags::from_bits(flags).filter(|flags| *flags != RenameFlags::all());
+        let flags = known.ok_or(Errno::INVAL)?;
         let exchange = flags == RenameFlags::EXCHANGE;
         let (from, to) = (from?, to?);
         if from.dir.mount_index != to.dir.mount_index {

@@ -39,3 +39,15 @@ impl<T> From<Call<T>> for Served<T> {
         }
     }
 }
+
+/// Arguments are checked before paths are looked at; but whose call it is, is known only by then.
+/// So: what a walk `found`, unless `arguments` are bad.
+pub(crate) fn checked<T>(found: Call<T>, arguments: Result<(), Errno>) -> Call<T> {
+    match found {
+        Err(Stop::Kernel) => Err(Stop::Kernel),
+        found => {
+            arguments?;
+            found
+        }
+    }
+}

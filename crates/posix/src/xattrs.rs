@@ -2,7 +2,7 @@
 
 use crate::creds::{Access, Caps};
 use crate::process::Process;
-use crate::served::{Call, Stop};
+use crate::served::{Call, Stop, checked};
 use crate::walk::Held;
 use crate::{Errno, Served};
 use vfs::acl::{ACL_ACCESS, ACL_DEFAULT};
@@ -36,16 +36,21 @@ impl Process {
     /// `getxattr`, `lgetxattr` (`AT_SYMLINK_NOFOLLOW`): writes the value to `buf` (empty: asks for the
     /// length); returns its length.
     pub fn getxattr(&self, path: &[u8], name: &[u8], buf: &mut [u8], flags: i32) -> Served<usize> {
-        Call::into(self.at_path(path, flags).and_then(|held| self.get_value(&held, name, buf)))
+        Call::into(
+            checked(self.at_path(path, flags), check_name(name))
+                .and_then(|held| self.get_value(&held, name, buf)),
+        )
     }
 
     /// `fgetxattr`.
     pub fn fgetxattr(&self, fd: i32, name: &[u8], buf: &mut [u8]) -> Served<usize> {
-        Call::into(self.at_fd(fd).and_then(|held| self.get_value(&held, name, buf)))
+        Call::into(
+            checked(self.at_fd(fd), check_name(name))
+                .and_then(|held| self.get_value(&held, name, buf)),
+        )
     }
 
     fn get_value(&self, held: &Held<'_>, name: &[u8], buf: &mut [u8]) -> Call<usize> {
-        check_name(name)?;
         if is_acl(name) {
             if held.kind == FileKind::Symlink {
                 return Err(Errno::OPNOTSUPP.into());
@@ -66,26 +71,21 @@ impl Process {
         flags: i32,
     ) -> Served<()> {
         Call::into(
-            self.at_path(path, flags).and_then(|held| self.set_value(&held, name, value, how)),
+            checked(self.at_path(path, flags), check_set(name, value, how).map(drop))
+                .and_then(|held| self.set_value(&held, name, value, how)),
         )
     }
 
     /// `fsetxattr`.
     pub fn fsetxattr(&self, fd: i32, name: &[u8], value: &[u8], how: i32) -> Served<()> {
-        Call::into(self.at_fd(fd).and_then(|held| self.set_value(&held, name, value, how)))
+        Call::into(
+            checked(self.at_fd(fd), check_set(name, value, how).map(drop))
+                .and_then(|held| self.set_value(&held, name, value, how)),
+        )
     }
 
     fn set_value(&self, held: &Held<'_>, name: &[u8], value: &[u8], how: i32) -> Call<()> {
-        let mode = match how {
-            0 => SetXattr::Any,
-            libc::XATTR_CREATE => SetXattr::Create,
-            libc::XATTR_REPLACE => SetXattr::Replace,
-            _ => return Err(Errno::INVAL.into()),
-        };
-        check_name(name)?;
-        if value.len() > XATTR_SIZE_MAX {
-            return Err(Errno::TOOBIG.into());
-        }
+        let mode = check_set(name, value, how)?;
         held.check_writable()?;
         self.may_change(held, name)?;
         held.fs().setxattr(held.ino, name, value, mode)?;
@@ -109,16 +109,21 @@ impl Process {
 
     /// `removexattr`, `lremovexattr`.
     pub fn removexattr(&self, path: &[u8], name: &[u8], flags: i32) -> Served<()> {
-        Call::into(self.at_path(path, flags).and_then(|held| self.remove_value(&held, name)))
+        Call::into(
+            checked(self.at_path(path, flags), check_name(name))
+                .and_then(|held| self.remove_value(&held, name)),
+        )
     }
 
     /// `fremovexattr`.
     pub fn fremovexattr(&self, fd: i32, name: &[u8]) -> Served<()> {
-        Call::into(self.at_fd(fd).and_then(|held| self.remove_value(&held, name)))
+        Call::into(
+            checked(self.at_fd(fd), check_name(name))
+                .and_then(|held| self.remove_value(&held, name)),
+        )
     }
 
     fn remove_value(&self, held: &Held<'_>, name: &[u8]) -> Call<()> {
-        check_name(name)?;
         held.check_writable()?;
         self.may_change(held, name)?;
         match held.fs().removexattr(held.ino, name) {
@@ -189,6 +194,18 @@ impl Process {
         }
         Ok(held.check(creds, want)?)
     }
+}
+
+/// The arguments of `setxattr`, in the order in which the kernel looks at them.
+fn check_set(name: &[u8], value: &[u8], how: i32) -> Result<SetXattr, Errno> {
+    let mode = match how {
+        0 => SetXattr::Any,
+        libc::XATTR_CREATE => SetXattr::Create,
+        libc::XATTR_REPLACE => SetXattr::Replace,
+        _ => return Err(Errno::INVAL),
+    };
+    check_name(name)?;
+    if value.len() > XATTR_SIZE_MAX { Err(Errno::TOOBIG) } else { Ok(mode) }
 }
 
 fn check_name(name: &[u8]) -> Result<(), Errno> {

@@ -1,0 +1,226 @@
+//! A process layer over BPFS on anonymous memory, without a mount: the kernel's part is played by
+//! [`Stage`].
+
+#![allow(dead_code)]
+
+use bpfs::{Bpfs, FormatOptions, MountOptions};
+use pmem::Region;
+use posix::{Attached, Errno, Kernel, MountSpec, Process, Raw, Served};
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use vfs::FileSystem;
+
+/// What the mount would do, as far as tests need it: everything below the mount point is answered
+/// here and recorded, the rest is the kernel's.
+#[derive(Clone)]
+pub struct Stage {
+    mountpoint: Vec<u8>,
+    /// What was opened and entered below the mount point.
+    pub calls: Arc<Mutex<Vec<String>>>,
+}
+
+impl Stage {
+    fn note(&self, call: String) {
+        self.calls.lock().unwrap().push(call);
+    }
+
+    fn is_ours(&self, path: &[u8]) -> bool {
+        path.strip_prefix(&self.mountpoint[..]).is_some_and(|rest| rest.first() == Some(&b'/'))
+    }
+}
+
+impl Kernel for Stage {
+    fn dup(&self, fd: i32, min: i32, cloexec: bool) -> Result<i32, Errno> {
+        Raw.dup(fd, min, cloexec)
+    }
+    fn dup3(&self, old: i32, new: i32, cloexec: bool) -> Result<(), Errno> {
+        Raw.dup3(old, new, cloexec)
+    }
+    fn close(&self, fd: i32) -> Result<(), Errno> {
+        Raw.close(fd)
+    }
+    fn close_range(&self, first: u32, last: u32, flags: u32) -> Result<(), Errno> {
+        Raw.close_range(first, last, flags)
+    }
+    fn is_cloexec(&self, fd: i32) -> Result<bool, Errno> {
+        Raw.is_cloexec(fd)
+    }
+    /// Opens a file of its own per path, in memory.
+    fn open(&self, path: &[u8], flags: i32) -> Result<i32, Errno> {
+        if !self.is_ours(path) {
+            return Raw.open(path, flags);
+        }
+        let name = String::from_utf8_lossy(&path[self.mountpoint.len()..]).into_owned();
+        self.note(format!("open {name}"));
+        let backing =
+            format!("/dev/shm/keepstone-stage-{}{}", std::process::id(), name.replace('/', "-"));
+        drop(std::fs::OpenOptions::new().create(true).append(true).open(&backing));
+        let kept = flags & !(libc::O_DIRECTORY | libc::O_NOFOLLOW);
+        let fd = Raw.open(backing.as_bytes(), kept);
+        std::fs::remove_file(&backing).unwrap();
+        fd
+    }
+    fn seek_to(&self, fd: i32, offset: u64) -> Result<(), Errno> {
+        Raw.seek_to(fd, offset)
+    }
+    fn identify(&self, fd: i32) -> Result<(u64, u64), Errno> {
+        Raw.identify(fd)
+    }
+    fn lock(&self, fd: i32, cmd: i32, lock: &mut libc::flock) -> Result<(), Errno> {
+        Raw.lock(fd, cmd, lock)
+    }
+    fn flock(&self, fd: i32, operation: i32) -> Result<(), Errno> {
+        Raw.flock(fd, operation)
+    }
+    fn chdir(&self, path: &[u8]) -> Result<(), Errno> {
+        self.note(format!("chdir {}", path.escape_ascii()));
+        Ok(())
+    }
+    fn reach(&self, _path: &[u8]) -> Result<(), Errno> {
+        Ok(())
+    }
+    fn slurp(&self, path: &[u8], buf: &mut [u8]) -> Result<usize, Errno> {
+        Raw.slurp(path, buf)
+    }
+    fn raise(&self, signal: i32) {
+        self.note(format!("raise {signal}"));
+    }
+}
+
+/// An engine that tests can look into while the process layer uses it.
+pub struct Engine(pub Arc<Bpfs<Region>>);
+
+macro_rules! forward {
+    ($($name:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)*) => {
+        impl FileSystem for Engine {
+            $(fn $name(&self, $($arg: $ty),*) -> $ret { self.0.$name($($arg),*) })*
+        }
+    };
+}
+
+use vfs::{
+    Attr, Caller, DirEntry, Entry, Fallocate, Ino, NewNode, RenameFlags, Seek, SetAttr, SetXattr,
+    StatFs,
+};
+
+forward! {
+    root() -> Ino;
+    lookup(dir: Ino, name: &[u8]) -> vfs::Result<Entry>;
+    forget(ino: Ino, refs: u64) -> ();
+    getattr(ino: Ino) -> vfs::Result<Attr>;
+    setattr(caller: &Caller, ino: Ino, set: &SetAttr) -> vfs::Result<Attr>;
+    create(caller: &Caller, dir: Ino, name: &[u8], node: &NewNode<'_>) -> vfs::Result<Entry>;
+    tmpfile(caller: &Caller, dir: Ino, mode: u32, umask: u32) -> vfs::Result<Entry>;
+    readlink(ino: Ino) -> vfs::Result<Vec<u8>>;
+    unlink(dir: Ino, name: &[u8]) -> vfs::Result<()>;
+    rmdir(dir: Ino, name: &[u8]) -> vfs::Result<()>;
+    link(ino: Ino, dir: Ino, name: &[u8]) -> vfs::Result<Entry>;
+    rename(from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> vfs::Result<()>;
+    readdir(dir: Ino, cookie: u64, emit: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> vfs::Result<()>;
+    read(ino: Ino, offset: u64, buf: &mut [u8]) -> vfs::Result<usize>;
+    write(ino: Ino, offset: u64, data: &[u8]) -> vfs::Result<()>;
+    append(ino: Ino, data: &[u8]) -> vfs::Result<u64>;
+    drop_privileges(ino: Ino) -> vfs::Result<()>;
+    fallocate(ino: Ino, mode: Fallocate, offset: u64, len: u64) -> vfs::Result<()>;
+    seek(ino: Ino, offset: u64, whence: Seek) -> vfs::Result<u64>;
+    copy_range(from: (Ino, u64), to: (Ino, u64), len: u64) -> vfs::Result<u64>;
+    fsync(ino: Ino) -> vfs::Result<()>;
+    getxattr(ino: Ino, name: &[u8]) -> vfs::Result<Vec<u8>>;
+    setxattr(ino: Ino, name: &[u8], value: &[u8], mode: SetXattr) -> vfs::Result<()>;
+    listxattr(ino: Ino) -> vfs::Result<Vec<Vec<u8>>>;
+    removexattr(ino: Ino, name: &[u8]) -> vfs::Result<()>;
+    statfs() -> StatFs;
+}
+
+/// A process with a pool at `dir`.
+pub struct World {
+    pub process: Process,
+    pub fs: Arc<Bpfs<Region>>,
+    pub stage: Stage,
+    pub dir: tempfile::TempDir,
+}
+
+impl World {
+    pub fn new() -> Self {
+        Self::with_flags(0)
+    }
+
+    /// `flags`: of the mount, `ST_RDONLY` and so on.
+    pub fn with_flags(flags: u64) -> Self {
+        let dir = tempfile::Builder::new().prefix("keepstone-p-").tempdir_in("/dev/shm").unwrap();
+        let region = Region::anonymous(64 << 20).unwrap();
+        bpfs::format(&region, &FormatOptions::default()).unwrap();
+        let fs = Arc::new(Bpfs::mount(region, &MountOptions::default()).unwrap());
+        let mountpoint = dir.path().as_os_str().as_bytes().to_vec();
+        let stage = Stage { mountpoint: mountpoint.clone(), calls: Arc::default() };
+        let process = Process::with_kernel(Box::new(stage.clone())).unwrap();
+        let pool = fs.clone();
+        process
+            .add_mount(MountSpec {
+                mountpoint,
+                dev: 77,
+                flags,
+                nested: vec![],
+                attach: Box::new(move || {
+                    Ok(Attached {
+                        fs: Box::new(Engine(pool.clone())),
+                        secret: 0xabc,
+                        after_fork: Box::new(|| ()),
+                    })
+                }),
+            })
+            .unwrap();
+        Self { process, fs, stage, dir }
+    }
+
+    /// The absolute path of a name in the pool.
+    pub fn path(&self, name: &str) -> Vec<u8> {
+        let mut path = self.dir.path().as_os_str().as_bytes().to_vec();
+        if !name.is_empty() {
+            path.push(b'/');
+            path.extend_from_slice(name.as_bytes());
+        }
+        path
+    }
+
+    /// Opens a name in the pool.
+    pub fn open(&self, name: &str, flags: i32) -> i32 {
+        done(self.process.open(libc::AT_FDCWD, &self.path(name), flags, 0o644)).unwrap()
+    }
+
+    /// Inodes that are in use, names or not.
+    pub fn inodes(&self) -> u64 {
+        let s = self.fs.statfs();
+        s.inodes - s.inodes_free
+    }
+}
+
+/// The result of a call that must have been served.
+#[track_caller]
+pub fn done<T>(served: Served<T>) -> Result<T, Errno> {
+    match served {
+        Served::Done(result) => result,
+        Served::Kernel => panic!("left to the kernel"),
+    }
+}
+
+/// The result of a call of libc.
+pub fn libc_result(ret: i64) -> Result<i64, Errno> {
+    if ret < 0 {
+        let errno = std::io::Error::last_os_error().raw_os_error().unwrap();
+        Err(Errno::from_raw_os_error(errno))
+    } else {
+        Ok(ret)
+    }
+}
+
+pub fn cstring(path: &[u8]) -> CString {
+    CString::new(path).unwrap()
+}
+
+pub fn device_of(path: &Path) -> u64 {
+    path.metadata().unwrap().dev()
+}

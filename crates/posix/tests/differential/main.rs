@@ -1,0 +1,87 @@
+//! Random sequences of calls, made on the process layer over BPFS and by the kernel in a directory of
+//! tmpfs: every result, error number and byte must be the same (Chell §2.2).
+//!
+//! `KEEPSTONE_OPS` says how many calls (20 000), `KEEPSTONE_SEED` which sequence to begin with; a
+//! failure prints the sequence and its seed. Needs root, to make calls as other users.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod generate;
+mod op;
+mod sides;
+
+use common::World;
+use generate::Rng;
+use sides::{Ours, Side, Theirs};
+
+/// Calls in one sequence, which starts with an empty tree.
+const SEQUENCE: u64 = 250;
+
+fn env(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |value| value.parse().expect(name))
+}
+
+#[test]
+fn calls_are_answered_as_by_the_kernel() {
+    let ops = env("KEEPSTONE_OPS", 20_000);
+    let first = env("KEEPSTONE_SEED", 1);
+    let (mut served, mut left) = (0, 0);
+    for seed in first..first + ops.div_ceil(SEQUENCE) {
+        let (s, l) = run(seed);
+        served += s;
+        left += l;
+    }
+    println!("{served} calls compared, {left} left to the kernel");
+    assert!(left * 5 < served, "{left} of {} calls were left to the kernel", served + left);
+}
+
+/// Runs one sequence; returns how many calls were compared and how many were left to the kernel.
+fn run(seed: u64) -> (u64, u64) {
+    let world = World::new();
+    let theirs = tempfile::Builder::new().prefix("keepstone-r-").tempdir_in("/dev/shm").unwrap();
+    let (mut ours, mut theirs) = (Ours::new(&world), Theirs::new(theirs));
+    let mut rng = Rng::new(seed);
+    let mut log = Vec::new();
+    let (mut served, mut left) = (0, 0);
+    for i in 0..SEQUENCE {
+        let op = generate::start(i).unwrap_or_else(|| generate::op(&mut rng));
+        let Some(got) = ours.apply(&op) else {
+            left += 1;
+            continue;
+        };
+        let expected = theirs.apply(&op).expect("the kernel answers everything");
+        log.push(format!("{op:?} -> {}", show(&got)));
+        served += 1;
+        if got != expected {
+            fail(seed, &log, &format!("the kernel says {}", show(&expected)));
+        }
+    }
+    ours.become_root();
+    theirs.become_root();
+    let (a, b) = (ours.tree(), theirs.tree());
+    if a != b {
+        let differs =
+            a.iter().filter(|x| !b.contains(x)).chain(b.iter().filter(|x| !a.contains(x)));
+        fail(seed, &log, &format!("trees differ: {:#?}", differs.collect::<Vec<_>>()));
+    }
+    (served, left)
+}
+
+/// A result, short.
+fn show(outcome: &op::Outcome) -> String {
+    match outcome {
+        Ok(op::Value::Bytes(bytes)) if bytes.len() > 16 => {
+            format!("{} bytes, {:?}…", bytes.len(), &bytes[..16])
+        }
+        Ok(value) => format!("{value:?}"),
+        Err(errno) => format!("{}", std::io::Error::from(*errno)),
+    }
+}
+
+fn fail(seed: u64, log: &[String], why: &str) -> ! {
+    let start = log.len().saturating_sub(60);
+    for (i, line) in log.iter().enumerate().skip(start) {
+        eprintln!("{i:4} {line}");
+    }
+    panic!("{why}\nagain: KEEPSTONE_SEED={seed} KEEPSTONE_OPS=1");
+}
