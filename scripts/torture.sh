@@ -32,9 +32,13 @@ die() {
 
 [ -x "$keepstone" ] || die "no $keepstone; build it with: cargo build --release -p keepstone"
 
-start_server() {
+launch_server() {
     "$keepstone" mount --foreground "$pool" "$mount" >>"$scratch/server.log" 2>&1 &
     server=$!
+}
+
+start_server() {
+    launch_server
     for _ in $(seq 200); do
         mountpoint -q "$mount" && return
         sleep 0.05
@@ -155,7 +159,8 @@ build_verify() {
 mkdir "$mount"
 "$keepstone" mkfs "$pool" --size 256M >/dev/null
 echo "torture.sh: seed $seed, workloads $workloads, $seconds seconds"
-end=$((SECONDS + seconds)) kills=0
+# Kills of a server at work, and of one that mounts.
+end=$((SECONDS + seconds)) kills=0 early=0
 start_server
 while [ $SECONDS -lt $end ]; do
     (
@@ -170,6 +175,13 @@ while [ $SECONDS -lt $end ]; do
     wait "$client" 2>/dev/null || true
     client=
     clear_mount
+    if ((RANDOM % 4 == 0)); then
+        launch_server
+        sleep "0.0$((RANDOM % 10))"
+        kill_server
+        clear_mount
+        early=$((early + 1))
+    fi
     "$keepstone" check "$pool" >"$scratch/check.log" || die "kill $kills: $(cat "$scratch/check.log")"
     start_server
     for w in $workloads; do "${w}_verify"; done
@@ -177,7 +189,7 @@ done
 kill_server
 clear_mount
 "$keepstone" check "$pool" >/dev/null || die "the pool is not clean at the end"
-echo "torture.sh: $kills kills, nothing lost"
+echo "torture.sh: $kills kills at work, $early while mounting; nothing lost"
 for w in $workloads; do
     [ -e "$scratch/$w.done" ] || die "$w has done nothing"
     echo "  $w: $(head -c 40 "$scratch/$w.done")"
