@@ -94,6 +94,20 @@ impl Bitmap {
         None
     }
 
+    /// Clears all bits and calls `each` for those that were set.
+    pub fn drain(&self, arena: &Arena, mut each: impl FnMut(u64)) {
+        for (w, word) in arena.table(self.words).iter().enumerate() {
+            if word.load(Relaxed) == 0 {
+                continue;
+            }
+            let mut set = word.swap(0, AcqRel);
+            while set != 0 {
+                each(w as u64 * 64 + u64::from(set.trailing_zeros()));
+                set &= set - 1;
+            }
+        }
+    }
+
     /// How many bits are set, the tail of the last word not counted.
     pub fn count(&self, arena: &Arena) -> u64 {
         let tail = self.len.next_multiple_of(64) - self.len;
@@ -130,6 +144,20 @@ mod tests {
         assert_eq!(map.claim(&arena, 60..130, 9), Some(63..64));
         assert_eq!(map.claim(&arena, 60..130, 9), Some(64..65));
         assert_eq!(map.claim(&arena, 0..130, 9), Some(7..8));
+    }
+
+    #[test]
+    fn draining_finds_what_is_set() {
+        let mut layout = Layout::default();
+        let map = Bitmap::plan(&mut layout, 200);
+        let arena = Arena::anonymous(&layout).unwrap();
+        for bit in [0, 63, 64, 199] {
+            map.set(&arena, bit);
+        }
+        let mut found = Vec::new();
+        map.drain(&arena, |bit| found.push(bit));
+        assert_eq!(found, [0, 63, 64, 199]);
+        map.drain(&arena, |_| panic!("nothing is left"));
     }
 
     #[test]

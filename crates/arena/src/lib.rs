@@ -262,7 +262,8 @@ impl Arena {
             let from = span.offset + next * size_of::<AtomicU64>();
             let Ok(data) = rustix::fs::seek(&s.file, SeekFrom::Data(from as u64)) else { return };
             let hole = rustix::fs::seek(&s.file, SeekFrom::Hole(data)).unwrap_or(self.len as u64);
-            let index = |at: u64| (at as usize).saturating_sub(span.offset) / size_of::<AtomicU64>();
+            let index =
+                |at: u64| (at as usize).saturating_sub(span.offset) / size_of::<AtomicU64>();
             let start = index(data).max(next);
             let end = (index(hole) + 1).clamp(start, range.end.max(start));
             visit(start.min(range.end)..end.min(range.end));

@@ -3,7 +3,8 @@
 //! A thread marks its own slot while it is inside an operation. Nobody waits for anybody to
 //! come or go, so that costs one store each way. What happens when a process is killed:
 //!
-//! - E1: outside of operations: nothing but its slots and references are left. Anybody clears them.
+//! - E1: outside of operations: nothing but its slots and references are left. Anybody clears them,
+//!   at the latest the process that needs the slot.
 //! - E2: inside an operation: locks stay taken, derived state may be half-changed. Whoever finds that
 //!   out closes the *gate*, waits until every living thread is outside, and derives all of it anew.
 //! - E3: threads that wait for a lock ask from time to time whether the gate is closed or somebody
@@ -28,6 +29,8 @@ const THREADS: usize = 4096;
 const ALONE: u32 = 1;
 /// The owner of locks that a thread took without a slot; never found dead.
 const UNKNOWN: u32 = u32::MAX;
+/// The process of a slot that was left without being cleared; never alive.
+const GONE: u64 = 1;
 /// How long to sleep before looking again, where nobody would wake us.
 const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 const NAPS_TO_DOUBT: u32 = 20;
@@ -124,6 +127,8 @@ pub(crate) struct Session {
     /// Slot of this process plus one, and the value of [`FORKS`] it was taken at.
     process: AtomicU64,
     detached: AtomicBool,
+    /// Whether the slot of this process holds what a dead one left.
+    leftovers: AtomicBool,
     /// Not 0: threads of this process stay outside (see [`Arena::pause`]).
     paused: AtomicU32,
     fences: bool,
@@ -159,6 +164,9 @@ pub enum Refused {
     Full,
     /// Whoever stops the world has died, or left it stopped: [`Arena::stop_the_world`] takes over.
     Stopped,
+    /// The process has just got the slot of a dead one, and must clear away what that has left. Said
+    /// once.
+    Leftovers,
 }
 
 impl Session {
@@ -171,6 +179,7 @@ impl Session {
             id: NEXT_ID.fetch_add(1, Relaxed),
             process: AtomicU64::new(0),
             detached: AtomicBool::new(false),
+            leftovers: AtomicBool::new(false),
             paused: AtomicU32::new(0),
             fences: !has_membarrier(),
         })
@@ -228,22 +237,26 @@ impl Session {
             }
         };
         LAST.set((key, slot));
-        Ok(slot)
+        let leftovers = self.leftovers.swap(false, AcqRel);
+        if leftovers { Err(Refused::Leftovers) } else { Ok(slot) }
     }
 
     fn claim_thread(&self) -> Result<u32, Refused> {
         let me = ProcessId::own().0;
         let used = &self.header().threads_used;
         let slots = self.threads();
-        let claim = |i: usize| slots[i].who.compare_exchange(0, me, AcqRel, Relaxed).is_ok();
+        let take =
+            |i: &usize, from| slots[*i].who.compare_exchange(from, me, AcqRel, Relaxed).is_ok();
         // Slot 0 stays empty: an owner is never 0.
         let top = (used.load(Acquire) as usize).min(THREADS);
-        let slot = (1..=top).find(|i| claim(*i)).or_else(|| {
-            (top + 1..=THREADS).find(|i| claim(*i)).inspect(|i| {
-                used.fetch_max(*i as u32, AcqRel);
-            })
-        });
+        let is_left = |i: &usize| {
+            let who = slots[*i].who.load(Acquire);
+            let is_outside = slots[*i].inside.load(Acquire) == 0;
+            is_outside && who != 0 && !ProcessId(who).is_alive() && take(i, who)
+        };
+        let slot = (1..=THREADS).find(|i| take(i, 0)).or_else(|| (1..=top).find(is_left));
         let slot = slot.ok_or(Refused::Full)?;
+        used.fetch_max(slot as u32, AcqRel);
         slots[slot].inside.store(0, Release);
         Ok(slot as u32)
     }
@@ -257,16 +270,23 @@ impl Session {
         }
         let me = ProcessId::own().0;
         let slots = self.processes();
-        let claim = |i: &usize| {
-            slots[*i].who.load(Relaxed) == 0
-                && slots[*i].who.compare_exchange(0, me, AcqRel, Relaxed).is_ok()
+        let take =
+            |i: &usize, from| slots[*i].who.compare_exchange(from, me, AcqRel, Relaxed).is_ok();
+        let is_left = |i: &usize| {
+            let who = slots[*i].who.load(Acquire);
+            let is_dead = who != 0 && !ProcessId(who).is_alive();
+            is_dead && slots[*i].sweeper.load(Acquire) == 0 && take(i, who)
         };
-        let slot = (0..PROCESSES).find(claim).ok_or(Refused::Full)?;
+        let fresh = (0..PROCESSES).find(|i| slots[*i].who.load(Relaxed) == 0 && take(i, 0));
+        let slot = fresh.or_else(|| (0..PROCESSES).find(is_left)).ok_or(Refused::Full)?;
         match self.process.compare_exchange(known, forks | (slot as u64 + 1), AcqRel, Acquire) {
-            Ok(_) => Ok(slot),
+            Ok(_) => {
+                self.leftovers.store(fresh.is_none(), Release);
+                Ok(slot)
+            }
             Err(other) => {
                 // Another thread was first.
-                slots[slot].who.store(0, Release);
+                slots[slot].who.store(GONE, Release);
                 Ok((other as u32 - 1) as usize)
             }
         }
@@ -283,7 +303,8 @@ impl Session {
         for t in self.used_threads() {
             let _ = t.who.compare_exchange(me, 0, AcqRel, Relaxed);
         }
-        self.processes()[(known as u32 - 1) as usize].who.store(0, Release);
+        // References and the like may be left.
+        self.processes()[(known as u32 - 1) as usize].who.store(GONE, Release);
         true
     }
 
@@ -291,7 +312,6 @@ impl Session {
         let used = (self.header().threads_used.load(Acquire) as usize).min(THREADS);
         &self.threads()[1..=used]
     }
-
 }
 
 /// A thread inside an operation, until dropped.
@@ -348,7 +368,11 @@ impl Arena {
         let inside = &s.threads()[slot as usize].inside;
         loop {
             inside.store(1, Relaxed);
-            if s.fences { fence(SeqCst) } else { compiler_fence(SeqCst) }
+            if s.fences {
+                fence(SeqCst)
+            } else {
+                compiler_fence(SeqCst)
+            }
             if s.header().gate.load(Acquire) == 0 && s.paused.load(Relaxed) == 0 {
                 return Ok(Inside(Some(inside)));
             }
@@ -474,9 +498,7 @@ impl Arena {
         }
         let me = ProcessId::own().0;
         for (i, t) in s.used_threads().iter().enumerate() {
-            while i + 1 != own as usize
-                && t.who.load(Acquire) == me
-                && t.inside.load(Acquire) != 0
+            while i + 1 != own as usize && t.who.load(Acquire) == me && t.inside.load(Acquire) != 0
             {
                 let _ = rustix::thread::nanosleep(&NAP);
             }
@@ -515,6 +537,23 @@ impl Arena {
     /// Slots of all dead processes; the world must have been stopped.
     pub fn dead_processes(&self, _stopped: &Stopped<'_>) -> Vec<usize> {
         self.processes_where(|who| !who.is_alive())
+    }
+
+    /// Gives back the slots of all dead processes and threads; the world must have been stopped.
+    pub fn free_dead(&self, _stopped: &Stopped<'_>) {
+        let Some(s) = self.session() else { return };
+        let is_dead = |who: &AtomicU64| {
+            let who = ProcessId(who.load(Acquire));
+            who.0 != 0 && !who.is_alive()
+        };
+        for t in s.used_threads().iter().filter(|t| is_dead(&t.who)) {
+            t.inside.store(0, Relaxed);
+            t.who.store(0, Release);
+        }
+        for p in s.processes().iter().filter(|p| is_dead(&p.who)) {
+            p.sweeper.store(0, Relaxed);
+            p.who.store(0, Release);
+        }
     }
 
     /// Slots of processes that are alive.
@@ -565,7 +604,7 @@ impl From<Refused> for Errno {
     fn from(r: Refused) -> Self {
         match r {
             Refused::Full => Errno::USERS,
-            Refused::Stopped => Errno::RESTART,
+            Refused::Stopped | Refused::Leftovers => Errno::RESTART,
         }
     }
 }

@@ -26,6 +26,7 @@ mod fs;
 mod index;
 pub mod layout;
 mod namespace;
+mod pin;
 mod pool;
 mod scan;
 mod share;
@@ -35,12 +36,13 @@ mod words;
 mod xattr;
 
 pub use arena::{Paused, Place};
-pub use share::place;
 pub use error::{Error, Problem};
+pub use pin::ReadBuf;
 pub use pool::{
     CheckOptions, CheckReport, FormatOptions, MountOptions, MountReport, PoolInfo, check, format,
     info,
 };
+pub use share::place;
 
 use fs::Core;
 use pmem::Medium;

@@ -215,7 +215,9 @@ impl<M: Medium> Core<M> {
         match FileKind::from_mode(self.load(v, Word::Mode) as u32) {
             Some(FileKind::Dir) => self.adopt_inode(scan, None, ino, v, REMOVED),
             Some(_) => self.adopt_inode(scan, None, ino, v, held.unnamed),
-            None => scan.problem(|| format!("inode {}", ino.0), "it is in use, but free".into(), None),
+            None => {
+                scan.problem(|| format!("inode {}", ino.0), "it is in use, but free".into(), None)
+            }
         }
     }
 

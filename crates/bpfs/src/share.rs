@@ -52,12 +52,11 @@ impl<M: Medium> Core<M> {
                     result => return result,
                 },
                 Err(Refused::Stopped) => {}
-                Err(Refused::Full) => {
-                    self.tend()?;
-                    if matches!(self.v.arena.enter(), Err(Refused::Full)) {
-                        return Err(Errno::USERS);
-                    }
+                Err(Refused::Leftovers) => {
+                    self.clear_process(self.v.arena.process()?)?;
+                    continue;
                 }
+                Err(Refused::Full) => return Err(Errno::USERS),
             }
             self.help()?;
         }
@@ -76,10 +75,11 @@ impl<M: Medium> Core<M> {
     pub fn forget(&self, ino: Ino, refs: u64) {
         let Ok(v) = self.v.vinode(ino) else { return };
         let mut dropped = None;
-        let _ = self.op(|core| match *dropped.get_or_insert_with(|| core.v.drop_refs(ino, v, refs)) {
-            true => core.reap_if_unused(ino, v),
-            false => Ok(()),
-        });
+        let _ =
+            self.op(|core| match *dropped.get_or_insert_with(|| core.v.drop_refs(ino, v, refs)) {
+                true => core.reap_if_unused(ino, v),
+                false => Ok(()),
+            });
     }
 
     /// Takes back what dead processes held (R1), and repairs what they left half-done (R2).
@@ -91,19 +91,30 @@ impl<M: Medium> Core<M> {
         }
         let dead = arena.take_dead_processes();
         for process in &dead {
-            let mut held = Vec::new();
-            self.v.for_each_ref(*process, |ino, count| held.push((ino, count.load(Relaxed))));
-            for (ino, count) in held {
-                let Ok(v) = self.v.vinode(ino) else { continue };
-                let mut dropped = None;
-                self.op(|core| {
-                    let last = || core.v.drop_refs_of(*process, ino, v, count);
-                    if *dropped.get_or_insert_with(last) { core.reap_if_unused(ino, v) } else { Ok(()) }
-                })?;
-            }
+            self.clear_process(*process)?;
             arena.free_process(*process);
         }
         Ok(dead.len())
+    }
+
+    /// Takes back what the last process in a slot held.
+    fn clear_process(&self, process: usize) -> Result<()> {
+        let mut held = Vec::new();
+        self.v.for_each_ref(process, |ino, count| held.push((ino, count.load(Relaxed))));
+        for (ino, count) in held {
+            let Ok(v) = self.v.vinode(ino) else { continue };
+            let mut dropped = None;
+            self.op(|core| {
+                let last = || core.v.drop_refs_of(process, ino, v, count);
+                if *dropped.get_or_insert_with(last) { core.reap_if_unused(ino, v) } else { Ok(()) }
+            })?;
+        }
+        self.op(|core| {
+            if core.v.pins.forget_process(&core.v.arena, process) {
+                core.v.clear_deferred();
+            }
+            Ok(())
+        })
     }
 
     /// Derives the volatile state anew after a process died inside an operation (R2–R4).
@@ -121,12 +132,13 @@ impl<M: Medium> Core<M> {
         // Also those that somebody is about to clear away: that will find nothing left.
         for process in arena.dead_processes(&stopped) {
             self.v.clear_refs(process).map_err(failed)?;
-            arena.free_process(process);
         }
         let held = self.held();
         self.v.start_over().map_err(failed)?;
         let scan = self.scan(&ScanOptions { threads: 1, persist: true, held: &held }, &|_| {});
         self.medium.flush(0, BLOCK);
+        self.v.pins.recover(arena, &arena.live_processes(), &self.v.blocks);
+        self.v.count_free_blocks();
         let stale = scan.stale.lock().map(|s| s.clone()).unwrap_or_default();
         for (ino, held) in &held {
             if let Ok(v) = self.v.vinode(*ino) {
@@ -141,6 +153,7 @@ impl<M: Medium> Core<M> {
             self.clear_stale(&stale);
         }
         let _ = self.medium.fence();
+        arena.free_dead(&stopped);
         arena.count_recovery();
         Ok(())
     }

@@ -4,9 +4,11 @@
 //!   operation in flight.
 //! - V2: `free` never exceeds the number of clear bits: bits are cleared before it grows and claimed
 //!   after it shrank, so a reservation is always honoured.
+//!   A freed block that somebody may still be reading without a copy waits ([`Pins`]).
 //! - V3: an inode is live from its creation until its last name and last reference are gone.
 
 use crate::layout::{BLOCK, INODE, INODES_PER_BLOCK};
+use crate::pin::Pins;
 use arena::{Arena, Bitmap, Handle, HashIndex, Layout, Link, LockMode, RwLock, Shared, Slab, Span};
 use smallvec::SmallVec;
 use std::cell::Cell;
@@ -163,6 +165,7 @@ pub struct Volatile {
     pub blocks: Bitmap,
     tables: Tables,
     inodes: Bitmap,
+    pub pins: Pins,
     pub index: HashIndex,
     pub nodes: Slab<IndexNode>,
     dir_states: Slab<DirState>,
@@ -195,6 +198,7 @@ pub struct Plan {
     tables: Tables,
     blocks: Bitmap,
     inodes: Bitmap,
+    pins: Pins,
     dir_states: Slab<DirState>,
     dir_blocks: Slab<DirBlock>,
     index: HashIndex,
@@ -221,6 +225,7 @@ impl Plan {
         let max_inodes = (blocks * INODES_PER_BLOCK).min(1 << 31);
         let kept = l.table(8);
         let refs = (processes > 0).then(|| l.table(processes * max_inodes as usize));
+        let pins = Pins::plan(&mut l, blocks, processes.max(1));
         l.begin_derived();
         let tables = Tables {
             kept,
@@ -232,6 +237,7 @@ impl Plan {
         };
         Self {
             tables,
+            pins,
             blocks: Bitmap::plan(&mut l, blocks),
             inodes: Bitmap::plan(&mut l, max_inodes),
             dir_blocks: Slab::plan(&mut l, blocks as usize),
@@ -260,10 +266,20 @@ impl Plan {
 
     /// The state in memory that others use.
     pub fn join(self, arena: Arena) -> Volatile {
-        let Self { tables, blocks, inodes, dir_states, dir_blocks, index, nodes, .. } = self;
-        let seed = arena.table(tables.kept)[0].load(Acquire);
-        let id = NEXT_ID.fetch_add(1, Relaxed);
-        Volatile { arena, blocks, tables, inodes, index, nodes, dir_states, dir_blocks, seed, id }
+        let seed = arena.table(self.tables.kept)[0].load(Acquire);
+        Volatile {
+            arena,
+            tables: self.tables,
+            blocks: self.blocks,
+            inodes: self.inodes,
+            pins: self.pins,
+            index: self.index,
+            nodes: self.nodes,
+            dir_states: self.dir_states,
+            dir_blocks: self.dir_blocks,
+            seed,
+            id: NEXT_ID.fetch_add(1, Relaxed),
+        }
     }
 }
 
@@ -371,13 +387,10 @@ impl Volatile {
         let Txn { taken, freed, reserved, ready, .. } = txn;
         let back = if result.is_ok() { &freed } else { &taken };
         let unused = ready.end - ready.start;
-        for b in back.iter().map(|b| u64::from(*b)).chain(ready) {
+        for b in ready {
             self.blocks.clear(&self.arena, b);
         }
-        if let Some(first) = back.first() {
-            self.set_block_hint(back.len(), u64::from(*first));
-        }
-        let back = reserved + unused + back.len() as u64;
+        let back = reserved + unused + self.clear_blocks(back);
         if back > 0 {
             self.word(0).fetch_add(back, Release);
         }
@@ -386,13 +399,33 @@ impl Volatile {
 
     /// Gives blocks back outside of a transaction: those of a file that is gone.
     pub fn release(&self, blocks: &[u32]) {
+        let cleared = self.clear_blocks(blocks);
+        self.word(0).fetch_add(cleared, Release);
+    }
+
+    /// Lets blocks be claimed again, at once or when nobody can be reading them any more. Returns
+    /// how many at once.
+    fn clear_blocks(&self, blocks: &[u32]) -> u64 {
+        if self.pins.defer(&self.arena, blocks) {
+            return 0;
+        }
         for b in blocks {
             self.blocks.clear(&self.arena, u64::from(*b));
         }
         if let Some(first) = blocks.first() {
             self.set_block_hint(blocks.len(), u64::from(*first));
         }
-        self.word(0).fetch_add(blocks.len() as u64, Release);
+        blocks.len() as u64
+    }
+
+    /// Lets blocks be claimed again that had to wait for readers, if nobody reads any more.
+    pub fn clear_deferred(&self) {
+        let mut cleared = 0;
+        self.pins.drain(&self.arena, |b| {
+            self.blocks.clear(&self.arena, b);
+            cleared += 1;
+        });
+        self.word(0).fetch_add(cleared, Release);
     }
 
     // --- inodes ---------------------------------------------------------------------------------
@@ -703,7 +736,8 @@ impl Volatile {
             held.sort_unstable();
             held.dedup();
         }
-        let mut locks = Locks { v: self, held: SmallVec::new(), mode: LockMode::Exclusive, file: None };
+        let mut locks =
+            Locks { v: self, held: SmallVec::new(), mode: LockMode::Exclusive, file: None };
         for ino in held {
             self.wait_for(&self.vinode(Ino(u64::from(ino)))?.lock, LockMode::Exclusive)?;
             locks.held.push(ino);

@@ -16,9 +16,7 @@ use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use vfs::{
-    Caller, FileKind, FileSystem as _, Ino, NewKind, NewNode, ROOT, RenameFlags, SetAttr,
-};
+use vfs::{Caller, FileKind, FileSystem as _, Ino, NewKind, NewNode, ROOT, RenameFlags, SetAttr};
 
 const WORKERS: u64 = 3;
 const NAMES: u64 = 6;
@@ -241,7 +239,8 @@ impl<'a> Place<'a> {
 }
 
 fn seed(id: u64, life: u64) -> Rng {
-    Rng((id + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (life + 1).wrapping_mul(0xd134_2543_de82_ef95))
+    Rng((id + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        ^ (life + 1).wrapping_mul(0xd134_2543_de82_ef95))
 }
 
 /// The worker: runs until killed.

@@ -25,7 +25,7 @@ use rustix::fd::OwnedFd;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// Where caches persist, writes below this many bytes go through them: they will be read or
 /// overwritten sooner than evicted.
@@ -155,6 +155,15 @@ impl Region {
     /// The bytes stay mapped while the region lives; they may change at any time.
     pub fn read_ptr(&self, off: u64, len: u64) -> *const u8 {
         self.span(off, len, self.len)
+    }
+
+    /// The bytes of `off..off + len`, which others may be changing. Counters and emulation do not
+    /// see what is read.
+    pub fn bytes(&self, off: u64, len: u64) -> &[AtomicU8] {
+        let first = self.span(off, len, self.len);
+        // SAFETY: I1: `span` has checked the range, which stays mapped while `self` is borrowed; any
+        // byte is a valid `AtomicU8`, and I3: nobody has references of another kind to it.
+        unsafe { std::slice::from_raw_parts(first.cast(), len as usize) }
     }
 
     /// The address of `off`, after checking that `off..off + len` ends at most at `limit`.

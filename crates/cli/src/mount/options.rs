@@ -180,8 +180,7 @@ mod tests {
 
     #[test]
     fn a_list_comes_back() {
-        let list =
-            "ro,nodev,noatime,allow_other,no_cache,no_open,direct,threads=3,emulate=read=2x+line=100ns";
+        let list = "ro,nodev,noatime,allow_other,no_cache,no_open,direct,threads=3,emulate=read=2x+line=100ns";
         let options = parsed(list).unwrap();
         assert_eq!(parsed(&options.to_list()).unwrap(), options);
         assert_eq!(Options::default().to_list(), "");

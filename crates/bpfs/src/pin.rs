@@ -1,0 +1,233 @@
+//! Reading without a copy: who holds pointers into PM, and blocks that may not be used again before.
+//!
+//! - N1: a reader counts itself before it looks where the blocks are, under the file's lock. So
+//!   whoever replaces a block after that, under the same lock, sees the count.
+//! - N2: while anybody is counted, freed blocks are not free but *deferred*. They become free when
+//!   nobody is counted; the one who sees to it keeps new readers from counting themselves meanwhile.
+//! - N3: counts are kept by process, so that the dead can be taken off.
+//!
+//! What is pinned may change: writes within 8 bytes are in place (§3.2). So it is given as atomics.
+
+use crate::fs::{Core, report};
+use crate::layout::{BLOCK, Word};
+use crate::{Bpfs, crawler::Node};
+use arena::{Arena, Bitmap, Layout, Span};
+use pmem::{Medium, Region};
+use std::ops::Deref;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::*};
+use vfs::{Errno, FileKind, Ino, Result};
+
+/// Set in the total while deferred blocks are being freed.
+const DRAINING: u64 = 1 << 63;
+
+/// What a hole reads as.
+static ZEROS: [AtomicU8; BLOCK as usize] = [const { AtomicU8::new(0) }; BLOCK as usize];
+
+/// Readers without a copy, and the blocks that wait for them.
+#[derive(Clone, Copy)]
+pub struct Pins {
+    /// `[0]` readers in all, `[1]` deferred blocks.
+    words: Span<AtomicU64>,
+    /// Readers of each process.
+    by_process: Span<AtomicU64>,
+    deferred: Bitmap,
+}
+
+impl Pins {
+    /// Plans for `blocks` blocks; none of it can be derived.
+    pub fn plan(layout: &mut Layout, blocks: u64, processes: usize) -> Self {
+        Self {
+            words: layout.table(2),
+            by_process: layout.table(processes),
+            deferred: Bitmap::plan(layout, blocks),
+        }
+    }
+
+    fn total<'a>(&self, arena: &'a Arena) -> &'a AtomicU64 {
+        &arena.table(self.words)[0]
+    }
+
+    fn waiting<'a>(&self, arena: &'a Arena) -> &'a AtomicU64 {
+        &arena.table(self.words)[1]
+    }
+
+    fn own<'a>(&self, arena: &'a Arena) -> Result<&'a AtomicU64> {
+        Ok(&arena.table(self.by_process)[arena.process()?])
+    }
+
+    /// Counts a reader of this process (N1).
+    fn add(&self, arena: &Arena) -> Result<()> {
+        let own = self.own(arena)?;
+        let total = self.total(arena);
+        let count = |n: u64| (n & DRAINING == 0).then_some(n + 1);
+        while total.fetch_update(SeqCst, Relaxed, count).is_err() {
+            if arena.should_give_up() {
+                return Err(Errno::RESTART);
+            }
+            rustix::thread::sched_yield();
+        }
+        own.fetch_add(1, Relaxed);
+        Ok(())
+    }
+
+    /// Takes `n` readers off; whether deferred blocks can now be freed.
+    fn take_off(&self, arena: &Arena, n: u64) -> bool {
+        let left = self.total(arena).fetch_sub(n, AcqRel) - n;
+        left == 0 && self.waiting(arena).load(Acquire) > 0
+    }
+
+    /// Takes a dead process off (N3); whether deferred blocks can now be freed.
+    pub fn forget_process(&self, arena: &Arena, process: usize) -> bool {
+        let n = arena.table(self.by_process)[process].swap(0, AcqRel);
+        n > 0 && self.take_off(arena, n)
+    }
+
+    /// Defers blocks if there are readers (N2); whether it did.
+    #[inline]
+    pub fn defer(&self, arena: &Arena, blocks: &[u32]) -> bool {
+        if self.total(arena).load(SeqCst) == 0 || blocks.is_empty() {
+            return false;
+        }
+        self.defer_slow(arena, blocks);
+        true
+    }
+
+    #[cold]
+    fn defer_slow(&self, arena: &Arena, blocks: &[u32]) {
+        for b in blocks {
+            self.deferred.set(arena, u64::from(*b));
+        }
+        self.waiting(arena).fetch_add(blocks.len() as u64, AcqRel);
+    }
+
+    /// Calls `each` for the deferred blocks if there are no readers, and forgets them (N2).
+    pub fn drain(&self, arena: &Arena, each: impl FnMut(u64)) {
+        let total = self.total(arena);
+        if total.compare_exchange(0, DRAINING, AcqRel, Relaxed).is_ok() {
+            self.deferred.drain(arena, each);
+            self.waiting(arena).store(0, Release);
+            total.store(0, Release);
+        }
+    }
+
+    /// After a recovery, with nobody inside: counts anew the readers of the living, and claims the
+    /// deferred blocks again if there are any.
+    pub fn recover(&self, arena: &Arena, living: &[usize], blocks: &Bitmap) {
+        let by_process = arena.table(self.by_process);
+        for (_, of_dead) in by_process.iter().enumerate().filter(|(p, _)| !living.contains(p)) {
+            of_dead.store(0, Relaxed);
+        }
+        let n: u64 = by_process.iter().map(|of| of.load(Relaxed)).sum();
+        self.total(arena).store(n, Release);
+        let mut deferred = Vec::new();
+        self.deferred.drain(arena, |b| deferred.push(b));
+        self.waiting(arena).store(0, Release);
+        if n > 0 {
+            deferred.retain(|b| blocks.set(arena, *b));
+            for b in &deferred {
+                self.deferred.set(arena, *b);
+            }
+            self.waiting(arena).store(deferred.len() as u64, Release);
+        }
+    }
+}
+
+impl<M: Medium> Core<M> {
+    /// Where the content of a file from `offset` on lies in PM, up to `count` bytes that are
+    /// contiguous there: offset (`None`: a hole) and length, 0 at the end of the file. The caller
+    /// has counted itself.
+    fn contiguous(&self, ino: Ino, offset: u64, count: u64) -> Result<(Option<u64>, u64)> {
+        let _lock = self.v.lock_shared(ino)?;
+        let v = self.live(ino)?;
+        match v.kind() {
+            FileKind::File => {}
+            FileKind::Dir => return Err(Errno::ISDIR),
+            _ => return Err(Errno::INVAL),
+        }
+        let end = self.load(v, Word::Size).min(offset.saturating_add(count));
+        if offset >= end {
+            return Ok((None, 0));
+        }
+        self.touch_accessed(v);
+        let root = self.root(v)?;
+        let first = offset - offset % BLOCK;
+        let mut start = None;
+        let mut next = first;
+        self.visit(Node::top(root), &(offset..end), &mut |block, base| {
+            let follows = start.map_or(base == first, |s| block == s + (base - first));
+            if base == next && follows {
+                start.get_or_insert(block);
+                next += BLOCK;
+            }
+            Ok(next > base)
+        })
+        .map_err(|e| report(ino, e))?;
+        Ok(match start {
+            Some(start) => (Some(start + offset % BLOCK), next.min(end) - offset),
+            None => (None, (first + BLOCK).min(end) - offset),
+        })
+    }
+}
+
+/// Bytes of a file, where they are. They stay what they are until dropped, except for writes in
+/// place; a thread that holds one may call the file system.
+pub struct ReadBuf<'a> {
+    fs: &'a Bpfs<Region>,
+    bytes: &'a [AtomicU8],
+}
+
+impl Deref for ReadBuf<'_> {
+    type Target = [AtomicU8];
+
+    fn deref(&self) -> &[AtomicU8] {
+        self.bytes
+    }
+}
+
+impl Drop for ReadBuf<'_> {
+    fn drop(&mut self) {
+        self.fs.put_read_buf();
+    }
+}
+
+impl Bpfs<Region> {
+    /// The content of a file from `offset` on without a copy (Chell §6): up to `count` bytes, fewer
+    /// at the end of the file, where the file is not contiguous, and in holes (a block of zeros).
+    /// Blocks that are replaced meanwhile are not used again before all such buffers are dropped.
+    ///
+    /// # Errors
+    /// As [`vfs::FileSystem::read`].
+    pub fn get_read_buf(&self, ino: Ino, offset: u64, count: u64) -> Result<ReadBuf<'_>> {
+        let pins = &self.core.v.pins;
+        let (at, len) = self.core.op(|core| {
+            pins.add(&core.v.arena)?;
+            core.contiguous(ino, offset, count).inspect_err(|_| core.unpin())
+        })?;
+        let bytes = match at {
+            Some(at) => self.core.medium.bytes(at, len),
+            None => &ZEROS[..len as usize],
+        };
+        Ok(ReadBuf { fs: self, bytes })
+    }
+
+    /// What dropping a [`ReadBuf`] does; for those whose buffers have no owner in Rust, and who have
+    /// forgotten them ([`std::mem::forget`]).
+    pub fn put_read_buf(&self) {
+        let _ = self.core.op(|core| {
+            core.unpin();
+            Ok(())
+        });
+    }
+}
+
+impl<M: Medium> Core<M> {
+    fn unpin(&self) {
+        let (pins, arena) = (&self.v.pins, &self.v.arena);
+        let give = |n: u64| n.checked_sub(1);
+        let counted =
+            pins.own(arena).is_ok_and(|own| own.fetch_update(AcqRel, Acquire, give).is_ok());
+        if counted && pins.take_off(arena, 1) {
+            self.v.clear_deferred();
+        }
+    }
+}
