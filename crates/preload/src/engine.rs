@@ -1,14 +1,22 @@
-//! Attaching a pool.
+//! Attaching a pool, and keeping other threads out of it while the process image goes.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use bpfs::Bpfs;
+use pmem::Region;
 use posix::{Attached, Errno, MountSpec};
+use rustix::fs::{Mode, OFlags};
 
+use crate::fork;
 use crate::mounts::Mount;
-use crate::start::debug;
+use crate::start::{debug, process};
+
+/// Pools that are attached, as many as the process layer takes.
+static ATTACHED: [AtomicPtr<Bpfs<Region>>; 16] =
+    [const { AtomicPtr::new(std::ptr::null_mut()) }; 16];
 
 /// What the process layer has to know of a mount.
 pub fn spec(mount: Mount) -> MountSpec {
@@ -25,8 +33,94 @@ pub fn spec(mount: Mount) -> MountSpec {
     MountSpec { mountpoint, dev, flags, nested, attach: Box::new(attach) }
 }
 
+/// Joins the processes that use the pool. That fails where its mount is not `direct`: the server
+/// has the pool for itself then.
 fn attach(pool: &Path) -> Result<Attached, Box<dyn std::error::Error>> {
-    let region = pmem::OpenOptions::default().open(pool, pmem::Access::ReadWrite)?;
-    let fs = Bpfs::mount(region, &bpfs::MountOptions::default())?;
-    Ok(Attached { fs: Box::new(fs), secret: 0, after_fork: Box::new(|| ()) })
+    let before = own_descriptors()?;
+    let lock = Some(pmem::Lock::Shared);
+    let options = pmem::OpenOptions { lock, ..pmem::OpenOptions::default() };
+    let region = options.open(pool, pmem::Access::ReadWrite)?;
+    let file = region.file_id().ok_or("it is not a file")?;
+    let place = bpfs::place(&bpfs::info(&region)?, &file);
+    let fs = Bpfs::attach(region, &place, &bpfs::MountOptions::default())?;
+    hide_since(&before)?;
+    let secret = fs.secret();
+    let fs = Box::new(fs);
+    let address = (&raw const *fs).cast_mut();
+    let free = |slot: &&AtomicPtr<_>| {
+        let null = std::ptr::null_mut();
+        slot.compare_exchange(null, address, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    };
+    ATTACHED.iter().find(free).ok_or("too many pools")?;
+    fork::attached();
+    Ok(Attached { fs, secret, after_fork: Box::new(|| ()) })
+}
+
+/// The numbers of open descriptors and what they are.
+fn own_descriptors() -> rustix::io::Result<Vec<(i32, Vec<u8>)>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let listing = rustix::fs::open(c"/proc/self/fd", flags, Mode::empty())?;
+    let mut found = Vec::new();
+    for entry in rustix::fs::Dir::read_from(&listing)? {
+        let entry = entry?;
+        let number = entry.file_name().to_str().ok().and_then(|name| name.parse().ok());
+        if let Some(fd) = number
+            && let Ok(target) = rustix::fs::readlinkat(&listing, entry.file_name(), Vec::new())
+        {
+            found.push((fd, target.into_bytes()));
+        }
+    }
+    Ok(found)
+}
+
+/// Moves what attaching has opened out of the program's sight. The numbers that `Region` and the
+/// arena remember are only closed with them, which are never dropped.
+fn hide_since(before: &[(i32, Vec<u8>)]) -> Result<(), Errno> {
+    let process = process().ok_or(Errno::NOTSUP)?;
+    for (fd, target) in own_descriptors()? {
+        let listing = target.starts_with(b"/proc/");
+        if !listing && !before.iter().any(|(other, was)| (*other, was) == (fd, &target)) {
+            process.hide(fd)?;
+        }
+    }
+    Ok(())
+}
+
+/// Keeps the other threads of this process out of its pools for good: it is about to end, which
+/// would stop them anywhere.
+pub fn leave() {
+    for_each(|fs| std::mem::forget(fs.pause()));
+}
+
+/// Runs `f` while the other threads of this process are outside of its pools: it may replace the
+/// process image.
+pub fn while_others_wait<T>(f: impl FnOnce() -> T) -> T {
+    let mut paused = Vec::new();
+    for_each(|fs| paused.extend(fs.pause()));
+    f()
+}
+
+fn for_each(mut f: impl FnMut(&'static Bpfs<Region>)) {
+    if is_single_threaded() {
+        return;
+    }
+    for slot in &ATTACHED {
+        // SAFETY: null, or an engine that the process layer keeps for good.
+        if let Some(fs) = unsafe { slot.load(Ordering::Acquire).as_ref() } {
+            f(fs);
+        }
+    }
+}
+
+/// Whether this process has one thread; in doubt, no.
+fn is_single_threaded() -> bool {
+    static FLAG: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
+    if FLAG.load(Ordering::Relaxed).is_null() {
+        // SAFETY: the name is a string.
+        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
+        FLAG.store(found.cast(), Ordering::Relaxed);
+    }
+    let flag = FLAG.load(Ordering::Relaxed);
+    // SAFETY: null, or libc's variable of type `char`.
+    !flag.is_null() && unsafe { flag.read_volatile() } != 0
 }

@@ -11,7 +11,7 @@ use posix::Errno;
 
 use crate::serve::{give_to_kernel, set_errno};
 use crate::start::process;
-use crate::{guard, real};
+use crate::{engine, guard, real};
 
 type Strings = *const *const c_char;
 
@@ -149,9 +149,18 @@ fn or_number(result: Result<c_int, Errno>) -> c_int {
     result.unwrap_or_else(|err| err.raw_os_error())
 }
 
+/// Calls a function of the `exec` family, which ends the other threads if it succeeds.
+///
+/// # Safety
+/// As [`strings`].
+unsafe fn replace_image(given: Strings, exec: impl FnOnce(Strings) -> c_int) -> c_int {
+    // SAFETY: the caller's.
+    or_errno(unsafe { with_environment(given, |envp| engine::while_others_wait(|| exec(envp))) })
+}
+
 export! {
     fn execve (path: *const c_char, argv: Strings, envp: Strings) -> c_int {
-        or_errno(with_environment(envp, |envp| real::execve(path, argv, envp)))
+        replace_image(envp, |envp| real::execve(path, argv, envp))
     }
 
     fn execv (path: *const c_char, argv: Strings) -> c_int {
@@ -159,7 +168,7 @@ export! {
     }
 
     fn execvpe (file: *const c_char, argv: Strings, envp: Strings) -> c_int {
-        or_errno(with_environment(envp, |envp| real::execvpe(file, argv, envp)))
+        replace_image(envp, |envp| real::execvpe(file, argv, envp))
     }
 
     fn execvp (file: *const c_char, argv: Strings) -> c_int {
@@ -172,14 +181,14 @@ export! {
         if let Err(err) = give_to_kernel(&[dirfd]) {
             return or_errno(Err(err));
         }
-        or_errno(with_environment(envp, |envp| real::execveat(dirfd, path, argv, envp, flags)))
+        replace_image(envp, |envp| real::execveat(dirfd, path, argv, envp, flags))
     }
 
     fn fexecve (fd: c_int, argv: Strings, envp: Strings) -> c_int {
         if let Err(err) = give_to_kernel(&[fd]) {
             return or_errno(Err(err));
         }
-        or_errno(with_environment(envp, |envp| real::fexecve(fd, argv, envp)))
+        replace_image(envp, |envp| real::fexecve(fd, argv, envp))
     }
 
     fn posix_spawn (

@@ -1,15 +1,18 @@
 //! New processes that share this one's memory image.
 //!
-//! `fork` of libc runs [`before`] and [`in_child`] itself (`pthread_atfork`), whoever calls it;
-//! functions that make processes without doing so are exported here. `vfork` is `fork`: its child
-//! would run our code in its parent's memory.
+//! `fork` of libc runs [`before`], [`in_parent`] and [`in_child`] itself (`pthread_atfork`), whoever
+//! calls it. In the child the engine's own handler has to come first, so ours is registered again
+//! after it, when a pool is attached. `vfork` is `fork`: its child would run our code in its parent's
+//! memory. The child of a `clone` gets only kernel descriptors and is not served.
 
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::pid_t;
 
-use crate::start::process;
+use crate::serve::give_to_kernel;
+use crate::start::{process, serve_no_more};
 use crate::{guard, real};
 
 thread_local! {
@@ -17,15 +20,32 @@ thread_local! {
     static TELLS: Cell<bool> = const { Cell::new(false) };
 }
 
+/// Whether a pool is attached, and with it the handler that comes late enough.
+static ATTACHED: AtomicBool = AtomicBool::new(false);
+
 /// Registers with libc.
 pub fn start() {
     // SAFETY: the handlers are functions that stay.
-    unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+    unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child_first)) };
+}
+
+/// The engine has registered its handler.
+pub fn attached() {
+    if !ATTACHED.swap(true, Ordering::AcqRel) {
+        // SAFETY: the handler is a function that stays.
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    }
 }
 
 extern "C" fn before() {
     if let Some(process) = process() {
         guard::run(|| process.before_fork());
+    }
+}
+
+extern "C" fn in_child_first() {
+    if !ATTACHED.load(Ordering::Acquire) {
+        in_child();
     }
 }
 
@@ -59,25 +79,14 @@ fn fork_by(f: impl FnOnce() -> pid_t) -> pid_t {
     child
 }
 
-/// Forks by a function that runs no handlers.
-fn fork_silently(f: impl FnOnce() -> pid_t) -> pid_t {
-    before();
-    let child = f();
-    if child == 0 {
-        in_child()
-    } else {
-        tell(child)
-    }
-    child
-}
-
 export! {
     fn fork | __fork | __libc_fork () -> pid_t {
         fork_by(|| real::fork())
     }
 
     fn _Fork () -> pid_t {
-        fork_silently(|| real::_Fork())
+        // The handlers are needed.
+        if process().is_some() { fork() } else { real::_Fork() }
     }
 
     fn forkpty (
@@ -105,12 +114,22 @@ export! {
             let function = function as *const c_void;
             return real::clone(function, stack, flags, argument, parent_tid, tls, child_tid);
         }
+        give_all_to_kernel();
         // The child has a copy of this frame, and of what it points to.
         let start = Start { function, argument };
-        fork_silently(|| {
-            let (function, argument) = (child_of_clone as *const c_void, (&raw const start).cast_mut());
-            real::clone(function, stack, flags, argument.cast(), parent_tid, tls, child_tid)
-        })
+        let (function, start) = (child_of_clone as *const c_void, (&raw const start).cast_mut());
+        real::clone(function, stack, flags, start.cast(), parent_tid, tls, child_tid)
+    }
+}
+
+/// Makes every descriptor the kernel's, for a child that is not served.
+pub fn give_all_to_kernel() {
+    if let Some(process) = process() {
+        // SAFETY: no preconditions.
+        let limit = unsafe { libc::sysconf(libc::_SC_OPEN_MAX) } as c_int;
+        (0..limit).filter(|&fd| process.owns(fd)).for_each(|fd| {
+            let _ = give_to_kernel(&[fd]);
+        });
     }
 }
 
@@ -121,7 +140,7 @@ struct Start {
 }
 
 unsafe extern "C-unwind" fn child_of_clone(start: *const Start) -> c_int {
-    in_child();
+    serve_no_more();
     // SAFETY: `clone` passes the address of its own `Start`.
     let Start { function, argument } = unsafe { start.read() };
     function(argument)

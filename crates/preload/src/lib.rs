@@ -29,6 +29,7 @@ mod calls;
 mod credentials;
 mod engine;
 mod exec;
+mod exit;
 mod fork;
 mod guard;
 mod memory;

@@ -352,6 +352,7 @@ originals! {
         number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long
     ) -> c_long;
 
+    fn _exit(status: c_int) -> !;
     fn fork() -> pid_t;
     fn _Fork() -> pid_t;
     fn forkpty(

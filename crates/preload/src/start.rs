@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use posix::Process;
 
-use crate::{engine, exec, fork, guard, mounts, real, signals, stats};
+use crate::{engine, exec, exit, fork, guard, mounts, real, signals, stats};
 
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 
@@ -17,6 +17,11 @@ static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 pub fn process() -> Option<&'static Process> {
     // SAFETY: null, or a box that is never dropped.
     unsafe { PROCESS.load(Ordering::Acquire).as_ref() }
+}
+
+/// Leaves everything to libc: in a child that the process layer does not know.
+pub fn serve_no_more() {
+    PROCESS.store(std::ptr::null_mut(), Ordering::Release);
 }
 
 #[used]
@@ -55,6 +60,7 @@ fn begin() {
     PROCESS.store(Box::into_raw(Box::new(process)), Ordering::Release);
     signals::start();
     fork::start();
+    exit::start();
 }
 
 /// Whether every descriptor is the kernel's from the start (`--fds real`).

@@ -7,8 +7,8 @@ use std::ffi::{c_int, c_long};
 
 use super::{attributes, content, descriptors, listing, names};
 use crate::serve::give_to_kernel;
-use crate::start::{open_by_kernel, process};
-use crate::{exec, fork, real};
+use crate::start::{open_by_kernel, process, serve_no_more};
+use crate::{exec, exit, fork, real};
 
 export! {
     fn syscall (
@@ -86,6 +86,20 @@ export! {
                 exec::execveat(fd, b as _, c as _, d as _, e as _).into()
             }
             libc::SYS_fork => fork::fork().into(),
+            libc::SYS_clone | libc::SYS_clone3 => {
+                let flags = if number == libc::SYS_clone { a } else { *(a as *const i64) };
+                let shares_memory = flags & i64::from(libc::CLONE_VM) != 0;
+                fork::give_all_to_kernel();
+                let child = real::syscall(number, a, b, c, d, e, f);
+                if child == 0 && !shares_memory {
+                    serve_no_more();
+                }
+                child
+            }
+            libc::SYS_exit_group => {
+                exit::leave();
+                real::syscall(number, a, b, c, d, e, f)
+            }
             libc::SYS_io_uring_setup | libc::SYS_io_setup => {
                 // Requests name descriptors, where nobody can see them.
                 open_by_kernel();
