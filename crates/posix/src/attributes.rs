@@ -3,10 +3,10 @@
 use crate::creds::{Access, Caps};
 use crate::mount::Mount;
 use crate::process::Process;
-use crate::served::{Call, checked};
+use crate::served::{Call, Stop, checked};
 use crate::walk::{Follow, Held};
 use crate::{Errno, Served};
-use vfs::rules::S_ISGID;
+use vfs::rules::{S_ISGID, S_ISUID};
 use vfs::{Attr, FileKind, SetAttr, SetTime, StatFs, Timestamp};
 
 /// Bytes of preferred input and output, as the mount says.
@@ -99,6 +99,11 @@ fn statvfs_of(mount: &Mount, s: &StatFs) -> libc::statvfs {
 /// `EINVAL` where flags of an `*at` call are not among these.
 pub(crate) fn check_flags(flags: i32, known: i32) -> Result<(), Errno> {
     if flags & !known != 0 { Err(Errno::INVAL) } else { Ok(()) }
+}
+
+/// Whether both times are to stay; Linux looks at nothing else then.
+fn changes_nothing(times: &Option<[libc::timespec; 2]>) -> bool {
+    times.is_some_and(|t| t.iter().all(|t| t.tv_nsec == libc::UTIME_OMIT))
 }
 
 impl Process {
@@ -265,7 +270,8 @@ impl Process {
             return Ok(());
         }
         let some = |id: u32| (id != SAME).then_some(id);
-        let set = SetAttr { uid: some(uid), gid: some(gid), ..SetAttr::default() };
+        let perm = creds.drops_plain_setgid(attr).then(|| attr.perm & !(S_ISUID | S_ISGID));
+        let set = SetAttr { perm, uid: some(uid), gid: some(gid), ..SetAttr::default() };
         held.fs().setattr(&creds.caller(), held.ino, &set)?;
         Ok(())
     }
@@ -280,8 +286,15 @@ impl Process {
         flags: i32,
     ) -> Served<()> {
         let call = || {
+            let found = self.find(dirfd, path, flags);
+            if changes_nothing(&times) {
+                return found.map(drop).or_else(|stop| match stop {
+                    Stop::Errno(_) => Ok(()),
+                    Stop::Kernel => Err(Stop::Kernel),
+                });
+            }
             let known = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
-            let held = checked(self.find(dirfd, path, flags), check_flags(flags, known))?;
+            let held = checked(found, check_flags(flags, known))?;
             self.set_times(&held, times)
         };
         Call::into(call())
@@ -290,17 +303,19 @@ impl Process {
     /// `futimens`.
     pub fn futimens(&self, fd: i32, times: Option<[libc::timespec; 2]>) -> Served<()> {
         let call = || {
-            let held = Held::description(self, self.get_open(fd)?);
-            self.set_times(&held, times)
+            let ofd = self.get(fd)?;
+            if changes_nothing(&times) {
+                return Ok(());
+            }
+            if ofd.oflags() & libc::O_PATH != 0 {
+                return Err(Errno::BADF.into());
+            }
+            self.set_times(&Held::description(self, ofd), times)
         };
         Call::into(call())
     }
 
     fn set_times(&self, held: &Held<'_>, times: Option<[libc::timespec; 2]>) -> Call<()> {
-        let is = |what| times.is_none_or(|t| t.iter().all(|t| t.tv_nsec == what));
-        if times.is_some() && is(libc::UTIME_OMIT) {
-            return Ok(());
-        }
         let set_time = |t: &libc::timespec| match t.tv_nsec {
             libc::UTIME_NOW => Ok(Some(SetTime::Now)),
             libc::UTIME_OMIT => Ok(None),
@@ -317,7 +332,7 @@ impl Process {
         let creds = &self.identity().effective;
         let attr = held.attr()?;
         if !creds.owns(attr) {
-            if times.is_some() && !is(libc::UTIME_NOW) {
+            if times.is_some_and(|t| t.iter().any(|t| t.tv_nsec != libc::UTIME_NOW)) {
                 return Err(Errno::PERM.into());
             }
             creds.check(held.fs(), attr, Access::WRITE)?;

@@ -121,9 +121,7 @@ impl Process {
     ) -> Served<usize> {
         let mut call = || {
             let ofd = self.get(fd)?;
-            // Nothing waits for a device, so hints mean nothing.
-            let known = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_NOWAIT;
-            if flags & !known != 0 {
+            if ofd.is_readable() && flags & !HINTS != 0 {
                 return Err(Errno::OPNOTSUPP.into());
             }
             drop(ofd);
@@ -160,9 +158,10 @@ impl Process {
 
     /// What comes before the lengths of a vector are looked at.
     fn check_vector(&self, fd: i32, at: At) -> Call<()> {
-        let _ofd = self.get_open(fd)?;
+        let ofd = self.get(fd)?;
         match at {
             At::Offset(offset) if offset < 0 => Err(Errno::INVAL.into()),
+            _ if ofd.oflags() & libc::O_PATH != 0 => Err(Errno::BADF.into()),
             _ => Ok(()),
         }
     }
@@ -187,13 +186,6 @@ impl Process {
     /// A write from several buffers is one write, atomic as any other.
     fn write_vector(&self, fd: i32, data: &[IoSlice<'_>], at: At, flags: i32) -> Call<usize> {
         self.check_vector(fd, at)?;
-        let known = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_NOWAIT;
-        if flags & !(known | libc::RWF_APPEND | RWF_NOAPPEND) != 0 {
-            return Err(Errno::OPNOTSUPP.into());
-        }
-        if flags & libc::RWF_APPEND != 0 && flags & RWF_NOAPPEND != 0 {
-            return Err(Errno::INVAL.into());
-        }
         let total = total_len(data.iter().map(|part| part.len()))?;
         let mut gathered: SmallVec<[u8; GATHER]> = SmallVec::new();
         let data: &[u8] = match data {
@@ -207,6 +199,12 @@ impl Process {
         let ofd = self.get(fd)?;
         if !ofd.is_writable() {
             return Err(Errno::BADF.into());
+        }
+        if flags & !(HINTS | libc::RWF_APPEND | RWF_NOAPPEND) != 0 {
+            return Err(Errno::OPNOTSUPP.into());
+        }
+        if flags & libc::RWF_APPEND != 0 && flags & RWF_NOAPPEND != 0 {
+            return Err(Errno::INVAL.into());
         }
         let append = flags & libc::RWF_APPEND != 0
             || ofd.oflags() & libc::O_APPEND != 0 && flags & RWF_NOAPPEND == 0;
@@ -440,6 +438,8 @@ impl Process {
     }
 }
 
+/// Flags that mean nothing where no device is waited for.
+const HINTS: i32 = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_NOWAIT;
 /// `RWF_NOAPPEND` of Linux 6.9.
 const RWF_NOAPPEND: i32 = 0x20;
 

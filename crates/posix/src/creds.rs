@@ -200,6 +200,15 @@ impl Credentials {
         !self.can(Caps::FSETID) && attr.perm & (S_ISUID | S_ISGID | 0o111) != 0
     }
 
+    /// Whether a change by this caller takes set-group-ID from a file that is not group-executable,
+    /// too: it does where they are outside its group (`setattr_should_drop_sgid`).
+    pub fn drops_plain_setgid(&self, attr: &Attr) -> bool {
+        attr.perm & (S_ISGID | S_IXGRP) == S_ISGID
+            && attr.kind != FileKind::Dir
+            && !self.in_group(attr.gid)
+            && !self.can(Caps::FSETID)
+    }
+
     /// `mode` without the set-group-ID that an outsider may not give to a group-executable file in a
     /// directory that hands on its group (`mode_strip_sgid`).
     pub fn strip_setgid(&self, dir: &Attr, mode: u32) -> u32 {

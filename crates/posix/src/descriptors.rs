@@ -13,7 +13,8 @@ use crate::served::{Call, Stop, checked};
 use crate::walk::{Follow, Held, Last, Walked};
 use crate::{Errno, Served};
 use std::sync::atomic::Ordering::*;
-use vfs::{FileKind, NewKind, NewNode, SetAttr};
+use vfs::rules::{S_ISGID, S_ISUID};
+use vfs::{Attr, FileKind, FileSystem, NewKind, NewNode, SetAttr};
 
 /// `__O_TMPFILE` without the `O_DIRECTORY` that goes with it.
 const TMPFILE: i32 = libc::O_TMPFILE & !libc::O_DIRECTORY;
@@ -71,7 +72,7 @@ fn check_open_flags(flags: i32) -> Result<(), Errno> {
     let directory = flags & libc::O_DIRECTORY != 0;
     let tmpfile = flags & TMPFILE != 0;
     let bad = directory && flags & libc::O_CREAT != 0
-        || tmpfile && !(directory && (wants_write(flags) || flags & libc::O_TRUNC != 0));
+        || tmpfile && !(directory && flags & libc::O_ACCMODE != libc::O_RDONLY);
     if bad { Err(Errno::INVAL) } else { Ok(()) }
 }
 
@@ -216,7 +217,7 @@ impl Process {
         flags: i32,
         mode: u32,
     ) -> Call<Option<Held<'p>>> {
-        if walked.slash || walked.last != Last::Name {
+        if walked.slash && walked.last == Last::Name {
             return Err(Errno::ISDIR.into());
         }
         match walked.found {
@@ -490,13 +491,16 @@ impl Process {
     }
 
     /// Takes from a file what an unprivileged change of its content must.
-    pub(crate) fn drop_privileges(
-        &self,
-        fs: &dyn vfs::FileSystem,
-        attr: &vfs::Attr,
-    ) -> Result<(), Errno> {
+    pub(crate) fn drop_privileges(&self, fs: &dyn FileSystem, attr: &Attr) -> Result<(), Errno> {
         let creds = &self.identity().effective;
-        if creds.write_drops_privileges(attr) { fs.drop_privileges(attr.ino) } else { Ok(()) }
+        if creds.write_drops_privileges(attr) {
+            fs.drop_privileges(attr.ino)?;
+        }
+        if creds.drops_plain_setgid(attr) {
+            let perm = Some(attr.perm & !(S_ISUID | S_ISGID));
+            fs.setattr(&creds.caller(), attr.ino, &SetAttr { perm, ..SetAttr::default() })?;
+        }
+        Ok(())
     }
 
     /// Whether the caller may make device files.

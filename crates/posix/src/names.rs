@@ -87,11 +87,8 @@ impl Process {
     pub fn readlink(&self, dirfd: i32, path: &[u8], buf: &mut [u8]) -> Served<usize> {
         let mut call = || {
             let flags = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
-            let held =
-                self.find(dirfd, path, if dirfd < 0 { libc::AT_SYMLINK_NOFOLLOW } else { flags })?;
-            if buf.is_empty() {
-                return Err(Errno::INVAL.into());
-            }
+            let room = if buf.is_empty() { Err(Errno::INVAL) } else { Ok(()) };
+            let held = checked(self.find(dirfd, path, flags), room)?;
             if held.kind != FileKind::Symlink {
                 let what = if path.is_empty() { Errno::NOENT } else { Errno::INVAL };
                 return Err(what.into());
@@ -194,7 +191,6 @@ impl Process {
             _ if !directory => return Err(Errno::ISDIR.into()),
             Last::Dot => return Err(Errno::INVAL.into()),
             Last::DotDot => return Err(Errno::NOTEMPTY.into()),
-            Last::Root => return Err(Errno::BUSY.into()),
         }
         dir.check_writable()?;
         let found = found.ok_or(Errno::NOENT)?;

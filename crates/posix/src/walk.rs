@@ -128,12 +128,10 @@ impl Drop for Held<'_> {
 pub(crate) enum Last {
     /// A name.
     Name,
-    /// `.`
+    /// `.`, or nothing: the mount point itself.
     Dot,
     /// `..`
     DotDot,
-    /// No component: the mount point.
-    Root,
 }
 
 /// Where a path leads.
@@ -218,10 +216,12 @@ impl Process {
                 return Err(Errno::NOTDIR.into());
             }
             let last = match name {
+                // A name that is made or removed there is one of the file system above.
+                b"" if follow == Follow::Never => return Err(Stop::Kernel),
                 b"" => {
                     let found = Some(dir.again()?);
                     let name = SmallVec::new();
-                    return Ok(Walked { dir, name, last: Last::Root, slash: false, found });
+                    return Ok(Walked { dir, name, last: Last::Dot, slash: false, found });
                 }
                 b"." => Last::Dot,
                 b".." => Last::DotDot,

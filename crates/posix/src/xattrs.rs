@@ -57,6 +57,7 @@ impl Process {
             }
         } else {
             self.may_use(held, name, Access::READ)?;
+            check_namespace(name)?;
         }
         answer(&held.fs().getxattr(held.ino, name)?, buf)
     }
@@ -194,6 +195,13 @@ impl Process {
         }
         Ok(held.check(creds, want)?)
     }
+}
+
+/// `EOPNOTSUPP` for a name in no namespace, `EINVAL` for nothing but a namespace.
+fn check_namespace(name: &[u8]) -> Result<(), Errno> {
+    let prefixes: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+    let prefix = prefixes.into_iter().find(|prefix| name.starts_with(prefix));
+    if prefix.ok_or(Errno::OPNOTSUPP)?.len() == name.len() { Err(Errno::INVAL) } else { Ok(()) }
 }
 
 /// The arguments of `setxattr`, in the order in which the kernel looks at them.

@@ -31,7 +31,7 @@ impl Rng {
 }
 
 /// Slots for descriptors.
-pub const SLOTS: usize = 8;
+pub const SLOTS: usize = 5;
 /// The user that is not root.
 pub const USER: u32 = 1000;
 
