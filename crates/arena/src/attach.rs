@@ -109,7 +109,7 @@ impl Place {
         layout: &Layout,
         tables: Tables,
     ) -> io::Result<Arena> {
-        let session = Session::new(memory, tables, file);
+        let session = Session::new(memory, tables, file)?;
         if session.header().pid_namespace.load(Acquire) != pid_namespace() {
             return Err(Errno::PROTO.into());
         }
@@ -147,10 +147,19 @@ impl Place {
         }
         rustix::fs::ftruncate(&file, 0)?;
         rustix::fs::ftruncate(&file, layout.bytes() as u64)?;
-        let session = Session::new(Memory::file(&file, layout.bytes())?, tables, file);
+        let session = Session::new(Memory::file(&file, layout.bytes())?, tables, file)?;
         session.header().pid_namespace.store(pid_namespace(), Relaxed);
         session.process().map_err(Errno::from)?;
         Ok(Arena::shared(session, self, layout.derived))
+    }
+
+    /// The file of a session once more. Inside a program that closes what it does not know, a
+    /// descriptor that was kept for long may be another file's.
+    pub(crate) fn reopen(&self, session: &Session) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = rustix::fs::open(&self.path, flags, Mode::empty())?;
+        let stat = rustix::fs::fstat(&file)?;
+        if (stat.st_dev, stat.st_ino) == session.id { Ok(file) } else { Err(Errno::STALE.into()) }
     }
 
     /// Removes the file if nobody uses it any more (A4).

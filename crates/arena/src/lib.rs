@@ -234,10 +234,10 @@ impl Arena {
     }
 
     fn clear_bytes(&self, range: Range<usize>) -> io::Result<()> {
-        let Some(s) = self.session() else { return Ok(()) };
+        let Kind::Shared(session, place) = &self.kind else { return Ok(()) };
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let (at, len) = (range.start as u64, (range.end - range.start) as u64);
-        Ok(rustix::fs::fallocate(&s.file, how, at, len)?)
+        Ok(rustix::fs::fallocate(place.reopen(session)?, how, at, len)?)
     }
 
     /// Calls `each(index, word)` for the words of part of a table that are not zero. In a shared
@@ -256,12 +256,13 @@ impl Arena {
                 }
             }
         };
-        let Some(s) = self.session() else { return visit(range) };
+        let Kind::Shared(session, place) = &self.kind else { return visit(range) };
+        let Ok(file) = place.reopen(session) else { return visit(range) };
         let mut next = range.start;
         while next < range.end {
             let from = span.offset + next * size_of::<AtomicU64>();
-            let Ok(data) = rustix::fs::seek(&s.file, SeekFrom::Data(from as u64)) else { return };
-            let hole = rustix::fs::seek(&s.file, SeekFrom::Hole(data)).unwrap_or(self.len as u64);
+            let Ok(data) = rustix::fs::seek(&file, SeekFrom::Data(from as u64)) else { return };
+            let hole = rustix::fs::seek(&file, SeekFrom::Hole(data)).unwrap_or(self.len as u64);
             let index =
                 |at: u64| (at as usize).saturating_sub(span.offset) / size_of::<AtomicU64>();
             let start = index(data).max(next);

@@ -18,6 +18,7 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::thread::{MembarrierCommand, Timespec, futex, membarrier};
 use std::cell::{Cell, RefCell};
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*, compiler_fence, fence};
 use std::sync::{Arc, Once, OnceLock};
 
@@ -98,7 +99,7 @@ impl Tables {
 
 /// Forks since the start, in this process's line of ancestors.
 static FORKS: AtomicU32 = AtomicU32::new(0);
-static NEXT_ID: AtomicU32 = AtomicU32::new(1);
+static NEXT_NUMBER: AtomicU32 = AtomicU32::new(1);
 
 extern "C" fn forked() {
     FORKS.fetch_add(1, Relaxed);
@@ -122,8 +123,12 @@ fn has_membarrier() -> bool {
 pub(crate) struct Session {
     memory: Memory,
     pub(crate) tables: Tables,
+    /// Keeps the lock (attach, A1), and is used for nothing else.
     pub(crate) file: OwnedFd,
-    id: u32,
+    /// Device and inode of the file.
+    pub(crate) id: (u64, u64),
+    /// Tells sessions of this process apart.
+    number: u32,
     /// Slot of this process plus one, and the value of [`FORKS`] it was taken at.
     process: AtomicU64,
     detached: AtomicBool,
@@ -170,19 +175,21 @@ pub enum Refused {
 }
 
 impl Session {
-    pub(crate) fn new(memory: Memory, tables: Tables, file: OwnedFd) -> Arc<Self> {
+    pub(crate) fn new(memory: Memory, tables: Tables, file: OwnedFd) -> io::Result<Arc<Self>> {
         count_forks();
-        Arc::new(Self {
+        let stat = rustix::fs::fstat(&file)?;
+        Ok(Arc::new(Self {
             memory,
             tables,
             file,
-            id: NEXT_ID.fetch_add(1, Relaxed),
+            id: (stat.st_dev, stat.st_ino),
+            number: NEXT_NUMBER.fetch_add(1, Relaxed),
             process: AtomicU64::new(0),
             detached: AtomicBool::new(false),
             leftovers: AtomicBool::new(false),
             paused: AtomicU32::new(0),
             fences: !has_membarrier(),
-        })
+        }))
     }
 
     pub(crate) fn memory(&self) -> &Memory {
@@ -191,7 +198,7 @@ impl Session {
 
     #[inline]
     fn key(&self) -> u64 {
-        u64::from(self.id) << 32 | u64::from(FORKS.load(Relaxed))
+        u64::from(self.number) << 32 | u64::from(FORKS.load(Relaxed))
     }
 
     #[inline]
