@@ -62,9 +62,22 @@ Example: keepstone stats /mnt --json
 
 They are also the value of the extended attribute user.keepstone.stats of DIR.")]
     Stats(StatsArgs),
+    /// Run a program that uses mounted pools without asking their servers.
+    #[command(after_help = "\
+Example: keepstone run --stats -- git clone /srv/project /mnt/project
+
+Serves pools that are mounted with -o direct, to CMD and all that it starts. What cannot be served
+(static programs, for one) uses the mount: the same files, only slower. KEEPSTONE_DEBUG=1 tells on
+stderr why a pool is not served.
+
+Exit status: that of CMD; 128 and the signal's number where one ended it; 126 or 127 where it could
+not be started. With --stats --json, the object follows the output of CMD.")]
+    Run(crate::run::RunArgs),
     /// Look for what this machine lacks, and say what to do about it.
     #[command(after_help = "\
 Example: keepstone doctor /dev/shm/pool
+
+Of a program it says how `keepstone run` would serve it.
 
 Exit status: 0 pools can be used; 1 something necessary is missing.")]
     Doctor(DoctorArgs),
@@ -178,6 +191,6 @@ pub struct StatsArgs {
 /// `keepstone doctor`
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
-    /// A pool or the directory where one is mounted, to look at it too.
+    /// A pool, the directory where one is mounted, or a program, to look at it too.
     pub target: Option<PathBuf>,
 }

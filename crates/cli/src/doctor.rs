@@ -9,7 +9,8 @@ use pmem::Medium as _;
 use serde::Serialize;
 
 use crate::args::DoctorArgs;
-use crate::{mount, output, pool, size, stats};
+use crate::program::Program;
+use crate::{mount, output, pool, run, size, stats};
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -66,6 +67,8 @@ pub fn run(args: &DoctorArgs, json: bool) -> Result<ExitCode> {
     if let Some(target) = &args.target {
         if target.is_dir() {
             mounted(&mut report, target);
+        } else if let Some(program) = Program::find(target) {
+            served_program(&mut report, &program);
         } else {
             pool_file(&mut report, target);
         }
@@ -214,6 +217,33 @@ fn fuse_of_user(report: &mut Report) {
             "not installed: `mount -t fuse.keepstone` and fstab do not work",
             "`make install`, or `ln -s $(which keepstone) /sbin/mount.fuse.keepstone`",
         );
+    }
+}
+
+/// How `keepstone run` would serve a program.
+fn served_program(report: &mut Report, program: &Program) {
+    let mut found = program.path.display().to_string();
+    if let Some(interpreter) = &program.interpreter {
+        found += &format!(", interpreted by {}", interpreter.display());
+    }
+    match (program.not_served(), program.asynchronous_io()) {
+        (Some(why), _) => report.advice(
+            "program",
+            format!("{found}: {why}"),
+            "it uses the mount; a dynamically linked build without special rights is served in \
+             its own process",
+        ),
+        (None, Some(library)) => report.advice(
+            "program",
+            format!("{found}: {library} hands descriptors to the kernel"),
+            "it gets the mount's descriptors; names and attributes are still served in its own \
+             process. If it does so only when told to, try `keepstone run --fds fast`",
+        ),
+        (None, None) => report.ok("program", format!("{found}: served in its own process")),
+    }
+    match run::library() {
+        Ok(path) => report.ok("library", path.display().to_string()),
+        Err(err) => report.advice("library", format!("{err:#}"), "programs use the mount"),
     }
 }
 

@@ -13,6 +13,8 @@ mod mkfs;
 mod mount;
 mod output;
 mod pool;
+mod program;
+mod run;
 mod size;
 mod stats;
 mod umount;
@@ -35,7 +37,7 @@ fn main() -> ExitCode {
     if !matches!(cli.command, Command::Mount(_)) {
         end_with_the_pipe();
     }
-    match run(&cli) {
+    match dispatch(&cli) {
         Ok(code) => code,
         Err(err) => {
             output::error(&err);
@@ -46,7 +48,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
+fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
     match &cli.command {
         Command::Mkfs(args) => mkfs::run(args, cli.json),
         Command::Mount(args) => mount::run(args, cli.json),
@@ -54,6 +56,7 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Info(args) => info::run(args, cli.json),
         Command::Check(args) => check::run(args, cli.json),
         Command::Stats(args) => stats::run(args, cli.json),
+        Command::Run(args) => run::run(args, cli.json),
         Command::Doctor(args) => doctor::run(args, cli.json),
         Command::Crashtest(args) => crashtest::run(args, cli.json),
     }

@@ -1,0 +1,143 @@
+//! What a program is, as far as it decides how pools are served to it.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use object::read::elf::{ElfFile64, FileHeader as _, ProgramHeader as _};
+use object::{Endianness, elf};
+
+/// A program file.
+#[derive(Debug)]
+pub struct Program {
+    /// Where it is.
+    pub path: PathBuf,
+    /// For a script: what interprets it.
+    pub interpreter: Option<PathBuf>,
+    /// Whether it runs with other rights than its caller's; the loader ignores `LD_PRELOAD` then.
+    pub privileged: bool,
+    kind: Kind,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Kind {
+    /// Linked with a loader, and the libraries it names itself.
+    Dynamic {
+        loader: String,
+        libraries: Vec<String>,
+    },
+    Static,
+    /// Not an ELF file of this machine.
+    Foreign,
+}
+
+impl Program {
+    /// The program that a shell would start by this name.
+    pub fn find(name: &Path) -> Option<Self> {
+        let is_program = |path: &PathBuf| {
+            fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.mode() & 0o111 != 0)
+        };
+        let path = if name.parent().is_some_and(|parent| parent != Path::new("")) {
+            Some(name.to_owned()).filter(is_program)
+        } else {
+            let dirs = std::env::var_os("PATH")?;
+            std::env::split_paths(&dirs).map(|dir| dir.join(name)).find(is_program)
+        };
+        Self::look(path?)
+    }
+
+    fn look(path: PathBuf) -> Option<Self> {
+        let content = fs::read(&path).ok()?;
+        let interpreter = interpreter(&content);
+        let content = match &interpreter {
+            Some(interpreter) => fs::read(interpreter).ok()?,
+            None => content,
+        };
+        let meta = fs::metadata(interpreter.as_ref().unwrap_or(&path)).ok()?;
+        let own = |id: u32, mine: u32| id == mine;
+        let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+        let mode = meta.permissions().mode();
+        let privileged = mode & 0o4000 != 0 && !own(meta.uid(), uid.as_raw())
+            || mode & 0o2000 != 0 && !own(meta.gid(), gid.as_raw());
+        Some(Self { path, interpreter, privileged, kind: kind(&content) })
+    }
+
+    /// Why the library cannot serve it; `None` where it can.
+    pub fn not_served(&self) -> Option<String> {
+        if self.privileged {
+            return Some("set-user-ID or set-group-ID, so it loads no library".to_owned());
+        }
+        match &self.kind {
+            Kind::Static => Some("statically linked".to_owned()),
+            Kind::Foreign => Some("not a program for this machine".to_owned()),
+            Kind::Dynamic { loader, .. } if !loader.contains("ld-linux") => {
+                Some(format!("its libc is not glibc (loader {loader})"))
+            }
+            Kind::Dynamic { .. } => None,
+        }
+    }
+
+    /// The library by which it hands descriptors to the kernel itself, if there is one.
+    pub fn asynchronous_io(&self) -> Option<&str> {
+        let Kind::Dynamic { libraries, .. } = &self.kind else {
+            return None;
+        };
+        let known = |name: &&String| name.starts_with("liburing") || name.starts_with("libaio");
+        libraries.iter().find(known).map(String::as_str)
+    }
+}
+
+/// What the first line of a script names.
+fn interpreter(content: &[u8]) -> Option<PathBuf> {
+    use std::os::unix::ffi::OsStrExt as _;
+    let line = content.strip_prefix(b"#!")?.split(|&byte| byte == b'\n').next()?;
+    let words = line.split(|byte| byte.is_ascii_whitespace());
+    let path = words.into_iter().find(|word| !word.is_empty())?;
+    Some(PathBuf::from(OsStr::from_bytes(path)))
+}
+
+fn kind(content: &[u8]) -> Kind {
+    try_kind(content).unwrap_or(Kind::Foreign)
+}
+
+fn try_kind(content: &[u8]) -> object::read::Result<Kind> {
+    let file = ElfFile64::<Endianness>::parse(content)?;
+    let endian = file.endian();
+    if file.elf_header().e_machine(endian) != elf::EM_X86_64 {
+        return Ok(Kind::Foreign);
+    }
+    let segments = file.elf_program_headers();
+    let loader = segments.iter().find_map(|segment| segment.interpreter(endian, content).ok()?);
+    let Some(loader) = loader else {
+        return Ok(Kind::Static);
+    };
+    let sections = file.elf_section_table();
+    let mut libraries = Vec::new();
+    if let Some((entries, strings)) = sections.dynamic(endian, content)? {
+        let strings = sections.strings(endian, content, strings)?;
+        for entry in
+            entries.iter().filter(|entry| entry.d_tag.get(endian) == u64::from(elf::DT_NEEDED))
+        {
+            if let Ok(name) = strings.get(entry.d_val.get(endian) as u32) {
+                libraries.push(String::from_utf8_lossy(name).into_owned());
+            }
+        }
+    }
+    Ok(Kind::Dynamic { loader: String::from_utf8_lossy(loader).into_owned(), libraries })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_told_apart() {
+        let shell = Program::find(Path::new("sh")).unwrap();
+        assert_eq!(shell.not_served(), None);
+        assert_eq!(shell.asynchronous_io(), None);
+        assert_eq!(interpreter(b"#! /bin/sh -e\necho"), Some("/bin/sh".into()));
+        assert_eq!(kind(b"text"), Kind::Foreign);
+        assert!(Program::find(Path::new("no-such-program")).is_none());
+    }
+}
