@@ -222,7 +222,7 @@ impl Process {
     }
 
     /// Writes at an offset or at the end; returns how many bytes, and where they end.
-    fn write_at(
+    pub(crate) fn write_at(
         &self,
         ofd: &OfdRef<'_>,
         data: &[u8],

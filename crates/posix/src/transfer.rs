@@ -157,33 +157,33 @@ impl Process {
         if src.kind() != FileKind::File || dst.oflags() & libc::O_APPEND != 0 {
             return Err(Errno::INVAL.into());
         }
-        drop((src, dst));
+        // The two may share their offset: both are taken before and set after.
+        let src_at = match &offset {
+            Some(at) => u64::try_from(**at).map_err(|_| Errno::INVAL)?,
+            None => src.lock_position()?.get(),
+        };
+        let dst_at = dst.lock_position()?.get();
         let mut chunk = vec![0; count.min(CHUNK)];
         let mut done = 0;
-        let mut at = offset.as_ref().map(|offset| **offset);
         while done < count {
             let want = (count - done).min(CHUNK);
-            let read = match at {
-                Some(at) => self.pread(from, &mut chunk[..want], at),
-                None => self.read(from, &mut chunk[..want]),
-            };
-            let len = unserve(read)?;
-            if len == 0 {
-                break;
-            }
-            let written = match unserve(self.write(out, &chunk[..len])) {
-                Ok(written) => written,
-                Err(stop) if done == 0 => return Err(stop),
+            let len = src.fs().read(src.ino(), src_at + done as u64, &mut chunk[..want])?;
+            let to = (dst_at + done as u64) as i64;
+            match self.write_at(&dst, &chunk[..len], to, false) {
+                Ok((written, _)) => {
+                    done += written;
+                    if written < want {
+                        break;
+                    }
+                }
+                Err(errno) if done == 0 => return Err(errno.into()),
                 Err(_) => break,
-            };
-            done += written;
-            at = at.map(|at| at + written as i64);
-            if written < len {
-                break;
             }
         }
-        if let (Some(offset), Some(at)) = (offset, at) {
-            *offset = at;
+        dst.lock_position()?.set(dst_at + done as u64);
+        match offset {
+            Some(at) => *at += done as i64,
+            None => src.lock_position()?.set(src_at + done as u64),
         }
         Ok(done)
     }
@@ -252,12 +252,5 @@ impl Process {
             return Err(errno.into());
         }
         Ok(at as usize)
-    }
-}
-
-fn unserve<T>(served: Served<T>) -> Call<T> {
-    match served {
-        Served::Done(result) => Ok(result?),
-        Served::Kernel => Err(Stop::Kernel),
     }
 }

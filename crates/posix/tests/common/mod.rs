@@ -8,8 +8,6 @@ use pmem::Region;
 use posix::{Attached, Errno, Kernel, MountSpec, Process, Raw, Served};
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 use vfs::FileSystem;
 
@@ -102,8 +100,8 @@ macro_rules! forward {
 }
 
 use vfs::{
-    Attr, Caller, DirEntry, Entry, Fallocate, Ino, NewNode, RenameFlags, Seek, SetAttr, SetXattr,
-    StatFs,
+    Attr, Caller, DirEntry, Entry, Fallocate, FileKind, Ino, NewNode, RenameFlags, Seek, SetAttr,
+    SetXattr, StatFs,
 };
 
 forward! {
@@ -191,10 +189,39 @@ impl World {
         done(self.process.open(libc::AT_FDCWD, &self.path(name), flags, 0o644)).unwrap()
     }
 
-    /// Inodes that are in use, names or not.
-    pub fn inodes(&self) -> u64 {
-        let s = self.fs.statfs();
-        s.inodes - s.inodes_free
+    /// Removes everything in the pool by its names; what stays then is kept by references.
+    pub fn remove_all(&self) {
+        let mut dirs = vec![self.fs.root()];
+        let mut at = 0;
+        let mut names = Vec::new();
+        while at < dirs.len() {
+            let dir = dirs[at];
+            let list = &mut |entry: &DirEntry<'_>| {
+                if entry.kind == FileKind::Dir {
+                    dirs.push(entry.ino);
+                }
+                names.push((dir, entry.name.to_vec(), entry.kind));
+                true
+            };
+            self.fs.readdir(dir, 2, list).unwrap();
+            at += 1;
+        }
+        for (dir, name, kind) in names.into_iter().rev() {
+            let directory = kind == FileKind::Dir;
+            let removed =
+                if directory { self.fs.rmdir(dir, &name) } else { self.fs.unlink(dir, &name) };
+            removed.unwrap();
+        }
+    }
+
+    /// Inodes besides the root that a name or a reference keeps, of the first few thousand.
+    pub fn live_inodes(&self) -> Vec<u64> {
+        (2..3000).filter(|ino| self.is_live(*ino)).collect()
+    }
+
+    /// Whether a name or a reference keeps an inode.
+    pub fn is_live(&self, ino: u64) -> bool {
+        self.fs.getattr(Ino(ino)).is_ok()
     }
 }
 
@@ -219,8 +246,4 @@ pub fn libc_result(ret: i64) -> Result<i64, Errno> {
 
 pub fn cstring(path: &[u8]) -> CString {
     CString::new(path).unwrap()
-}
-
-pub fn device_of(path: &Path) -> u64 {
-    path.metadata().unwrap().dev()
 }

@@ -64,6 +64,9 @@ fn run(seed: u64) -> (u64, u64) {
             a.iter().filter(|x| !b.contains(x)).chain(b.iter().filter(|x| !a.contains(x)));
         fail(seed, &log, &format!("trees differ: {:#?}", differs.collect::<Vec<_>>()));
     }
+    ours.close_all();
+    world.remove_all();
+    assert_eq!(world.live_inodes(), [], "references were kept\nagain: KEEPSTONE_SEED={seed}");
     (served, left)
 }
 

@@ -150,6 +150,14 @@ impl<'w> Ours<'w> {
         Self { world, root, slots: Slots::new() }
     }
 
+    /// Gives up every descriptor, and the working directory.
+    pub fn close_all(&mut self) {
+        for fd in self.slots.fds.iter_mut().filter(|fd| **fd >= 0) {
+            done(self.world.process.close(std::mem::replace(fd, -1))).unwrap();
+        }
+        self.world.process.left_pool();
+    }
+
     fn is_dir(&self, slot: usize) -> bool {
         let stat = self.world.process.fstat(self.slots.fds[slot]);
         matches!(stat, Served::Done(Ok(st)) if st.st_mode & libc::S_IFMT == libc::S_IFDIR)
