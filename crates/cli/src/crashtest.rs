@@ -6,7 +6,9 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result, anyhow};
 use clap::Args;
 use crashsim::campaign::{self, Family, Options, Replay, Report};
+use crashsim::lint::Lint;
 use crashsim::persist::Semantics;
+use crashsim::schedule::Interleaving;
 use crashsim::stats::{Distinct, Stats};
 use crashsim::target::Bpfs;
 use crashsim::workload;
@@ -27,6 +29,9 @@ pub struct CrashtestArgs {
     /// Also try this many sequences that evolve toward what was not seen before.
     #[arg(long, default_value_t = 1000, value_name = "N")]
     pub fuzz: u64,
+    /// Also explore this many schedules of two and three threads.
+    #[arg(long, default_value_t = 200, value_name = "N")]
+    pub schedules: u64,
     /// Explore this script instead: operations, one a line, as in the line of a violation.
     #[arg(long, value_name = "FILE", conflicts_with = "replay")]
     pub workload: Option<PathBuf>,
@@ -119,15 +124,20 @@ fn families_of(args: &CrashtestArgs, bases: &[crashsim::run::Base]) -> Result<Ve
         }
         return Ok(vec![Family::Script(ops)]);
     }
+    // Of triples one pool takes a day.
+    let pools = |length| if length < 3 { bases.len() } else { 1 };
     let lengths = 1..=usize::from(args.length);
     let mut families: Vec<Family> =
-        lengths.map(|length| Family::Exhaustive { length, bases: 1 }).collect();
+        lengths.map(|length| Family::Exhaustive { length, bases: pools(length) }).collect();
     const RUN: usize = 60;
     if args.ops > 0 {
         families.push(Family::Random { runs: args.ops.div_ceil(RUN as u64), ops: RUN });
     }
     if args.fuzz > 0 {
         families.push(Family::Fuzz { tries: args.fuzz });
+    }
+    if args.schedules > 0 {
+        families.push(Family::Threads { runs: args.schedules });
     }
     Ok(families)
 }
@@ -139,13 +149,10 @@ fn replay(
     json: bool,
 ) -> Result<ExitCode> {
     let line: Replay = line.parse().map_err(|e| anyhow!("--replay: {e}"))?;
-    let (findings, wrong) =
+    let (findings, wrong, trace) =
         campaign::replay(&Bpfs, bases, &line).map_err(|e| anyhow!("--replay: {e}"))?;
-    if let Some(to) = &args.trace
-        && let Some(base) = bases.iter().find(|b| b.name == line.base)
-    {
-        let recorded = base.record(&Bpfs, &line.ops, 0).map_err(|e| anyhow!("{e}"))?;
-        std::fs::write(to, recorded.trace.to_string()).with_context(|| to.display().to_string())?;
+    if let Some(to) = &args.trace {
+        std::fs::write(to, trace.to_string()).with_context(|| to.display().to_string())?;
     }
     if json {
         output::json(&findings)?;
@@ -196,8 +203,41 @@ fn print(outcome: &Outcome) {
             );
         }
     }
+    let mut interleaving = Interleaving::default();
+    let mut lint = Lint::default();
+    for r in &outcome.families {
+        interleaving.add(&r.interleaving);
+        lint.add(r.lint.clone());
+    }
+    if interleaving.steps > 0 {
+        let Interleaving { steps, switches, waits } = interleaving;
+        println!("threads: {steps} steps, {switches} changes of thread, {waits} of them at a lock");
+    }
+    print_lint(&lint);
     println!(
         "{} distinct crash states explored, {} violations",
         outcome.states_explored, outcome.violations
     );
+}
+
+/// What the traces show without a crash. Flushes and fences are listed where they were always in
+/// vain: elsewhere who makes them cannot know.
+fn print_lint(lint: &Lint) {
+    let mut rows: Vec<String> = Vec::new();
+    for (site, n) in &lint.unflushed {
+        rows.push(format!("store never flushed{n:>12}   {site}"));
+    }
+    for (name, sites) in [("flush in vain", &lint.clean), ("fence in vain", &lint.idle)] {
+        let always = sites.iter().filter(|(_, (n, of))| n == of);
+        rows.extend(always.map(|(site, (n, _))| format!("{name:19}{n:>12}   {site}")));
+    }
+    for l in &lint.leaning {
+        let sites = format!("{} keeps, {} having read what {} may lose", l.kept, l.load, l.lost);
+        let why = l.harmless.map(|why| format!("; harmless: {why}")).unwrap_or_default();
+        rows.push(format!("leans on another   {:>12}   {sites} ({}{why})", l.times, l.what));
+    }
+    if !rows.is_empty() {
+        println!("without a crash{:>16}", "times");
+        rows.iter().for_each(|row| println!("{row}"));
+    }
 }

@@ -2,13 +2,16 @@
 
 use crate::explore::Budget;
 use crate::generate;
+use crate::lint::{Lint, lint_of};
 use crate::op::Op;
 use crate::persist::Semantics;
-use crate::rng::Rng;
-use crate::run::{Base, CrashAt, Settings, Violation, explore};
+use crate::rng::{self, Rng};
+use crate::run::{Base, CrashAt, Explored, Settings, Violation, explore};
+use crate::schedule::Interleaving;
 use crate::stats::{Distinct, Stats};
 use crate::target::Target;
-use crate::trace::{Action, Trace};
+use crate::threads::{self, Plan};
+use crate::trace::{Action, Event, Trace};
 use crate::workload::universe;
 use serde::Serialize;
 use std::collections::HashSet;
@@ -41,9 +44,18 @@ pub enum Family {
         /// Sequences tried.
         tries: u64,
     },
+    /// Several threads at once under seeded schedules, [`SCHEDULES`] of each choice of programs,
+    /// crashed everywhere.
+    Threads {
+        /// Schedules.
+        runs: u64,
+    },
     /// This one, on each base.
     Script(Vec<Op>),
 }
+
+/// Schedules of each choice of programs.
+pub const SCHEDULES: u64 = 8;
 
 impl Family {
     /// For tables.
@@ -52,6 +64,7 @@ impl Family {
             Self::Exhaustive { length, .. } => format!("length {length}"),
             Self::Random { ops, .. } => format!("random, {ops} operations"),
             Self::Fuzz { .. } => "fuzzed".into(),
+            Self::Threads { .. } => "threads".into(),
             Self::Script(_) => "script".into(),
         }
     }
@@ -64,6 +77,7 @@ impl Family {
             }
             Self::Random { runs, .. } => *runs,
             Self::Fuzz { tries } => *tries,
+            Self::Threads { runs } => *runs,
             Self::Script(_) => bases as u64,
         }
     }
@@ -122,6 +136,10 @@ pub struct Report {
     pub violations: u64,
     /// The first of them.
     pub findings: Vec<Finding>,
+    /// What the traces show without a crash.
+    pub lint: Lint,
+    /// How threads interleaved.
+    pub interleaving: Interleaving,
     /// Wall-clock time.
     pub seconds: f64,
 }
@@ -141,14 +159,47 @@ pub struct Replay {
     /// The state.
     pub state: String,
     /// What was done.
-    pub ops: Vec<Op>,
+    pub work: Work,
+}
+
+/// What was done when the power failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// One operation after the other.
+    Sequence(Vec<Op>),
+    /// Threads at once.
+    Threads {
+        /// What they did, and under which schedule.
+        plan: Plan,
+        /// Which run it was, should the schedule not repeat ([`threads::Recorded::print`]).
+        print: u32,
+    },
 }
 
 impl fmt::Display for Replay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ops: Vec<String> = self.ops.iter().map(Op::to_string).collect();
         let (semantics, base, at) = (self.semantics.name(), &self.base, self.at);
-        write!(f, "{semantics} {base} {}.{} {} {}", at.op, at.nth, self.state, ops.join("; "))
+        write!(f, "{semantics} {base} {}.{} {} ", at.op, at.nth, self.state)?;
+        match &self.work {
+            Work::Sequence(ops) => {
+                let ops: Vec<String> = ops.iter().map(Op::to_string).collect();
+                f.write_str(&ops.join("; "))
+            }
+            Work::Threads { plan, print } => write!(f, "threads {print:x} {plan}"),
+        }
+    }
+}
+
+impl FromStr for Work {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some(threads) = text.strip_prefix("threads ") else {
+            return Ok(Self::Sequence(crate::workload::script(text).map_err(|e| e.to_string())?));
+        };
+        let (print, plan) = threads.split_once(' ').ok_or("threads have a number and a plan")?;
+        let print = u32::from_str_radix(print, 16).map_err(|_| format!("not a run: `{print}`"))?;
+        Ok(Self::Threads { plan: plan.parse()?, print })
     }
 }
 
@@ -167,24 +218,20 @@ impl FromStr for Replay {
         let number = |text: &str| text.parse().map_err(|_| format!("not a number: `{text}`"));
         let (op, nth) = (number(op)?, number(nth)?);
         let state = next("a state")?.to_owned();
-        let ops = crate::workload::script(next("operations")?).map_err(|e| e.to_string())?;
-        Ok(Self { semantics, base, at: CrashAt { op, nth }, state, ops })
+        let work = next("operations")?.parse()?;
+        Ok(Self { semantics, base, at: CrashAt { op, nth }, state, work })
     }
 }
 
-/// Reruns one crash: what was found there, with the state's words, and whether it is wrong.
+/// Reruns one crash: what was found there, with the state's words, whether it is wrong, and what was
+/// done to memory.
 pub fn replay<T: Target>(
     target: &T,
     bases: &[Base],
     line: &Replay,
-) -> Result<(Vec<Finding>, bool), String> {
+) -> Result<(Vec<Finding>, bool, Trace), String> {
     let base = bases.iter().find(|b| b.name == line.base);
     let base = base.ok_or_else(|| format!("unknown base `{}`", line.base))?;
-    let from = line.at.op as usize;
-    if from >= line.ops.len() {
-        return Err(format!("there is no operation {from}: they are counted from 0"));
-    }
-    let recorded = base.record(target, &line.ops, from)?;
     let settings = Settings {
         semantics: line.semantics,
         budget: Budget::default(),
@@ -192,14 +239,44 @@ pub fn replay<T: Target>(
         stop_early: false,
         only: Some((line.at, line.state.clone())),
     };
-    let explored = explore(target, base, from, &recorded, &settings);
+    let op = line.at.op as usize;
+    let (explored, trace) = match &line.work {
+        Work::Sequence(ops) if op >= ops.len() => {
+            return Err(format!("there is no operation {op}: they are counted from 0"));
+        }
+        Work::Sequence(ops) => {
+            let recorded = base.record(target, ops, op)?;
+            (explore(target, base, op, &recorded, &settings), recorded.trace)
+        }
+        Work::Threads { plan, print } => {
+            let recorded = record_again(target, base, plan, *print)?;
+            (threads::explore(target, base, &recorded, &settings)?, recorded.trace)
+        }
+    };
     if explored.violations.is_empty() {
-        return Err(format!("operation {from} has no crash point {}", line.at.nth));
+        return Err(format!("operation {op} has no crash point {}", line.at.nth));
     }
     let finding =
         |v: Violation| Finding { replay: line.to_string(), what: v.what, detail: v.detail };
     let findings = explored.violations.into_iter().map(finding).collect();
-    Ok((findings, explored.violations_total > 0))
+    Ok((findings, explored.violations_total > 0, trace))
+}
+
+/// Runs a plan until it is the run that is asked for.
+fn record_again<T: Target>(
+    target: &T,
+    base: &Base,
+    plan: &Plan,
+    print: u32,
+) -> Result<threads::Recorded, String> {
+    const TRIES: u32 = 100;
+    for _ in 0..TRIES {
+        let recorded = threads::record(target, base, plan)?;
+        if recorded.print() == print {
+            return Ok(recorded);
+        }
+    }
+    Err(format!("the schedule has come out differently {TRIES} times: has the program changed?"))
 }
 
 /// Readies this process for exploring: engines allocate and free volatile state thousands of times
@@ -277,7 +354,7 @@ struct Job<'a, T> {
 impl<T: Target> Job<'_, T> {
     fn workload(&self, i: u64) {
         let base = &self.bases[i as usize % self.bases.len()];
-        let mut rng = Rng::new(self.options.seed ^ crate::rng::next(i));
+        let mut rng = Rng::new(self.options.seed ^ rng::next(i));
         match self.family {
             Family::Exhaustive { length, bases } => {
                 let universe = universe();
@@ -299,6 +376,7 @@ impl<T: Target> Job<'_, T> {
                 let ops = self.evolve(&mut rng);
                 self.crash(base, ops, 0, true);
             }
+            Family::Threads { .. } => self.crash_threads(i),
             Family::Script(ops) => self.crash(base, ops.clone(), 0, false),
         }
     }
@@ -313,54 +391,70 @@ impl<T: Target> Job<'_, T> {
         generate::mutate(rng, one, other)
     }
 
+    fn settings(&self) -> Settings<'_> {
+        Settings {
+            semantics: self.options.semantics,
+            budget: self.options.budget,
+            distinct: self.distinct,
+            stop_early: false,
+            only: None,
+        }
+    }
+
     /// Records a workload and crashes it, if it is worth it.
     fn crash(&self, base: &Base, ops: Vec<Op>, from: usize, only_new: bool) {
         let mut out = Report::default();
-        match base.record(self.target, &ops, from) {
-            Err(what) => {
-                out.violations = 1;
-                let at = CrashAt { op: 0, nth: 0 };
-                self.find(&mut out, base, &ops, &Violation::new(at, what));
+        let explored = base.record(self.target, &ops, from).map(|recorded| {
+            out.lint = lint_of(self.target, &base.bytes, &recorded.trace);
+            match only_new && !self.reaches_new(&recorded.trace, &ops) {
+                true => Explored::default(),
+                false => explore(self.target, base, from, &recorded, &self.settings()),
             }
-            Ok(recorded) => {
-                if !only_new || self.reaches_new(&recorded.trace, &ops) {
-                    let settings = Settings {
-                        semantics: self.options.semantics,
-                        budget: self.options.budget,
-                        distinct: self.distinct,
-                        stop_early: false,
-                        only: None,
-                    };
-                    let explored = explore(self.target, base, from, &recorded, &settings);
-                    out.stats = explored.stats;
-                    out.violations = explored.violations_total;
-                    for v in &explored.violations {
-                        self.find(&mut out, base, &ops, v);
-                    }
-                }
-            }
-        }
-        let mut report = self.report.lock().expect("no worker panics");
-        report.workloads += 1;
-        report.stats.add(&out.stats);
-        report.violations += out.violations;
-        let room = FINDINGS_MAX - report.findings.len();
-        report.findings.extend(out.findings.into_iter().take(room));
+        });
+        self.report(out, base, Work::Sequence(ops), explored);
     }
 
-    fn find(&self, out: &mut Report, base: &Base, ops: &[Op], v: &Violation) {
-        let replay = Replay {
-            semantics: self.options.semantics,
-            base: base.name.to_owned(),
-            at: v.at,
-            state: v.state.clone(),
-            ops: ops.to_vec(),
-        };
-        out.findings.push(Finding {
-            replay: replay.to_string(),
-            what: v.what.clone(),
-            detail: v.detail.clone(),
+    /// Runs threads number `i` at once and crashes them.
+    fn crash_threads(&self, i: u64) {
+        let programs = i / SCHEDULES;
+        let base = &self.bases[programs as usize % self.bases.len()];
+        let seed = |i| u64::from(rng::next(self.options.seed ^ rng::next(i)) as u32);
+        let plan = Plan::generate(seed(programs), seed(i));
+        let (mut out, mut print) = (Report::default(), 0);
+        let explored = threads::record(self.target, base, &plan).and_then(|recorded| {
+            out.lint = lint_of(self.target, &base.bytes, &recorded.trace);
+            out.interleaving = recorded.taken;
+            print = recorded.print();
+            threads::explore(self.target, base, &recorded, &self.settings())
         });
+        self.report(out, base, Work::Threads { plan, print }, explored);
+    }
+
+    /// Adds what a workload came to.
+    fn report(&self, out: Report, base: &Base, work: Work, explored: Result<Explored, String>) {
+        let explored = explored.unwrap_or_else(|what| Explored {
+            violations: vec![Violation::new(CrashAt { op: 0, nth: 0 }, what)],
+            violations_total: 1,
+            ..Explored::default()
+        });
+        let mut report = self.report.lock().expect("no worker panics");
+        report.workloads += 1;
+        report.stats.add(&explored.stats);
+        report.violations += explored.violations_total;
+        report.lint.add(out.lint);
+        report.interleaving.add(&out.interleaving);
+        let room = FINDINGS_MAX - report.findings.len();
+        for v in explored.violations.into_iter().take(room) {
+            let replay = Replay {
+                semantics: self.options.semantics,
+                base: base.name.to_owned(),
+                at: v.at,
+                state: v.state,
+                work: work.clone(),
+            };
+            let (replay, what, detail) = (replay.to_string(), v.what, v.detail);
+            report.findings.push(Finding { replay, what, detail });
+        }
     }
 
     /// Whether an operation of a trace takes a line of source after another for the first time; if so
@@ -369,7 +463,8 @@ impl<T: Target> Job<'_, T> {
         let mut corpus = self.corpus.lock().expect("no worker panics");
         let mut new = false;
         let (mut last, mut same, mut verb) = ("", 0u32, String::new());
-        for e in &trace.events {
+        let is_load = |e: &&Event| matches!(e.action, Action::Load { .. });
+        for e in trace.events.iter().filter(|e| !is_load(e)) {
             let site = match e.action {
                 Action::Begin { op } => {
                     let op = ops[op as usize].to_string();

@@ -7,8 +7,9 @@
 //!
 //! For file systems ([`target`]) all else is here: operations as data ([`op`], [`workload`],
 //! [`generate`]), the oracle that compares with the contract's model ([`oracle`], [`run`],
-//! [`threads`], [`mod@format`]), families of workloads ([`campaign`]). The explorer is itself tested, by bugs
-//! planted in traces ([`mutate`], [`score`]). `docs/CRASHTESTING.md` is the guide.
+//! [`mod@format`]), threads at once under seeded schedules ([`mod@schedule`], [`threads`]), families of
+//! workloads ([`campaign`]). What traces show without a crash says [`mod@lint`]. The explorer is itself
+//! tested, by bugs planted in traces ([`mutate`], [`score`]). `docs/CRASHTESTING.md` is the guide.
 //!
 //! Any other program on a [`pmem::Medium`] can be tested, too. Here is one that keeps a sum beside a
 //! list of numbers, and forgets that two lines persist in any order:
@@ -68,14 +69,17 @@ pub mod lint;
 pub mod mutate;
 pub mod op;
 pub mod oracle;
+mod pending;
 pub mod persist;
 mod plan;
 pub mod program;
 pub mod recorder;
 pub mod rng;
 pub mod run;
+pub mod schedule;
 pub mod score;
 mod show;
+mod sited;
 pub mod stats;
 pub mod target;
 pub mod threads;

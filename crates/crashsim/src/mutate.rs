@@ -158,7 +158,7 @@ impl Mutation {
                 self.release(true);
                 self.out.events.extend(end);
             }
-            Action::Flush { .. } => {}
+            Action::Load { .. } | Action::Flush { .. } => {}
         }
     }
 

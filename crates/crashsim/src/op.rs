@@ -65,10 +65,13 @@ pub enum Op {
 /// Handles that an operation can name.
 pub const HANDLES: usize = 4;
 
+/// What each handle holds.
+pub type Handles = [Option<Ino>; HANDLES];
+
 /// Runs operations on a file system, holding their handles.
 pub struct Driver<'f> {
     fs: &'f dyn FileSystem,
-    handles: [Option<Ino>; HANDLES],
+    handles: Handles,
 }
 
 fn path_parts(path: &str) -> impl Iterator<Item = &[u8]> {
@@ -97,7 +100,17 @@ fn acl() -> Vec<u8> {
 impl<'f> Driver<'f> {
     /// On `fs`, without handles.
     pub fn new(fs: &'f dyn FileSystem) -> Self {
-        Self { fs, handles: [None; HANDLES] }
+        Self::with_handles(fs, [None; HANDLES])
+    }
+
+    /// On `fs`, with handles that somebody else holds.
+    pub fn with_handles(fs: &'f dyn FileSystem, handles: Handles) -> Self {
+        Self { fs, handles }
+    }
+
+    /// The handles.
+    pub fn handles(&self) -> Handles {
+        self.handles
     }
 
     fn walk(&self, path: &str) -> Result<Ino, Errno> {

@@ -3,7 +3,12 @@
 //! It wraps the memory that the program uses, so that nothing but the medium changes: engines run
 //! unmodified. Every store is also made in a shadow; at each fence the memory must equal the shadow
 //! ([`Recorder::unrecorded`]), or somebody has stored past the medium and the trace is worthless.
+//!
+//! Of loads only those are noted that meet what another operation has stored and not made durable.
+//! Threads under a [`crate::schedule`]r give way to each other here.
 
+use crate::pending::Pending;
+use crate::schedule;
 use crate::trace::{Action, Event, StoreKind, Trace};
 use pmem::{Counters, Domain, Fenced, Medium};
 use std::cell::Cell;
@@ -30,10 +35,10 @@ pub struct Recorder<M> {
 struct Log {
     trace: Trace,
     shadow: Vec<u8>,
-    threads: u8,
     unrecorded: Option<u64>,
-    /// Where threads give way to each other: a seed, 0 for nowhere.
-    chaos: u64,
+    pending: Pending,
+    /// The operation that each thread is in.
+    ops: Vec<u32>,
 }
 
 impl<M: Medium> Recorder<M> {
@@ -49,14 +54,14 @@ impl<M: Medium> Recorder<M> {
         Self {
             inner,
             id: RECORDERS.fetch_add(1, Relaxed),
-            log: Mutex::new(Log { trace, shadow, threads: 0, unrecorded: None, chaos: 0 }),
+            log: Mutex::new(Log {
+                trace,
+                shadow,
+                unrecorded: None,
+                pending: Pending::default(),
+                ops: Vec::new(),
+            }),
         }
-    }
-
-    /// Makes threads give way to each other at random stores, so that their steps interleave.
-    pub fn with_chaos(self, seed: u64) -> Self {
-        self.log().chaos = seed | 1;
-        self
     }
 
     /// Marks the start of an operation of this thread.
@@ -88,22 +93,43 @@ impl<M: Medium> Recorder<M> {
         if recorder == self.id {
             return number;
         }
-        let number = log.threads;
-        log.threads += 1;
+        let number = log.ops.len() as u8;
+        log.ops.push(0);
         THREAD.set((self.id, number));
         number
     }
 
     fn mark(&self, action: Action) {
+        schedule::step();
         let mut log = self.log();
         let thread = self.thread(&mut log);
+        if let Action::Begin { op } = action {
+            log.ops[usize::from(thread)] = op;
+        }
         log.trace.events.push(Event { thread, site: 0, action });
     }
 
     fn note(&self, log: &mut Log, at: &Location<'_>, action: Action) {
         let thread = self.thread(log);
         let site = log.trace.site(at);
-        log.trace.events.push(Event { thread, site, action });
+        let event = Event { thread, site, action };
+        let op = log.ops[usize::from(thread)];
+        log.pending.apply(&event, op);
+        log.trace.events.push(event);
+    }
+
+    /// Notes a load of what another operation has stored, if that is not durable.
+    fn load(&self, at: &Location<'_>, off: u64, len: usize) {
+        let (addr, len) = (off as u32, len as u32);
+        let mut log = self.log();
+        if log.pending.within(addr, len).next().is_none() {
+            return;
+        }
+        let thread = self.thread(&mut log);
+        let me = (thread, log.ops[usize::from(thread)]);
+        if log.pending.within(addr, len).any(|(_, w)| (w.thread, w.op) != me) {
+            self.note(&mut log, at, Action::Load { addr, len });
+        }
     }
 
     /// Stores under the log's lock, so that the trace has the order that memory sees.
@@ -115,6 +141,7 @@ impl<M: Medium> Recorder<M> {
         data: &[u8],
         store: impl FnOnce(),
     ) {
+        schedule::step();
         let mut log = self.log();
         store();
         log.shadow[addr as usize..addr as usize + data.len()].copy_from_slice(data);
@@ -125,19 +152,6 @@ impl<M: Medium> Recorder<M> {
             data: log.trace.keep(data),
         };
         self.note(&mut log, at, action);
-        self.give_way(log);
-    }
-
-    fn give_way(&self, mut log: MutexGuard<'_, Log>) {
-        if log.chaos == 0 {
-            return;
-        }
-        log.chaos = crate::rng::next(log.chaos);
-        let pause = log.chaos.is_multiple_of(3);
-        drop(log);
-        if pause {
-            std::thread::yield_now();
-        }
     }
 
     fn audit(&self, log: &mut Log) {
@@ -161,13 +175,20 @@ impl<M: Medium> Medium for Recorder<M> {
     fn counters(&self) -> &Counters {
         self.inner.counters()
     }
+    #[track_caller]
     fn read(&self, off: u64, buf: &mut [u8]) {
+        schedule::step();
+        self.load(Location::caller(), off, buf.len());
         self.inner.read(off, buf);
     }
+    #[track_caller]
     fn load_u64(&self, off: u64) -> u64 {
+        self.load(Location::caller(), off, 8);
         self.inner.load_u64(off)
     }
+    #[track_caller]
     fn equals(&self, off: u64, bytes: &[u8]) -> bool {
+        self.load(Location::caller(), off, bytes.len());
         self.inner.equals(off, bytes)
     }
     fn write(&self, off: u64, data: &[u8]) {
@@ -181,6 +202,7 @@ impl<M: Medium> Medium for Recorder<M> {
     fn copy_nt(&self, dst: u64, src: u64, len: u64) {
         let at = Location::caller();
         let mut data = vec![0; len as usize];
+        self.load(at, src, data.len());
         self.inner.read(src, &mut data);
         self.store(at, StoreKind::Nt, dst, &data, || self.inner.copy_nt(dst, src, len));
     }
@@ -196,12 +218,14 @@ impl<M: Medium> Medium for Recorder<M> {
     }
     fn flush(&self, off: u64, len: u64) {
         let at = Location::caller();
+        schedule::step();
         self.inner.flush(off, len);
         let action = Action::Flush { addr: off as u32, len: len as u32 };
         self.note(&mut self.log(), at, action);
     }
     fn fence(&self) -> Fenced {
         let at = Location::caller();
+        schedule::step();
         let fenced = self.inner.fence();
         let mut log = self.log();
         self.audit(&mut log);

@@ -370,7 +370,7 @@ struct Run<'a, T> {
 }
 
 /// Violations kept with all their details.
-const DETAILED: u64 = 3;
+pub(crate) const DETAILED: u64 = 3;
 
 impl<T: Target> Run<'_, T> {
     /// The power fails here.

@@ -1,5 +1,6 @@
 //! What is tested: a storage engine, and what it promises.
 
+use crate::sited::Sited;
 use pmem::Medium;
 use std::cell::Cell;
 use vfs::{FileSystem, Timestamp};
@@ -65,6 +66,10 @@ pub trait Target: Sync {
 
     /// Says what a word of an image is, by the format's own rules.
     fn describe(&self, image: &[u8], word: u32) -> String;
+
+    /// Why it does no harm if a word so described is lost although another thread has loaded it and
+    /// gone on ([`crate::lint::Leaning`]); `None`: it may do harm.
+    fn harmless(&self, word: &str) -> Option<&'static str>;
 }
 
 thread_local! {
@@ -75,6 +80,12 @@ thread_local! {
 fn clock() -> Timestamp {
     Timestamp(TICKS.replace(TICKS.get() + 1))
 }
+
+/// Words of BPFS that may be lost although others have loaded them: how their descriptions end, and
+/// why.
+const HARMLESS: [(&str, &str); 3] = [(": atime", TIMES), (": mtime", TIMES), (": ctime", TIMES)];
+const TIMES: &str =
+    "times are not atomic with what they date (§3.6), and nothing is decided by them";
 
 /// BPFS: every operation atomic and durable on return.
 #[derive(Clone, Copy, Debug, Default)]
@@ -115,7 +126,7 @@ impl Target for Bpfs {
     }
 
     fn mount<'m, M: Medium>(&self, medium: &'m M) -> Result<Mounted<'m>, String> {
-        Self::mount_owned(medium)
+        Self::mount_owned(Sited(medium))
     }
 
     fn check<M: Medium>(&self, medium: &M) -> Result<Usage, String> {
@@ -136,6 +147,10 @@ impl Target for Bpfs {
 
     fn describe(&self, image: &[u8], word: u32) -> String {
         crate::decode::bpfs_word(image, word)
+    }
+
+    fn harmless(&self, word: &str) -> Option<&'static str> {
+        HARMLESS.iter().find(|(end, _)| word.ends_with(end)).map(|(_, why)| *why)
     }
 }
 

@@ -1,182 +1,348 @@
 //! Several threads at once, crashed everywhere: any linearizable prefix is legal.
 //!
-//! Threads run for real, on the recorder, which makes them give way to each other at random stores.
-//! So a run is not repeatable by its seed; its trace is the replay, and a violation carries it.
+//! Threads run under a scheduler ([`mod@schedule`]), so that a seed says how their steps interleave. Each operation is
+//! one call of the contract: looking up a path is another, so that what is below the root is named
+//! by the handles that are open from the start ([`OPEN`]).
 //!
 //! At a crash point some operations have returned, some are in flight. Recovery must find the tree
 //! of a sequence that has all of the former and any of the latter, in an order that agrees with
 //! real time and in which each operation gives the result that its thread saw.
 
-use crate::explore::{Budget, Explorer, Point};
+use crate::explore::{Explorer, Outcome, Point, State};
 use crate::image::CrashImage;
-use crate::op::{Driver, Op};
-use crate::oracle::Oracle;
-use crate::persist::{Persistency, Semantics};
+use crate::op::{Driver, HANDLES, Handles, Op};
+use crate::oracle::{Found, Oracle};
+use crate::persist::Persistency;
 use crate::recorder::Recorder;
-use crate::rng::Rng;
-use crate::run::Base;
-use crate::stats::{Distinct, Stats};
+use crate::rng::{Rng, next};
+use crate::run::{Base, CrashAt, DETAILED, Explored, Settings, Violation};
+use crate::schedule::{self, Interleaving, Policy};
 use crate::target::Target;
 use crate::trace::{Action, Trace};
+use crate::workload::script;
 use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
 use std::sync::Mutex;
 use vfs::model::Model;
-use vfs::tree::{Tree, tree};
+use vfs::tree::{Tree, diff, tree};
+use vfs::{Errno, FileSystem};
 
-/// What threads do: each its own sequence.
-pub type Programs = Vec<Vec<Op>>;
-
-/// Files that all threads use, and one that each has for itself.
-pub fn programs(rng: &mut Rng, threads: usize, ops: usize) -> Programs {
-    let program = |t: usize, rng: &mut Rng| {
-        let own = format!("/t{t}");
-        (0..ops)
-            .map(|_| match rng.below(14) {
-                0 => Op::Create(own.clone()),
-                1 => Op::Write("/a".into(), rng.below(9000), 100),
-                2 => Op::Append("/a".into(), 300),
-                3 => Op::Truncate("/a".into(), rng.below(9000)),
-                4 => Op::Rename("/a".into(), "/n".into()),
-                5 => Op::Rename("/n".into(), "/d/n".into()),
-                6 => Op::Rename("/d/n".into(), "/a".into()),
-                7 => Op::Link("/a".into(), own.clone()),
-                8 => Op::Unlink(own.clone()),
-                9 => Op::Write("/d/c".into(), 0, 8),
-                10 => Op::Exchange("/a".into(), "/d/c".into()),
-                11 => Op::Append("/d/c".into(), 5000),
-                12 => Op::Create("/n".into()),
-                _ => Op::SetAll("/a".into(), rng.below(9000), 0o600, 3),
-            })
-            .collect()
-    };
-    (0..threads).map(|t| program(t, rng)).collect()
+/// What threads do, and who goes on when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Seed of the schedule.
+    pub seed: u64,
+    /// What each thread does.
+    pub programs: Vec<Vec<Op>>,
 }
 
-/// What a run came to.
-#[derive(Debug, Default)]
-pub struct Explored {
-    /// Counts.
-    pub stats: Stats,
-    /// What is wrong, at most one a crash point.
-    pub violations: Vec<String>,
-    /// The trace.
-    pub trace: Trace,
+/// As in replay lines: `SEED PROGRAM | PROGRAM`.
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.seed)?;
+        for (i, program) in self.programs.iter().enumerate() {
+            let ops: Vec<String> = program.iter().map(Op::to_string).collect();
+            write!(f, "{}{}", if i == 0 { " " } else { " | " }, ops.join("; "))?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Plan {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (seed, programs) = text.split_once(' ').ok_or("threads have a seed and programs")?;
+        let seed = seed.parse().map_err(|_| format!("not a seed: `{seed}`"))?;
+        let programs = programs.split('|').map(script).collect::<Result<_, _>>();
+        Ok(Self { seed, programs: programs.map_err(|e| e.to_string())? })
+    }
+}
+
+impl Plan {
+    /// Schedule `seed` of programs number `programs`: two threads with three operations, or three
+    /// with two, on what all use, and on one name that each has for itself.
+    pub fn generate(programs: u64, seed: u64) -> Self {
+        let mut rng = Rng::new(programs);
+        let (threads, ops) = if rng.below(2) == 0 { (2, 3) } else { (3, 2) };
+        let programs = (0..threads).map(|t| program(&mut rng, t, ops)).collect();
+        Self { seed, programs }
+    }
+}
+
+/// What the handles of all threads hold: `%0` is a file with several blocks, `%1` one of one block with
+/// two names, `%2` its directory, `%3` an empty one.
+pub const OPEN: [&str; HANDLES] = ["/a", "/d/c", "/d", "/e"];
+
+fn program(rng: &mut Rng, thread: usize, ops: usize) -> Vec<Op> {
+    let own = format!("/t{thread}");
+    let text = String::from;
+    let op = |rng: &mut Rng| match rng.below(24) {
+        0 => Op::Create(own.clone()),
+        1 => Op::Write(text("%0"), rng.below(9000), 100),
+        2 => Op::Append(text("%0"), 300),
+        3 => Op::Truncate(text("%0"), rng.below(9000)),
+        4 => Op::Rename(text("/a"), text("/n")),
+        5 => Op::Rename(text("/n"), text("%2/n")),
+        6 => Op::Rename(text("%2/n"), text("/a")),
+        7 => Op::Link(text("%0"), own.clone()),
+        8 => Op::Unlink(own.clone()),
+        9 => Op::Write(text("%1"), 0, 8),
+        10 => Op::Exchange(text("/a"), text("%2/c")),
+        11 => Op::Append(text("%1"), 5000),
+        12 => Op::Create(text("/n")),
+        13 => Op::SetAll(text("%0"), rng.below(9000), 0o600, 3),
+        14 => Op::Read(text("%0")),
+        15 => Op::Copy(text("%0"), 0, text("%1"), 100, 4200),
+        16 => Op::Mkdir(own.clone()),
+        17 => Op::Rename(text("/d"), text("%3/d")),
+        18 => Op::Rename(text("%3/d"), text("/d")),
+        19 => Op::SetXattr(text("%0"), text("user.x"), 20),
+        20 => Op::Punch(text("%0"), 0, 4096),
+        21 => Op::Unlink(text("/a")),
+        22 => Op::Create(text("%3/n")),
+        _ => Op::Rename(own.clone(), text("%3/n")),
+    };
+    (0..ops).map(|_| op(rng)).collect()
+}
+
+/// Opens [`OPEN`]; what is not there stays closed.
+fn open(fs: &dyn FileSystem) -> Handles {
+    let mut driver = Driver::new(fs);
+    for (handle, path) in OPEN.into_iter().enumerate() {
+        let _ = driver.run(&Op::Open(path.into(), handle), 0);
+    }
+    driver.handles()
 }
 
 /// An operation of a run: its number in traces is its index.
+#[derive(Debug)]
 struct Call {
     op: Op,
-    worked: bool,
+    result: Result<(), Errno>,
 }
 
-/// Runs programs on a base at once and explores the crashes.
-pub fn explore<T: Target>(
-    target: &T,
-    base: &Base,
-    programs: &Programs,
-    seed: u64,
-    budget: Budget,
-    distinct: &Distinct,
-) -> Result<Explored, String> {
-    let (trace, calls) = record(target, base, programs, seed)?;
-    let oracle = Oracle::new(target, base.fresh());
-    let recover = |image: &CrashImage| oracle.recover(image);
-    let image = CrashImage::of(base.bytes.clone());
-    let mut explorer = Explorer::new(&image, &recover, budget, distinct);
-    let mut p = Persistency::over(Semantics::Adr, &base.bytes);
-    let mut found = Explored::default();
-    // For each operation: where its first and last event are, as far as the crash point knows.
-    let mut spans: BTreeMap<usize, (usize, Option<usize>)> = BTreeMap::new();
-    let mut stored = false;
-    for (i, event) in trace.events.iter().enumerate() {
-        match event.action {
-            Action::Begin { op } => drop(spans.insert(op as usize, (i, None))),
-            Action::End { op } => {
-                spans.entry(op as usize).and_modify(|s| s.1 = Some(i));
-            }
-            Action::Store { .. } => stored = true,
-            _ => {}
-        }
-        let crash =
-            matches!(event.action, Action::End { .. }) || event.action == Action::Fence && stored;
-        if crash {
-            stored = false;
-            oracle.next_point();
-            let legal = linearizations(base, &calls, &spans)?;
-            let units = p.units();
-            let mut wrong = None;
-            explorer.explore(&Point::new(&p, &units), &mut |_, _, outcome| match outcome {
-                Err(what) => drop(wrong.get_or_insert(what.clone())),
-                Ok(f) if legal.iter().any(|t| *t == *f.tree) => {}
-                Ok(f) => {
-                    let diffs = legal.iter().filter_map(|t| vfs::tree::diff(t, &f.tree));
-                    let nearest = diffs.min_by_key(String::len).unwrap_or_default();
-                    wrong.get_or_insert(format!(
-                        "none of {} legal trees; the nearest: {nearest}",
-                        legal.len()
-                    ));
-                }
-            });
-            found.violations.extend(wrong.map(|w| format!("before event {i}: {w}")));
-        }
-        p.apply(&trace, event);
-        image.settle(&p.take_settled());
+/// A plan that was run once, without a crash. Operations are numbered in the order in which they
+/// start.
+#[derive(Debug)]
+pub struct Recorded {
+    /// What it did to memory.
+    pub trace: Trace,
+    /// How the threads interleaved.
+    pub taken: Interleaving,
+    calls: Vec<Call>,
+}
+
+impl Recorded {
+    /// A number that tells this run from others: of the order of its steps.
+    pub fn print(&self) -> u32 {
+        let step = |h, e: &crate::trace::Event| {
+            let addr = match e.action {
+                Action::Store { addr, .. } | Action::Flush { addr, .. } => addr,
+                _ => 0,
+            };
+            next(h ^ next(u64::from(e.thread) << 32 | u64::from(addr)) ^ u64::from(e.site))
+        };
+        // Loads are no steps.
+        let events = self.trace.events.iter();
+        let steps = events.filter(|e| !matches!(e.action, Action::Load { .. }));
+        steps.fold(0, step) as u32
     }
-    found.stats = explorer.stats.clone();
-    found.trace = trace;
-    Ok(found)
 }
 
-/// Runs programs at once; operations are numbered in the order in which they start.
-fn record<T: Target>(
+/// Runs a plan on a copy of a base.
+pub fn record<T: Target>(target: &T, base: &Base, plan: &Plan) -> Result<Recorded, String> {
+    let threads = plan.programs.len();
+    let steps = record_under(target, base, plan, Policy::in_turn(threads))?.taken.steps;
+    record_under(target, base, plan, Policy::new(plan.seed, threads, steps))
+}
+
+fn record_under<T: Target>(
     target: &T,
     base: &Base,
-    programs: &Programs,
-    seed: u64,
-) -> Result<(Trace, Vec<Call>), String> {
-    let recorder = Recorder::new(CrashImage::of(base.bytes.clone())).with_chaos(seed);
+    plan: &Plan,
+    policy: Policy,
+) -> Result<Recorded, String> {
+    let recorder = Recorder::new(CrashImage::of(base.bytes.clone()));
     let calls: Mutex<Vec<Call>> = Mutex::default();
-    {
+    let taken = {
         let mounted = target.mount(&recorder)?;
+        let handles = open(&*mounted.fs);
         let run = |program: &Vec<Op>| {
-            let mut driver = Driver::new(&*mounted.fs);
+            let mut driver = Driver::with_handles(&*mounted.fs, handles);
             for op in program {
+                schedule::step();
                 let id = {
                     let mut calls = calls.lock().expect("no program panics here");
-                    calls.push(Call { op: op.clone(), worked: false });
+                    calls.push(Call { op: op.clone(), result: Ok(()) });
                     calls.len() - 1
                 };
                 recorder.begin(id as u32);
-                let worked = driver.run(op, id as u64).is_ok();
-                calls.lock().expect("no program panics here")[id].worked = worked;
+                let result = driver.run(op, id as u64);
+                calls.lock().expect("no program panics here")[id].result = result;
                 recorder.end(id as u32);
             }
         };
         let run = &run;
-        std::thread::scope(|s| {
-            for program in programs {
-                s.spawn(move || run(program));
-            }
-        });
+        let programs = plan.programs.iter().map(|program| move || run(program)).collect();
+        schedule::run(programs, policy, &format!("threads {plan}"))
+    };
+    if let Some(at) = recorder.unrecorded() {
+        return Err(format!("a store near {at:#x} went past the medium"));
     }
     let calls = calls.into_inner().map_err(|_| "a program panicked".to_owned())?;
-    Ok((recorder.into_trace(), calls))
+    Ok(Recorded { trace: recorder.into_trace(), taken, calls })
 }
 
-/// Every tree that the operations begun so far can have led to.
-fn linearizations(
+/// Explores the crashes of a recorded run: before every fence, and when an operation has returned;
+/// with eADR after every store, too.
+pub fn explore<T: Target>(
+    target: &T,
     base: &Base,
-    calls: &[Call],
-    spans: &BTreeMap<usize, (usize, Option<usize>)>,
-) -> Result<Vec<Tree>, String> {
-    let mut search = Search { calls, spans, trees: Vec::new(), steps: 0 };
-    search.extend(&base.model(), &mut Vec::new())?;
-    Ok(search.trees)
+    recorded: &Recorded,
+    settings: &Settings<'_>,
+) -> Result<Explored, String> {
+    let oracle = Oracle::new(target, base.fresh());
+    let recover = |image: &CrashImage| oracle.recover(image);
+    let image = CrashImage::of(base.bytes.clone());
+    let mut explorer = Explorer::new(&image, &recover, settings.budget, settings.distinct);
+    let mut p = Persistency::over(settings.semantics, &base.bytes);
+    let mut found = Explored::default();
+    let mut at = CrashAt { op: 0, nth: 0 };
+    let mut legal = Legal { base, calls: &recorded.calls, spans: BTreeMap::new(), trees: None };
+    let mut stored = false;
+    for (i, event) in recorded.trace.events.iter().enumerate() {
+        legal.follow(i, event.action);
+        let returned = matches!(event.action, Action::End { .. });
+        if let Action::Begin { op } = event.action {
+            at = CrashAt { op, nth: 0 };
+        }
+        let fenced = event.action == Action::Fence && stored;
+        if !returned && !fenced {
+            p.apply(&recorded.trace, event);
+            let settled = p.take_settled();
+            image.settle(&settled);
+            let is_store = matches!(event.action, Action::Store { .. });
+            stored |= is_store;
+            if !is_store || settled.is_empty() {
+                continue;
+            }
+        }
+        stored = false;
+        oracle.next_point();
+        let units = p.units();
+        let point = Point::new(&p, &units);
+        crash(target, &mut explorer, &point, at, legal.trees()?, settings, &mut found);
+        at.nth += 1;
+        if returned || fenced {
+            p.apply(&recorded.trace, event);
+            image.settle(&p.take_settled());
+        }
+    }
+    found.stats = explorer.stats.clone();
+    Ok(found)
+}
+
+/// The power fails here.
+fn crash<T: Target>(
+    target: &T,
+    explorer: &mut Explorer<'_, Found>,
+    point: &Point<'_>,
+    at: CrashAt,
+    legal: &[Tree],
+    settings: &Settings<'_>,
+    found: &mut Explored,
+) {
+    let mut wrong: Vec<(State, String)> = Vec::new();
+    match &settings.only {
+        Some((only, _)) if *only != at => return,
+        Some((_, named)) => match crate::show::parse(point, named) {
+            None => {
+                let what = format!("this crash point has no state `{named}`");
+                found.violations_total += 1;
+                return found.violations.push(Violation::new(at, what));
+            }
+            Some(state) => {
+                let verdict = judge(&explorer.run(point, &state).1, legal);
+                found.violations_total += u64::from(verdict.is_some());
+                wrong.push((state, verdict.unwrap_or_else(|| "recovered as it must".into())));
+            }
+        },
+        None => explorer.explore(point, &mut |_, state, outcome| {
+            if let Some(what) = judge(outcome, legal) {
+                found.violations_total += 1;
+                wrong.push((state.clone(), what));
+            }
+        }),
+    }
+    for (state, what) in wrong {
+        if (found.violations.len() as u64) < DETAILED {
+            let (text, detail) = crate::show::state(target, explorer.image, point, &state);
+            found.violations.push(Violation { at, what, state: text, detail });
+        }
+    }
+}
+
+/// What is wrong with an outcome, if anything is.
+fn judge(outcome: &Outcome<Found>, legal: &[Tree]) -> Option<String> {
+    match outcome {
+        Err(what) => Some(what.clone()),
+        Ok(f) if legal.contains(&f.tree) => None,
+        Ok(f) => {
+            let diffs = legal.iter().filter_map(|t| diff(t, &f.tree));
+            let nearest = diffs.min_by_key(String::len).unwrap_or_default();
+            Some(format!(
+                "none of the {} trees that are allowed; the nearest: {nearest}",
+                legal.len()
+            ))
+        }
+    }
+}
+
+/// The trees that the operations begun so far can have led to.
+struct Legal<'a> {
+    base: &'a Base,
+    calls: &'a [Call],
+    /// For each operation begun: where its first and last event are.
+    spans: BTreeMap<usize, (usize, Option<usize>)>,
+    trees: Option<Vec<Tree>>,
+}
+
+impl Legal<'_> {
+    fn follow(&mut self, i: usize, action: Action) {
+        match action {
+            Action::Begin { op } => drop(self.spans.insert(op as usize, (i, None))),
+            Action::End { op } => {
+                self.spans.entry(op as usize).and_modify(|s| s.1 = Some(i));
+            }
+            _ => return,
+        }
+        self.trees = None;
+    }
+
+    fn trees(&mut self) -> Result<&[Tree], String> {
+        if self.trees.is_none() {
+            let (calls, spans) = (self.calls, &self.spans);
+            let model = self.base.model();
+            let handles = open(&model);
+            let mut search = Search { calls, spans, handles, trees: Vec::new(), steps: 0 };
+            search.extend(&model, &mut Vec::new())?;
+            if search.trees.is_empty() {
+                return Err(format!(
+                    "no order of the operations explains their results: {calls:?}"
+                ));
+            }
+            self.trees = Some(search.trees);
+        }
+        Ok(self.trees.as_deref().unwrap_or_default())
+    }
 }
 
 struct Search<'a> {
     calls: &'a [Call],
     spans: &'a BTreeMap<usize, (usize, Option<usize>)>,
+    handles: Handles,
     trees: Vec<Tree>,
     steps: u64,
 }
@@ -204,10 +370,11 @@ impl Search<'_> {
             if left.iter().any(too_early) {
                 continue;
             }
-            let Call { op, worked, .. } = &self.calls[call];
+            let Call { op, result } = &self.calls[call];
             let next = model.clone();
-            let fits = Driver::new(&next).run(op, call as u64).is_ok() == *worked;
-            // Of an operation in flight only the effect counts: its result was seen by nobody.
+            // The model has no limit on space; without space nothing happens.
+            let fits = *result == Err(Errno::NOSPC)
+                || Driver::with_handles(&next, self.handles).run(op, call as u64) == *result;
             if fits {
                 done.push(call);
                 self.extend(&next, done)?;

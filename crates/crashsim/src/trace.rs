@@ -46,6 +46,13 @@ pub enum Action {
         /// Where the bytes are in the trace.
         data: u32,
     },
+    /// Loads bytes of which another operation has stored some that are not durable.
+    Load {
+        /// First byte.
+        addr: u32,
+        /// Bytes.
+        len: u32,
+    },
     /// Starts writing back the lines of a range.
     Flush {
         /// First byte.
@@ -136,6 +143,7 @@ impl fmt::Display for Trace {
                     }
                     writeln!(f, "{kind} {addr:#x} {hex} {site}")?;
                 }
+                Action::Load { addr, len } => writeln!(f, "load {addr:#x} {len} {site}")?,
                 Action::Flush { addr, len } => writeln!(f, "flush {addr:#x} {len} {site}")?,
                 Action::Fence => writeln!(f, "fence {site}")?,
                 Action::Begin { op } => writeln!(f, "begin {op}")?,
@@ -184,9 +192,9 @@ impl FromStr for Trace {
         for (at, line) in lines.filter(|(_, l)| !l.is_empty() && !l.starts_with('#')) {
             let event = trace.parse_event(line).ok_or(bad(at, "not an event"))?;
             let end = match event.action {
-                Action::Store { addr, len, .. } | Action::Flush { addr, len } => {
-                    u64::from(addr) + u64::from(len)
-                }
+                Action::Store { addr, len, .. }
+                | Action::Load { addr, len }
+                | Action::Flush { addr, len } => u64::from(addr) + u64::from(len),
                 _ => 0,
             };
             if end > len {
@@ -218,6 +226,9 @@ impl Trace {
                     .collect();
                 let bytes = bytes?;
                 Action::Store { kind, addr, len: bytes.len() as u32, data: self.keep(&bytes) }
+            }
+            "load" => {
+                Action::Load { addr: number(w.next())? as u32, len: number(w.next())? as u32 }
             }
             "flush" => {
                 Action::Flush { addr: number(w.next())? as u32, len: number(w.next())? as u32 }

@@ -1,0 +1,322 @@
+//! Which thread takes the next step: interleavings that a seed repeats.
+//!
+//! Threads run one at a time, each from one [`step`] to the next; there the scheduler chooses who goes
+//! on. The recorder takes a step before everything that changes or orders persistent memory, before it
+//! copies bytes out, and where an operation starts or ends, so that no engine is changed for it.
+//! Single words are loaded without a step: engines do that under spin locks.
+//!
+//! A thread that waits for a lock of the engine takes no steps. The kernel knows: it has the thread
+//! asleep, so that another one must go on (`proc_pid_stat(5)`, field 3). Once that one has given the
+//! lock back, both run until their next steps; what they do to volatile memory meanwhile is not
+//! ordered by the seed. So some schedules, of three threads mostly, come out in one of a few ways (on a
+//! busy machine 1 in 15 does not repeat at once); the trace tells which, and who wants that one again
+//! tries until it comes ([`crate::campaign::replay`]).
+//!
+//! Half of the seeds give few changes of thread at chosen moments (PCT: Burckhardt et al., "A
+//! Randomized Scheduler with Probabilistic Guarantees of Finding Bugs", ASPLOS 2010): a bug that takes
+//! `d` such moments is found with a probability of at least 1 in `n·k^(d-1)`, of `n` threads and `k`
+//! steps. The other half choose at random at each step.
+
+use crate::rng::Rng;
+use serde::Serialize;
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicI32, AtomicU8, Ordering::*};
+use std::sync::{Arc, OnceLock};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+/// Where a thread can give way to another. Does nothing in threads that no scheduler runs.
+pub fn step() {
+    ME.with_borrow(|me| {
+        if let Some(slot) = me {
+            slot.wait_for_turn();
+        }
+    });
+}
+
+/// What running under a scheduler came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Interleaving {
+    /// Steps of all threads.
+    pub steps: u64,
+    /// Steps of another thread than the step before.
+    pub switches: u64,
+    /// Switches because a thread waited for a lock.
+    pub waits: u64,
+}
+
+impl Interleaving {
+    /// Adds another run.
+    pub fn add(&mut self, o: &Self) {
+        self.steps += o.steps;
+        self.switches += o.switches;
+        self.waits += o.waits;
+    }
+}
+
+/// Who goes on.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    rng: Rng,
+    rule: Rule,
+}
+
+#[derive(Clone, Debug)]
+enum Rule {
+    /// Any, at each step.
+    Walk,
+    /// The one of highest priority; at each of these steps the priority of who took it drops below
+    /// all others.
+    Priorities { of: Vec<i64>, drops: Vec<u64> },
+}
+
+impl Policy {
+    /// The policy of this seed for so many threads, that take about so many steps in all.
+    pub fn new(seed: u64, threads: usize, steps: u64) -> Self {
+        const DROPS_MAX: u64 = 4;
+        let mut rng = Rng::new(seed);
+        if rng.below(2) == 0 {
+            return Self { rng, rule: Rule::Walk };
+        }
+        let mut of: Vec<i64> = (1..=threads as i64).collect();
+        for i in (1..threads).rev() {
+            of.swap(i, rng.below(i as u64 + 1) as usize);
+        }
+        let n = 1 + rng.below(DROPS_MAX);
+        let drops = (0..n).map(|_| rng.below(steps.max(1))).collect();
+        Self { rng, rule: Rule::Priorities { of, drops } }
+    }
+
+    /// The first thread goes on while it can, then the next.
+    pub fn in_turn(threads: usize) -> Self {
+        let of = (1..=threads as i64).rev().collect();
+        Self { rng: Rng::new(0), rule: Rule::Priorities { of, drops: Vec::new() } }
+    }
+
+    /// Chooses among those that can go on; `last` took step number `step`.
+    fn choose(&mut self, ready: &[usize], last: Option<usize>, step: u64) -> usize {
+        match &mut self.rule {
+            Rule::Walk => *self.rng.pick(ready),
+            Rule::Priorities { of, drops } => {
+                if let Some(last) = last
+                    && drops.contains(&step)
+                {
+                    of[last] = of.iter().min().expect("there are threads") - 1;
+                }
+                *ready.iter().max_by_key(|t| of[**t]).expect("somebody is ready")
+            }
+        }
+    }
+}
+
+thread_local! {
+    static ME: RefCell<Option<Arc<Slot>>> = const { RefCell::new(None) };
+}
+
+const RUNS: u8 = 0;
+const WAITS: u8 = 1;
+const DONE: u8 = 2;
+
+/// One thread, as the scheduler sees it.
+#[derive(Debug)]
+struct Slot {
+    status: AtomicU8,
+    /// The kernel's number of it; 0: not started.
+    tid: AtomicI32,
+    thread: OnceLock<Thread>,
+    scheduler: Thread,
+}
+
+impl Slot {
+    fn new() -> Self {
+        Self {
+            status: AtomicU8::new(RUNS),
+            tid: AtomicI32::new(0),
+            thread: OnceLock::new(),
+            scheduler: thread::current(),
+        }
+    }
+
+    fn wait_for_turn(&self) {
+        self.tell(WAITS);
+        while self.status.load(Acquire) == WAITS {
+            thread::park();
+        }
+    }
+
+    fn tell(&self, status: u8) {
+        self.status.store(status, Release);
+        self.scheduler.unpark();
+    }
+
+    fn go_on(&self) {
+        self.status.store(RUNS, Release);
+        self.thread.get().expect("a thread that waits has started").unpark();
+    }
+
+    fn is(&self, status: u8) -> bool {
+        self.status.load(Acquire) == status
+    }
+}
+
+/// Ends a thread's part, even if it panics.
+struct Part(Arc<Slot>);
+
+impl Part {
+    /// Makes this thread one of a scheduler's, and waits for its first turn.
+    fn start(slot: Arc<Slot>) -> Self {
+        slot.thread.set(thread::current()).expect("a slot is one thread's");
+        slot.tid.store(rustix::thread::gettid().as_raw_pid(), Release);
+        ME.set(Some(slot.clone()));
+        slot.wait_for_turn();
+        Self(slot)
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        ME.set(None);
+        self.0.tell(DONE);
+    }
+}
+
+/// Runs programs at once, each in a thread of its own, as `policy` says. Where all wait for each
+/// other the process ends with `name` in its last words: nothing can be done about it.
+pub fn run<P: FnOnce() + Send>(programs: Vec<P>, mut policy: Policy, name: &str) -> Interleaving {
+    let slots: Vec<Arc<Slot>> = programs.iter().map(|_| Arc::new(Slot::new())).collect();
+    thread::scope(|s| {
+        for (slot, program) in slots.iter().zip(programs) {
+            let slot = slot.clone();
+            s.spawn(move || {
+                let _part = Part::start(slot);
+                program();
+            });
+        }
+        schedule(&slots, &mut policy, name)
+    })
+}
+
+fn schedule(slots: &[Arc<Slot>], policy: &mut Policy, name: &str) -> Interleaving {
+    let mut taken = Interleaving::default();
+    let mut last: Option<usize> = None;
+    loop {
+        settle(slots);
+        let ready: Vec<usize> = (0..slots.len()).filter(|t| slots[*t].is(WAITS)).collect();
+        if ready.is_empty() {
+            if slots.iter().all(|s| s.is(DONE)) {
+                return taken;
+            }
+            wait_for_any(slots, name);
+            continue;
+        }
+        let next = policy.choose(&ready, last, taken.steps);
+        let waits = last.is_some_and(|l| slots[l].is(RUNS));
+        taken.steps += 1;
+        taken.switches += u64::from(last.is_some_and(|l| l != next));
+        taken.waits += u64::from(waits);
+        last = Some(next);
+        slots[next].go_on();
+    }
+}
+
+/// Waits until no thread runs: each is at a step, done, or waits for a lock.
+fn settle(slots: &[Arc<Slot>]) {
+    const POLL: Duration = Duration::from_micros(100);
+    // Who sleeps can be woken by one that is looked at later, so that one look is not enough.
+    let mut still = 0;
+    let mut used: Vec<Option<u64>> = vec![None; slots.len()];
+    while still < 2 {
+        still += 1;
+        for (slot, used) in slots.iter().zip(&mut used) {
+            while slot.is(RUNS) {
+                let Some((asleep, ticks)) = look(slot.tid.load(Acquire)) else {
+                    // Not started, or just gone.
+                    thread::park_timeout(POLL);
+                    continue;
+                };
+                if asleep || ticks - *used.get_or_insert(ticks) > SPINNING_TICKS {
+                    break;
+                }
+                still = 0;
+                thread::park_timeout(POLL);
+            }
+        }
+    }
+}
+
+/// A thread that has run for so long (in clock ticks, of 10 ms) between two steps spins on a lock.
+const SPINNING_TICKS: u64 = 2;
+
+/// Whether the kernel has a thread asleep, and how long it has run, in clock ticks.
+fn look(tid: i32) -> Option<(bool, u64)> {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")).ok()?;
+    // The name of the command, in parentheses, may contain anything.
+    let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
+    let ticks = |i: usize| fields.get(i)?.parse::<u64>().ok();
+    Some((*fields.first()? == "S", ticks(11)? + ticks(12)?))
+}
+
+/// All threads wait for locks; nobody is left to give one back. Makes sure, and says so.
+fn wait_for_any(slots: &[Arc<Slot>], name: &str) {
+    const SURE: Duration = Duration::from_secs(5);
+    let start = Instant::now();
+    while !slots.iter().any(|s| s.is(WAITS)) && !slots.iter().all(|s| s.is(DONE)) {
+        if start.elapsed() > SURE {
+            eprintln!("deadlock: all threads wait for each other in: {name}");
+            std::process::abort();
+        }
+        thread::park_timeout(Duration::from_millis(10));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Mutex, RwLock};
+
+    /// Two threads that note their steps; the second half of them under a lock.
+    fn noted(policy: Policy) -> (Vec<usize>, Interleaving) {
+        let (notes, lock) = (Mutex::new(Vec::new()), RwLock::new(()));
+        let program = |who: usize| {
+            let (notes, lock) = (&notes, &lock);
+            move || {
+                let note = || {
+                    step();
+                    notes.lock().unwrap().push(who);
+                };
+                (0..4).for_each(|_| note());
+                let _held = lock.write().unwrap();
+                (0..4).for_each(|_| note());
+            }
+        };
+        let taken = run((0..3).map(program).collect(), policy, "a test");
+        (notes.into_inner().unwrap(), taken)
+    }
+
+    #[test]
+    fn a_seed_repeats_its_schedule_and_seeds_differ() {
+        let all: std::collections::BTreeSet<Vec<usize>> = (0..20)
+            .map(|seed| {
+                let (notes, taken) = noted(Policy::new(seed, 3, 24));
+                assert_eq!(noted(Policy::new(seed, 3, 24)), (notes.clone(), taken));
+                notes
+            })
+            .collect();
+        assert!(all.len() > 15, "{} schedules of 20 seeds", all.len());
+    }
+
+    #[test]
+    fn who_waits_for_a_lock_lets_others_go_on() {
+        let (notes, taken) = noted(Policy::new(1, 3, 24));
+        assert_eq!(notes.len(), 24);
+        let waits: u64 = (0..20).map(|seed| noted(Policy::new(seed, 3, 24)).1.waits).sum();
+        assert!(waits > 0, "{taken:?}");
+    }
+
+    #[test]
+    fn in_turn_nobody_is_interrupted() {
+        let (notes, taken) = noted(Policy::in_turn(3));
+        assert!(notes.is_sorted(), "{notes:?}");
+        assert_eq!((taken.switches, taken.waits), (2, 0));
+    }
+}

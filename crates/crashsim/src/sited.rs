@@ -1,0 +1,55 @@
+//! A borrowed medium that knows who loads.
+//!
+//! [`pmem::Medium`] promises the caller's line for what changes or orders memory only. Engines that are
+//! mounted on this get it for loads, too, so that [`crate::lint`] can name them.
+
+use pmem::{Counters, Domain, Fenced, Medium};
+
+/// The medium `M`, borrowed.
+#[derive(Debug)]
+pub struct Sited<'m, M>(pub &'m M);
+
+impl<M: Medium> Medium for Sited<'_, M> {
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+    fn domain(&self) -> Domain {
+        self.0.domain()
+    }
+    fn counters(&self) -> &Counters {
+        self.0.counters()
+    }
+    #[track_caller]
+    fn read(&self, off: u64, buf: &mut [u8]) {
+        self.0.read(off, buf);
+    }
+    #[track_caller]
+    fn load_u64(&self, off: u64) -> u64 {
+        self.0.load_u64(off)
+    }
+    #[track_caller]
+    fn equals(&self, off: u64, bytes: &[u8]) -> bool {
+        self.0.equals(off, bytes)
+    }
+    fn write(&self, off: u64, data: &[u8]) {
+        self.0.write(off, data);
+    }
+    fn write_nt(&self, off: u64, data: &[u8]) {
+        self.0.write_nt(off, data);
+    }
+    fn copy_nt(&self, dst: u64, src: u64, len: u64) {
+        self.0.copy_nt(dst, src, len);
+    }
+    fn zero_nt(&self, off: u64, len: u64) {
+        self.0.zero_nt(off, len);
+    }
+    fn store_u64(&self, off: u64, value: u64) {
+        self.0.store_u64(off, value);
+    }
+    fn flush(&self, off: u64, len: u64) {
+        self.0.flush(off, len);
+    }
+    fn fence(&self) -> Fenced {
+        self.0.fence()
+    }
+}

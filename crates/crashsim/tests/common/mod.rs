@@ -1,0 +1,95 @@
+//! Engines with bugs: BPFS on a medium that does not do what it is told.
+
+use crashsim::target::{Bpfs, Mounted, Strength, Target, Usage};
+use pmem::{Counters, Domain, Fenced, Medium};
+use std::marker::PhantomData;
+
+/// What is done instead of flushing and fencing.
+pub trait Wrapped: Default + Send + Sync + 'static {
+    fn flush<M: Medium>(&self, medium: &M, off: u64, len: u64) {
+        medium.flush(off, len);
+    }
+    fn wrote_nt(&self) {}
+    fn fence<M: Medium>(&self, medium: &M) -> Fenced {
+        medium.fence()
+    }
+}
+
+/// The medium.
+struct Wrapper<'m, W, M>(W, &'m M);
+
+impl<W: Wrapped, M: Medium> Medium for Wrapper<'_, W, M> {
+    fn len(&self) -> u64 {
+        self.1.len()
+    }
+    fn domain(&self) -> Domain {
+        self.1.domain()
+    }
+    fn counters(&self) -> &Counters {
+        self.1.counters()
+    }
+    fn read(&self, off: u64, buf: &mut [u8]) {
+        self.1.read(off, buf);
+    }
+    fn load_u64(&self, off: u64) -> u64 {
+        self.1.load_u64(off)
+    }
+    fn equals(&self, off: u64, bytes: &[u8]) -> bool {
+        self.1.equals(off, bytes)
+    }
+    fn write(&self, off: u64, data: &[u8]) {
+        self.1.write(off, data);
+    }
+    fn write_nt(&self, off: u64, data: &[u8]) {
+        self.1.write_nt(off, data);
+        self.0.wrote_nt();
+    }
+    fn copy_nt(&self, dst: u64, src: u64, len: u64) {
+        self.1.copy_nt(dst, src, len);
+        self.0.wrote_nt();
+    }
+    fn zero_nt(&self, off: u64, len: u64) {
+        self.1.zero_nt(off, len);
+        self.0.wrote_nt();
+    }
+    fn store_u64(&self, off: u64, value: u64) {
+        self.1.store_u64(off, value);
+    }
+    fn flush(&self, off: u64, len: u64) {
+        self.0.flush(self.1, off, len);
+    }
+    fn fence(&self) -> Fenced {
+        self.0.fence(self.1)
+    }
+}
+
+/// The engine on it.
+#[derive(Default)]
+pub struct WrappedBpfs<W>(PhantomData<W>);
+
+impl<W: Wrapped> Target for WrappedBpfs<W> {
+    fn strength(&self) -> Strength {
+        Bpfs.strength()
+    }
+    fn format<M: Medium>(&self, medium: &M) -> Result<(), String> {
+        Bpfs.format(medium)
+    }
+    fn is_pool<M: Medium>(&self, medium: &M) -> bool {
+        Bpfs.is_pool(medium)
+    }
+    fn mount<'m, M: Medium>(&self, medium: &'m M) -> Result<Mounted<'m>, String> {
+        Bpfs::mount_owned(Wrapper(W::default(), medium))
+    }
+    fn check<M: Medium>(&self, medium: &M) -> Result<Usage, String> {
+        Bpfs.check(medium)
+    }
+    fn repair<M: Medium>(&self, medium: &M) -> Result<(), String> {
+        Bpfs.repair(medium)
+    }
+    fn describe(&self, image: &[u8], word: u32) -> String {
+        Bpfs.describe(image, word)
+    }
+    fn harmless(&self, word: &str) -> Option<&'static str> {
+        Bpfs.harmless(word)
+    }
+}
