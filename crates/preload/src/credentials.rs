@@ -19,6 +19,19 @@ fn then(result: c_int, tell: impl FnOnce(&Process)) -> c_int {
     result
 }
 
+/// `nftw` is to change the working directory as it goes.
+const FTW_CHDIR: c_int = 4;
+/// `fts_open` is not to.
+const FTS_NOCHDIR: c_int = 4;
+
+/// libc is about to walk a tree. If it changes the working directory on the way, without asking us,
+/// relative paths are the kernel's from now on.
+fn walks(changing_directory: bool) {
+    if let Some(process) = process().filter(|_| changing_directory) {
+        process.namespace_changed();
+    }
+}
+
 export! {
     fn setuid (uid: uid_t) -> c_int {
         then(real::setuid(uid), Process::credentials_changed)
@@ -102,8 +115,8 @@ export! {
 
     fn unshare (flags: c_int) -> c_int {
         let result = real::unshare(flags);
-        let namespace = flags & (libc::CLONE_NEWNS | libc::CLONE_NEWUSER) != 0;
-        if namespace {
+        let paths = libc::CLONE_NEWNS | libc::CLONE_NEWUSER | libc::CLONE_FS;
+        if flags & paths != 0 {
             then(result, |process| {
                 process.namespace_changed();
                 process.credentials_changed();
@@ -124,6 +137,20 @@ export! {
         data: *const c_void
     ) -> c_int {
         then(real::mount(source, target, kind, flags, data), Process::namespace_changed)
+    }
+
+    fn nftw | nftw64 (
+        path: *const c_char, visit: *const c_void, depth: c_int, flags: c_int
+    ) -> c_int {
+        walks(flags & FTW_CHDIR != 0);
+        real::nftw(path, visit, depth, flags)
+    }
+
+    fn fts_open | fts64_open (
+        paths: *const *const c_char, options: c_int, compare: *const c_void
+    ) -> *mut c_void {
+        walks(options & FTS_NOCHDIR == 0);
+        real::fts_open(paths, options, compare)
     }
 
     fn umount (target: *const c_char) -> c_int {

@@ -207,6 +207,13 @@ originals! {
         dirfd: c_int, path: *const c_char, times: *const timespec, flags: c_int
     ) -> c_int;
     fn futimens(fd: c_int, times: *const timespec) -> c_int;
+    fn nftw(
+        path: *const c_char, visit: *const c_void, depth: c_int, flags: c_int
+    ) -> c_int;
+    fn fts_open(
+        paths: *const *const c_char, options: c_int, compare: *const c_void
+    ) -> *mut c_void;
+    fn open_by_handle_at(mount: c_int, handle: *mut c_void, flags: c_int) -> c_int;
     fn umask(mask: mode_t) -> mode_t;
 
     fn getxattr(

@@ -38,6 +38,10 @@ export! {
         by_kernel(&[dirfd], -1, || real::name_to_handle_at(dirfd, path, handle, id, flags))
     }
 
+    fn open_by_handle_at (mount: c_int, handle: *mut c_void, flags: c_int) -> c_int {
+        by_kernel(&[mount], -1, || real::open_by_handle_at(mount, handle, flags))
+    }
+
     fn fanotify_mark (
         fanotify: c_int, flags: c_uint, mask: u64, dirfd: c_int, path: *const c_char
     ) -> c_int {

@@ -100,6 +100,17 @@ export! {
                 exit::leave();
                 real::syscall(number, a, b, c, d, e, f)
             }
+            libc::SYS_setuid | libc::SYS_setgid | libc::SYS_setreuid | libc::SYS_setregid
+            | libc::SYS_setresuid | libc::SYS_setresgid | libc::SYS_setfsuid
+            | libc::SYS_setfsgid | libc::SYS_setgroups | libc::SYS_chroot
+            | libc::SYS_pivot_root | libc::SYS_unshare | libc::SYS_setns | libc::SYS_mount
+            | libc::SYS_umount2 => {
+                // They change this thread only, or where paths lead: the kernel knows best.
+                if let Some(process) = process() {
+                    process.namespace_changed();
+                }
+                real::syscall(number, a, b, c, d, e, f)
+            }
             libc::SYS_io_uring_setup | libc::SYS_io_setup => {
                 // Requests name descriptors, where nobody can see them.
                 open_by_kernel();

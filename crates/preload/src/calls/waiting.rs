@@ -121,7 +121,7 @@ export! {
         or_fail(give_sent(message), -1, || real::sendmsg(socket, message, flags))
     }
 
-    fn sendmmsg (
+    fn sendmmsg | __sendmmsg (
         socket: c_int, messages: *mut libc::mmsghdr, count: c_uint, flags: c_int
     ) -> c_int {
         let given = (0..count as usize)

@@ -1,0 +1,185 @@
+//! Programs under `keepstone run`: what they see is what they would see on tmpfs.
+//!
+//! Needs root, `/dev/fuse` and gcc.
+
+mod common;
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+
+use common::Sandbox;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The library: cargo builds it with these tests.
+fn library() -> PathBuf {
+    let program = std::env::current_exe().unwrap();
+    program.parent().unwrap().join("libkeepstone.so")
+}
+
+/// A C program of `crates/preload/tests/c`, compiled once.
+fn compiled(name: &str, options: &[&str]) -> PathBuf {
+    static BUILT: OnceLock<TempDir> = OnceLock::new();
+    let dir = BUILT.get_or_init(|| tempfile::tempdir().unwrap()).path();
+    let file = dir.join(format!("{name}{}", options.concat()));
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../preload/tests/c");
+    let partial = dir.join(format!("{name}-{:?}", std::thread::current().id()));
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-O1", "-w", "-o"]).arg(&partial).arg(sources.join(name).with_extension("c"));
+    let output = gcc.args(options).arg("-lpthread").output().expect("gcc: install it");
+    assert!(output.status.success(), "{output:?}");
+    fs::rename(partial, &file).unwrap();
+    file
+}
+
+/// Runs a program, without input; returns what it prints.
+fn output_of(command: &mut Command) -> Output {
+    command.stdin(Stdio::null()).output().unwrap()
+}
+
+/// `keepstone run ARGS`.
+fn keepstone_run<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_keepstone"));
+    output_of(command.arg("run").args(args).env("KEEPSTONE_LIBRARY", library()))
+}
+
+/// Runs the calls of `calls.c` in a fresh directory of /dev/shm, without the library.
+fn on_tmpfs(calls: &Path) -> String {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let output = output_of(Command::new(calls).arg(dir.path()));
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Runs them below the mount, with `options`, and compares all lines but those that contain one of
+/// `different`; returns the object of `--stats --json`.
+fn on_pool(sandbox: &Sandbox, calls: &Path, options: &[&str], different: &[&str]) -> Value {
+    let expected = on_tmpfs(calls);
+    assert!(expected.ends_with("\ndone\n"), "{expected}");
+    let dir = sandbox.path("dir");
+    fs::create_dir(&dir).unwrap();
+    let mut args: Vec<&OsStr> = vec!["--stats".as_ref(), "--json".as_ref()];
+    args.extend(options.iter().map(OsStr::new));
+    args.extend([OsStr::new("--"), calls.as_os_str(), dir.as_os_str()]);
+    let output = keepstone_run(args);
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let (calls, report) = text.rsplit_once("\ndone\n").expect("the program ends with `done`");
+    let expected = expected.strip_suffix("\ndone\n").unwrap();
+    for (line, (got, wanted)) in calls.lines().zip(expected.lines()).enumerate() {
+        if !different.iter().any(|text| wanted.contains(text)) {
+            assert_eq!(got, wanted, "line {} of calls.c's output", line + 1);
+        }
+    }
+    assert_eq!(calls.lines().count(), expected.lines().count());
+    serde_json::from_str(report).unwrap()
+}
+
+#[test]
+fn every_class_of_calls_is_served_and_answers_as_the_kernel() {
+    let sandbox = Sandbox::mounted(&["-o", "direct"]);
+    let report = on_pool(&sandbox, &compiled("calls", &[]), &[], &[]);
+    let served = |class: &str| report["calls"][class]["served"].as_u64().unwrap_or(0);
+    for class in [
+        "open",
+        "close",
+        "descriptor",
+        "read",
+        "write",
+        "seek",
+        "size",
+        "sync",
+        "stat",
+        "attributes",
+        "xattr",
+        "names",
+        "list",
+        "map",
+        "lock",
+        "copy",
+        "other",
+    ] {
+        assert!(served(class) > 0, "{class}: {report}");
+    }
+    let handed_over = report["calls"]["open"]["handed_over"].as_u64().unwrap();
+    assert!(served("open") > 100 * handed_over, "{report}");
+}
+
+#[test]
+fn descriptors_of_the_mount_answer_alike() {
+    let sandbox = Sandbox::mounted(&["-o", "direct"]);
+    // What the mount cannot do (docs/SEMANTICS.md).
+    let different = ["O_TMPFILE"];
+    let calls = compiled("calls", &[]);
+    let report = on_pool(&sandbox, &calls, &["--fds", "real"], &different);
+    assert_eq!(report["calls"]["open"]["served"], Value::Null, "{report}");
+    assert!(report["calls"]["names"]["served"].as_u64().unwrap() > 0, "{report}");
+}
+
+#[test]
+fn a_mount_that_is_not_direct_serves_itself() {
+    let sandbox = Sandbox::mounted(&[]);
+    let file = sandbox.path("file");
+    let script = format!("echo content > {0} && cat {0}", file.display());
+    let output = keepstone_run(["--stats", "--json", "--", "sh", "-c", &script]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let report: Value = serde_json::from_str(text.strip_prefix("content\n").unwrap()).unwrap();
+    assert_eq!(report["calls"]["write"]["served"], Value::Null);
+    assert_eq!(fs::read_to_string(file).unwrap(), "content\n");
+}
+
+#[test]
+fn what_one_side_writes_the_other_reads() {
+    let sandbox = Sandbox::mounted(&["-o", "direct"]);
+    let file = sandbox.path("file");
+    fs::write(&file, "by the mount").unwrap();
+    let output = keepstone_run(["cat", file.to_str().unwrap()]);
+    assert_eq!(output.stdout, b"by the mount");
+    let script = format!("cp /etc/passwd {0}; mv {0} {0}.new", file.display());
+    assert!(keepstone_run(["sh", "-c", &script]).status.success());
+    let moved = sandbox.path("file.new");
+    assert_eq!(fs::read(moved).unwrap(), fs::read("/etc/passwd").unwrap());
+    assert!(!file.exists());
+}
+
+#[test]
+fn a_static_program_uses_the_mount() {
+    let sandbox = Sandbox::mounted(&["-o", "direct"]);
+    let calls = compiled("calls", &["-static"]);
+    let dir = sandbox.path("dir");
+    fs::create_dir(&dir).unwrap();
+    let output = keepstone_run([calls.as_os_str(), dir.as_os_str()]);
+    assert!(output.status.success(), "{output:?}");
+    let notice = String::from_utf8_lossy(&output.stderr);
+    assert!(notice.contains("statically linked; it uses the mount"), "{notice}");
+}
+
+#[test]
+fn the_exit_status_is_the_programs() {
+    let status = |args: &[&str]| keepstone_run(args).status.code();
+    assert_eq!(status(&["sh", "-c", "exit 7"]), Some(7));
+    assert_eq!(status(&["--stats", "sh", "-c", "exit 7"]), Some(7));
+    assert_eq!(status(&["--stats", "sh", "-c", "kill -TERM $$"]), Some(128 + 15));
+    assert_eq!(status(&["no-such-program"]), Some(127));
+    assert_eq!(status(&["/etc"]), Some(126));
+    assert_eq!(status(&[]), Some(2));
+}
+
+#[test]
+fn doctor_tells_how_a_program_will_be_served() {
+    let sandbox = Sandbox::empty();
+    let found = |program: &str| -> Value {
+        let report: Value =
+            serde_json::from_str(&sandbox.ok(["doctor", "--json", program])).unwrap();
+        let findings = report["findings"].as_array().unwrap();
+        findings.iter().find(|finding| finding["subject"] == "program").unwrap().clone()
+    };
+    assert_eq!(found("cat")["level"], "ok");
+    let calls = compiled("calls", &["-static"]);
+    let found = found(calls.to_str().unwrap());
+    assert_eq!(found["level"], "advice");
+    assert!(found["found"].as_str().unwrap().ends_with("statically linked"), "{found}");
+}
