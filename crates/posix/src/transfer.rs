@@ -154,6 +154,9 @@ impl Process {
         if !src.is_readable() || !dst.is_writable() {
             return Err(Errno::BADF.into());
         }
+        if count == 0 {
+            return Ok(0);
+        }
         if src.kind() != FileKind::File || dst.oflags() & libc::O_APPEND != 0 {
             return Err(Errno::INVAL.into());
         }

@@ -8,6 +8,7 @@ use pmem::Region;
 use posix::{Attached, Errno, Kernel, MountSpec, Process, Raw, Served};
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use vfs::FileSystem;
 
@@ -18,6 +19,8 @@ pub struct Stage {
     mountpoint: Vec<u8>,
     /// What was opened and entered below the mount point.
     pub calls: Arc<Mutex<Vec<String>>>,
+    /// Calls made, of any kind.
+    pub count: Arc<AtomicU64>,
 }
 
 impl Stage {
@@ -32,22 +35,28 @@ impl Stage {
 
 impl Kernel for Stage {
     fn dup(&self, fd: i32, min: i32, cloexec: bool) -> Result<i32, Errno> {
+        self.count.fetch_add(1, Relaxed);
         Raw.dup(fd, min, cloexec)
     }
     fn dup3(&self, old: i32, new: i32, cloexec: bool) -> Result<(), Errno> {
+        self.count.fetch_add(1, Relaxed);
         Raw.dup3(old, new, cloexec)
     }
     fn close(&self, fd: i32) -> Result<(), Errno> {
+        self.count.fetch_add(1, Relaxed);
         Raw.close(fd)
     }
     fn close_range(&self, first: u32, last: u32, flags: u32) -> Result<(), Errno> {
+        self.count.fetch_add(1, Relaxed);
         Raw.close_range(first, last, flags)
     }
     fn is_cloexec(&self, fd: i32) -> Result<bool, Errno> {
+        self.count.fetch_add(1, Relaxed);
         Raw.is_cloexec(fd)
     }
     /// Opens a file of its own per path, in memory.
     fn open(&self, path: &[u8], flags: i32) -> Result<i32, Errno> {
+        self.count.fetch_add(1, Relaxed);
         if !self.is_ours(path) {
             return Raw.open(path, flags);
         }
@@ -62,28 +71,36 @@ impl Kernel for Stage {
         fd
     }
     fn seek_to(&self, fd: i32, offset: u64) -> Result<(), Errno> {
+        self.count.fetch_add(1, Relaxed);
         Raw.seek_to(fd, offset)
     }
     fn identify(&self, fd: i32) -> Result<(u64, u64), Errno> {
+        self.count.fetch_add(1, Relaxed);
         Raw.identify(fd)
     }
     fn lock(&self, fd: i32, cmd: i32, lock: &mut libc::flock) -> Result<(), Errno> {
+        self.count.fetch_add(1, Relaxed);
         Raw.lock(fd, cmd, lock)
     }
     fn flock(&self, fd: i32, operation: i32) -> Result<(), Errno> {
+        self.count.fetch_add(1, Relaxed);
         Raw.flock(fd, operation)
     }
     fn chdir(&self, path: &[u8]) -> Result<(), Errno> {
+        self.count.fetch_add(1, Relaxed);
         self.note(format!("chdir {}", path.escape_ascii()));
         Ok(())
     }
     fn reach(&self, _path: &[u8]) -> Result<(), Errno> {
+        self.count.fetch_add(1, Relaxed);
         Ok(())
     }
     fn slurp(&self, path: &[u8], buf: &mut [u8]) -> Result<usize, Errno> {
+        self.count.fetch_add(1, Relaxed);
         Raw.slurp(path, buf)
     }
     fn raise(&self, signal: i32) {
+        self.count.fetch_add(1, Relaxed);
         self.note(format!("raise {signal}"));
     }
 }
@@ -153,7 +170,8 @@ impl World {
         bpfs::format(&region, &FormatOptions::default()).unwrap();
         let fs = Arc::new(Bpfs::mount(region, &MountOptions::default()).unwrap());
         let mountpoint = dir.path().as_os_str().as_bytes().to_vec();
-        let stage = Stage { mountpoint: mountpoint.clone(), calls: Arc::default() };
+        let stage =
+            Stage { mountpoint: mountpoint.clone(), calls: Arc::default(), count: Arc::default() };
         let process = Process::with_kernel(Box::new(stage.clone())).unwrap();
         let pool = fs.clone();
         process
