@@ -13,7 +13,7 @@ use libc::pid_t;
 
 use crate::serve::give_to_kernel;
 use crate::start::{process, serve_no_more};
-use crate::{guard, real};
+use crate::{cwd, guard, real};
 
 thread_local! {
     /// Whether a function of this module is going to tell the process layer how a fork went.
@@ -98,12 +98,7 @@ export! {
     fn daemon (keep_directory: c_int, keep_streams: c_int) -> c_int {
         // Only the child returns; libc has changed its directory without asking us.
         let result = fork_by(|| real::daemon(keep_directory, keep_streams));
-        if result == 0 && keep_directory == 0
-            && let Some(process) = process()
-        {
-            let _ = guard::run(|| process.chdir(b"/"));
-        }
-        result
+        if keep_directory == 0 { cwd::changed_by_kernel(process(), result) } else { result }
     }
 
     fn clone | __clone (

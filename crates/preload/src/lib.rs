@@ -27,6 +27,7 @@ mod serve;
 
 mod calls;
 mod credentials;
+mod cwd;
 mod engine;
 mod exec;
 mod exit;

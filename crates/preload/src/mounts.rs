@@ -1,5 +1,7 @@
 //! The mounts of pools that this process sees.
 
+use std::sync::atomic::{AtomicPtr, Ordering};
+
 use rustix::fs::{Mode, OFlags};
 
 /// The type of every mount of a pool.
@@ -18,6 +20,21 @@ pub struct Mount {
     pub flags: u64,
     /// Mount points below.
     pub nested: Vec<Vec<u8>>,
+}
+
+/// Mount points of the pools that are served, set once.
+static SERVED: AtomicPtr<Vec<Vec<u8>>> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Remembers where pools are served.
+pub fn serve(dirs: Vec<Vec<u8>>) {
+    SERVED.store(Box::into_raw(Box::new(dirs)), Ordering::Release);
+}
+
+/// Whether an absolute path leads to a pool, by its text.
+pub fn is_served(path: &[u8]) -> bool {
+    // SAFETY: null, or a box that is never dropped.
+    let dirs = unsafe { SERVED.load(Ordering::Acquire).as_ref() };
+    dirs.is_some_and(|dirs| dirs.iter().any(|dir| covers(dir, path)))
 }
 
 struct Line {

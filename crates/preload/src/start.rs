@@ -37,7 +37,9 @@ static START: extern "C" fn() = {
 
 fn begin() {
     exec::start();
-    let mounts = mounts::find();
+    let mut mounts = mounts::find();
+    // Of those that are read-only, the server has its own view.
+    mounts.retain(|mount| mount.flags & libc::ST_RDONLY == 0);
     if mounts.is_empty() {
         return;
     }
@@ -48,13 +50,14 @@ fn begin() {
     let Ok(process) = Process::start() else {
         return;
     };
-    let mut served = 0;
+    let mut served = Vec::new();
     for mount in mounts {
-        served += usize::from(process.add_mount(engine::spec(mount)).is_ok());
+        let dir = mount.dir.clone();
+        if process.add_mount(engine::spec(mount)).is_ok() {
+            served.push(dir);
+        }
     }
-    if served == 0 {
-        return;
-    }
+    mounts::serve(served);
     stats::start();
     choose_descriptors();
     PROCESS.store(Box::into_raw(Box::new(process)), Ordering::Release);

@@ -6,10 +6,10 @@ use libc::{AT_FDCWD, AT_REMOVEDIR, dev_t, mode_t, size_t, ssize_t};
 use posix::{Errno, Served};
 
 use super::content::served;
-use crate::serve::{answer, on_path, on_paths, to_c};
+use crate::serve::{on_fd, on_path, on_paths};
 use crate::start::process;
 use crate::stats::Class;
-use crate::{memory, real};
+use crate::{cwd, memory, real};
 
 fn unlink_at(dirfd: c_int, path: *const c_char, flags: c_int) -> Option<c_int> {
     on_path(Class::Names, dirfd, path, |process, path| process.unlink(dirfd, path, flags))
@@ -191,13 +191,11 @@ export! {
 
     fn chdir (path: *const c_char) -> c_int {
         on_path(Class::Names, AT_FDCWD, path, |process, path| process.chdir(path))
-            .unwrap_or_else(|| real::chdir(path))
+            .unwrap_or_else(|| cwd::changed_by_kernel(process(), real::chdir(path)))
     }
 
     fn fchdir (fd: c_int) -> c_int {
-        let answered = process().and_then(|process| {
-            answer(process, Class::Names, &[fd], |process| process.fchdir(fd))
-        });
-        answered.map_or_else(|| real::fchdir(fd), to_c)
+        on_fd(Class::Names, fd, |process| process.fchdir(fd))
+            .unwrap_or_else(|| cwd::changed_by_kernel(process(), real::fchdir(fd)))
     }
 }
