@@ -40,16 +40,16 @@ pub fn run(plan: &Plan, programs: &Programs, dir: &Path, bound: bool) -> Result<
         bind_to_one_cpu()?;
     }
     let tmp = tempfile::Builder::new().prefix("keepstone-bench-").tempdir_in(dir)?;
-    let servers = Servers { programs, tmp: tmp.path() };
+    let servers = Servers::new(programs, tmp.path());
     let mut outcomes = Vec::new();
     let uncached = [
-        servers.keepstone("keepstone, no cache", &["--no-cache"])?,
+        servers.keepstone("keepstone, no cache", "1G", &["--no-cache"])?,
         servers.passthrough_ll("passthrough_ll, no cache", "never")?,
     ];
     compare(plan, "no-cache", &uncached, &mut outcomes)?;
     drop(uncached);
     let cached = [
-        servers.keepstone("keepstone", &[])?,
+        servers.keepstone("keepstone", "1G", &[])?,
         servers.passthrough_hp("passthrough_hp")?,
         servers.passthrough_ll("passthrough_ll, cached", "always")?,
     ];
@@ -141,17 +141,24 @@ fn compare(
     plan.run(synced, outcomes)
 }
 
-struct Servers<'a> {
+/// Starts servers whose mounts and files are in one directory.
+pub struct Servers<'a> {
     programs: &'a Programs,
     tmp: &'a Path,
 }
 
-impl Servers<'_> {
-    fn keepstone(&self, name: &str, options: &[&str]) -> Result<Server> {
+impl<'a> Servers<'a> {
+    /// With files in `tmp`.
+    pub fn new(programs: &'a Programs, tmp: &'a Path) -> Self {
+        Self { programs, tmp }
+    }
+
+    /// A new pool of `size`, mounted with `options`.
+    pub fn keepstone(&self, name: &str, size: &str, options: &[&str]) -> Result<Server> {
         let home = tempfile::tempdir_in(self.tmp)?;
         let pool = home.path().join("pool");
         let keepstone = &self.programs.keepstone;
-        command(Command::new(keepstone).arg("mkfs").arg(&pool).args(["--size", "1G"]))?;
+        command(Command::new(keepstone).arg("mkfs").arg(&pool).args(["--size", size]))?;
         Server::start(name, home, |dir| {
             let mut words = vec![keepstone.into(), "mount".into(), "--foreground".into()];
             words.extend(options.iter().map(Into::into));
@@ -192,7 +199,7 @@ impl Servers<'_> {
 }
 
 /// A FUSE server and its mount.
-struct Server {
+pub struct Server {
     name: String,
     child: Child,
     dir: PathBuf,
@@ -225,6 +232,11 @@ impl Server {
             std::thread::sleep(Duration::from_millis(10));
         }
         Ok(server)
+    }
+
+    /// Where it is mounted.
+    pub fn dir(&self) -> &Path {
+        &self.dir
     }
 
     /// Its mount, in a directory of the given kind of use.

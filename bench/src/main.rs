@@ -1,13 +1,15 @@
 //! `keepstone-bench`: measures Keepstone against its peers, in one run.
 //!
 //! Reading order: [`rounds`] (the method), [`store`] and [`workload`] (who does what), [`engine`],
-//! [`traffic`], [`scan`], [`fuse`] (what is measured), [`text`] and [`report`] (results). [`pool`],
+//! [`traffic`], [`scan`], [`fuse`], [`direct`] (what is measured), [`text`] and [`report`] (results). [`pool`],
 //! [`ramdisk`] and [`raw`] make and use what is compared.
 
+mod direct;
 mod engine;
 mod fuse;
 mod machine;
 mod pool;
+mod posix;
 mod ramdisk;
 mod raw;
 mod report;
@@ -24,7 +26,7 @@ use machine::Origin;
 use pool::Backing;
 use report::{Results, Section};
 use rounds::Plan;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -83,6 +85,15 @@ enum Command {
         #[arg(long)]
         unbound: bool,
     },
+    /// Programs under `keepstone run` against the same programs on kernel file systems.
+    Direct {
+        #[command(flatten)]
+        cases: Cases,
+        /// The keepstone program, with libkeepstone.so beside it. Default: the one beside this
+        /// program.
+        #[arg(long)]
+        keepstone: Option<PathBuf>,
+    },
     /// Put saved results into the tables of a document.
     Report {
         /// The document, with the places marked `<!-- bench: NAME -->` to `<!-- bench end -->`.
@@ -122,6 +133,14 @@ impl Cases {
     }
 }
 
+fn programs(keepstone: Option<&Path>, peers: &Path) -> Result<fuse::Programs> {
+    let keepstone = match keepstone {
+        Some(path) => path.to_owned(),
+        None => std::env::current_exe()?.with_file_name("keepstone"),
+    };
+    Ok(fuse::Programs { keepstone: std::path::absolute(keepstone)?, peers: peers.to_owned() })
+}
+
 fn main() -> Result<ExitCode> {
     let cli = Cli::parse();
     let origin = Origin::here();
@@ -132,15 +151,12 @@ fn main() -> Result<ExitCode> {
         Command::Traffic => Section::Traffic(traffic::run()?),
         Command::Mount => Section::Mount(scan::run(cli.quick)?),
         Command::Fuse { cases, keepstone, peers, unbound } => {
-            let keepstone = match keepstone {
-                Some(path) => path.clone(),
-                None => std::env::current_exe()?.with_file_name("keepstone"),
-            };
-            let programs = fuse::Programs {
-                keepstone: std::path::absolute(keepstone)?,
-                peers: std::path::absolute(peers)?,
-            };
+            let programs = programs(keepstone.as_deref(), &std::path::absolute(peers)?)?;
             Section::Fuse(fuse::run(&cases.plan(cli.quick), &programs, &cases.dir, !unbound)?)
+        }
+        Command::Direct { cases, keepstone } => {
+            let programs = programs(keepstone.as_deref(), Path::new(""))?;
+            Section::Direct(direct::run(&cases.plan(cli.quick), &programs, &cases.dir)?)
         }
         Command::Report { into, results } => {
             report::update(into, results)?;

@@ -31,13 +31,17 @@ pub enum Section {
     Mount(Vec<scan::Row>),
     /// `fuse`.
     Fuse(Vec<Outcome>),
+    /// `direct`.
+    Direct(Vec<Outcome>),
 }
 
 impl Results {
     /// Prints them as text.
     pub fn print(&self) {
         match &self.section {
-            Section::Engine(outcomes) | Section::Fuse(outcomes) => text::outcomes(outcomes),
+            Section::Engine(outcomes) | Section::Fuse(outcomes) | Section::Direct(outcomes) => {
+                text::outcomes(outcomes)
+            }
             Section::Traffic(rows) => text::traffic(rows),
             Section::Mount(rows) => text::scans(rows),
         }
@@ -46,7 +50,7 @@ impl Results {
     /// How many targets are missed.
     pub fn missed(&self) -> usize {
         match &self.section {
-            Section::Engine(outcomes) | Section::Fuse(outcomes) => {
+            Section::Engine(outcomes) | Section::Fuse(outcomes) | Section::Direct(outcomes) => {
                 outcomes.iter().flat_map(|o| &o.verdicts).filter(|v| !v.met).count()
             }
             Section::Traffic(_) => 0,
@@ -60,6 +64,7 @@ impl Results {
             Section::Traffic(_) => "traffic",
             Section::Mount(_) => "mount",
             Section::Fuse(_) => "fuse",
+            Section::Direct(_) => "direct",
         }
     }
 
@@ -67,7 +72,9 @@ impl Results {
         let origin = &self.origin;
         let mut out = format!("`{}`, {} UTC:\n\n", origin.command, origin.date);
         out += &match &self.section {
-            Section::Engine(outcomes) | Section::Fuse(outcomes) => compared(outcomes),
+            Section::Engine(outcomes) | Section::Fuse(outcomes) | Section::Direct(outcomes) => {
+                compared(outcomes)
+            }
             Section::Traffic(rows) => moved(rows),
             Section::Mount(rows) => scanned(rows),
         };

@@ -12,6 +12,11 @@ pub const NAMES: usize = 10_000;
 /// Most bytes that a round of appends adds.
 pub const APPEND_BYTES: u64 = 64 << 20;
 
+/// Names of the PostMark-like case; about half of them exist at a time.
+const POSTMARK_FILES: usize = 20_000;
+const POSTMARK_MIN: usize = 500;
+const POSTMARK_MAX: usize = 10_000;
+
 /// Splitmix64: random enough for offsets, and free.
 pub struct Rng(u64);
 
@@ -232,6 +237,59 @@ impl<'s, S: Store> Bed<'s, S> {
             }
             Ok(())
         })
+    }
+
+    /// Transactions as PostMark does them, on files of 500 bytes to 10 KB in one directory: one reads
+    /// a file or appends to it, and creates a file or removes one.
+    pub fn postmark(&self) -> Result<Contender<'_>> {
+        let dir = self.store.mkdir(&self.root, c"postmark")?;
+        let mut rng = Rng::new(5);
+        let mut buf = Buffer::new(POSTMARK_MAX);
+        let mut sizes = vec![0u64; POSTMARK_FILES];
+        let names: Vec<_> = (0..POSTMARK_FILES).map(numbered).collect();
+        let run = move |ops| {
+            for _ in 0..ops {
+                self.transaction(&dir, &names, &mut sizes, buf.get_mut(), &mut rng)?;
+            }
+            Ok(())
+        };
+        Ok(Contender::new(&self.name, run))
+    }
+
+    /// `sizes` are those of the files; 0: there is none. Starts with half of them, in the mean.
+    fn transaction(
+        &self,
+        dir: &S::Dir,
+        names: &[CString],
+        sizes: &mut [u64],
+        buf: &mut [u8],
+        rng: &mut Rng,
+    ) -> Result<()> {
+        let mut pick = || rng.below(names.len() as u64) as usize;
+        let (used, changed) = (pick(), pick());
+        if sizes[used] > 0 {
+            let file = self.store.open(dir, &names[used])?;
+            let room = POSTMARK_MAX as u64 - sizes[used];
+            if rng.below(2) == 0 || room == 0 {
+                self.store.read(&file, 0, &mut buf[..sizes[used] as usize])?;
+            } else {
+                let len = 1 + rng.below(room);
+                self.store.append(&file, sizes[used], &buf[..len as usize])?;
+                sizes[used] += len;
+            }
+            self.store.close(file);
+        }
+        if sizes[changed] > 0 {
+            self.store.unlink(dir, &names[changed])?;
+            sizes[changed] = 0;
+        } else {
+            let file = self.store.create(dir, &names[changed])?;
+            let len = POSTMARK_MIN as u64 + rng.below((POSTMARK_MAX / 2 - POSTMARK_MIN) as u64);
+            self.store.write(&file, 0, &buf[..len as usize])?;
+            self.store.close(file);
+            sizes[changed] = len;
+        }
+        Ok(())
     }
 
     /// Lists the directory of files.

@@ -1,0 +1,191 @@
+//! Direct access: a program under `keepstone run` against the same program on kernel file systems.
+//!
+//! Two processes take part. The outer one mounts a pool and starts the inner one, which is this
+//! program under `keepstone run`: there every call of libc that concerns the pool is served in user
+//! space, and every other one pays for being looked at.
+
+use crate::engine::size;
+use crate::fuse::{Programs, Servers};
+use crate::posix::Libc;
+use crate::ramdisk;
+use crate::report::{Results, Section};
+use crate::rounds::{Case, Contender, Outcome, Plan};
+use crate::store::{Durable, Kernel, Store, open_dir};
+use crate::workload::{APPEND_BYTES, Bed, NAMES};
+use anyhow::{Context as _, Result, ensure};
+use std::path::Path;
+use std::process::Command;
+
+const POOL_BYTES: u64 = 2 << 30;
+const SUBJECT: &str = "keepstone";
+/// Tells the inner process where the pool is mounted.
+const INSIDE: &str = "KEEPSTONE_BENCH_INSIDE";
+
+/// Runs the cases with the arguments of this program, pool and files in `dir`.
+pub fn run(plan: &Plan, programs: &Programs, dir: &Path) -> Result<Vec<Outcome>> {
+    if let Some(mount) = std::env::var_os(INSIDE) {
+        return inside(plan, Path::new(&mount), dir);
+    }
+    let tmp = tempfile::Builder::new().prefix("keepstone-bench-").tempdir_in(dir)?;
+    let servers = Servers::new(programs, tmp.path());
+    let server = servers.keepstone(SUBJECT, "2G", &["-o", "direct"])?;
+    let saved = tmp.path().join("results.json");
+    let status = Command::new(&programs.keepstone)
+        .args(["run", "--"])
+        .arg(std::env::current_exe()?)
+        .args(std::env::args_os().skip(1))
+        .arg("--save")
+        .arg(&saved)
+        .env(INSIDE, server.dir())
+        .stdout(std::process::Stdio::null())
+        .status()
+        .context("cannot run keepstone")?;
+    ensure!(status.success(), "the program under `keepstone run` failed ({status})");
+    let results: Results = serde_json::from_slice(&std::fs::read(&saved)?)?;
+    match results.section {
+        Section::Direct(outcomes) => Ok(outcomes),
+        _ => unreachable!("the same command was run"),
+    }
+}
+
+fn inside(plan: &Plan, mount: &Path, dir: &Path) -> Result<Vec<Outcome>> {
+    let tmp = tempfile::Builder::new().prefix("keepstone-bench-").tempdir_in(dir)?;
+    std::fs::create_dir(mount.join("direct"))?;
+    std::fs::create_dir(mount.join("mount"))?;
+    let direct = Libc::new(&mount.join("direct"), false)?;
+    let direct_synced = Libc::new(&mount.join("direct"), true)?;
+    let mounted = Kernel::new(open_dir(mount.join("mount"))?, Durable::Never);
+    let tmpfs = Libc::new(tmp.path(), false)?;
+    let tmpfs_synced = Libc::new(tmp.path(), true)?;
+    let disk = if rustix::process::geteuid().is_root() {
+        Some(ramdisk::ext4(dir, POOL_BYTES)?)
+    } else {
+        eprintln!("not root: without ext4 on a RAM disk");
+        None
+    };
+    let ext4 =
+        disk.as_ref().map(|d| Ok::<_, rustix::io::Errno>(Libc::of(rustix::io::dup(d)?, false)));
+    let ext4 = ext4.transpose()?;
+
+    let beds = Beds {
+        direct: Bed::new(SUBJECT, &direct, NAMES)?,
+        tmpfs: Bed::new("tmpfs", &tmpfs, NAMES)?,
+        ext4: ext4.as_ref().map(|e| Bed::new("ext4", e, NAMES)).transpose()?,
+        mounted: Bed::new("through the mount", &mounted, NAMES)?,
+    };
+    let mut outcomes = Vec::new();
+    for (len, target) in [(64, None), (4 << 10, Some(2.5)), (1 << 20, Some(2.0))] {
+        let case = beds.case(format!("pread/{}", size(len)), "at random in 128 MiB", len, target);
+        plan.run(beds.each(case, |b| b.read(len), |b| b.read(len)), &mut outcomes)?;
+    }
+    for (len, target) in [(64, Some(1.2)), (4 << 10, Some(2.5)), (1 << 20, Some(2.0))] {
+        let case = beds.case(format!("pwrite/{}", size(len)), "at random in 128 MiB", len, target);
+        plan.run(beds.each(case, |b| b.overwrite(len), |b| b.overwrite(len)), &mut outcomes)?;
+    }
+    let len = 4 << 10;
+    let case = beds
+        .case("append/4K".into(), "at the end of a growing file", len, Some(3.0))
+        .ops_max(APPEND_BYTES / len as u64)
+        .with(beds.direct.append(len)?)
+        .with(beds.tmpfs.append(len)?)
+        .with(beds.ext4.as_ref().map(|b| b.append(len)).transpose()?)
+        .with(beds.mounted.append(len)?);
+    plan.run(case, &mut outcomes)?;
+    let case = beds.case("create+close+unlink".into(), "a file", 0, Some(5.0));
+    plan.run(beds.each(case, |b| b.create_unlink(), |b| b.create_unlink()), &mut outcomes)?;
+    let case = beds.case("open+close".into(), "one of 10 000 files", 0, Some(3.0));
+    plan.run(beds.each(case, |b| b.open_close(), |b| b.open_close()), &mut outcomes)?;
+    let case = beds.case("stat".into(), "one of 10 000 files", 0, Some(5.0));
+    plan.run(beds.each(case, |b| b.stat(), |b| b.stat()), &mut outcomes)?;
+    let case = beds
+        .case("rename".into(), "there and back in turn", 0, Some(5.0))
+        .with(beds.direct.rename(false)?)
+        .with(beds.tmpfs.rename(false)?)
+        .with(beds.ext4.as_ref().map(|b| b.rename(false)).transpose()?)
+        .with(beds.mounted.rename(false)?);
+    plan.run(case, &mut outcomes)?;
+    let case = beds.case("readdir".into(), "a directory of 10 000 names", 0, Some(2.0));
+    plan.run(beds.each(case, |b| b.list(), |b| b.list()), &mut outcomes)?;
+    let case = beds
+        .case("postmark".into(), "transactions on small files in one directory", 0, Some(3.0))
+        .with(beds.direct.postmark()?)
+        .with(beds.tmpfs.postmark()?)
+        .with(beds.ext4.as_ref().map(Bed::postmark).transpose()?);
+    plan.run(case, &mut outcomes)?;
+    for (name, at) in [("two-threads/pread", 0), ("two-threads/pwrite", 1)] {
+        let case = Case::new(name, "4 KiB, each thread in its own file").bytes(len as u64);
+        let case = match at {
+            0 => case
+                .with(beds.direct.read_by_two(len))
+                .with(beds.direct.read(len))
+                .with(beds.tmpfs.read_by_two(len)),
+            _ => case
+                .with(beds.direct.overwrite_by_two(len))
+                .with(beds.direct.overwrite(len))
+                .with(beds.tmpfs.overwrite_by_two(len)),
+        };
+        plan.run(case.target(SUBJECT, 1.8), &mut outcomes)?;
+    }
+    drop(beds);
+    synced(plan, &direct_synced, &tmpfs_synced, ext4.map(|e| e.synced()), &mut outcomes)?;
+    Ok(outcomes)
+}
+
+/// What an application that wants its data safe does.
+fn synced(
+    plan: &Plan,
+    direct: &Libc,
+    tmpfs: &Libc,
+    ext4: Option<Libc>,
+    outcomes: &mut Vec<Outcome>,
+) -> Result<()> {
+    let within = |store: &Libc| -> Result<Libc> {
+        let dir = store.mkdir(&store.root()?, c"synced")?;
+        Ok(Libc::of(dir, true))
+    };
+    let (direct, tmpfs) = (within(direct)?, within(tmpfs)?);
+    let ext4 = ext4.as_ref().map(within).transpose()?;
+    let direct = Bed::new(SUBJECT, &direct, 1)?;
+    let tmpfs = Bed::new("tmpfs", &tmpfs, 1)?;
+    let ext4 = ext4.as_ref().map(|e| Bed::new("ext4", e, 1)).transpose()?;
+    let len = 4 << 10;
+    let case = Case::new("pwrite+fsync/4K", "at random in 128 MiB, then fsync")
+        .bytes(len as u64)
+        .with(direct.overwrite(len))
+        .with(tmpfs.overwrite(len))
+        .with(ext4.as_ref().map(|b| b.overwrite(len)))
+        .target("tmpfs", 2.5);
+    let case = if ext4.is_some() { case.target("ext4", 50.0) } else { case };
+    plan.run(case, outcomes)
+}
+
+struct Beds<'s> {
+    direct: Bed<'s, Libc>,
+    tmpfs: Bed<'s, Libc>,
+    ext4: Option<Bed<'s, Libc>>,
+    mounted: Bed<'s, Kernel>,
+}
+
+impl<'s> Beds<'s> {
+    fn case<'a>(&self, name: String, what: &str, len: usize, target: Option<f64>) -> Case<'a> {
+        let case = Case::new(name, what).bytes(len as u64);
+        let case = match target {
+            Some(at_least) => case.target("tmpfs", at_least),
+            None => case,
+        };
+        if self.ext4.is_some() { case.target("ext4", 2.0) } else { case }
+    }
+
+    /// A case in which all take part.
+    fn each<'a>(
+        &'a self,
+        case: Case<'a>,
+        libc: impl Fn(&'a Bed<'s, Libc>) -> Contender<'a>,
+        kernel: impl Fn(&'a Bed<'s, Kernel>) -> Contender<'a>,
+    ) -> Case<'a> {
+        case.with(libc(&self.direct))
+            .with(libc(&self.tmpfs))
+            .with(self.ext4.as_ref().map(&libc))
+            .with(kernel(&self.mounted))
+    }
+}
