@@ -270,7 +270,7 @@ impl Process {
             return Ok(());
         }
         let some = |id: u32| (id != SAME).then_some(id);
-        let perm = creds.drops_plain_setgid(attr).then(|| attr.perm & !(S_ISUID | S_ISGID));
+        let perm = creds.drops_plain_setgid(attr).then_some(attr.perm & !(S_ISUID | S_ISGID));
         let set = SetAttr { perm, uid: some(uid), gid: some(gid), ..SetAttr::default() };
         held.fs().setattr(&creds.caller(), held.ino, &set)?;
         Ok(())

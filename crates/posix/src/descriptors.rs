@@ -224,6 +224,7 @@ impl Process {
             Some(_) if flags & libc::O_EXCL != 0 => Err(Errno::EXIST.into()),
             Some(held) if held.kind == FileKind::Dir => Err(Errno::ISDIR.into()),
             Some(held) => {
+                self.may_create_over(&walked.dir, &held)?;
                 self.may_open(&held, flags)?;
                 Ok(Some(held))
             }
@@ -236,6 +237,21 @@ impl Process {
                 }
             }
         }
+    }
+
+    /// `fs.protected_regular`: `O_CREAT` does not open what others put into a sticky directory.
+    fn may_create_over(&self, dir: &Held<'_>, found: &Held<'_>) -> Result<(), Errno> {
+        if found.kind != FileKind::File {
+            return Ok(());
+        }
+        let (dir, owner) = (dir.attr()?, found.attr()?.uid);
+        let sticky = dir.perm & 0o1000 != 0;
+        if !sticky || owner == dir.uid || owner == self.identity().effective.uid {
+            return Ok(());
+        }
+        let level = self.protection("protected_regular");
+        let applies = level >= 1 && dir.perm & 0o002 != 0 || level >= 2 && dir.perm & 0o020 != 0;
+        if applies { Err(Errno::ACCESS) } else { Ok(()) }
     }
 
     /// Creates a name in a directory that the caller must be allowed to change. `node.umask` is
@@ -318,10 +334,15 @@ impl Process {
 
     fn close_range_call(&self, first: u32, last: u32, flags: u32) -> Call<()> {
         let end = self.fd_end() as u32;
-        if first > last || first >= end || flags & !libc::CLOSE_RANGE_CLOEXEC != 0 {
-            // `CLOSE_RANGE_UNSHARE`, too: descriptors are then no longer those of all threads.
+        let known = libc::CLOSE_RANGE_CLOEXEC | libc::CLOSE_RANGE_UNSHARE;
+        if first > last || first >= end || flags & !known != 0 {
             return Err(Stop::Kernel);
         }
+        if flags & libc::CLOSE_RANGE_UNSHARE != 0 {
+            // Above every number: nothing is closed, but descriptors are this thread's own now.
+            self.kernel.close_range(u32::MAX, u32::MAX, libc::CLOSE_RANGE_UNSHARE)?;
+        }
+        let flags = flags & libc::CLOSE_RANGE_CLOEXEC;
         if flags == 0 {
             for fd in first..=last.min(end - 1) {
                 let _ = self.close_call(fd as i32);
@@ -395,8 +416,8 @@ impl Process {
             Ok(ofd) => ofd,
             Err(Stop::Kernel) if taken.is_some_and(|handle| handle != 0) => {
                 let table = self.lock_table();
-                self.drop_locks(new);
                 self.kernel.dup3(old, new, cloexec)?;
+                self.drop_locks(new);
                 self.uninstall(&table, new);
                 return Ok(new);
             }
@@ -408,8 +429,8 @@ impl Process {
             return Err(Stop::Kernel);
         }
         let table = self.lock_table();
-        self.drop_locks(new);
         self.kernel.dup3(old, new, cloexec)?;
+        self.drop_locks(new);
         self.install(&table, new, ofd);
         drop(table);
         if new <= 2 {

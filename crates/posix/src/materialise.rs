@@ -8,8 +8,8 @@
 //!   one of them.
 
 use crate::Errno;
-use crate::family::{CWD, HIDDEN, Handle, MATERIALISED, Place};
-use crate::process::{OfdRef, Process};
+use crate::family::{CWD, HIDDEN, Handle, MATERIALISED, Ofd, Place};
+use crate::process::{OfdRef, Process, TableLock};
 use crate::served::{Call, Stop};
 use crate::text;
 use std::sync::atomic::Ordering::*;
@@ -49,15 +49,11 @@ impl Process {
     /// that refers to it.
     #[cold]
     pub(crate) fn adopt(&self, handle: Handle) -> Result<(), Errno> {
-        let place = self.place();
         let table = self.lock_table();
         for fd in 0..self.fd_end() {
             if self.entry(fd).is_some_and(|entry| entry.load(Acquire) == handle) {
-                let k = place.segment().kernel[handle as usize - 1].load(Acquire);
-                if k <= 0 {
-                    return Err(Errno::BADF);
-                }
-                self.kernel.dup3(k - 1, fd, self.kernel.is_cloexec(fd)?)?;
+                let k = self.kernel_fd_locked(&table, handle)?;
+                self.kernel.dup3(k, fd, self.kernel.is_cloexec(fd)?)?;
                 self.uninstall(&table, fd);
             }
         }
@@ -66,27 +62,34 @@ impl Process {
 
     /// The kernel's descriptor for a description, opened if need be (M1).
     pub(crate) fn kernel_fd(&self, ofd: &OfdRef<'_>) -> Result<i32, Errno> {
+        self.kernel_fd_locked(&self.lock_table(), ofd.handle)
+    }
+
+    fn kernel_fd_locked(&self, _table: &TableLock<'_>, handle: Handle) -> Result<i32, Errno> {
         let place = self.place();
-        let slot = &place.segment().kernel[ofd.handle as usize - 1];
-        let _table = self.lock_table();
+        let slot = &place.segment().kernel[handle as usize - 1];
         let k = slot.load(Acquire);
         if k > 0 {
             return Ok(k - 1);
         }
+        let ofd = self.family.ofd(handle);
         let flags = ofd.oflags() & !(libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_TMPFILE);
-        let fd = self.open_inode(ofd, flags | libc::O_CLOEXEC)?;
-        let fd = self.hide(fd)?;
+        let fd = self.hide(self.open_inode(ofd, flags | libc::O_CLOEXEC)?)?;
+        if ofd.is(MATERIALISED) && flags & libc::O_PATH == 0 {
+            // Another process's K could not be inherited: at least it starts where that one did.
+            self.kernel.seek_to(fd, ofd.offset.load(Relaxed))?;
+        }
         slot.store(fd + 1, Release);
         Ok(fd)
     }
 
     /// Opens the inode of a description through the mount.
-    fn open_inode(&self, ofd: &OfdRef<'_>, flags: i32) -> Result<i32, Errno> {
+    fn open_inode(&self, ofd: &Ofd, flags: i32) -> Result<i32, Errno> {
         if ofd.kind() == FileKind::Dir {
-            let path = self.path_of(ofd.mount_index(), ofd.ino())?;
+            let path = self.path_of(ofd.mount(), ofd.ino())?;
             return self.kernel.open(&path, flags | libc::O_DIRECTORY);
         }
-        let mount = ofd.mount();
+        let mount = self.mount(ofd.mount());
         let mut name = [0; 64];
         let name = alias(&mut name, mount.attached().secret, ofd.ino(), ofd.generation());
         let path = [&mount.spec.mountpoint[..], b"/", name].concat();

@@ -150,7 +150,7 @@ impl Process {
     fn may_link(&self, source: &Held<'_>) -> Result<(), Errno> {
         let creds = &self.identity().effective;
         let attr = source.attr()?;
-        if creds.owns(attr) || !self.protects("protected_hardlinks") {
+        if creds.owns(attr) || self.protection("protected_hardlinks") == 0 {
             return Ok(());
         }
         let harmless = attr.kind == FileKind::File
@@ -158,15 +158,6 @@ impl Process {
             && attr.perm & 0o2010 != 0o2010
             && creds.check(source.fs(), attr, Access::READ | Access::WRITE).is_ok();
         if harmless { Ok(()) } else { Err(Errno::PERM) }
-    }
-
-    /// Whether a switch of the kernel below `/proc/sys/fs` is on.
-    fn protects(&self, switch: &str) -> bool {
-        let mut path = [0; 64];
-        let path = crate::text::format(&mut path, format_args!("/proc/sys/fs/{switch}"));
-        let mut value = [0; 4];
-        let read = self.kernel.slurp(path, &mut value);
-        read.is_ok_and(|len| len > 0 && value[0] != b'0')
     }
 
     /// Whether the caller may take a name out of `dir` (`may_delete`).

@@ -441,6 +441,16 @@ impl Process {
         self.family.leave(self.place());
     }
 
+    /// A number below `/proc/sys/fs`: how the kernel protects links and files in directories that
+    /// everybody may write to. 0 where it cannot be read. For rare cases: it is read each time.
+    pub(crate) fn protection(&self, name: &str) -> u8 {
+        let mut path = [0; 64];
+        let path = crate::text::format(&mut path, format_args!("/proc/sys/fs/{name}"));
+        let mut value = [b'0'; 4];
+        let _ = self.kernel.slurp(path, &mut value);
+        value[0].wrapping_sub(b'0')
+    }
+
     /// The highest descriptor that was ever ours, + 1.
     pub(crate) fn fd_end(&self) -> i32 {
         self.place().segment().fd_end.load(Acquire).min(FDS as u32) as i32

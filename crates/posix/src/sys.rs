@@ -23,8 +23,6 @@ pub trait Kernel: Send + Sync {
     fn open(&self, path: &[u8], flags: i32) -> Result<i32, Errno>;
     /// `lseek` with `SEEK_SET`.
     fn seek_to(&self, fd: i32, offset: u64) -> Result<(), Errno>;
-    /// Device and inode number.
-    fn identify(&self, fd: i32) -> Result<(u64, u64), Errno>;
     /// `F_GETLK`, `F_SETLK`, `F_SETLKW`, `F_OFD_*`.
     fn lock(&self, fd: i32, cmd: i32, lock: &mut libc::flock) -> Result<(), Errno>;
     /// `flock`.
@@ -140,16 +138,6 @@ impl Kernel for Raw {
 
     fn seek_to(&self, fd: i32, offset: u64) -> Result<(), Errno> {
         plain(libc::SYS_lseek, [fd as usize, offset as usize, libc::SEEK_SET as usize, 0]).map(drop)
-    }
-
-    fn identify(&self, fd: i32) -> Result<(u64, u64), Errno> {
-        let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
-        // SAFETY: 1: room for a stat.
-        unsafe {
-            syscall(libc::SYS_fstat, [fd as usize, stat.as_mut_ptr() as usize, 0, 0, 0])?;
-            let stat = stat.assume_init();
-            Ok((stat.st_dev, stat.st_ino))
-        }
     }
 
     fn lock(&self, fd: i32, cmd: i32, lock: &mut libc::flock) -> Result<(), Errno> {

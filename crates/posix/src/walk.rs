@@ -255,6 +255,7 @@ impl Process {
                 if links > LINKS_MAX {
                     return Err(Errno::LOOP.into());
                 }
+                self.may_follow(&dir, link, creds)?;
                 let mut target = link.fs().readlink(link.ino)?;
                 target.extend_from_slice(tail);
                 if target.first() == Some(&b'/') {
@@ -277,6 +278,21 @@ impl Process {
             dir = found.ok_or(Errno::NOENT)?;
             at += len;
         }
+    }
+
+    /// `fs.protected_symlinks`: in a sticky directory that everybody may write to, only one's own
+    /// links and those of the directory's owner.
+    fn may_follow(&self, dir: &Held<'_>, link: &Held<'_>, creds: &Credentials) -> Call<()> {
+        let owner = link.attr()?.uid;
+        if owner == creds.uid {
+            return Ok(());
+        }
+        let dir = dir.attr()?;
+        let open_to_all = dir.perm & 0o1002 == 0o1002;
+        if open_to_all && dir.uid != owner && self.protection("protected_symlinks") != 0 {
+            return Err(Errno::ACCESS.into());
+        }
+        Ok(())
     }
 
     /// Where a walk starts, and what of the path remains.

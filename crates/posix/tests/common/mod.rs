@@ -74,10 +74,6 @@ impl Kernel for Stage {
         self.count.fetch_add(1, Relaxed);
         Raw.seek_to(fd, offset)
     }
-    fn identify(&self, fd: i32) -> Result<(u64, u64), Errno> {
-        self.count.fetch_add(1, Relaxed);
-        Raw.identify(fd)
-    }
     fn lock(&self, fd: i32, cmd: i32, lock: &mut libc::flock) -> Result<(), Errno> {
         self.count.fetch_add(1, Relaxed);
         Raw.lock(fd, cmd, lock)
