@@ -1,8 +1,49 @@
 //! The POSIX process layer: descriptors, open file descriptions, paths and permissions over an
 //! engine of the contract [`vfs`], for a process that has no server in the path.
 //!
-//! A front end (`preload`) hands over each call it intercepts; [`Process`] answers with
-//! [`Served::Done`] or with [`Served::Kernel`]: make the call as it stands, the mount serves it.
+//! A front end (`preload`) hands over each call it intercepts. [`Process`] answers with
+//! [`Served::Done`], or with [`Served::Kernel`]: make the call as it stands, and the mount serves it.
+//! *The mount is the truth*: whatever is not worth doing here is right there, only slower.
+//!
+//! # Who keeps what
+//!
+//! | thing | kept by |
+//! |---|---|
+//! | numbers, close-on-exec, descriptor limits | the kernel: each number is a duplicate of an `O_PATH` placeholder |
+//! | offset, status flags, inode of a description | memory that a family of forked processes shares |
+//! | which number means which description | a table per process, in the same memory |
+//! | content, names, attributes | the engine |
+//! | file locks, the working directory of libc | the kernel, through the mount |
+//!
+//! # What is served
+//!
+//! Regular files, directories and symbolic links below a mount point, by absolute paths that say so
+//! by their text and by paths relative to a directory in the pool: open (all flags), read, write and
+//! their vector forms, seek, truncate, fallocate, sync, stat, access, modes, owners, times, extended
+//! attributes and ACLs, names, listings, working directory, copies between files of one pool, and
+//! private mappings up to 16 MiB (a snapshot).
+//!
+//! # What is the kernel's
+//!
+//! - Paths that reach the pool through links elsewhere, that leave it (`..` above the root, absolute
+//!   links), or that end at the mount point where a name is to be made; everything after a change of
+//!   root or mounts. Pipes, sockets and devices.
+//! - A description is *materialised* — opened through the mount, with its offset, in place of the
+//!   placeholders — for numbers 0 to 2, for everything that exec inherits, for shared or large
+//!   mappings, for transfers to or from descriptors that are not ours, for unknown `fcntl`s, and
+//!   wherever the front end asks for it ([`Process::materialise`]).
+//!
+//! # Invariants
+//!
+//! They stand where they are kept: D1–D2 (numbers) in `descriptors`, F1–F3 (holds, sweeping) in
+//! `family`, M1–M3 (the kernel's description) in `materialise`, W1–W2 (walks) in `walk`.
+//!
+//! Reading, writing, seeking and `fstat` make no system call and allocate nothing
+//! (`tests/cost.rs`); opening makes one system call, closing another. Locks survive fork, because
+//! they are in shared memory with their owner's name on it, and the death of their owner.
+//!
+//! What this crate leaves out: symbols, signals, `errno`, bad buffers and C structures (`preload`);
+//! memory and paths that are passed to it are taken to be readable.
 
 mod attributes;
 mod content;

@@ -121,20 +121,29 @@ impl Process {
         to: &[u8],
         flags: i32,
     ) -> Call<()> {
-        let source = match proc_fd(from).filter(|_| flags & libc::AT_SYMLINK_FOLLOW != 0) {
+        let follow = flags & libc::AT_SYMLINK_FOLLOW != 0;
+        let by_number = if from.is_empty() {
+            Some(from_dirfd).filter(|fd| flags & libc::AT_EMPTY_PATH != 0 && *fd >= 0)
+        } else {
             // The way to name what came from `O_TMPFILE` (open(2)).
-            Some(fd) => Ok(Held::description(self, self.get(fd)?)),
+            proc_fd(from).filter(|_| follow)
+        };
+        let source = match by_number {
+            Some(fd) => {
+                let ofd = self.get(fd)?;
+                if ofd.is(UNLINKABLE) {
+                    Err(Errno::NOENT.into())
+                } else {
+                    Ok(Held::description(self, ofd))
+                }
+            }
             None => {
-                let follow = flags & libc::AT_SYMLINK_FOLLOW != 0;
                 let nofollow = if follow { 0 } else { libc::AT_SYMLINK_NOFOLLOW };
                 self.find(from_dirfd, from, nofollow | flags & libc::AT_EMPTY_PATH)
             }
         };
         let known = libc::AT_SYMLINK_FOLLOW | libc::AT_EMPTY_PATH;
         let source = checked(source, check_flags(flags, known))?;
-        if from.is_empty() && from_dirfd >= 0 && self.get(from_dirfd)?.is(UNLINKABLE) {
-            return Err(Errno::NOENT.into());
-        }
         let at = self.vacancy(to_dirfd, to, false)?;
         if at.dir.mount_index != source.mount_index {
             return Err(Errno::XDEV.into());

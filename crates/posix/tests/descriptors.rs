@@ -40,6 +40,7 @@ fn descriptors() {
     close_on_exec_is_the_kernels();
     limits_hold();
     foreign_descriptors_are_left_alone();
+    nameless_files_get_names();
 }
 
 fn numbers_are_the_kernels() {
@@ -203,4 +204,21 @@ fn foreign_descriptors_are_left_alone() {
     for path in ["relative", "/elsewhere", "/dev/shm/../dev/shm"] {
         assert!(matches!(p.stat(libc::AT_FDCWD, path.as_bytes(), 0), Served::Kernel));
     }
+}
+
+fn nameless_files_get_names() {
+    let world = World::new();
+    let p = &world.process;
+    let flags = libc::O_TMPFILE | libc::O_RDWR;
+    let fd = world.open("", flags);
+    let link = |fd: i32, name: &str| {
+        let from = format!("/proc/self/fd/{fd}");
+        let cwd = libc::AT_FDCWD;
+        done(p.link(cwd, from.as_bytes(), cwd, &world.path(name), libc::AT_SYMLINK_FOLLOW))
+    };
+    assert_eq!(link(fd, "named"), Ok(()));
+    assert_eq!(done(p.fstat(fd)).unwrap().st_nlink, 1);
+    assert_eq!(link(fd, "named"), Err(Errno::EXIST));
+    let exclusive = world.open("", flags | libc::O_EXCL);
+    assert_eq!(link(exclusive, "other"), Err(Errno::NOENT));
 }
