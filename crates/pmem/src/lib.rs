@@ -34,6 +34,7 @@ mod open;
 mod pagesync;
 mod probe;
 mod region;
+mod touched;
 
 pub use copy::NtWidth;
 pub use counters::{Counters, CountersSnapshot};

@@ -21,6 +21,7 @@ use crate::mapping::Mapping;
 use crate::medium::{Fenced, Medium};
 use crate::open::{Access, OpenOptions};
 use crate::pagesync::PageSync;
+use crate::touched::Touched;
 use rustix::fd::OwnedFd;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -42,6 +43,7 @@ pub struct Region {
     nt_min: usize,
     emulator: Option<Box<Emulator>>,
     pages: Option<Box<PageSync>>,
+    touched: Option<Touched>,
     counters: Counters,
     domain: Domain,
     path: PathBuf,
@@ -97,6 +99,7 @@ impl Region {
             nt_min: if domain == Domain::CpuCache { CPU_CACHE_NT_MIN } else { 0 },
             emulator: emulation.map(|e| Box::new(Emulator::new(&e))),
             pages: (domain == Domain::PageCache).then(Box::default),
+            touched: (domain == Domain::Volatile && file.is_some()).then(|| Touched::new(len)),
             counters: Counters::default(),
             domain,
             path,
@@ -209,6 +212,19 @@ impl Region {
         }
     }
 
+    /// What bulk stores do first: on the books for page-cache media, and for tmpfs one load for each
+    /// group of pages that is not mapped yet ([`Touched`]).
+    #[inline]
+    fn before_bulk(&self, off: u64, len: u64) {
+        self.note_dirty(off, len);
+        if let Some(touched) = &self.touched {
+            // SAFETY: I1: the caller has checked the range.
+            touched.each_new(off, len, |off| unsafe {
+                self.base.add(off as usize).read_volatile();
+            });
+        }
+    }
+
     #[inline]
     fn note_dirty(&self, off: u64, len: u64) {
         if let Some(pages) = &self.pages {
@@ -289,7 +305,7 @@ impl Medium for Region {
         let len = data.len() as u64;
         let dst = self.span(off, len, self.writable_len);
         self.counters.count_nt(len);
-        self.note_dirty(off, len);
+        self.before_bulk(off, len);
         let moved = || Moved { lines_read: 0, lines_written: lines(off, len) };
         // SAFETY: in bounds and writable (I1), I2; `data` is not in the region.
         self.slowed(Direction::Write, moved, || unsafe {
@@ -306,7 +322,7 @@ impl Medium for Region {
         let to = self.span(dst, len, self.writable_len);
         assert!(dst.abs_diff(src) >= len, "copy of {len} bytes from {src} to {dst} overlaps");
         self.counters.count_nt(len);
-        self.note_dirty(dst, len);
+        self.before_bulk(dst, len);
         let moved = || Moved { lines_read: lines(src, len), lines_written: lines(dst, len) };
         // SAFETY: both in bounds, `to` writable (I1), I2, no overlap (just asserted).
         self.slowed(Direction::Write, moved, || unsafe {
@@ -321,7 +337,7 @@ impl Medium for Region {
     fn zero_nt(&self, off: u64, len: u64) {
         let dst = self.span(off, len, self.writable_len);
         self.counters.count_nt(len);
-        self.note_dirty(off, len);
+        self.before_bulk(off, len);
         let moved = || Moved { lines_read: 0, lines_written: lines(off, len) };
         // SAFETY: in bounds and writable (I1), I2.
         self.slowed(Direction::Write, moved, || unsafe {
