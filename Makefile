@@ -37,7 +37,7 @@ check: ## formatting, lints, documentation, scripts
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
 	scripts/lib-packages.sh shellcheck
-	shellcheck -x -P SCRIPTDIR .ci/run scripts/*.sh scripts/*/*.sh
+	shellcheck -x -P SCRIPTDIR .ci/run scripts/*.sh scripts/mount-tests/*.sh
 
 bench: ## measure against peers in the same run; results into docs/PERFORMANCE.md (20 minutes)
 	$(CARGO) build --release --package keepstone --package bench
