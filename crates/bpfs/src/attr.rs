@@ -19,6 +19,13 @@ struct Change {
 impl<M: Medium> Core<M> {
     /// `FileSystem::getattr`.
     pub fn getattr(&self, ino: Ino) -> Result<Attr> {
+        let v = self.v.vinode(ino)?;
+        if let Some(ticket) = v.lock.begin_optimistic() {
+            let attr = self.live(ino).map(|v| self.attr(ino, v));
+            if let (true, Ok(attr)) = (v.lock.end_optimistic(ticket), attr) {
+                return Ok(attr);
+            }
+        }
         let _lock = self.v.lock_shared(ino)?;
         Ok(self.attr(ino, self.live(ino)?))
     }

@@ -139,6 +139,9 @@ impl<M: Medium> FileSystem for Bpfs<M> {
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry> {
         self.core.op(|core| core.lookup(dir, name))
     }
+    fn peek(&self, dir: Ino, name: &[u8]) -> Result<Attr> {
+        self.core.op(|core| core.peek(dir, name))
+    }
     fn forget(&self, ino: Ino, refs: u64) {
         self.core.forget(ino, refs);
     }

@@ -21,8 +21,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use vfs::acl::{ACL_ACCESS, ACL_DEFAULT, Acl};
 use vfs::rules::{NewInode, check_component, check_name};
 use vfs::{
-    Caller, DirEntry, Entry, Errno, FileKind, Ino, LINK_MAX, NewKind, NewNode, ROOT, RenameFlags,
-    Result, SYMLINK_MAX,
+    Attr, Caller, DirEntry, Entry, Errno, FileKind, Ino, LINK_MAX, NAME_MAX, NewKind, NewNode,
+    ROOT, RenameFlags, Result, SYMLINK_MAX,
 };
 
 /// Where listings continue after `.` and `..`; an entry's cookie adds its offset in units.
@@ -64,6 +64,33 @@ impl<M: Medium> Core<M> {
                 Err(e)
             }
         }
+    }
+
+    /// `FileSystem::peek`.
+    pub fn peek(&self, dir: Ino, name: &[u8]) -> Result<Attr> {
+        if let Some(attr) = self.peek_optimistically(dir, name) {
+            return Ok(attr);
+        }
+        let entry = self.lookup(dir, name)?;
+        self.forget(entry.ino, 1);
+        Ok(entry)
+    }
+
+    /// [`peek`](Self::peek) where nobody changes anything meanwhile, without a store to what others
+    /// use too. The directory's ticket vouches for the name, the inode's for its attributes; the name
+    /// is looked at again last, so that the inode was its own.
+    fn peek_optimistically(&self, dir: Ino, name: &[u8]) -> Option<Attr> {
+        let d = self.v.vinode(dir).ok()?;
+        let seen = d.lock.begin_optimistic()?;
+        if name.len() > NAME_MAX || matches!(name, b"." | b"..") {
+            return None;
+        }
+        self.live_dir(dir).ok()?;
+        let found = self.find_name(dir, name)?;
+        let v = self.v.vinode(found.ino).ok()?;
+        let seen_inode = v.lock.begin_optimistic()?;
+        let attr = self.attr(found.ino, self.live(found.ino).ok()?);
+        (v.lock.end_optimistic(seen_inode) && d.lock.end_optimistic(seen)).then_some(attr)
     }
 
     fn parent(&self, dir: Ino, d: &VInode) -> Ino {

@@ -76,6 +76,14 @@ pub trait FileSystem: Send + Sync {
     /// Adds a reference. `ENOENT` where there is no such name.
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry>;
 
+    /// The attributes of what `name` leads to, as [`lookup`](Self::lookup) gives them, but without a
+    /// reference.
+    fn peek(&self, dir: Ino, name: &[u8]) -> Result<Attr> {
+        let entry = self.lookup(dir, name)?;
+        self.forget(entry.ino, 1);
+        Ok(entry)
+    }
+
     /// Gives back `refs` references. An inode with no name and no reference is freed. References
     /// that were never given, and the root's, are ignored.
     fn forget(&self, ino: Ino, refs: u64);

@@ -183,7 +183,10 @@ impl Call<'_> {
         Ok(match op {
             Op::Lookup { at, keep } => {
                 let (dir, name) = self.entry(at)?;
-                let attr = fs.lookup(dir, &name)?;
+                let peeked = fs.peek(dir, &name);
+                let found = fs.lookup(dir, &name);
+                assert_eq!(peeked, found, "a look without a reference sees something else");
+                let attr = found?;
                 self.keep(&attr, *keep);
                 self.view(&attr)
             }

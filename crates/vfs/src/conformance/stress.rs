@@ -119,6 +119,12 @@ fn race_call(
     };
     let (from, to) = (dir(rng), dir(rng));
     let (from_name, to_name) = (name(rng), name(rng));
+    // Whatever is there: it must neither fail in another way nor leave a reference.
+    match fs.peek(to, &to_name) {
+        Ok(attr) if attr.nlink == 0 => return Ok(Err(format!("a name leads to {attr:?}"))),
+        Ok(_) | Err(Errno::NOENT | Errno::NOTDIR) => {}
+        Err(e) => return Ok(Err(format!("peek: {e}"))),
+    }
     match rng.below(10) {
         0 => {
             let ino = make(fs, from, &from_name, NewKind::File)?;
