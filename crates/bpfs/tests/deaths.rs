@@ -1,0 +1,307 @@
+//! A process that shares a pool dies at each access to PM in turn, in each kind of operation: the
+//! others find the operation done or not done, every lock free, and all space accounted for.
+//!
+//! What dies is a forked child, by `_exit` within the medium. The crash explorer asks what a power
+//! failure leaves; this asks what a death leaves, where PM has every store but locks and derived
+//! state are as they were in the middle.
+
+use bpfs::{Bpfs, FormatOptions, MountOptions};
+use pmem::{Access, Counters, Domain, Fenced, Lock, Medium, OpenOptions, Region};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use vfs::tree::{self, Tree};
+use vfs::{
+    Caller, Errno, Fallocate, FileKind, FileSystem as _, Ino, NewKind, NewNode, ROOT, RenameFlags,
+    Result, SetAttr, SetXattr,
+};
+
+const DIED: i32 = 77;
+
+/// A medium whose process ends at the access that `left` counts down to; 0: it lives on.
+struct Mortal {
+    region: Region,
+    left: AtomicU64,
+}
+
+impl Mortal {
+    fn tick(&self) {
+        let left = self.left.load(Relaxed);
+        if left == 1 {
+            // SAFETY: ends the process without running anything of it.
+            unsafe { libc::_exit(DIED) };
+        }
+        self.left.store(left.saturating_sub(1), Relaxed);
+    }
+}
+
+impl Medium for Mortal {
+    fn len(&self) -> u64 {
+        self.region.len()
+    }
+    fn domain(&self) -> Domain {
+        self.region.domain()
+    }
+    fn counters(&self) -> &Counters {
+        self.region.counters()
+    }
+    fn read(&self, off: u64, buf: &mut [u8]) {
+        self.tick();
+        self.region.read(off, buf);
+    }
+    fn load_u64(&self, off: u64) -> u64 {
+        self.region.load_u64(off)
+    }
+    fn equals(&self, off: u64, bytes: &[u8]) -> bool {
+        self.region.equals(off, bytes)
+    }
+    fn write(&self, off: u64, data: &[u8]) {
+        self.tick();
+        self.region.write(off, data);
+    }
+    fn write_nt(&self, off: u64, data: &[u8]) {
+        self.tick();
+        self.region.write_nt(off, data);
+    }
+    fn copy_nt(&self, dst: u64, src: u64, len: u64) {
+        self.tick();
+        self.region.copy_nt(dst, src, len);
+    }
+    fn zero_nt(&self, off: u64, len: u64) {
+        self.tick();
+        self.region.zero_nt(off, len);
+    }
+    fn store_u64(&self, off: u64, value: u64) {
+        self.tick();
+        self.region.store_u64(off, value);
+    }
+    fn flush(&self, off: u64, len: u64) {
+        self.tick();
+        self.region.flush(off, len);
+    }
+    fn fence(&self) -> Fenced {
+        self.tick();
+        self.region.fence()
+    }
+}
+
+type Fs = Bpfs<Mortal>;
+
+fn node(kind: NewKind<'_>) -> NewNode<'_> {
+    NewNode { kind, mode: 0o755, umask: 0 }
+}
+
+fn make(fs: &Fs, dir: Ino, name: &str, kind: NewKind<'_>) -> Result<Ino> {
+    let ino = fs.create(&Caller::ROOT, dir, name.as_bytes(), &node(kind))?.ino;
+    fs.forget(ino, 1);
+    Ok(ino)
+}
+
+fn at(fs: &Fs, dir: Ino, name: &str) -> Ino {
+    fs.peek(dir, name.as_bytes()).unwrap().ino
+}
+
+fn rename(fs: &Fs, from: (Ino, &str), to: (Ino, &str), flags: RenameFlags) -> Result<()> {
+    fs.rename((from.0, from.1.as_bytes()), (to.0, to.1.as_bytes()), flags)
+}
+
+/// What every operation finds: two directories, files of several sizes, one with two names.
+fn furnish(fs: &Fs, dir: Ino) -> Result<()> {
+    for name in ["a", "b"] {
+        make(fs, dir, name, NewKind::Dir)?;
+    }
+    let a = at(fs, dir, "a");
+    for (name, len) in [("empty", 0), ("small", 100), ("big", 20_000)] {
+        let ino = make(fs, a, name, NewKind::File)?;
+        fs.write(ino, 0, &vec![7; len])?;
+    }
+    let big = at(fs, a, "big");
+    let linked = fs.link(big, at(fs, dir, "b"), b"big too")?;
+    fs.forget(linked.ino, 1);
+    fs.setxattr(big, b"user.x", b"value", SetXattr::Any)
+}
+
+type Op = (&'static str, fn(&Fs, Ino) -> Result<()>);
+
+fn on(fs: &Fs, dir: Ino, name: &str, op: impl FnOnce(Ino) -> Result<()>) -> Result<()> {
+    op(at(fs, at(fs, dir, "a"), name))
+}
+
+fn set(fs: &Fs, ino: Ino, set: SetAttr) -> Result<()> {
+    fs.setattr(&Caller::ROOT, ino, &set).map(drop)
+}
+
+const OPS: &[Op] = &[
+    ("create", |fs, d| make(fs, at(fs, d, "a"), "new", NewKind::File).map(drop)),
+    ("mkdir", |fs, d| make(fs, at(fs, d, "a"), "new", NewKind::Dir).map(drop)),
+    ("symlink", |fs, d| make(fs, d, "new", NewKind::Symlink(&[b'x'; 300])).map(drop)),
+    ("create with a new block of the directory", |fs, d| {
+        make(fs, at(fs, d, "b"), &"n".repeat(255), NewKind::File)?;
+        (0..17).try_for_each(|i| {
+            make(fs, at(fs, d, "b"), &format!("{i}{}", "m".repeat(230)), NewKind::File).map(drop)
+        })
+    }),
+    ("link", |fs, d| {
+        let small = at(fs, at(fs, d, "a"), "small");
+        fs.link(small, at(fs, d, "b"), b"small too").map(|e| fs.forget(e.ino, 1))
+    }),
+    ("unlink", |fs, d| fs.unlink(at(fs, d, "a"), b"small")),
+    ("unlink one of two", |fs, d| fs.unlink(at(fs, d, "a"), b"big")),
+    ("rmdir", |fs, d| {
+        make(fs, d, "c", NewKind::Dir)?;
+        fs.rmdir(d, b"c")
+    }),
+    ("rename", |fs, d| {
+        let a = at(fs, d, "a");
+        rename(fs, (a, "small"), (a, "renamed"), RenameFlags::empty())
+    }),
+    ("rename over", |fs, d| {
+        let a = at(fs, d, "a");
+        rename(fs, (a, "small"), (a, "big"), RenameFlags::empty())
+    }),
+    ("rename across", |fs, d| {
+        rename(fs, (at(fs, d, "a"), "big"), (at(fs, d, "b"), "moved"), RenameFlags::empty())
+    }),
+    ("move a directory", |fs, d| rename(fs, (d, "a"), (at(fs, d, "b"), "a"), RenameFlags::empty())),
+    ("exchange", |fs, d| {
+        rename(fs, (at(fs, d, "a"), "small"), (at(fs, d, "b"), "big too"), RenameFlags::EXCHANGE)
+    }),
+    ("write a word", |fs, d| on(fs, d, "big", |f| fs.write(f, 4096, b"12345678"))),
+    ("write in a block", |fs, d| on(fs, d, "big", |f| fs.write(f, 5000, &[1; 1000]))),
+    ("write three blocks", |fs, d| on(fs, d, "big", |f| fs.write(f, 3000, &[2; 9000]))),
+    ("write across the end", |fs, d| on(fs, d, "big", |f| fs.write(f, 19_000, &[3; 9000]))),
+    ("append", |fs, d| on(fs, d, "small", |f| fs.append(f, &[4; 50]).map(drop))),
+    ("append blocks", |fs, d| on(fs, d, "small", |f| fs.append(f, &[5; 70_000]).map(drop))),
+    ("first write", |fs, d| on(fs, d, "empty", |f| fs.write(f, 0, &[6; 4096]))),
+    ("write far out", |fs, d| on(fs, d, "small", |f| fs.write(f, 5 << 20, b"far"))),
+    ("shrink", |fs, d| {
+        on(fs, d, "big", |f| set(fs, f, SetAttr { size: Some(5000), ..SetAttr::default() }))
+    }),
+    ("grow", |fs, d| {
+        on(fs, d, "big", |f| set(fs, f, SetAttr { size: Some(1 << 22), ..SetAttr::default() }))
+    }),
+    ("chmod and chown", |fs, d| {
+        let both = SetAttr { perm: Some(0o640), uid: Some(7), ..SetAttr::default() };
+        on(fs, d, "small", |f| set(fs, f, both))
+    }),
+    ("set an attribute", |fs, d| {
+        on(fs, d, "small", |f| fs.setxattr(f, b"user.y", &[9; 3000], SetXattr::Any))
+    }),
+    ("remove an attribute", |fs, d| on(fs, d, "big", |f| fs.removexattr(f, b"user.x"))),
+    ("punch", |fs, d| on(fs, d, "big", |f| fs.fallocate(f, Fallocate::PunchHole, 1000, 12_000))),
+    ("collapse", |fs, d| on(fs, d, "big", |f| fs.fallocate(f, Fallocate::Collapse, 4096, 8192))),
+    ("insert", |fs, d| on(fs, d, "big", |f| fs.fallocate(f, Fallocate::Insert, 4096, 8192))),
+];
+
+/// Removes what is in a directory.
+fn clear(fs: &Fs, dir: Ino) {
+    let mut names = Vec::new();
+    let list = &mut |e: &vfs::DirEntry<'_>| {
+        names.push((e.name.to_vec(), e.kind));
+        true
+    };
+    fs.readdir(dir, 0, list).unwrap();
+    for (name, kind) in names.into_iter().skip(2) {
+        if kind == FileKind::Dir {
+            clear(fs, fs.peek(dir, &name).unwrap().ino);
+            fs.rmdir(dir, &name).unwrap();
+        } else {
+            fs.unlink(dir, &name).unwrap();
+        }
+    }
+}
+
+/// Runs `op` in a child that dies at its `point`th access; whether it came to its end.
+fn run_in_child(fs: &Fs, dir: Ino, op: &Op, point: u64) -> bool {
+    // SAFETY: the child calls the file system, which is made for that, and `_exit`.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        fs.medium().left.store(point, Relaxed);
+        let done = (op.1)(fs, dir);
+        // SAFETY: as in `Mortal::tick`.
+        unsafe { libc::_exit(i32::from(done.is_err())) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child just made.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert!(libc::WIFEXITED(status), "{}: status {status:#x}", op.0);
+    match libc::WEXITSTATUS(status) {
+        0 => true,
+        DIED => false,
+        other => panic!("{}: the child failed ({other})", op.0),
+    }
+}
+
+fn read(fs: &Fs, dir: Ino) -> Tree {
+    tree::subtree(fs, dir).unwrap()
+}
+
+struct Scratch(PathBuf);
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn at_every_access() {
+    let pool = Scratch(PathBuf::from(format!("/dev/shm/keepstone-deaths-{}", std::process::id())));
+    let region = Region::create(&pool.0, 8 << 20).unwrap();
+    bpfs::format(&region, &FormatOptions::default()).unwrap();
+    drop(region);
+    let options = OpenOptions { lock: Some(Lock::Shared), ..OpenOptions::default() };
+    let region = options.open(&pool.0, Access::ReadWrite).unwrap();
+    let place = bpfs::place(&bpfs::info(&region).unwrap(), &region.file_id().unwrap());
+    let options = MountOptions { threads: 1, ..MountOptions::default() };
+    let fs = Bpfs::attach(Mortal { region, left: AtomicU64::new(0) }, &place, &options).unwrap();
+    let dir = make(&fs, ROOT, "dir", NewKind::Dir).unwrap();
+    // What an operation may leave behind for good: space of directories and of the inode file.
+    for op in OPS {
+        furnish(&fs, dir).unwrap();
+        (op.1)(&fs, dir).unwrap();
+        clear(&fs, dir);
+    }
+    let idle = fs.statfs();
+
+    let mut deaths = 0;
+    for op in OPS {
+        furnish(&fs, dir).unwrap();
+        let before = read(&fs, dir);
+        (op.1)(&fs, dir).unwrap();
+        let after = read(&fs, dir);
+        clear(&fs, dir);
+        // Several calls in one operation: each state between them is right too.
+        let single = !matches!(op.0, "rmdir" | "create with a new block of the directory");
+        for point in 1.. {
+            furnish(&fs, dir).unwrap();
+            let completed = run_in_child(&fs, dir, op, point);
+            let recoveries = fs.recoveries();
+            fs.tend().unwrap();
+            let now = read(&fs, dir);
+            if completed {
+                assert_eq!(tree::diff(&after, &now), None, "{}, completed", op.0);
+                clear(&fs, dir);
+                break;
+            }
+            deaths += 1;
+            assert_eq!(fs.recoveries(), recoveries + 1, "{}, access {point}", op.0);
+            assert!(
+                !single || now == before || now == after,
+                "{}, access {point}:\nbefore: {:?}\nafter: {:?}",
+                op.0,
+                tree::diff(&before, &now),
+                tree::diff(&after, &now),
+            );
+            // It can be done now, unless it was.
+            if now == before {
+                (op.1)(&fs, dir).unwrap();
+                assert_eq!(tree::diff(&after, &read(&fs, dir)), None, "{}, again", op.0);
+            }
+            clear(&fs, dir);
+            assert_eq!(fs.statfs(), idle, "{}, access {point}: something leaks", op.0);
+        }
+    }
+    assert!(deaths > 300, "only {deaths} deaths");
+    assert_eq!(fs.peek(ROOT, b"none").unwrap_err(), Errno::NOENT);
+    eprintln!("{deaths} deaths");
+}
