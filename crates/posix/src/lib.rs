@@ -33,6 +33,15 @@
 //!   mappings, for transfers to or from descriptors that are not ours, for unknown `fcntl`s, and
 //!   wherever the front end asks for it ([`Process::materialise`]).
 //!
+//! # What differs from the mount
+//!
+//! - A program in execution can be written to, and a file that is open for writing executed
+//!   (`ETXTBSY`): only the kernel knows.
+//! - A mount that another process makes below the pool's after this one has attached is not seen:
+//!   paths lead below it. The process itself reports its own ([`Process::namespace_changed`]).
+//! - Limits that another process sets (`prlimit`) are not seen.
+//! - Search permission on the directories above the mount point is looked at once per user.
+//!
 //! # Invariants
 //!
 //! They stand where they are kept: D1–D2 (numbers) in `descriptors`, F1–F3 (holds, sweeping) in

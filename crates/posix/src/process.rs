@@ -180,10 +180,20 @@ impl Process {
     /// The pool of a mount, attached at the first use; `Kernel` where that failed.
     pub(crate) fn attach<'m>(&self, mount: &'m Mount) -> Call<&'m Attached> {
         mount.attach(|| {
+            self.check_user_namespace()?;
             let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
             let fd = self.kernel.open(&mount.spec.mountpoint, flags)?;
             self.hide(fd)
         })
+    }
+
+    /// `EPERM` in a user namespace that renames users: the pool's IDs are those of the first one.
+    fn check_user_namespace(&self) -> Result<(), Errno> {
+        let mut map = [0; 64];
+        let len = self.kernel.slurp(b"/proc/self/uid_map", &mut map)?;
+        let mut words = map[..len].split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+        let identity: [&[u8]; 3] = [b"0", b"0", b"4294967295"];
+        if words.by_ref().take(3).eq(identity) { Ok(()) } else { Err(Errno::PERM) }
     }
 
     /// Whether calls on `fd` may be answered here: one load. (True for hidden descriptors, too:

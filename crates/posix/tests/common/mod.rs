@@ -156,36 +156,45 @@ pub struct World {
 
 impl World {
     pub fn new() -> Self {
-        Self::with_flags(0)
+        Self::with(0, &[])
     }
 
-    /// `flags`: of the mount, `ST_RDONLY` and so on.
-    pub fn with_flags(flags: u64) -> Self {
+    /// `flags`: of the mount, `ST_RDONLY` and so on. `nested`: names that other mounts cover.
+    pub fn with(flags: u64, nested: &[&str]) -> Self {
         let dir = tempfile::Builder::new().prefix("keepstone-p-").tempdir_in("/dev/shm").unwrap();
-        let region = Region::anonymous(64 << 20).unwrap();
-        bpfs::format(&region, &FormatOptions::default()).unwrap();
-        let fs = Arc::new(Bpfs::mount(region, &MountOptions::default()).unwrap());
         let mountpoint = dir.path().as_os_str().as_bytes().to_vec();
         let stage =
             Stage { mountpoint: mountpoint.clone(), calls: Arc::default(), count: Arc::default() };
         let process = Process::with_kernel(Box::new(stage.clone())).unwrap();
-        let pool = fs.clone();
-        process
-            .add_mount(MountSpec {
-                mountpoint,
-                dev: 77,
-                flags,
-                nested: vec![],
-                attach: Box::new(move || {
-                    Ok(Attached {
-                        fs: Box::new(Engine(pool.clone())),
-                        secret: 0xabc,
-                        after_fork: Box::new(|| ()),
-                    })
-                }),
-            })
-            .unwrap();
+        let fs = Self::pool();
+        let nested = nested.iter().map(|name| [&mountpoint, name.as_bytes()].join(&b'/'));
+        process.add_mount(Self::spec(mountpoint.clone(), flags, nested.collect(), &fs)).unwrap();
         Self { process, fs, stage, dir }
+    }
+
+    /// A new pool.
+    pub fn pool() -> Arc<Bpfs<Region>> {
+        let region = Region::anonymous(64 << 20).unwrap();
+        bpfs::format(&region, &FormatOptions::default()).unwrap();
+        Arc::new(Bpfs::mount(region, &MountOptions::default()).unwrap())
+    }
+
+    /// A mount of a pool.
+    pub fn spec(
+        mountpoint: Vec<u8>,
+        flags: u64,
+        nested: Vec<Vec<u8>>,
+        fs: &Arc<Bpfs<Region>>,
+    ) -> MountSpec {
+        let pool = fs.clone();
+        let attach = move || {
+            Ok(Attached {
+                fs: Box::new(Engine(pool.clone())),
+                secret: 0xabc,
+                after_fork: Box::new(|| ()),
+            })
+        };
+        MountSpec { mountpoint, dev: 77, flags, nested, attach: Box::new(attach) }
     }
 
     /// The absolute path of a name in the pool.

@@ -1,0 +1,145 @@
+//! Where paths lead, and whose they are.
+
+mod common;
+
+use common::{World, done};
+use posix::{Errno, Process, Served};
+use std::sync::atomic::Ordering::Relaxed;
+
+const CWD: i32 = libc::AT_FDCWD;
+
+/// The inode at a path; `None` where it is the kernel's to say.
+fn find(p: &Process, dirfd: i32, path: &[u8]) -> Option<Result<u64, Errno>> {
+    match p.stat(dirfd, path, 0) {
+        Served::Done(result) => Some(result.map(|st| st.st_ino)),
+        Served::Kernel => None,
+    }
+}
+
+fn link(world: &World, target: &str, name: &str) {
+    done(world.process.symlink(target.as_bytes(), CWD, &world.path(name))).unwrap();
+}
+
+fn mkdir(world: &World, name: &str) -> u64 {
+    done(world.process.mkdir(CWD, &world.path(name), 0o755)).unwrap();
+    find(&world.process, CWD, &world.path(name)).unwrap().unwrap()
+}
+
+#[test]
+fn what_leaves_the_mount_is_the_kernels() {
+    let world = World::new();
+    let p = &world.process;
+    let d = mkdir(&world, "d");
+    link(&world, "/elsewhere", "away");
+    link(&world, "d/../../up", "above");
+    link(&world, "d/../d", "within");
+    let root = String::from_utf8(world.path("")).unwrap();
+    link(&world, &format!("{root}//d/."), "absolute");
+    let at = |name: &str| find(p, CWD, &world.path(name));
+    for name in ["away", "away/x", "..", "../x", "d/../..", "above", "d/../../d"] {
+        assert_eq!(at(name), None, "{name}");
+    }
+    for name in ["within", "absolute", "d/.", "./d//", "absolute/../d", "within/../absolute"] {
+        assert_eq!(at(name), Some(Ok(d)), "{name}");
+    }
+    // The link itself is ours, whatever it leads to.
+    let st = p.stat(CWD, &world.path("away"), libc::AT_SYMLINK_NOFOLLOW);
+    assert_eq!(done(st).unwrap().st_size, 10);
+    // A name that is made where the mount point is, is one of the file system above.
+    assert_eq!(p.mkdir(CWD, &world.path(""), 0o755), Served::Kernel);
+    assert_eq!(p.unlink(CWD, &world.path(""), libc::AT_REMOVEDIR), Served::Kernel);
+    let fd = world.open("d", libc::O_RDONLY);
+    assert_eq!(find(p, fd, b"../d"), Some(Ok(d)));
+    assert_eq!(find(p, fd, b"../.."), None);
+    assert_eq!(find(p, fd, b""), Some(Err(Errno::NOENT)));
+    p.namespace_changed();
+    assert_eq!(at("d"), None);
+    assert_eq!(find(p, fd, b"../d"), Some(Ok(d)), "what is open stays ours");
+}
+
+#[test]
+fn links_are_followed_forty_times() {
+    let world = World::new();
+    let ino = mkdir(&world, "l0");
+    for i in 1..=41 {
+        link(&world, &format!("l{}", i - 1), &format!("l{i}"));
+    }
+    let at = |name: &str| find(&world.process, CWD, &world.path(name)).unwrap();
+    assert_eq!(at("l40"), Ok(ino));
+    assert_eq!(at("l41"), Err(Errno::LOOP));
+    link(&world, "loop", "loop");
+    assert_eq!(at("loop"), Err(Errno::LOOP));
+    let long = [&world.path("")[..], &b"/".repeat(4096)].concat();
+    assert_eq!(find(&world.process, CWD, &long), Some(Err(Errno::NAMETOOLONG)));
+}
+
+#[test]
+fn what_other_mounts_cover_is_theirs() {
+    let world = World::with(0, &["covered/deep"]);
+    use vfs::{Caller, FileSystem, NewKind, NewNode};
+    let node = NewNode { kind: NewKind::Dir, mode: 0o755, umask: 0 };
+    let make = |dir, name: &[u8]| {
+        let entry = world.fs.create(&Caller::ROOT, dir, name, &node).unwrap();
+        world.fs.forget(entry.ino, 1);
+        entry.ino
+    };
+    let outer = make(world.fs.root(), b"covered");
+    make(outer, b"deep");
+    let at = |name: &str| find(&world.process, CWD, &world.path(name));
+    assert_eq!(at("covered"), Some(Ok(outer.0)));
+    for name in ["covered/deep", "covered/deep/", "covered/deep/x", "covered/deep/../.."] {
+        assert_eq!(at(name), None, "{name}");
+    }
+}
+
+#[test]
+fn two_pools_are_two_file_systems() {
+    let world = World::new();
+    let p = &world.process;
+    mkdir(&world, "a");
+    done(p.mknod(CWD, &world.path("f"), libc::S_IFREG | 0o644, 0)).unwrap();
+    // Mounted below the first.
+    let inner = World::pool();
+    p.add_mount(World::spec(world.path("a"), 0, vec![], &inner)).unwrap();
+    assert_eq!(find(p, CWD, &world.path("a")), Some(Ok(1)), "the root of the inner pool");
+    let (from, to) = (world.path("f"), world.path("a/f"));
+    assert_eq!(done(p.rename(CWD, &from, CWD, &to, 0)), Err(Errno::XDEV));
+    assert_eq!(done(p.link(CWD, &from, CWD, &to, 0)), Err(Errno::XDEV));
+}
+
+#[test]
+fn a_read_only_mount_takes_no_changes() {
+    let world = World::with(libc::ST_RDONLY, &[]);
+    let p = &world.process;
+    let path = world.path("x");
+    let create = libc::O_CREAT | libc::O_WRONLY;
+    assert_eq!(done(p.open(CWD, &path, create, 0o644)), Err(Errno::ROFS));
+    assert_eq!(done(p.mkdir(CWD, &path, 0o755)), Err(Errno::ROFS));
+    assert_eq!(done(p.chmod(CWD, &world.path(""), 0o700, 0)), Err(Errno::ROFS));
+    assert_eq!(done(p.access(CWD, &world.path(""), libc::W_OK, 0)), Err(Errno::ROFS));
+    assert_eq!(done(p.access(CWD, &world.path(""), libc::R_OK, 0)), Ok(()));
+}
+
+#[test]
+fn a_pool_is_attached_at_its_first_use_and_a_refusal_is_final() {
+    let world = World::new();
+    let calls = world.stage.count.load(Relaxed);
+    for path in ["/etc", "relative", "/dev/shm"] {
+        assert_eq!(find(&world.process, CWD, path.as_bytes()), None);
+    }
+    assert_eq!(world.stage.count.load(Relaxed), calls, "nothing is asked for what is not ours");
+
+    let process = Process::with_kernel(Box::new(world.stage.clone())).unwrap();
+    let tries = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let mut spec = World::spec(world.path(""), 0, vec![], &world.fs);
+    let counter = tries.clone();
+    spec.attach = Box::new(move || {
+        counter.fetch_add(1, Relaxed);
+        Err(Errno::ACCESS)
+    });
+    process.add_mount(spec).unwrap();
+    for _ in 0..3 {
+        assert_eq!(find(&process, CWD, &world.path("")), None);
+    }
+    assert_eq!(tries.load(Relaxed), 1);
+}
