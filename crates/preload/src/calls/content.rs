@@ -236,12 +236,19 @@ export! {
         offset: off_t
     ) -> *mut c_void {
         let by_kernel = || real::mmap(address, len, protection, flags, fd, offset);
-        if flags & libc::MAP_ANONYMOUS != 0 {
-            return by_kernel();
-        }
-        let Some(process) = process().filter(|process| process.owns(fd)) else {
+        let Some(process) = process().filter(|_| flags & libc::MAP_ANONYMOUS == 0) else {
             return by_kernel();
         };
+        // The kernel may know a size from before somebody changed it in user space; it asks again
+        // for `fstat`, and not for `mmap`.
+        let by_kernel = || {
+            let mut stat = std::mem::zeroed();
+            real::fstat(fd, &mut stat);
+            by_kernel()
+        };
+        if !process.owns(fd) {
+            return by_kernel();
+        }
         let mapped = answer(process, Class::Map, &[fd], |process| {
             process.mmap(address as usize, len, protection, flags, fd, offset)
         });
