@@ -14,8 +14,10 @@ export KEEPSTONE ?= $(abspath $(RELEASE)/keepstone)
 
 # Generated calls per seed of the campaign; there are 60 seeds.
 CAMPAIGN_OPS ?= 20000
+# Minutes for each family of crash states.
+CRASH_MINUTES ?= 60
 
-.PHONY: help build demo test check bench bench-quick install campaign nvdimm-test torture machine-torture clean
+.PHONY: help build demo test check bench bench-quick install campaign crash-campaign nvdimm-test torture machine-torture clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -66,6 +68,10 @@ install: build ## into PREFIX (/usr/local), with the helper of mount(8) in SBIND
 campaign: ## more than a million generated calls against the model, and damaged pools (nightly)
 	KEEPSTONE_OPS=$(CAMPAIGN_OPS) $(CARGO) test --release --package bpfs --test conformance generated
 	KEEPSTONE_HOSTILE=100000 $(CARGO) test --release --package bpfs --test hostile
+
+crash-campaign: build ## power failures: pairs, triples for an hour, threads, evolved sequences (90 minutes, 8 GB)
+	$(RELEASE)/keepstone crashtest --length 3 --minutes $(CRASH_MINUTES) --ops 60000 --fuzz 20000 \
+	    --schedules 20000 --threads $$(nproc)
 
 nvdimm-test: ## pmem on an emulated machine with an NVDIMM
 	scripts/nvdimm-test.sh

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
 use clap::Args;
@@ -20,7 +21,8 @@ use crate::output;
 /// `keepstone crashtest`
 #[derive(Debug, Args)]
 pub struct CrashtestArgs {
-    /// Longest sequences of operations to explore completely: 1 takes seconds, 2 minutes, 3 a day.
+    /// Longest sequences of operations to explore completely: 1 takes seconds, 2 a quarter of an hour,
+    /// 3 a day.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=3))]
     pub length: u8,
     /// Also explore this many operations of random runs, 60 in each.
@@ -48,10 +50,13 @@ pub struct CrashtestArgs {
     /// At most this many workloads of each family, spread evenly.
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
+    /// At most this many minutes for each family; its workloads are then spread evenly.
+    #[arg(long, value_name = "N")]
+    pub minutes: Option<u64>,
     /// Seed of everything random.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Threads.
+    /// Threads that explore; a state takes some 16 bytes of memory until the end.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: u16,
 }
@@ -81,6 +86,7 @@ pub fn run(args: &CrashtestArgs, json: bool) -> Result<ExitCode> {
         seed: args.seed,
         threads: usize::from(args.threads),
         limit: args.limit,
+        time: args.minutes.map(|minutes| Duration::from_secs(minutes * 60)),
         ..Options::default()
     };
     let mut families = Vec::new();
@@ -192,7 +198,7 @@ fn print(outcome: &Outcome) {
             r.family, r.workloads, r.violations, not_run, r.seconds
         );
         if r.workloads_skipped > 0 {
-            println!("{:24} {:>9} workloads left out by --limit", "", r.workloads_skipped);
+            println!("{:24} {:>9} workloads left out by a limit", "", r.workloads_skipped);
         }
         if r.stats.cut_points > 0 {
             println!(

@@ -19,7 +19,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A family of workloads.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,6 +96,8 @@ pub struct Options {
     pub threads: usize,
     /// At most so many workloads, spread evenly.
     pub limit: Option<u64>,
+    /// Begin no workload when so much time has passed; those that were run are spread evenly.
+    pub time: Option<Duration>,
 }
 
 impl Default for Options {
@@ -106,6 +108,7 @@ impl Default for Options {
             seed: 1,
             threads: 1,
             limit: None,
+            time: None,
         }
     }
 }
@@ -128,7 +131,7 @@ pub struct Report {
     pub family: String,
     /// Workloads run.
     pub workloads: u64,
-    /// Workloads left out by the limit.
+    /// Workloads left out by a limit.
     pub workloads_skipped: u64,
     /// Counts.
     pub stats: Stats,
@@ -303,22 +306,19 @@ pub fn run<T: Target>(
         family,
         options,
         distinct,
-        report: Mutex::new(Report {
-            family: family.name(),
-            workloads_skipped: all - total,
-            ..Report::default()
-        }),
+        report: Mutex::new(Report { family: family.name(), ..Report::default() }),
         corpus: Mutex::new(Corpus::default()),
     };
+    let in_order = total == all && options.time.is_none();
+    let stride = if in_order { 1 } else { stride(all) };
     let next = AtomicU64::new(0);
     let work = || {
-        loop {
+        while options.time.is_none_or(|time| start.elapsed() < time) {
             let i = next.fetch_add(1, Relaxed);
             if i >= total {
                 break;
             }
-            // Spread evenly over all sequences, where not all are taken.
-            job.workload(if total < all { i * (all / total) + i % (all / total) } else { i });
+            job.workload((u128::from(i) * u128::from(stride) % u128::from(all)) as u64);
             let done = job.report.lock().expect("no worker panics");
             progress(done.workloads, total, done.stats.distinct);
         }
@@ -331,7 +331,22 @@ pub fn run<T: Target>(
     });
     let mut report = job.report.into_inner().expect("no worker panics");
     report.seconds = start.elapsed().as_secs_f64();
+    report.workloads_skipped = all - report.workloads;
     report
+}
+
+/// A step through `all` workloads that meets each once, and of which every beginning is spread evenly:
+/// about the golden ratio.
+fn stride(all: u64) -> u64 {
+    let common = |a: u64, b: u64| {
+        let (mut a, mut b) = (a, b);
+        while b != 0 {
+            (a, b) = (b, a % b);
+        }
+        a
+    };
+    let golden = (all as f64 * 0.618_033_988_749_895) as u64;
+    (1..=golden).rev().find(|step| common(*step, all) == 1).unwrap_or(1)
 }
 
 /// Sequences that reached something new, and what was reached.
@@ -483,5 +498,25 @@ impl<T: Target> Job<'_, T> {
             corpus.kept.push(ops.to_vec());
         }
         new
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stride_meets_every_workload_once_and_spreads_any_beginning() {
+        for all in [1u64, 2, 6, 126, 756, 15_876] {
+            let met: HashSet<u64> = (0..all).map(|i| i * stride(all) % all).collect();
+            assert_eq!(met.len() as u64, all);
+            let mut first: Vec<u64> = (0..all / 10).map(|i| i * stride(all) % all).collect();
+            first.sort_unstable();
+            let gap = first.windows(2).map(|w| w[1] - w[0]).max().unwrap_or(0);
+            assert!(
+                gap <= all.div_ceil(30).max(20),
+                "a tenth of {all} leaves out {gap} neighbours"
+            );
+        }
     }
 }
