@@ -104,15 +104,12 @@ impl Process {
         };
         let creates = flags & (libc::O_CREAT | TMPFILE) != 0;
         let exclusive = libc::O_CREAT | libc::O_EXCL;
-        let follow = if flags & libc::O_NOFOLLOW != 0 || flags & exclusive == exclusive {
-            Follow::BeforeSlash
-        } else {
-            Follow::Always
-        };
-        let follow = if flags & libc::O_CREAT != 0 && follow != Follow::Always {
-            Follow::Never
-        } else {
-            follow
+        let nofollow = flags & libc::O_NOFOLLOW != 0 || flags & exclusive == exclusive;
+        let follow = match (flags & libc::O_CREAT != 0, nofollow) {
+            (true, true) => Follow::Never,
+            (true, false) => Follow::ToCreate,
+            (false, true) => Follow::BeforeSlash,
+            (false, false) => Follow::Always,
         };
         loop {
             let walked = self.walk(dirfd, path, follow, &self.identity().effective);
@@ -305,13 +302,19 @@ impl Process {
         Ok(self.kernel.close(fd)?)
     }
 
-    /// Closing any descriptor of an inode ends this process's POSIX locks on it.
+    /// Closing any descriptor of an inode ends this process's POSIX locks on it. To be called with the
+    /// table locked.
     fn drop_locks(&self, fd: i32) {
         if self.noted.is_empty() {
             return;
         }
-        let Ok(ofd) = self.get(fd) else { return };
-        let (mount, ino) = (ofd.mount_index(), ofd.ino());
+        // Not `get`, which takes over what another process has materialised, and for that the table.
+        let handle = self.entry(fd).map_or(0, |entry| entry.load(Acquire));
+        if handle == 0 || handle == HIDDEN {
+            return;
+        }
+        let ofd = self.family.ofd(handle);
+        let (mount, ino) = (ofd.mount(), ofd.ino());
         if !self.noted.remove(mount, ino, Why::Locks) {
             return;
         }
