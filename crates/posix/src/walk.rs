@@ -162,6 +162,8 @@ impl<'p> Walked<'p> {
 pub(crate) enum Follow {
     /// Yes.
     Always,
+    /// Yes, and it is to be created where it is missing: `EISDIR` where a slash follows it.
+    ToCreate,
     /// Only where a slash follows it.
     BeforeSlash,
     /// No: the path says where a name is to be made or removed.
@@ -235,6 +237,9 @@ impl Process {
                 }
                 Last::Dot => Some(dir.again()?),
                 Last::DotDot if dir.ino == dir.fs().root() => return Err(Stop::Kernel),
+                Last::Name if slash && follow == Follow::ToCreate => {
+                    return Err(Errno::ISDIR.into());
+                }
                 _ if len > NAME_MAX => return Err(Errno::NAMETOOLONG.into()),
                 _ => match dir.fs().lookup(dir.ino, name) {
                     Ok(attr) => Some(dir.beside(attr)),
@@ -244,7 +249,7 @@ impl Process {
             };
             let link = found.as_ref().filter(|found| {
                 let wanted = match follow {
-                    Follow::Always => true,
+                    Follow::Always | Follow::ToCreate => true,
                     Follow::BeforeSlash => slash,
                     Follow::Never => false,
                 };
