@@ -41,11 +41,7 @@ impl Process {
         if !ofd.is_readable() {
             return Err(Errno::BADF.into());
         }
-        let position = ofd.lock_position()?;
-        let at = position.get();
-        let len = read_at(&ofd, buf, at as i64)?;
-        position.set(at + len as u64);
-        Ok(len)
+        read_there(&ofd, buf, At::Position)
     }
 
     /// `pread`.
@@ -108,7 +104,7 @@ impl Process {
 
     /// `readv`.
     pub fn readv(&self, fd: i32, bufs: &mut [IoSliceMut<'_>]) -> Served<usize> {
-        self.read_vector(fd, bufs, At::Position).into()
+        self.read_vector(fd, bufs, At::Position, 0).into()
     }
 
     /// `preadv` (flags 0) and `preadv2`; an offset of -1 is the description's.
@@ -119,34 +115,30 @@ impl Process {
         offset: i64,
         flags: i32,
     ) -> Served<usize> {
-        let mut call = || {
-            let ofd = self.get(fd)?;
-            if ofd.is_readable() && flags & !HINTS != 0 {
-                return Err(Errno::OPNOTSUPP.into());
-            }
-            drop(ofd);
-            let at = if offset == -1 { At::Position } else { At::Offset(offset) };
-            self.read_vector(fd, bufs, at)
-        };
-        call().into()
+        let at = if offset == -1 { At::Position } else { At::Offset(offset) };
+        self.read_vector(fd, bufs, at, flags).into()
     }
 
     /// A read into several buffers is one read: into a buffer of its own where that is needed.
-    fn read_vector(&self, fd: i32, bufs: &mut [IoSliceMut<'_>], at: At) -> Call<usize> {
-        if let [buf] = bufs {
-            return match at {
-                At::Position => self.read_call(fd, buf),
-                At::Offset(offset) => self.pread_call(fd, buf, offset),
-            };
+    fn read_vector(&self, fd: i32, bufs: &mut [IoSliceMut<'_>], at: At, flags: i32) -> Call<usize> {
+        let (ofd, total) = self.vector(fd, at, bufs.iter().map(|buf| buf.len()))?;
+        if !ofd.is_readable() {
+            return Err(Errno::BADF.into());
         }
-        self.check_vector(fd, at)?;
-        let total = total_len(bufs.iter().map(|buf| buf.len()))?;
+        if total == 0 {
+            return Ok(0);
+        }
+        if flags & !HINTS != 0 {
+            return Err(Errno::OPNOTSUPP.into());
+        }
+        if let [buf] = bufs {
+            return read_there(&ofd, buf, at);
+        }
+        // No more than there is: programs pass large buffers for small files.
+        let room = if total > GATHER { total.min(ofd.attr()?.size as usize) } else { total };
         let mut gathered: SmallVec<[u8; GATHER]> = SmallVec::new();
-        gathered.resize(total, 0);
-        let len = match at {
-            At::Position => self.read_call(fd, &mut gathered)?,
-            At::Offset(offset) => self.pread_call(fd, &mut gathered, offset)?,
-        };
+        gathered.resize(room, 0);
+        let len = read_there(&ofd, &mut gathered, at)?;
         let mut rest = &gathered[..len];
         for buf in bufs {
             let (now, later) = rest.split_at(buf.len().min(rest.len()));
@@ -156,13 +148,18 @@ impl Process {
         Ok(len)
     }
 
-    /// What comes before the lengths of a vector are looked at.
-    fn check_vector(&self, fd: i32, at: At) -> Call<()> {
+    /// The description for a vector, and the vector's length.
+    fn vector(
+        &self,
+        fd: i32,
+        at: At,
+        lens: impl ExactSizeIterator<Item = usize>,
+    ) -> Call<(OfdRef<'_>, usize)> {
         let ofd = self.get(fd)?;
         match at {
             At::Offset(offset) if offset < 0 => Err(Errno::INVAL.into()),
             _ if ofd.oflags() & libc::O_PATH != 0 => Err(Errno::BADF.into()),
-            _ => Ok(()),
+            _ => Ok((ofd, total_len(lens)?)),
         }
     }
 
@@ -185,8 +182,19 @@ impl Process {
 
     /// A write from several buffers is one write, atomic as any other.
     fn write_vector(&self, fd: i32, data: &[IoSlice<'_>], at: At, flags: i32) -> Call<usize> {
-        self.check_vector(fd, at)?;
-        let total = total_len(data.iter().map(|part| part.len()))?;
+        let (ofd, total) = self.vector(fd, at, data.iter().map(|part| part.len()))?;
+        if !ofd.is_writable() {
+            return Err(Errno::BADF.into());
+        }
+        if total == 0 {
+            return Ok(0);
+        }
+        if flags & !(HINTS | libc::RWF_APPEND | RWF_NOAPPEND) != 0 {
+            return Err(Errno::OPNOTSUPP.into());
+        }
+        if flags & libc::RWF_APPEND != 0 && flags & RWF_NOAPPEND != 0 {
+            return Err(Errno::INVAL.into());
+        }
         let mut gathered: SmallVec<[u8; GATHER]> = SmallVec::new();
         let data: &[u8] = match data {
             [one] => one,
@@ -196,16 +204,6 @@ impl Process {
                 &gathered
             }
         };
-        let ofd = self.get(fd)?;
-        if !ofd.is_writable() {
-            return Err(Errno::BADF.into());
-        }
-        if flags & !(HINTS | libc::RWF_APPEND | RWF_NOAPPEND) != 0 {
-            return Err(Errno::OPNOTSUPP.into());
-        }
-        if flags & libc::RWF_APPEND != 0 && flags & RWF_NOAPPEND != 0 {
-            return Err(Errno::INVAL.into());
-        }
         let append = flags & libc::RWF_APPEND != 0
             || ofd.oflags() & libc::O_APPEND != 0 && flags & RWF_NOAPPEND == 0;
         match at {
@@ -448,6 +446,21 @@ fn read_at(ofd: &OfdRef<'_>, buf: &mut [u8], offset: i64) -> Result<usize, Errno
     let offset = check_range(offset, buf.len())?;
     let len = buf.len().min(RW_MAX);
     ofd.fs().read(ofd.ino(), offset, &mut buf[..len])
+}
+
+/// Reads at the offset of the description, which moves, or at another.
+#[inline]
+fn read_there(ofd: &OfdRef<'_>, buf: &mut [u8], at: At) -> Call<usize> {
+    match at {
+        At::Offset(offset) => Ok(read_at(ofd, buf, offset)?),
+        At::Position => {
+            let position = ofd.lock_position()?;
+            let offset = position.get();
+            let len = read_at(ofd, buf, offset as i64)?;
+            position.set(offset + len as u64);
+            Ok(len)
+        }
+    }
 }
 
 /// The length of a vector, cut to what one call moves. `EINVAL` for more than 1024 parts or more

@@ -87,24 +87,26 @@ impl Process {
             None => Ok::<i64, Stop>(ofd.lock_position()?.get() as i64),
         };
         let (src_at, dst_at) = (offset(&from_offset, &src)?, offset(&to_offset, &dst)?);
-        let end = |at: i64| i64::try_from(len).ok().and_then(|len| at.checked_add(len));
+        // The kernel adds without signs first.
+        let wraps = |at: i64| (at as u64).checked_add(len as u64).is_none();
+        if wraps(src_at) || wraps(dst_at) {
+            return Err(Errno::OVERFLOW.into());
+        }
         if src_at < 0 || dst_at < 0 {
             return Err(Errno::INVAL.into());
-        }
-        if end(src_at).is_none() || end(dst_at).is_none() {
-            return Err(Errno::OVERFLOW.into());
         }
         let (src_at, dst_at) = (src_at as u64, dst_at as u64);
         let attr = dst.attr()?;
         let have = src.attr()?.size.saturating_sub(src_at).min(len as u64);
         let same = src.ino() == dst.ino();
-        if same && have > 0 && src_at < dst_at + have && dst_at < src_at + have {
+        let meet = src_at.abs_diff(dst_at) < have;
+        if same && meet {
             return Err(Errno::INVAL.into());
         }
         if have == 0 {
             return Ok(0);
         }
-        self.check_size(attr.size, dst_at + have)?;
+        self.check_size(attr.size, dst_at.saturating_add(have))?;
         self.drop_privileges(dst.fs(), &attr)?;
         let copied = dst.fs().copy_range((src.ino(), src_at), (dst.ino(), dst_at), have)?;
         let advance = |given: Option<&mut i64>, ofd: &OfdRef<'_>, at: u64| {
@@ -175,7 +177,7 @@ impl Process {
             match self.write_at(&dst, &chunk[..len], to, false) {
                 Ok((written, _)) => {
                     done += written;
-                    if written < want {
+                    if written < len || len == 0 {
                         break;
                     }
                 }
