@@ -3,7 +3,7 @@
 use crate::domain::Domain;
 use crate::emulation::Emulation;
 use crate::error::Error;
-use crate::host::{Backing, PlatformDomain};
+use crate::host::{Backing, FsType, PlatformDomain};
 use crate::mapping::Mapping;
 use crate::region::{Parts, Region};
 use rustix::fd::{AsFd, OwnedFd};
@@ -80,7 +80,11 @@ impl OpenOptions {
             })?;
         let region = self.extend(path, &fd, len).and_then(|()| {
             let stat = stat(path, &fd)?;
-            self.map(path, fd, &stat, Access::ReadWrite, None)
+            let in_memory = FsType::of(&fd).is_ok_and(|(fs, _)| fs.in_memory());
+            // tmpfs clears a page when it is first touched. Better now, once, than in the middle.
+            let populate = self.populate || in_memory && !self.sparse;
+            let options = OpenOptions { populate, ..self.clone() };
+            options.map(path, fd, &stat, Access::ReadWrite, None)
         });
         if region.is_err() {
             // It is ours (EXCL), and of no use.
