@@ -375,7 +375,7 @@ impl Side for Ours<'_> {
                     _ => None,
                 };
                 // Within one file the kernel reads from pages while it writes to them.
-                if ino(*from).is_none() || ino(*from) == ino(*out) {
+                if ino(*from).is_none() || ino(*out).is_none() || ino(*from) == ino(*out) {
                     return None;
                 }
                 let mut offset = *offset;
