@@ -155,9 +155,9 @@ impl Process {
         })?;
         let fd = number.fd;
         let table = self.lock_table();
-        self.install(&table, fd, ofd);
+        let before = self.install(&table, fd, ofd);
         std::mem::forget(number);
-        drop(table);
+        drop((table, before));
         if fd <= 2 {
             let handed = self.materialise(fd);
             if handed.is_err() {
@@ -217,6 +217,7 @@ impl Process {
         if walked.slash && walked.last == Last::Name {
             return Err(Errno::ISDIR.into());
         }
+        walked.check_name()?;
         match walked.found {
             Some(_) if flags & libc::O_EXCL != 0 => Err(Errno::EXIST.into()),
             Some(held) if held.kind == FileKind::Dir => Err(Errno::ISDIR.into()),
@@ -296,10 +297,10 @@ impl Process {
         }
         let table = self.lock_table();
         self.drop_locks(fd);
-        if !self.uninstall(&table, fd) {
-            return Err(Stop::Kernel);
-        }
-        Ok(self.kernel.close(fd)?)
+        let _ofd = self.uninstall(&table, fd).ok_or(Stop::Kernel)?;
+        let closed = self.kernel.close(fd);
+        drop(table);
+        Ok(closed?)
     }
 
     /// Closing any descriptor of an inode ends this process's POSIX locks on it. To be called with the
@@ -383,8 +384,8 @@ impl Process {
             self.materialise(fd)?;
             return Err(Stop::Kernel);
         }
-        self.install(&table, new, ofd);
-        drop(table);
+        let before = self.install(&table, new, ofd);
+        drop((table, before));
         if new <= 2 {
             self.materialise(new)?;
         }
@@ -421,7 +422,8 @@ impl Process {
                 let table = self.lock_table();
                 self.kernel.dup3(old, new, cloexec)?;
                 self.drop_locks(new);
-                self.uninstall(&table, new);
+                let before = self.uninstall(&table, new);
+                drop((table, before));
                 return Ok(new);
             }
             Err(stop) => return Err(stop),
@@ -434,8 +436,8 @@ impl Process {
         let table = self.lock_table();
         self.kernel.dup3(old, new, cloexec)?;
         self.drop_locks(new);
-        self.install(&table, new, ofd);
-        drop(table);
+        let before = self.install(&table, new, ofd);
+        drop((table, before));
         if new <= 2 {
             self.materialise(new)?;
         }

@@ -262,7 +262,8 @@ pub struct Place {
 impl Place {
     /// A place where nothing is: calls on descriptors go to the kernel.
     pub fn nowhere() -> Self {
-        Self { segment: NonNull::from(&NOWHERE), token: BY_PID }
+        let pid = rustix::process::getpid().as_raw_nonzero().get() as u32;
+        Self { segment: NonNull::from(&NOWHERE), token: BY_PID | pid }
     }
 
     /// Its segment.

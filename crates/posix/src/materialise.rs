@@ -54,7 +54,7 @@ impl Process {
             if self.entry(fd).is_some_and(|entry| entry.load(Acquire) == handle) {
                 let k = self.kernel_fd_locked(&table, handle)?;
                 self.kernel.dup3(k, fd, self.kernel.is_cloexec(fd)?)?;
-                self.uninstall(&table, fd);
+                drop(self.uninstall(&table, fd));
             }
         }
         Ok(())
@@ -124,7 +124,7 @@ impl Process {
         let mut result = Ok(());
         for fd in 0..self.fd_end() {
             let handle = self.entry(fd).map_or(0, |entry| entry.load(Acquire));
-            if handle != 0 && handle != HIDDEN && !self.kernel.is_cloexec(fd)? {
+            if handle != 0 && handle != HIDDEN && !self.kernel.is_cloexec(fd).unwrap_or(true) {
                 result = result.and(self.materialise(fd));
             }
         }

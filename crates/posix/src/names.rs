@@ -14,6 +14,7 @@ impl Process {
     /// the name of what is to be no directory (`filename_create`).
     fn vacancy<'p>(&'p self, dirfd: i32, path: &[u8], directory: bool) -> Call<Walked<'p>> {
         let walked = self.place_of(dirfd, path)?;
+        walked.check_name()?;
         if walked.last != Last::Name || walked.found.is_some() {
             return Err(Errno::EXIST.into());
         }
@@ -184,6 +185,7 @@ impl Process {
     fn unlink_call(&self, dirfd: i32, path: &[u8], flags: i32) -> Call<()> {
         let arguments = check_flags(flags, libc::AT_REMOVEDIR);
         let walked = checked(self.place_of(dirfd, path), arguments)?;
+        let named = walked.check_name();
         let Walked { dir, name, last, slash, found } = walked;
         let directory = flags & libc::AT_REMOVEDIR != 0;
         match last {
@@ -193,6 +195,7 @@ impl Process {
             Last::DotDot => return Err(Errno::NOTEMPTY.into()),
         }
         dir.check_writable()?;
+        named?;
         let found = found.ok_or(Errno::NOENT)?;
         if slash && !directory {
             let is_dir = found.kind == FileKind::Dir;
@@ -253,7 +256,9 @@ impl Process {
             return Err(if exists { Errno::EXIST } else { Errno::BUSY }.into());
         }
         from.dir.check_writable()?;
+        from.check_name()?;
         let source = from.found.ok_or(Errno::NOENT)?;
+        to.check_name()?;
         match &to.found {
             Some(_) if flags == RenameFlags::NOREPLACE => return Err(Errno::EXIST.into()),
             None if exchange => return Err(Errno::NOENT.into()),

@@ -331,26 +331,32 @@ impl Process {
         drop(TableLock { word: &self.table });
     }
 
-    /// Lets an entry refer to a description, whose hold the entry takes over.
-    pub(crate) fn install(&self, _table: &TableLock<'_>, fd: i32, ofd: OfdRef<'_>) {
-        let segment = self.place();
-        let segment = segment.segment();
-        segment.fd_end.fetch_max(fd as u32 + 1, AcqRel);
-        let old = segment.fds[fd as usize].swap(ofd.handle, AcqRel);
+    /// Lets an entry refer to a description, whose hold the entry takes over. What it referred to
+    /// before is for the caller to drop, best without the lock: the inode may go with it.
+    #[must_use]
+    pub(crate) fn install(
+        &self,
+        _table: &TableLock<'_>,
+        fd: i32,
+        ofd: OfdRef<'_>,
+    ) -> Option<OfdRef<'_>> {
+        let place = self.place();
+        place.segment().fd_end.fetch_max(fd as u32 + 1, AcqRel);
+        let old = place.segment().fds[fd as usize].swap(ofd.handle, AcqRel);
         std::mem::forget(ofd);
-        if old != 0 && old != HIDDEN {
-            self.put(old);
-        }
+        self.released(old)
     }
 
-    /// Empties an entry; returns whether it referred to a description.
-    pub(crate) fn uninstall(&self, _table: &TableLock<'_>, fd: i32) -> bool {
-        let old = self.entry(fd).map_or(0, |entry| entry.swap(0, AcqRel));
-        if old == 0 || old == HIDDEN {
-            return false;
-        }
-        self.put(old);
-        true
+    /// Empties an entry. What it referred to is for the caller to drop.
+    #[must_use]
+    pub(crate) fn uninstall(&self, _table: &TableLock<'_>, fd: i32) -> Option<OfdRef<'_>> {
+        self.released(self.entry(fd)?.swap(0, AcqRel))
+    }
+
+    /// The hold that an entry had.
+    fn released(&self, handle: Handle) -> Option<OfdRef<'_>> {
+        let is_one = handle != 0 && handle != HIDDEN;
+        is_one.then(|| OfdRef { process: self, handle })
     }
 
     /// Moves a descriptor of the caller's own (a pool file, say) to a high number that the program
@@ -446,9 +452,12 @@ impl Process {
         matches!(state, b"Z" | b"X") || start.is_some_and(|start| start > since.saturating_add(1))
     }
 
-    /// At a quiet exit: gives up everything that others would otherwise sweep.
+    /// At a quiet exit: gives up everything that others would otherwise sweep. Descriptors answer
+    /// `Kernel` from then on.
     pub fn detach(&self) {
-        self.family.leave(self.place());
+        let place = self.place();
+        self.set_place(Place::nowhere());
+        self.family.leave(place);
     }
 
     /// A number below `/proc/sys/fs`: how the kernel protects links and files in directories that
@@ -475,7 +484,7 @@ impl Drop for Process {
                 0 => {}
                 HIDDEN => self.unhide(fd),
                 _ => {
-                    self.uninstall(&table, fd);
+                    drop(self.uninstall(&table, fd));
                     let _ = self.kernel.close(fd);
                 }
             }

@@ -149,6 +149,11 @@ pub(crate) struct Walked<'p> {
 }
 
 impl<'p> Walked<'p> {
+    /// `ENAMETOOLONG` for a name that is to be made or removed ([`Follow::Never`]).
+    pub fn check_name(&self) -> Result<(), Errno> {
+        if self.name.len() > NAME_MAX { Err(Errno::NAMETOOLONG) } else { Ok(()) }
+    }
+
     /// What the path names: `ENOENT`; `ENOTDIR` where a slash follows something else than a
     /// directory.
     pub fn existing(self) -> Result<Held<'p>, Errno> {
@@ -240,6 +245,8 @@ impl Process {
                 Last::Name if slash && follow == Follow::ToCreate => {
                     return Err(Errno::ISDIR.into());
                 }
+                // Whoever makes or removes the name says so in its turn.
+                _ if len > NAME_MAX && is_last && follow == Follow::Never => None,
                 _ if len > NAME_MAX => return Err(Errno::NAMETOOLONG.into()),
                 _ => match dir.fs().lookup(dir.ino, name) {
                     Ok(attr) => Some(dir.beside(attr)),
