@@ -1,5 +1,6 @@
 //! `keepstone crashtest`
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -237,11 +238,18 @@ fn print_lint(lint: &Lint) {
         let always = sites.iter().filter(|(_, (n, of))| n == of);
         rows.extend(always.map(|(site, (n, _))| format!("{name:19}{n:>12}   {site}")));
     }
+    let mut harmless: BTreeMap<&str, u64> = BTreeMap::new();
     for l in &lint.leaning {
-        let sites = format!("{} keeps, {} having read what {} may lose", l.kept, l.load, l.lost);
-        let why = l.harmless.map(|why| format!("; harmless: {why}")).unwrap_or_default();
-        rows.push(format!("leans on another   {:>12}   {sites} ({}{why})", l.times, l.what));
+        match l.harmless {
+            Some(why) => *harmless.entry(why).or_default() += l.times,
+            None => rows.push(format!(
+                "leans on another   {:>12}   {} keeps, {} having read what {} may lose: {}",
+                l.times, l.kept, l.load, l.lost, l.what
+            )),
+        }
     }
+    let of_no_harm = |(why, n)| format!("leans, harmless    {n:>12}   {why}");
+    rows.extend(harmless.into_iter().map(of_no_harm));
     if !rows.is_empty() {
         println!("without a crash{:>16}", "times");
         rows.iter().for_each(|row| println!("{row}"));

@@ -85,8 +85,8 @@ fn clock() -> Timestamp {
 /// why.
 const HARMLESS: [(&str, &str); 1] = [(
     ": atime",
-    "reading stores it without a fence; it is not atomic with anything (§3.6), and all that it \
-     decides is whether the next access is stored",
+    "access times are stored without a fence; none is atomic with anything (§3.6), and all that one \
+     decides is whether the next is stored",
 )];
 
 /// BPFS: every operation atomic and durable on return.
