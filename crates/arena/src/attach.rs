@@ -119,8 +119,19 @@ impl Place {
     }
 
     fn open(&self) -> io::Result<(OwnedFd, Stat)> {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = rustix::fs::open(&self.path, flags, Mode::from_raw_mode(0o600))?;
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let mode = Mode::from_raw_mode(0o600);
+        // Not with CREATE at once: in a sticky directory that is refused for a stranger's file
+        // (`fs.protected_regular`).
+        let file = match rustix::fs::open(&self.path, flags, mode) {
+            Err(Errno::NOENT) => {
+                match rustix::fs::open(&self.path, flags | OFlags::CREATE | OFlags::EXCL, mode) {
+                    Err(Errno::EXIST) => rustix::fs::open(&self.path, flags, mode),
+                    made => made,
+                }
+            }
+            found => found,
+        }?;
         let stat = rustix::fs::fstat(&file)?;
         let me = rustix::process::geteuid().as_raw();
         let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
@@ -143,7 +154,7 @@ impl Place {
             let owner = rustix::fs::Uid::from_raw(self.owner);
             let group = rustix::fs::Gid::from_raw(self.group);
             let _ = rustix::fs::fchown(&file, Some(owner), Some(group));
-            rustix::fs::fchmod(&file, Mode::from_raw_mode(self.mode & 0o660 | 0o600))?;
+            rustix::fs::fchmod(&file, Mode::from_raw_mode(self.mode & 0o666 | 0o600))?;
         }
         rustix::fs::ftruncate(&file, 0)?;
         rustix::fs::ftruncate(&file, layout.bytes() as u64)?;
