@@ -30,7 +30,7 @@ MAKE
 make -j4 2>&1 | sort
 ./program
 make -q && echo up to date
-touch -d '1 minute' src/f3.c
+touch -d 2001-01-01 obj/f3.o
 make -n | sort
 make clean
 gcc -save-temps -g -o program src/*.c && ./program

@@ -22,19 +22,27 @@ pub struct Mount {
     pub nested: Vec<Vec<u8>>,
 }
 
-/// Mount points of the pools that are served, set once.
-static SERVED: AtomicPtr<Vec<Vec<u8>>> = AtomicPtr::new(std::ptr::null_mut());
+/// Mount points and devices of the pools that are served, set once.
+static SERVED: AtomicPtr<Vec<(Vec<u8>, u64)>> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Remembers where pools are served.
-pub fn serve(dirs: Vec<Vec<u8>>) {
-    SERVED.store(Box::into_raw(Box::new(dirs)), Ordering::Release);
+pub fn serve(mounts: Vec<(Vec<u8>, u64)>) {
+    SERVED.store(Box::into_raw(Box::new(mounts)), Ordering::Release);
+}
+
+fn served() -> impl Iterator<Item = &'static (Vec<u8>, u64)> {
+    // SAFETY: null, or a box that is never dropped.
+    unsafe { SERVED.load(Ordering::Acquire).as_ref() }.into_iter().flatten()
 }
 
 /// Whether an absolute path leads to a pool, by its text.
 pub fn is_served(path: &[u8]) -> bool {
-    // SAFETY: null, or a box that is never dropped.
-    let dirs = unsafe { SERVED.load(Ordering::Acquire).as_ref() };
-    dirs.is_some_and(|dirs| dirs.iter().any(|dir| covers(dir, path)))
+    served().any(|(dir, _)| covers(dir, path))
+}
+
+/// Whether `st_dev` is that of a pool's mount.
+pub fn is_served_device(dev: u64) -> bool {
+    served().any(|(_, own)| *own == dev)
 }
 
 struct Line {

@@ -52,9 +52,9 @@ fn begin() {
     };
     let mut served = Vec::new();
     for mount in mounts {
-        let dir = mount.dir.clone();
+        let place = (mount.dir.clone(), mount.dev);
         if process.add_mount(engine::spec(mount)).is_ok() {
-            served.push(dir);
+            served.push(place);
         }
     }
     mounts::serve(served);

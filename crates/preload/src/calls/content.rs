@@ -9,7 +9,7 @@ use crate::memory::{self, TRANSFER_BYTES_MAX};
 use crate::serve::{answer, on_fd, on_path, set_errno, to_c};
 use crate::start::process;
 use crate::stats::Class;
-use crate::{guard, real};
+use crate::{guard, mounts, real};
 
 /// From where on the length of a read is first compared with the file, in bytes: probing a buffer
 /// touches its pages, those too that the read would not fill.
@@ -239,11 +239,8 @@ export! {
         let Some(process) = process().filter(|_| flags & libc::MAP_ANONYMOUS == 0) else {
             return by_kernel();
         };
-        // The kernel may know a size from before somebody changed it in user space; it asks again
-        // for `fstat`, and not for `mmap`.
         let by_kernel = || {
-            let mut stat = std::mem::zeroed();
-            real::fstat(fd, &mut stat);
+            guard::run(|| settle_size(fd));
             by_kernel()
         };
         if !process.owns(fd) {
@@ -259,6 +256,32 @@ export! {
                 libc::MAP_FAILED
             }
             None => by_kernel(),
+        }
+    }
+}
+
+/// How often to compare the kernel's size with the server's.
+const COMPARISONS_MAX: usize = 100;
+
+/// Makes sure that the kernel knows the size of a pool's file that it is about to map: what lies
+/// beyond would be SIGBUS. `mmap` does not ask the server, `fstat` does; but the kernel drops an answer
+/// that another one has overtaken, which may be the older. FIONREAD tells what it took. (A second
+/// description could be asked as well, but closing it would end the process's locks.)
+fn settle_size(fd: c_int) {
+    // SAFETY: the program keeps the descriptor open during its call, or the calls here fail.
+    let file = unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) };
+    for _ in 0..COMPARISONS_MAX {
+        let Ok(stat) = rustix::fs::fstat(file) else { return };
+        if !mounts::is_served_device(stat.st_dev) {
+            return;
+        }
+        let (Ok(rest), Ok(offset)) = (rustix::io::ioctl_fionread(file), rustix::fs::tell(file))
+        else {
+            return;
+        };
+        // The request has 32 bits for what is left.
+        if (rest as u32).wrapping_add(offset as u32) == stat.st_size as u32 {
+            return;
         }
     }
 }
