@@ -81,8 +81,12 @@ macro_rules! originals {
             pub unsafe fn $name($($argument: $type),*) -> $result {
                 // SAFETY: the address is libc's function, or one that ignores its arguments; on
                 // x86-64, variadic functions take theirs in the same registers.
-                let f: unsafe extern "C-unwind" fn($($type),*) -> $result =
-                    unsafe { std::mem::transmute(address(Index::$name as usize)) };
+                let f = unsafe {
+                    std::mem::transmute::<
+                        *mut c_void,
+                        unsafe extern "C-unwind" fn($($type),*) -> $result,
+                    >(address(Index::$name as usize))
+                };
                 // SAFETY: the caller's.
                 unsafe { f($($argument),*) }
             }
