@@ -4,7 +4,7 @@
 //! hold to the description unless it has none, load the entry again. So a description in use stays,
 //! whatever other threads close.
 
-use crate::creds::Identity;
+use crate::creds::{Identities, Identity};
 use crate::family::{FDS, Family, HIDDEN, Handle, MATERIALISED, Ofd, OfdInit, Place, Position};
 use crate::mount::Mount;
 use crate::served::{Call, Stop};
@@ -33,7 +33,7 @@ pub struct Process {
     /// Held while entries of the table change; see [`TableLock`].
     table: AtomicU32,
     mounts: [AtomicPtr<Mount>; MOUNTS],
-    identity: AtomicPtr<Identity>,
+    identities: Identities,
     /// `RLIMIT_FSIZE`.
     pub(crate) file_size_max: AtomicU64,
     /// `RLIMIT_NOFILE`.
@@ -138,7 +138,7 @@ impl Process {
             token: AtomicU32::new(place.token),
             table: AtomicU32::new(0),
             mounts: Default::default(),
-            identity: AtomicPtr::new(Box::into_raw(Box::new(Identity::read()?))),
+            identities: Identities::new(Identity::read()?),
             file_size_max: AtomicU64::new(u64::MAX),
             fd_limit: AtomicU32::new(0),
             umask: AtomicU32::new(rustix::process::umask(rustix::fs::Mode::empty()).bits()),
@@ -394,16 +394,13 @@ impl Process {
     /// User, groups and capabilities.
     #[inline]
     pub(crate) fn identity(&self) -> &Identity {
-        // SAFETY: identities that were current stay, for calls that still use them.
-        unsafe { &*self.identity.load(Acquire) }
+        self.identities.current()
     }
 
     /// Reads user, groups and capabilities again: after each set*id, setgroups, capset.
     pub fn credentials_changed(&self) {
         let Ok(new) = Identity::read() else { return };
-        if *self.identity() != new {
-            // The old one stays allocated: a call may be using it.
-            self.identity.store(Box::into_raw(Box::new(new)), Release);
+        if self.identities.change(new) {
             self.mounts().for_each(|(_, mount)| mount.forget_reach());
         }
     }
@@ -499,7 +496,5 @@ impl Drop for Process {
                 drop(unsafe { Box::from_raw(mount) });
             }
         }
-        // SAFETY: it came from a box; nobody uses it.
-        drop(unsafe { Box::from_raw(*self.identity.get_mut()) });
     }
 }
