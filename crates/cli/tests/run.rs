@@ -183,3 +183,33 @@ fn doctor_tells_how_a_program_will_be_served() {
     assert_eq!(found["level"], "advice");
     assert!(found["found"].as_str().unwrap().ends_with("statically linked"), "{found}");
 }
+
+#[test]
+fn the_c_interface_shares_the_pool_with_the_mount() {
+    let mut sandbox = Sandbox::formatted();
+    let (library, root) = (library(), Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));
+    let dir = library.parent().unwrap();
+    let program = sandbox.outside("counter");
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-Wall", "-Wextra", "-Werror", "-o"]).arg(&program);
+    gcc.arg(root.join("examples/c/counter.c")).arg("-I").arg(root.join("include"));
+    gcc.arg("-L").arg(dir).arg("-lkeepstone");
+    let output = gcc.output().expect("gcc: install it");
+    assert!(output.status.success(), "{output:?}");
+    let pool = sandbox.pool.clone();
+    let counter = || output_of(Command::new(&program).arg(&pool).env("LD_LIBRARY_PATH", dir));
+    let count = |expected: &str| {
+        let output = counter();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{output:?}");
+    };
+    count("run 1\n6 bytes of log\n");
+    count("run 2\n12 bytes of log\n");
+    sandbox.mount(&["-o", "direct"]);
+    count("run 3\n18 bytes of log\n");
+    assert_eq!(fs::read_to_string(sandbox.path("runs/log")).unwrap(), "run 1\nrun 2\nrun 3\n");
+    // A mount that has the pool for itself keeps others out.
+    sandbox.umount();
+    sandbox.mount(&[]);
+    let output = counter();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+}

@@ -37,12 +37,7 @@ pub fn spec(mount: Mount) -> MountSpec {
 /// has the pool for itself then.
 fn attach(pool: &Path) -> Result<Attached, Box<dyn std::error::Error>> {
     let before = own_descriptors()?;
-    let lock = Some(pmem::Lock::Shared);
-    let options = pmem::OpenOptions { lock, ..pmem::OpenOptions::default() };
-    let region = options.open(pool, pmem::Access::ReadWrite)?;
-    let file = region.file_id().ok_or("it is not a file")?;
-    let place = bpfs::place(&bpfs::info(&region)?, &file);
-    let fs = Bpfs::attach(region, &place, &bpfs::MountOptions::default())?;
+    let fs = open(pool)?;
     hide_since(&before)?;
     let secret = fs.secret();
     let fs = Box::new(fs);
@@ -54,6 +49,16 @@ fn attach(pool: &Path) -> Result<Attached, Box<dyn std::error::Error>> {
     ATTACHED.iter().find(free).ok_or("too many pools")?;
     fork::attached();
     Ok(Attached { fs, secret, after_fork: Box::new(|| ()) })
+}
+
+/// Opens a pool together with others.
+pub fn open(pool: &Path) -> Result<Bpfs<Region>, Box<dyn std::error::Error>> {
+    let lock = Some(pmem::Lock::Shared);
+    let options = pmem::OpenOptions { lock, ..pmem::OpenOptions::default() };
+    let region = options.open(pool, pmem::Access::ReadWrite)?;
+    let file = region.file_id().ok_or("it is not a file")?;
+    let place = bpfs::place(&bpfs::info(&region)?, &file);
+    Ok(Bpfs::attach(region, &place, &bpfs::MountOptions::default())?)
 }
 
 /// The numbers of open descriptors and what they are.

@@ -26,6 +26,7 @@
 mod serve;
 
 mod calls;
+mod capi;
 mod credentials;
 mod cwd;
 mod engine;

@@ -1,0 +1,362 @@
+//! The C interface: a pool without a mount, by handles (`include/keepstone.h`).
+//!
+//! It speaks to the engine directly; what it shares with programs that use the pool otherwise is the
+//! pool. Whoever may open the pool may do everything in it: permission bits are kept and not asked.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use bpfs::Bpfs;
+use libc::{mode_t, off_t, size_t, ssize_t};
+use pmem::Region;
+use posix::Errno;
+use vfs::{
+    Attr, Caller, Entry, FileKind, FileSystem as _, Ino, NewKind, NewNode, RenameFlags, SetAttr,
+};
+
+use crate::serve::{Returned, fail, to_c};
+use crate::{engine, guard, memory};
+
+/// How many symbolic links one path may lead through.
+const LINKS_MAX: usize = 40;
+
+/// A pool: `ks_pool`.
+pub struct Pool {
+    fs: Bpfs<Region>,
+}
+
+/// An open file: `ks_file`.
+pub struct File {
+    pool: Arc<Pool>,
+    ino: Ino,
+    flags: c_int,
+    offset: Mutex<u64>,
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        self.pool.fs.forget(self.ino, 1);
+    }
+}
+
+type Result<T> = std::result::Result<T, Errno>;
+
+impl Pool {
+    fn caller() -> Caller {
+        Caller {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+        }
+    }
+
+    /// The directory that holds the last name of `path`, with a reference, and that name (empty for
+    /// the root). Absolute and relative paths both begin at the root.
+    fn parent<'a>(&self, dir: Ino, path: &'a [u8], links: &mut usize) -> Result<(Ino, &'a [u8])> {
+        if path.len() >= libc::PATH_MAX as usize {
+            return Err(Errno::NAMETOOLONG);
+        }
+        let mut at = if path.first() == Some(&b'/') { vfs::ROOT } else { dir };
+        let mut names = path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()).peekable();
+        self.hold(at)?;
+        while let Some(name) = names.next() {
+            if names.peek().is_none() {
+                return Ok((at, name));
+            }
+            let next = self.follow(at, name, links);
+            self.fs.forget(at, 1);
+            at = next?.ino;
+        }
+        Ok((at, b""))
+    }
+
+    fn hold(&self, ino: Ino) -> Result<()> {
+        self.fs.lookup(ino, b".").map(drop)
+    }
+
+    /// What `name` in `dir` is in the end, with a reference.
+    fn follow(&self, dir: Ino, name: &[u8], links: &mut usize) -> Result<Entry> {
+        let entry = self.fs.lookup(dir, if name.is_empty() { b"." } else { name })?;
+        if entry.kind != FileKind::Symlink {
+            return Ok(entry);
+        }
+        let target = self.fs.readlink(entry.ino);
+        self.fs.forget(entry.ino, 1);
+        *links += 1;
+        if *links > LINKS_MAX {
+            return Err(Errno::LOOP);
+        }
+        let target = target?;
+        let (parent, last) = self.parent(dir, &target, links)?;
+        let found = self.follow(parent, last, links);
+        self.fs.forget(parent, 1);
+        found
+    }
+
+    /// Runs `f` on the directory and last name of a path.
+    fn at<T>(
+        &self,
+        path: &[u8],
+        f: impl FnOnce(&Bpfs<Region>, Ino, &[u8]) -> Result<T>,
+    ) -> Result<T> {
+        if path.is_empty() {
+            return Err(Errno::NOENT);
+        }
+        let (dir, name) = self.parent(vfs::ROOT, path, &mut 0)?;
+        let result = f(&self.fs, dir, name);
+        self.fs.forget(dir, 1);
+        result
+    }
+
+    fn attributes(&self, path: &[u8]) -> Result<Attr> {
+        self.at(path, |fs, dir, name| {
+            let entry = self.follow(dir, name, &mut 0)?;
+            fs.forget(entry.ino, 1);
+            Ok(entry)
+        })
+    }
+
+    /// Finds or creates a file, with a reference.
+    fn find(&self, path: &[u8], flags: c_int, mode: mode_t) -> Result<Entry> {
+        self.at(path, |fs, dir, name| match self.follow(dir, name, &mut 0) {
+            Ok(entry) if flags & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT | libc::O_EXCL => {
+                fs.forget(entry.ino, 1);
+                Err(Errno::EXIST)
+            }
+            Err(Errno::NOENT) if flags & libc::O_CREAT != 0 => {
+                let node = NewNode { kind: NewKind::File, mode: mode & 0o7777, umask: 0 };
+                fs.create(&Self::caller(), dir, name, &node)
+            }
+            found => found,
+        })
+    }
+
+    fn open(self: &Arc<Self>, path: &[u8], flags: c_int, mode: mode_t) -> Result<File> {
+        let entry = self.find(path, flags, mode)?;
+        let file = File { pool: self.clone(), ino: entry.ino, flags, offset: Mutex::new(0) };
+        match entry.kind {
+            FileKind::File => {}
+            FileKind::Dir => return Err(Errno::ISDIR),
+            _ => return Err(Errno::INVAL),
+        }
+        if flags & libc::O_TRUNC != 0 && file.writes().is_ok() {
+            let set = SetAttr { size: Some(0), ..SetAttr::default() };
+            self.fs.setattr(&Self::caller(), file.ino, &set)?;
+        }
+        Ok(file)
+    }
+}
+
+impl File {
+    fn reads(&self) -> Result<()> {
+        if self.flags & libc::O_ACCMODE == libc::O_WRONLY { Err(Errno::BADF) } else { Ok(()) }
+    }
+
+    fn writes(&self) -> Result<()> {
+        if self.flags & libc::O_ACCMODE == libc::O_RDONLY { Err(Errno::BADF) } else { Ok(()) }
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: off_t) -> Result<usize> {
+        self.reads()?;
+        let offset = u64::try_from(offset).map_err(|_| Errno::INVAL)?;
+        self.pool.fs.read(self.ino, offset, buf)
+    }
+
+    fn write_at(&self, data: &[u8], offset: off_t) -> Result<usize> {
+        self.writes()?;
+        let offset = u64::try_from(offset).map_err(|_| Errno::INVAL)?;
+        self.pool.fs.write(self.ino, offset, data)?;
+        Ok(data.len())
+    }
+
+    /// Runs `f` with the offset, which moves by what it returns.
+    fn move_by(&self, f: impl FnOnce(&mut u64) -> Result<usize>) -> Result<usize> {
+        let mut offset = self.offset.lock().map_err(|_| Errno::IO)?;
+        let moved = f(&mut offset)?;
+        *offset += moved as u64;
+        Ok(moved)
+    }
+}
+
+/// Runs our own code; a panic is `EIO`.
+fn call<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
+    guard::run(f).unwrap_or(Err(Errno::IO))
+}
+
+fn call_c<T: Returned>(f: impl FnOnce() -> Result<T>) -> T::C {
+    to_c(call(f))
+}
+
+/// Gives a handle out.
+fn handle<T>(made: Result<T>) -> *mut T {
+    match made {
+        Ok(value) => Box::into_raw(Box::new(value)),
+        Err(err) => {
+            fail::<()>(err);
+            std::ptr::null_mut()
+        }
+    }
+}
+
+fn to_stat(attr: &Attr) -> libc::stat {
+    // SAFETY: plain numbers.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    stat.st_ino = attr.ino.0;
+    stat.st_mode = attr.kind.mode_bits() | attr.perm;
+    stat.st_nlink = attr.nlink.into();
+    (stat.st_uid, stat.st_gid) = (attr.uid, attr.gid);
+    stat.st_rdev = attr.rdev.into();
+    stat.st_size = attr.size as i64;
+    stat.st_blksize = 4096;
+    stat.st_blocks = attr.blocks as i64;
+    let seconds = |time: vfs::Timestamp| (time.parts().0, i64::from(time.parts().1));
+    (stat.st_atime, stat.st_atime_nsec) = seconds(attr.atime);
+    (stat.st_mtime, stat.st_mtime_nsec) = seconds(attr.mtime);
+    (stat.st_ctime, stat.st_ctime_nsec) = seconds(attr.ctime);
+    stat
+}
+
+type PoolHandle = *const Arc<Pool>;
+type FileHandle = *const File;
+
+export! {
+    fn ks_open_pool (path: *const c_char) -> *mut Arc<Pool> {
+        handle(call(|| {
+            use std::os::unix::ffi::OsStrExt as _;
+            let path = Path::new(std::ffi::OsStr::from_bytes(memory::string(path)?));
+            let fs = engine::open(path).map_err(|err| {
+                crate::start::debug(format_args!("{}: {err}", path.display()));
+                Errno::IO
+            })?;
+            Ok(Arc::new(Pool { fs }))
+        }))
+    }
+
+    fn ks_close_pool (pool: *mut Arc<Pool>) -> c_int {
+        call_c(|| {
+            drop(Box::from_raw(pool));
+            Ok(())
+        })
+    }
+
+    fn ks_open (pool: PoolHandle, path: *const c_char, flags: c_int, mode: mode_t) -> *mut File {
+        handle(call(|| (*pool).open(memory::string(path)?, flags, mode)))
+    }
+
+    fn ks_close (file: *mut File) -> c_int {
+        call_c(|| {
+            drop(Box::from_raw(file));
+            Ok(())
+        })
+    }
+
+    fn ks_pread (file: FileHandle, buf: *mut c_void, count: size_t, offset: off_t) -> ssize_t {
+        call_c(|| (*file).read_at(memory::writable(buf, count)?, offset))
+    }
+
+    fn ks_pwrite (
+        file: FileHandle, data: *const c_void, count: size_t, offset: off_t
+    ) -> ssize_t {
+        call_c(|| (*file).write_at(memory::readable(data, count)?, offset))
+    }
+
+    fn ks_read (file: FileHandle, buf: *mut c_void, count: size_t) -> ssize_t {
+        let file = &*file;
+        call_c(|| {
+            let buf = memory::writable(buf, count)?;
+            file.move_by(|offset| file.read_at(buf, *offset as off_t))
+        })
+    }
+
+    fn ks_write (file: FileHandle, data: *const c_void, count: size_t) -> ssize_t {
+        let file = &*file;
+        call_c(|| {
+            let data = memory::readable(data, count)?;
+            file.move_by(|offset| {
+                if file.flags & libc::O_APPEND == 0 {
+                    return file.write_at(data, *offset as off_t);
+                }
+                file.writes()?;
+                *offset = file.pool.fs.append(file.ino, data)?;
+                Ok(data.len())
+            })
+        })
+    }
+
+    fn ks_lseek (file: FileHandle, offset: off_t, whence: c_int) -> off_t {
+        let file = &*file;
+        call_c(|| {
+            let mut place = file.offset.lock().map_err(|_| Errno::IO)?;
+            let base = match whence {
+                libc::SEEK_SET => 0,
+                libc::SEEK_CUR => *place as off_t,
+                libc::SEEK_END => file.pool.fs.getattr(file.ino)?.size as off_t,
+                _ => return Err(Errno::INVAL),
+            };
+            let new = base.checked_add(offset).ok_or(Errno::OVERFLOW)?;
+            *place = u64::try_from(new).map_err(|_| Errno::INVAL)?;
+            Ok(new)
+        })
+    }
+
+    fn ks_ftruncate (file: FileHandle, len: off_t) -> c_int {
+        let file = &*file;
+        call_c(|| {
+            file.writes()?;
+            let size = Some(u64::try_from(len).map_err(|_| Errno::INVAL)?);
+            let set = SetAttr { size, ..SetAttr::default() };
+            file.pool.fs.setattr(&Pool::caller(), file.ino, &set).map(drop)
+        })
+    }
+
+    fn ks_fsync (file: FileHandle) -> c_int {
+        let file = &*file;
+        call_c(|| file.pool.fs.fsync(file.ino))
+    }
+
+    fn ks_fstat (file: FileHandle, buf: *mut libc::stat) -> c_int {
+        let file = &*file;
+        call_c(|| {
+            *memory::place(buf)? = to_stat(&file.pool.fs.getattr(file.ino)?);
+            Ok(())
+        })
+    }
+
+    fn ks_stat (pool: PoolHandle, path: *const c_char, buf: *mut libc::stat) -> c_int {
+        call_c(|| {
+            *memory::place(buf)? = to_stat(&(*pool).attributes(memory::string(path)?)?);
+            Ok(())
+        })
+    }
+
+    fn ks_mkdir (pool: PoolHandle, path: *const c_char, mode: mode_t) -> c_int {
+        call_c(|| {
+            (*pool).at(memory::string(path)?, |fs, dir, name| {
+                let node = NewNode { kind: NewKind::Dir, mode: mode & 0o7777, umask: 0 };
+                let made = fs.create(&Pool::caller(), dir, name, &node)?;
+                fs.forget(made.ino, 1);
+                Ok(())
+            })
+        })
+    }
+
+    fn ks_unlink (pool: PoolHandle, path: *const c_char) -> c_int {
+        call_c(|| (*pool).at(memory::string(path)?, |fs, dir, name| fs.unlink(dir, name)))
+    }
+
+    fn ks_rmdir (pool: PoolHandle, path: *const c_char) -> c_int {
+        call_c(|| (*pool).at(memory::string(path)?, |fs, dir, name| fs.rmdir(dir, name)))
+    }
+
+    fn ks_rename (pool: PoolHandle, from: *const c_char, to: *const c_char) -> c_int {
+        let pool = &*pool;
+        call_c(|| {
+            let (from, to) = (memory::string(from)?, memory::string(to)?);
+            pool.at(from, |fs, from_dir, from_name| {
+                pool.at(to, |_, to_dir, to_name| {
+                    fs.rename((from_dir, from_name), (to_dir, to_name), RenameFlags::empty())
+                })
+            })
+        })
+    }
+}

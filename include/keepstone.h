@@ -1,0 +1,55 @@
+/* Keepstone: files in persistent memory, in the caller's own process.
+ *
+ * A pool is opened by its path; no mount is needed, and any number of processes may have it open,
+ * with and without mounts made with `-o direct`. Every function is atomic, and durable when it
+ * returns where the pool's memory is. Functions return -1 (handles: NULL) and set errno, as the
+ * functions of POSIX they are named after. Whoever may open the pool for reading and writing may do
+ * everything in it; permission bits are stored and not checked.
+ *
+ * Handles may be used by several threads, not by a forked child. Paths begin at the pool's root.
+ *
+ *     cc program.c -I include -L target/release -lkeepstone
+ */
+#ifndef KEEPSTONE_H
+#define KEEPSTONE_H
+
+#include <sys/stat.h>
+#include <sys/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ks_pool ks_pool;
+typedef struct ks_file ks_file;
+
+/* EIO where it is no pool or a mount has it for itself; KEEPSTONE_DEBUG=1 tells which on stderr. */
+ks_pool *ks_open_pool(const char *path);
+/* Its files may stay open. */
+int ks_close_pool(ks_pool *pool);
+
+/* flags: O_RDONLY, O_WRONLY or O_RDWR, with O_CREAT, O_EXCL, O_TRUNC, O_APPEND. The umask is not
+ * applied. Regular files only. */
+ks_file *ks_open(ks_pool *pool, const char *path, int flags, mode_t mode);
+int ks_close(ks_file *file);
+ssize_t ks_read(ks_file *file, void *buf, size_t count);
+ssize_t ks_write(ks_file *file, const void *data, size_t count);
+ssize_t ks_pread(ks_file *file, void *buf, size_t count, off_t offset);
+ssize_t ks_pwrite(ks_file *file, const void *data, size_t count, off_t offset);
+off_t ks_lseek(ks_file *file, off_t offset, int whence);
+int ks_ftruncate(ks_file *file, off_t length);
+/* Reports whether the memory kept its word; there is nothing left to write. */
+int ks_fsync(ks_file *file);
+int ks_fstat(ks_file *file, struct stat *buf);
+
+int ks_stat(ks_pool *pool, const char *path, struct stat *buf);
+int ks_mkdir(ks_pool *pool, const char *path, mode_t mode);
+int ks_rmdir(ks_pool *pool, const char *path);
+int ks_unlink(ks_pool *pool, const char *path);
+int ks_rename(ks_pool *pool, const char *from, const char *to);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
