@@ -23,8 +23,8 @@ CRASH_MINUTES ?= 60
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 17
 
-build: ## the program, target/release/keepstone
-	$(CARGO) build --release --package keepstone
+build: ## target/release/keepstone and libkeepstone.so
+	$(CARGO) build --release --package keepstone --package preload
 
 demo: build ## a pool in DRAM, mounted; real programs on it while the server is killed (4 minutes)
 	scripts/demo.sh
@@ -33,13 +33,14 @@ test: build ## all tests: of the workspace, and suites of the field against a mo
 	scripts/lib-packages.sh fuse3 attr acl
 	$(CARGO) test --workspace --no-fail-fast
 	scripts/mount-tests/run.sh all
+	scripts/run-tests/run.sh all
 
 check: ## formatting, lints, documentation, scripts
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
 	scripts/lib-packages.sh shellcheck
-	shellcheck -x -P SCRIPTDIR .ci/run scripts/*.sh scripts/mount-tests/*.sh
+	shellcheck -x -P SCRIPTDIR .ci/run scripts/*.sh scripts/mount-tests/*.sh scripts/run-tests/*.sh
 
 bench: ## measure against peers in the same run; results into docs/PERFORMANCE.md (20 minutes)
 	$(CARGO) build --release --package keepstone --package bench
@@ -62,6 +63,8 @@ bench-quick: ## the same in two minutes, for a first look; changes no document
 
 install: build ## into PREFIX (/usr/local), with the helper of mount(8) in SBINDIR (/sbin)
 	install -D -m 755 $(RELEASE)/keepstone $(DESTDIR)$(PREFIX)/bin/keepstone
+	install -D -m 644 $(RELEASE)/libkeepstone.so $(DESTDIR)$(PREFIX)/lib/libkeepstone.so
+	install -D -m 644 include/keepstone.h $(DESTDIR)$(PREFIX)/include/keepstone.h
 	mkdir -p $(DESTDIR)$(SBINDIR)
 	ln -sfn $(PREFIX)/bin/keepstone $(DESTDIR)$(SBINDIR)/mount.fuse.keepstone
 

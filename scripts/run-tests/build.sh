@@ -12,7 +12,7 @@ for i in $(seq 20); do echo "int f$i(int);"; done > src/all.h
     echo '#include "all.h"'
     echo 'int main(void) { int sum = 0;'
     for i in $(seq 20); do echo "sum = f$i(sum);"; done
-    echo 'printf("%d\n", sum); return 0; }'
+    echo 'printf("%d", sum); puts(""); return 0; }'
 } > src/main.c
 cat > Makefile <<'MAKE'
 objects := $(patsubst src/%.c,obj/%.o,$(wildcard src/*.c))

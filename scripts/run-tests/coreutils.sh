@@ -6,7 +6,9 @@ diff -r headers copy
 mv copy moved
 ln -s headers/types.h link
 ln headers/types.h hard
+# shellcheck disable=SC2012  # ls is what is tested
 ls -1 headers | wc -l
+# shellcheck disable=SC2012
 ls -l --time-style=+ link hard headers/types.h | awk '{ print $1, $2, $3, $4, $5, $NF }'
 cat headers/*.h | sha256sum
 head -n 3 link
@@ -25,7 +27,7 @@ date -u -r dd
 chmod -R go-rwx moved
 chown 1:2 dd
 du -s --apparent-size part.aa
-tee one two < link | md5sum
+tee one two < ./link | md5sum
 install -D -m 640 dd deep/er/dd
 mkdir -p a/b/c
 rmdir -p a/b/c

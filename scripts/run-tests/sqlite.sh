@@ -25,7 +25,7 @@ SQL
     sqlite3 copy.db 'SELECT count(*) FROM t; PRAGMA integrity_check;'
     rm copy.db
     for _ in 1 2 3 4; do
-        for i in $(seq 25); do
+        for _ in $(seq 25); do
             sqlite3 -cmd '.timeout 20000' "$mode.db" "INSERT INTO t (name) VALUES (hex(randomblob(16)));"
         done &
     done
