@@ -261,7 +261,7 @@ impl Process {
         node: NewNode<'_>,
     ) -> Call<Held<'p>> {
         let creds = &self.identity().effective;
-        dir.check(creds, Access::WRITE | Access::EXEC)?;
+        dir.check_create(creds)?;
         let umask = self.umask.load(Relaxed);
         let mut mode = node.mode;
         if mode & 0o2010 == 0o2010 {

@@ -69,12 +69,12 @@ impl Process {
     /// `fchdir`; as [`chdir`](Self::chdir).
     pub fn fchdir(&self, fd: i32) -> Served<()> {
         let call = || {
-            let held = Held::description(self, self.get(fd)?);
-            if held.kind != FileKind::Dir {
+            let ofd = self.get(fd)?;
+            if ofd.kind() != FileKind::Dir {
                 return Err(Errno::NOTDIR.into());
             }
-            let path = self.path_of(held.mount_index, held.ino)?;
-            self.enter(held, &path)
+            let path = self.path_to(&ofd)?;
+            self.enter(Held::description(self, ofd), &path)
         };
         Call::into(call())
     }

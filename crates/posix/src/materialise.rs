@@ -85,20 +85,29 @@ impl Process {
 
     /// Opens the inode of a description through the mount.
     fn open_inode(&self, ofd: &Ofd, flags: i32) -> Result<i32, Errno> {
+        let directory = ofd.kind() == FileKind::Dir;
+        let kind = if directory { libc::O_DIRECTORY } else { libc::O_NOFOLLOW };
+        self.kernel.open(&self.path_to(ofd)?, flags | kind)
+    }
+
+    /// A path that leads to the inode of a description through the mount: for a directory its own,
+    /// unless it was removed, otherwise the alias.
+    ///
+    /// Directories have one name, and opening them by another would move them in the kernel's view.
+    pub(crate) fn path_to(&self, ofd: &Ofd) -> Result<Vec<u8>, Errno> {
         if ofd.kind() == FileKind::Dir {
-            let path = self.path_of(ofd.mount(), ofd.ino())?;
-            return self.kernel.open(&path, flags | libc::O_DIRECTORY);
+            match self.path_of(ofd.mount(), ofd.ino()) {
+                Err(Errno::NOENT) => {}
+                path => return path,
+            }
         }
         let mount = self.mount(ofd.mount());
         let mut name = [0; 64];
         let name = alias(&mut name, mount.attached().secret, ofd.ino(), ofd.generation());
-        let path = [&mount.spec.mountpoint[..], b"/", name].concat();
-        self.kernel.open(&path, flags | libc::O_NOFOLLOW)
+        Ok([&mount.spec.mountpoint[..], b"/", name].concat())
     }
 
     /// The path of a directory, by looking for it in its parents. `ENOENT` where it is removed.
-    ///
-    /// Directories have one name, and opening them by another would move them in the kernel's view.
     pub(crate) fn path_of(&self, mount: usize, dir: Ino) -> Result<Vec<u8>, Errno> {
         let mount = self.mount(mount);
         let fs = mount.attached().fs.as_ref();

@@ -61,7 +61,7 @@ impl Process {
             _ => false,
         };
         if device && !self.can_make_devices() {
-            at.dir.check(&self.identity().effective, Access::WRITE | Access::EXEC)?;
+            at.dir.check_create(&self.identity().effective)?;
             return Err(Errno::PERM.into());
         }
         let node = NewNode { kind, mode: mode & 0o7777, umask: 0 };
@@ -150,7 +150,12 @@ impl Process {
             return Err(Errno::XDEV.into());
         }
         self.may_link(&source)?;
-        at.dir.check(&self.identity().effective, Access::WRITE | Access::EXEC)?;
+        at.dir.check_create(&self.identity().effective)?;
+        if source.kind == FileKind::Dir {
+            // The engine would refuse a directory before it looks where the name is to be.
+            let removed = at.dir.attr()?.nlink == 0;
+            return Err(if removed { Errno::NOENT } else { Errno::PERM }.into());
+        }
         let linked = at.dir.fs().link(source.ino, at.dir.ino, &at.name)?;
         drop(at.dir.beside(linked));
         Ok(())
@@ -285,7 +290,7 @@ impl Process {
         let creds = &self.identity().effective;
         self.may_delete(&from.dir, source.attr()?)?;
         match target {
-            None => to.dir.check(creds, Access::WRITE | Access::EXEC)?,
+            None => to.dir.check_create(creds)?,
             Some(target) => {
                 self.may_delete(&to.dir, target.attr()?)?;
                 match (source.kind == FileKind::Dir, target.kind == FileKind::Dir) {

@@ -92,6 +92,14 @@ impl<'p> Held<'p> {
         creds.check(self.fs(), self.attr()?, want)
     }
 
+    /// Checks whether names may be made in a directory: `ENOENT` where it is removed (`may_create`).
+    pub fn check_create(&self, creds: &Credentials) -> Result<(), Errno> {
+        match self.check(creds, Access::WRITE | Access::EXEC) {
+            Err(Errno::ACCESS) if self.attr()?.nlink == 0 => Err(Errno::NOENT),
+            checked => checked,
+        }
+    }
+
     /// `EROFS` where the mount takes no changes.
     pub fn check_writable(&self) -> Result<(), Errno> {
         if self.mount.is_read_only() { Err(Errno::ROFS) } else { Ok(()) }
