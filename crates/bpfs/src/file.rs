@@ -16,6 +16,9 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::{Errno, FILE_SIZE_MAX, FileKind, Ino, Result};
 
+/// Bytes of a cache line.
+const LINE: u64 = 64;
+
 /// Overwrites a range with bytes.
 struct WriteEdit<'a, M> {
     core: &'a Core<M>,
@@ -176,11 +179,28 @@ impl<M: Medium> Core<M> {
             return self.medium.write_nt(new, data);
         }
         let mut block = [0; BLOCK as usize];
-        if old != 0 {
-            self.medium.read(old, &mut block[..used as usize]);
+        if old == 0 {
+            block[at as usize..at as usize + data.len()].copy_from_slice(data);
+            return self.medium.write_nt(new, &block[..used.next_multiple_of(LINE) as usize]);
         }
-        block[at as usize..at as usize + data.len()].copy_from_slice(data);
-        self.medium.write_nt(new, &block[..used.next_multiple_of(64) as usize]);
+        // Whole lines that stay are copied past the cache; lines that `data` shares are put together.
+        let start = at - at % LINE;
+        let end = (at + data.len() as u64).next_multiple_of(LINE);
+        let rest = used.next_multiple_of(LINE);
+        let lines = &mut block[..(end - start) as usize];
+        for line in [start, end - LINE] {
+            let i = (line - start) as usize;
+            self.medium.read(old + line, &mut lines[i..i + LINE as usize]);
+        }
+        let from = (at - start) as usize;
+        lines[from..from + data.len()].copy_from_slice(data);
+        if start > 0 {
+            self.medium.copy_nt(new, old, start);
+        }
+        self.medium.write_nt(new + start, lines);
+        if rest > end {
+            self.medium.copy_nt(new + end, old + end, rest - end);
+        }
     }
 
     /// Overwrites part of one leaf: the crawl for the most frequent case, without its generality.
