@@ -17,8 +17,7 @@ pub struct MountSpec {
     /// them go to the kernel.
     pub nested: Vec<Vec<u8>>,
     /// Opens the pool; called once, at the first use that hits a path below the mount point (not in
-    /// a lock; possibly by two threads at once, the second result is then dropped). After an error
-    /// the mount is the kernel's for good.
+    /// a lock). After an error the mount is the kernel's for good.
     pub attach: Box<dyn Fn() -> Result<Attached, Errno> + Send + Sync>,
 }
 
@@ -35,6 +34,8 @@ pub struct Attached {
 const UNTRIED: u32 = 0;
 const USABLE: u32 = 1;
 const REFUSED: u32 = 2;
+/// A thread is at it; meanwhile the mount serves the others.
+const ATTACHING: u32 = 3;
 
 /// A pool in use.
 struct Pool {
@@ -67,10 +68,11 @@ impl Mount {
 
     /// Attaches the pool, once; `placeholder` makes that descriptor.
     pub fn attach(&self, placeholder: impl FnOnce() -> Result<i32, Errno>) -> Call<&Attached> {
-        match self.state.load(Acquire) {
-            USABLE => return Ok(self.attached()),
-            REFUSED => return Err(Stop::Kernel),
-            _ => {}
+        if self.state.load(Acquire) == USABLE {
+            return Ok(self.attached());
+        }
+        if self.state.compare_exchange(UNTRIED, ATTACHING, Acquire, Relaxed).is_err() {
+            return Err(Stop::Kernel);
         }
         let attempt = (self.spec.attach)().and_then(|pool| Ok((pool, placeholder()?)));
         let Ok((attached, fd)) = attempt else {
@@ -79,13 +81,9 @@ impl Mount {
         };
         let covered = self.spec.nested.iter().filter_map(|path| self.find(&*attached.fs, path));
         let pool = Box::into_raw(Box::new(Pool { covered: covered.collect(), attached }));
-        if self.pool.compare_exchange(std::ptr::null_mut(), pool, AcqRel, Acquire).is_err() {
-            // SAFETY: it came from a box above and nobody else has seen it.
-            drop(unsafe { Box::from_raw(pool) });
-        } else {
-            self.placeholder.store(fd, Release);
-            self.state.store(USABLE, Release);
-        }
+        self.pool.store(pool, Release);
+        self.placeholder.store(fd, Release);
+        self.state.store(USABLE, Release);
         Ok(self.attached())
     }
 

@@ -14,10 +14,10 @@
 //!   which give `EBADF`; functions that take a descriptor are exported and make it the kernel's first
 //!   (`symbols.txt` has each of them, with the reason where one is left to libc).
 //! - **P3** Nothing of the program runs while the engine holds locks: signal handlers wait
-//!   ([`signals`]), buffers are probed before ([`memory`]).
+//!   (`signals`), buffers are probed before (`memory`).
 //! - **P4** Nothing here ends the program: a panic leaves the call to the kernel.
 //! - **P5** Forked processes share offsets as the kernel's do; programs started by `exec` find kernel
-//!   descriptors ([`fork`], [`exec`]).
+//!   descriptors (`fork`, `exec`).
 //!
 //! Everything here is x86-64 Linux with glibc: variadic functions are defined with the arguments that
 //! registers hold, and probes are instructions.

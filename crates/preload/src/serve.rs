@@ -40,7 +40,7 @@ macro_rules! export {
         }
     };
     (@alias $alias:ident $name:ident ($($argument:ident : $type:ty),* $(,)?) -> $result:ty) => {
-        #[doc = concat!("Another name of [`", stringify!($name), "`].")]
+        #[doc = concat!("Another name of `", stringify!($name), "`.")]
         ///
         /// # Safety
         /// As libc's.
