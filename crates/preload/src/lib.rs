@@ -19,6 +19,17 @@
 //! - **P5** Forked processes share offsets as the kernel's do; programs started by `exec` find kernel
 //!   descriptors (`fork`, `exec`).
 //!
+//! Where a program can tell the difference from a kernel file system:
+//!
+//! - A file that is executed and written at the same time is not refused (`ETXTBSY`); a mount that
+//!   is remounted read-only, or covered by another mount, is noticed by programs started afterwards.
+//! - A private mapping of up to 16 MiB is a snapshot; what lies beyond the end of the file reads as
+//!   zeros and is no SIGBUS.
+//! - `inotify` and `fanotify` hear only of what goes through the mount.
+//! - Threads with user IDs of their own (`setresuid` by number) have all paths resolved by the kernel
+//!   from then on, and a child made by `clone` has everything done by it.
+//! - `/proc/PID/fd` shows other processes the mount's root where a file is open.
+//!
 //! Everything here is x86-64 Linux with glibc: variadic functions are defined with the arguments that
 //! registers hold, and probes are instructions.
 
