@@ -36,6 +36,12 @@ ssize_t ks_read(ks_file *file, void *buf, size_t count);
 ssize_t ks_write(ks_file *file, const void *data, size_t count);
 ssize_t ks_pread(ks_file *file, void *buf, size_t count, off_t offset);
 ssize_t ks_pwrite(ks_file *file, const void *data, size_t count, off_t offset);
+/* Where the bytes at offset lie in the pool, without a copy: sets *buf, returns how many bytes can be
+ * read there (fewer than count where the file is not contiguous, 0 at its end). They stay until given
+ * back, once per call and before the file is closed, whatever happens to the file meanwhile; only what
+ * is written within 8 aligned bytes shows. */
+ssize_t ks_get_read_buf(ks_file *file, size_t count, off_t offset, const void **buf);
+int ks_put_read_buf(ks_file *file);
 off_t ks_lseek(ks_file *file, off_t offset, int whence);
 int ks_ftruncate(ks_file *file, off_t length);
 /* Reports whether the memory kept its word; there is nothing left to write. */

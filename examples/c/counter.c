@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "keepstone.h"
 
@@ -16,6 +17,7 @@ int main(int argc, char **argv)
 	ks_file *counter, *log;
 	struct stat st;
 	uint64_t runs = 0;
+	const void *first;
 	char line[64];
 	int len;
 
@@ -30,7 +32,7 @@ int main(int argc, char **argv)
 	}
 	ks_mkdir(pool, "/runs", 0755);
 	counter = ks_open(pool, "/runs/count", O_RDWR | O_CREAT, 0644);
-	log = ks_open(pool, "/runs/log", O_WRONLY | O_CREAT | O_APPEND, 0644);
+	log = ks_open(pool, "/runs/log", O_RDWR | O_CREAT | O_APPEND, 0644);
 	if (!counter || !log || ks_pread(counter, &runs, sizeof runs, 0) < 0) {
 		perror("/runs");
 		return 1;
@@ -47,6 +49,13 @@ int main(int argc, char **argv)
 		return 1;
 	}
 	printf("%s%lld bytes of log\n", line, (long long)st.st_size);
+	/* The log where it lies, without a copy. */
+	len = ks_get_read_buf(log, 5, 0, &first);
+	if (len != 5 || memcmp(first, "run 1", 5) != 0) {
+		fprintf(stderr, "/runs/log does not begin with run 1\n");
+		return 1;
+	}
+	ks_put_read_buf(log);
 	ks_close(log);
 	ks_close(counter);
 	return ks_close_pool(pool) < 0;

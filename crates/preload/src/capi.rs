@@ -260,6 +260,31 @@ export! {
         call_c(|| (*file).write_at(memory::readable(data, count)?, offset))
     }
 
+    fn ks_get_read_buf (
+        file: FileHandle, count: size_t, offset: off_t, buf: *mut *const c_void
+    ) -> ssize_t {
+        let file = &*file;
+        call_c(|| {
+            file.reads()?;
+            let offset = u64::try_from(offset).map_err(|_| Errno::INVAL)?;
+            let place = memory::place(buf)?;
+            let bytes = file.pool.fs.get_read_buf(file.ino, offset, count as u64)?;
+            *place = bytes.as_ptr().cast();
+            let len = bytes.len();
+            // `ks_put_read_buf` gives it back.
+            std::mem::forget(bytes);
+            Ok(len)
+        })
+    }
+
+    fn ks_put_read_buf (file: FileHandle) -> c_int {
+        let file = &*file;
+        call_c(|| {
+            file.pool.fs.put_read_buf();
+            Ok(())
+        })
+    }
+
     fn ks_read (file: FileHandle, buf: *mut c_void, count: size_t) -> ssize_t {
         let file = &*file;
         call_c(|| {
