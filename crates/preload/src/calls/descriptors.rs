@@ -95,7 +95,11 @@ export! {
                     lock_record(process, fd, command, lock)
                 })
             }
-            F_SETOWN_EX | F_GETOWN_EX | F_GETOWNER_UIDS | F_GET_RW_HINT..=F_SET_FILE_RW_HINT => {
+            // How long data will live: there is nobody to tell.
+            F_SET_RW_HINT | F_SET_FILE_RW_HINT => {
+                on_fd(Class::Descriptor, fd, |_| Served::Done(Ok(())))
+            }
+            F_SETOWN_EX | F_GETOWN_EX | F_GETOWNER_UIDS | F_GET_RW_HINT | F_GET_FILE_RW_HINT => {
                 on_fd(Class::Descriptor, fd, |_| Served::<()>::Kernel)
             }
             _ => on_fd(Class::Descriptor, fd, |process| process.fcntl(fd, command, argument)),
@@ -189,6 +193,8 @@ const F_SETOWN_EX: c_int = 15;
 const F_GETOWN_EX: c_int = 16;
 const F_GETOWNER_UIDS: c_int = 17;
 const F_GET_RW_HINT: c_int = 1035;
+const F_SET_RW_HINT: c_int = 1036;
+const F_GET_FILE_RW_HINT: c_int = 1037;
 const F_SET_FILE_RW_HINT: c_int = 1038;
 
 fn owned(fd: c_int) -> bool {
