@@ -14,10 +14,12 @@ export KEEPSTONE ?= $(abspath $(RELEASE)/keepstone)
 
 # Generated calls per seed of the campaign; there are 60 seeds.
 CAMPAIGN_OPS ?= 20000
+# How often a schedule may take the processor from a thread that could go on.
+LOOM_PREEMPTIONS ?= 3
 # Minutes for each family of crash states.
 CRASH_MINUTES ?= 60
 
-.PHONY: help build demo test check bench bench-quick install campaign crash-campaign nvdimm-test torture machine-torture clean
+.PHONY: help build demo test loom check bench bench-quick install campaign crash-campaign nvdimm-test torture machine-torture clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -29,15 +31,21 @@ build: ## target/release/keepstone and libkeepstone.so
 demo: build ## a pool in DRAM, mounted; real programs on it while the server is killed (4 minutes)
 	scripts/demo.sh
 
-test: build ## all tests: of the workspace, and suites of the field against a mount (as root)
+test: build loom ## all tests: of the workspace, models, and suites of the field against a mount (as root)
 	scripts/lib-packages.sh fuse3 attr acl
 	$(CARGO) test --workspace --no-fail-fast
 	scripts/mount-tests/run.sh all
 	scripts/run-tests/run.sh all
 
+loom: ## the locks, the allocator and the gate of processes through every schedule (a minute)
+	LOOM_MAX_PREEMPTIONS=$(LOOM_PREEMPTIONS) RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(TARGET)/loom \
+	    $(CARGO) test --release --package arena --lib
+
 check: ## formatting, lints, documentation, scripts
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(TARGET)/loom \
+	    $(CARGO) clippy --release --package arena --tests -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
 	scripts/lib-packages.sh shellcheck
 	shellcheck -x -P SCRIPTDIR .ci/run scripts/*.sh scripts/mount-tests/*.sh scripts/run-tests/*.sh

@@ -1,8 +1,9 @@
 //! A bitmap that many threads allocate from without a lock.
 
+use crate::sync::AtomicU64;
 use crate::{Arena, Layout, Span};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::atomic::Ordering::*;
 
 /// `len` bits, one per block or inode; set means in use. The tail of the last word reads as set.
 #[derive(Clone, Copy)]
@@ -117,7 +118,7 @@ impl Bitmap {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

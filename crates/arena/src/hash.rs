@@ -6,8 +6,9 @@
 //! one chain. Every step leaves the chain whole, so a bucket whose owner has died is simply taken
 //! over.
 
+use crate::sync::{self, AtomicU32, AtomicU64};
 use crate::{Arena, Handle, Layout, Shared, Slab, Span};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::Ordering::*;
 
 /// A node that can be chained.
 pub trait Link {
@@ -16,7 +17,7 @@ pub trait Link {
 }
 
 /// After so many rounds of waiting, a waiter asks whether the owner lives.
-const SPINS_TO_DOUBT: u32 = 1 << 14;
+const SPINS_TO_DOUBT: u32 = if cfg!(loom) { 1 } else { 1 << 14 };
 
 /// The buckets. Keys live in the nodes; callers say what matches.
 #[derive(Clone, Copy)]
@@ -27,7 +28,7 @@ pub struct HashIndex {
 }
 
 /// A locked bucket.
-struct Bucket<'a> {
+pub(crate) struct Bucket<'a> {
     word: &'a AtomicU64,
     first: u32,
 }
@@ -45,7 +46,7 @@ impl HashIndex {
         Self { buckets: layout.table(n), mask: n as u64 - 1 }
     }
 
-    fn lock<'a>(&self, arena: &'a Arena, hash: u64) -> Bucket<'a> {
+    pub(crate) fn lock<'a>(&self, arena: &'a Arena, hash: u64) -> Bucket<'a> {
         let word = &arena.table(self.buckets)[(hash & self.mask) as usize];
         let mine = u64::from(arena.owner()) << 32;
         let mut spins = 0u32;
@@ -63,9 +64,9 @@ impl HashIndex {
             }
             spins = if spins >= SPINS_TO_DOUBT { 0 } else { spins + 1 };
             if spins.is_multiple_of(128) {
-                rustix::thread::sched_yield();
+                sync::give_way();
             }
-            std::hint::spin_loop();
+            sync::spin_loop();
         }
     }
 
@@ -125,7 +126,7 @@ impl HashIndex {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -9,16 +9,27 @@
 //! [`Bitmap`], [`RwLock`], [`Slab`], [`HashIndex`]; and who uses it, so that a process that is killed
 //! does no harm (`session`, `attach`). What is not: anything that must survive the last process.
 //!
-//! `unsafe` is confined to this file (mapping memory, turning a span into a slice), one call of
+//! `unsafe` is confined to `memory` (mapping it, turning a span into a slice), one call of
 //! `pthread_atfork`, and the implementations of [`Shared`].
 
 mod attach;
 mod bitmap;
 mod hash;
+#[cfg(not(loom))]
+mod memory;
+#[cfg(loom)]
+mod model;
+#[cfg(not(loom))]
 mod process;
 mod rwlock;
 mod session;
 mod slab;
+mod sync;
+
+#[cfg(loom)]
+use model as memory;
+#[cfg(loom)]
+use model as process;
 
 pub use attach::{Attached, Place};
 pub use bitmap::Bitmap;
@@ -28,16 +39,15 @@ pub use rwlock::{LockMode, PATIENCE_MS, RwLock};
 pub use session::{Inside, PROCESSES, Paused, Refused, Stopped};
 pub use slab::{Handle, Slab};
 
-use rustix::fd::OwnedFd;
+use memory::{HUGE_PAGE, Memory, View};
 use rustix::fs::{FallocateFlags, SeekFrom};
-use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 use session::Session;
 use std::io;
 use std::marker::PhantomData;
 use std::ops::Range;
-use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+use sync::{AtomicU16, AtomicU32, AtomicU64};
 
 /// A type that may live in an arena.
 ///
@@ -45,7 +55,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 /// 1. Every field is an atomic or itself `Shared`, so that any number of threads may hold `&Self`.
 /// 2. All-zero bytes are a valid value.
 /// 3. It holds no pointer and needs no `Drop`.
-pub unsafe trait Shared: Send + Sync + 'static {}
+pub unsafe trait Shared: Send + Sync + sync::Modelled + 'static {}
 
 // SAFETY: 1–3 hold for plain atomics.
 unsafe impl Shared for AtomicU16 {}
@@ -54,6 +64,7 @@ unsafe impl Shared for AtomicU32 {}
 // SAFETY: as above.
 unsafe impl Shared for AtomicU64 {}
 // SAFETY: an array of `Shared` has no fields but `Shared` ones.
+#[cfg(not(loom))]
 unsafe impl<T: Shared, const N: usize> Shared for [T; N] {}
 
 /// Where a table of `T` lies in an arena: offset in bytes and number of elements.
@@ -76,6 +87,8 @@ pub struct Layout {
     bytes: usize,
     session: Option<session::Tables>,
     derived: usize,
+    #[cfg(loom)]
+    plan: model::Plan,
 }
 
 impl Layout {
@@ -90,7 +103,10 @@ impl Layout {
     pub fn table<T: Shared>(&mut self, len: usize) -> Span<T> {
         let offset = self.bytes.next_multiple_of(64.max(align_of::<T>()));
         self.bytes = offset + len * size_of::<T>();
-        Span { offset, len, of: PhantomData }
+        let span = Span { offset, len, of: PhantomData };
+        #[cfg(loom)]
+        self.plan.table(span);
+        span
     }
 
     /// What is reserved from now on can be derived anew ([`Arena::clear_derived`]).
@@ -105,80 +121,10 @@ impl Layout {
     }
 }
 
-/// Arenas from this size on ask for huge pages; in smaller ones clearing them would cost more.
-const HUGE_FROM: usize = 64 << 20;
-const HUGE_PAGE: usize = 2 << 20;
-
-/// Zeroed memory, mapped until dropped, that is committed page by page as it is touched.
-#[derive(Debug)]
-struct Memory {
-    base: NonNull<u8>,
-    len: usize,
-}
-
-// SAFETY: memory hands out only `&T` where `T: Shared`, which is `Send + Sync`.
-unsafe impl Send for Memory {}
-// SAFETY: as above.
-unsafe impl Sync for Memory {}
-
-impl Memory {
-    /// Private memory.
-    fn anonymous(len: usize) -> io::Result<Self> {
-        let len = len.max(1).next_multiple_of(HUGE_PAGE);
-        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
-        let base = unsafe {
-            mm::mmap_anonymous(
-                std::ptr::null_mut(),
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
-            )?
-        };
-        if len >= HUGE_FROM {
-            // SAFETY: the range was mapped just above. Huge pages are a hint: failure changes nothing.
-            let _ = unsafe { mm::madvise(base, len, Advice::LinuxHugepage) };
-        }
-        Ok(Self { base: NonNull::new(base.cast()).expect("mmap returns no null mapping"), len })
-    }
-
-    /// The first `len` bytes of a file, shared with whoever maps it.
-    fn file(file: &OwnedFd, len: usize) -> io::Result<Self> {
-        // SAFETY: as above. Others store to the file by atomics only, as we do.
-        let base = unsafe {
-            mm::mmap(
-                std::ptr::null_mut(),
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED | MapFlags::NORESERVE,
-                file,
-                0,
-            )?
-        };
-        Ok(Self { base: NonNull::new(base.cast()).expect("mmap returns no null mapping"), len })
-    }
-
-    #[inline]
-    fn table<T: Shared>(&self, span: Span<T>) -> &[T] {
-        debug_assert!(span.offset + span.len * size_of::<T>() <= self.len);
-        // SAFETY: `Layout` placed the span inside the memory's length (spans have no other source),
-        // aligned for `T`; the memory is initialised to zero, which `Shared` 2 makes valid, and is
-        // only ever reached through `&T` of `Shared` 1. It stays mapped while `self` is borrowed.
-        unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(span.offset).cast(), span.len) }
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: the range is the mapping made at construction; no slice outlives `self`.
-        let _ = unsafe { mm::munmap(self.base.as_ptr().cast(), self.len) };
-    }
-}
-
 /// The memory that the structures of this crate work in.
 pub struct Arena {
-    /// Where the memory is; it is kept by `kind`.
-    base: NonNull<u8>,
-    len: usize,
+    /// Of the memory that `kind` keeps.
+    view: View,
     derived: usize,
     kind: Kind,
 }
@@ -188,22 +134,18 @@ enum Kind {
     Shared(Arc<Session>, Place),
 }
 
-// SAFETY: `base` points into memory that `kind` keeps, and `Memory` is Send.
-unsafe impl Send for Arena {}
-// SAFETY: as above, and `Memory` is Sync.
-unsafe impl Sync for Arena {}
-
 impl Arena {
     /// An arena for one process: private anonymous memory, reserved but not committed.
     pub fn anonymous(layout: &Layout) -> io::Result<Self> {
+        #[cfg(not(loom))]
         let memory = Memory::anonymous(layout.bytes())?;
-        let (base, len) = (memory.base, memory.len);
-        Ok(Self { base, len, derived: layout.derived, kind: Kind::Alone(memory) })
+        #[cfg(loom)]
+        let memory = Memory::planned(&layout.plan);
+        Ok(Self { view: memory.view(), derived: layout.derived, kind: Kind::Alone(memory) })
     }
 
     fn shared(session: Arc<Session>, place: &Place, derived: usize) -> Self {
-        let (base, len) = (session.memory().base, session.memory().len);
-        Self { base, len, derived, kind: Kind::Shared(session, place.clone()) }
+        Self { view: session.memory().view(), derived, kind: Kind::Shared(session, place.clone()) }
     }
 
     #[inline]
@@ -217,14 +159,13 @@ impl Arena {
     /// The table at `span`.
     #[inline]
     pub fn table<T: Shared>(&self, span: Span<T>) -> &[T] {
-        debug_assert!(span.offset + span.len * size_of::<T>() <= self.len);
-        // SAFETY: as in `Memory::table`; `kind` keeps the memory mapped.
-        unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(span.offset).cast(), span.len) }
+        // SAFETY: 1: `kind` keeps the memory mapped. 2: spans have no source but its layout.
+        unsafe { self.view.table(span) }
     }
 
     /// Zeroes what can be derived anew, in a shared arena. Nobody may be inside.
     pub fn clear_derived(&self) -> io::Result<()> {
-        self.clear_bytes(self.derived..self.len)
+        self.clear_bytes(self.derived..self.view.len())
     }
 
     /// Zeroes part of a table in a shared arena and gives its memory back.
@@ -262,7 +203,8 @@ impl Arena {
         while next < range.end {
             let from = span.offset + next * size_of::<AtomicU64>();
             let Ok(data) = rustix::fs::seek(&file, SeekFrom::Data(from as u64)) else { return };
-            let hole = rustix::fs::seek(&file, SeekFrom::Hole(data)).unwrap_or(self.len as u64);
+            let hole =
+                rustix::fs::seek(&file, SeekFrom::Hole(data)).unwrap_or(self.view.len() as u64);
             let index =
                 |at: u64| (at as usize).saturating_sub(span.offset) / size_of::<AtomicU64>();
             let start = index(data).max(next);

@@ -4,13 +4,14 @@
 //! so writers do not starve; therefore a thread must not take one lock twice, not even shared.
 
 use crate::Shared;
+use crate::sync::{self, AtomicU32, fence};
 use rustix::io::Errno;
-use rustix::thread::{Timespec, futex};
-use std::sync::atomic::{AtomicU32, Ordering::*, fence};
+use rustix::thread::Timespec;
+use std::sync::atomic::Ordering::*;
 
 const WRITER: u32 = 1 << 31;
 const WAITING: u32 = 1 << 30;
-const SPINS: u32 = 200;
+const SPINS: u32 = if cfg!(loom) { 1 } else { 200 };
 
 /// How often a waiter asks whether to go on.
 pub const PATIENCE_MS: u32 = 10;
@@ -115,14 +116,14 @@ impl RwLock {
                 if self.try_lock(mode) {
                     return true;
                 }
-                std::hint::spin_loop();
+                sync::spin_loop();
             }
             let seen = self.state.load(Relaxed);
             let held = seen & !WAITING != 0;
             if !held && seen != 0 {
                 // Nobody holds it but WAITING is left over from a waiter that got in by spinning.
                 let _ = self.state.compare_exchange(seen, 0, Relaxed, Relaxed);
-                let _ = futex::wake(&self.state, futex::Flags::empty(), i32::MAX as u32);
+                sync::futex_wake(&self.state);
                 continue;
             }
             if held
@@ -130,8 +131,7 @@ impl RwLock {
                     || self.state.compare_exchange(seen, seen | WAITING, Relaxed, Relaxed).is_ok())
             {
                 // Woken, interrupted or changed meanwhile: in each case the loop looks again.
-                let flags = futex::Flags::empty();
-                let woken = futex::wait(&self.state, flags, seen | WAITING, Some(&patience));
+                let woken = sync::futex_wait(&self.state, seen | WAITING, &patience);
                 if woken == Err(Errno::TIMEDOUT) && !patient() {
                     return false;
                 }
@@ -151,12 +151,12 @@ impl RwLock {
         };
         if left == WAITING {
             let _ = self.state.compare_exchange(WAITING, 0, Relaxed, Relaxed);
-            let _ = futex::wake(&self.state, futex::Flags::empty(), i32::MAX as u32);
+            sync::futex_wake(&self.state);
         }
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use std::cell::UnsafeCell;

@@ -13,19 +13,20 @@
 //!   that closes the gate pays for the fence of both (`membarrier(2)`).
 
 use crate::process::ProcessId;
+use crate::sync::{self, AtomicBool, AtomicU32, AtomicU64, fence, thread_local};
 use crate::{Arena, Layout, Memory, Shared, Span};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use rustix::thread::{MembarrierCommand, Timespec, futex, membarrier};
+use rustix::thread::{MembarrierCommand, Timespec, membarrier};
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*, compiler_fence, fence};
+use std::sync::atomic::{self, Ordering::*, compiler_fence};
 use std::sync::{Arc, Once, OnceLock};
 
 /// Processes that can use one arena at a time.
-pub const PROCESSES: usize = 256;
+pub const PROCESSES: usize = if cfg!(loom) { 3 } else { 256 };
 /// Threads that can use one arena at a time.
-const THREADS: usize = 4096;
+const THREADS: usize = if cfg!(loom) { 3 } else { 4096 };
 /// The owner of what is locked where no other process can be.
 const ALONE: u32 = 1;
 /// The owner of locks that a thread took without a slot; never found dead.
@@ -34,9 +35,10 @@ const UNKNOWN: u32 = u32::MAX;
 const GONE: u64 = 1;
 /// How long to sleep before looking again, where nobody would wake us.
 const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-const NAPS_TO_DOUBT: u32 = 20;
+const NAPS_TO_DOUBT: u32 = if cfg!(loom) { 1 } else { 20 };
 
 /// First bytes of a shared arena.
+#[derive(Default)]
 #[repr(C, align(64))]
 pub(crate) struct Header {
     /// Tells layouts and versions apart; 0 until the derived state is complete.
@@ -53,6 +55,7 @@ pub(crate) struct Header {
 // SAFETY: atomics only; zero means "nothing yet".
 unsafe impl Shared for Header {}
 
+#[derive(Default)]
 #[repr(C, align(64))]
 struct ProcessSlot {
     /// [`ProcessId`]; 0: free.
@@ -63,6 +66,7 @@ struct ProcessSlot {
 // SAFETY: as above.
 unsafe impl Shared for ProcessSlot {}
 
+#[derive(Default)]
 #[repr(C, align(64))]
 struct ThreadSlot {
     /// [`ProcessId`] of the process it belongs to; 0: free.
@@ -98,8 +102,8 @@ impl Tables {
 }
 
 /// Forks since the start, in this process's line of ancestors.
-static FORKS: AtomicU32 = AtomicU32::new(0);
-static NEXT_NUMBER: AtomicU32 = AtomicU32::new(1);
+static FORKS: atomic::AtomicU32 = atomic::AtomicU32::new(0);
+static NEXT_NUMBER: atomic::AtomicU32 = atomic::AtomicU32::new(1);
 
 extern "C" fn forked() {
     FORKS.fetch_add(1, Relaxed);
@@ -116,7 +120,7 @@ fn count_forks() {
 /// Whether `membarrier(2)` does the fencing, so that threads need not.
 fn has_membarrier() -> bool {
     static HAS: OnceLock<bool> = OnceLock::new();
-    *HAS.get_or_init(|| membarrier(MembarrierCommand::Global).is_ok())
+    *HAS.get_or_init(|| !cfg!(loom) && membarrier(MembarrierCommand::Global).is_ok())
 }
 
 /// This process's use of a shared arena.
@@ -148,7 +152,7 @@ struct Membership {
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        LAST.set((0, 0));
+        let _ = LAST.try_with(|last| last.set((0, 0)));
         // After a fork the slot is the parent's; after a detach it may be anybody's.
         if self.key == self.session.key() && !self.session.detached.load(Acquire) {
             self.session.threads()[self.slot as usize].who.store(0, Release);
@@ -218,7 +222,7 @@ impl Session {
     /// The calling thread's slot, taken at first use.
     #[inline]
     fn slot(self: &Arc<Self>) -> Result<u32, Refused> {
-        let (key, slot) = LAST.get();
+        let (key, slot) = LAST.with(Cell::get);
         if key == self.key() { Ok(slot) } else { self.join() }
     }
 
@@ -243,7 +247,7 @@ impl Session {
                 slot
             }
         };
-        LAST.set((key, slot));
+        LAST.with(|last| last.set((key, slot)));
         let leftovers = self.leftovers.swap(false, AcqRel);
         if leftovers { Err(Refused::Leftovers) } else { Ok(slot) }
     }
@@ -315,6 +319,16 @@ impl Session {
         true
     }
 
+    /// Between the store that closes and the look at who is inside (E4): for the threads too, unless
+    /// they have a fence of their own.
+    fn fence_all(&self) {
+        if self.fences {
+            fence(SeqCst);
+        } else {
+            let _ = membarrier(MembarrierCommand::Global);
+        }
+    }
+
     fn used_threads(&self) -> &[ThreadSlot] {
         let used = (self.header().threads_used.load(Acquire) as usize).min(THREADS);
         &self.threads()[1..=used]
@@ -350,7 +364,7 @@ impl Stopped<'_> {
 impl Drop for Stopped<'_> {
     fn drop(&mut self) {
         self.header.gate.store(0, Release);
-        let _ = futex::wake(&self.header.gate, futex::Flags::empty(), i32::MAX as u32);
+        sync::futex_wake(&self.header.gate);
     }
 }
 
@@ -399,10 +413,10 @@ impl Arena {
                 if s.paused.load(Acquire) == 0 {
                     return Ok(());
                 }
-                let _ = rustix::thread::nanosleep(&NAP);
+                sync::nap(&NAP);
                 continue;
             }
-            let _ = futex::wait(gate, futex::Flags::empty(), closed_by, Some(&NAP));
+            let _ = sync::futex_wait(gate, closed_by, &NAP);
             if nap.is_multiple_of(NAPS_TO_DOUBT) && self.is_owner_dead(closed_by) {
                 return Err(Refused::Stopped);
             }
@@ -473,11 +487,7 @@ impl Arena {
             return Ok(None);
         }
         let stopped = Stopped { header: s.header(), unfinished: closed_by != 0 };
-        if s.fences {
-            fence(SeqCst);
-        } else {
-            let _ = membarrier(MembarrierCommand::Global);
-        }
+        s.fence_all();
         for t in s.used_threads() {
             for nap in 0u32.. {
                 let who = ProcessId(t.who.load(Acquire));
@@ -487,7 +497,7 @@ impl Arena {
                 if nap.is_multiple_of(NAPS_TO_DOUBT) && !who.is_alive() {
                     break;
                 }
-                let _ = rustix::thread::nanosleep(&NAP);
+                sync::nap(&NAP);
             }
         }
         Ok(Some(stopped))
@@ -498,16 +508,14 @@ impl Arena {
     pub fn pause(&self) -> Option<Paused<'_>> {
         let s = self.session()?;
         let own = s.slot().ok()?;
-        s.paused.fetch_add(1, SeqCst);
+        s.paused.fetch_add(1, Relaxed);
         let paused = Paused(&s.paused);
-        if !s.fences {
-            let _ = membarrier(MembarrierCommand::Global);
-        }
+        s.fence_all();
         let me = ProcessId::own().0;
         for (i, t) in s.used_threads().iter().enumerate() {
             while i + 1 != own as usize && t.who.load(Acquire) == me && t.inside.load(Acquire) != 0
             {
-                let _ = rustix::thread::nanosleep(&NAP);
+                sync::nap(&NAP);
             }
         }
         Some(paused)
@@ -615,3 +623,7 @@ impl From<Refused> for Errno {
         }
     }
 }
+
+#[cfg(loom)]
+#[path = "model/session.rs"]
+pub(crate) mod model;

@@ -1,7 +1,8 @@
 //! Fixed-size nodes handed out by number.
 
+use crate::sync::AtomicU64;
 use crate::{Arena, Layout, Link, Shared, Span};
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::atomic::Ordering::*;
 
 /// The number of a node; never 0, which means "none" in links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,107 @@
+//! The memory of an arena: mapped, zeroed, and reached by spans only.
+
+use crate::{Shared, Span};
+use rustix::fd::OwnedFd;
+use rustix::mm::{self, Advice, MapFlags, ProtFlags};
+use std::io;
+use std::ptr::NonNull;
+
+/// Arenas from this size on ask for huge pages; in smaller ones clearing them would cost more.
+const HUGE_FROM: usize = 64 << 20;
+pub(crate) const HUGE_PAGE: usize = 2 << 20;
+
+/// Where a memory is. Whoever keeps one keeps the [`Memory`] too.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct View {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: memory hands out only `&T` where `T: Shared`, which is `Send + Sync`.
+unsafe impl Send for View {}
+// SAFETY: as above.
+unsafe impl Sync for View {}
+
+impl View {
+    /// Bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The table at `span`.
+    ///
+    /// # Safety
+    /// 1. The memory stays mapped while the table is borrowed.
+    /// 2. The span was planned for this memory.
+    #[inline]
+    pub(crate) unsafe fn table<T: Shared>(&self, span: Span<T>) -> &[T] {
+        debug_assert!(span.offset + span.len * size_of::<T>() <= self.len);
+        // SAFETY: `Layout` placed the span inside the memory's length (2), aligned for `T`; the memory
+        // is initialised to zero, which `Shared` 2 makes valid, and is only ever reached through `&T`
+        // of `Shared` 1. It stays mapped (1).
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(span.offset).cast(), span.len) }
+    }
+}
+
+/// Zeroed memory, mapped until dropped, that is committed page by page as it is touched.
+#[derive(Debug)]
+pub(crate) struct Memory(View);
+
+impl Memory {
+    /// Private memory.
+    pub(crate) fn anonymous(len: usize) -> io::Result<Self> {
+        let len = len.max(1).next_multiple_of(HUGE_PAGE);
+        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
+        let base = unsafe {
+            mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )?
+        };
+        if len >= HUGE_FROM {
+            // SAFETY: the range was mapped just above. Huge pages are a hint: failure changes nothing.
+            let _ = unsafe { mm::madvise(base, len, Advice::LinuxHugepage) };
+        }
+        Ok(Self::mapped(base, len))
+    }
+
+    /// The first `len` bytes of a file, shared with whoever maps it.
+    pub(crate) fn file(file: &OwnedFd, len: usize) -> io::Result<Self> {
+        // SAFETY: as above. Others store to the file by atomics only, as we do.
+        let base = unsafe {
+            mm::mmap(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::NORESERVE,
+                file,
+                0,
+            )?
+        };
+        Ok(Self::mapped(base, len))
+    }
+
+    fn mapped(base: *mut std::ffi::c_void, len: usize) -> Self {
+        let base = NonNull::new(base.cast()).expect("mmap returns no null mapping");
+        Self(View { base, len })
+    }
+
+    pub(crate) fn view(&self) -> View {
+        self.0
+    }
+
+    #[inline]
+    pub(crate) fn table<T: Shared>(&self, span: Span<T>) -> &[T] {
+        // SAFETY: 1: `self` is borrowed. 2: spans have no source but the layout of the memory.
+        unsafe { self.0.table(span) }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: the range is the mapping made at construction; no slice outlives `self`.
+        let _ = unsafe { mm::munmap(self.0.base.as_ptr().cast(), self.0.len) };
+    }
+}

@@ -1,0 +1,188 @@
+//! The arena under the model checker `loom` (`--cfg loom`): its atomics instead of std's, tables of
+//! them instead of mapped memory, and the kernel's part as far as the structures lean on it.
+//!
+//! `make loom` runs the models (`model/*.rs`), each through every schedule with at most as many
+//! preemptions as `LOOM_MAX_PREEMPTIONS` says, and every value that the memory model lets a load return.
+//!
+//! - M1: a sleeping thread is woken by a wake, never by time, so that a lost wake-up is a deadlock, which
+//!   loom reports; unless it is [impatient](set_impatient): then its time is up at once.
+//! - M2: every loom thread is the process it [says](ProcessId::enter), alive until it [dies](die). Who
+//!   sees that it is dead sees all that it stored, as after its exit from the kernel.
+//! - M3: fences stand on both sides of the gate. `membarrier(2)`, which saves one side its fence, has no
+//!   counterpart in the memory model of C11.
+
+#![allow(
+    clippy::arc_with_non_send_sync,
+    reason = "whether cells are shared in order is what loom checks"
+)]
+
+mod bitmap;
+mod hash;
+mod rwlock;
+mod slab;
+
+use crate::{Shared, Span};
+use loom::sync::{Condvar, Mutex};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::thread::Timespec;
+use std::any::Any;
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::*;
+
+pub(crate) use loom::hint::spin_loop;
+pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, fence};
+pub(crate) use loom::thread::yield_now as give_way;
+
+/// `std::thread_local!` for values that are made by a `const` block.
+macro_rules! thread_locals {
+    ($($(#[$doc:meta])* static $name:ident: $of:ty = const $value:block;)*) => {
+        loom::thread_local! { $($(#[$doc])* static $name: $of = $value;)* }
+    };
+}
+pub(crate) use thread_locals as thread_local;
+
+/// Explores a model. At most three preemptions unless `LOOM_MAX_PREEMPTIONS` is set.
+pub(crate) fn explore(model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound.get_or_insert(3);
+    builder.check(model);
+}
+
+/// What the model asks of types in an arena: a value that stands for zeroed bytes.
+pub trait Modelled: Default {}
+impl<T: Default> Modelled for T {}
+
+type Table = Arc<dyn Any + Send + Sync>;
+
+/// A table to be: its length, and what makes it.
+type Planned = (usize, fn(usize) -> Table);
+
+/// The tables planned so far, by offset.
+#[derive(Default)]
+pub(crate) struct Plan(BTreeMap<usize, Planned>);
+
+impl Plan {
+    pub(crate) fn table<T: Shared>(&mut self, span: Span<T>) {
+        let make = |len| Arc::new((0..len).map(|_| T::default()).collect::<Vec<T>>()) as Table;
+        self.0.insert(span.offset, (span.len, make));
+    }
+}
+
+/// The tables by offset, for all who are given a view.
+#[derive(Clone)]
+pub(crate) struct Memory(Arc<BTreeMap<usize, Table>>);
+pub(crate) struct View(Memory);
+
+pub(crate) const HUGE_PAGE: usize = 2 << 20;
+
+impl Memory {
+    pub(crate) fn planned(plan: &Plan) -> Self {
+        Self(Arc::new(plan.0.iter().map(|(at, (len, make))| (*at, make(*len))).collect()))
+    }
+
+    /// Files are not modelled.
+    pub(crate) fn file(_: &OwnedFd, _: usize) -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(crate) fn view(&self) -> View {
+        View(self.clone())
+    }
+
+    pub(crate) fn table<T: Shared>(&self, span: Span<T>) -> &[T] {
+        self.0[&span.offset].downcast_ref::<Vec<T>>().expect("the span is of this layout")
+    }
+}
+
+impl View {
+    pub(crate) fn len(&self) -> usize {
+        0
+    }
+
+    /// # Safety
+    /// None here; mapped memory has obligations.
+    pub(crate) unsafe fn table<T: Shared>(&self, span: Span<T>) -> &[T] {
+        self.0.table(span)
+    }
+}
+
+thread_locals! {
+    static IMPATIENT: Cell<bool> = const { Cell::new(false) };
+    static PROCESS: Cell<u64> = const { Cell::new(ProcessId::FIRST) };
+}
+
+loom::lazy_static! {
+    /// One queue for all words: a wake for another word is one without a cause, which may happen.
+    static ref QUEUE: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
+    /// A bit for each process that has died.
+    static ref DEAD: AtomicU64 = AtomicU64::new(0);
+}
+
+/// From now on the calling thread's time is up at once when it sleeps (M1).
+pub(crate) fn set_impatient() {
+    IMPATIENT.with(|i| i.set(true));
+}
+
+/// The kernel looks at the word while it holds the queue's lock, and so does who wakes.
+pub(crate) fn futex_wait(word: &AtomicU32, expected: u32, _: &Timespec) -> Result<(), Errno> {
+    let (lock, sleepers) = &*QUEUE;
+    let queue = lock.lock().unwrap();
+    if word.load(SeqCst) != expected {
+        return Err(Errno::AGAIN);
+    }
+    if IMPATIENT.with(Cell::get) {
+        drop(queue);
+        give_way();
+        return Err(Errno::TIMEDOUT);
+    }
+    drop(sleepers.wait(queue).unwrap());
+    Ok(())
+}
+
+pub(crate) fn futex_wake(_: &AtomicU32) {
+    let (lock, sleepers) = &*QUEUE;
+    let _queue = lock.lock().unwrap();
+    sleepers.notify_all();
+}
+
+pub(crate) fn nap(_: &Timespec) {
+    give_way();
+}
+
+/// As [`crate::process::ProcessId`], for processes of the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessId(pub u64);
+
+impl ProcessId {
+    /// Above what the session uses for slots that belong to nobody.
+    const FIRST: u64 = 2;
+
+    /// Process `n`, below 62.
+    pub(crate) fn numbered(n: u64) -> Self {
+        Self(Self::FIRST + n)
+    }
+
+    /// From now on the calling thread is of process `n`.
+    pub(crate) fn enter(n: u64) {
+        PROCESS.with(|p| p.set(Self::numbered(n).0));
+    }
+
+    /// The calling process.
+    pub fn own() -> Self {
+        Self(PROCESS.with(Cell::get))
+    }
+
+    /// Whether it has not died.
+    pub fn is_alive(self) -> bool {
+        self.0 >= Self::FIRST && DEAD.load(Acquire) & 1 << self.0 == 0
+    }
+}
+
+/// The calling thread's process is dead (M2).
+pub(crate) fn die() {
+    DEAD.fetch_or(1 << ProcessId::own().0, Release);
+}

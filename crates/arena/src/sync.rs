@@ -1,0 +1,49 @@
+//! What threads meet at: atomics, fences, sleeping and waking. Those of std and of the kernel, or with
+//! `--cfg loom` those of the model (`model.rs`).
+
+#[cfg(loom)]
+pub(crate) use crate::model::*;
+#[cfg(not(loom))]
+pub(crate) use real::*;
+
+#[cfg(not(loom))]
+mod real {
+    use rustix::io::Errno;
+    use rustix::thread::{Timespec, futex};
+    pub(crate) use std::hint::spin_loop;
+    pub(crate) use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, fence};
+    pub(crate) use std::thread_local;
+
+    /// What the model asks of types in an arena: nothing here.
+    pub trait Modelled {}
+    impl<T> Modelled for T {}
+
+    /// Sleeps until woken, for as long as the word is `expected` and at most `patience`
+    /// (`TIMEDOUT`); see futex(2) for the other errors.
+    #[inline]
+    pub(crate) fn futex_wait(
+        word: &AtomicU32,
+        expected: u32,
+        patience: &Timespec,
+    ) -> Result<(), Errno> {
+        futex::wait(word, futex::Flags::empty(), expected, Some(patience))
+    }
+
+    /// Wakes all who sleep on the word.
+    #[inline]
+    pub(crate) fn futex_wake(word: &AtomicU32) {
+        let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
+    }
+
+    /// Lets others run.
+    #[inline]
+    pub(crate) fn give_way() {
+        rustix::thread::sched_yield();
+    }
+
+    /// Sleeps; a signal may end it early.
+    #[inline]
+    pub(crate) fn nap(how_long: &Timespec) {
+        let _ = rustix::thread::nanosleep(how_long);
+    }
+}
