@@ -68,8 +68,8 @@ impl<M: Medium> Core<M> {
 
     /// `FileSystem::peek`.
     pub fn peek(&self, dir: Ino, name: &[u8]) -> Result<Attr> {
-        if let Some(attr) = self.peek_optimistically(dir, name) {
-            return Ok(attr);
+        if let Some(seen) = self.peek_optimistically(dir, name) {
+            return seen;
         }
         let entry = self.lookup(dir, name)?;
         self.forget(entry.ino, 1);
@@ -79,18 +79,21 @@ impl<M: Medium> Core<M> {
     /// [`peek`](Self::peek) where nobody changes anything meanwhile, without a store to what others
     /// use too. The directory's ticket vouches for the name, the inode's for its attributes; the name
     /// is looked at again last, so that the inode was its own.
-    fn peek_optimistically(&self, dir: Ino, name: &[u8]) -> Option<Attr> {
+    fn peek_optimistically(&self, dir: Ino, name: &[u8]) -> Option<Result<Attr>> {
         let d = self.v.vinode(dir).ok()?;
         let seen = d.lock.begin_optimistic()?;
         if name.len() > NAME_MAX || matches!(name, b"." | b"..") {
             return None;
         }
         self.live_dir(dir).ok()?;
-        let found = self.find_name(dir, name)?;
+        let Some(found) = self.find_name(dir, name) else {
+            let is_whole = !name.is_empty() && !name.iter().any(|b| matches!(b, b'/' | 0));
+            return (is_whole && d.lock.end_optimistic(seen)).then_some(Err(Errno::NOENT));
+        };
         let v = self.v.vinode(found.ino).ok()?;
         let seen_inode = v.lock.begin_optimistic()?;
         let attr = self.attr(found.ino, self.live(found.ino).ok()?);
-        (v.lock.end_optimistic(seen_inode) && d.lock.end_optimistic(seen)).then_some(attr)
+        (v.lock.end_optimistic(seen_inode) && d.lock.end_optimistic(seen)).then_some(Ok(attr))
     }
 
     fn parent(&self, dir: Ino, d: &VInode) -> Ino {

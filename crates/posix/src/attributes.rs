@@ -4,7 +4,7 @@ use crate::creds::{Access, Caps};
 use crate::mount::Mount;
 use crate::process::Process;
 use crate::served::{Call, Stop, checked};
-use crate::walk::{Follow, Held};
+use crate::walk::{Follow, Held, Want};
 use crate::{Errno, Served};
 use vfs::rules::{S_ISGID, S_ISUID};
 use vfs::{Attr, FileKind, SetAttr, SetTime, StatFs, Timestamp};
@@ -121,7 +121,7 @@ impl Process {
     pub fn stat(&self, dirfd: i32, path: &[u8], flags: i32) -> Served<libc::stat> {
         let call = || {
             let known = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH | libc::AT_NO_AUTOMOUNT;
-            let held = checked(self.find(dirfd, path, flags), check_flags(flags, known))?;
+            let held = checked(self.look(dirfd, path, flags), check_flags(flags, known))?;
             Ok(stat_of(held.mount, held.attr()?))
         };
         Call::into(call())
@@ -137,7 +137,7 @@ impl Process {
             let sync = flags & libc::AT_STATX_SYNC_TYPE;
             let contradicts = mask & 0x8000_0000 != 0 || sync == libc::AT_STATX_SYNC_TYPE;
             let arguments = if contradicts { Err(Errno::INVAL) } else { check_flags(flags, known) };
-            let held = checked(self.find(dirfd, path, flags), arguments)?;
+            let held = checked(self.look(dirfd, path, flags), arguments)?;
             Ok(statx_of(held.mount, held.attr()?))
         };
         Call::into(call())
@@ -182,7 +182,8 @@ impl Process {
         } else {
             let nofollow = flags & libc::AT_SYMLINK_NOFOLLOW != 0;
             let follow = if nofollow { Follow::BeforeSlash } else { Follow::Always };
-            self.walk(dirfd, path, follow, creds).and_then(|walked| Ok(walked.existing()?))
+            self.walk(Want::Hold, dirfd, path, follow, creds)
+                .and_then(|walked| Ok(walked.existing()?))
         };
         let bits = u32::try_from(mode).ok().and_then(Access::from_bits);
         let want =

@@ -10,7 +10,7 @@ use crate::family::{HIDDEN, MATERIALISED, OfdInit, UNLINKABLE};
 use crate::noted::Why;
 use crate::process::{OfdRef, Process};
 use crate::served::{Call, Stop, checked};
-use crate::walk::{Follow, Held, Last, Walked};
+use crate::walk::{Follow, Held, Last, Walked, Want};
 use crate::{Errno, Served};
 use std::sync::atomic::Ordering::*;
 use vfs::rules::{S_ISGID, S_ISUID};
@@ -112,7 +112,7 @@ impl Process {
             (false, false) => Follow::Always,
         };
         loop {
-            let walked = self.walk(dirfd, path, follow, &self.identity().effective);
+            let walked = self.walk(Want::Hold, dirfd, path, follow, &self.identity().effective);
             let walked = checked(walked, check_open_flags(flags))?;
             // As the kernel: without a free number nothing is created.
             let early =

@@ -1,6 +1,8 @@
 //! Paths: from text to inodes, component by component, by the kernel's rules (`fs/namei.c`).
 //!
-//! - **W1** What a walk gives is held: the inode lives while the [`Held`] does.
+//! - **W1** What a walk gives is held: the inode lives while the [`Held`] does. Only where the caller
+//!   wants to know what is there and no more ([`Want::Look`]) the last inode is not, and what is known
+//!   of it is what was seen.
 //! - **W2** A walk that leaves the mount (an absolute link elsewhere, `..` above the root, a covered
 //!   directory) ends with `Kernel`, and nothing has changed.
 
@@ -23,6 +25,8 @@ enum By<'p> {
     Root,
     /// One reference, given back on drop.
     Reference,
+    /// Nothing does: it was looked at.
+    Nothing,
     /// A description in use, which is only kept.
     Description(#[allow(dead_code)] OfdRef<'p>),
 }
@@ -49,6 +53,12 @@ impl<'p> Held<'p> {
         Self { by: By::Reference, mount, mount_index, ino, kind, attr: OnceCell::from(attr) }
     }
 
+    /// What a look has seen.
+    fn seen(mount_index: usize, mount: &'p Mount, attr: Attr) -> Self {
+        let (ino, kind) = (attr.ino, attr.kind);
+        Self { by: By::Nothing, mount, mount_index, ino, kind, attr: OnceCell::from(attr) }
+    }
+
     /// The inode of a description.
     pub fn description(process: &'p Process, ofd: OfdRef<'p>) -> Self {
         let (ino, kind, mount_index) = (ofd.ino(), ofd.kind(), ofd.mount_index());
@@ -60,6 +70,24 @@ impl<'p> Held<'p> {
     /// What a call that creates returned, on the mount of `self`.
     pub fn beside(&self, attr: Attr) -> Held<'p> {
         Self::reference(self.mount_index, self.mount, attr)
+    }
+
+    /// What a name in this directory leads to, if it is there. A symbolic link is held in any case:
+    /// it may have to be followed.
+    fn child(&self, name: &[u8], want: Want) -> Result<Option<Held<'p>>, Errno> {
+        let found = match want {
+            Want::Look => self.fs().peek(self.ino, name),
+            Want::Hold => self.fs().lookup(self.ino, name),
+        };
+        match found {
+            Ok(attr) if want == Want::Look && attr.kind != FileKind::Symlink => {
+                Ok(Some(Self::seen(self.mount_index, self.mount, attr)))
+            }
+            Ok(_) if want == Want::Look => self.child(name, Want::Hold),
+            Ok(attr) => Ok(Some(self.beside(attr))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(e) => Err(e),
+        }
     }
 
     /// The engine.
@@ -113,6 +141,7 @@ impl<'p> Held<'p> {
 
     /// Turns the hold into an engine reference that somebody else gives back.
     pub fn into_reference(self) -> Result<(), Errno> {
+        debug_assert!(!matches!(self.by, By::Nothing), "W1");
         if let By::Description(_) = self.by {
             self.fs().lookup(self.ino, b".")?;
         }
@@ -183,9 +212,27 @@ pub(crate) enum Follow {
     Never,
 }
 
+/// What a caller wants with what a path names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Want {
+    /// Work with it.
+    Hold,
+    /// See what it is.
+    Look,
+}
+
 impl Process {
+    /// Sees what a path names, as [`find`](Self::find).
+    pub(crate) fn look(&self, dirfd: i32, path: &[u8], flags: i32) -> Call<Held<'_>> {
+        self.find_for(Want::Look, dirfd, path, flags)
+    }
+
     /// Finds what a path names. `flags`: `AT_SYMLINK_NOFOLLOW`, `AT_EMPTY_PATH`.
     pub(crate) fn find(&self, dirfd: i32, path: &[u8], flags: i32) -> Call<Held<'_>> {
+        self.find_for(Want::Hold, dirfd, path, flags)
+    }
+
+    fn find_for(&self, want: Want, dirfd: i32, path: &[u8], flags: i32) -> Call<Held<'_>> {
         if path.is_empty() && flags & libc::AT_EMPTY_PATH != 0 {
             let ofd = match dirfd {
                 libc::AT_FDCWD => self.get_entry(&self.segment().cwd)?,
@@ -195,17 +242,18 @@ impl Process {
         }
         let nofollow = flags & libc::AT_SYMLINK_NOFOLLOW != 0;
         let follow = if nofollow { Follow::BeforeSlash } else { Follow::Always };
-        Ok(self.walk(dirfd, path, follow, &self.identity().effective)?.existing()?)
+        Ok(self.walk(want, dirfd, path, follow, &self.identity().effective)?.existing()?)
     }
 
     /// Walks to where a name is to be made or removed.
     pub(crate) fn place_of(&self, dirfd: i32, path: &[u8]) -> Call<Walked<'_>> {
-        self.walk(dirfd, path, Follow::Never, &self.identity().effective)
+        self.walk(Want::Look, dirfd, path, Follow::Never, &self.identity().effective)
     }
 
     /// Walks a path.
     pub(crate) fn walk(
         &self,
+        want: Want,
         dirfd: i32,
         path: &[u8],
         follow: Follow,
@@ -256,11 +304,7 @@ impl Process {
                 // Whoever makes or removes the name says so in its turn.
                 _ if len > NAME_MAX && is_last && follow == Follow::Never => None,
                 _ if len > NAME_MAX => return Err(Errno::NAMETOOLONG.into()),
-                _ => match dir.fs().lookup(dir.ino, name) {
-                    Ok(attr) => Some(dir.beside(attr)),
-                    Err(Errno::NOENT) => None,
-                    Err(e) => return Err(e.into()),
-                },
+                _ => dir.child(name, if is_last { want } else { Want::Hold })?,
             };
             let link = found.as_ref().filter(|found| {
                 let wanted = match follow {
