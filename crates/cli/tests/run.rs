@@ -106,6 +106,7 @@ fn every_class_of_calls_is_served_and_answers_as_the_kernel() {
     }
     let handed_over = report["calls"]["open"]["handed_over"].as_u64().unwrap();
     assert!(served("open") > 100 * handed_over, "{report}");
+    sandbox.umount();
 }
 
 #[test]
@@ -117,6 +118,7 @@ fn descriptors_of_the_mount_answer_alike() {
     let report = on_pool(&sandbox, &calls, &["--fds", "real"], &different);
     assert_eq!(report["calls"]["open"]["served"], Value::Null, "{report}");
     assert!(report["calls"]["names"]["served"].as_u64().unwrap() > 0, "{report}");
+    sandbox.umount();
 }
 
 #[test]
@@ -143,6 +145,7 @@ fn what_one_side_writes_the_other_reads() {
     let moved = sandbox.path("file.new");
     assert_eq!(fs::read(moved).unwrap(), fs::read("/etc/passwd").unwrap());
     assert!(!file.exists());
+    sandbox.umount();
 }
 
 #[test]
@@ -155,6 +158,7 @@ fn a_static_program_uses_the_mount() {
     assert!(output.status.success(), "{output:?}");
     let notice = String::from_utf8_lossy(&output.stderr);
     assert!(notice.contains("statically linked; it uses the mount"), "{notice}");
+    sandbox.umount();
 }
 
 #[test]
