@@ -11,6 +11,9 @@
 //!   died; then they give up, undo what they prepared, leave, and start over.
 //! - E4: the mark and the gate are two words, written by one side and read by the other. The side
 //!   that closes the gate pays for the fence of both (`membarrier(2)`).
+//! - E5: the slot of a dead process is cleared away by its *sweeper*, or taken over by a newcomer as it
+//!   is. Each marks it (`sweeper`, `who`), fences, and looks for the other's mark: both may back off,
+//!   but not both go on. A slot is free before it is without sweeper.
 
 use crate::process::ProcessId;
 use crate::sync::{self, AtomicBool, AtomicU32, AtomicU64, fence, thread_local};
@@ -65,6 +68,13 @@ struct ProcessSlot {
 }
 // SAFETY: as above.
 unsafe impl Shared for ProcessSlot {}
+
+impl ProcessSlot {
+    /// Its sweeper is done with it.
+    fn release(&self, sweeper: u32) {
+        let _ = self.sweeper.compare_exchange(sweeper, 0, AcqRel, Relaxed);
+    }
+}
 
 #[derive(Default)]
 #[repr(C, align(64))]
@@ -286,7 +296,15 @@ impl Session {
         let is_left = |i: &usize| {
             let who = slots[*i].who.load(Acquire);
             let is_dead = who != 0 && !ProcessId(who).is_alive();
-            is_dead && slots[*i].sweeper.load(Acquire) == 0 && take(i, who)
+            is_dead && slots[*i].sweeper.load(Acquire) == 0 && take(i, who) && {
+                // E5
+                fence(SeqCst);
+                let is_ours = slots[*i].sweeper.load(Acquire) == 0;
+                if !is_ours {
+                    slots[*i].who.store(GONE, Release);
+                }
+                is_ours
+            }
         };
         let fresh = (0..PROCESSES).find(|i| slots[*i].who.load(Relaxed) == 0 && take(i, 0));
         let slot = fresh.or_else(|| (0..PROCESSES).find(is_left)).ok_or(Refused::Full)?;
@@ -544,6 +562,15 @@ impl Arena {
                 && !is_inside(who)
                 && (sweeper == 0 || self.is_owner_dead(sweeper))
                 && p.sweeper.compare_exchange(sweeper, me, AcqRel, Relaxed).is_ok()
+                && {
+                    // E5
+                    fence(SeqCst);
+                    let is_left = p.who.load(Acquire) == who;
+                    if !is_left {
+                        p.release(me);
+                    }
+                    is_left
+                }
         };
         let slots = s.processes().iter().enumerate();
         slots.filter(|(_, p)| is_mine(p)).map(|(i, _)| i).collect()
@@ -583,22 +610,23 @@ impl Arena {
         slots.filter(|(_, who)| who.0 != 0 && is(*who)).map(|(i, _)| i).collect()
     }
 
-    /// Gives back the slots of a dead process and its threads.
+    /// Gives back the slots of a dead process and its threads, which the caller has cleared away.
     pub fn free_process(&self, process: usize) {
         let Some(s) = self.session() else { return };
         let slot = &s.processes()[process];
         let who = slot.who.load(Acquire);
-        if who == 0 || ProcessId(who).is_alive() {
-            return;
-        }
-        for t in s.used_threads() {
-            if t.who.load(Acquire) == who {
-                t.inside.store(0, Relaxed);
-                let _ = t.who.compare_exchange(who, 0, AcqRel, Relaxed);
+        if who != 0 && !ProcessId(who).is_alive() {
+            for t in s.used_threads() {
+                if t.who.load(Acquire) == who {
+                    t.inside.store(0, Relaxed);
+                    let _ = t.who.compare_exchange(who, 0, AcqRel, Relaxed);
+                }
             }
+            let _ = slot.who.compare_exchange(who, 0, AcqRel, Relaxed);
         }
-        slot.sweeper.store(0, Relaxed);
-        slot.who.store(0, Release);
+        if let Ok(me) = s.slot() {
+            slot.release(me);
+        }
     }
 
     /// How often the derived state was derived anew because a process died inside.

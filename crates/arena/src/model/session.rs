@@ -257,3 +257,30 @@ fn slots_have_one_owner() {
         assert_eq!([2, 3], [slot.min(other_slot), slot.max(other_slot)]);
     });
 }
+
+/// Process 1 has died outside (E1), and all slots are taken. Process 2 clears away what it has left,
+/// process 4 comes and takes over its slot and what is in it: not both at once.
+#[test]
+fn a_slot_is_cleared_by_one_at_a_time() {
+    explore(|| {
+        let world = World::empty();
+        world.process(1, |_| die());
+        let newcomer = world.clone();
+        let other = thread::spawn(move || {
+            ProcessId::enter(4);
+            let session = newcomer.attach();
+            if session.process() == Ok(0) {
+                newcomer.used.with_mut(|_| ());
+            }
+            // Its slot stays: from here on it is of no interest.
+            session.detached.store(true, Relaxed);
+        });
+        world.process(2, |arena| {
+            for process in arena.take_dead_processes() {
+                world.used.with_mut(|_| ());
+                arena.free_process(process);
+            }
+        });
+        other.join().unwrap();
+    });
+}
