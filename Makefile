@@ -51,22 +51,24 @@ check: ## formatting, lints, documentation, scripts
 	shellcheck -x -P SCRIPTDIR .ci/run scripts/*.sh scripts/mount-tests/*.sh scripts/run-tests/*.sh
 
 bench: ## measure against peers in the same run; results into docs/PERFORMANCE.md (20 minutes)
-	$(CARGO) build --release --package keepstone --package bench
+	$(CARGO) build --release --package keepstone --package preload --package bench
 	scripts/lib-peers.sh $(WORK)/peers
 	mkdir -p $(WORK)/bench
 	$(BENCH) traffic --save $(WORK)/bench/traffic.json
 	$(BENCH) engine --save $(WORK)/bench/engine.json
 	$(BENCH) mount --save $(WORK)/bench/mount.json
+	$(BENCH) direct --save $(WORK)/bench/direct.json
 	$(BENCH) fuse --save $(WORK)/bench/fuse.json
 	$(BENCH) report $(WORK)/bench/traffic.json $(WORK)/bench/engine.json \
-	    $(WORK)/bench/mount.json $(WORK)/bench/fuse.json
+	    $(WORK)/bench/mount.json $(WORK)/bench/direct.json $(WORK)/bench/fuse.json
 
 bench-quick: ## the same in two minutes, for a first look; changes no document
-	$(CARGO) build --release --package keepstone --package bench
+	$(CARGO) build --release --package keepstone --package preload --package bench
 	scripts/lib-peers.sh $(WORK)/peers
 	$(BENCH) traffic
 	$(BENCH) engine --quick
 	$(BENCH) mount --quick
+	$(BENCH) direct --quick
 	$(BENCH) fuse --quick
 
 install: build ## into PREFIX (/usr/local), with the helper of mount(8) in SBINDIR (/sbin)
@@ -76,8 +78,10 @@ install: build ## into PREFIX (/usr/local), with the helper of mount(8) in SBIND
 	mkdir -p $(DESTDIR)$(SBINDIR)
 	ln -sfn $(PREFIX)/bin/keepstone $(DESTDIR)$(SBINDIR)/mount.fuse.keepstone
 
-campaign: ## more than a million generated calls against the model, and damaged pools (nightly)
+campaign: ## millions of generated calls against the model and the kernel, kills, damaged pools (nightly)
 	KEEPSTONE_OPS=$(CAMPAIGN_OPS) $(CARGO) test --release --package bpfs --test conformance generated
+	KEEPSTONE_OPS=8000000 $(CARGO) test --release --package posix --test differential
+	KEEPSTONE_KILLS=5000 $(CARGO) test --release --package bpfs --test processes
 	KEEPSTONE_HOSTILE=100000 $(CARGO) test --release --package bpfs --test hostile
 
 crash-campaign: build ## power failures: pairs, triples for an hour, threads, evolved sequences (90 minutes, 8 GB)

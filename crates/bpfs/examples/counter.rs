@@ -1,0 +1,58 @@
+//! Counts its runs in a file of a pool that other processes may be using, and keeps a log of them.
+//!
+//! ```text
+//! keepstone mkfs /dev/shm/pool --size 64M
+//! cargo run --example counter -- /dev/shm/pool
+//! ```
+
+use bpfs::{Bpfs, MountOptions};
+use pmem::{Access, Lock, OpenOptions, Region};
+use std::error::Error;
+use std::path::Path;
+use std::sync::atomic::Ordering::Relaxed;
+use vfs::{Caller, Errno, FileSystem as _, Ino, NewKind, NewNode, ROOT};
+
+/// Joins whoever uses the pool: a mount with `-o direct`, programs under `keepstone run`, others like
+/// this one. The first of all derives the volatile state.
+fn attach(pool: &Path) -> Result<Bpfs<Region>, Box<dyn Error>> {
+    let options = OpenOptions { lock: Some(Lock::Shared), ..OpenOptions::default() };
+    let region = options.open(pool, Access::ReadWrite)?;
+    let file = region.file_id().ok_or("it is not a file")?;
+    let place = bpfs::place(&bpfs::info(&region)?, &file);
+    Ok(Bpfs::attach(region, &place, &MountOptions::default())?)
+}
+
+/// The file of this name, made if need be; the caller holds a reference.
+fn file(fs: &Bpfs<Region>, name: &str) -> Result<Ino, Errno> {
+    let node = NewNode { kind: NewKind::File, mode: 0o644, umask: 0 };
+    match fs.create(&Caller::ROOT, ROOT, name.as_bytes(), &node) {
+        Err(Errno::EXIST) => Ok(fs.lookup(ROOT, name.as_bytes())?.ino),
+        made => Ok(made?.ino),
+    }
+}
+
+/// One run; what the log then holds.
+pub fn run(pool: &Path) -> Result<String, Box<dyn Error>> {
+    let fs = attach(pool)?;
+    let (counter, log) = (file(&fs, "count")?, file(&fs, "log")?);
+    let mut runs = [0; 8];
+    fs.read(counter, 0, &mut runs)?;
+    let runs = u64::from_le_bytes(runs) + 1;
+    // Atomic, and durable when it returns where the pool's memory is: there is nothing to sync.
+    fs.write(counter, 0, &runs.to_le_bytes())?;
+    fs.append(log, format!("run {runs}\n").as_bytes())?;
+    // The log where it lies, without a copy. It stays while the buffer does.
+    let text = fs.get_read_buf(log, 0, 4096)?;
+    let bytes: Vec<u8> = text.iter().map(|byte| byte.load(Relaxed)).collect();
+    drop(text);
+    fs.forget(counter, 1);
+    fs.forget(log, 1);
+    Ok(String::from_utf8(bytes)?)
+}
+
+#[allow(dead_code, reason = "the test calls `run`")]
+fn main() -> Result<(), Box<dyn Error>> {
+    let pool = std::env::args_os().nth(1).ok_or("usage: counter POOL")?;
+    print!("{}", run(Path::new(&pool))?);
+    Ok(())
+}
