@@ -110,6 +110,31 @@ save_counters
 diff --recursive --no-dereference "$mnt" "$outside/copy"
 seen "unmounted, checked, mounted again: still the same"
 
+step "Use it without the server: keepstone run"
+"$keepstone" umount "$mnt"
+"$keepstone" mount -o direct "$pool" "$mnt" >/dev/null
+timed "git clone through the mount" git -c advice.detachedHead=false clone --quiet --no-hardlinks "$mnt/work" "$mnt/clone-mount"
+timed "git clone under keepstone run" \
+    "$keepstone" run -- git -c advice.detachedHead=false clone --quiet --no-hardlinks "$mnt/work" "$mnt/clone-run"
+diff --recursive --exclude .git "$mnt/clone-mount" "$mnt/clone-run"
+seen "the same clone by git as it is, serving itself from the pool; the mount shows it at once"
+mkdir "$mnt/cut"
+"$keepstone" run -- tar --create --directory "$mnt/work" . >"$outside/work.tar"
+# shellcheck disable=SC2016 # the inner shell's variables
+"$keepstone" run -- bash -c 'while :; do tar --extract --overwrite --directory "$1" --file "$2" || exit; done' \
+    bash "$mnt/cut" "$outside/work.tar" 2>/dev/null &
+helper=$!
+sleep 1
+until program=$(pgrep --newest --full "^tar --extract --overwrite --directory $mnt/cut"); do :; done
+kill -KILL "$program"
+wait "$helper" 2>/dev/null && die "tar did not notice that it was killed"
+helper=
+"$keepstone" run -- tar --extract --overwrite --directory "$mnt/cut" --file "$outside/work.tar"
+diff --recursive "$mnt/work" "$mnt/cut"
+seen "a program killed in the middle of its own file system: the others go on"
+"$keepstone" umount "$mnt"
+"$keepstone" check "$pool" | indent
+
 step "What was shown"
 printf '   * %s\n' "${facts[@]}"
 echo

@@ -33,6 +33,14 @@ indent() {
     sed 's/^/   /'
 }
 
+# timed WHAT COMMAND...: runs it and says how long it took.
+timed() {
+    local what=$1 start=$EPOCHREALTIME
+    shift
+    "$@"
+    say "$what: $(awk -v a="$start" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.2f s", b - a }')"
+}
+
 # count DIR: its files.
 count() {
     find "$1" -type f | wc -l
@@ -40,7 +48,7 @@ count() {
 
 build_keepstone() {
     if [[ -z ${KEEPSTONE:-} || ! -x ${KEEPSTONE:-} ]]; then
-        (cd "$here" && cargo build --release --package keepstone)
+        (cd "$here" && cargo build --release --package keepstone --package preload)
         KEEPSTONE=${CARGO_TARGET_DIR:-$here/target}/release/keepstone
     fi
     keepstone=$(realpath "$KEEPSTONE")
@@ -95,6 +103,8 @@ kill_server() {
     while [[ -d /proc/$pid && $(sed -n 's/^State:\t\(.\).*/\1/p' "/proc/$pid/status" 2>/dev/null) != Z ]]; do
         sleep 0.02
     done
+    # Its other threads may hold the pool a moment longer.
+    flock --timeout 10 "$pool" true || die "the pool is still in use"
     kills=$((kills + 1))
     printf '   kill -9 of the server while %s\n' "$1"
 }
