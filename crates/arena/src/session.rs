@@ -34,6 +34,8 @@ const THREADS: usize = if cfg!(loom) { 3 } else { 4096 };
 const ALONE: u32 = 1;
 /// The owner of locks that a thread took without a slot; never found dead.
 const UNKNOWN: u32 = u32::MAX;
+/// In the count of pauses: the slot of this process holds what a dead one has left.
+const LEFTOVERS: u32 = 1 << 31;
 /// The process of a slot that was left without being cleared; never alive.
 const GONE: u64 = 1;
 /// How long to sleep before looking again, where nobody would wake us.
@@ -146,9 +148,7 @@ pub(crate) struct Session {
     /// Slot of this process plus one, and the value of [`FORKS`] it was taken at.
     process: AtomicU64,
     detached: AtomicBool,
-    /// Whether the slot of this process holds what a dead one left.
-    leftovers: AtomicBool,
-    /// Not 0: threads of this process stay outside (see [`Arena::pause`]).
+    /// Who keeps threads of this process outside, counted; and [`LEFTOVERS`]. Not 0: they stay outside (see [`Arena::pause`]).
     paused: AtomicU32,
     fences: bool,
 }
@@ -200,7 +200,6 @@ impl Session {
             number: NEXT_NUMBER.fetch_add(1, Relaxed),
             process: AtomicU64::new(0),
             detached: AtomicBool::new(false),
-            leftovers: AtomicBool::new(false),
             paused: AtomicU32::new(0),
             fences: !has_membarrier(),
         }))
@@ -258,8 +257,7 @@ impl Session {
             }
         };
         LAST.with(|last| last.set((key, slot)));
-        let leftovers = self.leftovers.swap(false, AcqRel);
-        if leftovers { Err(Refused::Leftovers) } else { Ok(slot) }
+        Ok(slot)
     }
 
     fn claim_thread(&self) -> Result<u32, Refused> {
@@ -310,7 +308,9 @@ impl Session {
         let slot = fresh.or_else(|| (0..PROCESSES).find(is_left)).ok_or(Refused::Full)?;
         match self.process.compare_exchange(known, forks | (slot as u64 + 1), AcqRel, Acquire) {
             Ok(_) => {
-                self.leftovers.store(fresh.is_none(), Release);
+                if fresh.is_none() {
+                    self.paused.fetch_or(LEFTOVERS, AcqRel);
+                }
                 Ok(slot)
             }
             Err(other) => {
@@ -386,6 +386,25 @@ impl Drop for Stopped<'_> {
     }
 }
 
+/// The processes that have slots.
+#[derive(Debug, Default)]
+pub struct Census {
+    living: Vec<(usize, u64)>,
+    dead: Vec<(usize, u64)>,
+}
+
+impl Census {
+    /// Slots of the living.
+    pub fn living(&self) -> impl Iterator<Item = usize> {
+        self.living.iter().map(|(slot, _)| *slot)
+    }
+
+    /// Slots of the dead.
+    pub fn dead(&self) -> impl Iterator<Item = usize> {
+        self.dead.iter().map(|(slot, _)| *slot)
+    }
+}
+
 /// Threads of this process stay outside, until dropped.
 pub struct Paused<'a>(&'a AtomicU32);
 
@@ -428,10 +447,16 @@ impl Arena {
         for nap in 1u32.. {
             let closed_by = gate.load(Acquire);
             if closed_by == 0 {
-                if s.paused.load(Acquire) == 0 {
-                    return Ok(());
+                match s.paused.load(Acquire) {
+                    0 => return Ok(()),
+                    paused if paused & LEFTOVERS != 0 => {
+                        let before = s.paused.fetch_and(!LEFTOVERS, AcqRel);
+                        if before & LEFTOVERS != 0 {
+                            return Err(Refused::Leftovers);
+                        }
+                    }
+                    _ => sync::nap(&NAP),
                 }
-                sync::nap(&NAP);
                 continue;
             }
             let _ = sync::futex_wait(gate, closed_by, &NAP);
@@ -576,38 +601,40 @@ impl Arena {
         slots.filter(|(_, p)| is_mine(p)).map(|(i, _)| i).collect()
     }
 
-    /// Slots of all dead processes; the world must have been stopped.
-    pub fn dead_processes(&self, _stopped: &Stopped<'_>) -> Vec<usize> {
-        self.processes_where(|who| !who.is_alive())
+    /// Who lives and who does not; the world must have been stopped. Whoever dies after this look
+    /// counts as living, and is cleared away like any that died outside (E1).
+    pub fn census(&self, _stopped: &Stopped<'_>) -> Census {
+        let mut census = Census::default();
+        let Some(s) = self.session() else { return census };
+        for (i, slot) in s.processes().iter().enumerate() {
+            let who = slot.who.load(Acquire);
+            if who != 0 {
+                let list = match ProcessId(who).is_alive() {
+                    true => &mut census.living,
+                    false => &mut census.dead,
+                };
+                list.push((i, who));
+            }
+        }
+        census
     }
 
-    /// Gives back the slots of all dead processes and threads; the world must have been stopped.
-    pub fn free_dead(&self, _stopped: &Stopped<'_>) {
+    /// Gives back the slots of those that a census found dead, and of dead threads.
+    pub fn free_dead(&self, _stopped: &Stopped<'_>, census: &Census) {
         let Some(s) = self.session() else { return };
-        let is_dead = |who: &AtomicU64| {
-            let who = ProcessId(who.load(Acquire));
-            who.0 != 0 && !who.is_alive()
-        };
-        for t in s.used_threads().iter().filter(|t| is_dead(&t.who)) {
-            t.inside.store(0, Relaxed);
-            t.who.store(0, Release);
+        for t in s.used_threads() {
+            let who = t.who.load(Acquire);
+            if who != 0 && !ProcessId(who).is_alive() {
+                t.inside.store(0, Relaxed);
+                let _ = t.who.compare_exchange(who, 0, AcqRel, Relaxed);
+            }
         }
-        for p in s.processes().iter().filter(|p| is_dead(&p.who)) {
-            p.sweeper.store(0, Relaxed);
-            p.who.store(0, Release);
+        for (i, who) in &census.dead {
+            let slot = &s.processes()[*i];
+            if slot.who.compare_exchange(*who, 0, AcqRel, Relaxed).is_ok() {
+                slot.sweeper.store(0, Release);
+            }
         }
-    }
-
-    /// Slots of processes that are alive.
-    pub fn live_processes(&self) -> Vec<usize> {
-        self.processes_where(ProcessId::is_alive)
-    }
-
-    fn processes_where(&self, is: impl Fn(ProcessId) -> bool) -> Vec<usize> {
-        let Some(s) = self.session() else { return Vec::new() };
-        let who = |p: &ProcessSlot| ProcessId(p.who.load(Acquire));
-        let slots = s.processes().iter().enumerate().map(|(i, p)| (i, who(p)));
-        slots.filter(|(_, who)| who.0 != 0 && is(*who)).map(|(i, _)| i).collect()
     }
 
     /// Gives back the slots of a dead process and its threads, which the caller has cleared away.

@@ -11,7 +11,7 @@
 use crate::fs::{Core, report};
 use crate::layout::{BLOCK, Word};
 use crate::{Bpfs, crawler::Node};
-use arena::{Arena, Bitmap, Layout, Span};
+use arena::{Arena, Bitmap, Census, Layout, Span};
 use pmem::{Medium, Region};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::*};
@@ -112,10 +112,10 @@ impl Pins {
 
     /// After a recovery, with nobody inside: counts anew the readers of the living, and claims the
     /// deferred blocks again if there are any.
-    pub fn recover(&self, arena: &Arena, living: &[usize], blocks: &Bitmap) {
+    pub fn recover(&self, arena: &Arena, census: &Census, blocks: &Bitmap) {
         let by_process = arena.table(self.by_process);
-        for (_, of_dead) in by_process.iter().enumerate().filter(|(p, _)| !living.contains(p)) {
-            of_dead.store(0, Relaxed);
+        for dead in census.dead() {
+            by_process[dead].store(0, Relaxed);
         }
         let n: u64 = by_process.iter().map(|of| of.load(Relaxed)).sum();
         self.total(arena).store(n, Release);

@@ -257,6 +257,8 @@ pub fn attach<M: Medium>(
     match place.attach(plan.layout()).map_err(Error::Shared)? {
         Attached::Joined(arena) => {
             let core = core(medium, &sb, plan.join(arena), o);
+            // Before any other thread of this process: what the last one in its slot has left.
+            core.op(|_| Ok(()))?;
             core.tend()?;
             let report = MountReport { blocks_used: blocks_used(&core), ..MountReport::default() };
             Ok((core, report))

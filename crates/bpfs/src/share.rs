@@ -19,7 +19,7 @@ use crate::layout::BLOCK;
 use crate::pool::PoolInfo;
 use crate::scan::ScanOptions;
 use crate::volatile::UNNAMED;
-use arena::{Place, Refused};
+use arena::{Census, Place, Refused};
 use pmem::{FileId, Medium};
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -53,7 +53,7 @@ impl<M: Medium> Core<M> {
                 },
                 Err(Refused::Stopped) => {}
                 Err(Refused::Leftovers) => {
-                    self.clear_process(self.v.arena.process()?)?;
+                    self.clear_own()?;
                     continue;
                 }
                 Err(Refused::Full) => return Err(Errno::USERS),
@@ -67,8 +67,14 @@ impl<M: Medium> Core<M> {
     fn help(&self) -> Result<()> {
         match self.v.arena.wait_outside() {
             Ok(()) if !self.v.arena.has_died_inside() => Ok(()),
+            Err(Refused::Leftovers) => self.clear_own(),
             _ => self.recover(),
         }
+    }
+
+    /// Clears the slot of this process, which a dead one has left as it was.
+    fn clear_own(&self) -> Result<()> {
+        self.clear_process(self.v.arena.process()?)
     }
 
     /// `FileSystem::forget`.
@@ -130,14 +136,15 @@ impl<M: Medium> Core<M> {
         }
         let failed = |_| Errno::IO;
         // Also those that somebody is about to clear away: that will find nothing left.
-        for process in arena.dead_processes(&stopped) {
+        let census = arena.census(&stopped);
+        for process in census.dead() {
             self.v.clear_refs(process).map_err(failed)?;
         }
-        let held = self.held();
+        let held = self.held(&census);
         self.v.start_over().map_err(failed)?;
         let scan = self.scan(&ScanOptions { threads: 1, persist: true, held: &held }, &|_| {});
         self.medium.flush(0, BLOCK);
-        self.v.pins.recover(arena, &arena.live_processes(), &self.v.blocks);
+        self.v.pins.recover(arena, &census, &self.v.blocks);
         self.v.count_free_blocks();
         let stale = scan.stale.lock().map(|s| s.clone()).unwrap_or_default();
         for (ino, held) in &held {
@@ -153,15 +160,15 @@ impl<M: Medium> Core<M> {
             self.clear_stale(&stale);
         }
         let _ = self.medium.fence();
-        arena.free_dead(&stopped);
+        arena.free_dead(&stopped, &census);
         arena.count_recovery();
         Ok(())
     }
 
     /// What the living hold.
-    fn held(&self) -> BTreeMap<Ino, Held> {
+    fn held(&self, census: &Census) -> BTreeMap<Ino, Held> {
         let mut all: BTreeMap<Ino, Held> = BTreeMap::new();
-        for process in self.v.arena.live_processes() {
+        for process in census.living() {
             self.v.for_each_ref(process, |ino, count| {
                 let state = self.v.vinode(ino).map_or(0, |v| v.state.load(Relaxed));
                 let held = all.entry(ino).or_insert(Held { refs: 0, unnamed: state & UNNAMED });

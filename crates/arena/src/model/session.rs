@@ -77,7 +77,7 @@ impl World {
 
     fn repair(&self, arena: &Arena, stopped: &Stopped<'_>) {
         self.used.with_mut(|_| ());
-        arena.free_dead(stopped);
+        arena.free_dead(stopped, &arena.census(stopped));
     }
 }
 
@@ -189,7 +189,7 @@ fn the_world_stops_without_the_dead() {
                 thread::yield_now();
             }
             let stopped = arena.stop_the_world().unwrap().expect("nobody else does");
-            assert_eq!(arena.dead_processes(&stopped), [0]);
+            assert_eq!(arena.census(&stopped).dead().collect::<Vec<_>>(), [0]);
             world.repair(arena, &stopped);
             drop(stopped);
             assert!(!arena.has_died_inside());
