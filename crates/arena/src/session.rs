@@ -34,6 +34,8 @@ const THREADS: usize = if cfg!(loom) { 3 } else { 4096 };
 const ALONE: u32 = 1;
 /// The owner of locks that a thread took without a slot; never found dead.
 const UNKNOWN: u32 = u32::MAX;
+/// One in the number of closings, in the word of the gate; above any owner.
+const CLOSING: u32 = (THREADS as u32 + 1).next_power_of_two();
 /// In the count of pauses: the slot of this process holds what a dead one has left.
 const LEFTOVERS: u32 = 1 << 31;
 /// The process of a slot that was left without being cleared; never alive.
@@ -50,8 +52,11 @@ pub(crate) struct Header {
     pub(crate) ready: AtomicU64,
     /// Inode of the PID namespace that process numbers are of.
     pub(crate) pid_namespace: AtomicU64,
-    /// The owner who stops the world; 0: nobody.
+    /// The owner who stops the world, below [`CLOSING`], and which closing it is above, so that no two
+    /// look alike; 0: nobody.
     gate: AtomicU32,
+    /// How often the gate was closed.
+    closings: AtomicU32,
     /// Slots of the thread table that were ever used.
     threads_used: AtomicU32,
     /// How often the derived state was derived anew after a process died.
@@ -460,7 +465,7 @@ impl Arena {
                 continue;
             }
             let _ = sync::futex_wait(gate, closed_by, &NAP);
-            if nap.is_multiple_of(NAPS_TO_DOUBT) && self.is_owner_dead(closed_by) {
+            if nap.is_multiple_of(NAPS_TO_DOUBT) && self.is_owner_dead(closed_by % CLOSING) {
                 return Err(Refused::Stopped);
             }
         }
@@ -524,9 +529,11 @@ impl Arena {
         let me = s.slot()?;
         let gate = &s.header().gate;
         let closed_by = gate.load(Acquire);
-        if closed_by != 0 && !self.is_owner_dead(closed_by)
-            || gate.compare_exchange(closed_by, me, AcqRel, Relaxed).is_err()
-        {
+        if closed_by != 0 && !self.is_owner_dead(closed_by % CLOSING) {
+            return Ok(None);
+        }
+        let closing = s.header().closings.fetch_add(1, Relaxed).wrapping_mul(CLOSING);
+        if gate.compare_exchange(closed_by, closing | me, AcqRel, Relaxed).is_err() {
             return Ok(None);
         }
         let stopped = Stopped { header: s.header(), unfinished: closed_by != 0 };
