@@ -140,7 +140,17 @@ impl<M: Medium> FileSystem for Bpfs<M> {
         self.core.op(|core| core.lookup(dir, name))
     }
     fn peek(&self, dir: Ino, name: &[u8]) -> Result<Attr> {
-        self.core.op(|core| core.peek(dir, name))
+        loop {
+            if let Some(seen) = self.core.op(|core| Ok(core.peek(dir, name)))? {
+                return seen;
+            }
+            let entry = self.lookup(dir, name)?;
+            self.forget(entry.ino, 1);
+            // Without a link the name was removed between the two looks of `lookup`: look again.
+            if entry.nlink > 0 || matches!(name, b"." | b"..") {
+                return Ok(entry);
+            }
+        }
     }
     fn forget(&self, ino: Ino, refs: u64) {
         self.core.forget(ino, refs);

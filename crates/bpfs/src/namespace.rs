@@ -21,8 +21,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use vfs::acl::{ACL_ACCESS, ACL_DEFAULT, Acl};
 use vfs::rules::{NewInode, check_component, check_name};
 use vfs::{
-    Attr, Caller, DirEntry, Entry, Errno, FileKind, Ino, LINK_MAX, NAME_MAX, NewKind, NewNode,
-    ROOT, RenameFlags, Result, SYMLINK_MAX,
+    Attr, Caller, DirEntry, Entry, Errno, FileKind, Ino, LINK_MAX, NewKind, NewNode, ROOT,
+    RenameFlags, Result, SYMLINK_MAX,
 };
 
 /// Where listings continue after `.` and `..`; an entry's cookie adds its offset in units.
@@ -66,29 +66,18 @@ impl<M: Medium> Core<M> {
         }
     }
 
-    /// `FileSystem::peek`.
-    pub fn peek(&self, dir: Ino, name: &[u8]) -> Result<Attr> {
-        if let Some(seen) = self.peek_optimistically(dir, name) {
-            return seen;
-        }
-        let entry = self.lookup(dir, name)?;
-        self.forget(entry.ino, 1);
-        Ok(entry)
-    }
-
-    /// [`peek`](Self::peek) where nobody changes anything meanwhile, without a store to what others
-    /// use too. The directory's ticket vouches for the name, the inode's for its attributes; the name
-    /// is looked at again last, so that the inode was its own.
-    fn peek_optimistically(&self, dir: Ino, name: &[u8]) -> Option<Result<Attr>> {
+    /// `FileSystem::peek` where nobody changes anything meanwhile, without a store to what others use
+    /// too; else `None`. The inode's ticket vouches for its attributes, and the directory's, which is
+    /// older and looked at last, for the name having led there all the time.
+    pub fn peek(&self, dir: Ino, name: &[u8]) -> Option<Result<Attr>> {
         let d = self.v.vinode(dir).ok()?;
         let seen = d.lock.begin_optimistic()?;
-        if name.len() > NAME_MAX || matches!(name, b"." | b"..") {
+        if matches!(name, b"." | b"..") || check_component(name).is_err() {
             return None;
         }
         self.live_dir(dir).ok()?;
         let Some(found) = self.find_name(dir, name) else {
-            let is_whole = !name.is_empty() && !name.iter().any(|b| matches!(b, b'/' | 0));
-            return (is_whole && d.lock.end_optimistic(seen)).then_some(Err(Errno::NOENT));
+            return d.lock.end_optimistic(seen).then_some(Err(Errno::NOENT));
         };
         let v = self.v.vinode(found.ino).ok()?;
         let seen_inode = v.lock.begin_optimistic()?;
