@@ -197,3 +197,39 @@ fn stat_size(file: &OwnedFd) -> io::Result<u64> {
 fn pid_namespace() -> u64 {
     rustix::fs::stat(c"/proc/self/ns/pid").map_or(0, |s| s.st_ino)
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt as _;
+    use std::sync::atomic::AtomicU64;
+
+    #[test]
+    fn looking_for_what_is_set_fills_no_holes() {
+        let path = format!("/dev/shm/keepstone-arena-test-{}", std::process::id());
+        let owner = rustix::process::geteuid().as_raw();
+        let group = rustix::process::getegid().as_raw();
+        let name = CString::new(path.clone()).unwrap();
+        let place = Place { path: name, owner, group, mode: 0o600, format: 2 };
+        let mut layout = Layout::shared();
+        let table = layout.table::<AtomicU64>(8 << 20);
+        let Attached::Fresh(arena) = place.attach(&layout).unwrap() else {
+            panic!("nobody else has this name");
+        };
+        arena.publish().unwrap();
+        for i in [5, 4 << 20, (8 << 20) - 1] {
+            arena.table(table)[i].store(i as u64, Relaxed);
+        }
+        let used = || std::fs::metadata(&path).unwrap().blocks() * 512;
+        let before = used();
+        let mut found = Vec::new();
+        arena.for_each_set(table, 5..8 << 20, |i, word| found.push((i, word.load(Relaxed))));
+        assert_eq!(found, [5, 4 << 20, (8 << 20) - 1].map(|i| (i, i as u64)));
+        assert_eq!(used(), before);
+        arena.clear(table, 6..8 << 20).unwrap();
+        assert!(used() < before);
+        assert_eq!(arena.table(table)[5].load(Relaxed), 5);
+        drop(arena);
+        assert!(!std::path::Path::new(&path).exists(), "the last one takes it away");
+    }
+}

@@ -208,7 +208,8 @@ impl Arena {
             let index =
                 |at: u64| (at as usize).saturating_sub(span.offset) / size_of::<AtomicU64>();
             let start = index(data).max(next);
-            let end = (index(hole) + 1).clamp(start, range.end.max(start));
+            // Not a word more: reading in a hole would fill it.
+            let end = index(hole).clamp(start, range.end.max(start));
             visit(start.min(range.end)..end.min(range.end));
             next = end.max(next + 1);
         }

@@ -98,6 +98,8 @@ impl<M: Medium> Core<M> {
         let dead = arena.take_dead_processes();
         for process in &dead {
             self.clear_process(*process)?;
+            // Gives the memory of its counts back too.
+            self.v.clear_refs(*process).map_err(|_| Errno::IO)?;
             arena.free_process(*process);
         }
         Ok(dead.len())
