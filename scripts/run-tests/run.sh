@@ -2,7 +2,8 @@
 # Runs real programs under `keepstone run` on a pool, and the same without it on tmpfs, and compares
 # what they print and what they leave.
 #
-#   run.sh PROGRAM [DIR]     PROGRAM: coreutils, shells, tar, git, python, sqlite, build, together, or all
+#   run.sh PROGRAM [DIR]     PROGRAM: coreutils, shells, tar, git, python, sqlite, build, rsync, vim, fio,
+#                            rocksdb, redis, together, or all
 #
 # DIR is an empty directory of a mount made with `-o direct`. Without DIR, a pool is made in memory,
 # mounted, unmounted and checked. Needs root. Installs what it lacks by apt-get. Environment: KEEPSTONE,
@@ -16,7 +17,7 @@ work=$root/.work
 source "$here/../mount-tests/lib.sh"
 export MOUNT_OPTIONS=direct
 
-programs=(coreutils shells tar git python sqlite build)
+programs=(coreutils shells tar git python sqlite build rsync vim fio rocksdb redis)
 program=${1:?usage: run.sh PROGRAM [DIR]; programs: ${programs[*]} together all}
 dir=${2:-}
 keepstone=$(keepstone_path)
@@ -28,11 +29,22 @@ remains() (
     find . -type f -print0 | sort -z | xargs -0r sha256sum
 )
 
-# on DIR PROGRAM COMMAND…: runs the program's script in DIR by COMMAND; prints what it prints and leaves.
+# on DIR PROGRAM OUTPUT COMMAND…: runs the program's script in DIR by COMMAND, of which it prints what it
+# says itself; OUTPUT gets what the script prints and leaves.
 on() {
-    local dir=$1 script=$here/$2.sh
-    shift 2
-    (cd "$dir" && "$@" bash -euo pipefail "$script" 2>&1 </dev/null) && remains "$dir"
+    local dir=$1 script=$here/$2.sh output=$3
+    shift 3
+    # shellcheck disable=SC2016  # the inner shell expands it
+    (cd "$dir" && "$@" bash -c 'exec bash -euo pipefail "$1" >"$0" 2>&1' "$output" "$script" </dev/null) &&
+        remains "$dir" >>"$output"
+}
+
+# share PROGRAM: the share of its calls that user space served, from the report of `run --stats --json`.
+share() {
+    jq -r --arg program "$1" '([.calls[].served] | add // 0) as $served
+        | ([.calls[] | .served + .handed_over] | add // 0) as $all
+        | ([.mounts[][]] | add // 0) as $mount
+        | "\($program): served in user space: \($served) of \($all) calls; \($mount) requests to the mounts"'
 }
 
 # compare PROGRAM DIR: fails with the difference.
@@ -42,11 +54,11 @@ compare() (
     trap "rm -rf $scratch" EXIT
     mkdir "$scratch/tmpfs" "$2/$1"
     chmod 755 "$scratch/tmpfs" "$2/$1"
-    on "$scratch/tmpfs" "$1" env >"$scratch/expected" || {
+    on "$scratch/tmpfs" "$1" "$scratch/expected" env || {
         cat "$scratch/expected"
         die "$1 fails without Keepstone"
     }
-    on "$2/$1" "$1" "$keepstone" run -- >"$scratch/got" || echo failed >>"$scratch/got"
+    on "$2/$1" "$1" "$scratch/got" "$keepstone" run --stats --json -- >"$scratch/report" || echo failed >>"$scratch/got"
     # Paths appear in messages.
     sed -i "s|$scratch/tmpfs|DIR|g" "$scratch/expected"
     sed -i "s|$2/$1|DIR|g" "$scratch/got"
@@ -54,8 +66,16 @@ compare() (
         head -40 "$scratch/diff"
         die "$1: differs from tmpfs"
     }
+    share "$1" <"$scratch/report"
     rm -rf "${2:?}/$1"
 )
+
+# need_server PROGRAM PACKAGE: the same as need_apt, but the package's service is not left running.
+need_server() {
+    command -v "$1" >/dev/null && return
+    need_apt "$1" "$2"
+    systemctl disable --now "$2" 2>/dev/null || service "$2" stop 2>/dev/null || true
+}
 
 run_program() {
     echo "== $1 under keepstone run on $2"
@@ -80,9 +100,11 @@ run_together() {
     [ ${#failed[@]} -eq 0 ] || die "failed together: ${failed[*]}"
 }
 
-for package in git sqlite3 gcc make python3; do
+for package in git sqlite3 gcc make python3 jq rsync vim fio; do
     need_apt "$package" "$package"
 done
+need_apt db_bench rocksdb-tools
+need_server redis-server redis-server
 if [ "$program" = all ]; then
     failed=()
     for one in "${programs[@]}" together; do
