@@ -45,7 +45,7 @@ struct Cli {
     #[arg(long, global = true)]
     json: bool,
     /// Write results as JSON to FILE too, for `report`.
-    #[arg(long, value_name = "FILE", global = true)]
+    #[arg(long, value_name = "FILE", global = true, overrides_with = "save")]
     save: Option<PathBuf>,
     /// Measure less: 15 rounds, shorter ones, smaller pools.
     #[arg(long, global = true)]
