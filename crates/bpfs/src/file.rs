@@ -50,7 +50,7 @@ impl<M: Medium> Edit for WriteEdit<'_, M> {
 
 impl<M: Medium> Core<M> {
     /// A live regular file; `EISDIR` or `EINVAL` for anything else.
-    fn live_file(&self, ino: Ino) -> Result<&VInode> {
+    pub fn live_file(&self, ino: Ino) -> Result<&VInode> {
         let v = self.live(ino)?;
         match v.kind() {
             FileKind::File => Ok(v),

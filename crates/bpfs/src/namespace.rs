@@ -55,7 +55,9 @@ impl<M: Medium> Core<M> {
             target
         };
         let _lock = self.v.lock_shared(target).inspect_err(|_| {
-            let _ = self.v.vinode(target).map(|v| self.v.drop_refs(target, v, 1));
+            if let (Ok(v), Ok(process)) = (self.v.vinode(target), self.v.arena.process()) {
+                self.v.drop_refs(process, target, v, 1);
+            }
         })?;
         match self.live(target) {
             Ok(v) => Ok(self.attr(target, v)),

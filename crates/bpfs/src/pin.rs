@@ -15,7 +15,7 @@ use arena::{Arena, Bitmap, Census, Layout, Span};
 use pmem::{Medium, Region};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::*};
-use vfs::{Errno, FileKind, Ino, Result};
+use vfs::{Errno, Ino, Result};
 
 /// Set in the total while deferred blocks are being freed.
 const DRAINING: u64 = 1 << 63;
@@ -138,12 +138,7 @@ impl<M: Medium> Core<M> {
     /// has counted itself.
     fn contiguous(&self, ino: Ino, offset: u64, count: u64) -> Result<(Option<u64>, u64)> {
         let _lock = self.v.lock_shared(ino)?;
-        let v = self.live(ino)?;
-        match v.kind() {
-            FileKind::File => {}
-            FileKind::Dir => return Err(Errno::ISDIR),
-            _ => return Err(Errno::INVAL),
-        }
+        let v = self.live_file(ino)?;
         let end = self.load(v, Word::Size).min(offset.saturating_add(count));
         if offset >= end {
             return Ok((None, 0));

@@ -79,13 +79,20 @@ impl<M: Medium> Core<M> {
 
     /// `FileSystem::forget`.
     pub fn forget(&self, ino: Ino, refs: u64) {
-        let Ok(v) = self.v.vinode(ino) else { return };
-        let mut dropped = None;
-        let _ =
-            self.op(|core| match *dropped.get_or_insert_with(|| core.v.drop_refs(ino, v, refs)) {
-                true => core.reap_if_unused(ino, v),
-                false => Ok(()),
-            });
+        if let Ok(process) = self.v.arena.process() {
+            let _ = self.take_back(process, ino, refs);
+        }
+    }
+
+    /// Takes back up to `n` references that a process holds, and frees the inode if they were the
+    /// last thing that kept it. They are taken once, however often the rest starts over.
+    fn take_back(&self, process: usize, ino: Ino, n: u64) -> Result<()> {
+        let Ok(v) = self.v.vinode(ino) else { return Ok(()) };
+        let mut last = None;
+        self.op(|core| {
+            let take = || core.v.drop_refs(process, ino, v, n);
+            if *last.get_or_insert_with(take) { core.reap_if_unused(ino, v) } else { Ok(()) }
+        })
     }
 
     /// Takes back what dead processes held (R1), and repairs what they left half-done (R2).
@@ -110,12 +117,7 @@ impl<M: Medium> Core<M> {
         let mut held = Vec::new();
         self.v.for_each_ref(process, |ino, count| held.push((ino, count.load(Relaxed))));
         for (ino, count) in held {
-            let Ok(v) = self.v.vinode(ino) else { continue };
-            let mut dropped = None;
-            self.op(|core| {
-                let last = || core.v.drop_refs_of(process, ino, v, count);
-                if *dropped.get_or_insert_with(last) { core.reap_if_unused(ino, v) } else { Ok(()) }
-            })?;
+            self.take_back(process, ino, count)?;
         }
         self.op(|core| {
             if core.v.pins.forget_process(&core.v.arena, process) {

@@ -276,12 +276,7 @@ impl<M: Medium> Core<M> {
     /// `FileSystem::seek`.
     pub fn seek(&self, ino: Ino, offset: u64, whence: Seek) -> Result<u64> {
         let _lock = self.v.lock_shared(ino)?;
-        let v = self.live(ino)?;
-        match v.kind() {
-            FileKind::File => {}
-            FileKind::Dir => return Err(Errno::ISDIR),
-            _ => return Err(Errno::INVAL),
-        }
+        let v = self.live_file(ino)?;
         let size = self.load(v, Word::Size);
         if offset >= size {
             return Err(Errno::NXIO);

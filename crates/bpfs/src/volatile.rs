@@ -551,15 +551,9 @@ impl Volatile {
         v.refs.fetch_add(1, Relaxed);
     }
 
-    /// Takes back up to `n` references of this process; whether that left none at all.
-    pub fn drop_refs(&self, ino: Ino, v: &VInode, n: u64) -> bool {
-        let n = self.own_refs(ino).map_or(n, |own| take(own, n).min(n));
-        take(&v.refs, n) <= n
-    }
-
-    /// Takes back up to `n` references of a dead process; whether that left none at all.
-    pub fn drop_refs_of(&self, process: usize, ino: Ino, v: &VInode, n: u64) -> bool {
-        let n = self.refs_of(process, ino).map_or(0, |its| take(its, n).min(n));
+    /// Takes back up to `n` references that a process holds; whether that left none at all.
+    pub fn drop_refs(&self, process: usize, ino: Ino, v: &VInode, n: u64) -> bool {
+        let n = self.refs_of(process, ino).map_or(n, |its| take(its, n).min(n));
         take(&v.refs, n) <= n
     }
 
