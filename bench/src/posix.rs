@@ -1,7 +1,7 @@
 //! File systems seen through libc, as programs see them: what stands in for libc's functions
 //! stands in here too.
 
-use crate::store::Store;
+use crate::store::{Store, whole};
 use rustix::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::ffi::CStr;
 use std::io;
@@ -92,7 +92,7 @@ impl Store for Libc {
         }
     }
     fn list(&self, dir: &OwnedFd) -> Result<u64> {
-        let again = self.reopen(dir)?;
+        let again = open(dir.as_raw_fd(), c".", DIR, 0)?;
         // SAFETY: the stream owns the descriptor from here on; entries are only counted.
         unsafe {
             let stream = libc::fdopendir(std::os::fd::IntoRawFd::into_raw_fd(again));
@@ -133,14 +133,4 @@ impl Store for Libc {
         // SAFETY: no memory is involved.
         check(unsafe { libc::ftruncate64(file.as_raw_fd(), len as i64) } as isize).map(drop)
     }
-}
-
-impl Libc {
-    fn reopen(&self, dir: &OwnedFd) -> Result<OwnedFd> {
-        open(dir.as_raw_fd(), c".", DIR, 0)
-    }
-}
-
-fn whole(done: usize, len: usize) -> Result<()> {
-    if done == len { Ok(()) } else { Err(Errno::IO) }
 }

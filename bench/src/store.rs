@@ -217,6 +217,7 @@ impl Store for Kernel {
     }
 }
 
-fn whole(done: usize, len: usize) -> Result<()> {
+/// `EIO` for part of what was asked for.
+pub fn whole(done: usize, len: usize) -> Result<()> {
     if done == len { Ok(()) } else { Err(Errno::IO) }
 }

@@ -278,7 +278,8 @@ impl Session {
             let is_outside = slots[*i].inside.load(Acquire) == 0;
             is_outside && who != 0 && !ProcessId(who).is_alive() && take(i, who)
         };
-        let slot = (1..=THREADS).find(|i| take(i, 0)).or_else(|| (1..=top).find(is_left));
+        let is_free = |i: &usize| slots[*i].who.load(Relaxed) == 0 && take(i, 0);
+        let slot = (1..=THREADS).find(is_free).or_else(|| (1..=top).find(is_left));
         let slot = slot.ok_or(Refused::Full)?;
         used.fetch_max(slot as u32, AcqRel);
         slots[slot].inside.store(0, Release);

@@ -17,8 +17,7 @@ use vfs::{Caller, Errno, FileSystem as _, Ino, NewKind, NewNode, ROOT};
 fn attach(pool: &Path) -> Result<Bpfs<Region>, Box<dyn Error>> {
     let options = OpenOptions { lock: Some(Lock::Shared), ..OpenOptions::default() };
     let region = options.open(pool, Access::ReadWrite)?;
-    let file = region.file_id().ok_or("it is not a file")?;
-    let place = bpfs::place(&bpfs::info(&region)?, &file);
+    let place = bpfs::place(&region)?;
     Ok(Bpfs::attach(region, &place, &MountOptions::default())?)
 }
 

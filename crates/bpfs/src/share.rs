@@ -14,31 +14,42 @@
 //! - R4: inodes without a name that the living hold are not met by the scan. They are adopted from
 //!   the references.
 
+use crate::error::Error;
 use crate::fs::Core;
 use crate::layout::BLOCK;
-use crate::pool::PoolInfo;
+use crate::pool;
 use crate::scan::ScanOptions;
 use crate::volatile::UNNAMED;
 use arena::{Census, Place, Refused};
-use pmem::{FileId, Medium};
+use pmem::{Medium, Region};
 use std::collections::BTreeMap;
 use std::ffi::CString;
+use std::io;
 use std::sync::atomic::Ordering::*;
-use vfs::{Errno, Ino, Result};
+use vfs::{Errno, Ino};
+
+/// Result of what happens inside an operation.
+type Result<T, E = Errno> = std::result::Result<T, E>;
 
 /// Version of the derived state: whoever has another one cannot share it.
 const FORMAT: u64 = 1 << 1;
 
-/// Where those meet who use the pool `pool` that lies in `file`: a copy of the file is another pool.
-pub fn place(pool: &PoolInfo, file: &FileId) -> Place {
+/// Where those meet who use the pool in `region`: a copy of its file is another pool.
+///
+/// # Errors
+/// [`Error::NotAPool`]; [`Error::Shared`] where it lies in no file.
+pub fn place(region: &Region) -> Result<Place, Error> {
+    let pool = pool::info(region)?;
+    let file =
+        region.file_id().ok_or_else(|| Error::Shared(io::Error::other("it is not a file")))?;
     let id = format!("{}-{:x}-{:x}", pool.uuid.simple(), file.device, file.inode);
-    Place {
+    Ok(Place {
         path: CString::new(format!("/dev/shm/keepstone-{id}")).expect("there is no NUL in it"),
         owner: file.owner,
         group: file.group,
         mode: file.mode,
         format: FORMAT,
-    }
+    })
 }
 
 impl<M: Medium> Core<M> {

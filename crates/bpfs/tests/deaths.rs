@@ -251,7 +251,7 @@ fn at_every_access() {
     drop(region);
     let options = OpenOptions { lock: Some(Lock::Shared), ..OpenOptions::default() };
     let region = options.open(&pool.0, Access::ReadWrite).unwrap();
-    let place = bpfs::place(&bpfs::info(&region).unwrap(), &region.file_id().unwrap());
+    let place = bpfs::place(&region).unwrap();
     let options = MountOptions { threads: 1, ..MountOptions::default() };
     let fs = Bpfs::attach(Mortal { region, left: AtomicU64::new(0) }, &place, &options).unwrap();
     let dir = make(&fs, ROOT, "dir", NewKind::Dir).unwrap();

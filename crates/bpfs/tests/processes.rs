@@ -38,7 +38,7 @@ impl Rng {
 fn attach(pool: &Path) -> Bpfs<Region> {
     let options = OpenOptions { lock: Some(Lock::Shared), ..OpenOptions::default() };
     let region = options.open(pool, Access::ReadWrite).unwrap();
-    let place = bpfs::place(&bpfs::info(&region).unwrap(), &region.file_id().unwrap());
+    let place = bpfs::place(&region).unwrap();
     Bpfs::attach(region, &place, &MountOptions { threads: 1, ..MountOptions::default() }).unwrap()
 }
 

@@ -114,8 +114,7 @@ impl Process {
         let mut names: Vec<Vec<u8>> = Vec::new();
         let mut at = dir;
         while at != fs.root() {
-            let parent = fs.lookup(at, b"..")?.ino;
-            fs.forget(parent, 1);
+            let parent = fs.peek(at, b"..")?.ino;
             names.push(name_in(fs, parent, at)?);
             at = parent;
         }

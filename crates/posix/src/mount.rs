@@ -145,10 +145,8 @@ impl Mount {
         let rest = path.strip_prefix(&self.spec.mountpoint[..])?;
         let mut at = fs.root();
         for name in rest.split(|&b| b == b'/').filter(|name| !name.is_empty()) {
-            let next = fs.lookup(at, name).ok()?.ino;
-            // Covered directories cannot be removed, so no reference needs to stay.
-            fs.forget(next, 1);
-            at = next;
+            // Covered directories cannot be removed, so no reference is needed.
+            at = fs.peek(at, name).ok()?.ino;
         }
         Some(at)
     }

@@ -212,14 +212,9 @@ impl Process {
             (false, true) => return Err(Errno::ISDIR.into()),
             _ => {}
         }
-        // The reference would keep the content of what is removed until it is given back, which is
-        // work for after the removal anyway.
-        let removed = if directory {
-            dir.fs().rmdir(dir.ino, &name)
-        } else {
-            dir.fs().unlink(dir.ino, &name)
-        };
-        Ok(removed?)
+        let fs = dir.fs();
+        let remove = if directory { fs.rmdir(dir.ino, &name) } else { fs.unlink(dir.ino, &name) };
+        Ok(remove?)
     }
 
     /// `rename`, `renameat`, `renameat2`.
@@ -323,8 +318,7 @@ impl Process {
             if at == inode.ino {
                 return Err(what);
             }
-            let parent = fs.lookup(at, b"..")?.ino;
-            fs.forget(parent, 1);
+            let parent = fs.peek(at, b"..")?.ino;
             at = parent;
             steps += 1;
         }

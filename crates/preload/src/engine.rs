@@ -56,8 +56,7 @@ pub fn open(pool: &Path) -> Result<Bpfs<Region>, Box<dyn std::error::Error>> {
     let lock = Some(pmem::Lock::Shared);
     let options = pmem::OpenOptions { lock, ..pmem::OpenOptions::default() };
     let region = options.open(pool, pmem::Access::ReadWrite)?;
-    let file = region.file_id().ok_or("it is not a file")?;
-    let place = bpfs::place(&bpfs::info(&region)?, &file);
+    let place = bpfs::place(&region)?;
     Ok(Bpfs::attach(region, &place, &bpfs::MountOptions::default())?)
 }
 

@@ -34,7 +34,7 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
     let region = open(plan)?;
     let domain = region.domain();
     let mounting = bpfs::MountOptions { read_only, threads, ..bpfs::MountOptions::default() };
-    let fs = match is_direct(&plan.options).then(|| place(&region)).transpose()? {
+    let fs = match is_direct(&plan.options).then(|| bpfs::place(&region)).transpose()? {
         Some(place) => Bpfs::attach(region, &place, &mounting),
         None => Bpfs::mount(region, &mounting),
     };
@@ -94,12 +94,6 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
 /// and a reader needs no company.
 fn is_direct(options: &Options) -> bool {
     options.direct && !options.is_read_only()
-}
-
-/// Where the processes that use the pool meet.
-fn place(region: &Region) -> Result<bpfs::Place> {
-    let file = region.file_id().context("it is not a file")?;
-    Ok(bpfs::place(&bpfs::info(region)?, &file))
 }
 
 /// Clears away what killed programs left, now and then.
