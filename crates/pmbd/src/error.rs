@@ -1,0 +1,48 @@
+//! What a request can fail with.
+
+use std::io;
+
+/// Why a request was not served. Nothing was stored, unless it says so.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The request reaches beyond the end of the device.
+    #[error("request of {len} bytes at {off} on a device of {size} bytes")]
+    OutOfRange {
+        /// First byte.
+        off: u64,
+        /// Bytes.
+        len: u64,
+        /// Of the device, in bytes.
+        size: u64,
+    },
+    /// The request does not consist of whole blocks.
+    #[error("request of {len} bytes at {off}, which is not a multiple of the block size {block}")]
+    Misaligned {
+        /// First byte.
+        off: u64,
+        /// Bytes.
+        len: u64,
+        /// The smallest unit of requests, in bytes.
+        block: u32,
+    },
+    /// The device is read-only.
+    #[error("the device is read-only")]
+    ReadOnly,
+    /// The content of a block is not what was written.
+    #[error("block {block} is damaged: its checksum is {found:#010x}, written was {written:#010x}")]
+    Damaged {
+        /// Number of the block.
+        block: u64,
+        /// Checksum of what is there.
+        found: u32,
+        /// Checksum of what was written.
+        written: u32,
+    },
+    /// The device cannot do that, or not fast, as the request demands.
+    #[error("not supported")]
+    NotSupported,
+    /// The medium failed. What was durable before still is; what this request stored is not known.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
