@@ -1,6 +1,6 @@
 //! The contract between block devices and those who serve them.
 
-use crate::Error;
+use crate::{Error, Stats};
 use std::sync::atomic::AtomicU8;
 
 /// A device of blocks, used by many threads at once.
@@ -62,6 +62,9 @@ pub trait BlockDevice: Send + Sync {
 
     /// Makes the device `size` bytes long.
     fn grow(&self, size: u64) -> Result<(), Error>;
+
+    /// What has been done since it was opened.
+    fn stats(&self) -> Stats;
 }
 
 /// Units of requests, in bytes, powers of two.

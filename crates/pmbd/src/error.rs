@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// Why a request was not served. Nothing was stored, unless it says so.
+/// Why a device could not be opened or a request not be served. Nothing was stored, unless it says so.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -42,6 +42,9 @@ pub enum Error {
     /// The device cannot do that, or not fast, as the request demands.
     #[error("not supported")]
     NotSupported,
+    /// The region could not be opened.
+    #[error(transparent)]
+    Region(#[from] pmem::Error),
     /// The medium failed. What was durable before still is; what this request stored is not known.
     #[error(transparent)]
     Io(#[from] io::Error),

@@ -1,12 +1,38 @@
 //! A protected block device in persistent memory: "A Protected Block Device for Persistent Memory"
 //! (PMBD), in user space.
 //!
-//! [`BlockDevice`] is what front ends serve: NBD, a loop device, ublk.
+//! [`BlockDevice`] is what front ends serve: NBD, a loop device, ublk. [`open`] makes one of a region:
+//!
+//! ```
+//! use pmbd::{Durability, Options};
+//!
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("disk");
+//! pmem::Region::create(&path, 1 << 20)?;
+//! let device = pmbd::open(&path, &Options::default())?;
+//! device.write(4096, b"data", Durability::Now)?;
+//! let mut back = [0; 4];
+//! device.read(4096, &mut back)?;
+//! assert_eq!(&back, b"data");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Reading order: [`device`](BlockDevice) (the contract), `options` (what can be chosen), `raw` (blocks where the
+//! client puts them), `frame` (what all kinds of devices do for a request: checks, counting, waiting).
 
 #![forbid(unsafe_code)]
 
 mod device;
+mod dirty;
 mod error;
+mod frame;
+mod inflight;
+mod options;
+mod raw;
+mod stats;
 
 pub use device::{BlockDevice, BlockSizes, Durability, Extent, Zeroing};
 pub use error::Error;
+pub use options::{Options, Scheme, UnknownScheme, open};
+pub use pmem::Protection;
+pub use stats::Stats;

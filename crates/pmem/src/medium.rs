@@ -9,6 +9,7 @@
 //!   non-temporally, is in the persistence domain when it returns.
 
 use crate::{Counters, Domain};
+use std::sync::atomic::AtomicU8;
 
 /// Proof that a fence has completed since the caller prepared what it is about to publish.
 ///
@@ -62,6 +63,13 @@ pub trait Medium: Send + Sync {
 
     /// Announces that `off..off + len` will be read soon. A hint: it may do nothing.
     fn prefetch(&self, _off: u64, _len: u64) {}
+
+    /// The bytes of `off..off + len` where they lie, which others may be changing; `None` where they
+    /// are not mapped, or reads through it would not be slowed down as [`Emulation`](crate::Emulation)
+    /// asks. Counters do not see what is read.
+    fn mapped(&self, _off: u64, _len: u64) -> Option<&[AtomicU8]> {
+        None
+    }
 
     /// Whether PM holds `bytes` at `off`.
     fn equals(&self, off: u64, bytes: &[u8]) -> bool;
@@ -129,6 +137,9 @@ impl<M: Medium + ?Sized> Medium for &M {
     }
     fn prefetch(&self, off: u64, len: u64) {
         (**self).prefetch(off, len);
+    }
+    fn mapped(&self, off: u64, len: u64) -> Option<&[AtomicU8]> {
+        (**self).mapped(off, len)
     }
     fn equals(&self, off: u64, bytes: &[u8]) -> bool {
         (**self).equals(off, bytes)

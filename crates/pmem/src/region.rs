@@ -278,6 +278,10 @@ impl Medium for Region {
         }
     }
 
+    fn mapped(&self, off: u64, len: u64) -> Option<&[AtomicU8]> {
+        self.emulator.is_none().then(|| self.bytes(off, len))
+    }
+
     #[inline]
     fn equals(&self, off: u64, bytes: &[u8]) -> bool {
         let len = bytes.len() as u64;

@@ -1,0 +1,89 @@
+//! What was stored through the cache since the last barrier: the note that lets the write-back scheme
+//! flush those lines rather than all caches, as `wbinvd` does, which user space may not execute.
+//!
+//! - **D1** A range is noted after it has been stored: a barrier that takes the note finds the bytes. One that
+//!   comes between store and note misses a request that has not returned, and may.
+
+use std::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Relaxed};
+
+/// Bytes that one bit stands for.
+const GRAIN: u64 = 4096;
+
+/// Two levels of bits, so that a barrier after few stores to a large device looks at little.
+#[derive(Debug)]
+pub(crate) struct Dirty {
+    /// One bit per [`GRAIN`].
+    grains: Box<[AtomicU64]>,
+    /// One bit per word of `grains` that may be other than zero.
+    words: Box<[AtomicU64]>,
+    len: u64,
+}
+
+impl Dirty {
+    /// For a region of `len` bytes.
+    pub(crate) fn new(len: u64) -> Self {
+        let bits = |n: u64| (0..n.div_ceil(64)).map(|_| AtomicU64::new(0)).collect::<Box<_>>();
+        let grains = bits(len.div_ceil(GRAIN));
+        Self { words: bits(grains.len() as u64), grains, len }
+    }
+
+    /// Notes that `off..off + len` was stored (D1).
+    pub(crate) fn note(&self, off: u64, len: u64) {
+        if len == 0 {
+            return;
+        }
+        for grain in off / GRAIN..=(off + len - 1) / GRAIN {
+            set(&self.grains, grain);
+            set(&self.words, grain / 64);
+        }
+    }
+
+    /// Takes the notes and calls `each` with offset and length of what was noted.
+    pub(crate) fn take(&self, mut each: impl FnMut(u64, u64)) {
+        for_each_bit(&self.words, 0, |word| {
+            let grains = std::slice::from_ref(&self.grains[word as usize]);
+            for_each_bit(grains, word * 64, |grain| {
+                let off = grain * GRAIN;
+                each(off, GRAIN.min(self.len - off));
+            });
+        });
+    }
+}
+
+fn set(bits: &[AtomicU64], n: u64) {
+    // Not only where it is clear: looking first would not order the look after the store that is noted, and
+    // whoever takes the bit in between would flush a line that does not hold the store yet.
+    bits[(n / 64) as usize].fetch_or(1 << (n % 64), AcqRel);
+}
+
+/// Clears the bits and calls `each` with `first` plus the number of each that was set.
+fn for_each_bit(bits: &[AtomicU64], first: u64, mut each: impl FnMut(u64)) {
+    for (w, word) in bits.iter().enumerate() {
+        if word.load(Relaxed) == 0 {
+            continue;
+        }
+        let mut set = word.swap(0, AcqRel);
+        while set != 0 {
+            each(first + w as u64 * 64 + u64::from(set.trailing_zeros()));
+            set &= set - 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_what_was_noted_once() {
+        let dirty = Dirty::new(GRAIN * 10_000 + 5);
+        dirty.note(10, 0);
+        dirty.note(GRAIN - 1, 2);
+        dirty.note(GRAIN * 9_999, GRAIN + 5);
+        let mut found = Vec::new();
+        dirty.take(|off, len| found.push((off, len)));
+        let want = [(0, GRAIN), (GRAIN, GRAIN), (GRAIN * 9_999, GRAIN), (GRAIN * 10_000, 5)];
+        assert_eq!(found, want);
+        dirty.take(|off, _| panic!("{off} again"));
+    }
+}

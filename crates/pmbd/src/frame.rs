@@ -1,0 +1,80 @@
+//! What every kind of device does for a request: checks, counts, waits.
+
+use crate::inflight::{InFlight, Request};
+use crate::stats::{Counting, Event, Guarding};
+use crate::{BlockSizes, Durability, Error, Stats};
+use pmem::Medium;
+
+/// The longest request: what NBD clients may assume.
+pub(crate) const REQUEST_MAX: u32 = 32 << 20;
+
+/// The part of a device that does not depend on where blocks lie.
+pub(crate) struct Frame<M> {
+    pub(crate) medium: M,
+    pub(crate) size: u64,
+    pub(crate) blocks: BlockSizes,
+    pub(crate) read_only: bool,
+    pub(crate) counting: Counting,
+    inflight: InFlight,
+}
+
+impl<M: Medium> Frame<M> {
+    pub(crate) fn new(medium: M, size: u64, blocks: BlockSizes, read_only: bool) -> Self {
+        Self {
+            medium,
+            size,
+            blocks,
+            read_only,
+            counting: Counting::default(),
+            inflight: InFlight::default(),
+        }
+    }
+
+    /// Checks that a range consists of blocks of the device.
+    pub(crate) fn check(&self, off: u64, len: u64) -> Result<(), Error> {
+        let block = self.blocks.minimum;
+        if off.checked_add(len).is_none_or(|end| end > self.size) {
+            return Err(Error::OutOfRange { off, len, size: self.size });
+        }
+        match (off | len) % u64::from(block) {
+            0 => Ok(()),
+            _ => Err(Error::Misaligned { off, len, block }),
+        }
+    }
+
+    /// Begins a request that stores.
+    pub(crate) fn begin(
+        &self,
+        off: u64,
+        len: u64,
+        durability: Durability,
+    ) -> Result<Request<'_>, Error> {
+        self.check(off, len)?;
+        if self.read_only {
+            return Err(Error::ReadOnly);
+        }
+        if durability == Durability::Now {
+            self.counting.add(Event::FuaWrites, 1);
+        }
+        Ok(self.inflight.begin())
+    }
+
+    /// A barrier (B2): waits for requests in flight, then has `persist` make durable what they left.
+    pub(crate) fn barrier(&self, persist: impl FnOnce()) -> Result<(), Error> {
+        let mut watch = self.counting.watch();
+        self.counting.add(Event::Barriers, 1);
+        self.inflight.wait();
+        persist();
+        watch.lap(Event::CyclesBarrier);
+        self.healthy()
+    }
+
+    /// Whether what fences promised was kept.
+    pub(crate) fn healthy(&self) -> Result<(), Error> {
+        Ok(self.medium.health()?)
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        self.counting.snapshot(self.medium.counters().snapshot(), Guarding::default())
+    }
+}

@@ -1,0 +1,171 @@
+//! A device whose bytes are those of the region.
+//!
+//! - **W1** A request that has returned has executed its fence on its own CPU, whose write-combining
+//!   buffers no other CPU can drain. Exceptions: the write-back scheme, and ordinary files, where a fence is an
+//!   `msync` and covers what all threads did; both leave it to the barrier.
+
+use crate::dirty::Dirty;
+use crate::frame::{Frame, REQUEST_MAX};
+use crate::stats::Event;
+use crate::{BlockDevice, BlockSizes, Durability, Error, Extent, Scheme, Stats, Zeroing};
+use pmem::{Domain, Medium};
+use std::sync::atomic::AtomicU8;
+
+/// Bytes prefetched at most for one announcement.
+const PREFETCH_MAX: u64 = 64 << 10;
+
+/// The device.
+pub struct Raw<M> {
+    frame: Frame<M>,
+    scheme: Scheme,
+    /// What a barrier has to flush: in the write-back scheme only.
+    dirty: Option<Dirty>,
+    /// Whether a fence covers all threads and costs a system call (W1).
+    lazy_fence: bool,
+}
+
+impl<M: Medium> Raw<M> {
+    /// Makes a device of a medium.
+    pub fn new(medium: M, scheme: Scheme, read_only: bool) -> Self {
+        let blocks = BlockSizes { minimum: 1, preferred: 4096, maximum: REQUEST_MAX, atomic: 0 };
+        let size = medium.len();
+        Self {
+            scheme,
+            dirty: (scheme == Scheme::Wb).then(|| Dirty::new(size)),
+            lazy_fence: medium.domain() == Domain::PageCache,
+            frame: Frame::new(medium, size, blocks, read_only),
+        }
+    }
+
+    /// Makes what this request stored durable, or sees to it that the next barrier will. `flushed` says
+    /// that it went past the cache.
+    fn persist(&self, off: u64, len: u64, flushed: bool, durability: Durability) {
+        let medium = &self.frame.medium;
+        match &self.dirty {
+            Some(dirty) if durability == Durability::AtBarrier && !flushed => {
+                dirty.note(off, len);
+                return;
+            }
+            _ if !flushed => medium.flush(off, len),
+            _ => {}
+        }
+        if durability == Durability::Now || !self.lazy_fence {
+            let _ = medium.fence(); // W1
+        }
+    }
+}
+
+impl<M: Medium> BlockDevice for Raw<M> {
+    fn size(&self) -> u64 {
+        self.frame.size
+    }
+
+    fn block_sizes(&self) -> BlockSizes {
+        self.frame.blocks
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.frame.read_only
+    }
+
+    fn read(&self, off: u64, buf: &mut [u8]) -> Result<(), Error> {
+        let frame = &self.frame;
+        frame.check(off, buf.len() as u64)?;
+        frame.counting.request(Event::Reads, Event::BytesRead, buf.len() as u64);
+        let mut watch = frame.counting.watch();
+        frame.medium.read(off, buf);
+        watch.lap(Event::CyclesLoad);
+        Ok(())
+    }
+
+    fn write(&self, off: u64, data: &[u8], durability: Durability) -> Result<(), Error> {
+        let (frame, len) = (&self.frame, data.len() as u64);
+        let _request = frame.begin(off, len, durability)?;
+        frame.counting.request(Event::Writes, Event::BytesWritten, len);
+        let mut watch = frame.counting.watch();
+        let nt = self.scheme == Scheme::Nt;
+        if nt {
+            frame.medium.write_nt(off, data);
+        } else {
+            frame.medium.write(off, data);
+        }
+        watch.lap(Event::CyclesStore);
+        self.persist(off, len, nt, durability);
+        watch.lap(Event::CyclesPersist);
+        frame.healthy()
+    }
+
+    fn barrier(&self) -> Result<(), Error> {
+        let medium = &self.frame.medium;
+        self.frame.barrier(|| {
+            if let Some(dirty) = &self.dirty {
+                dirty.take(|off, len| medium.flush(off, len));
+            }
+            if self.dirty.is_some() || self.lazy_fence {
+                let _ = medium.fence();
+            }
+        })
+    }
+
+    fn discard(&self, off: u64, len: u64) -> Result<(), Error> {
+        let _request = self.frame.begin(off, len, Durability::AtBarrier)?;
+        self.frame.counting.request(Event::Discards, Event::BytesDiscarded, len);
+        // The bytes stay: nobody else could use the space.
+        Ok(())
+    }
+
+    fn write_zeroes(
+        &self,
+        off: u64,
+        len: u64,
+        how: Zeroing,
+        durability: Durability,
+    ) -> Result<(), Error> {
+        let frame = &self.frame;
+        let _request = frame.begin(off, len, durability)?;
+        if how.only_fast {
+            return Err(Error::NotSupported);
+        }
+        frame.counting.request(Event::Zeroes, Event::BytesZeroed, len);
+        let mut watch = frame.counting.watch();
+        frame.medium.zero_nt(off, len);
+        watch.lap(Event::CyclesStore);
+        self.persist(off, len, true, durability);
+        watch.lap(Event::CyclesPersist);
+        frame.healthy()
+    }
+
+    fn extents(
+        &self,
+        off: u64,
+        len: u64,
+        each: &mut dyn FnMut(Extent) -> bool,
+    ) -> Result<(), Error> {
+        self.frame.check(off, len)?;
+        if len > 0 {
+            each(Extent { off, len, zero: false, allocated: true });
+        }
+        Ok(())
+    }
+
+    fn prefetch(&self, off: u64, len: u64) -> Result<(), Error> {
+        self.frame.check(off, len)?;
+        self.frame.medium.prefetch(off, len.min(PREFETCH_MAX));
+        Ok(())
+    }
+
+    fn bytes(&self, off: u64, len: u64) -> Option<&[AtomicU8]> {
+        self.frame.check(off, len).ok()?;
+        let bytes = self.frame.medium.mapped(off, len)?;
+        self.frame.counting.request(Event::Reads, Event::BytesRead, len);
+        Some(bytes)
+    }
+
+    fn grow(&self, _size: u64) -> Result<(), Error> {
+        Err(Error::NotSupported)
+    }
+
+    fn stats(&self) -> Stats {
+        self.frame.stats()
+    }
+}

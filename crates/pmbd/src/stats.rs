@@ -1,0 +1,175 @@
+//! What a device has done: the numbers of the original's `pmbdstat`.
+
+use pmem::cpu::tsc;
+use pmem::{CountersSnapshot, Sharded};
+use serde::Serialize;
+use std::cell::Cell;
+
+/// Of how many requests one is timed. Reading the time-stamp counter takes as long as copying some
+/// hundred bytes.
+const TIMED: u8 = 16;
+
+/// What is counted, and where in the cells it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Event {
+    Reads,
+    BytesRead,
+    Writes,
+    BytesWritten,
+    FuaWrites,
+    Barriers,
+    Discards,
+    BytesDiscarded,
+    Zeroes,
+    BytesZeroed,
+    Damaged,
+    CyclesLoad,
+    CyclesStore,
+    CyclesPersist,
+    CyclesChecksum,
+    CyclesBarrier,
+}
+
+const EVENTS: usize = Event::CyclesBarrier as usize + 1;
+
+thread_local! {
+    static REQUESTS: Cell<u8> = const { Cell::new(0) };
+}
+
+/// Counters of a device, cheap enough to be always on.
+#[derive(Default)]
+pub(crate) struct Counting(Sharded<EVENTS>);
+
+impl Counting {
+    #[inline]
+    pub(crate) fn add(&self, event: Event, n: u64) {
+        self.0.add(event as usize, n);
+    }
+
+    /// Counts a request and its bytes.
+    #[inline]
+    pub(crate) fn request(&self, requests: Event, bytes: Event, len: u64) {
+        self.add(requests, 1);
+        self.add(bytes, len);
+    }
+
+    /// A watch for the parts of one request; of several requests it runs for one.
+    #[inline]
+    pub(crate) fn watch(&self) -> Watch<'_> {
+        let n = REQUESTS.get();
+        REQUESTS.set((n + 1) % TIMED);
+        Watch { last: if n == 0 { tsc() } else { 0 }, counting: self }
+    }
+
+    pub(crate) fn snapshot(&self, traffic: CountersSnapshot, protection: Guarding) -> Stats {
+        let sum = |event: Event| self.0.sum(event as usize);
+        Stats {
+            reads: sum(Event::Reads),
+            bytes_read: sum(Event::BytesRead),
+            writes: sum(Event::Writes),
+            bytes_written: sum(Event::BytesWritten),
+            fua_writes: sum(Event::FuaWrites),
+            barriers: sum(Event::Barriers),
+            discards: sum(Event::Discards),
+            bytes_discarded: sum(Event::BytesDiscarded),
+            zeroes: sum(Event::Zeroes),
+            bytes_zeroed: sum(Event::BytesZeroed),
+            damaged_blocks: sum(Event::Damaged),
+            stray_writes: protection.strays,
+            windows_opened: protection.opened,
+            cycles: Cycles {
+                load: sum(Event::CyclesLoad),
+                store: sum(Event::CyclesStore).saturating_sub(protection.cycles),
+                persist: sum(Event::CyclesPersist),
+                checksum: sum(Event::CyclesChecksum),
+                protect: protection.cycles,
+                barrier: sum(Event::CyclesBarrier),
+                emulation: traffic.emulated_cycles,
+            },
+            medium: traffic,
+        }
+    }
+}
+
+/// What protection has done.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Guarding {
+    pub(crate) strays: u64,
+    pub(crate) opened: u64,
+    pub(crate) cycles: u64,
+}
+
+/// Attributes the time of a request to its parts.
+pub(crate) struct Watch<'a> {
+    /// 0: this request is not timed.
+    last: u64,
+    counting: &'a Counting,
+}
+
+impl Watch<'_> {
+    /// What was done since the last call belongs to `part`.
+    #[inline]
+    pub(crate) fn lap(&mut self, part: Event) {
+        if self.last != 0 {
+            let now = tsc();
+            self.counting.add(part, now.saturating_sub(self.last) * u64::from(TIMED));
+            self.last = now;
+        }
+    }
+}
+
+/// What a device has done since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Requests to read.
+    pub reads: u64,
+    /// Bytes read; a sector is 512.
+    pub bytes_read: u64,
+    /// Requests to write.
+    pub writes: u64,
+    /// Bytes written.
+    pub bytes_written: u64,
+    /// Of the requests to write or to zero, those that had to be durable on return.
+    pub fua_writes: u64,
+    /// Barriers.
+    pub barriers: u64,
+    /// Requests to discard.
+    pub discards: u64,
+    /// Bytes discarded.
+    pub bytes_discarded: u64,
+    /// Requests to write zeros.
+    pub zeroes: u64,
+    /// Bytes of zeros written.
+    pub bytes_zeroed: u64,
+    /// Reads of blocks whose checksum did not match.
+    pub damaged_blocks: u64,
+    /// Stores through wild pointers that met protected memory, of all devices of this process.
+    pub stray_writes: u64,
+    /// How often protection was lifted for a store, or a range mapped for an access.
+    pub windows_opened: u64,
+    /// Where the time went.
+    pub cycles: Cycles,
+    /// Traffic of the medium.
+    pub medium: CountersSnapshot,
+}
+
+/// Cycles of the time-stamp counter by part, all threads together. One of sixteen requests is timed, and
+/// counted sixteen times.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Cycles {
+    /// Copying out of PM.
+    pub load: u64,
+    /// Copying into PM, without `protect`.
+    pub store: u64,
+    /// Flushes and fences of requests.
+    pub persist: u64,
+    /// Checksums.
+    pub checksum: u64,
+    /// Lifting and restoring protection.
+    pub protect: u64,
+    /// Barriers: waiting, flushes and fences.
+    pub barrier: u64,
+    /// Emulation of slower memory; exact. It is part of the others, too.
+    pub emulation: u64,
+}
