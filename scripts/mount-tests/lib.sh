@@ -38,7 +38,8 @@ keepstone_path() {
 with_pool() (
     keepstone=$(keepstone_path)
     mkdir -p "$work"
-    scratch=$(mktemp -d "$work/mount.XXXXXX")
+    # Where other users can get at it.
+    scratch=$(mktemp -d /tmp/keepstone-test.XXXXXX)
     chmod 755 "$scratch"
     pool=$(mktemp -u /dev/shm/keepstone-test.XXXXXX)
     helper=/sbin/mount.fuse.keepstone
@@ -51,6 +52,7 @@ with_pool() (
         rmdir "$scratch"
     }
     "$keepstone" mkfs "$pool" --size "${POOL_SIZE:-2G}" >/dev/null
+    chmod 666 "$pool"
     "$keepstone" mount ${MOUNT_OPTIONS:+-o "$MOUNT_OPTIONS"} "$pool" "$scratch" >/dev/null
     trap clean_up EXIT
     if [ ! -e "$helper" ]; then

@@ -2,8 +2,8 @@
 # Runs real programs under `keepstone run` on a pool, and the same without it on tmpfs, and compares
 # what they print and what they leave.
 #
-#   run.sh PROGRAM [DIR]     PROGRAM: coreutils, shells, tar, git, python, sqlite, build, rsync, vim, fio,
-#                            rocksdb, redis, together, or all
+#   run.sh PROGRAM [DIR]     PROGRAM: coreutils, shells, tar, git, python, python-modules, sqlite, build,
+#                            rsync, vim, fio, rocksdb, redis, postgres, together, or all
 #
 # DIR is an empty directory of a mount made with `-o direct`. Without DIR, a pool is made in memory,
 # mounted, unmounted and checked. Needs root. Installs what it lacks by apt-get. Environment: KEEPSTONE,
@@ -17,7 +17,7 @@ work=$root/.work
 source "$here/../mount-tests/lib.sh"
 export MOUNT_OPTIONS=direct
 
-programs=(coreutils shells tar git python sqlite build rsync vim fio rocksdb redis)
+programs=(coreutils shells tar git python python-modules sqlite build rsync vim fio rocksdb redis postgres)
 program=${1:?usage: run.sh PROGRAM [DIR]; programs: ${programs[*]} together all}
 dir=${2:-}
 keepstone=$(keepstone_path)
@@ -53,7 +53,10 @@ compare() (
     # shellcheck disable=SC2064  # as it is now
     trap "rm -rf $scratch" EXIT
     mkdir "$scratch/tmpfs" "$2/$1"
-    chmod 755 "$scratch/tmpfs" "$2/$1"
+    # Programs that become another user have to get at all of it.
+    chmod 755 "$scratch" "$scratch/tmpfs" "$2/$1"
+    install -m 755 "$(dirname "$keepstone")/libkeepstone.so" "$scratch/"
+    export KEEPSTONE_LIBRARY=$scratch/libkeepstone.so
     on "$scratch/tmpfs" "$1" "$scratch/expected" env || {
         cat "$scratch/expected"
         die "$1 fails without Keepstone"
@@ -105,6 +108,8 @@ for package in git sqlite3 gcc make python3 jq rsync vim fio; do
 done
 need_apt db_bench rocksdb-tools
 need_server redis-server redis-server
+need_server pg_ctlcluster postgresql
+[ -d /usr/lib/python3.11/test ] || need_apt python3.11-testsuite libpython3.11-testsuite
 if [ "$program" = all ]; then
     failed=()
     for one in "${programs[@]}" together; do

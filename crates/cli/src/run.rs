@@ -6,7 +6,9 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fs::Permissions;
 use std::io;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -23,8 +25,8 @@ const LIBRARY: &str = "libkeepstone.so";
 /// Size of the file of counters: room for more classes than there are.
 const COUNTERS_BYTES: u64 = 4096;
 /// The first 8 bytes of that file, once a process has found it.
-const MAGIC: &[u8] = b"KSRUN001";
-const RECORD_BYTES: usize = 32;
+const MAGIC: &[u8] = b"KSRUN002";
+const RECORD_BYTES: usize = 40;
 
 /// `keepstone run`
 #[derive(Debug, Args)]
@@ -73,6 +75,8 @@ struct Calls {
     served: u64,
     /// Made by the kernel on a descriptor that had been served.
     handed_over: u64,
+    /// What the former took, in nanoseconds.
+    served_ns: u64,
 }
 
 /// What `--stats` prints.
@@ -205,6 +209,8 @@ impl Counters {
         let file = builder.prefix("keepstone-run-").tempfile_in("/dev/shm");
         let file = file.context("cannot make a file in /dev/shm to count in")?;
         file.as_file().set_len(COUNTERS_BYTES)?;
+        // For processes that become another user.
+        file.as_file().set_permissions(Permissions::from_mode(0o666))?;
         Ok(Self(file))
     }
 
@@ -214,7 +220,7 @@ impl Counters {
     }
 }
 
-/// Magic, number of records, then of each: name in 16 bytes, two counters of 8 bytes.
+/// Magic, number of records, then of each: name in 16 bytes, three counters of 8 bytes.
 fn parse(file: &[u8]) -> BTreeMap<String, Calls> {
     let Some(records) = file.strip_prefix(MAGIC) else {
         return BTreeMap::new();
@@ -225,8 +231,8 @@ fn parse(file: &[u8]) -> BTreeMap<String, Calls> {
     let records = records.map(|record| {
         let (name, counters) = record.split_at(16);
         let name = String::from_utf8_lossy(name).trim_end_matches('\0').to_owned();
-        let (served, handed_over) = (number(&counters[..8]), number(&counters[8..]));
-        (name, Calls { served, handed_over })
+        let counter = |index: usize| number(&counters[8 * index..8 * (index + 1)]);
+        (name, Calls { served: counter(0), handed_over: counter(1), served_ns: counter(2) })
     });
     records.filter(|(_, calls)| *calls != Calls::default()).collect()
 }
@@ -234,9 +240,14 @@ fn parse(file: &[u8]) -> BTreeMap<String, Calls> {
 impl Report {
     /// On stderr: stdout is CMD's.
     fn print(&self) {
-        eprintln!("{:12} {:>14} {:>14}", "calls", "in user space", "handed over");
+        eprintln!(
+            "{:12} {:>14} {:>14} {:>14} {:>14}",
+            "calls", "in user space", "ms", "us per call", "handed over"
+        );
         for (class, calls) in &self.calls {
-            eprintln!("{class:12} {:14} {:14}", calls.served, calls.handed_over);
+            let Calls { served, handed_over, served_ns } = *calls;
+            let (ms, us) = (served_ns as f64 / 1e6, served_ns as f64 / 1e3 / served.max(1) as f64);
+            eprintln!("{class:12} {served:14} {ms:14.3} {us:14.3} {handed_over:14}");
         }
         for (dir, requests) in &self.mounts {
             let total: u64 = requests.values().sum();
@@ -257,14 +268,13 @@ mod tests {
         assert!(parse(&[0; 4096]).is_empty());
         let mut file = MAGIC.to_vec();
         file.extend(2u64.to_ne_bytes());
-        for (name, served, handed_over) in [(b"open", 3u64, 1u64), (b"read", 0, 0)] {
+        for (name, counters) in [(b"open", [3u64, 1, 900]), (b"read", [0; 3])] {
             file.extend(name);
             file.extend([0; 12]);
-            file.extend(served.to_ne_bytes());
-            file.extend(handed_over.to_ne_bytes());
+            file.extend(counters.iter().flat_map(|counter| counter.to_ne_bytes()));
         }
         file.resize(4096, 0);
-        let expected = BTreeMap::from([("open".to_owned(), Calls { served: 3, handed_over: 1 })]);
-        assert_eq!(parse(&file), expected);
+        let open = Calls { served: 3, handed_over: 1, served_ns: 900 };
+        assert_eq!(parse(&file), BTreeMap::from([("open".to_owned(), open)]));
     }
 }

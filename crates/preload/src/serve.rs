@@ -111,9 +111,10 @@ pub fn answer<T>(
     fds: &[c_int],
     f: impl FnOnce(&Process) -> Served<T>,
 ) -> Option<Result<T, Errno>> {
+    let begun = stats::begin();
     match guard::run(|| f(process)) {
         Some(Served::Done(result)) => {
-            stats::served(class);
+            stats::served(class, begun);
             Some(result)
         }
         Some(Served::Kernel) | None => {

@@ -1,8 +1,9 @@
 //! What was served, counted over all processes of a `keepstone run --stats`.
 //!
 //! `KEEPSTONE_STATS` names a file that all of them map: [`MAGIC`], the number of records (8 bytes
-//! each), then per class a name of 16 bytes padded with zeros and two counters of 8 bytes, calls
-//! served in user space and calls handed over to the kernel. All in host byte order.
+//! each), then per class a name of 16 bytes padded with zeros and three counters of 8 bytes: calls
+//! served in user space, calls handed over to the kernel, and the nanoseconds that the former took.
+//! All in host byte order.
 
 use std::ffi::c_char;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
@@ -11,7 +12,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 /// The first 8 bytes of the file.
-pub const MAGIC: u64 = u64::from_ne_bytes(*b"KSRUN001");
+pub const MAGIC: u64 = u64::from_ne_bytes(*b"KSRUN002");
 const NAME_BYTES: usize = 16;
 
 #[repr(C)]
@@ -19,6 +20,7 @@ struct Record {
     name: [u8; NAME_BYTES],
     served: AtomicU64,
     handed_over: AtomicU64,
+    served_ns: AtomicU64,
 }
 
 #[repr(C)]
@@ -120,12 +122,28 @@ fn record(class: Class) -> Option<&'static Record> {
     unsafe { FILE.load(Relaxed).as_ref() }.map(|file| &file.records[class as usize])
 }
 
-/// A call has been served in user space.
+/// When a call began, where calls are counted.
+#[derive(Clone, Copy, Debug)]
+pub struct Begun(Option<u64>);
+
+/// A call begins.
 #[inline]
-pub fn served(class: Class) {
-    if let Some(record) = record(class) {
+pub fn begin() -> Begun {
+    Begun((!FILE.load(Relaxed).is_null()).then(now_ns))
+}
+
+/// The call has been served in user space.
+#[inline]
+pub fn served(class: Class, begun: Begun) {
+    if let (Some(begun_ns), Some(record)) = (begun.0, record(class)) {
         record.served.fetch_add(1, Relaxed);
+        record.served_ns.fetch_add(now_ns().saturating_sub(begun_ns), Relaxed);
     }
+}
+
+fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// A call on a pool goes to the kernel.
