@@ -1,13 +1,14 @@
 //! Opening, closing and duplicating.
 //!
 //! - **D1** The number is the kernel's: a duplicate of a placeholder opened with `O_PATH`. Lowest
-//!   free number, close-on-exec and limits are its business.
-//! - **D2** An entry of the table is emptied before its number is closed and filled after it was
-//!   opened, so that it never refers to somebody else's descriptor.
+//!   free number, close-on-exec and limits are its business (N1–N4 in `numbers`).
+//! - **D2** An entry of the table is emptied before its number is closed or parked and filled after it
+//!   was opened, so that it never refers to somebody else's descriptor.
 
 use crate::creds::{Access, Caps};
-use crate::family::{HIDDEN, MATERIALISED, OfdInit, UNLINKABLE};
+use crate::family::{HIDDEN, MATERIALISED, OfdInit, PARKED, UNLINKABLE, described};
 use crate::noted::Why;
+use crate::numbers::Number;
 use crate::process::{OfdRef, Process};
 use crate::served::{Call, Stop, checked};
 use crate::walk::{Follow, Held, Last, Walked, Want};
@@ -33,18 +34,6 @@ const SHOWN: i32 = libc::O_ACCMODE
 const LARGEFILE: i32 = 0o100000;
 #[cfg(target_arch = "aarch64")]
 const LARGEFILE: i32 = 0o400000;
-
-/// A number from the kernel that nothing refers to yet; closed unless it is used.
-struct Number<'p> {
-    process: &'p Process,
-    fd: i32,
-}
-
-impl Drop for Number<'_> {
-    fn drop(&mut self) {
-        let _ = self.process.kernel.close(self.fd);
-    }
-}
 
 fn wants_read(flags: i32) -> bool {
     matches!(flags & libc::O_ACCMODE, libc::O_RDONLY | libc::O_RDWR)
@@ -115,8 +104,7 @@ impl Process {
             let walked = self.walk(Want::Hold, dirfd, path, follow, &self.identity().effective);
             let walked = checked(walked, check_open_flags(flags))?;
             // As the kernel: without a free number nothing is created.
-            let early =
-                if creates { Some(self.new_number(walked.dir.mount, flags)?) } else { None };
+            let early = if creates { Some(self.number_for(&walked.dir, flags)?) } else { None };
             let held = if flags & TMPFILE != 0 {
                 self.open_tmpfile(walked, mode)?
             } else if flags & libc::O_CREAT != 0 {
@@ -132,13 +120,12 @@ impl Process {
             if self.noted.is_mapped(held.mount_index, held.ino) {
                 return Err(Stop::Kernel);
             }
-            let number = early.map_or_else(|| self.new_number(held.mount, flags), Ok)?;
-            return self.open_held(held, number, flags);
+            return self.open_held(held, early, flags);
         }
     }
 
     /// Gives a number a description of an inode.
-    fn open_held(&self, held: Held<'_>, number: Number<'_>, flags: i32) -> Call<i32> {
+    fn open_held(&self, held: Held<'_>, early: Option<Number<'_>>, flags: i32) -> Call<i32> {
         let path_only = flags & libc::O_PATH != 0;
         let tmpfile_exclusive = flags & TMPFILE != 0 && flags & libc::O_EXCL != 0;
         let init = OfdInit {
@@ -149,14 +136,18 @@ impl Process {
             flags: flags & SHOWN | if path_only { 0 } else { LARGEFILE },
             state: if tmpfile_exclusive { UNLINKABLE } else { 0 },
         };
+        let mount = (held.mount_index, held.mount);
         held.into_reference()?;
         let ofd = self.describe(&init).inspect_err(|_| {
             self.mount(init.mount as usize).attached().fs.forget(init.ino, 1);
         })?;
-        let fd = number.fd;
         let table = self.lock_table();
+        let number = match early {
+            Some(number) => number,
+            None => self.take_number(&table, mount, flags & libc::O_CLOEXEC != 0)?,
+        };
+        let fd = number.into_fd();
         let before = self.install(&table, fd, ofd);
-        std::mem::forget(number);
         drop((table, before));
         if fd <= 2 {
             let handed = self.materialise(fd);
@@ -168,12 +159,10 @@ impl Process {
         Ok(fd)
     }
 
-    /// A new number from the kernel (D1); `Kernel` where it is beyond our table.
-    fn new_number(&self, mount: &crate::mount::Mount, flags: i32) -> Call<Number<'_>> {
+    /// A number for what is opened below a directory.
+    fn number_for(&self, dir: &Held<'_>, flags: i32) -> Call<Number<'_>> {
         let cloexec = flags & libc::O_CLOEXEC != 0;
-        let fd = self.kernel.dup(mount.placeholder(), 0, cloexec)?;
-        let number = Number { process: self, fd };
-        if self.entry(fd).is_none() { Err(Stop::Kernel) } else { Ok(number) }
+        self.take_number(&self.lock_table(), (dir.mount_index, dir.mount), cloexec)
     }
 
     /// `may_open`, and `O_TRUNC`.
@@ -292,13 +281,13 @@ impl Process {
         let entry = self.entry(fd).ok_or(Stop::Kernel)?;
         match entry.load(Relaxed) {
             0 => return Err(Stop::Kernel),
-            HIDDEN => return Err(Errno::BADF.into()),
+            HIDDEN | PARKED => return Err(Errno::BADF.into()),
             _ => {}
         }
         let table = self.lock_table();
         self.drop_locks(fd);
         let _ofd = self.uninstall(&table, fd).ok_or(Stop::Kernel)?;
-        let closed = self.kernel.close(fd);
+        let closed = self.give_number(&table, fd);
         drop(table);
         Ok(closed?)
     }
@@ -310,10 +299,8 @@ impl Process {
             return;
         }
         // Not `get`, which takes over what another process has materialised, and for that the table.
-        let handle = self.entry(fd).map_or(0, |entry| entry.load(Acquire));
-        if handle == 0 || handle == HIDDEN {
-            return;
-        }
+        let entry = self.entry(fd).map_or(0, |entry| entry.load(Acquire));
+        let Some(handle) = described(entry) else { return };
         let ofd = self.family.ofd(handle);
         let (mount, ino) = (ofd.mount(), ofd.ino());
         if !self.noted.remove(mount, ino, Why::Locks) {
@@ -346,7 +333,9 @@ impl Process {
             // Above every number: nothing is closed, but descriptors are this thread's own now.
             self.kernel.close_range(u32::MAX, u32::MAX, libc::CLOSE_RANGE_UNSHARE)?;
         }
+        self.unpark();
         let flags = flags & libc::CLOSE_RANGE_CLOEXEC;
+        self.forget_number_records(first as i32..last.min(end - 1) as i32 + 1);
         if flags == 0 {
             for fd in first..=last.min(end - 1) {
                 let _ = self.close_call(fd as i32);
@@ -364,6 +353,9 @@ impl Process {
         if from <= last {
             self.kernel.close_range(from, last, flags)?;
         }
+        if flags == 0 {
+            self.number_freed(first as i32);
+        }
         Ok(())
     }
 
@@ -376,14 +368,20 @@ impl Process {
     fn dup_from(&self, fd: i32, min: i32, cloexec: bool) -> Call<i32> {
         let ofd = self.get(fd)?;
         let table = self.lock_table();
-        let new = self.kernel.dup(fd, min, cloexec)?;
+        self.unpark_all(&table);
+        let new = if min == 0 {
+            self.numbers.raise(|| self.kernel.dup(fd, 0, cloexec))?
+        } else {
+            self.kernel.dup(fd, min, cloexec)?
+        };
         if self.entry(new).is_none() {
-            let _ = self.kernel.close(new);
+            let _ = self.close_number(new);
             drop(table);
             // The number is beyond our table: both become the kernel's.
             self.materialise(fd)?;
             return Err(Stop::Kernel);
         }
+        self.copy_number_record(fd, new, cloexec);
         let before = self.install(&table, new, ofd);
         drop((table, before));
         if new <= 2 {
@@ -412,6 +410,7 @@ impl Process {
         if new < 0 {
             return self.get(old).and(Err(Errno::BADF.into()));
         }
+        self.unpark();
         let taken = self.entry(new).map(|entry| entry.load(Acquire));
         if taken == Some(HIDDEN) {
             self.relocate(new)?;
@@ -436,6 +435,7 @@ impl Process {
         let table = self.lock_table();
         self.kernel.dup3(old, new, cloexec)?;
         self.drop_locks(new);
+        self.copy_number_record(old, new, cloexec);
         let before = self.install(&table, new, ofd);
         drop((table, before));
         if new <= 2 {
@@ -488,7 +488,14 @@ impl Process {
                 self.dup_from(fd, min, cmd == libc::F_DUPFD_CLOEXEC)
             }
             // The kernel keeps this flag on the number (D1).
-            libc::F_GETFD | libc::F_SETFD => Err(Stop::Kernel),
+            libc::F_GETFD => Ok(if self.kernel.is_cloexec(fd)? { libc::FD_CLOEXEC } else { 0 }),
+            libc::F_SETFD => {
+                let cloexec = arg as i32 & libc::FD_CLOEXEC != 0;
+                let _table = self.lock_table();
+                self.kernel.set_cloexec(fd, cloexec)?;
+                self.copy_number_record(fd, fd, cloexec);
+                Ok(0)
+            }
             libc::F_GETFL => Ok(ofd.oflags()),
             _ if path_only => Err(Errno::BADF.into()),
             libc::F_SETFL => {
@@ -513,7 +520,7 @@ impl Process {
     /// Whether the kernel's description of `fd` has become the one that counts.
     pub fn is_materialised(&self, fd: i32) -> bool {
         let handle = self.entry(fd).map_or(0, |entry| entry.load(Acquire));
-        handle == 0 || handle != HIDDEN && self.family.ofd(handle).is(MATERIALISED)
+        handle == 0 || described(handle).is_some_and(|ofd| self.family.ofd(ofd).is(MATERIALISED))
     }
 
     /// Takes from a file what an unprivileged change of its content must.

@@ -12,7 +12,7 @@
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
 use vfs::{Errno, FileKind, Ino};
 
 /// Descriptors from this number on are never ours.
@@ -26,6 +26,14 @@ const SEGMENTS: usize = 256;
 pub type Handle = u32;
 /// The table entry of a descriptor of our own, which the program does not see.
 pub const HIDDEN: Handle = u32::MAX;
+/// The table entry of a number that is closed, but not in the kernel.
+pub const PARKED: Handle = u32::MAX - 1;
+
+/// The description that a table entry means, if any.
+#[inline]
+pub fn described(entry: Handle) -> Option<Handle> {
+    (1..=OFDS as Handle).contains(&entry).then_some(entry)
+}
 
 /// The kernel's description is authoritative: [`Ofd::state`].
 pub const MATERIALISED: u32 = 1 << 8;
@@ -213,6 +221,8 @@ pub struct Segment {
     pub cwd: AtomicU32,
     /// By descriptor.
     pub fds: [AtomicU32; FDS],
+    /// By descriptor: what the module `numbers` knows of it.
+    pub numbers: [AtomicU8; FDS],
     /// By description (F1).
     pub holds: [AtomicU32; OFDS],
     /// By description: the kernel's descriptor for it, + 1.
@@ -247,6 +257,7 @@ static NOWHERE: Segment = Segment {
     fd_end: AtomicU32::new(0),
     cwd: AtomicU32::new(0),
     fds: [const { AtomicU32::new(0) }; FDS],
+    numbers: [const { AtomicU8::new(0) }; FDS],
     holds: [const { AtomicU32::new(0) }; OFDS],
     kernel: [const { AtomicI32::new(0) }; OFDS],
 };
@@ -373,6 +384,7 @@ impl Family {
         }
         let fds = segment.fd_end.swap(0, AcqRel) as usize;
         segment.fds[..fds].iter().for_each(|fd| fd.store(0, Relaxed));
+        segment.numbers[..fds].iter().for_each(|number| number.store(0, Relaxed));
         segment.cwd.store(0, Relaxed);
         segment.ready.store(0, Relaxed);
         segment.pid.store(0, Release);

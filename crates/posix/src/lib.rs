@@ -44,11 +44,11 @@
 //!
 //! # Invariants
 //!
-//! They stand where they are kept: D1–D2 (numbers) in `descriptors`, F1–F3 (holds, sweeping) in
+//! They stand where they are kept: D1–D2 (the table) in `descriptors`, N1–N4 (numbers) in `numbers`, F1–F3 (holds, sweeping) in
 //! `family`, M1–M3 (the kernel's description) in `materialise`, W1–W2 (walks) in `walk`.
 //!
 //! Reading, writing, seeking and `fstat` make no system call and allocate nothing
-//! (`tests/cost.rs`); opening makes one system call, closing another. Locks survive fork, because
+//! (`tests/cost.rs`), nor, usually, opening and closing. Locks survive fork, because
 //! they are in shared memory with their owner's name on it, and the death of their owner.
 //!
 //! What this crate leaves out: symbols, signals, `errno`, bad buffers and C structures (`preload`);
@@ -64,6 +64,7 @@ mod materialise;
 mod mount;
 mod names;
 mod noted;
+mod numbers;
 mod process;
 mod served;
 mod sys;

@@ -8,7 +8,7 @@
 //!   one of them.
 
 use crate::Errno;
-use crate::family::{CWD, HIDDEN, Handle, MATERIALISED, Ofd, Place};
+use crate::family::{CWD, Handle, MATERIALISED, Ofd, PARKED, Place, described};
 use crate::process::{OfdRef, Process, TableLock};
 use crate::served::{Call, Stop};
 use crate::text;
@@ -20,8 +20,12 @@ use vfs::{FileKind, FileSystem, Ino};
 const LOOK_NS: i64 = 5_000_000;
 
 impl Process {
-    /// Makes `fd` the kernel's from now on; nothing happens if it is already.
+    /// Makes `fd` the kernel's from now on; nothing happens if it is already. What is parked is
+    /// closed (N3).
     pub fn materialise(&self, fd: i32) -> Result<(), Errno> {
+        if self.entry(fd).is_some_and(|entry| entry.load(Relaxed) == PARKED) {
+            self.unpark();
+        }
         match self.get(fd) {
             Ok(ofd) => self.materialise_ofd(&ofd),
             Err(Stop::Kernel) => Ok(()),
@@ -129,10 +133,11 @@ impl Process {
     /// Before exec and posix_spawn: materialises every descriptor that is not close-on-exec. Fails
     /// with the first error, having gone through all.
     pub fn before_exec(&self) -> Result<(), Errno> {
+        self.unpark();
         let mut result = Ok(());
         for fd in 0..self.fd_end() {
             let handle = self.entry(fd).map_or(0, |entry| entry.load(Acquire));
-            if handle != 0 && handle != HIDDEN && !self.kernel.is_cloexec(fd).unwrap_or(true) {
+            if described(handle).is_some() && !self.kernel.is_cloexec(fd).unwrap_or(true) {
                 result = result.and(self.materialise(fd));
             }
         }
@@ -151,7 +156,9 @@ impl Process {
                 let _ = self.kernel_fd(&ofd);
             }
         }
-        std::mem::forget(self.lock_table());
+        let table = self.lock_table();
+        self.unpark_all(&table);
+        std::mem::forget(table);
         self.place().segment().ready.store(0, Release);
     }
 
@@ -195,7 +202,7 @@ impl Process {
         let fds = old.fds[..end as usize].iter().zip(&new.fds).map(|(a, b)| (a.load(Acquire), b));
         for (handle, entry) in fds.chain([(old.cwd.load(Acquire), &new.cwd)]) {
             entry.store(handle, Relaxed);
-            if handle != 0 && handle != HIDDEN && hold(handle) {
+            if described(handle).is_some_and(&hold) {
                 self.family.add_holder(handle);
                 let ofd = self.family.ofd(handle);
                 // The parent still holds it, so it is there.

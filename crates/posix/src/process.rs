@@ -5,8 +5,12 @@
 //! whatever other threads close.
 
 use crate::creds::{Identities, Identity};
-use crate::family::{FDS, Family, HIDDEN, Handle, MATERIALISED, Ofd, OfdInit, Place, Position};
+use crate::family::{
+    FDS, Family, HIDDEN, Handle, MATERIALISED, Ofd, OfdInit, PARKED, Place, Position, Segment,
+    described,
+};
 use crate::mount::Mount;
+use crate::numbers::Numbers;
 use crate::served::{Call, Stop};
 use crate::sys::{Kernel, Raw};
 use crate::{Attached, MountSpec};
@@ -15,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*
 use vfs::{Attr, Errno, FileSystem};
 
 /// Mounts of a process.
-const MOUNTS: usize = 16;
+pub(crate) const MOUNTS: usize = 16;
 /// How many of the numbers below the descriptor limit are for descriptors of our own.
 const HIDDEN_FDS: i32 = 256;
 /// Descriptors of our own stay below this, so that the kernel's table stays small.
@@ -28,10 +32,12 @@ const HIDDEN_BELOW: i32 = 1024;
 pub struct Process {
     pub(crate) kernel: Box<dyn Kernel>,
     pub(crate) family: Family,
-    segment: AtomicPtr<crate::family::Segment>,
+    segment: AtomicPtr<Segment>,
     token: AtomicU32,
     /// Held while entries of the table change; see [`TableLock`].
     table: AtomicU32,
+    /// What is parked of them.
+    pub(crate) numbers: Numbers,
     mounts: [AtomicPtr<Mount>; MOUNTS],
     identities: Identities,
     /// `RLIMIT_FSIZE`.
@@ -137,6 +143,7 @@ impl Process {
             segment: AtomicPtr::new(place.as_ptr()),
             token: AtomicU32::new(place.token),
             table: AtomicU32::new(0),
+            numbers: Numbers::default(),
             mounts: Default::default(),
             identities: Identities::new(Identity::read()?),
             file_size_max: AtomicU64::new(u64::MAX),
@@ -216,10 +223,16 @@ impl Process {
         self.token.store(place.token, Relaxed);
     }
 
+    /// What this process has of its own in the family's memory.
+    #[inline]
+    pub(crate) fn segment(&self) -> &Segment {
+        // SAFETY: segments stay mapped as long as `self`.
+        unsafe { &*self.segment.load(Relaxed) }
+    }
+
     #[inline]
     pub(crate) fn entry(&self, fd: i32) -> Option<&AtomicU32> {
-        // SAFETY: segments stay mapped as long as `self`.
-        unsafe { &*self.segment.load(Relaxed) }.fds.get(fd as usize)
+        self.segment().fds.get(fd as usize)
     }
 
     /// Takes the description of a descriptor. `Kernel` where it is not ours (any more).
@@ -239,7 +252,7 @@ impl Process {
             let handle = entry.load(Acquire);
             match handle {
                 0 => return Err(Stop::Kernel),
-                HIDDEN => return Err(Errno::BADF.into()),
+                HIDDEN | PARKED => return Err(Errno::BADF.into()),
                 _ => {}
             }
             if !self.hold(handle) {
@@ -267,9 +280,7 @@ impl Process {
     /// Adds a hold (F1); `false` where there is none to add to.
     #[inline]
     fn hold(&self, handle: Handle) -> bool {
-        // SAFETY: segments stay mapped as long as `self`.
-        let segment = unsafe { &*self.segment.load(Relaxed) };
-        let holds = &segment.holds[(handle - 1) as usize];
+        let holds = &self.segment().holds[(handle - 1) as usize];
         let mut have = holds.load(Relaxed);
         while have != 0 {
             match holds.compare_exchange_weak(have, have + 1, AcqRel, Relaxed) {
@@ -283,9 +294,7 @@ impl Process {
     /// Gives a hold back.
     #[inline]
     pub(crate) fn put(&self, handle: Handle) {
-        // SAFETY: segments stay mapped as long as `self`.
-        let segment = unsafe { &*self.segment.load(Relaxed) };
-        if segment.holds[(handle - 1) as usize].fetch_sub(1, AcqRel) == 1 {
+        if self.segment().holds[(handle - 1) as usize].fetch_sub(1, AcqRel) == 1 {
             self.release(handle);
         }
     }
@@ -355,8 +364,7 @@ impl Process {
 
     /// The hold that an entry had.
     fn released(&self, handle: Handle) -> Option<OfdRef<'_>> {
-        let is_one = handle != 0 && handle != HIDDEN;
-        is_one.then(|| OfdRef { process: self, handle })
+        described(handle).map(|handle| OfdRef { process: self, handle })
     }
 
     /// Moves a descriptor of the caller's own (a pool file, say) to a high number that the program
@@ -368,7 +376,7 @@ impl Process {
             Err(Errno::INVAL | Errno::MFILE) => self.kernel.dup(fd, limit / 2, true),
             done => done,
         };
-        self.kernel.close(fd)?;
+        self.close_number(fd)?;
         let hidden = hidden?;
         match self.entry(hidden) {
             Some(entry) => {
@@ -377,7 +385,7 @@ impl Process {
                 Ok(hidden)
             }
             None => {
-                self.kernel.close(hidden)?;
+                self.close_number(hidden)?;
                 Err(Errno::MFILE)
             }
         }
@@ -388,7 +396,7 @@ impl Process {
         if let Some(entry) = self.entry(fd) {
             entry.store(0, Release);
         }
-        let _ = self.kernel.close(fd);
+        let _ = self.close_number(fd);
     }
 
     /// User, groups and capabilities.
@@ -412,6 +420,8 @@ impl Process {
         self.file_size_max.store(size, Relaxed);
         let fds = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         self.fd_limit.store(fds.min(u64::from(u32::MAX)) as u32, Relaxed);
+        // What is parked may be above the limit now.
+        self.unpark();
     }
 
     /// After a successful chroot, pivot_root, unshare, setns, mount or umount: paths are the
@@ -480,6 +490,7 @@ impl Drop for Process {
             match self.entry(fd).map_or(0, |entry| entry.load(Acquire)) {
                 0 => {}
                 HIDDEN => self.unhide(fd),
+                PARKED => drop(self.kernel.close(fd)),
                 _ => {
                     drop(self.uninstall(&table, fd));
                     let _ = self.kernel.close(fd);

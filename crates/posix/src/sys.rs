@@ -19,6 +19,8 @@ pub trait Kernel: Send + Sync {
     fn close_range(&self, first: u32, last: u32, flags: u32) -> Result<(), Errno>;
     /// Whether `fd` is close-on-exec.
     fn is_cloexec(&self, fd: i32) -> Result<bool, Errno>;
+    /// Makes `fd` close-on-exec, or not.
+    fn set_cloexec(&self, fd: i32, cloexec: bool) -> Result<(), Errno>;
     /// `open` of an absolute path.
     fn open(&self, path: &[u8], flags: i32) -> Result<i32, Errno>;
     /// `lseek` with `SEEK_SET`.
@@ -126,6 +128,11 @@ impl Kernel for Raw {
 
     fn is_cloexec(&self, fd: i32) -> Result<bool, Errno> {
         Ok(fcntl(fd, libc::F_GETFD, 0)? & libc::FD_CLOEXEC as usize != 0)
+    }
+
+    fn set_cloexec(&self, fd: i32, cloexec: bool) -> Result<(), Errno> {
+        let flags = if cloexec { libc::FD_CLOEXEC } else { 0 };
+        fcntl(fd, libc::F_SETFD, flags as usize).map(drop)
     }
 
     fn open(&self, path: &[u8], flags: i32) -> Result<i32, Errno> {

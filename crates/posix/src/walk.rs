@@ -403,11 +403,6 @@ impl Process {
         }
         Ok(())
     }
-
-    fn segment(&self) -> &crate::family::Segment {
-        // SAFETY: segments stay mapped as long as `self`.
-        unsafe { &*self.place().as_ptr() }
-    }
 }
 
 /// The descriptor that a path below `/proc/self/fd` or `/dev/fd` starts with.

@@ -52,6 +52,10 @@ fn numbers_are_the_kernels() {
     let next = done(world.process.dup(free)).unwrap();
     assert_eq!(next, lowest_free() - 1);
     done(world.process.close(free)).unwrap();
+    assert_eq!(done(world.process.fstat(free)).map(drop), Err(Errno::BADF));
+    assert_eq!(world.open("b", RW), free);
+    done(world.process.close(free)).unwrap();
+    world.process.unpark();
     assert!(!kernel_knows(free));
     assert_eq!(world.open("b", RW), free);
     assert_eq!(done(world.process.fcntl(free, libc::F_DUPFD, 100)).unwrap(), 100);
@@ -157,8 +161,14 @@ fn close_on_exec_is_the_kernels() {
     // SAFETY: asks for a flag.
     let cloexec = |fd| unsafe { libc::fcntl(fd, libc::F_GETFD) } == libc::FD_CLOEXEC;
     assert!(cloexec(fd));
-    assert_eq!(p.fcntl(fd, libc::F_GETFD, 0), Served::Kernel);
+    assert_eq!(done(p.fcntl(fd, libc::F_GETFD, 0)), Ok(libc::FD_CLOEXEC));
+    assert_eq!(done(p.fcntl(fd, libc::F_SETFD, 0)), Ok(0));
+    assert!(!cloexec(fd) && p.owns(fd));
     assert!(!cloexec(done(p.dup(fd)).unwrap()));
+    // A number that waits for the next file takes what that one wants.
+    done(p.close(fd)).unwrap();
+    assert_eq!(world.open("a", libc::O_RDONLY | libc::O_CLOEXEC), fd);
+    assert!(cloexec(fd));
     assert!(cloexec(done(p.dup3(fd, 150, libc::O_CLOEXEC)).unwrap()));
     done(p.close(150)).unwrap();
 }

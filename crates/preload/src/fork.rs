@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::pid_t;
 
-use crate::serve::give_to_kernel;
+use crate::serve::{before_number, give_to_kernel};
 use crate::start::{process, serve_no_more};
 use crate::{cwd, guard, real};
 
@@ -122,6 +122,7 @@ pub fn give_all_to_kernel() {
     if let Some(process) = process() {
         // SAFETY: no preconditions.
         let limit = unsafe { libc::sysconf(libc::_SC_OPEN_MAX) } as c_int;
+        before_number();
         (0..limit).filter(|&fd| process.owns(fd)).for_each(|fd| {
             let _ = give_to_kernel(&[fd]);
         });

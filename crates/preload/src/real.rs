@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 use libc::{
     DIR, dev_t, fd_set, gid_t, iovec, mode_t, msghdr, nfds_t, off_t, pid_t, pollfd, sigset_t,
-    size_t, ssize_t, timespec, timeval, uid_t,
+    size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, uid_t,
 };
 
 use crate::serve::set_errno;
@@ -404,6 +404,48 @@ originals! {
     fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int;
     fn posix_spawn_file_actions_addfchdir_np(actions: *mut c_void, fd: c_int) -> c_int;
     fn system(command: *const c_char) -> c_int;
+    fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
+    fn socketpair(domain: c_int, kind: c_int, protocol: c_int, pair: *mut c_int) -> c_int;
+    fn accept(socket: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int;
+    fn accept4(
+        socket: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int
+    ) -> c_int;
+    fn recvmsg(socket: c_int, message: *mut msghdr, flags: c_int) -> ssize_t;
+    fn recvmmsg(
+        socket: c_int, messages: *mut libc::mmsghdr, count: c_uint, flags: c_int,
+        timeout: *mut timespec
+    ) -> c_int;
+    fn pipe(pair: *mut c_int) -> c_int;
+    fn pipe2(pair: *mut c_int, flags: c_int) -> c_int;
+    fn epoll_create(size: c_int) -> c_int;
+    fn epoll_create1(flags: c_int) -> c_int;
+    fn eventfd(initial: c_uint, flags: c_int) -> c_int;
+    fn timerfd_create(clock: c_int, flags: c_int) -> c_int;
+    fn signalfd(fd: c_int, mask: *const sigset_t, flags: c_int) -> c_int;
+    fn memfd_create(name: *const c_char, flags: c_uint) -> c_int;
+    fn inotify_init() -> c_int;
+    fn inotify_init1(flags: c_int) -> c_int;
+    fn fanotify_init(flags: c_uint, event_flags: c_uint) -> c_int;
+    fn pidfd_open(process: pid_t, flags: c_uint) -> c_int;
+    fn shm_open(name: *const c_char, flags: c_int, mode: mode_t) -> c_int;
+    fn posix_openpt(flags: c_int) -> c_int;
+    fn getpt() -> c_int;
+    fn openpty(
+        master: *mut c_int, slave: *mut c_int, name: *mut c_char, terminal: *const c_void,
+        window: *const c_void
+    ) -> c_int;
+    fn mkstemp(template: *mut c_char) -> c_int;
+    fn mkostemp(template: *mut c_char, flags: c_int) -> c_int;
+    fn mkstemps(template: *mut c_char, suffix: c_int) -> c_int;
+    fn mkostemps(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int;
+    fn tmpfile() -> *mut libc::FILE;
+    fn fopen(path: *const c_char, mode: *const c_char) -> *mut libc::FILE;
+    fn freopen(
+        path: *const c_char, mode: *const c_char, stream: *mut libc::FILE
+    ) -> *mut libc::FILE;
+    fn fclose(stream: *mut libc::FILE) -> c_int;
+    fn pclose(stream: *mut libc::FILE) -> c_int;
+    fn fcloseall() -> c_int;
     fn popen(command: *const c_char, mode: *const c_char) -> *mut libc::FILE;
 
     fn sigaction(

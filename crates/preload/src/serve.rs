@@ -229,6 +229,25 @@ fn number(digits: &[u8]) -> Option<c_int> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
+/// Before the kernel gives the program a number: it has to know which are free. One load more where
+/// none is parked.
+#[inline]
+pub fn before_number() {
+    if let Some(process) = process().filter(|process| process.has_parked())
+        && !guard::is_inside()
+    {
+        guard::run(|| process.unpark());
+    }
+}
+
+/// After the kernel has closed a number without the process layer, or several from there on.
+#[inline]
+pub fn number_freed(fd: c_int) {
+    if let Some(process) = process() {
+        process.number_freed(fd);
+    }
+}
+
 /// Makes descriptors the kernel's before a call that only it can make.
 pub fn give_to_kernel(fds: &[c_int]) -> Result<(), Errno> {
     match process() {

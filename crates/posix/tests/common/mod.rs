@@ -54,6 +54,10 @@ impl Kernel for Stage {
         self.count.fetch_add(1, Relaxed);
         Raw.is_cloexec(fd)
     }
+    fn set_cloexec(&self, fd: i32, cloexec: bool) -> Result<(), Errno> {
+        self.count.fetch_add(1, Relaxed);
+        Raw.set_cloexec(fd, cloexec)
+    }
     /// Opens a file of its own per path, in memory.
     fn open(&self, path: &[u8], flags: i32) -> Result<i32, Errno> {
         self.count.fetch_add(1, Relaxed);

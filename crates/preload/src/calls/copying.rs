@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use libc::{off_t, size_t, ssize_t};
 
 use crate::real;
-use crate::serve::{give_to_kernel, set_errno};
+use crate::serve::{before_number, give_to_kernel, set_errno};
 
 /// Makes `fds` the kernel's, then calls; or returns `failed` with `errno` set.
 pub(super) fn by_kernel<T>(fds: &[c_int], failed: T, call: impl FnOnce() -> T) -> T {
@@ -39,6 +39,7 @@ export! {
     }
 
     fn open_by_handle_at (mount: c_int, handle: *mut c_void, flags: c_int) -> c_int {
+        before_number();
         by_kernel(&[mount], -1, || real::open_by_handle_at(mount, handle, flags))
     }
 

@@ -7,7 +7,7 @@ use posix::{Errno, Process, Served};
 
 use super::content::served;
 use super::copying::by_kernel;
-use crate::serve::{answer, on_fd, on_path, set_errno, to_c};
+use crate::serve::{answer, before_number, number_freed, on_fd, on_path, set_errno, to_c};
 use crate::start::{opens_in_user_space, process};
 use crate::stats::Class;
 use crate::{guard, memory, real};
@@ -23,7 +23,10 @@ export! {
     fn open | open64 | __open | __open64 (
         path: *const c_char, flags: c_int, mode: mode_t
     ) -> c_int {
-        open_at(AT_FDCWD, path, flags, mode).unwrap_or_else(|| real::open(path, flags, mode))
+        open_at(AT_FDCWD, path, flags, mode).unwrap_or_else(|| {
+            before_number();
+            real::open(path, flags, mode)
+        })
     }
 
     fn __open_2 | __open64_2 (path: *const c_char, flags: c_int) -> c_int {
@@ -33,8 +36,10 @@ export! {
     fn openat | openat64 (
         dirfd: c_int, path: *const c_char, flags: c_int, mode: mode_t
     ) -> c_int {
-        open_at(dirfd, path, flags, mode)
-            .unwrap_or_else(|| real::openat(dirfd, path, flags, mode))
+        open_at(dirfd, path, flags, mode).unwrap_or_else(|| {
+            before_number();
+            real::openat(dirfd, path, flags, mode)
+        })
     }
 
     fn __openat_2 | __openat64_2 (dirfd: c_int, path: *const c_char, flags: c_int) -> c_int {
@@ -46,7 +51,11 @@ export! {
     }
 
     fn close | __close (fd: c_int) -> c_int {
-        on_fd(Class::Close, fd, |process| process.close(fd)).unwrap_or_else(|| real::close(fd))
+        on_fd(Class::Close, fd, |process| process.close(fd)).unwrap_or_else(|| {
+            let closed = real::close(fd);
+            number_freed(fd);
+            closed
+        })
     }
 
     fn close_range (first: c_uint, last: c_uint, flags: c_int) -> c_int {
@@ -55,7 +64,14 @@ export! {
                 process.close_range(first, last, flags as u32)
             })
         });
-        closed.map_or_else(|| real::close_range(first, last, flags), to_c)
+        closed.map_or_else(
+            || {
+                let closed = real::close_range(first, last, flags);
+                number_freed(first as c_int);
+                closed
+            },
+            to_c,
+        )
     }
 
     fn closefrom (first: c_int) -> () {
@@ -67,11 +83,15 @@ export! {
         });
         if closed.is_none() {
             real::closefrom(first);
+            number_freed(first.max(0));
         }
     }
 
     fn dup (fd: c_int) -> c_int {
-        on_fd(Class::Descriptor, fd, |process| process.dup(fd)).unwrap_or_else(|| real::dup(fd))
+        on_fd(Class::Descriptor, fd, |process| process.dup(fd)).unwrap_or_else(|| {
+            before_number();
+            real::dup(fd)
+        })
     }
 
     fn dup2 | __dup2 (old: c_int, new: c_int) -> c_int {
@@ -104,7 +124,12 @@ export! {
             }
             _ => on_fd(Class::Descriptor, fd, |process| process.fcntl(fd, command, argument)),
         };
-        answered.unwrap_or_else(|| real::fcntl(fd, command, argument))
+        answered.unwrap_or_else(|| {
+            if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
+                before_number();
+            }
+            real::fcntl(fd, command, argument)
+        })
     }
 
     fn flock (fd: c_int, operation: c_int) -> c_int {

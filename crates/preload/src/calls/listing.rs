@@ -13,7 +13,7 @@ use posix::{DirItem, Errno};
 
 use super::copying::by_kernel;
 use super::descriptors::{close, openat};
-use crate::serve::{answer, set_errno};
+use crate::serve::{answer, number_freed, set_errno};
 use crate::start::process;
 use crate::stats::Class;
 use crate::{memory, real};
@@ -201,7 +201,10 @@ export! {
 
     fn closedir (dir: *mut DIR) -> c_int {
         let Some(stream) = ours(dir) else {
-            return real::closedir(dir);
+            let fd = real::dirfd(dir);
+            let closed = real::closedir(dir);
+            number_freed(fd);
+            return closed;
         };
         let fd = stream.fd;
         stream.magic = 0;

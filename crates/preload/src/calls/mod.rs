@@ -6,6 +6,7 @@ mod copying;
 mod descriptors;
 mod listing;
 mod names;
+mod numbers;
 mod raw;
 mod waiting;
 mod xattr;

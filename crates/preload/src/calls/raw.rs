@@ -6,7 +6,7 @@
 use std::ffi::{c_int, c_long};
 
 use super::{attributes, content, descriptors, listing, names};
-use crate::serve::give_to_kernel;
+use crate::serve::{before_number, give_to_kernel};
 use crate::start::{open_by_kernel, process, serve_no_more};
 use crate::{exec, exit, fork, real};
 
@@ -117,6 +117,7 @@ export! {
                 real::syscall(number, a, b, c, d, e, f)
             }
             _ => {
+                before_number();
                 // Many numbers take a descriptor first, some a second one; what is none of ours stays
                 // as it is, and a number that only looks like one becomes the kernel's for nothing.
                 for candidate in [a, c] {

@@ -1,0 +1,92 @@
+//! Calls that make the kernel give the program a number, or take one back, and have nothing else to
+//! do with files in pools.
+//!
+//! Numbers that wait for the next file ([`posix::Process::unpark`]) are closed before, so that the
+//! kernel's lowest free number is the program's.
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+use libc::{FILE, mode_t, msghdr, sigset_t, sockaddr, socklen_t, ssize_t, timespec};
+
+use crate::real;
+use crate::serve::{before_number, number_freed};
+
+macro_rules! giving {
+    ($(fn $name:ident $(| $alias:ident)* ($($argument:ident : $type:ty),*) -> $result:ty;)*) => {
+        export! {$(
+            fn $name $(| $alias)* ($($argument: $type),*) -> $result {
+                before_number();
+                real::$name($($argument),*)
+            }
+        )*}
+    };
+}
+
+giving! {
+    fn socket | __socket (domain: c_int, kind: c_int, protocol: c_int) -> c_int;
+    fn socketpair (domain: c_int, kind: c_int, protocol: c_int, pair: *mut c_int) -> c_int;
+    fn accept (socket: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int;
+    fn accept4 (
+        socket: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int
+    ) -> c_int;
+    fn recvmsg (socket: c_int, message: *mut msghdr, flags: c_int) -> ssize_t;
+    fn recvmmsg (
+        socket: c_int, messages: *mut libc::mmsghdr, count: c_uint, flags: c_int,
+        timeout: *mut timespec
+    ) -> c_int;
+    fn pipe | __pipe (pair: *mut c_int) -> c_int;
+    fn pipe2 (pair: *mut c_int, flags: c_int) -> c_int;
+    fn epoll_create (size: c_int) -> c_int;
+    fn epoll_create1 (flags: c_int) -> c_int;
+    fn eventfd (initial: c_uint, flags: c_int) -> c_int;
+    fn timerfd_create (clock: c_int, flags: c_int) -> c_int;
+    fn signalfd (fd: c_int, mask: *const sigset_t, flags: c_int) -> c_int;
+    fn memfd_create (name: *const c_char, flags: c_uint) -> c_int;
+    fn inotify_init () -> c_int;
+    fn inotify_init1 (flags: c_int) -> c_int;
+    fn fanotify_init (flags: c_uint, event_flags: c_uint) -> c_int;
+    fn pidfd_open (process: libc::pid_t, flags: c_uint) -> c_int;
+    fn shm_open (name: *const c_char, flags: c_int, mode: mode_t) -> c_int;
+    fn posix_openpt (flags: c_int) -> c_int;
+    fn getpt () -> c_int;
+    fn openpty (
+        master: *mut c_int, slave: *mut c_int, name: *mut c_char, terminal: *const c_void,
+        window: *const c_void
+    ) -> c_int;
+    fn mkstemp | mkstemp64 (template: *mut c_char) -> c_int;
+    fn mkostemp | mkostemp64 (template: *mut c_char, flags: c_int) -> c_int;
+    fn mkstemps | mkstemps64 (template: *mut c_char, suffix: c_int) -> c_int;
+    fn mkostemps | mkostemps64 (template: *mut c_char, suffix: c_int, flags: c_int) -> c_int;
+    fn tmpfile | tmpfile64 () -> *mut FILE;
+    fn fopen | fopen64 | _IO_fopen (path: *const c_char, mode: *const c_char) -> *mut FILE;
+}
+
+export! {
+    fn freopen | freopen64 (
+        path: *const c_char, mode: *const c_char, stream: *mut FILE
+    ) -> *mut FILE {
+        before_number();
+        let reopened = real::freopen(path, mode, stream);
+        number_freed(0);
+        reopened
+    }
+
+    fn fclose | _IO_fclose (stream: *mut FILE) -> c_int {
+        let number = if stream.is_null() { 0 } else { libc::fileno(stream) };
+        let closed = real::fclose(stream);
+        number_freed(number);
+        closed
+    }
+
+    fn pclose (stream: *mut FILE) -> c_int {
+        let closed = real::pclose(stream);
+        number_freed(0);
+        closed
+    }
+
+    fn fcloseall () -> c_int {
+        let closed = real::fcloseall();
+        number_freed(0);
+        closed
+    }
+}
