@@ -3,7 +3,8 @@
 use crate::inflight::{InFlight, Request};
 use crate::stats::{Counting, Event, Guarding};
 use crate::{BlockSizes, Durability, Error, Stats};
-use pmem::Medium;
+use pmem::{Medium, Tally};
+use std::sync::Arc;
 
 /// The longest request: what NBD clients may assume.
 pub(crate) const REQUEST_MAX: u32 = 32 << 20;
@@ -16,6 +17,8 @@ pub(crate) struct Frame<M> {
     pub(crate) read_only: bool,
     pub(crate) counting: Counting,
     inflight: InFlight,
+    /// What protecting the medium costs, where it is protected.
+    tally: Option<Arc<Tally>>,
 }
 
 impl<M: Medium> Frame<M> {
@@ -27,7 +30,13 @@ impl<M: Medium> Frame<M> {
             read_only,
             counting: Counting::default(),
             inflight: InFlight::default(),
+            tally: None,
         }
+    }
+
+    /// Reports what protection costs, too.
+    pub(crate) fn with_tally(self, tally: Arc<Tally>) -> Self {
+        Self { tally: Some(tally), ..self }
     }
 
     /// Checks that a range consists of blocks of the device.
@@ -75,6 +84,11 @@ impl<M: Medium> Frame<M> {
     }
 
     pub(crate) fn stats(&self) -> Stats {
-        self.counting.snapshot(self.medium.counters().snapshot(), Guarding::default())
+        let guarding = self.tally.as_ref().map(|tally| Guarding {
+            strays: pmem::stray::count(),
+            opened: tally.times(),
+            cycles: tally.cycles(),
+        });
+        self.counting.snapshot(self.medium.counters().snapshot(), guarding.unwrap_or_default())
     }
 }

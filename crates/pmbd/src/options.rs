@@ -2,7 +2,7 @@
 
 use crate::raw::Raw;
 use crate::{BlockDevice, Error};
-use pmem::{Access, Emulation, Lock, OpenOptions, Protection};
+use pmem::{Access, Emulation, FlushInstruction, Guarded, Lock, OpenOptions, Protection};
 use serde::Serialize;
 use std::fmt;
 use std::path::Path;
@@ -27,6 +27,17 @@ pub enum Scheme {
 impl Scheme {
     /// All of them.
     pub const ALL: [Scheme; 4] = [Scheme::Nt, Scheme::Clwb, Scheme::Clflush, Scheme::Wb];
+
+    /// The flush instruction that it insists on, if the CPU has it.
+    fn flush(self) -> Option<FlushInstruction> {
+        use FlushInstruction::{Clflush, ClflushOpt, Clwb};
+        let first = |wanted: &[FlushInstruction]| wanted.iter().copied().find(|f| f.available());
+        match self {
+            Scheme::Nt | Scheme::Wb => None,
+            Scheme::Clwb => first(&[Clwb]),
+            Scheme::Clflush => first(&[ClflushOpt, Clflush]),
+        }
+    }
 
     /// The name that [`Display`](fmt::Display), [`FromStr`] and serde use.
     pub fn name(self) -> &'static str {
@@ -98,9 +109,11 @@ pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Arc<dyn BlockDe
     let access = if options.read_only { Access::ReadOnly } else { Access::ReadWrite };
     let how = OpenOptions {
         emulation: Some(options.emulation),
+        flush: options.scheme.flush(),
         lock: Some(if options.read_only { Lock::Shared } else { Lock::Exclusive }),
         ..OpenOptions::default()
     };
-    let region = how.open(path, access)?;
-    Ok(Arc::new(Raw::new(region, options.scheme, options.read_only)))
+    let medium = Guarded::new(how.open(path, access)?, options.protection)?;
+    let tally = medium.tally();
+    Ok(Arc::new(Raw::new(medium, options.scheme, options.read_only).with_tally(tally)))
 }

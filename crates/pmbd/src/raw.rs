@@ -8,7 +8,8 @@ use crate::dirty::Dirty;
 use crate::frame::{Frame, REQUEST_MAX};
 use crate::stats::Event;
 use crate::{BlockDevice, BlockSizes, Durability, Error, Extent, Scheme, Stats, Zeroing};
-use pmem::{Domain, Medium};
+use pmem::{Domain, Medium, Tally};
+use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
 
 /// Bytes prefetched at most for one announcement.
@@ -35,6 +36,11 @@ impl<M: Medium> Raw<M> {
             lazy_fence: medium.domain() == Domain::PageCache,
             frame: Frame::new(medium, size, blocks, read_only),
         }
+    }
+
+    /// Reports what protecting the medium costs, too.
+    pub(crate) fn with_tally(self, tally: Arc<Tally>) -> Self {
+        Self { frame: self.frame.with_tally(tally), ..self }
     }
 
     /// Makes what this request stored durable, or sees to it that the next barrier will. `flushed` says

@@ -43,6 +43,19 @@ pub enum Error {
         /// What it is.
         kind: &'static str,
     },
+    /// A protection that takes protection keys.
+    #[error(
+        "{}: cannot be protected by keys: this CPU or kernel has none, or all are in use; choose another protection, such as chunk", .0.display()
+    )]
+    NoKeys(PathBuf),
+    /// A protection that takes a file.
+    #[error(
+        "{}: cannot be protected in this way, which takes a file; choose another protection, such as chunk", .0.display()
+    )]
+    NoFile(PathBuf),
+    /// More regions than can be watched.
+    #[error("{}: too many protected regions in one process; serve some from another, or without protection", .0.display())]
+    TooMany(PathBuf),
     /// A length that cannot be mapped.
     #[error("{}: cannot be {len} bytes long: {cause}", path.display())]
     BadLength {
@@ -90,7 +103,9 @@ impl Error {
             Error::InUse(_) => libc::EBUSY,
             Error::Exists(_) => libc::EEXIST,
             Error::TooShort { .. } | Error::BadLength { .. } => libc::EINVAL,
-            Error::NotARegion { .. } => libc::ENODEV,
+            Error::NotARegion { .. } | Error::NoFile(_) => libc::ENODEV,
+            Error::NoKeys(_) => libc::EOPNOTSUPP,
+            Error::TooMany(_) => libc::EMFILE,
         }
     }
 }

@@ -92,6 +92,17 @@ impl Backing {
     }
 }
 
+impl Backing {
+    /// Bytes of the pages that map it: what mappings and their protection are multiples of.
+    pub(crate) fn page_bytes(self) -> u64 {
+        match self {
+            Backing::DevDax { align, .. } => align,
+            Backing::File { fs, block_bytes } if fs.in_memory() => block_bytes,
+            Backing::File { .. } => rustix::param::page_size() as u64,
+        }
+    }
+}
+
 fn kind(file_type: FileType) -> &'static str {
     match file_type {
         FileType::RegularFile => "regular file",

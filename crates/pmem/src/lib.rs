@@ -36,6 +36,7 @@ mod pagesync;
 mod probe;
 mod region;
 mod sharded;
+pub mod stray;
 mod touched;
 
 pub use copy::NtWidth;
@@ -44,7 +45,7 @@ pub use domain::{Domain, UnknownDomain};
 pub use emulation::{Emulation, ParseEmulationError};
 pub use error::Error;
 pub use flush::{FlushInstruction, LINE, lines};
-pub use guard::{Protection, UnknownProtection};
+pub use guard::{Guarded, Protection, Tally, UnknownProtection};
 pub use host::{FsType, PlatformDomain};
 pub use medium::{Fenced, Medium};
 pub use open::{Access, Lock, OpenOptions};

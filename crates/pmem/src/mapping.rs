@@ -2,7 +2,7 @@
 
 use rustix::fd::BorrowedFd;
 use rustix::io::{Errno, Result};
-use rustix::mm::{self, MapFlags, ProtFlags};
+use rustix::mm::{self, MapFlags, MprotectFlags, ProtFlags};
 use std::ptr;
 
 /// Size of the huge pages that alignment aims at.
@@ -14,6 +14,7 @@ pub(crate) struct Mapping {
     addr: *mut u8,
     /// A multiple of the page size.
     len: usize,
+    flags: MapFlags,
 }
 
 // SAFETY: the mapping belongs to this value alone; it is memory, bound to no thread.
@@ -24,7 +25,7 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps anonymous, zeroed, private memory of `len` bytes.
     pub(crate) fn anonymous(len: u64, flags: MapFlags) -> Result<Self> {
-        Self::place(len, HUGE_PAGE, |addr, len| {
+        Self::place(len, HUGE_PAGE, flags, |addr, len| {
             // SAFETY: `place` passes a range that it has reserved.
             unsafe {
                 let flags = flags | MapFlags::PRIVATE | MapFlags::FIXED;
@@ -43,7 +44,7 @@ impl Mapping {
         flags: MapFlags,
     ) -> Result<Self> {
         let len = len.checked_next_multiple_of(page).ok_or(Errno::NOMEM)?;
-        Self::place(len, page.max(HUGE_PAGE), |addr, len| {
+        Self::place(len, page.max(HUGE_PAGE), flags, |addr, len| {
             // SAFETY: `place` passes a range that it has reserved.
             unsafe {
                 mm::mmap(addr.cast(), len, rw(writable), flags | MapFlags::FIXED, fd, 0).map(|_| ())
@@ -52,7 +53,12 @@ impl Mapping {
     }
 
     /// Reserves `len` bytes at a multiple of `align`, has `map` map them, and gives back the rest.
-    fn place(len: u64, align: u64, map: impl FnOnce(*mut u8, usize) -> Result<()>) -> Result<Self> {
+    fn place(
+        len: u64,
+        align: u64,
+        flags: MapFlags,
+        map: impl FnOnce(*mut u8, usize) -> Result<()>,
+    ) -> Result<Self> {
         let page = rustix::param::page_size();
         let to_usize = |n: u64| usize::try_from(n).map_err(|_| Errno::NOMEM);
         let align = to_usize(align)?;
@@ -80,12 +86,38 @@ impl Mapping {
                 unsafe { mm::munmap(reserved.wrapping_add(at).cast(), n)? };
             }
         }
-        mapped.map(|()| Mapping { addr, len })
+        mapped.map(|()| Mapping { addr, len, flags })
     }
 
     /// Where it starts.
     pub(crate) fn addr(&self) -> *mut u8 {
         self.addr
+    }
+
+    /// What it was mapped with, beside its place.
+    pub(crate) fn flags(&self) -> MapFlags {
+        self.flags
+    }
+
+    /// Bytes mapped.
+    pub(crate) fn len(&self) -> u64 {
+        self.len as u64
+    }
+
+    /// Changes what accesses are allowed. Only raw accesses go to the mapping; what they may do is for
+    /// their makers to know.
+    pub(crate) fn protect(&self, prot: MprotectFlags) -> Result<()> {
+        // SAFETY: the range is ours; no reference to it exists that the change could invalidate.
+        unsafe { mm::mprotect(self.addr.cast(), self.len, prot) }
+    }
+
+    /// Puts the mapping under a protection key.
+    pub(crate) fn set_key(&self, key: u32) -> std::io::Result<()> {
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: as above.
+        let done =
+            unsafe { libc::syscall(libc::SYS_pkey_mprotect, self.addr, self.len, prot, key) };
+        if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
     }
 
     /// Asks for transparent huge pages; a hint that may fail.

@@ -3,6 +3,7 @@
 use crate::domain::Domain;
 use crate::emulation::Emulation;
 use crate::error::Error;
+use crate::flush::FlushInstruction;
 use crate::host::{Backing, FsType, PlatformDomain};
 use crate::mapping::Mapping;
 use crate::region::{Parts, Region};
@@ -38,6 +39,8 @@ pub struct OpenOptions {
     /// The persistence domain to assume instead of the detected one. The region will claim it
     /// whether or not it is true.
     pub domain: Option<Domain>,
+    /// The flush instruction to use instead of the best of this CPU, which must have it.
+    pub flush: Option<FlushInstruction>,
     /// Emulated speed.
     pub emulation: Option<Emulation>,
     /// Whether to fault all pages in at once, so that no access pays for it later.
@@ -59,7 +62,9 @@ impl OpenOptions {
         check_len(path, len)?;
         let mapping = Mapping::anonymous(len, MapFlags::empty())
             .map_err(|e| Error::io(path, "map memory", e))?;
-        self.finish(path, mapping, len, Domain::Volatile, Access::ReadWrite, None)
+        let grain = rustix::param::page_size() as u64;
+        let mapped = Mapped { mapping, grain, domain: Domain::Volatile };
+        self.finish(path, mapped, len, Access::ReadWrite, None)
     }
 
     /// Creates a file of `len` bytes, zeroed and allocated, and maps it for reading and writing.
@@ -157,18 +162,19 @@ impl OpenOptions {
         });
         take(path, &fd, lock)?;
         let (mapping, domain) = map_backing(path, &fd, stat, backing, file_len, access)?;
-        self.finish(path, mapping, len.unwrap_or(file_len), domain, access, Some(fd))
+        let mapped = Mapped { mapping, grain: backing.page_bytes(), domain };
+        self.finish(path, mapped, len.unwrap_or(file_len), access, Some(fd))
     }
 
     fn finish(
         &self,
         path: &Path,
-        mapping: Mapping,
+        mapped: Mapped,
         len: u64,
-        found: Domain,
         access: Access,
         file: Option<OwnedFd>,
     ) -> Result<Region, Error> {
+        let Mapped { mapping, grain, domain: found } = mapped;
         let domain = self.domain.unwrap_or(found);
         if domain != found {
             tracing::warn!(path = %path.display(), %found, %domain, "persistence domain overridden");
@@ -190,12 +196,21 @@ impl OpenOptions {
             path: path.to_owned(),
             mapping,
             len,
+            grain,
             domain,
             access,
+            flush: self.flush,
             emulation,
             file,
         }))
     }
+}
+
+/// A mapping, the size of its pages in bytes, and the domain found.
+struct Mapped {
+    mapping: Mapping,
+    grain: u64,
+    domain: Domain,
 }
 
 fn check_len(path: &Path, len: u64) -> Result<(), Error> {
@@ -236,28 +251,25 @@ pub(crate) fn map_backing(
     access: Access,
 ) -> Result<(Mapping, Domain), Error> {
     let writable = access == Access::ReadWrite;
-    let map = |page, flags| Mapping::file(fd.as_fd(), len, page, writable, flags);
+    let map = |flags| Mapping::file(fd.as_fd(), len, backing.page_bytes(), writable, flags);
     let failed = |e| Error::io(path, "map the file", e);
     match backing {
-        Backing::DevDax { align, .. } => {
-            let mapping = map(align, MapFlags::SHARED).map_err(failed)?;
+        Backing::DevDax { .. } => {
+            let mapping = map(MapFlags::SHARED).map_err(failed)?;
             Ok((mapping, dev_dax_domain(stat)))
         }
-        Backing::File { fs, block_bytes } if fs.in_memory() => {
-            let mapping = map(block_bytes, MapFlags::SHARED).map_err(failed)?;
+        Backing::File { fs, .. } if fs.in_memory() => {
+            let mapping = map(MapFlags::SHARED).map_err(failed)?;
             Ok((mapping, Domain::Volatile))
         }
-        Backing::File { .. } => {
-            let page = rustix::param::page_size() as u64;
-            match map(page, MapFlags::SHARED_VALIDATE | MapFlags::SYNC) {
-                Ok(mapping) => Ok((mapping, fs_dax_domain(stat))),
-                Err(Errno::OPNOTSUPP | Errno::INVAL) => {
-                    let mapping = map(page, MapFlags::SHARED).map_err(failed)?;
-                    Ok((mapping, Domain::PageCache))
-                }
-                Err(e) => Err(failed(e)),
+        Backing::File { .. } => match map(MapFlags::SHARED_VALIDATE | MapFlags::SYNC) {
+            Ok(mapping) => Ok((mapping, fs_dax_domain(stat))),
+            Err(Errno::OPNOTSUPP | Errno::INVAL) => {
+                let mapping = map(MapFlags::SHARED).map_err(failed)?;
+                Ok((mapping, Domain::PageCache))
             }
-        }
+            Err(e) => Err(failed(e)),
+        },
     }
 }
 

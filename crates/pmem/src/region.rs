@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! - I1: `base..base + len` is mapped readable for the life of the region, and `writable_len` bytes
-//!   of it (all or none) writable.
+//!   of it (all or none) writable: at all times, or, of a [`Guarded`](crate::Guarded) region, through the
+//!   mapping that it opens for a store.
 //! - I2: the flush instruction and the width of non-temporal stores exist on this CPU.
 //! - I3: every access has passed [`Region::span`]; memory is touched only by raw pointers, so that
 //!   other threads and processes may access the same bytes. Who may is for the engines to order;
@@ -17,12 +18,14 @@ use crate::domain::Domain;
 use crate::emulation::{Direction, Emulation, Emulator, Moved};
 use crate::error::Error;
 use crate::flush::{FlushInstruction, LINE, flush_lines, lines, prefetch, store_fence};
+use crate::host::FsType;
 use crate::mapping::Mapping;
 use crate::medium::{Fenced, Medium};
 use crate::open::{Access, OpenOptions};
 use crate::pagesync::PageSync;
 use crate::touched::Touched;
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::mm::{MapFlags, MprotectFlags};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::ptr;
@@ -48,6 +51,8 @@ pub struct Region {
     domain: Domain,
     path: PathBuf,
     mapping: Mapping,
+    /// Bytes of a page of the mapping.
+    grain: u64,
     /// Holds the lock.
     file: Option<OwnedFd>,
 }
@@ -78,17 +83,22 @@ pub(crate) struct Parts {
     pub(crate) mapping: Mapping,
     /// At most that of the mapping.
     pub(crate) len: u64,
+    pub(crate) grain: u64,
     pub(crate) domain: Domain,
     pub(crate) access: Access,
+    /// Instead of the best.
+    pub(crate) flush: Option<FlushInstruction>,
     pub(crate) emulation: Option<Emulation>,
     pub(crate) file: Option<OwnedFd>,
 }
 
 impl Region {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { path, mapping, len, domain, access, emulation, file } = parts;
+        let Parts { path, mapping, len, grain, domain, access, flush, emulation, file } = parts;
         let flush = match domain {
-            Domain::MapSync | Domain::DevDax | Domain::Volatile => Some(FlushInstruction::detect()),
+            Domain::MapSync | Domain::DevDax | Domain::Volatile => {
+                Some(flush.unwrap_or_else(FlushInstruction::detect))
+            }
             Domain::CpuCache | Domain::PageCache => None,
         };
         Region {
@@ -104,6 +114,7 @@ impl Region {
             domain,
             path,
             mapping,
+            grain,
             file,
         }
     }
@@ -172,10 +183,108 @@ impl Region {
     /// The address of `off`, after checking that `off..off + len` ends at most at `limit`.
     #[inline]
     fn span(&self, off: u64, len: u64, limit: u64) -> *mut u8 {
-        match off.checked_add(len) {
-            Some(end) if end <= limit => self.base.wrapping_add(off as usize),
-            _ => self.refuse(off, len, limit),
+        self.check(off, len, limit);
+        self.base.wrapping_add(off as usize)
+    }
+
+    #[inline]
+    fn check(&self, off: u64, len: u64, limit: u64) {
+        if off.checked_add(len).is_none_or(|end| end > limit) {
+            self.refuse(off, len, limit);
         }
+    }
+
+    /// Where offset 0 is mapped.
+    pub(crate) fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    /// Bytes that are mapped: whole pages.
+    pub(crate) fn mapped_len(&self) -> u64 {
+        self.mapping.len()
+    }
+
+    /// Bytes of a page of the mapping: what protection and offsets of mappings are multiples of.
+    pub(crate) fn grain(&self) -> u64 {
+        self.grain
+    }
+
+    /// Makes the mapping read-only: from now on only a guard stores (I1).
+    pub(crate) fn forbid_stores(&self) -> rustix::io::Result<()> {
+        self.mapping.protect(MprotectFlags::READ)
+    }
+
+    /// Closes the mapping: from now on only a guard loads and stores (I1).
+    pub(crate) fn forbid_access(&self) -> rustix::io::Result<()> {
+        self.mapping.protect(MprotectFlags::empty())
+    }
+
+    /// The file, where it can be written to by system calls.
+    pub(crate) fn regular_file(&self) -> Option<&OwnedFd> {
+        let file = self.file.as_ref()?;
+        let stat = rustix::fs::fstat(file).ok()?;
+        let is_file = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file();
+        // Files of hugetlbfs can only be mapped.
+        (is_file && FsType::of(file).ok()?.0 != FsType::Hugetlbfs).then_some(file)
+    }
+
+    /// The file and how to map it as the region is.
+    pub(crate) fn file_to_map(&self) -> Result<(OwnedFd, MapFlags), Error> {
+        let file = self.file.as_ref().ok_or_else(|| Error::NoFile(self.path.clone()))?;
+        let file = file.try_clone().map_err(|e| Error::io(&self.path, "keep the file open", e))?;
+        Ok((file, self.mapping.flags()))
+    }
+
+    /// Maps the region a second time, for loads and stores.
+    pub(crate) fn map_again(&self) -> Result<Mapping, Error> {
+        let (file, flags) = self.file_to_map()?;
+        Mapping::file(file.as_fd(), self.mapping.len(), self.grain, true, flags)
+            .map_err(|e| Error::io(&self.path, "map the file again", e))
+    }
+
+    /// Does a store of `off..off + len` past all mappings, on the books as one through the cache.
+    pub(crate) fn count_write_by(&self, off: u64, len: u64, store: impl FnOnce()) {
+        self.counters.count_write(len);
+        self.note_dirty(off, len);
+        self.slowed(Direction::Write, Moved::default, store);
+    }
+
+    /// Does a store of `off..off + len` past all mappings, and writes its lines back, on the books as one
+    /// past the cache.
+    pub(crate) fn count_nt_by(&self, off: u64, len: u64, store: impl FnOnce()) {
+        self.counters.count_nt(len);
+        self.note_dirty(off, len);
+        let lines = lines(off, len);
+        self.slowed(
+            Direction::Write,
+            || Moved { lines_read: 0, lines_written: lines },
+            || {
+                store();
+                if let Some(how) = self.stores.flush {
+                    // SAFETY: the caller has checked the range, which is mapped readable (I1); I2.
+                    unsafe { flush_lines(how, self.base.wrapping_add(off as usize), lines) };
+                }
+            },
+        );
+    }
+
+    /// Panics unless `off..off + len` may be stored to.
+    #[inline]
+    pub(crate) fn check_store(&self, off: u64, len: u64) {
+        self.check(off, len, self.writable_len);
+    }
+
+    /// Panics unless `src..src + len` may be copied to `dst`.
+    pub(crate) fn check_copy(&self, dst: u64, src: u64, len: u64) {
+        self.check_load(src, len);
+        self.check_store(dst, len);
+        assert!(dst.abs_diff(src) >= len, "copy of {len} bytes from {src} to {dst} overlaps");
+    }
+
+    /// Panics unless `off..off + len` may be loaded from.
+    #[inline]
+    pub(crate) fn check_load(&self, off: u64, len: u64) {
+        self.check(off, len, self.len);
     }
 
     #[cold]
@@ -186,16 +295,6 @@ impl Region {
             panic!("{path}: store of {len} bytes at {off} to a region opened read-only");
         }
         panic!("{path}: access of {len} bytes at {off} in a region of {limit} bytes");
-    }
-
-    /// The word at `off`, after checking alignment and bounds.
-    #[inline]
-    fn word(&self, off: u64, limit: u64) -> &AtomicU64 {
-        assert!(off & 7 == 0, "word at {off}, which is not a multiple of 8");
-        let at = self.span(off, 8, limit).cast::<u64>();
-        // SAFETY: in bounds (I1) and aligned, as the mapping is page-aligned; I3: other accesses
-        // to the word are atomic or raw.
-        unsafe { AtomicU64::from_ptr(at) }
     }
 
     /// Does `op`, slowed down where emulation is on.
@@ -214,13 +313,16 @@ impl Region {
 
     /// What bulk stores do first: on the books for page-cache media, and for tmpfs one load for each
     /// group of pages that is not mapped yet ([`Touched`]).
+    ///
+    /// # Safety
+    /// The range can be loaded from at `base`.
     #[inline]
-    fn before_bulk(&self, off: u64, len: u64) {
+    unsafe fn before_bulk(&self, base: *mut u8, off: u64, len: u64) {
         self.note_dirty(off, len);
         if let Some(touched) = &self.touched {
-            // SAFETY: I1: the caller has checked the range.
+            // SAFETY: the caller's.
             touched.each_new(off, len, |off| unsafe {
-                self.base.add(off as usize).read_volatile();
+                base.wrapping_add(off as usize).read_volatile();
             });
         }
     }
@@ -231,6 +333,152 @@ impl Region {
             pages.note(off, len);
         }
     }
+}
+
+/// The accesses of [`Medium`], through any mapping of the region: `base` is where offset 0 is, or would
+/// be, as a mapping may hold the range only. That is how a [`Guarded`](crate::Guarded) region uses them.
+///
+/// # Safety
+/// Of all of them:
+/// 1. The range lies in the region ([`Region::check_load`], [`Region::check_store`]).
+/// 2. It is mapped at `base`, readable, and where it is stored to writable, during the call.
+impl Region {
+    #[inline]
+    pub(crate) unsafe fn read_at(&self, base: *const u8, off: u64, buf: &mut [u8]) {
+        let len = buf.len() as u64;
+        let src = base.wrapping_add(off as usize);
+        self.counters.count_read(len);
+        let moved = || Moved { lines_read: lines(off, len), lines_written: 0 };
+        // SAFETY: 1., 2.; `buf` is not in the region, of which nobody has references.
+        self.slowed(Direction::Read, moved, || unsafe {
+            ptr::copy_nonoverlapping(src, buf.as_mut_ptr(), buf.len())
+        });
+    }
+
+    #[inline]
+    pub(crate) unsafe fn load_u64_at(&self, base: *mut u8, off: u64) -> u64 {
+        // SAFETY: 1., 2.
+        let word = unsafe { word(base, off) };
+        self.counters.count_read(8);
+        let moved = || Moved { lines_read: 1, lines_written: 0 };
+        self.slowed(Direction::Read, moved, || word.load(Ordering::Acquire))
+    }
+
+    #[inline]
+    pub(crate) unsafe fn equals_at(&self, base: *const u8, off: u64, bytes: &[u8]) -> bool {
+        let len = bytes.len() as u64;
+        let at = base.wrapping_add(off as usize);
+        self.counters.count_read(len);
+        let moved = || Moved { lines_read: lines(off, len), lines_written: 0 };
+        // SAFETY: 1., 2.
+        self.slowed(Direction::Read, moved, || unsafe {
+            libc::memcmp(at.cast(), bytes.as_ptr().cast(), bytes.len()) == 0
+        })
+    }
+
+    #[inline]
+    pub(crate) unsafe fn write_at(&self, base: *mut u8, off: u64, data: &[u8]) {
+        let dst = base.wrapping_add(off as usize);
+        self.counters.count_write(data.len() as u64);
+        // SAFETY: 1., 2.; `data` is not in the region.
+        self.slowed(Direction::Write, Moved::default, || unsafe {
+            ptr::copy_nonoverlapping(data.as_ptr(), dst, data.len())
+        });
+    }
+
+    #[inline]
+    pub(crate) unsafe fn write_nt_at(&self, base: *mut u8, off: u64, data: &[u8]) {
+        let len = data.len() as u64;
+        let dst = base.wrapping_add(off as usize);
+        self.counters.count_nt(len);
+        // SAFETY: 1., 2.
+        unsafe { self.before_bulk(base, off, len) };
+        let moved = || Moved { lines_read: 0, lines_written: lines(off, len) };
+        // SAFETY: 1., 2., I2; `data` is not in the region.
+        self.slowed(Direction::Write, moved, || unsafe {
+            if data.len() < self.nt_min {
+                ptr::copy_nonoverlapping(data.as_ptr(), dst, data.len());
+            } else {
+                self.stores.copy(dst, data.as_ptr(), data.len());
+            }
+        });
+    }
+
+    /// `from` is where the source's offset 0 is; the ranges must not overlap.
+    pub(crate) unsafe fn copy_nt_at(
+        &self,
+        base: *mut u8,
+        dst: u64,
+        from: *const u8,
+        src: u64,
+        len: u64,
+    ) {
+        let to = base.wrapping_add(dst as usize);
+        let from = from.wrapping_add(src as usize);
+        self.counters.count_nt(len);
+        // SAFETY: 1., 2.
+        unsafe { self.before_bulk(base, dst, len) };
+        let moved = || Moved { lines_read: lines(src, len), lines_written: lines(dst, len) };
+        // SAFETY: 1., 2., I2; no overlap, the caller says.
+        self.slowed(Direction::Write, moved, || unsafe {
+            if (len as usize) < self.nt_min {
+                ptr::copy_nonoverlapping(from, to, len as usize);
+            } else {
+                self.stores.copy(to, from, len as usize);
+            }
+        });
+    }
+
+    pub(crate) unsafe fn zero_nt_at(&self, base: *mut u8, off: u64, len: u64) {
+        let dst = base.wrapping_add(off as usize);
+        self.counters.count_nt(len);
+        // SAFETY: 1., 2.
+        unsafe { self.before_bulk(base, off, len) };
+        let moved = || Moved { lines_read: 0, lines_written: lines(off, len) };
+        // SAFETY: 1., 2., I2.
+        self.slowed(Direction::Write, moved, || unsafe {
+            if (len as usize) < self.nt_min {
+                ptr::write_bytes(dst, 0, len as usize);
+            } else {
+                self.stores.zero(dst, len as usize);
+            }
+        });
+    }
+
+    #[inline]
+    pub(crate) unsafe fn store_u64_at(&self, base: *mut u8, off: u64, value: u64) {
+        // SAFETY: 1., 2.
+        let word = unsafe { word(base, off) };
+        self.counters.count_word();
+        self.slowed(Direction::Write, Moved::default, || word.store(value, Ordering::Release));
+    }
+
+    #[inline]
+    pub(crate) unsafe fn flush_at(&self, base: *const u8, off: u64, len: u64) {
+        if !self.domain.needs_flush() {
+            return;
+        }
+        let lines = lines(off, len);
+        self.counters.count_flush(lines);
+        let moved = || Moved { lines_read: 0, lines_written: lines };
+        self.slowed(Direction::Write, moved, || match self.stores.flush {
+            // SAFETY: 1., 2.: pages hold whole lines; I2.
+            Some(how) => unsafe { flush_lines(how, base.wrapping_add(off as usize), lines) },
+            None => self.note_dirty(off, len),
+        });
+    }
+}
+
+/// The word at `off` of `base`.
+///
+/// # Safety
+/// 1. It is mapped there while the reference is used.
+/// 2. Other accesses to it are atomic or raw (I3).
+#[inline]
+unsafe fn word<'a>(base: *mut u8, off: u64) -> &'a AtomicU64 {
+    assert!(off & 7 == 0, "word at {off}, which is not a multiple of 8");
+    // SAFETY: aligned, as mappings are page-aligned; 1., 2.
+    unsafe { AtomicU64::from_ptr(base.wrapping_add(off as usize).cast()) }
 }
 
 impl Medium for Region {
@@ -252,22 +500,16 @@ impl Medium for Region {
 
     #[inline]
     fn read(&self, off: u64, buf: &mut [u8]) {
-        let len = buf.len() as u64;
-        let src = self.span(off, len, self.len);
-        self.counters.count_read(len);
-        let moved = || Moved { lines_read: lines(off, len), lines_written: 0 };
-        // SAFETY: in bounds (I1); `buf` is not in the region, of which nobody has references.
-        self.slowed(Direction::Read, moved, || unsafe {
-            ptr::copy_nonoverlapping(src, buf.as_mut_ptr(), buf.len())
-        });
+        self.check_load(off, buf.len() as u64);
+        // SAFETY: 1. just checked. 2. I1.
+        unsafe { self.read_at(self.base, off, buf) }
     }
 
     #[inline]
     fn load_u64(&self, off: u64) -> u64 {
-        let word = self.word(off, self.len);
-        self.counters.count_read(8);
-        let moved = || Moved { lines_read: 1, lines_written: 0 };
-        self.slowed(Direction::Read, moved, || word.load(Ordering::Acquire))
+        self.check_load(off, 8);
+        // SAFETY: 1. just checked. 2. I1.
+        unsafe { self.load_u64_at(self.base, off) }
     }
 
     #[inline]
@@ -284,96 +526,49 @@ impl Medium for Region {
 
     #[inline]
     fn equals(&self, off: u64, bytes: &[u8]) -> bool {
-        let len = bytes.len() as u64;
-        let at = self.span(off, len, self.len);
-        self.counters.count_read(len);
-        let moved = || Moved { lines_read: lines(off, len), lines_written: 0 };
-        // SAFETY: in bounds (I1).
-        self.slowed(Direction::Read, moved, || unsafe {
-            libc::memcmp(at.cast(), bytes.as_ptr().cast(), bytes.len()) == 0
-        })
+        self.check_load(off, bytes.len() as u64);
+        // SAFETY: 1. just checked. 2. I1.
+        unsafe { self.equals_at(self.base, off, bytes) }
     }
 
     #[inline]
     fn write(&self, off: u64, data: &[u8]) {
-        let dst = self.span(off, data.len() as u64, self.writable_len);
-        self.counters.count_write(data.len() as u64);
-        // SAFETY: in bounds and writable (I1); `data` is not in the region.
-        self.slowed(Direction::Write, Moved::default, || unsafe {
-            ptr::copy_nonoverlapping(data.as_ptr(), dst, data.len())
-        });
+        self.check_store(off, data.len() as u64);
+        // SAFETY: 1. just checked. 2. I1.
+        unsafe { self.write_at(self.base, off, data) }
     }
 
     #[inline]
     fn write_nt(&self, off: u64, data: &[u8]) {
-        let len = data.len() as u64;
-        let dst = self.span(off, len, self.writable_len);
-        self.counters.count_nt(len);
-        self.before_bulk(off, len);
-        let moved = || Moved { lines_read: 0, lines_written: lines(off, len) };
-        // SAFETY: in bounds and writable (I1), I2; `data` is not in the region.
-        self.slowed(Direction::Write, moved, || unsafe {
-            if data.len() < self.nt_min {
-                ptr::copy_nonoverlapping(data.as_ptr(), dst, data.len());
-            } else {
-                self.stores.copy(dst, data.as_ptr(), data.len());
-            }
-        });
+        self.check_store(off, data.len() as u64);
+        // SAFETY: 1. just checked. 2. I1.
+        unsafe { self.write_nt_at(self.base, off, data) }
     }
 
     fn copy_nt(&self, dst: u64, src: u64, len: u64) {
-        let from = self.span(src, len, self.len);
-        let to = self.span(dst, len, self.writable_len);
-        assert!(dst.abs_diff(src) >= len, "copy of {len} bytes from {src} to {dst} overlaps");
-        self.counters.count_nt(len);
-        self.before_bulk(dst, len);
-        let moved = || Moved { lines_read: lines(src, len), lines_written: lines(dst, len) };
-        // SAFETY: both in bounds, `to` writable (I1), I2, no overlap (just asserted).
-        self.slowed(Direction::Write, moved, || unsafe {
-            if (len as usize) < self.nt_min {
-                ptr::copy_nonoverlapping(from, to, len as usize);
-            } else {
-                self.stores.copy(to, from, len as usize);
-            }
-        });
+        self.check_copy(dst, src, len);
+        // SAFETY: 1. just checked. 2. I1.
+        unsafe { self.copy_nt_at(self.base, dst, self.base, src, len) }
     }
 
     fn zero_nt(&self, off: u64, len: u64) {
-        let dst = self.span(off, len, self.writable_len);
-        self.counters.count_nt(len);
-        self.before_bulk(off, len);
-        let moved = || Moved { lines_read: 0, lines_written: lines(off, len) };
-        // SAFETY: in bounds and writable (I1), I2.
-        self.slowed(Direction::Write, moved, || unsafe {
-            if (len as usize) < self.nt_min {
-                ptr::write_bytes(dst, 0, len as usize);
-            } else {
-                self.stores.zero(dst, len as usize);
-            }
-        });
+        self.check_store(off, len);
+        // SAFETY: 1. just checked. 2. I1.
+        unsafe { self.zero_nt_at(self.base, off, len) }
     }
 
     #[inline]
     fn store_u64(&self, off: u64, value: u64) {
-        let word = self.word(off, self.writable_len);
-        self.counters.count_word();
-        self.slowed(Direction::Write, Moved::default, || word.store(value, Ordering::Release));
+        self.check_store(off, 8);
+        // SAFETY: 1. just checked. 2. I1.
+        unsafe { self.store_u64_at(self.base, off, value) }
     }
 
     #[inline]
     fn flush(&self, off: u64, len: u64) {
-        let at = self.span(off, len, self.len);
-        if !self.domain.needs_flush() {
-            return;
-        }
-        let lines = lines(off, len);
-        self.counters.count_flush(lines);
-        let moved = || Moved { lines_read: 0, lines_written: lines };
-        self.slowed(Direction::Write, moved, || match self.stores.flush {
-            // SAFETY: in bounds, so the lines are mapped (I1: pages hold whole lines); I2.
-            Some(how) => unsafe { flush_lines(how, at, lines) },
-            None => self.note_dirty(off, len),
-        });
+        self.check_load(off, len);
+        // SAFETY: 1. just checked. 2. I1.
+        unsafe { self.flush_at(self.base, off, len) }
     }
 
     #[inline]

@@ -1,0 +1,368 @@
+//! Chunks of a mapping that are made writable and read-only again.
+//!
+//! Each chunk has a state word: how many threads are storing to it, and flags.
+//!
+//! - K1: Only whoever has set `CHANGING`, on a chunk that nobody stores to, changes its protection (G2).
+//! - K2: A thread stores to a chunk only while it is counted among its users, and they are counted only
+//!   while it is `OPEN` (G1).
+//! - K3: An open chunk is in the list of open chunks, which the closer looks through; `LISTED` says so.
+//!
+//! The closer is a thread that sleeps while nothing is open. Each [`LOOK`] it closes what has not been used
+//! since it looked last; what is in use all the time is closed after [`LOOKS_MAX`] looks: `DRAIN` then holds
+//! newcomers up until the last user has left, who closes it.
+//!
+//! A store to a closed chunk may do without a window, if there is a file to write to: a chunk is opened
+//! when stores to it by other means have taken, among the last [`ERA`] such stores, as long as opening and
+//! closing does. So scattered stores, which no window would serve twice, pay the lesser price; and a
+//! window that turns out to be worth it was late by its own price at most.
+
+use super::Tally;
+use crate::Region;
+use crate::cpu::tsc;
+use rustix::mm::{self, MprotectFlags};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{JoinHandle, Thread};
+use std::time::Duration;
+
+/// Bytes of a chunk, where the region's pages are not larger: what one entry of the page middle
+/// directory maps.
+const CHUNK: u64 = 2 << 20;
+
+/// How often the closer looks.
+const LOOK: Duration = Duration::from_micros(100);
+
+/// How many looks a chunk may stay open for, at some 0.15 ms each.
+const LOOKS_MAX: u32 = 12;
+
+/// How many chunks are open at most, besides those that threads are just storing to. Each splits the mapping,
+/// of which a process may have 65 530 pieces.
+const OPEN_MAX: usize = 64;
+
+/// How many stores by other means are remembered together.
+const ERA: u32 = 128;
+
+const USERS: u32 = 0xffff;
+const OPEN: u32 = 1 << 16;
+const CHANGING: u32 = 1 << 17;
+const USED: u32 = 1 << 18;
+const DRAIN: u32 = 1 << 19;
+const LISTED: u32 = 1 << 20;
+
+/// A piece of the mapping whose protection is changed as a whole.
+#[derive(Debug, Default)]
+struct Chunk {
+    state: AtomicU32,
+    /// The era, and cycles spent in it on stores by other means.
+    cold: AtomicU64,
+}
+
+/// The chunks of a mapping.
+#[derive(Debug)]
+pub(super) struct Table {
+    base: *mut u8,
+    /// Of the mapping, in bytes.
+    len: u64,
+    chunk_bytes: u64,
+    /// What can be changed at once is a multiple of this.
+    grain: u64,
+    chunks: Box<[Chunk]>,
+    open: Mutex<Listed>,
+    stopping: AtomicBool,
+    /// Stores by other means so far.
+    others: AtomicU32,
+    /// What opening and closing a chunk takes, in cycles: a moving average.
+    price: AtomicU64,
+    tally: Arc<Tally>,
+}
+
+// SAFETY: `base` is an address of a mapping that outlives the table; what is done with it is ordered by
+// the states of the chunks (K1).
+unsafe impl Send for Table {}
+// SAFETY: as above.
+unsafe impl Sync for Table {}
+
+/// The open chunks, and who closes them.
+#[derive(Debug, Default)]
+struct Listed {
+    chunks: Vec<(usize, u32)>,
+    closer: Option<Closer>,
+}
+
+#[derive(Debug)]
+struct Closer {
+    /// A fork leaves it behind.
+    process: u32,
+    thread: Thread,
+    handle: JoinHandle<()>,
+}
+
+impl Table {
+    pub(super) fn new(region: &Region, tally: Arc<Tally>) -> Self {
+        let grain = region.grain();
+        let len = region.mapped_len();
+        let chunk_bytes = CHUNK.max(grain);
+        Self {
+            base: region.base(),
+            len,
+            chunk_bytes,
+            grain,
+            chunks: (0..len.div_ceil(chunk_bytes)).map(|_| Chunk::default()).collect(),
+            open: Mutex::default(),
+            stopping: AtomicBool::new(false),
+            others: AtomicU32::new(0),
+            // Until it is known: a few microseconds.
+            price: AtomicU64::new(10_000),
+            tally,
+        }
+    }
+
+    pub(super) fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    pub(super) fn chunk_of(&self, off: u64) -> usize {
+        (off / self.chunk_bytes) as usize
+    }
+
+    /// Calls `each` with the parts of a range by chunk.
+    pub(super) fn each_chunk(&self, off: u64, len: u64, mut each: impl FnMut(usize, u64, u64)) {
+        let (mut at, end) = (off, off + len);
+        while at < end {
+            let next = (at - at % self.chunk_bytes + self.chunk_bytes).min(end);
+            each(self.chunk_of(at), at, next - at);
+            at = next;
+        }
+    }
+
+    /// Makes the pages of a range writable for `put`. The range lies in the chunk.
+    pub(super) fn lift_pages(&self, chunk: usize, off: u64, len: u64, put: impl FnOnce()) {
+        let start = off - off % self.grain;
+        let end = (off + len).next_multiple_of(self.grain);
+        self.alone(chunk, start, end, put);
+    }
+
+    /// Makes the chunk writable for `put`.
+    pub(super) fn lift_chunk(&self, chunk: usize, put: impl FnOnce()) {
+        let start = chunk as u64 * self.chunk_bytes;
+        self.alone(chunk, start, (start + self.chunk_bytes).min(self.len), put);
+    }
+
+    fn alone(&self, chunk: usize, start: u64, end: u64, put: impl FnOnce()) {
+        let state = &self.chunks[chunk].state;
+        let mut waiting = Waiting::default();
+        while state.compare_exchange_weak(0, CHANGING, Acquire, Relaxed).is_err() {
+            waiting.pause();
+        }
+        self.open_range(start, end);
+        put();
+        self.close_range(start, end);
+        state.store(0, Release);
+    }
+
+    /// Makes the chunk writable, if it is not, for `put` and a while longer.
+    pub(super) fn keep(table: &Arc<Self>, chunk: usize, put: impl FnOnce()) {
+        let state = &table.chunks[chunk].state;
+        let mut waiting = Waiting::default();
+        loop {
+            let seen = state.load(Relaxed);
+            if seen & (CHANGING | DRAIN) != 0 {
+                waiting.pause();
+            } else if seen & OPEN != 0 {
+                let more = (seen | USED) + 1;
+                if state.compare_exchange_weak(seen, more, Acquire, Relaxed).is_ok() {
+                    break;
+                }
+            } else if state.compare_exchange_weak(seen, seen | CHANGING, Acquire, Relaxed).is_ok() {
+                Self::open_kept(table, chunk); // K1
+                break;
+            }
+        }
+        put();
+        let left = state.fetch_sub(1, Release) - 1;
+        if left & DRAIN != 0 && left & USERS == 0 {
+            table.close_kept(chunk, left);
+        }
+    }
+
+    /// Opens a chunk that the caller has set `CHANGING`, and counts the caller among its users.
+    fn open_kept(table: &Arc<Self>, chunk: usize) {
+        let (start, end) = table.range(chunk);
+        let began = tsc();
+        table.open_range(start, end);
+        table.learn(2 * tsc().saturating_sub(began));
+        let mut open = table.listed();
+        let state = &table.chunks[chunk].state;
+        let listed = state.load(Relaxed) & LISTED != 0;
+        state.store(LISTED | OPEN | USED | 1, Release);
+        if !listed {
+            open.chunks.push((chunk, 0)); // K3
+        }
+        if open.chunks.len() > OPEN_MAX {
+            open.chunks.iter().any(|&(other, _)| {
+                let seen = table.chunks[other].state.load(Relaxed);
+                seen & OPEN != 0 && table.close_kept(other, seen)
+            });
+        }
+        let process = std::process::id();
+        match &open.closer {
+            Some(closer) if closer.process == process => closer.thread.unpark(),
+            _ => {
+                let mine = table.clone();
+                let named = std::thread::Builder::new().name("pm-closer".into());
+                match named.spawn(move || mine.close_idle()) {
+                    Ok(handle) => {
+                        let thread = handle.thread().clone();
+                        open.closer = Some(Closer { process, thread, handle });
+                    }
+                    Err(e) => tracing::error!(error = %e, "no thread to close windows with"),
+                }
+            }
+        }
+    }
+
+    /// Closes a chunk without users that was seen to be open; returns whether that is done.
+    fn close_kept(&self, chunk: usize, seen: u32) -> bool {
+        let state = &self.chunks[chunk].state;
+        if seen & (USERS | CHANGING) != 0
+            || state.compare_exchange(seen, CHANGING | LISTED, Acquire, Relaxed).is_err()
+        {
+            return false;
+        }
+        let (start, end) = self.range(chunk);
+        self.close_range(start, end); // K1
+        state.store(LISTED, Release);
+        true
+    }
+
+    /// What the closer does.
+    fn close_idle(&self) {
+        while !self.stopping.load(Acquire) {
+            if self.look() {
+                std::thread::park_timeout(LOOK);
+            } else {
+                std::thread::park();
+            }
+        }
+    }
+
+    /// Looks through the open chunks; returns whether any is left.
+    fn look(&self) -> bool {
+        let mut open = self.listed();
+        open.chunks.retain_mut(|(chunk, looks)| {
+            let state = &self.chunks[*chunk].state;
+            let seen = state.load(Relaxed);
+            if seen == LISTED {
+                return state.compare_exchange(LISTED, 0, Relaxed, Relaxed).is_err(); // K3
+            }
+            *looks += 1;
+            if seen & CHANGING != 0 {
+                return true;
+            }
+            let tired = *looks >= LOOKS_MAX;
+            if seen & USERS == 0 && (tired || seen & USED == 0) {
+                self.close_kept(*chunk, seen);
+                *looks = 0;
+            } else if tired {
+                state.fetch_or(DRAIN, Relaxed);
+                // The last user may have left before the flag was there.
+                let now = state.load(Relaxed);
+                self.close_kept(*chunk, now);
+                *looks = 0;
+            } else {
+                state.fetch_and(!USED, Relaxed);
+            }
+            true
+        });
+        !open.chunks.is_empty()
+    }
+
+    /// Ends the closer. Nobody stores any more.
+    pub(super) fn stop(&self) {
+        self.stopping.store(true, Release);
+        let closer = self.listed().closer.take();
+        if let Some(closer) = closer.filter(|c| c.process == std::process::id()) {
+            closer.thread.unpark();
+            // Nothing in it panics.
+            let _ = closer.handle.join();
+        }
+    }
+
+    /// Whether a store to the chunk had better do without a window.
+    pub(super) fn is_cold(&self, chunk: usize) -> bool {
+        let chunk = &self.chunks[chunk];
+        if chunk.state.load(Relaxed) & OPEN != 0 {
+            return false;
+        }
+        let (era, spent) = unpack(chunk.cold.load(Relaxed));
+        era != self.others.load(Relaxed) / ERA || u64::from(spent) < self.price.load(Relaxed)
+    }
+
+    /// Does a store by other means, and remembers what it took.
+    pub(super) fn rather(&self, chunk: usize, store: impl FnOnce()) {
+        let began = tsc();
+        store();
+        let took = u32::try_from(tsc().saturating_sub(began)).unwrap_or(u32::MAX);
+        let now = self.others.fetch_add(1, Relaxed) / ERA;
+        let cold = &self.chunks[chunk].cold;
+        let (era, spent) = unpack(cold.load(Relaxed));
+        let before = if era == now { spent } else { 0 };
+        // A note that another thread's overwrites is no loss.
+        cold.store(u64::from(now) << 32 | u64::from(before.saturating_add(took)), Relaxed);
+    }
+
+    fn learn(&self, price: u64) {
+        let before = self.price.load(Relaxed);
+        self.price.store(before - before / 8 + price / 8, Relaxed);
+    }
+
+    fn range(&self, chunk: usize) -> (u64, u64) {
+        let start = chunk as u64 * self.chunk_bytes;
+        (start, (start + self.chunk_bytes).min(self.len))
+    }
+
+    fn listed(&self) -> MutexGuard<'_, Listed> {
+        // Nothing panics while holding it.
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn open_range(&self, start: u64, end: u64) {
+        self.tally.count();
+        let opened = self.change(start, end, MprotectFlags::READ | MprotectFlags::WRITE);
+        if let Err(e) = opened {
+            panic!(
+                "cannot make {} bytes of a region writable: {e}; raise vm.max_map_count",
+                end - start
+            );
+        }
+    }
+
+    fn close_range(&self, start: u64, end: u64) {
+        if let Err(e) = self.change(start, end, MprotectFlags::READ) {
+            tracing::error!(start, end, error = %e, "a window stays open: stray writes there go unnoticed");
+        }
+    }
+
+    /// Changes the protection of a range. The caller has set `CHANGING` on its chunk (K1).
+    fn change(&self, start: u64, end: u64, prot: MprotectFlags) -> rustix::io::Result<()> {
+        let at = self.base.wrapping_add(start as usize).cast();
+        // SAFETY: the range lies in the mapping; no reference to it that the change could invalidate exists, and
+        // all keep being allowed to load.
+        self.tally.timed(|| unsafe { mm::mprotect(at, (end - start) as usize, prot) })
+    }
+}
+
+fn unpack(cold: u64) -> (u32, u32) {
+    ((cold >> 32) as u32, cold as u32)
+}
+
+/// Waits for a system call of another thread.
+#[derive(Default)]
+struct Waiting(u32);
+
+impl Waiting {
+    fn pause(&mut self) {
+        self.0 += 1;
+        if self.0 < 64 { std::hint::spin_loop() } else { std::thread::yield_now() }
+    }
+}

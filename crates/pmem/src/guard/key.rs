@@ -1,0 +1,98 @@
+//! Protection keys: the per-thread private mapping of the paper (§IV-B2), done by the CPU.
+//!
+//! The region is mapped twice: for reading by everybody, and writable under a key that every thread's PKRU
+//! register denies. A thread that stores enables the key for itself, which costs some 15 ns and
+//! concerns no other thread, page table or TLB. All regions of a process have one key, as there are 15.
+//!
+//! Threads begin with what their creator has, or with the kernel's default, which denies all keys; signal
+//! handlers run with that default. So nobody has to be told.
+
+use super::Tally;
+use crate::mapping::Mapping;
+use crate::{Error, Region};
+use rustix::io::Errno;
+use std::arch::asm;
+use std::sync::{Arc, OnceLock};
+
+/// Loads and stores denied: the two bits of a key in PKRU.
+const DENIED: u32 = 3;
+
+/// A second mapping, writable by whoever enables its key.
+#[derive(Debug)]
+pub(super) struct Keyed {
+    mapping: Mapping,
+    /// The bits of the key in PKRU.
+    bits: u32,
+    tally: Arc<Tally>,
+}
+
+/// The key of this process.
+fn key() -> Result<u32, Errno> {
+    static KEY: OnceLock<Result<u32, Errno>> = OnceLock::new();
+    *KEY.get_or_init(|| {
+        // SAFETY: allocates a key and denies it to this thread; no memory is concerned.
+        match unsafe { libc::syscall(libc::SYS_pkey_alloc, 0, DENIED) } {
+            -1 => {
+                Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::NOSYS))
+            }
+            key => Ok(key as u32),
+        }
+    })
+}
+
+/// Whether CPU and kernel have protection keys, and one is left.
+pub(super) fn available() -> bool {
+    key().is_ok()
+}
+
+impl Keyed {
+    pub(super) fn new(region: &Region, tally: Arc<Tally>) -> Result<Self, Error> {
+        let fail = |action, e| Error::Io { path: region.path().to_owned(), action, source: e };
+        let key = key().map_err(|_| Error::NoKeys(region.path().to_owned()))?;
+        let mapping = region.map_again()?;
+        mapping.set_key(key).map_err(|e| fail("put a protection key on the mapping", e))?;
+        region.forbid_stores().map_err(|e| fail("make the mapping read-only", e.into()))?;
+        Ok(Self { mapping, bits: DENIED << (2 * key), tally })
+    }
+
+    /// Where the second mapping is.
+    pub(super) fn base(&self) -> *mut u8 {
+        self.mapping.addr()
+    }
+
+    /// Lets `put` store through the second mapping (G1).
+    #[inline]
+    pub(super) fn with<R>(&self, put: impl FnOnce(*mut u8) -> R) -> R {
+        self.tally.count();
+        let denied = read_pkru() | self.bits;
+        // SAFETY: the key's bits concern no memory but mappings of this module.
+        unsafe { write_pkru(denied & !self.bits) };
+        let result = put(self.mapping.addr());
+        // SAFETY: as above.
+        unsafe { write_pkru(denied) };
+        result
+    }
+}
+
+#[inline]
+fn read_pkru() -> u32 {
+    let pkru: u32;
+    // SAFETY: where there is a key there is PKRU; ECX must be 0, and EDX is cleared.
+    unsafe {
+        asm!("rdpkru", in("ecx") 0, out("eax") pkru, out("edx") _, options(nomem, nostack, preserves_flags));
+    }
+    pkru
+}
+
+/// Sets which keys this thread may use.
+///
+/// # Safety
+/// Memory under a key that is denied is not accessed afterwards.
+#[inline]
+unsafe fn write_pkru(pkru: u32) {
+    // SAFETY: as above. It touches memory as far as the compiler is concerned, so that no store is moved
+    // over it.
+    unsafe {
+        asm!("wrpkru", in("eax") pkru, in("ecx") 0, in("edx") 0, options(nostack, preserves_flags));
+    }
+}

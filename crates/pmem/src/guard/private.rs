@@ -1,0 +1,62 @@
+//! Private mappings (§IV-B2) without help from the kernel: what is accessed is mapped for the access, at an
+//! address that nobody else is told, and unmapped after it.
+//!
+//! The paper's driver does the same with a page table entry of its CPU, for next to nothing. For a process it
+//! takes two system calls, which change what all its threads share.
+
+use super::Tally;
+use crate::{Error, Region};
+use rustix::fd::OwnedFd;
+use rustix::mm::{self, MapFlags, ProtFlags};
+use std::ptr;
+use std::sync::Arc;
+
+/// A region of which nothing is mapped.
+#[derive(Debug)]
+pub(super) struct Private {
+    file: OwnedFd,
+    flags: MapFlags,
+    /// What offsets and lengths of mappings are multiples of.
+    grain: u64,
+    tally: Arc<Tally>,
+}
+
+impl Private {
+    pub(super) fn new(region: &Region, tally: Arc<Tally>) -> Result<Self, Error> {
+        let (file, flags) = region.file_to_map()?;
+        region.forbid_access().map_err(|e| Error::Io {
+            path: region.path().to_owned(),
+            action: "close the mapping",
+            source: e.into(),
+        })?;
+        Ok(Self { file, flags, grain: region.grain(), tally })
+    }
+
+    /// Lets `get` load from `off..off + len`; it is told where offset 0 would be.
+    pub(super) fn load<R>(&self, off: u64, len: u64, get: impl FnOnce(*mut u8) -> R) -> R {
+        self.with(off, len, ProtFlags::READ, get)
+    }
+
+    /// Lets `put` store to `off..off + len`; it is told where offset 0 would be.
+    pub(super) fn store<R>(&self, off: u64, len: u64, put: impl FnOnce(*mut u8) -> R) -> R {
+        self.with(off, len, ProtFlags::READ | ProtFlags::WRITE, put)
+    }
+
+    fn with<R>(&self, off: u64, len: u64, prot: ProtFlags, access: impl FnOnce(*mut u8) -> R) -> R {
+        let start = off - off % self.grain;
+        let bytes = (off + len.max(1) - start).next_multiple_of(self.grain) as usize;
+        self.tally.count();
+        // SAFETY: a fresh mapping at an address of the kernel's choice aliases no reference.
+        let mapped = self.tally.timed(|| unsafe {
+            mm::mmap(ptr::null_mut(), bytes, prot, self.flags, &self.file, start)
+        });
+        let at = mapped.unwrap_or_else(|e| {
+            panic!("cannot map {bytes} bytes of a region: {e}; raise the limits on memory")
+        });
+        let result = access(at.cast::<u8>().wrapping_sub(start as usize));
+        // SAFETY: the mapping made above; `access` is over, and nobody else knows the address.
+        let unmapped = self.tally.timed(|| unsafe { mm::munmap(at, bytes) });
+        debug_assert!(unmapped.is_ok(), "munmap: {unmapped:?}");
+        result
+    }
+}

@@ -1,0 +1,92 @@
+//! Protection by the page table (§IV-B1): the region's mapping is read-only, and what a store needs is made
+//! writable for it, or for a while.
+
+use super::Tally;
+use super::chunk::Table;
+use super::file::ByFile;
+use crate::{Error, Region};
+use std::io;
+use std::sync::Arc;
+
+/// What is made writable, and how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Policy {
+    /// The pages of a store, for the store.
+    Pages,
+    /// The chunk, for the store.
+    Strict,
+    /// The chunk, for several stores.
+    Kept,
+    /// Nothing but for words: all else goes through the file.
+    File,
+}
+
+/// A region with a mapping that is read-only.
+#[derive(Debug)]
+pub(super) struct Windows {
+    policy: Policy,
+    /// Where stores may go that are not worth a window.
+    file: Option<ByFile>,
+    table: Arc<Table>,
+}
+
+impl Windows {
+    pub(super) fn new(region: &Region, policy: Policy, tally: Arc<Tally>) -> Result<Self, Error> {
+        region.forbid_stores().map_err(|e| Error::Io {
+            path: region.path().to_owned(),
+            action: "make the mapping read-only",
+            source: e.into(),
+        })?;
+        let file = match policy {
+            Policy::Kept | Policy::File => ByFile::of(region),
+            Policy::Pages | Policy::Strict => None,
+        };
+        Ok(Self { policy, file, table: Arc::new(Table::new(region, tally)) })
+    }
+
+    pub(super) fn health(&self) -> io::Result<()> {
+        self.file.as_ref().map_or(Ok(()), ByFile::health)
+    }
+
+    /// As [`Guarded::bulk`](super::Guarded).
+    pub(super) fn bulk(
+        &self,
+        off: u64,
+        len: u64,
+        put: impl Fn(*mut u8, u64, u64),
+        by_file: impl Fn(&ByFile, u64, u64),
+    ) {
+        let table = &self.table;
+        if let (Policy::File, Some(file)) = (self.policy, &self.file) {
+            return by_file(file, off, len);
+        }
+        table.each_chunk(off, len, |chunk, off, len| {
+            let put = || put(table.base(), off, len);
+            match (self.policy, &self.file) {
+                (Policy::Pages | Policy::File, _) => table.lift_pages(chunk, off, len, put),
+                (Policy::Strict, _) => table.lift_chunk(chunk, put),
+                (Policy::Kept, Some(file)) if table.is_cold(chunk) => {
+                    table.rather(chunk, || by_file(file, off, len));
+                }
+                (Policy::Kept, _) => Table::keep(table, chunk, put),
+            }
+        });
+    }
+
+    /// Lets `put` store to the word at `off`, in place (G3).
+    pub(super) fn word(&self, off: u64, put: impl FnOnce(*mut u8)) {
+        let table = &self.table;
+        let put = || put(table.base());
+        match self.policy {
+            Policy::Pages | Policy::File => table.lift_pages(table.chunk_of(off), off, 8, put),
+            Policy::Strict => table.lift_chunk(table.chunk_of(off), put),
+            Policy::Kept => Table::keep(table, table.chunk_of(off), put),
+        }
+    }
+}
+
+impl Drop for Windows {
+    fn drop(&mut self) {
+        self.table.stop();
+    }
+}

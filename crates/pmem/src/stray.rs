@@ -1,0 +1,309 @@
+//! Stray writes: stores through wild pointers that meet the mapping of a protected region (PMBD §IV-B).
+//!
+//! The store raises SIGSEGV and changes nothing. A handler, installed with the first protected region, says
+//! where it happened, counts it, has the stack's symbols looked up, and hands the signal on to whoever
+//! handled it before; by default that ends the process, since a program with wild pointers has no business
+//! going on.
+//!
+//! In the handler only what is async-signal-safe is done: the stack is walked (by an unwinder that takes no
+//! lock, in glibc from 2.35 on), one line is written to stderr, and a thread that may allocate is woken to
+//! do the rest, for a second at most. A process forked without that thread gets the line only.
+
+use crate::Error;
+use rustix::thread::futex;
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::fmt::Write as _;
+use std::mem::MaybeUninit;
+use std::path::{Path, PathBuf};
+use std::ptr;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// In the error code of a page fault: it was a store.
+const WRITE: i64 = 1 << 1;
+
+/// Mappings watched at most.
+const WATCHED_MAX: usize = 64;
+
+/// Stack frames kept at most.
+const FRAMES: usize = 48;
+
+/// Reports at most, where a handler behind this one lets the process live.
+const REPORTS_MAX: u64 = 8;
+
+/// How long a handler waits for symbols.
+const PATIENCE_MS: u32 = 1000;
+
+/// Start and end of each watched mapping; an end of 0 is a free place.
+static WATCHED: [(AtomicUsize, AtomicUsize); WATCHED_MAX] =
+    [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; WATCHED_MAX];
+
+/// Whose they are.
+static PATHS: Mutex<[Option<PathBuf>; WATCHED_MAX]> = Mutex::new([const { None }; WATCHED_MAX]);
+
+static COUNT: AtomicU64 = AtomicU64::new(0);
+
+/// The handler before ours.
+static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
+
+/// How many stray writes have met protected regions of this process.
+pub fn count() -> u64 {
+    COUNT.load(Relaxed)
+}
+
+/// A mapping in which a fault is a stray write, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Watched(usize);
+
+impl Watched {
+    /// Watches `len` bytes from `base`, of the region at `path`.
+    pub(crate) fn new(path: &Path, base: *mut u8, len: u64) -> Result<Self, Error> {
+        install().map_err(|e| Error::io(path, "handle SIGSEGV", e))?;
+        let mut paths = PATHS.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = paths.iter().position(Option::is_none);
+        let place = place.ok_or_else(|| Error::TooMany(path.to_owned()))?;
+        paths[place] = Some(path.to_owned());
+        let (start, end) = &WATCHED[place];
+        start.store(base.addr(), Relaxed);
+        end.store(base.addr() + len as usize, Release);
+        Ok(Self(place))
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        WATCHED[self.0].1.store(0, Release);
+        PATHS.lock().unwrap_or_else(PoisonError::into_inner)[self.0] = None;
+    }
+}
+
+/// What the handler leaves for the reporter.
+struct Found {
+    place: usize,
+    address: usize,
+    offset: usize,
+    instruction: usize,
+    kind: &'static str,
+    thread: u32,
+    frames: [usize; FRAMES],
+    depth: usize,
+}
+
+/// One report at a time: nobody, a handler that fills it in, the reporter, or done.
+static TURN: AtomicU32 = AtomicU32::new(FREE);
+const FREE: u32 = 0;
+const FILLING: u32 = 1;
+const FULL: u32 = 2;
+const DONE: u32 = 3;
+
+struct Slot(UnsafeCell<MaybeUninit<Found>>);
+// SAFETY: only whoever has turned TURN from FREE to FILLING writes it, and only the reporter reads it, while
+// it is FULL.
+unsafe impl Sync for Slot {}
+static SLOT: Slot = Slot(UnsafeCell::new(MaybeUninit::uninit()));
+
+/// The process that has the reporter.
+static REPORTER: AtomicU32 = AtomicU32::new(0);
+
+/// Installs the handler and starts the reporter, once.
+fn install() -> std::io::Result<()> {
+    static INSTALLED: Mutex<bool> = Mutex::new(false);
+    let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
+    if *installed {
+        return Ok(());
+    }
+    // What the unwinder loads when it is first used, it shall not load in the handler.
+    walk(&mut [0; FRAMES]);
+    std::thread::Builder::new().name("stray-reporter".into()).spawn(report)?;
+    REPORTER.store(std::process::id(), Release);
+    let mut previous = MaybeUninit::uninit();
+    // SAFETY: zeros are a valid sigaction: no flags, an empty mask.
+    let mut ours: libc::sigaction = unsafe { std::mem::zeroed() };
+    ours.sa_sigaction = on_fault as *const () as usize;
+    ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
+    // SAFETY: `ours` is a valid action whose handler has the signature that SA_SIGINFO asks for.
+    if unsafe { libc::sigaction(libc::SIGSEGV, &ours, previous.as_mut_ptr()) } != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: the call has filled it in.
+    let _ = PREVIOUS.set(unsafe { previous.assume_init() });
+    *installed = true;
+    Ok(())
+}
+
+/// Return addresses of the stack; how many.
+fn walk(frames: &mut [usize; FRAMES]) -> usize {
+    let mut depth = 0;
+    // SAFETY: unsynchronised is right for a handler: what is left out is the lock on the symbol tables, which
+    // are not used.
+    unsafe {
+        backtrace::trace_unsynchronized(|frame| {
+            frames[depth] = frame.ip().addr();
+            depth += 1;
+            depth < FRAMES
+        });
+    }
+    depth
+}
+
+extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: SA_SIGINFO: both point to what the kernel has put there for this handler.
+    let (address, registers) = unsafe {
+        ((*info).si_addr().addr(), &(*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs)
+    };
+    if let Some((place, start)) = place_of(address) {
+        let before = COUNT.fetch_add(1, Relaxed);
+        // What strays while another is being reported, or when enough has been said, is only counted.
+        if before < REPORTS_MAX && TURN.compare_exchange(FREE, FILLING, Acquire, Relaxed).is_ok() {
+            // SAFETY: gettid has no arguments.
+            let thread = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
+            let mut found = Found {
+                place,
+                address,
+                offset: address - start,
+                instruction: registers[libc::REG_RIP as usize] as usize,
+                kind: if registers[libc::REG_ERR as usize] & WRITE != 0 { "write" } else { "read" },
+                thread,
+                frames: [0; FRAMES],
+                depth: 0,
+            };
+            found.depth = walk(&mut found.frames);
+            Line::default().say(&found);
+            // SAFETY: TURN is FILLING, by us.
+            unsafe { (*SLOT.0.get()).write(found) };
+            have_reported();
+        }
+    }
+    hand_on(signal, info, context);
+}
+
+/// The watched mapping that an address is in, and its start.
+fn place_of(address: usize) -> Option<(usize, usize)> {
+    WATCHED.iter().enumerate().find_map(|(place, (start, end))| {
+        let end = end.load(Acquire);
+        let start = start.load(Relaxed);
+        (start <= address && address < end).then_some((place, start))
+    })
+}
+
+/// Wakes the reporter and waits until it is done, or too long.
+fn have_reported() {
+    if REPORTER.load(Acquire) != std::process::id() {
+        TURN.store(FREE, Release);
+        return;
+    }
+    TURN.store(FULL, Release);
+    let _ = futex::wake(&TURN, futex::Flags::PRIVATE, u32::MAX);
+    for _ in 0..PATIENCE_MS / 10 {
+        if TURN.load(Acquire) == DONE {
+            break;
+        }
+        let nap = futex::Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+        let _ = futex::wait(&TURN, futex::Flags::PRIVATE, FULL, Some(&nap));
+    }
+    // Not while the reporter reads; then the next stray write goes without a report.
+    let _ = TURN.compare_exchange(DONE, FREE, AcqRel, Relaxed);
+}
+
+/// Lets the handler before ours have the signal; the default is to die of it.
+fn hand_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let previous = PREVIOUS.get();
+    match previous.map_or(libc::SIG_DFL, |p| p.sa_sigaction) {
+        libc::SIG_DFL | libc::SIG_IGN => {
+            // The instruction is executed again when this returns, and the kernel does the rest.
+            // SAFETY: zeros are the default action.
+            unsafe {
+                let default: libc::sigaction = std::mem::zeroed();
+                libc::sigaction(signal, &default, ptr::null_mut());
+            }
+        }
+        handler if previous.is_some_and(|p| p.sa_flags & libc::SA_SIGINFO != 0) => {
+            // SAFETY: it was installed as a handler of this signature.
+            unsafe {
+                let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut libc::c_void) =
+                    std::mem::transmute(handler);
+                handler(signal, info, context);
+            }
+        }
+        handler => {
+            // SAFETY: as above.
+            unsafe {
+                let handler: extern "C" fn(c_int) = std::mem::transmute(handler);
+                handler(signal);
+            }
+        }
+    }
+}
+
+/// Text made without allocation.
+struct Line {
+    text: [u8; 256],
+    len: usize,
+}
+
+impl Default for Line {
+    fn default() -> Self {
+        Self { text: [0; 256], len: 0 }
+    }
+}
+
+impl std::fmt::Write for Line {
+    fn write_str(&mut self, s: &str) -> std::fmt::Result {
+        let room = &mut self.text[self.len..];
+        let n = s.len().min(room.len());
+        room[..n].copy_from_slice(&s.as_bytes()[..n]);
+        self.len += n;
+        Ok(())
+    }
+}
+
+impl Line {
+    /// Writes what is known at once to stderr.
+    fn say(mut self, found: &Found) {
+        let Found { address, offset, thread, instruction, kind, .. } = found;
+        let block = offset / 4096;
+        let _ = writeln!(
+            self,
+            "keepstone: stray {kind} at {address:#x}, offset {offset} of a protected region (4 KiB block \
+             {block}), by thread {thread} at instruction {instruction:#x}; it was stopped, the data is unharmed"
+        );
+        // SAFETY: writes initialised bytes to a descriptor; that may fail.
+        unsafe { libc::write(2, self.text.as_ptr().cast(), self.len) };
+    }
+}
+
+/// What the reporter does: waits for stray writes and says who made them.
+fn report() {
+    loop {
+        let turn = TURN.load(Acquire);
+        if turn != FULL {
+            let _ = futex::wait(&TURN, futex::Flags::PRIVATE, turn, None);
+            continue;
+        }
+        // SAFETY: TURN is FULL: it is filled in, and nobody writes it until we have said DONE.
+        let found = unsafe { (*SLOT.0.get()).assume_init_ref() };
+        let mut text = String::new();
+        for (n, ip) in found.frames[..found.depth].iter().enumerate() {
+            backtrace::resolve(ptr::without_provenance_mut(*ip), |symbol| {
+                let name = symbol.name().map_or_else(|| "?".into(), |name| name.to_string());
+                let _ = write!(text, "\n{n:4}: {name}");
+                if let (Some(file), Some(line)) = (symbol.filename(), symbol.lineno()) {
+                    let _ = write!(text, "\n         at {}:{line}", file.display());
+                }
+            });
+        }
+        let path = PATHS.lock().unwrap_or_else(PoisonError::into_inner)[found.place].clone();
+        let path = path.unwrap_or_default();
+        tracing::error!(
+            path = %path.display(),
+            offset = found.offset,
+            thread = found.thread,
+            kind = found.kind,
+            "stray access to a protected region"
+        );
+        eprintln!("keepstone: {}: stray {} by:{text}", path.display(), found.kind);
+        TURN.store(DONE, Release);
+        let _ = futex::wake(&TURN, futex::Flags::PRIVATE, u32::MAX);
+    }
+}
