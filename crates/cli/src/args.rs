@@ -73,6 +73,12 @@ stderr why a pool is not served.
 Exit status: that of CMD; 128 and the signal's number where one ended it; 126 or 127 where it could
 not be started. With --stats --json, the object follows the output of CMD.")]
     Run(crate::run::RunArgs),
+    /// Serve pools as block devices: to other programs over NBD, or to the kernel.
+    Bdev {
+        /// What to do.
+        #[command(subcommand)]
+        command: crate::bdev::BdevCommand,
+    },
     /// Look for what this machine lacks, and say what to do about it.
     #[command(after_help = "\
 Example: keepstone doctor /dev/shm/pool

@@ -4,6 +4,7 @@
 //! `check` adds 4 (not repairable), and the helper of `mount(8)` follows that program's rules.
 
 mod args;
+mod bdev;
 mod busy;
 mod check;
 mod crashtest;
@@ -34,7 +35,7 @@ fn main() -> ExitCode {
         return code;
     }
     let cli = Cli::parse_from(argv);
-    if !matches!(cli.command, Command::Mount(_)) {
+    if !is_server(&cli.command) {
         end_with_the_pipe();
     }
     match dispatch(&cli) {
@@ -58,7 +59,17 @@ fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Stats(args) => stats::run(args, cli.json),
         Command::Run(args) => run::run(args, cli.json),
         Command::Doctor(args) => doctor::run(args, cli.json),
+        Command::Bdev { command } => bdev::run(command, cli.json),
         Command::Crashtest(args) => crashtest::run(args, cli.json),
+    }
+}
+
+/// Whether the command may become a server, which outlives whoever reads its output.
+fn is_server(command: &Command) -> bool {
+    match command {
+        Command::Mount(_) => true,
+        Command::Bdev { command } => command.is_server(),
+        _ => false,
     }
 }
 

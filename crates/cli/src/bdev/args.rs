@@ -1,0 +1,134 @@
+//! The command line of `keepstone bdev`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// How to open pools as block devices.
+#[derive(Clone, Debug, Args)]
+pub struct DeviceArgs {
+    /// Create POOL if it does not exist, of --size.
+    #[arg(long, requires = "size")]
+    pub create: bool,
+    /// Size in bytes of what --create makes, or with K, M, G, T (powers of 1024).
+    #[arg(long, value_parser = crate::size::parse)]
+    pub size: Option<u64>,
+    /// What keeps stray writes out of the memory. See docs/BDEV.md for the others.
+    #[arg(long, value_name = "MODE", default_value = "auto")]
+    pub protect: pmem::Protection,
+    /// How bytes become durable: nt (past the cache), clwb, clflush, or wb (at barriers).
+    #[arg(long, value_name = "SCHEME", default_value_t)]
+    pub scheme: pmbd::Scheme,
+    /// Bytes, a power of two from 512 to 16384, that are written whole or not at all, across power
+    /// failures. The pool is made so by --create.
+    #[arg(long, value_name = "BYTES", value_parser = atomic)]
+    pub atomic: Option<u32>,
+    /// Check content when it is read; a block that does not match its checksum gives EIO. Needs
+    /// --atomic.
+    #[arg(long, requires = "atomic")]
+    pub checksums: bool,
+    /// Refuse requests that store.
+    #[arg(long)]
+    pub read_only: bool,
+    /// Emulate slower memory, for example read=2x,write=4x,line=100ns,bandwidth=800MB/s.
+    #[arg(long, value_name = "SPEC")]
+    pub emulate: Option<pmem::Emulation>,
+}
+
+/// How a server runs.
+#[derive(Clone, Debug, Args)]
+pub struct ProcessArgs {
+    /// Stay in the foreground and log to stderr.
+    #[arg(short, long)]
+    pub foreground: bool,
+    /// Report readiness on stdout and leave the session (used by the command itself).
+    #[arg(long, hide = true)]
+    pub daemon: bool,
+}
+
+/// `keepstone bdev serve`
+#[derive(Clone, Debug, Args)]
+pub struct ServeArgs {
+    /// Files or devdax devices. Each is an export under its file name; the first also under the
+    /// empty name, which clients ask for if they are not told one.
+    #[arg(required_unless_present = "exports")]
+    pub pools: Vec<PathBuf>,
+    /// One more, under a name of your choice.
+    #[arg(long = "export", value_name = "NAME=PATH", value_parser = named)]
+    pub exports: Vec<(String, PathBuf)>,
+    /// What to tell clients about the export NAME.
+    #[arg(long = "describe", value_name = "NAME=TEXT", value_parser = described)]
+    pub descriptions: Vec<(String, String)>,
+    /// Unix socket to listen on. Default, without --listen: one named after the first export, in
+    /// /run/keepstone/bdev (users other than root: below their runtime directory).
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// TCP address to listen on, such as 127.0.0.1:10809; port 0 is any that is free.
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Vec<SocketAddr>,
+    /// How the pools are opened.
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    /// Directory with server-cert.pem and server-key.pem: clients may use TLS.
+    #[arg(long, value_name = "DIR")]
+    pub tls_certificates: Option<PathBuf>,
+    /// Turn away clients that do not use TLS.
+    #[arg(long, requires = "tls_certificates")]
+    pub tls_required: bool,
+    /// Turn away clients without a certificate of the authority in DIR/ca-cert.pem.
+    #[arg(long, requires = "tls_certificates")]
+    pub tls_verify_peer: bool,
+    /// Clients at the same time.
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..))]
+    pub clients: u16,
+    /// How it runs.
+    #[command(flatten)]
+    pub process: ProcessArgs,
+}
+
+/// A server.
+#[derive(Clone, Debug, Args)]
+pub struct NameArgs {
+    /// A socket, a pool, a device, an export or a process number, as `keepstone bdev list` shows.
+    pub name: String,
+}
+
+/// `keepstone bdev stats`
+#[derive(Clone, Debug, Args)]
+pub struct StatsArgs {
+    /// Which server.
+    #[command(flatten)]
+    pub server: NameArgs,
+    /// Print in Prometheus' text format.
+    #[arg(long, conflicts_with = "watch")]
+    pub prometheus: bool,
+    /// Print rates, every second, until interrupted.
+    #[arg(long)]
+    pub watch: bool,
+}
+
+/// `keepstone bdev grow`
+#[derive(Clone, Debug, Args)]
+pub struct GrowArgs {
+    /// Name of the export.
+    pub name: String,
+    /// Its new size in bytes, or with K, M, G, T (powers of 1024).
+    #[arg(long, value_parser = crate::size::parse)]
+    pub size: u64,
+}
+
+fn named(text: &str) -> Result<(String, PathBuf), String> {
+    let (name, path) = text.split_once('=').ok_or("write NAME=PATH")?;
+    Ok((name.to_owned(), path.into()))
+}
+
+fn described(text: &str) -> Result<(String, String), String> {
+    let (name, text) = text.split_once('=').ok_or("write NAME=TEXT")?;
+    Ok((name.to_owned(), text.to_owned()))
+}
+
+fn atomic(text: &str) -> Result<u32, String> {
+    let bytes = text.parse().ok().filter(|n: &u32| n.is_power_of_two());
+    bytes.filter(|n| (512..=16384).contains(n)).ok_or("write 512, 1024, … or 16384".to_owned())
+}

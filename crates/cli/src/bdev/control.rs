@@ -1,0 +1,175 @@
+//! The control socket of a server: one request and one answer, each a line of JSON.
+//!
+//! Every server has one in the runtime directory, named after its process. So whoever looks for a
+//! server asks all of them; there is no list that could be wrong. What a killed server left behind is
+//! removed by the first who finds that nobody answers.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, ErrorKind, Write as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::background::runtime_dir;
+
+/// How long a server may take to answer, and a client to ask.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Ends the names of control sockets.
+const SUFFIX: &str = "control";
+
+/// What can be asked of a server.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Request {
+    /// What it serves, and what it has done.
+    Status,
+    /// Make an export longer.
+    Grow { export: String, size: u64 },
+    /// End.
+    Stop,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Answer {
+    Done(Value),
+    Failed(String),
+}
+
+/// A server's end of its control socket.
+pub struct Control {
+    socket: UnixListener,
+    path: PathBuf,
+}
+
+impl Control {
+    /// Opens the socket of this process.
+    pub fn open() -> Result<Self> {
+        let path = runtime_dir()?.join(format!("{}.{SUFFIX}", std::process::id()));
+        // One of that name is of a process that had our number before.
+        let _ = fs::remove_file(&path);
+        let socket = UnixListener::bind(&path)
+            .with_context(|| format!("{}: cannot open the control socket", path.display()))?;
+        Ok(Self { socket, path })
+    }
+
+    /// Answers requests by `answer`, in a thread of its own, for as long as the process lives.
+    pub fn serve(&self, answer: impl Fn(Request) -> Result<Value> + Send + 'static) -> Result<()> {
+        let socket = self.socket.try_clone()?;
+        std::thread::Builder::new().name("control".into()).spawn(move || {
+            for client in socket.incoming() {
+                if let Err(err) = client.map_err(Into::into).and_then(|c| reply(&c, &answer)) {
+                    tracing::debug!("control: {err:#}");
+                }
+            }
+        })?;
+        Ok(())
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn reply(client: &UnixStream, answer: &impl Fn(Request) -> Result<Value>) -> Result<()> {
+    client.set_read_timeout(Some(PATIENCE))?;
+    let mut line = String::new();
+    BufReader::new(client).read_line(&mut line)?;
+    let answer = match serde_json::from_str(&line).map_err(Into::into).and_then(answer) {
+        Ok(value) => Answer::Done(value),
+        Err(err) => Answer::Failed(format!("{err:#}")),
+    };
+    write_line(client, &answer)
+}
+
+fn write_line(mut stream: &UnixStream, value: &impl Serialize) -> Result<()> {
+    let mut line = serde_json::to_string(value)?;
+    line.push('\n');
+    Ok(stream.write_all(line.as_bytes())?)
+}
+
+/// A server as its clients see it.
+pub struct Server {
+    path: PathBuf,
+    /// Its answer to [`Request::Status`].
+    pub status: Value,
+}
+
+impl Server {
+    /// Asks again, or something else.
+    pub fn ask(&self, request: &Request) -> Result<Value> {
+        ask(&self.path, request)
+    }
+
+    /// Whether `name` means this server.
+    fn is_called(&self, name: &str) -> bool {
+        let path = Path::new(name);
+        let canonical = path.canonicalize().ok();
+        let is_path =
+            |text: &str| Path::new(text) == path || Some(Path::new(text)) == canonical.as_deref();
+        let status = &self.status;
+        let texts = |field: &str| status[field].as_array().into_iter().flatten();
+        status["pid"].as_u64().is_some_and(|pid| name.parse() == Ok(pid))
+            || status["device"].as_str().is_some_and(is_path)
+            || texts("addresses").filter_map(Value::as_str).any(|address| {
+                address == name || address.split_once("socket=").is_some_and(|(_, p)| is_path(p))
+            })
+            || texts("exports").any(|export| {
+                export["name"] == name || export["path"].as_str().is_some_and(is_path)
+            })
+    }
+}
+
+/// The servers that answer.
+pub fn servers() -> Result<Vec<Server>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(runtime_dir()?)? {
+        let path = entry?.path();
+        if path.extension().is_none_or(|suffix| suffix != SUFFIX) {
+            continue;
+        }
+        match ask(&path, &Request::Status) {
+            Ok(status) => found.push(Server { path, status }),
+            Err(err) if is_gone(&err) => {
+                let _ = fs::remove_file(&path);
+            }
+            Err(err) => tracing::warn!("{}: {err:#}", path.display()),
+        }
+    }
+    found.sort_by_key(|server| server.status["pid"].as_u64());
+    Ok(found)
+}
+
+/// The one server that `name` means.
+pub fn find(name: &str) -> Result<Server> {
+    let mut called: Vec<_> = servers()?.into_iter().filter(|s| s.is_called(name)).collect();
+    match called.len() {
+        1 => Ok(called.remove(0)),
+        0 => bail!("{name}: no such server; `keepstone bdev list` shows those that run"),
+        n => bail!("{name}: {n} servers are called that; name its socket or process number"),
+    }
+}
+
+fn ask(path: &Path, request: &Request) -> Result<Value> {
+    let stream = UnixStream::connect(path)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    write_line(&stream, request)?;
+    let mut line = String::new();
+    BufReader::new(&stream).read_line(&mut line)?;
+    match serde_json::from_str(&line).context("the server gave no answer")? {
+        Answer::Done(value) => Ok(value),
+        Answer::Failed(why) => Err(anyhow!(why)),
+    }
+}
+
+fn is_gone(err: &anyhow::Error) -> bool {
+    let kind = err.downcast_ref().map(std::io::Error::kind);
+    matches!(kind, Some(ErrorKind::ConnectionRefused | ErrorKind::NotFound))
+}

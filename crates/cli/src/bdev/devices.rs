@@ -1,0 +1,74 @@
+//! Opening pools as block devices.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use pmbd::BlockDevice;
+use pmem::Medium as _;
+use serde::{Deserialize, Serialize};
+
+use super::args::DeviceArgs;
+use crate::pool::{self, DomainReport};
+
+/// What does not change while a device is open.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DeviceReport {
+    /// Of the export.
+    pub name: String,
+    pub description: String,
+    /// Of the pool.
+    pub path: String,
+    pub domain: DomainReport,
+    pub protection: String,
+    pub scheme: String,
+    /// Bytes that are never torn; 0 where there are none.
+    pub atomic: u32,
+    pub checksums: bool,
+    pub read_only: bool,
+    pub emulation: Option<String>,
+}
+
+/// A pool as a block device.
+pub struct Opened {
+    pub device: Arc<dyn BlockDevice>,
+    pub report: DeviceReport,
+}
+
+/// Opens `path`; creates it, if that is asked for and it is not there.
+pub fn open(name: &str, description: &str, path: &Path, args: &DeviceArgs) -> Result<Opened> {
+    if let Some(size) = args.size.filter(|_| args.create && !path.exists()) {
+        pmem::OpenOptions::default().create(path, size)?;
+    }
+    let path = absolute(path)?;
+    let domain = pool::open_to_look(&path)?.domain();
+    let options = pmbd::Options {
+        protection: args.protect,
+        scheme: args.scheme,
+        emulation: args.emulate.unwrap_or_default(),
+        read_only: args.read_only,
+        atomic: args.atomic,
+        checksums: args.checksums,
+    };
+    let device = pmbd::open(&path, &options)
+        .with_context(|| format!("{}: cannot be opened as a block device", path.display()))?;
+    let report = DeviceReport {
+        name: name.to_owned(),
+        description: description.to_owned(),
+        path: path.display().to_string(),
+        domain: domain.into(),
+        protection: args.protect.to_string(),
+        scheme: args.scheme.to_string(),
+        atomic: device.block_sizes().atomic,
+        checksums: args.checksums,
+        read_only: device.is_read_only(),
+        emulation: args.emulate.map(|e| e.to_string()),
+    };
+    Ok(Opened { device, report })
+}
+
+fn absolute(path: &Path) -> Result<PathBuf> {
+    path.canonicalize().with_context(|| {
+        format!("{}: no such pool; --create --size 1G makes one there", path.display())
+    })
+}

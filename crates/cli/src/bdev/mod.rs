@@ -1,0 +1,71 @@
+//! `keepstone bdev`: persistent memory as block devices.
+//!
+//! A server is a process that holds devices and serves them, over NBD or to the kernel. In the
+//! background it is another run of this program (`--daemon`), as with `keepstone mount`. What it does
+//! is asked over its [control socket](control).
+
+mod args;
+mod background;
+mod control;
+mod devices;
+mod serve;
+mod stats;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Subcommand;
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum BdevCommand {
+    /// Serve pools over NBD; returns when clients can connect.
+    #[command(after_help = "\
+Example, a disk of 1 GiB in memory, and a look at it:
+  keepstone bdev serve /dev/shm/disk --create --size 1G --socket /run/disk.sock
+  nbdinfo 'nbd+unix:///?socket=/run/disk.sock'
+  keepstone bdev stop /run/disk.sock
+
+With certificates (server-cert.pem, server-key.pem) in DIR, over TCP:
+  keepstone bdev serve /dev/shm/disk --listen [::]:10809 --tls-certificates DIR --tls-required
+
+Started by a systemd socket unit, it serves the sockets of that unit, in the foreground.")]
+    Serve(args::ServeArgs),
+    /// List the servers of this machine.
+    #[command(after_help = "Example: keepstone bdev list --json")]
+    List,
+    /// Show what a server has done.
+    #[command(after_help = "\
+Example: keepstone bdev stats /run/disk.sock --watch
+
+NAME is a socket, a pool, a device such as /dev/loop0, the name of an export, or a process number.")]
+    Stats(args::StatsArgs),
+    /// Make an export longer.
+    #[command(after_help = "\
+Example: keepstone bdev grow disk --size 2G
+
+Clients that connect from now on see the new size. Those already connected go on with the old one,
+which NBD has no means to change; a request of theirs beyond it is served.")]
+    Grow(args::GrowArgs),
+    /// End a server: requests in flight are answered, everything is made durable.
+    #[command(after_help = "Example: keepstone bdev stop /run/disk.sock")]
+    Stop(args::NameArgs),
+}
+
+impl BdevCommand {
+    /// Whether it may become a server.
+    pub fn is_server(&self) -> bool {
+        matches!(self, Self::Serve(_))
+    }
+}
+
+pub fn run(command: &BdevCommand, json: bool) -> Result<ExitCode> {
+    match command {
+        BdevCommand::Serve(args) => serve::run(args, json)?,
+        BdevCommand::List => stats::list(json)?,
+        BdevCommand::Stats(args) => stats::run(args, json)?,
+        BdevCommand::Grow(args) => stats::grow(args, json)?,
+        BdevCommand::Stop(args) => stats::stop(&args.name, json)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}

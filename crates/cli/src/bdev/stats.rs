@@ -1,0 +1,225 @@
+//! Asking servers: `keepstone bdev list`, `stats`, `grow` and `stop`.
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde_json::{Value, json};
+
+use super::args::{GrowArgs, StatsArgs};
+use super::control::{self, Request, Server};
+use crate::{output, size};
+
+/// How long a server may take to end.
+const END_SECONDS_MAX: i64 = 60;
+
+/// Time between two lines of `--watch`.
+const WATCH_EVERY: Duration = Duration::from_secs(1);
+
+pub fn list(json: bool) -> Result<()> {
+    let servers = control::servers()?;
+    if json {
+        return output::json(&servers.iter().map(|s| &s.status).collect::<Vec<_>>());
+    }
+    for server in servers {
+        let status = &server.status;
+        let at = items(&status["addresses"]).map(text).collect::<Vec<_>>().join(" ");
+        println!(
+            "{} {} on {at}, {} clients",
+            text(&status["pid"]),
+            text(&status["kind"]),
+            status["clients"]
+        );
+        for export in items(&status["exports"]) {
+            let bytes = size::show(export["size_bytes"].as_u64().unwrap_or(0));
+            println!("  {} {bytes} {}", text(&export["name"]), text(&export["path"]));
+        }
+    }
+    Ok(())
+}
+
+pub fn run(args: &StatsArgs, json: bool) -> Result<()> {
+    let server = control::find(&args.server.name)?;
+    if args.watch {
+        watch(&server, json)
+    } else if args.prometheus {
+        print!("{}", prometheus(&server.status));
+        Ok(())
+    } else if json {
+        output::json(&server.status)
+    } else {
+        show(&server.status);
+        Ok(())
+    }
+}
+
+pub fn grow(args: &GrowArgs, json: bool) -> Result<()> {
+    let server = control::find(&args.name)?;
+    let size = server.ask(&Request::Grow { export: args.name.clone(), size: args.size })?;
+    if json {
+        return output::json(&json!({ "export": args.name, "size_bytes": size }));
+    }
+    println!("{}: {}", args.name, size::show(size.as_u64().unwrap_or(0)));
+    Ok(())
+}
+
+pub fn stop(name: &str, json: bool) -> Result<()> {
+    let server = control::find(name)?;
+    let pid = server.status["pid"].as_i64().and_then(|pid| Pid::from_raw(pid.try_into().ok()?));
+    let process = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    server.ask(&Request::Stop)?;
+    if let Some(process) = process {
+        let timeout = Timespec { tv_sec: END_SECONDS_MAX, tv_nsec: 0 };
+        if poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&timeout))? == 0 {
+            bail!("{name}: its server does not end; see `keepstone bdev stats {name}`");
+        }
+    }
+    if json { output::json(&json!({ "stopped": name })) } else { Ok(()) }
+}
+
+fn show(status: &Value) {
+    output::table([
+        ("server", format!("pid {}, {}", status["pid"], text(&status["kind"]))),
+        ("serving on", items(&status["addresses"]).map(text).collect::<Vec<_>>().join(" ")),
+        ("uptime", format!("{} s", status["uptime_s"])),
+        ("clients", text(&status["clients"])),
+    ]);
+    for export in items(&status["exports"]) {
+        println!();
+        let bytes = |field: &str| size::show(export["requests"][field].as_u64().unwrap_or(0));
+        output::table([
+            ("export", text(&export["name"])),
+            ("pool", text(&export["path"])),
+            ("size", size::show(export["size_bytes"].as_u64().unwrap_or(0))),
+            ("domain", text(&export["domain"]["name"])),
+            ("protection", text(&export["protection"])),
+            ("scheme", text(&export["scheme"])),
+            ("read", bytes("read_bytes")),
+            ("written", bytes("write_bytes")),
+        ]);
+        for part in ["requests", "device"] {
+            println!("\n{part}");
+            let rows = numbers(&export[part], "");
+            output::table(rows.into_iter().map(|(name, value)| (format!("  {name}"), value)));
+        }
+    }
+}
+
+/// Requests and bytes per second, one line for each export and second.
+fn watch(server: &Server, json: bool) -> Result<()> {
+    let mut before = server.ask(&Request::Status)?;
+    let mut then = Instant::now();
+    if !json {
+        println!(
+            "{:<16} {:>10} {:>12} {:>10} {:>12} {:>8} {:>8}",
+            "export", "reads/s", "read/s", "writes/s", "written/s", "flushes", "errors"
+        );
+    }
+    loop {
+        std::thread::sleep(WATCH_EVERY);
+        let now = server.ask(&Request::Status)?;
+        let seconds = then.elapsed().as_secs_f64();
+        then = Instant::now();
+        for (new, old) in items(&now["exports"]).zip(items(&before["exports"])) {
+            let rate = |field: &str| {
+                let [new, old] = [new, old].map(|e| e["requests"][field].as_u64().unwrap_or(0));
+                (new.saturating_sub(old) as f64 / seconds) as u64
+            };
+            let [reads, read, writes, written, flushes, errors] =
+                ["reads", "read_bytes", "writes", "write_bytes", "flushes", "errors"].map(rate);
+            if json {
+                println!(
+                    "{}",
+                    json!({ "export": new["name"], "reads_per_s": reads, "read_bytes_per_s": read, "writes_per_s": writes, "write_bytes_per_s": written, "flushes_per_s": flushes, "errors_per_s": errors })
+                );
+            } else {
+                let (read, written) = (size::show(read), size::show(written));
+                println!(
+                    "{:<16} {reads:>10} {read:>12} {writes:>10} {written:>12} {flushes:>8} {errors:>8}",
+                    text(&new["name"])
+                );
+            }
+        }
+        before = now;
+    }
+}
+
+/// Prometheus' text format: every number of every export is a counter of its own.
+fn prometheus(status: &Value) -> String {
+    let mut out = String::new();
+    let _ = writeln!(
+        out,
+        "# TYPE keepstone_bdev_clients gauge\nkeepstone_bdev_clients {}",
+        status["clients"]
+    );
+    for part in ["requests", "device"] {
+        let mut families: Vec<(String, Vec<String>)> = Vec::new();
+        for export in items(&status["exports"]) {
+            let label = text(&export["name"])
+                .replace('\\', "\\\\")
+                .replace('"', "\\\"")
+                .replace('\n', "\\n");
+            for (name, value) in numbers(&export[part], "") {
+                let name = format!("keepstone_bdev_{part}_{name}_total");
+                let line = format!("{name}{{export=\"{label}\"}} {value}");
+                match families.iter_mut().find(|(family, _)| *family == name) {
+                    Some((_, lines)) => lines.push(line),
+                    None => families.push((name, vec![line])),
+                }
+            }
+        }
+        for (name, lines) in families {
+            let _ = writeln!(out, "# TYPE {name} counter\n{}", lines.join("\n"));
+        }
+    }
+    out
+}
+
+/// The numbers of an object, those of objects within it under joined names.
+fn numbers(object: &Value, prefix: &str) -> Vec<(String, u64)> {
+    let fields = object.as_object().into_iter().flatten();
+    fields
+        .flat_map(|(name, value)| {
+            let name = format!("{prefix}{name}");
+            match value.as_u64() {
+                Some(value) => vec![(name, value)],
+                None => numbers(value, &format!("{name}_")),
+            }
+        })
+        .collect()
+}
+
+fn items(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prometheus_has_one_type_for_each_family() {
+        let export = |name| json!({ "name": name, "requests": { "reads": 3 }, "device": { "cycles": { "load": 7 } } });
+        let out = prometheus(&json!({ "clients": 1, "exports": [export("a"), export("b\"c")] }));
+        assert_eq!(
+            out,
+            "# TYPE keepstone_bdev_clients gauge\n\
+             keepstone_bdev_clients 1\n\
+             # TYPE keepstone_bdev_requests_reads_total counter\n\
+             keepstone_bdev_requests_reads_total{export=\"a\"} 3\n\
+             keepstone_bdev_requests_reads_total{export=\"b\\\"c\"} 3\n\
+             # TYPE keepstone_bdev_device_cycles_load_total counter\n\
+             keepstone_bdev_device_cycles_load_total{export=\"a\"} 7\n\
+             keepstone_bdev_device_cycles_load_total{export=\"b\\\"c\"} 7\n"
+        );
+    }
+}

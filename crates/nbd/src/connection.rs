@@ -1,0 +1,445 @@
+//! A connection, from greeting to end.
+//!
+//! One thread serves it, one request after the other. A request on memory takes less time than it
+//! takes to hand it to another thread; what can be saved is system calls. So everything that a
+//! `recv(2)` brings is served before the replies leave in one `sendmsg(2)`. A client that wants more
+//! than one CPU opens more connections (`CAN_MULTI_CONN`).
+//!
+//! - **N1** No client makes the server allocate more than [`OUTBOX_BYTES`] and one request's content.
+//! - **N2** A payload is stored as it arrives, in whole blocks; none is kept in memory.
+//! - **N3** Nothing waits to be sent while the thread waits for the client.
+//! - **N4** Haggling ends within a time; after it, a client may be silent for as long as it likes.
+
+use crate::export::{Counts, Exports};
+use crate::handshake::{self, Broken, Handshake, OPTION_BYTES_MAX, Session, Step, TlsPolicy};
+use crate::outbox::{Outbox, To, shutting_down};
+use crate::request::{Command, Limits, OutOfStep, Refusal, Request, Unverified};
+use crate::status::{self, Status};
+use crate::stream::{Inbox, Stream};
+use crate::wire;
+use pmbd::{BlockDevice, Durability};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use zerocopy::IntoBytes as _;
+
+/// Replies are sent when so many bytes of them wait.
+pub(crate) const OUTBOX_BYTES: usize = 256 << 10;
+
+/// Reads of at least so many bytes are looked through for parts that need not be sent.
+const SPARSE_BYTES_MIN: u64 = 32 << 10;
+
+/// Content that has to be copied goes out in such chunks, unless the client wants it whole.
+const COPY_BYTES: u64 = 256 << 10;
+
+/// Extents in one answer.
+const EXTENTS_MAX: usize = 4096;
+
+/// A payload is stored in pieces that end at such places, or at the device's own blocks.
+const PIECE_BYTES: u64 = 4096;
+
+/// A refused payload up to this size is read and thrown away; a longer one ends the session.
+const REFUSED_BYTES_MAX: u64 = 256 << 20;
+
+/// What all connections of a server share.
+pub(crate) struct Common {
+    pub exports: Exports,
+    pub tls: Option<Arc<rustls::ServerConfig>>,
+    pub tls_policy: TlsPolicy,
+    pub handshake_time: Duration,
+    /// Set when the server ends.
+    pub stopping: AtomicBool,
+}
+
+/// Why a session ended other than by the client's wish.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Ended {
+    #[error(transparent)]
+    Broken(#[from] Broken),
+    #[error(transparent)]
+    OutOfStep(#[from] OutOfStep),
+    #[error("a refused payload of {0} bytes")]
+    TooLong(u64),
+    #[error("TLS: {0}")]
+    Tls(#[from] rustls::Error),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// Serves a client until it or the server wants to end.
+pub(crate) fn serve(common: &Common, mut stream: Stream) -> Result<(), Ended> {
+    let mut inbox = Inbox::new();
+    let deadline = Instant::now() + common.handshake_time;
+    let Some(session) = haggle(common, &mut stream, &mut inbox, deadline)? else {
+        stream.say_goodbye();
+        return Ok(());
+    };
+    stream.give_up_at(None)?; // N4
+    session.export.counters.take(&mut Counts { sessions: 1, ..Counts::default() });
+    let mut transmission = Transmission {
+        session: &session,
+        device: &**session.export.device(),
+        stopping: &common.stopping,
+        limits: session.export.limits(session.mode, session.block_status),
+        stream,
+        inbox,
+        outbox: Outbox::new(session.mode),
+        counts: Counts::default(),
+    };
+    let ended = transmission.run();
+    transmission.stream.say_goodbye();
+    transmission.counts.sessions_ended = 1;
+    session.export.counters.take(&mut transmission.counts);
+    ended
+}
+
+/// Until a session is agreed on; `None` if there will not be one.
+fn haggle(
+    common: &Common,
+    stream: &mut Stream,
+    inbox: &mut Inbox,
+    deadline: Instant,
+) -> Result<Option<Session>, Ended> {
+    let mut fill = |stream: &mut Stream, inbox: &mut Inbox| {
+        stream.give_up_at(Some(deadline))?;
+        inbox.fill(stream)
+    };
+    stream.give_up_at(Some(deadline))?;
+    stream.send_bytes(handshake::greeting().as_bytes())?;
+    let flags = loop {
+        if let Some(flags) = inbox.bytes().first_chunk() {
+            break u32::from_be_bytes(*flags);
+        }
+        if !fill(stream, inbox)? {
+            return Ok(None);
+        }
+    };
+    inbox.consume(size_of_val(&flags));
+    let mut handshake = Handshake::new(&common.exports, common.tls_policy, flags)?;
+    let mut out = Vec::new();
+    loop {
+        let Some((code, len)) = handshake::option_head(inbox.bytes())? else {
+            if !fill(stream, inbox)? {
+                return Ok(None);
+            }
+            continue;
+        };
+        inbox.consume(size_of::<wire::OptionHeader>());
+        let step = if len > OPTION_BYTES_MAX {
+            skip(stream, inbox, len as u64, &mut fill)?;
+            handshake.too_big(code, &mut out);
+            Step::Next
+        } else {
+            while inbox.bytes().len() < len {
+                if !fill(stream, inbox)? {
+                    return Ok(None);
+                }
+            }
+            let step = handshake.option(code, &inbox.bytes()[..len], &mut out)?;
+            inbox.consume(len);
+            step
+        };
+        stream.send_bytes(&out)?;
+        out.clear();
+        match step {
+            Step::Next => {}
+            Step::End => return Ok(None),
+            Step::Transmit(session) => return Ok(Some(session)),
+            Step::StartTls => {
+                // Words that came before TLS must not pass for words under it.
+                if !inbox.bytes().is_empty() {
+                    return Err(Broken("words between the wish for TLS and its beginning").into());
+                }
+                let config = common.tls.clone().expect("the policy offers only what there is");
+                stream.start_tls(rustls::ServerConnection::new(config)?);
+                handshake.secured();
+            }
+        }
+    }
+}
+
+/// Throws `len` bytes away.
+fn skip(
+    stream: &mut Stream,
+    inbox: &mut Inbox,
+    mut len: u64,
+    fill: &mut impl FnMut(&mut Stream, &mut Inbox) -> io::Result<bool>,
+) -> Result<(), Ended> {
+    if len > REFUSED_BYTES_MAX {
+        return Err(Ended::TooLong(len));
+    }
+    loop {
+        let here = len.min(inbox.bytes().len() as u64);
+        inbox.consume(here as usize);
+        len -= here;
+        if len == 0 {
+            return Ok(());
+        }
+        if !fill(stream, inbox)? {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+        }
+    }
+}
+
+/// The phase of requests.
+struct Transmission<'s> {
+    session: &'s Session,
+    device: &'s dyn BlockDevice,
+    stopping: &'s AtomicBool,
+    limits: Limits,
+    stream: Stream,
+    inbox: Inbox,
+    outbox: Outbox<'s>,
+    /// What the export's counters have not been told.
+    counts: Counts,
+}
+
+/// What a request came to. Both are answered; an [`Ended`] is not.
+type Outcome = Result<(), Refusal>;
+
+impl Transmission<'_> {
+    fn run(&mut self) -> Result<(), Ended> {
+        loop {
+            match Unverified::parse(self.inbox.bytes(), self.limits.mode)? {
+                None => {
+                    self.send()?;
+                    if !self.fill()? {
+                        return Ok(());
+                    }
+                    // The device may have grown.
+                    let Session { export, mode, block_status } = self.session;
+                    self.limits = export.limits(*mode, *block_status);
+                }
+                Some((request, len)) => {
+                    self.inbox.consume(len);
+                    if !self.serve(&request)? {
+                        return self.send();
+                    }
+                    if self.outbox.len() >= OUTBOX_BYTES {
+                        self.send()?;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends what waits, and tells the counters.
+    fn send(&mut self) -> Result<(), Ended> {
+        if self.outbox.len() > 0 {
+            self.stream.send(&mut self.outbox)?;
+            self.counts.sends += 1;
+        }
+        self.session.export.counters.take(&mut self.counts);
+        Ok(())
+    }
+
+    fn fill(&mut self) -> io::Result<bool> {
+        self.counts.receives += 1;
+        self.inbox.fill(&mut self.stream)
+    }
+
+    /// Serves a request and prepares its reply; false if it was the last.
+    fn serve(&mut self, request: &Unverified) -> Result<bool, Ended> {
+        let to = To { cookie: request.cookie(), off: request.off(), is_read: request.is_read() };
+        let payload = request.payload_len(self.limits.mode);
+        let checked = match request.check(&self.limits) {
+            _ if self.stopping.load(Ordering::Relaxed) => Err(shutting_down()),
+            checked => checked,
+        };
+        let outcome = match checked {
+            Ok(Request { command: Command::Disconnect, .. }) => return Ok(false),
+            Ok(request @ Request { command: Command::Write(durability), .. }) => {
+                self.write(&request, durability)?
+            }
+            Ok(request) => self.command(to, &request)?,
+            Err(refusal) => {
+                self.send()?; // N3
+                let Self { stream, inbox, .. } = self;
+                skip(stream, inbox, payload, &mut |stream, inbox| inbox.fill(stream))?;
+                Err(refusal)
+            }
+        };
+        match outcome {
+            Ok(Answer::Given) => {}
+            Ok(Answer::Done) => self.outbox.done(to),
+            Err(refusal) => {
+                self.counts.errors += 1;
+                tracing::debug!("{}: {}", self.session.export.name(), refusal.why);
+                self.outbox.error(to, &refusal);
+            }
+        }
+        Ok(true)
+    }
+
+    fn command(&mut self, to: To, request: &Request) -> Result<Result<Answer, Refusal>, Ended> {
+        let Request { off, len, command, .. } = *request;
+        let mut durable = |durability| self.counts.fua += u64::from(durability == Durability::Now);
+        let done = match command {
+            Command::Read { fragment } => return self.read(to, off, len, fragment),
+            Command::BlockStatus { one } => return Ok(self.block_status(to, off, len, one)),
+            Command::Flush => {
+                self.counts.flushes += 1;
+                self.device.barrier()
+            }
+            Command::Trim(durability) => {
+                durable(durability);
+                self.counts.trims += 1;
+                self.in_parts(off, len, |device, off, len| device.discard(off, len)).and_then(
+                    |()| match durability {
+                        Durability::Now => self.device.barrier(),
+                        Durability::AtBarrier => Ok(()),
+                    },
+                )
+            }
+            Command::WriteZeroes(how, durability) => {
+                durable(durability);
+                self.counts.zeroes += 1;
+                self.in_parts(off, len, |device, off, len| {
+                    device.write_zeroes(off, len, how, durability)
+                })
+            }
+            Command::Cache => {
+                self.counts.caches += 1;
+                self.in_parts(off, len, |device, off, len| device.prefetch(off, len))
+            }
+            Command::Write(_) | Command::Disconnect => unreachable!("served by the caller"),
+        };
+        Ok(done.map(|()| Answer::Done).map_err(Refusal::from))
+    }
+
+    /// What may be longer than the device takes at once.
+    fn in_parts(
+        &self,
+        mut off: u64,
+        mut len: u64,
+        each: impl Fn(&dyn BlockDevice, u64, u64) -> Result<(), pmbd::Error>,
+    ) -> Result<(), pmbd::Error> {
+        let most = u64::from(self.device.block_sizes().maximum);
+        while len > 0 {
+            let part = len.min(most);
+            each(self.device, off, part)?;
+            off += part;
+            len -= part;
+        }
+        Ok(())
+    }
+
+    /// Stores the payload as it arrives (N2).
+    fn write(
+        &mut self,
+        request: &Request,
+        durability: Durability,
+    ) -> Result<Result<Answer, Refusal>, Ended> {
+        self.counts.writes += 1;
+        self.counts.write_bytes += request.len;
+        self.counts.fua += u64::from(durability == Durability::Now);
+        let unit = PIECE_BYTES.max(self.device.block_sizes().atomic.into());
+        let (mut off, mut left) = (request.off, request.len);
+        let mut stored = Ok(());
+        while left > 0 {
+            let here = left.min(self.inbox.bytes().len() as u64);
+            let piece = if here == left { here } else { here.saturating_sub((off + here) % unit) };
+            if piece == 0 {
+                self.send()?; // N3
+                if !self.fill()? {
+                    return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+                }
+                continue;
+            }
+            if stored.is_ok() {
+                let data = &self.inbox.bytes()[..piece as usize];
+                stored = self.device.write(off, data, durability);
+            }
+            self.inbox.consume(piece as usize);
+            off += piece;
+            left -= piece;
+        }
+        Ok(stored.map(|()| Answer::Done).map_err(Refusal::from))
+    }
+
+    fn read(
+        &mut self,
+        to: To,
+        off: u64,
+        len: u64,
+        fragment: bool,
+    ) -> Result<Result<Answer, Refusal>, Ended> {
+        self.counts.reads += 1;
+        self.counts.read_bytes += len;
+        if len == 0 {
+            return Ok(Ok(Answer::Done));
+        }
+        if !fragment || len < SPARSE_BYTES_MIN {
+            return Ok(self.content(to, true, off, len).map(|()| Answer::Given));
+        }
+        let parts = match status::list(self.device, off, len, EXTENTS_MAX) {
+            Ok(parts) => parts,
+            Err(err) => return Ok(Err(err.into())),
+        };
+        let (mut off, end) = (off, off + len);
+        let mut parts = parts.into_iter();
+        while off < end {
+            // What the list did not get to is sent as it is.
+            let rest = Status { len: end - off, flags: 0 };
+            let part = parts.next().unwrap_or(rest);
+            if part.flags & wire::STATE_ZERO != 0 {
+                // No request for content is longer than 32 bits say.
+                self.outbox.hole(to, off + part.len == end, off, part.len as u32);
+            } else if let Err(refusal) = self.pieces(to, off, part.len, end)? {
+                return Ok(Err(refusal));
+            }
+            off += part.len;
+        }
+        Ok(Ok(Answer::Given))
+    }
+
+    /// Content, in several chunks if it is long.
+    fn pieces(&mut self, to: To, mut off: u64, mut len: u64, end: u64) -> Result<Outcome, Ended> {
+        while len > 0 {
+            let piece = len.min(COPY_BYTES);
+            if let Err(refusal) = self.content(to, off + piece == end, off, piece) {
+                return Ok(Err(refusal));
+            }
+            if self.outbox.len() >= OUTBOX_BYTES {
+                self.send()?;
+            }
+            off += piece;
+            len -= piece;
+        }
+        Ok(Ok(()))
+    }
+
+    /// One chunk of content. If it cannot be had, nothing of it is sent.
+    fn content(&mut self, to: To, last: bool, off: u64, len: u64) -> Outcome {
+        let mark = self.outbox.mark();
+        self.outbox.content(to, last, off, len as usize);
+        let lying = if self.stream.is_tls() { None } else { self.device.bytes(off, len) };
+        match lying {
+            Some(bytes) => self.outbox.device(bytes),
+            None => {
+                if let Err(err) = self.device.read(off, self.outbox.room(len as usize)) {
+                    self.outbox.back_to(&mark);
+                    return Err(err.into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn block_status(&mut self, to: To, off: u64, len: u64, one: bool) -> Result<Answer, Refusal> {
+        self.counts.block_status += 1;
+        let most = if one { 1 } else { EXTENTS_MAX };
+        let list = status::list(self.device, off, len, most)?;
+        self.outbox.block_status(to, &list);
+        Ok(Answer::Given)
+    }
+}
+
+/// Whether the reply is in the outbox.
+enum Answer {
+    /// It is.
+    Given,
+    /// It says no more than "done".
+    Done,
+}

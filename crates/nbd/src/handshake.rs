@@ -1,0 +1,330 @@
+//! Haggling: from the greeting to the moment when requests flow, as far as it can be done without a
+//! socket.
+//!
+//! - **H1** No bytes make it panic; an option longer than [`OPTION_BYTES_MAX`] is not even looked at.
+//! - **H2** What was said before TLS began is forgotten: it may not have been the client who said it.
+//! - **H3** Where TLS is demanded, nothing is told about exports without.
+
+use crate::export::{BLOCK_ASSUMED, Export, Exports};
+use crate::request::Mode;
+use crate::wire::{self, OLD_PADDING, STRING_BYTES_MAX, handshake, info, option, reply};
+use std::sync::Arc;
+use zerocopy::{FromBytes as _, IntoBytes as _};
+
+/// Longest option that is considered, in bytes.
+pub const OPTION_BYTES_MAX: usize = 64 << 10;
+
+/// Whether a server speaks TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlsPolicy {
+    /// Never.
+    Off,
+    /// If the client wants to.
+    Offered,
+    /// Always.
+    Required,
+}
+
+/// What comes after an option.
+pub enum Step {
+    /// The next option.
+    Next,
+    /// TLS, then the next option.
+    StartTls,
+    /// Requests.
+    Transmit(Session),
+    /// Nothing.
+    End,
+}
+
+/// What was agreed on.
+#[derive(Clone)]
+pub struct Session {
+    /// What is served.
+    pub export: Arc<Export>,
+    /// How replies look.
+    pub mode: Mode,
+    /// Whether questions for block status are allowed.
+    pub block_status: bool,
+}
+
+/// The server's side of haggling.
+pub struct Handshake<'a> {
+    exports: &'a Exports,
+    tls: TlsPolicy,
+    /// Whether TLS has begun.
+    secure: bool,
+    /// Whether the old end of a negotiation goes without padding.
+    no_zeroes: bool,
+    /// Whether errors can be told.
+    fixed: bool,
+    mode: Mode,
+    /// The export whose block status was asked for: a context is of one export.
+    context_of: Option<Vec<u8>>,
+}
+
+/// The client does not keep to the protocol, in a way that cannot be told to it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the client broke the protocol: {0}")]
+pub struct Broken(pub &'static str);
+
+/// The server's first words.
+pub fn greeting() -> wire::Greeting {
+    wire::Greeting {
+        init: wire::INIT_MAGIC.into(),
+        option: wire::OPTION_MAGIC.into(),
+        flags: (handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES).into(),
+    }
+}
+
+/// Code and length of the option at the start of `bytes`; `None` where its head is not complete.
+pub fn option_head(bytes: &[u8]) -> Result<Option<(u32, usize)>, Broken> {
+    let Ok((head, _)) = wire::OptionHeader::ref_from_prefix(bytes) else {
+        return Ok(None);
+    };
+    if head.magic.get() != wire::OPTION_MAGIC {
+        return Err(Broken("an option without its magic number"));
+    }
+    Ok(Some((head.code.get(), head.len.get() as usize)))
+}
+
+impl<'a> Handshake<'a> {
+    /// A new client, whose answer to the greeting was `flags`.
+    pub fn new(exports: &'a Exports, tls: TlsPolicy, flags: u32) -> Result<Self, Broken> {
+        let known = u32::from(handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES);
+        if flags & !known != 0 {
+            return Err(Broken("flags that were not offered"));
+        }
+        Ok(Self {
+            exports,
+            tls,
+            secure: false,
+            no_zeroes: flags & u32::from(handshake::NO_ZEROES) != 0,
+            fixed: flags & u32::from(handshake::FIXED_NEWSTYLE) != 0,
+            mode: Mode::Simple,
+            context_of: None,
+        })
+    }
+
+    /// TLS has begun (H2).
+    pub fn secured(&mut self) {
+        self.secure = true;
+        self.mode = Mode::Simple;
+        self.context_of = None;
+    }
+
+    /// Answers an option that is too long to look at.
+    pub fn too_big(&self, code: u32, out: &mut Vec<u8>) {
+        error(out, code, reply::ERR_TOO_BIG, "the option is too long");
+    }
+
+    /// Answers an option. What is to be sent is added to `out`.
+    pub fn option(&mut self, code: u32, data: &[u8], out: &mut Vec<u8>) -> Result<Step, Broken> {
+        if code == option::EXPORT_NAME {
+            return self.export_name(data, out).map(Step::Transmit);
+        }
+        if !self.fixed {
+            return Err(Broken("an option after an answer that excludes them"));
+        }
+        if self.tls == TlsPolicy::Required
+            && !self.secure
+            && !matches!(code, option::STARTTLS | option::ABORT)
+        {
+            error(out, code, reply::ERR_TLS_REQD, "this server wants TLS first"); // H3
+            return Ok(Step::Next);
+        }
+        match code {
+            option::ABORT => {
+                send(out, code, reply::ACK, &[]);
+                return Ok(Step::End);
+            }
+            option::STARTTLS => return Ok(self.start_tls(data, out)),
+            option::LIST => self.list(data, out),
+            option::INFO | option::GO => return Ok(self.info(code, data, out)),
+            option::STRUCTURED_REPLY => self.upgrade(code, data, Mode::Structured, out),
+            option::EXTENDED_HEADERS => self.upgrade(code, data, Mode::Extended, out),
+            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => {
+                self.meta_context(code, data, out);
+            }
+            _ => error(out, code, reply::ERR_UNSUP, "not known here"),
+        }
+        Ok(Step::Next)
+    }
+
+    fn export_name(&self, name: &[u8], out: &mut Vec<u8>) -> Result<Session, Broken> {
+        if self.tls == TlsPolicy::Required && !self.secure {
+            return Err(Broken("no TLS although it is required"));
+        }
+        let export = self.exports.find(name).ok_or(Broken("an export that does not exist"))?;
+        if export.block_sizes().minimum > BLOCK_ASSUMED {
+            return Err(Broken("no question for the block size, which is not the usual one"));
+        }
+        out.extend(export.device().size().to_be_bytes());
+        out.extend(export.flags(self.mode).to_be_bytes());
+        if !self.no_zeroes {
+            out.extend([0; OLD_PADDING]);
+        }
+        Ok(self.session(export))
+    }
+
+    fn session(&self, export: &Arc<Export>) -> Session {
+        let named = self.context_of.as_ref().and_then(|name| self.exports.find(name));
+        Session {
+            export: export.clone(),
+            mode: self.mode,
+            block_status: named.is_some_and(|named| Arc::ptr_eq(named, export)),
+        }
+    }
+
+    fn start_tls(&self, data: &[u8], out: &mut Vec<u8>) -> Step {
+        let code = option::STARTTLS;
+        if !data.is_empty() || self.secure {
+            error(out, code, reply::ERR_INVALID, "TLS begins once, and without further words");
+        } else if self.tls == TlsPolicy::Off {
+            error(out, code, reply::ERR_POLICY, "this server has no certificate");
+        } else {
+            send(out, code, reply::ACK, &[]);
+            return Step::StartTls;
+        }
+        Step::Next
+    }
+
+    fn list(&self, data: &[u8], out: &mut Vec<u8>) {
+        if !data.is_empty() {
+            return error(out, option::LIST, reply::ERR_INVALID, "a list needs no further words");
+        }
+        for export in self.exports.iter() {
+            let mut item = Vec::new();
+            item.extend((export.name().len() as u32).to_be_bytes());
+            item.extend(export.name().as_bytes());
+            item.extend(export.description().as_bytes());
+            send(out, option::LIST, reply::SERVER, &item);
+        }
+        send(out, option::LIST, reply::ACK, &[]);
+    }
+
+    fn info(&self, code: u32, data: &[u8], out: &mut Vec<u8>) -> Step {
+        let Some((name, wanted)) = info_request(data) else {
+            error(out, code, reply::ERR_INVALID, "not a question about an export");
+            return Step::Next;
+        };
+        let Some(export) = self.exports.find(name) else {
+            error(out, code, reply::ERR_UNKNOWN, "there is no export of that name");
+            return Step::Next;
+        };
+        let sizes = export.block_sizes();
+        if code == option::GO
+            && sizes.minimum > BLOCK_ASSUMED
+            && !wanted.contains(&info::BLOCK_SIZE)
+        {
+            error(out, code, reply::ERR_BLOCK_SIZE_REQD, "ask for the block size; it is unusual");
+            return Step::Next;
+        }
+        let mut fact = |kind: u16, parts: &[&[u8]]| {
+            send(
+                out,
+                code,
+                reply::INFO,
+                &[&kind.to_be_bytes(), parts.concat().as_slice()].concat(),
+            );
+        };
+        let (size, flags) = (export.device().size(), export.flags(self.mode));
+        fact(info::EXPORT, &[&size.to_be_bytes(), &flags.to_be_bytes()]);
+        let units = [sizes.minimum, sizes.preferred, sizes.maximum].map(u32::to_be_bytes);
+        fact(info::BLOCK_SIZE, &[&units[0], &units[1], &units[2]]);
+        if wanted.contains(&info::NAME) {
+            fact(info::NAME, &[export.name().as_bytes()]);
+        }
+        if wanted.contains(&info::DESCRIPTION) && !export.description().is_empty() {
+            fact(info::DESCRIPTION, &[export.description().as_bytes()]);
+        }
+        send(out, code, reply::ACK, &[]);
+        if code == option::GO { Step::Transmit(self.session(export)) } else { Step::Next }
+    }
+
+    fn upgrade(&mut self, code: u32, data: &[u8], mode: Mode, out: &mut Vec<u8>) {
+        if !data.is_empty() {
+            return error(out, code, reply::ERR_INVALID, "this option needs no further words");
+        }
+        self.mode = self.mode.max(mode);
+        send(out, code, reply::ACK, &[]);
+    }
+
+    fn meta_context(&mut self, code: u32, data: &[u8], out: &mut Vec<u8>) {
+        let set = code == option::SET_META_CONTEXT;
+        if set {
+            // Whatever becomes of this choice, it replaces the one before.
+            self.context_of = None;
+        }
+        let Some((name, queries)) = context_request(data) else {
+            return error(out, code, reply::ERR_INVALID, "not a question for metadata contexts");
+        };
+        if self.mode == Mode::Simple {
+            let why = "metadata comes in structured replies; ask for them first";
+            return error(out, code, reply::ERR_INVALID, why);
+        }
+        if self.exports.find(name).is_none() {
+            return error(out, code, reply::ERR_UNKNOWN, "there is no export of that name");
+        }
+        let all = !set && queries.is_empty();
+        let asked =
+            |query: &[u8]| query == wire::BASE_ALLOCATION.as_bytes() || !set && query == b"base:";
+        if all || queries.into_iter().any(asked) {
+            // The number means nothing in a list.
+            let id = if set { wire::BASE_ALLOCATION_ID } else { 0 };
+            let item = [&id.to_be_bytes(), wire::BASE_ALLOCATION.as_bytes()].concat();
+            send(out, code, reply::META_CONTEXT, &item);
+            if set {
+                self.context_of = Some(name.to_owned());
+            }
+        }
+        send(out, code, reply::ACK, &[]);
+    }
+}
+
+/// A string with its length in front, and what follows it.
+fn string(data: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (len, rest) = data.split_first_chunk()?;
+    let len = u32::from_be_bytes(*len) as usize;
+    if len > STRING_BYTES_MAX {
+        return None;
+    }
+    rest.split_at_checked(len)
+}
+
+/// Name of an export and the facts that are wanted.
+fn info_request(data: &[u8]) -> Option<(&[u8], Vec<u16>)> {
+    let (name, rest) = string(data)?;
+    let (count, rest) = rest.split_first_chunk()?;
+    let (kinds, tail) = rest.as_chunks();
+    let whole = tail.is_empty() && kinds.len() == usize::from(u16::from_be_bytes(*count));
+    whole.then(|| (name, kinds.iter().map(|kind| u16::from_be_bytes(*kind)).collect()))
+}
+
+/// Name of an export and the contexts that are wanted.
+fn context_request(data: &[u8]) -> Option<(&[u8], Vec<&[u8]>)> {
+    let (name, rest) = string(data)?;
+    let (count, mut rest) = rest.split_first_chunk()?;
+    let mut queries = Vec::new();
+    for _ in 0..u32::from_be_bytes(*count) {
+        let (query, tail) = string(rest)?;
+        queries.push(query);
+        rest = tail;
+    }
+    rest.is_empty().then_some((name, queries))
+}
+
+fn send(out: &mut Vec<u8>, code: u32, kind: u32, data: &[u8]) {
+    let head = wire::OptionReply {
+        magic: wire::OPTION_REPLY_MAGIC.into(),
+        code: code.into(),
+        kind: kind.into(),
+        len: (data.len() as u32).into(),
+    };
+    out.extend(head.as_bytes());
+    out.extend(data);
+}
+
+fn error(out: &mut Vec<u8>, code: u32, kind: u32, why: &str) {
+    send(out, code, kind, why.as_bytes());
+}

@@ -1,0 +1,110 @@
+//! Where clients come in: Unix sockets, TCP, and sockets that systemd has opened.
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use std::fs;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{FromRawFd as _, OwnedFd, RawFd};
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+/// The first descriptor that systemd passes (`sd_listen_fds(3)`).
+const ACTIVATION_FD: RawFd = 3;
+
+/// A socket where clients come in.
+#[derive(Debug)]
+pub struct Listener {
+    pub(crate) socket: OwnedFd,
+    address: String,
+    /// Removed at the end; none where somebody else made it.
+    path: Option<PathBuf>,
+}
+
+impl Listener {
+    /// A Unix socket at `path`, for its owner alone. One that a dead server has left is replaced.
+    pub fn unix(path: &Path) -> io::Result<Self> {
+        if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
+            match UnixStream::connect(path) {
+                Err(err) if err.kind() == io::ErrorKind::ConnectionRefused => {
+                    fs::remove_file(path)?;
+                }
+                _ => return Err(io::ErrorKind::AddrInUse.into()),
+            }
+        }
+        let socket = UnixListener::bind(path)?;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+        let address = format!("nbd+unix:///?socket={}", path.display());
+        Self::new(socket.into(), address, Some(path.to_owned()))
+    }
+
+    /// TCP at `address`; port 0 is any that is free.
+    pub fn tcp(address: SocketAddr) -> io::Result<Self> {
+        let socket = TcpListener::bind(address)?;
+        let address = format!("nbd://{}", socket.local_addr()?);
+        Self::new(socket.into(), address, None)
+    }
+
+    /// The sockets that systemd has passed to this process; none if it has not.
+    ///
+    /// # Safety
+    ///
+    /// 1. The descriptors that `LISTEN_FDS` counts belong to nobody else in this process: call this
+    ///    once, before anything else is opened.
+    pub unsafe fn activated() -> io::Result<Vec<Self>> {
+        let number = |name| std::env::var(name).ok()?.parse::<u32>().ok();
+        if number("LISTEN_PID") != Some(std::process::id()) {
+            return Ok(Vec::new());
+        }
+        let count = number("LISTEN_FDS").unwrap_or(0).min(1024) as RawFd;
+        let take = |fd| {
+            // SAFETY: obligation 1.
+            let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+            rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)?;
+            if sockopt::socket_type(&socket)? != SocketType::STREAM {
+                return Err(Errno::PROTOTYPE.into());
+            }
+            let unix = sockopt::socket_domain(&socket)? == AddressFamily::UNIX;
+            let address = if unix { "nbd+unix: of systemd" } else { "nbd: of systemd" };
+            Self::new(socket, address.to_owned(), None)
+        };
+        (ACTIVATION_FD..ACTIVATION_FD + count).map(take).collect()
+    }
+
+    fn new(socket: OwnedFd, address: String, path: Option<PathBuf>) -> io::Result<Self> {
+        // Several threads or processes may wait for one client.
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        Ok(Self { socket, address, path })
+    }
+
+    /// For clients: an NBD URI, as far as it is known.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// A client that has come in; `None` if it was somebody else's.
+    pub(crate) fn accept(&self) -> io::Result<Option<OwnedFd>> {
+        let client = match rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC) {
+            Ok(client) => client,
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED | Errno::PROTO) => return Ok(None),
+            Err(err) => return Err(err.into()),
+        };
+        if sockopt::socket_domain(&client)? == AddressFamily::UNIX {
+            // A batch of replies should fit, so that the client is awake no more often than needed.
+            let _ = sockopt::set_socket_send_buffer_size(&client, 1 << 20);
+        } else {
+            sockopt::set_tcp_nodelay(&client, true)?;
+            sockopt::set_socket_keepalive(&client, true)?;
+        }
+        Ok(Some(client))
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Some(path) = &self.path {
+            let _ = fs::remove_file(path);
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! The server: sockets, a thread for each client, and an orderly end.
+
+use crate::connection::{self, Common, Ended};
+use crate::export::Exports;
+use crate::handshake::TlsPolicy;
+use crate::listen::Listener;
+use crate::stream::Stream;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::net::Shutdown;
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How to serve.
+#[derive(Clone)]
+pub struct ServerOptions {
+    /// Certificates, if there are any.
+    pub tls: Option<Arc<rustls::ServerConfig>>,
+    /// Whether clients must use them.
+    pub tls_required: bool,
+    /// How long a client may take to say what it wants.
+    pub handshake_time: Duration,
+    /// Clients at the same time; more are turned away.
+    pub clients_max: usize,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        Self {
+            tls: None,
+            tls_required: false,
+            handshake_time: Duration::from_secs(10),
+            clients_max: 256,
+        }
+    }
+}
+
+/// An NBD server.
+pub struct Server {
+    common: Common,
+    clients_max: usize,
+    /// Becomes readable when the server ends.
+    stop: OwnedFd,
+    clients: Mutex<Clients>,
+    /// Told when a client has gone.
+    gone: Condvar,
+}
+
+#[derive(Default)]
+struct Clients {
+    next: u64,
+    /// A second descriptor of each socket, to interrupt who waits for it.
+    sockets: HashMap<u64, OwnedFd>,
+}
+
+impl Server {
+    /// A server of `exports`.
+    pub fn new(exports: Exports, options: ServerOptions) -> io::Result<Arc<Self>> {
+        let tls_policy = match (&options.tls, options.tls_required) {
+            (None, _) => TlsPolicy::Off,
+            (Some(_), false) => TlsPolicy::Offered,
+            (Some(_), true) => TlsPolicy::Required,
+        };
+        Ok(Arc::new(Self {
+            common: Common {
+                exports,
+                tls: options.tls,
+                tls_policy,
+                handshake_time: options.handshake_time,
+                stopping: AtomicBool::new(false),
+            },
+            clients_max: options.clients_max,
+            stop: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            clients: Mutex::default(),
+            gone: Condvar::new(),
+        }))
+    }
+
+    /// What is served.
+    pub fn exports(&self) -> &Exports {
+        &self.common.exports
+    }
+
+    /// Clients at this moment.
+    pub fn clients(&self) -> usize {
+        self.lock().sockets.len()
+    }
+
+    /// Serves clients until [`stop`](Self::stop) is called.
+    pub fn run(self: &Arc<Self>, listeners: &[Listener]) -> io::Result<()> {
+        loop {
+            let stop = PollFd::new(&self.stop, PollFlags::IN);
+            let sockets = listeners.iter().map(|l| PollFd::new(&l.socket, PollFlags::IN));
+            let mut waiting: Vec<_> = std::iter::once(stop).chain(sockets).collect();
+            match poll(&mut waiting, None) {
+                Err(rustix::io::Errno::INTR) => continue,
+                result => result?,
+            };
+            if self.common.stopping.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            for (listener, waited) in listeners.iter().zip(&waiting[1..]) {
+                if waited.revents().is_empty() {
+                    continue;
+                }
+                if let Err(err) = listener.accept().and_then(|socket| self.welcome(socket)) {
+                    // Out of descriptors, say. Whoever waits stays in the queue meanwhile.
+                    tracing::error!("{}: cannot take a client: {err}", listener.address());
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+            }
+        }
+    }
+
+    /// Serves the client at the other end of `socket` in a thread of its own.
+    pub fn welcome(self: &Arc<Self>, socket: Option<OwnedFd>) -> io::Result<()> {
+        let Some(socket) = socket else { return Ok(()) };
+        let id = {
+            let mut clients = self.lock();
+            if self.common.stopping.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            if clients.sockets.len() >= self.clients_max {
+                tracing::warn!("a client was turned away: there are {} already", self.clients_max);
+                return Ok(());
+            }
+            let id = clients.next;
+            clients.next += 1;
+            clients.sockets.insert(id, socket.try_clone()?);
+            id
+        };
+        let member = Member { server: self.clone(), id };
+        std::thread::Builder::new().name(format!("client {id}")).spawn(move || {
+            match connection::serve(&member.server.common, Stream::new(socket)) {
+                Ok(()) => tracing::debug!("client {id} has left"),
+                Err(Ended::Io(err)) => tracing::info!("client {id} was cut off: {err}"),
+                Err(err) => tracing::warn!("client {id} was turned out: {err}"),
+            }
+        })?;
+        Ok(())
+    }
+
+    /// Takes no more clients, answers what has been asked, refuses what is asked from now on, waits
+    /// up to `grace` for that, then makes everything durable.
+    pub fn stop(&self, grace: Duration) -> Result<(), pmbd::Error> {
+        self.common.stopping.store(true, Ordering::Relaxed);
+        let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
+        let deadline = Instant::now() + grace;
+        let mut clients = self.lock();
+        for socket in clients.sockets.values() {
+            // What has arrived can still be read; then the stream ends.
+            let _ = rustix::net::shutdown(socket, Shutdown::Read);
+        }
+        while !clients.sockets.is_empty() {
+            let Some(left) = deadline.checked_duration_since(Instant::now()) else {
+                break;
+            };
+            clients = self
+                .gone
+                .wait_timeout(clients, left)
+                .map_or_else(|broken| broken.into_inner().0, |(clients, _)| clients);
+        }
+        for socket in clients.sockets.values() {
+            // It does not take its replies.
+            let _ = rustix::net::shutdown(socket, Shutdown::Both);
+        }
+        drop(clients);
+        self.common.exports.iter().try_for_each(|export| export.device().barrier())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Clients> {
+        // Whoever panics while holding it has not changed it half-way.
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A client's entry in the list, for as long as its thread runs, however that ends.
+struct Member {
+    server: Arc<Server>,
+    id: u64,
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.server.lock().sockets.remove(&self.id);
+        self.server.gone.notify_all();
+    }
+}
