@@ -144,6 +144,13 @@ impl Arena {
         Ok(Self { view: memory.view(), derived: layout.derived, kind: Kind::Alone(memory) })
     }
 
+    /// An arena for one process and those it forks, none of which may die while it holds a lock.
+    #[cfg(not(loom))]
+    pub fn inherited(layout: &Layout) -> io::Result<Self> {
+        let memory = Memory::inherited(layout.bytes())?;
+        Ok(Self { view: memory.view(), derived: layout.derived, kind: Kind::Alone(memory) })
+    }
+
     fn shared(session: Arc<Session>, place: &Place, derived: usize) -> Self {
         Self { view: session.memory().view(), derived, kind: Kind::Shared(session, place.clone()) }
     }

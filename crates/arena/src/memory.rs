@@ -50,6 +50,15 @@ pub(crate) struct Memory(View);
 impl Memory {
     /// Private memory.
     pub(crate) fn anonymous(len: usize) -> io::Result<Self> {
+        Self::without_file(len, MapFlags::PRIVATE)
+    }
+
+    /// Memory that a process shares with those it forks.
+    pub(crate) fn inherited(len: usize) -> io::Result<Self> {
+        Self::without_file(len, MapFlags::SHARED)
+    }
+
+    fn without_file(len: usize, flags: MapFlags) -> io::Result<Self> {
         let len = len.max(1).next_multiple_of(HUGE_PAGE);
         // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
         let base = unsafe {
@@ -57,7 +66,7 @@ impl Memory {
                 std::ptr::null_mut(),
                 len,
                 ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
+                flags | MapFlags::NORESERVE,
             )?
         };
         if len >= HUGE_FROM {

@@ -4,44 +4,48 @@
 //! - **D1** A range is noted after it has been stored: a barrier that takes the note finds the bytes. One that
 //!   comes between store and note misses a request that has not returned, and may.
 
+use arena::{Arena, Layout, Span};
 use std::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Relaxed};
 
 /// Bytes that one bit stands for.
 const GRAIN: u64 = 4096;
 
 /// Two levels of bits, so that a barrier after few stores to a large device looks at little.
-#[derive(Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct Dirty {
     /// One bit per [`GRAIN`].
-    grains: Box<[AtomicU64]>,
+    grains: Span<AtomicU64>,
     /// One bit per word of `grains` that may be other than zero.
-    words: Box<[AtomicU64]>,
+    words: Span<AtomicU64>,
     len: u64,
 }
 
 impl Dirty {
     /// For a region of `len` bytes.
-    pub(crate) fn new(len: u64) -> Self {
-        let bits = |n: u64| (0..n.div_ceil(64)).map(|_| AtomicU64::new(0)).collect::<Box<_>>();
-        let grains = bits(len.div_ceil(GRAIN));
-        Self { words: bits(grains.len() as u64), grains, len }
+    pub(crate) fn plan(layout: &mut Layout, len: u64) -> Self {
+        let words = len.div_ceil(GRAIN).div_ceil(64);
+        Self {
+            grains: layout.table(words as usize),
+            words: layout.table(words.div_ceil(64) as usize),
+            len,
+        }
     }
 
     /// Notes that `off..off + len` was stored (D1).
-    pub(crate) fn note(&self, off: u64, len: u64) {
+    pub(crate) fn note(&self, arena: &Arena, off: u64, len: u64) {
         if len == 0 {
             return;
         }
         for grain in off / GRAIN..=(off + len - 1) / GRAIN {
-            set(&self.grains, grain);
-            set(&self.words, grain / 64);
+            set(arena.table(self.grains), grain);
+            set(arena.table(self.words), grain / 64);
         }
     }
 
     /// Takes the notes and calls `each` with offset and length of what was noted.
-    pub(crate) fn take(&self, mut each: impl FnMut(u64, u64)) {
-        for_each_bit(&self.words, 0, |word| {
-            let grains = std::slice::from_ref(&self.grains[word as usize]);
+    pub(crate) fn take(&self, arena: &Arena, mut each: impl FnMut(u64, u64)) {
+        for_each_bit(arena.table(self.words), 0, |word| {
+            let grains = std::slice::from_ref(&arena.table(self.grains)[word as usize]);
             for_each_bit(grains, word * 64, |grain| {
                 let off = grain * GRAIN;
                 each(off, GRAIN.min(self.len - off));
@@ -76,14 +80,16 @@ mod tests {
 
     #[test]
     fn takes_what_was_noted_once() {
-        let dirty = Dirty::new(GRAIN * 10_000 + 5);
-        dirty.note(10, 0);
-        dirty.note(GRAIN - 1, 2);
-        dirty.note(GRAIN * 9_999, GRAIN + 5);
+        let mut layout = Layout::default();
+        let dirty = Dirty::plan(&mut layout, GRAIN * 10_000 + 5);
+        let arena = &Arena::inherited(&layout).unwrap();
+        dirty.note(arena, 10, 0);
+        dirty.note(arena, GRAIN - 1, 2);
+        dirty.note(arena, GRAIN * 9_999, GRAIN + 5);
         let mut found = Vec::new();
-        dirty.take(|off, len| found.push((off, len)));
+        dirty.take(arena, |off, len| found.push((off, len)));
         let want = [(0, GRAIN), (GRAIN, GRAIN), (GRAIN * 9_999, GRAIN), (GRAIN * 10_000, 5)];
         assert_eq!(found, want);
-        dirty.take(|off, _| panic!("{off} again"));
+        dirty.take(arena, |off, _| panic!("{off} again"));
     }
 }

@@ -1,6 +1,7 @@
 //! What a request can fail with.
 
 use std::io;
+use std::path::PathBuf;
 
 /// Why a device could not be opened or a request not be served. Nothing was stored, unless it says so.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +39,22 @@ pub enum Error {
         found: u32,
         /// Checksum of what was written.
         written: u32,
+    },
+    /// What the region says about itself cannot be.
+    #[error(
+        "{what}; restore the region from a copy, or format it anew if its content is not needed"
+    )]
+    Corrupt {
+        /// Which part, and how.
+        what: String,
+    },
+    /// The region is not what the options say.
+    #[error("{}: {cause}", path.display())]
+    Mismatch {
+        /// The region.
+        path: PathBuf,
+        /// In what, and which option would do.
+        cause: String,
     },
     /// The device cannot do that, or not fast, as the request demands.
     #[error("not supported")]

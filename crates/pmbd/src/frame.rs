@@ -3,6 +3,7 @@
 use crate::inflight::{InFlight, Request};
 use crate::stats::{Counting, Event, Guarding};
 use crate::{BlockSizes, Durability, Error, Stats};
+use arena::{Arena, Layout};
 use pmem::{Medium, Tally};
 use std::sync::Arc;
 
@@ -16,22 +17,33 @@ pub(crate) struct Frame<M> {
     pub(crate) blocks: BlockSizes,
     pub(crate) read_only: bool,
     pub(crate) counting: Counting,
+    /// What the device knows beside the medium, shared with processes forked later.
+    pub(crate) arena: Arena,
     inflight: InFlight,
     /// What protecting the medium costs, where it is protected.
     tally: Option<Arc<Tally>>,
 }
 
 impl<M: Medium> Frame<M> {
-    pub(crate) fn new(medium: M, size: u64, blocks: BlockSizes, read_only: bool) -> Self {
-        Self {
+    /// `layout` is what the arena shall have room for, besides what a frame needs.
+    pub(crate) fn new(
+        medium: M,
+        size: u64,
+        blocks: BlockSizes,
+        read_only: bool,
+        mut layout: Layout,
+    ) -> Result<Self, Error> {
+        let inflight = InFlight::plan(&mut layout);
+        Ok(Self {
+            arena: Arena::inherited(&layout)?,
             medium,
             size,
             blocks,
             read_only,
             counting: Counting::default(),
-            inflight: InFlight::default(),
+            inflight,
             tally: None,
-        }
+        })
     }
 
     /// Reports what protection costs, too.
@@ -65,14 +77,14 @@ impl<M: Medium> Frame<M> {
         if durability == Durability::Now {
             self.counting.add(Event::FuaWrites, 1);
         }
-        Ok(self.inflight.begin())
+        Ok(self.inflight.begin(&self.arena))
     }
 
     /// A barrier (B2): waits for requests in flight, then has `persist` make durable what they left.
     pub(crate) fn barrier(&self, persist: impl FnOnce()) -> Result<(), Error> {
         let mut watch = self.counting.watch();
         self.counting.add(Event::Barriers, 1);
-        self.inflight.wait();
+        self.inflight.wait(&self.arena);
         persist();
         watch.lap(Event::CyclesBarrier);
         self.healthy()

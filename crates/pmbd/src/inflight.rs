@@ -6,25 +6,24 @@
 //! - **F2** A barrier turns the phase and waits until nobody counts under the old one. So all requests that
 //!   were counted before it have ended, and the phase that becomes current next is empty.
 
+use arena::{Arena, Layout, LockMode, RwLock, Span};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Mutex, PoisonError};
 
 /// Threads count in different cache lines, up to this many.
 const SHARDS: usize = 32;
 
-/// A cache line and its neighbour, which the prefetcher pairs.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-struct Shard([AtomicU32; 2]);
+/// Counters from one shard to the next: two lines, because the adjacent-line prefetcher pairs them.
+const STRIDE: usize = 32;
 
-/// The requests under way.
-#[derive(Debug, Default)]
+/// The requests under way, of all processes that share the arena.
+#[derive(Clone, Copy)]
 pub(crate) struct InFlight {
-    phase: AtomicUsize,
-    shards: [Shard; SHARDS],
+    phase: Span<AtomicU32>,
+    /// The counters of the two phases, for each shard.
+    counts: Span<AtomicU32>,
     /// One barrier at a time.
-    turn: Mutex<()>,
+    turn: Span<RwLock>,
 }
 
 /// A request under way; it ends when this is dropped.
@@ -47,32 +46,43 @@ fn shard() -> usize {
 }
 
 impl InFlight {
+    pub(crate) fn plan(layout: &mut Layout) -> Self {
+        Self {
+            phase: layout.table(1),
+            counts: layout.table(SHARDS * STRIDE),
+            turn: layout.table(1),
+        }
+    }
+
     /// Begins a request.
-    pub(crate) fn begin(&self) -> Request<'_> {
-        let Shard(counts) = &self.shards[shard()];
+    pub(crate) fn begin<'a>(&self, arena: &'a Arena) -> Request<'a> {
+        let phase = &arena.table(self.phase)[0];
+        let counts = &arena.table(self.counts)[shard() * STRIDE..];
         loop {
-            let phase = self.phase.load(SeqCst);
-            counts[phase].fetch_add(1, SeqCst);
-            let request = Request(&counts[phase]);
-            if self.phase.load(SeqCst) == phase {
+            let seen = phase.load(SeqCst);
+            let count = &counts[seen as usize];
+            count.fetch_add(1, SeqCst);
+            let request = Request(count);
+            if phase.load(SeqCst) == seen {
                 return request; // F1
             }
         }
     }
 
     /// Waits until all requests that have begun are over. The caller must not be in one.
-    pub(crate) fn wait(&self) {
-        // Nothing panics while holding it.
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let old = self.phase.fetch_xor(1, SeqCst); // F2
-        for Shard(counts) in &self.shards {
+    pub(crate) fn wait(&self, arena: &Arena) {
+        let turn = &arena.table(self.turn)[0];
+        turn.lock(LockMode::Exclusive);
+        let old = arena.table(self.phase)[0].fetch_xor(1, SeqCst) as usize; // F2
+        for shard in arena.table(self.counts).chunks_exact(STRIDE) {
             let mut looks = 0;
-            while counts[old].load(SeqCst) != 0 {
+            while shard[old].load(SeqCst) != 0 {
                 looks += 1;
                 // A copy of a few kilobytes is worth spinning for, more is not.
                 if looks < 100 { std::hint::spin_loop() } else { std::thread::yield_now() }
             }
         }
+        turn.unlock(LockMode::Exclusive);
     }
 }
 
@@ -81,29 +91,34 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicBool;
 
+    fn bed() -> (InFlight, Arena) {
+        let mut layout = Layout::default();
+        (InFlight::plan(&mut layout), Arena::inherited(&layout).unwrap())
+    }
+
     #[test]
     fn waits_for_those_before_only() {
-        let all = InFlight::default();
+        let (all, arena) = &bed();
         let over = AtomicBool::new(false);
-        let early = all.begin();
+        let early = all.begin(arena);
         std::thread::scope(|s| {
             s.spawn(|| {
-                all.wait();
+                all.wait(arena);
                 assert!(over.load(SeqCst), "the barrier overtook a request");
             });
-            while all.phase.load(SeqCst) == 0 {
+            while arena.table(all.phase)[0].load(SeqCst) == 0 {
                 std::hint::spin_loop();
             }
-            let _late = all.begin(); // never waited for: it outlives the barrier
+            let _late = all.begin(arena); // never waited for: it outlives the barrier
             over.store(true, SeqCst);
             drop(early);
         });
-        all.wait();
+        all.wait(arena);
     }
 
     #[test]
     fn what_ended_before_a_barrier_is_seen_by_it() {
-        let all = InFlight::default();
+        let (all, arena) = &bed();
         let begun = AtomicUsize::new(0);
         let ended = AtomicUsize::new(0);
         let stop = AtomicBool::new(false);
@@ -111,7 +126,7 @@ mod tests {
             for _ in 0..3 {
                 s.spawn(|| {
                     while !stop.load(SeqCst) {
-                        let _request = all.begin();
+                        let _request = all.begin(arena);
                         begun.fetch_add(1, SeqCst);
                         ended.fetch_add(1, SeqCst);
                     }
@@ -119,7 +134,7 @@ mod tests {
             }
             for _ in 0..200 {
                 let before = begun.load(SeqCst);
-                all.wait();
+                all.wait(arena);
                 assert!(ended.load(SeqCst) >= before);
             }
             stop.store(true, SeqCst);

@@ -17,22 +17,23 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Reading order: [`device`](BlockDevice) (the contract), `options` (what can be chosen), `raw` (blocks where the
-//! client puts them), `frame` (what all kinds of devices do for a request: checks, counting, waiting).
+//! Reading order: [`device`](BlockDevice) (the contract), `options` (what can be chosen), [`raw`] (blocks where the
+//! client puts them), [`atomic`] (blocks that are never torn), `frame` (what all kinds of devices do for a request: checks, counting, waiting).
 
 #![forbid(unsafe_code)]
 
+pub mod atomic;
 mod device;
 mod dirty;
 mod error;
 mod frame;
 mod inflight;
 mod options;
-mod raw;
+pub mod raw;
 mod stats;
 
 pub use device::{BlockDevice, BlockSizes, Durability, Extent, Zeroing};
 pub use error::Error;
-pub use options::{Options, Scheme, UnknownScheme, open};
+pub use options::{Options, Scheme, UnknownScheme, create, format, open};
 pub use pmem::Protection;
-pub use stats::Stats;
+pub use stats::{Cycles, Stats};

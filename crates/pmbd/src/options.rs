@@ -1,8 +1,12 @@
 //! What can be chosen when a device is opened.
 
+use crate::atomic::{self, Atomic, Geometry};
 use crate::raw::Raw;
 use crate::{BlockDevice, Error};
-use pmem::{Access, Emulation, FlushInstruction, Guarded, Lock, OpenOptions, Protection};
+use pmem::{
+    Access, Emulation, FlushInstruction, Guarded, Lock, Medium as _, OpenOptions, Protection,
+    Region,
+};
 use serde::Serialize;
 use std::fmt;
 use std::path::Path;
@@ -103,17 +107,78 @@ impl Default for Options {
 
 /// Opens the region at `path`, a file or a devdax device, as a block device.
 pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Arc<dyn BlockDevice>, Error> {
-    if options.atomic.is_some() || options.checksums {
-        return Err(Error::NotSupported);
-    }
-    let access = if options.read_only { Access::ReadOnly } else { Access::ReadWrite };
+    let path = path.as_ref();
+    let Options { scheme, checksums, read_only, .. } = *options;
+    let access = if read_only { Access::ReadOnly } else { Access::ReadWrite };
     let how = OpenOptions {
         emulation: Some(options.emulation),
-        flush: options.scheme.flush(),
-        lock: Some(if options.read_only { Lock::Shared } else { Lock::Exclusive }),
+        flush: scheme.flush(),
+        lock: Some(if read_only { Lock::Shared } else { Lock::Exclusive }),
         ..OpenOptions::default()
     };
-    let medium = Guarded::new(how.open(path, access)?, options.protection)?;
+    let region = how.open(path, access)?;
+    check_kind(path, &region, options)?;
+    let medium = Guarded::new(region, options.protection)?;
     let tally = medium.tally();
-    Ok(Arc::new(Raw::new(medium, options.scheme, options.read_only).with_tally(tally)))
+    Ok(match options.atomic {
+        None => Arc::new(Raw::new(medium, scheme, read_only)?.with_tally(tally)),
+        Some(_) => Arc::new(Atomic::open(medium, scheme, checksums, read_only)?.with_tally(tally)),
+    })
+}
+
+/// Whether the region was formatted as the options say.
+fn check_kind(path: &Path, region: &Region, options: &Options) -> Result<(), Error> {
+    let mismatch = |cause| Err(Error::Mismatch { path: path.to_owned(), cause });
+    let found = atomic::superblock(region);
+    let has = found.block_bytes;
+    match options.atomic {
+        None if options.checksums => mismatch(
+            "checksums take atomic blocks: format it with --atomic, for example 4096".into(),
+        ),
+        None if found.verify(region.len()).is_ok() => mismatch(format!(
+            "has atomic blocks of {has} bytes, and is no use without knowing where they are: add --atomic {has}"
+        )),
+        Some(block) if !found.is_ours() => mismatch(format!(
+            "has no atomic blocks: format it first, which clears it, or leave out --atomic {block}"
+        )),
+        Some(block) if has != block => {
+            mismatch(format!("has atomic blocks of {has} bytes, not {block}: say --atomic {has}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Formats an existing region as a device with atomic blocks of `block` bytes, a power of two from 512 to
+/// 16384. All content is lost. Returns the size of the device in bytes.
+pub fn format(path: impl AsRef<Path>, block: u32) -> Result<u64, Error> {
+    let path = path.as_ref();
+    let region = Region::open(path, Access::ReadWrite)?;
+    let geometry = Geometry::within(block, region.len()).ok_or_else(|| bad_block(path, block))?;
+    atomic::format(&region, &geometry);
+    region.health()?;
+    Ok(geometry.device_len())
+}
+
+/// Creates a file for a device of at least `size` bytes, all zeros, and formats it where blocks shall be
+/// atomic. Returns the size of the device in bytes.
+pub fn create(path: impl AsRef<Path>, size: u64, atomic: Option<u32>) -> Result<u64, Error> {
+    let path = path.as_ref();
+    let Some(block) = atomic else {
+        Region::create(path, size)?;
+        return Ok(size);
+    };
+    let geometry = Geometry::of(block, size.div_ceil(u64::from(block).max(1)))
+        .ok_or_else(|| bad_block(path, block))?;
+    let region = Region::create(path, geometry.region_len())?;
+    atomic::format(&region, &geometry);
+    region.health()?;
+    Ok(geometry.device_len())
+}
+
+fn bad_block(path: &Path, block: u32) -> Error {
+    let cause = format!(
+        "cannot have atomic blocks of {block} bytes: use a power of two from 512 to 16384 that fits many times, \
+         and at most 2^32 blocks"
+    );
+    Error::Mismatch { path: path.to_owned(), cause }
 }

@@ -8,6 +8,7 @@ use crate::dirty::Dirty;
 use crate::frame::{Frame, REQUEST_MAX};
 use crate::stats::Event;
 use crate::{BlockDevice, BlockSizes, Durability, Error, Extent, Scheme, Stats, Zeroing};
+use arena::Layout;
 use pmem::{Domain, Medium, Tally};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
@@ -27,15 +28,16 @@ pub struct Raw<M> {
 
 impl<M: Medium> Raw<M> {
     /// Makes a device of a medium.
-    pub fn new(medium: M, scheme: Scheme, read_only: bool) -> Self {
+    pub fn new(medium: M, scheme: Scheme, read_only: bool) -> Result<Self, Error> {
         let blocks = BlockSizes { minimum: 1, preferred: 4096, maximum: REQUEST_MAX, atomic: 0 };
         let size = medium.len();
-        Self {
+        let mut layout = Layout::default();
+        Ok(Self {
             scheme,
-            dirty: (scheme == Scheme::Wb).then(|| Dirty::new(size)),
+            dirty: (scheme == Scheme::Wb).then(|| Dirty::plan(&mut layout, size)),
             lazy_fence: medium.domain() == Domain::PageCache,
-            frame: Frame::new(medium, size, blocks, read_only),
-        }
+            frame: Frame::new(medium, size, blocks, read_only, layout)?,
+        })
     }
 
     /// Reports what protecting the medium costs, too.
@@ -49,7 +51,7 @@ impl<M: Medium> Raw<M> {
         let medium = &self.frame.medium;
         match &self.dirty {
             Some(dirty) if durability == Durability::AtBarrier && !flushed => {
-                dirty.note(off, len);
+                dirty.note(&self.frame.arena, off, len);
                 return;
             }
             _ if !flushed => medium.flush(off, len),
@@ -105,7 +107,7 @@ impl<M: Medium> BlockDevice for Raw<M> {
         let medium = &self.frame.medium;
         self.frame.barrier(|| {
             if let Some(dirty) = &self.dirty {
-                dirty.take(|off, len| medium.flush(off, len));
+                dirty.take(&self.frame.arena, |off, len| medium.flush(off, len));
             }
             if self.dirty.is_some() || self.lazy_fence {
                 let _ = medium.fence();

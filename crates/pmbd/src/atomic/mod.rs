@@ -1,0 +1,308 @@
+//! A device whose blocks are never torn, and whose content is checked: short-circuit shadow paging (BPFS §3)
+//! of one level.
+//!
+//! A map has one word for each block of the device: which data block holds its content, and the checksum of
+//! it. A request stores the content elsewhere and commits each block by one store of its word, so after a power
+//! failure a block is old or new, without a journal. The checksum changes with the content by the same store.
+//!
+//! - **A1** Content is durable before a word names it.
+//! - **A2** A data block is free only when the word that named it is replaced, and durably so: otherwise a crash
+//!   could bring back a word whose block holds something else.
+//! - **A3** Words are stored under the lock of their line; a reader who found no writer there between loading
+//!   the word and having copied the content has copied what the word named.
+//! - **A4** What a word says is checked each time before it is followed.
+
+mod layout;
+mod scan;
+mod space;
+
+pub use layout::{Geometry, Superblock};
+pub use scan::format;
+pub(crate) use scan::superblock;
+
+use crate::frame::{Frame, REQUEST_MAX};
+use crate::stats::{Event, Watch};
+use crate::{BlockDevice, BlockSizes, Durability, Error, Extent, Scheme, Stats, Zeroing};
+use arena::{Layout, LockMode, RwLock, Span};
+use layout::{MapWord, SPARES_MIN, WORD};
+use pmem::{LINE, Medium, Tally};
+use space::Space;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU8;
+
+/// Blocks replaced together: stored, fenced once, committed, fenced once.
+const BATCH: usize = SPARES_MIN as usize;
+
+/// Locks, each for many lines of the map.
+const LOCKS: usize = 1024;
+
+/// Words of the map in a line.
+const LINE_WORDS: u64 = LINE / WORD;
+
+/// How often a reader tries without the lock.
+const OPTIMISM: u32 = 4;
+
+/// The device.
+pub struct Atomic<M> {
+    frame: Frame<M>,
+    geometry: Geometry,
+    space: Space,
+    locks: Span<RwLock>,
+    /// Whether content is stored past the cache.
+    nt: bool,
+    /// Whether content is checked when it is read.
+    checked: bool,
+}
+
+impl<M: Medium> Atomic<M> {
+    /// Opens a formatted region. Reads the whole map.
+    pub fn open(medium: M, scheme: Scheme, checked: bool, read_only: bool) -> Result<Self, Error> {
+        let geometry = superblock(&medium)
+            .verify(medium.len())
+            .map_err(|what| Error::Corrupt { what: format!("cannot open the device: {what}") })?;
+        let blocks = BlockSizes {
+            minimum: geometry.block,
+            preferred: geometry.block.max(4096),
+            maximum: REQUEST_MAX,
+            atomic: geometry.block,
+        };
+        let mut layout = Layout::default();
+        let space = Space::plan(&mut layout, geometry.data_blocks);
+        let locks = layout.table(LOCKS);
+        let frame = Frame::new(medium, geometry.device_len(), blocks, read_only, layout)?;
+        scan::derive(&frame.medium, &geometry, &frame.arena, &space)?;
+        Ok(Self { frame, geometry, space, locks, nt: scheme == Scheme::Nt, checked })
+    }
+
+    /// Reports what protecting the medium costs, too.
+    pub(crate) fn with_tally(self, tally: Arc<Tally>) -> Self {
+        Self { frame: self.frame.with_tally(tally), ..self }
+    }
+
+    fn lock(&self, block: u64) -> &RwLock {
+        let line = block / LINE_WORDS;
+        &self.frame.arena.table(self.locks)[(line % LOCKS as u64) as usize]
+    }
+
+    /// What the word of a block says (A4).
+    fn entry(&self, block: u64) -> Result<Option<MapWord>, Error> {
+        let word = self.frame.medium.load_u64(self.geometry.word_off(block));
+        MapWord::unpack(word, &self.geometry).map_err(|_| scan::bad_word(block, word))
+    }
+
+    /// Copies a block out; its word.
+    fn copy(&self, block: u64, buf: &mut [u8]) -> Result<Option<MapWord>, Error> {
+        let entry = self.entry(block)?;
+        match entry {
+            Some(entry) => self.frame.medium.read(self.geometry.data_at(entry.number), buf),
+            None => buf.fill(0),
+        }
+        Ok(entry)
+    }
+
+    /// Copies a block out as some request left it (A3); its word.
+    fn copy_whole(&self, block: u64, buf: &mut [u8]) -> Result<Option<MapWord>, Error> {
+        let lock = self.lock(block);
+        for _ in 0..OPTIMISM {
+            let Some(ticket) = lock.begin_optimistic() else {
+                std::hint::spin_loop();
+                continue;
+            };
+            let entry = self.copy(block, buf);
+            if lock.end_optimistic(ticket) {
+                return entry;
+            }
+        }
+        lock.lock(LockMode::Shared);
+        let entry = self.copy(block, buf);
+        lock.unlock(LockMode::Shared);
+        entry
+    }
+
+    /// Checks what was copied.
+    fn check_content(&self, block: u64, entry: MapWord, content: &[u8]) -> Result<(), Error> {
+        let found = crc32c::crc32c(content);
+        if found == entry.sum {
+            return Ok(());
+        }
+        self.frame.counting.add(Event::Damaged, 1);
+        Err(Error::Damaged { block, found, written: entry.sum })
+    }
+
+    /// Stores the content of up to [`BATCH`] blocks where nothing is, durably (A1); their words.
+    fn store(&self, content: &[u8], words: &mut [u64], watch: &mut Watch<'_>) {
+        let Frame { medium, arena, .. } = &self.frame;
+        let block = self.geometry.block as usize;
+        self.space.reserve(arena, words.len() as u64);
+        for (content, word) in content.chunks_exact(block).zip(words) {
+            let sum = crc32c::crc32c(content);
+            watch.lap(Event::CyclesChecksum);
+            let number = self.space.claim(arena);
+            let at = self.geometry.data_at(number);
+            if self.nt {
+                medium.write_nt(at, content);
+            } else {
+                medium.write(at, content);
+                medium.flush(at, content.len() as u64);
+            }
+            watch.lap(Event::CyclesStore);
+            *word = MapWord { number, sum }.pack();
+        }
+        let _ = medium.fence();
+    }
+
+    /// Commits the words of up to [`BATCH`] blocks from `first` on, and frees what they replace. A word that
+    /// named nothing sensible frees nothing.
+    fn commit(&self, first: u64, words: &[u64]) {
+        let Frame { medium, arena, .. } = &self.frame;
+        let mut replaced = [0; BATCH];
+        let end = first + words.len() as u64;
+        let mut block = first;
+        while block < end {
+            let line_end = (block - block % LINE_WORDS + LINE_WORDS).min(end);
+            let lock = self.lock(block);
+            lock.lock(LockMode::Exclusive); // A3
+            for block in block..line_end {
+                let i = (block - first) as usize;
+                let off = self.geometry.word_off(block);
+                let old = MapWord::unpack(medium.load_u64(off), &self.geometry);
+                replaced[i] = old.ok().flatten().map_or(0, |old| old.number);
+                medium.store_u64(off, words[i]);
+            }
+            lock.unlock(LockMode::Exclusive);
+            block = line_end;
+        }
+        medium.flush(self.geometry.word_off(first), words.len() as u64 * WORD);
+        let _ = medium.fence();
+        self.space.free(arena, replaced.into_iter().filter(|n| *n != 0)); // A2
+    }
+
+    /// Makes blocks read as zeros, by their words.
+    fn clear(&self, off: u64, len: u64, watch: &mut Watch<'_>) -> Result<(), Error> {
+        let block = u64::from(self.geometry.block);
+        let end = (off + len) / block;
+        for first in (off / block..end).step_by(BATCH) {
+            let n = (end - first).min(BATCH as u64) as usize;
+            self.commit(first, &[0; BATCH][..n]);
+        }
+        watch.lap(Event::CyclesPersist);
+        self.frame.healthy()
+    }
+}
+
+impl<M: Medium> BlockDevice for Atomic<M> {
+    fn size(&self) -> u64 {
+        self.frame.size
+    }
+
+    fn block_sizes(&self) -> BlockSizes {
+        self.frame.blocks
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.frame.read_only
+    }
+
+    fn read(&self, off: u64, buf: &mut [u8]) -> Result<(), Error> {
+        let frame = &self.frame;
+        frame.check(off, buf.len() as u64)?;
+        frame.counting.request(Event::Reads, Event::BytesRead, buf.len() as u64);
+        let mut watch = frame.counting.watch();
+        let first = off / u64::from(self.geometry.block);
+        for (block, content) in (first..).zip(buf.chunks_exact_mut(self.geometry.block as usize)) {
+            let entry = self.copy_whole(block, content)?;
+            watch.lap(Event::CyclesLoad);
+            if let (Some(entry), true) = (entry, self.checked) {
+                self.check_content(block, entry, content)?;
+                watch.lap(Event::CyclesChecksum);
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, off: u64, data: &[u8], durability: Durability) -> Result<(), Error> {
+        let (frame, len) = (&self.frame, data.len() as u64);
+        let _request = frame.begin(off, len, durability)?;
+        frame.counting.request(Event::Writes, Event::BytesWritten, len);
+        let mut watch = frame.counting.watch();
+        let block = self.geometry.block as usize;
+        let firsts = (off / block as u64..).step_by(BATCH);
+        for (first, content) in firsts.zip(data.chunks(BATCH * block)) {
+            let mut words = [0; BATCH];
+            let words = &mut words[..content.len() / block];
+            self.store(content, words, &mut watch);
+            self.commit(first, words);
+            watch.lap(Event::CyclesPersist);
+        }
+        frame.healthy()
+    }
+
+    fn barrier(&self) -> Result<(), Error> {
+        // Requests are durable when they return.
+        self.frame.barrier(|| ())
+    }
+
+    fn discard(&self, off: u64, len: u64) -> Result<(), Error> {
+        let _request = self.frame.begin(off, len, Durability::AtBarrier)?;
+        self.frame.counting.request(Event::Discards, Event::BytesDiscarded, len);
+        self.clear(off, len, &mut self.frame.counting.watch())
+    }
+
+    fn write_zeroes(
+        &self,
+        off: u64,
+        len: u64,
+        _how: Zeroing,
+        durability: Durability,
+    ) -> Result<(), Error> {
+        // Always fast; and every block of the device has its space.
+        let _request = self.frame.begin(off, len, durability)?;
+        self.frame.counting.request(Event::Zeroes, Event::BytesZeroed, len);
+        self.clear(off, len, &mut self.frame.counting.watch())
+    }
+
+    fn extents(
+        &self,
+        off: u64,
+        len: u64,
+        each: &mut dyn FnMut(Extent) -> bool,
+    ) -> Result<(), Error> {
+        self.frame.check(off, len)?;
+        let block = u64::from(self.geometry.block);
+        let (mut at, end) = (off, off + len);
+        while at < end {
+            let hole = self.entry(at / block)?.is_none();
+            let start = at;
+            at += block;
+            while at < end && self.entry(at / block)?.is_none() == hole {
+                at += block;
+            }
+            if !each(Extent { off: start, len: at - start, zero: hole, allocated: !hole }) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn prefetch(&self, off: u64, len: u64) -> Result<(), Error> {
+        self.frame.check(off, len)?;
+        let block = u64::from(self.geometry.block);
+        if let (true, Some(entry)) = (len > 0, self.entry(off / block)?) {
+            self.frame.medium.prefetch(self.geometry.data_at(entry.number), block);
+        }
+        Ok(())
+    }
+
+    fn bytes(&self, _off: u64, _len: u64) -> Option<&[AtomicU8]> {
+        // They could be replaced and stored to while the reader copies.
+        None
+    }
+
+    fn grow(&self, _size: u64) -> Result<(), Error> {
+        Err(Error::NotSupported)
+    }
+
+    fn stats(&self) -> Stats {
+        self.frame.stats()
+    }
+}

@@ -1,0 +1,106 @@
+//! Which data blocks are free: derived from the map when the device is opened, never stored.
+//!
+//! - **S1** Blocks are claimed only after as many have been reserved, so a claim finds one.
+//! - **S2** A block is given back when no word names it any more, and durably so; readers notice the change
+//!   of the word (`mod.rs`, A3).
+
+use arena::{Arena, Bitmap, Layout, Span};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Relaxed};
+
+/// The data blocks in use: bit *n* is number *n* + 1.
+#[derive(Clone, Copy)]
+pub(super) struct Space {
+    used: Bitmap,
+    /// Blocks that are free and not reserved.
+    available: Span<AtomicU64>,
+}
+
+thread_local! {
+    /// Where this thread looks next. Each begins elsewhere, so that they do not meet.
+    static HINT: Cell<u64> = const { Cell::new(u64::MAX) };
+}
+
+impl Space {
+    pub(super) fn plan(layout: &mut Layout, data_blocks: u64) -> Self {
+        Self { used: Bitmap::plan(layout, data_blocks), available: layout.table(1) }
+    }
+
+    /// Before anything else.
+    pub(super) fn init(&self, arena: &Arena) {
+        self.used.init(arena);
+        arena.table(self.available)[0].store(self.used.len(), Relaxed);
+    }
+
+    /// Notes that a word names the block; returns whether none did before. While the device is opened.
+    pub(super) fn take(&self, arena: &Arena, number: u32) -> bool {
+        let was_free = self.used.set(arena, u64::from(number) - 1);
+        if was_free {
+            arena.table(self.available)[0].fetch_sub(1, Relaxed);
+        }
+        was_free
+    }
+
+    /// Reserves `n` blocks; waits for other requests where there are not as many. `n` is at most the number
+    /// of spares, so those requests end.
+    pub(super) fn reserve(&self, arena: &Arena, n: u64) {
+        let available = &arena.table(self.available)[0];
+        while available.fetch_update(AcqRel, Relaxed, |free| free.checked_sub(n)).is_err() {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Claims a reserved block.
+    pub(super) fn claim(&self, arena: &Arena) -> u32 {
+        let len = self.used.len();
+        let mut hint = HINT.get();
+        if hint >= len {
+            let me = HINT.with(|h| std::ptr::from_ref(h).addr() as u64);
+            hint = me.wrapping_mul(0x9E37_79B9_7F4A_7C15) % len;
+        }
+        loop {
+            let found = self.used.claim(arena, hint..len, 1);
+            if let Some(bit) = found.or_else(|| self.used.claim(arena, 0..hint, 1)) {
+                HINT.set(bit.end);
+                return bit.start as u32 + 1;
+            }
+            // S1: one is free that was not when we passed it.
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Gives blocks back (S2).
+    pub(super) fn free(&self, arena: &Arena, numbers: impl Iterator<Item = u32>) {
+        let freed = numbers.map(|n| u64::from(self.used.clear(arena, u64::from(n) - 1))).sum();
+        arena.table(self.available)[0].fetch_add(freed, AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_share_few_blocks_and_lose_none() {
+        const BLOCKS: u64 = 70;
+        let mut layout = Layout::default();
+        let space = Space::plan(&mut layout, BLOCKS);
+        let arena = Arena::inherited(&layout).unwrap();
+        space.init(&arena);
+        assert!(space.take(&arena, 70) && !space.take(&arena, 70));
+        std::thread::scope(|s| {
+            for _ in 0..4 {
+                s.spawn(|| {
+                    for _ in 0..2000 {
+                        space.reserve(&arena, 32);
+                        let mine: Vec<u32> = (0..32).map(|_| space.claim(&arena)).collect();
+                        assert!(mine.iter().all(|n| (1..BLOCKS as u32).contains(n)));
+                        space.free(&arena, mine.into_iter());
+                    }
+                });
+            }
+        });
+        assert_eq!(space.used.count(&arena), 1);
+        assert_eq!(arena.table(space.available)[0].load(Relaxed), BLOCKS - 1);
+    }
+}

@@ -1,0 +1,364 @@
+//! Every kind of device against a model: an array of bytes.
+
+use pmbd::atomic::{Atomic, Geometry};
+use pmbd::raw::Raw;
+use pmbd::{BlockDevice, Durability, Error, Options, Protection, Scheme, Zeroing};
+use pmem::Region;
+use proptest::prelude::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+const SIZE: u64 = 200 * 512;
+const ZEROING: Zeroing = Zeroing { keep_space: false, only_fast: false };
+
+struct Bed {
+    device: Arc<dyn BlockDevice>,
+    options: Options,
+    path: std::path::PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+impl Bed {
+    fn new(options: Options) -> Self {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let path = dir.path().join("disk");
+        pmbd::create(&path, SIZE, options.atomic).unwrap();
+        let device = pmbd::open(&path, &options).unwrap();
+        Self { device, options, path, _dir: dir }
+    }
+
+    fn reopen(self) -> Self {
+        let Self { device, options, path, _dir } = self;
+        drop(device);
+        let device = pmbd::open(&path, &options).unwrap();
+        Self { device, options, path, _dir }
+    }
+}
+
+/// Schemes and protections, each kind of device with each at least once.
+fn kinds() -> Vec<Options> {
+    let mut kinds = Vec::new();
+    for (atomic, checksums) in [(None, false), (Some(512), true), (Some(512), false)] {
+        for scheme in Scheme::ALL {
+            kinds.push(Options { atomic, checksums, scheme, ..Options::default() });
+        }
+        for protection in Protection::ALL {
+            if protection != Protection::Pkey || Protection::best() == Protection::Pkey {
+                kinds.push(Options { atomic, checksums, protection, ..Options::default() });
+            }
+        }
+    }
+    kinds
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Write(u64, u64, u8, bool),
+    Zero(u64, u64, bool),
+    Discard(u64, u64),
+    Barrier,
+    Reopen,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let range = || (0u64..200, 1u64..80).prop_map(|(first, n)| (first, n.min(200 - first)));
+    prop_oneof![
+        6 => (range(), any::<u8>(), any::<bool>()).prop_map(|((o, n), b, f)| Op::Write(o, n, b, f)),
+        2 => (range(), any::<bool>()).prop_map(|((o, n), f)| Op::Zero(o, n, f)),
+        1 => range().prop_map(|(o, n)| Op::Discard(o, n)),
+        1 => Just(Op::Barrier),
+        1 => Just(Op::Reopen),
+    ]
+}
+
+fn content(sectors: u64, byte: u8) -> Vec<u8> {
+    (0..sectors * 512).map(|i| byte.wrapping_add((i / 100) as u8)).collect()
+}
+
+fn when(now: bool) -> Durability {
+    if now { Durability::Now } else { Durability::AtBarrier }
+}
+
+fn run(mut bed: Bed, ops: &[Op]) {
+    let mut model = vec![0; SIZE as usize];
+    for op in ops {
+        match *op {
+            Op::Write(o, n, byte, now) => {
+                let data = content(n, byte);
+                bed.device.write(o * 512, &data, when(now)).unwrap();
+                model[(o * 512) as usize..][..data.len()].copy_from_slice(&data);
+            }
+            Op::Zero(o, n, now) => {
+                bed.device.write_zeroes(o * 512, n * 512, ZEROING, when(now)).unwrap();
+                model[(o * 512) as usize..][..(n * 512) as usize].fill(0);
+            }
+            Op::Discard(o, n) => {
+                bed.device.discard(o * 512, n * 512).unwrap();
+                // As before, or zeros: both are right.
+                let range = (o * 512) as usize..((o + n) * 512) as usize;
+                let mut got = vec![0; range.len()];
+                bed.device.read(o * 512, &mut got).unwrap();
+                assert!(got == model[range.clone()] || got.iter().all(|b| *b == 0));
+                model[range].copy_from_slice(&got);
+            }
+            Op::Barrier => bed.device.barrier().unwrap(),
+            Op::Reopen => bed = bed.reopen(),
+        }
+        let mut got = vec![0; SIZE as usize];
+        bed.device.read(0, &mut got).unwrap();
+        assert!(got == model, "{:?} after {op:?}", bed.options);
+        check_extents(&*bed.device, &model);
+        if let Some(bytes) = bed.device.bytes(512, 1024) {
+            assert!(bytes.iter().zip(&model[512..]).all(|(a, b)| a.load(Relaxed) == *b));
+        }
+    }
+}
+
+fn check_extents(device: &dyn BlockDevice, model: &[u8]) {
+    let mut next = 0;
+    let each = &mut |e: pmbd::Extent| {
+        assert_eq!(e.off, next);
+        next += e.len;
+        let bytes = &model[e.off as usize..next as usize];
+        assert!(!e.zero || bytes.iter().all(|b| *b == 0));
+        true
+    };
+    device.extents(0, SIZE, each).unwrap();
+    assert_eq!(next, SIZE);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+    #[test]
+    fn every_kind_does_what_an_array_does(ops in prop::collection::vec(op(), 1..25)) {
+        for options in kinds() {
+            run(Bed::new(options), &ops);
+        }
+    }
+}
+
+#[test]
+fn requests_that_make_no_sense_are_refused() {
+    for options in kinds() {
+        let Bed { device, path, _dir, .. } = Bed::new(options);
+        let mut buf = [0; 1024];
+        for off in [SIZE - 512, SIZE, u64::MAX - 511, u64::MAX] {
+            let far = |r: Result<(), Error>| assert!(matches!(r, Err(Error::OutOfRange { .. })));
+            far(device.read(off, &mut buf));
+            far(device.write(off, &buf, Durability::Now));
+            far(device.write_zeroes(off, 1024, ZEROING, Durability::Now));
+            far(device.discard(off, 1024));
+            far(device.prefetch(off, 1024));
+            far(device.extents(off, 1024, &mut |_| true));
+            assert!(device.bytes(off, 1024).is_none());
+        }
+        if options.atomic.is_some() {
+            let result = device.write(100, &buf, Durability::Now);
+            assert!(matches!(result, Err(Error::Misaligned { block: 512, .. })));
+        }
+        device.write(512, b"", Durability::Now).unwrap();
+        device.read(SIZE, &mut []).unwrap();
+        drop(device);
+        let device = pmbd::open(&path, &Options { read_only: true, ..options }).unwrap();
+        assert!(matches!(device.write(0, &buf, Durability::Now), Err(Error::ReadOnly)));
+        assert!(matches!(device.discard(0, 512), Err(Error::ReadOnly)));
+        assert!(device.read(0, &mut buf).is_ok() && device.is_read_only());
+    }
+}
+
+#[test]
+fn options_that_contradict_the_region_say_which_would_do() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let (raw, atomic) = (dir.path().join("raw"), dir.path().join("atomic"));
+    pmbd::create(&raw, SIZE, None).unwrap();
+    pmbd::create(&atomic, SIZE, Some(4096)).unwrap();
+    let said = |path, atomic, checksums| {
+        let options = Options { atomic, checksums, ..Options::default() };
+        pmbd::open(path, &options).err().expect("a contradiction").to_string()
+    };
+    assert!(said(&raw, Some(4096), false).contains("format it first"));
+    assert!(said(&raw, None, true).contains("--atomic"));
+    assert!(said(&atomic, None, false).contains("add --atomic 4096"));
+    assert!(said(&atomic, Some(512), false).contains("say --atomic 4096"));
+    for block in [0, 256, 1000, 32 << 10] {
+        let error = pmbd::create(dir.path().join("bad"), SIZE, Some(block)).unwrap_err();
+        assert!(error.to_string().contains("power of two"), "{error}");
+    }
+    let size = pmbd::format(&raw, 512).unwrap();
+    assert!(size > 0 && size < SIZE);
+    assert!(pmbd::open(&raw, &Options { atomic: Some(512), ..Options::default() }).is_ok());
+}
+
+/// Threads write and read the same few blocks: each read finds a block as one write left it.
+#[test]
+fn atomic_blocks_are_never_seen_torn() {
+    for options in [Protection::None, Protection::best(), Protection::Chunk].map(|protection| {
+        Options { protection, atomic: Some(4096), checksums: true, ..Options::default() }
+    }) {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let path = dir.path().join("disk");
+        pmbd::create(&path, 64 * 4096, Some(4096)).unwrap();
+        let device = pmbd::open(&path, &options).unwrap();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|s| {
+            let (device, stop) = (&device, &stop);
+            for t in 0..2u64 {
+                s.spawn(move || {
+                    for i in 0..3000u64 {
+                        let data = vec![(i * 2 + t) as u8; 2 * 4096];
+                        device.write(i % 3 * 4096, &data, Durability::AtBarrier).unwrap();
+                        if i % 50 == 0 {
+                            device.discard(i % 5 * 4096, 4096).unwrap();
+                            device.barrier().unwrap();
+                        }
+                    }
+                    stop.store(true, Relaxed);
+                });
+            }
+            s.spawn(move || {
+                let mut buf = vec![0; 5 * 4096];
+                while !stop.load(Relaxed) {
+                    device.read(0, &mut buf).unwrap();
+                    for block in buf.chunks(4096) {
+                        assert!(block.iter().all(|b| *b == block[0]), "a torn block");
+                    }
+                }
+            });
+        });
+        assert_eq!(device.stats().damaged_blocks, 0);
+    }
+}
+
+#[test]
+fn damage_is_found_and_named() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = dir.path().join("disk");
+    pmbd::create(&path, 64 * 4096, Some(4096)).unwrap();
+    let options = Options { atomic: Some(4096), checksums: true, ..Options::default() };
+    pmbd::open(&path, &options).unwrap().write(9 * 4096, &[5; 4096], Durability::Now).unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    let at = bytes.chunks(4096).rposition(|b| b == [5; 4096]).unwrap() * 4096;
+    bytes[at + 100] = 6;
+    std::fs::write(&path, bytes).unwrap();
+    let device = pmbd::open(&path, &options).unwrap();
+    let mut buf = [0; 4096];
+    let error = device.read(9 * 4096, &mut buf).unwrap_err();
+    assert!(matches!(error, Error::Damaged { block: 9, .. }), "{error}");
+    assert_eq!(device.stats().damaged_blocks, 1);
+    device.read(8 * 4096, &mut buf).unwrap();
+    device.write(9 * 4096, &[7; 4096], Durability::Now).unwrap();
+    device.read(9 * 4096, &mut buf).unwrap();
+}
+
+/// What a request costs the medium: stores, flushes, fences.
+#[test]
+fn requests_cost_what_they_should() {
+    let cost = |device: &dyn BlockDevice, request: &dyn Fn(&dyn BlockDevice)| {
+        request(device); // leaves something to replace
+        let before = device.stats().medium;
+        request(device);
+        let t = device.stats().medium - before;
+        (t.nt_bytes, t.bytes_stored, t.words_stored, t.lines_flushed, t.fences)
+    };
+    let raw = |scheme| Raw::new(Region::anonymous(1 << 20).unwrap(), scheme, false).unwrap();
+    let write: &dyn Fn(&dyn BlockDevice) =
+        &|d| d.write(0, &[1; 4096], Durability::AtBarrier).unwrap();
+    let fua: &dyn Fn(&dyn BlockDevice) = &|d| d.write(0, &[1; 4096], Durability::Now).unwrap();
+    let barrier: &dyn Fn(&dyn BlockDevice) = &|d| d.barrier().unwrap();
+    for now in [write, fua] {
+        assert_eq!(cost(&raw(Scheme::Nt), now), (4096, 0, 0, 0, 1));
+        assert_eq!(cost(&raw(Scheme::Clwb), now), (0, 4096, 0, 64, 1));
+        assert_eq!(cost(&raw(Scheme::Clflush), now), (0, 4096, 0, 64, 1));
+    }
+    assert_eq!(cost(&raw(Scheme::Nt), barrier), (0, 0, 0, 0, 0));
+    assert_eq!(cost(&raw(Scheme::Clwb), barrier), (0, 0, 0, 0, 0));
+    assert_eq!(cost(&raw(Scheme::Wb), write), (0, 4096, 0, 0, 0));
+    assert_eq!(cost(&raw(Scheme::Wb), fua), (0, 4096, 0, 64, 1));
+    assert_eq!(cost(&raw(Scheme::Wb), barrier), (0, 0, 0, 0, 1));
+    assert_eq!(
+        cost(&raw(Scheme::Wb), &|d| {
+            write(d);
+            write(d);
+            barrier(d)
+        }),
+        (0, 8192, 0, 64, 1)
+    );
+
+    let region = Region::anonymous(1 << 20).unwrap();
+    format(&region);
+    let atomic = Atomic::open(&region, Scheme::Nt, true, false).unwrap();
+    assert_eq!(cost(&atomic, write), (4096, 0, 1, 1, 2));
+    assert_eq!(cost(&atomic, &|d| d.discard(0, 4096).unwrap()), (0, 0, 1, 1, 1));
+    // Eight blocks of one line of the map: still one line flushed and two fences.
+    let eight: &dyn Fn(&dyn BlockDevice) =
+        &|d| d.write(0, &[1; 8 * 4096], Durability::Now).unwrap();
+    assert_eq!(cost(&atomic, eight), (8 * 4096, 0, 8, 1, 2));
+}
+
+/// Formats a medium that is not a file.
+fn format(region: &Region) {
+    let geometry = Geometry::within(4096, pmem::Medium::len(region)).unwrap();
+    pmbd::atomic::format(region, &geometry);
+}
+
+/// Regions of garbage: an error or a device, never a panic.
+#[test]
+fn hostile_regions_are_refused_or_harmless() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = dir.path().join("disk");
+    pmbd::create(&path, 64 * 512, Some(512)).unwrap();
+    let options = Options { atomic: Some(512), checksums: true, ..Options::default() };
+    let device = pmbd::open(&path, &options).unwrap();
+    device.write(0, &[3; 64 * 512], Durability::Now).unwrap();
+    drop(device);
+    let sound = std::fs::read(&path).unwrap();
+    let mut x = 88_172_645_463_325_252u64;
+    let (mut refused, mut opened) = (0, 0);
+    for _ in 0..600 {
+        let mut bytes = sound.clone();
+        for _ in 0..3 {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            // The superblock, or the map, or anywhere.
+            let within = [64, 4096 + 64 * 8, bytes.len()][x as usize % 3];
+            let at = (x >> 8) as usize % within;
+            match x >> 60 {
+                0..4 => bytes[at] = (x >> 40) as u8,
+                4..8 => bytes.copy_within(4096..4104, at.min(4096 + 63 * 8) & !7),
+                8..12 => bytes[at & !7..(at & !7) + 8].fill(0xff),
+                _ => bytes[at] ^= 1 << (x >> 40 & 7),
+            }
+        }
+        if x & 0xff == 0 {
+            bytes.truncate(5000);
+        }
+        std::fs::write(&path, &bytes).unwrap();
+        let Ok(device) = pmbd::open(&path, &options) else {
+            refused += 1;
+            continue;
+        };
+        opened += 1;
+        let mut buf = vec![0; 512];
+        for block in 0..device.size() / 512 {
+            let _ = device.read(block * 512, &mut buf);
+            let _ = device.extents(block * 512, 512, &mut |_| true);
+        }
+        device.write(0, &vec![4; device.size() as usize], Durability::Now).unwrap();
+    }
+    assert!(refused > 50 && opened > 50, "{refused} refused, {opened} opened");
+}
+
+#[test]
+fn two_blocks_of_one_data_block_are_found() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = dir.path().join("disk");
+    pmbd::create(&path, 64 * 512, Some(512)).unwrap();
+    let options = Options { atomic: Some(512), ..Options::default() };
+    pmbd::open(&path, &options).unwrap().write(0, &[3; 1024], Durability::Now).unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes.copy_within(4096..4104, 4096 + 40);
+    std::fs::write(&path, bytes).unwrap();
+    let error = pmbd::open(&path, &options).err().unwrap().to_string();
+    assert!(error.contains("block 5 and another one"), "{error}");
+}
