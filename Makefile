@@ -84,9 +84,9 @@ campaign: ## millions of generated calls against the model and the kernel, kills
 	KEEPSTONE_KILLS=5000 $(CARGO) test --release --package bpfs --test processes
 	KEEPSTONE_HOSTILE=100000 $(CARGO) test --release --package bpfs --test hostile
 
-crash-campaign: build ## power failures: pairs, triples for an hour, threads, evolved sequences (90 minutes, 8 GB)
+crash-campaign: build ## power failures: pairs, triples for an hour, threads, deaths, evolved sequences (2 hours, 8 GB)
 	$(RELEASE)/keepstone crashtest --length 3 --minutes $(CRASH_MINUTES) --ops 60000 --fuzz 20000 \
-	    --schedules 20000 --threads $$(nproc)
+	    --schedules 20000 --deaths 756 --threads $$(nproc)
 
 nvdimm-test: ## pmem on an emulated machine with an NVDIMM
 	scripts/nvdimm-test.sh

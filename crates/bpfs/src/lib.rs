@@ -99,6 +99,11 @@ impl<M: Medium> Bpfs<M> {
         self.core.v.arena.recoveries()
     }
 
+    /// Does what follows such a death, though nobody has died: for those who test what follows.
+    pub fn rehearse_recovery(&self) -> vfs::Result<()> {
+        self.core.rehearse_recovery()
+    }
+
     /// A number that is known only to those who may open the pool, the same for all of them.
     pub fn secret(&self) -> u64 {
         self.core.v.secret()

@@ -20,7 +20,7 @@ use crate::layout::BLOCK;
 use crate::pool;
 use crate::scan::ScanOptions;
 use crate::volatile::UNNAMED;
-use arena::{Census, Place, Refused};
+use arena::{Census, Place, Refused, Stopped};
 use pmem::{Medium, Region};
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -140,18 +140,27 @@ impl<M: Medium> Core<M> {
 
     /// Derives the volatile state anew after a process died inside an operation (R2–R4).
     pub fn recover(&self) -> Result<()> {
-        let arena = &self.v.arena;
-        let stopped = match arena.stop_the_world() {
-            Ok(Some(stopped)) => stopped,
-            Ok(None) => return Ok(()),
-            Err(refused) => return Err(refused.into()),
-        };
-        if !stopped.is_unfinished() && !arena.has_died_inside() {
-            return Ok(());
+        match self.v.arena.stop_the_world()? {
+            Some(stopped) if stopped.is_unfinished() || self.v.arena.has_died_inside() => {
+                self.derive_anew(&stopped)
+            }
+            _ => Ok(()),
         }
+    }
+
+    /// Recovers although nobody died.
+    pub fn rehearse_recovery(&self) -> Result<()> {
+        match self.v.arena.stop_the_world()? {
+            Some(stopped) => self.derive_anew(&stopped),
+            None => Ok(()),
+        }
+    }
+
+    fn derive_anew(&self, stopped: &Stopped<'_>) -> Result<()> {
+        let arena = &self.v.arena;
         let failed = |_| Errno::IO;
         // Also those that somebody is about to clear away: that will find nothing left.
-        let census = arena.census(&stopped);
+        let census = arena.census(stopped);
         for process in census.dead() {
             self.v.clear_refs(process).map_err(failed)?;
         }
@@ -175,7 +184,7 @@ impl<M: Medium> Core<M> {
             self.clear_stale(&stale);
         }
         let _ = self.medium.fence();
-        arena.free_dead(&stopped, &census);
+        arena.free_dead(stopped, &census);
         arena.count_recovery();
         Ok(())
     }

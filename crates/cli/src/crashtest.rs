@@ -35,6 +35,10 @@ pub struct CrashtestArgs {
     /// Also explore this many schedules of two and three threads.
     #[arg(long, default_value_t = 200, value_name = "N")]
     pub schedules: u64,
+    /// Also let a process die at every step of this many operations, spread evenly over all of them on
+    /// every pool (756), while another goes on; three seconds each.
+    #[arg(long, default_value_t = 6, value_name = "N")]
+    pub deaths: u64,
     /// Explore this script instead: operations, one a line, as in the line of a violation.
     #[arg(long, value_name = "FILE", conflicts_with = "replay")]
     pub workload: Option<PathBuf>,
@@ -145,6 +149,9 @@ fn families_of(args: &CrashtestArgs, bases: &[crashsim::run::Base]) -> Result<Ve
     }
     if args.schedules > 0 {
         families.push(Family::Threads { runs: args.schedules });
+    }
+    if args.deaths > 0 {
+        families.push(Family::Deaths { workloads: args.deaths });
     }
     Ok(families)
 }

@@ -1,5 +1,6 @@
 //! Many workloads: which ones, by how many workers, and what came of it.
 
+use crate::deaths::{self, Death, Victim};
 use crate::explore::Budget;
 use crate::generate;
 use crate::lint::{Lint, lint_of};
@@ -50,6 +51,12 @@ pub enum Family {
         /// Schedules.
         runs: u64,
     },
+    /// Operations of the universe on all bases, spread evenly, each by a process that dies at each of
+    /// its steps; crashed everywhere from there on.
+    Deaths {
+        /// Operations.
+        workloads: u64,
+    },
     /// This one, on each base.
     Script(Vec<Op>),
 }
@@ -65,6 +72,7 @@ impl Family {
             Self::Random { ops, .. } => format!("random, {ops} operations"),
             Self::Fuzz { .. } => "fuzzed".into(),
             Self::Threads { .. } => "threads".into(),
+            Self::Deaths { .. } => "deaths".into(),
             Self::Script(_) => "script".into(),
         }
     }
@@ -78,9 +86,15 @@ impl Family {
             Self::Random { runs, .. } => *runs,
             Self::Fuzz { tries } => *tries,
             Self::Threads { runs } => *runs,
+            Self::Deaths { workloads } => *workloads.min(&deaths_of(bases)),
             Self::Script(_) => bases as u64,
         }
     }
+}
+
+/// Operations of the universe on all bases.
+fn deaths_of(bases: usize) -> u64 {
+    universe().len() as u64 * bases as u64
 }
 
 /// How to run a family.
@@ -177,6 +191,8 @@ pub enum Work {
         /// Which run it was, should the schedule not repeat ([`threads::Recorded::print`]).
         print: u32,
     },
+    /// A process died in an operation, and another went on.
+    Death(Death),
 }
 
 impl fmt::Display for Replay {
@@ -189,6 +205,7 @@ impl fmt::Display for Replay {
                 f.write_str(&ops.join("; "))
             }
             Work::Threads { plan, print } => write!(f, "threads {print:x} {plan}"),
+            Work::Death(death) => write!(f, "death {death}"),
         }
     }
 }
@@ -197,6 +214,9 @@ impl FromStr for Work {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(death) = text.strip_prefix("death ") {
+            return Ok(Self::Death(death.parse()?));
+        }
         let Some(threads) = text.strip_prefix("threads ") else {
             return Ok(Self::Sequence(crate::workload::script(text).map_err(|e| e.to_string())?));
         };
@@ -254,6 +274,12 @@ pub fn replay<T: Target>(
         Work::Threads { plan, print } => {
             let recorded = record_again(target, base, plan, *print)?;
             (threads::explore(target, base, &recorded, &settings)?, recorded.trace)
+        }
+        Work::Death(Death { victim, steps }) => {
+            let victim = Victim::record(target, base, victim)?;
+            let victim = victim.ok_or("the deaths of this operation are not explored")?;
+            let recorded = victim.dies(target, base, *steps)?;
+            (explore(target, base, deaths::FROM, &recorded, &settings), recorded.trace)
         }
     };
     if explored.violations.is_empty() {
@@ -319,7 +345,8 @@ pub fn run<T: Target>(
                 break;
             }
             job.workload((u128::from(i) * u128::from(stride) % u128::from(all)) as u64);
-            let done = job.report.lock().expect("no worker panics");
+            let mut done = job.report.lock().expect("no worker panics");
+            done.workloads += 1;
             progress(done.workloads, total, done.stats.distinct);
         }
     };
@@ -392,6 +419,12 @@ impl<T: Target> Job<'_, T> {
                 self.crash(base, ops, 0, true);
             }
             Family::Threads { .. } => self.crash_threads(i),
+            Family::Deaths { .. } => {
+                let all = deaths_of(self.bases.len());
+                let i = (u128::from(i) * u128::from(stride(all)) % u128::from(all)) as usize;
+                let (base, op) = (i % self.bases.len(), i / self.bases.len());
+                self.crash_deaths(&self.bases[base], &universe()[op]);
+            }
             Family::Script(ops) => self.crash(base, ops.clone(), 0, false),
         }
     }
@@ -445,6 +478,24 @@ impl<T: Target> Job<'_, T> {
         self.report(out, base, Work::Threads { plan, print }, explored);
     }
 
+    /// Lets a process die everywhere in an operation, and crashes what follows.
+    fn crash_deaths(&self, base: &Base, op: &Op) {
+        let victim = match Victim::record(self.target, base, op) {
+            Ok(Some(victim)) => victim,
+            Ok(None) => return,
+            Err(what) => {
+                let work = Work::Sequence(vec![op.clone()]);
+                return self.report(Report::default(), base, work, Err(what));
+            }
+        };
+        for death in victim.deaths() {
+            let explored = victim.dies(self.target, base, death.steps).map(|recorded| {
+                explore(self.target, base, deaths::FROM, &recorded, &self.settings())
+            });
+            self.report(Report::default(), base, Work::Death(death), explored);
+        }
+    }
+
     /// Adds what a workload came to.
     fn report(&self, out: Report, base: &Base, work: Work, explored: Result<Explored, String>) {
         let explored = explored.unwrap_or_else(|what| Explored {
@@ -453,7 +504,6 @@ impl<T: Target> Job<'_, T> {
             ..Explored::default()
         });
         let mut report = self.report.lock().expect("no worker panics");
-        report.workloads += 1;
         report.stats.add(&explored.stats);
         report.violations += explored.violations_total;
         report.lint.add(out.lint);

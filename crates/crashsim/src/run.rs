@@ -41,7 +41,7 @@ pub struct Workload {
 }
 
 /// A workload that was run once, without a crash.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Recorded {
     /// What it did to memory.
     pub trace: Trace,

@@ -36,38 +36,58 @@ pub fn score<T: Target>(
     from: usize,
     only: &dyn Fn(&Mutant) -> bool,
 ) -> Result<BTreeMap<Mutant, Fate>, String> {
-    let mut recorded = Vec::with_capacity(workloads.len());
-    let mut meets: BTreeMap<Mutant, Vec<usize>> = BTreeMap::new();
-    for (i, (base, ops)) in workloads.iter().enumerate() {
-        let r = base.record(target, ops, from)?;
-        for m in mutants(&r.trace, from as u32).into_iter().filter(|m| only(m)) {
-            meets.entry(m).or_default().push(i);
+    let recorded = workloads.iter().map(|(base, ops)| {
+        let names: Vec<String> = ops.iter().map(Op::to_string).collect();
+        Ok(Run { base, name: names.join("; "), recorded: base.record(target, ops, from)? })
+    });
+    Ok(score_runs(target, &recorded.collect::<Result<Vec<_>, String>>()?, from, only))
+}
+
+/// A workload that was run.
+#[derive(Debug)]
+pub struct Run<'b> {
+    /// Where it started.
+    pub base: &'b Base,
+    /// What it did, for people.
+    pub name: String,
+    /// What it did to memory.
+    pub recorded: Recorded,
+}
+
+/// As [`score`], of what was recorded before.
+pub fn score_runs<T: Target>(
+    target: &T,
+    runs: &[Run<'_>],
+    from: usize,
+    only: &dyn Fn(&Mutant) -> bool,
+) -> BTreeMap<Mutant, Fate> {
+    let mut meets: BTreeMap<Mutant, Vec<&Run<'_>>> = BTreeMap::new();
+    for run in runs {
+        for m in mutants(&run.recorded.trace, from as u32).into_iter().filter(|m| only(m)) {
+            meets.entry(m).or_default().push(run);
         }
-        recorded.push(r);
     }
-    let mut fates = BTreeMap::new();
-    for (mutant, at) in meets {
+    let fate = |mutant: &Mutant, runs: Vec<&Run<'_>>| {
         let mut fate = Fate::Moot;
-        for i in at {
-            let (base, ops) = &workloads[i];
-            let Some(trace) = mutate(&recorded[i].trace, &base.bytes, &mutant) else { continue };
-            let r = Recorded {
-                trace,
-                trees: recorded[i].trees.clone(),
-                promises: recorded[i].promises.clone(),
-                syncs: recorded[i].syncs.clone(),
+        for run in runs {
+            let Some(trace) = mutate(&run.recorded.trace, &run.base.bytes, mutant) else {
+                continue;
             };
             fate = Fate::Survived;
-            if let Some(what) = first_violation(target, base, from, &r) {
-                let ops: Vec<String> = ops.iter().map(Op::to_string).collect();
-                let by = format!("{}: {}", base.name, ops.join("; "));
-                fate = Fate::Killed { by, what };
-                break;
+            let recorded = Recorded { trace, ..run.recorded.clone() };
+            if let Some(what) = first_violation(target, run.base, from, &recorded) {
+                return Fate::Killed { by: format!("{}: {}", run.base.name, run.name), what };
             }
         }
-        fates.insert(mutant, fate);
-    }
-    Ok(fates)
+        fate
+    };
+    meets
+        .into_iter()
+        .map(|(mutant, runs)| {
+            let fate = fate(&mutant, runs);
+            (mutant, fate)
+        })
+        .collect()
 }
 
 fn first_violation<T: Target>(

@@ -3,6 +3,8 @@
 use crate::sited::Sited;
 use pmem::Medium;
 use std::cell::Cell;
+use std::ffi::CString;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use vfs::{FileSystem, Timestamp};
 
 /// When an operation must have survived a crash.
@@ -33,6 +35,15 @@ pub struct Mounted<'m> {
     pub blocks_used: u64,
 }
 
+/// A process that shares a pool with others.
+pub trait Survivor {
+    /// The file system.
+    fn fs(&self) -> &dyn FileSystem;
+
+    /// Does what follows when another process has died in an operation.
+    fn recover(&self) -> Result<(), String>;
+}
+
 /// What a check found in a sound pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
@@ -57,6 +68,11 @@ pub trait Target: Sync {
 
     /// Mounts it: recovery.
     fn mount<'m, M: Medium>(&self, medium: &'m M) -> Result<Mounted<'m>, String>;
+
+    /// Mounts it as one of several processes.
+    fn share<'m, M: Medium>(&self, _medium: &'m M) -> Result<Box<dyn Survivor + 'm>, String> {
+        Err("processes cannot share it".to_owned())
+    }
 
     /// Checks it without changing anything; any problem is an error.
     fn check<M: Medium>(&self, medium: &M) -> Result<Usage, String>;
@@ -100,16 +116,25 @@ fn text(e: impl std::fmt::Display) -> String {
 impl Bpfs {
     /// Mounts a medium of its own: for wrappers of media.
     pub fn mount_owned<'m, M: Medium + 'm>(medium: M) -> Result<Mounted<'m>, String> {
-        let options = bpfs::MountOptions {
-            threads: 1,
-            clock,
-            seed: Some(7),
-            ..bpfs::MountOptions::default()
-        };
-        TICKS.set(1_000_000);
-        let fs = bpfs::Bpfs::mount(medium, &options).map_err(text)?;
+        let fs = bpfs::Bpfs::mount(medium, &mount_options()).map_err(text)?;
         let blocks_used = fs.mount_report().blocks_used;
         Ok(Mounted { fs: Box::new(fs), blocks_used })
+    }
+}
+
+/// Those under which runs repeat. Starts the clock.
+fn mount_options() -> bpfs::MountOptions {
+    TICKS.set(1_000_000);
+    bpfs::MountOptions { threads: 1, clock, seed: Some(7), ..bpfs::MountOptions::default() }
+}
+
+impl<M: Medium> Survivor for bpfs::Bpfs<M> {
+    fn fs(&self) -> &dyn FileSystem {
+        self
+    }
+
+    fn recover(&self) -> Result<(), String> {
+        self.rehearse_recovery().map_err(text)
     }
 }
 
@@ -129,6 +154,21 @@ impl Target for Bpfs {
 
     fn mount<'m, M: Medium>(&self, medium: &'m M) -> Result<Mounted<'m>, String> {
         Self::mount_owned(Sited(medium))
+    }
+
+    fn share<'m, M: Medium>(&self, medium: &'m M) -> Result<Box<dyn Survivor + 'm>, String> {
+        static SHARED: AtomicU64 = AtomicU64::new(0);
+        let (process, number) = (std::process::id(), SHARED.fetch_add(1, Relaxed));
+        let path = format!("/dev/shm/keepstone-crashsim-{process}-{number}");
+        let place = arena::Place {
+            path: CString::new(path).map_err(text)?,
+            owner: rustix::process::geteuid().as_raw(),
+            group: rustix::process::getegid().as_raw(),
+            mode: 0o600,
+            format: 0,
+        };
+        let fs = bpfs::Bpfs::attach(Sited(medium), &place, &mount_options()).map_err(text)?;
+        Ok(Box::new(fs))
     }
 
     fn check<M: Medium>(&self, medium: &M) -> Result<Usage, String> {

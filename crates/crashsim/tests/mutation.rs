@@ -96,11 +96,10 @@ fn planted_bugs_are_found() {
 /// Where flushes and fences are that no workload reaches, and why none does.
 const UNREACHED: &[(&str, &str)] = &[
     ("pool.rs check:", "repairing a damaged pool is not the business of crashes"),
-    ("share.rs recover:", DEAD),
+    ("share.rs derive_anew:", DEAD),
     ("scan.rs persist:", DEAD),
 ];
-const DEAD: &str =
-    "it follows the death of a process, and workloads kill none (bpfs/tests/processes.rs)";
+const DEAD: &str = "it follows the death of a process: tests/deaths.rs";
 
 /// Flushes and fences in the engine's source that no mutant was made of, but for [`UNREACHED`].
 fn unreached(crates: &Path, fates: &BTreeMap<Mutant, Fate>) -> Vec<String> {

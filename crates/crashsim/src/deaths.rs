@@ -1,0 +1,165 @@
+//! A process dies in an operation, those who share the pool recover and go on, and then the power fails.
+//!
+//! A death alone loses nothing: memory has every store that the dead made. But what they had stored and
+//! not flushed, the others see, and a power failure may still take it back. So recovery has to make
+//! durable what it finds before anybody builds on it.
+//!
+//! The victim's operation is recorded once. Then a survivor attaches to the base, the victim's first
+//! steps are done again behind its back, as by another process, and the survivor recovers and does an
+//! operation of its own. To the explorer ([`crate::run`]) that is a workload of three operations: the
+//! victim's, the recovery, and the survivor's. Crashes in the first are other families' business. When
+//! the second has returned, the tree that the survivor sees must survive.
+
+use crate::image::CrashImage;
+use crate::op::{Driver, Op};
+use crate::recorder::Recorder;
+use crate::run::{Base, Recorded};
+use crate::target::Target;
+use crate::trace::{Action, Event, StoreKind, Trace};
+use pmem::Medium;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use vfs::tree::{diff, tree};
+
+/// Where an operation ended for ever.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Death {
+    /// The operation.
+    pub victim: Op,
+    /// How many of its stores, flushes and fences were done.
+    pub steps: usize,
+}
+
+/// As in replay lines: `STEPS OPERATION`.
+impl fmt::Display for Death {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.steps, self.victim)
+    }
+}
+
+impl FromStr for Death {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (steps, victim) = text.split_once(' ').ok_or("a death has steps and an operation")?;
+        let steps = steps.parse().map_err(|_| format!("not a number of steps: `{steps}`"))?;
+        Ok(Self { victim: victim.parse().map_err(|e| format!("{e:?}"))?, steps })
+    }
+}
+
+/// The operations of a workload.
+const VICTIM: u32 = 0;
+const RECOVERY: u32 = VICTIM + 1;
+const SURVIVOR: u32 = RECOVERY + 1;
+
+/// The first operation to crash in.
+pub const FROM: usize = RECOVERY as usize;
+
+/// What the survivor creates when it has recovered.
+const AFTERWARDS: &str = "/after";
+
+/// An operation that was run once, to its end.
+#[derive(Debug)]
+pub struct Victim {
+    op: Op,
+    recorded: Recorded,
+    steps: Vec<Event>,
+}
+
+impl Victim {
+    /// Runs an operation on a copy of the base. `None` where its death is another matter:
+    ///
+    /// - It stores one word in place, which is data: recovery makes metadata durable, and does not read
+    ///   data. Such a word may be seen and then be lost (SEMANTICS says so).
+    /// - It is many operations.
+    pub fn record<T: Target>(target: &T, base: &Base, op: &Op) -> Result<Option<Self>, String> {
+        let is_word = |off: &u64, len: &u64| off / 8 == (off + len.max(&1) - 1) / 8;
+        if matches!(op, Op::Write(_, off, len) if is_word(off, len))
+            || matches!(op, Op::Fill(_) | Op::Remount)
+        {
+            return Ok(None);
+        }
+        let recorded = base.record(target, std::slice::from_ref(op), 0)?;
+        let begun = |e: &&Event| !matches!(e.action, Action::Begin { .. });
+        let steps = recorded.trace.events.iter().skip_while(begun);
+        let steps = steps.filter(|e| {
+            matches!(e.action, Action::Store { .. } | Action::Flush { .. } | Action::Fence)
+        });
+        let steps = steps.copied().collect();
+        Ok(Some(Self { op: op.clone(), recorded, steps }))
+    }
+
+    /// Everywhere it can die.
+    pub fn deaths(&self) -> impl Iterator<Item = Death> {
+        (0..=self.steps.len()).map(|steps| Death { victim: self.op.clone(), steps })
+    }
+
+    /// What follows when it dies after its first `steps` steps.
+    pub fn dies<T: Target>(
+        &self,
+        target: &T,
+        base: &Base,
+        steps: usize,
+    ) -> Result<Recorded, String> {
+        let recorder = Recorder::new(CrashImage::of(base.bytes.clone()));
+        let (before, found, after) = {
+            let survivor = target.share(&recorder)?;
+            let fs = survivor.fs();
+            let seen = || tree(fs).map(Arc::new).map_err(|e| format!("walk: {e}"));
+            let before = seen()?;
+            recorder.begin(VICTIM);
+            let done = &self.steps[..steps.min(self.steps.len())];
+            // Another thread to the recorder: its flushes wait for its fences only.
+            std::thread::scope(|s| {
+                s.spawn(|| do_again(&recorder, &self.recorded.trace, done));
+            });
+            recorder.end(VICTIM);
+            recorder.begin(RECOVERY);
+            survivor.recover()?;
+            recorder.end(RECOVERY);
+            let found = seen()?;
+            recorder.begin(SURVIVOR);
+            match Driver::new(fs).run(&Op::Create(AFTERWARDS.into()), 0) {
+                Ok(()) | Err(vfs::Errno::NOSPC) => {}
+                Err(err) => return Err(format!("unusable after a death: {err}")),
+            }
+            recorder.end(SURVIVOR);
+            (before, found, seen()?)
+        };
+        if !self.recorded.trees.contains(&found) {
+            let differs = |legal: &Arc<_>| diff(legal, &found).unwrap_or_default();
+            let differences: Vec<_> = self.recorded.trees.iter().map(differs).collect();
+            return Err(format!("half of it is there: {}", differences.join("\n  or: ")));
+        }
+        Ok(Recorded {
+            trace: recorder.into_trace(),
+            trees: vec![before.clone(), before, found, after],
+            // What the dead left and nobody sees need not be durable.
+            promises: vec![false, false, true],
+            syncs: vec![false; 3],
+        })
+    }
+}
+
+/// Does again what a recorded run did.
+fn do_again(medium: &impl Medium, trace: &Trace, steps: &[Event]) {
+    for step in steps {
+        match step.action {
+            Action::Store { kind, addr, len, data } => {
+                let bytes = trace.data(data, len);
+                match kind {
+                    StoreKind::Plain => medium.write(addr.into(), bytes),
+                    StoreKind::Nt => medium.write_nt(addr.into(), bytes),
+                    StoreKind::Word => {
+                        let word = bytes.try_into().expect("a word has eight bytes");
+                        medium.store_u64(addr.into(), u64::from_le_bytes(word));
+                    }
+                }
+            }
+            Action::Flush { addr, len } => medium.flush(addr.into(), len.into()),
+            Action::Fence => drop(medium.fence()),
+            Action::Load { .. } | Action::Begin { .. } | Action::End { .. } => {}
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! A process dies, another recovers and goes on, the power fails: BPFS loses nothing that the survivor
+//! saw. That is so because its recovery flushes and fences, and bugs planted there are found.
+
+use crashsim::campaign::{self, Family, Options};
+use crashsim::deaths::{FROM, Victim};
+use crashsim::explore::Budget;
+use crashsim::mutate::{Bug, Mutant};
+use crashsim::score::{Fate, Run, label, score_runs};
+use crashsim::stats::Distinct;
+use crashsim::target::Bpfs;
+use crashsim::workload;
+use std::path::Path;
+
+#[test]
+fn survivors_build_on_nothing_that_the_power_takes_back() {
+    campaign::prepare_process();
+    let bases = workload::bases(&Bpfs).unwrap();
+    let budget = Budget { states: 1 << 4, samples: 4, ..Budget::default() };
+    let options = Options { budget, ..Options::default() };
+    let distinct = Distinct::default();
+    let report = campaign::run(
+        &Bpfs,
+        &bases,
+        &Family::Deaths { workloads: 8 },
+        &options,
+        &distinct,
+        &|_, _, _| {},
+    );
+    for f in &report.findings {
+        println!("{}\n  {}\n  --replay '{}'", f.what, f.detail.join("\n  "), f.replay);
+    }
+    println!("{:?}", report.stats);
+    assert_eq!(report.violations, 0);
+}
+
+#[test]
+fn bugs_planted_in_the_recovery_are_found() {
+    campaign::prepare_process();
+    let bases = workload::bases(&Bpfs).unwrap();
+    let mut runs = Vec::new();
+    for op in ["create /n", "append /a 100", "write /a 0 5000", "rename /a /d/c", "truncate /a 100"]
+    {
+        let base = &bases[0];
+        let victim = Victim::record(&Bpfs, base, &op.parse().unwrap()).unwrap().unwrap();
+        for death in victim.deaths() {
+            let recorded = victim.dies(&Bpfs, base, death.steps).unwrap();
+            runs.push(Run { base, name: death.to_string(), recorded });
+        }
+    }
+    let in_recovery = |m: &Mutant| {
+        let is_ordering = matches!(
+            m.bug,
+            Bug::DropFlush | Bug::DropFence | Bug::FlushAfterFence | Bug::ShortFlush
+        );
+        is_ordering
+            && ["bpfs/src/share.rs", "bpfs/src/scan.rs"].iter().any(|f| m.site.starts_with(f))
+    };
+    let fates = score_runs(&Bpfs, &runs, FROM, &in_recovery);
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    assert!(!fates.is_empty());
+    for (m, fate) in &fates {
+        let site = label(crates, &m.site);
+        println!("{:?} at {site}: {fate:?}", m.bug);
+        assert!(matches!(fate, Fate::Killed { .. }), "{:?} at {site} is not found", m.bug);
+    }
+}
