@@ -6,7 +6,8 @@
 //! - A2: who gets the lock exclusively, and finds no living process in the slots, is the first: what
 //!   the file holds is left over, and it builds the arena anew before it lets others in.
 //! - A3: who waits for the lock looks again whether the file is still the one of that name.
-//! - A4: the last to leave removes the file. One that was killed leaves it to the next user (A2).
+//! - A4: the last to leave removes the file. One that was killed leaves it to the next user (A2), or to
+//!   whoever tidies up ([`remove_abandoned`]).
 
 use crate::session::{Session, Tables};
 use crate::{Arena, Kind, Layout, Memory};
@@ -16,7 +17,9 @@ use rustix::io::Errno;
 use rustix::thread::Timespec;
 use std::ffi::CString;
 use std::io;
-use std::sync::atomic::Ordering::*;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::*};
 
 /// How often, and how long in between, to look again at an arena that is being built or given up.
 const TRIES: u32 = 400;
@@ -100,6 +103,28 @@ impl Place {
             }
         }
         Err(Errno::PROTO.into())
+    }
+
+    /// Removes the arena of this name if it has this format and all its users are dead (A2, A3).
+    fn remove_if_abandoned(&self, layout: &Layout) -> io::Result<u64> {
+        let tables = layout.session.expect("the layout was begun with `Layout::shared`");
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let file = rustix::fs::open(&self.path, flags, Mode::empty())?;
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        let stat = rustix::fs::fstat(&file)?;
+        let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        if !is_file || !self.is_current(&stat) || (stat.st_size as usize) < layout.bytes() {
+            return Ok(0);
+        }
+        let memory = Memory::file(&file, layout.bytes())?;
+        let header = &memory.table(tables.header)[0];
+        let is_ours = header.ready.load(Acquire) == self.format | 1
+            && header.pid_namespace.load(Acquire) == pid_namespace();
+        if !is_ours || tables.is_used(&memory) {
+            return Ok(0);
+        }
+        rustix::fs::unlink(&self.path)?;
+        Ok(stat.st_blocks as u64 * 512)
     }
 
     fn join(
@@ -190,6 +215,29 @@ impl Place {
     }
 }
 
+/// Removes the arenas of this format in `dir` whose names begin with `prefix` and whose users have all
+/// been killed: they take memory until somebody attaches again. Returns how many bytes that gave back.
+///
+/// # Errors
+/// If `dir` cannot be listed. What cannot be looked at is left alone.
+pub fn remove_abandoned(dir: &Path, prefix: &str, format: u64) -> io::Result<u64> {
+    let mut layout = Layout::shared();
+    // Any table: what lies behind those of the session is not looked at.
+    layout.table::<AtomicU64>(1);
+    let mut bytes = 0;
+    for entry in std::fs::read_dir(dir)? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().as_bytes();
+        if !name.starts_with(prefix.as_bytes()) {
+            continue;
+        }
+        let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { continue };
+        let place = Place { path, owner: 0, group: 0, mode: 0, format };
+        bytes += place.remove_if_abandoned(&layout).unwrap_or(0);
+    }
+    Ok(bytes)
+}
+
 fn stat_size(file: &OwnedFd) -> io::Result<u64> {
     Ok(rustix::fs::fstat(file)?.st_size as u64)
 }
@@ -202,7 +250,46 @@ fn pid_namespace() -> u64 {
 mod tests {
     use super::*;
     use std::os::unix::fs::MetadataExt as _;
-    use std::sync::atomic::AtomicU64;
+
+    #[test]
+    fn what_the_killed_leave_is_removed_and_nothing_else() {
+        let prefix = format!("keepstone-arena-left-{}-", std::process::id());
+        let place = |name: &str, format| Place {
+            path: CString::new(format!("/dev/shm/{prefix}{name}")).unwrap(),
+            owner: rustix::process::geteuid().as_raw(),
+            group: rustix::process::getegid().as_raw(),
+            mode: 0o600,
+            format,
+        };
+        let mut layout = Layout::shared();
+        layout.table::<AtomicU64>(1 << 16);
+        let make = |name: &str, format| {
+            let Attached::Fresh(arena) = place(name, format).attach(&layout).unwrap() else {
+                panic!("nobody else has this name");
+            };
+            arena.publish().unwrap();
+            arena
+        };
+        let used = make("used", 2);
+        // SAFETY: the child makes files and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            std::mem::forget((make("left", 2), make("others", 4)));
+            // SAFETY: ends the process without running anything of it, as a kill would.
+            unsafe { libc::_exit(0) };
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child just made.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0);
+        let dir = Path::new("/dev/shm");
+        assert!(remove_abandoned(dir, &prefix, 2).unwrap() > 0);
+        let exists = |name: &str| dir.join(format!("{prefix}{name}")).exists();
+        assert_eq!(["used", "left", "others"].map(exists), [true, false, true]);
+        assert!(remove_abandoned(dir, &prefix, 4).unwrap() > 0);
+        assert_eq!(remove_abandoned(dir, &prefix, 2).unwrap(), 0);
+        drop(used);
+    }
 
     #[test]
     fn looking_for_what_is_set_fills_no_holes() {

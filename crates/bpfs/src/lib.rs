@@ -42,7 +42,7 @@ pub use pool::{
     CheckOptions, CheckReport, FormatOptions, MountOptions, MountReport, PoolInfo, check, format,
     info,
 };
-pub use share::place;
+pub use share::{place, remove_abandoned};
 
 use fs::Core;
 use pmem::Medium;

@@ -25,6 +25,7 @@ use pmem::{Medium, Region};
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::io;
+use std::path::Path;
 use std::sync::atomic::Ordering::*;
 use vfs::{Errno, Ino};
 
@@ -33,6 +34,10 @@ type Result<T, E = Errno> = std::result::Result<T, E>;
 
 /// Version of the derived state: whoever has another one cannot share it.
 const FORMAT: u64 = 1 << 1;
+
+/// Where shared states are, and how their names begin.
+const ARENAS: &str = "/dev/shm";
+const ARENA_PREFIX: &str = "keepstone-";
 
 /// Where those meet who use the pool in `region`: a copy of its file is another pool.
 ///
@@ -43,13 +48,20 @@ pub fn place(region: &Region) -> Result<Place, Error> {
     let file =
         region.file_id().ok_or_else(|| Error::Shared(io::Error::other("it is not a file")))?;
     let id = format!("{}-{:x}-{:x}", pool.uuid.simple(), file.device, file.inode);
+    let path = format!("{ARENAS}/{ARENA_PREFIX}{id}");
     Ok(Place {
-        path: CString::new(format!("/dev/shm/keepstone-{id}")).expect("there is no NUL in it"),
+        path: CString::new(path).expect("there is no NUL in it"),
         owner: file.owner,
         group: file.group,
         mode: file.mode,
         format: FORMAT,
     })
+}
+
+/// Removes the shared states of pools whose users have all been killed. Returns how many bytes of memory
+/// that gave back.
+pub fn remove_abandoned() -> io::Result<u64> {
+    arena::remove_abandoned(Path::new(ARENAS), ARENA_PREFIX, FORMAT)
 }
 
 impl<M: Medium> Core<M> {

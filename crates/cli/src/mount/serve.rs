@@ -82,6 +82,7 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
     end_on_signal(stop, mounted.place());
     if is_direct(&plan.options) {
         tend(tended);
+        remove_abandoned();
     }
     started(&ready)?;
     tracing::info!("{} mounted on {}", ready.pool, ready.dir);
@@ -94,6 +95,15 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
 /// and a reader needs no company.
 fn is_direct(options: &Options) -> bool {
     options.direct && !options.is_read_only()
+}
+
+/// Gives back the memory in which pools without a living user were shared.
+fn remove_abandoned() {
+    match bpfs::remove_abandoned() {
+        Ok(0) => {}
+        Ok(bytes) => tracing::info!("removed {} KiB that killed servers left", bytes >> 10),
+        Err(err) => tracing::warn!("cannot look for what killed servers left: {err}"),
+    }
 }
 
 /// Clears away what killed programs left, now and then.
