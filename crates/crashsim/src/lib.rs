@@ -8,7 +8,8 @@
 //! For file systems ([`target`]) all else is here: operations as data ([`op`], [`workload`],
 //! [`generate`]), the oracle that compares with the contract's model ([`oracle`], [`run`],
 //! [`mod@format`]), threads at once under seeded schedules ([`mod@schedule`], [`threads`]), processes that
-//! die ([`deaths`]), families of workloads ([`campaign`]). What traces show without a crash says [`mod@lint`]. The explorer is itself
+//! die ([`deaths`]), families of workloads ([`campaign`]). Block devices are simpler and have their own
+//! ([`blocks`]). What traces show without a crash says [`mod@lint`]. The explorer is itself
 //! tested, by bugs planted in traces ([`mutate`], [`score`]). `docs/CRASHTESTING.md` is the guide.
 //!
 //! Any other program on a [`pmem::Medium`] can be tested, too. Here is one that keeps a sum beside a
@@ -59,6 +60,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod blocks;
 pub mod campaign;
 pub mod deaths;
 pub mod decode;

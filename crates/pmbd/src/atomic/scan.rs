@@ -19,8 +19,8 @@ pub fn format(medium: &impl Medium, geometry: &Geometry) {
     let ready = medium.fence();
     let _ = medium.publish(0, 0, ready);
     medium.zero_nt(MAP_OFF, geometry.blocks * WORD);
+    // In one line with the magic, it is durable before that is, and flushed with it.
     medium.write(8, &sb[8..]);
-    medium.flush(8, sb.len() as u64 - 8);
     let ready = medium.fence();
     let magic = u64::read_from_bytes(&sb[..8]).expect("8 bytes");
     let _ = medium.publish(0, magic, ready);
