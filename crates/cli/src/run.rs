@@ -2,7 +2,8 @@
 //!
 //! The library finds the mounts itself; this command tells it where it lies (`KEEPSTONE_RUN`, so that
 //! it can restore `LD_PRELOAD` in scrubbed environments), which descriptors to give out
-//! (`KEEPSTONE_FDS`) and where to count (`KEEPSTONE_STATS`).
+//! (`KEEPSTONE_FDS`), which directories of other file systems to serve (`KEEPSTONE_DIRECT`) and where to
+//! count (`KEEPSTONE_STATS`).
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -37,6 +38,10 @@ pub struct RunArgs {
     /// Which descriptors CMD gets for files of pools.
     #[arg(long, value_enum, default_value_t = Fds::Auto)]
     pub fds: Fds,
+    /// Serve regular files below DIR as well, where its file system is a tmpfs or mounted with DAX: they
+    /// are read and overwritten by memory copies. May be given several times.
+    #[arg(long, value_name = "DIR")]
+    pub direct: Vec<PathBuf>,
     /// The program and its arguments.
     #[arg(
         required = true,
@@ -94,8 +99,10 @@ struct Report {
 pub fn run(args: &RunArgs, json: bool) -> Result<ExitCode> {
     let library = library()?;
     let dirs = mounts()?;
-    if dirs.is_empty() {
-        output::notice("no pool is mounted: nothing to serve; see `keepstone mount -o direct`");
+    if dirs.is_empty() && args.direct.is_empty() {
+        output::notice(
+            "no pool is mounted and no --direct given: nothing to serve; see `keepstone mount -o direct`",
+        );
     }
     let name = &args.command[0];
     if let Some(why) = Program::find(Path::new(name)).and_then(|program| program.not_served()) {
@@ -104,6 +111,9 @@ pub fn run(args: &RunArgs, json: bool) -> Result<ExitCode> {
     let mut command = Command::new(name);
     command.args(&args.command[1..]).env("LD_PRELOAD", preload(&library)?);
     command.env("KEEPSTONE_RUN", &library).env("KEEPSTONE_FDS", args.fds.name());
+    if !args.direct.is_empty() {
+        command.env("KEEPSTONE_DIRECT", direct_dirs(&args.direct)?);
+    }
     if !args.stats {
         return Err(not_started(name, &command.exec()));
     }
@@ -184,6 +194,25 @@ fn preload(library: &Path) -> Result<OsString> {
     if let Some(others) = others {
         list.push(":");
         list.push(others);
+    }
+    Ok(list)
+}
+
+/// What the library takes for directories: without links, separated by colons.
+fn direct_dirs(dirs: &[PathBuf]) -> Result<OsString> {
+    let mut list = OsString::new();
+    for dir in dirs {
+        let real = dir.canonicalize().with_context(|| format!("--direct {}", dir.display()))?;
+        if !real.is_dir() {
+            bail!("--direct {}: not a directory", dir.display());
+        }
+        if real.as_os_str().as_encoded_bytes().contains(&b':') {
+            bail!("--direct {}: a path with a colon cannot be passed on", dir.display());
+        }
+        if !list.is_empty() {
+            list.push(":");
+        }
+        list.push(real);
     }
     Ok(list)
 }

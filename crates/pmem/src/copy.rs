@@ -5,10 +5,11 @@
 //! flushed: a partial line in a write-combining buffer costs a read-modify-write at the memory.
 //! The caller fences.
 
-use crate::flush::{FlushInstruction, LINE, flush_lines};
+use crate::flush::{FlushInstruction, LINE, flush_lines, store_fence};
 use serde::Serialize;
 use std::arch::asm;
 use std::ptr;
+use std::sync::OnceLock;
 
 /// Width of a non-temporal store, the narrowest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -136,6 +137,19 @@ impl Stores {
     }
 }
 
+/// Copies to mapped persistent memory that is no region of ours: a file that another file system
+/// keeps. Durable when it returns, where the mapping's stores need no more than flushing.
+///
+/// # Safety
+/// `from..from + len` is readable and `to..to + len` writable, and they do not overlap.
+pub unsafe fn copy_durably(to: *mut u8, from: *const u8, len: usize) {
+    static STORES: OnceLock<Stores> = OnceLock::new();
+    let detect = || Stores { width: NtWidth::detect(), flush: Some(FlushInstruction::detect()) };
+    // SAFETY: the caller's, and what has been detected is available.
+    unsafe { STORES.get_or_init(detect).copy(to, from, len) };
+    store_fence();
+}
+
 /// Copies `lines` (> 0) whole lines.
 ///
 /// # Safety
@@ -250,7 +264,6 @@ unsafe fn zero_lines(width: NtWidth, dst: *mut u8, lines: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flush::store_fence;
     use proptest::prelude::*;
 
     fn available() -> impl Iterator<Item = Stores> {

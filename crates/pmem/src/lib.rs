@@ -39,7 +39,7 @@ mod sharded;
 pub mod stray;
 mod touched;
 
-pub use copy::NtWidth;
+pub use copy::{NtWidth, copy_durably};
 pub use counters::{Counters, CountersSnapshot};
 pub use domain::{Domain, UnknownDomain};
 pub use emulation::{Emulation, ParseEmulationError};

@@ -58,6 +58,8 @@ mod attributes;
 mod content;
 mod creds;
 mod descriptors;
+#[cfg(target_arch = "x86_64")]
+pub mod direct;
 mod directories;
 mod family;
 mod materialise;

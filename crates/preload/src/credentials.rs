@@ -5,9 +5,10 @@ use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 
 use libc::{gid_t, mode_t, pid_t, rlimit, size_t, uid_t};
 use posix::Process;
+use posix::direct::Direct;
 
 use crate::start::process;
-use crate::{guard, real};
+use crate::{direct, guard, real};
 
 /// Tells the process layer after a call that succeeded.
 fn then(result: c_int, tell: impl FnOnce(&Process)) -> c_int {
@@ -17,6 +18,12 @@ fn then(result: c_int, tell: impl FnOnce(&Process)) -> c_int {
         guard::run(|| tell(process));
     }
     result
+}
+
+/// After a call that may have changed limits.
+fn limits_changed(result: c_int) -> c_int {
+    direct::tell(Direct::limits_changed);
+    then(result, Process::limits_changed)
 }
 
 /// `nftw` is to change the working directory as it goes.
@@ -90,13 +97,13 @@ export! {
     }
 
     fn setrlimit | setrlimit64 (resource: c_uint, limit: *const rlimit) -> c_int {
-        then(real::setrlimit(resource, limit), Process::limits_changed)
+        limits_changed(real::setrlimit(resource, limit))
     }
 
     fn prlimit | prlimit64 (
         pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit
     ) -> c_int {
-        then(real::prlimit(pid, resource, new, old), Process::limits_changed)
+        limits_changed(real::prlimit(pid, resource, new, old))
     }
 
     fn umask (mask: mode_t) -> mode_t {
@@ -114,6 +121,9 @@ export! {
     }
 
     fn unshare (flags: c_int) -> c_int {
+        if flags & libc::CLONE_FILES != 0 {
+            direct::tell(Direct::stop);
+        }
         let result = real::unshare(flags);
         let paths = libc::CLONE_NEWNS | libc::CLONE_NEWUSER | libc::CLONE_FS;
         if flags & paths != 0 {
@@ -154,10 +164,12 @@ export! {
     }
 
     fn umount (target: *const c_char) -> c_int {
+        direct::names_change();
         then(real::umount(target), Process::namespace_changed)
     }
 
     fn umount2 (target: *const c_char, flags: c_int) -> c_int {
+        direct::names_change();
         then(real::umount2(target, flags), Process::namespace_changed)
     }
 }

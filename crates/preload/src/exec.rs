@@ -11,7 +11,7 @@ use posix::Errno;
 
 use crate::serve::{give_to_kernel, set_errno};
 use crate::start::process;
-use crate::{engine, guard, real};
+use crate::{direct, engine, guard, real};
 
 type Strings = *const *const c_char;
 
@@ -119,6 +119,7 @@ impl Environment {
 
 /// Makes the kernel's what a new program finds open.
 fn give_inherited_to_kernel() -> Result<(), Errno> {
+    direct::tell(posix::direct::Direct::before_exec);
     match process().filter(|_| !guard::is_inside()) {
         Some(process) => guard::run(|| process.before_exec()).unwrap_or(Err(Errno::IO)),
         None => Ok(()),

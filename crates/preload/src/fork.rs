@@ -10,9 +10,11 @@ use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::pid_t;
+use posix::direct::Direct;
 
+use crate::direct::{self, direct};
 use crate::serve::{before_number, give_to_kernel};
-use crate::start::{process, serve_no_more};
+use crate::start::{process, serve_no_more, serves};
 use crate::{cwd, guard, real};
 
 thread_local! {
@@ -41,9 +43,15 @@ extern "C" fn before() {
     if let Some(process) = process() {
         guard::run(|| process.before_fork());
     }
+    if let Some(direct) = direct() {
+        guard::run(|| direct.before_fork());
+    }
 }
 
 extern "C" fn in_child_first() {
+    if let Some(direct) = direct() {
+        guard::run(|| direct.after_fork_child());
+    }
     if !ATTACHED.load(Ordering::Acquire) {
         in_child();
     }
@@ -63,6 +71,9 @@ extern "C" fn in_parent() {
 }
 
 fn tell(child: pid_t) {
+    if let Some(direct) = direct() {
+        guard::run(|| direct.after_fork_parent());
+    }
     if let Some(process) = process() {
         guard::run(|| process.after_fork_parent(child));
     }
@@ -86,7 +97,7 @@ export! {
 
     fn _Fork () -> pid_t {
         // The handlers are needed.
-        if process().is_some() { fork() } else { real::_Fork() }
+        if serves() { fork() } else { real::_Fork() }
     }
 
     fn forkpty (
@@ -105,7 +116,11 @@ export! {
         function: extern "C-unwind" fn(*mut c_void) -> c_int, stack: *mut c_void, flags: c_int,
         argument: *mut c_void, parent_tid: *mut pid_t, tls: *mut c_void, child_tid: *mut pid_t
     ) -> c_int {
-        if flags & libc::CLONE_VM != 0 || process().is_none() {
+        if flags & libc::CLONE_VM != 0 && flags & libc::CLONE_FILES == 0 {
+            // The child's descriptors are its own, but our tables are not.
+            direct::tell(Direct::stop);
+        }
+        if flags & libc::CLONE_VM != 0 || !serves() {
             let function = function as *const c_void;
             return real::clone(function, stack, flags, argument, parent_tid, tls, child_tid);
         }
@@ -119,6 +134,10 @@ export! {
 
 /// Makes every descriptor the kernel's, for a child that is not served.
 pub fn give_all_to_kernel() {
+    direct::tell(|direct| {
+        direct.before_fork();
+        direct.after_fork_parent();
+    });
     if let Some(process) = process() {
         // SAFETY: no preconditions.
         let limit = unsafe { libc::sysconf(libc::_SC_OPEN_MAX) } as c_int;
@@ -160,7 +179,7 @@ pub unsafe extern "C" fn vfork() -> pid_t {
         "call {address}",
         "add rsp, 8",
         "jmp rax",
-        serves = sym serves,
+        serves = sym serves_any,
         fork = sym fork,
         address = sym real::address_of::vfork,
     )
@@ -176,6 +195,6 @@ pub unsafe extern "C" fn __vfork() -> pid_t {
     std::arch::naked_asm!("jmp {vfork}", vfork = sym vfork)
 }
 
-extern "C" fn serves() -> bool {
-    process().is_some()
+extern "C" fn serves_any() -> bool {
+    serves()
 }

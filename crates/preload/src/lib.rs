@@ -40,6 +40,7 @@ mod calls;
 mod capi;
 mod credentials;
 mod cwd;
+mod direct;
 mod engine;
 mod exec;
 mod exit;

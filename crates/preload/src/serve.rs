@@ -6,7 +6,7 @@ use posix::{Errno, Process, Served};
 
 use crate::start::process;
 use crate::stats::Class;
-use crate::{cwd, guard, memory, stats};
+use crate::{cwd, direct, guard, memory, stats};
 
 /// Defines exported functions, each with its other names:
 /// `fn name | alias (arguments) -> type { body }`.
@@ -250,6 +250,12 @@ pub fn number_freed(fd: c_int) {
 
 /// Makes descriptors the kernel's before a call that only it can make.
 pub fn give_to_kernel(fds: &[c_int]) -> Result<(), Errno> {
+    fds.iter().for_each(|&fd| direct::forget(fd));
+    give_pool_files_to_kernel(fds)
+}
+
+/// As [`give_to_kernel`], where the offset of others is known to the kernel anyway.
+pub fn give_pool_files_to_kernel(fds: &[c_int]) -> Result<(), Errno> {
     match process() {
         Some(process) if !guard::is_inside() => hand_over(process, Class::Other, fds),
         _ => Ok(()),

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use libc::{SIG_DFL, SIG_ERR, SIG_IGN, c_void, sighandler_t, siginfo_t, sigset_t, ucontext_t};
 
 use crate::guard::{self, Mask};
-use crate::start::process;
+use crate::start::serves;
 use crate::{memory, real};
 
 /// Signals are 1 to 64.
@@ -59,7 +59,9 @@ unsafe extern "C-unwind" fn handle(signal: c_int, info: *mut siginfo_t, context:
     let (told, interrupted) = unsafe { (&*info, &mut *context.cast::<ucontext_t>()) };
     let by_instruction = SYNCHRONOUS.contains(&signal) && told.si_code > 0;
     if by_instruction {
-        if FAULTS.contains(&signal) && memory::recover(interrupted) {
+        if FAULTS.contains(&signal)
+            && (memory::recover(interrupted) || posix::direct::recover(interrupted))
+        {
             return;
         }
     } else if guard::is_inside() {
@@ -157,7 +159,7 @@ unsafe fn install(signal: c_int, new: *const libc::sigaction, old: *mut libc::si
 
 /// Whether the handler of `signal` is to be wrapped.
 fn wraps(signal: c_int) -> bool {
-    process().is_some() && (1..SIGNALS as c_int).contains(&signal)
+    serves() && (1..SIGNALS as c_int).contains(&signal)
 }
 
 /// What `signal` and its like return: the handler before.

@@ -1,6 +1,7 @@
 //! From loading the library to the first call that touches a pool.
 //!
-//! A process that sees no mount of a pool gets no [`Process`]; each function then costs one load more
+//! A process that sees no mount of a pool gets no [`Process`], one that is given no directories no
+//! [`Direct`](posix::direct::Direct); each function then costs one load more
 //! than libc's. One that sees a mount pays for a look at `/proc/self/mountinfo`; it attaches the pool
 //! when it first uses a path below the mount point.
 
@@ -8,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use posix::Process;
 
+use crate::direct::{self, direct};
 use crate::{engine, exec, exit, fork, guard, mounts, real, signals, stats};
 
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
@@ -19,8 +21,15 @@ pub fn process() -> Option<&'static Process> {
     unsafe { PROCESS.load(Ordering::Acquire).as_ref() }
 }
 
+/// Whether anything is served in this process.
+#[inline]
+pub fn serves() -> bool {
+    process().is_some() || direct().is_some()
+}
+
 /// Leaves everything to libc: in a child that the process layer does not know.
 pub fn serve_no_more() {
+    direct::serve_no_more();
     PROCESS.store(std::ptr::null_mut(), Ordering::Release);
 }
 
@@ -37,19 +46,34 @@ static START: extern "C" fn() = {
 
 fn begin() {
     exec::start();
-    let mut mounts = mounts::find();
-    // Of those that are read-only, the server has its own view.
-    mounts.retain(|mount| mount.flags & libc::ST_RDONLY == 0);
-    if mounts.is_empty() {
+    let pools = start_pools();
+    direct::start();
+    if pools.is_none() && direct().is_none() {
         return;
     }
     if !debugging() {
         // The program's stderr is not ours.
         std::panic::set_hook(Box::new(|_| {}));
     }
-    let Ok(process) = Process::start() else {
-        return;
-    };
+    stats::start();
+    choose_descriptors();
+    if let Some(process) = pools {
+        PROCESS.store(Box::into_raw(Box::new(process)), Ordering::Release);
+    }
+    signals::start();
+    fork::start();
+    exit::start();
+}
+
+/// The process layer for the pools that are mounted; `None` where there is none.
+fn start_pools() -> Option<Process> {
+    let mut mounts = mounts::find();
+    // Of those that are read-only, the server has its own view.
+    mounts.retain(|mount| mount.flags & libc::ST_RDONLY == 0);
+    if mounts.is_empty() {
+        return None;
+    }
+    let process = Process::start().ok()?;
     let mut served = Vec::new();
     for mount in mounts {
         let place = (mount.dir.clone(), mount.dev);
@@ -58,12 +82,7 @@ fn begin() {
         }
     }
     mounts::serve(served);
-    stats::start();
-    choose_descriptors();
-    PROCESS.store(Box::into_raw(Box::new(process)), Ordering::Release);
-    signals::start();
-    fork::start();
-    exit::start();
+    Some(process)
 }
 
 /// Whether every descriptor is the kernel's from the start (`--fds real`).
@@ -78,6 +97,7 @@ pub fn opens_in_user_space() -> bool {
 /// From now on, the kernel opens.
 pub fn open_by_kernel() {
     DESCRIPTORS_ARE_REAL.store(true, Ordering::Relaxed);
+    direct::tell(posix::direct::Direct::stop);
 }
 
 /// Decides as `KEEPSTONE_FDS` says: `fast`, `real`, or by what the program is linked with.

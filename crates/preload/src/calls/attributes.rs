@@ -7,7 +7,7 @@ use posix::{Errno, Process, Served};
 
 use crate::serve::{on_fd, on_path, on_path_for, to_c};
 use crate::stats::Class;
-use crate::{memory, real};
+use crate::{direct, memory, real};
 
 /// Stores what a call found. The place is probed first: what is bad gives `EFAULT`.
 fn store<T>(to: *mut T, found: Served<T>) -> Served<()> {
@@ -19,10 +19,12 @@ fn store<T>(to: *mut T, found: Served<T>) -> Served<()> {
 }
 
 fn stat_at(dirfd: c_int, path: *const c_char, buf: *mut libc::stat, flags: c_int) -> Option<c_int> {
+    direct::times_seen();
     on_path(Class::Stat, dirfd, path, |process, path| store(buf, process.stat(dirfd, path, flags)))
 }
 
 fn stat_of(fd: c_int, buf: *mut libc::stat) -> Option<c_int> {
+    direct::times_seen();
     on_fd(Class::Stat, fd, |process| store(buf, process.fstat(fd)))
 }
 
@@ -71,6 +73,7 @@ export! {
     fn statx (
         dirfd: c_int, path: *const c_char, flags: c_int, mask: c_uint, buf: *mut libc::statx
     ) -> c_int {
+        direct::times_seen();
         on_path(Class::Stat, dirfd, path, |process, path| {
             store(buf, process.statx(dirfd, path, flags, mask))
         })
@@ -126,6 +129,7 @@ export! {
     }
 
     fn fchmod (fd: c_int, mode: mode_t) -> c_int {
+        direct::times_seen();
         on_fd(Class::Attributes, fd, |process| process.fchmod(fd, mode))
             .unwrap_or_else(|| real::fchmod(fd, mode))
     }
@@ -147,6 +151,7 @@ export! {
     }
 
     fn fchown (fd: c_int, uid: uid_t, gid: gid_t) -> c_int {
+        direct::times_seen();
         on_fd(Class::Attributes, fd, |process| process.fchown(fd, uid, gid))
             .unwrap_or_else(|| real::fchown(fd, uid, gid))
     }
@@ -200,6 +205,7 @@ fn access_at(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int) -> Op
 }
 
 fn chmod_at(dirfd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> Option<c_int> {
+    direct::times_seen();
     on_path(Class::Attributes, dirfd, path, |process, path| process.chmod(dirfd, path, mode, flags))
 }
 
@@ -210,6 +216,7 @@ fn chown_at(
     gid: gid_t,
     flags: c_int,
 ) -> Option<c_int> {
+    direct::times_seen();
     on_path(Class::Attributes, dirfd, path, |process, path| {
         process.chown(dirfd, path, uid, gid, flags)
     })
@@ -224,6 +231,7 @@ fn times_at(
     flags: c_int,
     times: impl FnOnce() -> Result<Times, Errno>,
 ) -> Option<c_int> {
+    direct::times_seen();
     on_path_for(Class::Attributes, dirfd, path, |process: &Process, path| match times() {
         Ok(times) => process.utimens(dirfd, path, times, flags),
         // In the order of the kernel, which reads the times before it looks at the path.
@@ -233,6 +241,7 @@ fn times_at(
 }
 
 fn times_of(fd: c_int, times: impl FnOnce() -> Result<Times, Errno>) -> Option<c_int> {
+    direct::times_seen();
     on_fd(Class::Attributes, fd, |process| match times() {
         Ok(times) => process.futimens(fd, times),
         Err(err) => Served::Done(Err(err)),

@@ -9,7 +9,7 @@ use crate::memory::{self, TRANSFER_BYTES_MAX};
 use crate::serve::{answer, on_fd, on_path, set_errno, to_c};
 use crate::start::process;
 use crate::stats::Class;
-use crate::{guard, mounts, real};
+use crate::{direct, guard, mounts, real};
 
 /// From where on the length of a read is first compared with the file, in bytes: probing a buffer
 /// touches its pages, those too that the read would not fill.
@@ -43,7 +43,7 @@ export! {
             let count = fillable(process, fd, count);
             process.read(fd, served!(memory::writable(buf, count)))
         })
-        .unwrap_or_else(|| real::read(fd, buf, count))
+        .unwrap_or_else(|| direct::read(fd, buf, count))
     }
 
     fn __read_chk (fd: c_int, buf: *mut c_void, count: size_t, room: size_t) -> ssize_t {
@@ -60,7 +60,7 @@ export! {
             let count = fillable(process, fd, count);
             process.pread(fd, served!(memory::writable(buf, count)), offset)
         })
-        .unwrap_or_else(|| real::pread(fd, buf, count, offset))
+        .unwrap_or_else(|| direct::pread(fd, buf, count, offset))
     }
 
     fn __pread_chk | __pread64_chk (
@@ -76,7 +76,7 @@ export! {
         on_fd(Class::Read, fd, |process| {
             process.readv(fd, &mut served!(memory::targets(list, count)))
         })
-        .unwrap_or_else(|| real::readv(fd, list, count))
+        .unwrap_or_else(|| direct::readv(fd, list, count))
     }
 
     fn preadv | preadv64 (fd: c_int, list: *const iovec, count: c_int, offset: off_t) -> ssize_t {
@@ -86,7 +86,7 @@ export! {
             }
             process.preadv2(fd, &mut served!(memory::targets(list, count)), offset, 0)
         })
-        .unwrap_or_else(|| real::preadv(fd, list, count, offset))
+        .unwrap_or_else(|| direct::preadv(fd, list, count, offset))
     }
 
     fn preadv2 | preadv64v2 (
@@ -95,14 +95,14 @@ export! {
         on_fd(Class::Read, fd, |process| {
             process.preadv2(fd, &mut served!(memory::targets(list, count)), offset, flags)
         })
-        .unwrap_or_else(|| real::preadv2(fd, list, count, offset, flags))
+        .unwrap_or_else(|| direct::preadv2(fd, list, count, offset, flags))
     }
 
     fn write | __write (fd: c_int, data: *const c_void, count: size_t) -> ssize_t {
         on_fd(Class::Write, fd, |process| {
             process.write(fd, served!(memory::readable(data, count)))
         })
-        .unwrap_or_else(|| real::write(fd, data, count))
+        .unwrap_or_else(|| direct::write(fd, data, count))
     }
 
     fn pwrite | pwrite64 | __pwrite64 | __libc_pwrite (
@@ -111,14 +111,14 @@ export! {
         on_fd(Class::Write, fd, |process| {
             process.pwrite(fd, served!(memory::readable(data, count)), offset)
         })
-        .unwrap_or_else(|| real::pwrite(fd, data, count, offset))
+        .unwrap_or_else(|| direct::pwrite(fd, data, count, offset))
     }
 
     fn writev (fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
         on_fd(Class::Write, fd, |process| {
             process.writev(fd, &served!(memory::sources(list, count)))
         })
-        .unwrap_or_else(|| real::writev(fd, list, count))
+        .unwrap_or_else(|| direct::writev(fd, list, count))
     }
 
     fn pwritev | pwritev64 (
@@ -130,7 +130,7 @@ export! {
             }
             process.pwritev2(fd, &served!(memory::sources(list, count)), offset, 0)
         })
-        .unwrap_or_else(|| real::pwritev(fd, list, count, offset))
+        .unwrap_or_else(|| direct::pwritev(fd, list, count, offset))
     }
 
     fn pwritev2 | pwritev64v2 (
@@ -139,12 +139,12 @@ export! {
         on_fd(Class::Write, fd, |process| {
             process.pwritev2(fd, &served!(memory::sources(list, count)), offset, flags)
         })
-        .unwrap_or_else(|| real::pwritev2(fd, list, count, offset, flags))
+        .unwrap_or_else(|| direct::pwritev2(fd, list, count, offset, flags))
     }
 
     fn lseek | lseek64 | __lseek | llseek (fd: c_int, offset: off_t, whence: c_int) -> off_t {
         on_fd(Class::Seek, fd, |process| process.lseek(fd, offset, whence))
-            .unwrap_or_else(|| real::lseek(fd, offset, whence))
+            .unwrap_or_else(|| direct::lseek(fd, offset, whence))
     }
 
     fn truncate | truncate64 (path: *const c_char, len: off_t) -> c_int {
@@ -154,12 +154,12 @@ export! {
 
     fn ftruncate | ftruncate64 (fd: c_int, len: off_t) -> c_int {
         on_fd(Class::Size, fd, |process| process.ftruncate(fd, len))
-            .unwrap_or_else(|| real::ftruncate(fd, len))
+            .unwrap_or_else(|| direct::ftruncate(fd, len))
     }
 
     fn fallocate | fallocate64 (fd: c_int, mode: c_int, offset: off_t, len: off_t) -> c_int {
         on_fd(Class::Size, fd, |process| process.fallocate(fd, mode, offset, len))
-            .unwrap_or_else(|| real::fallocate(fd, mode, offset, len))
+            .unwrap_or_else(|| direct::fallocate(fd, mode, offset, len))
     }
 
     fn posix_fallocate | posix_fallocate64 (fd: c_int, offset: off_t, len: off_t) -> c_int {
@@ -202,7 +202,7 @@ export! {
         flags: c_uint
     ) -> ssize_t {
         let by_kernel =
-            || real::copy_file_range(from, from_offset, to, to_offset, len, flags);
+            || direct::copy_file_range(from, from_offset, to, to_offset, len, flags);
         let Some(process) = process().filter(|process| process.owns(from) || process.owns(to))
         else {
             return by_kernel();
@@ -219,7 +219,7 @@ export! {
     fn sendfile | sendfile64 (
         out: c_int, from: c_int, offset: *mut off_t, count: size_t
     ) -> ssize_t {
-        let by_kernel = || real::sendfile(out, from, offset, count);
+        let by_kernel = || direct::sendfile(out, from, offset, count);
         let Some(process) = process().filter(|process| process.owns(from) || process.owns(out))
         else {
             return by_kernel();

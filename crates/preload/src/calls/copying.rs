@@ -4,8 +4,8 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use libc::{off_t, size_t, ssize_t};
 
-use crate::real;
 use crate::serve::{before_number, give_to_kernel, set_errno};
+use crate::{direct, real};
 
 /// Makes `fds` the kernel's, then calls; or returns `failed` with `errno` set.
 pub(super) fn by_kernel<T>(fds: &[c_int], failed: T, call: impl FnOnce() -> T) -> T {
@@ -24,7 +24,7 @@ export! {
         flags: c_uint
     ) -> ssize_t {
         by_kernel(&[from, to], -1, || {
-            real::splice(from, from_offset, to, to_offset, len, flags)
+            direct::splice(from, from_offset, to, to_offset, len, flags)
         })
     }
 

@@ -10,7 +10,7 @@ use super::copying::by_kernel;
 use crate::serve::{answer, before_number, number_freed, on_fd, on_path, set_errno, to_c};
 use crate::start::{opens_in_user_space, process};
 use crate::stats::Class;
-use crate::{guard, memory, real};
+use crate::{direct, guard, memory, real};
 
 /// Opens in user space, unless descriptors are to be the kernel's from the start.
 fn open_at(dirfd: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> Option<c_int> {
@@ -25,7 +25,7 @@ export! {
     ) -> c_int {
         open_at(AT_FDCWD, path, flags, mode).unwrap_or_else(|| {
             before_number();
-            real::open(path, flags, mode)
+            direct::open(path, flags, mode)
         })
     }
 
@@ -38,7 +38,7 @@ export! {
     ) -> c_int {
         open_at(dirfd, path, flags, mode).unwrap_or_else(|| {
             before_number();
-            real::openat(dirfd, path, flags, mode)
+            direct::openat(dirfd, path, flags, mode)
         })
     }
 
@@ -52,7 +52,7 @@ export! {
 
     fn close | __close (fd: c_int) -> c_int {
         on_fd(Class::Close, fd, |process| process.close(fd)).unwrap_or_else(|| {
-            let closed = real::close(fd);
+            let closed = direct::close(fd);
             number_freed(fd);
             closed
         })
@@ -66,7 +66,7 @@ export! {
         });
         closed.map_or_else(
             || {
-                let closed = real::close_range(first, last, flags);
+                let closed = direct::close_range(first, last, flags);
                 number_freed(first as c_int);
                 closed
             },
@@ -82,7 +82,7 @@ export! {
             })
         });
         if closed.is_none() {
-            real::closefrom(first);
+            direct::closefrom(first);
             number_freed(first.max(0));
         }
     }
@@ -90,18 +90,18 @@ export! {
     fn dup (fd: c_int) -> c_int {
         on_fd(Class::Descriptor, fd, |process| process.dup(fd)).unwrap_or_else(|| {
             before_number();
-            real::dup(fd)
+            direct::dup(fd)
         })
     }
 
     fn dup2 | __dup2 (old: c_int, new: c_int) -> c_int {
         duplicate(old, new, |process| process.dup2(old, new))
-            .unwrap_or_else(|| real::dup2(old, new))
+            .unwrap_or_else(|| direct::dup2(old, new))
     }
 
     fn dup3 (old: c_int, new: c_int, flags: c_int) -> c_int {
         duplicate(old, new, |process| process.dup3(old, new, flags))
-            .unwrap_or_else(|| real::dup3(old, new, flags))
+            .unwrap_or_else(|| direct::dup3(old, new, flags))
     }
 
     fn fcntl | fcntl64 | __fcntl | __libc_fcntl64 (
@@ -128,7 +128,7 @@ export! {
             if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
                 before_number();
             }
-            real::fcntl(fd, command, argument)
+            direct::fcntl(fd, command, argument)
         })
     }
 
@@ -142,7 +142,7 @@ export! {
                 at_once
             }
         })
-        .unwrap_or_else(|| real::flock(fd, operation))
+        .unwrap_or_else(|| direct::flock(fd, operation))
     }
 
     fn lockf | lockf64 (fd: c_int, command: c_int, len: off_t) -> c_int {
@@ -173,12 +173,12 @@ export! {
                 _ => Served::Done(Err(Errno::INVAL)),
             }
         })
-        .unwrap_or_else(|| real::lockf(fd, command, len))
+        .unwrap_or_else(|| direct::lockf(fd, command, len))
     }
 
     fn ioctl (fd: c_int, request: c_ulong, argument: c_long) -> c_int {
         on_fd(Class::Other, fd, |process| control(process, fd, request, argument))
-            .unwrap_or_else(|| real::ioctl(fd, request, argument))
+            .unwrap_or_else(|| direct::ioctl(fd, request, argument))
     }
 
     fn isatty (fd: c_int) -> c_int {
@@ -228,7 +228,12 @@ fn owned(fd: c_int) -> bool {
 
 fn duplicate(old: c_int, new: c_int, f: impl FnOnce(&Process) -> Served<c_int>) -> Option<c_int> {
     let process = process().filter(|process| process.owns(old) || process.owns(new))?;
-    answer(process, Class::Descriptor, &[old, new], f).map(to_c)
+    let answered = answer(process, Class::Descriptor, &[old, new], f)?;
+    if answered.is_ok() {
+        // What it was before may have been served otherwise.
+        direct::tell(|direct| direct.opened(new, libc::O_PATH));
+    }
+    Some(to_c(answered))
 }
 
 /// A lock of records. One that has to wait does so outside, so that signals interrupt it.

@@ -9,9 +9,10 @@ use super::content::served;
 use crate::serve::{on_fd, on_path, on_paths};
 use crate::start::process;
 use crate::stats::Class;
-use crate::{cwd, memory, real};
+use crate::{cwd, direct, memory, real};
 
 fn unlink_at(dirfd: c_int, path: *const c_char, flags: c_int) -> Option<c_int> {
+    direct::names_change();
     on_path(Class::Names, dirfd, path, |process, path| process.unlink(dirfd, path, flags))
 }
 
@@ -44,6 +45,7 @@ fn rename_at(
     to: (c_int, *const c_char),
     flags: c_uint,
 ) -> Option<c_int> {
+    direct::names_change();
     on_paths(Class::Names, from, to, |process, from_path, to_path| {
         process.rename(from.0, from_path, to.0, to_path, flags)
     })

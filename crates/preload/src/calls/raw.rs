@@ -6,15 +6,15 @@
 use std::ffi::{c_int, c_long};
 
 use super::{attributes, content, descriptors, listing, names};
-use crate::serve::{before_number, give_to_kernel};
-use crate::start::{open_by_kernel, process, serve_no_more};
-use crate::{exec, exit, fork, real};
+use crate::serve::{before_number, give_pool_files_to_kernel};
+use crate::start::{open_by_kernel, process, serve_no_more, serves};
+use crate::{direct, exec, exit, fork, real};
 
 export! {
     fn syscall (
         number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long
     ) -> c_long {
-        if process().is_none() {
+        if !serves() {
             return real::syscall(number, a, b, c, d, e, f);
         }
         let fd = a as c_int;
@@ -106,6 +106,9 @@ export! {
             | libc::SYS_pivot_root | libc::SYS_unshare | libc::SYS_setns | libc::SYS_mount
             | libc::SYS_umount2 => {
                 // They change this thread only, or where paths lead: the kernel knows best.
+                if number == libc::SYS_unshare && a & i64::from(libc::CLONE_FILES) != 0 {
+                    direct::tell(posix::direct::Direct::stop);
+                }
                 if let Some(process) = process() {
                     process.namespace_changed();
                 }
@@ -122,7 +125,8 @@ export! {
                 // as it is, and a number that only looks like one becomes the kernel's for nothing.
                 for candidate in [a, c] {
                     if let Ok(fd) = c_int::try_from(candidate) {
-                        let _ = give_to_kernel(&[fd]);
+                        direct::offset_known(fd);
+                        let _ = give_pool_files_to_kernel(&[fd]);
                     }
                 }
                 real::syscall(number, a, b, c, d, e, f)

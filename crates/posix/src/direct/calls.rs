@@ -1,0 +1,595 @@
+//! Reading, writing and seeking.
+
+use super::chunk::{CHUNK_BYTES, Chunk, Entry, PAGE_BYTES};
+use super::copy::{self, Copier};
+use super::descriptions::{APPENDS, Description, READS, WRITES};
+use super::epoch::Inside;
+use super::file::{File, Kind, MAPPABLE_BYTES};
+use super::position::{Locked, OFFSET_END, Place};
+use super::table::borrow;
+use super::{Answer, Direct};
+use crate::sys::syscall;
+use libc::{iovec, off_t};
+use std::ffi::{c_int, c_long};
+use std::sync::atomic::Ordering::*;
+use vfs::Errno;
+
+/// Longer transfers are the kernel's: a call costs nothing beside them.
+const COPY_BYTES_MAX: usize = 64 << 20;
+/// Vectors of more parts are the kernel's.
+const PARTS_MAX: usize = 16;
+/// How often a call may map a chunk before it is made by the kernel.
+const MAPS_MAX: usize = (COPY_BYTES_MAX as u64 / CHUNK_BYTES) as usize + 2;
+
+/// The program's buffers. They are not looked at before they are used: what is bad faults (C2).
+struct Parts<'p> {
+    parts: &'p [iovec],
+    len: usize,
+}
+
+impl<'p> Parts<'p> {
+    fn new(parts: &'p [iovec]) -> Self {
+        // Sums that are too large for a copy stay so.
+        let len = parts.iter().fold(0usize, |sum, part| sum.saturating_add(part.iov_len));
+        Self { parts, len }
+    }
+}
+
+/// The call as the kernel has it.
+struct Call {
+    /// By number, with what comes first: descriptor, buffer or list, length or count.
+    number: c_long,
+    args: [usize; 3],
+    /// The same call at an offset.
+    number_at: c_long,
+}
+
+impl Call {
+    /// At the description's offset.
+    fn ask(&self) -> Result<usize, Errno> {
+        let [fd, what, len] = self.args;
+        // SAFETY: 1: the program's own arguments, which the kernel checks; 2: the program's call.
+        unsafe { syscall(self.number, [fd, what, len, 0, 0]) }
+    }
+
+    /// At an offset, of which `preadv` takes the upper half separately (and ignores it here).
+    fn ask_at(&self, offset: u64) -> Result<usize, Errno> {
+        let [fd, what, len] = self.args;
+        // SAFETY: as above.
+        unsafe { syscall(self.number_at, [fd, what, len, offset as usize, 0]) }
+    }
+}
+
+/// What can be done about a range.
+enum Plan<'c> {
+    /// Copy: here, if it lies in one chunk.
+    Copy(Option<&'c Chunk>),
+    /// Map this chunk first.
+    Map(u64),
+    /// Let the kernel do it.
+    Ask(Why),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Why {
+    /// Not to be copied, or not yet.
+    Other,
+    /// Beyond the size we know (C1).
+    Size,
+    /// A page is not known to be there (C3).
+    Hole,
+    /// The first write of a tick (C4).
+    Tick(u64),
+}
+
+/// The tick of the kernel's coarse clock, in ns.
+#[inline]
+fn tick() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: room for the time. (The vDSO answers.)
+    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME_COARSE, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+impl Direct {
+    /// `read`.
+    ///
+    /// # Safety
+    /// 1. `buf` to `buf + len` is what the program passes for a buffer: nothing but bytes of its own,
+    ///    or nothing at all.
+    /// 2. The handler of SIGSEGV and SIGBUS asks [`recover`](super::recover).
+    #[inline]
+    pub unsafe fn read(&self, fd: i32, buf: *mut u8, len: usize) -> Answer<usize> {
+        let args = [fd as usize, buf.addr(), len];
+        let call = Call { number: libc::SYS_read, args, number_at: libc::SYS_pread64 };
+        let part = [iovec { iov_base: buf.cast(), iov_len: len }];
+        self.transfer::<false>(fd, &Parts { parts: &part, len }, &call)
+    }
+
+    /// `write`.
+    ///
+    /// # Safety
+    /// As [`read`](Self::read).
+    #[inline]
+    pub unsafe fn write(&self, fd: i32, data: *const u8, len: usize) -> Answer<usize> {
+        let args = [fd as usize, data.addr(), len];
+        let call = Call { number: libc::SYS_write, args, number_at: libc::SYS_pwrite64 };
+        let part = [iovec { iov_base: data.cast_mut().cast(), iov_len: len }];
+        self.transfer::<true>(fd, &Parts { parts: &part, len }, &call)
+    }
+
+    /// `pread`.
+    ///
+    /// # Safety
+    /// As [`read`](Self::read).
+    #[inline]
+    pub unsafe fn pread(&self, fd: i32, buf: *mut u8, len: usize, offset: off_t) -> Answer<usize> {
+        let args = [fd as usize, buf.addr(), len];
+        let call = Call { number: libc::SYS_read, args, number_at: libc::SYS_pread64 };
+        let part = [iovec { iov_base: buf.cast(), iov_len: len }];
+        self.transfer_at::<false>(fd, &Parts { parts: &part, len }, offset, &call)
+    }
+
+    /// `pwrite`.
+    ///
+    /// # Safety
+    /// As [`read`](Self::read).
+    #[inline]
+    pub unsafe fn pwrite(
+        &self,
+        fd: i32,
+        data: *const u8,
+        len: usize,
+        offset: off_t,
+    ) -> Answer<usize> {
+        let args = [fd as usize, data.addr(), len];
+        let call = Call { number: libc::SYS_write, args, number_at: libc::SYS_pwrite64 };
+        let part = [iovec { iov_base: data.cast_mut().cast(), iov_len: len }];
+        self.transfer_at::<true>(fd, &Parts { parts: &part, len }, offset, &call)
+    }
+
+    /// `readv` and `preadv` (with an offset).
+    ///
+    /// # Safety
+    /// As [`read`](Self::read), for the list and each part of it.
+    pub unsafe fn readv(
+        &self,
+        fd: i32,
+        list: *const iovec,
+        count: c_int,
+        offset: Option<off_t>,
+    ) -> Answer<usize> {
+        let args = [fd as usize, list.addr(), count as usize];
+        let call = Call { number: libc::SYS_readv, args, number_at: libc::SYS_preadv };
+        // SAFETY: the caller's.
+        unsafe { self.transfer_list::<false>(fd, list, count, offset, &call) }
+    }
+
+    /// `writev` and `pwritev` (with an offset).
+    ///
+    /// # Safety
+    /// As [`read`](Self::read), for the list and each part of it.
+    pub unsafe fn writev(
+        &self,
+        fd: i32,
+        list: *const iovec,
+        count: c_int,
+        offset: Option<off_t>,
+    ) -> Answer<usize> {
+        let args = [fd as usize, list.addr(), count as usize];
+        let call = Call { number: libc::SYS_writev, args, number_at: libc::SYS_pwritev };
+        // SAFETY: the caller's.
+        unsafe { self.transfer_list::<true>(fd, list, count, offset, &call) }
+    }
+
+    /// # Safety
+    /// As [`read`](Self::read), for the list and each part of it.
+    unsafe fn transfer_list<const W: bool>(
+        &self,
+        fd: i32,
+        list: *const iovec,
+        count: c_int,
+        offset: Option<off_t>,
+        call: &Call,
+    ) -> Answer<usize> {
+        if !self.is_served(fd) {
+            return Answer::Kernel;
+        }
+        let mut parts = [iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PARTS_MAX];
+        // What is too long or cannot be read is no list, and so the kernel's.
+        let len = usize::try_from(count).ok().filter(|len| *len <= PARTS_MAX).unwrap_or(0);
+        // SAFETY: by 1 of `read`.
+        let len = if unsafe { read_list(list, &mut parts[..len]) } { len } else { 0 };
+        let parts = Parts::new(&parts[..len]);
+        match offset {
+            Some(offset) => self.transfer_at::<W>(fd, &parts, offset, call),
+            None => self.transfer::<W>(fd, &parts, call),
+        }
+    }
+
+    /// A transfer at an offset that it names.
+    #[inline]
+    fn transfer_at<const W: bool>(
+        &self,
+        fd: i32,
+        parts: &Parts<'_>,
+        offset: off_t,
+        call: &Call,
+    ) -> Answer<usize> {
+        let mut maps = 0;
+        let offset = offset as u64;
+        while self.is_served(fd) {
+            let Some(inside) = Inside::enter() else { break };
+            let Some((_, description)) = self.get(fd) else { break };
+            match self.plan::<W>(description, offset, parts.len, maps < MAPS_MAX) {
+                Plan::Copy(chunk) => {
+                    if self.copy::<W>(&inside, description, chunk, offset, parts) {
+                        return Answer::Copied(parts.len);
+                    }
+                    return Answer::Asked(self.ask::<W>(fd, description, offset, Why::Size, call));
+                }
+                Plan::Map(index) => {
+                    drop(inside);
+                    maps = if self.map(fd, index, W) { maps + 1 } else { MAPS_MAX };
+                }
+                Plan::Ask(why) => {
+                    return Answer::Asked(self.ask::<W>(fd, description, offset, why, call));
+                }
+            }
+        }
+        Answer::Kernel
+    }
+
+    /// A transfer at the description's offset, which it moves (O2).
+    #[inline]
+    fn transfer<const W: bool>(&self, fd: i32, parts: &Parts<'_>, call: &Call) -> Answer<usize> {
+        let mut maps = 0;
+        while self.is_served(fd) {
+            let Some(inside) = Inside::enter() else { break };
+            let Some((_, description)) = self.get(fd) else { break };
+            let position = &description.position;
+            let offset = match position.get() {
+                Place::Shared => break,
+                _ if W && description.is(APPENDS) => {
+                    return Answer::Asked(append(description, call));
+                }
+                Place::Kernels => {
+                    adopt(fd, description);
+                    continue;
+                }
+                Place::Ours(offset) => offset,
+            };
+            match self.plan::<W>(description, offset, parts.len, maps < MAPS_MAX) {
+                Plan::Copy(chunk) => {
+                    let end = offset + parts.len as u64;
+                    if !position.advance(offset, end) {
+                        continue;
+                    }
+                    if self.copy::<W>(&inside, description, chunk, offset, parts) {
+                        return Answer::Copied(parts.len);
+                    }
+                    let result = self.ask::<W>(fd, description, offset, Why::Size, call);
+                    // Unless another thread has gone on from there.
+                    position.advance(end, offset + result.unwrap_or(0) as u64);
+                    return Answer::Asked(result);
+                }
+                Plan::Map(index) => {
+                    drop(inside);
+                    maps = if self.map(fd, index, W) { maps + 1 } else { MAPS_MAX };
+                }
+                Plan::Ask(why) => {
+                    let mut locked = position.lock();
+                    if locked.place != Place::Ours(offset) {
+                        continue;
+                    }
+                    let result = self.ask::<W>(fd, description, offset, why, call);
+                    locked.place = Place::Ours(offset + result.unwrap_or(0) as u64);
+                    return Answer::Asked(result);
+                }
+            }
+        }
+        Answer::Kernel
+    }
+
+    /// Copies between the program's buffers and mapped chunks, with the witness of C1 after each piece;
+    /// `false` after a fault (C2).
+    #[inline]
+    fn copy<const W: bool>(
+        &self,
+        inside: &Inside,
+        description: &Description,
+        chunk: Option<&Chunk>,
+        offset: u64,
+        parts: &Parts<'_>,
+    ) -> bool {
+        let file = description.file();
+        let is_durable = W && file.kind() == Kind::Dax;
+        let copier = if is_durable { self.config.durable } else { copy::plain };
+        match (chunk, parts.parts) {
+            (Some(chunk), [part]) => {
+                let at = (offset % CHUNK_BYTES) as usize;
+                copy_piece::<W>(inside, chunk, at, part.iov_base.cast(), part.iov_len, copier)
+            }
+            _ => copy_pieces::<W>(inside, file, offset, parts, copier),
+        }
+    }
+
+    /// Decides about a range.
+    #[inline]
+    fn plan<'d, const W: bool>(
+        &self,
+        description: &'d Description,
+        offset: u64,
+        len: usize,
+        may_map: bool,
+    ) -> Plan<'d> {
+        let how = if W { WRITES } else { READS };
+        let refused = !description.is(how)
+            || W && description.is(APPENDS)
+            || len.wrapping_sub(1) >= COPY_BYTES_MAX
+            || offset >= MAPPABLE_BYTES - COPY_BYTES_MAX as u64;
+        if refused {
+            return Plan::Ask(Why::Other);
+        }
+        let file = description.file();
+        let end = offset + len as u64;
+        // C1: where the witness is.
+        if (end - 1) / PAGE_BYTES * PAGE_BYTES + PAGE_BYTES >= file.size() {
+            return Plan::Ask(Why::Size);
+        }
+        let (first, last) = (offset / CHUNK_BYTES, (end - 1) / CHUNK_BYTES);
+        let mut found = None;
+        for index in first..=last {
+            let from = offset.max(index * CHUNK_BYTES) - index * CHUNK_BYTES;
+            let to = end.min((index + 1) * CHUNK_BYTES) - index * CHUNK_BYTES;
+            match self.chunk::<W>(file, index, from as usize, (to - from) as usize, may_map) {
+                Ok(chunk) => found = Some(chunk),
+                Err(plan) => return plan,
+            }
+        }
+        if W {
+            if end > self.file_size_max.load(Relaxed) {
+                return Plan::Ask(Why::Other);
+            }
+            let tick = tick();
+            if !file.is_stamped(tick, self.generation.load(Relaxed)) {
+                return Plan::Ask(Why::Tick(tick));
+            }
+        }
+        Plan::Copy(found.filter(|_| first == last))
+    }
+
+    /// A chunk of which a range can be copied, or what to do about it.
+    #[inline]
+    fn chunk<'f, const W: bool>(
+        &self,
+        file: &'f File,
+        index: u64,
+        at: usize,
+        len: usize,
+        may_map: bool,
+    ) -> Result<&'f Chunk, Plan<'f>> {
+        let map = || if may_map { Plan::Map(index) } else { Plan::Ask(Why::Other) };
+        let Some(entry) = file.entry(index) else { return Err(map()) };
+        match Entry::of(entry.load(Acquire)) {
+            Entry::Mapped(chunk) if W && !chunk.is_writable() => Err(map()),
+            Entry::Mapped(chunk) if !chunk.has(at, len) => Err(Plan::Ask(Why::Hole)),
+            Entry::Mapped(chunk) => {
+                chunk.touch();
+                Ok(chunk)
+            }
+            Entry::Heat(_) if Entry::heat(entry) >= self.config.map_after => Err(map()),
+            Entry::Heat(_) => Err(Plan::Ask(Why::Other)),
+        }
+    }
+
+    /// Lets the kernel make a call at an offset, and learns from it.
+    #[cold]
+    fn ask<const W: bool>(
+        &self,
+        fd: i32,
+        description: &Description,
+        offset: u64,
+        why: Why,
+        call: &Call,
+    ) -> Result<usize, Errno> {
+        let generation = self.generation.load(Relaxed);
+        let result = call.ask_at(offset);
+        let done = result.unwrap_or(0);
+        if done == 0 || W && description.is(APPENDS) {
+            return result;
+        }
+        let file = description.file();
+        let end = offset + done as u64;
+        file.reached(end);
+        if W {
+            file.unsynced.store(1, Relaxed);
+            for (index, at, len) in pieces(offset, done) {
+                let entry = file.entry(index).map_or(0, |entry| entry.load(Acquire));
+                if let Entry::Mapped(chunk) = Entry::of(entry) {
+                    chunk.written(at, len);
+                }
+            }
+        }
+        match why {
+            Why::Tick(tick) => file.stamp(tick, generation),
+            Why::Size if file.went_beyond() => {
+                if let Ok(stat) = rustix::fs::fstat(borrow(fd)) {
+                    file.set_size(stat.st_size as u64);
+                }
+            }
+            Why::Hole if !W => {
+                for (index, at, len) in pieces(offset, done) {
+                    let entry = file.entry(index).map_or(0, |entry| entry.load(Acquire));
+                    if let Entry::Mapped(chunk) = Entry::of(entry)
+                        && !chunk.has(at, len)
+                    {
+                        chunk.missed(at, len);
+                    }
+                }
+            }
+            _ => {}
+        }
+        result
+    }
+
+    /// `lseek`.
+    pub fn lseek(&self, fd: i32, offset: off_t, whence: c_int) -> Answer<off_t> {
+        let Some(_inside) = Inside::enter() else { return Answer::Kernel };
+        let Some((_, description)) = self.get(fd) else { return Answer::Kernel };
+        loop {
+            let place = description.position.get();
+            let to = match (place, whence) {
+                (Place::Shared, _) => return Answer::Kernel,
+                (Place::Ours(_), libc::SEEK_SET) => Some(offset),
+                (Place::Ours(from), libc::SEEK_CUR) => offset.checked_add(from as off_t),
+                _ => None,
+            };
+            match (place, to) {
+                (Place::Ours(from), Some(to)) if (0..OFFSET_END as off_t).contains(&to) => {
+                    if description.position.advance(from, to as u64) {
+                        return Answer::Copied(to);
+                    }
+                }
+                _ => {
+                    let mut locked = description.position.lock();
+                    if locked.place == Place::Shared {
+                        return Answer::Kernel;
+                    }
+                    give(fd, &mut locked);
+                    let args = [fd as usize, offset as usize, whence as usize, 0, 0];
+                    // SAFETY: 1: numbers; 2: the program's call.
+                    let result = unsafe { syscall(libc::SYS_lseek, args) };
+                    if let Ok(to) = result
+                        && (to as u64) < OFFSET_END
+                    {
+                        locked.place = Place::Ours(to as u64);
+                    }
+                    return Answer::Asked(result.map(|to| to as off_t));
+                }
+            }
+        }
+    }
+
+    /// Lends offsets to the kernel for one call, while the result is held.
+    pub fn lend(&self, fds: [i32; 2]) -> Option<Lent<'_>> {
+        let inside = Inside::enter()?;
+        let [a, b] = fds.map(|fd| self.get(fd));
+        let same = a.map(|(index, _)| index) == b.map(|(index, _)| index);
+        let lend = |fd, (_, description): (u32, &'_ Description)| {
+            // SAFETY: descriptions lie in the slab, which lives as long as `self`.
+            let description = unsafe { &*std::ptr::from_ref(description) };
+            let mut locked = description.position.lock();
+            give(fd, &mut locked);
+            locked
+        };
+        let first = a.map(|a| lend(fds[0], a));
+        let second = b.filter(|_| !same).map(|b| lend(fds[1], b));
+        Some(Lent { _locked: [first, second], _inside: inside })
+    }
+}
+
+/// Offsets that the kernel moves; see [`Direct::lend`].
+pub struct Lent<'d> {
+    _locked: [Option<Locked<'d>>; 2],
+    _inside: Inside,
+}
+
+/// Makes the kernel's offset ours (O1).
+#[cold]
+fn adopt(fd: i32, description: &Description) {
+    let mut locked = description.position.lock();
+    if locked.place == Place::Kernels {
+        match rustix::fs::tell(borrow(fd)) {
+            Ok(offset) if offset < OFFSET_END => locked.place = Place::Ours(offset),
+            // Far away, or closed: the kernel's.
+            _ => locked.place = Place::Shared,
+        }
+    }
+}
+
+/// Makes our offset the kernel's.
+fn give(fd: i32, locked: &mut Locked<'_>) {
+    if let Place::Ours(offset) = locked.place {
+        let _ = rustix::fs::seek(borrow(fd), rustix::fs::SeekFrom::Start(offset));
+        locked.place = Place::Kernels;
+    }
+}
+
+/// A write to the end, wherever that is: only the kernel knows where it has gone.
+fn append(description: &Description, call: &Call) -> Result<usize, Errno> {
+    let mut locked = description.position.lock();
+    let result = call.ask();
+    if result.is_ok_and(|done| done > 0) && locked.place != Place::Shared {
+        locked.place = Place::Kernels;
+        description.file().unsynced.store(1, Relaxed);
+    }
+    result
+}
+
+/// Cuts a range at the borders of chunks: index, offset within, bytes.
+fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize)> {
+    let end = (offset + len as u64).min(MAPPABLE_BYTES);
+    (offset / CHUNK_BYTES..end.div_ceil(CHUNK_BYTES)).map(move |index| {
+        let start = index * CHUNK_BYTES;
+        let from = offset.max(start) - start;
+        (index, from as usize, (end.min(start + CHUNK_BYTES) - start - from) as usize)
+    })
+}
+
+/// Copies a list of buffers' addresses; `false` where it cannot be read.
+///
+/// # Safety
+/// As 1 and 2 of [`Direct::read`].
+unsafe fn read_list(list: *const iovec, room: &mut [iovec]) -> bool {
+    let Some(inside) = Inside::enter() else { return false };
+    let (to, len) = (room.as_mut_ptr().cast::<u8>(), size_of_val(room));
+    // SAFETY: 1: the program's memory and ours, where any bytes are a list; 2: `memcpy`; 3: entered.
+    unsafe { copy::copy(inside.slot, to, list.cast(), len, copy::plain, to) }
+}
+
+fn copy_pieces<const W: bool>(
+    inside: &Inside,
+    file: &File,
+    offset: u64,
+    parts: &Parts<'_>,
+    copier: Copier,
+) -> bool {
+    let mut offset = offset;
+    for part in parts.parts {
+        let mut program = part.iov_base.cast::<u8>();
+        for (index, at, len) in pieces(offset, part.iov_len) {
+            let entry = file.entry(index).map_or(0, |entry| entry.load(Acquire));
+            let Entry::Mapped(chunk) = Entry::of(entry) else { return false };
+            if W && !chunk.is_writable()
+                || !copy_piece::<W>(inside, chunk, at, program, len, copier)
+            {
+                return false;
+            }
+            program = program.wrapping_add(len);
+        }
+        offset += part.iov_len as u64;
+    }
+    true
+}
+
+/// Copies a range within a chunk.
+#[inline]
+fn copy_piece<const W: bool>(
+    inside: &Inside,
+    chunk: &Chunk,
+    at: usize,
+    program: *mut u8,
+    len: usize,
+    copier: Copier,
+) -> bool {
+    let base = chunk.base();
+    let mapped = base.wrapping_add(at);
+    let page = PAGE_BYTES as usize;
+    let witness = base.wrapping_add((at + len - 1) / page * page + page);
+    let (to, from) = if W { (mapped, program) } else { (program, mapped) };
+    // SAFETY: 1: the chunk is mapped while we are inside (E1), and the rest is the program's to answer
+    // for (`Direct::read`); a buffer that is a mapping of the same file is copied as by the kernel, in
+    // some order. 2: ours. 3: entered.
+    unsafe { copy::copy(inside.slot, to, from, len, copier, witness) }
+}

@@ -1,0 +1,58 @@
+//! Open file descriptions that are served.
+
+use super::file::File;
+use super::position::Position;
+use super::slab::Zeroed;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
+
+/// Opened for reading.
+pub const READS: u32 = 1;
+/// Opened for writing.
+pub const WRITES: u32 = 2;
+/// Every write goes to the end.
+pub const APPENDS: u32 = 4;
+/// Its chunks go with it: it has locks of its own, or others share it (E2).
+pub const LEAVES_NOTHING: u32 = 8;
+
+/// An open file description, as far as this process has descriptors of it.
+pub struct Description {
+    pub position: Position,
+    flags: AtomicU32,
+    /// Descriptors.
+    pub fds: AtomicU32,
+    file: AtomicPtr<File>,
+    /// Its place among the files.
+    pub file_index: AtomicU32,
+}
+
+// SAFETY: numbers and a null pointer, which `init` replaces before anybody looks.
+unsafe impl Zeroed for Description {}
+
+impl Description {
+    /// Starts over. Nobody knows the place, or E1.
+    pub fn init(&self, file: &File, file_index: u32, flags: u32) {
+        self.flags.store(flags, Relaxed);
+        self.fds.store(1, Relaxed);
+        self.file.store(std::ptr::from_ref(file).cast_mut(), Relaxed);
+        self.file_index.store(file_index, Relaxed);
+    }
+
+    #[inline]
+    pub fn file(&self) -> &File {
+        // SAFETY: set by `init` to a place that stays a file.
+        unsafe { &*self.file.load(Relaxed) }
+    }
+
+    #[inline]
+    pub fn is(&self, flags: u32) -> bool {
+        self.flags.load(Relaxed) & flags == flags
+    }
+
+    pub fn set(&self, flags: u32) {
+        self.flags.fetch_or(flags, Relaxed);
+    }
+
+    pub fn clear(&self, flags: u32) {
+        self.flags.fetch_and(!flags, Relaxed);
+    }
+}

@@ -1,0 +1,160 @@
+//! Which threads are inside (E1), and the stack of a thread that copies (C2).
+//!
+//! A thread says in a cache line of its own that it is inside, by a plain store: whoever waits for
+//! threads to come out makes every CPU of the process fence (`membarrier(2)`).
+
+use rustix::thread::{MembarrierCommand, membarrier};
+use std::cell::Cell;
+use std::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*, compiler_fence,
+};
+use vfs::Errno;
+
+/// What others see of a thread.
+#[repr(align(64))]
+#[derive(Default)]
+pub struct Slot {
+    /// Goes up by one on the way in and on the way out: odd inside.
+    turn: AtomicU64,
+    /// Where a fault during a copy has to set the stack pointer; 0 outside of copies.
+    pub stack: AtomicUsize,
+    taken: AtomicBool,
+    next: AtomicPtr<Slot>,
+}
+
+static SLOTS: AtomicPtr<Slot> = AtomicPtr::new(std::ptr::null_mut());
+/// A key whose destructor gives slots back; 0 is none yet, else one more than the key.
+static KEY: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static OWN: Cell<Option<&'static Slot>> = const { Cell::new(None) };
+}
+
+extern "C" fn give_back(slot: *mut libc::c_void) {
+    OWN.set(None);
+    // SAFETY: the value of the key is a slot, and slots stay.
+    unsafe { &*slot.cast::<Slot>() }.taken.store(false, Release);
+}
+
+/// Prepares the process. `ENOSYS` where the kernel has no `membarrier`.
+pub fn start() -> Result<(), Errno> {
+    membarrier(MembarrierCommand::RegisterPrivateExpedited)?;
+    if KEY.load(Acquire) == 0 {
+        let mut key = 0;
+        // SAFETY: room for a key, and a destructor that stays.
+        match unsafe { libc::pthread_key_create(&mut key, Some(give_back)) } {
+            0 => KEY.store(key as usize + 1, Release),
+            err => return Err(Errno::from_raw_os_error(err)),
+        }
+    }
+    Ok(())
+}
+
+/// After a fork: this thread is the only one.
+pub fn start_in_child() {
+    let _ = membarrier(MembarrierCommand::RegisterPrivateExpedited);
+    let own = OWN.get().map(std::ptr::from_ref);
+    for slot in slots().filter(|slot| Some(std::ptr::from_ref(*slot)) != own) {
+        slot.turn.store(0, Relaxed);
+        slot.stack.store(0, Relaxed);
+        slot.taken.store(false, Release);
+    }
+}
+
+fn slots() -> impl Iterator<Item = &'static Slot> {
+    let mut at = SLOTS.load(Acquire);
+    std::iter::from_fn(move || {
+        // SAFETY: null, or a slot; slots stay.
+        let slot = unsafe { at.as_ref() }?;
+        at = slot.next.load(Relaxed);
+        Some(slot)
+    })
+}
+
+/// The thread is inside until this is dropped.
+pub struct Inside {
+    pub slot: &'static Slot,
+}
+
+impl Inside {
+    /// Enters; `None` where there is no memory for a new thread.
+    #[inline]
+    pub fn enter() -> Option<Self> {
+        let slot = match OWN.get() {
+            Some(slot) => slot,
+            None => first()?,
+        };
+        let turn = slot.turn.load(Relaxed);
+        slot.turn.store((turn + 1) | 1, Relaxed);
+        // What is looked at afterwards is looked at inside; the CPU's part is `membarrier`'s.
+        compiler_fence(SeqCst);
+        Some(Self { slot })
+    }
+}
+
+impl Drop for Inside {
+    #[inline]
+    fn drop(&mut self) {
+        let turn = self.slot.turn.load(Relaxed);
+        self.slot.turn.store(turn + 1, Release);
+    }
+}
+
+/// The slot of the calling thread, where it has one.
+pub fn own() -> Option<&'static Slot> {
+    OWN.get()
+}
+
+#[cold]
+fn first() -> Option<&'static Slot> {
+    let free = |slot: &&Slot| slot.taken.compare_exchange(false, true, Acquire, Relaxed).is_ok();
+    let slot = match slots().find(free) {
+        Some(slot) => slot,
+        None => {
+            // A page of slots, of which one is used: threads are few, and come seldom.
+            let place: *mut Slot = super::slab::reserve(size_of::<Slot>()).ok()?.cast();
+            // SAFETY: new zeroed memory, page-aligned, which is a slot; it stays.
+            let slot = unsafe { &*place };
+            slot.taken.store(true, Relaxed);
+            let mut head = SLOTS.load(Relaxed);
+            loop {
+                slot.next.store(head, Relaxed);
+                match SLOTS.compare_exchange(head, place, AcqRel, Relaxed) {
+                    Ok(_) => break slot,
+                    Err(now) => head = now,
+                }
+            }
+        }
+    };
+    let key = KEY.load(Acquire).checked_sub(1)? as libc::pthread_key_t;
+    // SAFETY: the key exists. Where this fails, the slot is this thread's for good.
+    unsafe { libc::pthread_setspecific(key, std::ptr::from_ref(slot).cast()) };
+    OWN.set(Some(slot));
+    Some(slot)
+}
+
+/// Slots of other threads.
+fn others() -> impl Iterator<Item = &'static Slot> {
+    let own = OWN.get().map(std::ptr::from_ref);
+    slots().filter(move |slot| Some(std::ptr::from_ref(*slot)) != own && slot.taken.load(Acquire))
+}
+
+/// Whether no other thread has ever been inside.
+pub fn is_alone() -> bool {
+    others().next().is_none()
+}
+
+/// Waits until every thread that is inside now has come out once. The caller is outside, or counts
+/// as such.
+pub fn wait_for_others() {
+    if is_alone() {
+        return;
+    }
+    let _ = membarrier(MembarrierCommand::PrivateExpedited);
+    for slot in others() {
+        let turn = slot.turn.load(Acquire);
+        while turn % 2 == 1 && slot.turn.load(Acquire) == turn {
+            rustix::thread::sched_yield();
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Inodes that are served: what all descriptions of one in this process share.
+
+use super::chunk::{CHUNK_BYTES, Chunk, Entry, Leaf};
+use super::slab::Zeroed;
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+
+/// Leaves of a file: 256 GiB of it. What lies beyond is the kernel's.
+const LEAVES: usize = 256;
+/// Bytes of a file that can be mapped.
+pub const MAPPABLE_BYTES: u64 = LEAVES as u64 * 512 * CHUNK_BYTES;
+
+/// What kind of file system a file is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Tmpfs,
+    /// The kernel's page tables lead to persistent memory (`STATX_ATTR_DAX`).
+    Dax,
+}
+
+/// A file.
+pub struct File {
+    pub dev: AtomicU64,
+    pub ino: AtomicU64,
+    is_dax: AtomicU32,
+    /// Descriptions that are open.
+    pub open: AtomicU32,
+    /// Descriptions that refer to it: besides, those that are closed and may still be looked at.
+    pub users: AtomicU32,
+    /// The next file of the same hash.
+    pub next: AtomicU32,
+    /// A descriptor of our own to map by, and one: for those who can only write. 0 is none.
+    pub mapper: AtomicI32,
+    /// Bytes, when it was looked at last (C1).
+    size: AtomicU64,
+    /// The tick of the last write by the kernel, and the generation of times then (C4).
+    tick: AtomicU64,
+    generation: AtomicU64,
+    /// Calls beyond the size we know.
+    beyond: AtomicU32,
+    /// What has been done since the last `fsync` and cannot be made durable by a fence.
+    pub unsynced: AtomicU32,
+    leaves: [AtomicPtr<Leaf>; LEAVES],
+}
+
+// SAFETY: numbers and null pointers.
+unsafe impl Zeroed for File {}
+
+impl File {
+    /// Starts over with another inode. Nobody knows the place, or E1.
+    pub fn init(&self, dev: u64, ino: u64, kind: Kind) {
+        self.dev.store(dev, Relaxed);
+        self.ino.store(ino, Relaxed);
+        self.is_dax.store(u32::from(kind == Kind::Dax), Relaxed);
+        self.open.store(0, Relaxed);
+        self.users.store(0, Relaxed);
+        self.mapper.store(0, Relaxed);
+        self.tick.store(0, Relaxed);
+        self.unsynced.store(1, Relaxed);
+    }
+
+    pub fn is(&self, dev: u64, ino: u64) -> bool {
+        self.ino.load(Relaxed) == ino && self.dev.load(Relaxed) == dev
+    }
+
+    #[inline]
+    pub fn kind(&self) -> Kind {
+        if self.is_dax.load(Relaxed) == 0 { Kind::Tmpfs } else { Kind::Dax }
+    }
+
+    #[inline]
+    pub fn size(&self) -> u64 {
+        self.size.load(Relaxed)
+    }
+
+    pub fn set_size(&self, size: u64) {
+        self.size.store(size, Relaxed);
+    }
+
+    /// The kernel has transferred bytes up to here.
+    pub fn reached(&self, end: u64) {
+        self.size.fetch_max(end, Relaxed);
+    }
+
+    /// Counts a call beyond the size; whether it is time to ask for it.
+    pub fn went_beyond(&self) -> bool {
+        self.beyond.fetch_add(1, Relaxed).is_multiple_of(8)
+    }
+
+    /// Whether a write by copy would leave the times as they are (C4).
+    #[inline]
+    pub fn is_stamped(&self, tick: u64, generation: u64) -> bool {
+        self.tick.load(Relaxed) == tick && self.generation.load(Relaxed) == generation
+    }
+
+    /// The kernel has written in a tick.
+    pub fn stamp(&self, tick: u64, generation: u64) {
+        self.generation.store(generation, Relaxed);
+        self.tick.store(tick, Relaxed);
+    }
+
+    /// The leaf of a chunk.
+    #[inline]
+    pub fn leaf(&self, index: u64) -> Option<&Leaf> {
+        // SAFETY: null, or a place that stays a leaf.
+        unsafe { self.leaves[Leaf::of(index)].load(Acquire).as_ref() }
+    }
+
+    pub fn leaf_slot(&self, index: u64) -> &AtomicPtr<Leaf> {
+        &self.leaves[Leaf::of(index)]
+    }
+
+    pub fn leaves(&self) -> &[AtomicPtr<Leaf>] {
+        &self.leaves
+    }
+
+    /// The entry of a chunk.
+    #[inline]
+    pub fn entry(&self, index: u64) -> Option<&AtomicUsize> {
+        Some(self.leaf(index)?.entry(index))
+    }
+
+    /// Everything that is mapped, inside (E1) or with the tables locked.
+    pub fn chunks(&self) -> impl Iterator<Item = (&AtomicUsize, &Chunk)> {
+        // SAFETY: as in `leaf`.
+        let leaves = self.leaves.iter().filter_map(|leaf| unsafe { leaf.load(Acquire).as_ref() });
+        leaves.flat_map(Leaf::entries).filter_map(|entry| match Entry::of(entry.load(Acquire)) {
+            Entry::Mapped(chunk) => Some((entry, chunk)),
+            Entry::Heat(_) => None,
+        })
+    }
+}

@@ -1,0 +1,112 @@
+//! Places for values of one type, in memory of our own: taking one does not enter the heap of the
+//! program, which may be in the middle of it.
+//!
+//! The memory is reserved once and touched as it is used. A place, once used, stays one of its type,
+//! so that a thread that looks at it late finds a value, if an old one.
+
+use rustix::mm::{MapFlags, ProtFlags};
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU32, Ordering::*};
+use vfs::Errno;
+
+/// Types for which bytes of zeros are a value.
+///
+/// # Safety
+/// That is so.
+pub unsafe trait Zeroed {}
+
+// SAFETY: zero is a number.
+unsafe impl Zeroed for AtomicU32 {}
+
+/// Values by index from 1; 0 is none.
+pub struct Slab<T> {
+    base: *mut T,
+    len: u32,
+    /// Places that were used so far.
+    used: AtomicU32,
+    /// Indexes to use again, as a stack.
+    free: *mut u32,
+    free_len: AtomicU32,
+    _type: PhantomData<T>,
+}
+
+// SAFETY: places are handed out by shared reference only.
+unsafe impl<T: Sync> Sync for Slab<T> {}
+// SAFETY: the memory belongs to no thread.
+unsafe impl<T: Send> Send for Slab<T> {}
+
+/// Reserves zeroed memory.
+pub fn reserve(bytes: usize) -> Result<*mut u8, Errno> {
+    let (prot, flags) =
+        (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+    // SAFETY: new memory.
+    let base = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, prot, flags)? };
+    Ok(base.cast())
+}
+
+impl<T: Zeroed> Slab<T> {
+    /// Room for `len` values.
+    pub fn new(len: usize) -> Result<Self, Errno> {
+        Ok(Self {
+            base: reserve((len + 1) * size_of::<T>())?.cast(),
+            len: len as u32,
+            used: AtomicU32::new(0),
+            free: reserve(len * size_of::<u32>())?.cast(),
+            free_len: AtomicU32::new(0),
+            _type: PhantomData,
+        })
+    }
+
+    /// The value at an index that is in use or was.
+    #[inline]
+    pub fn at(&self, index: u32) -> &T {
+        assert!(index <= self.len);
+        // SAFETY: within the reserved memory, where zeros or what was made of them is a value.
+        unsafe { &*self.base.add(index as usize) }
+    }
+
+    /// The index of a value; `None` for null.
+    pub fn index_of(&self, value: *const T) -> Option<u32> {
+        (!value.is_null()).then(|| ((value.addr() - self.base.addr()) / size_of::<T>()) as u32)
+    }
+
+    /// Indexes that are in use or were.
+    pub fn indexes(&self) -> std::ops::RangeInclusive<u32> {
+        1..=self.used.load(Acquire)
+    }
+
+    /// Takes a place. The caller holds the lock of the tables.
+    pub fn take(&self) -> Option<u32> {
+        let free_len = self.free_len.load(Relaxed);
+        if free_len > 0 {
+            self.free_len.store(free_len - 1, Relaxed);
+            // SAFETY: below `free_len`, everything has been written by `give_back`.
+            return Some(unsafe { *self.free.add(free_len as usize - 1) });
+        }
+        let index = self.used.load(Relaxed) + 1;
+        (index <= self.len).then(|| {
+            self.used.store(index, Release);
+            index
+        })
+    }
+
+    /// Gives a place back, after E1. The caller holds the lock of the tables.
+    pub fn give_back(&self, index: u32) {
+        let free_len = self.free_len.load(Relaxed);
+        assert!(index != 0 && free_len < self.len);
+        // SAFETY: there is room for all indexes.
+        unsafe { *self.free.add(free_len as usize) = index };
+        self.free_len.store(free_len + 1, Relaxed);
+    }
+}
+
+impl<T> Drop for Slab<T> {
+    fn drop(&mut self) {
+        let (bytes, indexes) = ((self.len as usize + 1) * size_of::<T>(), self.len as usize * 4);
+        // SAFETY: mapped by `new`, and nobody borrows it any more.
+        unsafe {
+            let _ = rustix::mm::munmap(self.base.cast(), bytes);
+            let _ = rustix::mm::munmap(self.free.cast(), indexes);
+        }
+    }
+}

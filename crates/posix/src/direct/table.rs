@@ -1,0 +1,716 @@
+//! Descriptors and what they refer to: from the first look to the last close.
+//!
+//! - **T1** An entry is emptied before its number is closed, and filled after it was opened; so an
+//!   entry, seen with the tables locked, says what its number refers to.
+
+use super::chunk::{Chunk, Entry, Leaf};
+use super::descriptions::{APPENDS, Description, LEAVES_NOTHING, READS, WRITES};
+use super::file::{File, Kind};
+use super::lock::{Held, Lock};
+use super::position::Place;
+use super::slab::Slab;
+use super::{Config, epoch};
+use rustix::fd::{AsRawFd as _, BorrowedFd};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxAttributes, StatxFlags};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use vfs::Errno;
+
+/// Descriptors with higher numbers are the kernel's.
+const FDS: usize = 1 << 16;
+const DESCRIPTIONS: usize = 1 << 14;
+const FILES: usize = 1 << 12;
+const CHAINS: u64 = 1 << 10;
+const LEAVES: usize = 1 << 13;
+/// How many chunks are unmapped at once where there are too many.
+const EVICTED_AT_ONCE: usize = 16;
+/// Descriptors of our own have numbers from here on, if they can.
+const OWN_FROM: i32 = 800;
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+
+/// An entry that has not been looked at, with the number of its calls. (Without this bit, an entry
+/// is 0 or the index of a description.)
+const NEW: u32 = 1 << 31;
+/// Of such an entry: others may move its offset.
+const NEW_SHARED: u32 = 1 << 30;
+/// Of such an entry: it has locks of its own.
+const NEW_LOCKED: u32 = 1 << 29;
+const CALLS: u32 = 0xffff;
+
+/// The files that a process reads and writes by copies. Any number of threads may call it.
+pub struct Direct {
+    pub(super) config: Config,
+    /// Held while descriptions, files or chunks come and go.
+    lock: Lock,
+    /// By number plus one.
+    fds: Slab<AtomicU32>,
+    /// Above all numbers in use.
+    fd_end: AtomicU32,
+    descriptions: Slab<Description>,
+    files: Slab<File>,
+    /// Files by hash, each the first of its chain.
+    chains: Slab<AtomicU32>,
+    leaves: Slab<Leaf>,
+    chunks: Slab<Chunk>,
+    mapped: AtomicUsize,
+    /// Where the search for a chunk to unmap goes on.
+    hand: AtomicU32,
+    /// Descriptions that are closed and may still be looked at (E1).
+    limbo: [AtomicU32; 64],
+    limbo_len: AtomicUsize,
+    /// Goes up when this process has looked at times or has set them (C4).
+    pub(super) generation: AtomicU64,
+    /// `RLIMIT_FSIZE`.
+    pub(super) file_size_max: AtomicU64,
+    /// Whether this process has ever locked a record of a file: closing a descriptor of our own would
+    /// end such locks.
+    has_record_locks: AtomicBool,
+    /// Whether new descriptors are looked at.
+    looks: AtomicBool,
+}
+
+pub(super) fn borrow<'f>(fd: i32) -> BorrowedFd<'f> {
+    // SAFETY: descriptors here are the program's, which keeps them open during its calls; where it
+    // does not, the kernel says so.
+    unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
+impl Direct {
+    /// Serves nothing yet: see [`opened`](Self::opened). Fails where the kernel lacks `membarrier`,
+    /// or without memory.
+    pub fn new(config: Config) -> Result<Self, Errno> {
+        epoch::start()?;
+        let direct = Self {
+            lock: Lock::default(),
+            fds: Slab::new(FDS)?,
+            fd_end: AtomicU32::new(0),
+            descriptions: Slab::new(DESCRIPTIONS)?,
+            files: Slab::new(FILES)?,
+            chains: Slab::new(CHAINS as usize)?,
+            leaves: Slab::new(LEAVES)?,
+            chunks: Slab::new(config.chunks_max + EVICTED_AT_ONCE)?,
+            mapped: AtomicUsize::new(0),
+            hand: AtomicU32::new(0),
+            limbo: [const { AtomicU32::new(0) }; 64],
+            limbo_len: AtomicUsize::new(0),
+            generation: AtomicU64::new(1),
+            file_size_max: AtomicU64::new(u64::MAX),
+            has_record_locks: AtomicBool::new(false),
+            looks: AtomicBool::new(true),
+            config,
+        };
+        direct.limits_changed();
+        Ok(direct)
+    }
+
+    #[inline]
+    fn entry(&self, fd: i32) -> Option<&AtomicU32> {
+        ((fd as u32 as usize) < FDS).then(|| self.fds.at(fd as u32 + 1))
+    }
+
+    /// Whether calls on `fd` are of interest here.
+    #[inline]
+    pub fn watches(&self, fd: i32) -> bool {
+        self.entry(fd).is_some_and(|entry| entry.load(Relaxed) != 0)
+    }
+
+    /// The description of a descriptor, inside (E1). New ones are looked at when they have been used
+    /// often enough.
+    #[inline]
+    pub(super) fn get(&self, fd: i32) -> Option<(u32, &Description)> {
+        let entry = self.entry(fd)?.load(Acquire);
+        if entry & NEW != 0 || entry == 0 {
+            return None;
+        }
+        Some((entry, self.descriptions.at(entry)))
+    }
+
+    /// Counts a read or write of a descriptor that is new, and looks at it when it is time to.
+    /// Returns whether it is served now. The caller is outside.
+    #[inline]
+    pub(super) fn is_served(&self, fd: i32) -> bool {
+        match self.entry(fd).map_or(0, |entry| entry.load(Relaxed)) {
+            0 => false,
+            entry if entry & NEW == 0 => true,
+            entry => self.count(fd, entry),
+        }
+    }
+
+    #[cold]
+    fn count(&self, fd: i32, seen: u32) -> bool {
+        let Some(entry) = self.entry(fd) else { return false };
+        if seen & CALLS < self.config.look_after {
+            let _ = entry.compare_exchange(seen, seen + 1, Relaxed, Relaxed);
+            return false;
+        }
+        let held = self.lock.hold();
+        self.look(&held, fd);
+        drop(held);
+        self.entry(fd).is_some_and(|entry| {
+            let entry = entry.load(Relaxed);
+            entry != 0 && entry & NEW == 0
+        })
+    }
+
+    /// Looks at a new descriptor: its entry becomes a description or empty.
+    fn look(&self, held: &Held<'_>, fd: i32) {
+        let Some(entry) = self.entry(fd) else { return };
+        let seen = entry.load(Acquire);
+        if seen & NEW == 0 {
+            return;
+        }
+        let index = if self.looks.load(Relaxed) { self.describe(held, fd, seen) } else { None };
+        // What was said of it meanwhile is not lost: a lock or a fork holds the tables.
+        entry.store(index.unwrap_or(0), Release);
+    }
+
+    /// Makes a description for a descriptor that is to be served.
+    fn describe(&self, held: &Held<'_>, fd: i32, seen: u32) -> Option<u32> {
+        let file = borrow(fd);
+        let wanted = StatxFlags::BASIC_STATS;
+        let stat = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, wanted).ok()?;
+        if u32::from(stat.stx_mode) & libc::S_IFMT != libc::S_IFREG {
+            return None;
+        }
+        let kind = if stat.stx_attributes.contains(StatxAttributes::DAX) {
+            Kind::Dax
+        } else if rustix::fs::fstatfs(file).ok()?.f_type as u64 == TMPFS_MAGIC {
+            Kind::Tmpfs
+        } else {
+            return None;
+        };
+        let flags = rustix::fs::fcntl_getfl(file).ok()?;
+        if flags.intersects(OFlags::DIRECT | OFlags::PATH) || !self.is_below(fd) {
+            return None;
+        }
+        let mut how = match flags.bits() as i32 & libc::O_ACCMODE {
+            libc::O_RDONLY => READS,
+            libc::O_WRONLY => WRITES,
+            libc::O_RDWR => READS | WRITES,
+            _ => return None,
+        };
+        if flags.contains(OFlags::APPEND) {
+            how |= APPENDS;
+        }
+        if seen & NEW_LOCKED != 0 {
+            how |= LEAVES_NOTHING;
+        }
+        let dev = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
+        let file_index = self.find_file(held, dev, stat.stx_ino, kind)?;
+        let file = self.files.at(file_index);
+        let Some(index) = self.descriptions.take() else {
+            self.free_file_if_unused(held, file_index);
+            return None;
+        };
+        file.set_size(stat.stx_size);
+        file.open.fetch_add(1, Relaxed);
+        file.users.fetch_add(1, Relaxed);
+        let description = self.descriptions.at(index);
+        description.init(file, file_index, how);
+        let shared = seen & NEW_SHARED != 0;
+        description.position.init(if shared { Place::Shared } else { Place::Kernels });
+        Some(index)
+    }
+
+    /// Whether a descriptor's path leads below one of our directories.
+    fn is_below(&self, fd: i32) -> bool {
+        let mut link = [0u8; 32];
+        let prefix = b"/proc/self/fd/";
+        link[..prefix.len()].copy_from_slice(prefix);
+        let mut digits = [0u8; 10];
+        let mut len = 0;
+        let mut rest = fd;
+        while rest > 0 || len == 0 {
+            digits[len] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+            len += 1;
+        }
+        for (to, digit) in link[prefix.len()..].iter_mut().zip(digits[..len].iter().rev()) {
+            *to = *digit;
+        }
+        let Ok(link) = std::ffi::CStr::from_bytes_until_nul(&link) else { return false };
+        let mut target = [std::mem::MaybeUninit::<u8>::uninit(); libc::PATH_MAX as usize];
+        let Ok((path, _)) = rustix::fs::readlinkat_raw(rustix::fs::CWD, link, &mut target) else {
+            return false;
+        };
+        let path = &*path;
+        self.config.dirs.iter().any(|dir| {
+            let rest = path.strip_prefix(dir.as_slice());
+            rest.is_some_and(|rest| rest.first() == Some(&b'/') || dir.ends_with(b"/"))
+        })
+    }
+
+    fn chain(&self, dev: u64, ino: u64) -> &AtomicU32 {
+        let hash = (ino ^ dev.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        self.chains.at((hash % CHAINS) as u32 + 1)
+    }
+
+    fn find_file(&self, _held: &Held<'_>, dev: u64, ino: u64, kind: Kind) -> Option<u32> {
+        let chain = self.chain(dev, ino);
+        let mut at = chain.load(Relaxed);
+        while at != 0 {
+            let file = self.files.at(at);
+            if file.is(dev, ino) {
+                return Some(at);
+            }
+            at = file.next.load(Relaxed);
+        }
+        let index = self.files.take()?;
+        let file = self.files.at(index);
+        file.init(dev, ino, kind);
+        file.next.store(chain.swap(index, Relaxed), Relaxed);
+        Some(index)
+    }
+
+    /// After E1.
+    fn free_file_if_unused(&self, _held: &Held<'_>, index: u32) {
+        let file = self.files.at(index);
+        if file.users.load(Relaxed) > 0 || file.chunks().next().is_some() {
+            return;
+        }
+        for slot in file.leaves() {
+            let leaf = slot.swap(std::ptr::null_mut(), Relaxed);
+            if let Some(index) = self.leaves.index_of(leaf) {
+                self.leaves.at(index).entries().iter().for_each(|entry| entry.store(0, Relaxed));
+                self.leaves.give_back(index);
+            }
+        }
+        let mut link = self.chain(file.dev.load(Relaxed), file.ino.load(Relaxed));
+        while link.load(Relaxed) != index {
+            link = &self.files.at(link.load(Relaxed)).next;
+        }
+        link.store(file.next.load(Relaxed), Relaxed);
+        self.files.give_back(index);
+    }
+
+    /// Maps a chunk for a call on `fd`, if it is worth it by now; returns whether there may be more to
+    /// map. The caller is outside.
+    #[cold]
+    pub(super) fn map(&self, fd: i32, index: u64, writes: bool) -> bool {
+        let held = self.lock.hold();
+        // T1: as long as the tables are locked, `fd` is this description's.
+        let Some((description_index, description)) = self.get(fd) else { return false };
+        let file = description.file();
+        let Some(entry) = self.make_entry(file, index) else { return false };
+        match Entry::of(entry.load(Acquire)) {
+            Entry::Mapped(chunk) if chunk.is_writable() || !writes => return true,
+            Entry::Heat(heat) if heat < self.config.map_after => return true,
+            _ => {}
+        }
+        if self.mapped.load(Relaxed) >= self.config.chunks_max {
+            self.evict(&held);
+        }
+        // What was there may have been unmapped.
+        let before = Entry::of(entry.load(Acquire));
+        let Some(chunk_index) = self.chunks.take() else { return false };
+        let chunk = self.chunks.at(chunk_index);
+        let by = if description.is(READS) { Ok(fd) } else { self.mapper(&held, fd, file) };
+        let writable = description.is(WRITES);
+        let mapped = by.and_then(|by| chunk.map(borrow(by), file.kind(), index, writable));
+        if mapped.is_err() {
+            Entry::refuse(entry);
+            self.chunks.give_back(chunk_index);
+            return false;
+        }
+        self.mapped.fetch_add(1, Relaxed);
+        chunk.owner.store(description_index, Relaxed);
+        chunk.entry.store(std::ptr::from_ref(entry).cast_mut(), Relaxed);
+        entry.store(std::ptr::from_ref(chunk).addr(), Release);
+        if let Entry::Mapped(old) = before {
+            let mut leaving = Leaving::default();
+            leaving.add(self, old);
+            leaving.unmap(self);
+        }
+        true
+    }
+
+    fn make_entry<'f>(&self, file: &'f File, index: u64) -> Option<&'f AtomicUsize> {
+        if file.leaf(index).is_none() {
+            let leaf = self.leaves.at(self.leaves.take()?);
+            file.leaf_slot(index).store(std::ptr::from_ref(leaf).cast_mut(), Release);
+        }
+        file.entry(index)
+    }
+
+    /// A descriptor by which a file can be mapped that the program can only write to. It stays open
+    /// until the program closes its own: closing any descriptor ends the process's record locks.
+    fn mapper(&self, _held: &Held<'_>, fd: i32, file: &File) -> Result<i32, Errno> {
+        let known = file.mapper.load(Relaxed) - 1;
+        if known >= 0 && self.is_ours(known, file) {
+            return Ok(known);
+        }
+        if self.has_record_locks.load(SeqCst) {
+            return Err(Errno::NOTSUP);
+        }
+        let mut path = *b"/proc/self/fd/\0\0\0\0\0\0\0";
+        let _ = std::io::Write::write_fmt(&mut &mut path[14..], format_args!("{fd}"));
+        let path = std::ffi::CStr::from_bytes_until_nul(&path).map_err(|_| Errno::INVAL)?;
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        let low = rustix::fs::open(path, flags, Mode::empty())?;
+        let own = match rustix::io::fcntl_dupfd_cloexec(&low, OWN_FROM) {
+            // A record that was locked meanwhile stays so: the low number is kept, too.
+            Ok(high) if self.has_record_locks.load(SeqCst) => {
+                std::mem::forget(low);
+                high
+            }
+            Ok(high) => high,
+            Err(_) => low,
+        };
+        let number = own.as_raw_fd();
+        std::mem::forget(own);
+        file.mapper.store(number + 1, Relaxed);
+        Ok(number)
+    }
+
+    /// Whether a number of our own has not become somebody else's.
+    fn is_ours(&self, number: i32, file: &File) -> bool {
+        let is_free = self.entry(number).is_none_or(|entry| entry.load(Relaxed) == 0);
+        let stat = rustix::fs::fstat(borrow(number));
+        is_free && stat.is_ok_and(|stat| file.is(stat.st_dev, stat.st_ino))
+    }
+
+    /// Unmaps chunks that have not been of use lately.
+    #[cold]
+    fn evict(&self, _held: &Held<'_>) {
+        let len = *self.chunks.indexes().end();
+        let mut leaving = Leaving::default();
+        for _ in 0..2 * len {
+            let hand = self.hand.fetch_add(1, Relaxed) % len + 1;
+            let chunk = self.chunks.at(hand);
+            if chunk.is_mapped() && !chunk.entry.load(Relaxed).is_null() && !chunk.was_used() {
+                leaving.add(self, chunk);
+                if leaving.len == EVICTED_AT_ONCE {
+                    break;
+                }
+            }
+        }
+        leaving.unmap(self);
+    }
+
+    /// A descriptor has been opened by a call that we have seen.
+    pub fn opened(&self, fd: i32, flags: i32) {
+        let Some(entry) = self.entry(fd) else { return };
+        let skip = libc::O_PATH | libc::O_DIRECTORY | libc::O_DIRECT;
+        let skipped = fd <= 2 || flags & skip != 0 || !self.looks.load(Relaxed);
+        self.fd_end.fetch_max(fd as u32 + 1, Relaxed);
+        let before = entry.swap(if skipped { 0 } else { NEW }, AcqRel);
+        if before != 0 && before & NEW == 0 {
+            // It was closed by code that we do not see.
+            self.release(&self.lock.hold(), -1, before);
+        }
+    }
+
+    /// A descriptor is about to be closed.
+    pub fn closing(&self, fd: i32) {
+        let Some(entry) = self.entry(fd) else { return };
+        if entry.load(Relaxed) == 0 {
+            return;
+        }
+        let held = self.lock.hold();
+        let before = entry.swap(0, AcqRel);
+        if before != 0 && before & NEW == 0 {
+            self.release(&held, fd, before);
+        }
+    }
+
+    /// Descriptors are about to be closed.
+    pub fn closing_range(&self, first: u32, last: u32) {
+        for fd in first..=last.min(self.fd_end.load(Relaxed)) {
+            self.closing(fd as i32);
+        }
+    }
+
+    /// `new` has been made a duplicate of `old`; what it was before is closed.
+    pub fn duplicated(&self, old: i32, new: i32) {
+        if old == new || !self.watches(old) && !self.watches(new) {
+            return;
+        }
+        let held = self.lock.hold();
+        self.look(&held, old);
+        let described = self.get(old);
+        let Some(entry) = self.entry(new) else {
+            // The number is beyond our table.
+            drop(held);
+            return self.forget(old);
+        };
+        self.fd_end.fetch_max(new as u32 + 1, Relaxed);
+        if let Some((_, description)) = described {
+            description.fds.fetch_add(1, Relaxed);
+        }
+        let before = entry.swap(described.map_or(0, |(index, _)| index), AcqRel);
+        if before != 0 && before & NEW == 0 {
+            self.release(&held, -1, before);
+        }
+        drop(held);
+        if new <= 2 {
+            // libc and the shell use these behind our back.
+            self.forget(new);
+        }
+    }
+
+    /// One descriptor less of a description. `fd` is it, or -1 where it is closed already.
+    fn release(&self, held: &Held<'_>, fd: i32, index: u32) {
+        let description = self.descriptions.at(index);
+        if description.fds.fetch_sub(1, AcqRel) > 1 {
+            return;
+        }
+        let file = description.file();
+        let is_last = file.open.fetch_sub(1, AcqRel) == 1;
+        let mut owned = file.chunks().filter(|(_, chunk)| chunk.owner.load(Relaxed) == index);
+        if owned.next().is_some() {
+            let stays = fd >= 0 && self.may_leave_chunks(fd, description);
+            let mut leaving = Leaving::default();
+            for (_, chunk) in file.chunks().filter(|(_, c)| c.owner.load(Relaxed) == index) {
+                if stays {
+                    chunk.owner.store(0, Relaxed);
+                } else {
+                    leaving.add(self, chunk);
+                }
+            }
+            leaving.unmap(self);
+        }
+        let mapper = file.mapper.load(Relaxed) - 1;
+        if is_last && mapper >= 0 {
+            file.mapper.store(0, Relaxed);
+            if self.is_ours(mapper, file) {
+                // The program's own close, which follows, ends its record locks as well.
+                // SAFETY: a descriptor of ours.
+                drop(unsafe {
+                    <rustix::fd::OwnedFd as rustix::fd::FromRawFd>::from_raw_fd(mapper)
+                });
+            }
+        }
+        let len = self.limbo_len.load(Relaxed);
+        self.limbo[len].store(index, Relaxed);
+        self.limbo_len.store(len + 1, Relaxed);
+        if len + 1 == self.limbo.len() || epoch::is_alone() {
+            self.empty_limbo(held);
+        }
+    }
+
+    /// E2, and whether the inode has names.
+    fn may_leave_chunks(&self, fd: i32, description: &Description) -> bool {
+        !description.is(WRITES)
+            && !description.is(LEAVES_NOTHING)
+            && description.position.get() != Place::Shared
+            && rustix::fs::fstat(borrow(fd)).is_ok_and(|stat| stat.st_nlink > 0)
+    }
+
+    /// Frees what nobody can look at any more.
+    fn empty_limbo(&self, held: &Held<'_>) {
+        epoch::wait_for_others();
+        for slot in &self.limbo[..self.limbo_len.swap(0, Relaxed)] {
+            let index = slot.load(Relaxed);
+            let description = self.descriptions.at(index);
+            description.file().users.fetch_sub(1, Relaxed);
+            self.free_file_if_unused(held, description.file_index.load(Relaxed));
+            self.descriptions.give_back(index);
+        }
+    }
+
+    /// Names are about to be removed or replaced by this process, or a file system unmounted: unmaps
+    /// what closed descriptors have left.
+    pub fn names_change(&self) {
+        if self.mapped.load(Relaxed) == 0 {
+            return;
+        }
+        let held = self.lock.hold();
+        self.empty_limbo(&held);
+        let mut leaving = Leaving::default();
+        for index in self.files.indexes() {
+            let file = self.files.at(index);
+            if file.open.load(Relaxed) == 0 {
+                file.chunks().for_each(|(_, chunk)| leaving.add(self, chunk));
+            }
+        }
+        if leaving.len > 0 {
+            leaving.unmap(self);
+            for index in self.files.indexes() {
+                let is_known = self.files.at(index).ino.load(Relaxed) != 0;
+                if is_known && self.is_listed(index) {
+                    self.free_file_if_unused(&held, index);
+                }
+            }
+        }
+    }
+
+    fn is_listed(&self, index: u32) -> bool {
+        let file = self.files.at(index);
+        let mut at = self.chain(file.dev.load(Relaxed), file.ino.load(Relaxed)).load(Relaxed);
+        while at != 0 && at != index {
+            at = self.files.at(at).next.load(Relaxed);
+        }
+        at == index
+    }
+
+    /// Gives the offset of a descriptor to the kernel for good (O1).
+    fn settle(&self, _held: &Held<'_>, fd: i32) {
+        let Some(entry) = self.entry(fd) else { return };
+        let seen = entry.load(Relaxed);
+        if seen & NEW != 0 {
+            // Nobody but us, with the tables locked, and counts, which may get lost, change it.
+            entry.store(seen | NEW_SHARED, Relaxed);
+        } else if let Some((_, description)) = self.get(fd) {
+            let mut locked = description.position.lock();
+            if let Place::Ours(offset) = locked.place {
+                let _ = rustix::fs::seek(borrow(fd), rustix::fs::SeekFrom::Start(offset));
+            }
+            locked.place = Place::Shared;
+        }
+    }
+
+    /// From now on `fd` is used by code that we do not see: the kernel's, for good.
+    pub fn forget(&self, fd: i32) {
+        let Some(entry) = self.entry(fd) else { return };
+        if entry.load(Relaxed) == 0 {
+            return;
+        }
+        let held = self.lock.hold();
+        self.settle(&held, fd);
+        let before = entry.swap(0, AcqRel);
+        if before != 0 && before & NEW == 0 {
+            self.release(&held, fd, before);
+        }
+    }
+
+    /// Forgets all descriptors and looks at no new ones.
+    pub fn stop(&self) {
+        self.looks.store(false, Relaxed);
+        (0..self.fd_end.load(Relaxed) as i32).for_each(|fd| self.forget(fd));
+    }
+
+    /// A process with a copy of our memory is about to be made: both use the kernel's offsets. Has to
+    /// be followed by [`after_fork_parent`](Self::after_fork_parent) or
+    /// [`after_fork_child`](Self::after_fork_child).
+    pub fn before_fork(&self) {
+        let held = self.lock.hold();
+        (0..self.fd_end.load(Relaxed) as i32).for_each(|fd| self.settle(&held, fd));
+        std::mem::forget(held);
+    }
+
+    /// See [`before_fork`](Self::before_fork).
+    pub fn after_fork_parent(&self) {
+        drop(self.lock.take_over());
+    }
+
+    /// See [`before_fork`](Self::before_fork).
+    pub fn after_fork_child(&self) {
+        epoch::start_in_child();
+        drop(self.lock.take_over());
+    }
+
+    /// A new program is about to inherit descriptors.
+    pub fn before_exec(&self) {
+        let held = self.lock.hold();
+        for fd in (0..self.fd_end.load(Relaxed) as i32).filter(|&fd| self.watches(fd)) {
+            let flags = rustix::io::fcntl_getfd(borrow(fd));
+            if flags.is_ok_and(|flags| !flags.contains(rustix::io::FdFlags::CLOEXEC)) {
+                self.settle(&held, fd);
+            }
+        }
+    }
+
+    /// The description of `fd` gets a lock of its own, or a lease: it must end with it (E2).
+    pub fn locked(&self, fd: i32) {
+        let Some(entry) = self.entry(fd) else { return };
+        let _held = self.lock.hold();
+        let seen = entry.load(Relaxed);
+        if seen & NEW != 0 {
+            entry.store(seen | NEW_LOCKED, Relaxed);
+        } else if let Some((_, description)) = self.get(fd) {
+            description.set(LEAVES_NOTHING);
+        }
+    }
+
+    /// The process is about to lock a record of some file.
+    pub fn record_locked(&self) {
+        if !self.has_record_locks.load(Relaxed) {
+            self.has_record_locks.store(true, SeqCst);
+        }
+    }
+
+    /// `F_SETFL` has been called.
+    pub fn flags_changed(&self, fd: i32, flags: i32) {
+        if flags & libc::O_DIRECT != 0 {
+            return self.forget(fd);
+        }
+        let _held = self.lock.hold();
+        if let Some((_, description)) = self.get(fd) {
+            if flags & libc::O_APPEND != 0 {
+                description.set(APPENDS);
+            } else {
+                description.clear(APPENDS);
+            }
+        }
+    }
+
+    /// This process has looked at times or changed attributes (C4).
+    #[inline]
+    pub fn times_seen(&self) {
+        self.generation.fetch_add(1, Relaxed);
+    }
+
+    /// `RLIMIT_FSIZE` may have changed.
+    pub fn limits_changed(&self) {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize);
+        self.file_size_max.store(limit.current.unwrap_or(u64::MAX), Relaxed);
+    }
+
+    /// `ftruncate` has set a size.
+    pub fn resized(&self, fd: i32, len: u64) {
+        if let Some((_, description)) = self.get(fd) {
+            description.file().set_size(len);
+        }
+    }
+
+    /// `fallocate` may have made holes (C3).
+    pub fn punched(&self, fd: i32) {
+        if let Some((_, description)) = self.get(fd)
+            && description.file().kind() == Kind::Tmpfs
+        {
+            description.file().chunks().for_each(|(_, chunk)| chunk.forget_pages());
+        }
+    }
+
+    /// How many chunks are mapped.
+    pub fn mapped_chunks(&self) -> usize {
+        self.mapped.load(Relaxed)
+    }
+}
+
+/// Chunks that have been taken out of their entries and wait to be unmapped.
+#[derive(Default)]
+struct Leaving {
+    first: u32,
+    len: usize,
+}
+
+impl Leaving {
+    fn add(&mut self, direct: &Direct, chunk: &Chunk) {
+        let entry = chunk.entry.swap(std::ptr::null_mut(), Relaxed);
+        // SAFETY: null, or an entry of a leaf; leaves stay.
+        if let Some(entry) = unsafe { entry.as_ref() } {
+            let address = std::ptr::from_ref(chunk).addr();
+            let _ = entry.compare_exchange(address, 0, AcqRel, Relaxed);
+        }
+        chunk.next.store(self.first, Relaxed);
+        self.first = direct.chunks.index_of(chunk).unwrap_or(0);
+        self.len += 1;
+    }
+
+    /// E1, then the end.
+    fn unmap(self, direct: &Direct) {
+        if self.len == 0 {
+            return;
+        }
+        epoch::wait_for_others();
+        let mut at = self.first;
+        while at != 0 {
+            let chunk = direct.chunks.at(at);
+            let next = chunk.next.load(Relaxed);
+            chunk.unmap();
+            direct.chunks.give_back(at);
+            at = next;
+        }
+        direct.mapped.fetch_sub(self.len, Relaxed);
+    }
+}

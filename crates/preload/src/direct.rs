@@ -1,0 +1,406 @@
+//! Files of kernel DAX and tmpfs file systems (Chell-Direct): what stands behind the exported
+//! functions for descriptors that are the kernel's.
+//!
+//! Each function here is libc's of the same name, done by a copy where [`posix::direct`] can, and tells
+//! it what happens to descriptors, names, times and locks otherwise. `KEEPSTONE_DIRECT` names the
+//! directories, separated by colons; without it, each function costs one load more than libc's.
+
+use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use libc::{iovec, mode_t, off_t, size_t, ssize_t};
+use posix::direct::{Answer, Config, Direct, Lent};
+
+use crate::serve::{Returned, to_c};
+use crate::start::debug;
+use crate::stats::{self, Class};
+use crate::{guard, real};
+
+static DIRECT: AtomicPtr<Direct> = AtomicPtr::new(std::ptr::null_mut());
+
+/// What serves such files, if any are to be.
+#[inline]
+pub fn direct() -> Option<&'static Direct> {
+    // SAFETY: null, or a box that is never dropped.
+    unsafe { DIRECT.load(Ordering::Acquire).as_ref() }
+}
+
+/// Leaves such files to libc.
+pub fn serve_no_more() {
+    DIRECT.store(std::ptr::null_mut(), Ordering::Release);
+}
+
+unsafe extern "C" fn durable(to: *mut u8, from: *const u8, len: usize) {
+    // SAFETY: the caller's.
+    unsafe { pmem::copy_durably(to, from, len) };
+}
+
+/// A number from the environment, for tests.
+fn number(name: &std::ffi::CStr) -> Option<u32> {
+    // SAFETY: the name is a string; nobody changes the environment this early.
+    unsafe {
+        let value = libc::getenv(name.as_ptr());
+        let value = (!value.is_null()).then(|| std::ffi::CStr::from_ptr(value))?;
+        value.to_str().ok()?.parse().ok()
+    }
+}
+
+/// Serves what the environment says.
+pub fn start() {
+    // SAFETY: as in `number`.
+    let dirs = unsafe {
+        let dirs = libc::getenv(c"KEEPSTONE_DIRECT".as_ptr());
+        if dirs.is_null() {
+            return;
+        }
+        std::ffi::CStr::from_ptr(dirs).to_bytes()
+    };
+    let dirs = dirs.split(|&byte| byte == b':').filter(|dir| !dir.is_empty());
+    let mut config = Config::new(dirs.map(<[u8]>::to_vec).collect(), durable);
+    // How soon it pays is not what tests are about.
+    if let Some(calls) = number(c"KEEPSTONE_DIRECT_AFTER") {
+        (config.look_after, config.map_after) = (calls, calls.max(1));
+    }
+    if let Some(chunks) = number(c"KEEPSTONE_DIRECT_CHUNKS") {
+        config.chunks_max = chunks as usize;
+    }
+    match Direct::new(config) {
+        Ok(direct) => DIRECT.store(Box::into_raw(Box::new(direct)), Ordering::Release),
+        Err(err) => debug(format_args!("no direct files: {err}")),
+    }
+}
+
+/// Lets a descriptor's call be done by a copy; `by_kernel` where it is not ours to do.
+#[inline]
+fn serve<T: Returned>(
+    class: Class,
+    fd: c_int,
+    f: impl FnOnce(&Direct) -> Answer<T>,
+    by_kernel: impl FnOnce() -> T::C,
+) -> T::C {
+    let Some(direct) = direct().filter(|direct| direct.watches(fd) && !guard::is_inside()) else {
+        return by_kernel();
+    };
+    let begun = stats::begin();
+    match guard::run(|| f(direct)) {
+        Some(Answer::Copied(value)) => {
+            stats::served(class, begun);
+            value.to_c()
+        }
+        Some(Answer::Asked(result)) => {
+            stats::handed_over(class);
+            to_c(result)
+        }
+        Some(Answer::Kernel) | None => by_kernel(),
+    }
+}
+
+/// Tells of something; not of what our own code does.
+#[inline]
+pub fn tell(f: impl FnOnce(&Direct)) {
+    if let Some(direct) = direct().filter(|_| !guard::is_inside()) {
+        guard::run(|| f(direct));
+    }
+}
+
+/// Tells of a descriptor.
+#[inline]
+fn tell_of(fd: c_int, f: impl FnOnce(&Direct)) {
+    if direct().is_some_and(|direct| direct.watches(fd)) {
+        tell(f);
+    }
+}
+
+/// Tells of a descriptor when a call on it has succeeded.
+fn then(result: c_int, fd: c_int, f: impl FnOnce(&Direct)) -> c_int {
+    if result >= 0 {
+        tell_of(fd, f);
+    }
+    result
+}
+
+/// Times have been looked at, or attributes changed.
+#[inline]
+pub fn times_seen() {
+    if let Some(direct) = direct() {
+        direct.times_seen();
+    }
+}
+
+/// Names are about to change.
+pub fn names_change() {
+    tell(Direct::names_change);
+}
+
+/// Leaves a descriptor to code that we do not see.
+pub fn forget(fd: c_int) {
+    tell_of(fd, |direct| direct.forget(fd));
+}
+
+/// Lends offsets to the kernel while the result is held.
+fn lend(fds: [c_int; 2]) -> Option<Lent<'static>> {
+    let direct = direct().filter(|direct| fds.iter().any(|&fd| direct.watches(fd)))?;
+    if guard::is_inside() { None } else { direct.lend(fds) }
+}
+
+/// Makes a call that uses the kernel's offsets of descriptors.
+///
+/// Signals wait meanwhile, as for all that others wait for.
+pub fn with_offsets<T>(fds: [c_int; 2], call: impl FnOnce() -> T) -> T {
+    if !direct().is_some_and(|direct| fds.iter().any(|&fd| direct.watches(fd))) {
+        return call();
+    }
+    let _inside = guard::Inside::enter();
+    let lent = direct().and_then(|direct| direct.lend(fds));
+    let result = call();
+    drop(lent);
+    result
+}
+
+/// SAFETY of what follows: the functions stand for libc's, whose manual pages say what callers answer
+/// for; buffers are the program's as `Direct` demands, and `signals` asks `recover`.
+macro_rules! stands_for_libc {
+    ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty $body:block)*) => {
+        $(
+            #[doc = concat!("`", stringify!($name), "`.")]
+            ///
+            /// # Safety
+            /// As libc's.
+            #[inline]
+            #[allow(clippy::undocumented_unsafe_blocks)]
+            pub unsafe fn $name($($argument: $type),*) -> $result {
+                // SAFETY: see above.
+                #[allow(unused_unsafe)]
+                unsafe { $body }
+            }
+        )*
+    };
+}
+
+stands_for_libc! {
+    fn read(fd: c_int, buf: *mut c_void, count: size_t) -> ssize_t {
+        serve(Class::Read, fd, |direct| direct.read(fd, buf.cast(), count), || {
+            real::read(fd, buf, count)
+        })
+    }
+
+    fn pread(fd: c_int, buf: *mut c_void, count: size_t, offset: off_t) -> ssize_t {
+        serve(Class::Read, fd, |direct| direct.pread(fd, buf.cast(), count, offset), || {
+            real::pread(fd, buf, count, offset)
+        })
+    }
+
+    fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
+        serve(Class::Read, fd, |direct| direct.readv(fd, list, count, None), || {
+            real::readv(fd, list, count)
+        })
+    }
+
+    fn preadv(fd: c_int, list: *const iovec, count: c_int, offset: off_t) -> ssize_t {
+        serve(Class::Read, fd, |direct| direct.readv(fd, list, count, Some(offset)), || {
+            real::preadv(fd, list, count, offset)
+        })
+    }
+
+    fn preadv2(
+        fd: c_int, list: *const iovec, count: c_int, offset: off_t, flags: c_int
+    ) -> ssize_t {
+        match (flags, offset) {
+            (0, -1) => readv(fd, list, count),
+            (0, _) => preadv(fd, list, count, offset),
+            _ => with_offsets([fd, -1], || real::preadv2(fd, list, count, offset, flags)),
+        }
+    }
+
+    fn write(fd: c_int, data: *const c_void, count: size_t) -> ssize_t {
+        serve(Class::Write, fd, |direct| direct.write(fd, data.cast(), count), || {
+            real::write(fd, data, count)
+        })
+    }
+
+    fn pwrite(fd: c_int, data: *const c_void, count: size_t, offset: off_t) -> ssize_t {
+        serve(Class::Write, fd, |direct| direct.pwrite(fd, data.cast(), count, offset), || {
+            real::pwrite(fd, data, count, offset)
+        })
+    }
+
+    fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
+        serve(Class::Write, fd, |direct| direct.writev(fd, list, count, None), || {
+            real::writev(fd, list, count)
+        })
+    }
+
+    fn pwritev(fd: c_int, list: *const iovec, count: c_int, offset: off_t) -> ssize_t {
+        serve(Class::Write, fd, |direct| direct.writev(fd, list, count, Some(offset)), || {
+            real::pwritev(fd, list, count, offset)
+        })
+    }
+
+    fn pwritev2(
+        fd: c_int, list: *const iovec, count: c_int, offset: off_t, flags: c_int
+    ) -> ssize_t {
+        match (flags, offset) {
+            (0, -1) => writev(fd, list, count),
+            (0, _) => pwritev(fd, list, count, offset),
+            _ => with_offsets([fd, -1], || real::pwritev2(fd, list, count, offset, flags)),
+        }
+    }
+
+    fn lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t {
+        serve(Class::Seek, fd, |direct| direct.lseek(fd, offset, whence), || {
+            real::lseek(fd, offset, whence)
+        })
+    }
+
+    fn ftruncate(fd: c_int, len: off_t) -> c_int {
+        then(real::ftruncate(fd, len), fd, |direct| direct.resized(fd, len as u64))
+    }
+
+    fn fallocate(fd: c_int, mode: c_int, offset: off_t, len: off_t) -> c_int {
+        then(real::fallocate(fd, mode, offset, len), fd, |direct| direct.punched(fd))
+    }
+
+    fn copy_file_range(
+        from: c_int, from_offset: *mut off_t, to: c_int, to_offset: *mut off_t, len: size_t,
+        flags: c_uint
+    ) -> ssize_t {
+        with_offsets([from, to], || {
+            real::copy_file_range(from, from_offset, to, to_offset, len, flags)
+        })
+    }
+
+    fn sendfile(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+        // The other side may be a socket, which is waited for with signals coming in: so not lent.
+        forget_unless_null(from, offset);
+        forget(out);
+        real::sendfile(out, from, offset, count)
+    }
+
+    fn splice(
+        from: c_int, from_offset: *mut off_t, to: c_int, to_offset: *mut off_t, len: size_t,
+        flags: c_uint
+    ) -> ssize_t {
+        forget_unless_null(from, from_offset);
+        forget_unless_null(to, to_offset);
+        real::splice(from, from_offset, to, to_offset, len, flags)
+    }
+
+    fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+        opened(real::open(path, flags, mode), flags)
+    }
+
+    fn openat(dirfd: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+        opened(real::openat(dirfd, path, flags, mode), flags)
+    }
+
+    fn close(fd: c_int) -> c_int {
+        tell_of(fd, |direct| direct.closing(fd));
+        real::close(fd)
+    }
+
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+        if flags as c_uint & libc::CLOSE_RANGE_UNSHARE != 0 {
+            tell(Direct::stop);
+        } else if flags as c_uint & libc::CLOSE_RANGE_CLOEXEC == 0 && first <= last {
+            tell(|direct| direct.closing_range(first, last));
+        }
+        real::close_range(first, last, flags)
+    }
+
+    fn closefrom(first: c_int) -> () {
+        tell(|direct| direct.closing_range(first.max(0) as u32, u32::MAX));
+        real::closefrom(first);
+    }
+
+    fn dup(fd: c_int) -> c_int {
+        let new = real::dup(fd);
+        then(new, fd, |direct| direct.duplicated(fd, new))
+    }
+
+    fn dup2(old: c_int, new: c_int) -> c_int {
+        duplicated(old, real::dup2(old, new))
+    }
+
+    fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+        duplicated(old, real::dup3(old, new, flags))
+    }
+
+    fn fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
+        if !direct().is_some_and(|direct| direct.watches(fd)) {
+            if matches!(command, libc::F_SETLK | libc::F_SETLKW) {
+                tell(Direct::record_locked);
+            }
+            return real::fcntl(fd, command, argument);
+        }
+        match command {
+            libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
+                let new = real::fcntl(fd, command, argument);
+                then(new, fd, |direct| direct.duplicated(fd, new))
+            }
+            libc::F_SETFL => {
+                let result = real::fcntl(fd, command, argument);
+                then(result, fd, |direct| direct.flags_changed(fd, argument as c_int))
+            }
+            libc::F_SETLK | libc::F_SETLKW => {
+                tell(Direct::record_locked);
+                relative_lock(fd, command, argument)
+            }
+            libc::F_GETLK => relative_lock(fd, command, argument),
+            libc::F_OFD_SETLK | libc::F_OFD_SETLKW | libc::F_OFD_GETLK | libc::F_SETLEASE => {
+                tell_of(fd, |direct| direct.locked(fd));
+                relative_lock(fd, command, argument)
+            }
+            _ => real::fcntl(fd, command, argument),
+        }
+    }
+
+    fn flock(fd: c_int, operation: c_int) -> c_int {
+        tell_of(fd, |direct| direct.locked(fd));
+        real::flock(fd, operation)
+    }
+
+    fn lockf(fd: c_int, command: c_int, len: off_t) -> c_int {
+        tell(Direct::record_locked);
+        offset_known(fd);
+        real::lockf(fd, command, len)
+    }
+
+    fn ioctl(fd: c_int, request: c_ulong, argument: c_long) -> c_int {
+        with_offsets([fd, -1], || real::ioctl(fd, request, argument))
+    }
+}
+
+/// A lock of records counts from the offset, if it says so. It may wait, so nothing is lent.
+unsafe fn relative_lock(fd: c_int, command: c_int, argument: c_long) -> c_int {
+    offset_known(fd);
+    // SAFETY: the caller's.
+    unsafe { real::fcntl(fd, command, argument) }
+}
+
+/// Tells the kernel the offset of a descriptor.
+pub fn offset_known(fd: c_int) {
+    if direct().is_some_and(|direct| direct.watches(fd)) {
+        guard::run(|| drop(lend([fd, -1])));
+    }
+}
+
+/// Leaves a descriptor to the kernel where a call moves its offset.
+fn forget_unless_null(fd: c_int, offset: *mut off_t) {
+    if offset.is_null() {
+        forget(fd);
+    }
+}
+
+fn opened(fd: c_int, flags: c_int) -> c_int {
+    if fd >= 0 {
+        tell(|direct| direct.opened(fd, flags));
+    }
+    fd
+}
+
+fn duplicated(old: c_int, new: c_int) -> c_int {
+    if new >= 0 {
+        tell(|direct| direct.duplicated(old, new));
+    }
+    new
+}

@@ -1,0 +1,399 @@
+//! Random calls on a few files, by libc; each writes down what it returned.
+
+use std::ffi::{CString, c_int};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+/// SplitMix64.
+pub struct Rng(u64);
+
+impl Rng {
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len() as u64) as usize]
+    }
+}
+
+const FILES: u64 = 3;
+const SLOTS: u64 = 6;
+/// Files reach over two borders of chunks.
+const SIZE: u64 = 5 << 20;
+
+struct World {
+    dir: Vec<u8>,
+    slots: [c_int; SLOTS as usize],
+    buf: Vec<u8>,
+}
+
+/// FNV, by words.
+fn hash(bytes: &[u8]) -> u64 {
+    let words = bytes.chunks(8).map(|part| {
+        let mut word = [0; 8];
+        word[..part.len()].copy_from_slice(part);
+        u64::from_le_bytes(word)
+    });
+    words.fold(0xcbf2_9ce4_8422_2325, |h, word| {
+        (h ^ word).wrapping_mul(0x100_0000_01b3).rotate_left(29)
+    })
+}
+
+/// A result with its error number.
+fn show(result: i64) -> String {
+    match result {
+        -1 => format!("{:?}", std::io::Error::last_os_error().raw_os_error()),
+        result => result.to_string(),
+    }
+}
+
+/// A system call that no library sees, as by another process.
+///
+/// SAFETY of its uses: the arguments are numbers, and strings and buffers that live.
+unsafe fn unseen(number: i64, args: [i64; 4]) -> i64 {
+    let result;
+    // SAFETY: see above.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") number => result,
+            in("rdi") args[0], in("rsi") args[1], in("rdx") args[2], in("r10") args[3],
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack),
+        );
+    }
+    result
+}
+
+impl World {
+    fn path(&self, file: u64) -> CString {
+        CString::new([&self.dir[..], format!("/{file}").as_bytes()].concat()).unwrap()
+    }
+
+    fn offset(rng: &mut Rng) -> i64 {
+        let near = rng.pick(&[0, 4096, 2 << 20, (2 << 20) - 4096, 4 << 20, SIZE]) as i64;
+        match rng.below(8) {
+            0 => rng.below(SIZE + 9000) as i64,
+            1 => -(rng.below(3) as i64) - 1,
+            2 | 3 => near + rng.below(20) as i64 - 10,
+            _ => rng.below(60_000) as i64,
+        }
+    }
+
+    /// A new size of a file: seldom a small one, which would leave nothing to copy.
+    fn size(rng: &mut Rng) -> i64 {
+        if rng.below(4) == 0 { Self::offset(rng) } else { (SIZE - rng.below(3 << 20)) as i64 }
+    }
+
+    fn len(rng: &mut Rng) -> usize {
+        match rng.below(12) {
+            0 => 0,
+            1 => 4096,
+            2 => 65_536,
+            3 => rng.below(5 << 20) as usize,
+            4 | 5 => rng.below(20_000) as usize,
+            _ => rng.below(300) as usize,
+        }
+    }
+
+    /// Fills the buffer for a write.
+    fn fill(&mut self, len: usize, seed: u64) {
+        for (i, byte) in self.buf[..len].iter_mut().enumerate() {
+            *byte = (seed as usize + i * 7 + i / 251) as u8;
+        }
+    }
+
+    fn bytes(&self, result: isize) -> String {
+        if result < 0 {
+            return show(-1);
+        }
+        format!("{result} {:016x}", hash(&self.buf[..result as usize]))
+    }
+
+    /// Puts a new descriptor into a slot.
+    fn keep(&mut self, slot: usize, fd: c_int) -> String {
+        if fd < 0 {
+            return show(-1);
+        }
+        let old = std::mem::replace(&mut self.slots[slot], fd);
+        if old >= 0 {
+            // SAFETY: ours.
+            unsafe { libc::close(old) };
+        }
+        fd.to_string()
+    }
+
+    /// Makes a call and says what came of it.
+    ///
+    /// SAFETY of the calls: descriptors are ours or -1; buffers have as many bytes as is said.
+    fn call(&mut self, rng: &mut Rng) -> String {
+        let slot = rng.below(SLOTS) as usize;
+        let fd = self.slots[slot];
+        let file = rng.below(FILES);
+        let path = self.path(file);
+        let (len, offset, seed) = (Self::len(rng), Self::offset(rng), rng.next());
+        let what = rng.below(112);
+        // SAFETY: see above.
+        let result = unsafe {
+            match what {
+                0..=7 => {
+                    let how =
+                        rng.pick(&[libc::O_RDONLY, libc::O_WRONLY, libc::O_RDWR, libc::O_RDWR]);
+                    let extra = rng.pick(&[
+                        0,
+                        0,
+                        0,
+                        0,
+                        0,
+                        libc::O_APPEND,
+                        libc::O_SYNC,
+                        libc::O_CLOEXEC,
+                        libc::O_NOATIME,
+                    ]);
+                    let extra = if rng.below(20) == 0 { libc::O_TRUNC } else { extra };
+                    let fd = libc::open(path.as_ptr(), libc::O_CREAT | how | extra, 0o644);
+                    self.keep(slot, fd)
+                }
+                8 | 9 => {
+                    self.slots[slot] = -1;
+                    show(libc::close(fd).into())
+                }
+                10 => {
+                    let new = libc::dup(fd);
+                    self.keep(rng.below(SLOTS) as usize, new)
+                }
+                11 => {
+                    let new = self.slots[rng.below(SLOTS) as usize];
+                    show(if new < 0 { -2 } else { libc::dup2(fd, new).into() })
+                }
+                12..=27 => {
+                    let n = libc::read(fd, self.buf.as_mut_ptr().cast(), len);
+                    self.bytes(n)
+                }
+                28..=41 => {
+                    self.fill(len, seed);
+                    show(libc::write(fd, self.buf.as_ptr().cast(), len) as i64)
+                }
+                42..=53 => {
+                    let n = libc::pread(fd, self.buf.as_mut_ptr().cast(), len, offset);
+                    self.bytes(n)
+                }
+                54..=64 => {
+                    self.fill(len, seed);
+                    show(libc::pwrite(fd, self.buf.as_ptr().cast(), len, offset) as i64)
+                }
+                65..=68 => self.vectors(fd, len, offset, seed),
+                69..=75 => {
+                    let whence =
+                        rng.pick(&[libc::SEEK_SET, libc::SEEK_SET, libc::SEEK_CUR, libc::SEEK_END]);
+                    let offset = if rng.below(4) == 0 { -offset } else { offset };
+                    show(libc::lseek(fd, offset, whence))
+                }
+                76 => {
+                    let whence = rng.pick(&[libc::SEEK_DATA, libc::SEEK_HOLE, 17]);
+                    show(libc::lseek(fd, offset, whence))
+                }
+                77 | 78 => show(libc::ftruncate(fd, Self::size(rng)).into()),
+                79 => show(libc::truncate(path.as_ptr(), Self::size(rng)).into()),
+                80 | 81 => {
+                    let keep = libc::FALLOC_FL_KEEP_SIZE;
+                    let mode = rng.pick(&[0, keep, keep | libc::FALLOC_FL_PUNCH_HOLE]);
+                    show(libc::fallocate(fd, mode, offset, len as i64).into())
+                }
+                82 => show(libc::fsync(fd).into()),
+                83 => {
+                    let flags = rng.pick(&[0, libc::O_APPEND]);
+                    show(libc::fcntl(fd, libc::F_SETFL, flags).into())
+                }
+                84 => show(libc::unlink(path.as_ptr()).into()),
+                85 => {
+                    show(libc::rename(path.as_ptr(), self.path(rng.below(FILES)).as_ptr()).into())
+                }
+                // Another process changes the size, or makes a hole.
+                86..=88 => {
+                    let size = Self::size(rng).max(0);
+                    show(unseen(libc::SYS_truncate, [path.as_ptr() as i64, size, 0, 0]).max(-2))
+                }
+                89 => {
+                    let mode = libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE;
+                    let args = [fd.into(), mode.into(), offset.max(0) & !4095, 40_960];
+                    show(unseen(libc::SYS_fallocate, args).max(-2))
+                }
+                90 if seed % 4 == 0 => self.child(fd, len, seed),
+                90 | 91 => {
+                    // As good as new.
+                    self.fill(SIZE as usize, seed);
+                    show(libc::pwrite(fd, self.buf.as_ptr().cast(), SIZE as usize, 0) as i64)
+                }
+                92 => {
+                    let (mut a, mut b) = (offset, Self::offset(rng));
+                    let to = self.slots[rng.below(SLOTS) as usize];
+                    let pointer =
+                        |use_it: bool, at: &mut i64| if use_it { at } else { std::ptr::null_mut() };
+                    let (a, b) = (pointer(seed & 1 == 0, &mut a), pointer(seed & 2 == 0, &mut b));
+                    show(libc::copy_file_range(fd, a, to, b, len, 0) as i64)
+                }
+                93 => {
+                    let to = self.slots[rng.below(SLOTS) as usize];
+                    show(if to == fd {
+                        -2
+                    } else {
+                        libc::sendfile(to, fd, std::ptr::null_mut(), len) as i64
+                    })
+                }
+                94 => {
+                    // A buffer that is good up to a point.
+                    let page = libc::mmap(
+                        std::ptr::null_mut(),
+                        8192,
+                        libc::PROT_READ | libc::PROT_WRITE,
+                        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                        -1,
+                        0,
+                    );
+                    libc::munmap(page.byte_add(4096), 4096);
+                    let at = page.byte_add(4000);
+                    let result = if seed & 1 == 0 {
+                        libc::pread(fd, at, 200, offset)
+                    } else {
+                        libc::pwrite(fd, at, 200, offset)
+                    };
+                    let shown = show(result as i64);
+                    libc::munmap(page, 4096);
+                    shown
+                }
+                95 => show(
+                    libc::flock(fd, rng.pick(&[libc::LOCK_SH, libc::LOCK_UN]) | libc::LOCK_NB)
+                        .into(),
+                ),
+                96 => {
+                    let mut left: c_int = -3;
+                    let result = libc::ioctl(fd, libc::FIONREAD, &mut left);
+                    format!("{} {left}", show(result.into()))
+                }
+                97 | 98 => {
+                    let mut stat: libc::stat = std::mem::zeroed();
+                    let result = libc::fstat(fd, &mut stat);
+                    format!(
+                        "{} {} {:o} {}",
+                        show(result.into()),
+                        stat.st_size,
+                        stat.st_mode,
+                        stat.st_nlink
+                    )
+                }
+                // Small ones, in the middle.
+                _ => {
+                    let (len, offset) = (len % 10_000, offset.rem_euclid(3 << 20));
+                    if seed & 1 == 0 {
+                        self.fill(len, seed);
+                        show(libc::pwrite(fd, self.buf.as_ptr().cast(), len, offset) as i64)
+                    } else {
+                        let n = libc::pread(fd, self.buf.as_mut_ptr().cast(), len, offset);
+                        self.bytes(n)
+                    }
+                }
+            }
+        };
+        format!("{what} slot {slot} fd {fd} file {file} len {len} offset {offset}: {result}")
+    }
+
+    /// The vector forms.
+    ///
+    /// # Safety
+    /// `fd` is ours or -1.
+    unsafe fn vectors(&mut self, fd: c_int, len: usize, offset: i64, seed: u64) -> String {
+        let cut = len / 3;
+        self.fill(len, seed);
+        let base = self.buf.as_mut_ptr();
+        let part = |from: usize, to: usize| libc::iovec {
+            iov_base: base.wrapping_add(from).cast(),
+            iov_len: to - from,
+        };
+        let list = [part(0, cut), part(cut, cut), part(cut, len)];
+        let flags = if seed & 8 == 0 { 0 } else { libc::RWF_DSYNC };
+        // SAFETY: parts of the buffer.
+        unsafe {
+            match seed % 5 {
+                0 => show(libc::writev(fd, list.as_ptr(), 3) as i64),
+                1 => show(libc::pwritev(fd, list.as_ptr(), 3, offset) as i64),
+                2 => show(libc::pwritev2(fd, list.as_ptr(), 3, offset, flags) as i64),
+                3 => {
+                    let n = libc::readv(fd, list.as_ptr(), 3);
+                    self.bytes(n)
+                }
+                _ => {
+                    let n = libc::preadv2(fd, list.as_ptr(), 3, offset, 0);
+                    self.bytes(n)
+                }
+            }
+        }
+    }
+
+    /// A forked child moves the offset, reads and writes, and ends.
+    ///
+    /// # Safety
+    /// `fd` is ours or -1.
+    unsafe fn child(&mut self, fd: c_int, len: usize, seed: u64) -> String {
+        self.fill(len, seed);
+        let mut status = 0;
+        // SAFETY: the child makes system calls and ends.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                libc::lseek(fd, seed as i64 % 1000, libc::SEEK_CUR);
+                libc::write(fd, self.buf.as_ptr().cast(), len);
+                let n = libc::read(fd, self.buf.as_mut_ptr().cast(), 100);
+                libc::_exit((n & 0x7f) as c_int);
+            }
+            assert_eq!(libc::waitpid(child, &mut status, 0), child);
+        }
+        format!("child {status}")
+    }
+}
+
+/// Runs one sequence in a directory, and says what each call returned and what remains.
+pub fn run(dir: &Path, seed: u64) {
+    let mut rng = Rng::new(seed);
+    let mut world = World {
+        dir: dir.as_os_str().as_bytes().to_vec(),
+        slots: [-1; SLOTS as usize],
+        buf: vec![0; 6 << 20],
+    };
+    for file in 0..FILES {
+        let path = world.path(file);
+        world.fill(SIZE as usize, file);
+        // SAFETY: a path, and bytes of the buffer.
+        unsafe {
+            let fd = libc::open(path.as_ptr(), libc::O_CREAT | libc::O_RDWR, 0o644);
+            libc::write(fd, world.buf.as_ptr().cast(), SIZE as usize);
+            world.slots[file as usize] = fd;
+        }
+    }
+    for index in 0..super::SEQUENCE {
+        println!("# {index} {}", world.call(&mut rng));
+    }
+    for slot in 0..SLOTS as usize {
+        // SAFETY: a descriptor of ours or -1.
+        let at = unsafe { libc::lseek(world.slots[slot], 0, libc::SEEK_CUR) };
+        // SAFETY: as above; the kernel's offset, once it counts.
+        unsafe { libc::close(world.slots[slot]) };
+        println!("# slot {slot} at {at}");
+    }
+    for file in 0..FILES {
+        let content = std::fs::read(dir.join(file.to_string()));
+        println!("# file {file}: {:?}", content.ok().map(|bytes| (bytes.len(), hash(&bytes))));
+    }
+}

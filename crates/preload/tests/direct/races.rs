@@ -1,0 +1,1 @@
+//! Another process cuts files off while we copy.
