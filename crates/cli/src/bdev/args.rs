@@ -87,6 +87,25 @@ pub struct ServeArgs {
     pub process: ProcessArgs,
 }
 
+/// `keepstone bdev loop`
+#[derive(Clone, Debug, Args)]
+pub struct LoopArgs {
+    /// A file or a devdax device.
+    pub pool: PathBuf,
+    /// How the pool is opened.
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    /// Bytes of a logical block of the device: 512 or 4096.
+    #[arg(long, value_name = "BYTES", default_value_t = 512, value_parser = block)]
+    pub block_size: u32,
+    /// Threads that answer the kernel. Default: one per CPU, 2 to 16.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub threads: Option<u16>,
+    /// How it runs.
+    #[command(flatten)]
+    pub process: ProcessArgs,
+}
+
 /// A server.
 #[derive(Clone, Debug, Args)]
 pub struct NameArgs {
@@ -126,6 +145,10 @@ fn named(text: &str) -> Result<(String, PathBuf), String> {
 fn described(text: &str) -> Result<(String, String), String> {
     let (name, text) = text.split_once('=').ok_or("write NAME=TEXT")?;
     Ok((name.to_owned(), text.to_owned()))
+}
+
+fn block(text: &str) -> Result<u32, String> {
+    text.parse().ok().filter(|n| [512, 4096].contains(n)).ok_or("write 512 or 4096".to_owned())
 }
 
 fn atomic(text: &str) -> Result<u32, String> {

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use fuse::StopSignals;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -75,6 +76,17 @@ fn send<R: Serialize>(report: &Report<R>) -> Result<()> {
     let mut line = serde_json::to_string(report)?;
     line.push('\n');
     Ok(std::io::stdout().lock().write_all(line.as_bytes())?)
+}
+
+/// Waits until the process is told to end. The next time, it ends at once.
+pub fn wait_for_signal(stop: StopSignals) {
+    let (signal, sender) = stop.wait();
+    tracing::info!("signal {signal} from process {sender}: stopping");
+    std::thread::spawn(move || {
+        let (signal, sender) = stop.wait();
+        tracing::warn!("signal {signal} from process {sender}: leaving at once");
+        std::process::exit(1);
+    });
 }
 
 /// Where sockets and logs of servers are: `/run/keepstone/bdev` for root, for other users below their

@@ -8,8 +8,12 @@ mod args;
 mod background;
 mod control;
 mod devices;
+mod kernel;
+mod looped;
+mod onefile;
 mod serve;
 mod stats;
+mod status;
 
 use std::process::ExitCode;
 
@@ -31,6 +35,16 @@ With certificates (server-cert.pem, server-key.pem) in DIR, over TCP:
 
 Started by a systemd socket unit, it serves the sockets of that unit, in the foreground.")]
     Serve(args::ServeArgs),
+    /// Give the kernel a pool as /dev/loopN, for its file systems; returns when it can be used.
+    #[command(after_help = "\
+Example, an ext4 on it (as root):
+  keepstone bdev loop /dev/shm/disk --create --size 1G
+  mkfs.ext4 /dev/loop0 && mount /dev/loop0 /mnt
+  umount /mnt && keepstone bdev detach /dev/loop0")]
+    Loop(args::LoopArgs),
+    /// Take a device back from the kernel; refused while it is in use.
+    #[command(after_help = "Example: keepstone bdev detach /dev/loop0")]
+    Detach(args::NameArgs),
     /// List the servers of this machine.
     #[command(after_help = "Example: keepstone bdev list --json")]
     List,
@@ -55,13 +69,15 @@ which NBD has no means to change; a request of theirs beyond it is served.")]
 impl BdevCommand {
     /// Whether it may become a server.
     pub fn is_server(&self) -> bool {
-        matches!(self, Self::Serve(_))
+        matches!(self, Self::Serve(_) | Self::Loop(_))
     }
 }
 
 pub fn run(command: &BdevCommand, json: bool) -> Result<ExitCode> {
     match command {
         BdevCommand::Serve(args) => serve::run(args, json)?,
+        BdevCommand::Loop(args) => kernel::run(args, json)?,
+        BdevCommand::Detach(args) => stats::stop(&args.name, json)?,
         BdevCommand::List => stats::list(json)?,
         BdevCommand::Stats(args) => stats::run(args, json)?,
         BdevCommand::Grow(args) => stats::grow(args, json)?,

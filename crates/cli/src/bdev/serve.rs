@@ -11,10 +11,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::args::ServeArgs;
-use super::background::{self, runtime_dir};
-use super::control::{Control, Request};
+use super::background::{self, runtime_dir, wait_for_signal};
+use super::control::{Control, Request, stop_this_process};
 use super::devices::{self, DeviceReport};
-use crate::{output, size};
+use super::status::{ExportStatus, Status, announce_device};
+use crate::output;
 
 /// How long clients may take to fetch their replies when the server is told to stop.
 const STOP_GRACE: Duration = Duration::from_secs(10);
@@ -32,27 +33,6 @@ struct ExportReady {
     #[serde(flatten)]
     device: DeviceReport,
     size_bytes: u64,
-}
-
-/// What the server tells about itself.
-#[derive(Serialize)]
-struct Status<'a> {
-    kind: &'static str,
-    pid: u32,
-    version: &'static str,
-    uptime_s: u64,
-    addresses: &'a [String],
-    clients: usize,
-    exports: Vec<ExportStatus<'a>>,
-}
-
-#[derive(Serialize)]
-struct ExportStatus<'a> {
-    #[serde(flatten)]
-    report: &'a DeviceReport,
-    size_bytes: u64,
-    requests: nbd::Counts,
-    device: pmbd::Stats,
 }
 
 pub fn run(args: &ServeArgs, json: bool) -> Result<()> {
@@ -73,14 +53,7 @@ fn announce(ready: &Ready, json: bool) -> Result<()> {
         return output::json(ready);
     }
     for export in &ready.exports {
-        let ExportReady { device, size_bytes } = export;
-        let read_only = if device.read_only { ", read-only" } else { "" };
-        println!("{}: {}{read_only}, {}", device.name, size::show(*size_bytes), device.path);
-        println!("  domain {}", device.domain);
-        println!("  protection {}, scheme {}", device.protection, device.scheme);
-        if let Some(emulation) = &device.emulation {
-            println!("  speed emulated: {emulation}");
-        }
+        announce_device(&export.device, export.size_bytes);
     }
     for address in &ready.addresses {
         println!("serving on {address}");
@@ -122,13 +95,7 @@ fn serve(
             .collect(),
     })?;
 
-    let (signal, sender) = stop.wait();
-    tracing::info!("signal {signal} from process {sender}: stopping");
-    std::thread::spawn(move || {
-        let (signal, sender) = stop.wait();
-        tracing::warn!("signal {signal} from process {sender}: leaving at once");
-        std::process::exit(1);
-    });
+    wait_for_signal(stop);
     server.stop(STOP_GRACE).context("cannot make everything durable")?;
     // Sockets and files lose their names here.
     drop(accepting.join().map_err(|_| anyhow::anyhow!("the thread that takes clients died"))??);
@@ -200,12 +167,13 @@ fn answer(
                 version: env!("CARGO_PKG_VERSION"),
                 uptime_s: started.elapsed().as_secs(),
                 addresses,
-                clients: server.clients(),
+                device: None,
+                clients: Some(server.clients()),
                 exports: exports
                     .map(|(export, report)| ExportStatus {
                         report,
                         size_bytes: export.device().size(),
-                        requests: export.counters.snapshot(),
+                        requests: Some(export.counters.snapshot()),
                         device: export.device().stats(),
                     })
                     .collect(),
@@ -218,12 +186,6 @@ fn answer(
             grown.with_context(|| format!("{export}: cannot grow to {size} bytes"))?;
             Ok(found.device().size().into())
         }
-        Request::Stop => {
-            rustix::process::kill_process(
-                rustix::process::getpid(),
-                rustix::process::Signal::TERM,
-            )?;
-            Ok(Value::Null)
-        }
+        Request::Stop => stop_this_process(),
     }
 }

@@ -1,0 +1,231 @@
+//! A file system of one file, the content of a device: what a loop device can be put on.
+//!
+//! The kernel keeps none of its pages, so that content is in memory once, and a barrier of the file
+//! system above is one of the device. What is punched out reads as zeros, as `fallocate(2)` promises
+//! and the loop device relies on.
+
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use fuser::{
+    Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, WriteFlags,
+};
+use pmbd::{BlockDevice, Durability, Zeroing};
+
+/// Name of the file.
+pub const NAME: &str = "disk";
+
+const DISK: INodeNo = INodeNo(2);
+
+/// Longest request, in bytes: the kernel's own limit.
+const REQUEST_BYTES: u32 = 1 << 20;
+
+/// Requests that the kernel may send before one is answered.
+const BACKGROUND_MAX: u16 = 256;
+
+/// Block size for who asks, and granularity of discarding.
+const BLOCK: u32 = 4096;
+
+/// The kernel may believe what it heard for ever: nothing changes.
+const ALWAYS: Duration = Duration::from_secs(1 << 30);
+
+thread_local! {
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The file system.
+pub struct OneFile(Arc<dyn BlockDevice>);
+
+impl OneFile {
+    /// The file holds `device`.
+    pub fn new(device: Arc<dyn BlockDevice>) -> Self {
+        Self(device)
+    }
+
+    fn attr(&self, ino: INodeNo) -> FileAttr {
+        let disk = ino == DISK;
+        let size = if disk { self.0.size() } else { 0 };
+        let write = if self.0.is_read_only() { 0 } else { 0o200 };
+        FileAttr {
+            ino,
+            size,
+            blocks: size / 512,
+            atime: SystemTime::UNIX_EPOCH,
+            mtime: SystemTime::UNIX_EPOCH,
+            ctime: SystemTime::UNIX_EPOCH,
+            crtime: SystemTime::UNIX_EPOCH,
+            kind: if disk { FileType::RegularFile } else { FileType::Directory },
+            perm: if disk { 0o400 | write } else { 0o500 },
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            blksize: BLOCK,
+            flags: 0,
+        }
+    }
+
+    fn finish(&self, done: Result<(), pmbd::Error>, reply: ReplyEmpty) {
+        match done {
+            Ok(()) => reply.ok(),
+            Err(err) => reply.error(errno(&err)),
+        }
+    }
+
+    /// Zeros, in requests that the device takes.
+    fn zero(&self, mut off: u64, len: u64, how: Zeroing) -> Result<(), pmbd::Error> {
+        let end = off.saturating_add(len).min(self.0.size());
+        let most = u64::from(self.0.block_sizes().maximum);
+        while off < end {
+            let part = most.min(end - off);
+            self.0.write_zeroes(off, part, how, Durability::AtBarrier)?;
+            off += part;
+        }
+        Ok(())
+    }
+}
+
+fn errno(err: &pmbd::Error) -> Errno {
+    match err {
+        pmbd::Error::OutOfRange { .. } => Errno::ENOSPC,
+        pmbd::Error::Misaligned { .. } => Errno::EINVAL,
+        pmbd::Error::ReadOnly => Errno::EROFS,
+        pmbd::Error::NotSupported => Errno::EOPNOTSUPP,
+        _ => {
+            tracing::error!("{err}");
+            Errno::EIO
+        }
+    }
+}
+
+impl Filesystem for OneFile {
+    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        let granted = InitFlags::FUSE_ASYNC_DIO & config.capabilities();
+        config.add_capabilities(granted).map_err(|_| io::ErrorKind::Unsupported)?;
+        config.set_max_write(REQUEST_BYTES).map_err(|_| io::ErrorKind::Unsupported)?;
+        config.set_max_background(BACKGROUND_MAX).map_err(|_| io::ErrorKind::Unsupported)?;
+        Ok(())
+    }
+
+    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        if parent == INodeNo::ROOT && name == NAME {
+            reply.entry(&ALWAYS, &self.attr(DISK), Generation(0));
+        } else {
+            reply.error(Errno::ENOENT);
+        }
+    }
+
+    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        reply.attr(&ALWAYS, &self.attr(ino));
+    }
+
+    fn open(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let flags = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
+        reply.opened(FileHandle(0), flags);
+    }
+
+    fn read(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let left = self.0.size().saturating_sub(offset);
+        let len = left.min(size.into()) as usize;
+        BUFFER.with_borrow_mut(|buf| {
+            if buf.len() < len {
+                buf.resize(len, 0);
+            }
+            match self.0.read(offset, &mut buf[..len]) {
+                Ok(()) => reply.data(&buf[..len]),
+                Err(err) => reply.error(errno(&err)),
+            }
+        });
+    }
+
+    fn write(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        match self.0.write(offset, data, Durability::AtBarrier) {
+            Ok(()) => reply.written(data.len() as u32),
+            Err(err) => reply.error(errno(&err)),
+        }
+    }
+
+    /// There is nothing to do at a `close(2)`, and no attribute: the kernel need not ask again.
+    fn flush(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _lock_owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn getxattr(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _name: &OsStr,
+        _size: u32,
+        reply: ReplyXattr,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn fsync(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.finish(self.0.barrier(), reply);
+    }
+
+    fn fallocate(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let keep_space = match mode & !libc::FALLOC_FL_KEEP_SIZE {
+            libc::FALLOC_FL_PUNCH_HOLE => false,
+            libc::FALLOC_FL_ZERO_RANGE => true,
+            _ => return reply.error(Errno::EOPNOTSUPP),
+        };
+        let how = Zeroing { keep_space, only_fast: false };
+        self.finish(self.zero(offset, length, how), reply);
+    }
+
+    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        let blocks = self.0.size() / u64::from(BLOCK);
+        reply.statfs(blocks, 0, 0, 2, 0, BLOCK, NAME.len() as u32, BLOCK);
+    }
+}
