@@ -13,7 +13,8 @@ use crate::rounds::{Case, Contender, Outcome, Plan};
 use crate::store::{Durable, Kernel, Store, open_dir};
 use crate::workload::{APPEND_BYTES, Bed, NAMES};
 use anyhow::{Context as _, Result, ensure};
-use std::path::Path;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const POOL_BYTES: u64 = 2 << 30;
@@ -23,29 +24,47 @@ const INSIDE: &str = "KEEPSTONE_BENCH_INSIDE";
 
 /// Runs the cases with the arguments of this program, pool and files in `dir`.
 pub fn run(plan: &Plan, programs: &Programs, dir: &Path) -> Result<Vec<Outcome>> {
-    if let Some(mount) = std::env::var_os(INSIDE) {
-        return inside(plan, Path::new(&mount), dir);
+    if let Some(mount) = inner_dir() {
+        return inside(plan, &mount, dir);
     }
     let tmp = tempfile::Builder::new().prefix("keepstone-bench-").tempdir_in(dir)?;
     let servers = Servers::new(programs, tmp.path());
     let server = servers.keepstone(SUBJECT, "2G", &["-o", "direct"])?;
-    let saved = tmp.path().join("results.json");
+    match again(programs, tmp.path(), &[], server.dir())? {
+        Section::Direct(outcomes) => Ok(outcomes),
+        _ => unreachable!("the same command was run"),
+    }
+}
+
+/// The directory that the inner process is to use; `None` in the outer one.
+pub fn inner_dir() -> Option<PathBuf> {
+    std::env::var_os(INSIDE).map(PathBuf::from)
+}
+
+/// Runs this program once more, with the same arguments, under `keepstone run` with `options`; it is
+/// told of `inside`. Returns its results.
+pub fn again(
+    programs: &Programs,
+    tmp: &Path,
+    options: &[&OsStr],
+    inside: &Path,
+) -> Result<Section> {
+    let saved = tmp.join("results.json");
     let status = Command::new(&programs.keepstone)
-        .args(["run", "--"])
+        .arg("run")
+        .args(options)
+        .arg("--")
         .arg(std::env::current_exe()?)
         .args(std::env::args_os().skip(1))
         .arg("--save")
         .arg(&saved)
-        .env(INSIDE, server.dir())
+        .env(INSIDE, inside)
         .stdout(std::process::Stdio::null())
         .status()
         .context("cannot run keepstone")?;
     ensure!(status.success(), "the program under `keepstone run` failed ({status})");
     let results: Results = serde_json::from_slice(&std::fs::read(&saved)?)?;
-    match results.section {
-        Section::Direct(outcomes) => Ok(outcomes),
-        _ => unreachable!("the same command was run"),
-    }
+    Ok(results.section)
 }
 
 fn inside(plan: &Plan, mount: &Path, dir: &Path) -> Result<Vec<Outcome>> {

@@ -1,9 +1,10 @@
 //! `keepstone-bench`: measures Keepstone against its peers, in one run.
 //!
 //! Reading order: [`rounds`] (the method), [`store`] and [`workload`] (who does what), [`engine`],
-//! [`traffic`], [`scan`], [`fuse`], [`direct`] (what is measured), [`text`] and [`report`] (results). [`pool`],
+//! [`traffic`], [`scan`], [`fuse`], [`direct`], [`chell`] (what is measured), [`text`] and [`report`] (results). [`pool`],
 //! [`ramdisk`] and [`raw`] make and use what is compared.
 
+mod chell;
 mod direct;
 mod engine;
 mod fuse;
@@ -94,6 +95,15 @@ enum Command {
         #[arg(long)]
         keepstone: Option<PathBuf>,
     },
+    /// Files of tmpfs under `keepstone run --direct` against the same calls by the kernel.
+    Chell {
+        #[command(flatten)]
+        cases: Cases,
+        /// The keepstone program, with libkeepstone.so beside it. Default: the one beside this
+        /// program.
+        #[arg(long)]
+        keepstone: Option<PathBuf>,
+    },
     /// Put saved results into the tables of a document.
     Report {
         /// The document, with the places marked `<!-- bench: NAME -->` to `<!-- bench end -->`.
@@ -157,6 +167,10 @@ fn main() -> Result<ExitCode> {
         Command::Direct { cases, keepstone } => {
             let programs = programs(keepstone.as_deref(), Path::new(""))?;
             Section::Direct(direct::run(&cases.plan(cli.quick), &programs, &cases.dir)?)
+        }
+        Command::Chell { cases, keepstone } => {
+            let programs = programs(keepstone.as_deref(), Path::new(""))?;
+            Section::Chell(chell::run(&cases.plan(cli.quick), &programs, &cases.dir)?)
         }
         Command::Report { into, results } => {
             report::update(into, results)?;

@@ -33,15 +33,18 @@ pub enum Section {
     Fuse(Vec<Outcome>),
     /// `direct`.
     Direct(Vec<Outcome>),
+    /// `chell`.
+    Chell(Vec<Outcome>),
 }
 
 impl Results {
     /// Prints them as text.
     pub fn print(&self) {
         match &self.section {
-            Section::Engine(outcomes) | Section::Fuse(outcomes) | Section::Direct(outcomes) => {
-                text::outcomes(outcomes)
-            }
+            Section::Engine(outcomes)
+            | Section::Fuse(outcomes)
+            | Section::Direct(outcomes)
+            | Section::Chell(outcomes) => text::outcomes(outcomes),
             Section::Traffic(rows) => text::traffic(rows),
             Section::Mount(rows) => text::scans(rows),
         }
@@ -50,7 +53,10 @@ impl Results {
     /// How many targets are missed.
     pub fn missed(&self) -> usize {
         match &self.section {
-            Section::Engine(outcomes) | Section::Fuse(outcomes) | Section::Direct(outcomes) => {
+            Section::Engine(outcomes)
+            | Section::Fuse(outcomes)
+            | Section::Direct(outcomes)
+            | Section::Chell(outcomes) => {
                 outcomes.iter().flat_map(|o| &o.verdicts).filter(|v| !v.met).count()
             }
             Section::Traffic(_) => 0,
@@ -65,6 +71,7 @@ impl Results {
             Section::Mount(_) => "mount",
             Section::Fuse(_) => "fuse",
             Section::Direct(_) => "direct",
+            Section::Chell(_) => "chell",
         }
     }
 
@@ -72,9 +79,10 @@ impl Results {
         let origin = &self.origin;
         let mut out = format!("`{}`, {} UTC:\n\n", origin.command, origin.date);
         out += &match &self.section {
-            Section::Engine(outcomes) | Section::Fuse(outcomes) | Section::Direct(outcomes) => {
-                compared(outcomes)
-            }
+            Section::Engine(outcomes)
+            | Section::Fuse(outcomes)
+            | Section::Direct(outcomes)
+            | Section::Chell(outcomes) => compared(outcomes),
             Section::Traffic(rows) => moved(rows),
             Section::Mount(rows) => scanned(rows),
         };

@@ -124,6 +124,24 @@ impl<'s, S: Store> Bed<'s, S> {
         })
     }
 
+    /// [`overwrite`](Self::overwrite) by four threads, all in one file.
+    pub fn overwrite_by_four(&self, len: usize) -> Contender<'_> {
+        let data = Buffer::new(len);
+        let mut seed = 1;
+        Contender::new(format!("{}, 4 threads", self.name), move |ops| {
+            seed += 4;
+            let work = |i: u64| {
+                let mut rng = Rng::new(seed + i);
+                self.overwrite_file(&self.files[0], &mut rng, data.get(), ops / 4)
+            };
+            let work = &work;
+            std::thread::scope(|scope| {
+                let threads: Vec<_> = (0..4).map(|i| scope.spawn(move || work(i))).collect();
+                threads.into_iter().try_for_each(|thread| thread.join().expect("does not panic"))
+            })
+        })
+    }
+
     fn overwrite_file(&self, file: &S::File, rng: &mut Rng, data: &[u8], ops: u64) -> Result<()> {
         let len = data.len() as u64;
         for _ in 0..ops {

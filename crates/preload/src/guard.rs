@@ -27,23 +27,24 @@ struct Thread {
     waiting: Waiting,
 }
 
-thread_local! {
-    static THREAD: Thread = const {
-        Thread {
-            depth: Cell::new(0),
-            waiting: Waiting {
-                info: UnsafeCell::new(MaybeUninit::uninit()),
-                mask: Cell::new(0),
-                present: Cell::new(false),
-            },
-        }
-    };
+posix::thread_bytes! {
+    /// Where the calling thread's [`Thread`] is.
+    fn place, "ks_guard_thread", "160"
+}
+
+const _: () = assert!(size_of::<Thread>() <= 160 && align_of::<Thread>() <= 16);
+
+#[inline]
+fn thread() -> &'static Thread {
+    // SAFETY: only this thread uses the place, whose zeros are a `Thread` that is outside; references
+    // are not kept beyond calls.
+    unsafe { &*place().cast() }
 }
 
 /// Whether this thread is serving a call.
 #[inline]
 pub fn is_inside() -> bool {
-    THREAD.with(|thread| thread.depth.get() > 0)
+    thread().depth.get() > 0
 }
 
 /// The thread is inside until this is dropped.
@@ -53,7 +54,8 @@ impl Inside {
     /// Enters.
     #[inline]
     pub fn enter() -> Self {
-        THREAD.with(|thread| thread.depth.set(thread.depth.get() + 1));
+        let thread = thread();
+        thread.depth.set(thread.depth.get() + 1);
         Self(())
     }
 }
@@ -61,14 +63,13 @@ impl Inside {
 impl Drop for Inside {
     #[inline]
     fn drop(&mut self) {
-        THREAD.with(|thread| {
-            let depth = thread.depth.get() - 1;
-            thread.depth.set(depth);
-            if depth == 0 && thread.waiting.present.get() {
-                let (info, mask) = thread.waiting.take();
-                crate::signals::send_again(&info, mask);
-            }
-        });
+        let thread = thread();
+        let depth = thread.depth.get() - 1;
+        thread.depth.set(depth);
+        if depth == 0 && thread.waiting.present.get() {
+            let (info, mask) = thread.waiting.take();
+            crate::signals::send_again(&info, mask);
+        }
     }
 }
 
@@ -85,17 +86,15 @@ impl Waiting {
 /// Keeps a signal for when the thread is outside; `false` where one is kept already. The caller
 /// blocks all signals of the interrupted code, so that nothing follows.
 pub fn keep(info: &siginfo_t, blocked_before: Mask) -> bool {
-    THREAD.with(|thread| {
-        let waiting = &thread.waiting;
-        if waiting.present.get() {
-            return false;
-        }
-        // SAFETY: only this thread uses the place, and `present` says that nothing is in it.
-        unsafe { (*waiting.info.get()).write(*info) };
-        waiting.mask.set(blocked_before);
-        waiting.present.set(true);
-        true
-    })
+    let waiting = &thread().waiting;
+    if waiting.present.get() {
+        return false;
+    }
+    // SAFETY: only this thread uses the place, and `present` says that nothing is in it.
+    unsafe { (*waiting.info.get()).write(*info) };
+    waiting.mask.set(blocked_before);
+    waiting.present.set(true);
+    true
 }
 
 /// Runs our own code: inside, and without letting a panic into the program. `None` after one.
@@ -107,8 +106,9 @@ pub fn run<T>(f: impl FnOnce() -> T) -> Option<T> {
 
 /// Lets signals through while `f` waits in the kernel. To be called at depth 1, with nothing held.
 pub fn outside<T>(f: impl FnOnce() -> T) -> T {
-    THREAD.with(|thread| thread.depth.set(thread.depth.get() - 1));
+    let thread = thread();
+    thread.depth.set(thread.depth.get() - 1);
     let result = f();
-    THREAD.with(|thread| thread.depth.set(thread.depth.get() + 1));
+    thread.depth.set(thread.depth.get() + 1);
     result
 }

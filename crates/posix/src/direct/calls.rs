@@ -400,7 +400,7 @@ impl Direct {
             return result;
         }
         let file = description.file();
-        let end = offset + done as u64;
+        let (size, end) = (file.size(), offset + done as u64);
         file.reached(end);
         if W {
             file.unsynced.store(1, Relaxed);
@@ -413,7 +413,8 @@ impl Direct {
         }
         match why {
             Why::Tick(tick) => file.stamp(tick, generation),
-            Why::Size if file.went_beyond() => {
+            // Our own writes to the end need no look.
+            Why::Size if end <= size && file.went_beyond() => {
                 if let Ok(stat) = rustix::fs::fstat(borrow(fd)) {
                     file.set_size(stat.st_size as u64);
                 }

@@ -4,7 +4,6 @@
 //! threads to come out makes every CPU of the process fence (`membarrier(2)`).
 
 use rustix::thread::{MembarrierCommand, membarrier};
-use std::cell::Cell;
 use std::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*, compiler_fence,
 };
@@ -26,12 +25,26 @@ static SLOTS: AtomicPtr<Slot> = AtomicPtr::new(std::ptr::null_mut());
 /// A key whose destructor gives slots back; 0 is none yet, else one more than the key.
 static KEY: AtomicUsize = AtomicUsize::new(0);
 
-thread_local! {
-    static OWN: Cell<Option<&'static Slot>> = const { Cell::new(None) };
+crate::thread_bytes! {
+    /// Where the address of the thread's slot is; null before its first entry.
+    fn place_of_own, "ks_direct_slot", "8"
+}
+
+/// The slot of the calling thread, where it has one.
+#[inline]
+pub fn own() -> Option<&'static Slot> {
+    // SAFETY: only this thread uses the place; it holds null or the address of a slot; slots stay.
+    unsafe { place_of_own().cast::<*const Slot>().read().as_ref() }
+}
+
+fn set_own(slot: Option<&'static Slot>) {
+    let slot = slot.map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: as above.
+    unsafe { place_of_own().cast::<*const Slot>().write(slot) };
 }
 
 extern "C" fn give_back(slot: *mut libc::c_void) {
-    OWN.set(None);
+    set_own(None);
     // SAFETY: the value of the key is a slot, and slots stay.
     unsafe { &*slot.cast::<Slot>() }.taken.store(false, Release);
 }
@@ -53,7 +66,7 @@ pub fn start() -> Result<(), Errno> {
 /// After a fork: this thread is the only one.
 pub fn start_in_child() {
     let _ = membarrier(MembarrierCommand::RegisterPrivateExpedited);
-    let own = OWN.get().map(std::ptr::from_ref);
+    let own = own().map(std::ptr::from_ref);
     for slot in slots().filter(|slot| Some(std::ptr::from_ref(*slot)) != own) {
         slot.turn.store(0, Relaxed);
         slot.stack.store(0, Relaxed);
@@ -80,7 +93,7 @@ impl Inside {
     /// Enters; `None` where there is no memory for a new thread.
     #[inline]
     pub fn enter() -> Option<Self> {
-        let slot = match OWN.get() {
+        let slot = match own() {
             Some(slot) => slot,
             None => first()?,
         };
@@ -98,11 +111,6 @@ impl Drop for Inside {
         let turn = self.slot.turn.load(Relaxed);
         self.slot.turn.store(turn + 1, Release);
     }
-}
-
-/// The slot of the calling thread, where it has one.
-pub fn own() -> Option<&'static Slot> {
-    OWN.get()
 }
 
 #[cold]
@@ -129,13 +137,13 @@ fn first() -> Option<&'static Slot> {
     let key = KEY.load(Acquire).checked_sub(1)? as libc::pthread_key_t;
     // SAFETY: the key exists. Where this fails, the slot is this thread's for good.
     unsafe { libc::pthread_setspecific(key, std::ptr::from_ref(slot).cast()) };
-    OWN.set(Some(slot));
+    set_own(Some(slot));
     Some(slot)
 }
 
 /// Slots of other threads.
 fn others() -> impl Iterator<Item = &'static Slot> {
-    let own = OWN.get().map(std::ptr::from_ref);
+    let own = own().map(std::ptr::from_ref);
     slots().filter(move |slot| Some(std::ptr::from_ref(*slot)) != own && slot.taken.load(Acquire))
 }
 

@@ -159,8 +159,13 @@ impl Direct {
             return;
         }
         let index = if self.looks.load(Relaxed) { self.describe(held, fd, seen) } else { None };
-        // What was said of it meanwhile is not lost: a lock or a fork holds the tables.
-        entry.store(index.unwrap_or(0), Release);
+        let index = index.unwrap_or(0);
+        let is_same = |now: u32| now & NEW != 0 && (now & !CALLS) == (seen & !CALLS);
+        let taken = entry.fetch_update(AcqRel, Relaxed, |now| is_same(now).then_some(index));
+        if taken.is_err() && index != 0 {
+            // Closed, or opened again, meanwhile.
+            self.release(held, -1, index);
+        }
     }
 
     /// Makes a description for a descriptor that is to be served.
@@ -402,7 +407,9 @@ impl Direct {
     /// A descriptor is about to be closed.
     pub fn closing(&self, fd: i32) {
         let Some(entry) = self.entry(fd) else { return };
-        if entry.load(Relaxed) == 0 {
+        let seen = entry.load(Relaxed);
+        let is_new = seen & NEW != 0;
+        if seen == 0 || is_new && entry.compare_exchange(seen, 0, AcqRel, Relaxed).is_ok() {
             return;
         }
         let held = self.lock.hold();
@@ -542,13 +549,18 @@ impl Direct {
         at == index
     }
 
+    /// Says something of an entry that is still new.
+    fn mark_new(&self, entry: &AtomicU32, mark: u32) {
+        let marked = |now: u32| (now & NEW != 0).then_some(now | mark);
+        let _ = entry.fetch_update(AcqRel, Relaxed, marked);
+    }
+
     /// Gives the offset of a descriptor to the kernel for good (O1).
     fn settle(&self, _held: &Held<'_>, fd: i32) {
         let Some(entry) = self.entry(fd) else { return };
         let seen = entry.load(Relaxed);
         if seen & NEW != 0 {
-            // Nobody but us, with the tables locked, and counts, which may get lost, change it.
-            entry.store(seen | NEW_SHARED, Relaxed);
+            self.mark_new(entry, NEW_SHARED);
         } else if let Some((_, description)) = self.get(fd) {
             let mut locked = description.position.lock();
             if let Place::Ours(offset) = locked.place {
@@ -615,7 +627,7 @@ impl Direct {
         let _held = self.lock.hold();
         let seen = entry.load(Relaxed);
         if seen & NEW != 0 {
-            entry.store(seen | NEW_LOCKED, Relaxed);
+            self.mark_new(entry, NEW_LOCKED);
         } else if let Some((_, description)) = self.get(fd) {
             description.set(LEAVES_NOTHING);
         }

@@ -382,6 +382,7 @@ pub fn run(dir: &Path, seed: u64) {
             world.slots[file as usize] = fd;
         }
     }
+    println!();
     for index in 0..super::SEQUENCE {
         println!("# {index} {}", world.call(&mut rng));
     }

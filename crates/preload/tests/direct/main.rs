@@ -6,7 +6,7 @@
 //! `KEEPSTONE_DIRECT_ON` in which directory (`/dev/shm`); a failure prints the seed.
 
 mod calls;
-// mod races;
+mod races;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -109,6 +109,18 @@ fn calls_are_answered_as_by_the_kernel() {
         sequences * SEQUENCE
     );
     assert!(copied * 6 > all, "only {copied} of {all} were served");
+}
+
+#[test]
+fn another_process_may_change_sizes_meanwhile() {
+    const NAME: &str = "another_process_may_change_sizes_meanwhile";
+    if let Ok(dir) = std::env::var(INSIDE) {
+        return races::run(Path::new(&dir));
+    }
+    let dir = directory();
+    let lines =
+        said(&mut again(NAME, &dir.path().display().to_string(), Some((dir.path(), 0, 64))));
+    assert_eq!(lines, ["# done"]);
 }
 
 /// Of the counters of `KEEPSTONE_STATS`.

@@ -1,0 +1,217 @@
+//! Chell-Direct: files of tmpfs, read and written by copies under `keepstone run --direct`, against
+//! the same calls made by the kernel.
+//!
+//! As in [`crate::direct`], two processes take part; the inner one has a directory that is served. Its
+//! peer is another directory of the same tmpfs, used by system calls that no library sees.
+
+use crate::direct::{again, inner_dir};
+use crate::engine::size;
+use crate::fuse::Programs;
+use crate::posix::Libc;
+use crate::report::Section;
+use crate::rounds::{Case, Contender, Outcome, Plan};
+use crate::store::{Durable, Kernel, open_dir};
+use crate::workload::{APPEND_BYTES, Bed, Buffer, FILE_BYTES, Rng};
+use anyhow::Result;
+use rustix::fd::{AsRawFd as _, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use std::ffi::OsStr;
+use std::path::Path;
+
+const SUBJECT: &str = "keepstone";
+const PEER: &str = "kernel";
+const PAGE: usize = 4096;
+const CHUNK: usize = 2 << 20;
+
+/// Sizes of the figures over request size, in bytes, with the targets for reading and writing.
+const SIZES: [(usize, Option<f64>, Option<f64>); 9] = [
+    (8, None, None),
+    (64, Some(10.0), Some(10.0)),
+    (512, None, None),
+    (4 << 10, Some(3.0), Some(2.5)),
+    (16 << 10, None, None),
+    (64 << 10, Some(1.3), Some(1.3)),
+    (256 << 10, None, None),
+    (1 << 20, None, None),
+    (4 << 20, None, None),
+];
+
+/// Runs the cases with the arguments of this program, files in `dir`.
+pub fn run(plan: &Plan, programs: &Programs, dir: &Path) -> Result<Vec<Outcome>> {
+    if let Some(served) = inner_dir() {
+        return inside(plan, &served, dir);
+    }
+    let tmp = tempfile::Builder::new().prefix("keepstone-bench-").tempdir_in(dir)?;
+    let served = tmp.path().join("served");
+    std::fs::create_dir(&served)?;
+    let options = [OsStr::new("--direct"), served.as_os_str()];
+    match again(programs, tmp.path(), &options, &served)? {
+        Section::Chell(outcomes) => Ok(outcomes),
+        _ => unreachable!("the same command was run"),
+    }
+}
+
+fn inside(plan: &Plan, served: &Path, dir: &Path) -> Result<Vec<Outcome>> {
+    let tmp = tempfile::Builder::new().prefix("keepstone-bench-").tempdir_in(dir)?;
+    let direct = Libc::new(served, false)?;
+    let kernel = Kernel::new(open_dir(tmp.path())?, Durable::Never);
+    let ours = Bed::new(SUBJECT, &direct, 100)?;
+    let theirs = Bed::new(PEER, &kernel, 100)?;
+    let mut outcomes = Vec::new();
+    for (len, target, _) in SIZES {
+        let case = case(format!("pread/{}", size(len)), "at random in 128 MiB", len, target);
+        plan.run(case.with(ours.read(len)).with(theirs.read(len)), &mut outcomes)?;
+    }
+    for (len, _, target) in SIZES {
+        let case = case(format!("pwrite/{}", size(len)), "at random in 128 MiB", len, target);
+        plan.run(case.with(ours.overwrite(len)).with(theirs.overwrite(len)), &mut outcomes)?;
+    }
+    let sequential = |path: &Path, by: Calls| -> Result<Contender<'static>> {
+        Ok(in_order(rustix::fs::open(path, OFlags::RDWR, Mode::empty())?, by))
+    };
+    let (our_file, their_file) = (served.join("file-000000"), tmp.path().join("file-000000"));
+    let case_4k = |name: &str, what: &str, target| case(name.into(), what, PAGE, target);
+    let case = case_4k("read/4K", "in order through 128 MiB", Some(4.0))
+        .with(in_order(libc_open(&our_file)?, LIBC))
+        .with(sequential(&their_file, KERNEL)?);
+    plan.run(case, &mut outcomes)?;
+    let case = case_4k("four-threads/pwrite", "4 KiB at random, all in one file", Some(2.5))
+        .with(ours.overwrite_by_four(PAGE))
+        .with(theirs.overwrite_by_four(PAGE));
+    plan.run(case, &mut outcomes)?;
+    // The subject's name in the case of threads says how many; so does its peer's.
+    let case = case_4k("append/4K", "at the end of a growing file", Some(0.9))
+        .ops_max(APPEND_BYTES / PAGE as u64)
+        .with(ours.append(PAGE)?)
+        .with(theirs.append(PAGE)?);
+    plan.run(case, &mut outcomes)?;
+    let case = Case::new("open+close", "one of 100 files")
+        .with(ours.open_close())
+        .with(theirs.open_close());
+    plan.run(case, &mut outcomes)?;
+    for pages in [512, 256, 128, 64, 16] {
+        first_touch(plan, &their_file, pages, &mut outcomes)?;
+    }
+    Ok(outcomes)
+}
+
+fn case<'a>(name: String, what: &str, len: usize, target: Option<f64>) -> Case<'a> {
+    let case = Case::new(name, what).bytes(len as u64);
+    match target {
+        Some(at_least) => case.target(PEER, at_least),
+        None => case,
+    }
+}
+
+/// How a contender reads in order.
+#[derive(Clone, Copy)]
+struct Calls {
+    name: &'static str,
+    read: fn(&OwnedFd, &mut [u8]) -> vfs::Result<usize>,
+    rewind: fn(&OwnedFd),
+}
+
+const LIBC: Calls = Calls {
+    name: SUBJECT,
+    read: |file, buf| {
+        // SAFETY: `buf` has room for its length.
+        let n = unsafe { libc::read(file.as_raw_fd(), buf.as_mut_ptr().cast(), buf.len()) };
+        usize::try_from(n).map_err(|_| vfs::Errno::IO)
+    },
+    rewind: |file| {
+        // SAFETY: no memory is involved.
+        unsafe { libc::lseek(file.as_raw_fd(), 0, libc::SEEK_SET) };
+    },
+};
+
+const KERNEL: Calls = Calls {
+    name: PEER,
+    read: |file, buf| rustix::io::read(file, buf),
+    rewind: |file| {
+        let _ = rustix::fs::seek(file, rustix::fs::SeekFrom::Start(0));
+    },
+};
+
+fn libc_open(path: &Path) -> Result<OwnedFd> {
+    Ok(std::fs::File::open(path)?.into())
+}
+
+/// Reads a file from start to end, again and again.
+fn in_order(file: OwnedFd, calls: Calls) -> Contender<'static> {
+    let mut buf = Buffer::new(PAGE);
+    Contender::new(calls.name, move |ops| {
+        for _ in 0..ops {
+            if (calls.read)(&file, buf.get_mut())? == 0 {
+                (calls.rewind)(&file);
+            }
+        }
+        Ok(())
+    })
+}
+
+/// The first access to pages of a chunk (Figure 3): by the kernel, and by a mapping that is made for
+/// it, populated or not. An operation is one page.
+fn first_touch(plan: &Plan, path: &Path, pages: usize, outcomes: &mut Vec<Outcome>) -> Result<()> {
+    let file = rustix::fs::open(path, OFlags::RDWR, Mode::empty())?;
+    let file = &file;
+    let by_mapping = |name: &str, populate: bool| {
+        let mut buf = Buffer::new(PAGE);
+        let mut rng = Rng::new(7);
+        let name = name.to_owned();
+        Contender::new(name, move |ops| {
+            for _ in 0..ops.div_ceil(pages as u64) {
+                touch_mapped(file, pages, populate, buf.get_mut(), &mut rng)?;
+            }
+            Ok(())
+        })
+    };
+    let by_kernel = {
+        let mut buf = Buffer::new(PAGE);
+        let mut rng = Rng::new(7);
+        Contender::new(PEER, move |ops| {
+            for _ in 0..ops.div_ceil(pages as u64) {
+                for page in chosen(pages, &mut rng) {
+                    rustix::io::pread(file, &mut *buf.get_mut(), (page * PAGE) as u64)?;
+                }
+            }
+            Ok(())
+        })
+    };
+    let case = Case::new(format!("first-touch/{pages}"), "pages of 512, by a new mapping")
+        .bytes(PAGE as u64)
+        .with(by_mapping("on demand", false))
+        .with(by_mapping("populated", true))
+        .with(by_kernel);
+    plan.run(case, outcomes)
+}
+
+/// So many pages of a chunk: all in order, or some at random.
+fn chosen(pages: usize, rng: &mut Rng) -> Vec<usize> {
+    if pages == CHUNK / PAGE {
+        return (0..pages).collect();
+    }
+    (0..pages).map(|_| rng.below((CHUNK / PAGE) as u64) as usize).collect()
+}
+
+fn touch_mapped(
+    file: &OwnedFd,
+    pages: usize,
+    populate: bool,
+    buf: &mut [u8],
+    rng: &mut Rng,
+) -> vfs::Result<()> {
+    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+    let flags = if populate { MapFlags::POPULATE } else { MapFlags::empty() };
+    let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, flags | MapFlags::SHARED);
+    let offset = rng.below(FILE_BYTES / CHUNK as u64) * CHUNK as u64;
+    // SAFETY: a new mapping of a file that stays as it is; copies lie within it; nobody uses it
+    // afterwards.
+    unsafe {
+        let base = mmap(std::ptr::null_mut(), CHUNK, prot, flags, file, offset)?;
+        for page in chosen(pages, rng) {
+            let from = base.cast::<u8>().add(page * PAGE);
+            std::ptr::copy_nonoverlapping(from, buf.as_mut_ptr(), PAGE);
+        }
+        munmap(base, CHUNK)
+    }
+}
