@@ -1,9 +1,10 @@
 //! `keepstone-bench`: measures Keepstone against its peers, in one run.
 //!
 //! Reading order: [`rounds`] (the method), [`store`] and [`workload`] (who does what), [`engine`],
-//! [`traffic`], [`scan`], [`fuse`], [`direct`], [`chell`] (what is measured), [`text`] and [`report`] (results). [`pool`],
-//! [`ramdisk`] and [`raw`] make and use what is compared.
+//! [`traffic`], [`scan`], [`fuse`], [`direct`], [`chell`], [`bdev`] (what is measured), [`text`] and [`report`]
+//! (results). [`pool`], [`ramdisk`] and [`raw`] make and use what is compared.
 
+mod bdev;
 mod chell;
 mod direct;
 mod engine;
@@ -104,6 +105,11 @@ enum Command {
         #[arg(long)]
         keepstone: Option<PathBuf>,
     },
+    /// Block devices, called directly: protections, write schemes, atomic blocks.
+    Bdev {
+        #[command(flatten)]
+        cases: Cases,
+    },
     /// Put saved results into the tables of a document.
     Report {
         /// The document, with the places marked `<!-- bench: NAME -->` to `<!-- bench end -->`.
@@ -172,6 +178,7 @@ fn main() -> Result<ExitCode> {
             let programs = programs(keepstone.as_deref(), Path::new(""))?;
             Section::Chell(chell::run(&cases.plan(cli.quick), &programs, &cases.dir)?)
         }
+        Command::Bdev { cases } => Section::Bdev(bdev::run(&cases.plan(cli.quick), &cases.dir)?),
         Command::Report { into, results } => {
             report::update(into, results)?;
             return Ok(ExitCode::SUCCESS);

@@ -35,6 +35,8 @@ pub enum Section {
     Direct(Vec<Outcome>),
     /// `chell`.
     Chell(Vec<Outcome>),
+    /// `bdev`.
+    Bdev(Vec<Outcome>),
 }
 
 impl Results {
@@ -44,7 +46,8 @@ impl Results {
             Section::Engine(outcomes)
             | Section::Fuse(outcomes)
             | Section::Direct(outcomes)
-            | Section::Chell(outcomes) => text::outcomes(outcomes),
+            | Section::Chell(outcomes)
+            | Section::Bdev(outcomes) => text::outcomes(outcomes),
             Section::Traffic(rows) => text::traffic(rows),
             Section::Mount(rows) => text::scans(rows),
         }
@@ -56,7 +59,8 @@ impl Results {
             Section::Engine(outcomes)
             | Section::Fuse(outcomes)
             | Section::Direct(outcomes)
-            | Section::Chell(outcomes) => {
+            | Section::Chell(outcomes)
+            | Section::Bdev(outcomes) => {
                 outcomes.iter().flat_map(|o| &o.verdicts).filter(|v| !v.met).count()
             }
             Section::Traffic(_) => 0,
@@ -72,6 +76,7 @@ impl Results {
             Section::Fuse(_) => "fuse",
             Section::Direct(_) => "direct",
             Section::Chell(_) => "chell",
+            Section::Bdev(_) => "bdev",
         }
     }
 
@@ -82,7 +87,8 @@ impl Results {
             Section::Engine(outcomes)
             | Section::Fuse(outcomes)
             | Section::Direct(outcomes)
-            | Section::Chell(outcomes) => compared(outcomes),
+            | Section::Chell(outcomes)
+            | Section::Bdev(outcomes) => compared(outcomes),
             Section::Traffic(rows) => moved(rows),
             Section::Mount(rows) => scanned(rows),
         };

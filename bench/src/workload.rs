@@ -326,7 +326,8 @@ impl<'s, S: Store> Bed<'s, S> {
     }
 }
 
-fn by_two(work: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
+/// Lets two threads work, number 0 and number 1.
+pub fn by_two(work: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
     std::thread::scope(|scope| {
         let second = scope.spawn(|| work(1));
         let first = work(0);

@@ -8,6 +8,7 @@
 //! handlers run with that default. So nobody has to be told.
 
 use super::Tally;
+use crate::flush::prefetch;
 use crate::mapping::Mapping;
 use crate::{Error, Region};
 use rustix::io::Errno;
@@ -60,10 +61,13 @@ impl Keyed {
         self.mapping.addr()
     }
 
-    /// Lets `put` store through the second mapping (G1).
+    /// Lets `put` store to `off` and beyond through the second mapping (G1).
     #[inline]
-    pub(super) fn with<R>(&self, put: impl FnOnce(*mut u8) -> R) -> R {
+    pub(super) fn with<R>(&self, off: u64, put: impl FnOnce(*mut u8) -> R) -> R {
         self.tally.count();
+        // No store begins before PKRU is written, nor does the look-up of its page. Denied as it still is, the
+        // prefetch does that look-up and brings nothing into the cache.
+        prefetch(self.mapping.addr().wrapping_add(off as usize));
         let denied = read_pkru() | self.bits;
         // SAFETY: the key's bits concern no memory but mappings of this module.
         unsafe { write_pkru(denied & !self.bits) };

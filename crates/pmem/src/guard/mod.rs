@@ -150,7 +150,7 @@ impl Guarded {
         self.region.check_store(off, len);
         match &self.door {
             Door::Open => put(self.region.base(), off, len),
-            Door::Keyed(keyed) => keyed.with(|base| put(base, off, len)),
+            Door::Keyed(keyed) => keyed.with(off, |base| put(base, off, len)),
             Door::Private(private) => private.store(off, len, |base| put(base, off, len)),
             Door::Windows(windows) => windows.bulk(off, len, put, by_file),
         }
@@ -286,7 +286,7 @@ impl Medium for Guarded {
         let put = |base: *mut u8| unsafe { self.region.store_u64_at(base, off, value) };
         match &self.door {
             Door::Open => put(self.region.base()),
-            Door::Keyed(keyed) => keyed.with(put),
+            Door::Keyed(keyed) => keyed.with(off, put),
             Door::Private(private) => private.store(off, 8, put),
             Door::Windows(windows) => windows.word(off, put),
         }

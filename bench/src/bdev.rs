@@ -1,0 +1,233 @@
+//! Block devices, called directly: what protecting PM costs, and how bytes had best be stored (PMBD, Figures 3,
+//! 8, 9 and 11).
+//!
+//! Every contender has a file of its own, filled before it is measured, so that all page tables are as after
+//! some use. More requests in flight than threads would change nothing here: a device serves a request where
+//! it is called.
+
+use crate::engine::size;
+use crate::raw;
+use crate::rounds::{Case, Contender, Outcome, Plan};
+use crate::workload::{Buffer, FILE_BYTES, Rng, by_two};
+use anyhow::{Context as _, Result};
+use pmbd::{BlockDevice, Durability, Options, Protection, Scheme};
+use pmem::{Access, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+const SUBJECT: &str = "keepstone";
+const BARE: &str = "unprotected";
+
+/// Requests from one barrier to the next, where the scheme needs barriers.
+const BARRIER_EVERY: u64 = 32;
+
+/// A device and its name in the tables.
+struct Device {
+    name: String,
+    device: Arc<dyn BlockDevice>,
+    /// How often a writer asks for a barrier; 0: never.
+    barrier_every: u64,
+    /// How many sequential requests there were.
+    next: AtomicU64,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Pattern {
+    Sequential,
+    Random,
+}
+
+impl Device {
+    fn new(dir: &Path, name: &str, options: Options) -> Result<Self> {
+        let path = dir.join(name.replace(' ', "-"));
+        pmbd::create(&path, FILE_BYTES, options.atomic)?;
+        let device = pmbd::open(&path, &options).with_context(|| name.to_owned())?;
+        let data = Buffer::new(1 << 20);
+        // Twice, so that with atomic blocks the spare ones have been used, too.
+        for off in (0..2 * FILE_BYTES).step_by(1 << 20) {
+            device.write(off % FILE_BYTES, data.get(), Durability::AtBarrier)?;
+        }
+        let barrier_every = if options.scheme == Scheme::Wb { BARRIER_EVERY } else { 0 };
+        Ok(Self { name: name.to_owned(), device, barrier_every, next: AtomicU64::new(0) })
+    }
+
+    fn offset(&self, pattern: Pattern, rng: &mut Rng, len: u64) -> u64 {
+        let places = FILE_BYTES / len;
+        len * match pattern {
+            Pattern::Sequential => self.next.fetch_add(1, Relaxed) % places,
+            Pattern::Random => rng.below(places),
+        }
+    }
+
+    fn write_some(&self, pattern: Pattern, seed: u64, data: &[u8], ops: u64) -> vfs::Result<()> {
+        let mut rng = Rng::new(seed);
+        for i in 1..=ops {
+            let off = self.offset(pattern, &mut rng, data.len() as u64);
+            self.device.write(off, data, Durability::AtBarrier).map_err(failed)?;
+            if self.barrier_every != 0 && i % self.barrier_every == 0 {
+                self.device.barrier().map_err(failed)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_some(&self, pattern: Pattern, seed: u64, buf: &mut [u8], ops: u64) -> vfs::Result<()> {
+        let mut rng = Rng::new(seed);
+        for _ in 0..ops {
+            let off = self.offset(pattern, &mut rng, buf.len() as u64);
+            self.device.read(off, buf).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    fn contender(&self, load: Load) -> Contender<'_> {
+        let Load { write, len, pattern, threads } = load;
+        let mut seed = 0;
+        let buffers = [(); 2].map(|()| Mutex::new(Buffer::new(len)));
+        Contender::new(&self.name, move |ops| {
+            seed += 2;
+            let work = |i: usize, ops: u64| {
+                let mut buffer = buffers[i].lock().expect("no worker panics");
+                match write {
+                    true => self.write_some(pattern, seed + i as u64, buffer.get(), ops),
+                    false => self.read_some(pattern, seed + i as u64, buffer.get_mut(), ops),
+                }
+            };
+            match threads {
+                1 => work(0, ops),
+                _ => by_two(|i| work(i, ops / 2)),
+            }
+        })
+    }
+}
+
+/// The kinds of error do not matter to who measures.
+fn failed(_: pmbd::Error) -> vfs::Errno {
+    vfs::Errno::IO
+}
+
+/// What a case does.
+#[derive(Clone, Copy)]
+struct Load {
+    write: bool,
+    len: usize,
+    pattern: Pattern,
+    threads: usize,
+}
+
+impl Load {
+    fn case<'a>(self, kind: &str) -> Case<'a> {
+        let verb = if self.write { "write" } else { "read" };
+        let (short, long) = match self.pattern {
+            Pattern::Sequential => ("seq", "one after the other"),
+            Pattern::Random => ("rand", "at random places"),
+        };
+        let (len, threads) = (size(self.len), self.threads);
+        let plural = if threads == 1 { "" } else { "s" };
+        Case::new(
+            format!("{kind}/{verb}/{len}/{short}/{threads}"),
+            format!("{verb} {len} {long} in 128 MiB, {threads} thread{plural}"),
+        )
+        .bytes(self.len as u64)
+    }
+
+    fn all() -> impl Iterator<Item = Self> {
+        [true, false].into_iter().flat_map(|write| {
+            [4 << 10, 256 << 10].into_iter().flat_map(move |len| {
+                [Pattern::Sequential, Pattern::Random].into_iter().flat_map(move |pattern| {
+                    [1, 2].map(|threads| Self { write, len, pattern, threads })
+                })
+            })
+        })
+    }
+}
+
+/// Runs the cases. Files are made in `dir`, which should be a tmpfs; mounted with `huge=always` it has the
+/// 2 MiB pages that fsdax and devdax have.
+pub fn run(plan: &Plan, dir: &Path) -> Result<Vec<Outcome>> {
+    let tmp = tempfile::Builder::new().prefix("keepstone-bench-").tempdir_in(dir)?;
+    let mut outcomes = Vec::new();
+    protections(plan, tmp.path(), &mut outcomes)?;
+    schemes(plan, tmp.path(), &mut outcomes)?;
+    atomic_blocks(plan, tmp.path(), &mut outcomes)?;
+    Ok(outcomes)
+}
+
+/// The default protection against none and against the others.
+fn protections(plan: &Plan, dir: &Path, outcomes: &mut Vec<Outcome>) -> Result<()> {
+    let of = |name: &str, protection| {
+        Device::new(dir, name, Options { protection, ..Options::default() })
+    };
+    let subject = of(SUBJECT, Protection::best())?;
+    let bare = of(BARE, Protection::None)?;
+    let others = Protection::ALL.into_iter().filter(|p| *p != Protection::None);
+    let others = others.filter(|p| *p != Protection::best());
+    let others = others.map(|p| of(p.name(), p)).collect::<Result<Vec<_>>>()?;
+    let floor = {
+        let path: PathBuf = dir.join("floor");
+        pmbd::create(&path, FILE_BYTES, None)?;
+        OpenOptions { populate: true, ..OpenOptions::default() }.open(path, Access::ReadWrite)?
+    };
+    for load in Load::all() {
+        let mut case =
+            load.case("protect").with(subject.contender(load)).with(bare.contender(load));
+        let at_least = match (load.write, load.len) {
+            (true, 4096) => 0.75,
+            (true, _) => 0.9,
+            (false, _) => 0.85,
+        };
+        case = case.target(BARE, at_least);
+        for other in &others {
+            // Only private mappings and the subject do anything for a read.
+            if load.write || other.name == Protection::Window.name() {
+                case = case.with(other.contender(load));
+            }
+        }
+        if load.write && load.len == 4096 && load.pattern == Pattern::Random {
+            case = case.target(Protection::Pages.name(), 10.0);
+            if load.threads == 1 {
+                case = case.with(raw::nt_copy_to(&floor, 0, load.len));
+            }
+        }
+        plan.run(case, outcomes)?;
+    }
+    Ok(())
+}
+
+/// The write schemes, unprotected.
+fn schemes(plan: &Plan, dir: &Path, outcomes: &mut Vec<Outcome>) -> Result<()> {
+    let of = |scheme: Scheme| {
+        let name = match scheme {
+            Scheme::Wb => format!("wb, barrier every {BARRIER_EVERY}"),
+            scheme => scheme.to_string(),
+        };
+        let options = Options { protection: Protection::None, scheme, ..Options::default() };
+        Device::new(dir, &name, options)
+    };
+    let devices = Scheme::ALL.into_iter().map(of).collect::<Result<Vec<_>>>()?;
+    for load in Load::all().filter(|l| l.write) {
+        plan.run(with_all(load.case("scheme"), &devices, load), outcomes)?;
+    }
+    Ok(())
+}
+
+fn with_all<'a>(case: Case<'a>, devices: &'a [Device], load: Load) -> Case<'a> {
+    devices.iter().fold(case, |case, device| case.with(device.contender(load)))
+}
+
+/// Blocks that are never torn, and checksums.
+fn atomic_blocks(plan: &Plan, dir: &Path, outcomes: &mut Vec<Outcome>) -> Result<()> {
+    let of = |name: &str, atomic, checksums| {
+        Device::new(dir, name, Options { atomic, checksums, ..Options::default() })
+    };
+    let devices = [
+        of("atomic 4K", Some(4096), false)?,
+        of("atomic 4K, checked", Some(4096), true)?,
+        of("not atomic", None, false)?,
+    ];
+    for load in Load::all().filter(|l| l.pattern == Pattern::Random) {
+        plan.run(with_all(load.case("atomic"), &devices, load), outcomes)?;
+    }
+    Ok(())
+}
