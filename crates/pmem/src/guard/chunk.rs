@@ -11,10 +11,11 @@
 //! since it looked last; what is in use all the time is closed after [`LOOKS_MAX`] looks: `DRAIN` then holds
 //! newcomers up until the last user has left, who closes it.
 //!
-//! A store to a closed chunk may do without a window, if there is a file to write to: a chunk is opened
-//! when stores to it by other means have taken, among the last [`ERA`] such stores, as long as opening and
-//! closing does. So scattered stores, which no window would serve twice, pay the lesser price; and a
-//! window that turns out to be worth it was late by its own price at most.
+//! A store to a closed chunk may do without a window: through the file, or with the protection lifted for
+//! it alone. A chunk is opened when stores to it by other means have taken, among the last [`ERA`] such stores, as long as
+//! opening and closing does. So scattered stores, which no window would serve twice, pay the lesser price; and
+//! a window that turns out to be worth it was late by its own price at most. What that is, is measured: it
+//! depends on whether huge pages map the chunk.
 
 use super::Tally;
 use crate::Region;
@@ -39,8 +40,16 @@ const LOOKS_MAX: u32 = 12;
 /// of which a process may have 65 530 pieces.
 const OPEN_MAX: usize = 64;
 
+/// A chunk that takes more cycles than this to be opened and closed has an entry in the page table for each
+/// page. Splitting a huge page, to make some of it writable, would cost its mapping for good.
+const SMALL_PAGES_FROM: u64 = 30_000;
+
 /// How many stores by other means are remembered together.
-const ERA: u32 = 128;
+const ERA: u32 = 256;
+
+/// The least that a window is taken to cost, in cycles: what it takes to close comes on top of what is measured,
+/// and falls to another thread.
+const PRICE_MIN: u64 = 40_000;
 
 const USERS: u32 = 0xffff;
 const OPEN: u32 = 1 << 16;
@@ -111,7 +120,7 @@ impl Table {
             open: Mutex::default(),
             stopping: AtomicBool::new(false),
             others: AtomicU32::new(0),
-            // Until it is known: a few microseconds.
+            // Until it is known: that of a huge page.
             price: AtomicU64::new(10_000),
             tally,
         }
@@ -149,15 +158,49 @@ impl Table {
     }
 
     fn alone(&self, chunk: usize, start: u64, end: u64, put: impl FnOnce()) {
-        let state = &self.chunks[chunk].state;
         let mut waiting = Waiting::default();
-        while state.compare_exchange_weak(0, CHANGING, Acquire, Relaxed).is_err() {
+        while !self.begin_change(chunk) {
             waiting.pause();
         }
         self.open_range(start, end);
         put();
         self.close_range(start, end);
-        state.store(0, Release);
+        self.end_change(chunk);
+    }
+
+    /// Sets `CHANGING` on a closed chunk (K1), if it can be done at once.
+    fn begin_change(&self, chunk: usize) -> bool {
+        let state = &self.chunks[chunk].state;
+        let seen = state.load(Relaxed) & LISTED;
+        state.compare_exchange(seen, seen | CHANGING, Acquire, Relaxed).is_ok()
+    }
+
+    fn end_change(&self, chunk: usize) {
+        self.chunks[chunk].state.fetch_and(!CHANGING, Release);
+    }
+
+    /// Makes the pages of a range writable for `put` only, or its chunk where a huge page maps it; returns whether
+    /// it was done: only where the chunk is closed.
+    pub(super) fn rather_lift(&self, chunk: usize, off: u64, len: u64, put: &impl Fn()) -> bool {
+        if !self.begin_change(chunk) {
+            return false;
+        }
+        let (start, end) = match self.price.load(Relaxed) < SMALL_PAGES_FROM {
+            true => self.range(chunk),
+            false => (off - off % self.grain, (off + len).next_multiple_of(self.grain)),
+        };
+        let mut took = 0;
+        let mut clocked = |change: &dyn Fn()| {
+            let began = tsc();
+            change();
+            took += tsc().saturating_sub(began);
+        };
+        clocked(&|| self.open_range(start, end));
+        put();
+        clocked(&|| self.close_range(start, end));
+        self.end_change(chunk);
+        self.note_spent(chunk, took);
+        true
     }
 
     /// Makes the chunk writable, if it is not, for `put` and a while longer.
@@ -295,14 +338,19 @@ impl Table {
             return false;
         }
         let (era, spent) = unpack(chunk.cold.load(Relaxed));
-        era != self.others.load(Relaxed) / ERA || u64::from(spent) < self.price.load(Relaxed)
+        let price = self.price.load(Relaxed).max(PRICE_MIN);
+        era != self.others.load(Relaxed) / ERA || u64::from(spent) < price
     }
 
     /// Does a store by other means, and remembers what it took.
     pub(super) fn rather(&self, chunk: usize, store: impl FnOnce()) {
         let began = tsc();
         store();
-        let took = u32::try_from(tsc().saturating_sub(began)).unwrap_or(u32::MAX);
+        self.note_spent(chunk, tsc().saturating_sub(began));
+    }
+
+    fn note_spent(&self, chunk: usize, took: u64) {
+        let took = u32::try_from(took).unwrap_or(u32::MAX);
         let now = self.others.fetch_add(1, Relaxed) / ERA;
         let cold = &self.chunks[chunk].cold;
         let (era, spent) = unpack(cold.load(Relaxed));
@@ -313,7 +361,7 @@ impl Table {
 
     fn learn(&self, price: u64) {
         let before = self.price.load(Relaxed);
-        self.price.store(before - before / 8 + price / 8, Relaxed);
+        self.price.store(before - before / 4 + price / 4, Relaxed);
     }
 
     fn range(&self, chunk: usize) -> (u64, u64) {

@@ -21,6 +21,10 @@ pub(super) enum Policy {
     File,
 }
 
+/// From so many bytes on it takes less to lift the protection for a scattered store than to copy it by a system
+/// call and to write back its lines.
+const LIFT_MIN: u64 = 16 << 10;
+
 /// A region with a mapping that is read-only.
 #[derive(Debug)]
 pub(super) struct Windows {
@@ -62,13 +66,17 @@ impl Windows {
         }
         table.each_chunk(off, len, |chunk, off, len| {
             let put = || put(table.base(), off, len);
-            match (self.policy, &self.file) {
-                (Policy::Pages | Policy::File, _) => table.lift_pages(chunk, off, len, put),
-                (Policy::Strict, _) => table.lift_chunk(chunk, put),
-                (Policy::Kept, Some(file)) if table.is_cold(chunk) => {
-                    table.rather(chunk, || by_file(file, off, len));
-                }
-                (Policy::Kept, _) => Table::keep(table, chunk, put),
+            match self.policy {
+                Policy::Pages | Policy::File => table.lift_pages(chunk, off, len, put),
+                Policy::Strict => table.lift_chunk(chunk, put),
+                Policy::Kept if !table.is_cold(chunk) => Table::keep(table, chunk, put),
+                Policy::Kept => match &self.file {
+                    Some(file) if len < LIFT_MIN => {
+                        table.rather(chunk, || by_file(file, off, len));
+                    }
+                    _ if table.rather_lift(chunk, off, len, &put) => {}
+                    _ => Table::keep(table, chunk, put),
+                },
             }
         });
     }
