@@ -36,6 +36,7 @@ test: build loom ## all tests: of the workspace, models, and suites of the field
 	$(CARGO) test --workspace --no-fail-fast
 	scripts/mount-tests/run.sh all
 	scripts/run-tests/run.sh all
+	scripts/bdev-tests/run.sh all
 
 loom: ## the locks, the allocator and the gate of processes through every schedule (a minute)
 	LOOM_MAX_PREEMPTIONS=$(LOOM_PREEMPTIONS) RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(TARGET)/loom \
@@ -48,7 +49,7 @@ check: ## formatting, lints, documentation, scripts
 	    $(CARGO) clippy --release --package arena --tests -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
 	scripts/lib-packages.sh shellcheck
-	shellcheck -x -P SCRIPTDIR .ci/run scripts/*.sh scripts/mount-tests/*.sh scripts/run-tests/*.sh
+	shellcheck -x -P SCRIPTDIR .ci/run scripts/*.sh scripts/mount-tests/*.sh scripts/run-tests/*.sh scripts/bdev-tests/*.sh
 
 bench: ## measure against peers in the same run; results into docs/PERFORMANCE.md (20 minutes)
 	$(CARGO) build --release --package keepstone --package preload --package bench

@@ -95,9 +95,9 @@ pub struct LoopArgs {
     /// How the pool is opened.
     #[command(flatten)]
     pub device: DeviceArgs,
-    /// Bytes of a logical block of the device: 512 or 4096.
-    #[arg(long, value_name = "BYTES", default_value_t = 512, value_parser = block)]
-    pub block_size: u32,
+    /// Bytes of a logical block of the device: 512 or 4096. Default: 512, with larger --atomic that.
+    #[arg(long, value_name = "BYTES", value_parser = block)]
+    pub block_size: Option<u32>,
     /// Threads that answer the kernel. Default: one per CPU, 2 to 16.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: Option<u16>,

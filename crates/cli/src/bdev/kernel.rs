@@ -71,7 +71,8 @@ fn serve(args: &LoopArgs, ready: &dyn Fn(&Ready) -> Result<()>) -> Result<()> {
     std::thread::Builder::new().name("fuse".into()).spawn(move || {
         let _ = ended.send(session.run());
     })?;
-    let looped = put_loop(home.path(), args.block_size, read_only);
+    let block = args.block_size.unwrap_or(device.block_sizes().minimum.max(512));
+    let looped = put_loop(home.path(), block, read_only);
     rustix::mount::unmount(home.path(), UnmountFlags::DETACH)?;
     drop(home);
     let looped = looped?;

@@ -1,0 +1,36 @@
+# shellcheck shell=bash
+# ext4, XFS and btrfs on a loop device: made, filled, verified by fio, trimmed, checked.
+: "${keepstone?is set by run.sh}" "${scratch?is set by run.sh}" "${pools?is set by run.sh}" "${root?is set by run.sh}"
+
+suite_filesystems() {
+    "$root/scripts/lib-packages.sh" e2fsprogs xfsprogs btrfs-progs util-linux
+    local fs device mnt=$scratch/mnt
+    mkdir "$mnt"
+    for fs in ext4 xfs btrfs; do
+        device=$(attach "$pools/$fs" 512M)
+        mkfs."$fs" -q "$device"
+        mount "$device" "$mnt"
+        fio --name="$fs" --directory="$mnt" --rw=randwrite --bs=4k --size=64M --numjobs=2 --iodepth=16 \
+            --ioengine=libaio --direct=1 --fsync=64 --verify=crc32c --verify_state_save=0 \
+            --output="$scratch/fio" || die "fio: $(cat "$scratch/fio")"
+        cp -a "$root/crates" "$mnt/"
+        # Until nothing fits any more.
+        fails dd if=/dev/zero of="$mnt/filler" bs=1M || die "$fs never fills"
+        rm "$mnt/filler"
+        fstrim "$mnt"
+        umount "$mnt"
+        case $fs in
+            ext4) e2fsck -fn "$device" >"$scratch/check" ;;
+            xfs) xfs_repair -n "$device" >"$scratch/check" 2>&1 ;;
+            btrfs) btrfs check "$device" >"$scratch/check" 2>&1 ;;
+        esac || die "$fs is damaged: $(cat "$scratch/check")"
+        mount "$device" "$mnt"
+        [ $fs != btrfs ] || btrfs scrub start -B "$mnt" | grep "no errors found" >/dev/null
+        diff -r "$root/crates" "$mnt/crates"
+        fails "$keepstone" bdev detach "$device" || die "a mounted device was taken away"
+        umount "$mnt"
+        "$keepstone" bdev detach "$device"
+        rm "$pools/$fs"
+        echo "$fs: ok"
+    done
+}

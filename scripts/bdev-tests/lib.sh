@@ -1,0 +1,49 @@
+# shellcheck shell=bash
+# What the suites of block devices share. Sourced by run.sh.
+
+: "${keepstone:=}" "${scratch:=}" "${pools:=}"
+
+read -ra device_options <<<"${DEVICE_OPTIONS:-}"
+
+# The URI of the export NAME on the socket of `serve`.
+uri() {
+    echo "nbd+unix:///${1:-}?socket=$scratch/sock"
+}
+
+# serve OPTION…: a server on $scratch/sock.
+serve() {
+    "$keepstone" bdev serve --socket "$scratch/sock" "${device_options[@]}" "$@" >/dev/null
+}
+
+# attach POOL SIZE: a loop device on a new pool; prints its name.
+attach() {
+    "$keepstone" --json bdev loop "$1" --create --size "$2" "${device_options[@]}" | jq -r .device
+}
+
+# server_of NAME: the process that serves it.
+server_of() {
+    "$keepstone" --json bdev stats "$1" | jq .pid
+}
+
+# fails COMMAND…: true if COMMAND fails.
+fails() {
+    ! "$@" 2>"$scratch/stderr"
+}
+
+# same FILE FILE
+same() {
+    cmp "$1" "$2" || die "$1 and $2 differ"
+}
+
+# Ends whatever a suite has started and left behind. Only servers of its own pools.
+clean_up() {
+    local pid mount
+    findmnt --noheadings --output TARGET --list | sort -r | while read -r mount; do
+        [[ $mount != "$scratch"/* ]] || umount "$mount" || umount --lazy "$mount"
+    done
+    "$keepstone" --json bdev list | jq -r --arg pools "$pools/" \
+        '.[] | select(any(.exports[]; .path | startswith($pools))) | .pid' | while read -r pid; do
+        "$keepstone" bdev stop "$pid" || kill -9 "$pid"
+    done
+    rm -rf "$scratch" "$pools"
+}

@@ -1,0 +1,8 @@
+# shellcheck shell=bash
+# What libnbd lets a program do, errors included (sessions.py).
+: "${pools?is set by run.sh}" "${here?is set by run.sh}"
+
+suite_sessions() {
+    serve "$pools/disk" --create --size 16M
+    python3 "$here/sessions.py" "$(uri)"
+}
