@@ -10,7 +10,7 @@ use crate::raw;
 use crate::rounds::{Case, Contender, Outcome, Plan};
 use crate::workload::{Buffer, FILE_BYTES, Rng, by_two};
 use anyhow::{Context as _, Result};
-use pmbd::{BlockDevice, Durability, Options, Protection, Scheme};
+use pmbd::{BlockDevice, Buffered, Buffering, Durability, Options, Protection, Scheme};
 use pmem::{Access, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -40,9 +40,20 @@ enum Pattern {
 
 impl Device {
     fn new(dir: &Path, name: &str, options: Options) -> Result<Self> {
-        let path = dir.join(name.replace(' ', "-"));
+        Self::buffered(dir, name, options, None)
+    }
+
+    fn buffered(dir: &Path, name: &str, options: Options, how: Option<Buffering>) -> Result<Self> {
+        // Each in a place of its own: a name may come in several kinds of case.
+        let path = tempfile::Builder::new().tempfile_in(dir)?.into_temp_path().keep()?;
+        std::fs::remove_file(&path)?;
         pmbd::create(&path, FILE_BYTES, options.atomic)?;
-        let device = pmbd::open(&path, &options).with_context(|| name.to_owned())?;
+        let mut device = pmbd::open(&path, &options).with_context(|| name.to_owned())?;
+        // Mapped, it needs no name; nothing stays behind however the process ends.
+        std::fs::remove_file(&path)?;
+        if let Some(how) = how {
+            device = Arc::new(Buffered::new(device, how)?);
+        }
         let data = Buffer::new(1 << 20);
         // Twice, so that with atomic blocks the spare ones have been used, too.
         for off in (0..2 * FILE_BYTES).step_by(1 << 20) {
@@ -149,6 +160,7 @@ pub fn run(plan: &Plan, dir: &Path) -> Result<Vec<Outcome>> {
     let tmp = tempfile::Builder::new().prefix("keepstone-bench-").tempdir_in(dir)?;
     let mut outcomes = Vec::new();
     protections(plan, tmp.path(), &mut outcomes)?;
+    buffers(plan, tmp.path(), &mut outcomes)?;
     schemes(plan, tmp.path(), &mut outcomes)?;
     atomic_blocks(plan, tmp.path(), &mut outcomes)?;
     Ok(outcomes)
@@ -191,6 +203,25 @@ fn protections(plan: &Plan, dir: &Path, outcomes: &mut Vec<Outcome>) -> Result<(
             }
         }
         plan.run(case, outcomes)?;
+    }
+    Ok(())
+}
+
+/// Page protection with the paper's optimisations (Figures 5 and 6). A round ends in the buffers, so that one is
+/// little more than the stores into DRAM unless it is long enough to fill them many times.
+fn buffers(plan: &Plan, dir: &Path, outcomes: &mut Vec<Outcome>) -> Result<()> {
+    let options = Options { protection: Protection::Pages, ..Options::default() };
+    let one = Buffering { buffers: 1, bytes: 1 << 20, ..Buffering::default() };
+    let of = |name: &str, how| Device::buffered(dir, name, options, how);
+    let devices = [
+        of("pages, 16 buffers", Some(Buffering { buffers: 16, ..one }))?,
+        of("pages, 1 buffer", Some(one))?,
+        of("pages, 1 buffer, unsorted", Some(Buffering { batching: false, ..one }))?,
+        of("pages", None)?,
+        Device::new(dir, BARE, Options { protection: Protection::None, ..options })?,
+    ];
+    for load in Load::all().filter(|l| l.write) {
+        plan.run(with_all(load.case("buffers"), &devices, load), outcomes)?;
     }
     Ok(())
 }

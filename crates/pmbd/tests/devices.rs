@@ -2,9 +2,12 @@
 
 use pmbd::atomic::{Atomic, Geometry};
 use pmbd::raw::Raw;
-use pmbd::{BlockDevice, Durability, Error, Options, Protection, Scheme, Zeroing};
+use pmbd::{
+    BlockDevice, Buffered, Buffering, Durability, Error, Options, Protection, Scheme, Zeroing,
+};
 use pmem::Region;
 use proptest::prelude::*;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -14,25 +17,40 @@ const ZEROING: Zeroing = Zeroing { keep_space: false, only_fast: false };
 struct Bed {
     device: Arc<dyn BlockDevice>,
     options: Options,
+    buffering: Option<Buffering>,
     path: std::path::PathBuf,
     _dir: tempfile::TempDir,
 }
 
 impl Bed {
-    fn new(options: Options) -> Self {
+    fn new(options: Options, buffering: Option<Buffering>) -> Self {
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         let path = dir.path().join("disk");
         pmbd::create(&path, SIZE, options.atomic).unwrap();
-        let device = pmbd::open(&path, &options).unwrap();
-        Self { device, options, path, _dir: dir }
+        let device = open(&path, &options, buffering);
+        Self { device, options, buffering, path, _dir: dir }
     }
 
     fn reopen(self) -> Self {
-        let Self { device, options, path, _dir } = self;
+        let Self { device, options, buffering, path, _dir } = self;
         drop(device);
-        let device = pmbd::open(&path, &options).unwrap();
-        Self { device, options, path, _dir }
+        let device = open(&path, &options, buffering);
+        Self { device, options, buffering, path, _dir }
     }
+}
+
+fn open(path: &Path, options: &Options, buffering: Option<Buffering>) -> Arc<dyn BlockDevice> {
+    let device = pmbd::open(path, options).unwrap();
+    match buffering {
+        None => device,
+        Some(how) => Arc::new(Buffered::new(device, how).unwrap()),
+    }
+}
+
+/// Ways of buffering, with room for few pages, so that writers have to wait.
+fn bufferings() -> [Buffering; 3] {
+    let one = Buffering { buffers: 1, bytes: 6 * 4096, ..Buffering::default() };
+    [one, Buffering { batching: false, ..one }, Buffering { buffers: 2, ..one }]
 }
 
 /// Schemes and protections, each kind of device with each at least once.
@@ -132,7 +150,11 @@ proptest! {
     #[test]
     fn every_kind_does_what_an_array_does(ops in prop::collection::vec(op(), 1..25)) {
         for options in kinds() {
-            run(Bed::new(options), &ops);
+            run(Bed::new(options, None), &ops);
+        }
+        let options = Options { protection: Protection::Pages, ..Options::default() };
+        for buffering in bufferings() {
+            run(Bed::new(options, Some(buffering)), &ops);
         }
     }
 }
@@ -140,7 +162,7 @@ proptest! {
 #[test]
 fn requests_that_make_no_sense_are_refused() {
     for options in kinds() {
-        let Bed { device, path, _dir, .. } = Bed::new(options);
+        let Bed { device, path, _dir, .. } = Bed::new(options, None);
         let mut buf = [0; 1024];
         for off in [SIZE - 512, SIZE, u64::MAX - 511, u64::MAX] {
             let far = |r: Result<(), Error>| assert!(matches!(r, Err(Error::OutOfRange { .. })));
@@ -361,4 +383,53 @@ fn two_blocks_of_one_data_block_are_found() {
     std::fs::write(&path, bytes).unwrap();
     let error = pmbd::open(&path, &options).err().unwrap().to_string();
     assert!(error.contains("block 5 and another one"), "{error}");
+}
+
+/// Contiguous pages reach the device by one request, which lifts protection once.
+#[test]
+fn buffers_make_one_window_of_contiguous_pages() {
+    const PAGES: u64 = 64;
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = dir.path().join("disk");
+    pmbd::create(&path, PAGES * 4096, None).unwrap();
+    let windows = |buffering: Option<Buffering>| {
+        let options = Options { protection: Protection::Pages, ..Options::default() };
+        let device = open(&path, &options, buffering);
+        for page in (0..PAGES).rev() {
+            device.write(page * 4096, &[1; 4096], Durability::AtBarrier).unwrap();
+        }
+        device.barrier().unwrap();
+        device.stats().windows_opened
+    };
+    let one = Buffering { buffers: 1, ..Buffering::default() };
+    assert_eq!(windows(None), PAGES);
+    assert_eq!(windows(Some(Buffering { batching: false, ..one })), PAGES);
+    assert_eq!(windows(Some(one)), 1);
+}
+
+/// Threads write the same pages through small buffers, with barriers: what each wrote last of its own is there.
+#[test]
+fn buffers_lose_nothing_under_load() {
+    for buffering in bufferings() {
+        let bed = Bed::new(Options::default(), Some(buffering));
+        std::thread::scope(|s| {
+            for t in 0..3u64 {
+                let device = &bed.device;
+                s.spawn(move || {
+                    for i in 0..300u64 {
+                        for page in 0..SIZE / 4096 {
+                            let off = page * 4096 + t * 512;
+                            device.write(off, &[i as u8; 512], Durability::AtBarrier).unwrap();
+                            let mut back = [0; 512];
+                            device.read(off, &mut back).unwrap();
+                            assert_eq!(back, [i as u8; 512]);
+                        }
+                        if i % 50 == t {
+                            device.barrier().unwrap();
+                        }
+                    }
+                });
+            }
+        });
+    }
 }

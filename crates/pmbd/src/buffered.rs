@@ -1,0 +1,438 @@
+//! Write buffers in DRAM before a device: what the paper tried in order to make page protection bearable
+//! (§IV-B1, optimisations 1 and 2), and found wanting.
+//!
+//! A write puts its pages into a circular buffer. A syncer thread for each buffer writes the oldest pages to the
+//! device when more than a high watermark are full, until a low one is reached: sorted, and contiguous pages
+//! by one request, which takes one change of protection. Reads look into the buffers; a barrier empties
+//! them.
+//!
+//! The paper distributes writes over the buffers in turn. Here a run of [`RUN_PAGES`] pages has one buffer, so
+//! that a page is in one buffer at most and contiguous pages meet.
+//!
+//! - **U1** A page is in its buffer from the write until the device has it; so who finds it there has the latest
+//!   content, and who does not finds that on the device.
+//! - **U2** A page that is being written to the device does not change: writers of it wait.
+//! - **U3** The pages of a buffer reach the device in the order in which they came, or together.
+
+use crate::stats::{Counting, Event, Guarding};
+use crate::{BlockDevice, BlockSizes, Durability, Error, Extent, Stats, Zeroing};
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+const PAGE: usize = 4096;
+
+/// Contiguous pages that share a buffer.
+const RUN_PAGES: u64 = 64;
+
+/// Pages written to the device before others may use their places.
+const BATCH_PAGES: usize = 256;
+
+/// How writes are buffered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buffering {
+    /// Number of buffers, each with a syncer thread.
+    pub buffers: usize,
+    /// Size of all buffers together, in bytes.
+    pub bytes: usize,
+    /// Full to this share, a buffer is emptied, in percent.
+    pub high_percent: u8,
+    /// It is emptied to this share, in percent.
+    pub low_percent: u8,
+    /// Whether pages are sorted, and contiguous ones written by one request.
+    pub batching: bool,
+}
+
+impl Default for Buffering {
+    /// 16 buffers of 1 MiB, as the paper has them.
+    fn default() -> Self {
+        Self { buffers: 16, bytes: 16 << 20, high_percent: 70, low_percent: 30, batching: true }
+    }
+}
+
+/// A device with write buffers. Its threads do not survive a fork.
+pub struct Buffered {
+    shared: Arc<Shared>,
+    syncers: Vec<JoinHandle<()>>,
+    counting: Counting,
+}
+
+struct Shared {
+    device: Arc<dyn BlockDevice>,
+    how: Buffering,
+    buffers: Box<[Buffer]>,
+    stopping: AtomicBool,
+}
+
+/// One circular buffer.
+struct Buffer {
+    state: Mutex<State>,
+    /// Something to write to the device has come.
+    work: Condvar,
+    /// Pages have left.
+    left: Condvar,
+    places: usize,
+}
+
+struct State {
+    /// Where each page is.
+    pages: HashMap<u64, Place>,
+    /// Pages by age, with the count of pages that came before.
+    order: VecDeque<(u64, u64)>,
+    came: u64,
+    free: Vec<usize>,
+    memory: Box<[u8]>,
+    failed: Option<Arc<Error>>,
+}
+
+#[derive(Clone, Copy)]
+struct Place {
+    at: usize,
+    leaving: bool,
+}
+
+impl Buffered {
+    /// Puts buffers before a device.
+    pub fn new(device: Arc<dyn BlockDevice>, how: Buffering) -> io::Result<Self> {
+        let places = (how.bytes / PAGE / how.buffers.max(1)).max(1);
+        let buffer = || Buffer {
+            state: Mutex::new(State {
+                pages: HashMap::with_capacity(places),
+                order: VecDeque::with_capacity(places),
+                came: 0,
+                free: (0..places).rev().collect(),
+                memory: vec![0; places * PAGE].into(),
+                failed: None,
+            }),
+            work: Condvar::new(),
+            left: Condvar::new(),
+            places,
+        };
+        let shared = Arc::new(Shared {
+            device,
+            how,
+            buffers: (0..how.buffers.max(1)).map(|_| buffer()).collect(),
+            stopping: AtomicBool::new(false),
+        });
+        let syncer = |n: usize| {
+            let shared = shared.clone();
+            std::thread::Builder::new().name(format!("pm-sync-{n}")).spawn(move || shared.sync(n))
+        };
+        let syncers = (0..shared.buffers.len()).map(syncer).collect::<io::Result<_>>()?;
+        Ok(Self { shared, syncers, counting: Counting::default() })
+    }
+
+    fn check(&self, off: u64, len: u64) -> Result<(), Error> {
+        let size = self.shared.device.size();
+        match off.checked_add(len) {
+            Some(end) if end <= size => Ok(()),
+            _ => Err(Error::OutOfRange { off, len, size }),
+        }
+    }
+}
+
+/// The parts of a range by page: number, first byte in the page, bytes.
+fn pages(off: u64, len: u64) -> impl Iterator<Item = (u64, usize, usize)> {
+    let end = off + len;
+    (off / PAGE as u64..end.div_ceil(PAGE as u64)).map(move |page| {
+        let start = page * PAGE as u64;
+        let from = off.max(start) - start;
+        let to = end.min(start + PAGE as u64) - start;
+        (page, from as usize, (to - from) as usize)
+    })
+}
+
+impl Shared {
+    fn buffer(&self, page: u64) -> &Buffer {
+        &self.buffers[(page / RUN_PAGES % self.buffers.len() as u64) as usize]
+    }
+
+    /// Bytes of a page that the device has.
+    fn page_len(&self, page: u64) -> usize {
+        (self.device.size() - page * PAGE as u64).min(PAGE as u64) as usize
+    }
+
+    /// Puts part of a page into its buffer.
+    fn put(&self, page: u64, from: usize, data: &[u8]) -> Result<(), Error> {
+        let buffer = self.buffer(page);
+        let mut state = buffer.lock();
+        let at = loop {
+            state.healthy()?;
+            match state.pages.get(&page) {
+                Some(place) if !place.leaving => break place.at,
+                // U2
+                Some(_) => state = buffer.wait_left(state),
+                None => match state.free.last().copied() {
+                    Some(at) => {
+                        let State { pages, order, free, memory, came, .. } = &mut *state;
+                        if data.len() < self.page_len(page) {
+                            let rest = &mut memory[at * PAGE..][..self.page_len(page)];
+                            self.device.read(page * PAGE as u64, rest)?;
+                        }
+                        free.pop();
+                        pages.insert(page, Place { at, leaving: false });
+                        order.push_back((page, *came));
+                        *came += 1;
+                        break at;
+                    }
+                    None => {
+                        buffer.work.notify_one();
+                        state = buffer.wait_left(state);
+                    }
+                },
+            }
+        };
+        state.memory[at * PAGE + from..][..data.len()].copy_from_slice(data);
+        if state.pages.len() * 100 >= buffer.places * usize::from(self.how.high_percent) {
+            buffer.work.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Takes part of a page from its buffer, or from the device.
+    fn get(&self, page: u64, from: usize, buf: &mut [u8]) -> Result<(), Error> {
+        let state = self.buffer(page).lock();
+        match state.pages.get(&page) {
+            Some(place) => {
+                buf.copy_from_slice(&state.memory[place.at * PAGE + from..][..buf.len()]);
+                Ok(())
+            }
+            None => {
+                drop(state);
+                self.device.read(page * PAGE as u64 + from as u64, buf)
+            }
+        }
+    }
+
+    /// What a syncer does.
+    fn sync(&self, n: usize) {
+        let buffer = &self.buffers[n];
+        let share = |percent: u8| buffer.places * usize::from(percent) / 100;
+        let (high, low) = (share(self.how.high_percent), share(self.how.low_percent));
+        let mut state = buffer.lock();
+        while !self.stopping.load(SeqCst) {
+            if state.pages.len() < high.max(1) || state.failed.is_some() {
+                state = buffer.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            while state.pages.len() > low && state.failed.is_none() {
+                let n = (state.pages.len() - low).min(BATCH_PAGES);
+                state = self.write_oldest(buffer, state, n);
+            }
+        }
+    }
+
+    /// Writes up to `n` of the oldest pages to the device (U3).
+    fn write_oldest<'b>(
+        &self,
+        buffer: &'b Buffer,
+        mut state: MutexGuard<'b, State>,
+        n: usize,
+    ) -> MutexGuard<'b, State> {
+        let mut batch: Vec<u64> = Vec::with_capacity(n);
+        let State { pages, order, .. } = &mut *state;
+        for (page, _) in order.iter() {
+            let Some(place) = pages.get_mut(page) else { continue };
+            if batch.len() < n && !place.leaving {
+                place.leaving = true;
+                batch.push(*page);
+            }
+        }
+        if batch.is_empty() {
+            // Somebody else is writing them.
+            return buffer.wait_left(state);
+        }
+        if self.how.batching {
+            batch.sort_unstable();
+        }
+        let mut runs: Vec<(u64, Vec<u8>)> = Vec::new();
+        for page in &batch {
+            let bytes = &state.memory[state.pages[page].at * PAGE..][..self.page_len(*page)];
+            let off = page * PAGE as u64;
+            match runs.last_mut() {
+                Some((start, run)) if self.how.batching && *start + run.len() as u64 == off => {
+                    run.extend_from_slice(bytes);
+                }
+                _ => runs.push((off, bytes.to_vec())),
+            }
+        }
+        drop(state);
+        let write =
+            |(off, run): &(u64, Vec<u8>)| self.device.write(*off, run, Durability::AtBarrier);
+        let done: Result<(), Error> = runs.iter().try_for_each(write);
+        let mut state = buffer.lock();
+        match done {
+            Ok(()) => {
+                for page in &batch {
+                    if let Some(place) = state.pages.remove(page) {
+                        state.free.push(place.at);
+                    }
+                }
+                let State { pages, order, .. } = &mut *state;
+                order.retain(|(page, _)| pages.contains_key(page));
+            }
+            Err(e) => {
+                state.failed.get_or_insert(Arc::new(e));
+            }
+        }
+        buffer.left.notify_all();
+        state
+    }
+
+    /// Writes all pages that are in the buffers now to the device.
+    fn empty(&self) -> Result<(), Error> {
+        for buffer in &self.buffers {
+            let mut state = buffer.lock();
+            let came = state.came;
+            while state.order.front().is_some_and(|(_, before)| *before < came) {
+                state.healthy()?;
+                state = self.write_oldest(buffer, state, BATCH_PAGES);
+            }
+            state.healthy()?;
+        }
+        Ok(())
+    }
+}
+
+impl Buffer {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait_left<'b>(&'b self, state: MutexGuard<'b, State>) -> MutexGuard<'b, State> {
+        self.left.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Fails for good once a page could not be written: what clients were told is written is not.
+    fn healthy(&self) -> Result<(), Error> {
+        match &self.failed {
+            None => Ok(()),
+            Some(e) => Err(Error::Io(io::Error::other(e.to_string()))),
+        }
+    }
+}
+
+impl Drop for Buffered {
+    fn drop(&mut self) {
+        if let Err(e) = self.shared.empty() {
+            tracing::error!(error = %e, "buffered writes are lost");
+        }
+        self.shared.stopping.store(true, SeqCst);
+        for buffer in &self.shared.buffers {
+            // Under the lock, so that no syncer is between looking and sleeping.
+            let _state = buffer.lock();
+            buffer.work.notify_all();
+        }
+        for syncer in self.syncers.drain(..) {
+            let _ = syncer.join();
+        }
+    }
+}
+
+impl BlockDevice for Buffered {
+    fn size(&self) -> u64 {
+        self.shared.device.size()
+    }
+
+    fn block_sizes(&self) -> BlockSizes {
+        self.shared.device.block_sizes()
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.shared.device.is_read_only()
+    }
+
+    fn read(&self, off: u64, buf: &mut [u8]) -> Result<(), Error> {
+        self.check(off, buf.len() as u64)?;
+        self.counting.request(Event::Reads, Event::BytesRead, buf.len() as u64);
+        let mut rest = buf;
+        for (page, from, len) in pages(off, rest.len() as u64) {
+            let (part, more) = rest.split_at_mut(len);
+            self.shared.get(page, from, part)?;
+            rest = more;
+        }
+        Ok(())
+    }
+
+    fn write(&self, off: u64, data: &[u8], durability: Durability) -> Result<(), Error> {
+        self.check(off, data.len() as u64)?;
+        if self.is_read_only() {
+            return Err(Error::ReadOnly);
+        }
+        self.counting.request(Event::Writes, Event::BytesWritten, data.len() as u64);
+        let mut rest = data;
+        for (page, from, len) in pages(off, data.len() as u64) {
+            let (part, more) = rest.split_at(len);
+            self.shared.put(page, from, part)?;
+            rest = more;
+        }
+        if durability == Durability::Now {
+            self.counting.add(Event::FuaWrites, 1);
+            self.shared.empty()?;
+            self.shared.device.barrier()?;
+        }
+        Ok(())
+    }
+
+    fn barrier(&self) -> Result<(), Error> {
+        self.shared.empty()?;
+        self.shared.device.barrier()
+    }
+
+    fn discard(&self, off: u64, len: u64) -> Result<(), Error> {
+        self.shared.empty()?;
+        self.shared.device.discard(off, len)
+    }
+
+    fn write_zeroes(
+        &self,
+        off: u64,
+        len: u64,
+        how: Zeroing,
+        durability: Durability,
+    ) -> Result<(), Error> {
+        self.shared.empty()?;
+        self.shared.device.write_zeroes(off, len, how, durability)
+    }
+
+    fn extents(
+        &self,
+        off: u64,
+        len: u64,
+        each: &mut dyn FnMut(Extent) -> bool,
+    ) -> Result<(), Error> {
+        self.shared.empty()?;
+        self.shared.device.extents(off, len, each)
+    }
+
+    fn prefetch(&self, off: u64, len: u64) -> Result<(), Error> {
+        self.shared.device.prefetch(off, len)
+    }
+
+    fn bytes(&self, _off: u64, _len: u64) -> Option<&[AtomicU8]> {
+        // The latest may be in a buffer.
+        None
+    }
+
+    fn grow(&self, _size: u64) -> Result<(), Error> {
+        Err(Error::NotSupported)
+    }
+
+    fn stats(&self) -> Stats {
+        // What clients asked of the buffers, and what these made of it.
+        let below = self.shared.device.stats();
+        let asked = self.counting.snapshot(below.medium, Guarding::default());
+        Stats {
+            reads: asked.reads,
+            bytes_read: asked.bytes_read,
+            writes: asked.writes,
+            bytes_written: asked.bytes_written,
+            fua_writes: asked.fua_writes + below.fua_writes,
+            ..below
+        }
+    }
+}
