@@ -10,7 +10,7 @@
 //!   write by an unprivileged caller must clear set-user-ID, the kernel says so, or, where `fuser`
 //!   does not pass its word on (truncate, fallocate, copy), the caller's user ID does.
 //! - **Sharing** ([`Server::shared`]): where programs use the pool without the server, they find
-//!   inodes in the mount by [`alias`], and appends are placed by the engine.
+//!   inodes in the mount by [`mounts::Alias`], and appends are placed by the engine.
 //! - **Caching**: where this mount is the only writer, the kernel may keep names (absent ones too),
 //!   attributes, listings, links and pages for as long as it likes ([`Caching`]).
 //! - **Locks**: `fcntl` and `flock` locks are not requested from the kernel, which therefore keeps
@@ -21,25 +21,25 @@
 //! (`EOPNOTSUPP` from the kernel itself). What `fuser` 0.18 does not: `O_TMPFILE` (`EOPNOTSUPP`;
 //! `tmpfile(3)` falls back to an unlinked file) and the birth time of `statx(2)`.
 
-pub mod alias;
+mod alias;
 mod convert;
 mod counters;
 mod listing;
 mod mount;
-mod mounts;
 mod options;
 mod probe;
 mod requests;
 mod server;
 mod setgid;
 mod stop;
+mod table;
 
 pub use counters::{Op, OpCounters, OpSnapshot};
 pub use mount::{
     Access, MountFlags, MountOptions, Mounted, Place, is_stale, mount, remount, unmount,
 };
-pub use mounts::{FS_TYPE, MountEntry, mount_at, mounts};
 pub use options::{Caching, STATS_XATTR, ServerOptions, Stats};
 pub use probe::{KernelFuse, probe_kernel};
 pub use server::Server;
 pub use stop::StopSignals;
+pub use table::{MountEntry, mount_at, mounts};

@@ -16,8 +16,9 @@ use vfs::FileSystem;
 
 pub use rustix::mount::MountFlags;
 
-use crate::mounts::{FS_TYPE, mount_at};
 use crate::server::Server;
+use crate::table::mount_at;
+use mounts::FS_TYPE;
 
 /// Who may use the mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

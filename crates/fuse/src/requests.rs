@@ -87,7 +87,7 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
         let mut ttl = &self.options.caching.ttl;
         let alias = self.alias_in(parent, name);
         let found = match alias {
-            Some(alias) => self.call(Op::Lookup, |fs| alias::lookup(fs, alias)),
+            Some(alias) => self.call(Op::Lookup, |fs| alias::lookup(fs, &alias)),
             None => self.call(Op::Lookup, |fs| fs.lookup(convert::ino(parent), name.as_bytes())),
         };
         if alias.is_some() {
@@ -298,7 +298,7 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
             }
             // Pages that were mapped come back to where they were read from.
             let mapped = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-            if self.sharing.is_some() && flags.0 & libc::O_APPEND != 0 && !mapped {
+            if self.secret.is_some() && flags.0 & libc::O_APPEND != 0 && !mapped {
                 fs.append(ino, data).map(|_| ())
             } else {
                 fs.write(ino, offset, data)

@@ -7,9 +7,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use fuser::{FopenFlags, INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry};
-use vfs::{Entry, Errno, FileSystem, Ino};
+use mounts::Alias;
+use vfs::{Entry, Errno, FileSystem};
 
-use crate::alias::Sharing;
 use crate::convert;
 use crate::counters::Op;
 use crate::options::{STATS_XATTR, ServerOptions, Stats};
@@ -18,8 +18,8 @@ use crate::options::{STATS_XATTR, ServerOptions, Stats};
 pub struct Server<F> {
     pub(crate) fs: Arc<F>,
     pub(crate) options: ServerOptions,
-    /// Set where programs may use the pool without asking this server.
-    pub(crate) sharing: Option<Sharing>,
+    /// Of a pool that programs may use without asking this server.
+    pub(crate) secret: Option<u64>,
 }
 
 /// The engine's panic payloads are not inspected; the panic hook has already reported them.
@@ -29,15 +29,15 @@ impl<F: FileSystem> Server<F> {
     /// A server for `fs`, whose root must have FUSE's root number, 1.
     pub fn new(fs: Arc<F>, options: ServerOptions) -> Self {
         assert_eq!(fs.root(), vfs::ROOT, "FUSE calls the root directory inode 1");
-        Self { fs, options, sharing: None }
+        Self { fs, options, secret: None }
     }
 
     /// For a pool that other processes change without asking this server: files can be opened by
-    /// their [alias](crate::alias) under `secret`, and what is written to a file that is open for
+    /// their [alias](Alias) under `secret`, and what is written to a file that is open for
     /// appending goes to where the file ends then, not to where the kernel remembers its end.
     #[must_use]
     pub fn shared(mut self, secret: u64) -> Self {
-        self.sharing = Some(Sharing { secret });
+        self.secret = Some(secret);
         self
     }
 
@@ -125,10 +125,10 @@ impl<F: FileSystem> Server<F> {
         }
     }
 
-    /// The inode that `name` in `parent` is the alias of, if it is one.
-    pub(crate) fn alias_in(&self, parent: INodeNo, name: &OsStr) -> Option<(Ino, u32)> {
-        let sharing = self.sharing.as_ref().filter(|_| parent == INodeNo::ROOT)?;
-        sharing.parse(name.as_bytes())
+    /// The alias that `name` in `parent` is, if its secret is right.
+    pub(crate) fn alias_in(&self, parent: INodeNo, name: &OsStr) -> Option<Alias> {
+        let secret = self.secret.filter(|_| parent == INodeNo::ROOT)?;
+        Alias::parse(name.as_bytes()).filter(|alias| alias.secret == secret)
     }
 
     pub(crate) fn stats_of(&self, ino: INodeNo, name: &OsStr) -> Option<&Stats> {

@@ -13,6 +13,7 @@ use std::time::Duration;
 use fuse::{
     Access, Caching, MountFlags, MountOptions, Op, OpCounters, Place, Server, ServerOptions,
 };
+use mounts::Alias;
 use vfs::model::Model;
 use vfs::{
     Attr, Caller, DirEntry, Entry, Errno, Fallocate, FileSystem, Ino, NewNode, RenameFlags, Result,
@@ -293,7 +294,8 @@ fn an_alias_opens_what_has_no_path_any_more() {
     let mount = Mount::shared();
     fs::write(mount.path("file"), "content").unwrap();
     let entry = mount.probe.lookup(vfs::ROOT, b"file").unwrap();
-    let alias = |secret, generation| mount.path(&fuse::alias::name(secret, entry.ino, generation));
+    let alias =
+        |secret, generation| mount.path(&Alias { secret, ino: entry.ino, generation }.to_string());
     assert_eq!(fs::read_to_string(alias(SECRET, entry.generation)).unwrap(), "content");
     fs::remove_file(mount.path("file")).unwrap();
     assert_eq!(fs::read_to_string(alias(SECRET, entry.generation)).unwrap(), "content");

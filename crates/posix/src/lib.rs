@@ -78,7 +78,6 @@ mod walk;
 mod xattrs;
 
 pub use directories::DirItem;
-pub use materialise::alias;
 pub use mount::{Attached, MountSpec};
 pub use process::Process;
 pub use served::Served;

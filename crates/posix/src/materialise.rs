@@ -11,7 +11,7 @@ use crate::Errno;
 use crate::family::{CWD, Handle, MATERIALISED, Ofd, PARKED, Place, described};
 use crate::process::{OfdRef, Process, TableLock};
 use crate::served::{Call, Stop};
-use crate::text;
+use mounts::Alias;
 use std::sync::atomic::Ordering::*;
 use vfs::{FileKind, FileSystem, Ino};
 
@@ -106,9 +106,9 @@ impl Process {
             }
         }
         let mount = self.mount(ofd.mount());
-        let mut name = [0; 64];
-        let name = alias(&mut name, mount.attached().secret, ofd.ino(), ofd.generation());
-        Ok([&mount.spec.mountpoint[..], b"/", name].concat())
+        let secret = mount.attached().secret;
+        let alias = Alias { secret, ino: ofd.ino(), generation: ofd.generation() };
+        Ok([&mount.spec.mountpoint[..], b"/", alias.to_string().as_bytes()].concat())
     }
 
     /// The path of a directory, by looking for it in its parents. `ENOENT` where it is removed.
@@ -240,11 +240,6 @@ impl Process {
         }
         Ok(())
     }
-}
-
-/// The name in the root directory that opens an inode through the mount.
-pub fn alias(buf: &mut [u8; 64], secret: u64, ino: Ino, generation: u32) -> &[u8] {
-    text::format(buf, format_args!(".keepstone-{secret:016x}-{}-{generation}", ino.0))
 }
 
 /// The name of `child` in `dir`.

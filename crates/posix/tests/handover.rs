@@ -3,7 +3,9 @@
 mod common;
 
 use common::{World, done};
-use posix::{Served, alias};
+use mounts::Alias;
+use posix::Served;
+use vfs::FileSystem as _;
 
 const RW: i32 = libc::O_RDWR | libc::O_CREAT;
 
@@ -74,15 +76,9 @@ fn materialising_keeps_the_offset() {
     // SAFETY: asks for a flag.
     let flags = |fd| unsafe { libc::fcntl(fd, libc::F_GETFD) };
     assert_eq!((flags(fd), flags(twin)), (libc::FD_CLOEXEC, 0));
-    let generation = {
-        use vfs::FileSystem;
-        let attr = world.fs.lookup(world.fs.root(), b"a").unwrap();
-        world.fs.forget(attr.ino, 1);
-        (attr.ino, attr.generation)
-    };
-    let mut name = [0; 64];
-    let name = alias(&mut name, 0xabc, generation.0, generation.1);
-    assert_eq!(opened(&world), [format!("open /{}", name.escape_ascii())]);
+    let entry = world.fs.peek(world.fs.root(), b"a").unwrap();
+    let alias = Alias { secret: 0xabc, ino: entry.ino, generation: entry.generation };
+    assert_eq!(opened(&world), [format!("open /{alias}")]);
     // SAFETY: descriptors of this test, the kernel's now.
     unsafe {
         libc::close(fd);

@@ -2,10 +2,8 @@
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use ::mounts::{FS_TYPE, Line, unescape};
 use rustix::fs::{Mode, OFlags};
-
-/// The type of every mount of a pool.
-const FS_TYPE: &[u8] = b"fuse.keepstone";
 
 /// A mount of a pool.
 #[derive(Debug, PartialEq, Eq)]
@@ -45,15 +43,6 @@ pub fn is_served_device(dev: u64) -> bool {
     served().any(|(_, own)| *own == dev)
 }
 
-struct Line {
-    dev: u64,
-    root: Vec<u8>,
-    dir: Vec<u8>,
-    flags: u64,
-    fs_type: Vec<u8>,
-    source: Vec<u8>,
-}
-
 /// Finds them in `/proc/self/mountinfo`.
 pub fn find() -> Vec<Mount> {
     read(c"/proc/self/mountinfo").map(|table| parse(&table)).unwrap_or_default()
@@ -77,22 +66,23 @@ fn read(path: &std::ffi::CStr) -> rustix::io::Result<Vec<u8>> {
 }
 
 fn parse(table: &[u8]) -> Vec<Mount> {
-    if !table.windows(FS_TYPE.len()).any(|part| part == FS_TYPE) {
+    if !table.windows(FS_TYPE.len()).any(|part| part == FS_TYPE.as_bytes()) {
         return Vec::new();
     }
-    let lines: Vec<_> = table.split(|&byte| byte == b'\n').filter_map(parse_line).collect();
+    let lines = table.split(|&byte| byte == b'\n').filter_map(Line::parse);
+    let lines: Vec<_> = lines.map(|line| (unescape(line.dir), line)).collect();
     let mut mounts = Vec::new();
-    for (index, line) in lines.iter().enumerate() {
-        let hidden = lines[index + 1..].iter().any(|later| covers(&later.dir, &line.dir));
+    for (index, (dir, line)) in lines.iter().enumerate() {
+        let hidden = lines[index + 1..].iter().any(|(later, _)| covers(later, dir));
         // A bind mount of a part of the pool has another root, which the process layer cannot know.
-        if line.fs_type == FS_TYPE && line.root == b"/" && !hidden {
-            let below = |other: &&Line| other.dir != line.dir && covers(&line.dir, &other.dir);
+        if line.is_keepstone() && line.root == b"/" && !hidden {
+            let below = |other: &&(Vec<u8>, Line<'_>)| other.0 != *dir && covers(dir, &other.0);
             mounts.push(Mount {
-                dir: line.dir.clone(),
-                pool: line.source.clone(),
-                dev: line.dev,
-                flags: line.flags,
-                nested: lines.iter().filter(below).map(|other| other.dir.clone()).collect(),
+                dir: dir.clone(),
+                pool: unescape(line.source),
+                dev: rustix::fs::makedev(line.device.0, line.device.1),
+                flags: flags(line.options) | flags(line.super_options),
+                nested: lines.iter().filter(below).map(|(other, _)| other.clone()).collect(),
             });
         }
     }
@@ -103,21 +93,6 @@ fn parse(table: &[u8]) -> Vec<Mount> {
 fn covers(dir: &[u8], path: &[u8]) -> bool {
     let dir = if dir == b"/" { b"" } else { dir };
     path.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
-}
-
-/// `ID PARENT MAJOR:MINOR ROOT DIR OPTIONS … - TYPE SOURCE SUPER_OPTIONS`
-fn parse_line(line: &[u8]) -> Option<Line> {
-    let mut fields = line.split(|&byte| byte == b' ');
-    let (major, minor) = std::str::from_utf8(fields.nth(2)?).ok()?.split_once(':')?;
-    let root = unescape(fields.next()?);
-    let dir = unescape(fields.next()?);
-    let options = fields.next()?;
-    fields.find(|&field| field == b"-")?;
-    let fs_type = fields.next()?.to_vec();
-    let source = unescape(fields.next()?);
-    let dev = rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?);
-    let flags = flags(options) | flags(fields.next()?);
-    Some(Line { dev, root, dir, flags, fs_type, source })
 }
 
 fn flags(options: &[u8]) -> u64 {
@@ -136,21 +111,4 @@ fn flags(options: &[u8]) -> u64 {
                 _ => 0,
             }
     })
-}
-
-/// Undoes the octal escapes (`\040` for a space).
-fn unescape(field: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let [byte, tail @ ..] = rest {
-        let digits = tail.get(..3).filter(|d| *byte == b'\\' && d.iter().all(u8::is_ascii_digit));
-        if let Some(digits) = digits {
-            out.push(digits.iter().fold(0u8, |n, d| n.wrapping_mul(8).wrapping_add(d - b'0')));
-            rest = &tail[3..];
-        } else {
-            out.push(*byte);
-            rest = tail;
-        }
-    }
-    out
 }

@@ -1,0 +1,54 @@
+//! The kernel's table of mounts.
+
+use mounts::{FS_TYPE, Line, unescape};
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// One line of `/proc/self/mountinfo`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountEntry {
+    /// Major and minor number of the mounted file system's anonymous device.
+    pub device: (u32, u32),
+    /// Where it is mounted.
+    pub dir: PathBuf,
+    /// Per-mount options, such as `ro`.
+    pub options: String,
+    /// Type, such as `fuse.keepstone`.
+    pub fs_type: String,
+    /// What is mounted: the pool.
+    pub source: PathBuf,
+}
+
+impl MountEntry {
+    /// Whether it is one of ours, alive or not.
+    pub fn is_keepstone(&self) -> bool {
+        self.fs_type == FS_TYPE
+    }
+}
+
+/// All mounts that this process sees, later ones on top.
+pub fn mounts() -> io::Result<Vec<MountEntry>> {
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    let lines = table.split(|&b| b == b'\n').filter_map(Line::parse);
+    Ok(lines.map(|line| MountEntry::of(&line)).collect())
+}
+
+/// The topmost mount at exactly `dir`, an absolute path.
+pub fn mount_at(dir: &Path) -> io::Result<Option<MountEntry>> {
+    Ok(mounts()?.into_iter().rev().find(|entry| entry.dir == dir))
+}
+
+impl MountEntry {
+    fn of(line: &Line<'_>) -> Self {
+        let path = |field| PathBuf::from(OsString::from_vec(unescape(field)));
+        Self {
+            device: line.device,
+            dir: path(line.dir),
+            options: String::from_utf8_lossy(line.options).into_owned(),
+            fs_type: String::from_utf8_lossy(line.fs_type).into_owned(),
+            source: path(line.source),
+        }
+    }
+}

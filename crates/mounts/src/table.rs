@@ -1,0 +1,79 @@
+//! The kernel's table of mounts, `/proc/self/mountinfo`. Reading it is the caller's business: inside a
+//! program that is served, files are not opened by the means of the standard library.
+
+/// The type of every mount of a pool.
+pub const FS_TYPE: &str = "fuse.keepstone";
+
+/// A line of the table, `ID PARENT MAJOR:MINOR ROOT DIR OPTIONS … - TYPE SOURCE SUPER_OPTIONS`. Paths are
+/// as they stand there: [`unescape`] them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Line<'t> {
+    /// Major and minor number of the file system's device.
+    pub device: (u32, u32),
+    /// What of the file system is mounted.
+    pub root: &'t [u8],
+    /// Where it is mounted.
+    pub dir: &'t [u8],
+    /// Options of the mount, such as `ro`.
+    pub options: &'t [u8],
+    /// Type, such as [`FS_TYPE`].
+    pub fs_type: &'t [u8],
+    /// What is mounted: the pool.
+    pub source: &'t [u8],
+    /// Options of the file system.
+    pub super_options: &'t [u8],
+}
+
+impl<'t> Line<'t> {
+    /// Takes a line apart.
+    pub fn parse(line: &'t [u8]) -> Option<Self> {
+        let mut fields = line.split(|&byte| byte == b' ');
+        let (major, minor) = std::str::from_utf8(fields.nth(2)?).ok()?.split_once(':')?;
+        let device = (major.parse().ok()?, minor.parse().ok()?);
+        let (root, dir, options) = (fields.next()?, fields.next()?, fields.next()?);
+        fields.find(|&field| field == b"-")?;
+        let (fs_type, source, super_options) = (fields.next()?, fields.next()?, fields.next()?);
+        Some(Self { device, root, dir, options, fs_type, source, super_options })
+    }
+
+    /// Whether it is a mount of a pool, alive or not.
+    pub fn is_keepstone(&self) -> bool {
+        self.fs_type == FS_TYPE.as_bytes()
+    }
+}
+
+/// Undoes the octal escapes of a path (`\040` for a space).
+pub fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [byte, tail @ ..] = rest {
+        let digits = tail.get(..3).filter(|d| *byte == b'\\' && d.iter().all(u8::is_ascii_digit));
+        if let Some(digits) = digits {
+            out.push(digits.iter().fold(0u8, |n, d| n.wrapping_mul(8).wrapping_add(d - b'0')));
+            rest = &tail[3..];
+        } else {
+            out.push(*byte);
+            rest = tail;
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_mountinfo() {
+        let line = b"36 35 0:98 / /mnt/my\\040dir rw,noatime shared:1 master:2 - fuse.keepstone \
+                     /dev/shm/a\\134b rw,user_id=0";
+        let entry = Line::parse(line).unwrap();
+        assert_eq!(entry.device, (0, 98));
+        assert_eq!(unescape(entry.dir), b"/mnt/my dir");
+        assert_eq!(entry.options, b"rw,noatime");
+        assert_eq!(unescape(entry.source), b"/dev/shm/a\\b");
+        assert_eq!(entry.super_options, b"rw,user_id=0");
+        assert!(entry.is_keepstone());
+        assert_eq!(Line::parse(b"nonsense"), None);
+    }
+}
