@@ -4,6 +4,8 @@
 
 suite_killed() {
     killed_nbd
+    killed_loop --through server
+    rm "$scratch/synced" "$pools/killed"
     killed_loop
 }
 
@@ -24,11 +26,11 @@ killed_nbd() {
     "$keepstone" bdev stop disk
 }
 
-# A loop device with ext4: every file that was synced is there, and the file system recovers.
+# killed_loop OPTION…: a loop device with ext4: every file that was synced is there, and the file system recovers.
 killed_loop() {
     local device mnt=$scratch/mnt i
-    mkdir "$mnt"
-    device=$(attach "$pools/killed" 256M)
+    mkdir -p "$mnt"
+    device=$(attach "$pools/killed" 256M "$@")
     mkfs.ext4 -q "$device"
     mount "$device" "$mnt"
     (
@@ -44,7 +46,7 @@ killed_loop() {
     umount "$mnt" 2>/dev/null || umount --lazy "$mnt"
     until fails losetup --detach "$device"; do sleep 0.1; done
 
-    device=$(attach "$pools/killed" 256M)
+    device=$(attach "$pools/killed" 256M "$@")
     mount "$device" "$mnt"
     [ "$(wc -l <"$scratch/synced")" -gt 10 ] || die "hardly anything was synced before the kill"
     sha256sum --quiet --check "$scratch/synced" || die "what was synced is not there"

@@ -15,9 +15,11 @@ serve() {
     "$keepstone" bdev serve --socket "$scratch/sock" "${device_options[@]}" "$@" >/dev/null
 }
 
-# attach POOL SIZE: a loop device on a new pool; prints its name.
+# attach POOL SIZE OPTION…: a loop device on a new pool; prints its name.
 attach() {
-    "$keepstone" --json bdev loop "$1" --create --size "$2" "${device_options[@]}" | jq -r .device
+    local pool=$1 size=$2
+    shift 2
+    "$keepstone" --json bdev loop "$pool" --create --size "$size" "${device_options[@]}" "$@" | jq -r .device
 }
 
 # server_of NAME: the process that serves it.

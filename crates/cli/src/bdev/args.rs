@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
 
 /// How to open pools as block devices.
 #[derive(Clone, Debug, Args)]
@@ -87,6 +88,16 @@ pub struct ServeArgs {
     pub process: ProcessArgs,
 }
 
+/// Who copies the content of a loop device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Through {
+    /// The kernel, from and to the file itself: fastest, and the memory is never mapped writable.
+    Kernel,
+    /// The server: with protection, write scheme, checksums, emulation and statistics.
+    Server,
+}
+
 /// `keepstone bdev loop`
 #[derive(Clone, Debug, Args)]
 pub struct LoopArgs {
@@ -98,6 +109,9 @@ pub struct LoopArgs {
     /// Bytes of a logical block of the device: 512 or 4096. Default: 512, with larger --atomic that.
     #[arg(long, value_name = "BYTES", value_parser = block)]
     pub block_size: Option<u32>,
+    /// Who copies content. Default: the kernel, where the bytes of POOL are those of the device.
+    #[arg(long, value_enum)]
+    pub through: Option<Through>,
     /// Threads that answer the kernel. Default: one per CPU, 2 to 16.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: Option<u16>,

@@ -6,10 +6,12 @@
 //! server that is killed leaves nothing but a device whose requests fail.
 
 use std::ffi::CString;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Instant;
 
@@ -19,7 +21,7 @@ use fuser::{Config, Session, SessionACL};
 use rustix::mount::{MountFlags, UnmountFlags};
 use serde::{Deserialize, Serialize};
 
-use super::args::LoopArgs;
+use super::args::{LoopArgs, Through};
 use super::background;
 use super::control::{Control, Request, stop_this_process};
 use super::devices::{self, DeviceReport, Opened};
@@ -36,6 +38,8 @@ struct Ready {
     device: String,
     export: DeviceReport,
     size_bytes: u64,
+    /// Who copies content.
+    through: Through,
 }
 
 pub fn run(args: &LoopArgs, json: bool) -> Result<()> {
@@ -54,6 +58,12 @@ fn announce(ready: &Ready, json: bool) -> Result<()> {
         return output::json(ready);
     }
     announce_device(&ready.export, ready.size_bytes);
+    match ready.through {
+        Through::Kernel => {
+            println!("  content is copied by the kernel, past protection and scheme")
+        }
+        Through::Server => println!("  content is copied by the server"),
+    }
     println!("{}", ready.device);
     Ok(())
 }
@@ -66,7 +76,10 @@ fn serve(args: &LoopArgs, ready: &dyn Fn(&Ready) -> Result<()>) -> Result<()> {
     let Opened { device, report } = devices::open(&name, "", &args.pool, &args.device)?;
     let read_only = report.read_only;
     let home = tempfile::Builder::new().prefix("loop-").tempdir_in(background::runtime_dir()?)?;
-    let session = mount(OneFile::new(device.clone()), home.path(), pool::threads(args.threads))?;
+    let passed = Arc::new(AtomicBool::new(false));
+    let pool = passable(args, &report)?;
+    let file = OneFile::new(device.clone(), pool, passed.clone());
+    let session = mount(file, home.path(), pool::threads(args.threads))?;
     let (ended, end) = channel();
     std::thread::Builder::new().name("fuse".into()).spawn(move || {
         let _ = ended.send(session.run());
@@ -103,8 +116,13 @@ fn serve(args: &LoopArgs, ready: &dyn Fn(&Ready) -> Result<()>) -> Result<()> {
         }
         Request::Stop => stop_this_process(),
     })?;
-    let device_path = looped.path().to_owned();
-    ready(&Ready { pid: std::process::id(), device: device_path, export: report, size_bytes })?;
+    ready(&Ready {
+        pid: std::process::id(),
+        device: looped.path().to_owned(),
+        export: report,
+        size_bytes,
+        through: if passed.load(Ordering::Relaxed) { Through::Kernel } else { Through::Server },
+    })?;
 
     std::thread::spawn(move || {
         background::wait_for_signal(stop);
@@ -114,9 +132,27 @@ fn serve(args: &LoopArgs, ready: &dyn Fn(&Ready) -> Result<()>) -> Result<()> {
     });
     let served = end.recv().context("the thread that serves the file died")?;
     drop(control);
-    // A program may have kept what it wrote from the barrier; the device is not to.
+    // What nobody has asked to be durable is made so all the same.
     device.barrier()?;
     served.context("the session with the kernel broke")
+}
+
+/// The pool, for the kernel to use itself, where that comes to the same: its bytes are those of the
+/// device, and nothing has to be done for each request.
+fn passable(args: &LoopArgs, report: &DeviceReport) -> Result<Option<File>> {
+    let plain = args.device.atomic.is_none() && args.device.emulate.is_none();
+    let path = Path::new(&report.path);
+    let possible = plain && path.metadata()?.is_file();
+    match args.through {
+        Some(Through::Server) => return Ok(None),
+        Some(Through::Kernel) if !possible => bail!(
+            "{}: the kernel cannot copy its content: that takes a file without --atomic and --emulate",
+            report.path
+        ),
+        _ if !possible => return Ok(None),
+        _ => {}
+    }
+    Ok(Some(OpenOptions::new().read(true).write(!report.read_only).open(path)?))
 }
 
 /// Mounts by itself, because a session that `fuser` has mounted wants to unmount it at the end too.

@@ -6,14 +6,16 @@
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
 use fuser::{
-    Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
-    KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen,
-    ReplyStatfs, ReplyWrite, ReplyXattr, Request, WriteFlags,
+    BackingId, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
+    InitFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry,
+    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, WriteFlags,
 };
 use pmbd::{BlockDevice, Durability, Zeroing};
 
@@ -39,18 +41,45 @@ thread_local! {
 }
 
 /// The file system.
-pub struct OneFile(Arc<dyn BlockDevice>);
+pub struct OneFile {
+    device: Arc<dyn BlockDevice>,
+    /// What the kernel may use itself, and whether it does.
+    pool: Option<File>,
+    passed: Arc<AtomicBool>,
+    /// The kernel's name for `pool`, for as long as the file is open.
+    backing: Mutex<Option<BackingId>>,
+}
 
 impl OneFile {
-    /// The file holds `device`.
-    pub fn new(device: Arc<dyn BlockDevice>) -> Self {
-        Self(device)
+    /// The file holds `device`, whose bytes are those of `pool`, if there is one. `passed` will say
+    /// whether the kernel uses that itself.
+    pub fn new(device: Arc<dyn BlockDevice>, pool: Option<File>, passed: Arc<AtomicBool>) -> Self {
+        Self { device, pool, passed, backing: Mutex::default() }
+    }
+
+    /// Lets the kernel use the pool itself, if it can.
+    fn pass(&self, reply: &ReplyOpen) -> Option<MutexGuard<'_, Option<BackingId>>> {
+        let mut backing = self.backing.lock().ok()?;
+        if backing.is_none() {
+            let opened = reply.open_backing(self.pool.as_ref()?);
+            *backing = opened.inspect_err(|err| tracing::info!("no passthrough: {err}")).ok();
+        }
+        self.passed.store(backing.is_some(), Ordering::Relaxed);
+        Some(backing)
+    }
+
+    /// Makes everything durable, also what the kernel has copied itself.
+    fn barrier(&self) -> Result<(), pmbd::Error> {
+        if let Some(pool) = self.pool.as_ref().filter(|_| self.passed.load(Ordering::Relaxed)) {
+            pool.sync_data()?;
+        }
+        self.device.barrier()
     }
 
     fn attr(&self, ino: INodeNo) -> FileAttr {
         let disk = ino == DISK;
-        let size = if disk { self.0.size() } else { 0 };
-        let write = if self.0.is_read_only() { 0 } else { 0o200 };
+        let size = if disk { self.device.size() } else { 0 };
+        let write = if self.device.is_read_only() { 0 } else { 0o200 };
         FileAttr {
             ino,
             size,
@@ -79,11 +108,11 @@ impl OneFile {
 
     /// Zeros, in requests that the device takes.
     fn zero(&self, mut off: u64, len: u64, how: Zeroing) -> Result<(), pmbd::Error> {
-        let end = off.saturating_add(len).min(self.0.size());
-        let most = u64::from(self.0.block_sizes().maximum);
+        let end = off.saturating_add(len).min(self.device.size());
+        let most = u64::from(self.device.block_sizes().maximum);
         while off < end {
             let part = most.min(end - off);
-            self.0.write_zeroes(off, part, how, Durability::AtBarrier)?;
+            self.device.write_zeroes(off, part, how, Durability::AtBarrier)?;
             off += part;
         }
         Ok(())
@@ -105,7 +134,12 @@ fn errno(err: &pmbd::Error) -> Errno {
 
 impl Filesystem for OneFile {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let granted = InitFlags::FUSE_ASYNC_DIO & config.capabilities();
+        let mut wanted = InitFlags::FUSE_ASYNC_DIO;
+        if self.pool.is_some() {
+            wanted |= InitFlags::FUSE_PASSTHROUGH;
+            config.set_max_stack_depth(1).map_err(|_| io::ErrorKind::Unsupported)?;
+        }
+        let granted = wanted & config.capabilities();
         config.add_capabilities(granted).map_err(|_| io::ErrorKind::Unsupported)?;
         config.set_max_write(REQUEST_BYTES).map_err(|_| io::ErrorKind::Unsupported)?;
         config.set_max_background(BACKGROUND_MAX).map_err(|_| io::ErrorKind::Unsupported)?;
@@ -125,6 +159,11 @@ impl Filesystem for OneFile {
     }
 
     fn open(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        if let Some(backing) = self.pass(&reply)
+            && let Some(backing) = &*backing
+        {
+            return reply.opened_passthrough(FileHandle(0), FopenFlags::empty(), backing);
+        }
         let flags = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
         reply.opened(FileHandle(0), flags);
     }
@@ -140,13 +179,13 @@ impl Filesystem for OneFile {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let left = self.0.size().saturating_sub(offset);
+        let left = self.device.size().saturating_sub(offset);
         let len = left.min(size.into()) as usize;
         BUFFER.with_borrow_mut(|buf| {
             if buf.len() < len {
                 buf.resize(len, 0);
             }
-            match self.0.read(offset, &mut buf[..len]) {
+            match self.device.read(offset, &mut buf[..len]) {
                 Ok(()) => reply.data(&buf[..len]),
                 Err(err) => reply.error(errno(&err)),
             }
@@ -165,7 +204,7 @@ impl Filesystem for OneFile {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        match self.0.write(offset, data, Durability::AtBarrier) {
+        match self.device.write(offset, data, Durability::AtBarrier) {
             Ok(()) => reply.written(data.len() as u32),
             Err(err) => reply.error(errno(&err)),
         }
@@ -202,7 +241,7 @@ impl Filesystem for OneFile {
         _datasync: bool,
         reply: ReplyEmpty,
     ) {
-        self.finish(self.0.barrier(), reply);
+        self.finish(self.barrier(), reply);
     }
 
     fn fallocate(
@@ -225,7 +264,7 @@ impl Filesystem for OneFile {
     }
 
     fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        let blocks = self.0.size() / u64::from(BLOCK);
+        let blocks = self.device.size() / u64::from(BLOCK);
         reply.statfs(blocks, 0, 0, 2, 0, BLOCK, NAME.len() as u32, BLOCK);
     }
 }
