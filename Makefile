@@ -36,6 +36,7 @@ test: build loom ## all tests: of the workspace, models, and suites of the field
 	$(CARGO) test --workspace --no-fail-fast
 	scripts/mount-tests/run.sh all
 	scripts/run-tests/run.sh all
+	scripts/run-tests/run.sh --direct all
 	scripts/bdev-tests/run.sh all
 
 loom: ## the locks, the allocator and the gate of processes through every schedule (a minute)
@@ -89,8 +90,9 @@ crash-campaign: build ## power failures: pairs, triples for an hour, threads, de
 	$(RELEASE)/keepstone crashtest --length 3 --minutes $(CRASH_MINUTES) --ops 60000 --fuzz 20000 \
 	    --schedules 20000 --deaths 756 --threads $$(nproc)
 
-nvdimm-test: ## pmem on an emulated machine with an NVDIMM
+nvdimm-test: ## pmem, and Chell-Direct on DAX file systems, on an emulated machine with an NVDIMM
 	scripts/nvdimm-test.sh
+	scripts/direct-guest-test.sh
 
 torture: build ## kill the mount's server under databases, commits and builds (a minute)
 	scripts/torture.sh

@@ -42,6 +42,11 @@ ssize_t ks_pwrite(ks_file *file, const void *data, size_t count, off_t offset);
  * is written within 8 aligned bytes shows. */
 ssize_t ks_get_read_buf(ks_file *file, size_t count, off_t offset, const void **buf);
 int ks_put_read_buf(ks_file *file);
+/* The same for a descriptor of an ordinary file that `keepstone run --direct` serves (a tmpfs or DAX file
+ * system): ENOTSUP for others, and for holes of sparse files; use pread then. Given back by address.
+ * Writes to the file show, and what is cut off its end is gone: SIGBUS, as from mmap. */
+ssize_t ks_fd_get_read_buf(int fd, size_t count, off_t offset, const void **buf);
+int ks_fd_put_read_buf(const void *buf);
 off_t ks_lseek(ks_file *file, off_t offset, int whence);
 int ks_ftruncate(ks_file *file, off_t length);
 /* Reports whether the memory kept its word; there is nothing left to write. */

@@ -22,6 +22,10 @@ const SUBJECT: &str = "keepstone";
 const PEER: &str = "kernel";
 const PAGE: usize = 4096;
 const CHUNK: usize = 2 << 20;
+/// What the caches of the processor hold: the paper measures in a file of 2 MB.
+const NEAR: usize = 1 << 20;
+/// What they do not hold.
+const FAR: usize = FILE_BYTES as usize;
 
 /// Sizes of the figures over request size, in bytes, with the targets for reading and writing.
 const SIZES: [(usize, Option<f64>, Option<f64>); 9] = [
@@ -57,29 +61,47 @@ fn inside(plan: &Plan, served: &Path, dir: &Path) -> Result<Vec<Outcome>> {
     let kernel = Kernel::new(open_dir(tmp.path())?, Durable::Never);
     let ours = Bed::new(SUBJECT, &direct, 100)?;
     let theirs = Bed::new(PEER, &kernel, 100)?;
+    let (our_file, their_file) = (served.join("file-000000"), tmp.path().join("file-000000"));
     let mut outcomes = Vec::new();
     for (len, target, _) in SIZES {
-        let case = case(format!("pread/{}", size(len)), "at random in 128 MiB", len, target);
-        plan.run(case.with(ours.read(len)).with(theirs.read(len)), &mut outcomes)?;
+        let case = case(format!("pread/{}", size(len)), "at random in 1 MiB", len, target);
+        let case = case.with(at_random(libc_open(&our_file)?, LIBC, len, false)).with(at_random(
+            libc_open(&their_file)?,
+            KERNEL,
+            len,
+            false,
+        ));
+        plan.run(case, &mut outcomes)?;
     }
     for (len, _, target) in SIZES {
-        let case = case(format!("pwrite/{}", size(len)), "at random in 128 MiB", len, target);
+        let case = case(format!("pwrite/{}", size(len)), "at random in 1 MiB", len, target);
+        let case = case.with(at_random(libc_open(&our_file)?, LIBC, len, true)).with(at_random(
+            libc_open(&their_file)?,
+            KERNEL,
+            len,
+            true,
+        ));
+        plan.run(case, &mut outcomes)?;
+    }
+    for len in [64, PAGE, 64 << 10] {
+        let case = case(format!("far/pread/{}", size(len)), "at random in 128 MiB", len, None);
+        plan.run(case.with(ours.read(len)).with(theirs.read(len)), &mut outcomes)?;
+        let case = case_of(format!("far/pwrite/{}", size(len)), "at random in 128 MiB", len);
         plan.run(case.with(ours.overwrite(len)).with(theirs.overwrite(len)), &mut outcomes)?;
     }
-    let sequential = |path: &Path, by: Calls| -> Result<Contender<'static>> {
-        Ok(in_order(rustix::fs::open(path, OFlags::RDWR, Mode::empty())?, by))
-    };
-    let (our_file, their_file) = (served.join("file-000000"), tmp.path().join("file-000000"));
     let case_4k = |name: &str, what: &str, target| case(name.into(), what, PAGE, target);
-    let case = case_4k("read/4K", "in order through 128 MiB", Some(4.0))
-        .with(in_order(libc_open(&our_file)?, LIBC))
-        .with(sequential(&their_file, KERNEL)?);
-    plan.run(case, &mut outcomes)?;
-    let case = case_4k("four-threads/pwrite", "4 KiB at random, all in one file", Some(2.5))
+    for (name, span, target) in [("read/4K", NEAR, Some(4.0)), ("far/read/4K", FAR, None)] {
+        let case = case_4k(name, &format!("in order through {}", size(span)), target)
+            .with(in_order(libc_open(&our_file)?, LIBC, span))
+            .with(in_order(libc_open(&their_file)?, KERNEL, span));
+        plan.run(case, &mut outcomes)?;
+    }
+    let case = Case::new("four-threads/pwrite", "4 KiB at random in 128 MiB, all in one file")
+        .bytes(PAGE as u64)
         .with(ours.overwrite_by_four(PAGE))
-        .with(theirs.overwrite_by_four(PAGE));
+        .with(theirs.overwrite_by_four(PAGE))
+        .target(&format!("{PEER}, 4 threads"), 2.5);
     plan.run(case, &mut outcomes)?;
-    // The subject's name in the case of threads says how many; so does its peer's.
     let case = case_4k("append/4K", "at the end of a growing file", Some(0.9))
         .ops_max(APPEND_BYTES / PAGE as u64)
         .with(ours.append(PAGE)?)
@@ -95,6 +117,10 @@ fn inside(plan: &Plan, served: &Path, dir: &Path) -> Result<Vec<Outcome>> {
     Ok(outcomes)
 }
 
+fn case_of<'a>(name: String, what: &str, len: usize) -> Case<'a> {
+    case(name, what, len, None)
+}
+
 fn case<'a>(name: String, what: &str, len: usize, target: Option<f64>) -> Case<'a> {
     let case = Case::new(name, what).bytes(len as u64);
     match target {
@@ -103,46 +129,88 @@ fn case<'a>(name: String, what: &str, len: usize, target: Option<f64>) -> Case<'
     }
 }
 
-/// How a contender reads in order.
+/// The calls of a contender.
 #[derive(Clone, Copy)]
 struct Calls {
     name: &'static str,
     read: fn(&OwnedFd, &mut [u8]) -> vfs::Result<usize>,
     rewind: fn(&OwnedFd),
+    pread: fn(&OwnedFd, &mut [u8], u64) -> vfs::Result<usize>,
+    pwrite: fn(&OwnedFd, &[u8], u64) -> vfs::Result<usize>,
 }
 
+fn done(n: isize) -> vfs::Result<usize> {
+    usize::try_from(n).map_err(|_| vfs::Errno::IO)
+}
+
+/// By libc, as programs do.
 const LIBC: Calls = Calls {
     name: SUBJECT,
     read: |file, buf| {
         // SAFETY: `buf` has room for its length.
-        let n = unsafe { libc::read(file.as_raw_fd(), buf.as_mut_ptr().cast(), buf.len()) };
-        usize::try_from(n).map_err(|_| vfs::Errno::IO)
+        done(unsafe { libc::read(file.as_raw_fd(), buf.as_mut_ptr().cast(), buf.len()) })
     },
     rewind: |file| {
         // SAFETY: no memory is involved.
         unsafe { libc::lseek(file.as_raw_fd(), 0, libc::SEEK_SET) };
     },
+    pread: |file, buf, at| {
+        let (to, len) = (buf.as_mut_ptr().cast(), buf.len());
+        // SAFETY: as above.
+        done(unsafe { libc::pread(file.as_raw_fd(), to, len, at as i64) })
+    },
+    pwrite: |file, data, at| {
+        let (from, len) = (data.as_ptr().cast(), data.len());
+        // SAFETY: `data` is readable for its length.
+        done(unsafe { libc::pwrite(file.as_raw_fd(), from, len, at as i64) })
+    },
 };
 
+/// By system calls that no library sees.
 const KERNEL: Calls = Calls {
     name: PEER,
     read: |file, buf| rustix::io::read(file, buf),
     rewind: |file| {
         let _ = rustix::fs::seek(file, rustix::fs::SeekFrom::Start(0));
     },
+    pread: |file, buf, at| rustix::io::pread(file, buf, at),
+    pwrite: |file, data, at| rustix::io::pwrite(file, data, at),
 };
 
 fn libc_open(path: &Path) -> Result<OwnedFd> {
-    Ok(std::fs::File::open(path)?.into())
+    Ok(std::fs::File::options().read(true).write(true).open(path)?.into())
 }
 
-/// Reads a file from start to end, again and again.
-fn in_order(file: OwnedFd, calls: Calls) -> Contender<'static> {
-    let mut buf = Buffer::new(PAGE);
+/// Reads or writes at random multiples of the length in the first bytes of a file, as many as its
+/// processor keeps near.
+fn at_random(file: OwnedFd, calls: Calls, len: usize, writes: bool) -> Contender<'static> {
+    let mut buf = Buffer::new(len);
+    let mut rng = Rng::new(6);
+    let places = NEAR.max(len) / len;
     Contender::new(calls.name, move |ops| {
         for _ in 0..ops {
-            if (calls.read)(&file, buf.get_mut())? == 0 {
+            let at = rng.below(places as u64) * len as u64;
+            let n = if writes {
+                (calls.pwrite)(&file, buf.get(), at)?
+            } else {
+                (calls.pread)(&file, buf.get_mut(), at)?
+            };
+            crate::store::whole(n, len)?;
+        }
+        Ok(())
+    })
+}
+
+/// Reads the first bytes of a file in order, again and again.
+fn in_order(file: OwnedFd, calls: Calls, span: usize) -> Contender<'static> {
+    let mut buf = Buffer::new(PAGE);
+    let mut at = 0;
+    Contender::new(calls.name, move |ops| {
+        for _ in 0..ops {
+            at += (calls.read)(&file, buf.get_mut())?;
+            if at >= span {
                 (calls.rewind)(&file);
+                at = 0;
             }
         }
         Ok(())

@@ -2,11 +2,12 @@
 # Runs real programs under `keepstone run` on a pool, and the same without it on tmpfs, and compares
 # what they print and what they leave.
 #
-#   run.sh PROGRAM [DIR]     PROGRAM: coreutils, shells, tar, git, python, python-modules, sqlite, build,
+#   run.sh [--direct] PROGRAM [DIR]     PROGRAM: coreutils, shells, tar, git, python, python-modules, sqlite, build,
 #                            rsync, vim, fio, rocksdb, redis, postgres, together, or all
 #
 # DIR is an empty directory of a mount made with `-o direct`. Without DIR, a pool is made in memory,
-# mounted, unmounted and checked. Needs root. Installs what it lacks by apt-get. Environment: KEEPSTONE,
+# mounted, unmounted and checked. With --direct, no pool is made, but the files of a tmpfs (DIR, or a
+# directory in /dev/shm) are served by `keepstone run --direct`, as soon as they are used. Needs root. Installs what it lacks by apt-get. Environment: KEEPSTONE,
 # the program under test (default: target/release/keepstone, then the one in PATH), with libkeepstone.so
 # beside it; POOL_SIZE, default 2G.
 set -euo pipefail
@@ -18,7 +19,15 @@ source "$here/../mount-tests/lib.sh"
 export MOUNT_OPTIONS=direct
 
 programs=(coreutils shells tar git python python-modules sqlite build rsync vim fio rocksdb redis postgres)
-program=${1:?usage: run.sh PROGRAM [DIR]; programs: ${programs[*]} together all}
+run_options=(--stats --json)
+direct=()
+if [ "${1:-}" = --direct ]; then
+    direct=(--direct)
+    # What pays is not the question here.
+    export KEEPSTONE_DIRECT_AFTER=0
+    shift
+fi
+program=${1:?usage: run.sh [--direct] PROGRAM [DIR]; programs: ${programs[*]} together all}
 dir=${2:-}
 keepstone=$(keepstone_path)
 
@@ -61,7 +70,8 @@ compare() (
         cat "$scratch/expected"
         die "$1 fails without Keepstone"
     }
-    on "$2/$1" "$1" "$scratch/got" "$keepstone" run --stats --json -- >"$scratch/report" || echo failed >>"$scratch/got"
+    on "$2/$1" "$1" "$scratch/got" "$keepstone" run "${run_options[@]}" ${direct[0]:+--direct "$2"} -- \
+        >"$scratch/report" || echo failed >>"$scratch/got"
     # Paths appear in messages.
     sed -i "s|$scratch/tmpfs|DIR|g" "$scratch/expected"
     sed -i "s|$2/$1|DIR|g" "$scratch/got"
@@ -112,8 +122,10 @@ need_server pg_ctlcluster postgresql
 [ -d /usr/lib/python3.11/test ] || need_apt python3.11-testsuite libpython3.11-testsuite
 if [ "$program" = all ]; then
     failed=()
-    for one in "${programs[@]}" together; do
-        "$0" "$one" ${dir:+"$dir"} || failed+=("$one")
+    # Files that the kernel keeps are shared by it: nothing new for programs together.
+    [ ${#direct[@]} -gt 0 ] || programs+=(together)
+    for one in "${programs[@]}"; do
+        "$0" "${direct[@]}" "$one" ${dir:+"$dir"} || failed+=("$one")
     done
     [ ${#failed[@]} -eq 0 ] || die "failed: ${failed[*]}"
     exit 0
@@ -121,6 +133,12 @@ fi
 [ "$program" = together ] || [ -f "$here/$program.sh" ] || die "no program $program"
 if [ -n "$dir" ]; then
     run_program "$program" "$(realpath "$dir")"
+elif [ ${#direct[@]} -gt 0 ]; then
+    dir=$(mktemp -d /dev/shm/run-tests-direct.XXXXXX)
+    chmod 755 "$dir"
+    # shellcheck disable=SC2064  # as it is now
+    trap "rm -rf $dir" EXIT
+    run_program "$program" "$dir"
 else
     with_pool run_program "$program"
 fi

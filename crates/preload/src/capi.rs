@@ -15,6 +15,7 @@ use vfs::{
     Attr, Caller, Entry, FileKind, FileSystem as _, Ino, NewKind, NewNode, RenameFlags, SetAttr,
 };
 
+use crate::direct::direct;
 use crate::serve::{Returned, fail, to_c};
 use crate::{engine, guard, memory};
 
@@ -283,6 +284,23 @@ export! {
             file.pool.fs.put_read_buf();
             Ok(())
         })
+    }
+
+    fn ks_fd_get_read_buf (
+        fd: c_int, count: size_t, offset: off_t, buf: *mut *const c_void
+    ) -> ssize_t {
+        call_c(|| {
+            let direct = direct().ok_or(Errno::NOTSUP)?;
+            let offset = u64::try_from(offset).map_err(|_| Errno::INVAL)?;
+            let place = memory::place(buf)?;
+            let (bytes, len) = direct.get_read_buf(fd, count, offset)?;
+            *place = bytes.cast();
+            Ok(len)
+        })
+    }
+
+    fn ks_fd_put_read_buf (buf: *const c_void) -> c_int {
+        call_c(|| direct().ok_or(Errno::INVAL)?.put_read_buf(buf.cast()))
     }
 
     fn ks_read (file: FileHandle, buf: *mut c_void, count: size_t) -> ssize_t {

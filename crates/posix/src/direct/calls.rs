@@ -378,8 +378,11 @@ impl Direct {
                 chunk.touch();
                 Ok(chunk)
             }
-            Entry::Heat(_) if Entry::heat(entry) >= self.config.map_after => Err(map()),
-            Entry::Heat(_) => Err(Plan::Ask(Why::Other)),
+            Entry::Heat(_) => {
+                let enough = self.config.map_after;
+                let more = file.evidence(index * CHUNK_BYTES + at as u64, len, enough);
+                Err(if Entry::heat(entry, more) >= enough { map() } else { Plan::Ask(Why::Other) })
+            }
         }
     }
 
@@ -403,7 +406,6 @@ impl Direct {
         let (size, end) = (file.size(), offset + done as u64);
         file.reached(end);
         if W {
-            file.unsynced.store(1, Relaxed);
             for (index, at, len) in pieces(offset, done) {
                 let entry = file.entry(index).map_or(0, |entry| entry.load(Acquire));
                 if let Entry::Mapped(chunk) = Entry::of(entry) {
@@ -523,7 +525,6 @@ fn append(description: &Description, call: &Call) -> Result<usize, Errno> {
     let result = call.ask();
     if result.is_ok_and(|done| done > 0) && locked.place != Place::Shared {
         locked.place = Place::Kernels;
-        description.file().unsynced.store(1, Relaxed);
     }
     result
 }

@@ -30,6 +30,8 @@ pub struct Chunk {
     pub entry: AtomicPtr<AtomicUsize>,
     /// The next one on its way out.
     pub next: AtomicU32,
+    /// How often it is lent (`buffers`).
+    pub lent: AtomicU32,
     misses: AtomicU32,
     /// Pages that may be touched (C3), a bit each.
     present: [AtomicU64; PAGES.div_ceil(64)],
@@ -110,7 +112,13 @@ impl Chunk {
     /// Whether the pages of `len` bytes from `at` on, and the one behind, may be touched.
     #[inline]
     pub fn has(&self, at: usize, len: usize) -> bool {
-        let (first, last) = (at / PAGE_BYTES as usize, (at + len - 1) / PAGE_BYTES as usize + 1);
+        self.has_pages(at, len + PAGE_BYTES as usize)
+    }
+
+    /// Whether the pages of `len` bytes from `at` on may be touched.
+    #[inline]
+    pub fn has_pages(&self, at: usize, len: usize) -> bool {
+        let (first, last) = (at / PAGE_BYTES as usize, (at + len - 1) / PAGE_BYTES as usize);
         let (word, end) = (first / 64, last / 64);
         let head = u64::MAX << (first % 64);
         let tail = u64::MAX >> (63 - last % 64);
@@ -137,9 +145,20 @@ impl Chunk {
     #[cold]
     pub fn missed(&self, at: usize, len: usize) {
         if self.misses.fetch_add(1, Relaxed) % LOOK_AGAIN_AFTER == LOOK_AGAIN_AFTER - 1 {
-            let (first, last) = (at / PAGE_BYTES as usize, (at + len) / PAGE_BYTES as usize);
-            self.look(first.saturating_sub(LOOK_AROUND), (last + LOOK_AROUND).min(PAGES - 1));
+            self.look_at(at, len);
         }
+    }
+
+    /// Looks which pages are there, of a range and around it.
+    pub fn look_at(&self, at: usize, len: usize) {
+        let (first, last) = (at / PAGE_BYTES as usize, (at + len) / PAGE_BYTES as usize);
+        self.look(first.saturating_sub(LOOK_AROUND), (last + LOOK_AROUND).min(PAGES - 1));
+    }
+
+    /// Whether an address lies in it.
+    pub fn holds(&self, address: usize) -> bool {
+        let base = self.base().addr();
+        base != 0 && (base..base + CHUNK_BYTES as usize).contains(&address)
     }
 
     /// Asks the kernel which pages are in memory: of tmpfs, those are allocated.
@@ -161,7 +180,7 @@ impl Chunk {
 /// What an entry of a [`Leaf`] says.
 #[derive(Clone, Copy)]
 pub enum Entry<'c> {
-    /// Not mapped; so many calls have been made by the kernel.
+    /// Not mapped; so much speaks for it, in calls.
     Heat(u32),
     Mapped(&'c Chunk),
 }
@@ -207,12 +226,12 @@ impl Entry<'_> {
 
     /// Adds to the heat of what is not mapped; returns the sum, 0 where it is not to be mapped.
     #[cold]
-    pub fn heat(entry: &AtomicUsize) -> u32 {
+    pub fn heat(entry: &AtomicUsize, more: u32) -> u32 {
         let word = entry.load(Relaxed);
         if word == NEVER || word != 0 && word & 1 == 0 {
             return 0;
         }
-        let heat = (word >> 1) as u32 + 1;
+        let heat = (word >> 1) as u32 + more;
         let _ = entry.compare_exchange(word, (heat as usize) << 1 | 1, Relaxed, Relaxed);
         heat
     }

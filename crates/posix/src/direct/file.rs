@@ -35,10 +35,10 @@ pub struct File {
     /// The tick of the last write by the kernel, and the generation of times then (C4).
     tick: AtomicU64,
     generation: AtomicU64,
+    /// Where the last call ended that was in no mapped chunk.
+    last_end: AtomicU64,
     /// Calls beyond the size we know.
     beyond: AtomicU32,
-    /// What has been done since the last `fsync` and cannot be made durable by a fence.
-    pub unsynced: AtomicU32,
     leaves: [AtomicPtr<Leaf>; LEAVES],
 }
 
@@ -55,7 +55,6 @@ impl File {
         self.users.store(0, Relaxed);
         self.mapper.store(0, Relaxed);
         self.tick.store(0, Relaxed);
-        self.unsynced.store(1, Relaxed);
     }
 
     pub fn is(&self, dev: u64, ino: u64) -> bool {
@@ -79,6 +78,18 @@ impl File {
     /// The kernel has transferred bytes up to here.
     pub fn reached(&self, end: u64) {
         self.size.fetch_max(end, Relaxed);
+    }
+
+    /// How much a call in a chunk that is not mapped speaks for mapping it, where `enough` would do. A
+    /// pass through the file does not, for a mapping costs more than it saves on pages that are used
+    /// once; but the second pass is at its beginning.
+    pub fn evidence(&self, offset: u64, len: usize, enough: u32) -> u32 {
+        let goes_on = self.last_end.swap(offset + len as u64, Relaxed) == offset;
+        match goes_on {
+            false => 1,
+            true if offset % CHUNK_BYTES < len as u64 => enough.div_ceil(2),
+            true => 0,
+        }
     }
 
     /// Counts a call beyond the size; whether it is time to ask for it.

@@ -50,7 +50,7 @@ pub struct Direct {
     /// Files by hash, each the first of its chain.
     chains: Slab<AtomicU32>,
     leaves: Slab<Leaf>,
-    chunks: Slab<Chunk>,
+    pub(super) chunks: Slab<Chunk>,
     mapped: AtomicUsize,
     /// Where the search for a chunk to unmap goes on.
     hand: AtomicU32,
@@ -287,6 +287,29 @@ impl Direct {
         self.files.give_back(index);
     }
 
+    pub(super) fn hold(&self) -> Held<'_> {
+        self.lock.hold()
+    }
+
+    /// Looks at a descriptor if it is new.
+    pub(super) fn look_now(&self, fd: i32) {
+        if self.entry(fd).is_some_and(|entry| entry.load(Relaxed) & NEW != 0) {
+            self.look(&self.lock.hold(), fd);
+        }
+    }
+
+    /// The chunk in which an address lies.
+    pub(super) fn chunk_at(&self, _held: &Held<'_>, bytes: *const u8) -> Option<u32> {
+        self.chunks.indexes().find(|&index| self.chunks.at(index).holds(bytes.addr()))
+    }
+
+    /// Unmaps a chunk that nobody can find or use any more.
+    pub(super) fn end(&self, index: u32) {
+        self.chunks.at(index).unmap();
+        self.chunks.give_back(index);
+        self.mapped.fetch_sub(1, Relaxed);
+    }
+
     /// Maps a chunk for a call on `fd`, if it is worth it by now; returns whether there may be more to
     /// map. The caller is outside.
     #[cold]
@@ -381,7 +404,8 @@ impl Direct {
         for _ in 0..2 * len {
             let hand = self.hand.fetch_add(1, Relaxed) % len + 1;
             let chunk = self.chunks.at(hand);
-            if chunk.is_mapped() && !chunk.entry.load(Relaxed).is_null() && !chunk.was_used() {
+            let is_idle = chunk.is_mapped() && chunk.lent.load(Relaxed) == 0;
+            if is_idle && !chunk.entry.load(Relaxed).is_null() && !chunk.was_used() {
                 leaving.add(self, chunk);
                 if leaving.len == EVICTED_AT_ONCE {
                     break;
@@ -719,10 +743,11 @@ impl Leaving {
         while at != 0 {
             let chunk = direct.chunks.at(at);
             let next = chunk.next.load(Relaxed);
-            chunk.unmap();
-            direct.chunks.give_back(at);
+            // What is lent ends when it is given back.
+            if chunk.lent.load(Acquire) == 0 {
+                direct.end(at);
+            }
             at = next;
         }
-        direct.mapped.fetch_sub(self.len, Relaxed);
     }
 }

@@ -5,6 +5,7 @@
 //! down. `KEEPSTONE_OPS` says how many calls (20 000), `KEEPSTONE_SEED` which sequence to begin with,
 //! `KEEPSTONE_DIRECT_ON` in which directory (`/dev/shm`); a failure prints the seed.
 
+mod buffers;
 mod calls;
 mod races;
 
@@ -116,6 +117,18 @@ fn another_process_may_change_sizes_meanwhile() {
     const NAME: &str = "another_process_may_change_sizes_meanwhile";
     if let Ok(dir) = std::env::var(INSIDE) {
         return races::run(Path::new(&dir));
+    }
+    let dir = directory();
+    let lines =
+        said(&mut again(NAME, &dir.path().display().to_string(), Some((dir.path(), 0, 64))));
+    assert_eq!(lines, ["# done"]);
+}
+
+#[test]
+fn bytes_are_lent_where_they_lie() {
+    const NAME: &str = "bytes_are_lent_where_they_lie";
+    if let Ok(dir) = std::env::var(INSIDE) {
+        return buffers::run(Path::new(&dir));
     }
     let dir = directory();
     let lines =

@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# Tests Chell-Direct on DAX file systems of an emulated NVDIMM, where the kernel grants MAP_SYNC.
+#
+#   scripts/direct-guest-test.sh [ext4|xfs]...      default: both
+#
+# Boots a small QEMU machine once per file system (lib-machine.sh), which runs the tests of
+# crates/preload/tests/direct there: random calls on served files against the kernel's answers, and
+# truncation by another process. KEEPSTONE_OPS: how many calls (4000); some two minutes each.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# shellcheck source=lib-machine.sh
+source "$root/scripts/lib-machine.sh"
+ops=${KEEPSTONE_OPS:-4000}
+mkdir -p "$machine"
+
+# Leaves $machine/direct.initrd.
+build() {
+    local tree=$machine/direct-tree test library
+    say "building the tests"
+    test=$(cd "$root" && cargo test --quiet --release -p preload --test direct --no-run --message-format=json |
+        jq -r 'select(.executable != null and .target.name == "direct") | .executable')
+    library=$(dirname "$test")/libkeepstone.so
+    rm -rf "$tree"
+    machine_program "$tree" "$test"
+    mv "$tree/bin/${test##*/}" "$tree/bin/direct"
+    install -s -m 755 "$library" "$tree/bin/libkeepstone.so"
+    machine_program "$tree" "$(command -v mkfs.xfs)"
+    cat >"$tree/main" <<'MAIN'
+if [ "$fs" = xfs ]; then
+    umount /pmem
+    # Blocks of a 2 MiB stripe can be mapped by huge pages; reflinks and DAX exclude each other.
+    mkfs.xfs -q -f -m reflink=0 -d su=2m,sw=1 /dev/pmem0 && mount -o dax=always /dev/pmem0 /pmem || end 104
+fi
+grep /pmem /proc/mounts
+KEEPSTONE_DIRECT_ON=/pmem KEEPSTONE_OPS=$ops direct --nocapture --test-threads=1
+end $?
+MAIN
+    machine_initrd "$tree" "$machine/direct.initrd"
+}
+
+# boot FS: true when all tests have passed there.
+boot() {
+    local fs=$1 image=$machine/direct-$1.img log=$machine/direct-$1.log qemu
+    machine_image fsdax "$image"
+    machine_command fsdax "$image" "$machine/direct.initrd" "fs=$fs" "ops=$ops"
+    timeout "$((2 * machine_timeout))" "${qemu[@]}" </dev/null >"$log" 2>&1 || say "$fs: qemu ended with $?"
+    rm -f "$image"
+    if grep -q "^guest-exit 0" "$log"; then
+        echo "$fs with DAX: $(grep 'calls compared' "$log")"
+    else
+        say "$fs: FAILED; the console ($log):"
+        tail -n 40 "$log" >&2
+        return 1
+    fi
+}
+
+[ $# -gt 0 ] || set -- ext4 xfs
+"$root/scripts/lib-packages.sh" jq xfsprogs
+machine_base
+build
+failed=0
+for fs in "$@"; do
+    boot "$fs" || failed=1
+done
+exit $failed
