@@ -19,7 +19,10 @@ LOOM_PREEMPTIONS ?= 3
 # Minutes for each family of crash states.
 CRASH_MINUTES ?= 60
 
-.PHONY: help build demo test loom check bench bench-quick install campaign crash-campaign nvdimm-test torture machine-torture clean
+# Seconds of `make fuzz`.
+FUZZ_SECONDS ?= 300
+
+.PHONY: help build demo test loom check bench bench-quick install campaign crash-campaign nvdimm-test torture machine-torture fuzz clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -61,8 +64,11 @@ bench: ## measure against peers in the same run; results into docs/PERFORMANCE.m
 	$(BENCH) mount --save $(WORK)/bench/mount.json
 	$(BENCH) direct --save $(WORK)/bench/direct.json
 	$(BENCH) fuse --save $(WORK)/bench/fuse.json
+	scripts/lib-packages.sh nbdkit qemu-utils
+	$(BENCH) nbd --save $(WORK)/bench/nbd.json
 	$(BENCH) report $(WORK)/bench/traffic.json $(WORK)/bench/engine.json \
-	    $(WORK)/bench/mount.json $(WORK)/bench/direct.json $(WORK)/bench/fuse.json
+	    $(WORK)/bench/mount.json $(WORK)/bench/direct.json $(WORK)/bench/fuse.json \
+	    $(WORK)/bench/nbd.json
 
 bench-quick: ## the same in two minutes, for a first look; changes no document
 	$(CARGO) build --release --package keepstone --package preload --package bench
@@ -85,6 +91,10 @@ campaign: ## millions of generated calls against the model and the kernel, kills
 	KEEPSTONE_OPS=8000000 $(CARGO) test --release --package posix --test differential
 	KEEPSTONE_KILLS=5000 $(CARGO) test --release --package bpfs --test processes
 	KEEPSTONE_HOSTILE=100000 $(CARGO) test --release --package bpfs --test hostile
+
+fuzz: ## arbitrary bytes as NBD sessions (5 minutes; needs a nightly toolchain and cargo-fuzz)
+	KEEPSTONE_NBD_SESSIONS=100000 $(CARGO) test --release --package nbd --test fuzz
+	cd fuzz && cargo +nightly fuzz run nbd_session -- -max_total_time=$(FUZZ_SECONDS)
 
 crash-campaign: build ## power failures: pairs, triples for an hour, threads, deaths, evolved sequences (2 hours, 8 GB)
 	$(RELEASE)/keepstone crashtest --length 3 --minutes $(CRASH_MINUTES) --ops 60000 --fuzz 20000 \

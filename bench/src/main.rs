@@ -1,7 +1,7 @@
 //! `keepstone-bench`: measures Keepstone against its peers, in one run.
 //!
 //! Reading order: [`rounds`] (the method), [`store`] and [`workload`] (who does what), [`engine`],
-//! [`traffic`], [`scan`], [`fuse`], [`direct`], [`chell`], [`bdev`] (what is measured), [`text`] and [`report`]
+//! [`traffic`], [`scan`], [`fuse`], [`direct`], [`chell`], [`bdev`], [`nbd`] (what is measured), [`text`] and [`report`]
 //! (results). [`pool`], [`ramdisk`] and [`raw`] make and use what is compared.
 
 mod bdev;
@@ -10,6 +10,8 @@ mod direct;
 mod engine;
 mod fuse;
 mod machine;
+mod nbd;
+mod nbd_client;
 mod pool;
 mod posix;
 mod ramdisk;
@@ -110,6 +112,14 @@ enum Command {
         #[command(flatten)]
         cases: Cases,
     },
+    /// Block devices through their servers: NBD against nbdkit and qemu-nbd, loop devices (as root).
+    Nbd {
+        #[command(flatten)]
+        cases: Cases,
+        /// The keepstone program. Default: the one beside this program.
+        #[arg(long)]
+        keepstone: Option<PathBuf>,
+    },
     /// Put saved results into the tables of a document.
     Report {
         /// The document, with the places marked `<!-- bench: NAME -->` to `<!-- bench end -->`.
@@ -179,6 +189,10 @@ fn main() -> Result<ExitCode> {
             Section::Chell(chell::run(&cases.plan(cli.quick), &programs, &cases.dir)?)
         }
         Command::Bdev { cases } => Section::Bdev(bdev::run(&cases.plan(cli.quick), &cases.dir)?),
+        Command::Nbd { cases, keepstone } => {
+            let programs = programs(keepstone.as_deref(), Path::new(""))?;
+            Section::Nbd(nbd::run(&cases.plan(cli.quick), &programs.keepstone, &cases.dir)?)
+        }
         Command::Report { into, results } => {
             report::update(into, results)?;
             return Ok(ExitCode::SUCCESS);

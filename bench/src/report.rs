@@ -37,6 +37,8 @@ pub enum Section {
     Chell(Vec<Outcome>),
     /// `bdev`.
     Bdev(Vec<Outcome>),
+    /// `nbd`.
+    Nbd(Vec<Outcome>),
 }
 
 impl Results {
@@ -47,7 +49,8 @@ impl Results {
             | Section::Fuse(outcomes)
             | Section::Direct(outcomes)
             | Section::Chell(outcomes)
-            | Section::Bdev(outcomes) => text::outcomes(outcomes),
+            | Section::Bdev(outcomes)
+            | Section::Nbd(outcomes) => text::outcomes(outcomes),
             Section::Traffic(rows) => text::traffic(rows),
             Section::Mount(rows) => text::scans(rows),
         }
@@ -60,7 +63,8 @@ impl Results {
             | Section::Fuse(outcomes)
             | Section::Direct(outcomes)
             | Section::Chell(outcomes)
-            | Section::Bdev(outcomes) => {
+            | Section::Bdev(outcomes)
+            | Section::Nbd(outcomes) => {
                 outcomes.iter().flat_map(|o| &o.verdicts).filter(|v| !v.met).count()
             }
             Section::Traffic(_) => 0,
@@ -77,6 +81,7 @@ impl Results {
             Section::Direct(_) => "direct",
             Section::Chell(_) => "chell",
             Section::Bdev(_) => "bdev",
+            Section::Nbd(_) => "nbd",
         }
     }
 
@@ -88,7 +93,8 @@ impl Results {
             | Section::Fuse(outcomes)
             | Section::Direct(outcomes)
             | Section::Chell(outcomes)
-            | Section::Bdev(outcomes) => compared(outcomes),
+            | Section::Bdev(outcomes)
+            | Section::Nbd(outcomes) => compared(outcomes),
             Section::Traffic(rows) => moved(rows),
             Section::Mount(rows) => scanned(rows),
         };

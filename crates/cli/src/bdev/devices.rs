@@ -38,12 +38,8 @@ pub struct Opened {
 /// Opens `path`; creates it, if that is asked for and it is not there.
 pub fn open(name: &str, description: &str, path: &Path, args: &DeviceArgs) -> Result<Opened> {
     if let Some(size) = args.size.filter(|_| args.create && !path.exists()) {
-        // Not kept: the lock has to be free for the device.
-        drop(pmem::OpenOptions::default().create(path, size)?);
-        if let Some(block) = args.atomic {
-            pmbd::format(path, block)
-                .with_context(|| format!("{}: cannot be given atomic blocks", path.display()))?;
-        }
+        pmbd::create(path, size, args.atomic)
+            .with_context(|| format!("{}: cannot be created", path.display()))?;
     }
     let path = absolute(path)?;
     let domain = pool::open_to_look(&path)?.domain();
