@@ -1,10 +1,11 @@
-//! Writes, fences, reopens and verifies a region on real (or emulated) persistent memory.
+//! Writes, fences, reopens and verifies a region on real (or emulated) persistent memory, and again with each
+//! protection.
 //!
 //! `nvdimm_selftest DOMAIN PATH`: PATH is a file to create, or a devdax device whose first MiB is
 //! overwritten. Prints `ok DOMAIN`; exits with 1 when the domain found is another or bytes differ.
 //! `scripts/nvdimm-test.sh` runs it in a machine that has an NVDIMM.
 
-use pmem::{Access, Domain, Medium, OpenOptions, Region, cpu, probe};
+use pmem::{Access, Domain, Guarded, Medium, OpenOptions, Protection, Region, cpu, probe};
 use std::error::Error;
 use std::process::ExitCode;
 
@@ -56,6 +57,25 @@ fn run(expected: Domain, path: &str) -> Result<(), Box<dyn Error>> {
         check("reopened region", region.domain(), expected)?;
         verify(&region, &bulk)?;
     }
+    Protection::ALL.into_iter().try_for_each(|protection| protected(path, protection, &bulk))
+}
+
+/// Clears the region, and does the same through a guard.
+fn protected(path: &str, protection: Protection, bulk: &[u8]) -> Result<(), Box<dyn Error>> {
+    let region = Region::open(path, Access::ReadWrite)?;
+    region.zero_nt(0, COPY + bulk.len() as u64);
+    let _ = region.fence();
+    match Guarded::new(region, protection) {
+        Ok(guarded) => {
+            store(&guarded, bulk);
+            guarded.health()?;
+            verify(&guarded, bulk)?;
+            println!("protected by {protection}, lifted {} times", guarded.tally().times());
+        }
+        // No keys in this CPU, or no file that can be written to.
+        Err(e @ (pmem::Error::NoKeys(_) | pmem::Error::NoFile(_))) => println!("{protection}: {e}"),
+        Err(e) => return Err(e.into()),
+    }
     Ok(())
 }
 
@@ -63,7 +83,7 @@ fn bulk() -> Vec<u8> {
     (0..10_000u32).map(|i| (i * 31 + i / 256) as u8).collect()
 }
 
-fn store(region: &Region, bulk: &[u8]) {
+fn store(region: &impl Medium, bulk: &[u8]) {
     region.write(SMALL, b"through the cache");
     region.flush(SMALL, 17);
     region.write_nt(ZERO, &[0xff; 4096]);
@@ -75,7 +95,7 @@ fn store(region: &Region, bulk: &[u8]) {
     let _ = region.publish(WORD, COPY, ready);
 }
 
-fn verify(region: &Region, bulk: &[u8]) -> Result<(), Box<dyn Error>> {
+fn verify(region: &impl Medium, bulk: &[u8]) -> Result<(), Box<dyn Error>> {
     let held = [
         ("word", region.load_u64(WORD) == COPY),
         ("small write", region.equals(SMALL, b"through the cache")),
