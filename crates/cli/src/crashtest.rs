@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
-use clap::Args;
+use clap::{Args, ValueEnum};
+use crashsim::blocks;
 use crashsim::campaign::{self, Family, Options, Replay, Report};
 use crashsim::lint::Lint;
 use crashsim::persist::Semantics;
@@ -22,6 +23,10 @@ use crate::output;
 /// `keepstone crashtest`
 #[derive(Debug, Args)]
 pub struct CrashtestArgs {
+    /// What to test: bpfs, the file system, or pmbd, block devices in all write schemes, raw and with
+    /// atomic blocks; of the options below pmbd heeds --ops, --replay, --semantics and --seed.
+    #[arg(long, value_enum, default_value_t = Engine::Bpfs)]
+    pub engine: Engine,
     /// Longest sequences of operations to explore completely: 1 takes seconds, 2 a quarter of an hour,
     /// 3 a day.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=3))]
@@ -66,6 +71,15 @@ pub struct CrashtestArgs {
     pub threads: u16,
 }
 
+/// What can be tested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Engine {
+    /// The file system.
+    Bpfs,
+    /// Block devices.
+    Pmbd,
+}
+
 fn semantics(name: &str) -> Result<Semantics, String> {
     let known = Semantics::ALL.into_iter().find(|s| s.name() == name);
     known.ok_or_else(|| "use adr, eadr or msync".to_owned())
@@ -81,6 +95,9 @@ struct Outcome {
 
 pub fn run(args: &CrashtestArgs, json: bool) -> Result<ExitCode> {
     campaign::prepare_process();
+    if args.engine == Engine::Pmbd {
+        return run_pmbd(args, json);
+    }
     let bases = workload::bases(&Bpfs).map_err(|e| anyhow!("{e}"))?;
     if let Some(line) = &args.replay {
         return replay(args, &bases, line, json);
@@ -96,11 +113,7 @@ pub fn run(args: &CrashtestArgs, json: bool) -> Result<ExitCode> {
     };
     let mut families = Vec::new();
     for family in families_of(args, &bases)? {
-        let bar = ProgressBar::new(0).with_style(
-            ProgressStyle::with_template("{prefix} {wide_bar} {percent:>3} % {msg} {eta:>4}")
-                .expect("a valid template"),
-        );
-        bar.set_prefix(family.name());
+        let bar = bar(&family.name());
         let report =
             campaign::run(&Bpfs, &bases, &family, &options, &distinct, &|done, of, states| {
                 bar.set_length(of);
@@ -110,6 +123,35 @@ pub fn run(args: &CrashtestArgs, json: bool) -> Result<ExitCode> {
         bar.finish_and_clear();
         families.push(report);
     }
+    conclude(families, json)
+}
+
+/// Crashes block devices.
+fn run_pmbd(args: &CrashtestArgs, json: bool) -> Result<ExitCode> {
+    let families = match &args.replay {
+        Some(line) => {
+            vec![("replay", vec![line.parse().map_err(|e| anyhow!("--replay: {e}"))?])]
+        }
+        None => {
+            // Six requests on each of eight kinds.
+            let runs = args.ops.div_ceil(6 * 8) as usize;
+            vec![("pairs", blocks::pairs()), ("random", blocks::random(runs, args.seed))]
+        }
+    };
+    let distinct = Distinct::default();
+    let run = |(name, workloads): (&str, Vec<blocks::Workload>)| {
+        let bar = bar(name);
+        bar.set_length(workloads.len() as u64);
+        let progress = |done| bar.set_position(done);
+        let report = blocks::run(name, &workloads, args.semantics, &distinct, &progress);
+        bar.finish_and_clear();
+        report
+    };
+    conclude(families.into_iter().map(run).collect(), json)
+}
+
+/// Prints what families came to.
+fn conclude(families: Vec<Report>, json: bool) -> Result<ExitCode> {
     let outcome = Outcome {
         states_explored: families.iter().map(|r| r.stats.distinct).sum(),
         violations: families.iter().map(|r| r.violations).sum(),
@@ -121,6 +163,14 @@ pub fn run(args: &CrashtestArgs, json: bool) -> Result<ExitCode> {
         print(&outcome);
     }
     Ok(if outcome.violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn bar(name: &str) -> ProgressBar {
+    let style = ProgressStyle::with_template("{prefix} {wide_bar} {percent:>3} % {msg} {eta:>4}")
+        .expect("a valid template");
+    let bar = ProgressBar::new(0).with_style(style);
+    bar.set_prefix(name.to_owned());
+    bar
 }
 
 fn families_of(args: &CrashtestArgs, bases: &[crashsim::run::Base]) -> Result<Vec<Family>> {

@@ -3,11 +3,13 @@
 //!
 //! Requests are data; each stores words that no other does, so that what is found says where it comes from.
 
+use crate::campaign::{Finding, Report};
 use crate::explore::{Budget, Outcome};
 use crate::image::CrashImage;
 use crate::persist::Semantics;
 use crate::program::{self, Moment};
 use crate::recorder::Recorder;
+use crate::rng::Rng;
 use crate::sited::Sited;
 use crate::stats::{Distinct, Stats};
 use crate::trace::Trace;
@@ -16,6 +18,8 @@ use pmbd::raw::Raw;
 use pmbd::{BlockDevice, Durability, Scheme, Zeroing};
 use pmem::Medium;
 use std::fmt;
+use std::str::FromStr;
+use std::time::Instant;
 
 /// A kind of device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,6 +148,123 @@ impl Request {
             Self::Barrier,
         ]
     }
+}
+
+impl fmt::Display for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let now = |now: bool| if now { " fua" } else { "" };
+        match *self {
+            Self::Write { first, n, now: is } => write!(f, "write {first}+{n}{}", now(is)),
+            Self::Zero { first, n, now: is } => write!(f, "zero {first}+{n}{}", now(is)),
+            Self::Discard { first, n } => write!(f, "discard {first}+{n}"),
+            Self::Barrier => f.write_str("barrier"),
+        }
+    }
+}
+
+impl FromStr for Request {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || format!("not a request: `{text}`; one is for example `write 0+3 fua`");
+        if text == "barrier" {
+            return Ok(Self::Barrier);
+        }
+        let (verb, rest) = text.split_once(' ').ok_or_else(bad)?;
+        let (range, now) = match rest.strip_suffix(" fua") {
+            Some(range) => (range, true),
+            None => (rest, false),
+        };
+        let (first, n) = range.split_once('+').ok_or_else(bad)?;
+        let number = |text: &str| text.parse::<u64>().map_err(|_| bad());
+        let (first, n) = (number(first)?, number(n)?);
+        if first.checked_add(n).is_none_or(|end| end > BLOCKS) {
+            return Err(format!("`{text}`: the device has {BLOCKS} blocks"));
+        }
+        match verb {
+            "write" => Ok(Self::Write { first, n, now }),
+            "zero" => Ok(Self::Zero { first, n, now }),
+            "discard" if !now => Ok(Self::Discard { first, n }),
+            _ => Err(bad()),
+        }
+    }
+}
+
+/// Requests and what serves them; as text for example `atomic/nt: write 0+3 fua, barrier`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Workload {
+    /// The kind of device.
+    pub kind: Kind,
+    /// The requests, in order.
+    pub requests: Vec<Request>,
+}
+
+impl fmt::Display for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let requests: Vec<String> = self.requests.iter().map(ToString::to_string).collect();
+        write!(f, "{}: {}", self.kind, requests.join(", "))
+    }
+}
+
+impl FromStr for Workload {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (kind, requests) = text.split_once(": ").ok_or("a workload is `KIND: REQUEST, …`")?;
+        let kind = Kind::all().find(|k| k.to_string() == kind);
+        let kind = kind.ok_or("a kind is raw/SCHEME or atomic/SCHEME")?;
+        let requests = requests.split(", ").map(str::parse).collect::<Result<_, _>>()?;
+        Ok(Self { kind, requests })
+    }
+}
+
+/// All pairs of requests on all kinds of devices.
+pub fn pairs() -> Vec<Workload> {
+    let all = Request::universe();
+    let of = |kind| {
+        let pair = |i: usize| vec![all[i / all.len()], all[i % all.len()]];
+        (0..all.len() * all.len()).map(move |i| Workload { kind, requests: pair(i) })
+    };
+    Kind::all().flat_map(of).collect()
+}
+
+/// `runs` times six requests at random on each kind of device.
+pub fn random(runs: usize, seed: u64) -> Vec<Workload> {
+    let mut rng = Rng::new(seed);
+    let all = Request::universe();
+    let mut any = || all[rng.below(all.len() as u64) as usize];
+    let kinds = Kind::all().flat_map(|kind| std::iter::repeat_n(kind, runs));
+    kinds.map(|kind| Workload { kind, requests: (0..6).map(|_| any()).collect() }).collect()
+}
+
+/// Explores the crashes of workloads; `progress` is told how many are done.
+pub fn run(
+    family: &str,
+    workloads: &[Workload],
+    semantics: Semantics,
+    distinct: &Distinct,
+    progress: &dyn Fn(u64),
+) -> Report {
+    let start = Instant::now();
+    let mut report = Report { family: family.to_owned(), ..Report::default() };
+    for workload in workloads {
+        let wrong = match record(workload.kind, &workload.requests) {
+            Ok(run) => {
+                let (stats, wrong) = explore(&run, &run.trace, semantics, distinct);
+                report.stats.add(&stats);
+                wrong
+            }
+            Err(what) => vec![what],
+        };
+        report.workloads += 1;
+        report.violations += wrong.len() as u64;
+        let replay = workload.to_string();
+        let finding = |what| Finding { replay: replay.clone(), what, detail: Vec::new() };
+        report.findings.extend(wrong.into_iter().take(1).map(finding));
+        progress(report.workloads);
+    }
+    report.seconds = start.elapsed().as_secs_f64();
+    report
 }
 
 /// What request number `op` stores in a word.
@@ -298,7 +419,12 @@ fn content(device: &dyn BlockDevice) -> Result<Vec<u64>, String> {
 }
 
 /// Explores the crashes of a run, of whose trace `trace` is a variant; returns what is wrong.
-pub fn explore(run: &Run, trace: &Trace, semantics: Semantics) -> (Stats, Vec<String>) {
+pub fn explore(
+    run: &Run,
+    trace: &Trace,
+    semantics: Semantics,
+    distinct: &Distinct,
+) -> (Stats, Vec<String>) {
     let kind = run.kind;
     let recover = |image: &CrashImage| -> Outcome<Vec<u64>> {
         let device = kind.open(image)?;
@@ -312,9 +438,8 @@ pub fn explore(run: &Run, trace: &Trace, semantics: Semantics) -> (Stats, Vec<St
         Ok(found) => wrong.extend(judge(run, now, found)),
     };
     let budget = Budget { states: 1 << 8, runs: 1 << 8, samples: 16, ..Budget::default() };
-    let distinct = Distinct::default();
     let stats =
-        program::explore(trace, &run.initial, semantics, budget, &distinct, &recover, &mut verdict);
+        program::explore(trace, &run.initial, semantics, budget, distinct, &recover, &mut verdict);
     (stats, wrong)
 }
 

@@ -1,51 +1,44 @@
 //! Block devices through every crash state, and the explorer through bugs planted in them.
 
-use crashsim::blocks::{Kind, Request, Run, explore, explore_format, record, record_format};
+use crashsim::blocks::{
+    Kind, Workload, explore, explore_format, pairs, random, record, record_format, run,
+};
 use crashsim::campaign::prepare_process;
 use crashsim::mutate::{Bug, Mutant, mutants, mutate};
 use crashsim::persist::Semantics;
-use crashsim::rng::Rng;
 use crashsim::score::label;
+use crashsim::stats::Distinct;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-fn check(kind: Kind, requests: &[Request]) -> Run {
-    let run = record(kind, requests).unwrap();
+fn check(workloads: &[Workload]) {
+    prepare_process();
     for semantics in [Semantics::Adr, Semantics::Eadr] {
-        let (stats, wrong) = explore(&run, &run.trace, semantics);
-        assert!(wrong.is_empty(), "{kind}, {}: {requests:?}: {}", semantics.name(), wrong[0]);
-        assert!(stats.points > 0);
+        let report = run("test", workloads, semantics, &Distinct::default(), &|_| ());
+        assert_eq!(report.workloads, workloads.len() as u64);
+        assert!(report.findings.is_empty(), "{}: {:?}", semantics.name(), report.findings[0]);
+        assert!(report.stats.points > 0);
     }
-    run
-}
-
-fn pairs() -> Vec<Vec<Request>> {
-    let all = Request::universe();
-    let with = |one: Request| all.clone().into_iter().map(move |other| vec![one, other]);
-    all.clone().into_iter().flat_map(with).collect()
 }
 
 #[test]
 fn every_pair_of_requests_survives_every_crash() {
-    prepare_process();
-    for kind in Kind::all() {
-        for requests in pairs() {
-            check(kind, &requests);
-        }
-    }
+    check(&pairs());
 }
 
 #[test]
 fn random_runs_survive_every_crash() {
-    prepare_process();
-    let mut rng = Rng::new(7);
-    let universe = Request::universe();
-    for kind in Kind::all() {
-        for _ in 0..8 {
-            let any = |_| universe[rng.below(universe.len() as u64) as usize];
-            let requests: Vec<Request> = (0..6).map(any).collect();
-            check(kind, &requests);
-        }
+    check(&random(8, 7));
+}
+
+#[test]
+fn workloads_are_text_and_back() {
+    for workload in pairs() {
+        assert_eq!(workload.to_string().parse(), Ok(workload));
+    }
+    for bad in ["", "raw/nt", "raw/nt: ", "raw/x: barrier", "raw/nt: write 31+2", "raw/nt: fly 0+1"]
+    {
+        assert!(bad.parse::<Workload>().is_err(), "{bad}");
     }
 }
 
@@ -82,17 +75,16 @@ fn planted_bugs_are_found() {
     prepare_process();
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let mut fates: BTreeMap<(String, Mutant), bool> = BTreeMap::new();
-    for kind in Kind::all() {
-        for requests in pairs() {
-            let run = record(kind, &requests).unwrap();
-            for mutant in mutants(&run.trace, 0) {
-                let fate = fates.entry((kind.to_string(), mutant.clone())).or_default();
-                if *fate {
-                    continue;
-                }
-                let Some(trace) = mutate(&run.trace, &run.initial, &mutant) else { continue };
-                *fate = !explore(&run, &trace, Semantics::Adr).1.is_empty();
+    for Workload { kind, requests } in pairs() {
+        let run = record(kind, &requests).unwrap();
+        for mutant in mutants(&run.trace, 0) {
+            let fate = fates.entry((kind.to_string(), mutant.clone())).or_default();
+            if *fate {
+                continue;
             }
+            let Some(trace) = mutate(&run.trace, &run.initial, &mutant) else { continue };
+            let distinct = Distinct::default();
+            *fate = !explore(&run, &trace, Semantics::Adr, &distinct).1.is_empty();
         }
     }
     let kind = Kind::Atomic(pmbd::Scheme::Nt);
