@@ -418,8 +418,10 @@ impl BlockDevice for Buffered {
         None
     }
 
-    fn grow(&self, _size: u64) -> Result<(), Error> {
-        Err(Error::NotSupported)
+    fn grow(&self, size: u64) -> Result<(), Error> {
+        // A last page that was partly beyond the end is whole from now on.
+        self.shared.empty()?;
+        self.shared.device.grow(size)
     }
 
     fn stats(&self) -> Stats {

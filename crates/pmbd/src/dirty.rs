@@ -21,7 +21,7 @@ pub(crate) struct Dirty {
 }
 
 impl Dirty {
-    /// For a region of `len` bytes.
+    /// For a region of at most `len` bytes, the last of which are a whole grain.
     pub(crate) fn plan(layout: &mut Layout, len: u64) -> Self {
         let words = len.div_ceil(GRAIN).div_ceil(64);
         Self {

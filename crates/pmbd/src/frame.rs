@@ -5,7 +5,8 @@ use crate::stats::{Counting, Event, Guarding};
 use crate::{BlockSizes, Durability, Error, Stats};
 use arena::{Arena, Layout};
 use pmem::{Medium, Tally};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The longest request: what NBD clients may assume.
 pub(crate) const REQUEST_MAX: u32 = 32 << 20;
@@ -13,7 +14,9 @@ pub(crate) const REQUEST_MAX: u32 = 32 << 20;
 /// The part of a device that does not depend on where blocks lie.
 pub(crate) struct Frame<M> {
     pub(crate) medium: M,
-    pub(crate) size: u64,
+    /// In bytes; it only grows.
+    size: AtomicU64,
+    growing: Mutex<()>,
     pub(crate) blocks: BlockSizes,
     pub(crate) read_only: bool,
     pub(crate) counting: Counting,
@@ -37,7 +40,8 @@ impl<M: Medium> Frame<M> {
         Ok(Self {
             arena: Arena::inherited(&layout)?,
             medium,
-            size,
+            size: AtomicU64::new(size),
+            growing: Mutex::default(),
             blocks,
             read_only,
             counting: Counting::default(),
@@ -51,11 +55,28 @@ impl<M: Medium> Frame<M> {
         Self { tally: Some(tally), ..self }
     }
 
+    pub(crate) fn size(&self) -> u64 {
+        self.size.load(Acquire)
+    }
+
+    /// Makes a device as long as its medium longer, with it.
+    pub(crate) fn grow(&self, size: u64) -> Result<(), Error> {
+        if self.read_only {
+            return Err(Error::ReadOnly);
+        }
+        // Nothing panics while holding it.
+        let _turn = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.medium.grow(size)?;
+        self.size.store(size, Release);
+        Ok(())
+    }
+
     /// Checks that a range consists of blocks of the device.
     pub(crate) fn check(&self, off: u64, len: u64) -> Result<(), Error> {
         let block = self.blocks.minimum;
-        if off.checked_add(len).is_none_or(|end| end > self.size) {
-            return Err(Error::OutOfRange { off, len, size: self.size });
+        let size = self.size();
+        if off.checked_add(len).is_none_or(|end| end > size) {
+            return Err(Error::OutOfRange { off, len, size });
         }
         match (off | len) % u64::from(block) {
             0 => Ok(()),

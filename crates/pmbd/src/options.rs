@@ -113,6 +113,7 @@ pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Arc<dyn BlockDe
     let how = OpenOptions {
         emulation: Some(options.emulation),
         flush: scheme.flush(),
+        reserve: if read_only || options.atomic.is_some() { 0 } else { room_to_grow(path) },
         lock: Some(if read_only { Lock::Shared } else { Lock::Exclusive }),
         ..OpenOptions::default()
     };
@@ -124,6 +125,12 @@ pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Arc<dyn BlockDe
         None => Arc::new(Raw::new(medium, scheme, read_only)?.with_tally(tally)),
         Some(_) => Arc::new(Atomic::open(medium, scheme, checksums, read_only)?.with_tally(tally)),
     })
+}
+
+/// Address space for a device that may grow while it is served: to four times its size, or to 64 GiB.
+fn room_to_grow(path: &Path) -> u64 {
+    let len = std::fs::metadata(path).map_or(0, |file| file.len());
+    len.saturating_mul(4).clamp(64 << 30, 1 << 46)
 }
 
 /// Whether the region was formatted as the options say.

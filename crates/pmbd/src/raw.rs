@@ -34,7 +34,7 @@ impl<M: Medium> Raw<M> {
         let mut layout = Layout::default();
         Ok(Self {
             scheme,
-            dirty: (scheme == Scheme::Wb).then(|| Dirty::plan(&mut layout, size)),
+            dirty: (scheme == Scheme::Wb).then(|| Dirty::plan(&mut layout, medium.max_len())),
             lazy_fence: medium.domain() == Domain::PageCache,
             frame: Frame::new(medium, size, blocks, read_only, layout)?,
         })
@@ -65,7 +65,7 @@ impl<M: Medium> Raw<M> {
 
 impl<M: Medium> BlockDevice for Raw<M> {
     fn size(&self) -> u64 {
-        self.frame.size
+        self.frame.size()
     }
 
     fn block_sizes(&self) -> BlockSizes {
@@ -107,7 +107,8 @@ impl<M: Medium> BlockDevice for Raw<M> {
         let medium = &self.frame.medium;
         self.frame.barrier(|| {
             if let Some(dirty) = &self.dirty {
-                dirty.take(&self.frame.arena, |off, len| medium.flush(off, len));
+                let flush = |off, len: u64| medium.flush(off, len.min(self.frame.size() - off));
+                dirty.take(&self.frame.arena, flush);
             }
             if self.dirty.is_some() || self.lazy_fence {
                 let _ = medium.fence();
@@ -169,8 +170,8 @@ impl<M: Medium> BlockDevice for Raw<M> {
         Some(bytes)
     }
 
-    fn grow(&self, _size: u64) -> Result<(), Error> {
-        Err(Error::NotSupported)
+    fn grow(&self, size: u64) -> Result<(), Error> {
+        self.frame.grow(size)
     }
 
     fn stats(&self) -> Stats {

@@ -433,3 +433,31 @@ fn buffers_lose_nothing_under_load() {
         });
     }
 }
+
+#[test]
+fn raw_devices_grow_while_they_are_used() {
+    for options in kinds() {
+        let bed = Bed::new(options, None);
+        let device = &bed.device;
+        let data = vec![7; SIZE as usize];
+        device.write(0, &data, Durability::AtBarrier).unwrap();
+        if options.atomic.is_some() {
+            assert!(matches!(device.grow(4 << 20), Err(Error::NotSupported)));
+            continue;
+        }
+        assert!(device.grow(SIZE - 1).is_err() && device.grow(1 << 50).is_err());
+        device.grow(SIZE).unwrap();
+        device.grow(4 << 20).unwrap();
+        let mut got = vec![1; 4 << 20];
+        device.read(0, &mut got).unwrap();
+        assert!(got[..SIZE as usize] == data && got[SIZE as usize..].iter().all(|b| *b == 0));
+        device.write((4 << 20) - 5, b"there", Durability::AtBarrier).unwrap();
+        device.barrier().unwrap();
+        assert!(device.write((4 << 20) - 5, b"beyond", Durability::Now).is_err());
+        let bed = bed.reopen();
+        assert_eq!(bed.device.size(), 4 << 20);
+        let mut end = [0; 5];
+        bed.device.read((4 << 20) - 5, &mut end).unwrap();
+        assert_eq!(&end, b"there", "{options:?}");
+    }
+}

@@ -126,12 +126,13 @@ impl Mapping {
         unsafe { mm::madvise(self.addr.cast(), self.len, mm::Advice::LinuxHugepage) }
     }
 
-    /// Faults all pages in.
-    pub(crate) fn populate(&self, writable: bool) -> Result<()> {
+    /// Faults the pages of the first `len` bytes in.
+    pub(crate) fn populate(&self, len: u64, writable: bool) -> Result<()> {
         let advice =
             if writable { mm::Advice::LinuxPopulateWrite } else { mm::Advice::LinuxPopulateRead };
+        let len = self.len.min(len.next_multiple_of(rustix::param::page_size() as u64) as usize);
         // SAFETY: as above.
-        unsafe { mm::madvise(self.addr.cast(), self.len, advice) }
+        unsafe { mm::madvise(self.addr.cast(), len, advice) }
     }
 
     /// Writes bytes `start..end` back to the file and waits. Rounds outwards to pages.

@@ -8,7 +8,7 @@
 //! - [`Medium::fence`] ends an epoch (BPFS §4.4): everything this thread wrote and flushed, or wrote
 //!   non-temporally, is in the persistence domain when it returns.
 
-use crate::{Counters, Domain};
+use crate::{Counters, Domain, Error};
 use std::sync::atomic::AtomicU8;
 
 /// Proof that a fence has completed since the caller prepared what it is about to publish.
@@ -37,6 +37,17 @@ impl Fenced {
 pub trait Medium: Send + Sync {
     /// Length of the region in bytes.
     fn len(&self) -> u64;
+
+    /// The length that it can grow to.
+    fn max_len(&self) -> u64 {
+        self.len()
+    }
+
+    /// Makes it longer, where that is possible; what comes is all zeros.
+    fn grow(&self, len: u64) -> Result<(), Error> {
+        let cause = "this kind of memory keeps its length".to_owned();
+        Err(Error::BadLength { path: "memory".into(), len, cause })
+    }
 
     /// Whether the region is empty.
     fn is_empty(&self) -> bool {
@@ -119,6 +130,12 @@ pub trait Medium: Send + Sync {
 impl<M: Medium + ?Sized> Medium for &M {
     fn len(&self) -> u64 {
         (**self).len()
+    }
+    fn max_len(&self) -> u64 {
+        (**self).max_len()
+    }
+    fn grow(&self, len: u64) -> Result<(), Error> {
+        (**self).grow(len)
     }
     fn domain(&self) -> Domain {
         (**self).domain()

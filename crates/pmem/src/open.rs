@@ -53,6 +53,9 @@ pub struct OpenOptions {
     pub sparse: bool,
     /// Bytes that an existing region must have at least; one in any case.
     pub min_len: u64,
+    /// Bytes of address space that a file is given, so that it can grow while it is mapped
+    /// ([`Medium::grow`](crate::Medium::grow)).
+    pub reserve: u64,
 }
 
 impl OpenOptions {
@@ -118,7 +121,7 @@ impl OpenOptions {
         self.map(path, fd, &stat, access, len)
     }
 
-    fn extend(&self, path: &Path, fd: &OwnedFd, len: u64) -> Result<(), Error> {
+    pub(crate) fn extend(&self, path: &Path, fd: &OwnedFd, len: u64) -> Result<(), Error> {
         rustix::fs::ftruncate(fd, len).map_err(|e| match e {
             Errno::INVAL => Error::BadLength {
                 path: path.to_owned(),
@@ -161,7 +164,12 @@ impl OpenOptions {
             Access::ReadWrite => Lock::Exclusive,
         });
         take(path, &fd, lock)?;
-        let (mapping, domain) = map_backing(path, &fd, stat, backing, file_len, access)?;
+        let mapped_len = match backing {
+            // hugetlbfs would have to find the pages at once.
+            Backing::File { fs, .. } if fs != FsType::Hugetlbfs => file_len.max(self.reserve),
+            _ => file_len,
+        };
+        let (mapping, domain) = map_backing(path, &fd, stat, backing, mapped_len, access)?;
         let mapped = Mapped { mapping, grain: backing.page_bytes(), domain };
         self.finish(path, mapped, len.unwrap_or(file_len), access, Some(fd))
     }
@@ -184,7 +192,7 @@ impl OpenOptions {
             let _ = mapping.advise_huge();
         }
         if self.populate {
-            match mapping.populate(access == Access::ReadWrite) {
+            match mapping.populate(len, access == Access::ReadWrite) {
                 // Kernels before 5.14 do not know the advice.
                 Ok(()) | Err(Errno::INVAL) => {}
                 Err(e) => return Err(Error::io(path, "fault in the pages", e)),

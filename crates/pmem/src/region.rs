@@ -1,8 +1,8 @@
 //! A mapped region: the [`Medium`] of production.
 //!
 //! Invariants:
-//! - I1: `base..base + len` is mapped readable for the life of the region, and `writable_len` bytes
-//!   of it (all or none) writable: at all times, or, of a [`Guarded`](crate::Guarded) region, through the
+//! - I1: `base..base + len` is mapped readable for the life of the region, and writable if `writable` says
+//!   so: at all times, or, of a [`Guarded`](crate::Guarded) region, through the
 //!   mapping that it opens for a store.
 //! - I2: the flush instruction and the width of non-temporal stores exist on this CPU.
 //! - I3: every access has passed [`Region::span`]; memory is touched only by raw pointers, so that
@@ -39,8 +39,9 @@ const CPU_CACHE_NT_MIN: usize = 512;
 #[derive(Debug)]
 pub struct Region {
     base: *mut u8,
-    len: u64,
-    writable_len: u64,
+    /// It only grows, and never beyond what is mapped.
+    len: AtomicU64,
+    writable: bool,
     stores: Stores,
     /// Shorter writes are not worth non-temporal stores here.
     nt_min: usize,
@@ -103,13 +104,14 @@ impl Region {
         };
         Region {
             base: mapping.addr(),
-            len,
-            writable_len: if access == Access::ReadWrite { len } else { 0 },
+            len: AtomicU64::new(len),
+            writable: access == Access::ReadWrite,
             stores: Stores { width: NtWidth::detect(), flush },
             nt_min: if domain == Domain::CpuCache { CPU_CACHE_NT_MIN } else { 0 },
             emulator: emulation.map(|e| Box::new(Emulator::new(&e))),
             pages: (domain == Domain::PageCache).then(Box::default),
-            touched: (domain == Domain::Volatile && file.is_some()).then(|| Touched::new(len)),
+            touched: (domain == Domain::Volatile && file.is_some())
+                .then(|| Touched::new(mapping.len())),
             counters: Counters::default(),
             domain,
             path,
@@ -154,7 +156,7 @@ impl Region {
 
     /// Whether stores are allowed.
     pub fn access(&self) -> Access {
-        if self.writable_len == 0 { Access::ReadOnly } else { Access::ReadWrite }
+        if self.writable { Access::ReadWrite } else { Access::ReadOnly }
     }
 
     /// The first failure of a fence, which only the page-cache domain can have. From then on
@@ -168,13 +170,13 @@ impl Region {
     ///
     /// The bytes stay mapped while the region lives; they may change at any time.
     pub fn read_ptr(&self, off: u64, len: u64) -> *const u8 {
-        self.span(off, len, self.len)
+        self.span(off, len, self.limit())
     }
 
     /// The bytes of `off..off + len`, which others may be changing. Counters and emulation do not
     /// see what is read.
     pub fn bytes(&self, off: u64, len: u64) -> &[AtomicU8] {
-        let first = self.span(off, len, self.len);
+        let first = self.span(off, len, self.limit());
         // SAFETY: I1: `span` has checked the range, which stays mapped while `self` is borrowed; any
         // byte is a valid `AtomicU8`, and I3: nobody has references of another kind to it.
         unsafe { std::slice::from_raw_parts(first.cast(), len as usize) }
@@ -192,6 +194,12 @@ impl Region {
         if off.checked_add(len).is_none_or(|end| end > limit) {
             self.refuse(off, len, limit);
         }
+    }
+
+    /// The length now.
+    #[inline]
+    fn limit(&self) -> u64 {
+        self.len.load(Ordering::Acquire)
     }
 
     /// Where offset 0 is mapped.
@@ -271,7 +279,7 @@ impl Region {
     /// Panics unless `off..off + len` may be stored to.
     #[inline]
     pub(crate) fn check_store(&self, off: u64, len: u64) {
-        self.check(off, len, self.writable_len);
+        self.check(off, len, if self.writable { self.limit() } else { 0 });
     }
 
     /// Panics unless `src..src + len` may be copied to `dst`.
@@ -284,14 +292,14 @@ impl Region {
     /// Panics unless `off..off + len` may be loaded from.
     #[inline]
     pub(crate) fn check_load(&self, off: u64, len: u64) {
-        self.check(off, len, self.len);
+        self.check(off, len, self.limit());
     }
 
     #[cold]
     #[inline(never)]
     fn refuse(&self, off: u64, len: u64, limit: u64) -> ! {
         let path = self.path.display();
-        if limit < self.len {
+        if limit < self.limit() {
             panic!("{path}: store of {len} bytes at {off} to a region opened read-only");
         }
         panic!("{path}: access of {len} bytes at {off} in a region of {limit} bytes");
@@ -483,7 +491,37 @@ unsafe fn word<'a>(base: *mut u8, off: u64) -> &'a AtomicU64 {
 
 impl Medium for Region {
     fn len(&self) -> u64 {
-        self.len
+        self.limit()
+    }
+
+    fn max_len(&self) -> u64 {
+        match self.writable && self.regular_file().is_some() {
+            true => self.mapping.len().max(self.limit()),
+            false => self.limit(),
+        }
+    }
+
+    /// Extends the file, of which more is mapped than there was ([`OpenOptions::reserve`]). One caller at a time,
+    /// in one process.
+    fn grow(&self, len: u64) -> Result<(), Error> {
+        let bad = |cause: &str| {
+            let cause = cause.to_owned();
+            Err(Error::BadLength { path: self.path.clone(), len, cause })
+        };
+        match self.regular_file() {
+            _ if len < self.limit() => bad("a region only grows"),
+            _ if len == self.limit() => Ok(()),
+            Some(_) if !self.writable => bad("it was opened read-only"),
+            Some(_) if len > self.mapping.len() => {
+                bad("not while it is in use: no address space is left beside it; open it anew")
+            }
+            Some(file) => {
+                OpenOptions::default().extend(&self.path, file, len)?;
+                self.len.store(len, Ordering::Release);
+                Ok(())
+            }
+            None => bad("only files can grow"),
+        }
     }
 
     fn domain(&self) -> Domain {
@@ -514,7 +552,7 @@ impl Medium for Region {
 
     #[inline]
     fn prefetch(&self, off: u64, len: u64) {
-        let start = self.span(off, len, self.len);
+        let start = self.span(off, len, self.limit());
         for line in 0..lines(off, len) {
             prefetch(start.wrapping_add((line * LINE) as usize));
         }

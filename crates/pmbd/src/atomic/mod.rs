@@ -192,7 +192,7 @@ impl<M: Medium> Atomic<M> {
 
 impl<M: Medium> BlockDevice for Atomic<M> {
     fn size(&self) -> u64 {
-        self.frame.size
+        self.frame.size()
     }
 
     fn block_sizes(&self) -> BlockSizes {

@@ -111,13 +111,17 @@ impl Guarded {
                 Protection::Window => Door::Private(Private::new(&region, tally.clone())?),
                 Protection::Pkey => {
                     let keyed = Keyed::new(&region, tally.clone())?;
-                    watched.push(stray::Watched::new(region.path(), keyed.base(), region.len())?);
+                    watched.push(stray::Watched::new(
+                        region.path(),
+                        keyed.base(),
+                        region.mapped_len(),
+                    )?);
                     Door::Keyed(keyed)
                 }
             }
         };
         if !matches!(door, Door::Open) {
-            watched.push(stray::Watched::new(region.path(), region.base(), region.len())?);
+            watched.push(stray::Watched::new(region.path(), region.base(), region.mapped_len())?);
         }
         Ok(Self { door, _watched: watched, protection, tally, region })
     }
@@ -181,6 +185,14 @@ impl Medium for Guarded {
 
     fn counters(&self) -> &Counters {
         self.region.counters()
+    }
+
+    fn grow(&self, len: u64) -> Result<(), Error> {
+        self.region.grow(len)
+    }
+
+    fn max_len(&self) -> u64 {
+        self.region.max_len()
     }
 
     #[inline]
