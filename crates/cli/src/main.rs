@@ -4,6 +4,7 @@
 //! `check` adds 4 (not repairable), and the helper of `mount(8)` follows that program's rules.
 
 mod args;
+mod background;
 mod bdev;
 mod busy;
 mod check;

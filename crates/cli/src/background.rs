@@ -1,0 +1,94 @@
+//! A server as a process of its own.
+//!
+//! The command starts itself again with `--daemon`, and waits for one line of JSON on the server's
+//! standard output: that it is ready, or why not.
+
+use std::ffi::OsString;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::output;
+
+/// What the server sends, once.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Report<R> {
+    Ready(R),
+    Failed(String),
+}
+
+/// Starts a server with these arguments, whose standard error goes to the file `log`, and waits until
+/// it is ready.
+pub fn start<R: DeserializeOwned>(args: Vec<OsString>, log: &Path) -> Result<R> {
+    let opened = make_private(log.parent().unwrap_or(Path::new("/")))
+        .and_then(|()| OpenOptions::new().create(true).append(true).open(log));
+    let mut server = Command::new(std::env::current_exe()?)
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(opened.with_context(|| format!("{}: cannot open the log", log.display()))?)
+        .spawn()
+        .context("cannot start the server")?;
+    let mut line = String::new();
+    let stdout = server.stdout.take().context("its output is piped")?;
+    BufReader::new(stdout).read_line(&mut line)?;
+    match serde_json::from_str(&line) {
+        Ok(Report::Ready(ready)) => Ok(ready),
+        Ok(Report::Failed(reason)) => {
+            server.wait()?;
+            Err(anyhow!(reason))
+        }
+        Err(_) => {
+            let (status, log) = (server.wait()?, log.display());
+            bail!("the server ended before it was ready ({status}); see {log}")
+        }
+    }
+}
+
+/// Is the server that [`start`] started: `serve` says when it is ready, and returns at its end.
+pub fn serve<R: Serialize>(serve: impl FnOnce(&dyn Fn(&R) -> Result<()>) -> Result<()>) {
+    // A session of its own, so that no terminal's signals reach it.
+    let _ = rustix::process::setsid();
+    let ready = |ready: &R| {
+        send(&Report::Ready(ready))?;
+        // Whoever started us is gone now, and so is the other end. No directory is kept from being
+        // unmounted.
+        rustix::stdio::dup2_stdout(File::open("/dev/null")?)?;
+        Ok(std::env::set_current_dir("/")?)
+    };
+    if let Err(err) = serve(&ready) {
+        output::error(&err);
+        // After readiness nobody reads it; the log has it.
+        let _ = send(&Report::<()>::Failed(format!("{err:#}")));
+        std::process::exit(1);
+    }
+}
+
+fn send<R: Serialize>(report: &Report<R>) -> Result<()> {
+    let mut line = serde_json::to_string(report)?;
+    line.push('\n');
+    Ok(std::io::stdout().lock().write_all(line.as_bytes())?)
+}
+
+/// Where sockets and logs of servers are: `/run/keepstone` for root, for other users below their own
+/// runtime directory.
+pub fn runtime_dir() -> PathBuf {
+    let user = rustix::process::geteuid();
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        _ if user.is_root() => PathBuf::from("/run/keepstone"),
+        Some(dir) => PathBuf::from(dir).join("keepstone"),
+        None => std::env::temp_dir().join(format!("keepstone-{}", user.as_raw())),
+    }
+}
+
+/// Makes a directory for this user alone, unless it is there.
+pub fn make_private(dir: &Path) -> std::io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)
+}
