@@ -100,8 +100,9 @@ crash-campaign: build ## power failures: pairs, triples for an hour, threads, de
 	$(RELEASE)/keepstone crashtest --length 3 --minutes $(CRASH_MINUTES) --ops 60000 --fuzz 20000 \
 	    --schedules 20000 --deaths 756 --threads $$(nproc)
 
-nvdimm-test: ## pmem, and Chell-Direct on DAX file systems, on an emulated machine with an NVDIMM
+nvdimm-test: build ## pmem, Chell-Direct on DAX file systems, the kernel's NBD client, on an emulated machine with an NVDIMM
 	scripts/nvdimm-test.sh
+	scripts/bdev-machine-test.sh
 	scripts/direct-guest-test.sh
 
 torture: build ## kill the mount's server under databases, commits and builds (a minute)

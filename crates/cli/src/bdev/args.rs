@@ -98,9 +98,30 @@ pub enum Through {
     Server,
 }
 
+/// How the kernel gets a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Via {
+    /// The kernel's NBD client, /dev/nbdN.
+    Nbd,
+    /// A loop device, /dev/loopN.
+    Loop,
+}
+
+/// `keepstone bdev attach`
+#[derive(Clone, Debug, Args)]
+pub struct AttachArgs {
+    /// How. Default: what this machine has, said with the reason.
+    #[arg(long, value_enum)]
+    pub via: Option<Via>,
+    /// The rest.
+    #[command(flatten)]
+    pub kernel: KernelArgs,
+}
+
 /// `keepstone bdev loop`
 #[derive(Clone, Debug, Args)]
-pub struct LoopArgs {
+pub struct KernelArgs {
     /// A file or a devdax device.
     pub pool: PathBuf,
     /// How the pool is opened.
@@ -109,7 +130,7 @@ pub struct LoopArgs {
     /// Bytes of a logical block of the device: 512 or 4096. Default: 512, with larger --atomic that.
     #[arg(long, value_name = "BYTES", value_parser = block)]
     pub block_size: Option<u32>,
-    /// Who copies content. Default: the kernel, where the bytes of POOL are those of the device.
+    /// Who copies content of a loop device. Default: the kernel, where the bytes of POOL are those of the device.
     #[arg(long, value_enum)]
     pub through: Option<Through>,
     /// Threads that answer the kernel. Default: one per CPU, 2 to 16.

@@ -8,7 +8,9 @@ mod args;
 mod background;
 mod control;
 mod devices;
+mod fileloop;
 mod kernel;
+mod kernel_nbd;
 mod looped;
 mod onefile;
 mod serve;
@@ -41,7 +43,10 @@ Example, an ext4 on it (as root):
   keepstone bdev loop /dev/shm/disk --create --size 1G
   mkfs.ext4 /dev/loop0 && mount /dev/loop0 /mnt
   umount /mnt && keepstone bdev detach /dev/loop0")]
-    Loop(args::LoopArgs),
+    Loop(args::KernelArgs),
+    /// Give the kernel a pool by what this machine has: its NBD client, or else a loop device.
+    #[command(after_help = "Example: keepstone bdev attach /dev/shm/disk --create --size 1G")]
+    Attach(args::AttachArgs),
     /// Take a device back from the kernel; refused while it is in use.
     #[command(after_help = "Example: keepstone bdev detach /dev/loop0")]
     Detach(args::NameArgs),
@@ -69,14 +74,15 @@ which NBD has no means to change; a request of theirs beyond it is served.")]
 impl BdevCommand {
     /// Whether it may become a server.
     pub fn is_server(&self) -> bool {
-        matches!(self, Self::Serve(_) | Self::Loop(_))
+        matches!(self, Self::Serve(_) | Self::Loop(_) | Self::Attach(_))
     }
 }
 
 pub fn run(command: &BdevCommand, json: bool) -> Result<ExitCode> {
     match command {
         BdevCommand::Serve(args) => serve::run(args, json)?,
-        BdevCommand::Loop(args) => kernel::run(args, json)?,
+        BdevCommand::Loop(args) => kernel::run_loop(args, json)?,
+        BdevCommand::Attach(args) => kernel::run_attach(args, json)?,
         BdevCommand::Detach(args) => stats::stop(&args.name, json)?,
         BdevCommand::List => stats::list(json)?,
         BdevCommand::Stats(args) => stats::run(args, json)?,

@@ -25,13 +25,11 @@ pub fn list(json: bool) -> Result<()> {
     }
     for server in servers {
         let status = &server.status;
-        let at = items(&status["addresses"]).map(text).collect::<Vec<_>>().join(" ");
-        println!(
-            "{} {} on {at}, {} clients",
-            text(&status["pid"]),
-            text(&status["kind"]),
-            status["clients"]
-        );
+        let (pid, kind, at) = (text(&status["pid"]), text(&status["kind"]), places(status));
+        match &status["clients"] {
+            Value::Null => println!("{pid} {kind} {at}"),
+            clients => println!("{pid} {kind} {at}, {clients} clients"),
+        }
         for export in items(&status["exports"]) {
             let bytes = size::show(export["size_bytes"].as_u64().unwrap_or(0));
             println!("  {} {bytes} {}", text(&export["name"]), text(&export["path"]));
@@ -82,13 +80,15 @@ pub fn stop(name: &str, json: bool) -> Result<()> {
 fn show(status: &Value) {
     output::table([
         ("server", format!("pid {}, {}", status["pid"], text(&status["kind"]))),
-        ("serving on", items(&status["addresses"]).map(text).collect::<Vec<_>>().join(" ")),
+        ("serving on", places(status)),
         ("uptime", format!("{} s", status["uptime_s"])),
-        ("clients", text(&status["clients"])),
     ]);
+    if !status["clients"].is_null() {
+        output::table([("clients", text(&status["clients"]))]);
+    }
     for export in items(&status["exports"]) {
         println!();
-        let bytes = |field: &str| size::show(export["requests"][field].as_u64().unwrap_or(0));
+        let bytes = |field: &str| size::show(export["device"][field].as_u64().unwrap_or(0));
         output::table([
             ("export", text(&export["name"])),
             ("pool", text(&export["path"])),
@@ -96,12 +96,14 @@ fn show(status: &Value) {
             ("domain", text(&export["domain"]["name"])),
             ("protection", text(&export["protection"])),
             ("scheme", text(&export["scheme"])),
-            ("read", bytes("read_bytes")),
-            ("written", bytes("write_bytes")),
+            ("read", bytes("bytes_read")),
+            ("written", bytes("bytes_written")),
         ]);
         for part in ["requests", "device"] {
-            println!("\n{part}");
             let rows = numbers(&export[part], "");
+            if !rows.is_empty() {
+                println!("\n{part}");
+            }
             output::table(rows.into_iter().map(|(name, value)| (format!("  {name}"), value)));
         }
     }
@@ -149,11 +151,10 @@ fn watch(server: &Server, json: bool) -> Result<()> {
 /// Prometheus' text format: every number of every export is a counter of its own.
 fn prometheus(status: &Value) -> String {
     let mut out = String::new();
-    let _ = writeln!(
-        out,
-        "# TYPE keepstone_bdev_clients gauge\nkeepstone_bdev_clients {}",
-        status["clients"]
-    );
+    if let Some(clients) = status["clients"].as_u64() {
+        let _ =
+            writeln!(out, "# TYPE keepstone_bdev_clients gauge\nkeepstone_bdev_clients {clients}");
+    }
     for part in ["requests", "device"] {
         let mut families: Vec<(String, Vec<String>)> = Vec::new();
         for export in items(&status["exports"]) {
@@ -189,6 +190,13 @@ fn numbers(object: &Value, prefix: &str) -> Vec<(String, u64)> {
             }
         })
         .collect()
+}
+
+/// Where a server serves: its addresses, or the kernel's name.
+fn places(status: &Value) -> String {
+    let addresses = items(&status["addresses"]);
+    let device = (!status["device"].is_null()).then_some(&status["device"]);
+    addresses.chain(device).map(text).collect::<Vec<_>>().join(" ")
 }
 
 fn items(value: &Value) -> impl Iterator<Item = &Value> {

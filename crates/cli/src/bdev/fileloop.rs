@@ -1,0 +1,95 @@
+//! A loop device on a [file system of one file](super::onefile).
+//!
+//! Nobody else sees that file: its mount is taken out of sight at once and lives for as long as the
+//! loop device uses it. So the server ends when the device goes, whoever lets it go (`losetup -d` too),
+//! and a server that is killed leaves nothing but a device whose requests fail.
+
+use std::ffi::CString;
+use std::fs::{File, OpenOptions};
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+
+use anyhow::{Context as _, Result, bail};
+use fuser::{Config, Session, SessionACL};
+use rustix::mount::{MountFlags, UnmountFlags};
+
+use super::args::{KernelArgs, Through};
+use super::background;
+use super::devices::{DeviceReport, Opened};
+use super::kernel::Attached;
+use super::looped::Loop;
+use super::onefile::{self, OneFile};
+
+/// Gives the kernel `opened` as a loop device with logical blocks of `block` bytes.
+pub fn attach(args: &KernelArgs, opened: &Opened, block: u32, threads: usize) -> Result<Attached> {
+    let Opened { device, report } = opened;
+    let home = tempfile::Builder::new().prefix("loop-").tempdir_in(background::runtime_dir()?)?;
+    let passed = Arc::new(AtomicBool::new(false));
+    let pool = passable(args, report)?;
+    let file = OneFile::new(device.clone(), pool, passed.clone());
+    let session = mount(file, home.path(), threads)?;
+    let (ended, end) = channel();
+    std::thread::Builder::new().name("fuse".into()).spawn(move || {
+        let _ = ended.send(session.run());
+    })?;
+    let looped = put_loop(home.path(), block, report.read_only);
+    rustix::mount::unmount(home.path(), UnmountFlags::DETACH)?;
+    let looped = looped?;
+    let kernel = passed.load(Ordering::Relaxed);
+    Ok(Attached {
+        kind: "loop",
+        path: looped.path().to_owned(),
+        through: Some(if kernel { Through::Kernel } else { Through::Server }),
+        release: Box::new(move || looped.release()),
+        end,
+    })
+}
+
+/// The pool, for the kernel to use itself, where that comes to the same: its bytes are those of the
+/// device, and nothing has to be done for each request.
+fn passable(args: &KernelArgs, report: &DeviceReport) -> Result<Option<File>> {
+    let plain = args.device.atomic.is_none() && args.device.emulate.is_none();
+    let path = Path::new(&report.path);
+    let possible = plain && path.metadata()?.is_file();
+    match args.through {
+        Some(Through::Server) => return Ok(None),
+        Some(Through::Kernel) if !possible => bail!(
+            "{}: the kernel cannot copy its content: that takes a file without --atomic and --emulate",
+            report.path
+        ),
+        _ if !possible => return Ok(None),
+        _ => {}
+    }
+    Ok(Some(OpenOptions::new().read(true).write(!report.read_only).open(path)?))
+}
+
+/// Mounts by itself, because a session that `fuser` has mounted wants to unmount it at the end too.
+fn mount(file: OneFile, dir: &Path, threads: usize) -> Result<Session<OneFile>> {
+    let fuse = OpenOptions::new().read(true).write(true).open("/dev/fuse");
+    let fuse = fuse.context("/dev/fuse: cannot be opened; `keepstone doctor` may know why")?;
+    let fd = fuse.as_raw_fd();
+    let data = CString::new(format!("fd={fd},rootmode=40500,user_id=0,group_id=0"))?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    rustix::mount::mount("keepstone-bdev", dir, "fuse.keepstone-bdev", flags, &*data)
+        .context("cannot mount a file for the loop device; only root may")?;
+    let mut config = Config::default();
+    config.n_threads = Some(threads);
+    config.clone_fd = true;
+    let session = Session::from_fd(file, fuse.into(), SessionACL::Owner, config);
+    Ok(session.inspect_err(|_| {
+        let _ = rustix::mount::unmount(dir, UnmountFlags::DETACH);
+    })?)
+}
+
+fn put_loop(dir: &Path, block: u32, read_only: bool) -> Result<Loop> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(!read_only)
+        .custom_flags(libc::O_DIRECT)
+        .open(dir.join(onefile::NAME))?;
+    Loop::new(file.as_fd(), block, read_only)
+}

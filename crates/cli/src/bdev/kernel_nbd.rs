@@ -1,0 +1,131 @@
+//! The kernel's own NBD client, `/dev/nbdN`, on a server in this process.
+//!
+//! Both ends of each connection are ours: one is served, the other, haggled over, is the kernel's.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use nbd::wire::{self, export, handshake, option};
+use nbd::{Export, Exports, Server, ServerOptions};
+use zerocopy::IntoBytes as _;
+
+use super::devices::Opened;
+use super::kernel::Attached;
+
+/// `ioctl(2)` requests of `<linux/nbd.h>`, which `linux-raw-sys` does not have.
+mod request {
+    pub const SET_SOCK: u64 = 0xab00;
+    pub const SET_BLKSIZE: u64 = 0xab01;
+    pub const DO_IT: u64 = 0xab03;
+    pub const CLEAR_SOCK: u64 = 0xab04;
+    pub const SET_SIZE_BLOCKS: u64 = 0xab07;
+    pub const DISCONNECT: u64 = 0xab08;
+    pub const SET_FLAGS: u64 = 0xab0a;
+}
+
+/// Devices that are tried.
+const DEVICES: usize = 64;
+
+/// How long the kernel may take to hang up.
+const STOP_GRACE: Duration = Duration::from_secs(5);
+
+/// Whether the kernel has such devices.
+pub fn is_there() -> bool {
+    Path::new("/dev/nbd0").exists()
+}
+
+/// Gives the kernel `opened` over as many connections as there are threads.
+pub fn attach(opened: &Opened, block: u32, connections: usize) -> Result<Attached> {
+    let Opened { device, report } = opened;
+    let export = Export::new("", "", device.clone(), report.read_only)?;
+    let server = Server::new(Exports::new([export])?, ServerOptions::default())?;
+    let (file, path) = free_device()?;
+    let control = |request, value: u64| {
+        ioctl(&file, request, value).with_context(|| format!("{path}: cannot be set up"))
+    };
+    control(request::CLEAR_SOCK, 0)?;
+    control(request::SET_BLKSIZE, block.into())?;
+    control(request::SET_SIZE_BLOCKS, device.size() / u64::from(block))?;
+    let mut sockets = Vec::new();
+    for _ in 0..connections {
+        let (ours, flags) = connect(&server)?;
+        control(request::SET_FLAGS, flags.into())?;
+        control(request::SET_SOCK, ours.as_raw_fd() as u64)?;
+        sockets.push(ours);
+    }
+    let releasing = file.try_clone()?;
+    let (ended, end) = channel();
+    std::thread::Builder::new().name("nbd".into()).spawn(move || {
+        let done = ioctl(&file, request::DO_IT, 0).or_else(|err| match err.raw_os_error() {
+            // How it says that somebody has hung up.
+            Some(libc::EPIPE | libc::ECONNRESET) => Ok(()),
+            _ => Err(err),
+        });
+        let _ = ioctl(&file, request::CLEAR_SOCK, 0);
+        drop(sockets);
+        let stopped = server.stop(STOP_GRACE).map_err(io::Error::other);
+        let _ = ended.send(done.and(stopped));
+    })?;
+    wait_until_ready(&path)?;
+    let release = move || Ok(ioctl(&releasing, request::DISCONNECT, 0)?);
+    Ok(Attached { kind: "nbd client", path, through: None, release: Box::new(release), end })
+}
+
+/// A device that nobody uses, open.
+fn free_device() -> Result<(File, String)> {
+    for number in 0..DEVICES {
+        let in_use = Path::new(&format!("/sys/block/nbd{number}/pid")).exists();
+        let path = format!("/dev/nbd{number}");
+        if in_use || !Path::new(&path).exists() {
+            continue;
+        }
+        let file = OpenOptions::new().read(true).write(true).open(&path);
+        return Ok((file.with_context(|| format!("{path}: cannot be opened"))?, path));
+    }
+    bail!("all /dev/nbdN are in use")
+}
+
+/// A connection for the kernel, past haggling, and what the export can do.
+fn connect(server: &Arc<Server>) -> Result<(UnixStream, u16)> {
+    let (mut ours, theirs) = UnixStream::pair()?;
+    server.welcome(Some(theirs.into()))?;
+    let mut greeting = [0; size_of::<wire::Greeting>()];
+    ours.read_exact(&mut greeting)?;
+    let flags = u32::from(handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES);
+    ours.write_all(&flags.to_be_bytes())?;
+    let head = wire::OptionHeader {
+        magic: wire::OPTION_MAGIC.into(),
+        code: option::EXPORT_NAME.into(),
+        len: 0.into(),
+    };
+    ours.write_all(head.as_bytes())?;
+    let mut answer = [0; 10];
+    ours.read_exact(&mut answer)?;
+    let flags = u16::from_be_bytes([answer[8], answer[9]]);
+    Ok((ours, flags | export::CAN_MULTI_CONN))
+}
+
+/// The device has its size once the kernel has taken the connections.
+fn wait_until_ready(path: &str) -> Result<()> {
+    let pid = format!("/sys/block/{}/pid", path.trim_start_matches("/dev/"));
+    for _ in 0..500 {
+        if fs::exists(&pid)? {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    bail!("{path}: the kernel does not take it")
+}
+
+fn ioctl(file: &File, request: u64, value: u64) -> io::Result<()> {
+    // SAFETY: these requests take a number, or a descriptor that the caller keeps open; none a pointer.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), request, value) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
