@@ -170,6 +170,14 @@ impl Arena {
         unsafe { self.view.table(span) }
     }
 
+    /// Announces that an element of a table will be looked at.
+    #[inline]
+    pub fn prefetch<T: Shared>(&self, span: Span<T>, index: usize) {
+        if let Some(element) = self.table(span).get(index) {
+            memory::prefetch(element);
+        }
+    }
+
     /// Zeroes what can be derived anew, in a shared arena. Nobody may be inside.
     pub fn clear_derived(&self) -> io::Result<()> {
         self.clear_bytes(self.derived..self.view.len())

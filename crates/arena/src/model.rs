@@ -56,6 +56,9 @@ pub(crate) fn explore(model: impl Fn() + Send + Sync + 'static) {
 pub trait Modelled: Default {}
 impl<T: Default> Modelled for T {}
 
+/// The model has no caches.
+pub(crate) fn prefetch<T>(_: &T) {}
+
 type Table = Arc<dyn Any + Send + Sync>;
 
 /// A table to be: its length, and what makes it.

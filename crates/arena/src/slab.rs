@@ -1,6 +1,6 @@
 //! Fixed-size nodes handed out by number.
 
-use crate::sync::AtomicU64;
+use crate::sync::{AtomicU64, fence};
 use crate::{Arena, Layout, Link, Shared, Span};
 use std::sync::atomic::Ordering::*;
 
@@ -50,7 +50,11 @@ impl<T: Shared + Link> Slab<T> {
             let next = u64::from(self.get(arena, node).link().load(Relaxed));
             let tagged = (top >> 32).wrapping_add(1) << 32 | next;
             match head[0].compare_exchange_weak(top, tagged, AcqRel, Acquire) {
-                Ok(_) => return Some(node),
+                Ok(_) => {
+                    // Who sees what is stored to the node from here on sees that it was free (H2).
+                    fence(Release);
+                    return Some(node);
+                }
                 Err(now) => top = now,
             }
         }

@@ -19,15 +19,19 @@ struct Change {
 impl<M: Medium> Core<M> {
     /// `FileSystem::getattr`.
     pub fn getattr(&self, ino: Ino) -> Result<Attr> {
-        let v = self.v.vinode(ino)?;
-        if let Some(ticket) = v.lock.begin_optimistic() {
-            let attr = self.live(ino).map(|v| self.attr(ino, v));
-            if let (true, Ok(attr)) = (v.lock.end_optimistic(ticket), attr) {
-                return Ok(attr);
-            }
+        if let Some(attr) = self.attr_optimistic(ino) {
+            return Ok(attr);
         }
         let _lock = self.v.lock_shared(ino)?;
         Ok(self.attr(ino, self.live(ino)?))
+    }
+
+    /// The attributes of an inode that lives and that nobody changes meanwhile.
+    pub fn attr_optimistic(&self, ino: Ino) -> Option<Attr> {
+        let v = self.v.vinode(ino).ok()?;
+        let ticket = v.lock.begin_optimistic()?;
+        let attr = self.attr(ino, self.live(ino).ok()?);
+        v.lock.end_optimistic(ticket).then_some(attr)
     }
 
     /// `FileSystem::setattr`.

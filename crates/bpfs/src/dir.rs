@@ -147,11 +147,19 @@ impl<M: Medium> Core<M> {
         Ok(())
     }
 
-    /// Invalidates an entry in place; durable after the next fence.
+    /// Invalidates an entry in place; durable after the next fence. Where a free entry follows, the two
+    /// become one by a second store to the same line (D2), which is gone or there like the first: then
+    /// [`make_slot`](Self::make_slot) need not make them one.
     pub fn clear_entry(&self, pos: EntryPos) {
         let at = self.v.entry_off(pos);
         self.medium.store_u64(at, 0);
-        self.medium.flush(at, 8);
+        let len = DirentWord::unpack(self.medium.load_u64(at + 8)).len;
+        if pos.off() + len < BLOCK && self.medium.load_u64(at + len) == 0 {
+            let next = DirentWord::unpack(self.medium.load_u64(at + len + 8)).len;
+            let both = DirentWord { len: len + next, name_len: 0, kind: 0 };
+            self.medium.store_u64(at + 8, both.pack());
+        }
+        self.medium.flush(at, DIRENT_HEADER);
     }
 
     /// Brings the derived state up to date with an entry that was cleared.
@@ -165,8 +173,12 @@ impl<M: Medium> Core<M> {
         }
         let db = self.v.dir_block(pos.block());
         let known = (u64::from(db.free_off.load(Relaxed)), u64::from(db.free_len.load(Relaxed)));
-        let run = if known.1 > 0 && known.0 + known.1 == off {
+        let (end, known_end) = (off + len, known.0 + known.1);
+        let run = if known.1 > 0 && known_end == off {
             (known.0, known.1 + len)
+        } else if known.1 > 0 && (off..=end).contains(&known.0) {
+            // Its first entry may have become part of this one, and may not be found again.
+            (off, end.max(known_end) - off)
         } else {
             (off, len)
         };

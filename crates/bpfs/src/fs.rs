@@ -346,9 +346,9 @@ impl VInode {
         FileKind::from_mode((self.state.load(Relaxed) >> 8) << 12).unwrap_or(FileKind::File)
     }
 
-    /// Starts a life: live, of this kind, with these flags, without names or references.
+    /// Starts a life: live, of this kind, with these flags, without names or references. (Those are
+    /// counted on: somebody who holds an inode that he has just seen die gives that back yet.)
     pub fn begin(&self, kind: FileKind, flags: u32) {
-        self.refs.store(0, Relaxed);
         self.blocks.store(0, Relaxed);
         self.links.store(0, Relaxed);
         self.parent.store(0, Relaxed);

@@ -2,7 +2,7 @@
 //! hash table. Names themselves stay in PM and are compared there.
 
 use crate::fs::Core;
-use crate::layout::{DIRENT_HEADER, DirentWord};
+use crate::layout::{BLOCK, DIRENT_HEADER, DirentWord, INODE, dirent_bytes};
 use crate::volatile::{EntryPos, IndexNode};
 use pmem::Medium;
 use std::sync::atomic::Ordering::Relaxed;
@@ -41,11 +41,18 @@ impl<M: Medium> Core<M> {
             if !self.is_candidate(n, dir, hash) {
                 return None;
             }
+            let ino = Ino(u64::from(n.ino.load(Relaxed)));
+            if let Some(record) = self.v.prefetch_inode(ino) {
+                self.medium.prefetch(record, INODE);
+            }
             let pos = EntryPos(n.pos.load(Relaxed));
             let at = self.v.entry_off(pos);
-            (DirentWord::unpack(self.medium.load_u64(at + 8)).name_len == name.len()
+            // The search may meet what is no entry any more: its name need not end in the block.
+            let ends_in_block = pos.off() + dirent_bytes(name.len()) <= BLOCK;
+            (ends_in_block
+                && DirentWord::unpack(self.medium.load_u64(at + 8)).name_len == name.len()
                 && self.medium.equals(at + DIRENT_HEADER, name))
-            .then(|| Found { ino: Ino(u64::from(n.ino.load(Relaxed))), pos })
+            .then_some(Found { ino, pos })
         })
     }
 
@@ -78,7 +85,7 @@ impl<M: Medium> Core<M> {
     /// Lets a name lead to another inode.
     pub fn reindex_name(&self, dir: Ino, name: &[u8], now: Found) {
         let hash = self.name_hash(dir, name);
-        self.v.index.find(&self.v.arena, &self.v.nodes, hash, |n| {
+        self.v.index.find_locked(&self.v.arena, &self.v.nodes, hash, |n| {
             (self.is_candidate(n, dir, hash) && n.pos.load(Relaxed) == now.pos.0)
                 .then(|| n.ino.store(now.ino.0 as u32, Relaxed))
         });

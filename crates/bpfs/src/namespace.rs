@@ -17,7 +17,8 @@ use crate::words::{Moved, WordsEdit};
 use crate::xattr::Attributes;
 use pmem::Medium;
 use smallvec::SmallVec;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::fence;
 use vfs::acl::{ACL_ACCESS, ACL_DEFAULT, Acl};
 use vfs::rules::{NewInode, check_component, check_name};
 use vfs::{
@@ -41,19 +42,25 @@ impl<M: Medium> Core<M> {
             self.hold(dir, v);
             return Ok(self.attr(dir, v));
         }
-        let target = {
-            let _lock = self.v.lock_shared(dir)?;
-            let d = self.live_dir(dir)?;
-            check_component(name)?;
-            let target = match name {
-                b".." if d.state.load(Relaxed) & REMOVED != 0 => return Err(Errno::NOENT),
-                b".." => self.parent(dir, d),
-                _ => self.find_name(dir, name).ok_or(Errno::NOENT)?.ino,
-            };
-            // The name, guarded by the directory's lock, keeps the inode alive until it is held.
-            self.hold(target, self.v.vinode(target)?);
-            target
+        let target = match self.hold_optimistic(dir, name)? {
+            Some(held) => held?,
+            None => {
+                let _lock = self.v.lock_shared(dir)?;
+                let d = self.live_dir(dir)?;
+                check_component(name)?;
+                let target = match name {
+                    b".." if d.state.load(Relaxed) & REMOVED != 0 => return Err(Errno::NOENT),
+                    b".." => self.parent(dir, d),
+                    _ => self.find_name(dir, name).ok_or(Errno::NOENT)?.ino,
+                };
+                // The name, guarded by the directory's lock, keeps the inode alive until it is held.
+                self.hold(target, self.v.vinode(target)?);
+                target
+            }
         };
+        if let Some(attr) = self.attr_optimistic(target) {
+            return Ok(attr);
+        }
         let _lock = self.v.lock_shared(target).inspect_err(|_| {
             if let (Ok(v), Ok(process)) = (self.v.vinode(target), self.v.arena.process()) {
                 self.v.drop_refs(process, target, v, 1);
@@ -66,6 +73,34 @@ impl<M: Medium> Core<M> {
                 Err(e)
             }
         }
+    }
+
+    /// Holds what a name in a directory leads to, without a lock; `None` where somebody changes the
+    /// directory meanwhile.
+    ///
+    /// The directory's ticket, looked at after the reference was added, vouches for the name: whoever
+    /// takes it away looks at the references later, and one of the two sees the other (both fence, see
+    /// `drop_name`). A reference to what had died before is given back, whatever lives there now.
+    fn hold_optimistic(&self, dir: Ino, name: &[u8]) -> Result<Option<Result<Ino>>> {
+        let d = self.v.vinode(dir)?;
+        let Some(seen) = d.lock.begin_optimistic() else { return Ok(None) };
+        let is_plain = !matches!(name, b"." | b"..") && check_component(name).is_ok();
+        if !is_plain || self.live_dir(dir).is_err() {
+            return Ok(None);
+        }
+        let Some(Found { ino, .. }) = self.find_name(dir, name) else {
+            return Ok(d.lock.end_optimistic(seen).then_some(Err(Errno::NOENT)));
+        };
+        let v = self.v.vinode(ino)?;
+        self.hold(ino, v);
+        fence(SeqCst);
+        if d.lock.end_optimistic(seen) {
+            return Ok(Some(Ok(ino)));
+        }
+        if self.v.drop_refs(self.v.arena.process()?, ino, v, 1) {
+            self.reap_if_unused(ino, v)?;
+        }
+        Ok(None)
     }
 
     /// `FileSystem::peek` where nobody changes anything meanwhile, without a store to what others use
@@ -326,6 +361,8 @@ impl<M: Medium> Core<M> {
         } else {
             v.links.fetch_sub(1, Relaxed) == 1
         };
+        // See `hold_optimistic`.
+        fence(SeqCst);
         if last && v.refs.load(Relaxed) == 0 {
             self.reap(ino, v);
         }

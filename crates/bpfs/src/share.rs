@@ -33,7 +33,7 @@ use vfs::{Errno, Ino};
 type Result<T, E = Errno> = std::result::Result<T, E>;
 
 /// Version of the derived state: whoever has another one cannot share it.
-const FORMAT: u64 = 1 << 1;
+const FORMAT: u64 = 2 << 1;
 
 /// Where shared states are, and how their names begin.
 const ARENAS: &str = "/dev/shm";

@@ -43,6 +43,14 @@ pub const CWD: u32 = 1 << 9;
 pub const UNLINKABLE: u32 = 1 << 10;
 const KIND_BITS: u32 = 0xf;
 
+/// Raises a word that only grows; mostly, it is high enough.
+#[inline]
+pub fn raise(word: &AtomicU32, to: u32) {
+    if word.load(Relaxed) < to {
+        word.fetch_max(to, AcqRel);
+    }
+}
+
 /// An open file description. One cache line.
 #[repr(C, align(64))]
 pub struct Ofd {
@@ -419,7 +427,7 @@ impl Family {
                     && ofd.holders.compare_exchange(0, 1, AcqRel, Relaxed).is_ok()
                 {
                     shared.next.store((i as u32 + 1) % OFDS as u32, Relaxed);
-                    shared.end.fetch_max(i as u32 + 1, AcqRel);
+                    raise(&shared.end, i as u32 + 1);
                     ofd.state.store(init.kind.mode_bits() >> 12 | init.state, Relaxed);
                     ofd.flags.store(init.flags as u32, Relaxed);
                     ofd.lock.store(0, Relaxed);

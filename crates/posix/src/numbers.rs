@@ -143,7 +143,7 @@ impl Process {
             return None;
         }
         slot.store(0, Relaxed);
-        numbers.count.fetch_sub(1, Relaxed);
+        numbers.count.store(numbers.count.load(Relaxed) - 1, Relaxed);
         self.entry(fd as i32)?.store(0, Release);
         Some(fd as i32)
     }
@@ -165,7 +165,7 @@ impl Process {
         let Some(entry) = self.entry(fd) else { return false };
         entry.store(PARKED, Release);
         free.store(fd as u32, Relaxed);
-        numbers.count.fetch_add(1, Relaxed);
+        numbers.count.store(numbers.count.load(Relaxed) + 1, Relaxed);
         true
     }
 

@@ -7,7 +7,7 @@
 use crate::creds::{Identities, Identity};
 use crate::family::{
     FDS, Family, HIDDEN, Handle, MATERIALISED, Ofd, OfdInit, PARKED, Place, Position, Segment,
-    described,
+    described, raise,
 };
 use crate::mount::Mount;
 use crate::numbers::Numbers;
@@ -305,7 +305,9 @@ impl Process {
         let ofd = self.family.ofd(handle);
         let (mount, ino) = (ofd.mount(), ofd.ino());
         let place = self.place();
-        let k = place.segment().kernel[(handle - 1) as usize].swap(0, AcqRel);
+        let k = &place.segment().kernel[(handle - 1) as usize];
+        // Mostly there is none, and a look costs less.
+        let k = if k.load(Relaxed) == 0 { 0 } else { k.swap(0, AcqRel) };
         self.family.drop_holder(handle);
         self.mount(mount).attached().fs.forget(ino, 1);
         // Closing a descriptor of the kernel's ends this process's POSIX locks on the inode, so it
@@ -350,7 +352,7 @@ impl Process {
         ofd: OfdRef<'_>,
     ) -> Option<OfdRef<'_>> {
         let place = self.place();
-        place.segment().fd_end.fetch_max(fd as u32 + 1, AcqRel);
+        raise(&place.segment().fd_end, fd as u32 + 1);
         let old = place.segment().fds[fd as usize].swap(ofd.handle, AcqRel);
         std::mem::forget(ofd);
         self.released(old)

@@ -8,7 +8,7 @@
 //!
 //! As in Linux, a buffer that begins well is used up to where it goes bad.
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{CStr, c_char, c_int};
 
 use libc::{c_void, iovec, ucontext_t};
 use posix::Errno;
@@ -144,9 +144,9 @@ pub fn string<'a>(at: *const c_char) -> Result<&'a [u8], Errno> {
         let rest = at.wrapping_add(len);
         let to_page_end = PAGE_BYTES - rest as usize % PAGE_BYTES;
         let page = readable(rest.cast(), to_page_end)?;
-        if let Some(nul) = page.iter().position(|&byte| byte == 0) {
+        if let Ok(end) = CStr::from_bytes_until_nul(page) {
             // SAFETY: all of it has been found readable.
-            return Ok(unsafe { std::slice::from_raw_parts(at.cast(), len + nul) });
+            return Ok(unsafe { std::slice::from_raw_parts(at.cast(), len + end.count_bytes()) });
         }
         len += page.len();
     }
