@@ -4,6 +4,7 @@
 //! by system calls of our own: arenas are used inside programs whose libc calls are interposed.
 
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 /// Longest `/proc/PID/stat` that is looked at; what counts is near its start.
 const STAT_BYTES: usize = 768;
@@ -29,13 +30,27 @@ impl ProcessId {
         (self.0 >> 32) as u32
     }
 
-    /// Whether it still runs. A zombie does not.
-    pub fn is_alive(self) -> bool {
-        match Stat::of(self.pid()) {
-            Some(s) => Self::new(self.pid(), s.start) == self && !s.is_zombie(),
-            None => false,
+    /// Whether any process with this number runs.
+    pub fn is_taken(pid: u32) -> bool {
+        match Stat::of(pid) {
+            Ok(stat) => !stat.is_zombie(),
+            Err(err) => !is_gone(err),
         }
     }
+
+    /// Whether it still runs. A zombie does not, unless threads of it do.
+    pub fn is_alive(self) -> bool {
+        match Stat::of(self.pid()) {
+            Ok(stat) => Self::new(self.pid(), stat.start) == self && !stat.is_zombie(),
+            Err(err) => !is_gone(err),
+        }
+    }
+}
+
+/// What reading about a process says that is not there. In any other case (no descriptor is left, say)
+/// it is better taken for alive.
+fn is_gone(err: Errno) -> bool {
+    matches!(err, Errno::NOENT | Errno::SRCH)
 }
 
 /// What `/proc/PID/stat` says (proc(5)).
@@ -46,13 +61,13 @@ struct Stat {
 }
 
 impl Stat {
-    fn of(pid: u32) -> Option<Self> {
+    fn of(pid: u32) -> Result<Self, Errno> {
         let mut path = [0u8; 32];
         let path = proc_path(pid, &mut path);
-        let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         let mut bytes = [0; STAT_BYTES];
-        let n = rustix::io::read(&fd, &mut bytes).ok()?;
-        Self::parse(&bytes[..n])
+        let n = rustix::io::read(&fd, &mut bytes)?;
+        Self::parse(&bytes[..n]).ok_or(Errno::IO)
     }
 
     /// The second field, the name in parentheses, may hold anything; so it is skipped from the end.
@@ -82,6 +97,7 @@ fn proc_path(pid: u32, buf: &mut [u8; 32]) -> &std::ffi::CStr {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::FromRawFd as _;
 
     #[test]
     fn a_hostile_name_does_not_confuse_the_parser() {
@@ -104,8 +120,48 @@ mod tests {
         while id.is_alive() {
             std::thread::yield_now();
         }
-        assert!(Stat::of(child.id()).is_some_and(|s| s.is_zombie()), "not waited for yet");
+        assert!(Stat::of(child.id()).is_ok_and(|s| s.is_zombie()), "not waited for yet");
         child.wait().unwrap();
-        assert!(!id.is_alive());
+        assert!(!id.is_alive() && !ProcessId::is_taken(id.pid()));
+    }
+
+    /// A process whose first thread has ended, and another one has not.
+    #[test]
+    fn a_process_lives_as_long_as_its_last_thread() {
+        // SAFETY: the child, which has one thread of this test's, calls functions that are safe after
+        // a fork in it; the pipe ends are its own.
+        let (child, mut end) = unsafe {
+            let mut pipe = [0; 2];
+            assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0);
+            match libc::fork() {
+                0 => {
+                    libc::close(pipe[1]);
+                    std::thread::spawn(move || {
+                        // Until the test lets go of the other end.
+                        let mut byte = 0u8;
+                        libc::read(pipe[0], (&raw mut byte).cast(), 1);
+                        libc::_exit(0);
+                    });
+                    libc::syscall(libc::SYS_exit, 0);
+                    unreachable!("the first thread has ended");
+                }
+                child => {
+                    libc::close(pipe[0]);
+                    (child as u32, Some(std::fs::File::from_raw_fd(pipe[1])))
+                }
+            }
+        };
+        let id = ProcessId::new(child, Stat::of(child).unwrap().start);
+        while Stat::of(child).unwrap().state != b'Z' {
+            std::thread::yield_now();
+        }
+        assert!(id.is_alive() && ProcessId::is_taken(child), "one thread is left");
+        drop(end.take());
+        while id.is_alive() {
+            std::thread::yield_now();
+        }
+        assert!(!ProcessId::is_taken(child));
+        // SAFETY: a child of this test.
+        unsafe { libc::waitpid(child as i32, std::ptr::null_mut(), 0) };
     }
 }

@@ -10,6 +10,7 @@
 //! - **F2** `Ofd::holders` counts the processes that hold it; 0 means free.
 //! - **F3** A segment belongs to a live process or is swept: its holds and locks are given back.
 
+use arena::ProcessId;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
@@ -128,6 +129,8 @@ impl Ofd {
 
 /// Somebody sleeps on a lock.
 const CONTENDED: u32 = 1 << 30;
+/// The process of a segment that somebody is sweeping.
+const SWEPT: u64 = u64::MAX;
 /// The token is a process ID: the process has no segment in the family.
 const BY_PID: u32 = 1 << 31;
 /// How long a waiter sleeps before it looks whether the owner is alive, in nanoseconds.
@@ -217,12 +220,10 @@ impl Drop for Position<'_> {
 /// What one process has of its own.
 #[repr(C)]
 pub struct Segment {
-    /// 0: free.
-    pid: AtomicU32,
+    /// The process, as [`ProcessId`]; 0: free.
+    who: AtomicU64,
     /// The child has its engine references.
     pub ready: AtomicU32,
-    /// When it was claimed, in ticks of 10 ms since boot.
-    claimed: AtomicU64,
     /// One more than the highest descriptor that was ever ours.
     pub fd_end: AtomicU32,
     /// The working directory, where it is in a pool.
@@ -259,9 +260,8 @@ unsafe impl Sync for Family {}
 
 /// The place of a process for which there was no memory: nothing is its.
 static NOWHERE: Segment = Segment {
-    pid: AtomicU32::new(0),
+    who: AtomicU64::new(0),
     ready: AtomicU32::new(0),
-    claimed: AtomicU64::new(0),
     fd_end: AtomicU32::new(0),
     cwd: AtomicU32::new(0),
     fds: [const { AtomicU32::new(0) }; FDS],
@@ -312,12 +312,6 @@ fn map<T>(kind: MapFlags) -> Result<NonNull<T>, Errno> {
     NonNull::new(at.cast()).ok_or(Errno::NOMEM)
 }
 
-/// Ticks of 10 ms since boot, as process start times in `/proc` are counted.
-fn ticks_now() -> u64 {
-    let t = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    t.tv_sec as u64 * 100 + t.tv_nsec as u64 / 10_000_000
-}
-
 impl Family {
     /// Maps the memory.
     pub fn new() -> Result<Self, Errno> {
@@ -336,42 +330,42 @@ impl Family {
     }
 
     /// Claims a segment for the calling process, sweeping those of dead ones if it must.
-    pub fn claim(&self, pid: u32, dead: impl Fn(u32, u64) -> bool) -> Result<Place, Errno> {
+    pub fn claim(&self) -> Result<Place, Errno> {
+        let own = ProcessId::own();
         let segments = &self.shared().segments;
         for sweep in [false, true] {
             for (i, segment) in segments.iter().enumerate() {
                 let token = i as u32 + 1;
                 if sweep {
-                    self.sweep(token, &dead);
+                    self.sweep(token);
                 }
-                if segment.pid.compare_exchange(0, pid, AcqRel, Relaxed).is_ok() {
-                    segment.claimed.store(ticks_now(), Release);
+                if segment.who.compare_exchange(0, own.0, AcqRel, Relaxed).is_ok() {
                     return Ok(Place { segment: NonNull::from(segment), token });
                 }
             }
         }
-        Ok(Place { segment: map::<Segment>(MapFlags::PRIVATE)?, token: BY_PID | pid })
+        Ok(Place { segment: map::<Segment>(MapFlags::PRIVATE)?, token: BY_PID | own.pid() })
     }
 
-    /// Whether the process behind a token of a lock is dead; it is swept then.
-    pub fn is_dead(&self, token: u32, dead: impl Fn(u32, u64) -> bool) -> bool {
+    /// Whether the process behind a token of a lock is dead.
+    pub fn is_dead(&self, token: u32) -> bool {
         if token & BY_PID != 0 {
-            return dead(token & !BY_PID, u64::MAX);
+            return !ProcessId::is_taken(token & !BY_PID);
         }
         let segment = &self.shared().segments[(token - 1) as usize % SEGMENTS];
-        let pid = segment.pid.load(Acquire);
-        pid == 0 || dead(pid, segment.claimed.load(Acquire))
+        let who = segment.who.load(Acquire);
+        who == 0 || who != SWEPT && !ProcessId(who).is_alive()
     }
 
     /// Gives back what the segment's process held, if it is dead (F3).
-    fn sweep(&self, token: u32, dead: &impl Fn(u32, u64) -> bool) {
+    fn sweep(&self, token: u32) {
         let segment = &self.shared().segments[(token - 1) as usize];
-        let pid = segment.pid.load(Acquire);
-        if pid == 0 || !dead(pid, segment.claimed.load(Acquire)) {
+        let who = segment.who.load(Acquire);
+        if who == 0 || who == SWEPT || ProcessId(who).is_alive() {
             return;
         }
-        // Whoever changes the number sweeps.
-        if segment.pid.compare_exchange(pid, u32::MAX, AcqRel, Relaxed).is_err() {
+        // Whoever changes it sweeps.
+        if segment.who.compare_exchange(who, SWEPT, AcqRel, Relaxed).is_err() {
             return;
         }
         self.vacate(segment, token);
@@ -395,7 +389,7 @@ impl Family {
         segment.numbers[..fds].iter().for_each(|number| number.store(0, Relaxed));
         segment.cwd.store(0, Relaxed);
         segment.ready.store(0, Relaxed);
-        segment.pid.store(0, Release);
+        segment.who.store(0, Release);
     }
 
     /// Gives the calling process's segment back: at a quiet exit.
@@ -407,18 +401,11 @@ impl Family {
 
     /// Makes a description, with one hold for the process at `place`. `ENFILE` where the family has
     /// too many.
-    pub fn open(
-        &self,
-        place: Place,
-        init: &OfdInit,
-        dead: impl Fn(u32, u64) -> bool,
-    ) -> Result<Handle, Errno> {
+    pub fn open(&self, place: Place, init: &OfdInit) -> Result<Handle, Errno> {
         let shared = self.shared();
         for sweep in [false, true] {
             if sweep {
-                (1..=SEGMENTS as u32)
-                    .filter(|t| *t != place.token)
-                    .for_each(|t| self.sweep(t, &dead));
+                (1..=SEGMENTS as u32).filter(|t| *t != place.token).for_each(|t| self.sweep(t));
             }
             let start = shared.next.load(Relaxed) as usize;
             for i in (start..OFDS).chain(0..start) {

@@ -173,7 +173,7 @@ impl Process {
         while child > 0 && holds && word.load(Acquire) == 0 {
             let timeout = futex::Timespec { tv_sec: 0, tv_nsec: LOOK_NS };
             let slept = futex::wait(word, futex::Flags::empty(), 0, Some(&timeout));
-            if slept == Err(Errno::TIMEDOUT) && self.is_dead_process(child as u32, u64::MAX) {
+            if slept == Err(Errno::TIMEDOUT) && !arena::ProcessId::is_taken(child as u32) {
                 break;
             }
         }
@@ -185,9 +185,7 @@ impl Process {
         self.reset_table_lock();
         self.noted.after_fork();
         let parent = self.place();
-        let pid = rustix::process::getpid().as_raw_nonzero().get() as u32;
-        let dead = |pid, since| self.is_dead_process(pid, since);
-        let Ok(place) = self.family.claim(pid, dead) else {
+        let Ok(place) = self.family.claim() else {
             self.set_place(Place::nowhere());
             return;
         };

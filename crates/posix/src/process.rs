@@ -115,7 +115,7 @@ impl OfdRef<'_> {
     #[inline]
     pub fn lock_position(&self) -> Call<Position<'_>> {
         let process = self.process;
-        let position = self.position(process.place().token, |token| process.is_dead(token));
+        let position = self.position(process.place().token, |token| process.family.is_dead(token));
         if self.is(MATERIALISED) {
             drop(position);
             process.adopt(self.handle)?;
@@ -135,8 +135,7 @@ impl Process {
     /// [`start`](Self::start) on another kernel.
     pub fn with_kernel(kernel: Box<dyn Kernel>) -> Result<Self, Errno> {
         let family = Family::new()?;
-        let pid = rustix::process::getpid().as_raw_nonzero().get() as u32;
-        let place = family.claim(pid, |_, _| false)?;
+        let place = family.claim()?;
         let process = Self {
             kernel,
             family,
@@ -320,8 +319,7 @@ impl Process {
     /// Makes a description with one hold, which the caller gives to a table entry or back. It takes
     /// over one engine reference.
     pub(crate) fn describe(&self, init: &OfdInit) -> Result<OfdRef<'_>, Errno> {
-        let dead = |pid, since| self.is_dead_process(pid, since);
-        let handle = self.family.open(self.place(), init, dead)?;
+        let handle = self.family.open(self.place(), init)?;
         Ok(OfdRef { process: self, handle })
     }
 
@@ -435,30 +433,6 @@ impl Process {
     /// To be called with what the kernel's `umask` was given (that call must be made, too).
     pub fn umask(&self, mask: u32) {
         self.umask.store(mask & 0o777, Relaxed);
-    }
-
-    /// Whether the process behind a lock's token is dead.
-    pub(crate) fn is_dead(&self, token: u32) -> bool {
-        self.family.is_dead(token, |pid, since| self.is_dead_process(pid, since))
-    }
-
-    /// Whether no process `pid` runs that started before `since` (ticks of 10 ms since boot). What
-    /// only waits to be reaped is dead.
-    pub(crate) fn is_dead_process(&self, pid: u32, since: u64) -> bool {
-        let mut path = [0; 32];
-        let path = crate::text::format(&mut path, format_args!("/proc/{pid}/stat"));
-        let mut buf = [0; 512];
-        let stat = match self.kernel.slurp(path, &mut buf) {
-            Ok(len) => &buf[..len],
-            Err(Errno::NOENT | Errno::SRCH) => return true,
-            Err(_) => return false,
-        };
-        // The command may contain anything; fields are counted from its closing parenthesis.
-        let Some(end) = stat.iter().rposition(|&b| b == b')') else { return false };
-        let mut fields = stat[end + 1..].split(|&b| b == b' ').skip(1);
-        let state = fields.next().unwrap_or(b"");
-        let start = fields.nth(18).and_then(|f| std::str::from_utf8(f).ok()?.parse::<u64>().ok());
-        matches!(state, b"Z" | b"X") || start.is_some_and(|start| start > since.saturating_add(1))
     }
 
     /// At a quiet exit: gives up everything that others would otherwise sweep. Descriptors answer
