@@ -6,16 +6,20 @@
 
 use crate::engine::size;
 use crate::fuse::{Programs, Servers};
+use crate::helper::{self, Helper};
 use crate::posix::Libc;
 use crate::ramdisk;
 use crate::report::{Results, Section};
 use crate::rounds::{Case, Contender, Outcome, Plan};
 use crate::store::{Durable, Kernel, Store, open_dir};
-use crate::workload::{APPEND_BYTES, Bed, NAMES};
+use crate::workload::{APPEND_BYTES, Bed, FILE_BYTES, NAMES, Rng, numbered};
 use anyhow::{Context as _, Result, ensure};
+use bpfs::{Bpfs, MountOptions};
+use pmem::{Access, Lock, OpenOptions};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use vfs::FileSystem as _;
 
 const POOL_BYTES: u64 = 2 << 30;
 const SUBJECT: &str = "keepstone";
@@ -24,6 +28,9 @@ const INSIDE: &str = "KEEPSTONE_BENCH_INSIDE";
 
 /// Runs the cases with the arguments of this program, pool and files in `dir`.
 pub fn run(plan: &Plan, programs: &Programs, dir: &Path) -> Result<Vec<Outcome>> {
+    if helper::serve_if_asked()? {
+        std::process::exit(0);
+    }
     if let Some(mount) = inner_dir() {
         return inside(plan, &mount, dir);
     }
@@ -97,6 +104,7 @@ fn inside(plan: &Plan, mount: &Path, dir: &Path) -> Result<Vec<Outcome>> {
         let case = beds.case(format!("pread/{}", size(len)), "at random in 128 MiB", len, target);
         plan.run(beds.each(case, |b| b.read(len), |b| b.read(len)), &mut outcomes)?;
     }
+    without_copy(plan, mount, &beds, &mut outcomes)?;
     for (len, target) in [(64, Some(1.2)), (4 << 10, Some(2.5)), (1 << 20, Some(2.0))] {
         let case = beds.case(format!("pwrite/{}", size(len)), "at random in 128 MiB", len, target);
         plan.run(beds.each(case, |b| b.overwrite(len), |b| b.overwrite(len)), &mut outcomes)?;
@@ -145,9 +153,78 @@ fn inside(plan: &Plan, mount: &Path, dir: &Path) -> Result<Vec<Outcome>> {
         };
         plan.run(case.target(SUBJECT, 1.8), &mut outcomes)?;
     }
+    by_processes(plan, (mount, tmp.path()), &beds, &mut outcomes)?;
     drop(beds);
     synced(plan, &direct_synced, &tmpfs_synced, ext4.map(|e| e.synced()), &mut outcomes)?;
     Ok(outcomes)
+}
+
+/// What the pool gives without a copy, to whoever asks for it (Chell §6): the address of the bytes, which
+/// are not looked at. Before files are overwritten at random, and lie in pieces.
+fn without_copy(
+    plan: &Plan,
+    mount: &Path,
+    beds: &Beds<'_>,
+    outcomes: &mut Vec<Outcome>,
+) -> Result<()> {
+    // Beside the mount point: see `Servers::keepstone`.
+    let options = OpenOptions { lock: Some(Lock::Shared), ..OpenOptions::default() };
+    let region = options.open(mount.with_file_name("pool"), Access::ReadWrite)?;
+    let place = bpfs::place(&region)?;
+    let fs = Bpfs::attach(region, &place, &MountOptions::default())?;
+    let dir = fs.lookup(fs.root(), b"direct")?;
+    let file = fs.lookup(dir.ino, numbered(0).as_bytes())?.ino;
+    for (len, target) in [(4 << 10, 4.2), (1 << 20, 700.0)] {
+        let mut rng = Rng::new(2);
+        let given = Contender::new("get_read_buf", |ops| {
+            for _ in 0..ops {
+                let end = (rng.below(FILE_BYTES / len as u64) + 1) * len as u64;
+                let mut at = end - len as u64;
+                while at < end {
+                    let piece = std::hint::black_box(fs.get_read_buf(file, at, end - at)?);
+                    at += piece.len() as u64;
+                }
+            }
+            Ok(())
+        });
+        let case = Case::new(format!("get_read_buf/{}", size(len)), "at random in 128 MiB")
+            .bytes(len as u64)
+            .with(given)
+            .with(beds.direct.read(len))
+            .with(beds.tmpfs.read(len))
+            .target(SUBJECT, target);
+        plan.run(case, outcomes)?;
+    }
+    Ok(())
+}
+
+/// Two processes against one.
+fn by_processes(
+    plan: &Plan,
+    (mount, tmp): (&Path, &Path),
+    beds: &Beds<'_>,
+    outcomes: &mut Vec<Outcome>,
+) -> Result<()> {
+    let len = 4 << 10;
+    let direct = &mount.join("direct");
+    let case = |name: &str| {
+        Case::new(name, "4 KiB, each process in its own file")
+            .bytes(len as u64)
+            .target(SUBJECT, 1.8)
+    };
+    let start = |name: &str, dir: &Path| plan.wants(name).then(|| Helper::start(dir)).transpose();
+    let name = "two-processes/pread";
+    let reading = case(name)
+        .with(beds.direct.read_by_processes(len, start(name, direct)?))
+        .with(beds.direct.read(len))
+        .with(beds.tmpfs.read_by_processes(len, start(name, tmp)?));
+    plan.run(reading, outcomes)?;
+    let name = "two-processes/pwrite";
+    let writing = case(name)
+        .with(beds.direct.overwrite_by_processes(len, start(name, direct)?))
+        .with(beds.direct.overwrite(len))
+        .with(beds.tmpfs.overwrite_by_processes(len, start(name, tmp)?));
+    plan.run(writing, outcomes)
 }
 
 /// What an application that wants its data safe does.

@@ -9,6 +9,7 @@ mod chell;
 mod direct;
 mod engine;
 mod fuse;
+mod helper;
 mod machine;
 mod nbd;
 mod nbd_client;

@@ -1,5 +1,6 @@
 //! What is done to every system alike.
 
+use crate::helper::{Helper, Work};
 use crate::rounds::Contender;
 use crate::store::Store;
 use std::ffi::{CStr, CString};
@@ -107,7 +108,7 @@ impl<'s, S: Store> Bed<'s, S> {
         let data = Buffer::new(len);
         let mut rng = Rng::new(1);
         Contender::new(&self.name, move |ops| {
-            self.overwrite_file(&self.files[0], &mut rng, data.get(), ops)
+            overwrite_file(self.store, &self.files[0], &mut rng, data.get(), ops)
         })
     }
 
@@ -119,7 +120,7 @@ impl<'s, S: Store> Bed<'s, S> {
             seed += 2;
             by_two(|i| {
                 let mut rng = Rng::new(seed + i as u64);
-                self.overwrite_file(&self.files[i], &mut rng, data.get(), ops / 2)
+                overwrite_file(self.store, &self.files[i], &mut rng, data.get(), ops / 2)
             })
         })
     }
@@ -132,7 +133,7 @@ impl<'s, S: Store> Bed<'s, S> {
             seed += 4;
             let work = |i: u64| {
                 let mut rng = Rng::new(seed + i);
-                self.overwrite_file(&self.files[0], &mut rng, data.get(), ops / 4)
+                overwrite_file(self.store, &self.files[0], &mut rng, data.get(), ops / 4)
             };
             let work = &work;
             std::thread::scope(|scope| {
@@ -142,13 +143,36 @@ impl<'s, S: Store> Bed<'s, S> {
         })
     }
 
-    fn overwrite_file(&self, file: &S::File, rng: &mut Rng, data: &[u8], ops: u64) -> Result<()> {
-        let len = data.len() as u64;
-        for _ in 0..ops {
-            let offset = rng.below(FILE_BYTES / len) * len;
-            self.store.write(file, offset, data)?;
-        }
-        Ok(())
+    /// [`overwrite`](Self::overwrite) by this process, and by another one in its own file.
+    pub fn overwrite_by_processes<'a>(
+        &'a self,
+        len: usize,
+        other: Option<Helper>,
+    ) -> Option<Contender<'a>> {
+        let mut other = other?;
+        let data = Buffer::new(len);
+        let mut rng = Rng::new(1);
+        Some(Contender::new(format!("{}, 2 processes", self.name), move |ops| {
+            other.beside(Work::Overwrite, (len, ops / 2), || {
+                overwrite_file(self.store, &self.files[0], &mut rng, data.get(), ops / 2)
+            })
+        }))
+    }
+
+    /// [`read`](Self::read) by this process, and by another one from its own file.
+    pub fn read_by_processes<'a>(
+        &'a self,
+        len: usize,
+        other: Option<Helper>,
+    ) -> Option<Contender<'a>> {
+        let mut other = other?;
+        let mut buf = Buffer::new(len);
+        let mut rng = Rng::new(2);
+        Some(Contender::new(format!("{}, 2 processes", self.name), move |ops| {
+            other.beside(Work::Read, (len, ops / 2), || {
+                read_file(self.store, &self.files[0], &mut rng, buf.get_mut(), ops / 2)
+            })
+        }))
     }
 
     /// Reads `len` bytes at random multiples of `len`.
@@ -156,7 +180,7 @@ impl<'s, S: Store> Bed<'s, S> {
         let mut buf = Buffer::new(len);
         let mut rng = Rng::new(2);
         Contender::new(&self.name, move |ops| {
-            self.read_file(&self.files[0], &mut rng, buf.get_mut(), ops)
+            read_file(self.store, &self.files[0], &mut rng, buf.get_mut(), ops)
         })
     }
 
@@ -168,18 +192,9 @@ impl<'s, S: Store> Bed<'s, S> {
             by_two(|i| {
                 let mut rng = Rng::new(seed + i as u64);
                 let mut buf = Buffer::new(len);
-                self.read_file(&self.files[i], &mut rng, buf.get_mut(), ops / 2)
+                read_file(self.store, &self.files[i], &mut rng, buf.get_mut(), ops / 2)
             })
         })
-    }
-
-    fn read_file(&self, file: &S::File, rng: &mut Rng, buf: &mut [u8], ops: u64) -> Result<()> {
-        let len = buf.len() as u64;
-        for _ in 0..ops {
-            let offset = rng.below(FILE_BYTES / len) * len;
-            self.store.read(file, offset, buf)?;
-        }
-        Ok(())
     }
 
     /// Appends `len` bytes to a file that starts each round empty.
@@ -324,6 +339,36 @@ impl<'s, S: Store> Bed<'s, S> {
             Ok(())
         })
     }
+}
+
+/// Overwrites random blocks of a file of [`FILE_BYTES`].
+pub fn overwrite_file<S: Store>(
+    store: &S,
+    file: &S::File,
+    rng: &mut Rng,
+    data: &[u8],
+    ops: u64,
+) -> Result<()> {
+    let len = data.len() as u64;
+    for _ in 0..ops {
+        store.write(file, rng.below(FILE_BYTES / len) * len, data)?;
+    }
+    Ok(())
+}
+
+/// Reads random blocks of a file of [`FILE_BYTES`].
+pub fn read_file<S: Store>(
+    store: &S,
+    file: &S::File,
+    rng: &mut Rng,
+    buf: &mut [u8],
+    ops: u64,
+) -> Result<()> {
+    let len = buf.len() as u64;
+    for _ in 0..ops {
+        store.read(file, rng.below(FILE_BYTES / len) * len, buf)?;
+    }
+    Ok(())
 }
 
 /// Lets two threads work, number 0 and number 1.
