@@ -10,6 +10,7 @@
 //!   whoever tidies up ([`remove_abandoned`]).
 
 use crate::session::{Session, Tables};
+use crate::sync::AtomicU64;
 use crate::{Arena, Kind, Layout, Memory};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
@@ -19,7 +20,7 @@ use std::ffi::CString;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::atomic::Ordering::*;
 
 /// How often, and how long in between, to look again at an arena that is being built or given up.
 const TRIES: u32 = 400;

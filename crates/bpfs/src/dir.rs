@@ -147,19 +147,21 @@ impl<M: Medium> Core<M> {
         Ok(())
     }
 
-    /// Invalidates an entry in place; durable after the next fence. Where a free entry follows, the two
-    /// become one by a second store to the same line (D2), which is gone or there like the first: then
-    /// [`make_slot`](Self::make_slot) need not make them one.
+    /// Invalidates an entry in place; durable after the next fence. Where a free entry follows, this one
+    /// takes its room by a second store to the same line, so that [`make_slot`](Self::make_slot) need
+    /// not: that store means the same before and after the first, and costs neither flush nor fence.
     pub fn clear_entry(&self, pos: EntryPos) {
         let at = self.v.entry_off(pos);
         self.medium.store_u64(at, 0);
-        let len = DirentWord::unpack(self.medium.load_u64(at + 8)).len;
-        if pos.off() + len < BLOCK && self.medium.load_u64(at + len) == 0 {
-            let next = DirentWord::unpack(self.medium.load_u64(at + len + 8)).len;
-            let both = DirentWord { len: len + next, name_len: 0, kind: 0 };
+        let word = DirentWord::unpack(self.medium.load_u64(at + 8));
+        let next = at + word.len;
+        if pos.off() + word.len < BLOCK && self.medium.load_u64(next) == 0 {
+            let len = word.len + DirentWord::unpack(self.medium.load_u64(next + 8)).len;
+            let both = DirentWord { len, ..word };
             self.medium.store_u64(at + 8, both.pack());
         }
-        self.medium.flush(at, DIRENT_HEADER);
+        // D2: that is the line of both.
+        self.medium.flush(at, 8);
     }
 
     /// Brings the derived state up to date with an entry that was cleared.

@@ -27,6 +27,7 @@ const EXPLAINED: &[(&str, &[Bug], &str)] = &[
     ("dir.rs commit_slot: self.medium.store_u64(at + 8", &[TearStore], UNSEEN),
     ("dir.rs commit_slot: self.medium.store_u64(at, ino", &[DelayStore], ALONE),
     ("dir.rs clear_entry: self.medium.store_u64", &[DelayStore, EarlyStore], ALONE),
+    ("dir.rs clear_entry: self.medium.store_u64(at + 8", STORE, ROOM),
     ("file.rs write_word: self.medium.store_u64", &[DelayStore, EarlyStore], ALONE),
     ("scan.rs clear_stale: self.medium.store_u64", &[DelayStore, EarlyStore, EarlyReuse], BEYOND),
     ("pool.rs format: medium.store_u64(0, 0)", &[EarlyStore, TearStore], HALF_A_MAGIC),
@@ -44,6 +45,8 @@ const FENCED_AGAIN: &str = "another fence follows before anything leans on this 
 const HALF_A_MAGIC: &str = "half a magic is none, and the magic is all that is committed";
 const TIDINESS: &str = "what is not zeroed is written before it is read; zeros are for people";
 const UNSEEN: &str = "nothing reads it before the commit that follows in its line or after a fence";
+const ROOM: &str =
+    "free entries are the same apart and as one, and so is a name with room behind it";
 const ALONE: &str = "it is all that the operation commits: nothing has to precede it or follow it";
 
 fn explanation(m: &Mutant, site: &str) -> Option<&'static str> {

@@ -8,7 +8,8 @@
 //! What holds:
 //!
 //! - **P1** A call on a descriptor or path that is not a pool's does what it does without the library.
-//!   It costs two loads more for a descriptor, a look at the path for a path.
+//!   It costs two loads more for a descriptor, a look at the path for a path, and an atomic addition for
+//!   a number that the kernel takes back.
 //! - **P2** A function that libc calls internally (`fopen`, `realpath`, `glob`, `nftw`…) reaches the
 //!   kernel directly, that is the mount. It never sees a descriptor of ours, except placeholders,
 //!   which give `EBADF`; functions that take a descriptor are exported and make it the kernel's first
