@@ -3,6 +3,7 @@
 //! Little-endian. Only the map says which block holds what; everything else is derived from it when the
 //! device is opened.
 
+use crc_fast::CrcAlgorithm;
 use std::mem::offset_of;
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -123,7 +124,7 @@ impl Geometry {
 
 impl Superblock {
     fn sum(&self) -> u32 {
-        crc32c::crc32c(&self.as_bytes()[..offset_of!(Superblock, checksum)])
+        crc32c(&self.as_bytes()[..offset_of!(Superblock, checksum)])
     }
 
     /// Whether the region says that it has atomic blocks, rightly or not.
@@ -153,6 +154,11 @@ impl Superblock {
             false => Err(format!("it is {len} bytes long and was {}", geometry.region_len())),
         }
     }
+}
+
+/// CRC-32C (Castagnoli, as iSCSI and ext4 have it).
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
 /// A word of the map: which data block holds the content of a block, and the checksum of it.
@@ -226,6 +232,11 @@ mod tests {
             let sb = Superblock::read_from_bytes(&bytes).unwrap();
             assert!(sb.verify(1 << 20).is_err(), "bit {bit}");
         }
+    }
+
+    #[test]
+    fn the_checksum_is_castagnolis() {
+        assert_eq!(crc32c(b"123456789"), 0xe306_9283);
     }
 
     #[test]

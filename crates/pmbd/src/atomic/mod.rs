@@ -24,7 +24,7 @@ use crate::frame::{Frame, REQUEST_MAX};
 use crate::stats::{Event, Watch};
 use crate::{BlockDevice, BlockSizes, Durability, Error, Extent, Scheme, Stats, Zeroing};
 use arena::{Layout, LockMode, RwLock, Span};
-use layout::{MapWord, SPARES_MIN, WORD};
+use layout::{MapWord, SPARES_MIN, WORD, crc32c};
 use pmem::{LINE, Medium, Tally};
 use space::Space;
 use std::sync::Arc;
@@ -121,7 +121,7 @@ impl<M: Medium> Atomic<M> {
 
     /// Checks what was copied.
     fn check_content(&self, block: u64, entry: MapWord, content: &[u8]) -> Result<(), Error> {
-        let found = crc32c::crc32c(content);
+        let found = crc32c(content);
         if found == entry.sum {
             return Ok(());
         }
@@ -135,7 +135,7 @@ impl<M: Medium> Atomic<M> {
         let block = self.geometry.block as usize;
         self.space.reserve(arena, words.len() as u64);
         for (content, word) in content.chunks_exact(block).zip(words) {
-            let sum = crc32c::crc32c(content);
+            let sum = crc32c(content);
             watch.lap(Event::CyclesChecksum);
             let number = self.space.claim(arena);
             let at = self.geometry.data_at(number);
