@@ -64,11 +64,12 @@ bench: ## measure against peers in the same run; results into docs/PERFORMANCE.m
 	$(BENCH) mount --save $(WORK)/bench/mount.json
 	$(BENCH) direct --save $(WORK)/bench/direct.json
 	$(BENCH) fuse --save $(WORK)/bench/fuse.json
+	$(BENCH) bdev --save $(WORK)/bench/bdev.json
 	scripts/lib-packages.sh nbdkit qemu-utils
 	$(BENCH) nbd --save $(WORK)/bench/nbd.json
 	$(BENCH) report $(WORK)/bench/traffic.json $(WORK)/bench/engine.json \
 	    $(WORK)/bench/mount.json $(WORK)/bench/direct.json $(WORK)/bench/fuse.json \
-	    $(WORK)/bench/nbd.json
+	    $(WORK)/bench/bdev.json $(WORK)/bench/nbd.json
 
 bench-quick: ## the same in two minutes, for a first look; changes no document
 	$(CARGO) build --release --package keepstone --package preload --package bench
@@ -78,6 +79,7 @@ bench-quick: ## the same in two minutes, for a first look; changes no document
 	$(BENCH) mount --quick
 	$(BENCH) direct --quick
 	$(BENCH) fuse --quick
+	$(BENCH) bdev --quick
 
 install: build ## into PREFIX (/usr/local), with the helper of mount(8) in SBINDIR (/sbin)
 	install -D -m 755 $(RELEASE)/keepstone $(DESTDIR)$(PREFIX)/bin/keepstone

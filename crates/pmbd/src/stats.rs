@@ -118,7 +118,7 @@ impl Watch<'_> {
     }
 }
 
-/// What a device has done since it was opened.
+/// What a device has done since it was opened, in this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Stats {

@@ -5,7 +5,7 @@
 //!   so: at all times, or, of a [`Guarded`](crate::Guarded) region, through the
 //!   mapping that it opens for a store.
 //! - I2: the flush instruction and the width of non-temporal stores exist on this CPU.
-//! - I3: every access has passed [`Region::span`]; memory is touched only by raw pointers, so that
+//! - I3: every access has passed [`Region::check`]; memory is touched only by raw pointers, so that
 //!   other threads and processes may access the same bytes. Who may is for the engines to order;
 //!   a racing reader gets a mix of old and new bytes, words by [`Medium::load_u64`] excepted.
 //!
@@ -348,7 +348,7 @@ impl Region {
 ///
 /// # Safety
 /// Of all of them:
-/// 1. The range lies in the region ([`Region::check_load`], [`Region::check_store`]).
+/// 1. The range lies in the region (`check_load`, `check_store`).
 /// 2. It is mapped at `base`, readable, and where it is stored to writable, during the call.
 impl Region {
     #[inline]

@@ -12,7 +12,7 @@
 //!   the word and having copied the content has copied what the word named.
 //! - **A4** What a word says is checked each time before it is followed.
 
-mod layout;
+pub mod layout;
 mod scan;
 mod space;
 

@@ -2,7 +2,7 @@
 //!
 //! A [`Guarded`] region is mapped for reading only, or not at all. A store of [`Medium`] lifts the protection
 //! of what it stores to, in the way of its [`Protection`]; any other store meets a mapping that is not
-//! writable and raises SIGSEGV, which [`stray`](crate::stray) reports. Flushing works through mappings
+//! writable and raises SIGSEGV, which [`stray`] reports. Flushing works through mappings
 //! that are read-only.
 //!
 //! - G1: What a store is given to write through is writable, for this thread at least, until it is done.
