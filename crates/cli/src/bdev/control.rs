@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::background::runtime_dir;
+use super::server::runtime_dir;
 
 /// How long a server may take to answer, and a client to ask.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -18,16 +18,16 @@ use fuser::{Config, Session, SessionACL};
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::args::{KernelArgs, Through};
-use super::background;
 use super::devices::{DeviceReport, Opened};
 use super::kernel::Attached;
 use super::looped::Loop;
 use super::onefile::{self, OneFile};
+use super::server;
 
 /// Gives the kernel `opened` as a loop device with logical blocks of `block` bytes.
 pub fn attach(args: &KernelArgs, opened: &Opened, block: u32, threads: usize) -> Result<Attached> {
     let Opened { device, report } = opened;
-    let home = tempfile::Builder::new().prefix("loop-").tempdir_in(background::runtime_dir()?)?;
+    let home = tempfile::Builder::new().prefix("loop-").tempdir_in(server::runtime_dir()?)?;
     let passed = Arc::new(AtomicBool::new(false));
     let pool = passable(args, report)?;
     let file = OneFile::new(device.clone(), pool, passed.clone());

@@ -10,12 +10,12 @@ use fuse::StopSignals;
 use serde::{Deserialize, Serialize};
 
 use super::args::{AttachArgs, KernelArgs, Through, Via};
-use super::background;
 use super::control::{Control, Request, stop_this_process};
 use super::devices::{self, DeviceReport};
+use super::server;
 use super::status::{ExportStatus, Status, announce_device};
 use super::{fileloop, kernel_nbd, looped};
-use crate::{output, pool};
+use crate::{background, output, pool};
 
 /// A device that the kernel has.
 pub struct Attached {
@@ -79,7 +79,7 @@ fn run(args: &KernelArgs, via: Via, why: Option<String>, word: &str, json: bool)
     } else if args.process.foreground {
         serve(args, via, why, &|ready| announce(ready, json))?;
     } else {
-        announce(&background::start(word)?, json)?;
+        announce(&server::start(word)?, json)?;
     }
     Ok(())
 }
@@ -160,7 +160,7 @@ fn serve(
 
     let release = attached.release;
     std::thread::spawn(move || {
-        background::wait_for_signal(stop);
+        server::wait_for_signal(stop);
         if let Err(err) = release() {
             tracing::error!("{err:#}");
         }

@@ -5,7 +5,6 @@
 //! is asked over its [control socket](control).
 
 mod args;
-mod background;
 mod control;
 mod devices;
 mod fileloop;
@@ -14,6 +13,7 @@ mod kernel_nbd;
 mod looped;
 mod onefile;
 mod serve;
+mod server;
 mod stats;
 mod status;
 

@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::args::ServeArgs;
-use super::background::{self, runtime_dir, wait_for_signal};
 use super::control::{Control, Request, stop_this_process};
 use super::devices::{self, DeviceReport};
+use super::server::{self, runtime_dir, wait_for_signal};
 use super::status::{ExportStatus, Status, announce_device};
-use crate::output;
+use crate::{background, output};
 
 /// How long clients may take to fetch their replies when the server is told to stop.
 const STOP_GRACE: Duration = Duration::from_secs(10);
@@ -43,7 +43,7 @@ pub fn run(args: &ServeArgs, json: bool) -> Result<()> {
     } else if args.process.foreground || !activated.is_empty() {
         serve(args, activated, &|ready| announce(ready, json))?;
     } else {
-        announce(&background::start("serve")?, json)?;
+        announce(&server::start("serve")?, json)?;
     }
     Ok(())
 }

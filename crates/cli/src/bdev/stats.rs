@@ -18,6 +18,9 @@ const END_SECONDS_MAX: i64 = 60;
 /// Time between two lines of `--watch`.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 
+/// What `--watch` shows, of a device's numbers.
+const RATES: [&str; 5] = ["reads", "bytes_read", "writes", "bytes_written", "barriers"];
+
 pub fn list(json: bool) -> Result<()> {
     let servers = control::servers()?;
     if json {
@@ -114,10 +117,8 @@ fn watch(server: &Server, json: bool) -> Result<()> {
     let mut before = server.ask(&Request::Status)?;
     let mut then = Instant::now();
     if !json {
-        println!(
-            "{:<16} {:>10} {:>12} {:>10} {:>12} {:>8} {:>8}",
-            "export", "reads/s", "read/s", "writes/s", "written/s", "flushes", "errors"
-        );
+        let titles: Vec<_> = RATES.map(|field| format!("{:>17}", format!("{field}/s"))).into();
+        println!("{:<16}{}", "export", titles.concat());
     }
     loop {
         std::thread::sleep(WATCH_EVERY);
@@ -126,22 +127,20 @@ fn watch(server: &Server, json: bool) -> Result<()> {
         then = Instant::now();
         for (new, old) in items(&now["exports"]).zip(items(&before["exports"])) {
             let rate = |field: &str| {
-                let [new, old] = [new, old].map(|e| e["requests"][field].as_u64().unwrap_or(0));
+                let [new, old] = [new, old].map(|e| e["device"][field].as_u64().unwrap_or(0));
                 (new.saturating_sub(old) as f64 / seconds) as u64
             };
-            let [reads, read, writes, written, flushes, errors] =
-                ["reads", "read_bytes", "writes", "write_bytes", "flushes", "errors"].map(rate);
             if json {
-                println!(
-                    "{}",
-                    json!({ "export": new["name"], "reads_per_s": reads, "read_bytes_per_s": read, "writes_per_s": writes, "write_bytes_per_s": written, "flushes_per_s": flushes, "errors_per_s": errors })
-                );
+                let mut line = serde_json::Map::new();
+                line.insert("export".into(), new["name"].clone());
+                line.extend(RATES.map(|field| (format!("{field}_per_s"), rate(field).into())));
+                println!("{}", Value::Object(line));
             } else {
-                let (read, written) = (size::show(read), size::show(written));
-                println!(
-                    "{:<16} {reads:>10} {read:>12} {writes:>10} {written:>12} {flushes:>8} {errors:>8}",
-                    text(&new["name"])
-                );
+                let shown = RATES.map(|field| match field.starts_with("bytes") {
+                    true => format!("{:>17}", size::show(rate(field))),
+                    false => format!("{:>17}", rate(field)),
+                });
+                println!("{:<16}{}", text(&new["name"]), shown.concat());
             }
         }
         before = now;

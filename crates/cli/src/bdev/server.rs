@@ -1,4 +1,4 @@
-//! The server of block devices as a process of its own.
+//! The process of a server: how it is started, where it keeps its sockets, how it is ended.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -8,7 +8,6 @@ use fuse::StopSignals;
 use serde::de::DeserializeOwned;
 
 use crate::background;
-pub use crate::background::serve;
 
 /// Starts this command line again as a server, and waits until it is ready. `command` is the word that
 /// `--daemon` follows.
