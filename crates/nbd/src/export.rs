@@ -70,7 +70,7 @@ impl Export {
         self.read_only
     }
 
-    /// The device's, as far as requests of [`LEN_MAX`] go.
+    /// The device's, as far as requests of 32 MiB go: what clients assume where nobody tells them.
     pub fn block_sizes(&self) -> BlockSizes {
         let sizes = self.device.block_sizes();
         BlockSizes { maximum: sizes.maximum.min(LEN_MAX), ..sizes }
