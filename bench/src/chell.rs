@@ -12,10 +12,10 @@ use crate::report::Section;
 use crate::rounds::{Case, Contender, Outcome, Plan};
 use crate::store::{Durable, Kernel, open_dir};
 use crate::workload::{APPEND_BYTES, Bed, Buffer, FILE_BYTES, Rng};
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use rustix::fd::{AsRawFd as _, OwnedFd};
 use rustix::fs::{Mode, OFlags};
-use std::ffi::OsStr;
+use std::ffi::{CStr, OsStr};
 use std::path::Path;
 
 const SUBJECT: &str = "keepstone";
@@ -81,6 +81,12 @@ fn inside(plan: &Plan, served: &Path, dir: &Path) -> Result<Vec<Outcome>> {
             len,
             true,
         ));
+        plan.run(case, &mut outcomes)?;
+    }
+    for (len, ..) in SIZES.into_iter().filter(|(len, ..)| *len < CHUNK) {
+        let case = case_of(format!("lend/{}", size(len)), "a place to read from, at random", len)
+            .with(lent(libc_open(&our_file)?, len)?)
+            .with(at_random(libc_open(&their_file)?, KERNEL, len, false));
         plan.run(case, &mut outcomes)?;
     }
     for len in [64, PAGE, 64 << 10] {
@@ -199,6 +205,39 @@ fn at_random(file: OwnedFd, calls: Calls, len: usize, writes: bool) -> Contender
         }
         Ok(())
     })
+}
+
+/// Borrows bytes where they lie, looks at the first, and gives them back (`ks_fd_get_read_buf`).
+fn lent(file: OwnedFd, len: usize) -> Result<Contender<'static>> {
+    type Get = unsafe extern "C" fn(i32, usize, i64, *mut *const u8) -> isize;
+    type Put = unsafe extern "C" fn(*const u8) -> i32;
+    let symbol = |name: &CStr| {
+        // SAFETY: a string.
+        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+        ensure!(!found.is_null(), "not under libkeepstone.so");
+        Ok(found)
+    };
+    let (get, put) = (symbol(c"ks_fd_get_read_buf")?, symbol(c"ks_fd_put_read_buf")?);
+    // SAFETY: their types in include/keepstone.h.
+    let get = unsafe { std::mem::transmute::<*mut libc::c_void, Get>(get) };
+    // SAFETY: as above.
+    let put = unsafe { std::mem::transmute::<*mut libc::c_void, Put>(put) };
+    let mut rng = Rng::new(8);
+    let places = (NEAR.max(len) / len) as u64;
+    Ok(Contender::new(SUBJECT, move |ops| {
+        for _ in 0..ops {
+            let mut bytes = std::ptr::null();
+            let at = (rng.below(places) * len as u64) as i64;
+            // SAFETY: room for an address; what is lent can be looked at until it is given back.
+            unsafe {
+                let n = get(file.as_raw_fd(), len, at, &mut bytes);
+                crate::store::whole(done(n)?, len)?;
+                std::hint::black_box(bytes.read_volatile());
+                put(bytes);
+            }
+        }
+        Ok(())
+    }))
 }
 
 /// Reads the first bytes of a file in order, again and again.

@@ -1,8 +1,8 @@
 //! `keepstone-bench`: measures Keepstone against its peers, in one run.
 //!
 //! Reading order: [`rounds`] (the method), [`store`] and [`workload`] (who does what), [`engine`],
-//! [`traffic`], [`scan`], [`fuse`], [`direct`], [`chell`], [`bdev`], [`nbd`] (what is measured), [`text`] and [`report`]
-//! (results). [`pool`], [`ramdisk`] and [`raw`] make and use what is compared.
+//! [`traffic`], [`scan`], [`fuse`], [`direct`], [`chell`], [`bdev`], [`nbd`] (what is measured), [`text`],
+//! [`report`] and [`plot`] (results). [`pool`], [`ramdisk`] and [`raw`] make and use what is compared.
 
 mod bdev;
 mod chell;
@@ -13,6 +13,7 @@ mod helper;
 mod machine;
 mod nbd;
 mod nbd_client;
+mod plot;
 mod pool;
 mod posix;
 mod ramdisk;

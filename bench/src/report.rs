@@ -112,6 +112,9 @@ pub fn update(into: &Path, files: &[PathBuf]) -> Result<()> {
         let results: Results = serde_json::from_str(&json)
             .with_context(|| format!("{}: not saved by this program", file.display()))?;
         document = replace(&document, results.name(), &results.markdown())?;
+        if let Section::Chell(outcomes) = &results.section {
+            crate::plot::latencies(outcomes, into.parent().unwrap_or(Path::new(".")))?;
+        }
         document = replace(&document, "machine", &machine(&results.origin))?;
     }
     std::fs::write(into, document).with_context(|| format!("cannot write {}", into.display()))
