@@ -67,9 +67,10 @@ bench: ## measure against peers in the same run; results into docs/PERFORMANCE.m
 	$(BENCH) bdev --save $(WORK)/bench/bdev.json
 	scripts/lib-packages.sh nbdkit qemu-utils
 	$(BENCH) nbd --save $(WORK)/bench/nbd.json
+	$(BENCH) chell --save $(WORK)/bench/chell.json
 	$(BENCH) report $(WORK)/bench/traffic.json $(WORK)/bench/engine.json \
 	    $(WORK)/bench/mount.json $(WORK)/bench/direct.json $(WORK)/bench/fuse.json \
-	    $(WORK)/bench/bdev.json $(WORK)/bench/nbd.json
+	    $(WORK)/bench/bdev.json $(WORK)/bench/nbd.json $(WORK)/bench/chell.json
 
 bench-quick: ## the same in two minutes, for a first look; changes no document
 	$(CARGO) build --release --package keepstone --package preload --package bench
@@ -78,6 +79,7 @@ bench-quick: ## the same in two minutes, for a first look; changes no document
 	$(BENCH) engine --quick
 	$(BENCH) mount --quick
 	$(BENCH) direct --quick
+	$(BENCH) chell --quick
 	$(BENCH) fuse --quick
 	$(BENCH) bdev --quick
 

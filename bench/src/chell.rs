@@ -2,7 +2,7 @@
 //! the same calls made by the kernel.
 //!
 //! As in [`crate::direct`], two processes take part; the inner one has a directory that is served. Its
-//! peer is another directory of the same tmpfs, used by system calls that no library sees.
+//! peer is another directory of the same tmpfs, used by libc's own functions, as without the library.
 
 use crate::direct::{again, inner_dir};
 use crate::engine::size;
@@ -17,6 +17,7 @@ use rustix::fd::{AsRawFd as _, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use std::ffi::{CStr, OsStr};
 use std::path::Path;
+use std::sync::OnceLock;
 
 const SUBJECT: &str = "keepstone";
 const PEER: &str = "kernel";
@@ -110,8 +111,8 @@ fn inside(plan: &Plan, served: &Path, dir: &Path) -> Result<Vec<Outcome>> {
     plan.run(case, &mut outcomes)?;
     let case = case_4k("append/4K", "at the end of a growing file", Some(0.9))
         .ops_max(APPEND_BYTES / PAGE as u64)
-        .with(ours.append(PAGE)?)
-        .with(theirs.append(PAGE)?);
+        .with(growing(served, LIBC)?)
+        .with(growing(tmp.path(), KERNEL)?);
     plan.run(case, &mut outcomes)?;
     let case = Case::new("open+close", "one of 100 files")
         .with(ours.open_close())
@@ -172,16 +173,77 @@ const LIBC: Calls = Calls {
     },
 };
 
-/// By system calls that no library sees.
+/// libc's own functions, which a program calls that runs without the library.
+struct Own {
+    read: Read,
+    pread: Pread,
+    pwrite: Pwrite,
+}
+
+type Read = unsafe extern "C" fn(i32, *mut libc::c_void, usize) -> isize;
+type Pread = unsafe extern "C" fn(i32, *mut libc::c_void, usize, i64) -> isize;
+type Pwrite = unsafe extern "C" fn(i32, *const libc::c_void, usize, i64) -> isize;
+
+fn own() -> &'static Own {
+    static OWN: OnceLock<Own> = OnceLock::new();
+    OWN.get_or_init(|| {
+        let find = |name: &CStr| {
+            // SAFETY: strings; libc is loaded already.
+            let found = unsafe {
+                let libc = libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+                libc::dlsym(libc, name.as_ptr())
+            };
+            assert!(!found.is_null(), "libc has {name:?}");
+            found
+        };
+        // SAFETY: the functions have these types.
+        unsafe {
+            Own {
+                read: std::mem::transmute::<*mut libc::c_void, Read>(find(c"read")),
+                pread: std::mem::transmute::<*mut libc::c_void, Pread>(find(c"pread64")),
+                pwrite: std::mem::transmute::<*mut libc::c_void, Pwrite>(find(c"pwrite64")),
+            }
+        }
+    })
+}
+
+/// By libc's own functions.
 const KERNEL: Calls = Calls {
     name: PEER,
-    read: |file, buf| rustix::io::read(file, buf),
+    read: |file, buf| {
+        // SAFETY: `buf` has room for its length.
+        done(unsafe { (own().read)(file.as_raw_fd(), buf.as_mut_ptr().cast(), buf.len()) })
+    },
     rewind: |file| {
         let _ = rustix::fs::seek(file, rustix::fs::SeekFrom::Start(0));
     },
-    pread: |file, buf, at| rustix::io::pread(file, buf, at),
-    pwrite: |file, data, at| rustix::io::pwrite(file, data, at),
+    pread: |file, buf, at| {
+        let (to, len) = (buf.as_mut_ptr().cast(), buf.len());
+        // SAFETY: as above.
+        done(unsafe { (own().pread)(file.as_raw_fd(), to, len, at as i64) })
+    },
+    pwrite: |file, data, at| {
+        let (from, len) = (data.as_ptr().cast(), data.len());
+        // SAFETY: `data` is readable for its length.
+        done(unsafe { (own().pwrite)(file.as_raw_fd(), from, len, at as i64) })
+    },
 };
+
+/// Appends to a file that starts each round empty.
+fn growing(dir: &Path, calls: Calls) -> Result<Contender<'static>> {
+    let path = dir.join("growing");
+    std::fs::File::create(&path)?;
+    let file = libc_open(&path)?;
+    let again = rustix::io::dup(&file)?;
+    let data = Buffer::new(PAGE);
+    let run = move |ops| {
+        for i in 0..ops {
+            (calls.pwrite)(&file, data.get(), i * PAGE as u64)?;
+        }
+        Ok(())
+    };
+    Ok(Contender::new(calls.name, run).prepared(move |_| rustix::fs::ftruncate(&again, 0)))
+}
 
 fn libc_open(path: &Path) -> Result<OwnedFd> {
     Ok(std::fs::File::options().read(true).write(true).open(path)?.into())

@@ -42,6 +42,9 @@ pub struct RunArgs {
     /// are read and overwritten by memory copies. May be given several times.
     #[arg(long, value_name = "DIR")]
     pub direct: Vec<PathBuf>,
+    /// How closely the times of files below --direct follow writes.
+    #[arg(long, value_enum, default_value_t = Mtime::Exact)]
+    pub mtime: Mtime,
     /// The program and its arguments.
     #[arg(
         required = true,
@@ -50,6 +53,15 @@ pub struct RunArgs {
         value_name = "CMD"
     )]
     pub command: Vec<OsString>,
+}
+
+/// How closely times follow writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Mtime {
+    /// To the tick of the kernel's clock (some 4 ms), as the kernel's own.
+    Exact,
+    /// To the second.
+    Lazy,
 }
 
 /// Which descriptors programs get.
@@ -113,6 +125,9 @@ pub fn run(args: &RunArgs, json: bool) -> Result<ExitCode> {
     command.env("KEEPSTONE_RUN", &library).env("KEEPSTONE_FDS", args.fds.name());
     if !args.direct.is_empty() {
         command.env("KEEPSTONE_DIRECT", direct_dirs(&args.direct)?);
+        if args.mtime == Mtime::Lazy {
+            command.env("KEEPSTONE_DIRECT_LAZY", "1");
+        }
     }
     if !args.stats {
         return Err(not_started(name, &command.exec()));

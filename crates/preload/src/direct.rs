@@ -64,6 +64,9 @@ pub fn start() {
     if let Some(chunks) = number(c"KEEPSTONE_DIRECT_CHUNKS") {
         config.chunks_max = chunks as usize;
     }
+    // SAFETY: as in `number`.
+    let lags = unsafe { !libc::getenv(c"KEEPSTONE_DIRECT_LAZY".as_ptr()).is_null() };
+    config.times_ns = if lags { 1_000_000_000 } else { 0 };
     match Direct::new(config) {
         Ok(direct) => DIRECT.store(Box::into_raw(Box::new(direct)), Ordering::Release),
         Err(err) => debug(format_args!("no direct files: {err}")),

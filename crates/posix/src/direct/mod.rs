@@ -77,6 +77,9 @@ pub struct Config {
     pub map_after: u32,
     /// Chunks mapped at the same time.
     pub chunks_max: usize,
+    /// For how long writes by copy may leave the times as the kernel's last write has set them, in ns:
+    /// at most to the end of a tick (C4) where it is 0.
+    pub times_ns: u64,
     /// Copies to persistent memory: durable when it returns.
     pub durable: Copier,
 }
@@ -86,7 +89,7 @@ impl Config {
     /// much as 10 calls, and the first touch of a page of it half a call more than the call that it
     /// saves, populated or not (`keepstone-bench chell first-touch`).
     pub fn new(dirs: Vec<Vec<u8>>, durable: Copier) -> Self {
-        Self { dirs, look_after: 4, map_after: 16, chunks_max: 8192, durable }
+        Self { dirs, look_after: 4, map_after: 16, chunks_max: 8192, times_ns: 0, durable }
     }
 }
 
