@@ -24,7 +24,7 @@
 //! A copy to persistent memory (DAX, where the kernel grants `MAP_SYNC`) is durable when it returns.
 //! `fsync` is the kernel's all the same: it promises as much for what other processes have written.
 //!
-//! Offsets ([`position`]):
+//! Offsets (`position`):
 //!
 //! - **O1** The offset is ours only while this process is the only one that can move it: from the
 //!   first use of a description that we saw opened, until a fork, an exec that inherits it, or a call
@@ -32,7 +32,7 @@
 //! - **O2** A `read` or `write` reserves its range by one compare-and-swap before it copies, so that
 //!   threads get different ranges; where the kernel makes the call instead, others wait.
 //!
-//! Memory ([`epoch`], [`chunk`]):
+//! Memory (`epoch`, `chunk`):
 //!
 //! - **E1** A chunk is unmapped, and a description or file used anew, only after every thread that was
 //!   inside when it was taken out of its table has come out.
