@@ -137,6 +137,25 @@ impl<M: Medium> Core<M> {
         Ok(Some((slot, block)))
     }
 
+    /// The pointers to the blocks of data from byte `at` on, unchecked, 0 for holes: at least one, at most
+    /// those of one pointer block, and none behind `end`.
+    pub fn leaf_pointers<'w>(
+        &self,
+        root: Root,
+        at: u64,
+        end: u64,
+        words: &'w mut [u64; FANOUT as usize],
+    ) -> Result<&'w [u64]> {
+        let here = if root.height() == 0 { 1 } else { FANOUT - at / BLOCK % FANOUT };
+        let words = &mut words[..(end - at).div_ceil(BLOCK).clamp(1, here) as usize];
+        match self.find_slot(root, 0, at)? {
+            None => words.fill(0),
+            Some((_, block)) if root.height() == 0 => words[0] = block,
+            Some((slot, _)) => self.medium.read(slot, words.as_mut_bytes()),
+        }
+        Ok(words)
+    }
+
     /// Calls `leaf(block, base)` for every block of data in `range`, in order, until it says `false`.
     /// Holes are passed over.
     pub fn visit(

@@ -8,9 +8,9 @@
 //!
 //! What is pinned may change: writes within 8 bytes are in place (§3.2). So it is given as atomics.
 
+use crate::Bpfs;
 use crate::fs::{Core, report};
-use crate::layout::{BLOCK, Word};
-use crate::{Bpfs, crawler::Node};
+use crate::layout::{BLOCK, FANOUT, Root, Word};
 use arena::{Arena, Bitmap, Census, Layout, Span};
 use pmem::{Medium, Region};
 use std::ops::Deref;
@@ -146,21 +146,36 @@ impl<M: Medium> Core<M> {
         self.touch_accessed(v);
         let root = self.root(v)?;
         let first = offset - offset % BLOCK;
-        let mut start = None;
-        let mut next = first;
-        self.visit(Node::top(root), &(offset..end), &mut |block, base| {
-            let follows = start.map_or(base == first, |s| block == s + (base - first));
-            if base == next && follows {
-                start.get_or_insert(block);
-                next += BLOCK;
+        let (start, next) = self.run(root, first, end).map_err(|e| report(ino, e))?;
+        let at = (start != 0).then(|| start + offset % BLOCK);
+        Ok((at, next.min(end) - offset))
+    }
+
+    /// The block that holds byte `first`, which begins it, and where the blocks end that lie behind
+    /// each other from there on, looking no further than `end`. In a hole: 0, and where the block ends.
+    fn run(&self, root: Root, first: u64, end: u64) -> Result<(u64, u64)> {
+        let mut words = [0; FANOUT as usize];
+        let (mut start, mut next) = (0, first);
+        while next < end {
+            let pointers = self.leaf_pointers(root, next, end, &mut words)?;
+            if next == first {
+                match pointers[0] {
+                    0 => return Ok((0, first + BLOCK)),
+                    block => start = self.check_block(block)?,
+                }
             }
-            Ok(next > base)
-        })
-        .map_err(|e| report(ino, e))?;
-        Ok(match start {
-            Some(start) => (Some(start + offset % BLOCK), next.min(end) - offset),
-            None => (None, (first + BLOCK).min(end) - offset),
-        })
+            let expected = (start + (next - first)..).step_by(BLOCK as usize);
+            let follow = pointers.iter().zip(expected).take_while(|(p, e)| **p == *e).count();
+            if follow > 0 {
+                // What lies between two blocks of the region does so, too.
+                self.check_block(pointers[follow - 1])?;
+            }
+            next += follow as u64 * BLOCK;
+            if follow < pointers.len() {
+                break;
+            }
+        }
+        Ok((start, next))
     }
 }
 
