@@ -138,16 +138,16 @@ impl<M: Medium> Core<M> {
     }
 
     /// The pointers to the blocks of data from byte `at` on, unchecked, 0 for holes: at least one, at most
-    /// those of one pointer block, and none behind `end`.
+    /// those of one pointer block, and as many as `words` has room for.
     pub fn leaf_pointers<'w>(
         &self,
         root: Root,
         at: u64,
-        end: u64,
-        words: &'w mut [u64; FANOUT as usize],
+        words: &'w mut [u64],
     ) -> Result<&'w [u64]> {
         let here = if root.height() == 0 { 1 } else { FANOUT - at / BLOCK % FANOUT };
-        let words = &mut words[..(end - at).div_ceil(BLOCK).clamp(1, here) as usize];
+        let here = words.len().min(here as usize);
+        let words = &mut words[..here];
         match self.find_slot(root, 0, at)? {
             None => words.fill(0),
             Some((_, block)) if root.height() == 0 => words[0] = block,

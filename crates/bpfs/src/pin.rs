@@ -10,7 +10,7 @@
 
 use crate::Bpfs;
 use crate::fs::{Core, report};
-use crate::layout::{BLOCK, FANOUT, Root, Word};
+use crate::layout::{BLOCK, Root, Word};
 use arena::{Arena, Bitmap, Census, Layout, Span};
 use pmem::{Medium, Region};
 use std::ops::Deref;
@@ -19,6 +19,9 @@ use vfs::{Errno, Ino, Result};
 
 /// Set in the total while deferred blocks are being freed.
 const DRAINING: u64 = 1 << 63;
+
+/// Pointers that are compared at a time: few, so that a short look does not pay for clearing many.
+const POINTERS: usize = 64;
 
 /// What a hole reads as.
 static ZEROS: [AtomicU8; BLOCK as usize] = [const { AtomicU8::new(0) }; BLOCK as usize];
@@ -154,10 +157,11 @@ impl<M: Medium> Core<M> {
     /// The block that holds byte `first`, which begins it, and where the blocks end that lie behind
     /// each other from there on, looking no further than `end`. In a hole: 0, and where the block ends.
     fn run(&self, root: Root, first: u64, end: u64) -> Result<(u64, u64)> {
-        let mut words = [0; FANOUT as usize];
+        let mut words = [0; POINTERS];
         let (mut start, mut next) = (0, first);
         while next < end {
-            let pointers = self.leaf_pointers(root, next, end, &mut words)?;
+            let wanted = (end - next).div_ceil(BLOCK).min(POINTERS as u64) as usize;
+            let pointers = self.leaf_pointers(root, next, &mut words[..wanted])?;
             if next == first {
                 match pointers[0] {
                     0 => return Ok((0, first + BLOCK)),

@@ -3,7 +3,7 @@
 use bpfs::{Bpfs, FormatOptions, MountOptions};
 use pmem::Region;
 use std::sync::atomic::Ordering::Relaxed;
-use vfs::{Caller, FileSystem as _, Ino, NewKind, NewNode, ROOT};
+use vfs::{Caller, Fallocate, FileSystem as _, Ino, NewKind, NewNode, ROOT};
 
 fn pool() -> Bpfs<Region> {
     let region = Region::anonymous(16 << 20).unwrap();
@@ -50,6 +50,29 @@ fn it_is_what_read_gives() {
     fs.read(sparse, 0, &mut read).unwrap();
     assert_eq!(whole, read);
     assert_eq!(fs.get_read_buf(ROOT, 0, 1).err(), Some(vfs::Errno::ISDIR));
+}
+
+#[test]
+fn pieces_of_a_scattered_file_make_up_the_file() {
+    let fs = pool();
+    // Beyond one pointer block, with replaced blocks and holes where pieces have to end.
+    let content = pattern(3 << 20);
+    let ino = file(&fs, b"f", &content);
+    for block in [0u64, 63, 64, 65, 200, 511, 512, 513, 767] {
+        fs.write(ino, block * 4096 + 100, &[block as u8; 1000]).unwrap();
+    }
+    for block in [130u64, 131, 600] {
+        fs.fallocate(ino, Fallocate::PunchHole, block * 4096, 4096).unwrap();
+    }
+    let mut read = vec![0; 3 << 20];
+    fs.read(ino, 0, &mut read).unwrap();
+    for start in [0u64, 1, 4095, 4096, 511 * 4096 + 7, (3 << 20) - 1] {
+        let mut whole = Vec::new();
+        while start + (whole.len() as u64) < 3 << 20 {
+            whole.extend(copy(&fs, ino, start + whole.len() as u64, 3 << 20));
+        }
+        assert!(whole == read[start as usize..], "from {start} on");
+    }
 }
 
 #[test]
