@@ -45,6 +45,7 @@ use session::Session;
 use std::io;
 use std::marker::PhantomData;
 use std::ops::Range;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use sync::{AtomicU16, AtomicU32, AtomicU64};
@@ -161,6 +162,11 @@ impl Arena {
             Kind::Alone(_) => None,
             Kind::Shared(session, _) => Some(session),
         }
+    }
+
+    /// The descriptor that a shared arena keeps open.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.session().map(|session| session.file.as_fd())
     }
 
     /// The table at `span`.

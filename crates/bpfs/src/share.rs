@@ -14,6 +14,7 @@
 //! - R4: inodes without a name that the living hold are not met by the scan. They are adopted from
 //!   the references.
 
+use crate::Bpfs;
 use crate::error::Error;
 use crate::fs::Core;
 use crate::layout::BLOCK;
@@ -25,6 +26,7 @@ use pmem::{Medium, Region};
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::atomic::Ordering::*;
 use vfs::{Errno, Ino};
@@ -62,6 +64,13 @@ pub fn place(region: &Region) -> Result<Place, Error> {
 /// that gave back.
 pub fn remove_abandoned() -> io::Result<u64> {
     arena::remove_abandoned(Path::new(ARENAS), ARENA_PREFIX, FORMAT)
+}
+
+impl Bpfs<Region> {
+    /// The descriptors that it keeps open: for those who live in a program that is to know nothing of them.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.core.medium.descriptor().into_iter().chain(self.core.v.arena.descriptor())
+    }
 }
 
 impl<M: Medium> Core<M> {

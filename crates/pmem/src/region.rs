@@ -24,7 +24,7 @@ use crate::medium::{Fenced, Medium};
 use crate::open::{Access, OpenOptions};
 use crate::pagesync::PageSync;
 use crate::touched::Touched;
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::mm::{MapFlags, MprotectFlags};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -139,6 +139,11 @@ impl Region {
     /// Where it was opened, for messages.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The descriptor that the region keeps open; `None` for anonymous memory.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.file.as_ref().map(AsFd::as_fd)
     }
 
     /// Which file it is; `None` for anonymous memory.

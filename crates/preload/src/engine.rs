@@ -1,6 +1,7 @@
 //! Attaching a pool, and keeping other threads out of it while the process image goes.
 
 use std::ffi::OsStr;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -8,7 +9,6 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use bpfs::Bpfs;
 use pmem::Region;
 use posix::{Attached, Errno, MountSpec};
-use rustix::fs::{Mode, OFlags};
 
 use crate::fork;
 use crate::mounts::Mount;
@@ -36,9 +36,13 @@ pub fn spec(mount: Mount) -> MountSpec {
 /// Joins the processes that use the pool. That fails where its mount is not `direct`: the server
 /// has the pool for itself then.
 fn attach(pool: &Path) -> Result<Attached, Box<dyn std::error::Error>> {
-    let before = own_descriptors()?;
     let fs = open(pool)?;
-    hide_since(&before)?;
+    // Out of the program's sight. The numbers that the engine remembers are only closed with it, and
+    // it is never dropped.
+    let process = process().ok_or(Errno::NOTSUP)?;
+    for fd in fs.descriptors() {
+        process.hide(fd.as_raw_fd())?;
+    }
     let secret = fs.secret();
     let fs = Box::new(fs);
     let address = (&raw const *fs).cast_mut();
@@ -58,36 +62,6 @@ pub fn open(pool: &Path) -> Result<Bpfs<Region>, Box<dyn std::error::Error>> {
     let region = options.open(pool, pmem::Access::ReadWrite)?;
     let place = bpfs::place(&region)?;
     Ok(Bpfs::attach(region, &place, &bpfs::MountOptions::default())?)
-}
-
-/// The numbers of open descriptors and what they are.
-fn own_descriptors() -> rustix::io::Result<Vec<(i32, Vec<u8>)>> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let listing = rustix::fs::open(c"/proc/self/fd", flags, Mode::empty())?;
-    let mut found = Vec::new();
-    for entry in rustix::fs::Dir::read_from(&listing)? {
-        let entry = entry?;
-        let number = entry.file_name().to_str().ok().and_then(|name| name.parse().ok());
-        if let Some(fd) = number
-            && let Ok(target) = rustix::fs::readlinkat(&listing, entry.file_name(), Vec::new())
-        {
-            found.push((fd, target.into_bytes()));
-        }
-    }
-    Ok(found)
-}
-
-/// Moves what attaching has opened out of the program's sight. The numbers that `Region` and the
-/// arena remember are only closed with them, which are never dropped.
-fn hide_since(before: &[(i32, Vec<u8>)]) -> Result<(), Errno> {
-    let process = process().ok_or(Errno::NOTSUP)?;
-    for (fd, target) in own_descriptors()? {
-        let listing = target.starts_with(b"/proc/");
-        if !listing && !before.iter().any(|(other, was)| (*other, was) == (fd, &target)) {
-            process.hide(fd)?;
-        }
-    }
-    Ok(())
 }
 
 /// Keeps the other threads of this process out of its pools for good: it is about to end, which
