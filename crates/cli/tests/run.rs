@@ -219,3 +219,23 @@ fn the_c_interface_shares_the_pool_with_the_mount() {
     let output = counter();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
 }
+
+#[test]
+fn files_of_tmpfs_need_no_pool() {
+    let again = compiled("again", &[]);
+    let [plain, direct] = [(), ()].map(|()| tempfile::tempdir_in("/dev/shm").unwrap());
+    let [expected, file] = [&plain, &direct].map(|dir| dir.path().join("file"));
+    for file in [&expected, &file] {
+        fs::write(file, vec![7; 1 << 20]).unwrap();
+    }
+    let sum = output_of(Command::new(&again).arg(&expected)).stdout;
+    let dir = direct.path().to_str().unwrap();
+    let options = ["--direct", dir, "--stats", "--json", "--"].map(OsStr::new);
+    let output = keepstone_run(options.into_iter().chain([again.as_os_str(), file.as_os_str()]));
+    let report = output.stdout.strip_prefix(&sum[..]).expect("what the program prints comes first");
+    let report: Value = serde_json::from_slice(report).unwrap();
+    for class in ["read", "write"] {
+        assert!(report["calls"][class]["served"].as_u64().unwrap() > 1000, "{report}");
+    }
+    assert!(fs::read(&file).unwrap() == fs::read(&expected).unwrap());
+}
