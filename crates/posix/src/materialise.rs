@@ -8,7 +8,7 @@
 //!   one of them.
 
 use crate::Errno;
-use crate::family::{CWD, Handle, MATERIALISED, Ofd, PARKED, Place, described};
+use crate::family::{CWD, Handle, MATERIALISED, Ofd, PARKED, Place, Segment, described};
 use crate::process::{OfdRef, Process, TableLock};
 use crate::served::{Call, Stop};
 use mounts::Alias;
@@ -159,18 +159,20 @@ impl Process {
         let table = self.lock_table();
         self.unpark_all(&table);
         std::mem::forget(table);
+        let shares = self.mounts().any(|(_, mount)| mount.if_attached().is_some());
+        self.shares_with_child.store(shares, Relaxed);
         self.place().segment().ready.store(0, Release);
     }
 
     /// After fork, in the parent; `child` is its process ID, or -1 where fork failed. Waits until the
-    /// child holds its inodes, so that what the parent closes next stays alive for it.
+    /// child has copied the table, which must not change before, and holds its inodes, so that what
+    /// the parent closes next stays alive for it.
     pub fn after_fork_parent(&self, child: i32) {
         use rustix::thread::futex;
         let place = self.place();
         let word = &place.segment().ready;
-        let holds = place.segment().cwd.load(Relaxed) != 0
-            || (1..=self.family.end() as Handle).any(|handle| self.holds(handle) > 0);
-        while child > 0 && holds && word.load(Acquire) == 0 {
+        let shares = self.shares_with_child.load(Relaxed);
+        while child > 0 && shares && word.load(Acquire) == 0 {
             let timeout = futex::Timespec { tv_sec: 0, tv_nsec: LOOK_NS };
             let slept = futex::wait(word, futex::Flags::empty(), 0, Some(&timeout));
             if slept == Err(Errno::TIMEDOUT) && !arena::ProcessId::is_taken(child as u32) {
@@ -185,11 +187,25 @@ impl Process {
         self.reset_table_lock();
         self.noted.after_fork();
         let parent = self.place();
-        let Ok(place) = self.family.claim() else {
-            self.set_place(Place::nowhere());
-            return;
-        };
-        let (old, new) = (parent.segment(), place.segment());
+        let shares = self.shares_with_child.load(Relaxed);
+        match self.family.claim() {
+            Ok(place) => {
+                self.set_place(place);
+                if shares {
+                    self.inherit(parent.segment(), place.segment());
+                }
+            }
+            Err(_) => self.set_place(Place::nowhere()),
+        }
+        if shares {
+            let ready = &parent.segment().ready;
+            ready.store(1, Release);
+            let _ = rustix::thread::futex::wake(ready, rustix::thread::futex::Flags::empty(), 1);
+        }
+    }
+
+    /// Takes over what the parent has, which waits meanwhile.
+    fn inherit(&self, old: &Segment, new: &Segment) {
         let end = old.fd_end.load(Acquire);
         new.fd_end.store(end, Relaxed);
         let hold = |handle: Handle| new.holds[handle as usize - 1].fetch_add(1, Relaxed) == 0;
@@ -207,7 +223,6 @@ impl Process {
                 let _ = self.mount(ofd.mount()).attached().fs.lookup(ofd.ino(), b".");
             }
         }
-        self.set_place(place);
         // The kernel's descriptors of descriptions that only calls of the parent were using.
         for handle in 1..=self.family.end() as Handle {
             let slot = &new.kernel[handle as usize - 1];
@@ -215,8 +230,6 @@ impl Process {
                 self.unhide(slot.swap(0, Relaxed) - 1);
             }
         }
-        old.ready.store(1, Release);
-        let _ = rustix::thread::futex::wake(&old.ready, rustix::thread::futex::Flags::empty(), 1);
     }
 
     /// How many holds this process has (F1).

@@ -49,6 +49,8 @@ pub struct Process {
     pub(crate) foreign_namespace: AtomicBool,
     /// Inodes with POSIX locks of this process, or with shared mappings.
     pub(crate) noted: crate::noted::Noted,
+    /// Set before a fork: whether the child has anything to take over from this process's segment.
+    pub(crate) shares_with_child: AtomicBool,
 }
 
 /// The right to change the table of descriptors. Mutators follow one another, as in the kernel;
@@ -150,6 +152,7 @@ impl Process {
             umask: AtomicU32::new(rustix::process::umask(rustix::fs::Mode::empty()).bits()),
             foreign_namespace: AtomicBool::new(false),
             noted: crate::noted::Noted::default(),
+            shares_with_child: AtomicBool::new(false),
         };
         rustix::process::umask(rustix::fs::Mode::from_bits_retain(process.umask.load(Relaxed)));
         process.limits_changed();

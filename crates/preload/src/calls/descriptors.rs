@@ -182,24 +182,24 @@ export! {
     }
 
     fn isatty (fd: c_int) -> c_int {
-        if owned(fd) {
-            set_errno(Errno::NOTTY);
+        if let Some(err) = no_terminal(fd) {
+            set_errno(err);
             return 0;
         }
         real::isatty(fd)
     }
 
     fn ttyname (fd: c_int) -> *mut c_char {
-        if owned(fd) {
-            set_errno(Errno::NOTTY);
+        if let Some(err) = no_terminal(fd) {
+            set_errno(err);
             return std::ptr::null_mut();
         }
         real::ttyname(fd)
     }
 
     fn ttyname_r (fd: c_int, buf: *mut c_char, len: size_t) -> c_int {
-        if owned(fd) {
-            return libc::ENOTTY;
+        if let Some(err) = no_terminal(fd) {
+            return err.raw_os_error();
         }
         real::ttyname_r(fd, buf, len)
     }
@@ -222,8 +222,13 @@ const F_SET_RW_HINT: c_int = 1036;
 const F_GET_FILE_RW_HINT: c_int = 1037;
 const F_SET_FILE_RW_HINT: c_int = 1038;
 
-fn owned(fd: c_int) -> bool {
-    process().is_some_and(|process| process.owns(fd))
+/// What those hear who take a file of a pool for a terminal, or a number that is parked.
+fn no_terminal(fd: c_int) -> Option<Errno> {
+    let process = process().filter(|process| process.owns(fd))?;
+    match process.fcntl(fd, libc::F_GETFD, 0) {
+        Served::Done(Err(err)) => Some(err),
+        _ => Some(Errno::NOTTY),
+    }
 }
 
 fn duplicate(old: c_int, new: c_int, f: impl FnOnce(&Process) -> Served<c_int>) -> Option<c_int> {
@@ -273,7 +278,9 @@ fn control(process: &Process, fd: c_int, request: c_ulong, argument: c_long) -> 
         // Sharing blocks is not offered; the sources of these are descriptors too.
         libc::FICLONE | libc::FICLONERANGE => Served::Done(Err(Errno::OPNOTSUPP)),
         libc::FIONBIO | libc::FIOASYNC => Served::Kernel,
-        _ if request >> 8 & 0xff == TERMINAL => Served::Done(Err(Errno::NOTTY)),
+        _ if request >> 8 & 0xff == TERMINAL => {
+            Served::Done(Err(no_terminal(fd).unwrap_or(Errno::NOTTY)))
+        }
         _ => Served::Kernel,
     }
 }
