@@ -254,7 +254,8 @@ impl World {
                     })
                 }
                 94 => {
-                    // A buffer that is good up to a point.
+                    // A buffer that is good up to a point. What is behind it stays taken, or the library
+                    // might map something of its own there.
                     let page = libc::mmap(
                         std::ptr::null_mut(),
                         8192,
@@ -263,7 +264,7 @@ impl World {
                         -1,
                         0,
                     );
-                    libc::munmap(page.byte_add(4096), 4096);
+                    libc::mprotect(page.byte_add(4096), 4096, libc::PROT_NONE);
                     let at = page.byte_add(4000);
                     let result = if seed & 1 == 0 {
                         libc::pread(fd, at, 200, offset)
@@ -271,7 +272,7 @@ impl World {
                         libc::pwrite(fd, at, 200, offset)
                     };
                     let shown = show(result as i64);
-                    libc::munmap(page, 4096);
+                    libc::munmap(page, 8192);
                     shown
                 }
                 95 => show(

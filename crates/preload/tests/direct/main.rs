@@ -53,7 +53,7 @@ fn said(command: &mut Command) -> Vec<String> {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
         output.status.success(),
-        "{}\n{text}\n{}",
+        "{command:?}\n{}\n{text}\n{}",
         output.status,
         String::from_utf8_lossy(&output.stderr)
     );
