@@ -11,7 +11,7 @@
 //! the second has returned, the tree that the survivor sees must survive.
 
 use crate::image::CrashImage;
-use crate::op::{Driver, Op};
+use crate::op::{BadOp, Driver, Op};
 use crate::recorder::Recorder;
 use crate::run::{Base, Recorded};
 use crate::target::Target;
@@ -44,7 +44,8 @@ impl FromStr for Death {
     fn from_str(text: &str) -> Result<Self, String> {
         let (steps, victim) = text.split_once(' ').ok_or("a death has steps and an operation")?;
         let steps = steps.parse().map_err(|_| format!("not a number of steps: `{steps}`"))?;
-        Ok(Self { victim: victim.parse().map_err(|e| format!("{e:?}"))?, steps })
+        let victim = victim.parse().map_err(|bad: BadOp| bad.to_string())?;
+        Ok(Self { victim, steps })
     }
 }
 
