@@ -4,29 +4,25 @@
 //! `libnbd` (and so fio's engine) takes longer for a request than the servers under test; a comparison by
 //! it would be one of itself.
 
+use ::nbd::wire::{CompactRequest, REQUEST_MAGIC, SIMPLE_REPLY_MAGIC, SimpleReply, command};
 use anyhow::{Context as _, Result, ensure};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-
-const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
-const EXPORT_NAME: u32 = 1;
-const FIXED_NO_ZEROES: u32 = 3;
-const REQUEST_MAGIC: u32 = 0x2560_9513;
-const REPLY_MAGIC: u32 = 0x6744_6698;
+use zerocopy::IntoBytes as _;
 
 /// Bytes of a reply without content.
-const REPLY_BYTES: usize = 16;
+const REPLY_BYTES: usize = size_of::<SimpleReply>();
 
 /// What a request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `NBD_CMD_READ`
-    Read = 0,
+    Read = command::READ as isize,
     /// `NBD_CMD_WRITE`
-    Write = 1,
+    Write = command::WRITE as isize,
     /// `NBD_CMD_FLUSH`
-    Flush = 3,
+    Flush = command::FLUSH as isize,
 }
 
 /// A connection to the default export of a server.
@@ -43,16 +39,8 @@ impl Client {
     pub fn connect(socket: &Path) -> Result<Self> {
         let mut stream = UnixStream::connect(socket)
             .with_context(|| format!("{}: cannot connect", socket.display()))?;
-        let mut greeting = [0; 18];
-        stream.read_exact(&mut greeting)?;
-        let mut hello = FIXED_NO_ZEROES.to_be_bytes().to_vec();
-        hello.extend(OPTION_MAGIC.to_be_bytes());
-        hello.extend(EXPORT_NAME.to_be_bytes());
-        hello.extend(0u32.to_be_bytes());
-        stream.write_all(&hello)?;
-        let mut export = [0; 10];
-        stream.read_exact(&mut export).context("the server has no default export")?;
-        let size = u64::from_be_bytes(*export.first_chunk().context("ten bytes have eight")?);
+        let begun = ::nbd::client::begin(&mut stream);
+        let size = begun.context("no session; has the server a default export?")?.size;
         ensure!(size > 0, "the export is empty");
         Ok(Self { stream, size, out: Vec::new(), input: vec![0; 1 << 20] })
     }
@@ -85,7 +73,7 @@ impl Client {
             have += self.stream.read(&mut self.input[have..])?;
             let whole = have / reply_bytes;
             for reply in self.input[..whole * reply_bytes].chunks_exact(reply_bytes) {
-                if reply[..4] != REPLY_MAGIC.to_be_bytes() || reply[4..8] != [0; 4] {
+                if reply[..4] != SIMPLE_REPLY_MAGIC.to_be_bytes() || reply[4..8] != [0; 4] {
                     return Err(io::Error::other("the server failed a request"));
                 }
             }
@@ -98,11 +86,15 @@ impl Client {
 
     fn request(&mut self, kind: Kind, cookie: u64, off: u64, len: usize) {
         let (off, len) = if kind == Kind::Flush { (0, 0) } else { (off, len) };
-        self.out.extend(REQUEST_MAGIC.to_be_bytes());
-        self.out.extend((kind as u32).to_be_bytes());
-        self.out.extend(cookie.to_be_bytes());
-        self.out.extend(off.to_be_bytes());
-        self.out.extend((len as u32).to_be_bytes());
+        let request = CompactRequest {
+            magic: REQUEST_MAGIC.into(),
+            flags: 0.into(),
+            kind: (kind as u16).into(),
+            cookie: cookie.into(),
+            off: off.into(),
+            len: (len as u32).into(),
+        };
+        self.out.extend(request.as_bytes());
         if kind == Kind::Write {
             self.out.resize(self.out.len() + len, 0x5a);
         }

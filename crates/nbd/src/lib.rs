@@ -10,11 +10,12 @@
 //! and does not refuse it to older ones.
 //!
 //! Reading order: [`wire`] (bytes), [`request`] and [`handshake`] (what they mean, without a socket),
-//! `connection` (a session), [`server`](Server) (all of them).
+//! `connection` (a session), [`server`](Server) (all of them); [`client`] is the other side.
 
 #![deny(clippy::unwrap_used)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod client;
 mod connection;
 mod export;
 pub mod handshake;

@@ -3,7 +3,7 @@
 //! Both ends of each connection are ours: one is served, the other, haggled over, is the kernel's.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
+use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -12,9 +12,8 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use nbd::wire::{self, export, handshake, option};
+use nbd::wire::export;
 use nbd::{Export, Exports, Server, ServerOptions};
-use zerocopy::IntoBytes as _;
 
 use super::devices::Opened;
 use super::kernel::Attached;
@@ -96,20 +95,8 @@ fn free_device() -> Result<(File, String)> {
 fn connect(server: &Arc<Server>) -> Result<(UnixStream, u16)> {
     let (mut ours, theirs) = UnixStream::pair()?;
     server.welcome(Some(theirs.into()))?;
-    let mut greeting = [0; size_of::<wire::Greeting>()];
-    ours.read_exact(&mut greeting)?;
-    let flags = u32::from(handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES);
-    ours.write_all(&flags.to_be_bytes())?;
-    let head = wire::OptionHeader {
-        magic: wire::OPTION_MAGIC.into(),
-        code: option::EXPORT_NAME.into(),
-        len: 0.into(),
-    };
-    ours.write_all(head.as_bytes())?;
-    let mut answer = [0; 10];
-    ours.read_exact(&mut answer)?;
-    let flags = u16::from_be_bytes([answer[8], answer[9]]);
-    Ok((ours, flags | export::CAN_MULTI_CONN))
+    let begun = nbd::client::begin(&mut ours)?;
+    Ok((ours, begun.flags | export::CAN_MULTI_CONN))
 }
 
 /// The device has its size once the kernel has taken the connections.
