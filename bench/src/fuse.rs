@@ -8,6 +8,7 @@
 //! luck, all of them and the client are bound to one CPU unless asked otherwise.
 
 use crate::engine::size;
+use crate::peer;
 use crate::ramdisk::run as command;
 use crate::rounds::{Case, Outcome, Plan};
 use crate::store::{Durable, Kernel, open_dir};
@@ -18,7 +19,7 @@ use rustix::process::{Resource, Rlimit};
 use rustix::thread::CpuSet;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -215,13 +216,7 @@ impl Server {
         let before = std::fs::metadata(&dir)?.dev();
         let words = words(&dir);
         ensure!(words[0].exists(), "{} is missing; `make bench` builds it", words[0].display());
-        let child = Command::new("setpriv")
-            .args(["--pdeathsig", "TERM", "--"])
-            .args(&words)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
-            .context("cannot run setpriv (package util-linux)")?;
+        let child = peer::start(&words)?;
         let mut server = Self { name: name.to_owned(), child, dir, home };
         let deadline = Instant::now() + Duration::from_secs(10);
         while std::fs::metadata(&server.dir)?.dev() == before {

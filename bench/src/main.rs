@@ -2,7 +2,7 @@
 //!
 //! Reading order: [`rounds`] (the method), [`store`] and [`workload`] (who does what), [`engine`],
 //! [`traffic`], [`scan`], [`fuse`], [`direct`], [`chell`], [`bdev`], [`nbd`] (what is measured), [`text`],
-//! [`report`] and [`plot`] (results). [`pool`], [`ramdisk`] and [`raw`] make and use what is compared.
+//! [`report`] and [`plot`] (results). [`pool`], [`ramdisk`], [`peer`] and [`raw`] make and use what is compared.
 
 mod bdev;
 mod chell;
@@ -13,6 +13,7 @@ mod helper;
 mod machine;
 mod nbd;
 mod nbd_client;
+mod peer;
 mod plot;
 mod pool;
 mod posix;

@@ -5,6 +5,7 @@
 //! nbdkit its own, qemu-nbd and Keepstone a file of tmpfs. Everything has been written before.
 
 use crate::nbd_client::{Client, Kind};
+use crate::peer;
 use crate::ramdisk::run as command;
 use crate::rounds::{Case, Contender, Outcome, Plan};
 use crate::workload::{Buffer, Rng};
@@ -15,7 +16,7 @@ use std::fs::File;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -166,13 +167,7 @@ impl Server {
         let (socket, file) = (home.path().join("socket"), home.path().join("disk"));
         File::create(&file)?.set_len(BYTES)?;
         let words = words(&socket, &file);
-        let child = Command::new("setpriv")
-            .args(["--pdeathsig", "TERM", "--"])
-            .args(&words)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
-            .context("cannot run setpriv (package util-linux)")?;
+        let child = peer::start(&words)?;
         let mut server = Self { name, child, socket, _home: home };
         let deadline = Instant::now() + Duration::from_secs(10);
         let mut client = loop {
