@@ -594,7 +594,8 @@ impl Direct {
         }
     }
 
-    /// From now on `fd` is used by code that we do not see: the kernel's, for good.
+    /// From now on `fd` is used by code that we do not see: its description, which may get other flags
+    /// then, is the kernel's for good.
     pub fn forget(&self, fd: i32) {
         let Some(entry) = self.entry(fd) else { return };
         if entry.load(Relaxed) == 0 {
@@ -603,9 +604,15 @@ impl Direct {
         let held = self.lock.hold();
         self.settle(&held, fd);
         let before = entry.swap(0, AcqRel);
-        if before != 0 && before & NEW == 0 {
-            self.release(&held, fd, before);
+        if before == 0 || before & NEW != 0 {
+            return;
         }
+        let duplicates = (0..self.fd_end.load(Relaxed)).map(|fd| self.fds.at(fd + 1));
+        for duplicate in duplicates.filter(|entry| entry.load(Relaxed) == before) {
+            duplicate.store(0, Release);
+            self.release(&held, -1, before);
+        }
+        self.release(&held, fd, before);
     }
 
     /// Forgets all descriptors and looks at no new ones.
