@@ -5,6 +5,20 @@
 //! in the block that the thread pointer points to (the *initial-exec* model); libraries that are
 //! loaded later find room there, too, as long as they need little.
 
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+unsafe extern "C" {
+    static __libc_single_threaded: AtomicU8;
+}
+
+/// Whether the calling thread is the only one of its process. (libc says so before it starts another
+/// one; after that, in doubt, it says no.)
+#[inline]
+pub fn is_only_one() -> bool {
+    // SAFETY: a byte, which libc may change.
+    unsafe { __libc_single_threaded.load(Relaxed) != 0 }
+}
+
 /// Defines `fn NAME() -> *mut u8`: the calling thread's zeroed bytes, as many as said, aligned
 /// to 16.
 #[macro_export]

@@ -30,9 +30,10 @@ pub fn serve_no_more() {
     DIRECT.store(std::ptr::null_mut(), Ordering::Release);
 }
 
-unsafe extern "C" fn durable(to: *mut u8, from: *const u8, len: usize) {
+unsafe extern "C" fn durable(to: *mut c_void, from: *const c_void, len: usize) -> *mut c_void {
     // SAFETY: the caller's.
-    unsafe { pmem::copy_durably(to, from, len) };
+    unsafe { pmem::copy_durably(to.cast(), from.cast(), len) };
+    to
 }
 
 /// A number from the environment, for tests.

@@ -82,15 +82,6 @@ enum Why {
     Tick(u64),
 }
 
-/// The tick of the kernel's coarse clock, in ns.
-#[inline]
-fn tick() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: room for the time. (The vDSO answers.)
-    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME_COARSE, &mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
 impl Direct {
     /// `read`.
     ///
@@ -304,7 +295,7 @@ impl Direct {
     ) -> bool {
         let file = description.file();
         let is_durable = W && file.kind() == Kind::Dax;
-        let copier = if is_durable { self.config.durable } else { copy::plain };
+        let copier = if is_durable { self.config.durable } else { libc::memcpy as Copier };
         match (chunk, parts.parts) {
             (Some(chunk), [part]) => {
                 let at = (offset % CHUNK_BYTES) as usize;
@@ -315,7 +306,7 @@ impl Direct {
     }
 
     /// Decides about a range.
-    #[inline]
+    #[inline(always)]
     fn plan<'d, const W: bool>(
         &self,
         description: &'d Description,
@@ -337,27 +328,54 @@ impl Direct {
         if (end - 1) / PAGE_BYTES * PAGE_BYTES + PAGE_BYTES >= file.size() {
             return Plan::Ask(Why::Size);
         }
-        let (first, last) = (offset / CHUNK_BYTES, (end - 1) / CHUNK_BYTES);
-        let mut found = None;
-        for index in first..=last {
-            let from = offset.max(index * CHUNK_BYTES) - index * CHUNK_BYTES;
-            let to = end.min((index + 1) * CHUNK_BYTES) - index * CHUNK_BYTES;
-            match self.chunk::<W>(file, index, from as usize, (to - from) as usize, may_map) {
-                Ok(chunk) => found = Some(chunk),
-                Err(plan) => return plan,
-            }
-        }
+        let (index, at) = (offset / CHUNK_BYTES, (offset % CHUNK_BYTES) as usize);
+        let chunk = if at + len <= CHUNK_BYTES as usize {
+            self.chunk::<W>(file, index, at, len, may_map).map(Some)
+        } else {
+            self.chunks::<W>(file, offset, len, may_map)
+        };
+        let chunk = match chunk {
+            Ok(chunk) => chunk,
+            Err(plan) => return plan,
+        };
         if W {
             if end > self.file_size_max.load(Relaxed) {
                 return Plan::Ask(Why::Other);
             }
-            // Where times may lag, ticks are longer.
-            let tick = tick() / self.config.times_ns.max(1);
+            let tick = self.tick();
             if !file.is_stamped(tick, self.generation.load(Relaxed)) {
                 return Plan::Ask(Why::Tick(tick));
             }
         }
-        Plan::Copy(found.filter(|_| first == last))
+        Plan::Copy(chunk)
+    }
+
+    /// As [`chunk`](Self::chunk), for a range that lies in several.
+    #[cold]
+    fn chunks<'f, const W: bool>(
+        &self,
+        file: &'f File,
+        offset: u64,
+        len: usize,
+        may_map: bool,
+    ) -> Result<Option<&'f Chunk>, Plan<'f>> {
+        for (index, at, len) in pieces(offset, len) {
+            self.chunk::<W>(file, index, at, len, may_map)?;
+        }
+        Ok(None)
+    }
+
+    /// The tick that it is (C4): of the kernel's coarse clock, or a longer one where times may lag.
+    #[inline]
+    fn tick(&self) -> u64 {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: room for the time. (The vDSO answers.)
+        unsafe { libc::clock_gettime(libc::CLOCK_REALTIME_COARSE, &mut time) };
+        let ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
+        match self.config.times_ns {
+            0 => ns,
+            long => ns / long,
+        }
     }
 
     /// A chunk of which a range can be copied, or what to do about it.
@@ -546,9 +564,9 @@ fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize)> 
 /// As 1 and 2 of [`Direct::read`].
 unsafe fn read_list(list: *const iovec, room: &mut [iovec]) -> bool {
     let Some(inside) = Inside::enter() else { return false };
-    let (to, len) = (room.as_mut_ptr().cast::<u8>(), size_of_val(room));
+    let (to, len) = (room.as_mut_ptr().cast(), size_of_val(room));
     // SAFETY: 1: the program's memory and ours, where any bytes are a list; 2: `memcpy`; 3: entered.
-    unsafe { copy::copy(inside.slot, to, list.cast(), len, copy::plain, to) }
+    unsafe { copy::copy(inside.slot, to, list.cast(), len, libc::memcpy, to) }
 }
 
 fn copy_pieces<const W: bool>(

@@ -4,12 +4,12 @@
 //! SIGSEGV and SIGBUS asks [`recover`] first, which cuts the copy off at that point.
 
 use super::epoch::{self, Slot};
-use libc::ucontext_t;
+use libc::{c_void, ucontext_t};
 use std::sync::atomic::Ordering::*;
 
-/// What copies: to, from, bytes. It may be cut off anywhere, so it must hold nothing that has to be
-/// given back.
-pub type Copier = unsafe extern "C" fn(*mut u8, *const u8, usize);
+/// What copies, as `memcpy` does: to, from, bytes. It may be cut off anywhere, so it must hold nothing
+/// that has to be given back. What it returns does not matter.
+pub type Copier = unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> *mut c_void;
 
 // rdi = to, rsi = from, rdx = bytes, rcx = copier, r8 = where to note the stack pointer, r9 = a byte to
 // load afterwards; eax = 0, or 1 after a fault. What a copier may not change is on the stack, from
@@ -77,12 +77,6 @@ pub unsafe fn copy(
     // SAFETY: by 1 and 2, or it ends by `recover`; by 3 only this thread uses the place of the stack
     // pointer.
     unsafe { ks_direct_copy(to, from, len, copier, slot.stack.as_ptr(), witness) == 0 }
-}
-
-/// `memcpy` as a [`Copier`].
-pub unsafe extern "C" fn plain(to: *mut u8, from: *const u8, len: usize) {
-    // SAFETY: the caller's.
-    unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
 }
 
 /// If a copy of this thread was interrupted by a fault, lets it end there. To be called by the
