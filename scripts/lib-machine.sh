@@ -58,7 +58,7 @@ machine_base() {
 
     # An empty configuration: that of ndctl would hook into loading libnvdimm.
     local module file n=100
-    for module in ext4 xfs fuse nfit nd_pmem dax_pmem device_dax nbd; do
+    for module in ext4 xfs fuse nfit nd_pmem dax_pmem device_dax nbd virtio_blk virtio_pci squashfs overlay; do
         modprobe -C /nonexistent -S "$version" -d "$unpacked" --show-depends "$module"
     done | awk '/^insmod/ && !seen[$2]++ {print $2}' | while read -r file; do
         local name=${file##*/} out
