@@ -4,6 +4,7 @@
 
 suite_killed() {
     killed_nbd
+    killed_worker
     killed_loop --through server
     rm "$scratch/synced" "$pools/killed"
     killed_loop
@@ -24,6 +25,22 @@ killed_nbd() {
         python3 "$here/confirmed.py" check "$(uri)" "$scratch/noted" "$round"
     done
     "$keepstone" bdev stop disk
+}
+
+# A worker of an NBD server: clients that come again find what was confirmed, served by new workers.
+killed_worker() {
+    serve "$pools/worked" --create --size 64M --workers 2
+    local round
+    for round in 1 2 3; do
+        python3 "$here/confirmed.py" write "$(uri)" "$scratch/noted" "$round" &
+        local client=$!
+        sleep 0.7
+        kill -9 "$("$keepstone" --json bdev stats worked | jq ".workers.processes[$round % 2].pid")"
+        wait "$client" || die "the client did not notice the end"
+        python3 "$here/confirmed.py" check "$(uri)" "$scratch/noted" "$round"
+    done
+    [ "$("$keepstone" --json bdev stats worked | jq .workers.restarts)" = 3 ] || die "the workers were not replaced"
+    "$keepstone" bdev stop worked
 }
 
 # killed_loop OPTION…: a loop device with ext4: every file that was synced is there, and the file system recovers.

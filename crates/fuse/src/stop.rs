@@ -1,6 +1,7 @@
 //! Signals that ask a server to end.
 
 use std::io;
+use std::os::fd::{FromRawFd as _, OwnedFd};
 
 /// SIGTERM, SIGINT and SIGHUP, blocked and waited for.
 #[derive(Debug)]
@@ -22,6 +23,17 @@ impl StopSignals {
             libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut())
         };
         if err == 0 { Ok(Self(set)) } else { Err(io::Error::from_raw_os_error(err)) }
+    }
+
+    /// A descriptor that is readable while one waits to be taken, for who waits for other things too.
+    pub fn descriptor(&self) -> io::Result<OwnedFd> {
+        // SAFETY: the set is valid; -1 asks for a new descriptor.
+        let fd = unsafe { libc::signalfd(-1, &self.0, libc::SFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: it has just been made, and nobody else knows it.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
     /// Waits for the next one; returns its number and the process that sent it (0: the kernel).

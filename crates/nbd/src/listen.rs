@@ -5,7 +5,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{FromRawFd as _, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ const ACTIVATION_FD: RawFd = 3;
 /// A socket where clients come in.
 #[derive(Debug)]
 pub struct Listener {
-    pub(crate) socket: OwnedFd,
+    socket: OwnedFd,
     address: String,
     /// Removed at the end; none where somebody else made it.
     path: Option<PathBuf>,
@@ -84,7 +84,7 @@ impl Listener {
     }
 
     /// A client that has come in; `None` if it was somebody else's.
-    pub(crate) fn accept(&self) -> io::Result<Option<OwnedFd>> {
+    pub fn accept(&self) -> io::Result<Option<OwnedFd>> {
         let client = match rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC) {
             Ok(client) => client,
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED | Errno::PROTO) => return Ok(None),
@@ -98,6 +98,13 @@ impl Listener {
             sockopt::set_socket_keepalive(&client, true)?;
         }
         Ok(Some(client))
+    }
+}
+
+impl AsFd for Listener {
+    /// Becomes readable when a client comes.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 

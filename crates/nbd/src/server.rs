@@ -93,7 +93,7 @@ impl Server {
     pub fn run(self: &Arc<Self>, listeners: &[Listener]) -> io::Result<()> {
         loop {
             let stop = PollFd::new(&self.stop, PollFlags::IN);
-            let sockets = listeners.iter().map(|l| PollFd::new(&l.socket, PollFlags::IN));
+            let sockets = listeners.iter().map(|l| PollFd::new(l, PollFlags::IN));
             let mut waiting: Vec<_> = std::iter::once(stop).chain(sockets).collect();
             match poll(&mut waiting, None) {
                 Err(rustix::io::Errno::INTR) => continue,

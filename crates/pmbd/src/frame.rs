@@ -1,11 +1,18 @@
 //! What every kind of device does for a request: checks, counts, waits.
+//!
+//! - **P1** What all processes that share a device must agree on lies in the arena: which requests are under way, how
+//!   long the device is, and whether a promise was broken. Of the medium each process has its own view, which is
+//!   brought up to date where it is found to be behind.
 
 use crate::inflight::{InFlight, Request};
 use crate::stats::{Counting, Event, Guarding};
 use crate::{BlockSizes, Durability, Error, Stats};
-use arena::{Arena, Layout};
+use arena::{Arena, Layout, Span};
 use pmem::{Medium, Tally};
-use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
+use std::io;
+use std::sync::atomic::{
+    AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The longest request: what NBD clients may assume.
@@ -14,8 +21,8 @@ pub(crate) const REQUEST_MAX: u32 = 32 << 20;
 /// The part of a device that does not depend on where blocks lie.
 pub(crate) struct Frame<M> {
     pub(crate) medium: M,
-    /// In bytes; it only grows.
-    size: AtomicU64,
+    /// In bytes; it only grows (P1).
+    size: Span<AtomicU64>,
     growing: Mutex<()>,
     pub(crate) blocks: BlockSizes,
     pub(crate) read_only: bool,
@@ -23,6 +30,8 @@ pub(crate) struct Frame<M> {
     /// What the device knows beside the medium, shared with processes forked later.
     pub(crate) arena: Arena,
     inflight: InFlight,
+    /// Errno of the first failure of the medium, or 0 (P1).
+    failed: Span<AtomicU32>,
     /// What protecting the medium costs, where it is protected.
     tally: Option<Arc<Tally>>,
 }
@@ -37,15 +46,19 @@ impl<M: Medium> Frame<M> {
         mut layout: Layout,
     ) -> Result<Self, Error> {
         let inflight = InFlight::plan(&mut layout);
+        let (length, failed) = (layout.table(1), layout.table(1));
+        let arena = Arena::inherited(&layout)?;
+        arena.table::<AtomicU64>(length)[0].store(size, Release);
         Ok(Self {
-            arena: Arena::inherited(&layout)?,
+            arena,
             medium,
-            size: AtomicU64::new(size),
+            size: length,
             growing: Mutex::default(),
             blocks,
             read_only,
             counting: Counting::default(),
             inflight,
+            failed,
             tally: None,
         })
     }
@@ -56,7 +69,23 @@ impl<M: Medium> Frame<M> {
     }
 
     pub(crate) fn size(&self) -> u64 {
-        self.size.load(Acquire)
+        let size = self.arena.table(self.size)[0].load(Acquire);
+        if size <= self.medium.len() { size } else { self.follow(size) }
+    }
+
+    /// Brings this process's view of a medium up to date that another one has made `size` bytes long; the size
+    /// up to which that has worked.
+    #[cold]
+    fn follow(&self, size: u64) -> u64 {
+        // Nothing panics while holding it.
+        let _turn = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.medium.grow(size) {
+            Ok(()) => size,
+            Err(e) => {
+                tracing::error!(size, error = %e, "the device has grown elsewhere, but not here");
+                self.medium.len()
+            }
+        }
     }
 
     /// Makes a device as long as its medium longer, with it.
@@ -67,7 +96,7 @@ impl<M: Medium> Frame<M> {
         // Nothing panics while holding it.
         let _turn = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
         self.medium.grow(size)?;
-        self.size.store(size, Release);
+        self.arena.table(self.size)[0].store(size, Release);
         Ok(())
     }
 
@@ -105,15 +134,23 @@ impl<M: Medium> Frame<M> {
     pub(crate) fn barrier(&self, persist: impl FnOnce()) -> Result<(), Error> {
         let mut watch = self.counting.watch();
         self.counting.add(Event::Barriers, 1);
-        self.inflight.wait(&self.arena);
-        persist();
+        self.inflight.wait(&self.arena, persist);
         watch.lap(Event::CyclesBarrier);
         self.healthy()
     }
 
-    /// Whether what fences promised was kept.
+    /// Whether what fences promised was kept, in all processes: the kernel reports a failed write-back once, to
+    /// one of them (P1).
     pub(crate) fn healthy(&self) -> Result<(), Error> {
-        Ok(self.medium.health()?)
+        let failed = &self.arena.table(self.failed)[0];
+        if let Err(e) = self.medium.health() {
+            failed.store(e.raw_os_error().map_or(u32::MAX, i32::cast_unsigned), Relaxed);
+            return Err(e.into());
+        }
+        match failed.load(Relaxed) {
+            0 => Ok(()),
+            errno => Err(io::Error::from_raw_os_error(errno.cast_signed()).into()),
+        }
     }
 
     pub(crate) fn stats(&self) -> Stats {

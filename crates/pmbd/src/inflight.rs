@@ -5,6 +5,11 @@
 //! - **F1** A request counts under the phase that it has seen *after* counting; otherwise it counts anew.
 //! - **F2** A barrier turns the phase and waits until nobody counts under the old one. So all requests that
 //!   were counted before it have ended, and the phase that becomes current next is empty.
+//! - **F3** A barrier has its turn until it has made durable what the requests left. So who finds nothing left to do
+//!   comes after the one who did it.
+//!
+//! A process that is killed inside a request counts for ever, and barriers wait for ever. Nothing here repairs that:
+//! who supervises several processes ends the others too and opens the device anew, which begins at zero.
 
 use arena::{Arena, Layout, LockMode, RwLock, Span};
 use std::cell::Cell;
@@ -35,11 +40,15 @@ impl Drop for Request<'_> {
     }
 }
 
+/// Shards from the first thread of a process to that of the next, so that neighbours rarely meet.
+const APART: usize = 5;
+
 fn shard() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local!(static MINE: Cell<Option<usize>> = const { Cell::new(None) });
     MINE.get().unwrap_or_else(|| {
-        let mine = NEXT.fetch_add(1, SeqCst) % SHARDS;
+        let first = APART * std::process::id() as usize;
+        let mine = (first + NEXT.fetch_add(1, SeqCst)) % SHARDS;
         MINE.set(Some(mine));
         mine
     })
@@ -69,8 +78,9 @@ impl InFlight {
         }
     }
 
-    /// Waits until all requests that have begun are over. The caller must not be in one.
-    pub(crate) fn wait(&self, arena: &Arena) {
+    /// Waits until all requests that have begun are over, and does `then` before another barrier has its
+    /// turn (F3). The caller must not be in a request.
+    pub(crate) fn wait(&self, arena: &Arena, then: impl FnOnce()) {
         let turn = &arena.table(self.turn)[0];
         turn.lock(LockMode::Exclusive);
         let old = arena.table(self.phase)[0].fetch_xor(1, SeqCst) as usize; // F2
@@ -82,6 +92,7 @@ impl InFlight {
                 if looks < 100 { std::hint::spin_loop() } else { std::thread::yield_now() }
             }
         }
+        then();
         turn.unlock(LockMode::Exclusive);
     }
 }
@@ -103,7 +114,7 @@ mod tests {
         let early = all.begin(arena);
         std::thread::scope(|s| {
             s.spawn(|| {
-                all.wait(arena);
+                all.wait(arena, || ());
                 assert!(over.load(SeqCst), "the barrier overtook a request");
             });
             while arena.table(all.phase)[0].load(SeqCst) == 0 {
@@ -113,7 +124,7 @@ mod tests {
             over.store(true, SeqCst);
             drop(early);
         });
-        all.wait(arena);
+        all.wait(arena, || ());
     }
 
     #[test]
@@ -134,10 +145,30 @@ mod tests {
             }
             for _ in 0..200 {
                 let before = begun.load(SeqCst);
-                all.wait(arena);
+                all.wait(arena, || ());
                 assert!(ended.load(SeqCst) >= before);
             }
             stop.store(true, SeqCst);
+        });
+    }
+
+    #[test]
+    fn no_barrier_overtakes_one_that_is_at_work() {
+        let (all, arena) = &bed();
+        let durable = AtomicBool::new(false);
+        let (begun, begin) = std::sync::mpsc::channel();
+        std::thread::scope(|s| {
+            let durable = &durable;
+            s.spawn(move || {
+                all.wait(arena, || {
+                    begun.send(()).unwrap();
+                    std::thread::yield_now();
+                    durable.store(true, SeqCst);
+                });
+            });
+            begin.recv().unwrap();
+            all.wait(arena, || ());
+            assert!(durable.load(SeqCst), "it found nothing to do, and nothing was done");
         });
     }
 }

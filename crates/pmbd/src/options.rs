@@ -90,6 +90,9 @@ pub struct Options {
     /// Whether content is checked when it is read. It takes atomic blocks, whose checksums are stored
     /// with them.
     pub checksums: bool,
+    /// Whether processes that had the device open were killed: the first barrier then covers what they have
+    /// confirmed, wherever it is.
+    pub after_death: bool,
 }
 
 impl Default for Options {
@@ -101,6 +104,7 @@ impl Default for Options {
             read_only: false,
             atomic: None,
             checksums: false,
+            after_death: false,
         }
     }
 }
@@ -122,7 +126,13 @@ pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Arc<dyn BlockDe
     let medium = Guarded::new(region, options.protection)?;
     let tally = medium.tally();
     Ok(match options.atomic {
-        None => Arc::new(Raw::new(medium, scheme, read_only)?.with_tally(tally)),
+        None => {
+            let raw = Raw::new(medium, scheme, read_only)?.with_tally(tally);
+            if options.after_death {
+                raw.distrust();
+            }
+            Arc::new(raw)
+        }
         Some(_) => Arc::new(Atomic::open(medium, scheme, checksums, read_only)?.with_tally(tally)),
     })
 }

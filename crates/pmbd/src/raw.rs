@@ -3,6 +3,8 @@
 //! - **W1** A request that has returned has executed its fence on its own CPU, whose write-combining
 //!   buffers no other CPU can drain. Exceptions: the write-back scheme, and ordinary files, where a fence is an
 //!   `msync` and covers what all threads did; both leave it to the barrier.
+//! - **W2** What is left to the barrier is noted where all processes that share the device find it: the
+//!   barrier may come to another one than the request.
 
 use crate::dirty::Dirty;
 use crate::frame::{Frame, REQUEST_MAX};
@@ -20,7 +22,7 @@ const PREFETCH_MAX: u64 = 64 << 10;
 pub struct Raw<M> {
     frame: Frame<M>,
     scheme: Scheme,
-    /// What a barrier has to flush: in the write-back scheme only.
+    /// What a barrier has to flush, where that is left to it (W2).
     dirty: Option<Dirty>,
     /// Whether a fence covers all threads and costs a system call (W1).
     lazy_fence: bool,
@@ -31,11 +33,13 @@ impl<M: Medium> Raw<M> {
     pub fn new(medium: M, scheme: Scheme, read_only: bool) -> Result<Self, Error> {
         let blocks = BlockSizes { minimum: 1, preferred: 4096, maximum: REQUEST_MAX, atomic: 0 };
         let size = medium.len();
+        let lazy_fence = medium.domain() == Domain::PageCache;
+        let left_to_barrier = lazy_fence || scheme == Scheme::Wb;
         let mut layout = Layout::default();
         Ok(Self {
             scheme,
-            dirty: (scheme == Scheme::Wb).then(|| Dirty::plan(&mut layout, medium.max_len())),
-            lazy_fence: medium.domain() == Domain::PageCache,
+            dirty: left_to_barrier.then(|| Dirty::plan(&mut layout, medium.max_len())),
+            lazy_fence,
             frame: Frame::new(medium, size, blocks, read_only, layout)?,
         })
     }
@@ -45,20 +49,27 @@ impl<M: Medium> Raw<M> {
         Self { frame: self.frame.with_tally(tally), ..self }
     }
 
+    /// Leaves everything to the first barrier: what processes confirmed that were killed before theirs came.
+    pub(crate) fn distrust(&self) {
+        if let Some(dirty) = &self.dirty {
+            dirty.note(&self.frame.arena, 0, self.frame.size());
+        }
+    }
+
     /// Makes what this request stored durable, or sees to it that the next barrier will. `flushed` says
     /// that it went past the cache.
     fn persist(&self, off: u64, len: u64, flushed: bool, durability: Durability) {
         let medium = &self.frame.medium;
         match &self.dirty {
-            Some(dirty) if durability == Durability::AtBarrier && !flushed => {
-                dirty.note(&self.frame.arena, off, len);
-                return;
+            Some(dirty) if durability == Durability::AtBarrier && (self.lazy_fence || !flushed) => {
+                dirty.note(&self.frame.arena, off, len); // W2
             }
-            _ if !flushed => medium.flush(off, len),
-            _ => {}
-        }
-        if durability == Durability::Now || !self.lazy_fence {
-            let _ = medium.fence(); // W1
+            _ => {
+                if !flushed {
+                    medium.flush(off, len);
+                }
+                let _ = medium.fence(); // W1
+            }
         }
     }
 }
@@ -109,8 +120,6 @@ impl<M: Medium> BlockDevice for Raw<M> {
             if let Some(dirty) = &self.dirty {
                 let flush = |off, len: u64| medium.flush(off, len.min(self.frame.size() - off));
                 dirty.take(&self.frame.arena, flush);
-            }
-            if self.dirty.is_some() || self.lazy_fence {
                 let _ = medium.fence();
             }
         })

@@ -1,14 +1,20 @@
-//! One device, opened before a fork, used by several processes at once.
+//! One device, opened before a fork, used by several processes at once: what all of them see, and what a barrier
+//! of one covers.
 
 #![allow(unsafe_code)]
 
 use pmbd::{BlockDevice, Durability, Options, Protection, Scheme};
+use std::io::{Read as _, Write as _};
+use std::sync::{Mutex, PoisonError};
 
 const BLOCK: u64 = 512;
 const WORKERS: u64 = 3;
 const OWN: u64 = 20;
 const SHARED: u64 = 4;
 const ROUNDS: u64 = 200;
+
+/// Held by each test: a fork keeps the locks of all regions that are open.
+static TURN: Mutex<()> = Mutex::new(());
 
 /// Writes blocks of its own and blocks that all write, with barriers now and then.
 fn work(device: &dyn BlockDevice, me: u64) -> Result<(), pmbd::Error> {
@@ -39,8 +45,17 @@ fn fork(child: impl FnOnce() -> bool) -> libc::pid_t {
     }
 }
 
+/// Waits for the end of a process; whether all was well.
+fn ended_well(child: libc::pid_t) -> bool {
+    let mut status = 0;
+    // SAFETY: `status` is valid for the call.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    status == 0
+}
+
 #[test]
 fn processes_share_a_device() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let kinds = [None, Some(BLOCK as u32)].into_iter().flat_map(|atomic| {
         let with = move |protection, scheme| Options {
             protection,
@@ -66,10 +81,7 @@ fn processes_share_a_device() {
         let start = |me| fork(|| work(&*device, me).is_ok());
         let children: Vec<_> = (0..WORKERS).map(start).collect();
         for child in children {
-            let mut status = 0;
-            // SAFETY: `status` is valid for the call.
-            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-            assert_eq!(status, 0, "{options:?}");
+            assert!(ended_well(child), "{options:?}");
         }
         device.barrier().unwrap();
         let mut got = vec![0; (blocks * BLOCK) as usize];
@@ -90,5 +102,67 @@ fn processes_share_a_device() {
         }
         drop(device);
         pmbd::open(&path, &options).unwrap();
+    }
+}
+
+#[test]
+fn a_barrier_covers_what_other_processes_wrote() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    const LEN: usize = 64 << 10;
+    // An ordinary file, where a fence is an `msync` of what is known to be dirty; and the write-back scheme.
+    for (dir, scheme) in [("/var/tmp", Scheme::Nt), ("/dev/shm", Scheme::Wb)] {
+        let dir = tempfile::tempdir_in(dir).unwrap();
+        let path = dir.path().join("disk");
+        pmbd::create(&path, 1 << 20, None).unwrap();
+        let open = |after_death| {
+            let protection = Protection::None;
+            pmbd::open(&path, &Options { protection, scheme, after_death, ..Options::default() })
+        };
+        let device = open(false).unwrap();
+        let write = || device.write(4096, &[7; LEN], Durability::AtBarrier).is_ok();
+        assert!(ended_well(fork(write)));
+        let flushed = |device: &dyn BlockDevice| device.stats().medium.lines_flushed;
+        assert_eq!(flushed(&*device), 0);
+        device.barrier().unwrap();
+        assert_eq!(flushed(&*device), LEN as u64 / 64, "{scheme}");
+        device.barrier().unwrap();
+        assert_eq!(flushed(&*device), LEN as u64 / 64, "{scheme}: once is enough");
+
+        // Where nobody is left who knows, it covers everything.
+        assert!(ended_well(fork(write)));
+        drop(device);
+        let device = open(true).unwrap();
+        device.barrier().unwrap();
+        assert_eq!(flushed(&*device), (1 << 20) / 64, "{scheme}");
+    }
+}
+
+#[test]
+fn a_device_grows_for_all_processes() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    const OLD: u64 = 1 << 20;
+    const NEW: u64 = 4 << 20;
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = dir.path().join("disk");
+    pmbd::create(&path, OLD, None).unwrap();
+    for (protection, scheme) in [(Protection::Chunk, Scheme::Nt), (Protection::None, Scheme::Wb)] {
+        let device =
+            pmbd::open(&path, &Options { protection, scheme, ..Options::default() }).unwrap();
+        let old = device.size();
+        let (mut hear, mut say) = std::io::pipe().unwrap();
+        let child = fork(|| {
+            let mut word = [0];
+            hear.read_exact(&mut word).is_ok()
+                && device.size() == old + NEW
+                && device.write(old + NEW - 5, b"there", Durability::Now).is_ok()
+        });
+        device.grow(old + NEW / 2).unwrap();
+        device.grow(old + NEW).unwrap();
+        say.write_all(&[1]).unwrap();
+        assert!(ended_well(child), "{protection} {scheme}");
+        let mut found = [0; 5];
+        device.read(old + NEW - 5, &mut found).unwrap();
+        assert_eq!(&found, b"there");
+        assert_eq!(path.metadata().unwrap().len(), old + NEW);
     }
 }

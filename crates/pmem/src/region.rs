@@ -506,8 +506,9 @@ impl Medium for Region {
         }
     }
 
-    /// Extends the file, of which more is mapped than there was ([`OpenOptions::reserve`]). One caller at a time,
-    /// in one process.
+    /// Extends the file, of which more is mapped than there was ([`OpenOptions::reserve`]). One caller at a time.
+    /// Of processes that share the region one extends the file; the others, which find it extended, then
+    /// believe its length.
     fn grow(&self, len: u64) -> Result<(), Error> {
         let bad = |cause: &str| {
             let cause = cause.to_owned();
@@ -521,7 +522,11 @@ impl Medium for Region {
                 bad("not while it is in use: no address space is left beside it; open it anew")
             }
             Some(file) => {
-                OpenOptions::default().extend(&self.path, file, len)?;
+                let stat = rustix::fs::fstat(file)
+                    .map_err(|e| Error::io(&self.path, "examine the file", e))?;
+                if stat.st_size.cast_unsigned() < len {
+                    OpenOptions::default().extend(&self.path, file, len)?;
+                }
                 self.len.store(len, Ordering::Release);
                 Ok(())
             }

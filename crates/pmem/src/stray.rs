@@ -7,7 +7,8 @@
 //!
 //! In the handler only what is async-signal-safe is done: the stack is walked (by an unwinder that takes no
 //! lock, in glibc from 2.35 on), one line is written to stderr, and a thread that may allocate is woken to
-//! do the rest, for a second at most. A process forked without that thread gets the line only.
+//! do the rest, for a second at most. A process forked without that thread gets the line only, unless it
+//! calls [`after_fork`].
 
 use crate::Error;
 use rustix::thread::futex;
@@ -115,8 +116,7 @@ fn install() -> std::io::Result<()> {
     }
     // What the unwinder loads when it is first used, it shall not load in the handler.
     walk(&mut [0; FRAMES]);
-    std::thread::Builder::new().name("stray-reporter".into()).spawn(report)?;
-    REPORTER.store(std::process::id(), Release);
+    start_reporter()?;
     let mut previous = MaybeUninit::uninit();
     // SAFETY: zeros are a valid sigaction: no flags, an empty mask.
     let mut ours: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -129,6 +129,21 @@ fn install() -> std::io::Result<()> {
     // SAFETY: the call has filled it in.
     let _ = PREVIOUS.set(unsafe { previous.assume_init() });
     *installed = true;
+    Ok(())
+}
+
+/// Starts the thread that looks up symbols in a process that was forked by one that had it.
+pub fn after_fork() -> std::io::Result<()> {
+    if PREVIOUS.get().is_none() {
+        return Ok(()); // Nothing is protected.
+    }
+    TURN.store(FREE, Release);
+    start_reporter()
+}
+
+fn start_reporter() -> std::io::Result<()> {
+    std::thread::Builder::new().name("stray-reporter".into()).spawn(report)?;
+    REPORTER.store(std::process::id(), Release);
     Ok(())
 }
 

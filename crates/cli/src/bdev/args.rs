@@ -83,6 +83,10 @@ pub struct ServeArgs {
     /// Clients at the same time.
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..))]
     pub clients: u16,
+    /// Serve by N processes rather than by threads of one: protections that change mappings (all but none, pkey
+    /// and pwrite) then have as many locks of address spaces. A process that dies is replaced.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub workers: Option<u16>,
     /// How it runs.
     #[command(flatten)]
     pub process: ProcessArgs,

@@ -6,6 +6,7 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, ErrorKind, Write as _};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -62,13 +63,23 @@ impl Control {
     pub fn serve(&self, answer: impl Fn(Request) -> Result<Value> + Send + 'static) -> Result<()> {
         let socket = self.socket.try_clone()?;
         std::thread::Builder::new().name("control".into()).spawn(move || {
-            for client in socket.incoming() {
-                if let Err(err) = client.map_err(Into::into).and_then(|c| reply(&c, &answer)) {
-                    tracing::debug!("control: {err:#}");
-                }
+            loop {
+                answer_next(&socket, &answer);
             }
         })?;
         Ok(())
+    }
+
+    /// Answers the next request by `answer`, once it comes.
+    pub fn answer_next(&self, answer: impl FnOnce(Request) -> Result<Value>) {
+        answer_next(&self.socket, answer);
+    }
+}
+
+impl AsFd for Control {
+    /// Becomes readable when somebody asks.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 
@@ -78,7 +89,14 @@ impl Drop for Control {
     }
 }
 
-fn reply(client: &UnixStream, answer: &impl Fn(Request) -> Result<Value>) -> Result<()> {
+fn answer_next(socket: &UnixListener, answer: impl FnOnce(Request) -> Result<Value>) {
+    let client = socket.accept().map_err(Into::into);
+    if let Err(err) = client.and_then(|(client, _)| reply(&client, answer)) {
+        tracing::debug!("control: {err:#}");
+    }
+}
+
+fn reply(client: &UnixStream, answer: impl FnOnce(Request) -> Result<Value>) -> Result<()> {
     client.set_read_timeout(Some(PATIENCE))?;
     let mut line = String::new();
     BufReader::new(client).read_line(&mut line)?;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
+use nbd::{Export, Exports};
 use pmbd::BlockDevice;
 use pmem::Medium as _;
 use serde::{Deserialize, Serialize};
@@ -43,16 +44,7 @@ pub fn open(name: &str, description: &str, path: &Path, args: &DeviceArgs) -> Re
     }
     let path = absolute(path)?;
     let domain = pool::open_to_look(&path)?.domain();
-    let options = pmbd::Options {
-        protection: args.protect,
-        scheme: args.scheme,
-        emulation: args.emulate.unwrap_or_default(),
-        read_only: args.read_only,
-        atomic: args.atomic,
-        checksums: args.checksums,
-    };
-    let device = pmbd::open(&path, &options)
-        .with_context(|| format!("{}: cannot be opened as a block device", path.display()))?;
+    let device = open_as(&path, &options(args))?;
     let report = DeviceReport {
         name: name.to_owned(),
         description: description.to_owned(),
@@ -66,6 +58,38 @@ pub fn open(name: &str, description: &str, path: &Path, args: &DeviceArgs) -> Re
         emulation: args.emulate.map(|e| e.to_string()),
     };
     Ok(Opened { device, report })
+}
+
+/// Opens what has been open before, until a process died in it.
+pub fn open_after_death(report: DeviceReport, args: &DeviceArgs) -> Result<Opened> {
+    let options = pmbd::Options { after_death: true, ..options(args) };
+    let device = open_as(Path::new(&report.path), &options)?;
+    Ok(Opened { device, report })
+}
+
+/// The devices under their names.
+pub fn exports(opened: &[Opened]) -> Result<Exports> {
+    let export = |Opened { device, report }: &Opened| {
+        Export::new(&*report.name, &*report.description, device.clone(), report.read_only)
+    };
+    Ok(Exports::new(opened.iter().map(export).collect::<Result<Vec<_>, _>>()?)?)
+}
+
+fn options(args: &DeviceArgs) -> pmbd::Options {
+    pmbd::Options {
+        protection: args.protect,
+        scheme: args.scheme,
+        emulation: args.emulate.unwrap_or_default(),
+        read_only: args.read_only,
+        atomic: args.atomic,
+        checksums: args.checksums,
+        after_death: false,
+    }
+}
+
+fn open_as(path: &Path, options: &pmbd::Options) -> Result<Arc<dyn BlockDevice>> {
+    pmbd::open(path, options)
+        .with_context(|| format!("{}: cannot be opened as a block device", path.display()))
 }
 
 fn absolute(path: &Path) -> Result<PathBuf> {

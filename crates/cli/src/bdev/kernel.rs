@@ -13,7 +13,7 @@ use super::args::{AttachArgs, KernelArgs, Through, Via};
 use super::control::{Control, Request, stop_this_process};
 use super::devices::{self, DeviceReport};
 use super::server;
-use super::status::{ExportStatus, Status, announce_device};
+use super::status::{ExportNumbers, ExportStatus, Status, announce_device};
 use super::{fileloop, kernel_nbd, looped};
 use crate::{background, output, pool};
 
@@ -135,11 +135,11 @@ fn serve(
             addresses: &[],
             device: Some(&path),
             clients: None,
+            workers: None,
             exports: vec![ExportStatus {
                 report: &of,
                 size_bytes,
-                requests: None,
-                device: device.stats(),
+                numbers: ExportNumbers::of_device(&*device)?,
             }],
         })?),
         Request::Grow { .. } => bail!("{path} keeps its size; detach it, grow the pool"),

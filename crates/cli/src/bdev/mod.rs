@@ -16,6 +16,8 @@ mod serve;
 mod server;
 mod stats;
 mod status;
+mod worker;
+mod workers;
 
 use std::process::ExitCode;
 

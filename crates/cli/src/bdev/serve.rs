@@ -1,24 +1,25 @@
 //! `keepstone bdev serve`
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use fuse::StopSignals;
-use nbd::{Export, Exports, Listener, Server, ServerOptions, TlsFiles};
+use nbd::{Listener, Server, ServerOptions, TlsFiles};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::args::ServeArgs;
 use super::control::{Control, Request, stop_this_process};
-use super::devices::{self, DeviceReport};
+use super::devices::{self, DeviceReport, Opened};
 use super::server::{self, runtime_dir, wait_for_signal};
-use super::status::{ExportStatus, Status, announce_device};
+use super::status::{ExportStatus, Status, WorkersStatus, announce_device};
+use super::worker::Numbers;
+use super::workers::Supervisor;
 use crate::{background, output};
 
 /// How long clients may take to fetch their replies when the server is told to stop.
-const STOP_GRACE: Duration = Duration::from_secs(10);
+pub const STOP_GRACE: Duration = Duration::from_secs(10);
 
 /// What the server says once clients can connect.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -61,6 +62,57 @@ fn announce(ready: &Ready, json: bool) -> Result<()> {
     Ok(())
 }
 
+/// What is served, and where.
+pub struct Served {
+    pub opened: Vec<Opened>,
+    addresses: Vec<String>,
+    started: Instant,
+}
+
+impl Served {
+    fn ready(&self) -> Ready {
+        let exports = self.opened.iter().map(|Opened { device, report }| ExportReady {
+            device: report.clone(),
+            size_bytes: device.size(),
+        });
+        Ready {
+            pid: std::process::id(),
+            addresses: self.addresses.clone(),
+            exports: exports.collect(),
+        }
+    }
+
+    /// The answer to [`Request::Status`].
+    pub fn status(&self, numbers: Numbers, workers: Option<WorkersStatus>) -> Result<Value> {
+        let exports = self.opened.iter().zip(numbers.exports);
+        Ok(serde_json::to_value(Status {
+            kind: "nbd",
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION"),
+            uptime_s: self.started.elapsed().as_secs(),
+            addresses: &self.addresses,
+            device: None,
+            clients: Some(numbers.clients),
+            workers,
+            exports: exports
+                .map(|(Opened { device, report }, numbers)| ExportStatus {
+                    report,
+                    size_bytes: device.size(),
+                    numbers,
+                })
+                .collect(),
+        })?)
+    }
+
+    /// The answer to [`Request::Grow`].
+    pub fn grow(&self, export: &str, size: u64) -> Result<Value> {
+        let found = self.opened.iter().find(|opened| opened.report.name == export);
+        let device = &found.with_context(|| format!("{export}: no such export"))?.device;
+        device.grow(size).with_context(|| format!("{export}: cannot grow to {size} bytes"))?;
+        Ok(device.size().into())
+    }
+}
+
 /// Serves until it is told to stop.
 fn serve(
     args: &ServeArgs,
@@ -69,57 +121,69 @@ fn serve(
 ) -> Result<()> {
     // Before any thread exists, so that all of them leave the signals alone.
     let stop = StopSignals::block()?;
-    let (exports, reports) = open(args)?;
-    let server = Server::new(exports, options(args)?)?;
-    let listeners = listen(args, activated, &reports[0].name)?;
-    let addresses: Vec<String> = listeners.iter().map(|l| l.address().to_owned()).collect();
-
+    let opened = open(args)?;
+    let options = options(args)?;
+    let listeners = listen(args, activated, &opened[0].report.name)?;
+    let addresses = listeners.iter().map(|l| l.address().to_owned()).collect();
+    let served = Served { opened, addresses, started: Instant::now() };
     let control = Control::open()?;
-    let started = Instant::now();
-    let (asked, served_at) = (server.clone(), addresses.clone());
-    let reported = reports.clone();
-    control.serve(move |request| answer(&asked, &request, &served_at, &reported, started))?;
+    match args.workers {
+        None => serve_here(served, options, listeners, &control, stop, ready),
+        Some(count) => {
+            let told = served.ready();
+            let mut supervisor = Supervisor::start(&args.device, count.into(), options, served)?;
+            ready(&told)?;
+            supervisor.run(&stop, &listeners, &control)?;
+            wait_for_signal(stop);
+            supervisor.stop()
+        }
+    }
+}
 
+/// Serves by threads of this process.
+fn serve_here(
+    served: Served,
+    options: ServerOptions,
+    listeners: Vec<Listener>,
+    control: &Control,
+    stop: StopSignals,
+    ready: &dyn Fn(&Ready) -> Result<()>,
+) -> Result<()> {
+    let server = Server::new(devices::exports(&served.opened)?, options)?;
+    let told = served.ready();
+    let asked = server.clone();
+    control.serve(move |request| match request {
+        Request::Status => served.status(Numbers::of(&asked)?, None),
+        Request::Grow { export, size } => served.grow(&export, size),
+        Request::Stop => stop_this_process(),
+    })?;
     let accepting = {
         let server = server.clone();
         std::thread::Builder::new()
             .name("accept".into())
             .spawn(move || server.run(&listeners).map(|()| listeners))?
     };
-    let exports = server.exports().iter().zip(reports);
-    ready(&Ready {
-        pid: std::process::id(),
-        addresses,
-        exports: exports
-            .map(|(export, device)| ExportReady { device, size_bytes: export.device().size() })
-            .collect(),
-    })?;
-
+    ready(&told)?;
     wait_for_signal(stop);
     server.stop(STOP_GRACE).context("cannot make everything durable")?;
     // Sockets and files lose their names here.
     drop(accepting.join().map_err(|_| anyhow::anyhow!("the thread that takes clients died"))??);
-    drop(control);
     Ok(())
 }
 
-fn open(args: &ServeArgs) -> Result<(Exports, Vec<DeviceReport>)> {
+fn open(args: &ServeArgs) -> Result<Vec<Opened>> {
     let by_file_name = |path: &PathBuf| {
         let name = path.file_name().context("a pool has a file name")?;
         Ok((name.to_string_lossy().into_owned(), path.clone()))
     };
     let mut pools = args.pools.iter().map(by_file_name).collect::<Result<Vec<_>>>()?;
     pools.extend(args.exports.iter().cloned());
-    let (mut exports, mut reports) = (Vec::new(), Vec::new());
-    for (name, path) in &pools {
+    let open = |(name, path): &(String, PathBuf)| {
         let described = args.descriptions.iter().find(|(of, _)| of == name);
         let description = described.map_or("", |(_, text)| text);
-        let opened = devices::open(name, description, path, &args.device)?;
-        let read_only = opened.report.read_only;
-        exports.push(Export::new(name, description, opened.device, read_only)?);
-        reports.push(opened.report);
-    }
-    Ok((Exports::new(exports)?, reports))
+        devices::open(name, description, path, &args.device)
+    };
+    pools.iter().map(open).collect()
 }
 
 fn options(args: &ServeArgs) -> Result<ServerOptions> {
@@ -149,43 +213,4 @@ fn listen(args: &ServeArgs, activated: Vec<Listener>, first: &str) -> Result<Vec
         listeners.push(unix(&runtime_dir()?.join(format!("{first}.sock")))?);
     }
     Ok(listeners)
-}
-
-fn answer(
-    server: &Arc<Server>,
-    request: &Request,
-    addresses: &[String],
-    reports: &[DeviceReport],
-    started: Instant,
-) -> Result<Value> {
-    match request {
-        Request::Status => {
-            let exports = server.exports().iter().zip(reports);
-            Ok(serde_json::to_value(Status {
-                kind: "nbd",
-                pid: std::process::id(),
-                version: env!("CARGO_PKG_VERSION"),
-                uptime_s: started.elapsed().as_secs(),
-                addresses,
-                device: None,
-                clients: Some(server.clients()),
-                exports: exports
-                    .map(|(export, report)| ExportStatus {
-                        report,
-                        size_bytes: export.device().size(),
-                        requests: Some(export.counters.snapshot()),
-                        device: export.device().stats(),
-                    })
-                    .collect(),
-            })?)
-        }
-        Request::Grow { export, size } => {
-            let found = server.exports().iter().find(|e| e.name() == export);
-            let found = found.with_context(|| format!("{export}: no such export"))?;
-            let grown = found.device().grow(*size);
-            grown.with_context(|| format!("{export}: cannot grow to {size} bytes"))?;
-            Ok(found.device().size().into())
-        }
-        Request::Stop => stop_this_process(),
-    }
 }

@@ -89,6 +89,12 @@ fn show(status: &Value) {
     if !status["clients"].is_null() {
         output::table([("clients", text(&status["clients"]))]);
     }
+    if let Some(restarts) = status["workers"]["restarts"].as_u64() {
+        let each = items(&status["workers"]["processes"])
+            .map(|worker| format!("pid {} with {} clients", worker["pid"], worker["clients"]));
+        let each = each.collect::<Vec<_>>().join(", ");
+        output::table([("workers", each), ("restarts", restarts.to_string())]);
+    }
     for export in items(&status["exports"]) {
         println!();
         let bytes = |field: &str| size::show(export["device"][field].as_u64().unwrap_or(0));
@@ -153,6 +159,10 @@ fn prometheus(status: &Value) -> String {
     if let Some(clients) = status["clients"].as_u64() {
         let _ =
             writeln!(out, "# TYPE keepstone_bdev_clients gauge\nkeepstone_bdev_clients {clients}");
+    }
+    if let Some(restarts) = status["workers"]["restarts"].as_u64() {
+        let name = "keepstone_bdev_restarts_total";
+        let _ = writeln!(out, "# TYPE {name} counter\n{name} {restarts}");
     }
     for part in ["requests", "device"] {
         let mut families: Vec<(String, Vec<String>)> = Vec::new();

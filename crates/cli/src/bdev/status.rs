@@ -1,6 +1,9 @@
 //! What servers tell about themselves.
 
-use serde::Serialize;
+use anyhow::Result;
+use pmbd::BlockDevice;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::devices::DeviceReport;
 use crate::size;
@@ -18,6 +21,9 @@ pub struct Status<'a> {
     /// What the kernel calls it.
     pub device: Option<&'a str>,
     pub clients: Option<usize>,
+    /// Where processes of their own serve.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workers: Option<WorkersStatus>,
     pub exports: Vec<ExportStatus<'a>>,
 }
 
@@ -27,10 +33,69 @@ pub struct ExportStatus<'a> {
     #[serde(flatten)]
     pub report: &'a DeviceReport,
     pub size_bytes: u64,
-    /// What clients asked for.
-    pub requests: Option<nbd::Counts>,
-    /// What that came to.
-    pub device: pmbd::Stats,
+    #[serde(flatten)]
+    pub numbers: ExportNumbers,
+}
+
+/// What has been done with a device.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ExportNumbers {
+    /// What clients asked for: [`nbd::Counts`].
+    pub requests: Option<Value>,
+    /// What that came to: [`pmbd::Stats`].
+    pub device: Value,
+}
+
+impl ExportNumbers {
+    /// Of an export.
+    pub fn of(export: &nbd::Export) -> Result<Self> {
+        let requests = Some(serde_json::to_value(export.counters.snapshot())?);
+        Ok(Self { requests, ..Self::of_device(&**export.device())? })
+    }
+
+    /// Of a device that is no export.
+    pub fn of_device(device: &dyn BlockDevice) -> Result<Self> {
+        Ok(Self { requests: None, device: serde_json::to_value(device.stats())? })
+    }
+
+    /// Adds those of another process that has the same device.
+    pub fn add(&mut self, other: &Self) {
+        if let (Some(sum), Some(more)) = (&mut self.requests, &other.requests) {
+            add(sum, more);
+        }
+        add(&mut self.device, &other.device);
+    }
+}
+
+/// Adds numbers, and those of objects within by their names.
+fn add(sum: &mut Value, more: &Value) {
+    match (sum, more) {
+        (Value::Object(sum), Value::Object(more)) => {
+            for (name, more) in more {
+                add(sum.entry(name).or_insert(0.into()), more);
+            }
+        }
+        (sum, more) => {
+            if let (Some(one), Some(other)) = (sum.as_u64(), more.as_u64()) {
+                *sum = one.wrapping_add(other).into();
+            }
+        }
+    }
+}
+
+/// Processes that serve for a supervisor.
+#[derive(Serialize)]
+pub struct WorkersStatus {
+    pub processes: Vec<WorkerStatus>,
+    /// How often all had to be started anew, because one had died. Numbers begin anew then.
+    pub restarts: u32,
+}
+
+/// One of them.
+#[derive(Serialize)]
+pub struct WorkerStatus {
+    pub pid: i32,
+    pub clients: usize,
 }
 
 /// Tells a user what is served.
@@ -41,5 +106,23 @@ pub fn announce_device(device: &DeviceReport, size_bytes: u64) {
     println!("  protection {}, scheme {}", device.protection, device.scheme);
     if let Some(emulation) = &device.emulation {
         println!("  speed emulated: {emulation}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn numbers_of_processes_add_up() {
+        let of = |reads| ExportNumbers {
+            requests: Some(json!({ "reads": reads })),
+            device: json!({ "reads": reads, "cycles": { "load": 10 * reads } }),
+        };
+        let mut sum = of(1);
+        sum.add(&of(2));
+        assert_eq!(sum.requests, Some(json!({ "reads": 3 })));
+        assert_eq!(sum.device, json!({ "reads": 3, "cycles": { "load": 30 } }));
     }
 }

@@ -55,7 +55,9 @@ impl Space {
         let len = self.used.len();
         let mut hint = HINT.get();
         if hint >= len {
-            let me = HINT.with(|h| std::ptr::from_ref(h).addr() as u64);
+            // Forked processes have their threads at the same addresses.
+            let thread = HINT.with(|h| std::ptr::from_ref(h).addr() as u64);
+            let me = thread ^ u64::from(std::process::id());
             hint = me.wrapping_mul(0x9E37_79B9_7F4A_7C15) % len;
         }
         loop {

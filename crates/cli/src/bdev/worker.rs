@@ -1,0 +1,171 @@
+//! A worker of `keepstone bdev serve --workers`: a process that serves the clients it is given, and the channel
+//! over which its supervisor gives them.
+//!
+//! An order is one byte, with the descriptor of the client where there is one; an answer is a line of JSON.
+
+use std::io::{BufRead as _, BufReader, IoSlice, IoSliceMut, Write as _};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use anyhow::{Context as _, Result, bail};
+use nbd::{Server, ServerOptions};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+use serde::{Deserialize, Serialize};
+
+use super::devices::{self, Opened};
+use super::serve::STOP_GRACE;
+use super::status::ExportNumbers;
+
+/// What a supervisor can ask for.
+#[derive(Debug)]
+pub enum Order {
+    /// Serve this client.
+    Serve(OwnedFd),
+    /// Say what has been done: [`Numbers`].
+    Tell,
+    /// Answer what was asked, make everything durable, and end.
+    Stop,
+}
+
+const SERVE: u8 = b'c';
+const TELL: u8 = b't';
+const STOP: u8 = b's';
+
+/// What a worker has done.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Numbers {
+    /// Clients at this moment.
+    pub clients: usize,
+    /// Of each export.
+    pub exports: Vec<ExportNumbers>,
+}
+
+impl Numbers {
+    /// Of a server in this process.
+    pub fn of(server: &Server) -> Result<Self> {
+        let exports = server.exports().iter().map(|export| ExportNumbers::of(export));
+        Ok(Self { clients: server.clients(), exports: exports.collect::<Result<_>>()? })
+    }
+
+    /// With those of another process that serves the same.
+    pub fn plus(mut self, other: Self) -> Self {
+        self.clients += other.clients;
+        for (sum, more) in self.exports.iter_mut().zip(&other.exports) {
+            sum.add(more);
+        }
+        self
+    }
+}
+
+/// Sends an order. What is given along is the worker's from then on.
+pub fn order(channel: &UnixStream, order: Order) -> Result<()> {
+    let (code, client) = match order {
+        Order::Serve(client) => (SERVE, Some(client)),
+        Order::Tell => (TELL, None),
+        Order::Stop => (STOP, None),
+    };
+    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut along = SendAncillaryBuffer::new(&mut room);
+    let client = client.as_ref().map(|client| [client.as_fd()]);
+    if let Some(client) = &client {
+        along.push(SendAncillaryMessage::ScmRights(client));
+    }
+    sendmsg(channel, &[IoSlice::new(&[code])], &mut along, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Asks a worker for its numbers.
+pub fn ask(channel: &UnixStream) -> Result<Numbers> {
+    order(channel, Order::Tell)?;
+    let mut line = String::new();
+    BufReader::new(channel).read_line(&mut line)?;
+    serde_json::from_str(&line).context("a worker gave no answer")
+}
+
+/// The next order; `None` if there will not be one.
+fn next(channel: &UnixStream) -> Result<Option<Order>> {
+    let mut code = [0];
+    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut along = RecvAncillaryBuffer::new(&mut room);
+    let received = loop {
+        let into = &mut [IoSliceMut::new(&mut code)];
+        match recvmsg(channel, into, &mut along, RecvFlags::CMSG_CLOEXEC) {
+            Err(rustix::io::Errno::INTR) => {}
+            received => break received?,
+        }
+    };
+    let client = along.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    Ok(match (received.bytes, code, client) {
+        (0, ..) => None,
+        (_, [SERVE], Some(client)) => Some(Order::Serve(client)),
+        (_, [TELL], _) => Some(Order::Tell),
+        (_, [STOP], _) => Some(Order::Stop),
+        (_, [code], _) => bail!("an order that nobody gives: {code}"),
+    })
+}
+
+/// Is a worker, forked by `supervisor`, until it is told to stop.
+pub fn work(
+    channel: &UnixStream,
+    opened: &[Opened],
+    options: ServerOptions,
+    supervisor: Pid,
+) -> Result<()> {
+    // Nobody would start the others anew when one of them dies.
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    if getppid() != Some(supervisor) {
+        return Ok(());
+    }
+    pmem::stray::after_fork()?;
+    let server = Server::new(devices::exports(opened)?, options)?;
+    while let Some(order) = next(channel)? {
+        match order {
+            Order::Serve(client) => {
+                if let Err(err) = server.welcome(Some(client)) {
+                    tracing::error!("cannot serve a client: {err}");
+                }
+            }
+            Order::Tell => {
+                let mut line = serde_json::to_string(&Numbers::of(&server)?)?;
+                line.push('\n');
+                (&*channel).write_all(line.as_bytes())?;
+            }
+            Order::Stop => {
+                return server.stop(STOP_GRACE).context("cannot make everything durable");
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read as _;
+
+    #[test]
+    fn orders_arrive_with_what_is_given_along() {
+        let (supervisor, worker) = UnixStream::pair().unwrap();
+        let (mut client, given) = UnixStream::pair().unwrap();
+        order(&supervisor, Order::Tell).unwrap();
+        order(&supervisor, Order::Serve(given.into())).unwrap();
+        order(&supervisor, Order::Stop).unwrap();
+        drop(supervisor);
+        assert!(matches!(next(&worker).unwrap(), Some(Order::Tell)));
+        let Some(Order::Serve(given)) = next(&worker).unwrap() else { panic!("no client") };
+        assert!(matches!(next(&worker).unwrap(), Some(Order::Stop)));
+        assert!(next(&worker).unwrap().is_none());
+        UnixStream::from(given).write_all(b"hello").unwrap();
+        let mut heard = String::new();
+        client.read_to_string(&mut heard).unwrap();
+        assert_eq!(heard, "hello");
+    }
+}

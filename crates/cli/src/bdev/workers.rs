@@ -1,0 +1,292 @@
+//! `keepstone bdev serve --workers`: a supervisor, and processes that serve.
+//!
+//! The supervisor opens the devices, which processes forked later share, takes clients and gives each to the worker
+//! that has the fewest. Protection by `mmap` and `mprotect` takes a lock of the address space; workers have one
+//! each.
+//!
+//! - **S1** The supervisor has one thread of its own, and starts none by what it does to devices: so what it forks
+//!   finds no lock taken. It waits for everything at once.
+//! - **S2** It stores nothing to devices, so what it forks finds no window open.
+//! - **S3** When a worker has died, none of the others goes on: they may be waiting for the dead one's requests or
+//!   locks. All are ended, the devices are closed and opened anew, which derives what is known beside the
+//!   medium afresh, and what was confirmed is made durable before new workers start. Clients connect again.
+//! - **S4** Workers die with the supervisor.
+//!
+//! What a stray write costs is thus a moment, not the service.
+
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use fuse::StopSignals;
+use nbd::{Listener, ServerOptions};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, getpid, kill_process, pidfd_open, waitpid,
+};
+use serde_json::Value;
+
+use super::args::DeviceArgs;
+use super::control::{Control, Request, stop_this_process};
+use super::devices::{self, Opened};
+use super::serve::Served;
+use super::status::{WorkerStatus, WorkersStatus};
+use super::worker::{self, Numbers, Order};
+
+/// A worker that does not answer for so long is as good as dead.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Workers that die at once are not started anew more often than that.
+const LIVES_MIN: Duration = Duration::from_millis(200);
+
+/// How long all of them may take to end, their own grace included.
+const END_MAX: Duration = Duration::from_secs(30);
+
+/// A process that serves.
+struct Worker {
+    pid: Pid,
+    /// Becomes readable when it ends.
+    end: OwnedFd,
+    channel: UnixStream,
+}
+
+/// Who holds sockets and devices.
+pub struct Supervisor<'a> {
+    /// How the devices are opened.
+    args: &'a DeviceArgs,
+    options: ServerOptions,
+    served: Served,
+    workers: Vec<Worker>,
+    /// When the workers were started, and how often they had been before.
+    started: Instant,
+    restarts: u32,
+}
+
+impl<'a> Supervisor<'a> {
+    /// Starts `count` workers.
+    pub fn start(
+        args: &'a DeviceArgs,
+        count: usize,
+        options: ServerOptions,
+        served: Served,
+    ) -> Result<Self> {
+        let mut supervisor = Self {
+            args,
+            options,
+            served,
+            workers: Vec::new(),
+            started: Instant::now(),
+            restarts: 0,
+        };
+        supervisor.fork_all(count)?;
+        Ok(supervisor)
+    }
+
+    /// Serves until a signal says to stop.
+    pub fn run(
+        &mut self,
+        stop: &StopSignals,
+        listeners: &[Listener],
+        control: &Control,
+    ) -> Result<()> {
+        let signal = stop.descriptor()?;
+        loop {
+            let fixed = [signal.as_fd(), control.as_fd()];
+            let ends = self.workers.iter().map(|worker| worker.end.as_fd());
+            let clients = listeners.iter().map(|listener| listener.as_fd());
+            let all: Vec<_> = fixed.into_iter().chain(clients).chain(ends).collect();
+            let mut waiting: Vec<_> = all.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+            match poll(&mut waiting, None) {
+                Err(rustix::io::Errno::INTR) => continue,
+                result => result?,
+            };
+            let ready: Vec<bool> = waiting.iter().map(|fd| !fd.revents().is_empty()).collect();
+            let (fixed, rest) = ready.split_at(fixed.len());
+            let (clients, ends) = rest.split_at(listeners.len());
+            if fixed[0] {
+                return Ok(());
+            }
+            if ends.contains(&true) {
+                self.start_anew()?; // S3
+                continue;
+            }
+            if fixed[1] {
+                control.answer_next(|request| self.answer(&request));
+            }
+            for (listener, _) in listeners.iter().zip(clients).filter(|(_, ready)| **ready) {
+                if let Err(err) = self.take_client(listener) {
+                    tracing::error!("{}: cannot take a client: {err:#}", listener.address());
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+            }
+        }
+    }
+
+    /// Gives a client to the worker that has the fewest.
+    fn take_client(&mut self, listener: &Listener) -> Result<()> {
+        let Some(client) = listener.accept()? else { return Ok(()) };
+        let numbers = self.numbers()?;
+        let all: usize = numbers.iter().map(|of| of.clients).sum();
+        if all >= self.options.clients_max {
+            tracing::warn!("a client was turned away: there are {all} already");
+            return Ok(());
+        }
+        let fewest = self.workers.iter().zip(&numbers).min_by_key(|(_, of)| of.clients);
+        let (worker, _) = fewest.context("there is no worker")?;
+        worker::order(&worker.channel, Order::Serve(client))
+    }
+
+    /// What each worker has done. One that does not answer is dead, or as good as that.
+    fn numbers(&mut self) -> Result<Vec<Numbers>> {
+        if let Ok(numbers) = self.ask_all() {
+            return Ok(numbers);
+        }
+        self.start_anew()?;
+        self.ask_all()
+    }
+
+    fn ask_all(&self) -> Result<Vec<Numbers>> {
+        let ask = |worker: &Worker| {
+            let answer = worker::ask(&worker.channel);
+            answer.with_context(|| format!("worker {} does not answer", worker.pid))
+        };
+        self.workers.iter().map(ask).collect()
+    }
+
+    fn answer(&mut self, request: &Request) -> Result<Value> {
+        match request {
+            Request::Status => {
+                let numbers = self.numbers()?;
+                let processes = self.workers.iter().zip(&numbers).map(|(worker, of)| {
+                    WorkerStatus { pid: worker.pid.as_raw_nonzero().get(), clients: of.clients }
+                });
+                let processes = processes.collect();
+                let status = WorkersStatus { processes, restarts: self.restarts };
+                let sum = numbers.into_iter().reduce(Numbers::plus).unwrap_or_default();
+                self.served.status(sum, Some(status))
+            }
+            Request::Grow { export, size } => self.served.grow(export, *size),
+            Request::Stop => stop_this_process(),
+        }
+    }
+
+    /// Starts as many workers as there were, on devices opened anew (S3).
+    fn start_anew(&mut self) -> Result<()> {
+        let count = self.workers.len();
+        self.end_workers();
+        std::thread::sleep(LIVES_MIN.saturating_sub(self.started.elapsed()));
+        self.open_anew()?;
+        self.restarts += 1;
+        self.fork_all(count)
+    }
+
+    /// Opens the devices as they are after a death, and makes durable what was confirmed.
+    fn open_anew(&mut self) -> Result<()> {
+        // Closed first: a region has one owner.
+        let reports: Vec<_> = self.served.opened.drain(..).map(|opened| opened.report).collect();
+        for report in reports {
+            let opened: Opened = devices::open_after_death(report, self.args)?;
+            opened.device.barrier()?;
+            self.served.opened.push(opened);
+        }
+        Ok(())
+    }
+
+    fn fork_all(&mut self, count: usize) -> Result<()> {
+        self.started = Instant::now();
+        for _ in 0..count {
+            let worker = self.fork()?;
+            self.workers.push(worker);
+        }
+        Ok(())
+    }
+
+    fn fork(&self) -> Result<Worker> {
+        let (channel, theirs) = UnixStream::pair()?;
+        channel.set_read_timeout(Some(PATIENCE))?;
+        let supervisor = getpid();
+        // SAFETY: S1: no thread of this process holds a lock that the child could wait for. (That of
+        // `pmem::stray` sleeps until this process strays.)
+        match unsafe { libc::fork() } {
+            0 => {
+                drop(channel);
+                let options = self.options.clone();
+                let work = || worker::work(&theirs, &self.served.opened, options, supervisor);
+                // Nothing of this process's callers is the child's to clean up.
+                std::process::exit(match catch_unwind(AssertUnwindSafe(work)) {
+                    Ok(Ok(())) => 0,
+                    Ok(Err(err)) => {
+                        tracing::error!("worker {}: {err:#}", getpid());
+                        1
+                    }
+                    Err(_) => 1,
+                })
+            }
+            pid => {
+                let forked = Pid::from_raw(pid).filter(|_| pid > 0);
+                let pid = forked.ok_or_else(std::io::Error::last_os_error);
+                let pid = pid.context("cannot start a worker")?;
+                Ok(Worker { pid, end: pidfd_open(pid, PidfdFlags::empty())?, channel })
+            }
+        }
+    }
+
+    /// Kills those that are still there; says how the others ended.
+    fn end_workers(&mut self) {
+        for worker in self.workers.drain(..) {
+            if let Some(status) = worker.ended() {
+                let how = match status.terminating_signal() {
+                    Some(signal) => format!("signal {signal}"),
+                    None => format!("status {}", status.exit_status().unwrap_or(0)),
+                };
+                tracing::error!("worker {} has ended: {how}; the others end too", worker.pid);
+            } else {
+                let _ = kill_process(worker.pid, Signal::KILL);
+                let _ = waitpid(Some(worker.pid), WaitOptions::empty());
+            }
+        }
+    }
+
+    /// Lets the workers end in good order; if one does not, does what it should have done.
+    pub fn stop(mut self) -> Result<()> {
+        for worker in &self.workers {
+            let _ = worker::order(&worker.channel, Order::Stop);
+        }
+        if self.all_end_well(Instant::now() + END_MAX) {
+            return Ok(());
+        }
+        self.end_workers();
+        self.open_anew().context("cannot make everything durable")
+    }
+
+    /// Waits for the end of all workers until `deadline`, or until one ends otherwise than it was told to: others
+    /// may be waiting for it (S3).
+    fn all_end_well(&mut self, deadline: Instant) -> bool {
+        while !self.workers.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let left_spec = Timespec::try_from(left).unwrap_or_default();
+            let ends = self.workers.iter().map(|worker| PollFd::new(&worker.end, PollFlags::IN));
+            let _ = poll(&mut ends.collect::<Vec<_>>(), Some(&left_spec));
+            let mut well = !left.is_zero();
+            self.workers.retain(|worker| {
+                let ended = worker.ended();
+                well &= ended.is_none_or(|status| status.exit_status() == Some(0));
+                ended.is_none()
+            });
+            if !well {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+impl Worker {
+    /// How it has ended, if it has; to be asked until then.
+    fn ended(&self) -> Option<WaitStatus> {
+        let ended = waitpid(Some(self.pid), WaitOptions::NOHANG);
+        ended.ok().flatten().map(|(_, status)| status)
+    }
+}
