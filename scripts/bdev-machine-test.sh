@@ -55,14 +55,11 @@ MAIN
 machine_initrd "$tree" "$machine/bdev-initrd"
 machine_image fsdax "$image"
 machine_command fsdax "$image" "$machine/bdev-initrd"
-# shellcheck disable=SC2154  # set by machine_command
-timeout "$machine_timeout" "${qemu[@]}" </dev/null >"$log" 2>&1 || say "qemu ended with $?"
+status=0
+machine_run "the kernel's NBD client" "$log" "$machine_timeout" "bdev ok" || status=$?
 rm -f "$image"
-if grep "^bdev ok" "$log" >/dev/null && grep "^guest-exit 0" "$log" >/dev/null; then
+if ((status == 0)); then
     grep "NBD client" "$log" || true
     echo "attached, used and detached"
-else
-    say "FAILED; the console ($log):"
-    tail -n 40 "$log" >&2
-    exit 1
 fi
+exit "$status"

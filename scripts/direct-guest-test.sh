@@ -44,15 +44,11 @@ boot() {
     local fs=$1 image=$machine/direct-$1.img log=$machine/direct-$1.log qemu
     machine_image fsdax "$image"
     machine_command fsdax "$image" "$machine/direct.initrd" "fs=$fs" "ops=$ops"
-    timeout "$((2 * machine_timeout))" "${qemu[@]}" </dev/null >"$log" 2>&1 || say "$fs: qemu ended with $?"
+    local status=0
+    machine_run "$fs" "$log" "$((2 * machine_timeout))" "test result: ok" || status=$?
     rm -f "$image"
-    if grep -q "^guest-exit 0" "$log"; then
-        echo "$fs with DAX: $(grep 'calls compared' "$log")"
-    else
-        say "$fs: FAILED; the console ($log):"
-        tail -n 40 "$log" >&2
-        return 1
-    fi
+    ((status)) || echo "$fs with DAX: $(grep 'calls compared' "$log")"
+    return "$status"
 }
 
 [ $# -gt 0 ] || set -- ext4 xfs

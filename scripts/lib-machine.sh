@@ -190,3 +190,16 @@ machine_command() {
         -nodefaults -no-reboot -display none -serial stdio
     )
 }
+
+# machine_run NAME LOG SECONDS WORD: boots what machine_command has set, with the console in LOG. True when
+# the guest ended with status 0 and a line of the console begins with WORD; else shows the console's end.
+machine_run() {
+    local name=$1 log=$2 seconds=$3 word=$4
+    timeout "$seconds" "${qemu[@]}" </dev/null >"$log" 2>&1 || say "$name: qemu ended with $?"
+    if grep -q "^guest-exit 0" "$log" && grep -q "^$word" "$log"; then
+        return
+    fi
+    say "$name: FAILED; the console ($log):"
+    tail -n 40 "$log" >&2
+    return 1
+}

@@ -40,15 +40,11 @@ boot() {
     machine_case "$name"
     machine_image "$name" "$image"
     machine_command "$name" "$image" "$machine/initrd" "expect=$domain"
-    timeout "$machine_timeout" "${qemu[@]}" </dev/null >"$log" 2>&1 || say "$name: qemu ended with $?"
+    local status=0
+    machine_run "$name" "$log" "$machine_timeout" "ok $domain" || status=$?
     rm -f "$image"
-    if grep -q "^guest-exit 0" "$log" && grep -q "^ok $domain" "$log"; then
-        echo "$name: ok $domain"
-    else
-        say "$name: FAILED; the console ($log):"
-        tail -n 40 "$log" >&2
-        return 1
-    fi
+    ((status)) || echo "$name: ok $domain"
+    return "$status"
 }
 
 [ $# -gt 0 ] || set -- fsdax devdax eadr
