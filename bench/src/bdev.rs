@@ -10,7 +10,7 @@ use crate::raw;
 use crate::rounds::{Case, Contender, Outcome, Plan};
 use crate::workload::{Buffer, FILE_BYTES, Rng, by_two};
 use anyhow::{Context as _, Result};
-use pmbd::{BlockDevice, Buffered, Buffering, Durability, Options, Protection, Scheme};
+use pmbd::{BlockDevice, Buffering, Durability, Options, Protection, Scheme};
 use pmem::{Access, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -40,20 +40,13 @@ enum Pattern {
 
 impl Device {
     fn new(dir: &Path, name: &str, options: Options) -> Result<Self> {
-        Self::buffered(dir, name, options, None)
-    }
-
-    fn buffered(dir: &Path, name: &str, options: Options, how: Option<Buffering>) -> Result<Self> {
         // Each in a place of its own: a name may come in several kinds of case.
         let path = tempfile::Builder::new().tempfile_in(dir)?.into_temp_path().keep()?;
         std::fs::remove_file(&path)?;
         pmbd::create(&path, FILE_BYTES, options.atomic)?;
-        let mut device = pmbd::open(&path, &options).with_context(|| name.to_owned())?;
+        let device = pmbd::open(&path, &options).with_context(|| name.to_owned())?;
         // Mapped, it needs no name; nothing stays behind however the process ends.
         std::fs::remove_file(&path)?;
-        if let Some(how) = how {
-            device = Arc::new(Buffered::new(device, how)?);
-        }
         let data = Buffer::new(1 << 20);
         // Twice, so that with atomic blocks the spare ones have been used, too.
         for off in (0..2 * FILE_BYTES).step_by(1 << 20) {
@@ -212,7 +205,7 @@ fn protections(plan: &Plan, dir: &Path, outcomes: &mut Vec<Outcome>) -> Result<(
 fn buffers(plan: &Plan, dir: &Path, outcomes: &mut Vec<Outcome>) -> Result<()> {
     let options = Options { protection: Protection::Pages, ..Options::default() };
     let one = Buffering { buffers: 1, bytes: 1 << 20, ..Buffering::default() };
-    let of = |name: &str, how| Device::buffered(dir, name, options, how);
+    let of = |name: &str, buffering| Device::new(dir, name, Options { buffering, ..options });
     let devices = [
         of("pages, 16 buffers", Some(Buffering { buffers: 16, ..one }))?,
         of("pages, 1 buffer", Some(one))?,

@@ -17,12 +17,14 @@
 use crate::stats::{Counting, Event, Guarding};
 use crate::{BlockDevice, BlockSizes, Durability, Error, Extent, Stats, Zeroing};
 use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-const PAGE: usize = 4096;
+/// Bytes of a page; blocks of the device must not be larger.
+pub(crate) const PAGE: usize = 4096;
 
 /// Contiguous pages that share a buffer.
 const RUN_PAGES: u64 = 64;
@@ -39,7 +41,7 @@ pub struct Buffering {
     pub bytes: usize,
     /// Full to this share, a buffer is emptied, in percent.
     pub high_percent: u8,
-    /// It is emptied to this share, in percent.
+    /// It is emptied to this share, in percent, or to less, where that is not below the other.
     pub low_percent: u8,
     /// Whether pages are sorted, and contiguous ones written by one request.
     pub batching: bool,
@@ -52,8 +54,19 @@ impl Default for Buffering {
     }
 }
 
+impl fmt::Display for Buffering {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { buffers, bytes, high_percent, low_percent, batching } = self;
+        let order = if *batching { "sorted" } else { "unsorted" };
+        write!(
+            f,
+            "{buffers}, of {bytes} bytes together, emptied from {high_percent}% to {low_percent}%, {order}"
+        )
+    }
+}
+
 /// A device with write buffers. Its threads do not survive a fork.
-pub struct Buffered {
+pub(crate) struct Buffered {
     shared: Arc<Shared>,
     syncers: Vec<JoinHandle<()>>,
     counting: Counting,
@@ -95,7 +108,7 @@ struct Place {
 
 impl Buffered {
     /// Puts buffers before a device.
-    pub fn new(device: Arc<dyn BlockDevice>, how: Buffering) -> io::Result<Self> {
+    pub(crate) fn new(device: Arc<dyn BlockDevice>, how: Buffering) -> io::Result<Self> {
         let places = (how.bytes / PAGE / how.buffers.max(1)).max(1);
         let buffer = || Buffer {
             state: Mutex::new(State {
@@ -210,10 +223,11 @@ impl Shared {
     fn sync(&self, n: usize) {
         let buffer = &self.buffers[n];
         let share = |percent: u8| buffer.places * usize::from(percent) / 100;
-        let (high, low) = (share(self.how.high_percent), share(self.how.low_percent));
+        let high = share(self.how.high_percent).max(1);
+        let low = share(self.how.low_percent).min(high - 1);
         let mut state = buffer.lock();
         while !self.stopping.load(SeqCst) {
-            if state.pages.len() < high.max(1) || state.failed.is_some() {
+            if state.pages.len() < high || state.failed.is_some() {
                 state = buffer.work.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }

@@ -18,8 +18,8 @@
 //! ```
 //!
 //! Reading order: [`device`](BlockDevice) (the contract), `options` (what can be chosen), [`raw`] (blocks where the
-//! client puts them), [`atomic`] (blocks that are never torn), [`Buffered`] (the paper's buffers
-//! in DRAM), `frame` (what all kinds of devices do for a request: checks, counting, waiting).
+//! client puts them), [`atomic`] (blocks that are never torn), `buffered` (the paper's
+//! buffers in DRAM), `frame` (what all kinds of devices do for a request: checks, counting, waiting).
 
 #![forbid(unsafe_code)]
 
@@ -34,7 +34,7 @@ mod options;
 pub mod raw;
 mod stats;
 
-pub use buffered::{Buffered, Buffering};
+pub use buffered::Buffering;
 pub use device::{BlockDevice, BlockSizes, Durability, Extent, Zeroing};
 pub use error::Error;
 pub use options::{Options, Scheme, UnknownScheme, create, format, open};

@@ -1,6 +1,7 @@
 //! What can be chosen when a device is opened.
 
 use crate::atomic::{self, Atomic, Geometry};
+use crate::buffered::{self, Buffered, Buffering};
 use crate::raw::Raw;
 use crate::{BlockDevice, Error};
 use pmem::{
@@ -90,6 +91,9 @@ pub struct Options {
     /// Whether content is checked when it is read. It takes atomic blocks, whose checksums are stored
     /// with them.
     pub checksums: bool,
+    /// Buffers in DRAM for writes. They do not survive a fork; and a process that is killed takes with it what is in
+    /// them, which no barrier has covered.
+    pub buffering: Option<Buffering>,
     /// Whether processes that had the device open were killed: the first barrier then covers what they have
     /// confirmed, wherever it is.
     pub after_death: bool,
@@ -104,6 +108,7 @@ impl Default for Options {
             read_only: false,
             atomic: None,
             checksums: false,
+            buffering: None,
             after_death: false,
         }
     }
@@ -125,7 +130,7 @@ pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Arc<dyn BlockDe
     check_kind(path, &region, options)?;
     let medium = Guarded::new(region, options.protection)?;
     let tally = medium.tally();
-    Ok(match options.atomic {
+    let device: Arc<dyn BlockDevice> = match options.atomic {
         None => {
             let raw = Raw::new(medium, scheme, read_only)?.with_tally(tally);
             if options.after_death {
@@ -134,6 +139,10 @@ pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Arc<dyn BlockDe
             Arc::new(raw)
         }
         Some(_) => Arc::new(Atomic::open(medium, scheme, checksums, read_only)?.with_tally(tally)),
+    };
+    Ok(match options.buffering {
+        None => device,
+        Some(how) => Arc::new(Buffered::new(device, how)?),
     })
 }
 
@@ -152,6 +161,13 @@ fn check_kind(path: &Path, region: &Region, options: &Options) -> Result<(), Err
         None if options.checksums => mismatch(
             "checksums take atomic blocks: format it with --atomic, for example 4096".into(),
         ),
+        Some(block) if options.buffering.is_some() && block as usize > buffered::PAGE => {
+            mismatch(format!(
+                "write buffers hold pages of {} bytes, which are less than an atomic block of {block}: \
+                 leave out --buffers",
+                buffered::PAGE
+            ))
+        }
         None if found.verify(region.len()).is_ok() => mismatch(format!(
             "has atomic blocks of {has} bytes, and is no use without knowing where they are: add --atomic {has}"
         )),

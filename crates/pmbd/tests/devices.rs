@@ -2,12 +2,9 @@
 
 use pmbd::atomic::{Atomic, Geometry};
 use pmbd::raw::Raw;
-use pmbd::{
-    BlockDevice, Buffered, Buffering, Durability, Error, Options, Protection, Scheme, Zeroing,
-};
+use pmbd::{BlockDevice, Buffering, Durability, Error, Options, Protection, Scheme, Zeroing};
 use pmem::Region;
 use proptest::prelude::*;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -17,33 +14,24 @@ const ZEROING: Zeroing = Zeroing { keep_space: false, only_fast: false };
 struct Bed {
     device: Arc<dyn BlockDevice>,
     options: Options,
-    buffering: Option<Buffering>,
     path: std::path::PathBuf,
     _dir: tempfile::TempDir,
 }
 
 impl Bed {
-    fn new(options: Options, buffering: Option<Buffering>) -> Self {
+    fn new(options: Options) -> Self {
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         let path = dir.path().join("disk");
         pmbd::create(&path, SIZE, options.atomic).unwrap();
-        let device = open(&path, &options, buffering);
-        Self { device, options, buffering, path, _dir: dir }
+        let device = pmbd::open(&path, &options).unwrap();
+        Self { device, options, path, _dir: dir }
     }
 
     fn reopen(self) -> Self {
-        let Self { device, options, buffering, path, _dir } = self;
+        let Self { device, options, path, _dir } = self;
         drop(device);
-        let device = open(&path, &options, buffering);
-        Self { device, options, buffering, path, _dir }
-    }
-}
-
-fn open(path: &Path, options: &Options, buffering: Option<Buffering>) -> Arc<dyn BlockDevice> {
-    let device = pmbd::open(path, options).unwrap();
-    match buffering {
-        None => device,
-        Some(how) => Arc::new(Buffered::new(device, how).unwrap()),
+        let device = pmbd::open(&path, &options).unwrap();
+        Self { device, options, path, _dir }
     }
 }
 
@@ -150,11 +138,11 @@ proptest! {
     #[test]
     fn every_kind_does_what_an_array_does(ops in prop::collection::vec(op(), 1..25)) {
         for options in kinds() {
-            run(Bed::new(options, None), &ops);
+            run(Bed::new(options), &ops);
         }
         let options = Options { protection: Protection::Pages, ..Options::default() };
         for buffering in bufferings() {
-            run(Bed::new(options, Some(buffering)), &ops);
+            run(Bed::new(Options { buffering: Some(buffering), ..options }), &ops);
         }
     }
 }
@@ -162,7 +150,7 @@ proptest! {
 #[test]
 fn requests_that_make_no_sense_are_refused() {
     for options in kinds() {
-        let Bed { device, path, _dir, .. } = Bed::new(options, None);
+        let Bed { device, path, _dir, .. } = Bed::new(options);
         let mut buf = [0; 1024];
         for off in [SIZE - 512, SIZE, u64::MAX - 511, u64::MAX] {
             let far = |r: Result<(), Error>| assert!(matches!(r, Err(Error::OutOfRange { .. })));
@@ -393,8 +381,8 @@ fn buffers_make_one_window_of_contiguous_pages() {
     let path = dir.path().join("disk");
     pmbd::create(&path, PAGES * 4096, None).unwrap();
     let windows = |buffering: Option<Buffering>| {
-        let options = Options { protection: Protection::Pages, ..Options::default() };
-        let device = open(&path, &options, buffering);
+        let options = Options { protection: Protection::Pages, buffering, ..Options::default() };
+        let device = pmbd::open(&path, &options).unwrap();
         for page in (0..PAGES).rev() {
             device.write(page * 4096, &[1; 4096], Durability::AtBarrier).unwrap();
         }
@@ -411,7 +399,7 @@ fn buffers_make_one_window_of_contiguous_pages() {
 #[test]
 fn buffers_lose_nothing_under_load() {
     for buffering in bufferings() {
-        let bed = Bed::new(Options::default(), Some(buffering));
+        let bed = Bed::new(Options { buffering: Some(buffering), ..Options::default() });
         std::thread::scope(|s| {
             for t in 0..3u64 {
                 let device = &bed.device;
@@ -437,7 +425,7 @@ fn buffers_lose_nothing_under_load() {
 #[test]
 fn raw_devices_grow_while_they_are_used() {
     for options in kinds() {
-        let bed = Bed::new(options, None);
+        let bed = Bed::new(options);
         let device = &bed.device;
         let data = vec![7; SIZE as usize];
         device.write(0, &data, Durability::AtBarrier).unwrap();

@@ -29,12 +29,47 @@ pub struct DeviceArgs {
     /// --atomic.
     #[arg(long, requires = "atomic")]
     pub checksums: bool,
+    /// Collect writes in N buffers in DRAM, each with a thread that writes them to the pool, and sort them: what
+    /// makes --protect pages bearable. What no flush has covered dies with the server.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub buffers: Option<u16>,
+    /// How writes are buffered.
+    #[command(flatten)]
+    pub buffering: BufferingArgs,
     /// Refuse requests that store.
     #[arg(long)]
     pub read_only: bool,
     /// Emulate slower memory, for example read=2x,write=4x,line=100ns,bandwidth=800MB/s.
     #[arg(long, value_name = "SPEC")]
     pub emulate: Option<pmem::Emulation>,
+}
+
+/// What --buffers are like.
+#[derive(Clone, Debug, Args)]
+pub struct BufferingArgs {
+    /// Size of all buffers together, in bytes or with K, M, G.
+    #[arg(long, requires = "buffers", value_name = "BYTES", default_value = "16M", value_parser = crate::size::parse)]
+    pub buffer_size: u64,
+    /// A buffer that is full to HIGH percent is emptied to LOW percent.
+    #[arg(long, requires = "buffers", value_name = "HIGH,LOW", default_value = "70,30", value_parser = marks)]
+    pub buffer_marks: (u8, u8),
+    /// Write pages to the pool one by one, in the order in which they came.
+    #[arg(long, requires = "buffers")]
+    pub buffer_unsorted: bool,
+}
+
+impl DeviceArgs {
+    /// The buffers asked for.
+    pub fn buffering(&self) -> Option<pmbd::Buffering> {
+        let how = &self.buffering;
+        Some(pmbd::Buffering {
+            buffers: self.buffers?.into(),
+            bytes: usize::try_from(how.buffer_size).unwrap_or(usize::MAX),
+            high_percent: how.buffer_marks.0,
+            low_percent: how.buffer_marks.1,
+            batching: !how.buffer_unsorted,
+        })
+    }
 }
 
 /// How a server runs.
@@ -85,7 +120,7 @@ pub struct ServeArgs {
     pub clients: u16,
     /// Serve by N processes rather than by threads of one: protections that change mappings (all but none, pkey
     /// and pwrite) then have as many locks of address spaces. A process that dies is replaced.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[arg(long, value_name = "N", conflicts_with = "buffers", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub workers: Option<u16>,
     /// How it runs.
     #[command(flatten)]
@@ -184,6 +219,13 @@ fn named(text: &str) -> Result<(String, PathBuf), String> {
 fn described(text: &str) -> Result<(String, String), String> {
     let (name, text) = text.split_once('=').ok_or("write NAME=TEXT")?;
     Ok((name.to_owned(), text.to_owned()))
+}
+
+fn marks(text: &str) -> Result<(u8, u8), String> {
+    let percent = |text: &str| text.trim().parse().ok().filter(|n| (0..=100).contains(n));
+    let marks = text.split_once(',').and_then(|(high, low)| Some((percent(high)?, percent(low)?)));
+    let falling = marks.filter(|(high, low)| high > low);
+    falling.ok_or_else(|| "write two percentages, the higher first, such as 70,30".to_owned())
 }
 
 fn block(text: &str) -> Result<u32, String> {

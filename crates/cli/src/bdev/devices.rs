@@ -28,6 +28,8 @@ pub struct DeviceReport {
     pub checksums: bool,
     pub read_only: bool,
     pub emulation: Option<String>,
+    /// Of writes, in DRAM.
+    pub buffers: Option<String>,
 }
 
 /// A pool as a block device.
@@ -56,6 +58,7 @@ pub fn open(name: &str, description: &str, path: &Path, args: &DeviceArgs) -> Re
         checksums: args.checksums,
         read_only: device.is_read_only(),
         emulation: args.emulate.map(|e| e.to_string()),
+        buffers: args.buffering().map(|how| how.to_string()),
     };
     Ok(Opened { device, report })
 }
@@ -83,6 +86,7 @@ fn options(args: &DeviceArgs) -> pmbd::Options {
         read_only: args.read_only,
         atomic: args.atomic,
         checksums: args.checksums,
+        buffering: args.buffering(),
         after_death: false,
     }
 }

@@ -17,7 +17,7 @@ use anyhow::{Context as _, Result, bail};
 use fuser::{Config, Session, SessionACL};
 use rustix::mount::{MountFlags, UnmountFlags};
 
-use super::args::{KernelArgs, Through};
+use super::args::{DeviceArgs, KernelArgs, Through};
 use super::devices::{DeviceReport, Opened};
 use super::kernel::Attached;
 use super::looped::Loop;
@@ -52,13 +52,14 @@ pub fn attach(args: &KernelArgs, opened: &Opened, block: u32, threads: usize) ->
 /// The pool, for the kernel to use itself, where that comes to the same: its bytes are those of the
 /// device, and nothing has to be done for each request.
 fn passable(args: &KernelArgs, report: &DeviceReport) -> Result<Option<File>> {
-    let plain = args.device.atomic.is_none() && args.device.emulate.is_none();
+    let DeviceArgs { atomic, emulate, buffers, .. } = &args.device;
+    let plain = atomic.is_none() && emulate.is_none() && buffers.is_none();
     let path = Path::new(&report.path);
     let possible = plain && path.metadata()?.is_file();
     match args.through {
         Some(Through::Server) => return Ok(None),
         Some(Through::Kernel) if !possible => bail!(
-            "{}: the kernel cannot copy its content: that takes a file without --atomic and --emulate",
+            "{}: the kernel cannot copy its content: that takes a file without --atomic, --emulate and --buffers",
             report.path
         ),
         _ if !possible => return Ok(None),

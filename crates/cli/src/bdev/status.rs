@@ -107,6 +107,9 @@ pub fn announce_device(device: &DeviceReport, size_bytes: u64) {
     if let Some(emulation) = &device.emulation {
         println!("  speed emulated: {emulation}");
     }
+    if let Some(buffers) = &device.buffers {
+        println!("  write buffers: {buffers}");
+    }
 }
 
 #[cfg(test)]
