@@ -114,6 +114,7 @@ impl View {
 }
 
 thread_locals! {
+    static LAST: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
     static IMPATIENT: Cell<bool> = const { Cell::new(false) };
     static PROCESS: Cell<u64> = const { Cell::new(ProcessId::FIRST) };
 }
@@ -123,6 +124,25 @@ loom::lazy_static! {
     static ref QUEUE: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
     /// A bit for each process that has died.
     static ref DEAD: AtomicU64 = AtomicU64::new(0);
+}
+
+/// The key of the session that the thread has used last, and its slot there.
+pub(crate) fn last() -> Last {
+    Last
+}
+
+/// The thread's cell, for which the model has no reference that lasts.
+pub(crate) struct Last;
+
+impl Last {
+    pub(crate) fn get(&self) -> (u64, u32) {
+        LAST.with(Cell::get)
+    }
+
+    pub(crate) fn set(&self, last: (u64, u32)) {
+        // Not in the destructors of an ending thread.
+        let _ = LAST.try_with(|cell| cell.set(last));
+    }
 }
 
 /// From now on the calling thread's time is up at once when it sleeps (M1).

@@ -21,7 +21,7 @@ use crate::{Arena, Layout, Memory, Shared, Span};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::thread::{MembarrierCommand, Timespec, membarrier};
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::io;
 use std::sync::atomic::{self, Ordering::*, compiler_fence};
 use std::sync::{Arc, Once, OnceLock};
@@ -167,7 +167,7 @@ struct Membership {
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        let _ = LAST.try_with(|last| last.set((0, 0)));
+        sync::last().set((0, 0));
         // After a fork the slot is the parent's; after a detach it may be anybody's.
         if self.key == self.session.key() && !self.session.detached.load(Acquire) {
             self.session.threads()[self.slot as usize].who.store(0, Release);
@@ -176,8 +176,6 @@ impl Drop for Membership {
 }
 
 thread_local! {
-    /// The key of the session used last, and the thread's slot in it.
-    static LAST: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
     static ALL: RefCell<Vec<Membership>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -236,7 +234,7 @@ impl Session {
     /// The calling thread's slot, taken at first use.
     #[inline]
     fn slot(self: &Arc<Self>) -> Result<u32, Refused> {
-        let (key, slot) = LAST.with(Cell::get);
+        let (key, slot) = sync::last().get();
         if key == self.key() { Ok(slot) } else { self.join() }
     }
 
@@ -261,7 +259,7 @@ impl Session {
                 slot
             }
         };
-        LAST.with(|last| last.set((key, slot)));
+        sync::last().set((key, slot));
         Ok(slot)
     }
 

@@ -14,6 +14,11 @@ mod real {
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, fence};
     pub(crate) use std::thread_local;
 
+    threads::thread_cell! {
+        /// The key of the session that the thread has used last, and its slot there.
+        pub(crate) fn last -> (u64, u32), "arena_last", 16
+    }
+
     /// What the model asks of types in an arena: nothing here.
     pub trait Modelled {}
     impl<T> Modelled for T {}

@@ -11,7 +11,6 @@ use crate::layout::{BLOCK, INODE, INODES_PER_BLOCK};
 use crate::pin::Pins;
 use arena::{Arena, Bitmap, Handle, HashIndex, Layout, Link, LockMode, RwLock, Shared, Slab, Span};
 use smallvec::SmallVec;
-use std::cell::Cell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicI64, AtomicU16, AtomicU32, AtomicU64, Ordering::*};
 use vfs::{Errno, Ino, Result};
@@ -152,8 +151,8 @@ struct Hints {
     inode: u64,
 }
 
-thread_local! {
-    static HINTS: Cell<Hints> = const { Cell::new(Hints { pool: 0, blocks: [0; 2], inode: 0 }) };
+threads::thread_cell! {
+    fn hints -> Hints, "bpfs_hints", 32
 }
 
 /// This many blocks at once are many.
@@ -318,7 +317,7 @@ impl Volatile {
     }
 
     fn hints(&self) -> Hints {
-        let h = HINTS.get();
+        let h = hints().get();
         if h.pool == self.id { h } else { Hints { pool: self.id, ..Hints::default() } }
     }
 
@@ -329,7 +328,7 @@ impl Volatile {
     fn set_block_hint(&self, blocks: usize, hint: u64) {
         let mut h = self.hints();
         h.blocks[usize::from(blocks >= MANY)] = hint;
-        HINTS.set(h);
+        hints().set(h);
     }
 
     #[inline]
@@ -496,7 +495,7 @@ impl Volatile {
             .or_else(|| claim(slots..self.inodes.len()))
             .ok_or(Errno::NOSPC)?;
         self.word(1).fetch_sub(1, Relaxed);
-        HINTS.set(Hints { inode: run.start, ..self.hints() });
+        hints().set(Hints { inode: run.start, ..self.hints() });
         Ok(Ino(run.start))
     }
 
@@ -504,7 +503,7 @@ impl Volatile {
     pub fn release_inode(&self, ino: Ino) {
         if self.inodes.clear(&self.arena, ino.0) {
             self.word(1).fetch_add(1, Relaxed);
-            HINTS.set(Hints { inode: ino.0, ..self.hints() });
+            hints().set(Hints { inode: ino.0, ..self.hints() });
         }
     }
 

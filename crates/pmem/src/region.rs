@@ -320,8 +320,20 @@ impl Region {
     ) -> R {
         match &self.emulator {
             None => op(),
-            Some(emulator) => emulator.slowed(direction, moved(), &self.counters, op),
+            Some(emulator) => self.emulated(emulator, direction, moved, op),
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn emulated<R>(
+        &self,
+        emulator: &Emulator,
+        direction: Direction,
+        moved: impl FnOnce() -> Moved,
+        op: impl FnOnce() -> R,
+    ) -> R {
+        emulator.slowed(direction, moved(), &self.counters, op)
     }
 
     /// What bulk stores do first: on the books for page-cache media, and for tmpfs one load for each
@@ -368,7 +380,7 @@ impl Region {
         });
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn load_u64_at(&self, base: *mut u8, off: u64) -> u64 {
         // SAFETY: 1., 2.
         let word = unsafe { word(base, off) };
@@ -553,7 +565,8 @@ impl Medium for Region {
         unsafe { self.read_at(self.base, off, buf) }
     }
 
-    #[inline]
+    // The most frequent call of all, and a call would cost as much again.
+    #[inline(always)]
     fn load_u64(&self, off: u64) -> u64 {
         self.check_load(off, 8);
         // SAFETY: 1. just checked. 2. I1.

@@ -4,7 +4,6 @@
 //! cache line that nobody else writes. Threads beyond [`OWNED`] share one more slot and pay for atomic
 //! additions. No locks, so that a fork in a threaded program leaves nothing held.
 
-use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Slots with an owner. The bitmap of owners is one word.
@@ -13,11 +12,13 @@ const OWNED: usize = 64;
 /// Which slots have an owner. Acquire/release on it hands a slot's values from thread to thread.
 static OWNERS: AtomicU64 = AtomicU64::new(0);
 
-const UNASSIGNED: usize = usize::MAX;
+threads::thread_cell! {
+    /// This thread's slot plus one; 0 is none yet. Has no destructor, so that counting works while a
+    /// thread ends.
+    fn slot_and_one -> usize, "pmem_sharded_slot", 8
+}
 
 thread_local! {
-    /// This thread's slot. Has no destructor, so that counting works while a thread ends.
-    static SLOT: Cell<usize> = const { Cell::new(UNASSIGNED) };
     /// Gives the slot back when the thread ends.
     static LEASE: Lease = const { Lease };
 }
@@ -26,9 +27,9 @@ struct Lease;
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let slot = SLOT.replace(OWNED);
-        if slot < OWNED {
-            OWNERS.fetch_and(!(1 << slot), std::sync::atomic::Ordering::Release);
+        let slot = slot_and_one().replace(OWNED + 1);
+        if (1..=OWNED).contains(&slot) {
+            OWNERS.fetch_and(!(1 << (slot - 1)), std::sync::atomic::Ordering::Release);
         }
     }
 }
@@ -39,7 +40,7 @@ fn assign_slot() -> usize {
         (owners != u64::MAX).then(|| owners | (owners + 1))
     });
     let slot = claimed.map_or(OWNED, |owners| owners.trailing_ones() as usize);
-    SLOT.set(slot);
+    slot_and_one().set(slot + 1);
     // Where the destructor can no longer be registered, the thread is ending and the slot stays
     // taken: that costs speed, not exactness.
     let _ = LEASE.try_with(|_| ());
@@ -51,12 +52,12 @@ fn assign_slot() -> usize {
 struct Slot<const N: usize>([AtomicU64; N]);
 
 /// `N` sums.
-pub struct Sharded<const N: usize>(Box<[Slot<N>]>);
+pub struct Sharded<const N: usize>(Box<[Slot<N>; OWNED + 1]>);
 
 impl<const N: usize> Default for Sharded<N> {
     fn default() -> Self {
         let slot = || Slot(std::array::from_fn(|_| AtomicU64::new(0)));
-        Self((0..=OWNED).map(|_| slot()).collect())
+        Self(Box::new(std::array::from_fn(|_| slot())))
     }
 }
 
@@ -64,16 +65,20 @@ impl<const N: usize> Sharded<N> {
     /// Adds `n` to sum number `which`.
     #[inline]
     pub fn add(&self, which: usize, n: u64) {
-        let mut slot = SLOT.get();
-        if slot == UNASSIGNED {
-            slot = assign_slot();
+        let slot = slot_and_one().get().wrapping_sub(1);
+        if slot >= OWNED {
+            return self.add_slowly(slot, which, n);
         }
         let counter = &self.0[slot].0[which];
-        if slot < OWNED {
-            counter.store(counter.load(Relaxed).wrapping_add(n), Relaxed);
-        } else {
-            counter.fetch_add(n, Relaxed);
-        }
+        counter.store(counter.load(Relaxed).wrapping_add(n), Relaxed);
+    }
+
+    /// The first time in a thread, and where there are too many.
+    #[cold]
+    #[inline(never)]
+    fn add_slowly(&self, slot: usize, which: usize, n: u64) {
+        let slot = if slot > OWNED { assign_slot() } else { slot };
+        self.0[slot].0[which].fetch_add(n, Relaxed);
     }
 
     /// Sum number `which`. Exact for what was added before; what others are adding may or may not be

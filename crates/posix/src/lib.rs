@@ -71,8 +71,6 @@ mod process;
 mod served;
 mod sys;
 mod text;
-#[cfg(target_arch = "x86_64")]
-mod thread;
 mod transfer;
 mod walk;
 mod xattrs;

@@ -283,21 +283,27 @@ impl Process {
     #[inline]
     fn hold(&self, handle: Handle) -> bool {
         let holds = &self.segment().holds[(handle - 1) as usize];
-        let mut have = holds.load(Relaxed);
-        while have != 0 {
-            match holds.compare_exchange_weak(have, have + 1, AcqRel, Relaxed) {
-                Ok(_) => return true,
-                Err(now) => have = now,
+        loop {
+            match holds.load(Relaxed) {
+                0 => return false,
+                have if threads::exchange_u32(holds, have, have + 1) => return true,
+                _ => {}
             }
         }
-        false
     }
 
     /// Gives a hold back.
     #[inline]
     pub(crate) fn put(&self, handle: Handle) {
-        if self.segment().holds[(handle - 1) as usize].fetch_sub(1, AcqRel) == 1 {
-            self.release(handle);
+        let holds = &self.segment().holds[(handle - 1) as usize];
+        loop {
+            let have = holds.load(Relaxed);
+            if threads::exchange_u32(holds, have, have - 1) {
+                if have == 1 {
+                    self.release(handle);
+                }
+                return;
+            }
         }
     }
 

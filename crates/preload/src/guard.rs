@@ -27,9 +27,9 @@ struct Thread {
     waiting: Waiting,
 }
 
-posix::thread_bytes! {
+threads::thread_bytes! {
     /// Where the calling thread's [`Thread`] is.
-    fn place, "ks_guard_thread", "160"
+    fn place, "ks_guard_thread", 160
 }
 
 const _: () = assert!(size_of::<Thread>() <= 160 && align_of::<Thread>() <= 16);

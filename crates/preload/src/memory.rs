@@ -20,14 +20,16 @@ pub const TRANSFER_BYTES_MAX: usize = 0x7fff_f000;
 const ADDRESS_END: usize = 1 << 47;
 const PAGE_BYTES: usize = 4096;
 
-// Both: rdi = address, rsi = length in bytes; rax = how many bytes from the address on are there.
+// All: rdi = address, rsi = length in bytes; rax = how many bytes from the address on are there.
 std::arch::global_asm!(
     ".hidden ks_probe_begin",
     ".hidden ks_probe_end",
     ".hidden ks_probe_fault",
     ".hidden ks_probe_loads",
     ".hidden ks_probe_stores",
-    ".globl ks_probe_begin, ks_probe_end, ks_probe_fault, ks_probe_loads, ks_probe_stores",
+    ".hidden ks_probe_stores_alone",
+    ".globl ks_probe_begin, ks_probe_end, ks_probe_fault",
+    ".globl ks_probe_loads, ks_probe_stores, ks_probe_stores_alone",
     "ks_probe_begin:",
     "ks_probe_loads:",
     "mov rax, rdi",
@@ -49,6 +51,16 @@ std::arch::global_asm!(
     "or rax, 0xfff",
     "inc rax",
     "jmp 3b",
+    "ks_probe_stores_alone:",
+    "mov rax, rdi",
+    "lea rdx, [rdi + rsi]",
+    "5:",
+    "cmp rax, rdx",
+    "jae 4f",
+    "or byte ptr [rax], 0",
+    "or rax, 0xfff",
+    "inc rax",
+    "jmp 5b",
     "4:",
     "mov rax, rsi",
     "ret",
@@ -64,6 +76,7 @@ unsafe extern "C" {
     static ks_probe_fault: u8;
     fn ks_probe_loads(address: usize, len: usize) -> usize;
     fn ks_probe_stores(address: usize, len: usize) -> usize;
+    fn ks_probe_stores_alone(address: usize, len: usize) -> usize;
 }
 
 /// If the interrupted instruction is one of a probe, lets it end there with what it has found.
@@ -105,7 +118,9 @@ pub fn readable<'a>(data: *const c_void, len: usize) -> Result<&'a [u8], Errno> 
 
 /// `len` bytes to write to, or those that are there. `EFAULT` where the first is not.
 pub fn writable<'a>(buf: *mut c_void, len: usize) -> Result<&'a mut [u8], Errno> {
-    let len = probe(buf as usize, len.min(TRANSFER_BYTES_MAX), ks_probe_stores)?;
+    // A locked instruction keeps what other threads store meanwhile, but waits for all stores before it.
+    let walk = if threads::is_only_one() { ks_probe_stores_alone } else { ks_probe_stores };
+    let len = probe(buf as usize, len.min(TRANSFER_BYTES_MAX), walk)?;
     if len == 0 {
         return Ok(&mut []);
     }

@@ -48,7 +48,7 @@ impl World {
     pub(crate) fn process<T>(&self, n: u64, body: impl FnOnce(&Arena) -> T) -> T {
         let session = self.attach();
         ProcessId::enter(n);
-        LAST.with(|last| last.set((session.key(), n as u32)));
+        sync::last().set((session.key(), n as u32));
         body(&arena(session))
     }
 
@@ -210,7 +210,7 @@ fn who_pauses_is_alone() {
         let arena = Arc::new(arena(world.attach()));
         let become_thread = |arena: &Arena, slot| {
             ProcessId::enter(1);
-            LAST.with(|last| last.set((arena.session().unwrap().key(), slot)));
+            sync::last().set((arena.session().unwrap().key(), slot));
         };
         let other = {
             let (world, arena) = (world.clone(), arena.clone());

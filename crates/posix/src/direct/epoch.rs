@@ -25,26 +25,19 @@ static SLOTS: AtomicPtr<Slot> = AtomicPtr::new(std::ptr::null_mut());
 /// A key whose destructor gives slots back; 0 is none yet, else one more than the key.
 static KEY: AtomicUsize = AtomicUsize::new(0);
 
-crate::thread_bytes! {
-    /// Where the address of the thread's slot is; null before its first entry.
-    fn place_of_own, "ks_direct_slot", "8"
+threads::thread_cell! {
+    /// The thread's slot; none before its first entry.
+    fn own_cell -> Option<&'static Slot>, "ks_direct_slot", 8
 }
 
 /// The slot of the calling thread, where it has one.
 #[inline]
 pub fn own() -> Option<&'static Slot> {
-    // SAFETY: only this thread uses the place; it holds null or the address of a slot; slots stay.
-    unsafe { place_of_own().cast::<*const Slot>().read().as_ref() }
-}
-
-fn set_own(slot: Option<&'static Slot>) {
-    let slot = slot.map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: as above.
-    unsafe { place_of_own().cast::<*const Slot>().write(slot) };
+    own_cell().get()
 }
 
 extern "C" fn give_back(slot: *mut libc::c_void) {
-    set_own(None);
+    own_cell().set(None);
     // SAFETY: the value of the key is a slot, and slots stay.
     unsafe { &*slot.cast::<Slot>() }.taken.store(false, Release);
 }
@@ -137,7 +130,7 @@ fn first() -> Option<&'static Slot> {
     let key = KEY.load(Acquire).checked_sub(1)? as libc::pthread_key_t;
     // SAFETY: the key exists. Where this fails, the slot is this thread's for good.
     unsafe { libc::pthread_setspecific(key, std::ptr::from_ref(slot).cast()) };
-    set_own(Some(slot));
+    own_cell().set(Some(slot));
     Some(slot)
 }
 

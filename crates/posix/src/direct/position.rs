@@ -1,6 +1,5 @@
 //! The offset of an open file description (O1, O2).
 
-use crate::thread;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
 /// A call that moves the offset is being made by the kernel: others wait.
@@ -66,23 +65,7 @@ impl Position {
     /// Moves our offset; `false` where it is not at `from`.
     #[inline]
     pub fn advance(&self, from: u64, to: u64) -> bool {
-        if !thread::is_only_one() {
-            return self.0.compare_exchange(from, to, AcqRel, Relaxed).is_ok();
-        }
-        // Without `lock` it does not wait for the stores of the copy before to arrive, a tenth of the
-        // time of 4 KiB; and a signal handler sees it before or after all the same.
-        let seen: u64;
-        // SAFETY: compares and stores the word.
-        unsafe {
-            std::arch::asm!(
-                "cmpxchg qword ptr [{word}], {to}",
-                word = in(reg) self.0.as_ptr(),
-                to = in(reg) to,
-                inout("rax") from => seen,
-                options(nostack),
-            );
-        }
-        seen == from
+        threads::exchange_u64(&self.0, from, to)
     }
 
     /// Keeps others waiting while the kernel makes a call.
