@@ -22,7 +22,7 @@ CRASH_MINUTES ?= 60
 # Seconds of `make fuzz`.
 FUZZ_SECONDS ?= 300
 
-.PHONY: help build demo test loom check bench bench-quick install campaign crash-campaign nvdimm-test torture machine-torture fuzz clean
+.PHONY: help build demo test loom check bench bench-quick install campaign crash-campaign nvdimm-test dax-programs-test torture machine-torture fuzz clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -110,10 +110,16 @@ nvdimm-test: build ## pmem, Chell-Direct on DAX file systems, the kernel's NBD c
 	scripts/bdev-machine-test.sh
 	scripts/direct-guest-test.sh
 
+dax-programs-test: build ## real programs on ext4 and XFS with DAX, in the emulated machine (40 minutes)
+	scripts/direct-programs-test.sh
+
 torture: build ## kill the mount's server under databases, commits and builds (a minute)
 	scripts/torture.sh
 
-machine-torture: build ## kill the emulated machine itself, boot it again, verify (4 minutes)
+machine-dax-programs-test: build ## real programs on ext4 and XFS with DAX, in the emulated machine (40 minutes)
+	scripts/direct-programs-test.sh
+
+torture: build ## kill the emulated machine itself, boot it again, verify (4 minutes)
 	scripts/machine-torture.sh
 
 clean: ## remove everything built or fetched

@@ -49,12 +49,13 @@ mkdir -p dev/pts && mount -t devpts pts dev/pts
 ln -sf /proc/self/fd dev/fd
 ip link set lo up
 mkdir -m 755 pmem/tested
+failed=0
 for program in $(echo $programs | tr , ' '); do
     chroot . /usr/bin/env -i PATH=/usr/sbin:/usr/bin HOME=/tmp LANG=C.UTF-8 \
-        bash /keepstone/scripts/run-tests/run.sh --direct $program /pmem/tested || echo "programs: $program failed"
+        bash /keepstone/scripts/run-tests/run.sh --direct $program /pmem/tested || failed=1
 done
 echo "programs: done"
-end 0
+end $failed
 MAIN
     machine_initrd "$tree/initrd" "$machine/programs.initrd"
 }
@@ -65,14 +66,11 @@ boot() {
     machine_image fsdax "$image"
     machine_command fsdax "$image" "$machine/programs.initrd" "fs=$fs" "programs=$2"
     qemu+=(-drive "file=$disk,format=raw,if=virtio,readonly=on" -m "3G,slots=2,maxmem=6G")
-    timeout "$((20 * machine_timeout))" "${qemu[@]}" </dev/null >"$log" 2>&1 || say "$fs: qemu ended with $?"
+    local status=0
+    machine_run "$fs" "$log" "$((20 * machine_timeout))" "programs: done" || status=$?
     rm -f "$image"
-    grep -a 'served in user space' "$log" | sed "s/^/$fs with DAX: /"
-    if ! grep -aq '^programs: done' "$log" || grep -aq '^programs: .* failed' "$log"; then
-        say "$fs: FAILED ($(grep -a '^programs: .* failed' "$log" | tr '\n' ' ')); the console ($log):"
-        tail -n 40 "$log" >&2
-        return 1
-    fi
+    grep -a 'served in user space\|^run.sh:' "$log" | sed "s/^/$fs with DAX: /"
+    return "$status"
 }
 
 systems=()
