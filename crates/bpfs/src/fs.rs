@@ -354,6 +354,7 @@ impl VInode {
         self.parent.store(0, Relaxed);
         self.entries.store(0, Relaxed);
         self.dir.store(0, Relaxed);
+        self.executions.store(0, Relaxed);
         self.state.store(LIVE | flags | (kind.mode_bits() >> 12) << 8, Release);
     }
 

@@ -18,6 +18,7 @@
 
 mod append;
 mod attr;
+mod board;
 mod crawler;
 mod dir;
 mod error;

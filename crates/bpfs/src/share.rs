@@ -35,7 +35,7 @@ use vfs::{Errno, Ino};
 type Result<T, E = Errno> = std::result::Result<T, E>;
 
 /// Version of the derived state: whoever has another one cannot share it.
-const FORMAT: u64 = 2 << 1;
+const FORMAT: u64 = 3 << 1;
 
 /// Where shared states are, and how their names begin.
 const ARENAS: &str = "/dev/shm";
@@ -195,6 +195,7 @@ impl<M: Medium> Core<M> {
         for (ino, held) in &held {
             if let Ok(v) = self.v.vinode(*ino) {
                 v.refs.store(held.refs, Relaxed);
+                v.executions.store(held.executions, Relaxed);
             }
         }
         let problems = scan.into_problems();
@@ -215,9 +216,15 @@ impl<M: Medium> Core<M> {
         let mut all: BTreeMap<Ino, Held> = BTreeMap::new();
         for process in census.living() {
             self.v.for_each_ref(process, |ino, count| {
-                let state = self.v.vinode(ino).map_or(0, |v| v.state.load(Relaxed));
-                let held = all.entry(ino).or_insert(Held { refs: 0, unnamed: state & UNNAMED });
-                held.refs += count.load(Relaxed);
+                let found = || match self.v.vinode(ino) {
+                    Ok(v) => Held {
+                        refs: 0,
+                        unnamed: v.state.load(Relaxed) & UNNAMED,
+                        executions: v.executions.load(Relaxed),
+                    },
+                    Err(_) => Held::default(),
+                };
+                all.entry(ino).or_insert_with(found).refs += count.load(Relaxed);
             });
         }
         all
@@ -225,9 +232,10 @@ impl<M: Medium> Core<M> {
 }
 
 /// What a recovery knows of a held inode.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Held {
     refs: u64,
     /// [`UNNAMED`] or 0.
     pub unnamed: u32,
+    executions: u32,
 }

@@ -40,7 +40,8 @@ pub struct VInode {
     pub entries: AtomicU32,
     /// Handle of a directory's [`DirState`]; 0: none yet.
     pub dir: AtomicU32,
-    reserved: AtomicU32,
+    /// How often the kernel has it open to execute it ([`mounts::Board`]).
+    pub executions: AtomicU32,
 }
 
 const _: () = assert!(size_of::<VInode>() == 64, "one line an inode");
@@ -181,6 +182,9 @@ struct Tables {
     /// What cannot be derived: `[0]` the seed, `[1]` the next generation, `[2]` the secret,
     /// `[3]` whether a recovery met damage.
     kept: Span<AtomicU64>,
+    /// How often the mount has changed ([`mounts::Board`]): in a line of its own, which stays in every
+    /// cache.
+    mount_changes: Span<AtomicU64>,
     /// References that each process holds, process by process, where there may be several.
     refs: Option<Span<AtomicU64>>,
     /// `[0]` unreserved free blocks, `[1]` free inodes, `[2]` size of the inode file in inodes.
@@ -223,11 +227,13 @@ impl Plan {
     fn new(mut l: Layout, blocks: u64, processes: usize) -> Self {
         let max_inodes = (blocks * INODES_PER_BLOCK).min(1 << 31);
         let kept = l.table(8);
+        let mount_changes = l.table(1);
         let refs = (processes > 0).then(|| l.table(processes * max_inodes as usize));
         let pins = Pins::plan(&mut l, blocks, processes.max(1));
         l.begin_derived();
         let tables = Tables {
             kept,
+            mount_changes,
             refs,
             words: l.table(8),
             global_locks: l.table(2),
@@ -314,6 +320,12 @@ impl Volatile {
     /// See [`is_damaged`](Self::is_damaged).
     pub fn set_damaged(&self) {
         self.kept(3).store(1, Relaxed);
+    }
+
+    /// How often the mount has changed.
+    #[inline]
+    pub fn mount_changes(&self) -> &AtomicU64 {
+        &self.arena.table(self.tables.mount_changes)[0]
     }
 
     fn hints(&self) -> Hints {

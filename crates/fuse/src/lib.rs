@@ -4,13 +4,14 @@
 //! reply; the engine decides every errno. What it adds is what only the mount knows:
 //!
 //! - **References** (contract C4) are FUSE's `nlookup`: each entry in a reply carries one, `forget`
-//!   gives them back. An open file holds its inode through the kernel's own inode, so there are no
-//!   file handles and `release` has nothing to do.
+//!   gives them back. An open file holds its inode through the kernel's own inode, so file handles and
+//!   `release` only tell of files that are executed.
 //! - **Permission** is the kernel's business (`default_permissions`, with POSIX ACLs). Where a
 //!   write by an unprivileged caller must clear set-user-ID, the kernel says so, or, where `fuser`
 //!   does not pass its word on (truncate, fallocate, copy), the caller's user ID does.
 //! - **Sharing** ([`Server::shared`]): where programs use the pool without the server, they find
-//!   inodes in the mount by [`mounts::Alias`], and appends are placed by the engine.
+//!   inodes in the mount by [`mounts::Alias`], appends are placed by the engine, and what only the
+//!   kernel knows is posted on the pool's [`mounts::Board`].
 //! - **Caching**: where this mount is the only writer, the kernel may keep names (absent ones too),
 //!   attributes, listings, links and pages for as long as it likes ([`Caching`]).
 //! - **Locks**: `fcntl` and `flock` locks are not requested from the kernel, which therefore keeps
@@ -33,6 +34,7 @@ mod server;
 mod setgid;
 mod stop;
 mod table;
+mod watch;
 
 pub use counters::{Op, OpCounters, OpSnapshot};
 pub use mount::{
@@ -43,3 +45,4 @@ pub use probe::{KernelFuse, probe_kernel};
 pub use server::Server;
 pub use stop::StopSignals;
 pub use table::{MountEntry, mount_at, mounts};
+pub use watch::TermsWatch;

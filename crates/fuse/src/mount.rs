@@ -82,6 +82,10 @@ impl<F: FileSystem + 'static> Mounted<F> {
 }
 
 impl Place {
+    pub(crate) fn device(&self) -> (u32, u32) {
+        self.device
+    }
+
     /// Unmounts, waiting up to `grace` for programs to close their files. After that the
     /// connection is cut: open files give `ECONNABORTED` from then on. What programs have written
     /// through mappings is written back first.

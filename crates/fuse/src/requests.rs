@@ -48,6 +48,11 @@ const CAPABILITIES: InitFlags = InitFlags::FUSE_ASYNC_READ
     .union(InitFlags::FUSE_HANDLE_KILLPRIV_V2)
     .union(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
 
+/// Among the flags of an open by `execve(2)`: `FMODE_EXEC` of the kernel's `fs.h`.
+const FMODE_EXEC: i32 = 0x20;
+/// The handle of what is open to be executed; everything else has handle 0.
+const EXECUTED: FileHandle = FileHandle(1);
+
 thread_local! {
     static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
@@ -245,12 +250,19 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
         });
     }
 
-    fn open(&self, _req: &Request, _ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         self.options.counters.count(Op::Open);
         if self.options.caching.skip_opens {
             return reply.error(fuser::Errno::ENOSYS);
         }
-        reply.opened(FileHandle(0), self.open_flags(flags.0));
+        let handle = match &self.shared {
+            Some(shared) if flags.0 & FMODE_EXEC != 0 => {
+                shared.board.begin_execution(convert::ino(ino));
+                EXECUTED
+            }
+            _ => FileHandle(0),
+        };
+        reply.opened(handle, self.open_flags(flags.0));
     }
 
     fn read(
@@ -298,7 +310,7 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
             }
             // Pages that were mapped come back to where they were read from.
             let mapped = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-            if self.secret.is_some() && flags.0 & libc::O_APPEND != 0 && !mapped {
+            if self.shared.is_some() && flags.0 & libc::O_APPEND != 0 && !mapped {
                 fs.append(ino, data).map(|_| ())
             } else {
                 fs.write(ino, offset, data)
@@ -328,14 +340,17 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
     fn release(
         &self,
         _req: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
+        ino: INodeNo,
+        fh: FileHandle,
         _flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         _flush: bool,
         reply: ReplyEmpty,
     ) {
         self.options.counters.count(Op::Release);
+        if let Some(shared) = self.shared.as_ref().filter(|_| fh == EXECUTED) {
+            shared.board.end_execution(convert::ino(ino));
+        }
         reply.ok();
     }
 

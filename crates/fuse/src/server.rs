@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use fuser::{FopenFlags, INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry};
-use mounts::Alias;
+use mounts::{Alias, Board};
 use vfs::{Entry, Errno, FileSystem};
 
 use crate::convert;
@@ -19,7 +19,14 @@ pub struct Server<F> {
     pub(crate) fs: Arc<F>,
     pub(crate) options: ServerOptions,
     /// Of a pool that programs may use without asking this server.
-    pub(crate) secret: Option<u64>,
+    pub(crate) shared: Option<Shared>,
+}
+
+/// What those who use a pool beside its mount have from its server.
+pub(crate) struct Shared {
+    /// Of the pool's [aliases](Alias).
+    secret: u64,
+    pub board: Arc<dyn Board>,
 }
 
 /// The engine's panic payloads are not inspected; the panic hook has already reported them.
@@ -29,15 +36,16 @@ impl<F: FileSystem> Server<F> {
     /// A server for `fs`, whose root must have FUSE's root number, 1.
     pub fn new(fs: Arc<F>, options: ServerOptions) -> Self {
         assert_eq!(fs.root(), vfs::ROOT, "FUSE calls the root directory inode 1");
-        Self { fs, options, secret: None }
+        Self { fs, options, shared: None }
     }
 
     /// For a pool that other processes change without asking this server: files can be opened by
-    /// their [alias](Alias) under `secret`, and what is written to a file that is open for
-    /// appending goes to where the file ends then, not to where the kernel remembers its end.
+    /// their [alias](Alias) under `secret`, what is written to a file that is open for appending goes
+    /// to where the file ends then, not to where the kernel remembers its end, and which files the
+    /// kernel executes is posted on the board.
     #[must_use]
-    pub fn shared(mut self, secret: u64) -> Self {
-        self.secret = Some(secret);
+    pub fn shared(mut self, secret: u64, board: Arc<dyn Board>) -> Self {
+        self.shared = Some(Shared { secret, board });
         self
     }
 
@@ -127,8 +135,8 @@ impl<F: FileSystem> Server<F> {
 
     /// The alias that `name` in `parent` is, if its secret is right.
     pub(crate) fn alias_in(&self, parent: INodeNo, name: &OsStr) -> Option<Alias> {
-        let secret = self.secret.filter(|_| parent == INodeNo::ROOT)?;
-        Alias::parse(name.as_bytes()).filter(|alias| alias.secret == secret)
+        let shared = self.shared.as_ref().filter(|_| parent == INodeNo::ROOT)?;
+        Alias::parse(name.as_bytes()).filter(|alias| alias.secret == shared.secret)
     }
 
     pub(crate) fn stats_of(&self, ino: INodeNo, name: &OsStr) -> Option<&Stats> {

@@ -6,6 +6,9 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
+/// Its file.
+pub(crate) const TABLE: &str = "/proc/self/mountinfo";
+
 /// One line of `/proc/self/mountinfo`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountEntry {
@@ -30,7 +33,7 @@ impl MountEntry {
 
 /// All mounts that this process sees, later ones on top.
 pub fn mounts() -> io::Result<Vec<MountEntry>> {
-    let table = std::fs::read("/proc/self/mountinfo")?;
+    let table = std::fs::read(TABLE)?;
     let lines = table.split(|&b| b == b'\n').filter_map(Line::parse);
     Ok(lines.map(|line| MountEntry::of(&line)).collect())
 }

@@ -5,15 +5,17 @@
 use std::fs;
 use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use fuse::{
     Access, Caching, MountFlags, MountOptions, Op, OpCounters, Place, Server, ServerOptions,
+    TermsWatch,
 };
-use mounts::Alias;
+use mounts::{Alias, Board};
 use vfs::model::Model;
 use vfs::{
     Attr, Caller, DirEntry, Entry, Errno, Fallocate, FileSystem, Ino, NewNode, RenameFlags, Result,
@@ -27,6 +29,26 @@ struct Probe {
     /// References given out and not yet taken back.
     references: AtomicU64,
     fsyncs: AtomicU64,
+    /// What is posted as being executed.
+    executed: Mutex<Vec<Ino>>,
+}
+
+impl Board for Probe {
+    fn mount_changes(&self) -> u64 {
+        0
+    }
+    fn post_mount_change(&self) {}
+    fn is_executed(&self, ino: Ino) -> bool {
+        self.executed.lock().unwrap().contains(&ino)
+    }
+    fn begin_execution(&self, ino: Ino) {
+        self.executed.lock().unwrap().push(ino);
+    }
+    fn end_execution(&self, ino: Ino) {
+        let mut executed = self.executed.lock().unwrap();
+        let at = executed.iter().position(|&other| other == ino).expect("it was posted");
+        executed.remove(at);
+    }
 }
 
 impl Probe {
@@ -142,18 +164,18 @@ struct Mount {
 
 impl Mount {
     fn new(durable_on_return: bool) -> Self {
-        Self::of(durable_on_return, Caching::EXCLUSIVE, |server| server)
+        Self::of(durable_on_return, Caching::EXCLUSIVE, |server, _| server)
     }
 
     /// Of a pool that others change too.
     fn shared() -> Self {
-        Self::of(true, Caching::NONE, |server| server.shared(SECRET))
+        Self::of(true, Caching::NONE, |server, probe| server.shared(SECRET, probe))
     }
 
     fn of(
         durable_on_return: bool,
         caching: Caching,
-        set_up: impl FnOnce(Server<Probe>) -> Server<Probe>,
+        set_up: impl FnOnce(Server<Probe>, Arc<Probe>) -> Server<Probe>,
     ) -> Self {
         assert!(rustix::process::geteuid().is_root(), "these tests mount: run them as root");
         let scratch = tempfile::Builder::new().prefix("keepstone-").tempdir().unwrap();
@@ -161,7 +183,7 @@ impl Mount {
         let counters = Arc::new(OpCounters::default());
         let options =
             ServerOptions { caching, durable_on_return, counters: counters.clone(), stats: None };
-        let server = set_up(Server::new(probe.clone(), options));
+        let server = set_up(Server::new(probe.clone(), options), probe.clone());
         let options = MountOptions {
             source: "probe".into(),
             access: Access::All,
@@ -318,6 +340,54 @@ fn appends_go_to_the_end_as_it_is() {
     let mut content = [0; 20];
     let len = mount.probe.read(ino, 0, &mut content).unwrap();
     assert_eq!(&content[..len], b"one two three");
+}
+
+#[test]
+fn executions_are_posted_while_they_last() {
+    let mount = Mount::shared();
+    let program = mount.path("sleep");
+    fs::copy("/bin/sleep", &program).unwrap();
+    let ino = mount.probe.model.lookup(vfs::ROOT, b"sleep").unwrap().ino;
+    fs::read(&program).unwrap();
+    assert!(!mount.probe.is_executed(ino));
+    let mut children = [(); 2].map(|()| Command::new(&program).arg("60").spawn().unwrap());
+    let failed = fs::write(&program, "").unwrap_err();
+    assert_eq!(failed.kind(), ErrorKind::ExecutableFileBusy);
+    for child in &mut children {
+        assert!(mount.probe.is_executed(ino));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    // The kernel does not wait for the server when it closes a file, but for all before an unmount.
+    let (probe, dir) = (mount.probe.clone(), mount.dir.clone());
+    drop(mount);
+    assert!(!is_mounted(&dir));
+    assert!(!probe.is_executed(ino));
+}
+
+#[test]
+fn changes_of_the_mount_are_told_once_and_to_the_end() {
+    let mut mount = Mount::shared();
+    fs::create_dir(mount.path("d")).unwrap();
+    let watch = TermsWatch::begin(&mount.place).unwrap();
+    let changes = |count: u32, is_there: bool| {
+        let mut told = 0;
+        assert_eq!(watch.look(|| told += 1).unwrap(), is_there);
+        assert_eq!(told, count);
+    };
+    changes(0, true);
+    fuse::remount(&mount.dir, MountFlags::RDONLY | MountFlags::NOSUID).unwrap();
+    watch.wait().unwrap();
+    changes(1, true);
+    changes(0, true);
+    rustix::mount::mount_bind(&*mount.dir, mount.path("d")).unwrap();
+    watch.wait().unwrap();
+    changes(1, true);
+    fuse::unmount(&mount.path("d"), false).unwrap();
+    changes(1, true);
+    mount.end(Duration::ZERO);
+    changes(1, false);
+    changes(0, false);
 }
 
 fn is_mounted(dir: &Path) -> bool {

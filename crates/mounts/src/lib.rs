@@ -1,10 +1,15 @@
 //! What a mount of a pool and those who use the pool beside it have to agree on: how the mount is
-//! called in the kernel's table, and how a file is named by its inode ([`Alias`]).
+//! called in the kernel's table, and on what terms it stands there ([`PoolMount`]); how a file is named
+//! by its inode ([`Alias`]); and what only the mount's server gets to know ([`Board`]).
 
 #![forbid(unsafe_code)]
 
 mod alias;
+mod board;
+mod pools;
 mod table;
 
 pub use alias::Alias;
+pub use board::Board;
+pub use pools::{PoolMount, Terms, covers};
 pub use table::{FS_TYPE, Line, unescape};

@@ -75,7 +75,7 @@ fn statfs_of(mount: &Mount, s: &StatFs) -> libc::statfs {
     st.f_ffree = s.inodes_free;
     st.f_namelen = vfs::NAME_MAX as _;
     // `ST_VALID`: the flags mean something.
-    st.f_flags = (mount.spec.flags | 0x20) as _;
+    st.f_flags = (mount.flags() | 0x20) as _;
     // SAFETY: the two are one structure with 64-bit longs; libc names the flags only in this one.
     unsafe { std::mem::transmute::<libc::statfs64, libc::statfs>(st) }
 }
@@ -91,7 +91,7 @@ fn statvfs_of(mount: &Mount, s: &StatFs) -> libc::statvfs {
     st.f_files = s.inodes;
     st.f_ffree = s.inodes_free;
     st.f_favail = s.inodes_free;
-    st.f_flag = mount.spec.flags;
+    st.f_flag = mount.flags();
     st.f_namemax = vfs::NAME_MAX as u64;
     st
 }
@@ -191,7 +191,7 @@ impl Process {
         let held = checked(found, want.map(drop))?;
         let want = want?;
         let program = want.contains(Access::EXEC) && held.kind == FileKind::File;
-        if program && held.mount.spec.flags & libc::ST_NOEXEC != 0 {
+        if program && held.mount.flags() & libc::ST_NOEXEC != 0 {
             return Err(Errno::ACCESS.into());
         }
         creds.check(held.fs(), held.attr()?, want)?;

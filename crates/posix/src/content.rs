@@ -234,6 +234,7 @@ impl Process {
         if data.is_empty() {
             return Ok((0, offset));
         }
+        ofd.mount().check_writable()?;
         let data = &data[..data.len().min(RW_MAX)];
         let (fs, ino) = (ofd.fs(), ofd.ino());
         let limit = self.file_size_max.load(Relaxed);
@@ -319,6 +320,7 @@ impl Process {
         if ofd.kind() != FileKind::File || !ofd.is_writable() {
             return Err(Errno::INVAL.into());
         }
+        ofd.mount().check_writable()?;
         Ok(self.resize(ofd.fs(), &ofd.attr()?, len)?)
     }
 
@@ -337,6 +339,7 @@ impl Process {
             _ => return Err(Errno::INVAL.into()),
         }
         held.check(&self.identity().effective, crate::creds::Access::WRITE)?;
+        held.mount.check_not_executed(held.ino)?;
         Ok(self.resize(held.fs(), held.attr()?, len)?)
     }
 
@@ -367,6 +370,7 @@ impl Process {
             return Err(Errno::BADF.into());
         }
         let end = offset.checked_add(len).ok_or(Errno::FBIG)? as u64;
+        ofd.mount().check_writable()?;
         let attr = ofd.attr()?;
         match what {
             Fallocate::Allocate { keep_size: false }

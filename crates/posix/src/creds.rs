@@ -5,7 +5,6 @@
 
 use crate::sys;
 use bitflags::bitflags;
-use std::sync::atomic::{AtomicPtr, Ordering::*};
 use vfs::acl::{ACL_ACCESS, Acl, Tag};
 use vfs::rules::{S_ISGID, S_ISUID, S_IXGRP};
 use vfs::{Attr, Caller, Errno, FileKind, FileSystem, Result};
@@ -101,76 +100,6 @@ impl Identity {
             effective: Credentials { uid, gid, groups: groups.clone(), caps: effective },
             real: Credentials { uid: real_uid, gid: getgid().as_raw(), groups, caps: real },
         })
-    }
-}
-
-/// The identities that a process has had, with the current one. None goes away, because a call may
-/// still be using it; one that comes back is found again.
-pub struct Identities {
-    current: AtomicPtr<Known>,
-    first: AtomicPtr<Known>,
-}
-
-struct Known {
-    identity: Identity,
-    next: *mut Known,
-}
-
-// SAFETY: what is known does not change and stays until the whole is dropped.
-unsafe impl Send for Identities {}
-// SAFETY: as above.
-unsafe impl Sync for Identities {}
-
-impl Identities {
-    /// Begins with one.
-    pub fn new(identity: Identity) -> Self {
-        let known = Box::into_raw(Box::new(Known { identity, next: std::ptr::null_mut() }));
-        Self { current: AtomicPtr::new(known), first: AtomicPtr::new(known) }
-    }
-
-    /// The current one.
-    #[inline]
-    pub fn current(&self) -> &Identity {
-        // SAFETY: never null, never freed before `self`.
-        unsafe { &(*self.current.load(Acquire)).identity }
-    }
-
-    /// Makes an identity the current one; returns whether it was not.
-    pub fn change(&self, identity: Identity) -> bool {
-        if *self.current() == identity {
-            return false;
-        }
-        let mut at = self.first.load(Acquire);
-        // SAFETY: the list ends with null and holds what is never freed before `self`.
-        while let Some(known) = unsafe { at.as_ref() } {
-            if known.identity == identity {
-                self.current.store(at, Release);
-                return true;
-            }
-            at = known.next;
-        }
-        let known = Box::into_raw(Box::new(Known { identity, next: std::ptr::null_mut() }));
-        let mut next = self.first.load(Acquire);
-        loop {
-            // SAFETY: nobody else sees it before the exchange below.
-            unsafe { (*known).next = next };
-            match self.first.compare_exchange(next, known, AcqRel, Acquire) {
-                Ok(_) => break,
-                Err(now) => next = now,
-            }
-        }
-        self.current.store(known, Release);
-        true
-    }
-}
-
-impl Drop for Identities {
-    fn drop(&mut self) {
-        let mut at = *self.first.get_mut();
-        while !at.is_null() {
-            // SAFETY: each came from a box and is on the list once; `&mut self`: nobody uses it.
-            at = unsafe { Box::from_raw(at) }.next;
-        }
     }
 }
 

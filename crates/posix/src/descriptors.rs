@@ -185,6 +185,9 @@ impl Process {
         }
         let creds = &self.identity().effective;
         held.check(creds, want)?;
+        if want.contains(Access::WRITE) {
+            held.mount.check_not_executed(held.ino)?;
+        }
         if flags & libc::O_NOATIME != 0 && !creds.owns(held.attr()?) {
             return Err(Errno::PERM.into());
         }

@@ -26,8 +26,8 @@
 //! # What is the kernel's
 //!
 //! - Paths that reach the pool through links elsewhere, that leave it (`..` above the root, absolute
-//!   links), or that end at the mount point where a name is to be made; everything after a change of
-//!   root or mounts. Pipes, sockets and devices.
+//!   links), that another mount covers, or that end at the mount point where a name is to be made;
+//!   everything after a change of root or namespace. Pipes, sockets and devices.
 //! - A description is *materialised* — opened through the mount, with its offset, in place of the
 //!   placeholders — for numbers 0 to 2, for everything that exec inherits, for shared or large
 //!   mappings, for transfers to or from descriptors that are not ours, for unknown `fcntl`s, and
@@ -35,17 +35,19 @@
 //!
 //! # What differs from the mount
 //!
-//! - A program in execution can be written to, and a file that is open for writing executed
-//!   (`ETXTBSY`): only the kernel knows.
-//! - A mount that another process makes below the pool's after this one has attached is not seen:
-//!   paths lead below it. The process itself reports its own ([`Process::namespace_changed`]).
+//! - A file that is open for writing here can be executed (`ETXTBSY`); one that is executed cannot be
+//!   opened for writing, because the kernel makes that call ([`Board::is_executed`]).
+//! - What others change about the mount is seen once the mount's server has posted it (T1 in `mount`),
+//!   and a mount can become read-only while descriptors are open for writing: they give `EROFS`.
+//!   What changes in another mount namespace than the server's is not seen.
 //! - Limits that another process sets (`prlimit`) are not seen.
 //! - Search permission on the directories above the mount point is looked at once per user.
 //!
 //! # Invariants
 //!
 //! They stand where they are kept: D1–D2 (the table) in `descriptors`, N1–N4 (numbers) in `numbers`, F1–F3 (holds, sweeping) in
-//! `family`, M1–M3 (the kernel's description) in `materialise`, W1–W2 (walks) in `walk`.
+//! `family`, M1–M3 (the kernel's description) in `materialise`, W1–W2 (walks) in `walk`, T1 (terms of mounts) in
+//! `mount`.
 //!
 //! Reading, writing, seeking and `fstat` make no system call and allocate nothing
 //! (`tests/cost.rs`), nor, usually, opening and closing. Locks survive fork, because
@@ -62,6 +64,7 @@ mod descriptors;
 pub mod direct;
 mod directories;
 mod family;
+mod known;
 mod materialise;
 mod mount;
 mod names;
@@ -77,6 +80,7 @@ mod xattrs;
 
 pub use directories::DirItem;
 pub use mount::{Attached, MountSpec};
+pub use mounts::{Board, Terms};
 pub use process::Process;
 pub use served::Served;
 pub use sys::{Kernel, Raw};

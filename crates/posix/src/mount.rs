@@ -1,8 +1,16 @@
 //! Mounts of pools, as this process sees them.
+//!
+//! - **T1** The terms of a mount (read-only, covered directories, whether paths still lead to it) are
+//!   those of the kernel's table at the last look. The mount's server posts on the pool's
+//!   [`Board`] that they have changed; each walk, and each change by a descriptor, loads
+//!   that word first, and looks again where it is another.
 
+use crate::known::Known;
 use crate::served::{Call, Stop};
+use mounts::{Board, Terms};
 use smallvec::SmallVec;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering::*};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use vfs::{Errno, FileSystem, Ino};
 
 /// A mount that the process may serve itself.
@@ -11,11 +19,9 @@ pub struct MountSpec {
     pub mountpoint: Vec<u8>,
     /// `st_dev` of what is in it.
     pub dev: u64,
-    /// `ST_RDONLY`, `ST_NOEXEC`, `ST_NOSUID`, `ST_NODEV`, … as `statvfs` shows them.
-    pub flags: u64,
-    /// Other mounts whose mount points lie below this one: absolute paths. Walks that reach one of
-    /// them go to the kernel.
-    pub nested: Vec<Vec<u8>>,
+    /// Looks at the kernel's table: on what terms it is mounted; `None` where it is not any more, or
+    /// another mount hides it.
+    pub look: Box<dyn Fn() -> Option<Terms> + Send + Sync>,
     /// Opens the pool; called once, at the first use that hits a path below the mount point (not in
     /// a lock). After an error the mount is the kernel's for good.
     pub attach: Box<dyn Fn() -> Result<Attached, Errno> + Send + Sync>,
@@ -24,7 +30,9 @@ pub struct MountSpec {
 /// A pool that is open in this process.
 pub struct Attached {
     /// The engine.
-    pub fs: Box<dyn FileSystem>,
+    pub fs: Arc<dyn FileSystem>,
+    /// What the mount's server posts.
+    pub board: Arc<dyn Board>,
     /// The pool's secret, part of the names that open an inode through the mount.
     pub secret: u64,
     /// To be called in a forked child before any other call of the engine.
@@ -40,6 +48,18 @@ const ATTACHING: u32 = 3;
 /// A pool in use.
 struct Pool {
     attached: Attached,
+    /// [`Board::mount_changes`] before the last look (T1).
+    changes: AtomicU64,
+    state: Known<State>,
+}
+
+/// What the last look at the kernel's table has told (T1).
+#[derive(PartialEq, Eq)]
+struct State {
+    /// `ST_*` of `statvfs`.
+    flags: u64,
+    /// Whether absolute paths lead to the mount.
+    is_reached: bool,
     /// Inodes that other mounts cover.
     covered: SmallVec<[Ino; 4]>,
 }
@@ -79,8 +99,9 @@ impl Mount {
             self.state.store(REFUSED, Release);
             return Err(Stop::Kernel);
         };
-        let covered = self.spec.nested.iter().filter_map(|path| self.find(&*attached.fs, path));
-        let pool = Box::into_raw(Box::new(Pool { covered: covered.collect(), attached }));
+        let changes = AtomicU64::new(attached.board.mount_changes());
+        let state = Known::new(self.look(&*attached.fs, 0));
+        let pool = Box::into_raw(Box::new(Pool { attached, changes, state }));
         self.pool.store(pool, Release);
         self.placeholder.store(fd, Release);
         self.state.store(USABLE, Release);
@@ -115,9 +136,58 @@ impl Mount {
         self.placeholder.store(fd, Release);
     }
 
-    /// Whether nothing may be changed.
-    pub fn is_read_only(&self) -> bool {
-        self.spec.flags & libc::ST_RDONLY != 0
+    /// Looks at the table again where the board says so (T1).
+    #[inline]
+    pub fn catch_up(&self) {
+        let pool = self.pool();
+        if pool.attached.board.mount_changes() != pool.changes.load(Relaxed) {
+            self.look_again();
+        }
+    }
+
+    /// What is known of a mount that has been attached.
+    #[inline]
+    fn state(&self) -> &State {
+        self.catch_up();
+        self.pool().state.current()
+    }
+
+    #[cold]
+    fn look_again(&self) {
+        let pool = self.pool();
+        // First: what changes after this load makes for another look.
+        let changes = pool.attached.board.mount_changes();
+        let flags = pool.state.current().flags;
+        pool.state.change(self.look(&*pool.attached.fs, flags));
+        pool.changes.store(changes, Release);
+    }
+
+    /// What the table says now; where it says nothing, the flags stay as they were.
+    fn look(&self, fs: &dyn FileSystem, flags: u64) -> State {
+        match (self.spec.look)() {
+            Some(terms) => State {
+                flags: terms.flags,
+                is_reached: true,
+                covered: terms.nested.iter().filter_map(|path| self.find(fs, path)).collect(),
+            },
+            None => State { flags, is_reached: false, covered: SmallVec::new() },
+        }
+    }
+
+    /// `ST_RDONLY`, `ST_NOEXEC`, `ST_NOSUID`, `ST_NODEV`, … as `statvfs` shows them.
+    pub fn flags(&self) -> u64 {
+        self.state().flags
+    }
+
+    /// `EROFS` where nothing may be changed.
+    #[inline]
+    pub fn check_writable(&self) -> Result<(), Errno> {
+        if self.flags() & libc::ST_RDONLY != 0 { Err(Errno::ROFS) } else { Ok(()) }
+    }
+
+    /// `Kernel` where absolute paths do not lead here any more.
+    pub fn check_reached(&self) -> Call<()> {
+        if self.state().is_reached { Ok(()) } else { Err(Stop::Kernel) }
     }
 
     /// `Kernel` where the directories above the mount point keep this user out.
@@ -134,10 +204,15 @@ impl Mount {
         self.reach.store(UNTRIED, Relaxed);
     }
 
-    /// `Kernel` where another mount covers the directory.
+    /// `Kernel` where another mount covers the inode. The walk has caught up when it began.
     #[inline]
     pub fn check_covered(&self, ino: Ino) -> Call<()> {
-        if self.pool().covered.contains(&ino) { Err(Stop::Kernel) } else { Ok(()) }
+        if self.pool().state.current().covered.contains(&ino) { Err(Stop::Kernel) } else { Ok(()) }
+    }
+
+    /// `Kernel` where a program may be running from the file: that knows whether it may be written to.
+    pub fn check_not_executed(&self, ino: Ino) -> Call<()> {
+        if self.attached().board.is_executed(ino) { Err(Stop::Kernel) } else { Ok(()) }
     }
 
     /// The inode at an absolute path, without symbolic links.
@@ -145,7 +220,7 @@ impl Mount {
         let rest = path.strip_prefix(&self.spec.mountpoint[..])?;
         let mut at = fs.root();
         for name in rest.split(|&b| b == b'/').filter(|name| !name.is_empty()) {
-            // Covered directories cannot be removed, so no reference is needed.
+            // What is covered cannot be removed, so no reference is needed.
             at = fs.peek(at, name).ok()?.ino;
         }
         Some(at)
@@ -194,8 +269,7 @@ mod tests {
         let mount = Mount::new(MountSpec {
             mountpoint: b"/mnt/pool".to_vec(),
             dev: 0,
-            flags: 0,
-            nested: vec![],
+            look: Box::new(|| None),
             attach: Box::new(|| Err(Errno::NODEV)),
         });
         let strip = |path: &str| mount.strip(path.as_bytes()).map(|rest| rest.to_vec());

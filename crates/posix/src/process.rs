@@ -4,11 +4,12 @@
 //! hold to the description unless it has none, load the entry again. So a description in use stays,
 //! whatever other threads close.
 
-use crate::creds::{Identities, Identity};
+use crate::creds::Identity;
 use crate::family::{
     FDS, Family, HIDDEN, Handle, MATERIALISED, Ofd, OfdInit, PARKED, Place, Position, Segment,
     described, raise,
 };
+use crate::known::Known;
 use crate::mount::Mount;
 use crate::numbers::Numbers;
 use crate::served::{Call, Stop};
@@ -39,7 +40,7 @@ pub struct Process {
     /// What is parked of them.
     pub(crate) numbers: Numbers,
     mounts: [AtomicPtr<Mount>; MOUNTS],
-    identities: Identities,
+    identity: Known<Identity>,
     /// `RLIMIT_FSIZE`.
     pub(crate) file_size_max: AtomicU64,
     /// `RLIMIT_NOFILE`.
@@ -146,7 +147,7 @@ impl Process {
             table: AtomicU32::new(0),
             numbers: Numbers::default(),
             mounts: Default::default(),
-            identities: Identities::new(Identity::read()?),
+            identity: Known::new(Identity::read()?),
             file_size_max: AtomicU64::new(u64::MAX),
             fd_limit: AtomicU32::new(0),
             umask: AtomicU32::new(rustix::process::umask(rustix::fs::Mode::empty()).bits()),
@@ -411,13 +412,13 @@ impl Process {
     /// User, groups and capabilities.
     #[inline]
     pub(crate) fn identity(&self) -> &Identity {
-        self.identities.current()
+        self.identity.current()
     }
 
     /// Reads user, groups and capabilities again: after each set*id, setgroups, capset.
     pub fn credentials_changed(&self) {
         let Ok(new) = Identity::read() else { return };
-        if self.identities.change(new) {
+        if self.identity.change(new) {
             self.mounts().for_each(|(_, mount)| mount.forget_reach());
         }
     }
@@ -433,8 +434,15 @@ impl Process {
         self.unpark();
     }
 
-    /// After a successful chroot, pivot_root, unshare, setns, mount or umount: paths are the
-    /// kernel's from now on; open descriptors stay.
+    /// After a successful mount or umount by this process: what it and others find next is as it has
+    /// made it.
+    pub fn mounts_changed(&self) {
+        let pools = self.mounts().filter_map(|(_, mount)| self.attach(mount).ok());
+        pools.for_each(|pool| pool.board.post_mount_change());
+    }
+
+    /// After a successful chroot, pivot_root, unshare or setns: paths are the kernel's from now on;
+    /// open descriptors stay.
     pub fn namespace_changed(&self) {
         self.foreign_namespace.store(true, Relaxed);
     }

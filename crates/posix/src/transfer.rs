@@ -106,6 +106,7 @@ impl Process {
         if have == 0 {
             return Ok(0);
         }
+        dst.mount().check_writable()?;
         self.check_size(attr.size, dst_at.saturating_add(have))?;
         self.drop_privileges(dst.fs(), &attr)?;
         let copied = dst.fs().copy_range((src.ino(), src_at), (dst.ino(), dst_at), have)?;
@@ -233,7 +234,7 @@ impl Process {
             return Err(Stop::Kernel);
         }
         let executable = prot & libc::PROT_EXEC != 0;
-        if executable && ofd.mount().spec.flags & libc::ST_NOEXEC != 0 {
+        if executable && ofd.mount().flags() & libc::ST_NOEXEC != 0 {
             return Err(Errno::PERM.into());
         }
         let map = MapFlags::from_bits_retain(flags as u32);

@@ -4,7 +4,7 @@
 //!   wants to know what is there and no more ([`Want::Look`]) the last inode is not, and what is known
 //!   of it is what was seen.
 //! - **W2** A walk that leaves the mount (an absolute link elsewhere, `..` above the root, a covered
-//!   directory) ends with `Kernel`, and nothing has changed.
+//!   inode) ends with `Kernel`, and nothing has changed.
 
 use crate::creds::{Access, Caps, Credentials};
 use crate::mount::Mount;
@@ -111,8 +111,8 @@ impl<'p> Held<'p> {
     pub fn check(&self, creds: &Credentials, want: Access) -> Result<(), Errno> {
         let changes = want.contains(Access::WRITE)
             && matches!(self.kind, FileKind::File | FileKind::Dir | FileKind::Symlink);
-        if changes && self.mount.is_read_only() {
-            return Err(Errno::ROFS);
+        if changes {
+            self.check_writable()?;
         }
         if self.kind == FileKind::Dir && creds.can(Caps::DAC_OVERRIDE) {
             return Ok(());
@@ -130,7 +130,7 @@ impl<'p> Held<'p> {
 
     /// `EROFS` where the mount takes no changes.
     pub fn check_writable(&self) -> Result<(), Errno> {
-        if self.mount.is_read_only() { Err(Errno::ROFS) } else { Ok(()) }
+        self.mount.check_writable()
     }
 
     /// Another hold of the same inode.
@@ -332,7 +332,7 @@ impl Process {
                 rest = Cow::Owned(target);
                 continue;
             }
-            if let Some(found) = found.as_ref().filter(|found| found.kind == FileKind::Dir) {
+            if let Some(found) = found.as_ref() {
                 found.mount.check_covered(found.ino)?;
             }
             if is_last {
@@ -373,6 +373,7 @@ impl Process {
         if self.foreign_namespace.load(Relaxed) && dirfd == libc::AT_FDCWD {
             return Err(Stop::Kernel);
         }
+        ofd.mount().catch_up();
         Ok((Held::description(self, ofd), path))
     }
 
@@ -391,6 +392,7 @@ impl Process {
         }
         let (index, mount, rest) = best.ok_or(Stop::Kernel)?;
         self.attach(mount)?;
+        mount.check_reached()?;
         mount.check_reach(|path| self.kernel.reach(path))?;
         Ok((Held::root(index, mount), path.len() - rest.len()))
     }

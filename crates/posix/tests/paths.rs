@@ -3,7 +3,7 @@
 mod common;
 
 use common::{World, done};
-use posix::{Errno, Process, Served};
+use posix::{Board as _, Errno, Process, Served, Terms};
 use std::sync::atomic::Ordering::Relaxed;
 
 const CWD: i32 = libc::AT_FDCWD;
@@ -93,6 +93,75 @@ fn what_other_mounts_cover_is_theirs() {
 }
 
 #[test]
+fn what_becomes_covered_is_noticed_when_it_is_posted() {
+    let world = World::new();
+    let p = &world.process;
+    let d = mkdir(&world, "d");
+    let file = world.open("f", libc::O_CREAT | libc::O_WRONLY);
+    let at = |name: &str| find(p, CWD, &world.path(name));
+    assert_eq!(at("d"), Some(Ok(d)));
+    let nested = vec![world.path("d"), world.path("f"), world.path("missing")];
+    world.remount(Some(Terms { nested, ..Terms::default() }));
+    assert_eq!((at("d"), at("f"), at("d/x")), (None, None, None));
+    assert_eq!(p.unlink(CWD, &world.path("d"), libc::AT_REMOVEDIR), Served::Kernel);
+    assert_eq!(done(p.write(file, b"x")), Ok(1), "what is open stays ours");
+    // Hidden, or unmounted lazily.
+    world.remount(None);
+    assert_eq!(at("f"), None);
+    assert_eq!(done(p.write(file, b"x")), Ok(1));
+    // What this process changes itself, nobody has to post.
+    *world.table.lock().unwrap() = Some(Terms::default());
+    assert_eq!(at("d"), None);
+    p.mounts_changed();
+    assert_eq!(at("d"), Some(Ok(d)));
+}
+
+#[test]
+fn a_remount_stops_changes_by_names_and_by_descriptors() {
+    let world = World::new();
+    let p = &world.process;
+    let fd = world.open("f", libc::O_CREAT | libc::O_RDWR);
+    let other = world.open("g", libc::O_CREAT | libc::O_RDWR);
+    done(p.write(other, b"content")).unwrap();
+    world.remount(Some(Terms { flags: libc::ST_RDONLY, ..Terms::default() }));
+    let name = world.path("f");
+    let no = Errno::ROFS;
+    assert_eq!(done(p.unlink(CWD, &name, 0)), Err(no));
+    assert_eq!(done(p.truncate(&name, 0)), Err(no));
+    assert_eq!(done(p.open(CWD, &name, libc::O_WRONLY, 0)), Err(no));
+    assert_eq!(done(p.pwrite(fd, b"x", 0)), Err(no));
+    assert_eq!(done(p.ftruncate(fd, 0)), Err(no));
+    assert_eq!(done(p.fallocate(fd, 0, 0, 1)), Err(no));
+    assert_eq!(done(p.fchmod(fd, 0o600)), Err(no));
+    assert_eq!(done(p.copy_file_range(other, Some(&mut 0), fd, Some(&mut 0), 7, 0)), Err(no));
+    assert_eq!(done(p.fstatvfs(fd)).unwrap().f_flag, libc::ST_RDONLY);
+    world.remount(Some(Terms::default()));
+    assert_eq!(done(p.pwrite(fd, b"x", 0)), Ok(1));
+}
+
+#[test]
+fn who_may_write_to_a_running_program_is_the_kernels_to_say() {
+    let world = World::new();
+    let p = &world.process;
+    let _ = world.open("program", libc::O_CREAT | libc::O_WRONLY);
+    let path = world.path("program");
+    let ino = vfs::Ino(find(p, CWD, &path).unwrap().unwrap());
+    world.fs.begin_execution(ino);
+    world.fs.begin_execution(ino);
+    world.fs.end_execution(ino);
+    world.fs.rehearse_recovery().unwrap();
+    for flags in [libc::O_WRONLY, libc::O_RDWR, libc::O_RDONLY | libc::O_TRUNC] {
+        assert_eq!(p.open(CWD, &path, flags, 0), Served::Kernel);
+        assert_eq!(p.open(CWD, &path, flags | libc::O_CREAT, 0), Served::Kernel);
+    }
+    assert_eq!(p.truncate(&path, 0), Served::Kernel);
+    let _ = world.open("program", libc::O_RDONLY);
+    world.fs.end_execution(ino);
+    world.fs.end_execution(ino);
+    let _ = world.open("program", libc::O_WRONLY);
+}
+
+#[test]
 fn two_pools_are_two_file_systems() {
     let world = World::new();
     let p = &world.process;
@@ -100,7 +169,7 @@ fn two_pools_are_two_file_systems() {
     done(p.mknod(CWD, &world.path("f"), libc::S_IFREG | 0o644, 0)).unwrap();
     // Mounted below the first.
     let inner = World::pool();
-    p.add_mount(World::spec(world.path("a"), 0, vec![], &inner)).unwrap();
+    p.add_mount(World::spec(world.path("a"), &world.table, &inner)).unwrap();
     assert_eq!(find(p, CWD, &world.path("a")), Some(Ok(1)), "the root of the inner pool");
     let (from, to) = (world.path("f"), world.path("a/f"));
     assert_eq!(done(p.rename(CWD, &from, CWD, &to, 0)), Err(Errno::XDEV));
@@ -131,7 +200,7 @@ fn a_pool_is_attached_at_its_first_use_and_a_refusal_is_final() {
 
     let process = Process::with_kernel(Box::new(world.stage.clone())).unwrap();
     let tries = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
-    let mut spec = World::spec(world.path(""), 0, vec![], &world.fs);
+    let mut spec = World::spec(world.path(""), &world.table, &world.fs);
     let counter = tries.clone();
     spec.attach = Box::new(move || {
         counter.fetch_add(1, Relaxed);

@@ -146,7 +146,7 @@ export! {
         source: *const c_char, target: *const c_char, kind: *const c_char, flags: c_ulong,
         data: *const c_void
     ) -> c_int {
-        then(real::mount(source, target, kind, flags, data), Process::namespace_changed)
+        then(real::mount(source, target, kind, flags, data), Process::mounts_changed)
     }
 
     fn nftw | nftw64 (
@@ -165,11 +165,11 @@ export! {
 
     fn umount (target: *const c_char) -> c_int {
         direct::names_change();
-        then(real::umount(target), Process::namespace_changed)
+        then(real::umount(target), Process::mounts_changed)
     }
 
     fn umount2 (target: *const c_char, flags: c_int) -> c_int {
         direct::names_change();
-        then(real::umount2(target, flags), Process::namespace_changed)
+        then(real::umount2(target, flags), Process::mounts_changed)
     }
 }

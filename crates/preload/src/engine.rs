@@ -4,24 +4,28 @@ use std::ffi::OsStr;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use ::mounts::PoolMount;
 use bpfs::Bpfs;
 use pmem::Region;
 use posix::{Attached, Errno, MountSpec};
 
-use crate::fork;
-use crate::mounts::Mount;
 use crate::start::{debug, process};
+use crate::{fork, mounts};
 
 /// Pools that are attached, as many as the process layer takes.
 static ATTACHED: [AtomicPtr<Bpfs<Region>>; 16] =
     [const { AtomicPtr::new(std::ptr::null_mut()) }; 16];
 
 /// What the process layer has to know of a mount.
-pub fn spec(mount: Mount) -> MountSpec {
-    let Mount { dir, pool, dev, flags, nested } = mount;
+pub fn spec(mount: PoolMount) -> MountSpec {
+    let dev = mounts::device_number(&mount);
+    let PoolMount { dir, pool, device, .. } = mount;
     let mountpoint = dir.clone();
+    let looked_at = dir.clone();
+    let look = move || mounts::terms(&looked_at, device);
     let attach = move || {
         let attached = attach(Path::new(OsStr::from_bytes(&pool)));
         if let Err(err) = &attached {
@@ -30,7 +34,7 @@ pub fn spec(mount: Mount) -> MountSpec {
         }
         attached.map_err(|_| Errno::NOTSUP)
     };
-    MountSpec { mountpoint, dev, flags, nested, attach: Box::new(attach) }
+    MountSpec { mountpoint, dev, look: Box::new(look), attach: Box::new(attach) }
 }
 
 /// Joins the processes that use the pool. That fails where its mount is not `direct`: the server
@@ -44,15 +48,15 @@ fn attach(pool: &Path) -> Result<Attached, Box<dyn std::error::Error>> {
         process.hide(fd.as_raw_fd())?;
     }
     let secret = fs.secret();
-    let fs = Box::new(fs);
-    let address = (&raw const *fs).cast_mut();
+    let fs = Arc::new(fs);
+    let address = Arc::as_ptr(&fs).cast_mut();
     let free = |slot: &&AtomicPtr<_>| {
         let null = std::ptr::null_mut();
         slot.compare_exchange(null, address, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     };
     ATTACHED.iter().find(free).ok_or("too many pools")?;
     fork::attached();
-    Ok(Attached { fs, secret, after_fork: Box::new(|| ()) })
+    Ok(Attached { board: fs.clone(), fs, secret, after_fork: Box::new(|| ()) })
 }
 
 /// Opens a pool together with others.

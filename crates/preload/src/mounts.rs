@@ -2,23 +2,8 @@
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use ::mounts::{FS_TYPE, Line, unescape};
+use ::mounts::{PoolMount, Terms, covers};
 use rustix::fs::{Mode, OFlags};
-
-/// A mount of a pool.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Mount {
-    /// Where: absolute.
-    pub dir: Vec<u8>,
-    /// The pool.
-    pub pool: Vec<u8>,
-    /// `st_dev` of what is in it.
-    pub dev: u64,
-    /// `ST_*` of `statvfs`.
-    pub flags: u64,
-    /// Mount points below.
-    pub nested: Vec<Vec<u8>>,
-}
 
 /// Mount points and devices of the pools that are served, set once.
 static SERVED: AtomicPtr<Vec<(Vec<u8>, u64)>> = AtomicPtr::new(std::ptr::null_mut());
@@ -44,8 +29,19 @@ pub fn is_served_device(dev: u64) -> bool {
 }
 
 /// Finds them in `/proc/self/mountinfo`.
-pub fn find() -> Vec<Mount> {
-    read(c"/proc/self/mountinfo").map(|table| parse(&table)).unwrap_or_default()
+pub fn find() -> Vec<PoolMount> {
+    read(c"/proc/self/mountinfo").map(|table| PoolMount::find(&table)).unwrap_or_default()
+}
+
+/// On what terms a pool is mounted now; `None` where paths do not lead to that mount any more.
+pub fn terms(dir: &[u8], device: (u32, u32)) -> Option<Terms> {
+    let mount = find().into_iter().find(|mount| mount.dir == dir && mount.device == device)?;
+    Some(mount.terms)
+}
+
+/// `st_dev` of what is in a mount.
+pub fn device_number(mount: &PoolMount) -> u64 {
+    rustix::fs::makedev(mount.device.0, mount.device.1)
 }
 
 fn read(path: &std::ffi::CStr) -> rustix::io::Result<Vec<u8>> {
@@ -63,52 +59,4 @@ fn read(path: &std::ffi::CStr) -> rustix::io::Result<Vec<u8>> {
     }
     content.truncate(len);
     Ok(content)
-}
-
-fn parse(table: &[u8]) -> Vec<Mount> {
-    if !table.windows(FS_TYPE.len()).any(|part| part == FS_TYPE.as_bytes()) {
-        return Vec::new();
-    }
-    let lines = table.split(|&byte| byte == b'\n').filter_map(Line::parse);
-    let lines: Vec<_> = lines.map(|line| (unescape(line.dir), line)).collect();
-    let mut mounts = Vec::new();
-    for (index, (dir, line)) in lines.iter().enumerate() {
-        let hidden = lines[index + 1..].iter().any(|(later, _)| covers(later, dir));
-        // A bind mount of a part of the pool has another root, which the process layer cannot know.
-        if line.is_keepstone() && line.root == b"/" && !hidden {
-            let below = |other: &&(Vec<u8>, Line<'_>)| other.0 != *dir && covers(dir, &other.0);
-            mounts.push(Mount {
-                dir: dir.clone(),
-                pool: unescape(line.source),
-                dev: rustix::fs::makedev(line.device.0, line.device.1),
-                flags: flags(line.options) | flags(line.super_options),
-                nested: lines.iter().filter(below).map(|(other, _)| other.clone()).collect(),
-            });
-        }
-    }
-    mounts
-}
-
-/// Whether `path` is `dir` or below it.
-fn covers(dir: &[u8], path: &[u8]) -> bool {
-    let dir = if dir == b"/" { b"" } else { dir };
-    path.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
-}
-
-fn flags(options: &[u8]) -> u64 {
-    let options = options.split(|&byte| byte == b',');
-    options.fold(0, |flags, option| {
-        flags
-            | match option {
-                b"ro" => libc::ST_RDONLY,
-                b"nosuid" => libc::ST_NOSUID,
-                b"nodev" => libc::ST_NODEV,
-                b"noexec" => libc::ST_NOEXEC,
-                b"noatime" => libc::ST_NOATIME,
-                b"nodiratime" => libc::ST_NODIRATIME,
-                b"relatime" => libc::ST_RELATIME,
-                b"sync" => libc::ST_SYNCHRONOUS,
-                _ => 0,
-            }
-    })
 }

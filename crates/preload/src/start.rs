@@ -69,14 +69,14 @@ fn begin() {
 fn start_pools() -> Option<Process> {
     let mut mounts = mounts::find();
     // Of those that are read-only, the server has its own view.
-    mounts.retain(|mount| mount.flags & libc::ST_RDONLY == 0);
+    mounts.retain(|mount| mount.terms.flags & libc::ST_RDONLY == 0);
     if mounts.is_empty() {
         return None;
     }
     let process = Process::start().ok()?;
     let mut served = Vec::new();
     for mount in mounts {
-        let place = (mount.dir.clone(), mount.dev);
+        let place = (mount.dir.clone(), mounts::device_number(&mount));
         if process.add_mount(engine::spec(mount)).is_ok() {
             served.push(place);
         }

@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, bail};
 
 use super::options::Options;
 use super::{Plan, absolute_dir, background};
-use crate::output;
+use crate::{output, stats};
 
 const EXIT_USAGE: u8 = 1;
 const EXIT_FAILED: u8 = 32;
@@ -86,8 +86,11 @@ impl Request {
         }
         if self.options.remount {
             let dir = absolute_dir(&self.dir)?;
-            return fuse::remount(&dir, self.options.flags)
-                .with_context(|| format!("{}: cannot remount", dir.display()));
+            fuse::remount(&dir, self.options.flags)
+                .with_context(|| format!("{}: cannot remount", dir.display()))?;
+            // When the server has answered, the programs that use the pool beside it keep to the new
+            // flags, too.
+            return stats::read(&dir).map(drop);
         }
         let plan = Plan::resolve(&self.pool, &self.dir, self.options)?;
         let ready = background::start(&plan)?;

@@ -1,14 +1,16 @@
 //! Opening the pool, mounting it, serving it until it is unmounted.
 
-use std::sync::{Arc, Weak};
+use std::io;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use bpfs::Bpfs;
 use fuse::{
     Access, Caching, MountFlags, MountOptions, OpCounters, Place, Server, ServerOptions,
-    StopSignals,
+    StopSignals, TermsWatch,
 };
+use mounts::Board as _;
 use pmem::{Domain, Medium as _, OpenOptions, Region};
 
 use super::options::Options;
@@ -54,6 +56,8 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
     };
 
     let counters = Arc::new(OpCounters::default());
+    // Set where programs may use the pool beside the mount.
+    let changes = Arc::new(OnceLock::new());
     let server = Server::new(
         fs.clone(),
         ServerOptions {
@@ -61,10 +65,11 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
             // Where a fence can fail, programs hear of it through fsync.
             durable_on_return: domain != Domain::PageCache,
             counters: counters.clone(),
-            stats: Some(stats(plan, &fs, counters, threads, &ready)),
+            stats: Some(stats(plan, &fs, &changes, counters, threads, &ready)),
         },
     );
-    let server = if is_direct(&plan.options) { server.shared(fs.secret()) } else { server };
+    let server =
+        if is_direct(&plan.options) { server.shared(fs.secret(), fs.clone()) } else { server };
     // The server holds the engine; it goes when the server does.
     let tended = Arc::downgrade(&fs);
     drop(fs);
@@ -81,6 +86,9 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
     })?;
     end_on_signal(stop, mounted.place());
     if is_direct(&plan.options) {
+        let watch = TermsWatch::begin(&mounted.place())?;
+        let _ = changes.set(Changes { watch, fs: tended.clone() });
+        follow(changes);
         tend(tended);
         remove_abandoned();
     }
@@ -104,6 +112,36 @@ fn remove_abandoned() {
         Ok(bytes) => tracing::info!("removed {} KiB that killed servers left", bytes >> 10),
         Err(err) => tracing::warn!("cannot look for what killed servers left: {err}"),
     }
+}
+
+/// Tells the programs beside the mount when it is remounted, or something is mounted in it.
+struct Changes {
+    watch: TermsWatch,
+    fs: Weak<Bpfs<Region>>,
+}
+
+impl Changes {
+    /// Posts what has changed before this call; whether the mount is still there.
+    fn look(&self) -> io::Result<bool> {
+        self.watch.look(|| self.fs.upgrade().iter().for_each(|fs| fs.post_mount_change()))
+    }
+
+    /// Posts what changes as long as the mount is there.
+    fn follow(&self) -> io::Result<()> {
+        while self.look()? {
+            self.watch.wait()?;
+        }
+        Ok(())
+    }
+}
+
+/// Posts changes as they come, in the background.
+fn follow(changes: Arc<OnceLock<Changes>>) {
+    std::thread::spawn(move || {
+        if let Some(Err(err)) = changes.get().map(Changes::follow) {
+            tracing::error!("programs will not hear of changes of the mount: {err}");
+        }
+    });
 }
 
 /// Clears away what killed programs left, now and then.
@@ -161,11 +199,12 @@ fn make_way(plan: &Plan, notices: &mut Vec<String>) -> Result<()> {
 fn stats(
     plan: &Plan,
     fs: &Arc<Bpfs<Region>>,
+    changes: &Arc<OnceLock<Changes>>,
     counters: Arc<OpCounters>,
     threads: usize,
     ready: &Ready,
 ) -> fuse::Stats {
-    let fs = Arc::downgrade(fs);
+    let (fs, changes) = (Arc::downgrade(fs), changes.clone());
     let started = Instant::now();
     let pool = PoolStats {
         pool: ready.pool.clone(),
@@ -183,6 +222,8 @@ fn stats(
         let Some(fs) = fs.upgrade() else {
             return Vec::new();
         };
+        // Whoever remounts waits for this answer (`mount::helper`).
+        let _ = changes.get().map(Changes::look);
         let stats = ServerStats {
             pool: &pool,
             uptime_s: started.elapsed().as_secs(),

@@ -5,12 +5,12 @@
 
 use bpfs::{Bpfs, FormatOptions, MountOptions};
 use pmem::Region;
-use posix::{Attached, Errno, Kernel, MountSpec, Process, Raw, Served};
+use posix::{Attached, Board as _, Errno, Kernel, MountSpec, Process, Raw, Served, Terms};
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
-use vfs::FileSystem;
+use vfs::{DirEntry, FileKind, FileSystem, Ino};
 
 /// What the mount would do, as far as tests need it: everything below the mount point is answered
 /// here and recorded, the rest is the kernel's.
@@ -105,50 +105,8 @@ impl Kernel for Stage {
     }
 }
 
-/// An engine that tests can look into while the process layer uses it.
-pub struct Engine(pub Arc<Bpfs<Region>>);
-
-macro_rules! forward {
-    ($($name:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)*) => {
-        impl FileSystem for Engine {
-            $(fn $name(&self, $($arg: $ty),*) -> $ret { self.0.$name($($arg),*) })*
-        }
-    };
-}
-
-use vfs::{
-    Attr, Caller, DirEntry, Entry, Fallocate, FileKind, Ino, NewNode, RenameFlags, Seek, SetAttr,
-    SetXattr, StatFs,
-};
-
-forward! {
-    root() -> Ino;
-    lookup(dir: Ino, name: &[u8]) -> vfs::Result<Entry>;
-    forget(ino: Ino, refs: u64) -> ();
-    getattr(ino: Ino) -> vfs::Result<Attr>;
-    setattr(caller: &Caller, ino: Ino, set: &SetAttr) -> vfs::Result<Attr>;
-    create(caller: &Caller, dir: Ino, name: &[u8], node: &NewNode<'_>) -> vfs::Result<Entry>;
-    tmpfile(caller: &Caller, dir: Ino, mode: u32, umask: u32) -> vfs::Result<Entry>;
-    readlink(ino: Ino) -> vfs::Result<Vec<u8>>;
-    unlink(dir: Ino, name: &[u8]) -> vfs::Result<()>;
-    rmdir(dir: Ino, name: &[u8]) -> vfs::Result<()>;
-    link(ino: Ino, dir: Ino, name: &[u8]) -> vfs::Result<Entry>;
-    rename(from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> vfs::Result<()>;
-    readdir(dir: Ino, cookie: u64, emit: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> vfs::Result<()>;
-    read(ino: Ino, offset: u64, buf: &mut [u8]) -> vfs::Result<usize>;
-    write(ino: Ino, offset: u64, data: &[u8]) -> vfs::Result<()>;
-    append(ino: Ino, data: &[u8]) -> vfs::Result<u64>;
-    drop_privileges(ino: Ino) -> vfs::Result<()>;
-    fallocate(ino: Ino, mode: Fallocate, offset: u64, len: u64) -> vfs::Result<()>;
-    seek(ino: Ino, offset: u64, whence: Seek) -> vfs::Result<u64>;
-    copy_range(from: (Ino, u64), to: (Ino, u64), len: u64) -> vfs::Result<u64>;
-    fsync(ino: Ino) -> vfs::Result<()>;
-    getxattr(ino: Ino, name: &[u8]) -> vfs::Result<Vec<u8>>;
-    setxattr(ino: Ino, name: &[u8], value: &[u8], mode: SetXattr) -> vfs::Result<()>;
-    listxattr(ino: Ino) -> vfs::Result<Vec<Vec<u8>>>;
-    removexattr(ino: Ino, name: &[u8]) -> vfs::Result<()>;
-    statfs() -> StatFs;
-}
+/// What the kernel's table says of a mount, which tests may change.
+pub type Table = Arc<Mutex<Option<Terms>>>;
 
 /// A process with a pool at `dir`.
 pub struct World {
@@ -156,6 +114,7 @@ pub struct World {
     pub fs: Arc<Bpfs<Region>>,
     pub stage: Stage,
     pub dir: tempfile::TempDir,
+    pub table: Table,
 }
 
 impl World {
@@ -172,8 +131,15 @@ impl World {
         let process = Process::with_kernel(Box::new(stage.clone())).unwrap();
         let fs = Self::pool();
         let nested = nested.iter().map(|name| [&mountpoint, name.as_bytes()].join(&b'/'));
-        process.add_mount(Self::spec(mountpoint.clone(), flags, nested.collect(), &fs)).unwrap();
-        Self { process, fs, stage, dir }
+        let table = Table::new(Mutex::new(Some(Terms { flags, nested: nested.collect() })));
+        process.add_mount(Self::spec(mountpoint.clone(), &table, &fs)).unwrap();
+        Self { process, fs, stage, dir, table }
+    }
+
+    /// Lets the table say something else of the mount, and posts that.
+    pub fn remount(&self, terms: Option<Terms>) {
+        *self.table.lock().unwrap() = terms;
+        self.fs.post_mount_change();
     }
 
     /// A new pool.
@@ -184,21 +150,18 @@ impl World {
     }
 
     /// A mount of a pool.
-    pub fn spec(
-        mountpoint: Vec<u8>,
-        flags: u64,
-        nested: Vec<Vec<u8>>,
-        fs: &Arc<Bpfs<Region>>,
-    ) -> MountSpec {
-        let pool = fs.clone();
+    pub fn spec(mountpoint: Vec<u8>, table: &Table, fs: &Arc<Bpfs<Region>>) -> MountSpec {
+        let (pool, table) = (fs.clone(), table.clone());
         let attach = move || {
             Ok(Attached {
-                fs: Box::new(Engine(pool.clone())),
+                fs: pool.clone(),
+                board: pool.clone(),
                 secret: 0xabc,
                 after_fork: Box::new(|| ()),
             })
         };
-        MountSpec { mountpoint, dev: 77, flags, nested, attach: Box::new(attach) }
+        let look = move || table.lock().unwrap().clone();
+        MountSpec { mountpoint, dev: 77, look: Box::new(look), attach: Box::new(attach) }
     }
 
     /// The absolute path of a name in the pool.
