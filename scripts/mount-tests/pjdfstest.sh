@@ -7,11 +7,13 @@
 
 : "${work:?is set by run.sh}"
 
+# suite_pjdfstest DIR [COMMAND…]: the cases on DIR are run by COMMAND.
 suite_pjdfstest() {
-    local dir=$1 out=$work/pjdfstest
+    local dir=$1 out=$work/pjdfstest${2:+-run}
+    shift
     need_crate pjdfstest 0.2.2
     mkdir -p "$out"
-    pjdfstest_on "$dir" "$out/dir"
+    pjdfstest_on "$dir" "$out/dir" "$@"
     with_tmpfs pjdfstest_on "$out/tmpfs"
     local worse
     worse=$(comm -23 <(sort "$out/dir.failed") <(sort "$out/tmpfs.failed"))
@@ -37,9 +39,10 @@ with_tmpfs() (
     "$1" "$place" "$2"
 )
 
-# pjdfstest_on DIR OUT: leaves OUT.passed, OUT.failed, OUT.skipped.
+# pjdfstest_on DIR OUT [COMMAND…]: leaves OUT.log, OUT.passed, OUT.failed, OUT.skipped.
 pjdfstest_on() (
     local dir=$1 out=$2 second base try
+    shift 2
     second=$(mktemp -d "$work/second.XXXXXX")
     mount -t tmpfs pjdfstest-second "$second"
     trap 'umount "$second"; rmdir "$second"' EXIT
@@ -65,7 +68,7 @@ allow_remount = true
 [dummy_auth]
 entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
 TOML
-    "$work/tools/bin/pjdfstest" -c "$out.toml" -p "$base" >"$out.log" 2>&1 || true
+    "$@" "$work/tools/bin/pjdfstest" -c "$out.toml" -p "$base" >"$out.log" 2>&1 || true
     grep -qa '^Summary:' "$out.log" || die "pjdfstest did not finish; see $out.log"
     cases "$out" ok >"$out.passed"
     cases "$out" skipped >"$out.skipped"
@@ -77,7 +80,7 @@ TOML
                 echo "$name" >>"$out.failed"
                 break
             }
-            "$work/tools/bin/pjdfstest" -c "$out.toml" -p "$base" -e "pjdfstest::tests::$name" \
+            "$@" "$work/tools/bin/pjdfstest" -c "$out.toml" -p "$base" -e "pjdfstest::tests::$name" \
                 >"$out.again" 2>&1 || true
             # A name that matches nothing succeeds as well.
             if grep -qa '^Summary: .* 1 passed,.* 1 total' "$out.again"; then

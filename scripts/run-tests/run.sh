@@ -3,7 +3,7 @@
 # what they print and what they leave.
 #
 #   run.sh [--direct] PROGRAM [DIR]     PROGRAM: coreutils, shells, tar, git, python, python-modules, sqlite, build,
-#                            rsync, vim, fio, rocksdb, redis, postgres, together, or all
+#                            rsync, vim, fio, rocksdb, redis, postgres, together, pjdfstest, or all
 #
 # DIR is an empty directory of a mount made with `-o direct`. Without DIR, a pool is made in memory,
 # mounted, unmounted and checked. With --direct, no pool is made, but the files of a tmpfs (DIR, or a
@@ -27,7 +27,7 @@ if [ "${1:-}" = --direct ]; then
     export KEEPSTONE_DIRECT_AFTER=0
     shift
 fi
-program=${1:?usage: run.sh [--direct] PROGRAM [DIR]; programs: ${programs[*]} together all}
+program=${1:?usage: run.sh [--direct] PROGRAM [DIR]; programs: ${programs[*]} together pjdfstest all}
 dir=${2:-}
 keepstone=$(keepstone_path)
 
@@ -94,6 +94,7 @@ run_program() {
     echo "== $1 under keepstone run on $2"
     case $1 in
         together) run_together "$2" ;;
+        pjdfstest) run_pjdfstest "$2" ;;
         *) compare "$1" "$2" ;;
     esac || return 1
     echo "== $1: passed"
@@ -113,6 +114,14 @@ run_together() {
     [ ${#failed[@]} -eq 0 ] || die "failed together: ${failed[*]}"
 }
 
+# The suite of the mount, which remounts it and mounts over its directories, by one process under `run`.
+run_pjdfstest() {
+    # shellcheck source=/dev/null  # it is checked by itself
+    source "$here/../mount-tests/pjdfstest.sh"
+    suite_pjdfstest "$1" "$keepstone" run "${run_options[@]}" -- || return 1
+    sed -n '/^{/,$p' "$work/pjdfstest-run/dir.log" | share pjdfstest
+}
+
 for package in git sqlite3 gcc make python3 jq rsync vim fio; do
     need_apt "$package" "$package"
 done
@@ -122,15 +131,15 @@ need_server pg_ctlcluster postgresql
 [ -d /usr/lib/python3.11/test ] || need_apt python3.11-testsuite libpython3.11-testsuite
 if [ "$program" = all ]; then
     failed=()
-    # Files that the kernel keeps are shared by it: nothing new for programs together.
-    [ ${#direct[@]} -gt 0 ] || programs+=(together)
+    # Files that the kernel keeps are shared by it: nothing new for programs together, nor for names.
+    [ ${#direct[@]} -gt 0 ] || programs+=(together pjdfstest)
     for one in "${programs[@]}"; do
         "$0" "${direct[@]}" "$one" ${dir:+"$dir"} || failed+=("$one")
     done
     [ ${#failed[@]} -eq 0 ] || die "failed: ${failed[*]}"
     exit 0
 fi
-[ "$program" = together ] || [ -f "$here/$program.sh" ] || die "no program $program"
+[[ $program == @(together|pjdfstest) || -f $here/$program.sh ]] || die "no program $program"
 if [ -n "$dir" ]; then
     run_program "$program" "$(realpath "$dir")"
 elif [ ${#direct[@]} -gt 0 ]; then
