@@ -1,8 +1,9 @@
 //! `keepstone-bench`: measures Keepstone against its peers, in one run.
 //!
 //! Reading order: [`rounds`] (the method), [`store`] and [`workload`] (who does what), [`engine`],
-//! [`traffic`], [`scan`], [`fuse`], [`direct`], [`chell`], [`bdev`], [`nbd`] (what is measured), [`text`],
-//! [`report`] and [`plot`] (results). [`pool`], [`ramdisk`], [`peer`] and [`raw`] make and use what is compared.
+//! [`traffic`], [`scan`], [`fuse`], [`direct`], [`chell`], [`bdev`], [`nbd`], [`sensitivity`] (what is measured),
+//! [`text`], [`report`] and [`plot`] (results). [`pool`], [`ramdisk`], [`looped`], [`peer`] and [`raw`] make and use
+//! what is compared.
 
 mod bdev;
 mod chell;
@@ -10,6 +11,7 @@ mod direct;
 mod engine;
 mod fuse;
 mod helper;
+mod looped;
 mod machine;
 mod nbd;
 mod nbd_client;
@@ -22,6 +24,7 @@ mod raw;
 mod report;
 mod rounds;
 mod scan;
+mod sensitivity;
 mod store;
 mod text;
 mod traffic;
@@ -123,6 +126,15 @@ enum Command {
         #[arg(long)]
         keepstone: Option<PathBuf>,
     },
+    /// Applications on block devices of memory that is 1 to 10 times slower for reading, 1 to 50 times for writing
+    /// (as root).
+    Sensitivity {
+        #[command(flatten)]
+        cases: Cases,
+        /// The keepstone program. Default: the one beside this program.
+        #[arg(long)]
+        keepstone: Option<PathBuf>,
+    },
     /// Put saved results into the tables of a document.
     Report {
         /// The document, with the places marked `<!-- bench: NAME -->` to `<!-- bench end -->`.
@@ -195,6 +207,10 @@ fn main() -> Result<ExitCode> {
         Command::Nbd { cases, keepstone } => {
             let programs = programs(keepstone.as_deref(), Path::new(""))?;
             Section::Nbd(nbd::run(&cases.plan(cli.quick), &programs.keepstone, &cases.dir)?)
+        }
+        Command::Sensitivity { cases, keepstone } => {
+            let keepstone = programs(keepstone.as_deref(), Path::new(""))?.keepstone;
+            Section::Sensitivity(sensitivity::run(&cases.plan(cli.quick), &keepstone, &cases.dir)?)
         }
         Command::Report { into, results } => {
             report::update(into, results)?;

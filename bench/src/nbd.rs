@@ -1,27 +1,25 @@
-//! Block devices through their servers: over NBD against nbdkit and qemu-nbd, by the same client; and as a
-//! loop device against one on a file of tmpfs.
+//! Block devices through their servers: over NBD against nbdkit and qemu-nbd, by the same client; by workers against
+//! threads; and as a loop device against one on a file of tmpfs.
 //!
 //! Every NBD server runs in the foreground as a child that ends with this process. All serve memory:
 //! nbdkit its own, qemu-nbd and Keepstone a file of tmpfs. Everything has been written before.
 
+use crate::looped::{BLOCK, Loop};
 use crate::nbd_client::{Client, Kind};
 use crate::peer;
-use crate::ramdisk::run as command;
 use crate::rounds::{Case, Contender, Outcome, Plan};
-use crate::workload::{Buffer, Rng};
+use crate::workload::{Buffer, Rng, by_two};
 use anyhow::{Context as _, Result, bail, ensure};
-use rustix::fs::{Mode, OFlags};
-use rustix::mount::{MountFlags, UnmountFlags};
+use pmem::Protection;
 use std::fs::File;
-use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::Child;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const BYTES: u64 = 256 << 20;
-const BLOCK: usize = 4 << 10;
 const SUBJECT: &str = "keepstone";
 const NBDKIT: &str = "nbdkit memory";
 const QEMU: &str = "qemu-nbd";
@@ -39,23 +37,14 @@ pub fn run(plan: &Plan, keepstone: &Path, dir: &Path) -> Result<Vec<Outcome>> {
     let tmp = tempfile::Builder::new().prefix("keepstone-bench-").tempdir_in(dir)?;
     let mut outcomes = Vec::new();
     nbd(plan, keepstone, tmp.path(), &mut outcomes)?;
+    workers(plan, keepstone, tmp.path(), &mut outcomes)?;
     looped(plan, keepstone, tmp.path(), &mut outcomes)?;
     Ok(outcomes)
 }
 
 /// Over NBD.
 fn nbd(plan: &Plan, keepstone: &Path, dir: &Path, outcomes: &mut Vec<Outcome>) -> Result<()> {
-    let mut servers = vec![Server::start(SUBJECT, dir, |socket, file| {
-        vec![
-            keepstone.into(),
-            "bdev".into(),
-            "serve".into(),
-            "--foreground".into(),
-            "--socket".into(),
-            socket.into(),
-            file.into(),
-        ]
-    })?];
+    let mut servers = vec![Server::keepstone(SUBJECT, keepstone, dir, &[])?];
     if !plan.solo {
         servers.push(Server::start(NBDKIT, dir, |socket, _| {
             let words = ["nbdkit", "--foreground", "--exit-with-parent", "--unix"];
@@ -98,14 +87,53 @@ fn nbd(plan: &Plan, keepstone: &Path, dir: &Path, outcomes: &mut Vec<Outcome>) -
     Ok(())
 }
 
+/// Two clients at once, served by two processes or by two threads of one, which share an address space and the lock
+/// that changes of its mappings take.
+fn workers(plan: &Plan, keepstone: &Path, dir: &Path, outcomes: &mut Vec<Outcome>) -> Result<()> {
+    const DEPTH: u64 = 8;
+    let name = |protection: Protection| format!("nbd/workers/{protection}/randwrite/4K/qd{DEPTH}");
+    let protections =
+        [Protection::Pkey, Protection::Chunk, Protection::ChunkStrict, Protection::Pages];
+    for protection in protections.into_iter().filter(|p| plan.wants(&name(*p))) {
+        let protect = ["--protect", protection.name()];
+        let start = |name, options: &[&str]| {
+            Server::keepstone(name, keepstone, dir, &[&protect, options].concat())
+        };
+        let servers = [start("2 workers", &["--workers", "2"])?, start("2 threads", &[])?];
+        let what = format!("writes of 4K at random, by two clients, {DEPTH} in flight each");
+        let mut case = Case::new(name(protection), what).bytes(BLOCK as u64);
+        for server in &servers {
+            let client = |n| {
+                let mut client = Client::connect(&server.socket)?;
+                fill(&mut client)?;
+                Ok::<_, anyhow::Error>((client, Rng::new(n)))
+            };
+            let clients = [client(1)?, client(2)?].map(Mutex::new);
+            case = case.with(Contender::new(server.name, move |ops| {
+                by_two(|n| {
+                    let mut client = clients[n].lock().unwrap_or_else(PoisonError::into_inner);
+                    let (client, rng) = &mut *client;
+                    let blocks = client.size() / BLOCK as u64;
+                    let off = || rng.below(blocks) * BLOCK as u64;
+                    let done = client.run(Kind::Write, ops.div_ceil(2), DEPTH, BLOCK, off);
+                    done.map_err(|_| vfs::Errno::IO)
+                })
+            }));
+        }
+        plan.run(case, outcomes)?;
+    }
+    Ok(())
+}
+
 /// As a device of the kernel (as root).
 fn looped(plan: &Plan, keepstone: &Path, dir: &Path, outcomes: &mut Vec<Outcome>) -> Result<()> {
     ensure!(rustix::process::geteuid().is_root(), "loop devices are for root; run as root");
     let mut devices = Vec::new();
     for (name, through) in [(SUBJECT, "kernel"), ("keepstone, by its server", "server")] {
-        devices.push((name, Loop::keepstone(keepstone, dir, through)?));
+        let options = ["--through", through];
+        devices.push((name, Loop::keepstone(keepstone, dir, BYTES, &options)?));
     }
-    devices.push((TMPFS, Loop::bare(dir)?));
+    devices.push((TMPFS, Loop::bare(dir, BYTES)?));
     for (name, write) in [("randwrite", true), ("randread", false)] {
         let what = "O_DIRECT on the device, one at a time";
         let mut case =
@@ -132,7 +160,7 @@ fn looped(plan: &Plan, keepstone: &Path, dir: &Path, outcomes: &mut Vec<Outcome>
             .bytes(BLOCK as u64)
             .target(TMPFS, OF_FSYNC);
     for (name, device) in &devices {
-        let file = File::from(device.ext4()?);
+        let file = File::from(device.ext4_file()?);
         let data = Buffer::new(BLOCK);
         let mut rng = Rng::new(3);
         case = case.with(Contender::new(*name, move |ops| {
@@ -156,6 +184,23 @@ struct Server {
 }
 
 impl Server {
+    /// `bdev serve` with `options`.
+    fn keepstone(
+        name: &'static str,
+        keepstone: &Path,
+        dir: &Path,
+        options: &[&str],
+    ) -> Result<Self> {
+        Self::start(name, dir, |socket, file| {
+            let words =
+                ["bdev", "serve", "--foreground"].into_iter().chain(options.iter().copied());
+            let mut words: Vec<PathBuf> = words.map(PathBuf::from).collect();
+            words.insert(0, keepstone.into());
+            words.extend(["--socket".into(), socket.into(), file.into()]);
+            words
+        })
+    }
+
     /// Starts the program that `words` names for a socket and a file, waits until it serves, and writes
     /// everything once.
     fn start(
@@ -180,11 +225,16 @@ impl Server {
                 bail!("{name} ended before it served ({status}); is it installed?");
             }
         };
-        let mut next = 0;
-        let forward = || (next, next += 1 << 20).0;
-        client.run(Kind::Write, BYTES >> 20, 1, 1 << 20, forward).context(name)?;
+        fill(&mut client).context(name)?;
         Ok(server)
     }
+}
+
+/// Writes everything once, so that whoever serves the client has it mapped.
+fn fill(client: &mut Client) -> std::io::Result<()> {
+    let mut next = 0;
+    let forward = || (next, next += 1 << 20).0;
+    client.run(Kind::Write, BYTES >> 20, 1, 1 << 20, forward)
 }
 
 impl Drop for Server {
@@ -193,72 +243,4 @@ impl Drop for Server {
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         let _ = self.child.wait();
     }
-}
-
-/// A loop device, let go at the end.
-struct Loop {
-    device: PathBuf,
-    detach: Command,
-}
-
-impl Loop {
-    fn keepstone(keepstone: &Path, dir: &Path, through: &str) -> Result<Self> {
-        let file = written(dir)?;
-        let mut attach = Command::new(keepstone);
-        attach.args(["bdev", "loop", "--through", through]).arg(&file);
-        let ready = command(&mut attach)?;
-        let device = PathBuf::from(ready.lines().last().context("it names no device")?);
-        let mut detach = Command::new(keepstone);
-        detach.args(["bdev", "detach"]).arg(&device);
-        Ok(Self { device, detach })
-    }
-
-    fn bare(dir: &Path) -> Result<Self> {
-        let mut attach = Command::new("losetup");
-        attach.args(["--find", "--show", "--direct-io=on"]).arg(written(dir)?);
-        let device = PathBuf::from(command(&mut attach)?.trim());
-        let mut detach = Command::new("losetup");
-        detach.arg("--detach").arg(&device);
-        Ok(Self { device, detach })
-    }
-
-    fn open(&self) -> Result<File> {
-        let direct = OFlags::DIRECT.bits() as i32;
-        Ok(File::options().read(true).write(true).custom_flags(direct).open(&self.device)?)
-    }
-
-    /// A file of 4 MiB on an ext4 on it, whose mount has lost its name and goes with the file.
-    fn ext4(&self) -> Result<OwnedFd> {
-        command(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&self.device))?;
-        let point = tempfile::tempdir()?;
-        rustix::mount::mount(&self.device, point.path(), "ext4", MountFlags::NOATIME, None)?;
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
-        let file = rustix::fs::open(point.path().join("file"), flags, Mode::from_raw_mode(0o600));
-        rustix::mount::unmount(point.path(), UnmountFlags::DETACH)?;
-        let file = file?;
-        for off in (0..4 << 20).step_by(BLOCK) {
-            rustix::io::pwrite(file.as_fd(), &[1; BLOCK], off)?;
-        }
-        rustix::fs::fsync(&file)?;
-        Ok(file)
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        if let Err(err) = command(&mut self.detach) {
-            eprintln!("{}: {err:#}", self.device.display());
-        }
-    }
-}
-
-/// A file of which every byte was written.
-fn written(dir: &Path) -> Result<PathBuf> {
-    let path =
-        tempfile::Builder::new().prefix("disk-").tempfile_in(dir)?.into_temp_path().keep()?;
-    let file = File::options().write(true).open(&path)?;
-    for off in (0..BYTES).step_by(1 << 20) {
-        file.write_all_at(&[0x5a; 1 << 20], off)?;
-    }
-    Ok(path)
 }

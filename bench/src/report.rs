@@ -3,7 +3,7 @@
 use crate::machine::Origin;
 use crate::rounds::{Outcome, Spread};
 use crate::text::{self, time};
-use crate::{scan, traffic};
+use crate::{plot, scan, traffic};
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
@@ -39,6 +39,8 @@ pub enum Section {
     Bdev(Vec<Outcome>),
     /// `nbd`.
     Nbd(Vec<Outcome>),
+    /// `sensitivity`.
+    Sensitivity(Vec<Outcome>),
 }
 
 impl Results {
@@ -50,7 +52,8 @@ impl Results {
             | Section::Direct(outcomes)
             | Section::Chell(outcomes)
             | Section::Bdev(outcomes)
-            | Section::Nbd(outcomes) => text::outcomes(outcomes),
+            | Section::Nbd(outcomes)
+            | Section::Sensitivity(outcomes) => text::outcomes(outcomes),
             Section::Traffic(rows) => text::traffic(rows),
             Section::Mount(rows) => text::scans(rows),
         }
@@ -64,7 +67,8 @@ impl Results {
             | Section::Direct(outcomes)
             | Section::Chell(outcomes)
             | Section::Bdev(outcomes)
-            | Section::Nbd(outcomes) => {
+            | Section::Nbd(outcomes)
+            | Section::Sensitivity(outcomes) => {
                 outcomes.iter().flat_map(|o| &o.verdicts).filter(|v| !v.met).count()
             }
             Section::Traffic(_) => 0,
@@ -82,6 +86,7 @@ impl Results {
             Section::Chell(_) => "chell",
             Section::Bdev(_) => "bdev",
             Section::Nbd(_) => "nbd",
+            Section::Sensitivity(_) => "sensitivity",
         }
     }
 
@@ -95,6 +100,7 @@ impl Results {
             | Section::Chell(outcomes)
             | Section::Bdev(outcomes)
             | Section::Nbd(outcomes) => compared(outcomes),
+            Section::Sensitivity(outcomes) => slowed(outcomes),
             Section::Traffic(rows) => moved(rows),
             Section::Mount(rows) => scanned(rows),
         };
@@ -112,8 +118,11 @@ pub fn update(into: &Path, files: &[PathBuf]) -> Result<()> {
         let results: Results = serde_json::from_str(&json)
             .with_context(|| format!("{}: not saved by this program", file.display()))?;
         document = replace(&document, results.name(), &results.markdown())?;
-        if let Section::Chell(outcomes) = &results.section {
-            crate::plot::latencies(outcomes, into.parent().unwrap_or(Path::new(".")))?;
+        let dir = into.parent().unwrap_or(Path::new("."));
+        match &results.section {
+            Section::Chell(outcomes) => plot::latencies(outcomes, dir)?,
+            Section::Sensitivity(outcomes) => plot::sensitivities(outcomes, dir)?,
+            _ => {}
         }
         document = replace(&document, "machine", &machine(&results.origin))?;
     }
@@ -172,6 +181,26 @@ fn compared(outcomes: &[Outcome]) -> String {
             "| {} | {:.2} | {:.0} | {:.2} |",
             outcome.name, t.lines, t.nt_bytes, t.fences
         );
+    }
+    out
+}
+
+/// A row for each load, with a column for each factor by which memory is slower.
+fn slowed(outcomes: &[Outcome]) -> String {
+    let mut out = String::new();
+    let mut columns = 0;
+    for outcome in outcomes {
+        let (subject, slower) = outcome.timings.split_first().expect("a case has a subject");
+        if slower.len() != columns {
+            columns = slower.len();
+            let names: Vec<_> = slower.iter().map(|timing| format!(" {} |", timing.name)).collect();
+            let rule = "---|".repeat(columns);
+            let _ = write!(out, "\n| slowed/load | 1× |{}\n|---|---|{rule}\n", names.concat());
+        }
+        let cells: Vec<_> =
+            slower.iter().map(|timing| format!(" {} |", ratio(&timing.subject_speed))).collect();
+        let time = time(subject.ns_per_op.median);
+        let _ = writeln!(out, "| {} | {time} |{}", outcome.name, cells.concat());
     }
     out
 }
