@@ -3,7 +3,7 @@
 # checkout.
 #
 # A case is what persists, and how programs reach it: fsdax (ext4 with -o dax=always), devdax (a
-# character device), eadr (fsdax on a platform whose CPU caches persist). The machine has no disk: it
+# character device), eadr (fsdax on a platform whose CPU caches persist), none (no NVDIMM at all). The machine
 # runs from an initrd, made of what machine_base builds and what a script adds with machine_initrd.
 # QEMU models no CPU caches: nothing here finds a missing flush.
 #
@@ -30,14 +30,15 @@ die() {
     exit 1
 }
 
-# machine_case CASE: sets mode (fsdax, devdax), persistence (QEMU's word), domain (Keepstone's word).
+# machine_case CASE: sets mode (fsdax, devdax, none), persistence (QEMU's word), domain (Keepstone's word).
 # shellcheck disable=SC2034  # not every caller wants all three
 machine_case() {
     case $1 in
         fsdax) mode=fsdax persistence=mem-ctrl domain=map-sync ;;
         devdax) mode=devdax persistence=mem-ctrl domain=dev-dax ;;
         eadr) mode=fsdax persistence=cpu domain=cpu-cache ;;
-        *) die "unknown case $1; use fsdax, devdax or eadr" ;;
+        none) mode=none persistence='' domain='' ;;
+        *) die "unknown case $1; use fsdax, devdax, eadr or none" ;;
     esac
 }
 
@@ -58,7 +59,7 @@ machine_base() {
 
     # An empty configuration: that of ndctl would hook into loading libnvdimm.
     local module file n=100
-    for module in ext4 xfs fuse nfit nd_pmem dax_pmem device_dax nbd virtio_blk virtio_pci squashfs overlay; do
+    for module in ext4 xfs fuse nfit nd_pmem dax_pmem device_dax nbd ublk_drv virtio_blk virtio_pci squashfs overlay; do
         modprobe -C /nonexistent -S "$version" -d "$unpacked" --show-depends "$module"
     done | awk '/^insmod/ && !seen[$2]++ {print $2}' | while read -r file; do
         local name=${file##*/} out
@@ -107,6 +108,7 @@ mkdir /dev/shm
 mount -t tmpfs shm /dev/shm
 end() { echo "guest-exit $1"; sync; poweroff -f; }
 for m in /modules/*.ko; do insmod "$m" || echo "insmod $m failed"; done
+[ "$nvdimm_mode" != none ] || . /main
 nd=/sys/bus/nd
 tries=0
 # A namespace that is still raw has a block device; one that knows what it is has that device.
@@ -169,22 +171,30 @@ machine_image() {
 }
 
 # machine_command CASE IMAGE INITRD WORDS…: sets the array qemu, the command that boots the machine with
-# the console on its stdout. WORDS go to the kernel. Stores survive the death of QEMU: the memory of the
-# NVDIMM is a shared mapping of IMAGE.
+# the console on its stdout. WORDS go to the kernel. Stores survive the death of QEMU: the memory of the NVDIMM
+# is a shared mapping of IMAGE, which does not matter in the case none.
 machine_command() {
     local image=$2 initrd=$3
     # shellcheck disable=SC2034  # of no interest here
     local mode persistence domain
     machine_case "$1"
     shift 3
+    local board=q35 nvdimm=()
+    if [[ $mode != none ]]; then
+        board+=,nvdimm=on,nvdimm-persistence=$persistence
+        # shellcheck disable=SC2054  # the commas are QEMU's
+        nvdimm=(
+            -object "memory-backend-file,id=mem,share=on,mem-path=$image,size=$machine_bytes"
+            -device nvdimm,id=nvdimm,memdev=mem
+        )
+    fi
     # erms off: string instructions are slow under TCG.
     # shellcheck disable=SC2034,SC2054  # the caller runs it; the commas are QEMU's
     qemu=(
         qemu-system-x86_64
-        -machine "q35,nvdimm=on,nvdimm-persistence=$persistence" -accel "${KEEPSTONE_GUEST_ACCEL:-tcg,thread=single}"
+        -machine "$board" -accel "${KEEPSTONE_GUEST_ACCEL:-tcg,thread=single}"
         -cpu "max,erms=off,la57=off" -smp 2 -m "1G,slots=2,maxmem=4G"
-        -object "memory-backend-file,id=mem,share=on,mem-path=$image,size=$machine_bytes"
-        -device nvdimm,id=nvdimm,memdev=mem
+        "${nvdimm[@]}"
         -kernel "$machine/kernel" -initrd "$initrd"
         -append "console=ttyS0 quiet panic=-1 no_timer_check nowatchdog nvdimm_mode=$mode $*"
         -nodefaults -no-reboot -display none -serial stdio

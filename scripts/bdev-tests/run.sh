@@ -1,9 +1,9 @@
 #!/bin/bash
 # Runs clients of the field against `keepstone bdev`: NBD clients over sockets and TLS, file systems and
-# databases on a loop device, servers that are killed.
+# databases on a loop device, servers that are killed, a machine that boots.
 #
 #   run.sh SUITE     SUITE: clients, copies, sessions, exports, tls, activation, filesystems, databases,
-#                    killed, or all
+#                    killed, machine, or all
 #
 # Needs root. Installs what it lacks by apt-get; nothing is skipped silently. Environment: KEEPSTONE, the
 # program under test (default: target/release/keepstone, then the one in PATH); DEVICE_OPTIONS, more
@@ -16,7 +16,7 @@ work=$root/.work
 source "$here/../mount-tests/lib.sh"
 source "$here/lib.sh"
 
-suites=(clients copies sessions exports tls activation filesystems databases killed)
+suites=(clients copies sessions exports tls activation filesystems databases killed machine)
 suite=${1:?usage: run.sh SUITE; suites: ${suites[*]} all}
 keepstone=$(keepstone_path)
 # libnbd's module belongs to Debian's Python, not to another one that may come first.
