@@ -12,6 +12,8 @@ RELEASE := $(TARGET)/release
 BENCH := $(RELEASE)/keepstone-bench
 export KEEPSTONE ?= $(abspath $(RELEASE)/keepstone)
 
+# Features of the keepstone command: ublk (takes libclang).
+FEATURES ?=
 # Generated calls per seed of the campaign; there are 60 seeds.
 CAMPAIGN_OPS ?= 20000
 # How often a schedule may take the processor from a thread that could go on.
@@ -22,21 +24,21 @@ CRASH_MINUTES ?= 60
 # Seconds of `make fuzz`.
 FUZZ_SECONDS ?= 300
 
-.PHONY: help build demo test loom check bench bench-quick install campaign crash-campaign nvdimm-test dax-programs-test torture machine-torture fuzz clean
+.PHONY: help build demo test loom check bench bench-quick install campaign crash-campaign nvdimm-test dax-programs-test vm-test torture machine-torture fuzz clean
 .DEFAULT_GOAL := help
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 17
 
 build: ## target/release/keepstone and libkeepstone.so
-	$(CARGO) build --release --package keepstone --package preload
+	$(CARGO) build --release --package keepstone --package preload $(addprefix --features=keepstone/,$(FEATURES))
 
 demo: build ## a pool in DRAM, mounted; real programs on it while the server is killed (4 minutes)
 	scripts/demo.sh
 
 test: build loom ## all tests: of the workspace, models, and suites of the field against a mount (as root)
-	scripts/lib-packages.sh fuse3 attr acl
-	$(CARGO) test --workspace --no-fail-fast
+	scripts/lib-packages.sh fuse3 attr acl libclang1-14
+	$(CARGO) test --workspace --features keepstone/ublk --no-fail-fast
 	scripts/mount-tests/run.sh all
 	scripts/run-tests/run.sh all
 	scripts/run-tests/run.sh --direct all
@@ -47,12 +49,13 @@ loom: ## the locks, the allocator and the gate of processes through every schedu
 	    $(CARGO) test --release --package arena --lib
 
 check: ## formatting, lints, documentation, scripts
+	scripts/lib-packages.sh libclang1-14 shellcheck
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --features keepstone/ublk -- -D warnings
+	$(CARGO) clippy --package keepstone -- -D warnings
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(TARGET)/loom \
 	    $(CARGO) clippy --release --package arena --tests -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
-	scripts/lib-packages.sh shellcheck
 	shellcheck -x -P SCRIPTDIR .ci/run scripts/*.sh scripts/mount-tests/*.sh scripts/run-tests/*.sh scripts/bdev-tests/*.sh
 
 bench: ## measure against peers in the same run; results into docs/PERFORMANCE.md (20 minutes)
@@ -108,7 +111,7 @@ crash-campaign: build ## power failures: pairs, triples for an hour, threads, de
 	$(RELEASE)/keepstone crashtest --length 3 --minutes $(CRASH_MINUTES) --ops 60000 --fuzz 20000 \
 	    --schedules 20000 --deaths 756 --threads $$(nproc)
 
-nvdimm-test: build ## pmem, Chell-Direct on DAX file systems, the kernel's NBD client, on an emulated machine with an NVDIMM
+nvdimm-test: build ## pmem, Chell-Direct on DAX file systems, ublk and the kernel's NBD client, on an emulated machine with an NVDIMM
 	scripts/nvdimm-test.sh
 	scripts/bdev-machine-test.sh
 	scripts/direct-guest-test.sh

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
+use super::ublk;
+
 /// How to open pools as block devices.
 #[derive(Clone, Debug, Args)]
 pub struct DeviceArgs {
@@ -141,6 +143,8 @@ pub enum Through {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Via {
+    /// ublk, /dev/ublkbN. If its server is killed, requests wait for the next one.
+    Ublk,
     /// The kernel's NBD client, /dev/nbdN.
     Nbd,
     /// A loop device, /dev/loopN.
@@ -151,8 +155,13 @@ pub enum Via {
 #[derive(Clone, Debug, Args)]
 pub struct AttachArgs {
     /// How. Default: what this machine has, said with the reason.
-    #[arg(long, value_enum)]
+    #[arg(long = "by", value_enum)]
     pub via: Option<Via>,
+    /// Requests that the kernel may send to each queue of ublk before one is answered. Each has a buffer of
+    /// 512 KiB.
+    #[arg(long, value_name = "N", default_value_t = ublk::DEPTH,
+          value_parser = clap::value_parser!(u16).range(1..=ublk::DEPTH_MAX))]
+    pub queue_depth: u16,
     /// The rest.
     #[command(flatten)]
     pub kernel: KernelArgs,
@@ -172,7 +181,7 @@ pub struct KernelArgs {
     /// Who copies content of a loop device. Default: the kernel, where the bytes of POOL are those of the device.
     #[arg(long, value_enum)]
     pub through: Option<Through>,
-    /// Threads that answer the kernel. Default: one per CPU, 2 to 16.
+    /// Threads that answer the kernel; for ublk its queues, for NBD connections. Default: one per CPU, 2 to 16.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: Option<u16>,
     /// How it runs.

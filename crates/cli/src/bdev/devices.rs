@@ -101,3 +101,17 @@ fn absolute(path: &Path) -> Result<PathBuf> {
         format!("{}: no such pool; --create --size 1G makes one there", path.display())
     })
 }
+
+/// What the kernel is told when a request fails.
+pub fn errno(err: &pmbd::Error) -> i32 {
+    match err {
+        pmbd::Error::OutOfRange { .. } => libc::ENOSPC,
+        pmbd::Error::Misaligned { .. } => libc::EINVAL,
+        pmbd::Error::ReadOnly => libc::EROFS,
+        pmbd::Error::NotSupported => libc::EOPNOTSUPP,
+        _ => {
+            tracing::error!("{err}");
+            libc::EIO
+        }
+    }
+}

@@ -44,6 +44,7 @@ pub fn attach(args: &KernelArgs, opened: &Opened, block: u32, threads: usize) ->
         kind: "loop",
         path: looped.path().to_owned(),
         through: Some(if kernel { Through::Kernel } else { Through::Server }),
+        taken_over: false,
         release: Box::new(move || looped.release()),
         end,
     })

@@ -11,10 +11,11 @@ use serde::{Deserialize, Serialize};
 
 use super::args::{AttachArgs, KernelArgs, Through, Via};
 use super::control::{Control, Request, stop_this_process};
-use super::devices::{self, DeviceReport};
+use super::devices::{self, DeviceReport, Opened};
 use super::server;
+use super::stats;
 use super::status::{ExportNumbers, ExportStatus, Status, announce_device};
-use super::{fileloop, kernel_nbd, looped};
+use super::{fileloop, kernel_nbd, looped, ublk};
 use crate::{background, output, pool};
 
 /// A device that the kernel has.
@@ -25,6 +26,8 @@ pub struct Attached {
     pub path: String,
     /// Who copies content, where there is a choice.
     pub through: Option<Through>,
+    /// Whether it was another server's before, which was killed.
+    pub taken_over: bool,
     /// Takes it back: at once, or when the last who has it open closes it.
     pub release: Box<dyn FnOnce() -> Result<()> + Send>,
     /// Hears when it has gone.
@@ -44,11 +47,22 @@ struct Ready {
     size_bytes: u64,
     /// Who copies content, where there is a choice.
     through: Option<Through>,
+    /// Whether it was another server's before, which was killed.
+    taken_over: bool,
+}
+
+/// How the kernel shall get a device.
+struct Way {
+    via: Via,
+    /// Why, where nobody said so.
+    why: Option<String>,
+    /// Requests in each queue of ublk.
+    depth: u16,
 }
 
 /// By a loop device.
 pub fn run_loop(args: &KernelArgs, json: bool) -> Result<()> {
-    run(args, Via::Loop, None, "loop", json)
+    run(args, Way { via: Via::Loop, why: None, depth: ublk::DEPTH }, "loop", json)
 }
 
 /// By whatever the machine has.
@@ -57,27 +71,34 @@ pub fn run_attach(args: &AttachArgs, json: bool) -> Result<()> {
         Some(via) => (via, None),
         None => choose(),
     };
-    run(&args.kernel, via, why, "attach", json)
+    run(&args.kernel, Way { via, why, depth: args.queue_depth }, "attach", json)
+}
+
+/// Takes a device back, also one whose server was killed.
+pub fn detach(name: &str, json: bool) -> Result<()> {
+    if ublk::let_go(name)? { stats::stopped(name, json) } else { stats::stop(name, json) }
 }
 
 /// The fastest way there is.
 fn choose() -> (Via, Option<String>) {
-    let ublk = match Path::new("/dev/ublk-control").exists() {
-        true => "this version does not use ublk, which the kernel has",
-        false => "the kernel has no ublk",
+    let (via, why) = match ublk::missing() {
+        None => (Via::Ublk, "by ublk, which the kernel has".to_owned()),
+        Some(no_ublk) if kernel_nbd::is_there() => {
+            (Via::Nbd, format!("by the kernel's NBD client: {no_ublk}"))
+        }
+        Some(no_ublk) => {
+            let no_nbd = "no /dev/nbd0 (`modprobe nbd`?)";
+            (Via::Loop, format!("by a loop device: {no_ublk}, and {no_nbd}"))
+        }
     };
-    if kernel_nbd::is_there() {
-        (Via::Nbd, Some(format!("by the kernel's NBD client: {ublk}")))
-    } else {
-        (Via::Loop, Some(format!("by a loop device: {ublk}, and no /dev/nbd0 (`modprobe nbd`?)")))
-    }
+    (via, Some(why))
 }
 
-fn run(args: &KernelArgs, via: Via, why: Option<String>, word: &str, json: bool) -> Result<()> {
+fn run(args: &KernelArgs, way: Way, word: &str, json: bool) -> Result<()> {
     if args.process.daemon {
-        background::serve(|ready| serve(args, via, why, ready));
+        background::serve(|ready| serve(args, way, ready));
     } else if args.process.foreground {
-        serve(args, via, why, &|ready| announce(ready, json))?;
+        serve(args, way, &|ready| announce(ready, json))?;
     } else {
         announce(&server::start(word)?, json)?;
     }
@@ -99,24 +120,28 @@ fn announce(ready: &Ready, json: bool) -> Result<()> {
         Some(Through::Server) => println!("  content is copied by the server"),
         None => {}
     }
+    if ready.taken_over {
+        println!("  taken over from a server that was killed: whoever uses the device goes on");
+    }
     println!("{}", ready.device);
     Ok(())
 }
 
 /// Serves until the device is let go.
-fn serve(
-    args: &KernelArgs,
-    via: Via,
-    why: Option<String>,
-    ready: &dyn Fn(&Ready) -> Result<()>,
-) -> Result<()> {
+fn serve(args: &KernelArgs, way: Way, ready: &dyn Fn(&Ready) -> Result<()>) -> Result<()> {
+    if way.via == Via::Ublk
+        && let Some(why) = ublk::missing()
+    {
+        bail!("{why}");
+    }
     // Before any thread exists, so that all of them leave the signals alone.
     let stop = StopSignals::block()?;
     let name = args.pool.file_name().context("a pool has a file name")?.to_string_lossy();
-    let opened = devices::open(&name, "", &args.pool, &args.device)?;
+    let (opened, left) = open(&name, args, way.via)?;
     let block = args.block_size.unwrap_or(opened.device.block_sizes().minimum.max(512));
     let threads = pool::threads(args.threads);
-    let attached = match via {
+    let attached = match way.via {
+        Via::Ublk => ublk::attach(&opened, block, threads, way.depth, left)?,
         Via::Loop => fileloop::attach(args, &opened, block, threads)?,
         Via::Nbd => kernel_nbd::attach(&opened, block, threads)?,
     };
@@ -151,11 +176,12 @@ fn serve(
     ready(&Ready {
         pid: std::process::id(),
         device: attached.path,
-        via,
-        why,
+        via: way.via,
+        why: way.why,
         export: opened.report,
         size_bytes,
         through: attached.through,
+        taken_over: attached.taken_over,
     })?;
 
     let release = attached.release;
@@ -170,4 +196,20 @@ fn serve(
     // What nobody has asked to be durable is made so all the same.
     opened.device.barrier()?;
     served.context("the session with the kernel broke")
+}
+
+/// The pool as a device, and the kernel's device on it that a killed server left behind.
+fn open(name: &str, args: &KernelArgs, via: Via) -> Result<(Opened, Option<ublk::LeftBehind>)> {
+    let opened = devices::open(name, "", &args.pool, &args.device)?;
+    let left = match via {
+        Via::Ublk => ublk::left_behind(Path::new(&opened.report.path))?,
+        Via::Nbd | Via::Loop => None,
+    };
+    if left.is_none() {
+        return Ok((opened, None));
+    }
+    // A barrier that its users ask for next has to cover what the killed server had confirmed.
+    let Opened { device, report } = opened;
+    drop(device);
+    Ok((devices::open_after_death(report, &args.device)?, left))
 }

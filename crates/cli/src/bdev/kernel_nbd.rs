@@ -74,7 +74,14 @@ pub fn attach(opened: &Opened, block: u32, connections: usize) -> Result<Attache
     })?;
     wait_until_ready(&path)?;
     let release = move || Ok(ioctl(&releasing, request::DISCONNECT, 0)?);
-    Ok(Attached { kind: "nbd client", path, through: None, release: Box::new(release), end })
+    Ok(Attached {
+        kind: "nbd client",
+        path,
+        through: None,
+        taken_over: false,
+        release: Box::new(release),
+        end,
+    })
 }
 
 /// A device that nobody uses, open.

@@ -16,6 +16,7 @@ mod serve;
 mod server;
 mod stats;
 mod status;
+mod ublk;
 mod worker;
 mod workers;
 
@@ -46,8 +47,11 @@ Example, an ext4 on it (as root):
   mkfs.ext4 /dev/loop0 && mount /dev/loop0 /mnt
   umount /mnt && keepstone bdev detach /dev/loop0")]
     Loop(args::KernelArgs),
-    /// Give the kernel a pool by what this machine has: its NBD client, or else a loop device.
-    #[command(after_help = "Example: keepstone bdev attach /dev/shm/disk --create --size 1G")]
+    /// Give the kernel a pool by what this machine has: ublk, its NBD client, or else a loop device.
+    #[command(after_help = "\
+Example, by whatever there is, and by ublk with queues for four CPUs:
+  keepstone bdev attach /dev/shm/disk --create --size 1G
+  keepstone bdev attach /dev/shm/disk --by ublk --threads 4")]
     Attach(args::AttachArgs),
     /// Take a device back from the kernel; refused while it is in use.
     #[command(after_help = "Example: keepstone bdev detach /dev/loop0")]
@@ -85,7 +89,7 @@ pub fn run(command: &BdevCommand, json: bool) -> Result<ExitCode> {
         BdevCommand::Serve(args) => serve::run(args, json)?,
         BdevCommand::Loop(args) => kernel::run_loop(args, json)?,
         BdevCommand::Attach(args) => kernel::run_attach(args, json)?,
-        BdevCommand::Detach(args) => stats::stop(&args.name, json)?,
+        BdevCommand::Detach(args) => kernel::detach(&args.name, json)?,
         BdevCommand::List => stats::list(json)?,
         BdevCommand::Stats(args) => stats::run(args, json)?,
         BdevCommand::Grow(args) => stats::grow(args, json)?,

@@ -19,6 +19,8 @@ use fuser::{
 };
 use pmbd::{BlockDevice, Durability, Zeroing};
 
+use super::devices;
+
 /// Name of the file.
 pub const NAME: &str = "disk";
 
@@ -120,16 +122,7 @@ impl OneFile {
 }
 
 fn errno(err: &pmbd::Error) -> Errno {
-    match err {
-        pmbd::Error::OutOfRange { .. } => Errno::ENOSPC,
-        pmbd::Error::Misaligned { .. } => Errno::EINVAL,
-        pmbd::Error::ReadOnly => Errno::EROFS,
-        pmbd::Error::NotSupported => Errno::EOPNOTSUPP,
-        _ => {
-            tracing::error!("{err}");
-            Errno::EIO
-        }
-    }
+    Errno::from_i32(devices::errno(err))
 }
 
 impl Filesystem for OneFile {

@@ -77,6 +77,11 @@ pub fn stop(name: &str, json: bool) -> Result<()> {
             bail!("{name}: its server does not end; see `keepstone bdev stats {name}`");
         }
     }
+    stopped(name, json)
+}
+
+/// Tells that something was stopped.
+pub fn stopped(name: &str, json: bool) -> Result<()> {
     if json { output::json(&json!({ "stopped": name })) } else { Ok(()) }
 }
 

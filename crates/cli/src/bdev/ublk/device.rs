@@ -1,0 +1,252 @@
+//! A device of the kernel's, with a thread for each of its queues.
+//!
+//! - **U1** The device outlives its server: when that is killed, requests wait, those under way too, and the next
+//!   server of the same pool is given them again. Serving a request twice is harmless: nobody has heard of the
+//!   first time.
+//! - **U2** Only a server that has the pool's lock takes over, so two never serve one device.
+//! - **U3** With write buffers a killed server loses what it has answered, and nobody may go on as if it had not: then
+//!   the device goes with its server.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+
+use anyhow::{Context as _, Result, bail};
+use libublk::ctrl::{UblkCtrl, UblkCtrlBuilder};
+use libublk::helpers::IoBuf;
+use libublk::io::{UblkDev, UblkQueue};
+use libublk::{BufDesc, BufDescList, UblkError, UblkFlags, UblkIORes, sys};
+use pmbd::BlockDevice;
+use serde_json::{Value, json};
+
+use super::requests;
+use crate::background;
+use crate::bdev::devices::Opened;
+use crate::bdev::kernel::Attached;
+
+/// Longest read or write, in bytes. Each request of a queue has a buffer of that length.
+const REQUEST_BYTES: u32 = 512 << 10;
+
+/// Where the kernel lists devices, each as `ublkcN`.
+const DEVICES: &str = "/sys/class/ublk-char";
+
+/// Devices that wait for another server, and give it again what the last one had not answered (U1).
+const OUTLIVES_SERVER: u64 = (sys::UBLK_F_USER_RECOVERY | sys::UBLK_F_USER_RECOVERY_REISSUE) as u64;
+
+/// Under what name `libublk` keeps the pool for us, in its file about the device.
+const POOL: &str = "keepstone_pool";
+
+/// Why this machine cannot use ublk.
+pub fn missing() -> Option<&'static str> {
+    let there = Path::new("/dev/ublk-control").exists();
+    (!there)
+        .then_some("the kernel has no ublk (`modprobe ublk_drv`? Linux 6.0, CONFIG_BLK_DEV_UBLK)")
+}
+
+/// A device whose server was killed.
+pub struct LeftBehind(sys::ublksrv_ctrl_dev_info);
+
+/// The device on `pool` whose server was killed, if there is one. Whoever asks has the pool's lock (U2).
+pub fn left_behind(pool: &Path) -> Result<Option<LeftBehind>> {
+    let Ok(devices) = fs::read_dir(DEVICES) else { return Ok(None) };
+    let pool = identity(pool)?;
+    for device in devices {
+        let name = device?.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix("ublkc")?.parse().ok());
+        let Some((control, of)) = number.and_then(orphan) else { continue };
+        if of != pool {
+            continue;
+        }
+        let info = control.dev_info();
+        if u32::from(info.state) != sys::UBLK_S_DEV_DEAD && info.flags & OUTLIVES_SERVER != 0 {
+            return Ok(Some(LeftBehind(info)));
+        }
+        // Nobody waits for it.
+        control.del_dev().map_err(as_io)?;
+    }
+    Ok(None)
+}
+
+/// Takes the device `/dev/ublkbN` of a server that was killed from those who wait. False if it is none.
+pub fn let_go(device: &str) -> Result<bool> {
+    let number = device.strip_prefix("/dev/ublkb").and_then(|number| number.parse().ok());
+    let Some((control, _)) = number.and_then(orphan) else { return Ok(false) };
+    control.del_dev().map_err(as_io).with_context(|| format!("{device}: is not let go"))?;
+    Ok(true)
+}
+
+/// A device of ours without a server, and the identity of its pool.
+fn orphan(number: u32) -> Option<(UblkCtrl, Value)> {
+    // Those that go meanwhile, or are of other users, are none of ours.
+    let control = UblkCtrl::new_simple(number.try_into().ok()?).ok()?;
+    let pool = control.get_target_data_from_json()?.get(POOL)?.clone();
+    let info = control.dev_info();
+    let live = u32::from(info.state) == sys::UBLK_S_DEV_LIVE;
+    // For a moment, the kernel does not know that the server is gone.
+    let served = live && Path::new(&format!("/proc/{}", info.ublksrv_pid)).exists();
+    (!served).then_some((control, pool))
+}
+
+/// What tells a pool from another one that comes to be in its place.
+fn identity(pool: &Path) -> Result<Value> {
+    let file = pool.metadata().with_context(|| pool.display().to_string())?;
+    Ok(json!({ "device": file.dev(), "inode": file.ino() }))
+}
+
+/// Gives the kernel `opened` as a device with logical blocks of `block` bytes, or as the one that was left behind,
+/// which stays as it is.
+pub fn attach(
+    opened: &Opened,
+    block: u32,
+    queues: usize,
+    depth: u16,
+    left: Option<LeftBehind>,
+) -> Result<Attached> {
+    // `libublk` would make the directory of its files for everybody to write to.
+    background::make_private(Path::new(&UblkCtrl::run_dir()))?;
+    let taken_over = left.is_some();
+    let setup = Setup {
+        device: opened.device.clone(),
+        pool: identity(Path::new(&opened.report.path))?,
+        block,
+        queues: queues.try_into()?,
+        depth,
+        outlives: opened.report.buffers.is_none(), // U3
+        left,
+    };
+    let ((starts, started), (ends, end)) = (channel(), channel());
+    std::thread::Builder::new().name("ublk".into()).spawn(move || {
+        let _ = ends.send(serve(setup, starts).map_err(as_io));
+    })?;
+    let Ok((number, path)) = started.recv() else {
+        let ended = end.recv().context("the thread that serves the kernel died")?;
+        ended
+            .context("/dev/ublk-control: makes no device; only root may, with io_uring allowed")?;
+        bail!("the device was let go before it could be used");
+    };
+    let release = move || {
+        let control = UblkCtrl::new_simple(number).map_err(as_io)?;
+        control
+            .kill_dev()
+            .map_err(as_io)
+            .with_context(|| format!("ublk {number}: is not let go"))?;
+        Ok(())
+    };
+    Ok(Attached { kind: "ublk", path, through: None, taken_over, release: Box::new(release), end })
+}
+
+/// What a device shall be.
+struct Setup {
+    device: Arc<dyn BlockDevice>,
+    pool: Value,
+    block: u32,
+    queues: u16,
+    depth: u16,
+    /// Whether it stays when its server is killed (U3).
+    outlives: bool,
+    left: Option<LeftBehind>,
+}
+
+/// Makes the device, says its number and name when it can be used, and serves until it is let go.
+fn serve(setup: Setup, starts: Sender<(i32, String)>) -> Result<(), UblkError> {
+    let control = setup.control()?;
+    let device = setup.device.clone();
+    control.run_target(
+        move |dev| {
+            setup.describe(dev);
+            Ok(())
+        },
+        move |queue, dev| serve_queue(queue, dev, &*device),
+        move |control| {
+            let number = control.dev_info().dev_id as i32;
+            let _ = starts.send((number, control.get_bdev_path()));
+        },
+    )?;
+    control.del_dev()?;
+    Ok(())
+}
+
+impl Setup {
+    /// A new device, or the one left behind.
+    fn control(&self) -> Result<UblkCtrl, UblkError> {
+        let builder = UblkCtrlBuilder::default().name("keepstone");
+        let Some(LeftBehind(info)) = &self.left else {
+            return builder
+                .nr_queues(self.queues)
+                .depth(self.depth)
+                .io_buf_bytes(REQUEST_BYTES)
+                .ctrl_flags(if self.outlives { OUTLIVES_SERVER } else { 0 })
+                .dev_flags(UblkFlags::UBLK_DEV_F_ADD_DEV)
+                .build();
+        };
+        let control = builder
+            .id(info.dev_id as i32)
+            .nr_queues(info.nr_hw_queues)
+            .depth(info.queue_depth)
+            .io_buf_bytes(info.max_io_buf_bytes)
+            .ctrl_flags(OUTLIVES_SERVER)
+            .dev_flags(UblkFlags::UBLK_DEV_F_RECOVER_DEV)
+            .build()?;
+        // It waits until the kernel knows that the server is gone.
+        control.start_user_recover()?;
+        Ok(control)
+    }
+
+    fn describe(&self, dev: &mut UblkDev) {
+        dev.set_target_json(json!({ POOL: self.pool }));
+        dev.set_default_params(self.device.size());
+        let zeroing_sectors = self.device.block_sizes().maximum >> 9;
+        let params = &mut dev.tgt.params;
+        params.types |= sys::UBLK_PARAM_TYPE_DISCARD;
+        params.basic.attrs = sys::UBLK_ATTR_VOLATILE_CACHE | sys::UBLK_ATTR_FUA;
+        if self.device.is_read_only() {
+            params.basic.attrs |= sys::UBLK_ATTR_READ_ONLY;
+        }
+        params.basic.logical_bs_shift = self.block.trailing_zeros() as u8;
+        params.discard = sys::ublk_param_discard {
+            discard_granularity: self.block,
+            max_discard_sectors: zeroing_sectors,
+            max_write_zeroes_sectors: zeroing_sectors,
+            max_discard_segments: 1,
+            ..Default::default()
+        };
+    }
+}
+
+/// Serves the requests of a queue in their order, as they come: it takes less time than to hand them on.
+fn serve_queue(number: u16, dev: &UblkDev, device: &dyn BlockDevice) {
+    let mut content: Vec<IoBuf<u8>> = dev.alloc_queue_io_bufs();
+    let queue = UblkQueue::new(number, dev)
+        .and_then(|queue| queue.submit_fetch_commands_unified(BufDescList::Slices(Some(&content))));
+    let queue = match queue {
+        Ok(queue) => queue,
+        Err(err) => {
+            tracing::error!("queue {number}: {}", as_io(err));
+            // The start fails, rather than wait for this queue.
+            return dev.notify_buffer_registration_complete(true);
+        }
+    };
+    queue.wait_and_handle_io(|queue, tag, _| {
+        let content = &mut content[usize::from(tag)];
+        let done = requests::answer(device, queue.get_iod(tag), content.as_mut_slice());
+        let content = BufDesc::Slice(content.as_slice());
+        let told = queue.complete_io_cmd_unified(tag, content, Ok(UblkIORes::Result(done)));
+        if let Err(err) = told {
+            tracing::error!("queue {number}: a request has no answer: {}", as_io(err));
+        }
+    });
+}
+
+/// With the error number, which the library's own words leave out.
+fn as_io(err: UblkError) -> io::Error {
+    match err {
+        UblkError::UringIOError(number) | UblkError::OtherError(number) => {
+            io::Error::from_raw_os_error(-number)
+        }
+        UblkError::IOError(err) => err,
+        other => io::Error::other(other),
+    }
+}

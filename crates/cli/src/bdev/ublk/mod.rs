@@ -1,0 +1,19 @@
+//! ublk, `/dev/ublkbN`: block devices whose requests the kernel hands to a process by io_uring.
+//!
+//! It takes the feature `ublk`, off by default: building the crate `libublk` takes libclang.
+
+#[cfg(not(feature = "ublk"))]
+mod absent;
+#[cfg(feature = "ublk")]
+mod device;
+#[cfg(feature = "ublk")]
+mod requests;
+
+#[cfg(not(feature = "ublk"))]
+pub use absent::{LeftBehind, attach, left_behind, let_go, missing};
+#[cfg(feature = "ublk")]
+pub use device::{LeftBehind, attach, left_behind, let_go, missing};
+
+/// Requests of a queue that the kernel may send before one is answered, and the most that it takes.
+pub const DEPTH: u16 = 64;
+pub const DEPTH_MAX: i64 = 4096;
