@@ -94,6 +94,9 @@ pub struct Options {
     /// Buffers in DRAM for writes. They do not survive a fork; and a process that is killed takes with it what is in
     /// them, which no barrier has covered.
     pub buffering: Option<Buffering>,
+    /// Whether space that is discarded, or zeroed without keeping it, goes back to the file system of the region. A
+    /// store there takes space anew; where there is none, SIGBUS ends the process. Not with atomic blocks.
+    pub thin: bool,
     /// Whether processes that had the device open were killed: the first barrier then covers what they have
     /// confirmed, wherever it is.
     pub after_death: bool,
@@ -109,6 +112,7 @@ impl Default for Options {
             atomic: None,
             checksums: false,
             buffering: None,
+            thin: false,
             after_death: false,
         }
     }
@@ -133,6 +137,7 @@ pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Arc<dyn BlockDe
     let device: Arc<dyn BlockDevice> = match options.atomic {
         None => {
             let raw = Raw::new(medium, scheme, read_only)?.with_tally(tally);
+            let raw = if options.thin { raw.thin() } else { raw };
             if options.after_death {
                 raw.distrust();
             }
@@ -168,6 +173,9 @@ fn check_kind(path: &Path, region: &Region, options: &Options) -> Result<(), Err
                 buffered::PAGE
             ))
         }
+        Some(_) if options.thin => mismatch(
+            "atomic blocks share their space, of which none is given back: leave out --thin".into(),
+        ),
         None if found.verify(region.len()).is_ok() => mismatch(format!(
             "has atomic blocks of {has} bytes, and is no use without knowing where they are: add --atomic {has}"
         )),

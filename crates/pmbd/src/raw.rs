@@ -26,6 +26,8 @@ pub struct Raw<M> {
     dirty: Option<Dirty>,
     /// Whether a fence covers all threads and costs a system call (W1).
     lazy_fence: bool,
+    /// Whether space that holds nothing is given back.
+    thin: bool,
 }
 
 impl<M: Medium> Raw<M> {
@@ -40,6 +42,7 @@ impl<M: Medium> Raw<M> {
             scheme,
             dirty: left_to_barrier.then(|| Dirty::plan(&mut layout, medium.max_len())),
             lazy_fence,
+            thin: false,
             frame: Frame::new(medium, size, blocks, read_only, layout)?,
         })
     }
@@ -47,6 +50,11 @@ impl<M: Medium> Raw<M> {
     /// Reports what protecting the medium costs, too.
     pub(crate) fn with_tally(self, tally: Arc<Tally>) -> Self {
         Self { frame: self.frame.with_tally(tally), ..self }
+    }
+
+    /// Gives back the space of what is discarded, or zeroed without keeping it, from now on.
+    pub fn thin(self) -> Self {
+        Self { thin: true, ..self }
     }
 
     /// Leaves everything to the first barrier: what processes confirmed that were killed before theirs came.
@@ -128,7 +136,9 @@ impl<M: Medium> BlockDevice for Raw<M> {
     fn discard(&self, off: u64, len: u64) -> Result<(), Error> {
         let _request = self.frame.begin(off, len, Durability::AtBarrier)?;
         self.frame.counting.request(Event::Discards, Event::BytesDiscarded, len);
-        // The bytes stay: nobody else could use the space.
+        if self.thin {
+            self.frame.medium.release(off, len)?;
+        }
         Ok(())
     }
 
@@ -141,12 +151,20 @@ impl<M: Medium> BlockDevice for Raw<M> {
     ) -> Result<(), Error> {
         let frame = &self.frame;
         let _request = frame.begin(off, len, durability)?;
-        if how.only_fast {
+        let released = match self.thin && !how.keep_space {
+            true => frame.medium.release(off, len)?,
+            false => off..off,
+        };
+        if how.only_fast && released.is_empty() {
             return Err(Error::NotSupported);
         }
         frame.counting.request(Event::Zeroes, Event::BytesZeroed, len);
         let mut watch = frame.counting.watch();
-        frame.medium.zero_nt(off, len);
+        for left in [off..released.start, released.end..off + len] {
+            if !left.is_empty() {
+                frame.medium.zero_nt(left.start, left.end - left.start);
+            }
+        }
         watch.lap(Event::CyclesStore);
         self.persist(off, len, true, durability);
         watch.lap(Event::CyclesPersist);
@@ -160,8 +178,23 @@ impl<M: Medium> BlockDevice for Raw<M> {
         each: &mut dyn FnMut(Extent) -> bool,
     ) -> Result<(), Error> {
         self.frame.check(off, len)?;
-        if len > 0 {
-            each(Extent { off, len, zero: false, allocated: true });
+        let (mut at, end) = (off, off + len);
+        while at < end {
+            let data = match self.thin {
+                true => self.frame.medium.data_within(at, end - at),
+                false => at..end,
+            };
+            let hole = Extent { off: at, len: data.start - at, zero: true, allocated: false };
+            let rest = Extent {
+                off: data.start,
+                len: data.end - data.start,
+                zero: false,
+                allocated: true,
+            };
+            if !(hole.len == 0 || each(hole)) || !(rest.len == 0 || each(rest)) {
+                break;
+            }
+            at = data.end;
         }
         Ok(())
     }

@@ -28,6 +28,7 @@ mod emulation;
 mod error;
 mod flush;
 mod guard;
+mod holes;
 mod host;
 mod mapping;
 mod medium;

@@ -9,6 +9,8 @@
 //!   non-temporally, is in the persistence domain when it returns.
 
 use crate::{Counters, Domain, Error};
+use std::io;
+use std::ops::Range;
 use std::sync::atomic::AtomicU8;
 
 /// Proof that a fence has completed since the caller prepared what it is about to publish.
@@ -49,6 +51,18 @@ pub trait Medium: Send + Sync {
         Err(Error::BadLength { path: "memory".into(), len, cause })
     }
 
+    /// Gives the space of whole pages in `off..off + len` back to the file system, where it can; returns which
+    /// these are. They read as zeros, and durably so: in the page-cache domain from the next
+    /// [`fence`](Self::fence) on. A store there takes space anew, and raises SIGBUS where there is none.
+    fn release(&self, off: u64, _len: u64) -> io::Result<Range<u64>> {
+        Ok(off..off)
+    }
+
+    /// The first part of `off..off + len` that may hold other than zeros; empty, at its end, if nothing does.
+    fn data_within(&self, off: u64, len: u64) -> Range<u64> {
+        off..off + len
+    }
+
     /// Whether the region is empty.
     fn is_empty(&self) -> bool {
         self.len() == 0
@@ -59,7 +73,7 @@ pub trait Medium: Send + Sync {
 
     /// Whether every fence so far did what it says. A medium on an ordinary file can fail to write
     /// back; what was durable then is not known any more.
-    fn health(&self) -> std::io::Result<()> {
+    fn health(&self) -> io::Result<()> {
         Ok(())
     }
 
@@ -137,10 +151,16 @@ impl<M: Medium + ?Sized> Medium for &M {
     fn grow(&self, len: u64) -> Result<(), Error> {
         (**self).grow(len)
     }
+    fn release(&self, off: u64, len: u64) -> io::Result<Range<u64>> {
+        (**self).release(off, len)
+    }
+    fn data_within(&self, off: u64, len: u64) -> Range<u64> {
+        (**self).data_within(off, len)
+    }
     fn domain(&self) -> Domain {
         (**self).domain()
     }
-    fn health(&self) -> std::io::Result<()> {
+    fn health(&self) -> io::Result<()> {
         (**self).health()
     }
     fn counters(&self) -> &Counters {

@@ -11,6 +11,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::mm::MapFlags;
+use std::ops::Range;
 use std::path::Path;
 
 /// Whether stores are allowed.
@@ -86,7 +87,7 @@ impl OpenOptions {
                 Errno::EXIST => Error::Exists(path.to_owned()),
                 e => Error::io(path, "create the file", e),
             })?;
-        let region = self.extend(path, &fd, len).and_then(|()| {
+        let region = self.extend(path, &fd, 0..len).and_then(|()| {
             let stat = stat(path, &fd)?;
             let in_memory = FsType::of(&fd).is_ok_and(|(fs, _)| fs.in_memory());
             // tmpfs clears a page when it is first touched. Better now, once, than in the middle.
@@ -121,7 +122,9 @@ impl OpenOptions {
         self.map(path, fd, &stat, access, len)
     }
 
-    pub(crate) fn extend(&self, path: &Path, fd: &OwnedFd, len: u64) -> Result<(), Error> {
+    /// Makes a file as long as the end of `new`, and allocates that range.
+    pub(crate) fn extend(&self, path: &Path, fd: &OwnedFd, new: Range<u64>) -> Result<(), Error> {
+        let len = new.end;
         rustix::fs::ftruncate(fd, len).map_err(|e| match e {
             Errno::INVAL => Error::BadLength {
                 path: path.to_owned(),
@@ -134,7 +137,7 @@ impl OpenOptions {
         if self.sparse {
             return Ok(());
         }
-        match rustix::fs::fallocate(fd, FallocateFlags::empty(), 0, len) {
+        match rustix::fs::fallocate(fd, FallocateFlags::empty(), new.start, len - new.start) {
             // Where space cannot be reserved, it cannot.
             Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
             Err(e) => Err(Error::io(path, "allocate space", e)),

@@ -18,6 +18,7 @@ use crate::domain::Domain;
 use crate::emulation::{Direction, Emulation, Emulator, Moved};
 use crate::error::Error;
 use crate::flush::{FlushInstruction, LINE, flush_lines, lines, prefetch, store_fence};
+use crate::holes;
 use crate::host::FsType;
 use crate::mapping::Mapping;
 use crate::medium::{Fenced, Medium};
@@ -27,6 +28,7 @@ use crate::touched::Touched;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::mm::{MapFlags, MprotectFlags};
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -537,13 +539,31 @@ impl Medium for Region {
                 let stat = rustix::fs::fstat(file)
                     .map_err(|e| Error::io(&self.path, "examine the file", e))?;
                 if stat.st_size.cast_unsigned() < len {
-                    OpenOptions::default().extend(&self.path, file, len)?;
+                    OpenOptions::default().extend(&self.path, file, self.limit()..len)?;
                 }
                 self.len.store(len, Ordering::Release);
                 Ok(())
             }
             None => bad("only files can grow"),
         }
+    }
+
+    fn release(&self, off: u64, len: u64) -> io::Result<Range<u64>> {
+        self.check_store(off, len);
+        let Some(file) = self.regular_file() else { return Ok(off..off) };
+        let released = holes::punch(file, off..off + len, self.grain)?;
+        match self.domain {
+            // Where stores are durable without the file system, its journal is not.
+            Domain::MapSync | Domain::CpuCache => rustix::fs::fdatasync(file)?,
+            _ => self.note_dirty(released.start, released.end - released.start),
+        }
+        Ok(released)
+    }
+
+    fn data_within(&self, off: u64, len: u64) -> Range<u64> {
+        self.check_load(off, len);
+        let range = off..off + len;
+        self.regular_file().map_or(range.clone(), |file| holes::data(file, range))
     }
 
     fn domain(&self) -> Domain {

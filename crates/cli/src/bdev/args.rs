@@ -38,6 +38,10 @@ pub struct DeviceArgs {
     /// How writes are buffered.
     #[command(flatten)]
     pub buffering: BufferingArgs,
+    /// Give the space of what clients discard back to the file system of the pool, and take none before it is
+    /// needed. A server that finds none then dies.
+    #[arg(long, conflicts_with = "atomic")]
+    pub thin: bool,
     /// Refuse requests that store.
     #[arg(long)]
     pub read_only: bool,

@@ -30,6 +30,8 @@ pub struct DeviceReport {
     pub emulation: Option<String>,
     /// Of writes, in DRAM.
     pub buffers: Option<String>,
+    /// Whether what is discarded gives its space back.
+    pub thin: bool,
 }
 
 /// A pool as a block device.
@@ -41,7 +43,7 @@ pub struct Opened {
 /// Opens `path`; creates it, if that is asked for and it is not there.
 pub fn open(name: &str, description: &str, path: &Path, args: &DeviceArgs) -> Result<Opened> {
     if let Some(size) = args.size.filter(|_| args.create && !path.exists()) {
-        pmbd::create(path, size, args.atomic)
+        create(path, size, args)
             .with_context(|| format!("{}: cannot be created", path.display()))?;
     }
     let path = absolute(path)?;
@@ -59,6 +61,7 @@ pub fn open(name: &str, description: &str, path: &Path, args: &DeviceArgs) -> Re
         read_only: device.is_read_only(),
         emulation: args.emulate.map(|e| e.to_string()),
         buffers: args.buffering().map(|how| how.to_string()),
+        thin: args.thin,
     };
     Ok(Opened { device, report })
 }
@@ -78,6 +81,15 @@ pub fn exports(opened: &[Opened]) -> Result<Exports> {
     Ok(Exports::new(opened.iter().map(export).collect::<Result<Vec<_>, _>>()?)?)
 }
 
+fn create(path: &Path, size: u64, args: &DeviceArgs) -> Result<()> {
+    if args.thin {
+        pmem::OpenOptions { sparse: true, ..pmem::OpenOptions::default() }.create(path, size)?;
+    } else {
+        pmbd::create(path, size, args.atomic)?;
+    }
+    Ok(())
+}
+
 fn options(args: &DeviceArgs) -> pmbd::Options {
     pmbd::Options {
         protection: args.protect,
@@ -87,6 +99,7 @@ fn options(args: &DeviceArgs) -> pmbd::Options {
         atomic: args.atomic,
         checksums: args.checksums,
         buffering: args.buffering(),
+        thin: args.thin,
         after_death: false,
     }
 }

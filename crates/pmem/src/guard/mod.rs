@@ -25,6 +25,7 @@ use file::ByFile;
 use key::Keyed;
 use private::Private;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
 use windows::{Policy, Windows};
@@ -193,6 +194,14 @@ impl Medium for Guarded {
 
     fn max_len(&self) -> u64 {
         self.region.max_len()
+    }
+
+    fn release(&self, off: u64, len: u64) -> io::Result<Range<u64>> {
+        self.region.release(off, len)
+    }
+
+    fn data_within(&self, off: u64, len: u64) -> Range<u64> {
+        self.region.data_within(off, len)
     }
 
     #[inline]

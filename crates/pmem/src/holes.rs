@@ -1,0 +1,63 @@
+//! Parts of a file that take no space and read as zeros.
+
+use rustix::fd::OwnedFd;
+use rustix::fs::{FallocateFlags, SeekFrom};
+use rustix::io::Errno;
+use std::io;
+use std::ops::Range;
+
+/// Makes holes of the whole pages in a range; which these are, none where the file system has no holes.
+pub(crate) fn punch(file: &OwnedFd, range: Range<u64>, page: u64) -> io::Result<Range<u64>> {
+    let start = range.start.next_multiple_of(page);
+    let end = range.end - range.end % page;
+    if start >= end {
+        return Ok(range.start..range.start);
+    }
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    match rustix::fs::fallocate(file, flags, start, end - start) {
+        Ok(()) => Ok(start..end),
+        Err(Errno::OPNOTSUPP) => Ok(range.start..range.start),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// The first part of a range that is not a hole, as far as the file system tells; empty, at the end of the range,
+/// if all of it is one.
+pub(crate) fn data(file: &OwnedFd, range: Range<u64>) -> Range<u64> {
+    let start = match rustix::fs::seek(file, SeekFrom::Data(range.start)) {
+        Ok(start) => start.min(range.end),
+        Err(Errno::NXIO) => range.end,
+        Err(_) => return range, // It does not tell.
+    };
+    let hole = rustix::fs::seek(file, SeekFrom::Hole(start));
+    start..hole.unwrap_or(range.end).clamp(start, range.end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+
+    #[test]
+    fn whole_pages_become_holes_and_are_found() {
+        const PAGE: u64 = 4096;
+        for dir in ["/dev/shm", "/var/tmp"] {
+            let file = tempfile::tempfile_in(dir).unwrap();
+            file.write_all_at(&[7; 8 * PAGE as usize], 0).unwrap();
+            file.sync_all().unwrap();
+            let blocks = || file.metadata().unwrap().blocks();
+            let before = blocks();
+            let fd = OwnedFd::from(file.try_clone().unwrap());
+            let end = 8 * PAGE;
+            assert_eq!(punch(&fd, 100..2 * PAGE - 1, PAGE).unwrap(), 100..100);
+            assert_eq!(blocks(), before);
+            assert_eq!(punch(&fd, PAGE - 1..4 * PAGE + 1, PAGE).unwrap(), PAGE..4 * PAGE);
+            assert!(blocks() < before, "{dir}");
+            assert_eq!(data(&fd, 0..end), 0..PAGE);
+            assert_eq!(data(&fd, PAGE..end), 4 * PAGE..end);
+            assert_eq!(data(&fd, PAGE..3 * PAGE), 3 * PAGE..3 * PAGE);
+            assert_eq!(punch(&fd, 0..end, PAGE).unwrap(), 0..end);
+            assert_eq!(data(&fd, 0..end), end..end);
+        }
+    }
+}
