@@ -2,8 +2,9 @@
 //! nobody up.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -12,7 +13,7 @@ use crate::served::{BLOCK, Client, Served, ok};
 
 const BLOCKS: u64 = 512;
 const WORKERS: usize = 3;
-const CLIENTS: u64 = 4;
+const CLIENTS: usize = 4;
 const KILLS: u64 = 4;
 
 /// A server with workers, and a pool in `dir`.
@@ -36,47 +37,75 @@ fn content(block: u64, round: u64) -> Vec<u8> {
     word(block, round).repeat(BLOCK / 8)
 }
 
+/// What a client has seen.
+#[derive(Default)]
+struct Seen {
+    /// The last round of which all was confirmed.
+    confirmed: AtomicU64,
+    /// How often its connection broke.
+    broken: AtomicU64,
+}
+
 /// Writes the blocks of client `me` round by round, until told to stop, and begins each round again that a death
-/// interrupts; the last round of which all was confirmed, and how often connections broke.
-fn load(served: &Served, me: u64, stop: &AtomicBool) -> (u64, u64) {
-    let (mut confirmed, mut broken) = (0, 0);
-    let mut client = served.client();
+/// interrupts.
+fn load(served: &Served, me: u64, seen: &Seen, stop: &AtomicBool) {
+    let mut client = None;
     while !stop.load(Relaxed) {
-        let round = confirmed + 1;
-        let mine = (me..BLOCKS).step_by(CLIENTS as usize);
-        let written =
-            mine.into_iter().try_for_each(|block| client.write(block, &content(block, round)));
-        match written.and_then(|()| client.flush()) {
-            Ok(()) => confirmed = round,
+        let round = seen.confirmed.load(Relaxed) + 1;
+        let mut write = || {
+            let client = match &mut client {
+                Some(client) => client,
+                none => none.insert(Client::connect(Path::new(&served.path("socket")))?),
+            };
+            for block in (me..BLOCKS).step_by(CLIENTS) {
+                client.write(block, &content(block, round))?;
+            }
+            client.flush()
+        };
+        match write() {
+            Ok(()) => seen.confirmed.store(round, Relaxed),
             Err(err) => {
                 assert_ne!(err.kind(), io::ErrorKind::WouldBlock, "client {me} was kept waiting");
-                broken += 1;
-                client = served.client();
+                seen.broken.fetch_add(1, Relaxed);
+                client = None;
             }
         }
     }
-    (confirmed, broken)
 }
 
 fn killed_under_load(dir: &str, options: &[&str]) {
     let served = &start(dir, options);
     let stop = &AtomicBool::new(false);
-    let rounds: Vec<_> = std::thread::scope(|s| {
-        let clients: Vec<_> =
-            (0..CLIENTS).map(|me| s.spawn(move || load(served, me, stop))).collect();
-        for n in 0..KILLS {
-            std::thread::sleep(Duration::from_millis(300));
-            kill(served, n as usize % WORKERS);
+    let clients: [Seen; CLIENTS] = std::array::from_fn(|_| Seen::default());
+    let rounds = || clients.each_ref().map(|seen| seen.confirmed.load(Relaxed));
+    // Until each client has finished a round that it began after this was called.
+    let get_on = || {
+        let (before, until) = (rounds(), Instant::now() + Duration::from_secs(60));
+        while rounds().iter().zip(before).any(|(now, before)| *now < before + 2) {
+            assert!(Instant::now() < until, "{options:?}: held up after {before:?}");
+            std::thread::sleep(Duration::from_millis(1));
         }
-        std::thread::sleep(Duration::from_millis(300));
+    };
+    std::thread::scope(|s| {
+        for (me, seen) in (0..).zip(&clients) {
+            s.spawn(move || load(served, me, seen, stop));
+        }
+        let killed = catch_unwind(AssertUnwindSafe(|| {
+            for n in 0..KILLS {
+                get_on();
+                kill(served, n as usize % WORKERS);
+            }
+            get_on();
+        }));
         stop.store(true, Relaxed);
-        clients.into_iter().map(|client| client.join().unwrap()).collect()
+        killed.unwrap_or_else(|panic| resume_unwind(panic));
     });
     assert_eq!(served.status()["workers"]["restarts"], KILLS, "{options:?}");
     let mut client = served.client();
     for block in 0..BLOCKS {
-        let (confirmed, broken) = rounds[(block % CLIENTS) as usize];
-        assert!(confirmed > 0 && broken > 0, "{options:?}: {rounds:?}");
+        let seen = &clients[block as usize % CLIENTS];
+        let confirmed = seen.confirmed.load(Relaxed);
+        assert!(seen.broken.load(Relaxed) > 0, "{options:?}: a client met no death");
         let found = client.read(block).unwrap();
         // The next round may have begun, and been interrupted in the middle of the block.
         let right = [confirmed, confirmed + 1].map(|round| word(block, round));
