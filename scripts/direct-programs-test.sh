@@ -30,20 +30,18 @@ build() {
         'usr/share/locale' 'usr/share/icons' 'usr/lib/google-cloud-sdk' 'usr/lib/jvm' 'usr/lib/llvm*' \
         'usr/lib/debug' 'usr/src' >/dev/null)
     cat >"$tree/initrd/main" <<'MAIN'
-if [ "$fs" = xfs ]; then
-    umount /pmem
-    mkdir /lower && mount -o ro /dev/vda /lower || end 105
-    # Older kernels exclude DAX where there are reflinks.
-    LD_LIBRARY_PATH=/lower/usr/lib/x86_64-linux-gnu /lower/lib64/ld-linux-x86-64.so.2 \
-        /lower/usr/sbin/mkfs.xfs -q -f -m reflink=0 /dev/pmem0 && mount -o dax=always /dev/pmem0 /pmem || end 104
-else
-    mkdir /lower && mount -o ro /dev/vda /lower || end 105
-fi
-grep /pmem /proc/mounts
+mkdir /lower && mount -o ro /dev/vda /lower || end 105
 mkdir /over && mount -t tmpfs over /over && mkdir /over/up /over/work /programs || end 106
 mount -t overlay -o lowerdir=/lower,upperdir=/over/up,workdir=/over/work overlay /programs || end 107
 cd /programs && mkdir -p proc sys dev tmp run pmem var/tmp var/lib var/log root && chmod 1777 tmp var/tmp
-mount -t proc proc proc && mount -t sysfs sys sys && mount --bind /dev dev && mount --bind /pmem pmem || end 108
+mount -t proc proc proc && mount -t sysfs sys sys && mount --bind /dev dev || end 108
+if [ "$fs" = xfs ]; then
+    umount /pmem
+    # Older kernels exclude DAX where there are reflinks.
+    chroot . /usr/sbin/mkfs.xfs -q -f -m reflink=0 /dev/pmem0 && mount -o dax=always /dev/pmem0 /pmem || end 104
+fi
+grep /pmem /proc/mounts
+mount --bind /pmem pmem || end 108
 mount -t tmpfs tmp tmp && chmod 1777 tmp dev/shm
 mkdir -p dev/pts && mount -t devpts pts dev/pts
 ln -sf /proc/self/fd dev/fd
