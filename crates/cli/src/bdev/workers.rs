@@ -19,7 +19,7 @@ use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use fuse::StopSignals;
 use nbd::{Listener, ServerOptions};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -58,7 +58,9 @@ pub struct Supervisor<'a> {
     args: &'a DeviceArgs,
     options: ServerOptions,
     served: Served,
+    /// As many as `count` says, unless they could not be started anew.
     workers: Vec<Worker>,
+    count: usize,
     /// When the workers were started, and how often they had been before.
     started: Instant,
     restarts: u32,
@@ -77,10 +79,11 @@ impl<'a> Supervisor<'a> {
             options,
             served,
             workers: Vec::new(),
+            count,
             started: Instant::now(),
             restarts: 0,
         };
-        supervisor.fork_all(count)?;
+        supervisor.fork_all()?;
         Ok(supervisor)
     }
 
@@ -93,6 +96,7 @@ impl<'a> Supervisor<'a> {
     ) -> Result<()> {
         let signal = stop.descriptor()?;
         loop {
+            ensure!(self.workers.len() == self.count, "workers could not be started anew");
             let fixed = [signal.as_fd(), control.as_fd()];
             let ends = self.workers.iter().map(|worker| worker.end.as_fd());
             let clients = listeners.iter().map(|listener| listener.as_fd());
@@ -140,11 +144,14 @@ impl<'a> Supervisor<'a> {
 
     /// What each worker has done. One that does not answer is dead, or as good as that.
     fn numbers(&mut self) -> Result<Vec<Numbers>> {
-        if let Ok(numbers) = self.ask_all() {
-            return Ok(numbers);
+        match self.ask_all() {
+            Err(err) => {
+                tracing::error!("{err:#}");
+                self.start_anew()?;
+                self.ask_all()
+            }
+            numbers => numbers,
         }
-        self.start_anew()?;
-        self.ask_all()
     }
 
     fn ask_all(&self) -> Result<Vec<Numbers>> {
@@ -174,12 +181,11 @@ impl<'a> Supervisor<'a> {
 
     /// Starts as many workers as there were, on devices opened anew (S3).
     fn start_anew(&mut self) -> Result<()> {
-        let count = self.workers.len();
         self.end_workers();
         std::thread::sleep(LIVES_MIN.saturating_sub(self.started.elapsed()));
         self.open_anew()?;
         self.restarts += 1;
-        self.fork_all(count)
+        self.fork_all()
     }
 
     /// Opens the devices as they are after a death, and makes durable what was confirmed.
@@ -194,9 +200,9 @@ impl<'a> Supervisor<'a> {
         Ok(())
     }
 
-    fn fork_all(&mut self, count: usize) -> Result<()> {
+    fn fork_all(&mut self) -> Result<()> {
         self.started = Instant::now();
-        for _ in 0..count {
+        for _ in 0..self.count {
             let worker = self.fork()?;
             self.workers.push(worker);
         }
@@ -233,19 +239,22 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Kills those that are still there; says how the others ended.
+    /// Says how workers have ended, and kills those that are still there.
     fn end_workers(&mut self) {
+        self.workers.retain(|worker| {
+            let Some(status) = worker.ended() else { return true };
+            let how = match status.terminating_signal() {
+                Some(signal) => format!("signal {signal}"),
+                None => format!("status {}", status.exit_status().unwrap_or(0)),
+            };
+            tracing::error!("worker {} has ended: {how}; the others end too", worker.pid);
+            false
+        });
+        for worker in &self.workers {
+            let _ = kill_process(worker.pid, Signal::KILL);
+        }
         for worker in self.workers.drain(..) {
-            if let Some(status) = worker.ended() {
-                let how = match status.terminating_signal() {
-                    Some(signal) => format!("signal {signal}"),
-                    None => format!("status {}", status.exit_status().unwrap_or(0)),
-                };
-                tracing::error!("worker {} has ended: {how}; the others end too", worker.pid);
-            } else {
-                let _ = kill_process(worker.pid, Signal::KILL);
-                let _ = waitpid(Some(worker.pid), WaitOptions::empty());
-            }
+            let _ = waitpid(Some(worker.pid), WaitOptions::empty());
         }
     }
 
