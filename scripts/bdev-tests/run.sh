@@ -7,7 +7,8 @@
 #
 # Needs root. Installs what it lacks by apt-get; nothing is skipped silently. Environment: KEEPSTONE, the
 # program under test (default: target/release/keepstone, then the one in PATH); DEVICE_OPTIONS, more
-# options of `bdev serve` and `bdev loop`, such as "--atomic 4096 --checksums".
+# options of `bdev serve` and `bdev loop`, such as "--atomic 4096 --checksums"; for the suites clients, copies
+# and sessions also "--workers 2".
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)

@@ -38,6 +38,9 @@ Example, a disk of 1 GiB in memory, and a look at it:
 With certificates (server-cert.pem, server-key.pem) in DIR, over TCP:
   keepstone bdev serve /dev/shm/disk --listen [::]:10809 --tls-certificates DIR --tls-required
 
+By four processes, which are replaced when one dies, and whose pool takes only the space it needs:
+  keepstone bdev serve /dev/shm/disk --create --size 1G --thin --workers 4
+
 Started by a systemd socket unit, it serves the sockets of that unit, in the foreground.")]
     Serve(args::ServeArgs),
     /// Give the kernel a pool as /dev/loopN, for its file systems; returns when it can be used.
