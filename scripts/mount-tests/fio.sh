@@ -1,11 +1,11 @@
 # shellcheck shell=bash
 # fio with verification: what is read back is what was written, by each way to do I/O.
 
-: "${work:?is set by run.sh}"
+: "${work:?is set by run.sh}" "${root:?is set by run.sh}"
 
 suite_fio() {
     local dir=$1
-    need_apt fio fio
+    "$root/scripts/lib-packages.sh" fio
     fio_job "$dir" psync --ioengine=psync --bs=4k
     fio_job "$dir" psync-large --ioengine=psync --bs=1m
     fio_job "$dir" unaligned --ioengine=psync --bsrange=512-64k --bs_unaligned

@@ -8,14 +8,6 @@ die() {
     exit 1
 }
 
-# need_apt PROGRAM PACKAGE: installs PACKAGE unless PROGRAM is there.
-need_apt() {
-    command -v "$1" >/dev/null && return
-    echo "installing $2"
-    DEBIAN_FRONTEND=noninteractive apt-get install -y "$2" >"$work/apt.log" 2>&1 ||
-        die "cannot install $2; see $work/apt.log"
-}
-
 # need_crate NAME VERSION: installs a program from crates.io into .work/tools.
 need_crate() {
     [ -x "$work/tools/bin/$1" ] && return

@@ -1,11 +1,11 @@
 # shellcheck shell=bash
 # Programs people use: tar, git, sqlite3, a compiler.
 
+: "${root:?is set by run.sh}"
+
 suite_smoke() {
     local dir=$1
-    need_apt git git
-    need_apt sqlite3 sqlite3
-    need_apt gcc gcc
+    "$root/scripts/lib-packages.sh" tar diffutils git sqlite3 gcc libc6-dev
     smoke_tar "$dir"
     smoke_git "$dir"
     smoke_sqlite "$dir"

@@ -83,10 +83,10 @@ compare() (
     rm -rf "${2:?}/$1"
 )
 
-# need_server PROGRAM PACKAGE: the same as need_apt, but the package's service is not left running.
+# need_server PROGRAM PACKAGE: installs PACKAGE unless PROGRAM is there; its service is not left running.
 need_server() {
     command -v "$1" >/dev/null && return
-    need_apt "$1" "$2"
+    "$root/scripts/lib-packages.sh" "$2"
     systemctl disable --now "$2" 2>/dev/null || service "$2" stop 2>/dev/null || true
 }
 
@@ -122,13 +122,12 @@ run_pjdfstest() {
     sed -n '/^{/,$p' "$work/pjdfstest-run/dir.log" | share pjdfstest
 }
 
-for package in git sqlite3 gcc make python3 jq rsync vim fio; do
-    need_apt "$package" "$package"
-done
-need_apt db_bench rocksdb-tools
+"$root/scripts/lib-packages.sh" git sqlite3 gcc libc6-dev make python3 jq rsync vim fio rocksdb-tools
 need_server redis-server redis-server
 need_server pg_ctlcluster postgresql
-[ -d /usr/lib/python3.11/test ] || need_apt python3.11-testsuite libpython3.11-testsuite
+# The package has the version in its name.
+python=$(realpath /usr/bin/python3)
+"$root/scripts/lib-packages.sh" "lib${python##*/}-testsuite"
 if [ "$program" = all ]; then
     failed=()
     # Files that the kernel keeps are shared by it: nothing new for programs together, nor for names.
