@@ -10,7 +10,6 @@
 //!   whoever tidies up ([`remove_abandoned`]).
 
 use crate::session::{Session, Tables};
-use crate::sync::AtomicU64;
 use crate::{Arena, Kind, Layout, Memory};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
@@ -62,6 +61,13 @@ impl Arena {
 }
 
 impl Place {
+    /// A place for the calling user alone.
+    pub fn private(path: CString, format: u64) -> Self {
+        let owner = rustix::process::geteuid().as_raw();
+        let group = rustix::process::getegid().as_raw();
+        Self { path, owner, group, mode: 0o600, format }
+    }
+
     /// Opens the arena of this name with these tables, or makes it.
     ///
     /// # Errors
@@ -222,9 +228,8 @@ impl Place {
 /// # Errors
 /// If `dir` cannot be listed. What cannot be looked at is left alone.
 pub fn remove_abandoned(dir: &Path, prefix: &str, format: u64) -> io::Result<u64> {
-    let mut layout = Layout::shared();
-    // Any table: what lies behind those of the session is not looked at.
-    layout.table::<AtomicU64>(1);
+    // What lies behind the tables of the session is not looked at.
+    let layout = Layout::shared();
     let mut bytes = 0;
     for entry in std::fs::read_dir(dir)? {
         let path = entry?.path();
@@ -233,8 +238,7 @@ pub fn remove_abandoned(dir: &Path, prefix: &str, format: u64) -> io::Result<u64
             continue;
         }
         let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { continue };
-        let place = Place { path, owner: 0, group: 0, mode: 0, format };
-        bytes += place.remove_if_abandoned(&layout).unwrap_or(0);
+        bytes += Place::private(path, format).remove_if_abandoned(&layout).unwrap_or(0);
     }
     Ok(bytes)
 }
@@ -250,17 +254,14 @@ fn pid_namespace() -> u64 {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::sync::AtomicU64;
     use std::os::unix::fs::MetadataExt as _;
 
     #[test]
     fn what_the_killed_leave_is_removed_and_nothing_else() {
         let prefix = format!("keepstone-arena-left-{}-", std::process::id());
-        let place = |name: &str, format| Place {
-            path: CString::new(format!("/dev/shm/{prefix}{name}")).unwrap(),
-            owner: rustix::process::geteuid().as_raw(),
-            group: rustix::process::getegid().as_raw(),
-            mode: 0o600,
-            format,
+        let place = |name: &str, format| {
+            Place::private(CString::new(format!("/dev/shm/{prefix}{name}")).unwrap(), format)
         };
         let mut layout = Layout::shared();
         layout.table::<AtomicU64>(1 << 16);
@@ -295,10 +296,7 @@ mod tests {
     #[test]
     fn looking_for_what_is_set_fills_no_holes() {
         let path = format!("/dev/shm/keepstone-arena-test-{}", std::process::id());
-        let owner = rustix::process::geteuid().as_raw();
-        let group = rustix::process::getegid().as_raw();
-        let name = CString::new(path.clone()).unwrap();
-        let place = Place { path: name, owner, group, mode: 0o600, format: 2 };
+        let place = Place::private(CString::new(path.clone()).unwrap(), 2);
         let mut layout = Layout::shared();
         let table = layout.table::<AtomicU64>(8 << 20);
         let Attached::Fresh(arena) = place.attach(&layout).unwrap() else {

@@ -160,13 +160,7 @@ impl Target for Bpfs {
         static SHARED: AtomicU64 = AtomicU64::new(0);
         let (process, number) = (std::process::id(), SHARED.fetch_add(1, Relaxed));
         let path = format!("/dev/shm/keepstone-crashsim-{process}-{number}");
-        let place = arena::Place {
-            path: CString::new(path).map_err(text)?,
-            owner: rustix::process::geteuid().as_raw(),
-            group: rustix::process::getegid().as_raw(),
-            mode: 0o600,
-            format: 0,
-        };
+        let place = arena::Place::private(CString::new(path).map_err(text)?, 0);
         let fs = bpfs::Bpfs::attach(Sited(medium), &place, &mount_options()).map_err(text)?;
         Ok(Box::new(fs))
     }
