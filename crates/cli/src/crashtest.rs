@@ -107,12 +107,12 @@ pub fn run(args: &CrashtestArgs, json: bool) -> Result<ExitCode> {
         semantics: args.semantics,
         seed: args.seed,
         threads: usize::from(args.threads),
-        limit: args.limit,
         time: args.minutes.map(|minutes| Duration::from_secs(minutes * 60)),
         ..Options::default()
     };
     let mut families = Vec::new();
     for family in families_of(args, &bases)? {
+        let options = Options { limit: limit_of(args, &family), ..options.clone() };
         let bar = bar(&family.name());
         let report =
             campaign::run(&Bpfs, &bases, &family, &options, &distinct, &|done, of, states| {
@@ -201,9 +201,17 @@ fn families_of(args: &CrashtestArgs, bases: &[crashsim::run::Base]) -> Result<Ve
         families.push(Family::Threads { runs: args.schedules });
     }
     if args.deaths > 0 {
-        families.push(Family::Deaths { workloads: args.deaths });
+        families.push(Family::Deaths);
     }
     Ok(families)
+}
+
+/// At most so many workloads of a family.
+fn limit_of(args: &CrashtestArgs, family: &Family) -> Option<u64> {
+    match family {
+        Family::Deaths => Some(args.limit.map_or(args.deaths, |limit| limit.min(args.deaths))),
+        _ => args.limit,
+    }
 }
 
 fn replay(

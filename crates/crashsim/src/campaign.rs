@@ -51,12 +51,9 @@ pub enum Family {
         /// Schedules.
         runs: u64,
     },
-    /// Operations of the universe on all bases, spread evenly, each by a process that dies at each of
-    /// its steps; crashed everywhere from there on.
-    Deaths {
-        /// Operations.
-        workloads: u64,
-    },
+    /// Every operation of the universe on every base, by a process that dies at each of its steps;
+    /// crashed everywhere from there on.
+    Deaths,
     /// This one, on each base.
     Script(Vec<Op>),
 }
@@ -72,7 +69,7 @@ impl Family {
             Self::Random { ops, .. } => format!("random, {ops} operations"),
             Self::Fuzz { .. } => "fuzzed".into(),
             Self::Threads { .. } => "threads".into(),
-            Self::Deaths { .. } => "deaths".into(),
+            Self::Deaths => "deaths".into(),
             Self::Script(_) => "script".into(),
         }
     }
@@ -86,15 +83,10 @@ impl Family {
             Self::Random { runs, .. } => *runs,
             Self::Fuzz { tries } => *tries,
             Self::Threads { runs } => *runs,
-            Self::Deaths { workloads } => *workloads.min(&deaths_of(bases)),
+            Self::Deaths => universe().len() as u64 * bases as u64,
             Self::Script(_) => bases as u64,
         }
     }
-}
-
-/// Operations of the universe on all bases.
-fn deaths_of(bases: usize) -> u64 {
-    universe().len() as u64 * bases as u64
 }
 
 /// How to run a family.
@@ -419,11 +411,8 @@ impl<T: Target> Job<'_, T> {
                 self.crash(base, ops, 0, true);
             }
             Family::Threads { .. } => self.crash_threads(i),
-            Family::Deaths { .. } => {
-                let all = deaths_of(self.bases.len());
-                let i = (u128::from(i) * u128::from(stride(all)) % u128::from(all)) as usize;
-                let (base, op) = (i % self.bases.len(), i / self.bases.len());
-                self.crash_deaths(&self.bases[base], &universe()[op]);
+            Family::Deaths => {
+                self.crash_deaths(base, &universe()[i as usize / self.bases.len()]);
             }
             Family::Script(ops) => self.crash(base, ops.clone(), 0, false),
         }

@@ -16,16 +16,9 @@ fn survivors_build_on_nothing_that_the_power_takes_back() {
     campaign::prepare_process();
     let bases = workload::bases(&Bpfs).unwrap();
     let budget = Budget { states: 1 << 4, samples: 4, ..Budget::default() };
-    let options = Options { budget, ..Options::default() };
+    let options = Options { budget, limit: Some(8), ..Options::default() };
     let distinct = Distinct::default();
-    let report = campaign::run(
-        &Bpfs,
-        &bases,
-        &Family::Deaths { workloads: 8 },
-        &options,
-        &distinct,
-        &|_, _, _| {},
-    );
+    let report = campaign::run(&Bpfs, &bases, &Family::Deaths, &options, &distinct, &|_, _, _| {});
     for f in &report.findings {
         println!("{}\n  {}\n  --replay '{}'", f.what, f.detail.join("\n  "), f.replay);
     }
