@@ -153,7 +153,8 @@ pub(crate) struct Session {
     /// Slot of this process plus one, and the value of [`FORKS`] it was taken at.
     process: AtomicU64,
     detached: AtomicBool,
-    /// Who keeps threads of this process outside, counted; and [`LEFTOVERS`]. Not 0: they stay outside (see [`Arena::pause`]).
+    /// How many keep the threads of this process outside ([`Arena::pause`]); and [`LEFTOVERS`], which
+    /// does, too.
     paused: AtomicU32,
     fences: bool,
 }

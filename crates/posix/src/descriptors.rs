@@ -6,7 +6,7 @@
 //!   was opened, so that it never refers to somebody else's descriptor.
 
 use crate::creds::{Access, Caps};
-use crate::family::{HIDDEN, MATERIALISED, OfdInit, PARKED, UNLINKABLE, described};
+use crate::family::{HIDDEN, MATERIALISED, OfdInit, PARKED, UNLINKABLE, described, raise};
 use crate::noted::Why;
 use crate::numbers::Number;
 use crate::process::{OfdRef, Process};
@@ -463,7 +463,7 @@ impl Process {
         }
         let moved = self.kernel.dup(fd, fd + 1, true)?;
         if let Some(target) = self.entry(moved) {
-            place.segment().fd_end.fetch_max(moved as u32 + 1, AcqRel);
+            raise(&place.segment().fd_end, moved as u32 + 1);
             target.store(HIDDEN, Release);
         }
         if let Some(k) = k {
