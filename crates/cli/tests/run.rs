@@ -151,6 +151,14 @@ fn what_one_side_writes_the_other_reads() {
 }
 
 #[test]
+fn a_program_keeps_to_what_it_has_mounted_itself() {
+    let sandbox = Sandbox::mounted(&["-o", "direct"]);
+    let output = keepstone_run([compiled("remounts", &[]).as_os_str(), sandbox.dir.as_os_str()]);
+    assert!(output.status.success(), "{output:?}");
+    sandbox.umount();
+}
+
+#[test]
 fn a_static_program_uses_the_mount() {
     let sandbox = Sandbox::mounted(&["-o", "direct"]);
     let calls = compiled("calls", &["-static"]);

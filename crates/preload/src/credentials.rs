@@ -7,6 +7,7 @@ use libc::{gid_t, mode_t, pid_t, rlimit, size_t, uid_t};
 use posix::Process;
 use posix::direct::Direct;
 
+use crate::serve::{fail, give_to_kernel};
 use crate::start::process;
 use crate::{direct, guard, real};
 
@@ -25,6 +26,9 @@ fn limits_changed(result: c_int) -> c_int {
     direct::tell(Direct::limits_changed);
     then(result, Process::limits_changed)
 }
+
+/// `fsconfig` remounts.
+const FSCONFIG_CMD_RECONFIGURE: c_uint = 7;
 
 /// `nftw` is to change the working directory as it goes.
 const FTW_CHDIR: c_int = 4;
@@ -147,6 +151,41 @@ export! {
         data: *const c_void
     ) -> c_int {
         then(real::mount(source, target, kind, flags, data), Process::mounts_changed)
+    }
+
+    fn move_mount (
+        from_dirfd: c_int, from: *const c_char, to_dirfd: c_int, to: *const c_char, flags: c_uint
+    ) -> c_int {
+        if let Err(err) = give_to_kernel(&[from_dirfd, to_dirfd]) {
+            return fail::<()>(err);
+        }
+        then(real::move_mount(from_dirfd, from, to_dirfd, to, flags), Process::mounts_changed)
+    }
+
+    fn mount_setattr (
+        dirfd: c_int, path: *const c_char, flags: c_uint, attributes: *mut c_void, size: size_t
+    ) -> c_int {
+        if let Err(err) = give_to_kernel(&[dirfd]) {
+            return fail::<()>(err);
+        }
+        then(
+            real::mount_setattr(dirfd, path, flags, attributes, size),
+            Process::mounts_changed,
+        )
+    }
+
+    fn fsconfig (
+        fd: c_int, command: c_uint, key: *const c_char, value: *const c_void, aux: c_int
+    ) -> c_int {
+        // Some commands take a descriptor there.
+        if let Err(err) = give_to_kernel(&[aux]) {
+            return fail::<()>(err);
+        }
+        let result = real::fsconfig(fd, command, key, value, aux);
+        if command == FSCONFIG_CMD_RECONFIGURE {
+            then(result, Process::mounts_changed);
+        }
+        result
     }
 
     fn nftw | nftw64 (

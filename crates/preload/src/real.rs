@@ -291,6 +291,15 @@ originals! {
     ) -> c_int;
     fn umount(target: *const c_char) -> c_int;
     fn umount2(target: *const c_char, flags: c_int) -> c_int;
+    fn move_mount(
+        from_dirfd: c_int, from: *const c_char, to_dirfd: c_int, to: *const c_char, flags: c_uint
+    ) -> c_int;
+    fn mount_setattr(
+        dirfd: c_int, path: *const c_char, flags: c_uint, attributes: *mut c_void, size: size_t
+    ) -> c_int;
+    fn fsconfig(
+        fd: c_int, command: c_uint, key: *const c_char, value: *const c_void, aux: c_int
+    ) -> c_int;
     fn pivot_root(new: *const c_char, old: *const c_char) -> c_int;
 
     fn opendir(path: *const c_char) -> *mut DIR;
