@@ -119,13 +119,13 @@ nvdimm-test: build ## pmem, Chell-Direct on DAX file systems, ublk and the kerne
 dax-programs-test: build ## real programs on ext4 and XFS with DAX, in the emulated machine (40 minutes)
 	scripts/direct-programs-test.sh
 
+vm-test: build ## boot a virtual machine from a served block device, and kill both ends (half a minute)
+	scripts/vm-boot-test.sh
+
 torture: build ## kill the mount's server under databases, commits and builds (a minute)
 	scripts/torture.sh
 
-machine-dax-programs-test: build ## real programs on ext4 and XFS with DAX, in the emulated machine (40 minutes)
-	scripts/direct-programs-test.sh
-
-torture: build ## kill the emulated machine itself, boot it again, verify (4 minutes)
+machine-torture: build ## kill the emulated machine itself, boot it again, verify (4 minutes)
 	scripts/machine-torture.sh
 
 clean: ## remove everything built or fetched
