@@ -51,6 +51,7 @@ pub struct LeftBehind(sys::ublksrv_ctrl_dev_info);
 
 /// The device on `pool` whose server was killed, if there is one. Whoever asks has the pool's lock (U2).
 pub fn left_behind(pool: &Path) -> Result<Option<LeftBehind>> {
+    private_files()?;
     let Ok(devices) = fs::read_dir(DEVICES) else { return Ok(None) };
     let pool = identity(pool)?;
     for device in devices {
@@ -90,6 +91,17 @@ fn orphan(number: u32) -> Option<(UblkCtrl, Value)> {
     (!served).then_some((control, pool))
 }
 
+/// Sees to it that nobody else writes the files in which `libublk` keeps what devices are. It would make their
+/// directory for everybody.
+fn private_files() -> Result<()> {
+    let dir = UblkCtrl::run_dir();
+    background::make_private(Path::new(&dir)).with_context(|| format!("{dir}: cannot be made"))?;
+    if Path::new(&dir).metadata()?.mode() & 0o022 != 0 {
+        bail!("{dir}: others may write there, and mislead us; `chmod go-w {dir}` first");
+    }
+    Ok(())
+}
+
 /// What tells a pool from another one that comes to be in its place.
 fn identity(pool: &Path) -> Result<Value> {
     let file = pool.metadata().with_context(|| pool.display().to_string())?;
@@ -105,8 +117,6 @@ pub fn attach(
     depth: u16,
     left: Option<LeftBehind>,
 ) -> Result<Attached> {
-    // `libublk` would make the directory of its files for everybody to write to.
-    background::make_private(Path::new(&UblkCtrl::run_dir()))?;
     let taken_over = left.is_some();
     let setup = Setup {
         device: opened.device.clone(),
