@@ -119,9 +119,11 @@ killed_with_buffers() {
     serve --by ublk
     grep "taken over" /tmp/ready && fail "taken over, though content was lost"
     dd if=$device bs=1M count=16 2>/dev/null | cmp - /tmp/random || fail "what was durable differs"
-    # Without a server, it can be given up.
     kill -9 $server
     wait $server
+    keepstone bdev attach $path --by ublk --buffers 1 --foreground 2>&1 | grep "bdev detach" ||
+        fail "taken over with buffers"
+    # Without a server, it can be given up.
     keepstone bdev detach $device || fail "not detached"
     [ "$(ls /sys/class/ublk-char)" = "" ] || fail "devices of killed servers stay"
 }

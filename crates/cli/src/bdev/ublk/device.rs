@@ -118,13 +118,20 @@ pub fn attach(
     left: Option<LeftBehind>,
 ) -> Result<Attached> {
     let taken_over = left.is_some();
+    let outlives = opened.report.buffers.is_none();
+    if taken_over && !outlives {
+        bail!(
+            "a device of a killed server is waiting, and with --buffers the next kill would deceive its users: \
+             leave that out, or `keepstone bdev detach` the device first"
+        );
+    }
     let setup = Setup {
         device: opened.device.clone(),
         pool: identity(Path::new(&opened.report.path))?,
         block,
         queues: queues.try_into()?,
         depth,
-        outlives: opened.report.buffers.is_none(), // U3
+        outlives,
         left,
     };
     let ((starts, started), (ends, end)) = (channel(), channel());

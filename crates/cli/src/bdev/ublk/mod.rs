@@ -14,6 +14,7 @@ pub use absent::{LeftBehind, attach, left_behind, let_go, missing};
 #[cfg(feature = "ublk")]
 pub use device::{LeftBehind, attach, left_behind, let_go, missing};
 
-/// Requests of a queue that the kernel may send before one is answered, and the most that it takes.
+/// Requests of a queue that the kernel may send before one is answered.
 pub const DEPTH: u16 = 64;
+/// The longest queue that the kernel takes.
 pub const DEPTH_MAX: i64 = 4096;
