@@ -47,6 +47,14 @@ unsafe impl Shared for RwLock {}
 #[derive(Clone, Copy, Debug)]
 pub struct Ticket(u32);
 
+impl Ticket {
+    /// A number that every writer changes.
+    #[inline]
+    pub fn version(self) -> u32 {
+        self.0
+    }
+}
+
 impl RwLock {
     /// Takes the lock, sleeping until it can.
     #[inline]

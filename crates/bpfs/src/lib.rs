@@ -158,6 +158,9 @@ impl<M: Medium> FileSystem for Bpfs<M> {
             }
         }
     }
+    fn version(&self, ino: Ino) -> Option<u64> {
+        self.core.v.version(ino)
+    }
     fn forget(&self, ino: Ino, refs: u64) {
         self.core.forget(ino, refs);
     }

@@ -298,6 +298,7 @@ impl Volatile {
 
     /// Forgets all that can be derived, so that a scan can derive it anew. Nobody else may be at it.
     pub fn start_over(&self) -> std::io::Result<()> {
+        self.kept(4).fetch_add(1, Relaxed);
         self.arena.clear_derived()?;
         self.clear();
         Ok(())
@@ -320,6 +321,14 @@ impl Volatile {
     /// See [`is_damaged`](Self::is_damaged).
     pub fn set_damaged(&self) {
         self.kept(3).store(1, Relaxed);
+    }
+
+    /// See [`vfs::FileSystem::version`]: that of the inode's lock, which begins anew with what is
+    /// derived.
+    #[inline]
+    pub fn version(&self, ino: Ino) -> Option<u64> {
+        let of_lock = self.vinode(ino).ok()?.lock.begin_optimistic()?.version();
+        Some(self.kept(4).load(Relaxed) << 32 | u64::from(of_lock))
     }
 
     /// How often the mount has changed.

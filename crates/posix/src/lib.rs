@@ -46,7 +46,7 @@
 //! # Invariants
 //!
 //! They stand where they are kept: D1–D2 (the table) in `descriptors`, N1–N4 (numbers) in `numbers`, F1–F3 (holds, sweeping) in
-//! `family`, M1–M3 (the kernel's description) in `materialise`, W1–W2 (walks) in `walk`, T1 (terms of mounts) in
+//! `family`, M1–M3 (the kernel's description) in `materialise`, W1–W2 (walks) in `walk`, G1–G3 (known ways) in `dirs`, T1 (terms of mounts) in
 //! `mount`.
 //!
 //! Reading, writing, seeking and `fstat` make no system call and allocate nothing
@@ -63,6 +63,7 @@ mod descriptors;
 #[cfg(target_arch = "x86_64")]
 pub mod direct;
 mod directories;
+mod dirs;
 mod family;
 mod known;
 mod materialise;

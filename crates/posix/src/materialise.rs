@@ -133,6 +133,7 @@ impl Process {
     /// Before exec and posix_spawn: materialises every descriptor that is not close-on-exec. Fails
     /// with the first error, having gone through all.
     pub fn before_exec(&self) -> Result<(), Errno> {
+        self.forget_ways();
         self.unpark();
         let mut result = Ok(());
         for fd in 0..self.fd_end() {
@@ -186,6 +187,7 @@ impl Process {
     pub fn after_fork_child(&self) {
         self.reset_table_lock();
         self.noted.after_fork();
+        self.dirs.after_fork();
         let parent = self.place();
         let shares = self.shares_with_child.load(Relaxed);
         match self.family.claim() {

@@ -174,6 +174,12 @@ impl Mount {
         }
     }
 
+    /// Stands for all of that: another number where anything is otherwise.
+    #[inline]
+    pub fn terms(&self) -> usize {
+        std::ptr::from_ref(self.state()).addr()
+    }
+
     /// `ST_RDONLY`, `ST_NOEXEC`, `ST_NOSUID`, `ST_NODEV`, … as `statvfs` shows them.
     pub fn flags(&self) -> u64 {
         self.state().flags

@@ -5,6 +5,7 @@
 //! whatever other threads close.
 
 use crate::creds::Identity;
+use crate::dirs::Dirs;
 use crate::family::{
     FDS, Family, HIDDEN, Handle, MATERIALISED, Ofd, OfdInit, PARKED, Place, Position, Segment,
     described, raise,
@@ -50,6 +51,8 @@ pub struct Process {
     pub(crate) foreign_namespace: AtomicBool,
     /// Inodes with POSIX locks of this process, or with shared mappings.
     pub(crate) noted: crate::noted::Noted,
+    /// Where paths have led.
+    pub(crate) dirs: Dirs,
     /// Set before a fork: whether the child has anything to take over from this process's segment.
     pub(crate) shares_with_child: AtomicBool,
 }
@@ -152,6 +155,7 @@ impl Process {
             fd_limit: AtomicU32::new(0),
             umask: AtomicU32::new(rustix::process::umask(rustix::fs::Mode::empty()).bits()),
             foreign_namespace: AtomicBool::new(false),
+            dirs: Dirs::default(),
             noted: crate::noted::Noted::default(),
             shares_with_child: AtomicBool::new(false),
         };
@@ -165,6 +169,8 @@ impl Process {
         let mount = Box::into_raw(Box::new(Mount::new(spec)));
         for slot in &self.mounts {
             if slot.compare_exchange(std::ptr::null_mut(), mount, AcqRel, Relaxed).is_ok() {
+                // What they have led to may lie behind it.
+                self.forget_ways();
                 return Ok(());
             }
         }
@@ -478,6 +484,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
+        self.forget_ways();
         let table = self.lock_table();
         for fd in 0..self.fd_end() {
             match self.entry(fd).map_or(0, |entry| entry.load(Acquire)) {

@@ -7,6 +7,7 @@
 //!   inode) ends with `Kernel`, and nothing has changed.
 
 use crate::creds::{Access, Caps, Credentials};
+use crate::dirs::{Steps, Used, Way};
 use crate::mount::Mount;
 use crate::process::{OfdRef, Process};
 use crate::served::{Call, Stop};
@@ -27,6 +28,8 @@ enum By<'p> {
     Reference,
     /// Nothing does: it was looked at.
     Nothing,
+    /// The place where it is kept, in use.
+    Kept(#[allow(dead_code)] Used<'p>),
     /// A description in use, which is only kept.
     Description(#[allow(dead_code)] OfdRef<'p>),
 }
@@ -57,6 +60,12 @@ impl<'p> Held<'p> {
     fn seen(mount_index: usize, mount: &'p Mount, attr: Attr) -> Self {
         let (ino, kind) = (attr.ino, attr.kind);
         Self { by: By::Nothing, mount, mount_index, ino, kind, attr: OnceCell::from(attr) }
+    }
+
+    /// A directory that was walked to before.
+    fn kept(mount_index: usize, mount: &'p Mount, ino: Ino, used: Used<'p>) -> Self {
+        let (kind, attr) = (FileKind::Dir, OnceCell::new());
+        Self { by: By::Kept(used), mount, mount_index, ino, kind, attr }
     }
 
     /// The inode of a description.
@@ -142,7 +151,7 @@ impl<'p> Held<'p> {
     /// Turns the hold into an engine reference that somebody else gives back.
     pub fn into_reference(self) -> Result<(), Errno> {
         debug_assert!(!matches!(self.by, By::Nothing), "W1");
-        if let By::Description(_) = self.by {
+        if let By::Description(_) | By::Kept(_) = self.by {
             self.fs().lookup(self.ino, b".")?;
         }
         if let By::Reference = self.by {
@@ -197,6 +206,15 @@ impl<'p> Walked<'p> {
         let found = self.found.ok_or(Errno::NOENT)?;
         if self.slash && found.kind != FileKind::Dir { Err(Errno::NOTDIR) } else { Ok(found) }
     }
+}
+
+/// Where a walk starts.
+struct Start<'p, 'a> {
+    dir: Held<'p>,
+    /// What remains of the path.
+    rest: &'a [u8],
+    /// The way to keep when it has been gone, with the terms of the mount.
+    way: Option<(Way<'a>, usize)>,
 }
 
 /// Whether the last component is followed where it is a symbolic link.
@@ -259,7 +277,9 @@ impl Process {
         follow: Follow,
         creds: &Credentials,
     ) -> Call<Walked<'_>> {
-        let (mut dir, rest) = self.start_of(dirfd, path)?;
+        let start = self.start_or_skip(dirfd, path, creds)?;
+        let (mut dir, rest, mut way) = (start.dir, start.rest, start.way);
+        let mut steps = Steps::new();
         if path.len() >= libc::PATH_MAX as usize {
             return Err(Errno::NAMETOOLONG.into());
         }
@@ -290,6 +310,16 @@ impl Process {
                 b".." => Last::DotDot,
                 _ => Last::Name,
             };
+            if last == Last::DotDot {
+                way = None;
+            } else if let Some((way, terms)) = way.take_if(|_| is_last) {
+                self.dirs.keep(self, &way, (dir.mount_index, terms), &steps, dir.ino);
+            } else if way.is_some() && last == Last::Name {
+                match dir.fs().version(dir.ino) {
+                    Some(version) => steps.push((dir.ino, version)),
+                    None => way = None,
+                }
+            }
             dir.check(creds, Access::EXEC)?;
             let found = match last {
                 Last::Dot if !is_last => {
@@ -315,6 +345,7 @@ impl Process {
                 found.kind == FileKind::Symlink && (!is_last || wanted)
             });
             if let Some(link) = link {
+                way = None;
                 links += 1;
                 if links > LINKS_MAX {
                     return Err(Errno::LOOP.into());
@@ -359,7 +390,45 @@ impl Process {
         Ok(())
     }
 
-    /// Where a walk starts, and what of the path remains.
+    /// Gives back the directories that paths have led to, which are held so that later paths need not
+    /// be walked again: up to 64 of them, removed or not.
+    pub fn forget_ways(&self) {
+        self.dirs.clear(self);
+    }
+
+    /// Where a walk starts: at the last directory, if the way there is known.
+    #[inline]
+    fn start_or_skip<'a>(
+        &self,
+        dirfd: i32,
+        path: &'a [u8],
+        creds: &Credentials,
+    ) -> Call<Start<'_, 'a>> {
+        let is_absolute = path.first() == Some(&b'/');
+        let creds = std::ptr::from_ref(creds).addr();
+        let mut from = None;
+        if !is_absolute {
+            from = Some(self.start_of(dirfd, path)?);
+        } else if self.foreign_namespace.load(Relaxed) {
+            return Err(Stop::Kernel);
+        }
+        let at = from.as_ref().map(|(dir, _)| (dir.mount_index, dir.ino));
+        let way = Way::of(path, at, creds);
+        if let Some((way, name)) = way
+            && let Some((mount_index, mount, ino, used)) = self.dirs.find(self, &way)
+        {
+            let dir = Held::kept(mount_index, mount, ino, used);
+            return Ok(Start { dir, rest: name, way: None });
+        }
+        let (dir, rest) = match from {
+            Some(from) => from,
+            None => self.start_of(dirfd, path)?,
+        };
+        let terms = dir.mount.terms();
+        Ok(Start { dir, rest, way: way.map(|(way, _)| (way, terms)) })
+    }
+
+    /// Where a walk starts without that, and what of the path remains.
     fn start_of<'a>(&self, dirfd: i32, path: &'a [u8]) -> Call<(Held<'_>, &'a [u8])> {
         if path.first() == Some(&b'/') {
             self.hand_over_proc(path)?;

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{World, cstring, done, libc_result};
+use common::{World, become_user, cstring, done, libc_result};
 use posix::{Errno, Process};
 use std::os::unix::ffi::OsStrExt;
 use vfs::acl::{ACL_ACCESS, ACL_DEFAULT, Acl, AclEntry, Tag};
@@ -44,19 +44,6 @@ impl Random {
         tags.push(Tag::Other);
         Acl::new(tags.into_iter().map(|tag| AclEntry { tag, perm: self.perm() }))
     }
-}
-
-/// Makes the calls of this thread those of a user.
-fn become_user(process: &Process, (uid, gid, groups): (u32, u32, &[u32])) {
-    // SAFETY: numbers, and an array with its length; only this thread changes.
-    unsafe {
-        libc::syscall(libc::SYS_setfsuid, 0);
-        let set = libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr());
-        assert_eq!(set, 0, "this needs root");
-        libc::syscall(libc::SYS_setfsgid, gid);
-        libc::syscall(libc::SYS_setfsuid, uid);
-    }
-    process.credentials_changed();
 }
 
 #[test]

@@ -84,6 +84,13 @@ pub trait FileSystem: Send + Sync {
         Ok(entry)
     }
 
+    /// A number that is another one after each change of a directory's names, and of any inode's
+    /// attributes but `atime`, and where the inode number means another inode: so what was found by an
+    /// earlier call is still so. `None` during a change, and where nobody counts.
+    fn version(&self, _ino: Ino) -> Option<u64> {
+        None
+    }
+
     /// Gives back `refs` references. An inode with no name and no reference is freed. References
     /// that were never given, and the root's, are ignored.
     fn forget(&self, ino: Ino, refs: u64);

@@ -237,3 +237,16 @@ pub fn libc_result(ret: i64) -> Result<i64, Errno> {
 pub fn cstring(path: &[u8]) -> CString {
     CString::new(path).unwrap()
 }
+
+/// Makes the calls of this thread those of a user.
+pub fn become_user(process: &posix::Process, (uid, gid, groups): (u32, u32, &[u32])) {
+    // SAFETY: numbers, and an array with its length; only this thread changes.
+    unsafe {
+        libc::syscall(libc::SYS_setfsuid, 0);
+        let set = libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr());
+        assert_eq!(set, 0, "this needs root");
+        libc::syscall(libc::SYS_setfsgid, gid);
+        libc::syscall(libc::SYS_setfsuid, uid);
+    }
+    process.credentials_changed();
+}

@@ -3,7 +3,8 @@
 use super::{
     USER, attr, contents, dir, exists, fails, file, file_with, find, make, names, pattern, truncate,
 };
-use crate::{Caller, Errno, FileSystem, NewKind, NewNode, RenameFlags};
+use crate::acl::{ACL_ACCESS, Acl, AclEntry, Tag};
+use crate::{Caller, Errno, FileSystem, NewKind, NewNode, RenameFlags, SetAttr, SetXattr};
 
 super::table!("life":
     an_unlinked_file_lives_while_referenced,
@@ -19,6 +20,7 @@ super::table!("life":
     an_unlinked_file_cannot_be_named_again,
     inode_numbers_are_stable,
     a_new_life_has_another_generation,
+    versions_tell_of_changes,
     space_comes_back,
 );
 
@@ -171,6 +173,47 @@ fn inode_numbers_are_stable(fs: &dyn FileSystem) {
     fs.forget(ino, 1);
     let found = fs.lookup(find(fs, fs.root(), b"e").unwrap(), b"b").unwrap();
     assert_eq!(found.ino, ino);
+}
+
+fn versions_tell_of_changes(fs: &dyn FileSystem) {
+    let (d, other) = (dir(fs, b"d"), dir(fs, b"other"));
+    let f = file(fs, b"f");
+    let Some(mut last) = fs.version(d) else { return };
+    let no = RenameFlags::empty();
+    let perm = SetAttr { perm: Some(0o700), ..SetAttr::default() };
+    let owner = SetAttr { uid: Some(1), ..SetAttr::default() };
+    let acl = Acl::new(
+        [(Tag::UserObj, 7), (Tag::User(5), 7), (Tag::GroupObj, 5), (Tag::Mask, 7), (Tag::Other, 0)]
+            .map(|(tag, perm)| AclEntry { tag, perm }),
+    );
+    let steps: [(&str, &dyn Fn() -> crate::Result<()>); 11] = [
+        ("create", &|| {
+            fs.create(
+                &Caller::ROOT,
+                d,
+                b"a",
+                &NewNode { kind: NewKind::Dir, mode: 0o755, umask: 0 },
+            )
+            .map(drop)
+        }),
+        ("link", &|| fs.link(f, d, b"b").map(drop)),
+        ("rename within", &|| fs.rename((d, b"b"), (d, b"c"), no)),
+        ("rename in", &|| fs.rename((fs.root(), b"f"), (d, b"f"), no)),
+        ("exchange", &|| fs.rename((d, b"a"), (fs.root(), b"other"), RenameFlags::EXCHANGE)),
+        ("rename out", &|| fs.rename((d, b"a"), (fs.root(), b"back"), no)),
+        ("unlink", &|| fs.unlink(d, b"c")),
+        ("chmod", &|| fs.setattr(&Caller::ROOT, d, &perm).map(drop)),
+        ("chown", &|| fs.setattr(&Caller::ROOT, d, &owner).map(drop)),
+        ("ACL", &|| fs.setxattr(d, ACL_ACCESS, &acl.to_bytes(), SetXattr::Any)),
+        ("removal", &|| fs.unlink(d, b"f").and_then(|()| fs.rmdir(fs.root(), b"d"))),
+    ];
+    for (what, step) in steps {
+        step().unwrap_or_else(|e| panic!("{what}: {e}"));
+        let now = fs.version(d).unwrap();
+        assert_ne!(now, last, "{what} left the version as it was");
+        last = now;
+    }
+    assert!(fs.version(other).is_some());
 }
 
 fn a_new_life_has_another_generation(fs: &dyn FileSystem) {

@@ -1,0 +1,118 @@
+//! Paths whose way is known are found as others found them who walk: whatever another process does to
+//! the directories on the way. Needs root.
+
+mod common;
+
+use common::{World, become_user, done};
+use posix::{Errno, Process, Served};
+use vfs::{Caller, FileKind, FileSystem, Ino, NewKind, NewNode, RenameFlags, SetAttr};
+
+const CWD: i32 = libc::AT_FDCWD;
+const STEPS: u64 = 30_000;
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+fn find(p: &Process, dirfd: i32, path: &[u8]) -> Result<Ino, Errno> {
+    match p.stat(dirfd, path, 0) {
+        Served::Done(result) => result.map(|st| Ino(st.st_ino)),
+        Served::Kernel => panic!("{} is ours to say", String::from_utf8_lossy(path)),
+    }
+}
+
+/// What a user who owns nothing finds, name by name.
+fn walk(fs: &dyn FileSystem, start: Ino, names: &[&str]) -> Result<Ino, Errno> {
+    names.iter().try_fold(start, |dir, name| {
+        let attr = fs.getattr(dir)?;
+        match attr.kind {
+            FileKind::Dir if attr.perm & 1 == 0 => Err(Errno::ACCESS),
+            FileKind::Dir => fs.peek(dir, name.as_bytes()).map(|attr| attr.ino),
+            _ => Err(Errno::NOTDIR),
+        }
+    })
+}
+
+/// A sequence of numbers (xorshift).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % n
+    }
+
+    fn names(&mut self) -> Vec<&'static str> {
+        let len = 1 + self.below(4);
+        (0..len).map(|_| NAMES[self.below(3) as usize]).collect()
+    }
+}
+
+/// Changes something, as another process does. What is not possible is not done.
+fn change(fs: &dyn FileSystem, random: &mut Random) {
+    let mut place = || {
+        let names = random.names();
+        let (name, dirs) = names.split_last().unwrap();
+        let find = |at: Ino, name: &&str| fs.peek(at, name.as_bytes()).map(|attr| attr.ino);
+        (dirs.iter().try_fold(fs.root(), find).unwrap_or(fs.root()), name.as_bytes())
+    };
+    let (dir, name) = place();
+    let to = place();
+    let _ = match random.below(8) {
+        0..=2 => {
+            let kind = if random.below(4) == 0 { NewKind::File } else { NewKind::Dir };
+            let node = NewNode { kind, mode: 0o755, umask: 0 };
+            fs.create(&Caller::ROOT, dir, name, &node).map(|entry| fs.forget(entry.ino, 1))
+        }
+        3 => fs.rmdir(dir, name),
+        4 => fs.unlink(dir, name),
+        5 => fs.rename((dir, name), to, RenameFlags::empty()),
+        6 => fs.rename((dir, name), to, RenameFlags::EXCHANGE),
+        _ => fs.peek(dir, name).and_then(|attr| {
+            let perm = Some(if random.below(3) == 0 { 0o600 } else { 0o755 });
+            fs.setattr(&Caller::ROOT, attr.ino, &SetAttr { perm, ..SetAttr::default() }).map(drop)
+        }),
+    };
+}
+
+#[test]
+fn known_ways_are_believed_while_nothing_changes() {
+    let world = World::new();
+    let (p, fs) = (&world.process, world.fs.as_ref());
+    let mut random = Random(0x2545_f491_4f6c_dd1d);
+    let start = world.open("", libc::O_RDONLY | libc::O_DIRECTORY);
+    become_user(p, (1000, 1000, &[]));
+    let mut found = 0;
+    for step in 0..STEPS {
+        if random.below(6) == 0 {
+            change(fs, &mut random);
+        }
+        if random.below(3000) == 0 {
+            world.fs.rehearse_recovery().unwrap();
+        }
+        let names = random.names();
+        let path = names.join("/");
+        let got = match random.below(2) {
+            0 => find(p, CWD, &world.path(&path)),
+            _ => find(p, start, path.as_bytes()),
+        };
+        assert_eq!(got, walk(fs, fs.root(), &names), "step {step}: {path}");
+        found += u64::from(got.is_ok());
+    }
+    become_user(p, (0, 0, &[]));
+    assert!(found > STEPS / 10, "only {found} of {STEPS} paths led anywhere");
+}
+
+#[test]
+fn a_known_directory_is_held_until_it_is_forgotten() {
+    let world = World::new();
+    let (p, fs) = (&world.process, world.fs.as_ref());
+    done(p.mkdir(CWD, &world.path("d"), 0o755)).unwrap();
+    let d = find(p, CWD, &world.path("d")).unwrap();
+    let _ = find(p, CWD, &world.path("d/x"));
+    fs.rmdir(fs.root(), b"d").unwrap();
+    assert!(world.is_live(d.0), "the way to it is known");
+    assert_eq!(find(p, CWD, &world.path("d/x")), Err(Errno::NOENT));
+    assert_eq!(done(p.mkdir(CWD, &world.path("d/x"), 0o755)), Err(Errno::NOENT));
+    p.forget_ways();
+    assert!(!world.is_live(d.0));
+}
