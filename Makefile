@@ -21,7 +21,7 @@ LOOM_PREEMPTIONS ?= 3
 # Minutes for each family of crash states.
 CRASH_MINUTES ?= 60
 
-# Seconds of `make fuzz`.
+# Seconds of `make fuzz`, for each target.
 FUZZ_SECONDS ?= 300
 
 .PHONY: help build demo test loom check bench bench-quick install campaign crash-campaign nvdimm-test dax-programs-test vm-test torture machine-torture fuzz clean
@@ -103,9 +103,10 @@ campaign: ## millions of generated calls against the model and the kernel, kills
 	KEEPSTONE_KILLS=5000 $(CARGO) test --release --package bpfs --test processes
 	KEEPSTONE_HOSTILE=100000 $(CARGO) test --release --package bpfs --test hostile
 
-fuzz: ## arbitrary bytes as NBD sessions (5 minutes; needs a nightly toolchain and cargo-fuzz)
+fuzz: ## arbitrary bytes as NBD sessions and as devices (10 minutes; needs a nightly toolchain and cargo-fuzz)
 	KEEPSTONE_NBD_SESSIONS=100000 $(CARGO) test --release --package nbd --test fuzz
-	cd fuzz && cargo +nightly fuzz run nbd_session -- -max_total_time=$(FUZZ_SECONDS)
+	for target in nbd_session atomic_region; do \
+	    (cd fuzz && cargo +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS)) || exit 1; done
 
 crash-campaign: build ## power failures: pairs, triples for an hour, threads, deaths, evolved sequences (2 hours, 8 GB)
 	$(RELEASE)/keepstone crashtest --length 3 --minutes $(CRASH_MINUTES) --ops 60000 --fuzz 20000 \
