@@ -202,6 +202,7 @@ impl<'p> Walked<'p> {
 
     /// What the path names: `ENOENT`; `ENOTDIR` where a slash follows something else than a
     /// directory.
+    #[inline]
     pub fn existing(self) -> Result<Held<'p>, Errno> {
         let found = self.found.ok_or(Errno::NOENT)?;
         if self.slash && found.kind != FileKind::Dir { Err(Errno::NOTDIR) } else { Ok(found) }
@@ -241,6 +242,7 @@ pub(crate) enum Want {
 
 impl Process {
     /// Sees what a path names, as [`find`](Self::find).
+    #[inline]
     pub(crate) fn look(&self, dirfd: i32, path: &[u8], flags: i32) -> Call<Held<'_>> {
         self.find_for(Want::Look, dirfd, path, flags)
     }
@@ -250,6 +252,7 @@ impl Process {
         self.find_for(Want::Hold, dirfd, path, flags)
     }
 
+    #[inline]
     fn find_for(&self, want: Want, dirfd: i32, path: &[u8], flags: i32) -> Call<Held<'_>> {
         if path.is_empty() && flags & libc::AT_EMPTY_PATH != 0 {
             let ofd = match dirfd {

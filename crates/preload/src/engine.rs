@@ -83,7 +83,7 @@ pub fn while_others_wait<T>(f: impl FnOnce() -> T) -> T {
 }
 
 fn for_each(mut f: impl FnMut(&'static Bpfs<Region>)) {
-    if is_single_threaded() {
+    if threads::is_only_one() {
         return;
     }
     for slot in &ATTACHED {
@@ -92,17 +92,4 @@ fn for_each(mut f: impl FnMut(&'static Bpfs<Region>)) {
             f(fs);
         }
     }
-}
-
-/// Whether this process has one thread; in doubt, no.
-fn is_single_threaded() -> bool {
-    static FLAG: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
-    if FLAG.load(Ordering::Relaxed).is_null() {
-        // SAFETY: the name is a string.
-        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
-        FLAG.store(found.cast(), Ordering::Relaxed);
-    }
-    let flag = FLAG.load(Ordering::Relaxed);
-    // SAFETY: null, or libc's variable of type `char`.
-    !flag.is_null() && unsafe { flag.read_volatile() } != 0
 }

@@ -8,7 +8,7 @@
 //!
 //! As in Linux, a buffer that begins well is used up to where it goes bad.
 
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{c_char, c_int};
 
 use libc::{c_void, iovec, ucontext_t};
 use posix::Errno;
@@ -159,9 +159,11 @@ pub fn string<'a>(at: *const c_char) -> Result<&'a [u8], Errno> {
         let rest = at.wrapping_add(len);
         let to_page_end = PAGE_BYTES - rest as usize % PAGE_BYTES;
         let page = readable(rest.cast(), to_page_end)?;
-        if let Ok(end) = CStr::from_bytes_until_nul(page) {
+        // SAFETY: the bytes of a slice.
+        let end = unsafe { libc::strnlen(page.as_ptr().cast(), page.len()) };
+        if end < page.len() {
             // SAFETY: all of it has been found readable.
-            return Ok(unsafe { std::slice::from_raw_parts(at.cast(), len + end.count_bytes()) });
+            return Ok(unsafe { std::slice::from_raw_parts(at.cast(), len + end) });
         }
         len += page.len();
     }
