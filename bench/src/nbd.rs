@@ -91,17 +91,25 @@ fn nbd(plan: &Plan, keepstone: &Path, dir: &Path, outcomes: &mut Vec<Outcome>) -
 /// that changes of its mappings take.
 fn workers(plan: &Plan, keepstone: &Path, dir: &Path, outcomes: &mut Vec<Outcome>) -> Result<()> {
     const DEPTH: u64 = 8;
+    // Beside which the start of the second client's thread takes no time.
+    const BATCH: u64 = 256;
     let name = |protection: Protection| format!("nbd/workers/{protection}/randwrite/4K/qd{DEPTH}");
-    let protections =
-        [Protection::Pkey, Protection::Chunk, Protection::ChunkStrict, Protection::Pages];
+    let protections = [
+        Protection::Pkey,
+        Protection::Chunk,
+        Protection::ChunkStrict,
+        Protection::Pages,
+        Protection::Window,
+    ];
     for protection in protections.into_iter().filter(|p| plan.wants(&name(*p))) {
         let protect = ["--protect", protection.name()];
         let start = |name, options: &[&str]| {
             Server::keepstone(name, keepstone, dir, &[&protect, options].concat())
         };
         let servers = [start("2 workers", &["--workers", "2"])?, start("2 threads", &[])?];
-        let what = format!("writes of 4K at random, by two clients, {DEPTH} in flight each");
-        let mut case = Case::new(name(protection), what).bytes(BLOCK as u64);
+        let what =
+            format!("{BATCH} writes of 4K at random, by two clients, {DEPTH} in flight each");
+        let mut case = Case::new(name(protection), what).bytes(BATCH * BLOCK as u64);
         for server in &servers {
             let client = |n| {
                 let mut client = Client::connect(&server.socket)?;
@@ -115,7 +123,7 @@ fn workers(plan: &Plan, keepstone: &Path, dir: &Path, outcomes: &mut Vec<Outcome
                     let (client, rng) = &mut *client;
                     let blocks = client.size() / BLOCK as u64;
                     let off = || rng.below(blocks) * BLOCK as u64;
-                    let done = client.run(Kind::Write, ops.div_ceil(2), DEPTH, BLOCK, off);
+                    let done = client.run(Kind::Write, ops * BATCH / 2, DEPTH, BLOCK, off);
                     done.map_err(|_| vfs::Errno::IO)
                 })
             }));
