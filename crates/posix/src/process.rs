@@ -396,7 +396,7 @@ impl Process {
         let hidden = hidden?;
         match self.entry(hidden) {
             Some(entry) => {
-                self.place().segment().fd_end.fetch_max(hidden as u32 + 1, AcqRel);
+                raise(&self.place().segment().fd_end, hidden as u32 + 1);
                 entry.store(HIDDEN, Release);
                 Ok(hidden)
             }
