@@ -21,7 +21,7 @@ use vfs::{Errno, Ino, Result};
 const DRAINING: u64 = 1 << 63;
 
 /// Pointers that are compared at a time: few, so that a short look does not pay for clearing many.
-const POINTERS: usize = 64;
+const POINTERS: usize = 128;
 
 /// What a hole reads as.
 static ZEROS: [AtomicU8; BLOCK as usize] = [const { AtomicU8::new(0) }; BLOCK as usize];
@@ -168,8 +168,7 @@ impl<M: Medium> Core<M> {
                     block => start = self.check_block(block)?,
                 }
             }
-            let expected = (start + (next - first)..).step_by(BLOCK as usize);
-            let follow = pointers.iter().zip(expected).take_while(|(p, e)| **p == *e).count();
+            let follow = following(pointers, start + (next - first));
             if follow > 0 {
                 // What lies between two blocks of the region does so, too.
                 self.check_block(pointers[follow - 1])?;
@@ -181,6 +180,21 @@ impl<M: Medium> Core<M> {
         }
         Ok((start, next))
     }
+}
+
+/// How many of the pointers point to blocks that lie behind each other, from `start` on.
+fn following(pointers: &[u64], start: u64) -> usize {
+    // Many at a time, without a branch for each.
+    const LANES: usize = 16;
+    let block = |index: usize| start + index as u64 * BLOCK;
+    let (groups, _) = pointers.as_chunks::<LANES>();
+    let follow = |(group, pointers): &(usize, &[u64; LANES])| {
+        let differs = |(lane, pointer)| pointer ^ block(group * LANES + lane);
+        pointers.iter().enumerate().map(differs).fold(0, |all, one| all | one) == 0
+    };
+    let whole = groups.iter().enumerate().take_while(follow).count() * LANES;
+    let rest = pointers[whole..].iter().enumerate();
+    whole + rest.take_while(|(index, pointer)| **pointer == block(whole + index)).count()
 }
 
 /// Bytes of a file, where they are. They stay what they are until dropped, except for writes in
