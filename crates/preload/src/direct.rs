@@ -9,7 +9,7 @@ use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{iovec, mode_t, off_t, size_t, ssize_t};
-use posix::direct::{Answer, Config, Direct, Lent};
+use posix::direct::{Answer, Config, Direct};
 
 use crate::serve::{Returned, to_c};
 use crate::start::debug;
@@ -23,6 +23,12 @@ static DIRECT: AtomicPtr<Direct> = AtomicPtr::new(std::ptr::null_mut());
 pub fn direct() -> Option<&'static Direct> {
     // SAFETY: null, or a box that is never dropped.
     unsafe { DIRECT.load(Ordering::Acquire).as_ref() }
+}
+
+/// What serves such files, if one of the descriptors may be of one.
+#[inline]
+fn watching(fds: &[c_int]) -> Option<&'static Direct> {
+    direct().filter(|direct| fds.iter().any(|&fd| direct.watches(fd)))
 }
 
 /// Leaves such files to libc.
@@ -82,7 +88,7 @@ fn serve<T: Returned>(
     f: impl FnOnce(&Direct) -> Answer<T>,
     by_kernel: impl FnOnce() -> T::C,
 ) -> T::C {
-    let Some(direct) = direct().filter(|direct| direct.watches(fd) && !guard::is_inside()) else {
+    let Some(direct) = watching(&[fd]).filter(|_| !guard::is_inside()) else {
         return by_kernel();
     };
     let begun = stats::begin();
@@ -110,7 +116,7 @@ pub fn tell(f: impl FnOnce(&Direct)) {
 /// Tells of a descriptor.
 #[inline]
 fn tell_of(fd: c_int, f: impl FnOnce(&Direct)) {
-    if direct().is_some_and(|direct| direct.watches(fd)) {
+    if watching(&[fd]).is_some() {
         tell(f);
     }
 }
@@ -141,21 +147,13 @@ pub fn forget(fd: c_int) {
     tell_of(fd, |direct| direct.forget(fd));
 }
 
-/// Lends offsets to the kernel while the result is held.
-fn lend(fds: [c_int; 2]) -> Option<Lent<'static>> {
-    let direct = direct().filter(|direct| fds.iter().any(|&fd| direct.watches(fd)))?;
-    if guard::is_inside() { None } else { direct.lend(fds) }
-}
-
 /// Makes a call that uses the kernel's offsets of descriptors.
 ///
 /// Signals wait meanwhile, as for all that others wait for.
 pub fn with_offsets<T>(fds: [c_int; 2], call: impl FnOnce() -> T) -> T {
-    if !direct().is_some_and(|direct| fds.iter().any(|&fd| direct.watches(fd))) {
-        return call();
-    }
+    let Some(direct) = watching(&fds) else { return call() };
     let _inside = guard::Inside::enter();
-    let lent = direct().and_then(|direct| direct.lend(fds));
+    let lent = direct.lend(fds);
     let result = call();
     drop(lent);
     result
@@ -330,7 +328,7 @@ stands_for_libc! {
     }
 
     fn fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
-        if !direct().is_some_and(|direct| direct.watches(fd)) {
+        if watching(&[fd]).is_none() {
             if matches!(command, libc::F_SETLK | libc::F_SETLKW) {
                 tell(Direct::record_locked);
             }
@@ -383,9 +381,7 @@ unsafe fn relative_lock(fd: c_int, command: c_int, argument: c_long) -> c_int {
 
 /// Tells the kernel the offset of a descriptor.
 pub fn offset_known(fd: c_int) {
-    if direct().is_some_and(|direct| direct.watches(fd)) {
-        guard::run(|| drop(lend([fd, -1])));
-    }
+    with_offsets([fd, -1], || ());
 }
 
 /// Leaves a descriptor to the kernel where a call moves its offset.

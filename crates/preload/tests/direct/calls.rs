@@ -279,6 +279,7 @@ impl World {
                     libc::munmap(page, 8192);
                     shown
                 }
+                95 if seed & 1 == 0 => Self::record_lock(fd),
                 95 => show(
                     libc::flock(fd, rng.pick(&[libc::LOCK_SH, libc::LOCK_UN]) | libc::LOCK_NB)
                         .into(),
@@ -313,6 +314,33 @@ impl World {
             }
         };
         format!("{what} slot {slot} fd {fd} file {file} len {len} offset {offset}: {result}")
+    }
+
+    /// A lock of records from the offset on, as another description sees it.
+    ///
+    /// # Safety
+    /// `fd` is ours or -1.
+    unsafe fn record_lock(fd: c_int) -> String {
+        let record = |kind: c_int, whence: c_int, len: i64| libc::flock {
+            l_type: kind as i16,
+            l_whence: whence as i16,
+            l_start: 0,
+            l_len: len,
+            l_pid: 0,
+        };
+        let path = CString::new(format!("/proc/self/fd/{fd}")).unwrap();
+        // SAFETY: locks that live, and a path.
+        unsafe {
+            let mut lock = record(libc::F_RDLCK, libc::SEEK_CUR, 10);
+            let result = show(libc::fcntl(fd, libc::F_OFD_SETLK, &mut lock).into());
+            let other = libc::open(path.as_ptr(), libc::O_RDONLY);
+            let mut seen = record(libc::F_WRLCK, libc::SEEK_SET, 0);
+            libc::fcntl(other, libc::F_OFD_GETLK, &mut seen);
+            libc::close(other);
+            let mut all = record(libc::F_UNLCK, libc::SEEK_SET, 0);
+            libc::fcntl(fd, libc::F_OFD_SETLK, &mut all);
+            format!("{result} {} at {}", seen.l_type, seen.l_start)
+        }
     }
 
     /// The vector forms.
