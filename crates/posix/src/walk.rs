@@ -266,6 +266,21 @@ impl Process {
         Ok(self.walk(want, dirfd, path, follow, &self.identity().effective)?.existing()?)
     }
 
+    /// Sees what a path names where one look tells: its directory is known or given, and its name leads
+    /// to no link. Else, and where anything is not as usual, it has to be walked to.
+    pub(crate) fn glance(&self, dirfd: i32, path: &[u8]) -> Option<(&Mount, Attr)> {
+        let creds = &self.identity().effective;
+        let Start { dir, rest: name, way } = self.start_or_skip(dirfd, path, creds).ok()?;
+        let is_name = !matches!(name, b"" | b"." | b"..") && !name.contains(&b'/');
+        if way.is_some() || !is_name || dir.kind != FileKind::Dir {
+            return None;
+        }
+        dir.check(creds, Access::EXEC).ok()?;
+        let attr = dir.fs().peek(dir.ino, name).ok()?;
+        dir.mount.check_covered(attr.ino).ok()?;
+        (attr.kind != FileKind::Symlink).then_some((dir.mount, attr))
+    }
+
     /// Walks to where a name is to be made or removed.
     pub(crate) fn place_of(&self, dirfd: i32, path: &[u8]) -> Call<Walked<'_>> {
         self.walk(Want::Look, dirfd, path, Follow::Never, &self.identity().effective)
