@@ -1,5 +1,5 @@
-//! Plots: latency over request size, as Figures 2 and 14 of Chell's paper, and sensitivity to the speed of memory, as
-//! Figure 15 of PMBD's.
+//! Plots: latency over request size, as Figures 2 and 14 of Chell's paper; of PMBD's, bandwidth by load and
+//! protection or scheme, as Figures 3, 5, 6, 8, 9 and 11, and sensitivity to the speed of memory, as Figure 15.
 
 use crate::rounds::{Outcome, Timing};
 use crate::sensitivity::{self, Slowed};
@@ -36,6 +36,38 @@ pub fn latencies(outcomes: &[Outcome], dir: &Path) -> Result<()> {
             let (x, y) = ("request size in bytes", "time per call in ns");
             let legend = Legend { title: what, x, y };
             plot(&legend, &lines, &dir.join(file)).map_err(|err| anyhow!("{file}: {err}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes `pmbd-*.svg` into a directory: the bandwidth of each contender under each load.
+pub fn bandwidths(outcomes: &[Outcome], dir: &Path) -> Result<()> {
+    for (prefix, title, file) in [
+        ("protect/write/", "Protection, writing", "pmbd-protection-write.svg"),
+        ("protect/read/", "Protection, reading", "pmbd-protection-read.svg"),
+        ("buffers/write/", "Page protection behind buffers, writing", "pmbd-buffers.svg"),
+        ("scheme/write/", "Write schemes, unprotected", "pmbd-schemes.svg"),
+    ] {
+        let mut loads = Vec::new();
+        let mut bars: Vec<Line> = Vec::new();
+        for outcome in outcomes {
+            let Some(load) = outcome.name.strip_prefix(prefix) else { continue };
+            for timing in &outcome.timings {
+                let bytes_per_ns = outcome.bytes_per_op as f64 / timing.ns_per_op.median;
+                let bar = (loads.len() as f64, bytes_per_ns);
+                match bars.iter_mut().find(|(name, _)| *name == timing.name) {
+                    Some((_, values)) => values.push(bar),
+                    None => bars.push((timing.name.clone(), vec![bar])),
+                }
+            }
+            loads.push(load);
+        }
+        if !loads.is_empty() {
+            let title = format!("{title} (request, pattern, threads)");
+            let legend = Legend { title: &title, x: "", y: "GB/s" };
+            plot_bars(&legend, &loads, &bars, &dir.join(file))
+                .map_err(|err| anyhow!("{file}: {err}"))?;
         }
     }
     Ok(())
@@ -84,6 +116,59 @@ fn lines(outcomes: &[Outcome], prefix: &str) -> Vec<Line> {
 /// A number as short as it can be.
 fn label(value: &f64) -> String {
     if *value < 10.0 { format!("{}", (value * 10.0).round() / 10.0) } else { format!("{value:.0}") }
+}
+
+/// Groups of bars, each group named in `groups`; points are the number of a group and a value.
+fn plot_bars(
+    legend: &Legend<'_>,
+    groups: &[&str],
+    bars: &[Line],
+    path: &Path,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let values = || bars.iter().flat_map(|(_, values)| values).map(|(_, value)| *value);
+    let (least, most) = values().fold((f64::MAX, 0f64), |(a, b), v| (a.min(v), b.max(v)));
+    let (floor, top) = (least / 1.5, most * 2.0);
+    // Room for the legend beside the bars.
+    let across = groups.len() as f64 * 1.25;
+    let area = SVGBackend::new(path, (960, 440)).into_drawing_area();
+    area.fill(&WHITE)?;
+    let mut chart = ChartBuilder::on(&area)
+        .caption(legend.title, ("sans-serif", 18))
+        .margin(12)
+        .x_label_area_size(28)
+        .y_label_area_size(64)
+        .build_cartesian_2d(0.0..across, (floor..top).log_scale())?;
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .x_labels(0)
+        .y_desc(legend.y)
+        .y_label_formatter(&label)
+        .draw()?;
+    let width = 0.9 / bars.len() as f64;
+    for (index, (name, values)) in bars.iter().enumerate() {
+        let style = Palette99::pick(index).filled();
+        let bar = |&(group, value): &(f64, f64)| {
+            let left = group + 0.05 + index as f64 * width;
+            Rectangle::new([(left, floor), (left + width * 0.9, value)], style)
+        };
+        chart
+            .draw_series(values.iter().map(bar))?
+            .label(name)
+            .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 18, y + 5)], style));
+    }
+    let names = groups.iter().enumerate().map(|(group, name)| {
+        Text::new((*name).to_owned(), (group as f64 + 0.1, most * 1.3), ("sans-serif", 12))
+    });
+    chart.draw_series(names)?;
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperRight)
+        .background_style(WHITE.mix(0.8))
+        .border_style(BLACK)
+        .draw()?;
+    area.present()?;
+    Ok(())
 }
 
 fn plot(

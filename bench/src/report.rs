@@ -120,6 +120,7 @@ pub fn update(into: &Path, files: &[PathBuf]) -> Result<()> {
         document = replace(&document, results.name(), &results.markdown())?;
         let dir = into.parent().unwrap_or(Path::new("."));
         match &results.section {
+            Section::Bdev(outcomes) => plot::bandwidths(outcomes, dir)?,
             Section::Chell(outcomes) => plot::latencies(outcomes, dir)?,
             Section::Sensitivity(outcomes) => plot::sensitivities(outcomes, dir)?,
             _ => {}
