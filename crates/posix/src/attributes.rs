@@ -122,7 +122,8 @@ impl Process {
         let call = || {
             let known = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH | libc::AT_NO_AUTOMOUNT;
             let checked_flags = check_flags(flags, known);
-            if let (Ok(()), Some((mount, attr))) = (checked_flags, self.glance(dirfd, path)) {
+            if let (Ok(()), Some(seen)) = (checked_flags, self.glance(dirfd, path)) {
+                let (mount, attr) = seen?;
                 return Ok(stat_of(mount, &attr));
             }
             let held = checked(self.look(dirfd, path, flags), checked_flags)?;
@@ -141,7 +142,8 @@ impl Process {
             let sync = flags & libc::AT_STATX_SYNC_TYPE;
             let contradicts = mask & 0x8000_0000 != 0 || sync == libc::AT_STATX_SYNC_TYPE;
             let arguments = if contradicts { Err(Errno::INVAL) } else { check_flags(flags, known) };
-            if let (Ok(()), Some((mount, attr))) = (arguments, self.glance(dirfd, path)) {
+            if let (Ok(()), Some(seen)) = (arguments, self.glance(dirfd, path)) {
+                let (mount, attr) = seen?;
                 return Ok(statx_of(mount, &attr));
             }
             let held = checked(self.look(dirfd, path, flags), arguments)?;

@@ -100,9 +100,13 @@ impl Process {
             (false, true) => Follow::BeforeSlash,
             (false, false) => Follow::Always,
         };
+        let arguments = check_open_flags(flags);
+        if let (false, Ok(()), Some(found)) = (creates, arguments, self.grasp(dirfd, path)) {
+            return self.open_found(found?, flags);
+        }
         loop {
             let walked = self.walk(Want::Hold, dirfd, path, follow, &self.identity().effective);
-            let walked = checked(walked, check_open_flags(flags))?;
+            let walked = checked(walked, arguments)?;
             // As the kernel: without a free number nothing is created.
             let early = if creates { Some(self.number_for(&walked.dir, flags)?) } else { None };
             let held = if flags & TMPFILE != 0 {
@@ -113,19 +117,23 @@ impl Process {
                     None => continue,
                 }
             } else {
-                let held = walked.existing()?;
-                self.may_open(&held, flags)?;
-                held
+                return self.open_found(walked.existing()?, flags);
             };
-            if self.noted.is_mapped(held.mount_index, held.ino) {
-                return Err(Stop::Kernel);
-            }
             return self.open_held(held, early, flags);
         }
     }
 
+    /// Opens what is there.
+    fn open_found(&self, held: Held<'_>, flags: i32) -> Call<i32> {
+        self.may_open(&held, flags)?;
+        self.open_held(held, None, flags)
+    }
+
     /// Gives a number a description of an inode.
     fn open_held(&self, held: Held<'_>, early: Option<Number<'_>>, flags: i32) -> Call<i32> {
+        if self.noted.is_mapped(held.mount_index, held.ino) {
+            return Err(Stop::Kernel);
+        }
         let path_only = flags & libc::O_PATH != 0;
         let tmpfile_exclusive = flags & TMPFILE != 0 && flags & libc::O_EXCL != 0;
         let init = OfdInit {

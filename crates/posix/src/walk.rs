@@ -266,19 +266,39 @@ impl Process {
         Ok(self.walk(want, dirfd, path, follow, &self.identity().effective)?.existing()?)
     }
 
-    /// Sees what a path names where one look tells: its directory is known or given, and its name leads
-    /// to no link. Else, and where anything is not as usual, it has to be walked to.
-    pub(crate) fn glance(&self, dirfd: i32, path: &[u8]) -> Option<(&Mount, Attr)> {
+    /// The directory that a path's last name is in, where it is known or given. Else, and where anything
+    /// is not as usual, it has to be walked to.
+    #[inline(always)]
+    fn near<'a>(&self, dirfd: i32, path: &'a [u8]) -> Option<(Held<'_>, &'a [u8])> {
         let creds = &self.identity().effective;
         let Start { dir, rest: name, way } = self.start_or_skip(dirfd, path, creds).ok()?;
         let is_name = !matches!(name, b"" | b"." | b"..") && !name.contains(&b'/');
-        if way.is_some() || !is_name || dir.kind != FileKind::Dir {
-            return None;
-        }
-        dir.check(creds, Access::EXEC).ok()?;
-        let attr = dir.fs().peek(dir.ino, name).ok()?;
+        let usual = way.is_none() && is_name && dir.kind == FileKind::Dir;
+        (usual && dir.check(creds, Access::EXEC).is_ok()).then_some((dir, name))
+    }
+
+    /// Sees what a path names by one look, if that tells: see [`near`](Self::near).
+    #[inline]
+    pub(crate) fn glance(&self, dirfd: i32, path: &[u8]) -> Option<Result<(&Mount, Attr), Errno>> {
+        let (dir, name) = self.near(dirfd, path)?;
+        let attr = match dir.fs().peek(dir.ino, name) {
+            Err(Errno::NOENT) => return Some(Err(Errno::NOENT)),
+            found => found.ok()?,
+        };
         dir.mount.check_covered(attr.ino).ok()?;
-        (attr.kind != FileKind::Symlink).then_some((dir.mount, attr))
+        (attr.kind != FileKind::Symlink).then_some(Ok((dir.mount, attr)))
+    }
+
+    /// As [`glance`](Self::glance), to work with it.
+    #[inline]
+    pub(crate) fn grasp(&self, dirfd: i32, path: &[u8]) -> Option<Result<Held<'_>, Errno>> {
+        let (dir, name) = self.near(dirfd, path)?;
+        let held = match dir.fs().lookup(dir.ino, name) {
+            Err(Errno::NOENT) => return Some(Err(Errno::NOENT)),
+            found => dir.beside(found.ok()?),
+        };
+        dir.mount.check_covered(held.ino).ok()?;
+        (held.kind != FileKind::Symlink).then_some(Ok(held))
     }
 
     /// Walks to where a name is to be made or removed.
