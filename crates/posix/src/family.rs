@@ -232,10 +232,22 @@ pub struct Segment {
     pub fds: [AtomicU32; FDS],
     /// By descriptor: what the module `numbers` knows of it.
     pub numbers: [AtomicU8; FDS],
-    /// By description (F1).
-    pub holds: [AtomicU32; OFDS],
+    /// By description (F1), at [`holds`](Self::holds).
+    holds: [AtomicU32; OFDS],
     /// By description: the kernel's descriptor for it, + 1.
     pub kernel: [AtomicI32; OFDS],
+}
+
+impl Segment {
+    /// How often this process holds a description (F1). Descriptions that were opened one after the other
+    /// have them in different cache lines, which threads with one each would pass to and fro.
+    #[inline]
+    pub fn holds(&self, handle: Handle) -> &AtomicU32 {
+        const PER_LINE: usize = 64 / size_of::<AtomicU32>();
+        const LINES: usize = OFDS / PER_LINE;
+        let index = (handle - 1) as usize;
+        &self.holds[index % LINES * PER_LINE + index / LINES]
+    }
 }
 
 #[repr(C)]
@@ -379,7 +391,7 @@ impl Family {
             if ofd.lock.load(Relaxed) & !CONTENDED == token {
                 ofd.unlock();
             }
-            if segment.holds[i].swap(0, AcqRel) > 0 {
+            if segment.holds(i as Handle + 1).swap(0, AcqRel) > 0 {
                 ofd.holders.fetch_sub(1, AcqRel);
             }
             segment.kernel[i].store(0, Relaxed);
@@ -422,7 +434,7 @@ impl Family {
                     ofd.ino.store(init.ino.0, Relaxed);
                     ofd.generation.store(init.generation, Relaxed);
                     ofd.mount.store(init.mount, Relaxed);
-                    place.segment().holds[i].store(1, Release);
+                    place.segment().holds(i as Handle + 1).store(1, Release);
                     return Ok(i as Handle + 1);
                 }
             }

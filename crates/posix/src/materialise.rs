@@ -210,7 +210,7 @@ impl Process {
     fn inherit(&self, old: &Segment, new: &Segment) {
         let end = old.fd_end.load(Acquire);
         new.fd_end.store(end, Relaxed);
-        let hold = |handle: Handle| new.holds[handle as usize - 1].fetch_add(1, Relaxed) == 0;
+        let hold = |handle: Handle| new.holds(handle).fetch_add(1, Relaxed) == 0;
         for (from, to) in old.kernel[..self.family.end()].iter().zip(&new.kernel) {
             to.store(from.load(Acquire), Relaxed);
         }
@@ -236,7 +236,7 @@ impl Process {
 
     /// How many holds this process has (F1).
     fn holds(&self, handle: Handle) -> u32 {
-        self.place().segment().holds[handle as usize - 1].load(Acquire)
+        self.place().segment().holds(handle).load(Acquire)
     }
 
     /// Makes every description of an inode the kernel's, and those that are opened later, too: it is

@@ -289,7 +289,7 @@ impl Process {
     /// Adds a hold (F1); `false` where there is none to add to.
     #[inline]
     fn hold(&self, handle: Handle) -> bool {
-        let holds = &self.segment().holds[(handle - 1) as usize];
+        let holds = self.segment().holds(handle);
         loop {
             match holds.load(Relaxed) {
                 0 => return false,
@@ -302,7 +302,7 @@ impl Process {
     /// Gives a hold back.
     #[inline]
     pub(crate) fn put(&self, handle: Handle) {
-        let holds = &self.segment().holds[(handle - 1) as usize];
+        let holds = self.segment().holds(handle);
         loop {
             let have = holds.load(Relaxed);
             if threads::exchange_u32(holds, have, have - 1) {
