@@ -126,8 +126,9 @@ vm-test: build ## boot a virtual machine from a served block device, and kill bo
 torture: build ## kill the mount's server under databases, commits and builds (a minute)
 	scripts/torture.sh
 
-machine-torture: build ## kill the emulated machine itself, boot it again, verify (4 minutes)
+machine-torture: build ## kill the emulated machine itself, boot it again, verify (5 minutes)
 	scripts/machine-torture.sh
+	scripts/bdev-torture.sh
 
 clean: ## remove everything built or fetched
 	$(CARGO) clean
