@@ -426,8 +426,7 @@ impl Direct {
         file.reached(end);
         if W {
             for (index, at, len) in pieces(offset, done) {
-                let entry = file.entry(index).map_or(0, |entry| entry.load(Acquire));
-                if let Entry::Mapped(chunk) = Entry::of(entry) {
+                if let Some(chunk) = file.mapped(index) {
                     chunk.written(at, len);
                 }
             }
@@ -442,10 +441,7 @@ impl Direct {
             }
             Why::Hole if !W => {
                 for (index, at, len) in pieces(offset, done) {
-                    let entry = file.entry(index).map_or(0, |entry| entry.load(Acquire));
-                    if let Entry::Mapped(chunk) = Entry::of(entry)
-                        && !chunk.has(at, len)
-                    {
+                    if let Some(chunk) = file.mapped(index).filter(|chunk| !chunk.has(at, len)) {
                         chunk.missed(at, len);
                     }
                 }
@@ -580,8 +576,7 @@ fn copy_pieces<const W: bool>(
     for part in parts.parts {
         let mut program = part.iov_base.cast::<u8>();
         for (index, at, len) in pieces(offset, part.iov_len) {
-            let entry = file.entry(index).map_or(0, |entry| entry.load(Acquire));
-            let Entry::Mapped(chunk) = Entry::of(entry) else { return false };
+            let Some(chunk) = file.mapped(index) else { return false };
             if W && !chunk.is_writable()
                 || !copy_piece::<W>(inside, chunk, at, program, len, copier)
             {

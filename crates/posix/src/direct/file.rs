@@ -130,6 +130,15 @@ impl File {
         Some(self.leaf(index)?.entry(index))
     }
 
+    /// What is mapped of it there, inside (E1).
+    #[inline]
+    pub fn mapped(&self, index: u64) -> Option<&Chunk> {
+        match Entry::of(self.entry(index)?.load(Acquire)) {
+            Entry::Mapped(chunk) => Some(chunk),
+            Entry::Heat(_) => None,
+        }
+    }
+
     /// Everything that is mapped, inside (E1) or with the tables locked.
     pub fn chunks(&self) -> impl Iterator<Item = (&AtomicUsize, &Chunk)> {
         // SAFETY: as in `leaf`.
