@@ -116,3 +116,37 @@ fn a_known_directory_is_held_until_it_is_forgotten() {
     p.forget_ways();
     assert!(!world.is_live(d.0));
 }
+
+#[test]
+fn threads_share_what_is_known() {
+    // More than there are places, so that ways displace each other all the time.
+    const DIRS: u64 = 150;
+    let world = World::new();
+    let (p, fs) = (&world.process, world.fs.as_ref());
+    let path = |i: u64| world.path(&format!("d{i}/f"));
+    for i in 0..DIRS {
+        done(p.mkdir(CWD, &world.path(&format!("d{i}")), 0o755)).unwrap();
+        done(p.mknod(CWD, &path(i), libc::S_IFREG | 0o644, 0)).unwrap();
+    }
+    let all: Vec<Ino> = (0..DIRS).map(|i| find(p, CWD, &path(i)).unwrap()).collect();
+    std::thread::scope(|scope| {
+        let readers = [1, 2, 3].map(|thread| {
+            let all = &all;
+            scope.spawn(move || {
+                let mut random = Random(thread * 0x9e37_79b9);
+                for _ in 0..40_000 {
+                    let found = find(p, CWD, &path(random.below(DIRS))).unwrap();
+                    assert!(all.contains(&found), "{found:?} is no file of these");
+                }
+            })
+        });
+        let mut random = Random(0x2545_f491);
+        while readers.iter().any(|reader| !reader.is_finished()) {
+            let [a, b] = [0; 2].map(|_| format!("d{}", random.below(DIRS)));
+            let (root, exchange) = (fs.root(), RenameFlags::EXCHANGE);
+            let _ = fs.rename((root, a.as_bytes()), (root, b.as_bytes()), exchange);
+            std::thread::sleep(std::time::Duration::from_micros(200));
+        }
+    });
+    assert_eq!((0..DIRS).filter(|i| all.contains(&find(p, CWD, &path(*i)).unwrap())).count(), 150);
+}
