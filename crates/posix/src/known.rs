@@ -33,6 +33,12 @@ impl<T: PartialEq> Known<T> {
         unsafe { &(*self.current.load(Acquire)).value }
     }
 
+    /// Whether there has been another one.
+    pub fn has_changed(&self) -> bool {
+        // SAFETY: as above.
+        unsafe { !(*self.first.load(Acquire)).next.is_null() }
+    }
+
     /// Makes a value the current one; returns whether it was not.
     pub fn change(&self, value: T) -> bool {
         if *self.current() == value {
@@ -80,10 +86,10 @@ mod tests {
     fn what_comes_back_is_found_again() {
         let known = Known::new(1);
         let first = &raw const *known.current();
-        assert!(!known.change(1));
+        assert!(!known.change(1) && !known.has_changed());
         assert!(known.change(2));
         assert_eq!(*known.current(), 2);
-        assert!(known.change(1));
+        assert!(known.change(1) && known.has_changed());
         assert_eq!(&raw const *known.current(), first);
     }
 }

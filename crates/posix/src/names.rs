@@ -122,6 +122,13 @@ impl Process {
         to: &[u8],
         flags: i32,
     ) -> Call<()> {
+        // By a descriptor, the kernel asks who has opened it.
+        let is_by_fd = from_dirfd != libc::AT_FDCWD && from.first() != Some(&b'/');
+        let may_be_anothers =
+            self.identity.has_changed() && !self.identity().effective.can(Caps::DAC_READ_SEARCH);
+        if flags & libc::AT_EMPTY_PATH != 0 && is_by_fd && may_be_anothers {
+            return Err(Stop::Kernel);
+        }
         let follow = flags & libc::AT_SYMLINK_FOLLOW != 0;
         let by_number = if from.is_empty() {
             Some(from_dirfd).filter(|fd| flags & libc::AT_EMPTY_PATH != 0 && *fd >= 0)

@@ -41,7 +41,7 @@ pub struct Process {
     /// What is parked of them.
     pub(crate) numbers: Numbers,
     mounts: [AtomicPtr<Mount>; MOUNTS],
-    identity: Known<Identity>,
+    pub(crate) identity: Known<Identity>,
     /// `RLIMIT_FSIZE`.
     pub(crate) file_size_max: AtomicU64,
     /// `RLIMIT_NOFILE`.

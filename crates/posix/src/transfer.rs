@@ -157,10 +157,13 @@ impl Process {
         if !src.is_readable() || !dst.is_writable() {
             return Err(Errno::BADF.into());
         }
+        if offset.as_ref().is_some_and(|at| **at < 0) || dst.oflags() & libc::O_APPEND != 0 {
+            return Err(Errno::INVAL.into());
+        }
         if count == 0 {
             return Ok(0);
         }
-        if src.kind() != FileKind::File || dst.oflags() & libc::O_APPEND != 0 {
+        if src.kind() != FileKind::File {
             return Err(Errno::INVAL.into());
         }
         // The two may share their offset: both are taken before and set after.

@@ -7,7 +7,8 @@ pub struct Rng(u64);
 
 impl Rng {
     pub fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        // Far from where the next seed begins, or their sequences would overlap.
+        Self(Self(seed).next())
     }
 
     fn next(&mut self) -> u64 {
@@ -236,8 +237,11 @@ pub fn op(rng: &mut Rng) -> Op {
         }
         79 => Op::Readlink(place(rng), rng.pick(&[0, 1, 3, 4096])),
         80..=82 => {
-            let flags = [0, 0, libc::AT_SYMLINK_FOLLOW, libc::AT_EMPTY_PATH];
-            Op::Link(place(rng), place(rng), rng.pick(&flags))
+            let from = place(rng);
+            // With a path, the kernel asks then who has opened the directory, which differs between the sides.
+            let empty = if from.1.is_empty() { libc::AT_EMPTY_PATH } else { 0 };
+            let flags = rng.pick(&[0, 0, libc::AT_SYMLINK_FOLLOW, empty]);
+            Op::Link(from, place(rng), flags)
         }
         83 | 84 => Op::Unlink(place(rng), 0),
         85 => Op::Unlink(place(rng), libc::AT_REMOVEDIR),
