@@ -254,6 +254,18 @@ stands_for_libc! {
         })
     }
 
+    fn truncate(path: *const c_char, len: off_t) -> c_int {
+        let result = real::truncate(path, len);
+        if result == 0 {
+            tell(|direct| {
+                if let Ok(stat) = rustix::fs::stat(std::ffi::CStr::from_ptr(path)) {
+                    direct.truncated(&stat);
+                }
+            });
+        }
+        result
+    }
+
     fn ftruncate(fd: c_int, len: off_t) -> c_int {
         then(real::ftruncate(fd, len), fd, |direct| direct.resized(fd, len as u64))
     }

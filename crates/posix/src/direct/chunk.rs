@@ -136,9 +136,11 @@ impl Chunk {
         }
     }
 
-    /// Holes may have been made.
-    pub fn forget_pages(&self) {
-        self.present.iter().for_each(|word| word.store(0, Relaxed));
+    /// Holes may have been made, from a byte on.
+    pub fn forget_pages(&self, at: usize) {
+        for page in at / PAGE_BYTES as usize..PAGES {
+            self.present[page / 64].fetch_and(!(1 << (page % 64)), Relaxed);
+        }
     }
 
     /// A call needed pages that are not known to be allocated: now and then, looks.

@@ -139,6 +139,25 @@ impl File {
         }
     }
 
+    /// Holes may have been made from `start` on (C3). The tables are locked, or inside (E1).
+    pub fn forget_pages(&self, start: u64) {
+        if self.kind() == Kind::Dax {
+            return;
+        }
+        // The page behind a chunk is the first of the next one.
+        let first = (start / CHUNK_BYTES).saturating_sub(1);
+        for (number, slot) in self.leaves.iter().enumerate().skip(Leaf::of(first)) {
+            // SAFETY: as in `leaf`.
+            let Some(leaf) = (unsafe { slot.load(Acquire).as_ref() }) else { continue };
+            let indexes = (number * leaf.entries().len()) as u64..;
+            for (index, entry) in indexes.zip(leaf.entries()) {
+                if let Entry::Mapped(chunk) = Entry::of(entry.load(Acquire)) {
+                    chunk.forget_pages(start.saturating_sub(index * CHUNK_BYTES) as usize);
+                }
+            }
+        }
+    }
+
     /// Everything that is mapped, inside (E1) or with the tables locked.
     pub fn chunks(&self) -> impl Iterator<Item = (&AtomicUsize, &Chunk)> {
         // SAFETY: as in `leaf`.

@@ -421,6 +421,11 @@ impl Direct {
         let skip = libc::O_PATH | libc::O_DIRECTORY | libc::O_DIRECT;
         let skipped = fd <= 2 || flags & skip != 0 || !self.looks.load(Relaxed);
         self.fd_end.fetch_max(fd as u32 + 1, Relaxed);
+        if flags & libc::O_TRUNC != 0
+            && let Ok(stat) = rustix::fs::fstat(borrow(fd))
+        {
+            self.truncated(&stat);
+        }
         let before = entry.swap(if skipped { 0 } else { NEW }, AcqRel);
         if before != 0 && before & NEW == 0 {
             // It was closed by code that we do not see.
@@ -700,17 +705,32 @@ impl Direct {
 
     /// `ftruncate` has set a size.
     pub fn resized(&self, fd: i32, len: u64) {
+        let _held = self.lock.hold();
         if let Some((_, description)) = self.get(fd) {
             description.file().set_size(len);
+            description.file().forget_pages(len);
+        }
+    }
+
+    /// A name has been truncated, or opened so that it is: `stat` is what it leads to, afterwards.
+    pub fn truncated(&self, stat: &rustix::fs::Stat) {
+        let _held = self.lock.hold();
+        let mut at = self.chain(stat.st_dev, stat.st_ino).load(Relaxed);
+        while at != 0 {
+            let file = self.files.at(at);
+            if file.is(stat.st_dev, stat.st_ino) {
+                file.set_size(stat.st_size as u64);
+                file.forget_pages(stat.st_size as u64);
+            }
+            at = file.next.load(Relaxed);
         }
     }
 
     /// `fallocate` may have made holes (C3).
     pub fn punched(&self, fd: i32) {
-        if let Some((_, description)) = self.get(fd)
-            && description.file().kind() == Kind::Tmpfs
-        {
-            description.file().chunks().for_each(|(_, chunk)| chunk.forget_pages());
+        let _held = self.lock.hold();
+        if let Some((_, description)) = self.get(fd) {
+            description.file().forget_pages(0);
         }
     }
 

@@ -149,7 +149,7 @@ export! {
 
     fn truncate | truncate64 (path: *const c_char, len: off_t) -> c_int {
         on_path(Class::Size, libc::AT_FDCWD, path, |process, path| process.truncate(path, len))
-            .unwrap_or_else(|| real::truncate(path, len))
+            .unwrap_or_else(|| direct::truncate(path, len))
     }
 
     fn ftruncate | ftruncate64 (fd: c_int, len: off_t) -> c_int {

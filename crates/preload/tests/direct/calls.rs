@@ -9,7 +9,8 @@ pub struct Rng(u64);
 
 impl Rng {
     pub fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        // Far from where the next seed begins, or their sequences would overlap.
+        Self(Self(seed).next())
     }
 
     pub fn next(&mut self) -> u64 {
