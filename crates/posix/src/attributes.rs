@@ -275,6 +275,13 @@ impl Process {
         if uid == SAME && gid == SAME {
             // Changes nothing but takes privileges, as a change of owner does.
             if held.kind == FileKind::File {
+                let set_gid = S_ISGID | libc::S_IXGRP;
+                let takes = attr.perm & S_ISUID != 0
+                    || attr.perm & set_gid == set_gid
+                    || creds.drops_plain_setgid(attr);
+                if takes && !creds.owns(attr) {
+                    return Err(Errno::PERM.into());
+                }
                 held.fs().drop_privileges(held.ino)?;
             }
             return Ok(());

@@ -371,7 +371,10 @@ impl Process {
                 }
                 // Whoever makes or removes the name says so in its turn.
                 _ if len > NAME_MAX && is_last && follow == Follow::Never => None,
-                _ if len > NAME_MAX => return Err(Errno::NAMETOOLONG.into()),
+                _ if len > NAME_MAX => {
+                    let removed = dir.attr()?.nlink == 0;
+                    return Err(if removed { Errno::NOENT } else { Errno::NAMETOOLONG }.into());
+                }
                 _ => dir.child(name, if is_last { want } else { Want::Hold })?,
             };
             let link = found.as_ref().filter(|found| {
