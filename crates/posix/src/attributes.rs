@@ -6,7 +6,7 @@ use crate::process::Process;
 use crate::served::{Call, Stop, checked};
 use crate::walk::{Follow, Held, Want};
 use crate::{Errno, Served};
-use vfs::rules::{S_ISGID, S_ISUID};
+use vfs::rules::{S_ISGID, S_ISUID, clear_privileges};
 use vfs::{Attr, FileKind, SetAttr, SetTime, StatFs, Timestamp};
 
 /// Bytes of preferred input and output, as the mount says.
@@ -119,37 +119,38 @@ impl Process {
 
     /// `stat` (flags 0), `lstat` (`AT_SYMLINK_NOFOLLOW`), `fstatat`.
     pub fn stat(&self, dirfd: i32, path: &[u8], flags: i32) -> Served<libc::stat> {
-        let call = || {
-            let known = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH | libc::AT_NO_AUTOMOUNT;
-            let checked_flags = check_flags(flags, known);
-            if let (Ok(()), Some(seen)) = (checked_flags, self.glance(dirfd, path)) {
-                let (mount, attr) = seen?;
-                return Ok(stat_of(mount, &attr));
-            }
-            let held = checked(self.look(dirfd, path, flags), checked_flags)?;
-            Ok(stat_of(held.mount, held.attr()?))
-        };
-        Call::into(call())
+        let known = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH | libc::AT_NO_AUTOMOUNT;
+        self.show(dirfd, path, flags, check_flags(flags, known), stat_of).into()
+    }
+
+    /// Shows the attributes of what a path names.
+    #[inline]
+    fn show<T>(
+        &self,
+        dirfd: i32,
+        path: &[u8],
+        flags: i32,
+        arguments: Result<(), Errno>,
+        of: impl FnOnce(&Mount, &Attr) -> T,
+    ) -> Call<T> {
+        if let (Ok(()), Some(seen)) = (arguments, self.glance(dirfd, path)) {
+            let (mount, attr) = seen?;
+            return Ok(of(mount, &attr));
+        }
+        let held = checked(self.look(dirfd, path, flags), arguments)?;
+        Ok(of(held.mount, held.attr()?))
     }
 
     /// `statx`. Gives what it has, whatever `mask` asks for.
     pub fn statx(&self, dirfd: i32, path: &[u8], flags: i32, mask: u32) -> Served<libc::statx> {
-        let call = || {
-            let known = libc::AT_SYMLINK_NOFOLLOW
-                | libc::AT_EMPTY_PATH
-                | libc::AT_NO_AUTOMOUNT
-                | libc::AT_STATX_SYNC_TYPE;
-            let sync = flags & libc::AT_STATX_SYNC_TYPE;
-            let contradicts = mask & 0x8000_0000 != 0 || sync == libc::AT_STATX_SYNC_TYPE;
-            let arguments = if contradicts { Err(Errno::INVAL) } else { check_flags(flags, known) };
-            if let (Ok(()), Some(seen)) = (arguments, self.glance(dirfd, path)) {
-                let (mount, attr) = seen?;
-                return Ok(statx_of(mount, &attr));
-            }
-            let held = checked(self.look(dirfd, path, flags), arguments)?;
-            Ok(statx_of(held.mount, held.attr()?))
-        };
-        Call::into(call())
+        let known = libc::AT_SYMLINK_NOFOLLOW
+            | libc::AT_EMPTY_PATH
+            | libc::AT_NO_AUTOMOUNT
+            | libc::AT_STATX_SYNC_TYPE;
+        let sync = flags & libc::AT_STATX_SYNC_TYPE;
+        let contradicts = mask & 0x8000_0000 != 0 || sync == libc::AT_STATX_SYNC_TYPE;
+        let arguments = if contradicts { Err(Errno::INVAL) } else { check_flags(flags, known) };
+        self.show(dirfd, path, flags, arguments, statx_of).into()
     }
 
     /// `statfs`.
@@ -275,10 +276,8 @@ impl Process {
         if uid == SAME && gid == SAME {
             // Changes nothing but takes privileges, as a change of owner does.
             if held.kind == FileKind::File {
-                let set_gid = S_ISGID | libc::S_IXGRP;
-                let takes = attr.perm & S_ISUID != 0
-                    || attr.perm & set_gid == set_gid
-                    || creds.drops_plain_setgid(attr);
+                let takes =
+                    clear_privileges(attr.perm) != attr.perm || creds.drops_plain_setgid(attr);
                 if takes && !creds.owns(attr) {
                     return Err(Errno::PERM.into());
                 }
