@@ -146,24 +146,34 @@ impl File {
         }
         // The page behind a chunk is the first of the next one.
         let first = (start / CHUNK_BYTES).saturating_sub(1);
-        for (number, slot) in self.leaves.iter().enumerate().skip(Leaf::of(first)) {
-            // SAFETY: as in `leaf`.
-            let Some(leaf) = (unsafe { slot.load(Acquire).as_ref() }) else { continue };
-            let indexes = (number * leaf.entries().len()) as u64..;
-            for (index, entry) in indexes.zip(leaf.entries()) {
-                if let Entry::Mapped(chunk) = Entry::of(entry.load(Acquire)) {
-                    chunk.forget_pages(start.saturating_sub(index * CHUNK_BYTES) as usize);
-                }
-            }
+        for (index, _, chunk) in self.indexed_chunks(Leaf::of(first)) {
+            chunk.forget_pages(start.saturating_sub(index * CHUNK_BYTES) as usize);
         }
+    }
+
+    /// Somebody has set the size.
+    pub fn resized(&self, size: u64) {
+        self.set_size(size);
+        self.forget_pages(size);
     }
 
     /// Everything that is mapped, inside (E1) or with the tables locked.
     pub fn chunks(&self) -> impl Iterator<Item = (&AtomicUsize, &Chunk)> {
+        self.indexed_chunks(0).map(|(_, entry, chunk)| (entry, chunk))
+    }
+
+    /// The same from a leaf on, with the indexes.
+    fn indexed_chunks(&self, leaf: usize) -> impl Iterator<Item = (u64, &AtomicUsize, &Chunk)> {
+        let leaves = self.leaves.iter().enumerate().skip(leaf);
         // SAFETY: as in `leaf`.
-        let leaves = self.leaves.iter().filter_map(|leaf| unsafe { leaf.load(Acquire).as_ref() });
-        leaves.flat_map(Leaf::entries).filter_map(|entry| match Entry::of(entry.load(Acquire)) {
-            Entry::Mapped(chunk) => Some((entry, chunk)),
+        let leaves =
+            leaves.filter_map(|(n, slot)| Some((n, unsafe { slot.load(Acquire).as_ref() }?)));
+        let entries = leaves.flat_map(|(n, leaf)| {
+            let first = (n * leaf.entries().len()) as u64;
+            (first..).zip(leaf.entries())
+        });
+        entries.filter_map(|(index, entry)| match Entry::of(entry.load(Acquire)) {
+            Entry::Mapped(chunk) => Some((index, entry, chunk)),
             Entry::Heat(_) => None,
         })
     }

@@ -249,16 +249,20 @@ impl Direct {
         self.chains.at((hash % CHAINS) as u32 + 1)
     }
 
-    fn find_file(&self, _held: &Held<'_>, dev: u64, ino: u64, kind: Kind) -> Option<u32> {
-        let chain = self.chain(dev, ino);
-        let mut at = chain.load(Relaxed);
-        while at != 0 {
-            let file = self.files.at(at);
-            if file.is(dev, ino) {
-                return Some(at);
-            }
-            at = file.next.load(Relaxed);
+    /// A file that has been looked at.
+    fn known_file(&self, _held: &Held<'_>, dev: u64, ino: u64) -> Option<u32> {
+        let mut at = self.chain(dev, ino).load(Relaxed);
+        while at != 0 && !self.files.at(at).is(dev, ino) {
+            at = self.files.at(at).next.load(Relaxed);
         }
+        (at != 0).then_some(at)
+    }
+
+    fn find_file(&self, held: &Held<'_>, dev: u64, ino: u64, kind: Kind) -> Option<u32> {
+        if let Some(known) = self.known_file(held, dev, ino) {
+            return Some(known);
+        }
+        let chain = self.chain(dev, ino);
         let index = self.files.take()?;
         let file = self.files.at(index);
         file.init(dev, ino, kind);
@@ -562,20 +566,16 @@ impl Direct {
             leaving.unmap(self);
             for index in self.files.indexes() {
                 let is_known = self.files.at(index).ino.load(Relaxed) != 0;
-                if is_known && self.is_listed(index) {
+                if is_known && self.is_listed(&held, index) {
                     self.free_file_if_unused(&held, index);
                 }
             }
         }
     }
 
-    fn is_listed(&self, index: u32) -> bool {
+    fn is_listed(&self, held: &Held<'_>, index: u32) -> bool {
         let file = self.files.at(index);
-        let mut at = self.chain(file.dev.load(Relaxed), file.ino.load(Relaxed)).load(Relaxed);
-        while at != 0 && at != index {
-            at = self.files.at(at).next.load(Relaxed);
-        }
-        at == index
+        self.known_file(held, file.dev.load(Relaxed), file.ino.load(Relaxed)) == Some(index)
     }
 
     /// Says something of an entry that is still new.
@@ -707,22 +707,15 @@ impl Direct {
     pub fn resized(&self, fd: i32, len: u64) {
         let _held = self.lock.hold();
         if let Some((_, description)) = self.get(fd) {
-            description.file().set_size(len);
-            description.file().forget_pages(len);
+            description.file().resized(len);
         }
     }
 
     /// A name has been truncated, or opened so that it is: `stat` is what it leads to, afterwards.
     pub fn truncated(&self, stat: &rustix::fs::Stat) {
-        let _held = self.lock.hold();
-        let mut at = self.chain(stat.st_dev, stat.st_ino).load(Relaxed);
-        while at != 0 {
-            let file = self.files.at(at);
-            if file.is(stat.st_dev, stat.st_ino) {
-                file.set_size(stat.st_size as u64);
-                file.forget_pages(stat.st_size as u64);
-            }
-            at = file.next.load(Relaxed);
+        let held = self.lock.hold();
+        if let Some(file) = self.known_file(&held, stat.st_dev, stat.st_ino) {
+            self.files.at(file).resized(stat.st_size as u64);
         }
     }
 
