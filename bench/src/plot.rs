@@ -23,10 +23,13 @@ pub fn latencies(outcomes: &[Outcome], dir: &Path) -> Result<()> {
         ("pread/", "Reading from a file of tmpfs", "chell-read.svg"),
         ("pwrite/", "Overwriting a file of tmpfs", "chell-write.svg"),
     ] {
-        let mut lines = lines(outcomes, prefix);
+        let latency = |_, outcome: &Outcome, timing: &Timing| {
+            (outcome.bytes_per_op as f64, timing.ns_per_op.median)
+        };
+        let mut lines = lines(outcomes, prefix, latency);
         if prefix == "pread/" {
             lines.extend(
-                self::lines(outcomes, "lend/")
+                self::lines(outcomes, "lend/", latency)
                     .into_iter()
                     .take(1)
                     .map(|(_, points)| ("keepstone, without a copy".to_owned(), points)),
@@ -49,20 +52,11 @@ pub fn bandwidths(outcomes: &[Outcome], dir: &Path) -> Result<()> {
         ("buffers/write/", "Page protection behind buffers, writing", "pmbd-buffers.svg"),
         ("scheme/write/", "Write schemes, unprotected", "pmbd-schemes.svg"),
     ] {
-        let mut loads = Vec::new();
-        let mut bars: Vec<Line> = Vec::new();
-        for outcome in outcomes {
-            let Some(load) = outcome.name.strip_prefix(prefix) else { continue };
-            for timing in &outcome.timings {
-                let bytes_per_ns = outcome.bytes_per_op as f64 / timing.ns_per_op.median;
-                let bar = (loads.len() as f64, bytes_per_ns);
-                match bars.iter_mut().find(|(name, _)| *name == timing.name) {
-                    Some((_, values)) => values.push(bar),
-                    None => bars.push((timing.name.clone(), vec![bar])),
-                }
-            }
-            loads.push(load);
-        }
+        let loads: Vec<&str> =
+            outcomes.iter().filter_map(|outcome| outcome.name.strip_prefix(prefix)).collect();
+        let bars = lines(outcomes, prefix, |load, outcome, timing| {
+            (load as f64, outcome.bytes_per_op as f64 / timing.ns_per_op.median)
+        });
         if !loads.is_empty() {
             let title = format!("{title} (request, pattern, threads)");
             let legend = Legend { title: &title, x: "", y: "GB/s" };
@@ -98,12 +92,18 @@ pub fn sensitivities(outcomes: &[Outcome], dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The contenders of all cases whose names begin with `prefix`.
-fn lines(outcomes: &[Outcome], prefix: &str) -> Vec<Line> {
+/// The contenders of all cases whose names begin with `prefix`, with a point for each case, which comes with
+/// its number.
+fn lines(
+    outcomes: &[Outcome],
+    prefix: &str,
+    point: impl Fn(usize, &Outcome, &Timing) -> (f64, f64),
+) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
-    for outcome in outcomes.iter().filter(|outcome| outcome.name.starts_with(prefix)) {
+    let cases = outcomes.iter().filter(|outcome| outcome.name.starts_with(prefix));
+    for (number, outcome) in cases.enumerate() {
         for timing in &outcome.timings {
-            let point = (outcome.bytes_per_op as f64, timing.ns_per_op.median);
+            let point = point(number, outcome, timing);
             match lines.iter_mut().find(|(name, _)| *name == timing.name) {
                 Some((_, points)) => points.push(point),
                 None => lines.push((timing.name.clone(), vec![point])),
@@ -116,6 +116,20 @@ fn lines(outcomes: &[Outcome], prefix: &str) -> Vec<Line> {
 /// A number as short as it can be.
 fn label(value: &f64) -> String {
     if *value < 10.0 { format!("{}", (value * 10.0).round() / 10.0) } else { format!("{value:.0}") }
+}
+
+/// Draws the box with the names of what is drawn.
+fn name_series<'a, C: CoordTranslate>(
+    chart: &mut ChartContext<'a, SVGBackend<'a>, C>,
+    position: SeriesLabelPosition,
+) -> Result<(), Box<dyn std::error::Error>> {
+    chart
+        .configure_series_labels()
+        .position(position)
+        .background_style(WHITE.mix(0.8))
+        .border_style(BLACK)
+        .draw()?;
+    Ok(())
 }
 
 /// Groups of bars, each group named in `groups`; points are the number of a group and a value.
@@ -161,12 +175,7 @@ fn plot_bars(
         Text::new((*name).to_owned(), (group as f64 + 0.1, most * 1.3), ("sans-serif", 12))
     });
     chart.draw_series(names)?;
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
-        .background_style(WHITE.mix(0.8))
-        .border_style(BLACK)
-        .draw()?;
+    name_series(&mut chart, SeriesLabelPosition::UpperRight)?;
     area.present()?;
     Ok(())
 }
@@ -206,12 +215,7 @@ fn plot(
             .label(name)
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], color.stroke_width(2)));
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
-        .background_style(WHITE.mix(0.8))
-        .border_style(BLACK)
-        .draw()?;
+    name_series(&mut chart, SeriesLabelPosition::UpperLeft)?;
     area.present()?;
     Ok(())
 }
