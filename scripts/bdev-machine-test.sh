@@ -34,22 +34,8 @@ build() {
 }
 
 guest_main() {
+    machine_attach
     cat <<'MAIN'
-fail() { echo "failed: $1"; cat /tmp/ready; end 1; }
-
-# serve OPTIONS…: starts a server, and waits for its device.
-serve() {
-    : >/tmp/ready
-    keepstone bdev attach $path "$@" --foreground >/tmp/ready 2>&1 &
-    server=$!
-    tries=0
-    until device=$(grep '^/dev/' /tmp/ready); do
-        tries=$((tries + 1))
-        [ $tries -lt 300 ] || fail "no device"
-        sleep 0.1
-    done
-}
-
 # count NAME: how often the device was asked for that.
 count() { keepstone bdev stats $device --prometheus | sed -n "s/^keepstone_bdev_device_$1_total{.*} //p"; }
 
@@ -128,9 +114,6 @@ killed_with_buffers() {
     [ "$(ls /sys/class/ublk-char)" = "" ] || fail "devices of killed servers stay"
 }
 
-mkdir -p /run /etc /mnt
-touch /etc/mtab
-ip link set lo up
 dd if=/dev/urandom of=/tmp/random bs=1M count=16 2>/dev/null
 if [ $by = nbd ]; then
     rmmod ublk_drv

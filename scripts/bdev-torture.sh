@@ -26,19 +26,10 @@ trap clean_up EXIT
 
 # Each record is a file of its own. `confirmed` is the last one that the machine has told of.
 guest_main() {
+    machine_attach
     cat <<'MAIN'
-fail() { echo "failed: $1"; cat /tmp/ready; end 1; }
-mkdir -p /run /etc /mnt
-touch /etc/mtab
-ip link set lo up
 [ -e $path ] || create="--create --size 96M"
-keepstone bdev attach $path --by nbd $create --foreground >/tmp/ready 2>&1 &
-tries=0
-until device=$(grep '^/dev/' /tmp/ready); do
-    tries=$((tries + 1))
-    [ $tries -lt 300 ] || fail "no device"
-    sleep 0.1
-done
+serve --by nbd $create
 if [ "$create" ]; then
     mkfs.ext4 -q -F -E lazy_itable_init=0 $device && mount -t ext4 $device /mnt || fail "no ext4 on it"
 else

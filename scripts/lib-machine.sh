@@ -140,6 +140,30 @@ fi
 INIT
 }
 
+# machine_attach: what /main of a script begins with that attaches block devices in the guest.
+machine_attach() {
+    cat <<'MAIN'
+fail() { echo "failed: $1"; cat /tmp/ready; end 1; }
+
+# serve OPTIONS…: starts a server, and waits for its device.
+serve() {
+    : >/tmp/ready
+    keepstone bdev attach $path "$@" --foreground >/tmp/ready 2>&1 &
+    server=$!
+    tries=0
+    until device=$(grep '^/dev/' /tmp/ready); do
+        tries=$((tries + 1))
+        [ $tries -lt 300 ] || fail "no device"
+        sleep 0.1
+    done
+}
+
+mkdir -p /run /etc /mnt
+touch /etc/mtab
+ip link set lo up
+MAIN
+}
+
 # machine_initrd TREE OUT: the base with the files of TREE, among them main.
 machine_initrd() {
     (cd "$1" && find . | cpio -o -H newc --quiet) | cat "$machine/base.cpio" - >"$2"
