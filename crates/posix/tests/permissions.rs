@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{World, become_user, cstring, done, libc_result};
+use common::{Random, World, become_user, cstring, done, libc_result};
 use posix::{Errno, Process};
 use std::os::unix::ffi::OsStrExt;
 use vfs::acl::{ACL_ACCESS, ACL_DEFAULT, Acl, AclEntry, Tag};
@@ -13,37 +13,21 @@ const CASES: u64 = 400;
 const USERS: [(u32, u32, &[u32]); 5] =
     [(0, 0, &[]), (1000, 1000, &[]), (1001, 1001, &[2000]), (1002, 2000, &[1000]), (1003, 9, &[])];
 
-/// A sequence of numbers from a seed (xorshift).
-struct Random(u64);
+fn perm(random: &mut Random) -> u16 {
+    (random.next() % 8) as u16
+}
 
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
+fn acl(random: &mut Random) -> Acl {
+    let mut tags = vec![Tag::UserObj];
+    let named = random.next() % 4;
+    tags.extend([1000, 1001].iter().take((named & 1) as usize * 2).map(|id| Tag::User(*id)));
+    tags.push(Tag::GroupObj);
+    tags.extend([1000, 2000].iter().take((named >> 1) as usize * 2).map(|id| Tag::Group(*id)));
+    if tags.len() > 2 {
+        tags.push(Tag::Mask);
     }
-
-    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
-        of[(self.next() % of.len() as u64) as usize]
-    }
-
-    fn perm(&mut self) -> u16 {
-        (self.next() % 8) as u16
-    }
-
-    fn acl(&mut self) -> Acl {
-        let mut tags = vec![Tag::UserObj];
-        let named = self.next() % 4;
-        tags.extend([1000, 1001].iter().take((named & 1) as usize * 2).map(|id| Tag::User(*id)));
-        tags.push(Tag::GroupObj);
-        tags.extend([1000, 2000].iter().take((named >> 1) as usize * 2).map(|id| Tag::Group(*id)));
-        if tags.len() > 2 {
-            tags.push(Tag::Mask);
-        }
-        tags.push(Tag::Other);
-        Acl::new(tags.into_iter().map(|tag| AclEntry { tag, perm: self.perm() }))
-    }
+    tags.push(Tag::Other);
+    Acl::new(tags.into_iter().map(|tag| AclEntry { tag, perm: perm(random) }))
 }
 
 #[test]
@@ -65,8 +49,9 @@ fn permissions_are_those_of_the_kernel() {
         let directory = case % 2 == 0;
         let mode = (random.next() % 0o10000) as u32;
         let (uid, gid) = (random.pick(&[0, 1000, 1001]), random.pick(&[0, 1000, 2000]));
-        let access = (random.pick(&[true, true, false])).then(|| random.acl().to_bytes());
-        let default = (directory && random.pick(&[true, false])).then(|| random.acl().to_bytes());
+        let access = (random.pick(&[true, true, false])).then(|| acl(&mut random).to_bytes());
+        let default =
+            (directory && random.pick(&[true, false])).then(|| acl(&mut random).to_bytes());
         become_user(p, USERS[0]);
         let cwd = libc::AT_FDCWD;
         // SAFETY: paths with their NUL, values with their length.

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{World, become_user, done};
+use common::{Random, World, become_user, done};
 use posix::{Errno, Process, Served};
 use vfs::{Caller, FileKind, FileSystem, Ino, NewKind, NewNode, RenameFlags, SetAttr};
 
@@ -30,27 +30,15 @@ fn walk(fs: &dyn FileSystem, start: Ino, names: &[&str]) -> Result<Ino, Errno> {
     })
 }
 
-/// A sequence of numbers (xorshift).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % n
-    }
-
-    fn names(&mut self) -> Vec<&'static str> {
-        let len = 1 + self.below(4);
-        (0..len).map(|_| NAMES[self.below(3) as usize]).collect()
-    }
+fn names(random: &mut Random) -> Vec<&'static str> {
+    let len = 1 + random.below(4);
+    (0..len).map(|_| random.pick(&NAMES)).collect()
 }
 
 /// Changes something, as another process does. What is not possible is not done.
 fn change(fs: &dyn FileSystem, random: &mut Random) {
     let mut place = || {
-        let names = random.names();
+        let names = names(random);
         let (name, dirs) = names.split_last().unwrap();
         let find = |at: Ino, name: &&str| fs.peek(at, name.as_bytes()).map(|attr| attr.ino);
         (dirs.iter().try_fold(fs.root(), find).unwrap_or(fs.root()), name.as_bytes())
@@ -89,7 +77,7 @@ fn known_ways_are_believed_while_nothing_changes() {
         if random.below(3000) == 0 {
             world.fs.rehearse_recovery().unwrap();
         }
-        let names = random.names();
+        let names = names(&mut random);
         let path = names.join("/");
         let got = match random.below(2) {
             0 => find(p, CWD, &world.path(&path)),
