@@ -19,19 +19,22 @@ struct Change {
 impl<M: Medium> Core<M> {
     /// `FileSystem::getattr`.
     pub fn getattr(&self, ino: Ino) -> Result<Attr> {
-        if let Some(attr) = self.attr_optimistic(ino) {
+        let mut attr = Attr::NONE;
+        if self.attr_optimistic(ino, &mut attr) {
             return Ok(attr);
         }
         let _lock = self.v.lock_shared(ino)?;
         Ok(self.attr(ino, self.live(ino)?))
     }
 
-    /// The attributes of an inode that lives and that nobody changes meanwhile.
-    pub fn attr_optimistic(&self, ino: Ino) -> Option<Attr> {
-        let v = self.v.vinode(ino).ok()?;
-        let ticket = v.lock.begin_optimistic()?;
-        let attr = self.attr(ino, self.live(ino).ok()?);
-        v.lock.end_optimistic(ticket).then_some(attr)
+    /// The attributes of an inode, and whether it lives and nobody changed them meanwhile.
+    #[inline]
+    pub fn attr_optimistic(&self, ino: Ino, attr: &mut Attr) -> bool {
+        let Ok(v) = self.v.vinode(ino) else { return false };
+        let Some(ticket) = v.lock.begin_optimistic() else { return false };
+        let Ok(v) = self.live(ino) else { return false };
+        self.attr_into(ino, v, attr);
+        v.lock.end_optimistic(ticket)
     }
 
     /// `FileSystem::setattr`.

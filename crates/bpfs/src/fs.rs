@@ -106,16 +106,19 @@ impl<M: Medium> Core<M> {
         self.check_root(self.load(v, Word::Root))
     }
 
-    /// A whole inode.
-    pub fn record(&self, v: &VInode) -> InodeRecord {
-        let mut bytes = [0; INODE as usize];
-        self.medium.read(v.pm_off.load(Relaxed), &mut bytes);
-        InodeRecord::read_from_bytes(&bytes).expect("an inode is exactly its bytes")
-    }
-
     /// Attributes of a live inode whose lock the caller holds.
     pub fn attr(&self, ino: Ino, v: &VInode) -> Attr {
-        let r = self.record(v);
+        let mut attr = Attr::NONE;
+        self.attr_into(ino, v, &mut attr);
+        attr
+    }
+
+    /// As [`attr`](Self::attr), to where they are wanted.
+    #[inline]
+    pub fn attr_into(&self, ino: Ino, v: &VInode, attr: &mut Attr) {
+        let mut bytes = [0; INODE as usize];
+        self.medium.read(v.pm_off.load(Relaxed), &mut bytes);
+        let r = InodeRecord::ref_from_bytes(&bytes).expect("an inode is exactly its bytes");
         let time = |t: zerocopy::byteorder::little_endian::U64| Timestamp(t.get() as i64);
         let kind = v.kind();
         let links = v.links.load(Relaxed);
@@ -124,7 +127,7 @@ impl<M: Medium> Core<M> {
             FileKind::Dir => links + 2,
             _ => links,
         };
-        Attr {
+        *attr = Attr {
             ino,
             generation: r.generation.get(),
             kind,
@@ -139,7 +142,7 @@ impl<M: Medium> Core<M> {
             mtime: time(r.mtime),
             ctime: time(r.ctime),
             btime: time(r.btime),
-        }
+        };
     }
 
     /// Stores times that changed; they are durable after the next fence. Times are separate words
@@ -342,6 +345,7 @@ pub fn report(ino: Ino, e: Errno) -> Errno {
 
 impl VInode {
     /// Kind of object.
+    #[inline]
     pub fn kind(&self) -> FileKind {
         FileKind::from_mode((self.state.load(Relaxed) >> 8) << 12).unwrap_or(FileKind::File)
     }

@@ -19,6 +19,7 @@ pub struct Found {
 
 impl<M: Medium> Core<M> {
     /// Folds 8 bytes at a time by a 128-bit multiplication, keyed by the mount's secret.
+    #[inline]
     fn name_hash(&self, dir: Ino, name: &[u8]) -> u64 {
         const K: u64 = 0x9e37_79b9_7f4a_7c15;
         let fold = |a: u64, b: u64| {
@@ -26,12 +27,17 @@ impl<M: Medium> Core<M> {
             (p as u64) ^ (p >> 64) as u64
         };
         let mut h = fold(self.v.seed ^ dir.0, K ^ name.len() as u64);
-        for chunk in name.chunks(8) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            h = fold(h ^ u64::from_le_bytes(word), K);
+        let (words, rest) = name.as_chunks::<8>();
+        for word in words {
+            h = fold(h ^ u64::from_le_bytes(*word), K);
         }
-        fold(h, self.v.seed | 1)
+        // The bytes behind the last word; where there is one, with some of it.
+        let last = match name.last_chunk::<8>() {
+            _ if rest.is_empty() => 0,
+            Some(word) => u64::from_le_bytes(*word),
+            None => rest.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)),
+        };
+        fold(h ^ last, self.v.seed | 1)
     }
 
     /// Finds a name. Without the directory's lock the answer may be out of date when it arrives.

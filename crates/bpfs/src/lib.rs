@@ -143,18 +143,23 @@ impl<M: Medium> FileSystem for Bpfs<M> {
         ROOT
     }
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry> {
-        self.core.op(|core| core.lookup(dir, name))
+        let mut entry = Entry::NONE;
+        self.lookup_into(dir, name, &mut entry)?;
+        Ok(entry)
     }
-    fn peek(&self, dir: Ino, name: &[u8]) -> Result<Attr> {
+    fn lookup_into(&self, dir: Ino, name: &[u8], entry: &mut Entry) -> Result<()> {
+        self.core.op(|core| core.lookup(dir, name, entry))
+    }
+    fn peek_into(&self, dir: Ino, name: &[u8], attr: &mut Attr) -> Result<()> {
         loop {
-            if let Some(seen) = self.core.op(|core| Ok(core.peek(dir, name)))? {
+            if let Some(seen) = self.core.op(|core| Ok(core.peek(dir, name, attr)))? {
                 return seen;
             }
-            let entry = self.lookup(dir, name)?;
-            self.forget(entry.ino, 1);
+            self.lookup_into(dir, name, attr)?;
+            self.forget(attr.ino, 1);
             // Without a link the name was removed between the two looks of `lookup`: look again.
-            if entry.nlink > 0 || matches!(name, b"." | b"..") {
-                return Ok(entry);
+            if attr.nlink > 0 || matches!(name, b"." | b"..") {
+                return Ok(());
             }
         }
     }

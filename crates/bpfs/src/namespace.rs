@@ -35,12 +35,13 @@ fn kind_bits(kind: FileKind) -> u8 {
 
 impl<M: Medium> Core<M> {
     /// `FileSystem::lookup`.
-    pub fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry> {
+    pub fn lookup(&self, dir: Ino, name: &[u8], entry: &mut Entry) -> Result<()> {
         if name == b"." {
             let _lock = self.v.lock_shared(dir)?;
             let v = self.live(dir)?;
             self.hold(dir, v);
-            return Ok(self.attr(dir, v));
+            self.attr_into(dir, v, entry);
+            return Ok(());
         }
         let target = match self.hold_optimistic(dir, name)? {
             Some(held) => held?,
@@ -58,8 +59,8 @@ impl<M: Medium> Core<M> {
                 target
             }
         };
-        if let Some(attr) = self.attr_optimistic(target) {
-            return Ok(attr);
+        if self.attr_optimistic(target, entry) {
+            return Ok(());
         }
         let _lock = self.v.lock_shared(target).inspect_err(|_| {
             if let (Ok(v), Ok(process)) = (self.v.vinode(target), self.v.arena.process()) {
@@ -67,7 +68,10 @@ impl<M: Medium> Core<M> {
             }
         })?;
         match self.live(target) {
-            Ok(v) => Ok(self.attr(target, v)),
+            Ok(v) => {
+                self.attr_into(target, v, entry);
+                Ok(())
+            }
             Err(e) => {
                 tracing::error!(%dir, %target, "a name leads to a dead inode");
                 Err(e)
@@ -106,7 +110,7 @@ impl<M: Medium> Core<M> {
     /// `FileSystem::peek` where nobody changes anything meanwhile, without a store to what others use
     /// too; else `None`. The inode's ticket vouches for its attributes, and the directory's, which is
     /// older and looked at last, for the name having led there all the time.
-    pub fn peek(&self, dir: Ino, name: &[u8]) -> Option<Result<Attr>> {
+    pub fn peek(&self, dir: Ino, name: &[u8], attr: &mut Attr) -> Option<Result<()>> {
         let d = self.v.vinode(dir).ok()?;
         let seen = d.lock.begin_optimistic()?;
         if matches!(name, b"." | b"..") || check_component(name).is_err() {
@@ -118,8 +122,8 @@ impl<M: Medium> Core<M> {
         };
         let v = self.v.vinode(found.ino).ok()?;
         let seen_inode = v.lock.begin_optimistic()?;
-        let attr = self.attr(found.ino, self.live(found.ino).ok()?);
-        (v.lock.end_optimistic(seen_inode) && d.lock.end_optimistic(seen)).then_some(Ok(attr))
+        self.attr_into(found.ino, self.live(found.ino).ok()?, attr);
+        (v.lock.end_optimistic(seen_inode) && d.lock.end_optimistic(seen)).then_some(Ok(()))
     }
 
     fn parent(&self, dir: Ino, d: &VInode) -> Ino {

@@ -13,13 +13,17 @@ use vfs::{Attr, FileKind, SetAttr, SetTime, StatFs, Timestamp};
 const BLKSIZE: i64 = 4096;
 /// `FUSE_SUPER_MAGIC`.
 const FUSE_MAGIC: i64 = 0x6573_5546;
+/// Says where an answer is to be put, or why it cannot be.
+pub trait To<'s, T: 's>: FnOnce() -> Result<&'s mut T, Errno> {}
+impl<'s, T: 's, F: FnOnce() -> Result<&'s mut T, Errno>> To<'s, T> for F {}
+
 /// What leaves an ID as it is.
 const SAME: u32 = u32::MAX;
 
-/// `struct stat` as the mount would fill it.
-pub(crate) fn stat_of(mount: &Mount, attr: &Attr) -> libc::stat {
+/// Fills a `struct stat` as the mount would.
+fn fill_stat(st: &mut libc::stat, mount: &Mount, attr: &Attr) {
     // SAFETY: a stat is plain numbers, for which zeroes are valid.
-    let mut st: libc::stat = unsafe { std::mem::zeroed() };
+    *st = unsafe { std::mem::zeroed() };
     let times = [attr.atime, attr.mtime, attr.ctime].map(Timestamp::parts);
     st.st_dev = mount.spec.dev;
     st.st_ino = attr.ino.0;
@@ -33,12 +37,11 @@ pub(crate) fn stat_of(mount: &Mount, attr: &Attr) -> libc::stat {
     st.st_blocks = attr.blocks as i64;
     [st.st_atime, st.st_mtime, st.st_ctime] = times.map(|t| t.0);
     [st.st_atime_nsec, st.st_mtime_nsec, st.st_ctime_nsec] = times.map(|t| i64::from(t.1));
-    st
 }
 
-fn statx_of(mount: &Mount, attr: &Attr) -> libc::statx {
+fn fill_statx(st: &mut libc::statx, mount: &Mount, attr: &Attr) {
     // SAFETY: a statx is plain numbers, for which zeroes are valid.
-    let mut st: libc::statx = unsafe { std::mem::zeroed() };
+    *st = unsafe { std::mem::zeroed() };
     let time = |t: Timestamp, to: &mut libc::statx_timestamp| {
         (to.tv_sec, to.tv_nsec) = t.parts();
     };
@@ -59,7 +62,6 @@ fn statx_of(mount: &Mount, attr: &Attr) -> libc::statx {
     (st.stx_rdev_major, st.stx_rdev_minor) = (libc::major(rdev), libc::minor(rdev));
     st.stx_dev_major = libc::major(mount.spec.dev);
     st.stx_dev_minor = libc::minor(mount.spec.dev);
-    st
 }
 
 fn statfs_of(mount: &Mount, s: &StatFs) -> libc::statfs {
@@ -112,37 +114,59 @@ impl Process {
     pub fn fstat(&self, fd: i32) -> Served<libc::stat> {
         let call = || {
             let ofd = self.get(fd)?;
-            Ok(stat_of(ofd.mount(), &ofd.attr()?))
+            // SAFETY: a stat is plain numbers, for which zeroes are valid.
+            let mut st: libc::stat = unsafe { std::mem::zeroed() };
+            fill_stat(&mut st, ofd.mount(), &ofd.attr()?);
+            Ok(st)
         };
         Call::into(call())
     }
 
-    /// `stat` (flags 0), `lstat` (`AT_SYMLINK_NOFOLLOW`), `fstatat`.
-    pub fn stat(&self, dirfd: i32, path: &[u8], flags: i32) -> Served<libc::stat> {
+    /// `stat` (flags 0), `lstat` (`AT_SYMLINK_NOFOLLOW`), `fstatat`. `to` is asked when there is an answer.
+    #[inline]
+    pub fn stat<'s>(
+        &self,
+        dirfd: i32,
+        path: &[u8],
+        flags: i32,
+        to: impl To<'s, libc::stat>,
+    ) -> Served<()> {
         let known = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH | libc::AT_NO_AUTOMOUNT;
-        self.show(dirfd, path, flags, check_flags(flags, known), stat_of).into()
+        self.show(dirfd, path, flags, check_flags(flags, known), to, fill_stat).into()
     }
 
     /// Shows the attributes of what a path names.
     #[inline]
-    fn show<T>(
+    fn show<'s, T: 's>(
         &self,
         dirfd: i32,
         path: &[u8],
         flags: i32,
         arguments: Result<(), Errno>,
-        of: impl FnOnce(&Mount, &Attr) -> T,
-    ) -> Call<T> {
-        if let (Ok(()), Some(seen)) = (arguments, self.glance(dirfd, path)) {
-            let (mount, attr) = seen?;
-            return Ok(of(mount, &attr));
+        to: impl To<'s, T>,
+        fill: impl FnOnce(&mut T, &Mount, &Attr),
+    ) -> Call<()> {
+        let mut attr = Attr::NONE;
+        if let (Ok(()), Some(mount)) = (arguments, self.glance(dirfd, path, &mut attr)) {
+            let mount = mount?;
+            fill(to()?, mount, &attr);
+            return Ok(());
         }
         let held = checked(self.look(dirfd, path, flags), arguments)?;
-        Ok(of(held.mount, held.attr()?))
+        let attr = held.attr()?;
+        fill(to()?, held.mount, attr);
+        Ok(())
     }
 
     /// `statx`. Gives what it has, whatever `mask` asks for.
-    pub fn statx(&self, dirfd: i32, path: &[u8], flags: i32, mask: u32) -> Served<libc::statx> {
+    pub fn statx<'s>(
+        &self,
+        dirfd: i32,
+        path: &[u8],
+        flags: i32,
+        mask: u32,
+        to: impl To<'s, libc::statx>,
+    ) -> Served<()> {
         let known = libc::AT_SYMLINK_NOFOLLOW
             | libc::AT_EMPTY_PATH
             | libc::AT_NO_AUTOMOUNT
@@ -150,7 +174,7 @@ impl Process {
         let sync = flags & libc::AT_STATX_SYNC_TYPE;
         let contradicts = mask & 0x8000_0000 != 0 || sync == libc::AT_STATX_SYNC_TYPE;
         let arguments = if contradicts { Err(Errno::INVAL) } else { check_flags(flags, known) };
-        self.show(dirfd, path, flags, arguments, statx_of).into()
+        self.show(dirfd, path, flags, arguments, to, fill_statx).into()
     }
 
     /// `statfs`.
@@ -205,9 +229,7 @@ impl Process {
             return Err(Errno::ACCESS.into());
         }
         creds.check(held.fs(), held.attr()?, want)?;
-        let changes = want.contains(Access::WRITE)
-            && matches!(held.kind, FileKind::File | FileKind::Dir | FileKind::Symlink);
-        if changes { Ok(held.check_writable()?) } else { Ok(()) }
+        Ok(held.mount.check_change(held.kind, want)?)
     }
 
     /// `chmod`, `fchmodat`.

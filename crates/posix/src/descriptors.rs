@@ -7,11 +7,12 @@
 
 use crate::creds::{Access, Caps};
 use crate::family::{HIDDEN, MATERIALISED, OfdInit, PARKED, UNLINKABLE, described, raise};
+use crate::mount::Mount;
 use crate::noted::Why;
 use crate::numbers::Number;
 use crate::process::{OfdRef, Process};
 use crate::served::{Call, Stop, checked};
-use crate::walk::{Follow, Held, Last, Walked, Want};
+use crate::walk::{Follow, Held, Inode, Last, Walked, Want};
 use crate::{Errno, Served};
 use std::sync::atomic::Ordering::*;
 use vfs::rules::{S_ISGID, S_ISUID};
@@ -101,8 +102,11 @@ impl Process {
             (false, false) => Follow::Always,
         };
         let arguments = check_open_flags(flags);
-        if let (false, Ok(()), Some(found)) = (creates, arguments, self.grasp(dirfd, path)) {
-            return self.open_found(found?, flags);
+        let mut attr = Attr::NONE;
+        if let (false, Ok(())) = (creates, arguments)
+            && let Some(found) = self.grasp(dirfd, path, &mut attr)
+        {
+            return self.open_found(found?, &attr, flags);
         }
         loop {
             let walked = self.walk(Want::Hold, dirfd, path, follow, &self.identity().effective);
@@ -117,20 +121,29 @@ impl Process {
                     None => continue,
                 }
             } else {
-                return self.open_found(walked.existing()?, flags);
+                let held = walked.existing()?;
+                let attr = *held.attr()?;
+                return self.open_found(held.into_inode(), &attr, flags);
             };
-            return self.open_held(held, early, flags);
+            let attr = *held.attr()?;
+            return self.open_held(held.into_inode(), &attr, early, flags);
         }
     }
 
     /// Opens what is there.
-    fn open_found(&self, held: Held<'_>, flags: i32) -> Call<i32> {
-        self.may_open(&held, flags)?;
-        self.open_held(held, None, flags)
+    fn open_found(&self, inode: Inode<'_>, attr: &Attr, flags: i32) -> Call<i32> {
+        self.may_open(inode.mount, attr, flags)?;
+        self.open_held(inode, attr, None, flags)
     }
 
     /// Gives a number a description of an inode.
-    fn open_held(&self, held: Held<'_>, early: Option<Number<'_>>, flags: i32) -> Call<i32> {
+    fn open_held(
+        &self,
+        held: Inode<'_>,
+        attr: &Attr,
+        early: Option<Number<'_>>,
+        flags: i32,
+    ) -> Call<i32> {
         if self.noted.is_mapped(held.mount_index, held.ino) {
             return Err(Stop::Kernel);
         }
@@ -139,7 +152,7 @@ impl Process {
         let init = OfdInit {
             mount: held.mount_index as u32,
             ino: held.ino,
-            generation: held.attr()?.generation,
+            generation: attr.generation,
             kind: held.kind,
             flags: flags & SHOWN | if path_only { 0 } else { LARGEFILE },
             state: if tmpfile_exclusive { UNLINKABLE } else { 0 },
@@ -174,8 +187,8 @@ impl Process {
     }
 
     /// `may_open`, and `O_TRUNC`.
-    fn may_open(&self, held: &Held<'_>, flags: i32) -> Call<()> {
-        let directory = held.kind == FileKind::Dir;
+    fn may_open(&self, mount: &Mount, attr: &Attr, flags: i32) -> Call<()> {
+        let directory = attr.kind == FileKind::Dir;
         if flags & libc::O_DIRECTORY != 0 && !directory {
             return Err(Errno::NOTDIR.into());
         }
@@ -183,7 +196,7 @@ impl Process {
             return Ok(());
         }
         let want = open_access(flags);
-        match held.kind {
+        match attr.kind {
             FileKind::Symlink => return Err(Errno::LOOP.into()),
             FileKind::Dir if want.contains(Access::WRITE) => return Err(Errno::ISDIR.into()),
             FileKind::Dir | FileKind::File => {}
@@ -192,17 +205,18 @@ impl Process {
             }
         }
         let creds = &self.identity().effective;
-        held.check(creds, want)?;
+        mount.check(creds, attr, want)?;
         if want.contains(Access::WRITE) {
-            held.mount.check_not_executed(held.ino)?;
+            mount.check_not_executed(attr.ino)?;
         }
-        if flags & libc::O_NOATIME != 0 && !creds.owns(held.attr()?) {
+        if flags & libc::O_NOATIME != 0 && !creds.owns(attr) {
             return Err(Errno::PERM.into());
         }
         if flags & libc::O_TRUNC != 0 {
-            self.drop_privileges(held.fs(), held.attr()?)?;
+            let fs = mount.attached().fs.as_ref();
+            self.drop_privileges(fs, attr)?;
             let set = SetAttr { size: Some(0), ..SetAttr::default() };
-            held.fs().setattr(&creds.caller(), held.ino, &set)?;
+            fs.setattr(&creds.caller(), attr.ino, &set)?;
         }
         Ok(())
     }
@@ -223,7 +237,7 @@ impl Process {
             Some(held) if held.kind == FileKind::Dir => Err(Errno::ISDIR.into()),
             Some(held) => {
                 self.may_create_over(&walked.dir, &held)?;
-                self.may_open(&held, flags)?;
+                self.may_open(held.mount, held.attr()?, flags)?;
                 Ok(Some(held))
             }
             None => {

@@ -10,7 +10,6 @@
 //!
 //! Ways that lead through a symbolic link or `..`, or are long, are not kept.
 
-use crate::mount::Mount;
 use crate::process::Process;
 use smallvec::SmallVec;
 use std::cell::UnsafeCell;
@@ -145,6 +144,12 @@ impl Used<'_> {
         // SAFETY: counted in, so nobody changes it.
         unsafe { (*self.place.known.get()).as_ref() }
     }
+
+    /// What [`Dirs::find`] has found: the directory, with the index of its mount.
+    pub fn dir(&self) -> (usize, Ino) {
+        let known = self.known().expect("found to be filled");
+        (known.mount_index, known.dir)
+    }
 }
 
 /// The places of a process.
@@ -162,23 +167,18 @@ impl Dirs {
         &self.0[way.hash()]
     }
 
-    /// The directory at the end of a way, held while the result is: with its mount.
-    pub fn find<'p>(
-        &'p self,
-        process: &'p Process,
-        way: &Way<'_>,
-    ) -> Option<(usize, &'p Mount, Ino, Used<'p>)> {
+    /// The directory at the end of a way, held while the result is.
+    pub fn find(&self, process: &Process, way: &Way<'_>) -> Option<Used<'_>> {
         let used = self.place(way).enter()?;
         let known = used.known()?;
         if !known.is(way) {
             return None;
         }
-        let (mount_index, dir) = (known.mount_index, known.dir);
-        let mount = process.mount(mount_index);
+        let mount = process.mount(known.mount_index);
         let fs = &mount.attached().fs;
         let is_as_before = mount.terms() == known.terms
             && known.steps.iter().all(|&(ino, version)| fs.version(ino) == Some(version));
-        is_as_before.then_some((mount_index, mount, dir, used))
+        is_as_before.then_some(used)
     }
 
     /// Keeps a way that a walk has gone, to a directory that the caller holds. `terms` is from before.

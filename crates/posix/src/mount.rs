@@ -5,13 +5,14 @@
 //!   [`Board`] that they have changed; each walk, and each change by a descriptor, loads
 //!   that word first, and looks again where it is another.
 
+use crate::creds::{Access, Credentials};
 use crate::known::Known;
 use crate::served::{Call, Stop};
 use mounts::{Board, Terms};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
-use vfs::{Errno, FileSystem, Ino};
+use vfs::{Attr, Errno, FileKind, FileSystem, Ino};
 
 /// A mount that the process may serve itself.
 pub struct MountSpec {
@@ -189,6 +190,21 @@ impl Mount {
     #[inline]
     pub fn check_writable(&self) -> Result<(), Errno> {
         if self.flags() & libc::ST_RDONLY != 0 { Err(Errno::ROFS) } else { Ok(()) }
+    }
+
+    /// `EROFS` where that would be a change, and nothing may be changed.
+    #[inline]
+    pub fn check_change(&self, kind: FileKind, want: Access) -> Result<(), Errno> {
+        let changes = want.contains(Access::WRITE)
+            && matches!(kind, FileKind::File | FileKind::Dir | FileKind::Symlink);
+        if changes { self.check_writable() } else { Ok(()) }
+    }
+
+    /// Checks permission, and for changes whether the mount takes any.
+    #[inline]
+    pub fn check(&self, creds: &Credentials, attr: &Attr, want: Access) -> Result<(), Errno> {
+        self.check_change(attr.kind, want)?;
+        creds.check(self.attached().fs.as_ref(), attr, want)
     }
 
     /// `Kernel` where absolute paths do not lead here any more.

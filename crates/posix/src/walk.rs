@@ -35,50 +35,101 @@ enum By<'p> {
 }
 
 /// An inode that a call works with (W1).
-pub(crate) struct Held<'p> {
+pub(crate) struct Inode<'p> {
     by: By<'p>,
     pub mount: &'p Mount,
     pub mount_index: usize,
     pub ino: Ino,
     pub kind: FileKind,
-    attr: OnceCell<Attr>,
 }
 
-impl<'p> Held<'p> {
+impl<'p> Inode<'p> {
     fn root(mount_index: usize, mount: &'p Mount) -> Self {
         let ino = mount.attached().fs.root();
-        let attr = OnceCell::new();
-        Self { by: By::Root, mount, mount_index, ino, kind: FileKind::Dir, attr }
-    }
-
-    fn reference(mount_index: usize, mount: &'p Mount, attr: Attr) -> Self {
-        let (ino, kind) = (attr.ino, attr.kind);
-        Self { by: By::Reference, mount, mount_index, ino, kind, attr: OnceCell::from(attr) }
-    }
-
-    /// What a look has seen.
-    fn seen(mount_index: usize, mount: &'p Mount, attr: Attr) -> Self {
-        let (ino, kind) = (attr.ino, attr.kind);
-        Self { by: By::Nothing, mount, mount_index, ino, kind, attr: OnceCell::from(attr) }
+        Self { by: By::Root, mount, mount_index, ino, kind: FileKind::Dir }
     }
 
     /// A directory that was walked to before.
-    fn kept(mount_index: usize, mount: &'p Mount, ino: Ino, used: Used<'p>) -> Self {
-        let (kind, attr) = (FileKind::Dir, OnceCell::new());
-        Self { by: By::Kept(used), mount, mount_index, ino, kind, attr }
+    fn kept(process: &'p Process, used: Used<'p>) -> Self {
+        let (mount_index, ino) = used.dir();
+        let mount = process.mount(mount_index);
+        Self { by: By::Kept(used), mount, mount_index, ino, kind: FileKind::Dir }
     }
 
     /// The inode of a description.
-    pub fn description(process: &'p Process, ofd: OfdRef<'p>) -> Self {
+    fn description(process: &'p Process, ofd: OfdRef<'p>) -> Self {
         let (ino, kind, mount_index) = (ofd.ino(), ofd.kind(), ofd.mount_index());
         let mount = process.mount(mount_index);
-        let attr = OnceCell::new();
-        Self { by: By::Description(ofd), mount, mount_index, ino, kind, attr }
+        Self { by: By::Description(ofd), mount, mount_index, ino, kind }
+    }
+
+    fn beside(&self, by: By<'p>, attr: &Attr) -> Self {
+        let (mount, mount_index) = (self.mount, self.mount_index);
+        Self { by, mount, mount_index, ino: attr.ino, kind: attr.kind }
+    }
+
+    /// The engine.
+    #[inline]
+    pub fn fs(&self) -> &'p dyn FileSystem {
+        self.mount.attached().fs.as_ref()
+    }
+
+    /// Turns the hold into an engine reference that somebody else gives back.
+    pub fn into_reference(self) -> Result<(), Errno> {
+        debug_assert!(!matches!(self.by, By::Nothing), "W1");
+        if let By::Description(_) | By::Kept(_) = self.by {
+            self.fs().lookup(self.ino, b".")?;
+        }
+        if let By::Reference = self.by {
+            std::mem::forget(self);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Inode<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let By::Reference = self.by {
+            self.fs().forget(self.ino, 1);
+        }
+    }
+}
+
+/// An inode with what a call has seen of its attributes.
+pub(crate) struct Held<'p> {
+    inode: Inode<'p>,
+    attr: OnceCell<Attr>,
+}
+
+impl<'p> std::ops::Deref for Held<'p> {
+    type Target = Inode<'p>;
+    #[inline]
+    fn deref(&self) -> &Inode<'p> {
+        &self.inode
+    }
+}
+
+impl<'p> From<Inode<'p>> for Held<'p> {
+    fn from(inode: Inode<'p>) -> Self {
+        Self { inode, attr: OnceCell::new() }
+    }
+}
+
+impl<'p> Held<'p> {
+    /// The inode of a description.
+    pub fn description(process: &'p Process, ofd: OfdRef<'p>) -> Self {
+        Inode::description(process, ofd).into()
     }
 
     /// What a call that creates returned, on the mount of `self`.
     pub fn beside(&self, attr: Attr) -> Held<'p> {
-        Self::reference(self.mount_index, self.mount, attr)
+        Self { inode: self.inode.beside(By::Reference, &attr), attr: OnceCell::from(attr) }
+    }
+
+    /// Without what was seen.
+    pub fn into_inode(self) -> Inode<'p> {
+        self.inode
     }
 
     /// What a name in this directory leads to, if it is there. A symbolic link is held in any case:
@@ -90,19 +141,14 @@ impl<'p> Held<'p> {
         };
         match found {
             Ok(attr) if want == Want::Look && attr.kind != FileKind::Symlink => {
-                Ok(Some(Self::seen(self.mount_index, self.mount, attr)))
+                let inode = self.inode.beside(By::Nothing, &attr);
+                Ok(Some(Self { inode, attr: OnceCell::from(attr) }))
             }
             Ok(_) if want == Want::Look => self.child(name, Want::Hold),
             Ok(attr) => Ok(Some(self.beside(attr))),
             Err(Errno::NOENT) => Ok(None),
             Err(e) => Err(e),
         }
-    }
-
-    /// The engine.
-    #[inline]
-    pub fn fs(&self) -> &'p dyn FileSystem {
-        self.mount.attached().fs.as_ref()
     }
 
     /// The attributes, as they were when this call first saw them.
@@ -118,11 +164,7 @@ impl<'p> Held<'p> {
 
     /// Checks permission, and for changes whether the mount takes any.
     pub fn check(&self, creds: &Credentials, want: Access) -> Result<(), Errno> {
-        let changes = want.contains(Access::WRITE)
-            && matches!(self.kind, FileKind::File | FileKind::Dir | FileKind::Symlink);
-        if changes {
-            self.check_writable()?;
-        }
+        self.mount.check_change(self.kind, want)?;
         if self.kind == FileKind::Dir && creds.can(Caps::DAC_OVERRIDE) {
             return Ok(());
         }
@@ -144,28 +186,7 @@ impl<'p> Held<'p> {
 
     /// Another hold of the same inode.
     fn again(&self) -> Result<Self, Errno> {
-        let attr = self.fs().lookup(self.ino, b".")?;
-        Ok(Self::reference(self.mount_index, self.mount, attr))
-    }
-
-    /// Turns the hold into an engine reference that somebody else gives back.
-    pub fn into_reference(self) -> Result<(), Errno> {
-        debug_assert!(!matches!(self.by, By::Nothing), "W1");
-        if let By::Description(_) | By::Kept(_) = self.by {
-            self.fs().lookup(self.ino, b".")?;
-        }
-        if let By::Reference = self.by {
-            std::mem::forget(self);
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        if let By::Reference = self.by {
-            self.fs().forget(self.ino, 1);
-        }
+        Ok(self.beside(self.fs().lookup(self.ino, b".")?))
     }
 }
 
@@ -209,9 +230,24 @@ impl<'p> Walked<'p> {
     }
 }
 
+/// A directory that somebody else holds.
+#[derive(Clone, Copy)]
+struct Near<'p> {
+    mount: &'p Mount,
+    mount_index: usize,
+    ino: Ino,
+}
+
+impl<'p> Near<'p> {
+    #[inline]
+    fn fs(&self) -> &'p dyn FileSystem {
+        self.mount.attached().fs.as_ref()
+    }
+}
+
 /// Where a walk starts.
 struct Start<'p, 'a> {
-    dir: Held<'p>,
+    dir: Inode<'p>,
     /// What remains of the path.
     rest: &'a [u8],
     /// The way to keep when it has been gone, with the terms of the mount.
@@ -266,39 +302,86 @@ impl Process {
         Ok(self.walk(want, dirfd, path, follow, &self.identity().effective)?.existing()?)
     }
 
-    /// The directory that a path's last name is in, where it is known or given. Else, and where anything
-    /// is not as usual, it has to be walked to.
+    /// What `look` sees in the directory that a path's last name is in, where that is known or given and
+    /// may be searched. Else, and where anything is not as usual, it has to be walked to.
     #[inline(always)]
-    fn near<'a>(&self, dirfd: i32, path: &'a [u8]) -> Option<(Held<'_>, &'a [u8])> {
+    fn near<'p, R>(
+        &'p self,
+        dirfd: i32,
+        path: &[u8],
+        look: impl FnOnce(Near<'p>, &[u8]) -> Option<R>,
+    ) -> Option<R> {
         let creds = &self.identity().effective;
-        let Start { dir, rest: name, way } = self.start_or_skip(dirfd, path, creds).ok()?;
-        let is_name = !matches!(name, b"" | b"." | b"..") && !name.contains(&b'/');
-        let usual = way.is_none() && is_name && dir.kind == FileKind::Dir;
-        (usual && dir.check(creds, Access::EXEC).is_ok()).then_some((dir, name))
+        let is_absolute = path.first() == Some(&b'/');
+        if (is_absolute || dirfd == libc::AT_FDCWD) && self.foreign_namespace.load(Relaxed) {
+            return None;
+        }
+        let base = match (is_absolute, dirfd) {
+            (true, _) => None,
+            (_, libc::AT_FDCWD) => Some(self.get_entry(&self.segment().cwd).ok()?),
+            (_, fd) => Some(self.get(fd).ok()?),
+        };
+        let used;
+        let (dir, name) = if path.contains(&b'/') {
+            let start = base.as_ref().map(|ofd| (ofd.mount_index(), ofd.ino()));
+            let (way, name) = Way::of(path, start, std::ptr::from_ref(creds).addr())?;
+            used = self.dirs.find(self, &way)?;
+            let (mount_index, ino) = used.dir();
+            (Near { mount: self.mount(mount_index), mount_index, ino }, name)
+        } else {
+            let ofd = base.as_ref().filter(|ofd| ofd.kind() == FileKind::Dir)?;
+            let mount_index = ofd.mount_index();
+            let mount = self.mount(mount_index);
+            mount.catch_up();
+            let is_name = !matches!(path, b"" | b"." | b"..");
+            (Near { mount, mount_index, ino: ofd.ino() }, is_name.then_some(path)?)
+        };
+        let may_search = || {
+            let attr = dir.fs().getattr(dir.ino)?;
+            creds.check(dir.fs(), &attr, Access::EXEC)
+        };
+        let usual = creds.can(Caps::DAC_OVERRIDE) || may_search().is_ok();
+        if usual { look(dir, name) } else { None }
     }
 
-    /// Sees what a path names by one look, if that tells: see [`near`](Self::near).
-    #[inline]
-    pub(crate) fn glance(&self, dirfd: i32, path: &[u8]) -> Option<Result<(&Mount, Attr), Errno>> {
-        let (dir, name) = self.near(dirfd, path)?;
-        let attr = match dir.fs().peek(dir.ino, name) {
-            Err(Errno::NOENT) => return Some(Err(Errno::NOENT)),
-            found => found.ok()?,
-        };
-        dir.mount.check_covered(attr.ino).ok()?;
-        (attr.kind != FileKind::Symlink).then_some(Ok((dir.mount, attr)))
+    /// Sees what a path names by one look, if that tells: see [`near`](Self::near). Its attributes are
+    /// in `attr` then.
+    #[inline(always)]
+    pub(crate) fn glance(
+        &self,
+        dirfd: i32,
+        path: &[u8],
+        attr: &mut Attr,
+    ) -> Option<Result<&Mount, Errno>> {
+        self.near(dirfd, path, |dir, name| {
+            match dir.fs().peek_into(dir.ino, name, attr) {
+                Err(Errno::NOENT) => return Some(Err(Errno::NOENT)),
+                found => found.ok()?,
+            };
+            dir.mount.check_covered(attr.ino).ok()?;
+            (attr.kind != FileKind::Symlink).then_some(Ok(dir.mount))
+        })
     }
 
     /// As [`glance`](Self::glance), to work with it.
-    #[inline]
-    pub(crate) fn grasp(&self, dirfd: i32, path: &[u8]) -> Option<Result<Held<'_>, Errno>> {
-        let (dir, name) = self.near(dirfd, path)?;
-        let held = match dir.fs().lookup(dir.ino, name) {
-            Err(Errno::NOENT) => return Some(Err(Errno::NOENT)),
-            found => dir.beside(found.ok()?),
-        };
-        dir.mount.check_covered(held.ino).ok()?;
-        (held.kind != FileKind::Symlink).then_some(Ok(held))
+    #[inline(always)]
+    pub(crate) fn grasp(
+        &self,
+        dirfd: i32,
+        path: &[u8],
+        attr: &mut Attr,
+    ) -> Option<Result<Inode<'_>, Errno>> {
+        self.near(dirfd, path, |dir, name| {
+            match dir.fs().lookup_into(dir.ino, name, attr) {
+                Err(Errno::NOENT) => return Some(Err(Errno::NOENT)),
+                found => found.ok()?,
+            };
+            let (mount, mount_index) = (dir.mount, dir.mount_index);
+            let found =
+                Inode { by: By::Reference, mount, mount_index, ino: attr.ino, kind: attr.kind };
+            mount.check_covered(found.ino).ok()?;
+            (found.kind != FileKind::Symlink).then_some(Ok(found))
+        })
     }
 
     /// Walks to where a name is to be made or removed.
@@ -316,7 +399,7 @@ impl Process {
         creds: &Credentials,
     ) -> Call<Walked<'_>> {
         let start = self.start_or_skip(dirfd, path, creds)?;
-        let (mut dir, rest, mut way) = (start.dir, start.rest, start.way);
+        let (mut dir, rest, mut way) = (Held::from(start.dir), start.rest, start.way);
         let mut steps = Steps::new();
         if path.len() >= libc::PATH_MAX as usize {
             return Err(Errno::NAMETOOLONG.into());
@@ -396,7 +479,7 @@ impl Process {
                 target.extend_from_slice(tail);
                 if target.first() == Some(&b'/') {
                     let (root, skip) = self.start_of_absolute(&target)?;
-                    dir = root;
+                    dir = root.into();
                     at = skip;
                 } else {
                     at = 0;
@@ -456,9 +539,9 @@ impl Process {
         let at = from.as_ref().map(|(dir, _)| (dir.mount_index, dir.ino));
         let way = Way::of(path, at, creds);
         if let Some((way, name)) = way
-            && let Some((mount_index, mount, ino, used)) = self.dirs.find(self, &way)
+            && let Some(used) = self.dirs.find(self, &way)
         {
-            let dir = Held::kept(mount_index, mount, ino, used);
+            let dir = Inode::kept(self, used);
             return Ok(Start { dir, rest: name, way: None });
         }
         let (dir, rest) = match from {
@@ -470,7 +553,7 @@ impl Process {
     }
 
     /// Where a walk starts without that, and what of the path remains.
-    fn start_of<'a>(&self, dirfd: i32, path: &'a [u8]) -> Call<(Held<'_>, &'a [u8])> {
+    fn start_of<'a>(&self, dirfd: i32, path: &'a [u8]) -> Call<(Inode<'_>, &'a [u8])> {
         if path.first() == Some(&b'/') {
             self.hand_over_proc(path)?;
             let (root, skip) = self.start_of_absolute(path)?;
@@ -484,11 +567,11 @@ impl Process {
             return Err(Stop::Kernel);
         }
         ofd.mount().catch_up();
-        Ok((Held::description(self, ofd), path))
+        Ok((Inode::description(self, ofd), path))
     }
 
     /// The mount that an absolute path leads into by its text, and how much of it that is.
-    fn start_of_absolute(&self, path: &[u8]) -> Call<(Held<'_>, usize)> {
+    fn start_of_absolute(&self, path: &[u8]) -> Call<(Inode<'_>, usize)> {
         if self.foreign_namespace.load(Relaxed) {
             return Err(Stop::Kernel);
         }
@@ -504,7 +587,7 @@ impl Process {
         self.attach(mount)?;
         mount.check_reached()?;
         mount.check_reach(|path| self.kernel.reach(path))?;
-        Ok((Held::root(index, mount), path.len() - rest.len()))
+        Ok((Inode::root(index, mount), path.len() - rest.len()))
     }
 
     /// A path that names a descriptor of ours through `/proc` reaches the kernel, so the descriptor

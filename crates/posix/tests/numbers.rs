@@ -6,7 +6,7 @@
 
 mod common;
 
-use common::{World, done};
+use common::{World, done, stat};
 use posix::{Errno, Served};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::BTreeMap;
@@ -89,7 +89,7 @@ fn check_closed(world: &World, fd: i32) {
     assert!(matches!(p.read(fd, &mut [0]), Served::Kernel | Served::Done(Err(Errno::BADF))));
     assert!(matches!(p.dup(fd), Served::Kernel | Served::Done(Err(Errno::BADF))));
     assert!(matches!(p.close(fd), Served::Kernel | Served::Done(Err(Errno::BADF))));
-    let directory = p.stat(fd, b"a", 0);
+    let directory = stat(p, fd, b"a", 0);
     assert!(matches!(directory, Served::Kernel | Served::Done(Err(Errno::BADF))));
     if p.owns(fd) {
         // Before the kernel is asked, as the front end does it.

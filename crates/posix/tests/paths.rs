@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{World, done};
+use common::{World, done, stat};
 use posix::{Board as _, Errno, Process, Served, Terms};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -10,7 +10,7 @@ const CWD: i32 = libc::AT_FDCWD;
 
 /// The inode at a path; `None` where it is the kernel's to say.
 fn find(p: &Process, dirfd: i32, path: &[u8]) -> Option<Result<u64, Errno>> {
-    match p.stat(dirfd, path, 0) {
+    match stat(p, dirfd, path, 0) {
         Served::Done(result) => Some(result.map(|st| st.st_ino)),
         Served::Kernel => None,
     }
@@ -43,7 +43,7 @@ fn what_leaves_the_mount_is_the_kernels() {
         assert_eq!(at(name), Some(Ok(d)), "{name}");
     }
     // The link itself is ours, whatever it leads to.
-    let st = p.stat(CWD, &world.path("away"), libc::AT_SYMLINK_NOFOLLOW);
+    let st = stat(p, CWD, &world.path("away"), libc::AT_SYMLINK_NOFOLLOW);
     assert_eq!(done(st).unwrap().st_size, 10);
     // A name that is made where the mount point is, is one of the file system above.
     assert_eq!(p.mkdir(CWD, &world.path(""), 0o755), Served::Kernel);

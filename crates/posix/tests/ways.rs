@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Random, World, become_user, done};
+use common::{Random, World, become_user, done, stat};
 use posix::{Errno, Process, Served};
 use vfs::{Caller, FileKind, FileSystem, Ino, NewKind, NewNode, RenameFlags, SetAttr};
 
@@ -12,7 +12,7 @@ const STEPS: u64 = 30_000;
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
 fn find(p: &Process, dirfd: i32, path: &[u8]) -> Result<Ino, Errno> {
-    match p.stat(dirfd, path, 0) {
+    match stat(p, dirfd, path, 0) {
         Served::Done(result) => result.map(|st| Ino(st.st_ino)),
         Served::Kernel => panic!("{} is ours to say", String::from_utf8_lossy(path)),
     }

@@ -76,12 +76,26 @@ pub trait FileSystem: Send + Sync {
     /// Adds a reference. `ENOENT` where there is no such name.
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry>;
 
+    /// As [`lookup`](Self::lookup), with the attributes put where the caller wants them: to copy so many
+    /// words costs a good part of a short call. Undefined after an error.
+    fn lookup_into(&self, dir: Ino, name: &[u8], entry: &mut Entry) -> Result<()> {
+        *entry = self.lookup(dir, name)?;
+        Ok(())
+    }
+
     /// The attributes of what `name` leads to, as [`lookup`](Self::lookup) gives them, but without a
     /// reference.
     fn peek(&self, dir: Ino, name: &[u8]) -> Result<Attr> {
-        let entry = self.lookup(dir, name)?;
-        self.forget(entry.ino, 1);
-        Ok(entry)
+        let mut attr = Attr::NONE;
+        self.peek_into(dir, name, &mut attr)?;
+        Ok(attr)
+    }
+
+    /// As [`peek`](Self::peek), and as [`lookup_into`](Self::lookup_into).
+    fn peek_into(&self, dir: Ino, name: &[u8], attr: &mut Attr) -> Result<()> {
+        self.lookup_into(dir, name, attr)?;
+        self.forget(attr.ino, 1);
+        Ok(())
     }
 
     /// A number that is another one after each change of a directory's names, and of any inode's

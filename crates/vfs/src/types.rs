@@ -134,6 +134,26 @@ pub struct Attr {
     pub btime: Timestamp,
 }
 
+impl Attr {
+    /// Stands where a call is to put attributes.
+    pub const NONE: Self = Self {
+        ino: Ino(0),
+        generation: 0,
+        kind: FileKind::File,
+        perm: 0,
+        nlink: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        size: 0,
+        blocks: 0,
+        atime: Timestamp(0),
+        mtime: Timestamp(0),
+        ctime: Timestamp(0),
+        btime: Timestamp(0),
+    };
+}
+
 /// A name that was resolved: its inode's attributes. Carries one reference (contract C4).
 pub type Entry = Attr;
 

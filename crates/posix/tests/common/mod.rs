@@ -224,6 +224,16 @@ pub fn done<T>(served: Served<T>) -> Result<T, Errno> {
     }
 }
 
+/// What `stat` answers.
+pub fn stat(p: &Process, dirfd: i32, path: &[u8], flags: i32) -> Served<libc::stat> {
+    // SAFETY: a stat is plain numbers, for which zeroes are valid.
+    let mut st: libc::stat = unsafe { std::mem::zeroed() };
+    match p.stat(dirfd, path, flags, || Ok(&mut st)) {
+        Served::Done(result) => Served::Done(result.map(|()| st)),
+        Served::Kernel => Served::Kernel,
+    }
+}
+
 /// The result of a call of libc.
 pub fn libc_result(ret: i64) -> Result<i64, Errno> {
     if ret < 0 {

@@ -1,6 +1,6 @@
 //! The two sides: the process layer, and the kernel.
 
-use crate::common::{World, cstring, done, libc_result};
+use crate::common::{World, cstring, done, libc_result, stat};
 use crate::generate::SLOTS;
 use crate::op::{At, Op, Outcome, Place, Value};
 use posix::{Errno, Served};
@@ -288,7 +288,7 @@ impl Side for Ours<'_> {
             }
             Op::Fstat(slot) => served!(p.fstat(fd(*slot))).map(|st| stat_value(&st)),
             Op::Stat(place, flags) => {
-                served!(p.stat(at(place), &path(place), *flags)).map(|st| stat_value(&st))
+                served!(stat(p, at(place), &path(place), *flags)).map(|st| stat_value(&st))
             }
             Op::Access(place, mode, flags) => {
                 unit(served!(p.access(at(place), &path(place), *mode, *flags)))

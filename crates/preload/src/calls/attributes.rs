@@ -20,7 +20,9 @@ fn store<T>(to: *mut T, found: Served<T>) -> Served<()> {
 
 fn stat_at(dirfd: c_int, path: *const c_char, buf: *mut libc::stat, flags: c_int) -> Option<c_int> {
     direct::times_seen();
-    on_path(Class::Stat, dirfd, path, |process, path| store(buf, process.stat(dirfd, path, flags)))
+    on_path(Class::Stat, dirfd, path, |process, path| {
+        process.stat(dirfd, path, flags, || memory::place(buf))
+    })
 }
 
 fn stat_of(fd: c_int, buf: *mut libc::stat) -> Option<c_int> {
@@ -75,7 +77,7 @@ export! {
     ) -> c_int {
         direct::times_seen();
         on_path(Class::Stat, dirfd, path, |process, path| {
-            store(buf, process.statx(dirfd, path, flags, mask))
+            process.statx(dirfd, path, flags, mask, || memory::place(buf))
         })
         .unwrap_or_else(|| real::statx(dirfd, path, flags, mask, buf))
     }
