@@ -76,11 +76,12 @@ impl RwLock {
         version.is_multiple_of(2).then_some(Ticket(version))
     }
 
-    /// Whether no writer held the lock since the ticket was taken: what was read is consistent.
+    /// Whether no writer held the lock since the ticket was taken: what was read is consistent. The look
+    /// is sequentially consistent, for readers who announce themselves before it.
     #[inline]
     pub fn end_optimistic(&self, ticket: Ticket) -> bool {
         fence(Acquire);
-        self.version.load(Relaxed) == ticket.0
+        self.version.load(SeqCst) == ticket.0
     }
 
     /// Takes the lock if that needs no waiting.

@@ -83,8 +83,9 @@ impl<M: Medium> Core<M> {
     /// directory meanwhile.
     ///
     /// The directory's ticket, looked at after the reference was added, vouches for the name: whoever
-    /// takes it away looks at the references later, and one of the two sees the other (both fence, see
-    /// `drop_name`). A reference to what had died before is given back, whatever lives there now.
+    /// takes it away looks at the references later, and one of the two sees the other (both here are
+    /// sequentially consistent, `drop_name` fences). A reference to what had died before is given back,
+    /// whatever lives there now.
     fn hold_optimistic(&self, dir: Ino, name: &[u8]) -> Result<Option<Result<Ino>>> {
         let d = self.v.vinode(dir)?;
         let Some(seen) = d.lock.begin_optimistic() else { return Ok(None) };
@@ -97,7 +98,6 @@ impl<M: Medium> Core<M> {
         };
         let v = self.v.vinode(ino)?;
         self.hold(ino, v);
-        fence(SeqCst);
         if d.lock.end_optimistic(seen) {
             return Ok(Some(Ok(ino)));
         }

@@ -578,14 +578,16 @@ impl Volatile {
     #[inline]
     pub fn add_ref(&self, ino: Ino, v: &VInode) {
         if let Some(own) = self.own_refs(ino) {
-            own.fetch_add(1, Relaxed);
+            change_own(own, |have| have + 1);
         }
-        v.refs.fetch_add(1, Relaxed);
+        // See `hold_optimistic`.
+        v.refs.fetch_add(1, SeqCst);
     }
 
     /// Takes back up to `n` references that a process holds; whether that left none at all.
     pub fn drop_refs(&self, process: usize, ino: Ino, v: &VInode, n: u64) -> bool {
-        let n = self.refs_of(process, ino).map_or(n, |its| take(its, n).min(n));
+        let own = self.refs_of(process, ino);
+        let n = own.map_or(n, |own| change_own(own, |have| have.saturating_sub(n)).min(n));
         take(&v.refs, n) <= n
     }
 
@@ -661,6 +663,18 @@ impl Volatile {
     /// Where an entry lies in its directory file.
     pub fn logical_off(&self, pos: EntryPos) -> u64 {
         u64::from(self.dir_block(pos.block()).logical.load(Relaxed)) * BLOCK + pos.off()
+    }
+}
+
+/// Changes a count that only this process does, or whoever clears it away when it is dead; what it was
+/// before.
+#[inline]
+fn change_own(count: &AtomicU64, to: impl Fn(u64) -> u64) -> u64 {
+    loop {
+        let have = count.load(Relaxed);
+        if threads::exchange_u64(count, have, to(have)) {
+            return have;
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use crate::noted::Why;
 use crate::numbers::Number;
 use crate::process::{OfdRef, Process};
 use crate::served::{Call, Stop, checked};
-use crate::walk::{Follow, Held, Inode, Last, Walked, Want};
+use crate::walk::{Follow, Held, Last, Walked, Want};
 use crate::{Errno, Served};
 use std::sync::atomic::Ordering::*;
 use vfs::rules::{S_ISGID, S_ISUID};
@@ -122,50 +122,53 @@ impl Process {
                 }
             } else {
                 let held = walked.existing()?;
-                let attr = *held.attr()?;
-                return self.open_found(held.into_inode(), &attr, flags);
+                let (mount_index, attr) = (held.mount_index, *held.attr()?);
+                held.into_reference()?;
+                return self.open_found(mount_index, &attr, flags);
             };
-            let attr = *held.attr()?;
-            return self.open_held(held.into_inode(), &attr, early, flags);
+            let (mount_index, attr) = (held.mount_index, *held.attr()?);
+            held.into_reference()?;
+            return self.open_referred(mount_index, &attr, early, flags);
         }
     }
 
-    /// Opens what is there.
-    fn open_found(&self, inode: Inode<'_>, attr: &Attr, flags: i32) -> Call<i32> {
-        self.may_open(inode.mount, attr, flags)?;
-        self.open_held(inode, attr, None, flags)
+    /// Opens what is there, to which it takes over a reference.
+    fn open_found(&self, mount_index: usize, attr: &Attr, flags: i32) -> Call<i32> {
+        let mount = self.mount(mount_index);
+        self.may_open(mount, attr, flags)
+            .inspect_err(|_| mount.attached().fs.forget(attr.ino, 1))?;
+        self.open_referred(mount_index, attr, None, flags)
     }
 
-    /// Gives a number a description of an inode.
-    fn open_held(
+    /// Gives a number a description of an inode, to which it takes over a reference.
+    fn open_referred(
         &self,
-        held: Inode<'_>,
+        mount_index: usize,
         attr: &Attr,
         early: Option<Number<'_>>,
         flags: i32,
     ) -> Call<i32> {
-        if self.noted.is_mapped(held.mount_index, held.ino) {
+        let mount = self.mount(mount_index);
+        let give_back = || mount.attached().fs.forget(attr.ino, 1);
+        if self.noted.is_mapped(mount_index, attr.ino) {
+            give_back();
             return Err(Stop::Kernel);
         }
         let path_only = flags & libc::O_PATH != 0;
         let tmpfile_exclusive = flags & TMPFILE != 0 && flags & libc::O_EXCL != 0;
         let init = OfdInit {
-            mount: held.mount_index as u32,
-            ino: held.ino,
+            mount: mount_index as u32,
+            ino: attr.ino,
             generation: attr.generation,
-            kind: held.kind,
+            kind: attr.kind,
             flags: flags & SHOWN | if path_only { 0 } else { LARGEFILE },
             state: if tmpfile_exclusive { UNLINKABLE } else { 0 },
         };
-        let mount = (held.mount_index, held.mount);
-        held.into_reference()?;
-        let ofd = self.describe(&init).inspect_err(|_| {
-            self.mount(init.mount as usize).attached().fs.forget(init.ino, 1);
-        })?;
+        let ofd = self.describe(&init).inspect_err(|_| give_back())?;
         let table = self.lock_table();
         let number = match early {
             Some(number) => number,
-            None => self.take_number(&table, mount, flags & libc::O_CLOEXEC != 0)?,
+            None => self.take_number(&table, (mount_index, mount), flags & libc::O_CLOEXEC != 0)?,
         };
         let fd = number.into_fd();
         let before = self.install(&table, fd, ofd);

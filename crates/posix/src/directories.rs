@@ -99,7 +99,7 @@ impl Process {
             state: CWD,
         };
         self.kernel.chdir(path)?;
-        held.into_inode().into_reference()?;
+        held.into_reference()?;
         let ofd = self.describe(&init).inspect_err(|_| {
             self.mount(init.mount as usize).attached().fs.forget(init.ino, 1);
             self.set_cwd(None);

@@ -450,7 +450,13 @@ impl Family {
     /// The calling process holds it no longer. A freed description is the next to be used: its line
     /// is in the cache.
     pub fn drop_holder(&self, handle: Handle) {
-        if self.ofd(handle).holders.fetch_sub(1, AcqRel) == 1 {
+        let holders = &self.ofd(handle).holders;
+        // With one thread there is nobody who could be forking, and let another process hold it.
+        let is_ours = threads::is_only_one() && holders.load(Relaxed) == 1;
+        if is_ours {
+            holders.store(0, Release);
+        }
+        if is_ours || holders.fetch_sub(1, AcqRel) == 1 {
             self.shared().next.store(handle - 1, Relaxed);
         }
     }

@@ -65,7 +65,7 @@ pub(crate) struct TableLock<'p> {
 
 impl Drop for TableLock<'_> {
     fn drop(&mut self) {
-        if self.word.swap(0, Release) == 2 {
+        if !threads::exchange_u32(self.word, 1, 0) && self.word.swap(0, Release) == 2 {
             let _ =
                 rustix::thread::futex::wake(self.word, rustix::thread::futex::Flags::PRIVATE, 1);
         }
@@ -343,7 +343,7 @@ impl Process {
     pub(crate) fn lock_table(&self) -> TableLock<'_> {
         use rustix::thread::futex;
         let word = &self.table;
-        if word.compare_exchange(0, 1, Acquire, Relaxed).is_err() {
+        if !threads::exchange_u32(word, 0, 1) {
             while word.swap(2, Acquire) != 0 {
                 let _ = futex::wait(word, futex::Flags::PRIVATE, 2, None);
             }
@@ -367,7 +367,7 @@ impl Process {
     ) -> Option<OfdRef<'_>> {
         let place = self.place();
         raise(&place.segment().fd_end, fd as u32 + 1);
-        let old = place.segment().fds[fd as usize].swap(ofd.handle, AcqRel);
+        let old = threads::swap_u32(&place.segment().fds[fd as usize], ofd.handle);
         std::mem::forget(ofd);
         self.released(old)
     }
@@ -375,7 +375,7 @@ impl Process {
     /// Empties an entry. What it referred to is for the caller to drop.
     #[must_use]
     pub(crate) fn uninstall(&self, _table: &TableLock<'_>, fd: i32) -> Option<OfdRef<'_>> {
-        self.released(self.entry(fd)?.swap(0, AcqRel))
+        self.released(threads::swap_u32(self.entry(fd)?, 0))
     }
 
     /// The hold that an entry had.

@@ -73,18 +73,6 @@ impl<'p> Inode<'p> {
     pub fn fs(&self) -> &'p dyn FileSystem {
         self.mount.attached().fs.as_ref()
     }
-
-    /// Turns the hold into an engine reference that somebody else gives back.
-    pub fn into_reference(self) -> Result<(), Errno> {
-        debug_assert!(!matches!(self.by, By::Nothing), "W1");
-        if let By::Description(_) | By::Kept(_) = self.by {
-            self.fs().lookup(self.ino, b".")?;
-        }
-        if let By::Reference = self.by {
-            std::mem::forget(self);
-        }
-        Ok(())
-    }
 }
 
 impl Drop for Inode<'_> {
@@ -127,9 +115,16 @@ impl<'p> Held<'p> {
         Self { inode: self.inode.beside(By::Reference, &attr), attr: OnceCell::from(attr) }
     }
 
-    /// Without what was seen.
-    pub fn into_inode(self) -> Inode<'p> {
-        self.inode
+    /// Turns the hold into an engine reference that somebody else gives back.
+    pub fn into_reference(self) -> Result<(), Errno> {
+        debug_assert!(!matches!(self.by, By::Nothing), "W1");
+        if let By::Description(_) | By::Kept(_) = self.by {
+            self.fs().lookup(self.ino, b".")?;
+        }
+        if let By::Reference = self.by {
+            std::mem::forget(self);
+        }
+        Ok(())
     }
 
     /// What a name in this directory leads to, if it is there. A symbolic link is held in any case:
@@ -363,24 +358,25 @@ impl Process {
         })
     }
 
-    /// As [`glance`](Self::glance), to work with it.
+    /// As [`glance`](Self::glance), to work with it: the caller gets a reference to the inode, on the mount
+    /// with this index.
     #[inline(always)]
     pub(crate) fn grasp(
         &self,
         dirfd: i32,
         path: &[u8],
         attr: &mut Attr,
-    ) -> Option<Result<Inode<'_>, Errno>> {
+    ) -> Option<Result<usize, Errno>> {
         self.near(dirfd, path, |dir, name| {
             match dir.fs().lookup_into(dir.ino, name, attr) {
                 Err(Errno::NOENT) => return Some(Err(Errno::NOENT)),
                 found => found.ok()?,
             };
-            let (mount, mount_index) = (dir.mount, dir.mount_index);
-            let found =
-                Inode { by: By::Reference, mount, mount_index, ino: attr.ino, kind: attr.kind };
-            mount.check_covered(found.ino).ok()?;
-            (found.kind != FileKind::Symlink).then_some(Ok(found))
+            let usual = attr.kind != FileKind::Symlink && dir.mount.check_covered(attr.ino).is_ok();
+            if !usual {
+                dir.fs().forget(attr.ino, 1);
+            }
+            usual.then_some(Ok(dir.mount_index))
         })
     }
 

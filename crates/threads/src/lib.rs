@@ -7,7 +7,7 @@
 //!
 //! A locked instruction waits until all stores before it have arrived in the cache: after a copy of
 //! 4 KiB, that takes longer than a short call may. Where nobody can come between, there is
-//! [`exchange_u32`] and [`exchange_u64`].
+//! [`exchange_u32`], [`exchange_u64`] and [`swap_u32`].
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::*};
 
@@ -106,6 +106,17 @@ macro_rules! exchange {
 exchange!(exchange_u32, AtomicU32, u32, "cmpxchg dword ptr [{word}], {to:e}", "eax");
 exchange!(exchange_u64, AtomicU64, u64, "cmpxchg qword ptr [{word}], {to}", "rax");
 
+/// Stores `to` in a word that only threads of this process store to; returns what was there.
+#[inline]
+pub fn swap_u32(word: &AtomicU32, to: u32) -> u32 {
+    loop {
+        let seen = word.load(Relaxed);
+        if exchange_u32(word, seen, to) {
+            return seen;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,7 +139,8 @@ mod tests {
         assert!(!exchange_u32(&small, 1, 2));
         assert!(exchange_u64(&large, 1 << 40, u64::MAX));
         assert!(!exchange_u64(&large, 1 << 40, 2));
-        assert_eq!((small.into_inner(), large.into_inner()), (u32::MAX, u64::MAX));
+        assert_eq!(swap_u32(&small, 3), u32::MAX);
+        assert_eq!((small.into_inner(), large.into_inner()), (3, u64::MAX));
     }
 
     #[test]

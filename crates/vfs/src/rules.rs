@@ -22,6 +22,7 @@ pub fn check_name(name: &[u8]) -> Result<()> {
 }
 
 /// Checks a name that is to be looked up: as [`check_name`], but `.` and `..` are good.
+#[inline]
 pub fn check_component(name: &[u8]) -> Result<()> {
     if name.is_empty() {
         return Err(Errno::NOENT);

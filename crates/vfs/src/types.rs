@@ -33,8 +33,10 @@ impl Timestamp {
     }
 
     /// Seconds (rounded down) and nanoseconds (0..10^9).
+    #[inline]
     pub fn parts(self) -> (i64, u32) {
-        (self.0.div_euclid(1_000_000_000), self.0.rem_euclid(1_000_000_000) as u32)
+        let secs = self.0.div_euclid(1_000_000_000);
+        (secs, self.0.wrapping_sub(secs.wrapping_mul(1_000_000_000)) as u32)
     }
 }
 
