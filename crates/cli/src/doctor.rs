@@ -96,7 +96,9 @@ fn show(finding: &Finding) {
 
 fn cpu(report: &mut Report) {
     let cpu = pmem::cpu::report();
-    let found = format!("{:?} to flush, {}-byte non-temporal stores", cpu.flush, cpu.nt_bytes);
+    let lines = if cpu.movdir64b { "lines stored whole" } else { "no lines stored whole" };
+    let found =
+        format!("{:?} to flush, {}-byte non-temporal stores, {lines}", cpu.flush, cpu.nt_bytes);
     if cpu.clwb {
         report.ok("cpu", found.to_lowercase());
     } else {

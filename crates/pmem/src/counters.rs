@@ -106,7 +106,7 @@ pub struct CountersSnapshot {
     pub bytes_stored: u64,
     /// Words stored by `store_u64`.
     pub words_stored: u64,
-    /// Bytes written by `write_nt`, `copy_nt` and `zero_nt`.
+    /// Bytes written by `write_nt`, `copy_nt`, `zero_nt` and `store_line`.
     pub nt_bytes: u64,
     /// Lines that `flush` wrote back; none where caches are in the persistence domain.
     pub lines_flushed: u64,

@@ -3,6 +3,7 @@
 use crate::copy::NtWidth;
 use crate::flush::FlushInstruction;
 use crate::host::PlatformDomain;
+use crate::line;
 use serde::Serialize;
 use std::arch::x86_64::{__cpuid, _rdtsc};
 use std::sync::OnceLock;
@@ -23,6 +24,8 @@ pub struct CpuReport {
     pub nt_width: NtWidth,
     /// Bytes per non-temporal store.
     pub nt_bytes: u64,
+    /// Whether there is `movdir64b`, which stores a line whole.
+    pub movdir64b: bool,
     /// What the platform protects at a power failure, for each NVDIMM region; empty without any.
     pub regions: Vec<RegionDomain>,
     /// Whether there are NVDIMM regions and all of them have caches in the persistence domain.
@@ -57,6 +60,7 @@ pub fn report() -> CpuReport {
         clflush: FlushInstruction::Clflush.available(),
         nt_width: NtWidth::detect(),
         nt_bytes: NtWidth::detect().bytes(),
+        movdir64b: line::available(),
         regions,
         eadr,
         tsc_invariant: tsc_invariant(),

@@ -3,12 +3,13 @@
 //! Every load and store of PM goes through [`Medium`]; nobody holds a reference into PM. The mapped
 //! region implements it, and so does the recorder of the crash explorer.
 //!
-//! Two stores have a meaning beyond their bytes:
+//! Three operations have a meaning beyond their bytes:
 //! - [`Medium::store_u64`] is failure-atomic: after a crash the word is old or new (BPFS §4.3).
+//! - [`Medium::store_line`], where there is one, is the same for a whole line.
 //! - [`Medium::fence`] ends an epoch (BPFS §4.4): everything this thread wrote and flushed, or wrote
 //!   non-temporally, is in the persistence domain when it returns.
 
-use crate::{Counters, Domain, Error};
+use crate::{Counters, Domain, Error, Line};
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::AtomicU8;
@@ -121,6 +122,19 @@ pub trait Medium: Send + Sync {
     #[track_caller]
     fn store_u64(&self, off: u64, value: u64);
 
+    /// Whether there is [`store_line`](Self::store_line).
+    fn stores_lines(&self) -> bool {
+        false
+    }
+
+    /// Stores an aligned line of 64 bytes past the cache. Never tears: neither a crash, nor the death of the
+    /// process, nor a load of the whole line by one instruction finds a part of it. Overtakes no store of this
+    /// thread. Persists after `fence`. Only where [`stores_lines`](Self::stores_lines).
+    #[track_caller]
+    fn store_line(&self, off: u64, _line: &Line) {
+        panic!("store of a line at {off} to a medium that tears lines");
+    }
+
     /// Starts writing back the lines that hold `off..off + len`.
     #[track_caller]
     fn flush(&self, off: u64, len: u64);
@@ -195,6 +209,12 @@ impl<M: Medium + ?Sized> Medium for &M {
     }
     fn store_u64(&self, off: u64, value: u64) {
         (**self).store_u64(off, value);
+    }
+    fn stores_lines(&self) -> bool {
+        (**self).stores_lines()
+    }
+    fn store_line(&self, off: u64, line: &Line) {
+        (**self).store_line(off, line);
     }
     fn flush(&self, off: u64, len: u64) {
         (**self).flush(off, len);

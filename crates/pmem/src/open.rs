@@ -42,6 +42,8 @@ pub struct OpenOptions {
     pub domain: Option<Domain>,
     /// The flush instruction to use instead of the best of this CPU, which must have it.
     pub flush: Option<FlushInstruction>,
+    /// Whether to go without [`Medium::store_line`](crate::Medium::store_line), as a CPU without MOVDIR64B must.
+    pub without_line_stores: bool,
     /// Emulated speed.
     pub emulation: Option<Emulation>,
     /// Whether to fault all pages in at once, so that no access pays for it later.
@@ -211,6 +213,7 @@ impl OpenOptions {
             domain,
             access,
             flush: self.flush,
+            stores_lines: !self.without_line_stores,
             emulation,
             file,
         }))

@@ -4,7 +4,8 @@
 //! - I1: `base..base + len` is mapped readable for the life of the region, and writable if `writable` says
 //!   so: at all times, or, of a [`Guarded`](crate::Guarded) region, through the
 //!   mapping that it opens for a store.
-//! - I2: the flush instruction and the width of non-temporal stores exist on this CPU.
+//! - I2: the flush instruction and the width of non-temporal stores exist on this CPU, and MOVDIR64B if
+//!   `stores_lines` says so.
 //! - I3: every access has passed [`Region::check`]; memory is touched only by raw pointers, so that
 //!   other threads and processes may access the same bytes. Who may is for the engines to order;
 //!   a racing reader gets a mix of old and new bytes, words by [`Medium::load_u64`] excepted.
@@ -20,6 +21,7 @@ use crate::error::Error;
 use crate::flush::{FlushInstruction, LINE, flush_lines, lines, prefetch, store_fence};
 use crate::holes;
 use crate::host::FsType;
+use crate::line::{self, Line};
 use crate::mapping::Mapping;
 use crate::medium::{Fenced, Medium};
 use crate::open::{Access, OpenOptions};
@@ -45,6 +47,7 @@ pub struct Region {
     len: AtomicU64,
     writable: bool,
     stores: Stores,
+    stores_lines: bool,
     /// Shorter writes are not worth non-temporal stores here.
     nt_min: usize,
     emulator: Option<Box<Emulator>>,
@@ -91,16 +94,18 @@ pub(crate) struct Parts {
     pub(crate) access: Access,
     /// Instead of the best.
     pub(crate) flush: Option<FlushInstruction>,
+    /// If the CPU can.
+    pub(crate) stores_lines: bool,
     pub(crate) emulation: Option<Emulation>,
     pub(crate) file: Option<OwnedFd>,
 }
 
 impl Region {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { path, mapping, len, grain, domain, access, flush, emulation, file } = parts;
+        let Parts { path, mapping, len, grain, domain, access, emulation, file, .. } = parts;
         let flush = match domain {
             Domain::MapSync | Domain::DevDax | Domain::Volatile => {
-                Some(flush.unwrap_or_else(FlushInstruction::detect))
+                Some(parts.flush.unwrap_or_else(FlushInstruction::detect))
             }
             Domain::CpuCache | Domain::PageCache => None,
         };
@@ -109,6 +114,8 @@ impl Region {
             len: AtomicU64::new(len),
             writable: access == Access::ReadWrite,
             stores: Stores { width: NtWidth::detect(), flush },
+            // The kernel's write-back of a page is none of the CPU's.
+            stores_lines: parts.stores_lines && domain != Domain::PageCache && line::available(),
             nt_min: if domain == Domain::CpuCache { CPU_CACHE_NT_MIN } else { 0 },
             emulator: emulation.map(|e| Box::new(Emulator::new(&e))),
             pages: (domain == Domain::PageCache).then(Box::default),
@@ -480,6 +487,19 @@ impl Region {
         self.slowed(Direction::Write, Moved::default, || word.store(value, Ordering::Release));
     }
 
+    /// Also: `self.stores_lines`.
+    #[inline]
+    pub(crate) unsafe fn store_line_at(&self, base: *mut u8, off: u64, line: &Line) {
+        assert!(off.is_multiple_of(LINE), "line at {off}, which is not a multiple of {LINE}");
+        let dst = base.wrapping_add(off as usize);
+        self.counters.count_nt(LINE);
+        // SAFETY: 1., 2.
+        unsafe { self.before_bulk(base, off, LINE) };
+        let moved = || Moved { lines_read: 0, lines_written: 1 };
+        // SAFETY: 1., 2., aligned, as mappings are page-aligned; I2.
+        self.slowed(Direction::Write, moved, || unsafe { line::store_line(dst, line) });
+    }
+
     #[inline]
     pub(crate) unsafe fn flush_at(&self, base: *const u8, off: u64, len: u64) {
         if !self.domain.needs_flush() {
@@ -643,6 +663,19 @@ impl Medium for Region {
         self.check_store(off, 8);
         // SAFETY: 1. just checked. 2. I1.
         unsafe { self.store_u64_at(self.base, off, value) }
+    }
+
+    #[inline]
+    fn stores_lines(&self) -> bool {
+        self.stores_lines
+    }
+
+    #[inline]
+    fn store_line(&self, off: u64, line: &Line) {
+        self.check_store(off, LINE);
+        assert!(self.stores_lines, "store of a line at {off} to a medium that tears lines");
+        // SAFETY: 1. just checked, and `stores_lines`. 2. I1.
+        unsafe { self.store_line_at(self.base, off, line) }
     }
 
     #[inline]

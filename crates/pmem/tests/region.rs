@@ -6,6 +6,7 @@ use pmem::{
 };
 use proptest::prelude::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use tempfile::TempDir;
 
 const LEN: u64 = 64 << 10;
@@ -84,6 +85,61 @@ fn counters_are_exact() {
         // 100..130 touches two lines, 128..192 one.
         assert_eq!(region.counters().snapshot() - before, want, "{domain}");
     }
+}
+
+#[test]
+fn lines_are_stored_whole_where_the_cpu_can() {
+    let cpu = pmem::cpu::report();
+    for domain in Domain::ALL {
+        let options = OpenOptions { domain: Some(domain), ..Default::default() };
+        let region = options.anonymous(LEN).unwrap();
+        assert_eq!(region.stores_lines(), cpu.movdir64b && domain != Domain::PageCache);
+        let line: [u8; 64] = std::array::from_fn(|i| i as u8);
+        if !region.stores_lines() {
+            assert!(panic_message(|| region.store_line(64, &line)).contains("tears lines"));
+            continue;
+        }
+        let before = region.counters().snapshot();
+        region.store_line(128, &line);
+        let _ = region.fence();
+        let want = CountersSnapshot { nt_bytes: 64, fences: 1, ..Default::default() };
+        assert_eq!(region.counters().snapshot() - before, want, "{domain}");
+        let around = [&[0; 64][..], &line, &[0; 64]].concat();
+        assert!(region.equals(64, &around));
+        assert!(panic_message(|| region.store_line(32, &line)).contains("not a multiple of 64"));
+        assert!(panic_message(|| region.store_line(LEN, &line)).contains("in a region of"));
+    }
+    let options = OpenOptions { without_line_stores: true, ..Default::default() };
+    assert!(!options.anonymous(LEN).unwrap().stores_lines());
+}
+
+/// Old, or new, never a part of either.
+#[test]
+fn nobody_sees_half_a_line() {
+    let region = Region::anonymous(LEN).unwrap();
+    if !region.stores_lines() || !is_x86_feature_detected!("avx512f") {
+        return;
+    }
+    let done = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            for i in 0..200_000u32 {
+                region.store_line(0, &[i as u8; 64]);
+            }
+            let _ = region.fence();
+            done.store(true, Ordering::Release);
+        });
+        while !done.load(Ordering::Acquire) {
+            let mut seen = [0u8; 64];
+            // SAFETY: 64 aligned bytes of the region, into 64 bytes; the CPU has the instructions.
+            unsafe {
+                std::arch::asm!("vmovdqa64 zmm16, [{from}]", "vmovdqu64 [{to}], zmm16",
+                    from = in(reg) region.read_ptr(0, 64), to = in(reg) seen.as_mut_ptr(),
+                    out("zmm16") _, options(nostack, preserves_flags));
+            }
+            assert!(seen.iter().all(|b| *b == seen[0]), "{seen:?}");
+        }
+    });
 }
 
 #[test]
