@@ -53,8 +53,8 @@ pub struct CrashtestArgs {
     /// Write what the workload (or the replay's) did to memory, to this file.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
-    /// What decides which stores persist: adr (x86 as it is), eadr (caches survive), msync (an
-    /// ordinary file).
+    /// What decides which stores persist: adr (x86 as it is), adr-words (without MOVDIR64B), eadr (caches
+    /// survive), msync (an ordinary file).
     #[arg(long, default_value = "adr", value_name = "RULES", value_parser = semantics)]
     pub semantics: Semantics,
     /// At most this many workloads of each family, spread evenly.
@@ -82,7 +82,7 @@ pub enum Engine {
 
 fn semantics(name: &str) -> Result<Semantics, String> {
     let known = Semantics::ALL.into_iter().find(|s| s.name() == name);
-    known.ok_or_else(|| "use adr, eadr or msync".to_owned())
+    known.ok_or_else(|| "use adr, adr-words, eadr or msync".to_owned())
 }
 
 /// What `--json` prints.
@@ -179,7 +179,8 @@ fn families_of(args: &CrashtestArgs, bases: &[crashsim::run::Base]) -> Result<Ve
         let text = std::fs::read_to_string(file).with_context(at)?;
         let ops = workload::script(&text).with_context(at)?;
         if let Some(to) = &args.trace {
-            let recorded = bases[0].record(&Bpfs, &ops, 0).map_err(|e| anyhow!("{e}"))?;
+            let recorded = bases[0].record(&Bpfs, &ops, 0, args.semantics);
+            let recorded = recorded.map_err(|e| anyhow!("{e}"))?;
             std::fs::write(to, recorded.trace.to_string())
                 .with_context(|| to.display().to_string())?;
         }

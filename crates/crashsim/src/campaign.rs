@@ -260,15 +260,15 @@ pub fn replay<T: Target>(
             return Err(format!("there is no operation {op}: they are counted from 0"));
         }
         Work::Sequence(ops) => {
-            let recorded = base.record(target, ops, op)?;
+            let recorded = base.record(target, ops, op, line.semantics)?;
             (explore(target, base, op, &recorded, &settings), recorded.trace)
         }
         Work::Threads { plan, print } => {
-            let recorded = record_again(target, base, plan, *print)?;
+            let recorded = record_again(target, base, plan, line.semantics, *print)?;
             (threads::explore(target, base, &recorded, &settings)?, recorded.trace)
         }
         Work::Death(Death { victim, steps }) => {
-            let victim = Victim::record(target, base, victim)?;
+            let victim = Victim::record(target, base, victim, line.semantics)?;
             let victim = victim.ok_or("the deaths of this operation are not explored")?;
             let recorded = victim.dies(target, base, *steps)?;
             (explore(target, base, deaths::FROM, &recorded, &settings), recorded.trace)
@@ -288,11 +288,12 @@ fn record_again<T: Target>(
     target: &T,
     base: &Base,
     plan: &Plan,
+    semantics: Semantics,
     print: u32,
 ) -> Result<threads::Recorded, String> {
     const TRIES: u32 = 100;
     for _ in 0..TRIES {
-        let recorded = threads::record(target, base, plan)?;
+        let recorded = threads::record(target, base, plan, semantics)?;
         if recorded.print() == print {
             return Ok(recorded);
         }
@@ -441,7 +442,8 @@ impl<T: Target> Job<'_, T> {
     /// Records a workload and crashes it, if it is worth it.
     fn crash(&self, base: &Base, ops: Vec<Op>, from: usize, only_new: bool) {
         let mut out = Report::default();
-        let explored = base.record(self.target, &ops, from).map(|recorded| {
+        let semantics = self.options.semantics;
+        let explored = base.record(self.target, &ops, from, semantics).map(|recorded| {
             out.lint = lint_of(self.target, &base.bytes, &recorded.trace);
             match only_new && !self.reaches_new(&recorded.trace, &ops) {
                 true => Explored::default(),
@@ -458,7 +460,8 @@ impl<T: Target> Job<'_, T> {
         let seed = |i| u64::from(rng::next(self.options.seed ^ rng::next(i)) as u32);
         let plan = Plan::generate(seed(programs), seed(i));
         let (mut out, mut print) = (Report::default(), 0);
-        let explored = threads::record(self.target, base, &plan).and_then(|recorded| {
+        let semantics = self.options.semantics;
+        let explored = threads::record(self.target, base, &plan, semantics).and_then(|recorded| {
             out.lint = lint_of(self.target, &base.bytes, &recorded.trace);
             out.interleaving = recorded.taken;
             print = recorded.print();
@@ -469,7 +472,7 @@ impl<T: Target> Job<'_, T> {
 
     /// Lets a process die everywhere in an operation, and crashes what follows.
     fn crash_deaths(&self, base: &Base, op: &Op) {
-        let victim = match Victim::record(self.target, base, op) {
+        let victim = match Victim::record(self.target, base, op, self.options.semantics) {
             Ok(Some(victim)) => victim,
             Ok(None) => return,
             Err(what) => {

@@ -12,6 +12,7 @@
 
 use crate::image::CrashImage;
 use crate::op::{BadOp, Driver, Op};
+use crate::persist::Semantics;
 use crate::recorder::Recorder;
 use crate::run::{Base, Recorded};
 use crate::target::Target;
@@ -71,17 +72,26 @@ pub struct Victim {
 impl Victim {
     /// Runs an operation on a copy of the base. `None` where its death is another matter:
     ///
-    /// - It stores one word in place, which is data: recovery makes metadata durable, and does not read
-    ///   data. Such a word may be seen and then be lost (SEMANTICS says so).
+    /// - It stores one word or line in place, which is data: recovery makes metadata durable, and does not
+    ///   read data. Such a word or line may be seen and then be lost (SEMANTICS says so).
     /// - It is many operations.
-    pub fn record<T: Target>(target: &T, base: &Base, op: &Op) -> Result<Option<Self>, String> {
+    pub fn record<T: Target>(
+        target: &T,
+        base: &Base,
+        op: &Op,
+        semantics: Semantics,
+    ) -> Result<Option<Self>, String> {
         let is_word = |off: &u64, len: &u64| off / 8 == (off + len.max(&1) - 1) / 8;
         if matches!(op, Op::Write(_, off, len) if is_word(off, len))
             || matches!(op, Op::Fill(_) | Op::Remount)
         {
             return Ok(None);
         }
-        let recorded = base.record(target, std::slice::from_ref(op), 0)?;
+        let recorded = base.record(target, std::slice::from_ref(op), 0, semantics)?;
+        let is_line = |e: &Event| matches!(e.action, Action::Store { kind: StoreKind::Line, .. });
+        if recorded.trace.events.iter().any(is_line) {
+            return Ok(None);
+        }
         let begun = |e: &&Event| !matches!(e.action, Action::Begin { .. });
         let steps = recorded.trace.events.iter().skip_while(begun);
         let steps = steps.filter(|e| {
@@ -152,6 +162,10 @@ fn do_again(medium: &impl Medium, trace: &Trace, steps: &[Event]) {
                 match kind {
                     StoreKind::Plain => medium.write(addr.into(), bytes),
                     StoreKind::Nt => medium.write_nt(addr.into(), bytes),
+                    StoreKind::Line => {
+                        let line = bytes.try_into().expect("a line has 64 bytes");
+                        medium.store_line(addr.into(), line);
+                    }
                     StoreKind::Word => {
                         let word = bytes.try_into().expect("a word has eight bytes");
                         medium.store_u64(addr.into(), u64::from_le_bytes(word));

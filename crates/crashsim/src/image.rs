@@ -7,7 +7,8 @@
 //! deterministic, so two states that agree on those words end alike: that is what makes millions of
 //! states cheap.
 
-use pmem::{Counters, Domain, Fenced, Medium};
+use crate::persist::Semantics;
+use pmem::{Counters, Domain, Fenced, LINE, Line, Medium};
 use std::sync::{Mutex, MutexGuard};
 
 const PAGE: usize = 4096;
@@ -20,6 +21,7 @@ pub type WordNo = u32;
 #[derive(Debug)]
 pub struct CrashImage {
     len: u64,
+    stores_lines: bool,
     counters: Counters,
     inner: Mutex<Inner>,
 }
@@ -113,6 +115,7 @@ impl CrashImage {
         let pages = bytes.len().div_ceil(PAGE);
         Self {
             len: bytes.len() as u64,
+            stores_lines: false,
             counters: Counters::default(),
             inner: Mutex::new(Inner {
                 bytes,
@@ -124,6 +127,11 @@ impl CrashImage {
                 stores: 0,
             }),
         }
+    }
+
+    /// An image of these bytes that offers to programs what memory under these rules offers.
+    pub fn under(semantics: Semantics, bytes: Vec<u8>) -> Self {
+        Self { stores_lines: semantics.stores_lines(), ..Self::of(bytes) }
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -243,6 +251,13 @@ impl Medium for CrashImage {
     fn store_u64(&self, off: u64, value: u64) {
         assert!(off.is_multiple_of(8), "a word is aligned");
         self.write(off, &value.to_le_bytes());
+    }
+    fn stores_lines(&self) -> bool {
+        self.stores_lines
+    }
+    fn store_line(&self, off: u64, line: &Line) {
+        assert!(self.stores_lines && off.is_multiple_of(LINE), "a line is aligned");
+        self.write(off, line);
     }
     fn flush(&self, _off: u64, _len: u64) {}
     fn fence(&self) -> Fenced {

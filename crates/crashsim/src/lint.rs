@@ -11,7 +11,7 @@
 use crate::image::WordNo;
 use crate::pending::Pending;
 use crate::target::Target;
-use crate::trace::{Action, Event, SiteId, StoreKind, Trace};
+use crate::trace::{Action, Event, SiteId, Trace};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -101,7 +101,9 @@ pub fn lint(trace: &Trace) -> Lint {
     let mut waiting: BTreeSet<u8> = BTreeSet::new();
     for e in &trace.events {
         match e.action {
-            Action::Store { kind: StoreKind::Nt, .. } => drop(waiting.insert(e.thread)),
+            Action::Store { kind, .. } if kind.is_past_cache() => {
+                waiting.insert(e.thread);
+            }
             Action::Store { addr, len, .. } => {
                 for line in addr / 64..(addr + len).div_ceil(64) {
                     dirty.entry(line).or_default().insert(e.site);
@@ -175,5 +177,5 @@ fn follows(store: &Event, word: WordNo, pending: &Pending) -> bool {
     let Action::Store { kind, addr, len, .. } = store.action else { return false };
     let line = word / 8;
     let inside = addr / 64 == line && (addr + len.max(1) - 1) / 64 == line;
-    inside && kind != StoreKind::Nt && pending.writer(word).is_some_and(|w| w.cached)
+    inside && !kind.is_past_cache() && pending.writer(word).is_some_and(|w| w.cached)
 }

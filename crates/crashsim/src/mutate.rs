@@ -24,9 +24,9 @@ pub enum Bug {
     DropStore,
     /// The store comes after the next commit: commit before data, size before data.
     DelayStore,
-    /// The word is stored and durable when the operation starts: commit before what it names.
+    /// The word or line is stored and durable when the operation starts: commit before what it names.
     EarlyStore,
-    /// The word is stored as two halves.
+    /// The word is stored as two halves, the line as words.
     TearStore,
     /// The store changes places with the one before it in its line.
     SwapStores,
@@ -67,9 +67,10 @@ impl Bug {
             Action::Fence => self == Self::DropFence,
             Action::Store { kind, len, .. } => match self {
                 Self::DropStore | Self::DelayStore => true,
-                Self::EarlyStore | Self::TearStore | Self::SwapStores | Self::EarlyReuse => {
-                    *kind == StoreKind::Word
+                Self::EarlyStore | Self::TearStore => {
+                    matches!(kind, StoreKind::Word | StoreKind::Line)
                 }
+                Self::SwapStores | Self::EarlyReuse => *kind == StoreKind::Word,
                 Self::ShortStore => *kind == StoreKind::Nt && *len > 64,
                 Self::InPlace => *kind == StoreKind::Nt && *len == 4096,
                 _ => false,
@@ -203,6 +204,16 @@ impl Mutation {
                 let early = [*e, action(Action::Flush { addr, len }), action(Action::Fence)];
                 let at = self.opened;
                 self.out.events.splice(at..at, early);
+            }
+            (Bug::TearStore, Action::Store { kind: StoreKind::Line, addr, len, data }) => {
+                let old = &self.memory[addr as usize..(addr + len) as usize];
+                let words = old.chunks(8).zip(self.out.data(data, len).chunks(8));
+                let kind = match words.filter(|(old, new)| old != new).count() {
+                    // One word only: nothing to tear.
+                    0 | 1 => StoreKind::Line,
+                    _ => StoreKind::Nt,
+                };
+                self.out.events.push(action(Action::Store { kind, addr, len, data }));
             }
             (Bug::TearStore, Action::Store { addr, data, .. }) => {
                 let (old, new) = (self.word(addr), self.out.data(data, 8));

@@ -2,7 +2,7 @@
 //! [`crate::persist`]).
 
 use crate::image::WordNo;
-use crate::trace::{Action, Event, SiteId, StoreKind};
+use crate::trace::{Action, Event, SiteId};
 use std::collections::BTreeMap;
 
 /// Who stored a word last.
@@ -28,7 +28,7 @@ impl Pending {
         let me = 1u64 << (e.thread % 64);
         match e.action {
             Action::Store { kind, addr, len, .. } => {
-                let cached = kind != StoreKind::Nt;
+                let cached = !kind.is_past_cache();
                 let draining = if cached { 0 } else { me };
                 let (thread, site) = (e.thread, e.site);
                 let writer = Writer { thread, op, site, cached, draining };

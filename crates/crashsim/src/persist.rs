@@ -15,8 +15,14 @@
 //! - P5: a fence drains the flushes and non-temporal stores of its own thread only. `clwb` and
 //!   `clflushopt` have no order among themselves; `clflush` would only remove states.
 //!
-//! P2 and P4 meet when a line has both: the model lets non-temporal words persist without the plain
-//! stores before them, which is more than the hardware does.
+//! - P6: an aligned line stored whole (MOVDIR64B) is old or new, never mixed. Its order is that of
+//!   non-temporal words.
+//!
+//! P2 and P4 meet when a line has both: the model lets non-temporal words, and lines stored whole, persist
+//! without the plain stores before them, which is more than the hardware does.
+//!
+//! P6 is of CPUs that have the instruction; [`Semantics::AdrWords`] is of those that do not, and of programs
+//! that find that out.
 //!
 //! With eADR ([`Semantics::Eadr`]) plain stores are durable at once, in program order; flushes mean
 //! nothing; P4 stays. With an `msync` medium ([`Semantics::Msync`]) the kernel may write any
@@ -36,6 +42,8 @@ const CONTENTS_MAX: usize = 4096;
 pub enum Semantics {
     /// x86; the persistence domain starts at the memory controller.
     Adr,
+    /// The same, on a CPU that stores no line whole.
+    AdrWords,
     /// x86; the caches are inside the persistence domain.
     Eadr,
     /// An ordinary file, mapped; a fence is an `msync`.
@@ -44,21 +52,32 @@ pub enum Semantics {
 
 impl Semantics {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Adr, Self::Eadr, Self::Msync];
+    pub const ALL: [Self; 4] = [Self::Adr, Self::AdrWords, Self::Eadr, Self::Msync];
 
     /// As written on command lines.
     pub fn name(self) -> &'static str {
         match self {
             Self::Adr => "adr",
+            Self::AdrWords => "adr-words",
             Self::Eadr => "eadr",
             Self::Msync => "msync",
         }
     }
 
+    /// Whether memory has [`pmem::Medium::store_line`].
+    pub fn stores_lines(self) -> bool {
+        matches!(self, Self::Adr | Self::Eadr)
+    }
+
+    /// Whether a store through the cache waits for a flush.
+    fn heeds_flushes(self) -> bool {
+        matches!(self, Self::Adr | Self::AdrWords)
+    }
+
     /// Words in what persists in order.
     fn granule_words(self) -> u32 {
         match self {
-            Self::Adr | Self::Eadr => 8,
+            Self::Adr | Self::AdrWords | Self::Eadr => 8,
             Self::Msync => 64,
         }
     }
@@ -88,6 +107,8 @@ struct Piece {
     mask: u64,
     value: u64,
     nt: bool,
+    /// All pieces of its call persist or none.
+    whole: bool,
     /// Threads whose next fence makes it durable, one bit each.
     draining: u64,
 }
@@ -150,7 +171,7 @@ impl Persistency {
             Action::Store { kind, addr, len, data } => {
                 self.store(kind, addr, trace.data(data, len), me)
             }
-            Action::Flush { addr, len } if self.semantics == Semantics::Adr && len > 0 => {
+            Action::Flush { addr, len } if self.semantics.heeds_flushes() && len > 0 => {
                 for (_, pieces) in self.lines.range_mut(addr / 64..(addr + len).div_ceil(64)) {
                     for p in pieces.iter_mut().filter(|p| !p.nt) {
                         p.draining |= me;
@@ -165,7 +186,7 @@ impl Persistency {
 
     fn store(&mut self, kind: StoreKind, addr: u32, data: &[u8], me: u64) {
         self.calls += 1;
-        let nt = kind == StoreKind::Nt;
+        let nt = kind.is_past_cache();
         let end = addr + data.len() as u32;
         for word in addr / 8..end.div_ceil(8) {
             let (mut mask, mut value) = ([0u8; 8], [0u8; 8]);
@@ -179,6 +200,7 @@ impl Persistency {
                 mask: u64::from_le_bytes(mask),
                 value: u64::from_le_bytes(value),
                 nt: nt && self.semantics != Semantics::Msync,
+                whole: kind == StoreKind::Line,
                 draining: if nt { me } else { 0 },
             };
             if self.semantics == Semantics::Eadr && !nt {
@@ -260,7 +282,7 @@ impl Persistency {
 
     fn units_of_line(&self, line: u32, pieces: &[Piece], units: &mut Vec<Unit>) {
         let (nt, plain): (Vec<Piece>, Vec<Piece>) = pieces.iter().copied().partition(|p| p.nt);
-        let meet = nt.iter().any(|n| plain.iter().any(|p| p.word == n.word));
+        let meet = nt.iter().any(|n| n.whole || plain.iter().any(|p| p.word == n.word));
         if meet {
             let sets = self.subsets(&plain, &nt);
             if sets.len() <= CONTENTS_MAX {
@@ -300,12 +322,12 @@ impl Persistency {
             }
             whole.extend_from_slice(call);
         }
-        for p in nt {
+        for together in nt.chunk_by(|a, b| a.whole && a.call == b.call) {
             if prefixes.len() > CONTENTS_MAX {
                 break;
             }
             let with = prefixes.clone().into_iter().map(|mut set| {
-                set.push(*p);
+                set.extend_from_slice(together);
                 set
             });
             prefixes.extend(with.collect::<Vec<_>>());

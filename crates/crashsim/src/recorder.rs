@@ -10,7 +10,7 @@
 use crate::pending::Pending;
 use crate::schedule;
 use crate::trace::{Action, Event, StoreKind, Trace};
-use pmem::{Counters, Domain, Fenced, Medium};
+use pmem::{Counters, Domain, Fenced, Line, Medium};
 use std::cell::Cell;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -215,6 +215,13 @@ impl<M: Medium> Medium for Recorder<M> {
         let at = Location::caller();
         let data = value.to_le_bytes();
         self.store(at, StoreKind::Word, off, &data, || self.inner.store_u64(off, value));
+    }
+    fn stores_lines(&self) -> bool {
+        self.inner.stores_lines()
+    }
+    fn store_line(&self, off: u64, line: &Line) {
+        let at = Location::caller();
+        self.store(at, StoreKind::Line, off, line, || self.inner.store_line(off, line));
     }
     fn flush(&self, off: u64, len: u64) {
         let at = Location::caller();

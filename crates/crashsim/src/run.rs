@@ -186,14 +186,15 @@ impl Base {
         self.model.clone()
     }
 
-    /// Runs operations on a copy of the base and records them.
+    /// Runs operations on a copy of the base, in memory under these rules, and records them.
     pub fn record<T: Target>(
         &self,
         target: &T,
         ops: &[Op],
         from: usize,
+        semantics: Semantics,
     ) -> Result<Recorded, String> {
-        let recorder = Recorder::new(CrashImage::of(self.bytes.clone()));
+        let recorder = Recorder::new(CrashImage::under(semantics, self.bytes.clone()));
         let (trees, worked) = perform(target, &recorder, &self.model.clone(), ops, from)?;
         if let Some(at) = recorder.unrecorded() {
             return Err(format!("a store near {at:#x} went past the medium"));

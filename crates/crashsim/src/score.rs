@@ -11,6 +11,9 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+/// The rules under which mutants run.
+const RULES: Semantics = Semantics::Adr;
+
 /// What became of a mutant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -38,7 +41,8 @@ pub fn score<T: Target>(
 ) -> Result<BTreeMap<Mutant, Fate>, String> {
     let recorded = workloads.iter().map(|(base, ops)| {
         let names: Vec<String> = ops.iter().map(Op::to_string).collect();
-        Ok(Run { base, name: names.join("; "), recorded: base.record(target, ops, from)? })
+        let recorded = base.record(target, ops, from, RULES)?;
+        Ok(Run { base, name: names.join("; "), recorded })
     });
     Ok(score_runs(target, &recorded.collect::<Result<Vec<_>, String>>()?, from, only))
 }
@@ -97,7 +101,7 @@ fn first_violation<T: Target>(
     recorded: &Recorded,
 ) -> Option<String> {
     let settings = Settings {
-        semantics: Semantics::Adr,
+        semantics: RULES,
         budget: Budget { states: 16, samples: 0, ..Budget::default() },
         distinct: &Distinct::default(),
         stop_early: true,

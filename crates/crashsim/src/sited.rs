@@ -3,7 +3,7 @@
 //! [`pmem::Medium`] promises the caller's line for what changes or orders memory only. Engines that are
 //! mounted on this get it for loads, too, so that [`crate::lint`] can name them.
 
-use pmem::{Counters, Domain, Fenced, Medium};
+use pmem::{Counters, Domain, Fenced, Line, Medium};
 
 /// The medium `M`, borrowed.
 #[derive(Debug)]
@@ -45,6 +45,12 @@ impl<M: Medium> Medium for Sited<'_, M> {
     }
     fn store_u64(&self, off: u64, value: u64) {
         self.0.store_u64(off, value);
+    }
+    fn stores_lines(&self) -> bool {
+        self.0.stores_lines()
+    }
+    fn store_line(&self, off: u64, line: &Line) {
+        self.0.store_line(off, line);
     }
     fn flush(&self, off: u64, len: u64) {
         self.0.flush(off, len);

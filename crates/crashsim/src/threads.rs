@@ -12,7 +12,7 @@ use crate::explore::{Explorer, Outcome, Point, State};
 use crate::image::CrashImage;
 use crate::op::{Driver, HANDLES, Handles, Op};
 use crate::oracle::{Found, Oracle};
-use crate::persist::Persistency;
+use crate::persist::{Persistency, Semantics};
 use crate::recorder::Recorder;
 use crate::rng::{Rng, next};
 use crate::run::{Base, CrashAt, DETAILED, Explored, Settings, Violation};
@@ -151,20 +151,26 @@ impl Recorded {
     }
 }
 
-/// Runs a plan on a copy of a base.
-pub fn record<T: Target>(target: &T, base: &Base, plan: &Plan) -> Result<Recorded, String> {
+/// Runs a plan on a copy of a base, in memory under these rules.
+pub fn record<T: Target>(
+    target: &T,
+    base: &Base,
+    plan: &Plan,
+    semantics: Semantics,
+) -> Result<Recorded, String> {
     let threads = plan.programs.len();
-    let steps = record_under(target, base, plan, Policy::in_turn(threads))?.taken.steps;
-    record_under(target, base, plan, Policy::new(plan.seed, threads, steps))
+    let steps = record_under(target, base, plan, semantics, Policy::in_turn(threads))?.taken.steps;
+    record_under(target, base, plan, semantics, Policy::new(plan.seed, threads, steps))
 }
 
 fn record_under<T: Target>(
     target: &T,
     base: &Base,
     plan: &Plan,
+    semantics: Semantics,
     policy: Policy,
 ) -> Result<Recorded, String> {
-    let recorder = Recorder::new(CrashImage::of(base.bytes.clone()));
+    let recorder = Recorder::new(CrashImage::under(semantics, base.bytes.clone()));
     let calls: Mutex<Vec<Call>> = Mutex::default();
     let taken = {
         let mounted = target.mount(&recorder)?;

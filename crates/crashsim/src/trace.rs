@@ -19,6 +19,15 @@ pub enum StoreKind {
     Word,
     /// Past the cache: aligned words in any order until the fence.
     Nt,
+    /// One aligned line of 64 bytes past the cache, never torn.
+    Line,
+}
+
+impl StoreKind {
+    /// Whether a fence alone makes it durable.
+    pub fn is_past_cache(self) -> bool {
+        matches!(self, Self::Nt | Self::Line)
+    }
 }
 
 /// One step of a thread.
@@ -136,6 +145,7 @@ impl fmt::Display for Trace {
                         StoreKind::Plain => "store",
                         StoreKind::Word => "word",
                         StoreKind::Nt => "nt",
+                        StoreKind::Line => "line",
                     };
                     let mut hex = String::with_capacity(len as usize * 2);
                     for b in self.data(data, len) {
@@ -212,11 +222,12 @@ impl Trace {
         let thread = w.next()?.parse().ok()?;
         let verb = w.next()?;
         let action = match verb {
-            "store" | "word" | "nt" => {
+            "store" | "word" | "nt" | "line" => {
                 let kind = match verb {
                     "store" => StoreKind::Plain,
                     "word" => StoreKind::Word,
-                    _ => StoreKind::Nt,
+                    "nt" => StoreKind::Nt,
+                    _ => StoreKind::Line,
                 };
                 let addr = number(w.next())? as u32;
                 let hex = w.next()?;
@@ -225,6 +236,9 @@ impl Trace {
                     .map(|i| u8::from_str_radix(hex.get(i..i + 2)?, 16).ok())
                     .collect();
                 let bytes = bytes?;
+                if kind == StoreKind::Line && (!addr.is_multiple_of(64) || bytes.len() != 64) {
+                    return None;
+                }
                 Action::Store { kind, addr, len: bytes.len() as u32, data: self.keep(&bytes) }
             }
             "load" => {

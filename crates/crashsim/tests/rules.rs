@@ -93,6 +93,25 @@ fn non_temporal_words_have_no_order_until_the_fence() {
 }
 
 #[test]
+fn a_line_stored_whole_is_old_or_new() {
+    let line = |word: &str| word.repeat(8);
+    let text = format!("0 line 64 {} -", line(ONE));
+    let words = [8, 9, 15];
+    let whole = set(&[&[0, 0, 0], &[1, 1, 1]]);
+    for semantics in Semantics::ALL {
+        assert_eq!(states(&text, semantics, &words), whole);
+    }
+    let fenced = |by| states(&format!("{text}\n{by} fence -"), Semantics::Adr, &words);
+    assert_eq!(fenced(0), set(&[&[1, 1, 1]]));
+    assert_eq!(fenced(1), whole);
+    // Without an order towards other stores to the line.
+    let met = format!("0 word 72 {TWO} -\n{text}\n0 nt 120 {TWO} -");
+    let want = [[0, 0, 0], [0, 2, 0], [0, 0, 2], [0, 2, 2], [1, 1, 1], [1, 1, 2]];
+    let want = want.iter().map(|s| s.to_vec()).collect();
+    assert_eq!(states(&met, Semantics::Adr, &words), want);
+}
+
+#[test]
 fn with_eadr_stores_are_durable_at_once() {
     let text = format!("0 word 0 {ONE} -\n0 word 64 {ONE} -");
     assert_eq!(states(&text, Semantics::Eadr, &[0, 8]), set(&[&[1, 1]]));

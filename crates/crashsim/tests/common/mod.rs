@@ -1,15 +1,18 @@
 //! Engines with bugs: BPFS on a medium that does not do what it is told.
 
 use crashsim::target::{Bpfs, Mounted, Strength, Target, Usage};
-use pmem::{Counters, Domain, Fenced, Medium};
+use pmem::{Counters, Domain, Fenced, Line, Medium};
 use std::marker::PhantomData;
 
-/// What is done instead of flushing and fencing.
+/// What is done instead of flushing, fencing and storing lines.
 pub trait Wrapped: Default + Send + Sync + 'static {
     fn flush<M: Medium>(&self, medium: &M, off: u64, len: u64) {
         medium.flush(off, len);
     }
     fn wrote_nt(&self) {}
+    fn store_line<M: Medium>(&self, medium: &M, off: u64, line: &Line) {
+        medium.store_line(off, line);
+    }
     fn fence<M: Medium>(&self, medium: &M) -> Fenced {
         medium.fence()
     }
@@ -54,6 +57,13 @@ impl<W: Wrapped, M: Medium> Medium for Wrapper<'_, W, M> {
     }
     fn store_u64(&self, off: u64, value: u64) {
         self.1.store_u64(off, value);
+    }
+    fn stores_lines(&self) -> bool {
+        self.1.stores_lines()
+    }
+    fn store_line(&self, off: u64, line: &Line) {
+        self.0.store_line(self.1, off, line);
+        self.0.wrote_nt();
     }
     fn flush(&self, off: u64, len: u64) {
         self.0.flush(self.1, off, len);
