@@ -3,6 +3,7 @@
 //! | write | update (§3.2) | cost |
 //! |---|---|---|
 //! | ≤ 8 bytes inside one aligned word of existing data | in place | 1 line, 1 fence |
+//! | 9–64 bytes inside one line of existing data | in place, where the CPU stores lines | 1 line, 1 fence |
 //! | inside the file | copy-on-write, one word commits | new blocks + 1 line, 2 fences |
 //! | from the end of the file on | in-place append, the size commits | data + 1 line, 2 fences |
 //! | across the end of the file | copy-on-write up to the inode's leaf | + leaf, 2 fences |
@@ -11,13 +12,10 @@ use crate::crawler::{Change, Edit, Mode, Node};
 use crate::fs::{Core, Stop, report};
 use crate::layout::*;
 use crate::volatile::{KEEP, Locks, Txn, VInode};
-use pmem::Medium;
+use pmem::{LINE, Medium};
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::{Errno, FILE_SIZE_MAX, FileKind, Ino, Result};
-
-/// Bytes of a cache line.
-const LINE: u64 = 64;
 
 /// Overwrites a range with bytes.
 struct WriteEdit<'a, M> {
@@ -153,6 +151,12 @@ impl<M: Medium> Core<M> {
         if offset / 8 == (end - 1) / 8 && self.write_word(v, root, offset, data)? {
             return Ok(());
         }
+        if offset / LINE == (end - 1) / LINE
+            && self.can_store_lines()
+            && self.write_line(v, root, offset, data)?
+        {
+            return Ok(());
+        }
         let range = offset..end;
         // One more than the crawl needs, for a look at the leaf alone.
         let need = Self::blocks_to_append(root, &range) + 1;
@@ -243,6 +247,32 @@ impl<M: Medium> Core<M> {
         bytes[at..at + data.len()].copy_from_slice(data);
         self.medium.store_u64(word, u64::from_le_bytes(bytes));
         self.medium.flush(word, 8);
+        self.touch_modified(v);
+        let _ = self.medium.fence();
+        Ok(true)
+    }
+
+    /// Whether data may change in place by a line: the medium can, and nobody reads without a copy (N1),
+    /// who is told that writes longer than a word do not show.
+    fn can_store_lines(&self) -> bool {
+        self.medium.stores_lines() && !self.v.pins.any(&self.v.arena)
+    }
+
+    /// In-place update of one line, as of a word; `false` where there is no block yet.
+    fn write_line(&self, v: &VInode, root: Root, offset: u64, data: &[u8]) -> Result<bool> {
+        let block = self.find_block(root, offset)?;
+        if block == 0 {
+            return Ok(false);
+        }
+        let at = (offset % LINE) as usize;
+        let off = block + offset % BLOCK - at as u64;
+        let mut line = [0; LINE as usize];
+        // A whole line is better not fetched before: the store would wait for it to come and go.
+        if data.len() < line.len() {
+            self.medium.read(off, &mut line);
+        }
+        line[at..at + data.len()].copy_from_slice(data);
+        self.medium.store_line(off, &line);
         self.touch_modified(v);
         let _ = self.medium.fence();
         Ok(true)

@@ -85,10 +85,16 @@ impl Pins {
         n > 0 && self.take_off(arena, n)
     }
 
+    /// Whether there are readers. Under the lock of a file: whether there are any of that file (N1).
+    #[inline]
+    pub fn any(&self, arena: &Arena) -> bool {
+        self.total(arena).load(SeqCst) != 0
+    }
+
     /// Defers blocks if there are readers (N2); whether it did.
     #[inline]
     pub fn defer(&self, arena: &Arena, blocks: &[u32]) -> bool {
-        if self.total(arena).load(SeqCst) == 0 || blocks.is_empty() {
+        if !self.any(arena) || blocks.is_empty() {
             return false;
         }
         self.defer_slow(arena, blocks);

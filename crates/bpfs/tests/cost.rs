@@ -3,14 +3,18 @@
 //! several tries leaves that out.
 
 use bpfs::{Bpfs, FormatOptions, MountOptions};
-use pmem::{Medium, Region};
+use pmem::{Medium, OpenOptions, Region};
 use vfs::{Caller, FileSystem, Ino, NewKind, NewNode, ROOT, RenameFlags};
 
 const FILE: NewNode<'static> = NewNode { kind: NewKind::File, mode: 0o644, umask: 0 };
 const DIR: NewNode<'static> = NewNode { kind: NewKind::Dir, mode: 0o755, umask: 0 };
 
 fn mounted() -> Bpfs<Region> {
-    let region = Region::anonymous(64 << 20).unwrap();
+    mounted_with(&OpenOptions::default())
+}
+
+fn mounted_with(options: &OpenOptions) -> Bpfs<Region> {
+    let region = options.anonymous(64 << 20).unwrap();
     bpfs::format(&region, &FormatOptions::default()).unwrap();
     Bpfs::mount(region, &MountOptions::default()).unwrap()
 }
@@ -83,6 +87,29 @@ fn writes() {
         let _ = fs.append(g, &[7; 64]).unwrap();
     });
     assert_eq!(small, Cost { nt: 64, lines: 1, fences: 2, words: 1 }, "append inside a block");
+}
+
+#[test]
+fn writes_inside_a_line() {
+    for without_line_stores in [false, true] {
+        let fs = mounted_with(&OpenOptions { without_line_stores, ..OpenOptions::default() });
+        let f = create(&fs, ROOT, "f", &FILE);
+        fs.write(f, 0, &[1; 65536]).unwrap();
+        let lines = fs.medium().stores_lines();
+        assert!(!(lines && without_line_stores));
+        let (in_place, copied) = (
+            Cost { nt: 64, lines: 0, fences: 1, words: 0 },
+            Cost { nt: 4096, lines: 1, fences: 2, words: 1 },
+        );
+        let want = if lines { in_place } else { copied };
+        assert_eq!(cost(&fs, |i| fs.write(f, 64 * i, &[2; 64]).unwrap()), want, "a line");
+        assert_eq!(cost(&fs, |i| fs.write(f, 64 * i + 7, &[3; 9]).unwrap()), want, "part of it");
+        assert_eq!(cost(&fs, |i| fs.write(f, 64 * i + 60, &[4; 9]).unwrap()), copied, "of two");
+        // Who reads without a copy is told that only words show.
+        let held = fs.get_read_buf(f, 0, 1).unwrap();
+        assert_eq!(cost(&fs, |i| fs.write(f, 64 * i, &[5; 64]).unwrap()), copied, "while held");
+        drop(held);
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@
 //! state are as they were in the middle.
 
 use bpfs::{Bpfs, FormatOptions, MountOptions};
-use pmem::{Access, Counters, Domain, Fenced, Lock, Medium, OpenOptions, Region};
+use pmem::{Access, Counters, Domain, Fenced, Line, Lock, Medium, OpenOptions, Region};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use vfs::tree::{self, Tree};
@@ -73,6 +73,13 @@ impl Medium for Mortal {
     fn store_u64(&self, off: u64, value: u64) {
         self.tick();
         self.region.store_u64(off, value);
+    }
+    fn stores_lines(&self) -> bool {
+        self.region.stores_lines()
+    }
+    fn store_line(&self, off: u64, line: &Line) {
+        self.tick();
+        self.region.store_line(off, line);
     }
     fn flush(&self, off: u64, len: u64) {
         self.tick();
@@ -166,6 +173,7 @@ const OPS: &[Op] = &[
         rename(fs, (at(fs, d, "a"), "small"), (at(fs, d, "b"), "big too"), RenameFlags::EXCHANGE)
     }),
     ("write a word", |fs, d| on(fs, d, "big", |f| fs.write(f, 4096, b"12345678"))),
+    ("write in a line", |fs, d| on(fs, d, "big", |f| fs.write(f, 4100, &[8; 40]))),
     ("write in a block", |fs, d| on(fs, d, "big", |f| fs.write(f, 5000, &[1; 1000]))),
     ("write three blocks", |fs, d| on(fs, d, "big", |f| fs.write(f, 3000, &[2; 9000]))),
     ("write across the end", |fs, d| on(fs, d, "big", |f| fs.write(f, 19_000, &[3; 9000]))),

@@ -84,6 +84,7 @@ fn what_is_held_is_not_used_again() {
     let held = fs.get_read_buf(ino, 0, 64 << 10).unwrap();
     assert_eq!(held.len(), 64 << 10);
     // Replaced, removed, and all space taken and given back twice.
+    fs.write(ino, 64, &[0xee; 64]).unwrap();
     for _ in 0..3 {
         fs.write(ino, 0, &vec![0xee; 64 << 10]).unwrap();
     }

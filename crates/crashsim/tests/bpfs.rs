@@ -44,6 +44,11 @@ fn every_operation_survives_on_x86() {
 }
 
 #[test]
+fn every_operation_survives_without_stores_of_lines() {
+    every_operation(Semantics::AdrWords);
+}
+
+#[test]
 fn every_operation_survives_with_eadr() {
     every_operation(Semantics::Eadr);
 }
@@ -80,11 +85,14 @@ fn evolved_sequences_survive() {
 #[test]
 fn a_trace_survives_its_text() {
     let base = &BASES[0];
-    let ops = workload::script("write /a 4090 20; rename /a /d/c").unwrap();
-    let trace = base.record(&Bpfs, &ops, 0).unwrap().trace;
+    let ops = workload::script("write /a 4090 20; write /a 70 50; rename /a /d/c").unwrap();
+    let trace = base.record(&Bpfs, &ops, 0, Semantics::Adr).unwrap().trace;
     assert!(trace.events.len() > 10);
+    assert!(trace.to_string().contains(" line "));
     assert_eq!(trace.to_string().parse::<Trace>().unwrap().to_string(), trace.to_string());
-    assert!("keepstone-trace 1 64\n0 word 0x40 00".parse::<Trace>().is_err());
+    for bad in ["word 0x40 00", "line 0 00"] {
+        assert!(format!("keepstone-trace 1 64\n0 {bad}").parse::<Trace>().is_err());
+    }
 }
 
 #[test]
@@ -116,7 +124,8 @@ fn traces_are_tidy() {
     let mut all = Lint::default();
     for base in BASES.iter() {
         for op in workload::universe() {
-            let trace = base.record(&Bpfs, std::slice::from_ref(&op), 0).unwrap().trace;
+            let trace =
+                base.record(&Bpfs, std::slice::from_ref(&op), 0, Semantics::Adr).unwrap().trace;
             let lint = lint(&trace);
             assert!(lint.unflushed.is_empty(), "{op} leaves stores unflushed: {lint:?}");
             all.add(lint);

@@ -4,10 +4,11 @@ mod common;
 
 use common::{Wrapped, WrappedBpfs};
 use crashsim::campaign::{self, Family, Options};
+use crashsim::persist::Semantics;
 use crashsim::run::Base;
 use crashsim::stats::Distinct;
 use crashsim::workload::script;
-use pmem::Medium;
+use pmem::{Line, Medium};
 
 /// Forgets to flush words: whoever commits in place has committed nothing.
 #[derive(Default)]
@@ -18,6 +19,35 @@ impl Wrapped for Careless {
         if len > 8 {
             medium.flush(off, len);
         }
+    }
+}
+
+/// Stores lines by words, as a CPU does that has no instruction for it.
+#[derive(Default)]
+struct Torn;
+
+impl Wrapped for Torn {
+    fn store_line<M: Medium>(&self, medium: &M, off: u64, line: &Line) {
+        medium.write_nt(off, line);
+    }
+}
+
+#[test]
+fn lines_that_tear_are_found() {
+    let target = WrappedBpfs::<Torn>::default();
+    let file = script("create /a; write /a 0 5000").unwrap();
+    let bases = [Base::build(&target, "file", 128 * 4096, file).unwrap()];
+    let violations = |op: &str, semantics| {
+        let family = Family::Script(script(op).unwrap());
+        let options = Options { semantics, ..Options::default() };
+        let distinct = Distinct::default();
+        let report = campaign::run(&target, &bases, &family, &options, &distinct, &|_, _, _| {});
+        report.violations
+    };
+    for op in ["write /a 64 64", "write /a 130 9"] {
+        assert!(violations(op, Semantics::Adr) > 0, "{op}");
+        assert!(violations(op, Semantics::Eadr) > 0, "{op}");
+        assert_eq!(violations(op, Semantics::AdrWords), 0, "{op}: no line is stored");
     }
 }
 

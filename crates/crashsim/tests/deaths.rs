@@ -5,6 +5,7 @@ use crashsim::campaign::{self, Family, Options};
 use crashsim::deaths::{FROM, Victim};
 use crashsim::explore::Budget;
 use crashsim::mutate::{Bug, Mutant};
+use crashsim::persist::Semantics;
 use crashsim::score::{Fate, Run, label, score_runs};
 use crashsim::stats::Distinct;
 use crashsim::target::Bpfs;
@@ -34,7 +35,8 @@ fn bugs_planted_in_the_recovery_are_found() {
     for op in ["create /n", "append /a 100", "write /a 0 5000", "rename /a /d/c", "truncate /a 100"]
     {
         let base = &bases[0];
-        let victim = Victim::record(&Bpfs, base, &op.parse().unwrap()).unwrap().unwrap();
+        let victim =
+            Victim::record(&Bpfs, base, &op.parse().unwrap(), Semantics::Adr).unwrap().unwrap();
         for death in victim.deaths() {
             let recorded = victim.dies(&Bpfs, base, death.steps).unwrap();
             runs.push(Run { base, name: death.to_string(), recorded });

@@ -8,6 +8,7 @@ use crashsim::campaign::{self, Family, Options, Report};
 use crashsim::explore::Budget;
 use crashsim::image::CrashImage;
 use crashsim::lint::{Lint, lint};
+use crashsim::persist::Semantics;
 use crashsim::recorder::Recorder;
 use crashsim::run::Base;
 use crashsim::schedule::{self, Policy};
@@ -48,7 +49,8 @@ fn bpfs_survives_and_leans_on_nothing_but_times() {
 fn operations_overlap() {
     let base = &workload::bases(&Bpfs).unwrap()[0];
     let overlaps = |seed| {
-        let recorded = record(&Bpfs, base, &Plan::generate(seed / 4, seed)).unwrap();
+        let recorded =
+            record(&Bpfs, base, &Plan::generate(seed / 4, seed), Semantics::Adr).unwrap();
         overlapping(&recorded.trace)
     };
     let overlaps: u32 = (0..40).map(overlaps).sum();
