@@ -3,7 +3,7 @@
 //! | write | update (§3.2) | cost |
 //! |---|---|---|
 //! | ≤ 8 bytes inside one aligned word of existing data | in place | 1 line, 1 fence |
-//! | 9–64 bytes inside one line of existing data | in place, where the CPU stores lines | 1 line, 1 fence |
+//! | more, inside one line of existing data | in place, where the CPU stores lines | 1 line, 1 fence |
 //! | inside the file | copy-on-write, one word commits | new blocks + 1 line, 2 fences |
 //! | from the end of the file on | in-place append, the size commits | data + 1 line, 2 fences |
 //! | across the end of the file | copy-on-write up to the inode's leaf | + leaf, 2 fences |
