@@ -139,7 +139,7 @@ fn persistent_memory(report: &mut Report) {
 
 fn huge_pages(report: &mut Report) {
     match pmem::probe("/dev/shm") {
-        Ok(shm) if shm.huge_pages => report.ok("huge pages", "/dev/shm uses them"),
+        Ok(shm) if shm.huge_pages => report.ok("huge pages", "pools on /dev/shm have them"),
         Ok(_) => report.advice(
             "huge pages",
             "not for /dev/shm",

@@ -30,6 +30,7 @@ mod flush;
 mod guard;
 mod holes;
 mod host;
+mod huge;
 mod line;
 mod mapping;
 mod medium;

@@ -3,6 +3,7 @@
 use rustix::fd::BorrowedFd;
 use rustix::io::{Errno, Result};
 use rustix::mm::{self, MapFlags, MprotectFlags, ProtFlags};
+use std::ops::Range;
 use std::ptr;
 
 /// Size of the huge pages that alignment aims at.
@@ -124,6 +125,19 @@ impl Mapping {
     pub(crate) fn advise_huge(&self) -> Result<()> {
         // SAFETY: the range is ours; the advice does not change its content.
         unsafe { mm::madvise(self.addr.cast(), self.len, mm::Advice::LinuxHugepage) }
+    }
+
+    /// Has huge pages take the place of the small ones in a range of whole huge pages; where memory for
+    /// one cannot be found, or the kernel is older than 6.1, it does not. Returns how many did.
+    pub(crate) fn collapse(&self, range: Range<u64>) -> usize {
+        let collapse = |at: &u64| {
+            let start = self.addr.wrapping_add(*at as usize);
+            // SAFETY: the range is ours; the advice does not change its content.
+            let done =
+                unsafe { libc::madvise(start.cast(), HUGE_PAGE as usize, libc::MADV_COLLAPSE) };
+            done == 0
+        };
+        range.step_by(HUGE_PAGE as usize).filter(collapse).count()
     }
 
     /// Faults the pages of the first `len` bytes in.

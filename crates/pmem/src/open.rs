@@ -5,6 +5,7 @@ use crate::emulation::Emulation;
 use crate::error::Error;
 use crate::flush::FlushInstruction;
 use crate::host::{Backing, FsType, PlatformDomain};
+use crate::huge;
 use crate::mapping::Mapping;
 use crate::region::{Parts, Region};
 use rustix::fd::{AsFd, OwnedFd};
@@ -138,6 +139,9 @@ impl OpenOptions {
         })?;
         if self.sparse {
             return Ok(());
+        }
+        if FsType::of(fd).is_ok_and(|(fs, _)| fs == FsType::Tmpfs) {
+            huge::allocate(fd, new.clone());
         }
         match rustix::fs::fallocate(fd, FallocateFlags::empty(), new.start, len - new.start) {
             // Where space cannot be reserved, it cannot.

@@ -3,6 +3,7 @@
 use crate::domain::Domain;
 use crate::error::Error;
 use crate::host::{Backing, FsType, PlatformDomain};
+use crate::huge;
 use crate::mapping::HUGE_PAGE;
 use crate::open::{Access, map_backing};
 use rustix::fd::OwnedFd;
@@ -163,8 +164,8 @@ fn report(
     }
 }
 
-/// Whether the tmpfs that holds `stat`'s file may use huge pages: `huge=` of its mount decides,
-/// unless the system-wide setting overrides it.
+/// Whether a region created on the tmpfs that holds `stat`'s file gets huge pages: where the kernel can
+/// put them in place, or else as `huge=` of the mount says, unless the system-wide setting forbids them.
 fn tmpfs_has_huge_pages(stat: &Stat) -> bool {
     let policy = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
     match policy.unwrap_or_default() {
@@ -181,4 +182,5 @@ fn tmpfs_has_huge_pages(stat: &Stat) -> bool {
         .filter_map(|line| line.rsplit(' ').next())
         .flat_map(|options| options.split(','))
         .any(|o| o.strip_prefix("huge=").is_some_and(|mode| mode != "never"))
+        || huge::possible()
 }
