@@ -9,13 +9,14 @@ use crate::fuse::{Programs, Servers};
 use crate::helper::{self, Helper};
 use crate::posix::Libc;
 use crate::ramdisk;
+use crate::raw;
 use crate::report::{Results, Section};
 use crate::rounds::{Case, Contender, Outcome, Plan};
 use crate::store::{Durable, Kernel, Store, open_dir};
 use crate::workload::{APPEND_BYTES, Bed, FILE_BYTES, NAMES, Rng, numbered};
 use anyhow::{Context as _, Result, ensure};
 use bpfs::{Bpfs, MountOptions};
-use pmem::{Access, Lock, OpenOptions};
+use pmem::{Access, Lock, OpenOptions, Region};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -93,6 +94,8 @@ fn inside(plan: &Plan, mount: &Path, dir: &Path) -> Result<Vec<Outcome>> {
         disk.as_ref().map(|d| Ok::<_, rustix::io::Errno>(Libc::of(rustix::io::dup(d)?, false)));
     let ext4 = ext4.transpose()?;
 
+    // Memory like the pool's.
+    let floor = Region::create(tmp.path().join("floor"), FILE_BYTES)?;
     let beds = Beds {
         direct: Bed::new(SUBJECT, &direct, NAMES)?,
         tmpfs: Bed::new("tmpfs", &tmpfs, NAMES)?,
@@ -102,12 +105,18 @@ fn inside(plan: &Plan, mount: &Path, dir: &Path) -> Result<Vec<Outcome>> {
     let mut outcomes = Vec::new();
     for (len, target) in [(64, None), (4 << 10, Some(2.5)), (1 << 20, Some(2.0))] {
         let case = beds.case(format!("pread/{}", size(len)), "at random in 128 MiB", len, target);
-        plan.run(beds.each(case, |b| b.read(len), |b| b.read(len)), &mut outcomes)?;
+        let case = beds.each(case, |b| b.read(len), |b| b.read(len));
+        plan.run(case.floor(raw::memcpy_in_turn(&floor, len)), &mut outcomes)?;
     }
     without_copy(plan, mount, &beds, &mut outcomes)?;
     for (len, target) in [(64, Some(1.2)), (4 << 10, Some(2.5)), (1 << 20, Some(2.0))] {
         let case = beds.case(format!("pwrite/{}", size(len)), "at random in 128 MiB", len, target);
-        plan.run(beds.each(case, |b| b.overwrite(len), |b| b.overwrite(len)), &mut outcomes)?;
+        let case = beds.each(case, |b| b.overwrite(len), |b| b.overwrite(len));
+        let floor = match len {
+            64 => raw::nt_copy_to(&floor, 0, len),
+            _ => raw::shadow_to(&floor, 0, len),
+        };
+        plan.run(case.floor(floor), &mut outcomes)?;
     }
     let len = 4 << 10;
     let case = beds
@@ -116,10 +125,12 @@ fn inside(plan: &Plan, mount: &Path, dir: &Path) -> Result<Vec<Outcome>> {
         .with(beds.direct.append(len)?)
         .with(beds.tmpfs.append(len)?)
         .with(beds.ext4.as_ref().map(|b| b.append(len)).transpose()?)
-        .with(beds.mounted.append(len)?);
+        .with(beds.mounted.append(len)?)
+        .floor(raw::shadow_to(&floor, 0, len));
     plan.run(case, &mut outcomes)?;
     let case = beds.case("create+close+unlink".into(), "a file", 0, Some(5.0));
-    plan.run(beds.each(case, |b| b.create_unlink(), |b| b.create_unlink()), &mut outcomes)?;
+    let case = beds.each(case, |b| b.create_unlink(), |b| b.create_unlink());
+    plan.run(case.floor(raw::epochs(&floor, 0, 3)), &mut outcomes)?;
     let case = beds.case("open+close".into(), "one of 10 000 files", 0, Some(3.0));
     plan.run(beds.each(case, |b| b.open_close(), |b| b.open_close()), &mut outcomes)?;
     let case = beds.case("stat".into(), "one of 10 000 files", 0, Some(5.0));
@@ -129,7 +140,8 @@ fn inside(plan: &Plan, mount: &Path, dir: &Path) -> Result<Vec<Outcome>> {
         .with(beds.direct.rename(false)?)
         .with(beds.tmpfs.rename(false)?)
         .with(beds.ext4.as_ref().map(|b| b.rename(false)).transpose()?)
-        .with(beds.mounted.rename(false)?);
+        .with(beds.mounted.rename(false)?)
+        .floor(raw::epochs(&floor, 0, 2));
     plan.run(case, &mut outcomes)?;
     let case = beds.case("readdir".into(), "a directory of 10 000 names", 0, Some(2.0));
     plan.run(beds.each(case, |b| b.list(), |b| b.list()), &mut outcomes)?;

@@ -75,6 +75,22 @@ pub fn nt_copy_to(region: &Region, spare: u64, len: usize) -> Contender<'_> {
     })
 }
 
+/// Changes that are ordered and durable one after the other, of lines that stay in the cache: a line is
+/// written back and fenced, `epochs` times.
+pub fn epochs(region: &Region, spare: u64, epochs: u64) -> Contender<'_> {
+    const LINES: u64 = 64;
+    let mut rng = Rng::new(9);
+    Contender::new(format!("raw {epochs} × (word, flush, fence)"), move |ops| {
+        for i in 0..ops * epochs {
+            let at = spare + rng.below(LINES) * pmem::LINE;
+            region.store_u64(at, i);
+            region.flush(at, 8);
+            let _ = region.fence();
+        }
+        Ok(())
+    })
+}
+
 /// One word, its line flushed, a fence: the least that a durable change can cost.
 pub fn word_to(region: &Region, spare: u64) -> Contender<'_> {
     let mut rng = Rng::new(7);

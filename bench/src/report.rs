@@ -161,7 +161,8 @@ fn compared(outcomes: &[Outcome]) -> String {
             let verdict = outcome.verdicts.iter().find(|v| v.peer == timing.name);
             let target = verdict.map_or(String::new(), |v| {
                 let word = if v.met { "met" } else { "**missed**" };
-                format!("×{}: {word}", v.at_least)
+                let limit = v.limit.filter(|_| !v.met).map(|limit| format!("; limit ×{limit:.2}"));
+                format!("×{}: {word}{}", v.at_least, limit.unwrap_or_default())
             });
             let _ = writeln!(
                 out,

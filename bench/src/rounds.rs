@@ -42,6 +42,8 @@ pub struct Case<'a> {
     contenders: Vec<Contender<'a>>,
     counters: Option<&'a Counters>,
     targets: Vec<(String, f64)>,
+    /// Which contender is no system, but what each of them has to do at least.
+    floor: Option<usize>,
 }
 
 impl<'a> Case<'a> {
@@ -55,6 +57,7 @@ impl<'a> Case<'a> {
             contenders: Vec::new(),
             counters: None,
             targets: Vec::new(),
+            floor: None,
         }
     }
 
@@ -74,6 +77,13 @@ impl<'a> Case<'a> {
     pub fn with(mut self, contender: impl Into<Option<Contender<'a>>>) -> Self {
         self.contenders.extend(contender.into());
         self
+    }
+
+    /// Adds what the subject has to do at least, whatever else it does: it bounds the targets that can be
+    /// reached.
+    pub fn floor(mut self, contender: Contender<'a>) -> Self {
+        self.floor = Some(self.contenders.len());
+        self.with(contender)
     }
 
     /// Where the subject's traffic is counted.
@@ -160,6 +170,9 @@ pub struct Verdict {
     pub got: f64,
     /// Whether that is enough.
     pub met: bool,
+    /// Speed of the floor relative to the peer, the median: what cannot be surpassed.
+    #[serde(default)]
+    pub limit: Option<f64>,
 }
 
 /// What a case showed.
@@ -248,7 +261,11 @@ impl Plan {
         let verdict = |(peer, at_least): (String, f64)| {
             let timing = timings.iter().find(|t| t.name == peer)?;
             let got = timing.subject_speed.median;
-            Some(Verdict { peer, at_least, got, met: got >= at_least })
+            let its = case.contenders.iter().position(|c| c.name == peer)?;
+            let limit = case.floor.and_then(|floor| ns.get(floor)).map(|floor| {
+                Spread::of(ns[its].iter().zip(floor).map(|(p, f)| p / f).collect()).median
+            });
+            Some(Verdict { peer, at_least, got, met: got >= at_least, limit })
         };
         Ok(Outcome {
             verdicts: case.targets.into_iter().filter_map(verdict).collect(),

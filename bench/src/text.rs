@@ -41,12 +41,14 @@ pub fn outcomes(outcomes: &[Outcome]) {
             );
         }
         for v in &outcome.verdicts {
+            let limit = v.limit.map(|limit| format!(", limit ×{limit:.2}"));
             println!(
-                "  target: ×{} of {}: {} (×{:.2})",
+                "  target: ×{} of {}: {} (×{:.2}{})",
                 v.at_least,
                 v.peer,
                 if v.met { "met" } else { "MISSED" },
-                v.got
+                v.got,
+                limit.unwrap_or_default()
             );
         }
     }
