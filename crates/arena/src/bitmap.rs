@@ -95,6 +95,21 @@ impl Bitmap {
         None
     }
 
+    /// Claims a whole word of clear bits: the first of up to `most` words from the one of bit `from` on,
+    /// beginning again at the start. `None` where there is none.
+    pub fn claim_word(&self, arena: &Arena, from: u64, most: u64) -> Option<Range<u64>> {
+        let words = arena.table(self.words);
+        let first = (from / 64) as usize % words.len();
+        let (before, after) = words.split_at(first);
+        let all = after.iter().zip(first..).chain(before.iter().zip(0..));
+        all.take(most as usize).find_map(|(word, index)| {
+            let is_clear =
+                word.load(Relaxed) == 0 && word.compare_exchange(0, !0, AcqRel, Relaxed).is_ok();
+            let start = index as u64 * 64;
+            is_clear.then_some(start..start + 64)
+        })
+    }
+
     /// Clears all bits and calls `each` for those that were set.
     pub fn drain(&self, arena: &Arena, mut each: impl FnMut(u64)) {
         for (w, word) in arena.table(self.words).iter().enumerate() {
@@ -145,6 +160,22 @@ mod tests {
         assert_eq!(map.claim(&arena, 60..130, 9), Some(63..64));
         assert_eq!(map.claim(&arena, 60..130, 9), Some(64..65));
         assert_eq!(map.claim(&arena, 0..130, 9), Some(7..8));
+    }
+
+    #[test]
+    fn whole_words_are_claimed_from_a_bit_on_and_around() {
+        let mut layout = Layout::default();
+        let map = Bitmap::plan(&mut layout, 64 * 4 + 10);
+        let arena = Arena::anonymous(&layout).unwrap();
+        map.init(&arena);
+        map.set(&arena, 64 * 3 + 5);
+        assert_eq!(map.claim_word(&arena, 130, 1), Some(128..192));
+        assert_eq!(map.claim_word(&arena, 130, 2), None, "one is claimed, one is not all clear");
+        assert_eq!(map.claim_word(&arena, 130, 9), Some(0..64));
+        assert_eq!(map.claim_word(&arena, 64 * 4 + 9, 9), Some(64..128));
+        assert_eq!(map.claim_word(&arena, 0, 9), None);
+        assert_eq!(map.count(&arena), 64 * 3 + 1);
+        assert_eq!(map.claim(&arena, 0..1000, 64), Some(192..197));
     }
 
     #[test]

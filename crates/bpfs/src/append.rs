@@ -7,8 +7,10 @@
 use crate::crawler::Node;
 use crate::fs::Core;
 use crate::layout::*;
+use crate::run::Run;
 use crate::volatile::Txn;
 use pmem::Medium;
+use std::cell::Cell;
 use std::ops::Range;
 use vfs::Result;
 use zerocopy::IntoBytes;
@@ -19,6 +21,8 @@ struct Fill<'a> {
     range: Range<u64>,
     /// The bytes of `range`; `None` for zeros.
     data: Option<&'a [u8]>,
+    /// New leaves that lie behind each other, the first one among them.
+    run: Cell<Run>,
 }
 
 impl<M: Medium> Core<M> {
@@ -42,7 +46,8 @@ impl<M: Medium> Core<M> {
     }
 
     /// Puts `data` (or zeros) at `range`, which starts at or after `size`, into a tree tall enough
-    /// for it. Nothing becomes visible; the caller commits the size, which fences first.
+    /// for it. Nothing becomes visible; the caller commits the size, which fences first. Returns which new
+    /// leaves lie behind each other.
     pub fn fill(
         &self,
         txn: &mut Txn<'_>,
@@ -51,10 +56,11 @@ impl<M: Medium> Core<M> {
         size: u64,
         range: Range<u64>,
         data: Option<&[u8]>,
-    ) -> Result<()> {
+    ) -> Result<Run> {
         self.zero_tail(root, size, range.start)?;
         let top = Node::top(root);
-        let block = self.fill_node(txn, top, &Fill { size, range, data })?;
+        let fill = Fill { size, range, data, run: Cell::default() };
+        let block = self.fill_node(txn, top, &fill)?;
         if block != top.block {
             if size > 0 {
                 let _ = self.medium.fence();
@@ -62,7 +68,7 @@ impl<M: Medium> Core<M> {
             // The size is in the same line: committing it flushes both.
             self.medium.store_u64(root_off, Root::new(block, root.height()).0);
         }
-        Ok(())
+        Ok(fill.run.get())
     }
 
     fn fill_node(&self, txn: &mut Txn<'_>, node: Node, fill: &Fill<'_>) -> Result<u64> {
@@ -82,7 +88,7 @@ impl<M: Medium> Core<M> {
             for i in first..last {
                 pointers[i as usize] = self.fill_node(txn, child_at(i, 0), fill)?;
             }
-            let new = txn.take();
+            let new = txn.take_pointers();
             self.medium.write_nt(new, pointers.as_bytes());
             return Ok(new);
         }
@@ -113,8 +119,13 @@ impl<M: Medium> Core<M> {
         let start = fill.range.start.max(node.base);
         let end = fill.range.end.min(node.base + BLOCK);
         let block = if node.block == 0 { txn.take() } else { node.block };
-        if node.block == 0 && start > node.base {
-            self.medium.zero_nt(block, start - node.base);
+        if node.block == 0 {
+            let mut run = fill.run.get();
+            run.extend(node.base / BLOCK, block / BLOCK);
+            fill.run.set(run);
+            if start > node.base {
+                self.medium.zero_nt(block, start - node.base);
+            }
         }
         let at = block + start - node.base;
         match fill.data {
@@ -133,7 +144,11 @@ impl<M: Medium> Core<M> {
     pub fn build_tree(&self, txn: &mut Txn<'_>, data: &[u8]) -> Result<Root> {
         let range = 0..data.len() as u64;
         let node = Node { block: 0, height: height_for(range.end), base: 0 };
-        let block = self.fill_node(txn, node, &Fill { size: 0, range, data: Some(data) })?;
+        let block = self.fill_node(
+            txn,
+            node,
+            &Fill { size: 0, range, data: Some(data), run: Cell::default() },
+        )?;
         Ok(Root::new(block, node.height))
     }
 }

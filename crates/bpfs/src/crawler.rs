@@ -322,7 +322,7 @@ impl<M: Medium> Core<M> {
         if pointers.iter().all(|p| *p == 0) {
             return Change::Shadow(0);
         }
-        let new = txn.take();
+        let new = txn.take_pointers();
         self.medium.write_nt(new, pointers.as_bytes());
         Change::Shadow(new)
     }
@@ -351,7 +351,7 @@ impl<M: Medium> Core<M> {
         for _ in root.height()..height {
             let mut pointers = [0; FANOUT as usize];
             pointers[0] = block;
-            block = txn.take();
+            block = txn.take_pointers();
             self.medium.write_nt(block, pointers.as_bytes());
         }
         let tall = Root::new(block, height);

@@ -84,6 +84,12 @@ impl<M: Medium> Core<M> {
         }
         let len = (size - offset).min(buf.len() as u64);
         let buf = &mut buf[..len as usize];
+        if let Some((at, have)) = self.in_run(v, offset)?
+            && have >= len
+        {
+            self.medium.read(at, buf);
+            return Ok(len as usize);
+        }
         let root = self.root(v)?;
         if offset / BLOCK == (offset + len - 1) / BLOCK {
             match self.find_block(root, offset)? {
@@ -93,14 +99,14 @@ impl<M: Medium> Core<M> {
             return Ok(len as usize);
         }
         let range = offset..offset + len;
-        let mut run = Run::default();
+        let mut run = Piece::default();
         let mut done = offset;
         self.visit(Node::top(root), &range, &mut |block, base| {
             let (start, end) = (range.start.max(base), range.end.min(base + BLOCK));
             if !run.extend(block + start - base, start, end - start) {
                 self.medium.prefetch(block + start - base, (end - start).min(256));
                 done = run.copy_out(self, done, offset, buf);
-                run = Run { pm: block + start - base, at: start, len: end - start };
+                run = Piece { pm: block + start - base, at: start, len: end - start };
             }
             Ok(true)
         })?;
@@ -158,6 +164,7 @@ impl<M: Medium> Core<M> {
             return Ok(());
         }
         let range = offset..end;
+        v.cut_run(&range);
         // One more than the crawl needs, for a look at the leaf alone.
         let need = Self::blocks_to_append(root, &range) + 1;
         self.v.transact(need, KEEP, |txn| {
@@ -291,9 +298,10 @@ impl<M: Medium> Core<M> {
         self.v.transact(Self::blocks_to_append(root, &range), KEEP, |txn| {
             let root_off = self.word_off(v, Word::Root);
             let root = self.grow(txn, root_off, root, end);
-            self.fill(txn, root_off, root, size, range, data)?;
+            let run = self.fill(txn, root_off, root, size, range, data)?;
             self.touch_modified(v);
             self.commit(self.word_off(v, Word::Size), end);
+            v.append_to_run(run);
             v.blocks.fetch_add(txn.delta(), Relaxed);
             Ok(())
         })
@@ -316,6 +324,7 @@ impl<M: Medium> Core<M> {
         }
         let range = offset..offset + data.len() as u64;
         let end = range.end;
+        v.cut_run(&range);
         let need = Self::blocks_to_append(root, &range) + self.inode_commit_blocks(1);
         self.v.transact(need, KEEP, |txn| {
             let root = self.grow(txn, self.word_off(v, Word::Root), root, end);
@@ -339,6 +348,7 @@ impl<M: Medium> Core<M> {
     /// mount does not follow them (S5). The caller flushes the inode's first line and fences before
     /// it gives the lock back, so that no other thread grows the file over them.
     pub fn prune(&self, v: &VInode, size: u64) -> Result<()> {
+        v.cut_run(&(size..u64::MAX));
         let root = self.root(v)?;
         let mut blocks = Vec::new();
         let mut each = |b: u64| blocks.push((b / BLOCK) as u32);
@@ -418,13 +428,13 @@ pub fn end_of(offset: u64, len: u64) -> Result<u64> {
 
 /// Physically contiguous bytes on their way out: one copy for as many blocks as lie together.
 #[derive(Default)]
-struct Run {
+struct Piece {
     pm: u64,
     at: u64,
     len: u64,
 }
 
-impl Run {
+impl Piece {
     /// Takes the next piece if it continues the run.
     fn extend(&mut self, pm: u64, at: u64, len: u64) -> bool {
         let fits = self.len > 0 && pm == self.pm + self.len && at == self.at + self.len;

@@ -153,6 +153,9 @@ impl<M: Medium> Core<M> {
             return Ok((None, 0));
         }
         self.touch_accessed(v);
+        if let Some((at, have)) = self.in_run(v, offset)? {
+            return Ok((Some(at), have.min(end - offset)));
+        }
         let root = self.root(v)?;
         let first = offset - offset % BLOCK;
         let (start, next) = self.run(root, first, end).map_err(|e| report(ino, e))?;

@@ -17,6 +17,7 @@ use crate::error::Problem;
 use crate::fs::{Core, INODE_ROOT, INODE_SIZE};
 use crate::index::Found;
 use crate::layout::*;
+use crate::run::Run;
 use crate::share::Held;
 use crate::volatile::{EntryPos, LIVE, REMOVED, VInode};
 use pmem::Medium;
@@ -238,7 +239,18 @@ impl<M: Medium> Core<M> {
             queue.push(ino);
         } else {
             let mut walk = Walk { scan, object: &object, size, blocks: 0 };
-            self.walk_root(&mut walk, self.word_off(v, Word::Root), true, &mut |_, _| {});
+            let (mut run, mut longest) = (Run::default(), Run::default());
+            self.walk_root(&mut walk, self.word_off(v, Word::Root), true, &mut |block, base| {
+                if !run.extend(base / BLOCK, block / BLOCK) {
+                    run = Run { first: base / BLOCK, block: block / BLOCK, count: 1 };
+                }
+                if run.count > longest.count {
+                    longest = run;
+                }
+            });
+            if kind == FileKind::File {
+                v.set_run(longest);
+            }
             blocks += walk.blocks;
         }
         if self.load(v, Word::Xattr) != 0 {

@@ -157,6 +157,7 @@ impl<M: Medium> Core<M> {
         let end = if range.end >= size { size.next_multiple_of(BLOCK) } else { range.end };
         let inside = range.start..end.min(root.span());
         let ragged = 2 * (u64::from(root.height()) + 1);
+        v.cut_run(&inside);
         let need = ragged + self.inode_commit_blocks(1) + u64::from(height_for(new_size));
         self.v.transact(need, 0, |txn| {
             let mut words = Vec::new();
@@ -196,6 +197,7 @@ impl<M: Medium> Core<M> {
         let len = range.end - range.start;
         let new_size = if collapse { size - len } else { size + len };
         let root = self.root(v)?;
+        v.cut_run(&(0..u64::MAX));
         let mut leaves = Vec::new();
         let mut gone = Vec::new();
         self.visit(Node::top(root), &(0..size), &mut |block, base| {
@@ -268,7 +270,7 @@ impl<M: Medium> Core<M> {
             pointers[i as usize] = self.build_over(txn, &rest[..n], height - 1, base + i * below);
             rest = &rest[n..];
         }
-        let block = txn.take();
+        let block = txn.take_pointers();
         self.medium.write_nt(block, pointers.as_bytes());
         block
     }

@@ -19,6 +19,7 @@ use vfs::{Errno, Ino, Result};
 pub const CLASSES: usize = 16;
 
 /// Derived state of one inode.
+#[derive(Default)]
 #[repr(C, align(64))]
 pub struct VInode {
     /// Guards the inode's words, its tree and this record. Taken in ascending inode order.
@@ -34,7 +35,7 @@ pub struct VInode {
     pub blocks: AtomicI64,
     /// Names; for a directory, its subdirectories (its link count is two more).
     pub links: AtomicU32,
-    /// Parent of a directory.
+    /// Parent of a directory. (Of a file, this and the next two hold its [run](crate::run).)
     pub parent: AtomicU32,
     /// Entries of a directory.
     pub entries: AtomicU32,
@@ -147,17 +148,24 @@ impl Link for IndexNode {
 #[derive(Clone, Copy, Default)]
 struct Hints {
     pool: u64,
-    /// For few blocks, so that the one just freed is used again; for many, so that they lie together.
-    blocks: [u64; 2],
+    /// For few blocks, so that the one just freed is used again; for many, so that they lie together; for
+    /// pointers, so that they do not lie between data.
+    blocks: [u64; 3],
     inode: u64,
 }
 
 threads::thread_cell! {
-    fn hints -> Hints, "bpfs_hints", 32
+    fn hints -> Hints, "bpfs_hints", 40
 }
 
 /// This many blocks at once are many.
 const MANY: usize = 8;
+
+/// The hint for pointers.
+const POINTERS: usize = 2;
+
+/// How many words of the bitmap are looked at for one that is all free.
+const WORDS_LOOKED_AT: u64 = 4096;
 
 /// All volatile state of one mounted pool.
 pub struct Volatile {
@@ -339,16 +347,16 @@ impl Volatile {
 
     fn hints(&self) -> Hints {
         let h = hints().get();
-        if h.pool == self.id { h } else { Hints { pool: self.id, ..Hints::default() } }
+        if h.pool == self.id {
+            return h;
+        }
+        let len = self.blocks.len();
+        Hints { pool: self.id, blocks: [0, 0, len - len / 32], inode: 0 }
     }
 
-    fn block_hint(&self, blocks: usize) -> u64 {
-        self.hints().blocks[usize::from(blocks >= MANY)]
-    }
-
-    fn set_block_hint(&self, blocks: usize, hint: u64) {
+    fn set_block_hint(&self, which: usize, hint: u64) {
         let mut h = self.hints();
-        h.blocks[usize::from(blocks >= MANY)] = hint;
+        h.blocks[which] = hint;
         hints().set(h);
     }
 
@@ -400,6 +408,7 @@ impl Volatile {
             planned: blocks as usize,
             reserved: blocks,
             ready: 0..0,
+            is_scattered: false,
             taken: SmallVec::new(),
             freed: SmallVec::new(),
         };
@@ -433,7 +442,7 @@ impl Volatile {
             self.blocks.clear(&self.arena, u64::from(*b));
         }
         if let Some(first) = blocks.first() {
-            self.set_block_hint(blocks.len(), u64::from(*first));
+            self.set_block_hint(usize::from(blocks.len() >= MANY), u64::from(*first));
         }
         blocks.len() as u64
     }
@@ -699,6 +708,8 @@ pub struct Txn<'a> {
     reserved: u64,
     /// Claimed, not yet taken.
     ready: Range<u64>,
+    /// Whether no 64 free blocks were found together.
+    is_scattered: bool,
     taken: SmallVec<[u32; 16]>,
     freed: SmallVec<[u32; 16]>,
 }
@@ -709,23 +720,47 @@ impl Txn<'_> {
     /// Many are claimed at once: an atomic operation waits for the non-temporal stores before it.
     pub fn take(&mut self) -> u64 {
         if self.ready.is_empty() {
-            assert!(self.reserved > 0, "an operation reserved too few blocks");
-            let most = if self.planned >= MANY { self.reserved } else { 1 };
-            let (map, arena) = (&self.v.blocks, &self.v.arena);
-            let hint = self.v.block_hint(self.planned);
-            let run = map
-                .claim(arena, hint..map.len(), most)
-                .or_else(|| map.claim(arena, 0..hint, most))
-                // Blocks freed meanwhile, behind where the search was.
-                .or_else(|| map.claim(arena, 0..map.len(), most));
-            self.ready = run.expect("V2: a reserved block is there");
-            self.v.set_block_hint(self.planned, self.ready.end);
-            self.reserved -= self.ready.end - self.ready.start;
+            let many = self.planned >= MANY;
+            let most = if many { self.reserved } else { 1 };
+            self.ready = self.claim(usize::from(many), most);
         }
         let b = self.ready.start;
         self.ready.start += 1;
         self.taken.push(b as u32);
         b * BLOCK
+    }
+
+    /// Takes a reserved block for pointers, as [`take`](Self::take), away from where data goes: so that the
+    /// data of a growing file lies together.
+    pub fn take_pointers(&mut self) -> u64 {
+        // What was claimed for data is more than is left to claim, at times.
+        if self.reserved == 0 {
+            return self.take();
+        }
+        let b = self.claim(POINTERS, 1).start;
+        self.taken.push(b as u32);
+        b * BLOCK
+    }
+
+    /// Claims up to `most` reserved blocks that lie together, from the hint on.
+    fn claim(&mut self, hint: usize, most: u64) -> Range<u64> {
+        assert!(self.reserved > 0, "an operation reserved too few blocks");
+        let (map, arena) = (&self.v.blocks, &self.v.arena);
+        let start = self.v.hints().blocks[hint];
+        let mut run = None;
+        if most >= 64 && !self.is_scattered {
+            run = map.claim_word(arena, start, WORDS_LOOKED_AT);
+            self.is_scattered = run.is_none();
+        }
+        let run = run
+            .or_else(|| map.claim(arena, start..map.len(), most))
+            .or_else(|| map.claim(arena, 0..start, most))
+            // Blocks freed meanwhile, behind where the search was.
+            .or_else(|| map.claim(arena, 0..map.len(), most))
+            .expect("V2: a reserved block is there");
+        self.v.set_block_hint(hint, run.end);
+        self.reserved -= run.end - run.start;
+        run
     }
 
     /// Notes a block to become free when the operation has succeeded.

@@ -1,0 +1,177 @@
+//! The run of a file: a stretch of it whose blocks lie behind each other in the pool, which so are found
+//! without the tree. Allocation makes most files such a stretch (the contiguity that SCMFS §3 demands).
+//!
+//! - U1: what a run says is in the tree, for whoever holds the file's lock, and for an optimistic reader
+//!   whom the lock vouches for.
+//! - U2: so a run is shortened before the tree changes there, and made longer after.
+//!
+//! A file has neither parent nor entries nor free space of entries: those words of its [`VInode`] hold
+//! the run.
+
+use crate::fs::Core;
+use crate::layout::BLOCK;
+use crate::volatile::VInode;
+use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
+use vfs::{Errno, FileKind, Result};
+
+/// A run of fewer blocks gives way to the one that is being appended.
+const WORTH_KEEPING: u64 = 64;
+
+/// Blocks `first..first + count` of a file are the blocks of the pool from `block` on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Run {
+    pub first: u64,
+    pub block: u64,
+    pub count: u64,
+}
+
+impl Run {
+    /// Takes one block more, if it continues the run.
+    pub fn extend(&mut self, first: u64, block: u64) -> bool {
+        if self.count == 0 {
+            *self = Self { first, block, count: 1 };
+            return true;
+        }
+        let follows = first == self.first + self.count && block == self.block + self.count;
+        self.count += u64::from(follows);
+        follows
+    }
+}
+
+impl VInode {
+    /// The run of a file.
+    #[inline]
+    pub fn run(&self) -> Run {
+        let load = |word: &std::sync::atomic::AtomicU32| u64::from(word.load(Relaxed));
+        Run { first: load(&self.parent), block: load(&self.entries), count: load(&self.dir) }
+    }
+
+    /// Notes the run of a file whose lock is held. One that cannot be noted is none.
+    pub fn set_run(&self, run: Run) {
+        let fits = |word: u64| u32::try_from(word).ok();
+        let words = (fits(run.first), fits(run.block), fits(run.count));
+        let (first, block, count) = match words {
+            (Some(first), Some(block), Some(count)) => (first, block, count),
+            _ => (0, 0, 0),
+        };
+        self.parent.store(first, Relaxed);
+        self.entries.store(block, Relaxed);
+        self.dir.store(count, Relaxed);
+    }
+
+    /// Notes what was appended: it continues the run, or takes the place of one that is short. Of what is
+    /// no file, nothing.
+    pub fn append_to_run(&self, appended: Run) {
+        if self.kind() != FileKind::File {
+            return;
+        }
+        let run = self.run();
+        let mut longer = run;
+        if appended.count > 0 && longer.extend(appended.first, appended.block) {
+            longer.count += appended.count - 1;
+            self.set_run(longer);
+        } else if appended.count > run.count || run.count < WORTH_KEEPING && appended.count > 0 {
+            self.set_run(appended);
+        }
+    }
+
+    /// Takes bytes of a file out of its run, before their blocks change (U2): the longer side stays.
+    pub fn cut_run(&self, bytes: &Range<u64>) {
+        let run = self.run();
+        let cut = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK);
+        let end = run.first + run.count;
+        if cut.end <= run.first || cut.start >= end {
+            return;
+        }
+        let before = cut.start.saturating_sub(run.first);
+        let after = end.saturating_sub(cut.end);
+        self.set_run(match before >= after {
+            true => Run { count: before, ..run },
+            false => Run { first: cut.end, block: run.block + (cut.end - run.first), count: after },
+        });
+    }
+}
+
+impl<M> Core<M> {
+    /// Where byte `at` of a file lies in PM if the run says so, and how many bytes lie behind it, itself
+    /// included.
+    #[inline]
+    pub fn in_run(&self, v: &VInode, at: u64) -> Result<Option<(u64, u64)>> {
+        let run = v.run();
+        let index = (at / BLOCK).wrapping_sub(run.first);
+        if index >= run.count {
+            return Ok(None);
+        }
+        // An optimistic reader can meet any words (T4).
+        if (run.block + run.count) * BLOCK > self.bytes {
+            return Err(Errno::UCLEAN);
+        }
+        let inside = at % BLOCK;
+        Ok(Some(((run.block + index) * BLOCK + inside, (run.count - index) * BLOCK - inside)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    fn v() -> VInode {
+        VInode::default()
+    }
+
+    #[test]
+    fn appending_continues_or_replaces() {
+        let v = v();
+        v.append_to_run(Run { first: 0, block: 10, count: 3 });
+        v.append_to_run(Run { first: 3, block: 13, count: 2 });
+        assert_eq!(v.run(), Run { first: 0, block: 10, count: 5 });
+        v.append_to_run(Run { first: 5, block: 99, count: 1 });
+        assert_eq!(v.run(), Run { first: 5, block: 99, count: 1 }, "the old one is short");
+        v.set_run(Run { first: 0, block: 10, count: 100 });
+        v.append_to_run(Run { first: 100, block: 300, count: 99 });
+        assert_eq!(v.run(), Run { first: 0, block: 10, count: 100 });
+        v.append_to_run(Run::default());
+        v.append_to_run(Run { first: 199, block: 500, count: 101 });
+        assert_eq!(v.run(), Run { first: 199, block: 500, count: 101 });
+        v.set_run(Run { first: 1 << 32, block: 1, count: 1 });
+        assert_eq!(v.run(), Run::default());
+    }
+
+    proptest! {
+           /// A run says nothing that a map of the file's blocks does not.
+           #[test]
+           fn what_it_says_is_true(steps in prop::collection::vec((0..3u8, 0..40u64, 0..9u64), 0..60)) {
+               let v = v();
+               let (mut map, mut end, mut next) = (BTreeMap::new(), 0u64, 1000u64);
+               for (what, at, n) in steps {
+                   match what {
+                       0 | 1 => {
+                           next += u64::from(at == 7);
+                           let run = Run { first: end, block: next, count: n };
+                           for i in 0..n {
+                               map.insert(end + i, next + i);
+                           }
+                           (end, next) = (end + n, next + n);
+                           v.append_to_run(run);
+                       }
+                       _ => {
+                           v.cut_run(&(at * BLOCK + 1..(at + n) * BLOCK + 2));
+                           for i in at..at + n + 1 {
+                               if let Some(block) = map.get_mut(&i) {
+    next += 2;
+    *block = next - 1;
+    }
+                           }
+                       }
+                   }
+                   let run = v.run();
+                   for i in 0..run.count {
+                       prop_assert_eq!(map.get(&(run.first + i)), Some(&(run.block + i)));
+                   }
+               }
+           }
+       }
+}
