@@ -29,6 +29,7 @@ pub mod layout;
 mod namespace;
 mod pin;
 mod pool;
+mod rename;
 mod run;
 mod scan;
 mod share;
