@@ -35,7 +35,7 @@ pub use attach::{Attached, Place, remove_abandoned};
 pub use bitmap::Bitmap;
 pub use hash::{HashIndex, Link};
 pub use process::ProcessId;
-pub use rwlock::{LockMode, PATIENCE_MS, RwLock};
+pub use rwlock::{LockMode, PATIENCE_MS, RwLock, Ticket};
 pub use session::{Census, Inside, PROCESSES, Paused, Refused, Stopped};
 pub use slab::{Handle, Slab};
 

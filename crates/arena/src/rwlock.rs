@@ -84,6 +84,13 @@ impl RwLock {
         self.version.load(SeqCst) == ticket.0
     }
 
+    /// Whether the caller, who holds the lock alone, is the first writer since the ticket was taken: what
+    /// was read under it holds.
+    #[inline]
+    pub fn is_first_since(&self, ticket: Ticket) -> bool {
+        self.version.load(Relaxed) == ticket.0.wrapping_add(1)
+    }
+
     /// Takes the lock if that needs no waiting.
     #[inline]
     pub fn try_lock(&self, mode: LockMode) -> bool {

@@ -15,15 +15,56 @@ use pmem::Medium;
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::{Errno, Ino, Result};
 
-/// Room for an entry, its name already written; committing makes it an entry.
+/// Room for an entry.
 #[derive(Clone, Copy, Debug)]
 pub struct Slot {
     /// Where the entry will be.
     pub pos: EntryPos,
     /// Its second word.
     pub word: DirentWord,
-    /// What is left of the free run behind it: offset in the block and length, in bytes.
-    rest: (u64, u64),
+    /// What is left of the room behind it.
+    pub rest: FreeRun,
+}
+
+impl Slot {
+    /// At the start of some room that suffices.
+    fn within(block: Handle, room: FreeRun, name_len: usize, kind: u8) -> Self {
+        let bytes = dirent_bytes(name_len);
+        let len = if room.len - bytes < DIRENT_MIN { room.len } else { bytes };
+        Self {
+            pos: EntryPos::new(block, room.off),
+            word: DirentWord { len, name_len, kind },
+            rest: FreeRun { off: room.off + len, len: room.len - len },
+        }
+    }
+
+    /// All of the room.
+    fn room(&self) -> FreeRun {
+        FreeRun { off: self.pos.off(), len: self.word.len + self.rest.len }
+    }
+
+    /// Whether a run of its block is part of the room.
+    pub fn has(&self, run: FreeRun) -> bool {
+        run.len > 0 && run.off >= self.room().off && run.end() <= self.room().end()
+    }
+}
+
+/// Free entries in a row: offset in the block and length, in bytes; length 0: none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FreeRun {
+    pub off: u64,
+    pub len: u64,
+}
+
+impl FreeRun {
+    fn end(self) -> u64 {
+        self.off + self.len
+    }
+
+    /// The second word of one entry that is all of it.
+    pub fn word(self) -> u64 {
+        DirentWord { len: self.len, name_len: 0, kind: 0 }.pack()
+    }
 }
 
 /// One entry of a block as found in PM: offset in the block, inode number, second word.
@@ -88,38 +129,48 @@ impl<M: Medium> Core<M> {
         data
     }
 
-    /// Finds room for a name in a directory and writes it there, invisibly; grows the directory if
-    /// it must. The caller holds the directory exclusively.
-    pub fn make_slot(&self, v: &VInode, name: &[u8], kind: u8) -> Result<Slot> {
-        let bytes = dirent_bytes(name.len());
-        let block = match self.room_for(v, bytes)? {
+    /// Finds room for a name in a directory; grows the directory if it must. The caller holds the
+    /// directory exclusively.
+    pub fn find_room(&self, v: &VInode, name_len: usize, kind: u8) -> Result<Slot> {
+        let block = match self.room_for(v, dirent_bytes(name_len))? {
             Some(block) => block,
             None => self.grow_dir(v)?,
         };
-        let db = self.v.dir_block(block);
-        let off = u64::from(db.free_off.load(Relaxed));
-        let run = u64::from(db.free_len.load(Relaxed));
-        let slot = EntryPos::new(block, off);
-        let pos = self.v.entry_off(slot);
-        if DirentWord::unpack(self.medium.load_u64(pos + 8)).len != run {
+        Ok(Slot::within(block, self.free_run(block), name_len, kind))
+    }
+
+    /// Room for another name where an entry is, with the known free run if that follows.
+    pub fn slot_in_place(&self, pos: EntryPos, name_len: usize, kind: u8) -> Option<Slot> {
+        let len = DirentWord::unpack(self.medium.load_u64(self.v.entry_off(pos) + 8)).len;
+        let mut room = FreeRun { off: pos.off(), len };
+        let known = self.free_run(pos.block());
+        if known.off == room.end() {
+            room.len += known.len;
+        }
+        (dirent_bytes(name_len) <= room.len && room.end() <= BLOCK)
+            .then(|| Slot::within(pos.block(), room, name_len, kind))
+    }
+
+    /// Finds room for a name and writes it there, invisibly: committing makes it an entry.
+    pub fn make_slot(&self, v: &VInode, name: &[u8], kind: u8) -> Result<Slot> {
+        let slot = self.find_room(v, name.len(), kind)?;
+        let pos = self.v.entry_off(slot.pos);
+        if DirentWord::unpack(self.medium.load_u64(pos + 8)).len != slot.room().len {
             // Several free entries in a row: they become one before their headers are overwritten.
-            let one = DirentWord { len: run, name_len: 0, kind: 0 };
-            self.medium.store_u64(pos + 8, one.pack());
+            self.medium.store_u64(pos + 8, slot.room().word());
             self.medium.flush(pos + 8, 8);
             let _ = self.medium.fence();
         }
-        let len = if run - bytes < DIRENT_MIN { run } else { bytes };
-        let rest = (off + len, run - len);
         let mut written = pos + DIRENT_HEADER..pos + DIRENT_HEADER + name.len() as u64;
         self.medium.write(written.start, name);
-        if rest.1 > 0 {
-            let free = DirentWord { len: rest.1, name_len: 0, kind: 0 };
-            self.medium.store_u64(pos + len, 0);
-            self.medium.store_u64(pos + len + 8, free.pack());
-            written.end = pos + len + DIRENT_HEADER;
+        if slot.rest.len > 0 {
+            let rest = pos + slot.word.len;
+            self.medium.store_u64(rest, 0);
+            self.medium.store_u64(rest + 8, slot.rest.word());
+            written.end = rest + DIRENT_HEADER;
         }
         self.medium.flush(written.start, written.end - written.start);
-        Ok(Slot { pos: slot, word: DirentWord { len, name_len: name.len(), kind }, rest })
+        Ok(slot)
     }
 
     /// Commits a slot in place: the entry names `ino` from now on (D2: one line, two stores).
@@ -141,7 +192,7 @@ impl<M: Medium> Core<M> {
         name: &[u8],
         ino: Ino,
     ) -> Result<()> {
-        self.use_run(v, slot.pos.block(), slot.rest)?;
+        self.settle_used(v, slot)?;
         self.index_name(dir, name, Found { ino, pos: slot.pos })?;
         v.entries.fetch_add(1, Relaxed);
         Ok(())
@@ -168,26 +219,46 @@ impl<M: Medium> Core<M> {
     pub fn settle_cleared(&self, dir: Ino, v: &VInode, name: &[u8], pos: EntryPos) -> Result<()> {
         self.unindex_name(dir, name, pos);
         v.entries.fetch_sub(1, Relaxed);
+        self.settle_free(v, pos)
+    }
+
+    /// Looks whether the free entry at `pos` makes for a longer run than the one that is known.
+    pub fn settle_free(&self, v: &VInode, pos: EntryPos) -> Result<()> {
         let (at, off) = (self.v.entry_off(pos), pos.off());
         let mut len = DirentWord::unpack(self.medium.load_u64(at + 8)).len;
         if off + len < BLOCK && self.medium.load_u64(at + len) == 0 {
             len += DirentWord::unpack(self.medium.load_u64(at + len + 8)).len;
         }
-        let db = self.v.dir_block(pos.block());
-        let known = (u64::from(db.free_off.load(Relaxed)), u64::from(db.free_len.load(Relaxed)));
-        let (end, known_end) = (off + len, known.0 + known.1);
-        let run = if known.1 > 0 && known_end == off {
-            (known.0, known.1 + len)
-        } else if known.1 > 0 && (off..=end).contains(&known.0) {
+        let (here, known) = (FreeRun { off, len }, self.free_run(pos.block()));
+        let run = if known.len > 0 && known.end() == off {
+            FreeRun { off: known.off, len: known.len + len }
+        } else if known.len > 0 && (off..=here.end()).contains(&known.off) {
             // Its first entry may have become part of this one, and may not be found again.
-            (off, end.max(known_end) - off)
+            FreeRun { off, len: here.end().max(known.end()) - off }
         } else {
-            (off, len)
+            here
         };
-        if run.0 + run.1 <= BLOCK && run.1 > known.1 {
+        if run.end() <= BLOCK && run.len > known.len {
             self.set_run(v, pos.block(), run)?;
         }
         Ok(())
+    }
+
+    /// Brings the derived state up to date with an entry that has got another name in place.
+    pub fn settle_respelled(&self, v: &VInode, slot: &Slot) -> Result<()> {
+        if slot.has(self.free_run(slot.pos.block())) {
+            self.settle_used(v, slot)
+        } else if slot.rest.len > 0 {
+            self.settle_free(v, EntryPos::new(slot.pos.block(), slot.rest.off))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The known free run of a block.
+    pub fn free_run(&self, block: Handle) -> FreeRun {
+        let db = self.v.dir_block(block);
+        FreeRun { off: db.free_off.load(Relaxed).into(), len: db.free_len.load(Relaxed).into() }
     }
 
     fn room_for(&self, v: &VInode, bytes: u64) -> Result<Option<Handle>> {
@@ -211,7 +282,7 @@ impl<M: Medium> Core<M> {
         }
         let block = self.find_block(self.root(v)?, size)?;
         let handle = self.v.add_dir_block(v, block, size / BLOCK)?;
-        self.set_run(v, handle, (0, BLOCK))?;
+        self.set_run(v, handle, FreeRun { off: 0, len: BLOCK })?;
         Ok(handle)
     }
 
@@ -228,10 +299,12 @@ impl<M: Medium> Core<M> {
         Ok(handle)
     }
 
-    /// Part of the known run was used: what is left is `rest`, unless too short; then look again.
-    fn use_run(&self, v: &VInode, block: Handle, rest: (u64, u64)) -> Result<()> {
-        let run = if rest.1 >= DIRENT_MIN {
-            rest
+    /// A slot took part of the known run: what is left is the known one, unless too short; then looks
+    /// for another.
+    pub fn settle_used(&self, v: &VInode, slot: &Slot) -> Result<()> {
+        let block = slot.pos.block();
+        let run = if slot.rest.len >= DIRENT_MIN {
+            slot.rest
         } else {
             longest_run(&self.load_dir_block(self.v.entry_off(EntryPos::new(block, 0))))
         };
@@ -239,12 +312,12 @@ impl<M: Medium> Core<M> {
     }
 
     /// Records the free run of a block and chains the block where names of that size look for it.
-    fn set_run(&self, v: &VInode, block: Handle, run: (u64, u64)) -> Result<()> {
+    fn set_run(&self, v: &VInode, block: Handle, run: FreeRun) -> Result<()> {
         let state = self.v.dir_state(v)?;
         let db = self.v.dir_block(block);
-        db.free_off.store(run.0 as u16, Relaxed);
-        db.free_len.store(run.1 as u16, Relaxed);
-        let class = if run.1 >= DIRENT_MIN { class_for(run.1) as u32 + 1 } else { 0 };
+        db.free_off.store(run.off as u16, Relaxed);
+        db.free_len.store(run.len as u16, Relaxed);
+        let class = if run.len >= DIRENT_MIN { class_for(run.len) as u32 + 1 } else { 0 };
         if db.class.load(Relaxed) != class {
             self.unchain(state, block);
             self.chain(state, block, class);
@@ -310,7 +383,7 @@ impl<M: Medium> Core<M> {
 }
 
 /// The longest run of free entries of a block: offset and length.
-fn longest_run(data: &[u8; BLOCK as usize]) -> (u64, u64) {
+fn longest_run(data: &[u8; BLOCK as usize]) -> FreeRun {
     let (mut best, mut run) = ((0, 0), (0, 0));
     for e in Chain::new(data).flatten() {
         run = match (e.ino, run) {
@@ -322,5 +395,5 @@ fn longest_run(data: &[u8; BLOCK as usize]) -> (u64, u64) {
             best = run;
         }
     }
-    best
+    FreeRun { off: best.0, len: best.1 }
 }

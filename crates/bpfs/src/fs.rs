@@ -3,7 +3,7 @@
 use crate::crawler::{Change, Edit, Mode, Node};
 use crate::layout::*;
 use crate::volatile::{LIVE, Locks, REMOVED, Txn, VInode, Volatile};
-use crate::words::WordsEdit;
+use crate::words::{Patch, WordsEdit};
 use pmem::Medium;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use vfs::{Attr, Errno, FileKind, Ino, Result, Timestamp};
@@ -233,7 +233,8 @@ impl<M: Medium> Core<M> {
                 let root = self.check_root(self.medium.load_u64(INODE_ROOT))?;
                 let at =
                     |(ino, word, value): &(Ino, Word, u64)| (ino.0 * INODE + *word as u64, *value);
-                let mut edit = WordsEdit::new(self, words.iter().map(at));
+                let words = words.iter().map(at).collect();
+                let mut edit = WordsEdit::new(self, Patch { words, ..Patch::default() });
                 if let Change::Shadow(b) =
                     self.edit(txn, Node::top(root), Mode::Atomic, &mut edit)?
                 {

@@ -4,8 +4,10 @@
 use crate::fs::Core;
 use crate::layout::{BLOCK, DIRENT_HEADER, DirentWord, INODE, dirent_bytes};
 use crate::volatile::{EntryPos, IndexNode};
+use arena::Handle;
 use pmem::Medium;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::fence;
 use vfs::{Errno, Ino, Result};
 
 /// An entry that was found.
@@ -68,15 +70,19 @@ impl<M: Medium> Core<M> {
 
     /// Adds a name.
     pub fn index_name(&self, dir: Ino, name: &[u8], found: Found) -> Result<()> {
+        let node = self.v.nodes.take(&self.v.arena).ok_or(Errno::NOSPC)?;
+        self.index_node(node, dir, name, found);
+        Ok(())
+    }
+
+    fn index_node(&self, node: Handle, dir: Ino, name: &[u8], found: Found) {
         let hash = self.name_hash(dir, name);
-        let handle = self.v.nodes.take(&self.v.arena).ok_or(Errno::NOSPC)?;
-        let n = self.v.nodes.get(&self.v.arena, handle);
+        let n = self.v.nodes.get(&self.v.arena, node);
         n.dir.store(dir.0 as u32, Relaxed);
         n.hash.store((hash >> 32) as u32, Relaxed);
         n.ino.store(found.ino.0 as u32, Relaxed);
         n.pos.store(found.pos.0, Relaxed);
-        self.v.index.insert(&self.v.arena, &self.v.nodes, hash, handle);
-        Ok(())
+        self.v.index.insert(&self.v.arena, &self.v.nodes, hash, node);
     }
 
     /// Removes the name whose entry is at `pos`.
@@ -85,6 +91,27 @@ impl<M: Medium> Core<M> {
         let is = |n: &IndexNode| self.is_candidate(n, dir, hash) && n.pos.load(Relaxed) == pos.0;
         if let Some(node) = self.v.index.remove(&self.v.arena, &self.v.nodes, hash, is) {
             self.v.nodes.give(&self.v.arena, node);
+        }
+    }
+
+    /// Takes a name, whose entry is at `pos`, out of the index and adds another for `now`.
+    pub fn move_name(
+        &self,
+        from: (Ino, &[u8]),
+        pos: EntryPos,
+        to: (Ino, &[u8]),
+        now: Found,
+    ) -> Result<()> {
+        let hash = self.name_hash(from.0, from.1);
+        let is = |n: &IndexNode| self.is_candidate(n, from.0, hash) && n.pos.load(Relaxed) == pos.0;
+        match self.v.index.remove(&self.v.arena, &self.v.nodes, hash, is) {
+            Some(node) => {
+                // H2, as when a node is taken from the slab.
+                fence(Release);
+                self.index_node(node, to.0, to.1, now);
+                Ok(())
+            }
+            None => self.index_name(to.0, to.1, now),
         }
     }
 

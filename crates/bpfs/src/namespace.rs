@@ -10,6 +10,7 @@ use crate::index::Found;
 use crate::layout::*;
 use crate::volatile::{KEEP, REMOVED, UNNAMED, VInode};
 use crate::xattr::Attributes;
+use arena::Ticket;
 use pmem::Medium;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::fence;
@@ -22,6 +23,12 @@ use vfs::{
 
 /// Where listings continue after `.` and `..`; an entry's cookie adds its offset in units.
 const COOKIE_ENTRIES: u64 = 2;
+
+/// Where a name led when the ticket of its directory's lock was taken.
+pub struct Resolved {
+    pub found: Option<Found>,
+    ticket: Ticket,
+}
 
 /// The kind as an entry keeps it.
 pub fn kind_bits(kind: FileKind) -> u8 {
@@ -318,12 +325,12 @@ impl<M: Medium> Core<M> {
     ) -> Result<()> {
         self.check_writable()?;
         loop {
-            let Found { ino, .. } = self.resolve(dir, name)?;
+            let resolved = self.resolve(dir, name)?;
+            let ino = resolved.found.ok_or(Errno::NOENT)?.ino;
             let removed = self.change(&[dir, ino], 0, |_| {
                 let d = self.live_dir(dir)?;
-                let found = match self.find_name(dir, name) {
-                    Some(found) if found.ino == ino => found,
-                    _ => return Ok(false),
+                let Some(found) = self.resolve_again(dir, name, &resolved)?.flatten() else {
+                    return Ok(false);
                 };
                 check(self, ino)?;
                 let v = self.live(ino)?;
@@ -343,12 +350,39 @@ impl<M: Medium> Core<M> {
         }
     }
 
-    /// Finds a name in order to lock what it names; the finding is checked again under the locks.
-    pub fn resolve(&self, dir: Ino, name: &[u8]) -> Result<Found> {
+    /// Finds a name in order to lock what it names.
+    pub fn resolve(&self, dir: Ino, name: &[u8]) -> Result<Resolved> {
+        let d = self.v.vinode(dir)?;
+        let find = || -> Result<Option<Found>> {
+            self.live_dir(dir)?;
+            check_name(name)?;
+            Ok(self.find_name(dir, name))
+        };
+        if let Some(ticket) = d.lock.begin_optimistic() {
+            let found = find();
+            if d.lock.end_optimistic(ticket) {
+                return Ok(Resolved { found: found?, ticket });
+            }
+        }
         let _lock = self.v.lock_shared(dir)?;
-        self.live_dir(dir)?;
-        check_name(name)?;
-        self.find_name(dir, name).ok_or(Errno::NOENT)
+        let ticket = d.lock.begin_optimistic().expect("readers keep writers out");
+        Ok(Resolved { found: find()?, ticket })
+    }
+
+    /// The entry of a name now, under the directory's exclusive lock; `None` where it leads elsewhere.
+    pub fn resolve_again(
+        &self,
+        dir: Ino,
+        name: &[u8],
+        resolved: &Resolved,
+    ) -> Result<Option<Option<Found>>> {
+        let found = resolved.found;
+        if self.v.vinode(dir)?.lock.is_first_since(resolved.ticket) {
+            return Ok(Some(found));
+        }
+        let now = self.find_name(dir, name);
+        let is_same = now.map(|now| now.ino) == found.map(|found| found.ino);
+        Ok(is_same.then_some(now))
     }
 
     /// One name of `ino`, in the directory `d`, is gone.

@@ -6,13 +6,14 @@
 //! | across directories | the same, in the inode file |
 
 use crate::crawler::{Change, Mode, Node};
-use crate::dir::Slot;
+use crate::dir::{FreeRun, Slot};
 use crate::fs::{Core, Stop};
 use crate::index::Found;
 use crate::layout::*;
 use crate::namespace::kind_bits;
 use crate::volatile::{EntryPos, LIVE, Locks, REMOVED, Txn, VInode};
-use crate::words::{Moved, WordsEdit};
+use crate::words::{Moved, Patch, WordsEdit};
+use arena::Handle;
 use pmem::Medium;
 use smallvec::SmallVec;
 use std::sync::atomic::Ordering::Relaxed;
@@ -23,10 +24,8 @@ impl<M: Medium> Core<M> {
     /// `FileSystem::rename`.
     pub fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> Result<()> {
         self.check_writable()?;
-        for dir in [from.0, to.0] {
-            let _lock = self.v.lock_shared(dir)?;
-            self.live_dir(dir)?;
-        }
+        // What callers hold stays what it is: no lock is needed to see that.
+        self.live_dir(from.0).and(self.live_dir(to.0))?;
         check_name(from.1)?;
         check_name(to.1)?;
         if flags == RenameFlags::all() || !RenameFlags::all().contains(flags) {
@@ -36,22 +35,18 @@ impl<M: Medium> Core<M> {
         let _topology = (from.0 != to.0).then(|| self.v.lock_topology()).transpose()?;
         loop {
             let source = self.resolve(from.0, from.1)?;
-            let target = match self.resolve(to.0, to.1) {
-                Err(Errno::NOENT) => None,
-                found => Some(found?),
-            };
-            let mut inos: SmallVec<[Ino; 4]> = SmallVec::from_slice(&[from.0, to.0, source.ino]);
-            inos.extend(target.map(|t| t.ino));
+            let ino = source.found.ok_or(Errno::NOENT)?.ino;
+            let target = self.resolve(to.0, to.1)?;
+            let mut inos: SmallVec<[Ino; 4]> = SmallVec::from_slice(&[from.0, to.0, ino]);
+            inos.extend(target.found.map(|t| t.ino));
             let wide = if from.0 == to.0 { 0 } else { 2 };
             let done = self.change(&inos, wide, |locks| {
-                let now = (self.find_name(from.0, from.1), self.find_name(to.0, to.1));
-                let same =
-                    |a: Option<Found>, b: Option<Found>| a.map(|f| f.ino) == b.map(|f| f.ino);
-                if !same(now.0, Some(source)) || !same(now.1, target) {
+                let now = self.resolve_again(from.0, from.1, &source)?.flatten();
+                let (Some(source), Some(target)) = (now, self.resolve_again(to.0, to.1, &target)?)
+                else {
                     return Ok(false);
-                }
-                let source = now.0.expect("it is the same as one that is there");
-                self.rename_locked(locks, from, source, to, now.1, flags)?;
+                };
+                self.rename_locked(locks, from, source, to, target, flags)?;
                 Ok(true)
             })?;
             if done {
@@ -101,36 +96,17 @@ impl<M: Medium> Core<M> {
             return Err(Stop::Wide);
         }
 
-        // The words that change: (offset in the directory, value).
-        let mut from_words: SmallVec<[(u64, u64); 4]> = SmallVec::new();
-        let mut to_words: SmallVec<[(u64, u64); 4]> = SmallVec::new();
-        let mut slot = None;
-        let place = |pos| self.v.logical_off(pos);
-        let name_word = |pos: EntryPos, kind: FileKind| {
-            let mut word = DirentWord::unpack(self.medium.load_u64(self.v.entry_off(pos) + 8));
-            let changes = word.kind != kind_bits(kind);
-            word.kind = kind_bits(kind);
-            changes.then_some((place(pos) + 8, word.pack()))
+        let slot = match target {
+            Some(_) => None,
+            None => Some(self.slot_for(from_dir == to_dir, source, td, to_name, s.kind())?),
         };
-        match target {
-            Some(target) => {
-                to_words.push((place(target.pos), source.ino.0));
-                to_words.extend(name_word(target.pos, s.kind()));
-            }
-            None => {
-                let made = self.make_slot(td, to_name, kind_bits(s.kind()))?;
-                to_words.push((place(made.pos), source.ino.0));
-                to_words.push((place(made.pos) + 8, made.word.pack()));
-                slot = Some(made);
-            }
-        }
-        match (target, t) {
-            (Some(target), Some(t)) if exchange => {
-                from_words.push((place(source.pos), target.ino.0));
-                from_words.extend(name_word(source.pos, t.kind()));
-            }
-            _ => from_words.push((place(source.pos), 0)),
-        }
+        let r = Renamed {
+            from: (from_dir, fd, from_name, source),
+            to: (to_dir, td, to_name, target),
+            nodes: (s, t),
+            slot,
+            exchange,
+        };
         self.touch_modified(fd);
         if from_dir != to_dir {
             self.touch_modified(td);
@@ -139,44 +115,102 @@ impl<M: Medium> Core<M> {
         if let Some(t) = t {
             self.touch_changed(t);
         }
-
-        let moved = self.commit_entries(locks, from_dir, fd, &from_words, to_dir, td, &to_words)?;
-        self.settle_rename(Renamed {
-            from: (from_dir, fd, from_name, source),
-            to: (to_dir, td, to_name, target),
-            nodes: (s, t),
-            slot,
-            exchange,
-            moved,
-        })?;
+        let moved = self.commit_entries(locks, &r)?;
+        self.settle_rename(&r, &moved)?;
         Ok(())
     }
 
-    /// Commits entry words of one directory, or of two at once.
-    #[allow(clippy::too_many_arguments)]
+    /// Room for a new name: where the old one is, if that has it, so that the shadow differs in nothing
+    /// else.
+    fn slot_for(
+        &self,
+        in_place: bool,
+        source: Found,
+        td: &VInode,
+        name: &[u8],
+        kind: FileKind,
+    ) -> Result<Slot> {
+        let kind = kind_bits(kind);
+        match in_place.then(|| self.slot_in_place(source.pos, name.len(), kind)).flatten() {
+            Some(slot) => Ok(slot),
+            None => self.find_room(td, name.len(), kind),
+        }
+    }
+
+    /// What changes in the entry blocks, all of which are copied: so names are written to the copies, and
+    /// free space between entries is left out of them.
+    fn patches<'a>(&self, r: &Renamed<'a>) -> (Patch<'a>, Patch<'a>) {
+        let (mut from, mut to) = (Patch::default(), Patch::default());
+        let source = r.source();
+        if let (Some(target), Some(t)) = (r.to.3, r.nodes.1) {
+            self.name_inode(&mut to, target.pos, source.ino, r.nodes.0.kind());
+            if r.exchange {
+                self.name_inode(&mut from, source.pos, target.ino, t.kind());
+            }
+        }
+        if let Some(slot) = &r.slot {
+            let at = self.v.logical_off(slot.pos);
+            to.words.extend([(at, source.ino.0), (at + 8, slot.word.pack())]);
+            to.bytes = Some((at + DIRENT_HEADER, r.to.2));
+            self.leave_out(&mut to, slot.pos.block(), slot.rest);
+        }
+        if !r.exchange && !r.is_in_place() {
+            from.words.push((self.v.logical_off(source.pos), 0));
+        }
+        // The known free runs, but for one that the slot is in.
+        let other = r.other();
+        if other.block() != source.pos.block() {
+            self.leave_out(&mut from, source.pos.block(), self.free_run(source.pos.block()));
+        }
+        let known = self.free_run(other.block());
+        if r.slot.is_none_or(|slot| !slot.has(known)) {
+            self.leave_out(&mut to, other.block(), known);
+        }
+        (from, to)
+    }
+
+    /// Lets an entry name another inode.
+    fn name_inode(&self, patch: &mut Patch<'_>, pos: EntryPos, ino: Ino, kind: FileKind) {
+        let at = self.v.logical_off(pos);
+        patch.words.push((at, ino.0));
+        let mut word = DirentWord::unpack(self.medium.load_u64(self.v.entry_off(pos) + 8));
+        if word.kind != kind_bits(kind) {
+            word.kind = kind_bits(kind);
+            patch.words.push((at + 8, word.pack()));
+        }
+    }
+
+    /// Makes a free run one entry, of which copies need the header only.
+    fn leave_out(&self, patch: &mut Patch<'_>, block: Handle, run: FreeRun) {
+        if run.len > 0 {
+            let at = self.v.logical_off(EntryPos::new(block, run.off));
+            patch.words.extend([(at, 0), (at + 8, run.word())]);
+            patch.idle.push(at + DIRENT_HEADER..at + run.len);
+        }
+    }
+
+    /// Commits the entries of one directory, or of two at once. Returns the blocks that were copied.
     fn commit_entries(
         &self,
         locks: &Locks<'_>,
-        from_dir: Ino,
-        fd: &VInode,
-        from_words: &[(u64, u64)],
-        to_dir: Ino,
-        td: &VInode,
-        to_words: &[(u64, u64)],
+        r: &Renamed<'_>,
     ) -> std::result::Result<SmallVec<[Moved; 4]>, Stop> {
-        let words = (from_words.len() + to_words.len()) as u64;
+        let ((from_dir, fd, ..), (to_dir, td, ..)) = (r.from, r.to);
+        let (mut from, to) = self.patches(r);
         let tall = |v: &VInode| Ok::<u64, Errno>(u64::from(self.root(v)?.height()) + 1);
-        let need = words * tall(fd)?.max(tall(td)?) + self.inode_commit_blocks(2);
-        self.v.transact(need, 0, |txn| {
-            if from_dir == to_dir {
-                let all = from_words.iter().chain(to_words).copied();
-                let mut edit = WordsEdit::new(self, all);
+        if from_dir == to_dir {
+            let blocks = if r.source().pos.block() == r.other().block() { 1 } else { 2 };
+            from.join(to);
+            return self.v.transact(blocks * tall(fd)?, 0, |txn| {
+                let mut edit = WordsEdit::new(self, from);
                 self.edit_tree(txn, fd, self.root(fd)?, &mut edit)?;
-                return Ok(edit.moved.into_iter().collect());
-            }
-            let (mut moved, from_root) =
-                self.shadow_entries(txn, fd, from_words.iter().copied())?;
-            let (to, to_root) = self.shadow_entries(txn, td, to_words.iter().copied())?;
+                Ok(edit.moved.into_iter().collect())
+            });
+        }
+        let need = tall(fd)? + tall(td)? + self.inode_commit_blocks(2);
+        self.v.transact(need, 0, |txn| {
+            let (mut moved, from_root) = self.shadow_entries(txn, fd, from)?;
+            let (to, to_root) = self.shadow_entries(txn, td, to)?;
             let roots = [(from_dir, Word::Root, from_root), (to_dir, Word::Root, to_root)];
             self.commit_inodes(txn, locks, &roots)?;
             moved.extend(to);
@@ -184,45 +218,54 @@ impl<M: Medium> Core<M> {
         })
     }
 
-    /// Changes entry words of a directory in a shadow; returns what moved and the new root word.
+    /// Changes entries of a directory in a shadow; returns what moved and the new root word.
     fn shadow_entries(
         &self,
         txn: &mut Txn<'_>,
         v: &VInode,
-        words: impl Iterator<Item = (u64, u64)>,
+        patch: Patch<'_>,
     ) -> Result<(SmallVec<[Moved; 2]>, u64)> {
         let root = self.root(v)?;
-        let mut edit = WordsEdit::new(self, words);
+        let mut edit = WordsEdit::new(self, patch);
         match self.edit(txn, Node::top(root), Mode::Copy, &mut edit)? {
             Change::Shadow(block) => Ok((edit.moved, Root::new(block, root.height()).0)),
             Change::Done => Err(Errno::UCLEAN),
         }
     }
 
-    fn settle_rename(&self, r: Renamed<'_>) -> Result<()> {
+    fn settle_rename(&self, r: &Renamed<'_>, moved: &[Moved]) -> Result<()> {
         let (from_dir, fd, from_name, source) = r.from;
         let (to_dir, td, to_name, target) = r.to;
         let (s, t) = r.nodes;
-        let other = target.map(|t| t.pos).or(r.slot.map(|slot| slot.pos));
-        for pos in [Some(source.pos), other].into_iter().flatten() {
+        for pos in [source.pos, r.other()] {
             let pm_off = &self.v.dir_block(pos.block()).pm_off;
             let was = pm_off.load(Relaxed);
-            if let Some(m) = r.moved.iter().find(|m| m.old == was) {
+            if let Some(m) = moved.iter().find(|m| m.old == was) {
                 pm_off.store(m.new, Relaxed);
             }
         }
         match (target, &r.slot) {
+            (None, Some(slot)) => {
+                let now = Found { pos: slot.pos, ..source };
+                self.move_name((from_dir, from_name), source.pos, (to_dir, to_name), now)?;
+                if r.is_in_place() {
+                    self.settle_respelled(fd, slot)?;
+                } else {
+                    self.settle_used(td, slot)?;
+                    self.settle_free(fd, source.pos)?;
+                    td.entries.fetch_add(1, Relaxed);
+                    fd.entries.fetch_sub(1, Relaxed);
+                }
+            }
             (Some(t), _) => {
                 self.reindex_name(to_dir, to_name, Found { ino: source.ino, pos: t.pos });
+                if r.exchange {
+                    self.reindex_name(from_dir, from_name, Found { ino: t.ino, pos: source.pos });
+                } else {
+                    self.settle_cleared(from_dir, fd, from_name, source.pos)?;
+                }
             }
-            (None, Some(slot)) => self.settle_slot(to_dir, td, slot, to_name, source.ino)?,
-            (None, None) => {}
-        }
-        match target.filter(|_| r.exchange) {
-            Some(t) => {
-                self.reindex_name(from_dir, from_name, Found { ino: t.ino, pos: source.pos });
-            }
-            None => self.settle_cleared(from_dir, fd, from_name, source.pos)?,
+            (None, None) => unreachable!("what is not there is made"),
         }
         for (node, from, to) in
             [(Some(s), fd, (to_dir, td)), (t.filter(|_| r.exchange), td, (from_dir, fd))]
@@ -257,13 +300,29 @@ impl<M: Medium> Core<M> {
     }
 }
 
-/// A rename that was committed, for bringing the derived state up to date.
+/// A rename that is allowed.
 struct Renamed<'a> {
     from: (Ino, &'a VInode, &'a [u8], Found),
     to: (Ino, &'a VInode, &'a [u8], Option<Found>),
     nodes: (&'a VInode, Option<&'a VInode>),
+    /// Room for the new name, where nothing has it.
     slot: Option<Slot>,
     exchange: bool,
-    /// Directory blocks that were copied.
-    moved: SmallVec<[Moved; 4]>,
+}
+
+impl Renamed<'_> {
+    fn source(&self) -> Found {
+        self.from.3
+    }
+
+    /// The entry that has the new name, or will.
+    fn other(&self) -> EntryPos {
+        let found = self.to.3.map(|target| target.pos);
+        found.or(self.slot.map(|slot| slot.pos)).expect("what is not there is made")
+    }
+
+    /// Whether the entry stays and changes its name.
+    fn is_in_place(&self) -> bool {
+        self.slot.is_some_and(|slot| slot.pos == self.source().pos)
+    }
 }

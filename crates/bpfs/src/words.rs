@@ -4,10 +4,13 @@ use crate::crawler::{Change, Edit, Mode};
 use crate::fs::Core;
 use crate::layout::BLOCK;
 use crate::volatile::Txn;
-use pmem::Medium;
+use pmem::{LINE, Medium};
 use smallvec::SmallVec;
 use std::ops::Range;
 use vfs::{Errno, Result};
+
+/// Bytes that are copied at a time.
+const PIECE: usize = 512;
 
 /// A leaf that was copied.
 #[derive(Clone, Copy, Debug)]
@@ -20,22 +23,77 @@ pub struct Moved {
     pub new: u64,
 }
 
-/// Sets words of a file: `(file offset, value)`.
+/// What an edit changes, by offset in the file.
+#[derive(Debug, Default)]
+pub struct Patch<'a> {
+    /// Words, with their values.
+    pub words: SmallVec<[(u64, u64); 8]>,
+    /// Bytes in a leaf of these words. A patch with bytes is not committed in place.
+    pub bytes: Option<(u64, &'a [u8])>,
+    /// What means nothing when these words are set: copies need not have it.
+    pub idle: SmallVec<[Range<u64>; 2]>,
+}
+
+impl Patch<'_> {
+    /// Takes in another one, of other words.
+    pub fn join(&mut self, other: Self) {
+        self.words.extend(other.words);
+        self.bytes = self.bytes.or(other.bytes);
+        self.idle.extend(other.idle);
+    }
+}
+
+/// Applies a patch.
 pub struct WordsEdit<'a, M> {
     core: &'a Core<M>,
-    words: SmallVec<[(u64, u64); 4]>,
+    patch: Patch<'a>,
+    /// One for each leaf.
     ranges: SmallVec<[Range<u64>; 4]>,
     /// The leaves that the edit copied.
     pub moved: SmallVec<[Moved; 2]>,
 }
 
 impl<'a, M: Medium> WordsEdit<'a, M> {
-    /// An edit of these words.
-    pub fn new(core: &'a Core<M>, words: impl Iterator<Item = (u64, u64)>) -> Self {
-        let mut words: SmallVec<[(u64, u64); 4]> = words.collect();
-        words.sort_unstable();
-        let ranges = words.iter().map(|(at, _)| *at..at + 8).collect();
-        Self { core, words, ranges, moved: SmallVec::new() }
+    /// An edit that applies a patch.
+    pub fn new(core: &'a Core<M>, mut patch: Patch<'a>) -> Self {
+        patch.words.sort_unstable();
+        let leaves = patch.words.chunk_by(|(a, _), (b, _)| a / BLOCK == b / BLOCK);
+        let ranges = leaves.map(|words| words[0].0..words[words.len() - 1].0 + 8).collect();
+        Self { core, patch, ranges, moved: SmallVec::new() }
+    }
+
+    /// Copies what means something of a leaf through the cache, where the next operation looks for it,
+    /// changes it and starts writing it back.
+    fn copy(&self, old: u64, new: u64, base: u64) {
+        let medium = &self.core.medium;
+        let leaf = base..base + BLOCK;
+        let idle = self.patch.idle.iter().filter(|idle| leaf.contains(&idle.start));
+        // Whole lines.
+        let idle = idle.map(|idle| idle.start.next_multiple_of(LINE)..idle.end / LINE * LINE);
+        let mut idle: SmallVec<[Range<u64>; 3]> = idle.filter(|idle| !idle.is_empty()).collect();
+        idle.sort_unstable_by_key(|idle| idle.start);
+        idle.push(leaf.end..leaf.end);
+        let parts = || {
+            let begins = [base].into_iter().chain(idle.iter().map(|idle| idle.end));
+            begins.zip(&idle).map(|(start, idle)| start - base..idle.start - base)
+        };
+        for part in parts() {
+            let mut piece = [0; PIECE];
+            for at in part.clone().step_by(PIECE) {
+                let piece = &mut piece[..PIECE.min((part.end - at) as usize)];
+                medium.read(old + at, piece);
+                medium.write(new + at, piece);
+            }
+        }
+        if let Some((at, bytes)) = self.patch.bytes.filter(|(at, _)| leaf.contains(at)) {
+            medium.write(new + at - base, bytes);
+        }
+        for (at, value) in self.patch.words.iter().filter(|(at, _)| leaf.contains(at)) {
+            medium.store_u64(new + at - base, *value);
+        }
+        for part in parts() {
+            medium.flush(new + part.start, part.end - part.start);
+        }
     }
 }
 
@@ -48,25 +106,13 @@ impl<M: Medium> Edit for WordsEdit<'_, M> {
         if old == 0 {
             return Err(Errno::UCLEAN);
         }
-        let medium = &self.core.medium;
-        let mine: SmallVec<[(u64, u64); 4]> = self
-            .words
-            .iter()
-            .filter(|(at, _)| (base..base + BLOCK).contains(at))
-            .copied()
-            .collect();
-        if let ([(at, value)], Mode::Atomic) = (&mine[..], mode) {
+        if let ([(at, value)], None, Mode::Atomic) = (&self.patch.words[..], self.patch.bytes, mode)
+        {
             self.core.commit(old + at - base, *value);
             return Ok(Change::Done);
         }
-        let mut data = [0; BLOCK as usize];
-        medium.read(old, &mut data);
-        for (at, value) in mine {
-            let i = (at - base) as usize;
-            data[i..i + 8].copy_from_slice(&value.to_le_bytes());
-        }
         let new = txn.take();
-        medium.write_nt(new, &data);
+        self.copy(old, new, base);
         txn.free(old);
         self.moved.push(Moved { base, old, new });
         Ok(Change::Shadow(new))

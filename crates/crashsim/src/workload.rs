@@ -63,6 +63,7 @@ mkfifo /n; mknod /d/n 259
 link /a /n; link /a /d/n; link /d/c /e/n; link /l /n
 unlink /a; unlink /b; unlink /d/c; unlink /d/z; unlink /l; rmdir /e
 rename /a /n; rename /a /b; rename /a /d/n; rename /a /d/c; rename /d/c /d/n; rename /d/c /d/z
+rename /a /a-name-of-two-lines-01234567890123456789012345678901; rename /h /a-name-of-two-lines-01234567890123456789012345678901
 rename /b /d/c; rename /e /n; rename /d /n; rename /e /d/n; rename /d /e; rename /l /a
 rename-noreplace /a /d/n; rename-noreplace /a /n
 exchange /a /b; exchange /a /d/c; exchange /d /a; exchange /d /e; exchange /d/c /d/z; exchange /l /d/z
@@ -111,6 +112,8 @@ rename /a /d/c; create /n; append /n 9000
 write /a 0 5000; write /d/c 0 5000
 punch /a 0 5000; append /d/c 9000
 create /d/n; unlink /d/n; create /d/m
+rename /h /a-name-of-two-lines-01234567890123456789012345678901; rename /a-name-of-two-lines-01234567890123456789012345678901 /n; create /m
+create /a-name-of-two-lines-01234567890123456789012345678901; rename /a-name-of-two-lines-01234567890123456789012345678901 /a; create /n
 mkdir /n; rename /d/c /n/c; rename /n /e/n
 truncate /d/z 3000000; write /d/z 2999990 10
 read /a; write /a 0 10; list /d; create /d/n";

@@ -28,6 +28,7 @@ const EXPLAINED: &[(&str, &[Bug], &str)] = &[
     ("dir.rs commit_slot: self.medium.store_u64(at, ino", &[DelayStore], ALONE),
     ("dir.rs clear_entry: self.medium.store_u64", &[DelayStore, EarlyStore], ALONE),
     ("dir.rs clear_entry: self.medium.store_u64(at + 8", STORE, ROOM),
+    ("words.rs copy: medium.store_u64", &[TearStore], UNSEEN),
     ("file.rs write_word: self.medium.store_u64", &[DelayStore, EarlyStore], ALONE),
     ("scan.rs clear_stale: self.medium.store_u64", &[DelayStore, EarlyStore, EarlyReuse], BEYOND),
     ("file.rs write_line: self.medium.store_line", &[DelayStore, EarlyStore], ALONE),
