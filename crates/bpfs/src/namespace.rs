@@ -155,12 +155,11 @@ impl<M: Medium> Core<M> {
             self.open_dir(dir)?;
             let v = self.v.vinode(ino)?;
             v.begin(kind, 0);
-            let slot = self.make_slot(d, name, kind_bits(kind)).inspect_err(|_| v.end())?;
-            self.write_new(caller, dir, d, v, node, |core| {
-                core.touch_modified(d);
-                core.commit_slot(&slot, ino);
-            })
-            .inspect_err(|_| v.end())?;
+            let slot = self
+                .write_new(caller, dir, d, v, node, |core| core.make_slot(d, name, kind_bits(kind)))
+                .inspect_err(|_| v.end())?;
+            self.touch_modified(d);
+            self.commit_slot(&slot, ino);
             self.settle_slot(dir, d, &slot, name, ino)?;
             if kind == FileKind::Dir {
                 v.parent.store(dir.0 as u32, Relaxed);
@@ -186,9 +185,9 @@ impl<M: Medium> Core<M> {
             let d = self.live_dir(dir)?;
             let v = self.v.vinode(ino)?;
             v.begin(FileKind::File, UNNAMED);
+            self.write_new(caller, dir, d, v, &node, |_| Ok(())).inspect_err(|_| v.end())?;
             // Whoever names it later may be another thread, whose fence covers only its own stores.
-            let persist = |core: &Self| drop(core.medium.fence());
-            self.write_new(caller, dir, d, v, &node, persist).inspect_err(|_| v.end())?;
+            let _ = self.medium.fence();
             self.hold(ino, v);
             Ok(self.attr(ino, v))
         });
@@ -199,16 +198,17 @@ impl<M: Medium> Core<M> {
     }
 
     /// Writes a new inode with what it inherits from its directory and, for a symbolic link, its
-    /// target; then `commit`s it, which must fence.
-    fn write_new(
+    /// target. What else can fail, `prepare` does: shortly before, because an atomic operation waits
+    /// for the flushes before it.
+    fn write_new<T>(
         &self,
         caller: &Caller,
         dir: Ino,
         d: &VInode,
         v: &VInode,
         node: &NewNode<'_>,
-        commit: impl FnOnce(&Self),
-    ) -> Result<()> {
+        prepare: impl FnOnce(&Self) -> Result<T>,
+    ) -> Result<T> {
         let default = match self.load(d, Word::Xattr) {
             0 => None,
             _ => self.attributes(d)?.get(ACL_DEFAULT).map(Acl::parse).transpose()?,
@@ -238,10 +238,10 @@ impl<M: Medium> Core<M> {
                 record.root = self.build_tree(txn, target)?.0.into();
             }
             record.xattr = self.store_attributes(txn, &acls)?.into();
+            let prepared = prepare(self)?;
             v.blocks.store(txn.delta(), Relaxed);
             self.write_inode(v, &record);
-            commit(self);
-            Ok(())
+            Ok(prepared)
         })
     }
 
