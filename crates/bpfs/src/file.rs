@@ -244,7 +244,7 @@ impl<M: Medium> Core<M> {
 
     /// In-place update of one word (§3.2); `false` where there is no block yet.
     fn write_word(&self, v: &VInode, root: Root, offset: u64, data: &[u8]) -> Result<bool> {
-        let block = self.find_block(root, offset)?;
+        let block = self.block_of(v, root, offset)?;
         if block == 0 {
             return Ok(false);
         }
@@ -267,7 +267,7 @@ impl<M: Medium> Core<M> {
 
     /// In-place update of one line, as of a word; `false` where there is no block yet.
     fn write_line(&self, v: &VInode, root: Root, offset: u64, data: &[u8]) -> Result<bool> {
-        let block = self.find_block(root, offset)?;
+        let block = self.block_of(v, root, offset)?;
         if block == 0 {
             return Ok(false);
         }

@@ -9,8 +9,9 @@
 //! the run.
 
 use crate::fs::Core;
-use crate::layout::BLOCK;
+use crate::layout::{BLOCK, Root};
 use crate::volatile::VInode;
+use pmem::Medium;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::{Errno, FileKind, Result};
@@ -93,7 +94,16 @@ impl VInode {
     }
 }
 
-impl<M> Core<M> {
+impl<M: Medium> Core<M> {
+    /// The block of a file that holds byte `at`, 0 where it lies in a hole.
+    #[inline]
+    pub fn block_of(&self, v: &VInode, root: Root, at: u64) -> Result<u64> {
+        match self.in_run(v, at)? {
+            Some((pm, _)) => Ok(pm - at % BLOCK),
+            None => self.find_block(root, at),
+        }
+    }
+
     /// Where byte `at` of a file lies in PM if the run says so, and how many bytes lie behind it, itself
     /// included.
     #[inline]
