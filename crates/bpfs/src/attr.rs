@@ -180,7 +180,7 @@ impl<M: Medium> Core<M> {
     pub fn drop_privileges(&self, ino: Ino) -> Result<()> {
         self.change(&[ino], 1, |locks| {
             let v = self.live(ino)?;
-            if v.kind() != FileKind::File {
+            if v.kind() == FileKind::Dir {
                 return Ok(());
             }
             let mode = self.load(v, Word::Mode);

@@ -144,8 +144,16 @@ fn changes_by_others_clear_setuid() {
     fs::set_permissions(&file, PermissionsExt::from_mode(0o6777)).unwrap();
     OpenOptions::new().append(true).open(&file).unwrap().write_all(b"x").unwrap();
     assert_eq!(mode(), 0o6777);
-    std::os::unix::fs::chown(&file, Some(1), None).unwrap();
-    assert_eq!(mode(), 0o777);
+    for to in [Some(1), None] {
+        fs::set_permissions(&file, PermissionsExt::from_mode(0o6777)).unwrap();
+        std::os::unix::fs::chown(&file, to, None).unwrap();
+        assert_eq!(mode(), 0o777, "after a change of owner to {to:?}");
+    }
+    let fifo = s.path("fifo");
+    tool("mkfifo", &[fifo.to_str().unwrap()]);
+    fs::set_permissions(&fifo, PermissionsExt::from_mode(0o6777)).unwrap();
+    std::os::unix::fs::chown(&fifo, None, None).unwrap();
+    assert_eq!(fs::metadata(&fifo).unwrap().mode() & 0o7777, 0o777);
 }
 
 #[test]

@@ -67,6 +67,14 @@ fn drop_privileges_for(fs: &impl FileSystem, req: &Request, ino: Ino) -> vfs::Re
     if req.uid() == 0 { Ok(()) } else { fs.drop_privileges(ino) }
 }
 
+/// Clears the same by a request that sets nothing. It is a change of owner to nobody; or it comes
+/// before a write, which says itself what it takes from a stranger's file. Root's write to a program with
+/// capabilities cannot be told from that, and takes set-user-ID, too.
+fn drop_own_privileges(fs: &impl FileSystem, req: &Request, ino: Ino) -> vfs::Result<()> {
+    let is_own = req.uid() == 0 || req.uid() == fs.getattr(ino)?.uid;
+    if is_own { fs.drop_privileges(ino) } else { Ok(()) }
+}
+
 /// Answers a request for `value` that has room for `size` bytes; 0 asks for the length.
 fn reply_value(reply: ReplyXattr, size: u32, value: &[u8]) {
     if size == 0 {
@@ -151,6 +159,8 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
         self.attr(Op::SetAttr, reply, |fs| {
             if set.size.is_some() {
                 drop_privileges_for(fs, req, ino)?;
+            } else if set == SetAttr::default() {
+                drop_own_privileges(fs, req, ino)?;
             }
             fs.setattr(&caller(req), ino, &set)
         });

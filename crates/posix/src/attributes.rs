@@ -295,20 +295,21 @@ impl Process {
         if gid != SAME && !own_group && !creds.can(Caps::CHOWN) {
             return Err(Errno::PERM.into());
         }
+        // Even a change to the same takes privileges, which is a change of mode.
+        let outsider = creds.drops_plain_setgid(attr);
+        let takes =
+            held.kind != FileKind::Dir && (clear_privileges(attr.perm) != attr.perm || outsider);
+        if takes && !creds.owns(attr) {
+            return Err(Errno::PERM.into());
+        }
+        let perm = outsider.then_some(attr.perm & !(S_ISUID | S_ISGID));
         if uid == SAME && gid == SAME {
-            // Changes nothing but takes privileges, as a change of owner does.
-            if held.kind == FileKind::File {
-                let takes =
-                    clear_privileges(attr.perm) != attr.perm || creds.drops_plain_setgid(attr);
-                if takes && !creds.owns(attr) {
-                    return Err(Errno::PERM.into());
-                }
-                held.fs().drop_privileges(held.ino)?;
+            held.fs().drop_privileges(held.ino)?;
+            if perm.is_none() {
+                return Ok(());
             }
-            return Ok(());
         }
         let some = |id: u32| (id != SAME).then_some(id);
-        let perm = creds.drops_plain_setgid(attr).then_some(attr.perm & !(S_ISUID | S_ISGID));
         let set = SetAttr { perm, uid: some(uid), gid: some(gid), ..SetAttr::default() };
         held.fs().setattr(&creds.caller(), held.ino, &set)?;
         Ok(())

@@ -176,8 +176,8 @@ pub trait FileSystem: Send + Sync {
     /// [`write`](Self::write).
     fn append(&self, ino: Ino, data: &[u8]) -> Result<u64>;
 
-    /// Clears set-user-ID, set-group-ID (where group-executable) and `security.capability` of a
-    /// regular file, as a write by an unprivileged process must. Nothing happens to other kinds.
+    /// Clears set-user-ID, set-group-ID (where group-executable) and `security.capability`, as a
+    /// write by an unprivileged process and any change of owner must. Directories keep theirs.
     fn drop_privileges(&self, ino: Ino) -> Result<()>;
 
     /// Allocates, frees or shifts a range of bytes (`fallocate(2)`). `EISDIR` for a directory,

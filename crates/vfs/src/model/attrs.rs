@@ -48,7 +48,7 @@ impl State {
 
     pub(super) fn drop_privileges(&mut self, now: Timestamp, ino: Ino) -> Result<()> {
         let inode = self.inode_mut(ino)?;
-        if inode.kind() != FileKind::File {
+        if inode.is_dir() {
             return Ok(());
         }
         let perm = clear_privileges(inode.perm);
