@@ -254,9 +254,10 @@ impl Process {
         }
     }
 
-    /// `fs.protected_regular`: `O_CREAT` does not open what others put into a sticky directory.
+    /// `fs.protected_regular`: `O_CREAT` does not open what others put into a sticky directory. A
+    /// symbolic link (`O_NOFOLLOW`) is refused as at level 1.
     fn may_create_over(&self, dir: &Held<'_>, found: &Held<'_>) -> Result<(), Errno> {
-        if found.kind != FileKind::File {
+        if !matches!(found.kind, FileKind::File | FileKind::Symlink) {
             return Ok(());
         }
         let (dir, owner) = (dir.attr()?, found.attr()?.uid);
@@ -264,7 +265,10 @@ impl Process {
         if !sticky || owner == dir.uid || owner == self.identity().effective.uid {
             return Ok(());
         }
-        let level = self.protection("protected_regular");
+        let level = match found.kind {
+            FileKind::Symlink => 1,
+            _ => self.protection("protected_regular"),
+        };
         let applies = level >= 1 && dir.perm & 0o002 != 0 || level >= 2 && dir.perm & 0o020 != 0;
         if applies { Err(Errno::ACCESS) } else { Ok(()) }
     }

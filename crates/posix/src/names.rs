@@ -62,7 +62,7 @@ impl Process {
         };
         if device && !self.can_make_devices() {
             at.dir.check_create(&self.identity().effective)?;
-            return Err(Errno::PERM.into());
+            return Err(at.dir.refusal(Errno::PERM).into());
         }
         let node = NewNode { kind, mode: mode & 0o7777, umask: 0 };
         self.create(&at.dir, &at.name, node).map(drop)
@@ -154,14 +154,12 @@ impl Process {
         let source = checked(source, check_flags(flags, known))?;
         let at = self.vacancy(to_dirfd, to, false)?;
         if at.dir.mount_index != source.mount_index {
-            return Err(Errno::XDEV.into());
+            return Err(at.dir.refusal(Errno::XDEV).into());
         }
-        self.may_link(&source)?;
+        self.may_link(&source).map_err(|errno| at.dir.refusal(errno))?;
         at.dir.check_create(&self.identity().effective)?;
         if source.kind == FileKind::Dir {
-            // The engine would refuse a directory before it looks where the name is to be.
-            let removed = at.dir.attr()?.nlink == 0;
-            return Err(if removed { Errno::NOENT } else { Errno::PERM }.into());
+            return Err(at.dir.refusal(Errno::PERM).into());
         }
         let linked = at.dir.fs().link(source.ino, at.dir.ino, &at.name)?;
         drop(at.dir.beside(linked));

@@ -168,9 +168,18 @@ impl<'p> Held<'p> {
 
     /// Checks whether names may be made in a directory: `ENOENT` where it is removed (`may_create`).
     pub fn check_create(&self, creds: &Credentials) -> Result<(), Errno> {
-        match self.check(creds, Access::WRITE | Access::EXEC) {
-            Err(Errno::ACCESS) if self.attr()?.nlink == 0 => Err(Errno::NOENT),
-            checked => checked,
+        self.check(creds, Access::WRITE | Access::EXEC).map_err(|errno| match errno {
+            Errno::ACCESS => self.refusal(errno),
+            _ => errno,
+        })
+    }
+
+    /// The error of a name in this directory that is refused with `errno`: the kernel looks first
+    /// whether the directory is removed.
+    pub fn refusal(&self, errno: Errno) -> Errno {
+        match self.attr() {
+            Ok(attr) if attr.nlink == 0 => Errno::NOENT,
+            _ => errno,
         }
     }
 
@@ -213,7 +222,7 @@ pub(crate) struct Walked<'p> {
 impl<'p> Walked<'p> {
     /// `ENAMETOOLONG` for a name that is to be made or removed ([`Follow::Never`]).
     pub fn check_name(&self) -> Result<(), Errno> {
-        if self.name.len() > NAME_MAX { Err(Errno::NAMETOOLONG) } else { Ok(()) }
+        if self.name.len() > NAME_MAX { Err(self.dir.refusal(Errno::NAMETOOLONG)) } else { Ok(()) }
     }
 
     /// What the path names: `ENOENT`; `ENOTDIR` where a slash follows something else than a
@@ -450,10 +459,7 @@ impl Process {
                 }
                 // Whoever makes or removes the name says so in its turn.
                 _ if len > NAME_MAX && is_last && follow == Follow::Never => None,
-                _ if len > NAME_MAX => {
-                    let removed = dir.attr()?.nlink == 0;
-                    return Err(if removed { Errno::NOENT } else { Errno::NAMETOOLONG }.into());
-                }
+                _ if len > NAME_MAX => return Err(dir.refusal(Errno::NAMETOOLONG).into()),
                 _ => dir.child(name, if is_last { want } else { Want::Hold })?,
             };
             let link = found.as_ref().filter(|found| {
