@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Random, World, become_user, cstring, done, libc_result};
+use common::{Random, World, become_user, cstring, done, libc_result, stat};
 use posix::{Errno, Process};
 use std::os::unix::ffi::OsStrExt;
 use vfs::acl::{ACL_ACCESS, ACL_DEFAULT, Acl, AclEntry, Tag};
@@ -143,5 +143,77 @@ fn creates_alike(p: &Process, ours: &[u8], their: &std::ffi::CStr, what: &str) {
         let removed = done(p.unlink(cwd, &ours, 0));
         let ret = libc::unlink(their.as_ptr());
         assert_eq!(removed, libc_result(ret.into()).map(drop), "unlink, {what}");
+    }
+}
+
+/// Makes a file or FIFO with owner, group and mode.
+fn make(p: &Process, path: &[u8], kind: u32, (uid, gid): (u32, u32), mode: u32) {
+    let cwd = libc::AT_FDCWD;
+    become_user(p, USERS[0]);
+    let _ = done(p.unlink(cwd, path, 0));
+    done(p.mknod(cwd, path, kind | 0o600, 0)).unwrap();
+    done(p.chown(cwd, path, uid, gid, 0)).unwrap();
+    done(p.chmod(cwd, path, mode, 0)).unwrap();
+}
+
+#[test]
+fn a_change_of_owner_to_nobody_takes_privileges() {
+    let world = World::new();
+    let (p, cwd) = (&world.process, libc::AT_FDCWD);
+    let path = world.path("x");
+    let [root, owner, stranger, ..] = USERS;
+    for kind in [libc::S_IFREG, libc::S_IFIFO] {
+        for (by, group, before, after) in [
+            (root, 1000, 0o6755, Ok(0o755)),
+            (root, 1000, 0o2646, Ok(0o2646)),
+            (owner, 1000, 0o6755, Ok(0o755)),
+            (owner, 1000, 0o6646, Ok(0o2646)),
+            // Whoever is not in the group keeps nobody's set-group-ID.
+            (owner, 2000, 0o2646, Ok(0o646)),
+            (stranger, 1000, 0o6755, Err(Errno::PERM)),
+            (stranger, 1000, 0o755, Ok(0o755)),
+        ] {
+            make(p, &path, kind, (1000, group), before);
+            become_user(p, by);
+            let changed = done(p.chown(cwd, &path, u32::MAX, u32::MAX, 0));
+            let mode = || done(stat(p, cwd, &path, 0)).unwrap().st_mode & 0o7777;
+            assert_eq!(changed.map(|()| mode()), after, "{by:?} {before:o}");
+        }
+    }
+    become_user(p, USERS[0]);
+}
+
+#[test]
+fn removed_directories_are_told_before_permission() {
+    let world = World::new();
+    let (p, cwd) = (&world.process, libc::AT_FDCWD);
+    make(p, &world.path("x"), libc::S_IFREG, (0, 0), 0o600);
+    done(p.mkdir(cwd, &world.path("d"), 0o777)).unwrap();
+    done(p.chmod(cwd, &world.path("d"), 0o777, 0)).unwrap();
+    let d = world.open("d", libc::O_RDONLY);
+    done(p.unlink(cwd, &world.path("d"), libc::AT_REMOVEDIR)).unwrap();
+    become_user(p, USERS[1]);
+    for len in [1, 256] {
+        let name = vec![b'n'; len];
+        assert_eq!(done(p.link(cwd, &world.path("x"), d, &name, 0)), Err(Errno::NOENT));
+        assert_eq!(done(p.mknod(d, &name, libc::S_IFCHR | 0o600, 0x103)), Err(Errno::NOENT));
+        assert_eq!(done(p.open(d, &name, libc::O_CREAT | libc::O_RDWR, 0o600)), Err(Errno::NOENT));
+    }
+    become_user(p, USERS[0]);
+    done(p.close(d)).unwrap();
+}
+
+#[test]
+fn links_of_others_in_sticky_directories_are_not_created_over() {
+    let world = World::new();
+    let (p, cwd) = (&world.process, libc::AT_FDCWD);
+    done(p.mkdir(cwd, &world.path("d"), 0o777)).unwrap();
+    done(p.symlink(b"nowhere", cwd, &world.path("d/link"))).unwrap();
+    done(p.chown(cwd, &world.path("d/link"), 1001, 1001, libc::AT_SYMLINK_NOFOLLOW)).unwrap();
+    let open = |flags| done(p.open(cwd, &world.path("d/link"), flags | libc::O_NOFOLLOW, 0o600));
+    for (mode, errno) in [(0o1777, Errno::ACCESS), (0o1775, Errno::LOOP), (0o777, Errno::LOOP)] {
+        done(p.chmod(cwd, &world.path("d"), mode, 0)).unwrap();
+        assert_eq!(open(libc::O_CREAT | libc::O_WRONLY), Err(errno), "{mode:o}");
+        assert_eq!(open(libc::O_WRONLY), Err(Errno::LOOP), "{mode:o}");
     }
 }

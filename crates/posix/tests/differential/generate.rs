@@ -42,6 +42,12 @@ fn name(rng: &mut Rng) -> String {
     if rng.one_in(200) { "n".repeat(rng.pick(&[255, 256])) } else { rng.pick(&NAMES).to_owned() }
 }
 
+/// Whether `..` can follow. Where a path starts it is asked of what may be removed, and then POSIX
+/// has it be gone (`rmdir`), where Linux remembers the parent.
+fn takes_dotdot(path: &str) -> bool {
+    path.bytes().any(|b| !matches!(b, b'.' | b'/'))
+}
+
 fn path(rng: &mut Rng) -> String {
     let mut path = String::new();
     let depth = rng.pick(&[1, 1, 1, 2, 2, 3]);
@@ -51,14 +57,14 @@ fn path(rng: &mut Rng) -> String {
         }
         match rng.below(40) {
             0 => path.push('.'),
-            1 if i > 0 => path.push_str(".."),
+            1 if takes_dotdot(&path) => path.push_str(".."),
             _ => path.push_str(&name(rng)),
         }
     }
     match rng.below(60) {
         0..=2 => path.push('/'),
         3 => path.push_str("/."),
-        4 => path.push_str("/.."),
+        4 if takes_dotdot(&path) => path.push_str("/.."),
         5 => path.clear(),
         _ => {}
     }
