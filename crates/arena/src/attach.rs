@@ -318,4 +318,28 @@ mod tests {
         drop(arena);
         assert!(!std::path::Path::new(&path).exists(), "the last one takes it away");
     }
+
+    #[test]
+    fn huge_pages_hold_what_was_there_and_no_more_of_the_table() {
+        let path = format!("/dev/shm/keepstone-arena-huge-{}", std::process::id());
+        let place = Place::private(CString::new(path.clone()).unwrap(), 2);
+        let mut layout = Layout::shared();
+        let table = layout.table::<AtomicU64>(8 << 20);
+        let Attached::Fresh(arena) = place.attach(&layout).unwrap() else {
+            panic!("nobody else has this name");
+        };
+        for i in [0, 1 << 18, 4 << 20] {
+            arena.table(table)[i].store(7, Relaxed);
+        }
+        let used = || std::fs::metadata(&path).unwrap().blocks() * 512;
+        let before = used();
+        arena.back(table, 0..1 << 18);
+        arena.back(table, (8 << 20) - 1..8 << 20);
+        // 2 MiB of the table touch two huge pages; its last word is in a third, if that is whole.
+        assert!(used() <= before + (3 << 21), "{} of {before}", used());
+        for i in [0, 1 << 18, 4 << 20] {
+            assert_eq!(arena.table(table)[i].load(Relaxed), 7);
+        }
+        assert_eq!(arena.table(table)[1].load(Relaxed), 0);
+    }
 }

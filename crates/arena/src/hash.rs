@@ -80,6 +80,11 @@ impl HashIndex {
         Self { buckets: layout.table(n), mask: n as u64 - 1 }
     }
 
+    /// Gives the first buckets huge pages ([`Arena::back`]).
+    pub fn back(&self, arena: &Arena, buckets: usize) {
+        arena.back(self.buckets, 0..buckets);
+    }
+
     pub(crate) fn lock<'a>(&self, arena: &'a Arena, hash: u64) -> Bucket<'a> {
         let word = self.word(arena, hash);
         let me = arena.owner();

@@ -184,6 +184,16 @@ impl Arena {
         }
     }
 
+    /// Gives part of a table huge pages, in a shared arena, as far as there are any: those that hold its
+    /// neighbours, too.
+    pub fn back<T: Shared>(&self, span: Span<T>, range: Range<usize>) {
+        if self.session().is_some() {
+            let at = |i: usize| span.offset + i.min(span.len) * size_of::<T>();
+            // SAFETY: `kind` keeps the memory mapped.
+            unsafe { self.view.collapse(at(range.start)..at(range.end)) };
+        }
+    }
+
     /// Zeroes what can be derived anew, in a shared arena. Nobody may be inside.
     pub fn clear_derived(&self) -> io::Result<()> {
         self.clear_bytes(self.derived..self.view.len())

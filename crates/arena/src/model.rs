@@ -111,6 +111,12 @@ impl View {
     pub(crate) unsafe fn table<T: Shared>(&self, span: Span<T>) -> &[T] {
         self.0.table(span)
     }
+
+    /// Pages are not modelled.
+    ///
+    /// # Safety
+    /// As above.
+    pub(crate) unsafe fn collapse(&self, _: std::ops::Range<usize>) {}
 }
 
 thread_locals! {

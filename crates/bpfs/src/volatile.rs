@@ -218,6 +218,9 @@ pub struct Plan {
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
+/// Tables that may have fewer bytes of huge pages have none: these take 2 MiB at least.
+const HUGE_PAGES_FROM: usize = 1 << 20;
+
 /// Blocks that only operations which free space, or keep what is there, may use.
 pub const KEEP: u64 = 32;
 
@@ -255,7 +258,7 @@ impl Plan {
             inodes: Bitmap::plan(&mut l, max_inodes),
             dir_blocks: Slab::plan(&mut l, blocks as usize),
             dir_states: Slab::plan(&mut l, blocks as usize),
-            index: HashIndex::plan(&mut l, (blocks as usize * 4).clamp(1 << 10, 1 << 28)),
+            index: HashIndex::plan(&mut l, (blocks as usize).clamp(1 << 10, 1 << 28)),
             nodes: Slab::plan(&mut l, (blocks as usize * 128).min((1 << 31) - 2)),
             layout: l,
         }
@@ -298,10 +301,23 @@ impl Plan {
 
 impl Volatile {
     fn clear(&self) {
+        self.back();
         self.blocks.init(&self.arena);
         self.inodes.init(&self.arena);
         self.inodes.set(&self.arena, 0);
         self.word(1).store(self.inodes.len() - 1, Relaxed);
+    }
+
+    /// Gives huge pages to what lookups meet, as much as a thousandth of the pool: of names and inodes those
+    /// that come first.
+    fn back(&self) {
+        let bytes = (self.blocks.len() * BLOCK / 1024) as usize;
+        if bytes < HUGE_PAGES_FROM {
+            return;
+        }
+        self.index.back(&self.arena, bytes / size_of::<u64>());
+        self.nodes.back(&self.arena, bytes / 2 / size_of::<IndexNode>());
+        self.arena.back(self.tables.vinodes, 0..bytes / 2 / size_of::<VInode>());
     }
 
     /// Forgets all that can be derived, so that a scan can derive it anew. Nobody else may be at it.
