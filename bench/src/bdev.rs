@@ -147,8 +147,7 @@ impl Load {
     }
 }
 
-/// Runs the cases. Files are made in `dir`, which should be a tmpfs; mounted with `huge=always` it has the
-/// 2 MiB pages that fsdax and devdax have.
+/// Runs the cases. Files are made in `dir`, which should be a tmpfs.
 pub fn run(plan: &Plan, dir: &Path) -> Result<Vec<Outcome>> {
     let tmp = tempfile::Builder::new().prefix("keepstone-bench-").tempdir_in(dir)?;
     let mut outcomes = Vec::new();

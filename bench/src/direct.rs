@@ -167,7 +167,8 @@ fn inside(plan: &Plan, mount: &Path, dir: &Path) -> Result<Vec<Outcome>> {
     }
     by_processes(plan, (mount, tmp.path()), &beds, &mut outcomes)?;
     drop(beds);
-    synced(plan, &direct_synced, &tmpfs_synced, ext4.map(|e| e.synced()), &mut outcomes)?;
+    let ext4 = ext4.map(|e| e.synced());
+    synced(plan, &direct_synced, &tmpfs_synced, ext4, &floor, &mut outcomes)?;
     Ok(outcomes)
 }
 
@@ -245,6 +246,7 @@ fn synced(
     direct: &Libc,
     tmpfs: &Libc,
     ext4: Option<Libc>,
+    floor: &Region,
     outcomes: &mut Vec<Outcome>,
 ) -> Result<()> {
     let within = |store: &Libc| -> Result<Libc> {
@@ -262,6 +264,7 @@ fn synced(
         .with(direct.overwrite(len))
         .with(tmpfs.overwrite(len))
         .with(ext4.as_ref().map(|b| b.overwrite(len)))
+        .floor(raw::shadow_to(floor, 0, len))
         .target("tmpfs", 2.5);
     let case = if ext4.is_some() { case.target("ext4", 50.0) } else { case };
     plan.run(case, outcomes)

@@ -30,17 +30,17 @@ const WORN: &str = "create /x; mkdir /y; create /k; write /k 0 9000; create /d; 
     create /a; write /a 0 12288; truncate /a 5000; create /d/c; link /d/c /b; chmod /b 6755; unlink /k; \
     symlink /l 4095; create /d/z; truncate /d/z 3000000; write /d/z 8192 10; setxattr /a user.x 5000; create /h; truncate /h 9000";
 
-/// As the tree, but the next name makes a directory grow, and the next inode the inode file: 13 live
-/// inodes and 18 more, the names in `/d` so long that they fill its block.
+/// As the tree, but the next inode makes the inode file grow, and the next name the directory `/d`: 11
+/// slots of the inode file's leaf and 21 more; 96 bytes of the block, 16 entries of 240 and one of 160.
 fn brim() -> String {
     let mut text = TREE.to_owned();
-    for i in 0..23 {
-        text += &format!("; create /d/{i:0>220}");
+    for i in 11..32 {
+        text += &format!("; create /{i}");
     }
-    for i in 0..2 {
-        text += &format!("; rename /d/{i:0>220} /d/{i:0>90}");
+    for i in 0..16 {
+        text += &format!("; link /a /d/{i:0>220}");
     }
-    text
+    text + &format!("; link /a /d/{:0>144}", 16)
 }
 
 /// The bases: name, whether it is one for sequences, script.
@@ -111,6 +111,7 @@ unlink /a; create /n; write /n 0 9000
 rename /a /d/c; create /n; append /n 9000
 write /a 0 5000; write /d/c 0 5000
 punch /a 0 5000; append /d/c 9000
+write /a 2097100 10; collapse /a 0 4096
 create /d/n; unlink /d/n; create /d/m
 rename /h /a-name-of-two-lines-01234567890123456789012345678901; rename /a-name-of-two-lines-01234567890123456789012345678901 /n; create /m
 create /a-name-of-two-lines-01234567890123456789012345678901; rename /a-name-of-two-lines-01234567890123456789012345678901 /a; create /n
