@@ -157,11 +157,15 @@ fn inside(plan: &Plan, mount: &Path, dir: &Path) -> Result<Vec<Outcome>> {
             0 => case
                 .with(beds.direct.read_by_two(len))
                 .with(beds.direct.read(len))
-                .with(beds.tmpfs.read_by_two(len)),
+                .with(beds.tmpfs.read_by_two(len))
+                .with(raw::memcpy_by_two(&floor, len))
+                .with(raw::memcpy_from(&floor, len)),
             _ => case
                 .with(beds.direct.overwrite_by_two(len))
                 .with(beds.direct.overwrite(len))
-                .with(beds.tmpfs.overwrite_by_two(len)),
+                .with(beds.tmpfs.overwrite_by_two(len))
+                .with(raw::shadow_by_two(&floor, 0, len))
+                .with(raw::shadow_to(&floor, 0, len)),
         };
         plan.run(case.target(SUBJECT, 1.8), &mut outcomes)?;
     }

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use crate::rounds::Contender;
-use crate::workload::{Buffer, FILE_BYTES, Rng};
+use crate::workload::{Buffer, FILE_BYTES, Rng, by_two};
 use pmem::{Medium as _, Region};
 use std::hint::black_box;
 
@@ -31,17 +31,36 @@ fn memcpies<'r>(
     let mut rng = Rng::new(5);
     let mut buf = Buffer::new(len);
     Contender::new(name, move |ops| {
-        for _ in 0..ops {
-            let offset = rng.below(FILE_BYTES / len as u64) * len as u64;
-            let from = region.read_ptr(offset, len as u64);
-            let to = buf.get_mut().as_mut_ptr();
-            // SAFETY: `read_ptr` has checked that `len` bytes are mapped, nobody writes them while
-            // this runs (one contender at a time), and `buf` has `len` bytes.
-            unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
-            black_box(to);
-            after_each();
-        }
+        copies(region, &mut rng, buf.get_mut(), ops, &after_each);
         Ok(())
+    })
+}
+
+/// Bare copies from random places.
+fn copies(region: &Region, rng: &mut Rng, buf: &mut [u8], ops: u64, after_each: &impl Fn()) {
+    let len = buf.len();
+    for _ in 0..ops {
+        let offset = rng.below(FILE_BYTES / len as u64) * len as u64;
+        let from = region.read_ptr(offset, len as u64);
+        let to = buf.as_mut_ptr();
+        // SAFETY: `read_ptr` has checked that `len` bytes are mapped, nobody writes them while
+        // this runs (one contender at a time), and `buf` has `len` bytes.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+        black_box(to);
+        after_each();
+    }
+}
+
+/// Bare copies by two threads.
+pub fn memcpy_by_two(region: &Region, len: usize) -> Contender<'_> {
+    let mut seed = 10;
+    Contender::new("raw memcpy, 2 threads", move |ops| {
+        seed += 2;
+        by_two(|i| {
+            let (mut rng, mut buf) = (Rng::new(seed + i as u64), Buffer::new(len));
+            copies(region, &mut rng, buf.get_mut(), ops / 2, &|| {});
+            Ok(())
+        })
     })
 }
 
@@ -51,13 +70,31 @@ pub fn shadow_to(region: &Region, spare: u64, len: usize) -> Contender<'_> {
     let mut rng = Rng::new(8);
     let data = Buffer::new(len);
     Contender::new("raw NT copy + fence + word + fence", move |ops| {
-        for i in 0..ops {
-            let n = rng.below(FILE_BYTES / len as u64 / 2);
-            region.write_nt(spare + n * len as u64, data.get());
-            let ready = region.fence();
-            let _ = region.publish(spare + FILE_BYTES / 2 + n * 8, i, ready);
-        }
+        shadows(region, spare, &mut rng, data.get(), ops);
         Ok(())
+    })
+}
+
+fn shadows(region: &Region, spare: u64, rng: &mut Rng, data: &[u8], ops: u64) {
+    let len = data.len() as u64;
+    for i in 0..ops {
+        let n = rng.below(FILE_BYTES / len / 2);
+        region.write_nt(spare + n * len, data);
+        let ready = region.fence();
+        let _ = region.publish(spare + FILE_BYTES / 2 + n * 8, i, ready);
+    }
+}
+
+/// [`shadow_to`] by two threads.
+pub fn shadow_by_two(region: &Region, spare: u64, len: usize) -> Contender<'_> {
+    let mut seed = 11;
+    let data = Buffer::new(len);
+    Contender::new("raw NT copy and word, 2 threads", move |ops| {
+        seed += 2;
+        by_two(|i| {
+            shadows(region, spare, &mut Rng::new(seed + i as u64), data.get(), ops / 2);
+            Ok(())
+        })
     })
 }
 
