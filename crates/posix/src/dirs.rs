@@ -73,7 +73,7 @@ struct Known {
     text: SmallVec<[u8; TEXT_BYTES]>,
     creds: usize,
     mount_index: usize,
-    /// [`Mount::terms`] during the walk.
+    /// [`Mount::terms`](crate::mount::Mount::terms) during the walk.
     terms: usize,
     steps: Steps,
     dir: Ino,
