@@ -4,11 +4,11 @@
 //! Only a pointer whose range starts before the end of the file needs order: a hole there reads as
 //! zeros, so the block that replaces it must be durable, zeros included, before the pointer is.
 
+use crate::blocks::Txn;
 use crate::crawler::Node;
 use crate::fs::Core;
 use crate::layout::*;
 use crate::run::Run;
-use crate::volatile::Txn;
 use pmem::Medium;
 use std::cell::Cell;
 use std::ops::Range;

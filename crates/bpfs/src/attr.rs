@@ -1,8 +1,9 @@
 //! Attributes and space.
 
+use crate::blocks::KEEP;
 use crate::fs::{Core, Stop};
 use crate::layout::*;
-use crate::volatile::{KEEP, Locks, VInode};
+use crate::volatile::{Locks, VInode};
 use crate::xattr::{Attributes, CAPABILITY};
 use pmem::Medium;
 use std::sync::atomic::Ordering::Relaxed;

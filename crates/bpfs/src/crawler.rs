@@ -6,9 +6,9 @@
 //!   (mount restores this after a crash). So a tree may be extended in place, invisibly.
 //! - T4: every pointer is checked against the region before it is followed.
 
+use crate::blocks::Txn;
 use crate::fs::Core;
 use crate::layout::*;
-use crate::volatile::Txn;
 use pmem::Medium;
 use smallvec::SmallVec;
 use std::ops::Range;

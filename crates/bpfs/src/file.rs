@@ -8,10 +8,11 @@
 //! | from the end of the file on | in-place append, the size commits | data + 1 line, 2 fences |
 //! | across the end of the file | copy-on-write up to the inode's leaf | + leaf, 2 fences |
 
+use crate::blocks::{KEEP, Txn};
 use crate::crawler::{Change, Edit, Mode, Node};
 use crate::fs::{Core, Stop, report};
 use crate::layout::*;
-use crate::volatile::{KEEP, Locks, Txn, VInode};
+use crate::volatile::{Locks, VInode};
 use pmem::{LINE, Medium};
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;

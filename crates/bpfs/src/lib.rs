@@ -18,6 +18,7 @@
 
 mod append;
 mod attr;
+mod blocks;
 mod board;
 mod crawler;
 mod dir;

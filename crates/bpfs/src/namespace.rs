@@ -5,10 +5,11 @@
 //! | create, mkdir, mknod, symlink, link | the entry's inode number, in place |
 //! | unlink, rmdir | zero into the entry's inode number, in place |
 
+use crate::blocks::KEEP;
 use crate::fs::Core;
 use crate::index::Found;
 use crate::layout::*;
-use crate::volatile::{KEEP, REMOVED, UNNAMED, VInode};
+use crate::volatile::{REMOVED, UNNAMED, VInode};
 use crate::xattr::Attributes;
 use arena::Ticket;
 use pmem::Medium;

@@ -5,13 +5,14 @@
 //! | within a directory | entry words; their lowest common ancestor in the directory's tree |
 //! | across directories | the same, in the inode file |
 
+use crate::blocks::Txn;
 use crate::crawler::{Change, Mode, Node};
 use crate::dir::{FreeRun, Slot};
 use crate::fs::{Core, Stop};
 use crate::index::Found;
 use crate::layout::*;
 use crate::namespace::kind_bits;
-use crate::volatile::{EntryPos, LIVE, Locks, REMOVED, Txn, VInode};
+use crate::volatile::{EntryPos, LIVE, Locks, REMOVED, VInode};
 use crate::words::{Moved, Patch, WordsEdit};
 use arena::Handle;
 use pmem::Medium;

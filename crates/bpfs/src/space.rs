@@ -1,10 +1,11 @@
 //! Allocation, holes and shifts: `fallocate` and `seek`.
 
+use crate::blocks::{KEEP, Txn};
 use crate::crawler::{Change, Edit, Mode, Node};
 use crate::file::end_of;
 use crate::fs::{Core, Stop};
 use crate::layout::*;
-use crate::volatile::{KEEP, Locks, Txn, VInode};
+use crate::volatile::{Locks, VInode};
 use pmem::Medium;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;

@@ -1,9 +1,9 @@
 //! An edit of single words: inodes in the inode file, entries in directories.
 
+use crate::blocks::Txn;
 use crate::crawler::{Change, Edit, Mode};
 use crate::fs::Core;
 use crate::layout::BLOCK;
-use crate::volatile::Txn;
 use pmem::{LINE, Medium};
 use smallvec::SmallVec;
 use std::ops::Range;

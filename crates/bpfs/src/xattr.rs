@@ -4,10 +4,11 @@
 //! The list is the content of a tree: its length in bytes (u64) and the number of attributes (u64),
 //! then for each the lengths of name (u16) and value (u32), the name, the value.
 
+use crate::blocks::{KEEP, Txn};
 use crate::crawler::Node;
 use crate::fs::{Core, Stop};
 use crate::layout::*;
-use crate::volatile::{KEEP, Txn, VInode};
+use crate::volatile::VInode;
 use pmem::Medium;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;

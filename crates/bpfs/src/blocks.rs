@@ -1,0 +1,226 @@
+//! Blocks of the pool: which are free, and what an operation takes and replaces.
+//!
+//! V1 and V2 are said in [`crate::volatile`].
+
+use crate::layout::BLOCK;
+use crate::volatile::Volatile;
+use smallvec::SmallVec;
+use std::ops::Range;
+use std::sync::atomic::Ordering::*;
+use vfs::{Errno, Result};
+
+/// Where a thread looks first for what is free, in the pool it used last.
+#[derive(Clone, Copy, Default)]
+struct Hints {
+    pool: u64,
+    /// For few blocks, so that the one just freed is used again; for many, so that they lie together; for
+    /// pointers, so that they do not lie between data.
+    blocks: [u64; 3],
+    inode: u64,
+}
+
+threads::thread_cell! {
+    fn hints -> Hints, "bpfs_hints", 40
+}
+
+/// This many blocks at once are many.
+const MANY: usize = 8;
+
+/// The hint for pointers.
+const POINTERS: usize = 2;
+
+/// How many words of the bitmap are looked at for one that is all free.
+const WORDS_LOOKED_AT: u64 = 4096;
+
+/// Blocks that only operations which free space, or keep what is there, may use.
+pub const KEEP: u64 = 32;
+
+impl Volatile {
+    fn hints(&self) -> Hints {
+        let h = hints().get();
+        if h.pool == self.id {
+            return h;
+        }
+        let len = self.blocks.len();
+        Hints { pool: self.id, blocks: [0, 0, len - len / 32], inode: 0 }
+    }
+
+    /// Where to look first for a free inode.
+    pub fn inode_hint(&self) -> u64 {
+        self.hints().inode
+    }
+
+    /// Has this thread look there first.
+    pub fn set_inode_hint(&self, inode: u64) {
+        hints().set(Hints { inode, ..self.hints() });
+    }
+
+    fn set_block_hint(&self, which: usize, hint: u64) {
+        let mut h = self.hints();
+        h.blocks[which] = hint;
+        hints().set(h);
+    }
+
+    /// Sets the number of free blocks after a scan marked those in use.
+    pub fn count_free_blocks(&self) {
+        let free = self.blocks.len() - self.blocks.count(&self.arena);
+        self.word(0).store(free, Relaxed);
+    }
+
+    /// Blocks neither in use nor reserved.
+    pub fn free_blocks(&self) -> u64 {
+        self.word(0).load(Relaxed)
+    }
+
+    fn reserve(&self, n: u64, keep: u64) -> Result<()> {
+        let mut free = self.word(0).load(Relaxed);
+        loop {
+            if free < n + keep {
+                return Err(Errno::NOSPC);
+            }
+            match self.word(0).compare_exchange_weak(free, free - n, AcqRel, Relaxed) {
+                Ok(_) => return Ok(()),
+                Err(now) => free = now,
+            }
+        }
+    }
+
+    /// Runs `body` with `blocks` blocks set aside, so that it cannot run out of space half-way.
+    /// `keep` blocks must stay free besides. If it succeeds the blocks it replaced become free; if
+    /// it fails, those it took.
+    pub fn transact<T, E: From<Errno>>(
+        &self,
+        blocks: u64,
+        keep: u64,
+        body: impl FnOnce(&mut Txn<'_>) -> std::result::Result<T, E>,
+    ) -> std::result::Result<T, E> {
+        if blocks > 0 {
+            self.reserve(blocks, keep)?;
+        }
+        let mut txn = Txn {
+            v: self,
+            planned: blocks as usize,
+            reserved: blocks,
+            ready: 0..0,
+            is_scattered: false,
+            taken: SmallVec::new(),
+            freed: SmallVec::new(),
+        };
+        let result = body(&mut txn);
+        let Txn { taken, freed, reserved, ready, .. } = txn;
+        let back = if result.is_ok() { &freed } else { &taken };
+        let unused = ready.end - ready.start;
+        for b in ready {
+            self.blocks.clear(&self.arena, b);
+        }
+        let back = reserved + unused + self.clear_blocks(back);
+        if back > 0 {
+            self.word(0).fetch_add(back, Release);
+        }
+        result
+    }
+
+    /// Gives blocks back outside of a transaction: those of a file that is gone.
+    pub fn release(&self, blocks: &[u32]) {
+        let cleared = self.clear_blocks(blocks);
+        self.word(0).fetch_add(cleared, Release);
+    }
+
+    /// Lets blocks be claimed again, at once or when nobody can be reading them any more. Returns
+    /// how many at once.
+    fn clear_blocks(&self, blocks: &[u32]) -> u64 {
+        if self.pins.defer(&self.arena, blocks) {
+            return 0;
+        }
+        for b in blocks {
+            self.blocks.clear(&self.arena, u64::from(*b));
+        }
+        if let Some(first) = blocks.first() {
+            self.set_block_hint(usize::from(blocks.len() >= MANY), u64::from(*first));
+        }
+        blocks.len() as u64
+    }
+
+    /// Lets blocks be claimed again that had to wait for readers, if nobody reads any more.
+    pub fn clear_deferred(&self) {
+        let mut cleared = 0;
+        self.pins.drain(&self.arena, |b| {
+            self.blocks.clear(&self.arena, b);
+            cleared += 1;
+        });
+        self.word(0).fetch_add(cleared, Release);
+    }
+}
+
+/// The blocks an operation in flight took and replaced (§3.3, second volatile structure).
+pub struct Txn<'a> {
+    v: &'a Volatile,
+    planned: usize,
+    reserved: u64,
+    /// Claimed, not yet taken.
+    ready: Range<u64>,
+    /// Whether no 64 free blocks were found together.
+    is_scattered: bool,
+    taken: SmallVec<[u32; 16]>,
+    freed: SmallVec<[u32; 16]>,
+}
+
+impl Txn<'_> {
+    /// Takes a reserved block; returns its offset in PM. Its content is unspecified.
+    ///
+    /// Many are claimed at once: an atomic operation waits for the non-temporal stores before it.
+    pub fn take(&mut self) -> u64 {
+        if self.ready.is_empty() {
+            let many = self.planned >= MANY;
+            let most = if many { self.reserved } else { 1 };
+            self.ready = self.claim(usize::from(many), most);
+        }
+        let b = self.ready.start;
+        self.ready.start += 1;
+        self.taken.push(b as u32);
+        b * BLOCK
+    }
+
+    /// Takes a reserved block for pointers, as [`take`](Self::take), away from where data goes: so that the
+    /// data of a growing file lies together.
+    pub fn take_pointers(&mut self) -> u64 {
+        // What was claimed for data is more than is left to claim, at times.
+        if self.reserved == 0 {
+            return self.take();
+        }
+        let b = self.claim(POINTERS, 1).start;
+        self.taken.push(b as u32);
+        b * BLOCK
+    }
+
+    /// Claims up to `most` reserved blocks that lie together, from the hint on.
+    fn claim(&mut self, hint: usize, most: u64) -> Range<u64> {
+        assert!(self.reserved > 0, "an operation reserved too few blocks");
+        let (map, arena) = (&self.v.blocks, &self.v.arena);
+        let start = self.v.hints().blocks[hint];
+        let mut run = None;
+        if most >= 64 && !self.is_scattered {
+            run = map.claim_word(arena, start, WORDS_LOOKED_AT);
+            self.is_scattered = run.is_none();
+        }
+        let run = run
+            .or_else(|| map.claim(arena, start..map.len(), most))
+            .or_else(|| map.claim(arena, 0..start, most))
+            // Blocks freed meanwhile, behind where the search was.
+            .or_else(|| map.claim(arena, 0..map.len(), most))
+            .expect("V2: a reserved block is there");
+        self.v.set_block_hint(hint, run.end);
+        self.reserved -= run.end - run.start;
+        run
+    }
+
+    /// Notes a block to become free when the operation has succeeded.
+    pub fn free(&mut self, block: u64) {
+        self.freed.push((block / BLOCK) as u32);
+    }
+
+    /// Blocks taken less blocks freed.
+    pub fn delta(&self) -> i64 {
+        self.taken.len() as i64 - self.freed.len() as i64
+    }
+}
