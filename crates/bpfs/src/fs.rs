@@ -207,7 +207,8 @@ impl<M: Medium> Core<M> {
         Ok(())
     }
 
-    /// The most blocks that changing words of `n` inodes at once can take.
+    /// The most blocks that changing words of `n` inodes at once can take. Under wide locks only: else the
+    /// inode file may be growing, and its root not durable yet.
     pub fn inode_commit_blocks(&self, n: u64) -> u64 {
         n * (u64::from(Root(self.medium.load_u64(INODE_ROOT)).height()) + 1)
     }

@@ -159,7 +159,11 @@ impl<M: Medium> Core<M> {
         let inside = range.start..end.min(root.span());
         let ragged = 2 * (u64::from(root.height()) + 1);
         v.cut_run(&inside);
-        let need = ragged + self.inode_commit_blocks(1) + u64::from(height_for(new_size));
+        let growth = match grows {
+            true => self.inode_commit_blocks(1) + u64::from(height_for(new_size)),
+            false => 0,
+        };
+        let need = ragged + growth;
         self.v.transact(need, 0, |txn| {
             let mut words = Vec::new();
             self.touch_modified(v);

@@ -219,7 +219,8 @@ impl<M: Medium> Core<M> {
         if !words.is_empty() && !locks.is_wide() {
             return Err(Stop::Wide);
         }
-        self.v.transact(list.blocks() + self.inode_commit_blocks(1), KEEP, |txn| {
+        let leaf = if words.is_empty() { 0 } else { self.inode_commit_blocks(1) };
+        self.v.transact(list.blocks() + leaf, KEEP, |txn| {
             let word = self.replace_attributes(txn, v, list)?;
             let delta = txn.delta();
             self.touch_changed(v);
