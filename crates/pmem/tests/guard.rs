@@ -19,6 +19,9 @@ fn protections() -> impl Iterator<Item = Protection> {
     Protection::ALL.into_iter().filter(move |p| has_keys || *p != Protection::Pkey)
 }
 
+/// Set in a process that is to die, so that it leaves nothing: the directory where it may make files.
+const CHILD: &str = "KEEPSTONE_STRAY_CHILD";
+
 struct Bed {
     guarded: Guarded,
     path: std::path::PathBuf,
@@ -27,7 +30,8 @@ struct Bed {
 
 fn bed(protection: Protection) -> Bed {
     handle_wild_stores();
-    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let place = std::env::var_os(CHILD).unwrap_or("/dev/shm".into());
+    let dir = tempfile::tempdir_in(place).unwrap();
     let path = dir.path().join("region");
     let region = Region::create(&path, LEN).unwrap();
     Bed { guarded: Guarded::new(region, protection).unwrap(), path, _dir: dir }
@@ -297,7 +301,6 @@ fn wild_stores_under_load_leave_the_data_as_written() {
 /// In a process of its own: the report, and death by SIGSEGV.
 #[test]
 fn a_stray_write_is_reported_and_ends_the_process() {
-    const CHILD: &str = "KEEPSTONE_STRAY_CHILD";
     if std::env::var_os(CHILD).is_some() {
         let bed = bed(Protection::best());
         bed.guarded.write_nt(0, b"unharmed");
@@ -307,9 +310,10 @@ fn a_stray_write_is_reported_and_ends_the_process() {
         unsafe { (at as *mut u64).write_volatile(WORD as u64) };
         unreachable!("the stray write went through");
     }
+    let place = tempfile::tempdir_in("/dev/shm").unwrap();
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "a_stray_write_is_reported_and_ends_the_process", "--nocapture"])
-        .env(CHILD, "1")
+        .env(CHILD, place.path())
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&child.stderr);
