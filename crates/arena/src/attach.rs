@@ -254,6 +254,7 @@ fn pid_namespace() -> u64 {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::Span;
     use crate::sync::AtomicU64;
     use std::os::unix::fs::MetadataExt as _;
 
@@ -293,20 +294,27 @@ mod tests {
         drop(used);
     }
 
-    #[test]
-    fn looking_for_what_is_set_fills_no_holes() {
-        let path = format!("/dev/shm/keepstone-arena-test-{}", std::process::id());
+    /// An arena with one table of 64 MiB, at a path that ends with `name`; its file, and the bytes that takes.
+    fn with_a_table(name: &str) -> (Arena, Span<AtomicU64>, String, impl Fn() -> u64) {
+        let path = format!("/dev/shm/keepstone-arena-{name}-{}", std::process::id());
         let place = Place::private(CString::new(path.clone()).unwrap(), 2);
         let mut layout = Layout::shared();
         let table = layout.table::<AtomicU64>(8 << 20);
         let Attached::Fresh(arena) = place.attach(&layout).unwrap() else {
             panic!("nobody else has this name");
         };
+        let file = path.clone();
+        let used = move || std::fs::metadata(&file).unwrap().blocks() * 512;
+        (arena, table, path, used)
+    }
+
+    #[test]
+    fn looking_for_what_is_set_fills_no_holes() {
+        let (arena, table, path, used) = with_a_table("test");
         arena.publish().unwrap();
         for i in [5, 4 << 20, (8 << 20) - 1] {
             arena.table(table)[i].store(i as u64, Relaxed);
         }
-        let used = || std::fs::metadata(&path).unwrap().blocks() * 512;
         let before = used();
         let mut found = Vec::new();
         arena.for_each_set(table, 5..8 << 20, |i, word| found.push((i, word.load(Relaxed))));
@@ -321,17 +329,10 @@ mod tests {
 
     #[test]
     fn huge_pages_hold_what_was_there_and_no_more_of_the_table() {
-        let path = format!("/dev/shm/keepstone-arena-huge-{}", std::process::id());
-        let place = Place::private(CString::new(path.clone()).unwrap(), 2);
-        let mut layout = Layout::shared();
-        let table = layout.table::<AtomicU64>(8 << 20);
-        let Attached::Fresh(arena) = place.attach(&layout).unwrap() else {
-            panic!("nobody else has this name");
-        };
+        let (arena, table, _, used) = with_a_table("huge");
         for i in [0, 1 << 18, 4 << 20] {
             arena.table(table)[i].store(7, Relaxed);
         }
-        let used = || std::fs::metadata(&path).unwrap().blocks() * 512;
         let before = used();
         arena.back(table, 0..1 << 18);
         arena.back(table, (8 << 20) - 1..8 << 20);
