@@ -144,11 +144,8 @@ impl<M: Medium> Core<M> {
     pub fn build_tree(&self, txn: &mut Txn<'_>, data: &[u8]) -> Result<Root> {
         let range = 0..data.len() as u64;
         let node = Node { block: 0, height: height_for(range.end), base: 0 };
-        let block = self.fill_node(
-            txn,
-            node,
-            &Fill { size: 0, range, data: Some(data), run: Cell::default() },
-        )?;
+        let fill = Fill { size: 0, range, data: Some(data), run: Cell::default() };
+        let block = self.fill_node(txn, node, &fill)?;
         Ok(Root::new(block, node.height))
     }
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::*;
 use vfs::{Errno, Result};
 
 /// Where a thread looks first for what is free, in the pool it used last.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Hints {
     pool: u64,
     /// For few blocks, so that the one just freed is used again; for many, so that they lie together; for

@@ -100,18 +100,18 @@ impl<M: Medium> Core<M> {
             return Ok(len as usize);
         }
         let range = offset..offset + len;
-        let mut run = Piece::default();
+        let mut piece = Piece::default();
         let mut done = offset;
         self.visit(Node::top(root), &range, &mut |block, base| {
             let (start, end) = (range.start.max(base), range.end.min(base + BLOCK));
-            if !run.extend(block + start - base, start, end - start) {
+            if !piece.extend(block + start - base, start, end - start) {
                 self.medium.prefetch(block + start - base, (end - start).min(256));
-                done = run.copy_out(self, done, offset, buf);
-                run = Piece { pm: block + start - base, at: start, len: end - start };
+                done = piece.copy_out(self, done, offset, buf);
+                piece = Piece { pm: block + start - base, at: start, len: end - start };
             }
             Ok(true)
         })?;
-        done = run.copy_out(self, done, offset, buf);
+        done = piece.copy_out(self, done, offset, buf);
         buf[(done - offset) as usize..].fill(0);
         Ok(len as usize)
     }
@@ -436,7 +436,7 @@ struct Piece {
 }
 
 impl Piece {
-    /// Takes the next piece if it continues the run.
+    /// Takes what comes next if it lies behind.
     fn extend(&mut self, pm: u64, at: u64, len: u64) -> bool {
         let fits = self.len > 0 && pm == self.pm + self.len && at == self.at + self.len;
         if fits {
@@ -445,7 +445,7 @@ impl Piece {
         fits
     }
 
-    /// Copies the run, zeroing the hole since `done`; returns what is done now.
+    /// Copies the piece, zeroing the hole since `done`; returns what is done now.
     fn copy_out<M: Medium>(&self, core: &Core<M>, done: u64, offset: u64, buf: &mut [u8]) -> u64 {
         if self.len == 0 {
             return done;

@@ -1,6 +1,6 @@
 //! The mounted file system: what every operation shares.
 
-use crate::blocks::Txn;
+use crate::blocks::{KEEP, Txn};
 use crate::crawler::{Change, Edit, Mode, Node};
 use crate::layout::*;
 use crate::volatile::{LIVE, Locks, REMOVED, VInode, Volatile};
@@ -271,7 +271,7 @@ impl<M: Medium> Core<M> {
         let size = self.medium.load_u64(INODE_SIZE);
         let root = self.check_root(self.medium.load_u64(INODE_ROOT))?;
         let end = size + BLOCK;
-        self.v.transact(u64::from(height_for(end)) * 2 + 1, crate::blocks::KEEP, |txn| {
+        self.v.transact(u64::from(height_for(end)) * 2 + 1, KEEP, |txn| {
             let root = self.grow(txn, INODE_ROOT, root, end);
             let data = [0; BLOCK as usize];
             self.fill(txn, INODE_ROOT, root, size, size..end, Some(&data))?;

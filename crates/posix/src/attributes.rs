@@ -13,17 +13,21 @@ use vfs::{Attr, FileKind, SetAttr, SetTime, StatFs, Timestamp};
 const BLKSIZE: i64 = 4096;
 /// `FUSE_SUPER_MAGIC`.
 const FUSE_MAGIC: i64 = 0x6573_5546;
+/// What leaves an ID as it is.
+const SAME: u32 = u32::MAX;
+
 /// Says where an answer is to be put, or why it cannot be.
 pub trait To<'s, T: 's>: FnOnce() -> Result<&'s mut T, Errno> {}
 impl<'s, T: 's, F: FnOnce() -> Result<&'s mut T, Errno>> To<'s, T> for F {}
 
-/// What leaves an ID as it is.
-const SAME: u32 = u32::MAX;
+fn empty_stat() -> libc::stat {
+    // SAFETY: a stat is plain numbers, for which zeroes are valid.
+    unsafe { std::mem::zeroed() }
+}
 
 /// Fills a `struct stat` as the mount would.
 fn fill_stat(st: &mut libc::stat, mount: &Mount, attr: &Attr) {
-    // SAFETY: a stat is plain numbers, for which zeroes are valid.
-    *st = unsafe { std::mem::zeroed() };
+    *st = empty_stat();
     let times = [attr.atime, attr.mtime, attr.ctime].map(Timestamp::parts);
     st.st_dev = mount.spec.dev;
     st.st_ino = attr.ino.0;
@@ -114,8 +118,7 @@ impl Process {
     pub fn fstat(&self, fd: i32) -> Served<libc::stat> {
         let call = || {
             let ofd = self.get(fd)?;
-            // SAFETY: a stat is plain numbers, for which zeroes are valid.
-            let mut st: libc::stat = unsafe { std::mem::zeroed() };
+            let mut st = empty_stat();
             fill_stat(&mut st, ofd.mount(), &ofd.attr()?);
             Ok(st)
         };
