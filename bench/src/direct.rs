@@ -190,7 +190,7 @@ fn without_copy(
     let place = bpfs::place(&region)?;
     let fs = Bpfs::attach(region, &place, &MountOptions::default())?;
     let dir = fs.lookup(fs.root(), b"direct")?;
-    let file = fs.lookup(dir.ino, numbered(0).as_bytes())?.ino;
+    let file = fs.lookup(dir.ino, numbered(0).to_bytes())?.ino;
     for (len, target) in [(4 << 10, 4.2), (1 << 20, 700.0)] {
         let mut rng = Rng::new(2);
         let given = Contender::new("get_read_buf", |ops| {

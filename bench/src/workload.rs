@@ -64,9 +64,25 @@ impl Buffer {
     }
 }
 
-/// `file-000123`.
-pub fn numbered(i: usize) -> CString {
-    CString::new(format!("file-{i:06}")).expect("no NUL in it")
+/// The name of a numbered file.
+pub struct Numbered([u8; 12]);
+
+/// `file-000123`: made where it is used, so that no memory is waited for that is not the system's.
+pub fn numbered(i: usize) -> Numbered {
+    let mut name = *b"file-000000\0";
+    let mut rest = i;
+    for digit in name[5..11].iter_mut().rev() {
+        *digit += (rest % 10) as u8;
+        rest /= 10;
+    }
+    Numbered(name)
+}
+
+impl std::ops::Deref for Numbered {
+    type Target = CStr;
+    fn deref(&self) -> &CStr {
+        CStr::from_bytes_with_nul(&self.0).expect("one NUL, at the end")
+    }
 }
 
 /// A system with its name and what the cases work on.
@@ -76,7 +92,7 @@ pub struct Bed<'s, S: Store> {
     root: S::Dir,
     other: S::Dir,
     crowd: S::Dir,
-    names: Vec<CString>,
+    names: usize,
     files: Vec<S::File>,
 }
 
@@ -96,9 +112,8 @@ impl<'s, S: Store> Bed<'s, S> {
             files.push(file);
         }
         let crowd = store.mkdir(&root, c"crowd")?;
-        let names: Vec<_> = (0..names).map(numbered).collect();
-        for name in &names {
-            store.close(store.create(&crowd, name)?);
+        for i in 0..names {
+            store.close(store.create(&crowd, &numbered(i))?);
         }
         Ok(Self { name: name.to_owned(), store, root, other, crowd, names, files })
     }
@@ -248,13 +263,16 @@ impl<'s, S: Store> Bed<'s, S> {
         }))
     }
 
+    fn any_name(&self, rng: &mut Rng) -> Numbered {
+        numbered(rng.below(self.names as u64) as usize)
+    }
+
     /// Looks a random name up and reads its attributes.
     pub fn stat(&self) -> Contender<'_> {
         let mut rng = Rng::new(3);
         Contender::new(&self.name, move |ops| {
             for _ in 0..ops {
-                let name = &self.names[rng.below(self.names.len() as u64) as usize];
-                self.store.stat(&self.crowd, name)?;
+                self.store.stat(&self.crowd, &self.any_name(&mut rng))?;
             }
             Ok(())
         })
@@ -265,8 +283,8 @@ impl<'s, S: Store> Bed<'s, S> {
         let mut rng = Rng::new(4);
         Contender::new(&self.name, move |ops| {
             for _ in 0..ops {
-                let name = &self.names[rng.below(self.names.len() as u64) as usize];
-                self.store.close(self.store.open(&self.crowd, name)?);
+                let name = self.any_name(&mut rng);
+                self.store.close(self.store.open(&self.crowd, &name)?);
             }
             Ok(())
         })
@@ -279,10 +297,9 @@ impl<'s, S: Store> Bed<'s, S> {
         let mut rng = Rng::new(5);
         let mut buf = Buffer::new(POSTMARK_MAX);
         let mut sizes = vec![0u64; POSTMARK_FILES];
-        let names: Vec<_> = (0..POSTMARK_FILES).map(numbered).collect();
         let run = move |ops| {
             for _ in 0..ops {
-                self.transaction(&dir, &names, &mut sizes, buf.get_mut(), &mut rng)?;
+                self.transaction(&dir, &mut sizes, buf.get_mut(), &mut rng)?;
             }
             Ok(())
         };
@@ -293,15 +310,14 @@ impl<'s, S: Store> Bed<'s, S> {
     fn transaction(
         &self,
         dir: &S::Dir,
-        names: &[CString],
         sizes: &mut [u64],
         buf: &mut [u8],
         rng: &mut Rng,
     ) -> Result<()> {
-        let mut pick = || rng.below(names.len() as u64) as usize;
+        let mut pick = || rng.below(sizes.len() as u64) as usize;
         let (used, changed) = (pick(), pick());
         if sizes[used] > 0 {
-            let file = self.store.open(dir, &names[used])?;
+            let file = self.store.open(dir, &numbered(used))?;
             let room = POSTMARK_MAX as u64 - sizes[used];
             if rng.below(2) == 0 || room == 0 {
                 self.store.read(&file, 0, &mut buf[..sizes[used] as usize])?;
@@ -313,10 +329,10 @@ impl<'s, S: Store> Bed<'s, S> {
             self.store.close(file);
         }
         if sizes[changed] > 0 {
-            self.store.unlink(dir, &names[changed])?;
+            self.store.unlink(dir, &numbered(changed))?;
             sizes[changed] = 0;
         } else {
-            let file = self.store.create(dir, &names[changed])?;
+            let file = self.store.create(dir, &numbered(changed))?;
             let len = POSTMARK_MIN as u64 + rng.below((POSTMARK_MAX / 2 - POSTMARK_MIN) as u64);
             self.store.write(&file, 0, &buf[..len as usize])?;
             self.store.close(file);
@@ -331,7 +347,7 @@ impl<'s, S: Store> Bed<'s, S> {
             for _ in 0..ops {
                 let entries = self.store.list(&self.crowd)?;
                 assert!(
-                    entries >= self.names.len() as u64,
+                    entries >= self.names as u64,
                     "{}: only {entries} entries",
                     self.name
                 );
