@@ -346,11 +346,7 @@ impl<'s, S: Store> Bed<'s, S> {
         Contender::new(&self.name, |ops| {
             for _ in 0..ops {
                 let entries = self.store.list(&self.crowd)?;
-                assert!(
-                    entries >= self.names as u64,
-                    "{}: only {entries} entries",
-                    self.name
-                );
+                assert!(entries >= self.names as u64, "{}: only {entries} entries", self.name);
             }
             Ok(())
         })

@@ -2,6 +2,7 @@
 //!
 //! | rename | commit |
 //! |---|---|
+//! | within a line of a directory | the line, where the CPU stores lines |
 //! | within a directory | entry words; their lowest common ancestor in the directory's tree |
 //! | across directories | the same, in the inode file |
 
@@ -15,7 +16,7 @@ use crate::namespace::kind_bits;
 use crate::volatile::{EntryPos, LIVE, Locks, REMOVED, VInode};
 use crate::words::{Moved, Patch, WordsEdit};
 use arena::Handle;
-use pmem::Medium;
+use pmem::{LINE, Medium};
 use smallvec::SmallVec;
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::rules::check_name;
@@ -138,8 +139,7 @@ impl<M: Medium> Core<M> {
         }
     }
 
-    /// What changes in the entry blocks, all of which are copied: so names are written to the copies, and
-    /// free space between entries is left out of them.
+    /// What changes in the entry blocks.
     fn patches<'a>(&self, r: &Renamed<'a>) -> (Patch<'a>, Patch<'a>) {
         let (mut from, mut to) = (Patch::default(), Patch::default());
         let source = r.source();
@@ -153,21 +153,64 @@ impl<M: Medium> Core<M> {
             let at = self.v.logical_off(slot.pos);
             to.words.extend([(at, source.ino.0), (at + 8, slot.word.pack())]);
             to.bytes = Some((at + DIRENT_HEADER, r.to.2));
-            self.leave_out(&mut to, slot.pos.block(), slot.rest);
+            let was = DirentWord::unpack(self.medium.load_u64(self.v.entry_off(slot.pos) + 8)).len;
+            if slot.rest.len > 0 && slot.word.len != was {
+                let rest = at + slot.word.len;
+                to.words.extend([(rest, 0), (rest + 8, slot.rest.word())]);
+            }
         }
         if !r.exchange && !r.is_in_place() {
             from.words.push((self.v.logical_off(source.pos), 0));
         }
-        // The known free runs, but for one that the slot is in.
-        let other = r.other();
-        if other.block() != source.pos.block() {
-            self.leave_out(&mut from, source.pos.block(), self.free_run(source.pos.block()));
+        (from, to)
+    }
+
+    /// Where blocks of entries are copied, names are written to the copies, and free space between entries is
+    /// left out of them: the known runs, and what the slot leaves of one.
+    fn leave_runs_out(&self, r: &Renamed<'_>, from: &mut Patch<'_>, to: &mut Patch<'_>) {
+        let (source, other) = (r.source().pos, r.other());
+        if other.block() != source.block() {
+            self.leave_out(from, source.block(), self.free_run(source.block()));
+        }
+        if let Some(slot) = &r.slot {
+            self.leave_out(to, slot.pos.block(), slot.rest);
         }
         let known = self.free_run(other.block());
         if r.slot.is_none_or(|slot| !slot.has(known)) {
-            self.leave_out(&mut to, other.block(), known);
+            self.leave_out(to, other.block(), known);
         }
-        (from, to)
+    }
+
+    /// Commits what one line has all of by storing the line; `false` where that cannot be.
+    fn commit_line(&self, from: &Patch<'_>, to: &Patch<'_>, entry: EntryPos) -> bool {
+        if !self.medium.stores_lines() {
+            return false;
+        }
+        let (name_at, name) = to.bytes.unwrap_or_default();
+        let words = || from.words.iter().chain(&to.words);
+        let Some(at) = words().map(|(at, _)| at / LINE * LINE).next() else { return false };
+        let is_within = |off: u64, len: u64| off >= at && off + len <= at + LINE;
+        if !words().all(|(off, _)| is_within(*off, 8))
+            || !(name.is_empty() || is_within(name_at, name.len() as u64))
+        {
+            return false;
+        }
+        let off = self.v.entry_off(entry) / BLOCK * BLOCK + at % BLOCK;
+        let mut line = [0; LINE as usize];
+        self.medium.read(off, &mut line);
+        let mut put = |off: u64, bytes: &[u8]| {
+            let start = (off - at) as usize;
+            line[start..start + bytes.len()].copy_from_slice(bytes);
+        };
+        words().for_each(|(off, value)| put(*off, &value.to_le_bytes()));
+        if !name.is_empty() {
+            put(name_at, name);
+        }
+        self.medium.store_line(off, &line);
+        let _ = self.medium.fence();
+        // The store has taken it out of the cache, and whoever looks up one of these names reads it.
+        self.medium.prefetch(off, LINE);
+        true
     }
 
     /// Lets an entry name another inode.
@@ -185,7 +228,10 @@ impl<M: Medium> Core<M> {
     fn leave_out(&self, patch: &mut Patch<'_>, block: Handle, run: FreeRun) {
         if run.len > 0 {
             let at = self.v.logical_off(EntryPos::new(block, run.off));
-            patch.words.extend([(at, 0), (at + 8, run.word())]);
+            let header = [(at, 0), (at + 8, run.word())];
+            if !patch.words.ends_with(&header) {
+                patch.words.extend(header);
+            }
             patch.idle.push(at + DIRENT_HEADER..at + run.len);
         }
     }
@@ -197,7 +243,11 @@ impl<M: Medium> Core<M> {
         r: &Renamed<'_>,
     ) -> std::result::Result<SmallVec<[Moved; 4]>, Stop> {
         let ((from_dir, fd, ..), (to_dir, td, ..)) = (r.from, r.to);
-        let (mut from, to) = self.patches(r);
+        let (mut from, mut to) = self.patches(r);
+        if from_dir == to_dir && self.commit_line(&from, &to, r.source().pos) {
+            return Ok(SmallVec::new());
+        }
+        self.leave_runs_out(r, &mut from, &mut to);
         let tall = |v: &VInode| Ok::<u64, Errno>(u64::from(self.root(v)?.height()) + 1);
         if from_dir == to_dir {
             let blocks = if r.source().pos.block() == r.other().block() { 1 } else { 2 };

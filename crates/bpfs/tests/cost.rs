@@ -114,24 +114,29 @@ fn writes_inside_a_line() {
 
 #[test]
 fn names() {
-    let fs = mounted();
-    let (a, b) = (create(&fs, ROOT, "a", &DIR), create(&fs, ROOT, "b", &DIR));
+    for without_line_stores in [false, true] {
+        names_of(&mounted_with(&OpenOptions { without_line_stores, ..OpenOptions::default() }));
+    }
+}
+
+fn names_of(fs: &Bpfs<Region>) {
+    let (a, b) = (create(fs, ROOT, "a", &DIR), create(fs, ROOT, "b", &DIR));
     for i in 0..40 {
-        let f = create(&fs, a, &format!("fill-{i}"), &FILE);
+        let f = create(fs, a, &format!("fill-{i}"), &FILE);
         fs.forget(f, 1);
-        create(&fs, b, &format!("fill-{i}"), &FILE);
+        create(fs, b, &format!("fill-{i}"), &FILE);
     }
 
-    let made = cost(&fs, |i| fs.forget(create(&fs, a, &format!("new-{i}"), &FILE), 1));
+    let made = cost(fs, |i| fs.forget(create(fs, a, &format!("new-{i}"), &FILE), 1));
     assert_eq!(made.nt, 0, "create stores metadata in place only");
     assert!(made.fences == 2 && made.lines <= 5, "{made:?}");
 
-    let gone = cost(&fs, |i| fs.unlink(a, format!("new-{i}").as_bytes()).unwrap());
+    let gone = cost(fs, |i| fs.unlink(a, format!("new-{i}").as_bytes()).unwrap());
     assert_eq!(gone, Cost { nt: 0, lines: 1, fences: 1, words: 1 }, "unlink is one word");
 
     // Entries of 32 bytes, the leaf of the inode file; each block with the header of what is free in it.
     let lines_of = |entries: u64| (entries * 32 + 16).div_ceil(64);
-    let cross = cost(&fs, |i| {
+    let cross = cost(fs, |i| {
         let name = format!("fill-{i}");
         let to = format!("moved-{i}");
         fs.rename((a, name.as_bytes()), (b, to.as_bytes()), RenameFlags::empty()).unwrap();
@@ -142,10 +147,20 @@ fn names() {
     assert!(cross.lines <= lines_of(52) + lines_of(41) + 64 + 1, "{cross:?}");
     assert!(cross.fences <= 3, "{cross:?}");
 
-    let same = cost(&fs, |i| {
+    let same = cost(fs, |i| {
         let (name, to) = (format!("fill-{}", 20 + i), format!("again-{i}"));
         fs.rename((b, name.as_bytes()), (b, to.as_bytes()), RenameFlags::empty()).unwrap();
     });
-    assert_eq!((same.nt, same.fences), (0, 2));
-    assert_eq!(same.lines, lines_of(52) + 1, "what is used of the entry block, and its pointer");
+    let copied = Cost { nt: 0, lines: lines_of(52) + 1, fences: 2, ..same };
+    let in_place = Cost { nt: 64, lines: 0, fences: 1, words: 0 };
+    let want = if fs.medium().stores_lines() { in_place } else { copied };
+    assert_eq!(same, want, "the line, or what is used of the entry block, and its pointer");
+
+    let to = "as-long-as-two-lines-0123456789012345678901234567890123456789";
+    let longer = cost(fs, |i| {
+        let name = format!("moved-{i}");
+        fs.rename((b, name.as_bytes()), (b, format!("{to}-{i}").as_bytes()), RenameFlags::empty())
+            .unwrap();
+    });
+    assert_eq!((longer.nt, longer.fences), (0, 2), "{longer:?}");
 }

@@ -12,7 +12,7 @@ use crate::noted::Why;
 use crate::numbers::Number;
 use crate::process::{OfdRef, Process};
 use crate::served::{Call, Stop, checked};
-use crate::walk::{Follow, Held, Last, Walked, Want};
+use crate::walk::{Follow, Held, Last, Place, Walked, Want};
 use crate::{Errno, Served};
 use std::sync::atomic::Ordering::*;
 use vfs::rules::{S_ISGID, S_ISUID};
@@ -55,6 +55,10 @@ fn open_access(flags: i32) -> Access {
         want |= Access::WRITE;
     }
     want
+}
+
+fn new_file(mode: u32) -> NewNode<'static> {
+    NewNode { kind: NewKind::File, mode: mode & 0o7777, umask: 0 }
 }
 
 /// `EINVAL` for flags that contradict each other.
@@ -108,6 +112,14 @@ impl Process {
         {
             return self.open_found(found?, &attr, flags);
         }
+        if let (true, Ok(())) = (flags & libc::O_CREAT != 0, arguments) {
+            let create =
+                |at: Place<'_, '_>| at.found.is_none().then(|| self.open_new(at, flags, mode));
+            match self.at_near_place(dirfd, path, create) {
+                None | Some(Err(Stop::Errno(Errno::EXIST))) => {}
+                Some(opened) => return opened,
+            }
+        }
         loop {
             let walked = self.walk(Want::Hold, dirfd, path, follow, &self.identity().effective);
             let walked = checked(walked, arguments)?;
@@ -130,6 +142,14 @@ impl Process {
             held.into_reference()?;
             return self.open_referred(mount_index, &attr, early, flags);
         }
+    }
+
+    /// Creates a file and opens it.
+    fn open_new(&self, at: Place<'_, '_>, flags: i32, mode: u32) -> Call<i32> {
+        // As the kernel: without a free number nothing is created.
+        let number = self.number_for(at.dir, flags)?;
+        let attr = self.create(at.dir, at.name, new_file(mode))?;
+        self.open_referred(at.dir.mount_index, &attr, Some(number), flags)
     }
 
     /// Opens what is there, to which it takes over a reference.
@@ -234,7 +254,7 @@ impl Process {
         if walked.slash && walked.last == Last::Name {
             return Err(Errno::ISDIR.into());
         }
-        walked.check_name()?;
+        walked.place().check_name()?;
         match walked.found {
             Some(_) if flags & libc::O_EXCL != 0 => Err(Errno::EXIST.into()),
             Some(held) if held.kind == FileKind::Dir => Err(Errno::ISDIR.into()),
@@ -243,14 +263,11 @@ impl Process {
                 self.may_open(held.mount, held.attr()?, flags)?;
                 Ok(Some(held))
             }
-            None => {
-                let node = NewNode { kind: NewKind::File, mode: mode & 0o7777, umask: 0 };
-                match self.create(&walked.dir, &walked.name, node) {
-                    Ok(held) => Ok(Some(held)),
-                    Err(Stop::Errno(Errno::EXIST)) if flags & libc::O_EXCL == 0 => Ok(None),
-                    Err(stop) => Err(stop),
-                }
-            }
+            None => match self.create(&walked.dir, &walked.name, new_file(mode)) {
+                Ok(attr) => Ok(Some(walked.dir.beside(attr))),
+                Err(Stop::Errno(Errno::EXIST)) if flags & libc::O_EXCL == 0 => Ok(None),
+                Err(stop) => Err(stop),
+            },
         }
     }
 
@@ -273,14 +290,9 @@ impl Process {
         if applies { Err(Errno::ACCESS) } else { Ok(()) }
     }
 
-    /// Creates a name in a directory that the caller must be allowed to change. `node.umask` is
-    /// filled in.
-    pub(crate) fn create<'p>(
-        &'p self,
-        dir: &Held<'p>,
-        name: &[u8],
-        node: NewNode<'_>,
-    ) -> Call<Held<'p>> {
+    /// Creates a name in a directory that the caller must be allowed to change, and gives him a reference
+    /// to what it names. `node.umask` is filled in.
+    pub(crate) fn create(&self, dir: &Held<'_>, name: &[u8], node: NewNode<'_>) -> Call<Attr> {
         let creds = &self.identity().effective;
         dir.check_create(creds)?;
         let umask = self.umask.load(Relaxed);
@@ -289,7 +301,7 @@ impl Process {
             mode = creds.strip_setgid(dir.attr()?, mode);
         }
         let node = NewNode { mode, umask, ..node };
-        Ok(dir.beside(dir.fs().create(&creds.caller(), dir.ino, name, &node)?))
+        Ok(dir.fs().create(&creds.caller(), dir.ino, name, &node)?)
     }
 
     fn open_tmpfile<'p>(&'p self, walked: Walked<'p>, mode: u32) -> Call<Held<'p>> {

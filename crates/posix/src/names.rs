@@ -5,34 +5,52 @@ use crate::creds::{Access, Caps};
 use crate::family::UNLINKABLE;
 use crate::process::Process;
 use crate::served::{Call, Stop, checked};
-use crate::walk::{Held, Last, Walked, proc_fd};
+use crate::walk::{Held, Last, Place, proc_fd};
 use crate::{Errno, Served};
 use vfs::{Attr, FileKind, NewKind, NewNode, RenameFlags};
 
+impl Place<'_, '_> {
+    /// Whether a name can be made here: `EEXIST` where there is one, `ENOENT` where a slash follows the
+    /// name of what is to be no directory (`filename_create`).
+    fn check_vacant(&self, directory: bool) -> Result<(), Errno> {
+        self.check_name()?;
+        if self.last != Last::Name || self.found.is_some() {
+            return Err(Errno::EXIST);
+        }
+        if self.slash && !directory {
+            return Err(Errno::NOENT);
+        }
+        self.dir.check_writable()
+    }
+}
+
 impl Process {
-    /// A place where a name can be made: `EEXIST` where there is one, `ENOENT` where a slash follows
-    /// the name of what is to be no directory (`filename_create`).
-    fn vacancy<'p>(&'p self, dirfd: i32, path: &[u8], directory: bool) -> Call<Walked<'p>> {
-        let walked = self.place_of(dirfd, path)?;
-        walked.check_name()?;
-        if walked.last != Last::Name || walked.found.is_some() {
-            return Err(Errno::EXIST.into());
-        }
-        if walked.slash && !directory {
-            return Err(Errno::NOENT.into());
-        }
-        walked.dir.check_writable()?;
-        Ok(walked)
+    /// Acts where a name can be made. `arguments`: what is wrong with the others.
+    fn at_vacancy(
+        &self,
+        dirfd: i32,
+        path: &[u8],
+        (directory, arguments): (bool, Result<(), Errno>),
+        act: impl FnOnce(Place<'_, '_>) -> Call<()>,
+    ) -> Call<()> {
+        self.at_place(dirfd, path, |place| {
+            let place = checked(place, arguments)?;
+            place.check_vacant(directory)?;
+            act(place)
+        })
+    }
+
+    fn make(&self, at: Place<'_, '_>, node: NewNode<'_>) -> Call<()> {
+        let made = self.create(at.dir, at.name, node)?;
+        at.dir.fs().forget(made.ino, 1);
+        Ok(())
     }
 
     /// `mkdir`, `mkdirat`.
     pub fn mkdir(&self, dirfd: i32, path: &[u8], mode: u32) -> Served<()> {
-        let call = || {
-            let at = self.vacancy(dirfd, path, true)?;
-            let node = NewNode { kind: NewKind::Dir, mode: mode & 0o1777, umask: 0 };
-            self.create(&at.dir, &at.name, node).map(drop)
-        };
-        Call::into(call())
+        let node = NewNode { kind: NewKind::Dir, mode: mode & 0o1777, umask: 0 };
+        let call = |at: Place<'_, '_>| self.make(at, node);
+        self.at_vacancy(dirfd, path, (true, Ok(())), call).into()
     }
 
     /// `mknod`, `mknodat`, `mkfifo`.
@@ -52,35 +70,33 @@ impl Process {
             Some(FileKind::Dir) => Err(Errno::PERM),
             Some(FileKind::Symlink) | None => Err(Errno::INVAL),
         };
-        let at = checked(self.vacancy(dirfd, path, false), kind.map(drop))?;
-        let kind = kind?;
-        let device = match kind {
-            NewKind::Block(_) => true,
-            // The white-out of overlay file systems is nobody's device.
-            NewKind::Char(number) => number != 0,
-            _ => false,
-        };
-        if device && !self.can_make_devices() {
-            at.dir.check_create(&self.identity().effective)?;
-            return Err(at.dir.refusal(Errno::PERM).into());
-        }
-        let node = NewNode { kind, mode: mode & 0o7777, umask: 0 };
-        self.create(&at.dir, &at.name, node).map(drop)
+        self.at_vacancy(dirfd, path, (false, kind.map(drop)), |at| {
+            let kind = kind?;
+            let device = match kind {
+                NewKind::Block(_) => true,
+                // The white-out of overlay file systems is nobody's device.
+                NewKind::Char(number) => number != 0,
+                _ => false,
+            };
+            if device && !self.can_make_devices() {
+                at.dir.check_create(&self.identity().effective)?;
+                return Err(at.dir.refusal(Errno::PERM).into());
+            }
+            let node = NewNode { kind, mode: mode & 0o7777, umask: 0 };
+            self.make(at, node)
+        })
     }
 
     /// `symlink`, `symlinkat`.
     pub fn symlink(&self, target: &[u8], dirfd: i32, path: &[u8]) -> Served<()> {
-        let call = || {
-            let arguments = match target.len() {
-                0 => Err(Errno::NOENT),
-                len if len > vfs::SYMLINK_MAX => Err(Errno::NAMETOOLONG),
-                _ => Ok(()),
-            };
-            let at = checked(self.vacancy(dirfd, path, false), arguments)?;
-            let node = NewNode { kind: NewKind::Symlink(target), mode: 0o777, umask: 0 };
-            self.create(&at.dir, &at.name, node).map(drop)
+        let arguments = match target.len() {
+            0 => Err(Errno::NOENT),
+            len if len > vfs::SYMLINK_MAX => Err(Errno::NAMETOOLONG),
+            _ => Ok(()),
         };
-        Call::into(call())
+        let node = NewNode { kind: NewKind::Symlink(target), mode: 0o777, umask: 0 };
+        let call = |at: Place<'_, '_>| self.make(at, node);
+        self.at_vacancy(dirfd, path, (false, arguments), call).into()
     }
 
     /// `readlink`, `readlinkat`. Writes the target, cut to the length of `buf`; returns how many
@@ -152,18 +168,19 @@ impl Process {
         };
         let known = libc::AT_SYMLINK_FOLLOW | libc::AT_EMPTY_PATH;
         let source = checked(source, check_flags(flags, known))?;
-        let at = self.vacancy(to_dirfd, to, false)?;
-        if at.dir.mount_index != source.mount_index {
-            return Err(at.dir.refusal(Errno::XDEV).into());
-        }
-        self.may_link(&source).map_err(|errno| at.dir.refusal(errno))?;
-        at.dir.check_create(&self.identity().effective)?;
-        if source.kind == FileKind::Dir {
-            return Err(at.dir.refusal(Errno::PERM).into());
-        }
-        let linked = at.dir.fs().link(source.ino, at.dir.ino, &at.name)?;
-        drop(at.dir.beside(linked));
-        Ok(())
+        self.at_vacancy(to_dirfd, to, (false, Ok(())), |at| {
+            if at.dir.mount_index != source.mount_index {
+                return Err(at.dir.refusal(Errno::XDEV).into());
+            }
+            self.may_link(&source).map_err(|errno| at.dir.refusal(errno))?;
+            at.dir.check_create(&self.identity().effective)?;
+            if source.kind == FileKind::Dir {
+                return Err(at.dir.refusal(Errno::PERM).into());
+            }
+            let linked = at.dir.fs().link(source.ino, at.dir.ino, at.name)?;
+            at.dir.fs().forget(linked.ino, 1);
+            Ok(())
+        })
     }
 
     /// `fs.protected_hardlinks`: only to what one owns, or may read and write and that is harmless.
@@ -189,14 +206,12 @@ impl Process {
 
     /// `unlink`, `rmdir` (`AT_REMOVEDIR`), `unlinkat`.
     pub fn unlink(&self, dirfd: i32, path: &[u8], flags: i32) -> Served<()> {
-        self.unlink_call(dirfd, path, flags).into()
+        let arguments = check_flags(flags, libc::AT_REMOVEDIR);
+        self.at_place(dirfd, path, |at| self.unlink_at(checked(at, arguments)?, flags)).into()
     }
 
-    fn unlink_call(&self, dirfd: i32, path: &[u8], flags: i32) -> Call<()> {
-        let arguments = check_flags(flags, libc::AT_REMOVEDIR);
-        let walked = checked(self.place_of(dirfd, path), arguments)?;
-        let named = walked.check_name();
-        let Walked { dir, name, last, slash, found } = walked;
+    fn unlink_at(&self, at: Place<'_, '_>, flags: i32) -> Call<()> {
+        let Place { dir, name, last, slash, found } = at;
         let directory = flags & libc::AT_REMOVEDIR != 0;
         match last {
             Last::Name => {}
@@ -205,20 +220,20 @@ impl Process {
             Last::DotDot => return Err(Errno::NOTEMPTY.into()),
         }
         dir.check_writable()?;
-        named?;
+        at.check_name()?;
         let found = found.ok_or(Errno::NOENT)?;
         if slash && !directory {
             let is_dir = found.kind == FileKind::Dir;
             return Err(if is_dir { Errno::ISDIR } else { Errno::NOTDIR }.into());
         }
-        self.may_delete(&dir, found.attr()?)?;
+        self.may_delete(dir, found.attr()?)?;
         match (directory, found.kind == FileKind::Dir) {
             (true, false) => return Err(Errno::NOTDIR.into()),
             (false, true) => return Err(Errno::ISDIR.into()),
             _ => {}
         }
         let fs = dir.fs();
-        let remove = if directory { fs.rmdir(dir.ino, &name) } else { fs.unlink(dir.ino, &name) };
+        let remove = if directory { fs.rmdir(dir.ino, name) } else { fs.unlink(dir.ino, name) };
         Ok(remove?)
     }
 
@@ -231,18 +246,18 @@ impl Process {
         to: &[u8],
         flags: u32,
     ) -> Served<()> {
-        self.rename_call(from_dirfd, from, to_dirfd, to, flags).into()
+        self.at_place(from_dirfd, from, |from| {
+            self.at_place(to_dirfd, to, |to| self.rename_at(from, to, flags))
+        })
+        .into()
     }
 
-    fn rename_call(
+    fn rename_at(
         &self,
-        from_dirfd: i32,
-        from: &[u8],
-        to_dirfd: i32,
-        to: &[u8],
+        from: Call<Place<'_, '_>>,
+        to: Call<Place<'_, '_>>,
         flags: u32,
     ) -> Call<()> {
-        let (from, to) = (self.place_of(from_dirfd, from), self.place_of(to_dirfd, to));
         if matches!(from, Err(Stop::Kernel)) || matches!(to, Err(Stop::Kernel)) {
             return Err(Stop::Kernel);
         }
@@ -264,7 +279,7 @@ impl Process {
         from.check_name()?;
         let source = from.found.ok_or(Errno::NOENT)?;
         to.check_name()?;
-        match &to.found {
+        match to.found {
             Some(_) if flags == RenameFlags::NOREPLACE => return Err(Errno::EXIST.into()),
             None if exchange => return Err(Errno::NOENT.into()),
             Some(target) if exchange && to.slash && target.kind != FileKind::Dir => {
@@ -275,24 +290,24 @@ impl Process {
         if source.kind != FileKind::Dir && (from.slash || !exchange && to.slash) {
             return Err(Errno::NOTDIR.into());
         }
-        let target = to.found.as_ref();
+        let target = to.found;
         let crosses = from.dir.ino != to.dir.ino;
         if crosses {
-            self.check_not_above(&source, &to.dir, Errno::INVAL)?;
+            self.check_not_above(source, to.dir, Errno::INVAL)?;
             if let Some(target) = target {
                 let what = if exchange { Errno::INVAL } else { Errno::NOTEMPTY };
-                self.check_not_above(target, &from.dir, what)?;
+                self.check_not_above(target, from.dir, what)?;
             }
         }
         if target.is_some_and(|target| target.ino == source.ino) {
             return Ok(());
         }
         let creds = &self.identity().effective;
-        self.may_delete(&from.dir, source.attr()?)?;
+        self.may_delete(from.dir, source.attr()?)?;
         match target {
             None => to.dir.check_create(creds)?,
             Some(target) => {
-                self.may_delete(&to.dir, target.attr()?)?;
+                self.may_delete(to.dir, target.attr()?)?;
                 match (source.kind == FileKind::Dir, target.kind == FileKind::Dir) {
                     _ if exchange => {}
                     (true, false) => return Err(Errno::NOTDIR.into()),
@@ -302,11 +317,11 @@ impl Process {
             }
         }
         // A directory that moves gets another `..`: that is a change of it.
-        let moved = [Some(&source), target.filter(|_| exchange)];
+        let moved = [Some(source), target.filter(|_| exchange)];
         for dir in moved.into_iter().flatten().filter(|m| crosses && m.kind == FileKind::Dir) {
             dir.check(creds, Access::WRITE)?;
         }
-        let (from_name, to_name) = ((from.dir.ino, &from.name[..]), (to.dir.ino, &to.name[..]));
+        let (from_name, to_name) = ((from.dir.ino, from.name), (to.dir.ino, to.name));
         Ok(from.dir.fs().rename(from_name, to_name, flags)?)
     }
 

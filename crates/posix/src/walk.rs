@@ -115,6 +115,11 @@ impl<'p> Held<'p> {
         Self { inode: self.inode.beside(By::Reference, &attr), attr: OnceCell::from(attr) }
     }
 
+    /// What was looked at on the mount of `self`.
+    fn seen(&self, attr: Attr) -> Held<'p> {
+        Self { inode: self.inode.beside(By::Nothing, &attr), attr: OnceCell::from(attr) }
+    }
+
     /// Turns the hold into an engine reference that somebody else gives back.
     pub fn into_reference(self) -> Result<(), Errno> {
         debug_assert!(!matches!(self.by, By::Nothing), "W1");
@@ -136,8 +141,7 @@ impl<'p> Held<'p> {
         };
         match found {
             Ok(attr) if want == Want::Look && attr.kind != FileKind::Symlink => {
-                let inode = self.inode.beside(By::Nothing, &attr);
-                Ok(Some(Self { inode, attr: OnceCell::from(attr) }))
+                Ok(Some(self.seen(attr)))
             }
             Ok(_) if want == Want::Look => self.child(name, Want::Hold),
             Ok(attr) => Ok(Some(self.beside(attr))),
@@ -219,10 +223,28 @@ pub(crate) struct Walked<'p> {
     pub found: Option<Held<'p>>,
 }
 
-impl<'p> Walked<'p> {
-    /// `ENAMETOOLONG` for a name that is to be made or removed ([`Follow::Never`]).
+/// Where a name is to be made or removed ([`Follow::Never`]); as [`Walked`].
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'w, 'p> {
+    pub dir: &'w Held<'p>,
+    pub name: &'w [u8],
+    pub last: Last,
+    pub slash: bool,
+    pub found: Option<&'w Held<'p>>,
+}
+
+impl Place<'_, '_> {
+    /// `ENAMETOOLONG`
     pub fn check_name(&self) -> Result<(), Errno> {
         if self.name.len() > NAME_MAX { Err(self.dir.refusal(Errno::NAMETOOLONG)) } else { Ok(()) }
+    }
+}
+
+impl<'p> Walked<'p> {
+    /// As a place.
+    pub fn place(&self) -> Place<'_, 'p> {
+        let (last, slash) = (self.last, self.slash);
+        Place { dir: &self.dir, name: &self.name, last, slash, found: self.found.as_ref() }
     }
 
     /// What the path names: `ENOENT`; `ENOTDIR` where a slash follows something else than a
@@ -389,9 +411,56 @@ impl Process {
         })
     }
 
-    /// Walks to where a name is to be made or removed.
-    pub(crate) fn place_of(&self, dirfd: i32, path: &[u8]) -> Call<Walked<'_>> {
-        self.walk(Want::Look, dirfd, path, Follow::Never, &self.identity().effective)
+    /// Acts where a name is to be made or removed, if one look tells where that is: see
+    /// [`near`](Self::near). So may `act`, which has done nothing then.
+    #[inline(always)]
+    pub(crate) fn at_near_place<R>(
+        &self,
+        dirfd: i32,
+        path: &[u8],
+        act: impl FnOnce(Place<'_, '_>) -> Option<Call<R>>,
+    ) -> Option<Call<R>> {
+        let mut attr = Attr::NONE;
+        self.near(dirfd, path, |near, name| {
+            if name.len() > NAME_MAX {
+                return None;
+            }
+            let is_there = match near.fs().peek_into(near.ino, name, &mut attr) {
+                Err(Errno::NOENT) => false,
+                found => found.map(|()| true).ok()?,
+            };
+            let (mount, mount_index, ino) = (near.mount, near.mount_index, near.ino);
+            // W1: `near` holds it meanwhile.
+            let by = By::Nothing;
+            let dir = Held::from(Inode { by, mount, mount_index, ino, kind: FileKind::Dir });
+            let mut found = None;
+            if is_there {
+                mount.check_covered(attr.ino).ok()?;
+                found = Some(dir.seen(attr));
+            }
+            act(Place { dir: &dir, name, last: Last::Name, slash: false, found: found.as_ref() })
+        })
+    }
+
+    /// Acts where a name is to be made or removed, or on the reason why there is no such place.
+    #[inline(always)]
+    pub(crate) fn at_place<R>(
+        &self,
+        dirfd: i32,
+        path: &[u8],
+        act: impl FnOnce(Call<Place<'_, '_>>) -> Call<R>,
+    ) -> Call<R> {
+        let mut act = Some(act);
+        let done = self.at_near_place(dirfd, path, |place| act.take().map(|act| act(Ok(place))));
+        match (done, act) {
+            (Some(done), _) => done,
+            (None, Some(act)) => {
+                let creds = &self.identity().effective;
+                let walked = self.walk(Want::Look, dirfd, path, Follow::Never, creds);
+                act(walked.as_ref().map(Walked::place).map_err(|stop| *stop))
+            }
+            (None, None) => unreachable!("what was done has a result"),
+        }
     }
 
     /// Walks a path.
