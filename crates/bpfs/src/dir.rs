@@ -6,6 +6,7 @@
 //!   program order; the name and what follows are durable before the header says so.
 //! - D3: a block's chain is only ever changed by one store: a length, or an inode number.
 
+use crate::free::FreeRun;
 use crate::fs::{Core, Stop};
 use crate::index::Found;
 use crate::layout::*;
@@ -38,6 +39,11 @@ impl Slot {
         }
     }
 
+    /// The entry.
+    fn entry(&self) -> FreeRun {
+        FreeRun { off: self.pos.off(), len: self.word.len }
+    }
+
     /// All of the room.
     fn room(&self) -> FreeRun {
         FreeRun { off: self.pos.off(), len: self.word.len + self.rest.len }
@@ -49,18 +55,7 @@ impl Slot {
     }
 }
 
-/// Free entries in a row: offset in the block and length, in bytes; length 0: none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FreeRun {
-    pub off: u64,
-    pub len: u64,
-}
-
 impl FreeRun {
-    fn end(self) -> u64 {
-        self.off + self.len
-    }
-
     /// The second word of one entry that is all of it.
     pub fn word(self) -> u64 {
         DirentWord { len: self.len, name_len: 0, kind: 0 }.pack()
@@ -222,23 +217,13 @@ impl<M: Medium> Core<M> {
         self.settle_free(v, pos)
     }
 
-    /// Looks whether the free entry at `pos` makes for a longer run than the one that is known.
+    /// Brings the derived state up to date with the free entry at `pos`.
     pub fn settle_free(&self, v: &VInode, pos: EntryPos) -> Result<()> {
-        let (at, off) = (self.v.entry_off(pos), pos.off());
-        let mut len = DirentWord::unpack(self.medium.load_u64(at + 8)).len;
-        if off + len < BLOCK && self.medium.load_u64(at + len) == 0 {
-            len += DirentWord::unpack(self.medium.load_u64(at + len + 8)).len;
-        }
-        let (here, known) = (FreeRun { off, len }, self.free_run(pos.block()));
-        let run = if known.len > 0 && known.end() == off {
-            FreeRun { off: known.off, len: known.len + len }
-        } else if known.len > 0 && (off..=here.end()).contains(&known.off) {
-            // Its first entry may have become part of this one, and may not be found again.
-            FreeRun { off, len: here.end().max(known.end()) - off }
-        } else {
-            here
-        };
-        if run.end() <= BLOCK && run.len > known.len {
+        let len = DirentWord::unpack(self.medium.load_u64(self.v.entry_off(pos) + 8)).len;
+        let db = self.v.dir_block(pos.block());
+        db.free.set(FreeRun { off: pos.off(), len }, true);
+        let run = db.free.longest();
+        if run.len > self.free_run(pos.block()).len {
             self.set_run(v, pos.block(), run)?;
         }
         Ok(())
@@ -246,13 +231,10 @@ impl<M: Medium> Core<M> {
 
     /// Brings the derived state up to date with an entry that has got another name in place.
     pub fn settle_respelled(&self, v: &VInode, slot: &Slot) -> Result<()> {
-        if slot.has(self.free_run(slot.pos.block())) {
-            self.settle_used(v, slot)
-        } else if slot.rest.len > 0 {
-            self.settle_free(v, EntryPos::new(slot.pos.block(), slot.rest.off))
-        } else {
-            Ok(())
-        }
+        let db = self.v.dir_block(slot.pos.block());
+        db.free.set(slot.entry(), false);
+        db.free.set(slot.rest, true);
+        self.set_run(v, slot.pos.block(), db.free.longest())
     }
 
     /// The known free run of a block.
@@ -282,7 +264,9 @@ impl<M: Medium> Core<M> {
         }
         let block = self.find_block(self.root(v)?, size)?;
         let handle = self.v.add_dir_block(v, block, size / BLOCK)?;
-        self.set_run(v, handle, FreeRun { off: 0, len: BLOCK })?;
+        let all = FreeRun { off: 0, len: BLOCK };
+        self.v.dir_block(handle).free.set(all, true);
+        self.set_run(v, handle, all)?;
         Ok(handle)
     }
 
@@ -295,20 +279,20 @@ impl<M: Medium> Core<M> {
         data: &[u8; BLOCK as usize],
     ) -> Result<Handle> {
         let handle = self.v.add_dir_block(v, block, logical)?;
-        self.set_run(v, handle, longest_run(data))?;
+        let db = self.v.dir_block(handle);
+        for e in Chain::new(data).flatten().filter(|e| e.ino == 0) {
+            db.free.set(FreeRun { off: e.off, len: e.word.len }, true);
+        }
+        self.set_run(v, handle, db.free.longest())?;
         Ok(handle)
     }
 
-    /// A slot took part of the known run: what is left is the known one, unless too short; then looks
-    /// for another.
+    /// A slot took part of the known run: what is left is the known one, unless too short.
     pub fn settle_used(&self, v: &VInode, slot: &Slot) -> Result<()> {
-        let block = slot.pos.block();
-        let run = if slot.rest.len >= DIRENT_MIN {
-            slot.rest
-        } else {
-            longest_run(&self.load_dir_block(self.v.entry_off(EntryPos::new(block, 0))))
-        };
-        self.set_run(v, block, run)
+        let db = self.v.dir_block(slot.pos.block());
+        db.free.set(slot.entry(), false);
+        let run = if slot.rest.len >= DIRENT_MIN { slot.rest } else { db.free.longest() };
+        self.set_run(v, slot.pos.block(), run)
     }
 
     /// Records the free run of a block and chains the block where names of that size look for it.
@@ -380,20 +364,4 @@ impl<M: Medium> Core<M> {
         })?;
         Ok(())
     }
-}
-
-/// The longest run of free entries of a block: offset and length.
-fn longest_run(data: &[u8; BLOCK as usize]) -> FreeRun {
-    let (mut best, mut run) = ((0, 0), (0, 0));
-    for e in Chain::new(data).flatten() {
-        run = match (e.ino, run) {
-            (0, (_, 0)) => (e.off, e.word.len),
-            (0, (start, len)) => (start, len + e.word.len),
-            _ => (0, 0),
-        };
-        if run.1 > best.1 {
-            best = run;
-        }
-    }
-    FreeRun { off: best.0, len: best.1 }
 }

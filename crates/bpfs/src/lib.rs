@@ -24,6 +24,7 @@ mod crawler;
 mod dir;
 mod error;
 mod file;
+mod free;
 mod fs;
 mod index;
 pub mod layout;

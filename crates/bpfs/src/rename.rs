@@ -8,7 +8,8 @@
 
 use crate::blocks::Txn;
 use crate::crawler::{Change, Mode, Node};
-use crate::dir::{FreeRun, Slot};
+use crate::dir::Slot;
+use crate::free::FreeRun;
 use crate::fs::{Core, Stop};
 use crate::index::Found;
 use crate::layout::*;

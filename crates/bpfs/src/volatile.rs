@@ -7,6 +7,7 @@
 //!   A freed block that somebody may still be reading without a copy waits ([`Pins`]).
 //! - V3: an inode is live from its creation until its last name and last reference are gone.
 
+use crate::free::{FreeRun, FreeUnits};
 use crate::layout::{BLOCK, INODE, INODES_PER_BLOCK};
 use crate::pin::Pins;
 use arena::{Arena, Bitmap, Handle, HashIndex, Layout, Link, LockMode, RwLock, Shared, Slab, Span};
@@ -71,13 +72,15 @@ pub struct DirBlock {
     pub sibling: AtomicU32,
     /// Offset of the block in PM.
     pub pm_off: AtomicU64,
-    /// A run of free entries: offset in the block and length, in bytes; length 0: none known.
+    /// Where a long run of free entries is: offset in the block and length, in bytes; length 0: there is none.
     pub free_off: AtomicU16,
     pub free_len: AtomicU16,
     /// Class of the chain the block is in, plus one; 0: in none.
     pub class: AtomicU32,
     /// Which block of its directory it is.
     pub logical: AtomicU32,
+    /// What is free.
+    pub free: FreeUnits,
 }
 
 /// Where an entry is: the handle of its [`DirBlock`], and its offset in the block in the low bits.
@@ -534,6 +537,7 @@ impl Volatile {
         let db = self.dir_block(handle);
         db.class.store(0, Relaxed);
         db.free_len.store(0, Relaxed);
+        db.free.set(FreeRun { off: 0, len: BLOCK }, false);
         db.pm_off.store(pm_off, Relaxed);
         db.logical.store(logical as u32, Relaxed);
         db.sibling.store(state.blocks.swap(handle.0, Relaxed), Relaxed);
