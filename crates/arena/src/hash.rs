@@ -1,15 +1,15 @@
-//! A chained hash index over the nodes of a [`Slab`].
+//! A hash index, with its entries in the buckets.
 //!
-//! The number of buckets is fixed at planning: memory is committed only where touched, so a table
-//! for the largest population costs nothing while it is empty, and nothing is ever rehashed.
-//! A bucket is one word: the chain's first handle, the owner that has it locked to change the chain,
-//! and how often that has happened. Every step leaves the chain whole, so a bucket whose owner has died
-//! is simply taken over.
+//! A bucket is a line: a word that says who changes it and how often that has happened, three entries, and
+//! the first of more buckets for what does not fit. The number of buckets is fixed at planning: memory is
+//! committed only where touched, so a table for the largest population costs nothing while it is empty,
+//! and nothing is ever rehashed. Every step leaves the entries whole, so a bucket whose owner has died is
+//! simply taken over.
 //!
 //! - H1: a search takes no lock. It believes what it saw if the bucket's word is the same before and
-//!   after, without owner; it may meet nodes on the way that are somebody else's by then.
-//! - H2: a chain changes only behind the store of an owner, and a node only after it has left its chain
-//!   ([`Slab::take`]): whoever sees the change sees the word changed, too.
+//!   after, without owner; on the way it may meet what is somebody else's by then.
+//! - H2: entries change only behind the store of an owner, and an additional bucket only after it has left its
+//!   chain ([`Slab::take`]): whoever sees the change sees the word changed, too.
 
 use crate::sync::{self, AtomicU32, AtomicU64, fence};
 use crate::{Arena, Handle, Layout, Shared, Slab, Span};
@@ -21,63 +21,100 @@ pub trait Link {
     fn link(&self) -> &AtomicU32;
 }
 
+/// What an index holds: up to 16 bytes, so that a bucket is a line.
+pub trait Entry: Shared {
+    /// Whether this is none. Zeroes are none, and so is what is not filled completely.
+    fn is_none(&self) -> bool;
+    /// Makes it none.
+    fn clear(&self);
+}
+
 /// After so many rounds of waiting, a waiter asks whether the owner lives.
 const SPINS_TO_DOUBT: u32 = if cfg!(loom) { 1 } else { 1 << 14 };
 
 /// A longer walk without a lock has lost its way, or had better be sure of it.
 const STEPS_MAX: u32 = 64;
 
-/// A bucket's word: the first handle in the lower half; above it 16 bits of the owner, 0: unlocked, and
-/// 16 bits that count changes.
+/// Entries of a bucket.
+const ENTRIES: usize = if cfg!(loom) { 1 } else { 3 };
+
+/// A bucket's word: the owner in the lower half, 0: unlocked; above it how often the bucket has changed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Word(u64);
 
 impl Word {
-    fn first(self) -> u32 {
+    fn owner(self) -> u32 {
         self.0 as u32
     }
 
-    /// Owners with more bits are never found dead, nor is the one they become.
-    fn owner(self) -> u32 {
-        (self.0 >> 32) as u32 & 0xffff
-    }
-
     fn locked_by(self, owner: u32) -> Self {
-        Self(self.0 & !(0xffff << 32) | u64::from(owner.min(0xffff)) << 32)
+        Self(self.0 & !0xffff_ffff | u64::from(owner))
     }
 
     /// Unlocked, after a change.
-    fn changed_to(self, first: u32) -> Self {
-        Self((self.0 >> 48).wrapping_add(1) << 48 | u64::from(first))
+    fn changed(self) -> Self {
+        Self((self.0 >> 32).wrapping_add(1) << 32)
     }
 }
 
-/// The buckets. Keys live in the nodes; callers say what matches.
-#[derive(Clone, Copy)]
-pub struct HashIndex {
-    /// Each a [`Word`].
-    buckets: Span<AtomicU64>,
-    mask: u64,
+#[derive(Default)]
+#[repr(C, align(64))]
+struct Bucket<T> {
+    /// [`Word`], of the first bucket of a chain.
+    word: AtomicU64,
+    /// What does not fit is there; as handle, 0: nowhere.
+    next: AtomicU32,
+    entries: [T; ENTRIES],
 }
+
+// SAFETY: atomics and entries, which are `Shared`; zeroes are an empty bucket.
+unsafe impl<T: Entry + sync::Modelled> Shared for Bucket<T> {}
+
+impl<T> Link for Bucket<T> {
+    fn link(&self) -> &AtomicU32 {
+        &self.next
+    }
+}
+
+impl<T: Entry> Bucket<T> {
+    #[inline]
+    fn filled(&self) -> impl Iterator<Item = &T> {
+        self.entries.iter().filter(|entry| !entry.is_none())
+    }
+}
+
+/// The buckets. Keys live in the entries; callers say what matches.
+pub struct HashIndex<T> {
+    buckets: Span<Bucket<T>>,
+    mask: u64,
+    more: Slab<Bucket<T>>,
+}
+
+impl<T> Clone for HashIndex<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for HashIndex<T> {}
 
 /// A locked bucket.
-pub(crate) struct Bucket<'a> {
+pub(crate) struct Locked<'a> {
     word: &'a AtomicU64,
     before: Word,
-    first: u32,
 }
 
-impl Drop for Bucket<'_> {
+impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        self.word.store(self.before.changed_to(self.first).0, Release);
+        self.word.store(self.before.changed().0, Release);
     }
 }
 
-impl HashIndex {
-    /// Plans at least `buckets` buckets (a power of two).
-    pub fn plan(layout: &mut Layout, buckets: usize) -> Self {
+impl<T: Entry + Default> HashIndex<T> {
+    /// Plans at least `buckets` buckets (a power of two), and `more` for what does not fit into them.
+    pub fn plan(layout: &mut Layout, buckets: usize, more: usize) -> Self {
+        const { assert!(size_of::<Bucket<T>>() == 64 || cfg!(loom), "a bucket is a line") };
         let n = buckets.next_power_of_two();
-        Self { buckets: layout.table(n), mask: n as u64 - 1 }
+        Self { buckets: layout.table(n), mask: n as u64 - 1, more: Slab::plan(layout, more) }
     }
 
     /// Gives the first buckets huge pages ([`Arena::back`]).
@@ -85,8 +122,18 @@ impl HashIndex {
         arena.back(self.buckets, 0..buckets);
     }
 
-    pub(crate) fn lock<'a>(&self, arena: &'a Arena, hash: u64) -> Bucket<'a> {
-        let word = self.word(arena, hash);
+    #[inline]
+    fn bucket<'a>(&self, arena: &'a Arena, hash: u64) -> &'a Bucket<T> {
+        &arena.table(self.buckets)[(hash & self.mask) as usize]
+    }
+
+    #[inline]
+    fn after<'a>(&self, arena: &'a Arena, bucket: &Bucket<T>) -> Option<(Handle, &'a Bucket<T>)> {
+        Handle::from_link(bucket.next.load(Relaxed)).map(|h| (h, self.more.get(arena, h)))
+    }
+
+    pub(crate) fn lock<'a>(&self, arena: &'a Arena, hash: u64) -> Locked<'a> {
+        let word = &self.bucket(arena, hash).word;
         let me = arena.owner();
         let mut spins = 0u32;
         loop {
@@ -97,7 +144,7 @@ impl HashIndex {
             if is_free && word.compare_exchange_weak(seen.0, locked, Acquire, Relaxed).is_ok() {
                 // H2
                 fence(Release);
-                return Bucket { word, before: seen, first: seen.first() };
+                return Locked { word, before: seen };
             }
             spins = if spins >= SPINS_TO_DOUBT { 0 } else { spins + 1 };
             if spins.is_multiple_of(128) {
@@ -107,95 +154,99 @@ impl HashIndex {
         }
     }
 
+    /// What `view` makes of the first entry in the bucket of `hash` of which it makes anything. It may
+    /// be shown entries that are not in the bucket, and its answer be thrown away (H1).
     #[inline]
-    fn word<'a>(&self, arena: &'a Arena, hash: u64) -> &'a AtomicU64 {
-        &arena.table(self.buckets)[(hash & self.mask) as usize]
-    }
-
-    /// What `view` makes of the first node in the bucket of `hash` of which it makes anything. It may
-    /// be shown nodes that are not in the bucket, and its answer be thrown away (H1).
-    #[inline]
-    pub fn find<T: Shared + Link, R>(
+    pub fn find<R>(
         &self,
         arena: &Arena,
-        slab: &Slab<T>,
         hash: u64,
         mut view: impl FnMut(&T) -> Option<R>,
     ) -> Option<R> {
-        let word = self.word(arena, hash);
-        let seen = Word(word.load(Acquire));
+        let first = self.bucket(arena, hash);
+        let seen = Word(first.word.load(Acquire));
         if seen.owner() == 0 {
-            let mut at = seen.first();
+            let mut bucket = first;
             for _ in 0..STEPS_MAX {
-                let node = Handle::from_link(at).map(|h| slab.get(arena, h));
-                let found = node.and_then(&mut view);
-                if node.is_none() || found.is_some() {
+                let found = bucket.filled().find_map(&mut view);
+                let next = self.after(arena, bucket);
+                if found.is_some() || next.is_none() {
                     fence(Acquire);
-                    if word.load(Relaxed) == seen.0 {
+                    if first.word.load(Relaxed) == seen.0 {
                         return found;
                     }
                     break;
                 }
-                at = node.map_or(0, |node| node.link().load(Relaxed));
+                bucket = next.map_or(first, |(_, next)| next);
             }
         }
-        self.find_locked(arena, slab, hash, view)
+        self.find_locked(arena, hash, view)
     }
 
     /// As [`find`](Self::find), with the bucket locked: `view` is shown what is in it, and may change
     /// it.
     #[cold]
-    pub fn find_locked<T: Shared + Link, R>(
+    pub fn find_locked<R>(
         &self,
         arena: &Arena,
-        slab: &Slab<T>,
         hash: u64,
         mut view: impl FnMut(&T) -> Option<R>,
     ) -> Option<R> {
-        let bucket = self.lock(arena, hash);
-        let mut at = bucket.first;
-        while let Some(h) = Handle::from_link(at) {
-            let node = slab.get(arena, h);
-            if let Some(found) = view(node) {
+        let _locked = self.lock(arena, hash);
+        let mut bucket = self.bucket(arena, hash);
+        loop {
+            if let Some(found) = bucket.filled().find_map(&mut view) {
                 return Some(found);
             }
-            at = node.link().load(Relaxed);
+            bucket = self.after(arena, bucket)?.1;
         }
-        None
     }
 
-    /// Chains `node` into the bucket of `hash`.
-    pub fn insert<T: Shared + Link>(&self, arena: &Arena, slab: &Slab<T>, hash: u64, node: Handle) {
-        let mut bucket = self.lock(arena, hash);
-        slab.get(arena, node).link().store(bucket.first, Relaxed);
-        bucket.first = node.0;
-    }
-
-    /// Unchains the first node that `matches`; the caller gives it back to the slab.
-    pub fn remove<T: Shared + Link>(
-        &self,
-        arena: &Arena,
-        slab: &Slab<T>,
-        hash: u64,
-        mut matches: impl FnMut(&T) -> bool,
-    ) -> Option<Handle> {
-        let mut bucket = self.lock(arena, hash);
-        let mut before: Option<Handle> = None;
-        let mut at = bucket.first;
-        while let Some(h) = Handle::from_link(at) {
-            let node = slab.get(arena, h);
-            let next = node.link().load(Relaxed);
-            if matches(node) {
-                match before {
-                    None => bucket.first = next,
-                    Some(b) => slab.get(arena, b).link().store(next, Relaxed),
-                }
-                return Some(h);
+    /// Has `fill` fill an entry of the bucket of `hash`; `false` where there is no room.
+    pub fn insert(&self, arena: &Arena, hash: u64, fill: impl FnOnce(&T)) -> bool {
+        let _locked = self.lock(arena, hash);
+        let first = self.bucket(arena, hash);
+        let mut bucket = first;
+        loop {
+            if let Some(room) = bucket.entries.iter().find(|entry| entry.is_none()) {
+                fill(room);
+                return true;
             }
-            before = Some(h);
-            at = next;
+            match self.after(arena, bucket) {
+                Some((_, next)) => bucket = next,
+                None => break,
+            }
         }
-        None
+        let Some(handle) = self.more.take(arena) else { return false };
+        let bucket = self.more.get(arena, handle);
+        bucket.entries.iter().for_each(Entry::clear);
+        bucket.next.store(first.next.load(Relaxed), Relaxed);
+        fill(&bucket.entries[0]);
+        first.next.store(handle.0, Relaxed);
+        true
+    }
+
+    /// Removes the first entry that `matches`; whether there was one.
+    pub fn remove(&self, arena: &Arena, hash: u64, mut matches: impl FnMut(&T) -> bool) -> bool {
+        let _locked = self.lock(arena, hash);
+        let mut before: Option<&Bucket<T>> = None;
+        let mut at = None;
+        let mut bucket = self.bucket(arena, hash);
+        loop {
+            if let Some(entry) = bucket.filled().find(|entry| matches(entry)) {
+                entry.clear();
+                if let (Some(before), Some(handle), true) =
+                    (before, at, bucket.filled().next().is_none())
+                {
+                    before.next.store(bucket.next.load(Relaxed), Relaxed);
+                    self.more.give(arena, handle);
+                }
+                return true;
+            }
+            let Some((handle, next)) = self.after(arena, bucket) else { return false };
+            before = Some(bucket);
+            (at, bucket) = (Some(handle), next);
+        }
     }
 }
 
@@ -203,58 +254,59 @@ impl HashIndex {
 mod tests {
     use super::*;
 
+    #[derive(Default)]
     #[repr(C)]
-    struct Node {
-        next: AtomicU32,
-        key: AtomicU32,
-    }
+    struct Key(AtomicU64, AtomicU64);
     // SAFETY: two atomics; zero is valid.
-    unsafe impl Shared for Node {}
-    impl Link for Node {
-        fn link(&self) -> &AtomicU32 {
-            &self.next
+    unsafe impl Shared for Key {}
+    impl Entry for Key {
+        fn is_none(&self) -> bool {
+            self.1.load(Relaxed) == 0
+        }
+        fn clear(&self) {
+            self.1.store(0, Relaxed);
         }
     }
 
     #[test]
     fn insert_find_remove_under_contention() {
         let mut layout = Layout::default();
-        let slab = Slab::<Node>::plan(&mut layout, 4000);
-        let index = HashIndex::plan(&mut layout, 64);
+        let index = HashIndex::<Key>::plan(&mut layout, 64, 4000);
         let arena = Arena::anonymous(&layout).unwrap();
         std::thread::scope(|s| {
-            for t in 0..4u32 {
+            for t in 0..4u64 {
                 let arena = &arena;
                 s.spawn(move || {
                     for round in 0..5 {
                         for i in 0..900 {
-                            let key = t * 1000 + i;
-                            let h = slab.take(arena).unwrap();
-                            slab.get(arena, h).key.store(key, Relaxed);
-                            index.insert(arena, &slab, u64::from(key), h);
+                            let key = t * 1000 + i + 1;
+                            assert!(index.insert(arena, key, |k| k.1.store(key, Relaxed)));
                         }
                         for i in 0..900 {
-                            let key = t * 1000 + i;
-                            let is = |n: &Node| n.key.load(Relaxed) == key;
-                            assert!(
-                                index
-                                    .find(arena, &slab, u64::from(key), |n| is(n).then_some(()))
-                                    .is_some()
-                            );
-                            let h = index.remove(arena, &slab, u64::from(key), is).unwrap();
-                            slab.give(arena, h);
-                            assert!(
-                                index
-                                    .find(arena, &slab, u64::from(key), |n| is(n).then_some(()))
-                                    .is_none(),
-                                "round {round}"
-                            );
+                            let key = t * 1000 + i + 1;
+                            let is = |k: &Key| k.1.load(Relaxed) == key;
+                            let has = || index.find(arena, key, |k| is(k).then_some(())).is_some();
+                            assert!(has());
+                            assert!(index.remove(arena, key, is));
+                            assert!(!has(), "round {round}");
                         }
                     }
                 });
             }
         });
-        let taken: Vec<_> = std::iter::from_fn(|| slab.take(&arena)).collect();
-        assert_eq!(taken.len(), 4000);
+        let taken: Vec<_> = std::iter::from_fn(|| index.more.take(&arena)).collect();
+        assert_eq!(taken.len(), 4000, "additional buckets come back when they are empty");
+    }
+
+    #[test]
+    fn what_has_no_room_is_refused() {
+        let mut layout = Layout::default();
+        let index = HashIndex::<Key>::plan(&mut layout, 1, 1);
+        let arena = Arena::anonymous(&layout).unwrap();
+        let insert = |key| index.insert(&arena, 0, |k| k.1.store(key, Relaxed));
+        assert!((1..=6).all(insert));
+        assert!(!insert(7));
+        assert!(index.remove(&arena, 0, |k| k.1.load(Relaxed) == 2));
+        assert!(insert(7) && !insert(8));
     }
 }

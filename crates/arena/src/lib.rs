@@ -33,7 +33,7 @@ use model as process;
 
 pub use attach::{Attached, Place, remove_abandoned};
 pub use bitmap::Bitmap;
-pub use hash::{HashIndex, Link};
+pub use hash::{Entry, HashIndex, Link};
 pub use process::ProcessId;
 pub use rwlock::{LockMode, PATIENCE_MS, RwLock, Ticket};
 pub use session::{Census, Inside, PROCESSES, Paused, Refused, Stopped};

@@ -3,11 +3,9 @@
 
 use crate::fs::Core;
 use crate::layout::{BLOCK, DIRENT_HEADER, DirentWord, INODE, dirent_bytes};
-use crate::volatile::{EntryPos, IndexNode};
-use arena::Handle;
+use crate::volatile::{EntryPos, IndexEntry};
 use pmem::Medium;
-use std::sync::atomic::Ordering::{Relaxed, Release};
-use std::sync::atomic::fence;
+use std::sync::atomic::Ordering::Relaxed;
 use vfs::{Errno, Ino, Result};
 
 /// An entry that was found.
@@ -45,15 +43,15 @@ impl<M: Medium> Core<M> {
     /// Finds a name. Without the directory's lock the answer may be out of date when it arrives.
     pub fn find_name(&self, dir: Ino, name: &[u8]) -> Option<Found> {
         let hash = self.name_hash(dir, name);
-        self.v.index.find(&self.v.arena, &self.v.nodes, hash, |n| {
-            if !self.is_candidate(n, dir, hash) {
+        self.v.index.find(&self.v.arena, hash, |n| {
+            if !n.may_be(dir, hash) {
                 return None;
             }
             let ino = Ino(u64::from(n.ino.load(Relaxed)));
             if let Some(record) = self.v.prefetch_inode(ino) {
                 self.medium.prefetch(record, INODE);
             }
-            let pos = EntryPos(n.pos.load(Relaxed));
+            let pos = n.pos();
             let at = self.v.entry_off(pos);
             // The search may meet what is no entry any more: its name need not end in the block.
             let ends_in_block = pos.off() + dirent_bytes(name.len()) <= BLOCK;
@@ -64,62 +62,24 @@ impl<M: Medium> Core<M> {
         })
     }
 
-    fn is_candidate(&self, n: &IndexNode, dir: Ino, hash: u64) -> bool {
-        n.hash.load(Relaxed) == (hash >> 32) as u32 && n.dir.load(Relaxed) == dir.0 as u32
-    }
-
     /// Adds a name.
     pub fn index_name(&self, dir: Ino, name: &[u8], found: Found) -> Result<()> {
-        let node = self.v.nodes.take(&self.v.arena).ok_or(Errno::NOSPC)?;
-        self.index_node(node, dir, name, found);
-        Ok(())
-    }
-
-    fn index_node(&self, node: Handle, dir: Ino, name: &[u8], found: Found) {
         let hash = self.name_hash(dir, name);
-        let n = self.v.nodes.get(&self.v.arena, node);
-        n.dir.store(dir.0 as u32, Relaxed);
-        n.hash.store((hash >> 32) as u32, Relaxed);
-        n.ino.store(found.ino.0 as u32, Relaxed);
-        n.pos.store(found.pos.0, Relaxed);
-        self.v.index.insert(&self.v.arena, &self.v.nodes, hash, node);
+        let fill = |n: &IndexEntry| n.fill(dir, hash, found.pos, found.ino);
+        if self.v.index.insert(&self.v.arena, hash, fill) { Ok(()) } else { Err(Errno::NOSPC) }
     }
 
     /// Removes the name whose entry is at `pos`.
     pub fn unindex_name(&self, dir: Ino, name: &[u8], pos: EntryPos) {
         let hash = self.name_hash(dir, name);
-        let is = |n: &IndexNode| self.is_candidate(n, dir, hash) && n.pos.load(Relaxed) == pos.0;
-        if let Some(node) = self.v.index.remove(&self.v.arena, &self.v.nodes, hash, is) {
-            self.v.nodes.give(&self.v.arena, node);
-        }
-    }
-
-    /// Takes a name, whose entry is at `pos`, out of the index and adds another for `now`.
-    pub fn move_name(
-        &self,
-        from: (Ino, &[u8]),
-        pos: EntryPos,
-        to: (Ino, &[u8]),
-        now: Found,
-    ) -> Result<()> {
-        let hash = self.name_hash(from.0, from.1);
-        let is = |n: &IndexNode| self.is_candidate(n, from.0, hash) && n.pos.load(Relaxed) == pos.0;
-        match self.v.index.remove(&self.v.arena, &self.v.nodes, hash, is) {
-            Some(node) => {
-                // H2, as when a node is taken from the slab.
-                fence(Release);
-                self.index_node(node, to.0, to.1, now);
-                Ok(())
-            }
-            None => self.index_name(to.0, to.1, now),
-        }
+        self.v.index.remove(&self.v.arena, hash, |n| n.may_be(dir, hash) && n.pos() == pos);
     }
 
     /// Lets a name lead to another inode.
     pub fn reindex_name(&self, dir: Ino, name: &[u8], now: Found) {
         let hash = self.name_hash(dir, name);
-        self.v.index.find_locked(&self.v.arena, &self.v.nodes, hash, |n| {
-            (self.is_candidate(n, dir, hash) && n.pos.load(Relaxed) == now.pos.0)
+        self.v.index.find_locked(&self.v.arena, hash, |n| {
+            (n.may_be(dir, hash) && n.pos() == now.pos)
                 .then(|| n.ino.store(now.ino.0 as u32, Relaxed))
         });
     }

@@ -299,7 +299,8 @@ impl<M: Medium> Core<M> {
         match (target, &r.slot) {
             (None, Some(slot)) => {
                 let now = Found { pos: slot.pos, ..source };
-                self.move_name((from_dir, from_name), source.pos, (to_dir, to_name), now)?;
+                self.unindex_name(from_dir, from_name, source.pos);
+                self.index_name(to_dir, to_name, now)?;
                 if r.is_in_place() {
                     self.settle_respelled(fd, slot)?;
                 } else {

@@ -10,7 +10,9 @@
 use crate::free::{FreeRun, FreeUnits};
 use crate::layout::{BLOCK, INODE, INODES_PER_BLOCK};
 use crate::pin::Pins;
-use arena::{Arena, Bitmap, Handle, HashIndex, Layout, Link, LockMode, RwLock, Shared, Slab, Span};
+use arena::{
+    Arena, Bitmap, Entry, Handle, HashIndex, Layout, Link, LockMode, RwLock, Shared, Slab, Span,
+};
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicI64, AtomicU16, AtomicU32, AtomicU64, Ordering::*};
 use vfs::{Errno, Ino, Result};
@@ -105,16 +107,53 @@ impl EntryPos {
 }
 
 /// A name in the directory index.
+#[derive(Default)]
 #[repr(C)]
-pub struct IndexNode {
-    next: AtomicU32,
+pub struct IndexEntry {
+    /// [`EntryPos`] and [`TAG_BITS`] of the name's hash, the uppermost of both.
+    place: AtomicU64,
     pub dir: AtomicU32,
-    /// Upper half of the name's hash.
-    pub hash: AtomicU32,
+    /// 0: there is no name.
     pub ino: AtomicU32,
-    /// The entry, as [`EntryPos`].
-    pub pos: AtomicU64,
 }
+
+/// Bits of an [`IndexEntry`] that are of the hash.
+const TAG_BITS: u32 = 20;
+const POS_BITS: u32 = u64::BITS - TAG_BITS;
+
+impl IndexEntry {
+    /// Whether that may be the name in `dir` with this hash.
+    #[inline]
+    pub fn may_be(&self, dir: Ino, hash: u64) -> bool {
+        self.place.load(Relaxed) >> POS_BITS == hash >> POS_BITS
+            && self.dir.load(Relaxed) == dir.0 as u32
+    }
+
+    /// Where the entry is.
+    #[inline]
+    pub fn pos(&self) -> EntryPos {
+        EntryPos(self.place.load(Relaxed) & (1 << POS_BITS) - 1)
+    }
+
+    /// Fills it in; with the inode's number at last.
+    pub fn fill(&self, dir: Ino, hash: u64, pos: EntryPos, ino: Ino) {
+        self.place.store(hash >> POS_BITS << POS_BITS | pos.0, Relaxed);
+        self.dir.store(dir.0 as u32, Relaxed);
+        self.ino.store(ino.0 as u32, Relaxed);
+    }
+}
+
+impl Entry for IndexEntry {
+    #[inline]
+    fn is_none(&self) -> bool {
+        self.ino.load(Relaxed) == 0
+    }
+    fn clear(&self) {
+        self.ino.store(0, Relaxed);
+    }
+}
+
+const _: () = assert!(size_of::<IndexEntry>() == 16 && u32::BITS + BLOCK.ilog2() <= POS_BITS);
 
 /// The unsafe part of this crate: four promises to the arena.
 #[allow(unsafe_code)]
@@ -127,7 +166,7 @@ mod shared {
     // SAFETY: as above.
     unsafe impl Shared for DirBlock {}
     // SAFETY: as above.
-    unsafe impl Shared for IndexNode {}
+    unsafe impl Shared for IndexEntry {}
 }
 
 impl Link for DirState {
@@ -140,11 +179,6 @@ impl Link for DirBlock {
         &self.next
     }
 }
-impl Link for IndexNode {
-    fn link(&self) -> &AtomicU32 {
-        &self.next
-    }
-}
 
 /// All volatile state of one mounted pool.
 pub struct Volatile {
@@ -153,8 +187,7 @@ pub struct Volatile {
     tables: Tables,
     inodes: Bitmap,
     pub pins: Pins,
-    pub index: HashIndex,
-    pub nodes: Slab<IndexNode>,
+    pub index: HashIndex<IndexEntry>,
     dir_states: Slab<DirState>,
     dir_blocks: Slab<DirBlock>,
     /// Keys the name hash, so that names cannot be chosen to collide.
@@ -191,8 +224,7 @@ pub struct Plan {
     pins: Pins,
     dir_states: Slab<DirState>,
     dir_blocks: Slab<DirBlock>,
-    index: HashIndex,
-    nodes: Slab<IndexNode>,
+    index: HashIndex<IndexEntry>,
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -234,8 +266,12 @@ impl Plan {
             inodes: Bitmap::plan(&mut l, max_inodes),
             dir_blocks: Slab::plan(&mut l, blocks as usize),
             dir_states: Slab::plan(&mut l, blocks as usize),
-            index: HashIndex::plan(&mut l, (blocks as usize).clamp(1 << 10, 1 << 28)),
-            nodes: Slab::plan(&mut l, (blocks as usize * 128).min((1 << 31) - 2)),
+            // A line for 32 KiB, and for every second name of a pool that is full of directories.
+            index: HashIndex::plan(
+                &mut l,
+                (blocks as usize / 8).clamp(1 << 7, 1 << 28),
+                (blocks as usize * 64).min((1 << 31) - 2),
+            ),
             layout: l,
         }
     }
@@ -266,7 +302,6 @@ impl Plan {
             inodes: self.inodes,
             pins: self.pins,
             index: self.index,
-            nodes: self.nodes,
             dir_states: self.dir_states,
             dir_blocks: self.dir_blocks,
             seed,
@@ -291,8 +326,7 @@ impl Volatile {
         if bytes < HUGE_PAGES_FROM {
             return;
         }
-        self.index.back(&self.arena, bytes / size_of::<u64>());
-        self.nodes.back(&self.arena, bytes / 2 / size_of::<IndexNode>());
+        self.index.back(&self.arena, bytes / 64);
         self.arena.back(self.tables.vinodes, 0..bytes / 2 / size_of::<VInode>());
     }
 
