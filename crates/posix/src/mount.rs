@@ -6,6 +6,7 @@
 //!   that word first, and looks again where it is another.
 
 use crate::creds::{Access, Credentials};
+use crate::cwd::Lead;
 use crate::known::Known;
 use crate::served::{Call, Stop};
 use mounts::{Board, Terms};
@@ -74,6 +75,8 @@ pub(crate) struct Mount {
     placeholder: AtomicI32,
     /// Whether the mount point can be reached by this user: `UNTRIED`, `USABLE` or `REFUSED`.
     reach: AtomicU32,
+    /// The way from a working directory outside.
+    pub lead: Lead,
 }
 
 impl Mount {
@@ -84,6 +87,7 @@ impl Mount {
             pool: AtomicPtr::new(std::ptr::null_mut()),
             placeholder: AtomicI32::new(-1),
             reach: AtomicU32::new(UNTRIED),
+            lead: Lead::default(),
         }
     }
 
@@ -251,25 +255,33 @@ impl Mount {
     /// What is left of an absolute path below the mount point; `None` where it leads elsewhere, or
     /// that cannot be told from its text.
     pub fn strip<'a>(&self, path: &'a [u8]) -> Option<&'a [u8]> {
+        if path.first() == Some(&b'/') { self.strip_names(path, 0) } else { None }
+    }
+
+    /// As [`strip`](Self::strip), of a path that starts after so many components of the mount point.
+    pub fn strip_names<'a>(&self, path: &'a [u8], passed: usize) -> Option<&'a [u8]> {
         let mut rest = path;
-        for name in self.spec.mountpoint.split(|&b| b == b'/').filter(|name| !name.is_empty()) {
+        for name in self.names().skip(passed) {
             loop {
-                rest = strip_slashes(rest)?;
-                match rest.strip_prefix(b".") {
-                    Some(after) if after.first() == Some(&b'/') => rest = after,
-                    _ => break,
+                let slashes = rest.iter().take_while(|&&b| b == b'/').count();
+                rest = &rest[slashes..];
+                match rest.strip_prefix(b"./") {
+                    Some(after) => rest = after,
+                    None => break,
                 }
             }
             rest = rest.strip_prefix(name)?;
+            if !matches!(rest.first(), None | Some(b'/')) {
+                return None;
+            }
         }
-        (rest.is_empty() || rest[0] == b'/').then_some(rest)
+        Some(rest)
     }
-}
 
-/// What follows the slashes that `path` must start with.
-fn strip_slashes(path: &[u8]) -> Option<&[u8]> {
-    let slashes = path.iter().take_while(|&&b| b == b'/').count();
-    (slashes > 0).then(|| &path[slashes..])
+    /// The components of the mount point.
+    pub fn names(&self) -> impl Iterator<Item = &[u8]> {
+        self.spec.mountpoint.split(|&b| b == b'/').filter(|name| !name.is_empty())
+    }
 }
 
 impl Drop for Mount {
@@ -301,5 +313,8 @@ mod tests {
         for other in ["/mnt/pools", "/mnt", "/mnt/x/../pool/a", "mnt/pool", "/", ""] {
             assert_eq!(strip(other), None, "{other}");
         }
+        let below = |path: &str, passed| mount.strip_names(path.as_bytes(), passed).is_some();
+        assert!(below("mnt/pool", 0) && below("pool/a", 1) && below(".//./pool", 1));
+        assert!(!below("pools", 1) && !below("pool", 0) && !below("./", 1) && !below("", 1));
     }
 }
