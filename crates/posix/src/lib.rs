@@ -42,7 +42,8 @@
 //!   and a mount can become read-only while descriptors are open for writing: they give `EROFS`.
 //!   What changes in another mount namespace than the server's is not seen.
 //! - Limits that another process sets (`prlimit`) are not seen.
-//! - Search permission on the directories above the mount point is looked at once per user.
+//! - Search permission on the directories above the mount point is looked at once per user, and on the way
+//!   there from a working directory outside once per change of that or of the user (L2).
 //!
 //! # Invariants
 //!
