@@ -143,7 +143,7 @@ impl Process {
         let names = || path.split(|&b| b == b'/').filter(|name| !name.is_empty());
         let depth = names().count() as u16;
         for (_, mount) in self.mounts() {
-            let shared = names().zip(mount.names()).take_while(|(a, b)| a == b).count() as u16;
+            let shared = names().zip(mount.names(0)).take_while(|(a, b)| a == b).count() as u16;
             mount.lead.put(word, Place { depth, shared });
         }
         self.cwd.settle(word, OUTSIDE);
@@ -182,7 +182,7 @@ impl Process {
         if shown == Shown::NotYet {
             let climb = std::iter::repeat_n(&b".."[..], (place.depth - place.shared).into());
             let mut way = SmallVec::<[u8; 256]>::new();
-            for name in climb.chain(mount.names().skip(place.shared.into())) {
+            for name in climb.chain(mount.names(place.shared.into())) {
                 way.extend_from_slice(name);
                 way.push(b'/');
             }

@@ -75,14 +75,20 @@ pub(crate) struct Mount {
     placeholder: AtomicI32,
     /// Whether the mount point can be reached by this user: `UNTRIED`, `USABLE` or `REFUSED`.
     reach: AtomicU32,
+    /// Where the components of the mount point start.
+    starts: SmallVec<[u16; 8]>,
     /// The way from a working directory outside.
     pub lead: Lead,
 }
 
 impl Mount {
     pub fn new(spec: MountSpec) -> Self {
+        let path = &spec.mountpoint[..];
+        let starts = |&at: &usize| path[at] != b'/' && (at == 0 || path[at - 1] == b'/');
+        let starts = (0..path.len()).filter(starts).map(|at| at as u16).collect();
         Self {
             spec,
+            starts,
             state: AtomicU32::new(UNTRIED),
             pool: AtomicPtr::new(std::ptr::null_mut()),
             placeholder: AtomicI32::new(-1),
@@ -261,7 +267,7 @@ impl Mount {
     /// As [`strip`](Self::strip), of a path that starts after so many components of the mount point.
     pub fn strip_names<'a>(&self, path: &'a [u8], passed: usize) -> Option<&'a [u8]> {
         let mut rest = path;
-        for name in self.names().skip(passed) {
+        for name in self.names(passed) {
             loop {
                 let slashes = rest.iter().take_while(|&&b| b == b'/').count();
                 rest = &rest[slashes..];
@@ -278,9 +284,14 @@ impl Mount {
         Some(rest)
     }
 
-    /// The components of the mount point.
-    pub fn names(&self) -> impl Iterator<Item = &[u8]> {
-        self.spec.mountpoint.split(|&b| b == b'/').filter(|name| !name.is_empty())
+    /// The components of the mount point after so many.
+    #[inline]
+    pub fn names(&self, passed: usize) -> impl Iterator<Item = &[u8]> {
+        let starts = self.starts.get(passed..).unwrap_or_default().iter();
+        starts.map(|&start| {
+            let rest = &self.spec.mountpoint[start.into()..];
+            &rest[..rest.iter().position(|&b| b == b'/').unwrap_or(rest.len())]
+        })
     }
 }
 
