@@ -159,6 +159,37 @@ fn a_program_keeps_to_what_it_has_mounted_itself() {
 }
 
 #[test]
+fn relative_paths_from_outside_are_served() {
+    let sandbox = Sandbox::mounted(&["-o", "direct"]);
+    let outside = sandbox.outside("").canonicalize().unwrap();
+    // What `outside.c` calls at each of its seven places, ROUNDS times.
+    let rounds = 7 * 100;
+    let options = ["--stats", "--json", "--"].map(OsStr::new);
+    let program = compiled("outside", &[]);
+    let output =
+        keepstone_run(options.into_iter().chain([program.as_os_str(), outside.as_os_str()]));
+    assert!(output.status.success(), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let served = |class: &str| report["calls"][class]["served"].as_u64().unwrap_or(0);
+    for (class, calls) in [("open", 1), ("write", 1), ("stat", 3), ("names", 2), ("close", 1)] {
+        assert!(served(class) >= calls * rounds, "{class}: {report}");
+    }
+    // Of programs that know nothing of it.
+    let script = "mkdir mnt/tree && tar cf - -C /etc passwd group | tar xf - -C mnt/tree &&
+        cat mnt/tree/passwd >mnt/copy && cd mnt/tree && cmp passwd ../copy && cd ../.. && rm -r mnt/tree";
+    let mut command = Command::new(env!("CARGO_BIN_EXE_keepstone"));
+    command.args(["run", "--stats", "--json", "--", "sh", "-c", script]).current_dir(&outside);
+    let output = output_of(command.env("KEEPSTONE_LIBRARY", library()));
+    assert!(output.status.success(), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for class in ["open", "write", "names", "list"] {
+        assert!(report["calls"][class]["served"].as_u64() > Some(0), "{class}: {report}");
+    }
+    assert_eq!(fs::read(sandbox.path("copy")).unwrap(), fs::read("/etc/passwd").unwrap());
+    sandbox.umount();
+}
+
+#[test]
 fn a_static_program_uses_the_mount() {
     let sandbox = Sandbox::mounted(&["-o", "direct"]);
     let calls = compiled("calls", &["-static"]);

@@ -82,6 +82,8 @@ impl Process {
     /// To be called after the kernel's `chdir` or `fchdir` succeeded where the answer here was
     /// `Kernel`: the working directory is elsewhere now.
     pub fn left_pool(&self) {
+        // L1: before the description, without which leads are asked.
+        self.cwd.forget();
         self.set_cwd(None);
     }
 
@@ -99,6 +101,7 @@ impl Process {
             state: CWD,
         };
         self.kernel.chdir(path)?;
+        self.cwd.entered_pool();
         held.into_reference()?;
         let ofd = self.describe(&init).inspect_err(|_| {
             self.mount(init.mount as usize).attached().fs.forget(init.ino, 1);
@@ -122,8 +125,7 @@ impl Process {
     /// fit; `ENOENT` where the directory was removed.
     pub fn getcwd(&self, buf: &mut [u8]) -> Served<usize> {
         let mut call = || {
-            let place = self.place();
-            let ofd = self.get_entry(&place.segment().cwd)?;
+            let ofd = self.cwd()?;
             let path = self.path_of(ofd.mount_index(), ofd.ino())?;
             if path.len() >= buf.len() {
                 return Err(Errno::RANGE.into());

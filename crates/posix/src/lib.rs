@@ -18,7 +18,8 @@
 //! # What is served
 //!
 //! Regular files, directories and symbolic links below a mount point, by absolute paths that say so
-//! by their text and by paths relative to a directory in the pool: open (all flags), read, write and
+//! by their text, by paths relative to a directory in the pool, and by paths that lead there from a working
+//! directory outside by their text: open (all flags), read, write and
 //! their vector forms, seek, truncate, fallocate, sync, stat, access, modes, owners, times, extended
 //! attributes and ACLs, names, listings, working directory, copies between files of one pool, and
 //! private mappings up to 16 MiB (a snapshot).
@@ -41,11 +42,12 @@
 //!   and a mount can become read-only while descriptors are open for writing: they give `EROFS`.
 //!   What changes in another mount namespace than the server's is not seen.
 //! - Limits that another process sets (`prlimit`) are not seen.
-//! - Search permission on the directories above the mount point is looked at once per user.
+//! - Search permission on the directories above the mount point is looked at once per user, and on the way
+//!   there from a working directory outside once per change of that or of the user (L2).
 //!
 //! # Invariants
 //!
-//! They stand where they are kept: D1–D2 (the table) in `descriptors`, N1–N4 (numbers) in `numbers`, F1–F3 (holds, sweeping) in
+//! They stand where they are kept: D1–D2 (the table) in `descriptors`, N1–N4 (numbers) in `numbers`, L1–L2 (the working directory outside) in `cwd`, F1–F3 (holds, sweeping) in
 //! `family`, M1–M3 (the kernel's description) in `materialise`, W1–W2 (walks) in `walk`, G1–G3 (known ways) in `dirs`, T1 (terms of mounts) in
 //! `mount`.
 //!
@@ -59,6 +61,7 @@
 mod attributes;
 mod content;
 mod creds;
+mod cwd;
 mod descriptors;
 #[cfg(target_arch = "x86_64")]
 pub mod direct;

@@ -188,6 +188,8 @@ impl Process {
         self.reset_table_lock();
         self.noted.after_fork();
         self.dirs.after_fork();
+        // Another thread may have been about to change it.
+        self.cwd.forget();
         let parent = self.place();
         let shares = self.shares_with_child.load(Relaxed);
         match self.family.claim() {

@@ -6,6 +6,7 @@
 //!   that word first, and looks again where it is another.
 
 use crate::creds::{Access, Credentials};
+use crate::cwd::Lead;
 use crate::known::Known;
 use crate::served::{Call, Stop};
 use mounts::{Board, Terms};
@@ -74,16 +75,25 @@ pub(crate) struct Mount {
     placeholder: AtomicI32,
     /// Whether the mount point can be reached by this user: `UNTRIED`, `USABLE` or `REFUSED`.
     reach: AtomicU32,
+    /// Where the components of the mount point start.
+    starts: SmallVec<[u16; 8]>,
+    /// The way from a working directory outside.
+    pub lead: Lead,
 }
 
 impl Mount {
     pub fn new(spec: MountSpec) -> Self {
+        let path = &spec.mountpoint[..];
+        let starts = |&at: &usize| path[at] != b'/' && (at == 0 || path[at - 1] == b'/');
+        let starts = (0..path.len()).filter(starts).map(|at| at as u16).collect();
         Self {
             spec,
+            starts,
             state: AtomicU32::new(UNTRIED),
             pool: AtomicPtr::new(std::ptr::null_mut()),
             placeholder: AtomicI32::new(-1),
             reach: AtomicU32::new(UNTRIED),
+            lead: Lead::default(),
         }
     }
 
@@ -251,25 +261,38 @@ impl Mount {
     /// What is left of an absolute path below the mount point; `None` where it leads elsewhere, or
     /// that cannot be told from its text.
     pub fn strip<'a>(&self, path: &'a [u8]) -> Option<&'a [u8]> {
+        if path.first() == Some(&b'/') { self.strip_names(path, 0) } else { None }
+    }
+
+    /// As [`strip`](Self::strip), of a path that starts after so many components of the mount point.
+    pub fn strip_names<'a>(&self, path: &'a [u8], passed: usize) -> Option<&'a [u8]> {
         let mut rest = path;
-        for name in self.spec.mountpoint.split(|&b| b == b'/').filter(|name| !name.is_empty()) {
+        for name in self.names(passed) {
             loop {
-                rest = strip_slashes(rest)?;
-                match rest.strip_prefix(b".") {
-                    Some(after) if after.first() == Some(&b'/') => rest = after,
-                    _ => break,
+                let slashes = rest.iter().take_while(|&&b| b == b'/').count();
+                rest = &rest[slashes..];
+                match rest.strip_prefix(b"./") {
+                    Some(after) => rest = after,
+                    None => break,
                 }
             }
             rest = rest.strip_prefix(name)?;
+            if !matches!(rest.first(), None | Some(b'/')) {
+                return None;
+            }
         }
-        (rest.is_empty() || rest[0] == b'/').then_some(rest)
+        Some(rest)
     }
-}
 
-/// What follows the slashes that `path` must start with.
-fn strip_slashes(path: &[u8]) -> Option<&[u8]> {
-    let slashes = path.iter().take_while(|&&b| b == b'/').count();
-    (slashes > 0).then(|| &path[slashes..])
+    /// The components of the mount point after so many.
+    #[inline]
+    pub fn names(&self, passed: usize) -> impl Iterator<Item = &[u8]> {
+        let starts = self.starts.get(passed..).unwrap_or_default().iter();
+        starts.map(|&start| {
+            let rest = &self.spec.mountpoint[start.into()..];
+            &rest[..rest.iter().position(|&b| b == b'/').unwrap_or(rest.len())]
+        })
+    }
 }
 
 impl Drop for Mount {
@@ -301,5 +324,8 @@ mod tests {
         for other in ["/mnt/pools", "/mnt", "/mnt/x/../pool/a", "mnt/pool", "/", ""] {
             assert_eq!(strip(other), None, "{other}");
         }
+        let below = |path: &str, passed| mount.strip_names(path.as_bytes(), passed).is_some();
+        assert!(below("mnt/pool", 0) && below("pool/a", 1) && below(".//./pool", 1));
+        assert!(!below("pools", 1) && !below("pool", 0) && !below("./", 1) && !below("", 1));
     }
 }

@@ -5,6 +5,7 @@
 //! whatever other threads close.
 
 use crate::creds::Identity;
+use crate::cwd::Cwd;
 use crate::dirs::Dirs;
 use crate::family::{
     FDS, Family, HIDDEN, Handle, MATERIALISED, Ofd, OfdInit, PARKED, Place, Position, Segment,
@@ -53,6 +54,8 @@ pub struct Process {
     pub(crate) noted: crate::noted::Noted,
     /// Where paths have led.
     pub(crate) dirs: Dirs,
+    /// Where relative ones start.
+    pub(crate) cwd: Cwd,
     /// Set before a fork: whether the child has anything to take over from this process's segment.
     pub(crate) shares_with_child: AtomicBool,
 }
@@ -156,6 +159,7 @@ impl Process {
             umask: AtomicU32::new(rustix::process::umask(rustix::fs::Mode::empty()).bits()),
             foreign_namespace: AtomicBool::new(false),
             dirs: Dirs::default(),
+            cwd: Cwd::default(),
             noted: crate::noted::Noted::default(),
             shares_with_child: AtomicBool::new(false),
         };
@@ -171,6 +175,7 @@ impl Process {
             if slot.compare_exchange(std::ptr::null_mut(), mount, AcqRel, Relaxed).is_ok() {
                 // What they have led to may lie behind it.
                 self.forget_ways();
+                self.cwd.forget();
                 return Ok(());
             }
         }
@@ -426,6 +431,7 @@ impl Process {
         let Ok(new) = Identity::read() else { return };
         if self.identity.change(new) {
             self.mounts().for_each(|(_, mount)| mount.forget_reach());
+            self.cwd.forget();
         }
     }
 

@@ -31,6 +31,10 @@ pub trait Kernel: Send + Sync {
     fn flock(&self, fd: i32, operation: i32) -> Result<(), Errno>;
     /// `chdir`.
     fn chdir(&self, path: &[u8]) -> Result<(), Errno>;
+    /// `getcwd`: the path, absolute, in `buf`; `ENOENT` where none leads there.
+    fn getcwd<'b>(&self, buf: &'b mut [u8]) -> Result<&'b [u8], Errno>;
+    /// `st_dev` of what a path leads to, which may be relative.
+    fn device(&self, path: &[u8]) -> Result<u64, Errno>;
     /// `F_OK` for an absolute path, with the effective IDs.
     fn reach(&self, path: &[u8]) -> Result<(), Errno>;
     /// Reads a small file whole, or its start: `/proc`.
@@ -159,6 +163,25 @@ impl Kernel for Raw {
         let path = PathZ::new(path)?;
         // SAFETY: 1: a path with its NUL.
         unsafe { syscall(libc::SYS_chdir, [path.addr(), 0, 0, 0, 0]) }.map(drop)
+    }
+
+    fn getcwd<'b>(&self, buf: &'b mut [u8]) -> Result<&'b [u8], Errno> {
+        let args = [buf.as_mut_ptr() as usize, buf.len(), 0, 0, 0];
+        // SAFETY: 1: room for `buf.len()` bytes.
+        let len = unsafe { syscall(libc::SYS_getcwd, args) }?;
+        // With its NUL. What the root does not lead to starts with `(unreachable)`.
+        let path = buf[..len].strip_suffix(b"\0").filter(|path| path.starts_with(b"/"));
+        path.ok_or(Errno::NOENT)
+    }
+
+    fn device(&self, path: &[u8]) -> Result<u64, Errno> {
+        let path = PathZ::new(path)?;
+        let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
+        let args = [AT_FDCWD, path.addr(), stat.as_mut_ptr() as usize, 0, 0];
+        // SAFETY: 1: a path with its NUL, and room for what the kernel writes.
+        unsafe { syscall(libc::SYS_newfstatat, args) }?;
+        // SAFETY: plain numbers, written by the kernel.
+        Ok(unsafe { stat.assume_init() }.st_dev)
     }
 
     fn reach(&self, path: &[u8]) -> Result<(), Errno> {

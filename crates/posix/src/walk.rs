@@ -318,7 +318,7 @@ impl Process {
     fn find_for(&self, want: Want, dirfd: i32, path: &[u8], flags: i32) -> Call<Held<'_>> {
         if path.is_empty() && flags & libc::AT_EMPTY_PATH != 0 {
             let ofd = match dirfd {
-                libc::AT_FDCWD => self.get_entry(&self.segment().cwd)?,
+                libc::AT_FDCWD => self.cwd()?,
                 fd => self.get(fd)?,
             };
             return Ok(Held::description(self, ofd));
@@ -342,25 +342,20 @@ impl Process {
         if (is_absolute || dirfd == libc::AT_FDCWD) && self.foreign_namespace.load(Relaxed) {
             return None;
         }
-        let base = match (is_absolute, dirfd) {
-            (true, _) => None,
-            (_, libc::AT_FDCWD) => Some(self.get_entry(&self.segment().cwd).ok()?),
-            (_, fd) => Some(self.get(fd).ok()?),
-        };
+        let base = if is_absolute { None } else { Some(self.start_of_relative(dirfd, path).ok()?) };
+        let path = base.as_ref().map_or(path, |(_, rest)| rest);
         let used;
         let (dir, name) = if path.contains(&b'/') {
-            let start = base.as_ref().map(|ofd| (ofd.mount_index(), ofd.ino()));
+            let start = base.as_ref().map(|(dir, _)| (dir.mount_index, dir.ino));
             let (way, name) = Way::of(path, start, std::ptr::from_ref(creds).addr())?;
             used = self.dirs.find(self, &way)?;
             let (mount_index, ino) = used.dir();
             (Near { mount: self.mount(mount_index), mount_index, ino }, name)
         } else {
-            let ofd = base.as_ref().filter(|ofd| ofd.kind() == FileKind::Dir)?;
-            let mount_index = ofd.mount_index();
-            let mount = self.mount(mount_index);
-            mount.catch_up();
+            let (dir, _) = base.as_ref().filter(|(dir, _)| dir.kind == FileKind::Dir)?;
             let is_name = !matches!(path, b"" | b"." | b"..");
-            (Near { mount, mount_index, ino: ofd.ino() }, is_name.then_some(path)?)
+            let (mount, mount_index, ino) = (dir.mount, dir.mount_index, dir.ino);
+            (Near { mount, mount_index, ino }, is_name.then_some(path)?)
         };
         let may_search = || {
             let attr = dir.fs().getattr(dir.ino)?;
@@ -603,12 +598,12 @@ impl Process {
         let creds = std::ptr::from_ref(creds).addr();
         let mut from = None;
         if !is_absolute {
-            from = Some(self.start_of(dirfd, path)?);
+            from = Some(self.start_of_relative(dirfd, path)?);
         } else if self.foreign_namespace.load(Relaxed) {
             return Err(Stop::Kernel);
         }
         let at = from.as_ref().map(|(dir, _)| (dir.mount_index, dir.ino));
-        let way = Way::of(path, at, creds);
+        let way = Way::of(from.as_ref().map_or(path, |(_, rest)| rest), at, creds);
         if let Some((way, name)) = way
             && let Some(used) = self.dirs.find(self, &way)
         {
@@ -617,26 +612,33 @@ impl Process {
         }
         let (dir, rest) = match from {
             Some(from) => from,
-            None => self.start_of(dirfd, path)?,
+            None => {
+                self.hand_over_proc(path)?;
+                let (root, skip) = self.start_of_absolute(path)?;
+                (root, &path[skip..])
+            }
         };
         let terms = dir.mount.terms();
         Ok(Start { dir, rest, way: way.map(|(way, _)| (way, terms)) })
     }
 
-    /// Where a walk starts without that, and what of the path remains.
-    fn start_of<'a>(&self, dirfd: i32, path: &'a [u8]) -> Call<(Inode<'_>, &'a [u8])> {
-        if path.first() == Some(&b'/') {
-            self.hand_over_proc(path)?;
-            let (root, skip) = self.start_of_absolute(path)?;
-            return Ok((root, &path[skip..]));
-        }
-        let ofd = match dirfd {
-            libc::AT_FDCWD => self.get_entry(&self.segment().cwd)?,
-            fd => self.get(fd)?,
-        };
-        if self.foreign_namespace.load(Relaxed) && dirfd == libc::AT_FDCWD {
+    /// Where a relative path starts, and what of it remains: all of it, unless it leads into a mount from a
+    /// working directory outside.
+    #[inline]
+    fn start_of_relative<'a>(&self, dirfd: i32, path: &'a [u8]) -> Call<(Inode<'_>, &'a [u8])> {
+        let ofd = if dirfd != libc::AT_FDCWD {
+            self.get(dirfd)?
+        } else if self.foreign_namespace.load(Relaxed) {
             return Err(Stop::Kernel);
-        }
+        } else {
+            match self.cwd() {
+                Err(Stop::Kernel) => {
+                    let (index, mount, rest) = self.lead(path)?;
+                    return Ok((Inode::root(index, mount), rest));
+                }
+                cwd => cwd?,
+            }
+        };
         ofd.mount().catch_up();
         Ok((Inode::description(self, ofd), path))
     }
@@ -655,10 +657,16 @@ impl Process {
             }
         }
         let (index, mount, rest) = best.ok_or(Stop::Kernel)?;
+        self.reach_mount(mount)?;
+        Ok((Inode::root(index, mount), path.len() - rest.len()))
+    }
+
+    /// `Kernel` where this user's absolute paths do not lead to the mount, or it is not served.
+    #[inline]
+    pub(crate) fn reach_mount(&self, mount: &Mount) -> Call<()> {
         self.attach(mount)?;
         mount.check_reached()?;
-        mount.check_reach(|path| self.kernel.reach(path))?;
-        Ok((Inode::root(index, mount), path.len() - rest.len()))
+        mount.check_reach(|path| self.kernel.reach(path))
     }
 
     /// A path that names a descriptor of ours through `/proc` reaches the kernel, so the descriptor

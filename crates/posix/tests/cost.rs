@@ -3,6 +3,7 @@
 mod common;
 
 use common::{World, done, stat};
+use posix::Served;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::io::{IoSlice, IoSliceMut};
@@ -78,4 +79,22 @@ fn names_cost_neither() {
     let missing = world.path("d/missing");
     let open_missing = || done(p.open(libc::AT_FDCWD, &missing, libc::O_RDONLY, 0));
     assert_eq!(cost(&world, open_missing), (0, 0));
+}
+
+#[test]
+fn relative_paths_from_outside_cost_neither() {
+    let world = World::new();
+    let p = &world.process;
+    done(p.mkdir(libc::AT_FDCWD, &world.path("d"), 0o755)).unwrap();
+    let _ = world.open("d/a", libc::O_RDWR | libc::O_CREAT);
+    *world.stage.cwd.lock().unwrap() = Some(b"/dev".to_vec());
+    let path = world.path("d/a");
+    let is_served = |path| matches!(stat(p, libc::AT_FDCWD, path, 0), Served::Done(Ok(_)));
+    let ours = path.strip_prefix(b"/dev/").unwrap();
+    assert!(is_served(ours));
+    assert_eq!(cost(&world, || is_served(ours)), (0, 0));
+    for others in [&b"x"[..], b"x/y", b"shm/x", b"../x"] {
+        assert!(!is_served(others));
+        assert_eq!(cost(&world, || is_served(others)), (0, 0));
+    }
 }

@@ -57,6 +57,133 @@ fn what_leaves_the_mount_is_the_kernels() {
     assert_eq!(find(p, fd, b"../d"), Some(Ok(d)), "what is open stays ours");
 }
 
+/// Lets the kernel change the working directory to `cwd`.
+fn chdir_outside(world: &World, cwd: &[u8]) {
+    *world.stage.cwd.lock().unwrap() = Some(cwd.to_vec());
+    world.process.left_pool();
+}
+
+#[test]
+fn relative_paths_lead_into_the_mount_from_outside() {
+    let world = World::new();
+    let p = &world.process;
+    let root = find(p, CWD, &world.path(""));
+    let d = mkdir(&world, "d");
+    let f = world.open("d/f", libc::O_CREAT | libc::O_RDWR);
+    let f = done(p.fstat(f)).unwrap().st_ino;
+    let mountpoint = String::from_utf8(world.path("")).unwrap();
+    let name = mountpoint.strip_prefix("/dev/shm/").unwrap();
+    let at = |path: &str| find(p, CWD, path.as_bytes());
+    let leads = |to_mount: &str| {
+        assert_eq!(at(to_mount), root, "{to_mount}");
+        for path in ["", "//", "/./", "/.", "/d/.."] {
+            assert_eq!(at(&format!("{to_mount}{path}")), root, "{to_mount}{path}");
+        }
+        for (path, ino) in [("d", d), ("d/", d), ("d/f", f), ("/./d//f", f), ("d/../d/f", f)] {
+            // Twice: the second time, the way is known.
+            assert_eq!([(); 2].map(|()| at(&format!("{to_mount}/{path}"))), [Some(Ok(ino)); 2]);
+        }
+        assert_eq!(at(&format!("{to_mount}/d/missing")), Some(Err(Errno::NOENT)));
+        for path in ["/..", "/../x", "/d/../..", "x", "/../d"] {
+            assert_eq!(at(&format!("{to_mount}{path}")), None, "{to_mount}{path}");
+        }
+        let (path, dir) = (format!("{to_mount}/new"), to_mount.as_bytes());
+        let fd = done(p.open(CWD, path.as_bytes(), libc::O_CREAT | libc::O_WRONLY, 0o600)).unwrap();
+        assert_eq!(find(p, fd, b"d"), Some(Err(Errno::NOTDIR)));
+        done(p.close(fd)).unwrap();
+        done(p.rename(CWD, path.as_bytes(), CWD, &world.path("old"), 0)).unwrap();
+        done(p.unlink(CWD, &world.path("old"), 0)).unwrap();
+        assert_eq!(p.unlink(CWD, dir, libc::AT_REMOVEDIR), Served::Kernel);
+    };
+    for (cwd, ways) in [
+        ("/dev/shm", vec![name.to_owned(), format!(".//{name}"), format!("../shm/./{name}")]),
+        ("/dev", vec![format!("shm/{name}"), format!("shm//./{name}"), format!("..{mountpoint}")]),
+        ("/", vec![mountpoint[1..].to_owned(), format!("../../{}", &mountpoint[1..])]),
+        ("/dev/shm/x/y", vec![format!("../../{name}"), format!("..//./../../shm/{name}")]),
+        ("/home/user", vec![format!("../..{mountpoint}"), format!("../../../..{mountpoint}")]),
+        // Only the text is alike.
+        (&format!("{mountpoint}.d"), vec![format!("../{name}")]),
+    ] {
+        chdir_outside(&world, cwd.as_bytes());
+        ways.iter().for_each(|way| leads(way));
+        for path in ["", ".", "..", "../..", "d", "x/../d", "../x", &format!("x/../{name}/d")] {
+            assert_eq!(at(path), None, "{path} in {cwd}");
+        }
+    }
+    let looks = world.stage.calls.lock().unwrap().iter().filter(|c| c.contains("device")).count();
+    assert_eq!(looks, 6, "one for each working directory");
+    let other = world.open("d", libc::O_RDONLY);
+    assert_eq!(find(p, other, name.as_bytes()), Some(Err(Errno::NOENT)), "it is not in `d`");
+    p.namespace_changed();
+    assert_eq!(at(&format!("../{name}/d")), None);
+}
+
+#[test]
+fn the_working_directory_goes_in_and_out() {
+    let world = World::new();
+    let p = &world.process;
+    let d = mkdir(&world, "d");
+    let name = world.dir.path().file_name().unwrap().to_str().unwrap();
+    let (outside, inside) = (format!("{name}/d"), "d");
+    let at = |path: &str| find(p, CWD, path.as_bytes());
+    let is = |own: bool, path: &str| assert_eq!(at(path), own.then_some(Ok(d)), "{path}");
+    is(false, &outside);
+    chdir_outside(&world, b"/dev/shm");
+    is(true, &outside);
+    is(false, inside);
+    // By a relative path, too.
+    done(p.chdir(name.as_bytes())).unwrap();
+    assert_eq!(at(&outside), Some(Err(Errno::NOENT)));
+    is(true, inside);
+    assert_eq!(at(&format!("../{outside}")), None, "out and in again");
+    chdir_outside(&world, b"/elsewhere");
+    is(false, &outside);
+    is(true, &format!("../dev/shm/{outside}"));
+    // The kernel has entered the pool.
+    chdir_outside(&world, &world.path(""));
+    is(true, inside);
+    // Removed, or out of the root's reach.
+    *world.stage.cwd.lock().unwrap() = None;
+    p.left_pool();
+    is(false, inside);
+    is(false, &outside);
+    // It has a path, but that leads elsewhere: a mount hides the working directory.
+    world.stage.device.store(1, Relaxed);
+    chdir_outside(&world, b"/dev/shm");
+    is(false, &outside);
+    world.stage.device.store(77, Relaxed);
+    is(false, &outside);
+    chdir_outside(&world, b"/dev/shm");
+    is(true, &outside);
+    // What the table says of the mount holds.
+    world.remount(None);
+    is(false, &outside);
+    world.remount(Some(Terms::default()));
+    is(true, &outside);
+    world.remount(Some(Terms { nested: vec![world.path("d")], ..Terms::default() }));
+    is(false, &outside);
+}
+
+#[test]
+fn a_mount_in_a_mount_is_led_into_from_outside() {
+    let world = World::new();
+    let p = &world.process;
+    mkdir(&world, "a");
+    let x = mkdir(&world, "a/x");
+    let name = world.dir.path().file_name().unwrap().to_str().unwrap();
+    let (mountpoint, below) = (format!("{name}/a"), format!("{name}/a/x"));
+    let at = |path: &str| find(p, CWD, path.as_bytes());
+    chdir_outside(&world, b"/dev/shm");
+    assert_eq!(at(&below), Some(Ok(x)));
+    p.add_mount(World::spec(world.path("a"), &world.table, &World::pool())).unwrap();
+    assert_eq!(at(&mountpoint), Some(Ok(1)), "the root of the inner pool");
+    assert_eq!(at(&below), Some(Err(Errno::NOENT)));
+    done(p.mknod(CWD, below.as_bytes(), libc::S_IFREG | 0o644, 0)).unwrap();
+    let outer = format!("{name}/x");
+    let moved = p.rename(CWD, below.as_bytes(), CWD, outer.as_bytes(), 0);
+    assert_eq!(done(moved), Err(Errno::XDEV));
+}
+
 #[test]
 fn links_are_followed_forty_times() {
     let world = World::new();
@@ -192,6 +319,7 @@ fn a_read_only_mount_takes_no_changes() {
 #[test]
 fn a_pool_is_attached_at_its_first_use_and_a_refusal_is_final() {
     let world = World::new();
+    assert_eq!(find(&world.process, CWD, b"relative"), None, "where that is, is asked once");
     let calls = world.stage.count.load(Relaxed);
     for path in ["/etc", "relative", "/dev/shm"] {
         assert_eq!(find(&world.process, CWD, path.as_bytes()), None);

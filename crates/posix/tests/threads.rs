@@ -1,9 +1,11 @@
-//! Threads that open, duplicate, hand over and close the same numbers while others use them.
+//! Threads that open, duplicate, hand over and close the same numbers, or change the working directory, while
+//! others use them.
 
 mod common;
 
-use common::{World, done};
+use common::{World, done, stat};
 use posix::{Errno, Served};
+use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// Numbers that the threads fight for.
@@ -118,4 +120,73 @@ fn offsets_move_atomically() {
         }
     });
     assert!(counts.iter().all(|count| count.load(Relaxed) == EACH as u64), "{counts:?}");
+}
+
+/// `mnt/f` is a file of one of three pools, as the working directory is: outside of two, and in the third.
+/// Whoever has changed it never meets the one from before, whatever other threads are in the middle of
+/// finding out.
+#[test]
+fn a_relative_path_starts_where_the_last_change_led() {
+    let world = World::new();
+    let p = &world.process;
+    let homes = tempfile::tempdir().unwrap();
+    let pools = [(); 2].map(|()| World::pool());
+    let outside = ["a", "b"].map(|name| homes.path().join(name));
+    for (home, pool) in outside.iter().zip(&pools) {
+        let mountpoint = home.join("mnt");
+        std::fs::create_dir_all(&mountpoint).unwrap();
+        let mountpoint = mountpoint.into_os_string().into_encoded_bytes();
+        p.add_mount(World::spec(mountpoint, &world.table, pool)).unwrap();
+    }
+    let go = |place: usize| match outside.get(place) {
+        Some(home) => {
+            *world.stage.cwd.lock().unwrap() = Some(home.as_os_str().as_bytes().to_vec());
+            p.left_pool();
+        }
+        None => done(p.chdir(&world.path(""))).unwrap(),
+    };
+    let find = || match stat(p, libc::AT_FDCWD, b"mnt/f", 0) {
+        Served::Done(found) => Some(found.unwrap().st_ino),
+        Served::Kernel => None,
+    };
+    done(p.mkdir(libc::AT_FDCWD, &world.path("mnt"), 0o755)).unwrap();
+    let inodes = [0, 1, 2].map(|place| {
+        go(place);
+        // Their numbers shall differ.
+        for i in 0..place {
+            let name = format!("mnt/{i}");
+            done(p.mknod(libc::AT_FDCWD, name.as_bytes(), libc::S_IFREG | 0o600, 0)).unwrap();
+        }
+        done(p.mknod(libc::AT_FDCWD, b"mnt/f", libc::S_IFREG | 0o600, 0)).unwrap();
+        find().unwrap()
+    });
+    assert!(inodes[0] < inodes[1] && inodes[1] < inodes[2]);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !stop.load(Relaxed) {
+                    assert!(find().is_none_or(|found| inodes.contains(&found)));
+                }
+            });
+        }
+        let changer = scope.spawn(|| {
+            let mut served = 0;
+            for i in 0..ROUNDS {
+                let place = (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33) as usize % 3;
+                go(place);
+                let found = find();
+                assert!(
+                    found.is_none_or(|found| found == inodes[place]),
+                    "{found:?} of {inodes:?}"
+                );
+                served += u64::from(found.is_some());
+            }
+            served
+        });
+        let end = changer.join();
+        stop.store(true, Relaxed);
+        let served = end.unwrap();
+        assert!(served > ROUNDS * 9 / 10, "{served} of {ROUNDS} were served");
+    });
 }

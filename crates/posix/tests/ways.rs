@@ -68,6 +68,7 @@ fn known_ways_are_believed_while_nothing_changes() {
     let (p, fs) = (&world.process, world.fs.as_ref());
     let mut random = Random(0x2545_f491_4f6c_dd1d);
     let start = world.open("", libc::O_RDONLY | libc::O_DIRECTORY);
+    *world.stage.cwd.lock().unwrap() = Some(b"/dev".to_vec());
     become_user(p, (1000, 1000, &[]));
     let mut found = 0;
     for step in 0..STEPS {
@@ -79,8 +80,9 @@ fn known_ways_are_believed_while_nothing_changes() {
         }
         let names = names(&mut random);
         let path = names.join("/");
-        let got = match random.below(2) {
+        let got = match random.below(3) {
             0 => find(p, CWD, &world.path(&path)),
+            1 => find(p, CWD, &world.path(&path)["/dev/".len()..]),
             _ => find(p, start, path.as_bytes()),
         };
         assert_eq!(got, walk(fs, fs.root(), &names), "step {step}: {path}");

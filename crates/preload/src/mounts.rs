@@ -2,30 +2,21 @@
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use ::mounts::{PoolMount, Terms, covers};
+use ::mounts::{PoolMount, Terms};
 use rustix::fs::{Mode, OFlags};
 
-/// Mount points and devices of the pools that are served, set once.
-static SERVED: AtomicPtr<Vec<(Vec<u8>, u64)>> = AtomicPtr::new(std::ptr::null_mut());
+/// Devices of the pools that are served, set once.
+static SERVED: AtomicPtr<Vec<u64>> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Remembers where pools are served.
-pub fn serve(mounts: Vec<(Vec<u8>, u64)>) {
-    SERVED.store(Box::into_raw(Box::new(mounts)), Ordering::Release);
-}
-
-fn served() -> impl Iterator<Item = &'static (Vec<u8>, u64)> {
-    // SAFETY: null, or a box that is never dropped.
-    unsafe { SERVED.load(Ordering::Acquire).as_ref() }.into_iter().flatten()
-}
-
-/// Whether an absolute path leads to a pool, by its text.
-pub fn is_served(path: &[u8]) -> bool {
-    served().any(|(dir, _)| covers(dir, path))
+/// Remembers which pools are served.
+pub fn serve(devices: Vec<u64>) {
+    SERVED.store(Box::into_raw(Box::new(devices)), Ordering::Release);
 }
 
 /// Whether `st_dev` is that of a pool's mount.
 pub fn is_served_device(dev: u64) -> bool {
-    served().any(|(_, own)| *own == dev)
+    // SAFETY: null, or a box that is never dropped.
+    unsafe { SERVED.load(Ordering::Acquire).as_ref() }.is_some_and(|served| served.contains(&dev))
 }
 
 /// Finds them in `/proc/self/mountinfo`.

@@ -6,7 +6,7 @@ use posix::{Errno, Process, Served};
 
 use crate::start::process;
 use crate::stats::Class;
-use crate::{cwd, direct, guard, memory, stats};
+use crate::{direct, guard, memory, stats};
 
 /// Defines exported functions, each with its other names:
 /// `fn name | alias (arguments) -> type { body }`.
@@ -175,15 +175,7 @@ pub fn on_path_for<T>(
     if let Some(fd) = names_descriptor(path).filter(|&fd| process.owns(fd)) {
         return hand_over(process, class, &[fd]).err().map(Err);
     }
-    find_base(process, dirfd, path);
     answer(process, class, &[dirfd], |process| f(process, path))
-}
-
-/// Finds out where a path begins.
-fn find_base(process: &Process, dirfd: c_int, path: &[u8]) {
-    if dirfd == libc::AT_FDCWD && path.first() != Some(&b'/') {
-        cwd::find_out(process);
-    }
 }
 
 /// A call with two paths. `None`: libc has to answer.
@@ -201,8 +193,6 @@ pub fn on_paths<T: Returned>(
     if let Some(fd) = names_descriptor(from_path).filter(|&fd| process.owns(fd)) {
         return hand_over(process, class, &[fd]).err().map(fail::<T>);
     }
-    find_base(process, from.0, from_path);
-    find_base(process, to.0, to_path);
     answer(process, class, &[from.0, to.0], |process| f(process, from_path, to_path)).map(to_c)
 }
 

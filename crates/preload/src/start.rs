@@ -76,9 +76,9 @@ fn start_pools() -> Option<Process> {
     let process = Process::start().ok()?;
     let mut served = Vec::new();
     for mount in mounts {
-        let place = (mount.dir.clone(), mounts::device_number(&mount));
+        let device = mounts::device_number(&mount);
         if process.add_mount(engine::spec(mount)).is_ok() {
-            served.push(place);
+            served.push(device);
         }
     }
     mounts::serve(served);

@@ -21,7 +21,14 @@ pub struct Stage {
     pub calls: Arc<Mutex<Vec<String>>>,
     /// Calls made, of any kind.
     pub count: Arc<AtomicU64>,
+    /// Where the kernel is; nowhere that has a path, unless a test says so.
+    pub cwd: Arc<Mutex<Option<Vec<u8>>>>,
+    /// The device that relative paths lead to: that of the mount, unless a test says so.
+    pub device: Arc<AtomicU64>,
 }
+
+/// `st_dev` of what is in the mount.
+const DEVICE: u64 = 77;
 
 impl Stage {
     fn note(&self, call: String) {
@@ -91,6 +98,17 @@ impl Kernel for Stage {
         self.note(format!("chdir {}", path.escape_ascii()));
         Ok(())
     }
+    fn getcwd<'b>(&self, buf: &'b mut [u8]) -> Result<&'b [u8], Errno> {
+        self.count.fetch_add(1, Relaxed);
+        let cwd = self.cwd.lock().unwrap().clone().ok_or(Errno::NOENT)?;
+        buf[..cwd.len()].copy_from_slice(&cwd);
+        Ok(&buf[..cwd.len()])
+    }
+    fn device(&self, path: &[u8]) -> Result<u64, Errno> {
+        self.count.fetch_add(1, Relaxed);
+        self.note(format!("device {}", path.escape_ascii()));
+        Ok(self.device.load(Relaxed))
+    }
     fn reach(&self, _path: &[u8]) -> Result<(), Errno> {
         self.count.fetch_add(1, Relaxed);
         Ok(())
@@ -126,8 +144,13 @@ impl World {
     pub fn with(flags: u64, nested: &[&str]) -> Self {
         let dir = tempfile::Builder::new().prefix("keepstone-p-").tempdir_in("/dev/shm").unwrap();
         let mountpoint = dir.path().as_os_str().as_bytes().to_vec();
-        let stage =
-            Stage { mountpoint: mountpoint.clone(), calls: Arc::default(), count: Arc::default() };
+        let stage = Stage {
+            mountpoint: mountpoint.clone(),
+            calls: Arc::default(),
+            count: Arc::default(),
+            cwd: Arc::default(),
+            device: Arc::new(AtomicU64::new(DEVICE)),
+        };
         let process = Process::with_kernel(Box::new(stage.clone())).unwrap();
         let fs = Self::pool();
         let nested = nested.iter().map(|name| [&mountpoint, name.as_bytes()].join(&b'/'));
@@ -161,7 +184,7 @@ impl World {
             })
         };
         let look = move || table.lock().unwrap().clone();
-        MountSpec { mountpoint, dev: 77, look: Box::new(look), attach: Box::new(attach) }
+        MountSpec { mountpoint, dev: DEVICE, look: Box::new(look), attach: Box::new(attach) }
     }
 
     /// The absolute path of a name in the pool.

@@ -1,0 +1,248 @@
+//! The working directory. In a pool it is a description, [`Segment::cwd`](crate::family::Segment::cwd):
+//! relative paths start from there. Elsewhere it is the kernel's; then a path that leads into a pool by its
+//! text (`mnt/file`, `../mnt/file`) is served as the absolute one.
+//!
+//! The kernel tells its path without links, so leading `..` can be followed by its text. Two numbers of that
+//! are kept for each mount: how deep it is, and how much of it the mount point has, too ([`Lead`]).
+//!
+//! - **L1** The word of [`Cwd`] is another one before a call that changes the working directory returns. What
+//!   is found out stands for the word from before the look, and is not believed with another.
+//! - **L2** Before the first path is served by a lead, the kernel has shown that the shortest way leads this
+//!   user from the working directory to the mount. (It may lie where another mount hides it, or may not
+//!   be searched any more.)
+
+use crate::mount::Mount;
+use crate::process::{OfdRef, Process};
+use crate::served::{Call, Stop};
+use smallvec::SmallVec;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+
+/// Of the word: what is known. Above is how often it has changed.
+const STATE: u32 = 3;
+/// To be found out when the first relative path comes.
+const UNKNOWN: u32 = 0;
+/// In a pool, or nowhere that helps: what is not relative to a description is the kernel's.
+const KERNELS: u32 = 1;
+/// Outside: the leads of mounts tell.
+const OUTSIDE: u32 = 2;
+
+/// What is known of the working directory, besides the description (L1).
+#[derive(Default)]
+pub(crate) struct Cwd {
+    word: AtomicU32,
+}
+
+impl Cwd {
+    #[inline]
+    fn is_unknown(&self) -> bool {
+        self.word.load(Acquire) & STATE == UNKNOWN
+    }
+
+    fn change(&self, state: u32) {
+        let next = |word: u32| Some((word & !STATE).wrapping_add(STATE + 1) | state);
+        let _ = self.word.fetch_update(AcqRel, Relaxed, next);
+    }
+
+    /// It may be anywhere now: the next relative path makes for another look.
+    pub fn forget(&self) {
+        self.change(UNKNOWN);
+    }
+
+    /// The kernel has entered a pool.
+    pub fn entered_pool(&self) {
+        self.change(KERNELS);
+    }
+
+    /// Ends a look that began with `word`; `false` where it comes too late.
+    fn settle(&self, word: u32, state: u32) -> bool {
+        self.word.compare_exchange(word, word | state, AcqRel, Relaxed).is_ok()
+    }
+}
+
+/// How the path of the working directory and a mount point lie to each other: numbers of components.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    /// Of the working directory.
+    depth: u16,
+    /// That both begin with.
+    shared: u16,
+}
+
+/// Whether the kernel has shown it (L2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shown {
+    NotYet,
+    Yes,
+    Refused,
+}
+
+/// The way from the working directory to a mount point: a [`Place`], [`Shown`], and the word they stand for.
+#[derive(Default)]
+pub(crate) struct Lead(AtomicU64);
+
+impl Lead {
+    fn pack(word: u32, place: Place, shown: Shown) -> u64 {
+        let high = word & !STATE | shown as u32;
+        u64::from(high) << 32 | u64::from(place.depth) << 16 | u64::from(place.shared)
+    }
+
+    fn put(&self, word: u32, place: Place) {
+        self.0.store(Self::pack(word, place, Shown::NotYet), Release);
+    }
+
+    /// What stands for `word`.
+    #[inline]
+    fn get(&self, word: u32) -> Option<(Place, Shown)> {
+        let packed = self.0.load(Acquire);
+        let high = (packed >> 32) as u32;
+        let shown = match high & STATE {
+            0 => Shown::NotYet,
+            1 => Shown::Yes,
+            _ => Shown::Refused,
+        };
+        let place = Place { depth: (packed >> 16) as u16, shared: packed as u16 };
+        (high & !STATE == word & !STATE).then_some((place, shown))
+    }
+
+    /// Remembers what the kernel has shown, unless something else stands there by now.
+    fn show(&self, word: u32, place: Place, shown: Shown) {
+        let before = Self::pack(word, place, Shown::NotYet);
+        let _ = self.0.compare_exchange(before, Self::pack(word, place, shown), AcqRel, Relaxed);
+    }
+}
+
+impl Process {
+    /// The working directory, where it is in a pool.
+    #[inline]
+    pub(crate) fn cwd(&self) -> Call<OfdRef<'_>> {
+        let entry = &self.segment().cwd;
+        if entry.load(Relaxed) == 0 && self.cwd.is_unknown() {
+            self.find_cwd();
+        }
+        self.get_entry(entry)
+    }
+
+    #[cold]
+    fn find_cwd(&self) {
+        let word = self.cwd.word.load(Acquire);
+        if word & STATE != UNKNOWN {
+            return;
+        }
+        let mut buf = [0; libc::PATH_MAX as usize];
+        let Ok(path) = self.kernel.getcwd(&mut buf) else {
+            self.cwd.settle(word, KERNELS);
+            return;
+        };
+        if self.mounts().any(|(_, mount)| mount.strip(path).is_some()) {
+            if self.cwd.settle(word, KERNELS) {
+                // Where that is refused, relative paths are the kernel's.
+                let _ = self.chdir(path);
+            }
+            return;
+        }
+        let names = || path.split(|&b| b == b'/').filter(|name| !name.is_empty());
+        let depth = names().count() as u16;
+        for (_, mount) in self.mounts() {
+            let shared = names().zip(mount.names(0)).take_while(|(a, b)| a == b).count() as u16;
+            mount.lead.put(word, Place { depth, shared });
+        }
+        self.cwd.settle(word, OUTSIDE);
+    }
+
+    /// The mount that a relative path leads into from a working directory outside, and what remains of the
+    /// path below the mount point.
+    pub(crate) fn lead<'a>(&self, path: &'a [u8]) -> Call<(usize, &Mount, &'a [u8])> {
+        let word = self.cwd.word.load(Acquire);
+        if word & STATE != OUTSIDE {
+            return Err(Stop::Kernel);
+        }
+        let (climbed, names) = climb(path);
+        let mut best: Option<(usize, &Mount, &[u8])> = None;
+        for (i, mount) in self.mounts() {
+            let Some((place, _)) = mount.lead.get(word) else { continue };
+            let at = usize::from(place.depth).saturating_sub(climbed);
+            if at <= usize::from(place.shared)
+                && let Some(rest) = mount.strip_names(names, at)
+                && best.is_none_or(|(_, _, other)| rest.len() <= other.len())
+            {
+                best = Some((i, mount, rest));
+            }
+        }
+        let (index, mount, rest) = best.ok_or(Stop::Kernel)?;
+        self.reach_mount(mount)?;
+        self.check_lead(mount, word)?;
+        let slashes = rest.iter().take_while(|&&b| b == b'/').count();
+        Ok((index, mount, &rest[slashes..]))
+    }
+
+    /// L2. Higher ways to the mount lead through directories above its mount point, which are looked at for
+    /// absolute paths.
+    fn check_lead(&self, mount: &Mount, word: u32) -> Call<()> {
+        let (place, mut shown) = mount.lead.get(word).ok_or(Stop::Kernel)?;
+        if shown == Shown::NotYet {
+            let climb = std::iter::repeat_n(&b".."[..], (place.depth - place.shared).into());
+            let mut way = SmallVec::<[u8; 256]>::new();
+            for name in climb.chain(mount.names(place.shared.into())) {
+                way.extend_from_slice(name);
+                way.push(b'/');
+            }
+            let leads_there = self.kernel.device(&way) == Ok(mount.spec.dev);
+            shown = if leads_there { Shown::Yes } else { Shown::Refused };
+            mount.lead.show(word, place, shown);
+        }
+        if shown == Shown::Yes { Ok(()) } else { Err(Stop::Kernel) }
+    }
+}
+
+/// How many directories a relative path first climbs, and what remains of it.
+fn climb(path: &[u8]) -> (usize, &[u8]) {
+    let (mut climbed, mut rest) = (0, path);
+    loop {
+        let len = rest.iter().take_while(|&&b| b == b'.').count();
+        if !matches!(len, 1 | 2) || !matches!(rest.get(len), None | Some(b'/')) {
+            return (climbed, rest);
+        }
+        climbed += len - 1;
+        let slashes = rest[len..].iter().take_while(|&&b| b == b'/').count();
+        rest = &rest[len + slashes..];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leading_dots_climb() {
+        let cases = [
+            ("a/b", 0, "a/b"),
+            ("../a", 1, "a"),
+            ("./..//.././a/..", 2, "a/.."),
+            ("..", 1, ""),
+            ("./", 0, ""),
+            (".a/..", 0, ".a/.."),
+            ("..a", 0, "..a"),
+            (".../a", 0, ".../a"),
+            ("", 0, ""),
+        ];
+        for (path, climbed, rest) in cases {
+            assert_eq!(climb(path.as_bytes()), (climbed, rest.as_bytes()), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_lead_is_believed_with_its_word_only() {
+        let (cwd, lead) = (Cwd::default(), Lead::default());
+        let word = || cwd.word.load(Relaxed);
+        let (before, place) = (word(), Place { depth: 3, shared: 2 });
+        lead.put(before, place);
+        assert!(cwd.settle(before, OUTSIDE));
+        lead.show(word(), place, Shown::Yes);
+        assert_eq!(lead.get(word()), Some((place, Shown::Yes)));
+        cwd.forget();
+        assert_eq!(lead.get(word()), None);
+        lead.show(word(), place, Shown::Refused);
+        assert_eq!(lead.get(word()), None);
+        assert!(!cwd.settle(before, OUTSIDE), "a look that comes too late");
+    }
+}
