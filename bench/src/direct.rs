@@ -141,7 +141,7 @@ fn inside(plan: &Plan, mount: &Path, dir: &Path) -> Result<Vec<Outcome>> {
         .with(beds.tmpfs.rename(false)?)
         .with(beds.ext4.as_ref().map(|b| b.rename(false)).transpose()?)
         .with(beds.mounted.rename(false)?)
-        .floor(raw::epochs(&floor, 0, 2));
+        .floor(raw::epochs(&floor, 0, 1));
     plan.run(case, &mut outcomes)?;
     let case = beds.case("readdir".into(), "a directory of 10 000 names", 0, Some(2.0));
     plan.run(beds.each(case, |b| b.list(), |b| b.list()), &mut outcomes)?;

@@ -164,7 +164,7 @@ struct Cases {
 impl Cases {
     /// Slices are short so that most rounds escape the scheduler on a busy machine.
     fn plan(&self, quick: bool) -> Plan {
-        let (rounds, slice_ms) = if quick { (15, 3) } else { (61, 5) };
+        let (rounds, slice_ms) = if quick { (15, 3) } else { (31, 20) };
         Plan {
             rounds: self.rounds.map_or(rounds, usize::from),
             slice: Duration::from_millis(slice_ms),
