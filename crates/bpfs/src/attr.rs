@@ -134,7 +134,7 @@ impl<M: Medium> Core<M> {
                 let room = u64::from(height_for(size).saturating_sub(root.height()));
                 self.v.transact(room, KEEP, |txn| {
                     self.grow(txn, root_off, root, size);
-                    v.blocks.fetch_add(txn.delta(), Relaxed);
+                    v.add_blocks(txn.delta());
                     Ok::<(), Errno>(())
                 })?;
             }

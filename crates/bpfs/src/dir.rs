@@ -189,7 +189,7 @@ impl<M: Medium> Core<M> {
     ) -> Result<()> {
         self.settle_used(v, slot)?;
         self.index_name(dir, name, Found { ino, pos: slot.pos })?;
-        v.entries.fetch_add(1, Relaxed);
+        v.add_entries(1);
         Ok(())
     }
 
@@ -213,7 +213,7 @@ impl<M: Medium> Core<M> {
     /// Brings the derived state up to date with an entry that was cleared.
     pub fn settle_cleared(&self, dir: Ino, v: &VInode, name: &[u8], pos: EntryPos) -> Result<()> {
         self.unindex_name(dir, name, pos);
-        v.entries.fetch_sub(1, Relaxed);
+        v.add_entries(-1);
         self.settle_free(v, pos)
     }
 

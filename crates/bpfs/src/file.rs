@@ -15,7 +15,6 @@ use crate::layout::*;
 use crate::volatile::{Locks, VInode};
 use pmem::{LINE, Medium};
 use std::ops::Range;
-use std::sync::atomic::Ordering::Relaxed;
 use vfs::{Errno, FILE_SIZE_MAX, FileKind, Ino, Result};
 
 /// Overwrites a range with bytes.
@@ -172,7 +171,7 @@ impl<M: Medium> Core<M> {
             if offset / BLOCK == (end - 1) / BLOCK
                 && self.write_leaf(txn, v, root, size, offset, data)?
             {
-                v.blocks.fetch_add(txn.delta(), Relaxed);
+                v.add_blocks(txn.delta());
                 return Ok(());
             }
             self.touch_modified(v);
@@ -180,7 +179,7 @@ impl<M: Medium> Core<M> {
             let root = self.grow(txn, self.word_off(v, Word::Root), root, end);
             let mut edit = WriteEdit { core: self, range, data, size };
             self.edit_tree(txn, v, root, &mut edit)?;
-            v.blocks.fetch_add(txn.delta(), Relaxed);
+            v.add_blocks(txn.delta());
             Ok(())
         })
     }
@@ -303,7 +302,7 @@ impl<M: Medium> Core<M> {
             self.touch_modified(v);
             self.commit(self.word_off(v, Word::Size), end);
             v.append_to_run(run);
-            v.blocks.fetch_add(txn.delta(), Relaxed);
+            v.add_blocks(txn.delta());
             Ok(())
         })
     }
@@ -338,7 +337,7 @@ impl<M: Medium> Core<M> {
             let delta = txn.delta();
             let root = Root::new(block, root.height()).0;
             self.commit_inodes(txn, locks, &[(ino, Word::Root, root), (ino, Word::Size, end)])?;
-            v.blocks.fetch_add(delta, Relaxed);
+            v.add_blocks(delta);
             Ok(())
         })
     }
@@ -360,7 +359,7 @@ impl<M: Medium> Core<M> {
             self.prune_node(Node::top(root), size, &mut each)?;
         }
         if !blocks.is_empty() {
-            v.blocks.fetch_sub(blocks.len() as i64, Relaxed);
+            v.add_blocks(-(blocks.len() as i64));
             self.v.release(&blocks);
         }
         Ok(())

@@ -365,6 +365,27 @@ impl VInode {
         self.state.store(LIVE | flags | (kind.mode_bits() >> 12) << 8, Release);
     }
 
+    /// Adds to the blocks; as the next two, for who has the inode exclusively: by a load and a store, as an
+    /// atomic addition would wait for what was written to PM before.
+    #[inline]
+    pub fn add_blocks(&self, n: i64) {
+        self.blocks.store(self.blocks.load(Relaxed) + n, Relaxed);
+    }
+
+    /// Adds to a directory's entries.
+    #[inline]
+    pub fn add_entries(&self, n: i32) {
+        self.entries.store(self.entries.load(Relaxed).wrapping_add_signed(n), Relaxed);
+    }
+
+    /// Adds to the links; how many there are then.
+    #[inline]
+    pub fn add_links(&self, n: i32) -> u32 {
+        let links = self.links.load(Relaxed).wrapping_add_signed(n);
+        self.links.store(links, Relaxed);
+        links
+    }
+
     /// Ends a life.
     pub fn end(&self) {
         self.state.store(0, Relaxed);

@@ -164,7 +164,7 @@ impl<M: Medium> Core<M> {
             self.settle_slot(dir, d, &slot, name, ino)?;
             if kind == FileKind::Dir {
                 v.parent.store(dir.0 as u32, Relaxed);
-                d.links.fetch_add(1, Relaxed);
+                d.add_links(1);
             } else {
                 v.links.store(1, Relaxed);
             }
@@ -389,11 +389,11 @@ impl<M: Medium> Core<M> {
     /// One name of `ino`, in the directory `d`, is gone.
     pub fn drop_name(&self, d: &VInode, ino: Ino, v: &VInode) {
         let last = if v.kind() == FileKind::Dir {
-            d.links.fetch_sub(1, Relaxed);
+            d.add_links(-1);
             v.state.fetch_or(REMOVED, Relaxed);
             true
         } else {
-            v.links.fetch_sub(1, Relaxed) == 1
+            v.add_links(-1) == 0
         };
         // See `hold_optimistic`.
         fence(SeqCst);

@@ -306,8 +306,8 @@ impl<M: Medium> Core<M> {
                 } else {
                     self.settle_used(td, slot)?;
                     self.settle_free(fd, source.pos)?;
-                    td.entries.fetch_add(1, Relaxed);
-                    fd.entries.fetch_sub(1, Relaxed);
+                    td.add_entries(1);
+                    fd.add_entries(-1);
                 }
             }
             (Some(t), _) => {
@@ -324,8 +324,8 @@ impl<M: Medium> Core<M> {
             [(Some(s), fd, (to_dir, td)), (t.filter(|_| r.exchange), td, (from_dir, fd))]
         {
             if let Some(node) = node.filter(|n| n.kind() == FileKind::Dir) {
-                from.links.fetch_sub(1, Relaxed);
-                to.1.links.fetch_add(1, Relaxed);
+                from.add_links(-1);
+                to.1.add_links(1);
                 node.parent.store(to.0.0 as u32, Relaxed);
             }
         }

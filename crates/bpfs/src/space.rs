@@ -8,7 +8,6 @@ use crate::layout::*;
 use crate::volatile::{Locks, VInode};
 use pmem::Medium;
 use std::ops::Range;
-use std::sync::atomic::Ordering::Relaxed;
 use vfs::{Errno, FILE_SIZE_MAX, Fallocate, FileKind, Ino, Result, Seek};
 use zerocopy::IntoBytes;
 
@@ -125,7 +124,7 @@ impl<M: Medium> Core<M> {
                 root = self.grow(txn, self.word_off(v, Word::Root), root, inside.end);
                 // The content stays as it is, so that this commits on its own.
                 self.edit_tree(txn, v, root, &mut AllocateEdit { core: self, range })?;
-                v.blocks.fetch_add(txn.delta(), Relaxed);
+                v.add_blocks(txn.delta());
                 Ok::<(), Errno>(())
             })?;
         }
@@ -181,7 +180,7 @@ impl<M: Medium> Core<M> {
             }
             let delta = txn.delta();
             self.commit_inodes(txn, locks, &words)?;
-            v.blocks.fetch_add(delta, Relaxed);
+            v.add_blocks(delta);
             Ok(())
         })
     }
@@ -228,7 +227,7 @@ impl<M: Medium> Core<M> {
                 locks,
                 &[(ino, Word::Root, root), (ino, Word::Size, new_size)],
             )?;
-            v.blocks.fetch_add(delta, Relaxed);
+            v.add_blocks(delta);
             Ok(())
         })
     }

@@ -11,7 +11,6 @@ use crate::layout::*;
 use crate::volatile::VInode;
 use pmem::Medium;
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering::Relaxed;
 use vfs::acl::{ACL_ACCESS, ACL_DEFAULT, Acl};
 use vfs::rules::check_xattr;
 use vfs::{Errno, Ino, Result, SetXattr, XATTR_LIST_MAX};
@@ -227,7 +226,7 @@ impl<M: Medium> Core<M> {
             let mut all = vec![(ino, Word::Xattr, word)];
             all.extend(words.iter().map(|(w, value)| (ino, *w, *value)));
             self.commit_inodes(txn, locks, &all)?;
-            v.blocks.fetch_add(delta, Relaxed);
+            v.add_blocks(delta);
             Ok(())
         })
     }
