@@ -30,8 +30,6 @@ use std::sync::{Arc, Once, OnceLock};
 pub const PROCESSES: usize = if cfg!(loom) { 3 } else { 256 };
 /// Threads that can use one arena at a time.
 const THREADS: usize = if cfg!(loom) { 3 } else { 4096 };
-/// The owner of what is locked where no other process can be.
-const ALONE: u32 = 1;
 /// The owner of locks that a thread took without a slot; never found dead.
 const UNKNOWN: u32 = u32::MAX;
 /// One in the number of closings, in the word of the gate; above any owner.
@@ -472,11 +470,11 @@ impl Arena {
         Ok(())
     }
 
-    /// The calling thread, as owner of short locks.
+    /// The calling thread, as owner of short locks: its slot, or where no other process can be its number.
     #[inline]
     pub fn owner(&self) -> u32 {
         match self.session() {
-            None => ALONE,
+            None => sync::number(),
             Some(s) => s.slot().unwrap_or(UNKNOWN),
         }
     }

@@ -35,6 +35,7 @@ mod run;
 mod scan;
 mod share;
 mod space;
+mod stocks;
 mod volatile;
 mod words;
 mod xattr;
