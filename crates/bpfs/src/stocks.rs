@@ -122,3 +122,104 @@ fn take_up_to(counter: &AtomicU64, n: u64) -> u64 {
         Ok(had) | Err(had) => had.min(n),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEEP: u64 = 32;
+
+    fn count(free: u64) -> (FreeCount, Arena) {
+        let mut layout = Layout::default();
+        let count = FreeCount::plan(&mut layout);
+        let arena = Arena::anonymous(&layout).unwrap();
+        count.set(&arena, free);
+        (count, arena)
+    }
+
+    /// Gives each of many threads a stock.
+    fn spread(count: &FreeCount, arena: &Arena) {
+        std::thread::scope(|s| {
+            for _ in 0..2 * STOCKS {
+                s.spawn(|| {
+                    assert!(count.take(arena, 4, KEEP));
+                    count.give(arena, 4);
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn what_comes_back_goes_out_again_without_the_common_count() {
+        let (count, arena) = count(10_000);
+        assert!(count.take(&arena, 4, KEEP));
+        count.give(&arena, 4);
+        let common = count.common(&arena).load(Relaxed);
+        for n in [1, 4, 30] {
+            assert!(count.take(&arena, n, KEEP));
+            assert_eq!(count.total(&arena), 10_000 - n);
+            count.give(&arena, n);
+        }
+        assert_eq!(count.common(&arena).load(Relaxed), common);
+        count.give(&arena, 1000);
+        assert_eq!(count.common(&arena).load(Relaxed), common + 1000, "stocks are small");
+    }
+
+    #[test]
+    fn stocks_are_gathered_before_anything_is_refused() {
+        let (count, arena) = count(8000);
+        spread(&count, &arena);
+        let common = count.common(&arena).load(Relaxed);
+        assert!(common < 8000 - STOCKS as u64 * REFILL / 2, "others have some: {common}");
+        assert!(!count.take(&arena, 8000 - KEEP + 1, KEEP));
+        assert_eq!(count.common(&arena).load(Relaxed), common, "K3");
+        assert!(count.take(&arena, 8000 - KEEP, KEEP));
+        assert!(!count.take(&arena, 1, KEEP) && !count.take(&arena, KEEP + 1, 0));
+        assert!(count.take(&arena, KEEP, 0) && !count.take(&arena, 1, 0));
+        assert_eq!(count.total(&arena), 0);
+        count.give(&arena, 8000);
+        assert_eq!(count.common(&arena).load(Relaxed), 8000, "K2");
+    }
+
+    #[test]
+    fn what_is_kept_is_kept_of_all() {
+        let (count, arena) = count(8000);
+        spread(&count, &arena);
+        let common = count.common(&arena).load(Relaxed);
+        // Of what only stocks have now.
+        assert!(take(count.common(&arena), common, 0));
+        let left = count.total(&arena);
+        let taken = (0..).take_while(|_| count.take(&arena, 3, KEEP)).count() as u64 * 3;
+        assert!((KEEP..KEEP + 3).contains(&(left - taken)), "{taken} of {left}");
+        assert_eq!(count.total(&arena), left - taken);
+    }
+
+    #[test]
+    fn threads_never_have_more_than_there_is() {
+        let (count, arena) = count(3 * AMPLE);
+        let out = AtomicU64::new(0);
+        std::thread::scope(|s| {
+            for thread in 0..4u64 {
+                let (count, arena, out) = (&count, &arena, &out);
+                s.spawn(move || {
+                    let mut mine = Vec::new();
+                    for i in 0..20_000u64 {
+                        let n = 1 + (i * 7 + thread) % 90;
+                        if count.take(arena, n, KEEP) {
+                            mine.push(n);
+                            assert!(out.fetch_add(n, SeqCst) + n <= 3 * AMPLE - KEEP);
+                        }
+                        if i % 64 > 32 {
+                            let n = mine.pop().unwrap_or(0);
+                            out.fetch_sub(n, SeqCst);
+                            count.give(arena, n);
+                        }
+                    }
+                    out.fetch_sub(mine.iter().sum(), SeqCst);
+                    mine.into_iter().for_each(|n| count.give(arena, n));
+                });
+            }
+        });
+        assert_eq!(count.total(&arena), 3 * AMPLE);
+    }
+}
