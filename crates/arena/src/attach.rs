@@ -309,6 +309,30 @@ mod tests {
     }
 
     #[test]
+    fn a_session_that_detaches_leaves_threads_of_others_their_slots() {
+        let path = format!("/dev/shm/keepstone-arena-two-sessions-{}", std::process::id());
+        let place = Place::private(CString::new(path).unwrap(), 2);
+        let layout = Layout::shared();
+        let Attached::Fresh(first) = place.attach(&layout).unwrap() else {
+            panic!("nobody else has this name");
+        };
+        first.publish().unwrap();
+        let Attached::Joined(second) = place.attach(&layout).unwrap() else {
+            panic!("the first is there");
+        };
+        drop(first.enter().unwrap());
+        drop(second.enter().unwrap());
+        assert_ne!(first.owner(), second.owner());
+        assert_ne!(first.process(), second.process());
+        let (owner, others) = (first.owner(), second.owner());
+        drop(second);
+        assert!(!first.is_owner_dead(owner) && first.is_owner_dead(others));
+        std::thread::scope(|s| {
+            assert_ne!(s.spawn(|| first.owner()).join().unwrap(), owner);
+        });
+    }
+
+    #[test]
     fn looking_for_what_is_set_fills_no_holes() {
         let (arena, table, path, used) = with_a_table("test");
         arena.publish().unwrap();

@@ -30,8 +30,6 @@ use std::sync::{Arc, Once, OnceLock};
 pub const PROCESSES: usize = if cfg!(loom) { 3 } else { 256 };
 /// Threads that can use one arena at a time.
 const THREADS: usize = if cfg!(loom) { 3 } else { 4096 };
-/// The owner of what is locked where no other process can be.
-const ALONE: u32 = 1;
 /// The owner of locks that a thread took without a slot; never found dead.
 const UNKNOWN: u32 = u32::MAX;
 /// One in the number of closings, in the word of the gate; above any owner.
@@ -90,6 +88,9 @@ struct ThreadSlot {
     who: AtomicU64,
     /// Whether the thread is inside an operation.
     inside: AtomicU32,
+    /// Slot of the process plus one, as of the thread's session: a process may have several, of which one
+    /// detaches.
+    process: AtomicU32,
 }
 // SAFETY: as above.
 unsafe impl Shared for ThreadSlot {}
@@ -246,8 +247,8 @@ impl Session {
         let slot = match ALL.try_with(|all| known(&all.borrow())) {
             Ok(Some(slot)) => slot,
             _ => {
-                self.process()?;
-                let slot = self.claim_thread()?;
+                let process = self.process()?;
+                let slot = self.claim_thread(process)?;
                 let mut membership = Some(Membership { session: self.clone(), key, slot });
                 let _ = ALL.try_with(|all| {
                     let mut all = all.borrow_mut();
@@ -264,7 +265,7 @@ impl Session {
         Ok(slot)
     }
 
-    fn claim_thread(&self) -> Result<u32, Refused> {
+    fn claim_thread(&self, process: usize) -> Result<u32, Refused> {
         let me = ProcessId::own().0;
         let used = &self.header().threads_used;
         let slots = self.threads();
@@ -281,6 +282,7 @@ impl Session {
         let slot = (1..=THREADS).find(is_free).or_else(|| (1..=top).find(is_left));
         let slot = slot.ok_or(Refused::Full)?;
         used.fetch_max(slot as u32, AcqRel);
+        slots[slot].process.store(process as u32 + 1, Relaxed);
         slots[slot].inside.store(0, Release);
         Ok(slot as u32)
     }
@@ -334,7 +336,8 @@ impl Session {
             return false;
         }
         let me = ProcessId::own().0;
-        for t in self.used_threads() {
+        let own = |t: &&ThreadSlot| t.process.load(Relaxed) == known as u32;
+        for t in self.used_threads().iter().filter(own) {
             let _ = t.who.compare_exchange(me, 0, AcqRel, Relaxed);
         }
         // References and the like may be left.
@@ -472,11 +475,11 @@ impl Arena {
         Ok(())
     }
 
-    /// The calling thread, as owner of short locks.
+    /// The calling thread, as owner of short locks: its slot, or where no other process can be its number.
     #[inline]
     pub fn owner(&self) -> u32 {
         match self.session() {
-            None => ALONE,
+            None => sync::number(),
             Some(s) => s.slot().unwrap_or(UNKNOWN),
         }
     }

@@ -11,12 +11,28 @@ mod real {
     use rustix::io::Errno;
     use rustix::thread::{Timespec, futex};
     pub(crate) use std::hint::spin_loop;
+    use std::sync::atomic::Ordering::Relaxed;
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, fence};
     pub(crate) use std::thread_local;
 
     threads::thread_cell! {
         /// The key of the session that the thread has used last, and its slot there.
         pub(crate) fn last -> (u64, u32), "arena_last", 16
+    }
+
+    threads::thread_cell! {
+        /// What [`number`] has said; 0: nothing yet.
+        fn known_number -> u32, "arena_number", 4
+    }
+
+    /// The calling thread's number, from 1; threads that begin one after the other have different ones.
+    #[inline]
+    pub(crate) fn number() -> u32 {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        if known_number().get() == 0 {
+            known_number().set(NEXT.fetch_add(1, Relaxed).max(1));
+        }
+        known_number().get()
     }
 
     /// What the model asks of types in an arena: nothing here.

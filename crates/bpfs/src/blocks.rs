@@ -6,8 +6,7 @@ use crate::layout::BLOCK;
 use crate::volatile::Volatile;
 use smallvec::SmallVec;
 use std::ops::Range;
-use std::sync::atomic::Ordering::*;
-use vfs::{Errno, Result};
+use vfs::Errno;
 
 /// Where a thread looks first for what is free, in the pool it used last.
 #[derive(Clone, Copy)]
@@ -64,25 +63,12 @@ impl Volatile {
     /// Sets the number of free blocks after a scan marked those in use.
     pub fn count_free_blocks(&self) {
         let free = self.blocks.len() - self.blocks.count(&self.arena);
-        self.word(0).store(free, Relaxed);
+        self.free.set(&self.arena, free);
     }
 
     /// Blocks neither in use nor reserved.
     pub fn free_blocks(&self) -> u64 {
-        self.word(0).load(Relaxed)
-    }
-
-    fn reserve(&self, n: u64, keep: u64) -> Result<()> {
-        let mut free = self.word(0).load(Relaxed);
-        loop {
-            if free < n + keep {
-                return Err(Errno::NOSPC);
-            }
-            match self.word(0).compare_exchange_weak(free, free - n, AcqRel, Relaxed) {
-                Ok(_) => return Ok(()),
-                Err(now) => free = now,
-            }
-        }
+        self.free.total(&self.arena)
     }
 
     /// Runs `body` with `blocks` blocks set aside, so that it cannot run out of space half-way.
@@ -94,8 +80,8 @@ impl Volatile {
         keep: u64,
         body: impl FnOnce(&mut Txn<'_>) -> std::result::Result<T, E>,
     ) -> std::result::Result<T, E> {
-        if blocks > 0 {
-            self.reserve(blocks, keep)?;
+        if blocks > 0 && !self.free.take(&self.arena, blocks, keep) {
+            return Err(Errno::NOSPC.into());
         }
         let mut txn = Txn {
             v: self,
@@ -114,16 +100,21 @@ impl Volatile {
             self.blocks.clear(&self.arena, b);
         }
         let back = reserved + unused + self.clear_blocks(back);
-        if back > 0 {
-            self.word(0).fetch_add(back, Release);
-        }
+        self.give_back(back);
         result
     }
 
     /// Gives blocks back outside of a transaction: those of a file that is gone.
     pub fn release(&self, blocks: &[u32]) {
         let cleared = self.clear_blocks(blocks);
-        self.word(0).fetch_add(cleared, Release);
+        self.give_back(cleared);
+    }
+
+    /// Lets cleared blocks be reserved again.
+    fn give_back(&self, cleared: u64) {
+        if cleared > 0 {
+            self.free.give(&self.arena, cleared);
+        }
     }
 
     /// Lets blocks be claimed again, at once or when nobody can be reading them any more. Returns
@@ -148,7 +139,7 @@ impl Volatile {
             self.blocks.clear(&self.arena, b);
             cleared += 1;
         });
-        self.word(0).fetch_add(cleared, Release);
+        self.give_back(cleared);
     }
 }
 

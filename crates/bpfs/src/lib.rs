@@ -36,6 +36,7 @@ mod run;
 mod scan;
 mod share;
 mod space;
+mod stocks;
 mod volatile;
 mod words;
 mod xattr;

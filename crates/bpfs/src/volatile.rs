@@ -2,14 +2,15 @@
 //!
 //! - V1: a block's bit is set while the block is reachable from the superblock, or claimed by an
 //!   operation in flight.
-//! - V2: `free` never exceeds the number of clear bits: bits are cleared before it grows and claimed
-//!   after it shrank, so a reservation is always honoured.
+//! - V2: the count of free blocks ([`FreeCount`]) never exceeds the number of clear bits: bits are
+//!   cleared before it grows and claimed after it shrank, so a reservation is always honoured.
 //!   A freed block that somebody may still be reading without a copy waits ([`Pins`]).
 //! - V3: an inode is live from its creation until its last name and last reference are gone.
 
 use crate::free::{FreeRun, FreeUnits};
 use crate::layout::{BLOCK, INODE, INODES_PER_BLOCK};
 use crate::pin::Pins;
+use crate::stocks::FreeCount;
 use arena::{
     Arena, Bitmap, Entry, Handle, HashIndex, Layout, Link, LockMode, RwLock, Shared, Slab, Span,
 };
@@ -184,6 +185,7 @@ impl Link for DirBlock {
 pub struct Volatile {
     pub arena: Arena,
     pub blocks: Bitmap,
+    pub free: FreeCount,
     tables: Tables,
     inodes: Bitmap,
     pub pins: Pins,
@@ -207,7 +209,7 @@ struct Tables {
     mount_changes: Span<AtomicU64>,
     /// References that each process holds, process by process, where there may be several.
     refs: Option<Span<AtomicU64>>,
-    /// `[0]` unreserved free blocks, `[1]` free inodes, `[2]` size of the inode file in inodes.
+    /// `[0]` free inodes, `[1]` size of the inode file in inodes.
     words: Span<AtomicU64>,
     /// `[0]` guards the inode file's tree, `[1]` which directory is below which.
     global_locks: Span<RwLock>,
@@ -220,6 +222,7 @@ pub struct Plan {
     layout: Layout,
     tables: Tables,
     blocks: Bitmap,
+    free: FreeCount,
     inodes: Bitmap,
     pins: Pins,
     dir_states: Slab<DirState>,
@@ -263,6 +266,7 @@ impl Plan {
             tables,
             pins,
             blocks: Bitmap::plan(&mut l, blocks),
+            free: FreeCount::plan(&mut l),
             inodes: Bitmap::plan(&mut l, max_inodes),
             dir_blocks: Slab::plan(&mut l, blocks as usize),
             dir_states: Slab::plan(&mut l, blocks as usize),
@@ -299,6 +303,7 @@ impl Plan {
             arena,
             tables: self.tables,
             blocks: self.blocks,
+            free: self.free,
             inodes: self.inodes,
             pins: self.pins,
             index: self.index,
@@ -316,7 +321,7 @@ impl Volatile {
         self.blocks.init(&self.arena);
         self.inodes.init(&self.arena);
         self.inodes.set(&self.arena, 0);
-        self.word(1).store(self.inodes.len() - 1, Relaxed);
+        self.word(0).store(self.inodes.len() - 1, Relaxed);
     }
 
     /// Gives huge pages to what lookups meet, as much as a thousandth of the pool: of names and inodes those
@@ -403,14 +408,14 @@ impl Volatile {
 
     /// Inodes that the inode file holds.
     pub fn inode_slots(&self) -> u64 {
-        self.word(2).load(Acquire)
+        self.word(1).load(Acquire)
     }
 
     /// Records that the inode file grew by the leaf at `pm_off`.
     pub fn add_leaf(&self, pm_off: u64) {
         let first = self.inode_slots();
         self.move_leaf(first, pm_off);
-        self.word(2).store(first + INODES_PER_BLOCK, Release);
+        self.word(1).store(first + INODES_PER_BLOCK, Release);
     }
 
     /// Records where the leaf with inode `first` lies.
@@ -427,7 +432,7 @@ impl Volatile {
     pub fn mark_inode(&self, ino: Ino) -> bool {
         let fresh = self.inodes.set(&self.arena, ino.0);
         if fresh {
-            self.word(1).fetch_sub(1, Relaxed);
+            self.word(0).fetch_sub(1, Relaxed);
         }
         fresh
     }
@@ -444,7 +449,7 @@ impl Volatile {
             .flatten()
             .or_else(|| claim(slots..self.inodes.len()))
             .ok_or(Errno::NOSPC)?;
-        self.word(1).fetch_sub(1, Relaxed);
+        self.word(0).fetch_sub(1, Relaxed);
         self.set_inode_hint(run.start);
         Ok(Ino(run.start))
     }
@@ -452,14 +457,14 @@ impl Volatile {
     /// Gives an inode number back.
     pub fn release_inode(&self, ino: Ino) {
         if self.inodes.clear(&self.arena, ino.0) {
-            self.word(1).fetch_add(1, Relaxed);
+            self.word(0).fetch_add(1, Relaxed);
             self.set_inode_hint(ino.0);
         }
     }
 
     /// Inode numbers in all, and those not in use.
     pub fn inode_counts(&self) -> (u64, u64) {
-        (self.inodes.len() - 1, self.word(1).load(Relaxed))
+        (self.inodes.len() - 1, self.word(0).load(Relaxed))
     }
 
     /// A generation that this mount has not used.

@@ -98,6 +98,34 @@ fn a_full_pool_refuses_and_keeps() {
 }
 
 #[test]
+fn what_threads_have_in_stock_is_used_before_a_pool_is_full() {
+    let fs = mounted(64 << 20);
+    let idle = fs.statfs();
+    let d = create(&fs, ROOT, "d", &DIR);
+    std::thread::scope(|s| {
+        for i in 0..8u8 {
+            let fs = &fs;
+            s.spawn(move || {
+                let f = create(fs, d, &format!("f{i}"), &FILE);
+                for at in 0..100 {
+                    fs.write(f, at % 50 * 4096, &[i; 4096]).unwrap();
+                }
+            });
+        }
+    });
+    let names = fill(&fs, d);
+    assert!(fs.statfs().blocks_free < 2, "{:?}", fs.statfs());
+    let fs = check_and_remount(fs);
+    let d = fs.peek(ROOT, b"d").unwrap().ino;
+    for name in names.iter().cloned().chain((0..8).map(|i| format!("f{i}"))) {
+        fs.unlink(d, name.as_bytes()).unwrap();
+    }
+    fs.rmdir(ROOT, b"d").unwrap();
+    let left = fs.statfs();
+    assert!(idle.blocks_free - left.blocks_free < 64, "{left:?}, before {idle:?}");
+}
+
+#[test]
 fn the_largest_file() {
     let fs = mounted(16 << 20);
     let f = create(&fs, ROOT, "f", &FILE);

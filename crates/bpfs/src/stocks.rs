@@ -1,0 +1,225 @@
+//! How many blocks are free (V2), counted so that threads do not pass one line to and fro.
+//!
+//! Every operation that takes blocks reserves as many as it may need, and gives back what it replaced
+//! or did not need: mostly as many. So each thread has a *stock* to do that with, which it shares with
+//! few others or nobody.
+//!
+//! - K1: what is free is the sum of the common count and all stocks. Anybody may take from any of them:
+//!   nothing has to be given back when a thread ends or a process dies.
+//! - K2: stocks grow only while the common count stays *ample*. So where space is short it is soon in one
+//!   place, and what is on its way to a stock, where nobody sees it, is not what somebody lacks.
+//! - K3: nobody takes for a while what is not enough for him: others may do with less.
+
+use arena::{Arena, Layout, Span};
+use std::sync::atomic::{AtomicU64, Ordering::*};
+
+/// How many there are, for threads to have different ones.
+const STOCKS: usize = 64;
+
+/// What a stock gets from the common count when it has less.
+const REFILL: u64 = 32;
+
+/// A stock of more than this gives to the common count what comes back.
+const STOCK_MAX: u64 = 2 * REFILL;
+
+/// The common count is ample from here on.
+const AMPLE: u64 = 1024;
+
+/// Two lines, because the prefetcher pairs them; the first word counts.
+type Counter = [AtomicU64; 16];
+
+/// The count of free blocks.
+#[derive(Clone, Copy)]
+pub struct FreeCount {
+    /// The common one, then the stocks.
+    counters: Span<Counter>,
+}
+
+impl FreeCount {
+    /// Plans it.
+    pub fn plan(layout: &mut Layout) -> Self {
+        Self { counters: layout.table(1 + STOCKS) }
+    }
+
+    fn common<'a>(&self, arena: &'a Arena) -> &'a AtomicU64 {
+        &arena.table(self.counters)[0][0]
+    }
+
+    /// The stock of the calling thread.
+    fn stock<'a>(&self, arena: &'a Arena) -> &'a AtomicU64 {
+        &arena.table(self.counters)[1 + arena.owner() as usize % STOCKS][0]
+    }
+
+    fn all<'a>(&self, arena: &'a Arena) -> impl Iterator<Item = &'a AtomicU64> {
+        arena.table(self.counters).iter().map(|counter| &counter[0])
+    }
+
+    /// So many are free. Nobody else may be at it.
+    pub fn set(&self, arena: &Arena, free: u64) {
+        self.all(arena).for_each(|counter| counter.store(0, Relaxed));
+        self.common(arena).store(free, Release);
+    }
+
+    /// How many are free; while others are at it, more or less.
+    pub fn total(&self, arena: &Arena) -> u64 {
+        self.all(arena).map(|counter| counter.load(Acquire)).sum()
+    }
+
+    /// Takes `n`, so that `keep` are left; whether there were so many.
+    #[inline]
+    pub fn take(&self, arena: &Arena, n: u64, keep: u64) -> bool {
+        let (common, stock) = (self.common(arena), self.stock(arena));
+        if common.load(Relaxed) >= keep && take(stock, n, 0) {
+            return true;
+        }
+        if stock.load(Relaxed) < REFILL && take(common, n + REFILL, AMPLE) {
+            stock.fetch_add(REFILL, Release);
+            return true;
+        }
+        take(common, n, keep) || self.gather(arena, n, keep)
+    }
+
+    /// As [`take`](Self::take), from wherever there are any.
+    #[cold]
+    fn gather(&self, arena: &Arena, n: u64, keep: u64) -> bool {
+        // K3
+        if self.total(arena) < n + keep {
+            return false;
+        }
+        let mut have = 0;
+        for counter in self.all(arena) {
+            have += take_up_to(counter, n - have);
+        }
+        // Of those who do this at once, the last to take sees what all have left.
+        let is_enough = have == n && self.total(arena) >= keep;
+        if !is_enough {
+            self.common(arena).fetch_add(have, Release);
+        }
+        is_enough
+    }
+
+    /// Gives `n` back.
+    #[inline]
+    pub fn give(&self, arena: &Arena, n: u64) {
+        let (common, stock) = (self.common(arena), self.stock(arena));
+        let is_welcome = common.load(Relaxed) >= AMPLE && stock.load(Relaxed) + n <= STOCK_MAX;
+        let counter = if is_welcome { stock } else { common };
+        counter.fetch_add(n, Release);
+    }
+}
+
+/// Takes `n` from a counter if that leaves `keep`; whether it did.
+#[inline]
+fn take(counter: &AtomicU64, n: u64, keep: u64) -> bool {
+    counter
+        .fetch_update(AcqRel, Relaxed, |have| have.checked_sub(n).filter(|left| *left >= keep))
+        .is_ok()
+}
+
+/// Takes up to `n` from a counter; how many.
+fn take_up_to(counter: &AtomicU64, n: u64) -> u64 {
+    match counter.fetch_update(AcqRel, Relaxed, |have| Some(have.saturating_sub(n))) {
+        Ok(had) | Err(had) => had.min(n),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEEP: u64 = 32;
+
+    fn count(free: u64) -> (FreeCount, Arena) {
+        let mut layout = Layout::default();
+        let count = FreeCount::plan(&mut layout);
+        let arena = Arena::anonymous(&layout).unwrap();
+        count.set(&arena, free);
+        (count, arena)
+    }
+
+    /// Gives each of many threads a stock.
+    fn spread(count: &FreeCount, arena: &Arena) {
+        std::thread::scope(|s| {
+            for _ in 0..2 * STOCKS {
+                s.spawn(|| {
+                    assert!(count.take(arena, 4, KEEP));
+                    count.give(arena, 4);
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn what_comes_back_goes_out_again_without_the_common_count() {
+        let (count, arena) = count(10_000);
+        assert!(count.take(&arena, 4, KEEP));
+        count.give(&arena, 4);
+        let common = count.common(&arena).load(Relaxed);
+        for n in [1, 4, 30] {
+            assert!(count.take(&arena, n, KEEP));
+            assert_eq!(count.total(&arena), 10_000 - n);
+            count.give(&arena, n);
+        }
+        assert_eq!(count.common(&arena).load(Relaxed), common);
+        count.give(&arena, 1000);
+        assert_eq!(count.common(&arena).load(Relaxed), common + 1000, "stocks are small");
+    }
+
+    #[test]
+    fn stocks_are_gathered_before_anything_is_refused() {
+        let (count, arena) = count(8000);
+        spread(&count, &arena);
+        let common = count.common(&arena).load(Relaxed);
+        assert!(common < 8000 - STOCKS as u64 * REFILL / 2, "others have some: {common}");
+        assert!(!count.take(&arena, 8000 - KEEP + 1, KEEP));
+        assert_eq!(count.common(&arena).load(Relaxed), common, "K3");
+        assert!(count.take(&arena, 8000 - KEEP, KEEP));
+        assert!(!count.take(&arena, 1, KEEP) && !count.take(&arena, KEEP + 1, 0));
+        assert!(count.take(&arena, KEEP, 0) && !count.take(&arena, 1, 0));
+        assert_eq!(count.total(&arena), 0);
+        count.give(&arena, 8000);
+        assert_eq!(count.common(&arena).load(Relaxed), 8000, "K2");
+    }
+
+    #[test]
+    fn what_is_kept_is_kept_of_all() {
+        let (count, arena) = count(8000);
+        spread(&count, &arena);
+        let common = count.common(&arena).load(Relaxed);
+        // Of what only stocks have now.
+        assert!(take(count.common(&arena), common, 0));
+        let left = count.total(&arena);
+        let taken = (0..).take_while(|_| count.take(&arena, 3, KEEP)).count() as u64 * 3;
+        assert!((KEEP..KEEP + 3).contains(&(left - taken)), "{taken} of {left}");
+        assert_eq!(count.total(&arena), left - taken);
+    }
+
+    #[test]
+    fn threads_never_have_more_than_there_is() {
+        let (count, arena) = count(3 * AMPLE);
+        let out = AtomicU64::new(0);
+        std::thread::scope(|s| {
+            for thread in 0..4u64 {
+                let (count, arena, out) = (&count, &arena, &out);
+                s.spawn(move || {
+                    let mut mine = Vec::new();
+                    for i in 0..20_000u64 {
+                        let n = 1 + (i * 7 + thread) % 90;
+                        if count.take(arena, n, KEEP) {
+                            mine.push(n);
+                            assert!(out.fetch_add(n, SeqCst) + n <= 3 * AMPLE - KEEP);
+                        }
+                        if i % 64 > 32 {
+                            let n = mine.pop().unwrap_or(0);
+                            out.fetch_sub(n, SeqCst);
+                            count.give(arena, n);
+                        }
+                    }
+                    out.fetch_sub(mine.iter().sum(), SeqCst);
+                    mine.into_iter().for_each(|n| count.give(arena, n));
+                });
+            }
+        });
+        assert_eq!(count.total(&arena), 3 * AMPLE);
+    }
+}
