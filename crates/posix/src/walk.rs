@@ -342,21 +342,34 @@ impl Process {
         if (is_absolute || dirfd == libc::AT_FDCWD) && self.foreign_namespace.load(Relaxed) {
             return None;
         }
-        let base = if is_absolute { None } else { Some(self.start_of_relative(dirfd, path).ok()?) };
-        let path = base.as_ref().map_or(path, |(_, rest)| rest);
-        let used;
-        let (dir, name) = if path.contains(&b'/') {
-            let start = base.as_ref().map(|(dir, _)| (dir.mount_index, dir.ino));
-            let (way, name) = Way::of(path, start, std::ptr::from_ref(creds).addr())?;
-            used = self.dirs.find(self, &way)?;
-            let (mount_index, ino) = used.dir();
-            (Near { mount: self.mount(mount_index), mount_index, ino }, name)
-        } else {
-            let (dir, _) = base.as_ref().filter(|(dir, _)| dir.kind == FileKind::Dir)?;
-            let is_name = !matches!(path, b"" | b"." | b"..");
-            let (mount, mount_index, ino) = (dir.mount, dir.mount_index, dir.ino);
-            (Near { mount, mount_index, ino }, is_name.then_some(path)?)
+        // In pieces: a structure would be written and read again in other sizes, which takes long.
+        let held;
+        let (start, rest) = match is_absolute {
+            true => (None, path),
+            false => match self.description_at(dirfd) {
+                Ok(ofd) => {
+                    held = ofd;
+                    (Some((held.mount_index(), held.ino(), held.kind())), path)
+                }
+                Err(Stop::Kernel) if dirfd == libc::AT_FDCWD => {
+                    let (index, mount, rest) = self.lead(path).ok()?;
+                    (Some((index, mount.attached().fs.root(), FileKind::Dir)), rest)
+                }
+                Err(_) => return None,
+            },
         };
+        let used;
+        let ((mount_index, ino), name) = if rest.contains(&b'/') {
+            let start = start.map(|(mount_index, ino, _)| (mount_index, ino));
+            let (way, name) = Way::of(rest, start, std::ptr::from_ref(creds).addr())?;
+            used = self.dirs.find(self, &way)?;
+            (used.dir(), name)
+        } else {
+            let (mount_index, ino, _) = start.filter(|(.., kind)| *kind == FileKind::Dir)?;
+            let is_name = !matches!(rest, b"" | b"." | b"..");
+            ((mount_index, ino), is_name.then_some(rest)?)
+        };
+        let dir = Near { mount: self.mount(mount_index), mount_index, ino };
         let may_search = || {
             let attr = dir.fs().getattr(dir.ino)?;
             creds.check(dir.fs(), &attr, Access::EXEC)
@@ -626,21 +639,24 @@ impl Process {
     /// working directory outside.
     #[inline]
     fn start_of_relative<'a>(&self, dirfd: i32, path: &'a [u8]) -> Call<(Inode<'_>, &'a [u8])> {
-        let ofd = if dirfd != libc::AT_FDCWD {
-            self.get(dirfd)?
-        } else if self.foreign_namespace.load(Relaxed) {
+        if dirfd == libc::AT_FDCWD && self.foreign_namespace.load(Relaxed) {
             return Err(Stop::Kernel);
-        } else {
-            match self.cwd() {
-                Err(Stop::Kernel) => {
-                    let (index, mount, rest) = self.lead(path)?;
-                    return Ok((Inode::root(index, mount), rest));
-                }
-                cwd => cwd?,
+        }
+        match self.description_at(dirfd) {
+            Err(Stop::Kernel) if dirfd == libc::AT_FDCWD => {
+                let (index, mount, rest) = self.lead(path)?;
+                Ok((Inode::root(index, mount), rest))
             }
-        };
+            ofd => Ok((Inode::description(self, ofd?), path)),
+        }
+    }
+
+    /// What a relative path starts from, where that is in a pool.
+    #[inline]
+    fn description_at(&self, dirfd: i32) -> Call<OfdRef<'_>> {
+        let ofd = if dirfd == libc::AT_FDCWD { self.cwd()? } else { self.get(dirfd)? };
         ofd.mount().catch_up();
-        Ok((Inode::description(self, ofd), path))
+        Ok(ofd)
     }
 
     /// The mount that an absolute path leads into by its text, and how much of it that is.
