@@ -133,7 +133,7 @@ impl IndexEntry {
     /// Where the entry is.
     #[inline]
     pub fn pos(&self) -> EntryPos {
-        EntryPos(self.place.load(Relaxed) & (1 << POS_BITS) - 1)
+        EntryPos(self.place.load(Relaxed) & (u64::MAX >> TAG_BITS))
     }
 
     /// Fills it in; with the inode's number at last.

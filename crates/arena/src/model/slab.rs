@@ -8,11 +8,10 @@ use std::sync::Arc;
 
 /// A node that is only chained.
 #[derive(Default)]
-pub(super) struct Node {
+struct Node {
     next: AtomicU32,
-    pub(super) key: AtomicU32,
 }
-// SAFETY: two atomics, whose default is zero.
+// SAFETY: an atomic, whose default is zero.
 unsafe impl Shared for Node {}
 impl Link for Node {
     fn link(&self) -> &AtomicU32 {
