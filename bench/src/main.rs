@@ -150,7 +150,7 @@ enum Command {
 struct Cases {
     /// Parts of the names of cases to run. Default: all.
     filter: Vec<String>,
-    /// Rounds of each case. Default: 61, with --quick 15.
+    /// Rounds of each case. Default: 31, with --quick 15.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     rounds: Option<u16>,
     /// Leave the peers out, to profile Keepstone alone.
@@ -162,7 +162,8 @@ struct Cases {
 }
 
 impl Cases {
-    /// Slices are short so that most rounds escape the scheduler on a busy machine.
+    /// Slices are short, so that most rounds escape the scheduler on a busy machine; but not so short that
+    /// mostly what the contender before has driven from the caches is measured.
     fn plan(&self, quick: bool) -> Plan {
         let (rounds, slice_ms) = if quick { (15, 3) } else { (31, 20) };
         Plan {
