@@ -4,7 +4,7 @@
 //!   members like any other.
 //! - D2: header and inode number of an entry share a cache line, so that stores to them persist in
 //!   program order; the name and what follows are durable before the header says so.
-//! - D3: a block's chain is only ever changed by one store: a length, or an inode number.
+//! - D3: a block's chain is only ever changed by one store: a length, an inode number, or a line with both.
 
 use crate::free::FreeRun;
 use crate::fs::{Core, Stop};

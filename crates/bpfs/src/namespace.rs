@@ -218,7 +218,7 @@ impl<M: Medium> Core<M> {
         let acls = Attributes::from_iter(
             [(ACL_ACCESS, new.access), (ACL_DEFAULT, new.default)]
                 .into_iter()
-                .filter_map(|(name, acl)| Some((name.to_vec(), acl?.to_bytes()))),
+                .filter_map(|(name, acl)| acl.map(|acl| (name.to_vec(), acl.to_bytes()))),
         );
         let target: &[u8] = match node.kind {
             NewKind::Symlink(target) => target,

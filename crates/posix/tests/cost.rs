@@ -79,6 +79,20 @@ fn names_cost_neither() {
     let missing = world.path("d/missing");
     let open_missing = || done(p.open(libc::AT_FDCWD, &missing, libc::O_RDONLY, 0));
     assert_eq!(cost(&world, open_missing), (0, 0));
+
+    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
+    let come_and_go = || {
+        let fd = done(p.open(libc::AT_FDCWD, &missing, flags, 0o644)).unwrap();
+        done(p.close(fd)).unwrap();
+        done(p.unlink(libc::AT_FDCWD, &missing, 0)).unwrap();
+    };
+    assert_eq!(cost(&world, come_and_go), (0, 0));
+    let rename = |from, to| done(p.rename(libc::AT_FDCWD, from, libc::AT_FDCWD, to, 0)).unwrap();
+    let there_and_back = || {
+        rename(&path, &missing);
+        rename(&missing, &path);
+    };
+    assert_eq!(cost(&world, there_and_back), (0, 0));
 }
 
 #[test]
