@@ -161,6 +161,11 @@ const OPS: &[Op] = &[
         let a = at(fs, d, "a");
         rename(fs, (a, "small"), (a, "renamed"), RenameFlags::empty())
     }),
+    ("rename to more than a line", |fs, d| {
+        let a = at(fs, d, "a");
+        rename(fs, (a, "small"), (a, &"s".repeat(70)), RenameFlags::empty())?;
+        rename(fs, (a, "empty"), (a, &"s".repeat(70)), RenameFlags::empty())
+    }),
     ("rename over", |fs, d| {
         let a = at(fs, d, "a");
         rename(fs, (a, "small"), (a, "big"), RenameFlags::empty())
