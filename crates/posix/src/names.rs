@@ -263,7 +263,6 @@ impl Process {
         }
         let known = RenameFlags::from_bits(flags).filter(|flags| *flags != RenameFlags::all());
         let flags = known.ok_or(Errno::INVAL)?;
-        let exchange = flags == RenameFlags::EXCHANGE;
         let (from, to) = (from?, to?);
         if from.dir.mount_index != to.dir.mount_index {
             return Err(Errno::XDEV.into());
@@ -279,6 +278,22 @@ impl Process {
         from.check_name()?;
         let source = from.found.ok_or(Errno::NOENT)?;
         to.check_name()?;
+        self.rename_found(from, source, to, flags).map_err(|stop| match stop {
+            // The kernel has looked the new name up before, which fails in a removed directory.
+            Stop::Errno(errno) if to.found.is_none() => to.dir.refusal(errno).into(),
+            stop => stop,
+        })
+    }
+
+    /// Renames what was found to be there.
+    fn rename_found(
+        &self,
+        from: Place<'_, '_>,
+        source: &Held<'_>,
+        to: Place<'_, '_>,
+        flags: RenameFlags,
+    ) -> Call<()> {
+        let exchange = flags == RenameFlags::EXCHANGE;
         match to.found {
             Some(_) if flags == RenameFlags::NOREPLACE => return Err(Errno::EXIST.into()),
             None if exchange => return Err(Errno::NOENT.into()),
