@@ -189,6 +189,8 @@ impl<M: Medium> Core<M> {
         self.v.start_over().map_err(failed)?;
         let scan = self.scan(&ScanOptions { threads: 1, persist: true, held: &held }, &|_| {});
         self.medium.flush(0, BLOCK);
+        // R3. What lies beyond the end of a file may be cleared only when that end is durable.
+        let _ = self.medium.fence();
         self.v.pins.recover(arena, &census, &self.v.blocks);
         self.v.count_free_blocks();
         let stale = scan.stale.lock().map(|s| s.clone()).unwrap_or_default();
@@ -205,7 +207,6 @@ impl<M: Medium> Core<M> {
         } else {
             self.clear_stale(&stale);
         }
-        let _ = self.medium.fence();
         arena.free_dead(stopped, &census);
         arena.count_recovery();
         Ok(())
