@@ -36,11 +36,6 @@ impl<T: Shared + Link> Slab<T> {
         Self { nodes: layout.table(capacity + 1), head: layout.table(2) }
     }
 
-    /// Gives the nodes that are taken first huge pages ([`Arena::back`]).
-    pub fn back(&self, arena: &Arena, nodes: usize) {
-        arena.back(self.nodes, 0..nodes);
-    }
-
     /// The node with this number.
     #[inline]
     pub fn get<'a>(&self, arena: &'a Arena, handle: Handle) -> &'a T {

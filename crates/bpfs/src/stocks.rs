@@ -101,9 +101,6 @@ impl FreeCount {
     /// Gives `n` back.
     #[inline]
     pub fn give(&self, arena: &Arena, n: u64) {
-        if n == 0 {
-            return;
-        }
         let (common, stock) = (self.common(arena), self.stock(arena));
         let is_welcome = common.load(Relaxed) >= AMPLE && stock.load(Relaxed) + n <= STOCK_MAX;
         let counter = if is_welcome { stock } else { common };

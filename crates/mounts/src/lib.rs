@@ -11,5 +11,5 @@ mod table;
 
 pub use alias::Alias;
 pub use board::Board;
-pub use pools::{PoolMount, Terms, covers};
+pub use pools::{PoolMount, Terms};
 pub use table::{FS_TYPE, Line, unescape};

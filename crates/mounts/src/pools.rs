@@ -51,7 +51,7 @@ impl PoolMount {
 }
 
 /// Whether `path` is `dir` or below it: absolute paths without links.
-pub fn covers(dir: &[u8], path: &[u8]) -> bool {
+fn covers(dir: &[u8], path: &[u8]) -> bool {
     let dir = if dir == b"/" { b"" } else { dir };
     path.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
 }

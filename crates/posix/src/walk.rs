@@ -344,9 +344,10 @@ impl Process {
         }
         // In pieces: a structure would be written and read again in other sizes, which takes long.
         let held;
-        let (start, rest) = match is_absolute {
-            true => (None, path),
-            false => match self.description_at(dirfd) {
+        let (start, rest) = if is_absolute {
+            (None, path)
+        } else {
+            match self.description_at(dirfd) {
                 Ok(ofd) => {
                     held = ofd;
                     (Some((held.mount_index(), held.ino(), held.kind())), path)
@@ -356,7 +357,7 @@ impl Process {
                     (Some((index, mount.attached().fs.root(), FileKind::Dir)), rest)
                 }
                 Err(_) => return None,
-            },
+            }
         };
         let used;
         let ((mount_index, ino), name) = if rest.contains(&b'/') {

@@ -10,16 +10,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { ROUNDS = 100 };
+#include "check.h"
 
-#define CHECK(what) \
-    do { \
-        if (!(what)) { \
-            printf("line %d: %s (errno %d)\n", __LINE__, #what, errno); \
-            exit(1); \
-        } \
-    } while (0)
-#define FAILS(what, with) CHECK((what) == -1 && errno == (with))
+enum { ROUNDS = 100 };
 
 // The mount by a path from here; what is there is what the kernel finds by an absolute path.
 static void works_by(const char *mount, const char *absolute) {

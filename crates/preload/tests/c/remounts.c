@@ -9,19 +9,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "check.h"
+
 // Of <sys/mount.h>, which older libcs cannot have beside <linux/mount.h>.
 int mount(const char *, const char *, const char *, unsigned long, const void *);
 int umount(const char *);
 int mount_setattr(int, const char *, unsigned, struct mount_attr *, size_t);
-
-#define CHECK(what) \
-    do { \
-        if (!(what)) { \
-            printf("line %d: %s (errno %d)\n", __LINE__, #what, errno); \
-            exit(1); \
-        } \
-    } while (0)
-#define FAILS(what, with) CHECK((what) == -1 && errno == (with))
 
 static const char *dir;
 
