@@ -58,13 +58,14 @@ const SURVIVOR: u32 = RECOVERY + 1;
 /// The first operation to crash in.
 pub const FROM: usize = RECOVERY as usize;
 
-/// What the survivor creates when it has recovered.
-const AFTERWARDS: &str = "/after";
+/// Where the survivor writes to a file that the victim was to cut off.
+const FAR: u64 = 70_000;
 
 /// An operation that was run once, to its end.
 #[derive(Debug)]
 pub struct Victim {
     op: Op,
+    semantics: Semantics,
     recorded: Recorded,
     steps: Vec<Event>,
 }
@@ -72,8 +73,8 @@ pub struct Victim {
 impl Victim {
     /// Runs an operation on a copy of the base. `None` where its death is another matter:
     ///
-    /// - It stores one word or line in place, which is data: recovery makes metadata durable, and does not
-    ///   read data. Such a word or line may be seen and then be lost (SEMANTICS says so).
+    /// - It stores one word of data in place: recovery makes metadata durable, and does not read data. Such a
+    ///   word may be seen and then be lost (SEMANTICS says so).
     /// - It is many operations.
     pub fn record<T: Target>(
         target: &T,
@@ -88,22 +89,27 @@ impl Victim {
             return Ok(None);
         }
         let recorded = base.record(target, std::slice::from_ref(op), 0, semantics)?;
-        let is_line = |e: &Event| matches!(e.action, Action::Store { kind: StoreKind::Line, .. });
-        if recorded.trace.events.iter().any(is_line) {
-            return Ok(None);
-        }
         let begun = |e: &&Event| !matches!(e.action, Action::Begin { .. });
         let steps = recorded.trace.events.iter().skip_while(begun);
         let steps = steps.filter(|e| {
             matches!(e.action, Action::Store { .. } | Action::Flush { .. } | Action::Fence)
         });
         let steps = steps.copied().collect();
-        Ok(Some(Self { op: op.clone(), recorded, steps }))
+        Ok(Some(Self { op: op.clone(), semantics, recorded, steps }))
     }
 
     /// Everywhere it can die.
     pub fn deaths(&self) -> impl Iterator<Item = Death> {
         (0..=self.steps.len()).map(|steps| Death { victim: self.op.clone(), steps })
+    }
+
+    /// What the survivor does when it has recovered. A file that was cut off grows again: what is left
+    /// beyond its end would show.
+    fn afterwards(&self) -> Op {
+        match &self.op {
+            Op::Truncate(path, _) => Op::Write(path.clone(), FAR, 10),
+            _ => Op::Create("/after".into()),
+        }
     }
 
     /// What follows when it dies after its first `steps` steps.
@@ -113,7 +119,7 @@ impl Victim {
         base: &Base,
         steps: usize,
     ) -> Result<Recorded, String> {
-        let recorder = Recorder::new(CrashImage::of(base.bytes.clone()));
+        let recorder = Recorder::new(CrashImage::under(self.semantics, base.bytes.clone()));
         let (before, found, after) = {
             let survivor = target.share(&recorder)?;
             let fs = survivor.fs();
@@ -123,7 +129,10 @@ impl Victim {
             let done = &self.steps[..steps.min(self.steps.len())];
             // Another thread to the recorder: its flushes wait for its fences only.
             std::thread::scope(|s| {
-                s.spawn(|| do_again(&recorder, &self.recorded.trace, done));
+                s.spawn(|| {
+                    do_again(&recorder, &self.recorded.trace, done);
+                    recorder.drain();
+                });
             });
             recorder.end(VICTIM);
             recorder.begin(RECOVERY);
@@ -131,7 +140,7 @@ impl Victim {
             recorder.end(RECOVERY);
             let found = seen()?;
             recorder.begin(SURVIVOR);
-            match Driver::new(fs).run(&Op::Create(AFTERWARDS.into()), 0) {
+            match Driver::new(fs).run(&self.afterwards(), 0) {
                 Ok(()) | Err(vfs::Errno::NOSPC) => {}
                 Err(err) => return Err(format!("unusable after a death: {err}")),
             }
@@ -174,7 +183,7 @@ fn do_again(medium: &impl Medium, trace: &Trace, steps: &[Event]) {
             }
             Action::Flush { addr, len } => medium.flush(addr.into(), len.into()),
             Action::Fence => drop(medium.fence()),
-            Action::Load { .. } | Action::Begin { .. } | Action::End { .. } => {}
+            Action::Drain | Action::Load { .. } | Action::Begin { .. } | Action::End { .. } => {}
         }
     }
 }

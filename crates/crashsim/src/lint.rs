@@ -122,7 +122,7 @@ pub fn lint(trace: &Trace) -> Lint {
                 *idle += u64::from(!waiting.remove(&e.thread));
                 *all += 1;
             }
-            Action::Load { .. } | Action::Begin { .. } | Action::End { .. } => {}
+            Action::Load { .. } | Action::Drain | Action::Begin { .. } | Action::End { .. } => {}
         }
     }
     for site in dirty.into_values().flatten() {

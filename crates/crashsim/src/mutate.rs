@@ -159,7 +159,7 @@ impl Mutation {
                 self.release(true);
                 self.out.events.extend(end);
             }
-            Action::Load { .. } | Action::Flush { .. } => {}
+            Action::Load { .. } | Action::Flush { .. } | Action::Drain => {}
         }
     }
 

@@ -41,6 +41,7 @@ impl Pending {
                 }
             }
             Action::Fence => self.0.retain(|_, w| w.draining & me == 0),
+            Action::Drain => self.0.retain(|_, w| w.cached || w.draining & me == 0),
             _ => {}
         }
     }

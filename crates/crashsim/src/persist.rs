@@ -17,6 +17,8 @@
 //!
 //! - P6: an aligned line stored whole (MOVDIR64B) is old or new, never mixed. Its order is that of
 //!   non-temporal words.
+//! - P7: what a thread that is gone has stored past the cache is durable. Entering the kernel, which it
+//!   did to die, empties the write-combining buffers (vol. 3 §12.3.1). Its flushes are not counted on.
 //!
 //! P2 and P4 meet when a line has both: the model lets non-temporal words, and lines stored whole, persist
 //! without the plain stores before them, which is more than the hardware does.
@@ -180,6 +182,7 @@ impl Persistency {
             }
             Action::Fence if self.semantics == Semantics::Msync => self.drain(|_| true),
             Action::Fence => self.drain(|p| p.draining & me != 0),
+            Action::Drain => self.drain(|p| p.nt && p.draining & me != 0),
             _ => {}
         }
     }

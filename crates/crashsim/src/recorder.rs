@@ -74,6 +74,12 @@ impl<M: Medium> Recorder<M> {
         self.mark(Action::End { op });
     }
 
+    /// Marks the end of this thread.
+    #[track_caller]
+    pub fn drain(&self) {
+        self.note(&mut self.log(), Location::caller(), Action::Drain);
+    }
+
     /// Ends the recording.
     pub fn into_trace(self) -> Trace {
         self.log.into_inner().expect("no recording thread panics").trace

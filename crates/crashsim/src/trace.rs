@@ -71,6 +71,8 @@ pub enum Action {
     },
     /// Waits for this thread's flushes and non-temporal stores.
     Fence,
+    /// The thread is gone: nothing of it is left in write-combining buffers.
+    Drain,
     /// An operation starts.
     Begin {
         /// Its number in the workload.
@@ -156,6 +158,7 @@ impl fmt::Display for Trace {
                 Action::Load { addr, len } => writeln!(f, "load {addr:#x} {len} {site}")?,
                 Action::Flush { addr, len } => writeln!(f, "flush {addr:#x} {len} {site}")?,
                 Action::Fence => writeln!(f, "fence {site}")?,
+                Action::Drain => writeln!(f, "drain {site}")?,
                 Action::Begin { op } => writeln!(f, "begin {op}")?,
                 Action::End { op } => writeln!(f, "end {op}")?,
             }
@@ -248,6 +251,7 @@ impl Trace {
                 Action::Flush { addr: number(w.next())? as u32, len: number(w.next())? as u32 }
             }
             "fence" => Action::Fence,
+            "drain" => Action::Drain,
             "begin" => Action::Begin { op: number(w.next())? as u32 },
             "end" => Action::End { op: number(w.next())? as u32 },
             _ => return None,

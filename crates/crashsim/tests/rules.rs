@@ -112,6 +112,14 @@ fn a_line_stored_whole_is_old_or_new() {
 }
 
 #[test]
+fn who_is_gone_leaves_nothing_on_the_way_past_the_cache() {
+    let text = format!("0 nt 0 {ONE} -\n0 word 64 {ONE} -\n0 flush 64 8 -\n{{}} drain -");
+    let of = |gone: &str| states(&text.replace("{}", gone), Semantics::Adr, &[0, 8]);
+    assert_eq!(of("0"), set(&[&[1, 0], &[1, 1]]));
+    assert_eq!(of("1"), set(&[&[0, 0], &[1, 0], &[0, 1], &[1, 1]]));
+}
+
+#[test]
 fn with_eadr_stores_are_durable_at_once() {
     let text = format!("0 word 0 {ONE} -\n0 word 64 {ONE} -");
     assert_eq!(states(&text, Semantics::Eadr, &[0, 8]), set(&[&[1, 1]]));
