@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::sync::atomic::Ordering::Relaxed;
+use vfs::rules::has_any;
 use vfs::{Attr, Errno, FileKind, FileSystem, Ino, NAME_MAX};
 
 /// Symbolic links that one walk follows.
@@ -360,7 +361,7 @@ impl Process {
             }
         };
         let used;
-        let ((mount_index, ino), name) = if rest.contains(&b'/') {
+        let ((mount_index, ino), name) = if has_any(rest, [b'/']) {
             let start = start.map(|(mount_index, ino, _)| (mount_index, ino));
             let (way, name) = Way::of(rest, start, std::ptr::from_ref(creds).addr())?;
             used = self.dirs.find(self, &way)?;

@@ -27,10 +27,35 @@ pub fn check_component(name: &[u8]) -> Result<()> {
     if name.is_empty() {
         return Err(Errno::NOENT);
     }
-    if name.iter().any(|&b| matches!(b, b'/' | 0)) {
+    if has_any(name, [b'/', 0]) {
         return Err(Errno::INVAL);
     }
     if name.len() > NAME_MAX { Err(Errno::NAMETOOLONG) } else { Ok(()) }
+}
+
+/// Whether any of the `wanted` bytes is in a text: eight bytes at a time, for texts as short as names.
+#[inline]
+pub fn has_any<const N: usize>(text: &[u8], wanted: [u8; N]) -> bool {
+    const LOW: u64 = u64::from_ne_bytes([1; 8]);
+    const HIGH: u64 = LOW << 7;
+    // The lowest byte that is zero leaves its highest bit; bytes above it may do so, too.
+    let has = |word: u64| {
+        let hits = wanted.map(|byte| {
+            let zero = word ^ LOW * u64::from(byte);
+            zero.wrapping_sub(LOW) & !zero
+        });
+        hits.into_iter().fold(0, |all, hit| all | hit) & HIGH != 0
+    };
+    // What is left of the text in the end overlaps what precedes it.
+    if let (Some(_), Some(last)) = (text.first_chunk::<8>(), text.last_chunk::<8>()) {
+        let (words, _) = text.as_chunks::<8>();
+        words.iter().chain([last]).any(|word| has(u64::from_ne_bytes(*word)))
+    } else if let (Some(first), Some(last)) = (text.first_chunk::<4>(), text.last_chunk::<4>()) {
+        let half = |bytes: &[u8; 4]| u64::from(u32::from_ne_bytes(*bytes));
+        has(half(first) << 32 | half(last))
+    } else {
+        text.iter().any(|byte| wanted.contains(byte))
+    }
 }
 
 /// Checks an attribute that is to be set on, or (with a length of 0) removed from, an inode of
@@ -127,4 +152,38 @@ impl NewInode {
 pub fn clear_privileges(mode: u32) -> u32 {
     let cleared = mode & !S_ISUID;
     if mode & S_IXGRP != 0 { cleared & !S_ISGID } else { cleared }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_byte_is_found_wherever_it_is() {
+        for len in 0..40 {
+            // Neighbours of what is looked for, and bytes with the highest bit.
+            for filler in [1, b'.', b'0', 0x80, 0x81, b'/' | 0x80, 0xff] {
+                let mut text = vec![filler; len];
+                assert!(!has_any(&text, [b'/', 0]), "{text:?}");
+                for at in 0..len {
+                    for byte in [b'/', 0] {
+                        text[at] = byte;
+                        assert!(has_any(&text, [b'/', 0]), "{text:?}");
+                        assert_eq!(has_any(&text, [b'/']), byte == b'/', "{text:?}");
+                        text[at] = filler;
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn seconds_are_rounded_down() {
+        use crate::Timestamp;
+        assert_eq!(Timestamp(1_500_000_000).parts(), (1, 500_000_000));
+        assert_eq!(Timestamp(0).parts(), (0, 0));
+        assert_eq!(Timestamp(-1).parts(), (-1, 999_999_999));
+        assert_eq!(Timestamp(i64::MIN).parts(), (-9_223_372_037, 145_224_192));
+        assert_eq!(Timestamp(i64::MAX).parts(), (9_223_372_036, 854_775_807));
+    }
 }

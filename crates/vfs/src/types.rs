@@ -35,8 +35,14 @@ impl Timestamp {
     /// Seconds (rounded down) and nanoseconds (0..10^9).
     #[inline]
     pub fn parts(self) -> (i64, u32) {
-        let secs = self.0.div_euclid(1_000_000_000);
-        (secs, self.0.wrapping_sub(secs.wrapping_mul(1_000_000_000)) as u32)
+        const SECOND: u64 = 1_000_000_000;
+        match u64::try_from(self.0) {
+            Ok(nanos) => ((nanos / SECOND) as i64, (nanos % SECOND) as u32),
+            Err(_) => {
+                let before = SECOND as i64;
+                (self.0.div_euclid(before), self.0.rem_euclid(before) as u32)
+            }
+        }
     }
 }
 
@@ -75,17 +81,20 @@ impl FileKind {
     }
 
     /// The kind that `mode`'s `S_IFMT` bits name, if they name one.
+    #[inline]
     pub const fn from_mode(mode: u32) -> Option<Self> {
-        Some(match mode & 0o170000 {
-            0o010000 => Self::Fifo,
-            0o020000 => Self::Char,
-            0o040000 => Self::Dir,
-            0o060000 => Self::Block,
-            0o100000 => Self::File,
-            0o120000 => Self::Symlink,
-            0o140000 => Self::Socket,
-            _ => return None,
-        })
+        const BY_BITS: [Option<FileKind>; 16] = {
+            use FileKind::*;
+            let all = [File, Dir, Symlink, Fifo, Socket, Char, Block];
+            let mut table = [None; 16];
+            let mut i = 0;
+            while i < all.len() {
+                table[(all[i].mode_bits() >> 12) as usize] = Some(all[i]);
+                i += 1;
+            }
+            table
+        };
+        BY_BITS[(mode >> 12 & 15) as usize]
     }
 }
 
