@@ -5,7 +5,7 @@ use crate::crawler::{Change, Edit, Mode, Node};
 use crate::layout::*;
 use crate::volatile::{LIVE, Locks, REMOVED, VInode, Volatile};
 use crate::words::{Patch, WordsEdit};
-use pmem::Medium;
+use pmem::{LINE, Medium};
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use vfs::{Attr, Errno, FileKind, Ino, Result, Timestamp};
 use zerocopy::{FromBytes, IntoBytes};
@@ -117,8 +117,24 @@ impl<M: Medium> Core<M> {
     /// As [`attr`](Self::attr), to where they are wanted.
     #[inline]
     pub fn attr_into(&self, ino: Ino, v: &VInode, attr: &mut Attr) {
+        self.attr_of::<{ INODE as usize }>(ino, v, attr);
+    }
+
+    /// As [`attr_into`](Self::attr_into), without `btime`: all else that files have is in the record's
+    /// first line.
+    #[inline]
+    pub fn common_attr_into(&self, ino: Ino, v: &VInode, attr: &mut Attr) {
+        match v.kind() {
+            FileKind::Char | FileKind::Block => self.attr_into(ino, v, attr),
+            _ => self.attr_of::<{ LINE as usize }>(ino, v, attr),
+        }
+    }
+
+    /// From the first `N` bytes of the record.
+    #[inline]
+    fn attr_of<const N: usize>(&self, ino: Ino, v: &VInode, attr: &mut Attr) {
         let mut bytes = [0; INODE as usize];
-        self.medium.read(v.pm_off.load(Relaxed), &mut bytes);
+        self.medium.read(v.pm_off.load(Relaxed), &mut bytes[..N]);
         let r = InodeRecord::ref_from_bytes(&bytes).expect("an inode is exactly its bytes");
         let time = |t: zerocopy::byteorder::little_endian::U64| Timestamp(t.get() as i64);
         let kind = v.kind();

@@ -42,6 +42,12 @@ impl<M: Medium> Core<M> {
 
     /// Finds a name. Without the directory's lock the answer may be out of date when it arrives.
     pub fn find_name(&self, dir: Ino, name: &[u8]) -> Option<Found> {
+        self.find_name_before(dir, name, INODE)
+    }
+
+    /// As [`find_name`](Self::find_name), for those who then read the first `len` bytes of the inode.
+    #[inline]
+    pub fn find_name_before(&self, dir: Ino, name: &[u8], len: u64) -> Option<Found> {
         let hash = self.name_hash(dir, name);
         self.v.index.find(&self.v.arena, hash, |n| {
             if !n.may_be(dir, hash) {
@@ -49,7 +55,7 @@ impl<M: Medium> Core<M> {
             }
             let ino = Ino(u64::from(n.ino.load(Relaxed)));
             if let Some(record) = self.v.prefetch_inode(ino) {
-                self.medium.prefetch(record, INODE);
+                self.medium.prefetch(record, len);
             }
             let pos = n.pos();
             let at = self.v.entry_off(pos);

@@ -12,7 +12,7 @@ use crate::layout::*;
 use crate::volatile::{REMOVED, UNNAMED, VInode};
 use crate::xattr::Attributes;
 use arena::Ticket;
-use pmem::Medium;
+use pmem::{LINE, Medium};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::fence;
 use vfs::acl::{ACL_ACCESS, ACL_DEFAULT, Acl};
@@ -110,7 +110,7 @@ impl<M: Medium> Core<M> {
         Ok(None)
     }
 
-    /// `FileSystem::peek` where nobody changes anything meanwhile, without a store to what others use
+    /// `FileSystem::peek_into` where nobody changes anything meanwhile, without a store to what others use
     /// too; else `None`. The inode's ticket vouches for its attributes, and the directory's, which is
     /// older and looked at last, for the name having led there all the time.
     pub fn peek(&self, dir: Ino, name: &[u8], attr: &mut Attr) -> Option<Result<()>> {
@@ -120,12 +120,12 @@ impl<M: Medium> Core<M> {
             return None;
         }
         self.live_dir(dir).ok()?;
-        let Some(found) = self.find_name(dir, name) else {
+        let Some(found) = self.find_name_before(dir, name, LINE) else {
             return d.lock.end_optimistic(seen).then_some(Err(Errno::NOENT));
         };
         let v = self.v.vinode(found.ino).ok()?;
         let seen_inode = v.lock.begin_optimistic()?;
-        self.attr_into(found.ino, self.live(found.ino).ok()?, attr);
+        self.common_attr_into(found.ino, self.live(found.ino).ok()?, attr);
         (v.lock.end_optimistic(seen_inode) && d.lock.end_optimistic(seen)).then_some(Ok(()))
     }
 

@@ -43,13 +43,13 @@ fn fill_stat(st: &mut libc::stat, mount: &Mount, attr: &Attr) {
     [st.st_atime_nsec, st.st_mtime_nsec, st.st_ctime_nsec] = times.map(|t| i64::from(t.1));
 }
 
-fn fill_statx(st: &mut libc::statx, mount: &Mount, attr: &Attr) {
+fn fill_statx(st: &mut libc::statx, mount: &Mount, attr: &Attr, has_btime: bool) {
     // SAFETY: a statx is plain numbers, for which zeroes are valid.
     *st = unsafe { std::mem::zeroed() };
     let time = |t: Timestamp, to: &mut libc::statx_timestamp| {
         (to.tv_sec, to.tv_nsec) = t.parts();
     };
-    st.stx_mask = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
+    st.stx_mask = libc::STATX_BASIC_STATS;
     st.stx_blksize = BLKSIZE as u32;
     st.stx_nlink = attr.nlink;
     st.stx_uid = attr.uid;
@@ -61,7 +61,10 @@ fn fill_statx(st: &mut libc::statx, mount: &Mount, attr: &Attr) {
     time(attr.atime, &mut st.stx_atime);
     time(attr.mtime, &mut st.stx_mtime);
     time(attr.ctime, &mut st.stx_ctime);
-    time(attr.btime, &mut st.stx_btime);
+    if has_btime {
+        st.stx_mask |= libc::STATX_BTIME;
+        time(attr.btime, &mut st.stx_btime);
+    }
     let rdev = u64::from(attr.rdev);
     (st.stx_rdev_major, st.stx_rdev_minor) = (libc::major(rdev), libc::minor(rdev));
     st.stx_dev_major = libc::major(mount.spec.dev);
@@ -135,33 +138,35 @@ impl Process {
         to: impl To<'s, libc::stat>,
     ) -> Served<()> {
         let known = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH | libc::AT_NO_AUTOMOUNT;
-        self.show(dirfd, path, flags, check_flags(flags, known), to, fill_stat).into()
+        self.show((dirfd, path, flags), check_flags(flags, known), Want::Look, to, fill_stat).into()
     }
 
-    /// Shows the attributes of what a path names.
+    /// Shows the attributes of what a path names; all of them to those who `want` to hold it.
     #[inline]
     fn show<'s, T: 's>(
         &self,
-        dirfd: i32,
-        path: &[u8],
-        flags: i32,
+        (dirfd, path, flags): (i32, &[u8], i32),
         arguments: Result<(), Errno>,
+        want: Want,
         to: impl To<'s, T>,
         fill: impl FnOnce(&mut T, &Mount, &Attr),
     ) -> Call<()> {
         let mut attr = Attr::NONE;
-        if let (Ok(()), Some(mount)) = (arguments, self.glance(dirfd, path, &mut attr)) {
+        if want == Want::Look
+            && arguments.is_ok()
+            && let Some(mount) = self.glance(dirfd, path, &mut attr)
+        {
             let mount = mount?;
             fill(to()?, mount, &attr);
             return Ok(());
         }
-        let held = checked(self.look(dirfd, path, flags), arguments)?;
+        let held = checked(self.find_for(want, dirfd, path, flags), arguments)?;
         let attr = held.attr()?;
         fill(to()?, held.mount, attr);
         Ok(())
     }
 
-    /// `statx`. Gives what it has, whatever `mask` asks for.
+    /// `statx`. Gives what it has, whatever `mask` asks for; but the time of creation only where it does.
     pub fn statx<'s>(
         &self,
         dirfd: i32,
@@ -177,7 +182,10 @@ impl Process {
         let sync = flags & libc::AT_STATX_SYNC_TYPE;
         let contradicts = mask & 0x8000_0000 != 0 || sync == libc::AT_STATX_SYNC_TYPE;
         let arguments = if contradicts { Err(Errno::INVAL) } else { check_flags(flags, known) };
-        self.show(dirfd, path, flags, arguments, to, fill_statx).into()
+        let wants_btime = mask & libc::STATX_BTIME != 0;
+        let want = if wants_btime { Want::Hold } else { Want::Look };
+        let fill = |st: &mut _, mount: &_, attr: &_| fill_statx(st, mount, attr, wants_btime);
+        self.show((dirfd, path, flags), arguments, want, to, fill).into()
     }
 
     /// `statfs`.

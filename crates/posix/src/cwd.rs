@@ -115,11 +115,17 @@ impl Process {
     /// The working directory, where it is in a pool.
     #[inline]
     pub(crate) fn cwd(&self) -> Call<OfdRef<'_>> {
+        self.get_entry(self.cwd_entry())
+    }
+
+    /// The entry of the working directory.
+    #[inline]
+    pub(crate) fn cwd_entry(&self) -> &AtomicU32 {
         let entry = &self.segment().cwd;
         if entry.load(Relaxed) == 0 && self.cwd.is_unknown() {
             self.find_cwd();
         }
-        self.get_entry(entry)
+        entry
     }
 
     #[cold]

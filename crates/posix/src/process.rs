@@ -284,6 +284,18 @@ impl Process {
         }
     }
 
+    /// The description that an entry refers to, for the time of a call that does not close anything, by the
+    /// only thread of a process: who else could give it up meanwhile? (Signals wait until the call is
+    /// over.) Else, and where anything is not as usual, it has to be taken.
+    #[inline(always)]
+    pub(crate) fn borrow_entry(&self, entry: &AtomicU32) -> Option<&Ofd> {
+        let handle = entry.load(Acquire);
+        if !threads::is_only_one() || matches!(handle, 0 | HIDDEN | PARKED) {
+            return None;
+        }
+        Some(self.family.ofd(handle)).filter(|ofd| !ofd.is(MATERIALISED))
+    }
+
     /// As [`get`](Self::get), but not for descriptions of `O_PATH`: `EBADF`.
     #[inline]
     pub(crate) fn get_open(&self, fd: i32) -> Call<OfdRef<'_>> {

@@ -304,19 +304,20 @@ pub(crate) enum Want {
 }
 
 impl Process {
-    /// Sees what a path names, as [`find`](Self::find).
-    #[inline]
-    pub(crate) fn look(&self, dirfd: i32, path: &[u8], flags: i32) -> Call<Held<'_>> {
-        self.find_for(Want::Look, dirfd, path, flags)
-    }
-
     /// Finds what a path names. `flags`: `AT_SYMLINK_NOFOLLOW`, `AT_EMPTY_PATH`.
     pub(crate) fn find(&self, dirfd: i32, path: &[u8], flags: i32) -> Call<Held<'_>> {
         self.find_for(Want::Hold, dirfd, path, flags)
     }
 
+    /// As [`find`](Self::find), to hold what is found or to look at it.
     #[inline]
-    fn find_for(&self, want: Want, dirfd: i32, path: &[u8], flags: i32) -> Call<Held<'_>> {
+    pub(crate) fn find_for(
+        &self,
+        want: Want,
+        dirfd: i32,
+        path: &[u8],
+        flags: i32,
+    ) -> Call<Held<'_>> {
         if path.is_empty() && flags & libc::AT_EMPTY_PATH != 0 {
             let ofd = match dirfd {
                 libc::AT_FDCWD => self.cwd()?,
@@ -344,14 +345,14 @@ impl Process {
             return None;
         }
         // In pieces: a structure would be written and read again in other sizes, which takes long.
-        let held;
+        let _held;
         let (start, rest) = if is_absolute {
             (None, path)
         } else {
-            match self.description_at(dirfd) {
-                Ok(ofd) => {
-                    held = ofd;
-                    (Some((held.mount_index(), held.ino(), held.kind())), path)
+            match self.borrow_at(dirfd) {
+                Ok((ofd, mount_index, ino, kind)) => {
+                    _held = ofd;
+                    (Some((mount_index, ino, kind)), path)
                 }
                 Err(Stop::Kernel) if dirfd == libc::AT_FDCWD => {
                     let (index, mount, rest) = self.lead(path).ok()?;
@@ -659,6 +660,24 @@ impl Process {
         let ofd = if dirfd == libc::AT_FDCWD { self.cwd()? } else { self.get(dirfd)? };
         ofd.mount().catch_up();
         Ok(ofd)
+    }
+
+    /// As [`description_at`](Self::description_at), for the time of a call that does not close anything:
+    /// mount, inode and kind, and what is held of it, if anything.
+    #[inline(always)]
+    fn borrow_at(&self, dirfd: i32) -> Call<(Option<OfdRef<'_>>, usize, Ino, FileKind)> {
+        let entry = match dirfd {
+            libc::AT_FDCWD => self.cwd_entry(),
+            fd => self.entry(fd).ok_or(Stop::Kernel)?,
+        };
+        if let Some(ofd) = self.borrow_entry(entry) {
+            self.mount(ofd.mount()).catch_up();
+            return Ok((None, ofd.mount(), ofd.ino(), ofd.kind()));
+        }
+        let ofd = self.get_entry(entry)?;
+        ofd.mount().catch_up();
+        let (mount_index, ino, kind) = (ofd.mount_index(), ofd.ino(), ofd.kind());
+        Ok((Some(ofd), mount_index, ino, kind))
     }
 
     /// The mount that an absolute path leads into by its text, and how much of it that is.

@@ -57,6 +57,27 @@ fn what_leaves_the_mount_is_the_kernels() {
     assert_eq!(find(p, fd, b"../d"), Some(Ok(d)), "what is open stays ours");
 }
 
+/// It lies in another line than the rest.
+#[test]
+fn the_time_of_creation_is_for_those_who_ask() {
+    let world = World::new();
+    let fd = world.open("f", libc::O_CREAT | libc::O_RDWR);
+    let statx = |dirfd, path: &[u8], flags, mask| {
+        // SAFETY: plain numbers, for which zeroes are valid.
+        let mut stx: libc::statx = unsafe { std::mem::zeroed() };
+        done(world.process.statx(dirfd, path, flags, mask, || Ok(&mut stx))).unwrap();
+        stx
+    };
+    for (dirfd, path, flags) in [(CWD, world.path("f"), 0), (fd, Vec::new(), libc::AT_EMPTY_PATH)] {
+        let basic = statx(dirfd, &path, flags, libc::STATX_BASIC_STATS);
+        assert_eq!((basic.stx_mask, basic.stx_btime.tv_sec), (libc::STATX_BASIC_STATS, 0));
+        let all = statx(dirfd, &path, flags, libc::STATX_BASIC_STATS | libc::STATX_BTIME);
+        assert_eq!(all.stx_mask, libc::STATX_BASIC_STATS | libc::STATX_BTIME);
+        assert_eq!(all.stx_btime.tv_sec, all.stx_ctime.tv_sec);
+        assert_eq!((all.stx_ino, all.stx_mode), (basic.stx_ino, basic.stx_mode));
+    }
+}
+
 /// Lets the kernel change the working directory to `cwd`.
 fn chdir_outside(world: &World, cwd: &[u8]) {
     *world.stage.cwd.lock().unwrap() = Some(cwd.to_vec());

@@ -84,7 +84,7 @@ pub trait FileSystem: Send + Sync {
     }
 
     /// The attributes of what `name` leads to, as [`lookup`](Self::lookup) gives them, but without a
-    /// reference.
+    /// reference. `btime`, which only few ask for, may be missing: 0.
     fn peek(&self, dir: Ino, name: &[u8]) -> Result<Attr> {
         let mut attr = Attr::NONE;
         self.peek_into(dir, name, &mut attr)?;

