@@ -41,7 +41,7 @@ pub fn has_any<const N: usize>(text: &[u8], wanted: [u8; N]) -> bool {
     // The lowest byte that is zero leaves its highest bit; bytes above it may do so, too.
     let has = |word: u64| {
         let hits = wanted.map(|byte| {
-            let zero = word ^ LOW * u64::from(byte);
+            let zero = word ^ (LOW * u64::from(byte));
             zero.wrapping_sub(LOW) & !zero
         });
         hits.into_iter().fold(0, |all, hit| all | hit) & HIGH != 0
