@@ -10,6 +10,7 @@ use crate::free::FreeRun;
 use crate::fs::{Core, Stop};
 use crate::index::Found;
 use crate::layout::*;
+use crate::namespace::kind_bits;
 use crate::volatile::{CLASSES, DirState, EntryPos, VInode};
 use arena::Handle;
 use pmem::Medium;
@@ -146,9 +147,25 @@ impl<M: Medium> Core<M> {
             .then(|| Slot::within(pos.block(), room, name_len, kind))
     }
 
-    /// Finds room for a name and writes it there, invisibly: committing makes it an entry.
-    pub fn make_slot(&self, v: &VInode, name: &[u8], kind: u8) -> Result<Slot> {
-        let slot = self.find_room(v, name.len(), kind)?;
+    /// Finds room for a name of `ino`, indexes it, and writes it there, invisibly: committing makes it an
+    /// entry.
+    ///
+    /// Adds a reference too. An atomic operation waits for the flushes before it, so all of an operation
+    /// come before its first flush; nobody believes the index before the directory's lock is given back.
+    pub fn make_slot(
+        &self,
+        (dir, d): (Ino, &VInode),
+        name: &[u8],
+        (ino, v): (Ino, &VInode),
+    ) -> Result<Slot> {
+        let slot = self.find_room(d, name.len(), kind_bits(v.kind()))?;
+        self.index_name(dir, name, Found { ino, pos: slot.pos })?;
+        self.hold(ino, v);
+        self.write_slot(&slot, name);
+        Ok(slot)
+    }
+
+    fn write_slot(&self, slot: &Slot, name: &[u8]) {
         let pos = self.v.entry_off(slot.pos);
         if DirentWord::unpack(self.medium.load_u64(pos + 8)).len != slot.room().len {
             // Several free entries in a row: they become one before their headers are overwritten.
@@ -165,7 +182,6 @@ impl<M: Medium> Core<M> {
             written.end = rest + DIRENT_HEADER;
         }
         self.medium.flush(written.start, written.end - written.start);
-        Ok(slot)
     }
 
     /// Commits a slot in place: the entry names `ino` from now on (D2: one line, two stores).
@@ -179,22 +195,14 @@ impl<M: Medium> Core<M> {
     }
 
     /// Brings the derived state up to date with a slot that was committed.
-    pub fn settle_slot(
-        &self,
-        dir: Ino,
-        v: &VInode,
-        slot: &Slot,
-        name: &[u8],
-        ino: Ino,
-    ) -> Result<()> {
+    pub fn settle_slot(&self, v: &VInode, slot: &Slot) -> Result<()> {
         self.settle_used(v, slot)?;
-        self.index_name(dir, name, Found { ino, pos: slot.pos })?;
         v.add_entries(1);
         Ok(())
     }
 
     /// Invalidates an entry in place; durable after the next fence. Where a free entry follows, this one
-    /// takes its room by a second store to the same line, so that [`make_slot`](Self::make_slot) need
+    /// takes its room by a second store to the same line, so that [`write_slot`](Self::write_slot) need
     /// not: that store means the same before and after the first, and costs neither flush nor fence.
     pub fn clear_entry(&self, pos: EntryPos) {
         let at = self.v.entry_off(pos);
@@ -211,8 +219,7 @@ impl<M: Medium> Core<M> {
     }
 
     /// Brings the derived state up to date with an entry that was cleared.
-    pub fn settle_cleared(&self, dir: Ino, v: &VInode, name: &[u8], pos: EntryPos) -> Result<()> {
-        self.unindex_name(dir, name, pos);
+    pub fn settle_cleared(&self, v: &VInode, pos: EntryPos) -> Result<()> {
         v.add_entries(-1);
         self.settle_free(v, pos)
     }
@@ -315,7 +322,9 @@ impl<M: Medium> Core<M> {
         if class == 0 {
             return;
         }
-        let next = state.heads[class as usize - 1].swap(block.0, Relaxed);
+        let head = &state.heads[class as usize - 1];
+        let next = head.load(Relaxed);
+        head.store(block.0, Relaxed);
         db.next.store(next, Relaxed);
         db.prev.store(0, Relaxed);
         if let Some(next) = Handle::from_link(next) {
@@ -325,7 +334,8 @@ impl<M: Medium> Core<M> {
 
     fn unchain(&self, state: &DirState, block: Handle) {
         let db = self.v.dir_block(block);
-        let class = db.class.swap(0, Relaxed);
+        let class = db.class.load(Relaxed);
+        db.class.store(0, Relaxed);
         if class == 0 {
             return;
         }

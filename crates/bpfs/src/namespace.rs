@@ -156,19 +156,17 @@ impl<M: Medium> Core<M> {
             self.open_dir(dir)?;
             let v = self.v.vinode(ino)?;
             v.begin(kind, 0);
-            let slot = self
-                .write_new(caller, dir, d, v, node, |core| core.make_slot(d, name, kind_bits(kind)))
-                .inspect_err(|_| v.end())?;
+            let prepare = |core: &Self| core.make_slot((dir, d), name, (ino, v));
+            let slot = self.write_new(caller, dir, d, v, node, prepare).inspect_err(|_| v.end())?;
             self.touch_modified(d);
             self.commit_slot(&slot, ino);
-            self.settle_slot(dir, d, &slot, name, ino)?;
+            self.settle_slot(d, &slot)?;
             if kind == FileKind::Dir {
                 v.parent.store(dir.0 as u32, Relaxed);
                 d.add_links(1);
             } else {
                 v.links.store(1, Relaxed);
             }
-            self.hold(ino, v);
             Ok(self.attr(ino, v))
         });
         if made.is_err() {
@@ -281,14 +279,13 @@ impl<M: Medium> Core<M> {
             if links >= LINK_MAX {
                 return Err(Errno::MLINK.into());
             }
-            let slot = self.make_slot(d, name, kind_bits(v.kind()))?;
+            let slot = self.make_slot((dir, d), name, (ino, v))?;
             self.touch_modified(d);
             self.touch_changed(v);
             self.commit_slot(&slot, ino);
-            self.settle_slot(dir, d, &slot, name, ino)?;
+            self.settle_slot(d, &slot)?;
             v.links.store(links + 1, Relaxed);
             v.state.fetch_and(!UNNAMED, Relaxed);
-            self.hold(ino, v);
             Ok(self.attr(ino, v))
         })
     }
@@ -335,13 +332,15 @@ impl<M: Medium> Core<M> {
                 };
                 check(self, ino)?;
                 let v = self.live(ino)?;
+                // As in `make_slot`: before the first flush.
+                self.unindex_name(dir, name, found.pos);
                 self.touch_modified(d);
                 if v.links.load(Relaxed) > 1 || v.refs.load(Relaxed) > 0 {
                     self.touch_changed(v);
                 }
                 self.clear_entry(found.pos);
                 let _ = self.medium.fence();
-                self.settle_cleared(dir, d, name, found.pos)?;
+                self.settle_cleared(d, found.pos)?;
                 self.drop_name(d, ino, v);
                 Ok(true)
             })?;

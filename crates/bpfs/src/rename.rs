@@ -315,7 +315,8 @@ impl<M: Medium> Core<M> {
                 if r.exchange {
                     self.reindex_name(from_dir, from_name, Found { ino: t.ino, pos: source.pos });
                 } else {
-                    self.settle_cleared(from_dir, fd, from_name, source.pos)?;
+                    self.unindex_name(from_dir, from_name, source.pos);
+                    self.settle_cleared(fd, source.pos)?;
                 }
             }
             (None, None) => unreachable!("what is not there is made"),
