@@ -45,9 +45,9 @@ impl<M: Medium> Core<M> {
         Ok(())
     }
 
-    /// Puts `data` (or zeros) at `range`, which starts at or after `size`, into a tree tall enough
-    /// for it. Nothing becomes visible; the caller commits the size, which fences first. Returns which new
-    /// leaves lie behind each other.
+    /// Puts `data` (or zeros) at `range`, which starts at or after `size`, into a tree, and makes that tall
+    /// enough for it: the old tree becomes the first subtree of the new one. Nothing becomes visible; the
+    /// caller commits the size, which fences first. Returns which new leaves lie behind each other.
     pub fn fill(
         &self,
         txn: &mut Txn<'_>,
@@ -58,49 +58,74 @@ impl<M: Medium> Core<M> {
         data: Option<&[u8]>,
     ) -> Result<Run> {
         self.zero_tail(root, size, range.start)?;
-        let top = Node::top(root);
+        let height = root.height().max(height_for(range.end));
+        let is_within = range.start < span(root.height());
         let fill = Fill { size, range, data, run: Cell::default() };
-        let block = self.fill_node(txn, top, &fill)?;
-        if block != top.block {
+        let block = match root.block() {
+            // A hole of any height is the same hole.
+            0 => self.fill_node(txn, Node { block: 0, height, base: 0 }, &fill)?,
+            old => {
+                let top = Node::top(root);
+                let top = if is_within { self.fill_node(txn, top, &fill)? } else { old };
+                (root.height()..height).try_fold(top, |kept, below| {
+                    let node = Node { block: 0, height: below + 1, base: 0 };
+                    self.new_pointers(txn, node, kept, &fill)
+                })?
+            }
+        };
+        if block != root.block() {
             if size > 0 {
                 let _ = self.medium.fence();
             }
             // The size is in the same line: committing it flushes both.
-            self.medium.store_u64(root_off, Root::new(block, root.height()).0);
+            self.medium.store_u64(root_off, Root::new(block, height).0);
         }
         Ok(fill.run.get())
+    }
+
+    /// The nodes below `node` that the range touches.
+    fn touched(node: Node, fill: &Fill<'_>) -> impl Iterator<Item = (u64, Node)> + use<M> {
+        let below = span(node.height - 1);
+        let first = fill.range.start.saturating_sub(node.base) / below;
+        let last = (fill.range.end - node.base).div_ceil(below).min(FANOUT);
+        (first..last).map(move |i| (i, node.child(i, 0)))
+    }
+
+    /// A block of pointers for a node that has none; the first of them is `kept`, unless that is 0.
+    fn new_pointers(
+        &self,
+        txn: &mut Txn<'_>,
+        node: Node,
+        kept: u64,
+        fill: &Fill<'_>,
+    ) -> Result<u64> {
+        let mut pointers = [0u64; FANOUT as usize];
+        pointers[0] = kept;
+        for (i, child) in Self::touched(node, fill) {
+            if i > 0 || kept == 0 {
+                pointers[i as usize] = self.fill_node(txn, child, fill)?;
+            }
+        }
+        let new = txn.take_pointers();
+        self.medium.write_nt(new, pointers.as_bytes());
+        Ok(new)
     }
 
     fn fill_node(&self, txn: &mut Txn<'_>, node: Node, fill: &Fill<'_>) -> Result<u64> {
         if node.height == 0 {
             return Ok(self.fill_leaf(txn, node, fill));
         }
-        let below = span(node.height - 1);
-        let first = fill.range.start.saturating_sub(node.base) / below;
-        let last = (fill.range.end - node.base).div_ceil(below).min(FANOUT);
-        let child_at = |i: u64, block: u64| Node {
-            block,
-            height: node.height - 1,
-            base: node.base + i * below,
-        };
         if node.block == 0 {
-            let mut pointers = [0u64; FANOUT as usize];
-            for i in first..last {
-                pointers[i as usize] = self.fill_node(txn, child_at(i, 0), fill)?;
-            }
-            let new = txn.take_pointers();
-            self.medium.write_nt(new, pointers.as_bytes());
-            return Ok(new);
+            return self.new_pointers(txn, node, 0, fill);
         }
         let mut stored: Option<Range<u64>> = None;
-        for i in first..last {
+        for (i, child) in Self::touched(node, fill) {
             let slot = node.block + i * 8;
             let old = match self.medium.load_u64(slot) {
                 0 => 0,
                 b => self.check_block(b)?,
             };
-            let child = child_at(i, old);
-            let new = self.fill_node(txn, child, fill)?;
+            let new = self.fill_node(txn, Node { block: old, ..child }, fill)?;
             if new != old {
                 if child.base < fill.size {
                     let _ = self.medium.fence();

@@ -65,7 +65,7 @@ impl Node {
         Self { block: root.block(), height: root.height(), base: 0 }
     }
 
-    fn child(self, i: u64, block: u64) -> Self {
+    pub fn child(self, i: u64, block: u64) -> Self {
         let height = self.height - 1;
         Self { block, height, base: self.base + i * span(height) }
     }

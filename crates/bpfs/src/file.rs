@@ -296,9 +296,7 @@ impl<M: Medium> Core<M> {
     ) -> std::result::Result<(), Stop> {
         let end = range.end;
         self.v.transact(Self::blocks_to_append(root, &range), KEEP, |txn| {
-            let root_off = self.word_off(v, Word::Root);
-            let root = self.grow(txn, root_off, root, end);
-            let run = self.fill(txn, root_off, root, size, range, data)?;
+            let run = self.fill(txn, self.word_off(v, Word::Root), root, size, range, data)?;
             self.touch_modified(v);
             self.commit(self.word_off(v, Word::Size), end);
             v.append_to_run(run);

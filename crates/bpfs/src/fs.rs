@@ -288,7 +288,6 @@ impl<M: Medium> Core<M> {
         let root = self.check_root(self.medium.load_u64(INODE_ROOT))?;
         let end = size + BLOCK;
         self.v.transact(u64::from(height_for(end)) * 2 + 1, KEEP, |txn| {
-            let root = self.grow(txn, INODE_ROOT, root, end);
             let data = [0; BLOCK as usize];
             self.fill(txn, INODE_ROOT, root, size, size..end, Some(&data))?;
             self.commit(INODE_SIZE, end);
