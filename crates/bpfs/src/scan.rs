@@ -10,6 +10,11 @@
 //! - S4: a directory's block is a chain of sound entries, each name appears once.
 //! - S5: what a tree holds beyond the end of its file is left over from a crash: it is not in use,
 //!   and is cleared (T3).
+//! - S6: what was read is durable when the scan returns. A process that was killed may have stored a
+//!   commit and not flushed it; others must not build on what a power failure would take back, nor be
+//!   served it. So whatever operations change in place is flushed: the superblock, the inode file,
+//!   directories, blocks of pointers; all else was durable before a pointer led to it. And as a fence
+//!   completes the flushes of its own thread only, each worker fences.
 
 use crate::crawler::Node;
 use crate::dir::Chain;
@@ -65,8 +70,6 @@ impl Queue {
 pub struct ScanOptions<'a> {
     /// Workers, the calling thread among them.
     pub threads: usize,
-    /// Whether to flush the metadata that is read; the caller fences (`share.rs`, R3).
-    pub persist: bool,
     /// Inodes that are in use though no entry may name them (`share.rs`, R4).
     pub held: &'a BTreeMap<Ino, Held>,
 }
@@ -75,14 +78,13 @@ impl ScanOptions<'_> {
     /// Of a pool that nobody uses.
     pub fn fresh(threads: usize) -> Self {
         const NONE: &BTreeMap<Ino, Held> = &BTreeMap::new();
-        Self { threads, persist: false, held: NONE }
+        Self { threads, held: NONE }
     }
 }
 
 /// What a scan found.
 #[derive(Debug, Default)]
 pub struct Scan {
-    persist: bool,
     /// Live inodes.
     pub inodes: AtomicU64,
     /// Names.
@@ -140,12 +142,21 @@ struct Walk<'a> {
 impl<M: Medium> Core<M> {
     /// Scans the pool; `progress` is told how many inodes were found so far.
     pub fn scan(&self, o: &ScanOptions<'_>, progress: &(dyn Fn(u64) + Sync)) -> Scan {
-        let scan = Scan { persist: o.persist, ..Scan::default() };
+        let scan = Scan::default();
         self.v.blocks.set(&self.v.arena, 0);
-        if !self.scan_inode_file(&scan) {
-            self.v.count_free_blocks();
-            return scan;
+        self.medium.flush(0, BLOCK);
+        if self.scan_inode_file(&scan) {
+            self.scan_names(&scan, o.threads, progress);
+            o.held.iter().for_each(|(ino, held)| self.adopt_orphan(&scan, *ino, *held));
         }
+        // S6.
+        let _ = self.medium.fence();
+        self.v.count_free_blocks();
+        scan
+    }
+
+    /// Scans what has a name.
+    fn scan_names(&self, scan: &Scan, threads: usize, progress: &(dyn Fn(u64) + Sync)) {
         let queue = Queue::default();
         let root = || "the root directory".to_owned();
         match self.v.vinode(ROOT) {
@@ -153,36 +164,36 @@ impl<M: Medium> Core<M> {
                 let mode = self.load(v, Word::Mode) as u32;
                 if FileKind::from_mode(mode) == Some(FileKind::Dir) {
                     self.v.mark_inode(ROOT);
-                    self.adopt_inode(&scan, Some(&queue), ROOT, v, 0);
+                    self.adopt_inode(scan, Some(&queue), ROOT, v, 0);
                 } else {
                     scan.problem(root, format!("its mode {mode:#o} is not a directory's"), None);
                 }
             }
             _ => scan.problem(root, "the inode file does not hold it".into(), None),
         }
-        let work = || {
-            let mut finished = false;
-            while let Some(dir) = queue.take(finished) {
-                self.scan_dir(&scan, &queue, dir);
-                progress(scan.inodes.load(Relaxed));
-                finished = true;
-            }
-        };
         std::thread::scope(|s| {
-            for _ in 1..o.threads {
-                s.spawn(work);
+            for _ in 1..threads {
+                s.spawn(|| self.help_scan(scan, &queue, progress));
             }
-            work();
+            self.scan_dirs(scan, &queue, progress);
         });
-        o.held.iter().for_each(|(ino, held)| self.adopt_orphan(&scan, *ino, *held));
-        self.v.count_free_blocks();
-        scan
     }
 
-    fn persist(&self, scan: &Scan, block: u64) {
-        if scan.persist {
-            self.medium.flush(block, BLOCK);
+    /// Scans directories until none is left.
+    fn scan_dirs(&self, scan: &Scan, queue: &Queue, progress: &(dyn Fn(u64) + Sync)) {
+        let mut finished = false;
+        while let Some(dir) = queue.take(finished) {
+            self.scan_dir(scan, queue, dir);
+            progress(scan.inodes.load(Relaxed));
+            finished = true;
         }
+    }
+
+    /// The same as another worker than the calling thread, which ends here.
+    fn help_scan(&self, scan: &Scan, queue: &Queue, progress: &(dyn Fn(u64) + Sync)) {
+        self.scan_dirs(scan, queue, progress);
+        // S6.
+        let _ = self.medium.fence();
     }
 
     fn scan_inode_file(&self, scan: &Scan) -> bool {
@@ -195,7 +206,7 @@ impl<M: Medium> Core<M> {
         let mut walk = Walk { scan, object: &object, size, blocks: 0 };
         let mut next = 0;
         let sound = self.walk_root(&mut walk, INODE_ROOT, false, &mut |block, base| {
-            self.persist(scan, block);
+            self.medium.flush(block, BLOCK);
             if base == next {
                 self.v.add_leaf(block);
                 next += BLOCK;
@@ -272,7 +283,7 @@ impl<M: Medium> Core<M> {
         let mut walk = Walk { scan, object: &object, size, blocks: 0 };
         let mut leaves = Vec::new();
         self.walk_root(&mut walk, self.word_off(v, Word::Root), true, &mut |block, base| {
-            self.persist(scan, block);
+            self.medium.flush(block, BLOCK);
             leaves.push((block, base));
         });
         v.blocks.fetch_add(walk.blocks as i64, Relaxed);
@@ -431,7 +442,7 @@ impl<M: Medium> Core<M> {
             leaf(block, node.base);
             return true;
         }
-        self.persist(walk.scan, block);
+        self.medium.flush(block, BLOCK);
         let below = span(node.height - 1);
         let mut sound = true;
         for (i, pointer) in self.load_pointers(block).into_iter().enumerate() {
@@ -450,7 +461,8 @@ impl<M: Medium> Core<M> {
         sound
     }
 
-    /// Clears pointers that a crash left beyond the end of their file (S5); durable on return.
+    /// Clears pointers that a crash left beyond the end of their file (S5), of which the scan has made
+    /// sure that it is durable (S6); durable on return.
     pub fn clear_stale(&self, words: &[u64]) {
         for &at in words {
             self.medium.store_u64(at, 0);

@@ -9,15 +9,15 @@
 //!   holds, and in PM nothing that a power failure could not have left. So [`Core::recover`] stops
 //!   the world and derives everything anew by the scan of the mount; references of the living, which
 //!   are counted by process and kept, are added to it.
-//! - R3: the dead may have stored a commit and not flushed it. Others must not build on what a power
-//!   failure would take back, so the scan of a recovery flushes all metadata it reads.
+//! - R3: the dead may have stored a commit and not flushed it, and others must not build on what a power
+//!   failure would take back. The scan makes durable what it reads (`scan.rs`, S6): that of a recovery, and
+//!   that of a mount, as those who used the pool may have been killed all together.
 //! - R4: inodes without a name that the living hold are not met by the scan. They are adopted from
 //!   the references.
 
 use crate::Bpfs;
 use crate::error::Error;
 use crate::fs::Core;
-use crate::layout::BLOCK;
 use crate::pool;
 use crate::scan::ScanOptions;
 use crate::volatile::UNNAMED;
@@ -187,10 +187,7 @@ impl<M: Medium> Core<M> {
         }
         let held = self.held(&census);
         self.v.start_over().map_err(failed)?;
-        let scan = self.scan(&ScanOptions { threads: 1, persist: true, held: &held }, &|_| {});
-        self.medium.flush(0, BLOCK);
-        // R3. What lies beyond the end of a file may be cleared only when that end is durable.
-        let _ = self.medium.fence();
+        let scan = self.scan(&ScanOptions { threads: 1, held: &held }, &|_| {});
         self.v.pins.recover(arena, &census, &self.v.blocks);
         self.v.count_free_blocks();
         let stale = scan.stale.lock().map(|s| s.clone()).unwrap_or_default();

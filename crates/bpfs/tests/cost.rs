@@ -2,7 +2,7 @@
 //! they are asserted. A tick of the clock costs a line more: here it stands still.
 
 use bpfs::{Bpfs, FormatOptions, MountOptions};
-use pmem::{Medium, OpenOptions, Region};
+use pmem::{Domain, Medium, OpenOptions, Region};
 use vfs::{Caller, FileSystem, Ino, NewKind, NewNode, ROOT, RenameFlags, Timestamp};
 
 const FILE: NewNode<'static> = NewNode { kind: NewKind::File, mode: 0o644, umask: 0 };
@@ -43,6 +43,27 @@ fn cost(fs: &Bpfs<Region>, mut op: impl FnMut(u64)) -> Cost {
         })
         .min()
         .unwrap()
+}
+
+/// What those who were killed may have left unflushed is flushed, where flushing means anything.
+#[test]
+fn mounting() {
+    for (domain, lines_of_block) in [(Domain::Volatile, 64), (Domain::CpuCache, 0)] {
+        let fs = mounted_with(&OpenOptions { domain: Some(domain), ..OpenOptions::default() });
+        let dir = create(&fs, ROOT, "dir", &DIR);
+        for (name, len) in [("empty", 0), ("one block", 4096), ("three", 3 * 4096)] {
+            let f = create(&fs, dir, name, &FILE);
+            fs.write(f, 0, &vec![1; len]).unwrap();
+        }
+        let region = fs.into_medium();
+        let before = region.counters().snapshot();
+        let options = MountOptions { threads: 1, ..MountOptions::default() };
+        let fs = Bpfs::mount(region, &options).unwrap();
+        let d = fs.medium().counters().snapshot() - before;
+        // The superblock, the inode file's leaf, two directories, one block of pointers.
+        let lines = 5 * lines_of_block;
+        assert_eq!((d.nt_bytes, d.words_stored, d.lines_flushed, d.fences), (0, 0, lines, 1));
+    }
 }
 
 #[test]

@@ -41,7 +41,7 @@ pub struct CrashtestArgs {
     #[arg(long, default_value_t = 200, value_name = "N")]
     pub schedules: u64,
     /// Also let a process die at every step of this many operations, spread evenly over all of them on
-    /// every pool (756), while another goes on; three seconds each.
+    /// every pool (756), while another goes on, and before another mounts it; some ten seconds each.
     #[arg(long, default_value_t = 6, value_name = "N")]
     pub deaths: u64,
     /// Explore this script instead: operations, one a line, as in the line of a violation.

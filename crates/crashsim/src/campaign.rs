@@ -51,8 +51,8 @@ pub enum Family {
         /// Schedules.
         runs: u64,
     },
-    /// Every operation of the universe on every base, by a process that dies at each of its steps;
-    /// crashed everywhere from there on.
+    /// Every operation of the universe on every base, by a process that dies at each of its steps, while
+    /// another goes on or before another comes; crashed everywhere from there on.
     Deaths,
     /// This one, on each base.
     Script(Vec<Op>),
@@ -267,10 +267,10 @@ pub fn replay<T: Target>(
             let recorded = record_again(target, base, plan, line.semantics, *print)?;
             (threads::explore(target, base, &recorded, &settings)?, recorded.trace)
         }
-        Work::Death(Death { victim, steps }) => {
+        Work::Death(Death { victim, steps, sequel }) => {
             let victim = Victim::record(target, base, victim, line.semantics)?;
             let victim = victim.ok_or("the deaths of this operation are not explored")?;
-            let recorded = victim.dies(target, base, *steps)?;
+            let recorded = victim.dies(target, base, *steps, *sequel)?;
             (explore(target, base, deaths::FROM, &recorded, &settings), recorded.trace)
         }
     };
@@ -470,7 +470,7 @@ impl<T: Target> Job<'_, T> {
         self.report(out, base, Work::Threads { plan, print }, explored);
     }
 
-    /// Lets a process die everywhere in an operation, and crashes what follows.
+    /// Lets a process die everywhere in an operation, and crashes both sequels.
     fn crash_deaths(&self, base: &Base, op: &Op) {
         let victim = match Victim::record(self.target, base, op, self.options.semantics) {
             Ok(Some(victim)) => victim,
@@ -481,7 +481,8 @@ impl<T: Target> Job<'_, T> {
             }
         };
         for death in victim.deaths() {
-            let explored = victim.dies(self.target, base, death.steps).map(|recorded| {
+            let recorded = victim.dies(self.target, base, death.steps, death.sequel);
+            let explored = recorded.map(|recorded| {
                 explore(self.target, base, deaths::FROM, &recorded, &self.settings())
             });
             self.report(Report::default(), base, Work::Death(death), explored);

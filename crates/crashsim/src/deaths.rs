@@ -1,14 +1,18 @@
-//! A process dies in an operation, those who share the pool recover and go on, and then the power fails.
+//! A process dies in an operation, others recover and go on, and then the power fails.
 //!
 //! A death alone loses nothing: memory has every store that the dead made. But what they had stored and
 //! not flushed, the others see, and a power failure may still take it back. So recovery has to make
 //! durable what it finds before anybody builds on it.
 //!
+//! Who recovers is a survivor, which shared the pool with the dead, or, where all who did have been
+//! killed, an heir: a process that mounts the pool afterwards ([`Sequel`]).
+//!
 //! The victim's operation is recorded once. Then a survivor attaches to the base, the victim's first
 //! steps are done again behind its back, as by another process, and the survivor recovers and does an
-//! operation of its own. To the explorer ([`crate::run`]) that is a workload of three operations: the
-//! victim's, the recovery, and the survivor's. Crashes in the first are other families' business. When
-//! the second has returned, the tree that the survivor sees must survive.
+//! operation of its own; or they are done again before an heir mounts the pool. To the explorer
+//! ([`crate::run`]) that is a workload of three operations: the victim's, the recovery, and that of who
+//! goes on. Crashes in the first are other families' business. When the second has returned, the tree
+//! that is seen then must survive.
 
 use crate::image::CrashImage;
 use crate::op::{BadOp, Driver, Op};
@@ -21,7 +25,22 @@ use pmem::Medium;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
-use vfs::tree::{diff, tree};
+use vfs::FileSystem;
+use vfs::tree::{Tree, diff, tree};
+
+/// Who goes on after a death.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sequel {
+    /// A process that shared the pool with the dead one: it recovers.
+    Survivor,
+    /// A process that comes when nobody is left: it mounts the pool.
+    Heir,
+}
+
+impl Sequel {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Survivor, Self::Heir];
+}
 
 /// Where an operation ended for ever.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,12 +49,21 @@ pub struct Death {
     pub victim: Op,
     /// How many of its stores, flushes and fences were done.
     pub steps: usize,
+    /// Who goes on.
+    pub sequel: Sequel,
 }
 
-/// As in replay lines: `STEPS OPERATION`.
+/// What precedes the death in replay lines if nobody survives.
+const HEIR: &str = "heir ";
+
+/// As in replay lines: `[heir ]STEPS OPERATION`.
 impl fmt::Display for Death {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.steps, self.victim)
+        let who = match self.sequel {
+            Sequel::Survivor => "",
+            Sequel::Heir => HEIR,
+        };
+        write!(f, "{who}{} {}", self.steps, self.victim)
     }
 }
 
@@ -43,22 +71,26 @@ impl FromStr for Death {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        let (sequel, text) = match text.strip_prefix(HEIR) {
+            Some(text) => (Sequel::Heir, text),
+            None => (Sequel::Survivor, text),
+        };
         let (steps, victim) = text.split_once(' ').ok_or("a death has steps and an operation")?;
         let steps = steps.parse().map_err(|_| format!("not a number of steps: `{steps}`"))?;
         let victim = victim.parse().map_err(|bad: BadOp| bad.to_string())?;
-        Ok(Self { victim, steps })
+        Ok(Self { victim, steps, sequel })
     }
 }
 
 /// The operations of a workload.
 const VICTIM: u32 = 0;
 const RECOVERY: u32 = VICTIM + 1;
-const SURVIVOR: u32 = RECOVERY + 1;
+const SEQUEL: u32 = RECOVERY + 1;
 
 /// The first operation to crash in.
 pub const FROM: usize = RECOVERY as usize;
 
-/// Where the survivor writes to a file that the victim was to cut off.
+/// Where who goes on writes to a file that the victim was to cut off.
 const FAR: u64 = 70_000;
 
 /// An operation that was run once, to its end.
@@ -98,13 +130,14 @@ impl Victim {
         Ok(Some(Self { op: op.clone(), semantics, recorded, steps }))
     }
 
-    /// Everywhere it can die.
+    /// Everywhere it can die, and who can go on.
     pub fn deaths(&self) -> impl Iterator<Item = Death> {
-        (0..=self.steps.len()).map(|steps| Death { victim: self.op.clone(), steps })
+        let at = |steps| Sequel::ALL.map(|sequel| Death { victim: self.op.clone(), steps, sequel });
+        (0..=self.steps.len()).flat_map(at)
     }
 
-    /// What the survivor does when it has recovered. A file that was cut off grows again: what is left
-    /// beyond its end would show.
+    /// What is done after the recovery. A file that was cut off grows again: what is left beyond its end
+    /// would show.
     fn afterwards(&self) -> Op {
         match &self.op {
             Op::Truncate(path, _) => Op::Write(path.clone(), FAR, 10),
@@ -118,40 +151,36 @@ impl Victim {
         target: &T,
         base: &Base,
         steps: usize,
+        sequel: Sequel,
     ) -> Result<Recorded, String> {
         let recorder = Recorder::new(CrashImage::under(self.semantics, base.bytes.clone()));
-        let (before, found, after) = {
-            let survivor = target.share(&recorder)?;
-            let fs = survivor.fs();
-            let seen = || tree(fs).map(Arc::new).map_err(|e| format!("walk: {e}"));
-            let before = seen()?;
-            recorder.begin(VICTIM);
-            let done = &self.steps[..steps.min(self.steps.len())];
-            // Another thread to the recorder: its flushes wait for its fences only.
-            std::thread::scope(|s| {
-                s.spawn(|| {
-                    do_again(&recorder, &self.recorded.trace, done);
-                    recorder.drain();
-                });
-            });
-            recorder.end(VICTIM);
-            recorder.begin(RECOVERY);
-            survivor.recover()?;
-            recorder.end(RECOVERY);
-            let found = seen()?;
-            recorder.begin(SURVIVOR);
-            match Driver::new(fs).run(&self.afterwards(), 0) {
-                Ok(()) | Err(vfs::Errno::NOSPC) => {}
-                Err(err) => return Err(format!("unusable after a death: {err}")),
+        let (found, after) = match sequel {
+            Sequel::Survivor => {
+                let survivor = target.share(&recorder)?;
+                // What it has looked at before must not keep it from finding what is there now.
+                seen(survivor.fs())?;
+                self.die(&recorder, steps);
+                recorder.begin(RECOVERY);
+                survivor.recover()?;
+                recorder.end(RECOVERY);
+                self.go_on(&recorder, survivor.fs())?
             }
-            recorder.end(SURVIVOR);
-            (before, found, seen()?)
+            Sequel::Heir => {
+                // The victim's: what an earlier crash has left is cleared before its operation.
+                drop(target.mount(&recorder)?);
+                self.die(&recorder, steps);
+                recorder.begin(RECOVERY);
+                let heir = target.mount(&recorder)?;
+                recorder.end(RECOVERY);
+                self.go_on(&recorder, &*heir.fs)?
+            }
         };
         if !self.recorded.trees.contains(&found) {
             let differs = |legal: &Arc<_>| diff(legal, &found).unwrap_or_default();
             let differences: Vec<_> = self.recorded.trees.iter().map(differs).collect();
             return Err(format!("half of it is there: {}", differences.join("\n  or: ")));
         }
+        let before = self.recorded.trees[0].clone();
         Ok(Recorded {
             trace: recorder.into_trace(),
             trees: vec![before.clone(), before, found, after],
@@ -160,6 +189,40 @@ impl Victim {
             syncs: vec![false; 3],
         })
     }
+
+    /// Does the first steps, as another process.
+    fn die<M: Medium>(&self, recorder: &Recorder<M>, steps: usize) {
+        recorder.begin(VICTIM);
+        let done = &self.steps[..steps.min(self.steps.len())];
+        // Another thread to the recorder: its flushes wait for its fences only.
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                do_again(recorder, &self.recorded.trace, done);
+                recorder.drain();
+            });
+        });
+        recorder.end(VICTIM);
+    }
+
+    /// Does an operation after the recovery; returns what is seen before it and after it.
+    fn go_on<M: Medium>(
+        &self,
+        recorder: &Recorder<M>,
+        fs: &dyn FileSystem,
+    ) -> Result<(Arc<Tree>, Arc<Tree>), String> {
+        let found = seen(fs)?;
+        recorder.begin(SEQUEL);
+        match Driver::new(fs).run(&self.afterwards(), 0) {
+            Ok(()) | Err(vfs::Errno::NOSPC) => {}
+            Err(err) => return Err(format!("unusable after a death: {err}")),
+        }
+        recorder.end(SEQUEL);
+        Ok((found, seen(fs)?))
+    }
+}
+
+fn seen(fs: &dyn FileSystem) -> Result<Arc<Tree>, String> {
+    tree(fs).map(Arc::new).map_err(|e| format!("walk: {e}"))
 }
 
 /// Does again what a recorded run did.
