@@ -99,6 +99,8 @@ impl<M: Medium> Core<M> {
         kept: u64,
         fill: &Fill<'_>,
     ) -> Result<u64> {
+        // Before the data: an atomic operation waits for the non-temporal stores before it.
+        let new = txn.take_pointers();
         let mut pointers = [0u64; FANOUT as usize];
         pointers[0] = kept;
         for (i, child) in Self::touched(node, fill) {
@@ -106,7 +108,6 @@ impl<M: Medium> Core<M> {
                 pointers[i as usize] = self.fill_node(txn, child, fill)?;
             }
         }
-        let new = txn.take_pointers();
         self.medium.write_nt(new, pointers.as_bytes());
         Ok(new)
     }

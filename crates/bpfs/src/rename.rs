@@ -17,7 +17,7 @@ use crate::namespace::kind_bits;
 use crate::volatile::{EntryPos, LIVE, Locks, REMOVED, VInode};
 use crate::words::{Moved, Patch, WordsEdit};
 use arena::Handle;
-use pmem::{LINE, Medium};
+use pmem::{LINE, Line, Medium};
 use smallvec::SmallVec;
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::rules::check_name;
@@ -110,6 +110,30 @@ impl<M: Medium> Core<M> {
             slot,
             exchange,
         };
+        let (from, to) = self.patches(&r);
+        let line = if from_dir == to_dir { self.line_of(&from, &to, source.pos) } else { None };
+        let moved = if let Some((off, line)) = line {
+            // As in `make_slot`: before the first flush. And times come after the line, which would wait
+            // for them.
+            self.index_rename(&r)?;
+            self.medium.store_line(off, &line);
+            self.touch_renamed(&r);
+            let _ = self.medium.fence();
+            // The store has taken it out of the cache, and whoever looks up one of these names reads it.
+            self.medium.prefetch(off, LINE);
+            SmallVec::new()
+        } else {
+            self.touch_renamed(&r);
+            let moved = self.commit_entries(locks, &r, from, to)?;
+            self.index_rename(&r)?;
+            moved
+        };
+        self.settle_rename(&r, &moved)?;
+        Ok(())
+    }
+
+    fn touch_renamed(&self, r: &Renamed<'_>) {
+        let ((from_dir, fd, ..), (to_dir, td, ..), (s, t)) = (r.from, r.to, r.nodes);
         self.touch_modified(fd);
         if from_dir != to_dir {
             self.touch_modified(td);
@@ -118,9 +142,6 @@ impl<M: Medium> Core<M> {
         if let Some(t) = t {
             self.touch_changed(t);
         }
-        let moved = self.commit_entries(locks, &r)?;
-        self.settle_rename(&r, &moved)?;
-        Ok(())
     }
 
     /// Room for a new name: where the old one is, if that has it, so that the shadow differs in nothing
@@ -182,19 +203,19 @@ impl<M: Medium> Core<M> {
         }
     }
 
-    /// Commits what one line has all of by storing the line; `false` where that cannot be.
-    fn commit_line(&self, from: &Patch<'_>, to: &Patch<'_>, entry: EntryPos) -> bool {
+    /// Where one line has all that changes: where it is, and what it will be. Storing it commits.
+    fn line_of(&self, from: &Patch<'_>, to: &Patch<'_>, entry: EntryPos) -> Option<(u64, Line)> {
         if !self.medium.stores_lines() {
-            return false;
+            return None;
         }
         let (name_at, name) = to.bytes.unwrap_or_default();
         let words = || from.words.iter().chain(&to.words);
-        let Some(at) = words().map(|(at, _)| at / LINE * LINE).next() else { return false };
+        let at = words().map(|(at, _)| at / LINE * LINE).next()?;
         let is_within = |off: u64, len: u64| off >= at && off + len <= at + LINE;
         if !words().all(|(off, _)| is_within(*off, 8))
             || !(name.is_empty() || is_within(name_at, name.len() as u64))
         {
-            return false;
+            return None;
         }
         let off = self.v.entry_off(entry) / BLOCK * BLOCK + at % BLOCK;
         let mut line = [0; LINE as usize];
@@ -207,11 +228,7 @@ impl<M: Medium> Core<M> {
         if !name.is_empty() {
             put(name_at, name);
         }
-        self.medium.store_line(off, &line);
-        let _ = self.medium.fence();
-        // The store has taken it out of the cache, and whoever looks up one of these names reads it.
-        self.medium.prefetch(off, LINE);
-        true
+        Some((off, line))
     }
 
     /// Lets an entry name another inode.
@@ -238,16 +255,14 @@ impl<M: Medium> Core<M> {
     }
 
     /// Commits the entries of one directory, or of two at once. Returns the blocks that were copied.
-    fn commit_entries(
+    fn commit_entries<'a>(
         &self,
         locks: &Locks<'_>,
         r: &Renamed<'_>,
+        mut from: Patch<'a>,
+        mut to: Patch<'a>,
     ) -> std::result::Result<SmallVec<[Moved; 4]>, Stop> {
         let ((from_dir, fd, ..), (to_dir, td, ..)) = (r.from, r.to);
-        let (mut from, mut to) = self.patches(r);
-        if from_dir == to_dir && self.commit_line(&from, &to, r.source().pos) {
-            return Ok(SmallVec::new());
-        }
         self.leave_runs_out(r, &mut from, &mut to);
         let tall = |v: &VInode| Ok::<u64, Errno>(u64::from(self.root(v)?.height()) + 1);
         if from_dir == to_dir {
@@ -285,9 +300,31 @@ impl<M: Medium> Core<M> {
         }
     }
 
+    /// Changes the name index. Nothing has changed where that fails.
+    fn index_rename(&self, r: &Renamed<'_>) -> Result<()> {
+        let (from_dir, _, from_name, source) = r.from;
+        let (to_dir, _, to_name, target) = r.to;
+        match (target, &r.slot) {
+            (Some(t), _) => {
+                self.reindex_name(to_dir, to_name, Found { ino: source.ino, pos: t.pos });
+                if r.exchange {
+                    self.reindex_name(from_dir, from_name, Found { ino: t.ino, pos: source.pos });
+                    return Ok(());
+                }
+            }
+            (None, Some(slot)) => {
+                self.index_name(to_dir, to_name, Found { pos: slot.pos, ..source })?;
+            }
+            (None, None) => unreachable!("what is not there is made"),
+        }
+        self.unindex_name(from_dir, from_name, source.pos);
+        Ok(())
+    }
+
+    /// Brings the rest of the derived state up to date.
     fn settle_rename(&self, r: &Renamed<'_>, moved: &[Moved]) -> Result<()> {
-        let (from_dir, fd, from_name, source) = r.from;
-        let (to_dir, td, to_name, target) = r.to;
+        let (from_dir, fd, _, source) = r.from;
+        let (to_dir, td, _, target) = r.to;
         let (s, t) = r.nodes;
         for pos in [source.pos, r.other()] {
             let pm_off = &self.v.dir_block(pos.block()).pm_off;
@@ -296,30 +333,16 @@ impl<M: Medium> Core<M> {
                 pm_off.store(m.new, Relaxed);
             }
         }
-        match (target, &r.slot) {
-            (None, Some(slot)) => {
-                let now = Found { pos: slot.pos, ..source };
-                self.unindex_name(from_dir, from_name, source.pos);
-                self.index_name(to_dir, to_name, now)?;
-                if r.is_in_place() {
-                    self.settle_respelled(fd, slot)?;
-                } else {
-                    self.settle_used(td, slot)?;
-                    self.settle_free(fd, source.pos)?;
-                    td.add_entries(1);
-                    fd.add_entries(-1);
-                }
+        match &r.slot {
+            Some(slot) if r.is_in_place() => self.settle_respelled(fd, slot)?,
+            Some(slot) => {
+                self.settle_used(td, slot)?;
+                self.settle_free(fd, source.pos)?;
+                td.add_entries(1);
+                fd.add_entries(-1);
             }
-            (Some(t), _) => {
-                self.reindex_name(to_dir, to_name, Found { ino: source.ino, pos: t.pos });
-                if r.exchange {
-                    self.reindex_name(from_dir, from_name, Found { ino: t.ino, pos: source.pos });
-                } else {
-                    self.unindex_name(from_dir, from_name, source.pos);
-                    self.settle_cleared(fd, source.pos)?;
-                }
-            }
-            (None, None) => unreachable!("what is not there is made"),
+            None if r.exchange => {}
+            None => self.settle_cleared(fd, source.pos)?,
         }
         for (node, from, to) in
             [(Some(s), fd, (to_dir, td)), (t.filter(|_| r.exchange), td, (from_dir, fd))]

@@ -32,7 +32,7 @@ const EXPLAINED: &[(&str, &[Bug], &str)] = &[
     ("file.rs write_word: self.medium.store_u64", &[DelayStore, EarlyStore], ALONE),
     ("scan.rs clear_stale: self.medium.store_u64", &[DelayStore, EarlyStore, EarlyReuse], BEYOND),
     ("file.rs write_line: self.medium.store_line", &[DelayStore, EarlyStore], ALONE),
-    ("rename.rs commit_line: self.medium.store_line", &[DelayStore, EarlyStore], ALONE),
+    ("rename.rs rename_locked: self.medium.store_line", &[DelayStore, EarlyStore], ALONE),
     ("pool.rs format: medium.store_u64(0, 0)", &[EarlyStore, TearStore], HALF_A_MAGIC),
     ("pool.rs format: let _ = medium.publish", &[DelayStore, TearStore], HALF_A_MAGIC),
     ("pool.rs format: medium.zero_nt", &[DropStore, ShortStore], TIDINESS),
@@ -99,7 +99,7 @@ fn planted_bugs_are_found() {
     for (bug, (killed, tried)) in table(&fates) {
         println!("| {bug:?} | {killed} | {tried} |");
     }
-    for place in ["file.rs write_line: ", "rename.rs commit_line: "] {
+    for place in ["file.rs write_line: ", "rename.rs rename_locked: "] {
         let bugs = [(TearStore, "self.medium.store_line"), (DropFence, "self.medium.fence()")];
         for (bug, text) in bugs {
             let is_it = |m: &&Mutant| {
