@@ -47,16 +47,16 @@ impl<M: Medium> Core<M> {
 
     /// Puts `data` (or zeros) at `range`, which starts at or after `size`, into a tree, and makes that tall
     /// enough for it: the old tree becomes the first subtree of the new one. Nothing becomes visible; the
-    /// caller commits the size, which fences first. Returns which new leaves lie behind each other.
+    /// caller [commits](Self::commit_append). Returns the root then, and which new leaves lie behind each
+    /// other.
     pub fn fill(
         &self,
         txn: &mut Txn<'_>,
-        root_off: u64,
         root: Root,
         size: u64,
         range: Range<u64>,
         data: Option<&[u8]>,
-    ) -> Result<Run> {
+    ) -> Result<(Root, Run)> {
         self.zero_tail(root, size, range.start)?;
         let height = root.height().max(height_for(range.end));
         let is_within = range.start < span(root.height());
@@ -73,14 +73,17 @@ impl<M: Medium> Core<M> {
                 })?
             }
         };
-        if block != root.block() {
-            if size > 0 {
-                let _ = self.medium.fence();
-            }
-            // The size is in the same line: committing it flushes both.
-            self.medium.store_u64(root_off, Root::new(block, height).0);
+        Ok((Root::new(block, height), fill.run.get()))
+    }
+
+    /// Commits what `fill` has prepared, durably. The tree shows what it showed before until the size is
+    /// stored, which is in the line of the root and so persists after it.
+    pub fn commit_append(&self, root: (u64, Root), new: Root, size: (u64, u64)) {
+        let ready = self.medium.fence();
+        if new != root.1 {
+            self.medium.store_u64(root.0, new.0);
         }
-        Ok(fill.run.get())
+        let _ = self.medium.publish(size.0, size.1, ready);
     }
 
     /// The nodes below `node` that the range touches.

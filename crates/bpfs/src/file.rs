@@ -296,9 +296,10 @@ impl<M: Medium> Core<M> {
     ) -> std::result::Result<(), Stop> {
         let end = range.end;
         self.v.transact(Self::blocks_to_append(root, &range), KEEP, |txn| {
-            let run = self.fill(txn, self.word_off(v, Word::Root), root, size, range, data)?;
+            let (new, run) = self.fill(txn, root, size, range, data)?;
             self.touch_modified(v);
-            self.commit(self.word_off(v, Word::Size), end);
+            let (root_off, size_off) = (self.word_off(v, Word::Root), self.word_off(v, Word::Size));
+            self.commit_append((root_off, root), new, (size_off, end));
             v.append_to_run(run);
             v.add_blocks(txn.delta());
             Ok(())

@@ -289,10 +289,9 @@ impl<M: Medium> Core<M> {
         let end = size + BLOCK;
         self.v.transact(u64::from(height_for(end)) * 2 + 1, KEEP, |txn| {
             let data = [0; BLOCK as usize];
-            self.fill(txn, INODE_ROOT, root, size, size..end, Some(&data))?;
-            self.commit(INODE_SIZE, end);
-            let root = self.check_root(self.medium.load_u64(INODE_ROOT))?;
-            self.v.add_leaf(self.find_block(root, size)?);
+            let (new, _) = self.fill(txn, root, size, size..end, Some(&data))?;
+            self.commit_append((INODE_ROOT, root), new, (INODE_SIZE, end));
+            self.v.add_leaf(self.find_block(new, size)?);
             Ok(())
         })
     }

@@ -108,6 +108,18 @@ fn writes() {
         let _ = fs.append(g, &[7; 64]).unwrap();
     });
     assert_eq!(small, Cost { nt: 64, lines: 1, fences: 2, words: 1 }, "append inside a block");
+
+    let small_file = |i| {
+        let f = create(&fs, ROOT, &format!("g{i}"), &FILE);
+        fs.append(f, &[7; 64]).unwrap();
+        f
+    };
+    let files: Vec<_> = (0..12).map(small_file).collect();
+    let taller = cost(&fs, |i| {
+        let _ = fs.append(files[i as usize], &[8; 4096]).unwrap();
+    });
+    let want = Cost { nt: 2 * 4096, lines: 1, fences: 2, words: 2 };
+    assert_eq!(taller, want, "data and pointers, then root and size in one line");
 }
 
 #[test]

@@ -20,6 +20,7 @@ const EXPLAINED: &[(&str, &[Bug], &str)] = &[
     ("fs.rs touch: self.medium.store_u64", STORE, TIMES),
     ("attr.rs set_times: self.medium.store_u64", STORE, TIMES),
     ("crawler.rs grow: self.medium.write_nt", &[ShortStore], BEYOND),
+    ("append.rs commit_append: let _ = self.medium.publish", &[DelayStore], GROWN),
     ("file.rs prune: self.medium.store_u64", &[DelayStore, EarlyReuse], BEYOND),
     ("file.rs prune_node: self.medium.store_u64", &[DelayStore, EarlyReuse], BEYOND),
     ("file.rs prune_node: self.medium.flush", &[FlushAfterFence], BEYOND),
@@ -47,6 +48,8 @@ const BEYOND: &str =
 const FENCED_AGAIN: &str = "another fence follows before anything leans on this one";
 const HALF_A_MAGIC: &str = "half a magic is none, and the magic is all that is committed";
 const TIDINESS: &str = "what is not zeroed is written before it is read; zeros are for people";
+const GROWN: &str =
+    "it is all that an append commits; where a directory grows, a fence comes before the name";
 const UNSEEN: &str = "nothing reads it before the commit that follows in its line or after a fence";
 const ROOM: &str =
     "free entries are the same apart and as one, and so is a name with room behind it";
