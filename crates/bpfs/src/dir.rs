@@ -13,7 +13,7 @@ use crate::layout::*;
 use crate::namespace::kind_bits;
 use crate::volatile::{CLASSES, DirState, EntryPos, VInode};
 use arena::Handle;
-use pmem::Medium;
+use pmem::{LINE, Medium};
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::{Errno, Ino, Result};
 
@@ -159,6 +159,7 @@ impl<M: Medium> Core<M> {
         (ino, v): (Ino, &VInode),
     ) -> Result<Slot> {
         let slot = self.find_room(d, name.len(), kind_bits(v.kind()))?;
+        self.medium.prefetch(self.v.entry_off(slot.pos), LINE);
         self.index_name(dir, name, Found { ino, pos: slot.pos })?;
         self.hold(ino, v);
         self.write_slot(&slot, name);

@@ -307,13 +307,18 @@ impl<M: Medium> Core<M> {
     /// inode that no entry names is not valid (§3.1). The caller holds its lock exclusively.
     pub fn reap(&self, ino: Ino, v: &VInode) {
         let mut blocks = Vec::new();
-        for word in [Word::Root, Word::Xattr] {
+        let mut left = v.blocks.load(Relaxed).max(0) as u64;
+        for word in [Word::Xattr, Word::Root] {
             let root = self.check_root(self.load(v, word));
             // A damaged tree keeps its blocks: better lost until repair than free while referenced.
             if let Ok(root) = root {
                 let mut tree = Vec::new();
-                match self.visit_all(Node::top(root), &mut |b| tree.push((b / BLOCK) as u32)) {
-                    Ok(()) => blocks.append(&mut tree),
+                let mut note = |b| tree.push((b / BLOCK) as u32);
+                match self.visit_most(Node::top(root), &mut left, &mut note) {
+                    Ok(()) => {
+                        debug_assert_eq!(tree.len(), self.count_blocks(root), "{ino}: its blocks");
+                        blocks.append(&mut tree);
+                    }
                     Err(e) => tracing::error!(%ino, %e, "its blocks stay allocated"),
                 }
             }
@@ -324,6 +329,13 @@ impl<M: Medium> Core<M> {
         v.end();
         self.v.release(&blocks);
         self.v.release_inode(ino);
+    }
+
+    /// Blocks of a sound tree.
+    fn count_blocks(&self, root: Root) -> usize {
+        let mut n = 0;
+        let _ = self.visit_all(Node::top(root), &mut |_| n += 1);
+        n
     }
 
     /// Adds a reference for the caller.

@@ -54,9 +54,7 @@ impl<M: Medium> Core<M> {
                 return None;
             }
             let ino = Ino(u64::from(n.ino.load(Relaxed)));
-            if let Some(record) = self.v.prefetch_inode(ino) {
-                self.medium.prefetch(record, len);
-            }
+            self.prefetch_inode(ino, len);
             let pos = n.pos();
             let at = self.v.entry_off(pos);
             // The search may meet what is no entry any more: its name need not end in the block.
@@ -66,6 +64,14 @@ impl<M: Medium> Core<M> {
                 && self.medium.equals(at + DIRENT_HEADER, name))
             .then_some(Found { ino, pos })
         })
+    }
+
+    /// Announces that an inode is used next, and the first `len` bytes of its record.
+    #[inline]
+    pub fn prefetch_inode(&self, ino: Ino, len: u64) {
+        if let Some(record) = self.v.prefetch_inode(ino) {
+            self.medium.prefetch(record, len);
+        }
     }
 
     /// Adds a name.

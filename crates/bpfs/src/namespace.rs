@@ -143,6 +143,7 @@ impl<M: Medium> Core<M> {
     ) -> Result<Entry> {
         self.check_writable()?;
         let ino = self.new_inode()?;
+        self.prefetch_inode(ino, INODE);
         let kind = node.kind.file_kind();
         let made = self.change(&[dir, ino], 0, |_| {
             let d = self.live_dir(dir)?;
