@@ -55,6 +55,15 @@ fn scripts() -> Vec<(&'static str, String)> {
     ]
 }
 
+/// Operations on a base that commit by a word of a directory, an inode, a block of pointers, and the
+/// superblock.
+pub const COMMITS: [(&str, &str); 4] = [
+    ("tree", "create /n"),
+    ("tree", "append /a 100"),
+    ("full", "punch /f 40960 4096"),
+    ("tree", "rename /a /d/c"),
+];
+
 /// All operations of the bounded-exhaustive workloads, with parameters from a small universe.
 const UNIVERSE: &str = "\
 create /n; create /d/n; create /e/n; create /d/a-name-of-two-lines-01234567890123456789012345678901

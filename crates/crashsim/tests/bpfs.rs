@@ -2,6 +2,7 @@
 //! --length 3` is the campaign.
 
 use crashsim::campaign::{self, Family, Options, Report};
+use crashsim::deaths::{Sequel, Victim};
 use crashsim::explore::Budget;
 use crashsim::lint::{Lint, lint};
 use crashsim::persist::Semantics;
@@ -129,6 +130,16 @@ fn traces_are_tidy() {
             let lint = lint(&trace);
             assert!(lint.unflushed.is_empty(), "{op} leaves stores unflushed: {lint:?}");
             all.add(lint);
+        }
+    }
+    // What a mount flushes is in vain, unless somebody has died before.
+    for (base, op) in workload::COMMITS {
+        let base = BASES.iter().find(|b| b.name == base).unwrap();
+        let victim = Victim::record(&Bpfs, base, &op.parse().unwrap(), Semantics::Adr);
+        let victim = victim.unwrap().unwrap();
+        for death in victim.deaths().filter(|death| death.sequel == Sequel::Heir) {
+            let recorded = victim.dies(&Bpfs, base, death.steps, death.sequel).unwrap();
+            all.add(lint(&recorded.trace));
         }
     }
     for (site, (n, of)) in all.clean.iter().chain(&all.idle).filter(|(_, (n, _))| *n > 0) {

@@ -65,14 +65,7 @@ const LAST: usize = 6;
 fn bugs_planted_in_the_scan_are_found() {
     campaign::prepare_process();
     let bases = workload::bases(&Bpfs).unwrap();
-    // Commits by words of a directory, an inode, a block of pointers, and the superblock.
-    let victims = [
-        ("tree", "create /n"),
-        ("tree", "append /a 100"),
-        ("full", "punch /f 40960 4096"),
-        ("tree", "rename /a /d/c"),
-    ];
-    let victims = victims.map(|(base, op)| {
+    let victims = workload::COMMITS.map(|(base, op)| {
         let base = bases.iter().find(|b| b.name == base).unwrap();
         let victim = Victim::record(&Bpfs, base, &op.parse().unwrap(), Semantics::Adr);
         (base, victim.unwrap().unwrap())
