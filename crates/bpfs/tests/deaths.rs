@@ -5,8 +5,11 @@
 //! failure leaves; this asks what a death leaves, where PM has every store but locks and derived
 //! state are as they were in the middle.
 
+mod common;
+
 use bpfs::{Bpfs, FormatOptions, MountOptions};
-use pmem::{Access, Counters, Domain, Fenced, Line, Lock, Medium, OpenOptions, Region};
+use common::{Watch, Watched};
+use pmem::{Access, Lock, OpenOptions, Region};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use vfs::tree::{self, Tree};
@@ -17,81 +20,33 @@ use vfs::{
 
 const DIED: i32 = 77;
 
-/// A medium whose process ends at the access that `left` counts down to; 0: it lives on.
-struct Mortal {
-    region: Region,
-    left: AtomicU64,
-}
+/// The process ends at the access that this counts down to; 0: it lives on.
+struct Mortal(AtomicU64);
 
 impl Mortal {
     fn tick(&self) {
-        let left = self.left.load(Relaxed);
+        let left = self.0.load(Relaxed);
         if left == 1 {
             // SAFETY: ends the process without running anything of it.
             unsafe { libc::_exit(DIED) };
         }
-        self.left.store(left.saturating_sub(1), Relaxed);
+        self.0.store(left.saturating_sub(1), Relaxed);
     }
 }
 
-impl Medium for Mortal {
-    fn len(&self) -> u64 {
-        self.region.len()
-    }
-    fn domain(&self) -> Domain {
-        self.region.domain()
-    }
-    fn counters(&self) -> &Counters {
-        self.region.counters()
-    }
-    fn read(&self, off: u64, buf: &mut [u8]) {
+impl Watch for Mortal {
+    fn bytes(&self) {
         self.tick();
-        self.region.read(off, buf);
     }
-    fn load_u64(&self, off: u64) -> u64 {
-        self.region.load_u64(off)
-    }
-    fn equals(&self, off: u64, bytes: &[u8]) -> bool {
-        self.region.equals(off, bytes)
-    }
-    fn write(&self, off: u64, data: &[u8]) {
+    fn flush(&self, _: u64) {
         self.tick();
-        self.region.write(off, data);
     }
-    fn write_nt(&self, off: u64, data: &[u8]) {
+    fn fence(&self) {
         self.tick();
-        self.region.write_nt(off, data);
-    }
-    fn copy_nt(&self, dst: u64, src: u64, len: u64) {
-        self.tick();
-        self.region.copy_nt(dst, src, len);
-    }
-    fn zero_nt(&self, off: u64, len: u64) {
-        self.tick();
-        self.region.zero_nt(off, len);
-    }
-    fn store_u64(&self, off: u64, value: u64) {
-        self.tick();
-        self.region.store_u64(off, value);
-    }
-    fn stores_lines(&self) -> bool {
-        self.region.stores_lines()
-    }
-    fn store_line(&self, off: u64, line: &Line) {
-        self.tick();
-        self.region.store_line(off, line);
-    }
-    fn flush(&self, off: u64, len: u64) {
-        self.tick();
-        self.region.flush(off, len);
-    }
-    fn fence(&self) -> Fenced {
-        self.tick();
-        self.region.fence()
     }
 }
 
-type Fs = Bpfs<Mortal>;
+type Fs = Bpfs<Watched<Mortal>>;
 
 fn node(kind: NewKind<'_>) -> NewNode<'_> {
     NewNode { kind, mode: 0o755, umask: 0 }
@@ -232,7 +187,7 @@ fn run_in_child(fs: &Fs, dir: Ino, op: &Op, point: u64) -> bool {
     // SAFETY: the child calls the file system, which is made for that, and `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        fs.medium().left.store(point, Relaxed);
+        fs.medium().watch.0.store(point, Relaxed);
         let done = (op.1)(fs, dir);
         // SAFETY: as in `Mortal::tick`.
         unsafe { libc::_exit(i32::from(done.is_err())) };
@@ -270,7 +225,8 @@ fn at_every_access() {
     let region = options.open(&pool.0, Access::ReadWrite).unwrap();
     let place = bpfs::place(&region).unwrap();
     let options = MountOptions { threads: 1, ..MountOptions::default() };
-    let fs = Bpfs::attach(Mortal { region, left: AtomicU64::new(0) }, &place, &options).unwrap();
+    let medium = Watched { region, watch: Mortal(AtomicU64::new(0)) };
+    let fs = Bpfs::attach(medium, &place, &options).unwrap();
     let dir = make(&fs, ROOT, "dir", NewKind::Dir).unwrap();
     // What an operation may leave behind for good: space of directories and of the inode file.
     for op in OPS {
