@@ -15,7 +15,6 @@ use crate::layout::*;
 use crate::volatile::{Locks, VInode};
 use pmem::{LINE, Medium};
 use std::ops::Range;
-use std::sync::atomic::Ordering::Relaxed;
 use vfs::{Errno, FILE_SIZE_MAX, FileKind, Ino, Result};
 
 /// Overwrites a range with bytes.
@@ -353,8 +352,7 @@ impl<M: Medium> Core<M> {
         let mut blocks = Vec::new();
         let mut each = |b: u64| blocks.push((b / BLOCK) as u32);
         if size == 0 {
-            let mut most = v.blocks.load(Relaxed).max(0) as u64;
-            self.visit_most(Node::top(root), &mut most, &mut each)?;
+            self.visit_most(Node::top(root), &mut v.block_count(), &mut each)?;
             self.medium.store_u64(self.word_off(v, Word::Root), 0);
         } else {
             self.prune_node(Node::top(root), size, &mut each)?;

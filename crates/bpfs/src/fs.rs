@@ -154,7 +154,7 @@ impl<M: Medium> Core<M> {
             gid: r.gid.get(),
             rdev: r.rdev.get(),
             size: r.size.get(),
-            blocks: v.blocks.load(Relaxed).max(0) as u64 * (BLOCK / 512),
+            blocks: v.block_count() * (BLOCK / 512),
             atime: time(r.atime),
             mtime: time(r.mtime),
             ctime: time(r.ctime),
@@ -307,7 +307,7 @@ impl<M: Medium> Core<M> {
     /// inode that no entry names is not valid (§3.1). The caller holds its lock exclusively.
     pub fn reap(&self, ino: Ino, v: &VInode) {
         let mut blocks = Vec::new();
-        let mut left = v.blocks.load(Relaxed).max(0) as u64;
+        let mut left = v.block_count();
         for word in [Word::Xattr, Word::Root] {
             let root = self.check_root(self.load(v, word));
             // A damaged tree keeps its blocks: better lost until repair than free while referenced.
@@ -389,6 +389,12 @@ impl VInode {
         self.dir.store(0, Relaxed);
         self.executions.store(0, Relaxed);
         self.state.store(LIVE | flags | (kind.mode_bits() >> 12) << 8, Release);
+    }
+
+    /// Its blocks, pointers included.
+    #[inline]
+    pub fn block_count(&self) -> u64 {
+        self.blocks.load(Relaxed).max(0) as u64
     }
 
     /// Adds to the blocks; as the next two, for who has the inode exclusively: by a load and a store, as an

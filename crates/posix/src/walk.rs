@@ -14,7 +14,7 @@ use crate::served::{Call, Stop};
 use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::cell::OnceCell;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use vfs::rules::has_any;
 use vfs::{Attr, Errno, FileKind, FileSystem, Ino, NAME_MAX};
 
@@ -657,25 +657,28 @@ impl Process {
     /// What a relative path starts from, where that is in a pool.
     #[inline]
     fn description_at(&self, dirfd: i32) -> Call<OfdRef<'_>> {
-        let ofd = if dirfd == libc::AT_FDCWD { self.cwd()? } else { self.get(dirfd)? };
+        let ofd = self.get_entry(self.entry_at(dirfd)?)?;
         ofd.mount().catch_up();
         Ok(ofd)
+    }
+
+    #[inline]
+    fn entry_at(&self, dirfd: i32) -> Call<&AtomicU32> {
+        match dirfd {
+            libc::AT_FDCWD => Ok(self.cwd_entry()),
+            fd => self.entry(fd).ok_or(Stop::Kernel),
+        }
     }
 
     /// As [`description_at`](Self::description_at), for the time of a call that does not close anything:
     /// mount, inode and kind, and what is held of it, if anything.
     #[inline(always)]
     fn borrow_at(&self, dirfd: i32) -> Call<(Option<OfdRef<'_>>, usize, Ino, FileKind)> {
-        let entry = match dirfd {
-            libc::AT_FDCWD => self.cwd_entry(),
-            fd => self.entry(fd).ok_or(Stop::Kernel)?,
-        };
-        if let Some(ofd) = self.borrow_entry(entry) {
+        if let Some(ofd) = self.borrow_entry(self.entry_at(dirfd)?) {
             self.mount(ofd.mount()).catch_up();
             return Ok((None, ofd.mount(), ofd.ino(), ofd.kind()));
         }
-        let ofd = self.get_entry(entry)?;
-        ofd.mount().catch_up();
+        let ofd = self.description_at(dirfd)?;
         let (mount_index, ino, kind) = (ofd.mount_index(), ofd.ino(), ofd.kind());
         Ok((Some(ofd), mount_index, ino, kind))
     }
