@@ -229,8 +229,9 @@ impl<M: Medium> Core<M> {
     pub fn settle_free(&self, v: &VInode, pos: EntryPos) -> Result<()> {
         let len = DirentWord::unpack(self.medium.load_u64(self.v.entry_off(pos) + 8)).len;
         let db = self.v.dir_block(pos.block());
-        db.free.set(FreeRun { off: pos.off(), len }, true);
-        let run = db.free.longest();
+        let freed = FreeRun { off: pos.off(), len };
+        db.free.set(freed, true);
+        let run = db.free.around(freed);
         if run.len > self.free_run(pos.block()).len {
             self.set_run(v, pos.block(), run)?;
         }

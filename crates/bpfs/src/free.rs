@@ -1,6 +1,7 @@
 //! What is free in a block of directory entries: a bit for each unit, in DRAM.
 
 use crate::layout::{BLOCK, DIRENT_UNIT};
+use smallvec::SmallVec;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Units of a block.
@@ -38,33 +39,78 @@ impl FreeUnits {
         }
     }
 
-    /// The longest run of free entries.
-    pub fn longest(&self) -> FreeRun {
-        let mut best = 0..0;
-        let mut at = 0;
-        while at < UNITS {
-            let start = self.next(at, true);
-            at = self.next(start, false);
-            if at - start > best.len() {
-                best = start..at;
-            }
-        }
-        FreeRun { off: best.start as u64 * DIRENT_UNIT, len: best.len() as u64 * DIRENT_UNIT }
+    /// All the free entries in a row that `run`, which is free, is part of.
+    pub fn around(&self, run: FreeRun) -> FreeRun {
+        let start = self.behind_used_before(unit(run.off));
+        let end = self.first_used_from(unit(run.end()));
+        FreeRun { off: start as u64 * DIRENT_UNIT, len: (end - start) as u64 * DIRENT_UNIT }
     }
 
-    /// The first unit from `at` on that is free, or not; that behind the last where there is none.
-    fn next(&self, at: usize, free: bool) -> usize {
+    /// The unit behind the last one before `at` that is not free; 0 where there is none.
+    fn behind_used_before(&self, at: usize) -> usize {
+        for (i, word) in self.0.iter().enumerate().take(at.div_ceil(BITS)).rev() {
+            let below = (at - i * BITS).min(BITS);
+            let used = !word.load(Relaxed) & u64::MAX >> (BITS - below);
+            if used != 0 {
+                return (i + 1) * BITS - used.leading_zeros() as usize;
+            }
+        }
+        0
+    }
+
+    /// The longest run of free entries, the first of several.
+    pub fn longest(&self) -> FreeRun {
+        let free = self.0.each_ref().map(|word| word.load(Relaxed));
+        // Where runs of 1, 2, 4 units and so on start: a run of `n + m` units is one of `n` with one of `m`
+        // behind it.
+        let mut starts = SmallVec::<[[u64; UNITS / BITS]; 9]>::new();
+        let mut longer = free;
+        while longer != [0; _] {
+            let len = 1 << starts.len();
+            starts.push(longer);
+            longer = both(&longer, &from(&longer, len));
+        }
+        let Some(mut best) = starts.pop() else { return FreeRun { off: 0, len: 0 } };
+        let mut len = 1 << starts.len();
+        for (i, more) in starts.iter().enumerate().rev() {
+            let longer = both(&best, &from(more, len));
+            if longer != [0; _] {
+                (best, len) = (longer, len + (1 << i));
+            }
+        }
+        let word = best.iter().position(|word| *word != 0).unwrap_or_default();
+        let start = word * BITS + best[word].trailing_zeros() as usize;
+        FreeRun { off: start as u64 * DIRENT_UNIT, len: len as u64 * DIRENT_UNIT }
+    }
+
+    /// The first unit from `at` on that is not free; that behind the last where there is none.
+    fn first_used_from(&self, at: usize) -> usize {
         let mut mask = u64::MAX << (at % BITS);
         for (i, word) in self.0.iter().enumerate().skip(at / BITS) {
-            let bits = word.load(Relaxed);
-            let found = if free { bits } else { !bits } & mask;
-            if found != 0 {
-                return i * BITS + found.trailing_zeros() as usize;
+            let used = !word.load(Relaxed) & mask;
+            if used != 0 {
+                return i * BITS + used.trailing_zeros() as usize;
             }
             mask = u64::MAX;
         }
         UNITS
     }
+}
+
+/// The units of both.
+fn both(a: &[u64; UNITS / BITS], b: &[u64; UNITS / BITS]) -> [u64; UNITS / BITS] {
+    std::array::from_fn(|i| a[i] & b[i])
+}
+
+/// The units from `by` on, as the first ones.
+fn from(units: &[u64; UNITS / BITS], by: usize) -> [u64; UNITS / BITS] {
+    let word = |i: usize| units.get(i).copied().unwrap_or_default();
+    let (words, bits) = (by / BITS, by % BITS);
+    std::array::from_fn(|i| {
+        let low = word(i + words) >> bits;
+        // In two steps: by all bits of a word is too much for one.
+        low | word(i + words + 1) << 1 << (BITS - 1 - bits)
+    })
 }
 
 fn unit(off: u64) -> usize {
@@ -96,8 +142,41 @@ mod tests {
         free.set(run(0, 128), false);
         free.set(run(254, 256), true);
         assert_eq!(free.longest(), run(254, 256));
+        assert_eq!(free.around(run(255, 256)), run(254, 256));
+        free.set(run(100, 140), true);
+        assert_eq!(free.around(run(120, 121)), run(100, 140));
+        assert_eq!(free.around(run(100, 140)), run(100, 140));
+        free.set(run(0, 256), true);
+        assert_eq!(free.around(run(64, 128)), run(0, 256));
+        free.set(run(0, 254), false);
         // A header that lies.
         free.set(FreeRun { off: 4080, len: 60_000 }, false);
         assert_eq!(free.longest(), run(254, 255));
+    }
+
+    #[test]
+    fn the_first_of_the_longest_runs_is_found() {
+        let mut seed = 1u64;
+        let mut random = move |n: u64| {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (seed >> 33) % n
+        };
+        for _ in 0..20_000 {
+            let free = FreeUnits(Default::default());
+            for _ in 0..random(40) {
+                let first = random(256);
+                let most = 1 << random(9);
+                let last = (first + 1 + random(most)).min(256);
+                free.set(run(first, last), random(3) > 0);
+            }
+            let is_free =
+                |unit: &usize| free.0[unit / BITS].load(Relaxed) >> (unit % BITS) & 1 == 1;
+            let len = |start: usize| (start..UNITS).take_while(is_free).count();
+            let best = (0..UNITS).rev().max_by_key(|start| len(*start)).unwrap();
+            let expected = (best as u64, (best + len(best)) as u64);
+            let expected = if len(best) == 0 { run(0, 0) } else { run(expected.0, expected.1) };
+            assert_eq!(free.longest(), expected);
+            assert_eq!(free.around(expected), expected);
+        }
     }
 }

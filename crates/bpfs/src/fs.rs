@@ -6,6 +6,7 @@ use crate::layout::*;
 use crate::volatile::{LIVE, Locks, REMOVED, VInode, Volatile};
 use crate::words::{Patch, WordsEdit};
 use pmem::{LINE, Medium};
+use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use vfs::{Attr, Errno, FileKind, Ino, Result, Timestamp};
 use zerocopy::{FromBytes, IntoBytes};
@@ -306,20 +307,23 @@ impl<M: Medium> Core<M> {
     /// Frees an inode that has neither names nor references: only derived state changes, because an
     /// inode that no entry names is not valid (§3.1). The caller holds its lock exclusively.
     pub fn reap(&self, ino: Ino, v: &VInode) {
-        let mut blocks = Vec::new();
+        let mut blocks: SmallVec<[u32; 16]> = SmallVec::new();
         let mut left = v.block_count();
         for word in [Word::Xattr, Word::Root] {
             let root = self.check_root(self.load(v, word));
             // A damaged tree keeps its blocks: better lost until repair than free while referenced.
             if let Ok(root) = root {
-                let mut tree = Vec::new();
-                let mut note = |b| tree.push((b / BLOCK) as u32);
+                let before = blocks.len();
+                let mut note = |b| blocks.push((b / BLOCK) as u32);
                 match self.visit_most(Node::top(root), &mut left, &mut note) {
                     Ok(()) => {
-                        debug_assert_eq!(tree.len(), self.count_blocks(root), "{ino}: its blocks");
-                        blocks.append(&mut tree);
+                        let n = blocks.len() - before;
+                        debug_assert_eq!(n, self.count_blocks(root), "{ino}: its blocks");
                     }
-                    Err(e) => tracing::error!(%ino, %e, "its blocks stay allocated"),
+                    Err(e) => {
+                        blocks.truncate(before);
+                        tracing::error!(%ino, %e, "its blocks stay allocated");
+                    }
                 }
             }
         }
@@ -329,6 +333,17 @@ impl<M: Medium> Core<M> {
         v.end();
         self.v.release(&blocks);
         self.v.release_inode(ino);
+    }
+
+    /// Announces that an inode may be [reaped](Self::reap) soon: its topmost block will be read where that
+    /// is one of pointers.
+    #[inline]
+    pub fn prefetch_tree(&self, v: &VInode) {
+        if let Ok(root) = self.root(v)
+            && root.height() > 0
+        {
+            self.medium.prefetch(root.block(), LINE);
+        }
     }
 
     /// Blocks of a sound tree.

@@ -4,7 +4,7 @@
 use crate::fs::Core;
 use crate::layout::{BLOCK, DIRENT_HEADER, DirentWord, INODE, dirent_bytes};
 use crate::volatile::{EntryPos, IndexEntry};
-use pmem::Medium;
+use pmem::{LINE, Medium};
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::{Errno, Ino, Result};
 
@@ -15,6 +15,15 @@ pub struct Found {
     pub ino: Ino,
     /// Where the entry is.
     pub pos: EntryPos,
+}
+
+/// What is done with an inode that was found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// The first line of its record is read.
+    Look,
+    /// It gets a reference, and its record is read or written.
+    Hold,
 }
 
 impl<M: Medium> Core<M> {
@@ -42,19 +51,19 @@ impl<M: Medium> Core<M> {
 
     /// Finds a name. Without the directory's lock the answer may be out of date when it arrives.
     pub fn find_name(&self, dir: Ino, name: &[u8]) -> Option<Found> {
-        self.find_name_before(dir, name, INODE)
+        self.find_name_before(Next::Look, dir, name)
     }
 
-    /// As [`find_name`](Self::find_name), for those who then read the first `len` bytes of the inode.
+    /// As [`find_name`](Self::find_name), for those who then do this with the inode.
     #[inline]
-    pub fn find_name_before(&self, dir: Ino, name: &[u8], len: u64) -> Option<Found> {
+    pub fn find_name_before(&self, next: Next, dir: Ino, name: &[u8]) -> Option<Found> {
         let hash = self.name_hash(dir, name);
         self.v.index.find(&self.v.arena, hash, |n| {
             if !n.may_be(dir, hash) {
                 return None;
             }
             let ino = Ino(u64::from(n.ino.load(Relaxed)));
-            self.prefetch_inode(ino, len);
+            self.prefetch_inode(next, ino);
             let pos = n.pos();
             let at = self.v.entry_off(pos);
             // The search may meet what is no entry any more: its name need not end in the block.
@@ -66,11 +75,18 @@ impl<M: Medium> Core<M> {
         })
     }
 
-    /// Announces that an inode is used next, and the first `len` bytes of its record.
+    /// Announces what is done with an inode next.
     #[inline]
-    pub fn prefetch_inode(&self, ino: Ino, len: u64) {
+    pub fn prefetch_inode(&self, next: Next, ino: Ino) {
+        let bytes = match next {
+            Next::Look => LINE,
+            Next::Hold => INODE,
+        };
         if let Some(record) = self.v.prefetch_inode(ino) {
-            self.medium.prefetch(record, len);
+            self.medium.prefetch(record, bytes);
+        }
+        if next == Next::Hold {
+            self.v.prefetch_refs(ino);
         }
     }
 

@@ -7,7 +7,7 @@
 
 use crate::blocks::KEEP;
 use crate::fs::Core;
-use crate::index::Found;
+use crate::index::{Found, Next};
 use crate::layout::*;
 use crate::volatile::{REMOVED, UNNAMED, VInode};
 use crate::xattr::Attributes;
@@ -96,7 +96,7 @@ impl<M: Medium> Core<M> {
         if !is_plain || self.live_dir(dir).is_err() {
             return Ok(None);
         }
-        let Some(Found { ino, .. }) = self.find_name(dir, name) else {
+        let Some(Found { ino, .. }) = self.find_name_before(Next::Hold, dir, name) else {
             return Ok(d.lock.end_optimistic(seen).then_some(Err(Errno::NOENT)));
         };
         let v = self.v.vinode(ino)?;
@@ -120,7 +120,7 @@ impl<M: Medium> Core<M> {
             return None;
         }
         self.live_dir(dir).ok()?;
-        let Some(found) = self.find_name_before(dir, name, LINE) else {
+        let Some(found) = self.find_name_before(Next::Look, dir, name) else {
             return d.lock.end_optimistic(seen).then_some(Err(Errno::NOENT));
         };
         let v = self.v.vinode(found.ino).ok()?;
@@ -143,7 +143,7 @@ impl<M: Medium> Core<M> {
     ) -> Result<Entry> {
         self.check_writable()?;
         let ino = self.new_inode()?;
-        self.prefetch_inode(ino, INODE);
+        self.prefetch_inode(Next::Hold, ino);
         let kind = node.kind.file_kind();
         let made = self.change(&[dir, ino], 0, |_| {
             let d = self.live_dir(dir)?;
@@ -214,11 +214,12 @@ impl<M: Medium> Core<M> {
             _ => self.attributes(d)?.get(ACL_DEFAULT).map(Acl::parse).transpose()?,
         };
         let new = NewInode::derive(caller, &self.attr(dir, d), default.as_ref(), node);
-        let acls = Attributes::from_iter(
-            [(ACL_ACCESS, new.access), (ACL_DEFAULT, new.default)]
-                .into_iter()
-                .filter_map(|(name, acl)| acl.map(|acl| (name.to_vec(), acl.to_bytes()))),
-        );
+        let mut acls = Attributes::default();
+        for (name, acl) in [(ACL_ACCESS, new.access), (ACL_DEFAULT, new.default)] {
+            if let Some(acl) = acl {
+                acls.set(name, acl.to_bytes());
+            }
+        }
         let target: &[u8] = match node.kind {
             NewKind::Symlink(target) => target,
             _ => &[],
@@ -325,7 +326,10 @@ impl<M: Medium> Core<M> {
         self.check_writable()?;
         loop {
             let resolved = self.resolve(dir, name)?;
-            let ino = resolved.found.ok_or(Errno::NOENT)?.ino;
+            let Found { ino, pos } = resolved.found.ok_or(Errno::NOENT)?;
+            // What clearing the entry and giving the blocks back will read.
+            self.medium.prefetch(self.v.entry_off(pos), (BLOCK - pos.off()).min(2 * LINE));
+            self.prefetch_tree(self.v.vinode(ino)?);
             let removed = self.change(&[dir, ino], 0, |_| {
                 let d = self.live_dir(dir)?;
                 let Some(found) = self.resolve_again(dir, name, &resolved)?.flatten() else {

@@ -508,6 +508,14 @@ impl Volatile {
         self.refs_of(self.arena.process().ok()?, ino)
     }
 
+    /// Announces that this process adds a reference next.
+    #[inline]
+    pub fn prefetch_refs(&self, ino: Ino) {
+        if let (Some(refs), Ok(process)) = (self.tables.refs, self.arena.process()) {
+            self.arena.prefetch(refs, process * self.tables.max_inodes + ino.0 as usize);
+        }
+    }
+
     /// Adds a reference of this process.
     #[inline]
     pub fn add_ref(&self, ino: Ino, v: &VInode) {

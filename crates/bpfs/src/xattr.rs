@@ -27,12 +27,6 @@ const LIST_MAX: u64 = span(1);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attributes(BTreeMap<Vec<u8>, Vec<u8>>);
 
-impl FromIterator<(Vec<u8>, Vec<u8>)> for Attributes {
-    fn from_iter<T: IntoIterator<Item = (Vec<u8>, Vec<u8>)>>(iter: T) -> Self {
-        Self(iter.into_iter().collect())
-    }
-}
-
 impl Attributes {
     /// The value of an attribute.
     pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
