@@ -1,10 +1,15 @@
-//! Directory files: arrays of entries, each valid if its inode number is not zero (§3.1).
+//! Directory files: arrays of entries, each valid if it names an inode in the life that this has (§3.1).
 //!
 //! - D1: the entries of a block form a chain of lengths from its start to its end; free ones are
 //!   members like any other.
 //! - D2: header and inode number of an entry share a cache line, so that stores to them persist in
 //!   program order; the name and what follows are durable before the header says so.
 //! - D3: a block's chain is only ever changed by one store: a length, an inode number, or a line with both.
+//! - D4: an entry says which life of its inode it names, and the inode says so last in each of its lines. So
+//!   a new inode and its entry need no order: an entry that is durable without all of its inode is not
+//!   valid. The next mount clears it, before its inode gets another life.
+//! - D5: a new block has free entries of a line. Where name and header of an entry are in one, and what is
+//!   left of it, nothing else needs order either.
 
 use crate::free::FreeRun;
 use crate::fs::{Core, Stop};
@@ -50,6 +55,14 @@ impl Slot {
         FreeRun { off: self.pos.off(), len: self.word.len + self.rest.len }
     }
 
+    /// Whether all that is stored of it lies in the line of its header, where stores persist in program
+    /// order: the name and, if there is a rest, its header.
+    fn is_in_line(&self) -> bool {
+        let name_end = self.pos.off() + DIRENT_HEADER + self.word.name_len as u64;
+        let end = if self.rest.len > 0 { self.rest.off + DIRENT_HEADER } else { name_end };
+        (end - 1) / LINE == self.pos.off() / LINE
+    }
+
     /// Whether a run of its block is part of the room.
     pub fn has(&self, run: FreeRun) -> bool {
         run.len > 0 && run.off >= self.room().off && run.end() <= self.room().end()
@@ -63,12 +76,19 @@ impl FreeRun {
     }
 }
 
-/// One entry of a block as found in PM: offset in the block, inode number, second word.
+/// One entry of a block as found in PM: offset in the block, what it names, second word.
 #[derive(Clone, Copy, Debug)]
 pub struct RawEntry {
     pub off: u64,
-    pub ino: u64,
+    pub life: Option<Life>,
     pub word: DirentWord,
+}
+
+impl RawEntry {
+    /// All of it.
+    pub fn run(&self) -> FreeRun {
+        FreeRun { off: self.off, len: self.word.len }
+    }
 }
 
 /// Walks the chain of a block that was read into DRAM; ends early with `Err` where it is broken.
@@ -98,17 +118,17 @@ impl Iterator for Chain<'_> {
         }
         let off = self.off;
         let word = DirentWord::unpack(self.word(off + 8));
-        let ino = self.word(off);
+        let life = Life::unpack(self.word(off));
         let sound = word.len >= DIRENT_MIN
             && word.len.is_multiple_of(DIRENT_UNIT)
             && off + word.len <= BLOCK
-            && (ino == 0 || (word.name_len > 0 && dirent_bytes(word.name_len) <= word.len));
+            && (life.is_none() || (word.name_len > 0 && dirent_bytes(word.name_len) <= word.len));
         if !sound {
             self.off = BLOCK;
             return Some(Err(off));
         }
         self.off += word.len;
-        Some(Ok(RawEntry { off, ino, word }))
+        Some(Ok(RawEntry { off, life, word }))
     }
 }
 
@@ -135,15 +155,27 @@ impl<M: Medium> Core<M> {
         Ok(Slot::within(block, self.free_run(block), name_len, kind))
     }
 
-    /// Room for another name where an entry is, with the known free run if that follows.
+    /// The same slot in the first of the free entries that are its room, if that suffices.
+    fn narrowed(&self, slot: Slot) -> Slot {
+        let first = DirentWord::unpack(self.medium.load_u64(self.v.entry_off(slot.pos) + 8));
+        let DirentWord { name_len, kind, .. } = slot.word;
+        if dirent_bytes(name_len) > first.len || first.len > slot.room().len {
+            return slot;
+        }
+        let room = FreeRun { off: slot.pos.off(), len: first.len };
+        Slot::within(slot.pos.block(), room, name_len, kind)
+    }
+
+    /// Room for another name where an entry is, with the known free run where that is needed and follows.
     pub fn slot_in_place(&self, pos: EntryPos, name_len: usize, kind: u8) -> Option<Slot> {
         let len = DirentWord::unpack(self.medium.load_u64(self.v.entry_off(pos) + 8)).len;
         let mut room = FreeRun { off: pos.off(), len };
         let known = self.free_run(pos.block());
-        if known.off == room.end() {
+        let bytes = dirent_bytes(name_len);
+        if bytes > len && known.off == room.end() {
             room.len += known.len;
         }
-        (dirent_bytes(name_len) <= room.len && room.end() <= BLOCK)
+        (bytes <= room.len && room.end() <= BLOCK)
             .then(|| Slot::within(pos.block(), room, name_len, kind))
     }
 
@@ -162,6 +194,7 @@ impl<M: Medium> Core<M> {
         self.medium.prefetch(self.v.entry_off(slot.pos), LINE);
         self.index_name(dir, name, Found { ino, pos: slot.pos })?;
         self.hold(ino, v);
+        let slot = self.narrowed(slot);
         self.write_slot(&slot, name);
         Ok(slot)
     }
@@ -182,15 +215,21 @@ impl<M: Medium> Core<M> {
             self.medium.store_u64(rest + 8, slot.rest.word());
             written.end = rest + DIRENT_HEADER;
         }
-        self.medium.flush(written.start, written.end - written.start);
+        if !slot.is_in_line() {
+            self.medium.flush(written.start, written.end - written.start);
+        }
     }
 
-    /// Commits a slot in place: the entry names `ino` from now on (D2: one line, two stores).
-    pub fn commit_slot(&self, slot: &Slot, ino: Ino) {
-        let _prepared = self.medium.fence();
+    /// Commits a slot in place: the entry names this life of an inode from now on (D2: one line, two
+    /// stores). `is_ready`: besides the slot, only what says which life it is still has to become durable
+    /// (D4).
+    pub fn commit_slot(&self, slot: &Slot, life: Life, is_ready: bool) {
+        if !is_ready || !slot.is_in_line() {
+            let _prepared = self.medium.fence();
+        }
         let at = self.v.entry_off(slot.pos);
         self.medium.store_u64(at + 8, slot.word.pack());
-        self.medium.store_u64(at, ino.0);
+        self.medium.store_u64(at, life.pack());
         self.medium.flush(at, DIRENT_HEADER);
         let _ = self.medium.fence();
     }
@@ -202,15 +241,15 @@ impl<M: Medium> Core<M> {
         Ok(())
     }
 
-    /// Invalidates an entry in place; durable after the next fence. Where a free entry follows, this one
-    /// takes its room by a second store to the same line, so that [`write_slot`](Self::write_slot) need
+    /// Invalidates an entry in place; durable after the next fence. Where a free entry follows in the line,
+    /// this one takes its room by a second store there, so that [`write_slot`](Self::write_slot) need
     /// not: that store means the same before and after the first, and costs neither flush nor fence.
     pub fn clear_entry(&self, pos: EntryPos) {
         let at = self.v.entry_off(pos);
         self.medium.store_u64(at, 0);
         let word = DirentWord::unpack(self.medium.load_u64(at + 8));
         let next = at + word.len;
-        if pos.off() + word.len < BLOCK && self.medium.load_u64(next) == 0 {
+        if next / LINE == at / LINE && self.medium.load_u64(next) == 0 {
             let len = word.len + DirentWord::unpack(self.medium.load_u64(next + 8)).len;
             let both = DirentWord { len, ..word };
             self.medium.store_u64(at + 8, both.pack());
@@ -258,13 +297,15 @@ impl<M: Medium> Core<M> {
         Ok(heads.map(|h| h.load(Relaxed)).find_map(Handle::from_link))
     }
 
-    /// Appends a block of free space to a directory: invisible, so it commits on its own.
+    /// Appends a block of free entries to a directory, a line each (D5): invisible, so it commits on its own.
     fn grow_dir(&self, v: &VInode) -> Result<Handle> {
         let size = self.load(v, Word::Size);
         let root = self.root(v)?;
         let mut data = [0; BLOCK as usize];
-        let free = DirentWord { len: BLOCK, name_len: 0, kind: 0 };
-        data[8..16].copy_from_slice(&free.pack().to_le_bytes());
+        let free = DirentWord { len: LINE, name_len: 0, kind: 0 };
+        for line in data.chunks_exact_mut(LINE as usize) {
+            line[8..16].copy_from_slice(&free.pack().to_le_bytes());
+        }
         let grown = self.append_content(v, root, size, size..size + BLOCK, Some(&data));
         match grown {
             Ok(()) => {}
@@ -279,33 +320,38 @@ impl<M: Medium> Core<M> {
         Ok(handle)
     }
 
-    /// Adds a block found at mount to the derived state.
-    pub fn adopt_dir_block(
-        &self,
-        v: &VInode,
-        block: u64,
-        logical: u64,
-        data: &[u8; BLOCK as usize],
-    ) -> Result<Handle> {
-        let handle = self.v.add_dir_block(v, block, logical)?;
-        let db = self.v.dir_block(handle);
-        for e in Chain::new(data).flatten().filter(|e| e.ino == 0) {
-            db.free.set(FreeRun { off: e.off, len: e.word.len }, true);
-        }
-        self.set_run(v, handle, db.free.longest())?;
-        Ok(handle)
+    /// Whether an entry names a life that has not come to be: a power failure kept the entry of a creation
+    /// and not its inode. (Or a life that is over, which no entry outlasts.)
+    pub fn is_left_over(&self, life: Life) -> bool {
+        let Some(v) = self.v.vinode(life.ino).ok().filter(|_| life.ino.0 < self.v.inode_slots())
+        else {
+            return false;
+        };
+        [Word::Mode, Word::Rdev].iter().any(|word| self.generation(v, *word) != life.generation)
+    }
+
+    /// The generation that is in a word of an inode.
+    pub fn generation(&self, v: &VInode, word: Word) -> u32 {
+        (self.load(v, word) >> 32) as u32
+    }
+
+    /// What an entry of a live inode says.
+    pub fn life(&self, ino: Ino, v: &VInode) -> Life {
+        Life { ino, generation: self.generation(v, Word::Mode) }
     }
 
     /// A slot took part of the known run: what is left is the known one, unless too short.
     pub fn settle_used(&self, v: &VInode, slot: &Slot) -> Result<()> {
         let db = self.v.dir_block(slot.pos.block());
-        db.free.set(slot.entry(), false);
-        let run = if slot.rest.len >= DIRENT_MIN { slot.rest } else { db.free.longest() };
-        self.set_run(v, slot.pos.block(), run)
+        let (known, entry) = (self.free_run(slot.pos.block()), slot.entry());
+        db.free.set(entry, false);
+        let left = FreeRun { off: entry.end(), len: known.end().saturating_sub(entry.end()) };
+        let is_left = known.off == entry.off && left.len >= DIRENT_MIN;
+        self.set_run(v, slot.pos.block(), if is_left { left } else { db.free.longest() })
     }
 
     /// Records the free run of a block and chains the block where names of that size look for it.
-    fn set_run(&self, v: &VInode, block: Handle, run: FreeRun) -> Result<()> {
+    pub fn set_run(&self, v: &VInode, block: Handle, run: FreeRun) -> Result<()> {
         let state = self.v.dir_state(v)?;
         let db = self.v.dir_block(block);
         db.free_off.store(run.off as u16, Relaxed);
@@ -356,7 +402,7 @@ impl<M: Medium> Core<M> {
         &self,
         v: &VInode,
         from: u64,
-        emit: &mut dyn FnMut(u64, &RawEntry, &[u8]) -> bool,
+        emit: &mut dyn FnMut(u64, Ino, u8, &[u8]) -> bool,
     ) -> Result<()> {
         let size = self.load(v, Word::Size);
         let root = self.root(v)?;
@@ -364,11 +410,13 @@ impl<M: Medium> Core<M> {
             let data = self.load_dir_block(block);
             for e in Chain::new(&data) {
                 let e = e.map_err(|_| Errno::UCLEAN)?;
+                let Some(life) = e.life.filter(|_| base + e.off >= from) else { continue };
+                if self.read_only.load(Relaxed) && self.is_left_over(life) {
+                    continue;
+                }
                 let at = (e.off + DIRENT_HEADER) as usize;
-                if e.ino != 0
-                    && base + e.off >= from
-                    && !emit(base + e.off, &e, &data[at..at + e.word.name_len])
-                {
+                let name = &data[at..at + e.word.name_len];
+                if !emit(base + e.off, life.ino, e.word.kind, name) {
                     return Ok(false);
                 }
             }

@@ -297,10 +297,19 @@ impl<M: Medium> Core<M> {
         })
     }
 
-    /// Writes a new inode into its slot; nothing names it yet (§3.4).
+    /// Writes a new inode into its slot; nothing names it yet (§3.4). Of each line, the generation comes
+    /// last (D4).
     pub fn write_inode(&self, v: &VInode, record: &InodeRecord) {
         let off = v.pm_off.load(Relaxed);
-        self.medium.write(off, record.as_bytes());
+        let bytes = record.as_bytes();
+        for (line, word) in bytes.chunks_exact(LINE as usize).zip([Word::Mode, Word::Rdev]) {
+            let start = word as u64 / LINE * LINE;
+            let (before, last) = line.split_at((word as u64 - start) as usize);
+            let (last, behind) = last.split_at(8);
+            self.medium.write(off + start, before);
+            self.medium.write(off + word as u64 + 8, behind);
+            self.medium.write(off + word as u64, last);
+        }
         self.medium.flush(off, INODE);
     }
 

@@ -4,6 +4,7 @@
 //! blocks. Nothing here is redundant: what can be derived is derived at mount.
 
 use std::mem::offset_of;
+use vfs::Ino;
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
@@ -26,7 +27,7 @@ pub const DIRENT_MIN: u64 = 32;
 /// The first bytes of a pool.
 pub const MAGIC: [u8; 8] = *b"KSTNBPFS";
 /// Version of this format.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Smallest region that can be formatted: superblock, inode file, root directory and some data.
 pub const POOL_MIN: u64 = 64 * BLOCK;
 /// Largest region: block numbers are 32 bits in volatile tables.
@@ -61,7 +62,8 @@ pub struct Superblock {
 }
 
 /// One inode: 128 bytes, of which the first line holds all that changes often, so that stores to
-/// root, size and times of one inode persist in program order.
+/// root, size and times of one inode persist in program order. Both lines say the generation, which is
+/// stored last in each of them.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct InodeRecord {
@@ -89,7 +91,9 @@ pub struct InodeRecord {
     pub btime: U64,
     /// Device number of a device file.
     pub rdev: U32,
-    reserved: [u8; 52],
+    /// The generation again.
+    pub generation_again: U32,
+    reserved: [u8; 48],
 }
 
 const _: () = {
@@ -104,6 +108,12 @@ impl InodeRecord {
     pub fn born(now: i64) -> Self {
         let t = U64::new(now as u64);
         Self { mtime: t, ctime: t, atime: t, btime: t, ..Self::new_zeroed() }
+    }
+
+    /// Sets the generation.
+    pub fn set_generation(&mut self, generation: u32) {
+        self.generation.set(generation);
+        self.generation_again.set(generation);
     }
 }
 
@@ -127,6 +137,8 @@ pub enum Word {
     Owner = 48,
     /// Attribute tree.
     Xattr = 56,
+    /// Device number (low half) and generation.
+    Rdev = 72,
 }
 
 const _: () = {
@@ -138,6 +150,7 @@ const _: () = {
     assert!(offset_of!(InodeRecord, mode) == Word::Mode as usize);
     assert!(offset_of!(InodeRecord, uid) == Word::Owner as usize);
     assert!(offset_of!(InodeRecord, xattr) == Word::Xattr as usize);
+    assert!(offset_of!(InodeRecord, rdev) == Word::Rdev as usize);
 };
 
 /// A root pointer: block offset in the high bits, height of the tree in the low three (§3.1).
@@ -178,6 +191,28 @@ pub const fn height_for(bytes: u64) -> u8 {
         h += 1;
     }
     h
+}
+
+/// The first word of a directory entry: which life of which inode it names; zero: it is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Life {
+    /// The inode.
+    pub ino: Ino,
+    /// Its generation.
+    pub generation: u32,
+}
+
+impl Life {
+    /// As stored: inode number and generation, 32 bits each.
+    pub fn pack(self) -> u64 {
+        self.ino.0 | u64::from(self.generation) << 32
+    }
+
+    /// From what is stored; `None` where the entry is free.
+    pub fn unpack(word: u64) -> Option<Self> {
+        let ino = Ino(word & 0xffff_ffff);
+        (word != 0).then_some(Self { ino, generation: (word >> 32) as u32 })
+    }
 }
 
 /// The second word of a directory entry.

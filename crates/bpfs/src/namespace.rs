@@ -158,9 +158,11 @@ impl<M: Medium> Core<M> {
             let v = self.v.vinode(ino)?;
             v.begin(kind, 0);
             let prepare = |core: &Self| core.make_slot((dir, d), name, (ino, v));
-            let slot = self.write_new(caller, dir, d, v, node, prepare).inspect_err(|_| v.end())?;
+            let (record, slot) =
+                self.write_new(caller, dir, d, v, node, prepare).inspect_err(|_| v.end())?;
             self.touch_modified(d);
-            self.commit_slot(&slot, ino);
+            let has_blocks = record.root.get() != 0 || record.xattr.get() != 0;
+            self.commit_slot(&slot, self.life(ino, v), !has_blocks);
             self.settle_slot(d, &slot)?;
             if kind == FileKind::Dir {
                 v.parent.store(dir.0 as u32, Relaxed);
@@ -208,7 +210,7 @@ impl<M: Medium> Core<M> {
         v: &VInode,
         node: &NewNode<'_>,
         prepare: impl FnOnce(&Self) -> Result<T>,
-    ) -> Result<T> {
+    ) -> Result<(InodeRecord, T)> {
         let default = match self.load(d, Word::Xattr) {
             0 => None,
             _ => self.attributes(d)?.get(ACL_DEFAULT).map(Acl::parse).transpose()?,
@@ -226,7 +228,7 @@ impl<M: Medium> Core<M> {
         };
         let mut record = InodeRecord::born((self.clock)().0);
         record.mode = (node.kind.file_kind().mode_bits() | new.perm).into();
-        record.generation = self.v.next_generation().into();
+        record.set_generation(self.new_generation(v));
         record.uid = caller.uid.into();
         record.gid = new.gid.into();
         record.size = (target.len() as u64).into();
@@ -242,8 +244,20 @@ impl<M: Medium> Core<M> {
             let prepared = prepare(self)?;
             v.blocks.store(txn.delta(), Relaxed);
             self.write_inode(v, &record);
-            Ok(prepared)
+            Ok((record, prepared))
         })
+    }
+
+    /// A generation for the next life of an inode: another one than its record has, which may be of a life
+    /// that has not come to be.
+    fn new_generation(&self, v: &VInode) -> u32 {
+        let has = [Word::Mode, Word::Rdev].map(|word| self.generation(v, word));
+        loop {
+            let next = self.v.next_generation();
+            if !has.contains(&next) {
+                return next;
+            }
+        }
     }
 
     /// `FileSystem::readlink`.
@@ -284,7 +298,7 @@ impl<M: Medium> Core<M> {
             let slot = self.make_slot((dir, d), name, (ino, v))?;
             self.touch_modified(d);
             self.touch_changed(v);
-            self.commit_slot(&slot, ino);
+            self.commit_slot(&slot, self.life(ino, v), true);
             self.settle_slot(d, &slot)?;
             v.links.store(links + 1, Relaxed);
             v.state.fetch_and(!UNNAMED, Relaxed);
@@ -427,10 +441,10 @@ impl<M: Medium> Core<M> {
             }
         }
         let from = cookie.saturating_sub(COOKIE_ENTRIES).saturating_mul(DIRENT_UNIT);
-        self.list(d, from, &mut |off, raw, name| {
+        self.list(d, from, &mut |off, ino, kind, name| {
             emit(&DirEntry {
-                ino: Ino(raw.ino),
-                kind: FileKind::from_mode(u32::from(raw.word.kind) << 12).unwrap_or(FileKind::File),
+                ino,
+                kind: FileKind::from_mode(u32::from(kind) << 12).unwrap_or(FileKind::File),
                 name,
                 cookie: off / DIRENT_UNIT + 1 + COOKIE_ENTRIES,
             })

@@ -166,14 +166,15 @@ impl<M: Medium> Core<M> {
         let (mut from, mut to) = (Patch::default(), Patch::default());
         let source = r.source();
         if let (Some(target), Some(t)) = (r.to.3, r.nodes.1) {
-            self.name_inode(&mut to, target.pos, source.ino, r.nodes.0.kind());
+            self.name_inode(&mut to, target.pos, source.ino, r.nodes.0);
             if r.exchange {
-                self.name_inode(&mut from, source.pos, target.ino, t.kind());
+                self.name_inode(&mut from, source.pos, target.ino, t);
             }
         }
         if let Some(slot) = &r.slot {
             let at = self.v.logical_off(slot.pos);
-            to.words.extend([(at, source.ino.0), (at + 8, slot.word.pack())]);
+            let life = self.life(source.ino, r.nodes.0);
+            to.words.extend([(at, life.pack()), (at + 8, slot.word.pack())]);
             to.bytes = Some((at + DIRENT_HEADER, r.to.2));
             let was = DirentWord::unpack(self.medium.load_u64(self.v.entry_off(slot.pos) + 8)).len;
             if slot.rest.len > 0 && slot.word.len != was {
@@ -232,12 +233,12 @@ impl<M: Medium> Core<M> {
     }
 
     /// Lets an entry name another inode.
-    fn name_inode(&self, patch: &mut Patch<'_>, pos: EntryPos, ino: Ino, kind: FileKind) {
+    fn name_inode(&self, patch: &mut Patch<'_>, pos: EntryPos, ino: Ino, v: &VInode) {
         let at = self.v.logical_off(pos);
-        patch.words.push((at, ino.0));
+        patch.words.push((at, self.life(ino, v).pack()));
         let mut word = DirentWord::unpack(self.medium.load_u64(self.v.entry_off(pos) + 8));
-        if word.kind != kind_bits(kind) {
-            word.kind = kind_bits(kind);
+        if word.kind != kind_bits(v.kind()) {
+            word.kind = kind_bits(v.kind());
             patch.words.push((at + 8, word.pack()));
         }
     }

@@ -8,8 +8,8 @@
 //! - S2: a pointer is aligned and inside the pool; a height is at most 4.
 //! - S3: a directory has one name; the root has none.
 //! - S4: a directory's block is a chain of sound entries, each name appears once.
-//! - S5: what a tree holds beyond the end of its file is left over from a crash: it is not in use,
-//!   and is cleared (T3).
+//! - S5: what a tree holds beyond the end of its file is left over from a crash (T3), and so is an entry
+//!   whose inode has not come to be (D4): they are not in use, and are cleared.
 //! - S6: what was read is durable when the scan returns. A process that was killed may have stored a
 //!   commit and not flushed it; others must not build on what a power failure would take back, nor be
 //!   served it. So whatever operations change in place is flushed: the superblock, the inode file,
@@ -89,7 +89,7 @@ pub struct Scan {
     pub inodes: AtomicU64,
     /// Names.
     pub names: AtomicU64,
-    /// Pointers beyond the end of a file, left by a crash: `(word, value before)`.
+    /// Words that a crash left and that count as zero (S5).
     pub stale: Mutex<Vec<u64>>,
     problems: Mutex<Vec<Problem>>,
     problems_more: AtomicUsize,
@@ -289,17 +289,22 @@ impl<M: Medium> Core<M> {
         v.blocks.fetch_add(walk.blocks as i64, Relaxed);
         for (block, base) in leaves {
             let data = self.load_dir_block(block);
-            let Ok(handle) = self.adopt_dir_block(v, block, base / BLOCK, &data) else {
+            let Ok(handle) = self.v.add_dir_block(v, block, base / BLOCK) else {
                 scan.problem(object, "too many directories".into(), None);
                 continue;
             };
+            let db = self.v.dir_block(handle);
             for e in Chain::new(&data) {
-                match e {
-                    Ok(e) if e.ino == 0 => {}
-                    Ok(e) => {
+                match e.map(|e| (e, e.life)) {
+                    Ok((e, None)) => db.free.set(e.run(), true),
+                    Ok((e, Some(life))) if self.is_left_over(life) => {
+                        scan.stale.lock().expect("no worker panics").push(block + e.off);
+                        db.free.set(e.run(), true);
+                    }
+                    Ok((e, Some(life))) => {
                         let at = (e.off + DIRENT_HEADER) as usize;
                         let name = &data[at..at + e.word.name_len];
-                        let found = Found { ino: Ino(e.ino), pos: EntryPos::new(handle, e.off) };
+                        let found = Found { ino: life.ino, pos: EntryPos::new(handle, e.off) };
                         self.scan_entry(scan, queue, dir, v, found, name);
                     }
                     Err(off) => {
@@ -318,6 +323,9 @@ impl<M: Medium> Core<M> {
                         scan.problem(object, what, Some(fix));
                     }
                 }
+            }
+            if self.set_run(v, handle, db.free.longest()).is_err() {
+                scan.problem(object, "too many directories".into(), None);
             }
         }
     }
@@ -461,8 +469,8 @@ impl<M: Medium> Core<M> {
         sound
     }
 
-    /// Clears pointers that a crash left beyond the end of their file (S5), of which the scan has made
-    /// sure that it is durable (S6); durable on return.
+    /// Clears what a crash left (S5); of that, the scan has made durable how it stands (S6). Durable on
+    /// return.
     pub fn clear_stale(&self, words: &[u64]) {
         for &at in words {
             self.medium.store_u64(at, 0);

@@ -162,7 +162,7 @@ fn names_of(fs: &Bpfs<Region>) {
 
     let made = cost(fs, |i| fs.forget(create(fs, a, &format!("new-{i}"), &FILE), 1));
     assert_eq!(made.nt, 0, "create stores metadata in place only");
-    assert!(made.fences == 2 && made.lines <= 5, "{made:?}");
+    assert!(made.fences == 1 && made.lines <= 4, "{made:?}");
 
     let gone = cost(fs, |i| fs.unlink(a, format!("new-{i}").as_bytes()).unwrap());
     assert_eq!(gone, Cost { nt: 0, lines: 1, fences: 1, words: 1 }, "unlink is one word");

@@ -106,7 +106,7 @@ pub fn bpfs_word(image: &[u8], word: u32) -> String {
                 48 => "owner",
                 56 => "attributes",
                 64 => "btime",
-                72 => "rdev",
+                72 => "rdev, generation",
                 _ => "reserved",
             };
             format!("inode {}: {field}", first + off / INODE)
@@ -124,7 +124,7 @@ fn dirent(image: &[u8], block: u64, off: u64) -> String {
             let name = (block + at + DIRENT_HEADER) as usize;
             let bytes = image.get(name..name + word.name_len).unwrap_or_default();
             let field = match off - at {
-                0 => "inode number",
+                0 => "inode number, generation",
                 8 => "lengths",
                 _ => "name or free",
             };
