@@ -270,11 +270,16 @@ impl<M: Medium> Core<M> {
         let db = self.v.dir_block(pos.block());
         let freed = FreeRun { off: pos.off(), len };
         db.free.set(freed, true);
-        let run = db.free.around(freed);
-        if run.len > self.free_run(pos.block()).len {
-            self.set_run(v, pos.block(), run)?;
+        self.settle_room(v, pos.block(), freed)
+    }
+
+    /// Of a block, a run is free: that, with what is free around it, is the known run if it is longer.
+    fn settle_room(&self, v: &VInode, block: Handle, freed: FreeRun) -> Result<()> {
+        if freed.len == 0 {
+            return Ok(());
         }
-        Ok(())
+        let run = self.v.dir_block(block).free.around(freed);
+        if run.len > self.free_run(block).len { self.set_run(v, block, run) } else { Ok(()) }
     }
 
     /// Brings the derived state up to date with an entry that has got another name in place.
@@ -282,7 +287,10 @@ impl<M: Medium> Core<M> {
         let db = self.v.dir_block(slot.pos.block());
         db.free.set(slot.entry(), false);
         db.free.set(slot.rest, true);
-        self.set_run(v, slot.pos.block(), db.free.longest())
+        if slot.has(self.free_run(slot.pos.block())) {
+            return self.set_run(v, slot.pos.block(), db.free.best());
+        }
+        self.settle_room(v, slot.pos.block(), slot.rest)
     }
 
     /// The known free run of a block.
@@ -347,7 +355,7 @@ impl<M: Medium> Core<M> {
         db.free.set(entry, false);
         let left = FreeRun { off: entry.end(), len: known.end().saturating_sub(entry.end()) };
         let is_left = known.off == entry.off && left.len >= DIRENT_MIN;
-        self.set_run(v, slot.pos.block(), if is_left { left } else { db.free.longest() })
+        self.set_run(v, slot.pos.block(), if is_left { left } else { db.free.best() })
     }
 
     /// Records the free run of a block and chains the block where names of that size look for it.

@@ -1,12 +1,15 @@
 //! What is free in a block of directory entries: a bit for each unit, in DRAM.
 
-use crate::layout::{BLOCK, DIRENT_UNIT};
-use smallvec::SmallVec;
+use crate::layout::{BLOCK, DIRENT_UNIT, dirent_bytes};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use vfs::NAME_MAX;
 
 /// Units of a block.
 const UNITS: usize = (BLOCK / DIRENT_UNIT) as usize;
 const BITS: usize = u64::BITS as usize;
+/// Runs of `1 << (LEVELS - 1)` units have room for any name.
+const LEVELS: usize = 6;
+const _: () = assert!(dirent_bytes(NAME_MAX) <= DIRENT_UNIT << (LEVELS - 1));
 
 /// Free entries in a row: offset in the block and length, in bytes; length 0: none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,29 +61,33 @@ impl FreeUnits {
         0
     }
 
-    /// The longest run of free entries, the first of several.
-    pub fn longest(&self) -> FreeRun {
+    /// The first run of free entries that has room for any name, else the longest.
+    pub fn best(&self) -> FreeRun {
         let free = self.0.each_ref().map(|word| word.load(Relaxed));
         // Where runs of 1, 2, 4 units and so on start: a run of `n + m` units is one of `n` with one of `m`
         // behind it.
-        let mut starts = SmallVec::<[[u64; UNITS / BITS]; 9]>::new();
+        let mut starts = [free; LEVELS];
+        let mut levels = 0;
         let mut longer = free;
-        while longer != [0; _] {
-            let len = 1 << starts.len();
-            starts.push(longer);
-            longer = both(&longer, &from(&longer, len));
+        while longer != [0; _] && levels < LEVELS {
+            starts[levels] = longer;
+            longer = both(&longer, &from(&longer, 1 << levels));
+            levels += 1;
         }
-        let Some(mut best) = starts.pop() else { return FreeRun { off: 0, len: 0 } };
-        let mut len = 1 << starts.len();
-        for (i, more) in starts.iter().enumerate().rev() {
-            let longer = both(&best, &from(more, len));
-            if longer != [0; _] {
-                (best, len) = (longer, len + (1 << i));
+        let Some(top) = levels.checked_sub(1) else { return FreeRun { off: 0, len: 0 } };
+        let (mut best, mut len) = (starts[top], 1 << top);
+        if levels < LEVELS {
+            for (i, more) in starts[..top].iter().enumerate().rev() {
+                let longer = both(&best, &from(more, len));
+                if longer != [0; _] {
+                    (best, len) = (longer, len + (1 << i));
+                }
             }
         }
         let word = best.iter().position(|word| *word != 0).unwrap_or_default();
         let start = word * BITS + best[word].trailing_zeros() as usize;
-        FreeRun { off: start as u64 * DIRENT_UNIT, len: len as u64 * DIRENT_UNIT }
+        let end = self.first_used_from(start);
+        FreeRun { off: start as u64 * DIRENT_UNIT, len: (end - start) as u64 * DIRENT_UNIT }
     }
 
     /// The first unit from `at` on that is not free; that behind the last where there is none.
@@ -128,20 +135,21 @@ mod tests {
     #[test]
     fn runs_across_words() {
         let free = FreeUnits(Default::default());
-        assert_eq!(free.longest().len, 0);
+        assert_eq!(free.best().len, 0);
         free.set(run(0, 256), true);
-        assert_eq!(free.longest(), run(0, 256));
+        assert_eq!(free.best(), run(0, 256));
         free.set(run(60, 70), false);
-        assert_eq!(free.longest(), run(70, 256));
+        assert_eq!(free.best(), run(0, 60));
+        assert_eq!(free.around(run(70, 71)), run(70, 256));
         free.set(run(128, 192), false);
-        assert_eq!(free.longest(), run(192, 256));
+        assert_eq!(free.best(), run(0, 60));
         free.set(run(192, 256), false);
-        assert_eq!(free.longest(), run(0, 60));
+        assert_eq!(free.best(), run(0, 60));
         free.set(run(60, 128), true);
-        assert_eq!(free.longest(), run(0, 128));
+        assert_eq!(free.best(), run(0, 128));
         free.set(run(0, 128), false);
         free.set(run(254, 256), true);
-        assert_eq!(free.longest(), run(254, 256));
+        assert_eq!(free.best(), run(254, 256));
         assert_eq!(free.around(run(255, 256)), run(254, 256));
         free.set(run(100, 140), true);
         assert_eq!(free.around(run(120, 121)), run(100, 140));
@@ -151,11 +159,11 @@ mod tests {
         free.set(run(0, 254), false);
         // A header that lies.
         free.set(FreeRun { off: 4080, len: 60_000 }, false);
-        assert_eq!(free.longest(), run(254, 255));
+        assert_eq!(free.best(), run(254, 255));
     }
 
     #[test]
-    fn the_first_of_the_longest_runs_is_found() {
+    fn the_best_run_is_found() {
         let mut seed = 1u64;
         let mut random = move |n: u64| {
             seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -172,10 +180,12 @@ mod tests {
             let is_free =
                 |unit: &usize| free.0[unit / BITS].load(Relaxed) >> (unit % BITS) & 1 == 1;
             let len = |start: usize| (start..UNITS).take_while(is_free).count();
-            let best = (0..UNITS).rev().max_by_key(|start| len(*start)).unwrap();
+            let longest = (0..UNITS).rev().max_by_key(|start| len(*start)).unwrap();
+            let any = |start: &usize| len(*start) >= 1 << (LEVELS - 1);
+            let best = (0..UNITS).find(any).unwrap_or(longest);
             let expected = (best as u64, (best + len(best)) as u64);
             let expected = if len(best) == 0 { run(0, 0) } else { run(expected.0, expected.1) };
-            assert_eq!(free.longest(), expected);
+            assert_eq!(free.best(), expected);
             assert_eq!(free.around(expected), expected);
         }
     }

@@ -302,13 +302,11 @@ impl<M: Medium> Core<M> {
     pub fn write_inode(&self, v: &VInode, record: &InodeRecord) {
         let off = v.pm_off.load(Relaxed);
         let bytes = record.as_bytes();
-        for (line, word) in bytes.chunks_exact(LINE as usize).zip([Word::Mode, Word::Rdev]) {
-            let start = word as u64 / LINE * LINE;
-            let (before, last) = line.split_at((word as u64 - start) as usize);
-            let (last, behind) = last.split_at(8);
-            self.medium.write(off + start, before);
-            self.medium.write(off + word as u64 + 8, behind);
-            self.medium.write(off + word as u64, last);
+        self.medium.write(off, &bytes[..Word::Mode as usize]);
+        for word in [Word::Mode, Word::Btime, Word::Rdev] {
+            let at = word as usize;
+            let value = u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+            self.medium.store_u64(off + word as u64, value);
         }
         self.medium.flush(off, INODE);
     }

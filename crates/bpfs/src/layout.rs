@@ -77,16 +77,16 @@ pub struct InodeRecord {
     pub ctime: U64,
     /// Last access.
     pub atime: U64,
-    /// `S_IFMT` and permission bits.
-    pub mode: U32,
-    /// Differs between lives of this number.
-    pub generation: U32,
+    /// Root pointer and height of the attribute tree, 0 where there are no attributes.
+    pub xattr: U64,
     /// Owner.
     pub uid: U32,
     /// Group.
     pub gid: U32,
-    /// Root pointer and height of the attribute tree, 0 where there are no attributes.
-    pub xattr: U64,
+    /// `S_IFMT` and permission bits.
+    pub mode: U32,
+    /// Differs between lives of this number.
+    pub generation: U32,
     /// Creation.
     pub btime: U64,
     /// Device number of a device file.
@@ -100,7 +100,7 @@ const _: () = {
     assert!(size_of::<Superblock>() == 192);
     assert!(offset_of!(Superblock, inode_root) == 64, "the root has a line of its own");
     assert!(size_of::<InodeRecord>() == 128);
-    assert!(offset_of!(InodeRecord, xattr) == 56, "hot words share the first line");
+    assert!(offset_of!(InodeRecord, btime) == 64, "all else but devices have is in the first line");
 };
 
 impl InodeRecord {
@@ -131,12 +131,14 @@ pub enum Word {
     Ctime = 24,
     /// Last access.
     Atime = 32,
-    /// Mode (low half) and generation.
-    Mode = 40,
+    /// Attribute tree.
+    Xattr = 40,
     /// Owner (low half) and group.
     Owner = 48,
-    /// Attribute tree.
-    Xattr = 56,
+    /// Mode (low half) and generation.
+    Mode = 56,
+    /// Birth.
+    Btime = 64,
     /// Device number (low half) and generation.
     Rdev = 72,
 }

@@ -324,7 +324,7 @@ impl<M: Medium> Core<M> {
                     }
                 }
             }
-            if self.set_run(v, handle, db.free.longest()).is_err() {
+            if self.set_run(v, handle, db.free.best()).is_err() {
                 scan.problem(object, "too many directories".into(), None);
             }
         }

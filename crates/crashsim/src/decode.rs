@@ -66,7 +66,7 @@ fn roles(image: &[u8]) -> HashMap<u64, Role> {
     for (block, first) in leaves {
         for i in 0..INODES_PER_BLOCK {
             let (at, ino) = (block + i * INODE, first + i);
-            let mode = load(image, at + 40) as u32;
+            let mode = load(image, at + 56) as u32;
             let of = format!("inode {ino}");
             let is_dir = mode & 0o170000 == 0o040000;
             w.root(load(image, at), &of, &|base| match is_dir {
@@ -74,7 +74,7 @@ fn roles(image: &[u8]) -> HashMap<u64, Role> {
                 false => Role::Data(format!("inode {ino}, byte {base}")),
             });
             let of = format!("attributes of inode {ino}");
-            w.root(load(image, at + 56), &of, &|_| Role::Data(of.clone()));
+            w.root(load(image, at + 40), &of, &|_| Role::Data(of.clone()));
         }
     }
     w.roles
@@ -102,9 +102,9 @@ pub fn bpfs_word(image: &[u8], word: u32) -> String {
                 16 => "mtime",
                 24 => "ctime",
                 32 => "atime",
-                40 => "mode, generation",
+                40 => "attributes",
                 48 => "owner",
-                56 => "attributes",
+                56 => "mode, generation",
                 64 => "btime",
                 72 => "rdev, generation",
                 _ => "reserved",
