@@ -165,29 +165,30 @@ impl<M: Medium> Core<M> {
 
     /// Stores times that changed; they are durable after the next fence. Times are separate words
     /// and so not atomic with what they date (§3.6).
-    pub fn touch(&self, v: &VInode, words: &[Word]) {
+    #[inline]
+    pub fn touch<const N: usize>(&self, v: &VInode, words: [Word; N]) {
         let now = (self.clock)().0 as u64;
         let mut any = false;
         for w in words {
-            let off = self.word_off(v, *w);
+            let off = self.word_off(v, w);
             if self.medium.load_u64(off) != now {
                 self.medium.store_u64(off, now);
                 any = true;
             }
         }
         if any {
-            self.medium.flush(v.pm_off.load(Relaxed), 64);
+            self.medium.flush(v.pm_off.load(Relaxed), LINE);
         }
     }
 
     /// A change of content.
     pub fn touch_modified(&self, v: &VInode) {
-        self.touch(v, &[Word::Mtime, Word::Ctime]);
+        self.touch(v, [Word::Mtime, Word::Ctime]);
     }
 
     /// A change of the inode.
     pub fn touch_changed(&self, v: &VInode) {
-        self.touch(v, &[Word::Ctime]);
+        self.touch(v, [Word::Ctime]);
     }
 
     /// Whether `relatime` has nothing to record: the last recorded access is younger than the last
@@ -206,7 +207,7 @@ impl<M: Medium> Core<M> {
     /// Records an access where `relatime` wants it. Not worth a fence.
     pub fn touch_accessed(&self, v: &VInode) {
         if !self.is_access_recorded(v) {
-            self.touch(v, &[Word::Atime]);
+            self.touch(v, [Word::Atime]);
         }
     }
 

@@ -638,7 +638,9 @@ impl Drop for GlobalLock<'_> {
 /// Inode locks, taken in ascending order and given back on drop.
 pub struct Locks<'a> {
     v: &'a Volatile,
-    held: SmallVec<[u32; 4]>,
+    inos: SmallVec<[u32; 4]>,
+    /// How many of them are locked.
+    held: usize,
     mode: LockMode,
     /// The inode file's, of wide locks.
     file: Option<GlobalLock<'a>>,
@@ -649,34 +651,37 @@ impl Volatile {
     #[inline]
     pub fn lock_shared(&self, ino: Ino) -> Result<Locks<'_>> {
         self.wait_for(&self.vinode(ino)?.lock, LockMode::Shared)?;
-        let mut held = SmallVec::new();
-        held.push(ino.0 as u32);
-        Ok(Locks { v: self, held, mode: LockMode::Shared, file: None })
+        let mut inos = SmallVec::new();
+        inos.push(ino.0 as u32);
+        Ok(Locks { v: self, inos, held: 1, mode: LockMode::Shared, file: None })
     }
 
     /// Locks inodes for changing. `wide` also locks every inode that shares a leaf of the inode
     /// file with one of the first `wide` of them, and the inode file itself, so that those leaves can
     /// be copied: nobody else then reads or changes a word of them.
     pub fn lock_exclusive(&self, inos: &[Ino], wide: usize) -> Result<Locks<'_>> {
-        let mut held: SmallVec<[u32; 4]> = SmallVec::new();
+        let mut all: SmallVec<[u32; 4]> = SmallVec::new();
         for (i, ino) in inos.iter().enumerate() {
-            self.vinode(*ino)?;
+            let ino = u32::try_from(ino.0).map_err(|_| Errno::STALE)?;
             if i < wide {
-                let first = ino.0 - ino.0 % INODES_PER_BLOCK;
-                held.extend((first.max(1)..first + INODES_PER_BLOCK).map(|i| i as u32));
+                let first = ino - ino % INODES_PER_BLOCK as u32;
+                all.extend(first.max(1)..=first + (INODES_PER_BLOCK as u32 - 1));
             } else {
-                held.push(ino.0 as u32);
+                all.push(ino);
             }
         }
-        if held.len() > 1 {
-            held.sort_unstable();
-            held.dedup();
+        match all[..] {
+            [a, b] if a < b => {}
+            _ => {
+                all.sort_unstable();
+                all.dedup();
+            }
         }
         let mut locks =
-            Locks { v: self, held: SmallVec::new(), mode: LockMode::Exclusive, file: None };
-        for ino in held {
-            self.wait_for(&self.vinode(Ino(u64::from(ino)))?.lock, LockMode::Exclusive)?;
-            locks.held.push(ino);
+            Locks { v: self, inos: all, held: 0, mode: LockMode::Exclusive, file: None };
+        while let Some(ino) = locks.inos.get(locks.held) {
+            self.wait_for(&self.vinode(Ino((*ino).into()))?.lock, LockMode::Exclusive)?;
+            locks.held += 1;
         }
         if wide > 0 {
             locks.file = Some(self.lock_inode_file()?);
@@ -695,8 +700,8 @@ impl Locks<'_> {
 impl Drop for Locks<'_> {
     fn drop(&mut self) {
         self.file = None;
-        for ino in self.held.iter().rev() {
-            if let Ok(v) = self.v.vinode(Ino(u64::from(*ino))) {
+        for ino in self.inos[..self.held].iter().rev() {
+            if let Ok(v) = self.v.vinode(Ino((*ino).into())) {
                 v.lock.unlock(self.mode);
             }
         }

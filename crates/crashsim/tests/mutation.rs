@@ -26,7 +26,7 @@ const EXPLAINED: &[(&str, &[Bug], &str)] = &[
     ("file.rs prune_node: self.medium.flush", &[FlushAfterFence], BEYOND),
     ("dir.rs write_slot: self.medium.store_u64", &[EarlyStore, TearStore, SwapStores], UNSEEN),
     ("dir.rs commit_slot: self.medium.store_u64(at + 8", &[TearStore], UNSEEN),
-    ("dir.rs commit_slot: self.medium.store_u64(at, ino", &[DelayStore], ALONE),
+    ("dir.rs commit_slot: self.medium.store_u64(at, life", &[DelayStore], ALONE),
     ("dir.rs clear_entry: self.medium.store_u64", &[DelayStore, EarlyStore], ALONE),
     ("dir.rs clear_entry: self.medium.store_u64(at + 8", STORE, ROOM),
     ("words.rs copy: medium.store_u64", &[TearStore], UNSEEN),
