@@ -130,7 +130,7 @@ fn inside(plan: &Plan, mount: &Path, dir: &Path) -> Result<Vec<Outcome>> {
     plan.run(case, &mut outcomes)?;
     let case = beds.case("create+close+unlink".into(), "a file", 0, Some(5.0));
     let case = beds.each(case, |b| b.create_unlink(), |b| b.create_unlink());
-    plan.run(case.floor(raw::epochs(&floor, 0, 3)), &mut outcomes)?;
+    plan.run(case.floor(raw::epochs(&floor, 0, 2)), &mut outcomes)?;
     let case = beds.case("open+close".into(), "one of 10 000 files", 0, Some(3.0));
     plan.run(beds.each(case, |b| b.open_close(), |b| b.open_close()), &mut outcomes)?;
     let case = beds.case("stat".into(), "one of 10 000 files", 0, Some(5.0));

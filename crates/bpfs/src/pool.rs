@@ -70,7 +70,8 @@ pub struct MountReport {
     pub names: u64,
     /// Blocks in use.
     pub blocks_used: u64,
-    /// Pointers that a crash had left beyond the end of files, cleared.
+    /// Words that a crash had left and that are cleared: pointers beyond the end of files, entries of
+    /// inodes that had not come to be.
     pub stale_cleared: u64,
     /// Problems (read-only mounts of damaged pools).
     pub problems: u64,
@@ -104,8 +105,8 @@ pub struct CheckReport {
     pub blocks: u64,
     /// Blocks in use.
     pub blocks_used: u64,
-    /// Pointers left beyond the end of files by a crash; harmless, cleared by the next mount.
-    pub stale_pointers: u64,
+    /// Words left by a crash, as in [`MountReport::stale_cleared`]; harmless, cleared by the next mount.
+    pub stale_words: u64,
     /// What is wrong, in the order of objects.
     pub problems: Vec<Problem>,
 }
@@ -138,7 +139,8 @@ fn load_superblock(medium: &impl Medium) -> Result<Superblock, Error> {
     }
     if sb.version.get() != VERSION || u64::from(sb.block_bytes.get()) != BLOCK {
         return none(&format!(
-            "format version {} with blocks of {} bytes is not known here",
+            "its format has version {} and blocks of {} bytes, this program knows version {VERSION} and \
+             {BLOCK}; copy its files with the program that made it",
             sb.version, sb.block_bytes
         ));
     }
@@ -330,7 +332,7 @@ pub fn check(
         names,
         blocks: core.bytes / BLOCK,
         blocks_used: blocks_used(&core),
-        stale_pointers: stale.len() as u64,
+        stale_words: stale.len() as u64,
         problems,
     })
 }

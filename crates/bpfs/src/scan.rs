@@ -294,6 +294,11 @@ impl<M: Medium> Core<M> {
                 continue;
             };
             let db = self.v.dir_block(handle);
+            for life in Chain::new(&data).flatten().filter_map(|e| e.life) {
+                if let Some(record) = self.v.prefetch_inode(life.ino) {
+                    self.medium.prefetch(record, INODE);
+                }
+            }
             for e in Chain::new(&data) {
                 match e.map(|e| (e, e.life)) {
                     Ok((e, None)) => db.free.set(e.run(), true),

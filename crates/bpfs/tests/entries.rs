@@ -1,10 +1,11 @@
 //! Names that come and go in a block: what is in memory and what is in PM must agree on where the free
-//! entries are.
+//! entries are. And an entry whose inode has not come to be is one of them.
 
-use bpfs::{Bpfs, FormatOptions, MountOptions};
-use pmem::Region;
+use bpfs::layout::{BLOCK, INODE, Word};
+use bpfs::{Bpfs, CheckOptions, FormatOptions, MountOptions};
+use pmem::{Medium, Region};
 use std::collections::BTreeSet;
-use vfs::{Caller, FileSystem, NewKind, NewNode, ROOT};
+use vfs::{Caller, Errno, FileSystem, NewKind, NewNode, ROOT};
 
 const FILE: NewNode<'_> = NewNode { kind: NewKind::File, mode: 0o644, umask: 0 };
 
@@ -44,6 +45,35 @@ fn refill(order: &[usize]) {
     }
     let again = Bpfs::mount(fs.into_medium(), &MountOptions::default()).unwrap();
     assert_eq!(names(&again), expected, "after {order:?} and a mount");
+}
+
+/// As a power failure leaves a creation of which the inode's first or second line did not persist.
+#[test]
+fn an_entry_without_its_inode_is_left_over() {
+    for word in [Word::Mode, Word::Rdev] {
+        let region = Region::anonymous(8 << 20).unwrap();
+        bpfs::format(&region, &FormatOptions::default()).unwrap();
+        let fs = Bpfs::mount(region, &MountOptions::default()).unwrap();
+        make(&fs, "kept");
+        let ino = fs.create(&Caller::ROOT, ROOT, b"lost", &FILE).unwrap().ino;
+        let region = fs.into_medium();
+        // The only leaf of the inode file.
+        region.store_u64(BLOCK + ino.0 * INODE + word as u64, 0);
+
+        let report = bpfs::check(&region, &CheckOptions::default(), &|_, _| {}).unwrap();
+        assert_eq!((report.problems.len(), report.stale_words, report.names), (0, 1, 1));
+        let options = MountOptions { read_only: true, ..MountOptions::default() };
+        let fs = Bpfs::mount(region, &options).unwrap();
+        assert_eq!(names(&fs), ["kept".to_owned()].into());
+        assert_eq!(fs.peek(ROOT, b"lost"), Err(Errno::NOENT));
+
+        let fs = Bpfs::mount(fs.into_medium(), &MountOptions::default()).unwrap();
+        assert_eq!(names(&fs), ["kept".to_owned()].into());
+        make(&fs, "lost");
+        let region = fs.into_medium();
+        let report = bpfs::check(&region, &CheckOptions::default(), &|_, _| {}).unwrap();
+        assert_eq!((report.problems.len(), report.stale_words, report.names), (0, 0, 2));
+    }
 }
 
 #[test]

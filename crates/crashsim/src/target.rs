@@ -172,7 +172,7 @@ impl Target for Bpfs {
             None => Ok(Usage {
                 blocks_used: report.blocks_used,
                 inodes: report.inodes,
-                stale: report.stale_pointers,
+                stale: report.stale_words,
             }),
         }
     }
