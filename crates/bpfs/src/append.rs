@@ -9,14 +9,11 @@ use crate::crawler::Node;
 use crate::fs::Core;
 use crate::layout::*;
 use crate::run::Run;
-use pmem::{LINE, Medium};
+use pmem::Medium;
 use std::cell::Cell;
 use std::ops::Range;
 use vfs::Result;
 use zerocopy::IntoBytes;
-
-/// Pointers of a line.
-const PER_LINE: usize = LINE as usize / 8;
 
 /// What is appended where.
 struct Fill<'a> {
@@ -107,23 +104,14 @@ impl<M: Medium> Core<M> {
     ) -> Result<u64> {
         // Before the data: an atomic operation waits for the non-temporal stores before it.
         let new = txn.take_pointers();
-        let mut children = Self::touched(node, fill).peekable();
-        let mut at = 0;
-        while at == 0 || children.peek().is_some() {
-            let mut line = [0u64; PER_LINE];
-            if at == 0 {
-                line[0] = kept;
+        let mut pointers = [0u64; FANOUT as usize];
+        pointers[0] = kept;
+        for (i, child) in Self::touched(node, fill) {
+            if i > 0 || kept == 0 {
+                pointers[i as usize] = self.fill_node(txn, child, fill)?;
             }
-            let end = at + PER_LINE as u64;
-            while let Some((i, child)) = children.next_if(|(i, _)| *i < end) {
-                if i > 0 || kept == 0 {
-                    line[(i - at) as usize] = self.fill_node(txn, child, fill)?;
-                }
-            }
-            self.medium.write_nt(new + at * 8, line.as_bytes());
-            at = end;
         }
-        self.medium.zero_nt(new + at * 8, (FANOUT - at) * 8);
+        self.medium.write_nt(new, pointers.as_bytes());
         Ok(new)
     }
 

@@ -18,6 +18,7 @@ use std::path::Path;
 /// has the arguments at length.
 const EXPLAINED: &[(&str, &[Bug], &str)] = &[
     ("fs.rs touch: self.medium.store_u64", STORE, TIMES),
+    ("fs.rs write_inode: self.medium.store_u64", &[DelayStore, TearStore], HALF_A_LIFE),
     ("attr.rs set_times: self.medium.store_u64", STORE, TIMES),
     ("crawler.rs grow: self.medium.write_nt", &[ShortStore], BEYOND),
     ("append.rs commit_append: let _ = self.medium.publish", &[DelayStore], GROWN),
@@ -47,6 +48,8 @@ const BEYOND: &str =
     "what lies beyond the end of the file does not count and is cleared at mount (T3, S5)";
 const FENCED_AGAIN: &str = "another fence follows before anything leans on this one";
 const HALF_A_MAGIC: &str = "half a magic is none, and the magic is all that is committed";
+const HALF_A_LIFE: &str =
+    "an inode that does not say its generation in both lines yet is none, nor is its entry (D4)";
 const TIDINESS: &str = "what is not zeroed is written before it is read; zeros are for people";
 const GROWN: &str =
     "it is all that an append commits; where a directory grows, a fence comes before the name";
