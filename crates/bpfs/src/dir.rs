@@ -91,6 +91,18 @@ impl RawEntry {
     }
 }
 
+/// A valid entry in a listing.
+pub struct Listed<'a> {
+    /// Offset in the directory file.
+    pub off: u64,
+    /// The inode it names.
+    pub ino: Ino,
+    /// As [`DirentWord::kind`].
+    pub kind: u8,
+    /// The name.
+    pub name: &'a [u8],
+}
+
 /// Walks the chain of a block that was read into DRAM; ends early with `Err` where it is broken.
 pub struct Chain<'a> {
     block: &'a [u8; BLOCK as usize],
@@ -410,7 +422,7 @@ impl<M: Medium> Core<M> {
         &self,
         v: &VInode,
         from: u64,
-        emit: &mut dyn FnMut(u64, Ino, u8, &[u8]) -> bool,
+        emit: &mut dyn FnMut(&Listed<'_>) -> bool,
     ) -> Result<()> {
         let size = self.load(v, Word::Size);
         let root = self.root(v)?;
@@ -424,7 +436,8 @@ impl<M: Medium> Core<M> {
                 }
                 let at = (e.off + DIRENT_HEADER) as usize;
                 let name = &data[at..at + e.word.name_len];
-                if !emit(base + e.off, life.ino, e.word.kind, name) {
+                let listed = Listed { off: base + e.off, ino: life.ino, kind: e.word.kind, name };
+                if !emit(&listed) {
                     return Ok(false);
                 }
             }

@@ -441,12 +441,12 @@ impl<M: Medium> Core<M> {
             }
         }
         let from = cookie.saturating_sub(COOKIE_ENTRIES).saturating_mul(DIRENT_UNIT);
-        self.list(d, from, &mut |off, ino, kind, name| {
+        self.list(d, from, &mut |e| {
             emit(&DirEntry {
-                ino,
-                kind: FileKind::from_mode(u32::from(kind) << 12).unwrap_or(FileKind::File),
-                name,
-                cookie: off / DIRENT_UNIT + 1 + COOKIE_ENTRIES,
+                ino: e.ino,
+                kind: FileKind::from_mode(u32::from(e.kind) << 12).unwrap_or(FileKind::File),
+                name: e.name,
+                cookie: e.off / DIRENT_UNIT + 1 + COOKIE_ENTRIES,
             })
         })
     }
