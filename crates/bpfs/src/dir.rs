@@ -426,12 +426,14 @@ impl<M: Medium> Core<M> {
     ) -> Result<()> {
         let size = self.load(v, Word::Size);
         let root = self.root(v)?;
+        // What nothing may be changed in, nothing was cleared in.
+        let keeps_left_over = self.check_writable().is_err();
         self.visit(crate::crawler::Node::top(root), &(from..size), &mut |block, base| {
             let data = self.load_dir_block(block);
             for e in Chain::new(&data) {
                 let e = e.map_err(|_| Errno::UCLEAN)?;
                 let Some(life) = e.life.filter(|_| base + e.off >= from) else { continue };
-                if self.read_only.load(Relaxed) && self.is_left_over(life) {
+                if keeps_left_over && self.is_left_over(life) {
                     continue;
                 }
                 let at = (e.off + DIRENT_HEADER) as usize;
