@@ -152,18 +152,15 @@ impl Process {
             // The way to name what came from `O_TMPFILE` (open(2)).
             proc_fd(from).filter(|_| follow)
         };
-        let source = match by_number {
+        let (source, is_unlinkable) = match by_number {
             Some(fd) => {
                 let ofd = self.get(fd)?;
-                if ofd.is(UNLINKABLE) {
-                    Err(Errno::NOENT.into())
-                } else {
-                    Ok(Held::description(self, ofd))
-                }
+                let is_unlinkable = ofd.is(UNLINKABLE);
+                (Ok(Held::description(self, ofd)), is_unlinkable)
             }
             None => {
                 let nofollow = if follow { 0 } else { libc::AT_SYMLINK_NOFOLLOW };
-                self.find(from_dirfd, from, nofollow | flags & libc::AT_EMPTY_PATH)
+                (self.find(from_dirfd, from, nofollow | flags & libc::AT_EMPTY_PATH), false)
             }
         };
         let known = libc::AT_SYMLINK_FOLLOW | libc::AT_EMPTY_PATH;
@@ -176,6 +173,9 @@ impl Process {
             at.dir.check_create(&self.identity().effective)?;
             if source.kind == FileKind::Dir {
                 return Err(at.dir.refusal(Errno::PERM).into());
+            }
+            if is_unlinkable {
+                return Err(Errno::NOENT.into());
             }
             let linked = at.dir.fs().link(source.ino, at.dir.ino, at.name)?;
             at.dir.fs().forget(linked.ino, 1);

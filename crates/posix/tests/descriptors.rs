@@ -231,4 +231,6 @@ fn nameless_files_get_names() {
     assert_eq!(link(fd, "named"), Err(Errno::EXIST));
     let exclusive = world.open("", flags | libc::O_EXCL);
     assert_eq!(link(exclusive, "other"), Err(Errno::NOENT));
+    // The kernel looks at the new name first.
+    assert_eq!(link(exclusive, "named"), Err(Errno::EXIST));
 }
