@@ -5,7 +5,7 @@ use crate::fs::{Core, Stop};
 use crate::layout::*;
 use crate::volatile::{Locks, VInode};
 use crate::xattr::{Attributes, CAPABILITY};
-use pmem::Medium;
+use pmem::{LINE, Medium};
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::acl::{ACL_ACCESS, Acl};
 use vfs::rules::clear_privileges;
@@ -173,7 +173,7 @@ impl<M: Medium> Core<M> {
                 self.medium.store_u64(self.word_off(v, word), t.0 as u64);
             }
         }
-        self.medium.flush(v.pm_off.load(Relaxed), 64);
+        self.medium.flush(v.pm_off.load(Relaxed), LINE);
         let _ = self.medium.fence();
     }
 

@@ -3,7 +3,7 @@
 //! - D1: the entries of a block form a chain of lengths from its start to its end; free ones are
 //!   members like any other.
 //! - D2: header and inode number of an entry share a cache line, so that stores to them persist in
-//!   program order; the name and what follows are durable before the header says so.
+//!   program order; the name and what follows persist before the header says so.
 //! - D3: a block's chain is only ever changed by one store: a length, an inode number, or a line with both.
 //! - D4: an entry says which life of its inode it names, and the inode says so last in each of its lines. So
 //!   a new inode and its entry need no order: an entry that is durable without all of its inode is not
@@ -343,15 +343,19 @@ impl<M: Medium> Core<M> {
     /// Whether an entry names a life that has not come to be: a power failure kept the entry of a creation
     /// and not its inode. (Or a life that is over, which no entry outlasts.)
     pub fn is_left_over(&self, life: Life) -> bool {
-        let Some(v) = self.v.vinode(life.ino).ok().filter(|_| life.ino.0 < self.v.inode_slots())
-        else {
-            return false;
-        };
-        [Word::Mode, Word::Rdev].iter().any(|word| self.generation(v, *word) != life.generation)
+        let has_slot = life.ino.0 < self.v.inode_slots();
+        self.v
+            .vinode(life.ino)
+            .is_ok_and(|v| has_slot && self.generations(v) != [life.generation; 2])
+    }
+
+    /// What the two lines of an inode say.
+    pub fn generations(&self, v: &VInode) -> [u32; 2] {
+        [Word::Mode, Word::Rdev].map(|word| self.generation(v, word))
     }
 
     /// The generation that is in a word of an inode.
-    pub fn generation(&self, v: &VInode, word: Word) -> u32 {
+    fn generation(&self, v: &VInode, word: Word) -> u32 {
         (self.load(v, word) >> 32) as u32
     }
 
@@ -360,14 +364,15 @@ impl<M: Medium> Core<M> {
         Life { ino, generation: self.generation(v, Word::Mode) }
     }
 
-    /// A slot took part of the known run: what is left is the known one, unless too short.
+    /// A slot took the start of the known run: what is left is the known one, unless too short.
     pub fn settle_used(&self, v: &VInode, slot: &Slot) -> Result<()> {
         let db = self.v.dir_block(slot.pos.block());
         let (known, entry) = (self.free_run(slot.pos.block()), slot.entry());
+        debug_assert_eq!(known.off, entry.off);
         db.free.set(entry, false);
-        let left = FreeRun { off: entry.end(), len: known.end().saturating_sub(entry.end()) };
-        let is_left = known.off == entry.off && left.len >= DIRENT_MIN;
-        self.set_run(v, slot.pos.block(), if is_left { left } else { db.free.best() })
+        let left = FreeRun { off: entry.end(), len: known.end() - entry.end() };
+        let run = if left.len >= DIRENT_MIN { left } else { db.free.best() };
+        self.set_run(v, slot.pos.block(), run)
     }
 
     /// Records the free run of a block and chains the block where names of that size look for it.

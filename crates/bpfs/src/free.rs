@@ -1,6 +1,7 @@
 //! What is free in a block of directory entries: a bit for each unit, in DRAM.
 
 use crate::layout::{BLOCK, DIRENT_UNIT, dirent_bytes};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use vfs::NAME_MAX;
 
@@ -44,9 +45,7 @@ impl FreeUnits {
 
     /// All the free entries in a row that `run`, which is free, is part of.
     pub fn around(&self, run: FreeRun) -> FreeRun {
-        let start = self.behind_used_before(unit(run.off));
-        let end = self.first_used_from(unit(run.end()));
-        FreeRun { off: start as u64 * DIRENT_UNIT, len: (end - start) as u64 * DIRENT_UNIT }
+        run_of(self.behind_used_before(unit(run.off))..self.first_used_from(unit(run.end())))
     }
 
     /// The unit behind the last one before `at` that is not free; 0 where there is none.
@@ -86,8 +85,7 @@ impl FreeUnits {
         }
         let word = best.iter().position(|word| *word != 0).unwrap_or_default();
         let start = word * BITS + best[word].trailing_zeros() as usize;
-        let end = self.first_used_from(start);
-        FreeRun { off: start as u64 * DIRENT_UNIT, len: (end - start) as u64 * DIRENT_UNIT }
+        run_of(start..self.first_used_from(start))
     }
 
     /// The first unit from `at` on that is not free; that behind the last where there is none.
@@ -120,6 +118,10 @@ fn from(units: &[u64; UNITS / BITS], by: usize) -> [u64; UNITS / BITS] {
     })
 }
 
+fn run_of(units: Range<usize>) -> FreeRun {
+    FreeRun { off: units.start as u64 * DIRENT_UNIT, len: units.len() as u64 * DIRENT_UNIT }
+}
+
 fn unit(off: u64) -> usize {
     ((off / DIRENT_UNIT) as usize).min(UNITS)
 }
@@ -128,8 +130,8 @@ fn unit(off: u64) -> usize {
 mod tests {
     use super::*;
 
-    fn run(first: u64, last: u64) -> FreeRun {
-        FreeRun { off: first * DIRENT_UNIT, len: (last - first) * DIRENT_UNIT }
+    fn run(first: usize, last: usize) -> FreeRun {
+        run_of(first..last)
     }
 
     #[test]
@@ -165,9 +167,9 @@ mod tests {
     #[test]
     fn the_best_run_is_found() {
         let mut seed = 1u64;
-        let mut random = move |n: u64| {
+        let mut random = move |n: usize| {
             seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (seed >> 33) % n
+            (seed >> 33) as usize % n
         };
         for _ in 0..20_000 {
             let free = FreeUnits(Default::default());
@@ -183,8 +185,7 @@ mod tests {
             let longest = (0..UNITS).rev().max_by_key(|start| len(*start)).unwrap();
             let any = |start: &usize| len(*start) >= 1 << (LEVELS - 1);
             let best = (0..UNITS).find(any).unwrap_or(longest);
-            let expected = (best as u64, (best + len(best)) as u64);
-            let expected = if len(best) == 0 { run(0, 0) } else { run(expected.0, expected.1) };
+            let expected = if len(best) == 0 { run(0, 0) } else { run(best, best + len(best)) };
             assert_eq!(free.best(), expected);
             assert_eq!(free.around(expected), expected);
         }

@@ -22,6 +22,8 @@ pub struct Found {
 pub enum Next {
     /// The first line of its record is read.
     Look,
+    /// All of its record is read.
+    Scan,
     /// It gets a reference, and its record is read or written.
     Hold,
 }
@@ -80,7 +82,7 @@ impl<M: Medium> Core<M> {
     pub fn prefetch_inode(&self, next: Next, ino: Ino) {
         let bytes = match next {
             Next::Look => LINE,
-            Next::Hold => INODE,
+            Next::Scan | Next::Hold => INODE,
         };
         if let Some(record) = self.v.prefetch_inode(ino) {
             self.medium.prefetch(record, bytes);

@@ -251,7 +251,7 @@ impl<M: Medium> Core<M> {
     /// A generation for the next life of an inode: another one than its record has, which may be of a life
     /// that has not come to be.
     fn new_generation(&self, v: &VInode) -> u32 {
-        let has = [Word::Mode, Word::Rdev].map(|word| self.generation(v, word));
+        let has = self.generations(v);
         loop {
             let next = self.v.next_generation();
             if !has.contains(&next) {

@@ -19,8 +19,9 @@
 use crate::crawler::Node;
 use crate::dir::Chain;
 use crate::error::Problem;
+use crate::free::FreeRun;
 use crate::fs::{Core, INODE_ROOT, INODE_SIZE};
-use crate::index::Found;
+use crate::index::{Found, Next};
 use crate::layout::*;
 use crate::run::Run;
 use crate::share::Held;
@@ -30,7 +31,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 use std::sync::{Condvar, Mutex};
 use vfs::rules::check_name;
-use vfs::{FILE_SIZE_MAX, FileKind, Ino, LINK_MAX, ROOT};
+use vfs::{FILE_SIZE_MAX, FileKind, Ino, LINK_MAX, ROOT, Result};
 
 /// Problems beyond this number are counted, not listed.
 const PROBLEMS_MAX: usize = 10_000;
@@ -128,6 +129,11 @@ impl Scan {
             fix: fix.map(|(fix, _)| fix),
         });
     }
+}
+
+/// What reports call a directory.
+fn directory(dir: Ino) -> String {
+    format!("directory inode {}", dir.0)
 }
 
 /// How the walk of a tree treats its leaves and what it is called in reports.
@@ -278,7 +284,7 @@ impl<M: Medium> Core<M> {
 
     fn scan_dir(&self, scan: &Scan, queue: &Queue, dir: Ino) {
         let Ok(v) = self.v.vinode(dir) else { return };
-        let object = || format!("directory inode {}", dir.0);
+        let object = || directory(dir);
         let size = self.load(v, Word::Size);
         let mut walk = Walk { scan, object: &object, size, blocks: 0 };
         let mut leaves = Vec::new();
@@ -288,51 +294,63 @@ impl<M: Medium> Core<M> {
         });
         v.blocks.fetch_add(walk.blocks as i64, Relaxed);
         for (block, base) in leaves {
-            let data = self.load_dir_block(block);
-            let Ok(handle) = self.v.add_dir_block(v, block, base / BLOCK) else {
-                scan.problem(object, "too many directories".into(), None);
-                continue;
-            };
-            let db = self.v.dir_block(handle);
-            for life in Chain::new(&data).flatten().filter_map(|e| e.life) {
-                if let Some(record) = self.v.prefetch_inode(life.ino) {
-                    self.medium.prefetch(record, INODE);
-                }
-            }
-            for e in Chain::new(&data) {
-                match e.map(|e| (e, e.life)) {
-                    Ok((e, None)) => db.free.set(e.run(), true),
-                    Ok((e, Some(life))) if self.is_left_over(life) => {
-                        scan.stale.lock().expect("no worker panics").push(block + e.off);
-                        db.free.set(e.run(), true);
-                    }
-                    Ok((e, Some(life))) => {
-                        let at = (e.off + DIRENT_HEADER) as usize;
-                        let name = &data[at..at + e.word.name_len];
-                        let found = Found { ino: life.ino, pos: EntryPos::new(handle, e.off) };
-                        self.scan_entry(scan, queue, dir, v, found, name);
-                    }
-                    Err(off) => {
-                        let what =
-                            format!("block {block:#x}: the chain of entries breaks at byte {off}");
-                        let free = DirentWord { len: BLOCK - off, name_len: 0, kind: 0 };
-                        // Both words of the broken header matter; the inode number goes first.
-                        let fix = if self.medium.load_u64(block + off) != 0 {
-                            (
-                                (block + off, 0),
-                                "drop the broken entry (check again to mend the chain)",
-                            )
-                        } else {
-                            ((block + off + 8, free.pack()), "drop what follows in the block")
-                        };
-                        scan.problem(object, what, Some(fix));
-                    }
-                }
-            }
-            if self.set_run(v, handle, db.free.best()).is_err() {
+            if self.scan_dir_block(scan, queue, dir, v, (block, base)).is_err() {
                 scan.problem(object, "too many directories".into(), None);
             }
         }
+    }
+
+    /// Takes a block of a directory into the derived state, and what its entries name. Fails where that
+    /// has no room.
+    fn scan_dir_block(
+        &self,
+        scan: &Scan,
+        queue: &Queue,
+        dir: Ino,
+        v: &VInode,
+        (block, base): (u64, u64),
+    ) -> Result<()> {
+        let data = self.load_dir_block(block);
+        let handle = self.v.add_dir_block(v, block, base / BLOCK)?;
+        let free = &self.v.dir_block(handle).free;
+        for life in Chain::new(&data).flatten().filter_map(|e| e.life) {
+            self.prefetch_inode(Next::Scan, life.ino);
+        }
+        for e in Chain::new(&data) {
+            let e = match e {
+                Ok(e) => e,
+                Err(off) => {
+                    self.report_broken_chain(scan, dir, block, off);
+                    continue;
+                }
+            };
+            match e.life {
+                None => free.set(e.run(), true),
+                Some(life) if self.is_left_over(life) => {
+                    scan.stale.lock().expect("no worker panics").push(block + e.off);
+                    free.set(e.run(), true);
+                }
+                Some(life) => {
+                    let at = (e.off + DIRENT_HEADER) as usize;
+                    let name = &data[at..at + e.word.name_len];
+                    let found = Found { ino: life.ino, pos: EntryPos::new(handle, e.off) };
+                    self.scan_entry(scan, queue, dir, v, found, name);
+                }
+            }
+        }
+        self.set_run(v, handle, free.best())
+    }
+
+    fn report_broken_chain(&self, scan: &Scan, dir: Ino, block: u64, off: u64) {
+        let what = format!("block {block:#x}: the chain of entries breaks at byte {off}");
+        let free = FreeRun { off, len: BLOCK - off };
+        // Both words of the broken header matter; what it names goes first.
+        let fix = if self.medium.load_u64(block + off) != 0 {
+            ((block + off, 0), "drop the broken entry (check again to mend the chain)")
+        } else {
+            ((block + off + 8, free.word()), "drop what follows in the block")
+        };
+        scan.problem(|| directory(dir), what, Some(fix));
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -347,11 +365,7 @@ impl<M: Medium> Core<M> {
     ) {
         let (ino, at) = (found.ino, self.v.entry_off(found.pos));
         let object = || {
-            format!(
-                "directory inode {}, entry {:?} at {at:#x}",
-                dir.0,
-                name.escape_ascii().to_string()
-            )
+            format!("{}, entry {:?} at {at:#x}", directory(dir), name.escape_ascii().to_string())
         };
         let bad = |what: String| {
             scan.problem(object, what, Some(((at, 0), "drop the entry")));
@@ -377,7 +391,7 @@ impl<M: Medium> Core<M> {
         }
         let first = self.v.mark_inode(ino);
         if !first && kind == FileKind::Dir {
-            return bad(format!("directory inode {} has another name", ino.0));
+            return bad(format!("{} has another name", directory(ino)));
         }
         if first {
             self.adopt_inode(scan, Some(queue), ino, v, 0);

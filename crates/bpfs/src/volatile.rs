@@ -499,7 +499,12 @@ impl Volatile {
 
     fn refs_of(&self, process: usize, ino: Ino) -> Option<&AtomicU64> {
         let table = self.arena.table(self.tables.refs?);
-        table.get(process * self.tables.max_inodes + ino.0 as usize)
+        table.get(self.ref_index(process, ino))
+    }
+
+    #[inline]
+    fn ref_index(&self, process: usize, ino: Ino) -> usize {
+        process * self.tables.max_inodes + ino.0 as usize
     }
 
     #[inline]
@@ -512,7 +517,7 @@ impl Volatile {
     #[inline]
     pub fn prefetch_refs(&self, ino: Ino) {
         if let (Some(refs), Ok(process)) = (self.tables.refs, self.arena.process()) {
-            self.arena.prefetch(refs, process * self.tables.max_inodes + ino.0 as usize);
+            self.arena.prefetch(refs, self.ref_index(process, ino));
         }
     }
 

@@ -10,7 +10,7 @@ pub const LINE: u64 = 64;
 /// Number of cache lines that `off..off + len` touches.
 #[inline]
 pub fn lines(off: u64, len: u64) -> u64 {
-    if len == 0 { 0 } else { (off % LINE + len - 1) / LINE + 1 }
+    if len == 0 { 0 } else { (off % LINE + len).div_ceil(LINE) }
 }
 
 /// The instruction that writes a line back, the fastest first.
