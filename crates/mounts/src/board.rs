@@ -6,7 +6,7 @@ use vfs::Ino;
 /// pool.
 ///
 /// What is posted makes others look for themselves, or leave a call to the kernel: it may come late, and
-/// what a killed server leaves does no harm.
+/// what a server leaves that was killed, or unmounted before the kernel had told it all, does no harm.
 pub trait Board: Send + Sync {
     /// How often the kernel's table of mounts has said something else of the mount: other
     /// [`Terms`](crate::Terms), or nothing any more. One load.
