@@ -256,33 +256,32 @@ impl<M: Medium> Core<M> {
     /// Invalidates an entry in place; durable after the next fence. Where a free entry follows in the line,
     /// this one takes its room by a second store there, so that [`write_slot`](Self::write_slot) need
     /// not: that store means the same before and after the first, and costs neither flush nor fence.
-    pub fn clear_entry(&self, pos: EntryPos) {
+    /// Returns the free entry.
+    pub fn clear_entry(&self, pos: EntryPos) -> FreeRun {
         let at = self.v.entry_off(pos);
         self.medium.store_u64(at, 0);
-        let word = DirentWord::unpack(self.medium.load_u64(at + 8));
+        let mut word = DirentWord::unpack(self.medium.load_u64(at + 8));
         let next = at + word.len;
         if next / LINE == at / LINE && self.medium.load_u64(next) == 0 {
-            let len = word.len + DirentWord::unpack(self.medium.load_u64(next + 8)).len;
-            let both = DirentWord { len, ..word };
-            self.medium.store_u64(at + 8, both.pack());
+            word.len += DirentWord::unpack(self.medium.load_u64(next + 8)).len;
+            self.medium.store_u64(at + 8, word.pack());
         }
         // D2: that is the line of both.
         self.medium.flush(at, 8);
+        FreeRun { off: pos.off(), len: word.len }
+    }
+
+    /// The free entry at `pos`.
+    pub fn free_entry(&self, pos: EntryPos) -> FreeRun {
+        let word = DirentWord::unpack(self.medium.load_u64(self.v.entry_off(pos) + 8));
+        FreeRun { off: pos.off(), len: word.len }
     }
 
     /// Brings the derived state up to date with an entry that was cleared.
-    pub fn settle_cleared(&self, v: &VInode, pos: EntryPos) -> Result<()> {
+    pub fn settle_cleared(&self, v: &VInode, block: Handle, cleared: FreeRun) -> Result<()> {
         v.add_entries(-1);
-        self.settle_free(v, pos)
-    }
-
-    /// Brings the derived state up to date with the free entry at `pos`.
-    pub fn settle_free(&self, v: &VInode, pos: EntryPos) -> Result<()> {
-        let len = DirentWord::unpack(self.medium.load_u64(self.v.entry_off(pos) + 8)).len;
-        let db = self.v.dir_block(pos.block());
-        let freed = FreeRun { off: pos.off(), len };
-        db.free.set(freed, true);
-        self.settle_room(v, pos.block(), freed)
+        self.v.dir_block(block).free.set(cleared, true);
+        self.settle_room(v, block, cleared)
     }
 
     /// Of a block, a run is free: that, with what is free around it, is the known run if it is longer.

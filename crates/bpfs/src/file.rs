@@ -10,7 +10,7 @@
 
 use crate::blocks::{KEEP, Txn};
 use crate::crawler::{Change, Edit, Mode, Node};
-use crate::fs::{Core, Stop, report};
+use crate::fs::{Core, MODIFIED, Stop, report};
 use crate::layout::*;
 use crate::volatile::{Locks, VInode};
 use pmem::{LINE, Medium};
@@ -297,7 +297,7 @@ impl<M: Medium> Core<M> {
         let end = range.end;
         self.v.transact(Self::blocks_to_append(root, &range), KEEP, |txn| {
             let (new, run) = self.fill(txn, root, size, range, data)?;
-            self.touch_modified(v);
+            self.date(v, MODIFIED);
             let (root_off, size_off) = (self.word_off(v, Word::Root), self.word_off(v, Word::Size));
             self.commit_append((root_off, root), new, (size_off, end));
             v.append_to_run(run);
@@ -327,7 +327,7 @@ impl<M: Medium> Core<M> {
         let need = Self::blocks_to_append(root, &range) + self.inode_commit_blocks(1);
         self.v.transact(need, KEEP, |txn| {
             let root = self.grow(txn, self.word_off(v, Word::Root), root, end);
-            self.touch_modified(v);
+            self.date(v, MODIFIED);
             let mut edit = WriteEdit { core: self, range, data, size };
             let change = self.edit(txn, Node::top(root), Mode::Copy, &mut edit)?;
             let Change::Shadow(block) = change else {

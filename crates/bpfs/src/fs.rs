@@ -16,6 +16,9 @@ pub const INODE_ROOT: u64 = 64;
 /// Offset of the superblock's inode-file size.
 pub const INODE_SIZE: u64 = 72;
 
+/// Times that a change of content changes.
+pub const MODIFIED: [Word; 2] = [Word::Mtime, Word::Ctime];
+
 /// Medium, derived state and the operations on them.
 pub struct Core<M> {
     pub medium: M,
@@ -136,37 +139,23 @@ impl<M: Medium> Core<M> {
     fn attr_of<const N: usize>(&self, ino: Ino, v: &VInode, attr: &mut Attr) {
         let mut bytes = [0; INODE as usize];
         self.medium.read(v.pm_off.load(Relaxed), &mut bytes[..N]);
-        let r = InodeRecord::ref_from_bytes(&bytes).expect("an inode is exactly its bytes");
-        let time = |t: zerocopy::byteorder::little_endian::U64| Timestamp(t.get() as i64);
-        let kind = v.kind();
-        let links = v.links.load(Relaxed);
-        let nlink = match kind {
-            FileKind::Dir if v.state.load(Relaxed) & REMOVED != 0 => 0,
-            FileKind::Dir => links + 2,
-            _ => links,
-        };
-        *attr = Attr {
-            ino,
-            generation: r.generation.get(),
-            kind,
-            perm: r.mode.get() & 0o7777,
-            nlink,
-            uid: r.uid.get(),
-            gid: r.gid.get(),
-            rdev: r.rdev.get(),
-            size: r.size.get(),
-            blocks: v.block_count() * (BLOCK / 512),
-            atime: time(r.atime),
-            mtime: time(r.mtime),
-            ctime: time(r.ctime),
-            btime: time(r.btime),
-        };
+        let record = InodeRecord::ref_from_bytes(&bytes).expect("an inode is exactly its bytes");
+        *attr = v.attr(ino, record);
     }
 
     /// Stores times that changed; they are durable after the next fence. Times are separate words
     /// and so not atomic with what they date (§3.6).
     #[inline]
     pub fn touch<const N: usize>(&self, v: &VInode, words: [Word; N]) {
+        if self.date(v, words) {
+            self.medium.flush(v.pm_off.load(Relaxed), LINE);
+        }
+    }
+
+    /// As [`touch`](Self::touch) where a commit follows that flushes the line of the times or copies it: to flush
+    /// it before would be in vain, and to store to it again or copy it would wait for that. Whether any changed.
+    #[inline]
+    pub fn date<const N: usize>(&self, v: &VInode, words: [Word; N]) -> bool {
         let now = (self.clock)().0 as u64;
         let mut any = false;
         for w in words {
@@ -176,14 +165,12 @@ impl<M: Medium> Core<M> {
                 any = true;
             }
         }
-        if any {
-            self.medium.flush(v.pm_off.load(Relaxed), LINE);
-        }
+        any
     }
 
     /// A change of content.
     pub fn touch_modified(&self, v: &VInode) {
-        self.touch(v, [Word::Mtime, Word::Ctime]);
+        self.touch(v, MODIFIED);
     }
 
     /// A change of the inode.
@@ -412,6 +399,35 @@ impl VInode {
         self.dir.store(0, Relaxed);
         self.executions.store(0, Relaxed);
         self.state.store(LIVE | flags | (kind.mode_bits() >> 12) << 8, Release);
+    }
+
+    /// Attributes, of which the record in PM has these.
+    #[inline(always)]
+    pub fn attr(&self, ino: Ino, record: &InodeRecord) -> Attr {
+        let time = |t: zerocopy::byteorder::little_endian::U64| Timestamp(t.get() as i64);
+        let kind = self.kind();
+        let links = self.links.load(Relaxed);
+        let nlink = match kind {
+            FileKind::Dir if self.state.load(Relaxed) & REMOVED != 0 => 0,
+            FileKind::Dir => links + 2,
+            _ => links,
+        };
+        Attr {
+            ino,
+            generation: record.generation.get(),
+            kind,
+            perm: record.mode.get() & 0o7777,
+            nlink,
+            uid: record.uid.get(),
+            gid: record.gid.get(),
+            rdev: record.rdev.get(),
+            size: record.size.get(),
+            blocks: self.block_count() * (BLOCK / 512),
+            atime: time(record.atime),
+            mtime: time(record.mtime),
+            ctime: time(record.ctime),
+            btime: time(record.btime),
+        }
     }
 
     /// Its blocks, pointers included.

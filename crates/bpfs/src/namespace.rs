@@ -162,7 +162,9 @@ impl<M: Medium> Core<M> {
                 self.write_new(caller, dir, d, v, node, prepare).inspect_err(|_| v.end())?;
             self.touch_modified(d);
             let has_blocks = record.root.get() != 0 || record.xattr.get() != 0;
-            self.commit_slot(&slot, self.life(ino, v), !has_blocks);
+            // Not what PM holds of it: to load what is being flushed takes as long as a fence.
+            let life = Life { ino, generation: record.generation.get() };
+            self.commit_slot(&slot, life, !has_blocks);
             self.settle_slot(d, &slot)?;
             if kind == FileKind::Dir {
                 v.parent.store(dir.0 as u32, Relaxed);
@@ -170,7 +172,7 @@ impl<M: Medium> Core<M> {
             } else {
                 v.links.store(1, Relaxed);
             }
-            Ok(self.attr(ino, v))
+            Ok(v.attr(ino, &record))
         });
         if made.is_err() {
             self.v.release_inode(ino);
@@ -187,11 +189,12 @@ impl<M: Medium> Core<M> {
             let d = self.live_dir(dir)?;
             let v = self.v.vinode(ino)?;
             v.begin(FileKind::File, UNNAMED);
-            self.write_new(caller, dir, d, v, &node, |_| Ok(())).inspect_err(|_| v.end())?;
+            let (record, ()) =
+                self.write_new(caller, dir, d, v, &node, |_| Ok(())).inspect_err(|_| v.end())?;
             // Whoever names it later may be another thread, whose fence covers only its own stores.
             let _ = self.medium.fence();
             self.hold(ino, v);
-            Ok(self.attr(ino, v))
+            Ok(v.attr(ino, &record))
         });
         if made.is_err() {
             self.v.release_inode(ino);
@@ -228,7 +231,7 @@ impl<M: Medium> Core<M> {
         };
         let mut record = InodeRecord::born((self.clock)().0);
         record.mode = (node.kind.file_kind().mode_bits() | new.perm).into();
-        record.set_generation(self.new_generation(v));
+        record.set_generation(self.next_generation(v));
         record.uid = caller.uid.into();
         record.gid = new.gid.into();
         record.size = (target.len() as u64).into();
@@ -250,13 +253,11 @@ impl<M: Medium> Core<M> {
 
     /// A generation for the next life of an inode: another one than its record has, which may be of a life
     /// that has not come to be.
-    fn new_generation(&self, v: &VInode) -> u32 {
-        let has = self.generations(v);
-        loop {
-            let next = self.v.next_generation();
-            if !has.contains(&next) {
-                return next;
-            }
+    fn next_generation(&self, v: &VInode) -> u32 {
+        let [first, second] = self.generations(v);
+        match first.wrapping_add(1) {
+            next if next == second => next.wrapping_add(1),
+            next => next,
         }
     }
 
@@ -295,10 +296,11 @@ impl<M: Medium> Core<M> {
             if links >= LINK_MAX {
                 return Err(Errno::MLINK.into());
             }
+            let life = self.life(ino, v);
             let slot = self.make_slot((dir, d), name, (ino, v))?;
             self.touch_modified(d);
             self.touch_changed(v);
-            self.commit_slot(&slot, self.life(ino, v), true);
+            self.commit_slot(&slot, life, true);
             self.settle_slot(d, &slot)?;
             v.links.store(links + 1, Relaxed);
             v.state.fetch_and(!UNNAMED, Relaxed);
@@ -357,9 +359,9 @@ impl<M: Medium> Core<M> {
                 if v.links.load(Relaxed) > 1 || v.refs.load(Relaxed) > 0 {
                     self.touch_changed(v);
                 }
-                self.clear_entry(found.pos);
+                let cleared = self.clear_entry(found.pos);
                 let _ = self.medium.fence();
-                self.settle_cleared(d, found.pos)?;
+                self.settle_cleared(d, found.pos.block(), cleared)?;
                 self.drop_name(d, ino, v);
                 Ok(true)
             })?;

@@ -10,7 +10,7 @@ use crate::blocks::Txn;
 use crate::crawler::{Change, Mode, Node};
 use crate::dir::Slot;
 use crate::free::FreeRun;
-use crate::fs::{Core, Stop};
+use crate::fs::{Core, MODIFIED, Stop};
 use crate::index::Found;
 use crate::layout::*;
 use crate::namespace::kind_bits;
@@ -38,7 +38,7 @@ impl<M: Medium> Core<M> {
         let _topology = (from.0 != to.0).then(|| self.v.lock_topology()).transpose()?;
         loop {
             let source = self.resolve(from.0, from.1)?;
-            let ino = source.found.ok_or(Errno::NOENT)?.ino;
+            let Found { ino, pos } = source.found.ok_or(Errno::NOENT)?;
             let target = self.resolve(to.0, to.1)?;
             let mut inos: SmallVec<[Ino; 4]> = SmallVec::from_slice(&[from.0, to.0, ino]);
             inos.extend(target.found.map(|t| t.ino));
@@ -53,6 +53,9 @@ impl<M: Medium> Core<M> {
                 Ok(true)
             })?;
             if done {
+                // Storing a line takes it out of the cache, and whoever looks up one of these names reads it. Not
+                // before the locks are given back: that waits for the store, which would take it out again.
+                self.medium.prefetch(self.v.entry_off(pos), LINE);
                 return Ok(());
             }
         }
@@ -119,11 +122,8 @@ impl<M: Medium> Core<M> {
             self.medium.store_line(off, &line);
             self.touch_renamed(&r);
             let _ = self.medium.fence();
-            // The store has taken it out of the cache, and whoever looks up one of these names reads it.
-            self.medium.prefetch(off, LINE);
             SmallVec::new()
         } else {
-            self.touch_renamed(&r);
             let moved = self.commit_entries(locks, &r, from, to)?;
             self.index_rename(&r)?;
             moved
@@ -141,6 +141,23 @@ impl<M: Medium> Core<M> {
         self.touch_changed(s);
         if let Some(t) = t {
             self.touch_changed(t);
+        }
+    }
+
+    /// As [`touch_renamed`](Self::touch_renamed), where the leaves of both directories are copied: what lies
+    /// in them goes with them, and to copy what is being flushed would wait for that.
+    fn date_moved(&self, r: &Renamed<'_>) {
+        let ((from_dir, fd, ..), (to_dir, td, ..), (s, t)) = (r.from, r.to, r.nodes);
+        for dir in [fd, td] {
+            self.date(dir, MODIFIED);
+        }
+        let leaf = |ino: Ino| ino.0 / INODES_PER_BLOCK;
+        let target = r.to.3.zip(t).map(|(target, t)| (target.ino, t));
+        for (ino, v) in [Some((r.source().ino, s)), target].into_iter().flatten() {
+            let is_copied = [from_dir, to_dir].map(leaf).contains(&leaf(ino));
+            if self.date(v, [Word::Ctime]) && !is_copied {
+                self.medium.flush(v.pm_off.load(Relaxed), LINE);
+            }
         }
     }
 
@@ -265,20 +282,24 @@ impl<M: Medium> Core<M> {
     ) -> std::result::Result<SmallVec<[Moved; 4]>, Stop> {
         let ((from_dir, fd, ..), (to_dir, td, ..)) = (r.from, r.to);
         self.leave_runs_out(r, &mut from, &mut to);
-        let tall = |v: &VInode| Ok::<u64, Errno>(u64::from(self.root(v)?.height()) + 1);
+        // Before the times: to load what is being flushed takes as long as a fence.
+        let (from_root, to_root) = (self.root(fd)?, self.root(td)?);
+        let tall = |root: Root| u64::from(root.height()) + 1;
         if from_dir == to_dir {
             let blocks = if r.source().pos.block() == r.other().block() { 1 } else { 2 };
             from.join(to);
-            return self.v.transact(blocks * tall(fd)?, 0, |txn| {
+            return self.v.transact(blocks * tall(from_root), 0, |txn| {
+                self.touch_renamed(r);
                 let mut edit = WordsEdit::new(self, from);
-                self.edit_tree(txn, fd, self.root(fd)?, &mut edit)?;
+                self.edit_tree(txn, fd, from_root, &mut edit)?;
                 Ok(edit.moved.into_iter().collect())
             });
         }
-        let need = tall(fd)? + tall(td)? + self.inode_commit_blocks(2);
+        let need = tall(from_root) + tall(to_root) + self.inode_commit_blocks(2);
         self.v.transact(need, 0, |txn| {
-            let (mut moved, from_root) = self.shadow_entries(txn, fd, from)?;
-            let (to, to_root) = self.shadow_entries(txn, td, to)?;
+            self.date_moved(r);
+            let (mut moved, from_root) = self.shadow_entries(txn, from_root, from)?;
+            let (to, to_root) = self.shadow_entries(txn, to_root, to)?;
             let roots = [(from_dir, Word::Root, from_root), (to_dir, Word::Root, to_root)];
             self.commit_inodes(txn, locks, &roots)?;
             moved.extend(to);
@@ -290,10 +311,9 @@ impl<M: Medium> Core<M> {
     fn shadow_entries(
         &self,
         txn: &mut Txn<'_>,
-        v: &VInode,
+        root: Root,
         patch: Patch<'_>,
     ) -> Result<(SmallVec<[Moved; 2]>, u64)> {
-        let root = self.root(v)?;
         let mut edit = WordsEdit::new(self, patch);
         match self.edit(txn, Node::top(root), Mode::Copy, &mut edit)? {
             Change::Shadow(block) => Ok((edit.moved, Root::new(block, root.height()).0)),
@@ -337,13 +357,13 @@ impl<M: Medium> Core<M> {
         match &r.slot {
             Some(slot) if r.is_in_place() => self.settle_respelled(fd, slot)?,
             Some(slot) => {
-                self.settle_used(td, slot)?;
-                self.settle_free(fd, source.pos)?;
-                td.add_entries(1);
-                fd.add_entries(-1);
+                self.settle_slot(td, slot)?;
+                self.settle_cleared(fd, source.pos.block(), self.free_entry(source.pos))?;
             }
             None if r.exchange => {}
-            None => self.settle_cleared(fd, source.pos)?,
+            None => {
+                self.settle_cleared(fd, source.pos.block(), self.free_entry(source.pos))?;
+            }
         }
         for (node, from, to) in
             [(Some(s), fd, (to_dir, td)), (t.filter(|_| r.exchange), td, (from_dir, fd))]

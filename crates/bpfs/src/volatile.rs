@@ -201,8 +201,8 @@ pub struct Volatile {
 /// Where the tables are that are not structures of their own.
 #[derive(Clone, Copy)]
 struct Tables {
-    /// What cannot be derived: `[0]` the seed, `[1]` the next generation, `[2]` the secret,
-    /// `[3]` whether a recovery met damage.
+    /// What cannot be derived: `[0]` the seed, `[1]` the secret, `[2]` whether a recovery met damage,
+    /// `[3]` how often all else was derived anew.
     kept: Span<AtomicU64>,
     /// How often the mount has changed ([`mounts::Board`]): in a line of its own, which stays in every
     /// cache.
@@ -289,8 +289,7 @@ impl Plan {
     pub fn begin(self, arena: Arena, seed: u64, secret: u64) -> Volatile {
         let v = self.join(arena);
         v.kept(0).store(seed, Relaxed);
-        v.kept(1).store(seed & 0x7fff_ffff, Relaxed);
-        v.kept(2).store(secret, Relaxed);
+        v.kept(1).store(secret, Relaxed);
         let v = Volatile { seed, ..v };
         v.clear();
         v
@@ -337,7 +336,7 @@ impl Volatile {
 
     /// Forgets all that can be derived, so that a scan can derive it anew. Nobody else may be at it.
     pub fn start_over(&self) -> std::io::Result<()> {
-        self.kept(4).fetch_add(1, Relaxed);
+        self.kept(3).fetch_add(1, Relaxed);
         self.arena.clear_derived()?;
         self.clear();
         Ok(())
@@ -349,17 +348,17 @@ impl Volatile {
 
     /// Known to those only who may open the pool.
     pub fn secret(&self) -> u64 {
-        self.kept(2).load(Relaxed)
+        self.kept(1).load(Relaxed)
     }
 
     /// Whether a recovery met damage: nothing may be changed until a check.
     pub fn is_damaged(&self) -> bool {
-        self.kept(3).load(Relaxed) != 0
+        self.kept(2).load(Relaxed) != 0
     }
 
     /// See [`is_damaged`](Self::is_damaged).
     pub fn set_damaged(&self) {
-        self.kept(3).store(1, Relaxed);
+        self.kept(2).store(1, Relaxed);
     }
 
     /// See [`vfs::FileSystem::version`]: that of the inode's lock, which begins anew with what is
@@ -367,7 +366,7 @@ impl Volatile {
     #[inline]
     pub fn version(&self, ino: Ino) -> Option<u64> {
         let of_lock = self.vinode(ino).ok()?.lock.begin_optimistic()?.version();
-        Some(self.kept(4).load(Relaxed) << 32 | u64::from(of_lock))
+        Some(self.kept(3).load(Relaxed) << 32 | u64::from(of_lock))
     }
 
     /// How often the mount has changed.
@@ -465,11 +464,6 @@ impl Volatile {
     /// Inode numbers in all, and those not in use.
     pub fn inode_counts(&self) -> (u64, u64) {
         (self.inodes.len() - 1, self.word(0).load(Relaxed))
-    }
-
-    /// A generation that this mount has not used.
-    pub fn next_generation(&self) -> u32 {
-        self.kept(1).fetch_add(1, Relaxed) as u32
     }
 
     /// Guards the pointer blocks of the inode file and its growth.
@@ -642,52 +636,57 @@ impl Drop for GlobalLock<'_> {
 
 /// Inode locks, taken in ascending order and given back on drop.
 pub struct Locks<'a> {
-    v: &'a Volatile,
-    inos: SmallVec<[u32; 4]>,
-    /// How many of them are locked.
-    held: usize,
+    held: SmallVec<[&'a RwLock; 4]>,
     mode: LockMode,
     /// The inode file's, of wide locks.
     file: Option<GlobalLock<'a>>,
+}
+
+impl<'a> Locks<'a> {
+    fn none(mode: LockMode) -> Self {
+        Self { held: SmallVec::new(), mode, file: None }
+    }
+
+    /// Takes one more, of an inode behind those before.
+    #[inline]
+    fn add(&mut self, v: &'a Volatile, ino: Ino) -> Result<()> {
+        let lock = &v.vinode(ino)?.lock;
+        v.wait_for(lock, self.mode)?;
+        self.held.push(lock);
+        Ok(())
+    }
 }
 
 impl Volatile {
     /// Locks one inode for reading.
     #[inline]
     pub fn lock_shared(&self, ino: Ino) -> Result<Locks<'_>> {
-        self.wait_for(&self.vinode(ino)?.lock, LockMode::Shared)?;
-        let mut inos = SmallVec::new();
-        inos.push(ino.0 as u32);
-        Ok(Locks { v: self, inos, held: 1, mode: LockMode::Shared, file: None })
+        let mut locks = Locks::none(LockMode::Shared);
+        locks.add(self, ino)?;
+        Ok(locks)
     }
 
     /// Locks inodes for changing. `wide` also locks every inode that shares a leaf of the inode
     /// file with one of the first `wide` of them, and the inode file itself, so that those leaves can
     /// be copied: nobody else then reads or changes a word of them.
     pub fn lock_exclusive(&self, inos: &[Ino], wide: usize) -> Result<Locks<'_>> {
-        let mut all: SmallVec<[u32; 4]> = SmallVec::new();
+        let mut locks = Locks::none(LockMode::Exclusive);
+        if wide == 0 && inos.is_sorted_by(|a, b| a < b) {
+            inos.iter().try_for_each(|ino| locks.add(self, *ino))?;
+            return Ok(locks);
+        }
+        let mut all: SmallVec<[Ino; 4]> = SmallVec::new();
         for (i, ino) in inos.iter().enumerate() {
-            let ino = u32::try_from(ino.0).map_err(|_| Errno::STALE)?;
             if i < wide {
-                let first = ino - ino % INODES_PER_BLOCK as u32;
-                all.extend(first.max(1)..=first + (INODES_PER_BLOCK as u32 - 1));
+                let first = ino.0 - ino.0 % INODES_PER_BLOCK;
+                all.extend((first.max(1)..first + INODES_PER_BLOCK).map(Ino));
             } else {
-                all.push(ino);
+                all.push(*ino);
             }
         }
-        match all[..] {
-            [a, b] if a < b => {}
-            _ => {
-                all.sort_unstable();
-                all.dedup();
-            }
-        }
-        let mut locks =
-            Locks { v: self, inos: all, held: 0, mode: LockMode::Exclusive, file: None };
-        while let Some(ino) = locks.inos.get(locks.held) {
-            self.wait_for(&self.vinode(Ino((*ino).into()))?.lock, LockMode::Exclusive)?;
-            locks.held += 1;
-        }
+        all.sort_unstable();
+        all.dedup();
+        all.iter().try_for_each(|ino| locks.add(self, *ino))?;
         if wide > 0 {
             locks.file = Some(self.lock_inode_file()?);
         }
@@ -705,10 +704,6 @@ impl Locks<'_> {
 impl Drop for Locks<'_> {
     fn drop(&mut self) {
         self.file = None;
-        for ino in self.inos[..self.held].iter().rev() {
-            if let Ok(v) = self.v.vinode(Ino((*ino).into())) {
-                v.lock.unlock(self.mode);
-            }
-        }
+        self.held.iter().rev().for_each(|lock| lock.unlock(self.mode));
     }
 }

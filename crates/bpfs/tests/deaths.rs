@@ -38,7 +38,7 @@ impl Watch for Mortal {
     fn bytes(&self) {
         self.tick();
     }
-    fn flush(&self, _: u64) {
+    fn flush(&self, _: u64, _: u64) {
         self.tick();
     }
     fn fence(&self) {

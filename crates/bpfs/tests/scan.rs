@@ -19,7 +19,7 @@ struct Flushes {
 }
 
 impl Watch for Flushes {
-    fn flush(&self, off: u64) {
+    fn flush(&self, off: u64, _: u64) {
         let me = thread::current().id();
         self.flushed.lock().unwrap().entry(me).or_default().insert(off / 4096);
         self.unfenced.lock().unwrap().insert(me);

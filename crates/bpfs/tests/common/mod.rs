@@ -2,12 +2,14 @@
 
 use pmem::{Counters, Domain, Fenced, Line, Medium, Region};
 
-/// Who is told, before each access but loads of words and comparisons.
+/// Who is told, before each access.
 pub trait Watch: Send + Sync {
-    /// A read or a store.
+    /// A read or a store, but loads of words and comparisons.
     fn bytes(&self) {}
-    /// A flush of what starts there.
-    fn flush(&self, off: u64);
+    /// A load.
+    fn load(&self, _off: u64, _len: u64) {}
+    /// A flush.
+    fn flush(&self, off: u64, len: u64);
     /// A fence.
     fn fence(&self);
 }
@@ -30,12 +32,15 @@ impl<W: Watch> Medium for Watched<W> {
     }
     fn read(&self, off: u64, buf: &mut [u8]) {
         self.watch.bytes();
+        self.watch.load(off, buf.len() as u64);
         self.region.read(off, buf);
     }
     fn load_u64(&self, off: u64) -> u64 {
+        self.watch.load(off, 8);
         self.region.load_u64(off)
     }
     fn equals(&self, off: u64, bytes: &[u8]) -> bool {
+        self.watch.load(off, bytes.len() as u64);
         self.region.equals(off, bytes)
     }
     fn write(&self, off: u64, data: &[u8]) {
@@ -66,7 +71,7 @@ impl<W: Watch> Medium for Watched<W> {
         self.region.store_line(off, line);
     }
     fn flush(&self, off: u64, len: u64) {
-        self.watch.flush(off);
+        self.watch.flush(off, len);
         self.region.flush(off, len);
     }
     fn fence(&self) -> Fenced {
