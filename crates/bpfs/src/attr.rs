@@ -1,7 +1,7 @@
 //! Attributes and space.
 
 use crate::blocks::KEEP;
-use crate::fs::{Core, MODIFIED, Stop};
+use crate::fs::{Core, Stop};
 use crate::layout::*;
 use crate::volatile::{Locks, VInode};
 use crate::xattr::{Attributes, CAPABILITY};
@@ -138,7 +138,7 @@ impl<M: Medium> Core<M> {
                     Ok::<(), Errno>(())
                 })?;
             }
-            self.date(v, MODIFIED);
+            self.touch_modified(v);
         }
         if let Some(list) = &change.attributes {
             self.commit_attributes(locks, ino, v, list, &words)?;

@@ -327,7 +327,7 @@ impl<M: Medium> Core<M> {
         let need = Self::blocks_to_append(root, &range) + self.inode_commit_blocks(1);
         self.v.transact(need, KEEP, |txn| {
             let root = self.grow(txn, self.word_off(v, Word::Root), root, end);
-            self.date(v, MODIFIED);
+            self.touch_modified(v);
             let mut edit = WriteEdit { core: self, range, data, size };
             let change = self.edit(txn, Node::top(root), Mode::Copy, &mut edit)?;
             let Change::Shadow(block) = change else {

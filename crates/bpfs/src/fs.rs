@@ -152,8 +152,8 @@ impl<M: Medium> Core<M> {
         }
     }
 
-    /// As [`touch`](Self::touch) where a commit follows that flushes the line of the times or copies it: to flush
-    /// it before would be in vain, and to store to it again or copy it would wait for that. Whether any changed.
+    /// As [`touch`](Self::touch) where the commit that follows flushes the line of the times: to flush it before
+    /// would be in vain, and to store to it again would wait for that. Whether any changed.
     #[inline]
     pub fn date<const N: usize>(&self, v: &VInode, words: [Word; N]) -> bool {
         let now = (self.clock)().0 as u64;

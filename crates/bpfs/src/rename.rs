@@ -10,7 +10,7 @@ use crate::blocks::Txn;
 use crate::crawler::{Change, Mode, Node};
 use crate::dir::Slot;
 use crate::free::FreeRun;
-use crate::fs::{Core, MODIFIED, Stop};
+use crate::fs::{Core, Stop};
 use crate::index::Found;
 use crate::layout::*;
 use crate::namespace::kind_bits;
@@ -141,23 +141,6 @@ impl<M: Medium> Core<M> {
         self.touch_changed(s);
         if let Some(t) = t {
             self.touch_changed(t);
-        }
-    }
-
-    /// As [`touch_renamed`](Self::touch_renamed), where the leaves of both directories are copied: what lies
-    /// in them goes with them, and to copy what is being flushed would wait for that.
-    fn date_moved(&self, r: &Renamed<'_>) {
-        let ((from_dir, fd, ..), (to_dir, td, ..), (s, t)) = (r.from, r.to, r.nodes);
-        for dir in [fd, td] {
-            self.date(dir, MODIFIED);
-        }
-        let leaf = |ino: Ino| ino.0 / INODES_PER_BLOCK;
-        let target = r.to.3.zip(t).map(|(target, t)| (target.ino, t));
-        for (ino, v) in [Some((r.source().ino, s)), target].into_iter().flatten() {
-            let is_copied = [from_dir, to_dir].map(leaf).contains(&leaf(ino));
-            if self.date(v, [Word::Ctime]) && !is_copied {
-                self.medium.flush(v.pm_off.load(Relaxed), LINE);
-            }
         }
     }
 
@@ -297,7 +280,7 @@ impl<M: Medium> Core<M> {
         }
         let need = tall(from_root) + tall(to_root) + self.inode_commit_blocks(2);
         self.v.transact(need, 0, |txn| {
-            self.date_moved(r);
+            self.touch_renamed(r);
             let (mut moved, from_root) = self.shadow_entries(txn, from_root, from)?;
             let (to, to_root) = self.shadow_entries(txn, to_root, to)?;
             let roots = [(from_dir, Word::Root, from_root), (to_dir, Word::Root, to_root)];

@@ -3,7 +3,7 @@
 use crate::blocks::{KEEP, Txn};
 use crate::crawler::{Change, Edit, Mode, Node};
 use crate::file::end_of;
-use crate::fs::{Core, MODIFIED, Stop};
+use crate::fs::{Core, Stop};
 use crate::layout::*;
 use crate::volatile::{Locks, VInode};
 use pmem::Medium;
@@ -165,13 +165,11 @@ impl<M: Medium> Core<M> {
         let need = ragged + growth;
         self.v.transact(need, 0, |txn| {
             let mut words = Vec::new();
+            self.touch_modified(v);
             if grows {
-                self.date(v, MODIFIED);
                 self.zero_tail(root, size, new_size)?;
                 root = self.grow(txn, self.word_off(v, Word::Root), root, new_size);
                 words.push((ino, Word::Size, new_size));
-            } else {
-                self.touch_modified(v);
             }
             if !inside.is_empty() {
                 let mut edit = PunchEdit { core: self, range: inside };
@@ -218,7 +216,7 @@ impl<M: Medium> Core<M> {
         let height = height_for(new_size).max(root.height());
         let need = Self::interior_blocks(&leaves, height) + self.inode_commit_blocks(1);
         self.v.transact(need, 0, |txn| {
-            self.date(v, MODIFIED);
+            self.touch_modified(v);
             gone.iter().for_each(|b| txn.free(*b));
             self.free_interior(txn, Node::top(root))?;
             let block = self.build_over(txn, &leaves, height, 0);

@@ -216,7 +216,7 @@ impl<M: Medium> Core<M> {
         self.v.transact(list.blocks() + leaf, KEEP, |txn| {
             let word = self.replace_attributes(txn, v, list)?;
             let delta = txn.delta();
-            self.date(v, [Word::Ctime]);
+            self.touch_changed(v);
             let mut all = vec![(ino, Word::Xattr, word)];
             all.extend(words.iter().map(|(w, value)| (ino, *w, *value)));
             self.commit_inodes(txn, locks, &all)?;

@@ -298,6 +298,16 @@ fn mounted(report: &mut Report, dir: &Path) {
                     "see the server's log; unmount and run `keepstone check`",
                 );
             }
+            if stats["direct"] == true {
+                report
+                    .ok("direct access", "programs under `keepstone run` use the pool themselves");
+            } else {
+                report.advice(
+                    "direct access",
+                    "none: programs under `keepstone run` use the mount",
+                    "if they are to be faster than that, unmount, and mount with `-o direct`",
+                );
+            }
             pool_file(report, Path::new(&text("pool")));
         }
     }

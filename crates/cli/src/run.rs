@@ -106,15 +106,24 @@ struct Report {
     /// Requests that reached the server of each mount meanwhile, by mount point and kind. Other
     /// programs' are among them.
     mounts: BTreeMap<String, BTreeMap<String, u64>>,
+    /// Those among them that only the server serves: they are not mounted with `-o direct`.
+    not_direct: Vec<String>,
 }
 
 pub fn run(args: &RunArgs, json: bool) -> Result<ExitCode> {
     let library = library()?;
     let dirs = mounts()?;
-    if dirs.is_empty() && args.direct.is_empty() {
-        output::notice(
-            "no pool is mounted and no --direct given: nothing to serve; see `keepstone mount -o direct`",
-        );
+    let not_direct: Vec<_> = dirs.iter().filter(|dir| !is_direct(dir)).collect();
+    if not_direct.len() == dirs.len() && args.direct.is_empty() {
+        output::notice(match dirs.len() {
+            0 => {
+                "no pool is mounted and no --direct given: nothing to serve; see `keepstone mount -o direct`"
+            }
+            _ => {
+                "no pool is mounted with -o direct: all calls go through the mount; unmount it, and see \
+                 `keepstone mount -o direct`"
+            }
+        });
     }
     let name = &args.command[0];
     if let Some(why) = Program::find(Path::new(name)).and_then(|program| program.not_served()) {
@@ -147,7 +156,12 @@ pub fn run(args: &RunArgs, json: bool) -> Result<ExitCode> {
         (dir.display().to_string(), requests)
     });
     let status = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1) as u8;
-    let report = Report { status, calls: counters.read()?, mounts: after.collect() };
+    let report = Report {
+        status,
+        calls: counters.read()?,
+        mounts: after.collect(),
+        not_direct: not_direct.iter().map(|dir| dir.display().to_string()).collect(),
+    };
     if json {
         output::json(&report)?;
     } else {
@@ -237,6 +251,11 @@ fn mounts() -> Result<Vec<PathBuf>> {
     Ok(ours.map(|entry| entry.dir).collect())
 }
 
+/// Whether the pool may be used past a mount, as far as its server says.
+fn is_direct(dir: &Path) -> bool {
+    stats::read(dir).is_ok_and(|stats| stats["direct"] == true)
+}
+
 /// What the server of a mount has been asked so far; nothing where it does not answer.
 fn requests(dir: &Path) -> BTreeMap<String, u64> {
     let stats = stats::read(dir).unwrap_or_default();
@@ -295,7 +314,9 @@ impl Report {
         }
         for (dir, requests) in &self.mounts {
             let total: u64 = requests.values().sum();
-            eprintln!("requests to the server of {dir}: {total}");
+            let why =
+                if self.not_direct.contains(dir) { " (mounted without -o direct)" } else { "" };
+            eprintln!("requests to the server of {dir}{why}: {total}");
             for (kind, n) in requests {
                 eprintln!("{kind:12} {n:14}");
             }

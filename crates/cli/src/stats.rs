@@ -25,6 +25,8 @@ pub struct PoolStats {
     pub domain: DomainReport,
     pub emulation: Option<String>,
     pub read_only: bool,
+    /// Whether programs may use the pool past the mount.
+    pub direct: bool,
     pub pid: u32,
     pub version: String,
     pub threads: usize,
@@ -91,6 +93,7 @@ fn show(stats: &Value) {
         ("uuid", text(&stats["uuid"])),
         ("domain", text(&stats["domain"]["name"])),
         ("server", format!("pid {}, {} threads", stats["pid"], stats["threads"])),
+        ("direct", text(&stats["direct"])),
         ("uptime", format!("{} s", stats["uptime_s"])),
         ("size", blocks("blocks").unwrap_or_default()),
         ("free", blocks("blocks_free").unwrap_or_default()),

@@ -230,6 +230,24 @@ fn doctor_tells_how_a_program_will_be_served() {
 }
 
 #[test]
+fn mounts_that_are_not_served_are_named() {
+    for (options, is_direct) in [(&["-o", "direct"][..], true), (&[], false)] {
+        let sandbox = Sandbox::mounted(options);
+        let dir = sandbox.path("").display().to_string();
+        let dir = dir.trim_end_matches('/');
+        let output = keepstone_run(["--stats", "--json", "--", "true"]);
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let named = report["not_direct"].as_array().unwrap().iter().any(|named| named == dir);
+        assert_eq!(named, !is_direct, "{report}");
+        let report: Value = serde_json::from_str(&sandbox.ok(["doctor", "--json", dir])).unwrap();
+        let findings = report["findings"].as_array().unwrap();
+        let found = findings.iter().find(|finding| finding["subject"] == "direct access").unwrap();
+        assert_eq!(found["level"], if is_direct { "ok" } else { "advice" });
+        sandbox.umount();
+    }
+}
+
+#[test]
 fn the_c_interface_shares_the_pool_with_the_mount() {
     let mut sandbox = Sandbox::formatted();
     let (library, root) = (library(), Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));

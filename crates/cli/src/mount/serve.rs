@@ -214,6 +214,7 @@ fn stats(
         domain: ready.domain.clone(),
         emulation: ready.emulation.clone(),
         read_only: ready.read_only,
+        direct: is_direct(&plan.options),
         pid: ready.pid,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         threads,
