@@ -169,22 +169,20 @@ impl<M: Medium> Core<M> {
 
     /// The same slot in the first of the free entries that are its room, if that suffices.
     fn narrowed(&self, slot: Slot) -> Slot {
-        let first = DirentWord::unpack(self.medium.load_u64(self.v.entry_off(slot.pos) + 8));
+        let first = self.entry_run(slot.pos);
         let DirentWord { name_len, kind, .. } = slot.word;
         if dirent_bytes(name_len) > first.len || first.len > slot.room().len {
             return slot;
         }
-        let room = FreeRun { off: slot.pos.off(), len: first.len };
-        Slot::within(slot.pos.block(), room, name_len, kind)
+        Slot::within(slot.pos.block(), first, name_len, kind)
     }
 
     /// Room for another name where an entry is, with the known free run where that is needed and follows.
     pub fn slot_in_place(&self, pos: EntryPos, name_len: usize, kind: u8) -> Option<Slot> {
-        let len = DirentWord::unpack(self.medium.load_u64(self.v.entry_off(pos) + 8)).len;
-        let mut room = FreeRun { off: pos.off(), len };
+        let mut room = self.entry_run(pos);
         let known = self.free_run(pos.block());
         let bytes = dirent_bytes(name_len);
-        if bytes > len && known.off == room.end() {
+        if bytes > room.len && known.off == room.end() {
             room.len += known.len;
         }
         (bytes <= room.len && room.end() <= BLOCK)
@@ -271,10 +269,14 @@ impl<M: Medium> Core<M> {
         FreeRun { off: pos.off(), len: word.len }
     }
 
-    /// The free entry at `pos`.
-    pub fn free_entry(&self, pos: EntryPos) -> FreeRun {
-        let word = DirentWord::unpack(self.medium.load_u64(self.v.entry_off(pos) + 8));
-        FreeRun { off: pos.off(), len: word.len }
+    /// The second word of the entry at `pos`.
+    pub fn entry_word(&self, pos: EntryPos) -> DirentWord {
+        DirentWord::unpack(self.medium.load_u64(self.v.entry_off(pos) + 8))
+    }
+
+    /// All of the entry at `pos`.
+    pub fn entry_run(&self, pos: EntryPos) -> FreeRun {
+        FreeRun { off: pos.off(), len: self.entry_word(pos).len }
     }
 
     /// Brings the derived state up to date with an entry that was cleared.

@@ -176,7 +176,7 @@ impl<M: Medium> Core<M> {
             let life = self.life(source.ino, r.nodes.0);
             to.words.extend([(at, life.pack()), (at + 8, slot.word.pack())]);
             to.bytes = Some((at + DIRENT_HEADER, r.to.2));
-            let was = DirentWord::unpack(self.medium.load_u64(self.v.entry_off(slot.pos) + 8)).len;
+            let was = self.entry_word(slot.pos).len;
             if slot.rest.len > 0 && slot.word.len != was {
                 let rest = at + slot.word.len;
                 to.words.extend([(rest, 0), (rest + 8, slot.rest.word())]);
@@ -236,7 +236,7 @@ impl<M: Medium> Core<M> {
     fn name_inode(&self, patch: &mut Patch<'_>, pos: EntryPos, ino: Ino, v: &VInode) {
         let at = self.v.logical_off(pos);
         patch.words.push((at, self.life(ino, v).pack()));
-        let mut word = DirentWord::unpack(self.medium.load_u64(self.v.entry_off(pos) + 8));
+        let mut word = self.entry_word(pos);
         if word.kind != kind_bits(v.kind()) {
             word.kind = kind_bits(v.kind());
             patch.words.push((at + 8, word.pack()));
@@ -341,11 +341,11 @@ impl<M: Medium> Core<M> {
             Some(slot) if r.is_in_place() => self.settle_respelled(fd, slot)?,
             Some(slot) => {
                 self.settle_slot(td, slot)?;
-                self.settle_cleared(fd, source.pos.block(), self.free_entry(source.pos))?;
+                self.settle_cleared(fd, source.pos.block(), self.entry_run(source.pos))?;
             }
             None if r.exchange => {}
             None => {
-                self.settle_cleared(fd, source.pos.block(), self.free_entry(source.pos))?;
+                self.settle_cleared(fd, source.pos.block(), self.entry_run(source.pos))?;
             }
         }
         for (node, from, to) in

@@ -17,6 +17,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::program::Program;
 use crate::{output, stats};
@@ -113,8 +114,10 @@ struct Report {
 pub fn run(args: &RunArgs, json: bool) -> Result<ExitCode> {
     let library = library()?;
     let dirs = mounts()?;
-    let not_direct: Vec<_> = dirs.iter().filter(|dir| !is_direct(dir)).collect();
-    if not_direct.len() == dirs.len() && args.direct.is_empty() {
+    // What their servers say; nothing where one does not answer.
+    let before: Vec<_> = dirs.iter().map(|dir| stats::read(dir).unwrap_or_default()).collect();
+    let is_direct = |stats: &Value| stats["direct"] == true;
+    if !before.iter().any(is_direct) && args.direct.is_empty() {
         output::notice(match dirs.len() {
             0 => {
                 "no pool is mounted and no --direct given: nothing to serve; see `keepstone mount -o direct`"
@@ -143,24 +146,25 @@ pub fn run(args: &RunArgs, json: bool) -> Result<ExitCode> {
     }
     let counters = Counters::create()?;
     command.env("KEEPSTONE_STATS", counters.0.path());
-    let before: Vec<_> = dirs.iter().map(|dir| requests(dir)).collect();
     ignore_keyboard(&mut command);
     let status = match command.status() {
         Ok(status) => status,
         Err(err) => return Err(not_started(name, &err)),
     };
-    let after = dirs.iter().zip(before).map(|(dir, before)| {
-        let mut requests = requests(dir);
+    let after = dirs.iter().zip(&before).map(|(dir, before)| {
+        let before = requests(before);
+        let mut requests = requests(&stats::read(dir).unwrap_or_default());
         requests.iter_mut().for_each(|(kind, n)| *n -= before.get(kind).copied().unwrap_or(0));
         requests.retain(|_, n| *n > 0);
         (dir.display().to_string(), requests)
     });
     let status = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1) as u8;
+    let not_direct = dirs.iter().zip(&before).filter(|(_, stats)| !is_direct(stats));
     let report = Report {
         status,
         calls: counters.read()?,
         mounts: after.collect(),
-        not_direct: not_direct.iter().map(|dir| dir.display().to_string()).collect(),
+        not_direct: not_direct.map(|(dir, _)| dir.display().to_string()).collect(),
     };
     if json {
         output::json(&report)?;
@@ -251,14 +255,8 @@ fn mounts() -> Result<Vec<PathBuf>> {
     Ok(ours.map(|entry| entry.dir).collect())
 }
 
-/// Whether the pool may be used past a mount, as far as its server says.
-fn is_direct(dir: &Path) -> bool {
-    stats::read(dir).is_ok_and(|stats| stats["direct"] == true)
-}
-
-/// What the server of a mount has been asked so far; nothing where it does not answer.
-fn requests(dir: &Path) -> BTreeMap<String, u64> {
-    let stats = stats::read(dir).unwrap_or_default();
+/// What the server of a mount has been asked so far.
+fn requests(stats: &Value) -> BTreeMap<String, u64> {
     let requests = stats["requests"].as_object().into_iter().flatten();
     requests.filter_map(|(kind, n)| Some((kind.clone(), n.as_u64()?))).collect()
 }

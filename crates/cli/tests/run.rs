@@ -213,15 +213,17 @@ fn the_exit_status_is_the_programs() {
     assert_eq!(status(&[]), Some(2));
 }
 
+/// What `keepstone doctor TARGET` finds of a subject.
+fn doctor_found(sandbox: &Sandbox, target: &str, subject: &str) -> Value {
+    let report: Value = serde_json::from_str(&sandbox.ok(["doctor", "--json", target])).unwrap();
+    let findings = report["findings"].as_array().unwrap();
+    findings.iter().find(|finding| finding["subject"] == subject).unwrap().clone()
+}
+
 #[test]
 fn doctor_tells_how_a_program_will_be_served() {
     let sandbox = Sandbox::empty();
-    let found = |program: &str| -> Value {
-        let report: Value =
-            serde_json::from_str(&sandbox.ok(["doctor", "--json", program])).unwrap();
-        let findings = report["findings"].as_array().unwrap();
-        findings.iter().find(|finding| finding["subject"] == "program").unwrap().clone()
-    };
+    let found = |program: &str| doctor_found(&sandbox, program, "program");
     assert_eq!(found("cat")["level"], "ok");
     let calls = compiled("calls", &["-static"]);
     let found = found(calls.to_str().unwrap());
@@ -239,9 +241,7 @@ fn mounts_that_are_not_served_are_named() {
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
         let named = report["not_direct"].as_array().unwrap().iter().any(|named| named == dir);
         assert_eq!(named, !is_direct, "{report}");
-        let report: Value = serde_json::from_str(&sandbox.ok(["doctor", "--json", dir])).unwrap();
-        let findings = report["findings"].as_array().unwrap();
-        let found = findings.iter().find(|finding| finding["subject"] == "direct access").unwrap();
+        let found = doctor_found(&sandbox, dir, "direct access");
         assert_eq!(found["level"], if is_direct { "ok" } else { "advice" });
         sandbox.umount();
     }
