@@ -9,7 +9,7 @@ use crate::crawler::Node;
 use crate::fs::Core;
 use crate::layout::*;
 use crate::run::Run;
-use pmem::Medium;
+use pmem::{LINE, Medium};
 use std::cell::Cell;
 use std::ops::Range;
 use vfs::Result;
@@ -86,12 +86,11 @@ impl<M: Medium> Core<M> {
         let _ = self.medium.publish(size.0, size.1, ready);
     }
 
-    /// The nodes below `node` that the range touches.
-    fn touched(node: Node, fill: &Fill<'_>) -> impl Iterator<Item = (u64, Node)> + use<M> {
+    /// Which of the pointers of `node` the range touches.
+    fn touched(node: Node, fill: &Fill<'_>) -> Range<u64> {
         let below = span(node.height - 1);
         let first = fill.range.start.saturating_sub(node.base) / below;
-        let last = (fill.range.end - node.base).div_ceil(below).min(FANOUT);
-        (first..last).map(move |i| (i, node.child(i, 0)))
+        first..(fill.range.end - node.base).div_ceil(below).min(FANOUT)
     }
 
     /// A block of pointers for a node that has none; the first of them is `kept`, unless that is 0.
@@ -102,17 +101,45 @@ impl<M: Medium> Core<M> {
         kept: u64,
         fill: &Fill<'_>,
     ) -> Result<u64> {
-        // Before the data: an atomic operation waits for the non-temporal stores before it.
-        let new = txn.take_pointers();
-        let mut pointers = [0u64; FANOUT as usize];
-        pointers[0] = kept;
-        for (i, child) in Self::touched(node, fill) {
-            if i > 0 || kept == 0 {
-                pointers[i as usize] = self.fill_node(txn, child, fill)?;
+        // The block before the data: an atomic operation waits for the non-temporal stores before it.
+        if Self::touched(node, fill).end <= LINE_POINTERS {
+            let (new, is_null_behind) = txn.take_line();
+            debug_assert!(!is_null_behind || self.is_null_behind(new), "P2");
+            let mut pointers = [0; LINE_POINTERS as usize];
+            self.fill_pointers(txn, node, kept, fill, &mut pointers)?;
+            self.medium.write_nt(new, pointers.as_bytes());
+            if !is_null_behind {
+                self.medium.zero_nt(new + LINE, BLOCK - LINE);
             }
+            return Ok(new);
         }
+        let new = txn.take_pointers();
+        let mut pointers = [0; FANOUT as usize];
+        self.fill_pointers(txn, node, kept, fill, &mut pointers)?;
         self.medium.write_nt(new, pointers.as_bytes());
         Ok(new)
+    }
+
+    fn is_null_behind(&self, pointers: u64) -> bool {
+        self.load_pointers(pointers)[LINE_POINTERS as usize..].iter().all(|p| *p == 0)
+    }
+
+    /// The pointers of a node that has none, but `kept`.
+    fn fill_pointers(
+        &self,
+        txn: &mut Txn<'_>,
+        node: Node,
+        kept: u64,
+        fill: &Fill<'_>,
+        pointers: &mut [u64],
+    ) -> Result<()> {
+        pointers[0] = kept;
+        for i in Self::touched(node, fill) {
+            if i > 0 || kept == 0 {
+                pointers[i as usize] = self.fill_node(txn, node.child(i, 0), fill)?;
+            }
+        }
+        Ok(())
     }
 
     fn fill_node(&self, txn: &mut Txn<'_>, node: Node, fill: &Fill<'_>) -> Result<u64> {
@@ -123,7 +150,8 @@ impl<M: Medium> Core<M> {
             return self.new_pointers(txn, node, 0, fill);
         }
         let mut stored: Option<Range<u64>> = None;
-        for (i, child) in Self::touched(node, fill) {
+        for i in Self::touched(node, fill) {
+            let child = node.child(i, 0);
             let slot = node.block + i * 8;
             let old = match self.medium.load_u64(slot) {
                 0 => 0,
@@ -160,11 +188,26 @@ impl<M: Medium> Core<M> {
         match fill.data {
             Some(data) => {
                 let from = (start - fill.range.start) as usize;
-                self.medium.write_nt(at, &data[from..from + (end - start) as usize]);
+                self.write_last(at, &data[from..from + (end - start) as usize]);
             }
-            None => self.medium.zero_nt(at, end - start),
+            None => self.medium.zero_nt(at, end.next_multiple_of(LINE) - start),
         }
         block
+    }
+
+    /// Writes what a file ends with: the last line whole, if it begins in `data`. What of it lies beyond the
+    /// end does not count, and part of a line would have to wait for the rest to come into the cache.
+    fn write_last(&self, at: u64, data: &[u8]) {
+        let behind = (at as usize + data.len()) % LINE as usize;
+        let Some(whole) = data.len().checked_sub(behind).filter(|_| behind > 0) else {
+            return self.medium.write_nt(at, data);
+        };
+        let mut last = [0; LINE as usize];
+        last[..behind].copy_from_slice(&data[whole..]);
+        if whole > 0 {
+            self.medium.write_nt(at, &data[..whole]);
+        }
+        self.medium.write_nt(at + whole as u64, &last);
     }
 }
 

@@ -110,6 +110,14 @@ impl Volatile {
         self.give_back(cleared);
     }
 
+    /// As [`release`](Self::release), of a block of pointers that is null behind its first line, durably.
+    pub fn release_pointers(&self, block: u32) {
+        match self.spares.keep(&self.arena, block) {
+            true => self.give_back(1),
+            false => self.release(&[block]),
+        }
+    }
+
     /// Lets cleared blocks be reserved again.
     fn give_back(&self, cleared: u64) {
         if cleared > 0 {
@@ -184,6 +192,19 @@ impl Txn<'_> {
         b * BLOCK
     }
 
+    /// As [`take_pointers`](Self::take_pointers), for no more than a line of them; also returns whether the
+    /// block is null behind its first line.
+    pub fn take_line(&mut self) -> (u64, bool) {
+        if self.reserved > 0
+            && let Some(b) = self.v.spares.take(&self.v.arena)
+        {
+            self.reserved -= 1;
+            self.taken.push(b);
+            return (u64::from(b) * BLOCK, true);
+        }
+        (self.take_pointers(), false)
+    }
+
     /// Claims up to `most` reserved blocks that lie together, from the hint on.
     fn claim(&mut self, hint: usize, most: u64) -> Range<u64> {
         assert!(self.reserved > 0, "an operation reserved too few blocks");
@@ -194,11 +215,14 @@ impl Txn<'_> {
             run = map.claim_word(arena, start, WORDS_LOOKED_AT);
             self.is_scattered = run.is_none();
         }
+        let spare = || self.v.spares.take_any(arena).map(|b| u64::from(b)..u64::from(b) + 1);
         let run = run
             .or_else(|| map.claim(arena, start..map.len(), most))
             .or_else(|| map.claim(arena, 0..start, most))
+            .or_else(spare)
             // Blocks freed meanwhile, behind where the search was.
             .or_else(|| map.claim(arena, 0..map.len(), most))
+            .or_else(spare)
             .expect("V2: a reserved block is there");
         self.v.set_block_hint(hint, run.end);
         self.reserved -= run.end - run.start;

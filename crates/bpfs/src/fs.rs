@@ -303,6 +303,9 @@ impl<M: Medium> Core<M> {
     /// inode that no entry names is not valid (§3.1). The caller holds its lock exclusively.
     pub fn reap(&self, ino: Ino, v: &VInode) {
         let mut blocks: SmallVec<[u32; 16]> = SmallVec::new();
+        let is_short =
+            v.kind() == FileKind::File && self.load(v, Word::Size) <= LINE_POINTERS * BLOCK;
+        let mut pointers = None;
         let mut left = v.block_count();
         for word in [Word::Xattr, Word::Root] {
             let root = self.check_root(self.load(v, word));
@@ -314,6 +317,9 @@ impl<M: Medium> Core<M> {
                     Ok(()) => {
                         let n = blocks.len() - before;
                         debug_assert_eq!(n, self.count_blocks(root), "{ino}: its blocks");
+                        if word == Word::Root && root.height() == 1 && is_short && n > 0 {
+                            pointers = blocks.pop();
+                        }
                     }
                     Err(e) => {
                         blocks.truncate(before);
@@ -327,6 +333,10 @@ impl<M: Medium> Core<M> {
         }
         v.end();
         self.v.release(&blocks);
+        // The tree had nothing beyond the size (T3).
+        if let Some(block) = pointers {
+            self.v.release_pointers(block);
+        }
         self.v.release_inode(ino);
     }
 
@@ -338,6 +348,28 @@ impl<M: Medium> Core<M> {
             && root.height() > 0
         {
             self.medium.prefetch(root.block(), LINE);
+        }
+    }
+
+    /// Announces that a file, whose attributes these are, may be read from its start, or continued: what
+    /// holds it mostly does that next.
+    #[inline]
+    pub fn prefetch_content(&self, v: &VInode, attr: &Attr) {
+        if attr.kind != FileKind::File || attr.size == 0 {
+            return;
+        }
+        let Ok(root) = self.root(v) else { return };
+        if root.height() > 0 {
+            self.medium.prefetch(root.block(), LINE);
+        }
+        for (at, bytes) in [(0, 4 * LINE), (attr.size - 1, 1)] {
+            let block = match root.height() {
+                0 => self.find_block(root, at).unwrap_or(0),
+                _ => self.in_run(v, at).ok().flatten().map_or(0, |(pm, _)| pm - at % BLOCK),
+            };
+            if block != 0 {
+                self.medium.prefetch(block + at % BLOCK, bytes);
+            }
         }
     }
 

@@ -12,6 +12,8 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 pub const BLOCK: u64 = 4096;
 /// Pointers per interior block.
 pub const FANOUT: u64 = 512;
+/// Pointers in a line.
+pub const LINE_POINTERS: u64 = pmem::LINE / 8;
 /// Height of the tallest tree: 512^4 blocks are 2^48 bytes (§3.1).
 pub const HEIGHT_MAX: u8 = 4;
 /// Bytes per inode.

@@ -36,6 +36,7 @@ mod run;
 mod scan;
 mod share;
 mod space;
+mod spares;
 mod stocks;
 mod volatile;
 mod words;

@@ -63,6 +63,7 @@ impl<M: Medium> Core<M> {
             }
         };
         if self.attr_optimistic(target, entry) {
+            self.prefetch_content(self.v.vinode(target)?, entry);
             return Ok(());
         }
         let _lock = self.v.lock_shared(target).inspect_err(|_| {

@@ -35,7 +35,7 @@ use vfs::{Errno, Ino};
 type Result<T, E = Errno> = std::result::Result<T, E>;
 
 /// Version of the derived state: whoever has another one cannot share it.
-const FORMAT: u64 = 9 << 1;
+const FORMAT: u64 = 10 << 1;
 
 /// Where shared states are, and how their names begin.
 const ARENAS: &str = "/dev/shm";

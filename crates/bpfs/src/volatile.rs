@@ -1,15 +1,16 @@
 //! The volatile structures (§3.3): what is derived from PM at mount and kept in the arena.
 //!
 //! - V1: a block's bit is set while the block is reachable from the superblock, or claimed by an
-//!   operation in flight.
-//! - V2: the count of free blocks ([`FreeCount`]) never exceeds the number of clear bits: bits are
-//!   cleared before it grows and claimed after it shrank, so a reservation is always honoured.
+//!   operation in flight, or one of the [`Spares`].
+//! - V2: the count of free blocks ([`FreeCount`]) never exceeds the number of clear bits and spares: bits
+//!   are cleared before it grows and claimed after it shrank, so a reservation is always honoured.
 //!   A freed block that somebody may still be reading without a copy waits ([`Pins`]).
 //! - V3: an inode is live from its creation until its last name and last reference are gone.
 
 use crate::free::{FreeRun, FreeUnits};
 use crate::layout::{BLOCK, INODE, INODES_PER_BLOCK};
 use crate::pin::Pins;
+use crate::spares::Spares;
 use crate::stocks::FreeCount;
 use arena::{
     Arena, Bitmap, Entry, Handle, HashIndex, Layout, Link, LockMode, RwLock, Shared, Slab, Span,
@@ -186,6 +187,7 @@ pub struct Volatile {
     pub arena: Arena,
     pub blocks: Bitmap,
     pub free: FreeCount,
+    pub spares: Spares,
     tables: Tables,
     inodes: Bitmap,
     pub pins: Pins,
@@ -223,6 +225,7 @@ pub struct Plan {
     tables: Tables,
     blocks: Bitmap,
     free: FreeCount,
+    spares: Spares,
     inodes: Bitmap,
     pins: Pins,
     dir_states: Slab<DirState>,
@@ -267,6 +270,7 @@ impl Plan {
             pins,
             blocks: Bitmap::plan(&mut l, blocks),
             free: FreeCount::plan(&mut l),
+            spares: Spares::plan(&mut l),
             inodes: Bitmap::plan(&mut l, max_inodes),
             dir_blocks: Slab::plan(&mut l, blocks as usize),
             dir_states: Slab::plan(&mut l, blocks as usize),
@@ -303,6 +307,7 @@ impl Plan {
             tables: self.tables,
             blocks: self.blocks,
             free: self.free,
+            spares: self.spares,
             inodes: self.inodes,
             pins: self.pins,
             index: self.index,

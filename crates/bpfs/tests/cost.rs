@@ -120,6 +120,25 @@ fn writes() {
     });
     let want = Cost { nt: 2 * 4096, lines: 1, fences: 2, words: 2 };
     assert_eq!(taller, want, "data and pointers, then root and size in one line");
+
+    fs.unlink(ROOT, b"g0").unwrap();
+    let again = cost(&fs, |_| {
+        let f = create(&fs, ROOT, "again", &FILE);
+        fs.forget(f, 1);
+        fs.unlink(ROOT, b"again").unwrap();
+    });
+    let again_taller = cost(&fs, |_| {
+        let f = create(&fs, ROOT, "again", &FILE);
+        fs.append(f, &[8; 5000]).unwrap();
+        fs.forget(f, 1);
+        fs.unlink(ROOT, b"again").unwrap();
+    });
+    let nt = again_taller.nt - again.nt;
+    assert_eq!(
+        nt,
+        64 + 5056,
+        "pointers where there were some, and data to the end of its last line"
+    );
 }
 
 #[test]

@@ -125,6 +125,44 @@ fn what_threads_have_in_stock_is_used_before_a_pool_is_full() {
     assert!(idle.blocks_free - left.blocks_free < 64, "{left:?}, before {idle:?}");
 }
 
+/// Files of two blocks come and go: their blocks of pointers are kept to be used again.
+#[test]
+fn spare_pointers_are_free_and_null() {
+    let fs = mounted(8 << 20);
+    let d = create(&fs, ROOT, "d", &DIR);
+    // As large as to have pointers behind the first line, and then not any more.
+    let shrunk = create(&fs, d, "shrunk", &FILE);
+    fs.write(shrunk, 0, &[9; 300_000]).unwrap();
+    fs.setattr(&Caller::ROOT, shrunk, &SetAttr { size: Some(5000), ..SetAttr::default() }).unwrap();
+    let (files, mut idle) = (40, None);
+    for round in 1..4 {
+        for i in 0..files {
+            let f = create(&fs, d, &format!("f{i}"), &FILE);
+            fs.write(f, 0, &[round; 5000]).unwrap();
+            assert_eq!(fs.getattr(f).unwrap().blocks, 3 * 8);
+            // What was null behind the first line is.
+            fs.write(f, 200_000, &[round]).unwrap();
+            assert_eq!(fs.seek(f, 8192, Seek::Data), Ok(196_608));
+            fs.setattr(&Caller::ROOT, f, &SetAttr { size: Some(8192), ..SetAttr::default() })
+                .unwrap();
+        }
+        for i in 0..files {
+            fs.unlink(d, format!("f{i}").as_bytes()).unwrap();
+        }
+        // The first round made the inode file larger.
+        assert_eq!(fs.statfs(), *idle.get_or_insert_with(|| fs.statfs()));
+        fs.unlink(d, b"shrunk").unwrap();
+        let shrunk = create(&fs, d, "shrunk", &FILE);
+        fs.write(shrunk, 0, &[9; 5000]).unwrap();
+    }
+    // Another thread finds them when nothing else is left.
+    std::thread::scope(|s| {
+        s.spawn(|| fill(&fs, d));
+    });
+    assert!(fs.statfs().blocks_free < 2, "{:?}", fs.statfs());
+    check_and_remount(fs);
+}
+
 #[test]
 fn the_largest_file() {
     let fs = mounted(16 << 20);

@@ -1,0 +1,116 @@
+//! Spares: free blocks that were pointers of small files, and are null behind their first line.
+//!
+//! Half the cost of a file's second block is the block of pointers that it brings, 4 KiB of zeros for
+//! two words. Where a file dies that had no more than a line of pointers, and a file is made that needs
+//! no more, the zeros are there already. So each thread keeps some of these blocks, in a line which it
+//! shares with few others or nobody.
+//!
+//! - P1: a spare is counted as free, although its bit is set (V2).
+//! - P2: it is null behind its first line, durably.
+//! - P3: who finds no clear bit takes the spares, of whoever they are.
+
+use arena::{Arena, Layout, Span};
+use std::sync::atomic::{AtomicU32, Ordering::*};
+
+/// How many lines there are, for threads to have different ones.
+const LINES: usize = 64;
+
+/// Numbers of blocks; 0: none.
+type Line = [AtomicU32; 16];
+
+/// All spares.
+#[derive(Clone, Copy)]
+pub struct Spares {
+    lines: Span<Line>,
+}
+
+impl Spares {
+    /// Plans them.
+    pub fn plan(layout: &mut Layout) -> Self {
+        Self { lines: layout.table(LINES) }
+    }
+
+    fn own<'a>(&self, arena: &'a Arena) -> &'a Line {
+        &arena.table(self.lines)[arena.owner() as usize % LINES]
+    }
+
+    /// Keeps a block that is null behind its first line (P2); whether there was room for it.
+    #[inline]
+    pub fn keep(&self, arena: &Arena, block: u32) -> bool {
+        self.own(arena).iter().any(|place| {
+            place.load(Relaxed) == 0 && place.compare_exchange(0, block, AcqRel, Relaxed).is_ok()
+        })
+    }
+
+    /// Takes a spare of this thread.
+    #[inline]
+    pub fn take(&self, arena: &Arena) -> Option<u32> {
+        self.own(arena).iter().find_map(take)
+    }
+
+    /// Takes anybody's (P3).
+    #[cold]
+    pub fn take_any(&self, arena: &Arena) -> Option<u32> {
+        arena.table(self.lines).iter().flatten().find_map(take)
+    }
+}
+
+#[inline]
+fn take(place: &AtomicU32) -> Option<u32> {
+    let block = place.load(Relaxed);
+    let taken = block != 0 && place.compare_exchange(block, 0, AcqRel, Relaxed).is_ok();
+    taken.then_some(block)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spares() -> (Spares, Arena) {
+        let mut layout = Layout::default();
+        let spares = Spares::plan(&mut layout);
+        let arena = Arena::anonymous(&layout).unwrap();
+        (spares, arena)
+    }
+
+    #[test]
+    fn each_thread_keeps_some_and_anybody_takes_them_at_need() {
+        let (spares, arena) = spares();
+        assert_eq!(spares.take(&arena), None);
+        let kept = (1..100).take_while(|block| spares.keep(&arena, *block)).count();
+        assert_eq!(kept, size_of::<Line>() / 4);
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                assert_eq!(spares.take(&arena), None, "they are another thread's");
+                assert!(spares.take_any(&arena).is_some());
+            });
+        });
+        let left = std::iter::from_fn(|| spares.take(&arena)).count();
+        assert_eq!((left, spares.take_any(&arena)), (kept - 1, None));
+    }
+
+    #[test]
+    fn every_spare_is_taken_once() {
+        let (spares, arena) = spares();
+        let taken = AtomicU32::new(0);
+        let each = 20_000;
+        std::thread::scope(|s| {
+            for thread in 0..4 {
+                let (spares, arena, taken) = (&spares, &arena, &taken);
+                s.spawn(move || {
+                    for i in 1..=each {
+                        if spares.keep(arena, thread * each + i) {
+                            taken.fetch_add(1, Relaxed);
+                        }
+                        let at_need = || spares.take_any(arena).filter(|_| i % 3 == 0);
+                        if spares.take(arena).or_else(at_need).is_some() {
+                            taken.fetch_sub(1, Relaxed);
+                        }
+                    }
+                });
+            }
+        });
+        let left = std::iter::from_fn(|| spares.take_any(&arena)).count();
+        assert_eq!(left, taken.into_inner() as usize);
+    }
+}
