@@ -129,8 +129,11 @@ fn inside(plan: &Plan, mount: &Path, dir: &Path) -> Result<Vec<Outcome>> {
         .floor(raw::shadow_to(&floor, 0, len));
     plan.run(case, &mut outcomes)?;
     let case = beds.case("create+close+unlink".into(), "a file", 0, Some(5.0));
-    let case = beds.each(case, |b| b.create_unlink(), |b| b.create_unlink());
-    plan.run(case.floor(raw::epochs(&floor, 0, 2)), &mut outcomes)?;
+    let case = beds
+        .each(case, |b| b.create_unlink(), |b| b.create_unlink())
+        .with(raw::epochs(&floor, 0, 2))
+        .floor(raw::epochs_of_names(&floor, 2, beds.direct.look_twice()));
+    plan.run(case, &mut outcomes)?;
     let case = beds.case("open+close".into(), "one of 10 000 files", 0, Some(3.0));
     plan.run(beds.each(case, |b| b.open_close(), |b| b.open_close()), &mut outcomes)?;
     let case = beds.case("stat".into(), "one of 10 000 files", 0, Some(5.0));
@@ -141,7 +144,8 @@ fn inside(plan: &Plan, mount: &Path, dir: &Path) -> Result<Vec<Outcome>> {
         .with(beds.tmpfs.rename(false)?)
         .with(beds.ext4.as_ref().map(|b| b.rename(false)).transpose()?)
         .with(beds.mounted.rename(false)?)
-        .floor(raw::epochs(&floor, 0, 1));
+        .with(raw::epochs(&floor, 0, 1))
+        .floor(raw::epochs_of_names(&floor, 1, beds.direct.look_twice()));
     plan.run(case, &mut outcomes)?;
     let case = beds.case("readdir".into(), "a directory of 10 000 names", 0, Some(2.0));
     plan.run(beds.each(case, |b| b.list(), |b| b.list()), &mut outcomes)?;
@@ -169,7 +173,7 @@ fn inside(plan: &Plan, mount: &Path, dir: &Path) -> Result<Vec<Outcome>> {
         };
         plan.run(case.target(SUBJECT, 1.8), &mut outcomes)?;
     }
-    by_processes(plan, (mount, tmp.path()), &beds, &mut outcomes)?;
+    by_processes(plan, (mount, tmp.path()), &beds, &floor, &mut outcomes)?;
     drop(beds);
     let ext4 = ext4.map(|e| e.synced());
     synced(plan, &direct_synced, &tmpfs_synced, ext4, &floor, &mut outcomes)?;
@@ -220,6 +224,7 @@ fn by_processes(
     plan: &Plan,
     (mount, tmp): (&Path, &Path),
     beds: &Beds<'_>,
+    floor: &Region,
     outcomes: &mut Vec<Outcome>,
 ) -> Result<()> {
     let len = 4 << 10;
@@ -234,7 +239,9 @@ fn by_processes(
     let reading = case(name)
         .with(beds.direct.read_by_processes(len, start(name, direct)?))
         .with(beds.direct.read(len))
-        .with(beds.tmpfs.read_by_processes(len, start(name, tmp)?));
+        .with(beds.tmpfs.read_by_processes(len, start(name, tmp)?))
+        .with(raw::memcpy_by_two(floor, len))
+        .with(raw::memcpy_from(floor, len));
     plan.run(reading, outcomes)?;
     let name = "two-processes/pwrite";
     let writing = case(name)

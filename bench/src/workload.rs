@@ -4,7 +4,7 @@ use crate::helper::{Helper, Work};
 use crate::rounds::Contender;
 use crate::store::Store;
 use std::ffi::{CStr, CString};
-use vfs::Result;
+use vfs::{Errno, Result};
 
 /// Length of the file of the data cases (the paper's random writes go to 128 MB).
 pub const FILE_BYTES: u64 = 128 << 20;
@@ -261,6 +261,18 @@ impl<'s, S: Store> Bed<'s, S> {
             }
             Ok(())
         }))
+    }
+
+    /// Finds out that one name is there and another is not: what calls that change two names have to.
+    pub fn look_twice(&self) -> impl FnMut() -> Result<()> {
+        let (there, missing) = (numbered(0), numbered(self.names));
+        move || {
+            self.store.stat(&self.crowd, &there)?;
+            match self.store.stat(&self.crowd, &missing) {
+                Err(Errno::NOENT) => Ok(()),
+                looked => looked.and(Err(Errno::EXIST)),
+            }
+        }
     }
 
     fn any_name(&self, rng: &mut Rng) -> Numbered {

@@ -109,6 +109,16 @@ fn writes() {
     });
     assert_eq!(small, Cost { nt: 64, lines: 1, fences: 2, words: 1 }, "append inside a block");
 
+    let empty: Vec<_> = (0..12).map(|i| create(&fs, ROOT, &format!("e{i}"), &FILE)).collect();
+    let first = cost(&fs, |i| {
+        let _ = fs.append(empty[i as usize], &[7; 100]).unwrap();
+    });
+    assert_eq!(
+        first,
+        Cost { nt: 128, lines: 1, fences: 2, words: 2 },
+        "the last line is written whole"
+    );
+
     let small_file = |i| {
         let f = create(&fs, ROOT, &format!("g{i}"), &FILE);
         fs.append(f, &[7; 64]).unwrap();

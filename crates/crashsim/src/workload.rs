@@ -117,6 +117,7 @@ truncate /d/z 100; truncate /d/z 20000
 truncate /a 100; append /a 9000
 tmpfile /d 1; link %1 /n
 unlink /a; create /n; write /n 0 9000
+create /n; write /n 0 40000; truncate /n 5000; unlink /n; create /m; write /m 0 9000; truncate /m 300000
 rename /a /d/c; create /n; append /n 9000
 write /a 0 5000; write /d/c 0 5000
 punch /a 0 5000; append /d/c 9000
