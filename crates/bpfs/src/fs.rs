@@ -303,9 +303,6 @@ impl<M: Medium> Core<M> {
     /// inode that no entry names is not valid (§3.1). The caller holds its lock exclusively.
     pub fn reap(&self, ino: Ino, v: &VInode) {
         let mut blocks: SmallVec<[u32; 16]> = SmallVec::new();
-        let is_short =
-            v.kind() == FileKind::File && self.load(v, Word::Size) <= LINE_POINTERS * BLOCK;
-        let mut pointers = None;
         let mut left = v.block_count();
         for word in [Word::Xattr, Word::Root] {
             let root = self.check_root(self.load(v, word));
@@ -317,9 +314,6 @@ impl<M: Medium> Core<M> {
                     Ok(()) => {
                         let n = blocks.len() - before;
                         debug_assert_eq!(n, self.count_blocks(root), "{ino}: its blocks");
-                        if word == Word::Root && root.height() == 1 && is_short && n > 0 {
-                            pointers = blocks.pop();
-                        }
                     }
                     Err(e) => {
                         blocks.truncate(before);
@@ -331,13 +325,23 @@ impl<M: Medium> Core<M> {
         if v.kind() == FileKind::Dir {
             self.v.drop_dir_state(v);
         }
+        // Every block of pointers comes after those that it names.
+        let line = self.line_of_pointers(v).filter(|line| blocks.last() == Some(line));
+        blocks.truncate(blocks.len() - usize::from(line.is_some()));
         v.end();
         self.v.release(&blocks);
-        // The tree had nothing beyond the size (T3).
-        if let Some(block) = pointers {
+        if let Some(block) = line {
             self.v.release_pointers(block);
         }
         self.v.release_inode(ino);
+    }
+
+    /// The topmost block of a file that has no more than a line of pointers: behind that it is null, as
+    /// nothing is beyond the size (T3).
+    fn line_of_pointers(&self, v: &VInode) -> Option<u32> {
+        let root = self.root(v).ok().filter(|root| root.height() == 1 && root.block() != 0)?;
+        let is_short = self.load(v, Word::Size) <= LINE_POINTERS * BLOCK;
+        (v.kind() == FileKind::File && is_short).then_some((root.block() / BLOCK) as u32)
     }
 
     /// Announces that an inode may be [reaped](Self::reap) soon: its topmost block will be read where that
