@@ -120,7 +120,7 @@ pub fn run(args: &CrashtestArgs, json: bool) -> Result<ExitCode> {
                 bar.set_position(done);
                 bar.set_message(format!("{states} states"));
             });
-        bar.finish_and_clear();
+        finish(&bar, &report);
         families.push(report);
     }
     conclude(families, json)
@@ -144,7 +144,7 @@ fn run_pmbd(args: &CrashtestArgs, json: bool) -> Result<ExitCode> {
         bar.set_length(workloads.len() as u64);
         let progress = |done| bar.set_position(done);
         let report = blocks::run(name, &workloads, args.semantics, &distinct, &progress);
-        bar.finish_and_clear();
+        finish(&bar, &report);
         report
     };
     conclude(families.into_iter().map(run).collect(), json)
@@ -171,6 +171,15 @@ fn bar(name: &str) -> ProgressBar {
     let bar = ProgressBar::new(0).with_style(style);
     bar.set_prefix(name.to_owned());
     bar
+}
+
+/// Takes the bar away. Where none is shown, as there is no terminal, a line tells what has been done.
+fn finish(bar: &ProgressBar, report: &Report) {
+    bar.finish_and_clear();
+    if bar.is_hidden() {
+        let Report { family, workloads, violations, seconds, .. } = report;
+        eprintln!("{family}: {workloads} workloads, {violations} violations, {seconds:.0} s");
+    }
 }
 
 fn families_of(args: &CrashtestArgs, bases: &[crashsim::run::Base]) -> Result<Vec<Family>> {

@@ -158,6 +158,33 @@ fn doctor_reports() {
 }
 
 #[test]
+fn crashtest_explores_a_script_and_shows_a_crash_again() {
+    let s = Sandbox::empty();
+    let script = s.outside("script");
+    std::fs::write(&script, "create /n; write /n 0 100").unwrap();
+    let trace = s.outside("trace");
+    let explore = ["crashtest", "--workload", script.to_str().unwrap()];
+    let explored = s.run(explore.iter().chain(&["--json", "--trace", trace.to_str().unwrap()]));
+    assert!(explored.status.success());
+    let outcome = json(&String::from_utf8(explored.stdout).unwrap());
+    assert!(outcome["states_explored"].as_u64().unwrap() > 10, "{outcome}");
+    assert_eq!(outcome["violations"], 0);
+    // Without a terminal a line tells how far it is.
+    let told = String::from_utf8(explored.stderr).unwrap();
+    assert!(told.contains("0 violations"), "{told}");
+    assert!(std::fs::read_to_string(&trace).unwrap().starts_with("keepstone-trace"));
+    assert!(s.ok(explore).contains("distinct crash states explored, 0 violations"));
+    let crash = "adr tree 0.1 only: write /a 4090 20";
+    assert_eq!(
+        json(&s.ok(["crashtest", "--replay", crash, "--json"])).as_array().unwrap().len(),
+        1
+    );
+    std::fs::write(&script, "frobnicate /n").unwrap();
+    assert!(s.fails(explore, 1).contains("frobnicate"));
+    s.fails(["crashtest", "--replay", "garbage"], 1);
+}
+
+#[test]
 fn version_and_help() {
     let s = Sandbox::empty();
     assert!(s.ok(["--version"]).starts_with("keepstone "));
