@@ -106,7 +106,12 @@ fn inside(plan: &Plan, mount: &Path, dir: &Path) -> Result<Vec<Outcome>> {
     for (len, target) in [(64, None), (4 << 10, Some(2.5)), (1 << 20, Some(2.0))] {
         let case = beds.case(format!("pread/{}", size(len)), "at random in 128 MiB", len, target);
         let case = beds.each(case, |b| b.read(len), |b| b.read(len));
-        plan.run(case.floor(raw::memcpy_in_turn(&floor, len)), &mut outcomes)?;
+        let memcpy = raw::memcpy_in_turn(&floor, len);
+        let case = match len {
+            0..=4096 => case.floor(memcpy),
+            _ => case.with(memcpy).floor(raw::copy_in_turn(&floor, len)),
+        };
+        plan.run(case, &mut outcomes)?;
     }
     without_copy(plan, mount, &beds, &mut outcomes)?;
     for (len, target) in [(64, Some(1.2)), (4 << 10, Some(2.5)), (1 << 20, Some(2.0))] {

@@ -7,37 +7,62 @@ use crate::workload::{Buffer, FILE_BYTES, Rng, by_two};
 use pmem::{Medium as _, Region};
 use std::hint::black_box;
 
+/// Copies to, from, so many bytes, which are mapped and nobody else's.
+type Copier = unsafe fn(*mut u8, *const u8, usize);
+
+/// # Safety
+/// As for [`std::ptr::copy_nonoverlapping`], which has its arguments in another order.
+unsafe fn memcpy(to: *mut u8, from: *const u8, len: usize) {
+    // SAFETY: the caller's.
+    unsafe { std::ptr::copy_nonoverlapping(from, to, len) }
+}
+
 /// `memcpy` out of the mapping. The range is the start of the pool, where the first files lie, so
 /// that neither side has the warmer cache.
 pub fn memcpy_from(region: &Region, len: usize) -> Contender<'_> {
-    memcpies("raw memcpy", region, len, || {})
+    copies_from("raw memcpy", region, len, memcpy, || {})
 }
 
 /// The same copies, each begun when the one before is complete: what a caller waits for who needs
 /// the bytes before it can ask for the next, as every program does that reads to decide.
 pub fn memcpy_in_turn(region: &Region, len: usize) -> Contender<'_> {
-    // SAFETY: every x86-64 CPU has this fence.
-    memcpies("raw memcpy, one at a time", region, len, || unsafe {
-        std::arch::x86_64::_mm_lfence();
-    })
+    copies_from("raw memcpy, one at a time", region, len, memcpy, wait)
 }
 
-fn memcpies<'r>(
+/// The same by [`pmem::copy_out`].
+pub fn copy_in_turn(region: &Region, len: usize) -> Contender<'_> {
+    copies_from("raw copy in streams, one at a time", region, len, pmem::copy_out, wait)
+}
+
+fn wait() {
+    // SAFETY: every x86-64 CPU has this fence.
+    unsafe { std::arch::x86_64::_mm_lfence() };
+}
+
+fn copies_from<'r>(
     name: &'static str,
     region: &'r Region,
     len: usize,
+    copy: Copier,
     after_each: impl Fn() + 'r,
 ) -> Contender<'r> {
     let mut rng = Rng::new(5);
     let mut buf = Buffer::new(len);
     Contender::new(name, move |ops| {
-        copies(region, &mut rng, buf.get_mut(), ops, &after_each);
+        copies(region, &mut rng, buf.get_mut(), copy, ops, &after_each);
         Ok(())
     })
 }
 
 /// Bare copies from random places.
-fn copies(region: &Region, rng: &mut Rng, buf: &mut [u8], ops: u64, after_each: &impl Fn()) {
+fn copies(
+    region: &Region,
+    rng: &mut Rng,
+    buf: &mut [u8],
+    copy: Copier,
+    ops: u64,
+    after_each: &impl Fn(),
+) {
     let len = buf.len();
     for _ in 0..ops {
         let offset = rng.below(FILE_BYTES / len as u64) * len as u64;
@@ -45,7 +70,7 @@ fn copies(region: &Region, rng: &mut Rng, buf: &mut [u8], ops: u64, after_each: 
         let to = buf.as_mut_ptr();
         // SAFETY: `read_ptr` has checked that `len` bytes are mapped, nobody writes them while
         // this runs (one contender at a time), and `buf` has `len` bytes.
-        unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+        unsafe { copy(to, from, len) };
         black_box(to);
         after_each();
     }
@@ -58,7 +83,7 @@ pub fn memcpy_by_two(region: &Region, len: usize) -> Contender<'_> {
         seed += 2;
         by_two(|i| {
             let (mut rng, mut buf) = (Rng::new(seed + i as u64), Buffer::new(len));
-            copies(region, &mut rng, buf.get_mut(), ops / 2, &|| {});
+            copies(region, &mut rng, buf.get_mut(), memcpy, ops / 2, &|| {});
             Ok(())
         })
     })

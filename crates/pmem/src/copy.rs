@@ -8,6 +8,7 @@
 use crate::flush::{FlushInstruction, LINE, flush_lines, store_fence};
 use serde::Serialize;
 use std::arch::asm;
+use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_storeu_si128};
 use std::ptr;
 use std::sync::OnceLock;
 
@@ -148,6 +149,51 @@ pub unsafe fn copy_durably(to: *mut u8, from: *const u8, len: usize) {
     // SAFETY: the caller's, and what has been detected is available.
     unsafe { STORES.get_or_init(detect).copy(to, from, len) };
     store_fence();
+}
+
+/// Copies of this many bytes or more, out of memory that is not in a cache, mostly, go on at several places.
+const STREAMED: usize = 64 << 10;
+const STREAMS: usize = 6;
+/// What is copied at one place before it is the next one's turn.
+const PIECE: usize = 256;
+
+/// Copies as `memcpy`, large ranges at several places at once: one after the other, the CPU waits for as many
+/// lines as it prefetches of one place, and takes half as long again. (From a cache it is a tenth faster.)
+///
+/// # Safety
+/// `from..from + len` is readable and `to..to + len` writable, and they do not overlap.
+#[inline]
+pub unsafe fn copy_out(to: *mut u8, from: *const u8, len: usize) {
+    // SAFETY: the caller's.
+    unsafe {
+        if len < STREAMED {
+            ptr::copy_nonoverlapping(from, to, len);
+        } else {
+            copy_streams(to, from, len);
+        }
+    }
+}
+
+/// # Safety
+/// As for [`copy_out`].
+unsafe fn copy_streams(to: *mut u8, from: *const u8, len: usize) {
+    let each = len / STREAMS / PIECE * PIECE;
+    for at in (0..each).step_by(PIECE) {
+        for stream in 0..STREAMS {
+            let piece = stream * each + at;
+            // In this order, which the compiler would change in a copy of the whole piece.
+            for at in (piece..piece + PIECE).step_by(size_of::<__m128i>()) {
+                // SAFETY: the streams partition the first `STREAMS * each` bytes (the caller's); every x86-64 CPU
+                // has these.
+                unsafe {
+                    _mm_storeu_si128(to.add(at).cast(), _mm_loadu_si128(from.add(at).cast()))
+                };
+            }
+        }
+    }
+    let done = STREAMS * each;
+    // SAFETY: what is left of the ranges (the caller's).
+    unsafe { ptr::copy_nonoverlapping(from.add(done), to.add(done), len - done) };
 }
 
 /// Copies `lines` (> 0) whole lines.
@@ -291,6 +337,21 @@ mod tests {
         unsafe { stores.zero(got.as_mut_ptr().add(dst_off), len) };
         store_fence();
         assert!(got == want, "zero {stores:?} dst+{dst_off} len {len}");
+    }
+
+    #[test]
+    fn copies_in_streams_are_copies() {
+        let src: Vec<u8> = (0..2 * STREAMED + 5000).map(|i| (i * 7 + i / 256) as u8).collect();
+        for len in [0, 100, STREAMED - 1, STREAMED, STREAMED + 1, 100_003, 2 * STREAMED + 4000] {
+            for (to, from) in [(0, 0), (1, 3), (64, 1000)] {
+                let mut got = vec![0xAA; to + len + 70];
+                let mut want = got.clone();
+                want[to..to + len].copy_from_slice(&src[from..from + len]);
+                // SAFETY: both ranges lie in their vectors, which are distinct.
+                unsafe { copy_out(got.as_mut_ptr().add(to), src.as_ptr().add(from), len) };
+                assert!(got == want, "to {to} from {from} len {len}");
+            }
+        }
     }
 
     #[test]

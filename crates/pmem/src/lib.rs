@@ -42,7 +42,7 @@ mod sharded;
 pub mod stray;
 mod touched;
 
-pub use copy::{NtWidth, copy_durably};
+pub use copy::{NtWidth, copy_durably, copy_out};
 pub use counters::{Counters, CountersSnapshot};
 pub use domain::{Domain, UnknownDomain};
 pub use emulation::{Emulation, ParseEmulationError};

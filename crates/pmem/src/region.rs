@@ -13,7 +13,7 @@
 //! A file that somebody shortens while it is mapped breaks I1: access raises SIGBUS, which nothing
 //! here catches.
 
-use crate::copy::{NtWidth, Stores};
+use crate::copy::{NtWidth, Stores, copy_out};
 use crate::counters::Counters;
 use crate::domain::Domain;
 use crate::emulation::{Direction, Emulation, Emulator, Moved};
@@ -385,7 +385,7 @@ impl Region {
         let moved = || Moved { lines_read: lines(off, len), lines_written: 0 };
         // SAFETY: 1., 2.; `buf` is not in the region, of which nobody has references.
         self.slowed(Direction::Read, moved, || unsafe {
-            ptr::copy_nonoverlapping(src, buf.as_mut_ptr(), buf.len())
+            copy_out(buf.as_mut_ptr(), src, buf.len())
         });
     }
 
