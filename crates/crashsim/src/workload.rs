@@ -127,6 +127,7 @@ rename /h /a-name-of-two-lines-01234567890123456789012345678901; rename /a-name-
 create /a-name-of-two-lines-01234567890123456789012345678901; rename /a-name-of-two-lines-01234567890123456789012345678901 /a; create /n
 mkdir /n; rename /d/c /n/c; rename /n /e/n
 truncate /d/z 3000000; write /d/z 2999990 10
+setxattr /a user.y 40000; removexattr /a user.y
 read /a; write /a 0 10; list /d; create /d/n";
 
 /// The operations of the universe.

@@ -23,7 +23,7 @@ const EXPLAINED: &[(&str, &[Bug], &str)] = &[
     ("crawler.rs grow: self.medium.write_nt", &[ShortStore], BEYOND),
     ("append.rs commit_append: let _ = self.medium.publish", &[DelayStore], GROWN),
     ("file.rs prune: self.medium.store_u64", &[DelayStore, EarlyReuse], BEYOND),
-    ("file.rs prune_node: self.medium.store_u64", &[DelayStore, EarlyReuse], BEYOND),
+    ("file.rs prune_node: self.medium.store_u64", &[DelayStore, EarlyReuse, SwapStores], BEYOND),
     ("file.rs prune_node: self.medium.flush", &[FlushAfterFence], BEYOND),
     ("dir.rs write_slot: self.medium.store_u64", &[EarlyStore, TearStore, SwapStores], UNSEEN),
     ("dir.rs commit_slot: self.medium.store_u64(at + 8", &[TearStore], UNSEEN),

@@ -82,8 +82,15 @@ impl Sandbox {
         ready
     }
 
+    /// Unmounts. A program that another test starts meanwhile has this process's files open until it is
+    /// executed.
     pub fn umount(&self) {
-        self.ok(["umount", self.dir_str()]);
+        wait_until("nobody uses the mount", || {
+            let output = self.run(["umount", self.dir_str()]);
+            let is_used = String::from_utf8_lossy(&output.stderr).contains(": in use;");
+            assert!(output.status.success() || is_used, "{output:?}");
+            !is_used
+        });
     }
 
     /// Runs `keepstone ARGS`.
