@@ -153,7 +153,7 @@ pub unsafe fn copy_durably(to: *mut u8, from: *const u8, len: usize) {
 
 /// Copies of this many bytes or more, out of memory that is not in a cache, mostly, go on at several places.
 const STREAMED: usize = 64 << 10;
-const STREAMS: usize = 6;
+const STREAMS: usize = 7;
 /// What is copied at one place before it is the next one's turn.
 const PIECE: usize = 256;
 
