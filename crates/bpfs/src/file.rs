@@ -60,10 +60,13 @@ impl<M: Medium> Core<M> {
     /// `FileSystem::read`.
     pub fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let v = self.v.vinode(ino)?;
+        self.prefetch_run(v, offset, buf.len() as u64);
         if let Some(ticket) = v.lock.begin_optimistic() {
-            let read = self
-                .live_file(ino)
-                .and_then(|v| Ok((self.read_content(v, offset, buf)?, self.is_access_recorded(v))));
+            // The content at last: it comes meanwhile.
+            let read = self.live_file(ino).and_then(|v| {
+                let is_recorded = self.is_access_recorded(v);
+                Ok((self.read_content(v, offset, buf)?, is_recorded))
+            });
             // Only what an unchanged lock vouches for is an answer, errors included.
             if let (true, Ok((n, true))) = (v.lock.end_optimistic(ticket), read) {
                 return Ok(n);

@@ -19,6 +19,10 @@ use vfs::{Errno, FileKind, Result};
 /// A run of fewer blocks gives way to the one that is being appended.
 const WORTH_KEEPING: u64 = 64;
 
+/// Of so many bytes the CPU needs to be told; what follows it fetches on its own. (To be told of 1536 or more
+/// costs more than it saves: it can wait for few lines at a time.)
+const PREFETCHED: u64 = 512;
+
 /// Blocks `first..first + count` of a file are the blocks of the pool from `block` on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Run {
@@ -101,6 +105,14 @@ impl<M: Medium> Core<M> {
         match self.in_run(v, at)? {
             Some((pm, _)) => Ok(pm - at % BLOCK),
             None => self.find_block(root, at),
+        }
+    }
+
+    /// Announces that up to `len` bytes from `at` on are read next, if the run says where they lie.
+    #[inline]
+    pub fn prefetch_run(&self, v: &VInode, at: u64, len: u64) {
+        if let Ok(Some((pm, have))) = self.in_run(v, at) {
+            self.medium.prefetch(pm, have.min(len).min(PREFETCHED));
         }
     }
 
