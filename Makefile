@@ -19,7 +19,7 @@ CAMPAIGN_OPS ?= 20000
 # How often a schedule may take the processor from a thread that could go on.
 LOOM_PREEMPTIONS ?= 3
 # Minutes for each family of crash states.
-CRASH_MINUTES ?= 60
+CRASH_MINUTES ?= 30
 
 # Seconds of `make fuzz`, for each target.
 FUZZ_SECONDS ?= 300
@@ -108,7 +108,7 @@ fuzz: ## arbitrary bytes as NBD sessions and as devices (10 minutes; needs a nig
 	for target in nbd_session atomic_region; do \
 	    (cd fuzz && cargo +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS)) || exit 1; done
 
-crash-campaign: build ## power failures: pairs, triples for an hour, threads, deaths, evolved sequences (2 hours, 8 GB)
+crash-campaign: build ## power failures: pairs, triples, random and evolved sequences, threads, deaths (2 hours, 8 GB)
 	$(RELEASE)/keepstone crashtest --length 3 --minutes $(CRASH_MINUTES) --ops 60000 --fuzz 20000 \
 	    --schedules 20000 --deaths 756 --threads $$(nproc)
 
