@@ -30,9 +30,10 @@ fn a_call_sees_one_description() {
     let (read, refused) = (AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
         let mutators = [7u64, 11].map(|seed| {
-            let (sources, world) = (&sources, &world);
+            let (sources, world, read) = (&sources, &world, &read);
             scope.spawn(move || {
-                for i in 0..ROUNDS {
+                // On a busy machine the readers may begin late.
+                for i in (0..1000 * ROUNDS).take_while(|i| *i < ROUNDS || read.load(Relaxed) == 0) {
                     let random = (i + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
                     let fd = FDS.start + (random % FDS.len() as u64) as i32;
                     let source = sources[(random >> 8) as usize % FILES];
