@@ -136,7 +136,7 @@ fn inside(plan: &Plan, mount: &Path, dir: &Path) -> Result<Vec<Outcome>> {
     let case = beds.case("create+close+unlink".into(), "a file", 0, Some(5.0));
     let case = beds
         .each(case, |b| b.create_unlink(), |b| b.create_unlink())
-        .with(raw::epochs(&floor, 0, 2))
+        .with(raw::epochs(&floor, 2))
         .floor(raw::epochs_of_names(&floor, 2, beds.direct.look_twice()));
     plan.run(case, &mut outcomes)?;
     let case = beds.case("open+close".into(), "one of 10 000 files", 0, Some(3.0));
@@ -149,7 +149,7 @@ fn inside(plan: &Plan, mount: &Path, dir: &Path) -> Result<Vec<Outcome>> {
         .with(beds.tmpfs.rename(false)?)
         .with(beds.ext4.as_ref().map(|b| b.rename(false)).transpose()?)
         .with(beds.mounted.rename(false)?)
-        .with(raw::epochs(&floor, 0, 1))
+        .with(raw::epochs(&floor, 1))
         .floor(raw::epochs_of_names(&floor, 1, beds.direct.look_twice()));
     plan.run(case, &mut outcomes)?;
     let case = beds.case("readdir".into(), "a directory of 10 000 names", 0, Some(2.0));

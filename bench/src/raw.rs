@@ -139,14 +139,8 @@ pub fn nt_copy_to(region: &Region, spare: u64, len: usize) -> Contender<'_> {
 
 /// Changes that are ordered and durable one after the other, of lines that stay in the cache: a line is
 /// written back and fenced, `epochs` times.
-pub fn epochs(region: &Region, spare: u64, epochs: u64) -> Contender<'_> {
-    let mut rng = Rng::new(9);
-    Contender::new(format!("raw {epochs} × (word, flush, fence)"), move |ops| {
-        for i in 0..ops * epochs {
-            epoch(region, spare, &mut rng, i);
-        }
-        Ok(())
-    })
+pub fn epochs(region: &Region, epochs: u64) -> Contender<'_> {
+    epochs_after("", region, epochs, || Ok(()))
 }
 
 /// [`epochs`] after finding out by `stat` that one name is there and another is not: the least that a change
@@ -154,24 +148,31 @@ pub fn epochs(region: &Region, spare: u64, epochs: u64) -> Contender<'_> {
 pub fn epochs_of_names<'a>(
     region: &'a Region,
     epochs: u64,
+    look: impl FnMut() -> vfs::Result<()> + 'a,
+) -> Contender<'a> {
+    epochs_after("2 × stat, ", region, epochs, look)
+}
+
+fn epochs_after<'a>(
+    before: &str,
+    region: &'a Region,
+    epochs: u64,
     mut look: impl FnMut() -> vfs::Result<()> + 'a,
 ) -> Contender<'a> {
+    const LINES: u64 = 64;
     let mut rng = Rng::new(9);
-    Contender::new(format!("2 × stat, raw {epochs} × (word, flush, fence)"), move |ops| {
+    Contender::new(format!("{before}raw {epochs} × (word, flush, fence)"), move |ops| {
         for i in 0..ops {
             look()?;
-            (0..epochs).for_each(|_| epoch(region, 0, &mut rng, i));
+            for _ in 0..epochs {
+                let at = rng.below(LINES) * pmem::LINE;
+                region.store_u64(at, i);
+                region.flush(at, 8);
+                let _ = region.fence();
+            }
         }
         Ok(())
     })
-}
-
-fn epoch(region: &Region, spare: u64, rng: &mut Rng, value: u64) {
-    const LINES: u64 = 64;
-    let at = spare + rng.below(LINES) * pmem::LINE;
-    region.store_u64(at, value);
-    region.flush(at, 8);
-    let _ = region.fence();
 }
 
 /// One word, its line flushed, a fence: the least that a durable change can cost.

@@ -110,11 +110,15 @@ impl Volatile {
         self.give_back(cleared);
     }
 
-    /// As [`release`](Self::release), of a block of pointers that is null behind its first line, durably.
-    pub fn release_pointers(&self, block: u32) {
-        match self.spares.keep(&self.arena, block) {
-            true => self.give_back(1),
-            false => self.release(&[block]),
+    /// As [`release`](Self::release), of blocks of which the last is one of pointers and null behind its first
+    /// line, durably.
+    pub fn release_with_line(&self, blocks: &[u32]) {
+        match blocks.split_last() {
+            Some((line, rest)) if self.spares.keep(&self.arena, *line) => {
+                let cleared = self.clear_blocks(rest);
+                self.give_back(cleared + 1);
+            }
+            _ => self.release(blocks),
         }
     }
 

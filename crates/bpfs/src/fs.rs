@@ -326,12 +326,12 @@ impl<M: Medium> Core<M> {
             self.v.drop_dir_state(v);
         }
         // Every block of pointers comes after those that it names.
-        let line = self.line_of_pointers(v).filter(|line| blocks.last() == Some(line));
-        blocks.truncate(blocks.len() - usize::from(line.is_some()));
+        let line = self.line_of_pointers(v);
+        let ends_with_line = line.is_some() && blocks.last().copied() == line;
         v.end();
-        self.v.release(&blocks);
-        if let Some(block) = line {
-            self.v.release_pointers(block);
+        match ends_with_line {
+            true => self.v.release_with_line(&blocks),
+            false => self.v.release(&blocks),
         }
         self.v.release_inode(ino);
     }
@@ -348,9 +348,15 @@ impl<M: Medium> Core<M> {
     /// is one of pointers.
     #[inline]
     pub fn prefetch_tree(&self, v: &VInode) {
-        if let Ok(root) = self.root(v)
-            && root.height() > 0
-        {
+        if let Ok(root) = self.root(v) {
+            self.prefetch_pointers(root);
+        }
+    }
+
+    /// Announces that the first pointers of a tree that has any are read.
+    #[inline]
+    fn prefetch_pointers(&self, root: Root) {
+        if root.height() > 0 {
             self.medium.prefetch(root.block(), LINE);
         }
     }
@@ -363,15 +369,11 @@ impl<M: Medium> Core<M> {
             return;
         }
         let Ok(root) = self.root(v) else { return };
-        if root.height() > 0 {
-            self.medium.prefetch(root.block(), LINE);
-        }
+        self.prefetch_pointers(root);
         for (at, bytes) in [(0, 4 * LINE), (attr.size - 1, 1)] {
-            let block = match root.height() {
-                0 => self.find_block(root, at).unwrap_or(0),
-                _ => self.in_run(v, at).ok().flatten().map_or(0, |(pm, _)| pm - at % BLOCK),
-            };
-            if block != 0 {
+            if root.height() > 0 {
+                self.prefetch_run(v, at, bytes);
+            } else if let Ok(block @ 1..) = self.find_block(root, at) {
                 self.medium.prefetch(block + at % BLOCK, bytes);
             }
         }

@@ -133,7 +133,11 @@ fn spare_pointers_are_free_and_null() {
     // As large as to have pointers behind the first line, and then not any more.
     let shrunk = create(&fs, d, "shrunk", &FILE);
     fs.write(shrunk, 0, &[9; 300_000]).unwrap();
-    fs.setattr(&Caller::ROOT, shrunk, &SetAttr { size: Some(5000), ..SetAttr::default() }).unwrap();
+    let resize = |f, size| {
+        let set = SetAttr { size: Some(size), ..SetAttr::default() };
+        fs.setattr(&Caller::ROOT, f, &set).unwrap();
+    };
+    resize(shrunk, 5000);
     let (files, mut idle) = (40, None);
     for round in 1..4 {
         for i in 0..files {
@@ -143,8 +147,7 @@ fn spare_pointers_are_free_and_null() {
             // What was null behind the first line is.
             fs.write(f, 200_000, &[round]).unwrap();
             assert_eq!(fs.seek(f, 8192, Seek::Data), Ok(196_608));
-            fs.setattr(&Caller::ROOT, f, &SetAttr { size: Some(8192), ..SetAttr::default() })
-                .unwrap();
+            resize(f, 8192);
         }
         for i in 0..files {
             fs.unlink(d, format!("f{i}").as_bytes()).unwrap();

@@ -178,7 +178,9 @@ fn finish(bar: &ProgressBar, report: &Report) {
     bar.finish_and_clear();
     if bar.is_hidden() {
         let Report { family, workloads, violations, seconds, .. } = report;
-        eprintln!("{family}: {workloads} workloads, {violations} violations, {seconds:.0} s");
+        output::notice(format_args!(
+            "{family}: {workloads} workloads, {violations} violations, {seconds:.0} s"
+        ));
     }
 }
 

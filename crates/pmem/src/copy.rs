@@ -1,6 +1,6 @@
-//! Non-temporal copies and fills: past the cache, one whole line at a time.
+//! Copies: into memory past the cache, one whole line at a time, and fills; and large ones out of it.
 //!
-//! The body of a range, its whole 64-byte lines, is written with non-temporal stores of the widest
+//! Of what is stored, the body, its whole 64-byte lines, is written with non-temporal stores of the widest
 //! kind the CPU has. What remains at either end is written with ordinary stores, whose lines are
 //! flushed: a partial line in a write-combining buffer costs a read-modify-write at the memory.
 //! The caller fences.
