@@ -32,7 +32,7 @@ pub enum Kind {
 
 /// Blocks of the device under test: as many as one request replaces at a time, so that the next request
 /// has to use the blocks that were just replaced.
-const BLOCKS: u64 = 32;
+pub const BLOCKS: u64 = 32;
 
 /// Bytes of a block of [`Kind::Atomic`].
 const ATOMIC_BLOCK: u32 = 512;
@@ -372,9 +372,9 @@ pub fn record(kind: Kind, requests: &[Request]) -> Result<Run, String> {
     Ok(Run { kind, initial, units: units.collect(), trace: recorder.into_trace() })
 }
 
-/// Formats a device with atomic blocks, half as many, over one that is full, and records it.
-pub fn record_format(kind: Kind) -> Result<Run, String> {
-    let geometry = Geometry::of(ATOMIC_BLOCK, BLOCKS / 2).ok_or("half as many blocks")?;
+/// Formats a device with so many atomic blocks over one that is full and has [`BLOCKS`], and records it.
+pub fn record_format(kind: Kind, blocks: u64) -> Result<Run, String> {
+    let geometry = Geometry::of(ATOMIC_BLOCK, blocks).ok_or("no device has so many blocks")?;
     let medium = full(kind)?;
     let initial = medium.bytes();
     let recorder = Recorder::new(medium);
@@ -382,9 +382,10 @@ pub fn record_format(kind: Kind) -> Result<Run, String> {
     Ok(Run { kind, initial, units: Vec::new(), trace: recorder.into_trace() })
 }
 
-/// Explores the crashes of a recorded formatting, of whose trace `trace` is a variant: there must be the old
-/// device, or none, or the new one, all zeros; and that when formatting has returned. Returns what is wrong.
-pub fn explore_format(run: &Run, trace: &Trace, semantics: Semantics) -> Vec<String> {
+/// Explores the crashes of a recorded formatting with so many blocks, of whose trace `trace` is a variant:
+/// there must be the old device, or none, or the new one, all zeros; and that when formatting has returned.
+/// Returns what is wrong.
+pub fn explore_format(run: &Run, trace: &Trace, blocks: u64, semantics: Semantics) -> Vec<String> {
     let mut wrong = Vec::new();
     let recover = |image: &CrashImage| -> Outcome<Option<Vec<u64>>> {
         match run.kind.open(image) {
@@ -397,9 +398,9 @@ pub fn explore_format(run: &Run, trace: &Trace, semantics: Semantics) -> Vec<Str
         Ok(None) if now.over => wrong.push("no device after formatting".into()),
         Ok(None) => {}
         Ok(Some(found)) => {
-            let words = (BLOCKS * run.kind.block() / 8) as usize;
-            let is_old = found.iter().copied().eq((0..words).map(|at| word(FULL, at)));
-            let is_new = found.len() == words / 2 && found.iter().all(|w| *w == 0);
+            let words = |blocks: u64| (blocks * run.kind.block() / 8) as usize;
+            let is_old = found.iter().copied().eq((0..words(BLOCKS)).map(|at| word(FULL, at)));
+            let is_new = found.len() == words(blocks) && found.iter().all(|w| *w == 0);
             if !is_new && (now.over || !is_old) {
                 wrong.push("neither the old device nor an empty one".into());
             }
