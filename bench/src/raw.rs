@@ -162,13 +162,11 @@ fn epochs_after<'a>(
     const LINES: u64 = 64;
     let mut rng = Rng::new(9);
     Contender::new(format!("{before}raw {epochs} × (word, flush, fence)"), move |ops| {
+        let mut ready = region.fence();
         for i in 0..ops {
             look()?;
             for _ in 0..epochs {
-                let at = rng.below(LINES) * pmem::LINE;
-                region.store_u64(at, i);
-                region.flush(at, 8);
-                let _ = region.fence();
+                ready = region.publish(rng.below(LINES) * pmem::LINE, i, ready);
             }
         }
         Ok(())
@@ -179,11 +177,9 @@ fn epochs_after<'a>(
 pub fn word_to(region: &Region, spare: u64) -> Contender<'_> {
     let mut rng = Rng::new(7);
     Contender::new("raw word + flush + fence", move |ops| {
+        let mut ready = region.fence();
         for i in 0..ops {
-            let at = spare + rng.below(FILE_BYTES / 8) * 8;
-            region.store_u64(at, i);
-            region.flush(at, 8);
-            let _ = region.fence();
+            ready = region.publish(spare + rng.below(FILE_BYTES / 8) * 8, i, ready);
         }
         Ok(())
     })

@@ -326,8 +326,8 @@ impl<M: Medium> Core<M> {
             self.v.drop_dir_state(v);
         }
         // Every block of pointers comes after those that it names.
-        let line = self.line_of_pointers(v);
-        let ends_with_line = line.is_some() && blocks.last().copied() == line;
+        let ends_with_line =
+            self.line_of_pointers(v).is_some_and(|line| blocks.last() == Some(&line));
         v.end();
         match ends_with_line {
             true => self.v.release_with_line(&blocks),

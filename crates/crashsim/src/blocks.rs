@@ -62,6 +62,11 @@ impl Kind {
         }
     }
 
+    /// Words in so many blocks.
+    fn words(self, blocks: u64) -> usize {
+        (blocks * self.block() / 8) as usize
+    }
+
     /// Whether requests are durable when they return, which is more than the contract asks.
     fn durable_on_return(self) -> bool {
         self != Self::Raw(Scheme::Wb)
@@ -277,7 +282,7 @@ fn serve(kind: Kind, device: &dyn BlockDevice, op: usize, request: Request) -> R
     let when = |now| if now { Durability::Now } else { Durability::AtBarrier };
     let done = match request {
         Request::Write { first, n, now } => {
-            let words = (first * block / 8) as usize..((first + n) * block / 8) as usize;
+            let words = kind.words(first)..kind.words(first + n);
             let data: Vec<u8> = words.flat_map(|at| word(op, at).to_le_bytes()).collect();
             device.write(first * block, &data, when(now))
         }
@@ -339,8 +344,7 @@ pub fn record(kind: Kind, requests: &[Request]) -> Result<Run, String> {
     if let Some(at) = recorder.unrecorded() {
         return Err(format!("byte {at} was stored past the medium"));
     }
-    let words = (BLOCKS * kind.block() / 8) as usize;
-    let units = (0..words).step_by(kind.unit_words()).map(|first| {
+    let units = (0..kind.words(BLOCKS)).step_by(kind.unit_words()).map(|first| {
         let of = |op: usize| (first..first + kind.unit_words()).map(|at| word(op, at)).collect();
         let mut given = vec![(0, 0, of(FULL))];
         for (op, request) in requests.iter().enumerate() {
@@ -354,8 +358,7 @@ pub fn record(kind: Kind, requests: &[Request]) -> Result<Run, String> {
                 }
                 Request::Discard { .. } | Request::Barrier => continue,
             };
-            let per_block = (kind.block() / 8) as usize;
-            let block = (first / per_block) as u64;
+            let block = (first / kind.words(1)) as u64;
             if !(range.0..range.0 + range.1).contains(&block) {
                 continue;
             }
@@ -398,9 +401,9 @@ pub fn explore_format(run: &Run, trace: &Trace, blocks: u64, semantics: Semantic
         Ok(None) if now.over => wrong.push("no device after formatting".into()),
         Ok(None) => {}
         Ok(Some(found)) => {
-            let words = |blocks: u64| (blocks * run.kind.block() / 8) as usize;
-            let is_old = found.iter().copied().eq((0..words(BLOCKS)).map(|at| word(FULL, at)));
-            let is_new = found.len() == words(blocks) && found.iter().all(|w| *w == 0);
+            let old = 0..run.kind.words(BLOCKS);
+            let is_old = found.iter().copied().eq(old.map(|at| word(FULL, at)));
+            let is_new = found.len() == run.kind.words(blocks) && found.iter().all(|w| *w == 0);
             if !is_new && (now.over || !is_old) {
                 wrong.push("neither the old device nor an empty one".into());
             }

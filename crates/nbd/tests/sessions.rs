@@ -233,8 +233,8 @@ fn a_refused_payload_is_not_taken_for_requests() {
 #[test]
 fn silence_while_haggling_ends_the_session() {
     // Longer than a loaded machine keeps the last client, which does not dawdle, from its handshake.
-    const PATIENCE: Duration = Duration::from_secs(1);
-    let options = ServerOptions { handshake_time: PATIENCE, ..ServerOptions::default() };
+    const HANDSHAKE: Duration = Duration::from_secs(1);
+    let options = ServerOptions { handshake_time: HANDSHAKE, ..ServerOptions::default() };
     let server = server(MemoryDevice::new(SIZE), options);
     let mut client = Client::silent(&server);
     let _: [u8; 18] = client.get();
@@ -246,7 +246,7 @@ fn silence_while_haggling_ends_the_session() {
     }
     // Silence later on is fine.
     let mut client = Client::structured(&server);
-    std::thread::sleep(PATIENCE * 3 / 2);
+    std::thread::sleep(HANDSHAKE * 3 / 2);
     assert_eq!(client.ask(command::READ, 0, 0, 512).error, 0);
 }
 
