@@ -1,13 +1,14 @@
 //! The board of the mount's server, in the derived state: [`mounts::Board`].
 //!
 //! Recoveries keep it: the count of changes is not among what they derive anew, executions are counted
-//! with the references of the living.
+//! with the references of the living. Mappings are counted twice, by inode for those who ask, and by process and
+//! inode, so that what a dead process mapped ends with its references (R1, R2 in `share.rs`).
 
 use crate::Bpfs;
 use mounts::Board;
 use pmem::Medium;
-use std::sync::atomic::Ordering::Relaxed;
-use vfs::Ino;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use vfs::{Ino, Result};
 
 impl<M: Medium> Board for Bpfs<M> {
     #[inline]
@@ -29,6 +30,31 @@ impl<M: Medium> Board for Bpfs<M> {
 
     fn end_execution(&self, ino: Ino) {
         self.count_executions(ino, |n| n.checked_sub(1));
+    }
+
+    #[inline]
+    fn is_mapped(&self, ino: Ino) -> bool {
+        self.core.v.vinode(ino).is_ok_and(|v| v.mappings.load(Acquire) > 0)
+    }
+
+    fn begin_mapping(&self, ino: Ino) -> Result<()> {
+        self.core.op(|core| {
+            let v = core.v.vinode(ino)?;
+            core.v.add_mapping(core.v.arena.process()?, ino, v);
+            Ok(())
+        })
+    }
+
+    fn end_mapping(&self, ino: Ino) {
+        if let Ok(process) = self.core.v.arena.process() {
+            let _ = self.core.end_mappings(process, ino, 1);
+        }
+    }
+
+    fn end_mappings(&self) {
+        if let Ok(process) = self.core.v.arena.process() {
+            let _ = self.core.end_all_mappings(process);
+        }
     }
 }
 

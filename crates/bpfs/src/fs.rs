@@ -427,7 +427,7 @@ impl VInode {
         FileKind::from_mode((self.state.load(Relaxed) >> 8) << 12).unwrap_or(FileKind::File)
     }
 
-    /// Starts a life: live, of this kind, with these flags, without names or references. (Those are
+    /// Starts a life: live, of this kind, with these flags, without names. (References and mappings are
     /// counted on: somebody who holds an inode that he has just seen die gives that back yet.)
     pub fn begin(&self, kind: FileKind, flags: u32) {
         self.blocks.store(0, Relaxed);

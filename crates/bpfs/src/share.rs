@@ -35,7 +35,7 @@ use vfs::{Errno, Ino};
 type Result<T, E = Errno> = std::result::Result<T, E>;
 
 /// Version of the derived state: whoever has another one cannot share it.
-const FORMAT: u64 = 10 << 1;
+const FORMAT: u64 = 11 << 1;
 
 /// Where shared states are, and how their names begin.
 const ARENAS: &str = "/dev/shm";
@@ -138,16 +138,33 @@ impl<M: Medium> Core<M> {
         for process in &dead {
             self.clear_process(*process)?;
             // Gives the memory of its counts back too.
-            self.v.clear_refs(*process).map_err(|_| Errno::IO)?;
+            self.v.clear_counts(*process).map_err(|_| Errno::IO)?;
             arena.free_process(*process);
         }
         Ok(dead.len())
     }
 
+    /// Takes back up to `n` mappings that a process counts ([`mounts::Board`]). Inside, because a recovery sums up
+    /// what is counted by process.
+    pub fn end_mappings(&self, process: usize, ino: Ino, n: u64) -> Result<()> {
+        self.op(|core| {
+            core.v.drop_mappings(process, ino, core.v.vinode(ino)?, n);
+            Ok(())
+        })
+    }
+
+    /// Takes back all of them.
+    pub fn end_all_mappings(&self, process: usize) -> Result<()> {
+        let mut mapped = Vec::new();
+        self.v.for_each_mapping(process, |ino, count| mapped.push((ino, count)));
+        mapped.into_iter().try_for_each(|(ino, count)| self.end_mappings(process, ino, count))
+    }
+
     /// Takes back what the last process in a slot held.
     fn clear_process(&self, process: usize) -> Result<()> {
+        self.end_all_mappings(process)?;
         let mut held = Vec::new();
-        self.v.for_each_ref(process, |ino, count| held.push((ino, count.load(Relaxed))));
+        self.v.for_each_ref(process, |ino, count| held.push((ino, count)));
         for (ino, count) in held {
             self.take_back(process, ino, count)?;
         }
@@ -183,7 +200,7 @@ impl<M: Medium> Core<M> {
         // Also those that somebody is about to clear away: that will find nothing left.
         let census = arena.census(stopped);
         for process in census.dead() {
-            self.v.clear_refs(process).map_err(failed)?;
+            self.v.clear_counts(process).map_err(failed)?;
         }
         let held = self.held(&census);
         self.v.start_over().map_err(failed)?;
@@ -196,6 +213,13 @@ impl<M: Medium> Core<M> {
                 v.refs.store(held.refs, Relaxed);
                 v.executions.store(held.executions, Relaxed);
             }
+        }
+        for process in census.living() {
+            self.v.for_each_mapping(process, |ino, count| {
+                if let Ok(v) = self.v.vinode(ino) {
+                    v.mappings.fetch_add(count as u32, Relaxed);
+                }
+            });
         }
         let problems = scan.into_problems();
         if let Some(first) = problems.first() {
@@ -222,7 +246,7 @@ impl<M: Medium> Core<M> {
                     },
                     Err(_) => Held::default(),
                 };
-                all.entry(ino).or_insert_with(found).refs += count.load(Relaxed);
+                all.entry(ino).or_insert_with(found).refs += count;
             });
         }
         all

@@ -16,6 +16,7 @@ use arena::{
     Arena, Bitmap, Entry, Handle, HashIndex, Layout, Link, LockMode, RwLock, Shared, Slab, Span,
 };
 use smallvec::SmallVec;
+use std::ops::Range;
 use std::sync::atomic::{AtomicI64, AtomicU16, AtomicU32, AtomicU64, Ordering::*};
 use vfs::{Errno, Ino, Result};
 
@@ -47,6 +48,8 @@ pub struct VInode {
     pub dir: AtomicU32,
     /// How often the kernel has it open to execute it ([`mounts::Board`]).
     pub executions: AtomicU32,
+    /// How often somebody may map it through the mount ([`mounts::Board`]): the sum of what processes count.
+    pub mappings: AtomicU32,
 }
 
 const _: () = assert!(size_of::<VInode>() == 64, "one line an inode");
@@ -211,6 +214,8 @@ struct Tables {
     mount_changes: Span<AtomicU64>,
     /// References that each process holds, process by process, where there may be several.
     refs: Option<Span<AtomicU64>>,
+    /// Mappings that each process counts, likewise.
+    mappings: Option<Span<AtomicU64>>,
     /// `[0]` free inodes, `[1]` size of the inode file in inodes.
     words: Span<AtomicU64>,
     /// `[0]` guards the inode file's tree, `[1]` which directory is below which.
@@ -253,13 +258,15 @@ impl Plan {
         let max_inodes = (blocks * INODES_PER_BLOCK).min(1 << 31);
         let kept = l.table(8);
         let mount_changes = l.table(1);
-        let refs = (processes > 0).then(|| l.table(processes * max_inodes as usize));
+        let mut by_process = || (processes > 0).then(|| l.table(processes * max_inodes as usize));
+        let (refs, mappings) = (by_process(), by_process());
         let pins = Pins::plan(&mut l, blocks, processes.max(1));
         l.begin_derived();
         let tables = Tables {
             kept,
             mount_changes,
             refs,
+            mappings,
             words: l.table(8),
             global_locks: l.table(2),
             vinodes: l.table(max_inodes as usize),
@@ -497,8 +504,18 @@ impl Volatile {
     // --- references -----------------------------------------------------------------------------
 
     fn refs_of(&self, process: usize, ino: Ino) -> Option<&AtomicU64> {
-        let table = self.arena.table(self.tables.refs?);
-        table.get(self.ref_index(process, ino))
+        self.count_of(self.tables.refs, process, ino)
+    }
+
+    /// What a table of counts by process says of an inode.
+    #[inline]
+    fn count_of(
+        &self,
+        counts: Option<Span<AtomicU64>>,
+        process: usize,
+        ino: Ino,
+    ) -> Option<&AtomicU64> {
+        self.arena.table(counts?).get(self.ref_index(process, ino))
     }
 
     #[inline]
@@ -538,18 +555,57 @@ impl Volatile {
     }
 
     /// Calls `each` for the inodes that a process holds, with how often.
-    pub fn for_each_ref(&self, process: usize, mut each: impl FnMut(Ino, &AtomicU64)) {
-        let Some(refs) = self.tables.refs else { return };
-        let first = process * self.tables.max_inodes;
-        let range = first..first + self.tables.max_inodes;
-        self.arena.for_each_set(refs, range, |i, count| each(Ino((i - first) as u64), count));
+    pub fn for_each_ref(&self, process: usize, each: impl FnMut(Ino, u64)) {
+        self.for_each_count(self.tables.refs, process, each);
     }
 
-    /// Forgets what a dead process held.
-    pub fn clear_refs(&self, process: usize) -> std::io::Result<()> {
-        let Some(refs) = self.tables.refs else { return Ok(()) };
+    fn for_each_count(
+        &self,
+        counts: Option<Span<AtomicU64>>,
+        process: usize,
+        mut each: impl FnMut(Ino, u64),
+    ) {
+        let Some(counts) = counts else { return };
+        let range = self.of_process(process);
+        let first = range.start;
+        self.arena.for_each_set(counts, range, |i, count| {
+            each(Ino((i - first) as u64), count.load(Relaxed));
+        });
+    }
+
+    /// The part of a table of counts that is of a process.
+    fn of_process(&self, process: usize) -> Range<usize> {
         let first = process * self.tables.max_inodes;
-        self.arena.clear(refs, first..first + self.tables.max_inodes)
+        first..first + self.tables.max_inodes
+    }
+
+    /// Forgets what a dead process held and mapped.
+    pub fn clear_counts(&self, process: usize) -> std::io::Result<()> {
+        let counts = [self.tables.refs, self.tables.mappings];
+        let mut counts = counts.into_iter().flatten();
+        counts.try_for_each(|counts| self.arena.clear(counts, self.of_process(process)))
+    }
+
+    /// Counts that a process may map an inode. In one order with what others see of the content: whoever
+    /// does not see the count has changed what is read after it.
+    pub fn add_mapping(&self, process: usize, ino: Ino, v: &VInode) {
+        if let Some(own) = self.count_of(self.tables.mappings, process, ino) {
+            change_own(own, |have| have + 1);
+        }
+        v.mappings.fetch_add(1, SeqCst);
+    }
+
+    /// Takes back up to `n` mappings that a process counts.
+    pub fn drop_mappings(&self, process: usize, ino: Ino, v: &VInode, n: u64) {
+        let own = self.count_of(self.tables.mappings, process, ino);
+        let n = own.map_or(n, |own| change_own(own, |have| have.saturating_sub(n)).min(n)) as u32;
+        let less = |have: u32| Some(have.saturating_sub(n));
+        let _ = v.mappings.fetch_update(AcqRel, Relaxed, less);
+    }
+
+    /// Calls `each` for the inodes that a process may map, with how often it counts that.
+    pub fn for_each_mapping(&self, process: usize, each: impl FnMut(Ino, u64)) {
+        self.for_each_count(self.tables.mappings, process, each);
     }
 
     // --- directories ----------------------------------------------------------------------------

@@ -48,11 +48,6 @@ const CAPABILITIES: InitFlags = InitFlags::FUSE_ASYNC_READ
     .union(InitFlags::FUSE_HANDLE_KILLPRIV_V2)
     .union(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
 
-/// Among the flags of an open by `execve(2)`: `FMODE_EXEC` of the kernel's `fs.h`.
-const FMODE_EXEC: i32 = 0x20;
-/// The handle of what is open to be executed; everything else has handle 0.
-const EXECUTED: FileHandle = FileHandle(1);
-
 thread_local! {
     static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
@@ -96,7 +91,23 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
         Ok(())
     }
 
+    fn destroy(&mut self) {
+        // What is still open the kernel does not close any more.
+        if let Some(shared) = &self.shared {
+            shared.board.end_mappings();
+        }
+    }
+
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        if self.is_alias_dir(parent, name) {
+            self.options.counters.count(Op::Lookup);
+            return reply.entry(&alias::DIR_TTL, &alias::dir_attr(), fuser::Generation(0));
+        }
+        if self.secret_of(parent).is_some() {
+            // The kernel then asks to create it.
+            self.options.counters.count(Op::Lookup);
+            return reply.error(fuser::Errno::ENOENT);
+        }
         let mut ttl = &self.options.caching.ttl;
         let alias = self.alias_in(parent, name);
         let found = match alias {
@@ -118,6 +129,9 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
+        if self.secret_of(ino).is_some() {
+            return self.options.counters.count(Op::Forget);
+        }
         let _ = self.call(Op::Forget, |fs| {
             fs.forget(convert::ino(ino), nlookup);
             Ok(())
@@ -125,6 +139,10 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        if self.secret_of(ino).is_some() {
+            self.options.counters.count(Op::GetAttr);
+            return reply.attr(&alias::DIR_TTL, &alias::dir_attr());
+        }
         self.attr(Op::GetAttr, reply, |fs| fs.getattr(convert::ino(ino)));
     }
 
@@ -265,14 +283,10 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
         if self.options.caching.skip_opens {
             return reply.error(fuser::Errno::ENOSYS);
         }
-        let handle = match &self.shared {
-            Some(shared) if flags.0 & FMODE_EXEC != 0 => {
-                shared.board.begin_execution(convert::ino(ino));
-                EXECUTED
-            }
-            _ => FileHandle(0),
-        };
-        reply.opened(handle, self.open_flags(flags.0));
+        match self.begin_use(ino, flags.0) {
+            Ok(handle) => reply.opened(handle, self.open_flags(flags.0)),
+            Err(err) => reply.error(convert::errno(err)),
+        }
     }
 
     fn read(
@@ -358,9 +372,7 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
         reply: ReplyEmpty,
     ) {
         self.options.counters.count(Op::Release);
-        if let Some(shared) = self.shared.as_ref().filter(|_| fh == EXECUTED) {
-            shared.board.end_execution(convert::ino(ino));
-        }
+        self.end_use(ino, fh);
         reply.ok();
     }
 
@@ -393,6 +405,10 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
+        if self.secret_of(ino).is_some() {
+            self.options.counters.count(Op::ReadDir);
+            return reply.ok();
+        }
         let listed = self.call(Op::ReadDir, |fs| {
             fs.readdir(convert::ino(ino), offset, &mut |entry| {
                 let name = OsStr::from_bytes(entry.name);
@@ -414,6 +430,10 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
+        if self.secret_of(ino).is_some() {
+            self.options.counters.count(Op::ReadDirPlus);
+            return reply.ok();
+        }
         let ttl = &self.options.caching.ttl;
         let listed = self.call(Op::ReadDirPlus, |fs| {
             listing::add_entries(fs, convert::ino(ino), offset, ttl, &mut reply)
@@ -481,6 +501,7 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
     fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         let value = self.call(Op::GetXattr, |fs| match self.stats_of(ino, name) {
             Some(stats) => Ok(stats()),
+            None if self.secret_of(ino).is_some() => Err(Errno::NODATA),
             None => fs.getxattr(convert::ino(ino), name.as_bytes()),
         });
         match value {
@@ -528,14 +549,20 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
         }
         let node = NewNode { kind: NewKind::File, mode: mode & 0o7777, umask };
         let created = self.call(Op::Create, |fs| {
-            fs.create(&caller(req), convert::ino(parent), name.as_bytes(), &node)
+            if let Some(secret) = self.secret_of(parent) {
+                // Whoever opens it so counts his mappings himself.
+                return Ok((alias::lookup_file(fs, secret, name)?, FileHandle(0)));
+            }
+            let entry = fs.create(&caller(req), convert::ino(parent), name.as_bytes(), &node)?;
+            let handle = self.begin_use(INodeNo(entry.ino.0), flags);
+            Ok((entry, handle.inspect_err(|_| fs.forget(entry.ino, 1))?))
         });
         match created {
-            Ok(entry) => reply.created(
+            Ok((entry, handle)) => reply.created(
                 &self.options.caching.ttl,
                 &convert::file_attr(&entry),
                 convert::generation(&entry),
-                FileHandle(0),
+                handle,
                 self.open_flags(flags),
             ),
             Err(err) => reply.error(err),

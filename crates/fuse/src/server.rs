@@ -6,10 +6,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use fuser::{FopenFlags, INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry};
+use fuser::{FileHandle, FopenFlags, INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry};
 use mounts::{Alias, Board};
 use vfs::{Entry, Errno, FileSystem};
 
+use crate::alias;
 use crate::convert;
 use crate::counters::Op;
 use crate::options::{STATS_XATTR, ServerOptions, Stats};
@@ -25,9 +26,16 @@ pub struct Server<F> {
 /// What those who use a pool beside its mount have from its server.
 pub(crate) struct Shared {
     /// Of the pool's [aliases](Alias).
-    secret: u64,
+    pub secret: u64,
     pub board: Arc<dyn Board>,
 }
+
+/// Among the flags of an open by `execve(2)`: `FMODE_EXEC` of the kernel's `fs.h`.
+const FMODE_EXEC: i32 = 0x20;
+/// In the handle of what is open to be executed.
+const EXECUTED: u64 = 1;
+/// In the handle of what may be mapped.
+const MAPPED: u64 = 2;
 
 /// The engine's panic payloads are not inspected; the panic hook has already reported them.
 const PANICKED: Errno = Errno::IO;
@@ -42,7 +50,7 @@ impl<F: FileSystem> Server<F> {
     /// For a pool that other processes change without asking this server: files can be opened by
     /// their [alias](Alias) under `secret`, what is written to a file that is open for appending goes
     /// to where the file ends then, not to where the kernel remembers its end, and which files the
-    /// kernel executes is posted on the board.
+    /// kernel executes or may map is posted on the board.
     #[must_use]
     pub fn shared(mut self, secret: u64, board: Arc<dyn Board>) -> Self {
         self.shared = Some(Shared { secret, board });
@@ -137,6 +145,46 @@ impl<F: FileSystem> Server<F> {
     pub(crate) fn alias_in(&self, parent: INodeNo, name: &OsStr) -> Option<Alias> {
         let shared = self.shared.as_ref().filter(|_| parent == INodeNo::ROOT)?;
         Alias::parse(name.as_bytes()).filter(|alias| alias.secret == shared.secret)
+    }
+
+    /// Whether `name` in `parent` is the virtual directory of aliases.
+    pub(crate) fn is_alias_dir(&self, parent: INodeNo, name: &OsStr) -> bool {
+        self.shared.as_ref().is_some_and(|shared| {
+            parent == INodeNo::ROOT && Alias::parse_dir(name.as_bytes()) == Some(shared.secret)
+        })
+    }
+
+    /// The secret, if requests for `ino` are for the virtual directory of aliases.
+    pub(crate) fn secret_of(&self, ino: INodeNo) -> Option<u64> {
+        self.shared.as_ref().filter(|_| ino == alias::DIR).map(|shared| shared.secret)
+    }
+
+    /// Posts what it means to programs beside the mount that one has opened a regular file by an ordinary
+    /// name. The handle says what its release takes back.
+    pub(crate) fn begin_use(&self, ino: INodeNo, flags: i32) -> vfs::Result<FileHandle> {
+        let Some(Shared { board, .. }) = &self.shared else { return Ok(FileHandle(0)) };
+        let mut uses = 0;
+        // Nobody maps what cannot be read.
+        if flags & libc::O_ACCMODE != libc::O_WRONLY {
+            board.begin_mapping(convert::ino(ino))?;
+            uses |= MAPPED;
+        }
+        if flags & FMODE_EXEC != 0 {
+            board.begin_execution(convert::ino(ino));
+            uses |= EXECUTED;
+        }
+        Ok(FileHandle(uses))
+    }
+
+    /// Takes back what [`begin_use`](Self::begin_use) posted.
+    pub(crate) fn end_use(&self, ino: INodeNo, handle: FileHandle) {
+        let Some(Shared { board, .. }) = &self.shared else { return };
+        if handle.0 & MAPPED != 0 {
+            board.end_mapping(convert::ino(ino));
+        }
+        if handle.0 & EXECUTED != 0 {
+            board.end_execution(convert::ino(ino));
+        }
     }
 
     pub(crate) fn stats_of(&self, ino: INodeNo, name: &OsStr) -> Option<&Stats> {

@@ -3,7 +3,8 @@
 //! Needs root and `/dev/fuse`.
 
 use std::fs;
-use std::io::{ErrorKind, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -31,6 +32,8 @@ struct Probe {
     fsyncs: AtomicU64,
     /// What is posted as being executed.
     executed: Mutex<Vec<Ino>>,
+    /// What is posted as possibly mapped.
+    mapped: Mutex<Vec<Ino>>,
 }
 
 impl Board for Probe {
@@ -45,10 +48,26 @@ impl Board for Probe {
         self.executed.lock().unwrap().push(ino);
     }
     fn end_execution(&self, ino: Ino) {
-        let mut executed = self.executed.lock().unwrap();
-        let at = executed.iter().position(|&other| other == ino).expect("it was posted");
-        executed.remove(at);
+        remove_one(&mut self.executed.lock().unwrap(), ino);
     }
+    fn is_mapped(&self, ino: Ino) -> bool {
+        self.mapped.lock().unwrap().contains(&ino)
+    }
+    fn begin_mapping(&self, ino: Ino) -> Result<()> {
+        self.mapped.lock().unwrap().push(ino);
+        Ok(())
+    }
+    fn end_mapping(&self, ino: Ino) {
+        remove_one(&mut self.mapped.lock().unwrap(), ino);
+    }
+    fn end_mappings(&self) {
+        self.mapped.lock().unwrap().clear();
+    }
+}
+
+fn remove_one(posted: &mut Vec<Ino>, ino: Ino) {
+    let at = posted.iter().position(|&other| other == ino).expect("it was posted");
+    posted.remove(at);
 }
 
 impl Probe {
@@ -358,15 +377,135 @@ fn executions_are_posted_while_they_last() {
         child.kill().unwrap();
         child.wait().unwrap();
     }
-    // The kernel does not wait for the server when it closes a file, and an unmount overtakes that.
-    let late = Instant::now() + Duration::from_secs(30);
-    while mount.probe.is_executed(ino) {
-        assert!(Instant::now() < late, "still posted");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until(|| !mount.probe.is_executed(ino));
     let dir = mount.dir.clone();
     drop(mount);
     assert!(!is_mounted(&dir));
+}
+
+/// Waits for what the kernel tells the server later: it does not wait when it closes a file, and an unmount
+/// overtakes that.
+fn until(done: impl Fn() -> bool) {
+    let late = Instant::now() + Duration::from_secs(30);
+    while !done() {
+        assert!(Instant::now() < late, "it never happens");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn what_programs_may_map_is_posted_while_they_have_it_open() {
+    let mut mount = Mount::shared();
+    let written = fs::File::create(mount.path("file")).unwrap();
+    let ino = mount.probe.model.lookup(vfs::ROOT, b"file").unwrap().ino;
+    assert!(!mount.probe.is_mapped(ino), "what cannot be read cannot be mapped");
+    let options = || fs::File::options().read(true).write(true).clone();
+    let created = options().create_new(true).open(mount.path("new")).unwrap();
+    let new = mount.probe.model.lookup(vfs::ROOT, b"new").unwrap().ino;
+    assert!(mount.probe.is_mapped(new));
+    let opened = [(); 2].map(|()| options().open(mount.path("file")).unwrap());
+    for file in opened {
+        assert!(mount.probe.is_mapped(ino));
+        drop(file);
+    }
+    until(|| !mount.probe.is_mapped(ino));
+    drop((written, created));
+    until(|| !mount.probe.is_mapped(new));
+    // The kernel does not close what is open when the connection is cut.
+    let open = fs::File::open(mount.path("file")).unwrap();
+    assert!(mount.probe.is_mapped(ino));
+    mount.end(Duration::ZERO);
+    assert!(!mount.probe.is_mapped(ino));
+    drop(open);
+}
+
+/// A name in the virtual directory opens its file for everybody who knows it, whatever may be done to the file, and
+/// wherever its own names are; no other name does, and none is ever created.
+#[test]
+fn a_capability_opens_what_its_permissions_forbid() {
+    let mount = Mount::shared();
+    fs::write(mount.path("file"), "content").unwrap();
+    let set_mode = |mode| {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        fs::set_permissions(mount.path("file"), mode).unwrap();
+    };
+    set_mode(0o444);
+    fs::create_dir(mount.path("dir")).unwrap();
+    let file = mount.probe.lookup(vfs::ROOT, b"file").unwrap();
+    let dir = mount.probe.lookup(vfs::ROOT, b"dir").unwrap();
+    let path = rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY;
+    let open_dir = |secret| {
+        rustix::fs::open(mount.path(&Alias::dir_name(secret)), path, rustix::fs::Mode::empty())
+    };
+    let aliases = open_dir(SECRET).unwrap();
+    assert_eq!(open_dir(SECRET + 1).unwrap_err(), rustix::io::Errno::NOENT);
+    let read_write = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CREATE;
+    let open = |name: &str, flags| {
+        rustix::fs::openat(&aliases, name, flags, rustix::fs::Mode::empty()).map(fs::File::from)
+    };
+    let alias =
+        |entry: &Entry| Alias { secret: SECRET, ino: entry.ino, generation: entry.generation };
+
+    as_nobody(|| {
+        let by_name = fs::File::options().write(true).open(mount.path("file")).unwrap_err();
+        assert_eq!(by_name.kind(), ErrorKind::PermissionDenied);
+        let truncate = read_write | rustix::fs::OFlags::TRUNC;
+        let mut opened = open(&alias(&file).file_name(1), truncate).unwrap();
+        opened.write_all(b"CON").unwrap();
+        // A name that is used again is not found in a cache.
+        let mut content = String::new();
+        open(&alias(&file).file_name(1), read_write).unwrap().read_to_string(&mut content).unwrap();
+        assert_eq!(content, "CONtent", "nothing is truncated");
+    });
+    assert_eq!(mount.probe.getattr(file.ino).unwrap().perm, 0o444);
+    set_mode(0);
+    let opened = open(&alias(&file).file_name(2), read_write).unwrap();
+    rustix::fs::fchmod(&opened, 0o640.into()).unwrap();
+    assert_eq!(mount.probe.getattr(file.ino).unwrap().perm, 0o640);
+    assert!(!mount.probe.is_mapped(file.ino), "whoever comes so counts himself");
+
+    fs::remove_file(mount.path("file")).unwrap();
+    let mut content = String::new();
+    open(&alias(&file).file_name(3), read_write).unwrap().read_to_string(&mut content).unwrap();
+    assert_eq!(content, "CONtent");
+    assert_eq!(opened.metadata().unwrap().nlink(), 0);
+
+    let wrong = Alias { generation: file.generation + 1, ..alias(&file) };
+    let gone = Alias { ino: Ino(1 << 40), ..alias(&file) };
+    for name in [wrong.file_name(1), gone.file_name(1), alias(&dir).file_name(1), "other".into()] {
+        let failed = open(&name, read_write).unwrap_err();
+        assert_eq!(failed, rustix::io::Errno::NOENT, "{name}");
+    }
+    let without_create = open(&alias(&file).file_name(4), rustix::fs::OFlags::RDONLY);
+    assert_eq!(without_create.unwrap_err(), rustix::io::Errno::NOENT);
+    // Nothing is ever in it, and nothing can be made there.
+    let name = Alias::dir_name(SECRET);
+    assert_eq!(fs::read_dir(mount.path(&name)).unwrap().count(), 0);
+    assert!(fs::create_dir(mount.path(&name).join("dir")).is_err());
+    assert!(fs::hard_link(mount.path("dir"), mount.path(&name).join("1-1-1")).is_err());
+    assert!(fs::rename(mount.path(&name), mount.path("other")).is_err());
+    assert!(fs::remove_dir(mount.path(&name)).is_err());
+    let listed: Vec<_> =
+        fs::read_dir(&mount.dir).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(listed, ["dir"]);
+
+    // References balance: what is unlinked dies with its last description.
+    mount.probe.forget(file.ino, 1);
+    mount.probe.forget(dir.ino, 1);
+    drop(opened);
+    until(|| mount.probe.getattr(file.ino) == Err(Errno::STALE));
+}
+
+/// Runs a part of a test with the permissions of a user who owns nothing: the credentials of this thread only.
+fn as_nobody(part: impl FnOnce()) {
+    let set = |uid: u32| {
+        // SAFETY: changes nothing but the calling thread's credentials.
+        let result = unsafe { libc::syscall(libc::SYS_setresuid, -1, uid, -1) };
+        assert_eq!(result, 0, "this test runs as root");
+    };
+    set(65534);
+    part();
+    set(0);
 }
 
 #[test]

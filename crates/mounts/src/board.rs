@@ -1,6 +1,6 @@
 //! What a mount's server posts for those who use the pool beside it.
 
-use vfs::Ino;
+use vfs::{Ino, Result};
 
 /// What the kernel tells the server of a mount and nobody else, posted where all can see it who use the
 /// pool.
@@ -24,4 +24,25 @@ pub trait Board: Send + Sync {
 
     /// Posts that it has closed what it opened so.
     fn end_execution(&self, ino: Ino);
+
+    /// Whether somebody may map the file through the mount, so that the kernel may have pages of it. One load.
+    ///
+    /// Whoever changes content without the kernel asks before and again afterwards: a mapping that began
+    /// meanwhile may have read pages before the change.
+    fn is_mapped(&self, ino: Ino) -> bool;
+
+    /// Counts that somebody may map the file from now on: the server for each open file that a program
+    /// has by an ordinary name, a program that uses the pool without the server for each of its mappings.
+    /// The caller holds the inode until [`end_mapping`](Self::end_mapping). What a process has not ended
+    /// ends with it, when somebody clears away what it left.
+    ///
+    /// # Errors
+    /// Nothing is counted, and so nothing may be mapped.
+    fn begin_mapping(&self, ino: Ino) -> Result<()>;
+
+    /// Takes back one such count of this process, if it has one.
+    fn end_mapping(&self, ino: Ino);
+
+    /// Takes back all counts of this process: its mount has ended.
+    fn end_mappings(&self);
 }
