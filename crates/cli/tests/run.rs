@@ -6,6 +6,7 @@ mod common;
 
 use std::ffi::OsStr;
 use std::fs;
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -106,6 +107,53 @@ fn every_class_of_calls_is_served_and_answers_as_the_kernel() {
     }
     let handed_over = report["calls"]["open"]["handed_over"].as_u64().unwrap();
     assert!(served("open") > 100 * handed_over, "{report}");
+    sandbox.umount();
+}
+
+#[test]
+fn processes_share_files_as_on_tmpfs() {
+    let sandbox = Sandbox::mounted(&["-o", "direct"]);
+    let report = on_pool(&sandbox, &compiled("shared", &[]), &[], &[]);
+    // What the kernel has, too, is served as before.
+    let writes = &report["calls"]["write"];
+    assert!(writes["served"].as_u64() > writes["handed_over"].as_u64(), "{report}");
+    sandbox.umount();
+}
+
+#[test]
+fn what_others_map_and_what_is_written_beside_the_mount_meet() {
+    let sandbox = Sandbox::mounted(&["-o", "direct"]);
+    let path = sandbox.path("file");
+    fs::write(&path, [b'.'; 8192]).unwrap();
+    let file = fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    // This process is not served.
+    let kinds = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping, unmapped below.
+    let at = unsafe {
+        libc::mmap(std::ptr::null_mut(), 8192, kinds, libc::MAP_SHARED, file.as_raw_fd(), 0)
+    };
+    assert_ne!(at, libc::MAP_FAILED);
+    // SAFETY: mapped above; others change it, so each byte is loaded and stored as it is.
+    let byte = |index: usize| unsafe { at.cast::<u8>().add(index) };
+    // SAFETY: as above.
+    assert_eq!(unsafe { byte(10).read_volatile() }, b'.');
+    let script = format!("printf B | dd of={} bs=1 seek=10 conv=notrunc,fsync", path.display());
+    assert!(keepstone_run(["sh", "-c", &script]).status.success());
+    // SAFETY: as above.
+    unsafe {
+        assert_eq!(byte(10).read_volatile(), b'B');
+        byte(0).write_volatile(b'A');
+    }
+    let seen = keepstone_run(["head", "-c", "1", path.to_str().unwrap()]);
+    assert_eq!(seen.stdout, b"A");
+    // SAFETY: mapped above, used no more.
+    unsafe {
+        byte(1).write_volatile(b'A');
+        libc::munmap(at, 8192);
+    }
+    let content = fs::read(&path).unwrap();
+    assert_eq!((&content[..3], &content[9..12]), (&b"AA."[..], &b".B."[..]));
+    drop(file);
     sandbox.umount();
 }
 

@@ -1,7 +1,7 @@
 //! Reading, writing and sizes.
 
 use crate::process::{OfdRef, Process};
-use crate::served::{Call, checked};
+use crate::served::{Call, Stop, checked};
 use crate::{Errno, Served};
 use smallvec::SmallVec;
 use std::io::{IoSlice, IoSliceMut};
@@ -59,7 +59,7 @@ impl Process {
         if !ofd.is_readable() {
             return Err(Errno::BADF.into());
         }
-        Ok(read_at(&ofd, buf, offset)?)
+        read_there(&ofd, buf, At::Offset(offset))
     }
 
     /// `write`.
@@ -74,11 +74,39 @@ impl Process {
         if !ofd.is_writable() {
             return Err(Errno::BADF.into());
         }
-        let position = ofd.lock_position()?;
         let append = ofd.oflags() & libc::O_APPEND != 0;
-        let (len, end) = self.write_at(&ofd, data, position.get() as i64, append)?;
+        self.write_there(&ofd, data, At::Position, append)
+    }
+
+    /// Writes at the offset of the description, which moves, or at another, or at the end.
+    #[inline]
+    fn write_there(&self, ofd: &OfdRef<'_>, data: &[u8], at: At, append: bool) -> Call<usize> {
+        ofd.check_unmapped()?;
+        // A mapping that has begun meanwhile may have read its pages before: the kernel then writes once more.
+        let write = |start: i64| {
+            let (len, _) = self.write_at(ofd, data, start, false)?;
+            if ofd.check_unmapped().is_err() { Err(Errno::RESTART) } else { Ok(len) }
+        };
+        if !append {
+            let written = match at {
+                At::Offset(at) => write(at),
+                At::Position => {
+                    let len = data.len().min(RW_MAX);
+                    ofd.lock_offset()?.advance(len, |start| write(start as i64))
+                }
+            };
+            return written.map_err(|errno| match errno {
+                Errno::RESTART => Stop::Kernel,
+                errno => errno.into(),
+            });
+        }
+        let at = match at {
+            At::Offset(at) => return Ok(self.write_at(ofd, data, at, true)?.0),
+            At::Position => ofd.lock_offset()?,
+        };
+        let (len, end) = self.write_at(ofd, data, 0, true)?;
         if len > 0 {
-            position.set(end);
+            at.set(end)?;
         }
         Ok(len)
     }
@@ -99,7 +127,7 @@ impl Process {
             return Err(Errno::BADF.into());
         }
         let append = ofd.oflags() & libc::O_APPEND != 0;
-        Ok(self.write_at(&ofd, data, offset, append)?.0)
+        self.write_there(&ofd, data, At::Offset(offset), append)
     }
 
     /// `readv`.
@@ -206,17 +234,7 @@ impl Process {
         };
         let append = flags & libc::RWF_APPEND != 0
             || ofd.oflags() & libc::O_APPEND != 0 && flags & RWF_NOAPPEND == 0;
-        match at {
-            At::Offset(offset) => Ok(self.write_at(&ofd, data, offset, append)?.0),
-            At::Position => {
-                let position = ofd.lock_position()?;
-                let (len, end) = self.write_at(&ofd, data, position.get() as i64, append)?;
-                if len > 0 {
-                    position.set(end);
-                }
-                Ok(len)
-            }
-        }
+        self.write_there(&ofd, data, at, append)
     }
 
     /// Writes at an offset or at the end; returns how many bytes, and where they end.
@@ -286,10 +304,12 @@ impl Process {
 
     fn lseek_call(&self, fd: i32, offset: i64, whence: i32) -> Call<i64> {
         let ofd = self.get_open(fd)?;
-        let position = ofd.lock_position()?;
+        let at = ofd.lock_offset()?;
         let new = match whence {
+            // The kernel moves what it keeps in one step.
+            libc::SEEK_SET | libc::SEEK_CUR if at.is_promoted() => return Err(Stop::Kernel),
             libc::SEEK_SET => Some(offset),
-            libc::SEEK_CUR => (position.get() as i64).checked_add(offset),
+            libc::SEEK_CUR => (at.get()? as i64).checked_add(offset),
             libc::SEEK_END => (ofd.attr()?.size as i64).checked_add(offset),
             libc::SEEK_DATA | libc::SEEK_HOLE => {
                 let offset = u64::try_from(offset).map_err(|_| Errno::NXIO)?;
@@ -302,7 +322,7 @@ impl Process {
             _ => None,
         };
         let new = new.filter(|new| *new >= 0).ok_or(Errno::INVAL)?;
-        position.set(new as u64);
+        at.set(new as u64)?;
         Ok(new)
     }
 
@@ -320,6 +340,7 @@ impl Process {
         if ofd.kind() != FileKind::File || !ofd.is_writable() {
             return Err(Errno::INVAL.into());
         }
+        ofd.check_unmapped()?;
         ofd.mount().check_writable()?;
         Ok(self.resize(ofd.fs(), &ofd.attr()?, len)?)
     }
@@ -340,6 +361,7 @@ impl Process {
         }
         held.check(&self.identity().effective, crate::creds::Access::WRITE)?;
         held.mount.check_not_executed(held.ino)?;
+        held.mount.check_unmapped(held.ino)?;
         Ok(self.resize(held.fs(), held.attr()?, len)?)
     }
 
@@ -370,6 +392,7 @@ impl Process {
             return Err(Errno::BADF.into());
         }
         let end = offset.checked_add(len).ok_or(Errno::FBIG)? as u64;
+        ofd.check_unmapped()?;
         ofd.mount().check_writable()?;
         let attr = ofd.attr()?;
         match what {
@@ -390,6 +413,8 @@ impl Process {
     pub fn fsync(&self, fd: i32) -> Served<()> {
         let call = || {
             let ofd = self.get_open(fd)?;
+            // What is in mapped pages, the kernel writes back.
+            ofd.check_unmapped()?;
             Ok(ofd.fs().fsync(ofd.ino())?)
         };
         Call::into(call())
@@ -412,6 +437,7 @@ impl Process {
             if offset < 0 || len < 0 || offset.checked_add(len).is_none() || flags & !7 != 0 {
                 return Err(Errno::INVAL.into());
             }
+            ofd.check_unmapped()?;
             Ok(ofd.fs().fsync(ofd.ino())?)
         };
         Call::into(call())
@@ -455,16 +481,21 @@ fn read_at(ofd: &OfdRef<'_>, buf: &mut [u8], offset: i64) -> Result<usize, Errno
 /// Reads at the offset of the description, which moves, or at another.
 #[inline]
 fn read_there(ofd: &OfdRef<'_>, buf: &mut [u8], at: At) -> Call<usize> {
-    match at {
-        At::Offset(offset) => Ok(read_at(ofd, buf, offset)?),
-        At::Position => {
-            let position = ofd.lock_position()?;
-            let offset = position.get();
-            let len = read_at(ofd, buf, offset as i64)?;
-            position.set(offset + len as u64);
-            Ok(len)
+    ofd.check_unmapped()?;
+    let at = match at {
+        At::Offset(offset) => return Ok(read_at(ofd, buf, offset)?),
+        At::Position => ofd.lock_offset()?,
+    };
+    let mut len = buf.len().min(RW_MAX);
+    if at.is_promoted() {
+        // Only what is there is reserved, so that nobody finds the offset beyond the end meanwhile.
+        let rest = ofd.attr()?.size.saturating_sub(at.get()?);
+        len = len.min(usize::try_from(rest).unwrap_or(len));
+        if len == 0 {
+            return Ok(0);
         }
     }
+    Ok(at.advance(len, |start| read_at(ofd, &mut buf[..len], start as i64))?)
 }
 
 /// The length of a vector, cut to what one call moves. `EINVAL` for more than 1024 parts or more

@@ -6,11 +6,11 @@
 //!   was opened, so that it never refers to somebody else's descriptor.
 
 use crate::creds::{Access, Caps};
-use crate::family::{HIDDEN, MATERIALISED, OfdInit, PARKED, UNLINKABLE, described, raise};
+use crate::family::{HIDDEN, Handle, ON_KERNEL, OfdInit, PARKED, PROMOTED, UNLINKABLE, described};
 use crate::mount::Mount;
 use crate::noted::Why;
 use crate::numbers::Number;
-use crate::process::{OfdRef, Process};
+use crate::process::{OfdRef, Process, TableLock};
 use crate::served::{Call, Stop, checked};
 use crate::walk::{Follow, Held, Last, Place, Walked, Want};
 use crate::{Errno, Served};
@@ -170,10 +170,6 @@ impl Process {
     ) -> Call<i32> {
         let mount = self.mount(mount_index);
         let give_back = || mount.attached().fs.forget(attr.ino, 1);
-        if self.noted.is_mapped(mount_index, attr.ino) {
-            give_back();
-            return Err(Stop::Kernel);
-        }
         let path_only = flags & libc::O_PATH != 0;
         let tmpfile_exclusive = flags & TMPFILE != 0 && flags & libc::O_EXCL != 0;
         let init = OfdInit {
@@ -191,16 +187,26 @@ impl Process {
             None => self.take_number(&table, (mount_index, mount), flags & libc::O_CLOEXEC != 0)?,
         };
         let fd = number.into_fd();
-        let before = self.install(&table, fd, ofd);
+        let before = self.install(&table, fd, ofd, 0);
         drop((table, before));
-        if fd <= 2 {
-            let handed = self.materialise(fd);
-            if handed.is_err() {
-                let _ = self.close(fd);
-            }
-            handed?;
-        }
+        self.promote_stream(fd).inspect_err(|_| {
+            let _ = self.close(fd);
+        })?;
         Ok(fd)
+    }
+
+    /// Promotes what has become standard input, output or error: libc reads and writes there without asking
+    /// us. It does so with files only.
+    fn promote_stream(&self, fd: i32) -> Result<(), Errno> {
+        if fd > 2 {
+            return Ok(());
+        }
+        match self.get(fd) {
+            Ok(ofd) if ofd.kind() == FileKind::File && ofd.oflags() & libc::O_PATH == 0 => {
+                self.promote_ofd(&ofd)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// A number for what is opened below a directory.
@@ -236,6 +242,7 @@ impl Process {
             return Err(Errno::PERM.into());
         }
         if flags & libc::O_TRUNC != 0 {
+            mount.check_unmapped(attr.ino)?;
             let fs = mount.attached().fs.as_ref();
             self.drop_privileges(fs, attr)?;
             let set = SetAttr { size: Some(0), ..SetAttr::default() };
@@ -329,36 +336,31 @@ impl Process {
             _ => {}
         }
         let table = self.lock_table();
-        self.drop_locks(fd);
+        self.drop_locks(&table, fd);
         let _ofd = self.uninstall(&table, fd).ok_or(Stop::Kernel)?;
         let closed = self.give_number(&table, fd);
         drop(table);
         Ok(closed?)
     }
 
-    /// Closing any descriptor of an inode ends this process's POSIX locks on it. To be called with the
-    /// table locked.
-    fn drop_locks(&self, fd: i32) {
+    /// Closing any description of an inode, but those of `O_PATH`, ends this process's POSIX locks on it. To be
+    /// called before that, with the table locked.
+    fn drop_locks(&self, table: &TableLock<'_>, fd: i32) {
         if self.noted.is_empty() {
             return;
         }
-        // Not `get`, which takes over what another process has materialised, and for that the table.
         let entry = self.entry(fd).map_or(0, |entry| entry.load(Acquire));
         let Some(handle) = described(entry) else { return };
         let ofd = self.family.ofd(handle);
         let (mount, ino) = (ofd.mount(), ofd.ino());
-        if !self.noted.remove(mount, ino, Why::Locks) {
+        if ofd.oflags() & libc::O_PATH != 0 || !self.noted.remove(mount, ino, Why::Locks) {
             return;
         }
-        let place = self.place();
-        for handle in 1..=self.family.end() as u32 {
-            let k = place.segment().kernel[handle as usize - 1].load(Acquire);
-            let other = self.family.ofd(handle);
-            if k > 0 && other.ino() == ino && other.mount() == mount {
-                let mut all = unlock_all();
-                let _ = self.kernel.lock(k - 1, libc::F_SETLK, &mut all);
-                return;
-            }
+        while let Some(kept) = self.noted.take_kept(mount, ino) {
+            self.unhide(kept);
+        }
+        if entry & ON_KERNEL == 0 {
+            self.touch_kernel_description(table, ofd);
         }
     }
 
@@ -421,17 +423,20 @@ impl Process {
         if self.entry(new).is_none() {
             let _ = self.close_number(new);
             drop(table);
-            // The number is beyond our table: both become the kernel's.
-            self.materialise(fd)?;
+            // The number is beyond our table: it is the kernel's.
+            self.promote_ofd(&ofd)?;
             return Err(Stop::Kernel);
         }
         self.copy_number_record(fd, new, cloexec);
-        let before = self.install(&table, new, ofd);
+        let before = self.install(&table, new, ofd, self.on_kernel(fd));
         drop((table, before));
-        if new <= 2 {
-            self.materialise(new)?;
-        }
+        self.promote_stream(new)?;
         Ok(new)
+    }
+
+    /// [`ON_KERNEL`] if a number is a duplicate of the kernel's description. To be asked with the table locked.
+    fn on_kernel(&self, fd: i32) -> Handle {
+        self.entry(fd).map_or(0, |entry| entry.load(Acquire) & ON_KERNEL)
     }
 
     /// `dup2`. `old`, `new`, both or neither may be ours.
@@ -463,8 +468,8 @@ impl Process {
             Ok(ofd) => ofd,
             Err(Stop::Kernel) if taken.is_some_and(|handle| handle != 0) => {
                 let table = self.lock_table();
+                self.drop_locks(&table, new);
                 self.kernel.dup3(old, new, cloexec)?;
-                self.drop_locks(new);
                 let before = self.uninstall(&table, new);
                 drop((table, before));
                 return Ok(new);
@@ -472,19 +477,16 @@ impl Process {
             Err(stop) => return Err(stop),
         };
         if taken.is_none() {
-            drop(ofd);
-            self.materialise(old)?;
+            self.promote_ofd(&ofd)?;
             return Err(Stop::Kernel);
         }
         let table = self.lock_table();
+        self.drop_locks(&table, new);
         self.kernel.dup3(old, new, cloexec)?;
-        self.drop_locks(new);
         self.copy_number_record(old, new, cloexec);
-        let before = self.install(&table, new, ofd);
+        let before = self.install(&table, new, ofd, self.on_kernel(old));
         drop((table, before));
-        if new <= 2 {
-            self.materialise(new)?;
-        }
+        self.promote_stream(new)?;
         Ok(new)
     }
 
@@ -494,25 +496,19 @@ impl Process {
         let Some(entry) = self.entry(fd).filter(|entry| entry.load(Acquire) == HIDDEN) else {
             return Ok(());
         };
-        let place = self.place();
-        let k = (0..self.family.end()).map(|i| &place.segment().kernel[i]);
-        let k = k.into_iter().find(|k| k.load(Acquire) == fd + 1);
-        let mount = self.mounts().find(|(_, mount)| mount.placeholder() == fd);
-        if k.is_none() && mount.is_none() {
+        let moved = self.kernel.dup(fd, fd + 1, true)?;
+        let placeholder = self.mounts().find(|(_, mount)| mount.placeholder() == fd);
+        let capability = self.mounts().find(|(_, mount)| mount.capability() == Some(Some(fd)));
+        if let Some((_, mount)) = placeholder {
+            mount.move_placeholder(moved);
+        } else if let Some((_, mount)) = capability {
+            mount.set_capability(Some(moved));
+        } else if !self.noted.move_kept(fd, moved) {
             // Given to `hide` by the front end, which knows it by its number.
+            let _ = self.kernel.close(moved);
             return Err(Errno::BADF.into());
         }
-        let moved = self.kernel.dup(fd, fd + 1, true)?;
-        if let Some(target) = self.entry(moved) {
-            raise(&place.segment().fd_end, moved as u32 + 1);
-            target.store(HIDDEN, Release);
-        }
-        if let Some(k) = k {
-            k.store(moved + 1, Release);
-        }
-        if let Some((_, mount)) = mount {
-            mount.move_placeholder(moved);
-        }
+        self.mark_hidden(moved);
         entry.store(0, Release);
         Ok(())
     }
@@ -550,21 +546,25 @@ impl Process {
                 {
                     return Err(Errno::PERM.into());
                 }
-                ofd.flags.store((had & !SETTABLE | asked & SETTABLE) as u32, Relaxed);
+                let flags = had & !SETTABLE | asked & SETTABLE;
+                if ofd.is(PROMOTED) {
+                    self.adopt(&ofd)?;
+                    self.kernel.set_status(fd, flags & !libc::O_NOATIME)?;
+                }
+                ofd.flags.store(flags as u32, Relaxed);
                 Ok(0)
             }
             _ => {
-                drop(ofd);
-                self.materialise(fd)?;
+                self.promote_ofd(&ofd)?;
                 Err(Stop::Kernel)
             }
         }
     }
 
-    /// Whether the kernel's description of `fd` has become the one that counts.
-    pub fn is_materialised(&self, fd: i32) -> bool {
+    /// Whether the kernel has the description of `fd`, too.
+    pub fn is_promoted(&self, fd: i32) -> bool {
         let handle = self.entry(fd).map_or(0, |entry| entry.load(Acquire));
-        handle == 0 || described(handle).is_some_and(|ofd| self.family.ofd(ofd).is(MATERIALISED))
+        handle == 0 || described(handle).is_some_and(|ofd| self.family.ofd(ofd).is(PROMOTED))
     }
 
     /// Takes from a file what an unprivileged change of its content must.
@@ -584,13 +584,4 @@ impl Process {
     pub(crate) fn can_make_devices(&self) -> bool {
         self.identity().effective.can(Caps::MKNOD)
     }
-}
-
-/// A lock operation that gives up every lock of an inode.
-fn unlock_all() -> libc::flock {
-    // SAFETY: a flock is plain numbers, for which zeroes are valid.
-    let mut all: libc::flock = unsafe { std::mem::zeroed() };
-    all.l_type = libc::F_UNLCK as i16;
-    all.l_whence = libc::SEEK_SET as i16;
-    all
 }

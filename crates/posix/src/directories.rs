@@ -32,8 +32,8 @@ impl Process {
             if ofd.kind() != FileKind::Dir {
                 return Err(Errno::NOTDIR.into());
             }
-            let position = ofd.lock_position()?;
-            let mut at = position.get();
+            let offset = ofd.lock_offset()?;
+            let mut at = offset.get()?;
             let mut ended = true;
             ofd.fs().readdir(ofd.ino(), at, &mut |entry| {
                 let item = DirItem {
@@ -50,7 +50,7 @@ impl Process {
                 }
                 taken
             })?;
-            position.set(at);
+            offset.set(at)?;
             Ok(ended)
         };
         Call::into(call())

@@ -13,7 +13,7 @@
 use arena::ProcessId;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::*};
 use vfs::{Errno, FileKind, Ino};
 
 /// Descriptors from this number on are never ours.
@@ -30,14 +30,18 @@ pub const HIDDEN: Handle = u32::MAX;
 /// The table entry of a number that is closed, but not in the kernel.
 pub const PARKED: Handle = u32::MAX - 1;
 
+/// In a table entry, beside the handle: the number is a duplicate of the kernel's description (P2 in `promote`).
+pub const ON_KERNEL: Handle = 1 << 30;
+
 /// The description that a table entry means, if any.
 #[inline]
 pub fn described(entry: Handle) -> Option<Handle> {
-    (1..=OFDS as Handle).contains(&entry).then_some(entry)
+    let handle = entry & !ON_KERNEL;
+    (1..=OFDS as Handle).contains(&handle).then_some(handle)
 }
 
-/// The kernel's description is authoritative: [`Ofd::state`].
-pub const MATERIALISED: u32 = 1 << 8;
+/// The kernel has a description too, whose offset is the one that counts: [`Ofd::state`].
+pub const PROMOTED: u32 = 1 << 8;
 /// A working directory: it never needs a description in the kernel.
 pub const CWD: u32 = 1 << 9;
 /// A file of `O_TMPFILE | O_EXCL`, which may not be given a name.
@@ -234,8 +238,6 @@ pub struct Segment {
     pub numbers: [AtomicU8; FDS],
     /// By description (F1), at [`holds`](Self::holds).
     holds: [AtomicU32; OFDS],
-    /// By description: the kernel's descriptor for it, + 1.
-    pub kernel: [AtomicI32; OFDS],
 }
 
 impl Segment {
@@ -279,7 +281,6 @@ static NOWHERE: Segment = Segment {
     fds: [const { AtomicU32::new(0) }; FDS],
     numbers: [const { AtomicU8::new(0) }; FDS],
     holds: [const { AtomicU32::new(0) }; OFDS],
-    kernel: [const { AtomicI32::new(0) }; OFDS],
 };
 
 /// A process's segment and the token of its locks.
@@ -394,7 +395,6 @@ impl Family {
             if segment.holds(i as Handle + 1).swap(0, AcqRel) > 0 {
                 ofd.holders.fetch_sub(1, AcqRel);
             }
-            segment.kernel[i].store(0, Relaxed);
         }
         let fds = segment.fd_end.swap(0, AcqRel) as usize;
         segment.fds[..fds].iter().for_each(|fd| fd.store(0, Relaxed));
@@ -459,11 +459,6 @@ impl Family {
         if is_ours || holders.fetch_sub(1, AcqRel) == 1 {
             self.shared().next.store(handle - 1, Relaxed);
         }
-    }
-
-    /// One more than the highest index of a description.
-    pub fn end(&self) -> usize {
-        self.shared().end.load(Acquire) as usize
     }
 }
 

@@ -9,8 +9,9 @@
 //!
 //! | thing | kept by |
 //! |---|---|
-//! | numbers, close-on-exec, descriptor limits | the kernel: each number is a duplicate of an `O_PATH` placeholder |
-//! | offset, status flags, inode of a description | memory that a family of forked processes shares |
+//! | numbers, close-on-exec, descriptor limits | the kernel: each number is a duplicate of an `O_PATH` placeholder, or of the kernel's description |
+//! | status flags, inode of a description | memory that a family of forked processes shares |
+//! | offset of a description | the same memory; the kernel where the description is *promoted* |
 //! | which number means which description | a table per process, in the same memory |
 //! | content, names, attributes | the engine |
 //! | file locks, the working directory of libc | the kernel, through the mount |
@@ -29,10 +30,12 @@
 //! - Paths that reach the pool through links elsewhere, that leave it (`..` above the root, absolute
 //!   links), that another mount covers, or that end at the mount point where a name is to be made;
 //!   everything after a change of root or namespace. Pipes, sockets and devices.
-//! - A description is *materialised* — opened through the mount, with its offset, in place of the
-//!   placeholders — for numbers 0 to 2, for everything that exec inherits, for shared or large
-//!   mappings, for transfers to or from descriptors that are not ours, for unknown `fcntl`s, and
-//!   wherever the front end asks for it ([`Process::materialise`]).
+//! - Data of a file that the kernel may have mapped, in whatever process: the page cache and calls meet there
+//!   ([`Board::is_mapped`]).
+//! - Locks, and what is done to a description by unknown calls. For these the description is *promoted*: opened through
+//!   the mount, with its offset, in place of the placeholders. So are numbers 0 to 2, what exec inherits, and every
+//!   open file before a fork. Reading and writing is served as before, at the kernel's offset ([`Process::promote`]).
+//! - Numbers that libc uses and closes by itself ([`Process::delegate`]).
 //!
 //! # What differs from the mount
 //!
@@ -48,7 +51,7 @@
 //! # Invariants
 //!
 //! They stand where they are kept: D1–D2 (the table) in `descriptors`, N1–N4 (numbers) in `numbers`, L1–L2 (the working directory outside) in `cwd`, F1–F3 (holds, sweeping) in
-//! `family`, M1–M3 (the kernel's description) in `materialise`, W1–W2 (walks) in `walk`, G1–G3 (known ways) in `dirs`, T1 (terms of mounts) in
+//! `family`, M1–M5 (the kernel's description) in `promote`, W1–W2 (walks) in `walk`, G1–G3 (known ways) in `dirs`, T1 (terms of mounts) in
 //! `mount`.
 //!
 //! Reading, writing, seeking and `fstat` make no system call and allocate nothing
@@ -69,12 +72,13 @@ mod directories;
 mod dirs;
 mod family;
 mod known;
-mod materialise;
 mod mount;
 mod names;
 mod noted;
 mod numbers;
+mod offset;
 mod process;
+mod promote;
 mod served;
 mod sys;
 mod text;

@@ -47,6 +47,9 @@ const REFUSED: u32 = 2;
 /// A thread is at it; meanwhile the mount serves the others.
 const ATTACHING: u32 = 3;
 
+/// The server has not been asked for its directory of capabilities.
+const NOT_ASKED: i32 = -2;
+
 /// A pool in use.
 struct Pool {
     attached: Attached,
@@ -73,6 +76,8 @@ pub(crate) struct Mount {
     pool: AtomicPtr<Pool>,
     /// The descriptor that those of the pool's files are duplicates of.
     placeholder: AtomicI32,
+    /// The descriptor below which promotions open; [`NOT_ASKED`], or -1 where the server offers none.
+    capability: AtomicI32,
     /// Whether the mount point can be reached by this user: `UNTRIED`, `USABLE` or `REFUSED`.
     reach: AtomicU32,
     /// Where the components of the mount point start.
@@ -92,6 +97,7 @@ impl Mount {
             state: AtomicU32::new(UNTRIED),
             pool: AtomicPtr::new(std::ptr::null_mut()),
             placeholder: AtomicI32::new(-1),
+            capability: AtomicI32::new(NOT_ASKED),
             reach: AtomicU32::new(UNTRIED),
             lead: Lead::default(),
         }
@@ -145,6 +151,17 @@ impl Mount {
     /// The placeholder has been moved.
     pub fn move_placeholder(&self, fd: i32) {
         self.placeholder.store(fd, Release);
+    }
+
+    /// The descriptor of the directory of capabilities, if there is one; `None` where that is not known yet.
+    pub fn capability(&self) -> Option<Option<i32>> {
+        let fd = self.capability.load(Acquire);
+        (fd != NOT_ASKED).then_some((fd >= 0).then_some(fd))
+    }
+
+    /// What came of asking for it, or where it has been moved.
+    pub fn set_capability(&self, fd: Option<i32>) {
+        self.capability.store(fd.unwrap_or(-1), Release);
     }
 
     /// Looks at the table again where the board says so (T1).
@@ -245,6 +262,13 @@ impl Mount {
     /// `Kernel` where a program may be running from the file: that knows whether it may be written to.
     pub fn check_not_executed(&self, ino: Ino) -> Call<()> {
         if self.attached().board.is_executed(ino) { Err(Stop::Kernel) } else { Ok(()) }
+    }
+
+    /// `Kernel` where the kernel may have pages of the file that somebody maps: what such pages hold, only calls by the
+    /// kernel see and change.
+    #[inline]
+    pub fn check_unmapped(&self, ino: Ino) -> Call<()> {
+        if self.attached().board.is_mapped(ino) { Err(Stop::Kernel) } else { Ok(()) }
     }
 
     /// The inode at an absolute path, without symbolic links.

@@ -1,4 +1,4 @@
-//! Inodes that need care in this process: those with POSIX locks, and those that are mapped shared.
+//! Inodes that need care in this process: those with POSIX locks, and those that the kernel maps.
 
 use smallvec::SmallVec;
 use std::cell::UnsafeCell;
@@ -10,11 +10,14 @@ use vfs::Ino;
 pub enum Why {
     /// This process has POSIX locks on it.
     Locks,
-    /// It has been mapped shared: all of its descriptors are the kernel's.
+    /// The kernel has mapped it into this process.
     Mapped,
+    /// A hidden descriptor of it stays open while there are locks (M5 in `promote`).
+    Kept(i32),
 }
 
-type Note = (usize, Ino, Why);
+/// An inode of a mount, and why.
+pub type Note = (usize, Ino, Why);
 
 /// A small set, mostly empty; asking an empty one costs a load.
 #[derive(Default)]
@@ -45,13 +48,15 @@ impl Noted {
         self.count.load(Relaxed) == 0
     }
 
-    /// Notes an inode.
-    pub fn add(&self, mount: usize, ino: Ino, why: Why) {
+    /// Notes an inode; returns whether it was not noted yet.
+    pub fn add(&self, mount: usize, ino: Ino, why: Why) -> bool {
         self.with(|notes| {
-            if !notes.contains(&(mount, ino, why)) {
+            let is_new = !notes.contains(&(mount, ino, why));
+            if is_new {
                 notes.push((mount, ino, why));
             }
-        });
+            is_new
+        })
     }
 
     /// Forgets a note; returns whether there was one.
@@ -73,14 +78,47 @@ impl Noted {
         self.has((mount, ino, Why::Locks))
     }
 
-    /// Whether the inode has been mapped shared.
-    pub fn is_mapped(&self, mount: usize, ino: Ino) -> bool {
-        self.has((mount, ino, Why::Mapped))
+    /// The inodes that are mapped, with their mounts.
+    pub fn mapped(&self) -> SmallVec<[(usize, Ino); 8]> {
+        let all = |notes: &mut SmallVec<[Note; 8]>| {
+            let mapped = notes.iter().filter(|note| note.2 == Why::Mapped);
+            mapped.map(|(mount, ino, _)| (*mount, *ino)).collect()
+        };
+        if self.is_empty() { SmallVec::new() } else { self.with(all) }
     }
 
-    /// In a forked child: POSIX locks are not inherited, and another thread may have held the lock.
-    pub fn after_fork(&self) {
+    /// Takes away a descriptor that is kept for an inode.
+    pub fn take_kept(&self, mount: usize, ino: Ino) -> Option<i32> {
+        if self.is_empty() {
+            return None;
+        }
+        self.with(|notes| {
+            let kept = |note: &Note| match note {
+                (m, i, Why::Kept(fd)) if (*m, *i) == (mount, ino) => Some(*fd),
+                _ => None,
+            };
+            let (at, fd) = notes.iter().enumerate().find_map(|(at, n)| Some((at, kept(n)?)))?;
+            notes.swap_remove(at);
+            Some(fd)
+        })
+    }
+
+    /// A kept descriptor has another number now; returns whether it is one.
+    pub fn move_kept(&self, from: i32, to: i32) -> bool {
+        self.with(|notes| {
+            let kept = notes.iter_mut().find(|note| note.2 == Why::Kept(from));
+            kept.map(|note| note.2 = Why::Kept(to)).is_some()
+        })
+    }
+
+    /// In a forked child: what was noted. Mappings stay noted; POSIX locks are not inherited. Another thread
+    /// may have held the lock.
+    pub fn after_fork(&self) -> SmallVec<[Note; 8]> {
         self.lock.store(0, Release);
-        self.with(|notes| notes.retain(|(_, _, why)| *why != Why::Locks));
+        self.with(|notes| {
+            let before = notes.clone();
+            notes.retain(|(_, _, why)| *why == Why::Mapped);
+            before
+        })
     }
 }

@@ -8,18 +8,19 @@ use crate::creds::Identity;
 use crate::cwd::Cwd;
 use crate::dirs::Dirs;
 use crate::family::{
-    FDS, Family, HIDDEN, Handle, MATERIALISED, Ofd, OfdInit, PARKED, Place, Position, Segment,
-    described, raise,
+    FDS, Family, HIDDEN, Handle, ON_KERNEL, Ofd, OfdInit, PARKED, PROMOTED, Place, Position,
+    Segment, described, raise,
 };
 use crate::known::Known;
 use crate::mount::Mount;
 use crate::numbers::Numbers;
+use crate::offset::Offset;
 use crate::served::{Call, Stop};
 use crate::sys::{Kernel, Raw};
 use crate::{Attached, MountSpec};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
-use vfs::{Attr, Errno, FileSystem};
+use vfs::{Attr, Errno, FileKind, FileSystem};
 
 /// Mounts of a process.
 pub(crate) const MOUNTS: usize = 16;
@@ -50,7 +51,7 @@ pub struct Process {
     pub(crate) umask: AtomicU32,
     /// Paths are the kernel's.
     pub(crate) foreign_namespace: AtomicBool,
-    /// Inodes with POSIX locks of this process, or with shared mappings.
+    /// Inodes with POSIX locks of this process, or that it maps.
     pub(crate) noted: crate::noted::Noted,
     /// Where paths have led.
     pub(crate) dirs: Dirs,
@@ -79,6 +80,8 @@ impl Drop for TableLock<'_> {
 pub(crate) struct OfdRef<'p> {
     process: &'p Process,
     pub handle: Handle,
+    /// The number by which it was taken, if it was by one; else -1.
+    fd: i32,
 }
 
 impl std::ops::Deref for OfdRef<'_> {
@@ -120,17 +123,43 @@ impl OfdRef<'_> {
         self.fs().getattr(self.ino())
     }
 
-    /// The offset; `Kernel` where the kernel's has become the one that counts.
+    /// The number by which it was taken; -1 where it was not by one.
     #[inline]
-    pub fn lock_position(&self) -> Call<Position<'_>> {
+    pub fn fd(&self) -> i32 {
+        self.fd
+    }
+
+    /// The offset in the family's memory, held: it counts unless the description is promoted.
+    pub fn hold_position(&self) -> Position<'_> {
         let process = self.process;
-        let position = self.position(process.place().token, |token| process.family.is_dead(token));
-        if self.is(MATERIALISED) {
-            drop(position);
-            process.adopt(self.handle)?;
+        self.position(process.place().token, |token| process.family.is_dead(token))
+    }
+
+    /// The offset, wherever it is kept. `Kernel` where the kernel keeps that of something else than a regular file.
+    #[inline]
+    pub fn lock_offset(&self) -> Call<Offset<'_>> {
+        let position = self.hold_position();
+        if self.is(PROMOTED) {
+            return self.lock_promoted_offset(position);
+        }
+        Ok(Offset::private(position))
+    }
+
+    #[cold]
+    fn lock_promoted_offset<'a>(&'a self, position: Position<'a>) -> Call<Offset<'a>> {
+        let process = self.process;
+        // Where it has been promoted since it was taken, the number may be a placeholder still.
+        process.adopt(self)?;
+        if self.kind() != FileKind::File || self.fd < 0 {
             return Err(Stop::Kernel);
         }
-        Ok(position)
+        Ok(Offset::promoted(position, process.kernel.as_ref(), self.fd))
+    }
+
+    /// `Kernel` where the file's data is the kernel's to read and write ([`Mount::check_unmapped`]).
+    #[inline]
+    pub fn check_unmapped(&self) -> Call<()> {
+        self.mount().check_unmapped(self.ino())
     }
 }
 
@@ -256,29 +285,28 @@ impl Process {
         if entry.load(Relaxed) == 0 {
             return Err(Stop::Kernel);
         }
-        self.get_entry(entry)
+        let mut ofd = self.get_entry(entry)?;
+        ofd.fd = fd;
+        Ok(ofd)
     }
 
     /// Takes the description that an entry refers to.
     #[inline]
     pub(crate) fn get_entry(&self, entry: &AtomicU32) -> Call<OfdRef<'_>> {
         loop {
-            let handle = entry.load(Acquire);
-            match handle {
+            let word = entry.load(Acquire);
+            match word {
                 0 => return Err(Stop::Kernel),
                 HIDDEN | PARKED => return Err(Errno::BADF.into()),
                 _ => {}
             }
+            let handle = word & !ON_KERNEL;
             if !self.hold(handle) {
                 continue;
             }
-            let ofd = OfdRef { process: self, handle };
-            if entry.load(Acquire) != handle {
+            let ofd = OfdRef { process: self, handle, fd: -1 };
+            if entry.load(Acquire) & !ON_KERNEL != handle {
                 continue;
-            }
-            if ofd.is(MATERIALISED) {
-                self.adopt(handle)?;
-                return Err(Stop::Kernel);
             }
             return Ok(ofd);
         }
@@ -289,11 +317,11 @@ impl Process {
     /// over.) Else, and where anything is not as usual, it has to be taken.
     #[inline(always)]
     pub(crate) fn borrow_entry(&self, entry: &AtomicU32) -> Option<&Ofd> {
-        let handle = entry.load(Acquire);
-        if !threads::is_only_one() || matches!(handle, 0 | HIDDEN | PARKED) {
+        let word = entry.load(Acquire);
+        if !threads::is_only_one() || matches!(word, 0 | HIDDEN | PARKED) {
             return None;
         }
-        Some(self.family.ofd(handle)).filter(|ofd| !ofd.is(MATERIALISED))
+        Some(self.family.ofd(word & !ON_KERNEL))
     }
 
     /// As [`get`](Self::get), but not for descriptions of `O_PATH`: `EBADF`.
@@ -336,24 +364,15 @@ impl Process {
     fn release(&self, handle: Handle) {
         let ofd = self.family.ofd(handle);
         let (mount, ino) = (ofd.mount(), ofd.ino());
-        let place = self.place();
-        let k = &place.segment().kernel[(handle - 1) as usize];
-        // Mostly there is none, and a look costs less.
-        let k = if k.load(Relaxed) == 0 { 0 } else { k.swap(0, AcqRel) };
         self.family.drop_holder(handle);
         self.mount(mount).attached().fs.forget(ino, 1);
-        // Closing a descriptor of the kernel's ends this process's POSIX locks on the inode, so it
-        // has to wait for the descriptor that carries them now.
-        if k > 0 && !self.noted.has_locks(mount, ino) {
-            self.unhide(k - 1);
-        }
     }
 
     /// Makes a description with one hold, which the caller gives to a table entry or back. It takes
     /// over one engine reference.
     pub(crate) fn describe(&self, init: &OfdInit) -> Result<OfdRef<'_>, Errno> {
         let handle = self.family.open(self.place(), init)?;
-        Ok(OfdRef { process: self, handle })
+        Ok(OfdRef { process: self, handle, fd: -1 })
     }
 
     /// Waits for the right to change the table.
@@ -373,7 +392,7 @@ impl Process {
         drop(TableLock { word: &self.table });
     }
 
-    /// Lets an entry refer to a description, whose hold the entry takes over. What it referred to
+    /// Lets an entry refer to a description, on the kernel's if its number is a duplicate of that, whose hold the entry takes over. What it referred to
     /// before is for the caller to drop, best without the lock: the inode may go with it.
     #[must_use]
     pub(crate) fn install(
@@ -381,10 +400,11 @@ impl Process {
         _table: &TableLock<'_>,
         fd: i32,
         ofd: OfdRef<'_>,
+        on_kernel: Handle,
     ) -> Option<OfdRef<'_>> {
         let place = self.place();
         raise(&place.segment().fd_end, fd as u32 + 1);
-        let old = threads::swap_u32(&place.segment().fds[fd as usize], ofd.handle);
+        let old = threads::swap_u32(&place.segment().fds[fd as usize], ofd.handle | on_kernel);
         std::mem::forget(ofd);
         self.released(old)
     }
@@ -397,7 +417,7 @@ impl Process {
 
     /// The hold that an entry had.
     fn released(&self, handle: Handle) -> Option<OfdRef<'_>> {
-        described(handle).map(|handle| OfdRef { process: self, handle })
+        described(handle).map(|handle| OfdRef { process: self, handle, fd: -1 })
     }
 
     /// Moves a descriptor of the caller's own (a pool file, say) to a high number that the program
@@ -411,17 +431,19 @@ impl Process {
         };
         self.close_number(fd)?;
         let hidden = hidden?;
-        match self.entry(hidden) {
-            Some(entry) => {
-                raise(&self.place().segment().fd_end, hidden as u32 + 1);
-                entry.store(HIDDEN, Release);
-                Ok(hidden)
-            }
-            None => {
-                self.close_number(hidden)?;
-                Err(Errno::MFILE)
-            }
+        if self.mark_hidden(hidden) {
+            return Ok(hidden);
         }
+        self.close_number(hidden)?;
+        Err(Errno::MFILE)
+    }
+
+    /// From now on the program does not see that `fd` is open; `false` where it is beyond our table.
+    pub(crate) fn mark_hidden(&self, fd: i32) -> bool {
+        let Some(entry) = self.entry(fd) else { return false };
+        raise(&self.place().segment().fd_end, fd as u32 + 1);
+        entry.store(HIDDEN, Release);
+        true
     }
 
     /// Closes a hidden descriptor.

@@ -23,8 +23,16 @@ pub trait Kernel: Send + Sync {
     fn set_cloexec(&self, fd: i32, cloexec: bool) -> Result<(), Errno>;
     /// `open` of an absolute path.
     fn open(&self, path: &[u8], flags: i32) -> Result<i32, Errno>;
+    /// `openat` of a name below a directory; with `O_CREAT`, of mode 0.
+    fn open_at(&self, dir: i32, name: &[u8], flags: i32) -> Result<i32, Errno>;
     /// `lseek` with `SEEK_SET`.
     fn seek_to(&self, fd: i32, offset: u64) -> Result<(), Errno>;
+    /// `lseek` with `SEEK_CUR`: the new offset.
+    fn seek_by(&self, fd: i32, delta: i64) -> Result<u64, Errno>;
+    /// `F_SETFL`.
+    fn set_status(&self, fd: i32, flags: i32) -> Result<(), Errno>;
+    /// Asks the kernel to forget what it has cached of a file and nobody maps.
+    fn drop_cache(&self, fd: i32);
     /// `F_GETLK`, `F_SETLK`, `F_SETLKW`, `F_OFD_*`.
     fn lock(&self, fd: i32, cmd: i32, lock: &mut libc::flock) -> Result<(), Errno>;
     /// `flock`.
@@ -140,15 +148,32 @@ impl Kernel for Raw {
     }
 
     fn open(&self, path: &[u8], flags: i32) -> Result<i32, Errno> {
-        let path = PathZ::new(path)?;
-        // SAFETY: 1: a path with its NUL, no creation and so no mode.
-        let fd =
-            unsafe { syscall(libc::SYS_openat, [AT_FDCWD, path.addr(), flags as usize, 0, 0]) };
-        fd.map(|fd| fd as i32)
+        self.open_at(libc::AT_FDCWD, path, flags)
+    }
+
+    fn open_at(&self, dir: i32, name: &[u8], flags: i32) -> Result<i32, Errno> {
+        let name = PathZ::new(name)?;
+        let args = [dir as isize as usize, name.addr(), flags as usize, 0, 0];
+        // SAFETY: 1: a path with its NUL, and mode 0.
+        unsafe { syscall(libc::SYS_openat, args) }.map(|fd| fd as i32)
     }
 
     fn seek_to(&self, fd: i32, offset: u64) -> Result<(), Errno> {
         plain(libc::SYS_lseek, [fd as usize, offset as usize, libc::SEEK_SET as usize, 0]).map(drop)
+    }
+
+    fn seek_by(&self, fd: i32, delta: i64) -> Result<u64, Errno> {
+        let args = [fd as usize, delta as usize, libc::SEEK_CUR as usize, 0];
+        plain(libc::SYS_lseek, args).map(|offset| offset as u64)
+    }
+
+    fn set_status(&self, fd: i32, flags: i32) -> Result<(), Errno> {
+        fcntl(fd, libc::F_SETFL, flags as usize).map(drop)
+    }
+
+    fn drop_cache(&self, fd: i32) {
+        let advice = libc::POSIX_FADV_DONTNEED as usize;
+        let _ = plain(libc::SYS_fadvise64, [fd as usize, 0, 0, advice]);
     }
 
     fn lock(&self, fd: i32, cmd: i32, lock: &mut libc::flock) -> Result<(), Errno> {

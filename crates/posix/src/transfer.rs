@@ -21,28 +21,26 @@ impl Process {
 
     fn lock_call(&self, fd: i32, cmd: i32, lock: &mut libc::flock) -> Call<()> {
         let ofd = self.get_open(fd)?;
-        let k = self.kernel_fd(&ofd)?;
-        let relative = lock.l_whence == libc::SEEK_CUR as i16;
-        if relative {
-            self.kernel.seek_to(k, ofd.lock_position()?.get())?;
-        }
+        self.promote_ofd(&ofd)?;
         let posix = matches!(cmd, libc::F_SETLK | libc::F_SETLKW);
         if posix && lock.l_type != libc::F_UNLCK as i16 {
             self.noted.add(ofd.mount_index(), ofd.ino(), Why::Locks);
         }
-        Ok(self.kernel.lock(k, cmd, lock)?)
+        Ok(self.kernel.lock(fd, cmd, lock)?)
     }
 
     /// `flock`.
     pub fn flock(&self, fd: i32, operation: i32) -> Served<()> {
         let call = || {
             let ofd = self.get_open(fd)?;
-            Ok(self.kernel.flock(self.kernel_fd(&ofd)?, operation)?)
+            self.promote_ofd(&ofd)?;
+            Ok(self.kernel.flock(fd, operation)?)
         };
         Call::into(call())
     }
 
-    /// `copy_file_range`. Between a file of ours and another's the kernel copies.
+    /// `copy_file_range`. `EXDEV` between a file of ours and another's, as between any two file systems: the program copies
+    /// then by reading and writing.
     pub fn copy_file_range(
         &self,
         from: i32,
@@ -64,7 +62,13 @@ impl Process {
         len: usize,
         flags: u32,
     ) -> Call<usize> {
-        let (src, dst) = self.pair(from, to)?;
+        let (src, dst) = match (self.get(from), self.get(to)) {
+            (Ok(src), Ok(dst)) if src.mount_index() == dst.mount_index() => (src, dst),
+            (Err(Stop::Errno(errno)), _) | (_, Err(Stop::Errno(errno))) => return Err(errno.into()),
+            (Ok(_), Err(Stop::Kernel)) => return Err(self.other_device(flags, to).into()),
+            (_, Ok(_)) => return Err(self.other_device(flags, from).into()),
+            (Err(Stop::Kernel), Err(Stop::Kernel)) => return Err(Stop::Kernel),
+        };
         if flags != 0 {
             return Err(Errno::INVAL.into());
         }
@@ -84,8 +88,10 @@ impl Process {
         }
         let offset = |given: &Option<&mut i64>, ofd: &OfdRef<'_>| match given {
             Some(at) => Ok(**at),
-            None => Ok::<i64, Stop>(ofd.lock_position()?.get() as i64),
+            None => Ok::<i64, Stop>(ofd.lock_offset()?.get()? as i64),
         };
+        src.check_unmapped()?;
+        dst.check_unmapped()?;
         let (src_at, dst_at) = (offset(&from_offset, &src)?, offset(&to_offset, &dst)?);
         // The kernel adds without signs first.
         let wraps = |at: i64| (at as u64).checked_add(len as u64).is_none();
@@ -113,7 +119,7 @@ impl Process {
         let advance = |given: Option<&mut i64>, ofd: &OfdRef<'_>, at: u64| {
             match given {
                 Some(place) => *place = (at + copied) as i64,
-                None => ofd.lock_position()?.set(at + copied),
+                None => ofd.lock_offset()?.set(at + copied)?,
             }
             Ok::<(), Stop>(())
         };
@@ -122,16 +128,25 @@ impl Process {
         Ok(copied as usize)
     }
 
-    /// Two descriptions of one mount. Where only one is ours, or they are of two mounts, they become
-    /// the kernel's.
+    /// What `copy_file_range` says where one of its files is not of the same pool.
+    fn other_device(&self, flags: u32, other: i32) -> Errno {
+        match self.kernel.is_cloexec(other) {
+            Err(errno) => errno,
+            Ok(_) if flags != 0 => Errno::INVAL,
+            Ok(_) => Errno::XDEV,
+        }
+    }
+
+    /// Two descriptions of one mount. Where only one is ours, or they are of two mounts, they are promoted, as the kernel
+    /// has to make the call.
     fn pair(&self, a: i32, b: i32) -> Call<(OfdRef<'_>, OfdRef<'_>)> {
         if let (Ok(a), Ok(b)) = (self.get(a), self.get(b))
             && a.mount_index() == b.mount_index()
         {
             return Ok((a, b));
         }
-        self.materialise(a)?;
-        self.materialise(b)?;
+        self.promote(a)?;
+        self.promote(b)?;
         Err(Stop::Kernel)
     }
 
@@ -169,9 +184,11 @@ impl Process {
         // The two may share their offset: both are taken before and set after.
         let src_at = match &offset {
             Some(at) => u64::try_from(**at).map_err(|_| Errno::INVAL)?,
-            None => src.lock_position()?.get(),
+            None => src.lock_offset()?.get()?,
         };
-        let dst_at = dst.lock_position()?.get();
+        src.check_unmapped()?;
+        dst.check_unmapped()?;
+        let dst_at = dst.lock_offset()?.get()?;
         let mut chunk = vec![0; count.min(CHUNK)];
         let mut done = 0;
         while done < count {
@@ -189,16 +206,16 @@ impl Process {
                 Err(_) => break,
             }
         }
-        dst.lock_position()?.set(dst_at + done as u64);
+        dst.lock_offset()?.set(dst_at + done as u64)?;
         match offset {
             Some(at) => *at += done as i64,
-            None => src.lock_position()?.set(src_at + done as u64),
+            None => src.lock_offset()?.set(src_at + done as u64)?,
         }
         Ok(done)
     }
 
     /// `mmap`: the address of a private mapping that holds what the file holds now, or `Kernel`, `fd`
-    /// being the kernel's then. After a shared mapping all descriptors of the file are.
+    /// being promoted then. From a mapping by the kernel on, calls on the file are the kernel's, in every process.
     pub fn mmap(
         &self,
         addr: usize,
@@ -228,12 +245,11 @@ impl Process {
             && offset >= 0
             && offset % page == 0
             && len > 0;
-        if !private || !plain || len > SNAPSHOT_MAX {
-            let (mount, ino) = (ofd.mount_index(), ofd.ino());
-            if flags & libc::MAP_TYPE != libc::MAP_PRIVATE && plain {
-                self.materialise_inode(mount, ino)?;
+        if !private || !plain || len > SNAPSHOT_MAX || ofd.check_unmapped().is_err() {
+            self.promote_ofd(&ofd)?;
+            if plain {
+                self.begin_mapping(ofd.mount_index(), ofd.ino(), fd)?;
             }
-            self.materialise_ofd(&ofd)?;
             return Err(Stop::Kernel);
         }
         let executable = prot & libc::PROT_EXEC != 0;

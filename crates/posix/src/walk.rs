@@ -629,7 +629,7 @@ impl Process {
         let (dir, rest) = match from {
             Some(from) => from,
             None => {
-                self.hand_over_proc(path)?;
+                self.promote_proc(path)?;
                 let (root, skip) = self.start_of_absolute(path)?;
                 (root, &path[skip..])
             }
@@ -709,11 +709,10 @@ impl Process {
         mount.check_reach(|path| self.kernel.reach(path))
     }
 
-    /// A path that names a descriptor of ours through `/proc` reaches the kernel, so the descriptor
-    /// must be the kernel's.
-    fn hand_over_proc(&self, path: &[u8]) -> Call<()> {
+    /// A path that names a descriptor of ours through `/proc` reaches the kernel, so the descriptor is promoted.
+    fn promote_proc(&self, path: &[u8]) -> Call<()> {
         if let Some(fd) = proc_fd(path).filter(|fd| self.owns(*fd)) {
-            self.materialise(fd)?;
+            self.promote(fd)?;
         }
         Ok(())
     }

@@ -93,7 +93,7 @@ fn check_closed(world: &World, fd: i32) {
     assert!(matches!(directory, Served::Kernel | Served::Done(Err(Errno::BADF))));
     if p.owns(fd) {
         // Before the kernel is asked, as the front end does it.
-        assert_eq!(p.materialise(fd), Ok(()));
+        assert_eq!(p.promote(fd), Ok(()));
     }
     assert_eq!(flag_of(fd), None, "{fd} is closed");
 }

@@ -1,6 +1,6 @@
 //! New programs in this process, and new processes with other programs.
 //!
-//! A program finds only kernel descriptors open, so what it inherits of ours is made the kernel's
+//! A program finds only kernel descriptors open, so the kernel is given what it inherits of ours
 //! first. The environment that `keepstone run` made is put back where the caller has scrubbed it.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -117,7 +117,7 @@ impl Environment {
     }
 }
 
-/// Makes the kernel's what a new program finds open.
+/// Gives the kernel what a new program finds open.
 fn give_inherited_to_kernel() -> Result<(), Errno> {
     direct::tell(posix::direct::Direct::before_exec);
     match process().filter(|_| !guard::is_inside()) {
@@ -126,7 +126,7 @@ fn give_inherited_to_kernel() -> Result<(), Errno> {
     }
 }
 
-/// Runs `f` with the environment that the new program is to have, its descriptors made the kernel's.
+/// Runs `f` with the environment that the new program is to have, its descriptors given to the kernel.
 ///
 /// # Safety
 /// `given` as for [`strings`].
@@ -155,8 +155,14 @@ fn or_number(result: Result<c_int, Errno>) -> c_int {
 /// # Safety
 /// As [`strings`].
 unsafe fn replace_image(given: Strings, exec: impl FnOnce(Strings) -> c_int) -> c_int {
+    let replace = |envp| {
+        process().map(|process| guard::run(|| process.before_image_ends()));
+        let failed = engine::while_others_wait(|| exec(envp));
+        process().map(|process| guard::run(|| process.exec_failed()));
+        failed
+    };
     // SAFETY: the caller's.
-    or_errno(unsafe { with_environment(given, |envp| engine::while_others_wait(|| exec(envp))) })
+    or_errno(unsafe { with_environment(given, replace) })
 }
 
 export! {

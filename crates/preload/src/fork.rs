@@ -13,7 +13,7 @@ use libc::pid_t;
 use posix::direct::Direct;
 
 use crate::direct::{self, direct};
-use crate::serve::{before_number, give_to_kernel};
+use crate::serve::{before_number, delegate, delegate_streams, fail, give_to_kernel};
 use crate::start::{process, serve_no_more, serves};
 use crate::{cwd, guard, real};
 
@@ -103,13 +103,25 @@ export! {
     fn forkpty (
         master: *mut c_int, name: *mut c_char, terminal: *const c_void, window: *const c_void
     ) -> pid_t {
+        // In the child libc makes the terminal its streams.
+        delegate_streams();
         fork_by(|| real::forkpty(master, name, terminal, window))
     }
 
     fn daemon (keep_directory: c_int, keep_streams: c_int) -> c_int {
-        // Only the child returns; libc has changed its directory without asking us.
+        // Only the child returns; libc has changed its directory and its streams without asking us.
+        delegate_streams();
         let result = fork_by(|| real::daemon(keep_directory, keep_streams));
         if keep_directory == 0 { cwd::changed_by_kernel(process(), result) } else { result }
+    }
+
+    fn login_tty (fd: c_int) -> c_int {
+        // libc makes it the streams, and closes it.
+        delegate_streams();
+        match delegate(fd) {
+            Ok(()) => real::login_tty(fd),
+            Err(err) => fail::<c_int>(err),
+        }
     }
 
     fn clone | __clone (
@@ -132,7 +144,7 @@ export! {
     }
 }
 
-/// Makes every descriptor the kernel's, for a child that is not served.
+/// Gives every descriptor to the kernel, for a child that is not served.
 pub fn give_all_to_kernel() {
     direct::tell(|direct| {
         direct.before_fork();

@@ -12,13 +12,14 @@
 //!   a number that the kernel takes back.
 //! - **P2** A function that libc calls internally (`fopen`, `realpath`, `glob`, `nftw`…) reaches the
 //!   kernel directly, that is the mount. It never sees a descriptor of ours, except placeholders,
-//!   which give `EBADF`; functions that take a descriptor are exported and make it the kernel's first
+//!   which give `EBADF`; functions that take a descriptor are exported and let the kernel have it first, and those
+//!   that close it by themselves make it the kernel's for good
 //!   (`symbols.txt` has each of them, with the reason where one is left to libc).
 //! - **P3** Nothing of the program runs while the engine holds locks: signal handlers wait
 //!   (`signals`), buffers are probed before (`memory`).
 //! - **P4** Nothing here ends the program: a panic leaves the call to the kernel.
-//! - **P5** Forked processes share offsets as the kernel's do; programs started by `exec` find kernel
-//!   descriptors (`fork`, `exec`).
+//! - **P5** Forked processes share offsets by the kernel's descriptions; programs started by `exec` find
+//!   them on the numbers that they inherit (`fork`, `exec`).
 //!
 //! Where a program can tell the difference from a kernel file system:
 //!

@@ -379,6 +379,7 @@ originals! {
         master: *mut c_int, name: *mut c_char, terminal: *const c_void, window: *const c_void
     ) -> pid_t;
     fn daemon(keep_directory: c_int, keep_streams: c_int) -> c_int;
+    fn login_tty(fd: c_int) -> c_int;
     fn clone(
         function: *const c_void, stack: *mut c_void, flags: c_int, argument: *mut c_void,
         parent_tid: *mut pid_t, tls: *mut c_void, child_tid: *mut pid_t

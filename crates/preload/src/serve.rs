@@ -102,8 +102,7 @@ pub fn to_c<T: Returned>(result: Result<T, Errno>) -> T::C {
     }
 }
 
-/// Lets the process layer answer. `None`: libc has to, and then the descriptors in `fds` are the
-/// kernel's.
+/// Lets the process layer answer. `None`: libc has to, and then the kernel has the descriptors in `fds`.
 #[inline]
 pub fn answer<T>(
     process: &Process,
@@ -118,18 +117,18 @@ pub fn answer<T>(
             Some(result)
         }
         Some(Served::Kernel) | None => {
-            let result = hand_over(process, class, fds);
+            let result = promote(process, class, fds);
             result.err().map(Err)
         }
     }
 }
 
 #[cold]
-fn hand_over(process: &Process, class: Class, fds: &[c_int]) -> Result<(), Errno> {
+fn promote(process: &Process, class: Class, fds: &[c_int]) -> Result<(), Errno> {
     for &fd in fds {
         if process.owns(fd) {
             stats::handed_over(class);
-            guard::run(|| process.materialise(fd)).unwrap_or(Err(Errno::IO))?;
+            guard::run(|| process.promote(fd)).unwrap_or(Err(Errno::IO))?;
         }
     }
     Ok(())
@@ -173,7 +172,7 @@ pub fn on_path_for<T>(
     // What cannot be read, or is too long, libc refuses.
     let path = memory::string(path).ok()?;
     if let Some(fd) = names_descriptor(path).filter(|&fd| process.owns(fd)) {
-        return hand_over(process, class, &[fd]).err().map(Err);
+        return promote(process, class, &[fd]).err().map(Err);
     }
     answer(process, class, &[dirfd], |process| f(process, path))
 }
@@ -191,7 +190,7 @@ pub fn on_paths<T: Returned>(
     }
     let (from_path, to_path) = (memory::string(from.1).ok()?, memory::string(to.1).ok()?);
     if let Some(fd) = names_descriptor(from_path).filter(|&fd| process.owns(fd)) {
-        return hand_over(process, class, &[fd]).err().map(fail::<T>);
+        return promote(process, class, &[fd]).err().map(fail::<T>);
     }
     answer(process, class, &[from.0, to.0], |process| f(process, from_path, to_path)).map(to_c)
 }
@@ -238,7 +237,7 @@ pub fn number_freed(fd: c_int) {
     }
 }
 
-/// Makes descriptors the kernel's before a call that only it can make.
+/// Lets the kernel have descriptors before a call that only it can make. They are served as before.
 pub fn give_to_kernel(fds: &[c_int]) -> Result<(), Errno> {
     fds.iter().for_each(|&fd| direct::forget(fd));
     give_pool_files_to_kernel(fds)
@@ -247,7 +246,27 @@ pub fn give_to_kernel(fds: &[c_int]) -> Result<(), Errno> {
 /// As [`give_to_kernel`], where the offset of others is known to the kernel anyway.
 pub fn give_pool_files_to_kernel(fds: &[c_int]) -> Result<(), Errno> {
     match process() {
-        Some(process) if !guard::is_inside() => hand_over(process, Class::Other, fds),
+        Some(process) if !guard::is_inside() => promote(process, Class::Other, fds),
         _ => Ok(()),
+    }
+}
+
+/// Makes a descriptor the kernel's for good, before libc uses and closes it by calls of its own.
+pub fn delegate(fd: c_int) -> Result<(), Errno> {
+    direct::forget(fd);
+    match process().filter(|process| process.owns(fd) && !guard::is_inside()) {
+        Some(process) => {
+            stats::handed_over(Class::Other);
+            guard::run(|| process.delegate(fd)).unwrap_or(Err(Errno::IO))
+        }
+        None => Ok(()),
+    }
+}
+
+/// As [`delegate`], of standard input, output and error, before libc puts something else there.
+pub fn delegate_streams() {
+    // Where that fails, calls on them are answered as before.
+    for fd in 0..=2 {
+        let _ = delegate(fd);
     }
 }

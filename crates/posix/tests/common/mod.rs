@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 use bpfs::{Bpfs, FormatOptions, MountOptions};
+use mounts::Alias;
 use pmem::Region;
 use posix::{Attached, Board as _, Errno, Kernel, MountSpec, Process, Raw, Served, Terms};
 use std::ffi::CString;
@@ -27,6 +28,8 @@ pub struct Stage {
     pub device: Arc<AtomicU64>,
 }
 
+/// The pool's secret.
+pub const SECRET: u64 = 0xabc;
 /// `st_dev` of what is in the mount.
 const DEVICE: u64 = 77;
 
@@ -73,17 +76,41 @@ impl Kernel for Stage {
         }
         let name = String::from_utf8_lossy(&path[self.mountpoint.len()..]).into_owned();
         self.note(format!("open {name}"));
-        let backing =
-            format!("/dev/shm/keepstone-stage-{}{}", std::process::id(), name.replace('/', "-"));
-        drop(std::fs::OpenOptions::new().create(true).append(true).open(&backing));
+        let backing = [&self.mountpoint[..], b"/", name.replace('/', "-").as_bytes()].concat();
+        let backing_path = std::path::Path::new(std::ffi::OsStr::from_bytes(&backing));
+        if !backing_path.exists() {
+            // Later it would end the process's locks on the file.
+            drop(std::fs::File::create(backing_path));
+        }
         let kept = flags & !(libc::O_DIRECTORY | libc::O_NOFOLLOW);
-        let fd = Raw.open(backing.as_bytes(), kept);
-        std::fs::remove_file(&backing).unwrap();
-        fd
+        Raw.open(&backing, kept)
+    }
+    /// Opens a file of its own per inode, in memory.
+    fn open_at(&self, _dir: i32, name: &[u8], flags: i32) -> Result<i32, Errno> {
+        let name = String::from_utf8_lossy(name);
+        if flags & libc::O_PATH != 0 {
+            assert_eq!(name, Alias::dir_name(SECRET));
+            return Raw.open(b"/dev/shm", flags);
+        }
+        // The nonce says nothing.
+        let (inode, _) = name.rsplit_once('-').unwrap();
+        let path = [&self.mountpoint[..], b"/", inode.as_bytes()].concat();
+        self.open(&path, flags & !libc::O_CREAT)
     }
     fn seek_to(&self, fd: i32, offset: u64) -> Result<(), Errno> {
         self.count.fetch_add(1, Relaxed);
         Raw.seek_to(fd, offset)
+    }
+    fn seek_by(&self, fd: i32, delta: i64) -> Result<u64, Errno> {
+        self.count.fetch_add(1, Relaxed);
+        Raw.seek_by(fd, delta)
+    }
+    fn set_status(&self, fd: i32, flags: i32) -> Result<(), Errno> {
+        self.count.fetch_add(1, Relaxed);
+        Raw.set_status(fd, flags)
+    }
+    fn drop_cache(&self, fd: i32) {
+        self.note(format!("drop_cache {fd}"));
     }
     fn lock(&self, fd: i32, cmd: i32, lock: &mut libc::flock) -> Result<(), Errno> {
         self.count.fetch_add(1, Relaxed);
@@ -179,7 +206,7 @@ impl World {
             Ok(Attached {
                 fs: pool.clone(),
                 board: pool.clone(),
-                secret: 0xabc,
+                secret: SECRET,
                 after_fork: Box::new(|| ()),
             })
         };

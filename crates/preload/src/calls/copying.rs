@@ -1,13 +1,13 @@
-//! Calls that only the kernel can make on a descriptor: it gets the descriptor first.
+//! Calls that only the kernel can make on a descriptor, which it is given first.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use libc::{off_t, size_t, ssize_t};
 
-use crate::serve::{before_number, give_to_kernel, set_errno};
+use crate::serve::{before_number, delegate, give_to_kernel, set_errno};
 use crate::{direct, real};
 
-/// Makes `fds` the kernel's, then calls; or returns `failed` with `errno` set.
+/// Gives `fds` to the kernel, then calls; or returns `failed` with `errno` set.
 pub(super) fn by_kernel<T>(fds: &[c_int], failed: T, call: impl FnOnce() -> T) -> T {
     match give_to_kernel(fds) {
         Ok(()) => call(),
@@ -29,7 +29,13 @@ export! {
     }
 
     fn fdopen | _IO_fdopen (fd: c_int, mode: *const c_char) -> *mut libc::FILE {
-        by_kernel(&[fd], std::ptr::null_mut(), || real::fdopen(fd, mode))
+        match delegate(fd) {
+            Ok(()) => real::fdopen(fd, mode),
+            Err(err) => {
+                set_errno(err);
+                std::ptr::null_mut()
+            }
+        }
     }
 
     fn name_to_handle_at (
@@ -108,7 +114,7 @@ macro_rules! printing {
                 "movups [rsp + 80], xmm5",
                 "movups [rsp + 96], xmm6",
                 "movups [rsp + 112], xmm7",
-                "call {hand_over}",
+                "call {about_to_print}",
                 "call {address}",
                 "mov r11, rax",
                 "movups xmm0, [rsp]",
@@ -128,7 +134,7 @@ macro_rules! printing {
                 "pop rsi",
                 "pop rdi",
                 "jmp r11",
-                hand_over = sym about_to_print,
+                about_to_print = sym about_to_print,
                 address = sym real::address_of::$name,
             )
         }

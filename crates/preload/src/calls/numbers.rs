@@ -9,7 +9,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use libc::{FILE, mode_t, msghdr, sigset_t, sockaddr, socklen_t, ssize_t, timespec};
 
 use crate::real;
-use crate::serve::{before_number, number_freed};
+use crate::serve::{before_number, delegate, delegate_streams, number_freed};
 
 macro_rules! giving {
     ($(fn $name:ident $(| $alias:ident)* ($($argument:ident : $type:ty),*) -> $result:ty;)*) => {
@@ -61,18 +61,31 @@ giving! {
     fn fopen | fopen64 | _IO_fopen (path: *const c_char, mode: *const c_char) -> *mut FILE;
 }
 
+/// The number of a stream's descriptor, which libc is going to close.
+fn delegate_stream(stream: *mut FILE) -> c_int {
+    if stream.is_null() {
+        return 0;
+    }
+    // SAFETY: the program passes a stream.
+    let number = unsafe { libc::fileno(stream) };
+    // Where that fails, calls on it are answered as before.
+    let _ = delegate(number);
+    number
+}
+
 export! {
     fn freopen | freopen64 (
         path: *const c_char, mode: *const c_char, stream: *mut FILE
     ) -> *mut FILE {
         before_number();
+        delegate_stream(stream);
         let reopened = real::freopen(path, mode, stream);
         number_freed(0);
         reopened
     }
 
     fn fclose | _IO_fclose (stream: *mut FILE) -> c_int {
-        let number = if stream.is_null() { 0 } else { libc::fileno(stream) };
+        let number = delegate_stream(stream);
         let closed = real::fclose(stream);
         number_freed(number);
         closed
@@ -85,6 +98,7 @@ export! {
     }
 
     fn fcloseall () -> c_int {
+        delegate_streams();
         let closed = real::fcloseall();
         number_freed(0);
         closed

@@ -1,0 +1,414 @@
+//! The kernel's descriptions of files of ours, and processes that come and go.
+//!
+//! - **M1** A description is *private*: its numbers are placeholders, its offset is in the family's memory.
+//!   Or it is *promoted*: every number of it is a duplicate of one description of the kernel's, whose offset
+//!   is the one that counts. What is promoted stays so.
+//! - **M2** A regular file's description is promoted before anybody can have it who does not see the family's
+//!   memory, and before a fork: for locks, for what exec inherits, and for each call that only the kernel can make.
+//! - **M3** What is promoted is served here as before: a transfer at the offset reserves its range by `lseek`, which
+//!   is atomic towards everybody who shares the description. Only a number that libc is going to use and
+//!   close by itself is *delegated*: its entry is emptied ([`Process::delegate`]).
+//! - **M4** A descriptor is a capability: promoting a regular file asks for no permission on it
+//!   ([`Alias::file_name`]), so what the program may do is what it could when it opened the file.
+//! - **M5** The kernel drops a process's POSIX locks on a file whenever any description of the file is closed in
+//!   it. So a description that this module opens lands on its number at once, where there is one thread; else
+//!   the number where it has landed stays open while the process has locks on the file.
+
+use crate::Errno;
+use crate::family::{Handle, ON_KERNEL, Ofd, PARKED, PROMOTED, Place, Segment, described};
+use crate::mount::Mount;
+use crate::noted::Why;
+use crate::process::{OfdRef, Process, TableLock};
+use crate::served::Stop;
+use mounts::Alias;
+use smallvec::SmallVec;
+use std::sync::atomic::{AtomicU64, Ordering::*};
+use vfs::{FileKind, FileSystem, Ino};
+
+/// How long the parent of a fork waits for the child to hold its inodes before it looks whether the
+/// child is alive, in nanoseconds.
+const LOOK_NS: i64 = 5_000_000;
+
+/// How many free numbers below its own a description may find occupied for it (M5).
+const FILLERS: usize = 64;
+
+/// Descriptors that are closed when this is dropped: placeholders, whose end nobody notices.
+struct Fillers<'p> {
+    process: &'p Process,
+    fds: SmallVec<[i32; FILLERS]>,
+}
+
+impl Drop for Fillers<'_> {
+    fn drop(&mut self) {
+        for &fd in &self.fds {
+            let _ = self.process.close_number(fd);
+        }
+    }
+}
+
+impl Process {
+    /// Lets the kernel have the description behind `fd` too, before a call that only it can make. `fd` is
+    /// served as before. What is parked is closed (N3).
+    pub fn promote(&self, fd: i32) -> Result<(), Errno> {
+        if self.entry(fd).is_some_and(|entry| entry.load(Relaxed) == PARKED) {
+            self.unpark();
+        }
+        match self.get(fd) {
+            Ok(ofd) => self.promote_ofd(&ofd),
+            Err(Stop::Kernel) => Ok(()),
+            Err(Stop::Errno(errno)) => Err(errno),
+        }
+    }
+
+    /// Makes the number `fd` the kernel's for good: libc is going to use it, and perhaps to close it, where nobody
+    /// sees it.
+    pub fn delegate(&self, fd: i32) -> Result<(), Errno> {
+        self.promote(fd)?;
+        let table = self.lock_table();
+        let before = self.entry(fd).map(|entry| entry.load(Acquire));
+        if before.and_then(described).is_some() {
+            let ofd = self.uninstall(&table, fd);
+            drop((table, ofd));
+        }
+        Ok(())
+    }
+
+    /// Promotes a description (M1).
+    pub(crate) fn promote_ofd(&self, ofd: &OfdRef<'_>) -> Result<(), Errno> {
+        if ofd.is(PROMOTED) {
+            return self.adopt(ofd);
+        }
+        let _position = ofd.hold_position();
+        if ofd.is(PROMOTED) {
+            return self.adopt(ofd);
+        }
+        self.open_on_numbers(&self.lock_table(), ofd.handle)?;
+        ofd.mark(PROMOTED);
+        Ok(())
+    }
+
+    /// Another process of the family may have promoted a description that it could not promote before the fork (M2):
+    /// this one opens it anew then, at the offset that was last known.
+    pub(crate) fn adopt(&self, ofd: &OfdRef<'_>) -> Result<(), Errno> {
+        let entry = self.entry(ofd.fd()).map(|entry| entry.load(Acquire));
+        if entry.is_some_and(|entry| entry & ON_KERNEL != 0) {
+            return Ok(());
+        }
+        self.open_on_numbers(&self.lock_table(), ofd.handle)
+    }
+
+    /// Opens the kernel's description of a file, and puts it onto every number of this process that means it and is a
+    /// placeholder.
+    fn open_on_numbers(&self, table: &TableLock<'_>, handle: Handle) -> Result<(), Errno> {
+        let is_ours = |fd: &i32| self.entry(*fd).is_some_and(|e| e.load(Acquire) == handle);
+        let numbers: SmallVec<[i32; 8]> = (0..self.fd_end()).filter(is_ours).collect();
+        let Some((&first, others)) = numbers.split_first() else { return Ok(()) };
+        let ofd = self.family.ofd(handle);
+        let mount = self.mount(ofd.mount());
+        let capability = self.capability(table, mount);
+        let open = |cloexec: bool| self.open_inode(ofd, capability, cloexec);
+        if threads::is_only_one()
+            && let Some(fillers) = self.fill_below(first, mount)
+        {
+            let cloexec = self.kernel.is_cloexec(first)?;
+            self.kernel.close(first)?;
+            let landed = open(cloexec).inspect_err(|_| {
+                let _ = self.kernel.dup3(mount.placeholder(), first, cloexec);
+            })?;
+            debug_assert_eq!(landed, first, "it was the lowest free number");
+            drop(fillers);
+        } else {
+            let landed = open(true)?;
+            self.kernel.dup3(landed, first, self.kernel.is_cloexec(first)?)?;
+            if self.noted.has_locks(ofd.mount(), ofd.ino()) {
+                self.mark_hidden(landed);
+                self.noted.add(ofd.mount(), ofd.ino(), Why::Kept(landed));
+            } else {
+                self.close_number(landed)?;
+            }
+        }
+        if ofd.oflags() & libc::O_PATH == 0 {
+            self.kernel.seek_to(first, ofd.offset.load(Relaxed))?;
+        }
+        for &fd in others {
+            self.kernel.dup3(first, fd, self.kernel.is_cloexec(fd)?)?;
+        }
+        for &fd in &numbers {
+            self.forget_number_records(fd..fd + 1);
+            self.entry(fd).inspect(|entry| entry.store(handle | ON_KERNEL, Release));
+        }
+        Ok(())
+    }
+
+    /// Opens the kernel's description of an inode and closes it again, which ends this process's POSIX locks on the
+    /// inode.
+    pub(crate) fn touch_kernel_description(&self, table: &TableLock<'_>, ofd: &Ofd) {
+        let capability = self.capability(table, self.mount(ofd.mount()));
+        if let Ok(fd) = self.open_inode(ofd, capability, true) {
+            let _ = self.close_number(fd);
+        }
+    }
+
+    /// Occupies the free numbers below `fd`, so that it is the lowest when it is closed. `None` where those
+    /// are many.
+    fn fill_below(&self, fd: i32, mount: &Mount) -> Option<Fillers<'_>> {
+        let mut fillers = Fillers { process: self, fds: SmallVec::new() };
+        // What is parked is occupied already.
+        while fillers.fds.len() < FILLERS {
+            match self.kernel.dup(mount.placeholder(), 0, true) {
+                Ok(filler) => {
+                    fillers.fds.push(filler);
+                    if filler > fd {
+                        return Some(fillers);
+                    }
+                }
+                Err(Errno::MFILE) => return Some(fillers),
+                Err(_) => return None,
+            }
+        }
+        None
+    }
+
+    /// The directory below which a name opens an inode whatever its permissions (M4), as a hidden descriptor;
+    /// `None` where the mount's server has none.
+    fn capability(&self, _table: &TableLock<'_>, mount: &Mount) -> Option<i32> {
+        if let Some(known) = mount.capability() {
+            return known;
+        }
+        let name = Alias::dir_name(mount.attached().secret);
+        let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
+        let opened = self.kernel.open_at(mount.placeholder(), name.as_bytes(), flags);
+        match opened.and_then(|fd| self.hide(fd)) {
+            Ok(hidden) => {
+                mount.set_capability(Some(hidden));
+                Some(hidden)
+            }
+            Err(errno) => {
+                if errno == Errno::NOENT {
+                    mount.set_capability(None);
+                }
+                None
+            }
+        }
+    }
+
+    /// Opens the inode of a description through the mount, with its flags.
+    fn open_inode(&self, ofd: &Ofd, capability: Option<i32>, cloexec: bool) -> Result<i32, Errno> {
+        // Whether access times move, the server decides; only owners may ask for O_NOATIME.
+        let own = libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_TMPFILE | libc::O_NOATIME;
+        let cloexec = if cloexec { libc::O_CLOEXEC } else { 0 };
+        let flags = ofd.oflags() & !own | cloexec;
+        let plain = ofd.kind() == FileKind::File && flags & libc::O_PATH == 0;
+        if let (true, Some(dir)) = (plain, capability) {
+            static NONCE: AtomicU64 = AtomicU64::new(0);
+            let pid = u64::from(rustix::process::getpid().as_raw_nonzero().get() as u32);
+            let nonce = pid << 32 | NONCE.fetch_add(1, Relaxed) & 0xffff_ffff;
+            let name = self.alias(ofd).file_name(nonce);
+            match self.kernel.open_at(dir, name.as_bytes(), flags | libc::O_CREAT) {
+                // A mount that takes no changes creates nothing, not even this.
+                Err(Errno::ROFS) => {}
+                opened => return opened,
+            }
+        }
+        let kind = if ofd.kind() == FileKind::Dir { libc::O_DIRECTORY } else { libc::O_NOFOLLOW };
+        self.kernel.open(&self.path_to(ofd)?, flags | kind)
+    }
+
+    fn alias(&self, ofd: &Ofd) -> Alias {
+        let secret = self.mount(ofd.mount()).attached().secret;
+        Alias { secret, ino: ofd.ino(), generation: ofd.generation() }
+    }
+
+    /// A path that leads to the inode of a description through the mount: for a directory its own,
+    /// unless it was removed, otherwise the alias.
+    ///
+    /// Directories have one name, and opening them by another would move them in the kernel's view.
+    pub(crate) fn path_to(&self, ofd: &Ofd) -> Result<Vec<u8>, Errno> {
+        if ofd.kind() == FileKind::Dir {
+            match self.path_of(ofd.mount(), ofd.ino()) {
+                Err(Errno::NOENT) => {}
+                path => return path,
+            }
+        }
+        let mount = self.mount(ofd.mount());
+        let alias = self.alias(ofd).to_string();
+        Ok([&mount.spec.mountpoint[..], b"/", alias.as_bytes()].concat())
+    }
+
+    /// The path of a directory, by looking for it in its parents. `ENOENT` where it is removed.
+    pub(crate) fn path_of(&self, mount: usize, dir: Ino) -> Result<Vec<u8>, Errno> {
+        let mount = self.mount(mount);
+        let fs = mount.attached().fs.as_ref();
+        let mut names: Vec<Vec<u8>> = Vec::new();
+        let mut at = dir;
+        while at != fs.root() {
+            let parent = fs.peek(at, b"..")?.ino;
+            names.push(name_in(fs, parent, at)?);
+            at = parent;
+        }
+        let mut path = mount.spec.mountpoint.clone();
+        for name in names.iter().rev() {
+            path.push(b'/');
+            path.extend_from_slice(name);
+        }
+        Ok(path)
+    }
+
+    /// Before exec and posix_spawn: promotes every descriptor that is not close-on-exec. Fails with the first error,
+    /// having gone through all.
+    pub fn before_exec(&self) -> Result<(), Errno> {
+        self.forget_ways();
+        self.unpark();
+        let mut result = Ok(());
+        for fd in 0..self.fd_end() {
+            let handle = self.entry(fd).map_or(0, |entry| entry.load(Acquire));
+            if described(handle).is_some() && !self.kernel.is_cloexec(fd).unwrap_or(true) {
+                result = result.and(self.promote(fd));
+            }
+        }
+        result
+    }
+
+    /// Before another program takes this process over: it has none of our mappings. Where that fails,
+    /// [`exec_failed`](Self::exec_failed) must be called.
+    pub fn before_image_ends(&self) {
+        for (mount, ino) in self.noted.mapped() {
+            self.mount(mount).attached().board.end_mapping(ino);
+        }
+    }
+
+    /// No other program has taken this process over.
+    pub fn exec_failed(&self) {
+        for (mount, ino) in self.noted.mapped() {
+            // It fails where the pool does, and then every call.
+            let _ = self.mount(mount).attached().board.begin_mapping(ino);
+        }
+    }
+
+    /// Before fork (and vfork made as fork). Must be followed by
+    /// [`after_fork_parent`](Self::after_fork_parent) in this thread and
+    /// [`after_fork_child`](Self::after_fork_child) in the child.
+    pub fn before_fork(&self) {
+        for fd in 0..self.fd_end() {
+            if let Ok(ofd) = self.get(fd)
+                && ofd.kind() == FileKind::File
+                && ofd.oflags() & libc::O_PATH == 0
+            {
+                // M2; a description that cannot be promoted is shared as long as nobody promotes it.
+                let _ = self.promote_ofd(&ofd);
+            }
+        }
+        let table = self.lock_table();
+        self.unpark_all(&table);
+        std::mem::forget(table);
+        let shares = self.mounts().any(|(_, mount)| mount.if_attached().is_some());
+        self.shares_with_child.store(shares, Relaxed);
+        self.place().segment().ready.store(0, Release);
+    }
+
+    /// After fork, in the parent; `child` is its process ID, or -1 where fork failed. Waits until the
+    /// child has copied the table, which must not change before, and holds its inodes, so that what
+    /// the parent closes next stays alive for it.
+    pub fn after_fork_parent(&self, child: i32) {
+        use rustix::thread::futex;
+        let place = self.place();
+        let word = &place.segment().ready;
+        let shares = self.shares_with_child.load(Relaxed);
+        while child > 0 && shares && word.load(Acquire) == 0 {
+            let timeout = futex::Timespec { tv_sec: 0, tv_nsec: LOOK_NS };
+            let slept = futex::wait(word, futex::Flags::empty(), 0, Some(&timeout));
+            if slept == Err(Errno::TIMEDOUT) && !arena::ProcessId::is_taken(child as u32) {
+                break;
+            }
+        }
+        self.reset_table_lock();
+    }
+
+    /// After fork, in the child, before anything else of this crate or of an engine.
+    pub fn after_fork_child(&self) {
+        self.reset_table_lock();
+        self.dirs.after_fork();
+        // Another thread may have been about to change it.
+        self.cwd.forget();
+        let parent = self.place();
+        let shares = self.shares_with_child.load(Relaxed);
+        match self.family.claim() {
+            Ok(place) => {
+                self.set_place(place);
+                if shares {
+                    self.inherit(parent.segment(), place.segment());
+                }
+            }
+            Err(_) => self.set_place(Place::nowhere()),
+        }
+        self.notes_after_fork();
+        if shares {
+            let ready = &parent.segment().ready;
+            ready.store(1, Release);
+            let _ = rustix::thread::futex::wake(ready, rustix::thread::futex::Flags::empty(), 1);
+        }
+    }
+
+    /// Takes over what the parent has, which waits meanwhile.
+    fn inherit(&self, old: &Segment, new: &Segment) {
+        let end = old.fd_end.load(Acquire);
+        new.fd_end.store(end, Relaxed);
+        let hold = |handle: Handle| new.holds(handle).fetch_add(1, Relaxed) == 0;
+        self.mounts().filter_map(|(_, m)| m.if_attached()).for_each(|pool| (pool.after_fork)());
+        let fds = old.fds[..end as usize].iter().zip(&new.fds).map(|(a, b)| (a.load(Acquire), b));
+        for (handle, entry) in fds.chain([(old.cwd.load(Acquire), &new.cwd)]) {
+            entry.store(handle, Relaxed);
+            let Some(handle) = described(handle) else { continue };
+            if hold(handle) {
+                self.family.add_holder(handle);
+                let ofd = self.family.ofd(handle);
+                // The parent still holds it, so it is there.
+                let _ = self.mount(ofd.mount()).attached().fs.lookup(ofd.ino(), b".");
+            }
+        }
+    }
+
+    /// In a forked child: locks of the parent are not its own, its mappings are.
+    fn notes_after_fork(&self) {
+        for (mount, ino, why) in self.noted.after_fork() {
+            match why {
+                Why::Kept(fd) => self.unhide(fd),
+                Why::Mapped => {
+                    // It fails where the pool does, and then every call.
+                    let _ = self.mount(mount).attached().board.begin_mapping(ino);
+                }
+                Why::Locks => {}
+            }
+        }
+    }
+
+    /// Notes that the kernel maps a file, before it does: from then on everybody's calls on it are the kernel's
+    /// ([`mounts::Board::is_mapped`]). `fd` is promoted.
+    pub(crate) fn begin_mapping(&self, mount: usize, ino: Ino, fd: i32) -> Result<(), Errno> {
+        if !self.noted.add(mount, ino, Why::Mapped) {
+            return Ok(());
+        }
+        let board = &self.mount(mount).attached().board;
+        let was_mapped = board.is_mapped(ino);
+        board.begin_mapping(ino).inspect_err(|_| {
+            self.noted.remove(mount, ino, Why::Mapped);
+        })?;
+        if !was_mapped {
+            // Of an earlier mapping the kernel may have pages that calls beside it have changed since.
+            self.kernel.drop_cache(fd);
+        }
+        Ok(())
+    }
+}
+
+/// The name of `child` in `dir`.
+fn name_in(fs: &dyn FileSystem, dir: Ino, child: Ino) -> Result<Vec<u8>, Errno> {
+    let mut found = None;
+    fs.readdir(dir, 2, &mut |entry| {
+        if entry.ino == child {
+            found = Some(entry.name.to_vec());
+        }
+        found.is_none()
+    })?;
+    found.ok_or(Errno::NOENT)
+}
