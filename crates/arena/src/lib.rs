@@ -36,7 +36,7 @@ pub use bitmap::Bitmap;
 pub use hash::{Entry, HashIndex, Link};
 pub use process::ProcessId;
 pub use rwlock::{LockMode, PATIENCE_MS, RwLock, Ticket};
-pub use session::{Census, Inside, PROCESSES, Paused, Refused, Stopped};
+pub use session::{Census, Inside, PROCESSES, Paused, Refused, Stopped, prepare};
 pub use slab::{Handle, Slab};
 
 use memory::{HUGE_PAGE, Memory, View};

@@ -9,7 +9,7 @@
 //! - M2: every loom thread is the process it [says](ProcessId::enter), alive until it [dies](die). Who
 //!   sees that it is dead sees all that it stored, as after its exit from the kernel.
 //! - M3: fences stand on both sides of the gate. `membarrier(2)`, which saves one side its fence, has no
-//!   counterpart in the memory model of C11.
+//!   counterpart in the memory model of C11; so here nobody can make others fence.
 
 #![allow(
     clippy::arc_with_non_send_sync,
@@ -59,6 +59,24 @@ impl<T: Default> Modelled for T {}
 /// Threads of the model are told apart by their slots only.
 pub(crate) fn number() -> u32 {
     1
+}
+
+/// Whether the process [relies](set_relying) on the fences of others (M3).
+pub(crate) fn register() -> bool {
+    RELIES.with(Cell::get)
+}
+
+/// From now on the calling thread's process says that it does.
+pub(crate) fn set_relying() {
+    RELIES.with(|r| r.set(true));
+}
+
+pub(crate) fn make_all_fence() -> bool {
+    false
+}
+
+pub(crate) fn make_own_fence() {
+    fence(SeqCst);
 }
 
 /// The model has no caches.
@@ -127,6 +145,7 @@ impl View {
 thread_locals! {
     static LAST: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
     static IMPATIENT: Cell<bool> = const { Cell::new(false) };
+    static RELIES: Cell<bool> = const { Cell::new(false) };
     static PROCESS: Cell<u64> = const { Cell::new(ProcessId::FIRST) };
 }
 

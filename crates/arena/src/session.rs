@@ -10,7 +10,11 @@
 //! - E3: threads that wait for a lock ask from time to time whether the gate is closed or somebody
 //!   died; then they give up, undo what they prepared, leave, and start over.
 //! - E4: the mark and the gate are two words, written by one side and read by the other. The side
-//!   that closes the gate pays for the fence of both (`membarrier(2)`).
+//!   that closes the gate pays for the fence of both (`membarrier(2)`, the expedited kind): its slot says
+//!   that a process *relies* on that, which it may once the kernel has it registered. The threads of one that
+//!   cannot be registered (an old kernel, a filter of system calls) fence themselves. Who closes the gate and
+//!   cannot make others fence opens it again where somebody relies on it, and leaves the repair to those
+//!   who can.
 //! - E5: the slot of a dead process is cleared away by its *sweeper*, or taken over by a newcomer as it
 //!   is. Each marks it (`sweeper`, `who`), fences, and looks for the other's mark: both may back off,
 //!   but not both go on. A slot is free before it is without sweeper.
@@ -20,11 +24,11 @@ use crate::sync::{self, AtomicBool, AtomicU32, AtomicU64, fence, thread_local};
 use crate::{Arena, Layout, Memory, Shared, Span};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use rustix::thread::{MembarrierCommand, Timespec, membarrier};
+use rustix::thread::Timespec;
 use std::cell::RefCell;
 use std::io;
 use std::sync::atomic::{self, Ordering::*, compiler_fence};
-use std::sync::{Arc, Once, OnceLock};
+use std::sync::{Arc, Once};
 
 /// Processes that can use one arena at a time.
 pub const PROCESSES: usize = if cfg!(loom) { 3 } else { 256 };
@@ -41,6 +45,9 @@ const GONE: u64 = 1;
 /// How long to sleep before looking again, where nobody would wake us.
 const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 const NAPS_TO_DOUBT: u32 = if cfg!(loom) { 1 } else { 20 };
+/// How often a process that cannot make others fence lets them close the gate before it gives up, a nap
+/// each.
+const UNABLE_TRIES: u32 = if cfg!(loom) { u32::MAX } else { 10_000 };
 
 /// First bytes of a shared arena.
 #[derive(Default)]
@@ -70,6 +77,8 @@ struct ProcessSlot {
     who: AtomicU64,
     /// The owner who clears it away after its death; 0: nobody.
     sweeper: AtomicU32,
+    /// Its threads do not fence: whoever closes the gate does it for them (E4).
+    relies: AtomicU32,
 }
 // SAFETY: as above.
 unsafe impl Shared for ProcessSlot {}
@@ -135,10 +144,10 @@ fn count_forks() {
     });
 }
 
-/// Whether `membarrier(2)` does the fencing, so that threads need not.
-fn has_membarrier() -> bool {
-    static HAS: OnceLock<bool> = OnceLock::new();
-    *HAS.get_or_init(|| !cfg!(loom) && membarrier(MembarrierCommand::Global).is_ok())
+/// Tells the kernel early what the first shared arena of the process will need it to know (E4): later, when
+/// the process has several threads, that takes some ten milliseconds.
+pub fn prepare() {
+    sync::register();
 }
 
 /// This process's use of a shared arena.
@@ -157,7 +166,10 @@ pub(crate) struct Session {
     /// How many keep the threads of this process outside ([`Arena::pause`]); and [`LEFTOVERS`], which
     /// does, too.
     paused: AtomicU32,
-    fences: bool,
+    /// The threads of this process fence themselves (E4): the kernel does not know that others may.
+    fences: AtomicBool,
+    /// How often in a row this process could not stop the world ([`Refused::Unable`]).
+    unable: AtomicU32,
 }
 
 /// A thread's slot in one session.
@@ -191,6 +203,9 @@ pub enum Refused {
     /// The process has just got the slot of a dead one, and must clear away what that has left. Said
     /// once.
     Leftovers,
+    /// Somebody has to stop the world, and this process cannot (E4): system calls are kept from it, and
+    /// of those that could, none has done it for seconds.
+    Unable,
 }
 
 impl Session {
@@ -206,7 +221,8 @@ impl Session {
             process: AtomicU64::new(0),
             detached: AtomicBool::new(false),
             paused: AtomicU32::new(0),
-            fences: !has_membarrier(),
+            fences: AtomicBool::new(true),
+            unable: AtomicU32::new(0),
         }))
     }
 
@@ -313,6 +329,11 @@ impl Session {
         };
         let fresh = (0..PROCESSES).find(|i| slots[*i].who.load(Relaxed) == 0 && take(i, 0));
         let slot = fresh.or_else(|| (0..PROCESSES).find(is_left)).ok_or(Refused::Full)?;
+        // Before any thread of the process is inside: who closes the gate must see it, or be seen (E4).
+        let is_registered = sync::register();
+        slots[slot].relies.store(is_registered.into(), Relaxed);
+        self.fences.store(!is_registered, Relaxed);
+        fence(SeqCst);
         match self.process.compare_exchange(known, forks | (slot as u64 + 1), AcqRel, Acquire) {
             Ok(_) => {
                 if fresh.is_none() {
@@ -345,14 +366,15 @@ impl Session {
         true
     }
 
-    /// Between the store that closes and the look at who is inside (E4): for the threads too, unless
-    /// they have a fence of their own.
-    fn fence_all(&self) {
-        if self.fences {
-            fence(SeqCst);
-        } else {
-            let _ = membarrier(MembarrierCommand::Global);
-        }
+    /// Between the store that closes and the look at who is inside (E4): for all threads that do not
+    /// fence themselves, too. `false` where that cannot be.
+    fn fence_all(&self) -> bool {
+        fence(SeqCst);
+        let relies = |p: &ProcessSlot| {
+            let who = ProcessId(p.who.load(Acquire));
+            p.relies.load(Acquire) != 0 && who.0 != 0 && who.is_alive()
+        };
+        sync::make_all_fence() || !self.processes().iter().any(relies)
     }
 
     fn used_threads(&self) -> &[ThreadSlot] {
@@ -434,7 +456,7 @@ impl Arena {
         let inside = &s.threads()[slot as usize].inside;
         loop {
             inside.store(1, Relaxed);
-            if s.fences {
+            if s.fences.load(Relaxed) {
                 fence(SeqCst)
             } else {
                 compiler_fence(SeqCst)
@@ -525,8 +547,8 @@ impl Arena {
     }
 
     /// Closes the gate and waits until every living thread is outside. `None` where somebody alive
-    /// is doing that already: [`wait_outside`](Self::wait_outside) then. The calling thread must be
-    /// outside itself.
+    /// is doing that already, or has to: [`wait_outside`](Self::wait_outside) then. The calling thread must
+    /// be outside itself.
     pub fn stop_the_world(&self) -> Result<Option<Stopped<'_>>, Refused> {
         let Some(s) = self.session() else { return Ok(None) };
         let me = s.slot()?;
@@ -539,8 +561,16 @@ impl Arena {
         if gate.compare_exchange(closed_by, closing | me, AcqRel, Relaxed).is_err() {
             return Ok(None);
         }
+        if !s.fence_all() {
+            // As it was: what a dead closer has left half-done stays shut in.
+            gate.store(closed_by, Release);
+            sync::futex_wake(gate);
+            sync::nap(&NAP);
+            let tries = s.unable.fetch_add(1, Relaxed) + 1;
+            return if tries % UNABLE_TRIES == 0 { Err(Refused::Unable) } else { Ok(None) };
+        }
+        s.unable.store(0, Relaxed);
         let stopped = Stopped { header: s.header(), unfinished: closed_by != 0 };
-        s.fence_all();
         for t in s.used_threads() {
             for nap in 0u32.. {
                 let who = ProcessId(t.who.load(Acquire));
@@ -557,13 +587,14 @@ impl Arena {
     }
 
     /// Keeps the other threads of this process outside, and waits until they are: before an
-    /// `execve`, which would kill them anywhere.
+    /// `execve`, which would kill them anywhere. Where the kernel no longer lets the process make its threads
+    /// fence, one that is just going inside may be missed; then others repair, as after a kill.
     pub fn pause(&self) -> Option<Paused<'_>> {
         let s = self.session()?;
         let own = s.slot().ok()?;
         s.paused.fetch_add(1, Relaxed);
         let paused = Paused(&s.paused);
-        s.fence_all();
+        sync::make_own_fence();
         let me = ProcessId::own().0;
         for (i, t) in s.used_threads().iter().enumerate() {
             while i + 1 != own as usize && t.who.load(Acquire) == me && t.inside.load(Acquire) != 0
@@ -685,6 +716,7 @@ impl From<Refused> for Errno {
         match r {
             Refused::Full => Errno::USERS,
             Refused::Stopped | Refused::Leftovers => Errno::RESTART,
+            Refused::Unable => Errno::IO,
         }
     }
 }
@@ -692,3 +724,107 @@ impl From<Refused> for Errno {
 #[cfg(loom)]
 #[path = "model/session.rs"]
 pub(crate) mod model;
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::{Attached, Place};
+    use rustix::thread::{MembarrierCommand, membarrier};
+    use std::ffi::CString;
+
+    /// A shared arena that nothing else uses.
+    fn place(name: &str) -> Place {
+        let path = format!("/dev/shm/keepstone-arena-{name}-{}", std::process::id());
+        Place::private(CString::new(path).unwrap(), 2)
+    }
+
+    fn attach(place: &Place) -> Arena {
+        match place.attach(&Layout::shared()).unwrap() {
+            Attached::Fresh(arena) => {
+                arena.publish().unwrap();
+                arena
+            }
+            Attached::Joined(arena) => arena,
+        }
+    }
+
+    /// Runs `body` in a forked process; whether it returned true there.
+    fn in_child(body: impl FnOnce() -> bool) -> bool {
+        // SAFETY: the child has one thread and ends without running anything of the test's.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
+                libc::_exit(i32::from(!result.unwrap_or(false)));
+            }
+            let mut status = 0;
+            assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+            libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+        }
+    }
+
+    /// From now on the process may not call `membarrier(2)`: `EPERM`.
+    fn forbid_membarrier() {
+        let op = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
+        let mut filter = [
+            op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
+            libc::sock_filter {
+                jf: 1,
+                ..op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::SYS_membarrier as u32)
+            },
+            op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+            op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW),
+        ];
+        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+        // SAFETY: the program is one, and concerns this process only.
+        unsafe {
+            assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+            let mode = libc::SECCOMP_MODE_FILTER;
+            assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program), 0);
+        }
+        assert_eq!(membarrier(MembarrierCommand::PrivateExpedited), Err(Errno::PERM));
+    }
+
+    fn fences(arena: &Arena) -> bool {
+        drop(arena.enter().unwrap());
+        arena.session().unwrap().fences.load(Relaxed)
+    }
+
+    #[test]
+    fn who_attaches_is_registered_and_so_are_its_children() {
+        let arena = attach(&place("registered"));
+        let is_registered = || {
+            !fences(&arena)
+                && membarrier(MembarrierCommand::PrivateExpedited).is_ok()
+                && arena.stop_the_world().unwrap().is_some()
+        };
+        assert!(is_registered());
+        assert!(in_child(is_registered));
+    }
+
+    #[test]
+    fn who_cannot_be_registered_fences_itself_and_may_stop_its_likes() {
+        let place = place("alone");
+        assert!(in_child(|| {
+            forbid_membarrier();
+            // The test is registered, but a program of its own would not be.
+            let arena = attach(&place);
+            fences(&arena) && arena.stop_the_world().unwrap().is_some()
+        }));
+    }
+
+    #[test]
+    fn who_cannot_make_others_fence_leaves_the_gate_to_those_who_can() {
+        let place = place("filtered");
+        let arena = attach(&place);
+        assert!(!fences(&arena));
+        assert!(in_child(|| {
+            forbid_membarrier();
+            let filtered = attach(&place);
+            fences(&filtered)
+                && filtered.stop_the_world().unwrap().is_none()
+                && filtered.wait_outside().is_ok()
+        }));
+        assert!(arena.stop_the_world().unwrap().is_some());
+    }
+}

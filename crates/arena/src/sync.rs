@@ -9,9 +9,9 @@ pub(crate) use real::*;
 #[cfg(not(loom))]
 mod real {
     use rustix::io::Errno;
-    use rustix::thread::{Timespec, futex};
+    use rustix::thread::{MembarrierCommand, Timespec, futex, membarrier};
     pub(crate) use std::hint::spin_loop;
-    use std::sync::atomic::Ordering::Relaxed;
+    use std::sync::atomic::Ordering::{Relaxed, SeqCst};
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, fence};
     pub(crate) use std::thread_local;
 
@@ -33,6 +33,27 @@ mod real {
             known_number().set(NEXT.fetch_add(1, Relaxed).max(1));
         }
         known_number().get()
+    }
+
+    /// Tells the kernel that others may make this process's threads fence, and that it may itself; whether
+    /// it knows now. It forgets with the process image only: a child of a fork is registered as well.
+    /// Costs next to nothing where it knows already or there is one thread, else some ten milliseconds.
+    pub(crate) fn register() -> bool {
+        membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok()
+            && membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
+    }
+
+    /// A fence of the calling thread and of all threads of [registered](register) processes; whether that
+    /// was possible.
+    pub(crate) fn make_all_fence() -> bool {
+        membarrier(MembarrierCommand::GlobalExpedited).is_ok()
+    }
+
+    /// A fence of the calling thread and, if the process is [registered](register) and no filter forbids it,
+    /// of the other ones.
+    pub(crate) fn make_own_fence() {
+        fence(SeqCst);
+        let _ = membarrier(MembarrierCommand::PrivateExpedited);
     }
 
     /// What the model asks of types in an arena: nothing here.

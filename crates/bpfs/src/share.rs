@@ -88,7 +88,7 @@ impl<M: Medium> Core<M> {
                     self.clear_own()?;
                     continue;
                 }
-                Err(Refused::Full) => return Err(Errno::USERS),
+                Err(why @ (Refused::Full | Refused::Unable)) => return Err(why.into()),
             }
             self.help()?;
         }

@@ -172,6 +172,7 @@ impl Process {
 
     /// [`start`](Self::start) on another kernel.
     pub fn with_kernel(kernel: Box<dyn Kernel>) -> Result<Self, Errno> {
+        arena::prepare();
         let family = Family::new()?;
         let place = family.claim()?;
         let process = Self {

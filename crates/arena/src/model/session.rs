@@ -7,7 +7,7 @@
 
 use super::*;
 use crate::Place;
-use crate::model::{Memory, ProcessId, die, explore, set_impatient};
+use crate::model::{Memory, ProcessId, die, explore, set_impatient, set_relying};
 use loom::cell::UnsafeCell;
 use loom::thread;
 
@@ -102,6 +102,35 @@ fn nobody_is_inside_a_stopped_world() {
             world.used.with_mut(|_| ());
         });
         others.into_iter().for_each(|t| t.join().unwrap());
+    });
+}
+
+/// E4: process 2 comes while process 3, which cannot make others fence, stops the world. Process 2 relies
+/// on that and does not fence, so process 3 either sees it and backs off, or keeps it outside.
+#[test]
+fn who_cannot_make_others_fence_does_not_stop_those_who_rely_on_it() {
+    explore(|| {
+        let world = World::empty();
+        world.memory.table(world.tables.processes)[1].who.store(0, Relaxed);
+        let relying = {
+            let world = world.clone();
+            thread::spawn(move || {
+                set_relying();
+                ProcessId::enter(2);
+                let session = world.attach();
+                session.process().unwrap();
+                sync::last().set((session.key(), 2));
+                assert!(!session.fences.load(Relaxed));
+                world.operate(&arena(session)).unwrap();
+            })
+        };
+        world.process(3, |arena| {
+            if let Some(_stopped) = arena.stop_the_world().unwrap() {
+                world.used.with_mut(|_| ());
+            }
+            assert!(arena.session().unwrap().header().gate.load(Relaxed) == 0);
+        });
+        relying.join().unwrap();
     });
 }
 
