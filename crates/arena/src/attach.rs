@@ -11,7 +11,7 @@
 
 use crate::session::{Session, Tables};
 use crate::{Arena, Kind, Layout, Memory};
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::thread::Timespec;
@@ -72,7 +72,7 @@ impl Place {
     ///
     /// # Errors
     /// `EPERM` where the file belongs to somebody else; `EPROTO` where those who use it have another
-    /// format or another PID namespace; `EUSERS` where too many use it; or what a system call gave.
+    /// format or are in another PID or time namespace; `EUSERS` where too many use it; or what a system call gave.
     pub fn attach(&self, layout: &Layout) -> io::Result<Attached> {
         let tables = layout.session.expect("the layout was begun with `Layout::shared`");
         for _ in 0..TRIES {
@@ -126,7 +126,7 @@ impl Place {
         let memory = Memory::file(&file, layout.bytes())?;
         let header = &memory.table(tables.header)[0];
         let is_ours = header.ready.load(Acquire) == self.format | 1
-            && header.pid_namespace.load(Acquire) == pid_namespace();
+            && header.namespaces.load(Acquire) == namespaces();
         if !is_ours || tables.is_used(&memory) {
             return Ok(0);
         }
@@ -142,7 +142,7 @@ impl Place {
         tables: Tables,
     ) -> io::Result<Arena> {
         let session = Session::new(memory, tables, file)?;
-        if session.header().pid_namespace.load(Acquire) != pid_namespace() {
+        if session.header().namespaces.load(Acquire) != namespaces() {
             return Err(Errno::PROTO.into());
         }
         session.process().map_err(Errno::from)?;
@@ -191,18 +191,30 @@ impl Place {
         rustix::fs::ftruncate(&file, 0)?;
         rustix::fs::ftruncate(&file, layout.bytes() as u64)?;
         let session = Session::new(Memory::file(&file, layout.bytes())?, tables, file)?;
-        session.header().pid_namespace.store(pid_namespace(), Relaxed);
+        session.header().namespaces.store(namespaces(), Relaxed);
         session.process().map_err(Errno::from)?;
         Ok(Arena::shared(session, self, layout.derived))
     }
 
-    /// The file of a session once more. Inside a program that closes what it does not know, a
-    /// descriptor that was kept for long may be another file's.
-    pub(crate) fn reopen(&self, session: &Session) -> io::Result<OwnedFd> {
+    /// Does something with the file of a session, opened once more: inside a program that closes what it does
+    /// not know, a descriptor that was kept for long may be another file's. Where it cannot be opened (no
+    /// descriptor is left, or its name is gone), the kept one has to do, if it still is that file.
+    pub(crate) fn with_file<T>(
+        &self,
+        session: &Session,
+        f: impl FnOnce(BorrowedFd<'_>) -> rustix::io::Result<T>,
+    ) -> io::Result<T> {
+        let is_it = |file: BorrowedFd<'_>| {
+            rustix::fs::fstat(file).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == session.id)
+        };
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = rustix::fs::open(&self.path, flags, Mode::empty())?;
-        let stat = rustix::fs::fstat(&file)?;
-        if (stat.st_dev, stat.st_ino) == session.id { Ok(file) } else { Err(Errno::STALE.into()) }
+        let opened = rustix::fs::open(&self.path, flags, Mode::empty());
+        let file = match &opened {
+            Ok(file) if is_it(file.as_fd()) => file.as_fd(),
+            _ if is_it(session.file.as_fd()) => session.file.as_fd(),
+            _ => return Err(Errno::STALE.into()),
+        };
+        Ok(f(file)?)
     }
 
     /// Removes the file if nobody uses it any more (A4).
@@ -247,8 +259,10 @@ fn stat_size(file: &OwnedFd) -> io::Result<u64> {
     Ok(rustix::fs::fstat(file)?.st_size as u64)
 }
 
-fn pid_namespace() -> u64 {
-    rustix::fs::stat(c"/proc/self/ns/pid").map_or(0, |s| s.st_ino)
+/// Who says what processes are called, and since when they run: kernels number namespaces with 32 bits.
+fn namespaces() -> u64 {
+    let id = |path| rustix::fs::stat(path).map_or(0, |s| s.st_ino);
+    id(c"/proc/self/ns/pid") << 32 | id(c"/proc/self/ns/time") & 0xffff_ffff
 }
 
 #[cfg(all(test, not(loom)))]

@@ -34,7 +34,7 @@ use model as process;
 pub use attach::{Attached, Place, remove_abandoned};
 pub use bitmap::Bitmap;
 pub use hash::{Entry, HashIndex, Link};
-pub use process::ProcessId;
+pub use process::{Life, ProcessId};
 pub use rwlock::{LockMode, PATIENCE_MS, RwLock, Ticket};
 pub use session::{Census, Inside, PROCESSES, Paused, Refused, Stopped, prepare};
 pub use slab::{Handle, Slab};
@@ -209,7 +209,7 @@ impl Arena {
         let Kind::Shared(session, place) = &self.kind else { return Ok(()) };
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let (at, len) = (range.start as u64, (range.end - range.start) as u64);
-        Ok(rustix::fs::fallocate(place.reopen(session)?, how, at, len)?)
+        place.with_file(session, |file| rustix::fs::fallocate(file, how, at, len))
     }
 
     /// Calls `each(index, word)` for the words of part of a table that are not zero. In a shared
@@ -229,20 +229,24 @@ impl Arena {
             }
         };
         let Kind::Shared(session, place) = &self.kind else { return visit(range) };
-        let Ok(file) = place.reopen(session) else { return visit(range) };
-        let mut next = range.start;
-        while next < range.end {
-            let from = span.offset + next * size_of::<AtomicU64>();
-            let Ok(data) = rustix::fs::seek(&file, SeekFrom::Data(from as u64)) else { return };
-            let hole =
-                rustix::fs::seek(&file, SeekFrom::Hole(data)).unwrap_or(self.view.len() as u64);
-            let index =
-                |at: u64| (at as usize).saturating_sub(span.offset) / size_of::<AtomicU64>();
-            let start = index(data).max(next);
-            // Not a word more: reading in a hole would fill it.
-            let end = index(hole).clamp(start, range.end.max(start));
-            visit(start.min(range.end)..end.min(range.end));
-            next = end.max(next + 1);
+        let index = |at: u64| (at as usize).saturating_sub(span.offset) / size_of::<AtomicU64>();
+        let visit_data = |file: BorrowedFd<'_>| {
+            let mut next = range.start;
+            while next < range.end {
+                let from = span.offset + next * size_of::<AtomicU64>();
+                let Ok(data) = rustix::fs::seek(file, SeekFrom::Data(from as u64)) else { break };
+                let hole =
+                    rustix::fs::seek(file, SeekFrom::Hole(data)).unwrap_or(self.view.len() as u64);
+                let start = index(data).max(next);
+                // Not a word more: reading in a hole would fill it.
+                let end = index(hole).clamp(start, range.end.max(start));
+                visit(start.min(range.end)..end.min(range.end));
+                next = end.max(next + 1);
+            }
+            Ok(())
+        };
+        if place.with_file(session, visit_data).is_err() {
+            visit(range.clone());
         }
     }
 }

@@ -229,10 +229,34 @@ impl ProcessId {
         Self(PROCESS.with(Cell::get))
     }
 
-    /// Whether it has not died.
-    pub fn is_alive(self) -> bool {
-        self.0 >= Self::FIRST && DEAD.load(Acquire) & 1 << self.0 == 0
+    /// Whether it has died.
+    pub fn is_dead(self) -> bool {
+        self.0 < Self::FIRST || DEAD.load(Acquire) & 1 << self.0 != 0
     }
+
+    /// As above.
+    pub fn life(self) -> Life {
+        if self.is_dead() { Life::Dead } else { Life::Alive }
+    }
+}
+
+/// As [`crate::process::Life`]; in the model everything is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "of the original")]
+pub enum Life {
+    Alive,
+    Dead,
+    #[allow(dead_code, reason = "matched where the original is")]
+    Unknown,
+}
+
+/// Processes of the model do not fork, and time does not pass.
+pub(crate) fn after_fork_child() {}
+
+pub(crate) const TICKS_PER_SECOND: u64 = 100;
+
+pub(crate) fn now() -> u64 {
+    0
 }
 
 /// The calling thread's process is dead (M2).

@@ -1,56 +1,149 @@
 //! Which processes are alive.
 //!
-//! A process is known by its number and its start time, because numbers come again. `/proc` is read
-//! by system calls of our own: arenas are used inside programs whose libc calls are interposed.
+//! Numbers come again, so a process is known by its number and by the time at which it first said who it
+//! is. Whoever has that number now and started before is that process; whoever got the number after its death
+//! started later.
+//!
+//! - L1: a process says who it is without opening anything: a clock and its number suffice. So a child of a
+//!   fork can, whose table of descriptors is full.
+//! - L2: who asks about another process and has no descriptor free is told as much as can be known without
+//!   one: who has been waited for is dead, and so is who has only ended.
+//! - L3: what cannot be known is [`Life::Unknown`]. Nobody takes anything from such a process, and who waits
+//!   for it lets others go first.
+//!
+//! `/proc` is read by system calls of our own: arenas are used inside programs whose libc calls are
+//! interposed.
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use rustix::process::{Pid, getppid, test_kill_process};
+use rustix::time::{ClockId, clock_gettime};
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
 /// Longest `/proc/PID/stat` that is looked at; what counts is near its start.
 const STAT_BYTES: usize = 768;
+/// Bits of a process number (`PID_MAX_LIMIT` of the kernel).
+const PID_BITS: u32 = 22;
+const TIME_BITS: u32 = u64::BITS - PID_BITS;
+/// Ticks of the clock that start times are told by (`USER_HZ`).
+pub(crate) const TICKS_PER_SECOND: u64 = 100;
 
-/// A process: number in the upper half, low bits of the start time in the lower; never 0.
+/// What is known of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// It runs.
+    Alive,
+    /// It has ended, whether or not somebody waited for it.
+    Dead,
+    /// The kernel does not say (L3).
+    Unknown,
+}
+
+/// A process: its number in the upper bits, below when it first said so, in ticks since the start of the
+/// machine; never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessId(pub u64);
 
+/// What the process has said; 0: nothing yet.
+static OWN: AtomicU64 = AtomicU64::new(0);
+/// Whether this process sees other numbers than its ancestor that first said who it is.
+static FOREIGN: AtomicBool = AtomicBool::new(false);
+
+/// In the child of a fork: it is another process, and perhaps in another PID namespace.
+pub(crate) fn after_fork_child() {
+    OWN.store(0, Relaxed);
+    if getppid().is_none() {
+        FOREIGN.store(true, Relaxed);
+    }
+}
+
 impl ProcessId {
-    /// The calling process.
+    /// The calling process (L1).
     pub fn own() -> Self {
+        crate::session::count_forks();
         let pid = rustix::process::getpid().as_raw_nonzero().get() as u32;
-        let start = Stat::of(pid).map_or(0, |s| s.start);
-        Self::new(pid, start)
+        loop {
+            let known = Self(OWN.load(Acquire));
+            // A child that was not made by fork has its parent's copy.
+            if known.pid() == pid {
+                return known;
+            }
+            let new = Self::new(pid, now());
+            if OWN.compare_exchange(known.0, new.0, AcqRel, Relaxed).is_ok() {
+                return new;
+            }
+        }
     }
 
-    fn new(pid: u32, start: u64) -> Self {
-        Self(u64::from(pid) << 32 | start & 0xffff_ffff)
+    fn new(pid: u32, time: u64) -> Self {
+        Self(u64::from(pid) << TIME_BITS | time & ((1 << TIME_BITS) - 1))
     }
 
     /// The process number.
     pub fn pid(self) -> u32 {
-        (self.0 >> 32) as u32
+        (self.0 >> TIME_BITS) as u32
     }
 
-    /// Whether any process with this number runs.
-    pub fn is_taken(pid: u32) -> bool {
-        match Stat::of(pid) {
-            Ok(stat) => !stat.is_zombie(),
-            Err(err) => !is_gone(err),
-        }
+    fn time(self) -> u64 {
+        self.0 & ((1 << TIME_BITS) - 1)
     }
 
     /// Whether it still runs. A zombie does not, unless threads of it do.
-    pub fn is_alive(self) -> bool {
-        match Stat::of(self.pid()) {
-            Ok(stat) => Self::new(self.pid(), stat.start) == self && !stat.is_zombie(),
-            Err(err) => !is_gone(err),
-        }
+    pub fn life(self) -> Life {
+        life(self.pid(), Some(self.time()))
+    }
+
+    /// Whether it certainly does not run any more.
+    pub fn is_dead(self) -> bool {
+        self.life() == Life::Dead
+    }
+
+    /// Whether certainly no process with this number runs.
+    pub fn is_free(pid: u32) -> bool {
+        life(pid, None) == Life::Dead
     }
 }
 
-/// What reading about a process says that is not there. In any other case (no descriptor is left, say)
-/// it is better taken for alive.
-fn is_gone(err: Errno) -> bool {
-    matches!(err, Errno::NOENT | Errno::SRCH)
+/// Ticks since the start of the machine.
+pub(crate) fn now() -> u64 {
+    let time = clock_gettime(ClockId::Boottime);
+    time.tv_sec as u64 * TICKS_PER_SECOND + time.tv_nsec as u64 / (1_000_000_000 / TICKS_PER_SECOND)
+}
+
+/// Of the process that had this number at `time`, or of any that has it now.
+fn life(pid: u32, time: Option<u64>) -> Life {
+    if is_gone(pid) {
+        return Life::Dead;
+    }
+    match Stat::of(pid) {
+        Ok(stat) if stat.is_zombie() || time.is_some_and(|time| stat.start > time) => Life::Dead,
+        Ok(_) => Life::Alive,
+        // It has ended just now; or it is hidden from us (`hidepid`), or all processes are.
+        Err(Errno::NOENT | Errno::SRCH) if is_gone(pid) => Life::Dead,
+        Err(Errno::NOENT | Errno::SRCH) => Life::Unknown,
+        Err(_) if has_ended(pid) => Life::Dead,
+        Err(_) => Life::Unknown,
+    }
+}
+
+/// Whether nobody has this number, not even a zombie.
+fn is_gone(pid: u32) -> bool {
+    let Some(number) = Pid::from_raw(pid as i32) else { return true };
+    !FOREIGN.load(Relaxed) && test_kill_process(number) == Err(Errno::SRCH)
+}
+
+/// Whether a process that is there has one thread and no memory, so that it is a zombie; by calls that need
+/// no descriptor (L2).
+fn has_ended(pid: u32) -> bool {
+    /// Links of the directory of threads beside those of the threads.
+    const LINKS: u64 = 2;
+    let mut path = [0; 32];
+    let threads = rustix::fs::stat(proc_path(pid, "task", &mut path)).map(|task| task.st_nlink);
+    let mut program = [MaybeUninit::uninit(); 1];
+    let program =
+        rustix::fs::readlinkat_raw(rustix::fs::CWD, proc_path(pid, "exe", &mut path), &mut program);
+    threads == Ok(LINKS + 1) && program.err() == Some(Errno::NOENT)
 }
 
 /// What `/proc/PID/stat` says (proc(5)).
@@ -63,7 +156,7 @@ struct Stat {
 impl Stat {
     fn of(pid: u32) -> Result<Self, Errno> {
         let mut path = [0u8; 32];
-        let path = proc_path(pid, &mut path);
+        let path = proc_path(pid, "stat", &mut path);
         let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         let mut bytes = [0; STAT_BYTES];
         let n = rustix::io::read(&fd, &mut bytes)?;
@@ -88,9 +181,9 @@ impl Stat {
     }
 }
 
-fn proc_path(pid: u32, buf: &mut [u8; 32]) -> &std::ffi::CStr {
+fn proc_path<'a>(pid: u32, name: &str, buf: &'a mut [u8; 32]) -> &'a std::ffi::CStr {
     use std::io::Write as _;
-    let _ = write!(&mut buf[..], "/proc/{pid}/stat\0");
+    let _ = write!(&mut buf[..], "/proc/{pid}/{name}\0");
     std::ffi::CStr::from_bytes_until_nul(buf).unwrap_or_default()
 }
 
@@ -108,21 +201,66 @@ mod tests {
         assert!(Stat::parse(b"7 (x) S 1 2").is_none());
     }
 
+    /// What is known of a process, and what would be if no descriptor were left.
+    fn both(id: ProcessId) -> (Life, bool) {
+        (id.life(), is_gone(id.pid()) || has_ended(id.pid()))
+    }
+
     #[test]
     fn the_living_the_dead_and_the_undead() {
         let own = ProcessId::own();
-        assert!(own.is_alive());
-        assert!(!ProcessId(own.0 ^ 1).is_alive(), "another start time is another process");
+        assert_eq!(own, ProcessId::own());
+        assert_eq!(both(own), (Life::Alive, false));
+        let before = ProcessId::new(own.pid(), Stat::of(own.pid()).unwrap().start - 1);
+        assert!(before.is_dead(), "who had this number before is another process");
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let id = ProcessId::new(child.id(), Stat::of(child.id()).unwrap().start);
-        assert!(id.is_alive());
+        let id = ProcessId::new(child.id(), now());
+        assert_eq!(both(id), (Life::Alive, false));
         child.kill().unwrap();
-        while id.is_alive() {
+        while !id.is_dead() {
             std::thread::yield_now();
         }
         assert!(Stat::of(child.id()).is_ok_and(|s| s.is_zombie()), "not waited for yet");
+        assert_eq!(both(id), (Life::Dead, true));
         child.wait().unwrap();
-        assert!(!id.is_alive() && !ProcessId::is_taken(id.pid()));
+        assert_eq!(both(id), (Life::Dead, true));
+        assert!(ProcessId::is_free(id.pid()));
+    }
+
+    /// L1–L3, in a process that can open nothing.
+    #[test]
+    fn no_descriptor_is_needed() {
+        let parent = ProcessId::own();
+        // SAFETY: the children, which have one thread, end without running anything of the test's.
+        unsafe {
+            let zombie = libc::fork();
+            if zombie == 0 {
+                libc::_exit(0);
+            }
+            let zombie = ProcessId::new(zombie as u32, now());
+            while !zombie.is_dead() {
+                std::thread::yield_now();
+            }
+            let child = libc::fork();
+            if child == 0 {
+                let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+                libc::setrlimit(libc::RLIMIT_NOFILE, &raw const none);
+                let own = ProcessId::own();
+                let is_right = Stat::of(own.pid()).err() == Some(Errno::MFILE)
+                    && own.pid() == libc::getpid() as u32
+                    && own == ProcessId::own()
+                    && own.life() == Life::Unknown
+                    && parent.life() == Life::Unknown
+                    && ProcessId::new(zombie.pid(), now()).is_dead();
+                libc::_exit(i32::from(!is_right));
+            }
+            let id = ProcessId::new(child as u32, now());
+            assert_ne!(id.life(), Life::Unknown);
+            let mut status = 0;
+            assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+            assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0);
+            libc::waitpid(zombie.pid() as i32, std::ptr::null_mut(), 0);
+        }
     }
 
     /// A process whose first thread has ended, and another one has not.
@@ -151,16 +289,16 @@ mod tests {
                 }
             }
         };
-        let id = ProcessId::new(child, Stat::of(child).unwrap().start);
+        let id = ProcessId::new(child, now());
         while Stat::of(child).unwrap().state != b'Z' {
             std::thread::yield_now();
         }
-        assert!(id.is_alive() && ProcessId::is_taken(child), "one thread is left");
+        assert_eq!(both(id), (Life::Alive, false), "one thread is left");
         drop(end.take());
-        while id.is_alive() {
+        while !id.is_dead() {
             std::thread::yield_now();
         }
-        assert!(!ProcessId::is_taken(child));
+        assert!(both(id).1 && ProcessId::is_free(child));
         // SAFETY: a child of this test.
         unsafe { libc::waitpid(child as i32, std::ptr::null_mut(), 0) };
     }

@@ -18,8 +18,11 @@
 //! - E5: the slot of a dead process is cleared away by its *sweeper*, or taken over by a newcomer as it
 //!   is. Each marks it (`sweeper`, `who`), fences, and looks for the other's mark: both may back off,
 //!   but not both go on. A slot is free before it is without sweeper.
+//! - E6: a child of a fork takes references for what it inherits, and until then those of its parent count for
+//!   both. So the slot of a parent that has died says until when nobody clears it away. A child that comes later
+//!   than that (it was stopped as it was born) may find removed files gone.
 
-use crate::process::ProcessId;
+use crate::process::{self, Life, ProcessId, TICKS_PER_SECOND};
 use crate::sync::{self, AtomicBool, AtomicU32, AtomicU64, fence, thread_local};
 use crate::{Arena, Layout, Memory, Shared, Span};
 use rustix::fd::OwnedFd;
@@ -39,15 +42,19 @@ const UNKNOWN: u32 = u32::MAX;
 /// One in the number of closings, in the word of the gate; above any owner.
 const CLOSING: u32 = (THREADS as u32 + 1).next_power_of_two();
 /// In the count of pauses: the slot of this process holds what a dead one has left.
-const LEFTOVERS: u32 = 1 << 31;
+const LEFTOVERS: u64 = 1 << 31;
 /// The process of a slot that was left without being cleared; never alive.
 const GONE: u64 = 1;
 /// How long to sleep before looking again, where nobody would wake us.
 const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 const NAPS_TO_DOUBT: u32 = if cfg!(loom) { 1 } else { 20 };
-/// How often a process that cannot make others fence lets them close the gate before it gives up, a nap
-/// each.
-const UNABLE_TRIES: u32 = if cfg!(loom) { u32::MAX } else { 10_000 };
+/// How long a child has to take what it inherits from a parent that has died (E6): half a minute.
+const FORK_TICKS: u64 = 30 * TICKS_PER_SECOND;
+/// Naps for which a thread may be inside whose process nobody knows to be alive or dead, before whoever has
+/// closed the gate opens it again.
+const NAPS_TO_DESPAIR: u32 = 1_000;
+/// How often a process that cannot stop the world lets others try before it gives up, a nap or more each.
+const UNABLE_TRIES: u32 = if cfg!(loom) { u32::MAX } else { 5_000 };
 
 /// First bytes of a shared arena.
 #[derive(Default)]
@@ -55,8 +62,8 @@ const UNABLE_TRIES: u32 = if cfg!(loom) { u32::MAX } else { 10_000 };
 pub(crate) struct Header {
     /// Tells layouts and versions apart; 0 until the derived state is complete.
     pub(crate) ready: AtomicU64,
-    /// Inode of the PID namespace that process numbers are of.
-    pub(crate) pid_namespace: AtomicU64,
+    /// The namespaces that process numbers and start times are of.
+    pub(crate) namespaces: AtomicU64,
     /// The owner who stops the world, below [`CLOSING`], and which closing it is above, so that no two
     /// look alike; 0: nobody.
     gate: AtomicU32,
@@ -79,11 +86,24 @@ struct ProcessSlot {
     sweeper: AtomicU32,
     /// Its threads do not fence: whoever closes the gate does it for them (E4).
     relies: AtomicU32,
+    /// Until when a child may come that has not yet taken what it inherits (E6), as [`process::now`]; 0: there
+    /// is none.
+    forking: AtomicU64,
 }
 // SAFETY: as above.
 unsafe impl Shared for ProcessSlot {}
 
 impl ProcessSlot {
+    /// Whether no living process has it.
+    fn is_left(&self) -> bool {
+        is_nobody(self.who.load(Acquire))
+    }
+
+    /// Whether nobody needs what a dead process has left in it (E6).
+    fn is_abandoned(&self, who: u64) -> bool {
+        who != 0 && self.forking.load(Acquire) <= process::now() && ProcessId(who).is_dead()
+    }
+
     /// Its sweeper is done with it.
     fn release(&self, sweeper: u32) {
         let _ = self.sweeper.compare_exchange(sweeper, 0, AcqRel, Relaxed);
@@ -104,6 +124,11 @@ struct ThreadSlot {
 // SAFETY: as above.
 unsafe impl Shared for ThreadSlot {}
 
+/// Whether a slot of this process is free, or the process is certainly dead.
+fn is_nobody(who: u64) -> bool {
+    who == 0 || ProcessId(who).is_dead()
+}
+
 /// Where the tables of a session are.
 #[derive(Clone, Copy)]
 pub(crate) struct Tables {
@@ -121,10 +146,9 @@ impl Tables {
         }
     }
 
-    /// Whether any process that is alive has a slot.
+    /// Whether any process that may be alive has a slot.
     pub(crate) fn is_used(&self, memory: &Memory) -> bool {
-        let who = |p: &ProcessSlot| ProcessId(p.who.load(Acquire));
-        memory.table(self.processes).iter().map(who).any(|p| p.0 != 0 && p.is_alive())
+        memory.table(self.processes).iter().any(|p| !p.is_left())
     }
 }
 
@@ -134,12 +158,14 @@ static NEXT_NUMBER: atomic::AtomicU32 = atomic::AtomicU32::new(1);
 
 extern "C" fn forked() {
     FORKS.fetch_add(1, Relaxed);
+    process::after_fork_child();
 }
 
-fn count_forks() {
+/// Has forks be counted from now on.
+pub(crate) fn count_forks() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: the handler only increments an atomic.
+        // SAFETY: the handler only stores to atomics and makes a system call.
         unsafe { libc::pthread_atfork(None, None, Some(forked)) };
     });
 }
@@ -163,11 +189,14 @@ pub(crate) struct Session {
     /// Slot of this process plus one, and the value of [`FORKS`] it was taken at.
     process: AtomicU64,
     detached: AtomicBool,
-    /// How many keep the threads of this process outside ([`Arena::pause`]); and [`LEFTOVERS`], which
-    /// does, too.
-    paused: AtomicU32,
+    /// How many keep the threads of this process outside ([`Arena::pause`]), in the lower half; and
+    /// [`LEFTOVERS`], which does, too. In the upper half the value of [`FORKS`] that holds for: in a child
+    /// those who paused the parent are not there.
+    paused: AtomicU64,
     /// The threads of this process fence themselves (E4): the kernel does not know that others may.
     fences: AtomicBool,
+    /// Slot of the process plus one that forks or has forked this one, until that is over; 0: none.
+    forking: AtomicU32,
     /// How often in a row this process could not stop the world ([`Refused::Unable`]).
     unable: AtomicU32,
 }
@@ -203,8 +232,8 @@ pub enum Refused {
     /// The process has just got the slot of a dead one, and must clear away what that has left. Said
     /// once.
     Leftovers,
-    /// Somebody has to stop the world, and this process cannot (E4): system calls are kept from it, and
-    /// of those that could, none has done it for seconds.
+    /// Somebody has to stop the world, and this process cannot: system calls are kept from it (E4) or it
+    /// may not know who lives (L3 in `process.rs`), and of those that could, none has done it for seconds.
     Unable,
 }
 
@@ -220,8 +249,9 @@ impl Session {
             number: NEXT_NUMBER.fetch_add(1, Relaxed),
             process: AtomicU64::new(0),
             detached: AtomicBool::new(false),
-            paused: AtomicU32::new(0),
+            paused: AtomicU64::new(0),
             fences: AtomicBool::new(true),
+            forking: AtomicU32::new(0),
             unable: AtomicU32::new(0),
         }))
     }
@@ -292,7 +322,7 @@ impl Session {
         let is_left = |i: &usize| {
             let who = slots[*i].who.load(Acquire);
             let is_outside = slots[*i].inside.load(Acquire) == 0;
-            is_outside && who != 0 && !ProcessId(who).is_alive() && take(i, who)
+            is_outside && who != 0 && ProcessId(who).is_dead() && take(i, who)
         };
         let is_free = |i: &usize| slots[*i].who.load(Relaxed) == 0 && take(i, 0);
         let slot = (1..=THREADS).find(is_free).or_else(|| (1..=top).find(is_left));
@@ -310,14 +340,18 @@ impl Session {
         if known != 0 && known & !0xffff_ffff == forks {
             return Ok((known as u32 - 1) as usize);
         }
+        let paused = self.paused.load(Acquire);
+        if paused & !0xffff_ffff != forks {
+            // If another thread was first, it holds already.
+            let _ = self.paused.compare_exchange(paused, forks, AcqRel, Relaxed);
+        }
         let me = ProcessId::own().0;
         let slots = self.processes();
         let take =
             |i: &usize, from| slots[*i].who.compare_exchange(from, me, AcqRel, Relaxed).is_ok();
         let is_left = |i: &usize| {
             let who = slots[*i].who.load(Acquire);
-            let is_dead = who != 0 && !ProcessId(who).is_alive();
-            is_dead && slots[*i].sweeper.load(Acquire) == 0 && take(i, who) && {
+            slots[*i].is_abandoned(who) && slots[*i].sweeper.load(Acquire) == 0 && take(i, who) && {
                 // E5
                 fence(SeqCst);
                 let is_ours = slots[*i].sweeper.load(Acquire) == 0;
@@ -332,6 +366,7 @@ impl Session {
         // Before any thread of the process is inside: who closes the gate must see it, or be seen (E4).
         let is_registered = sync::register();
         slots[slot].relies.store(is_registered.into(), Relaxed);
+        slots[slot].forking.store(0, Relaxed);
         self.fences.store(!is_registered, Relaxed);
         fence(SeqCst);
         match self.process.compare_exchange(known, forks | (slot as u64 + 1), AcqRel, Acquire) {
@@ -370,11 +405,31 @@ impl Session {
     /// fence themselves, too. `false` where that cannot be.
     fn fence_all(&self) -> bool {
         fence(SeqCst);
-        let relies = |p: &ProcessSlot| {
-            let who = ProcessId(p.who.load(Acquire));
-            p.relies.load(Acquire) != 0 && who.0 != 0 && who.is_alive()
-        };
+        let relies = |p: &ProcessSlot| p.relies.load(Acquire) != 0 && !p.is_left();
         sync::make_all_fence() || !self.processes().iter().any(relies)
+    }
+
+    /// After [`fence_all`](Self::fence_all): waits until every thread is outside or dead. `false` where
+    /// that cannot be told.
+    fn wait_for_all(&self) -> bool {
+        for t in self.used_threads() {
+            for nap in 0u32.. {
+                let who = t.who.load(Acquire);
+                if t.inside.load(Acquire) == 0 || who == 0 {
+                    break;
+                }
+                if nap.is_multiple_of(NAPS_TO_DOUBT) {
+                    match ProcessId(who).life() {
+                        Life::Alive => {}
+                        Life::Dead => break,
+                        Life::Unknown if nap < NAPS_TO_DESPAIR => {}
+                        Life::Unknown => return false,
+                    }
+                }
+                sync::nap(&NAP);
+            }
+        }
+        true
     }
 
     fn used_threads(&self) -> &[ThreadSlot] {
@@ -436,7 +491,7 @@ impl Census {
 }
 
 /// Threads of this process stay outside, until dropped.
-pub struct Paused<'a>(&'a AtomicU32);
+pub struct Paused<'a>(&'a AtomicU64);
 
 impl Drop for Paused<'_> {
     fn drop(&mut self) {
@@ -461,7 +516,7 @@ impl Arena {
             } else {
                 compiler_fence(SeqCst)
             }
-            if s.header().gate.load(Acquire) == 0 && s.paused.load(Relaxed) == 0 {
+            if s.header().gate.load(Acquire) == 0 && s.paused.load(Relaxed) as u32 == 0 {
                 return Ok(Inside(Some(inside)));
             }
             inside.store(0, Release);
@@ -477,7 +532,7 @@ impl Arena {
         for nap in 1u32.. {
             let closed_by = gate.load(Acquire);
             if closed_by == 0 {
-                match s.paused.load(Acquire) {
+                match s.paused.load(Acquire) & u64::from(u32::MAX) {
                     0 => return Ok(()),
                     paused if paused & LEFTOVERS != 0 => {
                         let before = s.paused.fetch_and(!LEFTOVERS, AcqRel);
@@ -510,10 +565,7 @@ impl Arena {
     pub fn is_owner_dead(&self, owner: u32) -> bool {
         let Some(s) = self.session() else { return false };
         match s.threads().get(owner as usize) {
-            Some(t) => {
-                let who = ProcessId(t.who.load(Acquire));
-                who.0 == 0 || !who.is_alive()
-            }
+            Some(t) => is_nobody(t.who.load(Acquire)),
             None => false,
         }
     }
@@ -535,7 +587,7 @@ impl Arena {
             if who == 0 || who == last_alive {
                 continue;
             }
-            if !ProcessId(who).is_alive() {
+            if ProcessId(who).is_dead() {
                 // Its slot may have been swept and taken meanwhile.
                 if t.who.load(Acquire) == who && t.inside.load(Acquire) != 0 {
                     return true;
@@ -561,7 +613,7 @@ impl Arena {
         if gate.compare_exchange(closed_by, closing | me, AcqRel, Relaxed).is_err() {
             return Ok(None);
         }
-        if !s.fence_all() {
+        if !s.fence_all() || !s.wait_for_all() {
             // As it was: what a dead closer has left half-done stays shut in.
             gate.store(closed_by, Release);
             sync::futex_wake(gate);
@@ -570,20 +622,7 @@ impl Arena {
             return if tries % UNABLE_TRIES == 0 { Err(Refused::Unable) } else { Ok(None) };
         }
         s.unable.store(0, Relaxed);
-        let stopped = Stopped { header: s.header(), unfinished: closed_by != 0 };
-        for t in s.used_threads() {
-            for nap in 0u32.. {
-                let who = ProcessId(t.who.load(Acquire));
-                if t.inside.load(Acquire) == 0 || who.0 == 0 {
-                    break;
-                }
-                if nap.is_multiple_of(NAPS_TO_DOUBT) && !who.is_alive() {
-                    break;
-                }
-                sync::nap(&NAP);
-            }
-        }
-        Ok(Some(stopped))
+        Ok(Some(Stopped { header: s.header(), unfinished: closed_by != 0 }))
     }
 
     /// Keeps the other threads of this process outside, and waits until they are: before an
@@ -605,6 +644,28 @@ impl Arena {
         Some(paused)
     }
 
+    /// The process is about to fork: until [`end_fork`](Self::end_fork), what it holds stays if it dies (E6).
+    /// One fork at a time.
+    pub fn begin_fork(&self) {
+        if let Some(s) = self.session()
+            && let Ok(process) = s.process()
+        {
+            s.forking.store(process as u32 + 1, Relaxed);
+            s.processes()[process].forking.store(process::now() + FORK_TICKS, Release);
+        }
+    }
+
+    /// In parent and child: the child has references for what it inherits, or there is no child. Whoever
+    /// says so first says so for both.
+    pub fn end_fork(&self) {
+        if let Some(s) = self.session() {
+            let slot = s.forking.swap(0, Relaxed) as usize;
+            if slot > 0 {
+                s.processes()[slot - 1].forking.store(0, Release);
+            }
+        }
+    }
+
     /// The slot of the calling process: below [`PROCESSES`], and the only one that has it. An arena
     /// for one process has slot 0.
     pub fn process(&self) -> Result<usize, Refused> {
@@ -623,8 +684,7 @@ impl Arena {
         let is_mine = |p: &ProcessSlot| {
             let who = p.who.load(Acquire);
             let sweeper = p.sweeper.load(Acquire);
-            who != 0
-                && !ProcessId(who).is_alive()
+            p.is_abandoned(who)
                 && !is_inside(who)
                 && (sweeper == 0 || self.is_owner_dead(sweeper))
                 && p.sweeper.compare_exchange(sweeper, me, AcqRel, Relaxed).is_ok()
@@ -642,17 +702,17 @@ impl Arena {
         slots.filter(|(_, p)| is_mine(p)).map(|(i, _)| i).collect()
     }
 
-    /// Who lives and who does not; the world must have been stopped. Whoever dies after this look
-    /// counts as living, and is cleared away like any that died outside (E1).
+    /// Who lives and who does not; the world must have been stopped. Whoever may be alive, is needed by a
+    /// child (E6), or dies after this look, counts as living, and is cleared away like any that died outside (E1).
     pub fn census(&self, _stopped: &Stopped<'_>) -> Census {
         let mut census = Census::default();
         let Some(s) = self.session() else { return census };
         for (i, slot) in s.processes().iter().enumerate() {
             let who = slot.who.load(Acquire);
             if who != 0 {
-                let list = match ProcessId(who).is_alive() {
-                    true => &mut census.living,
-                    false => &mut census.dead,
+                let list = match slot.is_abandoned(who) {
+                    true => &mut census.dead,
+                    false => &mut census.living,
                 };
                 list.push((i, who));
             }
@@ -665,7 +725,7 @@ impl Arena {
         let Some(s) = self.session() else { return };
         for t in s.used_threads() {
             let who = t.who.load(Acquire);
-            if who != 0 && !ProcessId(who).is_alive() {
+            if who != 0 && ProcessId(who).is_dead() {
                 t.inside.store(0, Relaxed);
                 let _ = t.who.compare_exchange(who, 0, AcqRel, Relaxed);
             }
@@ -683,7 +743,7 @@ impl Arena {
         let Some(s) = self.session() else { return };
         let slot = &s.processes()[process];
         let who = slot.who.load(Acquire);
-        if who != 0 && !ProcessId(who).is_alive() {
+        if slot.is_abandoned(who) {
             for t in s.used_threads() {
                 if t.who.load(Acquire) == who {
                     t.inside.store(0, Relaxed);

@@ -122,6 +122,17 @@ impl<M: Medium> Bpfs<M> {
         self.core.v.arena.pause()
     }
 
+    /// Before a fork: until [`end_fork`](Self::end_fork), what this process holds stays, also if it dies.
+    pub fn begin_fork(&self) {
+        self.core.v.arena.begin_fork();
+    }
+
+    /// In the child of a fork, when it has taken references for what it inherits; and in the parent, when it
+    /// has or there is no child.
+    pub fn end_fork(&self) {
+        self.core.v.arena.end_fork();
+    }
+
     /// What mounting found.
     pub fn mount_report(&self) -> &MountReport {
         &self.report

@@ -206,6 +206,30 @@ fn a_program_keeps_to_what_it_has_mounted_itself() {
     sandbox.umount();
 }
 
+/// A scenario of `life.c`.
+fn lives(scenario: &str) {
+    let sandbox = Sandbox::mounted(&["-o", "direct"]);
+    let program = compiled("life", &[]);
+    let output = keepstone_run([program.as_os_str(), scenario.as_ref(), sandbox.dir.as_os_str()]);
+    assert!(output.status.success() && output.stdout == b"done\n", "{output:?}");
+    sandbox.umount();
+}
+
+#[test]
+fn a_child_of_a_full_table_keeps_its_files() {
+    lives("full-table");
+}
+
+#[test]
+fn a_child_of_a_killed_parent_keeps_its_files() {
+    lives("killed-parents");
+}
+
+#[test]
+fn threads_fork_and_end_and_exec_at_once() {
+    lives("threads");
+}
+
 #[test]
 fn relative_paths_from_outside_are_served() {
     let sandbox = Sandbox::mounted(&["-o", "direct"]);

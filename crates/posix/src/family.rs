@@ -9,6 +9,9 @@
 //!   comes with one engine reference, which the last gives back.
 //! - **F2** `Ofd::holders` counts the processes that hold it; 0 means free.
 //! - **F3** A segment belongs to a live process or is swept: its holds and locks are given back.
+//! - **F4** That of a process which has died in a fork waits for the child, which has yet to inherit it: for
+//!   half a minute, unless the child says that it is there. A child that comes later (it was stopped as it
+//!   was born) finds that out and inherits nothing.
 
 use arena::ProcessId;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
@@ -20,7 +23,7 @@ use vfs::{Errno, FileKind, Ino};
 pub const FDS: usize = 1 << 16;
 /// Open file descriptions of a family.
 pub const OFDS: usize = 1 << 14;
-/// Processes of a family; further ones get a segment that cannot be swept.
+/// Processes of a family; further ones get a segment that nobody sweeps.
 const SEGMENTS: usize = 256;
 
 /// Which description a table entry means: its index + 1; 0 is none.
@@ -137,6 +140,8 @@ const CONTENDED: u32 = 1 << 30;
 const SWEPT: u64 = u64::MAX;
 /// The token is a process ID: the process has no segment in the family.
 const BY_PID: u32 = 1 << 31;
+/// How long a child has to inherit from a parent that has died, in milliseconds (F4).
+const FORK_MS: u64 = 30_000;
 /// How long a waiter sleeps before it looks whether the owner is alive, in nanoseconds.
 const LOOK_NS: i64 = 20_000_000;
 
@@ -224,8 +229,6 @@ impl Drop for Position<'_> {
 /// What one process has of its own.
 #[repr(C)]
 pub struct Segment {
-    /// The process, as [`ProcessId`]; 0: free.
-    who: AtomicU64,
     /// The child has its engine references.
     pub ready: AtomicU32,
     /// One more than the highest descriptor that was ever ours.
@@ -252,12 +255,35 @@ impl Segment {
     }
 }
 
+/// Whose a segment is. All of them lie together, so that looking for a free one touches one page.
+#[repr(C)]
+struct Owner {
+    /// The process, as [`ProcessId`]; 0: free.
+    who: AtomicU64,
+    /// Until when a child may inherit the segment (F4), in milliseconds of the monotonic clock; 0: there is
+    /// none.
+    forking: AtomicU64,
+}
+
+impl Owner {
+    /// Whether a child may come.
+    fn is_forking(&self) -> bool {
+        self.forking.load(SeqCst) > now_ms()
+    }
+}
+
+fn now_ms() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
+}
+
 #[repr(C)]
 struct Shared {
     /// Where the search for a free description starts.
     next: AtomicU32,
     /// One more than the highest description ever used.
     end: AtomicU32,
+    owners: [Owner; SEGMENTS],
     ofds: [Ofd; OFDS],
     segments: [Segment; SEGMENTS],
 }
@@ -265,6 +291,8 @@ struct Shared {
 /// The family's memory and this process's place in it.
 pub struct Family {
     shared: NonNull<Shared>,
+    /// The process that has claimed a segment last, as [`ProcessId`]: after a fork, the parent.
+    own: AtomicU64,
 }
 
 // SAFETY: all that is reached through the pointer is atomic.
@@ -274,7 +302,6 @@ unsafe impl Sync for Family {}
 
 /// The place of a process for which there was no memory: nothing is its.
 static NOWHERE: Segment = Segment {
-    who: AtomicU64::new(0),
     ready: AtomicU32::new(0),
     fd_end: AtomicU32::new(0),
     cwd: AtomicU32::new(0),
@@ -316,19 +343,19 @@ impl Place {
     }
 }
 
-fn map<T>(kind: MapFlags) -> Result<NonNull<T>, Errno> {
+/// Memory that a process shares with those it forks.
+fn map<T>() -> Result<NonNull<T>, Errno> {
     let prot = ProtFlags::READ | ProtFlags::WRITE;
+    let kind = MapFlags::SHARED | MapFlags::NORESERVE;
     // SAFETY: a new mapping replaces nothing.
-    let at = unsafe {
-        mmap_anonymous(std::ptr::null_mut(), size_of::<T>(), prot, kind | MapFlags::NORESERVE)?
-    };
+    let at = unsafe { mmap_anonymous(std::ptr::null_mut(), size_of::<T>(), prot, kind)? };
     NonNull::new(at.cast()).ok_or(Errno::NOMEM)
 }
 
 impl Family {
     /// Maps the memory.
     pub fn new() -> Result<Self, Errno> {
-        Ok(Self { shared: map::<Shared>(MapFlags::SHARED)? })
+        Ok(Self { shared: map::<Shared>()?, own: AtomicU64::new(0) })
     }
 
     fn shared(&self) -> &Shared {
@@ -345,43 +372,90 @@ impl Family {
     /// Claims a segment for the calling process, sweeping those of dead ones if it must.
     pub fn claim(&self) -> Result<Place, Errno> {
         let own = ProcessId::own();
-        let segments = &self.shared().segments;
+        self.own.store(own.0, Relaxed);
+        let shared = self.shared();
         for sweep in [false, true] {
-            for (i, segment) in segments.iter().enumerate() {
-                let token = i as u32 + 1;
+            for (token, owner) in (1..).zip(&shared.owners) {
                 if sweep {
                     self.sweep(token);
                 }
-                if segment.who.compare_exchange(0, own.0, AcqRel, Relaxed).is_ok() {
-                    return Ok(Place { segment: NonNull::from(segment), token });
+                let take = || owner.who.compare_exchange(0, own.0, AcqRel, Relaxed).is_ok();
+                if owner.who.load(Relaxed) == 0 && take() {
+                    return Ok(self.place(token));
                 }
             }
         }
-        Ok(Place { segment: map::<Segment>(MapFlags::PRIVATE)?, token: BY_PID | own.pid() })
+        // What the process forks must see it, too.
+        Ok(Place { segment: map::<Segment>()?, token: BY_PID | own.pid() })
+    }
+
+    fn place(&self, token: u32) -> Place {
+        let segment = NonNull::from(&self.shared().segments[(token - 1) as usize]);
+        Place { segment, token }
+    }
+
+    /// Who has the segment of a token; `None` for one that nobody sweeps.
+    fn owner(&self, token: u32) -> Option<&Owner> {
+        if token & BY_PID != 0 {
+            return None;
+        }
+        Some(&self.shared().owners[(token - 1) as usize % SEGMENTS])
+    }
+
+    /// The process at `place` is about to fork: until [`end_fork`](Self::end_fork), its segment stays if it
+    /// dies (F4).
+    pub fn begin_fork(&self, place: Place) {
+        if let Some(owner) = self.owner(place.token) {
+            owner.forking.store(now_ms() + FORK_MS, SeqCst);
+        }
+    }
+
+    /// The child of the process at `place` has inherited, or there is none.
+    pub fn end_fork(&self, place: Place) {
+        if let Some(owner) = self.owner(place.token) {
+            owner.forking.store(0, SeqCst);
+        }
+    }
+
+    /// In a child that has not [claimed](Self::claim) yet: whether the segment of its parent at `place` is
+    /// still there to inherit, and stays so (F4).
+    pub fn is_there(&self, parent: Place) -> bool {
+        let Some(owner) = self.owner(parent.token) else { return true };
+        self.begin_fork(parent);
+        loop {
+            match owner.who.load(SeqCst) {
+                // Who sweeps sees that we are here, or has not.
+                SWEPT => rustix::thread::sched_yield(),
+                who => return who == self.own.load(Relaxed),
+            }
+        }
     }
 
     /// Whether the process behind a token of a lock is dead.
     pub fn is_dead(&self, token: u32) -> bool {
-        if token & BY_PID != 0 {
-            return !ProcessId::is_taken(token & !BY_PID);
+        match self.owner(token).map(|owner| owner.who.load(Acquire)) {
+            None => ProcessId::is_free(token & !BY_PID),
+            Some(who) => who == 0 || who != SWEPT && ProcessId(who).is_dead(),
         }
-        let segment = &self.shared().segments[(token - 1) as usize % SEGMENTS];
-        let who = segment.who.load(Acquire);
-        who == 0 || who != SWEPT && !ProcessId(who).is_alive()
     }
 
-    /// Gives back what the segment's process held, if it is dead (F3).
+    /// Gives back what the segment's process held, if it is dead and no child needs it (F3, F4).
     fn sweep(&self, token: u32) {
-        let segment = &self.shared().segments[(token - 1) as usize];
-        let who = segment.who.load(Acquire);
-        if who == 0 || who == SWEPT || ProcessId(who).is_alive() {
+        let owner = &self.shared().owners[(token - 1) as usize];
+        let who = owner.who.load(Acquire);
+        if who == 0 || who == SWEPT || owner.is_forking() || !ProcessId(who).is_dead() {
             return;
         }
         // Whoever changes it sweeps.
-        if segment.who.compare_exchange(who, SWEPT, AcqRel, Relaxed).is_err() {
+        if owner.who.compare_exchange(who, SWEPT, SeqCst, Relaxed).is_err() {
             return;
         }
-        self.vacate(segment, token);
+        if owner.is_forking() {
+            // The child has come just now.
+            owner.who.store(who, SeqCst);
+            return;
+        }
+        self.vacate(self.place(token).segment(), token);
     }
 
     /// Empties a segment and frees it.
@@ -401,7 +475,9 @@ impl Family {
         segment.numbers[..fds].iter().for_each(|number| number.store(0, Relaxed));
         segment.cwd.store(0, Relaxed);
         segment.ready.store(0, Relaxed);
-        segment.who.store(0, Release);
+        let owner = &self.shared().owners[(token - 1) as usize];
+        owner.forking.store(0, Relaxed);
+        owner.who.store(0, Release);
     }
 
     /// Gives the calling process's segment back: at a quiet exit.

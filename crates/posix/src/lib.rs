@@ -87,7 +87,7 @@ mod walk;
 mod xattrs;
 
 pub use directories::DirItem;
-pub use mount::{Attached, MountSpec};
+pub use mount::{Attached, Fork, MountSpec};
 pub use mounts::{Board, Terms};
 pub use process::Process;
 pub use served::Served;

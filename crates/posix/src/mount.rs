@@ -37,8 +37,17 @@ pub struct Attached {
     pub board: Arc<dyn Board>,
     /// The pool's secret, part of the names that open an inode through the mount.
     pub secret: u64,
-    /// To be called in a forked child before any other call of the engine.
-    pub after_fork: Box<dyn Fn() + Send + Sync>,
+    /// Is told of forks: what the process holds must stay until the child holds it, too.
+    pub on_fork: Box<dyn Fn(Fork) + Send + Sync>,
+}
+
+/// What happens of a fork.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fork {
+    /// In the parent: it is about to be.
+    Begins,
+    /// In the child: it holds what it inherits. In the parent: so it does, or there is no child.
+    Ends,
 }
 
 const UNTRIED: u32 = 0;

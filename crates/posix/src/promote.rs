@@ -14,12 +14,12 @@
 //!   it. So a description that this module opens lands on its number at once, where there is one thread; else
 //!   the number where it has landed stays open while the process has locks on the file.
 
-use crate::Errno;
 use crate::family::{Handle, ON_KERNEL, Ofd, PARKED, PROMOTED, Place, Segment, described};
 use crate::mount::Mount;
 use crate::noted::Why;
 use crate::process::{OfdRef, Process, TableLock};
 use crate::served::Stop;
+use crate::{Errno, Fork};
 use mounts::Alias;
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicU64, Ordering::*};
@@ -304,6 +304,15 @@ impl Process {
         let shares = self.mounts().any(|(_, mount)| mount.if_attached().is_some());
         self.shares_with_child.store(shares, Relaxed);
         self.place().segment().ready.store(0, Release);
+        if shares {
+            self.family.begin_fork(self.place());
+            self.tell_pools(Fork::Begins);
+        }
+    }
+
+    /// Tells the pools in use about a fork.
+    fn tell_pools(&self, step: Fork) {
+        self.mounts().filter_map(|(_, m)| m.if_attached()).for_each(|pool| (pool.on_fork)(step));
     }
 
     /// After fork, in the parent; `child` is its process ID, or -1 where fork failed. Waits until the
@@ -317,9 +326,13 @@ impl Process {
         while child > 0 && shares && word.load(Acquire) == 0 {
             let timeout = futex::Timespec { tv_sec: 0, tv_nsec: LOOK_NS };
             let slept = futex::wait(word, futex::Flags::empty(), 0, Some(&timeout));
-            if slept == Err(Errno::TIMEDOUT) && !arena::ProcessId::is_taken(child as u32) {
+            if slept == Err(Errno::TIMEDOUT) && has_ended(child) {
                 break;
             }
+        }
+        if shares {
+            self.family.end_fork(place);
+            self.tell_pools(Fork::Ends);
         }
         self.reset_table_lock();
     }
@@ -332,17 +345,20 @@ impl Process {
         self.cwd.forget();
         let parent = self.place();
         let shares = self.shares_with_child.load(Relaxed);
+        let inherits = shares && self.family.is_there(parent);
         match self.family.claim() {
             Ok(place) => {
                 self.set_place(place);
-                if shares {
+                if inherits {
                     self.inherit(parent.segment(), place.segment());
                 }
             }
             Err(_) => self.set_place(Place::nowhere()),
         }
         self.notes_after_fork();
-        if shares {
+        if inherits {
+            self.family.end_fork(parent);
+            self.tell_pools(Fork::Ends);
             let ready = &parent.segment().ready;
             ready.store(1, Release);
             let _ = rustix::thread::futex::wake(ready, rustix::thread::futex::Flags::empty(), 1);
@@ -354,7 +370,6 @@ impl Process {
         let end = old.fd_end.load(Acquire);
         new.fd_end.store(end, Relaxed);
         let hold = |handle: Handle| new.holds(handle).fetch_add(1, Relaxed) == 0;
-        self.mounts().filter_map(|(_, m)| m.if_attached()).for_each(|pool| (pool.after_fork)());
         let fds = old.fds[..end as usize].iter().zip(&new.fds).map(|(a, b)| (a.load(Acquire), b));
         for (handle, entry) in fds.chain([(old.cwd.load(Acquire), &new.cwd)]) {
             entry.store(handle, Relaxed);
@@ -398,6 +413,20 @@ impl Process {
             self.kernel.drop_cache(fd);
         }
         Ok(())
+    }
+}
+
+/// Whether a child runs no more. Needs no descriptor, and leaves the child to be waited for.
+fn has_ended(child: i32) -> bool {
+    // SAFETY: room for the answer, which is zeroes where the child still runs.
+    unsafe {
+        let mut ended: libc::siginfo_t = std::mem::zeroed();
+        let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
+        match libc::waitid(libc::P_PID, child as u32, &raw mut ended, options) {
+            0 => ended.si_pid() == child,
+            // Somebody has waited for it; or it is the child of a child (`daemon`).
+            _ => arena::ProcessId::is_free(child as u32),
+        }
     }
 }
 

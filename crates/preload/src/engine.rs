@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use ::mounts::PoolMount;
 use bpfs::Bpfs;
 use pmem::Region;
-use posix::{Attached, Errno, MountSpec};
+use posix::{Attached, Errno, Fork, MountSpec};
 
 use crate::start::{debug, process};
 use crate::{fork, mounts};
@@ -56,7 +56,12 @@ fn attach(pool: &Path) -> Result<Attached, Box<dyn std::error::Error>> {
     };
     ATTACHED.iter().find(free).ok_or("too many pools")?;
     fork::attached();
-    Ok(Attached { board: fs.clone(), fs, secret, after_fork: Box::new(|| ()) })
+    let forking = fs.clone();
+    let on_fork = Box::new(move |step| match step {
+        Fork::Begins => forking.begin_fork(),
+        Fork::Ends => forking.end_fork(),
+    });
+    Ok(Attached { board: fs.clone(), fs, secret, on_fork })
 }
 
 /// Opens a pool together with others.

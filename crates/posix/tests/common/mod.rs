@@ -207,7 +207,7 @@ impl World {
                 fs: pool.clone(),
                 board: pool.clone(),
                 secret: SECRET,
-                after_fork: Box::new(|| ()),
+                on_fork: Box::new(|_| ()),
             })
         };
         let look = move || table.lock().unwrap().clone();
