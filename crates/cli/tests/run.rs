@@ -58,10 +58,15 @@ fn on_tmpfs(calls: &Path) -> String {
 /// Runs them below the mount, with `options`, and compares all lines but those that contain one of
 /// `different`; returns the object of `--stats --json`.
 fn on_pool(sandbox: &Sandbox, calls: &Path, options: &[&str], different: &[&str]) -> Value {
+    let dir = sandbox.path(calls.file_name().unwrap().to_str().unwrap());
+    fs::create_dir(&dir).unwrap();
+    under_run(&dir, calls, options, different)
+}
+
+/// As [`on_pool`], in a directory anywhere.
+fn under_run(dir: &Path, calls: &Path, options: &[&str], different: &[&str]) -> Value {
     let expected = on_tmpfs(calls);
     assert!(expected.ends_with("\ndone\n"), "{expected}");
-    let dir = sandbox.path("dir");
-    fs::create_dir(&dir).unwrap();
     let mut args: Vec<&OsStr> = vec!["--stats".as_ref(), "--json".as_ref()];
     args.extend(options.iter().map(OsStr::new));
     args.extend([OsStr::new("--"), calls.as_os_str(), dir.as_os_str()]);
@@ -70,11 +75,14 @@ fn on_pool(sandbox: &Sandbox, calls: &Path, options: &[&str], different: &[&str]
     let text = String::from_utf8_lossy(&output.stdout);
     let (calls, report) = text.rsplit_once("\ndone\n").expect("the program ends with `done`");
     let expected = expected.strip_suffix("\ndone\n").unwrap();
-    for (line, (got, wanted)) in calls.lines().zip(expected.lines()).enumerate() {
-        if !different.iter().any(|text| wanted.contains(text)) {
-            assert_eq!(got, wanted, "line {} of calls.c's output", line + 1);
-        }
-    }
+    let pairs = calls.lines().zip(expected.lines()).enumerate();
+    let wrong: Vec<_> = pairs
+        .filter(|(_, (got, wanted))| {
+            got != wanted && !different.iter().any(|text| wanted.contains(text))
+        })
+        .map(|(line, (got, wanted))| format!("{}: {got}\n    not: {wanted}", line + 1))
+        .collect();
+    assert!(wrong.is_empty(), "lines of the program's output:\n{}", wrong.join("\n"));
     assert_eq!(calls.lines().count(), expected.lines().count());
     serde_json::from_str(report).unwrap()
 }
@@ -168,6 +176,21 @@ fn descriptors_of_the_mount_answer_alike() {
     for counter in ["served", "served_ns"] {
         assert!(report["calls"]["names"][counter].as_u64().unwrap() > 0, "{report}");
     }
+    sandbox.umount();
+}
+
+#[test]
+fn pointers_good_and_bad_give_what_the_kernel_gives() {
+    let sandbox = Sandbox::mounted(&["-o", "direct"]);
+    let pointers = compiled("pointers", &[]);
+    // What libc itself dies of.
+    let different = ["signal"];
+    on_pool(&sandbox, &pointers, &[], &different);
+    // And where no pool is concerned, although there is one.
+    let [plain, direct] = [(), ()].map(|()| tempfile::tempdir_in("/dev/shm").unwrap());
+    under_run(plain.path(), &pointers, &[], &different);
+    let served = ["--direct", direct.path().to_str().unwrap()];
+    under_run(direct.path(), &pointers, &served, &different);
     sandbox.umount();
 }
 

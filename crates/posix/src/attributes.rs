@@ -16,18 +16,20 @@ const FUSE_MAGIC: i64 = 0x6573_5546;
 /// What leaves an ID as it is.
 const SAME: u32 = u32::MAX;
 
+/// A value of a program's, which need not be aligned: the kernel does not ask for that either.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, packed)]
+pub struct Unaligned<T>(pub T);
+
 /// Says where an answer is to be put, or why it cannot be.
-pub trait To<'s, T: 's>: FnOnce() -> Result<&'s mut T, Errno> {}
-impl<'s, T: 's, F: FnOnce() -> Result<&'s mut T, Errno>> To<'s, T> for F {}
+pub trait To<'s, T: 's>: FnOnce() -> Result<&'s mut Unaligned<T>, Errno> {}
+impl<'s, T: 's, F: FnOnce() -> Result<&'s mut Unaligned<T>, Errno>> To<'s, T> for F {}
 
-fn empty_stat() -> libc::stat {
+/// A `struct stat` as the mount would fill it.
+#[inline]
+fn stat_of(mount: &Mount, attr: &Attr) -> libc::stat {
     // SAFETY: a stat is plain numbers, for which zeroes are valid.
-    unsafe { std::mem::zeroed() }
-}
-
-/// Fills a `struct stat` as the mount would.
-fn fill_stat(st: &mut libc::stat, mount: &Mount, attr: &Attr) {
-    *st = empty_stat();
+    let mut st: libc::stat = unsafe { std::mem::zeroed() };
     let times = [attr.atime, attr.mtime, attr.ctime].map(Timestamp::parts);
     st.st_dev = mount.spec.dev;
     st.st_ino = attr.ino.0;
@@ -41,11 +43,12 @@ fn fill_stat(st: &mut libc::stat, mount: &Mount, attr: &Attr) {
     st.st_blocks = attr.blocks as i64;
     [st.st_atime, st.st_mtime, st.st_ctime] = times.map(|t| t.0);
     [st.st_atime_nsec, st.st_mtime_nsec, st.st_ctime_nsec] = times.map(|t| i64::from(t.1));
+    st
 }
 
-fn fill_statx(st: &mut libc::statx, mount: &Mount, attr: &Attr, has_btime: bool) {
+fn statx_of(mount: &Mount, attr: &Attr, has_btime: bool) -> libc::statx {
     // SAFETY: a statx is plain numbers, for which zeroes are valid.
-    *st = unsafe { std::mem::zeroed() };
+    let mut st: libc::statx = unsafe { std::mem::zeroed() };
     let time = |t: Timestamp, to: &mut libc::statx_timestamp| {
         (to.tv_sec, to.tv_nsec) = t.parts();
     };
@@ -69,6 +72,7 @@ fn fill_statx(st: &mut libc::statx, mount: &Mount, attr: &Attr, has_btime: bool)
     (st.stx_rdev_major, st.stx_rdev_minor) = (libc::major(rdev), libc::minor(rdev));
     st.stx_dev_major = libc::major(mount.spec.dev);
     st.stx_dev_minor = libc::minor(mount.spec.dev);
+    st
 }
 
 fn statfs_of(mount: &Mount, s: &StatFs) -> libc::statfs {
@@ -121,9 +125,7 @@ impl Process {
     pub fn fstat(&self, fd: i32) -> Served<libc::stat> {
         let call = || {
             let ofd = self.get(fd)?;
-            let mut st = empty_stat();
-            fill_stat(&mut st, ofd.mount(), &ofd.attr()?);
-            Ok(st)
+            Ok(stat_of(ofd.mount(), &ofd.attr()?))
         };
         Call::into(call())
     }
@@ -138,7 +140,7 @@ impl Process {
         to: impl To<'s, libc::stat>,
     ) -> Served<()> {
         let known = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH | libc::AT_NO_AUTOMOUNT;
-        self.show((dirfd, path, flags), check_flags(flags, known), Want::Look, to, fill_stat).into()
+        self.show((dirfd, path, flags), check_flags(flags, known), Want::Look, to, stat_of).into()
     }
 
     /// Shows the attributes of what a path names; all of them to those who `want` to hold it.
@@ -149,7 +151,7 @@ impl Process {
         arguments: Result<(), Errno>,
         want: Want,
         to: impl To<'s, T>,
-        fill: impl FnOnce(&mut T, &Mount, &Attr),
+        describe: impl FnOnce(&Mount, &Attr) -> T,
     ) -> Call<()> {
         let mut attr = Attr::NONE;
         if want == Want::Look
@@ -157,12 +159,12 @@ impl Process {
             && let Some(mount) = self.glance(dirfd, path, &mut attr)
         {
             let mount = mount?;
-            fill(to()?, mount, &attr);
+            *to()? = Unaligned(describe(mount, &attr));
             return Ok(());
         }
         let held = checked(self.find_for(want, dirfd, path, flags), arguments)?;
         let attr = held.attr()?;
-        fill(to()?, held.mount, attr);
+        *to()? = Unaligned(describe(held.mount, attr));
         Ok(())
     }
 
@@ -184,8 +186,8 @@ impl Process {
         let arguments = if contradicts { Err(Errno::INVAL) } else { check_flags(flags, known) };
         let wants_btime = mask & libc::STATX_BTIME != 0;
         let want = if wants_btime { Want::Hold } else { Want::Look };
-        let fill = |st: &mut _, mount: &_, attr: &_| fill_statx(st, mount, attr, wants_btime);
-        self.show((dirfd, path, flags), arguments, want, to, fill).into()
+        let describe = |mount: &_, attr: &_| statx_of(mount, attr, wants_btime);
+        self.show((dirfd, path, flags), arguments, want, to, describe).into()
     }
 
     /// `statfs`.

@@ -86,6 +86,7 @@ mod transfer;
 mod walk;
 mod xattrs;
 
+pub use attributes::Unaligned;
 pub use directories::DirItem;
 pub use mount::{Attached, Fork, MountSpec};
 pub use mounts::{Board, Terms};

@@ -64,8 +64,9 @@ fn the_time_of_creation_is_for_those_who_ask() {
     let fd = world.open("f", libc::O_CREAT | libc::O_RDWR);
     let statx = |dirfd, path: &[u8], flags, mask| {
         // SAFETY: plain numbers, for which zeroes are valid.
-        let mut stx: libc::statx = unsafe { std::mem::zeroed() };
+        let mut stx = posix::Unaligned(unsafe { std::mem::zeroed() });
         done(world.process.statx(dirfd, path, flags, mask, || Ok(&mut stx))).unwrap();
+        let posix::Unaligned(stx): posix::Unaligned<libc::statx> = stx;
         stx
     };
     for (dirfd, path, flags) in [(CWD, world.path("f"), 0), (fd, Vec::new(), libc::AT_EMPTY_PATH)] {

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use bpfs::Bpfs;
 use libc::{mode_t, off_t, size_t, ssize_t};
 use pmem::Region;
-use posix::Errno;
+use posix::{Errno, Unaligned};
 use vfs::{
     Attr, Caller, Entry, FileKind, FileSystem as _, Ino, NewKind, NewNode, RenameFlags, SetAttr,
 };
@@ -270,7 +270,7 @@ export! {
             let offset = u64::try_from(offset).map_err(|_| Errno::INVAL)?;
             let place = memory::place(buf)?;
             let bytes = file.pool.fs.get_read_buf(file.ino, offset, count as u64)?;
-            *place = bytes.as_ptr().cast();
+            *place = Unaligned(bytes.as_ptr().cast());
             let len = bytes.len();
             // `ks_put_read_buf` gives it back.
             std::mem::forget(bytes);
@@ -294,7 +294,7 @@ export! {
             let offset = u64::try_from(offset).map_err(|_| Errno::INVAL)?;
             let place = memory::place(buf)?;
             let (bytes, len) = direct.get_read_buf(fd, count, offset)?;
-            *place = bytes.cast();
+            *place = Unaligned(bytes.cast());
             Ok(len)
         })
     }
@@ -360,15 +360,13 @@ export! {
     fn ks_fstat (file: FileHandle, buf: *mut libc::stat) -> c_int {
         let file = &*file;
         call_c(|| {
-            *memory::place(buf)? = to_stat(&file.pool.fs.getattr(file.ino)?);
-            Ok(())
+            memory::store(buf, to_stat(&file.pool.fs.getattr(file.ino)?))
         })
     }
 
     fn ks_stat (pool: PoolHandle, path: *const c_char, buf: *mut libc::stat) -> c_int {
         call_c(|| {
-            *memory::place(buf)? = to_stat(&(*pool).attributes(memory::string(path)?)?);
-            Ok(())
+            memory::store(buf, to_stat(&(*pool).attributes(memory::string(path)?)?))
         })
     }
 

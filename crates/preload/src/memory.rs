@@ -6,12 +6,13 @@
 //! handler of SIGSEGV and SIGBUS ([`recover`]), which the program's own handlers cannot displace
 //! because they are wrapped. Memory that another thread unmaps between probe and use is beyond this.
 //!
-//! As in Linux, a buffer that begins well is used up to where it goes bad.
+//! As in Linux, a buffer that begins well is used up to where it goes bad; values need not be aligned; and
+//! what a call only reads may lie in memory that cannot be written.
 
 use std::ffi::{c_char, c_int};
 
 use libc::{c_void, iovec, ucontext_t};
-use posix::Errno;
+use posix::{Errno, Unaligned};
 use smallvec::SmallVec;
 
 /// What Linux transfers in one call at most (`MAX_RW_COUNT`), in bytes.
@@ -128,27 +129,34 @@ pub fn writable<'a>(buf: *mut c_void, len: usize) -> Result<&'a mut [u8], Errno>
     Ok(unsafe { std::slice::from_raw_parts_mut(buf.cast(), len) })
 }
 
-/// A value to read. `EFAULT` where not all of it is there.
-pub fn value<'a, T>(at: *const T) -> Result<&'a T, Errno> {
-    if readable(at.cast(), size_of::<T>())?.len() < size_of::<T>() || !at.is_aligned() {
+/// Reads a value, wherever it lies. `EFAULT` where not all of it is there.
+pub fn load<T: Copy>(at: *const T) -> Result<T, Errno> {
+    if readable(at.cast(), size_of::<T>())?.len() < size_of::<T>() {
         return Err(Errno::FAULT);
     }
-    // SAFETY: mapped, aligned, and of a C type that has no invalid values.
-    Ok(unsafe { &*at })
+    // SAFETY: all of it can be read, and it is of a C type that has no invalid values.
+    Ok(unsafe { at.read_unaligned() })
 }
 
-/// A value to write, which is not read. `EFAULT` where not all of it is there.
-pub fn place<'a, T>(at: *mut T) -> Result<&'a mut T, Errno> {
-    if writable(at.cast(), size_of::<T>())?.len() < size_of::<T>() || !at.is_aligned() {
+/// As [`load`], of a value that a null pointer leaves out.
+pub fn load_optional<T: Copy>(at: *const T) -> Result<Option<T>, Errno> {
+    if at.is_null() { Ok(None) } else { load(at).map(Some) }
+}
+
+/// Where a value can be stored, wherever it lies. It is not read. `EFAULT` where there is not room for
+/// all of it.
+pub fn place<'a, T>(at: *mut T) -> Result<&'a mut Unaligned<T>, Errno> {
+    if writable(at.cast(), size_of::<T>())?.len() < size_of::<T>() {
         return Err(Errno::FAULT);
     }
-    // SAFETY: mapped, aligned, and of a C type that has no invalid values.
-    Ok(unsafe { &mut *at })
+    // SAFETY: all of it can be stored to, needs no alignment, and is of a C type that has no invalid
+    // values.
+    Ok(unsafe { &mut *at.cast() })
 }
 
-/// A value to write that may be left out by a null pointer.
-pub fn optional_place<'a, T>(at: *mut T) -> Result<Option<&'a mut T>, Errno> {
-    if at.is_null() { Ok(None) } else { place(at).map(Some) }
+/// Stores a value, wherever it is to lie. `EFAULT` where there is not room for all of it.
+pub fn store<T>(at: *mut T, value: T) -> Result<(), Errno> {
+    place(at).map(|place| *place = Unaligned(value))
 }
 
 /// A string without its NUL. `EFAULT` where it is not there, `ENAMETOOLONG` where no NUL comes within

@@ -277,9 +277,9 @@ pub fn done<T>(served: Served<T>) -> Result<T, Errno> {
 /// What `stat` answers.
 pub fn stat(p: &Process, dirfd: i32, path: &[u8], flags: i32) -> Served<libc::stat> {
     // SAFETY: a stat is plain numbers, for which zeroes are valid.
-    let mut st: libc::stat = unsafe { std::mem::zeroed() };
+    let mut st = posix::Unaligned(unsafe { std::mem::zeroed() });
     match p.stat(dirfd, path, flags, || Ok(&mut st)) {
-        Served::Done(result) => Served::Done(result.map(|()| st)),
+        Served::Done(result) => Served::Done(result.map(|()| st.0)),
         Served::Kernel => Served::Kernel,
     }
 }

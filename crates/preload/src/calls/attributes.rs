@@ -12,7 +12,7 @@ use crate::{direct, memory, real};
 /// Stores what a call found. The place is probed first: what is bad gives `EFAULT`.
 fn store<T>(to: *mut T, found: Served<T>) -> Served<()> {
     match found {
-        Served::Done(Ok(value)) => Served::Done(memory::place(to).map(|place| *place = value)),
+        Served::Done(Ok(value)) => Served::Done(memory::store(to, value)),
         Served::Done(Err(err)) => Served::Done(Err(err)),
         Served::Kernel => Served::Kernel,
     }
@@ -254,14 +254,14 @@ fn from_timespec(times: *const timespec) -> Result<Times, Errno> {
     if times.is_null() {
         return Ok(None);
     }
-    memory::value(times.cast::<[timespec; 2]>()).map(|times| Some(*times))
+    memory::load(times.cast::<[timespec; 2]>()).map(Some)
 }
 
 fn from_timeval(times: *const timeval) -> Result<Times, Errno> {
     if times.is_null() {
         return Ok(None);
     }
-    let times = memory::value(times.cast::<[timeval; 2]>())?;
+    let times = memory::load(times.cast::<[timeval; 2]>())?;
     if times.iter().any(|time| !(0..1_000_000).contains(&time.tv_usec)) {
         return Err(Errno::INVAL);
     }
@@ -272,6 +272,6 @@ fn from_utimbuf(times: *const libc::utimbuf) -> Result<Times, Errno> {
     if times.is_null() {
         return Ok(None);
     }
-    let times = memory::value(times)?;
+    let times = memory::load(times)?;
     Ok(Some([times.actime, times.modtime].map(|tv_sec| timespec { tv_sec, tv_nsec: 0 })))
 }

@@ -208,10 +208,17 @@ export! {
             return by_kernel();
         };
         let copied = answer(process, Class::Copy, &[from, to], |process| {
-            let from_offset = served!(memory::optional_place(from_offset));
-            let to_offset = served!(memory::optional_place(to_offset));
+            let mut from_at = served!(memory::load_optional(from_offset));
+            let mut to_at = served!(memory::load_optional(to_offset));
             let len = len.min(TRANSFER_BYTES_MAX);
-            process.copy_file_range(from, from_offset, to, to_offset, len, flags)
+            let copied =
+                process.copy_file_range(from, from_at.as_mut(), to, to_at.as_mut(), len, flags);
+            // As the kernel: where the offsets cannot be told, the bytes have been copied all the same.
+            if matches!(copied, Served::Done(Ok(1..))) {
+                served!(store_offset(from_offset, from_at));
+                served!(store_offset(to_offset, to_at));
+            }
+            copied
         });
         copied.map_or_else(by_kernel, to_c)
     }
@@ -225,8 +232,12 @@ export! {
             return by_kernel();
         };
         let sent = answer(process, Class::Copy, &[out, from], |process| {
-            let offset = served!(memory::optional_place(offset));
-            process.sendfile(out, from, offset, count.min(TRANSFER_BYTES_MAX))
+            let mut at = served!(memory::load_optional(offset));
+            let sent = process.sendfile(out, from, at.as_mut(), count.min(TRANSFER_BYTES_MAX));
+            if let Served::Done(Ok(_)) = sent {
+                served!(store_offset(offset, at));
+            }
+            sent
         });
         sent.map_or_else(by_kernel, to_c)
     }
@@ -258,6 +269,11 @@ export! {
             None => by_kernel(),
         }
     }
+}
+
+/// Tells the program where a copy that began at an offset of its own has ended.
+fn store_offset(to: *mut off_t, at: Option<off_t>) -> Result<(), Errno> {
+    at.map_or(Ok(()), |at| memory::store(to, at))
 }
 
 /// How often to compare the kernel's size with the server's.

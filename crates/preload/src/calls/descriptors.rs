@@ -111,8 +111,15 @@ export! {
             libc::F_GETLK | libc::F_SETLK | libc::F_SETLKW | libc::F_OFD_GETLK
             | libc::F_OFD_SETLK | libc::F_OFD_SETLKW => {
                 on_fd(Class::Lock, fd, |process| {
-                    let lock = served!(memory::place(argument as *mut libc::flock));
-                    lock_record(process, fd, command, lock)
+                    let given = argument as *mut libc::flock;
+                    let mut lock = served!(memory::load(given));
+                    let answer = lock_record(process, fd, command, &mut lock);
+                    match (command, answer) {
+                        (libc::F_GETLK | libc::F_OFD_GETLK, Served::Done(Ok(()))) => {
+                            Served::Done(memory::store(given, lock))
+                        }
+                        _ => answer,
+                    }
                 })
             }
             // How long data will live: there is nobody to tell.
@@ -272,8 +279,8 @@ fn control(process: &Process, fd: c_int, request: c_ulong, argument: c_long) -> 
             if stat.st_mode & libc::S_IFMT != libc::S_IFREG {
                 return Served::Kernel;
             }
-            *served!(memory::place(argument as *mut c_int)) = (stat.st_size - offset) as c_int;
-            Served::Done(Ok(0))
+            let rest = (stat.st_size - offset) as c_int;
+            Served::Done(memory::store(argument as *mut c_int, rest).map(|()| 0))
         }
         // Sharing blocks is not offered; the sources of these are descriptors too.
         libc::FICLONE | libc::FICLONERANGE => Served::Done(Err(Errno::OPNOTSUPP)),

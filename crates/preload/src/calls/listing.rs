@@ -200,6 +200,9 @@ export! {
     }
 
     fn closedir (dir: *mut DIR) -> c_int {
+        if dir.is_null() {
+            return real::closedir(dir);
+        }
         let Some(stream) = ours(dir) else {
             let fd = real::dirfd(dir);
             let closed = real::closedir(dir);

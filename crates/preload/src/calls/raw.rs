@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_long};
 use super::{attributes, content, descriptors, listing, names};
 use crate::serve::{before_number, give_pool_files_to_kernel};
 use crate::start::{open_by_kernel, process, serve_no_more, serves};
-use crate::{direct, exec, exit, fork, real};
+use crate::{direct, exec, exit, fork, memory, real};
 
 export! {
     fn syscall (
@@ -87,7 +87,11 @@ export! {
             }
             libc::SYS_fork => fork::fork().into(),
             libc::SYS_clone | libc::SYS_clone3 => {
-                let flags = if number == libc::SYS_clone { a } else { *(a as *const i64) };
+                // What cannot be read, the kernel refuses.
+                let flags = match number {
+                    libc::SYS_clone => a,
+                    _ => memory::load(a as *const i64).unwrap_or(0),
+                };
                 let shares_memory = flags & i64::from(libc::CLONE_VM) != 0;
                 fork::give_all_to_kernel();
                 let child = real::syscall(number, a, b, c, d, e, f);

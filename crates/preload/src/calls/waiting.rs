@@ -1,62 +1,90 @@
 //! Waiting for descriptors, and sending them to other processes: the kernel has to know them.
 
 use std::ffi::{c_int, c_uint, c_void};
+use std::iter;
 
 use libc::{cmsghdr, fd_set, msghdr, nfds_t, pollfd, sigset_t, size_t, ssize_t, timespec, timeval};
 use posix::Errno;
 
 use super::copying::by_kernel;
-use crate::real;
+use crate::{memory, real};
 use crate::serve::{give_to_kernel, set_errno};
 use crate::start::process;
 
+/// What the kernel would take at most of a list of messages (`UIO_MAXIOV`).
+const MESSAGES_MAX: usize = 1024;
+
+/// The bytes of a list that a call only reads, or those that are there: the rest is the kernel's to refuse.
+fn listed<'a, T>(list: *const T, count: usize) -> &'a [u8] {
+    memory::readable(list.cast(), count.saturating_mul(size_of::<T>())).unwrap_or(&[])
+}
+
+/// The integers of a range of bytes that need not be aligned.
+fn integers<const BYTES: usize, T>(
+    bytes: &[u8],
+    from: fn([u8; BYTES]) -> T,
+) -> impl Iterator<Item = T> {
+    bytes.chunks_exact(BYTES).filter_map(move |chunk| Some(from(chunk.try_into().ok()?)))
+}
+
 /// Makes what is polled the kernel's. Where that fails, `poll` says POLLNVAL.
-unsafe fn give_polled(fds: *const pollfd, count: nfds_t) {
+fn give_polled(fds: *const pollfd, count: nfds_t) {
     let Some(process) = process() else { return };
-    for index in 0..count as usize {
-        // SAFETY: the program passes `count` of them; what it would fault on, it would in libc.
-        let fd = unsafe { (*fds.add(index)).fd };
-        if process.owns(fd) {
-            let _ = give_to_kernel(&[fd]);
+    for polled in listed(fds, count as usize).chunks_exact(size_of::<pollfd>()) {
+        for fd in integers(&polled[..size_of::<c_int>()], c_int::from_ne_bytes) {
+            if process.owns(fd) {
+                let _ = give_to_kernel(&[fd]);
+            }
         }
     }
 }
 
 /// Makes what is in the sets the kernel's.
-unsafe fn give_selected(count: c_int, sets: [*const fd_set; 3]) -> Result<(), Errno> {
+fn give_selected(count: c_int, sets: [*const fd_set; 3]) -> Result<(), Errno> {
     let Some(process) = process() else { return Ok(()) };
-    for fd in (0..count).filter(|&fd| process.owns(fd)) {
-        let (word, bit) = (fd as usize / 64, fd % 64);
-        // SAFETY: sets have room for `count` descriptors.
-        let has = |set: &*const fd_set| unsafe { *set.cast::<u64>().add(word) >> bit & 1 == 1 };
-        if sets.iter().filter(|set| !set.is_null()).any(has) {
-            give_to_kernel(&[fd])?;
+    let words = usize::try_from(count).unwrap_or(0).div_ceil(64);
+    for set in sets.into_iter().filter(|set| !set.is_null()) {
+        for (at, word) in integers(listed(set.cast::<u64>(), words), u64::from_ne_bytes).enumerate()
+        {
+            for fd in (0..64).filter(|bit| word >> bit & 1 == 1).map(|bit| (64 * at + bit) as c_int)
+            {
+                if fd < count && process.owns(fd) {
+                    give_to_kernel(&[fd])?;
+                }
+            }
         }
     }
     Ok(())
 }
 
 /// Makes what a message carries the kernel's.
-unsafe fn give_sent(message: *const msghdr) -> Result<(), Errno> {
-    if process().is_none() || message.is_null() {
-        return Ok(());
-    }
-    // SAFETY: the macros of `cmsg(3)`, on the program's message.
-    unsafe {
-        let mut header: *const cmsghdr = libc::CMSG_FIRSTHDR(message);
-        while !header.is_null() {
-            let at = &*header;
-            if at.cmsg_level == libc::SOL_SOCKET && at.cmsg_type == libc::SCM_RIGHTS {
-                let bytes = at.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
-                let fds = libc::CMSG_DATA(header).cast::<c_int>();
-                for index in 0..bytes / size_of::<c_int>() {
-                    give_to_kernel(&[fds.add(index).read_unaligned()])?;
-                }
-            }
-            header = libc::CMSG_NXTHDR(message, header);
+fn give_sent(message: &msghdr) -> Result<(), Errno> {
+    const HEADER_BYTES: usize = size_of::<cmsghdr>();
+    let mut rest = listed(message.msg_control.cast::<u8>(), message.msg_controllen);
+    while rest.len() >= HEADER_BYTES {
+        let header: cmsghdr = memory::load(rest.as_ptr().cast())?;
+        if header.cmsg_len < HEADER_BYTES {
+            break;
         }
+        let end = header.cmsg_len.min(rest.len());
+        if header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SCM_RIGHTS {
+            for fd in integers(&rest[HEADER_BYTES..end], c_int::from_ne_bytes) {
+                give_to_kernel(&[fd])?;
+            }
+        }
+        rest = &rest[end.next_multiple_of(size_of::<usize>()).min(rest.len())..];
     }
     Ok(())
+}
+
+/// Makes what messages carry the kernel's. `list` says where each begins.
+fn give_all_sent(list: impl Iterator<Item = *const msghdr>) -> Result<(), Errno> {
+    if process().is_none() {
+        return Ok(());
+    }
+    // What cannot be read, the kernel refuses, having sent what comes before.
+    let mut messages = list.map_while(|message| memory::load(message).ok());
+    messages.try_for_each(|message| give_sent(&message))
 }
 
 fn or_fail<T>(given: Result<(), Errno>, failed: T, call: impl FnOnce() -> T) -> T {
@@ -118,14 +146,14 @@ export! {
     }
 
     fn sendmsg (socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-        or_fail(give_sent(message), -1, || real::sendmsg(socket, message, flags))
+        or_fail(give_all_sent(iter::once(message)), -1, || real::sendmsg(socket, message, flags))
     }
 
     fn sendmmsg | __sendmmsg (
         socket: c_int, messages: *mut libc::mmsghdr, count: c_uint, flags: c_int
     ) -> c_int {
-        let given = (0..count as usize)
-            .try_for_each(|index| give_sent(&raw const (*messages.add(index)).msg_hdr));
-        or_fail(given, -1, || real::sendmmsg(socket, messages, count, flags))
+        let list = (0..MESSAGES_MAX.min(count as usize))
+            .map(|index| &raw const (*messages.wrapping_add(index)).msg_hdr);
+        or_fail(give_all_sent(list), -1, || real::sendmmsg(socket, messages, count, flags))
     }
 }
