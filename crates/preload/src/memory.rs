@@ -12,7 +12,7 @@
 use std::ffi::{c_char, c_int};
 
 use libc::{c_void, iovec, ucontext_t};
-use posix::{Errno, Unaligned};
+use posix::{Errno, Served, Unaligned};
 use smallvec::SmallVec;
 
 /// What Linux transfers in one call at most (`MAX_RW_COUNT`), in bytes.
@@ -107,6 +107,11 @@ fn probe(
     }
 }
 
+/// Whether a process can have anything there. The kernel looks at that before it looks at files.
+pub fn may_be_mapped(at: *const c_void) -> bool {
+    (at as usize) < ADDRESS_END
+}
+
 /// `len` bytes to read from, or those that are there. `EFAULT` where the first is not.
 pub fn readable<'a>(data: *const c_void, len: usize) -> Result<&'a [u8], Errno> {
     let len = probe(data as usize, len.min(TRANSFER_BYTES_MAX), ks_probe_loads)?;
@@ -157,6 +162,32 @@ pub fn place<'a, T>(at: *mut T) -> Result<&'a mut Unaligned<T>, Errno> {
 /// Stores a value, wherever it is to lie. `EFAULT` where there is not room for all of it.
 pub fn store<T>(at: *mut T, value: T) -> Result<(), Errno> {
     place(at).map(|place| *place = Unaligned(value))
+}
+
+/// All of `len` bytes to read from. `EFAULT` where one is not there.
+pub fn readable_whole<'a>(data: *const c_void, len: usize) -> Result<&'a [u8], Errno> {
+    readable(data, len)
+        .and_then(|there| if there.len() < len { Err(Errno::FAULT) } else { Ok(there) })
+}
+
+/// Lets `fill` store in a buffer of `len` bytes and say how many. Like calls for which the kernel has a
+/// buffer of its own: `EFAULT` where what is stored is not to be put there, whatever the rest is like.
+pub fn fill(
+    buf: *mut c_void,
+    len: usize,
+    fill: impl FnOnce(&mut [u8]) -> Served<usize>,
+) -> Served<usize> {
+    let there = writable(buf, len).unwrap_or_default();
+    if there.len() == len {
+        return fill(there);
+    }
+    let mut own = vec![0; len];
+    let filled = fill(&mut own);
+    if let Served::Done(Ok(bytes)) = filled {
+        let Some(to) = there.get_mut(..bytes) else { return Served::Done(Err(Errno::FAULT)) };
+        to.copy_from_slice(&own[..bytes]);
+    }
+    filled
 }
 
 /// A string without its NUL. `EFAULT` where it is not there, `ENAMETOOLONG` where no NUL comes within

@@ -188,7 +188,14 @@ pub fn on_paths<T: Returned>(
     if guard::is_inside() {
         return None;
     }
-    let (from_path, to_path) = (memory::string(from.1).ok()?, memory::string(to.1).ok()?);
+    let (from_path, to_path) = match (memory::string(from.1), memory::string(to.1)) {
+        (Ok(from_path), Ok(to_path)) => (from_path, to_path),
+        // libc would begin with the other, below a placeholder.
+        (Err(err), _) | (_, Err(err)) if process.owns(from.0) || process.owns(to.0) => {
+            return Some(fail::<T>(err));
+        }
+        _ => return None,
+    };
     if let Some(fd) = names_descriptor(from_path).filter(|&fd| process.owns(fd)) {
         return promote(process, class, &[fd]).err().map(fail::<T>);
     }

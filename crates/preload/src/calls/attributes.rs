@@ -188,13 +188,8 @@ export! {
     fn utimensat (
         dirfd: c_int, path: *const c_char, times: *const timespec, flags: c_int
     ) -> c_int {
-        // The kernel takes no path for the descriptor itself.
-        let answered = if path.is_null() {
-            times_of(dirfd, || from_timespec(times))
-        } else {
-            times_at(dirfd, path, flags, || from_timespec(times))
-        };
-        answered.unwrap_or_else(|| real::utimensat(dirfd, path, times, flags))
+        times_at(dirfd, path, flags, || from_timespec(times))
+            .unwrap_or_else(|| real::utimensat(dirfd, path, times, flags))
     }
 
     fn futimens (fd: c_int, times: *const timespec) -> c_int {

@@ -26,6 +26,43 @@ fn fillable(process: &posix::Process, fd: c_int, count: usize) -> usize {
     }
 }
 
+/// What a write with a bad buffer comes to: the error that it gives without any, if it does.
+#[cold]
+fn refuse(without: Served<usize>, err: Errno) -> Served<usize> {
+    match without {
+        Served::Done(Ok(_)) => Served::Done(Err(err)),
+        other => other,
+    }
+}
+
+/// What a read into a bad buffer comes to: a directory is none to read, and at the end of a file there
+/// is nothing to store.
+#[cold]
+fn refuse_read(
+    process: &posix::Process,
+    fd: c_int,
+    buf: *mut c_void,
+    offset: Option<off_t>,
+    err: Errno,
+) -> Served<usize> {
+    let at = match offset {
+        Some(at) => Served::Done(Ok(at)),
+        None => process.lseek(fd, 0, libc::SEEK_CUR),
+    };
+    let offset = match at {
+        Served::Done(Ok(offset)) => offset,
+        Served::Done(Err(err)) => return Served::Done(Err(err)),
+        Served::Kernel => return Served::Kernel,
+    };
+    match process.pread(fd, &mut [0], offset) {
+        Served::Done(Ok(1..)) => Served::Done(Err(err)),
+        Served::Done(Ok(_) | Err(Errno::ISDIR)) if !memory::may_be_mapped(buf) => {
+            Served::Done(Err(err))
+        }
+        other => other,
+    }
+}
+
 /// Tries, in a closure that answers [`Served`].
 macro_rules! served {
     ($result:expr) => {
@@ -41,7 +78,10 @@ export! {
     fn read | __read (fd: c_int, buf: *mut c_void, count: size_t) -> ssize_t {
         on_fd(Class::Read, fd, |process| {
             let count = fillable(process, fd, count);
-            process.read(fd, served!(memory::writable(buf, count)))
+            match memory::writable(buf, count) {
+                Ok(buf) => process.read(fd, buf),
+                Err(err) => refuse_read(process, fd, buf, None, err),
+            }
         })
         .unwrap_or_else(|| direct::read(fd, buf, count))
     }
@@ -58,7 +98,10 @@ export! {
     ) -> ssize_t {
         on_fd(Class::Read, fd, |process| {
             let count = fillable(process, fd, count);
-            process.pread(fd, served!(memory::writable(buf, count)), offset)
+            match memory::writable(buf, count) {
+                Ok(buf) => process.pread(fd, buf, offset),
+                Err(err) => refuse_read(process, fd, buf, Some(offset), err),
+            }
         })
         .unwrap_or_else(|| direct::pread(fd, buf, count, offset))
     }
@@ -100,7 +143,10 @@ export! {
 
     fn write | __write (fd: c_int, data: *const c_void, count: size_t) -> ssize_t {
         on_fd(Class::Write, fd, |process| {
-            process.write(fd, served!(memory::readable(data, count)))
+            match memory::readable(data, count) {
+                Ok(data) => process.write(fd, data),
+                Err(err) => refuse(process.write(fd, &[]), err),
+            }
         })
         .unwrap_or_else(|| direct::write(fd, data, count))
     }
@@ -109,7 +155,10 @@ export! {
         fd: c_int, data: *const c_void, count: size_t, offset: off_t
     ) -> ssize_t {
         on_fd(Class::Write, fd, |process| {
-            process.pwrite(fd, served!(memory::readable(data, count)), offset)
+            match memory::readable(data, count) {
+                Ok(data) => process.pwrite(fd, data, offset),
+                Err(err) => refuse(process.pwrite(fd, &[], offset), err),
+            }
         })
         .unwrap_or_else(|| direct::pwrite(fd, data, count, offset))
     }

@@ -5,7 +5,6 @@ use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong};
 use libc::{AT_FDCWD, mode_t, off_t, size_t};
 use posix::{Errno, Process, Served};
 
-use super::content::served;
 use super::copying::by_kernel;
 use crate::serve::{answer, before_number, number_freed, on_fd, on_path, set_errno, to_c};
 use crate::start::{opens_in_user_space, process};
@@ -112,7 +111,10 @@ export! {
             | libc::F_OFD_SETLK | libc::F_OFD_SETLKW => {
                 on_fd(Class::Lock, fd, |process| {
                     let given = argument as *mut libc::flock;
-                    let mut lock = served!(memory::load(given));
+                    let mut lock = match memory::load(given) {
+                        Ok(lock) => lock,
+                        Err(err) => return refuse_lock(process, fd, err),
+                    };
                     let answer = lock_record(process, fd, command, &mut lock);
                     match (command, answer) {
                         (libc::F_GETLK | libc::F_OFD_GETLK, Served::Done(Ok(()))) => {
@@ -246,6 +248,17 @@ fn duplicate(old: c_int, new: c_int, f: impl FnOnce(&Process) -> Served<c_int>) 
         direct::tell(|direct| direct.opened(new, libc::O_PATH));
     }
     Some(to_c(answered))
+}
+
+/// What a lock that cannot be read comes to: no lock can be on a descriptor of `O_PATH` anyway.
+#[cold]
+fn refuse_lock(process: &Process, fd: c_int, err: Errno) -> Served<()> {
+    match process.fcntl(fd, libc::F_GETFL, 0) {
+        Served::Done(Ok(flags)) if flags & libc::O_PATH != 0 => Served::Done(Err(Errno::BADF)),
+        Served::Done(Ok(_)) => Served::Done(Err(err)),
+        Served::Done(Err(err)) => Served::Done(Err(err)),
+        Served::Kernel => Served::Kernel,
+    }
 }
 
 /// A lock of records. One that has to wait does so outside, so that signals interrupt it.

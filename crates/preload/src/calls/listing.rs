@@ -25,6 +25,9 @@ const BUFFER_BYTES: usize = 32 << 10;
 /// Where the name begins in an entry.
 const NAME_OFFSET: usize = std::mem::offset_of!(dirent, d_name);
 
+/// What the shortest entry takes: one with a name of one byte.
+const ENTRY_BYTES_MIN: usize = (NAME_OFFSET + 2).next_multiple_of(8);
+
 #[repr(C)]
 struct Stream {
     magic: u64,
@@ -287,8 +290,14 @@ export! {
             return real::getdents64(fd, buf, len);
         }
         // An entry is written whole or not at all, so alignment does not matter.
-        let listed = memory::writable(buf, len).and_then(|buf| entries(fd, buf));
+        let there = memory::writable(buf, len).unwrap_or_default();
+        let listed = entries(fd, there);
         match listed {
+            // No entry fits into what is there.
+            Err(Errno::INVAL) if there.len() < len && len >= ENTRY_BYTES_MIN => {
+                set_errno(Errno::FAULT);
+                -1
+            }
             Ok(len) => len as ssize_t,
             Err(err) => {
                 set_errno(err);

@@ -58,7 +58,7 @@ fn read_link(dirfd: c_int, path: *const c_char, buf: *mut c_char, size: size_t) 
             return Served::Done(Err(Errno::INVAL));
         }
         let size = size.min(libc::PATH_MAX as usize);
-        process.readlink(dirfd, path, served!(memory::writable(buf.cast(), size)))
+        memory::fill(buf.cast(), size, |buf| process.readlink(dirfd, path, buf))
     })
 }
 

@@ -7,9 +7,9 @@ use libc::{cmsghdr, fd_set, msghdr, nfds_t, pollfd, sigset_t, size_t, ssize_t, t
 use posix::Errno;
 
 use super::copying::by_kernel;
-use crate::{memory, real};
 use crate::serve::{give_to_kernel, set_errno};
 use crate::start::process;
+use crate::{memory, real};
 
 /// What the kernel would take at most of a list of messages (`UIO_MAXIOV`).
 const MESSAGES_MAX: usize = 1024;

@@ -3,16 +3,27 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use libc::{AT_FDCWD, AT_SYMLINK_NOFOLLOW, size_t, ssize_t};
+use posix::Errno;
 
 use super::content::served;
-use crate::memory::{readable, string, writable};
+use crate::memory::{fill, readable_whole, string};
 use crate::real;
 use crate::serve::{on_fd, on_path};
 use crate::stats::Class;
 
-/// Room for a value. What the kernel could not fill either is not touched.
-fn room<'a>(value: *mut c_void, size: size_t) -> Result<&'a mut [u8], posix::Errno> {
-    writable(value, size.min(vfs::XATTR_SIZE_MAX))
+/// How much of a buffer a call fills at most.
+fn fillable(size: size_t) -> usize {
+    size.min(vfs::XATTR_SIZE_MAX)
+}
+
+/// A name: what is too long is not in the range of names.
+fn name_at<'a>(name: *const c_char) -> Result<&'a [u8], Errno> {
+    string(name).map_err(|err| if err == Errno::NAMETOOLONG { Errno::RANGE } else { err })
+}
+
+/// A value to set, all of it.
+fn value_at<'a>(value: *const c_void, size: size_t) -> Result<&'a [u8], Errno> {
+    if size > vfs::XATTR_SIZE_MAX { Err(Errno::TOOBIG) } else { readable_whole(value, size) }
 }
 
 fn get(
@@ -23,7 +34,8 @@ fn get(
     flags: c_int,
 ) -> Option<ssize_t> {
     on_path(Class::Xattr, AT_FDCWD, path, |process, path| {
-        process.getxattr(path, served!(string(name)), served!(room(value, size)), flags)
+        let name = served!(name_at(name));
+        fill(value, fillable(size), |value| process.getxattr(path, name, value, flags))
     })
 }
 
@@ -36,19 +48,20 @@ fn set(
     flags: c_int,
 ) -> Option<c_int> {
     on_path(Class::Xattr, AT_FDCWD, path, |process, path| {
-        process.setxattr(path, served!(string(name)), served!(readable(value, size)), how, flags)
+        let (name, value) = (served!(name_at(name)), served!(value_at(value, size)));
+        process.setxattr(path, name, value, how, flags)
     })
 }
 
 fn list(path: *const c_char, names: *mut c_char, size: size_t, flags: c_int) -> Option<ssize_t> {
     on_path(Class::Xattr, AT_FDCWD, path, |process, path| {
-        process.listxattr(path, served!(room(names.cast(), size)), flags)
+        fill(names.cast(), fillable(size), |names| process.listxattr(path, names, flags))
     })
 }
 
 fn remove(path: *const c_char, name: *const c_char, flags: c_int) -> Option<c_int> {
     on_path(Class::Xattr, AT_FDCWD, path, |process, path| {
-        process.removexattr(path, served!(string(name)), flags)
+        process.removexattr(path, served!(name_at(name)), flags)
     })
 }
 
@@ -70,7 +83,8 @@ export! {
         fd: c_int, name: *const c_char, value: *mut c_void, size: size_t
     ) -> ssize_t {
         on_fd(Class::Xattr, fd, |process| {
-            process.fgetxattr(fd, served!(string(name)), served!(room(value, size)))
+            let name = served!(name_at(name));
+            fill(value, fillable(size), |value| process.fgetxattr(fd, name, value))
         })
         .unwrap_or_else(|| real::fgetxattr(fd, name, value, size))
     }
@@ -93,7 +107,8 @@ export! {
         fd: c_int, name: *const c_char, value: *const c_void, size: size_t, how: c_int
     ) -> c_int {
         on_fd(Class::Xattr, fd, |process| {
-            process.fsetxattr(fd, served!(string(name)), served!(readable(value, size)), how)
+            let (name, value) = (served!(name_at(name)), served!(value_at(value, size)));
+            process.fsetxattr(fd, name, value, how)
         })
         .unwrap_or_else(|| real::fsetxattr(fd, name, value, size, how))
     }
@@ -109,7 +124,7 @@ export! {
 
     fn flistxattr (fd: c_int, names: *mut c_char, size: size_t) -> ssize_t {
         on_fd(Class::Xattr, fd, |process| {
-            process.flistxattr(fd, served!(room(names.cast(), size)))
+            fill(names.cast(), fillable(size), |names| process.flistxattr(fd, names))
         })
         .unwrap_or_else(|| real::flistxattr(fd, names, size))
     }
@@ -124,7 +139,7 @@ export! {
     }
 
     fn fremovexattr (fd: c_int, name: *const c_char) -> c_int {
-        on_fd(Class::Xattr, fd, |process| process.fremovexattr(fd, served!(string(name))))
+        on_fd(Class::Xattr, fd, |process| process.fremovexattr(fd, served!(name_at(name))))
             .unwrap_or_else(|| real::fremovexattr(fd, name))
     }
 }

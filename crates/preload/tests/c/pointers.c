@@ -85,6 +85,17 @@ static char *place(enum kind kind, const void *template, size_t size)
 /* Files that calls are made on: a regular file, a directory, and ends of a socket. */
 static int file, other, dir, ends[2];
 
+/* Opens them: the last calls may have left them to the kernel. */
+static void fresh(void)
+{
+	close(file);
+	close(other);
+	close(dir);
+	file = open("file", O_CREAT | O_RDWR, 0600);
+	other = open("other", O_CREAT | O_RDWR, 0600);
+	dir = open(".", O_RDONLY | O_DIRECTORY);
+}
+
 static void reset(void)
 {
 	lseek(file, 0, SEEK_SET);
@@ -181,7 +192,8 @@ static void names(void)
 	CALL(NAME("link"), NOTHING, readlink(p, buf, sizeof(buf)));
 	CALL(NAME("link"), NOTHING, readlinkat(dir, p, buf, sizeof(buf)));
 	CALL(NAME("."), NOTHING, chdir(p));
-	CALL(NAME("."), closedir((DIR *)result), opendir(p) ?: (DIR *)-1);
+	DIR *stream;
+	CALL(NAME("."), closedir(stream), (stream = opendir(p)) ? 0 : -1);
 	CALL(NAME("file"), NOTHING, getxattr(p, "user.none", buf, sizeof(buf)));
 	CALL(NAME("file"), NOTHING, lgetxattr(p, "user.none", buf, sizeof(buf)));
 	CALL(NAME("file"), NOTHING, listxattr(p, buf, sizeof(buf)));
@@ -197,6 +209,7 @@ static void extended_attributes(void)
 	CALL(NAME("trusted.name"), removexattr("file", "trusted.name"),
 	     setxattr("file", p, "value", 5, 0));
 	CALL(NAME("trusted.name"), fremovexattr(file, "trusted.name"), fsetxattr(file, p, "value", 5, 0));
+	CALL(NAME("value"), NOTHING, setxattr("file", "trusted.name", p, 1 << 20, 0));
 	CALL(NAME("value"), NOTHING, setxattr("file", "trusted.name", p, 5, 0));
 	CALL(NAME("value"), NOTHING, lsetxattr("file", "trusted.name", p, 5, 0));
 	CALL(NAME("value"), NOTHING, fsetxattr(file, "trusted.name", p, 5, 0));
@@ -218,12 +231,20 @@ static void content(void)
 	static char text[300];
 	struct iovec vec = { text, 100 };
 	struct bytes { char bytes[100]; } bytes = { "bytes" };
-	int second = open("file", O_RDWR);
+	int second = open("file", O_RDWR), path_only = open("file", O_PATH);
+	int read_only_file = open("file", O_RDONLY);
 
 #define ITEM(at) (&(struct iovec){ at, 100 })
 	CALL(bytes, NOTHING, read(file, p, 100));
 	CALL(bytes, NOTHING, read(file, p, 0));
 	CALL(bytes, NOTHING, read(dir, p, 100));
+	CALL(bytes, NOTHING, pread(dir, p, 100, 0));
+	CALL(bytes, NOTHING, pread(file, p, 100, 1000));
+	CALL(bytes, NOTHING, pread(file, p, 100, -1));
+	CALL(bytes, NOTHING, pwrite(file, p, 100, -1));
+	CALL(bytes, NOTHING, read(path_only, p, 100));
+	CALL(bytes, NOTHING, write(path_only, p, 100));
+	CALL(bytes, NOTHING, write(read_only_file, p, 100));
 	CALL(bytes, NOTHING, pread(file, p, 100, 0));
 	CALL(bytes, NOTHING, readv(file, ITEM(p), 1));
 	CALL(bytes, NOTHING, preadv(file, ITEM(p), 1, 0));
@@ -247,6 +268,8 @@ static void content(void)
 	CALL(((off_t){ 1000 }), NOTHING, sendfile(other, file, p, 10));
 	CALL(((off_t){ 0 }), read(ends[1], text, 100), sendfile(ends[0], second, p, 10));
 	close(second);
+	close(path_only);
+	close(read_only_file);
 }
 
 static void attributes(void)
@@ -269,6 +292,8 @@ static void attributes(void)
 	CALL(((struct stat){ 0 }), NOTHING, fstatat(dir, "file", p, 0));
 	CALL(((struct stat){ 0 }), NOTHING, stat("none", p));
 	CALL(((struct stat){ 0 }), NOTHING, syscall(SYS_fstat, file, p));
+	CALL(specs, NOTHING, syscall(SYS_utimensat, file, NULL, p, 0));
+	CALL(specs, NOTHING, syscall(SYS_utimensat, AT_FDCWD, NULL, p, 0));
 	CALL(((struct statx){ 0 }), NOTHING, statx(dir, "file", 0, STATX_BASIC_STATS, p));
 	CALL(((struct statfs){ 0 }), NOTHING, statfs("file", p));
 	CALL(((struct statfs){ 0 }), NOTHING, fstatfs(file, p));
@@ -424,23 +449,18 @@ int main(int argc, char **argv)
 	alarm(60);
 	if (argc != 2 || chdir(argv[1]) != 0)
 		return 2;
-	file = open("file", O_CREAT | O_RDWR, 0600);
-	other = open("other", O_CREAT | O_RDWR, 0600);
-	dir = open(".", O_RDONLY | O_DIRECTORY);
+	file = other = dir = -1;
+	fresh();
 	socketpair(AF_UNIX, SOCK_DGRAM, 0, ends);
 	if (ftruncate(file, 100) || symlink("file", "link") || close(creat("gone", 0600)) ||
 	    mkdir("gonedir", 0700))
 		return 2;
-	names();
-	extended_attributes();
-	content();
-	attributes();
-	descriptors();
-	listing();
-	waiting();
-	numbers();
-	sending();
-	programs();
+	void (*const parts[])(void) = { names, extended_attributes, content, attributes, descriptors,
+		listing, waiting, numbers, sending, programs };
+	for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++) {
+		fresh();
+		parts[i]();
+	}
 	printf("done\n");
 	return 0;
 }
