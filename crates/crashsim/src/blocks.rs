@@ -2,24 +2,22 @@
 //! atomic blocks are old or new, checksums match, and the device is fit for use.
 //!
 //! Requests are data; each stores words that no other does, so that what is found says where it comes from.
+//! A [`Workload`] has them one after the other, or by several threads at once; and before them there may be a
+//! process that is killed in the middle of its own, whose device is then opened anew: what that recovery has
+//! seen must survive. [`run`](mod@run) records workloads and judges what their crashes leave.
 
-use crate::campaign::{Finding, Report};
-use crate::explore::{Budget, Outcome};
+mod run;
+
 use crate::image::CrashImage;
-use crate::persist::Semantics;
-use crate::program::{self, Moment};
-use crate::recorder::Recorder;
 use crate::rng::Rng;
-use crate::sited::Sited;
-use crate::stats::{Distinct, Stats};
-use crate::trace::Trace;
 use pmbd::atomic::{Atomic, Geometry};
 use pmbd::raw::Raw;
-use pmbd::{BlockDevice, Durability, Scheme, Zeroing};
+use pmbd::{BlockDevice, Scheme};
 use pmem::Medium;
 use std::fmt;
 use std::str::FromStr;
-use std::time::Instant;
+
+pub use run::{Run, explore, explore_format, record, record_format, run};
 
 /// A kind of device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,10 +82,15 @@ impl Kind {
         CrashImage::new(self.geometry().map_or(BLOCKS * RAW_BLOCK, |g| g.region_len()))
     }
 
+    /// Opens it, as it is opened whoever had it open before.
     fn open<'m>(self, medium: impl Medium + 'm) -> Result<Box<dyn BlockDevice + 'm>, String> {
         let text = |e: pmbd::Error| e.to_string();
         Ok(match self {
-            Self::Raw(scheme) => Box::new(Raw::new(medium, scheme, false).map_err(text)?),
+            Self::Raw(scheme) => {
+                let raw = Raw::new(medium, scheme, false).map_err(text)?;
+                raw.distrust();
+                Box::new(raw)
+            }
             Self::Atomic(scheme) => {
                 Box::new(Atomic::open(medium, scheme, true, false).map_err(text)?)
             }
@@ -122,6 +125,8 @@ pub enum Request {
         first: u64,
         /// Blocks.
         n: u64,
+        /// Space must not be given back.
+        keep: bool,
         /// Durable on return.
         now: bool,
     },
@@ -140,7 +145,7 @@ impl Request {
     /// Different enough to show what can go wrong between two or three of them.
     pub fn universe() -> Vec<Self> {
         let write = |first, n, now| Self::Write { first, n, now };
-        let zero = |first, n, now| Self::Zero { first, n, now };
+        let zero = |first, n, now| Self::Zero { first, n, keep: false, now };
         vec![
             write(0, 1, false),
             write(0, 3, true),
@@ -149,6 +154,7 @@ impl Request {
             write(0, BLOCKS, false),
             zero(0, 2, false),
             zero(1, 2, true),
+            Self::Zero { first: 0, n: 3, keep: true, now: false },
             Self::Discard { first: 0, n: 3 },
             Self::Barrier,
         ]
@@ -158,9 +164,12 @@ impl Request {
 impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let now = |now: bool| if now { " fua" } else { "" };
+        let kept = |keep: bool| if keep { " keep" } else { "" };
         match *self {
             Self::Write { first, n, now: is } => write!(f, "write {first}+{n}{}", now(is)),
-            Self::Zero { first, n, now: is } => write!(f, "zero {first}+{n}{}", now(is)),
+            Self::Zero { first, n, keep, now: is } => {
+                write!(f, "zero {first}+{n}{}{}", kept(keep), now(is))
+            }
             Self::Discard { first, n } => write!(f, "discard {first}+{n}"),
             Self::Barrier => f.write_str("barrier"),
         }
@@ -180,6 +189,10 @@ impl FromStr for Request {
             Some(range) => (range, true),
             None => (rest, false),
         };
+        let (range, keep) = match range.strip_suffix(" keep") {
+            Some(range) => (range, true),
+            None => (range, false),
+        };
         let (first, n) = range.split_once('+').ok_or_else(bad)?;
         let number = |text: &str| text.parse::<u64>().map_err(|_| bad());
         let (first, n) = (number(first)?, number(n)?);
@@ -187,27 +200,75 @@ impl FromStr for Request {
             return Err(format!("`{text}`: the device has {BLOCKS} blocks"));
         }
         match verb {
-            "write" => Ok(Self::Write { first, n, now }),
-            "zero" => Ok(Self::Zero { first, n, now }),
-            "discard" if !now => Ok(Self::Discard { first, n }),
+            "write" if !keep => Ok(Self::Write { first, n, now }),
+            "zero" => Ok(Self::Zero { first, n, keep, now }),
+            "discard" if !keep && !now => Ok(Self::Discard { first, n }),
             _ => Err(bad()),
         }
     }
 }
 
-/// Requests and what serves them; as text for example `atomic/nt: write 0+3 fua, barrier`.
+/// A process that is killed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Victim {
+    /// What it was asked.
+    pub requests: Vec<Request>,
+    /// How many of its stores, flushes and fences were done.
+    pub steps: usize,
+}
+
+/// Requests and what serves them; as text for example `atomic/nt: write 0+3 fua, barrier`. Programs that run at
+/// once: `seed 5 write 0+1 | write 0+32`. After a death: `killed 4 write 0+3, barrier; write 0+32`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
     /// The kind of device.
     pub kind: Kind,
-    /// The requests, in order.
-    pub requests: Vec<Request>,
+    /// Who had the device open before, and was killed.
+    pub victim: Option<Victim>,
+    /// What each thread asks, in order.
+    pub programs: Vec<Vec<Request>>,
+    /// Of the schedule, where there are several programs.
+    pub seed: u64,
+}
+
+impl Workload {
+    /// One request after the other.
+    pub fn of(kind: Kind, requests: Vec<Request>) -> Self {
+        Self { kind, victim: None, programs: vec![requests], seed: 0 }
+    }
+}
+
+/// Before the requests of a victim.
+const KILLED: &str = "killed ";
+
+/// Before a schedule.
+const SEED: &str = "seed ";
+
+fn show(requests: &[Request]) -> String {
+    requests.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn parse(requests: &str) -> Result<Vec<Request>, String> {
+    requests.split(", ").map(str::parse).collect()
+}
+
+/// A number and what follows it.
+fn numbered<N: FromStr>(text: &str) -> Result<(N, &str), String> {
+    let split = text.split_once(' ').and_then(|(n, rest)| Some((n.parse().ok()?, rest)));
+    split.ok_or_else(|| format!("not a number and requests: `{text}`"))
 }
 
 impl fmt::Display for Workload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let requests: Vec<String> = self.requests.iter().map(ToString::to_string).collect();
-        write!(f, "{}: {}", self.kind, requests.join(", "))
+        write!(f, "{}: ", self.kind)?;
+        if let Some(Victim { requests, steps }) = &self.victim {
+            write!(f, "{KILLED}{steps} {}; ", show(requests))?;
+        }
+        if self.programs.len() > 1 {
+            write!(f, "{SEED}{} ", self.seed)?;
+        }
+        let programs: Vec<String> = self.programs.iter().map(|p| show(p)).collect();
+        f.write_str(&programs.join(" | "))
     }
 }
 
@@ -215,11 +276,26 @@ impl FromStr for Workload {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (kind, requests) = text.split_once(": ").ok_or("a workload is `KIND: REQUEST, …`")?;
+        let (kind, rest) = text.split_once(": ").ok_or("a workload is `KIND: REQUEST, …`")?;
         let kind = Kind::all().find(|k| k.to_string() == kind);
         let kind = kind.ok_or("a kind is raw/SCHEME or atomic/SCHEME")?;
-        let requests = requests.split(", ").map(str::parse).collect::<Result<_, _>>()?;
-        Ok(Self { kind, requests })
+        let (victim, rest) = match rest.strip_prefix(KILLED) {
+            None => (None, rest),
+            Some(rest) => {
+                let (victim, rest) =
+                    rest.split_once("; ").ok_or("after a death, `; REQUEST, …`")?;
+                let (steps, requests) = numbered(victim)?;
+                (Some(Victim { requests: parse(requests)?, steps }), rest)
+            }
+        };
+        let (seed, programs) = match rest.strip_prefix(SEED) {
+            None => (0, vec![parse(rest)?]),
+            Some(rest) => {
+                let (seed, rest) = numbered(rest)?;
+                (seed, rest.split(" | ").map(parse).collect::<Result<_, _>>()?)
+            }
+        };
+        Ok(Self { kind, victim, programs, seed })
     }
 }
 
@@ -228,7 +304,7 @@ pub fn pairs() -> Vec<Workload> {
     let all = Request::universe();
     let of = |kind| {
         let pair = |i: usize| vec![all[i / all.len()], all[i % all.len()]];
-        (0..all.len() * all.len()).map(move |i| Workload { kind, requests: pair(i) })
+        (0..all.len() * all.len()).map(move |i| Workload::of(kind, pair(i)))
     };
     Kind::all().flat_map(of).collect()
 }
@@ -239,240 +315,60 @@ pub fn random(runs: usize, seed: u64) -> Vec<Workload> {
     let all = Request::universe();
     let mut any = || all[rng.below(all.len() as u64) as usize];
     let kinds = Kind::all().flat_map(|kind| std::iter::repeat_n(kind, runs));
-    kinds.map(|kind| Workload { kind, requests: (0..6).map(|_| any()).collect() }).collect()
+    kinds.map(|kind| Workload::of(kind, (0..6).map(|_| any()).collect())).collect()
 }
 
-/// Explores the crashes of workloads; `progress` is told how many are done.
-pub fn run(
-    family: &str,
-    workloads: &[Workload],
-    semantics: Semantics,
-    distinct: &Distinct,
-    progress: &dyn Fn(u64),
-) -> Report {
-    let start = Instant::now();
-    let mut report = Report { family: family.to_owned(), ..Report::default() };
-    for workload in workloads {
-        let wrong = match record(workload.kind, &workload.requests) {
-            Ok(run) => {
-                let (stats, wrong) = explore(&run, &run.trace, semantics, distinct);
-                report.stats.add(&stats);
-                wrong
-            }
-            Err(what) => vec![what],
+/// Takes all data blocks that are free, so that it reuses those that were just given back.
+const TAKE_ALL: Request = Request::Write { first: 0, n: BLOCKS, now: false };
+
+/// Programs that run at once, in `seeds` schedules each, on all kinds of devices.
+pub fn schedules(seeds: std::ops::Range<u64>) -> Vec<Workload> {
+    let write = |first, n| Request::Write { first, n, now: false };
+    let zero = Request::Zero { first: 0, n: 2, keep: false, now: false };
+    let all = [
+        vec![vec![write(0, 1)], vec![TAKE_ALL]],
+        vec![vec![zero], vec![TAKE_ALL]],
+        vec![vec![write(0, 2), write(1, 2)], vec![write(1, 2), Request::Barrier], vec![zero]],
+    ];
+    let of = |kind| {
+        let with = move |programs: &Vec<Vec<Request>>, seed| Workload {
+            kind,
+            victim: None,
+            programs: programs.clone(),
+            seed,
         };
-        report.workloads += 1;
-        report.violations += wrong.len() as u64;
-        let replay = workload.to_string();
-        let finding = |what| Finding { replay: replay.clone(), what, detail: Vec::new() };
-        report.findings.extend(wrong.into_iter().take(1).map(finding));
-        progress(report.workloads);
-    }
-    report.seconds = start.elapsed().as_secs_f64();
-    report
-}
-
-/// What request number `op` stores in a word.
-fn word(op: usize, at: usize) -> u64 {
-    ((op as u64 + 1) << 32) | (at as u64 + 1)
-}
-
-fn serve(kind: Kind, device: &dyn BlockDevice, op: usize, request: Request) -> Result<(), String> {
-    let block = kind.block();
-    let when = |now| if now { Durability::Now } else { Durability::AtBarrier };
-    let done = match request {
-        Request::Write { first, n, now } => {
-            let words = kind.words(first)..kind.words(first + n);
-            let data: Vec<u8> = words.flat_map(|at| word(op, at).to_le_bytes()).collect();
-            device.write(first * block, &data, when(now))
-        }
-        Request::Zero { first, n, now } => {
-            let how = Zeroing { keep_space: false, only_fast: false };
-            device.write_zeroes(first * block, n * block, how, when(now))
-        }
-        Request::Discard { first, n } => device.discard(first * block, n * block),
-        Request::Barrier => device.barrier(),
-    };
-    done.map_err(|e| format!("{request:?}: {e}"))
-}
-
-/// What a unit may hold: the contents it was given, the oldest first.
-#[derive(Clone, Debug)]
-struct Unit {
-    /// With the number of the request, and when it is sure to be durable: when so many have returned.
-    given: Vec<(usize, usize, Vec<u64>)>,
-}
-
-/// A recorded run.
-#[derive(Clone, Debug)]
-pub struct Run {
-    kind: Kind,
-    /// Memory at the start.
-    pub initial: Vec<u8>,
-    /// What was done to it.
-    pub trace: Trace,
-    units: Vec<Unit>,
-}
-
-/// The request that fills a device before a run.
-const FULL: usize = 1 << 20;
-
-/// A device that is full.
-fn full(kind: Kind) -> Result<CrashImage, String> {
-    let medium = kind.medium();
-    if let Some(geometry) = kind.geometry() {
-        pmbd::atomic::format(&medium, &geometry);
-    }
-    let device = kind.open(&medium)?;
-    serve(kind, &*device, FULL, Request::Write { first: 0, n: BLOCKS, now: true })?;
-    drop(device);
-    Ok(medium)
-}
-
-/// Runs requests on a device that is full, and records them.
-pub fn record(kind: Kind, requests: &[Request]) -> Result<Run, String> {
-    let medium = full(kind)?;
-    let initial = medium.bytes();
-    let recorder = Recorder::new(medium);
-    let device = kind.open(Sited(&recorder))?;
-    for (op, request) in requests.iter().enumerate() {
-        recorder.begin(op as u32);
-        serve(kind, &*device, op, *request)?;
-        recorder.end(op as u32);
-    }
-    drop(device);
-    if let Some(at) = recorder.unrecorded() {
-        return Err(format!("byte {at} was stored past the medium"));
-    }
-    let units = (0..kind.words(BLOCKS)).step_by(kind.unit_words()).map(|first| {
-        let of = |op: usize| (first..first + kind.unit_words()).map(|at| word(op, at)).collect();
-        let mut given = vec![(0, 0, of(FULL))];
-        for (op, request) in requests.iter().enumerate() {
-            let zeros = vec![0; kind.unit_words()];
-            let (range, now, content) = match *request {
-                Request::Write { first, n, now } => ((first, n), now, of(op)),
-                Request::Zero { first, n, now } => ((first, n), now, zeros),
-                // The raw device ignores it, which is its right.
-                Request::Discard { first, n } if kind.geometry().is_some() => {
-                    ((first, n), false, zeros)
-                }
-                Request::Discard { .. } | Request::Barrier => continue,
-            };
-            let block = (first / kind.words(1)) as u64;
-            if !(range.0..range.0 + range.1).contains(&block) {
-                continue;
-            }
-            let is_barrier = |r: &Request| *r == Request::Barrier;
-            let sure = match requests[op..].iter().position(is_barrier) {
-                _ if now || kind.durable_on_return() => op + 1,
-                Some(later) => op + later + 1,
-                None => usize::MAX,
-            };
-            given.push((op, sure, content));
-        }
-        Unit { given }
-    });
-    Ok(Run { kind, initial, units: units.collect(), trace: recorder.into_trace() })
-}
-
-/// Formats a device with so many atomic blocks over one that is full and has [`BLOCKS`], and records it.
-pub fn record_format(kind: Kind, blocks: u64) -> Result<Run, String> {
-    let geometry = Geometry::of(ATOMIC_BLOCK, blocks).ok_or("no device has so many blocks")?;
-    let medium = full(kind)?;
-    let initial = medium.bytes();
-    let recorder = Recorder::new(medium);
-    pmbd::atomic::format(&recorder, &geometry);
-    Ok(Run { kind, initial, units: Vec::new(), trace: recorder.into_trace() })
-}
-
-/// Explores the crashes of a recorded formatting with so many blocks, of whose trace `trace` is a variant:
-/// there must be the old device, or none, or the new one, all zeros; and that when formatting has returned.
-/// Returns what is wrong.
-pub fn explore_format(run: &Run, trace: &Trace, blocks: u64, semantics: Semantics) -> Vec<String> {
-    let mut wrong = Vec::new();
-    let recover = |image: &CrashImage| -> Outcome<Option<Vec<u64>>> {
-        match run.kind.open(image) {
-            Ok(device) => content(&*device).map(Some),
-            Err(_) => Ok(None),
-        }
-    };
-    let mut verdict = |now: Moment, outcome: &Outcome<Option<Vec<u64>>>| match outcome {
-        Err(what) => wrong.push(what.clone()),
-        Ok(None) if now.over => wrong.push("no device after formatting".into()),
-        Ok(None) => {}
-        Ok(Some(found)) => {
-            let old = 0..run.kind.words(BLOCKS);
-            let is_old = found.iter().copied().eq(old.map(|at| word(FULL, at)));
-            let is_new = found.len() == run.kind.words(blocks) && found.iter().all(|w| *w == 0);
-            if !is_new && (now.over || !is_old) {
-                wrong.push("neither the old device nor an empty one".into());
-            }
-        }
-    };
-    let (budget, distinct) = (Budget { states: 1 << 8, ..Budget::default() }, Distinct::default());
-    program::explore(trace, &run.initial, semantics, budget, &distinct, &recover, &mut verdict);
-    wrong
-}
-
-/// What a device holds, in words.
-fn content(device: &dyn BlockDevice) -> Result<Vec<u64>, String> {
-    let mut bytes = vec![0; device.size() as usize];
-    device.read(0, &mut bytes).map_err(|e| e.to_string())?;
-    let word = |w: &[u8]| u64::from_le_bytes(w.try_into().expect("8 bytes"));
-    Ok(bytes.chunks_exact(8).map(word).collect())
-}
-
-/// Explores the crashes of a run, of whose trace `trace` is a variant; returns what is wrong.
-pub fn explore(
-    run: &Run,
-    trace: &Trace,
-    semantics: Semantics,
-    distinct: &Distinct,
-) -> (Stats, Vec<String>) {
-    let kind = run.kind;
-    let recover = |image: &CrashImage| -> Outcome<Vec<u64>> {
-        let device = kind.open(image)?;
-        let found = content(&*device)?;
-        fit_for_use(kind, &*device)?;
-        Ok(found)
-    };
-    let mut wrong = Vec::new();
-    let mut verdict = |now: Moment, outcome: &Outcome<Vec<u64>>| match outcome {
-        Err(what) => wrong.push(what.clone()),
-        Ok(found) => wrong.extend(judge(run, now, found)),
-    };
-    let budget = Budget { states: 1 << 8, runs: 1 << 8, samples: 16, ..Budget::default() };
-    let stats =
-        program::explore(trace, &run.initial, semantics, budget, distinct, &recover, &mut verdict);
-    (stats, wrong)
-}
-
-/// Whether all blocks can be written twice and read again: no space was lost or is shared.
-fn fit_for_use(kind: Kind, device: &dyn BlockDevice) -> Result<(), String> {
-    for op in [1 << 21, 1 << 22] {
-        serve(kind, device, op, Request::Write { first: 0, n: BLOCKS, now: true })?;
-    }
-    let found = content(device)?;
-    match found.iter().enumerate().all(|(at, w)| *w == word(1 << 22, at)) {
-        true => Ok(()),
-        false => Err("after recovery a write is not what is read".into()),
-    }
-}
-
-/// The first thing found that may not be there.
-fn judge(run: &Run, now: Moment, found: &[u64]) -> Option<String> {
-    let (begun, returned) = (now.begun as usize, now.returned as usize);
-    let found = found.chunks_exact(run.kind.unit_words());
-    run.units.iter().zip(found).enumerate().find_map(|(n, (unit, found))| {
-        let sure = unit.given.iter().rposition(|(_, sure, _)| *sure <= returned).unwrap_or(0);
-        let may = unit.given.iter().enumerate().any(|(i, (op, _, content))| {
-            i >= sure && (i == 0 || *op < begun) && content == found
-        });
-        (!may).then(|| {
-            format!(
-                "{}: unit {n} holds {:#x}…, with {returned} requests returned of {begun}; sure is request {}",
-                run.kind, found[0], unit.given[sure].0
-            )
+        let all = all.clone();
+        seeds.clone().flat_map(move |seed| {
+            all.iter().map(|programs| with(programs, seed)).collect::<Vec<_>>()
         })
-    })
+    };
+    Kind::all().flat_map(of).collect()
+}
+
+/// A process is killed at every step of its requests, on all kinds of devices; the device is opened anew, and
+/// used.
+pub fn deaths() -> Result<Vec<Workload>, String> {
+    let write = |first, n| Request::Write { first, n, now: false };
+    let victims = [
+        vec![write(0, 3)],
+        // In two lines of the map.
+        vec![write(7, 2), Request::Zero { first: 15, n: 2, keep: false, now: false }],
+        vec![write(0, 1), Request::Barrier, Request::Discard { first: 0, n: 3 }],
+    ];
+    let sequels = [vec![TAKE_ALL], vec![write(4, 1), Request::Barrier, write(1, 1)]];
+    let mut all = Vec::new();
+    for kind in Kind::all() {
+        for requests in &victims {
+            for steps in 0..=run::steps(kind, requests)? {
+                let victim = Some(Victim { requests: requests.clone(), steps });
+                all.extend(sequels.iter().map(|sequel| Workload {
+                    kind,
+                    victim: victim.clone(),
+                    programs: vec![sequel.clone()],
+                    seed: 0,
+                }));
+            }
+        }
+    }
+    Ok(all)
 }

@@ -226,7 +226,7 @@ fn seen(fs: &dyn FileSystem) -> Result<Arc<Tree>, String> {
 }
 
 /// Does again what a recorded run did.
-fn do_again(medium: &impl Medium, trace: &Trace, steps: &[Event]) {
+pub(crate) fn do_again(medium: &impl Medium, trace: &Trace, steps: &[Event]) {
     for step in steps {
         match step.action {
             Action::Store { kind, addr, len, data } => {

@@ -1,7 +1,8 @@
 //! Block devices through every crash state, and the explorer through bugs planted in them.
 
 use crashsim::blocks::{
-    BLOCKS, Kind, Workload, explore, explore_format, pairs, random, record, record_format, run,
+    BLOCKS, Kind, Workload, deaths, explore, explore_format, pairs, random, record, record_format,
+    run, schedules,
 };
 use crashsim::campaign::prepare_process;
 use crashsim::mutate::{Bug, Mutant, mutants, mutate};
@@ -31,13 +32,38 @@ fn random_runs_survive_every_crash() {
     check(&random(8, 7));
 }
 
+/// Recovery trusted words of the map that a killed process had stored and not flushed: their old data blocks
+/// were reused, and the power took the words back.
+#[test]
+fn nobody_builds_on_what_the_power_takes_back() {
+    check(&deaths().unwrap());
+}
+
+#[test]
+fn requests_at_once_survive_every_crash() {
+    check(&schedules(0..4));
+}
+
 #[test]
 fn workloads_are_text_and_back() {
-    for workload in pairs() {
+    let mut all = pairs();
+    all.extend(schedules(3..5));
+    all.extend(deaths().unwrap());
+    for workload in all {
         assert_eq!(workload.to_string().parse(), Ok(workload));
     }
-    for bad in ["", "raw/nt", "raw/nt: ", "raw/x: barrier", "raw/nt: write 31+2", "raw/nt: fly 0+1"]
-    {
+    for bad in [
+        "",
+        "raw/nt",
+        "raw/nt: ",
+        "raw/x: barrier",
+        "raw/nt: write 31+2",
+        "raw/nt: fly 0+1",
+        "raw/nt: write 0+1 keep",
+        "raw/nt: killed 3 write 0+1",
+        "raw/nt: killed write 0+1; barrier",
+        "raw/nt: seed write 0+1 | barrier",
+    ] {
         assert!(bad.parse::<Workload>().is_err(), "{bad}");
     }
 }
@@ -72,7 +98,14 @@ const EXPLAINED: &[(&str, &[Bug], &str)] = &[
     ("scan.rs format: let _ = medium.publish", &[Bug::DelayStore, Bug::TearStore], HALF_A_MAGIC),
     ("scan.rs format: let _ = medium.publish(0, 0", &[Bug::EarlyStore], "nothing precedes it"),
     ("scan.rs format: let ready = medium.fence()", &[Bug::DropFence], "nothing precedes the first"),
+    (
+        "scan.rs persist: medium.flush(0,",
+        &[Bug::DropFlush, Bug::FlushAfterFence],
+        "the superblock is not durable where formatting was killed, and no victim formats",
+    ),
 ];
+/// Where what a killed process has left is made durable.
+const RECOVERY: &str = "scan.rs persist";
 const ALONE: &str = "it is all that the request commits: the delay ends before it returns";
 const HALF_A_MAGIC: &str = "half a magic is none, and the magic is all that is committed";
 
@@ -82,10 +115,15 @@ fn planted_bugs_are_found() {
     prepare_process();
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let mut fates: BTreeMap<(String, Mutant), bool> = BTreeMap::new();
-    for Workload { kind, requests } in pairs() {
-        let run = record(kind, &requests).unwrap();
-        for mutant in mutants(&run.trace, 0) {
-            let fate = fates.entry((kind.to_string(), mutant.clone())).or_default();
+    // Of those that follow a death only what is not done without one.
+    let is_of_recovery = |mutant: &Mutant| label(crates, &mutant.site).starts_with(RECOVERY);
+    for workload in pairs().into_iter().chain(deaths().unwrap()) {
+        let run = record(&workload).unwrap();
+        for mutant in mutants(&run.trace, run.from) {
+            if workload.victim.is_some() && !is_of_recovery(&mutant) {
+                continue;
+            }
+            let fate = fates.entry((workload.kind.to_string(), mutant.clone())).or_default();
             if *fate {
                 continue;
             }

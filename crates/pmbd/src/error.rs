@@ -1,5 +1,6 @@
 //! What a request can fail with.
 
+use crate::atomic::{Fault, show_faults};
 use std::io;
 use std::path::PathBuf;
 
@@ -39,6 +40,27 @@ pub enum Error {
         found: u32,
         /// Checksum of what was written.
         written: u32,
+    },
+    /// The content of a block is nowhere.
+    #[error(
+        "block {block} is lost: its word of the map, {word:#018x}, names no data block; writing the block makes it \
+         good again"
+    )]
+    Lost {
+        /// Number of the block.
+        block: u64,
+        /// What its word is.
+        word: u64,
+    },
+    /// The map says what cannot be of some blocks. The others can be read: open the device read-only.
+    #[error(
+        "the map is damaged: {}; serve it --read-only to read the other blocks; `keepstone bdev check` says what is \
+         left of these, and with --repair gives up what is not",
+        show_faults(faults)
+    )]
+    Unsound {
+        /// All that is wrong.
+        faults: Vec<Fault>,
     },
     /// What the region says about itself cannot be.
     #[error(

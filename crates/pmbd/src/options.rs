@@ -1,6 +1,6 @@
 //! What can be chosen when a device is opened.
 
-use crate::atomic::{self, Atomic, Geometry};
+use crate::atomic::{self, Atomic, CheckReport, Geometry};
 use crate::buffered::{self, Buffered, Buffering};
 use crate::raw::Raw;
 use crate::{BlockDevice, Error};
@@ -85,8 +85,11 @@ pub struct Options {
     pub emulation: Emulation,
     /// Whether requests that store are refused.
     pub read_only: bool,
-    /// The size of the blocks that are never torn, in bytes, where the region was formatted for that;
-    /// `None` for a region whose bytes are those of the device.
+    /// Whether nobody else may have the region open, even if requests that store are refused. Those who do are never
+    /// in the company of others who may.
+    pub alone: bool,
+    /// The size of the blocks that are never torn, in bytes, which the region must have been formatted for; `None`
+    /// for whatever it is.
     pub atomic: Option<u32>,
     /// Whether content is checked when it is read. It takes atomic blocks, whose checksums are stored
     /// with them.
@@ -97,9 +100,6 @@ pub struct Options {
     /// Whether space that is discarded, or zeroed without keeping it, goes back to the file system of the region. A
     /// store there takes space anew; where there is none, SIGBUS ends the process. Not with atomic blocks.
     pub thin: bool,
-    /// Whether processes that had the device open were killed: the first barrier then covers what they have
-    /// confirmed, wherever it is.
-    pub after_death: bool,
 }
 
 impl Default for Options {
@@ -109,16 +109,17 @@ impl Default for Options {
             scheme: Scheme::default(),
             emulation: Emulation::default(),
             read_only: false,
+            alone: false,
             atomic: None,
             checksums: false,
             buffering: None,
             thin: false,
-            after_death: false,
         }
     }
 }
 
-/// Opens the region at `path`, a file or a devdax device, as a block device.
+/// Opens the region at `path`, a file or a devdax device, as a block device: with atomic blocks, if it was formatted
+/// for them. Whoever had it open before may have been killed; the first barrier covers what they have confirmed.
 pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Arc<dyn BlockDevice>, Error> {
     let path = path.as_ref();
     let Options { scheme, checksums, read_only, .. } = *options;
@@ -126,29 +127,40 @@ pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Arc<dyn BlockDe
     let how = OpenOptions {
         emulation: Some(options.emulation),
         flush: scheme.flush(),
-        reserve: if read_only || options.atomic.is_some() { 0 } else { room_to_grow(path) },
-        lock: Some(if read_only { Lock::Shared } else { Lock::Exclusive }),
+        reserve: if read_only { 0 } else { room_to_grow(path) },
+        lock: Some(if read_only && !options.alone { Lock::Shared } else { Lock::Exclusive }),
         ..OpenOptions::default()
     };
     let region = how.open(path, access)?;
-    check_kind(path, &region, options)?;
+    let has_map = check_kind(path, &region, options)?;
     let medium = Guarded::new(region, options.protection)?;
     let tally = medium.tally();
-    let device: Arc<dyn BlockDevice> = match options.atomic {
-        None => {
-            let raw = Raw::new(medium, scheme, read_only)?.with_tally(tally);
-            let raw = if options.thin { raw.thin() } else { raw };
-            if options.after_death {
-                raw.distrust();
-            }
-            Arc::new(raw)
+    let device: Arc<dyn BlockDevice> = if has_map {
+        Arc::new(Atomic::open(medium, scheme, checksums, read_only)?.with_tally(tally))
+    } else {
+        let raw = Raw::new(medium, scheme, read_only)?.with_tally(tally);
+        let raw = if options.thin { raw.thin() } else { raw };
+        if !read_only {
+            raw.distrust();
         }
-        Some(_) => Arc::new(Atomic::open(medium, scheme, checksums, read_only)?.with_tally(tally)),
+        Arc::new(raw)
     };
     Ok(match options.buffering {
         None => device,
         Some(how) => Arc::new(Buffered::new(device, how)?),
     })
+}
+
+/// Checks the region at `path`, and repairs it if `repair` says so: [`atomic::check`]. `None` where its bytes are those
+/// of the device, of which nothing can be wrong. Nobody may have it open to store to it.
+pub fn check(path: impl AsRef<Path>, repair: bool) -> Result<Option<CheckReport>, Error> {
+    let (access, lock) = match repair {
+        true => (Access::ReadWrite, Lock::Exclusive),
+        false => (Access::ReadOnly, Lock::Shared),
+    };
+    let region = OpenOptions { lock: Some(lock), ..OpenOptions::default() }.open(path, access)?;
+    let has_map = atomic::superblock(&region).is_ours();
+    has_map.then(|| atomic::check(&region, repair)).transpose()
 }
 
 /// Address space for a device that may grow while it is served: to four times its size, or to 64 GiB.
@@ -157,35 +169,42 @@ fn room_to_grow(path: &Path) -> u64 {
     len.saturating_mul(4).clamp(64 << 30, 1 << 46)
 }
 
-/// Whether the region was formatted as the options say.
-fn check_kind(path: &Path, region: &Region, options: &Options) -> Result<(), Error> {
+/// Whether the region has atomic blocks; an error, if that is not what the options say.
+fn check_kind(path: &Path, region: &Region, options: &Options) -> Result<bool, Error> {
     let mismatch = |cause| Err(Error::Mismatch { path: path.to_owned(), cause });
     let found = atomic::superblock(region);
-    let has = found.block_bytes;
-    match options.atomic {
-        None if options.checksums => mismatch(
-            "checksums take atomic blocks: format it with --atomic, for example 4096".into(),
-        ),
-        Some(block) if options.buffering.is_some() && block as usize > buffered::PAGE => {
-            mismatch(format!(
-                "write buffers hold pages of {} bytes, which are less than an atomic block of {block}: \
-                 leave out --buffers",
-                buffered::PAGE
-            ))
+    if !found.is_ours() {
+        return match options.atomic {
+            Some(block) => mismatch(format!(
+                "has no atomic blocks: format it first, which clears it, or leave out --atomic {block}"
+            )),
+            None if options.checksums => mismatch(
+                "checksums take atomic blocks: format it with --atomic, for example 4096".into(),
+            ),
+            None => Ok(false),
+        };
+    }
+    let has = match found.verify(region.len()) {
+        Ok(geometry) => geometry.block,
+        Err(what) => {
+            return Err(Error::Corrupt {
+                what: format!("{}: has atomic blocks, but {what}", path.display()),
+            });
         }
-        Some(_) if options.thin => mismatch(
+    };
+    match options.atomic {
+        Some(block) if has != block => {
+            mismatch(format!("has atomic blocks of {has} bytes, not {block}: leave out --atomic"))
+        }
+        _ if options.buffering.is_some() && has as usize > buffered::PAGE => mismatch(format!(
+            "write buffers hold pages of {} bytes, which are less than an atomic block of {has}: \
+             leave out --buffers",
+            buffered::PAGE
+        )),
+        _ if options.thin => mismatch(
             "atomic blocks share their space, of which none is given back: leave out --thin".into(),
         ),
-        None if found.verify(region.len()).is_ok() => mismatch(format!(
-            "has atomic blocks of {has} bytes, and is no use without knowing where they are: add --atomic {has}"
-        )),
-        Some(block) if !found.is_ours() => mismatch(format!(
-            "has no atomic blocks: format it first, which clears it, or leave out --atomic {block}"
-        )),
-        Some(block) if has != block => {
-            mismatch(format!("has atomic blocks of {has} bytes, not {block}: say --atomic {has}"))
-        }
-        _ => Ok(()),
+        _ => Ok(true),
     }
 }
 
@@ -212,7 +231,10 @@ pub fn create(path: impl AsRef<Path>, size: u64, atomic: Option<u32>) -> Result<
         .ok_or_else(|| bad_block(path, block))?;
     let region = Region::create(path, geometry.region_len())?;
     atomic::format(&region, &geometry);
-    region.health()?;
+    region.health().inspect_err(|_| {
+        // It was made by this call, and is of no use.
+        let _ = std::fs::remove_file(path);
+    })?;
     Ok(geometry.device_len())
 }
 

@@ -57,10 +57,15 @@ impl<M: Medium> Raw<M> {
         Self { thin: true, ..self }
     }
 
-    /// Leaves everything to the first barrier: what processes confirmed that were killed before theirs came.
-    pub(crate) fn distrust(&self) {
-        if let Some(dirty) = &self.dirty {
-            dirty.note(&self.frame.arena, 0, self.frame.size());
+    /// Leaves everything to the first barrier: what processes confirmed that were killed before theirs came. Holes
+    /// hold nothing, and looking at them would fill them.
+    pub fn distrust(&self) {
+        let (Some(dirty), end) = (&self.dirty, self.frame.size()) else { return };
+        let mut at = 0;
+        while at < end {
+            let data = self.frame.medium.data_within(at, end - at);
+            dirty.note(&self.frame.arena, data.start, data.end - data.start);
+            at = data.end;
         }
     }
 

@@ -190,8 +190,15 @@ fn options_that_contradict_the_region_say_which_would_do() {
     };
     assert!(said(&raw, Some(4096), false).contains("format it first"));
     assert!(said(&raw, None, true).contains("--atomic"));
-    assert!(said(&atomic, None, false).contains("add --atomic 4096"));
-    assert!(said(&atomic, Some(512), false).contains("say --atomic 4096"));
+    assert!(said(&atomic, Some(512), false).contains("leave out --atomic"));
+    let device = pmbd::open(&atomic, &Options { checksums: true, ..Options::default() }).unwrap();
+    assert_eq!(device.block_sizes().atomic, 4096, "the region says what it is");
+    drop(device);
+    // Whoever took it for a raw one would overwrite the map.
+    let mut bytes = std::fs::read(&atomic).unwrap();
+    bytes[20] ^= 1;
+    std::fs::write(&atomic, bytes).unwrap();
+    assert!(said(&atomic, None, false).contains("checksum of its superblock"));
     for block in [0, 256, 1000, 32 << 10] {
         let error = pmbd::create(dir.path().join("bad"), SIZE, Some(block)).unwrap_err();
         assert!(error.to_string().contains("power of two"), "{error}");
@@ -361,18 +368,83 @@ fn hostile_regions_are_refused_or_harmless() {
     assert!(refused > 50 && opened > 50, "{refused} refused, {opened} opened");
 }
 
+/// A map of which a few words are wrong: they are named, the other blocks can be read, and a repair touches none of
+/// those.
 #[test]
-fn two_blocks_of_one_data_block_are_found() {
+fn a_damaged_map_loses_what_is_damaged_and_nothing_else() {
+    const BLOCKS: u64 = 64;
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let path = dir.path().join("disk");
-    pmbd::create(&path, 64 * 512, Some(512)).unwrap();
-    let options = Options { atomic: Some(512), ..Options::default() };
-    pmbd::open(&path, &options).unwrap().write(0, &[3; 1024], Durability::Now).unwrap();
+    pmbd::create(&path, BLOCKS * 512, Some(512)).unwrap();
+    let options = Options::default();
+    let content = |block: u64| [if block < 8 { 7 } else { block as u8 }; 512];
+    let device = pmbd::open(&path, &options).unwrap();
+    for block in 0..BLOCKS {
+        device.write(block * 512, &content(block), Durability::Now).unwrap();
+    }
+    drop(device);
     let mut bytes = std::fs::read(&path).unwrap();
-    bytes.copy_within(4096..4104, 4096 + 40);
-    std::fs::write(&path, bytes).unwrap();
+    let word = |block: u64| (4096 + block * 8) as usize..(4104 + block * 8) as usize;
+    bytes[word(9)].fill(0xee);
+    // The same content, so both are right; another content, so only one is.
+    bytes.copy_within(word(0), word(3).start);
+    bytes.copy_within(word(20), word(30).start);
+    bytes[word(30).start] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+
     let error = pmbd::open(&path, &options).err().unwrap().to_string();
-    assert!(error.contains("block 5 and another one"), "{error}");
+    for part in ["blocks 0 and 3 have", "word of block 9,", "blocks 20 and 30 have", "bdev check"] {
+        assert!(error.contains(part), "{error}");
+    }
+    let lost = [9, 30];
+    let reads = |device: &dyn BlockDevice| {
+        for block in 0..BLOCKS {
+            let mut found = [0; 512];
+            match device.read(block * 512, &mut found) {
+                Ok(()) => assert_eq!(found, content(block), "block {block}"),
+                Err(e) => assert!(lost.contains(&block), "block {block}: {e}"),
+            }
+        }
+        let mut all = 0;
+        device
+            .extents(0, BLOCKS * 512, &mut |e| {
+                all += e.len;
+                true
+            })
+            .unwrap();
+        assert_eq!(all, BLOCKS * 512);
+    };
+    reads(&*pmbd::open(&path, &Options { read_only: true, ..options }).unwrap());
+
+    let blocks = |report: &pmbd::atomic::CheckReport| {
+        report.problems.iter().map(|p| p.block).collect::<Vec<_>>()
+    };
+    let found = pmbd::check(&path, false).unwrap().unwrap();
+    assert_eq!(blocks(&found), [0, 3, 9, 20, 30]);
+    assert!(found.problems.iter().all(|p| p.repair.is_none()));
+    assert_eq!(std::fs::read(&path).unwrap(), bytes, "looking changes nothing");
+    let repaired = pmbd::check(&path, true).unwrap().unwrap();
+    assert_eq!(blocks(&repaired), [0, 3, 9, 20, 30]);
+    assert!(repaired.problems.iter().all(|p| p.repair.is_some()), "{repaired:?}");
+    let again = pmbd::check(&path, true).unwrap().unwrap();
+    assert_eq!((blocks(&again), again.lost, again.used), (vec![], 2, BLOCKS - 2));
+
+    let device = pmbd::open(&path, &options).unwrap();
+    reads(&*device);
+    for block in lost {
+        assert!(device.read(block * 512, &mut [0; 512]).is_err());
+        device.write(block * 512, &content(block), Durability::Now).unwrap();
+    }
+    // No space was lost, and none is shared.
+    for _ in 0..3 {
+        let mut all = vec![0; (BLOCKS * 512) as usize];
+        device.read(0, &mut all).unwrap();
+        device.write(0, &all, Durability::Now).unwrap();
+    }
+    reads(&*device);
+    drop(device);
+    let sound = pmbd::check(&path, false).unwrap().unwrap();
+    assert_eq!((blocks(&sound), sound.lost), (vec![], 0));
 }
 
 /// Contiguous pages reach the device by one request, which lifts protection once.

@@ -171,6 +171,9 @@ pub struct MapWord {
 }
 
 impl MapWord {
+    /// The word of a block whose content a repair has given up: it names no data block.
+    pub const LOST: u64 = 1;
+
     /// What is stored.
     pub fn pack(self) -> u64 {
         u64::from(self.number) << 32 | u64::from(self.sum)

@@ -11,11 +11,19 @@
 //! - **A3** Words are stored under the lock of their line; a reader who found no writer there between loading
 //!   the word and having copied the content has copied what the word named.
 //! - **A4** What a word says is checked each time before it is followed.
+//! - **A5** What the map says when it is opened is durable before anything is derived from it: who stored a word may
+//!   have been killed before flushing it, and the data block that it replaced looks free.
+//!
+//! A map that breaks A2, by other hands, is served read-only, and only what matches its checksum; `check.rs` repairs
+//! it.
 
+mod check;
 pub mod layout;
 mod scan;
 mod space;
 
+pub(crate) use check::show as show_faults;
+pub use check::{CheckReport, Fault, Problem, check};
 pub use layout::{Geometry, Superblock};
 pub use scan::format;
 pub(crate) use scan::superblock;
@@ -55,7 +63,7 @@ pub struct Atomic<M> {
 }
 
 impl<M: Medium> Atomic<M> {
-    /// Opens a formatted region. Reads the whole map.
+    /// Opens a formatted region. Reads the whole map, and, unless `read_only`, makes it durable (A5).
     pub fn open(medium: M, scheme: Scheme, checked: bool, read_only: bool) -> Result<Self, Error> {
         let geometry = superblock(&medium)
             .verify(medium.len())
@@ -70,7 +78,18 @@ impl<M: Medium> Atomic<M> {
         let space = Space::plan(&mut layout, geometry.data_blocks);
         let locks = layout.table(LOCKS);
         let frame = Frame::new(medium, geometry.device_len(), blocks, read_only, layout)?;
-        scan::derive(&frame.medium, &geometry, &frame.arena, &space)?;
+        if !read_only {
+            scan::persist(&frame.medium, &geometry);
+        }
+        let sound = scan::derive(&frame.medium, &geometry, &frame.arena, &space);
+        if !sound {
+            let faults = check::faults(&frame.medium, &geometry);
+            if !read_only {
+                return Err(Error::Unsound { faults });
+            }
+            tracing::warn!("{}: only what matches its checksum is read", check::show(&faults));
+        }
+        let checked = checked || !sound;
         Ok(Self { frame, geometry, space, locks, nt: scheme == Scheme::Nt, checked })
     }
 
@@ -87,7 +106,12 @@ impl<M: Medium> Atomic<M> {
     /// What the word of a block says (A4).
     fn entry(&self, block: u64) -> Result<Option<MapWord>, Error> {
         let word = self.frame.medium.load_u64(self.geometry.word_off(block));
-        MapWord::unpack(word, &self.geometry).map_err(|_| scan::bad_word(block, word))
+        MapWord::unpack(word, &self.geometry).map_err(|_| Error::Lost { block, word })
+    }
+
+    /// Whether a block is known to hold zeros.
+    fn is_hole(&self, block: u64) -> bool {
+        matches!(self.entry(block), Ok(None))
     }
 
     /// Copies a block out; its word.
@@ -271,10 +295,10 @@ impl<M: Medium> BlockDevice for Atomic<M> {
         let block = u64::from(self.geometry.block);
         let (mut at, end) = (off, off + len);
         while at < end {
-            let hole = self.entry(at / block)?.is_none();
+            let hole = self.is_hole(at / block);
             let start = at;
             at += block;
-            while at < end && self.entry(at / block)?.is_none() == hole {
+            while at < end && self.is_hole(at / block) == hole {
                 at += block;
             }
             if !each(Extent { off: start, len: at - start, zero: hole, allocated: !hole }) {
@@ -287,7 +311,9 @@ impl<M: Medium> BlockDevice for Atomic<M> {
     fn prefetch(&self, off: u64, len: u64) -> Result<(), Error> {
         self.frame.check(off, len)?;
         let block = u64::from(self.geometry.block);
-        if let (true, Some(entry)) = (len > 0, self.entry(off / block)?) {
+        if len > 0
+            && let Ok(Some(entry)) = self.entry(off / block)
+        {
             self.frame.medium.prefetch(self.geometry.data_at(entry.number), block);
         }
         Ok(())

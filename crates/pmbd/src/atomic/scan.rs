@@ -1,8 +1,7 @@
 //! Formatting a region, and what is derived from its map when it is opened.
 
-use super::layout::{Geometry, MAP_OFF, MapWord, Superblock, WORD};
+use super::layout::{BadWord, Geometry, MAP_OFF, MapWord, Superblock, WORD};
 use super::space::Space;
-use crate::Error;
 use arena::Arena;
 use pmem::Medium;
 use zerocopy::{FromBytes as _, IntoBytes as _};
@@ -35,34 +34,43 @@ pub(crate) fn superblock(medium: &impl Medium) -> Superblock {
     Superblock::read_from_bytes(&bytes).expect("as many bytes")
 }
 
-/// Derives which blocks are in use, and checks each word: it names a data block, which no other word names.
+/// Makes durable what the region says: who stored it may have been killed before flushing it. Nothing that
+/// superblock or map say may be built on before.
+pub(super) fn persist(medium: &impl Medium, geometry: &Geometry) {
+    medium.flush(0, size_of::<Superblock>() as u64);
+    medium.flush(MAP_OFF, geometry.blocks * WORD);
+    let _ = medium.fence();
+}
+
+/// Derives which blocks are in use, and checks each word: it names a data block, which no other word names, or
+/// says that the content is lost. Returns whether all do.
 pub(super) fn derive(
     medium: &impl Medium,
     geometry: &Geometry,
     arena: &Arena,
     space: &Space,
-) -> Result<(), Error> {
+) -> bool {
     space.init(arena);
+    let (mut sound, mut lost) = (true, 0);
     let mut bytes = [0; (STEP * WORD) as usize];
     for first in (0..geometry.blocks).step_by(STEP as usize) {
         let n = STEP.min(geometry.blocks - first);
         let bytes = &mut bytes[..(n * WORD) as usize];
         medium.read(geometry.word_off(first), bytes);
-        for (block, word) in (first..).zip(bytes.chunks_exact(WORD as usize)) {
+        for word in bytes.chunks_exact(WORD as usize) {
             let word = u64::read_from_bytes(word).expect("8 bytes");
-            let entry = MapWord::unpack(word, geometry).map_err(|_| bad_word(block, word))?;
-            if let Some(MapWord { number, .. }) = entry
-                && !space.take(arena, number)
-            {
-                let what = format!("block {block} and another one have data block {number}");
-                return Err(Error::Corrupt { what });
+            match MapWord::unpack(word, geometry) {
+                Ok(None) => {}
+                Ok(Some(MapWord { number, .. })) => sound &= space.take(arena, number),
+                Err(BadWord) if word == MapWord::LOST => lost += 1,
+                Err(BadWord) => sound = false,
             }
         }
     }
-    Ok(())
-}
-
-/// The error for a word that names no data block.
-pub(super) fn bad_word(block: u64, word: u64) -> Error {
-    Error::Corrupt { what: format!("the word of block {block}, {word:#018x}, names no data block") }
+    if lost > 0 {
+        tracing::warn!(
+            "the content of {lost} blocks is lost: reading them fails until they are written"
+        );
+    }
+    sound
 }

@@ -1,0 +1,456 @@
+//! Recording workloads, and judging what their crashes leave.
+
+use super::{ATOMIC_BLOCK, BLOCKS, Kind, Request, Victim, Workload};
+use crate::campaign::{Finding, Report};
+use crate::deaths;
+use crate::explore::{Budget, Outcome};
+use crate::image::CrashImage;
+use crate::persist::Semantics;
+use crate::program::{self, Moment};
+use crate::recorder::Recorder;
+use crate::schedule::{self, Interleaving, Policy};
+use crate::sited::Sited;
+use crate::stats::{Distinct, Stats};
+use crate::trace::{Action, Event, Trace};
+use pmbd::atomic::Geometry;
+use pmbd::{BlockDevice, Durability, Zeroing};
+use std::sync::Mutex;
+use std::time::Instant;
+
+/// Explores the crashes of workloads; `progress` is told how many are done.
+pub fn run(
+    family: &str,
+    workloads: &[Workload],
+    semantics: Semantics,
+    distinct: &Distinct,
+    progress: &dyn Fn(u64),
+) -> Report {
+    let start = Instant::now();
+    let mut report = Report { family: family.to_owned(), ..Report::default() };
+    for workload in workloads {
+        let wrong = match record(workload) {
+            Ok(run) => {
+                let (stats, wrong) = explore(&run, &run.trace, semantics, distinct);
+                report.stats.add(&stats);
+                wrong
+            }
+            Err(what) => vec![what],
+        };
+        report.workloads += 1;
+        report.violations += wrong.len() as u64;
+        let replay = workload.to_string();
+        let finding = |what| Finding { replay: replay.clone(), what, detail: Vec::new() };
+        report.findings.extend(wrong.into_iter().take(1).map(finding));
+        progress(report.workloads);
+    }
+    report.seconds = start.elapsed().as_secs_f64();
+    report
+}
+
+/// What request number `op` stores in a word.
+fn word(op: usize, at: usize) -> u64 {
+    ((op as u64 + 1) << 32) | (at as u64 + 1)
+}
+
+fn serve(kind: Kind, device: &dyn BlockDevice, op: usize, request: Request) -> Result<(), String> {
+    let block = kind.block();
+    let when = |now| if now { Durability::Now } else { Durability::AtBarrier };
+    let done = match request {
+        Request::Write { first, n, now } => {
+            let words = kind.words(first)..kind.words(first + n);
+            let data: Vec<u8> = words.flat_map(|at| word(op, at).to_le_bytes()).collect();
+            device.write(first * block, &data, when(now))
+        }
+        Request::Zero { first, n, keep, now } => {
+            let how = Zeroing { keep_space: keep, only_fast: false };
+            device.write_zeroes(first * block, n * block, how, when(now))
+        }
+        Request::Discard { first, n } => device.discard(first * block, n * block),
+        Request::Barrier => device.barrier(),
+    };
+    done.map_err(|e| format!("{request:?}: {e}"))
+}
+
+/// When something happened in a trace.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    /// The events at which it began and returned.
+    events: (usize, usize),
+    /// How many had begun before.
+    begun: u32,
+    /// It has returned, and is sure to be durable, when so many have returned.
+    returned: u32,
+    sure: u32,
+}
+
+/// Before all, and durable.
+const START: Span = Span { events: (0, 0), begun: 0, returned: 0, sure: 0 };
+
+/// A content that a unit was given.
+#[derive(Clone, Debug)]
+struct Given {
+    /// Its place in [`Run::spans`], or none for the start.
+    call: Option<usize>,
+    content: Vec<u64>,
+}
+
+/// A recorded run.
+#[derive(Clone, Debug)]
+pub struct Run {
+    kind: Kind,
+    /// Memory at the start.
+    pub initial: Vec<u8>,
+    /// What was done to it.
+    pub trace: Trace,
+    /// The first call that the workload is about: after a death, the recovery.
+    pub from: u32,
+    spans: Vec<Span>,
+    /// What each unit may hold, the oldest first.
+    units: Vec<Vec<Given>>,
+}
+
+/// The request that fills a device before a run.
+const FULL: usize = 1 << 20;
+
+/// A device that is full.
+fn full(kind: Kind) -> Result<CrashImage, String> {
+    let medium = kind.medium();
+    if let Some(geometry) = kind.geometry() {
+        pmbd::atomic::format(&medium, &geometry);
+    }
+    let device = kind.open(&medium)?;
+    serve(kind, &*device, FULL, Request::Write { first: 0, n: BLOCKS, now: true })?;
+    device.barrier().map_err(|e| e.to_string())?;
+    drop(device);
+    Ok(medium)
+}
+
+/// What can happen to a device.
+#[derive(Clone, Debug)]
+enum Call {
+    Request(Request),
+    /// It was opened after a death, and held this.
+    Recovered(Vec<u64>),
+}
+
+/// Everything that happened, by number.
+type Calls = Mutex<Vec<Call>>;
+
+fn note(calls: &Calls, call: Call) -> usize {
+    let mut calls = calls.lock().expect("no program panics here");
+    calls.push(call);
+    calls.len() - 1
+}
+
+/// Does one program's requests, and records them.
+fn ask(
+    kind: Kind,
+    device: &dyn BlockDevice,
+    recorder: &Recorder<CrashImage>,
+    calls: &Calls,
+    requests: &[Request],
+) -> Result<(), String> {
+    for request in requests {
+        let op = note(calls, Call::Request(*request));
+        recorder.begin(op as u32);
+        serve(kind, device, op, *request)?;
+        recorder.end(op as u32);
+    }
+    Ok(())
+}
+
+fn is_step(event: &Event) -> bool {
+    matches!(event.action, Action::Store { .. } | Action::Flush { .. } | Action::Fence)
+}
+
+/// How many stores, flushes and fences these requests take.
+pub(super) fn steps(kind: Kind, requests: &[Request]) -> Result<usize, String> {
+    let run = record(&Workload::of(kind, requests.to_vec()))?;
+    Ok(run.trace.events.iter().filter(|e| is_step(e)).count())
+}
+
+/// Does what a victim did to a device that held `initial`, up to its death, as another process.
+fn die(
+    recorder: &Recorder<CrashImage>,
+    calls: &Calls,
+    kind: Kind,
+    initial: &[u8],
+    victim: &Victim,
+) -> Result<(), String> {
+    let lived = Workload::of(kind, victim.requests.clone());
+    let (lived, _) = record_under(&lived, initial, Policy::in_turn(1))?;
+    let mut left = victim.steps;
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            for event in &lived.trace.events {
+                match event.action {
+                    _ if left == 0 && !matches!(event.action, Action::End { .. }) => break,
+                    Action::Begin { op } => {
+                        note(calls, Call::Request(victim.requests[op as usize]));
+                        recorder.begin(op);
+                    }
+                    // It may have been confirmed before the death.
+                    Action::End { op } => recorder.end(op),
+                    _ if is_step(event) => {
+                        left -= 1;
+                        deaths::do_again(recorder, &lived.trace, std::slice::from_ref(event));
+                    }
+                    _ => {}
+                }
+            }
+            recorder.drain();
+        });
+    });
+    Ok(())
+}
+
+/// Runs a workload on a device that is full, and records it.
+pub fn record(workload: &Workload) -> Result<Run, String> {
+    let initial = full(workload.kind)?.bytes();
+    let in_turn = Policy::in_turn(workload.programs.len());
+    let (run, taken) = record_under(workload, &initial, in_turn)?;
+    if workload.programs.len() < 2 {
+        return Ok(run);
+    }
+    let policy = Policy::new(workload.seed, workload.programs.len(), taken.steps);
+    Ok(record_under(workload, &initial, policy)?.0)
+}
+
+fn record_under(
+    workload: &Workload,
+    initial: &[u8],
+    policy: Policy,
+) -> Result<(Run, Interleaving), String> {
+    let kind = workload.kind;
+    let recorder = Recorder::new(CrashImage::of(initial.to_vec()));
+    let calls = Calls::default();
+    let mut taken = Interleaving::default();
+    let mut from = 0;
+    let device = match &workload.victim {
+        None => kind.open(Sited(&recorder))?,
+        Some(victim) => {
+            die(&recorder, &calls, kind, initial, victim)?;
+            let op = note(&calls, Call::Recovered(Vec::new()));
+            recorder.begin(op as u32);
+            let device = kind.open(Sited(&recorder))?;
+            recorder.end(op as u32);
+            calls.lock().expect("no program panics here")[op] = Call::Recovered(content(&*device)?);
+            from = op as u32;
+            device
+        }
+    };
+    if let [requests] = &workload.programs[..] {
+        ask(kind, &*device, &recorder, &calls, requests)?;
+    } else {
+        let failed = Mutex::new(Ok(()));
+        let run = |requests: &Vec<Request>| {
+            schedule::step();
+            if let Err(what) = ask(kind, &*device, &recorder, &calls, requests) {
+                *failed.lock().expect("no program panics here") = Err(what);
+            }
+        };
+        let run = &run;
+        let programs = workload.programs.iter().map(|requests| move || run(requests)).collect();
+        taken = schedule::run(programs, policy, &workload.to_string());
+        failed.into_inner().map_err(|_| "a program panicked")??;
+    }
+    drop(device);
+    if let Some(at) = recorder.unrecorded() {
+        return Err(format!("byte {at} was stored past the medium"));
+    }
+    let calls = calls.into_inner().map_err(|_| "a program panicked")?;
+    let trace = recorder.into_trace();
+    let (spans, units) = (spans(kind, &calls, &trace), units(kind, &calls));
+    let initial = initial.to_vec();
+    Ok((Run { kind, initial, trace, from, spans, units }, taken))
+}
+
+/// When each call happened, and when it is durable.
+fn spans(kind: Kind, calls: &[Call], trace: &Trace) -> Vec<Span> {
+    let never = Span {
+        events: (usize::MAX, usize::MAX),
+        begun: u32::MAX,
+        returned: u32::MAX,
+        sure: u32::MAX,
+    };
+    let mut spans = vec![never; calls.len()];
+    let (mut begun, mut returned) = (0, 0);
+    for (at, event) in trace.events.iter().enumerate() {
+        match event.action {
+            Action::Begin { op } => {
+                let span = &mut spans[op as usize];
+                (span.events.0, span.begun) = (at, begun);
+                begun += 1;
+                if let Call::Recovered(_) = calls[op as usize] {
+                    // What the dead began does nothing any more.
+                    spans[..op as usize].iter_mut().for_each(|s| s.events.1 = s.events.1.min(at));
+                }
+            }
+            Action::End { op } => {
+                returned += 1;
+                let span = &mut spans[op as usize];
+                (span.events.1, span.returned) = (at, returned);
+            }
+            _ => {}
+        }
+    }
+    for op in 0..calls.len() {
+        let at_once = match calls[op] {
+            Call::Request(Request::Write { now, .. } | Request::Zero { now, .. }) => {
+                now || kind.durable_on_return()
+            }
+            Call::Request(Request::Discard { .. } | Request::Barrier) => kind.durable_on_return(),
+            Call::Recovered(_) => kind.geometry().is_some(),
+        };
+        let covered = |b: &usize| {
+            matches!(calls[*b], Call::Request(Request::Barrier))
+                && spans[*b].events.0 >= spans[op].events.1
+        };
+        let barrier = (0..calls.len()).filter(covered).map(|b| spans[b].returned).min();
+        // Unconfirmed stores that were left in a cache are nobody's promise.
+        let by_barrier = barrier
+            .filter(|_| !matches!(calls[op], Call::Recovered(_)) || !kind.durable_on_return());
+        spans[op].sure = if at_once { spans[op].returned } else { by_barrier.unwrap_or(u32::MAX) };
+    }
+    spans
+}
+
+/// What each unit is given.
+fn units(kind: Kind, calls: &[Call]) -> Vec<Vec<Given>> {
+    let size = kind.unit_words();
+    let firsts = (0..kind.words(BLOCKS)).step_by(size);
+    firsts
+        .map(|first| {
+            let words = first..first + size;
+            let of = |op: usize| words.clone().map(|at| word(op, at)).collect();
+            let block = (first / kind.words(1)) as u64;
+            let given = calls.iter().enumerate().filter_map(|(op, call)| {
+                let (range, content) = match *call {
+                    Call::Recovered(ref found) => (0..BLOCKS, found[words.clone()].to_vec()),
+                    Call::Request(Request::Write { first, n, .. }) => (first..first + n, of(op)),
+                    Call::Request(Request::Zero { first, n, .. }) => {
+                        (first..first + n, vec![0; size])
+                    }
+                    // The raw device ignores it, which is its right.
+                    Call::Request(Request::Discard { first, n }) if kind.geometry().is_some() => {
+                        (first..first + n, vec![0; size])
+                    }
+                    Call::Request(Request::Discard { .. } | Request::Barrier) => return None,
+                };
+                range.contains(&block).then_some(Given { call: Some(op), content })
+            });
+            std::iter::once(Given { call: None, content: of(FULL) }).chain(given).collect()
+        })
+        .collect()
+}
+
+/// Formats a device with so many atomic blocks over one that is full and has [`BLOCKS`], and records it.
+pub fn record_format(kind: Kind, blocks: u64) -> Result<Run, String> {
+    let geometry = Geometry::of(ATOMIC_BLOCK, blocks).ok_or("no device has so many blocks")?;
+    let medium = full(kind)?;
+    let initial = medium.bytes();
+    let recorder = Recorder::new(medium);
+    pmbd::atomic::format(&recorder, &geometry);
+    let trace = recorder.into_trace();
+    Ok(Run { kind, initial, trace, from: 0, spans: Vec::new(), units: Vec::new() })
+}
+
+/// Explores the crashes of a recorded formatting with so many blocks, of whose trace `trace` is a variant:
+/// there must be the old device, or none, or the new one, all zeros; and that when formatting has returned.
+/// Returns what is wrong.
+pub fn explore_format(run: &Run, trace: &Trace, blocks: u64, semantics: Semantics) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let recover = |image: &CrashImage| -> Outcome<Option<Vec<u64>>> {
+        match run.kind.open(image) {
+            Ok(device) => content(&*device).map(Some),
+            Err(_) => Ok(None),
+        }
+    };
+    let mut verdict = |now: Moment, outcome: &Outcome<Option<Vec<u64>>>| match outcome {
+        Err(what) => wrong.push(what.clone()),
+        Ok(None) if now.over => wrong.push("no device after formatting".into()),
+        Ok(None) => {}
+        Ok(Some(found)) => {
+            let old = 0..run.kind.words(BLOCKS);
+            let is_old = found.iter().copied().eq(old.map(|at| word(FULL, at)));
+            let is_new = found.len() == run.kind.words(blocks) && found.iter().all(|w| *w == 0);
+            if !is_new && (now.over || !is_old) {
+                wrong.push("neither the old device nor an empty one".into());
+            }
+        }
+    };
+    let (budget, distinct) = (Budget { states: 1 << 8, ..Budget::default() }, Distinct::default());
+    program::explore(trace, &run.initial, semantics, budget, &distinct, &recover, &mut verdict);
+    wrong
+}
+
+/// What a device holds, in words.
+fn content(device: &dyn BlockDevice) -> Result<Vec<u64>, String> {
+    let mut bytes = vec![0; device.size() as usize];
+    device.read(0, &mut bytes).map_err(|e| e.to_string())?;
+    let word = |w: &[u8]| u64::from_le_bytes(w.try_into().expect("8 bytes"));
+    Ok(bytes.chunks_exact(8).map(word).collect())
+}
+
+/// Explores the crashes of a run, of whose trace `trace` is a variant; returns what is wrong.
+pub fn explore(
+    run: &Run,
+    trace: &Trace,
+    semantics: Semantics,
+    distinct: &Distinct,
+) -> (Stats, Vec<String>) {
+    let kind = run.kind;
+    let recover = |image: &CrashImage| -> Outcome<Vec<u64>> {
+        let device = kind.open(image)?;
+        let found = content(&*device)?;
+        fit_for_use(kind, &*device)?;
+        Ok(found)
+    };
+    let mut wrong = Vec::new();
+    let mut verdict = |now: Moment, outcome: &Outcome<Vec<u64>>| match outcome {
+        Err(what) => wrong.push(what.clone()),
+        Ok(found) => wrong.extend(judge(run, now, found)),
+    };
+    let budget = Budget { states: 1 << 8, runs: 1 << 8, samples: 16, ..Budget::default() };
+    let stats =
+        program::explore(trace, &run.initial, semantics, budget, distinct, &recover, &mut verdict);
+    (stats, wrong)
+}
+
+/// Whether all blocks can be written twice and read again: no space was lost or is shared.
+fn fit_for_use(kind: Kind, device: &dyn BlockDevice) -> Result<(), String> {
+    for op in [1 << 21, 1 << 22] {
+        serve(kind, device, op, Request::Write { first: 0, n: BLOCKS, now: true })?;
+    }
+    let found = content(device)?;
+    match found.iter().enumerate().all(|(at, w)| *w == word(1 << 22, at)) {
+        true => Ok(()),
+        false => Err("after recovery a write is not what is read".into()),
+    }
+}
+
+/// The first thing found that may not be there: what was never given, or was replaced for sure.
+fn judge(run: &Run, now: Moment, found: &[u64]) -> Option<String> {
+    let span = |given: &Given| given.call.map_or(START, |call| run.spans[call]);
+    let found = found.chunks_exact(run.kind.unit_words());
+    run.units.iter().zip(found).enumerate().find_map(|(n, (unit, found))| {
+        let sure = |given: &&Given| span(given).sure <= now.returned;
+        let may = unit.iter().any(|given| {
+            let mine = span(given);
+            let replaced = |by: &Given| {
+                by.call != given.call
+                    && given.call.is_none_or(|_| mine.events.1 <= span(by).events.0)
+            };
+            let begun = given.call.is_none() || mine.begun < now.begun;
+            begun
+                && given.content == found
+                && !unit.iter().filter(sure).any(|by| by.call.is_some() && replaced(by))
+        });
+        (!may).then(|| {
+            format!(
+                "{}: unit {n} holds {:#x}…, with {} requests returned of {} begun",
+                run.kind, found[0], now.returned, now.begun
+            )
+        })
+    })
+}

@@ -1,0 +1,241 @@
+//! What is wrong with a map, block by block, and how that is put right without touching what is not wrong.
+//!
+//! - **C1** A word that is right, and content that matches its word, are never changed.
+//! - **C2** Each repair is one word, stored when what it names is durable: a crash leaves the old word or the new.
+
+use super::layout::{Geometry, MapWord, crc32c};
+use super::scan::{self, superblock};
+use crate::Error;
+use pmem::Medium;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+/// What the map says that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The word of a block names no data block.
+    NoData {
+        /// Number of the block.
+        block: u64,
+        /// What its word is.
+        word: u64,
+    },
+    /// Several blocks have one data block.
+    Shared {
+        /// Number of the data block.
+        number: u32,
+        /// Numbers of the blocks, ascending.
+        blocks: Vec<u64>,
+    },
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoData { block, word } => {
+                write!(f, "the word of block {block}, {word:#018x}, names no data block")
+            }
+            Self::Shared { number, blocks } => {
+                let blocks: Vec<String> = blocks.iter().map(u64::to_string).collect();
+                write!(f, "blocks {} have one data block, {number}", blocks.join(" and "))
+            }
+        }
+    }
+}
+
+/// Faults that a message names.
+const NAMED: usize = 8;
+
+/// Faults in a message.
+pub(crate) fn show(faults: &[Fault]) -> String {
+    let mut named: Vec<String> = faults.iter().take(NAMED).map(Fault::to_string).collect();
+    if faults.len() > NAMED {
+        named.push(format!("and {} more", faults.len() - NAMED));
+    }
+    named.join("; ")
+}
+
+/// What a check has found.
+#[derive(Clone, Debug, Serialize)]
+pub struct CheckReport {
+    /// Bytes of a block.
+    pub block_bytes: u32,
+    /// Blocks of the device.
+    pub blocks: u64,
+    /// Blocks that hold something.
+    pub used: u64,
+    /// Blocks whose content an earlier repair has given up and that were not written since: reading them fails.
+    pub lost: u64,
+    /// What is wrong, in the order of the blocks.
+    pub problems: Vec<Problem>,
+}
+
+/// What is wrong with a block.
+#[derive(Clone, Debug, Serialize)]
+pub struct Problem {
+    /// Its number.
+    pub block: u64,
+    /// Where it begins on the device, in bytes.
+    pub off: u64,
+    /// What is wrong.
+    pub what: String,
+    /// What was done about it, if anything.
+    pub repair: Option<String>,
+}
+
+/// What is said of a block whose content is nowhere.
+const GIVEN_UP: &str = "given up: reading it fails until it is written";
+
+/// All words of a map, with the numbers of their blocks.
+fn words<M: Medium>(medium: &M, geometry: Geometry) -> impl Iterator<Item = (u64, u64)> + '_ {
+    (0..geometry.blocks).map(move |block| (block, medium.load_u64(geometry.word_off(block))))
+}
+
+/// The faults of a map, in the order of the blocks.
+pub(super) fn faults(medium: &impl Medium, geometry: &Geometry) -> Vec<Fault> {
+    let mut seen = vec![0u64; geometry.data_blocks.div_ceil(64) as usize];
+    let mut faults = Vec::new();
+    let mut shared: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+    for (block, word) in words(medium, *geometry) {
+        match MapWord::unpack(word, geometry) {
+            Err(_) if word != MapWord::LOST => faults.push(Fault::NoData { block, word }),
+            Ok(Some(MapWord { number, .. })) => {
+                let (cell, bit) = ((number - 1) / 64, 1 << ((number - 1) % 64));
+                if seen[cell as usize] & bit != 0 {
+                    shared.entry(number).or_default();
+                }
+                seen[cell as usize] |= bit;
+            }
+            _ => {}
+        }
+    }
+    if !shared.is_empty() {
+        for (block, word) in words(medium, *geometry) {
+            if let Ok(Some(MapWord { number, .. })) = MapWord::unpack(word, geometry)
+                && let Some(blocks) = shared.get_mut(&number)
+            {
+                blocks.push(block);
+            }
+        }
+    }
+    faults.extend(shared.into_iter().map(|(number, blocks)| Fault::Shared { number, blocks }));
+    faults.sort_by_key(|fault| match fault {
+        Fault::NoData { block, .. } => *block,
+        Fault::Shared { blocks, .. } => blocks[0],
+    });
+    faults
+}
+
+/// Checks the map and the content of all blocks, and repairs the map if `repair` says so: of blocks that have one
+/// data block, each whose checksum matches keeps the content; a block whose content is nowhere is given up, so
+/// that reading it fails and writing it makes it good. The content of all others stays as it is (C1).
+pub fn check(medium: &impl Medium, repair: bool) -> Result<CheckReport, Error> {
+    let geometry = superblock(medium)
+        .verify(medium.len())
+        .map_err(|what| Error::Corrupt { what: format!("cannot check the device: {what}") })?;
+    if repair {
+        scan::persist(medium, &geometry);
+    }
+    let mut checker = Checker { medium, geometry, repair, free: None, problems: Vec::new() };
+    for fault in faults(medium, &geometry) {
+        match &fault {
+            Fault::NoData { block, .. } => checker.give_up(*block, &fault),
+            Fault::Shared { number, blocks } => checker.separate(*number, blocks, &fault),
+        }
+    }
+    let (mut used, mut lost) = (0, 0);
+    let known: BTreeSet<u64> = checker.problems.iter().map(|problem| problem.block).collect();
+    for (block, word) in words(medium, geometry) {
+        lost += u64::from(word == MapWord::LOST && !known.contains(&block));
+        let Ok(Some(entry)) = MapWord::unpack(word, &geometry) else { continue };
+        used += 1;
+        let found = checker.sum(entry.number);
+        if found != entry.sum && !known.contains(&block) {
+            let damaged = Error::Damaged { block, found, written: entry.sum };
+            checker.problem(block, damaged.to_string(), None);
+        }
+    }
+    let mut problems = checker.problems;
+    problems.sort_by_key(|problem| problem.block);
+    medium.health()?;
+    Ok(CheckReport { block_bytes: geometry.block, blocks: geometry.blocks, used, lost, problems })
+}
+
+struct Checker<'m, M> {
+    medium: &'m M,
+    geometry: Geometry,
+    repair: bool,
+    /// Data blocks that no word names, once somebody needs one.
+    free: Option<Vec<u32>>,
+    problems: Vec<Problem>,
+}
+
+impl<M: Medium> Checker<'_, M> {
+    fn content(&self, number: u32) -> Vec<u8> {
+        let mut content = vec![0; self.geometry.block as usize];
+        self.medium.read(self.geometry.data_at(number), &mut content);
+        content
+    }
+
+    fn sum(&self, number: u32) -> u32 {
+        crc32c(&self.content(number))
+    }
+
+    fn problem(&mut self, block: u64, what: String, repair: Option<&str>) {
+        let off = block * u64::from(self.geometry.block);
+        let repair = repair.filter(|_| self.repair).map(str::to_owned);
+        self.problems.push(Problem { block, off, what, repair });
+    }
+
+    /// Stores a word (C2).
+    fn set(&self, block: u64, word: u64) {
+        let ready = self.medium.fence();
+        let _ = self.medium.publish(self.geometry.word_off(block), word, ready);
+    }
+
+    fn give_up(&mut self, block: u64, fault: &Fault) {
+        if self.repair {
+            self.set(block, MapWord::LOST);
+        }
+        self.problem(block, format!("{fault}: its content is lost"), Some(GIVEN_UP));
+    }
+
+    /// Gives each block its own data block, where the content is there.
+    fn separate(&mut self, number: u32, blocks: &[u64], fault: &Fault) {
+        let content = self.content(number);
+        let sum = crc32c(&content);
+        let mut kept = false;
+        for &block in blocks {
+            let word = self.medium.load_u64(self.geometry.word_off(block));
+            if word != (MapWord { number, sum }).pack() {
+                self.give_up(block, fault);
+                continue;
+            }
+            let what = format!("{fault}: its content is there");
+            let own = if kept && self.repair { self.take_free() } else { None };
+            match (kept, own) {
+                (false, _) => self.problem(block, what, Some("keeps it")),
+                (true, Some(own)) => {
+                    self.medium.write_nt(self.geometry.data_at(own), &content);
+                    self.set(block, MapWord { number: own, sum }.pack());
+                    self.problem(block, what, Some("has a copy of its own"));
+                }
+                (true, None) => self.problem(block, what, None),
+            }
+            kept = true;
+        }
+    }
+
+    /// A data block that nobody has. Sharing leaves at least one free for each block that shares.
+    fn take_free(&mut self) -> Option<u32> {
+        if self.free.is_none() {
+            let entries = words(self.medium, self.geometry);
+            let entries = entries.filter_map(|(_, w)| MapWord::unpack(w, &self.geometry).ok()?);
+            let used: BTreeSet<u32> = entries.map(|entry| entry.number).collect();
+            let all = 1..=self.geometry.data_blocks as u32;
+            self.free = Some(all.rev().filter(|number| !used.contains(number)).collect());
+        }
+        self.free.as_mut()?.pop()
+    }
+}
