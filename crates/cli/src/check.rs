@@ -10,7 +10,7 @@ use crate::args::CheckArgs;
 use crate::{output, pool};
 
 /// Problems were found; with `--repair`, all of them were repaired.
-const EXIT_PROBLEMS: u8 = 1;
+pub const EXIT_PROBLEMS: u8 = 1;
 /// Problems remain after `--repair`, or the pool could not be checked.
 pub const EXIT_FAILED: u8 = 4;
 

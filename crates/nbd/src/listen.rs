@@ -20,6 +20,8 @@ pub struct Listener {
     address: String,
     /// Removed at the end; none where somebody else made it.
     path: Option<PathBuf>,
+    /// Whether others than this machine can reach it.
+    foreign: bool,
 }
 
 impl Listener {
@@ -75,7 +77,15 @@ impl Listener {
     fn new(socket: OwnedFd, address: String, path: Option<PathBuf>) -> io::Result<Self> {
         // Several threads or processes may wait for one client.
         rustix::io::ioctl_fionbio(&socket, true)?;
-        Ok(Self { socket, address, path })
+        let own = rustix::net::getsockname(&socket)?;
+        let ip = SocketAddr::try_from(own).ok().map(|address| address.ip().to_canonical());
+        let foreign = ip.is_some_and(|ip| !ip.is_loopback());
+        Ok(Self { socket, address, path, foreign })
+    }
+
+    /// Whether others than this machine can reach it.
+    pub fn is_foreign(&self) -> bool {
+        self.foreign
     }
 
     /// For clients: an NBD URI, as far as it is known.

@@ -37,6 +37,6 @@ mod stats;
 pub use buffered::Buffering;
 pub use device::{BlockDevice, BlockSizes, Durability, Extent, Zeroing};
 pub use error::Error;
-pub use options::{Options, Scheme, UnknownScheme, check, create, format, open};
+pub use options::{Options, Scheme, UnknownScheme, check, create, format, grow, open};
 pub use pmem::Protection;
 pub use stats::{Cycles, Stats};

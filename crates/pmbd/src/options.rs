@@ -163,6 +163,22 @@ pub fn check(path: impl AsRef<Path>, repair: bool) -> Result<Option<CheckReport>
     has_map.then(|| atomic::check(&region, repair)).transpose()
 }
 
+/// Makes the region at `path`, which nobody has open, a device of `size` bytes; returns its size. One with atomic blocks
+/// keeps its size.
+pub fn grow(path: impl AsRef<Path>, size: u64) -> Result<u64, Error> {
+    let path = path.as_ref();
+    let how = OpenOptions { reserve: size, ..OpenOptions::default() };
+    let region = how.open(path, Access::ReadWrite)?;
+    if atomic::superblock(&region).is_ours() {
+        let cause =
+            "has atomic blocks, whose number is fixed: create a larger one, and copy the content"
+                .into();
+        return Err(Error::Mismatch { path: path.to_owned(), cause });
+    }
+    region.grow(size)?;
+    Ok(region.len())
+}
+
 /// Address space for a device that may grow while it is served: to four times its size, or to 64 GiB.
 fn room_to_grow(path: &Path) -> u64 {
     let len = std::fs::metadata(path).map_or(0, |file| file.len());

@@ -1,11 +1,11 @@
 //! The command line of `keepstone bdev`.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
+use super::listen::ListenAddress;
 use super::ublk;
 
 /// How to open pools as block devices.
@@ -17,19 +17,22 @@ pub struct DeviceArgs {
     /// Size in bytes of what --create makes, or with K, M, G, T (powers of 1024).
     #[arg(long, value_parser = crate::size::parse)]
     pub size: Option<u64>,
-    /// What keeps stray writes out of the memory. See docs/BDEV.md for the others.
+    /// What keeps stray writes out of the memory: none; pkey (protection keys: only the thread that stores may);
+    /// chunk (2 MiB are writable around recent stores) or chunk-strict (only during a store); pages (its pages
+    /// are, during a store); window (at an address of its own); pwrite (the kernel stores); auto is pkey where the
+    /// CPU has keys, else chunk. docs/BDEV.md compares them.
     #[arg(long, value_name = "MODE", default_value = "auto")]
     pub protect: pmem::Protection,
     /// How bytes become durable: nt (past the cache), clwb, clflush, or wb (at barriers).
     #[arg(long, value_name = "SCHEME", default_value_t)]
     pub scheme: pmbd::Scheme,
     /// Bytes, a power of two from 512 to 16384, that are written whole or not at all, across power
-    /// failures. The pool is made so by --create.
+    /// failures. The pool is made so by --create; one that exists says so itself.
     #[arg(long, value_name = "BYTES", value_parser = atomic)]
     pub atomic: Option<u32>,
-    /// Check content when it is read; a block that does not match its checksum gives EIO. Needs
-    /// --atomic.
-    #[arg(long, requires = "atomic")]
+    /// Check content when it is read; a block that does not match its checksum gives EIO. Takes a pool
+    /// with atomic blocks.
+    #[arg(long)]
     pub checksums: bool,
     /// Collect writes in N buffers in DRAM, each with a thread that writes them to the pool, and sort them: what
     /// makes --protect pages bearable. What no flush has covered dies with the server.
@@ -106,9 +109,10 @@ pub struct ServeArgs {
     /// /run/keepstone/bdev (users other than root: below their runtime directory).
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// TCP address to listen on, such as 127.0.0.1:10809; port 0 is any that is free.
+    /// TCP address to listen on: a port such as 10809, for this machine only, :10809 for everybody, or
+    /// localhost:10809; port 0 is any that is free.
     #[arg(long, value_name = "ADDRESS")]
-    pub listen: Vec<SocketAddr>,
+    pub listen: Vec<ListenAddress>,
     /// How the pools are opened.
     #[command(flatten)]
     pub device: DeviceArgs,
@@ -196,7 +200,7 @@ pub struct KernelArgs {
 /// A server.
 #[derive(Clone, Debug, Args)]
 pub struct NameArgs {
-    /// A socket, a pool, a device, an export or a process number, as `keepstone bdev list` shows.
+    /// A socket, an address, a pool, a device, an export or a process number, as `keepstone bdev list` shows.
     pub name: String,
 }
 
@@ -214,10 +218,21 @@ pub struct StatsArgs {
     pub watch: bool,
 }
 
+/// `keepstone bdev check`
+#[derive(Clone, Debug, Args)]
+pub struct CheckArgs {
+    /// A file or a devdax device, which nobody serves.
+    pub pool: PathBuf,
+    /// Put the map right. Blocks whose content is there keep it; those whose content is nowhere are given up:
+    /// reading them fails until they are written.
+    #[arg(long)]
+    pub repair: bool,
+}
+
 /// `keepstone bdev grow`
 #[derive(Clone, Debug, Args)]
 pub struct GrowArgs {
-    /// Name of the export.
+    /// An export, or its server, as `keepstone bdev list` shows them; or a pool that nobody serves.
     pub name: String,
     /// Its new size in bytes, or with K, M, G, T (powers of 1024).
     #[arg(long, value_parser = crate::size::parse)]

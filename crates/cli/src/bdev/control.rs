@@ -132,23 +132,69 @@ impl Server {
         ask(&self.path, request)
     }
 
-    /// Whether `name` means this server.
-    fn is_called(&self, name: &str) -> bool {
-        let path = Path::new(name);
-        let canonical = path.canonicalize().ok();
-        let is_path =
-            |text: &str| Path::new(text) == path || Some(Path::new(text)) == canonical.as_deref();
-        let status = &self.status;
-        let texts = |field: &str| status[field].as_array().into_iter().flatten();
-        status["pid"].as_u64().is_some_and(|pid| name.parse() == Ok(pid))
-            || status["device"].as_str().is_some_and(is_path)
-            || texts("addresses").filter_map(Value::as_str).any(|address| {
-                address == name || address.split_once("socket=").is_some_and(|(_, p)| is_path(p))
-            })
-            || texts("exports").any(|export| {
-                export["name"] == name || export["path"].as_str().is_some_and(is_path)
-            })
+    /// Its number.
+    pub fn pid(&self) -> Option<u32> {
+        self.status["pid"].as_u64()?.try_into().ok()
     }
+
+    /// Where it serves: its addresses, or the kernel's name.
+    pub fn places(&self) -> String {
+        let device = self.status["device"].as_str();
+        self.addresses().chain(device).collect::<Vec<_>>().join(" ")
+    }
+
+    fn addresses(&self) -> impl Iterator<Item = &str> {
+        self.status["addresses"].as_array().into_iter().flatten().filter_map(Value::as_str)
+    }
+
+    fn exports(&self) -> impl Iterator<Item = &Value> {
+        self.status["exports"].as_array().into_iter().flatten()
+    }
+
+    /// Whether `name` means this server, or one of its exports.
+    fn is_called(&self, name: &str) -> bool {
+        self.pid().is_some_and(|pid| name.parse() == Ok(pid))
+            || self.status["device"].as_str().is_some_and(|device| is_device(name, device))
+            || self.addresses().any(|address| {
+                let socket = address.split_once("socket=").map(|(_, socket)| socket);
+                address == name
+                    || address.strip_prefix("nbd://") == Some(name)
+                    || socket.is_some_and(|socket| is_path(name, socket))
+            })
+            || self.exports().any(|export| is_export(name, export))
+    }
+
+    /// The name of the export that `name` means: its own, its pool's, or that of a server that has no other.
+    pub fn export_called(&self, name: &str) -> Result<&str> {
+        let mut meant: Vec<_> = self.exports().filter(|export| is_export(name, export)).collect();
+        if meant.is_empty() {
+            meant = self.exports().collect();
+        }
+        match meant[..] {
+            [export] => export["name"].as_str().context("an export has a name"),
+            _ => {
+                let all: Vec<_> =
+                    self.exports().filter_map(|export| export["name"].as_str()).collect();
+                bail!("{name}: its server has several exports; name one of {}", all.join(", "))
+            }
+        }
+    }
+}
+
+fn is_export(name: &str, export: &Value) -> bool {
+    export["name"] == name || export["path"].as_str().is_some_and(|path| is_path(name, path))
+}
+
+/// Whether `name` is a path to what is, or was, at the absolute `path`.
+pub fn is_path(name: &str, path: &str) -> bool {
+    let [name, path] = [Path::new(name), Path::new(path)];
+    std::path::absolute(name).is_ok_and(|absolute| absolute == path)
+        || name.canonicalize().is_ok_and(|canonical| canonical == path)
+}
+
+/// Whether `name` means `device`, such as /dev/loop0: by its path, or without its directory.
+pub fn is_device(name: &str, device: &str) -> bool {
+    device.strip_prefix("/dev/") == Some(name) || is_path(name, device)
 }
 
 /// The servers that answer.
@@ -167,16 +213,21 @@ pub fn servers() -> Result<Vec<Server>> {
             Err(err) => tracing::warn!("{}: {err:#}", path.display()),
         }
     }
-    found.sort_by_key(|server| server.status["pid"].as_u64());
+    found.sort_by_key(Server::pid);
     Ok(found)
 }
 
 /// The one server that `name` means.
 pub fn find(name: &str) -> Result<Server> {
+    let none = || format!("{name}: no such server; `keepstone bdev list` shows those that run");
+    try_find(name)?.with_context(none)
+}
+
+/// The one server that `name` means, if there is one.
+pub fn try_find(name: &str) -> Result<Option<Server>> {
     let mut called: Vec<_> = servers()?.into_iter().filter(|s| s.is_called(name)).collect();
     match called.len() {
-        1 => Ok(called.remove(0)),
-        0 => bail!("{name}: no such server; `keepstone bdev list` shows those that run"),
+        0 | 1 => Ok(called.pop()),
         n => bail!("{name}: {n} servers are called that; name its socket or process number"),
     }
 }

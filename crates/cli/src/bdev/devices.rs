@@ -1,16 +1,19 @@
 //! Opening pools as block devices.
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use nbd::{Export, Exports};
 use pmbd::BlockDevice;
 use pmem::Medium as _;
 use serde::{Deserialize, Serialize};
 
 use super::args::DeviceArgs;
+use super::holder;
 use crate::pool::{self, DomainReport};
+use crate::size;
 
 /// What does not change while a device is open.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -38,17 +41,58 @@ pub struct DeviceReport {
 pub struct Opened {
     pub device: Arc<dyn BlockDevice>,
     pub report: DeviceReport,
+    /// The file, if it was created for it.
+    pub created: Option<Created>,
+    /// What its user should know.
+    pub warnings: Vec<String>,
+}
+
+/// A file that is removed when this is dropped, unless it was kept: nobody wants what a command made that then failed.
+pub struct Created(Cell<Option<PathBuf>>);
+
+impl Created {
+    /// All went well.
+    pub fn keep(&self) {
+        self.0.take();
+    }
+}
+
+impl Drop for Created {
+    fn drop(&mut self) {
+        if let Some(path) = self.0.take() {
+            let _ = std::fs::remove_file(path);
+        }
+    }
 }
 
 /// Opens `path`; creates it, if that is asked for and it is not there.
 pub fn open(name: &str, description: &str, path: &Path, args: &DeviceArgs) -> Result<Opened> {
-    if let Some(size) = args.size.filter(|_| args.create && !path.exists()) {
-        create(path, size, args)
-            .with_context(|| format!("{}: cannot be created", path.display()))?;
-    }
+    let created = match args.size.filter(|_| args.create && !path.exists()) {
+        None => None,
+        Some(size) => {
+            create(path, size, args)
+                .with_context(|| format!("{}: cannot be created", path.display()))?;
+            Some(Created(Cell::new(Some(absolute(path)?))))
+        }
+    };
     let path = absolute(path)?;
-    let domain = pool::open_to_look(&path)?.domain();
-    let device = open_as(&path, &options(args))?;
+    if !args.read_only {
+        refuse_pool(
+            &path,
+            "serving it as a disk would destroy that; `keepstone mount` it, serve it --read-only to copy it, or \
+             remove the file",
+        )?;
+    }
+    let region = pool::open_to_look(&path)?;
+    let domain = region.domain();
+    // Who mounts a pool with -o direct lets others in who only read; they would see it change.
+    let alone = args.read_only && is_pool(&region);
+    drop(region);
+    let device = open_as(&path, &pmbd::Options { alone, ..options(args) })?;
+    let warnings = match args.size {
+        Some(size) if args.create && created.is_none() => other_size(&path, &*device, size),
+        _ => None,
+    };
     let report = DeviceReport {
         name: name.to_owned(),
         description: description.to_owned(),
@@ -63,19 +107,45 @@ pub fn open(name: &str, description: &str, path: &Path, args: &DeviceArgs) -> Re
         buffers: args.buffering().map(|how| how.to_string()),
         thin: args.thin,
     };
-    Ok(Opened { device, report })
+    Ok(Opened { device, report, created, warnings: warnings.into_iter().collect() })
+}
+
+/// What to tell whoever wants `size` bytes created where there is a pool already.
+fn other_size(path: &Path, device: &dyn BlockDevice, size: u64) -> Option<String> {
+    let block = u64::from(device.block_sizes().atomic.max(1));
+    let (has, wanted) = (device.size(), size.div_ceil(block).saturating_mul(block));
+    (has != wanted).then(|| {
+        let path = path.display();
+        let [has, wanted] = [has, wanted].map(size::show);
+        format!("{path}: is there already, with {has}, and keeps that size, not {wanted}")
+    })
 }
 
 /// Opens what has been open before, until a process died in it.
 pub fn open_after_death(report: DeviceReport, args: &DeviceArgs) -> Result<Opened> {
-    let options = pmbd::Options { after_death: true, ..options(args) };
-    let device = open_as(Path::new(&report.path), &options)?;
-    Ok(Opened { device, report })
+    let device = open_as(Path::new(&report.path), &options(args))?;
+    Ok(Opened { device, report, created: None, warnings: Vec::new() })
+}
+
+/// Whether a region is a pool with a file system, or was one.
+fn is_pool(region: &pmem::Region) -> bool {
+    let magic = bpfs::layout::MAGIC;
+    region.len() >= magic.len() as u64 && region.equals(0, &magic)
+}
+
+/// Fails where `path` is a pool with a file system; `why` says what to do instead.
+pub fn refuse_pool(path: &Path, why: &str) -> Result<()> {
+    ensure!(
+        !is_pool(&pool::open_to_look(path)?),
+        "{}: holds a file system, made by `keepstone mkfs`: {why}",
+        path.display()
+    );
+    Ok(())
 }
 
 /// The devices under their names.
 pub fn exports(opened: &[Opened]) -> Result<Exports> {
-    let export = |Opened { device, report }: &Opened| {
+    let export = |Opened { device, report, .. }: &Opened| {
         Export::new(&*report.name, &*report.description, device.clone(), report.read_only)
     };
     Ok(Exports::new(opened.iter().map(export).collect::<Result<Vec<_>, _>>()?)?)
@@ -100,16 +170,39 @@ fn options(args: &DeviceArgs) -> pmbd::Options {
         checksums: args.checksums,
         buffering: args.buffering(),
         thin: args.thin,
-        after_death: false,
+        alone: false,
     }
 }
 
 fn open_as(path: &Path, options: &pmbd::Options) -> Result<Arc<dyn BlockDevice>> {
-    pmbd::open(path, options)
-        .with_context(|| format!("{}: cannot be opened as a block device", path.display()))
+    told(path, pmbd::open(path, options), "cannot be opened as a block device")
 }
 
-fn absolute(path: &Path) -> Result<PathBuf> {
+/// What was done with a pool. An error says what could not be done, and who has the pool if somebody else does.
+pub fn told<T>(path: &Path, done: Result<T, pmbd::Error>, what: &str) -> Result<T> {
+    let shown = path.display();
+    done.map_err(|err| match (&err, holder::of(path)) {
+        (pmbd::Error::Region(pmem::Error::InUse(_)), Some(who)) => {
+            anyhow!("{shown}: {what}: it is in use by {who}")
+        }
+        _ => anyhow::Error::from(err).context(format!("{shown}: {what}")),
+    })
+}
+
+/// Makes a pool longer that nobody serves; its size then.
+pub fn grow(path: &Path, size: u64) -> Result<u64> {
+    let path = path.canonicalize().with_context(|| {
+        let shown = path.display();
+        format!(
+            "{shown}: no such server (`keepstone bdev list` shows those that run), and no such pool"
+        )
+    })?;
+    refuse_pool(&path, "it keeps its size; copy its files to a larger one")?;
+    told(&path, pmbd::grow(&path, size), "cannot be made longer")
+}
+
+/// The path of a pool that is there.
+pub fn absolute(path: &Path) -> Result<PathBuf> {
     path.canonicalize().with_context(|| {
         format!("{}: no such pool; --create --size 1G makes one there", path.display())
     })

@@ -26,7 +26,7 @@ use super::server;
 
 /// Gives the kernel `opened` as a loop device with logical blocks of `block` bytes.
 pub fn attach(args: &KernelArgs, opened: &Opened, block: u32, threads: usize) -> Result<Attached> {
-    let Opened { device, report } = opened;
+    let Opened { device, report, .. } = opened;
     let home = tempfile::Builder::new().prefix("loop-").tempdir_in(server::runtime_dir()?)?;
     let passed = Arc::new(AtomicBool::new(false));
     let pool = passable(args, report)?;
@@ -36,7 +36,7 @@ pub fn attach(args: &KernelArgs, opened: &Opened, block: u32, threads: usize) ->
     std::thread::Builder::new().name("fuse".into()).spawn(move || {
         let _ = ended.send(session.run());
     })?;
-    let looped = put_loop(home.path(), block, report.read_only);
+    let looped = put_loop(home.path(), block, report);
     rustix::mount::unmount(home.path(), UnmountFlags::DETACH)?;
     let looped = looped?;
     let kernel = passed.load(Ordering::Relaxed);
@@ -53,14 +53,14 @@ pub fn attach(args: &KernelArgs, opened: &Opened, block: u32, threads: usize) ->
 /// The pool, for the kernel to use itself, where that comes to the same: its bytes are those of the
 /// device, and nothing has to be done for each request.
 fn passable(args: &KernelArgs, report: &DeviceReport) -> Result<Option<File>> {
-    let DeviceArgs { atomic, emulate, buffers, .. } = &args.device;
-    let plain = atomic.is_none() && emulate.is_none() && buffers.is_none();
+    let DeviceArgs { emulate, buffers, .. } = &args.device;
+    let plain = report.atomic == 0 && emulate.is_none() && buffers.is_none();
     let path = Path::new(&report.path);
     let possible = plain && path.metadata()?.is_file();
     match args.through {
         Some(Through::Server) => return Ok(None),
         Some(Through::Kernel) if !possible => bail!(
-            "{}: the kernel cannot copy its content: that takes a file without --atomic, --emulate and --buffers",
+            "{}: the kernel cannot copy its content: that takes a file without atomic blocks, --emulate and --buffers",
             report.path
         ),
         _ if !possible => return Ok(None),
@@ -87,11 +87,12 @@ fn mount(file: OneFile, dir: &Path, threads: usize) -> Result<Session<OneFile>> 
     })?)
 }
 
-fn put_loop(dir: &Path, block: u32, read_only: bool) -> Result<Loop> {
+fn put_loop(dir: &Path, block: u32, report: &DeviceReport) -> Result<Loop> {
+    let read_only = report.read_only;
     let file = OpenOptions::new()
         .read(true)
         .write(!read_only)
         .custom_flags(libc::O_DIRECT)
         .open(dir.join(onefile::NAME))?;
-    Loop::new(file.as_fd(), block, read_only)
+    Loop::new(file.as_fd(), block, read_only, &report.path)
 }

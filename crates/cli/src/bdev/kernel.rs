@@ -10,8 +10,9 @@ use fuse::StopSignals;
 use serde::{Deserialize, Serialize};
 
 use super::args::{AttachArgs, KernelArgs, Through, Via};
-use super::control::{Control, Request, stop_this_process};
-use super::devices::{self, DeviceReport, Opened};
+use super::control::{self, Control, Request, stop_this_process};
+use super::devices::{self, DeviceReport};
+use super::looped::Orphan;
 use super::server;
 use super::stats;
 use super::status::{ExportNumbers, ExportStatus, Status, announce_device};
@@ -49,6 +50,8 @@ struct Ready {
     through: Option<Through>,
     /// Whether it was another server's before, which was killed.
     taken_over: bool,
+    /// What its user should know.
+    warnings: Vec<String>,
 }
 
 /// How the kernel shall get a device.
@@ -76,7 +79,19 @@ pub fn run_attach(args: &AttachArgs, json: bool) -> Result<()> {
 
 /// Takes a device back, also one whose server was killed.
 pub fn detach(name: &str, json: bool) -> Result<()> {
-    if ublk::let_go(name)? { stats::stopped(name, json) } else { stats::stop(name, json) }
+    if ublk::let_go(name)? {
+        return stats::stopped(name, json);
+    }
+    if control::try_find(name)?.is_none() {
+        let is_called = |orphan: &Orphan| {
+            control::is_device(name, &orphan.device) || control::is_path(name, &orphan.pool)
+        };
+        if let Some(orphan) = looped::orphans()?.into_iter().find(is_called) {
+            orphan.release()?;
+            return stats::stopped(name, json);
+        }
+    }
+    stats::stop(name, json)
 }
 
 /// The fastest way there is.
@@ -106,6 +121,7 @@ fn run(args: &KernelArgs, way: Way, word: &str, json: bool) -> Result<()> {
 }
 
 fn announce(ready: &Ready, json: bool) -> Result<()> {
+    ready.warnings.iter().for_each(|warning| output::notice(format_args!("warning: {warning}")));
     if json {
         return output::json(ready);
     }
@@ -137,7 +153,12 @@ fn serve(args: &KernelArgs, way: Way, ready: &dyn Fn(&Ready) -> Result<()>) -> R
     // Before any thread exists, so that all of them leave the signals alone.
     let stop = StopSignals::block()?;
     let name = args.pool.file_name().context("a pool has a file name")?.to_string_lossy();
-    let (opened, left) = open(&name, args, way.via)?;
+    let mut opened = devices::open(&name, "", &args.pool, &args.device)?;
+    let left = match way.via {
+        Via::Ublk => ublk::left_behind(Path::new(&opened.report.path))?,
+        Via::Nbd | Via::Loop => None,
+    };
+    let created = opened.created.take();
     let block = args.block_size.unwrap_or(opened.device.block_sizes().minimum.max(512));
     let threads = pool::threads(args.threads);
     let attached = match way.via {
@@ -167,12 +188,18 @@ fn serve(args: &KernelArgs, way: Way, ready: &dyn Fn(&Ready) -> Result<()>) -> R
                 numbers: ExportNumbers::of_device(&*device)?,
             }],
         })?),
-        Request::Grow { .. } => bail!("{path} keeps its size; detach it, grow the pool"),
+        Request::Grow { .. } => bail!(
+            "{path} keeps its size; detach it, and `keepstone bdev grow {} --size …` then",
+            of.path
+        ),
         Request::Stop if looped::is_in_use(&path) => {
             bail!("{path}: in use; unmount what is on it first")
         }
         Request::Stop => stop_this_process(),
     })?;
+    if let Some(created) = created {
+        created.keep();
+    }
     ready(&Ready {
         pid: std::process::id(),
         device: attached.path,
@@ -182,6 +209,7 @@ fn serve(args: &KernelArgs, way: Way, ready: &dyn Fn(&Ready) -> Result<()>) -> R
         size_bytes,
         through: attached.through,
         taken_over: attached.taken_over,
+        warnings: opened.warnings,
     })?;
 
     let release = attached.release;
@@ -196,20 +224,4 @@ fn serve(args: &KernelArgs, way: Way, ready: &dyn Fn(&Ready) -> Result<()>) -> R
     // What nobody has asked to be durable is made so all the same.
     opened.device.barrier()?;
     served.context("the session with the kernel broke")
-}
-
-/// The pool as a device, and the kernel's device on it that a killed server left behind.
-fn open(name: &str, args: &KernelArgs, via: Via) -> Result<(Opened, Option<ublk::LeftBehind>)> {
-    let opened = devices::open(name, "", &args.pool, &args.device)?;
-    let left = match via {
-        Via::Ublk => ublk::left_behind(Path::new(&opened.report.path))?,
-        Via::Nbd | Via::Loop => None,
-    };
-    if left.is_none() {
-        return Ok((opened, None));
-    }
-    // A barrier that its users ask for next has to cover what the killed server had confirmed.
-    let Opened { device, report } = opened;
-    drop(device);
-    Ok((devices::open_after_death(report, &args.device)?, left))
 }

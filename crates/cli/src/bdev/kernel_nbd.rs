@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use nbd::wire::export;
 use nbd::{Export, Exports, Server, ServerOptions};
 
@@ -42,7 +42,7 @@ pub fn is_there() -> bool {
 
 /// Gives the kernel `opened` over as many connections as there are threads.
 pub fn attach(opened: &Opened, block: u32, connections: usize) -> Result<Attached> {
-    let Opened { device, report } = opened;
+    let Opened { device, report, .. } = opened;
     let export = Export::new("", "", device.clone(), report.read_only)?;
     let server = Server::new(Exports::new([export])?, ServerOptions::default())?;
     let (file, path) = free_device()?;
@@ -86,6 +86,11 @@ pub fn attach(opened: &Opened, block: u32, connections: usize) -> Result<Attache
 
 /// A device that nobody uses, open.
 fn free_device() -> Result<(File, String)> {
+    ensure!(
+        is_there(),
+        "this kernel has no NBD client (no /dev/nbd0): `modprobe nbd` may bring it; else attach by another way, which \
+         leaving out --by finds"
+    );
     for number in 0..DEVICES {
         let in_use = Path::new(&format!("/sys/block/nbd{number}/pid")).exists();
         let path = format!("/dev/nbd{number}");

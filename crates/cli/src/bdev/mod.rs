@@ -5,11 +5,14 @@
 //! is asked over its [control socket](control).
 
 mod args;
+mod check;
 mod control;
 mod devices;
 mod fileloop;
+mod holder;
 mod kernel;
 mod kernel_nbd;
+mod listen;
 mod looped;
 mod onefile;
 mod serve;
@@ -66,9 +69,16 @@ Example, by whatever there is, and by ublk with queues for four CPUs:
     #[command(after_help = "\
 Example: keepstone bdev stats /run/disk.sock --watch
 
-NAME is a socket, a pool, a device such as /dev/loop0, the name of an export, or a process number.")]
+NAME is a socket, an address, a pool, a device such as /dev/loop0, the name of an export, or a process number.")]
     Stats(args::StatsArgs),
-    /// Make an export longer.
+    /// Check a pool with atomic blocks, and repair its map.
+    #[command(after_help = "\
+Example: keepstone bdev check /dev/shm/disk
+
+Exit status: 0 nothing is wrong; 1 something is, or was and has been dealt with; 4 something is left after --repair,
+or the check failed.")]
+    Check(args::CheckArgs),
+    /// Make an export longer, or a pool that nobody serves.
     #[command(after_help = "\
 Example: keepstone bdev grow disk --size 2G
 
@@ -95,6 +105,7 @@ pub fn run(command: &BdevCommand, json: bool) -> Result<ExitCode> {
         BdevCommand::Detach(args) => kernel::detach(&args.name, json)?,
         BdevCommand::List => stats::list(json)?,
         BdevCommand::Stats(args) => stats::run(args, json)?,
+        BdevCommand::Check(args) => return check::run(args, json),
         BdevCommand::Grow(args) => stats::grow(args, json)?,
         BdevCommand::Stop(args) => stats::stop(&args.name, json)?,
     }

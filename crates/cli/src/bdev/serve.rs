@@ -11,7 +11,8 @@ use serde_json::Value;
 
 use super::args::ServeArgs;
 use super::control::{Control, Request, stop_this_process};
-use super::devices::{self, DeviceReport, Opened};
+use super::devices::{self, Created, DeviceReport, Opened};
+use super::listen;
 use super::server::{self, runtime_dir, wait_for_signal};
 use super::status::{ExportStatus, Status, WorkersStatus, announce_device};
 use super::worker::Numbers;
@@ -27,6 +28,8 @@ struct Ready {
     pid: u32,
     addresses: Vec<String>,
     exports: Vec<ExportReady>,
+    /// What its user should know.
+    warnings: Vec<String>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -50,6 +53,7 @@ pub fn run(args: &ServeArgs, json: bool) -> Result<()> {
 }
 
 fn announce(ready: &Ready, json: bool) -> Result<()> {
+    ready.warnings.iter().for_each(|warning| output::notice(format_args!("warning: {warning}")));
     if json {
         return output::json(ready);
     }
@@ -66,12 +70,13 @@ fn announce(ready: &Ready, json: bool) -> Result<()> {
 pub struct Served {
     pub opened: Vec<Opened>,
     addresses: Vec<String>,
+    warnings: Vec<String>,
     started: Instant,
 }
 
 impl Served {
     fn ready(&self) -> Ready {
-        let exports = self.opened.iter().map(|Opened { device, report }| ExportReady {
+        let exports = self.opened.iter().map(|Opened { device, report, .. }| ExportReady {
             device: report.clone(),
             size_bytes: device.size(),
         });
@@ -79,6 +84,7 @@ impl Served {
             pid: std::process::id(),
             addresses: self.addresses.clone(),
             exports: exports.collect(),
+            warnings: self.warnings.clone(),
         }
     }
 
@@ -95,7 +101,7 @@ impl Served {
             clients: Some(numbers.clients),
             workers,
             exports: exports
-                .map(|(Opened { device, report }, numbers)| ExportStatus {
+                .map(|(Opened { device, report, .. }, numbers)| ExportStatus {
                     report,
                     size_bytes: device.size(),
                     numbers,
@@ -121,12 +127,19 @@ fn serve(
 ) -> Result<()> {
     // Before any thread exists, so that all of them leave the signals alone.
     let stop = StopSignals::block()?;
-    let opened = open(args)?;
+    let mut opened = open(args)?;
+    let created: Vec<_> = opened.iter_mut().filter_map(|opened| opened.created.take()).collect();
     let options = options(args)?;
-    let listeners = listen(args, activated, &opened[0].report.name)?;
+    let listeners = open_listeners(args, activated, &opened[0].report.name)?;
     let addresses = listeners.iter().map(|l| l.address().to_owned()).collect();
-    let served = Served { opened, addresses, started: Instant::now() };
+    let mut warnings = listen::warnings(args, &listeners);
+    warnings.extend(opened.iter_mut().flat_map(|opened| opened.warnings.drain(..)));
+    let served = Served { opened, addresses, warnings, started: Instant::now() };
     let control = Control::open()?;
+    let ready = &|told: &Ready| {
+        created.iter().for_each(Created::keep);
+        ready(told)
+    };
     match args.workers {
         None => serve_here(served, options, listeners, &control, stop, ready),
         Some(count) => {
@@ -197,7 +210,11 @@ fn options(args: &ServeArgs) -> Result<ServerOptions> {
     })
 }
 
-fn listen(args: &ServeArgs, activated: Vec<Listener>, first: &str) -> Result<Vec<Listener>> {
+fn open_listeners(
+    args: &ServeArgs,
+    activated: Vec<Listener>,
+    first: &str,
+) -> Result<Vec<Listener>> {
     let mut listeners = activated;
     let unix = |path: &Path| {
         Listener::unix(path).with_context(|| format!("{}: cannot listen there", path.display()))
@@ -206,7 +223,7 @@ fn listen(args: &ServeArgs, activated: Vec<Listener>, first: &str) -> Result<Vec
         listeners.push(unix(&std::path::absolute(path)?)?);
     }
     for address in &args.listen {
-        let listener = Listener::tcp(*address);
+        let listener = address.listen();
         listeners.push(listener.with_context(|| format!("{address}: cannot listen there"))?);
     }
     if listeners.is_empty() {

@@ -1,6 +1,7 @@
 //! Asking servers: `keepstone bdev list`, `stats`, `grow` and `stop`.
 
 use std::fmt::Write as _;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -10,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::args::{GrowArgs, StatsArgs};
 use super::control::{self, Request, Server};
+use super::{devices, looped};
 use crate::{output, size};
 
 /// How long a server may take to end.
@@ -23,12 +25,17 @@ const RATES: [&str; 5] = ["reads", "bytes_read", "writes", "bytes_written", "bar
 
 pub fn list(json: bool) -> Result<()> {
     let servers = control::servers()?;
+    let orphans = looped::orphans()?;
     if json {
-        return output::json(&servers.iter().map(|s| &s.status).collect::<Vec<_>>());
+        let orphans = orphans.iter().map(|orphan| {
+            json!({ "kind": "loop", "pid": null, "device": orphan.device, "exports": [{ "path": orphan.pool }] })
+        });
+        let servers = servers.iter().map(|s| s.status.clone());
+        return output::json(&servers.chain(orphans).collect::<Vec<_>>());
     }
     for server in servers {
         let status = &server.status;
-        let (pid, kind, at) = (text(&status["pid"]), text(&status["kind"]), places(status));
+        let (pid, kind, at) = (text(&status["pid"]), text(&status["kind"]), server.places());
         match &status["clients"] {
             Value::Null => println!("{pid} {kind} {at}"),
             clients => println!("{pid} {kind} {at}, {clients} clients"),
@@ -37,6 +44,10 @@ pub fn list(json: bool) -> Result<()> {
             let bytes = size::show(export["size_bytes"].as_u64().unwrap_or(0));
             println!("  {} {bytes} {}", text(&export["name"]), text(&export["path"]));
         }
+    }
+    for orphan in orphans {
+        println!("- loop {0}, whose server was killed; `keepstone bdev detach {0}`", orphan.device);
+        println!("  {}", orphan.pool);
     }
     Ok(())
 }
@@ -51,18 +62,24 @@ pub fn run(args: &StatsArgs, json: bool) -> Result<()> {
     } else if json {
         output::json(&server.status)
     } else {
-        show(&server.status);
+        show(&server);
         Ok(())
     }
 }
 
 pub fn grow(args: &GrowArgs, json: bool) -> Result<()> {
-    let server = control::find(&args.name)?;
-    let size = server.ask(&Request::Grow { export: args.name.clone(), size: args.size })?;
+    let (name, size) = match control::try_find(&args.name)? {
+        Some(server) => {
+            let export = server.export_called(&args.name)?;
+            let size = server.ask(&Request::Grow { export: export.to_owned(), size: args.size })?;
+            (export.to_owned(), size.as_u64().unwrap_or(0))
+        }
+        None => (args.name.clone(), devices::grow(Path::new(&args.name), args.size)?),
+    };
     if json {
-        return output::json(&json!({ "export": args.name, "size_bytes": size }));
+        return output::json(&json!({ "export": name, "size_bytes": size }));
     }
-    println!("{}: {}", args.name, size::show(size.as_u64().unwrap_or(0)));
+    println!("{name}: {}", size::show(size));
     Ok(())
 }
 
@@ -85,10 +102,11 @@ pub fn stopped(name: &str, json: bool) -> Result<()> {
     if json { output::json(&json!({ "stopped": name })) } else { Ok(()) }
 }
 
-fn show(status: &Value) {
+fn show(server: &Server) {
+    let status = &server.status;
     output::table([
         ("server", format!("pid {}, {}", status["pid"], text(&status["kind"]))),
-        ("serving on", places(status)),
+        ("serving on", server.places()),
         ("uptime", format!("{} s", status["uptime_s"])),
     ]);
     if !status["clients"].is_null() {
@@ -204,13 +222,6 @@ fn numbers(object: &Value, prefix: &str) -> Vec<(String, u64)> {
             }
         })
         .collect()
-}
-
-/// Where a server serves: its addresses, or the kernel's name.
-fn places(status: &Value) -> String {
-    let addresses = items(&status["addresses"]);
-    let device = (!status["device"].is_null()).then_some(&status["device"]);
-    addresses.chain(device).map(text).collect::<Vec<_>>().join(" ")
 }
 
 fn items(value: &Value) -> impl Iterator<Item = &Value> {

@@ -10,9 +10,9 @@ mod device;
 mod requests;
 
 #[cfg(not(feature = "ublk"))]
-pub use absent::{LeftBehind, attach, left_behind, let_go, missing};
+pub use absent::{attach, left_behind, let_go, missing};
 #[cfg(feature = "ublk")]
-pub use device::{LeftBehind, attach, left_behind, let_go, missing};
+pub use device::{attach, left_behind, let_go, missing};
 
 /// Requests of a queue that the kernel may send before one is answered.
 pub const DEPTH: u16 = 64;
