@@ -8,6 +8,7 @@ use crate::Bpfs;
 use mounts::Board;
 use pmem::Medium;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::time::Duration;
 use vfs::{Ino, Result};
 
 impl<M: Medium> Board for Bpfs<M> {
@@ -55,6 +56,21 @@ impl<M: Medium> Board for Bpfs<M> {
         if let Ok(process) = self.core.v.arena.process() {
             let _ = self.core.end_all_mappings(process);
         }
+    }
+
+    fn wait_for_unnamed(&self, patience: Duration, tell: &mut dyn FnMut(Ino)) -> Result<()> {
+        self.core.wait_for_unnamed(patience, tell)
+    }
+
+    fn wake(&self) {
+        self.core.wake_server();
+    }
+
+    fn end_serving(&self) {
+        if let Ok(process) = self.core.v.arena.process() {
+            self.core.end_server(process);
+        }
+        self.end_mappings();
     }
 }
 

@@ -38,6 +38,7 @@ mod share;
 mod space;
 mod spares;
 mod stocks;
+mod unnamed;
 mod volatile;
 mod words;
 mod xattr;

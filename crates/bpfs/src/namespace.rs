@@ -13,7 +13,7 @@ use crate::volatile::{REMOVED, UNNAMED, VInode};
 use crate::xattr::Attributes;
 use arena::Ticket;
 use pmem::{LINE, Medium};
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::fence;
 use vfs::acl::{ACL_ACCESS, ACL_DEFAULT, Acl};
 use vfs::rules::{NewInode, check_component, check_name};
@@ -418,8 +418,12 @@ impl<M: Medium> Core<M> {
         };
         // See `hold_optimistic`.
         fence(SeqCst);
-        if last && v.refs.load(Relaxed) == 0 {
-            self.reap(ino, v);
+        if !last {
+            return;
+        }
+        match v.refs.load(Acquire) {
+            0 => self.reap(ino, v),
+            _ => self.post_unnamed(ino),
         }
     }
 

@@ -20,6 +20,7 @@ use crate::error::Error;
 use crate::fs::Core;
 use crate::pool;
 use crate::scan::ScanOptions;
+use crate::unnamed::nap_for_space;
 use crate::volatile::UNNAMED;
 use arena::{Census, Place, Refused, Stopped};
 use pmem::{Medium, Region};
@@ -77,10 +78,18 @@ impl<M: Medium> Core<M> {
     /// Runs an operation inside (E1): once, unless it has to leave for a repair and start over.
     #[inline]
     pub fn op<T>(&self, mut body: impl FnMut(&Self) -> Result<T>) -> Result<T> {
+        let mut naps = 0;
         loop {
             match self.v.arena.enter() {
-                Ok(_inside) => match body(self) {
+                Ok(inside) => match body(self) {
                     Err(Errno::RESTART) => {}
+                    Err(Errno::NOSPC) => {
+                        drop(inside);
+                        if nap_for_space(&self.v, &mut naps) {
+                            continue;
+                        }
+                        return Err(Errno::NOSPC);
+                    }
                     result => return result,
                 },
                 Err(Refused::Stopped) => {}
@@ -162,6 +171,7 @@ impl<M: Medium> Core<M> {
 
     /// Takes back what the last process in a slot held.
     fn clear_process(&self, process: usize) -> Result<()> {
+        self.end_server(process);
         self.end_all_mappings(process)?;
         let mut held = Vec::new();
         self.v.for_each_ref(process, |ino, count| held.push((ino, count)));

@@ -12,6 +12,7 @@ use crate::layout::{BLOCK, INODE, INODES_PER_BLOCK};
 use crate::pin::Pins;
 use crate::spares::Spares;
 use crate::stocks::FreeCount;
+use crate::unnamed::{SERVERS, Unnamed};
 use arena::{
     Arena, Bitmap, Entry, Handle, HashIndex, Layout, Link, LockMode, RwLock, Shared, Slab, Span,
 };
@@ -160,7 +161,7 @@ impl Entry for IndexEntry {
 
 const _: () = assert!(size_of::<IndexEntry>() == 16 && u32::BITS + BLOCK.ilog2() <= POS_BITS);
 
-/// The unsafe part of this crate: four promises to the arena.
+/// The unsafe part of this crate: five promises to the arena.
 #[allow(unsafe_code)]
 mod shared {
     use super::*;
@@ -172,6 +173,8 @@ mod shared {
     unsafe impl Shared for DirBlock {}
     // SAFETY: as above.
     unsafe impl Shared for IndexEntry {}
+    // SAFETY: as above.
+    unsafe impl Shared for Unnamed {}
 }
 
 impl Link for DirState {
@@ -216,6 +219,7 @@ struct Tables {
     refs: Option<Span<AtomicU64>>,
     /// Mappings that each process counts, likewise.
     mappings: Option<Span<AtomicU64>>,
+    unnamed: Span<Unnamed>,
     /// `[0]` free inodes, `[1]` size of the inode file in inodes.
     words: Span<AtomicU64>,
     /// `[0]` guards the inode file's tree, `[1]` which directory is below which.
@@ -260,6 +264,7 @@ impl Plan {
         let mount_changes = l.table(1);
         let mut by_process = || (processes > 0).then(|| l.table(processes * max_inodes as usize));
         let (refs, mappings) = (by_process(), by_process());
+        let unnamed = l.table(SERVERS);
         let pins = Pins::plan(&mut l, blocks, processes.max(1));
         l.begin_derived();
         let tables = Tables {
@@ -267,6 +272,7 @@ impl Plan {
             mount_changes,
             refs,
             mappings,
+            unnamed,
             words: l.table(8),
             global_locks: l.table(2),
             vinodes: l.table(max_inodes as usize),
@@ -385,6 +391,11 @@ impl Volatile {
     #[inline]
     pub fn mount_changes(&self) -> &AtomicU64 {
         &self.arena.table(self.tables.mount_changes)[0]
+    }
+
+    /// What servers are told.
+    pub fn unnamed(&self) -> &[Unnamed] {
+        self.arena.table(self.tables.unnamed)
     }
 
     /// One of the words of `Tables::words`.
@@ -545,6 +556,11 @@ impl Volatile {
         }
         // See `hold_optimistic`.
         v.refs.fetch_add(1, SeqCst);
+    }
+
+    /// Whether a process holds references to an inode.
+    pub fn holds(&self, process: usize, ino: Ino) -> bool {
+        self.refs_of(process, ino).is_some_and(|refs| refs.load(Acquire) > 0)
     }
 
     /// Takes back up to `n` references that a process holds; whether that left none at all.

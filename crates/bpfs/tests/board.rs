@@ -4,6 +4,7 @@ use bpfs::{Bpfs, FormatOptions, MountOptions};
 use mounts::Board as _;
 use pmem::{Access, Lock, OpenOptions, Region};
 use std::path::PathBuf;
+use std::time::Duration;
 use vfs::{Caller, FileSystem as _, NewKind, NewNode, ROOT};
 
 /// Removed when dropped.
@@ -99,6 +100,102 @@ fn mappings_end_with_those_who_count_them() {
     server.rehearse_recovery().unwrap();
     assert!(!server.is_mapped(ino));
     assert!(server.begin_mapping(vfs::Ino(1 << 63)).is_err());
+}
+
+/// The server is told of what it holds when that loses its last name, however much that is, and of nothing else.
+#[test]
+fn the_server_hears_of_removals() {
+    let pool = Pool::new("removals");
+    let (server, program) = (pool.attach(), pool.attach());
+    let other_server = pool.attach();
+    other_server.wait_for_unnamed(Duration::ZERO, &mut |_| {}).unwrap();
+    let node = NewNode { kind: NewKind::File, mode: 0o644, umask: 0 };
+    let make = |name: &str| {
+        let ino = program.create(&Caller::ROOT, ROOT, name.as_bytes(), &node).unwrap().ino;
+        program.forget(ino, 1);
+        ino
+    };
+    let hold = |name: &str| server.lookup(ROOT, name.as_bytes()).unwrap().ino;
+    let heard = || {
+        let mut inos = Vec::new();
+        server.wait_for_unnamed(Duration::ZERO, &mut |ino| inos.push(ino)).unwrap();
+        inos.sort_unstable_by_key(|ino| ino.0);
+        inos
+    };
+    assert_eq!(heard(), []);
+    let ino = make("held");
+    hold("held");
+    make("unknown");
+    program.link(ino, ROOT, b"link").unwrap();
+    program.forget(ino, 1);
+    program.unlink(ROOT, b"held").unwrap();
+    program.unlink(ROOT, b"unknown").unwrap();
+    assert_eq!(heard(), [], "it has a name left, the other is not held");
+    server.rehearse_recovery().unwrap();
+    program.unlink(ROOT, b"link").unwrap();
+    assert_eq!(heard(), [ino]);
+    server.forget(ino, 1);
+    make("own");
+    hold("own");
+    server.unlink(ROOT, b"own").unwrap();
+    assert_eq!(heard(), [], "what the kernel removes it knows itself");
+    other_server.wait_for_unnamed(Duration::ZERO, &mut |_| panic!("it holds nothing")).unwrap();
+    drop(other_server);
+    server.tend().unwrap();
+
+    // More than there are words for.
+    let name = |i: usize| format!("file{i}");
+    let mut inos: Vec<_> = (0..3000).map(|i| make(&name(i))).collect();
+    assert_eq!((0..3000).map(|i| hold(&name(i))).collect::<Vec<_>>(), inos);
+    (0..3000).for_each(|i| program.unlink(ROOT, name(i).as_bytes()).unwrap());
+    inos.sort_unstable_by_key(|ino| ino.0);
+    let mut told = heard();
+    told.dedup();
+    assert!(inos.iter().all(|ino| told.binary_search_by_key(&ino.0, |ino| ino.0).is_ok()));
+    inos.iter().for_each(|ino| server.forget(*ino, 1));
+    // Whoever waits is woken.
+    make("last");
+    let last = hold("last");
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            let mut told = Vec::new();
+            while told.is_empty() {
+                let patience = Duration::from_secs(600);
+                server.wait_for_unnamed(patience, &mut |ino| told.push(ino)).unwrap();
+            }
+            told
+        });
+        server.wake();
+        program.unlink(ROOT, b"last").unwrap();
+        assert_eq!(waiting.join().unwrap(), [last]);
+    });
+    server.end_serving();
+}
+
+/// Space that only the kernel's memory of a removed file keeps is waited for.
+#[test]
+fn a_full_pool_waits_for_the_server() {
+    let pool = Pool::new("full");
+    let (server, program) = (pool.attach(), pool.attach());
+    let node = NewNode { kind: NewKind::File, mode: 0o644, umask: 0 };
+    let fill = |name: &[u8]| {
+        let ino = program.create(&Caller::ROOT, ROOT, name, &node).unwrap().ino;
+        (ino, program.write(ino, 0, &vec![7; 10 << 20]))
+    };
+    server.wait_for_unnamed(Duration::ZERO, &mut |_| {}).unwrap();
+    let (ino, written) = fill(b"first");
+    written.unwrap();
+    server.lookup(ROOT, b"first").unwrap();
+    program.forget(ino, 1);
+    program.unlink(ROOT, b"first").unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(20));
+            server.wait_for_unnamed(Duration::ZERO, &mut |ino| server.forget(ino, 1)).unwrap();
+        });
+        fill(b"second").1.unwrap();
+    });
+    assert_eq!(fill(b"third").1, Err(vfs::Errno::NOSPC));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
-use common::Sandbox;
+use common::{Sandbox, tool, wait_until};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -218,6 +218,36 @@ fn what_one_side_writes_the_other_reads() {
     let moved = sandbox.path("file.new");
     assert_eq!(fs::read(moved).unwrap(), fs::read("/etc/passwd").unwrap());
     assert!(!file.exists());
+    sandbox.umount();
+}
+
+/// Space of files that the kernel has seen, too: on the shell's descriptors, by `ls` outside, under other names.
+#[test]
+fn space_of_removed_files_comes_back() {
+    let sandbox = Sandbox::mounted(&["-o", "direct"]);
+    let free = || rustix::fs::statvfs(&sandbox.dir).unwrap().f_bfree;
+    let sh = |script: &str| {
+        let output = keepstone_run(["--", "sh", "-ec", script, "sh", sandbox.dir_str()]);
+        assert!(output.status.success(), "{script}: {output:?}");
+    };
+    sh("cd $1; echo > f; mkdir d; rm -r f d");
+    let before = free();
+    let half = before / 2 * 4096;
+    for script in [
+        format!("cd $1; for i in 1 2 3 4 5; do head -c {half} /dev/zero > f; rm f; done"),
+        format!(
+            "cd $1; for i in 1 2 3; do head -c {half} /dev/zero > f; mv f g; echo > h; mv h g; done; rm g"
+        ),
+    ] {
+        sh(&script);
+        wait_until("all is free again", || free() == before);
+    }
+    for removal in ["rm f", "mv f g; rm g", "mkdir d; mv f d/g; rm -r d"] {
+        sh(&format!("head -c {half} /dev/zero > $1/f"));
+        tool("ls", &["-l", sandbox.dir_str()]);
+        sh(&format!("cd $1; {removal}"));
+        wait_until("all is free again", || free() == before);
+    }
     sandbox.umount();
 }
 

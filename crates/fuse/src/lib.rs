@@ -10,8 +10,9 @@
 //!   write by an unprivileged caller must clear set-user-ID, the kernel says so, or, where `fuser`
 //!   does not pass its word on (truncate, fallocate, copy), the caller's user ID does.
 //! - **Sharing** ([`Server::shared`]): where programs use the pool without the server, they find
-//!   inodes in the mount by [`mounts::Alias`], appends are placed by the engine, and what only the
-//!   kernel knows is posted on the pool's [`mounts::Board`].
+//!   inodes in the mount by [`mounts::Alias`], appends are placed by the engine, what only the
+//!   kernel knows is posted on the pool's [`mounts::Board`], and the kernel is told to forget inodes that
+//!   lose their last name beside the mount.
 //! - **Caching**: where this mount is the only writer, the kernel may keep names (absent ones too),
 //!   attributes, listings, links and pages for as long as it likes ([`Caching`]).
 //! - **Locks**: `fcntl` and `flock` locks are not requested from the kernel, which therefore keeps
@@ -27,6 +28,7 @@ mod convert;
 mod counters;
 mod listing;
 mod mount;
+mod names;
 mod options;
 mod probe;
 mod requests;

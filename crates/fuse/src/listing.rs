@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
-use fuser::{Generation, ReplyDirectoryPlus};
+use fuser::{Generation, INodeNo, ReplyDirectoryPlus};
 use vfs::{DirEntry, Errno, FileKind, FileSystem, Ino, Result};
 
 use crate::convert;
@@ -46,12 +46,13 @@ impl Batch {
     }
 }
 
-/// Adds the entries of `dir` from `cookie` until the reply is full or the directory ends.
+/// Adds the entries of `dir` from `cookie` until the reply is full or the directory ends. Calls `note` for each, but
+/// for `.` and `..`.
 pub(crate) fn add_entries(
     fs: &impl FileSystem,
-    dir: Ino,
-    mut cookie: u64,
+    (dir, mut cookie): (Ino, u64),
     ttl: &Duration,
+    note: &impl Fn(&OsStr, INodeNo),
     reply: &mut ReplyDirectoryPlus,
 ) -> Result<()> {
     let mut batch = Batch::default();
@@ -63,7 +64,7 @@ pub(crate) fn add_entries(
         }
         for item in batch.iter() {
             cookie = item.cookie;
-            match add_entry(fs, dir, &item, ttl, reply) {
+            match add_entry(fs, dir, &item, ttl, note, reply) {
                 Ok(true) => added += 1,
                 Ok(false) => return Ok(()),
                 // Removed since it was listed.
@@ -82,6 +83,7 @@ fn add_entry(
     dir: Ino,
     item: &DirEntry<'_>,
     ttl: &Duration,
+    note: &impl Fn(&OsStr, INodeNo),
     reply: &mut ReplyDirectoryPlus,
 ) -> Result<bool> {
     let name = OsStr::from_bytes(item.name);
@@ -95,6 +97,8 @@ fn add_entry(
     let full = reply.add(attr.ino, item.cookie, name, ttl, &attr, convert::generation(&entry));
     if full {
         fs.forget(entry.ino, 1);
+    } else {
+        note(name, attr.ino);
     }
     Ok(!full)
 }

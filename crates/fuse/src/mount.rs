@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fuser::{Config, MountOption, Session, SessionACL};
@@ -16,7 +17,7 @@ use vfs::FileSystem;
 
 pub use rustix::mount::MountFlags;
 
-use crate::server::Server;
+use crate::server::{Server, Shared};
 use crate::table::mount_at;
 use mounts::FS_TYPE;
 
@@ -45,6 +46,7 @@ pub struct MountOptions {
 /// A mount whose requests wait to be served.
 pub struct Mounted<F: FileSystem + 'static> {
     session: Session<Server<F>>,
+    shared: Option<Arc<Shared>>,
     place: Place,
 }
 
@@ -64,9 +66,10 @@ pub fn mount<F: FileSystem + 'static>(
 ) -> io::Result<Mounted<F>> {
     let dir = dir.canonicalize()?;
     let root_mode = server.root_mode()?;
+    let shared = server.shared.clone();
     let session = attach(server, &dir, root_mode, options)?;
     let entry = mount_at(&dir)?.ok_or_else(|| io::Error::other("the new mount has vanished"))?;
-    Ok(Mounted { session, place: Place { dir, device: entry.device } })
+    Ok(Mounted { session, shared, place: Place { dir, device: entry.device } })
 }
 
 impl<F: FileSystem + 'static> Mounted<F> {
@@ -77,7 +80,18 @@ impl<F: FileSystem + 'static> Mounted<F> {
 
     /// Answers requests until the file system is unmounted, then drops the server.
     pub fn serve(self) -> io::Result<()> {
-        self.session.run()
+        let Some(shared) = self.shared else { return self.session.run() };
+        let notifier = self.session.notifier();
+        let result = std::thread::scope(|scope| {
+            let Shared { board, names, .. } = &*shared;
+            scope.spawn(move || names.tell(&**board, &notifier));
+            let result = self.session.run();
+            names.end(&**board);
+            result
+        });
+        // What is still open the kernel does not close any more.
+        shared.board.end_serving();
+        result
     }
 }
 

@@ -91,13 +91,6 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
         Ok(())
     }
 
-    fn destroy(&mut self) {
-        // What is still open the kernel does not close any more.
-        if let Some(shared) = &self.shared {
-            shared.board.end_mappings();
-        }
-    }
-
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         if self.is_alias_dir(parent, name) {
             self.options.counters.count(Op::Lookup);
@@ -119,7 +112,12 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
         }
         match found {
             Ok(entry) => {
-                reply.entry(ttl, &convert::file_attr(&entry), convert::generation(&entry));
+                let attr = convert::file_attr(&entry);
+                match alias {
+                    Some(_) => self.note_alias(parent, name, attr.ino),
+                    None => self.note_name(parent, name, attr.ino),
+                }
+                reply.entry(ttl, &attr, convert::generation(&entry));
             }
             Err(fuser::Errno::ENOENT) if !ttl.is_zero() => {
                 reply.entry(ttl, &convert::absent(), fuser::Generation(0));
@@ -131,6 +129,9 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
         if self.secret_of(ino).is_some() {
             return self.options.counters.count(Op::Forget);
+        }
+        if let Some(shared) = &self.shared {
+            shared.names.forget(ino, nlookup);
         }
         let _ = self.call(Op::Forget, |fs| {
             fs.forget(convert::ino(ino), nlookup);
@@ -201,7 +202,7 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        self.entry(Op::MkNod, reply, |fs| {
+        self.entry(Op::MkNod, reply, (parent, name), |fs| {
             let kind = convert::new_kind(mode, rdev)?;
             let node = NewNode { kind, mode: mode & 0o7777, umask };
             fs.create(&caller(req), convert::ino(parent), name.as_bytes(), &node)
@@ -218,17 +219,21 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
         reply: ReplyEntry,
     ) {
         let node = NewNode { kind: NewKind::Dir, mode: mode & 0o7777, umask };
-        self.entry(Op::MkDir, reply, |fs| {
+        self.entry(Op::MkDir, reply, (parent, name), |fs| {
             fs.create(&caller(req), convert::ino(parent), name.as_bytes(), &node)
         });
     }
 
     fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.empty(Op::Unlink, reply, |fs| fs.unlink(convert::ino(parent), name.as_bytes()));
+        self.change_names(Op::Unlink, reply, (parent, name), None, |fs| {
+            fs.unlink(convert::ino(parent), name.as_bytes())
+        });
     }
 
     fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.empty(Op::RmDir, reply, |fs| fs.rmdir(convert::ino(parent), name.as_bytes()));
+        self.change_names(Op::RmDir, reply, (parent, name), None, |fs| {
+            fs.rmdir(convert::ino(parent), name.as_bytes())
+        });
     }
 
     fn symlink(
@@ -241,7 +246,7 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
     ) {
         let kind = NewKind::Symlink(target.as_os_str().as_bytes());
         let node = NewNode { kind, mode: 0o777, umask: 0 };
-        self.entry(Op::Symlink, reply, |fs| {
+        self.entry(Op::Symlink, reply, (parent, link_name), |fs| {
             fs.create(&caller(req), convert::ino(parent), link_name.as_bytes(), &node)
         });
     }
@@ -256,7 +261,7 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
         flags: fuser::RenameFlags,
         reply: ReplyEmpty,
     ) {
-        self.empty(Op::Rename, reply, |fs| {
+        self.change_names(Op::Rename, reply, (parent, name), Some((newparent, newname)), |fs| {
             fs.rename(
                 (convert::ino(parent), name.as_bytes()),
                 (convert::ino(newparent), newname.as_bytes()),
@@ -273,7 +278,7 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
         newname: &OsStr,
         reply: ReplyEntry,
     ) {
-        self.entry(Op::Link, reply, |fs| {
+        self.entry(Op::Link, reply, (newparent, newname), |fs| {
             fs.link(convert::ino(ino), convert::ino(newparent), newname.as_bytes())
         });
     }
@@ -436,7 +441,8 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
         }
         let ttl = &self.options.caching.ttl;
         let listed = self.call(Op::ReadDirPlus, |fs| {
-            listing::add_entries(fs, convert::ino(ino), offset, ttl, &mut reply)
+            let note = |name: &OsStr, found| self.note_name(ino, name, found);
+            listing::add_entries(fs, (convert::ino(ino), offset), ttl, &note, &mut reply)
         });
         match listed {
             Ok(()) => reply.ok(),
@@ -551,11 +557,15 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
         let created = self.call(Op::Create, |fs| {
             if let Some(secret) = self.secret_of(parent) {
                 // Whoever opens it so counts his mappings himself.
-                return Ok((alias::lookup_file(fs, secret, name)?, FileHandle(0)));
+                let entry = alias::lookup_file(fs, secret, name)?;
+                self.note_alias(parent, name, INodeNo(entry.ino.0));
+                return Ok((entry, FileHandle(0)));
             }
             let entry = fs.create(&caller(req), convert::ino(parent), name.as_bytes(), &node)?;
-            let handle = self.begin_use(INodeNo(entry.ino.0), flags);
-            Ok((entry, handle.inspect_err(|_| fs.forget(entry.ino, 1))?))
+            let made = INodeNo(entry.ino.0);
+            let handle = self.begin_use(made, flags).inspect_err(|_| fs.forget(entry.ino, 1))?;
+            self.note_name(parent, name, made);
+            Ok((entry, handle))
         });
         match created {
             Ok((entry, handle)) => reply.created(

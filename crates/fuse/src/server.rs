@@ -13,6 +13,7 @@ use vfs::{Entry, Errno, FileSystem};
 use crate::alias;
 use crate::convert;
 use crate::counters::Op;
+use crate::names::Names;
 use crate::options::{STATS_XATTR, ServerOptions, Stats};
 
 /// Serves `F` to the kernel.
@@ -20,7 +21,7 @@ pub struct Server<F> {
     pub(crate) fs: Arc<F>,
     pub(crate) options: ServerOptions,
     /// Of a pool that programs may use without asking this server.
-    pub(crate) shared: Option<Shared>,
+    pub(crate) shared: Option<Arc<Shared>>,
 }
 
 /// What those who use a pool beside its mount have from its server.
@@ -28,6 +29,8 @@ pub(crate) struct Shared {
     /// Of the pool's [aliases](Alias).
     pub secret: u64,
     pub board: Arc<dyn Board>,
+    /// What the kernel remembers.
+    pub names: Names,
 }
 
 /// Among the flags of an open by `execve(2)`: `FMODE_EXEC` of the kernel's `fs.h`.
@@ -53,7 +56,7 @@ impl<F: FileSystem> Server<F> {
     /// kernel executes or may map is posted on the board.
     #[must_use]
     pub fn shared(mut self, secret: u64, board: Arc<dyn Board>) -> Self {
-        self.shared = Some(Shared { secret, board });
+        self.shared = Some(Arc::new(Shared { secret, board, names: Names::new() }));
         self
     }
 
@@ -87,14 +90,69 @@ impl<F: FileSystem> Server<F> {
         &self,
         op: Op,
         reply: ReplyEntry,
+        (parent, name): (INodeNo, &OsStr),
         f: impl FnOnce(&F) -> vfs::Result<Entry>,
     ) {
         match self.call(op, f) {
-            Ok(entry) => reply.entry(
-                &self.options.caching.ttl,
-                &convert::file_attr(&entry),
-                convert::generation(&entry),
-            ),
+            Ok(entry) => {
+                let attr = convert::file_attr(&entry);
+                self.note_name(parent, name, attr.ino);
+                reply.entry(&self.options.caching.ttl, &attr, convert::generation(&entry));
+            }
+            Err(err) => reply.error(err),
+        }
+    }
+
+    /// Notes that the kernel is about to learn a name. Before the answer goes out, which it may take back at
+    /// once.
+    pub(crate) fn note_name(&self, parent: INodeNo, name: &OsStr, ino: INodeNo) {
+        if let Some(shared) = &self.shared {
+            shared.names.add(parent, name, ino);
+        }
+    }
+
+    /// As [`note_name`](Self::note_name), of a name that the kernel is not to remember.
+    pub(crate) fn note_alias(&self, parent: INodeNo, name: &OsStr, ino: INodeNo) {
+        if let Some(shared) = &self.shared {
+            shared.names.add(parent, name, ino);
+            shared.names.expire_name(parent, name);
+            shared.board.wake();
+        }
+    }
+
+    /// Answers a request that takes away a name, or moves it. The kernel does to its own names what was done to
+    /// those of the pool, but may know the inodes that `name` and `onto` lead to by others, too.
+    pub(crate) fn change_names(
+        &self,
+        op: Op,
+        reply: ReplyEmpty,
+        name: (INodeNo, &OsStr),
+        onto: Option<(INodeNo, &OsStr)>,
+        f: impl FnOnce(&F) -> vfs::Result<()>,
+    ) {
+        let Some(shared) = &self.shared else { return self.empty(op, reply, f) };
+        let leads_to = |(parent, name): (INodeNo, &OsStr)| {
+            let attr = self.fs.peek(convert::ino(parent), name.as_bytes()).ok()?;
+            Some(INodeNo(attr.ino.0))
+        };
+        let [source, target] = [Some(name), onto].map(|place| leads_to(place?));
+        let done = self.call(op, f);
+        if done.is_ok() {
+            let gone = [(Some(name), source), (onto, target)];
+            for ((parent, name), ino) in gone.into_iter().filter_map(|(at, ino)| at.zip(ino)) {
+                if shared.names.removed(ino, parent, name) {
+                    shared.names.expire(ino);
+                    shared.board.wake();
+                }
+            }
+            // The target, too: they may have changed places.
+            let new = [(onto, source), (onto.and(Some(name)), target)];
+            for ((parent, name), ino) in new.into_iter().filter_map(|(at, ino)| at.zip(ino)) {
+                shared.names.renamed(ino, parent, name);
+            }
+        }
+        match done {
+            Ok(()) => reply.ok(),
             Err(err) => reply.error(err),
         }
     }
@@ -159,10 +217,14 @@ impl<F: FileSystem> Server<F> {
         self.shared.as_ref().filter(|_| ino == alias::DIR).map(|shared| shared.secret)
     }
 
+    fn board(&self) -> Option<&dyn Board> {
+        self.shared.as_ref().map(|shared| &*shared.board)
+    }
+
     /// Posts what it means to programs beside the mount that one has opened a regular file by an ordinary
     /// name. The handle says what its release takes back.
     pub(crate) fn begin_use(&self, ino: INodeNo, flags: i32) -> vfs::Result<FileHandle> {
-        let Some(Shared { board, .. }) = &self.shared else { return Ok(FileHandle(0)) };
+        let Some(board) = self.board() else { return Ok(FileHandle(0)) };
         let mut uses = 0;
         // Nobody maps what cannot be read.
         if flags & libc::O_ACCMODE != libc::O_WRONLY {
@@ -178,7 +240,7 @@ impl<F: FileSystem> Server<F> {
 
     /// Takes back what [`begin_use`](Self::begin_use) posted.
     pub(crate) fn end_use(&self, ino: INodeNo, handle: FileHandle) {
-        let Some(Shared { board, .. }) = &self.shared else { return };
+        let Some(board) = self.board() else { return };
         if handle.0 & MAPPED != 0 {
             board.end_mapping(convert::ino(ino));
         }

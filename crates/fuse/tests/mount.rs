@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -34,6 +34,9 @@ struct Probe {
     executed: Mutex<Vec<Ino>>,
     /// What is posted as possibly mapped.
     mapped: Mutex<Vec<Ino>>,
+    /// What the kernel is to be told, and whether the server is to look.
+    unnamed: Mutex<(Vec<Ino>, bool)>,
+    news: Condvar,
 }
 
 impl Board for Probe {
@@ -62,6 +65,22 @@ impl Board for Probe {
     }
     fn end_mappings(&self) {
         self.mapped.lock().unwrap().clear();
+    }
+    fn wait_for_unnamed(&self, patience: Duration, tell: &mut dyn FnMut(Ino)) -> Result<()> {
+        let unnamed = self.unnamed.lock().unwrap();
+        let nothing = |unnamed: &mut (Vec<Ino>, bool)| !std::mem::take(&mut unnamed.1);
+        let (mut unnamed, _) = self.news.wait_timeout_while(unnamed, patience, nothing).unwrap();
+        let inos = std::mem::take(&mut unnamed.0);
+        drop(unnamed);
+        inos.into_iter().for_each(tell);
+        Ok(())
+    }
+    fn wake(&self) {
+        self.unnamed.lock().unwrap().1 = true;
+        self.news.notify_all();
+    }
+    fn end_serving(&self) {
+        self.end_mappings();
     }
 }
 
@@ -345,6 +364,76 @@ fn an_alias_opens_what_has_no_path_any_more() {
     }
     assert_eq!(fs::read_dir(&mount.dir).unwrap().count(), 0);
     mount.probe.forget(entry.ino, 1);
+}
+
+/// What loses its last name beside the mount the kernel gives up, whatever names it knows it by; and keeps for
+/// those who have it open.
+#[test]
+fn the_kernel_forgets_what_is_removed_beside_it() {
+    let mount = Mount::shared();
+    let lookup = |name: &[u8]| {
+        let ino = mount.probe.model.lookup(vfs::ROOT, name).unwrap().ino;
+        mount.probe.model.forget(ino, 1);
+        ino
+    };
+    let is_gone = |ino| mount.probe.getattr(ino) == Err(Errno::STALE);
+    let unnamed = |ino| {
+        mount.probe.unnamed.lock().unwrap().0.push(ino);
+        mount.probe.wake();
+    };
+    for name in ["file", "open", "moved", "old", "listed"] {
+        fs::write(mount.path(name), "content").unwrap();
+    }
+    fs::create_dir(mount.path("dir")).unwrap();
+    fs::hard_link(mount.path("file"), mount.path("dir/link")).unwrap();
+    let model = &mount.probe.model;
+
+    // By two names, of which one was moved, and by an alias.
+    let file = model.lookup(vfs::ROOT, b"file").unwrap();
+    model.forget(file.ino, 1);
+    let alias = Alias { secret: SECRET, ino: file.ino, generation: file.generation };
+    fs::read(mount.path(&alias.to_string())).unwrap();
+    fs::rename(mount.path("file"), mount.path("other")).unwrap();
+    model.unlink(vfs::ROOT, b"other").unwrap();
+    model.unlink(lookup(b"dir"), b"link").unwrap();
+    unnamed(file.ino);
+    until(|| is_gone(file.ino));
+
+    // Open: as long as it is.
+    let open = lookup(b"open");
+    let opened = fs::File::open(mount.path("open")).unwrap();
+    model.unlink(vfs::ROOT, b"open").unwrap();
+    unnamed(open);
+    assert_eq!(std::io::read_to_string(&opened).unwrap(), "content");
+    assert!(!is_gone(open));
+    drop(opened);
+    until(|| is_gone(open));
+
+    // Moved beside the mount, then removed, or replaced, through it: the kernel knows the old name still.
+    for (from, to) in [("moved", "new"), ("old", "replaced")] {
+        let ino = lookup(from.as_bytes());
+        let (source, target) = ((vfs::ROOT, from.as_bytes()), (vfs::ROOT, to.as_bytes()));
+        model.rename(source, target, RenameFlags::empty()).unwrap();
+        assert_eq!(fs::metadata(mount.path(to)).unwrap().ino(), ino.0);
+        if to == "new" {
+            fs::remove_file(mount.path(to)).unwrap();
+        } else {
+            fs::write(mount.path("another"), "").unwrap();
+            fs::rename(mount.path("another"), mount.path(to)).unwrap();
+        }
+        until(|| is_gone(ino));
+    }
+
+    // Met in a listing only, and a directory with what was in it.
+    let (listed, dir) = (lookup(b"listed"), lookup(b"dir"));
+    fs::write(mount.path("dir/inner"), "").unwrap();
+    assert!(fs::read_dir(&mount.dir).unwrap().all(|e| e.unwrap().metadata().is_ok()));
+    model.unlink(vfs::ROOT, b"listed").unwrap();
+    model.unlink(dir, b"inner").unwrap();
+    model.rmdir(vfs::ROOT, b"dir").unwrap();
+    unnamed(listed);
+    unnamed(dir);
+    until(|| is_gone(listed) && is_gone(dir));
 }
 
 /// Another writer has moved the end of the file since the kernel looked.

@@ -1,5 +1,6 @@
 //! What a mount's server posts for those who use the pool beside it.
 
+use std::time::Duration;
 use vfs::{Ino, Result};
 
 /// What the kernel tells the server of a mount and nobody else, posted where all can see it who use the
@@ -43,6 +44,20 @@ pub trait Board: Send + Sync {
     /// Takes back one such count of this process, if it has one.
     fn end_mapping(&self, ino: Ino);
 
-    /// Takes back all counts of this process: its mount has ended.
+    /// Takes back all counts of this process.
     fn end_mappings(&self);
+
+    /// For the server: waits until inodes that it holds have lost their last names beside the mount, and calls
+    /// `tell` for each, so that the kernel learns of it and gives up what it remembers. Returns as well where
+    /// there is none, after `patience` or a [`wake`](Self::wake).
+    ///
+    /// # Errors
+    /// That one cannot wait; trying again at once is no use.
+    fn wait_for_unnamed(&self, patience: Duration, tell: &mut dyn FnMut(Ino)) -> Result<()>;
+
+    /// Ends such a wait, or else the next one.
+    fn wake(&self);
+
+    /// The mount of this process has ended: takes back its mappings, and nothing is posted for it any more.
+    fn end_serving(&self);
 }

@@ -1,0 +1,172 @@
+//! Inodes without a name that the kernel remembers: told to the mount's server.
+//!
+//! The kernel keeps what it has once looked up, and with it the server's references, until it is told that the
+//! name is gone. Names that go through the mount it takes away itself. Whoever removes the last name of an inode
+//! beside the mount looks at one word more, the references that the server counts, and only where there are any
+//! posts the inode.
+//!
+//! - U1: what is posted is remembered in a word that is picked by the inode's number. Where two meet in one, the
+//!   server looks at all that it holds. So nobody waits for anybody, and who is killed leaves nothing half-done.
+//! - U2: a post is counted after its word was stored, and the server sleeps only as long as the count is what it
+//!   was before it looked at the words. Nobody calls the kernel to wake a server that is awake.
+//! - U3: posts up to `told` have been told to the kernel. As long as there are others, space that is missing may
+//!   come back at any moment.
+
+use crate::fs::Core;
+use crate::volatile::{REMOVED, VInode, Volatile};
+use pmem::Medium;
+use rustix::thread::{Timespec, futex, nanosleep};
+use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::time::Duration;
+use vfs::{Errno, FileKind, Ino, Result};
+
+/// Inodes that can wait to be told without looking at all.
+const WORDS: usize = 1023;
+/// How long to wait for what another process or the kernel does next.
+const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+/// How often to wait for the kernel to let an inode go that it was told to forget: what is open stays.
+const NAPS_FOR_KERNEL: usize = 5;
+/// How often to wait for space that is about to come back.
+const NAPS_FOR_SPACE: u32 = 100;
+
+/// Servers that can be told: a pool may be mounted at several places.
+pub const SERVERS: usize = 4;
+
+/// What is posted for one server.
+#[repr(C, align(64))]
+pub struct Unnamed {
+    /// Slot of the server's process plus one; 0: there is none.
+    server: AtomicU32,
+    /// Whether the server sleeps.
+    asleep: AtomicU32,
+    /// Posts so far: the server sleeps on it.
+    posted: AtomicU32,
+    /// Posts that the kernel has been told.
+    told: AtomicU32,
+    /// Whether a word was needed twice.
+    overflowed: AtomicU32,
+    inos: [AtomicU32; WORDS],
+}
+
+impl Unnamed {
+    /// Counts a post (U2).
+    fn count(&self) {
+        self.posted.fetch_add(1, SeqCst);
+        if self.asleep.load(SeqCst) != 0 {
+            let _ = futex::wake(&self.posted, futex::Flags::empty(), 1);
+        }
+    }
+
+    fn post(&self, ino: Ino) {
+        let before = self.inos[ino.0 as usize % WORDS].swap(ino.0 as u32, AcqRel);
+        if before != 0 && before != ino.0 as u32 {
+            self.overflowed.store(1, Release);
+        }
+        self.count();
+    }
+
+    /// Whether a post is on its way to the kernel (U3).
+    fn is_pending(&self) -> bool {
+        self.server.load(Relaxed) != 0 && self.posted.load(Acquire) != self.told.load(Acquire)
+    }
+
+    /// Begins to post for another server, or ends that; whether it did.
+    fn change_server(&self, from: u32, to: u32) -> bool {
+        self.server.compare_exchange(from, to, AcqRel, Relaxed).is_ok()
+    }
+
+    /// Sleeps until something is posted that the kernel was not told, or `patience` has passed.
+    fn sleep(&self, patience: Duration) {
+        let told = self.told.load(Relaxed);
+        let patience = Timespec::try_from(patience).unwrap_or(NAP);
+        self.asleep.store(1, SeqCst);
+        let _ = futex::wait(&self.posted, futex::Flags::empty(), told, Some(&patience));
+        self.asleep.store(0, Relaxed);
+    }
+}
+
+/// Waits for space that the kernel is about to give back (U3); `false` where that is no use.
+pub fn nap_for_space(v: &Volatile, naps: &mut u32) -> bool {
+    if *naps == NAPS_FOR_SPACE || !v.unnamed().iter().any(Unnamed::is_pending) {
+        return false;
+    }
+    *naps += 1;
+    let _ = nanosleep(&NAP);
+    true
+}
+
+impl<M: Medium> Core<M> {
+    /// An inode has lost its last name and is still held: posts it to the servers, other processes, that hold it.
+    /// After the fence of `drop_name`.
+    pub fn post_unnamed(&self, ino: Ino) {
+        for unnamed in self.v.unnamed() {
+            let server = unnamed.server.load(Relaxed);
+            let is_other = server != 0 && self.own_server() != Ok(server);
+            if is_other && self.v.holds(server as usize - 1, ino) {
+                unnamed.post(ino);
+            }
+        }
+    }
+
+    /// This process as a server.
+    fn own_server(&self) -> Result<u32> {
+        Ok(self.v.arena.process()? as u32 + 1)
+    }
+
+    /// What is posted for this process.
+    fn own_unnamed(&self) -> Result<&Unnamed> {
+        let own = self.own_server()?;
+        let mut all = self.v.unnamed().iter();
+        let known = all.clone().find(|unnamed| unnamed.server.load(Relaxed) == own);
+        known.or_else(|| all.find(|unnamed| unnamed.change_server(0, own))).ok_or(Errno::USERS)
+    }
+
+    /// The process in this slot is dead, or its mount has ended.
+    pub fn end_server(&self, process: usize) {
+        let is_ended = |unnamed: &Unnamed| unnamed.change_server(process as u32 + 1, 0);
+        let _ = self.v.unnamed().iter().any(is_ended);
+    }
+
+    /// [`mounts::Board::wait_for_unnamed`].
+    pub fn wait_for_unnamed(&self, patience: Duration, tell: &mut dyn FnMut(Ino)) -> Result<()> {
+        let process = self.v.arena.process()?;
+        let unnamed = self.own_unnamed()?;
+        unnamed.sleep(patience);
+        let posted = unnamed.posted.load(Acquire);
+        let mut inos = Vec::new();
+        if unnamed.overflowed.swap(0, AcqRel) != 0 {
+            self.v.for_each_ref(process, |ino, _| inos.push(ino));
+            inos.retain(|ino| self.v.vinode(*ino).is_ok_and(VInode::has_no_name));
+        }
+        let words = unnamed.inos.iter().map(|word| Ino(word.swap(0, AcqRel).into()));
+        inos.extend(words.filter(|ino| ino.0 != 0));
+        inos.iter().for_each(|ino| tell(*ino));
+        // The kernel answers by requests of its own.
+        for _ in 0..NAPS_FOR_KERNEL {
+            inos.retain(|ino| self.v.holds(process, *ino));
+            if inos.is_empty() {
+                break;
+            }
+            let _ = nanosleep(&NAP);
+        }
+        unnamed.told.store(posted, Release);
+        Ok(())
+    }
+
+    /// [`mounts::Board::wake`].
+    pub fn wake_server(&self) {
+        if let Ok(unnamed) = self.own_unnamed() {
+            unnamed.count();
+        }
+    }
+}
+
+impl VInode {
+    /// Whether its last name is gone: for who may be wrong.
+    fn has_no_name(&self) -> bool {
+        match self.kind() {
+            FileKind::Dir => self.state.load(Relaxed) & REMOVED != 0,
+            _ => self.links.load(Relaxed) == 0,
+        }
+    }
+}

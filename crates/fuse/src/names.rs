@@ -1,0 +1,148 @@
+//! The names under which the kernel remembers inodes of a pool that others change, too.
+//!
+//! The kernel keeps the inode of each name that it has looked up until it is told that the name is gone, and can
+//! be told by name only. One that was renamed or removed beside the mount it would keep for good, and the file's
+//! space with it.
+//!
+//! - The kernel takes the directory's lock for what it is told, and holds that lock while it waits for an answer
+//!   from this server. So a thread of its own tells it, never one that answers requests.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use fuser::{INodeNo, Notifier};
+use mounts::Board;
+
+/// Parts of the table that have locks of their own.
+const SHARDS: usize = 64;
+/// How long the thread sleeps where nothing happens.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A name in a directory.
+type Place = (INodeNo, OsString);
+
+/// What the kernel knows of one inode.
+#[derive(Default)]
+struct Known {
+    /// As many lookups as it has not taken back.
+    lookups: u64,
+    /// Where it found it, mostly once.
+    places: Vec<Place>,
+}
+
+impl Known {
+    fn add(&mut self, parent: INodeNo, name: &OsStr) {
+        if !self.places.iter().any(|place| is_at(place, parent, name)) {
+            self.places.push((parent, name.to_owned()));
+        }
+    }
+}
+
+fn is_at(place: &Place, parent: INodeNo, name: &OsStr) -> bool {
+    place.0 == parent && place.1 == name
+}
+
+/// All names that the kernel knows.
+pub(crate) struct Names {
+    shards: [Mutex<HashMap<u64, Known>>; SHARDS],
+    /// Names that the kernel is to forget.
+    stale: Mutex<Vec<Place>>,
+    has_ended: AtomicBool,
+}
+
+impl Names {
+    pub fn new() -> Self {
+        Self {
+            shards: std::array::from_fn(|_| Mutex::default()),
+            stale: Mutex::default(),
+            has_ended: AtomicBool::new(false),
+        }
+    }
+
+    fn shard(&self, ino: INodeNo) -> MutexGuard<'_, HashMap<u64, Known>> {
+        lock(&self.shards[ino.0 as usize % SHARDS])
+    }
+
+    /// The kernel is about to be told that `name` leads to the inode, and counts that as a lookup.
+    pub fn add(&self, parent: INodeNo, name: &OsStr, ino: INodeNo) {
+        let mut shard = self.shard(ino);
+        let known = shard.entry(ino.0).or_default();
+        known.lookups += 1;
+        known.add(parent, name);
+    }
+
+    /// The kernel takes lookups back.
+    pub fn forget(&self, ino: INodeNo, lookups: u64) {
+        let mut shard = self.shard(ino);
+        if let Some(known) = shard.get_mut(&ino.0) {
+            known.lookups = known.lookups.saturating_sub(lookups);
+            if known.lookups == 0 {
+                shard.remove(&ino.0);
+            }
+        }
+    }
+
+    /// The kernel has given what it knows another name.
+    pub fn renamed(&self, ino: INodeNo, parent: INodeNo, name: &OsStr) {
+        if let Some(known) = self.shard(ino).get_mut(&ino.0) {
+            known.add(parent, name);
+        }
+    }
+
+    /// The kernel has taken away a name of the inode itself. Whether it may know others.
+    pub fn removed(&self, ino: INodeNo, parent: INodeNo, name: &OsStr) -> bool {
+        self.shard(ino).get_mut(&ino.0).is_some_and(|known| {
+            known.places.retain(|place| !is_at(place, parent, name));
+            !known.places.is_empty()
+        })
+    }
+
+    /// The kernel is to forget the inode as soon as nobody uses it.
+    pub fn expire(&self, ino: INodeNo) {
+        let places = self.shard(ino).get_mut(&ino.0).map(|known| std::mem::take(&mut known.places));
+        lock(&self.stale).extend(places.into_iter().flatten());
+    }
+
+    /// The kernel is to forget a name.
+    pub fn expire_name(&self, parent: INodeNo, name: &OsStr) {
+        lock(&self.stale).push((parent, name.to_owned()));
+    }
+
+    /// Tells the kernel what it is to forget, until [`end`](Self::end).
+    pub fn tell(&self, board: &dyn Board, notifier: &Notifier) {
+        while !self.has_ended.load(Acquire) {
+            let waited = board.wait_for_unnamed(PATIENCE, &mut |ino| {
+                self.expire(INodeNo(ino.0));
+                self.tell_stale(notifier);
+            });
+            if let Err(err) = waited {
+                tracing::error!("space of files removed beside the mount may stay taken: {err}");
+                return;
+            }
+            self.tell_stale(notifier);
+        }
+    }
+
+    fn tell_stale(&self, notifier: &Notifier) {
+        let stale = std::mem::take(&mut *lock(&self.stale));
+        for (parent, name) in stale {
+            if let Err(err) = notifier.inval_entry(parent, &name) {
+                tracing::debug!("the kernel does not forget a name in {parent}: {err}");
+            }
+        }
+    }
+
+    /// Ends [`tell`](Self::tell).
+    pub fn end(&self, board: &dyn Board) {
+        self.has_ended.store(true, Release);
+        board.wake();
+    }
+}
+
+/// Of what no panic leaves half-done.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
