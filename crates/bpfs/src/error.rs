@@ -9,6 +9,9 @@ pub enum Error {
     /// The region holds no pool.
     #[error("no BPFS pool here: {0}. Format it with `keepstone mkfs`, or name another file")]
     NotAPool(String),
+    /// The region holds a pool, which cannot be used: of another version, cut off, or damaged at the start.
+    #[error("holds a BPFS pool that cannot be opened: {0}")]
+    Unusable(String),
     /// The region cannot hold a pool.
     #[error("cannot format: {0}")]
     Unformattable(String),

@@ -74,7 +74,7 @@ impl<M: Medium> Bpfs<M> {
     /// Mounts the pool on `medium`: scans it in parallel and derives the volatile state (§3.3).
     ///
     /// # Errors
-    /// [`Error::NotAPool`] where there is none, [`Error::Damaged`] where the scan finds a violated
+    /// [`Error::NotAPool`] or [`Error::Unusable`] where there is none, [`Error::Damaged`] where the scan finds a violated
     /// invariant, unless `read_only`: then damaged objects answer `EUCLEAN`.
     pub fn mount(medium: M, options: &MountOptions) -> std::result::Result<Self, Error> {
         let (core, report) = pool::mount(medium, options)?;

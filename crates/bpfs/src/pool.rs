@@ -128,6 +128,7 @@ fn checksum(sb: &Superblock) -> u64 {
 
 fn load_superblock(medium: &impl Medium) -> Result<Superblock, Error> {
     let none = |why: &str| Err(Error::NotAPool(why.to_owned()));
+    let unusable = |why: &str| Err(Error::Unusable(why.to_owned()));
     if medium.len() < POOL_MIN {
         return none(&format!("the region has {} bytes, too few for a pool", medium.len()));
     }
@@ -138,19 +139,20 @@ fn load_superblock(medium: &impl Medium) -> Result<Superblock, Error> {
         return none("block 0 does not start with KSTNBPFS");
     }
     if sb.version.get() != VERSION || u64::from(sb.block_bytes.get()) != BLOCK {
-        return none(&format!(
+        return unusable(&format!(
             "its format has version {} and blocks of {} bytes, this program knows version {VERSION} and \
              {BLOCK}; copy its files with the program that made it",
             sb.version, sb.block_bytes
         ));
     }
     if sb.checksum.get() != checksum(&sb) {
-        return none("the checksum of the superblock does not match");
+        return unusable("the checksum of the superblock does not match");
     }
     let blocks = sb.blocks.get();
     if !(POOL_MIN / BLOCK..=POOL_MAX / BLOCK).contains(&blocks) || blocks * BLOCK > medium.len() {
-        return none(&format!(
-            "it was formatted with {blocks} blocks, but the region has {} bytes: truncated?",
+        return unusable(&format!(
+            "it was formatted with {blocks} blocks, but the region has {} bytes: if the file was cut off, it \
+             must be restored from a copy",
             medium.len()
         ));
     }
@@ -169,8 +171,8 @@ pub fn format(medium: &impl Medium, options: &FormatOptions) -> Result<PoolInfo,
             medium.len()
         )));
     }
-    if options.label.len() > 64 {
-        return Err(Error::Unformattable("a label has at most 64 bytes".into()));
+    if options.label.len() > LABEL_MAX {
+        return Err(Error::Unformattable(format!("a label has at most {LABEL_MAX} bytes")));
     }
     medium.store_u64(0, 0);
     medium.flush(0, 8);

@@ -20,12 +20,20 @@ pub enum Error {
     /// Another process has the region open.
     #[error("{}: in use by another process; unmount the pool or stop that process, then try again", .0.display())]
     InUse(PathBuf),
+    /// More was asked for than the file system has.
+    #[error("{}: {cause}; choose a smaller size, or free space", path.display())]
+    NoSpace {
+        /// The region.
+        path: PathBuf,
+        /// How much is needed, and how much there is.
+        cause: String,
+    },
     /// `create` found a file.
     #[error("{}: exists already; choose another name, or remove the file if its content is not needed", .0.display())]
     Exists(PathBuf),
     /// The region is shorter than its user needs.
     #[error(
-        "{}: holds {len} bytes where at least {need} are needed; the file was truncated, or it is not what it should be: restore it from a copy or create it anew", path.display()
+        "{}: holds {len} bytes where at least {need} are needed; the file was truncated, or it is not what it should be: restore it from a copy", path.display()
     )]
     TooShort {
         /// The region.
@@ -101,6 +109,7 @@ impl Error {
         match self {
             Error::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
             Error::InUse(_) => libc::EBUSY,
+            Error::NoSpace { .. } => libc::ENOSPC,
             Error::Exists(_) => libc::EEXIST,
             Error::TooShort { .. } | Error::BadLength { .. } => libc::EINVAL,
             Error::NotARegion { .. } | Error::NoFile(_) => libc::ENODEV,

@@ -73,21 +73,31 @@ pub(crate) enum Backing {
 }
 
 impl Backing {
+    /// Refuses what is neither a regular file nor a devdax device.
+    pub(crate) fn check_kind(path: &Path, stat: &Stat) -> Result<(), Error> {
+        let kind = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => return Ok(()),
+            FileType::CharacterDevice if DevDax::find(stat).is_some() => return Ok(()),
+            FileType::CharacterDevice => "character device other than devdax",
+            other => kind(other),
+        };
+        Err(Error::NotARegion { path: path.to_owned(), kind })
+    }
+
     /// Classifies an open file.
     pub(crate) fn of(path: &Path, fd: impl AsFd, stat: &Stat) -> Result<Self, Error> {
+        Self::check_kind(path, stat)?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => {
                 let (fs, block_bytes) =
                     FsType::of(fd).map_err(|e| Error::io(path, "ask for the file system", e))?;
                 Ok(Backing::File { fs, block_bytes })
             }
-            FileType::CharacterDevice => DevDax::find(stat)
-                .map(|d| Backing::DevDax { len: d.len, align: d.align })
-                .ok_or_else(|| Error::NotARegion {
-                    path: path.to_owned(),
-                    kind: "character device other than devdax",
-                }),
-            other => Err(Error::NotARegion { path: path.to_owned(), kind: kind(other) }),
+            other => match DevDax::find(stat) {
+                Some(DevDax { len, align }) => Ok(Backing::DevDax { len, align }),
+                // Taken away in this moment.
+                None => Err(Error::NotARegion { path: path.to_owned(), kind: kind(other) }),
+            },
         }
     }
 }

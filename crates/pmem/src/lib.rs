@@ -32,6 +32,7 @@ mod holes;
 mod host;
 mod huge;
 mod line;
+mod lock;
 mod mapping;
 mod medium;
 mod open;

@@ -6,10 +6,11 @@ use crate::error::Error;
 use crate::flush::FlushInstruction;
 use crate::host::{Backing, FsType, PlatformDomain};
 use crate::huge;
+use crate::lock;
 use crate::mapping::Mapping;
 use crate::region::{Parts, Region};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, Stat};
+use rustix::fs::{FallocateFlags, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::mm::MapFlags;
 use std::ops::Range;
@@ -24,12 +25,13 @@ pub enum Access {
     ReadWrite,
 }
 
-/// Who else may have the region open, kept by `flock` on the file.
+/// Who else may have the region open, kept by locks on the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lock {
     /// Nobody.
     Exclusive,
-    /// Others that take a shared lock: processes attached to one pool.
+    /// Others that take a shared lock for the same [`Access`]: processes attached to one pool, or readers
+    /// of one that nobody writes to.
     Shared,
     /// Anybody, at the caller's risk.
     None,
@@ -60,6 +62,8 @@ pub struct OpenOptions {
     /// Bytes of address space that a file is given, so that it can grow while it is mapped
     /// ([`Medium::grow`](crate::Medium::grow)).
     pub reserve: u64,
+    /// Whether `open` takes an empty file, too: one that is to grow to what is reserved.
+    pub may_be_empty: bool,
 }
 
 impl OpenOptions {
@@ -117,6 +121,11 @@ impl OpenOptions {
             Access::ReadOnly => OFlags::RDONLY,
             Access::ReadWrite => OFlags::RDWR,
         };
+        // Opening is an event for some: a socket fails with a riddle, a tape winds. What cannot be looked at
+        // is told better by the open.
+        if let Ok(stat) = rustix::fs::stat(path) {
+            Backing::check_kind(path, &stat)?;
+        }
         // A fifo would block; NONBLOCK means nothing to files and devdax.
         let flags = mode | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let fd = rustix::fs::open(path, flags, Mode::empty())
@@ -128,6 +137,10 @@ impl OpenOptions {
     /// Makes a file as long as the end of `new`, and allocates that range.
     pub(crate) fn extend(&self, path: &Path, fd: &OwnedFd, new: Range<u64>) -> Result<(), Error> {
         let len = new.end;
+        check_file_limit(path, len)?;
+        if !self.sparse {
+            check_room(path, fd, len - new.start)?;
+        }
         rustix::fs::ftruncate(fd, len).map_err(|e| match e {
             Errno::INVAL => Error::BadLength {
                 path: path.to_owned(),
@@ -137,17 +150,7 @@ impl OpenOptions {
             },
             e => Error::io(path, "set the length", e),
         })?;
-        if self.sparse {
-            return Ok(());
-        }
-        if FsType::of(fd).is_ok_and(|(fs, _)| fs == FsType::Tmpfs) {
-            huge::allocate(fd, new.clone());
-        }
-        match rustix::fs::fallocate(fd, FallocateFlags::empty(), new.start, len - new.start) {
-            // Where space cannot be reserved, it cannot.
-            Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
-            Err(e) => Err(Error::io(path, "allocate space", e)),
-        }
+        if self.sparse { Ok(()) } else { allocate(path, fd, new) }
     }
 
     /// Locks, classifies and maps `fd`. `len` shortens a device.
@@ -164,7 +167,7 @@ impl OpenOptions {
             Backing::File { .. } => stat.st_size as u64,
             Backing::DevDax { len, .. } => len,
         };
-        let need = self.min_len.max(1);
+        let need = self.min_len.max(u64::from(!self.may_be_empty));
         if file_len < need {
             return Err(Error::TooShort { path: path.to_owned(), len: file_len, need });
         }
@@ -172,7 +175,7 @@ impl OpenOptions {
             Access::ReadOnly => Lock::None,
             Access::ReadWrite => Lock::Exclusive,
         });
-        take(path, &fd, lock)?;
+        lock::take(path, &fd, lock, access)?;
         let mapped_len = match backing {
             // hugetlbfs would have to find the pages at once.
             Backing::File { fs, .. } if fs != FsType::Hugetlbfs => file_len.max(self.reserve),
@@ -240,24 +243,50 @@ fn check_len(path: &Path, len: u64) -> Result<(), Error> {
     Err(Error::BadLength { path: path.to_owned(), len, cause: cause.to_owned() })
 }
 
+/// Allocates the holes in a range of a file, with huge pages where tmpfs has them.
+pub(crate) fn allocate(path: &Path, fd: &OwnedFd, range: Range<u64>) -> Result<(), Error> {
+    if FsType::of(fd).is_ok_and(|(fs, _)| fs == FsType::Tmpfs) {
+        huge::allocate(fd, range.clone());
+    }
+    let len = range.end - range.start;
+    match rustix::fs::fallocate(fd, FallocateFlags::empty(), range.start, len) {
+        // Where space cannot be reserved, it cannot.
+        Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
+        Err(e) => Err(Error::io(path, "allocate space", e)),
+    }
+}
+
+/// Refuses what the file system has no room for, before gigabytes are allocated to find out.
+pub(crate) fn check_room(path: &Path, fd: &OwnedFd, need: u64) -> Result<(), Error> {
+    let Ok(fs) = rustix::fs::fstatvfs(fd) else { return Ok(()) };
+    let root = rustix::process::geteuid().is_root();
+    let free = fs.f_frsize.saturating_mul(if root { fs.f_bfree } else { fs.f_bavail });
+    // A tmpfs without limit says that it has no blocks at all.
+    if fs.f_blocks == 0 || need <= free {
+        return Ok(());
+    }
+    let cause = format!("{need} bytes more are needed, and its file system has {free} free");
+    Err(Error::NoSpace { path: path.to_owned(), cause })
+}
+
+/// A file that passes the limit costs the process its life (SIGXFSZ).
+fn check_file_limit(path: &Path, len: u64) -> Result<(), Error> {
+    match rustix::process::getrlimit(rustix::process::Resource::Fsize).current {
+        Some(limit) if len > limit => Err(Error::BadLength {
+            path: path.to_owned(),
+            len,
+            cause: format!("this process may make files of {limit} bytes (`ulimit -f`)"),
+        }),
+        _ => Ok(()),
+    }
+}
+
 fn stat(path: &Path, fd: &OwnedFd) -> Result<Stat, Error> {
     rustix::fs::fstat(fd).map_err(|e| Error::io(path, "examine the file", e))
 }
 
 fn is_char_device(stat: &Stat) -> bool {
     rustix::fs::FileType::from_raw_mode(stat.st_mode).is_char_device()
-}
-
-fn take(path: &Path, fd: &OwnedFd, lock: Lock) -> Result<(), Error> {
-    let operation = match lock {
-        Lock::Exclusive => FlockOperation::NonBlockingLockExclusive,
-        Lock::Shared => FlockOperation::NonBlockingLockShared,
-        Lock::None => return Ok(()),
-    };
-    rustix::fs::flock(fd, operation).map_err(|e| match e {
-        Errno::WOULDBLOCK => Error::InUse(path.to_owned()),
-        e => Error::io(path, "lock the file", e),
-    })
 }
 
 pub(crate) fn map_backing(

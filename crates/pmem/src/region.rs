@@ -24,7 +24,7 @@ use crate::host::FsType;
 use crate::line::{self, Line};
 use crate::mapping::Mapping;
 use crate::medium::{Fenced, Medium};
-use crate::open::{Access, OpenOptions};
+use crate::open::{self, Access, OpenOptions};
 use crate::pagesync::PageSync;
 use crate::touched::Touched;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -43,7 +43,7 @@ const CPU_CACHE_NT_MIN: usize = 512;
 #[derive(Debug)]
 pub struct Region {
     base: *mut u8,
-    /// It only grows, and never beyond what is mapped.
+    /// While it is shared it only grows, and never beyond what is mapped.
     len: AtomicU64,
     writable: bool,
     stores: Stores,
@@ -166,6 +166,37 @@ impl Region {
             group: stat.st_gid,
             mode: stat.st_mode & 0o777,
         })
+    }
+
+    /// Whether it is a regular file, which has a length of its own and may have holes.
+    pub fn is_file(&self) -> bool {
+        self.regular_file().is_some()
+    }
+
+    /// Allocates what is a hole of the file, so that no store finds the file system full, and gives what is in
+    /// memory its pages. What it holds stays.
+    pub fn allocate(&self) -> Result<(), Error> {
+        let Some(file) = self.regular_file() else { return Ok(()) };
+        let stat =
+            rustix::fs::fstat(file).map_err(|e| Error::io(&self.path, "examine the file", e))?;
+        let len = self.limit();
+        let taken = stat.st_blocks.cast_unsigned().saturating_mul(512);
+        open::check_room(&self.path, file, len.saturating_sub(taken))?;
+        open::allocate(&self.path, file, 0..len)?;
+        if FsType::of(file).is_ok_and(|(fs, _)| fs.in_memory()) {
+            match self.mapping.populate(len, self.writable) {
+                // Kernels before 5.14 do not know the advice.
+                Ok(()) | Err(rustix::io::Errno::INVAL) => {}
+                Err(e) => return Err(Error::io(&self.path, "fault in the pages", e)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves out of the region what lies beyond `len`, if there is anything. The file keeps it.
+    pub fn shorten(&mut self, len: u64) {
+        let shorter = self.limit().min(len);
+        *self.len.get_mut() = shorter;
     }
 
     /// Whether stores are allowed.

@@ -217,6 +217,77 @@ fn a_writer_excludes_others() {
 }
 
 #[test]
+fn who_only_reads_and_who_attaches_exclude_each_other() {
+    let (_dir, path) = pool();
+    let shared = OpenOptions { lock: Some(Lock::Shared), ..Default::default() };
+    let refused = |access| matches!(shared.open(&path, access), Err(Error::InUse(_)));
+    let mut attached: Vec<_> =
+        (0..40).map(|_| shared.open(&path, Access::ReadWrite).unwrap()).collect();
+    while !attached.is_empty() {
+        assert!(refused(Access::ReadOnly), "{} are attached", attached.len());
+        attached.remove(attached.len() / 2);
+    }
+    let readers = [(); 3].map(|()| shared.open(&path, Access::ReadOnly).unwrap());
+    assert!(refused(Access::ReadWrite));
+    assert!(matches!(Region::open(&path, Access::ReadWrite), Err(Error::InUse(_))));
+    drop(readers);
+    shared.open(&path, Access::ReadWrite).unwrap();
+}
+
+#[test]
+fn what_is_no_region_is_named_and_not_opened() {
+    let (dir, _) = pool();
+    let fifo = dir.path().join("fifo");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &fifo,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::from_raw_mode(0o600),
+        0,
+    )
+    .unwrap();
+    let socket = dir.path().join("socket");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    for (path, kind) in [(fifo, "fifo"), (socket, "socket")] {
+        for access in [Access::ReadOnly, Access::ReadWrite] {
+            let error = Region::open(&path, access).unwrap_err().to_string();
+            assert!(error.contains(&format!("is a {kind}")), "{error}");
+        }
+        assert!(matches!(Region::create(&path, LEN), Err(Error::Exists(_))));
+    }
+}
+
+#[test]
+fn a_file_grows_and_is_allocated_where_it_lies() {
+    let (_dir, path) = pool();
+    let blocks = || std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(&path).unwrap());
+    std::fs::File::create(&path).unwrap();
+    let grown = OpenOptions { reserve: 2 * LEN, may_be_empty: true, ..Default::default() };
+    let mut region = grown.open(&path, Access::ReadWrite).unwrap();
+    assert_eq!(region.len(), 0);
+    region.grow(2 * LEN).unwrap();
+    region.write(2 * LEN - 4, b"last");
+    region.shorten(LEN);
+    assert_eq!(region.len(), LEN);
+    drop(region);
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 2 * LEN);
+    // Holes are filled, and what there is stays.
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(LEN).unwrap();
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(2 * LEN).unwrap();
+    let region = Region::open(&path, Access::ReadWrite).unwrap();
+    region.write(0, b"kept");
+    region.allocate().unwrap();
+    assert!(blocks() * 512 >= 2 * LEN, "{}", blocks());
+    assert!(region.equals(0, b"kept"));
+    // What there is no room for is refused at once.
+    let refused = OpenOptions { reserve: 1 << 45, ..Default::default() };
+    drop(region);
+    let region = refused.open(&path, Access::ReadWrite).unwrap();
+    assert!(matches!(region.grow(1 << 45), Err(Error::NoSpace { .. })));
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 2 * LEN);
+}
+
+#[test]
 fn stores_to_a_read_only_region_panic() {
     let (_dir, path) = pool();
     let region = Region::open(&path, Access::ReadOnly).unwrap();

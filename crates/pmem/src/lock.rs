@@ -1,0 +1,93 @@
+//! Who may have a region open at the same time, kept by locks on its file that end with the open file.
+//!
+//! - `flock` tells those who need the region for themselves from all others.
+//! - Among the others a lock on a range far beyond any data (`F_OFD_SETLK`) tells those who attach, each of whom
+//!   locks one byte of [`SIDES`] for writing, from those who only read and must not see anybody store: they
+//!   lock all of it for reading.
+
+use crate::error::Error;
+use crate::open::{Access, Lock};
+use rustix::fd::{AsRawFd as _, OwnedFd};
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+use std::ops::Range;
+use std::path::Path;
+
+/// Bytes that are locked, and never read or written: above the end of the largest file.
+const SIDES: Range<i64> = 1 << 62..(1 << 62) + (1 << 40);
+/// Bytes between two that a process tries, so that neighbours do not meet: above the largest process number.
+const STRIDE: i64 = 1 << 23;
+/// How often somebody else may have been on the byte that was tried.
+const TRIES: i64 = 1024;
+
+/// Locks `fd`, or finds that it is in use.
+pub(crate) fn take(path: &Path, fd: &OwnedFd, lock: Lock, access: Access) -> Result<(), Error> {
+    let operation = match lock {
+        Lock::Exclusive => FlockOperation::NonBlockingLockExclusive,
+        Lock::Shared => FlockOperation::NonBlockingLockShared,
+        Lock::None => return Ok(()),
+    };
+    let taken = rustix::fs::flock(fd, operation).and_then(|()| match (lock, access) {
+        (Lock::Shared, Access::ReadOnly) => read_side(fd),
+        (Lock::Shared, Access::ReadWrite) => write_side(fd),
+        _ => Ok(()),
+    });
+    taken.map_err(|e| match e {
+        Errno::WOULDBLOCK | Errno::ACCESS => Error::InUse(path.to_owned()),
+        e => Error::io(path, "lock the file", e),
+    })
+}
+
+/// Keeps those out who attach.
+fn read_side(fd: &OwnedFd) -> Result<(), Errno> {
+    let mut lock = range(libc::F_RDLCK, SIDES);
+    control(fd, libc::F_OFD_SETLK, &mut lock)
+}
+
+/// Keeps those out who only read, by a byte that nobody else has.
+fn write_side(fd: &OwnedFd) -> Result<(), Errno> {
+    let own = i64::from(rustix::process::getpid().as_raw_nonzero().get());
+    for byte in (0..TRIES).map(|attempt| SIDES.start + own + attempt * STRIDE) {
+        let mut lock = range(libc::F_WRLCK, byte..byte + 1);
+        match control(fd, libc::F_OFD_SETLK, &mut lock) {
+            Err(Errno::WOULDBLOCK | Errno::ACCESS) => {}
+            taken => return taken,
+        }
+        // A reader, or another who attaches: of this process, or of the same number in another namespace.
+        control(fd, libc::F_OFD_GETLK, &mut lock)?;
+        if i32::from(lock.l_type) == libc::F_RDLCK {
+            break;
+        }
+    }
+    Err(Errno::WOULDBLOCK)
+}
+
+fn range(kind: i32, bytes: Range<i64>) -> libc::flock {
+    libc::flock {
+        l_type: kind as i16,
+        l_whence: libc::SEEK_SET as i16,
+        l_start: bytes.start,
+        l_len: bytes.end - bytes.start,
+        l_pid: 0,
+    }
+}
+
+/// `fcntl(2)`. Not by way of libc, whose function may be interposed where a pool is opened inside a program.
+fn control(fd: &OwnedFd, command: i32, lock: &mut libc::flock) -> Result<(), Errno> {
+    let result: isize;
+    // SAFETY: the system call reads and writes `lock`, which outlives it, and the kernel keeps all registers but
+    // those named.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") libc::SYS_fcntl as isize => result,
+            in("rdi") fd.as_raw_fd() as isize,
+            in("rsi") command as isize,
+            in("rdx") std::ptr::from_mut(lock),
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+    if result < 0 { Err(Errno::from_raw_os_error(-result as i32)) } else { Ok(()) }
+}
