@@ -17,6 +17,7 @@ mod output;
 mod pool;
 mod program;
 mod run;
+mod signatures;
 mod size;
 mod stats;
 mod umount;

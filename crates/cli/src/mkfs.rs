@@ -1,5 +1,10 @@
 //! `keepstone mkfs`
+//!
+//! A file or device that exists is formatted in place, as by every other mkfs: it keeps its owner, its mode and its
+//! names. All that can be refused is refused before anything of it is changed, and a file that was to grow is cut
+//! back if that fails.
 
+use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
@@ -7,13 +12,14 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use bpfs::Bpfs;
-use pmem::{Access, Medium as _, Region};
+use bpfs::layout::{LABEL_MAX, POOL_MAX, POOL_MIN};
+use pmem::{Access, Medium as _, OpenOptions, Region};
 use serde::Serialize;
 use vfs::{Caller, FileSystem as _, SetAttr};
 
 use crate::args::{Layout, MkfsArgs};
 use crate::pool::{self, DomainReport};
-use crate::{output, size};
+use crate::{output, signatures, size};
 
 #[derive(Serialize)]
 struct Made {
@@ -25,18 +31,20 @@ struct Made {
 }
 
 pub fn run(args: &MkfsArgs, json: bool) -> Result<ExitCode> {
-    if args.layout == Layout::Scmfs {
-        bail!("layout scmfs: not yet in this version; use --layout bpfs");
-    }
-    let (region, created) = open(args)?;
+    check_args(args)?;
+    let found = look(&args.pool)?;
+    let region = match &found {
+        Some(found) => open(args, found)?,
+        None => create(args)?,
+    };
     let options = bpfs::FormatOptions { label: args.label.clone() };
-    let info = bpfs::format(&region, &options).inspect_err(|_| {
-        if created {
-            let _ = std::fs::remove_file(&args.pool);
-        }
-    });
-    let info = info.with_context(|| args.pool.display().to_string())?;
-    let region = give_to_maker(region)?;
+    let (info, region) = format(region, &options)
+        .inspect_err(|_| {
+            if found.is_none() {
+                let _ = std::fs::remove_file(&args.pool);
+            }
+        })
+        .with_context(|| args.pool.display().to_string())?;
     let made = Made {
         pool: pool::absolute(&args.pool)?.display().to_string(),
         layout: "bpfs",
@@ -52,6 +60,95 @@ pub fn run(args: &MkfsArgs, json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn format(region: Region, options: &bpfs::FormatOptions) -> Result<(bpfs::PoolInfo, Region)> {
+    let info = bpfs::format(&region, options)?;
+    // What a file has beyond the pool.
+    set_len(&region, region.len())?;
+    Ok((info, give_to_maker(region)?))
+}
+
+/// Refuses what no pool can be.
+fn check_args(args: &MkfsArgs) -> Result<()> {
+    if args.layout == Layout::Scmfs {
+        bail!("layout scmfs: not yet in this version; use --layout bpfs");
+    }
+    if args.label.len() > LABEL_MAX {
+        bail!("--label: at most {LABEL_MAX} bytes, this one has {}", args.label.len());
+    }
+    let limits = POOL_MIN..=POOL_MAX;
+    match args.size {
+        Some(size) if !limits.contains(&size) => bail!(
+            "--size {}: a pool has from {} to {}",
+            size::show(size),
+            size::show(POOL_MIN),
+            size::show(POOL_MAX.next_power_of_two())
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// What lies at the name, or `None` where there is nothing yet.
+fn look(pool: &Path) -> Result<Option<Metadata>> {
+    let failed = |err| Err(err).with_context(|| pool.display().to_string());
+    match std::fs::metadata(pool) {
+        Ok(found) => Ok(Some(found)),
+        Err(err) if err.kind() != io::ErrorKind::NotFound => failed(err),
+        Err(_) => match std::fs::read_link(pool) {
+            Ok(target) => bail!(
+                "{}: is a symbolic link to {}, which does not exist; name the file itself",
+                pool.display(),
+                target.display()
+            ),
+            Err(_) => Ok(None),
+        },
+    }
+}
+
+/// Opens what exists, if it may be replaced, at the length that the pool is to have. Until the format is stored
+/// it has lost nothing.
+fn open(args: &MkfsArgs, found: &Metadata) -> Result<Region> {
+    let is_device = found.file_type().is_char_device();
+    let reserve = args.size.filter(|_| !is_device).unwrap_or(0);
+    let options = OpenOptions { reserve, may_be_empty: true, ..OpenOptions::default() };
+    // The lock that comes with it shows that nobody uses the pool.
+    let mut region = pool::open(&args.pool, &options, Access::ReadWrite)?;
+    if !args.force {
+        refuse(&args.pool, &region, is_device)?;
+    }
+    let old = region.len();
+    let Some(size) = args.size.or(Some(old).filter(|&len| len > 0)) else {
+        return Err(how_large(&args.pool));
+    };
+    if size < POOL_MIN {
+        bail!(
+            "{}: has {}, and a pool at least {}; give it a --size",
+            args.pool.display(),
+            size::show(size),
+            size::show(POOL_MIN)
+        );
+    }
+    if is_device && size > old {
+        bail!("{}: has {}, less than --size", args.pool.display(), size::show(old));
+    }
+    region.shorten(size);
+    let ready = if size > old { region.grow(size) } else { Ok(()) };
+    if let Err(err) = ready.and_then(|()| region.allocate()) {
+        if size > old {
+            let _ = set_len(&region, old);
+        }
+        return Err(err.into());
+    }
+    Ok(region)
+}
+
+/// Sets the length of a file; a device keeps its own.
+fn set_len(region: &Region, len: u64) -> io::Result<()> {
+    match region.descriptor() {
+        Some(file) if region.is_file() => Ok(rustix::fs::ftruncate(file, len)?),
+        _ => Ok(()),
+    }
+}
+
 /// Makes the root directory belong to who formats the pool, if that is not the superuser.
 fn give_to_maker(region: Region) -> Result<Region> {
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
@@ -65,55 +162,26 @@ fn give_to_maker(region: Region) -> Result<Region> {
     Ok(fs.into_medium())
 }
 
-/// The region to format, and whether it is a file made here.
-fn open(args: &MkfsArgs) -> Result<(Region, bool)> {
-    let pool = &args.pool;
-    let found = match std::fs::metadata(pool) {
-        Ok(found) => found,
-        Err(err) if err.kind() == io::ErrorKind::NotFound => {
-            return Ok((create(pool, args.size)?, true));
-        }
-        Err(err) => return Err(err).with_context(|| pool.display().to_string()),
-    };
-    let device = found.file_type().is_char_device();
-    if device || found.len() > 0 {
-        // The lock that comes with it shows that nobody uses the pool.
-        let region = Region::open(pool, Access::ReadWrite)?;
-        if !args.force {
-            refuse(pool, &region)?;
-        }
-        if device && args.size.is_none() {
-            return Ok((region, false));
-        }
-    }
-    if device {
-        return Ok((create(pool, args.size)?, false));
-    }
-    std::fs::remove_file(pool).with_context(|| format!("{}: cannot replace", pool.display()))?;
-    let same_size = Some(found.len()).filter(|&len| len > 0);
-    Ok((create(pool, args.size.or(same_size))?, true))
-}
-
 /// Refuses to overwrite what may be of value to somebody.
-fn refuse(pool: &Path, region: &Region) -> Result<()> {
+fn refuse(pool: &Path, region: &Region, is_device: bool) -> Result<()> {
     let holds = match bpfs::info(region) {
-        Ok(info) if info.label.is_empty() => format!("holds the pool {}", info.uuid),
-        Ok(info) => format!("holds the pool {} ({})", info.uuid, info.label),
-        Err(_) if starts_with_zeros(region) => return Ok(()),
-        Err(_) => "holds data that is no pool".to_owned(),
+        Ok(info) if info.label.is_empty() => format!("the pool {}", info.uuid),
+        Ok(info) => format!("the pool {} ({})", info.uuid, info.label),
+        Err(_) => match (signatures::find(region), signatures::first_data(region, is_device)) {
+            (Some(found), _) => found.to_owned(),
+            (None, Some(at)) => format!("data that is no pool, from byte {at} on"),
+            // A file set aside for a pool, or a device never used.
+            (None, None) => return Ok(()),
+        },
     };
-    bail!("{}: {holds}; choose another name, or replace it with --force", pool.display());
+    bail!("{}: holds {holds}; choose another name, or replace it with --force", pool.display());
 }
 
-/// A file set aside for a pool, or a device never used.
-fn starts_with_zeros(region: &Region) -> bool {
-    const LEN: usize = 4096;
-    region.len() >= LEN as u64 && region.equals(0, &[0; LEN])
+fn create(args: &MkfsArgs) -> Result<Region> {
+    let size = args.size.ok_or_else(|| how_large(&args.pool))?;
+    Ok(Region::create(&args.pool, size)?)
 }
 
-fn create(pool: &Path, size: Option<u64>) -> Result<Region> {
-    let Some(size) = size else {
-        bail!("{}: how large? Give for example --size 4G", pool.display());
-    };
-    Ok(Region::create(pool, size)?)
+fn how_large(pool: &Path) -> anyhow::Error {
+    anyhow::anyhow!("{}: how large? Give for example --size 4G", pool.display())
 }

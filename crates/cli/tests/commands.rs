@@ -2,7 +2,10 @@
 
 mod common;
 
-use common::Sandbox;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::Path;
+
+use common::{PermissionsExt as _, Sandbox};
 use serde_json::Value;
 
 fn json(text: &str) -> Value {
@@ -56,11 +59,151 @@ fn mkfs_refuses_what_it_cannot_do() {
     assert!(!s.pool.exists(), "what failed leaves no file");
 }
 
+/// What of a file a failed mkfs could take away.
+fn seen(path: &Path) -> (u64, u32, u32, u64, u64) {
+    let meta = std::fs::symlink_metadata(path).unwrap();
+    (meta.ino(), meta.uid(), meta.mode(), meta.len(), meta.rdev())
+}
+
+#[test]
+fn mkfs_names_what_is_no_file_and_leaves_it() {
+    use rustix::fs::{CWD, FileType, makedev, mknodat};
+    let s = Sandbox::empty();
+    let node = |name: &str, kind, device| {
+        let path = s.outside(name);
+        mknodat(CWD, &path, kind, 0o640.into(), device).unwrap();
+        path
+    };
+    let socket = s.outside("socket");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let dangling = s.outside("dangling");
+    std::os::unix::fs::symlink(s.outside("nothing"), &dangling).unwrap();
+    for (path, kind) in [
+        // There is no such device, but mkfs must not get as far as to find out.
+        (node("block", FileType::BlockDevice, makedev(7, 4000)), "is a block device"),
+        (node("null", FileType::CharacterDevice, makedev(1, 3)), "is a character device"),
+        (node("fifo", FileType::Fifo, 0), "is a fifo"),
+        (socket, "is a socket"),
+        (s.dir.clone(), "is a directory"),
+        (dangling, "is a symbolic link"),
+    ] {
+        let before = seen(&path);
+        for force in [&[][..], &["--force"]] {
+            let args = ["mkfs", path.to_str().unwrap(), "--size", "64M"];
+            let refused = s.fails(args.iter().chain(force), 1);
+            assert!(refused.contains(kind), "{refused}");
+            assert_eq!(seen(&path), before, "{kind}");
+        }
+    }
+    // A link to a file is followed, and stays one.
+    let link = s.outside("link");
+    std::os::unix::fs::symlink(&s.pool, &link).unwrap();
+    std::fs::write(&s.pool, "").unwrap();
+    s.ok(["mkfs", link.to_str().unwrap(), "--size", "1M"]);
+    assert!(std::fs::read_link(link).is_ok() && s.pool.metadata().unwrap().is_file());
+}
+
+#[test]
+fn mkfs_sees_what_lies_anywhere() {
+    let s = Sandbox::empty();
+    for (at, bytes, named) in [
+        (0x10040, &b"_BHRfS_M"[..], "a Btrfs file system"),
+        (0x8001, b"CD001", "an ISO 9660 file system"),
+        (0x438, b"\x53\xef", "an ext2, ext3 or ext4 file system"),
+        (0, b"SQLite format 3\0", "an SQLite database"),
+        (3 << 20, b"x", "data that is no pool, from byte 3145728 on"),
+        ((64 << 20) - 1, b"x", "data that is no pool"),
+        (0, b"KSTNBPFS", "a pool that cannot be opened"),
+    ] {
+        let file = std::fs::File::create(&s.pool).unwrap();
+        file.set_len(64 << 20).unwrap();
+        file.write_all_at(bytes, at).unwrap();
+        let before = seen(&s.pool);
+        let refused = s.fails(["mkfs", s.pool_str()], 1);
+        assert!(refused.contains(named) && refused.contains("--force"), "{refused}");
+        assert_eq!(seen(&s.pool), before);
+        let mut there = vec![0; bytes.len()];
+        std::fs::File::open(&s.pool).unwrap().read_exact_at(&mut there, at).unwrap();
+        assert_eq!(there, bytes);
+        s.ok(["mkfs", s.pool_str(), "--force"]);
+        s.ok(["check", s.pool_str()]);
+    }
+    // Of a pool that was cut off, what is left stays.
+    let file = std::fs::OpenOptions::new().write(true).open(&s.pool).unwrap();
+    file.set_len(32 << 20).unwrap();
+    assert!(s.fails(["mkfs", s.pool_str()], 1).contains("a pool that cannot be opened"));
+    let refused = s.fails(["mount", s.pool_str(), s.dir_str()], 1);
+    assert!(refused.contains("copy") && !refused.contains("mkfs"), "{refused}");
+    // What was only set aside is taken.
+    for allocated in [false, true] {
+        let file = std::fs::File::create(&s.pool).unwrap();
+        file.set_len(64 << 20).unwrap();
+        if allocated {
+            file.write_all_at(&vec![0; 8 << 20], 1 << 20).unwrap();
+        }
+        s.ok(["mkfs", s.pool_str()]);
+    }
+}
+
+#[test]
+fn mkfs_formats_in_place_and_a_failure_takes_nothing() {
+    let s = Sandbox::empty();
+    let content: Vec<u8> = (0..9_000_000u32).map(|i| (i % 251) as u8).collect();
+    std::fs::write(&s.pool, &content).unwrap();
+    std::fs::set_permissions(&s.pool, std::fs::Permissions::from_mode(0o664)).unwrap();
+    std::os::unix::fs::chown(&s.pool, Some(65534), Some(100)).unwrap();
+    let before = seen(&s.pool);
+    let long = "x".repeat(65);
+    let huge = free_on_shm() + (1 << 30);
+    for (args, why) in [
+        (&["--size", "17T"][..], "16 TiB"),
+        (&["--size", "100K"], "256 KiB"),
+        (&["--size", &huge.to_string()], "smaller size"),
+        (&["--size", "64M", "--label", &long], "64 bytes"),
+        (&["--size", "64M", "--layout", "scmfs"], "scmfs"),
+    ] {
+        let refused = s.fails(["mkfs", s.pool_str(), "--force"].iter().chain(args), 1);
+        assert!(refused.contains(why), "{refused}");
+        assert_eq!(seen(&s.pool), before, "{why}");
+        assert!(std::fs::read(&s.pool).unwrap() == content, "{why}");
+    }
+    // A limit on files that would end the program is an error.
+    let limited = std::process::Command::new("sh")
+        .args(["-c", "ulimit -f 20000; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_keepstone")])
+        .args(["mkfs", s.pool_str(), "--force", "--size", "64M"])
+        .output()
+        .unwrap();
+    assert_eq!(limited.status.code(), Some(1), "{limited:?}");
+    assert_eq!(seen(&s.pool), before);
+    // Longer, shorter, as it is: the file stays the same one, and is one pool.
+    for (size, want) in [("64M", 64 << 20), ("32M", 32 << 20), ("", 32 << 20)] {
+        let size = ["--size", size];
+        let size = if size[1].is_empty() { &[][..] } else { &size };
+        s.ok(["mkfs", s.pool_str(), "--force"].iter().chain(size));
+        let after = seen(&s.pool);
+        assert_eq!(after, (before.0, before.1, before.2, want, before.4));
+        assert!(s.pool.metadata().unwrap().blocks() * 512 >= want, "all of it is allocated");
+        s.ok(["check", s.pool_str()]);
+    }
+    // A file that is new and fails leaves none.
+    std::fs::remove_file(&s.pool).unwrap();
+    s.fails(["mkfs", s.pool_str(), "--size", &huge.to_string()], 1);
+    assert!(!s.pool.exists());
+}
+
+fn free_on_shm() -> u64 {
+    let fs = rustix::fs::statvfs("/dev/shm").unwrap();
+    fs.f_bfree * fs.f_frsize
+}
+
 #[test]
 fn a_pool_in_use_is_left_alone() {
     let s = Sandbox::mounted(&[]);
     let refused = s.fails(["mkfs", s.pool_str(), "--size", "64M", "--force"], 1);
-    assert!(refused.contains("in use"), "{refused}");
+    // By whom, and what to do about it.
+    for part in ["in use by keepstone", &format!("pid {}", s.servers[0]), s.dir_str(), "umount"] {
+        assert!(refused.contains(part), "{refused}");
+    }
     assert!(s.fails(["check", s.pool_str()], 4).contains("in use"));
     let other = s.outside("other");
     std::fs::create_dir(&other).unwrap();
@@ -92,7 +235,6 @@ fn errors_name_object_cause_and_remedy() {
 
 #[test]
 fn check_finds_and_repairs() {
-    use std::os::unix::fs::FileExt as _;
     let mut s = Sandbox::mounted(&[]);
     for i in 0..50 {
         std::fs::write(s.path(&format!("f{i}")), vec![7; 5000]).unwrap();
