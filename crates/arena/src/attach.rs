@@ -181,19 +181,42 @@ impl Place {
     }
 
     fn build(&self, file: OwnedFd, layout: &Layout, tables: Tables) -> io::Result<Arena> {
-        let uid = rustix::process::geteuid().as_raw();
-        if uid == 0 || uid == self.owner {
-            let owner = rustix::fs::Uid::from_raw(self.owner);
-            let group = rustix::fs::Gid::from_raw(self.group);
-            let _ = rustix::fs::fchown(&file, Some(owner), Some(group));
-            rustix::fs::fchmod(&file, Mode::from_raw_mode(self.mode & 0o666 | 0o600))?;
-        }
+        self.open_to_users(&file)?;
         rustix::fs::ftruncate(&file, 0)?;
         rustix::fs::ftruncate(&file, layout.bytes() as u64)?;
         let session = Session::new(Memory::file(&file, layout.bytes())?, tables, file)?;
         session.header().namespaces.store(namespaces(), Relaxed);
         session.process().map_err(Errno::from)?;
         Ok(Arena::shared(session, self, layout.derived))
+    }
+
+    /// Lets those into `file` who may open what it describes.
+    fn open_to_users(&self, file: &OwnedFd) -> rustix::io::Result<()> {
+        let uid = rustix::process::geteuid().as_raw();
+        if uid == 0 || uid == self.owner {
+            let owner = rustix::fs::Uid::from_raw(self.owner);
+            let group = rustix::fs::Gid::from_raw(self.group);
+            let _ = rustix::fs::fchown(file, Some(owner), Some(group));
+            rustix::fs::fchmod(file, self.file_mode())?;
+        }
+        Ok(())
+    }
+
+    fn file_mode(&self) -> Mode {
+        Mode::from_raw_mode(self.mode & 0o666 | 0o600)
+    }
+
+    /// Follows a change of owner, group or mode of what the arena describes.
+    ///
+    /// # Errors
+    /// As [`attach`](Self::attach), where the file cannot be opened or is not to be trusted.
+    pub fn follow_owner(&self) -> io::Result<()> {
+        let (file, stat) = self.open()?;
+        let found = (stat.st_uid, stat.st_gid, Mode::from_raw_mode(stat.st_mode));
+        if found != (self.owner, self.group, self.file_mode()) {
+            self.open_to_users(&file)?;
+        }
+        Ok(())
     }
 
     /// Does something with the file of a session, opened once more: inside a program that closes what it does

@@ -21,7 +21,8 @@ pub fn run(args: &CheckArgs, json: bool) -> Result<ExitCode> {
     } else {
         (Access::ReadOnly, Lock::Shared)
     };
-    let region = OpenOptions { lock: Some(lock), ..OpenOptions::default() }.open(&path, access)?;
+    let options = OpenOptions { lock: Some(lock), ..OpenOptions::default() };
+    let region = pool::open(&path, &options, access)?;
     let options = bpfs::CheckOptions { repair: args.repair, threads: pool::threads(args.threads) };
     // Hidden by itself where stderr is no terminal.
     let bar = ProgressBar::new(0).with_style(

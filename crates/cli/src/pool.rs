@@ -2,9 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use pmem::{Access, Domain, Lock, Medium as _, OpenOptions, Region};
 use serde::{Deserialize, Serialize};
+
+use crate::busy;
 
 /// A persistence domain in a report.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -40,6 +42,17 @@ pub fn absolute(pool: &Path) -> Result<PathBuf> {
             "{}: no such pool; create it with `keepstone mkfs {0} --size 4G`, or check the path",
             pool.display()
         )
+    })
+}
+
+/// Opens a pool. Where it is in use, the error names by whom.
+pub fn open(pool: &Path, options: &OpenOptions, access: Access) -> Result<Region> {
+    options.open(pool, access).map_err(|err| match err {
+        pmem::Error::InUse(_) => match busy::holders(pool).as_slice() {
+            [] => err.into(),
+            holders => anyhow!("{}: in use by {}", pool.display(), holders.join("; by ")),
+        },
+        err => err.into(),
     })
 }
 

@@ -159,6 +159,51 @@ fn a_read_only_mount_changes_nothing() {
     assert!(before == fs::read(&s.pool).unwrap(), "the pool has changed");
 }
 
+#[test]
+fn who_only_reads_is_refused_beside_programs_that_write() {
+    let mut s = Sandbox::mounted(&["-o", "direct"]);
+    let other = s.outside("other");
+    fs::create_dir(&other).unwrap();
+    let other = other.to_str().unwrap();
+    for how in [&["--read-only"][..], &["-o", "ro"], &["-o", "ro,direct"]] {
+        let refused = s.fails(["mount"].iter().chain(how).chain(&[s.pool_str(), other]), 1);
+        for part in ["in use by keepstone", &format!("pid {}", s.servers[0]), s.dir_str()] {
+            assert!(refused.contains(part), "{refused}");
+        }
+    }
+    assert!(s.fails(["check", s.pool_str()], 4).contains(s.dir_str()));
+    s.umount();
+    // The other way round.
+    s.mount(&["--read-only"]);
+    for how in [&["-o", "direct"][..], &[]] {
+        let refused = s.fails(["mount"].iter().chain(how).chain(&[s.pool_str(), other]), 1);
+        assert!(refused.contains(s.dir_str()), "{refused}");
+    }
+    s.ok(["check", s.pool_str()]);
+    s.umount();
+}
+
+#[test]
+fn a_pool_in_use_in_another_mount_namespace_is_said_to_be() {
+    let mut s = Sandbox::formatted();
+    let script = format!(
+        "{} mount --json {} {}",
+        env!("CARGO_BIN_EXE_keepstone"),
+        s.pool_str(),
+        s.dir_str()
+    );
+    let ready = tool("unshare", &["--mount", "sh", "-euc", &script]);
+    let ready: serde_json::Value = serde_json::from_str(&ready).unwrap();
+    s.servers.push(ready["pid"].as_i64().unwrap() as i32);
+    let refused = s.fails(["check", s.pool_str()], 4);
+    for part in [&format!("pid {}", s.servers[0]), "another mount namespace", s.dir_str()] {
+        assert!(refused.contains(part), "{refused}");
+    }
+    s.signal_server(Signal::TERM);
+    s.server_ends();
+    s.ok(["check", s.pool_str()]);
+}
+
 /// `/sbin/mount.fuse.keepstone`, for as long as it is held.
 struct Helper(bool);
 

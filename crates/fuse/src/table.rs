@@ -33,9 +33,13 @@ impl MountEntry {
 
 /// All mounts that this process sees, later ones on top.
 pub fn mounts() -> io::Result<Vec<MountEntry>> {
-    let table = std::fs::read(TABLE)?;
+    Ok(mounts_in(&std::fs::read(TABLE)?))
+}
+
+/// The mounts that a table of some process lists, later ones on top.
+pub fn mounts_in(table: &[u8]) -> Vec<MountEntry> {
     let lines = table.split(|&b| b == b'\n').filter_map(Line::parse);
-    Ok(lines.map(|line| MountEntry::of(&line)).collect())
+    lines.map(|line| MountEntry::of(&line)).collect()
 }
 
 /// The topmost mount at exactly `dir`, an absolute path.

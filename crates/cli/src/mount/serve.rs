@@ -144,7 +144,8 @@ fn follow(changes: Arc<OnceLock<Changes>>) {
     });
 }
 
-/// Clears away what killed programs left, now and then.
+/// Clears away what killed programs left, now and then, and lets those into the shared state who may open the
+/// pool meanwhile.
 fn tend(fs: Weak<Bpfs<Region>>) {
     std::thread::spawn(move || {
         while let Some(fs) = fs.upgrade() {
@@ -153,6 +154,7 @@ fn tend(fs: Weak<Bpfs<Region>>) {
                 Ok(n) => tracing::info!("{n} programs ended without taking leave"),
                 Err(err) => tracing::error!("cannot clear away after programs that died: {err}"),
             }
+            let _ = bpfs::place(fs.medium()).map(|place| place.follow_owner());
             drop(fs);
             std::thread::sleep(TEND_EVERY);
         }
@@ -172,10 +174,10 @@ fn open(plan: &Plan) -> Result<Region> {
     if plan.options.is_read_only() {
         // Others may read it at the same time; nobody may write.
         let options = OpenOptions { lock: Some(pmem::Lock::Shared), ..options };
-        return Ok(options.open(&plan.pool, pmem::Access::ReadOnly)?);
+        return pool::open(&plan.pool, &options, pmem::Access::ReadOnly);
     }
     let lock = is_direct(&plan.options).then_some(pmem::Lock::Shared);
-    Ok(OpenOptions { lock, ..options }.open(&plan.pool, pmem::Access::ReadWrite)?)
+    pool::open(&plan.pool, &OpenOptions { lock, ..options }, pmem::Access::ReadWrite)
 }
 
 /// Takes away a mount whose server is gone; refuses where one is alive.
