@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -27,13 +27,11 @@ enum Report<R> {
 /// Starts a server with these arguments, whose standard error goes to the file `log`, and waits until
 /// it is ready.
 pub fn start<R: DeserializeOwned>(args: Vec<OsString>, log: &Path) -> Result<R> {
-    let opened = make_private(log.parent().unwrap_or(Path::new("/")))
-        .and_then(|()| OpenOptions::new().create(true).append(true).open(log));
     let mut server = Command::new(std::env::current_exe()?)
         .args(args)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(opened.with_context(|| format!("{}: cannot open the log", log.display()))?)
+        .stderr(open_log(log)?)
         .spawn()
         .context("cannot start the server")?;
     let mut line = String::new();
@@ -88,7 +86,44 @@ pub fn runtime_dir() -> PathBuf {
     }
 }
 
-/// Makes a directory for this user alone, unless it is there.
-pub fn make_private(dir: &Path) -> std::io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(dir)
+/// Makes a directory for this user alone, unless it is there, and whatever is above it.
+///
+/// # Errors
+/// If it, or [`runtime_dir`] above it, is not a directory of this user in which nobody else may write:
+/// below `/tmp` anybody could have made it.
+pub fn make_private(dir: &Path) -> Result<()> {
+    let base = runtime_dir();
+    if dir != base && dir.starts_with(&base) {
+        make_one_private(&base)?;
+    }
+    make_one_private(dir)
+}
+
+fn make_one_private(dir: &Path) -> Result<()> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
+        .with_context(|| format!("{}: cannot be made", dir.display()))?;
+    let found = dir.symlink_metadata().with_context(|| dir.display().to_string())?;
+    let remedy = "remove it, or name another place in XDG_RUNTIME_DIR";
+    if !found.is_dir() {
+        bail!("{}: is no directory, and this program does not follow it; {remedy}", dir.display());
+    }
+    let user = rustix::process::geteuid().as_raw();
+    if found.uid() != user {
+        bail!("{}: belongs to user {}, not to {user}; {remedy}", dir.display(), found.uid());
+    }
+    if found.mode() & 0o022 != 0 {
+        bail!("{}: others may write there, and mislead us; `chmod go-w {0}`", dir.display());
+    }
+    Ok(())
+}
+
+/// Opens the log of a server for appending, in a directory for this user alone.
+fn open_log(log: &Path) -> Result<File> {
+    make_private(log.parent().unwrap_or(Path::new("/")))?;
+    let mut options = OpenOptions::new();
+    options.create(true).append(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    options.open(log).with_context(|| format!("{}: cannot open the log", log.display()))
 }

@@ -56,7 +56,7 @@ fn holder(pid: u32, pool: &Path) -> String {
     let table = fs::read(process.join("mountinfo")).unwrap_or_default();
     let mounts = fuse::mounts_in(&table).into_iter();
     let mounted = mounts.filter(|mount| mount.is_keepstone() && mount.source == pool);
-    let (Some(mount), "keepstone") = (mounted.last(), &*name(&process)) else {
+    let (Some(mount), "keepstone") = (mounted.next_back(), &*name(&process)) else {
         return format!("{who}; end it, then try again");
     };
     let dir = mount.dir.display();

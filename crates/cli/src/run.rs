@@ -4,31 +4,42 @@
 //! it can restore `LD_PRELOAD` in scrubbed environments), which descriptors to give out
 //! (`KEEPSTONE_FDS`), which directories of other file systems to serve (`KEEPSTONE_DIRECT`) and where to
 //! count (`KEEPSTONE_STATS`).
+//!
+//! No server of a mount is asked before the program starts, as one that is stopped would hold up all programs;
+//! only `--stats` asks, and waits [`ANSWER_WITHIN`].
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs::Permissions;
 use std::io;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::FdFlags;
+use rustix::process::Resource;
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::program::Program;
-use crate::{output, stats};
+use crate::{busy, output, stats};
 
 /// File name of the library.
 const LIBRARY: &str = "libkeepstone.so";
 /// Size of the file of counters: room for more classes than there are.
-const COUNTERS_BYTES: u64 = 4096;
-/// The first 8 bytes of that file, once a process has found it.
-const MAGIC: &[u8] = b"KSRUN002";
+const COUNTERS_BYTES: usize = 4096;
+/// The first 8 bytes of that file.
+const MAGIC: &[u8] = b"KSRUN003";
 const RECORD_BYTES: usize = 40;
+/// Numbers of descriptors that programs use are below this one, as far as their limit allows.
+const DESCRIPTOR_MIN: u64 = 1000;
+/// How long servers may take to say what they have been asked.
+const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 
 /// `keepstone run`
 #[derive(Debug, Args)]
@@ -113,20 +124,11 @@ struct Report {
 
 pub fn run(args: &RunArgs, json: bool) -> Result<ExitCode> {
     let library = library()?;
-    let dirs = mounts()?;
-    // What their servers say; nothing where one does not answer.
-    let before: Vec<_> = dirs.iter().map(|dir| stats::read(dir).unwrap_or_default()).collect();
-    let is_direct = |stats: &Value| stats["direct"] == true;
-    if !before.iter().any(is_direct) && args.direct.is_empty() {
-        output::notice(match dirs.len() {
-            0 => {
-                "no pool is mounted and no --direct given: nothing to serve; see `keepstone mount -o direct`"
-            }
-            _ => {
-                "no pool is mounted with -o direct: all calls go through the mount; unmount it, and see \
-                 `keepstone mount -o direct`"
-            }
-        });
+    let mounts: Vec<_> = fuse::mounts()?;
+    if args.direct.is_empty()
+        && let Some(why) = nothing_to_serve(&mounts)
+    {
+        output::notice(why);
     }
     let name = &args.command[0];
     if let Some(why) = Program::find(Path::new(name)).and_then(|program| program.not_served()) {
@@ -144,26 +146,31 @@ pub fn run(args: &RunArgs, json: bool) -> Result<ExitCode> {
     if !args.stats {
         return Err(not_started(name, &command.exec()));
     }
-    let counters = Counters::create()?;
-    command.env("KEEPSTONE_STATS", counters.0.path());
+    let dirs = mounts.into_iter().filter(fuse::MountEntry::is_keepstone).map(|mount| mount.dir);
+    let before = ask(dirs.collect());
+    let counters = Counters::create().context("cannot make a file to count in")?;
+    command.env("KEEPSTONE_STATS", counters.path());
     ignore_keyboard(&mut command);
     let status = match command.status() {
         Ok(status) => status,
         Err(err) => return Err(not_started(name, &err)),
     };
-    let after = dirs.iter().zip(&before).map(|(dir, before)| {
-        let before = requests(before);
-        let mut requests = requests(&stats::read(dir).unwrap_or_default());
-        requests.iter_mut().for_each(|(kind, n)| *n -= before.get(kind).copied().unwrap_or(0));
+    let after = ask(before.keys().cloned().collect());
+    let meanwhile = after.iter().map(|(dir, after)| {
+        let before = before.get(dir).map(requests).unwrap_or_default();
+        let mut requests = requests(after);
+        requests
+            .iter_mut()
+            .for_each(|(kind, n)| *n -= before.get(kind).copied().unwrap_or(0).min(*n));
         requests.retain(|_, n| *n > 0);
         (dir.display().to_string(), requests)
     });
     let status = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1) as u8;
-    let not_direct = dirs.iter().zip(&before).filter(|(_, stats)| !is_direct(stats));
+    let not_direct = before.iter().filter(|(_, stats)| stats["direct"] != true);
     let report = Report {
         status,
         calls: counters.read()?,
-        mounts: after.collect(),
+        mounts: meanwhile.collect(),
         not_direct: not_direct.map(|(dir, _)| dir.display().to_string()).collect(),
     };
     if json {
@@ -250,9 +257,66 @@ fn direct_dirs(dirs: &[PathBuf]) -> Result<OsString> {
     Ok(list)
 }
 
-fn mounts() -> Result<Vec<PathBuf>> {
-    let ours = fuse::mounts()?.into_iter().filter(fuse::MountEntry::is_keepstone);
-    Ok(ours.map(|entry| entry.dir).collect())
+/// Why no call can be served in user space, if none can, as far as that is seen without asking a server.
+fn nothing_to_serve(mounts: &[fuse::MountEntry]) -> Option<String> {
+    let pools: Vec<_> = mounts.iter().filter(|mount| mount.is_keepstone()).collect();
+    if pools.is_empty() {
+        return Some(
+            "no pool is mounted and no --direct given: nothing to serve; see `keepstone mount -o direct`"
+                .to_owned(),
+        );
+    }
+    // What lies on somebody else's server is not looked at.
+    let on_server = |pool: &Path| {
+        let above = mounts.iter().filter(|mount| pool.starts_with(&mount.dir));
+        let above = above.max_by_key(|mount| mount.dir.as_os_str().len());
+        above.is_some_and(|mount| {
+            ["fuse", "nfs", "cifs", "9p"].iter().any(|t| mount.fs_type.starts_with(t))
+        })
+    };
+    if pools.iter().any(|mount| on_server(&mount.source)) {
+        return None;
+    }
+    let (direct, not_direct): (Vec<_>, Vec<_>) =
+        pools.into_iter().partition(|mount| busy::is_shared(&mount.source) != Some(false));
+    let Some(first) = direct.first() else {
+        let dir = not_direct.first()?.dir.display();
+        return Some(format!(
+            "no pool is mounted with -o direct: all calls go through the mount; unmount it \
+             (`keepstone umount {dir}`), and see `keepstone mount -o direct`"
+        ));
+    };
+    let may = rustix::fs::Access::READ_OK | rustix::fs::Access::WRITE_OK;
+    let usable = |pool: &Path| {
+        use rustix::fs::{AtFlags, CWD, accessat};
+        accessat(CWD, pool, may, AtFlags::EACCESS) != Err(rustix::io::Errno::ACCESS)
+    };
+    if direct.iter().any(|mount| usable(&mount.source)) {
+        return None;
+    }
+    let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    Some(format!(
+        "{pool}, mounted on {dir}: user {user} may not open the pool for reading and writing, so all calls go \
+         through the mount; as its owner: `chgrp {group} {pool} && chmod 660 {pool}`",
+        pool = first.source.display(),
+        dir = first.dir.display(),
+    ))
+}
+
+/// What the servers of these mounts say; those that do not in time are left out.
+fn ask(dirs: Vec<PathBuf>) -> BTreeMap<PathBuf, Value> {
+    let (sender, receiver) = mpsc::channel();
+    let asked = dirs.len();
+    for dir in dirs {
+        let sender = sender.clone();
+        std::thread::spawn(move || {
+            let stats = stats::read(&dir).unwrap_or_default();
+            let _ = sender.send((dir, stats));
+        });
+    }
+    let deadline = Instant::now() + ANSWER_WITHIN;
+    let left = || deadline.saturating_duration_since(Instant::now());
+    (0..asked).map_while(|_| receiver.recv_timeout(left()).ok()).collect()
 }
 
 /// What the server of a mount has been asked so far.
@@ -261,33 +325,46 @@ fn requests(stats: &Value) -> BTreeMap<String, u64> {
     requests.filter_map(|(kind, n)| Some((kind.clone(), n.as_u64()?))).collect()
 }
 
-/// The file in which all processes of the run count; removed when dropped.
-struct Counters(tempfile::NamedTempFile);
+/// The file in which all processes of the run count. It has no name that others could open, nobody can shorten
+/// it, and it ends with the last of them.
+struct Counters(OwnedFd);
 
 impl Counters {
     fn create() -> Result<Self> {
-        let mut builder = tempfile::Builder::new();
-        let file = builder.prefix("keepstone-run-").tempfile_in("/dev/shm");
-        let file = file.context("cannot make a file in /dev/shm to count in")?;
-        file.as_file().set_len(COUNTERS_BYTES)?;
-        // For processes that become another user.
-        file.as_file().set_permissions(Permissions::from_mode(0o666))?;
-        Ok(Self(file))
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = rustix::fs::memfd_create(c"keepstone-run", flags)?;
+        let mut content = [0; COUNTERS_BYTES];
+        content[..MAGIC.len()].copy_from_slice(MAGIC);
+        rustix::io::pwrite(&file, &content, 0)?;
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        // Inherited, so that processes that become another user count, too; beyond the numbers that programs see.
+        let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let min = DESCRIPTOR_MIN.min(limit.saturating_sub(8)) as i32;
+        let inherited = rustix::io::fcntl_dupfd_cloexec(&file, min)?;
+        rustix::io::fcntl_setfd(&inherited, FdFlags::empty())?;
+        Ok(Self(inherited))
+    }
+
+    /// Leads to it in processes that have closed the descriptor; its last part is the number of that.
+    fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
     }
 
     /// What was counted; nothing where no process was served.
     fn read(&self) -> Result<BTreeMap<String, Calls>> {
-        Ok(parse(&std::fs::read(self.0.path())?))
+        let mut content = [0; COUNTERS_BYTES];
+        let len = rustix::io::pread(self.0.as_fd(), &mut content, 0)?;
+        Ok(parse(&content[..len]))
     }
 }
 
 /// Magic, number of records, then of each: name in 16 bytes, three counters of 8 bytes.
 fn parse(file: &[u8]) -> BTreeMap<String, Calls> {
-    let Some(records) = file.strip_prefix(MAGIC) else {
+    let records = file.strip_prefix(MAGIC).and_then(|rest| rest.split_at_checked(8));
+    let Some((len, records)) = records else {
         return BTreeMap::new();
     };
     let number = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("8 bytes"));
-    let (len, records) = records.split_at(8);
     let records = records.chunks_exact(RECORD_BYTES).take(number(len) as usize);
     let records = records.map(|record| {
         let (name, counters) = record.split_at(16);
@@ -329,6 +406,7 @@ mod tests {
     #[test]
     fn counters_are_read() {
         assert!(parse(&[0; 4096]).is_empty());
+        assert!(parse(MAGIC).is_empty() && parse(b"").is_empty());
         let mut file = MAGIC.to_vec();
         file.extend(2u64.to_ne_bytes());
         for (name, counters) in [(b"open", [3u64, 1, 900]), (b"read", [0; 3])] {

@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
-use common::{Sandbox, tool, wait_until};
+use common::{PermissionsExt as _, Sandbox, tool, wait_until};
+use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -370,6 +371,93 @@ fn mounts_that_are_not_served_are_named() {
         assert_eq!(found["level"], if is_direct { "ok" } else { "advice" });
         sandbox.umount();
     }
+}
+
+/// Stops the server of a sandbox for as long as it is held.
+struct Stopped<'s>(&'s Sandbox);
+
+impl<'s> Stopped<'s> {
+    fn new(sandbox: &'s Sandbox) -> Self {
+        sandbox.signal_server(Signal::STOP);
+        let stat = format!("/proc/{}/stat", sandbox.servers[0]);
+        wait_until("the server is stopped", || fs::read_to_string(&stat).unwrap().contains(") T "));
+        Self(sandbox)
+    }
+}
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        self.0.signal_server(Signal::CONT);
+    }
+}
+
+#[test]
+fn a_stopped_server_holds_up_nobody_who_does_not_use_it() {
+    for options in [&["-o", "direct"][..], &[]] {
+        let sandbox = Sandbox::mounted(options);
+        let stopped = Stopped::new(&sandbox);
+        for args in [&["--"][..], &["--stats", "--json", "--"]] {
+            let output =
+                keepstone_run(args.iter().chain(&["sh", "-c", "ls /etc; cat /etc/passwd"]));
+            assert!(output.status.success(), "{output:?}");
+        }
+        drop(stopped);
+        sandbox.umount();
+    }
+}
+
+#[test]
+fn what_is_counted_has_no_name_and_no_way_to_shorten_it() {
+    let sandbox = Sandbox::mounted(&["-o", "direct"]);
+    let file = sandbox.path("file");
+    // The program tries what another user could; `cat` has not inherited the descriptor.
+    let script = format!(
+        "echo a > {file}; : 2>/dev/null > $KEEPSTONE_STATS; truncate -s 0 $KEEPSTONE_STATS 2>/dev/null; \
+         ls -l /proc/self/fd > /dev/null; eval \"exec ${{KEEPSTONE_STATS##*/}}>&-\"; \
+         ls /dev/shm | grep keepstone-run && exit 9; cat {file}",
+        file = file.display()
+    );
+    let output = keepstone_run(["--stats", "--json", "--", "bash", "-c", &script]);
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let report: Value = serde_json::from_str(text.strip_prefix("a\n").unwrap()).unwrap();
+    assert!(report["calls"]["read"]["served"].as_u64() >= Some(1), "{report}");
+    sandbox.umount();
+}
+
+#[test]
+fn who_may_not_open_the_pool_is_told_the_remedy_which_works_at_once() {
+    let sandbox = Sandbox::mounted(&["-o", "direct"]);
+    let file = sandbox.path("file");
+    fs::write(&file, "content\n").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
+    // Where others can run it, wherever the build directory is.
+    let (program, lib) = (sandbox.outside("keepstone"), sandbox.outside("libkeepstone.so"));
+    fs::copy(env!("CARGO_BIN_EXE_keepstone"), &program).unwrap();
+    fs::copy(library(), &lib).unwrap();
+    let as_nobody = || {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&program);
+        command.args(["run", "--stats", "--json", "--", "cat"]).arg(&file);
+        let output = output_of(command.env("KEEPSTONE_LIBRARY", &lib));
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        let report: Value = serde_json::from_str(text.strip_prefix("content\n").unwrap()).unwrap();
+        let served = report["calls"]["read"]["served"].as_u64().unwrap_or(0);
+        (served, String::from_utf8(output.stderr).unwrap())
+    };
+    // Others' pools beside this one could be open to all.
+    let (served, told) = as_nobody();
+    assert_eq!(served, 0);
+    if told.contains(sandbox.pool_str()) {
+        let remedy = format!("chgrp 65534 {0} && chmod 660 {0}", sandbox.pool_str());
+        assert!(told.contains("user 65534 may not open") && told.contains(&remedy), "{told}");
+    }
+    std::os::unix::fs::chown(&sandbox.pool, None, Some(65534)).unwrap();
+    fs::set_permissions(&sandbox.pool, fs::Permissions::from_mode(0o660)).unwrap();
+    wait_until("the user is served", || as_nobody().0 > 0);
+    assert!(!as_nobody().1.contains("may not open"));
+    sandbox.umount();
 }
 
 #[test]

@@ -1,18 +1,20 @@
 //! What was served, counted over all processes of a `keepstone run --stats`.
 //!
-//! `KEEPSTONE_STATS` names a file that all of them map: [`MAGIC`], the number of records (8 bytes
-//! each), then per class a name of 16 bytes padded with zeros and three counters of 8 bytes: calls
+//! `KEEPSTONE_STATS` leads to a file without a name that all of them map (`/proc/PID/fd/N`); those that have
+//! inherited descriptor N need not be allowed to look at process PID. It holds [`MAGIC`], the number of records
+//! (8 bytes each), then per class a name of 16 bytes padded with zeros and three counters of 8 bytes: calls
 //! served in user space, calls handed over to the kernel, and the nanoseconds that the former took.
 //! All in host byte order.
 
-use std::ffi::c_char;
+use std::ffi::{CStr, c_char};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fd::{AsFd as _, BorrowedFd};
+use rustix::fs::{Mode, OFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 /// The first 8 bytes of the file.
-pub const MAGIC: u64 = u64::from_ne_bytes(*b"KSRUN002");
+pub const MAGIC: u64 = u64::from_ne_bytes(*b"KSRUN003");
 const NAME_BYTES: usize = 16;
 
 #[repr(C)]
@@ -89,20 +91,38 @@ pub fn start() {
         return;
     }
     // SAFETY: `getenv` returned a string.
-    let path = unsafe { std::ffi::CStr::from_ptr(path) };
-    let Ok(fd) = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) else {
-        return;
-    };
-    let long_enough = |stat: rustix::fs::Stat| stat.st_size as usize >= size_of::<File>();
-    if !rustix::fs::fstat(&fd).is_ok_and(long_enough) {
-        return;
+    let path = unsafe { CStr::from_ptr(path) };
+    if !inherited(path).is_some_and(map)
+        && let Ok(file) = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+    {
+        map(file.as_fd());
+    }
+}
+
+/// The descriptor that the path names by its number.
+fn inherited(path: &CStr) -> Option<BorrowedFd<'static>> {
+    let number = path.to_str().ok()?.rsplit('/').next()?.parse().ok()?;
+    // SAFETY: whatever it is now, nothing that runs this early closes it before it is mapped.
+    (number > 2).then(|| unsafe { BorrowedFd::borrow_raw(number) })
+}
+
+/// Maps the file, if it is one that `keepstone run` has made and nobody can shorten.
+fn map(file: BorrowedFd<'_>) -> bool {
+    let mut magic = [0; 8];
+    let sealed = rustix::fs::fcntl_get_seals(file);
+    if !sealed.is_ok_and(|seals| seals.contains(SealFlags::SHRINK))
+        || rustix::io::pread(file, &mut magic, 0) != Ok(8)
+        || magic != MAGIC.to_ne_bytes()
+        || !rustix::fs::fstat(file).is_ok_and(|stat| stat.st_size as usize >= size_of::<File>())
+    {
+        return false;
     }
     let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-    // SAFETY: a new mapping, as long as `File`, of a file that its owner does not shorten.
+    // SAFETY: a new mapping, as long as `File`, of a file that nobody can shorten.
     let mapped =
-        unsafe { rustix::mm::mmap(std::ptr::null_mut(), size_of::<File>(), prot, flags, &fd, 0) };
+        unsafe { rustix::mm::mmap(std::ptr::null_mut(), size_of::<File>(), prot, flags, file, 0) };
     let Ok(file) = mapped.map(<*mut std::ffi::c_void>::cast::<File>) else {
-        return;
+        return false;
     };
     // SAFETY: mapped and large enough; every process writes the same names and nothing else but
     // atomics.
@@ -112,9 +132,9 @@ pub fn start() {
             std::ptr::copy_nonoverlapping(name.as_ptr(), to, name.len());
         }
         (*file).records_len.store(Class::NAMES.len() as u64, Relaxed);
-        (*file).magic.store(MAGIC, Relaxed);
     }
     FILE.store(file, Relaxed);
+    true
 }
 
 fn record(class: Class) -> Option<&'static Record> {

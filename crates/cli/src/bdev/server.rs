@@ -32,6 +32,6 @@ pub fn wait_for_signal(stop: StopSignals) {
 /// Where sockets and logs of these servers are.
 pub fn runtime_dir() -> Result<PathBuf> {
     let dir = background::runtime_dir().join("bdev");
-    background::make_private(&dir).with_context(|| format!("{}: cannot be made", dir.display()))?;
+    background::make_private(&dir)?;
     Ok(dir)
 }

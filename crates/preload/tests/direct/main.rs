@@ -9,6 +9,8 @@ mod buffers;
 mod calls;
 mod races;
 
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -80,15 +82,15 @@ fn calls_are_answered_as_by_the_kernel() {
                 served,
             ))
         };
-        let stats = tempfile::NamedTempFile::new_in("/dev/shm").unwrap();
-        stats.as_file().set_len(4096).unwrap();
+        let stats = counters();
         let expected = run(theirs.path(), None);
         let mut command = again(
             "calls_are_answered_as_by_the_kernel",
             &format!("{} {seed}", ours.path().display()),
             Some((ours.path(), after, chunks)),
         );
-        let got = said(command.env("KEEPSTONE_STATS", stats.path()));
+        let leads_to = format!("/proc/{}/fd/{}", std::process::id(), stats.as_raw_fd());
+        let got = said(command.env("KEEPSTONE_STATS", leads_to));
         if let Some(at) =
             (0..expected.len().max(got.len())).find(|&i| got.get(i) != expected.get(i))
         {
@@ -101,7 +103,9 @@ fn calls_are_answered_as_by_the_kernel() {
                 expected.get(at)
             );
         }
-        let (served, calls) = served_and_all(&std::fs::read(stats.path()).unwrap());
+        let mut counted = [0; 4096];
+        stats.read_exact_at(&mut counted, 0).unwrap();
+        let (served, calls) = served_and_all(&counted);
         copied += served;
         all += calls;
     }
@@ -134,6 +138,17 @@ fn bytes_are_lent_where_they_lie() {
     let lines =
         said(&mut again(NAME, &dir.path().display().to_string(), Some((dir.path(), 0, 64))));
     assert_eq!(lines, ["# done"]);
+}
+
+/// A file for `KEEPSTONE_STATS`, as `keepstone run` makes it.
+fn counters() -> std::fs::File {
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = std::fs::File::from(memfd_create(c"keepstone-run", flags).unwrap());
+    file.write_all_at(b"KSRUN003", 0).unwrap();
+    file.set_len(4096).unwrap();
+    fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+    file
 }
 
 /// Of the counters of `KEEPSTONE_STATS`.

@@ -95,11 +95,7 @@ fn orphan(number: u32) -> Option<(UblkCtrl, Value)> {
 /// directory for everybody.
 fn private_files() -> Result<()> {
     let dir = UblkCtrl::run_dir();
-    background::make_private(Path::new(&dir)).with_context(|| format!("{dir}: cannot be made"))?;
-    if Path::new(&dir).metadata()?.mode() & 0o022 != 0 {
-        bail!("{dir}: others may write there, and mislead us; `chmod go-w {dir}` first");
-    }
-    Ok(())
+    background::make_private(Path::new(&dir))
 }
 
 /// What tells a pool from another one that comes to be in its place.
