@@ -55,7 +55,7 @@ fn holder(pid: u32, pool: &Path) -> String {
     let who = format!("{} (pid {pid})", name(&process));
     let table = fs::read(process.join("mountinfo")).unwrap_or_default();
     let mounts = fuse::mounts_in(&table).into_iter();
-    let mounted = mounts.filter(|mount| mount.is_keepstone() && mount.source == pool);
+    let mut mounted = mounts.filter(|mount| mount.is_keepstone() && mount.source == pool);
     let (Some(mount), "keepstone") = (mounted.next_back(), &*name(&process)) else {
         return format!("{who}; end it, then try again");
     };
