@@ -196,6 +196,16 @@ fn pointers_good_and_bad_give_what_the_kernel_gives() {
 }
 
 #[test]
+fn threads_are_cancelled_where_they_may_be() {
+    let sandbox = Sandbox::mounted(&["-o", "direct"]);
+    let cancel = compiled("cancel", &[]);
+    on_pool(&sandbox, &cancel, &[], &[]);
+    let direct = tempfile::tempdir_in("/dev/shm").unwrap();
+    under_run(direct.path(), &cancel, &["--direct", direct.path().to_str().unwrap()], &[]);
+    sandbox.umount();
+}
+
+#[test]
 fn a_mount_that_is_not_direct_serves_itself() {
     let sandbox = Sandbox::mounted(&[]);
     let file = sandbox.path("file");

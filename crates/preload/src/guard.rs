@@ -22,8 +22,11 @@ struct Waiting {
     present: Cell<bool>,
 }
 
+#[repr(C)]
 struct Thread {
     depth: Cell<u32>,
+    /// Not 0: the thread may be cancelled at any instruction ([`crate::cancel`]).
+    asynchronous: Cell<u32>,
     waiting: Waiting,
 }
 
@@ -45,6 +48,18 @@ fn thread() -> &'static Thread {
 #[inline]
 pub fn is_inside() -> bool {
     thread().depth.get() > 0
+}
+
+/// Whether the thread is inside, or may be cancelled at any instruction.
+#[inline(always)]
+pub fn is_careful() -> bool {
+    let thread = thread();
+    thread.depth.get() | thread.asynchronous.get() != 0
+}
+
+/// Remembers whether the thread may be cancelled at any instruction.
+pub fn set_asynchronous(asynchronous: bool) {
+    thread().asynchronous.set(asynchronous.into());
 }
 
 /// The thread is inside until this is dropped.

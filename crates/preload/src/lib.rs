@@ -31,6 +31,7 @@
 //! - A private mapping of up to 16 MiB is a snapshot; what lies beyond the end of the file reads as
 //!   zeros and is no SIGBUS.
 //! - `inotify` and `fanotify` hear only of what goes through the mount.
+//! - A thread that waits for a lock of a pool's file is cancelled when it has got it (`cancel`).
 //! - Threads with user IDs of their own (`setresuid` by number) have all paths resolved by the kernel
 //!   from then on, and a child made by `clone` has everything done by it.
 //! - `/proc/PID/fd` shows other processes the mount's root where a file is open.
@@ -42,6 +43,7 @@
 mod serve;
 
 mod calls;
+mod cancel;
 mod capi;
 mod credentials;
 mod cwd;

@@ -465,6 +465,8 @@ originals! {
     fn sysv_signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t;
     fn sigset(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t;
 
+    fn pthread_setcanceltype(kind: c_int, old: *mut c_int) -> c_int;
+
     fn setuid(uid: uid_t) -> c_int;
     fn seteuid(uid: uid_t) -> c_int;
     fn setreuid(real: uid_t, effective: uid_t) -> c_int;

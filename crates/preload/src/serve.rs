@@ -6,7 +6,7 @@ use posix::{Errno, Process, Served};
 
 use crate::start::process;
 use crate::stats::Class;
-use crate::{direct, guard, memory, stats};
+use crate::{cancel, direct, guard, memory, stats};
 
 /// Defines exported functions, each with its other names:
 /// `fn name | alias (arguments) -> type { body }`.
@@ -34,9 +34,19 @@ macro_rules! export {
         #[unsafe(no_mangle)]
         #[allow(clippy::undocumented_unsafe_blocks)]
         pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
-            // SAFETY: what the function may do is what its caller answers for.
-            #[allow(unused_unsafe)]
-            unsafe { $body }
+            // Not inlined: cancellation at any instruction (`cancel`, X1) needs a frame that owns nothing.
+            #[inline(never)]
+            unsafe extern "C-unwind" fn called($($argument: $type),*) -> $result {
+                // SAFETY: what the function may do is what its caller answers for.
+                #[allow(unused_unsafe)]
+                unsafe { $body }
+            }
+            if $crate::guard::is_careful() {
+                // SAFETY: the same call.
+                return $crate::cancel::careful(|| unsafe { called($($argument),*) });
+            }
+            // SAFETY: the same call.
+            unsafe { called($($argument),*) }
         }
     };
     (@alias $alias:ident $name:ident ($($argument:ident : $type:ty),* $(,)?) -> $result:ty) => {
@@ -110,6 +120,9 @@ pub fn answer<T>(
     fds: &[c_int],
     f: impl FnOnce(&Process) -> Served<T>,
 ) -> Option<Result<T, Errno>> {
+    if class.is_cancellation_point() {
+        cancel::test();
+    }
     let begun = stats::begin();
     match guard::run(|| f(process)) {
         Some(Served::Done(result)) => {

@@ -81,6 +81,15 @@ classes! {
     Other "other",
 }
 
+impl Class {
+    /// Whether a thread can be cancelled in libc's functions of this class, those that wait for locks
+    /// apart.
+    pub const fn is_cancellation_point(self) -> bool {
+        use Class::{Close, Copy, Open, Read, Sync, Write};
+        matches!(self, Close | Copy | Open | Read | Sync | Write)
+    }
+}
+
 static FILE: AtomicPtr<File> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Maps the file, if the environment names one. Without it nothing is counted.

@@ -9,7 +9,7 @@ use super::copying::by_kernel;
 use crate::serve::{answer, before_number, number_freed, on_fd, on_path, set_errno, to_c};
 use crate::start::{opens_in_user_space, process};
 use crate::stats::Class;
-use crate::{direct, guard, memory, real};
+use crate::{cancel, direct, guard, memory, real};
 
 /// Opens in user space, unless descriptors are to be the kernel's from the start.
 fn open_at(dirfd: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> Option<c_int> {
@@ -106,6 +106,9 @@ export! {
     fn fcntl | fcntl64 | __fcntl | __libc_fcntl64 (
         fd: c_int, command: c_int, argument: c_long
     ) -> c_int {
+        if matches!(command, libc::F_SETLKW | libc::F_OFD_SETLKW) {
+            cancel::test();
+        }
         let answered = match command {
             libc::F_GETLK | libc::F_SETLK | libc::F_SETLKW | libc::F_OFD_GETLK
             | libc::F_OFD_SETLK | libc::F_OFD_SETLKW => {
@@ -155,6 +158,9 @@ export! {
     }
 
     fn lockf | lockf64 (fd: c_int, command: c_int, len: off_t) -> c_int {
+        if command == libc::F_LOCK {
+            cancel::test();
+        }
         on_fd(Class::Lock, fd, |process| {
             let mut lock = libc::flock {
                 l_type: libc::F_WRLCK as i16,

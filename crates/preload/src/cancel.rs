@@ -1,0 +1,76 @@
+//! Threads that are cancelled (`pthread_cancel`).
+//!
+//! libc ends such a thread by unwinding it, which must not happen in the middle of the engine.
+//!
+//! - **X1** A thread that may be cancelled at any instruction (`PTHREAD_CANCEL_ASYNCHRONOUS`) is cancelled
+//!   at cancellation points only while it is in a function of ours.
+//! - **X2** What is served is a cancellation point where libc's function is one ([`test`]), before anything
+//!   is done. A thread that waits for a lock is cancelled when it has got it or given up.
+//! - **X3** While the thread is inside ([`crate::guard`]) there is no cancellation point: our code makes
+//!   system calls itself, or calls functions that we export.
+
+use std::ffi::c_int;
+
+use crate::{guard, real};
+
+const ASYNCHRONOUS: c_int = 1;
+const DEFERRED: c_int = 0;
+const DISABLE: c_int = 1;
+
+unsafe extern "C-unwind" {
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+    fn pthread_testcancel();
+}
+
+/// Makes a call of a thread that is inside (X3), or may be cancelled at any instruction (X1). Owns nothing,
+/// so that the thread may be unwound from anywhere outside of `call`.
+#[cold]
+#[inline(never)]
+pub fn careful<T>(call: impl FnOnce() -> T) -> T {
+    let null = std::ptr::null_mut();
+    if guard::is_inside() {
+        let mut state = 0;
+        // SAFETY: room for the old state, which may be left out.
+        unsafe { pthread_setcancelstate(DISABLE, &mut state) };
+        let result = call();
+        // SAFETY: as above.
+        unsafe { pthread_setcancelstate(state, null) };
+        return result;
+    }
+    // SAFETY: the old type may be left out.
+    unsafe { real::pthread_setcanceltype(DEFERRED, null) };
+    guard::set_asynchronous(false);
+    let result = call();
+    guard::set_asynchronous(true);
+    // SAFETY: as above.
+    unsafe { real::pthread_setcanceltype(ASYNCHRONOUS, null) };
+    result
+}
+
+/// Ends the thread here if it is cancelled (X2); not within our own code.
+#[inline]
+pub fn test() {
+    if !guard::is_inside() {
+        // SAFETY: no preconditions.
+        unsafe { pthread_testcancel() };
+    }
+}
+
+/// `pthread_setcanceltype` of libc.
+///
+/// # Safety
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn pthread_setcanceltype(kind: c_int, old: *mut c_int) -> c_int {
+    // Before the thread can be cancelled anywhere, and after it no longer can.
+    let is_asynchronous = kind == ASYNCHRONOUS;
+    if is_asynchronous {
+        guard::set_asynchronous(true);
+    }
+    // SAFETY: the caller's.
+    let result = unsafe { real::pthread_setcanceltype(kind, old) };
+    if result == 0 {
+        guard::set_asynchronous(is_asynchronous);
+    }
+    result
+}
