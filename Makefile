@@ -24,7 +24,7 @@ CRASH_MINUTES ?= 30
 # Seconds of `make fuzz`, for each target.
 FUZZ_SECONDS ?= 300
 
-.PHONY: help build demo test loom check bench bench-quick install campaign crash-campaign nvdimm-test dax-programs-test vm-test torture machine-torture fuzz clean
+.PHONY: help build demo test loom check bench bench-quick bench-programs install campaign crash-campaign nvdimm-test dax-programs-test vm-test torture machine-torture fuzz clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -88,6 +88,9 @@ bench-quick: ## the same in two minutes, for a first look; changes no document
 	$(BENCH) chell --quick
 	$(BENCH) fuse --quick
 	$(BENCH) bdev --quick
+
+bench-programs: build ## whole programs on tmpfs, under `keepstone run` and on a cached mount, in turn (6 minutes)
+	scripts/programs-bench.sh
 
 install: build ## into PREFIX (/usr/local), with the helper of mount(8) in SBINDIR (/sbin)
 	install -D -m 755 $(RELEASE)/keepstone $(DESTDIR)$(PREFIX)/bin/keepstone

@@ -1,0 +1,134 @@
+#!/bin/bash
+# Measures whole programs: on tmpfs, under `keepstone run` on a pool, and on a cached mount, in turn, ROUNDS times.
+#
+#   programs-bench.sh [PROGRAM…]     of: untar find grep du cp rsync git-add git-status git-clone processes gcc
+#                                    sqlite-delete sqlite-wal python gzip sort rm (default: all)
+#
+# Prints the best wall time of each in seconds, and the ratio of tmpfs's to it: above 1 is faster than tmpfs. Needs root.
+# Installs what it lacks by apt-get. Environment: KEEPSTONE (default: target/release/keepstone), ROUNDS (5), JSON (a
+# file that gets the results, too).
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+keepstone=${KEEPSTONE:-$root/target/release/keepstone}
+rounds=${ROUNDS:-5}
+"$root/scripts/lib-packages.sh" rsync git gcc sqlite3 python3 gzip >/dev/null
+
+programs=(untar find grep du cp rsync git-add git-status git-clone processes gcc sqlite-delete sqlite-wal python gzip sort rm)
+[ $# -eq 0 ] || programs=("$@")
+
+work=$(mktemp -d /dev/shm/programs-bench.XXXXXX)
+mounted=()
+clean_up() {
+    cd /
+    for dir in "${mounted[@]}"; do "$keepstone" umount "$dir" || true; done
+    rm -rf "$work"
+}
+trap clean_up EXIT
+
+mkdir "$work/tmpfs" "$work/direct" "$work/cached" "$work/input"
+for kind in direct cached; do
+    "$keepstone" mkfs "$work/$kind.pool" --size 2G >/dev/null
+    options=()
+    [ "$kind" = cached ] || options=(-o direct)
+    "$keepstone" mount "${options[@]}" "$work/$kind.pool" "$work/$kind" >/dev/null
+    mounted+=("$work/$kind")
+done
+
+# 4650 files of 1 to 20 KB of text in 310 directories, C programs, and lines to sort: the same in every run.
+python3 - "$work/input" <<'PYTHON'
+import os, random, sys
+top = sys.argv[1]
+draw = random.Random(1)
+words = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randint(2, 9))) for _ in range(4000)]
+for i in range(4650):
+    directory = f"{top}/tree/d{i % 10}/e{i // 10 % 31}"
+    os.makedirs(directory, exist_ok=True)
+    with open(f"{directory}/file{i}.txt", "w") as file:
+        file.write("\n".join(" ".join(draw.choices(words, k=10)) for _ in range(draw.randint(15, 300))))
+with open(f"{top}/lines", "w") as file:
+    for _ in range(600_000):
+        file.write(" ".join(draw.choices(words, k=3)) + "\n")
+for i in range(30):
+    with open(f"{top}/program{i}.c", "w") as file:
+        file.write("#include <stdio.h>\n#include <string.h>\n")
+        for k in range(20):
+            file.write(f"int f{k}(int x) {{ return x * {draw.randint(2, 99)} + {k}; }}\n")
+        file.write('int main(void) { printf("%d\\n", f1(2)); return 0; }\n')
+PYTHON
+tar cf "$work/input/tree.tar" -C "$work/input" tree
+
+# What each program starts from, not measured: `prepare NAME DIR`.
+prepare() {
+    cd "$2"
+    case $1 in
+        untar) ;;
+        find | grep | du | cp | rsync | rm) tar xf "$work/input/tree.tar" ;;
+        git-add) tar xf "$work/input/tree.tar" && git -C tree init -q ;;
+        git-status | git-clone)
+            tar xf "$work/input/tree.tar"
+            git -C tree init -q && git -C tree add . && git -C tree -c user.name=n -c user.email=e commit -qm tree
+            ;;
+        processes) echo content >file ;;
+        gcc) cp "$work"/input/*.c . ;;
+        sqlite-*) ;;
+        python) printf 'import json, http.client, xml.dom.minidom, unittest, asyncio\n' >program.py ;;
+        gzip | sort) cp "$work/input/lines" . ;;
+    esac
+}
+
+# The measured part, run by bash in the directory.
+commands() {
+    case $1 in
+        untar) echo "tar xf '$work/input/tree.tar'" ;;
+        find) echo 'find tree -printf "%s %p\n" >/dev/null' ;;
+        grep) echo 'grep -r nosuchword tree || true' ;;
+        du) echo 'du -s tree >/dev/null' ;;
+        cp) echo 'cp -a tree copy' ;;
+        rsync) echo 'rsync -a tree/ copy' ;;
+        git-add) echo 'cd tree && git add . && git -c user.name=n -c user.email=e commit -qm tree' ;;
+        git-status) echo 'cd tree && for i in 1 2 3 4 5; do git status >/dev/null; done' ;;
+        git-clone) echo 'git clone -q tree clone' ;;
+        processes) echo 'for i in {1..200}; do cat file; done >/dev/null' ;;
+        gcc) echo 'for i in {0..29}; do gcc -c program$i.c; done' ;;
+        sqlite-*)
+            echo "(echo 'pragma journal_mode=${1#sqlite-};create table t(a,b);'
+                for i in {1..3000}; do echo \"insert into t values(\$i,'some text of a row');\"; done) | sqlite3 db >/dev/null"
+            ;;
+        python) echo 'export PYTHONPYCACHEPREFIX=$PWD/cache; for i in 1 2 3 4 5; do python3 program.py; done' ;;
+        gzip) echo 'gzip -1 -c lines >lines.gz && gzip -dc lines.gz >again' ;;
+        sort) echo 'sort -S 8M -T . lines >sorted' ;;
+        rm) echo 'rm -rf tree' ;;
+    esac
+}
+
+# once NAME KIND: seconds.
+once() {
+    local dir=$work/$2/$1 run=()
+    [ "$2" != direct ] || run=("$keepstone" run --)
+    mkdir "$dir"
+    (prepare "$1" "$dir") >/dev/null
+    local script start end
+    script=$(commands "$1")
+    start=$(date +%s%N)
+    (cd "$dir" && "${run[@]}" bash -c "$script" </dev/null >/dev/null)
+    end=$(date +%s%N)
+    rm -rf "$dir"
+    echo $(((end - start) / 1000))
+}
+
+results=$work/results
+printf '%-14s %10s %10s %10s   %s\n' program tmpfs run cached 'tmpfs/run tmpfs/cached'
+for program in "${programs[@]}"; do
+    declare -A best=([tmpfs]=999999999 [direct]=999999999 [cached]=999999999)
+    for ((round = 0; round < rounds; round++)); do
+        for kind in tmpfs direct cached; do
+            took=$(once "$program" "$kind")
+            [ "$took" -ge "${best[$kind]}" ] || best[$kind]=$took
+        done
+    done
+    awk -v name="$program" -v t="${best[tmpfs]}" -v r="${best[direct]}" -v c="${best[cached]}" -v json="$results" 'BEGIN {
+        printf "%-14s %10.3f %10.3f %10.3f   %9.2f %12.2f\n", name, t / 1e6, r / 1e6, c / 1e6, t / r, t / c
+        printf "{\"program\":\"%s\",\"tmpfs_us\":%d,\"run_us\":%d,\"cached_us\":%d}\n", name, t, r, c >>json
+    }'
+done
+[ -z "${JSON:-}" ] || { echo '['; sed '$!s/$/,/' "$results"; echo ']'; } >"$JSON"
