@@ -14,7 +14,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
     max_term_width = 100,
     after_help = "\
 Example, a file system in memory:
-  keepstone mkfs /dev/shm/pool --size 4G
+  keepstone mkfs /dev/shm/pool --size 1G
   keepstone mount /dev/shm/pool /mnt
   keepstone umount /mnt
 
@@ -34,7 +34,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Format a pool.
-    #[command(after_help = "Example: keepstone mkfs /dev/shm/pool --size 4G --label scratch")]
+    #[command(after_help = "Example: keepstone mkfs /dev/shm/pool --size 1G --label scratch")]
     Mkfs(MkfsArgs),
     /// Mount a pool on a directory; returns when it is ready.
     #[command(after_help = "\
@@ -126,7 +126,7 @@ pub enum Layout {
 /// `keepstone mount`
 #[derive(Debug, Args)]
 pub struct MountArgs {
-    /// The pool.
+    /// The pool: its path, UUID=… or LABEL=….
     pub pool: PathBuf,
     /// The directory to mount it on.
     pub dir: PathBuf,
@@ -160,7 +160,7 @@ pub struct MountArgs {
 /// `keepstone umount`
 #[derive(Debug, Args)]
 pub struct UmountArgs {
-    /// Where a pool is mounted.
+    /// Where a pool is mounted; or the pool: its path, UUID=… or LABEL=….
     pub dir: PathBuf,
     /// Take the mount out of sight now, end it when its last user is gone; do not wait.
     #[arg(long)]
@@ -170,14 +170,14 @@ pub struct UmountArgs {
 /// Commands with nothing but a pool.
 #[derive(Debug, Args)]
 pub struct PoolArgs {
-    /// The pool.
+    /// The pool: its path, UUID=… or LABEL=…, or where it is mounted.
     pub pool: PathBuf,
 }
 
 /// `keepstone check`
 #[derive(Debug, Args)]
 pub struct CheckArgs {
-    /// The pool.
+    /// The pool: its path, UUID=… or LABEL=….
     pub pool: PathBuf,
     /// Repair what can be repaired without losing data.
     #[arg(long)]

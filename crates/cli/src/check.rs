@@ -1,5 +1,6 @@
 //! `keepstone check`
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
@@ -41,9 +42,9 @@ pub fn run(args: &CheckArgs, json: bool) -> Result<ExitCode> {
     } else {
         for problem in &report.problems {
             let repaired = if problem.repaired { " (repaired)" } else { "" };
-            println!("{}: {}{repaired}", problem.object, problem.what);
+            say!("{}: {}{repaired}", problem.object, problem.what);
         }
-        println!("{}: {}", path.display(), summary(&report, args.repair));
+        say!("{}: {}", path.display(), summary(&path, &report, args.repair));
     }
     let remaining = report.problems.iter().filter(|problem| !problem.repaired).count();
     Ok(match (report.clean(), remaining) {
@@ -53,15 +54,18 @@ pub fn run(args: &CheckArgs, json: bool) -> Result<ExitCode> {
     })
 }
 
-fn summary(report: &bpfs::CheckReport, repair: bool) -> String {
+fn summary(pool: &Path, report: &bpfs::CheckReport, repair: bool) -> String {
     let found = report.problems.len();
     let repaired = report.problems.iter().filter(|problem| problem.repaired).count();
+    let problems = if found == 1 { "1 problem".to_owned() } else { format!("{found} problems") };
     match (found, repair) {
         (0, _) => "clean".to_owned(),
-        (_, false) => format!("{found} problems; `keepstone check --repair` mends what it can"),
-        (_, true) if repaired == found => format!("{found} problems, all repaired"),
+        (_, false) => {
+            format!("{problems}; `keepstone check --repair {}` mends what it can", pool.display())
+        }
+        (_, true) if repaired == found => format!("{problems}, all repaired"),
         (_, true) => format!(
-            "{found} problems, {} of them not repairable; copy what is readable to a new pool",
+            "{problems}, {} of them not repairable; copy what is readable (`keepstone mount -o ro`) to a new pool",
             found - repaired
         ),
     }

@@ -4,8 +4,11 @@
 //! directory ([`fuse::STATS_XATTR`]): no socket to find, nothing to clean up, and it works
 //! wherever the mount is visible.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
@@ -53,13 +56,34 @@ pub fn read(dir: &Path) -> Result<Value> {
     Ok(serde_json::from_slice(&value[..len])?)
 }
 
+/// What the servers of these mounts say, or why not; those that do not answer in time are left out.
+pub fn ask(dirs: Vec<PathBuf>, within: Duration) -> BTreeMap<PathBuf, Result<Value>> {
+    let (sender, receiver) = mpsc::channel();
+    let asked = dirs.len();
+    for dir in dirs {
+        let sender = sender.clone();
+        std::thread::spawn(move || {
+            let stats = read(&dir);
+            let _ = sender.send((dir, stats));
+        });
+    }
+    let deadline = Instant::now() + within;
+    let left = || deadline.saturating_duration_since(Instant::now());
+    (0..asked).map_while(|_| receiver.recv_timeout(left()).ok()).collect()
+}
+
 /// Fails unless a pool is mounted at `dir`, an absolute path, by a server that is alive.
 pub fn require_alive(dir: &Path) -> Result<()> {
-    if !fuse::mount_at(dir)?.is_some_and(|mount| mount.is_keepstone()) {
+    let Some(mount) = fuse::mount_at(dir)?.filter(fuse::MountEntry::is_keepstone) else {
         bail!("{}: no pool is mounted there; `keepstone mount POOL {0}` mounts one", dir.display());
-    }
+    };
     if fuse::is_stale(dir)? {
-        bail!("{}: its server has died; mount the pool there again to replace it", dir.display());
+        let log = mount::log_of(&mount.source);
+        let log = log.map_or_else(String::new, |log| format!(", see {}", log.display()));
+        bail!(
+            "{}: its server has died{log}; mount the pool there again to replace it",
+            dir.display()
+        );
     }
     Ok(())
 }
@@ -102,7 +126,7 @@ fn show(stats: &Value) {
         ("panics", text(&stats["panics"])),
     ]);
     for (title, field) in [("requests", "requests"), ("medium", "medium"), ("mount", "mount")] {
-        println!("\n{title}");
+        say!("\n{title}");
         let rows = stats[field].as_object().into_iter().flatten();
         output::table(rows.map(|(name, value)| (format!("  {name}"), text(value))));
     }

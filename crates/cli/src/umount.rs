@@ -4,14 +4,21 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use fuse::MountEntry;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::args::UmountArgs;
-use crate::{busy, mount, output, stats};
+use crate::{busy, mount, output, pool, stats};
+
+/// How long a server may take to say which process it is; one that is stopped never does.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 /// How long the server may take to close the pool.
 const SERVER_END_SECONDS_MAX: i64 = 60;
@@ -25,12 +32,13 @@ struct Unmounted {
 }
 
 pub fn run(args: &UmountArgs, json: bool) -> Result<ExitCode> {
-    let dir = mount::absolute_dir(&args.dir)?;
-    let Some(entry) = fuse::mount_at(&dir)?.filter(fuse::MountEntry::is_keepstone) else {
-        bail!("{}: no pool is mounted there; see `mount -t fuse.keepstone`", dir.display());
-    };
-    let stale = fuse::is_stale(&dir)?;
-    let server = if stale { None } else { server_of(&dir) };
+    let entry = find(&args.dir)?;
+    let dir = entry.dir;
+    // Who does not wait need not know for whom.
+    let ask = || stats::ask(vec![dir.clone()], ANSWER_WITHIN).remove(&dir);
+    let asked = if args.lazy { None } else { Some(ask().ok_or_else(|| silent(&dir))?) };
+    let stale = asked.as_ref().is_some_and(is_stale);
+    let server = asked.and_then(Result::ok).and_then(|stats| server_of(&stats));
     match fuse::unmount(&dir, args.lazy) {
         Err(err) if err.kind() == io::ErrorKind::ResourceBusy => return Err(in_use(&dir)),
         result => result.with_context(|| format!("{}: cannot unmount", dir.display()))?,
@@ -53,9 +61,51 @@ pub fn run(args: &UmountArgs, json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The process that serves `dir`, if it can be seen from here.
-fn server_of(dir: &Path) -> Option<OwnedFd> {
-    let pid: i32 = stats::read(dir).ok()?["pid"].as_u64()?.try_into().ok()?;
+/// Who waits for an answer keeps the mount in use.
+fn silent(dir: &Path) -> anyhow::Error {
+    anyhow!(
+        "{}: its server does not answer; if it is stopped, continue it (`kill -CONT`), or use --lazy",
+        dir.display()
+    )
+}
+
+/// The mount that is meant: by its directory, or by the pool that is mounted there.
+fn find(name: &Path) -> Result<MountEntry> {
+    let dir = mount::absolute_dir(name);
+    if let Ok(dir) = &dir
+        && let Some(entry) = fuse::mount_at(dir)?.filter(MountEntry::is_keepstone)
+    {
+        return Ok(entry);
+    }
+    let pool = match dir {
+        Ok(dir) if dir.is_dir() => None,
+        Err(_) if !pool::is_tag(name) => {
+            bail!("{}: no such directory, and no pool", name.display())
+        }
+        _ => Some(pool::absolute(name)?),
+    };
+    let mounts: Vec<_> = fuse::mounts()?.into_iter().filter(MountEntry::is_keepstone).collect();
+    let of_pool = |entry: &&MountEntry| pool.as_ref() == Some(&entry.source);
+    match mounts.iter().filter(of_pool).collect::<Vec<_>>()[..] {
+        [] => bail!("{}: no pool is mounted there; see `mount -t fuse.keepstone`", name.display()),
+        [entry] => Ok(entry.clone()),
+        ref several => {
+            let dirs: Vec<_> =
+                several.iter().map(|entry| entry.dir.display().to_string()).collect();
+            bail!("{}: is mounted on {}; name one of them", name.display(), dirs.join(" and "))
+        }
+    }
+}
+
+/// Whether a server does not answer because it is gone.
+fn is_stale(answer: &Result<Value>) -> bool {
+    let errno = answer.as_ref().err().and_then(|err| err.downcast_ref::<Errno>());
+    matches!(errno, Some(&(Errno::NOTCONN | Errno::CONNABORTED)))
+}
+
+/// The process that gave the answer, if it can be seen from here.
+fn server_of(stats: &Value) -> Option<OwnedFd> {
+    let pid: i32 = stats["pid"].as_u64()?.try_into().ok()?;
     let server = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
     // In another PID namespace the number means somebody else.
     let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;

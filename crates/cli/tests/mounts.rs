@@ -119,6 +119,67 @@ fn killed_in_the_middle_of_work() {
 }
 
 #[test]
+fn a_stopped_server_can_be_unmounted() {
+    let s = Sandbox::mounted(&[]);
+    s.signal_server(Signal::STOP);
+    let refused = s.fails(["umount", s.dir_str()], 1);
+    assert!(refused.contains("--lazy"), "{refused}");
+    s.ok(["umount", "--lazy", s.dir_str()]);
+    assert_eq!(mount_line(&s.dir), None);
+    s.signal_server(Signal::CONT);
+    s.server_ends();
+}
+
+#[test]
+fn a_server_that_loses_its_memory_says_so_in_its_log() {
+    let mut s = Sandbox::formatted();
+    let ready = s.mount(&[]);
+    let log = ready["log"].as_str().unwrap().to_owned();
+    fs::write(s.path("file"), vec![1; 1 << 20]).unwrap();
+    s.signal_server(Signal::BUS);
+    s.server_ends();
+    let said = fs::read_to_string(&log).unwrap();
+    assert!(said.contains("SIGBUS") && said.contains("keepstone check"), "{said}");
+    wait_until("nobody is connected", || fs::read_dir(&s.dir).is_err());
+    assert!(s.fails(["stats", s.dir_str()], 1).contains(&log));
+    let ready = s.mount(&[]);
+    assert!(ready["notices"][0].as_str().unwrap().contains(&log), "{ready}");
+    s.umount();
+}
+
+/// In a mount namespace of its own, for a directory like `/tmp`.
+#[test]
+fn no_log_is_written_where_somebody_else_could_lead_it() {
+    let s = Sandbox::empty();
+    let program = s.outside("keepstone");
+    fs::copy(env!("CARGO_BIN_EXE_keepstone"), &program).unwrap();
+    for (set_up, why) in [
+        // A directory of somebody else; a link to one of the user; one in which all may write.
+        ("mkdir -m 777 /tmp/keepstone-65534", "belongs to user 0"),
+        (
+            "mkdir -m 700 /tmp/x && chown 65534 /tmp/x && ln -s /tmp/x /tmp/keepstone-65534",
+            "is no directory",
+        ),
+        ("mkdir -m 777 /tmp/keepstone-65534 && chown 65534 /tmp/keepstone-65534", "chmod go-w"),
+    ] {
+        let script = format!(
+            "mkdir {scratch}/tmp && mount -t tmpfs -o mode=1777 none {scratch}/tmp && export TMPDIR={scratch}/tmp && \
+             {set_up} && unset XDG_RUNTIME_DIR && cd / && \
+             setpriv --reuid=65534 --regid=65534 --clear-groups {program} mkfs {scratch}/tmp/pool --size 1M && \
+             ! setpriv --reuid=65534 --regid=65534 --clear-groups \
+                 {program} mount {scratch}/tmp/pool {dir} 2>&1; rmdir {scratch}/tmp 2>/dev/null || \
+             {{ umount {scratch}/tmp; rmdir {scratch}/tmp; }}",
+            scratch = s.outside("").display().to_string().trim_end_matches('/'),
+            set_up = set_up.replace("/tmp", "$TMPDIR"),
+            program = program.display(),
+            dir = s.dir_str(),
+        );
+        let said = tool("unshare", &["--mount", "sh", "-uc", &script]);
+        assert!(said.contains(why), "{said}");
+    }
+}
+
+#[test]
 fn a_dead_mount_can_be_unmounted() {
     let s = Sandbox::mounted(&[]);
     s.signal_server(Signal::KILL);

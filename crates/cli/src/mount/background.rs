@@ -2,7 +2,7 @@
 
 use std::cell::OnceCell;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
@@ -13,7 +13,15 @@ use crate::{background, pool};
 pub fn start(plan: &Plan) -> Result<Ready> {
     let (info, _) = pool::info(&plan.pool)?;
     let log = log_path(&info.uuid.to_string());
-    background::start(arguments(plan), &log)
+    let ready: Ready = background::start(arguments(plan), &log)?;
+    Ok(Ready { log: Some(log), ..ready })
+}
+
+/// The log that the last server of a pool has left, if it had something to say.
+pub fn log_of(pool: &Path) -> Option<PathBuf> {
+    let (info, _) = pool::info(pool).ok()?;
+    let log = log_path(&info.uuid.to_string());
+    log.metadata().is_ok_and(|log| log.len() > 0).then_some(log)
 }
 
 /// Is the server that [`start`] started. Does not return before the mount ends.

@@ -26,14 +26,14 @@ pub fn run_as_helper(argv: &[OsString]) -> Option<ExitCode> {
     let request = match Request::parse(&argv[1..]) {
         Ok(request) => request,
         Err(err) => {
-            output::error(&err);
+            output::error(&err, false);
             return Some(ExitCode::from(EXIT_USAGE));
         }
     };
     Some(match request.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(err) => {
-            output::error(&err);
+            output::error(&err, false);
             ExitCode::from(EXIT_FAILED)
         }
     })

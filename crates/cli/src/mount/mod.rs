@@ -4,6 +4,7 @@
 //! once threads exist. It reports readiness, or why not, on its standard output.
 
 mod background;
+mod fatal;
 mod helper;
 mod options;
 mod serve;
@@ -20,6 +21,7 @@ use crate::pool::{self, DomainReport};
 use crate::{output, size};
 use options::Options;
 
+pub use background::log_of;
 pub use helper::run_as_helper;
 
 /// Everything that a mount needs to know.
@@ -43,6 +45,8 @@ struct Ready {
     /// Emulated speed, where it is.
     emulation: Option<String>,
     pid: u32,
+    /// Where the server writes what it has to say, in the background.
+    log: Option<PathBuf>,
     /// What happened on the way that the user should know.
     notices: Vec<String>,
 }
@@ -65,10 +69,13 @@ fn announce(ready: &Ready, json: bool) -> Result<()> {
     }
     ready.notices.iter().for_each(output::notice);
     let read_only = if ready.read_only { ", read-only" } else { "" };
-    println!("{} mounted on {}{read_only}", ready.pool, ready.dir);
-    println!("bpfs, {}, domain {}", size::show(ready.size_bytes), ready.domain);
+    say!("{} mounted on {}{read_only}", ready.pool, ready.dir);
+    say!("bpfs, {}, domain {}", size::show(ready.size_bytes), ready.domain);
     if let Some(emulation) = &ready.emulation {
-        println!("speed emulated: {emulation}");
+        say!("speed emulated: {emulation}");
+    }
+    if let Some(log) = &ready.log {
+        say!("log {}", log.display());
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ use mounts::Board as _;
 use pmem::{Domain, Medium as _, OpenOptions, Region};
 
 use super::options::Options;
-use super::{Plan, Ready};
+use super::{Plan, Ready, background, fatal};
 use crate::pool;
 use crate::stats::{PoolStats, ServerStats};
 
@@ -28,6 +28,7 @@ const STOP_GRACE: Duration = Duration::from_secs(10);
 pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()> {
     // Before any thread exists, so that all of them leave the signals alone.
     let stop = StopSignals::block()?;
+    fatal::report();
     let mut notices = Vec::new();
     make_way(plan, &mut notices)?;
 
@@ -52,6 +53,7 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
         domain: domain.into(),
         emulation: plan.options.emulation.map(|e| e.to_string()),
         pid: std::process::id(),
+        log: None,
         notices,
     };
 
@@ -186,7 +188,9 @@ fn make_way(plan: &Plan, notices: &mut Vec<String>) -> Result<()> {
     while fuse::is_stale(dir)? {
         fuse::unmount(dir, true)
             .with_context(|| format!("{}: cannot take away the dead mount", dir.display()))?;
-        notices.push(format!("{}: replaced a mount whose server had died", dir.display()));
+        let log = background::log_of(&plan.pool);
+        let log = log.map_or_else(String::new, |log| format!("; its log: {}", log.display()));
+        notices.push(format!("{}: replaced a mount whose server had died{log}", dir.display()));
     }
     match fuse::mount_at(dir)? {
         Some(mount) if mount.is_keepstone() => bail!(
