@@ -62,9 +62,9 @@ pub fn serve<R: Serialize>(serve: impl FnOnce(&dyn Fn(&R) -> Result<()>) -> Resu
         Ok(std::env::set_current_dir("/")?)
     };
     if let Err(err) = serve(&ready) {
-        output::error(&err);
+        output::error(&err, false);
         // After readiness nobody reads it; the log has it.
-        let _ = send(&Report::<()>::Failed(format!("{err:#}")));
+        let _ = send(&Report::<()>::Failed(output::in_a_line(&err)));
         std::process::exit(1);
     }
 }

@@ -124,7 +124,7 @@ pub fn run(args: &CrashtestArgs, json: bool) -> Result<ExitCode> {
         finish(&bar, &report);
         families.push(report);
     }
-    conclude(families, json)
+    conclude("keepstone crashtest", families, json)
 }
 
 /// Crashes block devices.
@@ -156,11 +156,12 @@ fn run_pmbd(args: &CrashtestArgs, json: bool) -> Result<ExitCode> {
         finish(&bar, &report);
         report
     };
-    conclude(families.into_iter().map(run).collect(), json)
+    let again = format!("keepstone crashtest --engine pmbd --semantics {}", args.semantics.name());
+    conclude(&again, families.into_iter().map(run).collect(), json)
 }
 
-/// Prints what families came to.
-fn conclude(families: Vec<Report>, json: bool) -> Result<ExitCode> {
+/// Prints what families came to; `again` is the command that takes the lines of violations.
+fn conclude(again: &str, families: Vec<Report>, json: bool) -> Result<ExitCode> {
     let outcome = Outcome {
         states_explored: families.iter().map(|r| r.stats.distinct).sum(),
         violations: families.iter().map(|r| r.violations).sum(),
@@ -169,7 +170,7 @@ fn conclude(families: Vec<Report>, json: bool) -> Result<ExitCode> {
     if json {
         output::json(&outcome)?;
     } else {
-        print(&outcome);
+        print(again, &outcome);
     }
     Ok(if outcome.violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -251,22 +252,22 @@ fn replay(
         output::json(&findings)?;
     } else {
         for f in &findings {
-            println!("{}", f.what);
-            f.detail.iter().for_each(|d| println!("  {d}"));
+            say!("{}", f.what);
+            f.detail.iter().for_each(|d| say!("  {d}"));
         }
     }
     Ok(if wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn print(outcome: &Outcome) {
+fn print(again: &str, outcome: &Outcome) {
     for r in &outcome.families {
         for f in &r.findings {
-            println!("VIOLATION {}", f.what);
-            f.detail.iter().for_each(|d| println!("  {d}"));
-            println!("  keepstone crashtest --replay '{}'", f.replay);
+            say!("VIOLATION {}", f.what);
+            f.detail.iter().for_each(|d| say!("  {d}"));
+            say!("  {again} --replay '{}'", f.replay);
         }
     }
-    println!(
+    say!(
         "{:24} {:>9} {:>7} {:>11} {:>11} {:>10} {:>10} {:>7} {:>8}",
         "",
         "workloads",
@@ -280,15 +281,19 @@ fn print(outcome: &Outcome) {
     );
     for r in &outcome.families {
         let Stats { points, enumerated, distinct, recovered, not_run, .. } = r.stats;
-        println!(
+        say!(
             "{:24} {:>9} {points:>7} {enumerated:>11} {distinct:>11} {recovered:>10} {:>10} {:>7} {:>8.1}",
-            r.family, r.workloads, r.violations, not_run, r.seconds
+            r.family,
+            r.workloads,
+            r.violations,
+            not_run,
+            r.seconds
         );
         if r.workloads_skipped > 0 {
-            println!("{:24} {:>9} workloads left out by a limit", "", r.workloads_skipped);
+            say!("{:24} {:>9} workloads left out by a limit", "", r.workloads_skipped);
         }
         if r.stats.cut_points > 0 {
-            println!(
+            say!(
                 "{:24} {:>9} crash points not explored completely; up to {:.1} % of one unknown",
                 "",
                 r.stats.cut_points,
@@ -304,12 +309,13 @@ fn print(outcome: &Outcome) {
     }
     if interleaving.steps > 0 {
         let Interleaving { steps, switches, waits } = interleaving;
-        println!("threads: {steps} steps, {switches} changes of thread, {waits} of them at a lock");
+        say!("threads: {steps} steps, {switches} changes of thread, {waits} of them at a lock");
     }
     print_lint(&lint);
-    println!(
+    say!(
         "{} distinct crash states explored, {} violations",
-        outcome.states_explored, outcome.violations
+        outcome.states_explored,
+        outcome.violations
     );
 }
 
@@ -337,7 +343,7 @@ fn print_lint(lint: &Lint) {
     let of_no_harm = |(why, n)| format!("leans, harmless    {n:>12}   {why}");
     rows.extend(harmless.into_iter().map(of_no_harm));
     if !rows.is_empty() {
-        println!("without a crash{:>16}", "times");
-        rows.iter().for_each(|row| println!("{row}"));
+        say!("without a crash{:>16}", "times");
+        rows.iter().for_each(|row| say!("{row}"));
     }
 }

@@ -88,9 +88,9 @@ fn show(finding: &Finding) {
         Level::Advice => "advice ",
         Level::Missing => "MISSING",
     };
-    println!("{mark}  {}: {}", finding.subject, finding.found);
+    say!("{mark}  {}: {}", finding.subject, finding.found);
     if !finding.remedy.is_empty() {
-        println!("         -> {}", finding.remedy);
+        say!("         -> {}", finding.remedy);
     }
 }
 

@@ -3,6 +3,9 @@
 //! Errors name the object, the cause and the remedy. Exit status: 0 done, 1 failed, 2 wrong usage;
 //! `check` adds 4 (not repairable), and the helper of `mount(8)` follows that program's rules.
 
+#[macro_use]
+mod output;
+
 mod args;
 mod background;
 mod bdev;
@@ -13,7 +16,6 @@ mod doctor;
 mod info;
 mod mkfs;
 mod mount;
-mod output;
 mod pool;
 mod program;
 mod run;
@@ -22,6 +24,7 @@ mod size;
 mod stats;
 mod umount;
 
+use std::ffi::OsString;
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
@@ -36,19 +39,34 @@ fn main() -> ExitCode {
     if let Some(code) = mount::run_as_helper(&argv) {
         return code;
     }
-    let cli = Cli::parse_from(argv);
+    let cli = match Cli::try_parse_from(&argv) {
+        Ok(cli) => cli,
+        Err(err) => wrong_usage(&err, &argv),
+    };
     if !is_server(&cli.command) {
         end_with_the_pipe();
     }
     match dispatch(&cli) {
+        Ok(code) if code == ExitCode::SUCCESS && output::is_lost() => ExitCode::FAILURE,
         Ok(code) => code,
         Err(err) => {
-            output::error(&err);
+            output::error(&err, cli.json);
             // fsck(8): 1 means "problems were found", which is not what happened.
             let failed_check = matches!(cli.command, Command::Check(_));
             ExitCode::from(if failed_check { check::EXIT_FAILED } else { 1 })
         }
     }
+}
+
+/// Says what is wrong with the command line, or gives the help that was asked for.
+fn wrong_usage(err: &clap::Error, argv: &[OsString]) -> ! {
+    let json = argv.iter().take_while(|word| *word != "--").any(|word| word == "--json");
+    if json && err.use_stderr() {
+        let text = err.to_string();
+        let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+        say!("{:#}", serde_json::json!({ "error": first }));
+    }
+    err.exit()
 }
 
 fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {

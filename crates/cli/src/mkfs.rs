@@ -54,8 +54,8 @@ pub fn run(args: &MkfsArgs, json: bool) -> Result<ExitCode> {
     if json {
         output::json(&made)?;
     } else {
-        println!("{}: bpfs, {}, {}", made.pool, size::show(made.info.size_bytes), made.info.uuid);
-        println!("domain {}", made.domain);
+        say!("{}: bpfs, {}, {}", made.pool, size::show(made.info.size_bytes), made.info.uuid);
+        say!("domain {}", made.domain);
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,24 +1,89 @@
 //! What goes to stdout and stderr.
+//!
+//! Nobody need read it: a mount stands although `keepstone mount … | true` has closed the pipe, and a server goes on
+//! although its terminal is gone. So nothing here panics as `println!` does, and only a disk that is full
+//! makes a command fail that has done its work ([`is_lost`]).
 
-use std::fmt::Display;
+use std::collections::BTreeSet;
+use std::fmt::{Arguments, Display};
+use std::io::{ErrorKind, Write as _};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use anyhow::Result;
 use serde::Serialize;
+use serde_json::json;
+
+/// Prints a line on stdout, as `println!` does.
+macro_rules! say {
+    () => { $crate::output::line(format_args!("")) };
+    ($($arg:tt)*) => { $crate::output::line(format_args!($($arg)*)) };
+}
+
+/// Prints a line on stderr, as `eprintln!` does.
+macro_rules! tell {
+    ($($arg:tt)*) => { $crate::output::line_of_stderr(format_args!($($arg)*)) };
+}
+
+/// Whether something was printed that could not be written, though somebody wanted it.
+static LOST: AtomicBool = AtomicBool::new(false);
+
+/// See [`say!`].
+pub fn line(text: Arguments<'_>) {
+    let mut stdout = std::io::stdout().lock();
+    match writeln!(stdout, "{text}").and_then(|()| stdout.flush()) {
+        Err(err) if err.kind() != ErrorKind::BrokenPipe && !LOST.swap(true, Relaxed) => {
+            notice(format_args!("cannot write to standard output: {err}"));
+        }
+        _ => {}
+    }
+}
+
+/// See [`tell!`].
+pub fn line_of_stderr(text: Arguments<'_>) {
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
+}
+
+/// Whether output was lost.
+pub fn is_lost() -> bool {
+    LOST.load(Relaxed)
+}
 
 /// Prints `value` as one JSON object.
 pub fn json(value: &impl Serialize) -> Result<()> {
-    println!("{}", serde_json::to_string_pretty(value)?);
+    say!("{}", serde_json::to_string_pretty(value)?);
     Ok(())
 }
 
-/// Prints an error with its causes on one line.
-pub fn error(err: &anyhow::Error) {
-    eprintln!("keepstone: {err:#}");
+/// Prints an error with its causes on one line; with `--json` it is the object on stdout as well.
+pub fn error(err: &anyhow::Error, json: bool) {
+    let text = in_a_line(err);
+    if json {
+        say!("{:#}", json!({ "error": text }));
+    }
+    notice(text);
+}
+
+/// An error and its causes, without those that the text before them says already.
+pub fn in_a_line(err: &anyhow::Error) -> String {
+    let mut said = BTreeSet::new();
+    let mut text = String::new();
+    for cause in err.chain().map(ToString::to_string) {
+        if text.contains(&cause) || !said.insert(cause.clone()) {
+            continue;
+        }
+        // What begins with the object that has just been named.
+        let more = cause.strip_prefix(&format!("{text}: ")).unwrap_or(&cause);
+        if !text.is_empty() {
+            text.push_str(": ");
+        }
+        text.push_str(more);
+    }
+    text
 }
 
 /// Prints something the user should know although all went well.
 pub fn notice(text: impl Display) {
-    eprintln!("keepstone: {text}");
+    tell!("keepstone: {text}");
 }
 
 /// Prints name and value pairs in two columns.
@@ -26,6 +91,29 @@ pub fn table<N: AsRef<str>, V: Display>(rows: impl IntoIterator<Item = (N, V)>) 
     let rows: Vec<_> = rows.into_iter().collect();
     let width = rows.iter().map(|(name, _)| name.as_ref().len()).max().unwrap_or(0);
     for (name, value) in rows {
-        println!("{:width$}  {value}", name.as_ref());
+        say!("{:width$}  {value}", name.as_ref());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::{Context as _, anyhow};
+
+    #[test]
+    fn nothing_is_said_twice() {
+        let io = || std::io::Error::other("no space left");
+        let twice = Err::<(), _>(anyhow!("/pool: cannot open: no space left").context("/pool"));
+        for (err, text) in [
+            (twice.unwrap_err(), "/pool: cannot open: no space left"),
+            (anyhow!(io()).context("cannot open: no space left"), "cannot open: no space left"),
+            (
+                anyhow!(io()).context("cannot open").context("/pool"),
+                "/pool: cannot open: no space left",
+            ),
+            (Err::<(), _>(io()).context("/pool").unwrap_err(), "/pool: no space left"),
+        ] {
+            assert_eq!(in_a_line(&err), text);
+        }
     }
 }

@@ -15,8 +15,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
@@ -144,7 +143,7 @@ pub fn run(args: &RunArgs, json: bool) -> Result<ExitCode> {
         }
     }
     if !args.stats {
-        return Err(not_started(name, &command.exec()));
+        return Err(not_started(name, &command.exec(), json));
     }
     let dirs = mounts.into_iter().filter(fuse::MountEntry::is_keepstone).map(|mount| mount.dir);
     let before = ask(dirs.collect());
@@ -153,7 +152,7 @@ pub fn run(args: &RunArgs, json: bool) -> Result<ExitCode> {
     ignore_keyboard(&mut command);
     let status = match command.status() {
         Ok(status) => status,
-        Err(err) => return Err(not_started(name, &err)),
+        Err(err) => return Err(not_started(name, &err, json)),
     };
     let after = ask(before.keys().cloned().collect());
     let meanwhile = after.iter().map(|(dir, after)| {
@@ -182,8 +181,8 @@ pub fn run(args: &RunArgs, json: bool) -> Result<ExitCode> {
 }
 
 /// As a shell says it: 127 where there is no such program, 126 where it cannot be run.
-fn not_started(name: &OsString, err: &io::Error) -> anyhow::Error {
-    output::notice(format!("{}: {err}", name.display()));
+fn not_started(name: &OsString, err: &io::Error, json: bool) -> anyhow::Error {
+    output::error(&anyhow::anyhow!("{}: {err}", name.display()), json);
     std::process::exit(if err.kind() == io::ErrorKind::NotFound { 127 } else { 126 });
 }
 
@@ -305,18 +304,8 @@ fn nothing_to_serve(mounts: &[fuse::MountEntry]) -> Option<String> {
 
 /// What the servers of these mounts say; those that do not in time are left out.
 fn ask(dirs: Vec<PathBuf>) -> BTreeMap<PathBuf, Value> {
-    let (sender, receiver) = mpsc::channel();
-    let asked = dirs.len();
-    for dir in dirs {
-        let sender = sender.clone();
-        std::thread::spawn(move || {
-            let stats = stats::read(&dir).unwrap_or_default();
-            let _ = sender.send((dir, stats));
-        });
-    }
-    let deadline = Instant::now() + ANSWER_WITHIN;
-    let left = || deadline.saturating_duration_since(Instant::now());
-    (0..asked).map_while(|_| receiver.recv_timeout(left()).ok()).collect()
+    let answers = stats::ask(dirs, ANSWER_WITHIN).into_iter();
+    answers.map(|(dir, stats)| (dir, stats.unwrap_or_default())).collect()
 }
 
 /// What the server of a mount has been asked so far.
@@ -378,22 +367,26 @@ fn parse(file: &[u8]) -> BTreeMap<String, Calls> {
 impl Report {
     /// On stderr: stdout is CMD's.
     fn print(&self) {
-        eprintln!(
+        tell!(
             "{:12} {:>14} {:>14} {:>14} {:>14}",
-            "calls", "in user space", "ms", "us per call", "handed over"
+            "calls",
+            "in user space",
+            "ms",
+            "us per call",
+            "handed over"
         );
         for (class, calls) in &self.calls {
             let Calls { served, handed_over, served_ns } = *calls;
             let (ms, us) = (served_ns as f64 / 1e6, served_ns as f64 / 1e3 / served.max(1) as f64);
-            eprintln!("{class:12} {served:14} {ms:14.3} {us:14.3} {handed_over:14}");
+            tell!("{class:12} {served:14} {ms:14.3} {us:14.3} {handed_over:14}");
         }
         for (dir, requests) in &self.mounts {
             let total: u64 = requests.values().sum();
             let why =
                 if self.not_direct.contains(dir) { " (mounted without -o direct)" } else { "" };
-            eprintln!("requests to the server of {dir}{why}: {total}");
+            tell!("requests to the server of {dir}{why}: {total}");
             for (kind, n) in requests {
-                eprintln!("{kind:12} {n:14}");
+                tell!("{kind:12} {n:14}");
             }
         }
     }

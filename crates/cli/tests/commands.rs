@@ -326,6 +326,127 @@ fn crashtest_explores_a_script_and_shows_a_crash_again() {
     s.fails(["crashtest", "--replay", "garbage"], 1);
 }
 
+/// Runs `keepstone ARGS` with its output to a pipe that nobody reads, or to `stdout`.
+fn with_stdout(args: &[&str], stdout: Option<&str>) -> std::process::Output {
+    let to: std::process::Stdio = match stdout {
+        Some(path) => std::fs::File::options().write(true).open(path).unwrap().into(),
+        None => rustix::pipe::pipe().unwrap().1.into(),
+    };
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_keepstone"));
+    command.args(args).stdout(to).stderr(std::process::Stdio::piped());
+    command.spawn().unwrap().wait_with_output().unwrap()
+}
+
+#[test]
+fn nobody_need_read_what_is_printed() {
+    let mut s = Sandbox::formatted();
+    let mounted = with_stdout(&["mount", s.pool_str(), s.dir_str()], None);
+    assert!(mounted.status.success(), "{mounted:?}");
+    s.servers.push(s.stats()["pid"].as_i64().unwrap() as i32);
+    for args in
+        [&["info", s.pool_str()][..], &["stats", s.dir_str()], &["stats", "--json", s.dir_str()]]
+    {
+        let said = with_stdout(args, None);
+        assert!(!String::from_utf8_lossy(&said.stderr).contains("panic"), "{said:?}");
+        // Where somebody wanted it, it is a failure.
+        let full = with_stdout(args, Some("/dev/full"));
+        assert_eq!(full.status.code(), Some(1), "{full:?}");
+        assert!(String::from_utf8_lossy(&full.stderr).contains("No space left"), "{full:?}");
+    }
+    s.umount();
+    // In the foreground it goes on serving.
+    let (pool, dir) = (s.pool_str().to_owned(), s.dir_str().to_owned());
+    let server = std::thread::spawn(move || with_stdout(&["mount", "-f", &pool, &dir], None));
+    common::wait_until("it is mounted", || s.run(["stats", s.dir_str()]).status.success());
+    std::fs::write(s.path("file"), "content").unwrap();
+    s.umount();
+    let server = server.join().unwrap();
+    assert!(server.status.success(), "{server:?}");
+}
+
+#[test]
+fn failures_are_one_object_with_json_and_nothing_is_said_twice() {
+    let s = Sandbox::empty();
+    let (pool, dir) = (s.pool_str(), s.dir_str());
+    for (args, code) in [
+        (&["mkfs", pool][..], 1),
+        (&["mkfs", pool, "--size", "big"], 2),
+        (&["mount", pool, dir], 1),
+        (&["umount", dir], 1),
+        (&["info", pool], 1),
+        (&["check", pool], 4),
+        (&["stats", dir], 1),
+        (&["run", "--direct", "/no/such", "true"], 1),
+        (&["run", "no-such-program"], 127),
+        (&["doctor", "/no/such/pool"], 1),
+        (&["bdev", "stop", "/no/such"], 1),
+        (&["bdev", "serve", "/no/such"], 1),
+        (&["crashtest", "--replay", "garbage"], 1),
+        (&["frobnicate"], 2),
+    ] {
+        let output = s.run(["--json"].iter().chain(args));
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {output:?}");
+        let printed = json(&String::from_utf8(output.stdout).unwrap());
+        let told = String::from_utf8(output.stderr).unwrap();
+        if args[0] == "doctor" {
+            continue; // Its findings are its report.
+        }
+        let error = printed["error"].as_str().unwrap();
+        assert!(told.contains(error.lines().next().unwrap()), "{args:?}: {error} / {told}");
+        let mut parts: Vec<_> = error.split(": ").collect();
+        let all = parts.len();
+        parts.sort_unstable();
+        parts.dedup();
+        assert_eq!(parts.len(), all, "{args:?}: {error}");
+    }
+}
+
+#[test]
+fn pools_are_named_by_path_mount_point_uuid_or_label() {
+    let mut s = Sandbox::empty();
+    let label = s.pool.file_name().unwrap().to_str().unwrap().to_owned();
+    let made = json(&s.ok(["mkfs", s.pool_str(), "--size", "64M", "--label", &label, "--json"]));
+    let (uuid, label) =
+        (format!("UUID={}", made["uuid"].as_str().unwrap()), format!("LABEL={label}"));
+    let names = [s.pool_str(), &uuid, &label].map(str::to_owned);
+    for name in &names {
+        assert!(s.ok(["check", name]).contains("clean"));
+        assert_eq!(json(&s.ok(["info", name, "--json"]))["uuid"], made["uuid"]);
+    }
+    for name in names.iter().map(String::as_str).chain([s.dir.clone().to_str().unwrap()]) {
+        s.mount(&[]);
+        assert!(s.fails(["check", name], 4).contains("in use by keepstone"));
+        s.ok(["umount", name]);
+        s.server_ends();
+    }
+    for unknown in ["UUID=0", "LABEL=no such label", "/no/such"] {
+        assert!(s.fails(["umount", unknown], 1).contains("no such"), "{unknown}");
+        assert!(s.fails(["check", unknown], 4).contains("no such pool"), "{unknown}");
+    }
+    // Two of one name are not chosen from.
+    let copy = format!("{}-copy", s.pool_str());
+    std::fs::copy(&s.pool, &copy).unwrap();
+    let refused = s.fails(["check", &label], 4);
+    std::fs::remove_file(&copy).unwrap();
+    assert!(refused.contains(&copy) && refused.contains(s.pool_str()), "{refused}");
+}
+
+#[test]
+fn documented_replay_lines_replay() {
+    let s = Sandbox::empty();
+    let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/CRASHTESTING.md");
+    let text = std::fs::read_to_string(docs).unwrap();
+    let lines: Vec<_> = text.lines().filter(|line| line.contains("keepstone crashtest")).collect();
+    let replays = lines.iter().filter_map(|line| line.split_once("--replay '"));
+    let replays: Vec<_> = replays.collect();
+    assert!(replays.len() >= 2, "{lines:?}");
+    for (command, line) in replays {
+        let options = command.split_once("crashtest").unwrap().1.split_ascii_whitespace();
+        let line = line.trim_end_matches('\'');
+        s.ok(["crashtest"].into_iter().chain(options).chain(["--replay", line]));
+    }
+}
+
 #[test]
 fn version_and_help() {
     let s = Sandbox::empty();

@@ -298,7 +298,9 @@ fn record_again<T: Target>(
             return Ok(recorded);
         }
     }
-    Err(format!("the schedule has come out differently {TRIES} times: has the program changed?"))
+    Err(format!(
+        "the run has come out differently {TRIES} times: the line is of another version of this program"
+    ))
 }
 
 /// Readies this process for exploring: engines allocate and free volatile state thousands of times

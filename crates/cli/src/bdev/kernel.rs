@@ -127,19 +127,19 @@ fn announce(ready: &Ready, json: bool) -> Result<()> {
     }
     announce_device(&ready.export, ready.size_bytes);
     if let Some(why) = &ready.why {
-        println!("  {why}");
+        say!("  {why}");
     }
     match ready.through {
         Some(Through::Kernel) => {
-            println!("  content is copied by the kernel, past protection and scheme");
+            say!("  content is copied by the kernel, past protection and scheme");
         }
-        Some(Through::Server) => println!("  content is copied by the server"),
+        Some(Through::Server) => say!("  content is copied by the server"),
         None => {}
     }
     if ready.taken_over {
-        println!("  taken over from a server that was killed: whoever uses the device goes on");
+        say!("  taken over from a server that was killed: whoever uses the device goes on");
     }
-    println!("{}", ready.device);
+    say!("{}", ready.device);
     Ok(())
 }
 

@@ -61,7 +61,7 @@ fn announce(ready: &Ready, json: bool) -> Result<()> {
         announce_device(&export.device, export.size_bytes);
     }
     for address in &ready.addresses {
-        println!("serving on {address}");
+        say!("serving on {address}");
     }
     Ok(())
 }

@@ -37,17 +37,17 @@ pub fn list(json: bool) -> Result<()> {
         let status = &server.status;
         let (pid, kind, at) = (text(&status["pid"]), text(&status["kind"]), server.places());
         match &status["clients"] {
-            Value::Null => println!("{pid} {kind} {at}"),
-            clients => println!("{pid} {kind} {at}, {clients} clients"),
+            Value::Null => say!("{pid} {kind} {at}"),
+            clients => say!("{pid} {kind} {at}, {clients} clients"),
         }
         for export in items(&status["exports"]) {
             let bytes = size::show(export["size_bytes"].as_u64().unwrap_or(0));
-            println!("  {} {bytes} {}", text(&export["name"]), text(&export["path"]));
+            say!("  {} {bytes} {}", text(&export["name"]), text(&export["path"]));
         }
     }
     for orphan in orphans {
-        println!("- loop {0}, whose server was killed; `keepstone bdev detach {0}`", orphan.device);
-        println!("  {}", orphan.pool);
+        say!("- loop {0}, whose server was killed; `keepstone bdev detach {0}`", orphan.device);
+        say!("  {}", orphan.pool);
     }
     Ok(())
 }
@@ -79,7 +79,7 @@ pub fn grow(args: &GrowArgs, json: bool) -> Result<()> {
     if json {
         return output::json(&json!({ "export": name, "size_bytes": size }));
     }
-    println!("{name}: {}", size::show(size));
+    say!("{name}: {}", size::show(size));
     Ok(())
 }
 
@@ -119,7 +119,7 @@ fn show(server: &Server) {
         output::table([("workers", each), ("restarts", restarts.to_string())]);
     }
     for export in items(&status["exports"]) {
-        println!();
+        say!();
         let bytes = |field: &str| size::show(export["device"][field].as_u64().unwrap_or(0));
         output::table([
             ("export", text(&export["name"])),
@@ -134,7 +134,7 @@ fn show(server: &Server) {
         for part in ["requests", "device"] {
             let rows = numbers(&export[part], "");
             if !rows.is_empty() {
-                println!("\n{part}");
+                say!("\n{part}");
             }
             output::table(rows.into_iter().map(|(name, value)| (format!("  {name}"), value)));
         }
@@ -147,7 +147,7 @@ fn watch(server: &Server, json: bool) -> Result<()> {
     let mut then = Instant::now();
     if !json {
         let titles: Vec<_> = RATES.map(|field| format!("{:>17}", format!("{field}/s"))).into();
-        println!("{:<16}{}", "export", titles.concat());
+        say!("{:<16}{}", "export", titles.concat());
     }
     loop {
         std::thread::sleep(WATCH_EVERY);
@@ -163,13 +163,13 @@ fn watch(server: &Server, json: bool) -> Result<()> {
                 let mut line = serde_json::Map::new();
                 line.insert("export".into(), new["name"].clone());
                 line.extend(RATES.map(|field| (format!("{field}_per_s"), rate(field).into())));
-                println!("{}", Value::Object(line));
+                say!("{}", Value::Object(line));
             } else {
                 let shown = RATES.map(|field| match field.starts_with("bytes") {
                     true => format!("{:>17}", size::show(rate(field))),
                     false => format!("{:>17}", rate(field)),
                 });
-                println!("{:<16}{}", text(&new["name"]), shown.concat());
+                say!("{:<16}{}", text(&new["name"]), shown.concat());
             }
         }
         before = now;

@@ -101,14 +101,14 @@ pub struct WorkerStatus {
 /// Tells a user what is served.
 pub fn announce_device(device: &DeviceReport, size_bytes: u64) {
     let read_only = if device.read_only { ", read-only" } else { "" };
-    println!("{}: {}{read_only}, {}", device.name, size::show(size_bytes), device.path);
-    println!("  domain {}", device.domain);
-    println!("  protection {}, scheme {}", device.protection, device.scheme);
+    say!("{}: {}{read_only}, {}", device.name, size::show(size_bytes), device.path);
+    say!("  domain {}", device.domain);
+    say!("  protection {}, scheme {}", device.protection, device.scheme);
     if let Some(emulation) = &device.emulation {
-        println!("  speed emulated: {emulation}");
+        say!("  speed emulated: {emulation}");
     }
     if let Some(buffers) = &device.buffers {
-        println!("  write buffers: {buffers}");
+        say!("  write buffers: {buffers}");
     }
 }
 
