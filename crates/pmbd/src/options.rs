@@ -203,9 +203,7 @@ fn check_kind(path: &Path, region: &Region, options: &Options) -> Result<bool, E
     let has = match found.verify(region.len()) {
         Ok(geometry) => geometry.block,
         Err(what) => {
-            return Err(Error::Corrupt {
-                what: format!("{}: has atomic blocks, but {what}", path.display()),
-            });
+            return Err(Error::Corrupt { what: format!("has atomic blocks, but {what}") });
         }
     };
     match options.atomic {

@@ -18,7 +18,7 @@ pub fn run(args: &CheckArgs, json: bool) -> Result<ExitCode> {
         if json {
             output::json(&json!({ "path": path, "atomic": 0, "problems": [] }))?;
         } else {
-            println!(
+            say!(
                 "{shown}: has no atomic blocks, so its bytes are the disk's: there is nothing to check"
             );
         }
@@ -29,15 +29,15 @@ pub fn run(args: &CheckArgs, json: bool) -> Result<ExitCode> {
     } else {
         for problem in &report.problems {
             let repair = problem.repair.as_ref().map_or(String::new(), |how| format!(" ({how})"));
-            println!("block {}, at byte {}: {}{repair}", problem.block, problem.off, problem.what);
+            say!("block {}, at byte {}: {}{repair}", problem.block, problem.off, problem.what);
         }
         if report.lost > 0 {
-            println!(
+            say!(
                 "{} blocks were given up by a repair: reading them fails until they are written",
                 report.lost
             );
         }
-        println!("{shown}: {}", summary(&report, args.repair));
+        say!("{shown}: {}", summary(&report, args.repair));
     }
     let remaining = report.problems.iter().filter(|problem| problem.repair.is_none()).count();
     Ok(match (report.problems.len(), remaining) {

@@ -181,11 +181,16 @@ fn open_as(path: &Path, options: &pmbd::Options) -> Result<Arc<dyn BlockDevice>>
 /// What was done with a pool. An error says what could not be done, and who has the pool if somebody else does.
 pub fn told<T>(path: &Path, done: Result<T, pmbd::Error>, what: &str) -> Result<T> {
     let shown = path.display();
-    done.map_err(|err| match (&err, holder::of(path)) {
-        (pmbd::Error::Region(pmem::Error::InUse(_)), Some(who)) => {
-            anyhow!("{shown}: {what}: it is in use by {who}")
+    done.map_err(|err| {
+        let in_use = matches!(err, pmbd::Error::Region(pmem::Error::InUse(_)));
+        match in_use.then(|| holder::of(path)).flatten() {
+            Some(who) => anyhow!("{shown}: {what}: it is in use by {who}"),
+            // These name it.
+            None if matches!(err, pmbd::Error::Region(_) | pmbd::Error::Mismatch { .. }) => {
+                err.into()
+            }
+            None => anyhow::Error::from(err).context(format!("{shown}: {what}")),
         }
-        _ => anyhow::Error::from(err).context(format!("{shown}: {what}")),
     })
 }
 

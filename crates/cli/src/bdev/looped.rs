@@ -1,15 +1,19 @@
 //! Loop devices, as `loop(4)` describes them.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
+use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use linux_raw_sys::loop_device::{
-    LO_FLAGS_DIRECT_IO, LO_FLAGS_READ_ONLY, LO_NAME_SIZE, LOOP_CLR_FD, LOOP_CONFIGURE,
-    LOOP_CTL_GET_FREE, LOOP_GET_STATUS64, loop_config, loop_info64,
+    LO_FLAGS_DIRECT_IO, LO_FLAGS_READ_ONLY, LOOP_CLR_FD, LOOP_CONFIGURE, LOOP_CTL_GET_FREE,
+    loop_config, loop_info64,
 };
+
+use super::onefile;
+use super::server::runtime_dir;
 
 /// How often to try when others take the device that was free a moment ago.
 const TRIES: usize = 16;
@@ -29,11 +33,7 @@ impl Loop {
         let config = loop_config {
             fd: backing.as_raw_fd() as u32,
             block_size: block,
-            info: loop_info64 {
-                lo_flags: LO_FLAGS_DIRECT_IO as u32 | read_only,
-                lo_file_name: label(std::process::id(), pool),
-                ..no_info()
-            },
+            info: loop_info64 { lo_flags: LO_FLAGS_DIRECT_IO as u32 | read_only, ..no_info() },
             __reserved: [0; 8],
         };
         for _ in 0..TRIES {
@@ -50,7 +50,17 @@ impl Loop {
             match check(unsafe {
                 libc::ioctl(file.as_raw_fd(), LOOP_CONFIGURE.into(), &raw const config)
             }) {
-                Ok(_) => return Ok(Self { path }),
+                Ok(_) => {
+                    let looped = Self { path };
+                    let noted = note(&looped.path).and_then(|note| {
+                        Ok(fs::write(note, format!("{} {pool}", std::process::id()))?)
+                    });
+                    if let Err(err) = noted {
+                        looped.release()?;
+                        return Err(err.context("cannot note whose loop device it is"));
+                    }
+                    return Ok(looped);
+                }
                 Err(err) if err.kind() == io::ErrorKind::ResourceBusy => {}
                 Err(err) => return Err(err).with_context(|| format!("{path}: cannot be set up")),
             }
@@ -69,7 +79,14 @@ impl Loop {
     }
 }
 
+/// Where it is noted who serves a device, and which pool, so that it is known when the server was killed.
+fn note(device: &str) -> Result<PathBuf> {
+    let name = device.trim_start_matches("/dev/");
+    Ok(runtime_dir()?.join(format!("{name}.{NOTE}")))
+}
+
 fn release(path: &str) -> Result<()> {
+    let _ = fs::remove_file(note(path)?);
     let file = open(path)?;
     // SAFETY: takes no argument.
     match check(unsafe { libc::ioctl(file.as_raw_fd(), LOOP_CLR_FD.into()) }) {
@@ -83,7 +100,7 @@ fn release(path: &str) -> Result<()> {
 pub struct Orphan {
     /// Such as /dev/loop0.
     pub device: String,
-    /// The pool, as far as there was room for its path.
+    /// The pool.
     pub pool: String,
 }
 
@@ -95,58 +112,43 @@ impl Orphan {
     }
 }
 
-/// Begins what the kernel keeps as the name of the file.
-const LABEL: &str = "keepstone";
+/// Ends the names of notes.
+const NOTE: &str = "pool";
 
-/// What the kernel keeps as the name of the file: whose device it is.
-fn label(pid: u32, pool: &str) -> [u8; LO_NAME_SIZE as usize] {
-    let mut label = [0; LO_NAME_SIZE as usize];
-    let text = format!("{LABEL} {pid} {pool}");
-    // The last byte stays zero.
-    let shown = text.len().min(label.len() - 1);
-    label[..shown].copy_from_slice(&text.as_bytes()[..shown]);
-    label
-}
-
-/// The server and the pool that a label names.
-fn labelled(label: &[u8]) -> Option<(u32, String)> {
-    let text = String::from_utf8_lossy(label.split(|byte| *byte == 0).next()?).into_owned();
-    let (pid, pool) = text.strip_prefix(LABEL)?.strip_prefix(' ')?.split_once(' ')?;
-    Some((pid.parse().ok()?, pool.to_owned()))
-}
-
-/// The loop devices whose servers were killed, as far as this user may look.
+/// The loop devices whose servers were killed.
 pub fn orphans() -> Result<Vec<Orphan>> {
     let mut found = Vec::new();
-    let Ok(devices) = std::fs::read_dir("/sys/block") else { return Ok(found) };
-    for entry in devices {
-        let entry = entry?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if !name.starts_with("loop") || !entry.path().join("loop/backing_file").exists() {
+    for entry in fs::read_dir(runtime_dir()?)? {
+        let note = entry?.path();
+        let name = note.file_stem().map(|name| name.to_string_lossy().into_owned());
+        let Some(name) = name.filter(|_| note.extension().is_some_and(|end| end == NOTE)) else {
             continue;
-        }
-        let device = format!("/dev/{name}");
-        let Ok(file) = File::open(&device) else { continue };
-        let mut info = no_info();
-        // SAFETY: the kernel fills a `loop_info64`, which lives during the call.
-        let told = check(unsafe {
-            libc::ioctl(file.as_raw_fd(), LOOP_GET_STATUS64.into(), &raw mut info)
-        });
-        if told.is_ok()
-            && let Some((pid, pool)) = labelled(&info.lo_file_name)
-            && !is_server(pid)
-        {
-            found.push(Orphan { device, pool });
+        };
+        // A note of a device that was let go otherwise means nothing, also where another one has its name now.
+        let file = fs::read_to_string(format!("/sys/block/{name}/loop/backing_file"));
+        if file.is_ok_and(|file| file.trim_end() == format!("/{}", onefile::NAME)) {
+            let text = fs::read_to_string(note)?;
+            if let Some((pid, pool)) = text.split_once(' ')
+                && !is_server(pid)
+            {
+                found.push(Orphan { device: format!("/dev/{name}"), pool: pool.to_owned() });
+            }
+        } else {
+            let _ = fs::remove_file(note);
         }
     }
     found.sort_by(|a, b| a.device.cmp(&b.device));
     Ok(found)
 }
 
-/// Whether a process of this number is there and is this program.
-fn is_server(pid: u32) -> bool {
-    let name = |of: &str| std::fs::read_to_string(format!("/proc/{of}/comm")).ok();
-    name(&pid.to_string()).is_some_and(|other| Some(other) == name("self"))
+/// Whether a process of this number lives and is this program.
+fn is_server(pid: &str) -> bool {
+    // `proc_pid_stat(5)`: number, name in parentheses, state.
+    let stat = |of: &str| fs::read_to_string(format!("/proc/{of}/stat")).unwrap_or_default();
+    let name = |stat: &str| Some(stat.split_once(" (")?.1.rsplit_once(") ")?.0.to_owned());
+    let (own, other) = (stat("self"), stat(pid));
+    let ended = [") Z ", ") X "].iter().any(|state| other.contains(state));
+    !ended && name(&other).is_some_and(|other| Some(other) == name(&own))
 }
 
 /// Whether something is mounted on the device, or holds it for itself in another way.
@@ -167,20 +169,4 @@ fn no_info() -> loop_info64 {
 
 fn check(result: i32) -> io::Result<i32> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn labels_name_a_server_and_a_pool() {
-        assert_eq!(labelled(&label(7, "/dev/shm/a disk")), Some((7, "/dev/shm/a disk".to_owned())));
-        let (pid, pool) = labelled(&label(u32::MAX, &"/x".repeat(60))).unwrap();
-        assert!(pid == u32::MAX && pool.starts_with("/x/x") && pool.len() < 60);
-        for other in [&b"/home/image"[..], b"keepstone", b"keepstones 7 /x", b"keepstone x /x", b""]
-        {
-            assert_eq!(labelled(other), None);
-        }
-    }
 }

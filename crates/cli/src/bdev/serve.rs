@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use fuse::StopSignals;
 use nbd::{Listener, Server, ServerOptions, TlsFiles};
 use serde::{Deserialize, Serialize};
@@ -114,7 +114,12 @@ impl Served {
     pub fn grow(&self, export: &str, size: u64) -> Result<Value> {
         let found = self.opened.iter().find(|opened| opened.report.name == export);
         let device = &found.with_context(|| format!("{export}: no such export"))?.device;
-        device.grow(size).with_context(|| format!("{export}: cannot grow to {size} bytes"))?;
+        match device.grow(size) {
+            Err(pmbd::Error::NotSupported) => bail!(
+                "{export}: has atomic blocks, whose number is fixed: create a larger one, and copy the content"
+            ),
+            grown => grown.with_context(|| format!("{export}: cannot grow to {size} bytes"))?,
+        }
         Ok(device.size().into())
     }
 }

@@ -10,6 +10,9 @@ use nbd::wire::{CompactRequest, REQUEST_MAGIC, SIMPLE_REPLY_MAGIC, SimpleReply, 
 use serde_json::Value;
 use zerocopy::IntoBytes as _;
 
+/// Why a request failed that the server answered.
+const REFUSED: &str = "the server failed a request";
+
 /// Bytes of what a client writes or reads at once.
 pub const BLOCK: usize = 4096;
 
@@ -66,6 +69,13 @@ pub fn ok(args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// What a command that must fail says.
+pub fn fails(args: &[&str]) -> String {
+    let output = keepstone(args);
+    assert!(!output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stdout));
+    String::from_utf8(output.stderr).unwrap()
+}
+
 /// One request after the other.
 pub struct Client(UnixStream);
 
@@ -91,8 +101,15 @@ impl Client {
         let mut reply = [0; size_of::<SimpleReply>()];
         self.0.read_exact(&mut reply)?;
         assert_eq!(reply[..4], SIMPLE_REPLY_MAGIC.to_be_bytes());
-        assert_eq!(reply[4..8], [0; 4], "the server failed a request");
+        if reply[4..8] != [0; 4] {
+            return Err(io::Error::other(REFUSED));
+        }
         self.0.read_exact(answer)
+    }
+
+    /// Whether the server answers that a block cannot be read.
+    pub fn fails_to_read(&mut self, block: u64) -> bool {
+        self.read(block).is_err_and(|err| err.to_string() == REFUSED)
     }
 
     pub fn write(&mut self, block: u64, content: &[u8]) -> io::Result<()> {
