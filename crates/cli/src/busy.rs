@@ -54,9 +54,9 @@ fn holder(pid: u32, pool: &Path) -> String {
     let process = PathBuf::from(format!("/proc/{pid}"));
     let who = format!("{} (pid {pid})", name(&process));
     let table = fs::read(process.join("mountinfo")).unwrap_or_default();
-    let mounts = fuse::mounts_in(&table).into_iter();
-    let mut mounted = mounts.filter(|mount| mount.is_keepstone() && mount.source == pool);
-    let (Some(mount), "keepstone") = (mounted.next_back(), &*name(&process)) else {
+    let mut mounts = fuse::mounts_in(&table).into_iter().rev();
+    let mounted = mounts.find(|mount| mount.is_keepstone() && mount.source == pool);
+    let (Some(mount), "keepstone") = (mounted, &*name(&process)) else {
         return format!("{who}; end it, then try again");
     };
     let dir = mount.dir.display();

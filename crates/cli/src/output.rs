@@ -98,20 +98,22 @@ pub fn table<N: AsRef<str>, V: Display>(rows: impl IntoIterator<Item = (N, V)>) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anyhow::{Context as _, anyhow};
+    use anyhow::anyhow;
 
     #[test]
     fn nothing_is_said_twice() {
         let io = || std::io::Error::other("no space left");
-        let twice = Err::<(), _>(anyhow!("/pool: cannot open: no space left").context("/pool"));
         for (err, text) in [
-            (twice.unwrap_err(), "/pool: cannot open: no space left"),
+            (
+                anyhow!("/pool: cannot open: no space left").context("/pool"),
+                "/pool: cannot open: no space left",
+            ),
             (anyhow!(io()).context("cannot open: no space left"), "cannot open: no space left"),
             (
                 anyhow!(io()).context("cannot open").context("/pool"),
                 "/pool: cannot open: no space left",
             ),
-            (Err::<(), _>(io()).context("/pool").unwrap_err(), "/pool: no space left"),
+            (anyhow!(io()).context("/pool"), "/pool: no space left"),
         ] {
             assert_eq!(in_a_line(&err), text);
         }

@@ -302,10 +302,10 @@ fn nothing_to_serve(mounts: &[fuse::MountEntry]) -> Option<String> {
     ))
 }
 
-/// What the servers of these mounts say; those that do not in time are left out.
+/// What the servers of these mounts say; those that do not, or not in time, or not to this user, are left out.
 fn ask(dirs: Vec<PathBuf>) -> BTreeMap<PathBuf, Value> {
     let answers = stats::ask(dirs, ANSWER_WITHIN).into_iter();
-    answers.map(|(dir, stats)| (dir, stats.unwrap_or_default())).collect()
+    answers.filter_map(|(dir, stats)| Some((dir, stats.ok()?))).collect()
 }
 
 /// What the server of a mount has been asked so far.
