@@ -203,12 +203,14 @@ impl<M: Medium> Core<M> {
         let (inodes, free) = self.v.inode_counts();
         let blocks_free = self.v.free_blocks().saturating_sub(KEEP);
         let slots_free = self.v.inode_slots().saturating_sub(inodes - free);
+        let inodes_free = free.min(blocks_free * INODES_PER_BLOCK + slots_free);
         StatFs {
             block_size: BLOCK as u32,
             blocks: self.bytes / BLOCK,
             blocks_free,
-            inodes,
-            inodes_free: free.min(blocks_free * INODES_PER_BLOCK + slots_free),
+            // So that the difference is what exists.
+            inodes: inodes - free + inodes_free,
+            inodes_free,
         }
     }
 }

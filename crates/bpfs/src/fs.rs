@@ -191,9 +191,9 @@ impl<M: Medium> Core<M> {
             && ((self.clock)().0 as u64).wrapping_sub(atime) < DAY_NS
     }
 
-    /// Records an access where `relatime` wants it. Not worth a fence.
+    /// Records an access where `relatime` wants it and the mount does. Not worth a fence.
     pub fn touch_accessed(&self, v: &VInode) {
-        if !self.is_access_recorded(v) {
+        if !self.is_access_recorded(v) && self.v.records_access(v.kind()) {
             self.touch(v, [Word::Atime]);
         }
     }

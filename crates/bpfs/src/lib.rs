@@ -144,6 +144,12 @@ impl<M: Medium> Bpfs<M> {
         &self.core.medium
     }
 
+    /// Whether accesses to files, and to directories, change their access times (where `relatime` would), for
+    /// all who use the pool; as long as nobody says so they do.
+    pub fn record_access(&self, files: bool, dirs: bool) {
+        self.core.v.record_access(files, dirs);
+    }
+
     /// Refuses changes from now on (`EROFS`), or accepts them again.
     pub fn set_read_only(&self, read_only: bool) {
         self.core.read_only.store(read_only, Relaxed);

@@ -19,7 +19,7 @@ use arena::{
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::atomic::{AtomicI64, AtomicU16, AtomicU32, AtomicU64, Ordering::*};
-use vfs::{Errno, Ino, Result};
+use vfs::{Errno, FileKind, Ino, Result};
 
 /// Directory-entry size classes: entries of 2 to 17 units; the last class is "17 or more".
 pub const CLASSES: usize = 16;
@@ -54,6 +54,10 @@ pub struct VInode {
 }
 
 const _: () = assert!(size_of::<VInode>() == 64, "one line an inode");
+
+/// In the kept word that says so: accesses to directories do not change their times, nor those to anything else.
+const NO_DIR_TIMES: u64 = 1;
+const NO_FILE_TIMES: u64 = 2;
 
 pub const LIVE: u32 = 1;
 pub const UNNAMED: u32 = 2;
@@ -210,7 +214,7 @@ pub struct Volatile {
 #[derive(Clone, Copy)]
 struct Tables {
     /// What cannot be derived: `[0]` the seed, `[1]` the secret, `[2]` whether a recovery met damage,
-    /// `[3]` how often all else was derived anew.
+    /// `[3]` how often all else was derived anew, `[4]` what accesses are not recorded for.
     kept: Span<AtomicU64>,
     /// How often the mount has changed ([`mounts::Board`]): in a line of its own, which stays in every
     /// cache.
@@ -377,6 +381,20 @@ impl Volatile {
     /// See [`is_damaged`](Self::is_damaged).
     pub fn set_damaged(&self) {
         self.kept(2).store(1, Relaxed);
+    }
+
+    /// Whether accesses change times.
+    #[inline]
+    pub fn records_access(&self, kind: FileKind) -> bool {
+        let bit = if kind == FileKind::Dir { NO_DIR_TIMES } else { NO_FILE_TIMES };
+        self.kept(4).load(Relaxed) & bit == 0
+    }
+
+    /// Changes that, for all who use the pool.
+    pub fn record_access(&self, files: bool, dirs: bool) {
+        let bits = [(files, NO_FILE_TIMES), (dirs, NO_DIR_TIMES)];
+        let bits = bits.iter().filter(|(records, _)| !records).fold(0, |all, (_, bit)| all | bit);
+        self.kept(4).store(bits, Relaxed);
     }
 
     /// See [`vfs::FileSystem::version`]: that of the inode's lock, which begins anew with what is

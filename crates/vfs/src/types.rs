@@ -319,7 +319,7 @@ pub struct StatFs {
     pub blocks: u64,
     /// Free blocks.
     pub blocks_free: u64,
-    /// Inodes in all (an upper bound where they are allocated on demand).
+    /// Inodes in all: those that exist, and those that can be created.
     pub inodes: u64,
     /// Inodes that can still be created.
     pub inodes_free: u64,
