@@ -133,10 +133,10 @@ pub struct MountArgs {
     /// Stay in the foreground and log to stderr.
     #[arg(short, long)]
     pub foreground: bool,
-    /// Mount options, separated by commas: ro, nosuid, nodev, noexec, noatime, sync, dirsync,
+    /// Mount options, separated by commas: ro, nosuid, nodev, noexec, noatime, nodiratime, nosymfollow, sync, dirsync,
     /// allow_other (default for root), threads=N, no_cache, emulate=SPEC (with `+` for `,`);
-    /// no_open: open files without asking the server, which is faster, but then direct writes to
-    /// one file go one at a time;
+    /// ask_open: ask the server to open files, which is slower, but lets direct writes (O_DIRECT) to one file
+    /// go at the same time;
     /// direct: let programs under `keepstone run` use the pool past the mount (implies no_cache).
     #[arg(short, long = "options", value_name = "OPTIONS")]
     pub options: Vec<String>,

@@ -7,6 +7,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use common::{PermissionsExt, Sandbox, as_nobody, tool, wait_until};
 use rustix::process::Signal;
@@ -92,6 +93,43 @@ fn a_killed_server_is_replaced_and_nothing_completed_is_lost() {
     assert_eq!(fs::read_to_string(s.path("renamed")).unwrap(), "content 0");
     s.umount();
     assert!(s.ok(["check", s.pool_str()]).contains("clean"));
+}
+
+/// Who uses the place meanwhile meets the dead mount or the new one, never the directory below.
+#[test]
+fn a_dead_mount_is_replaced_in_one_step() {
+    let mut s = Sandbox::formatted();
+    let (below, created) = (s.path("below"), s.path("created"));
+    fs::write(&below, "").unwrap();
+    s.mount(&[]);
+    for _ in 0..5 {
+        s.signal_server(Signal::KILL);
+        s.server_ends();
+        let is_mounted = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let watching = scope.spawn(|| {
+                let mut has_created = false;
+                while !is_mounted.load(Relaxed) {
+                    assert!(!below.exists(), "the directory below shows");
+                    has_created |= fs::create_dir(&created).is_ok();
+                }
+                has_created
+            });
+            s.mount(&["-o", "nosuid,noatime,nosymfollow"]);
+            is_mounted.store(true, Relaxed);
+            // What a program was told is there is there.
+            assert_eq!(watching.join().unwrap(), fs::remove_dir(&created).is_ok());
+        });
+        let line = mount_line(&s.dir).unwrap();
+        assert!(line.starts_with(&format!("{} ", s.pool_str())), "{line}");
+        assert!(
+            line.contains(" fuse.keepstone rw,nosuid,noatime,nosymfollow,user_id=0,"),
+            "{line}"
+        );
+    }
+    s.umount();
+    assert_eq!(mount_line(&s.dir), None, "nothing is left of the dead");
+    assert!(below.exists());
 }
 
 #[test]
@@ -323,6 +361,63 @@ fn mount8_knows_the_type() {
     s.server_ends();
 }
 
+/// What `mount(8)` is asked for it does, or says that it does not.
+#[test]
+fn flags_are_kept_to() {
+    let mut s = Sandbox::formatted();
+    // As `mount(8)` calls it.
+    let helper = s.outside("mount.fuse.keepstone");
+    symlink(env!("CARGO_BIN_EXE_keepstone"), &helper).unwrap();
+    let (pool, dir) = (s.pool_str().to_owned(), s.dir_str().to_owned());
+    let mount =
+        |options: &str| Command::new(&helper).args([&pool, &dir, "-o", options]).output().unwrap();
+    let flags = "strictatime,lazytime,nosymfollow,noatime";
+    assert!(mount(flags).status.success());
+    s.servers.push(s.stats()["pid"].as_i64().unwrap() as i32);
+    let line = mount_line(&s.dir).unwrap();
+    assert!(line.contains("noatime") && line.contains("nosymfollow"), "{line}");
+    // A file that was never read since it was written: without the flag its access time would change.
+    let file = s.path("file");
+    fs::write(&file, "content").unwrap();
+    let atime = || fs::metadata(&file).unwrap().accessed().unwrap();
+    let read = || {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
+        fs::read(&file).unwrap();
+        fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
+        atime()
+    };
+    let before = atime();
+    assert_eq!(read(), before);
+    assert!(mount("remount,atime,relatime").status.success());
+    assert!(read() > before);
+    tool("umount", &[s.dir_str()]);
+    s.server_ends();
+
+    assert!(mount("ro").status.success());
+    s.servers.push(s.stats()["pid"].as_i64().unwrap() as i32);
+    let refused = mount("remount,rw");
+    assert!(!refused.status.success());
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("for reading only"), "{refused:?}");
+    assert!(mount_line(&s.dir).unwrap().contains("fuse.keepstone ro,"));
+    tool("umount", &[s.dir_str()]);
+    s.server_ends();
+}
+
+#[test]
+fn inodes_in_use_are_those_that_exist() {
+    let s = Sandbox::mounted(&[]);
+    let used = || {
+        let now = rustix::fs::statvfs(&s.dir).unwrap();
+        now.f_files - now.f_ffree
+    };
+    let before = used();
+    fs::write(s.path("file"), vec![1; 64 << 20]).unwrap();
+    fs::create_dir(s.path("dir")).unwrap();
+    assert_eq!(used(), before + 2);
+    s.umount();
+}
+
 #[test]
 fn emulated_speed_is_said() {
     let mut s = Sandbox::formatted();
@@ -361,8 +456,8 @@ fn cached_mounts_do_not() {
 }
 
 #[test]
-fn opens_can_be_left_to_the_kernel() {
-    let s = Sandbox::mounted(&["-o", "no_open"]);
+fn opens_are_left_to_the_kernel() {
+    let s = Sandbox::mounted(&[]);
     for i in 0..20 {
         fs::write(s.path(&format!("file{i}")), "content").unwrap();
         fs::write(s.path("again"), format!("content {i}")).unwrap();

@@ -156,6 +156,41 @@ fn changes_by_others_clear_setuid() {
     assert_eq!(fs::metadata(&fifo).unwrap().mode() & 0o7777, 0o777);
 }
 
+/// The kernel executes by the mode that it remembers, and asks nobody.
+#[test]
+fn a_program_that_others_changed_is_not_executed_as_its_owner() {
+    for options in [&[][..], &["-o", "ask_open"], &["-o", "no_cache"]] {
+        let s = Sandbox::mounted(options);
+        let program = s.path("id");
+        let run = |change: &str| {
+            let script = format!("{change}; F -u").replace('F', program.to_str().unwrap());
+            as_nobody(&script)
+        };
+        for (acl, mode) in [(false, 0o4777), (true, 0o4755)] {
+            for change in [
+                "echo x >> F",
+                "printf '\\177' | dd of=F conv=notrunc status=none",
+                "dd if=F of=F bs=4096 count=1 iflag=direct oflag=direct conv=notrunc status=none",
+                "fallocate -l 1M F",
+            ] {
+                let _ = fs::remove_file(&program);
+                fs::copy("/usr/bin/id", &program).unwrap();
+                fs::set_permissions(&program, PermissionsExt::from_mode(mode)).unwrap();
+                if acl {
+                    tool("setfacl", &["-m", "u:65534:rwx", program.to_str().unwrap()]);
+                }
+                assert_eq!(run("true").trim(), "0", "it is set-user-ID");
+                assert_eq!(run(change).trim(), "65534", "{options:?}, after `{change}`");
+            }
+        }
+        // Who may not write cannot take it away either.
+        fs::set_permissions(&program, PermissionsExt::from_mode(0o4755)).unwrap();
+        tool("setfacl", &["-b", program.to_str().unwrap()]);
+        let chown = "python3 -c 'import os; os.chown(\"F\", -1, -1)' || true";
+        assert_eq!(run(chown).trim(), "0", "{options:?}");
+    }
+}
+
 #[test]
 fn the_kernel_checks_permission() {
     let s = Sandbox::mounted(&[]);

@@ -163,6 +163,6 @@ fn many_workers_without_cache() {
 }
 
 #[test]
-fn many_workers_with_opens_left_to_the_kernel() {
-    same_as_tmpfs(&["--threads", "4", "-o", "no_open"]);
+fn many_workers_whose_opens_are_asked_for() {
+    same_as_tmpfs(&["--threads", "4", "-o", "ask_open"]);
 }

@@ -12,14 +12,17 @@ use std::time::{Duration, Instant};
 use fuser::{Config, MountOption, Session, SessionACL};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mount::UnmountFlags;
+use rustix::mount::{MoveMountFlags, UnmountFlags};
 use vfs::FileSystem;
 
 pub use rustix::mount::MountFlags;
 
 use crate::server::{Server, Shared};
-use crate::table::mount_at;
+use crate::table::{MountEntry, mount_at, mounts};
 use mounts::FS_TYPE;
+
+/// What [`FS_TYPE`] says besides `fuse`.
+const SUBTYPE: &str = "keepstone";
 
 /// Who may use the mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,15 +62,24 @@ pub struct Place {
 
 /// Mounts `server` on `dir`. When it returns, programs can use the mount; their requests wait for
 /// [`Mounted::serve`].
+///
+/// A mount of ours there whose server is dead is replaced: where the kernel can (Linux 6.5) in one step, so
+/// that nobody who comes meanwhile meets the directory below.
 pub fn mount<F: FileSystem + 'static>(
     server: Server<F>,
     dir: &Path,
     options: &MountOptions,
 ) -> io::Result<Mounted<F>> {
-    let dir = dir.canonicalize()?;
+    // That of a dead mount cannot be asked for.
+    let dir = if is_stale(dir)? { dir.to_owned() } else { dir.canonicalize()? };
     let root_mode = server.root_mode()?;
-    let shared = server.shared.clone();
-    let session = attach(server, &dir, root_mode, options)?;
+    let (shared, notifier) = (server.shared.clone(), server.notifier.clone());
+    let is_dead = clear_dead(&dir)?;
+    let session = match is_dead {
+        true => replace(server, &dir, root_mode, options)?,
+        false => attach(server, &dir, root_mode, options)?,
+    };
+    let _ = notifier.set(session.notifier());
     let entry = mount_at(&dir)?.ok_or_else(|| io::Error::other("the new mount has vanished"))?;
     Ok(Mounted { session, shared, place: Place { dir, device: entry.device } })
 }
@@ -134,6 +146,17 @@ fn is_busy(err: &io::Error) -> bool {
     err.kind() == io::ErrorKind::ResourceBusy
 }
 
+fn config(options: &MountOptions) -> Config {
+    let mut config = Config::default();
+    config.acl = match options.access {
+        Access::Owner => SessionACL::Owner,
+        Access::All => SessionACL::All,
+    };
+    config.n_threads = Some(options.threads);
+    config.clone_fd = true;
+    config
+}
+
 /// Mounts and completes the protocol's handshake.
 ///
 /// Root calls `mount(2)` itself, because `fuser` would not pass the subtype on; other users go
@@ -144,13 +167,7 @@ pub(crate) fn attach<S: fuser::Filesystem>(
     root_mode: u32,
     options: &MountOptions,
 ) -> io::Result<Session<S>> {
-    let mut config = Config::default();
-    config.acl = match options.access {
-        Access::Owner => SessionACL::Owner,
-        Access::All => SessionACL::All,
-    };
-    config.n_threads = Some(options.threads);
-    config.clone_fd = true;
+    let mut config = config(options);
     if !rustix::process::geteuid().is_root() {
         config.mount_options = fusermount_options(options);
         return Session::new(server, dir, &config);
@@ -162,8 +179,95 @@ pub(crate) fn attach<S: fuser::Filesystem>(
     })
 }
 
+/// Takes away dead mounts at `dir` that lie on other mounts of ours; whether a dead one is on top then.
+fn clear_dead(dir: &Path) -> io::Result<bool> {
+    while is_stale(dir)? {
+        let is_ours = |entry: &MountEntry| entry.dir == dir && entry.is_keepstone();
+        if mounts()?.iter().filter(|entry| is_ours(entry)).count() == 1 {
+            return Ok(true);
+        }
+        unmount(dir, true)?;
+    }
+    Ok(false)
+}
+
+/// As [`attach`], in place of a dead mount.
+fn replace<S: fuser::Filesystem>(
+    server: S,
+    dir: &Path,
+    root_mode: u32,
+    options: &MountOptions,
+) -> io::Result<Session<S>> {
+    let new = match rustix::process::geteuid().is_root() {
+        true => detached_mount(root_mode, options),
+        false => Err(Errno::PERM.into()),
+    };
+    let Ok((device, new)) = new else {
+        unmount(dir, true)?;
+        return attach(server, dir, root_mode, options);
+    };
+    let config = config(options);
+    let session = Session::from_fd(server, device, config.acl, config)?;
+    let how = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_BENEATH;
+    if rustix::mount::move_mount(&new, "", rustix::fs::CWD, dir, how).is_ok() {
+        unmount(dir, true)?;
+    } else {
+        // Before Linux 6.5: as close together as can be.
+        unmount(dir, true)?;
+        let how = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+        rustix::mount::move_mount(&new, "", rustix::fs::CWD, dir, how)?;
+    }
+    Ok(session)
+}
+
+/// A mount that is nowhere yet, and the device that its requests come from.
+fn detached_mount(root_mode: u32, options: &MountOptions) -> io::Result<(OwnedFd, OwnedFd)> {
+    use rustix::mount::*;
+    let device = open_device()?;
+    let context = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    let set = |key: &str, value: &str| fsconfig_set_string(&context, key, value);
+    set("source", &options.source)?;
+    set("subtype", SUBTYPE)?;
+    set("fd", &device.as_raw_fd().to_string())?;
+    set("rootmode", &format!("{root_mode:o}"))?;
+    set("user_id", &rustix::process::geteuid().as_raw().to_string())?;
+    set("group_id", &rustix::process::getegid().as_raw().to_string())?;
+    fsconfig_set_flag(&context, "default_permissions")?;
+    if options.access == Access::All {
+        fsconfig_set_flag(&context, "allow_other")?;
+    }
+    let of_file_system = [
+        (MountFlags::RDONLY, "ro"),
+        (MountFlags::SYNCHRONOUS, "sync"),
+        (MountFlags::DIRSYNC, "dirsync"),
+        (MountFlags::LAZYTIME, "lazytime"),
+    ];
+    for (_, key) in of_file_system.iter().filter(|(flag, _)| options.flags.contains(*flag)) {
+        fsconfig_set_flag(&context, *key)?;
+    }
+    fsconfig_create(&context)?;
+    let of_mount = [
+        (MountFlags::RDONLY, MountAttrFlags::MOUNT_ATTR_RDONLY),
+        (MountFlags::NOSUID, MountAttrFlags::MOUNT_ATTR_NOSUID),
+        (MountFlags::NODEV, MountAttrFlags::MOUNT_ATTR_NODEV),
+        (MountFlags::NOEXEC, MountAttrFlags::MOUNT_ATTR_NOEXEC),
+        (MountFlags::NODIRATIME, MountAttrFlags::MOUNT_ATTR_NODIRATIME),
+        (MountFlags::NOSYMFOLLOW, MountAttrFlags::MOUNT_ATTR_NOSYMFOLLOW),
+        (MountFlags::NOATIME, MountAttrFlags::MOUNT_ATTR_NOATIME),
+        (MountFlags::STRICTATIME, MountAttrFlags::MOUNT_ATTR_STRICTATIME),
+    ];
+    let set = of_mount.into_iter().filter(|(flag, _)| options.flags.contains(*flag));
+    let attributes = set.fold(MountAttrFlags::empty(), |all, (_, attribute)| all | attribute);
+    let mount = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
+    Ok((device, mount))
+}
+
+fn open_device() -> io::Result<OwnedFd> {
+    Ok(rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
+}
+
 fn mount_as_root(dir: &Path, root_mode: u32, options: &MountOptions) -> io::Result<OwnedFd> {
-    let device = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    let device = open_device()?;
     let mut data = format!(
         "fd={},rootmode={root_mode:o},user_id={},group_id={},default_permissions",
         device.as_raw_fd(),
@@ -182,7 +286,7 @@ fn fusermount_options(options: &MountOptions) -> Vec<MountOption> {
     let source = options.source.replace('\\', "\\\\").replace(',', "\\,");
     let mut list = vec![
         MountOption::FSName(source),
-        MountOption::Subtype("keepstone".into()),
+        MountOption::Subtype(SUBTYPE.into()),
         MountOption::DefaultPermissions,
     ];
     let flags = [

@@ -18,7 +18,7 @@ pub struct Caching {
     /// and write comes to the server (`FOPEN_DIRECT_IO`).
     pub keep_cache: bool,
     /// Whether files are opened and created without asking the server, which then does not hear of
-    /// their being closed either. Direct writes to one file then go one at a time, because the
+    /// their being closed either: where the kernel can do that. Direct writes to one file then go one at a time, because the
     /// permission to do otherwise is part of the answer.
     pub skip_opens: bool,
 }
@@ -26,7 +26,7 @@ pub struct Caching {
 impl Caching {
     /// For a mount that is the only writer of its pool.
     pub const EXCLUSIVE: Self =
-        Self { ttl: Duration::from_secs(24 * 3600), keep_cache: true, skip_opens: false };
+        Self { ttl: Duration::from_secs(24 * 3600), keep_cache: true, skip_opens: true };
     /// Every request is answered by the engine.
     pub const NONE: Self = Self { ttl: Duration::ZERO, keep_cache: false, skip_opens: false };
 }

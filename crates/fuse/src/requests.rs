@@ -56,18 +56,13 @@ fn caller(req: &Request) -> Caller {
     Caller { uid: req.uid(), gid: req.gid() }
 }
 
-/// Clears set-user-ID and its like when an unprivileged process changes content by a request
-/// that does not say so itself (see the crate's documentation).
-fn drop_privileges_for(fs: &impl FileSystem, req: &Request, ino: Ino) -> vfs::Result<()> {
-    if req.uid() == 0 { Ok(()) } else { fs.drop_privileges(ino) }
-}
-
-/// Clears the same by a request that sets nothing. It is a change of owner to nobody; or it comes
-/// before a write, which says itself what it takes from a stranger's file. Root's write to a program with
+/// Clears set-user-ID and its like by a request that sets nothing. It is a change of owner to nobody, by anybody; or it
+/// comes before a write, and the kernel believes of the mode what the answer says. Root's write to a program with
 /// capabilities cannot be told from that, and takes set-user-ID, too.
-fn drop_own_privileges(fs: &impl FileSystem, req: &Request, ino: Ino) -> vfs::Result<()> {
-    let is_own = req.uid() == 0 || req.uid() == fs.getattr(ino)?.uid;
-    if is_own { fs.drop_privileges(ino) } else { Ok(()) }
+fn drop_before_write(fs: &impl FileSystem, req: &Request, ino: Ino) -> vfs::Result<()> {
+    let attr = fs.getattr(ino)?;
+    let may_write = [0, attr.uid].contains(&req.uid()) || setgid::may_write(fs, req, &attr)?;
+    if may_write { fs.drop_privileges(ino) } else { Ok(()) }
 }
 
 /// Answers a request for `value` that has room for `size` bytes; 0 asks for the length.
@@ -83,7 +78,13 @@ fn reply_value(reply: ReplyXattr, size: u32, value: &[u8]) {
 
 impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let granted = CAPABILITIES & config.capabilities();
+        let mut granted = CAPABILITIES & config.capabilities();
+        if self.options.caching.keep_cache {
+            // Asynchronous direct writes beside buffered readers leave pages as they were before.
+            granted -= InitFlags::FUSE_ASYNC_DIO;
+        }
+        // Who may not leave opens away would take the answer for a failure.
+        self.options.caching.skip_opens &= granted.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
         config.add_capabilities(granted).expect("a subset of what the kernel offers");
         config.set_max_write(MAX_WRITE_BYTES).expect("within fuser's limit");
         config.set_max_background(BACKGROUND_MAX).expect("not zero");
@@ -177,9 +178,9 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
         };
         self.attr(Op::SetAttr, reply, |fs| {
             if set.size.is_some() {
-                drop_privileges_for(fs, req, ino)?;
+                self.drop_privileges_for(fs, req, ino)?;
             } else if set == SetAttr::default() {
-                drop_own_privileges(fs, req, ino)?;
+                drop_before_write(fs, req, ino)?;
             }
             fs.setattr(&caller(req), ino, &set)
         });
@@ -335,7 +336,7 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
         let ino = convert::ino(ino);
         let written = self.call(Op::Write, |fs| {
             if write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
-                fs.drop_privileges(ino)?;
+                self.drop_privileges(fs, ino)?;
             }
             // Pages that were mapped come back to where they were read from.
             let mapped = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
@@ -622,7 +623,7 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
         let ino = convert::ino(ino);
         self.empty(Op::Fallocate, reply, |fs| {
             let mode = convert::fallocate(mode)?;
-            drop_privileges_for(fs, req, ino)?;
+            self.drop_privileges_for(fs, req, ino)?;
             fs.fallocate(ino, mode, offset, length)
         });
     }
@@ -665,7 +666,7 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
             if !flags.is_empty() {
                 return Err(Errno::INVAL);
             }
-            drop_privileges_for(fs, req, to)?;
+            self.drop_privileges_for(fs, req, to)?;
             // The reply has 32 bits for the count.
             let len = len.min(u64::from(u32::MAX));
             fs.copy_range((convert::ino(ino_in), offset_in), (to, offset_out), len)

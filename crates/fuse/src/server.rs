@@ -4,11 +4,13 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use fuser::{FileHandle, FopenFlags, INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry};
+use fuser::{
+    FileHandle, FopenFlags, INodeNo, Notifier, ReplyAttr, ReplyEmpty, ReplyEntry, Request,
+};
 use mounts::{Alias, Board};
-use vfs::{Entry, Errno, FileSystem};
+use vfs::{Entry, Errno, FileSystem, Ino};
 
 use crate::alias;
 use crate::convert;
@@ -22,6 +24,8 @@ pub struct Server<F> {
     pub(crate) options: ServerOptions,
     /// Of a pool that programs may use without asking this server.
     pub(crate) shared: Option<Arc<Shared>>,
+    /// To the kernel, once it is there.
+    pub(crate) notifier: Arc<OnceLock<Notifier>>,
 }
 
 /// What those who use a pool beside its mount have from its server.
@@ -40,6 +44,11 @@ const EXECUTED: u64 = 1;
 /// In the handle of what may be mapped.
 const MAPPED: u64 = 2;
 
+/// Set-user-ID and set-group-ID.
+const PRIVILEGES: u32 = 0o6000;
+/// To the kernel, instead of an offset: it forgets attributes and keeps pages.
+const ATTRIBUTES_ONLY: i64 = -1;
+
 /// The engine's panic payloads are not inspected; the panic hook has already reported them.
 const PANICKED: Errno = Errno::IO;
 
@@ -47,7 +56,7 @@ impl<F: FileSystem> Server<F> {
     /// A server for `fs`, whose root must have FUSE's root number, 1.
     pub fn new(fs: Arc<F>, options: ServerOptions) -> Self {
         assert_eq!(fs.root(), vfs::ROOT, "FUSE calls the root directory inode 1");
-        Self { fs, options, shared: None }
+        Self { fs, options, shared: None, notifier: Arc::default() }
     }
 
     /// For a pool that other processes change without asking this server: files can be opened by
@@ -174,6 +183,28 @@ impl<F: FileSystem> Server<F> {
             Ok(()) => reply.ok(),
             Err(err) => reply.error(err),
         }
+    }
+
+    /// Clears set-user-ID and its like before content changes by a request for which the kernel believes the mode
+    /// that it remembers, by which it executes programs.
+    pub(crate) fn drop_privileges(&self, fs: &F, ino: Ino) -> vfs::Result<()> {
+        let had = fs.getattr(ino)?.perm & PRIVILEGES;
+        fs.drop_privileges(ino)?;
+        if had != 0
+            && !self.options.caching.ttl.is_zero()
+            && let Some(notifier) = self.notifier.get()
+            && let Err(err) = notifier.inval_inode(INodeNo(ino.0), ATTRIBUTES_ONLY, 0)
+        {
+            tracing::error!("the kernel may keep set-user-ID of inode {ino}: {err}");
+            return Err(Errno::IO);
+        }
+        Ok(())
+    }
+
+    /// The same when an unprivileged process changes content by a request that does not say so itself (see the
+    /// crate's documentation).
+    pub(crate) fn drop_privileges_for(&self, fs: &F, req: &Request, ino: Ino) -> vfs::Result<()> {
+        if req.uid() == 0 { Ok(()) } else { self.drop_privileges(fs, ino) }
     }
 
     /// Answers `ENOSYS` to a request whose answer would always be "nothing to do": the kernel

@@ -1,13 +1,16 @@
-//! Set-group-ID and access ACLs.
+//! Set-group-ID and access ACLs, and what else depends on the caller's groups.
 //!
 //! An owner who is not in the file's group loses the set-group-ID bit when setting an access ACL,
 //! as with `chmod(2)`. The kernel asks for it by a flag of the extended `setxattr` request, which
 //! `fuser` 0.18 does not know, so the rule is applied here.
 
 use fuser::Request;
-use vfs::{Caller, FileSystem, Ino, Result, SetAttr};
+use vfs::acl::ACL_ACCESS;
+use vfs::{Attr, Caller, Errno, FileSystem, Ino, Result, SetAttr};
 
 const S_ISGID: u32 = 0o2000;
+const S_IWGRP: u32 = 0o020;
+const S_IWOTH: u32 = 0o002;
 
 /// Clears the bit after a process that is neither privileged nor in the group set an access ACL.
 pub(crate) fn clear_for_stranger(
@@ -16,7 +19,7 @@ pub(crate) fn clear_for_stranger(
     ino: Ino,
     xattr: &[u8],
 ) -> Result<()> {
-    if xattr != b"system.posix_acl_access" || req.uid() == 0 {
+    if xattr != ACL_ACCESS || req.uid() == 0 {
         return Ok(());
     }
     let attr = fs.getattr(ino)?;
@@ -25,6 +28,22 @@ pub(crate) fn clear_for_stranger(
     }
     let set = SetAttr { perm: Some(attr.perm & !S_ISGID), ..SetAttr::default() };
     fs.setattr(&Caller { uid: req.uid(), gid: req.gid() }, ino, &set).map(|_| ())
+}
+
+/// Whether mode and groups let a process write that does not own the file. Where an access ACL decides, the answer is
+/// no.
+pub(crate) fn may_write(fs: &impl FileSystem, req: &Request, attr: &Attr) -> Result<bool> {
+    let is_in_group = || req.gid() == attr.gid || in_group(req.pid(), attr.gid);
+    if attr.perm & (S_IWGRP | S_IWOTH) == 0 {
+        return Ok(false);
+    }
+    match fs.getxattr(attr.ino, ACL_ACCESS) {
+        Err(Errno::NODATA) => {
+            let bit = if is_in_group() { S_IWGRP } else { S_IWOTH };
+            Ok(attr.perm & bit != 0)
+        }
+        found => found.and(Ok(false)),
+    }
 }
 
 /// Whether `gid` is a supplementary group of the process; unknown counts as no.

@@ -86,6 +86,9 @@ impl Request {
         }
         if self.options.remount {
             let dir = absolute_dir(&self.dir)?;
+            if !self.options.is_read_only() {
+                check_writable(&dir)?;
+            }
             fuse::remount(&dir, self.options.flags)
                 .with_context(|| format!("{}: cannot remount", dir.display()))?;
             // When the server has answered, the programs that use the pool beside it keep to the new
@@ -99,6 +102,18 @@ impl Request {
         ready.notices.iter().for_each(output::notice);
         Ok(())
     }
+}
+
+/// Fails where the server has the pool for reading only, which no flag of the mount changes. One that cannot be
+/// asked is not in the way.
+fn check_writable(dir: &Path) -> Result<()> {
+    if stats::read(dir).is_ok_and(|stats| stats["read_only"] == true) {
+        bail!(
+            "{0}: its pool is open for reading only; unmount it with `keepstone umount {0}` and mount it anew",
+            dir.display()
+        );
+    }
+    Ok(())
 }
 
 #[cfg(test)]

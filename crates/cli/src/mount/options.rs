@@ -14,8 +14,8 @@ pub struct Options {
     pub threads: Option<u16>,
     /// Whether the kernel may keep nothing.
     pub no_cache: bool,
-    /// Whether files are opened without asking the server.
-    pub no_open: bool,
+    /// Whether the server is asked to open files, although it would be the only writer.
+    pub ask_open: bool,
     /// Whether other processes may use the pool directly meanwhile.
     pub direct: bool,
     /// Emulated speed.
@@ -31,7 +31,7 @@ impl Default for Options {
             access: None,
             threads: None,
             no_cache: false,
-            no_open: false,
+            ask_open: false,
             direct: false,
             emulation: None,
             remount: false,
@@ -58,9 +58,19 @@ const FLAGS: &[(&str, bool, MountFlags)] = &[
     ("diratime", false, MountFlags::NODIRATIME),
     ("relatime", true, MountFlags::RELATIME),
     ("norelatime", false, MountFlags::RELATIME),
+    ("strictatime", true, MountFlags::STRICTATIME),
+    ("nostrictatime", false, MountFlags::STRICTATIME),
+    ("lazytime", true, MountFlags::LAZYTIME),
+    ("nolazytime", false, MountFlags::LAZYTIME),
+    ("nosymfollow", true, MountFlags::NOSYMFOLLOW),
+    ("symfollow", false, MountFlags::NOSYMFOLLOW),
     ("silent", true, MountFlags::SILENT),
     ("loud", false, MountFlags::SILENT),
 ];
+
+/// Flags of which one holds.
+const ACCESS_TIMES: MountFlags =
+    MountFlags::NOATIME.union(MountFlags::RELATIME).union(MountFlags::STRICTATIME);
 
 /// Options of fstab that concern `mount(8)`, `systemd` or nobody here.
 const IGNORED: &[&str] = &[
@@ -91,6 +101,9 @@ impl Options {
 
     fn add_one(&mut self, option: &str, sloppy: bool) -> Result<()> {
         if let Some((_, set, flag)) = FLAGS.iter().find(|(name, ..)| *name == option) {
+            if *set && ACCESS_TIMES.contains(*flag) {
+                self.flags -= ACCESS_TIMES;
+            }
             self.flags.set(*flag, *set);
             return Ok(());
         }
@@ -99,7 +112,9 @@ impl Options {
             "remount" => self.remount = true,
             "allow_other" => self.access = Some(Access::All),
             "no_cache" => self.no_cache = true,
-            "no_open" => self.no_open = true,
+            "ask_open" => self.ask_open = true,
+            // What is so without it.
+            "no_open" => self.ask_open = false,
             "direct" => self.direct = true,
             "threads" => {
                 let count = value.parse().ok().filter(|n| (1..=256).contains(n));
@@ -124,8 +139,8 @@ impl Options {
         if self.no_cache {
             words.push("no_cache".to_owned());
         }
-        if self.no_open {
-            words.push("no_open".to_owned());
+        if self.ask_open {
+            words.push("ask_open".to_owned());
         }
         if self.direct {
             words.push("direct".to_owned());
@@ -169,6 +184,8 @@ mod tests {
     fn the_last_one_wins() {
         assert!(!parsed("ro,rw").unwrap().is_read_only());
         assert!(parsed("rw,ro").unwrap().is_read_only());
+        assert_eq!(parsed("strictatime,noatime").unwrap().flags, MountFlags::NOATIME);
+        assert_eq!(parsed("noatime,relatime").unwrap().flags, MountFlags::RELATIME);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Opening the pool, mounting it, serving it until it is unmounted.
 
 use std::io;
+use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -30,7 +31,7 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
     let stop = StopSignals::block()?;
     fatal::report();
     let mut notices = Vec::new();
-    make_way(plan, &mut notices)?;
+    check_place(plan, &mut notices)?;
 
     let threads = pool::threads(plan.options.threads);
     let read_only = plan.options.is_read_only();
@@ -57,6 +58,7 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
         notices,
     };
 
+    record_access(&fs, plan.options.flags);
     let counters = Arc::new(OpCounters::default());
     // Set where programs may use the pool beside the mount.
     let changes = Arc::new(OnceLock::new());
@@ -105,6 +107,21 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
 /// and a reader needs no company.
 fn is_direct(options: &Options) -> bool {
     options.direct && !options.is_read_only()
+}
+
+/// `noatime` and `nodiratime`: times are the engine's, and the kernel leaves them to it.
+fn record_access(fs: &Bpfs<Region>, flags: MountFlags) {
+    let files = !flags.contains(MountFlags::NOATIME);
+    fs.record_access(files, files && !flags.contains(MountFlags::NODIRATIME));
+}
+
+/// The same for the flags that the mount has now.
+fn follow_flags(fs: &Bpfs<Region>, dir: &Path) {
+    let Ok(Some(mount)) = fuse::mount_at(dir) else { return };
+    let has = |name: &str| mount.options.split(',').any(|option| option == name);
+    let flags = [("noatime", MountFlags::NOATIME), ("nodiratime", MountFlags::NODIRATIME)];
+    let set = flags.into_iter().filter(|(name, _)| has(name)).map(|(_, flag)| flag);
+    record_access(fs, set.collect());
 }
 
 /// Gives back the memory in which pools without a living user were shared.
@@ -168,7 +185,7 @@ fn caching(options: &Options) -> Caching {
         // Whether pages are kept is part of the answer to an open.
         return Caching::NONE;
     }
-    Caching { skip_opens: options.no_open, ..Caching::EXCLUSIVE }
+    Caching { skip_opens: !options.ask_open, ..Caching::EXCLUSIVE }
 }
 
 fn open(plan: &Plan) -> Result<Region> {
@@ -182,15 +199,15 @@ fn open(plan: &Plan) -> Result<Region> {
     pool::open(&plan.pool, &OpenOptions { lock, ..options }, pmem::Access::ReadWrite)
 }
 
-/// Takes away a mount whose server is gone; refuses where one is alive.
-fn make_way(plan: &Plan, notices: &mut Vec<String>) -> Result<()> {
+/// Refuses where a mount of ours is alive. One whose server is gone stays until the new one takes its place, so that
+/// nobody meanwhile uses the directory below.
+fn check_place(plan: &Plan, notices: &mut Vec<String>) -> Result<()> {
     let dir = &plan.dir;
-    while fuse::is_stale(dir)? {
-        fuse::unmount(dir, true)
-            .with_context(|| format!("{}: cannot take away the dead mount", dir.display()))?;
+    if fuse::is_stale(dir)? {
         let log = background::log_of(&plan.pool);
         let log = log.map_or_else(String::new, |log| format!("; its log: {}", log.display()));
         notices.push(format!("{}: replaced a mount whose server had died{log}", dir.display()));
+        return Ok(());
     }
     match fuse::mount_at(dir)? {
         Some(mount) if mount.is_keepstone() => bail!(
@@ -231,6 +248,7 @@ fn stats(
         };
         // Whoever remounts waits for this answer (`mount::helper`).
         let _ = changes.get().map(Changes::look);
+        follow_flags(&fs, Path::new(&pool.dir));
         let stats = ServerStats {
             pool: &pool,
             uptime_s: started.elapsed().as_secs(),
