@@ -45,6 +45,32 @@ impl<M: Medium> Edit for PunchEdit<'_, M> {
     }
 }
 
+/// Makes a range zeros, of which each block is allocated.
+struct ZeroEdit<'a, M> {
+    core: &'a Core<M>,
+    range: Range<u64>,
+}
+
+impl<M: Medium> Edit for ZeroEdit<'_, M> {
+    fn ranges(&self) -> &[Range<u64>] {
+        std::slice::from_ref(&self.range)
+    }
+
+    fn leaf(&mut self, txn: &mut Txn<'_>, old: u64, base: u64, mode: Mode) -> Result<Change> {
+        let is_ragged = base < self.range.start || base + BLOCK > self.range.end;
+        if is_ragged && old != 0 {
+            return PunchEdit { core: self.core, range: self.range.clone() }
+                .leaf(txn, old, base, mode);
+        }
+        if old != 0 {
+            txn.free(old);
+        }
+        let new = txn.take();
+        self.core.medium.zero_nt(new, BLOCK);
+        Ok(Change::Shadow(new))
+    }
+}
+
 /// Puts zeroed blocks where there are holes.
 struct AllocateEdit<'a, M> {
     core: &'a Core<M>,
@@ -86,7 +112,7 @@ impl<M: Medium> Core<M> {
                 Fallocate::Allocate { keep_size } => {
                     self.allocate(v, size, offset..end, new_size(keep_size))
                 }
-                Fallocate::PunchHole => self.zero(locks, ino, v, size, offset..end, size),
+                Fallocate::PunchHole => self.punch(locks, ino, v, size, offset..end),
                 Fallocate::ZeroRange { keep_size } => {
                     self.zero(locks, ino, v, size, offset..end, new_size(keep_size))
                 }
@@ -138,7 +164,40 @@ impl<M: Medium> Core<M> {
         Ok(())
     }
 
-    /// Makes `range` read as zeros and the file `new_size` long, in one commit.
+    /// Makes what `range` has inside the file a hole, in one commit.
+    fn punch(
+        &self,
+        locks: &Locks<'_>,
+        ino: Ino,
+        v: &VInode,
+        size: u64,
+        range: Range<u64>,
+    ) -> std::result::Result<(), Stop> {
+        let root = self.root(v)?;
+        // What the last block holds beyond the end of the file does not count.
+        let end = if range.end >= size { size.next_multiple_of(BLOCK) } else { range.end };
+        let inside = range.start..end.min(root.span());
+        let ragged = 2 * (u64::from(root.height()) + 1);
+        v.cut_run(&inside);
+        self.v.transact(ragged, 0, |txn| {
+            let mut words = Vec::new();
+            self.touch_modified(v);
+            if !inside.is_empty() {
+                let mut edit = PunchEdit { core: self, range: inside };
+                if let Change::Shadow(b) =
+                    self.edit(txn, Node::top(root), Mode::Atomic, &mut edit)?
+                {
+                    words.push((ino, Word::Root, Root::new(b, root.height()).0));
+                }
+            }
+            let delta = txn.delta();
+            self.commit_inodes(txn, locks, &words)?;
+            v.add_blocks(delta);
+            Ok(())
+        })
+    }
+
+    /// Makes what `range` has inside the file zeros, allocated ones, and the file `new_size` long, in one commit.
     fn zero(
         &self,
         locks: &Locks<'_>,
@@ -148,37 +207,45 @@ impl<M: Medium> Core<M> {
         range: Range<u64>,
         new_size: u64,
     ) -> std::result::Result<(), Stop> {
+        let root = self.root(v)?;
         let grows = new_size > size;
+        let range = range.start..range.end.min(new_size);
+        if grows && range.start >= size {
+            return self.append_content(v, root, size, range, None);
+        }
         if grows && !locks.is_wide() {
             return Err(Stop::Wide);
         }
-        let mut root = self.root(v)?;
-        // What the last block holds beyond the end of the file does not count.
-        let end = if range.end >= size { size.next_multiple_of(BLOCK) } else { range.end };
-        let inside = range.start..end.min(root.span());
-        let ragged = 2 * (u64::from(root.height()) + 1);
-        v.cut_run(&inside);
-        let growth = match grows {
-            true => self.inode_commit_blocks(1) + u64::from(height_for(new_size)),
-            false => 0,
-        };
-        let need = ragged + growth;
-        self.v.transact(need, 0, |txn| {
-            let mut words = Vec::new();
+        if range.is_empty() {
             self.touch_modified(v);
-            if grows {
-                self.zero_tail(root, size, new_size)?;
-                root = self.grow(txn, self.word_off(v, Word::Root), root, new_size);
-                words.push((ino, Word::Size, new_size));
+            let _ = self.medium.fence();
+            return Ok(());
+        }
+        // What the last block holds beyond the end of the file does not count.
+        let end = match range.end {
+            end if end == new_size => end.next_multiple_of(BLOCK),
+            end => end,
+        };
+        v.cut_run(&range);
+        let growth = if grows { self.inode_commit_blocks(1) } else { 0 };
+        let need = Self::blocks_to_append(root, &range) + growth;
+        self.v.transact(need, KEEP, |txn| {
+            self.touch_modified(v);
+            self.zero_tail(root, size, new_size)?;
+            let root = self.grow(txn, self.word_off(v, Word::Root), root, range.end);
+            let mut edit = ZeroEdit { core: self, range: range.start..end };
+            if !grows {
+                self.edit_tree(txn, v, root, &mut edit)?;
+                v.add_blocks(txn.delta());
+                return Ok(());
             }
-            if !inside.is_empty() {
-                let mut edit = PunchEdit { core: self, range: inside };
-                let mode = if grows { Mode::Copy } else { Mode::Atomic };
-                if let Change::Shadow(b) = self.edit(txn, Node::top(root), mode, &mut edit)? {
-                    words.push((ino, Word::Root, Root::new(b, root.height()).0));
-                }
-            }
+            let Change::Shadow(block) = self.edit(txn, Node::top(root), Mode::Copy, &mut edit)?
+            else {
+                return Err(Errno::UCLEAN.into());
+            };
             let delta = txn.delta();
+            let root = Root::new(block, root.height()).0;
+            let words = [(ino, Word::Root, root), (ino, Word::Size, new_size)];
             self.commit_inodes(txn, locks, &words)?;
             v.add_blocks(delta);
             Ok(())

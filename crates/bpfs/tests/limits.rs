@@ -236,3 +236,44 @@ fn inode_numbers_do_not_creep() {
         fs.unlink(ROOT, b"b").unwrap();
     }
 }
+
+/// What `fallocate` promises space for has it, whether it held data, was a hole, or is new; and reads as zeros.
+#[test]
+fn zeroed_ranges_have_space() {
+    const K: u64 = 1 << 10;
+    let mut fs = mounted(8 << 20);
+    for (i, (offset, len)) in [
+        (0, 64 * K),
+        (3 * K, 50 * K),
+        (20 * K, 2 * K),
+        (0, 100 * K),
+        (63 * K, 8 * K),
+        (70 * K, 30 * K),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for keep_size in [false, true] {
+            let ino = create(&fs, ROOT, &format!("file{i}{keep_size}"), &FILE);
+            let mut content = vec![0; 64 << 10];
+            content[16 << 10..24 << 10].fill(7);
+            fs.write(ino, 16 * K, &content[16 << 10..24 << 10]).unwrap();
+            fs.setattr(&Caller::ROOT, ino, &SetAttr { size: Some(64 * K), ..SetAttr::default() })
+                .unwrap();
+            fs.fallocate(ino, Fallocate::ZeroRange { keep_size }, offset, len).unwrap();
+            let size = if keep_size { 64 * K } else { (64 * K).max(offset + len) };
+            assert_eq!(fs.getattr(ino).unwrap().size, size);
+            let end = size.min(offset + len);
+            if offset < end {
+                let hole = fs.seek(ino, offset, Seek::Hole).unwrap();
+                assert!(hole >= end, "{offset} {len}: a hole at {hole}");
+            }
+            content.resize(size as usize, 0);
+            content[offset.min(end) as usize..end as usize].fill(0);
+            let mut found = vec![1; size as usize];
+            assert_eq!(fs.read(ino, 0, &mut found), Ok(found.len()));
+            assert!(found == content, "{offset} {len} {keep_size}");
+        }
+        fs = check_and_remount(fs);
+    }
+}
