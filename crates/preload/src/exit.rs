@@ -6,11 +6,13 @@
 use std::ffi::c_int;
 
 use crate::start::process;
-use crate::{engine, guard, real};
+use crate::{engine, fork, guard, real};
 
 /// Registers with libc: `exit` runs what was registered first last.
 pub fn start() {
     extern "C" fn leave_at_exit() {
+        // First: who forks may have to go inside.
+        fork::end();
         leave();
     }
     // SAFETY: the handler is a function that stays.

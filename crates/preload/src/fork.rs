@@ -7,7 +7,7 @@
 
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use libc::pid_t;
 use posix::direct::Direct;
@@ -18,9 +18,16 @@ use crate::start::{process, serve_no_more, serves};
 use crate::{cwd, guard, real};
 
 thread_local! {
-    /// Whether a function of this module is going to tell the process layer how a fork went.
+    /// Whether the thread is in a function of this module that tells the process layer how a fork went.
     static TELLS: Cell<bool> = const { Cell::new(false) };
+    /// Whether the thread ends the process.
+    static ENDS: Cell<bool> = const { Cell::new(false) };
 }
+
+/// Forks that are under way.
+static FORKING: AtomicU32 = AtomicU32::new(0);
+/// Whether a thread ends the process by `exit`.
+static ENDING: AtomicBool = AtomicBool::new(false);
 
 /// Whether a pool is attached, and with it the handler that comes late enough.
 static ATTACHED: AtomicBool = AtomicBool::new(false);
@@ -81,13 +88,42 @@ fn tell(child: pid_t) {
 
 /// Forks by a function that runs the handlers, and tells the parent about the child.
 fn fork_by(f: impl FnOnce() -> pid_t) -> pid_t {
-    TELLS.set(true);
+    begin();
+    let outer = TELLS.replace(true);
     let child = f();
-    TELLS.set(false);
-    if child != 0 {
+    if child == 0 {
+        // Other threads that were forking are not here.
+        FORKING.store(0, Ordering::SeqCst);
+    } else {
         tell(child);
+        FORKING.fetch_sub(1, Ordering::SeqCst);
     }
+    TELLS.set(outer);
     child
+}
+
+/// Announces a fork; if the process is ending, it ends first.
+fn begin() {
+    FORKING.fetch_add(1, Ordering::SeqCst);
+    if ENDING.load(Ordering::SeqCst) && !ENDS.get() {
+        FORKING.fetch_sub(1, Ordering::SeqCst);
+        loop {
+            // SAFETY: no preconditions.
+            unsafe { libc::pause() };
+        }
+    }
+}
+
+/// Waits until no other thread forks, and none does from now on: libc forgets our handlers when the library is
+/// finalised by `exit`, and aborts in a thread that is about to call them.
+pub fn end() {
+    ENDS.set(true);
+    ENDING.store(true, Ordering::SeqCst);
+    // A signal handler may end a process that is forking.
+    let own = u32::from(TELLS.get());
+    while FORKING.load(Ordering::SeqCst) > own {
+        rustix::thread::sched_yield();
+    }
 }
 
 export! {
