@@ -8,6 +8,9 @@
 //! - A3: who waits for the lock looks again whether the file is still the one of that name.
 //! - A4: the last to leave removes the file. One that was killed leaves it to the next user (A2), or to
 //!   whoever tidies up ([`remove_abandoned`]).
+//! - A5: what the arena describes has a lock of its own, which every user holds shared. Who is about to build,
+//!   and so keeps others from it by the lock of the file, tries to get it alone first. So no second arena is built beside one that is in use and cannot be found: its file
+//!   was removed, or its users have another `/dev/shm`.
 
 use crate::session::{Session, Tables};
 use crate::{Arena, Kind, Layout, Memory};
@@ -24,6 +27,8 @@ use std::sync::atomic::Ordering::*;
 /// How often, and how long in between, to look again at an arena that is being built or given up.
 const TRIES: u32 = 400;
 const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+/// How often to try to be alone (A5).
+const ALONE_TRIES: u32 = 100;
 
 /// Where and for whom an arena is.
 #[derive(Clone, Debug)]
@@ -39,6 +44,17 @@ pub struct Place {
     pub mode: u32,
     /// Tells formats apart: a user with another one is refused.
     pub format: u64,
+}
+
+/// How much of what an arena describes one has for oneself (A5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// Nothing: others may have it all.
+    Nothing,
+    /// It is used together with others.
+    Shared,
+    /// Nobody else uses it.
+    Alone,
 }
 
 /// What attaching found.
@@ -68,19 +84,30 @@ impl Place {
         Self { path, owner, group, mode: 0o600, format }
     }
 
-    /// Opens the arena of this name with these tables, or makes it.
+    /// Opens the arena of this name with these tables, or makes it. `hold` takes the lock of what it describes
+    /// (A5), at once or not at all (`WouldBlock`), in exchange for what the caller had of it. Afterwards it is
+    /// held shared.
     ///
     /// # Errors
-    /// `EPERM` where the file belongs to somebody else; `EPROTO` where those who use it have another
-    /// format or are in another PID or time namespace; `EUSERS` where too many use it; or what a system call gave.
-    pub fn attach(&self, layout: &Layout) -> io::Result<Attached> {
+    /// Where the file belongs to somebody else; where those who use it have another format, are in another PID
+    /// or time namespace, or cannot be found; where too many use it; or what a system call gave.
+    pub fn attach(
+        &self,
+        layout: &Layout,
+        hold: &dyn Fn(Hold) -> io::Result<()>,
+    ) -> io::Result<Attached> {
         let tables = layout.session.expect("the layout was begun with `Layout::shared`");
+        let nap = |file: OwnedFd| {
+            drop(file);
+            let _ = rustix::thread::nanosleep(&NAP);
+        };
         for _ in 0..TRIES {
             let (file, stat) = self.open()?;
             let alone = match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => true,
                 Err(Errno::WOULDBLOCK) => {
-                    // Waits while the first user builds it.
+                    // Waits while the first user builds it, who has to be alone.
+                    hold(Hold::Nothing)?;
                     rustix::fs::flock(&file, FlockOperation::LockShared)?;
                     false
                 }
@@ -97,19 +124,59 @@ impl Place {
             let is_ready =
                 |m: &Memory| m.table(tables.header)[0].ready.load(Acquire) == self.format | 1;
             match memory.filter(is_ready) {
-                Some(memory) if !alone || tables.is_used(&memory) => {
-                    return self.join(memory, file, layout, tables).map(Attached::Joined);
+                Some(memory) if !alone || tables.is_used(&memory) => match hold(Hold::Shared) {
+                    // The state's users have gone meanwhile, and somebody has it alone.
+                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => nap(file),
+                    held => {
+                        held?;
+                        return self.join(memory, file, layout, tables).map(Attached::Joined);
+                    }
+                },
+                _ if alone => {
+                    self.be_alone(&file, hold)?;
+                    return self.build(file, layout, tables).map(Attached::Fresh);
                 }
-                _ if alone => return self.build(file, layout, tables).map(Attached::Fresh),
                 // Its builder died while we waited, and we are not the only one who did; or those
                 // who use it have another format.
-                _ => {
-                    drop(file);
+                _ => nap(file),
+            }
+        }
+        Err(self.other_version())
+    }
+
+    /// What this is about, for messages.
+    fn says(&self, kind: io::ErrorKind, what: &str) -> io::Error {
+        io::Error::new(kind, format!("{}: {what}", self.path.to_string_lossy()))
+    }
+
+    fn other_version(&self) -> io::Error {
+        let what = "those who use this state have another version of Keepstone, are in another PID or time \
+                    namespace, or have it alone";
+        self.says(io::ErrorKind::Unsupported, what)
+    }
+
+    /// Makes sure that nobody else uses what the arena describes (A5). Others who have just come let go of it,
+    /// as they find the lock of the arena taken.
+    fn be_alone(&self, file: &OwnedFd, hold: &dyn Fn(Hold) -> io::Result<()>) -> io::Result<()> {
+        for _ in 0..ALONE_TRIES {
+            match hold(Hold::Alone) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                     let _ = rustix::thread::nanosleep(&NAP);
+                }
+                held => {
+                    held?;
+                    return hold(Hold::Shared);
                 }
             }
         }
-        Err(Errno::PROTO.into())
+        // What is there now is of no use to those who come next.
+        if rustix::fs::fstat(file).is_ok_and(|stat| self.is_current(&stat)) {
+            let _ = rustix::fs::unlink(&self.path);
+        }
+        let what = "this state is gone, but others still use it: it was removed (by hand, or by systemd-logind, \
+                    unless RemoveIPC=no), or they have another /dev/shm. End them (`fuser` on the pool names \
+                    them), then try again";
+        Err(self.says(io::ErrorKind::ResourceBusy, what))
     }
 
     /// Removes the arena of this name if it has this format and all its users are dead (A2, A3).
@@ -143,11 +210,19 @@ impl Place {
     ) -> io::Result<Arena> {
         let session = Session::new(memory, tables, file)?;
         if session.header().namespaces.load(Acquire) != namespaces() {
-            return Err(Errno::PROTO.into());
+            return Err(self.other_version());
         }
         session.process().map_err(Errno::from)?;
         rustix::fs::flock(&session.file, FlockOperation::LockShared)?;
         Ok(Arena::shared(session, self, layout.derived))
+    }
+
+    /// The name is taken.
+    fn is_blocked(&self, owner: u32) -> io::Error {
+        let what = format!(
+            "this file of user {owner} has the name of the pool's shared state: remove it, or have its owner do so"
+        );
+        self.says(io::ErrorKind::PermissionDenied, &what)
     }
 
     fn open(&self) -> io::Result<(OwnedFd, Stat)> {
@@ -163,13 +238,19 @@ impl Place {
                 }
             }
             found => found,
-        }?;
+        };
+        let file = file.map_err(|err| match (err, rustix::fs::lstat(&self.path)) {
+            (Errno::LOOP | Errno::ACCESS | Errno::PERM | Errno::ISDIR | Errno::NXIO, Ok(stat)) => {
+                self.is_blocked(stat.st_uid)
+            }
+            _ => self.says(io::Error::from(err).kind(), &err.to_string()),
+        })?;
         let stat = rustix::fs::fstat(&file)?;
         let me = rustix::process::geteuid().as_raw();
         let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
         // Everybody may make files in /dev/shm: one of a stranger is a trap.
         if !is_file || ![me, self.owner, 0].contains(&stat.st_uid) {
-            return Err(Errno::PERM.into());
+            return Err(self.is_blocked(stat.st_uid));
         }
         Ok((file, stat))
     }
@@ -304,7 +385,8 @@ mod tests {
         let mut layout = Layout::shared();
         layout.table::<AtomicU64>(1 << 16);
         let make = |name: &str, format| {
-            let Attached::Fresh(arena) = place(name, format).attach(&layout).unwrap() else {
+            let Attached::Fresh(arena) = place(name, format).attach(&layout, &|_| Ok(())).unwrap()
+            else {
                 panic!("nobody else has this name");
             };
             arena.publish().unwrap();
@@ -337,7 +419,7 @@ mod tests {
         let place = Place::private(CString::new(path.clone()).unwrap(), 2);
         let mut layout = Layout::shared();
         let table = layout.table::<AtomicU64>(8 << 20);
-        let Attached::Fresh(arena) = place.attach(&layout).unwrap() else {
+        let Attached::Fresh(arena) = place.attach(&layout, &|_| Ok(())).unwrap() else {
             panic!("nobody else has this name");
         };
         let file = path.clone();
@@ -350,11 +432,11 @@ mod tests {
         let path = format!("/dev/shm/keepstone-arena-two-sessions-{}", std::process::id());
         let place = Place::private(CString::new(path).unwrap(), 2);
         let layout = Layout::shared();
-        let Attached::Fresh(first) = place.attach(&layout).unwrap() else {
+        let Attached::Fresh(first) = place.attach(&layout, &|_| Ok(())).unwrap() else {
             panic!("nobody else has this name");
         };
         first.publish().unwrap();
-        let Attached::Joined(second) = place.attach(&layout).unwrap() else {
+        let Attached::Joined(second) = place.attach(&layout, &|_| Ok(())).unwrap() else {
             panic!("the first is there");
         };
         drop(first.enter().unwrap());

@@ -31,7 +31,7 @@ use model as memory;
 #[cfg(loom)]
 use model as process;
 
-pub use attach::{Attached, Place, remove_abandoned};
+pub use attach::{Attached, Hold, Place, remove_abandoned};
 pub use bitmap::Bitmap;
 pub use hash::{Entry, HashIndex, Link};
 pub use process::{Life, ProcessId};

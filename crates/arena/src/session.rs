@@ -799,7 +799,7 @@ mod tests {
     }
 
     fn attach(place: &Place) -> Arena {
-        match place.attach(&Layout::shared()).unwrap() {
+        match place.attach(&Layout::shared(), &|_| Ok(())).unwrap() {
             Attached::Fresh(arena) => {
                 arena.publish().unwrap();
                 arena

@@ -5,8 +5,8 @@ use crate::fs::{Core, INODE_ROOT, INODE_SIZE};
 use crate::layout::*;
 use crate::scan::{Scan, ScanOptions};
 use crate::volatile::{Plan, Volatile};
-use arena::{Arena, Attached, Place};
-use pmem::Medium;
+use arena::{Arena, Attached, Hold, Place};
+use pmem::{Lock, Medium};
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Instant;
@@ -258,7 +258,14 @@ pub fn attach<M: Medium>(
 ) -> Result<(Core<M>, MountReport), Error> {
     let sb = load_superblock(&medium)?;
     let plan = Plan::shared(sb.blocks.get());
-    match place.attach(plan.layout()).map_err(Error::Shared)? {
+    let hold = |hold| {
+        medium.lock(match hold {
+            Hold::Nothing => Lock::None,
+            Hold::Shared => Lock::Shared,
+            Hold::Alone => Lock::Exclusive,
+        })
+    };
+    match place.attach(plan.layout(), &hold).map_err(Error::Shared)? {
         Attached::Joined(arena) => {
             let core = core(medium, &sb, plan.join(arena), o);
             // Before any other thread of this process: what the last one in its slot has left.

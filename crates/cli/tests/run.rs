@@ -294,6 +294,29 @@ fn threads_fork_and_end_and_exec_at_once() {
     lives("threads");
 }
 
+/// As `rm /dev/shm/keepstone-*` does, or systemd-logind when a user logs out.
+#[test]
+fn the_mount_serves_programs_that_find_no_shared_state() {
+    let mut sandbox = Sandbox::mounted(&["-o", "direct"]);
+    let uuid = sandbox.stats()["uuid"].as_str().unwrap().replace('-', "");
+    let states = || {
+        let all = fs::read_dir("/dev/shm").unwrap().map(|entry| entry.unwrap().path());
+        all.filter(|path| path.to_string_lossy().contains(&uuid)).collect::<Vec<_>>()
+    };
+    assert_eq!(states().len(), 1);
+    fs::remove_file(&states()[0]).unwrap();
+    let file = sandbox.path("file");
+    let script = format!("echo content > {0} && cat {0}", file.display());
+    let output = keepstone_run(["sh", "-c", &script]);
+    assert_eq!(output.stdout, b"content\n", "{output:?}");
+    assert_eq!(fs::read(&file).unwrap(), b"content\n");
+    assert_eq!(states().len(), 0, "there is one state of a pool, or none");
+    sandbox.umount();
+    sandbox.mount(&["-o", "direct"]);
+    assert_eq!(fs::read(&file).unwrap(), b"content\n");
+    sandbox.umount();
+}
+
 #[test]
 fn relative_paths_from_outside_are_served() {
     let sandbox = Sandbox::mounted(&["-o", "direct"]);

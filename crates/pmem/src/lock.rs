@@ -8,8 +8,8 @@
 use crate::error::Error;
 use crate::open::{Access, Lock};
 use rustix::fd::{AsRawFd as _, OwnedFd};
-use rustix::fs::FlockOperation;
 use rustix::io::Errno;
+use rustix::thread::Timespec;
 use std::ops::Range;
 use std::path::Path;
 
@@ -20,14 +20,24 @@ const STRIDE: i64 = 1 << 23;
 /// How often somebody else may have been on the byte that was tried.
 const TRIES: i64 = 1024;
 
+/// Whoever is the first to share the region has it alone for a moment: how often to try again, and how long in
+/// between.
+const SHARED_TRIES: u32 = 5;
+const SHARED_NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+
 /// Locks `fd`, or finds that it is in use.
 pub(crate) fn take(path: &Path, fd: &OwnedFd, lock: Lock, access: Access) -> Result<(), Error> {
-    let operation = match lock {
-        Lock::Exclusive => FlockOperation::NonBlockingLockExclusive,
-        Lock::Shared => FlockOperation::NonBlockingLockShared,
-        Lock::None => return Ok(()),
-    };
-    let taken = rustix::fs::flock(fd, operation).and_then(|()| match (lock, access) {
+    if lock == Lock::None {
+        return Ok(());
+    }
+    let mut taken = rustix::fs::flock(fd, lock.operation());
+    for _ in 0..SHARED_TRIES {
+        if lock == Lock::Shared && taken == Err(Errno::WOULDBLOCK) {
+            let _ = rustix::thread::nanosleep(&SHARED_NAP);
+            taken = rustix::fs::flock(fd, lock.operation());
+        }
+    }
+    let taken = taken.and_then(|()| match (lock, access) {
         (Lock::Shared, Access::ReadOnly) => read_side(fd),
         (Lock::Shared, Access::ReadWrite) => write_side(fd),
         _ => Ok(()),

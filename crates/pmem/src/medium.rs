@@ -9,7 +9,7 @@
 //! - [`Medium::fence`] ends an epoch (BPFS §4.4): everything this thread wrote and flushed, or wrote
 //!   non-temporally, is in the persistence domain when it returns.
 
-use crate::{Counters, Domain, Error, Line};
+use crate::{Counters, Domain, Error, Line, Lock};
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::AtomicU8;
@@ -50,6 +50,12 @@ pub trait Medium: Send + Sync {
     fn grow(&self, len: u64) -> Result<(), Error> {
         let cause = "this kind of memory keeps its length".to_owned();
         Err(Error::BadLength { path: "memory".into(), len, cause })
+    }
+
+    /// Exchanges the lock that it was opened with for another one, at once or not at all: then `WouldBlock`,
+    /// and there may be none left. Memory that nobody else can open needs none.
+    fn lock(&self, _lock: Lock) -> io::Result<()> {
+        Ok(())
     }
 
     /// Gives the space of whole pages in `off..off + len` back to the file system, where it can; returns which
@@ -164,6 +170,9 @@ impl<M: Medium + ?Sized> Medium for &M {
     }
     fn grow(&self, len: u64) -> Result<(), Error> {
         (**self).grow(len)
+    }
+    fn lock(&self, lock: Lock) -> io::Result<()> {
+        (**self).lock(lock)
     }
     fn release(&self, off: u64, len: u64) -> io::Result<Range<u64>> {
         (**self).release(off, len)

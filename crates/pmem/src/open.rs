@@ -10,7 +10,7 @@ use crate::lock;
 use crate::mapping::Mapping;
 use crate::region::{Parts, Region};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{FallocateFlags, Mode, OFlags, Stat};
+use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::mm::MapFlags;
 use std::ops::Range;
@@ -35,6 +35,17 @@ pub enum Lock {
     Shared,
     /// Anybody, at the caller's risk.
     None,
+}
+
+impl Lock {
+    /// What takes it, at once or not at all, in exchange for the one before.
+    pub(crate) fn operation(self) -> FlockOperation {
+        match self {
+            Self::Exclusive => FlockOperation::NonBlockingLockExclusive,
+            Self::Shared => FlockOperation::NonBlockingLockShared,
+            Self::None => FlockOperation::NonBlockingUnlock,
+        }
+    }
 }
 
 /// How to open a region. The default suits a pool that one process uses.

@@ -24,7 +24,7 @@ use crate::host::FsType;
 use crate::line::{self, Line};
 use crate::mapping::Mapping;
 use crate::medium::{Fenced, Medium};
-use crate::open::{self, Access, OpenOptions};
+use crate::open::{self, Access, Lock, OpenOptions};
 use crate::pagesync::PageSync;
 use crate::touched::Touched;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -568,6 +568,13 @@ impl Medium for Region {
         match self.writable && self.regular_file().is_some() {
             true => self.mapping.len().max(self.limit()),
             false => self.limit(),
+        }
+    }
+
+    fn lock(&self, lock: Lock) -> io::Result<()> {
+        match &self.file {
+            Some(file) => Ok(rustix::fs::flock(file, lock.operation())?),
+            None => Ok(()),
         }
     }
 
