@@ -13,8 +13,8 @@
 //!   was removed, or its users have another `/dev/shm`.
 
 use crate::session::{Session, Tables};
-use crate::{Arena, Kind, Layout, Memory};
-use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use crate::{Arena, Kind, Layout, Memory, room};
+use rustix::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::thread::Timespec;
@@ -27,6 +27,8 @@ use std::sync::atomic::Ordering::*;
 /// How often, and how long in between, to look again at an arena that is being built or given up.
 const TRIES: u32 = 400;
 const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+/// How often to look again at one that is being built: the scan of a large pool takes a while.
+const PATIENT_TRIES: u32 = 24_000;
 /// How often to try to be alone (A5).
 const ALONE_TRIES: u32 = 100;
 
@@ -108,7 +110,7 @@ impl Place {
                 Err(Errno::WOULDBLOCK) => {
                     // Waits while the first user builds it, who has to be alone.
                     hold(Hold::Nothing)?;
-                    rustix::fs::flock(&file, FlockOperation::LockShared)?;
+                    self.wait_for(&file)?;
                     false
                 }
                 Err(e) => return Err(e.into()),
@@ -142,6 +144,21 @@ impl Place {
             }
         }
         Err(self.other_version())
+    }
+
+    /// Waits for others to let go of the file, who build it or take it away.
+    fn wait_for(&self, file: &OwnedFd) -> io::Result<()> {
+        for _ in 0..PATIENT_TRIES {
+            match rustix::fs::flock(file, FlockOperation::NonBlockingLockShared) {
+                Err(Errno::WOULDBLOCK) => {
+                    let _ = rustix::thread::nanosleep(&NAP);
+                }
+                taken => return Ok(taken?),
+            }
+        }
+        let what = "somebody has been building this state for two minutes (`fuser` on it names who): is that \
+                    process stopped?";
+        Err(self.says(io::ErrorKind::TimedOut, what))
     }
 
     /// What this is about, for messages.
@@ -212,9 +229,24 @@ impl Place {
         if session.header().namespaces.load(Acquire) != namespaces() {
             return Err(self.other_version());
         }
+        if session.header().short.load(Acquire) != 0 {
+            return Err(self.no_room());
+        }
+        self.watch(&session);
         session.process().map_err(Errno::from)?;
         rustix::fs::flock(&session.file, FlockOperation::LockShared)?;
         Ok(Arena::shared(session, self, layout.derived))
+    }
+
+    fn no_room(&self) -> io::Error {
+        let what = "there is no room in the file system of this state: remove what fills it, or make it larger \
+                    (`mount -o remount,size=1G /dev/shm`; for a container `--shm-size 1g`)";
+        self.says(io::ErrorKind::StorageFull, what)
+    }
+
+    fn watch(&self, session: &Session) {
+        let view = session.memory().view();
+        room::watch(session, view.address(), view.len(), session.file.as_raw_fd());
     }
 
     /// The name is taken.
@@ -265,7 +297,12 @@ impl Place {
         self.open_to_users(&file)?;
         rustix::fs::ftruncate(&file, 0)?;
         rustix::fs::ftruncate(&file, layout.bytes() as u64)?;
+        if let Err(err) = room::take_reserve(file.as_fd(), layout.bytes() as u64) {
+            let _ = rustix::fs::unlink(&self.path);
+            return Err(if err == Errno::NOSPC { self.no_room() } else { err.into() });
+        }
         let session = Session::new(Memory::file(&file, layout.bytes())?, tables, file)?;
+        self.watch(&session);
         session.header().namespaces.store(namespaces(), Relaxed);
         session.process().map_err(Errno::from)?;
         Ok(Arena::shared(session, self, layout.derived))

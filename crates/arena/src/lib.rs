@@ -21,6 +21,8 @@ mod memory;
 mod model;
 #[cfg(not(loom))]
 mod process;
+#[cfg(not(loom))]
+mod room;
 mod rwlock;
 mod session;
 mod slab;
@@ -30,11 +32,15 @@ mod sync;
 use model as memory;
 #[cfg(loom)]
 use model as process;
+#[cfg(loom)]
+use model as room;
 
 pub use attach::{Attached, Hold, Place, remove_abandoned};
 pub use bitmap::Bitmap;
 pub use hash::{Entry, HashIndex, Link};
 pub use process::{Life, ProcessId};
+#[cfg(not(loom))]
+pub use room::handle_fault;
 pub use rwlock::{LockMode, PATIENCE_MS, RwLock, Ticket};
 pub use session::{Census, Inside, PROCESSES, Paused, Refused, Stopped, prepare};
 pub use slab::{Handle, Slab};
@@ -254,6 +260,7 @@ impl Arena {
 impl Drop for Arena {
     fn drop(&mut self) {
         if let Kind::Shared(session, place) = &self.kind {
+            room::unwatch(session.memory().view().address());
             place.leave(session);
         }
     }

@@ -24,6 +24,11 @@ unsafe impl Send for View {}
 unsafe impl Sync for View {}
 
 impl View {
+    /// Where it is.
+    pub(crate) fn address(&self) -> usize {
+        self.base.addr().get()
+    }
+
     /// Bytes.
     pub(crate) fn len(&self) -> usize {
         self.len

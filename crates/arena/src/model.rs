@@ -125,6 +125,10 @@ impl Memory {
 }
 
 impl View {
+    pub(crate) fn address(&self) -> usize {
+        0
+    }
+
     pub(crate) fn len(&self) -> usize {
         0
     }
@@ -204,6 +208,17 @@ pub(crate) fn futex_wake(_: &AtomicU32) {
 
 pub(crate) fn nap(_: &Timespec) {
     give_way();
+}
+
+/// Memory of the model is never short.
+pub(crate) fn watch(_: &crate::session::Session, _: usize, _: usize, _: i32) {}
+
+/// As above.
+pub(crate) fn unwatch(_: usize) {}
+
+/// As above.
+pub(crate) fn take_reserve(_: rustix::fd::BorrowedFd<'_>, _: u64) -> Result<(), Errno> {
+    Ok(())
 }
 
 /// As [`crate::process::ProcessId`], for processes of the model.

@@ -73,6 +73,8 @@ pub(crate) struct Header {
     threads_used: AtomicU32,
     /// How often the derived state was derived anew after a process died.
     recoveries: AtomicU32,
+    /// There was no room for more of it (O2 in `room.rs`).
+    pub(crate) short: AtomicU32,
 }
 // SAFETY: atomics only; zero means "nothing yet".
 unsafe impl Shared for Header {}

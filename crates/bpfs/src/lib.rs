@@ -50,7 +50,7 @@ pub use pool::{
     CheckOptions, CheckReport, FormatOptions, MountOptions, MountReport, PoolInfo, check, format,
     info,
 };
-pub use share::{place, remove_abandoned};
+pub use share::{handle_fault, place, remove_abandoned};
 
 use fs::Core;
 use pmem::Medium;

@@ -67,6 +67,12 @@ pub fn remove_abandoned() -> io::Result<u64> {
     arena::remove_abandoned(Path::new(ARENAS), ARENA_PREFIX, FORMAT)
 }
 
+/// To be called in a handler of SIGBUS with the address that was touched: whether that was in a shared state for
+/// which there was no room, and now is there, so that the instruction can be executed again.
+pub fn handle_fault(address: usize) -> bool {
+    arena::handle_fault(address)
+}
+
 impl Bpfs<Region> {
     /// The descriptors that it keeps open: for those who live in a program that is to know nothing of them.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
@@ -140,6 +146,7 @@ impl<M: Medium> Core<M> {
     /// Returns how many there were.
     pub fn tend(&self) -> Result<usize> {
         let arena = &self.v.arena;
+        arena.take_reserve();
         if arena.has_died_inside() {
             self.recover()?;
         }

@@ -479,6 +479,9 @@ impl Volatile {
 
     /// Claims a free inode number: one that the inode file has room for, if there is any.
     pub fn claim_inode(&self) -> Result<Ino> {
+        if self.arena.is_short() {
+            return Err(Errno::NOSPC);
+        }
         let hint = self.inode_hint();
         let slots = self.inode_slots();
         let claim = |within| self.inodes.claim(&self.arena, within, 1);

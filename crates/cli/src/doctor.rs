@@ -62,6 +62,7 @@ pub fn run(args: &DoctorArgs, json: bool) -> Result<ExitCode> {
     cpu(&mut report);
     persistent_memory(&mut report);
     huge_pages(&mut report);
+    shared_state(&mut report);
     fuse_of_kernel(&mut report);
     fuse_of_user(&mut report);
     if let Some(target) = &args.target {
@@ -150,6 +151,29 @@ fn huge_pages(report: &mut Report) {
             format!("/dev/shm cannot be looked at: {err}"),
             "put pools in DRAM on another tmpfs: `mount -t tmpfs -o huge=advise none DIR`",
         ),
+    }
+}
+
+/// Below this, programs beside a mount with many files may find no room for what they share.
+const SHM_BYTES_MIN: u64 = 256 << 20;
+
+fn shared_state(report: &mut Report) {
+    let Ok(shm) = rustix::fs::statvfs("/dev/shm") else {
+        report.advice("/dev/shm", "not there", "`-o direct` mounts need it: mount a tmpfs there");
+        return;
+    };
+    let free = shm.f_bavail * shm.f_frsize;
+    let found = format!("{} MiB free", free >> 20);
+    if free < SHM_BYTES_MIN {
+        report.advice(
+            "/dev/shm",
+            found,
+            "what processes share of `-o direct` pools lies there (up to 100 bytes a file); without room, \
+             mounts fail and files cannot be made (ENOSPC): `mount -o remount,size=1G /dev/shm`, or \
+             `--shm-size 1g` for the container",
+        );
+    } else {
+        report.ok("/dev/shm", found);
     }
 }
 

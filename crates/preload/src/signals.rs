@@ -59,8 +59,12 @@ unsafe extern "C-unwind" fn handle(signal: c_int, info: *mut siginfo_t, context:
     let (told, interrupted) = unsafe { (&*info, &mut *context.cast::<ucontext_t>()) };
     let by_instruction = SYNCHRONOUS.contains(&signal) && told.si_code > 0;
     if by_instruction {
+        // SAFETY: the kernel says an address with the signals that instructions raise.
+        let lacked_room = || bpfs::handle_fault(unsafe { told.si_addr() } as usize);
         if FAULTS.contains(&signal)
-            && (memory::recover(interrupted) || posix::direct::recover(interrupted))
+            && (signal == libc::SIGBUS && lacked_room()
+                || memory::recover(interrupted)
+                || posix::direct::recover(interrupted))
         {
             return;
         }

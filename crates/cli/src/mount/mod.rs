@@ -4,7 +4,7 @@
 //! once threads exist. It reports readiness, or why not, on its standard output.
 
 mod background;
-mod fatal;
+mod faults;
 mod helper;
 mod options;
 mod serve;

@@ -29,7 +29,7 @@ const STOP_GRACE: Duration = Duration::from_secs(10);
 pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()> {
     // Before any thread exists, so that all of them leave the signals alone.
     let stop = StopSignals::block()?;
-    fatal::report();
+    super::faults::handle()?;
     let mut notices = Vec::new();
     check_place(plan, &mut notices)?;
 

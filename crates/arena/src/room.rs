@@ -1,0 +1,125 @@
+//! Room in the tmpfs that shared arenas lie in.
+//!
+//! An arena is sparse: its pages are taken as they are touched, and the kernel raises SIGBUS where it has none
+//! (a container's `/dev/shm` has 64 MiB). Reserving all of it would take a thousand times what is used. So:
+//!
+//! - O1: who builds an arena also takes a *reserve*, behind its tables, or fails.
+//! - O2: who touches a page that cannot be had gives the reserve back, takes the page and goes on
+//!   ([`handle_fault`], in a handler of SIGBUS). From then on the arena is [short](Arena::is_short): nothing is
+//!   made that would take more, and nobody else may attach.
+//! - O3: whoever stays takes a reserve again as soon as there is room ([`Arena::take_reserve`]).
+
+use crate::attach::Place;
+use crate::session::Session;
+use crate::{Arena, Kind};
+use rustix::fd::BorrowedFd;
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+
+/// Bytes of the reserve (O1): pages for what is not asked about beforehand.
+const RESERVE: u64 = 2 << 20;
+const PAGE: u64 = 4096;
+
+/// What a handler of SIGBUS has to know of an arena that is mapped.
+struct Mapped {
+    /// 0: nothing.
+    base: AtomicUsize,
+    len: AtomicUsize,
+    file: AtomicI32,
+    device: AtomicU64,
+    inode: AtomicU64,
+    /// In the header: whether it is short (O2).
+    short: AtomicPtr<AtomicU32>,
+}
+
+static MAPPED: [Mapped; 64] = [const {
+    Mapped {
+        base: AtomicUsize::new(0),
+        len: AtomicUsize::new(0),
+        file: AtomicI32::new(-1),
+        device: AtomicU64::new(0),
+        inode: AtomicU64::new(0),
+        short: AtomicPtr::new(std::ptr::null_mut()),
+    }
+}; 64];
+
+/// A base that is none yet.
+const CLAIMED: usize = 1;
+
+/// Lets [`handle_fault`] know of a session. One for which there is no place does without.
+pub(crate) fn watch(session: &Session, base: usize, len: usize, file: i32) {
+    let free = |m: &&Mapped| m.base.compare_exchange(0, CLAIMED, AcqRel, Relaxed).is_ok();
+    if let Some(m) = MAPPED.iter().find(free) {
+        m.len.store(len, Relaxed);
+        m.file.store(file, Relaxed);
+        m.device.store(session.id.0, Relaxed);
+        m.inode.store(session.id.1, Relaxed);
+        m.short.store(std::ptr::from_ref(&session.header().short).cast_mut(), Relaxed);
+        m.base.store(base, Release);
+    }
+}
+
+/// Before the memory at `base` is unmapped.
+pub(crate) fn unwatch(base: usize) {
+    if let Some(m) = MAPPED.iter().find(|m| m.base.load(Acquire) == base) {
+        m.base.store(0, Release);
+    }
+}
+
+/// To be called in a handler of SIGBUS with the address that was touched: whether that was in an arena, and the
+/// page is there now (O2), so that the instruction can be executed again. Makes system calls only.
+pub fn handle_fault(address: usize) -> bool {
+    let at = |m: &&Mapped| {
+        let base = m.base.load(Acquire);
+        base > CLAIMED && (base..base + m.len.load(Relaxed)).contains(&address)
+    };
+    let Some(m) = MAPPED.iter().find(at) else { return false };
+    // SAFETY: it stays open while the arena is watched, or is another file's, which is seen next.
+    let file = unsafe { BorrowedFd::borrow_raw(m.file.load(Relaxed)) };
+    let id = (m.device.load(Relaxed), m.inode.load(Relaxed));
+    let len = m.len.load(Relaxed) as u64;
+    match rustix::fs::fstat(file) {
+        Ok(stat) if (stat.st_dev, stat.st_ino) == id && stat.st_size as u64 >= len => {}
+        _ => return false,
+    }
+    let page = (address - m.base.load(Relaxed)) as u64 / PAGE * PAGE;
+    let take = || rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, page, PAGE).is_ok();
+    if take() {
+        return true;
+    }
+    // SAFETY: in the header of the arena, which is mapped, as the address is.
+    unsafe { (*m.short.load(Relaxed)).store(1, Release) };
+    let give = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    let given = rustix::fs::fallocate(file, give, reserve_at(len), RESERVE);
+    given.is_ok() && take()
+}
+
+fn reserve_at(len: u64) -> u64 {
+    len.next_multiple_of(PAGE)
+}
+
+/// Takes the reserve of an arena of `len` bytes (O1).
+pub(crate) fn take_reserve(file: BorrowedFd<'_>, len: u64) -> Result<(), Errno> {
+    rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, reserve_at(len), RESERVE)
+}
+
+impl Arena {
+    /// Whether there was no room for more (O2): for those who are about to make something.
+    #[inline]
+    pub fn is_short(&self) -> bool {
+        self.session().is_some_and(|s| s.header().short.load(Relaxed) != 0)
+    }
+
+    /// To be called now and then by somebody who stays (O3).
+    pub fn take_reserve(&self) {
+        let Kind::Shared(session, place) = &self.kind else { return };
+        if self.is_short() && self.try_reserve(session, place).is_ok() {
+            session.header().short.store(0, Release);
+        }
+    }
+
+    fn try_reserve(&self, session: &Session, place: &Place) -> std::io::Result<()> {
+        place.with_file(session, |file| take_reserve(file, self.view.len() as u64))
+    }
+}

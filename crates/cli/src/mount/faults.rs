@@ -1,0 +1,39 @@
+//! What a server does at SIGBUS: the kernel has no page for an address that is mapped.
+//!
+//! In the state that processes share, room is made and the server goes on (`arena`, O2). In the pool there is
+//! nothing to go on with: its file was truncated, or its memory is broken. The server says so and ends; what was
+//! durable stays so.
+
+use std::ffi::c_int;
+use std::io;
+
+use libc::{c_void, siginfo_t};
+
+const LAST_WORDS: &[u8] =
+    b"SIGBUS: the pool's file was truncated, its memory is broken, or /dev/shm is full; \
+the server ends. What was durable stays so: mount again, and run `keepstone doctor`\n";
+
+/// Takes SIGBUS over.
+pub fn handle() -> io::Result<()> {
+    // SAFETY: the action is zeros but for a handler of its type, which makes system calls only.
+    let result = unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut())
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+extern "C" fn handler(signal: c_int, info: *mut siginfo_t, _context: *mut c_void) {
+    // SAFETY: the kernel passes what a handler with SA_SIGINFO gets; an action of zeros is the default one, which
+    // ends the process when the instruction is executed again.
+    unsafe {
+        if bpfs::handle_fault((*info).si_addr() as usize) {
+            return;
+        }
+        let _ = libc::write(2, LAST_WORDS.as_ptr().cast(), LAST_WORDS.len());
+        let action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, &raw const action, std::ptr::null_mut());
+    }
+}
