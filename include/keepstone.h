@@ -23,7 +23,8 @@ extern "C" {
 typedef struct ks_pool ks_pool;
 typedef struct ks_file ks_file;
 
-/* EIO where it is no pool or a mount has it for itself; KEEPSTONE_DEBUG=1 tells which on stderr. */
+/* What the kernel says of the file (ENOENT, EACCES…), EINVAL where it is no pool, EUCLEAN where it is damaged,
+ * EBUSY where a mount has it for itself; KEEPSTONE_DEBUG=1 tells more on stderr. */
 ks_pool *ks_open_pool(const char *path);
 /* Its files may stay open. */
 int ks_close_pool(ks_pool *pool);

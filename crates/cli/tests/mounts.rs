@@ -177,7 +177,7 @@ fn a_server_that_loses_its_memory_says_so_in_its_log() {
     s.signal_server(Signal::BUS);
     s.server_ends();
     let said = fs::read_to_string(&log).unwrap();
-    assert!(said.contains("SIGBUS") && said.contains("keepstone check"), "{said}");
+    assert!(said.contains("SIGBUS") && said.contains("keepstone doctor"), "{said}");
     wait_until("nobody is connected", || fs::read_dir(&s.dir).is_err());
     assert!(s.fails(["stats", s.dir_str()], 1).contains(&log));
     let ready = s.mount(&[]);

@@ -196,6 +196,13 @@ fn pointers_good_and_bad_give_what_the_kernel_gives() {
 }
 
 #[test]
+fn files_are_nothing_else_and_keep_their_names() {
+    let sandbox = Sandbox::mounted(&["-o", "direct"]);
+    on_pool(&sandbox, &compiled("kinds", &[]), &[], &[]);
+    sandbox.umount();
+}
+
+#[test]
 fn threads_are_cancelled_where_they_may_be() {
     let sandbox = Sandbox::mounted(&["-o", "direct"]);
     let cancel = compiled("cancel", &[]);

@@ -106,6 +106,9 @@ impl Process {
             (false, false) => Follow::Always,
         };
         let arguments = check_open_flags(flags);
+        if creates && !self.family.has_room() {
+            return Err(Stop::Kernel);
+        }
         let mut attr = Attr::NONE;
         if let (false, Ok(())) = (creates, arguments)
             && let Some(found) = self.grasp(dirfd, path, &mut attr)
@@ -180,7 +183,11 @@ impl Process {
             flags: flags & SHOWN | if path_only { 0 } else { LARGEFILE },
             state: if tmpfile_exclusive { UNLINKABLE } else { 0 },
         };
-        let ofd = self.describe(&init).inspect_err(|_| give_back())?;
+        let ofd = self.describe(&init).map_err(|errno| {
+            give_back();
+            // What the family has no room for, the kernel has.
+            if errno == Errno::NFILE && early.is_none() { Stop::Kernel } else { errno.into() }
+        })?;
         let table = self.lock_table();
         let number = match early {
             Some(number) => number,

@@ -103,11 +103,11 @@ impl Process {
         self.kernel.chdir(path)?;
         self.cwd.entered_pool();
         held.into_reference()?;
-        let ofd = self.describe(&init).inspect_err(|_| {
+        let described = self.describe(&init).inspect_err(|_| {
             self.mount(init.mount as usize).attached().fs.forget(init.ino, 1);
-            self.set_cwd(None);
-        })?;
-        self.set_cwd(Some(ofd));
+        });
+        // Without a description, relative paths are the kernel's.
+        self.set_cwd(described.ok());
         Ok(())
     }
 

@@ -518,6 +518,14 @@ impl Family {
         Err(Errno::NFILE)
     }
 
+    /// Whether the family is likely to have room for another description.
+    pub fn has_room(&self) -> bool {
+        let shared = self.shared();
+        let is_free = |i: usize| shared.ofds[i].holders.load(Relaxed) == 0;
+        let next = shared.next.load(Relaxed) as usize;
+        is_free(next) || (0..OFDS).any(is_free)
+    }
+
     /// Another process of the family holds the description, too.
     pub fn add_holder(&self, handle: Handle) {
         self.ofd(handle).holders.fetch_add(1, AcqRel);

@@ -718,10 +718,19 @@ impl Process {
     }
 }
 
-/// The descriptor that a path below `/proc/self/fd` or `/dev/fd` starts with.
+/// The descriptor of this process that a path below `/proc` or `/dev/fd` starts with.
 pub(crate) fn proc_fd(path: &[u8]) -> Option<i32> {
-    let dirs: [&[u8]; 3] = [b"/proc/self/fd/", b"/dev/fd/", b"/proc/thread-self/fd/"];
-    let rest = dirs.iter().find_map(|dir| path.strip_prefix(*dir))?;
-    let digits = rest.split(|&b| b == b'/').next()?;
-    std::str::from_utf8(digits).ok()?.parse().ok()
+    fn number(digits: &[u8]) -> Option<i32> {
+        std::str::from_utf8(digits).ok()?.parse().ok()
+    }
+    let rest = if let Some(rest) = path.strip_prefix(b"/dev/fd/") {
+        rest
+    } else {
+        let rest = path.strip_prefix(b"/proc/")?;
+        let (who, rest) = rest.split_at(rest.iter().position(|&b| b == b'/')?);
+        let own = || rustix::process::getpid().as_raw_pid();
+        let is_own = matches!(who, b"self" | b"thread-self") || number(who) == Some(own());
+        rest.strip_prefix(b"/fd/").filter(|_| is_own)?
+    };
+    number(rest.split(|&b| b == b'/').next()?)
 }

@@ -179,6 +179,24 @@ impl File {
     }
 }
 
+/// The error number for a pool that cannot be opened.
+fn why_not_open(err: &(dyn std::error::Error + 'static)) -> Errno {
+    let of = |err: &std::io::Error| Errno::from_io_error(err).unwrap_or(Errno::IO);
+    if let Some(err) = err.downcast_ref::<pmem::Error>() {
+        return Errno::from_raw_os_error(err.errno());
+    }
+    if let Some(err) = err.downcast_ref::<std::io::Error>() {
+        return of(err);
+    }
+    match err.downcast_ref::<bpfs::Error>() {
+        Some(bpfs::Error::NotAPool(_)) => Errno::INVAL,
+        Some(bpfs::Error::Damaged(_)) => Errno::UCLEAN,
+        Some(bpfs::Error::Memory(err) | bpfs::Error::Shared(err)) => of(err),
+        Some(bpfs::Error::Errno(errno)) => *errno,
+        _ => Errno::IO,
+    }
+}
+
 /// Runs our own code; a panic is `EIO`.
 fn call<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
     guard::run(f).unwrap_or(Err(Errno::IO))
@@ -227,7 +245,7 @@ export! {
             let path = Path::new(std::ffi::OsStr::from_bytes(memory::string(path)?));
             let fs = engine::open(path).map_err(|err| {
                 crate::start::debug(format_args!("{}: {err}", path.display()));
-                Errno::IO
+                why_not_open(err.as_ref())
             })?;
             Ok(Arc::new(Pool { fs }))
         }))

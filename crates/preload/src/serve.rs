@@ -209,9 +209,6 @@ pub fn on_paths<T: Returned>(
         }
         _ => return None,
     };
-    if let Some(fd) = names_descriptor(from_path).filter(|&fd| process.owns(fd)) {
-        return promote(process, class, &[fd]).err().map(fail::<T>);
-    }
     answer(process, class, &[from.0, to.0], |process| f(process, from_path, to_path)).map(to_c)
 }
 

@@ -15,7 +15,7 @@ use mounts::Board as _;
 use pmem::{Domain, Medium as _, OpenOptions, Region};
 
 use super::options::Options;
-use super::{Plan, Ready, background, fatal};
+use super::{Plan, Ready, background};
 use crate::pool;
 use crate::stats::{PoolStats, ServerStats};
 

@@ -6,7 +6,9 @@ use libc::{AT_FDCWD, mode_t, off_t, size_t};
 use posix::{Errno, Process, Served};
 
 use super::copying::by_kernel;
-use crate::serve::{answer, before_number, number_freed, on_fd, on_path, set_errno, to_c};
+use crate::serve::{
+    answer, before_number, give_to_kernel, number_freed, on_fd, on_path, set_errno, to_c,
+};
 use crate::start::{opens_in_user_space, process};
 use crate::stats::Class;
 use crate::{cancel, direct, guard, memory, real};
@@ -131,6 +133,10 @@ export! {
             F_SET_RW_HINT | F_SET_FILE_RW_HINT => {
                 on_fd(Class::Descriptor, fd, |_| Served::Done(Ok(())))
             }
+            // Nobody would be told of what is opened beside the mount.
+            libc::F_SETLEASE => on_fd(Class::Descriptor, fd, |process| {
+                Served::<c_int>::Done(Err(wrong_kind(process, fd, Errno::INVAL)))
+            }),
             F_SETOWN_EX | F_GETOWN_EX | F_GETOWNER_UIDS | F_GET_RW_HINT | F_GET_FILE_RW_HINT => {
                 on_fd(Class::Descriptor, fd, |_| Served::<()>::Kernel)
             }
@@ -192,6 +198,10 @@ export! {
     }
 
     fn ioctl (fd: c_int, request: c_ulong, argument: c_long) -> c_int {
+        if let Err(err) = give_argument(request, argument) {
+            set_errno(err);
+            return -1;
+        }
         on_fd(Class::Other, fd, |process| control(process, fd, request, argument))
             .unwrap_or_else(|| direct::ioctl(fd, request, argument))
     }
@@ -237,13 +247,24 @@ const F_SET_RW_HINT: c_int = 1036;
 const F_GET_FILE_RW_HINT: c_int = 1037;
 const F_SET_FILE_RW_HINT: c_int = 1038;
 
-/// What those hear who take a file of a pool for a terminal, or a number that is parked.
-fn no_terminal(fd: c_int) -> Option<Errno> {
-    let process = process().filter(|process| process.owns(fd))?;
-    match process.fcntl(fd, libc::F_GETFD, 0) {
-        Served::Done(Err(err)) => Some(err),
-        _ => Some(Errno::NOTTY),
+/// What those hear who take what is no file of a pool for one: `what`, unless the number is closed, or
+/// stands for a path only.
+fn wrong_kind(process: &Process, fd: c_int, what: Errno) -> Errno {
+    match process.fcntl(fd, libc::F_GETFL, 0) {
+        Served::Done(Err(err)) => err,
+        Served::Done(Ok(flags)) if flags & libc::O_PATH != 0 => Errno::BADF,
+        _ => what,
     }
+}
+
+/// What those hear who take a file of a pool for something else; `None` where it is not a pool's.
+pub(super) fn refusal(fd: c_int, what: Errno) -> Option<Errno> {
+    let process = process().filter(|process| process.owns(fd) && !guard::is_inside())?;
+    guard::run(|| wrong_kind(process, fd, what))
+}
+
+fn no_terminal(fd: c_int) -> Option<Errno> {
+    refusal(fd, Errno::NOTTY)
 }
 
 fn duplicate(old: c_int, new: c_int, f: impl FnOnce(&Process) -> Served<c_int>) -> Option<c_int> {
@@ -282,6 +303,38 @@ fn lock_record(process: &Process, fd: c_int, command: c_int, lock: &mut libc::fl
     }
 }
 
+/// Makes the descriptors that an `ioctl` is given as its argument the kernel's: of files to copy from or to
+/// compare with, and of what is to be a loop device. What cannot be read, the kernel refuses.
+fn give_argument(request: c_ulong, argument: c_long) -> Result<(), Errno> {
+    // linux/loop.h
+    const LOOP_SET_FD: c_ulong = 0x4c00;
+    const LOOP_CHANGE_FD: c_ulong = 0x4c06;
+    const LOOP_CONFIGURE: c_ulong = 0x4c0a;
+    // linux/fs.h
+    const FIDEDUPERANGE: c_ulong = 0xc018_9436;
+    // `struct file_dedupe_range`: the count of its items, where they begin, their length.
+    const COUNT_AT: usize = 16;
+    const ITEMS_AT: usize = 24;
+    const ITEM_BYTES: usize = 32;
+    let give = |fd: Result<i64, Errno>| match fd.map(c_int::try_from) {
+        Ok(Ok(fd)) => give_to_kernel(&[fd]),
+        _ => Ok(()),
+    };
+    let at = argument as *const u8;
+    match request {
+        libc::FICLONE | LOOP_SET_FD | LOOP_CHANGE_FD => give(Ok(argument)),
+        LOOP_CONFIGURE => give(memory::load(at.cast::<u32>()).map(i64::from)),
+        libc::FICLONERANGE => give(memory::load(at.cast())),
+        FIDEDUPERANGE => {
+            let count = memory::load(at.wrapping_add(COUNT_AT).cast::<u16>()).unwrap_or(0);
+            (0..usize::from(count)).try_for_each(|index| {
+                give(memory::load(at.wrapping_add(ITEMS_AT + index * ITEM_BYTES).cast()))
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// What a file or directory answers to `ioctl` without asking the file system.
 fn control(process: &Process, fd: c_int, request: c_ulong, argument: c_long) -> Served<c_int> {
     /// The letter of requests to terminals.
@@ -301,11 +354,11 @@ fn control(process: &Process, fd: c_int, request: c_ulong, argument: c_long) -> 
             let rest = (stat.st_size - offset) as c_int;
             Served::Done(memory::store(argument as *mut c_int, rest).map(|()| 0))
         }
-        // Sharing blocks is not offered; the sources of these are descriptors too.
+        // Sharing blocks is not offered.
         libc::FICLONE | libc::FICLONERANGE => Served::Done(Err(Errno::OPNOTSUPP)),
         libc::FIONBIO | libc::FIOASYNC => Served::Kernel,
         _ if request >> 8 & 0xff == TERMINAL => {
-            Served::Done(Err(no_terminal(fd).unwrap_or(Errno::NOTTY)))
+            Served::Done(Err(wrong_kind(process, fd, Errno::NOTTY)))
         }
         _ => Served::Kernel,
     }

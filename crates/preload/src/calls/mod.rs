@@ -4,6 +4,7 @@ mod attributes;
 mod content;
 mod copying;
 mod descriptors;
+mod kinds;
 mod listing;
 mod names;
 mod numbers;

@@ -1,15 +1,15 @@
 //! Names: creating, removing, renaming, links, the working directory.
 
-use std::ffi::{c_char, c_int, c_uint};
+use std::ffi::{CStr, c_char, c_int, c_uint};
 
 use libc::{AT_FDCWD, AT_REMOVEDIR, dev_t, mode_t, size_t, ssize_t};
-use posix::{Errno, Served};
+use posix::{Errno, Process, Served, Unaligned};
 
 use super::content::served;
-use crate::serve::{on_fd, on_path, on_paths};
+use crate::serve::{on_fd, on_path, on_paths, set_errno};
 use crate::start::process;
 use crate::stats::Class;
-use crate::{cwd, direct, memory, real};
+use crate::{cwd, direct, guard, memory, real};
 
 fn unlink_at(dirfd: c_int, path: *const c_char, flags: c_int) -> Option<c_int> {
     direct::names_change();
@@ -60,6 +60,17 @@ fn read_link(dirfd: c_int, path: *const c_char, buf: *mut c_char, size: size_t) 
         let size = size.min(libc::PATH_MAX as usize);
         memory::fill(buf.cast(), size, |buf| process.readlink(dirfd, path, buf))
     })
+}
+
+/// Whether a path leads to the working directory, as far as the process layer knows.
+fn leads_here(process: &Process, path: &CStr) -> bool {
+    let inode = |path: &[u8]| {
+        // SAFETY: plain numbers, for which zeroes are valid.
+        let mut st: Unaligned<libc::stat> = unsafe { std::mem::zeroed() };
+        let found = guard::run(|| process.stat(AT_FDCWD, path, 0, || Ok(&mut st)));
+        matches!(found, Some(Served::Done(Ok(())))).then(|| ({ st.0.st_dev }, { st.0.st_ino }))
+    };
+    inode(b".").is_some_and(|here| inode(path.to_bytes()) == Some(here))
 }
 
 export! {
@@ -194,6 +205,60 @@ export! {
     fn chdir (path: *const c_char) -> c_int {
         on_path(Class::Names, AT_FDCWD, path, |process, path| process.chdir(path))
             .unwrap_or_else(|| cwd::changed_by_kernel(process(), real::chdir(path)))
+    }
+
+    fn getcwd (buf: *mut c_char, size: size_t) -> *mut c_char {
+        let known = real::getcwd(buf, size);
+        let Some(process) = process().filter(|_| !guard::is_inside()) else { return known };
+        // We or others may have renamed or removed it beside the kernel's view.
+        if !known.is_null() && leads_here(process, CStr::from_ptr(known)) {
+            return known;
+        }
+        let mut path = [0; libc::PATH_MAX as usize];
+        let len = match guard::run(|| process.getcwd(&mut path)) {
+            None | Some(Served::Kernel) => return known,
+            Some(Served::Done(found)) => found,
+        };
+        let path = len.map(|len| &path[..=len]);
+        if buf.is_null() {
+            libc::free(known.cast());
+        }
+        let (room, asked) = match path {
+            Ok(path) if buf.is_null() && size == 0 => (libc::malloc(path.len()), path.len()),
+            Ok(_) if buf.is_null() => (libc::malloc(size), size),
+            _ => (buf.cast(), size),
+        };
+        let copied = path.and_then(|path| {
+            if room.is_null() {
+                return Err(Errno::NOMEM);
+            }
+            if asked < path.len() {
+                return Err(if asked == 0 { Errno::INVAL } else { Errno::RANGE });
+            }
+            memory::writable(room, path.len())?
+                .get_mut(..path.len())
+                .map(|room| room.copy_from_slice(path))
+                .ok_or(Errno::FAULT)
+        });
+        match copied {
+            Ok(()) => room.cast(),
+            Err(err) => {
+                if buf.is_null() {
+                    libc::free(room);
+                }
+                set_errno(err);
+                std::ptr::null_mut()
+            }
+        }
+    }
+
+    fn __getcwd_chk (buf: *mut c_char, size: size_t, room: size_t) -> *mut c_char {
+        // libc ends the program where the buffer is smaller than is said.
+        if size > room { real::__getcwd_chk(buf, size, room) } else { getcwd(buf, size) }
+    }
+
+    fn getwd (buf: *mut c_char) -> *mut c_char {
+        getcwd(buf, libc::PATH_MAX as usize)
     }
 
     fn fchdir (fd: c_int) -> c_int {

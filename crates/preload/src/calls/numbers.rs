@@ -6,7 +6,7 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use libc::{FILE, mode_t, msghdr, sigset_t, sockaddr, socklen_t, ssize_t, timespec};
+use libc::{FILE, mode_t, sigset_t};
 
 use crate::real;
 use crate::serve::{before_number, delegate, delegate_streams, number_freed};
@@ -25,15 +25,6 @@ macro_rules! giving {
 giving! {
     fn socket | __socket (domain: c_int, kind: c_int, protocol: c_int) -> c_int;
     fn socketpair (domain: c_int, kind: c_int, protocol: c_int, pair: *mut c_int) -> c_int;
-    fn accept (socket: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int;
-    fn accept4 (
-        socket: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int
-    ) -> c_int;
-    fn recvmsg (socket: c_int, message: *mut msghdr, flags: c_int) -> ssize_t;
-    fn recvmmsg (
-        socket: c_int, messages: *mut libc::mmsghdr, count: c_uint, flags: c_int,
-        timeout: *mut timespec
-    ) -> c_int;
     fn pipe | __pipe (pair: *mut c_int) -> c_int;
     fn pipe2 (pair: *mut c_int, flags: c_int) -> c_int;
     fn epoll_create (size: c_int) -> c_int;

@@ -5,7 +5,7 @@
 
 use std::ffi::{c_int, c_long};
 
-use super::{attributes, content, descriptors, listing, names};
+use super::{attributes, content, descriptors, listing, names, waiting};
 use crate::serve::{before_number, give_pool_files_to_kernel};
 use crate::start::{open_by_kernel, process, serve_no_more, serves};
 use crate::{direct, exec, exit, fork, memory, real};
@@ -37,6 +37,20 @@ export! {
             libc::SYS_syncfs => content::syncfs(fd).into(),
             libc::SYS_copy_file_range => {
                 content::copy_file_range(fd, b as _, c as _, d as _, e as _, f as _) as c_long
+            }
+            libc::SYS_sendfile => content::sendfile(fd, b as _, c as _, d as _) as c_long,
+            libc::SYS_poll => waiting::poll(a as _, b as _, c as _).into(),
+            libc::SYS_sendmsg => waiting::sendmsg(fd, b as _, c as _) as c_long,
+            libc::SYS_sendmmsg => waiting::sendmmsg(fd, b as _, c as _, d as _).into(),
+            libc::SYS_kcmp => {
+                // Duplicates of a placeholder would be the same to the kernel.
+                const FILE: c_long = 0;
+                let own = c_long::from(libc::getpid());
+                let compared = [(a, d), (b, e)].into_iter().filter(|(who, _)| *who == own);
+                for (_, fd) in compared.filter(|_| c == FILE) {
+                    let _ = give_pool_files_to_kernel(&[fd as c_int]);
+                }
+                real::syscall(number, a, b, c, d, e, f)
             }
             libc::SYS_mmap => {
                 content::mmap(a as _, b as _, c as _, d as _, e as _, f) as c_long

@@ -7,6 +7,7 @@ use libc::{cmsghdr, fd_set, msghdr, nfds_t, pollfd, sigset_t, size_t, ssize_t, t
 use posix::Errno;
 
 use super::copying::by_kernel;
+use super::descriptors::refusal;
 use crate::serve::{give_to_kernel, set_errno};
 use crate::start::process;
 use crate::{memory, real};
@@ -142,16 +143,22 @@ export! {
     }
 
     fn epoll_ctl (epoll: c_int, operation: c_int, fd: c_int, event: *mut c_void) -> c_int {
-        by_kernel(&[fd], -1, || real::epoll_ctl(epoll, operation, fd, event))
+        by_kernel(&[epoll, fd], -1, || real::epoll_ctl(epoll, operation, fd, event))
     }
 
     fn sendmsg (socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+        if let Some(err) = refusal(socket, Errno::NOTSOCK) {
+            return or_fail(Err(err), -1, || 0);
+        }
         or_fail(give_all_sent(iter::once(message)), -1, || real::sendmsg(socket, message, flags))
     }
 
     fn sendmmsg | __sendmmsg (
         socket: c_int, messages: *mut libc::mmsghdr, count: c_uint, flags: c_int
     ) -> c_int {
+        if let Some(err) = refusal(socket, Errno::NOTSOCK) {
+            return or_fail(Err(err), -1, || 0);
+        }
         let list = (0..MESSAGES_MAX.min(count as usize))
             .map(|index| &raw const (*messages.wrapping_add(index)).msg_hdr);
         or_fail(give_all_sent(list), -1, || real::sendmmsg(socket, messages, count, flags))
