@@ -203,6 +203,13 @@ fn files_are_nothing_else_and_keep_their_names() {
 }
 
 #[test]
+fn programs_that_restrict_themselves_are_restricted() {
+    let sandbox = Sandbox::mounted(&["-o", "direct"]);
+    on_pool(&sandbox, &compiled("restricted", &[]), &[], &[]);
+    sandbox.umount();
+}
+
+#[test]
 fn threads_are_cancelled_where_they_may_be() {
     let sandbox = Sandbox::mounted(&["-o", "direct"]);
     let cancel = compiled("cancel", &[]);

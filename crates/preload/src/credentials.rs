@@ -1,7 +1,7 @@
 //! Calls after which the process layer has to look again: who the process is, what it may, and where
 //! its paths lead.
 
-use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
+use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 
 use libc::{gid_t, mode_t, pid_t, rlimit, size_t, uid_t};
 use posix::Process;
@@ -17,6 +17,17 @@ fn then(result: c_int, tell: impl FnOnce(&Process)) -> c_int {
         && let Some(process) = process()
     {
         guard::run(|| tell(process));
+    }
+    result
+}
+
+/// After a call by which a thread has restricted itself (Landlock, seccomp): what it may still open, only
+/// the kernel knows. What is open already stays as it is, as with the kernel.
+pub fn restricted(result: c_long) -> c_long {
+    if result >= 0
+        && let Some(process) = process()
+    {
+        process.namespace_changed();
     }
     result
 }
@@ -98,6 +109,13 @@ export! {
 
     fn capset (header: *mut c_void, data: *const c_void) -> c_int {
         then(real::capset(header, data), Process::credentials_changed)
+    }
+
+    fn prctl (
+        option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong
+    ) -> c_int {
+        let result = real::prctl(option, a, b, c, d);
+        if option == libc::PR_SET_SECCOMP { restricted(result.into()) as c_int } else { result }
     }
 
     fn setrlimit | setrlimit64 (resource: c_uint, limit: *const rlimit) -> c_int {

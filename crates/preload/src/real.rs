@@ -523,6 +523,7 @@ originals! {
     fn setgroups(count: size_t, list: *const gid_t) -> c_int;
     fn initgroups(user: *const c_char, group: gid_t) -> c_int;
     fn capset(header: *mut c_void, data: *const c_void) -> c_int;
+    fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int;
     fn setrlimit(resource: c_uint, limit: *const libc::rlimit) -> c_int;
     fn prlimit(
         pid: pid_t, resource: c_uint, new: *const libc::rlimit, old: *mut libc::rlimit

@@ -6,6 +6,7 @@
 use std::ffi::{c_int, c_long};
 
 use super::{attributes, content, descriptors, listing, names, waiting};
+use crate::credentials::restricted;
 use crate::serve::{before_number, give_pool_files_to_kernel};
 use crate::start::{open_by_kernel, process, serve_no_more, serves};
 use crate::{direct, exec, exit, fork, memory, real};
@@ -137,6 +138,11 @@ export! {
                 }
                 real::syscall(number, a, b, c, d, e, f)
             }
+            libc::SYS_landlock_restrict_self => {
+                restricted(real::syscall(number, a, b, c, d, e, f))
+            }
+            // The first two set filters, the others only ask.
+            libc::SYS_seccomp if a <= 1 => restricted(real::syscall(number, a, b, c, d, e, f)),
             libc::SYS_io_uring_setup | libc::SYS_io_setup => {
                 // Requests name descriptors, where nobody can see them.
                 open_by_kernel();
