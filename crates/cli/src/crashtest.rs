@@ -24,8 +24,8 @@ use crate::output;
 #[derive(Debug, Args)]
 pub struct CrashtestArgs {
     /// What to test: bpfs, the file system, or pmbd, block devices in all write schemes, raw and with
-    /// atomic blocks; of the options below pmbd heeds --ops, --schedules, --deaths (all, or 0 for none), --replay,
-    /// --semantics and --seed.
+    /// atomic blocks; of the options below pmbd heeds --ops, --schedules (24 for each 100), --deaths (all, or 0
+    /// for none), --replay, --semantics and --seed.
     #[arg(long, value_enum, default_value_t = Engine::Bpfs)]
     pub engine: Engine,
     /// Longest sequences of operations to explore completely: 1 takes seconds, 2 a quarter of an hour,
@@ -138,8 +138,8 @@ fn run_pmbd(args: &CrashtestArgs, json: bool) -> Result<ExitCode> {
             let runs = args.ops.div_ceil(6 * 8) as usize;
             let mut all =
                 vec![("pairs", blocks::pairs()), ("random", blocks::random(runs, args.seed))];
-            // Three programs on each of eight kinds.
-            let seeds = args.seed..args.seed + args.schedules.div_ceil(3 * 8);
+            // Three programs on each of eight kinds; where one waits for another, the scheduler takes long to see it.
+            let seeds = args.seed..args.seed + args.schedules.div_ceil(100);
             all.push(("threads", blocks::schedules(seeds)));
             if args.deaths > 0 {
                 all.push(("deaths", blocks::deaths().map_err(|e| anyhow!("{e}"))?));
