@@ -32,7 +32,7 @@ macro_rules! export {
         /// # Safety
         /// As libc's.
         #[unsafe(no_mangle)]
-        #[allow(clippy::undocumented_unsafe_blocks)]
+        #[allow(clippy::undocumented_unsafe_blocks, clippy::diverging_sub_expression)]
         pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
             // Not inlined: cancellation at any instruction (`cancel`, X1) needs a frame that owns nothing.
             #[inline(never)]
