@@ -31,7 +31,7 @@ pub enum Request {
     Status,
     /// Make an export longer.
     Grow { export: String, size: u64 },
-    /// End.
+    /// End: the process is told to when it has answered that it will.
     Stop,
 }
 
@@ -52,10 +52,13 @@ impl Control {
     /// Opens the socket of this process.
     pub fn open() -> Result<Self> {
         let path = runtime_dir()?.join(format!("{}.{SUFFIX}", std::process::id()));
-        // One of that name is of a process that had our number before.
-        let _ = fs::remove_file(&path);
-        let socket = UnixListener::bind(&path)
-            .with_context(|| format!("{}: cannot open the control socket", path.display()))?;
+        let fresh = path.with_extension("new");
+        let no_socket = || format!("{}: cannot open the control socket", path.display());
+        // One of that name is of a process that had our number before. Who asks all servers must not find one that
+        // refuses, as it does until it listens: that would be taken for a dead server's, and removed.
+        let _ = fs::remove_file(&fresh);
+        let socket = UnixListener::bind(&fresh).with_context(no_socket)?;
+        fs::rename(&fresh, &path).with_context(no_socket)?;
         Ok(Self { socket, path })
     }
 
@@ -100,23 +103,25 @@ fn reply(client: &UnixStream, answer: impl FnOnce(Request) -> Result<Value>) -> 
     client.set_read_timeout(Some(PATIENCE))?;
     let mut line = String::new();
     BufReader::new(client).read_line(&mut line)?;
-    let answer = match serde_json::from_str(&line).map_err(Into::into).and_then(answer) {
+    let request = serde_json::from_str(&line).map_err(Into::into);
+    let stops = matches!(request, Ok(Request::Stop));
+    let answer = match request.and_then(answer) {
         Ok(value) => Answer::Done(value),
         Err(err) => Answer::Failed(format!("{err:#}")),
     };
-    write_line(client, &answer)
+    let told = write_line(client, &answer);
+    if stops && matches!(answer, Answer::Done(_)) {
+        // As if somebody had sent the signal; once who asked has been told, as the process may end at once.
+        let me = rustix::process::getpid();
+        rustix::process::kill_process(me, rustix::process::Signal::TERM)?;
+    }
+    told
 }
 
 fn write_line(mut stream: &UnixStream, value: &impl Serialize) -> Result<()> {
     let mut line = serde_json::to_string(value)?;
     line.push('\n');
     Ok(stream.write_all(line.as_bytes())?)
-}
-
-/// The answer to [`Request::Stop`]: as if somebody had sent the signal.
-pub fn stop_this_process() -> Result<Value> {
-    rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM)?;
-    Ok(Value::Null)
 }
 
 /// A server as its clients see it.

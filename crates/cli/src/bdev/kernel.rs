@@ -8,9 +8,10 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, bail};
 use fuse::StopSignals;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::args::{AttachArgs, KernelArgs, Through, Via};
-use super::control::{self, Control, Request, stop_this_process};
+use super::control::{self, Control, Request};
 use super::devices::{self, DeviceReport};
 use super::looped::Orphan;
 use super::server;
@@ -195,7 +196,7 @@ fn serve(args: &KernelArgs, way: Way, ready: &dyn Fn(&Ready) -> Result<()>) -> R
         Request::Stop if looped::is_in_use(&path) => {
             bail!("{path}: in use; unmount what is on it first")
         }
-        Request::Stop => stop_this_process(),
+        Request::Stop => Ok(Value::Null),
     })?;
     if let Some(created) = created {
         created.keep();

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::args::ServeArgs;
-use super::control::{Control, Request, stop_this_process};
+use super::control::{Control, Request};
 use super::devices::{self, Created, DeviceReport, Opened};
 use super::listen;
 use super::server::{self, runtime_dir, wait_for_signal};
@@ -173,7 +173,7 @@ fn serve_here(
     control.serve(move |request| match request {
         Request::Status => served.status(Numbers::of(&asked)?, None),
         Request::Grow { export, size } => served.grow(&export, size),
-        Request::Stop => stop_this_process(),
+        Request::Stop => Ok(Value::Null),
     })?;
     let accepting = {
         let server = server.clone();

@@ -226,3 +226,30 @@ fn a_loop_device_without_a_server_can_be_let_go() {
         }
     }
 }
+
+/// A server that has nothing to wait for ended before it had answered; and one that was just starting was taken for
+/// dead by whoever asked all of them, and could not be found any more.
+#[test]
+fn who_stops_a_server_is_answered() {
+    let served = Served::start("/dev/shm", &[]);
+    let done = &std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                ok(&["bdev", "list"]);
+            }
+        });
+        let again =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| stop_and_start(&served)));
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        again.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+}
+
+fn stop_and_start(served: &Served) {
+    for _ in 0..50 {
+        ok(&["bdev", "stop", &served.name()]);
+        let pool = served.path(&served.name());
+        ok(&["bdev", "serve", &pool, "--socket", &served.path("socket")]);
+    }
+}
