@@ -70,6 +70,9 @@ Serves pools that are mounted with -o direct, to CMD and all that it starts. Wha
 (static programs, for one) uses the mount: the same files, only slower. KEEPSTONE_DEBUG=1 tells on
 stderr why a pool is not served.
 
+CMD maps the pool, and keeps it mapped when it drops its privileges without executing another program
+(docs/SEMANTICS.md).
+
 Exit status: that of CMD; 128 and the signal's number where one ended it; 126 or 127 where it could
 not be started. With --stats --json, the object follows the output of CMD.")]
     Run(crate::run::RunArgs),
