@@ -11,16 +11,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
-use common::{PermissionsExt as _, Sandbox, tool, wait_until};
+use common::{PermissionsExt as _, Sandbox, library, tool, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
-
-/// The library: cargo builds it with these tests.
-fn library() -> PathBuf {
-    let program = std::env::current_exe().unwrap();
-    program.parent().unwrap().join("libkeepstone.so")
-}
 
 /// A C program of `crates/preload/tests/c`, compiled once.
 fn compiled(name: &str, options: &[&str]) -> PathBuf {

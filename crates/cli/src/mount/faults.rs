@@ -26,8 +26,8 @@ pub fn handle() -> io::Result<()> {
 }
 
 extern "C" fn handler(signal: c_int, info: *mut siginfo_t, _context: *mut c_void) {
-    // SAFETY: the kernel passes what a handler with SA_SIGINFO gets; an action of zeros is the default one, which
-    // ends the process when the instruction is executed again.
+    // SAFETY: the kernel passes what a handler with SA_SIGINFO gets; an action of zeros is the default one. The signal
+    // raised here ends the process when the handler returns, also where nothing would be executed again.
     unsafe {
         if bpfs::handle_fault((*info).si_addr() as usize) {
             return;
@@ -35,5 +35,6 @@ extern "C" fn handler(signal: c_int, info: *mut siginfo_t, _context: *mut c_void
         let _ = libc::write(2, LAST_WORDS.as_ptr().cast(), LAST_WORDS.len());
         let action: libc::sigaction = std::mem::zeroed();
         libc::sigaction(signal, &raw const action, std::ptr::null_mut());
+        libc::raise(signal);
     }
 }

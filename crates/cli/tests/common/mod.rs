@@ -24,6 +24,12 @@ pub struct Sandbox {
     scratch: TempDir,
 }
 
+/// The library: cargo builds it with these tests.
+pub fn library() -> PathBuf {
+    let program = std::env::current_exe().unwrap();
+    program.parent().unwrap().join("libkeepstone.so")
+}
+
 impl Sandbox {
     /// A formatted pool of 256 MiB, not mounted.
     pub fn formatted() -> Self {
@@ -95,7 +101,8 @@ impl Sandbox {
 
     /// Runs `keepstone ARGS`.
     pub fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_keepstone")).args(args).output().unwrap()
+        let mut command = Command::new(env!("CARGO_BIN_EXE_keepstone"));
+        command.args(args).env("KEEPSTONE_LIBRARY", library()).output().unwrap()
     }
 
     /// Runs `keepstone ARGS`, which must succeed; returns its standard output.
