@@ -159,7 +159,7 @@ fn killed_in_the_middle_of_work() {
 #[test]
 fn a_stopped_server_can_be_unmounted() {
     let s = Sandbox::mounted(&[]);
-    s.signal_server(Signal::STOP);
+    s.stop_server();
     let refused = s.fails(["umount", s.dir_str()], 1);
     assert!(refused.contains("--lazy"), "{refused}");
     s.ok(["umount", "--lazy", s.dir_str()]);

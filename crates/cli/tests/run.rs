@@ -419,9 +419,7 @@ struct Stopped<'s>(&'s Sandbox);
 
 impl<'s> Stopped<'s> {
     fn new(sandbox: &'s Sandbox) -> Self {
-        sandbox.signal_server(Signal::STOP);
-        let stat = format!("/proc/{}/stat", sandbox.servers[0]);
-        wait_until("the server is stopped", || fs::read_to_string(&stat).unwrap().contains(") T "));
+        sandbox.stop_server();
         Self(sandbox)
     }
 }

@@ -134,6 +134,18 @@ impl Sandbox {
         kill_process(pid(*self.servers.last().unwrap()), signal).unwrap();
     }
 
+    /// Stops the last server: all its threads, so that none of them takes a request any more.
+    pub fn stop_server(&self) {
+        self.signal_server(Signal::STOP);
+        let tasks = format!("/proc/{}/task", self.servers.last().unwrap());
+        wait_until("the server is stopped", || {
+            std::fs::read_dir(&tasks).unwrap().flatten().all(|task| {
+                let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+                stat.contains(") T ")
+            })
+        });
+    }
+
     /// Waits until the last server is gone.
     pub fn server_ends(&self) {
         let server = *self.servers.last().unwrap();
