@@ -4,7 +4,7 @@
 //! Requests are data; each stores words that no other does, so that what is found says where it comes from.
 //! A [`Workload`] has them one after the other, or by several threads at once; and before them there may be a
 //! process that is killed in the middle of its own, whose device is then opened anew: what that recovery has
-//! seen must survive. [`run`](mod@run) records workloads and judges what their crashes leave.
+//! seen must survive. [`run`](fn@run) and [`explore`] record workloads and judge what their crashes leave.
 
 mod run;
 
