@@ -24,7 +24,7 @@ CRASH_MINUTES ?= 30
 # Seconds of `make fuzz`, for each target.
 FUZZ_SECONDS ?= 300
 
-.PHONY: help build demo test loom check bench bench-quick bench-programs install campaign crash-campaign nvdimm-test dax-programs-test vm-test torture machine-torture fuzz clean
+.PHONY: help build demo test loom check bench bench-quick bench-programs install campaign crash-campaign nvdimm-test dax-programs-test vm-test foreign-tests torture machine-torture fuzz clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -125,6 +125,9 @@ dax-programs-test: build ## real programs on ext4 and XFS with DAX, in the emula
 
 vm-test: build ## boot a virtual machine from a served block device, and kill both ends (half a minute)
 	scripts/vm-boot-test.sh
+
+foreign-tests: build ## the test suites of git, coreutils and CPython on tmpfs and under `keepstone run` (nightly: hours)
+	scripts/foreign-tests.sh
 
 torture: build ## kill the mount's server under databases, commits and builds (a minute)
 	scripts/torture.sh

@@ -33,7 +33,7 @@ fn nobody_builds_on_what_the_power_takes_back() {
 #[test]
 fn what_the_killed_left_is_durable_when_it_is_mounted() {
     let lines = [
-        "adr tree 1.0 all-but:7c000#0 death heir 5 zero /a 0 4096",
+        "adr tree 1.0 all-but:7c000#0 death heir 5 punch /a 0 4096",
         "adr worn 1.0 all-but:2120#0 death heir 9 link /a /n",
     ];
     replay(&lines);
