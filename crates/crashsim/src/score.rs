@@ -9,7 +9,9 @@ use crate::stats::Distinct;
 use crate::target::Target;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::panic::resume_unwind;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 /// The rules under which mutants run.
 const RULES: Semantics = Semantics::Adr;
@@ -58,7 +60,7 @@ pub struct Run<'b> {
     pub recorded: Recorded,
 }
 
-/// As [`score`], of what was recorded before.
+/// As [`score`], of what was recorded before. On all processors: mutants know nothing of each other.
 pub fn score_runs<T: Target>(
     target: &T,
     runs: &[Run<'_>],
@@ -85,13 +87,21 @@ pub fn score_runs<T: Target>(
         }
         fate
     };
-    meets
-        .into_iter()
-        .map(|(mutant, runs)| {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let left = Mutex::new(meets.into_iter());
+    let next = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let judge = || {
+        let judged = std::iter::from_fn(next).map(|(mutant, runs)| {
             let fate = fate(&mutant, runs);
             (mutant, fate)
-        })
-        .collect()
+        });
+        judged.collect::<Vec<_>>()
+    };
+    std::thread::scope(|scope| {
+        let judges: Vec<_> = (0..threads).map(|_| scope.spawn(judge)).collect();
+        let judged = judges.into_iter().map(|judge| judge.join());
+        judged.flat_map(|fates| fates.unwrap_or_else(|panic| resume_unwind(panic))).collect()
+    })
 }
 
 fn first_violation<T: Target>(
