@@ -88,7 +88,7 @@ run_cpython() {
     (
         cd "$dir/python"
         TMPDIR=$PWD PYTHONDONTWRITEBYTECODE=1 "$@" /usr/bin/python3 -m test --tempdir "$PWD" -j"$jobs" \
-            --timeout 600 -u -network,-urlfetch,-gui,-audio "${tests[@]}" </dev/null 2>&1
+            --timeout 600 -uall,-network,-urlfetch,-gui,-audio "${tests[@]}" </dev/null 2>&1
     ) | sed -nE 's#^[0-9:]+ load avg: [0-9.]+ \[ *[0-9]+/[0-9/]+\] (test_[a-z0-9_]+) (passed|failed|skipped|crashed).*#\1: \2#p'
     rm -rf "$dir/python"
 }
