@@ -94,3 +94,4 @@ pub use process::Process;
 pub use served::Served;
 pub use sys::{Kernel, Raw};
 pub use vfs::Errno;
+pub use walk::proc_fd;

@@ -150,7 +150,7 @@ impl Process {
             Some(from_dirfd).filter(|fd| flags & libc::AT_EMPTY_PATH != 0 && *fd >= 0)
         } else {
             // The way to name what came from `O_TMPFILE` (open(2)).
-            proc_fd(from).filter(|_| follow)
+            proc_fd(from).filter(|(_, rest)| follow && rest.is_empty()).map(|(fd, _)| fd)
         };
         let (source, is_unlinkable) = match by_number {
             Some(fd) => {

@@ -711,15 +711,15 @@ impl Process {
 
     /// A path that names a descriptor of ours through `/proc` reaches the kernel, so the descriptor is promoted.
     fn promote_proc(&self, path: &[u8]) -> Call<()> {
-        if let Some(fd) = proc_fd(path).filter(|fd| self.owns(*fd)) {
+        if let Some((fd, _)) = proc_fd(path).filter(|(fd, _)| self.owns(*fd)) {
             self.promote(fd)?;
         }
         Ok(())
     }
 }
 
-/// The descriptor of this process that a path below `/proc` or `/dev/fd` starts with.
-pub(crate) fn proc_fd(path: &[u8]) -> Option<i32> {
+/// The descriptor of this process that a path below `/proc` or `/dev/fd` starts with, and what follows it.
+pub fn proc_fd(path: &[u8]) -> Option<(i32, &[u8])> {
     fn number(digits: &[u8]) -> Option<i32> {
         std::str::from_utf8(digits).ok()?.parse().ok()
     }
@@ -732,5 +732,6 @@ pub(crate) fn proc_fd(path: &[u8]) -> Option<i32> {
         let is_own = matches!(who, b"self" | b"thread-self") || number(who) == Some(own());
         rest.strip_prefix(b"/fd/").filter(|_| is_own)?
     };
-    number(rest.split(|&b| b == b'/').next()?)
+    let digits = rest.iter().position(|&b| b == b'/').unwrap_or(rest.len());
+    Some((number(&rest[..digits])?, &rest[digits..]))
 }

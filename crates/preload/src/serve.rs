@@ -215,24 +215,7 @@ pub fn on_paths<T: Returned>(
 /// The descriptor of this process that a path of `/proc` or `/dev` names. The kernel would find the
 /// placeholder there.
 fn names_descriptor(path: &[u8]) -> Option<c_int> {
-    let rest = if let Some(rest) = path.strip_prefix(b"/dev/fd/") {
-        rest
-    } else {
-        let rest = path.strip_prefix(b"/proc/")?;
-        let slash = rest.iter().position(|&byte| byte == b'/')?;
-        let (who, rest) = rest.split_at(slash);
-        let own = match who {
-            b"self" | b"thread-self" => true,
-            // SAFETY: no preconditions.
-            _ => number(who)? == unsafe { libc::getpid() },
-        };
-        rest.strip_prefix(b"/fd/").filter(|_| own)?
-    };
-    number(rest)
-}
-
-fn number(digits: &[u8]) -> Option<c_int> {
-    std::str::from_utf8(digits).ok()?.parse().ok()
+    posix::proc_fd(path).filter(|(_, rest)| rest.is_empty()).map(|(fd, _)| fd)
 }
 
 /// Before the kernel gives the program a number: it has to know which are free. One load more where
