@@ -58,6 +58,23 @@ impl<M: Medium> Board for Bpfs<M> {
         }
     }
 
+    fn begin_opening(&self, ino: Ino) -> Result<u64> {
+        let v = &self.core.v;
+        Ok(v.openings.begin(&v.arena, v.arena.process()?, ino))
+    }
+
+    fn answer_opening(&self, ino: Ino, ticket: u64) {
+        self.core.v.openings.answer(&self.core.v.arena, ino, ticket);
+    }
+
+    fn end_opening(&self, ticket: u64) {
+        self.core.v.openings.end(&self.core.v.arena, ticket);
+    }
+
+    fn wait_for_openings(&self, ino: Ino, only_answered: bool) -> bool {
+        self.core.v.openings.wait(&self.core.v.arena, ino, only_answered)
+    }
+
     fn wait_for_unnamed(&self, patience: Duration, tell: &mut dyn FnMut(Ino)) -> Result<()> {
         self.core.wait_for_unnamed(patience, tell)
     }

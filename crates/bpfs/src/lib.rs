@@ -29,6 +29,7 @@ mod fs;
 mod index;
 pub mod layout;
 mod namespace;
+mod openings;
 mod pin;
 mod pool;
 mod rename;

@@ -36,7 +36,7 @@ use vfs::{Errno, Ino};
 type Result<T, E = Errno> = std::result::Result<T, E>;
 
 /// Version of the derived state: whoever has another one cannot share it.
-const FORMAT: u64 = 11 << 1;
+const FORMAT: u64 = 12 << 1;
 
 /// Where shared states are, and how their names begin.
 const ARENAS: &str = "/dev/shm";
@@ -179,6 +179,7 @@ impl<M: Medium> Core<M> {
     /// Takes back what the last process in a slot held.
     fn clear_process(&self, process: usize) -> Result<()> {
         self.end_server(process);
+        self.v.openings.forget_process(&self.v.arena, process);
         self.end_all_mappings(process)?;
         let mut held = Vec::new();
         self.v.for_each_ref(process, |ino, count| held.push((ino, count)));

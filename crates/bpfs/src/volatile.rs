@@ -9,6 +9,7 @@
 
 use crate::free::{FreeRun, FreeUnits};
 use crate::layout::{BLOCK, INODE, INODES_PER_BLOCK};
+use crate::openings::Openings;
 use crate::pin::Pins;
 use crate::spares::Spares;
 use crate::stocks::FreeCount;
@@ -201,6 +202,7 @@ pub struct Volatile {
     tables: Tables,
     inodes: Bitmap,
     pub pins: Pins,
+    pub openings: Openings,
     pub index: HashIndex<IndexEntry>,
     dir_states: Slab<DirState>,
     dir_blocks: Slab<DirBlock>,
@@ -241,6 +243,7 @@ pub struct Plan {
     spares: Spares,
     inodes: Bitmap,
     pins: Pins,
+    openings: Openings,
     dir_states: Slab<DirState>,
     dir_blocks: Slab<DirBlock>,
     index: HashIndex<IndexEntry>,
@@ -269,6 +272,7 @@ impl Plan {
         let mut by_process = || (processes > 0).then(|| l.table(processes * max_inodes as usize));
         let (refs, mappings) = (by_process(), by_process());
         let unnamed = l.table(SERVERS);
+        let openings = Openings::plan(&mut l, processes);
         let pins = Pins::plan(&mut l, blocks, processes.max(1));
         l.begin_derived();
         let tables = Tables {
@@ -285,6 +289,7 @@ impl Plan {
         Self {
             tables,
             pins,
+            openings,
             blocks: Bitmap::plan(&mut l, blocks),
             free: FreeCount::plan(&mut l),
             spares: Spares::plan(&mut l),
@@ -327,6 +332,7 @@ impl Plan {
             spares: self.spares,
             inodes: self.inodes,
             pins: self.pins,
+            openings: self.openings,
             index: self.index,
             dir_states: self.dir_states,
             dir_blocks: self.dir_blocks,

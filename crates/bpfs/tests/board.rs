@@ -4,7 +4,10 @@ use bpfs::{Bpfs, FormatOptions, MountOptions};
 use mounts::Board as _;
 use pmem::{Access, Lock, OpenOptions, Region};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::thread;
 use std::time::Duration;
+
 use vfs::{Caller, FileSystem as _, NewKind, NewNode, ROOT};
 
 /// Removed when dropped.
@@ -100,6 +103,53 @@ fn mappings_end_with_those_who_count_them() {
     server.rehearse_recovery().unwrap();
     assert!(!server.is_mapped(ino));
     assert!(server.begin_mapping(vfs::Ino(1 << 63)).is_err());
+}
+
+/// Whoever maps waits for all who are having a file opened, the server for those that it has answered, and both for
+/// these openings only.
+#[test]
+fn openings_are_waited_for() {
+    let pool = Pool::new("openings");
+    let (server, program) = (pool.attach(), pool.attach());
+    let (ino, other) = (vfs::Ino(2), vfs::Ino(3));
+    let answered = || server.wait_for_openings(ino, true);
+    let all = || server.wait_for_openings(ino, false);
+    assert!(!all());
+    let first = program.begin_opening(ino).unwrap();
+    assert!(!answered() && !server.wait_for_openings(other, false));
+    // Answers to what nobody asked.
+    server.answer_opening(other, first);
+    server.answer_opening(ino, first + 1);
+    server.answer_opening(ino, u64::MAX);
+    assert!(!answered());
+
+    let ended_meanwhile = |only_answered: bool, ticket: u64, end: &(dyn Fn() + Sync)| {
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(5));
+                is_over.store(true, SeqCst);
+                end();
+            });
+            assert!(server.wait_for_openings(ino, only_answered));
+            assert!(is_over.load(SeqCst), "opening {ticket:x} is under way");
+        });
+    };
+    ended_meanwhile(false, first, &|| program.end_opening(first));
+    let second = program.begin_opening(ino).unwrap();
+    assert_ne!(first, second);
+    server.answer_opening(ino, second);
+    // The next one, which nobody waits for, begins at once.
+    ended_meanwhile(true, second, &|| {
+        program.end_opening(second);
+        program.begin_opening(ino).unwrap();
+    });
+
+    // What a dead process leaves is waited for now and then, and cleared away with the rest.
+    assert!(all());
+    drop(program);
+    server.tend().unwrap();
+    assert!(!all());
 }
 
 /// The server is told of what it holds when that loses its last name, however much that is, and of nothing else.

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use fuser::{FileAttr, INodeNo};
-use mounts::Alias;
+use mounts::{Alias, Board};
 use vfs::{Entry, Errno, FileKind, FileSystem, Ino, Result};
 
 use crate::convert;
@@ -36,9 +36,16 @@ pub(crate) fn lookup(fs: &impl FileSystem, alias: &Alias) -> Result<Entry> {
     Err(Errno::NOENT)
 }
 
-/// The regular file that is called `name` in the virtual directory of `secret`; else `ENOENT`. Adds a reference.
-pub(crate) fn lookup_file(fs: &impl FileSystem, secret: u64, name: &OsStr) -> Result<Entry> {
-    let alias = Alias::parse_file(secret, name.as_bytes()).ok_or(Errno::NOENT)?;
+/// The regular file that is called `name` in the virtual directory of `secret`, for an answer to the kernel; else
+/// `ENOENT`. Adds a reference.
+pub(crate) fn lookup_file(
+    fs: &impl FileSystem,
+    board: &dyn Board,
+    secret: u64,
+    name: &OsStr,
+) -> Result<Entry> {
+    let (alias, ticket) = Alias::parse_file(secret, name.as_bytes()).ok_or(Errno::NOENT)?;
+    board.answer_opening(alias.ino, ticket);
     let entry = lookup(fs, &alias)?;
     if entry.kind == FileKind::File {
         return Ok(entry);

@@ -97,7 +97,7 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
             self.options.counters.count(Op::Lookup);
             return reply.entry(&alias::DIR_TTL, &alias::dir_attr(), fuser::Generation(0));
         }
-        if self.secret_of(parent).is_some() {
+        if self.in_alias_dir(parent).is_some() {
             // The kernel then asks to create it.
             self.options.counters.count(Op::Lookup);
             return reply.error(fuser::Errno::ENOENT);
@@ -128,7 +128,7 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
-        if self.secret_of(ino).is_some() {
+        if self.in_alias_dir(ino).is_some() {
             return self.options.counters.count(Op::Forget);
         }
         if let Some(shared) = &self.shared {
@@ -141,7 +141,7 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        if self.secret_of(ino).is_some() {
+        if self.in_alias_dir(ino).is_some() {
             self.options.counters.count(Op::GetAttr);
             return reply.attr(&alias::DIR_TTL, &alias::dir_attr());
         }
@@ -182,7 +182,11 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
             } else if set == SetAttr::default() {
                 drop_before_write(fs, req, ino)?;
             }
-            fs.setattr(&caller(req), ino, &set)
+            let attr = fs.setattr(&caller(req), ino, &set)?;
+            if set.size.is_some() {
+                self.before_new_size(ino);
+            }
+            Ok(attr)
         });
     }
 
@@ -341,10 +345,15 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
             // Pages that were mapped come back to where they were read from.
             let mapped = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
             if self.shared.is_some() && flags.0 & libc::O_APPEND != 0 && !mapped {
-                fs.append(ino, data).map(|_| ())
+                fs.append(ino, data)?;
             } else {
-                fs.write(ino, offset, data)
+                fs.write(ino, offset, data)?;
             }
+            // Pages change no size, and who opens the file may be waiting for them.
+            if !mapped {
+                self.before_new_size(ino);
+            }
+            Ok(())
         });
         match written {
             Ok(()) => {
@@ -411,7 +420,7 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        if self.secret_of(ino).is_some() {
+        if self.in_alias_dir(ino).is_some() {
             self.options.counters.count(Op::ReadDir);
             return reply.ok();
         }
@@ -436,7 +445,7 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        if self.secret_of(ino).is_some() {
+        if self.in_alias_dir(ino).is_some() {
             self.options.counters.count(Op::ReadDirPlus);
             return reply.ok();
         }
@@ -508,7 +517,7 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
     fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         let value = self.call(Op::GetXattr, |fs| match self.stats_of(ino, name) {
             Some(stats) => Ok(stats()),
-            None if self.secret_of(ino).is_some() => Err(Errno::NODATA),
+            None if self.in_alias_dir(ino).is_some() => Err(Errno::NODATA),
             None => fs.getxattr(convert::ino(ino), name.as_bytes()),
         });
         match value {
@@ -556,9 +565,9 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
         }
         let node = NewNode { kind: NewKind::File, mode: mode & 0o7777, umask };
         let created = self.call(Op::Create, |fs| {
-            if let Some(secret) = self.secret_of(parent) {
+            if let Some(shared) = self.in_alias_dir(parent) {
                 // Whoever opens it so counts his mappings himself.
-                let entry = alias::lookup_file(fs, secret, name)?;
+                let entry = alias::lookup_file(fs, &*shared.board, shared.secret, name)?;
                 self.note_alias(parent, name, INodeNo(entry.ino.0));
                 return Ok((entry, FileHandle(0)));
             }
@@ -624,7 +633,9 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
         self.empty(Op::Fallocate, reply, |fs| {
             let mode = convert::fallocate(mode)?;
             self.drop_privileges_for(fs, req, ino)?;
-            fs.fallocate(ino, mode, offset, length)
+            fs.fallocate(ino, mode, offset, length)?;
+            self.before_new_size(ino);
+            Ok(())
         });
     }
 
@@ -669,7 +680,9 @@ impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
             self.drop_privileges_for(fs, req, to)?;
             // The reply has 32 bits for the count.
             let len = len.min(u64::from(u32::MAX));
-            fs.copy_range((convert::ino(ino_in), offset_in), (to, offset_out), len)
+            let copied = fs.copy_range((convert::ino(ino_in), offset_in), (to, offset_out), len)?;
+            self.before_new_size(to);
+            Ok(copied)
         });
         match copied {
             Ok(len) => reply.written(len as u32),

@@ -243,9 +243,9 @@ impl<F: FileSystem> Server<F> {
         })
     }
 
-    /// The secret, if requests for `ino` are for the virtual directory of aliases.
-    pub(crate) fn secret_of(&self, ino: INodeNo) -> Option<u64> {
-        self.shared.as_ref().filter(|_| ino == alias::DIR).map(|shared| shared.secret)
+    /// What the pool's users share, if requests for `ino` are for the virtual directory of aliases.
+    pub(crate) fn in_alias_dir(&self, ino: INodeNo) -> Option<&Shared> {
+        self.shared.as_deref().filter(|_| ino == alias::DIR)
     }
 
     fn board(&self) -> Option<&dyn Board> {
@@ -266,7 +266,16 @@ impl<F: FileSystem> Server<F> {
             board.begin_execution(convert::ino(ino));
             uses |= EXECUTED;
         }
+        board.wait_for_openings(convert::ino(ino), true);
         Ok(FileHandle(uses))
+    }
+
+    /// Before the kernel hears that the size may be another: no older answer may come after this one
+    /// ([`Board::begin_opening`]).
+    pub(crate) fn before_new_size(&self, ino: Ino) {
+        if let Some(board) = self.board() {
+            board.wait_for_openings(ino, true);
+        }
     }
 
     /// Takes back what [`begin_use`](Self::begin_use) posted.

@@ -34,6 +34,9 @@ struct Probe {
     executed: Mutex<Vec<Ino>>,
     /// What is posted as possibly mapped.
     mapped: Mutex<Vec<Ino>>,
+    /// Openings that the server has answered, with their tickets, and what it has waited for.
+    answered: Mutex<Vec<(Ino, u64)>>,
+    waited: Mutex<Vec<Ino>>,
     /// What the kernel is to be told, and whether the server is to look.
     unnamed: Mutex<(Vec<Ino>, bool)>,
     news: Condvar,
@@ -65,6 +68,18 @@ impl Board for Probe {
     }
     fn end_mappings(&self) {
         self.mapped.lock().unwrap().clear();
+    }
+    fn begin_opening(&self, _ino: Ino) -> Result<u64> {
+        Ok(0)
+    }
+    fn answer_opening(&self, ino: Ino, ticket: u64) {
+        self.answered.lock().unwrap().push((ino, ticket));
+    }
+    fn end_opening(&self, _ticket: u64) {}
+    fn wait_for_openings(&self, ino: Ino, only_answered: bool) -> bool {
+        assert!(only_answered, "the server would wait for itself");
+        self.waited.lock().unwrap().push(ino);
+        false
     }
     fn wait_for_unnamed(&self, patience: Duration, tell: &mut dyn FnMut(Ino)) -> Result<()> {
         let unnamed = self.unnamed.lock().unwrap();
@@ -552,6 +567,21 @@ fn a_capability_opens_what_its_permissions_forbid() {
     rustix::fs::fchmod(&opened, 0o640.into()).unwrap();
     assert_eq!(mount.probe.getattr(file.ino).unwrap().perm, 0o640);
     assert!(!mount.probe.is_mapped(file.ino), "whoever comes so counts himself");
+    // The server says what it answers before it looks, and whoever changes the size waits for that.
+    let answered = mount.probe.answered.lock().unwrap().clone();
+    assert_eq!(answered, [(file.ino, 1), (file.ino, 1), (file.ino, 2)]);
+    let waits = || std::mem::take(&mut *mount.probe.waited.lock().unwrap()).contains(&file.ino);
+    waits();
+    rustix::io::pwrite(&opened, b"t", 6).unwrap();
+    assert!(waits(), "write");
+    rustix::fs::ftruncate(&opened, 7).unwrap();
+    assert!(waits(), "truncate");
+    rustix::fs::fallocate(&opened, rustix::fs::FallocateFlags::empty(), 0, 7).unwrap();
+    assert!(waits(), "fallocate");
+    rustix::fs::copy_file_range(&opened, Some(&mut 0), &opened, Some(&mut 3), 3).unwrap();
+    assert!(waits(), "copy");
+    rustix::io::pwrite(&opened, b"CONtent", 0).unwrap();
+    drop(fs::File::open(mount.path("file")).map(|_| assert!(waits(), "open")));
 
     fs::remove_file(mount.path("file")).unwrap();
     let mut content = String::new();

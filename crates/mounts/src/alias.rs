@@ -20,8 +20,8 @@ const SECRET_LEN: usize = 16;
 /// - `INODE-GENERATION-NONCE` ([`file_name`](Self::file_name)) in the virtual directory `.keepstone-SECRET`
 ///   ([`dir_name`](Self::dir_name)) of the root, for regular files, with `O_CREAT`: the name never exists, so the
 ///   kernel asks the server to create it, and takes what that opens for a new file, of which it checks no
-///   permission. The secret is a capability. Any nonce is right; one that nobody else uses at the same time
-///   spares the kernel asking again.
+///   permission. The secret is a capability. The nonce is the ticket that
+///   [`Board::begin_opening`](crate::Board::begin_opening) gives: where the name is known, the kernel does not ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alias {
     /// Of the pool.
@@ -55,11 +55,10 @@ impl Alias {
         format!("{}-{}-{nonce}", self.ino.0, self.generation)
     }
 
-    /// The alias that `name` in the virtual directory of `secret` has the form of.
-    pub fn parse_file(secret: u64, name: &[u8]) -> Option<Self> {
+    /// The alias and the nonce that `name` in the virtual directory of `secret` has the form of.
+    pub fn parse_file(secret: u64, name: &[u8]) -> Option<(Self, u64)> {
         let (inode, nonce) = std::str::from_utf8(name).ok()?.rsplit_once('-')?;
-        nonce.parse::<u64>().ok()?;
-        Self::of_inode(secret, inode)
+        Some((Self::of_inode(secret, inode)?, nonce.parse().ok()?))
     }
 
     /// From `INODE-GENERATION`.
@@ -102,7 +101,7 @@ mod tests {
         assert_eq!(Alias::parse_dir(dir.as_bytes()), Some(alias.secret));
         assert_eq!(Alias::parse_dir(alias.to_string().as_bytes()), None);
         assert_eq!(alias.file_name(7), "12-3-7");
-        assert_eq!(Alias::parse_file(alias.secret, b"12-3-7"), Some(alias));
+        assert_eq!(Alias::parse_file(alias.secret, b"12-3-7"), Some((alias, 7)));
         for wrong in ["", "12", "12-3", "12-3-", "12-3-x", "x-3-7", "12-3-7-7"] {
             assert_eq!(Alias::parse_file(alias.secret, wrong.as_bytes()), None, "{wrong}");
         }

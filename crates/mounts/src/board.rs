@@ -47,6 +47,29 @@ pub trait Board: Send + Sync {
     /// Takes back all counts of this process.
     fn end_mappings(&self);
 
+    /// Posts that this process is having the kernel open the inode by [`Alias::file_name`](crate::Alias::file_name),
+    /// one at a time, and gives the ticket that is the name's nonce.
+    ///
+    /// The kernel takes what the server answers for a new file, and so the size in it, even if it has learned of a
+    /// later one meanwhile: for a moment, mapped pages beyond the older size are gone. So who opens looks
+    /// afterwards whether the kernel has the right size, and ends the opening only then; and who maps the file, or
+    /// changes its size through the mount, waits for those under way.
+    ///
+    /// # Errors
+    /// As [`begin_mapping`](Self::begin_mapping).
+    fn begin_opening(&self, ino: Ino) -> Result<u64>;
+
+    /// For the server: that it is about to look at the size that it answers to an opening with this ticket.
+    fn answer_opening(&self, ino: Ino, ticket: u64);
+
+    /// Ends an opening of this process.
+    fn end_opening(&self, ticket: u64);
+
+    /// Waits until openings of the inode have ended that are under way: all, or for the server, for which some may be
+    /// waiting, those that it has answered. Does not wait for long: who opens may have been killed. Whether there were
+    /// any.
+    fn wait_for_openings(&self, ino: Ino, only_answered: bool) -> bool;
+
     /// For the server: waits until inodes that it holds have lost their last names beside the mount, and calls
     /// `tell` for each, so that the kernel learns of it and gives up what it remembers. Returns as well where
     /// there is none, after `patience` or a [`wake`](Self::wake).

@@ -100,15 +100,19 @@ impl Process {
                 errno => errno.into(),
             });
         }
-        let at = match at {
-            At::Offset(at) => return Ok(self.write_at(ofd, data, at, true)?.0),
-            At::Position => ofd.lock_offset()?,
+        let appended = match at {
+            At::Offset(at) => self.write_at(ofd, data, at, true)?.0,
+            At::Position => {
+                let at = ofd.lock_offset()?;
+                let (len, end) = self.write_at(ofd, data, 0, true)?;
+                if len > 0 {
+                    at.set(end)?;
+                }
+                len
+            }
         };
-        let (len, end) = self.write_at(ofd, data, 0, true)?;
-        if len > 0 {
-            at.set(end)?;
-        }
-        Ok(len)
+        self.after_resize(ofd);
+        Ok(appended)
     }
 
     /// `pwrite`. As in Linux, a description with `O_APPEND` appends.
@@ -342,7 +346,9 @@ impl Process {
         }
         ofd.check_unmapped()?;
         ofd.mount().check_writable()?;
-        Ok(self.resize(ofd.fs(), &ofd.attr()?, len)?)
+        self.resize(ofd.fs(), &ofd.attr()?, len)?;
+        self.after_resize(&ofd);
+        Ok(())
     }
 
     /// `truncate`.
@@ -362,7 +368,24 @@ impl Process {
         held.check(&self.identity().effective, crate::creds::Access::WRITE)?;
         held.mount.check_not_executed(held.ino)?;
         held.mount.check_unmapped(held.ino)?;
-        Ok(self.resize(held.fs(), held.attr()?, len)?)
+        self.resize(held.fs(), held.attr()?, len)?;
+        // Where a mapping began meanwhile, the kernel does it once more.
+        held.mount.check_unmapped(held.ino)
+    }
+
+    /// After a change of the size without the kernel: a mapping may have begun meanwhile that knows the old one.
+    #[inline]
+    fn after_resize(&self, ofd: &OfdRef<'_>) {
+        if ofd.check_unmapped().is_err() {
+            self.tell_size(ofd);
+        }
+    }
+
+    #[cold]
+    fn tell_size(&self, ofd: &OfdRef<'_>) {
+        if let (Ok(()), Ok(attr)) = (self.promote_ofd(ofd), ofd.attr()) {
+            self.kernel.settle_size(ofd.fd(), attr.size);
+        }
     }
 
     fn resize(&self, fs: &dyn vfs::FileSystem, attr: &vfs::Attr, len: u64) -> Result<(), Errno> {
@@ -406,7 +429,9 @@ impl Process {
             _ => {}
         }
         self.drop_privileges(ofd.fs(), &attr)?;
-        Ok(ofd.fs().fallocate(ofd.ino(), what, offset as u64, len as u64)?)
+        ofd.fs().fallocate(ofd.ino(), what, offset as u64, len as u64)?;
+        self.after_resize(&ofd);
+        Ok(())
     }
 
     /// `fsync`.

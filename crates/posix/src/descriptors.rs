@@ -254,6 +254,8 @@ impl Process {
             self.drop_privileges(fs, attr)?;
             let set = SetAttr { size: Some(0), ..SetAttr::default() };
             fs.setattr(&creds.caller(), attr.ino, &set)?;
+            // Where a mapping began meanwhile, the kernel does it once more.
+            mount.check_unmapped(attr.ino)?;
         }
         Ok(())
     }

@@ -92,6 +92,6 @@ pub use mount::{Attached, Fork, MountSpec};
 pub use mounts::{Board, Terms};
 pub use process::Process;
 pub use served::Served;
-pub use sys::{Kernel, Raw};
+pub use sys::{Kernel, Raw, settle_size};
 pub use vfs::Errno;
 pub use walk::proc_fd;

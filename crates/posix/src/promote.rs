@@ -22,7 +22,7 @@ use crate::served::Stop;
 use crate::{Errno, Fork};
 use mounts::Alias;
 use smallvec::SmallVec;
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::atomic::Ordering::*;
 use vfs::{FileKind, FileSystem, Ino};
 
 /// How long the parent of a fork waits for the child to hold its inodes before it looks whether the
@@ -200,11 +200,7 @@ impl Process {
         let flags = ofd.oflags() & !own | cloexec;
         let plain = ofd.kind() == FileKind::File && flags & libc::O_PATH == 0;
         if let (true, Some(dir)) = (plain, capability) {
-            static NONCE: AtomicU64 = AtomicU64::new(0);
-            let pid = u64::from(rustix::process::getpid().as_raw_nonzero().get() as u32);
-            let nonce = pid << 32 | NONCE.fetch_add(1, Relaxed) & 0xffff_ffff;
-            let name = self.alias(ofd).file_name(nonce);
-            match self.kernel.open_at(dir, name.as_bytes(), flags | libc::O_CREAT) {
+            match self.open_capability(ofd, dir, flags | libc::O_CREAT) {
                 // A mount that takes no changes creates nothing, not even this.
                 Err(Errno::ROFS) => {}
                 opened => return opened,
@@ -212,6 +208,20 @@ impl Process {
         }
         let kind = if ofd.kind() == FileKind::Dir { libc::O_DIRECTORY } else { libc::O_NOFOLLOW };
         self.kernel.open(&self.path_to(ofd)?, flags | kind)
+    }
+
+    /// Opens a regular file whatever its permissions are (M4). The kernel believes the size in the answer to that, which
+    /// may be older than what it knew: whoever may suffer from that waits meanwhile ([`mounts::Board::begin_opening`]).
+    fn open_capability(&self, ofd: &Ofd, dir: i32, flags: i32) -> Result<i32, Errno> {
+        let attached = self.mount(ofd.mount()).attached();
+        let ticket = attached.board.begin_opening(ofd.ino())?;
+        let name = self.alias(ofd).file_name(ticket);
+        let opened = self.kernel.open_at(dir, name.as_bytes(), flags);
+        if let (Ok(fd), Ok(attr)) = (opened, attached.fs.getattr(ofd.ino())) {
+            self.kernel.settle_size(fd, attr.size);
+        }
+        attached.board.end_opening(ticket);
+        opened
     }
 
     fn alias(&self, ofd: &Ofd) -> Alias {
@@ -408,6 +418,8 @@ impl Process {
         board.begin_mapping(ino).inspect_err(|_| {
             self.noted.remove(mount, ino, Why::Mapped);
         })?;
+        // The caller settles the size: none that is older may come afterwards.
+        board.wait_for_openings(ino, false);
         if !was_mapped {
             // Of an earlier mapping the kernel may have pages that calls beside it have changed since.
             self.kernel.drop_cache(fd);

@@ -33,6 +33,8 @@ pub trait Kernel: Send + Sync {
     fn set_status(&self, fd: i32, flags: i32) -> Result<(), Errno>;
     /// Asks the kernel to forget what it has cached of a file and nobody maps.
     fn drop_cache(&self, fd: i32);
+    /// Makes sure that the kernel knows the size of a regular file, which is `size` unless it is changing.
+    fn settle_size(&self, fd: i32, size: u64);
     /// `F_GETLK`, `F_SETLK`, `F_SETLKW`, `F_OFD_*`.
     fn lock(&self, fd: i32, cmd: i32, lock: &mut libc::flock) -> Result<(), Errno>;
     /// `flock`.
@@ -49,6 +51,40 @@ pub trait Kernel: Send + Sync {
     fn slurp(&self, path: &[u8], buf: &mut [u8]) -> Result<usize, Errno>;
     /// Sends a signal to the calling thread.
     fn raise(&self, signal: i32);
+}
+
+/// Makes sure that the kernel knows the size of a regular file of a mount: what is mapped beyond it would be `SIGBUS`.
+/// `mmap` does not ask the server, `fstat` does; but the kernel drops an answer that another one has overtaken, which
+/// may be the older. (A second description could be asked as well, but closing it would end the process's locks.)
+pub fn settle_size(fd: i32) {
+    compare_sizes(fd, 100);
+}
+
+/// Asks for the size until it is what the kernel takes, so many times at most.
+fn compare_sizes(fd: i32, times: usize) {
+    for _ in 0..times {
+        // SAFETY: an all-zero `stat` is valid.
+        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+        let args = [fd as usize, (&raw mut stat) as usize, 0, 0, 0];
+        // SAFETY: 1: room for the answer.
+        if unsafe { syscall(libc::SYS_fstat, args) }.is_err() {
+            return;
+        }
+        match known_size(fd) {
+            Ok(known) if known != stat.st_size as u32 => {}
+            _ => return,
+        }
+    }
+}
+
+/// The low 32 bits of a regular file's size, as far as the kernel knows it without asking.
+fn known_size(fd: i32) -> Result<u32, Errno> {
+    let mut rest: c_int = 0;
+    let args = [fd as usize, libc::FIONREAD as usize, (&raw mut rest) as usize, 0, 0];
+    // SAFETY: 1: room for the answer.
+    unsafe { syscall(libc::SYS_ioctl, args) }?;
+    let offset = plain(libc::SYS_lseek, [fd as usize, 0, libc::SEEK_CUR as usize, 0])?;
+    Ok((rest as u32).wrapping_add(offset as u32))
 }
 
 /// The kernel itself.
@@ -174,6 +210,13 @@ impl Kernel for Raw {
     fn drop_cache(&self, fd: i32) {
         let advice = libc::POSIX_FADV_DONTNEED as usize;
         let _ = plain(libc::SYS_fadvise64, [fd as usize, 0, 0, advice]);
+    }
+
+    fn settle_size(&self, fd: i32, size: u64) {
+        if known_size(fd) != Ok(size as u32) {
+            // Not for long: a `truncate` that is under way lets the kernel take no other size, and may wait for us.
+            compare_sizes(fd, 3);
+        }
     }
 
     fn lock(&self, fd: i32, cmd: i32, lock: &mut libc::flock) -> Result<(), Errno> {

@@ -116,6 +116,8 @@ impl Process {
         self.check_size(attr.size, dst_at.saturating_add(have))?;
         self.drop_privileges(dst.fs(), &attr)?;
         let copied = dst.fs().copy_range((src.ino(), src_at), (dst.ino(), dst_at), have)?;
+        // Where a mapping began meanwhile, the kernel does it once more.
+        dst.check_unmapped()?;
         let advance = |given: Option<&mut i64>, ofd: &OfdRef<'_>, at: u64| {
             match given {
                 Some(place) => *place = (at + copied) as i64,
@@ -206,6 +208,7 @@ impl Process {
                 Err(_) => break,
             }
         }
+        dst.check_unmapped()?;
         dst.lock_offset()?.set(dst_at + done as u64)?;
         match offset {
             Some(at) => *at += done as i64,

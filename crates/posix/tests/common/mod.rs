@@ -112,6 +112,9 @@ impl Kernel for Stage {
     fn drop_cache(&self, fd: i32) {
         self.note(format!("drop_cache {fd}"));
     }
+    fn settle_size(&self, fd: i32, size: u64) {
+        self.note(format!("settle_size {fd} {size}"));
+    }
     fn lock(&self, fd: i32, cmd: i32, lock: &mut libc::flock) -> Result<(), Errno> {
         self.count.fetch_add(1, Relaxed);
         Raw.lock(fd, cmd, lock)

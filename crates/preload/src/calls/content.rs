@@ -325,29 +325,12 @@ fn store_offset(to: *mut off_t, at: Option<off_t>) -> Result<(), Errno> {
     at.map_or(Ok(()), |at| memory::store(to, at))
 }
 
-/// How often to compare the kernel's size with the server's.
-const COMPARISONS_MAX: usize = 100;
-
-/// Makes sure that the kernel knows the size of a pool's file that it is about to map: what lies
-/// beyond would be SIGBUS. `mmap` does not ask the server, `fstat` does; but the kernel drops an answer
-/// that another one has overtaken, which may be the older. FIONREAD tells what it took. (A second
-/// description could be asked as well, but closing it would end the process's locks.)
+/// Makes sure that the kernel knows the size of a pool's file that it is about to map.
 fn settle_size(fd: c_int) {
-    // SAFETY: the program keeps the descriptor open during its call, or the calls here fail.
+    // SAFETY: the program keeps the descriptor open during its call, or the call here fails.
     let file = unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) };
-    for _ in 0..COMPARISONS_MAX {
-        let Ok(stat) = rustix::fs::fstat(file) else { return };
-        if !mounts::is_served_device(stat.st_dev) {
-            return;
-        }
-        let (Ok(rest), Ok(offset)) = (rustix::io::ioctl_fionread(file), rustix::fs::tell(file))
-        else {
-            return;
-        };
-        // The request has 32 bits for what is left.
-        if (rest as u32).wrapping_add(offset as u32) == stat.st_size as u32 {
-            return;
-        }
+    if rustix::fs::fstat(file).is_ok_and(|stat| mounts::is_served_device(stat.st_dev)) {
+        posix::settle_size(fd);
     }
 }
 

@@ -1,0 +1,112 @@
+//! Files that processes have the kernel open by number: [`mounts::Board::begin_opening`].
+//!
+//! - O1: a process posts what it is having opened, in its own word, before it asks the kernel, and takes it back
+//!   when the kernel knows the size. It does one at a time.
+//! - O2: the server marks the word before it looks at the size that it answers. So whoever changes the size, or has
+//!   begun to map, and then finds no word of the inode, is not overtaken by an older answer.
+//! - O3: nobody waits for long: who was killed meanwhile leaves a word that means nothing.
+
+use arena::{Arena, Layout, Span};
+use rustix::process::getpid;
+use rustix::thread::{Timespec, nanosleep, sched_yield};
+use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::time::{Duration, Instant};
+use vfs::Ino;
+
+/// The longest that anybody waits: far more than the kernel takes to act on an answer that it has.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// How often to let others run before sleeping.
+const YIELDS: usize = 20;
+const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000 };
+
+/// Bit 0 of a word: answered; bits 1..33: the inode; bits 33..: the count of the ticket.
+const ANSWERED: u64 = 1;
+const COUNT_MASK: u64 = (1 << 31) - 1;
+/// Tickets: bits 55.. the slot of the process, 32..55 its number, below them a count.
+const SLOT_SHIFT: u32 = 55;
+
+/// One word per process, where there may be several.
+#[derive(Clone, Copy)]
+pub struct Openings(Option<Span<AtomicU64>>);
+
+impl Openings {
+    pub fn plan(l: &mut Layout, processes: usize) -> Self {
+        Self((processes > 0).then(|| l.table(processes)))
+    }
+
+    fn words<'a>(&self, arena: &'a Arena) -> &'a [AtomicU64] {
+        self.0.map_or(&[], |words| arena.table(words))
+    }
+
+    fn word<'a>(&self, arena: &'a Arena, ticket: u64) -> Option<&'a AtomicU64> {
+        self.words(arena).get((ticket >> SLOT_SHIFT) as usize)
+    }
+
+    /// Posts an opening (O1). The ticket is that of no other.
+    pub fn begin(&self, arena: &Arena, process: usize, ino: Ino) -> u64 {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let pid = getpid().as_raw_nonzero().get() as u64 & 0x7f_ffff;
+        let count = COUNT.fetch_add(1, Relaxed) & COUNT_MASK;
+        let ticket = (process as u64) << SLOT_SHIFT | pid << 32 | count;
+        if let Some(word) = self.word(arena, ticket) {
+            word.store(asked(ino, ticket), SeqCst);
+        }
+        ticket
+    }
+
+    /// The server is about to answer (O2). What nobody posted is passed over.
+    pub fn answer(&self, arena: &Arena, ino: Ino, ticket: u64) {
+        if let Some(word) = self.word(arena, ticket) {
+            let asked = asked(ino, ticket);
+            let _ = word.compare_exchange(asked, asked | ANSWERED, SeqCst, Relaxed);
+        }
+    }
+
+    /// Takes an opening back.
+    pub fn end(&self, arena: &Arena, ticket: u64) {
+        if let Some(word) = self.word(arena, ticket) {
+            word.store(0, Release);
+        }
+    }
+
+    /// Takes back what a dead process has left.
+    pub fn forget_process(&self, arena: &Arena, process: usize) {
+        if let Some(word) = self.words(arena).get(process) {
+            word.store(0, Release);
+        }
+    }
+
+    /// Waits until openings of the inode have ended that are under way, or only those that are answered (O3). Whether
+    /// there were any.
+    pub fn wait(&self, arena: &Arena, ino: Ino, only_answered: bool) -> bool {
+        let is_meant = |found: u64| {
+            found != 0 && inode(found) == ino.0 as u32 && (!only_answered || found & ANSWERED != 0)
+        };
+        let mut were_any = false;
+        for word in self.words(arena) {
+            let first = word.load(SeqCst);
+            if !is_meant(first) {
+                continue;
+            }
+            were_any = true;
+            let started = Instant::now();
+            let mut turns = 0..YIELDS;
+            // The next one, of whatever inode, is not this one any more.
+            while word.load(SeqCst) | ANSWERED == first | ANSWERED && started.elapsed() < PATIENCE {
+                match turns.next() {
+                    Some(_) => sched_yield(),
+                    None => drop(nanosleep(&NAP)),
+                }
+            }
+        }
+        were_any
+    }
+}
+
+fn asked(ino: Ino, ticket: u64) -> u64 {
+    (ticket & COUNT_MASK) << 33 | u64::from(ino.0 as u32) << 1
+}
+
+fn inode(word: u64) -> u32 {
+    (word >> 1) as u32
+}
