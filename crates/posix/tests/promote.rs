@@ -355,7 +355,6 @@ fn what_is_mapped_is_the_kernels() {
     assert!(p.is_promoted(fd));
     let calls = world.stage.calls.lock().unwrap().clone();
     assert!(calls.contains(&format!("drop_cache {fd}")), "{calls:?}");
-    assert!(calls.contains(&format!("settle_size {fd} 0")), "{calls:?}");
     assert_eq!(p.pread(other, &mut [0; 4], 0), Served::Kernel);
     assert_eq!(p.write(fd, b"x"), Served::Kernel);
     assert_eq!(p.fsync(fd), Served::Kernel);
