@@ -97,6 +97,7 @@ impl Process {
             flags
         };
         let creates = flags & (libc::O_CREAT | TMPFILE) != 0;
+        let changes = creates || flags & libc::O_TRUNC != 0;
         let exclusive = libc::O_CREAT | libc::O_EXCL;
         let nofollow = flags & libc::O_NOFOLLOW != 0 || flags & exclusive == exclusive;
         let follow = match (flags & libc::O_CREAT != 0, nofollow) {
@@ -106,7 +107,7 @@ impl Process {
             (false, false) => Follow::Always,
         };
         let arguments = check_open_flags(flags);
-        if creates && !self.family.has_room() {
+        if changes && !self.family.has_room() {
             return Err(Stop::Kernel);
         }
         let mut attr = Attr::NONE;
@@ -158,9 +159,17 @@ impl Process {
     /// Opens what is there, to which it takes over a reference.
     fn open_found(&self, mount_index: usize, attr: &Attr, flags: i32) -> Call<i32> {
         let mount = self.mount(mount_index);
-        self.may_open(mount, attr, flags)
-            .inspect_err(|_| mount.attached().fs.forget(attr.ino, 1))?;
-        self.open_referred(mount_index, attr, None, flags)
+        let early = || {
+            let truncates = flags & libc::O_TRUNC != 0;
+            // As the kernel: without a free number nothing is truncated.
+            let early = truncates.then(|| self.number_below((mount_index, mount), flags));
+            let early = early.transpose()?;
+            self.may_open(mount, attr, flags)?;
+            Ok(early)
+        };
+        let early: Call<_> = early();
+        let early = early.inspect_err(|_| mount.attached().fs.forget(attr.ino, 1))?;
+        self.open_referred(mount_index, attr, early, flags)
     }
 
     /// Gives a number a description of an inode, to which it takes over a reference.
@@ -196,30 +205,37 @@ impl Process {
         let fd = number.into_fd();
         let before = self.install(&table, fd, ofd, 0);
         drop((table, before));
-        self.promote_stream(fd).inspect_err(|_| {
-            let _ = self.close(fd);
-        })?;
+        self.promote_new_stream(fd)?;
         Ok(fd)
     }
 
     /// Promotes what has become standard input, output or error: libc reads and writes there without asking
     /// us. It does so with files only.
-    fn promote_stream(&self, fd: i32) -> Result<(), Errno> {
+    fn promote_stream(&self, fd: i32, ofd: &OfdRef<'_>) -> Result<(), Errno> {
+        let is_file = ofd.kind() == FileKind::File && ofd.oflags() & libc::O_PATH == 0;
+        if fd <= 2 && is_file { self.promote_ofd(ofd) } else { Ok(()) }
+    }
+
+    /// [`promote_stream`](Self::promote_stream) for a number that the program does not know yet: it is closed where
+    /// that fails.
+    fn promote_new_stream(&self, fd: i32) -> Result<(), Errno> {
         if fd > 2 {
             return Ok(());
         }
-        match self.get(fd) {
-            Ok(ofd) if ofd.kind() == FileKind::File && ofd.oflags() & libc::O_PATH == 0 => {
-                self.promote_ofd(&ofd)
-            }
-            _ => Ok(()),
-        }
+        let Ok(ofd) = self.get(fd) else { return Ok(()) };
+        self.promote_stream(fd, &ofd).inspect_err(|_| {
+            let _ = self.close(fd);
+        })
     }
 
     /// A number for what is opened below a directory.
     fn number_for(&self, dir: &Held<'_>, flags: i32) -> Call<Number<'_>> {
-        let cloexec = flags & libc::O_CLOEXEC != 0;
-        self.take_number(&self.lock_table(), (dir.mount_index, dir.mount), cloexec)
+        self.number_below((dir.mount_index, dir.mount), flags)
+    }
+
+    /// A number for what is opened below a mount.
+    fn number_below(&self, mount: (usize, &Mount), flags: i32) -> Call<Number<'_>> {
+        self.take_number(&self.lock_table(), mount, flags & libc::O_CLOEXEC != 0)
     }
 
     /// `may_open`, and `O_TRUNC`.
@@ -353,7 +369,7 @@ impl Process {
     }
 
     /// Closing any description of an inode, but those of `O_PATH`, ends this process's POSIX locks on it. To be
-    /// called before that, with the table locked.
+    /// called with the table locked, while the entry is still that of what is closed.
     fn drop_locks(&self, table: &TableLock<'_>, fd: i32) {
         if self.noted.is_empty() {
             return;
@@ -365,11 +381,13 @@ impl Process {
         if ofd.oflags() & libc::O_PATH != 0 || !self.noted.remove(mount, ino, Why::Locks) {
             return;
         }
+        let mut ended = entry & ON_KERNEL != 0;
         while let Some(kept) = self.noted.take_kept(mount, ino) {
             self.unhide(kept);
+            ended = true;
         }
-        if entry & ON_KERNEL == 0 {
-            self.touch_kernel_description(table, ofd);
+        if !ended {
+            self.end_locks(table, ofd);
         }
     }
 
@@ -439,7 +457,7 @@ impl Process {
         self.copy_number_record(fd, new, cloexec);
         let before = self.install(&table, new, ofd, self.on_kernel(fd));
         drop((table, before));
-        self.promote_stream(new)?;
+        self.promote_new_stream(new)?;
         Ok(new)
     }
 
@@ -469,33 +487,44 @@ impl Process {
             return self.get(old).and(Err(Errno::BADF.into()));
         }
         self.unpark();
-        let taken = self.entry(new).map(|entry| entry.load(Acquire));
-        if taken == Some(HIDDEN) {
+        if self.entry(new).is_some_and(|entry| entry.load(Acquire) == HIDDEN) {
             self.relocate(new)?;
+            // What has moved is there still, unseen.
+            let put_over = self.put_over(old, new, cloexec, true);
+            return put_over.inspect_err(|_| {
+                let _ = self.close_number(new);
+            });
         }
+        let is_ours = self.owns(new);
+        self.put_over(old, new, cloexec, is_ours)
+    }
+
+    /// Makes `new`, which the library knows if it `is_ours`, a duplicate of `old`.
+    fn put_over(&self, old: i32, new: i32, cloexec: bool, is_ours: bool) -> Call<i32> {
         let ofd = match self.get(old) {
             Ok(ofd) => ofd,
-            Err(Stop::Kernel) if taken.is_some_and(|handle| handle != 0) => {
+            Err(Stop::Kernel) if is_ours => {
                 let table = self.lock_table();
-                self.drop_locks(&table, new);
                 self.kernel.dup3(old, new, cloexec)?;
+                self.drop_locks(&table, new);
+                self.forget_number_records(new..new + 1);
                 let before = self.uninstall(&table, new);
                 drop((table, before));
                 return Ok(new);
             }
             Err(stop) => return Err(stop),
         };
-        if taken.is_none() {
+        if self.entry(new).is_none() {
             self.promote_ofd(&ofd)?;
             return Err(Stop::Kernel);
         }
+        self.promote_stream(new, &ofd)?;
         let table = self.lock_table();
-        self.drop_locks(&table, new);
         self.kernel.dup3(old, new, cloexec)?;
+        self.drop_locks(&table, new);
         self.copy_number_record(old, new, cloexec);
         let before = self.install(&table, new, ofd, self.on_kernel(old));
         drop((table, before));
-        self.promote_stream(new)?;
         Ok(new)
     }
 

@@ -116,7 +116,7 @@ impl Process {
                 if self.number_record(fd) != wanted
                     && let Err(errno) = self.kernel.dup3(mount.placeholder(), fd, cloexec)
                 {
-                    self.close_number(number.into_fd())?;
+                    let _ = self.close_number(number.into_fd());
                     return Err(errno.into());
                 }
                 number.into_fd()
@@ -124,7 +124,7 @@ impl Process {
             None => self.numbers.raise(|| self.kernel.dup(mount.placeholder(), 0, cloexec))?,
         };
         if self.entry(fd).is_none() {
-            self.close_number(fd)?;
+            let _ = self.close_number(fd);
             return Err(Stop::Kernel);
         }
         self.set_number_record(fd, wanted);

@@ -70,7 +70,11 @@ impl<'a> Offset<'a> {
         let moved = transfer(end - len as u64);
         let rest = len - moved.map_or(0, |moved| moved as i64);
         if rest > 0 {
-            kernel.seek_by(fd, -rest)?;
+            match kernel.seek_by(fd, -rest) {
+                // Somebody has set it to less than what is given back: that is where it is.
+                Ok(_) | Err(Errno::INVAL) => {}
+                Err(_) => kernel.seek_to(fd, end - rest as u64)?,
+            }
         }
         moved
     }

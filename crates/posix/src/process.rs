@@ -430,12 +430,12 @@ impl Process {
             Err(Errno::INVAL | Errno::MFILE) => self.kernel.dup(fd, limit / 2, true),
             done => done,
         };
-        self.close_number(fd)?;
+        let _ = self.close_number(fd);
         let hidden = hidden?;
         if self.mark_hidden(hidden) {
             return Ok(hidden);
         }
-        self.close_number(hidden)?;
+        let _ = self.close_number(hidden);
         Err(Errno::MFILE)
     }
 

@@ -13,6 +13,9 @@
 //! - **M5** The kernel drops a process's POSIX locks on a file whenever any description of the file is closed in
 //!   it. So a description that this module opens lands on its number at once, where there is one thread; else
 //!   the number where it has landed stays open while the process has locks on the file.
+//! - **M6** Each call of the kernel may fail. A number is what its entry says, a placeholder or a duplicate of the
+//!   kernel's description ([`ON_KERNEL`]), whatever has failed. A description that was opened, but not put onto every
+//!   number, is private as before (M1), and opened no second time.
 
 use crate::family::{Handle, ON_KERNEL, Ofd, PARKED, PROMOTED, Place, Segment, described};
 use crate::mount::Mount;
@@ -98,51 +101,136 @@ impl Process {
     }
 
     /// Opens the kernel's description of a file, and puts it onto every number of this process that means it and is a
-    /// placeholder.
+    /// placeholder. Where that fails half-way, the next call goes on from there (M6).
     fn open_on_numbers(&self, table: &TableLock<'_>, handle: Handle) -> Result<(), Errno> {
-        let is_ours = |fd: &i32| self.entry(*fd).is_some_and(|e| e.load(Acquire) == handle);
-        let numbers: SmallVec<[i32; 8]> = (0..self.fd_end()).filter(is_ours).collect();
-        let Some((&first, others)) = numbers.split_first() else { return Ok(()) };
-        let ofd = self.family.ofd(handle);
-        let mount = self.mount(ofd.mount());
-        let capability = self.capability(table, mount);
-        let open = |cloexec: bool| self.open_inode(ofd, capability, cloexec);
-        if threads::is_only_one()
-            && let Some(fillers) = self.fill_below(first, mount)
-        {
-            let cloexec = self.kernel.is_cloexec(first)?;
-            self.kernel.close(first)?;
-            let landed = open(cloexec).inspect_err(|_| {
-                let _ = self.kernel.dup3(mount.placeholder(), first, cloexec);
-            })?;
-            debug_assert_eq!(landed, first, "it was the lowest free number");
-            drop(fillers);
-        } else {
-            let landed = open(true)?;
-            self.kernel.dup3(landed, first, self.kernel.is_cloexec(first)?)?;
-            if self.noted.has_locks(ofd.mount(), ofd.ino()) {
-                self.mark_hidden(landed);
-                self.noted.add(ofd.mount(), ofd.ino(), Why::Kept(landed));
-            } else {
-                self.close_number(landed)?;
+        let mut placeholders = SmallVec::<[i32; 8]>::new();
+        let mut on_kernel = None;
+        for fd in 0..self.fd_end() {
+            match self.entry(fd).map_or(0, |entry| entry.load(Acquire)) {
+                entry if entry == handle => placeholders.push(fd),
+                entry if entry == handle | ON_KERNEL => on_kernel = Some(fd),
+                _ => {}
             }
         }
-        if ofd.oflags() & libc::O_PATH == 0 {
-            self.kernel.seek_to(first, ofd.offset.load(Relaxed))?;
+        let ofd = self.family.ofd(handle);
+        let first = match (on_kernel, placeholders.first()) {
+            (Some(fd), _) => fd,
+            (None, Some(&fd)) => {
+                self.open_on_number(table, ofd, fd)?;
+                self.set_on_kernel(fd, handle);
+                fd
+            }
+            (None, None) => return Ok(()),
+        };
+        let is_new = on_kernel.is_none();
+        if ofd.oflags() & libc::O_PATH == 0 && (is_new || !ofd.is(PROMOTED)) {
+            self.bring_up_to_date(ofd, first, is_new).inspect_err(|_| {
+                if ofd.is(PROMOTED) {
+                    // Else the next call would believe its offset.
+                    self.make_placeholder(table, ofd, first, self.kernel.is_cloexec(first));
+                }
+            })?;
         }
-        for &fd in others {
+        for &fd in placeholders.iter().filter(|fd| **fd != first) {
             self.kernel.dup3(first, fd, self.kernel.is_cloexec(fd)?)?;
-        }
-        for &fd in &numbers {
-            self.forget_number_records(fd..fd + 1);
-            self.entry(fd).inspect(|entry| entry.store(handle | ON_KERNEL, Release));
+            self.set_on_kernel(fd, handle);
         }
         Ok(())
     }
 
-    /// Opens the kernel's description of an inode and closes it again, which ends this process's POSIX locks on the
-    /// inode.
-    pub(crate) fn touch_kernel_description(&self, table: &TableLock<'_>, ofd: &Ofd) {
+    /// Gives the kernel's description the offset, and the flags if it is not new, that the family knows.
+    fn bring_up_to_date(&self, ofd: &Ofd, fd: i32, is_new: bool) -> Result<(), Errno> {
+        if !is_new {
+            self.kernel.set_status(fd, ofd.oflags() & !libc::O_NOATIME)?;
+        }
+        self.kernel.seek_to(fd, ofd.offset.load(Relaxed))
+    }
+
+    /// A number is a duplicate of the kernel's description from now on.
+    fn set_on_kernel(&self, fd: i32, handle: Handle) {
+        self.forget_number_records(fd..fd + 1);
+        self.entry(fd).inspect(|entry| entry.store(handle | ON_KERNEL, Release));
+    }
+
+    /// Makes a number a placeholder again. Where even that fails, it is closed, here as in the kernel, so that it does
+    /// not mean another file when the kernel gives it out.
+    fn make_placeholder(
+        &self,
+        table: &TableLock<'_>,
+        ofd: &Ofd,
+        fd: i32,
+        cloexec: Result<bool, Errno>,
+    ) {
+        let placeholder = self.mount(ofd.mount()).placeholder();
+        let made = cloexec.and_then(|cloexec| self.kernel.dup3(placeholder, fd, cloexec));
+        if made.is_ok() {
+            let handle = self.entry(fd).map_or(0, |entry| entry.load(Acquire)) & !ON_KERNEL;
+            self.entry(fd).inspect(|entry| entry.store(handle, Release));
+        } else {
+            drop(self.uninstall(table, fd));
+            let _ = self.close_number(fd);
+        }
+    }
+
+    /// Opens the kernel's description of a file onto a number that is a placeholder, and stays one where that fails.
+    fn open_on_number(&self, table: &TableLock<'_>, ofd: &Ofd, fd: i32) -> Result<(), Errno> {
+        let mount = self.mount(ofd.mount());
+        let capability = self.capability(table, mount);
+        let cloexec = self.kernel.is_cloexec(fd)?;
+        let fillers = if threads::is_only_one() { self.fill_below(fd, mount) } else { None };
+        // Whether it can be put back is tried before: the limit may have been lowered below it.
+        let frees = fillers.is_some() && self.kernel.dup3(mount.placeholder(), fd, cloexec).is_ok();
+        if frees {
+            // Whatever the kernel says, the number is free.
+            let _ = self.kernel.close(fd);
+        }
+        let landed = self.open_inode(ofd, capability, !frees || cloexec);
+        drop(fillers);
+        let opened = match landed {
+            Ok(landed) if landed == fd => return Ok(()),
+            Ok(landed) => {
+                let put = self.kernel.dup3(landed, fd, cloexec);
+                self.close_or_keep(ofd, landed);
+                put
+            }
+            Err(errno) => Err(errno),
+        };
+        opened.inspect_err(|_| {
+            if frees {
+                self.make_placeholder(table, ofd, fd, Ok(cloexec));
+            }
+        })
+    }
+
+    /// Closes a number that is the kernel's description and nothing else's, unless there are locks (M5).
+    fn close_or_keep(&self, ofd: &Ofd, fd: i32) {
+        if self.noted.has_locks(ofd.mount(), ofd.ino()) && self.mark_hidden(fd) {
+            self.noted.add(ofd.mount(), ofd.ino(), Why::Kept(fd));
+        } else {
+            let _ = self.close_number(fd);
+        }
+    }
+
+    /// Ends this process's POSIX locks on an inode, as the kernel does when a description of it is closed.
+    pub(crate) fn end_locks(&self, table: &TableLock<'_>, ofd: &Ofd) {
+        // Whoever has locks mostly has a number that they were taken by, and perhaps no free one.
+        let has_it = |fd: &i32| {
+            let entry = self.entry(*fd).map_or(0, |entry| entry.load(Acquire));
+            let other = described(entry).map(|handle| self.family.ofd(handle));
+            entry & ON_KERNEL != 0
+                && other.is_some_and(|other| {
+                    (other.mount(), other.ino()) == (ofd.mount(), ofd.ino())
+                        && other.oflags() & libc::O_PATH == 0
+                })
+        };
+        // SAFETY: a flock is plain numbers.
+        let mut all: libc::flock = unsafe { std::mem::zeroed() };
+        (all.l_type, all.l_whence) = (libc::F_UNLCK as i16, libc::SEEK_SET as i16);
+        if let Some(fd) = (0..self.fd_end()).find(has_it)
+            && self.kernel.lock(fd, libc::F_SETLK, &mut all).is_ok()
+        {
+            return;
+        }
         let capability = self.capability(table, self.mount(ofd.mount()));
         if let Ok(fd) = self.open_inode(ofd, capability, true) {
             let _ = self.close_number(fd);
@@ -272,8 +360,13 @@ impl Process {
         let mut result = Ok(());
         for fd in 0..self.fd_end() {
             let handle = self.entry(fd).map_or(0, |entry| entry.load(Acquire));
-            if described(handle).is_some() && !self.kernel.is_cloexec(fd).unwrap_or(true) {
-                result = result.and(self.promote(fd));
+            if described(handle).is_none() {
+                continue;
+            }
+            match self.kernel.is_cloexec(fd) {
+                Ok(true) | Err(Errno::BADF) => {}
+                Ok(false) => result = result.and(self.promote(fd)),
+                Err(errno) => result = result.and(Err(errno)),
             }
         }
         result

@@ -26,6 +26,20 @@ pub struct Stage {
     pub cwd: Arc<Mutex<Option<Vec<u8>>>>,
     /// The device that relative paths lead to: that of the mount, unless a test says so.
     pub device: Arc<AtomicU64>,
+    /// Which calls fail.
+    pub fault: Arc<Mutex<Option<Fault>>>,
+}
+
+/// Calls that fail, which is also what is left of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Fault {
+    /// How many calls succeed first.
+    pub after: u64,
+    pub errno: Errno,
+    /// Not the next call alone, but all that make a descriptor.
+    pub stays: bool,
+    /// Whether one has failed.
+    pub hit: bool,
 }
 
 /// The pool's secret.
@@ -38,6 +52,32 @@ impl Stage {
         self.calls.lock().unwrap().push(call);
     }
 
+    /// Counts a call, and fails it where the test says so.
+    fn enter(&self) -> Result<(), Errno> {
+        self.enter_call(false)
+    }
+
+    /// As [`enter`](Self::enter), for calls that make a descriptor.
+    fn enter_for_number(&self) -> Result<(), Errno> {
+        self.enter_call(true)
+    }
+
+    fn enter_call(&self, makes_number: bool) -> Result<(), Errno> {
+        self.count.fetch_add(1, Relaxed);
+        let mut fault = self.fault.lock().unwrap();
+        let Some(fault) = fault.as_mut() else { return Ok(()) };
+        if fault.after > 0 {
+            fault.after -= 1;
+            return Ok(());
+        }
+        let fails = if fault.stays { makes_number } else { !fault.hit };
+        if !fails {
+            return Ok(());
+        }
+        fault.hit = true;
+        Err(fault.errno)
+    }
+
     fn is_ours(&self, path: &[u8]) -> bool {
         path.strip_prefix(&self.mountpoint[..]).is_some_and(|rest| rest.first() == Some(&b'/'))
     }
@@ -45,38 +85,42 @@ impl Stage {
 
 impl Kernel for Stage {
     fn dup(&self, fd: i32, min: i32, cloexec: bool) -> Result<i32, Errno> {
-        self.count.fetch_add(1, Relaxed);
+        self.enter_for_number()?;
         Raw.dup(fd, min, cloexec)
     }
     fn dup3(&self, old: i32, new: i32, cloexec: bool) -> Result<(), Errno> {
-        self.count.fetch_add(1, Relaxed);
+        self.enter()?;
         Raw.dup3(old, new, cloexec)
     }
     fn close(&self, fd: i32) -> Result<(), Errno> {
-        self.count.fetch_add(1, Relaxed);
-        Raw.close(fd)
+        // The number is free, whatever it says.
+        let said = self.enter();
+        Raw.close(fd)?;
+        said
     }
     fn close_range(&self, first: u32, last: u32, flags: u32) -> Result<(), Errno> {
-        self.count.fetch_add(1, Relaxed);
+        self.enter()?;
         Raw.close_range(first, last, flags)
     }
     fn is_cloexec(&self, fd: i32) -> Result<bool, Errno> {
-        self.count.fetch_add(1, Relaxed);
+        self.enter()?;
         Raw.is_cloexec(fd)
     }
     fn set_cloexec(&self, fd: i32, cloexec: bool) -> Result<(), Errno> {
-        self.count.fetch_add(1, Relaxed);
+        self.enter()?;
         Raw.set_cloexec(fd, cloexec)
     }
     /// Opens a file of its own per path, in memory.
     fn open(&self, path: &[u8], flags: i32) -> Result<i32, Errno> {
-        self.count.fetch_add(1, Relaxed);
+        self.enter_for_number()?;
         if !self.is_ours(path) {
             return Raw.open(path, flags);
         }
         let name = String::from_utf8_lossy(&path[self.mountpoint.len()..]).into_owned();
         self.note(format!("open {name}"));
-        let backing = [&self.mountpoint[..], b"/", name.replace('/', "-").as_bytes()].concat();
+        // By whichever name, an inode is one file.
+        let file = name.replace(&format!(".keepstone-{SECRET:016x}-"), "").replace('/', "-");
+        let backing = [&self.mountpoint[..], b"/", file.as_bytes()].concat();
         let backing_path = std::path::Path::new(std::ffi::OsStr::from_bytes(&backing));
         if !backing_path.exists() {
             // Later it would end the process's locks on the file.
@@ -89,6 +133,7 @@ impl Kernel for Stage {
     fn open_at(&self, _dir: i32, name: &[u8], flags: i32) -> Result<i32, Errno> {
         let name = String::from_utf8_lossy(name);
         if flags & libc::O_PATH != 0 {
+            self.enter_for_number()?;
             assert_eq!(name, Alias::dir_name(SECRET));
             return Raw.open(b"/dev/shm", flags);
         }
@@ -98,15 +143,15 @@ impl Kernel for Stage {
         self.open(&path, flags & !libc::O_CREAT)
     }
     fn seek_to(&self, fd: i32, offset: u64) -> Result<(), Errno> {
-        self.count.fetch_add(1, Relaxed);
+        self.enter()?;
         Raw.seek_to(fd, offset)
     }
     fn seek_by(&self, fd: i32, delta: i64) -> Result<u64, Errno> {
-        self.count.fetch_add(1, Relaxed);
+        self.enter()?;
         Raw.seek_by(fd, delta)
     }
     fn set_status(&self, fd: i32, flags: i32) -> Result<(), Errno> {
-        self.count.fetch_add(1, Relaxed);
+        self.enter()?;
         Raw.set_status(fd, flags)
     }
     fn drop_cache(&self, fd: i32) {
@@ -116,35 +161,35 @@ impl Kernel for Stage {
         self.note(format!("settle_size {fd} {size}"));
     }
     fn lock(&self, fd: i32, cmd: i32, lock: &mut libc::flock) -> Result<(), Errno> {
-        self.count.fetch_add(1, Relaxed);
+        self.enter()?;
         Raw.lock(fd, cmd, lock)
     }
     fn flock(&self, fd: i32, operation: i32) -> Result<(), Errno> {
-        self.count.fetch_add(1, Relaxed);
+        self.enter()?;
         Raw.flock(fd, operation)
     }
     fn chdir(&self, path: &[u8]) -> Result<(), Errno> {
-        self.count.fetch_add(1, Relaxed);
+        self.enter()?;
         self.note(format!("chdir {}", path.escape_ascii()));
         Ok(())
     }
     fn getcwd<'b>(&self, buf: &'b mut [u8]) -> Result<&'b [u8], Errno> {
-        self.count.fetch_add(1, Relaxed);
+        self.enter()?;
         let cwd = self.cwd.lock().unwrap().clone().ok_or(Errno::NOENT)?;
         buf[..cwd.len()].copy_from_slice(&cwd);
         Ok(&buf[..cwd.len()])
     }
     fn device(&self, path: &[u8]) -> Result<u64, Errno> {
-        self.count.fetch_add(1, Relaxed);
+        self.enter()?;
         self.note(format!("device {}", path.escape_ascii()));
         Ok(self.device.load(Relaxed))
     }
     fn reach(&self, _path: &[u8]) -> Result<(), Errno> {
-        self.count.fetch_add(1, Relaxed);
+        self.enter()?;
         Ok(())
     }
     fn slurp(&self, path: &[u8], buf: &mut [u8]) -> Result<usize, Errno> {
-        self.count.fetch_add(1, Relaxed);
+        self.enter_for_number()?;
         Raw.slurp(path, buf)
     }
     fn raise(&self, signal: i32) {
@@ -180,6 +225,7 @@ impl World {
             count: Arc::default(),
             cwd: Arc::default(),
             device: Arc::new(AtomicU64::new(DEVICE)),
+            fault: Arc::default(),
         };
         let process = Process::with_kernel(Box::new(stage.clone())).unwrap();
         let fs = Self::pool();
@@ -199,7 +245,9 @@ impl World {
     pub fn pool() -> Arc<Bpfs<Region>> {
         let region = Region::anonymous(64 << 20).unwrap();
         bpfs::format(&region, &FormatOptions::default()).unwrap();
-        Arc::new(Bpfs::mount(region, &MountOptions::default()).unwrap())
+        // A process that has ever had threads is not served as one that has not.
+        let options = MountOptions { threads: 1, ..MountOptions::default() };
+        Arc::new(Bpfs::mount(region, &options).unwrap())
     }
 
     /// A mount of a pool.
