@@ -302,6 +302,16 @@ fn threads_fork_and_end_and_exec_at_once() {
     lives("threads");
 }
 
+#[test]
+fn a_program_near_its_limits_fails_by_error_numbers_only() {
+    let sandbox = Sandbox::mounted(&["-o", "direct"]);
+    let program = compiled("limits", &[]);
+    assert_eq!(on_tmpfs(&program), "done\n");
+    let output = keepstone_run([program.as_os_str(), sandbox.dir.as_os_str()]);
+    assert!(output.status.success() && output.stdout == b"done\n", "{output:?}");
+    sandbox.umount();
+}
+
 /// As `rm /dev/shm/keepstone-*` does, or systemd-logind when a user logs out.
 #[test]
 fn the_mount_serves_programs_that_find_no_shared_state() {

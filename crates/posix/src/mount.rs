@@ -112,15 +112,26 @@ impl Mount {
         }
     }
 
-    /// Attaches the pool, once; `placeholder` makes that descriptor.
-    pub fn attach(&self, placeholder: impl FnOnce() -> Result<i32, Errno>) -> Call<&Attached> {
+    /// Attaches the pool, once; `placeholder` makes that descriptor, and `give_back` closes it. A pool that is open is
+    /// never closed again: the front end has its address.
+    pub fn attach(
+        &self,
+        placeholder: impl FnOnce() -> Result<i32, Errno>,
+        give_back: impl FnOnce(i32),
+    ) -> Call<&Attached> {
         if self.state.load(Acquire) == USABLE {
             return Ok(self.attached());
         }
         if self.state.compare_exchange(UNTRIED, ATTACHING, Acquire, Relaxed).is_err() {
             return Err(Stop::Kernel);
         }
-        let attempt = (self.spec.attach)().and_then(|pool| Ok((pool, placeholder()?)));
+        let attempt = placeholder().and_then(|fd| match (self.spec.attach)() {
+            Ok(pool) => Ok((pool, fd)),
+            Err(errno) => {
+                give_back(fd);
+                Err(errno)
+            }
+        });
         let Ok((attached, fd)) = attempt else {
             self.state.store(REFUSED, Release);
             return Err(Stop::Kernel);
@@ -341,6 +352,20 @@ impl Drop for Mount {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pool_is_opened_when_nothing_else_can_fail() {
+        let mount = |attach| {
+            let (mountpoint, look) = (b"/mnt".to_vec(), Box::new(|| None));
+            Mount::new(MountSpec { mountpoint, dev: 0, look, attach })
+        };
+        let refused = mount(Box::new(|| panic!("nothing is to be put behind it")));
+        assert!(refused.attach(|| Err(Errno::MFILE), |_| ()).is_err());
+        let mut given_back = 0;
+        let refused = mount(Box::new(|| Err(Errno::NODEV)));
+        assert!(refused.attach(|| Ok(7), |fd| given_back = fd).is_err());
+        assert_eq!(given_back, 7);
+    }
 
     #[test]
     fn mount_points_are_stripped_by_whole_components() {

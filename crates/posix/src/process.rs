@@ -18,6 +18,7 @@ use crate::offset::Offset;
 use crate::served::{Call, Stop};
 use crate::sys::{Kernel, Raw};
 use crate::{Attached, MountSpec};
+use smallvec::SmallVec;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use vfs::{Attr, Errno, FileKind, FileSystem};
@@ -230,12 +231,13 @@ impl Process {
 
     /// The pool of a mount, attached at the first use; `Kernel` where that failed.
     pub(crate) fn attach<'m>(&self, mount: &'m Mount) -> Call<&'m Attached> {
-        mount.attach(|| {
+        let placeholder = || {
             self.check_user_namespace()?;
             let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
             let fd = self.kernel.open(&mount.spec.mountpoint, flags)?;
             self.hide(fd)
-        })
+        };
+        mount.attach(placeholder, |fd| self.unhide(fd))
     }
 
     /// `EPERM` in a user namespace that renames users: the pool's IDs are those of the first one.
@@ -422,16 +424,38 @@ impl Process {
     }
 
     /// Moves a descriptor of the caller's own (a pool file, say) to a high number that the program
-    /// neither sees nor can close; returns that number.
+    /// neither sees nor can close; returns that number. Where that fails, it is closed.
     pub fn hide(&self, fd: i32) -> Result<i32, Errno> {
+        let hidden = self.hidden_duplicate(fd);
+        let _ = self.close_number(fd);
+        hidden
+    }
+
+    /// [`hide`](Self::hide)s several descriptors, or none: those then stay as they are.
+    pub fn hide_all(&self, fds: &[i32]) -> Result<(), Errno> {
+        let mut hidden = SmallVec::<[i32; 4]>::new();
+        for &fd in fds {
+            match self.hidden_duplicate(fd) {
+                Ok(fd) => hidden.push(fd),
+                Err(errno) => {
+                    hidden.into_iter().for_each(|fd| self.unhide(fd));
+                    return Err(errno);
+                }
+            }
+        }
+        for &fd in fds {
+            let _ = self.close_number(fd);
+        }
+        Ok(())
+    }
+
+    fn hidden_duplicate(&self, fd: i32) -> Result<i32, Errno> {
         let limit = self.fd_limit.load(Relaxed).clamp(1, HIDDEN_BELOW as u32) as i32;
         let min = (limit - HIDDEN_FDS).max(limit / 2);
         let hidden = match self.kernel.dup(fd, min, true) {
             Err(Errno::INVAL | Errno::MFILE) => self.kernel.dup(fd, limit / 2, true),
             done => done,
-        };
-        let _ = self.close_number(fd);
-        let hidden = hidden?;
+        }?;
         if self.mark_hidden(hidden) {
             return Ok(hidden);
         }

@@ -44,9 +44,8 @@ fn attach(pool: &Path) -> Result<Attached, Box<dyn std::error::Error>> {
     // Out of the program's sight. The numbers that the engine remembers are only closed with it, and
     // it is never dropped.
     let process = process().ok_or(Errno::NOTSUP)?;
-    for fd in fs.descriptors() {
-        process.hide(fd.as_raw_fd())?;
-    }
+    let descriptors: Vec<_> = fs.descriptors().map(|fd| fd.as_raw_fd()).collect();
+    process.hide_all(&descriptors)?;
     let secret = fs.secret();
     let fs = Arc::new(fs);
     let address = Arc::as_ptr(&fs).cast_mut();
