@@ -43,6 +43,9 @@ impl<M: Medium> Core<M> {
         self.change(&[ino], 1, |locks| {
             let v = self.live(ino)?;
             self.check_size(v, set)?;
+            if set.size.is_some() {
+                self.revoke_capability(v)?;
+            }
             let change = self.plan(v, set)?;
             let resized = set.size.filter(|s| *s != self.load(v, Word::Size));
             self.apply(locks, ino, v, &change, resized)?;
@@ -101,7 +104,7 @@ impl<M: Medium> Core<M> {
     }
 
     /// The attributes without `security.capability`, if they have it.
-    fn without_capability(&self, v: &VInode) -> Result<Option<Attributes>> {
+    pub fn without_capability(&self, v: &VInode) -> Result<Option<Attributes>> {
         if self.load(v, Word::Xattr) == 0 {
             return Ok(None);
         }

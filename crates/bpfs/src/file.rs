@@ -149,6 +149,7 @@ impl<M: Medium> Core<M> {
             return Ok(());
         }
         let end = end_of(offset, data.len() as u64)?;
+        self.revoke_capability(v)?;
         let size = self.load(v, Word::Size);
         let root = self.root(v)?;
         if offset >= size {

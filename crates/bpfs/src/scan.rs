@@ -25,7 +25,7 @@ use crate::index::{Found, Next};
 use crate::layout::*;
 use crate::run::Run;
 use crate::share::Held;
-use crate::volatile::{EntryPos, LIVE, REMOVED, VInode};
+use crate::volatile::{EntryPos, LIVE, MAY_BE_CAPABLE, REMOVED, VInode};
 use pmem::Medium;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
@@ -245,7 +245,8 @@ impl<M: Medium> Core<M> {
         let object = || format!("inode {}", ino.0);
         let mode = self.load(v, Word::Mode) as u32;
         let kind = FileKind::from_mode(mode).expect("the caller checked the mode");
-        v.begin(kind, flags);
+        let may_be_capable = if self.load(v, Word::Xattr) == 0 { 0 } else { MAY_BE_CAPABLE };
+        v.begin(kind, flags | may_be_capable);
         let size = self.load(v, Word::Size);
         if size > FILE_SIZE_MAX || kind == FileKind::Dir && !size.is_multiple_of(BLOCK) {
             scan.problem(object, format!("its size {size} is impossible"), None);

@@ -11,6 +11,21 @@ use std::ops::Range;
 use vfs::{Errno, FILE_SIZE_MAX, Fallocate, FileKind, Ino, Result, Seek};
 use zerocopy::IntoBytes;
 
+/// Whether a file of this size can lose or gain this range.
+fn check_shift(mode: Fallocate, offset: u64, len: u64, size: u64) -> Result<()> {
+    if !offset.is_multiple_of(BLOCK) || !len.is_multiple_of(BLOCK) {
+        return Err(Errno::INVAL);
+    }
+    let collapse = mode == Fallocate::Collapse;
+    if collapse && offset + len >= size || offset >= size {
+        return Err(Errno::INVAL);
+    }
+    if !collapse && size + len > FILE_SIZE_MAX {
+        return Err(Errno::FBIG);
+    }
+    Ok(())
+}
+
 /// Makes a range a hole, its ragged ends zeros.
 struct PunchEdit<'a, M> {
     core: &'a Core<M>,
@@ -108,6 +123,10 @@ impl<M: Medium> Core<M> {
             let end = end_of(offset, len)?;
             let size = self.load(v, Word::Size);
             let new_size = |keep: bool| if keep { size } else { size.max(end) };
+            if let Fallocate::Collapse | Fallocate::Insert = mode {
+                check_shift(mode, offset, len, size)?;
+            }
+            self.revoke_capability(v)?;
             match mode {
                 Fallocate::Allocate { keep_size } => {
                     self.allocate(v, size, offset..end, new_size(keep_size))
@@ -116,19 +135,8 @@ impl<M: Medium> Core<M> {
                 Fallocate::ZeroRange { keep_size } => {
                     self.zero(locks, ino, v, size, offset..end, new_size(keep_size))
                 }
-                Fallocate::Collapse | Fallocate::Insert => {
-                    if !offset.is_multiple_of(BLOCK) || !len.is_multiple_of(BLOCK) {
-                        return Err(Errno::INVAL.into());
-                    }
-                    let collapse = mode == Fallocate::Collapse;
-                    if collapse && end >= size || offset >= size {
-                        return Err(Errno::INVAL.into());
-                    }
-                    if !collapse && size + len > FILE_SIZE_MAX {
-                        return Err(Errno::FBIG.into());
-                    }
-                    self.shift(locks, ino, v, size, offset..end, collapse)
-                }
+                Fallocate::Collapse => self.shift(locks, ino, v, size, offset..end, true),
+                Fallocate::Insert => self.shift(locks, ino, v, size, offset..end, false),
             }
         })
     }

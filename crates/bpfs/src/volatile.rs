@@ -31,8 +31,8 @@ pub const CLASSES: usize = 16;
 pub struct VInode {
     /// Guards the inode's words, its tree and this record. Taken in ascending inode order.
     pub lock: RwLock,
-    /// Bit 0: live; bit 1: made by `tmpfile` and never named; bit 2: directory removed;
-    /// bits 8..: kind.
+    /// Bit 0: live; bit 1: made by `tmpfile` and never named; bit 2: directory removed; bit 3: may have
+    /// `security.capability`, so that changes of content have to look; bits 8..: kind.
     pub state: AtomicU32,
     /// Offset of the inode record in PM; changes when its leaf is copied, under all locks of the leaf.
     pub pm_off: AtomicU64,
@@ -63,6 +63,7 @@ const NO_FILE_TIMES: u64 = 2;
 pub const LIVE: u32 = 1;
 pub const UNNAMED: u32 = 2;
 pub const REMOVED: u32 = 4;
+pub const MAY_BE_CAPABLE: u32 = 8;
 
 /// Blocks of a directory, and their free space: for each size class, a chain through [`DirBlock`].
 #[repr(C)]

@@ -8,9 +8,10 @@ use crate::blocks::{KEEP, Txn};
 use crate::crawler::Node;
 use crate::fs::{Core, Stop};
 use crate::layout::*;
-use crate::volatile::VInode;
+use crate::volatile::{MAY_BE_CAPABLE, VInode};
 use pmem::Medium;
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
 use vfs::acl::{ACL_ACCESS, ACL_DEFAULT, Acl};
 use vfs::rules::check_xattr;
 use vfs::{Errno, Ino, Result, SetXattr, XATTR_LIST_MAX};
@@ -161,6 +162,9 @@ impl<M: Medium> Core<M> {
                 SetXattr::Replace if !exists => return Err(Errno::NODATA.into()),
                 _ => {}
             }
+            if name == CAPABILITY {
+                v.state.fetch_or(MAY_BE_CAPABLE, Relaxed);
+            }
             let names: usize = list.0.keys().map(|n| n.len() + 1).sum();
             if !exists && names + name.len() + 1 > XATTR_LIST_MAX {
                 return Err(Errno::NOSPC.into());
@@ -198,6 +202,32 @@ impl<M: Medium> Core<M> {
             }
             self.commit_attributes(locks, ino, v, &list, &[])
         })
+    }
+
+    /// Before the content of a file changes, under its lock: takes `security.capability` away, durably, so that no
+    /// crash leaves it to other content. Costs a file that never had it a test of a word that is loaded anyway.
+    #[inline]
+    pub fn revoke_capability(&self, v: &VInode) -> Result<()> {
+        match v.state.load(Relaxed) & MAY_BE_CAPABLE {
+            0 => Ok(()),
+            _ => self.look_for_capability(v),
+        }
+    }
+
+    #[cold]
+    fn look_for_capability(&self, v: &VInode) -> Result<()> {
+        if let Some(list) = self.without_capability(v)? {
+            // From the reserve, too: what a truncation frees may be needed.
+            self.v.transact(list.blocks(), 0, |txn| {
+                let word = self.replace_attributes(txn, v, &list)?;
+                self.touch_changed(v);
+                self.commit(self.word_off(v, Word::Xattr), word);
+                v.add_blocks(txn.delta());
+                Ok::<(), Errno>(())
+            })?;
+        }
+        v.state.fetch_and(!MAY_BE_CAPABLE, Relaxed);
+        Ok(())
     }
 
     /// Commits a list together with other words of the inode.

@@ -12,6 +12,9 @@
 //!   `default_permissions`); the [`Caller`] says who owns what the call creates.
 //! - **C4** An inode lives while a name or a reference holds it: calls that return an [`Entry`]
 //!   add one reference for the caller, [`FileSystem::forget`] gives references back.
+//! - **C5** A call that changes the content or the size of a file, be it to the same, takes its
+//!   `security.capability` away, whoever the caller is. It does so by a step of its own, which is
+//!   durable before the content changes, and stays where the change then fails for want of space.
 //!
 //! [`model`] is the executable specification, `conformance` (a cargo feature of this name) the
 //! suite that compares any implementation with it, [`tree`] reads a whole file system into a value
@@ -176,8 +179,9 @@ pub trait FileSystem: Send + Sync {
     /// [`write`](Self::write).
     fn append(&self, ino: Ino, data: &[u8]) -> Result<u64>;
 
-    /// Clears set-user-ID, set-group-ID (where group-executable) and `security.capability`, as a
-    /// write by an unprivileged process and any change of owner must. Directories keep theirs.
+    /// Clears set-user-ID, set-group-ID (where group-executable) and `security.capability`, as any
+    /// change of owner must, and before a write by an unprivileged process (whoever writes, the
+    /// capability goes by C5). Directories keep theirs.
     fn drop_privileges(&self, ino: Ino) -> Result<()>;
 
     /// Allocates, frees or shifts a range of bytes (`fallocate(2)`). `EISDIR` for a directory,

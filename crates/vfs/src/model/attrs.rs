@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// Attribute that lends privileges to a program; a change of content or owner takes it away.
-const CAPABILITY: &[u8] = b"security.capability";
+pub(super) const CAPABILITY: &[u8] = b"security.capability";
 
 impl State {
     pub(super) fn setattr(&mut self, now: Timestamp, ino: Ino, set: &SetAttr) -> Result<Attr> {
@@ -32,6 +32,7 @@ impl State {
         }
         if let (Some(size), Node::File(data)) = (set.size, &mut inode.node) {
             data.truncate(size);
+            inode.xattrs.remove(CAPABILITY);
             inode.mtime = now;
         }
         let time = |set: SetTime| match set {

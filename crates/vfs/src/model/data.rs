@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::attrs::CAPABILITY;
 use super::{Node, State};
 use crate::{Errno, FILE_SIZE_MAX, Fallocate, Ino, Result, Timestamp};
 
@@ -143,13 +144,14 @@ impl State {
         }
     }
 
-    /// Changes the contents of a file and notes the time.
+    /// Changes the contents of a file, which no longer lends privileges then, and notes the time.
     fn modify(&mut self, now: Timestamp, ino: Ino, change: impl FnOnce(&mut Sparse)) -> Result<()> {
         self.file(ino)?;
         let inode = self.inode_mut(ino)?;
         if let Node::File(data) = &mut inode.node {
             change(data);
         }
+        inode.xattrs.remove(CAPABILITY);
         inode.modified(now);
         Ok(())
     }

@@ -5,8 +5,8 @@ use super::{
     truncate,
 };
 use crate::{
-    Attr, Caller, Errno, FileSystem, Ino, NewKind, RenameFlags, SetAttr, SetTime, SetXattr,
-    Timestamp,
+    Attr, Caller, Errno, Fallocate, FileSystem, Ino, NewKind, RenameFlags, Result, SetAttr,
+    SetTime, SetXattr, Timestamp,
 };
 
 super::table!("attrs":
@@ -29,6 +29,8 @@ super::table!("attrs":
     privileges_are_dropped,
     privileges_of_directories_stay,
     capabilities_are_dropped,
+    changes_of_content_drop_capabilities,
+    capabilities_stay_where_nothing_changes,
     sizes_of_other_kinds_are_refused,
 );
 
@@ -278,10 +280,74 @@ fn capabilities_are_dropped(fs: &dyn FileSystem) {
     setattr(fs, ino, SetAttr { gid: Some(9), ..none() }).unwrap();
     fails(fs.getxattr(ino, CAPABILITY), Errno::NODATA);
     set();
-    fs.write(ino, 0, b"data").unwrap();
     chmod(fs, ino, 0o755);
+    let later = SetTime::At(Timestamp(5));
+    setattr(fs, ino, SetAttr { atime: Some(later), mtime: Some(later), ..none() }).unwrap();
     assert_eq!(fs.getxattr(ino, CAPABILITY).unwrap(), b"caps");
     assert_eq!(fs.getxattr(ino, b"security.selinux").unwrap(), b"stays");
+}
+
+/// C5, for every call that changes content; with other attributes and without.
+fn changes_of_content_drop_capabilities(fs: &dyn FileSystem) {
+    let source = file(fs, b"source");
+    fs.write(source, 0, &[1; 5000]).unwrap();
+    let resize = |ino, size| setattr(fs, ino, SetAttr { size: Some(size), ..none() }).map(drop);
+    let shift = |ino, mode| fs.fallocate(ino, mode, 4096, 4096);
+    let changes: [(&str, &dyn Fn(Ino) -> Result<()>); 16] = [
+        ("write of a word", &|ino| fs.write(ino, 0, b"x")),
+        ("write within a line", &|ino| fs.write(ino, 60, &[2; 4])),
+        ("write within a block", &|ino| fs.write(ino, 10, &[2; 200])),
+        ("write across the end", &|ino| fs.write(ino, 19_990, &[2; 200])),
+        ("write beyond the end", &|ino| fs.write(ino, 90_000, b"x")),
+        ("append", &|ino| fs.append(ino, b"x").map(drop)),
+        ("truncation", &|ino| resize(ino, 100)),
+        ("growth", &|ino| resize(ino, 50_000)),
+        ("truncation to the same size", &|ino| resize(ino, 20_000)),
+        ("allocation", &|ino| {
+            fs.fallocate(ino, Fallocate::Allocate { keep_size: false }, 0, 30_000)
+        }),
+        ("allocation of what is there", &|ino| {
+            fs.fallocate(ino, Fallocate::Allocate { keep_size: true }, 0, 100)
+        }),
+        ("hole", &|ino| fs.fallocate(ino, Fallocate::PunchHole, 0, 4096)),
+        ("zeros", &|ino| fs.fallocate(ino, Fallocate::ZeroRange { keep_size: true }, 5, 9000)),
+        ("collapse", &|ino| shift(ino, Fallocate::Collapse)),
+        ("insertion", &|ino| shift(ino, Fallocate::Insert)),
+        ("copy", &|ino| fs.copy_range((source, 0), (ino, 100), 5000).map(drop)),
+    ];
+    for (i, (what, change)) in changes.iter().enumerate() {
+        for other in [false, true] {
+            let ino = file(fs, format!("{i} {other}").as_bytes());
+            fs.write(ino, 0, &[3; 20_000]).unwrap();
+            if other {
+                fs.setxattr(ino, b"user.other", b"stays", SetXattr::Any).unwrap();
+            }
+            for _ in 0..2 {
+                fs.setxattr(ino, CAPABILITY, b"caps", SetXattr::Any).unwrap();
+                change(ino).unwrap_or_else(|e| panic!("{what}: {e}"));
+                fails(fs.getxattr(ino, CAPABILITY), Errno::NODATA);
+            }
+            assert_eq!(fs.listxattr(ino).unwrap().len(), usize::from(other), "{what}");
+        }
+    }
+    assert_eq!(attr(fs, source).size, 5000);
+}
+
+/// Calls that fail, and those that change nothing, leave them.
+fn capabilities_stay_where_nothing_changes(fs: &dyn FileSystem) {
+    let ino = file(fs, b"f");
+    fs.write(ino, 0, &[1; 9000]).unwrap();
+    fs.setxattr(ino, CAPABILITY, b"caps", SetXattr::Any).unwrap();
+    fs.write(ino, 0, b"").unwrap();
+    fs.append(ino, b"").unwrap();
+    assert_eq!(fs.copy_range((ino, 9000), (ino, 0), 10).unwrap(), 0);
+    fails(fs.write(ino, u64::MAX, b"x"), Errno::FBIG);
+    fails(setattr(fs, ino, SetAttr { size: Some(u64::MAX), ..none() }), Errno::FBIG);
+    fails(fs.fallocate(ino, Fallocate::PunchHole, 0, 0), Errno::INVAL);
+    fails(fs.fallocate(ino, Fallocate::Collapse, 1, 4096), Errno::INVAL);
+    fails(fs.fallocate(ino, Fallocate::Insert, 12_288, 4096), Errno::INVAL);
+    fails(fs.copy_range((ino, 0), (ino, 10), 100), Errno::INVAL);
+    assert_eq!(fs.getxattr(ino, CAPABILITY).unwrap(), b"caps");
 }
 
 fn sizes_of_other_kinds_are_refused(fs: &dyn FileSystem) {
