@@ -22,6 +22,7 @@ use crate::run::{Base, Recorded};
 use crate::target::Target;
 use crate::trace::{Action, Event, StoreKind, Trace};
 use pmem::Medium;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -175,15 +176,17 @@ impl Victim {
                 self.go_on(&recorder, &*heir.fs)?
             }
         };
-        if !self.recorded.trees.contains(&found) {
+        let legal = || self.recorded.trees.iter().chain(self.recorded.between.values());
+        if !legal().any(|legal| *legal == found) {
             let differs = |legal: &Arc<_>| diff(legal, &found).unwrap_or_default();
-            let differences: Vec<_> = self.recorded.trees.iter().map(differs).collect();
+            let differences: Vec<_> = legal().map(differs).collect();
             return Err(format!("half of it is there: {}", differences.join("\n  or: ")));
         }
         let before = self.recorded.trees[0].clone();
         Ok(Recorded {
             trace: recorder.into_trace(),
             trees: vec![before.clone(), before, found, after],
+            between: BTreeMap::new(),
             // What the dead left and nobody sees need not be durable.
             promises: vec![false, false, true],
             syncs: vec![false; 3],

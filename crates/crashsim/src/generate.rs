@@ -47,7 +47,10 @@ fn block(rng: &mut Rng) -> u64 {
 
 /// One operation.
 pub fn op(rng: &mut Rng) -> Op {
-    let name = |rng: &mut Rng| format!("user.{}", rng.pick(&NAMES));
+    let name = |rng: &mut Rng| match rng.below(4) {
+        0 => "security.capability".to_owned(),
+        _ => format!("user.{}", rng.pick(&NAMES)),
+    };
     match rng.below(64) {
         0..5 => Op::Create(path(rng)),
         5..8 => Op::Mkdir(match rng.below(2) {

@@ -62,8 +62,32 @@ pub enum Op {
     Remount,
 }
 
+impl Op {
+    /// The file whose content or size it changes.
+    fn content_of(&self) -> Option<&str> {
+        match self {
+            Self::Write(p, ..)
+            | Self::Append(p, _)
+            | Self::Truncate(p, _)
+            | Self::Allocate(p, ..)
+            | Self::AllocateKeep(p, ..)
+            | Self::Punch(p, ..)
+            | Self::Zero(p, ..)
+            | Self::ZeroKeep(p, ..)
+            | Self::Collapse(p, ..)
+            | Self::Insert(p, ..)
+            | Self::Copy(_, _, p, ..)
+            | Self::SetAll(p, ..) => Some(p),
+            _ => None,
+        }
+    }
+}
+
 /// Handles that an operation can name.
 pub const HANDLES: usize = 4;
+
+/// What changes of content take away by a step of their own.
+const CAPABILITY: &[u8] = b"security.capability";
 
 /// What each handle holds.
 pub type Handles = [Option<Ino>; HANDLES];
@@ -261,6 +285,18 @@ impl<'f> Driver<'f> {
             Op::Fsync(p) => self.with(p, |ino| fs.fsync(ino)),
             Op::Fill(_) | Op::Remount => Err(Errno::OPNOTSUPP),
         }
+    }
+
+    /// Whether the file that an operation changes has a capability, which the operation takes away first (C5).
+    pub fn is_capable(&self, op: &Op) -> bool {
+        let get = |place| self.with(place, |ino| self.fs.getxattr(ino, CAPABILITY));
+        op.content_of().is_some_and(|place| get(place).is_ok())
+    }
+
+    /// Does the first step of such an operation alone.
+    pub fn revoke(&self, op: &Op) -> Result<(), Errno> {
+        let place = op.content_of().ok_or(Errno::INVAL)?;
+        self.with(place, |ino| self.fs.removexattr(ino, CAPABILITY))
     }
 
     fn hold(&mut self, handle: usize, ino: Ino) -> Result<(), Errno> {

@@ -11,6 +11,7 @@ use crate::rng;
 use crate::stats::{Distinct, Stats};
 use crate::target::{Durable, Target};
 use crate::trace::{Action, Trace};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use vfs::Errno;
 use vfs::model::Model;
@@ -47,6 +48,8 @@ pub struct Recorded {
     pub trace: Trace,
     /// The model's tree before each operation, and at the end.
     pub trees: Vec<Arc<Tree>>,
+    /// For operations of two steps, the tree between them.
+    pub between: BTreeMap<usize, Arc<Tree>>,
     /// Whether each operation promises that what it stored is durable when it returns. Reading may
     /// leave access times behind, failing what nobody sees.
     pub promises: Vec<bool>,
@@ -195,7 +198,8 @@ impl Base {
         semantics: Semantics,
     ) -> Result<Recorded, String> {
         let recorder = Recorder::new(CrashImage::under(semantics, self.bytes.clone()));
-        let (trees, worked) = perform(target, &recorder, &self.model.clone(), ops, from)?;
+        let model = self.model.clone();
+        let Performed { trees, between, worked } = perform(target, &recorder, &model, ops, from)?;
         if let Some(at) = recorder.unrecorded() {
             return Err(format!("a store near {at:#x} went past the medium"));
         }
@@ -204,21 +208,30 @@ impl Base {
         let reads = |op: &Op| matches!(op, Op::Read(_) | Op::List(_) | Op::Close(_) | Op::Open(..));
         let promises = ops.iter().zip(worked).map(|(op, worked)| worked && !reads(op)).collect();
         let syncs = ops.iter().map(|op| matches!(op, Op::Fsync(_) | Op::Remount)).collect();
-        Ok(Recorded { trace, trees, promises, syncs })
+        Ok(Recorded { trace, trees, between, promises, syncs })
     }
 }
 
-/// Runs operations on an engine and on the model; returns the model's trees before each operation
-/// from `from` on, and at the end (those before are empty), and which
-/// operations succeeded.
+/// What operations did to the model.
+struct Performed {
+    /// The trees before each operation from `from` on, and at the end; those before are empty.
+    trees: Vec<Arc<Tree>>,
+    /// As [`Recorded::between`].
+    between: BTreeMap<usize, Arc<Tree>>,
+    /// Which operations succeeded.
+    worked: Vec<bool>,
+}
+
+/// Runs operations on an engine and on the model.
 fn perform<T: Target, M: pmem::Medium>(
     target: &T,
     recorder: &Recorder<M>,
     model: &Model,
     ops: &[Op],
     from: usize,
-) -> Result<(Vec<Arc<Tree>>, Vec<bool>), String> {
+) -> Result<Performed, String> {
     let mut worked = Vec::new();
+    let mut between = BTreeMap::new();
     let mut trees = vec![Arc::default(); from];
     // The tree before operation `id`, unless the one before it changed nothing.
     let note = |trees: &mut Vec<Arc<Tree>>, id: usize| {
@@ -244,21 +257,33 @@ fn perform<T: Target, M: pmem::Medium>(
         let mut engine = Driver::new(&*mounted.fs);
         for op in ops {
             note(&mut trees, id)?;
+            if id >= from && oracle.is_capable(op) {
+                between.insert(id, Arc::new(revoked(model, &oracle, op)?));
+            }
             recorder.begin(id as u32);
             let changed = both(&mut engine, &mut oracle, op, id as u64)?;
             recorder.end(id as u32);
             worked.push(changed);
-            if !changed && id >= from {
+            if !changed && id >= from && !between.contains_key(&id) {
                 trees.push(trees[id].clone());
             }
             id += 1;
         }
     }
     note(&mut trees, id)?;
-    Ok((trees, worked))
+    Ok(Performed { trees, between, worked })
 }
 
-/// Runs one operation on both; returns whether it succeeded. The model has no limit on space.
+/// The model's tree when the first of an operation's two steps is done.
+fn revoked(model: &Model, driver: &Driver<'_>, op: &Op) -> Result<Tree, String> {
+    let model = model.clone();
+    let revoked = Driver::with_handles(&model, driver.handles()).revoke(op);
+    revoked.map_err(|e| format!("the model, before {op}: {e}"))?;
+    tree(&model).map_err(|e| format!("the model: {e}"))
+}
+
+/// Runs one operation on both; returns whether it succeeded. The model has no limit on space, but does the first of
+/// two steps where the engine has found none for the second.
 fn both(
     engine: &mut Driver<'_>,
     model: &mut Driver<'_>,
@@ -272,6 +297,9 @@ fn both(
     }
     let got = engine.run(op, salt);
     if got == Err(Errno::NOSPC) {
+        if model.is_capable(op) && !engine.is_capable(op) {
+            model.revoke(op).map_err(|e| format!("the model, before {op}: {e}"))?;
+        }
         return Ok(false);
     }
     let want = model.run(op, salt);
@@ -389,7 +417,8 @@ impl<T: Target> Run<'_, T> {
             Durable::OnReturn => (op + usize::from(returned), op + 1),
             Durable::OnFsync => (self.synced, op + 1),
         };
-        let legal = self.recorded.trees[first..=last].to_vec();
+        let mut legal = self.recorded.trees[first..=last].to_vec();
+        legal.extend(self.recorded.between.range(first..last).map(|(_, tree)| tree.clone()));
         let units = self.p.units();
         if returned && self.begun && self.recorded.promises[op] {
             self.check_durable(at, &units);

@@ -91,7 +91,7 @@ copy /a 0 /d/c 0 5000; copy /d/z 8000 /a 100 300; copy /a 0 /d/z 18000 5000
 chmod /a 4755; chmod /e 700; chown /a 7 8; chown /b 7 8; setall /a 100 600 9; setall /a 9000 644 9
 utimes /a; drop-privileges /b
 setxattr /a user.x 10; setxattr /a user.y 5000; setxattr /e user.z 10; removexattr /a user.x
-setacl /a; setacl /b; setacl /e; setdefaultacl /e
+setxattr /b security.capability 20; setacl /a; setacl /b; setacl /e; setdefaultacl /e
 tmpfile /d 1; link %1 /n; write %1 0 100; close 1; open /a 0; write %0 10 100; close 0
 read /a; list /d; fsync /a; remount";
 
@@ -128,7 +128,15 @@ create /a-name-of-two-lines-01234567890123456789012345678901; rename /a-name-of-
 mkdir /n; rename /d/c /n/c; rename /n /e/n
 truncate /d/z 3000000; write /d/z 2999990 10
 setxattr /a user.y 40000; removexattr /a user.y
-read /a; write /a 0 10; list /d; create /d/n";
+read /a; write /a 0 10; list /d; create /d/n
+setxattr /a security.capability 20; write /a 0 8; setxattr /a security.capability 20; write /a 100 200
+setxattr /d/c security.capability 20; append /d/c 9000; setxattr /d/c security.capability 20; write /d/c 9000 9000
+setxattr /a security.capability 20; truncate /a 100; setxattr /a security.capability 5000; truncate /a 9000
+setxattr /a security.capability 20; setall /a 100 600 9; setxattr /a security.capability 20; chown /a 3 4
+setxattr /d/z security.capability 20; punch /d/z 8192 4096; setxattr /d/z security.capability 20; allocate /d/z 0 30000
+setxattr /d/z security.capability 20; zero /d/z 4000 30000; setxattr /d/z security.capability 20; insert /d/z 0 4096
+setxattr /b security.capability 20; copy /a 0 /b 50 4000; setxattr /b security.capability 20; remount; write /d/c 0 100
+tmpfile /d 1; setxattr %1 security.capability 20; write %1 0 100; setxattr %1 security.capability 20; link %1 /n; append /n 9";
 
 /// The operations of the universe.
 pub fn universe() -> Vec<Op> {
