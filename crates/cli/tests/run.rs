@@ -124,6 +124,24 @@ fn processes_share_files_as_on_tmpfs() {
 }
 
 #[test]
+fn changed_files_lose_their_capabilities_as_on_tmpfs() {
+    let program = compiled("capable", &[]);
+    let sandbox = Sandbox::mounted(&["-o", "direct"]);
+    on_pool(&sandbox, &program, &[], &[]);
+    sandbox.umount();
+    // Through the mount, and what it has cached.
+    let expected = on_tmpfs(&program);
+    for options in [&[][..], &["-o", "direct"]] {
+        let sandbox = Sandbox::mounted(options);
+        let dir = sandbox.path("capable");
+        fs::create_dir(&dir).unwrap();
+        let output = output_of(Command::new(&program).arg(&dir));
+        assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{options:?}");
+        sandbox.umount();
+    }
+}
+
+#[test]
 fn what_others_map_and_what_is_written_beside_the_mount_meet() {
     let sandbox = Sandbox::mounted(&["-o", "direct"]);
     let path = sandbox.path("file");
