@@ -414,22 +414,35 @@ impl Process {
                 let _ = self.close_call(fd as i32);
             }
         }
-        let mut from = first;
-        for fd in first..=last.min(end - 1) {
-            if self.entry(fd as i32).is_some_and(|entry| entry.load(Relaxed) == HIDDEN) {
-                if from < fd {
-                    self.kernel.close_range(from, fd - 1, flags)?;
-                }
-                from = fd + 1;
-            }
-        }
-        if from <= last {
-            self.kernel.close_range(from, last, flags)?;
-        }
+        self.close_range_in_kernel(first, last, flags)?;
         if flags == 0 {
             self.number_freed(first as i32);
         }
         Ok(())
+    }
+
+    /// `close_range` of what the kernel has, but for descriptors of our own: all that a process does which shares this
+    /// one's table of descriptors, but not its memory.
+    pub fn close_range_in_kernel(&self, first: u32, last: u32, flags: u32) -> Result<(), Errno> {
+        let end = self.fd_end() as u32;
+        let mut from = first;
+        for fd in (first..end.min(last.saturating_add(1))).filter(|&fd| self.hides(fd as i32)) {
+            if from < fd {
+                self.kernel.close_range(from, fd - 1, flags)?;
+            }
+            from = fd + 1;
+        }
+        if from <= last {
+            self.kernel.close_range(from, last, flags)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a number is that of a descriptor of our own. A process that shares this one's table of descriptors
+    /// may ask as long as this one lives; then there are none.
+    pub fn hides(&self, fd: i32) -> bool {
+        self.entry(fd).is_some_and(|entry| entry.load(Acquire) == HIDDEN)
+            && self.family.is_own(self.place())
     }
 
     /// `dup`.

@@ -431,6 +431,12 @@ impl Family {
         }
     }
 
+    /// Whether the segment at `place` is still that of the process which has claimed it here.
+    pub fn is_own(&self, place: Place) -> bool {
+        let own = self.own.load(Relaxed);
+        self.owner(place.token).is_none_or(|owner| owner.who.load(Acquire) == own)
+    }
+
     /// Whether the process behind a token of a lock is dead.
     pub fn is_dead(&self, token: u32) -> bool {
         match self.owner(token).map(|owner| owner.who.load(Acquire)) {

@@ -8,7 +8,7 @@ use posix::Process;
 use posix::direct::Direct;
 
 use crate::serve::{fail, give_to_kernel};
-use crate::start::process;
+use crate::start::{forget_table, process};
 use crate::{direct, guard, real};
 
 /// Tells the process layer after a call that succeeded.
@@ -145,6 +145,7 @@ export! {
     fn unshare (flags: c_int) -> c_int {
         if flags & libc::CLONE_FILES != 0 {
             direct::tell(Direct::stop);
+            forget_table();
         }
         let result = real::unshare(flags);
         let paths = libc::CLONE_NEWNS | libc::CLONE_NEWUSER | libc::CLONE_FS;

@@ -14,7 +14,7 @@ use posix::direct::Direct;
 
 use crate::direct::{self, direct};
 use crate::serve::{before_number, delegate, delegate_streams, fail, give_to_kernel};
-use crate::start::{process, serve_no_more, serves};
+use crate::start::{forget_table, open_by_kernel, process, serve_no_more, serves, table};
 use crate::{cwd, guard, real};
 
 thread_local! {
@@ -56,6 +56,7 @@ extern "C" fn before() {
 }
 
 extern "C" fn in_child_first() {
+    forget_table();
     if let Some(direct) = direct() {
         guard::run(|| direct.after_fork_child());
     }
@@ -168,20 +169,26 @@ export! {
             // The child's descriptors are its own, but our tables are not.
             direct::tell(Direct::stop);
         }
-        if flags & libc::CLONE_VM != 0 || !serves() {
+        if flags & libc::CLONE_VM != 0 || !serves() && table().is_none() {
             let function = function as *const c_void;
             return real::clone(function, stack, flags, argument, parent_tid, tls, child_tid);
         }
-        give_all_to_kernel();
+        before_clone(flags as u64);
         // The child has a copy of this frame, and of what it points to.
-        let start = Start { function, argument };
+        let start = Start { function, argument, flags };
         let (function, start) = (child_of_clone as *const c_void, (&raw const start).cast_mut());
         real::clone(function, stack, flags, start.cast(), parent_tid, tls, child_tid)
     }
 }
 
-/// Gives every descriptor to the kernel, for a child that is not served.
-pub fn give_all_to_kernel() {
+/// Gives every descriptor to the kernel, for a child that is not served. One that shares the table, but not the memory
+/// that says what is in it, may put anything there: from then on, the table is the kernel's alone.
+pub fn before_clone(flags: u64) {
+    let shared = (libc::CLONE_FILES | libc::CLONE_VM) as u64;
+    let is_lost = flags & shared == libc::CLONE_FILES as u64;
+    if is_lost {
+        open_by_kernel();
+    }
     direct::tell(|direct| {
         direct.before_fork();
         direct.after_fork_parent();
@@ -191,7 +198,7 @@ pub fn give_all_to_kernel() {
         let limit = unsafe { libc::sysconf(libc::_SC_OPEN_MAX) } as c_int;
         before_number();
         (0..limit).filter(|&fd| process.owns(fd)).for_each(|fd| {
-            let _ = give_to_kernel(&[fd]);
+            let _ = if is_lost { delegate(fd) } else { give_to_kernel(&[fd]) };
         });
     }
 }
@@ -200,12 +207,13 @@ pub fn give_all_to_kernel() {
 struct Start {
     function: extern "C-unwind" fn(*mut c_void) -> c_int,
     argument: *mut c_void,
+    flags: c_int,
 }
 
 unsafe extern "C-unwind" fn child_of_clone(start: *const Start) -> c_int {
-    serve_no_more();
     // SAFETY: `clone` passes the address of its own `Start`.
-    let Start { function, argument } = unsafe { start.read() };
+    let Start { function, argument, flags } = unsafe { start.read() };
+    serve_no_more(flags as u64);
     function(argument)
 }
 

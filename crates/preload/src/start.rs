@@ -27,10 +27,36 @@ pub fn serves() -> bool {
     process().is_some() || direct().is_some()
 }
 
-/// Leaves everything to libc: in a child that the process layer does not know.
-pub fn serve_no_more() {
+/// Leaves everything to libc: in a child that `clone` has made, and the process layer does not know.
+pub fn serve_no_more(clone_flags: u64) {
     direct::serve_no_more();
-    PROCESS.store(std::ptr::null_mut(), Ordering::Release);
+    let process = PROCESS.swap(std::ptr::null_mut(), Ordering::AcqRel);
+    if clone_flags & libc::CLONE_FILES as u64 == 0 {
+        forget_table();
+    } else if !process.is_null() {
+        TABLE.store(process, Ordering::Release);
+    }
+}
+
+/// In a process that shares the table of descriptors of a served one, but not its memory: that one's process layer.
+static TABLE: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
+
+/// The process layer whose descriptors this process must leave open, though it is not served.
+#[inline]
+pub fn table() -> Option<&'static Process> {
+    // SAFETY: as of `process`.
+    unsafe { TABLE.load(Ordering::Acquire).as_ref() }
+}
+
+/// Whether a number is the library's own, of the process whose table of descriptors this one shares.
+#[inline]
+pub fn is_hidden_in_table(fd: std::ffi::c_int) -> bool {
+    table().is_some_and(|process| process.hides(fd))
+}
+
+/// The table of descriptors is this process's own.
+pub fn forget_table() {
+    TABLE.store(std::ptr::null_mut(), Ordering::Release);
 }
 
 #[used]

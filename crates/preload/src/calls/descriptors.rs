@@ -7,9 +7,9 @@ use posix::{Errno, Process, Served};
 
 use super::copying::by_kernel;
 use crate::serve::{
-    answer, before_number, give_to_kernel, number_freed, on_fd, on_path, set_errno, to_c,
+    answer, before_number, fail, give_to_kernel, number_freed, on_fd, on_path, set_errno, to_c,
 };
-use crate::start::{opens_in_user_space, process};
+use crate::start::{forget_table, is_hidden_in_table, opens_in_user_space, process, table};
 use crate::stats::Class;
 use crate::{cancel, direct, guard, memory, real};
 
@@ -53,6 +53,9 @@ export! {
 
     fn close | __close (fd: c_int) -> c_int {
         on_fd(Class::Close, fd, |process| process.close(fd)).unwrap_or_else(|| {
+            if is_hidden_in_table(fd) {
+                return fail::<c_int>(Errno::BADF);
+            }
             let closed = direct::close(fd);
             number_freed(fd);
             closed
@@ -65,7 +68,7 @@ export! {
                 process.close_range(first, last, flags as u32)
             })
         });
-        closed.map_or_else(
+        closed.or_else(|| close_range_in_table(first, last, flags)).map_or_else(
             || {
                 let closed = direct::close_range(first, last, flags);
                 number_freed(first as c_int);
@@ -82,6 +85,7 @@ export! {
                 process.close_range(first_open, u32::MAX, 0)
             })
         });
+        let closed = closed.or_else(|| close_range_in_table(first_open, u32::MAX, 0));
         if closed.is_none() {
             direct::closefrom(first);
             number_freed(first.max(0));
@@ -96,11 +100,17 @@ export! {
     }
 
     fn dup2 | __dup2 (old: c_int, new: c_int) -> c_int {
+        if is_hidden_in_table(new) {
+            return fail::<c_int>(Errno::BUSY);
+        }
         duplicate(old, new, |process| process.dup2(old, new))
             .unwrap_or_else(|| direct::dup2(old, new))
     }
 
     fn dup3 (old: c_int, new: c_int, flags: c_int) -> c_int {
+        if is_hidden_in_table(new) {
+            return fail::<c_int>(Errno::BUSY);
+        }
         duplicate(old, new, |process| process.dup3(old, new, flags))
             .unwrap_or_else(|| direct::dup3(old, new, flags))
     }
@@ -278,6 +288,17 @@ fn duplicate(old: c_int, new: c_int, f: impl FnOnce(&Process) -> Served<c_int>) 
         direct::tell(|direct| direct.opened(new, libc::O_PATH));
     }
     Some(to_c(answered))
+}
+
+/// `close_range` of a process that is not served, but shares the table of descriptors of one that is: the library's own
+/// stay. `None`: libc has to do it, also where the table is to be this process's own before.
+fn close_range_in_table(first: c_uint, last: c_uint, flags: c_int) -> Option<Result<(), Errno>> {
+    let unshares = flags as c_uint & libc::CLOSE_RANGE_UNSHARE != 0;
+    if unshares {
+        forget_table();
+    }
+    let process = table().filter(|_| first <= last)?;
+    Some(process.close_range_in_kernel(first, last, flags as u32))
 }
 
 /// What a lock that cannot be read comes to: no lock can be on a descriptor of `O_PATH` anyway.

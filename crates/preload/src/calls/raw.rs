@@ -8,14 +8,14 @@ use std::ffi::{c_int, c_long};
 use super::{attributes, content, descriptors, listing, names, waiting};
 use crate::credentials::restricted;
 use crate::serve::{before_number, give_pool_files_to_kernel};
-use crate::start::{open_by_kernel, process, serve_no_more, serves};
+use crate::start::{forget_table, open_by_kernel, process, serve_no_more, serves, table};
 use crate::{direct, exec, exit, fork, memory, real};
 
 export! {
     fn syscall (
         number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long
     ) -> c_long {
-        if !serves() {
+        if !serves() && table().is_none() {
             return real::syscall(number, a, b, c, d, e, f);
         }
         let fd = a as c_int;
@@ -113,10 +113,10 @@ export! {
                     _ => memory::load(a as *const i64).unwrap_or(0),
                 };
                 let shares_memory = flags & i64::from(libc::CLONE_VM) != 0;
-                fork::give_all_to_kernel();
+                fork::before_clone(flags as u64);
                 let child = real::syscall(number, a, b, c, d, e, f);
                 if child == 0 && !shares_memory {
-                    serve_no_more();
+                    serve_no_more(flags as u64);
                 }
                 child
             }
@@ -132,6 +132,7 @@ export! {
                 // They change this thread only, or where paths lead: the kernel knows best.
                 if number == libc::SYS_unshare && a & i64::from(libc::CLONE_FILES) != 0 {
                     direct::tell(posix::direct::Direct::stop);
+                    forget_table();
                 }
                 if let Some(process) = process() {
                     process.namespace_changed();

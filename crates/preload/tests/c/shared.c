@@ -3,6 +3,8 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/sched.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +14,7 @@
 #include <sys/resource.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -360,6 +363,67 @@ static void streams(void) {
     }
 }
 
+static int closes_everything(void *by) {
+    switch ((long)by) {
+    case 0: return close_range(3, ~0u, 0) != 0;
+    case 1: return syscall(SYS_close_range, 3, ~0u, 0) != 0;
+    default:
+        for (int fd = 3; fd < 2048; fd++)
+            close(fd);
+        return 0;
+    }
+}
+
+// A child with this process's descriptors and a copy of its memory: how it is made, and how it closes them all.
+static pid_t sharing_child(int how) {
+    static char stack[1 << 16] __attribute__((aligned(16)));
+    struct clone_args args = {.flags = CLONE_FILES, .exit_signal = SIGCHLD};
+    void *by = (void *)(long)(how % 3);
+    pid_t child;
+    switch (how / 3) {
+    case 0: return clone(closes_everything, stack + sizeof(stack), CLONE_FILES | SIGCHLD, by);
+    case 1: child = syscall(SYS_clone, CLONE_FILES | SIGCHLD, 0, 0, 0, 0); break;
+    default: child = syscall(SYS_clone3, &args, sizeof(args));
+    }
+    if (child == 0)
+        _exit(closes_everything(by));
+    return child;
+}
+
+// What such a child closes is closed here, and the numbers are free; all else works as before.
+static void shared_table(int how) {
+    int status, ends[2], fds[900];
+    char read_back[8];
+    int fd = created("table", 0, 0644), locked = created("locked", 0, 0644);
+    CHECK(write(fd, "before", 6) == 6 && chdir(".") == 0);
+    set(locked, F_SETLK, F_WRLCK, 0, 1);
+    pid_t child = sharing_child(how);
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+    FAILS(write(fd, "after", 5), EBADF);
+    FAILS(lseek(fd, 0, SEEK_SET), EBADF);
+    FAILS(fcntl(locked, F_GETFD), EBADF);
+    FAILS(close(locked), EBADF);
+    CHECK(pipe(ends) == 0 && ends[0] == 3 && ends[1] == 4);
+    CHECK(write(ends[1], "pipe", 5) == 5 && read(ends[0], read_back, 8) == 5 && !strcmp(read_back, "pipe"));
+    // Every number that the program gets is its own.
+    for (int i = 0; i < 900; i++)
+        CHECK((fds[i] = dup(ends[0])) >= 0);
+    for (int i = 0; i < 900; i++)
+        CHECK(fcntl(fds[i], F_GETFD) == 0 && close(fds[i]) == 0);
+    fd = open("table", O_RDWR);
+    CHECK(fd == 5 && read(fd, read_back, 8) == 6 && !memcmp(read_back, "before", 6));
+    set(fd, F_SETLK, F_WRLCK, 0, 1);
+    CHECK(is_locked("table") && unlink("table") == 0);
+    void *at = mmap(0, 4096, PROT_READ, MAP_SHARED, fd, 0);
+    CHECK(at != MAP_FAILED && !memcmp(at, "before", 6));
+    CHECK(close_range(3, ~0u, 0) == 0);
+    FAILS(close(fd), EBADF);
+    // A child of its own table changes nothing here.
+    fd = created("own", 0, 0644);
+    IN_CHILD(CHECK(close_range(3, ~0u, 0) == 0));
+    CHECK(write(fd, "x", 1) == 1 && close(fd) == 0);
+}
+
 int main(int argc, char **argv) {
     self = realpath(argv[0], NULL);
     if (argc == 3 && !strcmp(argv[1], "--locked")) {
@@ -382,6 +446,8 @@ int main(int argc, char **argv) {
     grown_mappings();
     offsets();
     streams();
+    for (int how = 0; how < 9; how++)
+        IN_CHILD(shared_table(how));
     puts("done");
     return 0;
 }
