@@ -5,7 +5,7 @@
 //! - **X1** A thread that may be cancelled at any instruction (`PTHREAD_CANCEL_ASYNCHRONOUS`) is cancelled
 //!   at cancellation points only while it is in a function of ours.
 //! - **X2** What is served is a cancellation point where libc's function is one ([`test`]), before anything
-//!   is done. A thread that waits for a lock is cancelled when it has got it or given up.
+//!   is done. A thread that waits for a lock of records waits in libc's function, and is cancelled there.
 //! - **X3** While the thread is inside ([`crate::guard`]) there is no cancellation point: our code makes
 //!   system calls itself, or calls functions that we export.
 

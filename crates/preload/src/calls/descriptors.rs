@@ -312,7 +312,8 @@ fn refuse_lock(process: &Process, fd: c_int, err: Errno) -> Served<()> {
     }
 }
 
-/// A lock of records. One that has to wait does so outside, so that signals interrupt it.
+/// A lock of records. One that has to wait is for libc to make, on the kernel's description: a cancellation point, which
+/// signals interrupt.
 fn lock_record(process: &Process, fd: c_int, command: c_int, lock: &mut libc::flock) -> Served<()> {
     let at_once = match command {
         libc::F_SETLKW => libc::F_SETLK,
@@ -320,9 +321,7 @@ fn lock_record(process: &Process, fd: c_int, command: c_int, lock: &mut libc::fl
         _ => return process.fcntl_lock(fd, command, lock),
     };
     match process.fcntl_lock(fd, at_once, lock) {
-        Served::Done(Err(Errno::AGAIN | Errno::ACCESS)) => {
-            guard::outside(|| process.fcntl_lock(fd, command, lock))
-        }
+        Served::Done(Err(Errno::AGAIN | Errno::ACCESS)) => Served::Kernel,
         result => result,
     }
 }

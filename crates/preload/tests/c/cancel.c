@@ -10,10 +10,12 @@
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static int file, ends[2];
@@ -41,6 +43,16 @@ static void until_cancelled(void)
 		sched_yield();
 }
 
+/* For locks that another process has, and keeps. */
+static struct flock taken = { .l_type = F_WRLCK, .l_start = 100000, .l_len = 1 };
+static void locks(void) { fcntl(file, F_SETLKW, &taken); }
+static void open_locks(void) { fcntl(file, F_OFD_SETLKW, &taken); }
+static void locks_from_here(void)
+{
+	lseek(file, taken.l_start, SEEK_SET);
+	lockf(file, F_LOCK, 1);
+}
+
 /* What they do when they are cancelled already. */
 static void opens_cancelled(void) { until_cancelled(); file = open("file", O_RDWR); }
 static void closes_cancelled(void) { until_cancelled(); close(file); }
@@ -58,6 +70,28 @@ static void stats_cancelled(void)
 	fstat(file, &st);
 	lseek(file, 0, SEEK_SET);
 	unlink("none");
+}
+
+/* A process that has the lock until this one ends. */
+static pid_t owner_of_lock(void)
+{
+	int has[2];
+	char byte = 0;
+
+	pipe(has);
+	pid_t owner = fork();
+	if (owner == 0) {
+		alarm(120);
+		byte = fcntl(open("file", O_RDWR), F_SETLK, &taken) == 0;
+		write(has[1], &byte, 1);
+		for (;;)
+			pause();
+	}
+	if (read(has[0], &byte, 1) != 1 || byte != 1)
+		printf("nobody has the lock\n");
+	close(has[0]);
+	close(has[1]);
+	return owner;
 }
 
 struct task {
@@ -120,6 +154,7 @@ int main(int argc, char **argv)
 	close(open("file", O_CREAT | O_RDWR, 0600));
 	close(ends[0]);
 	close(ends[1]);
+	pid_t owner = owner_of_lock();
 	file = open("file", O_RDWR);
 	pipe(ends);
 	CANCEL(opens_cancelled, DEFERRED, 1);
@@ -137,6 +172,14 @@ int main(int argc, char **argv)
 	CANCEL(writes, DEFERRED, 20);
 	CANCEL(writes, ASYNCHRONOUS, 100);
 	CANCEL(syncs, DEFERRED, 20);
+	CANCEL(locks, DEFERRED, 20);
+	CANCEL(locks, ASYNCHRONOUS, 20);
+	CANCEL(open_locks, DEFERRED, 20);
+	CANCEL(locks_from_here, DEFERRED, 20);
+	/* Who was cancelled waits no longer. */
+	kill(owner, SIGKILL);
+	waitpid(owner, NULL, 0);
+	printf("free: %d\n", fcntl(file, F_OFD_SETLK, &taken));
 	printf("done\n");
 	return 0;
 }
