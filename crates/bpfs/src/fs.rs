@@ -35,7 +35,7 @@ pub enum Stop {
     /// It failed.
     Errno(Errno),
     /// It has to change several words of an inode at once and wants to copy its leaf: try again
-    /// under wide locks. Nothing has changed.
+    /// under wide locks. Nothing has changed, but for a capability that is taken away first (contract C5).
     Wide,
 }
 

@@ -374,15 +374,17 @@ static int closes_everything(void *by) {
     }
 }
 
-// A child with this process's descriptors and a copy of its memory: how it is made, and how it closes them all.
+// A child with this process's descriptors, and its memory or a copy of that: how it is made, and how it closes them
+// all.
 static pid_t sharing_child(int how) {
-    static char stack[1 << 16] __attribute__((aligned(16)));
+    static char stack[1 << 18] __attribute__((aligned(16)));
     struct clone_args args = {.flags = CLONE_FILES, .exit_signal = SIGCHLD};
     void *by = (void *)(long)(how % 3);
     pid_t child;
     switch (how / 3) {
     case 0: return clone(closes_everything, stack + sizeof(stack), CLONE_FILES | SIGCHLD, by);
-    case 1: child = syscall(SYS_clone, CLONE_FILES | SIGCHLD, 0, 0, 0, 0); break;
+    case 1: return clone(closes_everything, stack + sizeof(stack), CLONE_FILES | CLONE_VM | CLONE_VFORK | SIGCHLD, by);
+    case 2: child = syscall(SYS_clone, CLONE_FILES | SIGCHLD, 0, 0, 0, 0); break;
     default: child = syscall(SYS_clone3, &args, sizeof(args));
     }
     if (child == 0)
@@ -446,7 +448,7 @@ int main(int argc, char **argv) {
     grown_mappings();
     offsets();
     streams();
-    for (int how = 0; how < 9; how++)
+    for (int how = 0; how < 12; how++)
         IN_CHILD(shared_table(how));
     puts("done");
     return 0;

@@ -293,7 +293,8 @@ fn changes_of_content_drop_capabilities(fs: &dyn FileSystem) {
     fs.write(source, 0, &[1; 5000]).unwrap();
     let resize = |ino, size| setattr(fs, ino, SetAttr { size: Some(size), ..none() }).map(drop);
     let shift = |ino, mode| fs.fallocate(ino, mode, 4096, 4096);
-    let changes: [(&str, &dyn Fn(Ino) -> Result<()>); 16] = [
+    type Change<'a> = (&'a str, &'a dyn Fn(Ino) -> Result<()>);
+    let changes: [Change<'_>; 16] = [
         ("write of a word", &|ino| fs.write(ino, 0, b"x")),
         ("write within a line", &|ino| fs.write(ino, 60, &[2; 4])),
         ("write within a block", &|ino| fs.write(ino, 10, &[2; 200])),
