@@ -251,6 +251,7 @@ pub fn replay<T: Target>(
         semantics: line.semantics,
         budget: Budget::default(),
         distinct: &Distinct::default(),
+        sound: &Distinct::default(),
         stop_early: false,
         only: Some((line.at, line.state.clone())),
     };
@@ -327,6 +328,7 @@ pub fn run<T: Target>(
         family,
         options,
         distinct,
+        sound: Distinct::default(),
         report: Mutex::new(Report { family: family.name(), ..Report::default() }),
         corpus: Mutex::new(Corpus::default()),
     };
@@ -384,6 +386,8 @@ struct Job<'a, T> {
     family: &'a Family,
     options: &'a Options,
     distinct: &'a Distinct,
+    /// The crash points of which no state is wrong.
+    sound: Distinct,
     report: Mutex<Report>,
     corpus: Mutex<Corpus>,
 }
@@ -436,6 +440,7 @@ impl<T: Target> Job<'_, T> {
             semantics: self.options.semantics,
             budget: self.options.budget,
             distinct: self.distinct,
+            sound: &self.sound,
             stop_early: false,
             only: None,
         }

@@ -16,6 +16,7 @@ use crate::persist::{Persistency, Unit, mix};
 use crate::plan;
 use crate::stats::{Distinct, Stats};
 use std::collections::HashMap;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
 /// What is spent on one crash point.
 #[derive(Clone, Copy, Debug)]
@@ -105,6 +106,12 @@ impl<'a> Point<'a> {
     pub fn hash(&self, state: &[u16]) -> u64 {
         let deltas = self.deltas.iter().zip(state);
         deltas.fold(self.base_hash, |h, (d, c)| h ^ d[*c as usize])
+    }
+
+    /// A number that tells this point from others: by all its images, and by what is legal here.
+    pub fn identity(&self, legal: &[u64]) -> u64 {
+        let hasher = BuildHasherDefault::<DefaultHasher>::new();
+        hasher.hash_one((self.base_hash, &self.deltas, legal))
     }
 
     /// A word of a state: where it is and what it holds.

@@ -140,30 +140,44 @@ pub struct Persistency {
     hash: u64,
 }
 
+/// Durable memory before the first event, in words.
+#[derive(Clone, Debug)]
+pub struct Initial {
+    words: Vec<u64>,
+    hash: u64,
+}
+
+impl Initial {
+    /// These bytes.
+    pub fn of(bytes: &[u8]) -> Self {
+        let mut hash = 0;
+        let words = bytes.chunks_exact(8).enumerate().map(|(i, chunk)| {
+            let value = u64::from_le_bytes(chunk.try_into().expect("eight bytes"));
+            if value != 0 {
+                hash ^= mix(i as WordNo, 0) ^ mix(i as WordNo, value);
+            }
+            value
+        });
+        Self { words: words.collect(), hash }
+    }
+}
+
 impl Persistency {
     /// Before the first event: zeros.
     pub fn new(semantics: Semantics, len: u64) -> Self {
+        Self::over(semantics, Initial { words: vec![0; (len / 8) as usize], hash: 0 })
+    }
+
+    /// Before the first event, with this durable memory.
+    pub fn over(semantics: Semantics, initial: Initial) -> Self {
         Self {
             semantics,
             lines: BTreeMap::new(),
             calls: 0,
             settled: Vec::new(),
-            base: vec![0; (len / 8) as usize],
-            hash: 0,
+            base: initial.words,
+            hash: initial.hash,
         }
-    }
-
-    /// Before the first event, with these durable bytes.
-    pub fn over(semantics: Semantics, bytes: &[u8]) -> Self {
-        let mut p = Self::new(semantics, bytes.len() as u64);
-        for (i, chunk) in bytes.chunks_exact(8).enumerate() {
-            let value = u64::from_le_bytes(chunk.try_into().expect("eight bytes"));
-            if value != 0 {
-                p.base[i] = value;
-                p.hash ^= mix(i as WordNo, 0) ^ mix(i as WordNo, value);
-            }
-        }
-        p
     }
 
     /// Takes the next step.

@@ -2,7 +2,7 @@
 
 use crate::explore::{Budget, Explorer, Outcome, Point};
 use crate::image::CrashImage;
-use crate::persist::{Persistency, Semantics};
+use crate::persist::{Initial, Persistency, Semantics};
 use crate::stats::{Distinct, Stats};
 use crate::trace::{Action, Trace};
 
@@ -31,7 +31,7 @@ pub fn explore<S: Clone>(
 ) -> Stats {
     let image = CrashImage::of(initial.to_vec());
     let mut explorer = Explorer::new(&image, recover, budget, distinct);
-    let mut p = Persistency::over(semantics, initial);
+    let mut p = Persistency::over(semantics, Initial::of(initial));
     let mut now = Moment::default();
     let mut crash = |explorer: &mut Explorer<'_, S>, p: &Persistency, now: Moment| {
         let units = p.units();

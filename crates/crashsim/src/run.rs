@@ -4,7 +4,7 @@ use crate::explore::{Budget, Explorer, Point, State};
 use crate::image::CrashImage;
 use crate::op::{Driver, Op};
 use crate::oracle::{Found, Oracle};
-use crate::persist::{Persistency, Semantics, Unit};
+use crate::persist::{Initial, Persistency, Semantics, Unit};
 use crate::program;
 use crate::recorder::Recorder;
 use crate::rng;
@@ -12,6 +12,7 @@ use crate::stats::{Distinct, Stats};
 use crate::target::{Durable, Target};
 use crate::trace::{Action, Trace};
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 use vfs::Errno;
 use vfs::model::Model;
@@ -26,6 +27,8 @@ pub struct Base {
     pub script: Vec<Op>,
     /// The pool.
     pub bytes: Vec<u8>,
+    /// As the state machine takes it.
+    pub(crate) initial: Initial,
     model: Model,
     fresh: u64,
 }
@@ -117,6 +120,9 @@ pub struct Settings<'a> {
     pub budget: Budget,
     /// The images met so far.
     pub distinct: &'a Distinct,
+    /// The crash points met so far of which no state is wrong ([`Point::identity`]): explored once, whatever
+    /// workload or mutant leads there.
+    pub sound: &'a Distinct,
     /// Stop at the first violation.
     pub stop_early: bool,
     /// Only this crash point and, where it names one, this state ([`Violation::state`]).
@@ -138,7 +144,8 @@ impl Base {
         let fresh = target.check(&image)?.blocks_used;
         let model = Model::new();
         perform(target, &Recorder::new(&image), &model, &script, 0)?;
-        Ok(Self { name, script, bytes: image.bytes(), model, fresh })
+        let bytes = image.bytes();
+        Ok(Self { name, script, initial: Initial::of(&bytes), bytes, model, fresh })
     }
 
     /// What the power leaves of this base if it fails in the last of `ops`, at its crash point `nth`,
@@ -155,7 +162,7 @@ impl Base {
         perform(target, &recorder, &model, &ops, 0)?;
         let trace = recorder.into_trace();
         let image = CrashImage::of(self.bytes.clone());
-        let mut p = Persistency::over(Semantics::Adr, &self.bytes);
+        let mut p = Persistency::over(Semantics::Adr, self.initial.clone());
         let (mut last, mut left) = (false, nth);
         for e in &trace.events {
             if let Action::Begin { op } = e.action {
@@ -176,7 +183,7 @@ impl Base {
         if usage.stale == 0 {
             return Err("this crash leaves nothing to clear".into());
         }
-        Ok(Self { name, script, bytes, model, fresh: self.fresh })
+        Ok(Self { name, script, initial: Initial::of(&bytes), bytes, model, fresh: self.fresh })
     }
 
     /// Blocks that a fresh pool of this length uses.
@@ -320,11 +327,14 @@ pub fn explore<T: Target>(
     let oracle = Oracle::new(target, base.fresh);
     let recover = |image: &CrashImage| oracle.recover(image);
     let image = CrashImage::of(base.bytes.clone());
+    let hash = |tree: &Arc<Tree>| BuildHasherDefault::<DefaultHasher>::new().hash_one(tree);
     let mut run = Run {
         target,
         recorded,
+        tree_hashes: recorded.trees.iter().map(hash).collect(),
+        between_hashes: recorded.between.iter().map(|(op, tree)| (*op, hash(tree))).collect(),
         settings,
-        p: Persistency::over(settings.semantics, &base.bytes),
+        p: Persistency::over(settings.semantics, base.initial.clone()),
         explorer: Explorer::new(&image, &recover, settings.budget, settings.distinct),
         found: Explored::default(),
         at: CrashAt { op: 0, nth: 0 },
@@ -385,6 +395,9 @@ pub fn explore<T: Target>(
 struct Run<'a, T> {
     target: &'a T,
     recorded: &'a Recorded,
+    /// Of the recorded trees, and of those between.
+    tree_hashes: Vec<u64>,
+    between_hashes: BTreeMap<usize, u64>,
     settings: &'a Settings<'a>,
     p: Persistency,
     explorer: Explorer<'a, Found>,
@@ -427,6 +440,13 @@ impl<T: Target> Run<'_, T> {
         if let Some((_, named)) = only {
             return self.replay(&point, at, named, &legal);
         }
+        let mut legal_hashes = self.tree_hashes[first..=last].to_vec();
+        legal_hashes.extend(self.between_hashes.range(first..last).map(|(_, hash)| *hash));
+        let identity = point.identity(&legal_hashes);
+        if self.settings.sound.contains(identity) {
+            return self.explorer.stats.count_point(point.states_log2(), 0.0);
+        }
+        let wrong_before = self.found.violations_total;
         let mut wrong: Vec<(State, String)> = Vec::new();
         let mut stored: Vec<(State, Arc<Tree>)> = Vec::new();
         let mut total = 0;
@@ -450,6 +470,9 @@ impl<T: Target> Run<'_, T> {
                 self.found.violations_total += 1;
                 self.report(&point, at, &state, what);
             }
+        }
+        if self.found.violations_total == wrong_before {
+            self.settings.sound.insert(identity);
         }
     }
 

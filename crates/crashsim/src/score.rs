@@ -60,7 +60,8 @@ pub struct Run<'b> {
     pub recorded: Recorded,
 }
 
-/// As [`score`], of what was recorded before. On all processors: mutants know nothing of each other.
+/// As [`score`], of what was recorded before. On all processors: mutants share nothing but the crash points that
+/// were found to be sound, most of which the program without a bug has, too.
 pub fn score_runs<T: Target>(
     target: &T,
     runs: &[Run<'_>],
@@ -73,6 +74,7 @@ pub fn score_runs<T: Target>(
             meets.entry(m).or_default().push(run);
         }
     }
+    let sound = Distinct::default();
     let fate = |mutant: &Mutant, runs: Vec<&Run<'_>>| {
         let mut fate = Fate::Moot;
         for run in runs {
@@ -81,7 +83,7 @@ pub fn score_runs<T: Target>(
             };
             fate = Fate::Survived;
             let recorded = Recorded { trace, ..run.recorded.clone() };
-            if let Some(what) = first_violation(target, run.base, from, &recorded) {
+            if let Some(what) = first_violation(target, run.base, from, &recorded, &sound) {
                 return Fate::Killed { by: format!("{}: {}", run.base.name, run.name), what };
             }
         }
@@ -109,11 +111,13 @@ fn first_violation<T: Target>(
     base: &Base,
     from: usize,
     recorded: &Recorded,
+    sound: &Distinct,
 ) -> Option<String> {
     let settings = Settings {
         semantics: RULES,
         budget: Budget { states: 16, samples: 0, ..Budget::default() },
         distinct: &Distinct::default(),
+        sound,
         stop_early: true,
         only: None,
     };

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 
 /// What was explored. Sums over crash points.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -80,8 +80,10 @@ impl Hasher for Identity {
 
 const SHARDS: usize = 64;
 
-/// The images met so far, by hash, shared by all workers: 8 to 16 bytes each.
-pub struct Distinct(Vec<Mutex<HashSet<u64, BuildHasherDefault<Identity>>>>);
+type Shard = HashSet<u64, BuildHasherDefault<Identity>>;
+
+/// The images (or crash points) met so far, by hash, shared by all workers: 8 to 16 bytes each.
+pub struct Distinct(Vec<Mutex<Shard>>);
 
 impl Default for Distinct {
     fn default() -> Self {
@@ -92,7 +94,15 @@ impl Default for Distinct {
 impl Distinct {
     /// Adds an image; whether it is new.
     pub fn insert(&self, hash: u64) -> bool {
-        let shard = &self.0[(hash >> 58) as usize % SHARDS];
-        shard.lock().expect("no worker panics here").insert(hash)
+        self.shard(hash).insert(hash)
+    }
+
+    /// Whether it has been added.
+    pub fn contains(&self, hash: u64) -> bool {
+        self.shard(hash).contains(&hash)
+    }
+
+    fn shard(&self, hash: u64) -> MutexGuard<'_, Shard> {
+        self.0[(hash >> 58) as usize % SHARDS].lock().expect("no worker panics here")
     }
 }

@@ -125,7 +125,7 @@ impl Bpfs {
 /// Those under which runs repeat. Starts the clock.
 fn mount_options() -> bpfs::MountOptions {
     TICKS.set(1_000_000);
-    bpfs::MountOptions { threads: 1, clock, seed: Some(7), ..bpfs::MountOptions::default() }
+    bpfs::MountOptions { read_only: false, threads: 1, clock, seed: Some(7) }
 }
 
 impl<M: Medium> Survivor for bpfs::Bpfs<M> {

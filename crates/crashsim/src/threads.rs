@@ -213,7 +213,7 @@ pub fn explore<T: Target>(
     let recover = |image: &CrashImage| oracle.recover(image);
     let image = CrashImage::of(base.bytes.clone());
     let mut explorer = Explorer::new(&image, &recover, settings.budget, settings.distinct);
-    let mut p = Persistency::over(settings.semantics, &base.bytes);
+    let mut p = Persistency::over(settings.semantics, base.initial.clone());
     let mut found = Explored::default();
     let mut at = CrashAt { op: 0, nth: 0 };
     let mut legal = Legal { base, calls: &recorded.calls, spans: BTreeMap::new(), trees: None };

@@ -26,7 +26,7 @@ const DATA_MAX: u64 = 1 << 30;
 const DIFFS_MAX: usize = 12;
 
 /// What a path stands for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Node {
     /// Kind of object.
     pub kind: FileKind,
@@ -54,7 +54,7 @@ pub struct Node {
 pub type Path = Vec<u8>;
 
 /// A file system, or a part of one, as a value.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Tree {
     nodes: BTreeMap<Path, Node>,
     /// For each path the first path of the same inode.
@@ -368,7 +368,7 @@ fn read_content(
         Err(errno) => Err(at(path, "seek")(errno)),
     };
     let mut content = BTreeMap::new();
-    let mut buf = vec![0; CHUNK as usize];
+    let mut buf = Vec::new();
     let (mut offset, mut total) = (0, 0);
     while offset < attr.size {
         let Some(data) = seek(offset, Seek::Data)? else { break };
@@ -386,6 +386,7 @@ fn read_content(
         }
         while offset < end {
             let want = (end - offset).min(CHUNK) as usize;
+            buf.resize(buf.len().max(want), 0);
             let got = fs.read(attr.ino, offset, &mut buf[..want]).map_err(at(path, "read"))?;
             if got != want {
                 return Err(wrong(format!("read of {want} at {offset} gave {got}")));
