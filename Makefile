@@ -24,7 +24,7 @@ CRASH_MINUTES ?= 30
 # Seconds of `make fuzz`, for each target.
 FUZZ_SECONDS ?= 300
 
-.PHONY: help build demo test loom check bench bench-quick bench-programs install campaign crash-campaign nvdimm-test dax-programs-test vm-test foreign-tests torture machine-torture fuzz clean
+.PHONY: help build demo test loom check bench bench-quick bench-programs install campaign crash-campaign crash-score nvdimm-test dax-programs-test vm-test foreign-tests torture machine-torture fuzz clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -114,6 +114,9 @@ fuzz: ## arbitrary bytes as NBD sessions and as devices (10 minutes; needs a nig
 crash-campaign: build ## power failures: pairs, triples, random and evolved sequences, threads, deaths (2 hours, 8 GB)
 	$(RELEASE)/keepstone crashtest --length 3 --minutes $(CRASH_MINUTES) --ops 60000 --fuzz 20000 \
 	    --schedules 20000 --deaths 756 --threads $$(nproc)
+
+crash-score: build ## which planted bugs the crash tests find (an hour)
+	$(RELEASE)/keepstone crashtest --score --threads $$(nproc)
 
 nvdimm-test: build ## pmem, Chell-Direct on DAX file systems, ublk and the kernel's NBD client, on an emulated machine with an NVDIMM
 	scripts/nvdimm-test.sh

@@ -18,7 +18,7 @@ use crashsim::workload;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use crate::output;
+use crate::{output, score};
 
 /// `keepstone crashtest`
 #[derive(Debug, Args)]
@@ -67,6 +67,10 @@ pub struct CrashtestArgs {
     /// Seed of everything random.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+    /// Test the tester instead: plant the bugs of the catalogue in a build of the source in the current directory, one at
+    /// a time, and say which are found, by what, and how fast; of the other options it heeds --limit and --threads.
+    #[arg(long, conflicts_with_all = ["replay", "workload"])]
+    pub score: bool,
     /// Threads that explore; a state takes some 16 bytes of memory until the end.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: u16,
@@ -95,6 +99,9 @@ struct Outcome {
 }
 
 pub fn run(args: &CrashtestArgs, json: bool) -> Result<ExitCode> {
+    if args.score {
+        return score::run(args.limit, usize::from(args.threads), json);
+    }
     campaign::prepare_process();
     if args.engine == Engine::Pmbd {
         return run_pmbd(args, json);
@@ -152,7 +159,7 @@ fn run_pmbd(args: &CrashtestArgs, json: bool) -> Result<ExitCode> {
         let bar = bar(name);
         bar.set_length(workloads.len() as u64);
         let progress = |done| bar.set_position(done);
-        let report = blocks::run(name, &workloads, args.semantics, &distinct, &progress);
+        let report = blocks::run(name, &workloads, args.semantics, &distinct, false, &progress);
         finish(&bar, &report);
         report
     };
@@ -175,7 +182,8 @@ fn conclude(again: &str, families: Vec<Report>, json: bool) -> Result<ExitCode> 
     Ok(if outcome.violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn bar(name: &str) -> ProgressBar {
+/// A bar that shows how far something is.
+pub fn bar(name: &str) -> ProgressBar {
     let style = ProgressStyle::with_template("{prefix} {wide_bar} {percent:>3} % {msg} {eta:>4}")
         .expect("a valid template");
     let bar = ProgressBar::new(0).with_style(style);

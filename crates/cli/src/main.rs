@@ -19,6 +19,7 @@ mod mount;
 mod pool;
 mod program;
 mod run;
+mod score;
 mod signatures;
 mod size;
 mod stats;

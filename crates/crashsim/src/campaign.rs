@@ -104,6 +104,8 @@ pub struct Options {
     pub limit: Option<u64>,
     /// Begin no workload when so much time has passed; those that were run are spread evenly.
     pub time: Option<Duration>,
+    /// Stop at the first violation.
+    pub stop_early: bool,
 }
 
 impl Default for Options {
@@ -115,6 +117,7 @@ impl Default for Options {
             threads: 1,
             limit: None,
             time: None,
+            stop_early: false,
         }
     }
 }
@@ -345,6 +348,9 @@ pub fn run<T: Target>(
             let mut done = job.report.lock().expect("no worker panics");
             done.workloads += 1;
             progress(done.workloads, total, done.stats.distinct);
+            if options.stop_early && done.violations > 0 {
+                break;
+            }
         }
     };
     std::thread::scope(|s| {
@@ -441,7 +447,7 @@ impl<T: Target> Job<'_, T> {
             budget: self.options.budget,
             distinct: self.distinct,
             sound: &self.sound,
-            stop_early: false,
+            stop_early: self.options.stop_early,
             only: None,
         }
     }
@@ -488,12 +494,20 @@ impl<T: Target> Job<'_, T> {
             }
         };
         for death in victim.deaths() {
+            if self.options.stop_early && self.is_wrong() {
+                return;
+            }
             let recorded = victim.dies(self.target, base, death.steps, death.sequel);
             let explored = recorded.map(|recorded| {
                 explore(self.target, base, deaths::FROM, &recorded, &self.settings())
             });
             self.report(Report::default(), base, Work::Death(death), explored);
         }
+    }
+
+    /// Whether a violation was found.
+    fn is_wrong(&self) -> bool {
+        self.report.lock().expect("no worker panics").violations > 0
     }
 
     /// Adds what a workload came to.

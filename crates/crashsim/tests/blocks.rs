@@ -15,7 +15,7 @@ use std::path::Path;
 fn check(workloads: &[Workload]) {
     prepare_process();
     for semantics in [Semantics::Adr, Semantics::Eadr] {
-        let report = run("test", workloads, semantics, &Distinct::default(), &|_| ());
+        let report = run("test", workloads, semantics, &Distinct::default(), false, &|_| ());
         assert_eq!(report.workloads, workloads.len() as u64);
         assert!(report.findings.is_empty(), "{}: {:?}", semantics.name(), report.findings[0]);
         assert!(report.stats.points > 0);

@@ -17,12 +17,14 @@ use pmbd::{BlockDevice, Durability, Zeroing};
 use std::sync::Mutex;
 use std::time::Instant;
 
-/// Explores the crashes of workloads; `progress` is told how many are done.
+/// Explores the crashes of workloads, up to the first that is wrong if `stop_early` says so; `progress` is told
+/// how many are done.
 pub fn run(
     family: &str,
     workloads: &[Workload],
     semantics: Semantics,
     distinct: &Distinct,
+    stop_early: bool,
     progress: &dyn Fn(u64),
 ) -> Report {
     let start = Instant::now();
@@ -42,6 +44,9 @@ pub fn run(
         let finding = |what| Finding { replay: replay.clone(), what, detail: Vec::new() };
         report.findings.extend(wrong.into_iter().take(1).map(finding));
         progress(report.workloads);
+        if stop_early && report.violations > 0 {
+            break;
+        }
     }
     report.seconds = start.elapsed().as_secs_f64();
     report

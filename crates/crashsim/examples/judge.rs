@@ -1,0 +1,21 @@
+//! Judges the engine that it is built with, `bpfs` or `pmbd`, and prints the verdict: what `keepstone crashtest --score`
+//! runs, with a bug planted.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    crashsim::campaign::prepare_process();
+    let engine = std::env::args().nth(1);
+    let block_devices = match engine.as_deref() {
+        Some("bpfs") => false,
+        Some("pmbd") => true,
+        _ => {
+            eprintln!("usage: judge bpfs|pmbd");
+            return ExitCode::from(2);
+        }
+    };
+    // What recoveries of a bug's states panic with is caught and judged.
+    std::panic::set_hook(Box::new(|_| {}));
+    println!("{}", crashsim::judge::judge(block_devices));
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,164 @@
+//! Whether the explorer finds a bug that is there: the same families of workloads that `keepstone crashtest` runs,
+//! the cheapest first, up to the first violation.
+
+use crate::blocks;
+use crate::campaign::{self, Family, Finding, Options, Report};
+use crate::persist::Semantics;
+use crate::run::Base;
+use crate::stats::Distinct;
+use crate::target::Bpfs;
+use crate::workload;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::str::FromStr;
+use std::time::Instant;
+
+/// What was found, or that nothing was.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Verdict {
+    /// The family that found it.
+    pub by: Option<String>,
+    /// States explored.
+    pub states: u64,
+    /// Time that it took.
+    pub seconds: f64,
+    /// What is wrong.
+    pub what: String,
+    /// The workload, as for `--replay`.
+    pub replay: String,
+}
+
+/// A line, of fields with tabs between.
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { by, states, seconds, what, replay } = self;
+        let what = what.lines().next().unwrap_or_default().replace('\t', " ");
+        write!(f, "{}\t{states}\t{seconds:.3}\t{what}\t{replay}", by.as_deref().unwrap_or_default())
+    }
+}
+
+impl FromStr for Verdict {
+    type Err = String;
+
+    fn from_str(line: &str) -> Result<Self, String> {
+        let fields: Vec<&str> = line.split('\t').collect();
+        let [by, states, seconds, what, replay] = fields[..] else {
+            return Err(format!("no verdict: `{line}`"));
+        };
+        Ok(Self {
+            by: Some(by.to_owned()).filter(|by| !by.is_empty()),
+            states: states.parse().map_err(|_| format!("not a number: `{states}`"))?,
+            seconds: seconds.parse().map_err(|_| format!("not a number: `{seconds}`"))?,
+            what: what.to_owned(),
+            replay: replay.to_owned(),
+        })
+    }
+}
+
+/// Judges the file system, or block devices.
+pub fn judge(block_devices: bool) -> Verdict {
+    let start = Instant::now();
+    let distinct = Distinct::default();
+    let mut states = 0;
+    // A panic is a find, too: an assertion of the engine's.
+    let families = if block_devices { of_block_devices } else { of_file_systems };
+    let mut found = None;
+    let ended = catch_unwind(AssertUnwindSafe(|| {
+        families(&distinct, &mut |report| {
+            states += report.stats.distinct;
+            found = of_report(report);
+            found.is_some()
+        })
+    }));
+    let failed = match ended {
+        Err(_) => Some("a panic".to_owned()),
+        Ok(Err(what)) => Some(what),
+        Ok(Ok(())) => None,
+    };
+    let (by, what, replay) = match (found, failed) {
+        (Some((by, finding)), _) => (Some(by), finding.what, finding.replay),
+        (None, Some(what)) => (Some("setting up".to_owned()), what, String::new()),
+        (None, None) => (None, String::new(), String::new()),
+    };
+    Verdict { by, states, seconds: start.elapsed().as_secs_f64(), what, replay }
+}
+
+/// What a family found: a violation, or what its traces show without a crash.
+fn of_report(report: Report) -> Option<(String, Finding)> {
+    let Report { family, findings, lint, .. } = report;
+    if let Some(finding) = findings.into_iter().next() {
+        return Some((family, finding));
+    }
+    let (site, _) = lint.unflushed.into_iter().next()?;
+    let what = format!("store never flushed at {site}");
+    Some((format!("{family}, lint"), Finding { replay: String::new(), what, detail: Vec::new() }))
+}
+
+/// Told what each family found; whether that is enough.
+type Enough<'a> = dyn FnMut(Report) -> bool + 'a;
+
+/// Sequences of two that are tried beyond the quick run.
+const PAIRS: u64 = 3000;
+
+fn of_file_systems(distinct: &Distinct, enough: &mut Enough<'_>) -> Result<(), String> {
+    let bases = workload::bases(&Bpfs)?;
+    for (family, limit) in file_system_families(&bases) {
+        let options = Options { limit, stop_early: true, ..Options::default() };
+        if enough(campaign::run(&Bpfs, &bases, &family, &options, distinct, &|_, _, _| {})) {
+            return Ok(());
+        }
+    }
+    let format = crate::format::record(&Bpfs, &bases[0])?;
+    let (stats, wrong) = crate::format::explore(&Bpfs, &bases[0], &format, Semantics::Adr)?;
+    enough(formatting(stats, wrong));
+    Ok(())
+}
+
+/// The families of the quick run, as `keepstone crashtest` has them by default, and then some more.
+fn file_system_families(bases: &[Base]) -> Vec<(Family, Option<u64>)> {
+    let length = |length| Family::Exhaustive { length, bases: bases.len() };
+    vec![
+        (length(1), None),
+        (Family::Threads { runs: 200 }, None),
+        (Family::Deaths, Some(6)),
+        (Family::Fuzz { tries: 1000 }, None),
+        (Family::Random { runs: 10, ops: 60 }, None),
+        (length(2), Some(PAIRS)),
+    ]
+}
+
+fn formatting(stats: crate::stats::Stats, wrong: Vec<String>) -> Report {
+    let finding = |what| Finding { replay: String::new(), what, detail: Vec::new() };
+    Report {
+        family: "formatting".into(),
+        stats,
+        violations: wrong.len() as u64,
+        findings: wrong.into_iter().take(1).map(finding).collect(),
+        ..Report::default()
+    }
+}
+
+/// Makes the workloads of a family.
+type Workloads = fn() -> Result<Vec<blocks::Workload>, String>;
+
+fn of_block_devices(distinct: &Distinct, enough: &mut Enough<'_>) -> Result<(), String> {
+    let families: [(&str, Workloads); 4] = [
+        ("pairs", || Ok(blocks::pairs())),
+        ("random", || Ok(blocks::random(13, 1))),
+        ("deaths", blocks::deaths),
+        ("threads", || Ok(blocks::schedules(1..3))),
+    ];
+    for (name, workloads) in families {
+        if enough(blocks::run(name, &workloads()?, Semantics::Adr, distinct, true, &|_| ())) {
+            return Ok(());
+        }
+    }
+    for blocks in [blocks::BLOCKS, blocks::BLOCKS / 2] {
+        let run = blocks::record_format(blocks::Kind::Atomic(pmbd::Scheme::Nt), blocks)?;
+        let wrong = blocks::explore_format(&run, &run.trace, blocks, Semantics::Adr);
+        if enough(formatting(crate::stats::Stats::default(), wrong)) {
+            return Ok(());
+        }
+    }
+    Ok(())
+}

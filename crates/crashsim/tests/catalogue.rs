@@ -1,0 +1,17 @@
+//! Each bug of the catalogue still has its place in the source, exactly once, and together they weave.
+
+use crashsim::catalogue;
+use std::path::Path;
+
+#[test]
+fn every_planted_bug_has_its_place() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let bugs = catalogue::all(crates).unwrap();
+    assert!(bugs.len() > 100, "{} bugs", bugs.len());
+    let woven = catalogue::weave(crates, &bugs).unwrap();
+    for number in 1..=bugs.len() {
+        let switch = format!("planted::is({number})");
+        let times: usize = woven.values().map(|text| text.matches(&switch).count()).sum();
+        assert_eq!(times, 1, "{}", bugs[number - 1].name);
+    }
+}
