@@ -1,6 +1,6 @@
 //! `keepstone crashtest`
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -95,6 +95,8 @@ fn semantics(name: &str) -> Result<Semantics, String> {
 struct Outcome {
     states_explored: u64,
     violations: u64,
+    /// Lines of source that store what is never flushed.
+    unflushed: usize,
     families: Vec<Report>,
 }
 
@@ -172,6 +174,11 @@ fn conclude(again: &str, families: Vec<Report>, json: bool) -> Result<ExitCode> 
     let outcome = Outcome {
         states_explored: families.iter().map(|r| r.stats.distinct).sum(),
         violations: families.iter().map(|r| r.violations).sum(),
+        unflushed: families
+            .iter()
+            .flat_map(|r| r.lint.unflushed.keys())
+            .collect::<BTreeSet<_>>()
+            .len(),
         families,
     };
     if json {
@@ -179,7 +186,8 @@ fn conclude(again: &str, families: Vec<Report>, json: bool) -> Result<ExitCode> 
     } else {
         print(again, &outcome);
     }
-    Ok(if outcome.violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let is_sound = outcome.violations == 0 && outcome.unflushed == 0;
+    Ok(if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// A bar that shows how far something is.
@@ -220,6 +228,9 @@ fn families_of(args: &CrashtestArgs, bases: &[crashsim::run::Base]) -> Result<Ve
     let lengths = 1..=usize::from(args.length);
     let mut families: Vec<Family> =
         lengths.map(|length| Family::Exhaustive { length, bases: pools(length) }).collect();
+    if args.length > 0 {
+        families.extend([Family::Lines, Family::Sequences]);
+    }
     const RUN: usize = 60;
     if args.ops > 0 {
         families.push(Family::Random { runs: args.ops.div_ceil(RUN as u64), ops: RUN });
@@ -229,9 +240,11 @@ fn families_of(args: &CrashtestArgs, bases: &[crashsim::run::Base]) -> Result<Ve
     }
     if args.schedules > 0 {
         families.push(Family::Threads { runs: args.schedules });
+        families.push(Family::Preemptions);
     }
     if args.deaths > 0 {
         families.push(Family::Deaths);
+        families.push(Family::Holders);
     }
     Ok(families)
 }
@@ -316,14 +329,15 @@ fn print(again: &str, outcome: &Outcome) {
         lint.add(r.lint.clone());
     }
     if interleaving.steps > 0 {
-        let Interleaving { steps, switches, waits } = interleaving;
+        let Interleaving { steps, switches, waits, .. } = interleaving;
         say!("threads: {steps} steps, {switches} changes of thread, {waits} of them at a lock");
     }
     print_lint(&lint);
     say!(
-        "{} distinct crash states explored, {} violations",
+        "{} distinct crash states explored, {} violations, {} lines that store what is never flushed",
         outcome.states_explored,
-        outcome.violations
+        outcome.violations,
+        outcome.unflushed
     );
 }
 

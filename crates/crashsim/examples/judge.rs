@@ -1,6 +1,7 @@
 //! Judges the engine that it is built with, `bpfs` or `pmbd`, and prints the verdict: what `keepstone crashtest --score`
 //! runs, with a bug planted.
 
+use crashsim::campaign::Report;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -16,6 +17,10 @@ fn main() -> ExitCode {
     };
     // What recoveries of a bug's states panic with is caught and judged.
     std::panic::set_hook(Box::new(|_| {}));
-    println!("{}", crashsim::judge::judge(block_devices));
+    let verdict = crashsim::judge::judge(block_devices, &mut |report| {
+        let Report { family, workloads, stats, seconds, .. } = report;
+        eprintln!("{family}: {workloads} workloads, {} states, {seconds:.1} s", stats.distinct);
+    });
+    println!("{verdict}");
     ExitCode::SUCCESS
 }

@@ -10,6 +10,7 @@ mod run;
 
 use crate::image::CrashImage;
 use crate::rng::Rng;
+use crate::schedule::Schedule;
 use pmbd::atomic::{Atomic, Geometry};
 use pmbd::raw::Raw;
 use pmbd::{BlockDevice, Scheme};
@@ -218,7 +219,7 @@ pub struct Victim {
 }
 
 /// Requests and what serves them; as text for example `atomic/nt: write 0+3 fua, barrier`. Programs that run at
-/// once: `seed 5 write 0+1 | write 0+32`. After a death: `killed 4 write 0+3, barrier; write 0+32`.
+/// once: `schedule 5 write 0+1 | write 0+32`. After a death: `killed 4 write 0+3, barrier; write 0+32`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
     /// The kind of device.
@@ -227,14 +228,14 @@ pub struct Workload {
     pub victim: Option<Victim>,
     /// What each thread asks, in order.
     pub programs: Vec<Vec<Request>>,
-    /// Of the schedule, where there are several programs.
-    pub seed: u64,
+    /// The schedule, where there are several programs.
+    pub schedule: Schedule,
 }
 
 impl Workload {
     /// One request after the other.
     pub fn of(kind: Kind, requests: Vec<Request>) -> Self {
-        Self { kind, victim: None, programs: vec![requests], seed: 0 }
+        Self { kind, victim: None, programs: vec![requests], schedule: Schedule::Seed(0) }
     }
 }
 
@@ -242,7 +243,7 @@ impl Workload {
 const KILLED: &str = "killed ";
 
 /// Before a schedule.
-const SEED: &str = "seed ";
+const SCHEDULE: &str = "schedule ";
 
 fn show(requests: &[Request]) -> String {
     requests.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
@@ -265,7 +266,7 @@ impl fmt::Display for Workload {
             write!(f, "{KILLED}{steps} {}; ", show(requests))?;
         }
         if self.programs.len() > 1 {
-            write!(f, "{SEED}{} ", self.seed)?;
+            write!(f, "{SCHEDULE}{} ", self.schedule)?;
         }
         let programs: Vec<String> = self.programs.iter().map(|p| show(p)).collect();
         f.write_str(&programs.join(" | "))
@@ -288,14 +289,14 @@ impl FromStr for Workload {
                 (Some(Victim { requests: parse(requests)?, steps }), rest)
             }
         };
-        let (seed, programs) = match rest.strip_prefix(SEED) {
-            None => (0, vec![parse(rest)?]),
+        let (schedule, programs) = match rest.strip_prefix(SCHEDULE) {
+            None => (Schedule::Seed(0), vec![parse(rest)?]),
             Some(rest) => {
-                let (seed, rest) = numbered(rest)?;
-                (seed, rest.split(" | ").map(parse).collect::<Result<_, _>>()?)
+                let (schedule, rest) = numbered(rest)?;
+                (schedule, rest.split(" | ").map(parse).collect::<Result<_, _>>()?)
             }
         };
-        Ok(Self { kind, victim, programs, seed })
+        Ok(Self { kind, victim, programs, schedule })
     }
 }
 
@@ -335,7 +336,7 @@ pub fn schedules(seeds: std::ops::Range<u64>) -> Vec<Workload> {
             kind,
             victim: None,
             programs: programs.clone(),
-            seed,
+            schedule: Schedule::Seed(seed),
         };
         let all = all.clone();
         seeds.clone().flat_map(move |seed| {
@@ -365,7 +366,7 @@ pub fn deaths() -> Result<Vec<Workload>, String> {
                     kind,
                     victim: victim.clone(),
                     programs: vec![sequel.clone()],
-                    seed: 0,
+                    schedule: Schedule::Seed(0),
                 }));
             }
         }

@@ -1,6 +1,6 @@
 //! Many workloads: which ones, by how many workers, and what came of it.
 
-use crate::deaths::{self, Death, Victim};
+use crate::deaths::{self, Death, Sequel, Victim};
 use crate::explore::Budget;
 use crate::generate;
 use crate::lint::{Lint, lint_of};
@@ -8,12 +8,12 @@ use crate::op::Op;
 use crate::persist::Semantics;
 use crate::rng::{self, Rng};
 use crate::run::{Base, CrashAt, Explored, Settings, Violation, explore};
-use crate::schedule::Interleaving;
+use crate::schedule::{Interleaving, Schedule};
 use crate::stats::{Distinct, Stats};
 use crate::target::Target;
 use crate::threads::{self, Plan};
 use crate::trace::{Action, Event, Trace};
-use crate::workload::universe;
+use crate::workload::{sequences, universe};
 use serde::Serialize;
 use std::collections::HashSet;
 use std::fmt;
@@ -54,6 +54,15 @@ pub enum Family {
     /// Every operation of the universe on every base, by a process that dies at each of its steps, while
     /// another goes on or before another comes; crashed everywhere from there on.
     Deaths,
+    /// Writes of all sizes from a byte to two lines, at different places of a line.
+    Lines,
+    /// The hand-picked sequences, on every base, crashed everywhere.
+    Sequences,
+    /// Two threads, of which one is interrupted once, at each of its steps, by one that takes the space that the first
+    /// gives back.
+    Preemptions,
+    /// As the deaths, while a process goes on that holds a file without a name.
+    Holders,
     /// This one, on each base.
     Script(Vec<Op>),
 }
@@ -70,6 +79,10 @@ impl Family {
             Self::Fuzz { .. } => "fuzzed".into(),
             Self::Threads { .. } => "threads".into(),
             Self::Deaths => "deaths".into(),
+            Self::Lines => "lines".into(),
+            Self::Sequences => "sequences".into(),
+            Self::Preemptions => "preemptions".into(),
+            Self::Holders => "holders".into(),
             Self::Script(_) => "script".into(),
         }
     }
@@ -84,9 +97,24 @@ impl Family {
             Self::Fuzz { tries } => *tries,
             Self::Threads { runs } => *runs,
             Self::Deaths => universe().len() as u64 * bases as u64,
+            Self::Lines => LINES,
+            Self::Sequences => sequences().len() as u64 * bases as u64,
+            Self::Preemptions => threads::PREEMPTIONS,
+            Self::Holders => deaths::HELD_BESIDE.len() as u64,
             Self::Script(_) => bases as u64,
         }
     }
+}
+
+/// Writes of so many sizes.
+const LINES: u64 = 130;
+
+/// Writes of a size: within a line if that is possible, from the start of one, and anywhere.
+fn lines(size: u64) -> Vec<Op> {
+    let line = pmem::LINE;
+    let within = line.saturating_sub(size) / 2;
+    let at = [line + within, 10 * line, 20 * line + size * 7 % line];
+    at.map(|at| Op::Write("/a".into(), at, size)).into()
 }
 
 /// How to run a family.
@@ -423,9 +451,29 @@ impl<T: Target> Job<'_, T> {
                 let ops = self.evolve(&mut rng);
                 self.crash(base, ops, 0, true);
             }
-            Family::Threads { .. } => self.crash_threads(i),
+            Family::Threads { .. } => {
+                let programs = i / SCHEDULES;
+                let base = &self.bases[programs as usize % self.bases.len()];
+                let seed = |i| u64::from(rng::next(self.options.seed ^ rng::next(i)) as u32);
+                self.crash_threads(base, Plan::generate(seed(programs), seed(i)));
+            }
+            Family::Lines => self.crash(&self.bases[0], lines(i + 1), 0, false),
+            Family::Sequences => {
+                let ops = sequences()[i as usize / self.bases.len()].clone();
+                self.crash(base, ops, 0, false);
+            }
+            Family::Preemptions => match Plan::preemption(i) {
+                Ok(plan) => self.crash_threads(&self.bases[0], plan),
+                Err(what) => {
+                    self.report(Report::default(), base, Work::Sequence(Vec::new()), Err(what));
+                }
+            },
+            Family::Holders => {
+                let op: Result<Op, _> = deaths::HELD_BESIDE[i as usize].parse();
+                self.crash_deaths(&self.bases[0], &op.expect("an operation"), true);
+            }
             Family::Deaths => {
-                self.crash_deaths(base, &universe()[i as usize / self.bases.len()]);
+                self.crash_deaths(base, &universe()[i as usize / self.bases.len()], false);
             }
             Family::Script(ops) => self.crash(base, ops.clone(), 0, false),
         }
@@ -466,25 +514,23 @@ impl<T: Target> Job<'_, T> {
         self.report(out, base, Work::Sequence(ops), explored);
     }
 
-    /// Runs threads number `i` at once and crashes them.
-    fn crash_threads(&self, i: u64) {
-        let programs = i / SCHEDULES;
-        let base = &self.bases[programs as usize % self.bases.len()];
-        let seed = |i| u64::from(rng::next(self.options.seed ^ rng::next(i)) as u32);
-        let plan = Plan::generate(seed(programs), seed(i));
+    /// Runs threads at once and crashes them.
+    fn crash_threads(&self, base: &Base, mut plan: Plan) {
         let (mut out, mut print) = (Report::default(), 0);
         let semantics = self.options.semantics;
         let explored = threads::record(self.target, base, &plan, semantics).and_then(|recorded| {
             out.lint = lint_of(self.target, &base.bytes, &recorded.trace);
-            out.interleaving = recorded.taken;
+            out.interleaving = recorded.taken.clone();
+            plan.schedule = Schedule::Order(recorded.taken.order.clone());
             print = recorded.print();
             threads::explore(self.target, base, &recorded, &self.settings())
         });
         self.report(out, base, Work::Threads { plan, print }, explored);
     }
 
-    /// Lets a process die everywhere in an operation, and crashes both sequels.
-    fn crash_deaths(&self, base: &Base, op: &Op) {
+    /// Lets a process die everywhere in an operation, and crashes both sequels; `held`: that of a survivor that
+    /// holds a file without a name.
+    fn crash_deaths(&self, base: &Base, op: &Op, held: bool) {
         let victim = match Victim::record(self.target, base, op, self.options.semantics) {
             Ok(Some(victim)) => victim,
             Ok(None) => return,
@@ -493,7 +539,8 @@ impl<T: Target> Job<'_, T> {
                 return self.report(Report::default(), base, work, Err(what));
             }
         };
-        for death in victim.deaths() {
+        let sequels: &[Sequel] = if held { &[Sequel::Holder] } else { &Sequel::ALL };
+        for death in victim.deaths().filter(|death| sequels.contains(&death.sequel)) {
             if self.options.stop_early && self.is_wrong() {
                 return;
             }

@@ -15,7 +15,7 @@
 //! that is seen then must survive.
 
 use crate::image::CrashImage;
-use crate::op::{BadOp, Driver, Op};
+use crate::op::{BadOp, Driver, Op, content};
 use crate::persist::Semantics;
 use crate::recorder::Recorder;
 use crate::run::{Base, Recorded};
@@ -26,8 +26,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
-use vfs::FileSystem;
 use vfs::tree::{Tree, diff, tree};
+use vfs::{Caller, FileSystem, Ino};
 
 /// Who goes on after a death.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,10 +36,16 @@ pub enum Sequel {
     Survivor,
     /// A process that comes when nobody is left: it mounts the pool.
     Heir,
+    /// A survivor that holds a file without a name, whose blocks are in use although nothing on media says so.
+    Holder,
 }
 
+/// Operations whose deaths a [`Sequel::Holder`] survives: they store in place, so that they do again what they did
+/// although somebody has taken blocks meanwhile.
+pub const HELD_BESIDE: [&str; 3] = ["utimes /a", "chmod /e 700", "unlink /b"];
+
 impl Sequel {
-    /// Both.
+    /// Those of any operation.
     pub const ALL: [Self; 2] = [Self::Survivor, Self::Heir];
 }
 
@@ -54,15 +60,17 @@ pub struct Death {
     pub sequel: Sequel,
 }
 
-/// What precedes the death in replay lines if nobody survives.
+/// What precedes the death in replay lines if nobody survives, or somebody who holds a file.
 const HEIR: &str = "heir ";
+const HOLDER: &str = "holder ";
 
-/// As in replay lines: `[heir ]STEPS OPERATION`.
+/// As in replay lines: `[heir |holder ]STEPS OPERATION`.
 impl fmt::Display for Death {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let who = match self.sequel {
             Sequel::Survivor => "",
             Sequel::Heir => HEIR,
+            Sequel::Holder => HOLDER,
         };
         write!(f, "{who}{} {}", self.steps, self.victim)
     }
@@ -72,10 +80,9 @@ impl FromStr for Death {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (sequel, text) = match text.strip_prefix(HEIR) {
-            Some(text) => (Sequel::Heir, text),
-            None => (Sequel::Survivor, text),
-        };
+        let named = [(HEIR, Sequel::Heir), (HOLDER, Sequel::Holder)];
+        let named = named.iter().find_map(|(n, sequel)| Some((*sequel, text.strip_prefix(n)?)));
+        let (sequel, text) = named.unwrap_or((Sequel::Survivor, text));
         let (steps, victim) = text.split_once(' ').ok_or("a death has steps and an operation")?;
         let steps = steps.parse().map_err(|_| format!("not a number of steps: `{steps}`"))?;
         let victim = victim.parse().map_err(|bad: BadOp| bad.to_string())?;
@@ -133,14 +140,21 @@ impl Victim {
 
     /// Everywhere it can die, and who can go on.
     pub fn deaths(&self) -> impl Iterator<Item = Death> {
-        let at = |steps| Sequel::ALL.map(|sequel| Death { victim: self.op.clone(), steps, sequel });
+        let all = [Sequel::Survivor, Sequel::Heir, Sequel::Holder];
+        let is_held_beside = HELD_BESIDE.contains(&&*self.op.to_string());
+        let all = all.into_iter().filter(move |s| *s != Sequel::Holder || is_held_beside);
+        let at = move |steps| {
+            all.clone().map(move |sequel| Death { victim: self.op.clone(), steps, sequel })
+        };
         (0..=self.steps.len()).flat_map(at)
     }
 
     /// What is done after the recovery. A file that was cut off grows again: what is left beyond its end
     /// would show.
-    fn afterwards(&self) -> Op {
+    fn afterwards(&self, sequel: Sequel) -> Op {
         match &self.op {
+            // It takes blocks that look free.
+            _ if sequel == Sequel::Holder => Op::Append("/a".into(), FAR),
             Op::Truncate(path, _) => Op::Write(path.clone(), FAR, 10),
             _ => Op::Create("/after".into()),
         }
@@ -156,15 +170,24 @@ impl Victim {
     ) -> Result<Recorded, String> {
         let recorder = Recorder::new(CrashImage::under(self.semantics, base.bytes.clone()));
         let (found, after) = match sequel {
-            Sequel::Survivor => {
+            Sequel::Survivor | Sequel::Holder => {
                 let survivor = target.share(&recorder)?;
+                let fs = survivor.fs();
                 // What it has looked at before must not keep it from finding what is there now.
-                seen(survivor.fs())?;
+                seen(fs)?;
+                let held = (sequel == Sequel::Holder).then(|| Held::make(fs)).transpose()?;
                 self.die(&recorder, steps);
                 recorder.begin(RECOVERY);
                 survivor.recover()?;
                 recorder.end(RECOVERY);
-                self.go_on(&recorder, survivor.fs())?
+                if let Some(held) = &held {
+                    held.count(fs)?;
+                }
+                let trees = self.go_on(&recorder, fs, sequel)?;
+                if let Some(held) = held {
+                    held.end(fs)?;
+                }
+                trees
             }
             Sequel::Heir => {
                 // The victim's: what an earlier crash has left is cleared before its operation.
@@ -173,7 +196,7 @@ impl Victim {
                 recorder.begin(RECOVERY);
                 let heir = target.mount(&recorder)?;
                 recorder.end(RECOVERY);
-                self.go_on(&recorder, &*heir.fs)?
+                self.go_on(&recorder, &*heir.fs, sequel)?
             }
         };
         let legal = || self.recorded.trees.iter().chain(self.recorded.between.values());
@@ -212,10 +235,11 @@ impl Victim {
         &self,
         recorder: &Recorder<M>,
         fs: &dyn FileSystem,
+        sequel: Sequel,
     ) -> Result<(Arc<Tree>, Arc<Tree>), String> {
         let found = seen(fs)?;
         recorder.begin(SEQUEL);
-        match Driver::new(fs).run(&self.afterwards(), 0) {
+        match Driver::new(fs).run(&self.afterwards(sequel), 0) {
             Ok(()) | Err(vfs::Errno::NOSPC) => {}
             Err(err) => return Err(format!("unusable after a death: {err}")),
         }
@@ -223,6 +247,53 @@ impl Victim {
         Ok((found, seen(fs)?))
     }
 }
+
+/// A file without a name that a survivor holds.
+struct Held {
+    ino: Ino,
+    content: Vec<u8>,
+    /// Free blocks since it was made.
+    free: u64,
+}
+
+impl Held {
+    fn make(fs: &dyn FileSystem) -> Result<Self, String> {
+        let text = |e: vfs::Errno| format!("a file to hold: {e}");
+        let made = fs.tmpfile(&Caller::ROOT, fs.root(), 0o600, 0).map_err(text)?;
+        let content = content(HELD_SALT, 3 * 4096);
+        fs.write(made.ino, 0, &content).map_err(text)?;
+        Ok(Self { ino: made.ino, content, free: fs.statfs().blocks_free })
+    }
+
+    /// Its blocks are in use, and no others.
+    fn count(&self, fs: &dyn FileSystem) -> Result<(), String> {
+        let free = fs.statfs().blocks_free;
+        match free == self.free {
+            true => Ok(()),
+            false => {
+                Err(format!("space: {free} blocks are free after a recovery, not {}", self.free))
+            }
+        }
+    }
+
+    /// It holds what was written, and is given back.
+    fn end(self, fs: &dyn FileSystem) -> Result<(), String> {
+        let mut found = vec![0; self.content.len() + 1];
+        let n = fs.read(self.ino, 0, &mut found).map_err(|e| format!("a held file: {e}"))?;
+        if found[..n] != self.content {
+            return Err("a file without a name has lost its content in a recovery".into());
+        }
+        let before = fs.statfs().blocks_free;
+        fs.forget(self.ino, 1);
+        match fs.statfs().blocks_free > before {
+            true => Ok(()),
+            false => Err("a held file does not give its blocks back after a recovery".into()),
+        }
+    }
+}
+
+/// Makes the content of held files their own.
+const HELD_SALT: u64 = 99;
 
 fn seen(fs: &dyn FileSystem) -> Result<Arc<Tree>, String> {
     tree(fs).map(Arc::new).map_err(|e| format!("walk: {e}"))

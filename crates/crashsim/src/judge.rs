@@ -55,8 +55,8 @@ impl FromStr for Verdict {
     }
 }
 
-/// Judges the file system, or block devices.
-pub fn judge(block_devices: bool) -> Verdict {
+/// Judges the file system, or block devices; `tell` is told what each family came to.
+pub fn judge(block_devices: bool, tell: &mut dyn FnMut(&Report)) -> Verdict {
     let start = Instant::now();
     let distinct = Distinct::default();
     let mut states = 0;
@@ -65,6 +65,7 @@ pub fn judge(block_devices: bool) -> Verdict {
     let mut found = None;
     let ended = catch_unwind(AssertUnwindSafe(|| {
         families(&distinct, &mut |report| {
+            tell(&report);
             states += report.stats.distinct;
             found = of_report(report);
             found.is_some()
@@ -118,7 +119,11 @@ fn of_file_systems(distinct: &Distinct, enough: &mut Enough<'_>) -> Result<(), S
 fn file_system_families(bases: &[Base]) -> Vec<(Family, Option<u64>)> {
     let length = |length| Family::Exhaustive { length, bases: bases.len() };
     vec![
+        (Family::Sequences, None),
+        (Family::Preemptions, None),
+        (Family::Holders, None),
         (length(1), None),
+        (Family::Lines, None),
         (Family::Threads { runs: 200 }, None),
         (Family::Deaths, Some(6)),
         (Family::Fuzz { tries: 1000 }, None),

@@ -18,7 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// What is odd, by line of source.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Lint {
-    /// Stores through the cache that nothing flushed: how many.
+    /// Stores through the cache that nothing flushed, and that the engine does not argue for: how many. They are
+    /// violations.
     pub unflushed: BTreeMap<String, u64>,
     /// Flushes of ranges in which no line had been stored to since its last flush: how many, of how
     /// many.
@@ -76,6 +77,7 @@ impl Lint {
 /// are that others lean on.
 pub fn lint_of<T: Target>(target: &T, base: &[u8], trace: &Trace) -> Lint {
     let mut lint = lint(trace);
+    lint.unflushed.retain(|site, _| target.may_stay_unflushed(site).is_none());
     for l in &mut lint.leaning {
         let mut memory = base.to_vec();
         for e in &trace.events[..l.event] {

@@ -4,6 +4,7 @@
 //! are in bytes; modes are octal. Content is derived from the operation's number, so that no two
 //! writes store the same.
 
+use std::cell::Cell;
 use std::fmt;
 use std::str::FromStr;
 use vfs::{
@@ -96,6 +97,8 @@ pub type Handles = [Option<Ino>; HANDLES];
 pub struct Driver<'f> {
     fs: &'f dyn FileSystem,
     handles: Handles,
+    /// The inode that was made last, with its generation.
+    born: Cell<Option<(Ino, u32)>>,
 }
 
 fn path_parts(path: &str) -> impl Iterator<Item = &[u8]> {
@@ -129,12 +132,17 @@ impl<'f> Driver<'f> {
 
     /// On `fs`, with handles that somebody else holds.
     pub fn with_handles(fs: &'f dyn FileSystem, handles: Handles) -> Self {
-        Self { fs, handles }
+        Self { fs, handles, born: Cell::new(None) }
     }
 
     /// The handles.
     pub fn handles(&self) -> Handles {
         self.handles
+    }
+
+    /// The inode that the operation before has made, with its generation.
+    pub fn take_born(&self) -> Option<(Ino, u32)> {
+        self.born.take()
     }
 
     fn walk(&self, path: &str) -> Result<Ino, Errno> {
@@ -177,6 +185,7 @@ impl<'f> Driver<'f> {
         let node = NewNode { kind, mode, umask: 0o22 };
         let caller = Caller { uid: 3, gid: 4 };
         let made = self.at(path, |dir, name| self.fs.create(&caller, dir, name, &node))?;
+        self.born.set(Some((made.ino, made.generation)));
         self.release(made.ino);
         Ok(())
     }
@@ -271,6 +280,7 @@ impl<'f> Driver<'f> {
             }
             Op::Tmpfile(p, handle) => {
                 let made = self.with(p, |dir| fs.tmpfile(&Caller::ROOT, dir, 0o644, 0))?;
+                self.born.set(Some((made.ino, made.generation)));
                 self.hold(*handle, made.ino)
             }
             Op::Close(handle) => match self.handles.get_mut(*handle).and_then(Option::take) {

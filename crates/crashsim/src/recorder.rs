@@ -85,6 +85,11 @@ impl<M: Medium> Recorder<M> {
         self.log.into_inner().expect("no recording thread panics").trace
     }
 
+    /// What is recorded: what is done to it directly, is not.
+    pub fn inner(&self) -> &M {
+        &self.inner
+    }
+
     /// The first byte, if any, at which some fence found memory that no recorded store explains.
     pub fn unrecorded(&self) -> Option<u64> {
         self.log().unrecorded

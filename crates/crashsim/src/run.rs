@@ -9,9 +9,9 @@ use crate::program;
 use crate::recorder::Recorder;
 use crate::rng;
 use crate::stats::{Distinct, Stats};
-use crate::target::{Durable, Target};
+use crate::target::{Durable, Mounted, Target};
 use crate::trace::{Action, Trace};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 use vfs::Errno;
@@ -248,6 +248,7 @@ fn perform<T: Target, M: pmem::Medium>(
         Ok::<(), String>(())
     };
     let mut oracle = Driver::new(model);
+    let mut lives = BTreeSet::new();
     let mut id = 0;
     for (part, ops) in ops.split(|op| *op == Op::Remount).enumerate() {
         if part > 0 {
@@ -261,6 +262,7 @@ fn perform<T: Target, M: pmem::Medium>(
             worked.push(true);
             id += 1;
         }
+        let account = Account::open(&mounted);
         let mut engine = Driver::new(&*mounted.fs);
         for op in ops {
             note(&mut trees, id)?;
@@ -270,12 +272,17 @@ fn perform<T: Target, M: pmem::Medium>(
             recorder.begin(id as u32);
             let changed = both(&mut engine, &mut oracle, op, id as u64)?;
             recorder.end(id as u32);
+            if let Some(life) = engine.take_born().filter(|life| !lives.insert(*life)) {
+                return Err(format!("{op}: {life:?}, inode and generation, has lived before"));
+            }
             worked.push(changed);
             if !changed && id >= from && !between.contains_key(&id) {
                 trees.push(trees[id].clone());
             }
             id += 1;
         }
+        engine.close_all();
+        account.close(target, &mounted, recorder.inner())?;
     }
     note(&mut trees, id)?;
     Ok(Performed { trees, between, worked })
@@ -287,6 +294,41 @@ fn revoked(model: &Model, driver: &Driver<'_>, op: &Op) -> Result<Tree, String> 
     let revoked = Driver::with_handles(&model, driver.handles()).revoke(op);
     revoked.map_err(|e| format!("the model, before {op}: {e}"))?;
     tree(&model).map_err(|e| format!("the model: {e}"))
+}
+
+/// An account of space: blocks free and in use are as many when a pool is left as when it was mounted. What is
+/// held is in use, so that it is drawn up when nothing is.
+struct Account {
+    /// `None`: the pool is full, so that nobody knows how much is set aside.
+    blocks: Option<u64>,
+}
+
+impl Account {
+    fn open(mounted: &Mounted<'_>) -> Self {
+        Self { blocks: free_blocks(mounted).map(|free| free + mounted.blocks_used) }
+    }
+
+    fn close<T: Target>(
+        &self,
+        target: &T,
+        mounted: &Mounted<'_>,
+        medium: &impl pmem::Medium,
+    ) -> Result<(), String> {
+        let (Some(blocks), Some(free)) = (self.blocks, free_blocks(mounted)) else { return Ok(()) };
+        let usage = target.check(medium).map_err(|e| format!("check: {e}"))?;
+        let used = usage.blocks_used;
+        match free + used == blocks {
+            true => Ok(()),
+            false => Err(format!(
+                "space: {free} blocks are free and {used} in use, together not the {blocks} of before"
+            )),
+        }
+    }
+}
+
+/// Free blocks, unless the pool is full.
+fn free_blocks(mounted: &Mounted<'_>) -> Option<u64> {
+    Some(mounted.fs.statfs().blocks_free).filter(|free| *free > 0)
 }
 
 /// Runs one operation on both; returns whether it succeeded. The model has no limit on space, but does the first of

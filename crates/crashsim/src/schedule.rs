@@ -20,6 +20,8 @@
 use crate::rng::Rng;
 use serde::Serialize;
 use std::cell::RefCell;
+use std::fmt;
+use std::str::FromStr;
 use std::sync::atomic::{AtomicI32, AtomicU8, Ordering::*};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, Thread};
@@ -35,7 +37,7 @@ pub fn step() {
 }
 
 /// What running under a scheduler came to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Interleaving {
     /// Steps of all threads.
     pub steps: u64,
@@ -43,6 +45,9 @@ pub struct Interleaving {
     pub switches: u64,
     /// Switches because a thread waited for a lock.
     pub waits: u64,
+    /// Of one run: which thread took each step.
+    #[serde(skip)]
+    pub order: Vec<usize>,
 }
 
 impl Interleaving {
@@ -51,6 +56,75 @@ impl Interleaving {
         self.steps += o.steps;
         self.switches += o.switches;
         self.waits += o.waits;
+    }
+}
+
+/// A schedule by name: `5`, a seed; `preempt:12`, the first thread is interrupted after 12 steps; `order:0*5,1*2`, the
+/// first thread takes five steps, then the second two. An order is what a run had: it holds for other programs, too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Schedule {
+    /// Derived from a number.
+    Seed(u64),
+    /// One change of thread, after so many steps.
+    Preempt(u64),
+    /// The threads that take the steps.
+    Order(Vec<usize>),
+}
+
+const PREEMPT: &str = "preempt:";
+const ORDER: &str = "order:";
+
+impl fmt::Display for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Seed(seed) => write!(f, "{seed}"),
+            Self::Preempt(after) => write!(f, "{PREEMPT}{after}"),
+            Self::Order(order) => {
+                let parts = order.chunk_by(|a, b| a == b);
+                let parts: Vec<_> = parts.map(|p| format!("{}*{}", p[0], p.len())).collect();
+                write!(f, "{ORDER}{}", parts.join(","))
+            }
+        }
+    }
+}
+
+impl FromStr for Schedule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || {
+            format!("not a schedule: `{text}`; one is for example 5, preempt:12 or order:0*5,1*2")
+        };
+        let number = |text: &str| text.parse().map_err(|_| bad());
+        if let Some(after) = text.strip_prefix(PREEMPT) {
+            return Ok(Self::Preempt(number(after)?));
+        }
+        let Some(order) = text.strip_prefix(ORDER) else { return Ok(Self::Seed(number(text)?)) };
+        let mut steps = Vec::new();
+        for part in order.split(',').filter(|part| !part.is_empty()) {
+            let (thread, times) = part.split_once('*').ok_or_else(bad)?;
+            let (thread, times) = (number(thread)? as usize, number(times)? as usize);
+            steps.extend(std::iter::repeat_n(thread, times.min(STEPS_MAX)));
+        }
+        Ok(Self::Order(steps))
+    }
+}
+
+/// Steps of a thread without a change that a line can ask for.
+const STEPS_MAX: usize = 1 << 20;
+
+impl Schedule {
+    /// The policy for so many threads; `steps` says how many they take in all, about.
+    pub fn policy(
+        &self,
+        threads: usize,
+        steps: impl FnOnce() -> Result<u64, String>,
+    ) -> Result<Policy, String> {
+        Ok(match self {
+            Self::Seed(seed) => Policy::new(*seed, threads, steps()?),
+            Self::Preempt(after) => Policy::preempt(*after),
+            Self::Order(order) => Policy::order(order.clone()),
+        })
     }
 }
 
@@ -63,6 +137,10 @@ pub struct Policy {
 
 #[derive(Clone, Debug)]
 enum Rule {
+    /// These, one after the other; then as [`Policy::in_turn`].
+    Order(Vec<usize>),
+    /// The first thread for so many steps, then the others while they can go on, then the first again.
+    Preempt(u64),
     /// Any, at each step.
     Walk,
     /// The one of highest priority; at each of these steps the priority of who took it drops below
@@ -93,9 +171,25 @@ impl Policy {
         Self { rng: Rng::new(0), rule: Rule::Priorities { of, drops: Vec::new() } }
     }
 
+    /// The first thread is interrupted once, after so many steps.
+    pub fn preempt(after: u64) -> Self {
+        Self { rng: Rng::new(0), rule: Rule::Preempt(after) }
+    }
+
+    /// The threads that took the steps of an earlier run.
+    pub fn order(order: Vec<usize>) -> Self {
+        Self { rng: Rng::new(0), rule: Rule::Order(order) }
+    }
+
     /// Chooses among those that can go on; `last` took step number `step`.
     fn choose(&mut self, ready: &[usize], last: Option<usize>, step: u64) -> usize {
         match &mut self.rule {
+            Rule::Order(order) => {
+                let next = order.get(step as usize).filter(|next| ready.contains(next));
+                *next.unwrap_or(&ready[0])
+            }
+            Rule::Preempt(after) if step < *after => ready[0],
+            Rule::Preempt(_) => ready[ready.len() - 1],
             Rule::Walk => *self.rng.pick(ready),
             Rule::Priorities { of, drops } => {
                 if let Some(last) = last
@@ -212,6 +306,7 @@ fn schedule(slots: &[Arc<Slot>], policy: &mut Policy, name: &str) -> Interleavin
         let next = policy.choose(&ready, last, taken.steps);
         let waits = last.is_some_and(|l| slots[l].is(RUNS));
         taken.steps += 1;
+        taken.order.push(next);
         taken.switches += u64::from(last.is_some_and(|l| l != next));
         taken.waits += u64::from(waits);
         last = Some(next);

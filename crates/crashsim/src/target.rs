@@ -86,6 +86,11 @@ pub trait Target: Sync {
     /// Why it does no harm if a word so described is lost although another thread has loaded it and
     /// gone on ([`crate::lint::Leaning`]); `None`: it may do harm.
     fn harmless(&self, word: &str) -> Option<&'static str>;
+
+    /// Why stores of this file and line of source may never be flushed; `None`: that is a violation.
+    fn may_stay_unflushed(&self, _site: &str) -> Option<&'static str> {
+        None
+    }
 }
 
 thread_local! {

@@ -16,7 +16,7 @@ use crate::persist::{Persistency, Semantics};
 use crate::recorder::Recorder;
 use crate::rng::{Rng, next};
 use crate::run::{Base, CrashAt, DETAILED, Explored, Settings, Violation};
-use crate::schedule::{self, Interleaving, Policy};
+use crate::schedule::{self, Interleaving, Policy, Schedule};
 use crate::target::Target;
 use crate::trace::{Action, Trace};
 use crate::workload::script;
@@ -31,16 +31,16 @@ use vfs::{Errno, FileSystem};
 /// What threads do, and who goes on when.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Seed of the schedule.
-    pub seed: u64,
+    /// The schedule.
+    pub schedule: Schedule,
     /// What each thread does.
     pub programs: Vec<Vec<Op>>,
 }
 
-/// As in replay lines: `SEED PROGRAM | PROGRAM`.
+/// As in replay lines: `SCHEDULE PROGRAM | PROGRAM`.
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.seed)?;
+        write!(f, "{}", self.schedule)?;
         for (i, program) in self.programs.iter().enumerate() {
             let ops: Vec<String> = program.iter().map(Op::to_string).collect();
             write!(f, "{}{}", if i == 0 { " " } else { " | " }, ops.join("; "))?;
@@ -53,10 +53,10 @@ impl FromStr for Plan {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (seed, programs) = text.split_once(' ').ok_or("threads have a seed and programs")?;
-        let seed = seed.parse().map_err(|_| format!("not a seed: `{seed}`"))?;
+        let parts = text.split_once(' ').ok_or("threads have a schedule and programs")?;
+        let (schedule, programs) = (parts.0.parse()?, parts.1);
         let programs = programs.split('|').map(script).collect::<Result<_, _>>();
-        Ok(Self { seed, programs: programs.map_err(|e| e.to_string())? })
+        Ok(Self { schedule, programs: programs.map_err(|e| e.to_string())? })
     }
 }
 
@@ -67,9 +67,34 @@ impl Plan {
         let mut rng = Rng::new(programs);
         let (threads, ops) = if rng.below(2) == 0 { (2, 3) } else { (3, 2) };
         let programs = (0..threads).map(|t| program(&mut rng, t, ops)).collect();
-        Self { seed, programs }
+        Self { schedule: Schedule::Seed(seed), programs }
+    }
+
+    /// One of [`PREEMPTIONS`]: the first program is interrupted once.
+    pub fn preemption(i: u64) -> Result<Self, String> {
+        let (programs, after) = (i / INTERRUPTED, i % INTERRUPTED);
+        format!("{} {}", Schedule::Preempt(after), REUSE[programs as usize]).parse()
     }
 }
+
+/// The first gives blocks back, and the second takes some, as many as there are steps of the first between which it
+/// can come. New threads look for blocks where the pool begins, so that those are the ones.
+const REUSE: [&str; 8] = [
+    "write %0 100 200 | write %1 10 80",
+    "write %0 4000 200 | append %1 9000",
+    "punch %0 100 200 | write %1 10 80",
+    "unlink %2/z | append %1 9000",
+    "truncate %0 100 | append %1 9000",
+    "setxattr %0 user.x 20 | setxattr %1 user.y 5000",
+    "rename /a %3/n | write %1 10 80",
+    "unlink /o | create /n",
+];
+
+/// Steps after which programs of [`REUSE`] are interrupted: more than they take.
+const INTERRUPTED: u64 = 32;
+
+/// How many runs there are of two programs of which the first is interrupted once.
+pub const PREEMPTIONS: u64 = REUSE.len() as u64 * INTERRUPTED;
 
 /// What the handles of all threads hold: `%0` is a file with several blocks, `%1` one of one block with
 /// two names, `%2` its directory, `%3` an empty one.
@@ -159,8 +184,9 @@ pub fn record<T: Target>(
     semantics: Semantics,
 ) -> Result<Recorded, String> {
     let threads = plan.programs.len();
-    let steps = record_under(target, base, plan, semantics, Policy::in_turn(threads))?.taken.steps;
-    record_under(target, base, plan, semantics, Policy::new(plan.seed, threads, steps))
+    let in_turn = || record_under(target, base, plan, semantics, Policy::in_turn(threads));
+    let policy = plan.schedule.policy(threads, || Ok(in_turn()?.taken.steps))?;
+    record_under(target, base, plan, semantics, policy)
 }
 
 fn record_under<T: Target>(

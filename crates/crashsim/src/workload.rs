@@ -43,6 +43,14 @@ fn brim() -> String {
     text + &format!("; link /a /d/{:0>144}", 16)
 }
 
+/// The tree with a file whose tree is of height 3, of which all levels hold something, and one of height 2.
+fn tall() -> String {
+    format!(
+        "{TREE}; create /t; write /t 0 5000; write /t 3000000 100; write /t 1100000000 9000; \
+         create /u; write /u 0 5000; write /u 2097152 9000"
+    )
+}
+
 /// The bases: name, whether it is one for sequences, script.
 fn scripts() -> Vec<(&'static str, String)> {
     let full = format!("{TREE}; create /f; fill /f");
@@ -52,12 +60,14 @@ fn scripts() -> Vec<(&'static str, String)> {
         ("brim", brim()),
         ("full", full),
         ("empty", String::new()),
+        ("tall", tall()),
     ]
 }
 
 /// Operations on a base that commit by a word of a directory, an inode, a block of pointers, and the
 /// superblock.
-pub const COMMITS: [(&str, &str); 4] = [
+pub const COMMITS: [(&str, &str); 5] = [
+    ("tall", "write /t 2999000 2000"),
     ("tree", "create /n"),
     ("tree", "append /a 100"),
     ("full", "punch /f 40960 4096"),
@@ -105,6 +115,10 @@ pub fn bases<T: Target>(target: &T) -> Result<Vec<Base>, String> {
     // Crashed between the commit of a truncation and the clearing of what it cut off.
     let cut = script("truncate /d/z 4096; truncate /a 100").map_err(|e| e.to_string())?;
     bases.push(bases[0].crashed(target, "stale", cut, 2)?);
+    // The same in trees of height 2 and 3.
+    let cut = script("truncate /u 4096; truncate /t 100").map_err(|e| e.to_string())?;
+    let tall = bases.iter().find(|base| base.name == "tall").ok_or("no base is tall")?;
+    bases.push(tall.crashed(target, "tall-stale", cut, 2)?);
     Ok(bases)
 }
 
@@ -136,7 +150,25 @@ setxattr /a security.capability 20; setall /a 100 600 9; setxattr /a security.ca
 setxattr /d/z security.capability 20; punch /d/z 8192 4096; setxattr /d/z security.capability 20; allocate /d/z 0 30000
 setxattr /d/z security.capability 20; zero /d/z 4000 30000; setxattr /d/z security.capability 20; insert /d/z 0 4096
 setxattr /b security.capability 20; copy /a 0 /b 50 4000; setxattr /b security.capability 20; remount; write /d/c 0 100
-tmpfile /d 1; setxattr %1 security.capability 20; write %1 0 100; setxattr %1 security.capability 20; link %1 /n; append /n 9";
+tmpfile /d 1; setxattr %1 security.capability 20; write %1 0 100; setxattr %1 security.capability 20; link %1 /n; append /n 9
+create /n; unlink /n; create /m; unlink /m; create /n
+mkdir /n; rmdir /n; create /m
+tmpfile /d 1; close 1; create /n
+write /a 4096 4096; collapse /a 0 8192
+write /a 0 40000; collapse /a 4096 16384; write /a 0 5000
+write /a 0 40000; insert /a 4096 8192; truncate /a 100
+open /a 0; unlink /a; write %0 0 9000; close 0; create /n
+open /o 0; unlink /o; write %0 0 9000; create /n; write /n 0 9000; close 0
+create /n; write /n 0 36864; unlink /n; create /m; write /m 0 9000; truncate /m 60000
+truncate /t 2500000; truncate /t 1200000000
+truncate /t 100; truncate /t 1200000000
+truncate /u 100; truncate /u 2200000
+truncate /u 2097152; append /u 9000
+write /t 2999990 40; punch /t 0 4096; unlink /t
+write /u 2097100 200; zero /u 4096 2097152; collapse /u 0 4096
+link /a /n; unlink /a; write /n 0 100; unlink /n; unlink /d/c; unlink /b
+setxattr /a user.y 5000; setxattr /a user.y 10; setacl /a; unlink /a
+utimes /a; read /a; read /d/c; list /e; remount; list /e; create /e/n";
 
 /// The operations of the universe.
 pub fn universe() -> Vec<Op> {

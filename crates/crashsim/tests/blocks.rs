@@ -62,7 +62,7 @@ fn workloads_are_text_and_back() {
         "raw/nt: write 0+1 keep",
         "raw/nt: killed 3 write 0+1",
         "raw/nt: killed write 0+1; barrier",
-        "raw/nt: seed write 0+1 | barrier",
+        "raw/nt: schedule write 0+1 | barrier",
     ] {
         assert!(bad.parse::<Workload>().is_err(), "{bad}");
     }

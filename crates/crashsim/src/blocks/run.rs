@@ -8,7 +8,7 @@ use crate::image::CrashImage;
 use crate::persist::Semantics;
 use crate::program::{self, Moment};
 use crate::recorder::Recorder;
-use crate::schedule::{self, Interleaving, Policy};
+use crate::schedule::{self, Interleaving, Policy, Schedule};
 use crate::sited::Sited;
 use crate::stats::{Distinct, Stats};
 use crate::trace::{Action, Event, Trace};
@@ -30,8 +30,10 @@ pub fn run(
     let start = Instant::now();
     let mut report = Report { family: family.to_owned(), ..Report::default() };
     for workload in workloads {
+        let mut replay = workload.clone();
         let wrong = match record(workload) {
             Ok(run) => {
+                replay.schedule = Schedule::Order(run.order.clone());
                 let (stats, wrong) = explore(&run, &run.trace, semantics, distinct);
                 report.stats.add(&stats);
                 wrong
@@ -40,7 +42,7 @@ pub fn run(
         };
         report.workloads += 1;
         report.violations += wrong.len() as u64;
-        let replay = workload.to_string();
+        let replay = replay.to_string();
         let finding = |what| Finding { replay: replay.clone(), what, detail: Vec::new() };
         report.findings.extend(wrong.into_iter().take(1).map(finding));
         progress(report.workloads);
@@ -109,6 +111,8 @@ pub struct Run {
     pub trace: Trace,
     /// The first call that the workload is about: after a death, the recovery.
     pub from: u32,
+    /// Which thread took each step.
+    order: Vec<usize>,
     spans: Vec<Span>,
     /// What each unit may hold, the oldest first.
     units: Vec<Vec<Given>>,
@@ -212,13 +216,14 @@ fn die(
 /// Runs a workload on a device that is full, and records it.
 pub fn record(workload: &Workload) -> Result<Run, String> {
     let initial = full(workload.kind)?.bytes();
-    let in_turn = Policy::in_turn(workload.programs.len());
-    let (run, taken) = record_under(workload, &initial, in_turn)?;
-    if workload.programs.len() < 2 {
-        return Ok(run);
+    let threads = workload.programs.len();
+    let in_turn = || record_under(workload, &initial, Policy::in_turn(threads));
+    if threads < 2 {
+        return Ok(in_turn()?.0);
     }
-    let policy = Policy::new(workload.seed, workload.programs.len(), taken.steps);
-    Ok(record_under(workload, &initial, policy)?.0)
+    let policy = workload.schedule.policy(threads, || Ok(in_turn()?.1.steps))?;
+    let (run, taken) = record_under(workload, &initial, policy)?;
+    Ok(Run { order: taken.order, ..run })
 }
 
 fn record_under(
@@ -267,7 +272,7 @@ fn record_under(
     let trace = recorder.into_trace();
     let (spans, units) = (spans(kind, &calls, &trace), units(kind, &calls));
     let initial = initial.to_vec();
-    Ok((Run { kind, initial, trace, from, spans, units }, taken))
+    Ok((Run { kind, initial, trace, from, order: Vec::new(), spans, units }, taken))
 }
 
 /// When each call happened, and when it is durable.
@@ -357,7 +362,15 @@ pub fn record_format(kind: Kind, blocks: u64) -> Result<Run, String> {
     let recorder = Recorder::new(medium);
     pmbd::atomic::format(&recorder, &geometry);
     let trace = recorder.into_trace();
-    Ok(Run { kind, initial, trace, from: 0, spans: Vec::new(), units: Vec::new() })
+    Ok(Run {
+        kind,
+        initial,
+        trace,
+        from: 0,
+        order: Vec::new(),
+        spans: Vec::new(),
+        units: Vec::new(),
+    })
 }
 
 /// Explores the crashes of a recorded formatting with so many blocks, of whose trace `trace` is a variant:
