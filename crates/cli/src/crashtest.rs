@@ -244,7 +244,7 @@ fn families_of(args: &CrashtestArgs, bases: &[crashsim::run::Base]) -> Result<Ve
     }
     if args.deaths > 0 {
         families.push(Family::Deaths);
-        families.push(Family::Holders);
+        families.push(Family::Survivors);
     }
     Ok(families)
 }

@@ -13,7 +13,7 @@ use crate::stats::{Distinct, Stats};
 use crate::target::Target;
 use crate::threads::{self, Plan};
 use crate::trace::{Action, Event, Trace};
-use crate::workload::{sequences, universe};
+use crate::workload::{COMMON, all_sequences, universe};
 use serde::Serialize;
 use std::collections::HashSet;
 use std::fmt;
@@ -56,13 +56,13 @@ pub enum Family {
     Deaths,
     /// Writes of all sizes from a byte to two lines, at different places of a line.
     Lines,
-    /// The hand-picked sequences, on every base, crashed everywhere.
+    /// The hand-picked sequences, on the bases of [`SEQUENCED`], crashed everywhere.
     Sequences,
     /// Two threads, of which one is interrupted once, at each of its steps, by one that takes the space that the first
     /// gives back.
     Preemptions,
-    /// As the deaths, while a process goes on that holds a file without a name.
-    Holders,
+    /// Deaths in chosen operations: while a process goes on that holds a file without a name, and in tall trees.
+    Survivors,
     /// This one, on each base.
     Script(Vec<Op>),
 }
@@ -82,7 +82,7 @@ impl Family {
             Self::Lines => "lines".into(),
             Self::Sequences => "sequences".into(),
             Self::Preemptions => "preemptions".into(),
-            Self::Holders => "holders".into(),
+            Self::Survivors => "survivors".into(),
             Self::Script(_) => "script".into(),
         }
     }
@@ -98,13 +98,19 @@ impl Family {
             Self::Threads { runs } => *runs,
             Self::Deaths => universe().len() as u64 * bases as u64,
             Self::Lines => LINES,
-            Self::Sequences => sequences().len() as u64 * bases as u64,
+            Self::Sequences => (all_sequences().len() * SEQUENCED.len()) as u64,
             Self::Preemptions => threads::PREEMPTIONS,
-            Self::Holders => deaths::HELD_BESIDE.len() as u64,
+            Self::Survivors => (deaths::HELD_BESIDE.len() + TALL.len()) as u64,
             Self::Script(_) => bases as u64,
         }
     }
 }
+
+/// Bases of sequences: each has all names, and the second tall trees, and the third what a crash left in them.
+const SEQUENCED: [&str; 3] = ["worn", "tall", "tall-stale"];
+
+/// Operations in which a process dies whose commits are in blocks of pointers above the lowest.
+const TALL: [&str; 2] = ["write /t 3000000 4096", "punch /t 0 2097152"];
 
 /// Writes of so many sizes.
 const LINES: u64 = 130;
@@ -351,11 +357,13 @@ pub fn run<T: Target>(
     progress: &(dyn Fn(u64, u64, u64) + Sync),
 ) -> Report {
     let start = Instant::now();
-    let all = family.count(bases.len());
+    let common = &bases[..bases.len().min(COMMON)];
+    let all = family.count(common.len());
     let total = options.limit.map_or(all, |limit| limit.min(all));
     let job = Job {
         target,
-        bases,
+        bases: common,
+        all_bases: bases,
         family,
         options,
         distinct,
@@ -417,6 +425,7 @@ struct Corpus {
 struct Job<'a, T> {
     target: &'a T,
     bases: &'a [Base],
+    all_bases: &'a [Base],
     family: &'a Family,
     options: &'a Options,
     distinct: &'a Distinct,
@@ -459,8 +468,8 @@ impl<T: Target> Job<'_, T> {
             }
             Family::Lines => self.crash(&self.bases[0], lines(i + 1), 0, false),
             Family::Sequences => {
-                let ops = sequences()[i as usize / self.bases.len()].clone();
-                self.crash(base, ops, 0, false);
+                let (of, on) = (i as usize / SEQUENCED.len(), i as usize % SEQUENCED.len());
+                self.crash(self.base(SEQUENCED[on]), all_sequences()[of].clone(), 0, false);
             }
             Family::Preemptions => match Plan::preemption(i) {
                 Ok(plan) => self.crash_threads(&self.bases[0], plan),
@@ -468,15 +477,25 @@ impl<T: Target> Job<'_, T> {
                     self.report(Report::default(), base, Work::Sequence(Vec::new()), Err(what));
                 }
             },
-            Family::Holders => {
-                let op: Result<Op, _> = deaths::HELD_BESIDE[i as usize].parse();
-                self.crash_deaths(&self.bases[0], &op.expect("an operation"), true);
+            Family::Survivors => {
+                let i = i as usize;
+                let (text, base) = match deaths::HELD_BESIDE.get(i) {
+                    Some(text) => (*text, "tree"),
+                    None => (TALL[i - deaths::HELD_BESIDE.len()], "tall"),
+                };
+                let base = self.base(base);
+                self.crash_deaths(base, &text.parse().expect("an operation"), base.name == "tree");
             }
             Family::Deaths => {
                 self.crash_deaths(base, &universe()[i as usize / self.bases.len()], false);
             }
             Family::Script(ops) => self.crash(base, ops.clone(), 0, false),
         }
+    }
+
+    /// A base by its name, or the first.
+    fn base(&self, name: &str) -> &Base {
+        self.all_bases.iter().find(|base| base.name == name).unwrap_or(&self.bases[0])
     }
 
     fn evolve(&self, rng: &mut Rng) -> Vec<Op> {

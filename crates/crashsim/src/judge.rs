@@ -55,8 +55,9 @@ impl FromStr for Verdict {
     }
 }
 
-/// Judges the file system, or block devices; `tell` is told what each family came to.
-pub fn judge(block_devices: bool, tell: &mut dyn FnMut(&Report)) -> Verdict {
+/// Judges the file system, or block devices; `tell` is told what each family came to. `only`: one family, by
+/// its name.
+pub fn judge(block_devices: bool, only: Option<&str>, tell: &mut dyn FnMut(&Report)) -> Verdict {
     let start = Instant::now();
     let distinct = Distinct::default();
     let mut states = 0;
@@ -64,7 +65,7 @@ pub fn judge(block_devices: bool, tell: &mut dyn FnMut(&Report)) -> Verdict {
     let families = if block_devices { of_block_devices } else { of_file_systems };
     let mut found = None;
     let ended = catch_unwind(AssertUnwindSafe(|| {
-        families(&distinct, &mut |report| {
+        families(&distinct, only, &mut |report: Report| {
             tell(&report);
             states += report.stats.distinct;
             found = of_report(report);
@@ -98,16 +99,32 @@ fn of_report(report: Report) -> Option<(String, Finding)> {
 /// Told what each family found; whether that is enough.
 type Enough<'a> = dyn FnMut(Report) -> bool + 'a;
 
+/// The family that formats.
+const FORMATTING: &str = "formatting";
+
 /// Sequences of two that are tried beyond the quick run.
 const PAIRS: u64 = 3000;
 
-fn of_file_systems(distinct: &Distinct, enough: &mut Enough<'_>) -> Result<(), String> {
+/// Whether a family is one of those that are asked for.
+fn is_asked(only: Option<&str>, family: &str) -> bool {
+    only.is_none_or(|only| only == family)
+}
+
+fn of_file_systems(
+    distinct: &Distinct,
+    only: Option<&str>,
+    enough: &mut Enough<'_>,
+) -> Result<(), String> {
     let bases = workload::bases(&Bpfs)?;
-    for (family, limit) in file_system_families(&bases) {
+    let families = file_system_families(&bases).into_iter();
+    for (family, limit) in families.filter(|(family, _)| is_asked(only, &family.name())) {
         let options = Options { limit, stop_early: true, ..Options::default() };
         if enough(campaign::run(&Bpfs, &bases, &family, &options, distinct, &|_, _, _| {})) {
             return Ok(());
         }
+    }
+    if !is_asked(only, FORMATTING) {
+        return Ok(());
     }
     let format = crate::format::record(&Bpfs, &bases[0])?;
     let (stats, wrong) = crate::format::explore(&Bpfs, &bases[0], &format, Semantics::Adr)?;
@@ -119,11 +136,11 @@ fn of_file_systems(distinct: &Distinct, enough: &mut Enough<'_>) -> Result<(), S
 fn file_system_families(bases: &[Base]) -> Vec<(Family, Option<u64>)> {
     let length = |length| Family::Exhaustive { length, bases: bases.len() };
     vec![
-        (Family::Sequences, None),
-        (Family::Preemptions, None),
-        (Family::Holders, None),
-        (length(1), None),
         (Family::Lines, None),
+        (Family::Preemptions, None),
+        (Family::Sequences, None),
+        (length(1), None),
+        (Family::Survivors, None),
         (Family::Threads { runs: 200 }, None),
         (Family::Deaths, Some(6)),
         (Family::Fuzz { tries: 1000 }, None),
@@ -135,7 +152,7 @@ fn file_system_families(bases: &[Base]) -> Vec<(Family, Option<u64>)> {
 fn formatting(stats: crate::stats::Stats, wrong: Vec<String>) -> Report {
     let finding = |what| Finding { replay: String::new(), what, detail: Vec::new() };
     Report {
-        family: "formatting".into(),
+        family: FORMATTING.into(),
         stats,
         violations: wrong.len() as u64,
         findings: wrong.into_iter().take(1).map(finding).collect(),
@@ -146,19 +163,24 @@ fn formatting(stats: crate::stats::Stats, wrong: Vec<String>) -> Report {
 /// Makes the workloads of a family.
 type Workloads = fn() -> Result<Vec<blocks::Workload>, String>;
 
-fn of_block_devices(distinct: &Distinct, enough: &mut Enough<'_>) -> Result<(), String> {
+fn of_block_devices(
+    distinct: &Distinct,
+    only: Option<&str>,
+    enough: &mut Enough<'_>,
+) -> Result<(), String> {
     let families: [(&str, Workloads); 4] = [
         ("pairs", || Ok(blocks::pairs())),
         ("random", || Ok(blocks::random(13, 1))),
         ("deaths", blocks::deaths),
         ("threads", || Ok(blocks::schedules(1..3))),
     ];
-    for (name, workloads) in families {
+    for (name, workloads) in families.into_iter().filter(|(name, _)| is_asked(only, name)) {
         if enough(blocks::run(name, &workloads()?, Semantics::Adr, distinct, true, &|_| ())) {
             return Ok(());
         }
     }
-    for blocks in [blocks::BLOCKS, blocks::BLOCKS / 2] {
+    let sizes = [blocks::BLOCKS, blocks::BLOCKS / 2];
+    for blocks in sizes.into_iter().filter(|_| is_asked(only, FORMATTING)) {
         let run = blocks::record_format(blocks::Kind::Atomic(pmbd::Scheme::Nt), blocks)?;
         let wrong = blocks::explore_format(&run, &run.trace, blocks, Semantics::Adr);
         if enough(formatting(crate::stats::Stats::default(), wrong)) {

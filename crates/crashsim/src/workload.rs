@@ -60,14 +60,12 @@ fn scripts() -> Vec<(&'static str, String)> {
         ("brim", brim()),
         ("full", full),
         ("empty", String::new()),
-        ("tall", tall()),
     ]
 }
 
 /// Operations on a base that commit by a word of a directory, an inode, a block of pointers, and the
 /// superblock.
-pub const COMMITS: [(&str, &str); 5] = [
-    ("tall", "write /t 2999000 2000"),
+pub const COMMITS: [(&str, &str); 4] = [
     ("tree", "create /n"),
     ("tree", "append /a 100"),
     ("full", "punch /f 40960 4096"),
@@ -105,6 +103,9 @@ setxattr /b security.capability 20; setacl /a; setacl /b; setacl /e; setdefaulta
 tmpfile /d 1; link %1 /n; write %1 0 100; close 1; open /a 0; write %0 10 100; close 0
 read /a; list /d; fsync /a; remount";
 
+/// So many of the bases, the first ones, are for all families; the others, of tall trees, for those that say so.
+pub const COMMON: usize = 6;
+
 /// Builds all bases.
 pub fn bases<T: Target>(target: &T) -> Result<Vec<Base>, String> {
     let build = |(name, text): (&'static str, String)| {
@@ -117,8 +118,9 @@ pub fn bases<T: Target>(target: &T) -> Result<Vec<Base>, String> {
     bases.push(bases[0].crashed(target, "stale", cut, 2)?);
     // The same in trees of height 2 and 3.
     let cut = script("truncate /u 4096; truncate /t 100").map_err(|e| e.to_string())?;
-    let tall = bases.iter().find(|base| base.name == "tall").ok_or("no base is tall")?;
-    bases.push(tall.crashed(target, "tall-stale", cut, 2)?);
+    let tall = build(("tall", tall()))?;
+    let stale = tall.crashed(target, "tall-stale", cut, 2)?;
+    bases.extend([tall, stale]);
     Ok(bases)
 }
 
@@ -150,7 +152,10 @@ setxattr /a security.capability 20; setall /a 100 600 9; setxattr /a security.ca
 setxattr /d/z security.capability 20; punch /d/z 8192 4096; setxattr /d/z security.capability 20; allocate /d/z 0 30000
 setxattr /d/z security.capability 20; zero /d/z 4000 30000; setxattr /d/z security.capability 20; insert /d/z 0 4096
 setxattr /b security.capability 20; copy /a 0 /b 50 4000; setxattr /b security.capability 20; remount; write /d/c 0 100
-tmpfile /d 1; setxattr %1 security.capability 20; write %1 0 100; setxattr %1 security.capability 20; link %1 /n; append /n 9
+tmpfile /d 1; setxattr %1 security.capability 20; write %1 0 100; setxattr %1 security.capability 20; link %1 /n; append /n 9";
+
+/// More of them, for bugs of space, of stale handles and of tall trees.
+const MORE_SEQUENCES: &str = "\
 create /n; unlink /n; create /m; unlink /m; create /n
 mkdir /n; rmdir /n; create /m
 tmpfile /d 1; close 1; create /n
@@ -175,8 +180,16 @@ pub fn universe() -> Vec<Op> {
     script(UNIVERSE).expect("the universe is well-formed")
 }
 
-/// The hand-picked sequences.
+/// The hand-picked sequences that show what bugs of single stores do.
 pub fn sequences() -> Vec<Vec<Op>> {
-    let lines = SEQUENCES.lines();
-    lines.map(|l| script(l).expect("the sequences are well-formed")).collect()
+    parsed(SEQUENCES)
+}
+
+/// All hand-picked sequences.
+pub fn all_sequences() -> Vec<Vec<Op>> {
+    [parsed(SEQUENCES), parsed(MORE_SEQUENCES)].concat()
+}
+
+fn parsed(text: &str) -> Vec<Vec<Op>> {
+    text.lines().map(|l| script(l).expect("the sequences are well-formed")).collect()
 }

@@ -69,7 +69,9 @@ fn explanation(m: &Mutant, site: &str) -> Option<&'static str> {
 #[test]
 fn planted_bugs_are_found() {
     prepare_process();
-    let bases = workload::bases(&Bpfs).unwrap();
+    let mut bases = workload::bases(&Bpfs).unwrap();
+    // Stores and flushes of tall trees are those of small ones.
+    bases.retain(|base| !base.name.starts_with("tall"));
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let places = orderings(crates);
     let elsewhere: BTreeSet<&str> =
