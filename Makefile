@@ -115,7 +115,7 @@ crash-campaign: build ## power failures: pairs, triples, random and evolved sequ
 	$(RELEASE)/keepstone crashtest --length 3 --minutes $(CRASH_MINUTES) --ops 60000 --fuzz 20000 \
 	    --schedules 20000 --deaths 756 --threads $$(nproc)
 
-crash-score: build ## which planted bugs the crash tests find (an hour)
+crash-score: build ## which planted bugs the crash tests find (hours)
 	$(RELEASE)/keepstone crashtest --score --threads $$(nproc)
 
 nvdimm-test: build ## pmem, Chell-Direct on DAX file systems, ublk and the kernel's NBD client, on an emulated machine with an NVDIMM

@@ -18,8 +18,8 @@ use serde::Serialize;
 use crate::crashtest::bar;
 use crate::output;
 
-/// Longest time for a bug: the families of the quick run, some pairs, and a busy machine.
-const PATIENCE: Duration = Duration::from_secs(900);
+/// What does not end takes so many times as long as what has no bug, and as much longer.
+const PATIENCE: (f64, Duration) = (4.0, Duration::from_secs(60));
 /// How often to look whether a judge is done.
 const POLL: Duration = Duration::from_millis(20);
 /// Who finds a bug that makes an operation loop for ever.
@@ -55,8 +55,9 @@ pub fn run(limit: Option<u64>, threads: usize, json: bool) -> Result<ExitCode> {
     let crates = root.join("crates");
     let bugs = catalogue::all(&crates).map_err(|e| anyhow!("the catalogue of bugs: {e}"))?;
     let judge = build(&root, &bugs)?;
+    let mut patience = Duration::ZERO;
     for engine in ["bpfs", "pmbd"] {
-        let sound = examine(&judge, 0, engine)?;
+        let sound = examine(&judge, 0, engine, Duration::MAX)?;
         if let Some(by) = sound.by {
             bail!(
                 "no bug is planted, and {by} finds one in {engine}: {} ({})",
@@ -64,6 +65,8 @@ pub fn run(limit: Option<u64>, threads: usize, json: bool) -> Result<ExitCode> {
                 sound.replay
             );
         }
+        patience =
+            patience.max(Duration::from_secs_f64(sound.seconds).mul_f64(PATIENCE.0) + PATIENCE.1);
     }
     let tried = limit.map_or(bugs.len(), |limit| bugs.len().min(limit as usize));
     let chosen: Vec<usize> = (0..tried).map(|i| i * bugs.len() / tried.max(1)).collect();
@@ -75,7 +78,7 @@ pub fn run(limit: Option<u64>, threads: usize, json: bool) -> Result<ExitCode> {
         for _ in 0..threads {
             s.spawn(|| {
                 while let Some(&i) = chosen.get(next.fetch_add(1, Relaxed)) {
-                    let row = row(&judge, i, &bugs[i]);
+                    let row = row(&judge, i, &bugs[i], patience);
                     rows.lock().expect("no worker panics").insert(i, row);
                     bar.inc(1);
                 }
@@ -88,9 +91,9 @@ pub fn run(limit: Option<u64>, threads: usize, json: bool) -> Result<ExitCode> {
 }
 
 /// Judges one bug.
-fn row(judge: &Path, i: usize, bug: &Planted) -> Result<Row> {
+fn row(judge: &Path, i: usize, bug: &Planted, patience: Duration) -> Result<Row> {
     let engine = if bug.is_of_block_devices() { "pmbd" } else { "bpfs" };
-    let Verdict { by, states, seconds, what, replay } = examine(judge, i + 1, engine)?;
+    let Verdict { by, states, seconds, what, replay } = examine(judge, i + 1, engine, patience)?;
     Ok(Row {
         bug: bug.name.clone(),
         found_by: by,
@@ -190,7 +193,7 @@ fn write(path: &Path, content: &[u8]) -> Result<()> {
 }
 
 /// Judges one bug, by its number.
-fn examine(judge: &Path, number: usize, engine: &str) -> Result<Verdict> {
+fn examine(judge: &Path, number: usize, engine: &str, patience: Duration) -> Result<Verdict> {
     let start = Instant::now();
     let judging = Command::new(judge)
         .arg(engine)
@@ -200,7 +203,7 @@ fn examine(judge: &Path, number: usize, engine: &str) -> Result<Verdict> {
         .stderr(Stdio::null())
         .spawn()
         .with_context(|| judge.display().to_string())?;
-    let ended = wait(judging, start)?;
+    let ended = wait(judging, start, patience)?;
     let found = |by: &str| Verdict {
         by: Some(by.to_owned()),
         states: 0,
@@ -219,9 +222,13 @@ fn examine(judge: &Path, number: usize, engine: &str) -> Result<Verdict> {
 }
 
 /// Waits for a judge; `None` where it has taken too long and was killed.
-fn wait(mut judging: Child, start: Instant) -> Result<Option<std::process::Output>> {
+fn wait(
+    mut judging: Child,
+    start: Instant,
+    patience: Duration,
+) -> Result<Option<std::process::Output>> {
     while judging.try_wait().context("a judge")?.is_none() {
-        if start.elapsed() > PATIENCE {
+        if start.elapsed() > patience {
             judging.kill().context("a judge")?;
             judging.wait().context("a judge")?;
             return Ok(None);
