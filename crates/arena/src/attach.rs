@@ -32,6 +32,10 @@ const PATIENT_TRIES: u32 = 24_000;
 /// How often to try to be alone (A5).
 const ALONE_TRIES: u32 = 100;
 
+/// What to do where an arena finds no room.
+const REMEDY: &str = "remove what fills it, or make it larger (`mount -o remount,size=1G /dev/shm`; for a container \
+                      `--shm-size 1g`)";
+
 /// Where and for whom an arena is.
 #[derive(Clone, Debug)]
 pub struct Place {
@@ -70,8 +74,15 @@ pub enum Attached {
 
 impl Arena {
     /// Lets others into a fresh arena.
+    ///
+    /// # Errors
+    /// Where there was no room for what it was filled with: it is of no use, and goes when it is dropped.
     pub fn publish(&self) -> io::Result<()> {
         let Kind::Shared(session, place) = &self.kind else { return Ok(()) };
+        match room::missing(self.view.address()) {
+            0 => {}
+            missing => return Err(place.lacks(&session.file, missing)),
+        }
         session.header().ready.store(place.format | 1, Release);
         // Not atomic: the lock may be another's for a moment, who then finds our slot (A2).
         Ok(rustix::fs::flock(&session.file, FlockOperation::LockShared)?)
@@ -232,21 +243,33 @@ impl Place {
         if session.header().short.load(Acquire) != 0 {
             return Err(self.no_room());
         }
-        self.watch(&session);
+        self.watch(&session, false);
         session.process().map_err(Errno::from)?;
         rustix::fs::flock(&session.file, FlockOperation::LockShared)?;
         Ok(Arena::shared(session, self, layout.derived))
     }
 
     fn no_room(&self) -> io::Error {
-        let what = "there is no room in the file system of this state: remove what fills it, or make it larger \
-                    (`mount -o remount,size=1G /dev/shm`; for a container `--shm-size 1g`)";
-        self.says(io::ErrorKind::StorageFull, what)
+        let what = format!("there is no room in the file system of this state: {REMEDY}");
+        self.says(io::ErrorKind::StorageFull, &what)
     }
 
-    fn watch(&self, session: &Session) {
+    /// The state was built, but for `missing` bytes that its file system had no room for.
+    fn lacks(&self, file: &OwnedFd, missing: u64) -> io::Error {
+        let there = rustix::fs::fstat(file).map_or(0, |stat| stat.st_blocks.cast_unsigned() * 512);
+        let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+        let what = format!(
+            "there is no room in the file system of this state, which takes {} MiB, {} MiB more than there are: \
+             {REMEDY}",
+            mib(there + missing + room::RESERVE),
+            mib(missing + room::RESERVE)
+        );
+        self.says(io::ErrorKind::StorageFull, &what)
+    }
+
+    fn watch(&self, session: &Session, building: bool) {
         let view = session.memory().view();
-        room::watch(session, view.address(), view.len(), session.file.as_raw_fd());
+        room::watch(session, view.address(), view.len(), session.file.as_raw_fd(), building);
     }
 
     /// The name is taken.
@@ -302,7 +325,7 @@ impl Place {
             return Err(if err == Errno::NOSPC { self.no_room() } else { err.into() });
         }
         let session = Session::new(Memory::file(&file, layout.bytes())?, tables, file)?;
-        self.watch(&session);
+        self.watch(&session, true);
         session.header().namespaces.store(namespaces(), Relaxed);
         session.process().map_err(Errno::from)?;
         Ok(Arena::shared(session, self, layout.derived))

@@ -211,7 +211,15 @@ pub(crate) fn nap(_: &Timespec) {
 }
 
 /// Memory of the model is never short.
-pub(crate) fn watch(_: &crate::session::Session, _: usize, _: usize, _: i32) {}
+pub(crate) fn watch(_: &crate::session::Session, _: usize, _: usize, _: i32, _: bool) {}
+
+/// As above.
+pub(crate) const RESERVE: u64 = 0;
+
+/// As above.
+pub(crate) fn missing(_: usize) -> u64 {
+    0
+}
 
 /// As above.
 pub(crate) fn unwatch(_: usize) {}

@@ -7,6 +7,8 @@
 //! - O2: who touches a page that cannot be had gives the reserve back, takes the page and goes on
 //!   ([`handle_fault`], in a handler of SIGBUS). From then on the arena is [short](Arena::is_short): nothing is
 //!   made that would take more, and nobody else may attach.
+//!   Who is still building the arena, and so is alone with it, gets private pages instead and goes on: when it has
+//!   all, it is told how much that was, and fails ([`missing`]).
 //! - O3: whoever stays takes a reserve again as soon as there is room ([`Arena::take_reserve`]).
 
 use crate::attach::Place;
@@ -15,10 +17,13 @@ use crate::{Arena, Kind};
 use rustix::fd::BorrowedFd;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use rustix::mm::{self, Advice, MapFlags, ProtFlags};
+use std::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*,
+};
 
 /// Bytes of the reserve (O1): pages for what is not asked about beforehand.
-const RESERVE: u64 = 2 << 20;
+pub(crate) const RESERVE: u64 = 2 << 20;
 const PAGE: u64 = 4096;
 
 /// What a handler of SIGBUS has to know of an arena that is mapped.
@@ -31,6 +36,10 @@ struct Mapped {
     inode: AtomicU64,
     /// In the header: whether it is short (O2).
     short: AtomicPtr<AtomicU32>,
+    /// Whether it is being built.
+    building: AtomicBool,
+    /// Bytes of private pages in the place of the file's (O2).
+    missing: AtomicU64,
 }
 
 static MAPPED: [Mapped; 64] = [const {
@@ -41,6 +50,8 @@ static MAPPED: [Mapped; 64] = [const {
         device: AtomicU64::new(0),
         inode: AtomicU64::new(0),
         short: AtomicPtr::new(std::ptr::null_mut()),
+        building: AtomicBool::new(false),
+        missing: AtomicU64::new(0),
     }
 }; 64];
 
@@ -48,13 +59,15 @@ static MAPPED: [Mapped; 64] = [const {
 const CLAIMED: usize = 1;
 
 /// Lets [`handle_fault`] know of a session. One for which there is no place does without.
-pub(crate) fn watch(session: &Session, base: usize, len: usize, file: i32) {
+pub(crate) fn watch(session: &Session, base: usize, len: usize, file: i32, building: bool) {
     let free = |m: &&Mapped| m.base.compare_exchange(0, CLAIMED, AcqRel, Relaxed).is_ok();
     if let Some(m) = MAPPED.iter().find(free) {
         m.len.store(len, Relaxed);
         m.file.store(file, Relaxed);
         m.device.store(session.id.0, Relaxed);
         m.inode.store(session.id.1, Relaxed);
+        m.building.store(building, Relaxed);
+        m.missing.store(0, Relaxed);
         m.short.store(std::ptr::from_ref(&session.header().short).cast_mut(), Relaxed);
         m.base.store(base, Release);
     }
@@ -65,6 +78,15 @@ pub(crate) fn unwatch(base: usize) {
     if let Some(m) = MAPPED.iter().find(|m| m.base.load(Acquire) == base) {
         m.base.store(0, Release);
     }
+}
+
+/// The arena at `base` has been built: how many bytes there was no room for.
+pub(crate) fn missing(base: usize) -> u64 {
+    let built = MAPPED.iter().find(|m| m.base.load(Acquire) == base);
+    built.map_or(0, |m| {
+        m.building.store(false, Relaxed);
+        m.missing.load(Relaxed)
+    })
 }
 
 /// To be called in a handler of SIGBUS with the address that was touched: whether that was in an arena, and the
@@ -92,7 +114,32 @@ pub fn handle_fault(address: usize) -> bool {
     unsafe { (*m.short.load(Relaxed)).store(1, Release) };
     let give = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     let given = rustix::fs::fallocate(file, give, reserve_at(len), RESERVE);
-    given.is_ok() && take()
+    given.is_ok() && take() || take_private(m, page)
+}
+
+/// Has a private page take the place of the file's at `page`, if nobody else has the arena yet (O2).
+fn take_private(m: &Mapped, page: u64) -> bool {
+    if !m.building.load(Relaxed) {
+        return false;
+    }
+    // Another thread may have done so since this one met the fault: what that has stored must stay.
+    static BUSY: AtomicBool = AtomicBool::new(false);
+    while BUSY.swap(true, Acquire) {
+        std::hint::spin_loop();
+    }
+    let at = (m.base.load(Relaxed) + page as usize) as *mut std::ffi::c_void;
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+    // SAFETY: a page of the arena, which is unmapped as a whole. It is replaced only where the file has none there:
+    // it is still all zeros.
+    let is_there = unsafe {
+        mm::madvise(at, PAGE as usize, Advice::LinuxPopulateWrite).is_ok() || {
+            m.missing.fetch_add(PAGE, Relaxed);
+            mm::mmap_anonymous(at, PAGE as usize, prot, flags).is_ok()
+        }
+    };
+    BUSY.store(false, Release);
+    is_there
 }
 
 fn reserve_at(len: u64) -> u64 {

@@ -1,0 +1,86 @@
+//! The file of a pool is cut off while it is mounted: what needs the missing part fails with `EIO`, all else is as
+//! it was, and nothing panics.
+
+use crashsim::op::{Driver, Op};
+use crashsim::target::Bpfs as Target;
+use crashsim::workload;
+use pmem::{Access, Region};
+use std::ffi::c_void;
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+use vfs::Errno;
+use vfs::tree::tree;
+
+/// Removed when dropped.
+struct Pool(PathBuf);
+
+impl Pool {
+    /// Mounted, with these bytes.
+    fn mount(&self, bytes: &[u8]) -> bpfs::Bpfs<Region> {
+        let file = File::create(&self.0).unwrap();
+        file.write_all_at(bytes, 0).unwrap();
+        let region = Region::open(&self.0, Access::ReadWrite).unwrap();
+        let options = bpfs::MountOptions { threads: 1, ..bpfs::MountOptions::default() };
+        bpfs::Bpfs::mount(region, &options).unwrap()
+    }
+
+    fn cut(&self, len: u64) {
+        File::options().write(true).open(&self.0).unwrap().set_len(len).unwrap();
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+extern "C" fn on_bus_error(_: i32, info: *mut libc::siginfo_t, _: *mut c_void) {
+    // SAFETY: the kernel passes what a handler with SA_SIGINFO gets.
+    if !bpfs::handle_fault(unsafe { (*info).si_addr() } as usize) {
+        std::process::abort();
+    }
+}
+
+#[test]
+fn whatever_meets_the_missing_part_fails_and_all_else_goes_on() {
+    // SAFETY: the action is zeros but for a handler of its type.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = on_bus_error as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO;
+        assert_eq!(libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()), 0);
+    }
+    let pool = Pool(format!("/dev/shm/crashsim-lost-{}", std::process::id()).into());
+    let (mut met, mut missed) = (0, 0);
+    for base in workload::bases(&Target).unwrap() {
+        for (i, op) in (0..).zip(workload::universe()) {
+            if op == Op::Remount {
+                continue;
+            }
+            let expected = Driver::new(&pool.mount(&base.bytes)).run(&op, 1);
+            // Within a page nobody would be told.
+            for n in 0..2 {
+                let cut = (i * 7 + n * 29) % 128 * 4096;
+                let fs = pool.mount(&base.bytes);
+                pool.cut(cut);
+                let got = Driver::new(&fs).run(&op, 1);
+                let walked = tree(&fs);
+                let what = format!("{op} on {}, cut at {cut}: {got:?}, {walked:?}", base.name);
+                assert!(got == expected || got == Err(Errno::IO), "{expected:?}, but {what}");
+                // What failed half-way may have left anything.
+                let is_sound = match &walked {
+                    Ok(_) => true,
+                    Err(e) => got == Err(Errno::IO) || e.what.ends_with(&Errno::IO.to_string()),
+                };
+                assert!(is_sound, "{what}");
+                match (got, walked) {
+                    (Ok(()), Ok(_)) => missed += 1,
+                    _ => met += 1,
+                }
+            }
+        }
+    }
+    assert!(met > 100 && missed > 0, "{met} met it, {missed} did not");
+}
