@@ -79,9 +79,8 @@ impl Arena {
     /// Where there was no room for what it was filled with: it is of no use, and goes when it is dropped.
     pub fn publish(&self) -> io::Result<()> {
         let Kind::Shared(session, place) = &self.kind else { return Ok(()) };
-        match room::missing(self.view.address()) {
-            0 => {}
-            missing => return Err(place.lacks(&session.file, missing)),
+        if room::was_short(self.view.address()) {
+            return Err(place.lacks(&session.file));
         }
         session.header().ready.store(place.format | 1, Release);
         // Not atomic: the lock may be another's for a moment, who then finds our slot (A2).
@@ -254,15 +253,12 @@ impl Place {
         self.says(io::ErrorKind::StorageFull, &what)
     }
 
-    /// The state was built, but for `missing` bytes that its file system had no room for.
-    fn lacks(&self, file: &OwnedFd, missing: u64) -> io::Error {
+    /// The state was built, but its file system had no room for all of it.
+    fn lacks(&self, file: &OwnedFd) -> io::Error {
         let there = rustix::fs::fstat(file).map_or(0, |stat| stat.st_blocks.cast_unsigned() * 512);
-        let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+        let mib = (there + room::RESERVE).div_ceil(1 << 20);
         let what = format!(
-            "there is no room in the file system of this state, which takes {} MiB, {} MiB more than there are: \
-             {REMEDY}",
-            mib(there + missing + room::RESERVE),
-            mib(missing + room::RESERVE)
+            "there is no room in the file system of this state, which takes more than the {mib} MiB that there were: {REMEDY}"
         );
         self.says(io::ErrorKind::StorageFull, &what)
     }

@@ -260,8 +260,8 @@ impl Arena {
 impl Drop for Arena {
     fn drop(&mut self) {
         if let Kind::Shared(session, place) = &self.kind {
-            room::unwatch(session.memory().view().address());
             place.leave(session);
+            room::unwatch(session.memory().view().address());
         }
     }
 }

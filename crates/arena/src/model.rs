@@ -217,8 +217,8 @@ pub(crate) fn watch(_: &crate::session::Session, _: usize, _: usize, _: i32, _: 
 pub(crate) const RESERVE: u64 = 0;
 
 /// As above.
-pub(crate) fn missing(_: usize) -> u64 {
-    0
+pub(crate) fn was_short(_: usize) -> bool {
+    false
 }
 
 /// As above.

@@ -7,15 +7,15 @@
 //! - O2: who touches a page that cannot be had gives the reserve back, takes the page and goes on
 //!   ([`handle_fault`], in a handler of SIGBUS). From then on the arena is [short](Arena::is_short): nothing is
 //!   made that would take more, and nobody else may attach.
-//!   Who is still building the arena, and so is alone with it, gets private pages instead and goes on: when it has
-//!   all, it is told how much that was, and fails ([`missing`]).
+//!   Who is still building the arena, and so is alone with it, gets private memory instead and goes on: in the end it
+//!   is told, and fails ([`was_short`]).
 //! - O3: whoever stays takes a reserve again as soon as there is room ([`Arena::take_reserve`]).
 
 use crate::attach::Place;
 use crate::session::Session;
 use crate::{Arena, Kind};
 use rustix::fd::BorrowedFd;
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 use std::sync::atomic::{
@@ -38,8 +38,8 @@ struct Mapped {
     short: AtomicPtr<AtomicU32>,
     /// Whether it is being built.
     building: AtomicBool,
-    /// Bytes of private pages in the place of the file's (O2).
-    missing: AtomicU64,
+    /// Whether private memory has taken the place of the file's (O2).
+    is_private: AtomicBool,
 }
 
 static MAPPED: [Mapped; 64] = [const {
@@ -51,7 +51,7 @@ static MAPPED: [Mapped; 64] = [const {
         inode: AtomicU64::new(0),
         short: AtomicPtr::new(std::ptr::null_mut()),
         building: AtomicBool::new(false),
-        missing: AtomicU64::new(0),
+        is_private: AtomicBool::new(false),
     }
 }; 64];
 
@@ -67,7 +67,7 @@ pub(crate) fn watch(session: &Session, base: usize, len: usize, file: i32, build
         m.device.store(session.id.0, Relaxed);
         m.inode.store(session.id.1, Relaxed);
         m.building.store(building, Relaxed);
-        m.missing.store(0, Relaxed);
+        m.is_private.store(false, Relaxed);
         m.short.store(std::ptr::from_ref(&session.header().short).cast_mut(), Relaxed);
         m.base.store(base, Release);
     }
@@ -80,12 +80,14 @@ pub(crate) fn unwatch(base: usize) {
     }
 }
 
-/// The arena at `base` has been built: how many bytes there was no room for.
-pub(crate) fn missing(base: usize) -> u64 {
+/// The arena at `base` has been built: whether there was no room for all of it.
+pub(crate) fn was_short(base: usize) -> bool {
     let built = MAPPED.iter().find(|m| m.base.load(Acquire) == base);
-    built.map_or(0, |m| {
-        m.building.store(false, Relaxed);
-        m.missing.load(Relaxed)
+    built.is_some_and(|m| {
+        // What is of no use needs memory until it is dropped.
+        let was_short = m.is_private.load(Relaxed);
+        m.building.store(was_short, Relaxed);
+        was_short
     })
 }
 
@@ -114,11 +116,11 @@ pub fn handle_fault(address: usize) -> bool {
     unsafe { (*m.short.load(Relaxed)).store(1, Release) };
     let give = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     let given = rustix::fs::fallocate(file, give, reserve_at(len), RESERVE);
-    given.is_ok() && take() || take_private(m, page)
+    given.is_ok() && take() || take_private(m, file, page)
 }
 
-/// Has a private page take the place of the file's at `page`, if nobody else has the arena yet (O2).
-fn take_private(m: &Mapped, page: u64) -> bool {
+/// Has private memory take the place of a hole of the file, from `page` on, if nobody else has the arena yet (O2).
+fn take_private(m: &Mapped, file: BorrowedFd<'_>, page: u64) -> bool {
     if !m.building.load(Relaxed) {
         return false;
     }
@@ -127,16 +129,20 @@ fn take_private(m: &Mapped, page: u64) -> bool {
     while BUSY.swap(true, Acquire) {
         std::hint::spin_loop();
     }
+    let len = m.len.load(Relaxed) as u64;
+    let end = match rustix::fs::seek(file, SeekFrom::Data(page)) {
+        Ok(data) => data.min(len),
+        Err(_) => len,
+    };
     let at = (m.base.load(Relaxed) + page as usize) as *mut std::ffi::c_void;
     let prot = ProtFlags::READ | ProtFlags::WRITE;
-    let flags = MapFlags::PRIVATE | MapFlags::FIXED;
-    // SAFETY: a page of the arena, which is unmapped as a whole. It is replaced only where the file has none there:
-    // it is still all zeros.
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+    m.is_private.store(true, Relaxed);
+    // SAFETY: pages of the arena, which is unmapped as a whole. They are replaced where the file has none, and no room
+    // for one: they are still all zeros.
     let is_there = unsafe {
-        mm::madvise(at, PAGE as usize, Advice::LinuxPopulateWrite).is_ok() || {
-            m.missing.fetch_add(PAGE, Relaxed);
-            mm::mmap_anonymous(at, PAGE as usize, prot, flags).is_ok()
-        }
+        mm::madvise(at, PAGE as usize, Advice::LinuxPopulateWrite).is_ok()
+            || mm::mmap_anonymous(at, (end - page) as usize, prot, flags).is_ok()
     };
     BUSY.store(false, Release);
     is_there

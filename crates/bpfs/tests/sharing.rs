@@ -167,4 +167,17 @@ fn in_a_small_shm() {
     fs.tend().unwrap();
     make(made + 1).unwrap();
     drop(attach(&pool).unwrap());
+
+    // What a scan needs is known when it has ended.
+    assert!((made + 2..made + 60_000).all(|i| make(i).is_ok()));
+    drop(fs);
+    fill_shm(4 << 20);
+    let refused =
+        attach(&pool).err().expect("there is no room for what the scan makes").to_string();
+    let says = |part| refused.contains(part);
+    assert!(says("there is no room") && says("takes more than the"), "{refused}");
+    assert!(!state(&pool).exists());
+    std::fs::remove_file("/dev/shm/fill").unwrap();
+    let fs = attach(&pool).unwrap();
+    fs.lookup(ROOT, format!("file-{}", made + 59_999).as_bytes()).unwrap();
 }

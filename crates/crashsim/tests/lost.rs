@@ -9,8 +9,8 @@ use std::ffi::c_void;
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
-use vfs::Errno;
 use vfs::tree::tree;
+use vfs::{Errno, FileSystem as _};
 
 /// Removed when dropped.
 struct Pool(PathBuf);
@@ -43,8 +43,7 @@ extern "C" fn on_bus_error(_: i32, info: *mut libc::siginfo_t, _: *mut c_void) {
     }
 }
 
-#[test]
-fn whatever_meets_the_missing_part_fails_and_all_else_goes_on() {
+fn catch_bus_errors() {
     // SAFETY: the action is zeros but for a handler of its type.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
@@ -52,6 +51,50 @@ fn whatever_meets_the_missing_part_fails_and_all_else_goes_on() {
         action.sa_flags = libc::SA_SIGINFO;
         assert_eq!(libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()), 0);
     }
+}
+
+#[test]
+fn what_does_not_meet_the_missing_part_is_as_it_was() {
+    catch_bus_errors();
+    let pool = Pool(format!("/dev/shm/crashsim-free-{}", std::process::id()).into());
+    let bytes = 16 << 20;
+    let region = Region::create(&pool.0, bytes).unwrap();
+    bpfs::format(&region, &bpfs::FormatOptions::default()).unwrap();
+    drop(region);
+    let small =
+        workload::script("mkdir /d; create /d/a; write /d/a 0 100000; create /b; write /b 0 10")
+            .unwrap();
+    let big = workload::script("create /c; write /c 0 16200000").unwrap();
+    let content = std::fs::read(&pool.0).unwrap();
+    let fs = pool.mount(&content);
+    for op in &small {
+        Driver::new(&fs).run(op, 1).unwrap();
+    }
+    let expected = tree(&fs).unwrap();
+    let d = fs.lookup(vfs::ROOT, b"d").unwrap().ino;
+    let a = fs.lookup(d, b"a").unwrap().ino;
+    let mut before = vec![0; 100_000];
+    assert_eq!(fs.read(a, 0, &mut before), Ok(before.len()));
+    // Behind the last block in use: others are free.
+    let stored = std::fs::read(&pool.0).unwrap();
+    let is_used = |block: &[u8]| block.iter().any(|byte| *byte != 0);
+    let used = 1 + stored.chunks(4096).rposition(is_used).unwrap() as u64;
+    assert!(used * 4096 < bytes);
+    pool.cut(used * 4096);
+    assert_eq!(tree(&fs).unwrap(), expected, "nobody has met it");
+    // Somebody meets it.
+    let met = big.iter().map(|op| Driver::new(&fs).run(op, 1)).find(Result::is_err);
+    assert_eq!(met, Some(Err(Errno::IO)));
+    let met = workload::script("create /d/e").unwrap();
+    assert_eq!(Driver::new(&fs).run(&met[0], 1), Err(Errno::IO), "nothing is changed any more");
+    let mut after = vec![0; before.len()];
+    assert_eq!(fs.read(a, 0, &mut after), Ok(before.len()));
+    assert!(after == before, "what is elsewhere can be read");
+}
+
+#[test]
+fn whatever_meets_the_missing_part_fails_and_all_else_goes_on() {
+    catch_bus_errors();
     let pool = Pool(format!("/dev/shm/crashsim-lost-{}", std::process::id()).into());
     let (mut met, mut missed) = (0, 0);
     for base in workload::bases(&Target).unwrap() {
