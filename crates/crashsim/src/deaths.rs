@@ -116,6 +116,7 @@ impl Victim {
     /// - It stores one word of data in place: recovery makes metadata durable, and does not read data. Such a
     ///   word may be seen and then be lost (SEMANTICS says so).
     /// - It is many operations.
+    /// - It stores nothing, as its file is not there.
     pub fn record<T: Target>(
         target: &T,
         base: &Base,
@@ -134,7 +135,10 @@ impl Victim {
         let steps = steps.filter(|e| {
             matches!(e.action, Action::Store { .. } | Action::Flush { .. } | Action::Fence)
         });
-        let steps = steps.copied().collect();
+        let steps: Vec<Event> = steps.copied().collect();
+        if steps.is_empty() {
+            return Ok(None);
+        }
         Ok(Some(Self { op: op.clone(), semantics, recorded, steps }))
     }
 
