@@ -8,6 +8,7 @@ use crate::run::{Base, Recorded, Settings, explore};
 use crate::stats::Distinct;
 use crate::target::Target;
 use serde::Serialize;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::panic::resume_unwind;
 use std::path::Path;
@@ -90,6 +91,9 @@ pub fn score_runs<T: Target>(
         fate
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    // Those that take longest first, so that no thread is left alone with one in the end.
+    let mut meets: Vec<_> = meets.into_iter().collect();
+    meets.sort_by_key(|(_, runs)| Reverse(runs.len()));
     let left = Mutex::new(meets.into_iter());
     let next = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
     let judge = || {
