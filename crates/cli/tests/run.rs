@@ -114,6 +114,13 @@ fn every_class_of_calls_is_served_and_answers_as_the_kernel() {
 }
 
 #[test]
+fn a_file_that_grows_is_mapped_while_others_lock_it() {
+    let sandbox = Sandbox::mounted(&["-o", "direct"]);
+    on_pool(&sandbox, &compiled("grown", &[]), &[], &[]);
+    sandbox.umount();
+}
+
+#[test]
 fn processes_share_files_as_on_tmpfs() {
     let sandbox = Sandbox::mounted(&["-o", "direct"]);
     let report = on_pool(&sandbox, &compiled("shared", &[]), &[], &[]);

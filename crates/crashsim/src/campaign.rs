@@ -56,7 +56,7 @@ pub enum Family {
     Deaths,
     /// Writes of all sizes from a byte to two lines, at different places of a line.
     Lines,
-    /// The hand-picked sequences, on the bases of [`SEQUENCED`], crashed everywhere.
+    /// The hand-picked sequences, on the bases of `SEQUENCED`, crashed everywhere.
     Sequences,
     /// Two threads, of which one is interrupted once, at each of its steps, by one that takes the space that the first
     /// gives back.

@@ -119,7 +119,7 @@ fn first_violation<T: Target>(
 ) -> Option<String> {
     let settings = Settings {
         semantics: RULES,
-        budget: Budget { states: 16, samples: 0, ..Budget::default() },
+        budget: Budget { states: 16, runs: 64, samples: 0, ..Budget::default() },
         distinct: &Distinct::default(),
         sound,
         stop_early: true,

@@ -222,41 +222,6 @@ static void mappings(void) {
     puts("mappings");
 }
 
-// A file grows and is mapped, while others have the kernel open it: as SQLite's index of its log.
-static void grown_mappings(void) {
-    pid_t others[2];
-    CHECK(close(created("grown", 0, 0644)) == 0);
-    fflush(stdout);
-    for (int i = 0; i < 2; i++) {
-        others[i] = fork();
-        CHECK(others[i] >= 0);
-        while (others[i] == 0) {
-            int fd = open("grown", O_RDWR);
-            struct flock asked = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1};
-            CHECK(fcntl(fd, F_GETLK, &asked) == 0 && close(fd) == 0);
-        }
-    }
-    for (int round = 0; round < 400; round++) {
-        IN_CHILD({
-            int fd = open("grown", O_RDWR | (round % 4 ? 0 : O_APPEND));
-            CHECK(ftruncate(fd, 3) == 0);
-            if (round % 4)
-                for (int page = 1; page <= 8; page++) CHECK(pwrite(fd, "", 1, page * 4096 - 1) == 1);
-            else
-                for (int page = 0; page < 8; page++) CHECK(write(fd, (char[4096]){0}, 4096) == 4096);
-            char *at = mmap(0, 8 * 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-            CHECK(at != MAP_FAILED);
-            // What lies beyond the size that the kernel knows is SIGBUS.
-            for (int page = 0; page < 8; page++) at[page * 4096] = 1;
-        });
-    }
-    int status;
-    for (int i = 0; i < 2; i++)
-        CHECK(kill(others[i], SIGKILL) == 0 && waitpid(others[i], &status, 0) == others[i]);
-    CHECK(WIFSIGNALED(status) && unlink("grown") == 0);
-    puts("grown mappings");
-}
-
 // A full table of descriptors at fork, and a parent that ends before its child.
 static void full_table(void) {
     struct rlimit limit, few;
@@ -445,7 +410,6 @@ int main(int argc, char **argv) {
     flocks();
     capabilities();
     mappings();
-    grown_mappings();
     offsets();
     streams();
     for (int how = 0; how < 12; how++)
