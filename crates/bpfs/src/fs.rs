@@ -26,8 +26,6 @@ pub struct Core<M> {
     /// Length of the formatted part of the region.
     pub bytes: u64,
     pub read_only: AtomicBool,
-    /// Whether the log has been told that part of the medium is gone.
-    pub told_loss: AtomicBool,
     pub clock: fn() -> Timestamp,
 }
 
@@ -68,11 +66,8 @@ impl<M: Medium> Core<M> {
         unreachable!("an operation under wide locks asked for wide locks");
     }
 
-    /// `EROFS` on a read-only mount, and after a recovery that met damage; `EIO` where part of the pool is gone.
+    /// `EROFS` on a read-only mount, and after a recovery that met damage.
     pub fn check_writable(&self) -> Result<()> {
-        if self.medium.is_lost() {
-            return Err(Errno::IO);
-        }
         if self.read_only.load(Relaxed) || self.v.is_damaged() {
             return Err(Errno::ROFS);
         }

@@ -67,11 +67,10 @@ pub fn remove_abandoned() -> io::Result<u64> {
     arena::remove_abandoned(Path::new(ARENAS), ARENA_PREFIX, FORMAT)
 }
 
-/// To be called in a handler of SIGBUS with the address that was touched: whether the instruction can be executed
-/// again, as it was in a shared state for which there was no room, and now there is, or in a pool whose file was
-/// truncated: operations that meet what is gone fail with `EIO`.
+/// To be called in a handler of SIGBUS with the address that was touched: whether that was in a shared state for
+/// which there was no room, and now is there, so that the instruction can be executed again.
 pub fn handle_fault(address: usize) -> bool {
-    arena::handle_fault(address) || pmem::handle_fault(address)
+    arena::handle_fault(address)
 }
 
 impl Bpfs<Region> {
@@ -88,7 +87,7 @@ impl<M: Medium> Core<M> {
         let mut naps = 0;
         loop {
             match self.v.arena.enter() {
-                Ok(inside) => match self.unless_lost(body(self)) {
+                Ok(inside) => match body(self) {
                     Err(Errno::RESTART) => {}
                     Err(Errno::NOSPC) => {
                         drop(inside);
@@ -108,27 +107,6 @@ impl<M: Medium> Core<M> {
             }
             self.help()?;
         }
-    }
-
-    /// The result of an operation, unless that has met memory that is gone.
-    #[inline]
-    fn unless_lost<T>(&self, result: Result<T>) -> Result<T> {
-        if !self.medium.is_lost() { result } else { self.after_loss(result) }
-    }
-
-    #[cold]
-    fn after_loss<T>(&self, result: Result<T>) -> Result<T> {
-        if !self.told_loss.swap(true, Relaxed) {
-            self.v.set_damaged();
-            let left = self.medium.len();
-            tracing::error!(
-                "the pool's file was truncated, or its memory is broken: of {} bytes those from {left} on are \
-                 gone. What lies there cannot be read (EIO), and nothing can be changed. Unmount the pool, \
-                 and bring back a copy of the file",
-                self.bytes
-            );
-        }
-        if pmem::take_met_loss() { Err(Errno::IO) } else { result }
     }
 
     /// Does what somebody waits for: repairs, or lets somebody else finish it.

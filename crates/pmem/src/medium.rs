@@ -41,12 +41,6 @@ pub trait Medium: Send + Sync {
     /// Length of the region in bytes.
     fn len(&self) -> u64;
 
-    /// Whether part of what is mapped is gone, as its file was truncated: nothing is to be changed any more, and
-    /// what was read counts if [`take_met_loss`](crate::take_met_loss) says so.
-    fn is_lost(&self) -> bool {
-        false
-    }
-
     /// The length that it can grow to.
     fn max_len(&self) -> u64 {
         self.len()
@@ -170,9 +164,6 @@ pub trait Medium: Send + Sync {
 impl<M: Medium + ?Sized> Medium for &M {
     fn len(&self) -> u64 {
         (**self).len()
-    }
-    fn is_lost(&self) -> bool {
-        (**self).is_lost()
     }
     fn max_len(&self) -> u64 {
         (**self).max_len()

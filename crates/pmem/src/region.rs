@@ -10,8 +10,8 @@
 //!   other threads and processes may access the same bytes. Who may is for the engines to order;
 //!   a racing reader gets a mix of old and new bytes, words by [`Medium::load_u64`] excepted.
 //!
-//! A file that somebody shortens while it is mapped breaks I1: access raises SIGBUS. What follows where a handler
-//! catches that is said in `lost`.
+//! A file that somebody shortens while it is mapped breaks I1: access raises SIGBUS, which nothing
+//! here catches.
 
 use crate::copy::{NtWidth, Stores, copy_out};
 use crate::counters::Counters;
@@ -22,7 +22,6 @@ use crate::flush::{FlushInstruction, LINE, flush_lines, lines, prefetch, store_f
 use crate::holes;
 use crate::host::FsType;
 use crate::line::{self, Line};
-use crate::lost::{self, Reach, Watch};
 use crate::mapping::Mapping;
 use crate::medium::{Fenced, Medium};
 use crate::open::{self, Access, Lock, OpenOptions};
@@ -34,7 +33,7 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// Where caches persist, writes below this many bytes go through them: they will be read or
 /// overwritten sooner than evicted.
@@ -43,10 +42,9 @@ const CPU_CACHE_NT_MIN: usize = 512;
 /// A mapped region of persistent memory, or of what stands in for it.
 #[derive(Debug)]
 pub struct Region {
-    /// Ends before what it watches.
-    _watch: Option<Watch>,
     base: *mut u8,
-    reach: Box<Reach>,
+    /// While it is shared it only grows, and never beyond what is mapped.
+    len: AtomicU64,
     writable: bool,
     stores: Stores,
     stores_lines: bool,
@@ -111,13 +109,9 @@ impl Region {
             }
             Domain::CpuCache | Domain::PageCache => None,
         };
-        let reach = Box::new(Reach { len: AtomicU64::new(len), lost: AtomicBool::new(false) });
         Region {
-            _watch: file
-                .as_ref()
-                .and_then(|file| Watch::begin(mapping.addr(), mapping.len(), file, &reach)),
             base: mapping.addr(),
-            reach,
+            len: AtomicU64::new(len),
             writable: access == Access::ReadWrite,
             stores: Stores { width: NtWidth::detect(), flush },
             // The kernel's write-back of a page is none of the CPU's.
@@ -202,7 +196,7 @@ impl Region {
     /// Leaves out of the region what lies beyond `len`, if there is anything. The file keeps it.
     pub fn shorten(&mut self, len: u64) {
         let shorter = self.limit().min(len);
-        *self.reach.len.get_mut() = shorter;
+        *self.len.get_mut() = shorter;
     }
 
     /// Whether stores are allowed.
@@ -250,7 +244,7 @@ impl Region {
     /// The length now.
     #[inline]
     fn limit(&self) -> u64 {
-        self.reach.len.load(Ordering::Acquire)
+        self.len.load(Ordering::Acquire)
     }
 
     /// Where offset 0 is mapped.
@@ -348,10 +342,7 @@ impl Region {
 
     #[cold]
     #[inline(never)]
-    fn refuse(&self, off: u64, len: u64, limit: u64) {
-        if self.is_lost() && off.checked_add(len).is_some_and(|end| end <= self.mapped_len()) {
-            return lost::meet();
-        }
+    fn refuse(&self, off: u64, len: u64, limit: u64) -> ! {
         let path = self.path.display();
         if limit < self.limit() {
             panic!("{path}: store of {len} bytes at {off} to a region opened read-only");
@@ -573,11 +564,6 @@ impl Medium for Region {
         self.limit()
     }
 
-    #[inline]
-    fn is_lost(&self) -> bool {
-        self.reach.lost.load(Ordering::Acquire)
-    }
-
     fn max_len(&self) -> u64 {
         match self.writable && self.regular_file().is_some() {
             true => self.mapping.len().max(self.limit()),
@@ -603,7 +589,6 @@ impl Medium for Region {
         match self.regular_file() {
             _ if len < self.limit() => bad("a region only grows"),
             _ if len == self.limit() => Ok(()),
-            _ if self.is_lost() => bad("part of it is gone"),
             Some(_) if !self.writable => bad("it was opened read-only"),
             Some(_) if len > self.mapping.len() => {
                 bad("not while it is in use: no address space is left beside it; open it anew")
@@ -614,7 +599,7 @@ impl Medium for Region {
                 if stat.st_size.cast_unsigned() < len {
                     OpenOptions::default().extend(&self.path, file, self.limit()..len)?;
                 }
-                self.reach.len.store(len, Ordering::Release);
+                self.len.store(len, Ordering::Release);
                 Ok(())
             }
             None => bad("only files can grow"),
