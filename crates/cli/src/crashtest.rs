@@ -42,8 +42,9 @@ pub struct CrashtestArgs {
     #[arg(long, default_value_t = 200, value_name = "N")]
     pub schedules: u64,
     /// Also let a process die at every step of this many operations, spread evenly over all of them on
-    /// every pool (756), while another goes on, and before another mounts it; some ten seconds each.
-    #[arg(long, default_value_t = 6, value_name = "N")]
+    /// every pool (756), while another goes on, and before another mounts it; some ten seconds each. From 6 on also of
+    /// a sixth as many beside a process that holds a file without a name, or in tall trees; minutes each.
+    #[arg(long, default_value_t = 3, value_name = "N")]
     pub deaths: u64,
     /// Explore this script instead: operations, one a line, as in the line of a violation.
     #[arg(long, value_name = "FILE", conflicts_with = "replay")]
@@ -244,6 +245,9 @@ fn families_of(args: &CrashtestArgs, bases: &[crashsim::run::Base]) -> Result<Ve
     }
     if args.deaths > 0 {
         families.push(Family::Deaths);
+    }
+    // Each takes several times as long.
+    if args.deaths >= 6 {
         families.push(Family::Survivors);
     }
     Ok(families)
@@ -253,6 +257,10 @@ fn families_of(args: &CrashtestArgs, bases: &[crashsim::run::Base]) -> Result<Ve
 fn limit_of(args: &CrashtestArgs, family: &Family) -> Option<u64> {
     match family {
         Family::Deaths => Some(args.limit.map_or(args.deaths, |limit| limit.min(args.deaths))),
+        Family::Survivors => {
+            let some = args.deaths / 6;
+            Some(args.limit.map_or(some, |limit| limit.min(some)))
+        }
         _ => args.limit,
     }
 }
