@@ -32,10 +32,6 @@ const PATIENT_TRIES: u32 = 24_000;
 /// How often to try to be alone (A5).
 const ALONE_TRIES: u32 = 100;
 
-/// What to do where an arena finds no room.
-const REMEDY: &str = "remove what fills it, or make it larger (`mount -o remount,size=1G /dev/shm`; for a container \
-                      `--shm-size 1g`)";
-
 /// Where and for whom an arena is.
 #[derive(Clone, Debug)]
 pub struct Place {
@@ -240,7 +236,7 @@ impl Place {
             return Err(self.other_version());
         }
         if session.header().short.load(Acquire) != 0 {
-            return Err(self.no_room());
+            return Err(self.no_room(""));
         }
         self.watch(&session, false);
         session.process().map_err(Errno::from)?;
@@ -248,8 +244,12 @@ impl Place {
         Ok(Arena::shared(session, self, layout.derived))
     }
 
-    fn no_room(&self) -> io::Error {
-        let what = format!("there is no room in the file system of this state: {REMEDY}");
+    /// `more`: of the state.
+    fn no_room(&self, more: &str) -> io::Error {
+        let what = format!(
+            "there is no room in the file system of this state{more}: remove what fills it, or make it larger \
+             (`mount -o remount,size=1G /dev/shm`; for a container `--shm-size 1g`)"
+        );
         self.says(io::ErrorKind::StorageFull, &what)
     }
 
@@ -257,10 +257,7 @@ impl Place {
     fn lacks(&self, file: &OwnedFd) -> io::Error {
         let there = rustix::fs::fstat(file).map_or(0, |stat| stat.st_blocks.cast_unsigned() * 512);
         let mib = (there + room::RESERVE).div_ceil(1 << 20);
-        let what = format!(
-            "there is no room in the file system of this state, which takes more than the {mib} MiB that there were: {REMEDY}"
-        );
-        self.says(io::ErrorKind::StorageFull, &what)
+        self.no_room(&format!(", which takes more than the {mib} MiB that there were"))
     }
 
     fn watch(&self, session: &Session, building: bool) {
@@ -318,7 +315,7 @@ impl Place {
         rustix::fs::ftruncate(&file, layout.bytes() as u64)?;
         if let Err(err) = room::take_reserve(file.as_fd(), layout.bytes() as u64) {
             let _ = rustix::fs::unlink(&self.path);
-            return Err(if err == Errno::NOSPC { self.no_room() } else { err.into() });
+            return Err(if err == Errno::NOSPC { self.no_room("") } else { err.into() });
         }
         let session = Session::new(Memory::file(&file, layout.bytes())?, tables, file)?;
         self.watch(&session, true);

@@ -75,15 +75,18 @@ pub(crate) fn watch(session: &Session, base: usize, len: usize, file: i32, build
 
 /// Before the memory at `base` is unmapped.
 pub(crate) fn unwatch(base: usize) {
-    if let Some(m) = MAPPED.iter().find(|m| m.base.load(Acquire) == base) {
+    if let Some(m) = mapped_at(base) {
         m.base.store(0, Release);
     }
 }
 
+fn mapped_at(base: usize) -> Option<&'static Mapped> {
+    MAPPED.iter().find(|m| m.base.load(Acquire) == base)
+}
+
 /// The arena at `base` has been built: whether there was no room for all of it.
 pub(crate) fn was_short(base: usize) -> bool {
-    let built = MAPPED.iter().find(|m| m.base.load(Acquire) == base);
-    built.is_some_and(|m| {
+    mapped_at(base).is_some_and(|m| {
         // What is of no use needs memory until it is dropped.
         let was_short = m.is_private.load(Relaxed);
         m.building.store(was_short, Relaxed);

@@ -559,7 +559,7 @@ impl<T: Target> Job<'_, T> {
             }
         };
         let sequels: &[Sequel] = if held { &[Sequel::Holder] } else { &Sequel::ALL };
-        for death in victim.deaths().filter(|death| sequels.contains(&death.sequel)) {
+        for death in victim.deaths(sequels) {
             if self.options.stop_early && self.is_wrong() {
                 return;
             }

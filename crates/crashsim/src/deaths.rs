@@ -142,13 +142,11 @@ impl Victim {
         Ok(Some(Self { op: op.clone(), semantics, recorded, steps }))
     }
 
-    /// Everywhere it can die, and who can go on.
-    pub fn deaths(&self) -> impl Iterator<Item = Death> {
-        let all = [Sequel::Survivor, Sequel::Heir, Sequel::Holder];
-        let is_held_beside = HELD_BESIDE.contains(&&*self.op.to_string());
-        let all = all.into_iter().filter(move |s| *s != Sequel::Holder || is_held_beside);
+    /// Everywhere it can die, with each of these who can go on.
+    pub fn deaths(&self, sequels: &[Sequel]) -> impl Iterator<Item = Death> {
         let at = move |steps| {
-            all.clone().map(move |sequel| Death { victim: self.op.clone(), steps, sequel })
+            let death = move |sequel: &_| Death { victim: self.op.clone(), steps, sequel: *sequel };
+            sequels.iter().map(death)
         };
         (0..=self.steps.len()).flat_map(at)
     }

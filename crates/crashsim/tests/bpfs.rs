@@ -137,7 +137,7 @@ fn traces_are_tidy() {
         let base = BASES.iter().find(|b| b.name == base).unwrap();
         let victim = Victim::record(&Bpfs, base, &op.parse().unwrap(), Semantics::Adr);
         let victim = victim.unwrap().unwrap();
-        for death in victim.deaths().filter(|death| death.sequel == Sequel::Heir) {
+        for death in victim.deaths(&[Sequel::Heir]) {
             let recorded = victim.dies(&Bpfs, base, death.steps, death.sequel).unwrap();
             all.add(lint(&recorded.trace));
         }

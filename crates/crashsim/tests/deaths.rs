@@ -82,7 +82,7 @@ fn bugs_planted_in_the_scan_are_found() {
         let mut runs = Vec::new();
         for (base, victim) in &victims {
             // They commit near their ends.
-            let all: Vec<_> = victim.deaths().filter(|d| d.sequel == sequel).collect();
+            let all: Vec<_> = victim.deaths(&[sequel]).collect();
             for death in all.iter().rev().take(LAST) {
                 let recorded = victim.dies(&Bpfs, base, death.steps, sequel).unwrap();
                 runs.push(Run { base, name: death.to_string(), recorded });

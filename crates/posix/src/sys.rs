@@ -4,6 +4,7 @@
 //! end, and descriptors here are numbers of the host program, which nobody here owns. (Where its
 //! types fit, the rest of this crate uses `rustix`, whose backend does the same.)
 
+use rustix::fd::BorrowedFd;
 use std::ffi::{c_int, c_long};
 use vfs::Errno;
 
@@ -53,23 +54,21 @@ pub trait Kernel: Send + Sync {
     fn raise(&self, signal: i32);
 }
 
-/// Makes sure that the kernel knows the size of a regular file of a mount: what is mapped beyond it would be `SIGBUS`.
-/// `mmap` does not ask the server, `fstat` does; but the kernel drops an answer that another one has overtaken, which
-/// may be the older. (A second description could be asked as well, but closing it would end the process's locks.)
-pub fn settle_size(fd: i32) {
-    compare_sizes(fd, 100);
+/// Makes sure that the kernel knows the size of a regular file, if it is on a device that `is_served`: what is mapped
+/// beyond it would be `SIGBUS`. `mmap` does not ask the server, `fstat` does; but the kernel drops an answer that another
+/// one has overtaken, which may be the older. (A second description could be asked as well, but closing it would end the
+/// process's locks.)
+pub fn settle_size(fd: i32, is_served: impl Fn(u64) -> bool) {
+    compare_sizes(fd, 100, is_served);
 }
 
 /// Asks for the size until it is what the kernel takes, so many times at most.
-fn compare_sizes(fd: i32, times: usize) {
+fn compare_sizes(fd: i32, times: usize, is_served: impl Fn(u64) -> bool) {
     for _ in 0..times {
-        // SAFETY: an all-zero `stat` is valid.
-        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-        let args = [fd as usize, (&raw mut stat) as usize, 0, 0, 0];
-        // SAFETY: 1: room for the answer.
-        if unsafe { syscall(libc::SYS_fstat, args) }.is_err() {
-            return;
-        }
+        let stat = match rustix::fs::fstat(borrow(fd)) {
+            Ok(stat) if is_served(stat.st_dev) => stat,
+            _ => return,
+        };
         match known_size(fd) {
             Ok(known) if known != stat.st_size as u32 => {}
             _ => return,
@@ -79,12 +78,14 @@ fn compare_sizes(fd: i32, times: usize) {
 
 /// The low 32 bits of a regular file's size, as far as the kernel knows it without asking.
 fn known_size(fd: i32) -> Result<u32, Errno> {
-    let mut rest: c_int = 0;
-    let args = [fd as usize, libc::FIONREAD as usize, (&raw mut rest) as usize, 0, 0];
-    // SAFETY: 1: room for the answer.
-    unsafe { syscall(libc::SYS_ioctl, args) }?;
-    let offset = plain(libc::SYS_lseek, [fd as usize, 0, libc::SEEK_CUR as usize, 0])?;
-    Ok((rest as u32).wrapping_add(offset as u32))
+    let rest = rustix::io::ioctl_fionread(borrow(fd))?;
+    Ok((rest as u32).wrapping_add(rustix::fs::tell(borrow(fd))? as u32))
+}
+
+/// A number of the host program, for one call.
+fn borrow<'f>(fd: i32) -> BorrowedFd<'f> {
+    // SAFETY: the program keeps it open during its call, or the call fails.
+    unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
 /// The kernel itself.
@@ -215,7 +216,7 @@ impl Kernel for Raw {
     fn settle_size(&self, fd: i32, size: u64) {
         if known_size(fd) != Ok(size as u32) {
             // Not for long: a `truncate` that is under way lets the kernel take no other size, and may wait for us.
-            compare_sizes(fd, 3);
+            compare_sizes(fd, 3, |_| true);
         }
     }
 

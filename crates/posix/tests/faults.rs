@@ -612,26 +612,13 @@ impl Program {
         let generation = self.world.fs.getattr(Ino(ino)).unwrap().generation;
         let file = self.world.dir.path().join(format!("-{ino}-{generation}"));
         let path = common::cstring(file.as_os_str().as_encoded_bytes());
-        // SAFETY: the child asks and ends.
-        unsafe {
-            match libc::fork() {
-                0 => {
-                    // A free number, whatever the limit is.
-                    libc::close(0);
-                    set_limit(4096);
-                    let fd = libc::open(path.as_ptr(), libc::O_RDWR);
-                    let mut asked: libc::flock = std::mem::zeroed();
-                    asked.l_type = libc::F_WRLCK as i16;
-                    libc::fcntl(fd, libc::F_GETLK, &mut asked);
-                    libc::_exit((asked.l_type != libc::F_UNLCK as i16).into())
-                }
-                pid => {
-                    let mut status = 0;
-                    libc::waitpid(pid, &mut status, 0);
-                    status != 0
-                }
-            }
-        }
+        common::another_sees_lock(|| {
+            // SAFETY: the child makes a number free, whatever the limit is; `path` is a C string.
+            unsafe { libc::close(0) };
+            set_limit(4096);
+            // SAFETY: as above.
+            unsafe { libc::open(path.as_ptr(), libc::O_RDWR) }
+        })
     }
 
     /// Uses everything, closes everything, and looks that nothing is left.

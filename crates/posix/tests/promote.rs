@@ -167,22 +167,7 @@ fn locks_are_the_kernels() {
 
 /// Whether another process sees a POSIX lock on a number that it inherits.
 fn is_locked(fd: i32) -> bool {
-    // SAFETY: the child asks and ends.
-    unsafe {
-        match libc::fork() {
-            0 => {
-                let mut asked = lock(libc::F_WRLCK, 0, 0);
-                asked.l_whence = libc::SEEK_SET as i16;
-                libc::fcntl(fd, libc::F_GETLK, &mut asked);
-                libc::_exit((asked.l_type != libc::F_UNLCK as i16).into())
-            }
-            pid => {
-                let mut status = 0;
-                libc::waitpid(pid, &mut status, 0);
-                status != 0
-            }
-        }
-    }
+    common::another_sees_lock(|| fd)
 }
 
 fn lock_all(world: &World, fd: i32) {

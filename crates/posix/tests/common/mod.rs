@@ -381,3 +381,23 @@ impl Random {
         of[self.below(of.len() as u64) as usize]
     }
 }
+
+/// Whether another process sees a POSIX lock on the file of a number that it has, or opens.
+pub fn another_sees_lock(number: impl FnOnce() -> i32) -> bool {
+    // SAFETY: the child asks and ends.
+    unsafe {
+        match libc::fork() {
+            0 => {
+                let mut asked: libc::flock = std::mem::zeroed();
+                (asked.l_type, asked.l_whence) = (libc::F_WRLCK as i16, libc::SEEK_SET as i16);
+                libc::fcntl(number(), libc::F_GETLK, &mut asked);
+                libc::_exit((asked.l_type != libc::F_UNLCK as i16).into())
+            }
+            pid => {
+                let mut status = 0;
+                libc::waitpid(pid, &mut status, 0);
+                status != 0
+            }
+        }
+    }
+}

@@ -300,7 +300,7 @@ export! {
             return by_kernel();
         };
         let by_kernel = || {
-            guard::run(|| settle_size(fd));
+            guard::run(|| posix::settle_size(fd, mounts::is_served_device));
             by_kernel()
         };
         if !process.owns(fd) {
@@ -323,15 +323,6 @@ export! {
 /// Tells the program where a copy that began at an offset of its own has ended.
 fn store_offset(to: *mut off_t, at: Option<off_t>) -> Result<(), Errno> {
     at.map_or(Ok(()), |at| memory::store(to, at))
-}
-
-/// Makes sure that the kernel knows the size of a pool's file that it is about to map.
-fn settle_size(fd: c_int) {
-    // SAFETY: the program keeps the descriptor open during its call, or the call here fails.
-    let file = unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) };
-    if rustix::fs::fstat(file).is_ok_and(|stat| mounts::is_served_device(stat.st_dev)) {
-        posix::settle_size(fd);
-    }
 }
 
 /// For the functions that return the error number.

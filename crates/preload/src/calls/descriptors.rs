@@ -212,10 +212,7 @@ export! {
         on_fd(Class::Other, fd, |process| control(process, fd, request, argument))
             .unwrap_or_else(|| match give_argument(request, argument) {
                 Ok(()) => direct::ioctl(fd, request, argument),
-                Err(err) => {
-                    set_errno(err);
-                    -1
-                }
+                Err(err) => fail::<c_int>(err),
             })
     }
 
