@@ -26,6 +26,8 @@ pub struct Core<M> {
     /// Length of the formatted part of the region.
     pub bytes: u64,
     pub read_only: AtomicBool,
+    /// Whether the log has been told that part of the medium is gone.
+    pub told_loss: AtomicBool,
     pub clock: fn() -> Timestamp,
 }
 

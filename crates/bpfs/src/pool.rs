@@ -230,7 +230,14 @@ fn open<M: Medium>(medium: M, o: &MountOptions) -> Result<Core<M>, Error> {
 
 fn core<M>(medium: M, sb: &Superblock, v: Volatile, o: &MountOptions) -> Core<M> {
     let bytes = sb.blocks.get() * BLOCK;
-    Core { medium, v, bytes, read_only: AtomicBool::new(o.read_only), clock: o.clock }
+    Core {
+        medium,
+        v,
+        bytes,
+        read_only: AtomicBool::new(o.read_only),
+        told_loss: AtomicBool::new(false),
+        clock: o.clock,
+    }
 }
 
 /// The key of the name hash and the secret.

@@ -67,10 +67,11 @@ pub fn remove_abandoned() -> io::Result<u64> {
     arena::remove_abandoned(Path::new(ARENAS), ARENA_PREFIX, FORMAT)
 }
 
-/// To be called in a handler of SIGBUS with the address that was touched: whether that was in a shared state for
-/// which there was no room, and now is there, so that the instruction can be executed again.
+/// To be called in a handler of SIGBUS with the address that was touched: whether the instruction can be executed
+/// again, as it was in a shared state for which there was no room, and now there is, or in a pool whose file was
+/// truncated: then all operations of that pool fail with `EIO`.
 pub fn handle_fault(address: usize) -> bool {
-    arena::handle_fault(address)
+    arena::handle_fault(address) || pmem::handle_fault(address)
 }
 
 impl Bpfs<Region> {
@@ -88,6 +89,7 @@ impl<M: Medium> Core<M> {
         loop {
             match self.v.arena.enter() {
                 Ok(inside) => match body(self) {
+                    _ if self.medium.is_lost() => return Err(self.lost()),
                     Err(Errno::RESTART) => {}
                     Err(Errno::NOSPC) => {
                         drop(inside);
@@ -107,6 +109,19 @@ impl<M: Medium> Core<M> {
             }
             self.help()?;
         }
+    }
+
+    /// Part of the pool is gone: whatever an operation has read may be zeros.
+    #[cold]
+    fn lost(&self) -> Errno {
+        if !self.told_loss.swap(true, Relaxed) {
+            self.v.set_damaged();
+            tracing::error!(
+                "the pool's file was truncated, or its memory is broken: nothing can be read or changed any more \
+                 (EIO). Unmount the pool, and bring back a copy of the file"
+            );
+        }
+        Errno::IO
     }
 
     /// Does what somebody waits for: repairs, or lets somebody else finish it.

@@ -71,6 +71,27 @@ fn in_the_foreground() {
 }
 
 #[test]
+fn a_truncated_pool_fails_and_its_server_goes_on() {
+    let mut s = Sandbox::formatted();
+    for options in [&[][..], &["-o", "direct"]] {
+        s.ok(["mkfs", "--force", s.pool_str(), "--size", "256M"]);
+        s.mount(options);
+        fs::write(s.path("far"), vec![2; 100 << 20]).unwrap();
+        s.umount();
+        // Nothing is in the kernel's cache.
+        let ready = s.mount(options);
+        fs::File::options().write(true).open(&s.pool).unwrap().set_len(20 << 20).unwrap();
+        let eio = Some(rustix::io::Errno::IO.raw_os_error());
+        assert_eq!(fs::read(s.path("far")).unwrap_err().raw_os_error(), eio);
+        assert_eq!(fs::write(s.path("new"), "new").unwrap_err().raw_os_error(), eio);
+        let log = format!("/run/keepstone/{}.log", ready["uuid"].as_str().unwrap());
+        let log = fs::read_to_string(log).unwrap();
+        assert!(log.contains("truncated") && !log.contains("panicked"), "{log}");
+        s.umount();
+    }
+}
+
+#[test]
 fn a_killed_server_is_replaced_and_nothing_completed_is_lost() {
     let mut s = Sandbox::mounted(&[]);
     fs::create_dir(s.path("d")).unwrap();

@@ -337,6 +337,20 @@ fn a_program_near_its_limits_fails_by_error_numbers_only() {
     sandbox.umount();
 }
 
+#[test]
+fn a_program_on_a_truncated_pool_gets_errors_and_no_signal() {
+    let s = Sandbox::mounted(&["-o", "direct"]);
+    fs::write(s.path("near"), vec![1; 100_000]).unwrap();
+    fs::write(s.path("far"), vec![2; 100 << 20]).unwrap();
+    let program = compiled("truncated", &[]);
+    let script = format!("cd {} && {} {}", s.dir_str(), program.display(), s.pool_str());
+    let output = keepstone_run(["--", "sh", "-c", &script]);
+    assert!(output.status.success(), "{output:?}");
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(said, "far: EIO\nnear: EIO\nsize: EIO\nwrite: EIO\ncreate: EIO\n");
+    s.umount();
+}
+
 /// As `rm /dev/shm/keepstone-*` does, or systemd-logind when a user logs out.
 #[test]
 fn the_mount_serves_programs_that_find_no_shared_state() {

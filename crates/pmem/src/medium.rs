@@ -41,6 +41,12 @@ pub trait Medium: Send + Sync {
     /// Length of the region in bytes.
     fn len(&self) -> u64;
 
+    /// Whether part of what is mapped is gone, as its file was truncated: nothing is to be changed any more, and
+    /// what was read before this was asked may be zeros instead.
+    fn is_lost(&self) -> bool {
+        false
+    }
+
     /// The length that it can grow to.
     fn max_len(&self) -> u64 {
         self.len()
@@ -164,6 +170,9 @@ pub trait Medium: Send + Sync {
 impl<M: Medium + ?Sized> Medium for &M {
     fn len(&self) -> u64 {
         (**self).len()
+    }
+    fn is_lost(&self) -> bool {
+        (**self).is_lost()
     }
     fn max_len(&self) -> u64 {
         (**self).max_len()

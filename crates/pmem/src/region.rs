@@ -10,8 +10,8 @@
 //!   other threads and processes may access the same bytes. Who may is for the engines to order;
 //!   a racing reader gets a mix of old and new bytes, words by [`Medium::load_u64`] excepted.
 //!
-//! A file that somebody shortens while it is mapped breaks I1: access raises SIGBUS, which nothing
-//! here catches.
+//! A file that somebody shortens while it is mapped breaks I1: access raises SIGBUS. What follows where a handler
+//! catches that is said in `lost`.
 
 use crate::copy::{NtWidth, Stores, copy_out};
 use crate::counters::Counters;
@@ -22,6 +22,7 @@ use crate::flush::{FlushInstruction, LINE, flush_lines, lines, prefetch, store_f
 use crate::holes;
 use crate::host::FsType;
 use crate::line::{self, Line};
+use crate::lost::Watch;
 use crate::mapping::Mapping;
 use crate::medium::{Fenced, Medium};
 use crate::open::{self, Access, Lock, OpenOptions};
@@ -42,6 +43,8 @@ const CPU_CACHE_NT_MIN: usize = 512;
 /// A mapped region of persistent memory, or of what stands in for it.
 #[derive(Debug)]
 pub struct Region {
+    /// Ends before what it watches.
+    watch: Option<Watch>,
     base: *mut u8,
     /// While it is shared it only grows, and never beyond what is mapped.
     len: AtomicU64,
@@ -109,7 +112,9 @@ impl Region {
             }
             Domain::CpuCache | Domain::PageCache => None,
         };
+        let watched = |file| Watch::begin(mapping.addr(), mapping.len(), file);
         Region {
+            watch: file.as_ref().and_then(watched),
             base: mapping.addr(),
             len: AtomicU64::new(len),
             writable: access == Access::ReadWrite,
@@ -564,6 +569,11 @@ impl Medium for Region {
         self.limit()
     }
 
+    #[inline]
+    fn is_lost(&self) -> bool {
+        Watch::is_lost(self.watch.as_ref())
+    }
+
     fn max_len(&self) -> u64 {
         match self.writable && self.regular_file().is_some() {
             true => self.mapping.len().max(self.limit()),
@@ -589,6 +599,7 @@ impl Medium for Region {
         match self.regular_file() {
             _ if len < self.limit() => bad("a region only grows"),
             _ if len == self.limit() => Ok(()),
+            _ if self.is_lost() => bad("part of it is gone"),
             Some(_) if !self.writable => bad("it was opened read-only"),
             Some(_) if len > self.mapping.len() => {
                 bad("not while it is in use: no address space is left beside it; open it anew")

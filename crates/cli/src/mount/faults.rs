@@ -1,16 +1,15 @@
 //! What a server does at SIGBUS: the kernel has no page for an address that is mapped.
 //!
-//! In the state that processes share, room is made and the server goes on (`arena`, O2). In the pool there is
-//! nothing to go on with: its file was truncated, or its memory is broken. The server says so and ends; what was
-//! durable stays so.
+//! In the state that processes share, room is made (`arena`, O2). In a pool that was truncated, or whose memory is
+//! broken, zeros take the place of what is gone (`pmem`, G1), and operations that meet it fail. Either way the server
+//! goes on. Elsewhere there is nothing to go on with: the server says so and ends; what was durable stays so.
 
 use std::ffi::c_int;
 use std::io;
 
 use libc::{c_void, siginfo_t};
 
-const LAST_WORDS: &[u8] =
-    b"SIGBUS: the pool's file was truncated, its memory is broken, or /dev/shm is full; \
+const LAST_WORDS: &[u8] = b"SIGBUS: memory is broken, or /dev/shm is full; \
 the server ends. What was durable stays so: mount again, and run `keepstone doctor`\n";
 
 /// Takes SIGBUS over.

@@ -1,0 +1,123 @@
+//! The file of a pool is cut off while it is mounted: until somebody needs the missing part all is as it was, and from
+//! then on everything fails with `EIO`. Nothing panics.
+
+use crashsim::op::{Driver, Op};
+use crashsim::target::Bpfs as Target;
+use crashsim::workload;
+use pmem::{Access, Region};
+use std::ffi::c_void;
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+use vfs::tree::tree;
+use vfs::{Errno, FileSystem as _};
+
+/// Removed when dropped.
+struct Pool(PathBuf);
+
+impl Pool {
+    /// Mounted, with these bytes.
+    fn mount(&self, bytes: &[u8]) -> bpfs::Bpfs<Region> {
+        let file = File::create(&self.0).unwrap();
+        file.write_all_at(bytes, 0).unwrap();
+        let region = Region::open(&self.0, Access::ReadWrite).unwrap();
+        let options = bpfs::MountOptions { threads: 1, ..bpfs::MountOptions::default() };
+        bpfs::Bpfs::mount(region, &options).unwrap()
+    }
+
+    fn cut(&self, len: u64) {
+        File::options().write(true).open(&self.0).unwrap().set_len(len).unwrap();
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+extern "C" fn on_bus_error(_: i32, info: *mut libc::siginfo_t, _: *mut c_void) {
+    // SAFETY: the kernel passes what a handler with SA_SIGINFO gets.
+    if !bpfs::handle_fault(unsafe { (*info).si_addr() } as usize) {
+        std::process::abort();
+    }
+}
+
+fn catch_bus_errors() {
+    // SAFETY: the action is zeros but for a handler of its type.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = on_bus_error as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO;
+        assert_eq!(libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()), 0);
+    }
+}
+
+#[test]
+fn nobody_sees_a_missing_part_before_it_is_met() {
+    catch_bus_errors();
+    let pool = Pool(format!("/dev/shm/crashsim-free-{}", std::process::id()).into());
+    let bytes = 16 << 20;
+    let region = Region::create(&pool.0, bytes).unwrap();
+    bpfs::format(&region, &bpfs::FormatOptions::default()).unwrap();
+    drop(region);
+    let small =
+        workload::script("mkdir /d; create /d/a; write /d/a 0 100000; create /b; write /b 0 10")
+            .unwrap();
+    let big = workload::script("create /c; write /c 0 16200000").unwrap();
+    let content = std::fs::read(&pool.0).unwrap();
+    let fs = pool.mount(&content);
+    for op in &small {
+        Driver::new(&fs).run(op, 1).unwrap();
+    }
+    let expected = tree(&fs).unwrap();
+    // Behind the last block in use: others are free.
+    let stored = std::fs::read(&pool.0).unwrap();
+    let is_used = |block: &[u8]| block.iter().any(|byte| *byte != 0);
+    let used = 1 + stored.chunks(4096).rposition(is_used).unwrap() as u64;
+    assert!(used * 4096 < bytes);
+    pool.cut(used * 4096);
+    assert_eq!(tree(&fs).unwrap(), expected, "nobody has met it");
+    // Somebody meets it.
+    let met = big.iter().map(|op| Driver::new(&fs).run(op, 1)).find(Result::is_err);
+    assert_eq!(met, Some(Err(Errno::IO)));
+    let met = workload::script("create /d/e").unwrap();
+    assert_eq!(Driver::new(&fs).run(&met[0], 1), Err(Errno::IO), "nothing is changed any more");
+    assert_eq!(fs.lookup(vfs::ROOT, b"d").err(), Some(Errno::IO), "nor read");
+}
+
+#[test]
+fn whatever_meets_the_missing_part_fails() {
+    catch_bus_errors();
+    let pool = Pool(format!("/dev/shm/crashsim-lost-{}", std::process::id()).into());
+    let (mut met, mut missed) = (0, 0);
+    for base in workload::bases(&Target).unwrap() {
+        for (i, op) in (0..).zip(workload::universe()) {
+            if op == Op::Remount {
+                continue;
+            }
+            let expected = Driver::new(&pool.mount(&base.bytes)).run(&op, 1);
+            // Within a page nobody would be told.
+            for n in 0..2 {
+                let cut = (i * 7 + n * 29) % 128 * 4096;
+                let fs = pool.mount(&base.bytes);
+                pool.cut(cut);
+                let got = Driver::new(&fs).run(&op, 1);
+                let walked = tree(&fs);
+                let what = format!("{op} on {}, cut at {cut}: {got:?}, {walked:?}", base.name);
+                assert!(got == expected || got == Err(Errno::IO), "{expected:?}, but {what}");
+                // What failed half-way may have left anything.
+                let is_sound = match &walked {
+                    Ok(_) => true,
+                    Err(e) => got == Err(Errno::IO) || e.what.ends_with(&Errno::IO.to_string()),
+                };
+                assert!(is_sound, "{what}");
+                match (got, walked) {
+                    (Ok(()), Ok(_)) => missed += 1,
+                    _ => met += 1,
+                }
+            }
+        }
+    }
+    assert!(met > 100 && missed > 0, "{met} met it, {missed} did not");
+}
