@@ -15,7 +15,7 @@ use crate::rounds::{Case, Contender, Outcome, Plan};
 use crate::store::{Durable, Kernel, Store, open_dir};
 use crate::workload::{APPEND_BYTES, Bed, FILE_BYTES, NAMES, Rng, numbered};
 use anyhow::{Context as _, Result, ensure};
-use bpfs::{Bpfs, MountOptions};
+use bpfs::{Bpfs, Engine as _, MountOptions};
 use pmem::{Access, Lock, OpenOptions, Region};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

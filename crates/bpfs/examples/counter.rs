@@ -5,7 +5,7 @@
 //! cargo run --example counter -- /dev/shm/pool
 //! ```
 
-use bpfs::{Bpfs, MountOptions};
+use bpfs::{Bpfs, Engine as _, MountOptions};
 use pmem::{Access, Lock, OpenOptions, Region};
 use std::error::Error;
 use std::path::Path;

@@ -34,8 +34,6 @@ pub const VERSION: u32 = 2;
 pub const POOL_MIN: u64 = 64 * BLOCK;
 /// Largest region: block numbers are 32 bits in volatile tables.
 pub const POOL_MAX: u64 = (u32::MAX as u64) * BLOCK;
-/// Longest label, in bytes.
-pub const LABEL_MAX: usize = 64;
 
 /// Block 0.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -62,7 +60,7 @@ pub struct Superblock {
     pub inode_size: U64,
     reserved2: [u8; 48],
     /// Name given by the user, padded with zeros.
-    pub label: [u8; LABEL_MAX],
+    pub label: [u8; pool::LABEL_MAX],
 }
 
 /// One inode: 128 bytes, of which the first line holds all that changes often, so that stores to

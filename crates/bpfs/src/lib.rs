@@ -9,7 +9,7 @@
 //!
 //! Reading order: [`layout`] (what is on the media), `crawler` and `append` (how trees change),
 //! `fs` (what operations share), `file`, `namespace`, `dir`, `attr`, `space`, `xattr` (the
-//! operations), `volatile` and `index` (derived state), `scan` and `pool` (mount and check).
+//! operations), `volatile` and `index` (derived state), `scan` and `lifecycle` (mount and check).
 //!
 //! What this crate leaves out: permission checks and descriptors (front ends), ordering hardware
 //! (§4; modelled elsewhere), snapshots.
@@ -22,16 +22,16 @@ mod blocks;
 mod board;
 mod crawler;
 mod dir;
-mod error;
+mod engine;
 mod file;
 mod free;
 mod fs;
 mod index;
 pub mod layout;
+mod lifecycle;
 mod namespace;
 mod openings;
 mod pin;
-mod pool;
 mod rename;
 mod run;
 mod scan;
@@ -44,22 +44,22 @@ mod volatile;
 mod words;
 mod xattr;
 
-pub use arena::{Paused, Place};
-pub use error::{Error, Problem};
-pub use pin::ReadBuf;
+pub use lifecycle::{check, format, info};
 pub use pool::{
-    CheckOptions, CheckReport, FormatOptions, MountOptions, MountReport, PoolInfo, check, format,
-    info,
+    CheckOptions, CheckReport, Engine, Error, FormatOptions, MountOptions, MountReport, Place,
+    PoolInfo, Problem,
 };
-pub use share::{handle_fault, place, remove_abandoned};
+pub use share::{STATE_FORMAT, place};
 
 use fs::Core;
 use pmem::Medium;
-use std::sync::atomic::Ordering::Relaxed;
 use vfs::{
     Attr, Caller, DirEntry, Entry, Fallocate, FileSystem, Ino, NewNode, ROOT, RenameFlags, Result,
     Seek, SetAttr, SetXattr, StatFs,
 };
+
+/// The name of the layout.
+pub const LAYOUT: &str = "bpfs";
 
 /// A mounted pool.
 ///
@@ -78,7 +78,7 @@ impl<M: Medium> Bpfs<M> {
     /// [`Error::NotAPool`] or [`Error::Unusable`] where there is none, [`Error::Damaged`] where the scan finds a violated
     /// invariant, unless `read_only`: then damaged objects answer `EUCLEAN`.
     pub fn mount(medium: M, options: &MountOptions) -> std::result::Result<Self, Error> {
-        let (core, report) = pool::mount(medium, options)?;
+        let (core, report) = lifecycle::mount(medium, options)?;
         Ok(Self { core, report })
     }
 
@@ -93,14 +93,13 @@ impl<M: Medium> Bpfs<M> {
         place: &Place,
         options: &MountOptions,
     ) -> std::result::Result<Self, Error> {
-        let (core, report) = pool::attach(medium, place, options)?;
+        let (core, report) = lifecycle::attach(medium, place, options)?;
         Ok(Self { core, report })
     }
 
-    /// Clears away what processes that died have left: to be called now and then by somebody who
-    /// stays. Returns how many there were.
-    pub fn tend(&self) -> Result<usize> {
-        self.core.tend()
+    /// As [`Engine::reap_processes`].
+    pub fn reap_processes(&self) -> Result<usize> {
+        self.core.reap_processes()
     }
 
     /// How often a process died inside an operation, so that the derived state was made anew.
@@ -113,28 +112,6 @@ impl<M: Medium> Bpfs<M> {
         self.core.rehearse_recovery()
     }
 
-    /// A number that is known only to those who may open the pool, the same for all of them.
-    pub fn secret(&self) -> u64 {
-        self.core.v.secret()
-    }
-
-    /// Keeps the other threads of this process out of the pool until dropped: before `execve`,
-    /// which would kill them anywhere.
-    pub fn pause(&self) -> Option<Paused<'_>> {
-        self.core.v.arena.pause()
-    }
-
-    /// Before a fork: until [`end_fork`](Self::end_fork), what this process holds stays, also if it dies.
-    pub fn begin_fork(&self) {
-        self.core.v.arena.begin_fork();
-    }
-
-    /// In the child of a fork, when it has taken references for what it inherits; and in the parent, when it
-    /// has or there is no child.
-    pub fn end_fork(&self) {
-        self.core.v.arena.end_fork();
-    }
-
     /// What mounting found.
     pub fn mount_report(&self) -> &MountReport {
         &self.report
@@ -143,17 +120,6 @@ impl<M: Medium> Bpfs<M> {
     /// The medium.
     pub fn medium(&self) -> &M {
         &self.core.medium
-    }
-
-    /// Whether accesses to files, and to directories, change their access times (where `relatime` would), for
-    /// all who use the pool; as long as nobody says so they do.
-    pub fn record_access(&self, files: bool, dirs: bool) {
-        self.core.v.record_access(files, dirs);
-    }
-
-    /// Refuses changes from now on (`EROFS`), or accepts them again.
-    pub fn set_read_only(&self, read_only: bool) {
-        self.core.read_only.store(read_only, Relaxed);
     }
 
     /// Ends the mount and gives the medium back. Nothing needs to be written: every operation is

@@ -8,12 +8,10 @@
 //!
 //! What is pinned may change: writes within 8 bytes are in place (§3.2). So it is given as atomics.
 
-use crate::Bpfs;
 use crate::fs::{Core, report};
 use crate::layout::{BLOCK, Root, Word};
 use arena::{Arena, Bitmap, Census, Layout, Span};
 use pmem::{Medium, Region};
-use std::ops::Deref;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::*};
 use vfs::{Errno, Ino, Result};
 
@@ -206,51 +204,23 @@ fn following(pointers: &[u64], start: u64) -> usize {
     whole + rest.take_while(|(index, pointer)| **pointer == block(whole + index)).count()
 }
 
-/// Bytes of a file, where they are. They stay what they are until dropped, except for writes in
-/// place; a thread that holds one may call the file system.
-pub struct ReadBuf<'a> {
-    fs: &'a Bpfs<Region>,
-    bytes: &'a [AtomicU8],
-}
-
-impl Deref for ReadBuf<'_> {
-    type Target = [AtomicU8];
-
-    fn deref(&self) -> &[AtomicU8] {
-        self.bytes
-    }
-}
-
-impl Drop for ReadBuf<'_> {
-    fn drop(&mut self) {
-        self.fs.put_read_buf();
-    }
-}
-
-impl Bpfs<Region> {
-    /// The content of a file from `offset` on without a copy (Chell §6): up to `count` bytes, fewer
-    /// at the end of the file, where the file is not contiguous, and in holes (a block of zeros).
-    /// Blocks that are replaced meanwhile are not used again before all such buffers are dropped.
-    ///
-    /// # Errors
-    /// As [`vfs::FileSystem::read`].
-    pub fn get_read_buf(&self, ino: Ino, offset: u64, count: u64) -> Result<ReadBuf<'_>> {
-        let pins = &self.core.v.pins;
-        let (at, len) = self.core.op(|core| {
+impl Core<Region> {
+    /// As [`pool::Engine::get_read_buf`]; to be followed by [`put_read_buf`](Self::put_read_buf).
+    pub fn get_read_buf(&self, ino: Ino, offset: u64, count: u64) -> Result<&[AtomicU8]> {
+        let pins = &self.v.pins;
+        let (at, len) = self.op(|core| {
             pins.add(&core.v.arena)?;
             core.contiguous(ino, offset, count).inspect_err(|_| core.unpin())
         })?;
-        let bytes = match at {
-            Some(at) => self.core.medium.bytes(at, len),
+        Ok(match at {
+            Some(at) => self.medium.bytes(at, len),
             None => &ZEROS[..len as usize],
-        };
-        Ok(ReadBuf { fs: self, bytes })
+        })
     }
 
-    /// What dropping a [`ReadBuf`] does; for those whose buffers have no owner in Rust, and who have
-    /// forgotten them ([`std::mem::forget`]).
+    /// A reader of this process is done.
     pub fn put_read_buf(&self) {
-        let _ = self.core.op(|core| {
+        let _ = self.op(|core| {
             core.unpin();
             Ok(())
         });

@@ -18,7 +18,6 @@
 
 use crate::crawler::Node;
 use crate::dir::Chain;
-use crate::error::Problem;
 use crate::free::FreeRun;
 use crate::fs::{Core, INODE_ROOT, INODE_SIZE};
 use crate::index::{Found, Next};
@@ -27,6 +26,7 @@ use crate::run::Run;
 use crate::share::Held;
 use crate::volatile::{EntryPos, LIVE, MAY_BE_CAPABLE, REMOVED, VInode};
 use pmem::Medium;
+use pool::Problem;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 use std::sync::{Condvar, Mutex};

@@ -3,7 +3,7 @@
 //! All of the derived state lies in a shared arena; [`arena`]'s E1–E4 say how processes stop for a
 //! repair. What is repaired here, and how:
 //!
-//! - R1: a process that died outside of operations held references and nothing else: [`Core::tend`]
+//! - R1: a process that died outside of operations held references and nothing else: [`Core::reap_processes`]
 //!   takes them back, and frees what they alone kept.
 //! - R2: one that died inside may have left anything half-done, but only behind locks that it still
 //!   holds, and in PM nothing that a power failure could not have left. So [`Core::recover`] stops
@@ -15,70 +15,30 @@
 //! - R4: inodes without a name that the living hold are not met by the scan. They are adopted from
 //!   the references.
 
-use crate::Bpfs;
-use crate::error::Error;
 use crate::fs::Core;
-use crate::pool;
+use crate::lifecycle;
 use crate::scan::ScanOptions;
 use crate::unnamed::nap_for_space;
 use crate::volatile::UNNAMED;
-use arena::{Census, Place, Refused, Stopped};
+use arena::{Census, Refused, Stopped};
 use pmem::{Medium, Region};
+use pool::{Error, Place};
 use std::collections::BTreeMap;
-use std::ffi::CString;
-use std::io;
-use std::os::fd::BorrowedFd;
-use std::path::Path;
 use std::sync::atomic::Ordering::*;
 use vfs::{Errno, Ino};
 
 /// Result of what happens inside an operation.
 type Result<T, E = Errno> = std::result::Result<T, E>;
 
-/// Version of the derived state: whoever has another one cannot share it.
-const FORMAT: u64 = 12 << 1;
-
-/// Where shared states are, and how their names begin.
-const ARENAS: &str = "/dev/shm";
-const ARENA_PREFIX: &str = "keepstone-";
+/// Version of the derived state: whoever has another one cannot share it. No other engine has the same.
+pub const STATE_FORMAT: u64 = 12 << 1;
 
 /// Where those meet who use the pool in `region`: a copy of its file is another pool.
 ///
 /// # Errors
 /// [`Error::NotAPool`]; [`Error::Shared`] where it lies in no file.
 pub fn place(region: &Region) -> Result<Place, Error> {
-    let pool = pool::info(region)?;
-    let file =
-        region.file_id().ok_or_else(|| Error::Shared(io::Error::other("it is not a file")))?;
-    let id = format!("{}-{:x}-{:x}", pool.uuid.simple(), file.device, file.inode);
-    let path = format!("{ARENAS}/{ARENA_PREFIX}{id}");
-    Ok(Place {
-        path: CString::new(path).expect("there is no NUL in it"),
-        owner: file.owner,
-        group: file.group,
-        mode: file.mode,
-        format: FORMAT,
-    })
-}
-
-/// Removes the shared states of pools whose users have all been killed. Returns how many bytes of memory
-/// that gave back.
-pub fn remove_abandoned() -> io::Result<u64> {
-    arena::remove_abandoned(Path::new(ARENAS), ARENA_PREFIX, FORMAT)
-}
-
-/// To be called in a handler of SIGBUS with the address that was touched: whether the instruction can be executed
-/// again, as it was in a shared state for which there was no room, and now there is, or in a pool whose file was
-/// truncated: then all operations of that pool fail with `EIO`.
-pub fn handle_fault(address: usize) -> bool {
-    arena::handle_fault(address) || pmem::handle_fault(address)
-}
-
-impl Bpfs<Region> {
-    /// The descriptors that it keeps open: for those who live in a program that is to know nothing of them.
-    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.core.medium.descriptor().into_iter().chain(self.core.v.arena.descriptor())
-    }
+    pool::place(region, lifecycle::info(region)?.uuid, STATE_FORMAT)
 }
 
 impl<M: Medium> Core<M> {
@@ -159,7 +119,7 @@ impl<M: Medium> Core<M> {
 
     /// Takes back what dead processes held (R1), and repairs what they left half-done (R2).
     /// Returns how many there were.
-    pub fn tend(&self) -> Result<usize> {
+    pub fn reap_processes(&self) -> Result<usize> {
         let arena = &self.v.arena;
         arena.take_reserve();
         if arena.has_died_inside() {

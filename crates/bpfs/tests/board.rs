@@ -86,7 +86,7 @@ fn mappings_end_with_those_who_count_them() {
     program.begin_mapping(ino).unwrap();
     drop(program);
     assert!(server.is_mapped(ino));
-    assert_eq!(server.tend().unwrap(), 1);
+    assert_eq!(server.reap_processes().unwrap(), 1);
     assert!(!server.is_mapped(ino));
     let next = pool.attach();
     next.begin_mapping(ino).unwrap();
@@ -148,7 +148,7 @@ fn openings_are_waited_for() {
     // What a dead process leaves is waited for now and then, and cleared away with the rest.
     assert!(all());
     drop(program);
-    server.tend().unwrap();
+    server.reap_processes().unwrap();
     assert!(!all());
 }
 
@@ -191,7 +191,7 @@ fn the_server_hears_of_removals() {
     assert_eq!(heard(), [], "what the kernel removes it knows itself");
     other_server.wait_for_unnamed(Duration::ZERO, &mut |_| panic!("it holds nothing")).unwrap();
     drop(other_server);
-    server.tend().unwrap();
+    server.reap_processes().unwrap();
 
     // More than there are words for.
     let name = |i: usize| format!("file{i}");

@@ -1,7 +1,7 @@
 //! What operations cost in traffic to PM (`docs/format/bpfs.md`, "Cost"). Counters do not jitter, so
 //! they are asserted. A tick of the clock costs a line more: here it stands still.
 
-use bpfs::{Bpfs, FormatOptions, MountOptions};
+use bpfs::{Bpfs, Engine as _, FormatOptions, MountOptions};
 use pmem::{Domain, Medium, OpenOptions, Region};
 use vfs::{Caller, FileSystem, Ino, NewKind, NewNode, ROOT, RenameFlags, Timestamp};
 

@@ -254,7 +254,7 @@ fn at_every_access() {
             furnish(&fs, dir).unwrap();
             let completed = run_in_child(&fs, dir, op, point);
             let recoveries = fs.recoveries();
-            fs.tend().unwrap();
+            fs.reap_processes().unwrap();
             let now = read(&fs, dir);
             if completed {
                 assert_eq!(tree::diff(&after, &now), None, "{}, completed", op.0);

@@ -35,7 +35,8 @@ impl Rng {
 /// A pool with one of everything.
 fn populated() -> Vec<u8> {
     let region = Region::anonymous(BYTES).unwrap();
-    bpfs::format(&region, &FormatOptions { label: "hostile".into() }).unwrap();
+    bpfs::format(&region, &FormatOptions { label: "hostile".into(), ..FormatOptions::default() })
+        .unwrap();
     let fs = Bpfs::mount(region, &MountOptions::default()).unwrap();
     let make = |dir: Ino, name: &str, node: &NewNode<'_>| {
         fs.create(&Caller::ROOT, dir, name.as_bytes(), node).unwrap().ino

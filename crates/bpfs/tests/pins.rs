@@ -1,6 +1,6 @@
 //! Reading without a copy.
 
-use bpfs::{Bpfs, FormatOptions, MountOptions};
+use bpfs::{Bpfs, Engine as _, FormatOptions, MountOptions};
 use pmem::Region;
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::{Caller, Fallocate, FileSystem as _, Ino, NewKind, NewNode, ROOT};

@@ -347,7 +347,7 @@ fn killed_processes_do_no_harm() {
         let right = worker.expect("it runs").kill(id as u64);
         assert!(right.contains(&places[id].load()), "worker {id} at the end");
     }
-    while fs.tend().unwrap() > 0 {}
+    while fs.reap_processes().unwrap() > 0 {}
     eprintln!("{kills} kills, {} of them inside an operation", fs.recoveries());
     drop(places);
 

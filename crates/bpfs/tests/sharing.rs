@@ -112,7 +112,7 @@ fn a_full_shm_refuses_and_kills_nobody() {
 
 extern "C" fn on_bus_error(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     // SAFETY: the kernel passes what a handler with SA_SIGINFO gets.
-    if !bpfs::handle_fault(unsafe { (*info).si_addr() } as usize) {
+    if !pool::handle_fault(unsafe { (*info).si_addr() } as usize) {
         std::process::abort();
     }
 }
@@ -164,7 +164,7 @@ fn in_a_small_shm() {
         fs.forget(ino, 2);
     }
     std::fs::remove_file("/dev/shm/fill").unwrap();
-    fs.tend().unwrap();
+    fs.reap_processes().unwrap();
     make(made + 1).unwrap();
     drop(attach(&pool).unwrap());
 

@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Args, Parser, Subcommand};
+use engines::Layout;
 
 /// Persistent-memory file systems in user space.
 ///
@@ -107,7 +109,7 @@ pub struct MkfsArgs {
     #[arg(long, value_parser = crate::size::parse)]
     pub size: Option<u64>,
     /// File system.
-    #[arg(long, value_enum, default_value_t = Layout::Bpfs)]
+    #[arg(long, value_parser = layouts(), default_value = Layout::ALL[0].name())]
     pub layout: Layout,
     /// Name for people, up to 64 bytes.
     #[arg(long, default_value = "")]
@@ -117,13 +119,11 @@ pub struct MkfsArgs {
     pub force: bool,
 }
 
-/// File systems a pool can hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Layout {
-    /// Every operation atomic and durable.
-    Bpfs,
-    /// Huge files, contiguous in memory (not yet in this version).
-    Scmfs,
+/// The names of the file systems that a pool can hold.
+fn layouts() -> impl TypedValueParser<Value = Layout> {
+    let names = Layout::ALL.map(|layout| PossibleValue::new(layout.name()).help(layout.promise()));
+    PossibleValuesParser::new(names)
+        .map(|name| Layout::named(&name).expect("the parser knows these names only"))
 }
 
 /// `keepstone mount`

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use ::pool::{CheckOptions, CheckReport};
 use anyhow::{Context as _, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use pmem::{Access, Lock, OpenOptions};
@@ -24,14 +25,14 @@ pub fn run(args: &CheckArgs, json: bool) -> Result<ExitCode> {
     };
     let options = OpenOptions { lock: Some(lock), ..OpenOptions::default() };
     let region = pool::open(&path, &options, access)?;
-    let options = bpfs::CheckOptions { repair: args.repair, threads: pool::threads(args.threads) };
+    let options = CheckOptions { repair: args.repair, threads: pool::threads(args.threads) };
     // Hidden by itself where stderr is no terminal.
     let bar = ProgressBar::new(0).with_style(
         ProgressStyle::with_template("{msg} {wide_bar} {percent:>3} % {eta:>4}")
             .expect("a valid template"),
     );
     bar.set_message("checking");
-    let report = bpfs::check(&region, &options, &|done, total| {
+    let report = engines::check(&region, &options, &|done, total| {
         bar.set_length(total);
         bar.set_position(done);
     });
@@ -54,7 +55,7 @@ pub fn run(args: &CheckArgs, json: bool) -> Result<ExitCode> {
     })
 }
 
-fn summary(pool: &Path, report: &bpfs::CheckReport, repair: bool) -> String {
+fn summary(pool: &Path, report: &CheckReport, repair: bool) -> String {
     let found = report.problems.len();
     let repaired = report.problems.iter().filter(|problem| problem.repaired).count();
     let problems = if found == 1 { "1 problem".to_owned() } else { format!("{found} problems") };

@@ -278,10 +278,16 @@ fn pool_file(report: &mut Report, path: &Path) {
         Ok(region) => region,
         Err(err) => return report.missing("pool", format!("{err:#}"), ""),
     };
-    match bpfs::info(&region) {
+    match engines::info(&region) {
         Ok(info) => report.ok(
             "pool",
-            format!("{}: bpfs, {}, {}", path.display(), size::show(info.size_bytes), info.uuid),
+            format!(
+                "{}: {}, {}, {}",
+                path.display(),
+                info.layout,
+                size::show(info.size_bytes),
+                info.uuid
+            ),
         ),
         Err(err) => report.missing(
             "pool",

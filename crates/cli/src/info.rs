@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use ::pool::PoolInfo;
 use anyhow::Result;
 use serde::Serialize;
 
@@ -12,9 +13,8 @@ use crate::{output, size};
 #[derive(Serialize)]
 struct Info {
     pool: String,
-    layout: &'static str,
     #[serde(flatten)]
-    info: bpfs::PoolInfo,
+    info: PoolInfo,
     domain: DomainReport,
     mounted_on: Vec<String>,
 }
@@ -25,7 +25,6 @@ pub fn run(args: &PoolArgs, json: bool) -> Result<ExitCode> {
     let mounts = fuse::mounts()?.into_iter().filter(|m| m.is_keepstone() && m.source == path);
     let report = Info {
         pool: path.display().to_string(),
-        layout: "bpfs",
         info,
         domain: domain.into(),
         mounted_on: mounts.map(|m| m.dir.display().to_string()).collect(),
@@ -40,7 +39,7 @@ pub fn run(args: &PoolArgs, json: bool) -> Result<ExitCode> {
     };
     output::table([
         ("pool", report.pool.clone()),
-        ("layout", format!("{}, format version {}", report.layout, report.info.version)),
+        ("layout", format!("{}, format version {}", report.info.layout, report.info.version)),
         ("label", report.info.label.clone()),
         ("uuid", report.info.uuid.to_string()),
         ("size", size::show(report.info.size_bytes)),

@@ -10,23 +10,20 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 use std::process::ExitCode;
 
+use ::pool::{FormatOptions, LABEL_MAX, PoolInfo};
 use anyhow::{Context as _, Result, bail};
-use bpfs::Bpfs;
-use bpfs::layout::{LABEL_MAX, POOL_MAX, POOL_MIN};
 use pmem::{Access, Medium as _, OpenOptions, Region};
 use serde::Serialize;
-use vfs::{Caller, FileSystem as _, SetAttr};
 
-use crate::args::{Layout, MkfsArgs};
+use crate::args::MkfsArgs;
 use crate::pool::{self, DomainReport};
 use crate::{output, signatures, size};
 
 #[derive(Serialize)]
 struct Made {
     pool: String,
-    layout: &'static str,
     #[serde(flatten)]
-    info: bpfs::PoolInfo,
+    info: PoolInfo,
     domain: DomainReport,
 }
 
@@ -37,8 +34,7 @@ pub fn run(args: &MkfsArgs, json: bool) -> Result<ExitCode> {
         Some(found) => open(args, found)?,
         None => create(args)?,
     };
-    let options = bpfs::FormatOptions { label: args.label.clone() };
-    let (info, region) = format(region, &options)
+    let info = format(&region, args)
         .inspect_err(|_| {
             if found.is_none() {
                 let _ = std::fs::remove_file(&args.pool);
@@ -47,41 +43,40 @@ pub fn run(args: &MkfsArgs, json: bool) -> Result<ExitCode> {
         .with_context(|| args.pool.display().to_string())?;
     let made = Made {
         pool: pool::absolute(&args.pool)?.display().to_string(),
-        layout: "bpfs",
         info,
         domain: region.domain().into(),
     };
     if json {
         output::json(&made)?;
     } else {
-        say!("{}: bpfs, {}, {}", made.pool, size::show(made.info.size_bytes), made.info.uuid);
+        let PoolInfo { layout, size_bytes, uuid, .. } = &made.info;
+        say!("{}: {layout}, {}, {uuid}", made.pool, size::show(*size_bytes));
         say!("domain {}", made.domain);
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn format(region: Region, options: &bpfs::FormatOptions) -> Result<(bpfs::PoolInfo, Region)> {
-    let info = bpfs::format(&region, options)?;
+fn format(region: &Region, args: &MkfsArgs) -> Result<PoolInfo> {
+    let maker = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let options = FormatOptions { label: args.label.clone(), owner: maker };
+    let info = args.layout.format(region, &options)?;
     // What a file has beyond the pool.
-    set_len(&region, region.len())?;
-    Ok((info, give_to_maker(region)?))
+    set_len(region, region.len())?;
+    Ok(info)
 }
 
 /// Refuses what no pool can be.
 fn check_args(args: &MkfsArgs) -> Result<()> {
-    if args.layout == Layout::Scmfs {
-        bail!("layout scmfs: not yet in this version; use --layout bpfs");
-    }
     if args.label.len() > LABEL_MAX {
         bail!("--label: at most {LABEL_MAX} bytes, this one has {}", args.label.len());
     }
-    let limits = POOL_MIN..=POOL_MAX;
+    let limits = args.layout.limits();
     match args.size {
         Some(size) if !limits.contains(&size) => bail!(
             "--size {}: a pool has from {} to {}",
             size::show(size),
-            size::show(POOL_MIN),
-            size::show(POOL_MAX.next_power_of_two())
+            size::show(*limits.start()),
+            size::show(limits.end().next_power_of_two())
         ),
         _ => Ok(()),
     }
@@ -119,12 +114,13 @@ fn open(args: &MkfsArgs, found: &Metadata) -> Result<Region> {
     let Some(size) = args.size.or(Some(old).filter(|&len| len > 0)) else {
         return Err(how_large(&args.pool));
     };
-    if size < POOL_MIN {
+    let least = *args.layout.limits().start();
+    if size < least {
         bail!(
             "{}: has {}, and a pool at least {}; give it a --size",
             args.pool.display(),
             size::show(size),
-            size::show(POOL_MIN)
+            size::show(least)
         );
     }
     if is_device && size > old {
@@ -149,22 +145,9 @@ fn set_len(region: &Region, len: u64) -> io::Result<()> {
     }
 }
 
-/// Makes the root directory belong to who formats the pool, if that is not the superuser.
-fn give_to_maker(region: Region) -> Result<Region> {
-    let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
-    if user.is_root() {
-        return Ok(region);
-    }
-    let (uid, gid) = (user.as_raw(), group.as_raw());
-    let fs = Bpfs::mount(region, &bpfs::MountOptions::default())?;
-    let owner = SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() };
-    fs.setattr(&Caller { uid, gid }, vfs::ROOT, &owner)?;
-    Ok(fs.into_medium())
-}
-
 /// Refuses to overwrite what may be of value to somebody.
 fn refuse(pool: &Path, region: &Region, is_device: bool) -> Result<()> {
-    let holds = match bpfs::info(region) {
+    let holds = match engines::info(region) {
         Ok(info) if info.label.is_empty() => format!("the pool {}", info.uuid),
         Ok(info) => format!("the pool {} ({})", info.uuid, info.label),
         Err(_) => match (signatures::find(region), signatures::first_data(region, is_device)) {

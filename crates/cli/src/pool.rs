@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use ::pool::PoolInfo;
 use anyhow::{Context as _, Result, anyhow, bail};
 use fuse::MountEntry;
 use pmem::{Access, Domain, Lock, Medium as _, OpenOptions, Region};
@@ -81,7 +82,7 @@ impl Wanted {
         }
     }
 
-    fn is(&self, info: &bpfs::PoolInfo) -> bool {
+    fn is(&self, info: &PoolInfo) -> bool {
         match self {
             Self::Uuid(uuid) => *uuid == info.uuid.to_string(),
             Self::Label(label) => *label == info.label,
@@ -141,9 +142,9 @@ pub fn open_to_look(pool: &Path) -> Result<Region> {
 }
 
 /// What a pool says about itself; mounted or not.
-pub fn info(pool: &Path) -> Result<(bpfs::PoolInfo, Domain)> {
+pub fn info(pool: &Path) -> Result<(PoolInfo, Domain)> {
     let region = open_to_look(pool)?;
-    let info = bpfs::info(&region).with_context(|| pool.display().to_string())?;
+    let info = engines::info(&region).with_context(|| pool.display().to_string())?;
     Ok((info, region.domain()))
 }
 

@@ -45,7 +45,7 @@ pub struct ServerStats<'a> {
     pub requests: fuse::OpSnapshot,
     pub medium: pmem::CountersSnapshot,
     pub space: vfs::StatFs,
-    pub mount: &'a bpfs::MountReport,
+    pub mount: &'a pool::MountReport,
 }
 
 /// Reads what the server of the mount at `dir` publishes.

@@ -53,8 +53,8 @@ fn mkfs_refuses_what_it_cannot_do() {
     let s = Sandbox::empty();
     assert!(s.fails(["mkfs", s.pool_str()], 1).contains("--size 4G"));
     assert!(s.fails(["mkfs", s.pool_str(), "--size", "big"], 2).contains("4G"));
-    let scmfs = s.fails(["mkfs", s.pool_str(), "--size", "64M", "--layout", "scmfs"], 1);
-    assert!(scmfs.contains("not yet in this version"), "{scmfs}");
+    let other = s.fails(["mkfs", s.pool_str(), "--size", "64M", "--layout", "ext4"], 2);
+    assert!(other.contains("possible values: bpfs"), "{other}");
     s.fails(["mkfs", s.pool_str(), "--size", "4K"], 1);
     assert!(!s.pool.exists(), "what failed leaves no file");
 }
@@ -160,7 +160,6 @@ fn mkfs_formats_in_place_and_a_failure_takes_nothing() {
         (&["--size", "100K"], "256 KiB"),
         (&["--size", &huge.to_string()], "smaller size"),
         (&["--size", "64M", "--label", &long], "64 bytes"),
-        (&["--size", "64M", "--layout", "scmfs"], "scmfs"),
     ] {
         let refused = s.fails(["mkfs", s.pool_str(), "--force"].iter().chain(args), 1);
         assert!(refused.contains(why), "{refused}");
@@ -223,7 +222,7 @@ fn errors_name_object_cause_and_remedy() {
     assert!(missing.contains(s.pool_str()) && missing.contains("mkfs"), "{missing}");
     std::fs::write(&s.pool, vec![1; 1 << 20]).unwrap();
     let no_pool = s.fails(["mount", s.pool_str(), s.dir_str()], 1);
-    assert!(no_pool.contains(s.pool_str()) && no_pool.contains("no BPFS pool"), "{no_pool}");
+    assert!(no_pool.contains(s.pool_str()) && no_pool.contains("no pool here"), "{no_pool}");
     let not_mounted = s.fails(["umount", s.dir_str()], 1);
     assert!(not_mounted.contains("no pool is mounted there"), "{not_mounted}");
     assert!(s.fails(["stats", s.dir_str()], 1).contains("no pool is mounted there"));

@@ -38,7 +38,7 @@ impl Drop for Pool {
 
 extern "C" fn on_bus_error(_: i32, info: *mut libc::siginfo_t, _: *mut c_void) {
     // SAFETY: the kernel passes what a handler with SA_SIGINFO gets.
-    if !bpfs::handle_fault(unsafe { (*info).si_addr() } as usize) {
+    if !pool::handle_fault(unsafe { (*info).si_addr() } as usize) {
         std::process::abort();
     }
 }

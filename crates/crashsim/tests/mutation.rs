@@ -35,11 +35,11 @@ const EXPLAINED: &[(&str, &[Bug], &str)] = &[
     ("scan.rs clear_stale: self.medium.store_u64", &[DelayStore, EarlyStore, EarlyReuse], BEYOND),
     ("file.rs write_line: self.medium.store_line", &[DelayStore, EarlyStore], ALONE),
     ("rename.rs rename_locked: self.medium.store_line", &[DelayStore, EarlyStore], ALONE),
-    ("pool.rs format: medium.store_u64(0, 0)", &[EarlyStore, TearStore], HALF_A_MAGIC),
-    ("pool.rs format: let _ = medium.publish", &[DelayStore, TearStore], HALF_A_MAGIC),
-    ("pool.rs format: medium.zero_nt", &[DropStore, ShortStore], TIDINESS),
-    ("pool.rs format: let _ = medium.fence()", &[DropFence], FENCED_AGAIN),
-    ("pool.rs format: medium.flush(leaf", &[ShortFlush], TIMES),
+    ("lifecycle.rs format: medium.store_u64(0, 0)", &[EarlyStore, TearStore], HALF_A_MAGIC),
+    ("lifecycle.rs format: let _ = medium.publish", &[DelayStore, TearStore], HALF_A_MAGIC),
+    ("lifecycle.rs format: medium.zero_nt", &[DropStore, ShortStore], TIDINESS),
+    ("lifecycle.rs format: let _ = medium.fence()", &[DropFence], FENCED_AGAIN),
+    ("lifecycle.rs format: medium.flush(leaf", &[ShortFlush], TIMES),
 ];
 
 const STORE: &[Bug] = &[DropStore, DelayStore, EarlyStore, TearStore, SwapStores];
@@ -126,7 +126,7 @@ fn planted_bugs_are_found() {
 
 /// Flushes and fences that are not planted with bugs here, and why not.
 const ELSEWHERE: &[(&str, &str)] = &[
-    ("pool.rs check:", "repairing a damaged pool is not the business of crashes"),
+    ("lifecycle.rs check:", "repairing a damaged pool is not the business of crashes"),
     ("scan.rs scan:", DEAD),
     ("scan.rs scan_inode_file:", DEAD),
     ("scan.rs scan_dir:", DEAD),

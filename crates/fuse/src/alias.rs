@@ -24,7 +24,7 @@ pub(crate) fn dir_attr() -> FileAttr {
 }
 
 /// The inode if it still is in that life; else `ENOENT`. Adds a reference.
-pub(crate) fn lookup(fs: &impl FileSystem, alias: &Alias) -> Result<Entry> {
+pub(crate) fn lookup(fs: &dyn FileSystem, alias: &Alias) -> Result<Entry> {
     let entry = fs.lookup(alias.ino, b".").map_err(|err| match err {
         Errno::STALE => Errno::NOENT,
         err => err,
@@ -39,7 +39,7 @@ pub(crate) fn lookup(fs: &impl FileSystem, alias: &Alias) -> Result<Entry> {
 /// The regular file that is called `name` in the virtual directory of `secret`, for an answer to the kernel; else
 /// `ENOENT`. Adds a reference.
 pub(crate) fn lookup_file(
-    fs: &impl FileSystem,
+    fs: &dyn FileSystem,
     board: &dyn Board,
     secret: u64,
     name: &OsStr,

@@ -25,7 +25,7 @@ struct Batch {
 }
 
 impl Batch {
-    fn fill(&mut self, fs: &impl FileSystem, dir: Ino, cookie: u64) -> Result<()> {
+    fn fill(&mut self, fs: &dyn FileSystem, dir: Ino, cookie: u64) -> Result<()> {
         self.names.clear();
         self.entries.clear();
         fs.readdir(dir, cookie, &mut |entry| {
@@ -49,7 +49,7 @@ impl Batch {
 /// Adds the entries of `dir` from `cookie` until the reply is full or the directory ends. Calls `note` for each, but
 /// for `.` and `..`.
 pub(crate) fn add_entries(
-    fs: &impl FileSystem,
+    fs: &dyn FileSystem,
     (dir, mut cookie): (Ino, u64),
     ttl: &Duration,
     note: &impl Fn(&OsStr, INodeNo),
@@ -79,7 +79,7 @@ pub(crate) fn add_entries(
 
 /// Adds one entry; `false` when it does not fit.
 fn add_entry(
-    fs: &impl FileSystem,
+    fs: &dyn FileSystem,
     dir: Ino,
     item: &DirEntry<'_>,
     ttl: &Duration,

@@ -13,7 +13,6 @@ use fuser::{Config, MountOption, Session, SessionACL};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MoveMountFlags, UnmountFlags};
-use vfs::FileSystem;
 
 pub use rustix::mount::MountFlags;
 
@@ -47,8 +46,8 @@ pub struct MountOptions {
 }
 
 /// A mount whose requests wait to be served.
-pub struct Mounted<F: FileSystem + 'static> {
-    session: Session<Server<F>>,
+pub struct Mounted {
+    session: Session<Server>,
     shared: Option<Arc<Shared>>,
     place: Place,
 }
@@ -65,11 +64,7 @@ pub struct Place {
 ///
 /// A mount of ours there whose server is dead is replaced: where the kernel can (Linux 6.5) in one step, so
 /// that nobody who comes meanwhile meets the directory below.
-pub fn mount<F: FileSystem + 'static>(
-    server: Server<F>,
-    dir: &Path,
-    options: &MountOptions,
-) -> io::Result<Mounted<F>> {
+pub fn mount(server: Server, dir: &Path, options: &MountOptions) -> io::Result<Mounted> {
     // That of a dead mount cannot be asked for.
     let dir = if is_stale(dir)? { dir.to_owned() } else { dir.canonicalize()? };
     let root_mode = server.root_mode()?;
@@ -84,7 +79,7 @@ pub fn mount<F: FileSystem + 'static>(
     Ok(Mounted { session, shared, place: Place { dir, device: entry.device } })
 }
 
-impl<F: FileSystem + 'static> Mounted<F> {
+impl Mounted {
     /// Where it is mounted.
     pub fn place(&self) -> Place {
         self.place.clone()

@@ -59,7 +59,7 @@ fn caller(req: &Request) -> Caller {
 /// Clears set-user-ID and its like by a request that sets nothing. It is a change of owner to nobody, by anybody; or it
 /// comes before a write, and the kernel believes of the mode what the answer says. Root's write to a program with
 /// capabilities cannot be told from that, and takes set-user-ID, too.
-fn drop_before_write(fs: &impl FileSystem, req: &Request, ino: Ino) -> vfs::Result<()> {
+fn drop_before_write(fs: &dyn FileSystem, req: &Request, ino: Ino) -> vfs::Result<()> {
     let attr = fs.getattr(ino)?;
     let may_write = [0, attr.uid].contains(&req.uid()) || setgid::may_write(fs, req, &attr)?;
     if may_write { fs.drop_privileges(ino) } else { Ok(()) }
@@ -76,7 +76,7 @@ fn reply_value(reply: ReplyXattr, size: u32, value: &[u8]) {
     }
 }
 
-impl<F: FileSystem + 'static> fuser::Filesystem for Server<F> {
+impl fuser::Filesystem for Server {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let mut granted = CAPABILITIES & config.capabilities();
         if self.options.caching.keep_cache {

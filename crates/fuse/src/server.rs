@@ -19,8 +19,8 @@ use crate::names::Names;
 use crate::options::{STATS_XATTR, ServerOptions, Stats};
 
 /// Serves `F` to the kernel.
-pub struct Server<F> {
-    pub(crate) fs: Arc<F>,
+pub struct Server {
+    pub(crate) fs: Arc<dyn FileSystem>,
     pub(crate) options: ServerOptions,
     /// Of a pool that programs may use without asking this server.
     pub(crate) shared: Option<Arc<Shared>>,
@@ -52,9 +52,9 @@ const ATTRIBUTES_ONLY: i64 = -1;
 /// The engine's panic payloads are not inspected; the panic hook has already reported them.
 const PANICKED: Errno = Errno::IO;
 
-impl<F: FileSystem> Server<F> {
+impl Server {
     /// A server for `fs`, whose root must have FUSE's root number, 1.
-    pub fn new(fs: Arc<F>, options: ServerOptions) -> Self {
+    pub fn new(fs: Arc<dyn FileSystem>, options: ServerOptions) -> Self {
         assert_eq!(fs.root(), vfs::ROOT, "FUSE calls the root directory inode 1");
         Self { fs, options, shared: None, notifier: Arc::default() }
     }
@@ -79,10 +79,10 @@ impl<F: FileSystem> Server<F> {
     pub(crate) fn call<T>(
         &self,
         op: Op,
-        f: impl FnOnce(&F) -> vfs::Result<T>,
+        f: impl FnOnce(&dyn FileSystem) -> vfs::Result<T>,
     ) -> Result<T, fuser::Errno> {
         self.options.counters.count(op);
-        let result = catch_unwind(AssertUnwindSafe(|| f(&self.fs))).unwrap_or_else(|_| {
+        let result = catch_unwind(AssertUnwindSafe(|| f(&*self.fs))).unwrap_or_else(|_| {
             self.options.counters.add_panic();
             tracing::error!("{} ended with EIO because the engine panicked", op.name());
             Err(PANICKED)
@@ -100,7 +100,7 @@ impl<F: FileSystem> Server<F> {
         op: Op,
         reply: ReplyEntry,
         (parent, name): (INodeNo, &OsStr),
-        f: impl FnOnce(&F) -> vfs::Result<Entry>,
+        f: impl FnOnce(&dyn FileSystem) -> vfs::Result<Entry>,
     ) {
         match self.call(op, f) {
             Ok(entry) => {
@@ -137,7 +137,7 @@ impl<F: FileSystem> Server<F> {
         reply: ReplyEmpty,
         name: (INodeNo, &OsStr),
         onto: Option<(INodeNo, &OsStr)>,
-        f: impl FnOnce(&F) -> vfs::Result<()>,
+        f: impl FnOnce(&dyn FileSystem) -> vfs::Result<()>,
     ) {
         let Some(shared) = &self.shared else { return self.empty(op, reply, f) };
         let leads_to = |(parent, name): (INodeNo, &OsStr)| {
@@ -170,7 +170,7 @@ impl<F: FileSystem> Server<F> {
         &self,
         op: Op,
         reply: ReplyAttr,
-        f: impl FnOnce(&F) -> vfs::Result<vfs::Attr>,
+        f: impl FnOnce(&dyn FileSystem) -> vfs::Result<vfs::Attr>,
     ) {
         match self.call(op, f) {
             Ok(attr) => reply.attr(&self.options.caching.ttl, &convert::file_attr(&attr)),
@@ -178,7 +178,12 @@ impl<F: FileSystem> Server<F> {
         }
     }
 
-    pub(crate) fn empty(&self, op: Op, reply: ReplyEmpty, f: impl FnOnce(&F) -> vfs::Result<()>) {
+    pub(crate) fn empty(
+        &self,
+        op: Op,
+        reply: ReplyEmpty,
+        f: impl FnOnce(&dyn FileSystem) -> vfs::Result<()>,
+    ) {
         match self.call(op, f) {
             Ok(()) => reply.ok(),
             Err(err) => reply.error(err),
@@ -187,7 +192,7 @@ impl<F: FileSystem> Server<F> {
 
     /// Clears set-user-ID and its like before content changes by a request for which the kernel believes the mode
     /// that it remembers, by which it executes programs.
-    pub(crate) fn drop_privileges(&self, fs: &F, ino: Ino) -> vfs::Result<()> {
+    pub(crate) fn drop_privileges(&self, fs: &dyn FileSystem, ino: Ino) -> vfs::Result<()> {
         let had = fs.getattr(ino)?.perm & PRIVILEGES;
         fs.drop_privileges(ino)?;
         if had != 0
@@ -203,7 +208,12 @@ impl<F: FileSystem> Server<F> {
 
     /// The same when an unprivileged process changes content by a request that does not say so itself (see the
     /// crate's documentation).
-    pub(crate) fn drop_privileges_for(&self, fs: &F, req: &Request, ino: Ino) -> vfs::Result<()> {
+    pub(crate) fn drop_privileges_for(
+        &self,
+        fs: &dyn FileSystem,
+        req: &Request,
+        ino: Ino,
+    ) -> vfs::Result<()> {
         if req.uid() == 0 { Ok(()) } else { self.drop_privileges(fs, ino) }
     }
 

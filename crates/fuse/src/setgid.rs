@@ -14,7 +14,7 @@ const S_IWOTH: u32 = 0o002;
 
 /// Clears the bit after a process that is neither privileged nor in the group set an access ACL.
 pub(crate) fn clear_for_stranger(
-    fs: &impl FileSystem,
+    fs: &dyn FileSystem,
     req: &Request,
     ino: Ino,
     xattr: &[u8],
@@ -32,7 +32,7 @@ pub(crate) fn clear_for_stranger(
 
 /// Whether mode and groups let a process write that does not own the file. Where an access ACL decides, the answer is
 /// no.
-pub(crate) fn may_write(fs: &impl FileSystem, req: &Request, attr: &Attr) -> Result<bool> {
+pub(crate) fn may_write(fs: &dyn FileSystem, req: &Request, attr: &Attr) -> Result<bool> {
     let is_in_group = || req.gid() == attr.gid || in_group(req.pid(), attr.gid);
     if attr.perm & (S_IWGRP | S_IWOTH) == 0 {
         return Ok(false);

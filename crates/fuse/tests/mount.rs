@@ -228,7 +228,7 @@ impl Mount {
     fn of(
         durable_on_return: bool,
         caching: Caching,
-        set_up: impl FnOnce(Server<Probe>, Arc<Probe>) -> Server<Probe>,
+        set_up: impl FnOnce(Server, Arc<Probe>) -> Server,
     ) -> Self {
         assert!(rustix::process::geteuid().is_root(), "these tests mount: run them as root");
         let scratch = tempfile::Builder::new().prefix("keepstone-").tempdir().unwrap();

@@ -7,13 +7,10 @@ use std::ffi::{c_char, c_int, c_void};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use bpfs::Bpfs;
+use ::pool::{Engine, Error};
 use libc::{mode_t, off_t, size_t, ssize_t};
-use pmem::Region;
 use posix::{Errno, Unaligned};
-use vfs::{
-    Attr, Caller, Entry, FileKind, FileSystem as _, Ino, NewKind, NewNode, RenameFlags, SetAttr,
-};
+use vfs::{Attr, Caller, Entry, FileKind, Ino, NewKind, NewNode, RenameFlags, SetAttr};
 
 use crate::direct::direct;
 use crate::serve::{Returned, fail, to_c};
@@ -24,7 +21,7 @@ const LINKS_MAX: usize = 40;
 
 /// A pool: `ks_pool`.
 pub struct Pool {
-    fs: Bpfs<Region>,
+    fs: Arc<dyn Engine>,
 }
 
 /// An open file: `ks_file`.
@@ -98,13 +95,13 @@ impl Pool {
     fn at<T>(
         &self,
         path: &[u8],
-        f: impl FnOnce(&Bpfs<Region>, Ino, &[u8]) -> Result<T>,
+        f: impl FnOnce(&dyn Engine, Ino, &[u8]) -> Result<T>,
     ) -> Result<T> {
         if path.is_empty() {
             return Err(Errno::NOENT);
         }
         let (dir, name) = self.parent(vfs::ROOT, path, &mut 0)?;
-        let result = f(&self.fs, dir, name);
+        let result = f(&*self.fs, dir, name);
         self.fs.forget(dir, 1);
         result
     }
@@ -188,11 +185,11 @@ fn why_not_open(err: &(dyn std::error::Error + 'static)) -> Errno {
     if let Some(err) = err.downcast_ref::<std::io::Error>() {
         return of(err);
     }
-    match err.downcast_ref::<bpfs::Error>() {
-        Some(bpfs::Error::NotAPool(_)) => Errno::INVAL,
-        Some(bpfs::Error::Damaged(_)) => Errno::UCLEAN,
-        Some(bpfs::Error::Memory(err) | bpfs::Error::Shared(err)) => of(err),
-        Some(bpfs::Error::Errno(errno)) => *errno,
+    match err.downcast_ref::<Error>() {
+        Some(Error::NotAPool(_)) => Errno::INVAL,
+        Some(Error::Damaged(_)) => Errno::UCLEAN,
+        Some(Error::Memory(err) | Error::Shared(err)) => of(err),
+        Some(Error::Errno(errno)) => *errno,
         _ => Errno::IO,
     }
 }

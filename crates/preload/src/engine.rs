@@ -1,22 +1,21 @@
 //! Attaching a pool, and keeping other threads out of it while the process image goes.
 
 use std::ffi::OsStr;
-use std::os::fd::AsRawFd as _;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use ::mounts::PoolMount;
-use bpfs::Bpfs;
-use pmem::Region;
+use ::pool::{Engine, MountOptions};
 use posix::{Attached, Errno, Fork, MountSpec};
 
 use crate::start::{debug, process};
 use crate::{fork, mounts};
 
 /// Pools that are attached, as many as the process layer takes.
-static ATTACHED: [AtomicPtr<Bpfs<Region>>; 16] =
+static ATTACHED: [AtomicPtr<Arc<dyn Engine>>; 16] =
     [const { AtomicPtr::new(std::ptr::null_mut()) }; 16];
 
 /// What the process layer has to know of a mount.
@@ -44,11 +43,10 @@ fn attach(pool: &Path) -> Result<Attached, Box<dyn std::error::Error>> {
     // Out of the program's sight. The numbers that the engine remembers are only closed with it, and
     // it is never dropped.
     let process = process().ok_or(Errno::NOTSUP)?;
-    let descriptors: Vec<_> = fs.descriptors().map(|fd| fd.as_raw_fd()).collect();
+    let descriptors: Vec<_> = fs.descriptors().iter().map(AsRawFd::as_raw_fd).collect();
     process.hide_all(&descriptors)?;
     let secret = fs.secret();
-    let fs = Arc::new(fs);
-    let address = Arc::as_ptr(&fs).cast_mut();
+    let address = Box::into_raw(Box::new(fs.clone()));
     let free = |slot: &&AtomicPtr<_>| {
         let null = std::ptr::null_mut();
         slot.compare_exchange(null, address, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -64,12 +62,11 @@ fn attach(pool: &Path) -> Result<Attached, Box<dyn std::error::Error>> {
 }
 
 /// Opens a pool together with others.
-pub fn open(pool: &Path) -> Result<Bpfs<Region>, Box<dyn std::error::Error>> {
+pub fn open(pool: &Path) -> Result<Arc<dyn Engine>, Box<dyn std::error::Error>> {
     let lock = Some(pmem::Lock::Shared);
     let options = pmem::OpenOptions { lock, ..pmem::OpenOptions::default() };
     let region = options.open(pool, pmem::Access::ReadWrite)?;
-    let place = bpfs::place(&region)?;
-    Ok(Bpfs::attach(region, &place, &bpfs::MountOptions::default())?)
+    Ok(engines::attach(region, &MountOptions::default())?)
 }
 
 /// Keeps the other threads of this process out of its pools for good: it is about to end, which
@@ -86,14 +83,14 @@ pub fn while_others_wait<T>(f: impl FnOnce() -> T) -> T {
     f()
 }
 
-fn for_each(mut f: impl FnMut(&'static Bpfs<Region>)) {
+fn for_each(mut f: impl FnMut(&'static dyn Engine)) {
     if threads::is_only_one() {
         return;
     }
     for slot in &ATTACHED {
         // SAFETY: null, or an engine that the process layer keeps for good.
         if let Some(fs) = unsafe { slot.load(Ordering::Acquire).as_ref() } {
-            f(fs);
+            f(&**fs);
         }
     }
 }

@@ -60,7 +60,7 @@ unsafe extern "C-unwind" fn handle(signal: c_int, info: *mut siginfo_t, context:
     let by_instruction = SYNCHRONOUS.contains(&signal) && told.si_code > 0;
     if by_instruction {
         // SAFETY: the kernel says an address with the signals that instructions raise.
-        let lacked_room = || bpfs::handle_fault(unsafe { told.si_addr() } as usize);
+        let lacked_room = || pool::handle_fault(unsafe { told.si_addr() } as usize);
         if FAULTS.contains(&signal)
             && (signal == libc::SIGBUS && lacked_room()
                 || memory::recover(interrupted)

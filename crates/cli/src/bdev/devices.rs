@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
+use engines::Layout;
 use nbd::{Export, Exports};
 use pmbd::BlockDevice;
 use pmem::Medium as _;
@@ -86,7 +87,7 @@ pub fn open(name: &str, description: &str, path: &Path, args: &DeviceArgs) -> Re
     let region = pool::open_to_look(&path)?;
     let domain = region.domain();
     // Who mounts a pool with -o direct lets others in who only read; they would see it change.
-    let alone = args.read_only && is_pool(&region);
+    let alone = args.read_only && Layout::of(&region).is_some();
     drop(region);
     let device = open_as(&path, &pmbd::Options { alone, ..options(args) })?;
     let warnings = match args.size {
@@ -127,16 +128,10 @@ pub fn open_after_death(report: DeviceReport, args: &DeviceArgs) -> Result<Opene
     Ok(Opened { device, report, created: None, warnings: Vec::new() })
 }
 
-/// Whether a region is a pool with a file system, or was one.
-fn is_pool(region: &pmem::Region) -> bool {
-    let magic = bpfs::layout::MAGIC;
-    region.len() >= magic.len() as u64 && region.equals(0, &magic)
-}
-
 /// Fails where `path` is a pool with a file system; `why` says what to do instead.
 pub fn refuse_pool(path: &Path, why: &str) -> Result<()> {
     ensure!(
-        !is_pool(&pool::open_to_look(path)?),
+        Layout::of(&pool::open_to_look(path)?).is_none(),
         "{}: holds a file system, made by `keepstone mkfs`: {why}",
         path.display()
     );

@@ -28,7 +28,7 @@ extern "C" fn handler(signal: c_int, info: *mut siginfo_t, _context: *mut c_void
     // SAFETY: the kernel passes what a handler with SA_SIGINFO gets; an action of zeros is the default one. The signal
     // raised here ends the process when the handler returns, also where nothing would be executed again.
     unsafe {
-        if bpfs::handle_fault((*info).si_addr() as usize) {
+        if pool::handle_fault((*info).si_addr() as usize) {
             return;
         }
         let _ = libc::write(2, LAST_WORDS.as_ptr().cast(), LAST_WORDS.len());

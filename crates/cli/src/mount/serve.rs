@@ -5,13 +5,12 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use ::pool::Engine;
 use anyhow::{Context as _, Result, bail};
-use bpfs::Bpfs;
 use fuse::{
     Access, Caching, MountFlags, MountOptions, OpCounters, Place, Server, ServerOptions,
     StopSignals, TermsWatch,
 };
-use mounts::Board as _;
 use pmem::{Domain, Medium as _, OpenOptions, Region};
 
 use super::options::Options;
@@ -20,7 +19,7 @@ use crate::pool;
 use crate::stats::{PoolStats, ServerStats};
 
 /// How often to look for programs that died.
-const TEND_EVERY: Duration = Duration::from_secs(1);
+const REAP_EVERY: Duration = Duration::from_secs(1);
 
 /// How long programs get to close their files when the server is told to stop.
 const STOP_GRACE: Duration = Duration::from_secs(10);
@@ -37,13 +36,10 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
     let read_only = plan.options.is_read_only();
     let region = open(plan)?;
     let domain = region.domain();
-    let mounting = bpfs::MountOptions { read_only, threads, ..bpfs::MountOptions::default() };
-    let fs = match is_direct(&plan.options).then(|| bpfs::place(&region)).transpose()? {
-        Some(place) => Bpfs::attach(region, &place, &mounting),
-        None => Bpfs::mount(region, &mounting),
-    };
-    let fs = Arc::new(fs.with_context(|| plan.pool.display().to_string())?);
-    let info = bpfs::info(fs.medium())?;
+    let mounting = ::pool::MountOptions { read_only, threads, ..Default::default() };
+    let open = if is_direct(&plan.options) { engines::attach } else { engines::mount };
+    let fs = open(region, &mounting).with_context(|| plan.pool.display().to_string())?;
+    let info = engines::info(fs.region())?;
     let ready = Ready {
         pool: plan.pool.display().to_string(),
         dir: plan.dir.display().to_string(),
@@ -58,7 +54,7 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
         notices,
     };
 
-    record_access(&fs, plan.options.flags);
+    record_access(&*fs, plan.options.flags);
     let counters = Arc::new(OpCounters::default());
     // Set where programs may use the pool beside the mount.
     let changes = Arc::new(OnceLock::new());
@@ -75,7 +71,7 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
     let server =
         if is_direct(&plan.options) { server.shared(fs.secret(), fs.clone()) } else { server };
     // The server holds the engine; it goes when the server does.
-    let tended = Arc::downgrade(&fs);
+    let reaped = Arc::downgrade(&fs);
     drop(fs);
     let root = rustix::process::geteuid().is_root();
     let by_default = if root { Access::All } else { Access::Owner };
@@ -91,9 +87,9 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
     end_on_signal(stop, mounted.place());
     if is_direct(&plan.options) {
         let watch = TermsWatch::begin(&mounted.place())?;
-        let _ = changes.set(Changes { watch, fs: tended.clone() });
+        let _ = changes.set(Changes { watch, fs: reaped.clone() });
         follow(changes);
-        tend(tended);
+        reap(reaped);
         remove_abandoned();
     }
     started(&ready)?;
@@ -110,13 +106,13 @@ fn is_direct(options: &Options) -> bool {
 }
 
 /// `noatime` and `nodiratime`: times are the engine's, and the kernel leaves them to it.
-fn record_access(fs: &Bpfs<Region>, flags: MountFlags) {
+fn record_access(fs: &dyn Engine, flags: MountFlags) {
     let files = !flags.contains(MountFlags::NOATIME);
     fs.record_access(files, files && !flags.contains(MountFlags::NODIRATIME));
 }
 
 /// The same for the flags that the mount has now.
-fn follow_flags(fs: &Bpfs<Region>, dir: &Path) {
+fn follow_flags(fs: &dyn Engine, dir: &Path) {
     let Ok(Some(mount)) = fuse::mount_at(dir) else { return };
     let has = |name: &str| mount.options.split(',').any(|option| option == name);
     let flags = [("noatime", MountFlags::NOATIME), ("nodiratime", MountFlags::NODIRATIME)];
@@ -126,7 +122,7 @@ fn follow_flags(fs: &Bpfs<Region>, dir: &Path) {
 
 /// Gives back the memory in which pools without a living user were shared.
 fn remove_abandoned() {
-    match bpfs::remove_abandoned() {
+    match engines::remove_abandoned() {
         Ok(0) => {}
         Ok(bytes) => tracing::info!("removed {} KiB that killed servers left", bytes >> 10),
         Err(err) => tracing::warn!("cannot look for what killed servers left: {err}"),
@@ -136,7 +132,7 @@ fn remove_abandoned() {
 /// Tells the programs beside the mount when it is remounted, or something is mounted in it.
 struct Changes {
     watch: TermsWatch,
-    fs: Weak<Bpfs<Region>>,
+    fs: Weak<dyn Engine>,
 }
 
 impl Changes {
@@ -165,17 +161,17 @@ fn follow(changes: Arc<OnceLock<Changes>>) {
 
 /// Clears away what killed programs left, now and then, and lets those into the shared state who may open the
 /// pool meanwhile.
-fn tend(fs: Weak<Bpfs<Region>>) {
+fn reap(fs: Weak<dyn Engine>) {
     std::thread::spawn(move || {
         while let Some(fs) = fs.upgrade() {
-            match fs.tend() {
+            match fs.reap_processes() {
                 Ok(0) => {}
-                Ok(n) => tracing::info!("{n} programs ended without taking leave"),
+                Ok(n) => tracing::info!("{n} programs were killed"),
                 Err(err) => tracing::error!("cannot clear away after programs that died: {err}"),
             }
-            let _ = bpfs::place(fs.medium()).map(|place| place.follow_owner());
+            let _ = fs.follow_owner();
             drop(fs);
-            std::thread::sleep(TEND_EVERY);
+            std::thread::sleep(REAP_EVERY);
         }
     });
 }
@@ -221,7 +217,7 @@ fn check_place(plan: &Plan, notices: &mut Vec<String>) -> Result<()> {
 
 fn stats(
     plan: &Plan,
-    fs: &Arc<Bpfs<Region>>,
+    fs: &Arc<dyn Engine>,
     changes: &Arc<OnceLock<Changes>>,
     counters: Arc<OpCounters>,
     threads: usize,
@@ -248,13 +244,13 @@ fn stats(
         };
         // Whoever remounts waits for this answer (`mount::helper`).
         let _ = changes.get().map(Changes::look);
-        follow_flags(&fs, Path::new(&pool.dir));
+        follow_flags(&*fs, Path::new(&pool.dir));
         let stats = ServerStats {
             pool: &pool,
             uptime_s: started.elapsed().as_secs(),
             requests: counters.snapshot(),
-            medium: fs.medium().counters().snapshot(),
-            space: vfs::FileSystem::statfs(&*fs),
+            medium: fs.region().counters().snapshot(),
+            space: fs.statfs(),
             mount: fs.mount_report(),
         };
         serde_json::to_vec(&stats).unwrap_or_default()

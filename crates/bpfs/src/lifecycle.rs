@@ -1,122 +1,19 @@
 //! A pool as a whole: format, describe, mount, check.
 
-use crate::error::{Error, Problem};
+use crate::LAYOUT;
 use crate::fs::{Core, INODE_ROOT, INODE_SIZE};
 use crate::layout::*;
 use crate::scan::{Scan, ScanOptions};
 use crate::volatile::{Plan, Volatile};
 use arena::{Arena, Attached, Hold, Place};
 use pmem::{Lock, Medium};
-use serde::Serialize;
+use pool::{
+    CheckOptions, CheckReport, Error, FormatOptions, LABEL_MAX, MountOptions, MountReport, PoolInfo,
+};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Instant;
 use vfs::{ROOT, Timestamp};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
-
-/// How to format a pool.
-#[derive(Clone, Debug, Default)]
-pub struct FormatOptions {
-    /// A name for the pool, at most 64 bytes.
-    pub label: String,
-}
-
-/// What a pool says of itself.
-#[derive(Clone, Debug, Serialize)]
-pub struct PoolInfo {
-    /// Identity.
-    pub uuid: uuid::Uuid,
-    /// Name given by the user.
-    pub label: String,
-    /// Version of the format.
-    pub version: u32,
-    /// Bytes formatted.
-    pub size_bytes: u64,
-    /// When, in nanoseconds since 1970.
-    pub created_ns: u64,
-    /// Bytes per block.
-    pub block_bytes: u32,
-}
-
-/// How to mount.
-#[derive(Clone, Debug)]
-pub struct MountOptions {
-    /// Refuse changes; a damaged pool can be mounted this way.
-    pub read_only: bool,
-    /// Workers of the mount scan, the calling thread among them.
-    pub threads: usize,
-    /// Where the time of changes comes from.
-    pub clock: fn() -> Timestamp,
-    /// Decides what is otherwise random: the key of the name hash and the generations of new
-    /// inodes. For replays; a known key lets names be chosen to collide.
-    pub seed: Option<u64>,
-}
-
-impl Default for MountOptions {
-    fn default() -> Self {
-        Self { read_only: false, threads: threads(), clock: Timestamp::now, seed: None }
-    }
-}
-
-fn threads() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
-}
-
-/// What mounting found and did. A process that joins others finds nothing but the space in use.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct MountReport {
-    /// Live inodes.
-    pub inodes: u64,
-    /// Names.
-    pub names: u64,
-    /// Blocks in use.
-    pub blocks_used: u64,
-    /// Words that a crash had left and that are cleared: pointers beyond the end of files, entries of
-    /// inodes that had not come to be.
-    pub stale_cleared: u64,
-    /// Problems (read-only mounts of damaged pools).
-    pub problems: u64,
-    /// Duration of the scan in microseconds.
-    pub scan_us: u64,
-}
-
-/// How to check.
-#[derive(Clone, Debug)]
-pub struct CheckOptions {
-    /// Mend what can be mended by storing one word.
-    pub repair: bool,
-    /// Workers of the scan.
-    pub threads: usize,
-}
-
-impl Default for CheckOptions {
-    fn default() -> Self {
-        Self { repair: false, threads: threads() }
-    }
-}
-
-/// What a check found.
-#[derive(Clone, Debug, Serialize)]
-pub struct CheckReport {
-    /// Live inodes.
-    pub inodes: u64,
-    /// Names.
-    pub names: u64,
-    /// Blocks in all.
-    pub blocks: u64,
-    /// Blocks in use.
-    pub blocks_used: u64,
-    /// Words left by a crash, as in [`MountReport::stale_cleared`]; harmless, cleared by the next mount.
-    pub stale_words: u64,
-    /// What is wrong, in the order of objects.
-    pub problems: Vec<Problem>,
-}
-
-impl CheckReport {
-    /// Whether nothing is wrong.
-    pub fn clean(&self) -> bool {
-        self.problems.is_empty()
-    }
-}
 
 fn checksum(sb: &Superblock) -> u64 {
     let mut s = *sb;
@@ -136,7 +33,7 @@ fn load_superblock(medium: &impl Medium) -> Result<Superblock, Error> {
     medium.read(0, &mut bytes);
     let sb = Superblock::read_from_bytes(&bytes).expect("a superblock is exactly its bytes");
     if sb.magic != MAGIC {
-        return none("block 0 does not start with KSTNBPFS");
+        return none("it does not start with KSTNBPFS");
     }
     if sb.version.get() != VERSION || u64::from(sb.block_bytes.get()) != BLOCK {
         return unusable(&format!(
@@ -181,6 +78,8 @@ pub fn format(medium: &impl Medium, options: &FormatOptions) -> Result<PoolInfo,
     let now = Timestamp::now().0;
     let mut root = InodeRecord::born(now);
     root.mode.set(vfs::FileKind::Dir.mode_bits() | 0o755);
+    root.uid.set(options.owner.0);
+    root.gid.set(options.owner.1);
     let leaf = BLOCK;
     medium.zero_nt(0, BLOCK * 2);
     // The stores that follow go to the same lines through the cache.
@@ -211,6 +110,7 @@ pub fn info(medium: &impl Medium) -> Result<PoolInfo, Error> {
     let sb = load_superblock(medium)?;
     let label = sb.label.split(|b| *b == 0).next().unwrap_or_default();
     Ok(PoolInfo {
+        layout: LAYOUT,
         uuid: uuid::Uuid::from_bytes(sb.uuid),
         label: String::from_utf8_lossy(label).into_owned(),
         version: sb.version.get(),
@@ -277,7 +177,7 @@ pub fn attach<M: Medium>(
             let core = core(medium, &sb, plan.join(arena), o);
             // Before any other thread of this process: what the last one in its slot has left.
             core.op(|_| Ok(()))?;
-            core.tend()?;
+            core.reap_processes()?;
             let report = MountReport { blocks_used: blocks_used(&core), ..MountReport::default() };
             Ok((core, report))
         }

@@ -7,10 +7,10 @@ use vfs::Errno;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The region holds no pool.
-    #[error("no BPFS pool here: {0}. Format it with `keepstone mkfs`, or name another file")]
+    #[error("no pool here: {0}. Format it with `keepstone mkfs`, or name another file")]
     NotAPool(String),
     /// The region holds a pool, which cannot be used: of another version, cut off, or damaged at the start.
-    #[error("holds a BPFS pool that cannot be opened: {0}")]
+    #[error("holds a pool that cannot be opened: {0}")]
     Unusable(String),
     /// The region cannot hold a pool.
     #[error("cannot format: {0}")]
@@ -41,8 +41,9 @@ pub struct Problem {
     pub remedy: Option<String>,
     /// Whether it was repaired.
     pub repaired: bool,
+    /// That word: where in the region, and its value.
     #[serde(skip)]
-    pub(crate) fix: Option<(u64, u64)>,
+    pub fix: Option<(u64, u64)>,
 }
 
 impl std::fmt::Display for Problem {

@@ -1,0 +1,63 @@
+//! What front ends need beside files: [`pool::Engine`].
+
+use crate::{Bpfs, place};
+use arena::Paused;
+use pmem::Region;
+use pool::{Engine, Error, MountReport, ReadBuf};
+use std::io;
+use std::os::fd::BorrowedFd;
+use vfs::{Ino, Result};
+
+impl Engine for Bpfs<Region> {
+    fn region(&self) -> &Region {
+        &self.core.medium
+    }
+
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        self.core.medium.descriptor().into_iter().chain(self.core.v.arena.descriptor()).collect()
+    }
+
+    fn mount_report(&self) -> &MountReport {
+        &self.report
+    }
+
+    fn record_access(&self, files: bool, dirs: bool) {
+        self.core.v.record_access(files, dirs);
+    }
+
+    fn secret(&self) -> u64 {
+        self.core.v.secret()
+    }
+
+    fn reap_processes(&self) -> Result<usize> {
+        self.core.reap_processes()
+    }
+
+    fn follow_owner(&self) -> io::Result<()> {
+        match place(&self.core.medium) {
+            Ok(place) => place.follow_owner(),
+            Err(Error::Shared(err)) => Err(err),
+            Err(err) => Err(io::Error::other(err)),
+        }
+    }
+
+    fn pause(&self) -> Option<Paused<'_>> {
+        self.core.v.arena.pause()
+    }
+
+    fn begin_fork(&self) {
+        self.core.v.arena.begin_fork();
+    }
+
+    fn end_fork(&self) {
+        self.core.v.arena.end_fork();
+    }
+
+    fn get_read_buf(&self, ino: Ino, offset: u64, count: u64) -> Result<ReadBuf<'_>> {
+        Ok(ReadBuf::new(self, self.core.get_read_buf(ino, offset, count)?))
+    }
+
+    fn put_read_buf(&self) {
+        self.core.put_read_buf();
+    }
+}

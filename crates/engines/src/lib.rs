@@ -1,0 +1,152 @@
+//! Which engines there are: the one place that names them. What a pool is laid out for says its first bytes; who opens
+//! it so gets an [`Engine`], and need not know which.
+//!
+//! A call of an engine from here is an indirect one. Within the engine all is known when it is compiled.
+
+#![forbid(unsafe_code)]
+
+use bpfs::Bpfs;
+use pmem::{Medium as _, Region};
+use pool::{
+    CheckOptions, CheckReport, Engine, Error, FormatOptions, MountOptions, Place, PoolInfo,
+};
+use std::io;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+/// What a pool can be laid out for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// Every operation atomic and durable on return: [`bpfs`].
+    Bpfs,
+}
+
+impl Layout {
+    /// All of them.
+    pub const ALL: [Self; 1] = [Self::Bpfs];
+
+    /// That of the pool in `region`, whether or not it can be opened; `None` where there is none.
+    pub fn of(region: &Region) -> Option<Self> {
+        let begins = |magic: &[u8]| region.len() >= magic.len() as u64 && region.equals(0, magic);
+        Self::ALL.into_iter().find(|layout| begins(layout.magic()))
+    }
+
+    /// The first bytes of such a pool.
+    fn magic(self) -> &'static [u8] {
+        match self {
+            Self::Bpfs => &bpfs::layout::MAGIC,
+        }
+    }
+
+    /// As users write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bpfs => bpfs::LAYOUT,
+        }
+    }
+
+    /// The one of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|layout| layout.name() == name)
+    }
+
+    /// What it is good for, in half a line.
+    pub fn promise(self) -> &'static str {
+        match self {
+            Self::Bpfs => "every operation atomic, and durable when it returns",
+        }
+    }
+
+    /// The smallest and the largest pool.
+    pub fn limits(self) -> RangeInclusive<u64> {
+        match self {
+            Self::Bpfs => bpfs::layout::POOL_MIN..=bpfs::layout::POOL_MAX,
+        }
+    }
+
+    /// Where those meet who use the pool in `region`.
+    fn place(self, region: &Region) -> Result<Place, Error> {
+        match self {
+            Self::Bpfs => bpfs::place(region),
+        }
+    }
+
+    /// Formats a region: an empty root directory and nothing else. What the region held is lost.
+    ///
+    /// # Errors
+    /// [`Error::Unformattable`].
+    pub fn format(self, region: &Region, options: &FormatOptions) -> Result<PoolInfo, Error> {
+        match self {
+            Self::Bpfs => bpfs::format(region, options),
+        }
+    }
+}
+
+/// The layout of a region in which there is to be a pool.
+fn layout(region: &Region) -> Result<Layout, Error> {
+    let why = || match region.len() {
+        0 => "it is empty".to_owned(),
+        _ => "it starts as no pool does".to_owned(),
+    };
+    Layout::of(region).ok_or_else(|| Error::NotAPool(why()))
+}
+
+/// What the pool in `region` says of itself.
+///
+/// # Errors
+/// [`Error::NotAPool`], [`Error::Unusable`].
+pub fn info(region: &Region) -> Result<PoolInfo, Error> {
+    match layout(region)? {
+        Layout::Bpfs => bpfs::info(region),
+    }
+}
+
+/// Checks a pool that is not mounted. With `repair`, stores the one word that mends each problem
+/// that has such a word, and says so in the report; check again to see what that uncovered.
+///
+/// `progress` is told how many inodes were found, and how many there is room for.
+///
+/// # Errors
+/// As [`mount`]; damage that it can describe is none.
+pub fn check(
+    region: &Region,
+    options: &CheckOptions,
+    progress: &(dyn Fn(u64, u64) + Sync),
+) -> Result<CheckReport, Error> {
+    match layout(region)? {
+        Layout::Bpfs => bpfs::check(region, options, progress),
+    }
+}
+
+/// Opens the pool in `region` for this process alone.
+///
+/// # Errors
+/// [`Error::NotAPool`] or [`Error::Unusable`] where there is none, [`Error::Damaged`] where it is found to be damaged,
+/// unless `read_only`: then damaged objects answer `EUCLEAN`.
+pub fn mount(region: Region, options: &MountOptions) -> Result<Arc<dyn Engine>, Error> {
+    Ok(match layout(&region)? {
+        Layout::Bpfs => Arc::new(Bpfs::mount(region, options)?),
+    })
+}
+
+/// Opens the pool in `region` together with other processes, all of which must have opened the region to share it
+/// ([`pmem::Lock::Shared`]).
+///
+/// # Errors
+/// As [`mount`], and [`Error::Shared`].
+pub fn attach(region: Region, options: &MountOptions) -> Result<Arc<dyn Engine>, Error> {
+    let layout = layout(&region)?;
+    let place = layout.place(&region)?;
+    Ok(match layout {
+        Layout::Bpfs => Arc::new(Bpfs::attach(region, &place, options)?),
+    })
+}
+
+/// Removes the shared states of pools whose users have all been killed. Returns how many bytes of memory
+/// that gave back.
+///
+/// # Errors
+/// Of the system.
+pub fn remove_abandoned() -> io::Result<u64> {
+    pool::remove_abandoned(bpfs::STATE_FORMAT)
+}

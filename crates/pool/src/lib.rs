@@ -1,0 +1,20 @@
+//! What all pools have, whatever engine keeps their files: how they are formatted, mounted and checked, what they
+//! say of themselves, what can go wrong, and where those meet who share one.
+//!
+//! An engine implements [`Engine`] and takes and returns the types here; who wants any pool opened, asks the crate
+//! `engines`, the only one that names them all.
+
+#![forbid(unsafe_code)]
+
+mod engine;
+mod error;
+mod options;
+mod report;
+mod shared;
+
+pub use arena::{Paused, Place};
+pub use engine::{Engine, ReadBuf};
+pub use error::{Error, Problem};
+pub use options::{CheckOptions, FormatOptions, LABEL_MAX, MountOptions};
+pub use report::{CheckReport, MountReport, PoolInfo};
+pub use shared::{handle_fault, place, remove_abandoned};

@@ -1,0 +1,46 @@
+//! Where the processes meet that share a pool: a file with the derived state.
+
+use crate::{Error, Place};
+use pmem::Region;
+use std::ffi::CString;
+use std::io;
+use std::path::Path;
+
+/// Where shared states are, and how their names begin.
+const ARENAS: &str = "/dev/shm";
+const ARENA_PREFIX: &str = "keepstone-";
+
+/// Where those meet who use the pool in `region`: a copy of its file is another pool. `format` is the version of
+/// the derived state; no two engines have the same.
+///
+/// # Errors
+/// [`Error::Shared`] where the region lies in no file.
+pub fn place(region: &Region, pool: uuid::Uuid, format: u64) -> Result<Place, Error> {
+    let file =
+        region.file_id().ok_or_else(|| Error::Shared(io::Error::other("it is not a file")))?;
+    let id = format!("{}-{:x}-{:x}", pool.simple(), file.device, file.inode);
+    let path = format!("{ARENAS}/{ARENA_PREFIX}{id}");
+    Ok(Place {
+        path: CString::new(path).expect("there is no NUL in it"),
+        owner: file.owner,
+        group: file.group,
+        mode: file.mode,
+        format,
+    })
+}
+
+/// Removes the shared states with this `format` of pools whose users have all been killed. Returns how many bytes of
+/// memory that gave back.
+///
+/// # Errors
+/// Of the system.
+pub fn remove_abandoned(format: u64) -> io::Result<u64> {
+    arena::remove_abandoned(Path::new(ARENAS), ARENA_PREFIX, format)
+}
+
+/// To be called in a handler of SIGBUS with the address that was touched: whether the instruction can be executed
+/// again, as it was in a shared state for which there was no room, and now there is, or in a pool whose file was
+/// truncated: then all operations of that pool fail with `EIO`.
+pub fn handle_fault(address: usize) -> bool {
+    arena::handle_fault(address) || pmem::handle_fault(address)
+}
