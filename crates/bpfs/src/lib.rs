@@ -52,10 +52,10 @@ pub use pool::{
 pub use share::{STATE_FORMAT, place};
 
 use fs::Core;
-use pmem::Medium;
+use pmem::{Domain, Medium};
 use vfs::{
-    Attr, Caller, DirEntry, Entry, Fallocate, FileSystem, Ino, NewNode, ROOT, RenameFlags, Result,
-    Seek, SetAttr, SetXattr, StatFs,
+    Attr, Caller, DirEntry, Durability, Entry, Fallocate, FileSystem, Ino, NewNode, ROOT,
+    RenameFlags, Result, Seek, SetAttr, SetXattr, StatFs,
 };
 
 /// The name of the layout.
@@ -132,6 +132,13 @@ impl<M: Medium> Bpfs<M> {
 impl<M: Medium> FileSystem for Bpfs<M> {
     fn root(&self) -> Ino {
         ROOT
+    }
+    fn durability(&self) -> Durability {
+        match self.core.medium.domain() {
+            // Fences can fail, which `fsync` tells.
+            Domain::PageCache => Durability::OnSync,
+            _ => Durability::OnReturn,
+        }
     }
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry> {
         let mut entry = Entry::NONE;
@@ -219,6 +226,9 @@ impl<M: Medium> FileSystem for Bpfs<M> {
     fn fsync(&self, ino: Ino) -> Result<()> {
         // Operations are durable on return; what is left is to say whether the medium kept its word.
         self.core.op(|core| core.getattr(ino))?;
+        self.sync()
+    }
+    fn sync(&self) -> Result<()> {
         self.core.medium.health().map_err(|_| vfs::Errno::IO)
     }
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {

@@ -33,7 +33,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let counted = counters.clone();
     let options = ServerOptions {
         caching,
-        durable_on_return: true,
         counters,
         stats: Some(Box::new(move || format!("{:?}", counted.snapshot()).into_bytes())),
     };

@@ -38,9 +38,6 @@ pub type Stats = Box<dyn Fn() -> Vec<u8> + Send + Sync>;
 pub struct ServerOptions {
     /// What the kernel may keep.
     pub caching: Caching,
-    /// Whether the engine's operations are durable when they return. The kernel is then told not
-    /// to send `fsync` at all (it still writes back mapped pages first).
-    pub durable_on_return: bool,
     /// Where requests are counted.
     pub counters: Arc<OpCounters>,
     /// What [`STATS_XATTR`] holds; `None`: no such attribute.

@@ -10,7 +10,7 @@ use fuser::{
     FileHandle, FopenFlags, INodeNo, Notifier, ReplyAttr, ReplyEmpty, ReplyEntry, Request,
 };
 use mounts::{Alias, Board};
-use vfs::{Entry, Errno, FileSystem, Ino};
+use vfs::{Durability, Entry, Errno, FileSystem, Ino};
 
 use crate::alias;
 use crate::convert;
@@ -225,7 +225,7 @@ impl Server {
     }
 
     pub(crate) fn sync(&self, op: Op, ino: INodeNo, reply: ReplyEmpty) {
-        if self.options.durable_on_return {
+        if self.fs.durability() == Durability::OnReturn {
             self.never_again(op, reply);
         } else {
             self.empty(op, reply, |fs| fs.fsync(convert::ino(ino)));

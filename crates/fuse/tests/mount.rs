@@ -19,8 +19,8 @@ use fuse::{
 use mounts::{Alias, Board};
 use vfs::model::Model;
 use vfs::{
-    Attr, Caller, DirEntry, Entry, Errno, Fallocate, FileSystem, Ino, NewNode, RenameFlags, Result,
-    Seek, SetAttr, SetXattr, StatFs,
+    Attr, Caller, DirEntry, Durability, Entry, Errno, Fallocate, FileSystem, Ino, NewNode,
+    RenameFlags, Result, Seek, SetAttr, SetXattr, StatFs,
 };
 
 /// A model that counts references and calls to `fsync`, and breaks where it is told to.
@@ -114,6 +114,12 @@ impl Probe {
 impl FileSystem for Probe {
     fn root(&self) -> Ino {
         self.model.root()
+    }
+    fn durability(&self) -> Durability {
+        self.model.durability()
+    }
+    fn sync(&self) -> Result<()> {
+        self.model.sync()
     }
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry> {
         match name {
@@ -232,10 +238,10 @@ impl Mount {
     ) -> Self {
         assert!(rustix::process::geteuid().is_root(), "these tests mount: run them as root");
         let scratch = tempfile::Builder::new().prefix("keepstone-").tempdir().unwrap();
-        let probe = Arc::new(Probe::default());
+        let model = if durable_on_return { Model::new() } else { Model::durable_on_sync() };
+        let probe = Arc::new(Probe { model, ..Probe::default() });
         let counters = Arc::new(OpCounters::default());
-        let options =
-            ServerOptions { caching, durable_on_return, counters: counters.clone(), stats: None };
+        let options = ServerOptions { caching, counters: counters.clone(), stats: None };
         let server = set_up(Server::new(probe.clone(), options), probe.clone());
         let options = MountOptions {
             source: "probe".into(),

@@ -6,7 +6,7 @@ use crate::{Errno, Served};
 use smallvec::SmallVec;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::Ordering::Relaxed;
-use vfs::{FILE_SIZE_MAX, Fallocate, FileKind, Seek, SetAttr};
+use vfs::{Durability, FILE_SIZE_MAX, Fallocate, FileKind, Seek, SetAttr};
 
 /// Most bytes that one call moves (`MAX_RW_COUNT` of the kernel).
 const RW_MAX: usize = 0x7fff_f000;
@@ -238,7 +238,9 @@ impl Process {
         };
         let append = flags & libc::RWF_APPEND != 0
             || ofd.oflags() & libc::O_APPEND != 0 && flags & RWF_NOAPPEND == 0;
-        self.write_there(&ofd, data, at, append)
+        let written = self.write_there(&ofd, data, at, append)?;
+        sync_if(&ofd, flags & (libc::RWF_DSYNC | libc::RWF_SYNC) != 0)?;
+        Ok(written)
     }
 
     /// Writes at an offset or at the end; returns how many bytes, and where they end.
@@ -286,9 +288,11 @@ impl Process {
         let data = &data[..data.len().min(usize::try_from(room).unwrap_or(usize::MAX))];
         if append {
             let at = fs.append(ino, data)?;
+            sync_if(ofd, ofd.writes_durably())?;
             return Ok((data.len(), at + data.len() as u64));
         }
         fs.write(ino, offset, data)?;
+        sync_if(ofd, ofd.writes_durably())?;
         Ok((data.len(), offset + data.len() as u64))
     }
 
@@ -431,6 +435,7 @@ impl Process {
         self.drop_privileges(ofd.fs(), &attr)?;
         ofd.fs().fallocate(ofd.ino(), what, offset as u64, len as u64)?;
         self.after_resize(&ofd);
+        sync_if(&ofd, ofd.writes_durably())?;
         Ok(())
     }
 
@@ -450,9 +455,21 @@ impl Process {
         self.fsync(fd)
     }
 
-    /// `syncfs`: every completed operation is durable already.
+    /// `syncfs`. The kernel's part, files that are mapped, is for the kernel.
     pub fn syncfs(&self, fd: i32) -> Served<()> {
-        self.fsync(fd)
+        let call = || {
+            let ofd = self.get_open(fd)?;
+            ofd.fs().sync()?;
+            ofd.check_unmapped()
+        };
+        Call::into(call())
+    }
+
+    /// `sync`, for the file systems that are served here.
+    pub fn sync(&self) {
+        for pool in self.mounts().filter_map(|(_, mount)| mount.if_attached()) {
+            let _ = pool.fs.sync();
+        }
     }
 
     /// `sync_file_range`.
@@ -491,10 +508,19 @@ impl Process {
     }
 }
 
-/// Flags that mean nothing where no device is waited for.
+/// Flags that change nothing of what a call does where no device is waited for.
 const HINTS: i32 = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_NOWAIT;
 /// `RWF_NOAPPEND` of Linux 6.9.
 const RWF_NOAPPEND: i32 = 0x20;
+
+/// Makes durable what has been written, if that `is_asked` for and the engine has not done it (C6).
+#[inline]
+pub(crate) fn sync_if(ofd: &OfdRef<'_>, is_asked: bool) -> Result<(), Errno> {
+    if is_asked && ofd.fs().durability() != Durability::OnReturn {
+        ofd.fs().fsync(ofd.ino())?;
+    }
+    Ok(())
+}
 
 #[inline]
 fn read_at(ofd: &OfdRef<'_>, buf: &mut [u8], offset: i64) -> Result<usize, Errno> {

@@ -82,6 +82,12 @@ impl OfdRef<'_> {
     pub fn is_writable(&self) -> bool {
         self.oflags() & libc::O_PATH == 0 && wants_write(self.oflags())
     }
+
+    /// Whether what is written has to be durable when the call returns (`O_DSYNC`, of which `O_SYNC` is more).
+    #[inline]
+    pub fn writes_durably(&self) -> bool {
+        self.oflags() & libc::O_DSYNC != 0
+    }
 }
 
 impl Process {

@@ -1,5 +1,6 @@
 //! Locks, copies between files, and mappings: what needs the kernel's description, or two of ours.
 
+use crate::content::sync_if;
 use crate::noted::Why;
 use crate::process::{OfdRef, Process};
 use crate::served::{Call, Stop};
@@ -118,6 +119,7 @@ impl Process {
         let copied = dst.fs().copy_range((src.ino(), src_at), (dst.ino(), dst_at), have)?;
         // Where a mapping began meanwhile, the kernel does it once more.
         dst.check_unmapped()?;
+        sync_if(&dst, dst.writes_durably())?;
         let advance = |given: Option<&mut i64>, ofd: &OfdRef<'_>, at: u64| {
             match given {
                 Some(place) => *place = (at + copied) as i64,

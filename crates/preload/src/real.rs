@@ -168,6 +168,7 @@ originals! {
     fn fsync(fd: c_int) -> c_int;
     fn fdatasync(fd: c_int) -> c_int;
     fn syncfs(fd: c_int) -> c_int;
+    fn sync() -> ();
     fn sync_file_range(fd: c_int, offset: off_t, len: off_t, flags: c_uint) -> c_int;
 
     fn stat(path: *const c_char, buf: *mut libc::stat) -> c_int;

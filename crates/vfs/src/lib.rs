@@ -15,6 +15,9 @@
 //! - **C5** A call that changes the content or the size of a file, be it to the same, takes its
 //!   `security.capability` away, whoever the caller is. It does so by a step of its own, which is
 //!   durable before the content changes, and stays where the change then fails for want of space.
+//! - **C6** What a call has done survives a crash as [`FileSystem::durability`] says. Front ends act on it: who asks
+//!   for durable writes (`O_SYNC`, `RWF_DSYNC`, `syncfs`, …) gets them, by [`FileSystem::fsync`] and
+//!   [`FileSystem::sync`] where the call alone does not do.
 //!
 //! [`model`] is the executable specification, `conformance` (a cargo feature of this name) the
 //! suite that compares any implementation with it, [`tree`] reads a whole file system into a value
@@ -73,6 +76,9 @@ pub const XATTR_LIST_MAX: usize = 65_536;
 pub trait FileSystem: Send + Sync {
     /// The inode of the root directory. It needs no reference.
     fn root(&self) -> Ino;
+
+    /// When what a call has done survives a crash (C6). The same for as long as the file system lives.
+    fn durability(&self) -> Durability;
 
     /// Finds `name` in `dir`. `.` gives `dir`, which need not be a directory then (the kernel finds
     /// inodes by handle that way); `..` gives its parent (the root is its own parent).
@@ -204,9 +210,12 @@ pub trait FileSystem: Send + Sync {
     /// [`write`](Self::write).
     fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64>;
 
-    /// Makes everything completed on `ino` durable. Engines whose operations are durable on return
-    /// have nothing to do.
+    /// Makes everything completed on `ino` durable, and the names by which it is reached. `EIO` where it is not known
+    /// to be.
     fn fsync(&self, ino: Ino) -> Result<()>;
+
+    /// Makes everything completed durable (`syncfs`). `EIO` as above.
+    fn sync(&self) -> Result<()>;
 
     /// The value of an extended attribute. `ENODATA` where there is none.
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;

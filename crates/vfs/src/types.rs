@@ -324,3 +324,15 @@ pub struct StatFs {
     /// Inodes that can still be created.
     pub inodes_free: u64,
 }
+
+/// When what a call has done survives a crash. Until then a crash may take it back, whole or in part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// When the call has returned: there is nothing to sync.
+    OnReturn,
+    /// Names and attributes when the call has returned, the content of files when
+    /// [`FileSystem::fsync`](crate::FileSystem::fsync) has.
+    MetadataOnReturn,
+    /// When [`FileSystem::fsync`](crate::FileSystem::fsync) has returned.
+    OnSync,
+}

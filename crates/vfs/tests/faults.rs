@@ -6,8 +6,8 @@ use proptest::test_runner::TestRunner;
 use vfs::conformance::{Failure, compare, gen_ops, ops, replay, stress};
 use vfs::model::Model;
 use vfs::{
-    Attr, Caller, DirEntry, Entry, Errno, Fallocate, FileSystem, Ino, NewNode, RenameFlags, Result,
-    Seek, SetAttr, SetXattr, StatFs,
+    Attr, Caller, DirEntry, Durability, Entry, Errno, Fallocate, FileSystem, Ino, NewNode,
+    RenameFlags, Result, Seek, SetAttr, SetXattr, StatFs,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -79,6 +79,12 @@ impl Faulty {
 impl FileSystem for Faulty {
     fn root(&self) -> Ino {
         self.0.root()
+    }
+    fn durability(&self) -> Durability {
+        self.0.durability()
+    }
+    fn sync(&self) -> Result<()> {
+        self.0.sync()
     }
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry> {
         self.0.lookup(dir, name)

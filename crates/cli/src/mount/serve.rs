@@ -11,7 +11,7 @@ use fuse::{
     Access, Caching, MountFlags, MountOptions, OpCounters, Place, Server, ServerOptions,
     StopSignals, TermsWatch,
 };
-use pmem::{Domain, Medium as _, OpenOptions, Region};
+use pmem::{Medium as _, OpenOptions, Region};
 
 use super::options::Options;
 use super::{Plan, Ready, background};
@@ -62,8 +62,6 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
         fs.clone(),
         ServerOptions {
             caching: caching(&plan.options),
-            // Where a fence can fail, programs hear of it through fsync.
-            durable_on_return: domain != Domain::PageCache,
             counters: counters.clone(),
             stats: Some(stats(plan, &fs, &changes, counters, threads, &ready)),
         },

@@ -252,11 +252,21 @@ impl World {
 
     /// A mount of a pool.
     pub fn spec(mountpoint: Vec<u8>, table: &Table, fs: &Arc<Bpfs<Region>>) -> MountSpec {
-        let (pool, table) = (fs.clone(), table.clone());
+        Self::spec_of(mountpoint, table, fs.clone(), fs)
+    }
+
+    /// A mount of any file system, with the board of a pool.
+    pub fn spec_of(
+        mountpoint: Vec<u8>,
+        table: &Table,
+        fs: Arc<dyn FileSystem>,
+        board: &Arc<Bpfs<Region>>,
+    ) -> MountSpec {
+        let (board, table) = (board.clone(), table.clone());
         let attach = move || {
             Ok(Attached {
-                fs: pool.clone(),
-                board: pool.clone(),
+                fs: fs.clone(),
+                board: board.clone(),
                 secret: SECRET,
                 on_fork: Box::new(|_| ()),
             })

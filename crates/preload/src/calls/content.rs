@@ -241,6 +241,13 @@ export! {
         on_fd(Class::Sync, fd, |process| process.syncfs(fd)).unwrap_or_else(|| real::syncfs(fd))
     }
 
+    fn sync () -> () {
+        if let Some(process) = process() {
+            guard::run(|| process.sync());
+        }
+        real::sync();
+    }
+
     fn sync_file_range (fd: c_int, offset: off_t, len: off_t, flags: c_uint) -> c_int {
         on_fd(Class::Sync, fd, |process| process.sync_file_range(fd, offset, len, flags))
             .unwrap_or_else(|| real::sync_file_range(fd, offset, len, flags))

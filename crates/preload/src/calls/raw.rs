@@ -36,6 +36,10 @@ export! {
             libc::SYS_fsync => content::fsync(fd).into(),
             libc::SYS_fdatasync => content::fdatasync(fd).into(),
             libc::SYS_syncfs => content::syncfs(fd).into(),
+            libc::SYS_sync => {
+                content::sync();
+                0
+            }
             libc::SYS_copy_file_range => {
                 content::copy_file_range(fd, b as _, c as _, d as _, e as _, f as _) as c_long
             }

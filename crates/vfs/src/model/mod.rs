@@ -23,8 +23,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::rules::SYMLINK_PERM;
 use crate::{
-    Attr, Caller, DirEntry, Entry, Errno, FILE_SIZE_MAX, Fallocate, FileKind, FileSystem, Ino,
-    NewNode, ROOT, RenameFlags, Result, Seek, SetAttr, SetXattr, StatFs, Timestamp,
+    Attr, Caller, DirEntry, Durability, Entry, Errno, FILE_SIZE_MAX, Fallocate, FileKind,
+    FileSystem, Ino, NewNode, ROOT, RenameFlags, Result, Seek, SetAttr, SetXattr, StatFs,
+    Timestamp,
 };
 use data::{BLOCK_SIZE, Sparse};
 use names::Dir;
@@ -35,6 +36,8 @@ type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 pub struct Model {
     state: Mutex<State>,
     clock: Clock,
+    /// What would survive a crash; `None`: everything.
+    durable: Option<Mutex<State>>,
 }
 
 impl Model {
@@ -46,7 +49,33 @@ impl Model {
     /// An empty file system with its own idea of time, asked once per changing call.
     pub fn with_clock(clock: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
         let state = Mutex::new(State::new(clock()));
-        Self { state, clock: Arc::new(clock) }
+        Self { state, clock: Arc::new(clock), durable: None }
+    }
+
+    /// An empty file system that loses in a crash what was not synced ([`Durability::OnSync`]): it holds front ends
+    /// to what they owe to such engines (C6). One `fsync` makes everything durable.
+    pub fn durable_on_sync() -> Self {
+        let model = Self::new();
+        let durable = Some(Mutex::new(model.state().clone()));
+        Self { durable, ..model }
+    }
+
+    /// What a crash now would leave, mounted again.
+    pub fn after_crash(&self) -> Self {
+        let mut state = match &self.durable {
+            Some(durable) => durable.lock().expect("no call panics while it holds it").clone(),
+            None => self.state().clone(),
+        };
+        state.forget_all();
+        let durable = self.durable.as_ref().map(|_| Mutex::new(state.clone()));
+        Self { state: Mutex::new(state), clock: self.clock.clone(), durable }
+    }
+
+    /// Everything completed is durable now.
+    fn make_durable(&self, state: &State) {
+        if let Some(durable) = &self.durable {
+            *durable.lock().expect("no call panics while it holds it") = state.clone();
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -68,7 +97,11 @@ impl Default for Model {
 
 impl Clone for Model {
     fn clone(&self) -> Self {
-        Self { state: Mutex::new(self.state().clone()), clock: self.clock.clone() }
+        let state = self.state();
+        let durable = self.durable.as_ref().map(|durable| {
+            Mutex::new(durable.lock().expect("no call panics while it holds it").clone())
+        });
+        Self { state: Mutex::new(state.clone()), clock: self.clock.clone(), durable }
     }
 }
 
@@ -188,6 +221,12 @@ impl State {
         self.inodes.get_mut(&ino).ok_or(Errno::STALE)
     }
 
+    /// Nobody has a reference any more.
+    fn forget_all(&mut self) {
+        let held: Vec<_> = self.inodes.iter().map(|(&ino, inode)| (ino, inode.refs)).collect();
+        held.into_iter().for_each(|(ino, refs)| self.forget(ino, refs));
+    }
+
     fn statfs(&self) -> StatFs {
         let used: u64 = self.inodes.iter().map(|(&ino, inode)| inode.attr(ino).blocks).sum();
         let blocks = FILE_SIZE_MAX / BLOCK_SIZE;
@@ -205,6 +244,10 @@ impl State {
 impl FileSystem for Model {
     fn root(&self) -> Ino {
         ROOT
+    }
+
+    fn durability(&self) -> Durability {
+        if self.durable.is_some() { Durability::OnSync } else { Durability::OnReturn }
     }
 
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry> {
@@ -313,7 +356,15 @@ impl FileSystem for Model {
     }
 
     fn fsync(&self, ino: Ino) -> Result<()> {
-        self.state().inode(ino).map(|_| ())
+        let state = self.state();
+        state.inode(ino)?;
+        self.make_durable(&state);
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.make_durable(&self.state());
+        Ok(())
     }
 
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
