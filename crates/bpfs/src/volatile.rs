@@ -254,6 +254,8 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 /// Tables that may have fewer bytes of huge pages have none: these take 2 MiB at least.
 const HUGE_PAGES_FROM: usize = 1 << 20;
+/// No more than so many bytes of them: they are taken when the pool is opened, also when it is empty.
+const HUGE_PAGES_MAX: u64 = 256 << 20;
 
 impl Plan {
     /// For a pool of `blocks` blocks that one process uses.
@@ -352,10 +354,10 @@ impl Volatile {
         self.word(0).store(self.inodes.len() - 1, Relaxed);
     }
 
-    /// Gives huge pages to what lookups meet, as much as a thousandth of the pool: of names and inodes those
-    /// that come first.
+    /// Gives huge pages to what lookups meet, as much as a thousandth of the pool within a limit: of names and inodes
+    /// those that come first.
     fn back(&self) {
-        let bytes = (self.blocks.len() * BLOCK / 1024) as usize;
+        let bytes = (self.blocks.len() * BLOCK / 1024).min(HUGE_PAGES_MAX) as usize;
         if bytes < HUGE_PAGES_FROM {
             return;
         }

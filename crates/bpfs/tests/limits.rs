@@ -1,7 +1,8 @@
 //! Where things end: full pools, the largest file, long names, large directories.
 
 use bpfs::{Bpfs, CheckOptions, FormatOptions, MountOptions};
-use pmem::Region;
+use pmem::{Access, Lock, OpenOptions, Region};
+use std::os::unix::fs::MetadataExt as _;
 use vfs::tree::{diff, tree};
 use vfs::{
     Caller, Errno, FILE_SIZE_MAX, Fallocate, FileSystem, Ino, NewKind, NewNode, ROOT, RenameFlags,
@@ -55,6 +56,25 @@ fn fill(fs: &dyn FileSystem, dir: Ino) -> Vec<String> {
         }
     }
     names
+}
+
+#[test]
+fn the_largest_pool_can_be_shared_and_takes_memory_as_it_fills() {
+    let dir = tempfile::Builder::new().prefix("keepstone-").tempdir_in("/dev/shm").unwrap();
+    let pool = dir.path().join("pool");
+    std::fs::File::create(&pool).unwrap().set_len(bpfs::layout::POOL_MAX).unwrap();
+    let options = OpenOptions { lock: Some(Lock::Shared), ..OpenOptions::default() };
+    let open = || options.open(&pool, Access::ReadWrite).unwrap();
+    bpfs::format(&open(), &FormatOptions::default()).unwrap();
+    let place = bpfs::place(&open()).unwrap();
+    let attach = || Bpfs::attach(open(), &place, &MountOptions::default()).unwrap();
+    let (one, two) = (attach(), attach());
+    let ino = create(&one, ROOT, "file", &FILE);
+    two.write(ino, FILE_SIZE_MAX - 5, b"there").unwrap();
+    assert_eq!(one.getattr(ino).unwrap().size, FILE_SIZE_MAX);
+    let state = std::fs::metadata(place.path.to_str().unwrap()).unwrap();
+    let taken = state.blocks() * 512;
+    assert!(taken < bpfs::layout::POOL_MAX >> 13, "an empty pool's state has {taken} bytes");
 }
 
 #[test]
