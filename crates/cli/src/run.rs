@@ -222,18 +222,17 @@ pub fn library() -> Result<PathBuf> {
     }
 }
 
-/// `LD_PRELOAD` with the library first.
+/// `LD_PRELOAD` with the library last: others that a user preloads see the program's calls before it.
 fn preload(library: &Path) -> Result<OsString> {
     let text = library.to_str().filter(|path| !path.contains([':', ' ']));
     let Some(text) = text else {
         bail!("{}: LD_PRELOAD cannot name a path with a colon or a space", library.display());
     };
-    let others = std::env::var_os("LD_PRELOAD").filter(|list| !list.is_empty());
-    let mut list = OsString::from(text);
-    if let Some(others) = others {
+    let mut list = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+    if !list.is_empty() {
         list.push(":");
-        list.push(others);
     }
+    list.push(text);
     Ok(list)
 }
 

@@ -239,6 +239,25 @@ fn threads_are_cancelled_where_they_may_be() {
 }
 
 #[test]
+fn libraries_that_a_program_preloads_see_its_calls() {
+    let sandbox = Sandbox::mounted(&["-o", "direct"]);
+    let interposer = compiled("interposer", &["-shared", "-fPIC"]);
+    for list in ["$LD_PRELOAD:$LIB", "$LIB:$LD_PRELOAD", "$LIB"] {
+        let script = format!("mkdir $DIR/dir && LD_PRELOAD={list} rmdir $DIR/dir && ls $DIR");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_keepstone"));
+        command.args(["run", "--stats", "--json", "--", "sh", "-c", &script]);
+        command.env("KEEPSTONE_LIBRARY", library()).env("DIR", &sandbox.dir);
+        let output = output_of(command.env("LIB", &interposer));
+        let text = String::from_utf8_lossy(&output.stdout);
+        let report = text.strip_prefix("seen\n").unwrap_or_else(|| panic!("{list}: {output:?}"));
+        let report: Value = serde_json::from_str(report).unwrap();
+        assert_eq!(report["calls"]["names"]["handed_over"], 0, "{report}");
+        assert_eq!(report["calls"]["names"]["served"], 2, "{report}");
+    }
+    sandbox.umount();
+}
+
+#[test]
 fn a_mount_that_is_not_direct_serves_itself() {
     let sandbox = Sandbox::mounted(&[]);
     let file = sandbox.path("file");

@@ -87,10 +87,10 @@ impl Environment {
             let len = name_len(a);
             len > 0 && len == name_len(b) && a.to_bytes()[..len] == b.to_bytes()[..len]
         };
-        let preloads = given.iter().find_map(|e| e.to_bytes().strip_prefix(PRELOAD));
-        let preloaded = preloads.is_some_and(|list| {
-            list.split(|b| matches!(b, b':' | b' ')).any(|path| path == inherited.library)
-        });
+        // Ours is to be the last: what else the program preloads sees its calls before us.
+        let list = given.iter().find_map(|e| e.to_bytes().strip_prefix(PRELOAD)).unwrap_or(b"");
+        let libraries = list.split(|b| matches!(b, b':' | b' ')).filter(|path| !path.is_empty());
+        let preloaded = libraries.clone().last() == Some(&inherited.library);
         let lacking: Vec<_> = inherited
             .entries
             .iter()
@@ -107,9 +107,9 @@ impl Environment {
             .chain(lacking)
             .collect();
         let preload = (!preloaded).then(|| {
-            let others = preloads.filter(|list| !list.is_empty());
-            let others = others.map(|list| [b":", list].concat()).unwrap_or_default();
-            [PRELOAD, &inherited.library, &others, b"\0"].concat()
+            let others = libraries.filter(|&path| path != inherited.library);
+            let all: Vec<_> = others.chain([&*inherited.library]).collect();
+            [PRELOAD, &all.join(&b':'), b"\0"].concat()
         });
         pointers.extend(preload.iter().map(|entry| entry.as_ptr().cast::<c_char>()));
         pointers.push(std::ptr::null());
