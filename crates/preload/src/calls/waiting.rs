@@ -143,6 +143,21 @@ export! {
     }
 
     fn epoll_ctl (epoll: c_int, operation: c_int, fd: c_int, event: *mut c_void) -> c_int {
+        // FUSE would let a file be waited for, which no other file system does.
+        if let Some(err) = refusal(fd, Errno::PERM) {
+            let reads_event = operation != libc::EPOLL_CTL_DEL;
+            let is_open = || {
+                refusal(epoll, Errno::INVAL).is_some() || real::fcntl(epoll, libc::F_GETFD, 0) >= 0
+            };
+            set_errno(if reads_event && listed(event.cast::<libc::epoll_event>(), 1).is_empty() {
+                Errno::FAULT
+            } else if is_open() {
+                err
+            } else {
+                Errno::BADF
+            });
+            return -1;
+        }
         by_kernel(&[epoll, fd], -1, || real::epoll_ctl(epoll, operation, fd, event))
     }
 

@@ -45,7 +45,7 @@ static void wrong_kinds(int fd)
 	struct epoll_event event = { EPOLLIN };
 	struct msghdr message = { 0 };
 	char byte = 0, name[64];
-	int value = 0;
+	int value = 0, epoll = epoll_create1(0);
 	socklen_t value_len = sizeof(value);
 
 	T(bind(fd, (struct sockaddr *)&address, len));
@@ -78,6 +78,11 @@ static void wrong_kinds(int fd)
 	T(ioctl(fd, TIOCGWINSZ, &value));
 	T(epoll_wait(fd, &event, 1, 0));
 	T(epoll_ctl(fd, EPOLL_CTL_ADD, 0, &event));
+	T(epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event));
+	T(epoll_ctl(epoll, EPOLL_CTL_DEL, fd, NULL));
+	close(epoll);
+	T(epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event));
+	T(epoll_ctl(epoll, EPOLL_CTL_ADD, fd, NULL));
 	T(inotify_add_watch(fd, ".", IN_OPEN));
 	T(inotify_rm_watch(fd, 1));
 	T(timerfd_gettime(fd, &timer));
