@@ -258,6 +258,16 @@ fn libraries_that_a_program_preloads_see_its_calls() {
 }
 
 #[test]
+fn a_program_with_a_small_stack_runs() {
+    let sandbox = Sandbox::mounted(&["-o", "direct"]);
+    let script = "ulimit -s 96 && cd $0 && mkdir dir && cp /etc/passwd dir && cmp /etc/passwd dir/passwd && rm -r dir";
+    let dir = sandbox.dir.as_os_str();
+    let output = keepstone_run(["sh".as_ref(), "-c".as_ref(), script.as_ref(), dir]);
+    assert!(output.status.success(), "{output:?}");
+    sandbox.umount();
+}
+
+#[test]
 fn a_mount_that_is_not_direct_serves_itself() {
     let sandbox = Sandbox::mounted(&[]);
     let file = sandbox.path("file");

@@ -152,13 +152,14 @@ impl Used<'_> {
     }
 }
 
-/// The places of a process.
-pub(crate) struct Dirs([Place; PLACES]);
+/// The places of a process; apart from it, as programs with small stacks begin with it there.
+pub(crate) struct Dirs(Box<[Place; PLACES]>);
 
 impl Default for Dirs {
     fn default() -> Self {
-        let place = || Place { word: AtomicU32::new(0), known: UnsafeCell::new(None) };
-        Self(std::array::from_fn(|_| place()))
+        let place = |_| Place { word: AtomicU32::new(0), known: UnsafeCell::new(None) };
+        let places: Box<[Place]> = (0..PLACES).map(place).collect();
+        Self(places.try_into().unwrap_or_else(|_| unreachable!("it has that many")))
     }
 }
 
@@ -230,7 +231,7 @@ impl Dirs {
 
     /// Forgets all ways. Directories in use are given back when their places are needed.
     pub fn clear(&self, process: &Process) {
-        for place in &self.0 {
+        for place in self.0.iter() {
             let mut word = place.word.load(Relaxed);
             while word & FILLED != 0 && word != FILLED {
                 if threads::exchange_u32(&place.word, word, word & !FILLED) {
@@ -249,7 +250,7 @@ impl Dirs {
     /// After a fork, in the child: the references are the parent's, and other threads, which are gone,
     /// may have left anything.
     pub fn after_fork(&self) {
-        for place in &self.0 {
+        for place in self.0.iter() {
             // SAFETY: there is one thread, and it is in no call.
             unsafe { place.known.get().write(None) };
             place.word.store(0, Relaxed);
