@@ -16,6 +16,7 @@ use crate::process::{OfdRef, Process};
 use crate::served::{Call, Stop};
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use vfs::{Errno, Ino};
 
 /// Of the word: what is known. Above is how often it has changed.
 const STATE: u32 = 3;
@@ -142,7 +143,7 @@ impl Process {
         if self.mounts().any(|(_, mount)| mount.strip(path).is_some()) {
             if self.cwd.settle(word, KERNELS) {
                 // Where that is refused, relative paths are the kernel's.
-                let _ = self.chdir(path);
+                let _ = self.enter_here(path);
             }
             return;
         }
@@ -153,6 +154,35 @@ impl Process {
             mount.lead.put(word, Place { depth, shared });
         }
         self.cwd.settle(word, OUTSIDE);
+    }
+
+    /// Takes the directory to which `path` leads for the working directory, if it is the kernel's. Programs beside the
+    /// mount may have moved that, and made another in its place: the kernel hears of it later.
+    fn enter_here(&self, path: &[u8]) -> Call<()> {
+        let held = self.find(libc::AT_FDCWD, path, 0)?;
+        let place = (self.mount(held.mount_index).spec.dev, held.ino.0);
+        if self.kernel.here()? != place {
+            return Err(Stop::Kernel);
+        }
+        let init = self.as_cwd(&held)?;
+        self.enter(held, &init)
+    }
+
+    /// The path of the working directory where relative paths are the kernel's, for the same reason.
+    pub(crate) fn path_of_kernels(&self) -> Call<Vec<u8>> {
+        let mut buf = [0; libc::PATH_MAX as usize];
+        let path = self.kernel.getcwd(&mut buf).map_err(|err| match err {
+            // Libc may have asked before the kernel heard of it.
+            Errno::NOENT => err.into(),
+            _ => Stop::Kernel,
+        })?;
+        let mut mounts = self.mounts();
+        let (index, mount) = mounts.find(|(_, m)| m.strip(path).is_some()).ok_or(Stop::Kernel)?;
+        self.reach_mount(mount)?;
+        match self.kernel.here()? {
+            (dev, ino) if dev == mount.spec.dev => Ok(self.path_of(index, Ino(ino))?),
+            _ => Err(Stop::Kernel),
+        }
     }
 
     /// The mount that a relative path leads into from a working directory outside, and what remains of the

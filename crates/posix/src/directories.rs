@@ -3,7 +3,7 @@
 use crate::creds::Access;
 use crate::family::{CWD, OfdInit};
 use crate::process::{OfdRef, Process};
-use crate::served::Call;
+use crate::served::{Call, Stop};
 use crate::walk::Held;
 use crate::{Errno, Served};
 use std::sync::atomic::Ordering::*;
@@ -61,7 +61,9 @@ impl Process {
     pub fn chdir(&self, path: &[u8]) -> Served<()> {
         let call = || {
             let held = self.find(libc::AT_FDCWD, path, 0)?;
-            self.enter(held, path)
+            let init = self.as_cwd(&held)?;
+            self.kernel.chdir(path)?;
+            self.enter(held, &init)
         };
         Call::into(call())
     }
@@ -74,7 +76,10 @@ impl Process {
                 return Err(Errno::NOTDIR.into());
             }
             let path = self.path_to(&ofd)?;
-            self.enter(Held::description(self, ofd), &path)
+            let held = Held::description(self, ofd);
+            let init = self.as_cwd(&held)?;
+            self.kernel.chdir(&path)?;
+            self.enter(held, &init)
         };
         Call::into(call())
     }
@@ -87,23 +92,27 @@ impl Process {
         self.set_cwd(None);
     }
 
-    fn enter(&self, held: Held<'_>, path: &[u8]) -> Call<()> {
+    /// A directory as the working directory, if this user may make it that.
+    pub(crate) fn as_cwd(&self, held: &Held<'_>) -> Call<OfdInit> {
         if held.kind != FileKind::Dir {
             return Err(Errno::NOTDIR.into());
         }
         held.check(&self.identity().effective, Access::EXEC)?;
-        let init = OfdInit {
+        Ok(OfdInit {
             mount: held.mount_index as u32,
             ino: held.ino,
             generation: held.attr()?.generation,
             kind: FileKind::Dir,
             flags: libc::O_PATH | libc::O_DIRECTORY,
             state: CWD,
-        };
-        self.kernel.chdir(path)?;
+        })
+    }
+
+    /// Takes a directory for the working directory, which it is the kernel's already.
+    pub(crate) fn enter(&self, held: Held<'_>, init: &OfdInit) -> Call<()> {
         self.cwd.entered_pool();
         held.into_reference()?;
-        let described = self.describe(&init).inspect_err(|_| {
+        let described = self.describe(init).inspect_err(|_| {
             self.mount(init.mount as usize).attached().fs.forget(init.ino, 1);
         });
         // Without a description, relative paths are the kernel's.
@@ -125,8 +134,11 @@ impl Process {
     /// fit; `ENOENT` where the directory was removed.
     pub fn getcwd(&self, buf: &mut [u8]) -> Served<usize> {
         let mut call = || {
-            let ofd = self.cwd()?;
-            let path = self.path_of(ofd.mount_index(), ofd.ino())?;
+            let path = match self.cwd() {
+                Ok(ofd) => self.path_of(ofd.mount_index(), ofd.ino())?,
+                Err(Stop::Kernel) => self.path_of_kernels()?,
+                Err(stop) => return Err(stop),
+            };
             if path.len() >= buf.len() {
                 return Err(Errno::RANGE.into());
             }

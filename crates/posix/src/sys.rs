@@ -42,8 +42,10 @@ pub trait Kernel: Send + Sync {
     fn flock(&self, fd: i32, operation: i32) -> Result<(), Errno>;
     /// `chdir`.
     fn chdir(&self, path: &[u8]) -> Result<(), Errno>;
-    /// `getcwd`: the path, absolute, in `buf`; `ENOENT` where none leads there.
+    /// `getcwd`: the path, absolute, in `buf`; `ENOENT` where it was removed, `EXDEV` where the root does not lead there.
     fn getcwd<'b>(&self, buf: &'b mut [u8]) -> Result<&'b [u8], Errno>;
+    /// Device and inode number of the working directory, as the kernel knows them without asking a server.
+    fn here(&self) -> Result<(u64, u64), Errno>;
     /// `st_dev` of what a path leads to, which may be relative.
     fn device(&self, path: &[u8]) -> Result<u64, Errno>;
     /// `F_OK` for an absolute path, with the effective IDs.
@@ -240,7 +242,19 @@ impl Kernel for Raw {
         let len = unsafe { syscall(libc::SYS_getcwd, args) }?;
         // With its NUL. What the root does not lead to starts with `(unreachable)`.
         let path = buf[..len].strip_suffix(b"\0").filter(|path| path.starts_with(b"/"));
-        path.ok_or(Errno::NOENT)
+        path.ok_or(Errno::XDEV)
+    }
+
+    fn here(&self) -> Result<(u64, u64), Errno> {
+        let flags = (libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC) as usize;
+        let mut statx = std::mem::MaybeUninit::<libc::statx>::zeroed();
+        let to = statx.as_mut_ptr() as usize;
+        let args = [AT_FDCWD, c"".as_ptr() as usize, flags, libc::STATX_INO as usize, to];
+        // SAFETY: 1: a path with its NUL, and room for what the kernel writes.
+        unsafe { syscall(libc::SYS_statx, args) }?;
+        // SAFETY: plain numbers, written by the kernel.
+        let statx = unsafe { statx.assume_init() };
+        Ok((rustix::fs::makedev(statx.stx_dev_major, statx.stx_dev_minor), statx.stx_ino))
     }
 
     fn device(&self, path: &[u8]) -> Result<u64, Errno> {

@@ -79,6 +79,36 @@ fn the_time_of_creation_is_for_those_who_ask() {
     }
 }
 
+/// The kernel shows the path that the directory had before somebody beside the mount moved or removed it.
+#[test]
+fn a_working_directory_is_the_one_that_the_kernel_is_in() {
+    let world = World::new();
+    let p = &world.process;
+    let d = mkdir(&world, "d");
+    let begin = || {
+        *world.stage.cwd.lock().unwrap() = Some(world.path("d"));
+        world.stage.cwd_ino.store(d, Relaxed);
+        p.left_pool();
+    };
+    let getcwd = || {
+        let mut buf = [0; 99];
+        done(p.getcwd(&mut buf)).map(|len| buf[..len].to_vec())
+    };
+    begin();
+    assert_eq!(find(p, CWD, b"."), Some(Ok(d)));
+    assert_eq!(getcwd(), Ok(world.path("d")));
+    done(p.rename(CWD, &world.path("d"), CWD, &world.path("e"), 0)).unwrap();
+    assert_ne!(mkdir(&world, "d"), d);
+    begin();
+    assert_eq!(find(p, CWD, b"."), None);
+    assert_eq!(getcwd(), Ok(world.path("e")));
+    done(p.unlink(CWD, &world.path("e"), libc::AT_REMOVEDIR)).unwrap();
+    done(p.unlink(CWD, &world.path("d"), libc::AT_REMOVEDIR)).unwrap();
+    begin();
+    assert_eq!(find(p, CWD, b"."), None);
+    assert_eq!(getcwd(), Err(Errno::NOENT));
+}
+
 /// Lets the kernel change the working directory to `cwd`.
 fn chdir_outside(world: &World, cwd: &[u8]) {
     *world.stage.cwd.lock().unwrap() = Some(cwd.to_vec());

@@ -24,6 +24,8 @@ pub struct Stage {
     pub count: Arc<AtomicU64>,
     /// Where the kernel is; nowhere that has a path, unless a test says so.
     pub cwd: Arc<Mutex<Option<Vec<u8>>>>,
+    /// The inode number of that.
+    pub cwd_ino: Arc<AtomicU64>,
     /// The device that relative paths lead to: that of the mount, unless a test says so.
     pub device: Arc<AtomicU64>,
     /// Which calls fail.
@@ -179,6 +181,10 @@ impl Kernel for Stage {
         buf[..cwd.len()].copy_from_slice(&cwd);
         Ok(&buf[..cwd.len()])
     }
+    fn here(&self) -> Result<(u64, u64), Errno> {
+        self.enter()?;
+        Ok((self.device.load(Relaxed), self.cwd_ino.load(Relaxed)))
+    }
     fn device(&self, path: &[u8]) -> Result<u64, Errno> {
         self.enter()?;
         self.note(format!("device {}", path.escape_ascii()));
@@ -224,6 +230,7 @@ impl World {
             calls: Arc::default(),
             count: Arc::default(),
             cwd: Arc::default(),
+            cwd_ino: Arc::default(),
             device: Arc::new(AtomicU64::new(DEVICE)),
             fault: Arc::default(),
         };
