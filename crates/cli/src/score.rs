@@ -39,6 +39,19 @@ struct Row {
     replay: String,
 }
 
+impl Row {
+    /// As in the table.
+    fn line(&self) -> String {
+        let Self { bug, found_by, argued, states, seconds, .. } = self;
+        let by = match (found_by, argued) {
+            (Some(by), _) => by,
+            (None, Some(_)) => "nobody: argued",
+            (None, None) => "NOBODY",
+        };
+        format!("{bug:78} {by:24} {states:>9} {seconds:>8.1}")
+    }
+}
+
 /// What `--json` prints.
 #[derive(Debug, Serialize)]
 struct Outcome {
@@ -79,6 +92,10 @@ pub fn run(limit: Option<u64>, threads: usize, json: bool) -> Result<ExitCode> {
             s.spawn(|| {
                 while let Some(&i) = chosen.get(next.fetch_add(1, Relaxed)) {
                     let row = row(&judge, i, &bugs[i], patience);
+                    // Where no bar is shown, as there is no terminal.
+                    if let (true, Ok(row)) = (bar.is_hidden(), &row) {
+                        output::notice(format_args!("{}", row.line()));
+                    }
                     rows.lock().expect("no worker panics").insert(i, row);
                     bar.inc(1);
                 }
@@ -248,14 +265,7 @@ fn conclude(rows: Vec<Row>, json: bool) -> Result<ExitCode> {
         output::json(&outcome)?;
     } else {
         say!("{:78} {:24} {:>9} {:>8}", "bug", "found by", "states", "seconds");
-        for Row { bug, found_by, argued, states, seconds, .. } in &outcome.rows {
-            let by = match (found_by, argued) {
-                (Some(by), _) => by,
-                (None, Some(_)) => "nobody: argued",
-                (None, None) => "NOBODY",
-            };
-            say!("{bug:78} {by:24} {states:>9} {seconds:>8.1}");
-        }
+        outcome.rows.iter().for_each(|row| say!("{}", row.line()));
         for Row { bug, argued, .. } in outcome.rows.iter().filter(|row| row.found_by.is_none()) {
             say!("not found: {bug}: {}", argued.as_deref().unwrap_or("WHY?"));
         }

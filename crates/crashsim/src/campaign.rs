@@ -341,11 +341,21 @@ fn record_again<T: Target>(
     ))
 }
 
-/// Readies this process for exploring: engines allocate and free volatile state thousands of times
-/// a second, and clearing huge pages for it would take most of the time.
+/// Readies this process for exploring: engines and images allocate and free megabytes thousands of times
+/// a second. Clearing huge pages for that would take most of the time, and so would giving memory back to
+/// the kernel and taking it anew.
+#[expect(unsafe_code, reason = "malloc has no other way to be told")]
 pub fn prepare_process() {
     let _ = rustix::thread::disable_transparent_huge_pages(true);
+    // SAFETY: parameters of malloc are set; nothing is allocated or freed by it.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, KEPT);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, KEPT);
+    }
 }
+
+/// Freed memory that malloc keeps, and the largest piece that it does not map apart.
+const KEPT: i32 = 256 << 20;
 
 /// Runs a family; `progress` is told workloads done and in all, and states met so far.
 pub fn run<T: Target>(

@@ -9,6 +9,7 @@
 //! it is missing.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt::Write as _;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -23,22 +24,28 @@ const FILES: [&str; 2] =
 /// Folders with source in which each flush and fence is a bug's place.
 const ORDERED: [&str; 3] = ["bpfs/src", "pmbd/src", "pmbd/src/atomic"];
 
-/// Where the switch is put, and what it is.
+/// Where the switch is put.
 const SWITCH_FILE: &str = "pmem/src/lib.rs";
-const SWITCH_TEXT: &str = r#"
+
+/// What the switch is.
+fn switch() -> String {
+    format!(
+        r#"
 /// Which bug is there.
-pub mod planted {
-    static WHICH: std::sync::LazyLock<u32> = std::sync::LazyLock::new(|| {
-        std::env::var("KEEPSTONE_PLANTED").ok().and_then(|n| n.parse().ok()).unwrap_or(0)
-    });
+pub mod planted {{
+    static WHICH: std::sync::LazyLock<u32> = std::sync::LazyLock::new(|| {{
+        std::env::var("{SWITCH}").ok().and_then(|n| n.parse().ok()).unwrap_or(0)
+    }});
 
     /// Whether it is this one.
     #[inline]
-    pub fn is(n: u32) -> bool {
+    pub fn is(n: u32) -> bool {{
         *WHICH == n
-    }
+    }}
+}}
+"#
+    )
 }
-"#;
 
 /// A bug.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -239,15 +246,19 @@ fn occurrences(source: &str, scope: Range<usize>, text: &str) -> Vec<Range<usize
 /// All files that the bugs change, with all bugs in them, by their names below `crates/`. Fails where a
 /// bug's text is not there exactly once, or overlaps another's without being inside it.
 pub fn weave(crates: &Path, bugs: &[Planted]) -> Result<BTreeMap<String, String>, String> {
-    let mut files: BTreeMap<&str, Vec<(Range<usize>, u32)>> = BTreeMap::new();
+    let mut files: BTreeMap<&str, (String, Vec<(Range<usize>, u32)>)> = BTreeMap::new();
     let read = |file: &str| {
         let path = crates.join(file);
         std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))
     };
     let mut lost = Vec::new();
     for (i, bug) in bugs.iter().enumerate() {
-        match place(&read(&bug.file)?, bug) {
-            Ok(range) => files.entry(&bug.file).or_default().push((range, i as u32 + 1)),
+        let (source, places) = match files.entry(&bug.file) {
+            Entry::Occupied(file) => file.into_mut(),
+            Entry::Vacant(file) => file.insert((read(&bug.file)?, Vec::new())),
+        };
+        match place(source, bug) {
+            Ok(range) => places.push((range, i as u32 + 1)),
             Err(what) => lost.push(what),
         }
     }
@@ -255,13 +266,12 @@ pub fn weave(crates: &Path, bugs: &[Planted]) -> Result<BTreeMap<String, String>
         return Err(lost.join("\n"));
     }
     let mut woven = BTreeMap::new();
-    for (file, mut places) in files {
+    for (file, (source, mut places)) in files {
         places.sort_by_key(|(range, number)| (range.start, std::cmp::Reverse(range.end), *number));
-        let source = read(file)?;
         woven.insert(file.to_owned(), render(&source, 0..source.len(), &places, bugs)?);
     }
-    let switch = read(SWITCH_FILE)? + SWITCH_TEXT;
-    woven.insert(SWITCH_FILE.to_owned(), switch);
+    let with_switch = read(SWITCH_FILE)? + &switch();
+    woven.insert(SWITCH_FILE.to_owned(), with_switch);
     Ok(woven)
 }
 

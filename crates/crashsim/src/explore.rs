@@ -114,6 +114,12 @@ impl<'a> Point<'a> {
         hasher.hash_one((self.base_hash, &self.deltas, legal))
     }
 
+    /// A number that tells the image of a state from others, and from points, and what it must lead to.
+    pub fn identity_of(&self, state: &[u16], legal: u64) -> u64 {
+        let hasher = BuildHasherDefault::<DefaultHasher>::new();
+        hasher.hash_one((self.hash(state), legal))
+    }
+
     /// A word of a state: where it is and what it holds.
     fn read(&self, word: WordNo, state: &[u16]) -> ((usize, usize), u64) {
         let place = self.place(word);

@@ -58,7 +58,7 @@
 //! assert_eq!(wrong.len(), 6); // for each number: either line persists alone
 //! ```
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod blocks;
 pub mod campaign;

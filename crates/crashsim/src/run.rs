@@ -369,12 +369,11 @@ pub fn explore<T: Target>(
     let oracle = Oracle::new(target, base.fresh);
     let recover = |image: &CrashImage| oracle.recover(image);
     let image = CrashImage::of(base.bytes.clone());
-    let hash = |tree: &Arc<Tree>| BuildHasherDefault::<DefaultHasher>::new().hash_one(tree);
     let mut run = Run {
         target,
         recorded,
-        tree_hashes: recorded.trees.iter().map(hash).collect(),
-        between_hashes: recorded.between.iter().map(|(op, tree)| (*op, hash(tree))).collect(),
+        tree_hashes: recorded.trees.iter().map(hash_of).collect(),
+        between_hashes: recorded.between.iter().map(|(op, tree)| (*op, hash_of(tree))).collect(),
         settings,
         p: Persistency::over(settings.semantics, base.initial.clone()),
         explorer: Explorer::new(&image, &recover, settings.budget, settings.distinct),
@@ -593,6 +592,10 @@ impl<T: Target> Run<'_, T> {
         state: &State,
         tree: &Arc<Tree>,
     ) -> Result<(), String> {
+        let identity = point.identity_of(state, hash_of(tree));
+        if self.settings.sound.contains(identity) {
+            return Ok(());
+        }
         self.explorer.stats.nested += 1;
         let image = self.explorer.image;
         image.lay(&point.overlay(state), &[]);
@@ -626,8 +629,13 @@ impl<T: Target> Run<'_, T> {
                 return Err(format!("after a second crash, while {how}: {what}"));
             }
         }
+        self.settings.sound.insert(identity);
         Ok(())
     }
+}
+
+fn hash_of(tree: &Arc<Tree>) -> u64 {
+    BuildHasherDefault::<DefaultHasher>::new().hash_one(tree)
 }
 
 /// Whether an outcome is what the model allows.
