@@ -13,10 +13,11 @@ use crate::rng::Rng;
 use crate::schedule::Schedule;
 use pmbd::atomic::{Atomic, Geometry};
 use pmbd::raw::Raw;
-use pmbd::{BlockDevice, Scheme};
+use pmbd::{BlockDevice, Buffering, Scheme};
 use pmem::Medium;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 pub use run::{Run, explore, explore_format, record, record_format, run};
 
@@ -27,6 +28,10 @@ pub enum Kind {
     Raw(Scheme),
     /// Blocks that are never torn.
     Atomic(Scheme),
+    /// The first, behind write buffers.
+    RawBuffered(Scheme),
+    /// The second, behind write buffers.
+    AtomicBuffered(Scheme),
 }
 
 /// Blocks of the device under test: as many as one request replaces at a time, so that the next request
@@ -43,22 +48,26 @@ impl Kind {
     /// All of them.
     pub fn all() -> impl Iterator<Item = Self> {
         let kinds: [fn(Scheme) -> Self; 2] = [Self::Raw, Self::Atomic];
-        kinds.into_iter().flat_map(|kind| Scheme::ALL.into_iter().map(kind))
+        let bare = kinds.into_iter().flat_map(|kind| Scheme::ALL.into_iter().map(kind));
+        // Whom the buffers' threads write for is the same in all schemes.
+        bare.chain([Self::RawBuffered(Scheme::Wb), Self::AtomicBuffered(Scheme::Nt)])
+    }
+
+    fn is_atomic(self) -> bool {
+        matches!(self, Self::Atomic(_) | Self::AtomicBuffered(_))
+    }
+
+    fn is_buffered(self) -> bool {
+        matches!(self, Self::RawBuffered(_) | Self::AtomicBuffered(_))
     }
 
     fn block(self) -> u64 {
-        match self {
-            Self::Raw(_) => RAW_BLOCK,
-            Self::Atomic(_) => u64::from(ATOMIC_BLOCK),
-        }
+        if self.is_atomic() { u64::from(ATOMIC_BLOCK) } else { RAW_BLOCK }
     }
 
     /// Words that are never mixed.
     fn unit_words(self) -> usize {
-        match self {
-            Self::Raw(_) => 1,
-            Self::Atomic(_) => (ATOMIC_BLOCK / 8) as usize,
-        }
+        if self.is_atomic() { (ATOMIC_BLOCK / 8) as usize } else { 1 }
     }
 
     /// Words in so many blocks.
@@ -68,14 +77,11 @@ impl Kind {
 
     /// Whether requests are durable when they return, which is more than the contract asks.
     fn durable_on_return(self) -> bool {
-        self != Self::Raw(Scheme::Wb)
+        self != Self::Raw(Scheme::Wb) && !self.is_buffered()
     }
 
     fn geometry(self) -> Option<Geometry> {
-        match self {
-            Self::Raw(_) => None,
-            Self::Atomic(_) => Geometry::of(ATOMIC_BLOCK, BLOCKS),
-        }
+        self.is_atomic().then(|| Geometry::of(ATOMIC_BLOCK, BLOCKS)).flatten()
     }
 
     /// An unformatted medium for it.
@@ -83,27 +89,43 @@ impl Kind {
         CrashImage::new(self.geometry().map_or(BLOCKS * RAW_BLOCK, |g| g.region_len()))
     }
 
-    /// Opens it, as it is opened whoever had it open before.
-    fn open<'m>(self, medium: impl Medium + 'm) -> Result<Box<dyn BlockDevice + 'm>, String> {
+    /// Opens it without its buffers, as it is opened whoever had it open before.
+    fn open<'m>(self, medium: impl Medium + 'm) -> Result<Arc<dyn BlockDevice + 'm>, String> {
         let text = |e: pmbd::Error| e.to_string();
         Ok(match self {
-            Self::Raw(scheme) => {
+            Self::Raw(scheme) | Self::RawBuffered(scheme) => {
                 let raw = Raw::new(medium, scheme, false).map_err(text)?;
                 raw.distrust();
-                Box::new(raw)
+                Arc::new(raw)
             }
-            Self::Atomic(scheme) => {
-                Box::new(Atomic::open(medium, scheme, true, false).map_err(text)?)
+            Self::Atomic(scheme) | Self::AtomicBuffered(scheme) => {
+                Arc::new(Atomic::open(medium, scheme, true, false).map_err(text)?)
             }
         })
     }
+
+    /// Opens it with its buffers, if it has some.
+    fn open_buffered(self, medium: impl Medium + 'static) -> Result<Arc<dyn BlockDevice>, String> {
+        let device = self.open(medium)?;
+        match self.is_buffered() {
+            true => pmbd::buffered(device, BUFFERING).map_err(|e| e.to_string()),
+            false => Ok(device),
+        }
+    }
 }
+
+/// Buffers that hold the whole device, so that their threads have nothing to do, and who asks for a barrier or forced
+/// unit access empties them: traces repeat.
+const BUFFERING: Buffering =
+    Buffering { buffers: 2, bytes: 64 << 10, high_percent: 100, low_percent: 50, batching: true };
 
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Raw(scheme) => write!(f, "raw/{scheme}"),
             Self::Atomic(scheme) => write!(f, "atomic/{scheme}"),
+            Self::RawBuffered(scheme) => write!(f, "raw/{scheme}/buffered"),
+            Self::AtomicBuffered(scheme) => write!(f, "atomic/{scheme}/buffered"),
         }
     }
 }
@@ -279,7 +301,7 @@ impl FromStr for Workload {
     fn from_str(text: &str) -> Result<Self, String> {
         let (kind, rest) = text.split_once(": ").ok_or("a workload is `KIND: REQUEST, …`")?;
         let kind = Kind::all().find(|k| k.to_string() == kind);
-        let kind = kind.ok_or("a kind is raw/SCHEME or atomic/SCHEME")?;
+        let kind = kind.ok_or("a kind is raw/SCHEME or atomic/SCHEME, perhaps with /buffered")?;
         let (victim, rest) = match rest.strip_prefix(KILLED) {
             None => (None, rest),
             Some(rest) => {

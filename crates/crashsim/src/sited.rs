@@ -1,15 +1,16 @@
-//! A borrowed medium that knows who loads.
+//! A borrowed or shared medium that knows who loads.
 //!
 //! [`pmem::Medium`] promises the caller's line for what changes or orders memory only. Engines that are
 //! mounted on this get it for loads, too, so that [`crate::lint`] can name them.
 
 use pmem::{Counters, Domain, Fenced, Line, Medium};
+use std::ops::Deref;
 
-/// The medium `M`, borrowed.
+/// The medium that `P` points to.
 #[derive(Debug)]
-pub struct Sited<'m, M>(pub &'m M);
+pub struct Sited<P>(pub P);
 
-impl<M: Medium> Medium for Sited<'_, M> {
+impl<P: Deref<Target: Medium> + Send + Sync> Medium for Sited<P> {
     fn len(&self) -> u64 {
         self.0.len()
     }

@@ -66,10 +66,15 @@ impl fmt::Display for Buffering {
 }
 
 /// A device with write buffers. Its threads do not survive a fork.
-pub(crate) struct Buffered {
+struct Buffered {
     shared: Arc<Shared>,
     syncers: Vec<JoinHandle<()>>,
     counting: Counting,
+}
+
+/// A device with write buffers before it.
+pub fn buffered(device: Arc<dyn BlockDevice>, how: Buffering) -> io::Result<Arc<dyn BlockDevice>> {
+    Ok(Arc::new(Buffered::new(device, how)?))
 }
 
 struct Shared {
@@ -108,7 +113,7 @@ struct Place {
 
 impl Buffered {
     /// Puts buffers before a device.
-    pub(crate) fn new(device: Arc<dyn BlockDevice>, how: Buffering) -> io::Result<Self> {
+    fn new(device: Arc<dyn BlockDevice>, how: Buffering) -> io::Result<Self> {
         let places = (how.bytes / PAGE / how.buffers.max(1)).max(1);
         let buffer = || Buffer {
             state: Mutex::new(State {

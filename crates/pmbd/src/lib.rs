@@ -34,7 +34,7 @@ mod options;
 pub mod raw;
 mod stats;
 
-pub use buffered::Buffering;
+pub use buffered::{Buffering, buffered};
 pub use device::{BlockDevice, BlockSizes, Durability, Extent, Zeroing};
 pub use error::Error;
 pub use options::{Options, Scheme, UnknownScheme, check, create, format, grow, open};

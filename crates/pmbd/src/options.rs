@@ -1,7 +1,7 @@
 //! What can be chosen when a device is opened.
 
 use crate::atomic::{self, Atomic, CheckReport, Geometry};
-use crate::buffered::{self, Buffered, Buffering};
+use crate::buffered::{self, Buffering, buffered};
 use crate::raw::Raw;
 use crate::{BlockDevice, Error};
 use pmem::{
@@ -147,7 +147,7 @@ pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Arc<dyn BlockDe
     };
     Ok(match options.buffering {
         None => device,
-        Some(how) => Arc::new(Buffered::new(device, how)?),
+        Some(how) => buffered(device, how)?,
     })
 }
 

@@ -14,7 +14,7 @@ use crate::stats::{Distinct, Stats};
 use crate::trace::{Action, Event, Trace};
 use pmbd::atomic::Geometry;
 use pmbd::{BlockDevice, Durability, Zeroing};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 /// Explores the crashes of workloads, up to the first that is wrong if `stop_early` says so; `progress` is told
@@ -33,7 +33,7 @@ pub fn run(
         let mut replay = workload.clone();
         let wrong = match record(workload) {
             Ok(run) => {
-                replay.schedule = Schedule::Order(run.order.clone());
+                replay.schedule = run.taken();
                 let (stats, wrong) = explore(&run, &run.trace, semantics, distinct);
                 report.stats.add(&stats);
                 wrong
@@ -116,6 +116,13 @@ pub struct Run {
     spans: Vec<Span>,
     /// What each unit may hold, the oldest first.
     units: Vec<Vec<Given>>,
+}
+
+impl Run {
+    /// The schedule that was taken, step by step.
+    pub fn taken(&self) -> Schedule {
+        Schedule::Order(self.order.clone())
+    }
 }
 
 /// The request that fills a device before a run.
@@ -232,17 +239,17 @@ fn record_under(
     policy: Policy,
 ) -> Result<(Run, Interleaving), String> {
     let kind = workload.kind;
-    let recorder = Recorder::new(CrashImage::of(initial.to_vec()));
+    let recorder = Arc::new(Recorder::new(CrashImage::of(initial.to_vec())));
     let calls = Calls::default();
     let mut taken = Interleaving::default();
     let mut from = 0;
     let device = match &workload.victim {
-        None => kind.open(Sited(&recorder))?,
+        None => kind.open_buffered(Sited(recorder.clone()))?,
         Some(victim) => {
             die(&recorder, &calls, kind, initial, victim)?;
             let op = note(&calls, Call::Recovered(Vec::new()));
             recorder.begin(op as u32);
-            let device = kind.open(Sited(&recorder))?;
+            let device = kind.open_buffered(Sited(recorder.clone()))?;
             recorder.end(op as u32);
             calls.lock().expect("no program panics here")[op] = Call::Recovered(content(&*device)?);
             from = op as u32;
@@ -251,6 +258,7 @@ fn record_under(
     };
     if let [requests] = &workload.programs[..] {
         ask(kind, &*device, &recorder, &calls, requests)?;
+        read_back(kind, &*device, &calls)?;
     } else {
         let failed = Mutex::new(Ok(()));
         let run = |requests: &Vec<Request>| {
@@ -269,10 +277,27 @@ fn record_under(
         return Err(format!("byte {at} was stored past the medium"));
     }
     let calls = calls.into_inner().map_err(|_| "a program panicked")?;
-    let trace = recorder.into_trace();
+    let trace = Arc::into_inner(recorder).ok_or("somebody keeps the device")?.into_trace();
     let (spans, units) = (spans(kind, &calls, &trace), units(kind, &calls));
     let initial = initial.to_vec();
     Ok((Run { kind, initial, trace, from, order: Vec::new(), spans, units }, taken))
+}
+
+/// Without a crash, what was asked last is read.
+fn read_back(kind: Kind, device: &dyn BlockDevice, calls: &Calls) -> Result<(), String> {
+    let found = content(device)?;
+    let units = units(kind, &calls.lock().expect("no program panics here"));
+    let found = found.chunks_exact(kind.unit_words());
+    // A victim may have died before it did what it was asked.
+    let last = |unit: &[Given]| unit.last().cloned().filter(|given| given.call.is_some());
+    match units
+        .iter()
+        .zip(found)
+        .position(|(unit, found)| last(unit).is_some_and(|given| given.content != found))
+    {
+        Some(n) => Err(format!("{kind}: unit {n} is not what was asked last")),
+        None => Ok(()),
+    }
 }
 
 /// When each call happened, and when it is durable.
