@@ -140,11 +140,11 @@ fn file_system_families(bases: &[Base]) -> Vec<(Family, Option<u64>)> {
         (Family::Preemptions, None),
         (Family::Sequences, None),
         (length(1), None),
-        (Family::Survivors, None),
-        (Family::Threads { runs: 200 }, None),
-        (Family::Deaths, Some(6)),
-        (Family::Fuzz { tries: 1000 }, None),
         (Family::Random { runs: 10, ops: 60 }, None),
+        (Family::Fuzz { tries: 1000 }, None),
+        (Family::Threads { runs: 200 }, None),
+        (Family::Survivors, None),
+        (Family::Deaths, Some(6)),
         (length(2), Some(PAIRS)),
     ]
 }

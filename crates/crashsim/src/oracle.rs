@@ -4,7 +4,8 @@
 //! - O2: its tree is one that the model allows at this moment.
 //! - O3: it is usable: creating, writing, linking, renaming and deleting work.
 //! - O4: nothing leaks: what mounting counted is what a fresh check finds, and so again after
-//!   everything was deleted, when little more than a fresh pool's blocks may be in use.
+//!   everything was deleted, when little more than a fresh pool's blocks may be in use, all others are free, and
+//!   no inode but the root's is taken.
 //! - O5: a crash inside recovery changes nothing ([`crate::run`] explores it).
 //! - O6: where the engine promises durability on return, nothing that a returned operation stored is
 //!   undecided ([`crate::run`] looks at the trace for it).
@@ -13,6 +14,7 @@
 
 use crate::image::CrashImage;
 use crate::op::{Driver, Op};
+use crate::run::Fresh;
 use crate::target::{Mounted, Target};
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -32,8 +34,8 @@ pub struct Found {
 /// Judges images of one workload.
 pub struct Oracle<'t, T> {
     target: &'t T,
-    /// Blocks that a fresh pool uses.
-    fresh: u64,
+    /// What a fresh pool holds.
+    fresh: Fresh,
     /// Trees met, each once.
     trees: RefCell<Vec<Arc<Tree>>>,
     /// Trees and block counts for which O3 and O4 have been run.
@@ -41,8 +43,8 @@ pub struct Oracle<'t, T> {
 }
 
 impl<'t, T: Target> Oracle<'t, T> {
-    /// For pools that use `fresh` blocks when just formatted.
-    pub fn new(target: &'t T, fresh: u64) -> Self {
+    /// For pools that hold this when just formatted.
+    pub fn new(target: &'t T, fresh: Fresh) -> Self {
         Self { target, fresh, trees: RefCell::default(), probed: RefCell::default() }
     }
 
@@ -104,17 +106,24 @@ impl<'t, T: Target> Oracle<'t, T> {
             return Err(format!("leak: {n} inodes live after deleting everything"));
         }
         let keep = self.target.strength().residue_blocks;
-        if usage.blocks_used > self.fresh + keep {
-            let (n, fresh) = (usage.blocks_used, self.fresh);
+        if usage.blocks_used > self.fresh.blocks_used + keep {
+            let (n, fresh) = (usage.blocks_used, self.fresh.blocks_used);
             return Err(format!(
                 "leak: {n} blocks in use after deleting everything, {fresh} in a fresh pool"
             ));
         }
-        let inodes_used = stat.inodes - stat.inodes_free;
-        if stat.blocks_free + usage.blocks_used > stat.blocks {
+        let (free, used) = (stat.blocks_free, usage.blocks_used);
+        if free + used != self.fresh.blocks {
+            let blocks = self.fresh.blocks;
             return Err(format!(
-                "free blocks: {} free and {} in use of {} ({inodes_used} inodes)",
-                stat.blocks_free, usage.blocks_used, stat.blocks
+                "space: {free} blocks are free and {used} in use, together not {blocks}"
+            ));
+        }
+        let inodes_used = stat.inodes - stat.inodes_free;
+        if inodes_used != usage.inodes {
+            return Err(format!(
+                "space: {inodes_used} inodes are taken, and a check finds {}",
+                usage.inodes
             ));
         }
         Ok(())

@@ -30,7 +30,16 @@ pub struct Base {
     /// As the state machine takes it.
     pub(crate) initial: Initial,
     model: Model,
-    fresh: u64,
+    fresh: Fresh,
+}
+
+/// What is in a pool that was just formatted.
+#[derive(Clone, Copy, Debug)]
+pub struct Fresh {
+    /// Blocks in use.
+    pub blocks_used: u64,
+    /// Those that are free, and those in use: in every pool of this length.
+    pub blocks: u64,
 }
 
 /// Operations on a base; crashes are explored from operation `from` on.
@@ -141,7 +150,10 @@ impl Base {
         let garbage = (0..len / 8).flat_map(|i| rng::next(i).to_le_bytes()).collect();
         let image = CrashImage::of(garbage);
         target.format(&image)?;
-        let fresh = target.check(&image)?.blocks_used;
+        let mounted = target.mount(&image)?;
+        let blocks_used = mounted.blocks_used;
+        let fresh = Fresh { blocks_used, blocks: mounted.fs.statfs().blocks_free + blocks_used };
+        drop(mounted);
         let model = Model::new();
         perform(target, &Recorder::new(&image), &model, &script, 0)?;
         let bytes = image.bytes();
@@ -186,8 +198,8 @@ impl Base {
         Ok(Self { name, script, initial: Initial::of(&bytes), bytes, model, fresh: self.fresh })
     }
 
-    /// Blocks that a fresh pool of this length uses.
-    pub fn fresh(&self) -> u64 {
+    /// What a fresh pool of this length holds.
+    pub fn fresh(&self) -> Fresh {
         self.fresh
     }
 

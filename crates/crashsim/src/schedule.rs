@@ -401,6 +401,18 @@ mod tests {
     }
 
     #[test]
+    fn what_was_taken_is_a_line_that_repeats_it() {
+        let (notes, taken) = noted(Policy::new(3, 3, 24));
+        let line = Schedule::Order(taken.order.clone()).to_string();
+        let again: Schedule = line.parse().unwrap();
+        assert_eq!(again, Schedule::Order(taken.order.clone()), "{line}");
+        assert_eq!(noted(again.policy(3, || Err("not asked".into())).unwrap()), (notes, taken));
+        for bad in ["", "order:1", "order:x*2", "preempt:", "preempt:order:0*1"] {
+            assert!(bad.parse::<Schedule>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
     fn who_waits_for_a_lock_lets_others_go_on() {
         let (notes, taken) = noted(Policy::new(1, 3, 24));
         assert_eq!(notes.len(), 24);

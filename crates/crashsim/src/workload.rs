@@ -158,6 +158,7 @@ tmpfile /d 1; setxattr %1 security.capability 20; write %1 0 100; setxattr %1 se
 const MORE_SEQUENCES: &str = "\
 create /n; unlink /n; create /m; unlink /m; create /n
 mkdir /n; rmdir /n; create /m
+mkdir /n; mkdir /m; rename /n /m/n; rename /m /m/n/m; rename /m/n /n; rename /m /n/m
 tmpfile /d 1; close 1; create /n
 write /a 4096 4096; collapse /a 0 8192
 write /a 0 40000; collapse /a 4096 16384; write /a 0 5000
