@@ -7,7 +7,8 @@
 # UNIT: for git a script (t0001-init), for coreutils a path (tests/cp/reflink-perm.sh), for cpython a module
 # (test_os). Each unit runs on tmpfs and then on the pool; those that a file system matters to come first.
 # Prints each unit as it ends. Units with differing verdicts run once more at the end, one at a time, and what differs
-# both times is printed and fails, unless foreign-tests.known lists it.
+# both times is printed and fails, unless foreign-tests.known lists it. What differs once is printed: the other tests'
+# load, chance, or a race of ours.
 #
 # Installs what it lacks by apt-get. Keeps sources, builds, and verdicts and output by suite, side and unit in
 # .work/foreign. Environment: KEEPSTONE (default: target/release/keepstone); JOBS, units at a time (default: the number
@@ -227,7 +228,7 @@ compare_units() {
     echo "$suite: ${#again[@]} of ${#units[@]} units differ, and run again"
     run_units 1 "$mount/work" "$tmpfs/work" "${again[@]}"
     for unit in "${again[@]}"; do
-        # What failed once only was another test's load, or chance.
+        comm -23 <(sort "$(verdicts first "$unit")") <(differences "$unit" | sort) | sed "s/^/differed once: /" >&2
         comm -12 <(sort "$(verdicts first "$unit")") <(differences "$unit" | sort)
     done | grep -vFf <(sed -nE "s/^$suite ([^#]*[^# ]) *#.*/ \1 /p" "$known") >"$results.differences" || true
     rm -rf "$mount/work"

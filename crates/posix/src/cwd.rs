@@ -180,7 +180,12 @@ impl Process {
         let (index, mount) = mounts.find(|(_, m)| m.strip(path).is_some()).ok_or(Stop::Kernel)?;
         self.reach_mount(mount)?;
         match self.kernel.here()? {
-            (dev, ino) if dev == mount.spec.dev => Ok(self.path_of(index, Ino(ino))?),
+            (dev, ino) if dev == mount.spec.dev => {
+                self.path_of(index, Ino(ino)).map_err(|err| match err {
+                    Errno::STALE => Errno::NOENT.into(),
+                    err => err.into(),
+                })
+            }
             _ => Err(Stop::Kernel),
         }
     }
