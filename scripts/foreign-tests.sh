@@ -72,6 +72,17 @@ run_git() {
     sed -nE 's/^ok ([0-9]+) # skip.*/\1 skip/p; t
              s/^ok ([0-9]+) .*/\1 ok/p; s/^not ok ([0-9]+) .*/\1 not-ok/p' "$log" >&3
     rm -rf "$dir"
+    end_agents "$dir"
+}
+
+# end_agents DIR: ends each gpg-agent of DIR. Where the tests forget it, inotify tells it that its home is gone.
+end_agents() {
+    local process
+    for process in /proc/[0-9]*; do
+        case $(tr '\0' ' ' 2>/dev/null <"$process/cmdline") in
+        gpg-agent\ --homedir\ "$1"/*) kill "${process#/proc/}" 2>/dev/null || true ;;
+        esac
+    done
 }
 
 # --- coreutils: the built tree lies in DIR, as its tests work beside their programs.
