@@ -90,7 +90,7 @@ impl Environment {
         // Ours is to be the last: what else the program preloads sees its calls before us.
         let list = given.iter().find_map(|e| e.to_bytes().strip_prefix(PRELOAD)).unwrap_or(b"");
         let libraries = list.split(|b| matches!(b, b':' | b' ')).filter(|path| !path.is_empty());
-        let preloaded = libraries.clone().last() == Some(&inherited.library);
+        let preloaded = libraries.clone().next_back() == Some(&inherited.library);
         let lacking: Vec<_> = inherited
             .entries
             .iter()
