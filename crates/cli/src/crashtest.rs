@@ -101,6 +101,13 @@ struct Outcome {
     families: Vec<Report>,
 }
 
+impl Outcome {
+    /// What is never flushed and not argued for is wrong even where no crash has shown it.
+    fn is_sound(&self) -> bool {
+        self.violations == 0 && self.unflushed == 0
+    }
+}
+
 pub fn run(args: &CrashtestArgs, json: bool) -> Result<ExitCode> {
     if args.score {
         return score::run(args.limit, usize::from(args.threads), json);
@@ -172,23 +179,23 @@ fn run_pmbd(args: &CrashtestArgs, json: bool) -> Result<ExitCode> {
 
 /// Prints what families came to; `again` is the command that takes the lines of violations.
 fn conclude(again: &str, families: Vec<Report>, json: bool) -> Result<ExitCode> {
-    let outcome = Outcome {
-        states_explored: families.iter().map(|r| r.stats.distinct).sum(),
-        violations: families.iter().map(|r| r.violations).sum(),
-        unflushed: families
-            .iter()
-            .flat_map(|r| r.lint.unflushed.keys())
-            .collect::<BTreeSet<_>>()
-            .len(),
-        families,
-    };
+    let outcome = outcome(families);
     if json {
         output::json(&outcome)?;
     } else {
         print(again, &outcome);
     }
-    let is_sound = outcome.violations == 0 && outcome.unflushed == 0;
-    Ok(if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if outcome.is_sound() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn outcome(families: Vec<Report>) -> Outcome {
+    let unflushed: BTreeSet<_> = families.iter().flat_map(|r| r.lint.unflushed.keys()).collect();
+    Outcome {
+        states_explored: families.iter().map(|r| r.stats.distinct).sum(),
+        violations: families.iter().map(|r| r.violations).sum(),
+        unflushed: unflushed.len(),
+        families,
+    }
 }
 
 /// A bar that shows how far something is.
@@ -375,5 +382,22 @@ fn print_lint(lint: &Lint) {
     if !rows.is_empty() {
         say!("without a crash{:>16}", "times");
         rows.iter().for_each(|row| say!("{row}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_that_is_never_flushed_fails_without_a_violation() {
+        let mut reports = [Report::default(), Report::default()];
+        assert!(outcome(reports.to_vec()).is_sound());
+        for report in &mut reports {
+            report.lint.unflushed.insert("file.rs:7".into(), 3);
+        }
+        let outcome = outcome(reports.to_vec());
+        assert_eq!((outcome.violations, outcome.unflushed), (0, 1));
+        assert!(!outcome.is_sound());
     }
 }
