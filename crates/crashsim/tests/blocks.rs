@@ -68,6 +68,23 @@ fn workloads_are_text_and_back() {
     }
 }
 
+/// A line has the schedule that was taken, and not the seed that it came from.
+#[test]
+fn a_schedule_is_recorded_and_repeats() {
+    prepare_process();
+    let seeded = schedules(3..4).into_iter().find(|w| w.kind == Kind::Raw(pmbd::Scheme::Nt));
+    let seeded = seeded.unwrap();
+    let first = record(&seeded).unwrap();
+    let line = Workload { schedule: first.taken(), ..seeded }.to_string();
+    assert!(line.contains(": schedule order:"), "{line}");
+    let again = record(&line.parse().unwrap()).unwrap();
+    assert_eq!(again.taken(), first.taken());
+    let actions = |run: &crashsim::blocks::Run| {
+        run.trace.events.iter().map(|e| (e.thread, e.action)).collect::<Vec<_>>()
+    };
+    assert_eq!(actions(&again), actions(&first));
+}
+
 /// How many blocks a device gets that is formatted over one of [`BLOCKS`]. What the old map says means
 /// nothing in a smaller device where its data blocks happen to lie too far back, which depends on the thread
 /// that wrote them; in one of the same size it means something wherever they lie.

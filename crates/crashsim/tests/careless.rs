@@ -22,6 +22,18 @@ impl Wrapped for Careless {
     }
 }
 
+/// The same, and says that this is how it should be.
+#[derive(Default)]
+struct Unconcerned;
+
+impl Wrapped for Unconcerned {
+    const ARGUED: Option<&'static str> = Some("nobody minds");
+
+    fn flush<M: Medium>(&self, medium: &M, off: u64, len: u64) {
+        Careless.flush(medium, off, len);
+    }
+}
+
 /// Stores lines by words, as a CPU does that has no instruction for it.
 #[derive(Default)]
 struct Torn;
@@ -49,6 +61,22 @@ fn lines_that_tear_are_found() {
         assert!(violations(op, Semantics::Eadr) > 0, "{op}");
         assert_eq!(violations(op, Semantics::AdrWords), 0, "{op}: no line is stored");
     }
+}
+
+/// Where nothing flushes what is stored, as traces show it.
+fn unflushed<W: Wrapped>() -> usize {
+    let target = WrappedBpfs::<W>::default();
+    let bases = [Base::build(&target, "empty", 128 * 4096, Vec::new()).unwrap()];
+    let family = Family::Script(script("create /n").unwrap());
+    let (options, distinct) = (Options::default(), Distinct::default());
+    let report = campaign::run(&target, &bases, &family, &options, &distinct, &|_, _, _| {});
+    report.lint.unflushed.len()
+}
+
+#[test]
+fn a_store_that_nothing_flushes_counts_unless_it_is_argued_for() {
+    assert!(unflushed::<Careless>() > 0);
+    assert_eq!(unflushed::<Unconcerned>(), 0);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! loses nothing that it saw. That is so because the scan flushes and fences, and bugs planted there are
 //! found, be it the scan of a recovery or of a mount.
 
-use crashsim::campaign::{self, Family, Options};
+use crashsim::campaign::{self, Family, Options, Replay};
 use crashsim::deaths::{FROM, Sequel, Victim};
 use crashsim::explore::Budget;
 use crashsim::mutate::{Bug, Mutant};
@@ -49,11 +49,23 @@ fn a_new_end_is_durable_before_what_lies_beyond_it_is_cleared() {
     replay(&lines);
 }
 
+/// Recovery by a process that holds a file without a name is repeated by a line, too.
+#[test]
+fn a_death_beside_a_holder_is_shown_again() {
+    let lines = [
+        "adr tree 1.0 only: death holder 2 utimes /a",
+        "adr tree 2.0 only: death holder 3 chmod /e 700",
+    ];
+    replay(&lines);
+}
+
 fn replay(lines: &[&str]) {
     campaign::prepare_process();
     let bases = workload::bases(&Bpfs).unwrap();
     for line in lines {
-        let (findings, wrong, _) = campaign::replay(&Bpfs, &bases, &line.parse().unwrap()).unwrap();
+        let parsed: Replay = line.parse().unwrap();
+        assert_eq!(parsed.to_string(), *line);
+        let (findings, wrong, _) = campaign::replay(&Bpfs, &bases, &parsed).unwrap();
         assert!(!wrong, "{findings:?}");
     }
 }

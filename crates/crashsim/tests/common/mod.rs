@@ -6,6 +6,9 @@ use std::marker::PhantomData;
 
 /// What is done instead of flushing, fencing and storing lines.
 pub trait Wrapped: Default + Send + Sync + 'static {
+    /// Why stores need not be flushed.
+    const ARGUED: Option<&'static str> = None;
+
     fn flush<M: Medium>(&self, medium: &M, off: u64, len: u64) {
         medium.flush(off, len);
     }
@@ -101,5 +104,8 @@ impl<W: Wrapped> Target for WrappedBpfs<W> {
     }
     fn harmless(&self, word: &str) -> Option<&'static str> {
         Bpfs.harmless(word)
+    }
+    fn may_stay_unflushed(&self, site: &str) -> Option<&'static str> {
+        W::ARGUED.or_else(|| Bpfs.may_stay_unflushed(site))
     }
 }
