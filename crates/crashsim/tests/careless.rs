@@ -67,7 +67,7 @@ fn lines_that_tear_are_found() {
 fn unflushed<W: Wrapped>() -> usize {
     let target = WrappedBpfs::<W>::default();
     let bases = [Base::build(&target, "empty", 128 * 4096, Vec::new()).unwrap()];
-    let family = Family::Script(script("create /n").unwrap());
+    let family = Family::Script(script("create /n; unlink /n").unwrap());
     let (options, distinct) = (Options::default(), Distinct::default());
     let report = campaign::run(&target, &bases, &family, &options, &distinct, &|_, _, _| {});
     report.lint.unflushed.len()
