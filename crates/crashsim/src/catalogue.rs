@@ -243,10 +243,13 @@ fn occurrences(source: &str, scope: Range<usize>, text: &str) -> Vec<Range<usize
     matched.filter(|range| range.end <= scope.end).collect()
 }
 
+/// Where in a file a bug is, and its number from 1 on.
+type Placed = (Range<usize>, u32);
+
 /// All files that the bugs change, with all bugs in them, by their names below `crates/`. Fails where a
 /// bug's text is not there exactly once, or overlaps another's without being inside it.
 pub fn weave(crates: &Path, bugs: &[Planted]) -> Result<BTreeMap<String, String>, String> {
-    let mut files: BTreeMap<&str, (String, Vec<(Range<usize>, u32)>)> = BTreeMap::new();
+    let mut files: BTreeMap<&str, (String, Vec<Placed>)> = BTreeMap::new();
     let read = |file: &str| {
         let path = crates.join(file);
         std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))
@@ -279,7 +282,7 @@ pub fn weave(crates: &Path, bugs: &[Planted]) -> Result<BTreeMap<String, String>
 fn render(
     source: &str,
     part: Range<usize>,
-    mut places: &[(Range<usize>, u32)],
+    mut places: &[Placed],
     bugs: &[Planted],
 ) -> Result<String, String> {
     let mut out = String::new();

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
-use mounts::{Line, PoolMount};
+use mounts::{FS_TYPE, Line, PoolMount};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::mount::Place;
@@ -16,6 +16,8 @@ pub struct TermsWatch {
     /// Only polled.
     table: File,
     device: (u32, u32),
+    /// The pool.
+    source: Vec<u8>,
     /// What the table said of the mount at the last look.
     last: Mutex<Vec<PoolMount>>,
 }
@@ -23,8 +25,11 @@ pub struct TermsWatch {
 impl TermsWatch {
     /// Watches a mount from now on.
     pub fn begin(place: &Place) -> io::Result<Self> {
-        let (table, device) = (File::open(TABLE)?, place.device());
-        Ok(Self { table, device, last: Mutex::new(find(&std::fs::read(TABLE)?, device)) })
+        let (file, device) = (File::open(TABLE)?, place.device());
+        let table = std::fs::read(TABLE)?;
+        let ours = ours(&table, device).next();
+        let source = ours.map_or_else(Vec::new, |line| line.source.to_vec());
+        Ok(Self { table: file, device, source, last: Mutex::new(find(&table, device)) })
     }
 
     /// Waits until there is something new in the table, of any mount.
@@ -45,9 +50,15 @@ impl TermsWatch {
             *last = now;
             changed();
         }
-        let mut lines = table.split(|&b| b == b'\n').filter_map(Line::parse);
-        Ok(lines.any(|line| line.device == self.device))
+        // The number of a device that is gone is given to the next one.
+        Ok(ours(&table, self.device).any(|line| line.source == self.source))
     }
+}
+
+/// The mounts of pools that have this device.
+fn ours(table: &[u8], device: (u32, u32)) -> impl Iterator<Item = Line<'_>> {
+    let lines = table.split(|&b| b == b'\n').filter_map(Line::parse);
+    lines.filter(move |line| line.device == device && line.fs_type == FS_TYPE.as_bytes())
 }
 
 fn find(table: &[u8], device: (u32, u32)) -> Vec<PoolMount> {

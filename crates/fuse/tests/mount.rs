@@ -244,7 +244,7 @@ impl Mount {
         let options = ServerOptions { caching, counters: counters.clone(), stats: None };
         let server = set_up(Server::new(probe.clone(), options), probe.clone());
         let options = MountOptions {
-            source: "probe".into(),
+            source: scratch.path().display().to_string(),
             access: Access::All,
             flags: MountFlags::NOSUID,
             threads: 3,
