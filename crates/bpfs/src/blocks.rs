@@ -114,7 +114,7 @@ impl Volatile {
     /// line, durably.
     pub fn release_with_line(&self, blocks: &[u32]) {
         match blocks.split_last() {
-            Some((line, rest)) if self.spares.keep(&self.arena, *line) => {
+            Some((line, rest)) if self.zeroed.keep(&self.arena, *line) => {
                 let cleared = self.clear_blocks(rest);
                 self.give_back(cleared + 1);
             }
@@ -200,7 +200,7 @@ impl Txn<'_> {
     /// block is null behind its first line.
     pub fn take_line(&mut self) -> (u64, bool) {
         if self.reserved > 0
-            && let Some(b) = self.v.spares.take(&self.v.arena)
+            && let Some(b) = self.v.zeroed.take(&self.v.arena)
         {
             self.reserved -= 1;
             self.taken.push(b);
@@ -219,14 +219,14 @@ impl Txn<'_> {
             run = map.claim_word(arena, start, WORDS_LOOKED_AT);
             self.is_scattered = run.is_none();
         }
-        let spare = || self.v.spares.take_any(arena).map(|b| u64::from(b)..u64::from(b) + 1);
+        let zeroed = || self.v.zeroed.take_any(arena).map(|b| u64::from(b)..u64::from(b) + 1);
         let run = run
             .or_else(|| map.claim(arena, start..map.len(), most))
             .or_else(|| map.claim(arena, 0..start, most))
-            .or_else(spare)
+            .or_else(zeroed)
             // Blocks freed meanwhile, behind where the search was.
             .or_else(|| map.claim(arena, 0..map.len(), most))
-            .or_else(spare)
+            .or_else(zeroed)
             .expect("V2: a reserved block is there");
         self.v.set_block_hint(hint, run.end);
         self.reserved -= run.end - run.start;

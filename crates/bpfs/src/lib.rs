@@ -25,6 +25,7 @@ mod dir;
 mod engine;
 mod file;
 mod free;
+mod free_count;
 mod fs;
 mod index;
 pub mod layout;
@@ -37,12 +38,11 @@ mod run;
 mod scan;
 mod share;
 mod space;
-mod spares;
-mod stocks;
 mod unnamed;
 mod volatile;
 mod words;
 mod xattr;
+mod zeroed;
 
 pub use lifecycle::{check, format, info};
 pub use pool::{

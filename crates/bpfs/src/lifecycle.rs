@@ -215,7 +215,7 @@ fn derive<M: Medium>(core: &Core<M>, o: &MountOptions) -> Result<MountReport, Er
     })
 }
 
-/// Checks a pool that is not mounted. With `repair`, stores the one word that mends each problem
+/// Checks a pool that is not mounted. With `repair`, stores the one word that repairs each problem
 /// that has such a word, and says so in the report; check again to see what that uncovered.
 ///
 /// `progress` is told how many inodes were found, and how many the inode file has room for.

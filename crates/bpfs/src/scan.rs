@@ -347,7 +347,7 @@ impl<M: Medium> Core<M> {
         let free = FreeRun { off, len: BLOCK - off };
         // Both words of the broken header matter; what it names goes first.
         let fix = if self.medium.load_u64(block + off) != 0 {
-            ((block + off, 0), "drop the broken entry (check again to mend the chain)")
+            ((block + off, 0), "drop the broken entry (check again to repair the chain)")
         } else {
             ((block + off + 8, free.word()), "drop what follows in the block")
         };

@@ -1,19 +1,19 @@
 //! The volatile structures (§3.3): what is derived from PM at mount and kept in the arena.
 //!
 //! - V1: a block's bit is set while the block is reachable from the superblock, or claimed by an
-//!   operation in flight, or one of the [`Spares`].
-//! - V2: the count of free blocks ([`FreeCount`]) never exceeds the number of clear bits and spares: bits
+//!   operation in flight, or one of the [`ZeroedBlocks`].
+//! - V2: the count of free blocks ([`FreeCount`]) never exceeds the number of clear bits and pre-zeroed blocks: bits
 //!   are cleared before it grows and claimed after it shrank, so a reservation is always honoured.
 //!   A freed block that somebody may still be reading without a copy waits ([`Pins`]).
 //! - V3: an inode is live from its creation until its last name and last reference are gone.
 
 use crate::free::{FreeRun, FreeUnits};
+use crate::free_count::FreeCount;
 use crate::layout::{BLOCK, INODE, INODES_PER_BLOCK};
 use crate::openings::Openings;
 use crate::pin::Pins;
-use crate::spares::Spares;
-use crate::stocks::FreeCount;
 use crate::unnamed::{SERVERS, Unnamed};
+use crate::zeroed::ZeroedBlocks;
 use arena::{
     Arena, Bitmap, Entry, Handle, HashIndex, Layout, Link, LockMode, RwLock, Shared, Slab, Span,
 };
@@ -199,7 +199,7 @@ pub struct Volatile {
     pub arena: Arena,
     pub blocks: Bitmap,
     pub free: FreeCount,
-    pub spares: Spares,
+    pub zeroed: ZeroedBlocks,
     tables: Tables,
     inodes: Bitmap,
     pub pins: Pins,
@@ -241,7 +241,7 @@ pub struct Plan {
     tables: Tables,
     blocks: Bitmap,
     free: FreeCount,
-    spares: Spares,
+    zeroed: ZeroedBlocks,
     inodes: Bitmap,
     pins: Pins,
     openings: Openings,
@@ -295,7 +295,7 @@ impl Plan {
             openings,
             blocks: Bitmap::plan(&mut l, blocks),
             free: FreeCount::plan(&mut l),
-            spares: Spares::plan(&mut l),
+            zeroed: ZeroedBlocks::plan(&mut l),
             inodes: Bitmap::plan(&mut l, max_inodes),
             dir_blocks: Slab::plan(&mut l, blocks as usize),
             dir_states: Slab::plan(&mut l, blocks as usize),
@@ -332,7 +332,7 @@ impl Plan {
             tables: self.tables,
             blocks: self.blocks,
             free: self.free,
-            spares: self.spares,
+            zeroed: self.zeroed,
             inodes: self.inodes,
             pins: self.pins,
             openings: self.openings,

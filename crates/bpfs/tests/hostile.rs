@@ -178,11 +178,11 @@ fn one(image: &[u8], seed: u64) {
         }
         Err(Error::Damaged(problems)) => {
             assert!(!sound && !problems.is_empty());
-            // Each round mends at least one word and can uncover what was behind it.
+            // Each round repairs at least one word and can uncover what was behind it.
             for round in 0.. {
                 let report = check(true).unwrap();
-                let mended = report.problems.iter().filter(|p| p.repaired).count();
-                if report.clean() || mended == 0 {
+                let repaired = report.problems.iter().filter(|p| p.repaired).count();
+                if report.clean() || repaired == 0 {
                     break;
                 }
                 assert!(round < 400, "repair does not end: {:?}", report.problems);

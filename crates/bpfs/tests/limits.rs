@@ -118,7 +118,7 @@ fn a_full_pool_refuses_and_keeps() {
 }
 
 #[test]
-fn what_threads_have_in_stock_is_used_before_a_pool_is_full() {
+fn what_threads_have_counted_for_themselves_is_used_before_a_pool_is_full() {
     let fs = mounted(64 << 20);
     let idle = fs.statfs();
     let d = create(&fs, ROOT, "d", &DIR);
@@ -147,7 +147,7 @@ fn what_threads_have_in_stock_is_used_before_a_pool_is_full() {
 
 /// Files of two blocks come and go: their blocks of pointers are kept to be used again.
 #[test]
-fn spare_pointers_are_free_and_null() {
+fn zeroed_pointer_blocks_are_free_and_null() {
     let fs = mounted(8 << 20);
     let d = create(&fs, ROOT, "d", &DIR);
     // As large as to have pointers behind the first line, and then not any more.

@@ -62,7 +62,7 @@ fn summary(pool: &Path, report: &CheckReport, repair: bool) -> String {
     match (found, repair) {
         (0, _) => "clean".to_owned(),
         (_, false) => {
-            format!("{problems}; `keepstone check --repair {}` mends what it can", pool.display())
+            format!("{problems}; `keepstone check --repair {}` repairs what it can", pool.display())
         }
         (_, true) if repaired == found => format!("{problems}, all repaired"),
         (_, true) => format!(

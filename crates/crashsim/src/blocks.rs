@@ -378,16 +378,16 @@ pub fn deaths() -> Result<Vec<Workload>, String> {
         vec![write(7, 2), Request::Zero { first: 15, n: 2, keep: false, now: false }],
         vec![write(0, 1), Request::Barrier, Request::Discard { first: 0, n: 3 }],
     ];
-    let sequels = [vec![TAKE_ALL], vec![write(4, 1), Request::Barrier, write(1, 1)]];
+    let scenarios = [vec![TAKE_ALL], vec![write(4, 1), Request::Barrier, write(1, 1)]];
     let mut all = Vec::new();
     for kind in Kind::all() {
         for requests in &victims {
             for steps in 0..=run::steps(kind, requests)? {
                 let victim = Some(Victim { requests: requests.clone(), steps });
-                all.extend(sequels.iter().map(|sequel| Workload {
+                all.extend(scenarios.iter().map(|scenario| Workload {
                     kind,
                     victim: victim.clone(),
-                    programs: vec![sequel.clone()],
+                    programs: vec![scenario.clone()],
                     schedule: Schedule::Seed(0),
                 }));
             }

@@ -1,6 +1,6 @@
 //! Many workloads: which ones, by how many workers, and what came of it.
 
-use crate::deaths::{self, Death, Sequel, Victim};
+use crate::deaths::{self, Death, Scenario, Victim};
 use crate::explore::Budget;
 use crate::generate;
 use crate::lint::{Lint, lint_of};
@@ -305,10 +305,10 @@ pub fn replay<T: Target>(
             let recorded = record_again(target, base, plan, line.semantics, *print)?;
             (threads::explore(target, base, &recorded, &settings)?, recorded.trace)
         }
-        Work::Death(Death { victim, steps, sequel }) => {
+        Work::Death(Death { victim, steps, scenario }) => {
             let victim = Victim::record(target, base, victim, line.semantics)?;
             let victim = victim.ok_or("the deaths of this operation are not explored")?;
-            let recorded = victim.dies(target, base, *steps, *sequel)?;
+            let recorded = victim.dies(target, base, *steps, *scenario)?;
             (explore(target, base, deaths::FROM, &recorded, &settings), recorded.trace)
         }
     };
@@ -557,7 +557,7 @@ impl<T: Target> Job<'_, T> {
         self.report(out, base, Work::Threads { plan, print }, explored);
     }
 
-    /// Lets a process die everywhere in an operation, and crashes both sequels; `held`: that of a survivor that
+    /// Lets a process die everywhere in an operation, and crashes both scenarios; `held`: that of a survivor that
     /// holds a file without a name.
     fn crash_deaths(&self, base: &Base, op: &Op, held: bool) {
         let victim = match Victim::record(self.target, base, op, self.options.semantics) {
@@ -568,12 +568,12 @@ impl<T: Target> Job<'_, T> {
                 return self.report(Report::default(), base, work, Err(what));
             }
         };
-        let sequels: &[Sequel] = if held { &[Sequel::Holder] } else { &Sequel::ALL };
-        for death in victim.deaths(sequels) {
+        let scenarios: &[Scenario] = if held { &[Scenario::Holder] } else { &Scenario::ALL };
+        for death in victim.deaths(scenarios) {
             if self.options.stop_early && self.is_wrong() {
                 return;
             }
-            let recorded = victim.dies(self.target, base, death.steps, death.sequel);
+            let recorded = victim.dies(self.target, base, death.steps, death.scenario);
             let explored = recorded.map(|recorded| {
                 explore(self.target, base, deaths::FROM, &recorded, &self.settings())
             });

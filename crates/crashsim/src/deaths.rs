@@ -5,11 +5,11 @@
 //! durable what it finds before anybody builds on it.
 //!
 //! Who recovers is a survivor, which shared the pool with the dead, or, where all who did have been
-//! killed, an heir: a process that mounts the pool afterwards ([`Sequel`]).
+//! killed, the next mount ([`Scenario`]).
 //!
 //! The victim's operation is recorded once. Then a survivor attaches to the base, the victim's first
 //! steps are done again behind its back, as by another process, and the survivor recovers and does an
-//! operation of its own; or they are done again before an heir mounts the pool. To the explorer
+//! operation of its own; or they are done again before the pool is mounted anew. To the explorer
 //! ([`crate::run`]) that is a workload of three operations: the victim's, the recovery, and that of who
 //! goes on. Crashes in the first are other families' business. When the second has returned, the tree
 //! that is seen then must survive.
@@ -31,22 +31,22 @@ use vfs::{Caller, FileSystem, Ino};
 
 /// Who goes on after a death.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sequel {
+pub enum Scenario {
     /// A process that shared the pool with the dead one: it recovers.
     Survivor,
     /// A process that comes when nobody is left: it mounts the pool.
-    Heir,
+    NextMount,
     /// A survivor that holds a file without a name, whose blocks are in use although nothing on media says so.
     Holder,
 }
 
-/// Operations whose deaths a [`Sequel::Holder`] survives: they store in place, so that they do again what they did
+/// Operations whose deaths a [`Scenario::Holder`] survives: they store in place, so that they do again what they did
 /// although somebody has taken blocks meanwhile.
 pub const HELD_BESIDE: [&str; 3] = ["utimes /a", "chmod /e 700", "unlink /b"];
 
-impl Sequel {
+impl Scenario {
     /// Those of any operation.
-    pub const ALL: [Self; 2] = [Self::Survivor, Self::Heir];
+    pub const ALL: [Self; 2] = [Self::Survivor, Self::NextMount];
 }
 
 /// Where an operation ended for ever.
@@ -57,20 +57,20 @@ pub struct Death {
     /// How many of its stores, flushes and fences were done.
     pub steps: usize,
     /// Who goes on.
-    pub sequel: Sequel,
+    pub scenario: Scenario,
 }
 
 /// What precedes the death in replay lines if nobody survives, or somebody who holds a file.
-const HEIR: &str = "heir ";
+const NEXT_MOUNT: &str = "next-mount ";
 const HOLDER: &str = "holder ";
 
-/// As in replay lines: `[heir |holder ]STEPS OPERATION`.
+/// As in replay lines: `[next-mount |holder ]STEPS OPERATION`.
 impl fmt::Display for Death {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let who = match self.sequel {
-            Sequel::Survivor => "",
-            Sequel::Heir => HEIR,
-            Sequel::Holder => HOLDER,
+        let who = match self.scenario {
+            Scenario::Survivor => "",
+            Scenario::NextMount => NEXT_MOUNT,
+            Scenario::Holder => HOLDER,
         };
         write!(f, "{who}{} {}", self.steps, self.victim)
     }
@@ -80,20 +80,20 @@ impl FromStr for Death {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let named = [(HEIR, Sequel::Heir), (HOLDER, Sequel::Holder)];
-        let named = named.iter().find_map(|(n, sequel)| Some((*sequel, text.strip_prefix(n)?)));
-        let (sequel, text) = named.unwrap_or((Sequel::Survivor, text));
+        let named = [(NEXT_MOUNT, Scenario::NextMount), (HOLDER, Scenario::Holder)];
+        let named = named.iter().find_map(|(n, scenario)| Some((*scenario, text.strip_prefix(n)?)));
+        let (scenario, text) = named.unwrap_or((Scenario::Survivor, text));
         let (steps, victim) = text.split_once(' ').ok_or("a death has steps and an operation")?;
         let steps = steps.parse().map_err(|_| format!("not a number of steps: `{steps}`"))?;
         let victim = victim.parse().map_err(|bad: BadOp| bad.to_string())?;
-        Ok(Self { victim, steps, sequel })
+        Ok(Self { victim, steps, scenario })
     }
 }
 
 /// The operations of a workload.
 const VICTIM: u32 = 0;
 const RECOVERY: u32 = VICTIM + 1;
-const SEQUEL: u32 = RECOVERY + 1;
+const AFTERWARDS: u32 = RECOVERY + 1;
 
 /// The first operation to crash in.
 pub const FROM: usize = RECOVERY as usize;
@@ -143,20 +143,21 @@ impl Victim {
     }
 
     /// Everywhere it can die, with each of these who can go on.
-    pub fn deaths(&self, sequels: &[Sequel]) -> impl Iterator<Item = Death> {
+    pub fn deaths(&self, scenarios: &[Scenario]) -> impl Iterator<Item = Death> {
         let at = move |steps| {
-            let death = move |sequel: &_| Death { victim: self.op.clone(), steps, sequel: *sequel };
-            sequels.iter().map(death)
+            let death =
+                move |scenario: &_| Death { victim: self.op.clone(), steps, scenario: *scenario };
+            scenarios.iter().map(death)
         };
         (0..=self.steps.len()).flat_map(at)
     }
 
     /// What is done after the recovery. A file that was cut off grows again: what is left beyond its end
     /// would show.
-    fn afterwards(&self, sequel: Sequel) -> Op {
+    fn afterwards(&self, scenario: Scenario) -> Op {
         match &self.op {
             // It takes blocks that look free.
-            _ if sequel == Sequel::Holder => Op::Append("/a".into(), FAR),
+            _ if scenario == Scenario::Holder => Op::Append("/a".into(), FAR),
             Op::Truncate(path, _) => Op::Write(path.clone(), FAR, 10),
             _ => Op::Create("/after".into()),
         }
@@ -168,16 +169,16 @@ impl Victim {
         target: &T,
         base: &Base,
         steps: usize,
-        sequel: Sequel,
+        scenario: Scenario,
     ) -> Result<Recorded, String> {
         let recorder = Recorder::new(CrashImage::under(self.semantics, base.bytes.clone()));
-        let (found, after) = match sequel {
-            Sequel::Survivor | Sequel::Holder => {
+        let (found, after) = match scenario {
+            Scenario::Survivor | Scenario::Holder => {
                 let survivor = target.share(&recorder)?;
                 let fs = survivor.fs();
                 // What it has looked at before must not keep it from finding what is there now.
                 seen(fs)?;
-                let held = (sequel == Sequel::Holder).then(|| Held::make(fs)).transpose()?;
+                let held = (scenario == Scenario::Holder).then(|| Held::make(fs)).transpose()?;
                 self.die(&recorder, steps);
                 recorder.begin(RECOVERY);
                 survivor.recover()?;
@@ -185,20 +186,20 @@ impl Victim {
                 if let Some(held) = &held {
                     held.count(fs)?;
                 }
-                let trees = self.go_on(&recorder, fs, sequel)?;
+                let trees = self.go_on(&recorder, fs, scenario)?;
                 if let Some(held) = held {
                     held.end(fs)?;
                 }
                 trees
             }
-            Sequel::Heir => {
+            Scenario::NextMount => {
                 // The victim's: what an earlier crash has left is cleared before its operation.
                 drop(target.mount(&recorder)?);
                 self.die(&recorder, steps);
                 recorder.begin(RECOVERY);
-                let heir = target.mount(&recorder)?;
+                let next = target.mount(&recorder)?;
                 recorder.end(RECOVERY);
-                self.go_on(&recorder, &*heir.fs, sequel)?
+                self.go_on(&recorder, &*next.fs, scenario)?
             }
         };
         let legal = || self.recorded.trees.iter().chain(self.recorded.between.values());
@@ -237,15 +238,15 @@ impl Victim {
         &self,
         recorder: &Recorder<M>,
         fs: &dyn FileSystem,
-        sequel: Sequel,
+        scenario: Scenario,
     ) -> Result<(Arc<Tree>, Arc<Tree>), String> {
         let found = seen(fs)?;
-        recorder.begin(SEQUEL);
-        match Driver::new(fs).run(&self.afterwards(sequel), 0) {
+        recorder.begin(AFTERWARDS);
+        match Driver::new(fs).run(&self.afterwards(scenario), 0) {
             Ok(()) | Err(vfs::Errno::NOSPC) => {}
             Err(err) => return Err(format!("unusable after a death: {err}")),
         }
-        recorder.end(SEQUEL);
+        recorder.end(AFTERWARDS);
         Ok((found, seen(fs)?))
     }
 }

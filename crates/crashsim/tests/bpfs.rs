@@ -2,7 +2,7 @@
 //! --length 3` is the campaign.
 
 use crashsim::campaign::{self, Family, Options, Report};
-use crashsim::deaths::{Sequel, Victim};
+use crashsim::deaths::{Scenario, Victim};
 use crashsim::explore::Budget;
 use crashsim::lint::{Lint, lint};
 use crashsim::persist::Semantics;
@@ -137,8 +137,8 @@ fn traces_are_tidy() {
         let base = BASES.iter().find(|b| b.name == base).unwrap();
         let victim = Victim::record(&Bpfs, base, &op.parse().unwrap(), Semantics::Adr);
         let victim = victim.unwrap().unwrap();
-        for death in victim.deaths(&[Sequel::Heir]) {
-            let recorded = victim.dies(&Bpfs, base, death.steps, death.sequel).unwrap();
+        for death in victim.deaths(&[Scenario::NextMount]) {
+            let recorded = victim.dies(&Bpfs, base, death.steps, death.scenario).unwrap();
             all.add(lint(&recorded.trace));
         }
     }

@@ -3,7 +3,7 @@
 //! found, be it the scan of a recovery or of a mount.
 
 use crashsim::campaign::{self, Family, Options, Replay};
-use crashsim::deaths::{FROM, Sequel, Victim};
+use crashsim::deaths::{FROM, Scenario, Victim};
 use crashsim::explore::Budget;
 use crashsim::mutate::{Bug, Mutant};
 use crashsim::persist::Semantics;
@@ -33,8 +33,8 @@ fn nobody_builds_on_what_the_power_takes_back() {
 #[test]
 fn what_the_killed_left_is_durable_when_it_is_mounted() {
     let lines = [
-        "adr tree 1.0 all-but:7c000#0 death heir 5 punch /a 0 4096",
-        "adr worn 1.0 all-but:2120#0 death heir 9 link /a /n",
+        "adr tree 1.0 all-but:7c000#0 death next-mount 5 punch /a 0 4096",
+        "adr worn 1.0 all-but:2120#0 death next-mount 9 link /a /n",
     ];
     replay(&lines);
 }
@@ -90,22 +90,22 @@ fn bugs_planted_in_the_scan_are_found() {
         let bugs = [Bug::DropFlush, Bug::DropFence, Bug::FlushAfterFence, Bug::ShortFlush];
         bugs.contains(&m.bug) && places.contains(&&*place(m))
     };
-    for sequel in Sequel::ALL {
+    for scenario in Scenario::ALL {
         let mut runs = Vec::new();
         for (base, victim) in &victims {
             // They commit near their ends.
-            let all: Vec<_> = victim.deaths(&[sequel]).collect();
+            let all: Vec<_> = victim.deaths(&[scenario]).collect();
             for death in all.iter().rev().take(LAST) {
-                let recorded = victim.dies(&Bpfs, base, death.steps, sequel).unwrap();
+                let recorded = victim.dies(&Bpfs, base, death.steps, scenario).unwrap();
                 runs.push(Run { base, name: death.to_string(), recorded });
             }
         }
         let fates = score_runs(&Bpfs, &runs, FROM, &in_scan);
         for (m, fate) in &fates {
             let site = label(crates, &m.site);
-            println!("{sequel:?}: {:?} at {site}: {fate:?}", m.bug);
+            println!("{scenario:?}: {:?} at {site}: {fate:?}", m.bug);
             let is_found = matches!(fate, Fate::Killed { .. });
-            assert!(is_found, "{sequel:?}: {:?} at {site} is not found", m.bug);
+            assert!(is_found, "{scenario:?}: {:?} at {site} is not found", m.bug);
         }
         let met: BTreeSet<_> = fates.keys().map(place).collect();
         assert!(met.iter().eq(&places), "only {met:?}");

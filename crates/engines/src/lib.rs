@@ -101,7 +101,7 @@ pub fn info(region: &Region) -> Result<PoolInfo, Error> {
     }
 }
 
-/// Checks a pool that is not mounted. With `repair`, stores the one word that mends each problem
+/// Checks a pool that is not mounted. With `repair`, stores the one word that repairs each problem
 /// that has such a word, and says so in the report; check again to see what that uncovered.
 ///
 /// `progress` is told how many inodes were found, and how many there is room for.

@@ -8,7 +8,7 @@
 //! - **N1** No client makes the server allocate more than [`OUTBOX_BYTES`] and one request's content.
 //! - **N2** A payload is stored as it arrives, in whole blocks; none is kept in memory.
 //! - **N3** Nothing waits to be sent while the thread waits for the client.
-//! - **N4** Haggling ends within a time; after it, a client may be silent for as long as it likes.
+//! - **N4** Negotiation ends within a time; after it, a client may be silent for as long as it likes.
 
 use crate::export::{Counts, Exports};
 use crate::handshake::{self, Broken, Handshake, OPTION_BYTES_MAX, Session, Step, TlsPolicy};
@@ -71,7 +71,7 @@ pub(crate) enum Ended {
 pub(crate) fn serve(common: &Common, mut stream: Stream) -> Result<(), Ended> {
     let mut inbox = Inbox::new();
     let deadline = Instant::now() + common.handshake_time;
-    let Some(session) = haggle(common, &mut stream, &mut inbox, deadline)? else {
+    let Some(session) = negotiate(common, &mut stream, &mut inbox, deadline)? else {
         stream.say_goodbye();
         return Ok(());
     };
@@ -95,7 +95,7 @@ pub(crate) fn serve(common: &Common, mut stream: Stream) -> Result<(), Ended> {
 }
 
 /// Until a session is agreed on; `None` if there will not be one.
-fn haggle(
+fn negotiate(
     common: &Common,
     stream: &mut Stream,
     inbox: &mut Inbox,

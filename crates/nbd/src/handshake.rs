@@ -1,4 +1,4 @@
-//! Haggling: from the greeting to the moment when requests flow, as far as it can be done without a
+//! Negotiation: from the greeting to the moment when requests flow, as far as it can be done without a
 //! socket.
 //!
 //! - **H1** No bytes make it panic; an option longer than [`OPTION_BYTES_MAX`] is not even looked at.
@@ -48,7 +48,7 @@ pub struct Session {
     pub block_status: bool,
 }
 
-/// The server's side of haggling.
+/// The server's side of negotiation.
 pub struct Handshake<'a> {
     exports: &'a Exports,
     tls: TlsPolicy,

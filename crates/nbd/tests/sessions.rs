@@ -22,7 +22,7 @@ fn pattern(len: usize, seed: u8) -> Vec<u8> {
 }
 
 #[test]
-fn haggling_tells_what_there_is() {
+fn negotiation_tells_what_there_is() {
     let (_, server) = disk();
     let mut client = Client::connect(&server);
     let list = client.option(option::LIST, &[]);
@@ -231,7 +231,7 @@ fn a_refused_payload_is_not_taken_for_requests() {
 }
 
 #[test]
-fn silence_while_haggling_ends_the_session() {
+fn silence_during_negotiation_ends_the_session() {
     // Longer than a loaded machine keeps the last client, which does not dawdle, from its handshake.
     const HANDSHAKE: Duration = Duration::from_secs(1);
     let options = ServerOptions { handshake_time: HANDSHAKE, ..ServerOptions::default() };

@@ -17,7 +17,7 @@ pub enum Error {
     Unformattable(String),
     /// What the pool says of itself cannot be.
     #[error("the pool is damaged: {} problem(s), first: {}. `keepstone check` lists them; \
-             `check --repair` mends what is safe; a read-only mount is possible", .0.len(), .0[0])]
+             `check --repair` repairs what is safe; a read-only mount is possible", .0.len(), .0[0])]
     Damaged(Vec<Problem>),
     /// The machine did not give what was needed.
     #[error("no memory for the volatile state: {0}")]

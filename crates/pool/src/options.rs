@@ -37,7 +37,7 @@ impl Default for MountOptions {
 /// How to check.
 #[derive(Clone, Debug)]
 pub struct CheckOptions {
-    /// Mend what can be mended by storing one word.
+    /// Repair what can be repaired by storing one word.
     pub repair: bool,
     /// Workers of the scan.
     pub threads: usize,

@@ -1,6 +1,6 @@
 //! The kernel's own NBD client, `/dev/nbdN`, on a server in this process.
 //!
-//! Both ends of each connection are ours: one is served, the other, haggled over, is the kernel's.
+//! Both ends of each connection are ours: one is served, the other, after negotiation, is the kernel's.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -103,7 +103,7 @@ fn free_device() -> Result<(File, String)> {
     bail!("all /dev/nbdN are in use")
 }
 
-/// A connection for the kernel, past haggling, and what the export can do.
+/// A connection for the kernel, past negotiation, and what the export can do.
 fn connect(server: &Arc<Server>) -> Result<(UnixStream, u16)> {
     let (mut ours, theirs) = UnixStream::pair()?;
     server.welcome(Some(theirs.into()))?;

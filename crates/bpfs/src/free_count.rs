@@ -1,28 +1,28 @@
 //! How many blocks are free (V2), counted so that threads do not pass one line to and fro.
 //!
 //! Every operation that takes blocks reserves as many as it may need, and gives back what it replaced
-//! or did not need: mostly as many. So each thread has a *stock* to do that with, which it shares with
+//! or did not need: mostly as many. So each thread has a counter of its own for that, which it shares with
 //! few others or nobody.
 //!
-//! - K1: what is free is the sum of the common count and all stocks. Anybody may take from any of them:
+//! - K1: what is free is the sum of the common counter and those of the threads. Anybody may take from any of them:
 //!   nothing has to be given back when a thread ends or a process dies.
-//! - K2: stocks grow only while the common count stays *ample*. So where space is short it is soon in one
-//!   place, and what is on its way to a stock, where nobody sees it, is not what somebody lacks.
+//! - K2: threads' counters grow only while the common one stays *ample*. So where space is short it is soon in one
+//!   place, and what is on its way to one of them, where nobody sees it, is not what somebody lacks.
 //! - K3: nobody takes for a while what is not enough for him: others may do with less.
 
 use arena::{Arena, Layout, Span};
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
 /// How many there are, for threads to have different ones.
-const STOCKS: usize = 64;
+const OWN_COUNTERS: usize = 64;
 
-/// What a stock gets from the common count when it has less.
+/// What a thread's counter gets from the common one when it has less.
 const REFILL: u64 = 32;
 
-/// A stock of more than this gives to the common count what comes back.
-const STOCK_MAX: u64 = 2 * REFILL;
+/// A thread's counter with more than this gives to the common one what comes back.
+const OWN_MAX: u64 = 2 * REFILL;
 
-/// The common count is ample from here on.
+/// The common counter is ample from here on.
 const AMPLE: u64 = 1024;
 
 /// Two lines, because the prefetcher pairs them; the first word counts.
@@ -31,23 +31,23 @@ type Counter = [AtomicU64; 16];
 /// The count of free blocks.
 #[derive(Clone, Copy)]
 pub struct FreeCount {
-    /// The common one, then the stocks.
+    /// The common one, then those of the threads.
     counters: Span<Counter>,
 }
 
 impl FreeCount {
     /// Plans it.
     pub fn plan(layout: &mut Layout) -> Self {
-        Self { counters: layout.table(1 + STOCKS) }
+        Self { counters: layout.table(1 + OWN_COUNTERS) }
     }
 
     fn common<'a>(&self, arena: &'a Arena) -> &'a AtomicU64 {
         &arena.table(self.counters)[0][0]
     }
 
-    /// The stock of the calling thread.
-    fn stock<'a>(&self, arena: &'a Arena) -> &'a AtomicU64 {
-        &arena.table(self.counters)[1 + arena.owner() as usize % STOCKS][0]
+    /// That of the calling thread.
+    fn own<'a>(&self, arena: &'a Arena) -> &'a AtomicU64 {
+        &arena.table(self.counters)[1 + arena.owner() as usize % OWN_COUNTERS][0]
     }
 
     fn all<'a>(&self, arena: &'a Arena) -> impl Iterator<Item = &'a AtomicU64> {
@@ -68,12 +68,12 @@ impl FreeCount {
     /// Takes `n`, so that `keep` are left; whether there were so many.
     #[inline]
     pub fn take(&self, arena: &Arena, n: u64, keep: u64) -> bool {
-        let (common, stock) = (self.common(arena), self.stock(arena));
-        if common.load(Relaxed) >= keep && take(stock, n, 0) {
+        let (common, own) = (self.common(arena), self.own(arena));
+        if common.load(Relaxed) >= keep && take(own, n, 0) {
             return true;
         }
-        if stock.load(Relaxed) < REFILL && take(common, n + REFILL, AMPLE) {
-            stock.fetch_add(REFILL, Release);
+        if own.load(Relaxed) < REFILL && take(common, n + REFILL, AMPLE) {
+            own.fetch_add(REFILL, Release);
             return true;
         }
         take(common, n, keep) || self.gather(arena, n, keep)
@@ -101,9 +101,9 @@ impl FreeCount {
     /// Gives `n` back.
     #[inline]
     pub fn give(&self, arena: &Arena, n: u64) {
-        let (common, stock) = (self.common(arena), self.stock(arena));
-        let is_welcome = common.load(Relaxed) >= AMPLE && stock.load(Relaxed) + n <= STOCK_MAX;
-        let counter = if is_welcome { stock } else { common };
+        let (common, own) = (self.common(arena), self.own(arena));
+        let is_welcome = common.load(Relaxed) >= AMPLE && own.load(Relaxed) + n <= OWN_MAX;
+        let counter = if is_welcome { own } else { common };
         counter.fetch_add(n, Release);
     }
 }
@@ -137,10 +137,10 @@ mod tests {
         (count, arena)
     }
 
-    /// Gives each of many threads a stock.
+    /// Gives each of many threads a counter of its own.
     fn spread(count: &FreeCount, arena: &Arena) {
         std::thread::scope(|s| {
-            for _ in 0..2 * STOCKS {
+            for _ in 0..2 * OWN_COUNTERS {
                 s.spawn(|| {
                     assert!(count.take(arena, 4, KEEP));
                     count.give(arena, 4);
@@ -162,15 +162,19 @@ mod tests {
         }
         assert_eq!(count.common(&arena).load(Relaxed), common);
         count.give(&arena, 1000);
-        assert_eq!(count.common(&arena).load(Relaxed), common + 1000, "stocks are small");
+        assert_eq!(
+            count.common(&arena).load(Relaxed),
+            common + 1000,
+            "threads' counters are small"
+        );
     }
 
     #[test]
-    fn stocks_are_gathered_before_anything_is_refused() {
+    fn counters_are_gathered_before_anything_is_refused() {
         let (count, arena) = count(8000);
         spread(&count, &arena);
         let common = count.common(&arena).load(Relaxed);
-        assert!(common < 8000 - STOCKS as u64 * REFILL / 2, "others have some: {common}");
+        assert!(common < 8000 - OWN_COUNTERS as u64 * REFILL / 2, "others have some: {common}");
         assert!(!count.take(&arena, 8000 - KEEP + 1, KEEP));
         assert_eq!(count.common(&arena).load(Relaxed), common, "K3");
         assert!(count.take(&arena, 8000 - KEEP, KEEP));
@@ -186,7 +190,7 @@ mod tests {
         let (count, arena) = count(8000);
         spread(&count, &arena);
         let common = count.common(&arena).load(Relaxed);
-        // Of what only stocks have now.
+        // Of what only threads' counters have now.
         assert!(take(count.common(&arena), common, 0));
         let left = count.total(&arena);
         let taken = (0..).take_while(|_| count.take(&arena, 3, KEEP)).count() as u64 * 3;

@@ -1,13 +1,13 @@
-//! Spares: free blocks that were pointers of small files, and are null behind their first line.
+//! Pre-zeroed pointer blocks: free blocks that were pointers of small files, and are null behind their first line.
 //!
 //! Half the cost of a file's second block is the block of pointers that it brings, 4 KiB of zeros for
 //! two words. Where a file dies that had no more than a line of pointers, and a file is made that needs
 //! no more, the zeros are there already. So each thread keeps some of these blocks, in a line which it
 //! shares with few others or nobody.
 //!
-//! - P1: a spare is counted as free, although its bit is set (V2).
+//! - P1: such a block is counted as free, although its bit is set (V2).
 //! - P2: it is null behind its first line, durably.
-//! - P3: who finds no clear bit takes the spares, of whoever they are.
+//! - P3: who finds no clear bit takes these, of whoever they are.
 
 use arena::{Arena, Layout, Span};
 use std::sync::atomic::{AtomicU32, Ordering::*};
@@ -18,13 +18,13 @@ const LINES: usize = 64;
 /// Numbers of blocks; 0: none.
 type Line = [AtomicU32; 16];
 
-/// All spares.
+/// All of them.
 #[derive(Clone, Copy)]
-pub struct Spares {
+pub struct ZeroedBlocks {
     lines: Span<Line>,
 }
 
-impl Spares {
+impl ZeroedBlocks {
     /// Plans them.
     pub fn plan(layout: &mut Layout) -> Self {
         Self { lines: layout.table(LINES) }
@@ -42,7 +42,7 @@ impl Spares {
         })
     }
 
-    /// Takes a spare of this thread.
+    /// Takes one of this thread.
     #[inline]
     pub fn take(&self, arena: &Arena) -> Option<u32> {
         self.own(arena).iter().find_map(take)
@@ -66,51 +66,51 @@ fn take(place: &AtomicU32) -> Option<u32> {
 mod tests {
     use super::*;
 
-    fn spares() -> (Spares, Arena) {
+    fn zeroed() -> (ZeroedBlocks, Arena) {
         let mut layout = Layout::default();
-        let spares = Spares::plan(&mut layout);
+        let zeroed = ZeroedBlocks::plan(&mut layout);
         let arena = Arena::anonymous(&layout).unwrap();
-        (spares, arena)
+        (zeroed, arena)
     }
 
     #[test]
     fn each_thread_keeps_some_and_anybody_takes_them_at_need() {
-        let (spares, arena) = spares();
-        assert_eq!(spares.take(&arena), None);
-        let kept = (1..100).take_while(|block| spares.keep(&arena, *block)).count();
+        let (zeroed, arena) = zeroed();
+        assert_eq!(zeroed.take(&arena), None);
+        let kept = (1..100).take_while(|block| zeroed.keep(&arena, *block)).count();
         assert_eq!(kept, size_of::<Line>() / 4);
         std::thread::scope(|s| {
             s.spawn(|| {
-                assert_eq!(spares.take(&arena), None, "they are another thread's");
-                assert!(spares.take_any(&arena).is_some());
+                assert_eq!(zeroed.take(&arena), None, "they are another thread's");
+                assert!(zeroed.take_any(&arena).is_some());
             });
         });
-        let left = std::iter::from_fn(|| spares.take(&arena)).count();
-        assert_eq!((left, spares.take_any(&arena)), (kept - 1, None));
+        let left = std::iter::from_fn(|| zeroed.take(&arena)).count();
+        assert_eq!((left, zeroed.take_any(&arena)), (kept - 1, None));
     }
 
     #[test]
-    fn every_spare_is_taken_once() {
-        let (spares, arena) = spares();
+    fn each_is_taken_once() {
+        let (zeroed, arena) = zeroed();
         let taken = AtomicU32::new(0);
         let each = 20_000;
         std::thread::scope(|s| {
             for thread in 0..4 {
-                let (spares, arena, taken) = (&spares, &arena, &taken);
+                let (zeroed, arena, taken) = (&zeroed, &arena, &taken);
                 s.spawn(move || {
                     for i in 1..=each {
-                        if spares.keep(arena, thread * each + i) {
+                        if zeroed.keep(arena, thread * each + i) {
                             taken.fetch_add(1, Relaxed);
                         }
-                        let at_need = || spares.take_any(arena).filter(|_| i % 3 == 0);
-                        if spares.take(arena).or_else(at_need).is_some() {
+                        let at_need = || zeroed.take_any(arena).filter(|_| i % 3 == 0);
+                        if zeroed.take(arena).or_else(at_need).is_some() {
                             taken.fetch_sub(1, Relaxed);
                         }
                     }
                 });
             }
         });
-        let left = std::iter::from_fn(|| spares.take_any(&arena)).count();
+        let left = std::iter::from_fn(|| zeroed.take_any(&arena)).count();
         assert_eq!(left, taken.into_inner() as usize);
     }
 }
