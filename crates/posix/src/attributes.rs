@@ -156,7 +156,7 @@ impl Process {
         let mut attr = Attr::NONE;
         if want == Want::Look
             && arguments.is_ok()
-            && let Some(mount) = self.glance(dirfd, path, &mut attr)
+            && let Some(mount) = self.peek_fast(dirfd, path, &mut attr)
         {
             let mount = mount?;
             *to()? = Unaligned(describe(mount, &attr));

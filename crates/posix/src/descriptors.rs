@@ -118,7 +118,7 @@ impl Process {
         }
         let mut attr = Attr::NONE;
         if let (false, Ok(())) = (creates, arguments)
-            && let Some(found) = self.grasp(dirfd, path, &mut attr)
+            && let Some(found) = self.lookup_fast(dirfd, path, &mut attr)
         {
             return self.open_found(found?, &attr, flags);
         }

@@ -6,7 +6,6 @@
 
 use crate::creds::Identity;
 use crate::cwd::Cwd;
-use crate::dirs::Dirs;
 use crate::family::{
     FDS, Family, HIDDEN, Handle, ON_KERNEL, Ofd, OfdInit, PARKED, PROMOTED, Place, Position,
     Segment, described, raise,
@@ -15,6 +14,7 @@ use crate::known::Known;
 use crate::mount::Mount;
 use crate::numbers::Numbers;
 use crate::offset::Offset;
+use crate::path_cache::PathCache;
 use crate::served::{Call, Stop};
 use crate::sys::{Kernel, Raw};
 use crate::{Attached, MountSpec};
@@ -55,7 +55,7 @@ pub struct Process {
     /// Inodes with POSIX locks of this process, or that it maps.
     pub(crate) noted: crate::noted::Noted,
     /// Where paths have led.
-    pub(crate) dirs: Dirs,
+    pub(crate) path_cache: PathCache,
     /// Where relative ones start.
     pub(crate) cwd: Cwd,
     /// Set before a fork: whether the child has anything to take over from this process's segment.
@@ -189,7 +189,7 @@ impl Process {
             fd_limit: AtomicU32::new(0),
             umask: AtomicU32::new(rustix::process::umask(rustix::fs::Mode::empty()).bits()),
             foreign_namespace: AtomicBool::new(false),
-            dirs: Dirs::default(),
+            path_cache: PathCache::default(),
             cwd: Cwd::default(),
             noted: crate::noted::Noted::default(),
             shares_with_child: AtomicBool::new(false),

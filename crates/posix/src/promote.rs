@@ -443,7 +443,7 @@ impl Process {
     /// After fork, in the child, before anything else of this crate or of an engine.
     pub fn after_fork_child(&self) {
         self.reset_table_lock();
-        self.dirs.after_fork();
+        self.path_cache.after_fork();
         // Another thread may have been about to change it.
         self.cwd.forget();
         let parent = self.place();

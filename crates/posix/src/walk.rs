@@ -7,8 +7,8 @@
 //!   inode) ends with `Kernel`, and nothing has changed.
 
 use crate::creds::{Access, Caps, Credentials};
-use crate::dirs::{Steps, Used, Way};
 use crate::mount::Mount;
+use crate::path_cache::{PathKey, Steps, Used};
 use crate::process::{OfdRef, Process};
 use crate::served::{Call, Stop};
 use smallvec::SmallVec;
@@ -277,8 +277,8 @@ struct Start<'p, 'a> {
     dir: Inode<'p>,
     /// What remains of the path.
     rest: &'a [u8],
-    /// The way to keep when it has been gone, with the terms of the mount.
-    way: Option<(Way<'a>, usize)>,
+    /// The key to cache the directory by when it is found, with the terms of the mount.
+    key: Option<(PathKey<'a>, usize)>,
 }
 
 /// Whether the last component is followed where it is a symbolic link.
@@ -333,7 +333,7 @@ impl Process {
     /// What `look` sees in the directory that a path's last name is in, where that is known or given and
     /// may be searched. Else, and where anything is not as usual, it has to be walked to.
     #[inline(always)]
-    fn near<'p, R>(
+    fn in_cached_parent<'p, R>(
         &'p self,
         dirfd: i32,
         path: &[u8],
@@ -364,8 +364,8 @@ impl Process {
         let used;
         let ((mount_index, ino), name) = if has_any(rest, [b'/']) {
             let start = start.map(|(mount_index, ino, _)| (mount_index, ino));
-            let (way, name) = Way::of(rest, start, std::ptr::from_ref(creds).addr())?;
-            used = self.dirs.find(self, &way)?;
+            let (key, name) = PathKey::of(rest, start, std::ptr::from_ref(creds).addr())?;
+            used = self.path_cache.find(self, &key)?;
             (used.dir(), name)
         } else {
             let (mount_index, ino, _) = start.filter(|(.., kind)| *kind == FileKind::Dir)?;
@@ -381,16 +381,16 @@ impl Process {
         if usual { look(dir, name) } else { None }
     }
 
-    /// Sees what a path names by one look, if that tells: see [`near`](Self::near). Its attributes are
-    /// in `attr` then.
+    /// Sees what a path names by one look, if that tells: see [`in_cached_parent`](Self::in_cached_parent). Its
+    /// attributes are in `attr` then.
     #[inline(always)]
-    pub(crate) fn glance(
+    pub(crate) fn peek_fast(
         &self,
         dirfd: i32,
         path: &[u8],
         attr: &mut Attr,
     ) -> Option<Result<&Mount, Errno>> {
-        self.near(dirfd, path, |dir, name| {
+        self.in_cached_parent(dirfd, path, |dir, name| {
             match dir.fs().peek_into(dir.ino, name, attr) {
                 Err(Errno::NOENT) => return Some(Err(Errno::NOENT)),
                 found => found.ok()?,
@@ -400,16 +400,16 @@ impl Process {
         })
     }
 
-    /// As [`glance`](Self::glance), to work with it: the caller gets a reference to the inode, on the mount
+    /// As [`peek_fast`](Self::peek_fast), to work with it: the caller gets a reference to the inode, on the mount
     /// with this index.
     #[inline(always)]
-    pub(crate) fn grasp(
+    pub(crate) fn lookup_fast(
         &self,
         dirfd: i32,
         path: &[u8],
         attr: &mut Attr,
     ) -> Option<Result<usize, Errno>> {
-        self.near(dirfd, path, |dir, name| {
+        self.in_cached_parent(dirfd, path, |dir, name| {
             match dir.fs().lookup_into(dir.ino, name, attr) {
                 Err(Errno::NOENT) => return Some(Err(Errno::NOENT)),
                 found => found.ok()?,
@@ -423,7 +423,7 @@ impl Process {
     }
 
     /// Acts where a name is to be made or removed, if one look tells where that is: see
-    /// [`near`](Self::near). So may `act`, which has done nothing then.
+    /// [`in_cached_parent`](Self::in_cached_parent). So may `act`, which has done nothing then.
     #[inline(always)]
     pub(crate) fn at_near_place<R>(
         &self,
@@ -432,16 +432,16 @@ impl Process {
         act: impl FnOnce(Place<'_, '_>) -> Option<Call<R>>,
     ) -> Option<Call<R>> {
         let mut attr = Attr::NONE;
-        self.near(dirfd, path, |near, name| {
+        self.in_cached_parent(dirfd, path, |parent, name| {
             if name.len() > NAME_MAX {
                 return None;
             }
-            let is_there = match near.fs().peek_into(near.ino, name, &mut attr) {
+            let is_there = match parent.fs().peek_into(parent.ino, name, &mut attr) {
                 Err(Errno::NOENT) => false,
                 found => found.map(|()| true).ok()?,
             };
-            let (mount, mount_index, ino) = (near.mount, near.mount_index, near.ino);
-            // W1: `near` holds it meanwhile.
+            let (mount, mount_index, ino) = (parent.mount, parent.mount_index, parent.ino);
+            // W1: `parent` holds it meanwhile.
             let by = By::Nothing;
             let dir = Held::from(Inode { by, mount, mount_index, ino, kind: FileKind::Dir });
             let mut found = None;
@@ -484,7 +484,7 @@ impl Process {
         creds: &Credentials,
     ) -> Call<Walked<'_>> {
         let start = self.start_or_skip(dirfd, path, creds)?;
-        let (mut dir, rest, mut way) = (Held::from(start.dir), start.rest, start.way);
+        let (mut dir, rest, mut key) = (Held::from(start.dir), start.rest, start.key);
         let mut steps = Steps::new();
         if path.len() >= libc::PATH_MAX as usize {
             return Err(Errno::NAMETOOLONG.into());
@@ -517,13 +517,13 @@ impl Process {
                 _ => Last::Name,
             };
             if last == Last::DotDot {
-                way = None;
-            } else if let Some((way, terms)) = way.take_if(|_| is_last) {
-                self.dirs.keep(self, &way, (dir.mount_index, terms), &steps, dir.ino);
-            } else if way.is_some() && last == Last::Name {
+                key = None;
+            } else if let Some((key, terms)) = key.take_if(|_| is_last) {
+                self.path_cache.keep(self, &key, (dir.mount_index, terms), &steps, dir.ino);
+            } else if key.is_some() && last == Last::Name {
                 match dir.fs().version(dir.ino) {
                     Some(version) => steps.push((dir.ino, version)),
-                    None => way = None,
+                    None => key = None,
                 }
             }
             dir.check(creds, Access::EXEC)?;
@@ -551,7 +551,7 @@ impl Process {
                 found.kind == FileKind::Symlink && (!is_last || wanted)
             });
             if let Some(link) = link {
-                way = None;
+                key = None;
                 links += 1;
                 if links > LINKS_MAX {
                     return Err(Errno::LOOP.into());
@@ -599,10 +599,10 @@ impl Process {
     /// Gives back the directories that paths have led to, which are held so that later paths need not
     /// be walked again: up to 64 of them, removed or not.
     pub fn forget_ways(&self) {
-        self.dirs.clear(self);
+        self.path_cache.clear(self);
     }
 
-    /// Where a walk starts: at the last directory, if the way there is known.
+    /// Where a walk starts: at the last directory, if that is cached.
     #[inline]
     fn start_or_skip<'a>(
         &self,
@@ -619,12 +619,12 @@ impl Process {
             return Err(Stop::Kernel);
         }
         let at = from.as_ref().map(|(dir, _)| (dir.mount_index, dir.ino));
-        let way = Way::of(from.as_ref().map_or(path, |(_, rest)| rest), at, creds);
-        if let Some((way, name)) = way
-            && let Some(used) = self.dirs.find(self, &way)
+        let key = PathKey::of(from.as_ref().map_or(path, |(_, rest)| rest), at, creds);
+        if let Some((key, name)) = key
+            && let Some(used) = self.path_cache.find(self, &key)
         {
             let dir = Inode::kept(self, used);
-            return Ok(Start { dir, rest: name, way: None });
+            return Ok(Start { dir, rest: name, key: None });
         }
         let (dir, rest) = match from {
             Some(from) => from,
@@ -635,7 +635,7 @@ impl Process {
             }
         };
         let terms = dir.mount.terms();
-        Ok(Start { dir, rest, way: way.map(|(way, _)| (way, terms)) })
+        Ok(Start { dir, rest, key: key.map(|(key, _)| (key, terms)) })
     }
 
     /// Where a relative path starts, and what of it remains: all of it, unless it leads into a mount from a

@@ -132,7 +132,7 @@ fn relative_paths_lead_into_the_mount_from_outside() {
             assert_eq!(at(&format!("{to_mount}{path}")), root, "{to_mount}{path}");
         }
         for (path, ino) in [("d", d), ("d/", d), ("d/f", f), ("/./d//f", f), ("d/../d/f", f)] {
-            // Twice: the second time, the way is known.
+            // Twice: the second time, it is cached.
             assert_eq!([(); 2].map(|()| at(&format!("{to_mount}/{path}"))), [Some(Ok(ino)); 2]);
         }
         assert_eq!(at(&format!("{to_mount}/d/missing")), Some(Err(Errno::NOENT)));

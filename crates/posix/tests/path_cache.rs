@@ -1,5 +1,5 @@
-//! Paths whose way is known are found as others found them who walk: whatever another process does to
-//! the directories on the way. Needs root.
+//! Cached paths are found as others find them who walk: whatever another process does to
+//! the directories of the path. Needs root.
 
 mod common;
 
@@ -100,7 +100,7 @@ fn a_known_directory_is_held_until_it_is_forgotten() {
     let d = find(p, CWD, &world.path("d")).unwrap();
     let _ = find(p, CWD, &world.path("d/x"));
     fs.rmdir(fs.root(), b"d").unwrap();
-    assert!(world.is_live(d.0), "the way to it is known");
+    assert!(world.is_live(d.0), "it is cached");
     assert_eq!(find(p, CWD, &world.path("d/x")), Err(Errno::NOENT));
     assert_eq!(done(p.mkdir(CWD, &world.path("d/x"), 0o755)), Err(Errno::NOENT));
     p.forget_ways();
@@ -109,7 +109,7 @@ fn a_known_directory_is_held_until_it_is_forgotten() {
 
 #[test]
 fn threads_share_what_is_known() {
-    // More than there are places, so that ways displace each other all the time.
+    // More than there are entries, so that they displace each other all the time.
     const DIRS: u64 = 150;
     let world = World::new();
     let (p, fs) = (&world.process, world.fs.as_ref());
