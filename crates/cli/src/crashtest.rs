@@ -86,6 +86,9 @@ pub enum Engine {
     Pmbd,
 }
 
+/// Of so many operations with deaths one is also explored beside survivors, which takes several times as long.
+const DEATHS_PER_SURVIVOR: u64 = 6;
+
 fn semantics(name: &str) -> Result<Semantics, String> {
     let known = Semantics::ALL.into_iter().find(|s| s.name() == name);
     known.ok_or_else(|| "use adr, adr-words, eadr or msync".to_owned())
@@ -253,8 +256,7 @@ fn families_of(args: &CrashtestArgs, bases: &[crashsim::run::Base]) -> Result<Ve
     if args.deaths > 0 {
         families.push(Family::Deaths);
     }
-    // Each takes several times as long.
-    if args.deaths >= 6 {
+    if args.deaths >= DEATHS_PER_SURVIVOR {
         families.push(Family::Survivors);
     }
     Ok(families)
@@ -262,12 +264,10 @@ fn families_of(args: &CrashtestArgs, bases: &[crashsim::run::Base]) -> Result<Ve
 
 /// At most so many workloads of a family.
 fn limit_of(args: &CrashtestArgs, family: &Family) -> Option<u64> {
+    let at_most = |n: u64| Some(args.limit.map_or(n, |limit| limit.min(n)));
     match family {
-        Family::Deaths => Some(args.limit.map_or(args.deaths, |limit| limit.min(args.deaths))),
-        Family::Survivors => {
-            let some = args.deaths / 6;
-            Some(args.limit.map_or(some, |limit| limit.min(some)))
-        }
+        Family::Deaths => at_most(args.deaths),
+        Family::Survivors => at_most(args.deaths / DEATHS_PER_SURVIVOR),
         _ => args.limit,
     }
 }

@@ -7,9 +7,7 @@
 
 use bpfs::Bpfs;
 use pmem::{Medium as _, Region};
-use pool::{
-    CheckOptions, CheckReport, Engine, Error, FormatOptions, MountOptions, Place, PoolInfo,
-};
+use pool::{CheckOptions, CheckReport, Engine, Error, FormatOptions, MountOptions, PoolInfo};
 use std::io;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -61,13 +59,6 @@ impl Layout {
     pub fn limits(self) -> RangeInclusive<u64> {
         match self {
             Self::Bpfs => bpfs::layout::POOL_MIN..=bpfs::layout::POOL_MAX,
-        }
-    }
-
-    /// Where those meet who use the pool in `region`.
-    fn place(self, region: &Region) -> Result<Place, Error> {
-        match self {
-            Self::Bpfs => bpfs::place(region),
         }
     }
 
@@ -135,10 +126,11 @@ pub fn mount(region: Region, options: &MountOptions) -> Result<Arc<dyn Engine>, 
 /// # Errors
 /// As [`mount`], and [`Error::Shared`].
 pub fn attach(region: Region, options: &MountOptions) -> Result<Arc<dyn Engine>, Error> {
-    let layout = layout(&region)?;
-    let place = layout.place(&region)?;
-    Ok(match layout {
-        Layout::Bpfs => Arc::new(Bpfs::attach(region, &place, options)?),
+    Ok(match layout(&region)? {
+        Layout::Bpfs => {
+            let place = bpfs::place(&region)?;
+            Arc::new(Bpfs::attach(region, &place, options)?)
+        }
     })
 }
 

@@ -18,7 +18,7 @@ use crate::counters::Op;
 use crate::names::Names;
 use crate::options::{STATS_XATTR, ServerOptions, Stats};
 
-/// Serves `F` to the kernel.
+/// Serves a file system to the kernel.
 pub struct Server {
     pub(crate) fs: Arc<dyn FileSystem>,
     pub(crate) options: ServerOptions,

@@ -161,11 +161,8 @@ impl Process {
     fn enter_here(&self, path: &[u8]) -> Call<()> {
         let held = self.find(libc::AT_FDCWD, path, 0)?;
         let place = (self.mount(held.mount_index).spec.dev, held.ino.0);
-        if self.kernel.here()? != place {
-            return Err(Stop::Kernel);
-        }
-        let init = self.as_cwd(&held)?;
-        self.enter(held, &init)
+        let is_here = || if self.kernel.here()? == place { Ok(()) } else { Err(Stop::Kernel) };
+        self.change_to(held, is_here)
     }
 
     /// The path of the working directory where relative paths are the kernel's, for the same reason.

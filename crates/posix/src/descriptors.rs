@@ -125,7 +125,7 @@ impl Process {
         if let (true, Ok(())) = (flags & libc::O_CREAT != 0, arguments) {
             let create =
                 |at: Place<'_, '_>| at.found.is_none().then(|| self.open_new(at, flags, mode));
-            match self.at_near_place(dirfd, path, create) {
+            match self.at_cached_place(dirfd, path, create) {
                 None | Some(Err(Stop::Errno(Errno::EXIST))) => {}
                 Some(opened) => return opened,
             }

@@ -61,9 +61,7 @@ impl Process {
     pub fn chdir(&self, path: &[u8]) -> Served<()> {
         let call = || {
             let held = self.find(libc::AT_FDCWD, path, 0)?;
-            let init = self.as_cwd(&held)?;
-            self.kernel.chdir(path)?;
-            self.enter(held, &init)
+            self.change_to(held, || self.kernel.chdir(path).map_err(Stop::from))
         };
         Call::into(call())
     }
@@ -77,9 +75,7 @@ impl Process {
             }
             let path = self.path_to(&ofd)?;
             let held = Held::description(self, ofd);
-            let init = self.as_cwd(&held)?;
-            self.kernel.chdir(&path)?;
-            self.enter(held, &init)
+            self.change_to(held, || self.kernel.chdir(&path).map_err(Stop::from))
         };
         Call::into(call())
     }
@@ -92,27 +88,29 @@ impl Process {
         self.set_cwd(None);
     }
 
-    /// A directory as the working directory, if this user may make it that.
-    pub(crate) fn as_cwd(&self, held: &Held<'_>) -> Call<OfdInit> {
+    /// Takes a directory for the working directory, if this user may make it that and `by_kernel` says that the kernel
+    /// is there, too.
+    pub(crate) fn change_to(
+        &self,
+        held: Held<'_>,
+        by_kernel: impl FnOnce() -> Call<()>,
+    ) -> Call<()> {
         if held.kind != FileKind::Dir {
             return Err(Errno::NOTDIR.into());
         }
         held.check(&self.identity().effective, Access::EXEC)?;
-        Ok(OfdInit {
+        let init = OfdInit {
             mount: held.mount_index as u32,
             ino: held.ino,
             generation: held.attr()?.generation,
             kind: FileKind::Dir,
             flags: libc::O_PATH | libc::O_DIRECTORY,
             state: CWD,
-        })
-    }
-
-    /// Takes a directory for the working directory, which it is the kernel's already.
-    pub(crate) fn enter(&self, held: Held<'_>, init: &OfdInit) -> Call<()> {
+        };
+        by_kernel()?;
         self.cwd.entered_pool();
         held.into_reference()?;
-        let described = self.describe(init).inspect_err(|_| {
+        let described = self.describe(&init).inspect_err(|_| {
             self.mount(init.mount as usize).attached().fs.forget(init.ino, 1);
         });
         // Without a description, relative paths are the kernel's.

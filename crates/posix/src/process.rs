@@ -205,7 +205,7 @@ impl Process {
         for slot in &self.mounts {
             if slot.compare_exchange(std::ptr::null_mut(), mount, AcqRel, Relaxed).is_ok() {
                 // What they have led to may lie behind it.
-                self.forget_ways();
+                self.forget_paths();
                 self.cwd.forget();
                 return Ok(());
             }
@@ -549,7 +549,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        self.forget_ways();
+        self.forget_paths();
         let table = self.lock_table();
         for fd in 0..self.fd_end() {
             match self.entry(fd).map_or(0, |entry| entry.load(Acquire)) {

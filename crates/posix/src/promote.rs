@@ -355,7 +355,7 @@ impl Process {
     /// Before exec and posix_spawn: promotes every descriptor that is not close-on-exec. Fails with the first error,
     /// having gone through all.
     pub fn before_exec(&self) -> Result<(), Errno> {
-        self.forget_ways();
+        self.forget_paths();
         self.unpark();
         let mut result = Ok(());
         for fd in 0..self.fd_end() {

@@ -425,7 +425,7 @@ impl Process {
     /// Acts where a name is to be made or removed, if one look tells where that is: see
     /// [`in_cached_parent`](Self::in_cached_parent). So may `act`, which has done nothing then.
     #[inline(always)]
-    pub(crate) fn at_near_place<R>(
+    pub(crate) fn at_cached_place<R>(
         &self,
         dirfd: i32,
         path: &[u8],
@@ -462,7 +462,7 @@ impl Process {
         act: impl FnOnce(Call<Place<'_, '_>>) -> Call<R>,
     ) -> Call<R> {
         let mut act = Some(act);
-        let done = self.at_near_place(dirfd, path, |place| act.take().map(|act| act(Ok(place))));
+        let done = self.at_cached_place(dirfd, path, |place| act.take().map(|act| act(Ok(place))));
         match (done, act) {
             (Some(done), _) => done,
             (None, Some(act)) => {
@@ -598,7 +598,7 @@ impl Process {
 
     /// Gives back the directories that paths have led to, which are held so that later paths need not
     /// be walked again: up to 64 of them, removed or not.
-    pub fn forget_ways(&self) {
+    pub fn forget_paths(&self) {
         self.path_cache.clear(self);
     }
 

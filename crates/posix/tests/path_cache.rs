@@ -103,7 +103,7 @@ fn a_known_directory_is_held_until_it_is_forgotten() {
     assert!(world.is_live(d.0), "it is cached");
     assert_eq!(find(p, CWD, &world.path("d/x")), Err(Errno::NOENT));
     assert_eq!(done(p.mkdir(CWD, &world.path("d/x"), 0o755)), Err(Errno::NOENT));
-    p.forget_ways();
+    p.forget_paths();
     assert!(!world.is_live(d.0));
 }
 

@@ -51,7 +51,11 @@ fn attach(pool: &Path) -> Result<Attached, Box<dyn std::error::Error>> {
         let null = std::ptr::null_mut();
         slot.compare_exchange(null, address, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     };
-    ATTACHED.iter().find(free).ok_or("too many pools")?;
+    if !ATTACHED.iter().any(|slot| free(&slot)) {
+        // SAFETY: made above, and nobody has it.
+        drop(unsafe { Box::from_raw(address) });
+        return Err("too many pools".into());
+    }
     fork::attached();
     let forking = fs.clone();
     let on_fork = Box::new(move |step| match step {

@@ -166,7 +166,7 @@ impl<'w> Ours<'w> {
             done(self.world.process.close(std::mem::replace(fd, -1))).unwrap();
         }
         self.world.process.left_pool();
-        self.world.process.forget_ways();
+        self.world.process.forget_paths();
     }
 
     fn is_dir(&self, slot: usize) -> bool {

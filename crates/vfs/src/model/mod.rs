@@ -62,20 +62,22 @@ impl Model {
 
     /// What a crash now would leave, mounted again.
     pub fn after_crash(&self) -> Self {
-        let mut state = match &self.durable {
-            Some(durable) => durable.lock().expect("no call panics while it holds it").clone(),
-            None => self.state().clone(),
-        };
+        let mut state = self.durable().unwrap_or_else(|| self.state()).clone();
         state.forget_all();
-        let durable = self.durable.as_ref().map(|_| Mutex::new(state.clone()));
+        let durable = self.durable.is_some().then(|| Mutex::new(state.clone()));
         Self { state: Mutex::new(state), clock: self.clock.clone(), durable }
     }
 
     /// Everything completed is durable now.
     fn make_durable(&self, state: &State) {
-        if let Some(durable) = &self.durable {
-            *durable.lock().expect("no call panics while it holds it") = state.clone();
+        if let Some(mut durable) = self.durable() {
+            durable.clone_from(state);
         }
+    }
+
+    fn durable(&self) -> Option<MutexGuard<'_, State>> {
+        let durable = self.durable.as_ref()?;
+        Some(durable.lock().expect("no call panics while it holds what is durable"))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -98,9 +100,7 @@ impl Default for Model {
 impl Clone for Model {
     fn clone(&self) -> Self {
         let state = self.state();
-        let durable = self.durable.as_ref().map(|durable| {
-            Mutex::new(durable.lock().expect("no call panics while it holds it").clone())
-        });
+        let durable = self.durable().map(|durable| Mutex::new(durable.clone()));
         Self { state: Mutex::new(state.clone()), clock: self.clock.clone(), durable }
     }
 }
