@@ -59,3 +59,4 @@ mod real;
 mod signals;
 mod start;
 mod stats;
+mod unwind;

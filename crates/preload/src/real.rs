@@ -40,7 +40,8 @@ pub fn start() {
     });
 }
 
-const fn name(with_nul: &'static str) -> &'static CStr {
+/// A name as C wants it.
+pub const fn name(with_nul: &'static str) -> &'static CStr {
     match CStr::from_bytes_with_nul(with_nul.as_bytes()) {
         Ok(name) => name,
         Err(_) => panic!(),

@@ -29,6 +29,21 @@ fn exports(object: &Path) -> BTreeSet<String> {
     names.collect()
 }
 
+/// Every object more is loaded into every program that is started.
+#[test]
+fn the_library_needs_libc_only() {
+    let output = Command::new("readelf").arg("--dynamic").arg(library()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let needed: Vec<_> = text
+        .lines()
+        .filter(|line| line.contains("(NEEDED)"))
+        .filter_map(|line| line.split_once('[')?.1.strip_suffix(']'))
+        .filter(|name| !name.starts_with("ld-linux-"))
+        .collect();
+    assert_eq!(needed, ["libc.so.6"]);
+}
+
 #[test]
 fn every_function_is_exported_or_excused() {
     let (ours, libc) = (exports(&library()), exports(&libc()));
