@@ -5,6 +5,7 @@
 //! flushed: a partial line in a write-combining buffer costs a read-modify-write at the memory.
 //! The caller fences.
 
+use crate::features::features;
 use crate::flush::{FlushInstruction, LINE, flush_lines, store_fence};
 use serde::Serialize;
 use std::arch::asm;
@@ -38,8 +39,8 @@ impl NtWidth {
     pub fn available(self) -> bool {
         match self {
             NtWidth::Sse2 => true,
-            NtWidth::Avx2 => is_x86_feature_detected!("avx2"),
-            NtWidth::Avx512 => is_x86_feature_detected!("avx512f"),
+            NtWidth::Avx2 => features().avx2,
+            NtWidth::Avx512 => features().avx512f,
         }
     }
 

@@ -1,8 +1,8 @@
 //! Cache-line flushes and the store fence.
 
+use crate::features::features;
 use serde::Serialize;
 use std::arch::asm;
-use std::arch::x86_64::{__cpuid, __cpuid_count};
 
 /// Bytes in a cache line, the unit of flushing.
 pub const LINE: u64 = 64;
@@ -28,14 +28,10 @@ pub enum FlushInstruction {
 impl FlushInstruction {
     /// Whether this CPU has the instruction.
     pub fn available(self) -> bool {
-        // CPUID.(7,0):EBX.CLWB[24], .CLFLUSHOPT[23]; CPUID.1:EDX.CLFSH[19]
-        let leaf7_ebx = || {
-            if __cpuid(0).eax >= 7 { __cpuid_count(7, 0).ebx } else { 0 }
-        };
         match self {
-            FlushInstruction::Clwb => leaf7_ebx() & (1 << 24) != 0,
-            FlushInstruction::ClflushOpt => leaf7_ebx() & (1 << 23) != 0,
-            FlushInstruction::Clflush => __cpuid(1).edx & (1 << 19) != 0,
+            FlushInstruction::Clwb => features().clwb,
+            FlushInstruction::ClflushOpt => features().clflushopt,
+            FlushInstruction::Clflush => features().clflush,
         }
     }
 

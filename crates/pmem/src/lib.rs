@@ -26,6 +26,7 @@ pub mod cpu;
 mod domain;
 mod emulation;
 mod error;
+mod features;
 mod flush;
 mod guard;
 mod holes;

@@ -5,17 +5,16 @@
 //! atomicity"). A line in a cache is written back and dropped first. It could overtake ordinary stores before
 //! it, which are what tells readers to look again; so an SFENCE stands before it.
 
+use crate::features::features;
 use crate::flush::LINE;
 use std::arch::asm;
-use std::arch::x86_64::{__cpuid, __cpuid_count};
 
 /// A line's content.
 pub type Line = [u8; LINE as usize];
 
 /// Whether this CPU has the instruction.
 pub(crate) fn available() -> bool {
-    // CPUID.(7,0):ECX.MOVDIR64B[28]
-    __cpuid(0).eax >= 7 && __cpuid_count(7, 0).ecx & (1 << 28) != 0
+    features().movdir64b
 }
 
 /// Stores a line, after everything that this CPU has stored; persistent after a fence.
