@@ -1,6 +1,7 @@
 //! `keepstone run`: a program with libkeepstone.so, and what that served.
 //!
-//! The library finds the mounts itself; this command tells it where it lies (`KEEPSTONE_RUN`, so that
+//! The library finds the mounts itself, faster if it is told where they were (`KEEPSTONE_MOUNTS`). This command also tells
+//! it where it lies (`KEEPSTONE_RUN`, so that
 //! it can restore `LD_PRELOAD` in scrubbed environments), which descriptors to give out
 //! (`KEEPSTONE_FDS`), which directories of other file systems to serve (`KEEPSTONE_DIRECT`) and where to
 //! count (`KEEPSTONE_STATS`).
@@ -12,6 +13,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -136,6 +138,9 @@ pub fn run(args: &RunArgs, json: bool) -> Result<ExitCode> {
     let mut command = Command::new(name);
     command.args(&args.command[1..]).env("LD_PRELOAD", preload(&library)?);
     command.env("KEEPSTONE_RUN", &library).env("KEEPSTONE_FDS", args.fds.name());
+    if let Some(mounts) = announced_mounts() {
+        command.env("KEEPSTONE_MOUNTS", mounts);
+    }
     if !args.direct.is_empty() {
         command.env("KEEPSTONE_DIRECT", direct_dirs(&args.direct)?);
         if args.mtime == Mtime::Lazy {
@@ -202,6 +207,13 @@ fn ignore_keyboard(command: &mut Command) {
             Ok(())
         });
     }
+}
+
+/// Where pools are mounted, for the library (`KEEPSTONE_MOUNTS`).
+fn announced_mounts() -> Option<OsString> {
+    let newest = mounts::newest_mount()?;
+    let table = std::fs::read(fuse::TABLE).ok()?;
+    Some(OsString::from_vec(mounts::PoolMount::announce(&table, newest)))
 }
 
 /// The library that belongs to this program: beside it, or in the `lib` beside its directory.

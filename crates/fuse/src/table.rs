@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 /// Its file.
-pub(crate) const TABLE: &str = "/proc/self/mountinfo";
+pub const TABLE: &str = "/proc/self/mountinfo";
 
 /// One line of `/proc/self/mountinfo`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,14 +2,14 @@
 //! called in the kernel's table, and on what terms it stands there ([`PoolMount`]); how a file is named
 //! by its inode ([`Alias`]); and what only the mount's server gets to know ([`Board`]).
 
-#![forbid(unsafe_code)]
-
 mod alias;
+mod ask;
 mod board;
 mod pools;
 mod table;
 
 pub use alias::Alias;
+pub use ask::{newest_mount, terms};
 pub use board::Board;
 pub use pools::{PoolMount, Terms};
 pub use table::{FS_TYPE, Line, unescape};

@@ -1,5 +1,6 @@
 //! Where pools are mounted, and on what terms.
 
+use crate::ask::{newest_mount, terms};
 use crate::table::{FS_TYPE, Line, unescape};
 
 /// A mount of a pool that paths lead to.
@@ -31,23 +32,59 @@ impl PoolMount {
         if !table.windows(FS_TYPE.len()).any(|part| part == FS_TYPE.as_bytes()) {
             return Vec::new();
         }
-        let lines = table.split(|&byte| byte == b'\n').filter_map(Line::parse);
-        let lines: Vec<_> = lines.map(|line| (unescape(line.dir), line)).collect();
-        let mut found = Vec::new();
-        for (index, (dir, line)) in lines.iter().enumerate() {
-            let hidden = lines[index + 1..].iter().any(|(later, _)| covers(later, dir));
-            if line.is_keepstone() && line.root == b"/" && !hidden {
-                let below = |other: &&(Vec<u8>, Line<'_>)| other.0 != *dir && covers(dir, &other.0);
-                let terms = Terms {
-                    flags: flags(line.options) | flags(line.super_options),
-                    nested: lines.iter().filter(below).map(|(other, _)| other.clone()).collect(),
-                };
-                let pool = unescape(line.source);
-                found.push(Self { dir: dir.clone(), pool, device: line.device, terms });
-            }
-        }
-        found
+        of_lines(table, |line| line.is_keepstone() && line.root == b"/")
     }
+
+    /// What `table` says of them, on one line, for those that this process starts: [`announced`](Self::announced)
+    /// reads it.
+    /// `newest` is what [`newest_mount`] said before the table was read.
+    pub fn announce(table: &[u8], newest: u64) -> Vec<u8> {
+        let found = Self::find(table);
+        let is_found = |line: &&[u8]| {
+            Line::parse(line).is_some_and(|line| {
+                let dir = unescape(line.dir);
+                found.iter().any(|mount| (&mount.dir, mount.device) == (&dir, line.device))
+            })
+        };
+        let lines = table.split(|&byte| byte == b'\n').filter(is_found);
+        lines.fold(newest.to_string().into_bytes(), |text, line| [&text, &b"\t"[..], line].concat())
+    }
+
+    /// What [`announce`](Self::announce) has written, as it is now: `None` where a mount has come since, or one
+    /// is not found in its place (behind a `chroot`, say), so that the table must be read.
+    pub fn announced(text: &[u8]) -> Option<Vec<Self>> {
+        // The table has no tabs: they are escaped.
+        let mut lines = text.split(|&byte| byte == b'\t');
+        let newest: u64 = std::str::from_utf8(lines.next()?).ok()?.parse().ok()?;
+        if newest_mount() != Some(newest) {
+            return None;
+        }
+        let mut found = Self::find(&lines.collect::<Vec<_>>().join(&b'\n'));
+        for mount in &mut found {
+            mount.terms = terms(&mount.dir, mount.device)?;
+        }
+        Some(found)
+    }
+}
+
+/// Mounts that `wanted` takes and no later one hides.
+fn of_lines(table: &[u8], wanted: impl Fn(&Line<'_>) -> bool) -> Vec<PoolMount> {
+    let lines = table.split(|&byte| byte == b'\n').filter_map(Line::parse);
+    let lines: Vec<_> = lines.map(|line| (unescape(line.dir), line)).collect();
+    let mut found = Vec::new();
+    for (index, (dir, line)) in lines.iter().enumerate() {
+        let hidden = lines[index + 1..].iter().any(|(later, _)| covers(later, dir));
+        if wanted(line) && !hidden {
+            let below = |other: &&(Vec<u8>, Line<'_>)| other.0 != *dir && covers(dir, &other.0);
+            let terms = Terms {
+                flags: flags(line.options) | flags(line.super_options),
+                nested: lines.iter().filter(below).map(|(other, _)| other.clone()).collect(),
+            };
+            let pool = unescape(line.source);
+            found.push(PoolMount { dir: dir.clone(), pool, device: line.device, terms });
+        }
+    }
+    found
 }
 
 /// Whether `path` is `dir` or below it: absolute paths without links.
@@ -75,8 +112,13 @@ fn flags(options: &[u8]) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// All mounts of the table, of whatever type.
+    pub(crate) fn all(table: &[u8]) -> Vec<PoolMount> {
+        of_lines(table, |_| true)
+    }
 
     const POOL: &str =
         "36 35 0:98 / /mnt/pool rw,noatime - fuse.keepstone /dev/shm/p rw,user_id=0\n";
@@ -92,6 +134,21 @@ mod tests {
         assert_eq!(mount.terms, Terms { flags: libc::ST_NOATIME, nested: vec![] });
         for read_only in [POOL.replace("rw,noatime", "ro"), POOL.replace("rw,user", "ro,user")] {
             assert_eq!(found(&read_only)[0].terms.flags & libc::ST_RDONLY, libc::ST_RDONLY);
+        }
+    }
+
+    #[test]
+    fn an_announcement_holds_while_no_mount_comes() {
+        let nobody = "7 1 0:5 / /nowhere rw - fuse.keepstone /dev/shm/q rw\n";
+        let Some(newest) = newest_mount() else { return assert_eq!(found(POOL).len(), 1) };
+        let announced = |table: &str, newest| {
+            PoolMount::announced(&PoolMount::announce(table.as_bytes(), newest))
+        };
+        assert_eq!(announced("40 36 0:99 / /mnt rw - tmpfs none rw\n", newest), Some(vec![]));
+        assert_eq!(announced("", newest + 1), None);
+        assert_eq!(announced(nobody, newest), None, "it does not stand there");
+        for text in [&b""[..], b"\t", b"x\t", b"1"] {
+            assert_eq!(PoolMount::announced(text), None);
         }
     }
 

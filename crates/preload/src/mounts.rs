@@ -1,5 +1,6 @@
 //! The mounts of pools that this process sees.
 
+use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use ::mounts::{PoolMount, Terms};
@@ -19,15 +20,25 @@ pub fn is_served_device(dev: u64) -> bool {
     unsafe { SERVED.load(Ordering::Acquire).as_ref() }.is_some_and(|served| served.contains(&dev))
 }
 
-/// Finds them in `/proc/self/mountinfo`.
+/// Finds them: where `keepstone run` has found them, if no mount has come since, else in the kernel's table.
 pub fn find() -> Vec<PoolMount> {
+    // SAFETY: the name is a string; nobody changes the environment this early.
+    let announced = unsafe {
+        let text = libc::getenv(c"KEEPSTONE_MOUNTS".as_ptr());
+        (!text.is_null()).then(|| CStr::from_ptr(text).to_bytes())
+    };
+    announced.and_then(PoolMount::announced).unwrap_or_else(in_table)
+}
+
+fn in_table() -> Vec<PoolMount> {
     read(c"/proc/self/mountinfo").map(|table| PoolMount::find(&table)).unwrap_or_default()
 }
 
 /// On what terms a pool is mounted now; `None` where paths do not lead to that mount any more.
 pub fn terms(dir: &[u8], device: (u32, u32)) -> Option<Terms> {
-    let mount = find().into_iter().find(|mount| mount.dir == dir && mount.device == device)?;
-    Some(mount.terms)
+    let in_table =
+        || in_table().into_iter().find(|mount| mount.dir == dir && mount.device == device);
+    ::mounts::terms(dir, device).or_else(|| Some(in_table()?.terms))
 }
 
 /// `st_dev` of what is in a mount.
@@ -35,7 +46,7 @@ pub fn device_number(mount: &PoolMount) -> u64 {
     rustix::fs::makedev(mount.device.0, mount.device.1)
 }
 
-fn read(path: &std::ffi::CStr) -> rustix::io::Result<Vec<u8>> {
+fn read(path: &CStr) -> rustix::io::Result<Vec<u8>> {
     let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let mut content = vec![0; 4096];
     let mut len = 0;

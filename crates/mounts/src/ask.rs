@@ -1,0 +1,155 @@
+//! Asking the kernel about single mounts (`statmount(2)`, `listmount(2)`, Linux 6.8): a twentieth of what it takes to
+//! read the table. Everything here is `None` where the kernel does not know the calls, or a sandbox forbids them.
+
+use crate::Terms;
+use linux_raw_sys::general as linux;
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
+use std::ffi::CString;
+use std::mem::offset_of;
+
+/// Bytes of an answer of `statmount`: its fixed part, and a path.
+const ANSWER: usize = size_of::<linux::statmount>() + libc::PATH_MAX as usize;
+/// Mounts below one of a pool that are looked at; with more, the table is read.
+const NESTED: usize = 16;
+
+/// The mount of this process's namespace that was made last: as long as it is the same, none has come.
+/// Numbers are never used again (`mnt_id` of `statmount`).
+pub fn newest_mount() -> Option<u64> {
+    let mut newest = [0];
+    // A mount that is gone leaves an older one, or one of a namespace that is entered: both are other numbers.
+    (list(linux::LSMT_ROOT as u64, &mut newest, linux::LISTMOUNT_REVERSE)? == 1)
+        .then_some(newest[0])
+}
+
+/// On what terms the mount of `device` stands that the path `dir` leads to, if it leads to its root.
+pub fn terms(dir: &[u8], device: (u32, u32)) -> Option<Terms> {
+    let id = StatxFlags::from_bits_retain(linux::STATX_MNT_ID_UNIQUE);
+    // Nothing that the server of the mount would be asked for.
+    let flags = AtFlags::from_bits_retain(linux::AT_STATX_DONT_SYNC) | AtFlags::NO_AUTOMOUNT;
+    let root = statx(CWD, CString::new(dir).ok()?, flags, id).ok()?;
+    let is_root = root.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
+    let is_it = is_root
+        && root.stx_mask & linux::STATX_MNT_ID_UNIQUE != 0
+        && (root.stx_dev_major, root.stx_dev_minor) == device;
+    let mount = is_it.then_some(root.stx_mnt_id)?;
+    let mut nested = [0; NESTED];
+    let count = list(mount, &mut nested, 0)?;
+    if count == NESTED {
+        return None;
+    }
+    let nested = nested[..count].iter().map(|&below| Answer::about(below)?.mount_point());
+    Some(Terms { flags: Answer::about(mount)?.flags()?, nested: nested.collect::<Option<_>>()? })
+}
+
+/// Mounts below `mount`, at any depth; how many were found.
+fn list(mount: u64, to: &mut [u64], flags: u32) -> Option<usize> {
+    let (address, len) = (to.as_mut_ptr(), to.len());
+    // SAFETY: the kernel stores at most that many numbers.
+    unsafe { ask(linux::__NR_listmount, mount, 0, address.expose_provenance(), len, flags) }
+}
+
+/// # Safety
+/// The call may store `len` elements of its kind at `to`.
+unsafe fn ask(
+    call: u32,
+    mount: u64,
+    param: u64,
+    to: usize,
+    len: usize,
+    flags: u32,
+) -> Option<usize> {
+    let request = linux::mnt_id_req {
+        size: linux::MNT_ID_REQ_SIZE_VER0,
+        spare: 0,
+        mnt_id: mount,
+        param,
+        mnt_ns_id: 0,
+    };
+    // SAFETY: the request is one, and the caller answers for the rest.
+    let result = unsafe { libc::syscall(call.into(), &raw const request, to, len, flags) };
+    usize::try_from(result).ok()
+}
+
+/// What `statmount` says.
+struct Answer(Box<[u64; ANSWER.div_ceil(8)]>);
+
+impl Answer {
+    fn about(mount: u64) -> Option<Self> {
+        let mut answer = Self(Box::new([0; ANSWER.div_ceil(8)]));
+        let what =
+            linux::STATMOUNT_SB_BASIC | linux::STATMOUNT_MNT_BASIC | linux::STATMOUNT_MNT_POINT;
+        let to = answer.0.as_mut_ptr().expose_provenance();
+        // SAFETY: there is room for that many bytes.
+        unsafe { ask(linux::__NR_statmount, mount, what.into(), to, ANSWER, 0)? };
+        let said = answer.word(offset_of!(linux::statmount, mask));
+        (said & u64::from(what) == u64::from(what)).then_some(answer)
+    }
+
+    fn bytes(&self) -> impl Iterator<Item = u8> {
+        self.0.iter().flat_map(|word| word.to_ne_bytes())
+    }
+
+    fn word(&self, at: usize) -> u64 {
+        self.0[at / 8]
+    }
+
+    /// Half a word.
+    fn half(&self, at: usize) -> u32 {
+        (self.word(at) >> (at % 8 * 8)) as u32
+    }
+
+    /// `ST_*` of `statvfs`.
+    fn flags(&self) -> Option<u64> {
+        let attributes = u32::try_from(self.word(offset_of!(linux::statmount, mnt_attr))).ok()?;
+        let superblock = u64::from(self.half(offset_of!(linux::statmount, sb_flags)));
+        let of_superblock = superblock & (libc::MS_RDONLY | libc::MS_SYNCHRONOUS);
+        let set = [
+            (linux::MOUNT_ATTR_RDONLY, libc::ST_RDONLY),
+            (linux::MOUNT_ATTR_NOSUID, libc::ST_NOSUID),
+            (linux::MOUNT_ATTR_NODEV, libc::ST_NODEV),
+            (linux::MOUNT_ATTR_NOEXEC, libc::ST_NOEXEC),
+            (linux::MOUNT_ATTR_NOATIME, libc::ST_NOATIME),
+            (linux::MOUNT_ATTR_NODIRATIME, libc::ST_NODIRATIME),
+        ];
+        let set = set.into_iter().filter(|(attribute, _)| attributes & attribute != 0);
+        let is_relative = attributes & linux::MOUNT_ATTR__ATIME == linux::MOUNT_ATTR_RELATIME;
+        let relative = if is_relative { libc::ST_RELATIME } else { 0 };
+        Some(set.fold(of_superblock | relative, |flags, (_, flag)| flags | flag))
+    }
+
+    fn mount_point(&self) -> Option<Vec<u8>> {
+        let text = size_of::<linux::statmount>();
+        let at = text + self.half(offset_of!(linux::statmount, mnt_point)) as usize;
+        let path: Vec<_> = self.bytes().skip(at).take_while(|&byte| byte != 0).collect();
+        path.starts_with(b"/").then_some(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pools::tests::all;
+
+    #[test]
+    fn the_kernel_and_its_table_say_the_same() {
+        let table = std::fs::read("/proc/self/mountinfo").unwrap();
+        let mounts = all(&table);
+        let known: Vec<_> =
+            mounts.iter().filter_map(|m| Some((m, terms(&m.dir, m.device)?))).collect();
+        assert!(
+            newest_mount().is_none() || known.len() > mounts.len() / 2,
+            "{} known",
+            known.len()
+        );
+        for (mount, terms) in known {
+            assert_eq!((&mount.dir, &mount.terms), (&mount.dir, &terms));
+        }
+    }
+
+    #[test]
+    fn who_is_no_mount_has_no_terms() {
+        assert_eq!(terms(b"/proc/self", (0, 0)), None);
+        assert_eq!(terms(b"/nowhere", (0, 0)), None);
+        assert_eq!(terms(b"", (0, 0)), None);
+    }
+}
