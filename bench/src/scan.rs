@@ -61,7 +61,7 @@ fn measure(files: u64, file_bytes: u64, dirs: u64, rounds: usize) -> Result<Row>
     let mut ms = [Vec::new(), Vec::new()];
     for _ in 0..rounds {
         for threads in [1, 2] {
-            let options = MountOptions { threads, ..MountOptions::default() };
+            let options = MountOptions { threads: Some(threads), ..MountOptions::default() };
             let start = Instant::now();
             let fs = Bpfs::mount(&region, &options)?;
             ms[threads - 1].push(start.elapsed().as_secs_f64() * 1e3);

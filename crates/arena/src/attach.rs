@@ -353,22 +353,30 @@ impl Place {
         Ok(())
     }
 
+    /// Looks at the file of a session, by the descriptor that was kept, if it still is that file.
+    pub(crate) fn look_at_file<T>(
+        &self,
+        session: &Session,
+        look: impl FnOnce(BorrowedFd<'_>) -> rustix::io::Result<T>,
+    ) -> io::Result<T> {
+        let kept = session.file.as_fd();
+        if session.is_file(kept) { Ok(look(kept)?) } else { self.with_file(session, look) }
+    }
+
     /// Does something with the file of a session, opened once more: inside a program that closes what it does
-    /// not know, a descriptor that was kept for long may be another file's. Where it cannot be opened (no
-    /// descriptor is left, or its name is gone), the kept one has to do, if it still is that file.
+    /// not know, a descriptor that was kept for long may be another file's, even from one call to the next. Where
+    /// it cannot be opened (no descriptor is left, or its name is gone), the kept one has to do, if it still is
+    /// that file.
     pub(crate) fn with_file<T>(
         &self,
         session: &Session,
         f: impl FnOnce(BorrowedFd<'_>) -> rustix::io::Result<T>,
     ) -> io::Result<T> {
-        let is_it = |file: BorrowedFd<'_>| {
-            rustix::fs::fstat(file).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == session.id)
-        };
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let opened = rustix::fs::open(&self.path, flags, Mode::empty());
         let file = match &opened {
-            Ok(file) if is_it(file.as_fd()) => file.as_fd(),
-            _ if is_it(session.file.as_fd()) => session.file.as_fd(),
+            Ok(file) if session.is_file(file.as_fd()) => file.as_fd(),
+            _ if session.is_file(session.file.as_fd()) => session.file.as_fd(),
             _ => return Err(Errno::STALE.into()),
         };
         Ok(f(file)?)

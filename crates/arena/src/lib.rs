@@ -42,7 +42,7 @@ pub use process::{Life, ProcessId};
 #[cfg(not(loom))]
 pub use room::handle_fault;
 pub use rwlock::{LockMode, PATIENCE_MS, RwLock, Ticket};
-pub use session::{Census, Inside, PROCESSES, Paused, Refused, Stopped, prepare};
+pub use session::{Census, Inside, Look, PROCESSES, Paused, Refused, Stopped, prepare};
 pub use slab::{Handle, Slab};
 
 use memory::{HUGE_PAGE, Memory, View};
@@ -219,22 +219,27 @@ impl Arena {
     }
 
     /// Calls `each(index, word)` for the words of part of a table that are not zero. In a shared
-    /// arena, pages that were never touched are skipped.
+    /// arena, pages that were never touched are skipped. Returns how many words were looked at.
     pub fn for_each_set(
         &self,
         span: Span<AtomicU64>,
         range: Range<usize>,
         mut each: impl FnMut(usize, &AtomicU64),
-    ) {
+    ) -> usize {
         let table = self.table(span);
+        let mut visited = 0;
         let mut visit = |range: Range<usize>| {
+            visited += range.len();
             for i in range {
                 if table[i].load(Relaxed) != 0 {
                     each(i, &table[i]);
                 }
             }
         };
-        let Kind::Shared(session, place) = &self.kind else { return visit(range) };
+        let Kind::Shared(session, place) = &self.kind else {
+            visit(range);
+            return visited;
+        };
         let index = |at: u64| (at as usize).saturating_sub(span.offset) / size_of::<AtomicU64>();
         let visit_data = |file: BorrowedFd<'_>| {
             let mut next = range.start;
@@ -251,9 +256,10 @@ impl Arena {
             }
             Ok(())
         };
-        if place.with_file(session, visit_data).is_err() {
+        if place.look_at_file(session, visit_data).is_err() {
             visit(range.clone());
         }
+        visited
     }
 }
 

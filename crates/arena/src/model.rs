@@ -257,6 +257,11 @@ impl ProcessId {
         self.0 < Self::FIRST || DEAD.load(Acquire) & 1 << self.0 != 0
     }
 
+    /// Everybody dies waited for, and numbers are not used again.
+    pub fn is_gone(self) -> bool {
+        self.is_dead()
+    }
+
     /// As above.
     pub fn life(self) -> Life {
         if self.is_dead() { Life::Dead } else { Life::Alive }

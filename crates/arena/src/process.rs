@@ -99,6 +99,12 @@ impl ProcessId {
         self.life() == Life::Dead
     }
 
+    /// Whether nobody has its number any more, not even a zombie: as [`is_dead`](Self::is_dead), but who is dead
+    /// and has not been waited for, or whose number is another's, is missed. One system call.
+    pub fn is_gone(self) -> bool {
+        is_gone(self.pid())
+    }
+
     /// Whether certainly no process with this number runs.
     pub fn is_free(pid: u32) -> bool {
         life(pid, None) == Life::Dead

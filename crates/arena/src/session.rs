@@ -25,7 +25,7 @@
 use crate::process::{self, Life, ProcessId, TICKS_PER_SECOND};
 use crate::sync::{self, AtomicBool, AtomicU32, AtomicU64, fence, thread_local};
 use crate::{Arena, Layout, Memory, Shared, Span};
-use rustix::fd::OwnedFd;
+use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::thread::Timespec;
 use std::cell::RefCell;
@@ -103,7 +103,15 @@ impl ProcessSlot {
 
     /// Whether nobody needs what a dead process has left in it (E6).
     fn is_abandoned(&self, who: u64) -> bool {
-        who != 0 && self.forking.load(Acquire) <= process::now() && ProcessId(who).is_dead()
+        self.is_abandoned_by(who, Look::Thorough)
+    }
+
+    fn is_abandoned_by(&self, who: u64, look: Look) -> bool {
+        let is_dead = match look {
+            Look::Quick => ProcessId::is_gone,
+            Look::Thorough => ProcessId::is_dead,
+        };
+        who != 0 && is_dead(ProcessId(who)) && self.forking.load(Acquire) <= process::now()
     }
 
     /// Its sweeper is done with it.
@@ -258,6 +266,11 @@ impl Session {
         }))
     }
 
+    /// Whether a descriptor is of the session's file.
+    pub(crate) fn is_file(&self, fd: BorrowedFd<'_>) -> bool {
+        rustix::fs::fstat(fd).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == self.id)
+    }
+
     pub(crate) fn memory(&self) -> &Memory {
         &self.memory
     }
@@ -351,9 +364,10 @@ impl Session {
         let slots = self.processes();
         let take =
             |i: &usize, from| slots[*i].who.compare_exchange(from, me, AcqRel, Relaxed).is_ok();
-        let is_left = |i: &usize| {
+        let is_left = |i: &usize, look| {
             let who = slots[*i].who.load(Acquire);
-            slots[*i].is_abandoned(who) && slots[*i].sweeper.load(Acquire) == 0 && take(i, who) && {
+            let is_abandoned = slots[*i].is_abandoned_by(who, look);
+            is_abandoned && slots[*i].sweeper.load(Acquire) == 0 && take(i, who) && {
                 // E5
                 fence(SeqCst);
                 let is_ours = slots[*i].sweeper.load(Acquire) == 0;
@@ -364,7 +378,9 @@ impl Session {
             }
         };
         let fresh = (0..PROCESSES).find(|i| slots[*i].who.load(Relaxed) == 0 && take(i, 0));
-        let slot = fresh.or_else(|| (0..PROCESSES).find(is_left)).ok_or(Refused::Full)?;
+        let looks = [Look::Quick, Look::Thorough].into_iter();
+        let left = |look| (0..PROCESSES).find(|i| is_left(i, look));
+        let slot = fresh.or_else(|| looks.clone().find_map(left)).ok_or(Refused::Full)?;
         // Before any thread of the process is inside: who closes the gate must see it, or be seen (E4).
         let is_registered = sync::register();
         slots[slot].relies.store(is_registered.into(), Relaxed);
@@ -471,6 +487,15 @@ impl Drop for Stopped<'_> {
         self.header.gate.store(0, Release);
         sync::futex_wake(&self.header.gate);
     }
+}
+
+/// How to look who has died.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// By numbers ([`ProcessId::is_gone`]): for those who join, of whom there may be many a second.
+    Quick,
+    /// By all that the kernel tells ([`ProcessId::is_dead`]).
+    Thorough,
 }
 
 /// The processes that have slots.
@@ -676,9 +701,10 @@ impl Arena {
 
     /// Slots of processes that died outside (E1) and that nobody is clearing away yet: they are the
     /// caller's to clear, and then to [`free`](Self::free_process).
-    pub fn take_dead_processes(&self) -> Vec<usize> {
+    pub fn take_dead_processes(&self, look: Look) -> Vec<usize> {
         let Some(s) = self.session() else { return Vec::new() };
         let Ok(me) = s.slot() else { return Vec::new() };
+        let own = ProcessId::own().0;
         let is_inside = |who| {
             let mut of_it = s.used_threads().iter().filter(|t| t.who.load(Acquire) == who);
             of_it.any(|t| t.inside.load(Acquire) != 0)
@@ -686,7 +712,8 @@ impl Arena {
         let is_mine = |p: &ProcessSlot| {
             let who = p.who.load(Acquire);
             let sweeper = p.sweeper.load(Acquire);
-            p.is_abandoned(who)
+            who != own
+                && p.is_abandoned_by(who, look)
                 && !is_inside(who)
                 && (sweeper == 0 || self.is_owner_dead(sweeper))
                 && p.sweeper.compare_exchange(sweeper, me, AcqRel, Relaxed).is_ok()

@@ -1,7 +1,7 @@
 //! What front ends need beside files: [`pool::Engine`].
 
 use crate::{Bpfs, place};
-use arena::Paused;
+use arena::{Look, Paused};
 use pmem::Region;
 use pool::{Engine, Error, MountReport, ReadBuf};
 use std::io;
@@ -30,7 +30,7 @@ impl Engine for Bpfs<Region> {
     }
 
     fn reap_processes(&self) -> Result<usize> {
-        self.core.reap_processes()
+        self.core.reap_processes(Look::Thorough)
     }
 
     fn follow_owner(&self) -> io::Result<()> {

@@ -99,7 +99,7 @@ impl<M: Medium> Bpfs<M> {
 
     /// As [`Engine::reap_processes`].
     pub fn reap_processes(&self) -> Result<usize> {
-        self.core.reap_processes()
+        self.core.reap_processes(arena::Look::Thorough)
     }
 
     /// How often a process died inside an operation, so that the derived state was made anew.

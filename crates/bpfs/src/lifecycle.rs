@@ -5,7 +5,7 @@ use crate::fs::{Core, INODE_ROOT, INODE_SIZE};
 use crate::layout::*;
 use crate::scan::{Scan, ScanOptions};
 use crate::volatile::{Plan, Volatile};
-use arena::{Arena, Attached, Hold, Place};
+use arena::{Arena, Attached, Hold, Look, Place};
 use pmem::{Lock, Medium};
 use pool::{
     CheckOptions, CheckReport, Error, FormatOptions, LABEL_MAX, MountOptions, MountReport, PoolInfo,
@@ -177,7 +177,7 @@ pub fn attach<M: Medium>(
             let core = core(medium, &sb, plan.join(arena), o);
             // Before any other thread of this process: what the last one in its slot has left.
             core.op(|_| Ok(()))?;
-            core.reap_processes()?;
+            core.reap_processes(Look::Quick)?;
             let report = MountReport { blocks_used: blocks_used(&core), ..MountReport::default() };
             Ok((core, report))
         }

@@ -77,9 +77,9 @@ pub struct ScanOptions<'a> {
 
 impl ScanOptions<'_> {
     /// Of a pool that nobody uses.
-    pub fn fresh(threads: usize) -> Self {
+    pub fn fresh(threads: Option<usize>) -> Self {
         const NONE: &BTreeMap<Ino, Held> = &BTreeMap::new();
-        Self { threads, held: NONE }
+        Self { threads: pool::scan_threads(threads), held: NONE }
     }
 }
 

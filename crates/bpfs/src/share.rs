@@ -20,7 +20,7 @@ use crate::lifecycle;
 use crate::scan::ScanOptions;
 use crate::unnamed::nap_for_space;
 use crate::volatile::UNNAMED;
-use arena::{Census, Refused, Stopped};
+use arena::{Census, Look, Refused, Stopped};
 use pmem::{Medium, Region};
 use pool::{Error, Place};
 use std::collections::BTreeMap;
@@ -119,17 +119,15 @@ impl<M: Medium> Core<M> {
 
     /// Takes back what dead processes held (R1), and repairs what they left half-done (R2).
     /// Returns how many there were.
-    pub fn reap_processes(&self) -> Result<usize> {
+    pub fn reap_processes(&self, look: Look) -> Result<usize> {
         let arena = &self.v.arena;
         arena.take_reserve();
         if arena.has_died_inside() {
             self.recover()?;
         }
-        let dead = arena.take_dead_processes();
+        let dead = arena.take_dead_processes(look);
         for process in &dead {
             self.clear_process(*process)?;
-            // Gives the memory of its counts back too.
-            self.v.clear_counts(*process).map_err(|_| Errno::IO)?;
             arena.free_process(*process);
         }
         Ok(dead.len())
@@ -144,29 +142,39 @@ impl<M: Medium> Core<M> {
         })
     }
 
-    /// Takes back all of them.
-    pub fn end_all_mappings(&self, process: usize) -> Result<()> {
+    /// Takes back all of them. Returns how many counts were looked at.
+    pub fn end_all_mappings(&self, process: usize) -> Result<usize> {
         let mut mapped = Vec::new();
-        self.v.for_each_mapping(process, |ino, count| mapped.push((ino, count)));
-        mapped.into_iter().try_for_each(|(ino, count)| self.end_mappings(process, ino, count))
+        let words = self.v.for_each_mapping(process, |ino, count| mapped.push((ino, count)));
+        for (ino, count) in mapped {
+            self.end_mappings(process, ino, count)?;
+        }
+        Ok(words)
     }
 
     /// Takes back what the last process in a slot held.
     fn clear_process(&self, process: usize) -> Result<()> {
+        /// Counts whose memory a slot may keep: eight pages, which cost less than to be taken away and again.
+        const KEPT: usize = 4096;
         self.end_server(process);
         self.v.openings.forget_process(&self.v.arena, process);
-        self.end_all_mappings(process)?;
+        let of_mappings = self.end_all_mappings(process)?;
         let mut held = Vec::new();
-        self.v.for_each_ref(process, |ino, count| held.push((ino, count)));
-        for (ino, count) in held {
-            self.take_back(process, ino, count)?;
+        let of_refs = self.v.for_each_ref(process, |ino, count| held.push((ino, count)));
+        for (ino, count) in &held {
+            self.take_back(process, *ino, *count)?;
         }
         self.op(|core| {
             if core.v.pins.forget_process(&core.v.arena, process) {
                 core.v.clear_deferred();
             }
             Ok(())
-        })
+        })?;
+        let is_damaged = held.iter().any(|(ino, _)| self.v.vinode(*ino).is_err());
+        if of_mappings + of_refs > KEPT || is_damaged {
+            self.v.clear_counts(process).map_err(|_| Errno::IO)?;
+        }
+        Ok(())
     }
 
     /// Derives the volatile state anew after a process died inside an operation (R2–R4).

@@ -600,9 +600,9 @@ impl Volatile {
         take(&v.refs, n) <= n
     }
 
-    /// Calls `each` for the inodes that a process holds, with how often.
-    pub fn for_each_ref(&self, process: usize, each: impl FnMut(Ino, u64)) {
-        self.for_each_count(self.tables.refs, process, each);
+    /// Calls `each` for the inodes that a process holds, with how often. Returns how many counts were looked at.
+    pub fn for_each_ref(&self, process: usize, each: impl FnMut(Ino, u64)) -> usize {
+        self.for_each_count(self.tables.refs, process, each)
     }
 
     fn for_each_count(
@@ -610,13 +610,13 @@ impl Volatile {
         counts: Option<Span<AtomicU64>>,
         process: usize,
         mut each: impl FnMut(Ino, u64),
-    ) {
-        let Some(counts) = counts else { return };
+    ) -> usize {
+        let Some(counts) = counts else { return 0 };
         let range = self.of_process(process);
         let first = range.start;
         self.arena.for_each_set(counts, range, |i, count| {
             each(Ino((i - first) as u64), count.load(Relaxed));
-        });
+        })
     }
 
     /// The part of a table of counts that is of a process.
@@ -649,9 +649,10 @@ impl Volatile {
         let _ = v.mappings.fetch_update(AcqRel, Relaxed, less);
     }
 
-    /// Calls `each` for the inodes that a process may map, with how often it counts that.
-    pub fn for_each_mapping(&self, process: usize, each: impl FnMut(Ino, u64)) {
-        self.for_each_count(self.tables.mappings, process, each);
+    /// Calls `each` for the inodes that a process may map, with how often it counts that. Returns how many counts
+    /// were looked at.
+    pub fn for_each_mapping(&self, process: usize, each: impl FnMut(Ino, u64)) -> usize {
+        self.for_each_count(self.tables.mappings, process, each)
     }
 
     // --- directories ----------------------------------------------------------------------------

@@ -57,7 +57,7 @@ fn mounting() {
         }
         let region = fs.into_medium();
         let before = region.counters().snapshot();
-        let options = MountOptions { threads: 1, ..MountOptions::default() };
+        let options = MountOptions { threads: Some(1), ..MountOptions::default() };
         let fs = Bpfs::mount(region, &options).unwrap();
         let d = fs.medium().counters().snapshot() - before;
         // The superblock, the inode file's leaf, two directories, one block of pointers.

@@ -224,7 +224,7 @@ fn at_every_access() {
     let options = OpenOptions { lock: Some(Lock::Shared), ..OpenOptions::default() };
     let region = options.open(&pool.0, Access::ReadWrite).unwrap();
     let place = bpfs::place(&region).unwrap();
-    let options = MountOptions { threads: 1, ..MountOptions::default() };
+    let options = MountOptions { threads: Some(1), ..MountOptions::default() };
     let medium = Watched { region, watch: Mortal(AtomicU64::new(0)) };
     let fs = Bpfs::attach(medium, &place, &options).unwrap();
     let dir = make(&fs, ROOT, "dir", NewKind::Dir).unwrap();

@@ -156,7 +156,8 @@ fn one(image: &[u8], seed: u64) {
     let mut image = image.to_vec();
     damage(&mut image, &mut rng);
     let region = region_of(&image);
-    let check = |repair| bpfs::check(&region, &CheckOptions { repair, threads: 1 }, &|_, _| {});
+    let check =
+        |repair| bpfs::check(&region, &CheckOptions { repair, threads: Some(1) }, &|_, _| {});
     let read_only = MountOptions { read_only: true, ..MountOptions::default() };
     let sound = match check(false) {
         Err(Error::NotAPool(_) | Error::Unusable(_)) => return,
@@ -171,7 +172,7 @@ fn one(image: &[u8], seed: u64) {
     region.read(0, &mut before);
     assert!(before == image, "a check or a read-only mount wrote to the pool");
 
-    match Bpfs::mount(&region, &MountOptions { threads: 1, ..MountOptions::default() }) {
+    match Bpfs::mount(&region, &MountOptions { threads: Some(1), ..MountOptions::default() }) {
         Ok(fs) => {
             assert!(sound, "a damaged pool was mounted for writing");
             exercise(&fs, &mut rng);

@@ -39,7 +39,8 @@ fn attach(pool: &Path) -> Bpfs<Region> {
     let options = OpenOptions { lock: Some(Lock::Shared), ..OpenOptions::default() };
     let region = options.open(pool, Access::ReadWrite).unwrap();
     let place = bpfs::place(&region).unwrap();
-    Bpfs::attach(region, &place, &MountOptions { threads: 1, ..MountOptions::default() }).unwrap()
+    Bpfs::attach(region, &place, &MountOptions { threads: Some(1), ..MountOptions::default() })
+        .unwrap()
 }
 
 /// A worker's name in one of its two directories.

@@ -48,7 +48,7 @@ fn each_worker_fences_what_it_flushed() {
     let mut region = fs.into_medium();
     loop {
         let medium = Watched { region, watch: Flushes::default() };
-        let options = MountOptions { threads: 3, ..MountOptions::default() };
+        let options = MountOptions { threads: Some(3), ..MountOptions::default() };
         let fs = Bpfs::mount(medium, &options).unwrap();
         let Watched { region: again, watch: Flushes { flushed, unfenced } } = fs.into_medium();
         assert!(unfenced.into_inner().unwrap().is_empty());

@@ -30,7 +30,7 @@ fn open(pool: &Path) -> Region {
 fn attach(pool: &Path) -> Result<Bpfs<Region>, Error> {
     let region = open(pool);
     let place = bpfs::place(&region)?;
-    Bpfs::attach(region, &place, &MountOptions { threads: 1, ..MountOptions::default() })
+    Bpfs::attach(region, &place, &MountOptions { threads: Some(1), ..MountOptions::default() })
 }
 
 /// Where the shared state is.

@@ -25,7 +25,7 @@ pub fn run(args: &CheckArgs, json: bool) -> Result<ExitCode> {
     };
     let options = OpenOptions { lock: Some(lock), ..OpenOptions::default() };
     let region = pool::open(&path, &options, access)?;
-    let options = CheckOptions { repair: args.repair, threads: pool::threads(args.threads) };
+    let options = CheckOptions { repair: args.repair, threads: Some(pool::threads(args.threads)) };
     // Hidden by itself where stderr is no terminal.
     let bar = ProgressBar::new(0).with_style(
         ProgressStyle::with_template("{msg} {wide_bar} {percent:>3} % {eta:>4}")

@@ -130,7 +130,7 @@ impl Bpfs {
 /// Those under which runs repeat. Starts the clock.
 fn mount_options() -> bpfs::MountOptions {
     TICKS.set(1_000_000);
-    bpfs::MountOptions { read_only: false, threads: 1, clock, seed: Some(7) }
+    bpfs::MountOptions { read_only: false, threads: Some(1), clock, seed: Some(7) }
 }
 
 impl<M: Medium> Survivor for bpfs::Bpfs<M> {
@@ -196,5 +196,5 @@ impl Target for Bpfs {
 }
 
 fn options(repair: bool) -> bpfs::CheckOptions {
-    bpfs::CheckOptions { repair, threads: 1 }
+    bpfs::CheckOptions { repair, threads: Some(1) }
 }

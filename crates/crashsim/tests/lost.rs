@@ -21,7 +21,7 @@ impl Pool {
         let file = File::create(&self.0).unwrap();
         file.write_all_at(bytes, 0).unwrap();
         let region = Region::open(&self.0, Access::ReadWrite).unwrap();
-        let options = bpfs::MountOptions { threads: 1, ..bpfs::MountOptions::default() };
+        let options = bpfs::MountOptions { threads: Some(1), ..bpfs::MountOptions::default() };
         bpfs::Bpfs::mount(region, &options).unwrap()
     }
 

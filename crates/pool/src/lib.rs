@@ -15,6 +15,6 @@ mod shared;
 pub use arena::{Paused, Place};
 pub use engine::{Engine, ReadBuf};
 pub use error::{Error, Problem};
-pub use options::{CheckOptions, FormatOptions, LABEL_MAX, MountOptions};
+pub use options::{CheckOptions, FormatOptions, LABEL_MAX, MountOptions, scan_threads};
 pub use report::{CheckReport, MountReport, PoolInfo};
 pub use shared::{handle_fault, place, remove_abandoned};

@@ -19,8 +19,8 @@ pub struct FormatOptions {
 pub struct MountOptions {
     /// Refuse changes; a damaged pool can be mounted this way.
     pub read_only: bool,
-    /// Workers of the mount scan, the calling thread among them.
-    pub threads: usize,
+    /// Workers of the mount scan, the calling thread among them; none given: one for each processor.
+    pub threads: Option<usize>,
     /// Where the time of changes comes from.
     pub clock: fn() -> Timestamp,
     /// Decides what is otherwise random: the key of the name hash and the generations of new
@@ -30,25 +30,20 @@ pub struct MountOptions {
 
 impl Default for MountOptions {
     fn default() -> Self {
-        Self { read_only: false, threads: threads(), clock: Timestamp::now, seed: None }
+        Self { read_only: false, threads: None, clock: Timestamp::now, seed: None }
     }
 }
 
 /// How to check.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct CheckOptions {
     /// Repair what can be repaired by storing one word.
     pub repair: bool,
-    /// Workers of the scan.
-    pub threads: usize,
+    /// Workers of the scan; none given: one for each processor.
+    pub threads: Option<usize>,
 }
 
-impl Default for CheckOptions {
-    fn default() -> Self {
-        Self { repair: false, threads: threads() }
-    }
-}
-
-fn threads() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
+/// Workers of a scan: `given`, or one for each processor. (To know these takes longer than to join a pool.)
+pub fn scan_threads(given: Option<usize>) -> usize {
+    given.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
 }

@@ -13,6 +13,7 @@
 use crate::process::Process;
 use smallvec::SmallVec;
 use std::cell::UnsafeCell;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use vfs::Ino;
 
@@ -152,25 +153,23 @@ impl Used<'_> {
     }
 }
 
-/// The entries of a process; apart from it, as programs with small stacks begin with it there.
-pub(crate) struct PathCache(Box<[CacheEntry; ENTRIES]>);
-
-impl Default for PathCache {
-    fn default() -> Self {
-        let entry = |_| CacheEntry { word: AtomicU32::new(0), cached: UnsafeCell::new(None) };
-        let entries: Box<[CacheEntry]> = (0..ENTRIES).map(entry).collect();
-        Self(entries.try_into().unwrap_or_else(|_| unreachable!("it has that many")))
-    }
-}
+/// The entries of a process, made when there is something to keep.
+#[derive(Default)]
+pub(crate) struct PathCache(OnceLock<Box<[CacheEntry]>>);
 
 impl PathCache {
-    fn entry(&self, key: &PathKey<'_>) -> &CacheEntry {
-        &self.0[key.hash()]
+    fn entries(&self) -> &[CacheEntry] {
+        self.0.get().map_or(&[], |entries| entries)
+    }
+
+    fn make_entries(&self) -> &[CacheEntry] {
+        let entry = |_| CacheEntry { word: AtomicU32::new(0), cached: UnsafeCell::new(None) };
+        self.0.get_or_init(|| (0..ENTRIES).map(entry).collect())
     }
 
     /// The directory with this key, held while the result is.
     pub fn find(&self, process: &Process, key: &PathKey<'_>) -> Option<Used<'_>> {
-        let used = self.entry(key).enter()?;
+        let used = self.entries().get(key.hash())?.enter()?;
         let cached = used.cached()?;
         if !cached.is(key) {
             return None;
@@ -200,7 +199,7 @@ impl PathCache {
         if steps.spilled() || may_end_elsewhere {
             return;
         }
-        let entry = self.entry(key);
+        let entry = &self.make_entries()[key.hash()];
         let Some(cached) = entry.fill() else { return };
         let mut before = None;
         match cached {
@@ -231,7 +230,7 @@ impl PathCache {
 
     /// Forgets all paths. Directories in use are given back when their entries are needed.
     pub fn clear(&self, process: &Process) {
-        for entry in self.0.iter() {
+        for entry in self.entries() {
             let mut word = entry.word.load(Relaxed);
             while word & FILLED != 0 && word != FILLED {
                 if threads::exchange_u32(&entry.word, word, word & !FILLED) {
@@ -250,10 +249,13 @@ impl PathCache {
     /// After a fork, in the child: the references are the parent's, and other threads, which are gone,
     /// may have left anything.
     pub fn after_fork(&self) {
-        for entry in self.0.iter() {
-            // SAFETY: there is one thread, and it is in no call.
-            unsafe { entry.cached.get().write(None) };
-            entry.word.store(0, Relaxed);
+        for entry in self.entries() {
+            // What has never been used need not be copied for the child.
+            if entry.word.load(Relaxed) != 0 {
+                // SAFETY: there is one thread, and it is in no call.
+                unsafe { entry.cached.get().write(None) };
+                entry.word.store(0, Relaxed);
+            }
         }
     }
 }

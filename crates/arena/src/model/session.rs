@@ -305,7 +305,7 @@ fn a_slot_is_cleared_by_one_at_a_time() {
             session.detached.store(true, Relaxed);
         });
         world.process(2, |arena| {
-            for process in arena.take_dead_processes() {
+            for process in arena.take_dead_processes(Look::Thorough) {
                 world.used.with_mut(|_| ());
                 arena.free_process(process);
             }

@@ -36,7 +36,7 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
     let read_only = plan.options.is_read_only();
     let region = open(plan)?;
     let domain = region.domain();
-    let mounting = ::pool::MountOptions { read_only, threads, ..Default::default() };
+    let mounting = ::pool::MountOptions { read_only, threads: Some(threads), ..Default::default() };
     let open = if is_direct(&plan.options) { engines::attach } else { engines::mount };
     let fs = open(region, &mounting).with_context(|| plan.pool.display().to_string())?;
     let info = engines::info(fs.region())?;
@@ -157,14 +157,14 @@ fn follow(changes: Arc<OnceLock<Changes>>) {
     });
 }
 
-/// Clears away what killed programs left, now and then, and lets those into the shared state who may open the
+/// Clears away what programs left that have ended, now and then, and lets those into the shared state who may open the
 /// pool meanwhile.
 fn reap(fs: Weak<dyn Engine>) {
     std::thread::spawn(move || {
         while let Some(fs) = fs.upgrade() {
             match fs.reap_processes() {
                 Ok(0) => {}
-                Ok(n) => tracing::info!("{n} programs were killed"),
+                Ok(n) => tracing::debug!("cleared away after {n} programs that have ended"),
                 Err(err) => tracing::error!("cannot clear away after programs that died: {err}"),
             }
             let _ = fs.follow_owner();

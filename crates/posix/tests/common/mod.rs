@@ -253,7 +253,7 @@ impl World {
         let region = Region::anonymous(64 << 20).unwrap();
         bpfs::format(&region, &FormatOptions::default()).unwrap();
         // A process that has ever had threads is not served as one that has not.
-        let options = MountOptions { threads: 1, ..MountOptions::default() };
+        let options = MountOptions { threads: Some(1), ..MountOptions::default() };
         Arc::new(Bpfs::mount(region, &options).unwrap())
     }
 
