@@ -14,7 +14,7 @@
 
 use crate::session::{Session, Tables};
 use crate::{Arena, Kind, Layout, Memory, room};
-use rustix::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::thread::Timespec;
@@ -238,7 +238,7 @@ impl Place {
         if session.header().short.load(Acquire) != 0 {
             return Err(self.no_room(""));
         }
-        self.watch(&session, false);
+        room::watch(&session, false);
         session.process().map_err(Errno::from)?;
         rustix::fs::flock(&session.file, FlockOperation::LockShared)?;
         Ok(Arena::shared(session, self, layout.derived))
@@ -258,11 +258,6 @@ impl Place {
         let there = rustix::fs::fstat(file).map_or(0, |stat| stat.st_blocks.cast_unsigned() * 512);
         let mib = (there + room::RESERVE).div_ceil(1 << 20);
         self.no_room(&format!(", which takes more than the {mib} MiB that there were"))
-    }
-
-    fn watch(&self, session: &Session, building: bool) {
-        let view = session.memory().view();
-        room::watch(session, view.address(), view.len(), session.file.as_raw_fd(), building);
     }
 
     /// The name is taken.
@@ -318,7 +313,7 @@ impl Place {
             return Err(if err == Errno::NOSPC { self.no_room("") } else { err.into() });
         }
         let session = Session::new(Memory::file(&file, layout.bytes())?, tables, file)?;
-        self.watch(&session, true);
+        room::watch(&session, true);
         session.header().namespaces.store(namespaces(), Relaxed);
         session.process().map_err(Errno::from)?;
         Ok(Arena::shared(session, self, layout.derived))

@@ -40,7 +40,7 @@ pub use bitmap::Bitmap;
 pub use hash::{Entry, HashIndex, Link};
 pub use process::{Life, ProcessId};
 #[cfg(not(loom))]
-pub use room::handle_fault;
+pub use room::{handle_fault, is_mapped};
 pub use rwlock::{LockMode, PATIENCE_MS, RwLock, Ticket};
 pub use session::{Census, Inside, Look, PROCESSES, Paused, Refused, Stopped, prepare};
 pub use slab::{Handle, Slab};

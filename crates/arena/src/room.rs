@@ -14,26 +14,19 @@
 use crate::attach::Place;
 use crate::session::Session;
 use crate::{Arena, Kind};
-use rustix::fd::BorrowedFd;
+use mapped::{Entry, Table};
+use rustix::fd::{AsFd as _, BorrowedFd};
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};
-use std::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*,
-};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::*};
 
 /// Bytes of the reserve (O1): pages for what is not asked about beforehand.
 pub(crate) const RESERVE: u64 = 2 << 20;
 const PAGE: u64 = 4096;
 
 /// What a handler of SIGBUS has to know of an arena that is mapped.
-struct Mapped {
-    /// 0: nothing.
-    base: AtomicUsize,
-    len: AtomicUsize,
-    file: AtomicI32,
-    device: AtomicU64,
-    inode: AtomicU64,
+struct Known {
     /// In the header: whether it is short (O2).
     short: AtomicPtr<AtomicU32>,
     /// Whether it is being built.
@@ -42,54 +35,45 @@ struct Mapped {
     is_private: AtomicBool,
 }
 
-static MAPPED: [Mapped; 64] = [const {
-    Mapped {
-        base: AtomicUsize::new(0),
-        len: AtomicUsize::new(0),
-        file: AtomicI32::new(-1),
-        device: AtomicU64::new(0),
-        inode: AtomicU64::new(0),
-        short: AtomicPtr::new(std::ptr::null_mut()),
-        building: AtomicBool::new(false),
-        is_private: AtomicBool::new(false),
-    }
-}; 64];
-
-/// A base that is none yet.
-const CLAIMED: usize = 1;
+static MAPPED: Table<Known> = Table::new(
+    [const {
+        Entry::new(Known {
+            short: AtomicPtr::new(std::ptr::null_mut()),
+            building: AtomicBool::new(false),
+            is_private: AtomicBool::new(false),
+        })
+    }; 64],
+);
 
 /// Lets [`handle_fault`] know of a session. One for which there is no place does without.
-pub(crate) fn watch(session: &Session, base: usize, len: usize, file: i32, building: bool) {
-    let free = |m: &&Mapped| m.base.compare_exchange(0, CLAIMED, AcqRel, Relaxed).is_ok();
-    if let Some(m) = MAPPED.iter().find(free) {
-        m.len.store(len, Relaxed);
-        m.file.store(file, Relaxed);
-        m.device.store(session.id.0, Relaxed);
-        m.inode.store(session.id.1, Relaxed);
-        m.building.store(building, Relaxed);
-        m.is_private.store(false, Relaxed);
-        m.short.store(std::ptr::from_ref(&session.header().short).cast_mut(), Relaxed);
-        m.base.store(base, Release);
-    }
+pub(crate) fn watch(session: &Session, building: bool) {
+    let view = session.memory().view();
+    let range = view.address()..view.address() + view.len();
+    MAPPED.begin(range, session.file.as_fd(), session.id, |known| {
+        known.building.store(building, Relaxed);
+        known.is_private.store(false, Relaxed);
+        known.short.store(std::ptr::from_ref(&session.header().short).cast_mut(), Relaxed);
+    });
 }
 
 /// Before the memory at `base` is unmapped.
 pub(crate) fn unwatch(base: usize) {
-    if let Some(m) = mapped_at(base) {
-        m.base.store(0, Release);
+    if let Some(arena) = MAPPED.find(base) {
+        arena.end();
     }
 }
 
-fn mapped_at(base: usize) -> Option<&'static Mapped> {
-    MAPPED.iter().find(|m| m.base.load(Acquire) == base)
+/// Whether a shared arena is mapped there.
+pub fn is_mapped(address: usize) -> bool {
+    MAPPED.find(address).is_some()
 }
 
 /// The arena at `base` has been built: whether there was no room for all of it.
 pub(crate) fn was_short(base: usize) -> bool {
-    mapped_at(base).is_some_and(|m| {
+    MAPPED.find(base).is_some_and(|arena| {
         // What is of no use needs memory until it is dropped.
-        let was_short = m.is_private.load(Relaxed);
-        m.building.store(was_short, Relaxed);
+        let was_short = arena.more.is_private.load(Relaxed);
+        arena.more.building.store(was_short, Relaxed);
         was_short
     })
 }
@@ -97,34 +81,24 @@ pub(crate) fn was_short(base: usize) -> bool {
 /// To be called in a handler of SIGBUS with the address that was touched: whether that was in an arena, and the
 /// page is there now (O2), so that the instruction can be executed again. Makes system calls only.
 pub fn handle_fault(address: usize) -> bool {
-    let at = |m: &&Mapped| {
-        let base = m.base.load(Acquire);
-        base > CLAIMED && (base..base + m.len.load(Relaxed)).contains(&address)
-    };
-    let Some(m) = MAPPED.iter().find(at) else { return false };
-    // SAFETY: it stays open while the arena is watched, or is another file's, which is seen next.
-    let file = unsafe { BorrowedFd::borrow_raw(m.file.load(Relaxed)) };
-    let id = (m.device.load(Relaxed), m.inode.load(Relaxed));
-    let len = m.len.load(Relaxed) as u64;
-    match rustix::fs::fstat(file) {
-        Ok(stat) if (stat.st_dev, stat.st_ino) == id && stat.st_size as u64 >= len => {}
-        _ => return false,
-    }
-    let page = (address - m.base.load(Relaxed)) as u64 / PAGE * PAGE;
+    let Some(arena) = MAPPED.find(address) else { return false };
+    let (base, len) = (arena.range().start, arena.range().len() as u64);
+    let Some((file, _)) = arena.file().filter(|(_, size)| *size >= len) else { return false };
+    let page = (address - base) as u64 / PAGE * PAGE;
     let take = || rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, page, PAGE).is_ok();
     if take() {
         return true;
     }
     // SAFETY: in the header of the arena, which is mapped, as the address is.
-    unsafe { (*m.short.load(Relaxed)).store(1, Release) };
+    unsafe { (*arena.more.short.load(Relaxed)).store(1, Release) };
     let give = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     let given = rustix::fs::fallocate(file, give, reserve_at(len), RESERVE);
-    given.is_ok() && take() || take_private(m, file, page)
+    given.is_ok() && take() || take_private(arena, file, page)
 }
 
 /// Has private memory take the place of a hole of the file, from `page` on, if nobody else has the arena yet (O2).
-fn take_private(m: &Mapped, file: BorrowedFd<'_>, page: u64) -> bool {
-    if !m.building.load(Relaxed) {
+fn take_private(arena: &Entry<Known>, file: BorrowedFd<'_>, page: u64) -> bool {
+    if !arena.more.building.load(Relaxed) {
         return false;
     }
     // Another thread may have done so since this one met the fault: what that has stored must stay.
@@ -132,15 +106,15 @@ fn take_private(m: &Mapped, file: BorrowedFd<'_>, page: u64) -> bool {
     while BUSY.swap(true, Acquire) {
         std::hint::spin_loop();
     }
-    let len = m.len.load(Relaxed) as u64;
+    let (base, len) = (arena.range().start, arena.range().len() as u64);
     let end = match rustix::fs::seek(file, SeekFrom::Data(page)) {
         Ok(data) => data.min(len),
         Err(_) => len,
     };
-    let at = (m.base.load(Relaxed) + page as usize) as *mut std::ffi::c_void;
+    let at = (base + page as usize) as *mut std::ffi::c_void;
     let prot = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
-    m.is_private.store(true, Relaxed);
+    arena.more.is_private.store(true, Relaxed);
     // SAFETY: pages of the arena, which is unmapped as a whole. They are replaced where the file has none, and no room
     // for one: they are still all zeros.
     let is_there = unsafe {

@@ -54,7 +54,7 @@ pub use flush::{FlushInstruction, LINE, lines};
 pub use guard::{Guarded, Protection, Tally, UnknownProtection};
 pub use host::{FsType, PlatformDomain};
 pub use line::Line;
-pub use lost::handle_fault;
+pub use lost::{handle_fault, is_mapped};
 pub use medium::{Fenced, Medium};
 pub use open::{Access, Lock, OpenOptions};
 pub use probe::{ProbeKind, ProbeReport, probe};
