@@ -367,6 +367,16 @@ fn a_program_near_its_limits_fails_by_error_numbers_only() {
 }
 
 #[test]
+fn a_program_that_locks_its_memory_locks_no_pool() {
+    let sandbox = Sandbox::mounted(&["-o", "direct"]);
+    let program = compiled("locked", &[]);
+    assert_eq!(on_tmpfs(&program), "done\n");
+    let output = keepstone_run([program.as_os_str(), sandbox.dir.as_os_str()]);
+    assert!(output.status.success() && output.stdout == b"done\n", "{output:?}");
+    sandbox.umount();
+}
+
+#[test]
 fn a_program_on_a_truncated_pool_gets_errors_and_no_signal() {
     let s = Sandbox::mounted(&["-o", "direct"]);
     fs::write(s.path("near"), vec![1; 100_000]).unwrap();

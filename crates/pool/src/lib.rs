@@ -17,4 +17,4 @@ pub use engine::{Engine, ReadBuf};
 pub use error::{Error, Problem};
 pub use options::{CheckOptions, FormatOptions, LABEL_MAX, MountOptions, scan_threads};
 pub use report::{CheckReport, MountReport, PoolInfo};
-pub use shared::{handle_fault, place, remove_abandoned};
+pub use shared::{handle_fault, is_mapped, place, remove_abandoned};

@@ -38,6 +38,11 @@ pub fn remove_abandoned(format: u64) -> io::Result<u64> {
     arena::remove_abandoned(Path::new(ARENAS), ARENA_PREFIX, format)
 }
 
+/// Whether a pool or a shared state is mapped there: larger than all that is a program's own, and sparse.
+pub fn is_mapped(address: usize) -> bool {
+    arena::is_mapped(address) || pmem::is_mapped(address)
+}
+
 /// To be called in a handler of SIGBUS with the address that was touched: whether the instruction can be executed
 /// again, as it was in a shared state for which there was no room, and now there is, or in a pool whose file was
 /// truncated: then all operations of that pool fail with `EIO`.

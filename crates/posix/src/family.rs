@@ -15,6 +15,7 @@
 
 use arena::ProcessId;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::*};
 use vfs::{Errno, FileKind, Ino};
@@ -356,6 +357,12 @@ impl Family {
     /// Maps the memory.
     pub fn new() -> Result<Self, Errno> {
         Ok(Self { shared: map::<Shared>()?, own: AtomicU64::new(0) })
+    }
+
+    /// Addresses of the memory.
+    pub fn range(&self) -> Range<usize> {
+        let start = self.shared.addr().get();
+        start..start + size_of::<Shared>()
     }
 
     fn shared(&self) -> &Shared {

@@ -256,6 +256,11 @@ impl Process {
         self.entry(fd).is_some_and(|entry| entry.load(Relaxed) != 0)
     }
 
+    /// Whether the memory at an address is what forked processes share.
+    pub fn shares(&self, address: usize) -> bool {
+        self.family.range().contains(&address)
+    }
+
     /// The place of this process in its family.
     #[inline]
     pub(crate) fn place(&self) -> Place {

@@ -12,7 +12,7 @@ use ::pool::{Engine, MountOptions};
 use posix::{Attached, Errno, Fork, MountSpec};
 
 use crate::start::{debug, process};
-use crate::{fork, mounts};
+use crate::{calls, fork, mounts};
 
 /// Pools that are attached, as many as the process layer takes.
 static ATTACHED: [AtomicPtr<Arc<dyn Engine>>; 16] =
@@ -57,6 +57,7 @@ fn attach(pool: &Path) -> Result<Attached, Box<dyn std::error::Error>> {
         return Err("too many pools".into());
     }
     fork::attached();
+    calls::locking::unlock_ours();
     let forking = fs.clone();
     let on_fork = Box::new(move |step| match step {
         Fork::Begins => forking.begin_fork(),

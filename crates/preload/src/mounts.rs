@@ -46,7 +46,8 @@ pub fn device_number(mount: &PoolMount) -> u64 {
     rustix::fs::makedev(mount.device.0, mount.device.1)
 }
 
-fn read(path: &CStr) -> rustix::io::Result<Vec<u8>> {
+/// Reads a file of `/proc`, past the program's libc.
+pub fn read(path: &CStr) -> rustix::io::Result<Vec<u8>> {
     let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let mut content = vec![0; 4096];
     let mut len = 0;

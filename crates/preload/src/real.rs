@@ -338,6 +338,8 @@ originals! {
         offset: off_t
     ) -> *mut c_void;
 
+    fn mlockall(flags: c_int) -> c_int;
+
     fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int;
     fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_int, room: size_t) -> c_int;
     fn ppoll(

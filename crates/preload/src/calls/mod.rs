@@ -6,6 +6,7 @@ mod copying;
 mod descriptors;
 mod kinds;
 mod listing;
+pub mod locking;
 mod names;
 mod numbers;
 mod raw;

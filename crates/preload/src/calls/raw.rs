@@ -5,7 +5,7 @@
 
 use std::ffi::{c_int, c_long};
 
-use super::{attributes, content, descriptors, listing, names, waiting};
+use super::{attributes, content, descriptors, listing, locking, names, waiting};
 use crate::credentials::restricted;
 use crate::serve::{before_number, give_pool_files_to_kernel};
 use crate::start::{forget_table, open_by_kernel, process, serve_no_more, serves, table};
@@ -44,6 +44,7 @@ export! {
                 content::copy_file_range(fd, b as _, c as _, d as _, e as _, f as _) as c_long
             }
             libc::SYS_sendfile => content::sendfile(fd, b as _, c as _, d as _) as c_long,
+            libc::SYS_mlockall => locking::mlockall(a as _).into(),
             libc::SYS_poll => waiting::poll(a as _, b as _, c as _).into(),
             libc::SYS_sendmsg => waiting::sendmsg(fd, b as _, c as _) as c_long,
             libc::SYS_sendmmsg => waiting::sendmmsg(fd, b as _, c as _, d as _).into(),
