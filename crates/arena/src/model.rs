@@ -281,7 +281,7 @@ pub enum Life {
 /// Processes of the model do not fork, and time does not pass.
 pub(crate) fn after_fork_child() {}
 
-pub(crate) const TICKS_PER_SECOND: u64 = 100;
+pub(crate) const UNITS_PER_SECOND: u64 = 100;
 
 pub(crate) fn now() -> u64 {
     0

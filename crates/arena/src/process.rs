@@ -10,6 +10,8 @@
 //!   one: who has been waited for is dead, and so is who has only ended.
 //! - L3: what cannot be known is [`Life::Unknown`]. Nobody takes anything from such a process, and who waits
 //!   for it lets others go first.
+//! - L4: a program that `exec` has replaced is dead, though its process is not. That is known to the process, which
+//!   says anew who it is: who has its number, and is not it, is what it was before (or had the number before it).
 //!
 //! `/proc` is read by system calls of our own: arenas are used inside programs whose libc calls are
 //! interposed.
@@ -26,8 +28,10 @@ const STAT_BYTES: usize = 768;
 /// Bits of a process number (`PID_MAX_LIMIT` of the kernel).
 const PID_BITS: u32 = 22;
 const TIME_BITS: u32 = u64::BITS - PID_BITS;
-/// Ticks of the clock that start times are told by (`USER_HZ`).
-pub(crate) const TICKS_PER_SECOND: u64 = 100;
+/// Units of the times here: finer than the kernel's start times, as programs replace each other faster (L4).
+pub(crate) const UNITS_PER_SECOND: u64 = 10_000;
+/// In a tick of the clock that start times are told by (`USER_HZ`).
+const UNITS_PER_TICK: u64 = UNITS_PER_SECOND / 100;
 
 /// What is known of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +44,7 @@ pub enum Life {
     Unknown,
 }
 
-/// A process: its number in the upper bits, below when it first said so, in ticks since the start of the
+/// A process: its number in the upper bits, below when it first said so, in units since the start of the
 /// machine; never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessId(pub u64);
@@ -91,7 +95,13 @@ impl ProcessId {
 
     /// Whether it still runs. A zombie does not, unless threads of it do.
     pub fn life(self) -> Life {
-        life(self.pid(), Some(self.time()))
+        if self.is_former() { Life::Dead } else { life(self.pid(), Some(self.time())) }
+    }
+
+    /// Whether the calling process has its number, and is another (L4).
+    fn is_former(self) -> bool {
+        let own = Self::own();
+        !FOREIGN.load(Relaxed) && self.pid() == own.pid() && self != own
     }
 
     /// Whether it certainly does not run any more.
@@ -102,7 +112,7 @@ impl ProcessId {
     /// Whether nobody has its number any more, not even a zombie: as [`is_dead`](Self::is_dead), but who is dead
     /// and has not been waited for, or whose number is another's, is missed. One system call.
     pub fn is_gone(self) -> bool {
-        is_gone(self.pid())
+        self.is_former() || is_gone(self.pid())
     }
 
     /// Whether certainly no process with this number runs.
@@ -111,10 +121,10 @@ impl ProcessId {
     }
 }
 
-/// Ticks since the start of the machine.
+/// Units since the start of the machine.
 pub(crate) fn now() -> u64 {
     let time = clock_gettime(ClockId::Boottime);
-    time.tv_sec as u64 * TICKS_PER_SECOND + time.tv_nsec as u64 / (1_000_000_000 / TICKS_PER_SECOND)
+    time.tv_sec as u64 * UNITS_PER_SECOND + time.tv_nsec as u64 / (1_000_000_000 / UNITS_PER_SECOND)
 }
 
 /// Of the process that had this number at `time`, or of any that has it now.
@@ -156,6 +166,7 @@ fn has_ended(pid: u32) -> bool {
 struct Stat {
     state: u8,
     threads: u64,
+    /// In units, on a tick.
     start: u64,
 }
 
@@ -173,11 +184,11 @@ impl Stat {
     fn parse(stat: &[u8]) -> Option<Self> {
         let after = stat.iter().rposition(|b| *b == b')')? + 1;
         let mut fields = stat[after..].split(|b| *b == b' ').filter(|f| !f.is_empty());
-        let number = |f: &[u8]| std::str::from_utf8(f).ok()?.parse().ok();
+        let number = |f: &[u8]| std::str::from_utf8(f).ok()?.parse::<u64>().ok();
         let state = *fields.next()?.first()?;
         // Fields 3 (state) … 20 (threads), 22 (start time).
         let threads = number(fields.nth(16)?)?;
-        let start = number(fields.nth(1)?)?;
+        let start = number(fields.nth(1)?)?.checked_mul(UNITS_PER_TICK)?;
         Some(Self { state, threads, start })
     }
 
@@ -202,7 +213,7 @@ mod tests {
     fn a_hostile_name_does_not_confuse_the_parser() {
         let line = b"7 (a) Z 1) S 1 7 7 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 3 0 4711 1000 1\n";
         let s = Stat::parse(line).unwrap();
-        assert_eq!((s.state, s.threads, s.start), (b'S', 3, 4711));
+        assert_eq!((s.state, s.threads, s.start), (b'S', 3, 4711 * UNITS_PER_TICK));
         assert!(Stat::parse(b"7 (x").is_none());
         assert!(Stat::parse(b"7 (x) S 1 2").is_none());
     }
@@ -219,6 +230,8 @@ mod tests {
         assert_eq!(both(own), (Life::Alive, false));
         let before = ProcessId::new(own.pid(), Stat::of(own.pid()).unwrap().start - 1);
         assert!(before.is_dead(), "who had this number before is another process");
+        let replaced = ProcessId::new(own.pid(), Stat::of(own.pid()).unwrap().start);
+        assert!(replaced == own || replaced.is_dead() && replaced.is_gone(), "L4");
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let id = ProcessId::new(child.id(), now());
         assert_eq!(both(id), (Life::Alive, false));

@@ -22,7 +22,7 @@
 //!   both. So the slot of a parent that has died says until when nobody clears it away. A child that comes later
 //!   than that (it was stopped as it was born) may find removed files gone.
 
-use crate::process::{self, Life, ProcessId, TICKS_PER_SECOND};
+use crate::process::{self, Life, ProcessId, UNITS_PER_SECOND};
 use crate::sync::{self, AtomicBool, AtomicU32, AtomicU64, fence, thread_local};
 use crate::{Arena, Layout, Memory, Shared, Span};
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -49,7 +49,7 @@ const GONE: u64 = 1;
 const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 const NAPS_TO_DOUBT: u32 = if cfg!(loom) { 1 } else { 20 };
 /// How long a child has to take what it inherits from a parent that has died (E6): half a minute.
-const FORK_TICKS: u64 = 30 * TICKS_PER_SECOND;
+const FORK_UNITS: u64 = 30 * UNITS_PER_SECOND;
 /// Naps for which a thread may be inside whose process nobody knows to be alive or dead, before whoever has
 /// closed the gate opens it again.
 const NAPS_TO_DESPAIR: u32 = 1_000;
@@ -678,7 +678,7 @@ impl Arena {
             && let Ok(process) = s.process()
         {
             s.forking.store(process as u32 + 1, Relaxed);
-            s.processes()[process].forking.store(process::now() + FORK_TICKS, Release);
+            s.processes()[process].forking.store(process::now() + FORK_UNITS, Release);
         }
     }
 

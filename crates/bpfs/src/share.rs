@@ -31,7 +31,7 @@ use vfs::{Errno, Ino};
 type Result<T, E = Errno> = std::result::Result<T, E>;
 
 /// Version of the derived state: whoever has another one cannot share it. No other engine has the same.
-pub const STATE_FORMAT: u64 = 12 << 1;
+pub const STATE_FORMAT: u64 = 13 << 1;
 
 /// Where those meet who use the pool in `region`: a copy of its file is another pool.
 ///

@@ -366,6 +366,21 @@ fn a_program_near_its_limits_fails_by_error_numbers_only() {
     sandbox.umount();
 }
 
+/// Each leaves its references and its place among the users of the pool to the next.
+#[test]
+fn a_program_can_be_replaced_more_often_than_processes_can_use_a_pool() {
+    let s = Sandbox::mounted(&["-o", "direct"]);
+    fs::write(s.path("file"), "content").unwrap();
+    let again = r#"cd "$2" && [ -e file ] && [ "$1" = 0 ] && exec cat file
+        exec bash "$0" $(($1 - 1)) "$2""#;
+    fs::write(s.path("again"), again).unwrap();
+    let script = format!("KEEPSTONE_DEBUG=1 exec bash {0}/again 300 {0}", s.dir_str());
+    let output = keepstone_run(["--", "bash", "-c", &script]);
+    assert!(output.status.success() && output.stdout == b"content", "{output:?}");
+    assert!(output.stderr.is_empty(), "somebody was left to the kernel: {output:?}");
+    s.umount();
+}
+
 #[test]
 fn a_program_that_locks_its_memory_locks_no_pool() {
     let sandbox = Sandbox::mounted(&["-o", "direct"]);
