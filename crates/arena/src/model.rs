@@ -211,7 +211,7 @@ pub(crate) fn nap(_: &Timespec) {
 }
 
 /// Memory of the model is never short.
-pub(crate) fn watch(_: &crate::session::Session, _: usize, _: usize, _: i32, _: bool) {}
+pub(crate) fn watch(_: &crate::session::Session, _: bool) {}
 
 /// As above.
 pub(crate) const RESERVE: u64 = 0;
