@@ -17,6 +17,7 @@
 use crate::image::CrashImage;
 use crate::op::{BadOp, Driver, Op, content};
 use crate::persist::Semantics;
+use crate::promise::History;
 use crate::recorder::Recorder;
 use crate::run::{Base, Recorded};
 use crate::target::Target;
@@ -215,7 +216,7 @@ impl Victim {
             between: BTreeMap::new(),
             // What the dead left and nobody sees need not be durable.
             promises: vec![false, false, true],
-            syncs: vec![false; 3],
+            history: History::default(),
         })
     }
 

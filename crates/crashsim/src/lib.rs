@@ -6,7 +6,7 @@
 //! states that agree on everything recovery reads need only one run.
 //!
 //! For file systems ([`target`]) all else is here: operations as data ([`op`], [`workload`],
-//! [`generate`]), the oracle that compares with the contract's model ([`oracle`], [`run`],
+//! [`generate`]), the oracle that compares with the contract's model ([`oracle`], [`promise`], [`run`],
 //! [`mod@format`]), threads at once under seeded schedules ([`mod@schedule`], [`threads`]), processes that
 //! die ([`deaths`]), families of workloads ([`campaign`]). Block devices are simpler and have their own
 //! ([`blocks`]). What traces show without a crash says [`mod@lint`]. The explorer is itself
@@ -78,6 +78,7 @@ mod pending;
 pub mod persist;
 mod plan;
 pub mod program;
+pub mod promise;
 pub mod recorder;
 pub mod rng;
 pub mod run;

@@ -4,6 +4,7 @@
 //! are in bytes; modes are octal. Content is derived from the operation's number, so that no two
 //! writes store the same.
 
+use crate::promise::Syncs;
 use std::cell::Cell;
 use std::fmt;
 use std::str::FromStr;
@@ -294,6 +295,15 @@ impl<'f> Driver<'f> {
             Op::List(p) => self.with(p, |ino| fs.readdir(ino, 0, &mut |_| true)),
             Op::Fsync(p) => self.with(p, |ino| fs.fsync(ino)),
             Op::Fill(_) | Op::Remount => Err(Errno::OPNOTSUPP),
+        }
+    }
+
+    /// What an operation that has just been run made durable.
+    pub fn synced_by(&self, op: &Op) -> Syncs {
+        match op {
+            Op::Fsync(place) => self.with(place, Ok).map_or(Syncs::Nothing, Syncs::File),
+            Op::Remount => Syncs::All,
+            _ => Syncs::Nothing,
         }
     }
 

@@ -14,19 +14,22 @@
 
 use crate::image::CrashImage;
 use crate::op::{Driver, Op};
+use crate::promise::Contents;
 use crate::run::Fresh;
 use crate::target::{Mounted, Target};
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use vfs::FileSystem;
 use vfs::tree::Tree;
+use vfs::{Durability, FileSystem};
 
 /// What a recovery found.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// The tree.
     pub tree: Arc<Tree>,
+    /// Where not all is durable on return, what files hold.
+    pub contents: Option<Arc<Contents>>,
     /// Whether recovery stored anything.
     pub stored: bool,
 }
@@ -70,6 +73,10 @@ impl<'t, T: Target> Oracle<'t, T> {
         let stored = image.stores() > 0;
         let tree = vfs::tree::tree(&*mounted.fs).map_err(|e| format!("walk: {e}"))?;
         let tree = self.intern(tree);
+        let contents = match self.target.strength().durability {
+            Durability::OnReturn => None,
+            _ => Some(Arc::new(Contents::read(&*mounted.fs, &tree)?)),
+        };
         let key = (tree.clone(), mounted.blocks_used);
         let known = |(t, used): &(Arc<Tree>, u64)| Arc::ptr_eq(t, &key.0) && *used == key.1;
         if !self.probed.borrow().iter().any(known) {
@@ -77,7 +84,7 @@ impl<'t, T: Target> Oracle<'t, T> {
             image.stop_watching();
             self.probe(image, mounted)?;
         }
-        Ok(Found { tree, stored })
+        Ok(Found { tree, contents, stored })
     }
 
     fn intern(&self, tree: Tree) -> Arc<Tree> {

@@ -6,17 +6,19 @@ use crate::op::{Driver, Op};
 use crate::oracle::{Found, Oracle};
 use crate::persist::{Initial, Persistency, Semantics, Unit};
 use crate::program;
+use crate::promise::{History, Syncs};
 use crate::recorder::Recorder;
 use crate::rng;
 use crate::stats::{Distinct, Stats};
-use crate::target::{Durable, Mounted, Target};
+use crate::target::{Mounted, Target};
 use crate::trace::{Action, Trace};
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
-use vfs::Errno;
 use vfs::model::Model;
 use vfs::tree::{Tree, diff, tree};
+use vfs::{Durability, Errno};
 
 /// A sound pool and the model of what is in it: where workloads start.
 #[derive(Debug)]
@@ -65,8 +67,8 @@ pub struct Recorded {
     /// Whether each operation promises that what it stored is durable when it returns. Reading may
     /// leave access times behind, failing what nobody sees.
     pub promises: Vec<bool>,
-    /// Whether each operation makes durable what precedes it.
-    pub syncs: Vec<bool>,
+    /// What was there in each moment; empty where all is durable on return.
+    pub history: History,
 }
 
 /// Lets every other operation be another thread's: a fence then covers less, so that all states of
@@ -218,7 +220,8 @@ impl Base {
     ) -> Result<Recorded, String> {
         let recorder = Recorder::new(CrashImage::under(semantics, self.bytes.clone()));
         let model = self.model.clone();
-        let Performed { trees, between, worked } = perform(target, &recorder, &model, ops, from)?;
+        let Performed { trees, between, worked, history } =
+            perform(target, &recorder, &model, ops, from)?;
         if let Some(at) = recorder.unrecorded() {
             return Err(format!("a store near {at:#x} went past the medium"));
         }
@@ -226,8 +229,7 @@ impl Base {
         alternate_threads(&mut trace);
         let reads = |op: &Op| matches!(op, Op::Read(_) | Op::List(_) | Op::Close(_) | Op::Open(..));
         let promises = ops.iter().zip(worked).map(|(op, worked)| worked && !reads(op)).collect();
-        let syncs = ops.iter().map(|op| matches!(op, Op::Fsync(_) | Op::Remount)).collect();
-        Ok(Recorded { trace, trees, between, promises, syncs })
+        Ok(Recorded { trace, trees, between, promises, history })
     }
 }
 
@@ -239,6 +241,8 @@ struct Performed {
     between: BTreeMap<usize, Arc<Tree>>,
     /// Which operations succeeded.
     worked: Vec<bool>,
+    /// As [`Recorded::history`].
+    history: History,
 }
 
 /// Runs operations on an engine and on the model.
@@ -261,6 +265,10 @@ fn perform<T: Target, M: pmem::Medium>(
     };
     let mut oracle = Driver::new(model);
     let mut lives = BTreeSet::new();
+    let mut history = History::default();
+    let is_ordered = target.strength().durability == Durability::OnReturn;
+    let mut remember = |syncs| if is_ordered { Ok(()) } else { history.note(model, syncs) };
+    remember(Syncs::All)?;
     let mut id = 0;
     for (part, ops) in ops.split(|op| *op == Op::Remount).enumerate() {
         if part > 0 {
@@ -272,6 +280,7 @@ fn perform<T: Target, M: pmem::Medium>(
         if part > 0 {
             recorder.end(id as u32);
             worked.push(true);
+            remember(Syncs::All)?;
             id += 1;
         }
         let account = Account::open(&mounted);
@@ -288,6 +297,7 @@ fn perform<T: Target, M: pmem::Medium>(
                 return Err(format!("{op}: {life:?}, inode and generation, has lived before"));
             }
             worked.push(changed);
+            remember(oracle.synced_by(op))?;
             if !changed && id >= from && !between.contains_key(&id) {
                 trees.push(trees[id].clone());
             }
@@ -297,7 +307,7 @@ fn perform<T: Target, M: pmem::Medium>(
         account.close(target, &mounted, recorder.inner())?;
     }
     note(&mut trees, id)?;
-    Ok(Performed { trees, between, worked })
+    Ok(Performed { trees, between, worked, history })
 }
 
 /// The model's tree when the first of an operation's two steps is done.
@@ -393,7 +403,6 @@ pub fn explore<T: Target>(
         at: CrashAt { op: 0, nth: 0 },
         begun: false,
         opened: 0,
-        synced: from,
     };
     let mut returned = true;
     let mut fresh_stores = false;
@@ -404,12 +413,7 @@ pub fn explore<T: Target>(
             Action::End { .. } => active,
             _ => false,
         };
-        if let Action::End { op } = event.action {
-            returned = true;
-            if recorded.syncs[op as usize] && op as usize >= from {
-                run.synced = op as usize + 1;
-            }
-        }
+        returned |= matches!(event.action, Action::End { .. });
         if crash {
             oracle.next_point();
             run.crash(returned);
@@ -460,8 +464,14 @@ struct Run<'a, T> {
     begun: bool,
     /// Stores made before the operation in flight.
     opened: u32,
-    /// The oldest state that may be found where only `fsync` makes durable.
-    synced: usize,
+}
+
+/// What recovery may find.
+enum Legal<'a> {
+    /// One of these.
+    Trees(Vec<Arc<Tree>>),
+    /// What an engine that is durable so may leave between these moments.
+    Mixtures(&'a History, Durability, RangeInclusive<usize>),
 }
 
 /// Violations kept with all their details.
@@ -477,24 +487,33 @@ impl<T: Target> Run<'_, T> {
             return;
         }
         let op = at.op as usize;
-        let (first, last) = match self.target.strength().durable {
+        let durability = self.target.strength().durability;
+        let (first, last) = match self.begun {
             // Recovery of the base, before any operation.
-            _ if !self.begun => (0, 0),
-            Durable::OnReturn => (op + usize::from(returned), op + 1),
-            Durable::OnFsync => (self.synced, op + 1),
+            false => (0, 0),
+            true => (op + usize::from(returned), op + 1),
         };
-        let mut legal = self.recorded.trees[first..=last].to_vec();
-        legal.extend(self.recorded.between.range(first..last).map(|(_, tree)| tree.clone()));
+        let recorded = self.recorded;
+        let (legal, legal_hashes) = if durability == Durability::OnReturn {
+            let mut trees = recorded.trees[first..=last].to_vec();
+            trees.extend(recorded.between.range(first..last).map(|(_, tree)| tree.clone()));
+            let mut hashes = self.tree_hashes[first..=last].to_vec();
+            hashes.extend(self.between_hashes.range(first..last).map(|(_, hash)| *hash));
+            (Legal::Trees(trees), hashes)
+        } else {
+            let until = recorded.history.until(last);
+            let hash = hash_of(&(until, first));
+            (Legal::Mixtures(&recorded.history, durability, first..=last), vec![hash])
+        };
         let units = self.p.units();
-        if returned && self.begun && self.recorded.promises[op] {
+        let promises = durability == Durability::OnReturn && recorded.promises[op];
+        if returned && self.begun && promises {
             self.check_durable(at, &units);
         }
         let point = Point::new(&self.p, &units);
         if let Some((_, named)) = only {
             return self.replay(&point, at, named, &legal);
         }
-        let mut legal_hashes = self.tree_hashes[first..=last].to_vec();
-        legal_hashes.extend(self.between_hashes.range(first..last).map(|(_, hash)| *hash));
         let identity = point.identity(&legal_hashes);
         if self.settings.sound.contains(identity) {
             return self.explorer.stats.count_point(point.states_log2(), 0.0);
@@ -519,7 +538,7 @@ impl<T: Target> Run<'_, T> {
             self.report(&point, at, &state, what);
         }
         for (state, tree) in stored {
-            if let Err(what) = self.crash_again(&point, &state, &tree) {
+            if let Err(what) = self.crash_again(&point, &state, &tree, &legal) {
                 self.found.violations_total += 1;
                 self.report(&point, at, &state, what);
             }
@@ -530,7 +549,7 @@ impl<T: Target> Run<'_, T> {
     }
 
     /// Judges one state and reports it, whatever the verdict.
-    fn replay(&mut self, point: &Point<'_>, at: CrashAt, named: &str, legal: &[Arc<Tree>]) {
+    fn replay(&mut self, point: &Point<'_>, at: CrashAt, named: &str, legal: &Legal<'_>) {
         let Some(state) = crate::show::parse(point, named) else {
             let what = format!("this crash point has no state `{named}`");
             self.found.violations_total += 1;
@@ -539,7 +558,7 @@ impl<T: Target> Run<'_, T> {
         let (_, outcome) = self.explorer.run(point, &state);
         let verdict = judge(&outcome, legal).cloned();
         let verdict = verdict.and_then(|found| match found.stored {
-            true => self.crash_again(point, &state, &found.tree),
+            true => self.crash_again(point, &state, &found.tree, legal),
             false => Ok(()),
         });
         self.found.violations_total += u64::from(verdict.is_err());
@@ -575,7 +594,7 @@ impl<T: Target> Run<'_, T> {
         point: &Point<'_>,
         mut state: State,
         mut what: String,
-        legal: &[Arc<Tree>],
+        legal: &Legal<'_>,
     ) -> (State, String) {
         const UNITS_MAX: usize = 600;
         if point.units().len() > UNITS_MAX {
@@ -597,12 +616,14 @@ impl<T: Target> Run<'_, T> {
         (state, what)
     }
 
-    /// O5: recovery stored something; the power fails while it does. It must find the same tree.
+    /// O5: recovery stored something; the power fails while it does. It must find the same tree, or, where content is
+    /// not durable on return, one that is as good.
     fn crash_again(
         &mut self,
         point: &Point<'_>,
         state: &State,
         tree: &Arc<Tree>,
+        legal: &Legal<'_>,
     ) -> Result<(), String> {
         let identity = point.identity_of(state, hash_of(tree));
         if self.settings.sound.contains(identity) {
@@ -613,7 +634,8 @@ impl<T: Target> Run<'_, T> {
         image.lay(&point.overlay(state), &[]);
         let bytes = image.bytes();
         image.reset();
-        let legal = std::slice::from_ref(tree);
+        let same = Legal::Trees(vec![tree.clone()]);
+        let legal = if let Legal::Trees(_) = legal { &same } else { legal };
         for repair in [false, true] {
             let recorder = Recorder::new(CrashImage::of(bytes.clone()));
             match repair {
@@ -646,13 +668,22 @@ impl<T: Target> Run<'_, T> {
     }
 }
 
-fn hash_of(tree: &Arc<Tree>) -> u64 {
-    BuildHasherDefault::<DefaultHasher>::new().hash_one(tree)
+fn hash_of(value: &impl Hash) -> u64 {
+    BuildHasherDefault::<DefaultHasher>::new().hash_one(value)
 }
 
 /// Whether an outcome is what the model allows.
-fn judge<'o>(outcome: &'o Result<Found, String>, legal: &[Arc<Tree>]) -> Result<&'o Found, String> {
+fn judge<'o>(outcome: &'o Result<Found, String>, legal: &Legal<'_>) -> Result<&'o Found, String> {
     let found = outcome.as_ref().map_err(String::clone)?;
+    let legal = match legal {
+        Legal::Trees(trees) => trees,
+        Legal::Mixtures(history, durability, now) => {
+            let contents = found.contents.as_deref();
+            let contents = contents.ok_or("nobody has read what the files hold")?;
+            let allowed = history.allows(*durability, now.clone(), &found.tree, contents);
+            return allowed.map(|()| found);
+        }
+    };
     if legal.contains(&found.tree) {
         return Ok(found);
     }

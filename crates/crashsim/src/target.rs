@@ -5,23 +5,14 @@ use pmem::Medium;
 use std::cell::Cell;
 use std::ffi::CString;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use vfs::{FileSystem, Timestamp};
-
-/// When an operation must have survived a crash.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Durable {
-    /// When it has returned.
-    OnReturn,
-    /// When an `fsync` after it has returned.
-    OnFsync,
-}
+use vfs::{Durability, FileSystem, Timestamp};
 
 /// The promises of an engine: a row of SEMANTICS as data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Strength {
-    /// When an operation survives. Operations are atomic and survive in program order, whatever
-    /// this says.
-    pub durable: Durable,
+    /// When an operation survives. Operations on names and attributes are atomic and survive in program order,
+    /// whatever this says; so does content where all is durable on return, else as [`crate::promise`] says.
+    pub durability: Durability,
     /// Blocks that may stay in use after everything was deleted, besides those of a fresh pool:
     /// what the engine never gives back, such as the leaves of an inode file.
     pub residue_blocks: u64,
@@ -145,7 +136,7 @@ impl<M: Medium> Survivor for bpfs::Bpfs<M> {
 
 impl Target for Bpfs {
     fn strength(&self) -> Strength {
-        Strength { durable: Durable::OnReturn, residue_blocks: 8 }
+        Strength { durability: Durability::OnReturn, residue_blocks: 8 }
     }
 
     fn format<M: Medium>(&self, medium: &M) -> Result<(), String> {

@@ -90,6 +90,14 @@ impl Tree {
         &self.nodes
     }
 
+    /// The same with empty files, of the same sizes.
+    #[must_use]
+    pub fn without_content(&self) -> Self {
+        let mut tree = self.clone();
+        tree.nodes.values_mut().for_each(|node| node.content.clear());
+        tree
+    }
+
     /// The first, in the order of bytes, of all paths that are the same inode as `path`.
     pub fn same_as(&self, path: &[u8]) -> Option<&[u8]> {
         self.same_as.get(path).map(Vec::as_slice)

@@ -3,11 +3,18 @@
 use crashsim::target::{Bpfs, Mounted, Strength, Target, Usage};
 use pmem::{Counters, Domain, Fenced, Line, Medium};
 use std::marker::PhantomData;
+use vfs::Durability;
 
 /// What is done instead of flushing, fencing and storing lines.
 pub trait Wrapped: Default + Send + Sync + 'static {
     /// Why stores need not be flushed.
     const ARGUED: Option<&'static str> = None;
+    /// What the engine is said to promise.
+    const DURABILITY: Durability = Durability::OnReturn;
+
+    fn write_nt<M: Medium>(&self, medium: &M, off: u64, data: &[u8]) {
+        medium.write_nt(off, data);
+    }
 
     fn flush<M: Medium>(&self, medium: &M, off: u64, len: u64) {
         medium.flush(off, len);
@@ -47,7 +54,7 @@ impl<W: Wrapped, M: Medium> Medium for Wrapper<'_, W, M> {
         self.1.write(off, data);
     }
     fn write_nt(&self, off: u64, data: &[u8]) {
-        self.1.write_nt(off, data);
+        self.0.write_nt(self.1, off, data);
         self.0.wrote_nt();
     }
     fn copy_nt(&self, dst: u64, src: u64, len: u64) {
@@ -82,7 +89,7 @@ pub struct WrappedBpfs<W>(PhantomData<W>);
 
 impl<W: Wrapped> Target for WrappedBpfs<W> {
     fn strength(&self) -> Strength {
-        Bpfs.strength()
+        Strength { durability: W::DURABILITY, ..Bpfs.strength() }
     }
     fn format<M: Medium>(&self, medium: &M) -> Result<(), String> {
         Bpfs.format(medium)
