@@ -65,9 +65,9 @@ unsafe fn ask(
         param,
         mnt_ns_id: 0,
     };
+    let args = [(&raw const request).expose_provenance(), to, len, flags as usize, 0];
     // SAFETY: the request is one, and the caller answers for the rest.
-    let result = unsafe { libc::syscall(call.into(), &raw const request, to, len, flags) };
-    usize::try_from(result).ok()
+    unsafe { syscalls::syscall(call.into(), args) }.ok()
 }
 
 /// What `statmount` says.

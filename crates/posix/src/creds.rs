@@ -3,8 +3,8 @@
 //! Access to the pool is decided by the permission of the pool file; the checks here make programs
 //! see what the mount would have answered.
 
-use crate::sys;
 use bitflags::bitflags;
+use syscalls::syscall;
 use vfs::acl::{ACL_ACCESS, Acl, Tag};
 use vfs::rules::{S_ISGID, S_ISUID, S_IXGRP};
 use vfs::{Attr, Caller, Errno, FileKind, FileSystem, Result};
@@ -74,14 +74,14 @@ impl Identity {
         let current = |number| {
             // The ID of nobody changes nothing; the call returns what was there.
             // SAFETY: plain numbers, no memory, no descriptors.
-            unsafe { sys::syscall(number, [u32::MAX as usize, 0, 0, 0, 0]) }.map(|id| id as u32)
+            unsafe { syscall(number, [u32::MAX as usize, 0, 0, 0, 0]) }.map(|id| id as u32)
         };
         let (uid, gid) = (current(libc::SYS_setfsuid)?, current(libc::SYS_setfsgid)?);
         let mut groups = vec![0u32; 64];
         loop {
             let args = [groups.len(), groups.as_mut_ptr() as usize, 0, 0, 0];
             // SAFETY: room for `groups.len()` IDs.
-            match unsafe { sys::syscall(libc::SYS_getgroups, args) } {
+            match unsafe { syscall(libc::SYS_getgroups, args) } {
                 Ok(len) => break groups.truncate(len),
                 Err(Errno::INVAL) if groups.len() < 65_536 => groups.resize(65_536, 0),
                 Err(e) => return Err(e),

@@ -66,8 +66,6 @@ mod content;
 mod creds;
 mod cwd;
 mod descriptors;
-#[cfg(target_arch = "x86_64")]
-pub mod direct;
 mod directories;
 mod family;
 mod known;

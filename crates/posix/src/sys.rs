@@ -6,6 +6,7 @@
 
 use rustix::fd::BorrowedFd;
 use std::ffi::{c_int, c_long};
+use syscalls::syscall;
 use vfs::Errno;
 
 /// What the process layer asks of the kernel. Numbers that are not descriptors give `EBADF`.
@@ -92,40 +93,6 @@ fn borrow<'f>(fd: i32) -> BorrowedFd<'f> {
 
 /// The kernel itself.
 pub struct Raw;
-
-/// One system call.
-///
-/// # Safety
-/// 1. The arguments are what the call `number` takes; pointers are valid as it demands.
-/// 2. The call does not take away memory or descriptors that Rust code still owns.
-#[inline]
-pub(crate) unsafe fn syscall(number: c_long, args: [usize; 5]) -> Result<usize, Errno> {
-    let [a, b, c, d, e] = args;
-    let ret: isize;
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: the convention of the kernel: rcx and r11 are clobbered; memory by 1.
-    unsafe {
-        std::arch::asm!(
-            "syscall",
-            inlateout("rax") number as isize => ret,
-            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") 0,
-            lateout("rcx") _, lateout("r11") _,
-            options(nostack),
-        );
-    }
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: the convention of the kernel; memory by 1.
-    unsafe {
-        std::arch::asm!(
-            "svc 0",
-            in("x8") number,
-            inlateout("x0") a as isize => ret,
-            in("x1") b, in("x2") c, in("x3") d, in("x4") e, in("x5") 0,
-            options(nostack),
-        );
-    }
-    if ret < 0 { Err(Errno::from_raw_os_error(-ret as i32)) } else { Ok(ret as usize) }
-}
 
 /// A path with its NUL, on the stack.
 struct PathZ([u8; libc::PATH_MAX as usize]);

@@ -3,9 +3,9 @@
 
 use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 
+use ::direct::Direct;
 use libc::{gid_t, mode_t, pid_t, rlimit, size_t, uid_t};
 use posix::Process;
-use posix::direct::Direct;
 
 use crate::serve::{fail, give_to_kernel};
 use crate::start::{forget_table, process};

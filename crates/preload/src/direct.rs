@@ -1,15 +1,15 @@
 //! Files of kernel DAX and tmpfs file systems (Chell-Direct): what stands behind the exported
 //! functions for descriptors that are the kernel's.
 //!
-//! Each function here is libc's of the same name, done by a copy where [`posix::direct`] can, and tells
+//! Each function here is libc's of the same name, done by a copy where [`::direct`] can, and tells
 //! it what happens to descriptors, names, times and locks otherwise. `KEEPSTONE_DIRECT` names the
 //! directories, separated by colons; without it, each function costs one load more than libc's.
 
 use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use ::direct::{Answer, Config, Direct};
 use libc::{iovec, mode_t, off_t, size_t, ssize_t};
-use posix::direct::{Answer, Config, Direct};
 
 use crate::serve::{Returned, to_c};
 use crate::start::debug;

@@ -119,7 +119,7 @@ impl Environment {
 
 /// Gives the kernel what a new program finds open.
 fn give_inherited_to_kernel() -> Result<(), Errno> {
-    direct::tell(posix::direct::Direct::before_exec);
+    direct::tell(::direct::Direct::before_exec);
     match process().filter(|_| !guard::is_inside()) {
         Some(process) => guard::run(|| process.before_exec()).unwrap_or(Err(Errno::IO)),
         None => Ok(()),

@@ -9,8 +9,8 @@ use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use ::direct::Direct;
 use libc::pid_t;
-use posix::direct::Direct;
 
 use crate::direct::{self, direct};
 use crate::serve::{before_number, delegate, delegate_streams, fail, give_to_kernel};

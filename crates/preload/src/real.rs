@@ -95,26 +95,6 @@ macro_rules! originals {
     };
 }
 
-/// Makes a system call; returns what the kernel returns, `-errno` where it fails.
-///
-/// # Safety
-/// As the system call.
-pub unsafe fn raw(number: c_long, arguments: [i64; 6]) -> i64 {
-    let [a, b, c, d, e, f] = arguments;
-    let result;
-    // SAFETY: the kernel's calling convention; what the call does, the caller answers for.
-    unsafe {
-        std::arch::asm!(
-            "syscall",
-            inlateout("rax") number => result,
-            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
-            lateout("rcx") _, lateout("r11") _,
-            options(nostack),
-        );
-    }
-    result
-}
-
 originals! {
     jump vfork;
     jump dprintf;

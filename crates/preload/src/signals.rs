@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 use libc::{SIG_DFL, SIG_ERR, SIG_IGN, c_void, sighandler_t, siginfo_t, sigset_t, ucontext_t};
 
+use syscalls::syscall;
+
 use crate::guard::{self, Mask};
 use crate::start::serves;
 use crate::{memory, real};
@@ -64,7 +66,7 @@ unsafe extern "C-unwind" fn handle(signal: c_int, info: *mut siginfo_t, context:
         if FAULTS.contains(&signal)
             && (signal == libc::SIGBUS && lacked_room()
                 || memory::recover(interrupted)
-                || posix::direct::recover(interrupted))
+                || ::direct::recover(interrupted))
         {
             return;
         }
@@ -119,14 +121,14 @@ fn restore_default(signal: c_int) {
 pub fn send_again(info: &siginfo_t, mask: Mask) {
     // SAFETY: system calls on our own thread; `info` and `mask` are valid for reads.
     unsafe {
-        let (pid, tid) = (libc::getpid(), real::raw(libc::SYS_gettid, [0; 6]));
-        let arguments = [pid as i64, tid, i64::from(info.si_signo), info as *const _ as i64, 0, 0];
-        if real::raw(libc::SYS_rt_tgsigqueueinfo, arguments) < 0 {
-            real::raw(libc::SYS_tgkill, [pid as i64, tid, i64::from(info.si_signo), 0, 0, 0]);
+        let (pid, tid) = (libc::getpid() as usize, libc::gettid() as usize);
+        let (signal, value) = (info.si_signo as usize, std::ptr::from_ref(info).addr());
+        if syscall(libc::SYS_rt_tgsigqueueinfo, [pid, tid, signal, value, 0]).is_err() {
+            let _ = syscall(libc::SYS_tgkill, [pid, tid, signal, 0, 0]);
         }
-        let set = &raw const mask as i64;
-        let arguments = [i64::from(libc::SIG_SETMASK), set, 0, size_of::<Mask>() as i64, 0, 0];
-        real::raw(libc::SYS_rt_sigprocmask, arguments);
+        let how = libc::SIG_SETMASK as usize;
+        let args = [how, (&raw const mask).addr(), 0, size_of::<Mask>(), 0];
+        let _ = syscall(libc::SYS_rt_sigprocmask, args);
     }
 }
 

@@ -1,7 +1,7 @@
 //! From loading the library to the first call that touches a pool.
 //!
 //! A process that sees no mount of a pool gets no [`Process`], one that is given no directories no
-//! [`Direct`](posix::direct::Direct); each function then costs one load more
+//! [`Direct`](::direct::Direct); each function then costs one load more
 //! than libc's. One that sees a mount pays for a look at `/proc/self/mountinfo`; it attaches the pool
 //! when it first uses a path below the mount point.
 
@@ -123,7 +123,7 @@ pub fn opens_in_user_space() -> bool {
 /// From now on, the kernel opens.
 pub fn open_by_kernel() {
     DESCRIPTORS_ARE_REAL.store(true, Ordering::Relaxed);
-    direct::tell(posix::direct::Direct::stop);
+    direct::tell(::direct::Direct::stop);
 }
 
 /// Decides as `KEEPSTONE_FDS` says: `fast`, `real`, or by what the program is linked with.

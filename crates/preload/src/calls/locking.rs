@@ -99,7 +99,7 @@ impl Mapping {
             if self.is_writable { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
         // SAFETY: none changes content. What is not mapped any more cannot be synchronised.
         unsafe {
-            match call(libc::SYS_mlock2, &self.range, libc::MLOCK_ONFAULT.into()) {
+            match call(libc::SYS_mlock2, &self.range, libc::MLOCK_ONFAULT as c_int) {
                 Err(Errno::NOMEM) if call(libc::SYS_msync, &self.range, 0).is_err() => {
                     return Ok(());
                 }
@@ -107,7 +107,7 @@ impl Mapping {
             }
             if populate {
                 // What cannot be touched need not be there.
-                let _ = call(libc::SYS_madvise, &self.range, advice.into());
+                let _ = call(libc::SYS_madvise, &self.range, advice);
             }
         }
         Ok(())
@@ -118,11 +118,8 @@ impl Mapping {
 ///
 /// # Safety
 /// As the call.
-unsafe fn call(number: c_long, memory: &Range<usize>, argument: i64) -> Result<(), Errno> {
-    let arguments = [memory.start as i64, memory.len() as i64, argument, 0, 0, 0];
+unsafe fn call(number: c_long, memory: &Range<usize>, argument: c_int) -> Result<(), Errno> {
+    let args = [memory.start, memory.len(), argument as usize, 0, 0];
     // SAFETY: the caller's.
-    match unsafe { real::raw(number, arguments) } {
-        0 => Ok(()),
-        failed => Err(Errno::from_raw_os_error(-failed as i32)),
-    }
+    unsafe { syscalls::syscall(number, args) }.map(drop)
 }

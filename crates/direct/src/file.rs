@@ -1,7 +1,7 @@
 //! Inodes that are served: what all descriptions of one in this process share.
 
-use super::chunk::{CHUNK_BYTES, Chunk, Entry, Leaf};
-use super::slab::Zeroed;
+use crate::chunk::{CHUNK_BYTES, Chunk, Entry, Leaf};
+use crate::slab::Zeroed;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
 /// Leaves of a file: 256 GiB of it. What lies beyond is the kernel's.

@@ -3,13 +3,13 @@
 //! - **T1** An entry is emptied before its number is closed, and filled after it was opened; so an
 //!   entry, seen with the tables locked, says what its number refers to.
 
-use super::chunk::{Chunk, Entry, Leaf};
-use super::descriptions::{APPENDS, Description, LEAVES_NOTHING, READS, WRITES};
-use super::file::{File, Kind};
-use super::lock::{Held, Lock};
-use super::position::Place;
-use super::slab::Slab;
-use super::{Config, epoch};
+use crate::chunk::{Chunk, Entry, Leaf};
+use crate::descriptions::{APPENDS, Description, LEAVES_NOTHING, READS, WRITES};
+use crate::file::{File, Kind};
+use crate::lock::{Held, Lock};
+use crate::position::Place;
+use crate::slab::Slab;
+use crate::{Config, epoch};
 use rustix::fd::{AsRawFd as _, BorrowedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxAttributes, StatxFlags};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};

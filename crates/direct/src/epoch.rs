@@ -113,7 +113,7 @@ fn first() -> Option<&'static Slot> {
         Some(slot) => slot,
         None => {
             // A page of slots, of which one is used: threads are few, and come seldom.
-            let place: *mut Slot = super::slab::reserve(size_of::<Slot>()).ok()?.cast();
+            let place: *mut Slot = crate::slab::reserve(size_of::<Slot>()).ok()?.cast();
             // SAFETY: new zeroed memory, page-aligned, which is a slot; it stays.
             let slot = unsafe { &*place };
             slot.taken.store(true, Relaxed);

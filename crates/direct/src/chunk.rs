@@ -1,7 +1,7 @@
 //! Mapped pieces of files: 2 MiB each, and a page more (C1).
 
-use super::file::Kind;
-use super::slab::Zeroed;
+use crate::file::Kind;
+use crate::slab::Zeroed;
 use rustix::mm::{MapFlags, ProtFlags};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use vfs::Errno;
@@ -170,7 +170,7 @@ impl Chunk {
         let pages = last - first + 1;
         let args = [at, pages * PAGE_BYTES as usize, resident.as_mut_ptr().addr(), 0, 0];
         // SAFETY: 1: mapped, with a byte for each page; 2: it takes nothing away.
-        if unsafe { crate::sys::syscall(libc::SYS_mincore, args) }.is_err() {
+        if unsafe { syscalls::syscall(libc::SYS_mincore, args) }.is_err() {
             return;
         }
         for (page, _) in (first..=last).zip(&resident).filter(|(_, byte)| **byte & 1 == 1) {

@@ -3,12 +3,12 @@
 //! A chunk that is lent stays mapped, whatever becomes of its descriptor. What another process cuts off
 //! meanwhile is gone all the same, as from every mapping: touching it is SIGBUS.
 
-use super::Direct;
-use super::chunk::{CHUNK_BYTES, Chunk, Entry};
-use super::descriptions::READS;
-use super::epoch::Inside;
-use super::file::MAPPABLE_BYTES;
-use super::table::borrow;
+use crate::Direct;
+use crate::chunk::{CHUNK_BYTES, Chunk, Entry};
+use crate::descriptions::READS;
+use crate::epoch::Inside;
+use crate::file::MAPPABLE_BYTES;
+use crate::table::borrow;
 use std::sync::atomic::Ordering::*;
 use vfs::Errno;
 

@@ -1,8 +1,8 @@
 //! Open file descriptions that are served.
 
-use super::file::File;
-use super::position::Position;
-use super::slab::Zeroed;
+use crate::file::File;
+use crate::position::Position;
+use crate::slab::Zeroed;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 
 /// Opened for reading.

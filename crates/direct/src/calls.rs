@@ -1,17 +1,17 @@
 //! Reading, writing and seeking.
 
-use super::chunk::{CHUNK_BYTES, Chunk, Entry, PAGE_BYTES};
-use super::copy::{self, Copier};
-use super::descriptions::{APPENDS, Description, READS, WRITES};
-use super::epoch::Inside;
-use super::file::{File, Kind, MAPPABLE_BYTES};
-use super::position::{Locked, OFFSET_END, Place};
-use super::table::borrow;
-use super::{Answer, Direct};
-use crate::sys::syscall;
+use crate::chunk::{CHUNK_BYTES, Chunk, Entry, PAGE_BYTES};
+use crate::copy::{self, Copier};
+use crate::descriptions::{APPENDS, Description, READS, WRITES};
+use crate::epoch::Inside;
+use crate::file::{File, Kind, MAPPABLE_BYTES};
+use crate::position::{Locked, OFFSET_END, Place};
+use crate::table::borrow;
+use crate::{Answer, Direct};
 use libc::{iovec, off_t};
 use std::ffi::{c_int, c_long};
 use std::sync::atomic::Ordering::*;
+use syscalls::syscall;
 use vfs::Errno;
 
 /// Longer transfers are the kernel's: a call costs nothing beside them.
@@ -88,7 +88,7 @@ impl Direct {
     /// # Safety
     /// 1. `buf` to `buf + len` is what the program passes for a buffer: nothing but bytes of its own,
     ///    or nothing at all.
-    /// 2. The handler of SIGSEGV and SIGBUS asks [`recover`](super::recover).
+    /// 2. The handler of SIGSEGV and SIGBUS asks [`recover`](crate::recover).
     #[inline]
     pub unsafe fn read(&self, fd: i32, buf: *mut u8, len: usize) -> Answer<usize> {
         let args = [fd as usize, buf.addr(), len];
