@@ -9,7 +9,8 @@
 //! - A4: the last to leave removes the file. One that was killed leaves it to the next user (A2), or to
 //!   whoever tidies up ([`remove_abandoned`]).
 //! - A5: what the arena describes has a lock of its own, which every user holds shared. Who is about to build,
-//!   and so keeps others from it by the lock of the file, tries to get it alone first. So no second arena is built beside one that is in use and cannot be found: its file
+//!   and so keeps others from it by the lock of the file, tries to get it alone first. So no second arena is built
+//!   beside one that is in use and cannot be found: its file
 //!   was removed, or its users have another `/dev/shm`.
 
 use crate::session::{Session, Tables};

@@ -1,4 +1,5 @@
-//! Judges the engine that it is built with, `bpfs` or `pmbd`, by all families or one, and prints the verdict: what `keepstone crashtest --score`
+//! Judges the engine that it is built with, `bpfs` or `pmbd`, by all families or one, and prints the verdict: what
+//! `keepstone crashtest --score`
 //! runs, with a bug planted.
 
 use crashsim::campaign::Report;

@@ -10,7 +10,8 @@
 //! [`mod@format`]), threads at once under seeded schedules ([`mod@schedule`], [`threads`]), processes that
 //! die ([`deaths`]), families of workloads ([`campaign`]). Block devices are simpler and have their own
 //! ([`blocks`]). What traces show without a crash says [`mod@lint`]. The explorer is itself
-//! tested, by bugs planted in traces ([`mutate`], [`score`]) and in source ([`catalogue`], [`judge`]). `docs/CRASHTESTING.md` is the guide.
+//! tested, by bugs planted in traces ([`mutate`], [`score`]) and in source ([`catalogue`], [`judge`]).
+//! `docs/CRASHTESTING.md` is the guide.
 //!
 //! Any other program on a [`pmem::Medium`] can be tested, too. Here is one that keeps a sum beside a
 //! list of numbers, and forgets that two lines persist in any order:

@@ -34,7 +34,7 @@ pub const HIDDEN: Handle = u32::MAX;
 /// The table entry of a number that is closed, but not in the kernel.
 pub const PARKED: Handle = u32::MAX - 1;
 
-/// In a table entry, beside the handle: the number is a duplicate of the kernel's description (P2 in `promote`).
+/// In a table entry, beside the handle: the number is a duplicate of the kernel's description (M6 in `promote`).
 pub const ON_KERNEL: Handle = 1 << 30;
 
 /// The description that a table entry means, if any.

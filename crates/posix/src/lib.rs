@@ -50,8 +50,10 @@
 //!
 //! # Invariants
 //!
-//! They stand where they are kept: D1–D2 (the table) in `descriptors`, N1–N4 (numbers) in `numbers`, L1–L2 (the working directory outside) in `cwd`, F1–F3 (holds, sweeping) in
-//! `family`, M1–M5 (the kernel's description) in `promote`, W1–W2 (walks) in `walk`, G1–G3 (the path cache) in `path_cache`, T1 (terms of mounts) in
+//! They stand where they are kept: D1–D2 (the table) in `descriptors`, N1–N4 (numbers) in `numbers`, L1–L2 (the
+//! working directory outside) in `cwd`, F1–F3 (holds, sweeping) in
+//! `family`, M1–M5 (the kernel's description) in `promote`, W1–W2 (walks) in `walk`, G1–G3 (the path cache) in
+//! `path_cache`, T1 (terms of mounts) in
 //! `mount`.
 //!
 //! Reading, writing, seeking and `fstat` make no system call and allocate nothing

@@ -400,7 +400,8 @@ impl Process {
         drop(TableLock { word: &self.table });
     }
 
-    /// Lets an entry refer to a description, on the kernel's if its number is a duplicate of that, whose hold the entry takes over. What it referred to
+    /// Lets an entry refer to a description, on the kernel's if its number is a duplicate of that, whose hold the
+    /// entry takes over. What it referred to
     /// before is for the caller to drop, best without the lock: the inode may go with it.
     #[must_use]
     pub(crate) fn install(
