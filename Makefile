@@ -24,7 +24,7 @@ CRASH_MINUTES ?= 30
 # Seconds of `make fuzz`, for each target.
 FUZZ_SECONDS ?= 300
 
-.PHONY: help build demo test loom check bench bench-quick bench-programs install campaign crash-campaign crash-score nvdimm-test dax-programs-test vm-test foreign-tests torture machine-torture fuzz clean
+.PHONY: help build demo test quick loom check bench bench-quick bench-programs install campaign crash-campaign crash-score nvdimm-test dax-programs-test vm-test foreign-tests torture machine-torture fuzz clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -43,6 +43,13 @@ test: build loom ## all tests: of the workspace, models, and suites of the field
 	scripts/run-tests/run.sh all
 	scripts/run-tests/run.sh --direct all
 	scripts/bdev-tests/run.sh all
+
+# Left out of what these packages have: what mounts something, or is another user.
+QUICK := arena bpfs direct engines mapped mounts nbd pmbd pool syscalls threads vfs
+quick: ## formatting, and the tests that need no root and no mount (2 minutes after a build)
+	$(CARGO) fmt --all --check
+	$(CARGO) test $(addprefix --package=,$(QUICK)) -- --skip a_full_shm --skip a_strangers_file
+	$(CARGO) test --package pmem --package posix --package crashsim --lib
 
 loom: ## the locks, the allocator and the gate of processes through every schedule (a minute)
 	LOOM_MAX_PREEMPTIONS=$(LOOM_PREEMPTIONS) RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(TARGET)/loom \
