@@ -33,7 +33,7 @@ struct Leaf {
 }
 
 impl Features {
-    /// `clflush`: CPUID.1:EDX[19]; the others: CPUID.(7,0), EBX or ECX.
+    /// `clflush` is bit 19 of EDX of CPUID.1; the others are bits of EBX or ECX of CPUID.(7,0).
     fn new(leaf1_edx: u32, leaf7: CpuidResult, avx2: bool, avx512f: bool) -> Self {
         Self {
             clflush: leaf1_edx & (1 << 19) != 0,
