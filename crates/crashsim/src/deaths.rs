@@ -12,7 +12,7 @@
 //! operation of its own; or they are done again before the pool is mounted anew. To the explorer
 //! ([`crate::run`]) that is a workload of three operations: the victim's, the recovery, and that of who
 //! goes on. Crashes in the first are other families' business. When the second has returned, the tree
-//! that is seen then must survive.
+//! that is seen then must survive; and what is done afterwards must do to it what it does to the model.
 
 use crate::image::CrashImage;
 use crate::op::{BadOp, Driver, Op, content};
@@ -27,6 +27,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
+use vfs::model::Model;
 use vfs::tree::{Tree, diff, tree};
 use vfs::{Caller, FileSystem, Ino};
 
@@ -95,6 +96,8 @@ impl FromStr for Death {
 const VICTIM: u32 = 0;
 const RECOVERY: u32 = VICTIM + 1;
 const AFTERWARDS: u32 = RECOVERY + 1;
+/// A file that a [`Scenario::Holder`] has open loses its name.
+const LAST_NAME: u32 = AFTERWARDS + 1;
 
 /// The first operation to crash in.
 pub const FROM: usize = RECOVERY as usize;
@@ -173,7 +176,7 @@ impl Victim {
         scenario: Scenario,
     ) -> Result<Recorded, String> {
         let recorder = Recorder::new(CrashImage::under(self.semantics, base.bytes.clone()));
-        let (found, after) = match scenario {
+        let (found, after, last) = match scenario {
             Scenario::Survivor | Scenario::Holder => {
                 let survivor = target.share(&recorder)?;
                 let fs = survivor.fs();
@@ -187,11 +190,19 @@ impl Victim {
                 if let Some(held) = &held {
                     held.count(fs)?;
                 }
-                let trees = self.go_on(&recorder, fs, scenario)?;
-                if let Some(held) = held {
-                    held.end(fs)?;
-                }
-                trees
+                let (found, after) = self.go_on(&recorder, base, fs, scenario)?;
+                let last = match held {
+                    Some(held) => {
+                        recorder.begin(LAST_NAME);
+                        held.take_name(fs)?;
+                        recorder.end(LAST_NAME);
+                        let last = seen(fs)?;
+                        held.end(fs)?;
+                        last
+                    }
+                    None => after.clone(),
+                };
+                (found, after, last)
             }
             Scenario::NextMount => {
                 // The victim's: what an earlier crash has left is cleared before its operation.
@@ -200,7 +211,8 @@ impl Victim {
                 recorder.begin(RECOVERY);
                 let next = target.mount(&recorder)?;
                 recorder.end(RECOVERY);
-                self.go_on(&recorder, &*next.fs, scenario)?
+                let (found, after) = self.go_on(&recorder, base, &*next.fs, scenario)?;
+                (found, after.clone(), after)
             }
         };
         let legal = || self.recorded.trees.iter().chain(self.recorded.between.values());
@@ -212,10 +224,10 @@ impl Victim {
         let before = self.recorded.trees[0].clone();
         Ok(Recorded {
             trace: recorder.into_trace(),
-            trees: vec![before.clone(), before, found, after],
+            trees: vec![before.clone(), before, found, after, last],
             between: BTreeMap::new(),
             // What the dead left and nobody sees need not be durable.
-            promises: vec![false, false, true],
+            promises: vec![false, false, true, true],
             history: History::default(),
         })
     }
@@ -238,24 +250,55 @@ impl Victim {
     fn go_on<M: Medium>(
         &self,
         recorder: &Recorder<M>,
+        base: &Base,
         fs: &dyn FileSystem,
         scenario: Scenario,
     ) -> Result<(Arc<Tree>, Arc<Tree>), String> {
         let found = seen(fs)?;
+        let op = self.afterwards(scenario);
         recorder.begin(AFTERWARDS);
-        match Driver::new(fs).run(&self.afterwards(scenario), 0) {
-            Ok(()) | Err(vfs::Errno::NOSPC) => {}
-            Err(err) => return Err(format!("unusable after a death: {err}")),
-        }
+        let done = Driver::new(fs).run(&op, 0);
         recorder.end(AFTERWARDS);
-        Ok((found, seen(fs)?))
+        let after = seen(fs)?;
+        if done == Err(vfs::Errno::NOSPC) {
+            return Ok((found, after));
+        }
+        // Of half an operation that is legal, no model is at hand.
+        if let Some(model) = self.model_of(base, &found)? {
+            let wanted = Driver::new(&model).run(&op, 0);
+            if wanted != done {
+                return Err(format!("{op} after a death: {done:?}, the model {wanted:?}"));
+            }
+            if let Some(differs) = diff(&*seen(&model)?, &after) {
+                return Err(format!("{op} after a death: {differs}"));
+            }
+        }
+        Ok((found, after))
+    }
+
+    /// The model of what was found: before the victim's operation, or after it.
+    fn model_of(&self, base: &Base, found: &Tree) -> Result<Option<Model>, String> {
+        let before = base.model();
+        let after = base.model();
+        let _ = Driver::new(&after).run(&self.op, 0);
+        for model in [before, after] {
+            if *seen(&model)? == *found {
+                return Ok(Some(model));
+            }
+        }
+        Ok(None)
     }
 }
+
+/// A file with a name, which a survivor holds, too.
+const NAMED: &str = "/d/z";
 
 /// A file without a name that a survivor holds.
 struct Held {
     ino: Ino,
     content: Vec<u8>,
+    /// The file with a name and its size, where the base has it.
+    named: Option<(Ino, u64)>,
     /// Free blocks since it was made.
     free: u64,
 }
@@ -266,7 +309,24 @@ impl Held {
         let made = fs.tmpfile(&Caller::ROOT, fs.root(), 0o600, 0).map_err(text)?;
         let content = content(HELD_SALT, 3 * 4096);
         fs.write(made.ino, 0, &content).map_err(text)?;
-        Ok(Self { ino: made.ino, content, free: fs.statfs().blocks_free })
+        let named = match Driver::new(fs).held(NAMED) {
+            Some(ino) => Some((ino, fs.getattr(ino).map_err(text)?.size)),
+            None => None,
+        };
+        Ok(Self { ino: made.ino, content, named, free: fs.statfs().blocks_free })
+    }
+
+    /// The file with a name loses it, and is there as long as it is held.
+    fn take_name(&self, fs: &dyn FileSystem) -> Result<(), String> {
+        let Some((ino, size)) = self.named else { return Ok(()) };
+        let unlinked = Driver::new(fs).run(&Op::Unlink(NAMED.into()), 0);
+        unlinked.map_err(|e| format!("unlink {NAMED} after a death: {e}"))?;
+        match fs.getattr(ino) {
+            Ok(attr) if attr.size == size => Ok(()),
+            found => {
+                Err(format!("a held file is gone with its last name after a recovery: {found:?}"))
+            }
+        }
     }
 
     /// Its blocks are in use, and no others.
@@ -288,6 +348,9 @@ impl Held {
             return Err("a file without a name has lost its content in a recovery".into());
         }
         let before = fs.statfs().blocks_free;
+        if let Some((ino, _)) = self.named {
+            fs.forget(ino, 1);
+        }
         fs.forget(self.ino, 1);
         match fs.statfs().blocks_free > before {
             true => Ok(()),

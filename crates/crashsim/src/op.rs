@@ -298,6 +298,11 @@ impl<'f> Driver<'f> {
         }
     }
 
+    /// The inode of a place, held for the caller, if there is one.
+    pub fn held(&self, place: &str) -> Option<Ino> {
+        self.walk(place).ok()
+    }
+
     /// What an operation that has just been run made durable.
     pub fn synced_by(&self, op: &Op) -> Syncs {
         match op {
