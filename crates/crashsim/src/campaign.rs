@@ -100,7 +100,7 @@ impl Family {
             Self::Lines => LINES,
             Self::Sequences => (all_sequences().len() * SEQUENCED.len()) as u64,
             Self::Preemptions => threads::PREEMPTIONS,
-            Self::Survivors => (deaths::HELD_BESIDE.len() + TALL.len()) as u64,
+            Self::Survivors => (deaths::HELD_BESIDE.len() + OTHERS.len()) as u64,
             Self::Script(_) => bases as u64,
         }
     }
@@ -109,8 +109,13 @@ impl Family {
 /// Bases of sequences: each has all names, and the second tall trees, and the third what a crash left in them.
 const SEQUENCED: [&str; 3] = ["worn", "tall", "tall-stale"];
 
-/// Operations in which a process dies whose commits are in blocks of pointers above the lowest.
-const TALL: [&str; 2] = ["write /t 3000000 4096", "punch /t 0 2097152"];
+/// Operations in which a process dies, with their bases: one that leaves something to clear, and two whose commits are
+/// in blocks of pointers above the lowest.
+const OTHERS: [(&str, &str); 3] = [
+    ("truncate /d/z 4096", "tree"),
+    ("write /t 3000000 4096", "tall"),
+    ("punch /t 0 2097152", "tall"),
+];
 
 /// Writes of so many sizes.
 const LINES: u64 = 130;
@@ -489,12 +494,13 @@ impl<T: Target> Job<'_, T> {
             },
             Family::Survivors => {
                 let i = i as usize;
-                let (text, base) = match deaths::HELD_BESIDE.get(i) {
+                let held = deaths::HELD_BESIDE.get(i);
+                let (text, base) = match held {
                     Some(text) => (*text, "tree"),
-                    None => (TALL[i - deaths::HELD_BESIDE.len()], "tall"),
+                    None => OTHERS[i - deaths::HELD_BESIDE.len()],
                 };
-                let base = self.base(base);
-                self.crash_deaths(base, &text.parse().expect("an operation"), base.name == "tree");
+                let op = text.parse().expect("an operation");
+                self.crash_deaths(self.base(base), &op, held.is_some());
             }
             Family::Deaths => {
                 self.crash_deaths(base, &universe()[i as usize / self.bases.len()], false);
