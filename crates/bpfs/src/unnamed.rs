@@ -136,10 +136,11 @@ impl<M: Medium> Core<M> {
         let mut inos = Vec::new();
         if unnamed.overflowed.swap(0, AcqRel) != 0 {
             self.v.for_each_ref(process, |ino, _| inos.push(ino));
-            inos.retain(|ino| self.v.vinode(*ino).is_ok_and(VInode::has_no_name));
         }
         let words = unnamed.inos.iter().map(|word| Ino(word.swap(0, AcqRel).into()));
         inos.extend(words.filter(|ino| ino.0 != 0));
+        // The kernel may have let one go meanwhile, whose number is another's now.
+        inos.retain(|ino| self.v.vinode(*ino).is_ok_and(VInode::has_no_name));
         inos.iter().for_each(|ino| tell(*ino));
         // The kernel answers by requests of its own.
         for _ in 0..NAPS_FOR_KERNEL {
