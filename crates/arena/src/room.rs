@@ -14,7 +14,7 @@
 use crate::attach::Place;
 use crate::session::Session;
 use crate::{Arena, Kind};
-use mapped::{Entry, Table};
+use mapped::{ENTRIES, Entry, Table};
 use rustix::fd::{AsFd as _, BorrowedFd};
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
@@ -42,7 +42,7 @@ static MAPPED: Table<Known> = Table::new(
             building: AtomicBool::new(false),
             is_private: AtomicBool::new(false),
         })
-    }; 64],
+    }; ENTRIES],
 );
 
 /// Lets [`handle_fault`] know of a session. One for which there is no place does without.

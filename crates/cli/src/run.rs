@@ -1,10 +1,9 @@
 //! `keepstone run`: a program with libkeepstone.so, and what that served.
 //!
-//! The library finds the mounts itself, faster if it is told where they were (`KEEPSTONE_MOUNTS`). This command also tells
-//! it where it lies (`KEEPSTONE_RUN`, so that
-//! it can restore `LD_PRELOAD` in scrubbed environments), which descriptors to give out
-//! (`KEEPSTONE_FDS`), which directories of other file systems to serve (`KEEPSTONE_DIRECT`) and where to
-//! count (`KEEPSTONE_STATS`).
+//! The library finds the mounts itself, faster if it is told where they were (`KEEPSTONE_MOUNTS`). This command also
+//! tells it where it lies (`KEEPSTONE_RUN`, so that it can restore `LD_PRELOAD` in scrubbed environments), which
+//! descriptors to give out (`KEEPSTONE_FDS`), which directories of other file systems to serve (`KEEPSTONE_DIRECT`)
+//! and where to count (`KEEPSTONE_STATS`).
 //!
 //! No server of a mount is asked before the program starts, as one that is stopped would hold up all programs;
 //! only `--stats` asks, and waits [`ANSWER_WITHIN`].
@@ -125,7 +124,10 @@ struct Report {
 
 pub fn run(args: &RunArgs, json: bool) -> Result<ExitCode> {
     let library = library()?;
-    let mounts: Vec<_> = fuse::mounts()?;
+    // Before the table is read: who finds another one later knows that a mount has come since.
+    let newest = mounts::newest_mount();
+    let table = std::fs::read(fuse::TABLE)?;
+    let mounts = fuse::mounts_in(&table);
     if args.direct.is_empty()
         && let Some(why) = nothing_to_serve(&mounts)
     {
@@ -138,8 +140,9 @@ pub fn run(args: &RunArgs, json: bool) -> Result<ExitCode> {
     let mut command = Command::new(name);
     command.args(&args.command[1..]).env("LD_PRELOAD", preload(&library)?);
     command.env("KEEPSTONE_RUN", &library).env("KEEPSTONE_FDS", args.fds.name());
-    if let Some(mounts) = announced_mounts() {
-        command.env("KEEPSTONE_MOUNTS", mounts);
+    if let Some(newest) = newest {
+        let found = mounts::PoolMount::announce(&table, newest);
+        command.env("KEEPSTONE_MOUNTS", OsString::from_vec(found));
     }
     if !args.direct.is_empty() {
         command.env("KEEPSTONE_DIRECT", direct_dirs(&args.direct)?);
@@ -207,13 +210,6 @@ fn ignore_keyboard(command: &mut Command) {
             Ok(())
         });
     }
-}
-
-/// Where pools are mounted, for the library (`KEEPSTONE_MOUNTS`).
-fn announced_mounts() -> Option<OsString> {
-    let newest = mounts::newest_mount()?;
-    let table = std::fs::read(fuse::TABLE).ok()?;
-    Some(OsString::from_vec(mounts::PoolMount::announce(&table, newest)))
 }
 
 /// The library that belongs to this program: beside it, or in the `lib` beside its directory.

@@ -356,14 +356,19 @@ fn threads_fork_and_end_and_exec_at_once() {
     lives("threads");
 }
 
-#[test]
-fn a_program_near_its_limits_fails_by_error_numbers_only() {
+/// A program that ends well on tmpfs and on a pool.
+fn is_done(name: &str) {
     let sandbox = Sandbox::mounted(&["-o", "direct"]);
-    let program = compiled("limits", &[]);
+    let program = compiled(name, &[]);
     assert_eq!(on_tmpfs(&program), "done\n");
     let output = keepstone_run([program.as_os_str(), sandbox.dir.as_os_str()]);
     assert!(output.status.success() && output.stdout == b"done\n", "{output:?}");
     sandbox.umount();
+}
+
+#[test]
+fn a_program_near_its_limits_fails_by_error_numbers_only() {
+    is_done("limits");
 }
 
 /// Each leaves its references and its place among the users of the pool to the next.
@@ -383,12 +388,7 @@ fn a_program_can_be_replaced_more_often_than_processes_can_use_a_pool() {
 
 #[test]
 fn a_program_that_locks_its_memory_locks_no_pool() {
-    let sandbox = Sandbox::mounted(&["-o", "direct"]);
-    let program = compiled("locked", &[]);
-    assert_eq!(on_tmpfs(&program), "done\n");
-    let output = keepstone_run([program.as_os_str(), sandbox.dir.as_os_str()]);
-    assert!(output.status.success() && output.stdout == b"done\n", "{output:?}");
-    sandbox.umount();
+    is_done("locked");
 }
 
 #[test]

@@ -119,7 +119,7 @@ fn codes_at_end(text: &str) -> Vec<String> {
     let mut codes = Vec::new();
     for word in text.split_whitespace().rev() {
         let word = word.trim_end_matches(',').trim_start_matches('(');
-        let mut ends = word.split('–');
+        let ends = word.split('–');
         let is_code = |code: &str| {
             code.len() <= 3
                 && code.starts_with(|c: char| c.is_ascii_uppercase())
@@ -128,7 +128,7 @@ fn codes_at_end(text: &str) -> Vec<String> {
         if !ends.clone().all(is_code) {
             break;
         }
-        codes.extend(ends.by_ref().map(str::to_owned));
+        codes.extend(ends.map(str::to_owned));
     }
     codes
 }

@@ -191,17 +191,14 @@ impl Victim {
                     held.count(fs)?;
                 }
                 let (found, after) = self.go_on(&recorder, base, fs, scenario)?;
-                let last = match held {
-                    Some(held) => {
-                        recorder.begin(LAST_NAME);
-                        held.take_name(fs)?;
-                        recorder.end(LAST_NAME);
-                        let last = seen(fs)?;
-                        held.end(fs)?;
-                        last
-                    }
-                    None => after.clone(),
-                };
+                let mut last = None;
+                if let Some(held) = held {
+                    recorder.begin(LAST_NAME);
+                    held.take_name(fs)?;
+                    recorder.end(LAST_NAME);
+                    last = Some(seen(fs)?);
+                    held.end(fs)?;
+                }
                 (found, after, last)
             }
             Scenario::NextMount => {
@@ -212,7 +209,7 @@ impl Victim {
                 let next = target.mount(&recorder)?;
                 recorder.end(RECOVERY);
                 let (found, after) = self.go_on(&recorder, base, &*next.fs, scenario)?;
-                (found, after.clone(), after)
+                (found, after, None)
             }
         };
         let legal = || self.recorded.trees.iter().chain(self.recorded.between.values());
@@ -222,9 +219,11 @@ impl Victim {
             return Err(format!("half of it is there: {}", differences.join("\n  or: ")));
         }
         let before = self.recorded.trees[0].clone();
+        let mut trees = vec![before.clone(), before, found, after];
+        trees.extend(last);
         Ok(Recorded {
             trace: recorder.into_trace(),
-            trees: vec![before.clone(), before, found, after, last],
+            trees,
             between: BTreeMap::new(),
             // What the dead left and nobody sees need not be durable.
             promises: vec![false, false, true, true],
@@ -264,7 +263,7 @@ impl Victim {
             return Ok((found, after));
         }
         // Of half an operation that is legal, no model is at hand.
-        if let Some(model) = self.model_of(base, &found)? {
+        if let Some(model) = self.model_of(base, &found) {
             let wanted = Driver::new(&model).run(&op, 0);
             if wanted != done {
                 return Err(format!("{op} after a death: {done:?}, the model {wanted:?}"));
@@ -277,16 +276,13 @@ impl Victim {
     }
 
     /// The model of what was found: before the victim's operation, or after it.
-    fn model_of(&self, base: &Base, found: &Tree) -> Result<Option<Model>, String> {
-        let before = base.model();
-        let after = base.model();
-        let _ = Driver::new(&after).run(&self.op, 0);
-        for model in [before, after] {
-            if *seen(&model)? == *found {
-                return Ok(Some(model));
-            }
+    fn model_of(&self, base: &Base, found: &Arc<Tree>) -> Option<Model> {
+        let done = self.recorded.trees.iter().position(|tree| tree == found)?;
+        let model = base.model();
+        if done > 0 {
+            let _ = Driver::new(&model).run(&self.op, 0);
         }
-        Ok(None)
+        Some(model)
     }
 }
 

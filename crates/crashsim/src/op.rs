@@ -161,7 +161,11 @@ impl<'f> Driver<'f> {
     }
 
     /// Calls `f` with the inode of a place.
-    fn with<T>(&self, place: &str, f: impl FnOnce(Ino) -> Result<T, Errno>) -> Result<T, Errno> {
+    pub(crate) fn with<T>(
+        &self,
+        place: &str,
+        f: impl FnOnce(Ino) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
         if let Some(handle) = place.strip_prefix('%') {
             let handle: usize = handle.parse().map_err(|_| Errno::BADF)?;
             return f(self.handles.get(handle).copied().flatten().ok_or(Errno::BADF)?);

@@ -10,9 +10,9 @@
 //!   a file had not been written, or had ended before, its bytes were zeros.
 //! - H3: so no byte is foreign: whatever its blocks held before, for another file or none, is not in it.
 
+use crate::op::Driver;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 use vfs::tree::{Path, Tree, diff};
 use vfs::{Durability, FileKind, FileSystem, Ino};
 
@@ -29,9 +29,10 @@ pub struct Contents(BTreeMap<Path, (Ino, Blocks)>);
 impl Contents {
     /// Reads what `tree`, of the same file system, says is not zeros.
     pub fn read(fs: &dyn FileSystem, tree: &Tree) -> Result<Self, String> {
+        let driver = Driver::new(fs);
         let mut contents = BTreeMap::new();
         for (path, node) in tree.nodes().iter().filter(|(_, node)| node.kind == FileKind::File) {
-            let content = with_inode(fs, path, |ino| {
+            let content = driver.with(&format!("/{}", String::from_utf8_lossy(path)), |ino| {
                 let size = node.size.unwrap_or(0);
                 let mut blocks = Blocks::new();
                 for &index in node.content.keys() {
@@ -48,38 +49,18 @@ impl Contents {
     }
 }
 
-/// Calls `f` with the inode of a path, held meanwhile.
-fn with_inode<T>(
-    fs: &dyn FileSystem,
-    path: &[u8],
-    f: impl FnOnce(Ino) -> vfs::Result<T>,
-) -> vfs::Result<T> {
-    let mut held = Vec::new();
-    let mut ino = fs.root();
-    let walked = path.split(|&byte| byte == b'/').try_for_each(|name| {
-        ino = fs.lookup(ino, name)?.ino;
-        held.push(ino);
-        Ok(())
-    });
-    let result = walked.and_then(|()| f(ino));
-    held.into_iter().for_each(|ino| fs.forget(ino, 1));
-    result
-}
-
 /// The file system between two operations, as the contract's model has it.
 #[derive(Clone, Debug, Hash)]
 pub struct Moment {
     /// Without content.
     tree: Tree,
-    contents: Arc<Contents>,
-    /// Whether everything was synced by the operation before it.
-    synced: bool,
-    /// The inode that was synced by the operation before it.
-    synced_file: Option<Ino>,
+    contents: Contents,
+    /// What the operation before it made durable.
+    syncs: Syncs,
 }
 
 /// What an operation makes durable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Syncs {
     /// Nothing in particular.
     Nothing,
@@ -94,13 +75,11 @@ pub enum Syncs {
 pub struct History(Vec<Moment>);
 
 impl History {
-    /// Notes the model after an operation that made `syncs` durable; at first what was there before any.
+    /// Notes the model after an operation that made `syncs` durable; at first what was there before any: all of it is.
     pub fn note(&mut self, model: &dyn FileSystem, syncs: Syncs) -> Result<(), String> {
         let tree = vfs::tree::tree(model).map_err(|e| format!("the model: {e}"))?;
-        let contents = Arc::new(Contents::read(model, &tree)?);
-        let synced_file = if let Syncs::File(ino) = syncs { Some(ino) } else { None };
-        let synced = self.0.is_empty() || syncs == Syncs::All;
-        self.0.push(Moment { tree: tree.without_content(), contents, synced, synced_file });
+        let contents = Contents::read(model, &tree)?;
+        self.0.push(Moment { tree: tree.without_content(), contents, syncs });
         Ok(())
     }
 
@@ -120,7 +99,8 @@ impl History {
         let last = *now.end();
         let metadata = match durability {
             Durability::OnReturn | Durability::MetadataOnReturn => now,
-            Durability::OnSync => self.last_sync(*now.start())..=last,
+            // What precedes a sync is durable.
+            Durability::OnSync => self.last(*now.start(), |syncs| syncs != Syncs::Nothing)..=last,
         };
         let bare = tree.without_content();
         let mut whys = BTreeSet::new();
@@ -138,10 +118,9 @@ impl History {
         Err(whys.into_iter().collect::<Vec<_>>().join("\n  or: "))
     }
 
-    /// The last moment until `at` when something was synced: what precedes it is durable.
-    fn last_sync(&self, at: usize) -> usize {
-        let is_sync = |moment: &Moment| moment.synced || moment.synced_file.is_some();
-        self.0[..=at].iter().rposition(is_sync).unwrap_or(0)
+    /// The last moment until `at` when what was made durable is as asked for.
+    fn last(&self, at: usize, is_it: impl Fn(Syncs) -> bool) -> usize {
+        self.0[..=at].iter().rposition(|moment| is_it(moment.syncs)).unwrap_or(0)
     }
 
     /// The first byte that no moment until `last` explains (H2), where the names are those of the moment `at`.
@@ -175,8 +154,7 @@ impl History {
     /// not there yet held nothing.
     fn versions(&self, ino: Ino, at: usize, last: usize) -> Vec<&Blocks> {
         const NOTHING: &Blocks = &BTreeMap::new();
-        let is_sync = |moment: &Moment| moment.synced || moment.synced_file == Some(ino);
-        let first = self.0[..=at].iter().rposition(is_sync).unwrap_or(0);
+        let first = self.last(at, |syncs| syncs == Syncs::All || syncs == Syncs::File(ino));
         self.0[first..=last]
             .iter()
             .map(|moment| {

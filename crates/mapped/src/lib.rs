@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering::*};
 
 /// Mappings of one kind that are known at a time. Further ones are not.
-const ENTRIES: usize = 64;
+pub const ENTRIES: usize = 64;
 /// A base that is none yet.
 const CLAIMED: usize = 1;
 

@@ -9,7 +9,7 @@
 //!   What a truncation cut off the last page reads as zeros, too, but nobody is told.
 //! - G3: a region that is lost stays so, also when it should grow.
 
-use mapped::{Entry, Table};
+use mapped::{ENTRIES, Entry, Table};
 use rustix::fd::{AsFd as _, OwnedFd};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::ffi::c_void;
@@ -18,7 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 const PAGE: u64 = 4096;
 
 /// Regions that are mapped, and whether each is lost.
-static MAPPED: Table<AtomicBool> = Table::new([const { Entry::new(AtomicBool::new(false)) }; 64]);
+static MAPPED: Table<AtomicBool> =
+    Table::new([const { Entry::new(AtomicBool::new(false)) }; ENTRIES]);
 
 /// Whether any region of this process has ever been lost: what operations ask, without following a pointer.
 static ANY_LOST: AtomicBool = AtomicBool::new(false);
