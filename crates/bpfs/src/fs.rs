@@ -399,15 +399,11 @@ impl<M: Medium> Core<M> {
         if ino == vfs::ROOT || self.read_only.load(Relaxed) {
             return Ok(());
         }
-        let named = || {
-            v.links.load(Relaxed) > 0 && v.kind() != FileKind::Dir
-                || v.kind() == FileKind::Dir && v.state.load(Relaxed) & REMOVED == 0
-        };
-        if named() {
+        if !v.has_no_name() {
             return Ok(());
         }
         let _lock = self.v.lock_exclusive(&[ino], 0)?;
-        if v.state.load(Relaxed) & LIVE != 0 && v.refs.load(Acquire) == 0 && !named() {
+        if v.state.load(Relaxed) & LIVE != 0 && v.refs.load(Acquire) == 0 && v.has_no_name() {
             self.reap(ino, v);
         }
         Ok(())

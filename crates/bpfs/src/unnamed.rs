@@ -11,6 +11,8 @@
 //!   was before it looked at the words. Nobody calls the kernel to wake a server that is awake.
 //! - U3: posts up to `told` have been told to the kernel. As long as there are others, space that is missing may
 //!   come back at any moment.
+//! - U4: the kernel may let go by itself what is posted, and its number be used again. So the server holds an inode
+//!   while it tells of it, and only where it held it before and the name is gone *now*.
 
 use crate::fs::Core;
 use crate::volatile::{REMOVED, VInode, Volatile};
@@ -139,9 +141,14 @@ impl<M: Medium> Core<M> {
         }
         let words = unnamed.inos.iter().map(|word| Ino(word.swap(0, AcqRel).into()));
         inos.extend(words.filter(|ino| ino.0 != 0));
-        // The kernel may have let one go meanwhile, whose number is another's now.
-        inos.retain(|ino| self.v.vinode(*ino).is_ok_and(VInode::has_no_name));
-        inos.iter().for_each(|ino| tell(*ino));
+        inos.retain(|ino| {
+            let is_told = self.hold_unnamed(process, *ino).unwrap_or(false);
+            if is_told {
+                tell(*ino);
+                self.forget(*ino, 1);
+            }
+            is_told
+        });
         // The kernel answers by requests of its own.
         for _ in 0..NAPS_FOR_KERNEL {
             inos.retain(|ino| self.v.holds(process, *ino));
@@ -154,6 +161,20 @@ impl<M: Medium> Core<M> {
         Ok(())
     }
 
+    /// Adds a reference of this process to an inode that it holds and that has no name (U4); whether it did.
+    fn hold_unnamed(&self, process: usize, ino: Ino) -> Result<bool> {
+        self.op(|core| {
+            // Whoever frees an inode looks at its references under its lock.
+            let _lock = core.v.lock_shared(ino)?;
+            let v = core.live(ino)?;
+            let is_unnamed = v.has_no_name() && core.v.holds(process, ino);
+            if is_unnamed {
+                core.hold(ino, v);
+            }
+            Ok(is_unnamed)
+        })
+    }
+
     /// [`mounts::Board::wake`].
     pub fn wake_server(&self) {
         if let Ok(unnamed) = self.own_unnamed() {
@@ -163,8 +184,8 @@ impl<M: Medium> Core<M> {
 }
 
 impl VInode {
-    /// Whether its last name is gone: for who may be wrong.
-    fn has_no_name(&self) -> bool {
+    /// Whether its last name is gone.
+    pub fn has_no_name(&self) -> bool {
         match self.kind() {
             FileKind::Dir => self.state.load(Relaxed) & REMOVED != 0,
             _ => self.links.load(Relaxed) == 0,

@@ -222,6 +222,38 @@ fn the_server_hears_of_removals() {
     server.end_serving();
 }
 
+/// The kernel lets inodes go by itself, and their numbers are used again: nobody else is told of, neither before the
+/// server comes to it nor while it tells.
+#[test]
+fn the_server_is_not_told_of_who_has_the_number_next() {
+    let pool = Pool::new("numbers");
+    let (server, program) = (pool.attach(), pool.attach());
+    let node = NewNode { kind: NewKind::Dir, mode: 0o755, umask: 0 };
+    let make = |name: &[u8]| {
+        let ino = program.create(&Caller::ROOT, ROOT, name, &node).unwrap().ino;
+        program.forget(ino, 1);
+        assert_eq!(server.lookup(ROOT, name).unwrap().ino, ino);
+        ino
+    };
+    server.wait_for_unnamed(Duration::ZERO, &mut |_| {}).unwrap();
+    let ino = make(b"first");
+    program.rmdir(ROOT, b"first").unwrap();
+    server.forget(ino, 1);
+    assert_eq!(make(b"second"), ino);
+    server.wait_for_unnamed(Duration::ZERO, &mut |_| panic!("it has a name")).unwrap();
+
+    program.rmdir(ROOT, b"second").unwrap();
+    let mut told = Vec::new();
+    let mut tell = |unnamed| {
+        server.forget(unnamed, 1);
+        told.push((unnamed, make(b"third")));
+    };
+    server.wait_for_unnamed(Duration::ZERO, &mut tell).unwrap();
+    assert_eq!(told.iter().map(|(unnamed, _)| *unnamed).collect::<Vec<_>>(), [ino]);
+    assert_ne!(told[0].1, ino, "told of while its number was used again");
+    assert_eq!(make(b"fourth"), ino, "kept after it was told of");
+}
+
 /// Space that only the kernel's memory of a removed file keeps is waited for.
 #[test]
 fn a_full_pool_waits_for_the_server() {
