@@ -1,9 +1,9 @@
-//! What front ends need beside files: [`pool::Engine`].
+//! What front ends need beside files: [`pool::Engine`] and [`pool::Processes`].
 
 use crate::{Bpfs, place};
 use arena::{Look, Paused};
 use pmem::Region;
-use pool::{Engine, Error, MountReport, ReadBuf};
+use pool::{Engine, Error, MountReport, Processes, ReadBuf};
 use std::io;
 use std::os::fd::BorrowedFd;
 use vfs::{Ino, Result};
@@ -25,6 +25,16 @@ impl Engine for Bpfs<Region> {
         self.core.v.record_access(files, dirs);
     }
 
+    fn get_read_buf(&self, ino: Ino, offset: u64, count: u64) -> Result<ReadBuf<'_>> {
+        Ok(ReadBuf::new(self, self.core.get_read_buf(ino, offset, count)?))
+    }
+
+    fn put_read_buf(&self) {
+        self.core.put_read_buf();
+    }
+}
+
+impl Processes for Bpfs<Region> {
     fn secret(&self) -> u64 {
         self.core.v.secret()
     }
@@ -51,13 +61,5 @@ impl Engine for Bpfs<Region> {
 
     fn end_fork(&self) {
         self.core.v.arena.end_fork();
-    }
-
-    fn get_read_buf(&self, ino: Ino, offset: u64, count: u64) -> Result<ReadBuf<'_>> {
-        Ok(ReadBuf::new(self, self.core.get_read_buf(ino, offset, count)?))
-    }
-
-    fn put_read_buf(&self) {
-        self.core.put_read_buf();
     }
 }

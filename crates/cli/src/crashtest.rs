@@ -7,24 +7,29 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
 use clap::{Args, ValueEnum};
-use crashsim::blocks;
 use crashsim::campaign::{self, Family, Options, Replay, Report};
 use crashsim::lint::Lint;
 use crashsim::persist::Semantics;
+use crashsim::run::Base;
 use crashsim::schedule::Interleaving;
 use crashsim::stats::{Distinct, Stats};
-use crashsim::target::Bpfs;
+use crashsim::target::Target;
 use crashsim::workload;
 use indicatif::{ProgressBar, ProgressStyle};
+use judges::blocks;
+use judges::bpfs::Bpfs;
+use judges::modelfs::ModelFs;
 use serde::Serialize;
+use vfs::Durability;
 
 use crate::{output, score};
 
 /// `keepstone crashtest`
 #[derive(Debug, Args)]
 pub struct CrashtestArgs {
-    /// What to test: bpfs, the file system, or pmbd, block devices in all write schemes, raw and with
-    /// atomic blocks; of the options below pmbd heeds --ops, --schedules (24 for each 100), --deaths (all, or 0
+    /// What to test: bpfs, the file system; model, the one for tests, which processes do not share (no --deaths) and which
+    /// loses what was not synced (no --schedules); or pmbd, block devices in all write schemes, raw and with atomic
+    /// blocks: of the options below it heeds --ops, --schedules (24 for each 100), --deaths (all, or 0
     /// for none), --replay, --semantics and --seed.
     #[arg(long, value_enum, default_value_t = Engine::Bpfs)]
     pub engine: Engine,
@@ -82,8 +87,16 @@ pub struct CrashtestArgs {
 pub enum Engine {
     /// The file system.
     Bpfs,
+    /// The file system for tests.
+    Model,
     /// Block devices.
     Pmbd,
+}
+
+impl Engine {
+    fn name(self) -> String {
+        self.to_possible_value().expect("none is hidden").get_name().to_owned()
+    }
 }
 
 /// Of so many operations with deaths one is also explored beside survivors, which takes several times as long.
@@ -116,12 +129,18 @@ pub fn run(args: &CrashtestArgs, json: bool) -> Result<ExitCode> {
         return score::run(args.limit, usize::from(args.threads), json);
     }
     campaign::prepare_process();
-    if args.engine == Engine::Pmbd {
-        return run_pmbd(args, json);
+    match args.engine {
+        Engine::Bpfs => run_file_system(&Bpfs, args, json),
+        Engine::Model => run_file_system(&ModelFs, args, json),
+        Engine::Pmbd => run_pmbd(args, json),
     }
-    let bases = workload::bases(&Bpfs).map_err(|e| anyhow!("{e}"))?;
+}
+
+/// Crashes a file system.
+fn run_file_system<T: Target>(target: &T, args: &CrashtestArgs, json: bool) -> Result<ExitCode> {
+    let bases = workload::bases(target).map_err(|e| anyhow!("{e}"))?;
     if let Some(line) = &args.replay {
-        return replay(args, &bases, line, json);
+        return replay(target, args, &bases, line, json);
     }
     let distinct = Distinct::default();
     let options = Options {
@@ -132,11 +151,11 @@ pub fn run(args: &CrashtestArgs, json: bool) -> Result<ExitCode> {
         ..Options::default()
     };
     let mut families = Vec::new();
-    for family in families_of(args, &bases)? {
+    for family in families_of(target, args, &bases)? {
         let options = Options { limit: limit_of(args, &family), ..options.clone() };
         let bar = bar(&family.name());
         let report =
-            campaign::run(&Bpfs, &bases, &family, &options, &distinct, &|done, of, states| {
+            campaign::run(target, &bases, &family, &options, &distinct, &|done, of, states| {
                 bar.set_length(of);
                 bar.set_position(done);
                 bar.set_message(format!("{states} states"));
@@ -144,7 +163,11 @@ pub fn run(args: &CrashtestArgs, json: bool) -> Result<ExitCode> {
         finish(&bar, &report);
         families.push(report);
     }
-    conclude("keepstone crashtest", families, json)
+    let again = match args.engine {
+        Engine::Bpfs => "keepstone crashtest".to_owned(),
+        engine => format!("keepstone crashtest --engine {}", engine.name()),
+    };
+    conclude(&again, families, json)
 }
 
 /// Crashes block devices.
@@ -221,13 +244,13 @@ fn finish(bar: &ProgressBar, report: &Report) {
     }
 }
 
-fn families_of(args: &CrashtestArgs, bases: &[crashsim::run::Base]) -> Result<Vec<Family>> {
+fn families_of<T: Target>(target: &T, args: &CrashtestArgs, bases: &[Base]) -> Result<Vec<Family>> {
     if let Some(file) = &args.workload {
         let at = || file.display().to_string();
         let text = std::fs::read_to_string(file).with_context(at)?;
         let ops = workload::script(&text).with_context(at)?;
         if let Some(to) = &args.trace {
-            let recorded = bases[0].record(&Bpfs, &ops, 0, args.semantics);
+            let recorded = bases[0].record(target, &ops, 0, args.semantics);
             let recorded = recorded.map_err(|e| anyhow!("{e}"))?;
             std::fs::write(to, recorded.trace.to_string())
                 .with_context(|| to.display().to_string())?;
@@ -249,14 +272,14 @@ fn families_of(args: &CrashtestArgs, bases: &[crashsim::run::Base]) -> Result<Ve
     if args.fuzz > 0 {
         families.push(Family::Fuzz { tries: args.fuzz });
     }
-    if args.schedules > 0 {
+    if args.schedules > 0 && target.strength().durability == Durability::OnReturn {
         families.push(Family::Threads { runs: args.schedules });
         families.push(Family::Preemptions);
     }
-    if args.deaths > 0 {
+    if args.deaths > 0 && target.is_shared() {
         families.push(Family::Deaths);
     }
-    if args.deaths >= DEATHS_PER_SURVIVOR {
+    if args.deaths >= DEATHS_PER_SURVIVOR && target.is_shared() {
         families.push(Family::Survivors);
     }
     Ok(families)
@@ -272,15 +295,16 @@ fn limit_of(args: &CrashtestArgs, family: &Family) -> Option<u64> {
     }
 }
 
-fn replay(
+fn replay<T: Target>(
+    target: &T,
     args: &CrashtestArgs,
-    bases: &[crashsim::run::Base],
+    bases: &[Base],
     line: &str,
     json: bool,
 ) -> Result<ExitCode> {
     let line: Replay = line.parse().map_err(|e| anyhow!("--replay: {e}"))?;
     let (findings, wrong, trace) =
-        campaign::replay(&Bpfs, bases, &line).map_err(|e| anyhow!("--replay: {e}"))?;
+        campaign::replay(target, bases, &line).map_err(|e| anyhow!("--replay: {e}"))?;
     if let Some(to) = &args.trace {
         std::fs::write(to, trace.to_string()).with_context(|| to.display().to_string())?;
     }

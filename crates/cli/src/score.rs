@@ -1,6 +1,6 @@
 //! `keepstone crashtest --score`: bugs planted in the engines' source, and which of them the explorer finds.
 //!
-//! The source is copied and built once, with all bugs behind a switch (`crashsim::catalogue`); each bug is then
+//! The source is copied and built once, with all bugs behind a switch (`judges::catalogue`); each bug is then
 //! judged by a process of its own, because a bug may loop for ever or abort.
 
 use std::collections::BTreeMap;
@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use crashsim::catalogue::{self, Planted, SWITCH};
-use crashsim::judge::Verdict;
+use judges::catalogue::{self, Planted, SWITCH};
+use judges::judge::{self, Verdict};
 use serde::Serialize;
 
 use crate::crashtest::bar;
@@ -69,7 +69,7 @@ pub fn run(limit: Option<u64>, threads: usize, json: bool) -> Result<ExitCode> {
     let bugs = catalogue::all(&crates).map_err(|e| anyhow!("the catalogue of bugs: {e}"))?;
     let judge = build(&root, &bugs)?;
     let mut patience = Duration::ZERO;
-    for engine in ["bpfs", "pmbd"] {
+    for engine in judge::ENGINES {
         let sound = examine(&judge, 0, engine, Duration::MAX)?;
         if let Some(by) = sound.by {
             bail!(
@@ -109,8 +109,8 @@ pub fn run(limit: Option<u64>, threads: usize, json: bool) -> Result<ExitCode> {
 
 /// Judges one bug.
 fn row(judge: &Path, i: usize, bug: &Planted, patience: Duration) -> Result<Row> {
-    let engine = if bug.is_of_block_devices() { "pmbd" } else { "bpfs" };
-    let Verdict { by, states, seconds, what, replay } = examine(judge, i + 1, engine, patience)?;
+    let Verdict { by, states, seconds, what, replay } =
+        examine(judge, i + 1, bug.engine, patience)?;
     Ok(Row {
         bug: bug.name.clone(),
         found_by: by,
@@ -125,7 +125,7 @@ fn row(judge: &Path, i: usize, bug: &Planted, patience: Duration) -> Result<Row>
 /// The folder of the source, here or above.
 fn source() -> Result<PathBuf> {
     let here = std::env::current_dir().context("the current directory")?;
-    let is_source = |dir: &&Path| dir.join("crates/crashsim/catalogue").is_dir();
+    let is_source = |dir: &&Path| dir.join("crates/judges/catalogue").is_dir();
     let root = here.ancestors().find(is_source);
     let root = root.context(
         "--score plants bugs in the source of Keepstone, which is not here: run it in the folder of the source",
@@ -158,7 +158,7 @@ fn build(root: &Path, bugs: &[Planted]) -> Result<PathBuf> {
     ));
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let built = Command::new(cargo)
-        .args(["build", "--quiet", "--release", "--package", "crashsim", "--example", "judge"])
+        .args(["build", "--quiet", "--release", "--package", "judges", "--example", "judge"])
         .current_dir(&work)
         .env("CARGO_TARGET_DIR", work.join("target"))
         // What the bugs leave unused.

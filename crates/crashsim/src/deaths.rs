@@ -363,7 +363,7 @@ fn seen(fs: &dyn FileSystem) -> Result<Arc<Tree>, String> {
 }
 
 /// Does again what a recorded run did.
-pub(crate) fn do_again(medium: &impl Medium, trace: &Trace, steps: &[Event]) {
+pub fn do_again(medium: &impl Medium, trace: &Trace, steps: &[Event]) {
     for step in steps {
         match step.action {
             Action::Store { kind, addr, len, data } => {

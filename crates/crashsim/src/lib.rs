@@ -61,16 +61,12 @@
 
 #![deny(unsafe_code)]
 
-pub mod blocks;
 pub mod campaign;
-pub mod catalogue;
 pub mod deaths;
-pub mod decode;
 pub mod explore;
 pub mod format;
 pub mod generate;
 pub mod image;
-pub mod judge;
 pub mod lint;
 pub mod mutate;
 pub mod op;
@@ -86,7 +82,7 @@ pub mod run;
 pub mod schedule;
 pub mod score;
 mod show;
-mod sited;
+pub mod sited;
 pub mod stats;
 pub mod target;
 pub mod threads;

@@ -337,6 +337,7 @@ impl Account {
         medium: &impl pmem::Medium,
     ) -> Result<(), String> {
         let (Some(blocks), Some(free)) = (self.blocks, free_blocks(mounted)) else { return Ok(()) };
+        mounted.fs.sync().map_err(|e| format!("sync: {e}"))?;
         let usage = target.check(medium).map_err(|e| format!("check: {e}"))?;
         let used = usage.blocks_used;
         match free + used == blocks {

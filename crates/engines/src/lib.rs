@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 use bpfs::Bpfs;
+use modelfs::ModelFs;
 use pmem::{Medium as _, Region};
 use pool::{CheckOptions, CheckReport, Engine, Error, FormatOptions, MountOptions, PoolInfo};
 use std::io;
@@ -17,11 +18,13 @@ use std::sync::Arc;
 pub enum Layout {
     /// Every operation atomic and durable on return: [`bpfs`].
     Bpfs,
+    /// What was not synced is lost in a crash; for tests: [`modelfs`].
+    Model,
 }
 
 impl Layout {
     /// All of them.
-    pub const ALL: [Self; 1] = [Self::Bpfs];
+    pub const ALL: [Self; 2] = [Self::Bpfs, Self::Model];
 
     /// That of the pool in `region`, whether or not it can be opened; `None` where there is none.
     pub fn of(region: &Region) -> Option<Self> {
@@ -33,6 +36,7 @@ impl Layout {
     fn magic(self) -> &'static [u8] {
         match self {
             Self::Bpfs => &bpfs::layout::MAGIC,
+            Self::Model => &modelfs::layout::MAGIC,
         }
     }
 
@@ -40,6 +44,7 @@ impl Layout {
     pub fn name(self) -> &'static str {
         match self {
             Self::Bpfs => bpfs::LAYOUT,
+            Self::Model => modelfs::LAYOUT,
         }
     }
 
@@ -52,6 +57,7 @@ impl Layout {
     pub fn promise(self) -> &'static str {
         match self {
             Self::Bpfs => "every operation atomic, and durable when it returns",
+            Self::Model => "for tests: kept in memory, saved whole by a sync",
         }
     }
 
@@ -59,6 +65,7 @@ impl Layout {
     pub fn limits(self) -> RangeInclusive<u64> {
         match self {
             Self::Bpfs => bpfs::layout::POOL_MIN..=bpfs::layout::POOL_MAX,
+            Self::Model => modelfs::layout::POOL_MIN..=modelfs::layout::POOL_MAX,
         }
     }
 
@@ -69,6 +76,7 @@ impl Layout {
     pub fn format(self, region: &Region, options: &FormatOptions) -> Result<PoolInfo, Error> {
         match self {
             Self::Bpfs => bpfs::format(region, options),
+            Self::Model => modelfs::format(region, options),
         }
     }
 }
@@ -89,6 +97,7 @@ fn layout(region: &Region) -> Result<Layout, Error> {
 pub fn info(region: &Region) -> Result<PoolInfo, Error> {
     match layout(region)? {
         Layout::Bpfs => bpfs::info(region),
+        Layout::Model => modelfs::info(region),
     }
 }
 
@@ -106,6 +115,7 @@ pub fn check(
 ) -> Result<CheckReport, Error> {
     match layout(region)? {
         Layout::Bpfs => bpfs::check(region, options, progress),
+        Layout::Model => modelfs::check(region, options),
     }
 }
 
@@ -117,6 +127,7 @@ pub fn check(
 pub fn mount(region: Region, options: &MountOptions) -> Result<Arc<dyn Engine>, Error> {
     Ok(match layout(&region)? {
         Layout::Bpfs => Arc::new(Bpfs::mount(region, options)?),
+        Layout::Model => Arc::new(ModelFs::mount(region, options)?),
     })
 }
 
@@ -130,6 +141,10 @@ pub fn attach(region: Region, options: &MountOptions) -> Result<Arc<dyn Engine>,
         Layout::Bpfs => {
             let place = bpfs::place(&region)?;
             Arc::new(Bpfs::attach(region, &place, options)?)
+        }
+        Layout::Model => {
+            let why = "the layout `model` serves one process at a time; mount it without -o direct";
+            return Err(Error::Shared(io::Error::other(why)));
         }
     })
 }

@@ -18,10 +18,7 @@ use fuse::{
 };
 use mounts::{Alias, Board};
 use vfs::model::Model;
-use vfs::{
-    Attr, Caller, DirEntry, Durability, Entry, Errno, Fallocate, FileSystem, Ino, NewNode,
-    RenameFlags, Result, Seek, SetAttr, SetXattr, StatFs,
-};
+use vfs::{Caller, Entry, Errno, FileSystem, Ino, NewNode, RenameFlags, Result};
 
 /// A model that counts references and calls to `fsync`, and breaks where it is told to.
 #[derive(Default)]
@@ -112,15 +109,10 @@ impl Probe {
 }
 
 impl FileSystem for Probe {
-    fn root(&self) -> Ino {
-        self.model.root()
-    }
-    fn durability(&self) -> Durability {
-        self.model.durability()
-    }
-    fn sync(&self) -> Result<()> {
-        self.model.sync()
-    }
+    vfs::forward!(self => self.model; root, durability, getattr, setattr, readlink, unlink, rmdir, rename, readdir,
+        read, write, append, drop_privileges, fallocate, seek, copy_range, sync, getxattr, setxattr, listxattr,
+        removexattr, statfs);
+
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry> {
         match name {
             b"panic" => panic!("asked to"),
@@ -132,80 +124,18 @@ impl FileSystem for Probe {
         self.references.fetch_sub(refs, Relaxed);
         self.model.forget(ino, refs);
     }
-    fn getattr(&self, ino: Ino) -> Result<Attr> {
-        self.model.getattr(ino)
-    }
-    fn setattr(&self, caller: &Caller, ino: Ino, set: &SetAttr) -> Result<Attr> {
-        self.model.setattr(caller, ino, set)
-    }
     fn create(&self, caller: &Caller, dir: Ino, name: &[u8], node: &NewNode<'_>) -> Result<Entry> {
         Ok(self.given(self.model.create(caller, dir, name, node)?))
     }
     fn tmpfile(&self, caller: &Caller, dir: Ino, mode: u32, umask: u32) -> Result<Entry> {
         Ok(self.given(self.model.tmpfile(caller, dir, mode, umask)?))
     }
-    fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
-        self.model.readlink(ino)
-    }
-    fn unlink(&self, dir: Ino, name: &[u8]) -> Result<()> {
-        self.model.unlink(dir, name)
-    }
-    fn rmdir(&self, dir: Ino, name: &[u8]) -> Result<()> {
-        self.model.rmdir(dir, name)
-    }
     fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Entry> {
         Ok(self.given(self.model.link(ino, dir, name)?))
-    }
-    fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> Result<()> {
-        self.model.rename(from, to, flags)
-    }
-    fn readdir(
-        &self,
-        dir: Ino,
-        cookie: u64,
-        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
-    ) -> Result<()> {
-        self.model.readdir(dir, cookie, emit)
-    }
-    fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.model.read(ino, offset, buf)
-    }
-    fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
-        self.model.write(ino, offset, data)
-    }
-    fn append(&self, ino: Ino, data: &[u8]) -> Result<u64> {
-        self.model.append(ino, data)
-    }
-    fn drop_privileges(&self, ino: Ino) -> Result<()> {
-        self.model.drop_privileges(ino)
-    }
-    fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
-        self.model.fallocate(ino, mode, offset, len)
-    }
-    fn seek(&self, ino: Ino, offset: u64, whence: Seek) -> Result<u64> {
-        self.model.seek(ino, offset, whence)
-    }
-    fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
-        self.model.copy_range(from, to, len)
     }
     fn fsync(&self, ino: Ino) -> Result<()> {
         self.fsyncs.fetch_add(1, Relaxed);
         self.model.fsync(ino)
-    }
-    fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
-        self.model.getxattr(ino, name)
-    }
-    fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: SetXattr) -> Result<()> {
-        self.model.setxattr(ino, name, value, mode)
-    }
-    fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
-        self.model.listxattr(ino)
-    }
-    fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
-        self.model.removexattr(ino, name)
-    }
-    fn statfs(&self) -> StatFs {
-        self.model.statfs()
     }
 }
 

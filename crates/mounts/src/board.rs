@@ -1,7 +1,7 @@
 //! What a mount's server posts for those who use the pool beside it.
 
 use std::time::Duration;
-use vfs::{Ino, Result};
+use vfs::{Errno, Ino, Result};
 
 /// What the kernel tells the server of a mount and nobody else, posted where all can see it who use the
 /// pool.
@@ -83,4 +83,55 @@ pub trait Board: Send + Sync {
 
     /// The mount of this process has ended: takes back its mappings, and nothing is posted for it any more.
     fn end_serving(&self);
+}
+
+/// An engine whose pools one process uses at a time, which posts nothing to anybody.
+pub trait Alone: Send + Sync {}
+
+impl<T: Alone> Board for T {
+    fn mount_changes(&self) -> u64 {
+        0
+    }
+
+    fn post_mount_change(&self) {}
+
+    fn is_executed(&self, _ino: Ino) -> bool {
+        false
+    }
+
+    fn begin_execution(&self, _ino: Ino) {}
+
+    fn end_execution(&self, _ino: Ino) {}
+
+    fn is_mapped(&self, _ino: Ino) -> bool {
+        false
+    }
+
+    fn begin_mapping(&self, _ino: Ino) -> Result<()> {
+        Ok(())
+    }
+
+    fn end_mapping(&self, _ino: Ino) {}
+
+    fn end_mappings(&self) {}
+
+    fn begin_opening(&self, _ino: Ino) -> Result<u64> {
+        Ok(0)
+    }
+
+    fn answer_opening(&self, _ino: Ino, _ticket: u64) {}
+
+    fn end_opening(&self, _ticket: u64) {}
+
+    fn wait_for_openings(&self, _ino: Ino, _only_answered: bool) -> bool {
+        false
+    }
+
+    fn wait_for_unnamed(&self, _patience: Duration, _tell: &mut dyn FnMut(Ino)) -> Result<()> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    fn wake(&self) {}
+
+    fn end_serving(&self) {}
 }

@@ -2,7 +2,7 @@
 
 use crate::MountReport;
 use arena::Paused;
-use mounts::Board;
+use mounts::{Alone, Board};
 use pmem::Region;
 use std::io;
 use std::ops::Deref;
@@ -12,9 +12,8 @@ use vfs::{FileSystem, Ino, Result};
 
 /// A pool that is open, with what front ends need beside its files.
 ///
-/// Several processes may have the same pool open ([`place`](crate::place)). What the methods say of other processes
-/// does nothing where there is only one.
-pub trait Engine: FileSystem + Board {
+/// Several processes may have the same pool open ([`place`](crate::place)), unless the engine is [`Alone`].
+pub trait Engine: FileSystem + Board + Processes {
     /// The memory that the pool lies in.
     fn region(&self) -> &Region;
 
@@ -28,6 +27,21 @@ pub trait Engine: FileSystem + Board {
     /// all who use the pool; as long as nobody says so they do.
     fn record_access(&self, files: bool, dirs: bool);
 
+    /// The content of a file from `offset` on without a copy (Chell §6): up to `count` bytes, fewer
+    /// at the end of the file, where the file is not contiguous, and in holes.
+    /// What is replaced meanwhile is not used again before all such buffers are dropped.
+    ///
+    /// # Errors
+    /// As [`FileSystem::read`].
+    fn get_read_buf(&self, ino: Ino, offset: u64, count: u64) -> Result<ReadBuf<'_>>;
+
+    /// What dropping a [`ReadBuf`] does; for those whose buffers have no owner in Rust, and who have
+    /// forgotten them ([`std::mem::forget`]).
+    fn put_read_buf(&self);
+}
+
+/// What an engine does about the other processes that have the pool open.
+pub trait Processes {
     /// A number that is known only to those who may open the pool, the same for all of them.
     fn secret(&self) -> u64;
 
@@ -54,18 +68,28 @@ pub trait Engine: FileSystem + Board {
     /// In the child of a fork, when it has taken references for what it inherits; and in the parent, when it
     /// has or there is no child.
     fn end_fork(&self);
+}
 
-    /// The content of a file from `offset` on without a copy (Chell §6): up to `count` bytes, fewer
-    /// at the end of the file, where the file is not contiguous, and in holes.
-    /// What is replaced meanwhile is not used again before all such buffers are dropped.
-    ///
-    /// # Errors
-    /// As [`FileSystem::read`].
-    fn get_read_buf(&self, ino: Ino, offset: u64, count: u64) -> Result<ReadBuf<'_>>;
+impl<T: Alone> Processes for T {
+    fn secret(&self) -> u64 {
+        0
+    }
 
-    /// What dropping a [`ReadBuf`] does; for those whose buffers have no owner in Rust, and who have
-    /// forgotten them ([`std::mem::forget`]).
-    fn put_read_buf(&self);
+    fn reap_processes(&self) -> Result<usize> {
+        Ok(0)
+    }
+
+    fn follow_owner(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn pause(&self) -> Option<Paused<'_>> {
+        None
+    }
+
+    fn begin_fork(&self) {}
+
+    fn end_fork(&self) {}
 }
 
 /// Bytes of a file, where they are. They stay what they are until dropped, except for writes in

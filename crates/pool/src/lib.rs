@@ -13,8 +13,9 @@ mod report;
 mod shared;
 
 pub use arena::{Paused, Place};
-pub use engine::{Engine, ReadBuf};
+pub use engine::{Engine, Processes, ReadBuf};
 pub use error::{Error, Problem};
+pub use mounts::Alone;
 pub use options::{CheckOptions, FormatOptions, LABEL_MAX, MountOptions, scan_threads};
 pub use report::{CheckReport, MountReport, PoolInfo};
 pub use shared::{handle_fault, is_mapped, place, remove_abandoned};

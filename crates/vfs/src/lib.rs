@@ -21,7 +21,7 @@
 //!
 //! [`model`] is the executable specification, `conformance` (a cargo feature of this name) the
 //! suite that compares any implementation with it, [`tree`] reads a whole file system into a value
-//! that can be compared, [`acl`] is the POSIX.1e arithmetic and [`rules`] the small rules that every
+//! that can be compared, [`forward!`] puts one file system over another, [`acl`] is the POSIX.1e arithmetic and [`rules`] the small rules that every
 //! engine needs.
 
 #![forbid(unsafe_code)]
@@ -29,6 +29,7 @@
 pub mod acl;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod forward;
 pub mod model;
 pub mod rules;
 pub mod tree;

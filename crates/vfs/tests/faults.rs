@@ -6,8 +6,8 @@ use proptest::test_runner::TestRunner;
 use vfs::conformance::{Failure, compare, gen_ops, ops, replay, stress};
 use vfs::model::Model;
 use vfs::{
-    Attr, Caller, DirEntry, Durability, Entry, Errno, Fallocate, FileSystem, Ino, NewNode,
-    RenameFlags, Result, Seek, SetAttr, SetXattr, StatFs,
+    Attr, Caller, DirEntry, Entry, Errno, Fallocate, FileSystem, Ino, NewNode, RenameFlags, Result,
+    Seek, SetAttr, SetXattr,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -77,24 +77,12 @@ impl Faulty {
 }
 
 impl FileSystem for Faulty {
-    fn root(&self) -> Ino {
-        self.0.root()
-    }
-    fn durability(&self) -> Durability {
-        self.0.durability()
-    }
-    fn sync(&self) -> Result<()> {
-        self.0.sync()
-    }
-    fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry> {
-        self.0.lookup(dir, name)
-    }
+    vfs::forward!(self => self.0; root, durability, lookup, getattr, readlink, unlink, rmdir, read, append,
+        drop_privileges, copy_range, fsync, sync, getxattr, listxattr, removexattr, statfs);
+
     fn forget(&self, ino: Ino, refs: u64) {
         let all = self.1 == Fault::ForgetDropsAll;
         self.0.forget(ino, if all { u64::MAX } else { refs });
-    }
-    fn getattr(&self, ino: Ino) -> Result<Attr> {
-        self.0.getattr(ino)
     }
     fn setattr(&self, caller: &Caller, ino: Ino, set: &SetAttr) -> Result<Attr> {
         let before = self.0.getattr(ino)?;
@@ -111,15 +99,6 @@ impl FileSystem for Faulty {
     fn tmpfile(&self, caller: &Caller, dir: Ino, mode: u32, umask: u32) -> Result<Entry> {
         assert!(self.1 != Fault::PanicsOnTmpfile, "injected");
         self.0.tmpfile(caller, dir, mode, umask)
-    }
-    fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
-        self.0.readlink(ino)
-    }
-    fn unlink(&self, dir: Ino, name: &[u8]) -> Result<()> {
-        self.0.unlink(dir, name)
-    }
-    fn rmdir(&self, dir: Ino, name: &[u8]) -> Result<()> {
-        self.0.rmdir(dir, name)
     }
     fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Entry> {
         let linked = self.0.link(ino, dir, name)?;
@@ -145,9 +124,6 @@ impl FileSystem for Faulty {
         let twice = self.1 == Fault::ListsTwice;
         self.0.readdir(dir, cookie, &mut |entry| emit(entry) && (!twice || emit(entry)))
     }
-    fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.0.read(ino, offset, buf)
-    }
     fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
         if self.1 == Fault::TornWrite && data.len() > 4096 {
             self.0.write(ino, offset, &data[..4096])?;
@@ -163,12 +139,6 @@ impl FileSystem for Faulty {
             Fault::NoSpaceAfterChanging if data.len() > 4096 => Err(Errno::NOSPC),
             _ => Ok(()),
         }
-    }
-    fn append(&self, ino: Ino, data: &[u8]) -> Result<u64> {
-        self.0.append(ino, data)
-    }
-    fn drop_privileges(&self, ino: Ino) -> Result<()> {
-        self.0.drop_privileges(ino)
     }
     fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
         self.0.fallocate(ino, mode, offset, len)?;
@@ -186,27 +156,9 @@ impl FileSystem for Faulty {
             _ => Ok(found),
         }
     }
-    fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
-        self.0.copy_range(from, to, len)
-    }
-    fn fsync(&self, ino: Ino) -> Result<()> {
-        self.0.fsync(ino)
-    }
-    fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
-        self.0.getxattr(ino, name)
-    }
     fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: SetXattr) -> Result<()> {
         let cut = self.1 == Fault::XattrTruncated && value.len() > 4096 && value.len() < 65_536;
         self.0.setxattr(ino, name, if cut { &value[..4096] } else { value }, mode)
-    }
-    fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
-        self.0.listxattr(ino)
-    }
-    fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
-        self.0.removexattr(ino, name)
-    }
-    fn statfs(&self) -> StatFs {
-        self.0.statfs()
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
+use vfs::conformance::{Handles, Rng, apply, gen_ops};
 use vfs::model::Model;
 use vfs::tree::{diff, tree};
 use vfs::{
@@ -53,4 +54,40 @@ fn a_huge_file_costs_what_was_written() {
     let other = file(&fs, b"b");
     assert_eq!(fs.copy_range((ino, 1), (other, 0), FILE_SIZE_MAX), Ok(FILE_SIZE_MAX - 1));
     assert_eq!(tree(&fs).unwrap().nodes()[b"b".as_slice()].content.len(), 1);
+}
+
+/// What is saved is loaded as it was; of what nobody saved, nothing is loaded in which an invariant does not hold.
+#[test]
+fn a_model_is_bytes_and_back() {
+    let mut refused = 0;
+    for seed in 0..20 {
+        let fs = Model::new();
+        let mut handles = Handles::new(ROOT);
+        gen_ops(seed, 120).iter().for_each(|op| drop(apply(&fs, &mut handles, op)));
+        let saved = fs.save();
+        handles.release(&fs);
+        let loaded = Model::load(&saved, Timestamp::now).unwrap();
+        assert_eq!(diff(&tree(&fs).unwrap(), &tree(&loaded).unwrap()), None, "seed {seed}");
+        assert_eq!(loaded.save(), saved);
+
+        let mut rng = Rng::new(seed);
+        for _ in 0..300 {
+            let mut broken = saved.clone();
+            let at = rng.below(broken.len() as u64) as usize;
+            broken[at] ^= 1 << rng.below(8);
+            if rng.below(8) == 0 {
+                broken.truncate(at);
+            }
+            // Damage that makes another sound model is none: it can be used.
+            match Model::load(&broken, Timestamp::now) {
+                Ok(other) => {
+                    tree(&other).unwrap();
+                    let mut handles = Handles::new(ROOT);
+                    gen_ops(1, 30).iter().for_each(|op| drop(apply(&other, &mut handles, op)));
+                }
+                Err(_) => refused += 1,
+            }
+        }
+    }
+    assert!(refused > 300, "{refused} refused");
 }

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::attrs::CAPABILITY;
-use super::{Node, State};
+use super::{Node, State, saved};
 use crate::{Errno, FILE_SIZE_MAX, Fallocate, Ino, Result, Timestamp};
 
 /// Granularity of holes and of collapse and insert, in bytes.
@@ -13,9 +15,10 @@ pub(super) const BLOCK_SIZE: u64 = 4096;
 
 /// Contents of a file. A block that is absent reads as zeros and is a hole; space that `fallocate`
 /// sets aside stays a hole here, since it differs from one only in what `seek` is free to say.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Sparse {
     size: u64,
+    #[serde(serialize_with = "saved::save_blocks", deserialize_with = "saved::load_blocks")]
     blocks: BTreeMap<u64, Arc<[u8; BLOCK_SIZE as usize]>>,
 }
 
@@ -47,6 +50,13 @@ impl Sparse {
             let within = clip(index, &range)?;
             Some((index * BLOCK_SIZE + within.start as u64, &block[within]))
         })
+    }
+
+    /// Whether M5 holds.
+    pub(super) fn is_zero_beyond_end(&self) -> bool {
+        let is_empty = self.blocks.range(self.size.div_ceil(BLOCK_SIZE)..).next().is_none();
+        let end = self.size.next_multiple_of(BLOCK_SIZE);
+        is_empty && self.pieces(self.size..end).all(|(_, bytes)| bytes.iter().all(|b| *b == 0))
     }
 
     fn write(&mut self, offset: u64, data: &[u8]) {

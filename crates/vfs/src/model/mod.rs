@@ -17,9 +17,12 @@
 mod attrs;
 mod data;
 mod names;
+mod saved;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
+
+use serde::{Deserialize, Serialize};
 
 use crate::rules::SYMLINK_PERM;
 use crate::{
@@ -111,30 +114,36 @@ impl std::fmt::Debug for Model {
     }
 }
 
-#[derive(Clone)]
+#[derive(Clone, Serialize, Deserialize)]
 struct State {
     inodes: BTreeMap<Ino, Inode>,
     next_ino: u64,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Inode {
     node: Node,
     perm: u32,
     uid: u32,
     gid: u32,
     nlink: u32,
+    #[serde(skip)]
     refs: u64,
     /// Came from `tmpfile` and was never named.
+    #[serde(skip)]
     linkable: bool,
+    #[serde(serialize_with = "saved::save_time", deserialize_with = "saved::load_time")]
     atime: Timestamp,
+    #[serde(serialize_with = "saved::save_time", deserialize_with = "saved::load_time")]
     mtime: Timestamp,
+    #[serde(serialize_with = "saved::save_time", deserialize_with = "saved::load_time")]
     ctime: Timestamp,
+    #[serde(serialize_with = "saved::save_time", deserialize_with = "saved::load_time")]
     btime: Timestamp,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 enum Node {
     File(Sparse),
     Dir(Dir),

@@ -8,8 +8,9 @@ use crashsim::mutate::{Mutant, mutants, mutate};
 use crashsim::persist::Semantics;
 use crashsim::run::Base;
 use crashsim::score::{Fate, label, score, table};
-use crashsim::target::Bpfs;
 use crashsim::workload;
+use judges::bpfs::Bpfs;
+use judges::catalogue::sources;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -143,15 +144,14 @@ fn is_elsewhere(label: &str) -> bool {
 fn orderings(crates: &Path) -> Vec<(String, String)> {
     let orders = ["medium.flush(", "medium.fence()", "medium.publish("];
     let mut places = Vec::new();
-    for file in std::fs::read_dir(crates.join("bpfs/src")).unwrap() {
-        let path = file.unwrap().path();
+    for path in sources(&crates.join("bpfs/src")).unwrap() {
         let text = std::fs::read_to_string(&path).unwrap();
         for (i, line) in text.lines().enumerate() {
             let is_order =
                 orders.iter().any(|o| line.contains(o)) && !line.trim().starts_with("//");
             if is_order {
-                let name = path.file_name().unwrap().to_str().unwrap();
-                let site = format!("bpfs/src/{name}:{}", i + 1);
+                let file = path.strip_prefix(crates).unwrap().display();
+                let site = format!("{file}:{}", i + 1);
                 let label = label(crates, &site);
                 places.push((site, label));
             }

@@ -1,6 +1,7 @@
 //! Engines with bugs: BPFS on a medium that does not do what it is told.
 
-use crashsim::target::{Bpfs, Mounted, Strength, Target, Usage};
+use crashsim::target::{Mounted, Strength, Target, Usage};
+use judges::bpfs::Bpfs;
 use pmem::{Counters, Domain, Fenced, Line, Medium};
 use std::marker::PhantomData;
 use vfs::Durability;

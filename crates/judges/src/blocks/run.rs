@@ -1,17 +1,17 @@
 //! Recording workloads, and judging what their crashes leave.
 
 use super::{ATOMIC_BLOCK, BLOCKS, Kind, Request, Victim, Workload};
-use crate::campaign::{Finding, Report};
-use crate::deaths;
-use crate::explore::{Budget, Outcome};
-use crate::image::CrashImage;
-use crate::persist::Semantics;
-use crate::program::{self, Moment};
-use crate::recorder::Recorder;
-use crate::schedule::{self, Interleaving, Policy, Schedule};
-use crate::sited::Sited;
-use crate::stats::{Distinct, Stats};
-use crate::trace::{Action, Event, Trace};
+use crashsim::campaign::{Finding, Report};
+use crashsim::deaths;
+use crashsim::explore::{Budget, Outcome};
+use crashsim::image::CrashImage;
+use crashsim::persist::Semantics;
+use crashsim::program::{self, Moment};
+use crashsim::recorder::Recorder;
+use crashsim::schedule::{self, Interleaving, Policy, Schedule};
+use crashsim::sited::Sited;
+use crashsim::stats::{Distinct, Stats};
+use crashsim::trace::{Action, Event, Trace};
 use pmbd::atomic::Geometry;
 use pmbd::{BlockDevice, Durability, Zeroing};
 use std::sync::{Arc, Mutex};

@@ -1,14 +1,14 @@
 //! Block devices through every crash state, and the explorer through bugs planted in them.
 
-use crashsim::blocks::{
-    BLOCKS, Kind, Workload, deaths, explore, explore_format, pairs, random, record, record_format,
-    run, schedules,
-};
 use crashsim::campaign::prepare_process;
 use crashsim::mutate::{Bug, Mutant, mutants, mutate};
 use crashsim::persist::Semantics;
 use crashsim::score::label;
 use crashsim::stats::Distinct;
+use judges::blocks::{
+    BLOCKS, Kind, Workload, deaths, explore, explore_format, pairs, random, record, record_format,
+    run, schedules,
+};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -79,7 +79,7 @@ fn a_schedule_is_recorded_and_repeats() {
     assert!(line.contains(": schedule order:"), "{line}");
     let again = record(&line.parse().unwrap()).unwrap();
     assert_eq!(again.taken(), first.taken());
-    let actions = |run: &crashsim::blocks::Run| {
+    let actions = |run: &judges::blocks::Run| {
         run.trace.events.iter().map(|e| (e.thread, e.action)).collect::<Vec<_>>()
     };
     assert_eq!(actions(&again), actions(&first));

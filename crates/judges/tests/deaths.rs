@@ -9,8 +9,8 @@ use crashsim::mutate::{Bug, Mutant};
 use crashsim::persist::Semantics;
 use crashsim::score::{Fate, Run, label, score_runs};
 use crashsim::stats::Distinct;
-use crashsim::target::Bpfs;
 use crashsim::workload;
+use judges::bpfs::Bpfs;
 use std::collections::BTreeSet;
 use std::path::Path;
 

@@ -8,9 +8,9 @@
 
 mod run;
 
-use crate::image::CrashImage;
-use crate::rng::Rng;
-use crate::schedule::Schedule;
+use crashsim::image::CrashImage;
+use crashsim::rng::Rng;
+use crashsim::schedule::Schedule;
 use pmbd::atomic::{Atomic, Geometry};
 use pmbd::raw::Raw;
 use pmbd::{BlockDevice, Buffering, Scheme};

@@ -81,7 +81,7 @@ fn roles(image: &[u8]) -> HashMap<u64, Role> {
 }
 
 /// Names a word of an image.
-pub fn bpfs_word(image: &[u8], word: u32) -> String {
+pub fn word(image: &[u8], word: u32) -> String {
     let at = u64::from(word) * 8;
     let (block, off) = (at - at % BLOCK, at % BLOCK);
     if block == 0 {

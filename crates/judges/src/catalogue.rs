@@ -17,12 +17,12 @@ use std::path::{Path, PathBuf};
 /// The environment variable that says which bug is there: its number, from 1.
 pub const SWITCH: &str = "KEEPSTONE_PLANTED";
 
-/// The files, each with the bugs of an engine.
-const FILES: [&str; 2] =
-    [include_str!("../catalogue/bpfs.txt"), include_str!("../catalogue/pmbd.txt")];
-
-/// Folders with source in which each flush and fence is a bug's place.
-const ORDERED: [&str; 3] = ["bpfs/src", "pmbd/src", "pmbd/src/atomic"];
+/// The engines, each with its bugs, which are in its crate or below it; each flush and fence of its crate is the place
+/// of one more.
+const ENGINES: [(&str, &str); 2] = [
+    ("bpfs", include_str!("../catalogue/bpfs.txt")),
+    ("pmbd", include_str!("../catalogue/pmbd.txt")),
+];
 
 /// Where the switch is put.
 const SWITCH_FILE: &str = "pmem/src/lib.rs";
@@ -52,6 +52,8 @@ pub mod planted {{
 pub struct Planted {
     /// Its name.
     pub name: String,
+    /// The engine by which it is found: the name of its crate.
+    pub engine: &'static str,
     /// The file, below `crates/`.
     pub file: String,
     /// The function that the text is in, by the text of its head, unless the text is in the file once.
@@ -64,31 +66,22 @@ pub struct Planted {
     pub argued: Option<String>,
 }
 
-impl Planted {
-    /// Whether it is in the source of block devices; else in that of the file system, or below it.
-    pub fn is_of_block_devices(&self) -> bool {
-        self.file.starts_with("pmbd/")
-    }
-}
-
 /// All bugs, numbered from 1 by their order. `crates` is the folder with the sources.
 pub fn all(crates: &Path) -> Result<Vec<Planted>, String> {
-    let (mut all, mut argued) = (Vec::new(), Vec::new());
-    for text in FILES {
-        let (bugs, orders) = parse(text)?;
+    let (mut all, mut all_missing) = (Vec::new(), Vec::new());
+    for (engine, text) in ENGINES {
+        let (bugs, argued) = parse(engine, text)?;
         all.extend(bugs);
-        argued.extend(orders);
+        let mut missing = missing_orders(crates, engine)?;
+        for (place, why) in argued {
+            let mut of_place =
+                missing.iter_mut().filter(|bug| bug.name.contains(&place)).peekable();
+            of_place.peek().ok_or_else(|| format!("no flush or fence is `{place}`"))?;
+            of_place.for_each(|bug| bug.argued = Some(why.clone()));
+        }
+        all_missing.extend(missing);
     }
-    let mut orders = Vec::new();
-    for folder in ORDERED {
-        orders.extend(missing_orders(crates, folder)?);
-    }
-    for (place, why) in argued {
-        let mut of_place = orders.iter_mut().filter(|bug| bug.name.contains(&place)).peekable();
-        of_place.peek().ok_or_else(|| format!("no flush or fence is `{place}`"))?;
-        of_place.for_each(|bug| bug.argued = Some(why.clone()));
-    }
-    all.extend(orders);
+    all.extend(all_missing);
     let mut names: Vec<&str> = all.iter().map(|bug| bug.name.as_str()).collect();
     names.sort_unstable();
     match names.windows(2).find(|pair| pair[0] == pair[1]) {
@@ -102,7 +95,7 @@ type Parsed = (Vec<Planted>, Vec<(String, String)>);
 
 /// Parses a file: `bug NAME`, `file FILE`, perhaps `in FUNCTION` and `argued REASON`, then the texts, each line
 /// after `-` and `+`. `order PLACE: REASON` argues for a flush or fence. `#` starts a comment.
-fn parse(text: &str) -> Result<Parsed, String> {
+fn parse(engine: &'static str, text: &str) -> Result<Parsed, String> {
     let mut bugs: Vec<Planted> = Vec::new();
     let mut orders = Vec::new();
     for (n, line) in text.lines().enumerate() {
@@ -116,6 +109,7 @@ fn parse(text: &str) -> Result<Parsed, String> {
             }
             ("bug", _) => bugs.push(Planted {
                 name: rest.to_owned(),
+                engine,
                 file: String::new(),
                 within: None,
                 old: String::new(),
@@ -140,17 +134,31 @@ fn append(text: &mut String, line: &str) {
     text.push_str(line.trim());
 }
 
-/// For each flush and fence that is a statement of one line: it is missing.
-fn missing_orders(crates: &Path, folder: &str) -> Result<Vec<Planted>, String> {
-    let text = |e: std::io::Error| format!("{}: {e}", crates.join(folder).display());
-    let entries = std::fs::read_dir(crates.join(folder)).map_err(text)?;
-    let mut paths: Vec<PathBuf> =
-        entries.map(|e| e.map(|e| e.path())).collect::<Result<_, _>>().map_err(text)?;
-    paths.retain(|path| path.extension().is_some_and(|e| e == "rs"));
-    paths.sort();
+/// All files of source in a folder and those below, in order.
+pub fn sources(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut entries = std::fs::read_dir(folder)?
+        .map(|entry| Ok(entry?.path()))
+        .collect::<std::io::Result<Vec<_>>>()?;
+    entries.sort();
     let mut all = Vec::new();
-    for path in paths {
+    for path in entries {
+        if path.is_dir() {
+            all.extend(sources(&path)?);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            all.push(path);
+        }
+    }
+    Ok(all)
+}
+
+/// For each flush and fence of an engine that is a statement of one line: it is missing.
+fn missing_orders(crates: &Path, engine: &'static str) -> Result<Vec<Planted>, String> {
+    let folder = crates.join(engine).join("src");
+    let text = |e: std::io::Error| format!("{}: {e}", folder.display());
+    let mut all = Vec::new();
+    for path in sources(&folder).map_err(text)? {
         let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+        let file = path.strip_prefix(crates).ok().and_then(Path::to_str).unwrap_or_default();
         let source = std::fs::read_to_string(&path).map_err(text)?;
         let mut head = "";
         let mut met: BTreeMap<(&str, &str), u32> = BTreeMap::new();
@@ -168,7 +176,8 @@ fn missing_orders(crates: &Path, folder: &str) -> Result<Vec<Planted>, String> {
             let number = if *nth > 1 { format!(" ({nth})") } else { String::new() };
             all.push(Planted {
                 name: format!("{name} {function}: without {}{number}", code.trim_end_matches(';')),
-                file: format!("{folder}/{name}"),
+                engine,
+                file: file.to_owned(),
                 within: Some(format!("{head}#{nth}")),
                 old: code.to_owned(),
                 new: String::new(),

@@ -8,9 +8,9 @@ use crashsim::lint::{Lint, lint};
 use crashsim::persist::Semantics;
 use crashsim::run::Base;
 use crashsim::stats::Distinct;
-use crashsim::target::Bpfs;
 use crashsim::trace::Trace;
 use crashsim::workload;
+use judges::bpfs::Bpfs;
 use std::sync::LazyLock;
 
 /// The pools where workloads start.

@@ -2,12 +2,13 @@
 //! the cheapest first, up to the first violation.
 
 use crate::blocks;
-use crate::campaign::{self, Family, Finding, Options, Report};
-use crate::persist::Semantics;
-use crate::run::Base;
-use crate::stats::Distinct;
-use crate::target::Bpfs;
-use crate::workload;
+use crate::bpfs::Bpfs;
+use crashsim::campaign::{self, Family, Finding, Options, Report};
+use crashsim::persist::Semantics;
+use crashsim::run::Base;
+use crashsim::stats::Distinct;
+use crashsim::target::Target;
+use crashsim::workload;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::str::FromStr;
@@ -55,17 +56,23 @@ impl FromStr for Verdict {
     }
 }
 
-/// Judges the file system, or block devices; `tell` is told what each family came to. `only`: one family, by
-/// its name.
-pub fn judge(block_devices: bool, only: Option<&str>, tell: &mut dyn FnMut(&Report)) -> Verdict {
+/// The engines that can be judged: the names of their crates.
+pub const ENGINES: [&str; 2] = ["bpfs", "pmbd"];
+
+/// Judges one of [`ENGINES`]; `tell` is told what each family came to. `only`: one family, by its name.
+pub fn judge(engine: &str, only: Option<&str>, tell: &mut dyn FnMut(&Report)) -> Verdict {
     let start = Instant::now();
     let distinct = Distinct::default();
     let mut states = 0;
     // A panic is a find, too: an assertion of the engine's.
-    let families = if block_devices { of_block_devices } else { of_file_systems };
+    let families = |distinct: &Distinct, enough: &mut Enough<'_>| match engine {
+        "bpfs" => of_file_systems(&Bpfs, distinct, only, enough),
+        "pmbd" => of_block_devices(distinct, only, enough),
+        _ => Err(format!("nobody judges `{engine}`")),
+    };
     let mut found = None;
     let ended = catch_unwind(AssertUnwindSafe(|| {
-        families(&distinct, only, &mut |report: Report| {
+        families(&distinct, &mut |report: Report| {
             tell(&report);
             states += report.stats.distinct;
             found = of_report(report);
@@ -110,24 +117,25 @@ fn is_asked(only: Option<&str>, family: &str) -> bool {
     only.is_none_or(|only| only == family)
 }
 
-fn of_file_systems(
+fn of_file_systems<T: Target>(
+    target: &T,
     distinct: &Distinct,
     only: Option<&str>,
     enough: &mut Enough<'_>,
 ) -> Result<(), String> {
-    let bases = workload::bases(&Bpfs)?;
+    let bases = workload::bases(target)?;
     let families = file_system_families(&bases).into_iter();
     for (family, limit) in families.filter(|(family, _)| is_asked(only, &family.name())) {
         let options = Options { limit, stop_early: true, ..Options::default() };
-        if enough(campaign::run(&Bpfs, &bases, &family, &options, distinct, &|_, _, _| {})) {
+        if enough(campaign::run(target, &bases, &family, &options, distinct, &|_, _, _| {})) {
             return Ok(());
         }
     }
     if !is_asked(only, FORMATTING) {
         return Ok(());
     }
-    let format = crate::format::record(&Bpfs, &bases[0])?;
-    let (stats, wrong) = crate::format::explore(&Bpfs, &bases[0], &format, Semantics::Adr)?;
+    let format = crashsim::format::record(target, &bases[0])?;
+    let (stats, wrong) = crashsim::format::explore(target, &bases[0], &format, Semantics::Adr)?;
     enough(formatting(stats, wrong));
     Ok(())
 }
@@ -149,7 +157,7 @@ fn file_system_families(bases: &[Base]) -> Vec<(Family, Option<u64>)> {
     ]
 }
 
-fn formatting(stats: crate::stats::Stats, wrong: Vec<String>) -> Report {
+fn formatting(stats: crashsim::stats::Stats, wrong: Vec<String>) -> Report {
     let finding = |what| Finding { replay: String::new(), what, detail: Vec::new() };
     Report {
         family: FORMATTING.into(),
@@ -183,7 +191,7 @@ fn of_block_devices(
     for blocks in sizes.into_iter().filter(|_| is_asked(only, FORMATTING)) {
         let run = blocks::record_format(blocks::Kind::Atomic(pmbd::Scheme::Nt), blocks)?;
         let wrong = blocks::explore_format(&run, &run.trace, blocks, Semantics::Adr);
-        if enough(formatting(crate::stats::Stats::default(), wrong)) {
+        if enough(formatting(crashsim::stats::Stats::default(), wrong)) {
             return Ok(());
         }
     }

@@ -2,8 +2,8 @@
 //! then on everything fails with `EIO`. Nothing panics.
 
 use crashsim::op::{Driver, Op};
-use crashsim::target::Bpfs as Target;
 use crashsim::workload;
+use judges::bpfs::Bpfs as Target;
 use pmem::{Access, Region};
 use std::ffi::c_void;
 use std::fs::File;

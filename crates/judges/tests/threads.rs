@@ -13,10 +13,11 @@ use crashsim::recorder::Recorder;
 use crashsim::run::Base;
 use crashsim::schedule::{self, Policy};
 use crashsim::stats::Distinct;
-use crashsim::target::{Bpfs, Target};
+use crashsim::target::Target;
 use crashsim::threads::{Plan, record};
 use crashsim::trace::{Action, Trace};
 use crashsim::workload;
+use judges::bpfs::Bpfs;
 use pmem::{Fenced, Medium};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 

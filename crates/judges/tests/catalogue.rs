@@ -1,6 +1,6 @@
 //! Each bug of the catalogue still has its place in the source, exactly once, and together they weave.
 
-use crashsim::catalogue;
+use judges::catalogue;
 use std::path::Path;
 
 #[test]

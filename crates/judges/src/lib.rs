@@ -1,0 +1,14 @@
+//! Judges of the engines: each says to the crash explorer what its engine promises, and how it is formatted, mounted,
+//! checked and read.
+//!
+//! - [`mod@bpfs`]: a [`crashsim::target::Target`], explored with all workloads of file systems;
+//! - [`blocks`]: block devices, whose requests and oracle are simpler and their own;
+//! - [`catalogue`]: bugs planted in the engines' source, and [`judge`]: whether the explorer finds one.
+
+#![forbid(unsafe_code)]
+
+pub mod blocks;
+pub mod bpfs;
+pub mod catalogue;
+pub mod judge;
+pub mod modelfs;

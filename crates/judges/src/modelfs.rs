@@ -1,0 +1,62 @@
+//! The model engine, judged: what was not synced may be lost, but all of it from one moment on.
+
+use crashsim::sited::Sited;
+use crashsim::target::{Mounted, Strength, Target, Usage, clock, start_clock};
+use modelfs::layout::SAVED;
+use pmem::Medium;
+use pool::{CheckOptions, FormatOptions, MountOptions};
+use vfs::Durability;
+
+/// A model that is saved when it is synced.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ModelFs;
+
+fn text(e: impl std::fmt::Display) -> String {
+    e.to_string()
+}
+
+impl Target for ModelFs {
+    fn strength(&self) -> Strength {
+        Strength { durability: Durability::OnSync, residue_blocks: 0 }
+    }
+
+    fn format<M: Medium>(&self, medium: &M) -> Result<(), String> {
+        modelfs::format(medium, &FormatOptions::default()).map(drop).map_err(text)
+    }
+
+    fn is_pool<M: Medium>(&self, medium: &M) -> bool {
+        modelfs::info(medium).is_ok()
+    }
+
+    fn mount<'m, M: Medium>(&self, medium: &'m M) -> Result<Mounted<'m>, String> {
+        start_clock();
+        let options = MountOptions { clock, ..MountOptions::default() };
+        let fs = modelfs::ModelFs::mount(Sited(medium), &options).map_err(text)?;
+        let blocks_used = fs.mount_report().blocks_used;
+        Ok(Mounted { fs: Box::new(fs), blocks_used })
+    }
+
+    fn check<M: Medium>(&self, medium: &M) -> Result<Usage, String> {
+        let report = modelfs::check(medium, &CheckOptions::default()).map_err(text)?;
+        match report.problems.first() {
+            Some(problem) => Err(problem.to_string()),
+            None => Ok(Usage { blocks_used: report.blocks_used, inodes: report.inodes, stale: 0 }),
+        }
+    }
+
+    fn repair<M: Medium>(&self, _medium: &M) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn describe(&self, _image: &[u8], word: u32) -> String {
+        match u64::from(word) * 8 {
+            SAVED => "how often the tree was saved".to_owned(),
+            at if at < modelfs::layout::BLOCK => format!("superblock, at {at}"),
+            at => format!("saved tree, at {at:#x}"),
+        }
+    }
+
+    fn harmless(&self, _word: &str) -> Option<&'static str> {
+        None
+    }
+}

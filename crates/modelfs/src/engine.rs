@@ -1,0 +1,29 @@
+//! What front ends need beside files: [`pool::Engine`].
+
+use crate::ModelFs;
+use pmem::Region;
+use pool::{Engine, MountReport, ReadBuf};
+use std::os::fd::BorrowedFd;
+use vfs::{Errno, Ino, Result};
+
+impl Engine for ModelFs<Region> {
+    fn region(&self) -> &Region {
+        &self.medium
+    }
+
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        self.medium.descriptor().into_iter().collect()
+    }
+
+    fn mount_report(&self) -> &MountReport {
+        &self.report
+    }
+
+    fn record_access(&self, _files: bool, _dirs: bool) {}
+
+    fn get_read_buf(&self, _ino: Ino, _offset: u64, _count: u64) -> Result<ReadBuf<'_>> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    fn put_read_buf(&self) {}
+}

@@ -1,0 +1,368 @@
+//! The contract's model as an engine: a file system in memory, saved whole when somebody syncs.
+//!
+//! It exists so that all above engines has a second one that promises less than BPFS: what was not synced is lost in
+//! a crash ([`Durability::OnSync`]). It is the smallest engine there can be, for tests and to read first, and no match
+//! for the others: a sync costs as much as there is, and all of it has to fit in memory, and twice in the pool.
+//!
+//! Invariants:
+//!
+//! - **S1** The half of the pool that the commit word's parity names holds a whole model. A save goes to the other one
+//!   and is durable before the word is stored, which alone makes it the pool's.
+//! - **S2** What was loaded from a pool is checked as a whole before anything is done with it.
+
+#![forbid(unsafe_code)]
+
+mod engine;
+pub mod layout;
+
+use layout::*;
+use pmem::{Fenced, Medium};
+use pool::{
+    Alone, CheckOptions, CheckReport, Error, FormatOptions, LABEL_MAX, MountOptions, MountReport,
+    PoolInfo, Problem,
+};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use vfs::acl::ACL_DEFAULT;
+use vfs::model::Model;
+use vfs::tree::tree;
+use vfs::{
+    Attr, Caller, Durability, Entry, Errno, Fallocate, FileSystem, Ino, NewKind, NewNode, ROOT,
+    RenameFlags, Result, SetAttr, SetXattr, StatFs, Timestamp,
+};
+use zerocopy::{FromBytes as _, IntoBytes as _};
+
+/// The name of the layout.
+pub const LAYOUT: &str = "model";
+
+/// A mounted pool, of one process.
+pub struct ModelFs<M: Medium> {
+    medium: M,
+    model: Model,
+    size: u64,
+    read_only: bool,
+    last: Mutex<Saved>,
+    /// Bytes that the model may still grow by; known to be so many at least.
+    room: Mutex<u64>,
+    report: MountReport,
+}
+
+/// What the pool holds.
+struct Saved {
+    number: u64,
+    bytes: Vec<u8>,
+}
+
+impl<M: Medium> ModelFs<M> {
+    /// Loads what was saved last.
+    ///
+    /// # Errors
+    /// [`Error::NotAPool`] or [`Error::Unusable`] where there is none, [`Error::Damaged`] where what was saved is no
+    /// sound model.
+    pub fn mount(medium: M, options: &MountOptions) -> std::result::Result<Self, Error> {
+        let sb = load_superblock(&medium)?;
+        let (model, last) =
+            load(&medium, &sb, options.clock).map_err(|p| Error::Damaged(vec![p]))?;
+        let report = report(&model, &last.bytes)?;
+        let (size, read_only) = (sb.size.get(), options.read_only);
+        let (last, room) = (Mutex::new(last), Mutex::new(0));
+        Ok(Self { medium, model, size, read_only, last, room, report })
+    }
+
+    /// What mounting found.
+    pub fn mount_report(&self) -> &MountReport {
+        &self.report
+    }
+
+    /// The medium.
+    pub fn medium(&self) -> &M {
+        &self.medium
+    }
+
+    /// The model, for what does not make it larger.
+    fn shrinking(&self) -> Result<&Model> {
+        if self.read_only { Err(Errno::ROFS) } else { Ok(&self.model) }
+    }
+
+    /// Does what may make the model larger, by `most` bytes when saved. Where it is not known that there is so much
+    /// room, it is done on a copy first.
+    fn growing<T>(&self, most: usize, change: impl Fn(&Model) -> Result<T>) -> Result<T> {
+        let model = self.shrinking()?;
+        let mut room = lock(&self.room);
+        let left = match room.checked_sub(most as u64) {
+            Some(left) => left,
+            None => {
+                let copy = model.clone();
+                change(&copy)?;
+                capacity(self.size).checked_sub(copy.save().len() as u64).ok_or(Errno::NOSPC)?
+            }
+        };
+        let changed = change(model)?;
+        *room = left;
+        Ok(changed)
+    }
+
+    /// Saves all that has been done (S1).
+    fn save(&self) -> Result<()> {
+        let mut last = lock(&self.last);
+        // After the lock was taken: what had returned before is in it.
+        let bytes = self.model.save();
+        if self.read_only || bytes == last.bytes {
+            return Ok(());
+        }
+        assert!(bytes.len() as u64 <= capacity(self.size), "there was room for each change");
+        let _ = store(&self.medium, self.size, last.number + 1, &bytes);
+        if self.medium.is_lost() {
+            return Err(Errno::IO);
+        }
+        *last = Saved { number: last.number + 1, bytes };
+        Ok(())
+    }
+}
+
+/// Nothing panics while it holds one of the locks, but for a bug: then what they guard is whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Unmounts: what is there is synced.
+impl<M: Medium> Drop for ModelFs<M> {
+    fn drop(&mut self) {
+        if let Err(err) = self.save() {
+            tracing::error!("what was changed since the last sync is lost: {err}");
+        }
+    }
+}
+
+impl<M: Medium> FileSystem for ModelFs<M> {
+    vfs::forward!(self => self.model; root, lookup, forget, getattr, readlink, readdir, read, seek, getxattr, listxattr);
+    vfs::forward!(self => self.shrinking()?; unlink, rmdir, drop_privileges, removexattr);
+
+    fn durability(&self) -> Durability {
+        Durability::OnSync
+    }
+
+    fn fsync(&self, ino: Ino) -> Result<()> {
+        self.model.getattr(ino)?;
+        self.save()
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.save()
+    }
+
+    fn setattr(&self, caller: &Caller, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        self.growing(SMALL, |model| model.setattr(caller, ino, set))
+    }
+
+    fn create(&self, caller: &Caller, dir: Ino, name: &[u8], node: &NewNode<'_>) -> Result<Entry> {
+        let target = if let NewKind::Symlink(target) = node.kind { target.len() } else { 0 };
+        let most = SMALL + name.len() + target + self.inherited(dir);
+        self.growing(most, |model| model.create(caller, dir, name, node))
+    }
+
+    fn tmpfile(&self, caller: &Caller, dir: Ino, mode: u32, umask: u32) -> Result<Entry> {
+        let most = SMALL + self.inherited(dir);
+        self.growing(most, |model| model.tmpfile(caller, dir, mode, umask))
+    }
+
+    fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Entry> {
+        self.growing(SMALL + name.len(), |model| model.link(ino, dir, name))
+    }
+
+    fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> Result<()> {
+        self.growing(SMALL + to.1.len(), |model| model.rename(from, to, flags))
+    }
+
+    fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
+        self.growing(of_content(data.len() as u64), |model| model.write(ino, offset, data))
+    }
+
+    fn append(&self, ino: Ino, data: &[u8]) -> Result<u64> {
+        self.growing(of_content(data.len() as u64), |model| model.append(ino, data))
+    }
+
+    fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
+        self.growing(usize::MAX, |model| model.fallocate(ino, mode, offset, len))
+    }
+
+    fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
+        self.growing(of_content(len), |model| model.copy_range(from, to, len))
+    }
+
+    fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: SetXattr) -> Result<()> {
+        let most = SMALL + name.len() + value.len();
+        self.growing(most, |model| model.setxattr(ino, name, value, mode))
+    }
+
+    fn statfs(&self) -> StatFs {
+        let blocks = half_bytes(self.size) / BLOCK;
+        let used = blocks_used(&self.model.save());
+        StatFs { blocks, blocks_free: blocks.saturating_sub(used), ..self.model.statfs() }
+    }
+}
+
+impl<M: Medium> ModelFs<M> {
+    /// Bytes of access control that what is made in a directory inherits at most.
+    fn inherited(&self, dir: Ino) -> usize {
+        self.model.getxattr(dir, ACL_DEFAULT).map_or(0, |acl| 2 * (acl.len() + SMALL))
+    }
+}
+
+/// More than an inode takes without its content and attributes, or a name without its letters.
+const SMALL: usize = 256;
+
+/// What so many bytes of content take at most: whole blocks, each with its number and length.
+fn of_content(len: u64) -> usize {
+    let blocks = (len / BLOCK + 4) as usize;
+    blocks.saturating_mul(BLOCK as usize + 16)
+}
+
+/// Blocks that a saved model takes.
+fn blocks_used(saved: &[u8]) -> u64 {
+    (HEADER + saved.len() as u64).div_ceil(BLOCK)
+}
+
+impl<M: Medium> Alone for ModelFs<M> {}
+
+fn load_superblock(medium: &impl Medium) -> std::result::Result<Superblock, Error> {
+    let unusable = |why: String| Err(Error::Unusable(why));
+    if medium.len() < POOL_MIN {
+        return Err(Error::NotAPool(format!("the region has {} bytes, too few", medium.len())));
+    }
+    let mut bytes = [0; size_of::<Superblock>()];
+    medium.read(0, &mut bytes);
+    let sb = Superblock::read_from_bytes(&bytes).expect("a superblock is exactly its bytes");
+    if sb.magic != MAGIC {
+        return Err(Error::NotAPool("it does not start with KSTNMODL".to_owned()));
+    }
+    if sb.version.get() != VERSION {
+        return unusable(format!(
+            "its format has version {}, this program knows version {VERSION}",
+            sb.version
+        ));
+    }
+    let size = sb.size.get();
+    if !(POOL_MIN..=POOL_MAX).contains(&size) || size > medium.len() {
+        return unusable(format!(
+            "it was formatted with {size} bytes, but the region has {}: if the file was cut off, it must be restored \
+             from a copy",
+            medium.len()
+        ));
+    }
+    Ok(sb)
+}
+
+/// What was saved last, checked (S2).
+fn load(
+    medium: &impl Medium,
+    sb: &Superblock,
+    clock: fn() -> Timestamp,
+) -> std::result::Result<(Model, Saved), Problem> {
+    let problem = |what: String| Problem {
+        object: "saved model".to_owned(),
+        what,
+        remedy: None,
+        repaired: false,
+        fix: None,
+    };
+    let (size, number) = (sb.size.get(), sb.saved.get());
+    let at = half(size, number);
+    let len = medium.load_u64(at);
+    if len > capacity(size) {
+        return Err(problem(format!("it is said to have {len} bytes, more than there is room")));
+    }
+    let mut bytes = vec![0; len as usize];
+    medium.read(at + HEADER, &mut bytes);
+    let model = Model::load(&bytes, clock).map_err(problem)?;
+    Ok((model, Saved { number, bytes }))
+}
+
+/// Saves a model for the `number`th time (S1). Two fences.
+fn store(medium: &impl Medium, size: u64, number: u64, bytes: &[u8]) -> Fenced {
+    let at = half(size, number);
+    medium.write_nt(at + HEADER, bytes);
+    medium.write_nt(at, &(bytes.len() as u64).to_le_bytes());
+    let ready = medium.fence();
+    medium.publish(SAVED, number, ready)
+}
+
+fn report(model: &Model, saved: &[u8]) -> std::result::Result<MountReport, Error> {
+    let of_model = model.statfs();
+    let nodes = tree(model).map_err(|_| Errno::UCLEAN)?.nodes().len() as u64;
+    Ok(MountReport {
+        inodes: of_model.inodes - of_model.inodes_free,
+        names: nodes - 1,
+        blocks_used: blocks_used(saved),
+        ..MountReport::default()
+    })
+}
+
+/// Formats a region: an empty root directory and nothing else. What the region held is lost. The magic is the commit:
+/// cleared first and stored last.
+///
+/// # Errors
+/// [`Error::Unformattable`].
+pub fn format(
+    medium: &impl Medium,
+    options: &FormatOptions,
+) -> std::result::Result<PoolInfo, Error> {
+    let size = medium.len().min(POOL_MAX);
+    if size < POOL_MIN {
+        let why = format!("a pool needs at least {POOL_MIN} bytes, the region has {size}");
+        return Err(Error::Unformattable(why));
+    }
+    if options.label.len() > LABEL_MAX {
+        return Err(Error::Unformattable(format!("a label has at most {LABEL_MAX} bytes")));
+    }
+    medium.store_u64(0, 0);
+    medium.flush(0, 8);
+    let _ = medium.fence();
+    let model = Model::new();
+    let (uid, gid) = options.owner;
+    let owner = SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() };
+    model.setattr(&Caller::ROOT, ROOT, &owner)?;
+    let uuid = *uuid::Uuid::new_v4().as_bytes();
+    let now = Timestamp::now().0 as u64;
+    let sb = Superblock::new(size, now, uuid, options.label.as_bytes());
+    medium.write(8, &sb.as_bytes()[8..]);
+    medium.flush(8, size_of::<Superblock>() as u64 - 8);
+    let ready = store(medium, size, 1, &model.save());
+    let _ = medium.publish(0, u64::from_le_bytes(MAGIC), ready);
+    info(medium)
+}
+
+/// What the pool says of itself.
+///
+/// # Errors
+/// [`Error::NotAPool`], [`Error::Unusable`].
+pub fn info(medium: &impl Medium) -> std::result::Result<PoolInfo, Error> {
+    let sb = load_superblock(medium)?;
+    let label = sb.label.split(|b| *b == 0).next().unwrap_or_default();
+    Ok(PoolInfo {
+        layout: LAYOUT,
+        uuid: uuid::Uuid::from_bytes(sb.uuid),
+        label: String::from_utf8_lossy(label).into_owned(),
+        version: sb.version.get(),
+        size_bytes: sb.size.get(),
+        created_ns: sb.created_ns.get(),
+        block_bytes: BLOCK as u32,
+    })
+}
+
+/// Checks a pool that is not mounted. Nothing can be repaired: what was saved is one piece.
+///
+/// # Errors
+/// As [`info`].
+pub fn check(
+    medium: &impl Medium,
+    _options: &CheckOptions,
+) -> std::result::Result<CheckReport, Error> {
+    let sb = load_superblock(medium)?;
+    let blocks = half_bytes(sb.size.get()) / BLOCK;
+    let (of_model, problems) = match load(medium, &sb, Timestamp::now) {
+        Ok((model, last)) => (report(&model, &last.bytes)?, Vec::new()),
+        Err(problem) => (MountReport::default(), vec![problem]),
+    };
+    let MountReport { inodes, names, blocks_used, .. } = of_model;
+    Ok(CheckReport { inodes, names, blocks, blocks_used, stale_words: 0, problems })
+}

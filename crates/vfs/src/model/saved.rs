@@ -1,0 +1,177 @@
+//! A model as bytes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+use serde::{Deserialize, Deserializer, Serialize as _, Serializer};
+
+use super::data::BLOCK_SIZE;
+use super::{Inode, Model, Node, State};
+use crate::acl::{ACL_ACCESS, ACL_DEFAULT, Acl};
+use crate::rules::{check_name, check_xattr};
+use crate::{FILE_SIZE_MAX, FileKind, Ino, LINK_MAX, ROOT, SYMLINK_MAX, Timestamp, XATTR_LIST_MAX};
+
+/// Most inodes ever made, and places in a listing: nobody lives to see more.
+const COUNT_MAX: u64 = 1 << 62;
+
+type Blocks = BTreeMap<u64, Arc<[u8; BLOCK_SIZE as usize]>>;
+
+/// Blocks are saved without the zeros at their ends.
+pub(super) fn save_blocks<S: Serializer>(blocks: &Blocks, to: S) -> Result<S::Ok, S::Error> {
+    let trimmed = |block: &[u8]| block.iter().rposition(|byte| *byte != 0).map_or(0, |n| n + 1);
+    to.collect_seq(blocks.iter().map(|(n, block)| (n, &block[..trimmed(&**block)])))
+}
+
+pub(super) fn load_blocks<'d, D: Deserializer<'d>>(from: D) -> Result<Blocks, D::Error> {
+    let saved = Vec::<(u64, Vec<u8>)>::deserialize(from)?;
+    let whole = |(n, bytes): (u64, Vec<u8>)| {
+        let mut block = [0; BLOCK_SIZE as usize];
+        let to = block.get_mut(..bytes.len());
+        to.ok_or_else(|| serde::de::Error::custom("a block is too long"))?.copy_from_slice(&bytes);
+        Ok((n, Arc::new(block)))
+    };
+    saved.into_iter().map(whole).collect()
+}
+
+/// Times have one length, so that who removes something makes no model larger.
+pub(super) fn save_time<S: Serializer>(time: &Timestamp, to: S) -> Result<S::Ok, S::Error> {
+    time.0.to_le_bytes().serialize(to)
+}
+
+pub(super) fn load_time<'d, D: Deserializer<'d>>(from: D) -> Result<Timestamp, D::Error> {
+    <[u8; 8]>::deserialize(from).map(|bytes| Timestamp(i64::from_le_bytes(bytes)))
+}
+
+impl Model {
+    /// All that has a name, as bytes for [`load`](Self::load).
+    ///
+    /// # Panics
+    /// Never.
+    pub fn save(&self) -> Vec<u8> {
+        let mut state = self.state().clone();
+        state.forget_all();
+        postcard::to_allocvec(&state).expect("the model is plain data")
+    }
+
+    /// What was saved, [durable on return](crate::Durability::OnReturn). The bytes may be anybody's.
+    ///
+    /// # Errors
+    /// What is wrong with the bytes: they are no model, or one in which an invariant (M1–M5) does not hold.
+    pub fn load(
+        saved: &[u8],
+        clock: impl Fn() -> Timestamp + Send + Sync + 'static,
+    ) -> Result<Self, String> {
+        let state: State = postcard::from_bytes(saved).map_err(|e| format!("no model: {e}"))?;
+        state.check().map_err(|(ino, what)| format!("{ino}: {what}"))?;
+        Ok(Self { state: Mutex::new(state), clock: Arc::new(clock), durable: None })
+    }
+}
+
+/// What must hold, and what is wrong where it does not.
+fn require(holds: bool, what: &'static str) -> Result<(), &'static str> {
+    if holds { Ok(()) } else { Err(what) }
+}
+
+impl State {
+    /// Checks M1–M5 and all limits, where nobody has a reference.
+    fn check(&self) -> Result<(), (Ino, &'static str)> {
+        let mut names: BTreeMap<Ino, Vec<Ino>> = BTreeMap::new();
+        for (&ino, inode) in &self.inodes {
+            let Node::Dir(dir) = &inode.node else { continue };
+            dir.check().map_err(|what| (ino, what))?;
+            dir.inos().for_each(|named| names.entry(named).or_default().push(ino));
+        }
+        if let Some(missing) = names.keys().find(|ino| !self.inodes.contains_key(ino)) {
+            return Err((*missing, "it has a name and does not exist"));
+        }
+        let root = self.inodes.get(&ROOT).ok_or((ROOT, "there is no root"))?;
+        let is_root = matches!(&root.node, Node::Dir(dir) if dir.parent() == Some(ROOT));
+        require(is_root, "the root is not its own parent").map_err(|what| (ROOT, what))?;
+        for (&ino, inode) in &self.inodes {
+            let names = names.get(&ino).map_or(&[][..], |dirs| dirs);
+            self.check_inode(ino, inode, names).map_err(|what| (ino, what))?;
+        }
+        Ok(())
+    }
+
+    /// Checks an inode that has these directories' names.
+    fn check_inode(&self, ino: Ino, inode: &Inode, names: &[Ino]) -> Result<(), &'static str> {
+        require((1..self.next_ino.min(COUNT_MAX)).contains(&ino.0), "its number was never given")?;
+        require(inode.perm <= 0o7777, "its mode has bits that do not exist")?;
+        match &inode.node {
+            Node::Dir(dir) => {
+                let parent = dir.parent().filter(|_| ino != ROOT);
+                require(names == parent.as_slice(), "a directory has one name, in its parent")?;
+                require(self.is_below_root(ino), "its parents do not lead to the root")?;
+                let is_dir = |ino: &Ino| self.inodes.get(ino).is_some_and(Inode::is_dir);
+                let links = 2 + dir.inos().filter(is_dir).count();
+                require(inode.nlink as usize == links, "its link count is wrong")?;
+            }
+            Node::File(data) => data.check()?,
+            Node::Symlink(target) => {
+                require(
+                    (1..=SYMLINK_MAX).contains(&target.len()),
+                    "its target has no such length",
+                )?;
+            }
+            Node::Special(kind, _) => {
+                let is_special =
+                    !matches!(kind, FileKind::File | FileKind::Dir | FileKind::Symlink);
+                require(is_special, "its kind has content")?;
+            }
+        }
+        if !inode.is_dir() {
+            let is_counted = inode.nlink as usize == names.len() && inode.nlink <= LINK_MAX;
+            require(is_counted && inode.nlink > 0, "its link count is wrong")?;
+        }
+        let xattrs = inode.xattrs.iter();
+        let list: usize = xattrs.clone().map(|(name, _)| name.len() + 1).sum();
+        require(list <= XATTR_LIST_MAX, "its list of attributes is too long")?;
+        for (name, value) in xattrs {
+            let is_acl = name == ACL_ACCESS || name == ACL_DEFAULT;
+            let is_allowed = check_xattr(inode.kind(), name, value.len()).is_ok();
+            require(
+                is_allowed && (!is_acl || Acl::parse_valid(value).is_ok()),
+                "an attribute is none",
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Whether the parents of a directory lead to the root (M4).
+    fn is_below_root(&self, ino: Ino) -> bool {
+        let (mut at, mut met) = (ino, BTreeSet::new());
+        while at != ROOT && met.insert(at) {
+            let Some(Node::Dir(dir)) = self.inodes.get(&at).map(|inode| &inode.node) else {
+                return false;
+            };
+            let Some(parent) = dir.parent() else { return false };
+            at = parent;
+        }
+        at == ROOT
+    }
+}
+
+impl super::names::Dir {
+    /// Checks names and places of entries.
+    fn check(&self) -> Result<(), &'static str> {
+        let mut places: Vec<u64> = self.places().collect();
+        places.sort_unstable();
+        let are_free = places.first().is_none_or(|place| *place > super::names::COOKIE_DOTDOT);
+        require(
+            are_free && places.windows(2).all(|two| two[0] < two[1]),
+            "two entries have one place",
+        )?;
+        let last = places.last().copied().unwrap_or_default();
+        require((last..COUNT_MAX).contains(&self.last_cookie()), "a place was never given")?;
+        require(self.names().all(|name| check_name(name).is_ok()), "a name cannot be one")
+    }
+}
+
+impl super::data::Sparse {
+    /// Checks M5.
+    fn check(&self) -> Result<(), &'static str> {
+        require(self.size() <= FILE_SIZE_MAX, "it is larger than files can be")?;
+        require(self.is_zero_beyond_end(), "it has bytes beyond its end")
+    }
+}
