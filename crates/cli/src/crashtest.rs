@@ -20,7 +20,6 @@ use judges::blocks;
 use judges::bpfs::Bpfs;
 use judges::modelfs::ModelFs;
 use serde::Serialize;
-use vfs::Durability;
 
 use crate::{output, score};
 
@@ -272,16 +271,17 @@ fn families_of<T: Target>(target: &T, args: &CrashtestArgs, bases: &[Base]) -> R
     if args.fuzz > 0 {
         families.push(Family::Fuzz { tries: args.fuzz });
     }
-    if args.schedules > 0 && target.strength().durability == Durability::OnReturn {
+    if args.schedules > 0 {
         families.push(Family::Threads { runs: args.schedules });
         families.push(Family::Preemptions);
     }
-    if args.deaths > 0 && target.is_shared() {
+    if args.deaths > 0 {
         families.push(Family::Deaths);
     }
-    if args.deaths >= DEATHS_PER_SURVIVOR && target.is_shared() {
+    if args.deaths >= DEATHS_PER_SURVIVOR {
         families.push(Family::Survivors);
     }
+    families.retain(|family| family.suits(target));
     Ok(families)
 }
 

@@ -525,3 +525,48 @@ fn users_can_mount() {
     assert!(said.contains("\ncontent\nfuse.keepstone rw,nosuid,nodev\n"), "{said}");
     assert!(said.ends_with("clean\n"), "{said}");
 }
+
+/// The layout of tests: programs use it through the mount, which asks for what they want durable; what they did not
+/// sync is lost with the server.
+#[test]
+fn an_engine_that_promises_less_loses_what_was_not_synced() {
+    let mut s = Sandbox::empty();
+    let made = s.ok(["mkfs", s.pool_str(), "--size", "16M", "--layout", "model"]);
+    assert!(made.contains(": model, 16 MiB"), "{made}");
+    let refused = s.fails(["mount", "-o", "direct", s.pool_str(), s.dir_str()], 1);
+    assert!(refused.contains("mount it without -o direct"), "{refused}");
+    s.mount(&[]);
+    let script = "cd $1
+        mkdir d
+        echo first >d/synced
+        mv d/synced d/renamed
+        sync -f d
+        echo second | dd of=written oflag=sync status=none
+        echo third | dd of=fsynced conv=fsync status=none
+        echo lost >lost; rm d/renamed";
+    s.ok(["run", "--", "sh", "-euc", script, "sh", s.dir_str()]);
+    assert_eq!(fs::read_to_string(s.path("lost")).unwrap(), "lost\n");
+    s.signal_server(Signal::KILL);
+    s.server_ends();
+    s.mount(&[]);
+    let content = |name: &str| fs::read_to_string(s.path(name)).unwrap();
+    assert_eq!(
+        [content("d/renamed"), content("written"), content("fsynced")],
+        ["first\n", "second\n", "third\n"]
+    );
+    assert!(!s.path("lost").exists());
+    // Unmounting syncs.
+    fs::write(s.path("kept"), "kept").unwrap();
+    s.umount();
+    s.server_ends();
+    assert!(s.ok(["check", s.pool_str()]).contains("clean"));
+    assert!(s.ok(["info", s.pool_str()]).contains("model"));
+    s.mount(&[]);
+    assert_eq!(fs::read_to_string(s.path("kept")).unwrap(), "kept");
+
+    // Full: it says so, and has room again.
+    let full = fs::write(s.path("large"), vec![1; 20 << 20]).unwrap_err();
+    assert_eq!(full.kind(), ErrorKind::StorageFull);
+    fs::remove_file(s.path("large")).unwrap();
+    fs::write(s.path("small"), vec![1; 4 << 20]).unwrap();
+}

@@ -13,7 +13,7 @@ use crate::stats::{Distinct, Stats};
 use crate::target::Target;
 use crate::threads::{self, Plan};
 use crate::trace::{Action, Event, Trace};
-use crate::workload::{COMMON, all_sequences, universe};
+use crate::workload::{TALL, all_sequences, universe};
 use serde::Serialize;
 use std::collections::HashSet;
 use std::fmt;
@@ -21,6 +21,7 @@ use std::str::FromStr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
+use vfs::Durability;
 
 /// A family of workloads.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,6 +72,18 @@ pub enum Family {
 pub const SCHEDULES: u64 = 8;
 
 impl Family {
+    /// Whether the engine can do what the family does: schedules are judged where all is durable on return, deaths where
+    /// processes share a pool.
+    pub fn suits<T: Target>(&self, target: &T) -> bool {
+        match self {
+            Self::Threads { .. } | Self::Preemptions => {
+                target.strength().durability == Durability::OnReturn
+            }
+            Self::Deaths | Self::Survivors => target.is_shared(),
+            _ => true,
+        }
+    }
+
     /// For tables.
     pub fn name(&self) -> String {
         match self {
@@ -372,7 +385,8 @@ pub fn run<T: Target>(
     progress: &(dyn Fn(u64, u64, u64) + Sync),
 ) -> Report {
     let start = Instant::now();
-    let common = &bases[..bases.len().min(COMMON)];
+    let tall = bases.iter().position(|base| base.name.starts_with(TALL));
+    let common = &bases[..tall.unwrap_or(bases.len())];
     let all = family.count(common.len());
     let total = options.limit.map_or(all, |limit| limit.min(all));
     let job = Job {

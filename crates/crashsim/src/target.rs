@@ -13,6 +13,8 @@ pub struct Strength {
     /// Blocks that may stay in use after everything was deleted, besides those of a fresh pool:
     /// what the engine never gives back, such as the leaves of an inode file.
     pub residue_blocks: u64,
+    /// Whether operations commit before they are done, so that a crash leaves what the next mount clears.
+    pub leaves_stale: bool,
 }
 
 /// A mounted engine.

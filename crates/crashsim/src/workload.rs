@@ -103,22 +103,26 @@ setxattr /b security.capability 20; setacl /a; setacl /b; setacl /e; setdefaulta
 tmpfile /d 1; link %1 /n; write %1 0 100; close 1; open /a 0; write %0 10 100; close 0
 read /a; list /d; fsync /a; remount";
 
-/// So many of the bases, the first ones, are for all families; the others, of tall trees, for those that say so.
-pub const COMMON: usize = 6;
+/// How the names of those bases begin that have tall trees: they are not for all families.
+pub const TALL: &str = "tall";
 
-/// Builds all bases.
+/// Builds all bases; those that are for all families come first.
 pub fn bases<T: Target>(target: &T) -> Result<Vec<Base>, String> {
     let build = |(name, text): (&'static str, String)| {
         let ops = script(&text).map_err(|e| e.to_string())?;
         Base::build(target, name, POOL_BYTES, ops).map_err(|e| format!("base {name}: {e}"))
     };
     let mut bases = scripts().into_iter().map(build).collect::<Result<Vec<Base>, String>>()?;
+    let tall = build((TALL, tall()))?;
+    if !target.strength().leaves_stale {
+        bases.push(tall);
+        return Ok(bases);
+    }
     // Crashed between the commit of a truncation and the clearing of what it cut off.
     let cut = script("truncate /d/z 4096; truncate /a 100").map_err(|e| e.to_string())?;
     bases.push(bases[0].crashed(target, "stale", cut, 2)?);
     // The same in trees of height 2 and 3.
     let cut = script("truncate /u 4096; truncate /t 100").map_err(|e| e.to_string())?;
-    let tall = build(("tall", tall()))?;
     let stale = tall.crashed(target, "tall-stale", cut, 2)?;
     bases.extend([tall, stale]);
     Ok(bases)

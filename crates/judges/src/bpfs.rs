@@ -56,7 +56,7 @@ impl<M: Medium> Survivor for Shared<M> {
 
 impl Target for Bpfs {
     fn strength(&self) -> Strength {
-        Strength { durability: Durability::OnReturn, residue_blocks: 8 }
+        Strength { durability: Durability::OnReturn, residue_blocks: 8, leaves_stale: true }
     }
 
     fn format<M: Medium>(&self, medium: &M) -> Result<(), String> {

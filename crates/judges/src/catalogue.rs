@@ -19,8 +19,9 @@ pub const SWITCH: &str = "KEEPSTONE_PLANTED";
 
 /// The engines, each with its bugs, which are in its crate or below it; each flush and fence of its crate is the place
 /// of one more.
-const ENGINES: [(&str, &str); 2] = [
+const ENGINES: [(&str, &str); 3] = [
     ("bpfs", include_str!("../catalogue/bpfs.txt")),
+    ("modelfs", include_str!("../catalogue/modelfs.txt")),
     ("pmbd", include_str!("../catalogue/pmbd.txt")),
 ];
 

@@ -3,6 +3,7 @@
 
 use crate::blocks;
 use crate::bpfs::Bpfs;
+use crate::modelfs::ModelFs;
 use crashsim::campaign::{self, Family, Finding, Options, Report};
 use crashsim::persist::Semantics;
 use crashsim::run::Base;
@@ -57,7 +58,7 @@ impl FromStr for Verdict {
 }
 
 /// The engines that can be judged: the names of their crates.
-pub const ENGINES: [&str; 2] = ["bpfs", "pmbd"];
+pub const ENGINES: [&str; 3] = ["bpfs", "modelfs", "pmbd"];
 
 /// Judges one of [`ENGINES`]; `tell` is told what each family came to. `only`: one family, by its name.
 pub fn judge(engine: &str, only: Option<&str>, tell: &mut dyn FnMut(&Report)) -> Verdict {
@@ -67,6 +68,7 @@ pub fn judge(engine: &str, only: Option<&str>, tell: &mut dyn FnMut(&Report)) ->
     // A panic is a find, too: an assertion of the engine's.
     let families = |distinct: &Distinct, enough: &mut Enough<'_>| match engine {
         "bpfs" => of_file_systems(&Bpfs, distinct, only, enough),
+        "modelfs" => of_file_systems(&ModelFs, distinct, only, enough),
         "pmbd" => of_block_devices(distinct, only, enough),
         _ => Err(format!("nobody judges `{engine}`")),
     };
@@ -124,7 +126,8 @@ fn of_file_systems<T: Target>(
     enough: &mut Enough<'_>,
 ) -> Result<(), String> {
     let bases = workload::bases(target)?;
-    let families = file_system_families(&bases).into_iter();
+    let families =
+        file_system_families(&bases).into_iter().filter(|(family, _)| family.suits(target));
     for (family, limit) in families.filter(|(family, _)| is_asked(only, &family.name())) {
         let options = Options { limit, stop_early: true, ..Options::default() };
         if enough(campaign::run(target, &bases, &family, &options, distinct, &|_, _, _| {})) {

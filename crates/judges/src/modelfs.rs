@@ -17,7 +17,7 @@ fn text(e: impl std::fmt::Display) -> String {
 
 impl Target for ModelFs {
     fn strength(&self) -> Strength {
-        Strength { durability: Durability::OnSync, residue_blocks: 0 }
+        Strength { durability: Durability::OnSync, residue_blocks: 0, leaves_stale: false }
     }
 
     fn format<M: Medium>(&self, medium: &M) -> Result<(), String> {

@@ -72,7 +72,7 @@ fn planted_bugs_are_found() {
     prepare_process();
     let mut bases = workload::bases(&Bpfs).unwrap();
     // Stores and flushes of tall trees are those of small ones.
-    bases.retain(|base| !base.name.starts_with("tall"));
+    bases.retain(|base| !base.name.starts_with(workload::TALL));
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let places = orderings(crates);
     let elsewhere: BTreeSet<&str> =

@@ -37,6 +37,7 @@ struct Plan {
 struct Ready {
     pool: String,
     dir: String,
+    layout: String,
     uuid: String,
     label: String,
     size_bytes: u64,
@@ -70,7 +71,7 @@ fn announce(ready: &Ready, json: bool) -> Result<()> {
     ready.notices.iter().for_each(output::notice);
     let read_only = if ready.read_only { ", read-only" } else { "" };
     say!("{} mounted on {}{read_only}", ready.pool, ready.dir);
-    say!("bpfs, {}, domain {}", size::show(ready.size_bytes), ready.domain);
+    say!("{}, {}, domain {}", ready.layout, size::show(ready.size_bytes), ready.domain);
     if let Some(emulation) = &ready.emulation {
         say!("speed emulated: {emulation}");
     }

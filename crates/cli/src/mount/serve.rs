@@ -43,6 +43,7 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
     let ready = Ready {
         pool: plan.pool.display().to_string(),
         dir: plan.dir.display().to_string(),
+        layout: info.layout.to_owned(),
         uuid: info.uuid.to_string(),
         label: info.label.clone(),
         size_bytes: info.size_bytes,
