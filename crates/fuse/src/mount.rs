@@ -90,8 +90,8 @@ impl Mounted {
         let Some(shared) = self.shared else { return self.session.run() };
         let notifier = self.session.notifier();
         let result = std::thread::scope(|scope| {
-            let Shared { board, names, .. } = &*shared;
-            scope.spawn(move || names.tell(&**board, &notifier));
+            let Shared { fs, board, names, .. } = &*shared;
+            scope.spawn(move || names.tell(&**fs, &**board, &notifier));
             let result = self.session.run();
             names.end(&**board);
             result

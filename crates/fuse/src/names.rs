@@ -6,15 +6,21 @@
 //!
 //! - The kernel takes the directory's lock for what it is told, and holds that lock while it waits for an answer
 //!   from this server. So a thread of its own tells it, never one that answers requests.
+//! - What lost its name may have left it to another inode, which the kernel has found there since and may work in. The
+//!   name is that one's then, and the kernel has let the first go by itself.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fuser::{INodeNo, Notifier};
 use mounts::Board;
+use vfs::FileSystem;
+
+use crate::convert;
 
 /// Parts of the table that have locks of their own.
 const SHARDS: usize = 64;
@@ -48,8 +54,8 @@ fn is_at(place: &Place, parent: INodeNo, name: &OsStr) -> bool {
 /// All names that the kernel knows.
 pub(crate) struct Names {
     shards: [Mutex<HashMap<u64, Known>>; SHARDS],
-    /// Names that the kernel is to forget.
-    stale: Mutex<Vec<Place>>,
+    /// Names that the kernel is to forget, with the inode that is to be forgotten, or whatever is there.
+    stale: Mutex<Vec<(Place, Option<INodeNo>)>>,
     has_ended: AtomicBool,
 }
 
@@ -103,36 +109,49 @@ impl Names {
     /// The kernel is to forget the inode as soon as nobody uses it.
     pub fn expire(&self, ino: INodeNo) {
         let places = self.shard(ino).get_mut(&ino.0).map(|known| std::mem::take(&mut known.places));
-        lock(&self.stale).extend(places.into_iter().flatten());
+        lock(&self.stale).extend(places.into_iter().flatten().map(|place| (place, Some(ino))));
     }
 
     /// The kernel is to forget a name.
     pub fn expire_name(&self, parent: INodeNo, name: &OsStr) {
-        lock(&self.stale).push((parent, name.to_owned()));
+        lock(&self.stale).push(((parent, name.to_owned()), None));
     }
 
     /// Tells the kernel what it is to forget, until [`end`](Self::end).
-    pub fn tell(&self, board: &dyn Board, notifier: &Notifier) {
+    pub fn tell(&self, fs: &dyn FileSystem, board: &dyn Board, notifier: &Notifier) {
         while !self.has_ended.load(Acquire) {
             let waited = board.wait_for_unnamed(PATIENCE, &mut |ino| {
                 self.expire(INodeNo(ino.0));
-                self.tell_stale(notifier);
+                self.tell_stale(fs, notifier);
             });
             if let Err(err) = waited {
                 tracing::error!("space of files removed beside the mount may stay taken: {err}");
                 return;
             }
-            self.tell_stale(notifier);
+            self.tell_stale(fs, notifier);
         }
     }
 
-    fn tell_stale(&self, notifier: &Notifier) {
+    fn tell_stale(&self, fs: &dyn FileSystem, notifier: &Notifier) {
         let stale = std::mem::take(&mut *lock(&self.stale));
-        for (parent, name) in stale {
+        for (place, ino) in stale {
+            if ino.is_some_and(|ino| self.is_of_another(fs, &place, ino)) {
+                continue;
+            }
+            let (parent, name) = place;
             if let Err(err) = notifier.inval_entry(parent, &name) {
                 tracing::debug!("the kernel does not forget a name in {parent}: {err}");
             }
         }
+    }
+
+    /// Whether the kernel has found another inode by a name.
+    fn is_of_another(&self, fs: &dyn FileSystem, place: &Place, ino: INodeNo) -> bool {
+        let (parent, name) = place;
+        let Ok(attr) = fs.peek(convert::ino(*parent), name.as_bytes()) else { return false };
+        let other = INodeNo(attr.ino.0);
+        let is_known = |known: &Known| known.places.contains(place);
+        other != ino && self.shard(other).get(&other.0).is_some_and(is_known)
     }
 
     /// Ends [`tell`](Self::tell).

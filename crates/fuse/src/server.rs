@@ -32,6 +32,7 @@ pub struct Server {
 pub(crate) struct Shared {
     /// Of the pool's [aliases](Alias).
     pub secret: u64,
+    pub fs: Arc<dyn FileSystem>,
     pub board: Arc<dyn Board>,
     /// What the kernel remembers.
     pub names: Names,
@@ -65,7 +66,8 @@ impl Server {
     /// kernel executes or may map is posted on the board.
     #[must_use]
     pub fn shared(mut self, secret: u64, board: Arc<dyn Board>) -> Self {
-        self.shared = Some(Arc::new(Shared { secret, board, names: Names::new() }));
+        let fs = self.fs.clone();
+        self.shared = Some(Arc::new(Shared { secret, fs, board, names: Names::new() }));
         self
     }
 

@@ -18,7 +18,7 @@ use fuse::{
 };
 use mounts::{Alias, Board};
 use vfs::model::Model;
-use vfs::{Caller, Entry, Errno, FileSystem, Ino, NewNode, RenameFlags, Result};
+use vfs::{Caller, Entry, Errno, FileSystem, Ino, NewKind, NewNode, RenameFlags, Result};
 
 /// A model that counts references and calls to `fsync`, and breaks where it is told to.
 #[derive(Default)]
@@ -385,6 +385,37 @@ fn the_kernel_forgets_what_is_removed_beside_it() {
     unnamed(listed);
     unnamed(dir);
     until(|| is_gone(listed) && is_gone(dir));
+}
+
+/// A name that was removed and made again beside the mount is not taken from who has it now.
+#[test]
+fn a_name_that_is_used_again_stays() {
+    let mount = Mount::shared();
+    let model = &mount.probe.model;
+    let dir = mount.path("dir");
+    fs::create_dir(&dir).unwrap();
+    fs::write(mount.path("last"), "").unwrap();
+    let ino = |path: &Path| Ino(fs::metadata(path).unwrap().ino());
+    let (first, last) = (ino(&dir), ino(&mount.path("last")));
+    // The kernel remembers it as long as it is open.
+    let opened = fs::File::open(&dir).unwrap();
+    model.rmdir(vfs::ROOT, b"dir").unwrap();
+    let node = NewNode { kind: NewKind::Dir, mode: 0o755, umask: 0 };
+    model.create(&Caller::ROOT, vfs::ROOT, b"dir", &node).unwrap();
+    assert_ne!(ino(&dir), first);
+    let mut child = Command::new("sleep").arg("60").current_dir(&dir).spawn().unwrap();
+    let cwd = || fs::read_link(format!("/proc/{}/cwd", child.id())).unwrap();
+    assert_eq!(cwd(), dir);
+    model.unlink(vfs::ROOT, b"last").unwrap();
+    mount.probe.unnamed.lock().unwrap().0.extend([first, last]);
+    mount.probe.wake();
+    until(|| mount.probe.getattr(last) == Err(Errno::STALE));
+    let is_there = cwd() == dir;
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(is_there, "the kernel was told to forget the new directory");
+    drop(opened);
+    until(|| mount.probe.getattr(first) == Err(Errno::STALE));
 }
 
 /// Another writer has moved the end of the file since the kernel looked.
