@@ -2,13 +2,13 @@
 //!
 //! An arena is a file in `/dev/shm` that lives as long as somebody uses it:
 //!
-//! - A1: every user holds a shared `flock` on the file and a process slot in it.
-//! - A2: who gets the lock exclusively, and finds no living process in the slots, is the first: what
+//! - attach-A1: every user holds a shared `flock` on the file and a process slot in it.
+//! - attach-A2: who gets the lock exclusively, and finds no living process in the slots, is the first: what
 //!   the file holds is left over, and it builds the arena anew before it lets others in.
-//! - A3: who waits for the lock looks again whether the file is still the one of that name.
-//! - A4: the last to leave removes the file. One that was killed leaves it to the next user (A2), or to
+//! - attach-A3: who waits for the lock looks again whether the file is still the one of that name.
+//! - attach-A4: the last to leave removes the file. One that was killed leaves it to the next user (attach-A2), or to
 //!   whoever tidies up ([`remove_abandoned`]).
-//! - A5: what the arena describes has a lock of its own, which every user holds shared. Who is about to build,
+//! - attach-A5: what the arena describes has a lock of its own, which every user holds shared. Who is about to build,
 //!   and so keeps others from it by the lock of the file, tries to get it alone first. So no second arena is built
 //!   beside one that is in use and cannot be found: its file
 //!   was removed, or its users have another `/dev/shm`.
@@ -30,7 +30,7 @@ const TRIES: u32 = 400;
 const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 /// How often to look again at one that is being built: the scan of a large pool takes a while.
 const PATIENT_TRIES: u32 = 24_000;
-/// How often to try to be alone (A5).
+/// How often to try to be alone (attach-A5).
 const ALONE_TRIES: u32 = 100;
 
 /// Where and for whom an arena is.
@@ -49,7 +49,7 @@ pub struct Place {
     pub format: u64,
 }
 
-/// How much of what an arena describes one has for oneself (A5).
+/// How much of what an arena describes one has for oneself (attach-A5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
     /// Nothing: others may have it all.
@@ -80,7 +80,7 @@ impl Arena {
             return Err(place.lacks(&session.file));
         }
         session.header().ready.store(place.format | 1, Release);
-        // Not atomic: the lock may be another's for a moment, who then finds our slot (A2).
+        // Not atomic: the lock may be another's for a moment, who then finds our slot (attach-A2).
         Ok(rustix::fs::flock(&session.file, FlockOperation::LockShared)?)
     }
 }
@@ -94,7 +94,7 @@ impl Place {
     }
 
     /// Opens the arena of this name with these tables, or makes it. `hold` takes the lock of what it describes
-    /// (A5), at once or not at all (`WouldBlock`), in exchange for what the caller had of it. Afterwards it is
+    /// (attach-A5), at once or not at all (`WouldBlock`), in exchange for what the caller had of it. Afterwards it is
     /// held shared.
     ///
     /// # Errors
@@ -179,7 +179,7 @@ impl Place {
         self.says(io::ErrorKind::Unsupported, what)
     }
 
-    /// Makes sure that nobody else uses what the arena describes (A5). Others who have just come let go of it,
+    /// Makes sure that nobody else uses what the arena describes (attach-A5). Others who have just come let go of it,
     /// as they find the lock of the arena taken.
     fn be_alone(&self, file: &OwnedFd, hold: &dyn Fn(Hold) -> io::Result<()>) -> io::Result<()> {
         for _ in 0..ALONE_TRIES {
@@ -203,7 +203,7 @@ impl Place {
         Err(self.says(io::ErrorKind::ResourceBusy, what))
     }
 
-    /// Removes the arena of this name if it has this format and all its users are dead (A2, A3).
+    /// Removes the arena of this name if it has this format and all its users are dead (attach-A2, attach-A3).
     fn remove_if_abandoned(&self, layout: &Layout) -> io::Result<u64> {
         let tables = layout.session.expect("the layout was begun with `Layout::shared`");
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
@@ -299,7 +299,7 @@ impl Place {
         Ok((file, stat))
     }
 
-    /// Whether the name still leads to this file (A3).
+    /// Whether the name still leads to this file (attach-A3).
     fn is_current(&self, stat: &Stat) -> bool {
         rustix::fs::stat(&self.path)
             .is_ok_and(|now| (now.st_dev, now.st_ino) == (stat.st_dev, stat.st_ino))
@@ -378,7 +378,7 @@ impl Place {
         Ok(f(file)?)
     }
 
-    /// Removes the file if nobody uses it any more (A4).
+    /// Removes the file if nobody uses it any more (attach-A4).
     pub(crate) fn leave(&self, session: &Session) {
         if !session.detach() {
             // Inherited over a fork and never used: lock and name are the parent's.

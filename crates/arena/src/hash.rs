@@ -6,9 +6,9 @@
 //! and nothing is ever rehashed. Every step leaves the entries whole, so a bucket whose owner has died is
 //! simply taken over.
 //!
-//! - H1: a search takes no lock. It believes what it saw if the bucket's word is the same before and
+//! - hash-H1: a search takes no lock. It believes what it saw if the bucket's word is the same before and
 //!   after, without owner; on the way it may meet what is somebody else's by then.
-//! - H2: entries change only behind the store of an owner, and an additional bucket only after it has left its
+//! - hash-H2: entries change only behind the store of an owner, and an additional bucket only after it has left its
 //!   chain ([`Slab::take`]): whoever sees the change sees the word changed, too.
 
 use crate::sync::{self, AtomicU32, AtomicU64, fence};
@@ -142,7 +142,7 @@ impl<T: Entry + Default> HashIndex<T> {
             let is_free = owner == 0 || spins >= SPINS_TO_DOUBT && arena.is_owner_dead(owner);
             let locked = seen.locked_by(me).0;
             if is_free && word.compare_exchange_weak(seen.0, locked, Acquire, Relaxed).is_ok() {
-                // H2
+                // hash-H2
                 fence(Release);
                 return Locked { word, before: seen };
             }
@@ -155,7 +155,7 @@ impl<T: Entry + Default> HashIndex<T> {
     }
 
     /// What `view` makes of the first entry in the bucket of `hash` of which it makes anything. It may
-    /// be shown entries that are not in the bucket, and its answer be thrown away (H1).
+    /// be shown entries that are not in the bucket, and its answer be thrown away (hash-H1).
     #[inline]
     pub fn find<R>(
         &self,

@@ -4,11 +4,11 @@
 //! `make loom` runs the models (`model/*.rs`), each through every schedule with at most as many
 //! preemptions as `LOOM_MAX_PREEMPTIONS` says, and every value that the memory model lets a load return.
 //!
-//! - M1: a sleeping thread is woken by a wake, never by time, so that a lost wake-up is a deadlock, which
+//! - arena-M1: a sleeping thread is woken by a wake, never by time, so that a lost wake-up is a deadlock, which
 //!   loom reports; unless it is [impatient](set_impatient): then its time is up at once.
-//! - M2: every loom thread is the process it [says](ProcessId::enter), alive until it [dies](die). Who
+//! - arena-M2: every loom thread is the process it [says](ProcessId::enter), alive until it [dies](die). Who
 //!   sees that it is dead sees all that it stored, as after its exit from the kernel.
-//! - M3: fences stand on both sides of the gate. `membarrier(2)`, which saves one side its fence, has no
+//! - arena-M3: fences stand on both sides of the gate. `membarrier(2)`, which saves one side its fence, has no
 //!   counterpart in the memory model of C11; so here nobody can make others fence.
 
 #![allow(
@@ -61,7 +61,7 @@ pub(crate) fn number() -> u32 {
     1
 }
 
-/// Whether the process [relies](set_relying) on the fences of others (M3).
+/// Whether the process [relies](set_relying) on the fences of others (arena-M3).
 pub(crate) fn register() -> bool {
     RELIES.with(Cell::get)
 }
@@ -179,7 +179,7 @@ impl Last {
     }
 }
 
-/// From now on the calling thread's time is up at once when it sleeps (M1).
+/// From now on the calling thread's time is up at once when it sleeps (arena-M1).
 pub(crate) fn set_impatient() {
     IMPATIENT.with(|i| i.set(true));
 }
@@ -287,7 +287,7 @@ pub(crate) fn now() -> u64 {
     0
 }
 
-/// The calling thread's process is dead (M2).
+/// The calling thread's process is dead (arena-M2).
 pub(crate) fn die() {
     DEAD.fetch_or(1 << ProcessId::own().0, Release);
 }

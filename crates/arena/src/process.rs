@@ -4,13 +4,13 @@
 //! is. Whoever has that number now and started before is that process; whoever got the number after its death
 //! started later.
 //!
-//! - L1: a process says who it is without opening anything: a clock and its number suffice. So a child of a
+//! - process-L1: a process says who it is without opening anything: a clock and its number suffice. So a child of a
 //!   fork can, whose table of descriptors is full.
-//! - L2: who asks about another process and has no descriptor free is told as much as can be known without
+//! - process-L2: who asks about another process and has no descriptor free is told as much as can be known without
 //!   one: who has been waited for is dead, and so is who has only ended.
-//! - L3: what cannot be known is [`Life::Unknown`]. Nobody takes anything from such a process, and who waits
+//! - process-L3: what cannot be known is [`Life::Unknown`]. Nobody takes anything from such a process, and who waits
 //!   for it lets others go first.
-//! - L4: a program that `exec` has replaced is dead, though its process is not. That is known to the process, which
+//! - process-L4: a program that `exec` has replaced is dead, though its process is not. That is known to the process, which
 //!   says anew who it is: who has its number, and is not it, is what it was before (or had the number before it).
 //!
 //! `/proc` is read by system calls of our own: arenas are used inside programs whose libc calls are
@@ -28,7 +28,7 @@ const STAT_BYTES: usize = 768;
 /// Bits of a process number (`PID_MAX_LIMIT` of the kernel).
 const PID_BITS: u32 = 22;
 const TIME_BITS: u32 = u64::BITS - PID_BITS;
-/// Units of the times here: finer than the kernel's start times, as programs replace each other faster (L4).
+/// Units of the times here: finer than the kernel's start times, as programs replace each other faster (process-L4).
 pub(crate) const UNITS_PER_SECOND: u64 = 10_000;
 /// In a tick of the clock that start times are told by (`USER_HZ`).
 const UNITS_PER_TICK: u64 = UNITS_PER_SECOND / 100;
@@ -40,7 +40,7 @@ pub enum Life {
     Alive,
     /// It has ended, whether or not somebody waited for it.
     Dead,
-    /// The kernel does not say (L3).
+    /// The kernel does not say (process-L3).
     Unknown,
 }
 
@@ -63,7 +63,7 @@ pub(crate) fn after_fork_child() {
 }
 
 impl ProcessId {
-    /// The calling process (L1).
+    /// The calling process (process-L1).
     pub fn own() -> Self {
         crate::session::count_forks();
         let pid = rustix::process::getpid().as_raw_nonzero().get() as u32;
@@ -98,7 +98,7 @@ impl ProcessId {
         if self.is_former() { Life::Dead } else { life(self.pid(), Some(self.time())) }
     }
 
-    /// Whether the calling process has its number, and is another (L4).
+    /// Whether the calling process has its number, and is another (process-L4).
     fn is_former(self) -> bool {
         let own = Self::own();
         !FOREIGN.load(Relaxed) && self.pid() == own.pid() && self != own
@@ -150,7 +150,7 @@ fn is_gone(pid: u32) -> bool {
 }
 
 /// Whether a process that is there has one thread and no memory, so that it is a zombie; by calls that need
-/// no descriptor (L2).
+/// no descriptor (process-L2).
 fn has_ended(pid: u32) -> bool {
     /// Links of the directory of threads beside those of the threads.
     const LINKS: u64 = 2;
@@ -246,7 +246,7 @@ mod tests {
         assert!(ProcessId::is_free(id.pid()));
     }
 
-    /// L1–L3, in a process that can open nothing.
+    /// process-L1–L3, in a process that can open nothing.
     #[test]
     fn no_descriptor_is_needed() {
         let parent = ProcessId::own();

@@ -3,13 +3,13 @@
 //! An arena is sparse: its pages are taken as they are touched, and the kernel raises SIGBUS where it has none
 //! (a container's `/dev/shm` has 64 MiB). Reserving all of it would take a thousand times what is used. So:
 //!
-//! - O1: who builds an arena also takes a *reserve*, behind its tables, or fails.
-//! - O2: who touches a page that cannot be had gives the reserve back, takes the page and goes on
+//! - room-O1: who builds an arena also takes a *reserve*, behind its tables, or fails.
+//! - room-O2: who touches a page that cannot be had gives the reserve back, takes the page and goes on
 //!   ([`handle_fault`], in a handler of SIGBUS). From then on the arena is [short](Arena::is_short): nothing is
 //!   made that would take more, and nobody else may attach.
 //!   Who is still building the arena, and so is alone with it, gets private memory instead and goes on: in the end it
 //!   is told, and fails ([`was_short`]).
-//! - O3: whoever stays takes a reserve again as soon as there is room ([`Arena::take_reserve`]).
+//! - room-O3: whoever stays takes a reserve again as soon as there is room ([`Arena::take_reserve`]).
 
 use crate::attach::Place;
 use crate::session::Session;
@@ -21,17 +21,17 @@ use rustix::io::Errno;
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::*};
 
-/// Bytes of the reserve (O1): pages for what is not asked about beforehand.
+/// Bytes of the reserve (room-O1): pages for what is not asked about beforehand.
 pub(crate) const RESERVE: u64 = 2 << 20;
 const PAGE: u64 = 4096;
 
 /// What a handler of SIGBUS has to know of an arena that is mapped.
 struct Known {
-    /// In the header: whether it is short (O2).
+    /// In the header: whether it is short (room-O2).
     short: AtomicPtr<AtomicU32>,
     /// Whether it is being built.
     building: AtomicBool,
-    /// Whether private memory has taken the place of the file's (O2).
+    /// Whether private memory has taken the place of the file's (room-O2).
     is_private: AtomicBool,
 }
 
@@ -79,7 +79,7 @@ pub(crate) fn was_short(base: usize) -> bool {
 }
 
 /// To be called in a handler of SIGBUS with the address that was touched: whether that was in an arena, and the
-/// page is there now (O2), so that the instruction can be executed again. Makes system calls only.
+/// page is there now (room-O2), so that the instruction can be executed again. Makes system calls only.
 pub fn handle_fault(address: usize) -> bool {
     let Some(arena) = MAPPED.find(address) else { return false };
     let (base, len) = (arena.range().start, arena.range().len() as u64);
@@ -96,7 +96,7 @@ pub fn handle_fault(address: usize) -> bool {
     given.is_ok() && take() || take_private(arena, file, page)
 }
 
-/// Has private memory take the place of a hole of the file, from `page` on, if nobody else has the arena yet (O2).
+/// Has private memory take the place of a hole of the file, from `page` on, if nobody else has the arena yet (room-O2).
 fn take_private(arena: &Entry<Known>, file: BorrowedFd<'_>, page: u64) -> bool {
     if !arena.more.building.load(Relaxed) {
         return false;
@@ -129,19 +129,19 @@ fn reserve_at(len: u64) -> u64 {
     len.next_multiple_of(PAGE)
 }
 
-/// Takes the reserve of an arena of `len` bytes (O1).
+/// Takes the reserve of an arena of `len` bytes (room-O1).
 pub(crate) fn take_reserve(file: BorrowedFd<'_>, len: u64) -> Result<(), Errno> {
     rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, reserve_at(len), RESERVE)
 }
 
 impl Arena {
-    /// Whether there was no room for more (O2): for those who are about to make something.
+    /// Whether there was no room for more (room-O2): for those who are about to make something.
     #[inline]
     pub fn is_short(&self) -> bool {
         self.session().is_some_and(|s| s.header().short.load(Relaxed) != 0)
     }
 
-    /// To be called now and then by somebody who stays (O3).
+    /// To be called now and then by somebody who stays (room-O3).
     pub fn take_reserve(&self) {
         let Kind::Shared(session, place) = &self.kind else { return };
         if self.is_short() && self.try_reserve(session, place).is_ok() {

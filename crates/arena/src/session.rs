@@ -3,22 +3,22 @@
 //! A thread marks its own slot while it is inside an operation. Nobody waits for anybody to
 //! come or go, so that costs one store each way. What happens when a process is killed:
 //!
-//! - E1: outside of operations: nothing but its slots and references are left. Anybody clears them,
+//! - session-E1: outside of operations: nothing but its slots and references are left. Anybody clears them,
 //!   at the latest the process that needs the slot.
-//! - E2: inside an operation: locks stay taken, derived state may be half-changed. Whoever finds that
+//! - session-E2: inside an operation: locks stay taken, derived state may be half-changed. Whoever finds that
 //!   out closes the *gate*, waits until every living thread is outside, and derives all of it anew.
-//! - E3: threads that wait for a lock ask from time to time whether the gate is closed or somebody
+//! - session-E3: threads that wait for a lock ask from time to time whether the gate is closed or somebody
 //!   died; then they give up, undo what they prepared, leave, and start over.
-//! - E4: the mark and the gate are two words, written by one side and read by the other. The side
+//! - session-E4: the mark and the gate are two words, written by one side and read by the other. The side
 //!   that closes the gate pays for the fence of both (`membarrier(2)`, the expedited kind): its slot says
 //!   that a process *relies* on that, which it may once the kernel has it registered. The threads of one that
 //!   cannot be registered (an old kernel, a filter of system calls) fence themselves. Who closes the gate and
 //!   cannot make others fence opens it again where somebody relies on it, and leaves the repair to those
 //!   who can.
-//! - E5: the slot of a dead process is cleared away by its *sweeper*, or taken over by a newcomer as it
+//! - session-E5: the slot of a dead process is cleared away by its *sweeper*, or taken over by a newcomer as it
 //!   is. Each marks it (`sweeper`, `who`), fences, and looks for the other's mark: both may back off,
 //!   but not both go on. A slot is free before it is without sweeper.
-//! - E6: a child of a fork takes references for what it inherits, and until then those of its parent count for
+//! - session-E6: a child of a fork takes references for what it inherits, and until then those of its parent count for
 //!   both. So the slot of a parent that has died says until when nobody clears it away. A child that comes later
 //!   than that (it was stopped as it was born) may find removed files gone.
 
@@ -48,7 +48,7 @@ const GONE: u64 = 1;
 /// How long to sleep before looking again, where nobody would wake us.
 const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 const NAPS_TO_DOUBT: u32 = if cfg!(loom) { 1 } else { 20 };
-/// How long a child has to take what it inherits from a parent that has died (E6): half a minute.
+/// How long a child has to take what it inherits from a parent that has died (session-E6): half a minute.
 const FORK_UNITS: u64 = 30 * UNITS_PER_SECOND;
 /// Naps for which a thread may be inside whose process nobody knows to be alive or dead, before whoever has
 /// closed the gate opens it again.
@@ -73,7 +73,7 @@ pub(crate) struct Header {
     threads_used: AtomicU32,
     /// How often the derived state was derived anew after a process died.
     recoveries: AtomicU32,
-    /// There was no room for more of it (O2 in `room.rs`).
+    /// There was no room for more of it (room-O2 in `room.rs`).
     pub(crate) short: AtomicU32,
 }
 // SAFETY: atomics only; zero means "nothing yet".
@@ -86,9 +86,9 @@ struct ProcessSlot {
     who: AtomicU64,
     /// The owner who clears it away after its death; 0: nobody.
     sweeper: AtomicU32,
-    /// Its threads do not fence: whoever closes the gate does it for them (E4).
+    /// Its threads do not fence: whoever closes the gate does it for them (session-E4).
     relies: AtomicU32,
-    /// Until when a child may come that has not yet taken what it inherits (E6), as [`process::now`]; 0: there
+    /// Until when a child may come that has not yet taken what it inherits (session-E6), as [`process::now`]; 0: there
     /// is none.
     forking: AtomicU64,
 }
@@ -101,7 +101,7 @@ impl ProcessSlot {
         is_nobody(self.who.load(Acquire))
     }
 
-    /// Whether nobody needs what a dead process has left in it (E6).
+    /// Whether nobody needs what a dead process has left in it (session-E6).
     fn is_abandoned(&self, who: u64) -> bool {
         self.is_abandoned_by(who, Look::Thorough)
     }
@@ -180,7 +180,7 @@ pub(crate) fn count_forks() {
     });
 }
 
-/// Tells the kernel early what the first shared arena of the process will need it to know (E4): later, when
+/// Tells the kernel early what the first shared arena of the process will need it to know (session-E4): later, when
 /// the process has several threads, that takes some ten milliseconds.
 pub fn prepare() {
     sync::register();
@@ -190,7 +190,7 @@ pub fn prepare() {
 pub(crate) struct Session {
     memory: Memory,
     pub(crate) tables: Tables,
-    /// Keeps the lock (attach, A1), and is used for nothing else.
+    /// Keeps the lock (attach-A1), and is used for nothing else.
     pub(crate) file: OwnedFd,
     /// Device and inode of the file.
     pub(crate) id: (u64, u64),
@@ -203,7 +203,7 @@ pub(crate) struct Session {
     /// [`LEFTOVERS`], which does, too. In the upper half the value of [`FORKS`] that holds for: in a child
     /// those who paused the parent are not there.
     paused: AtomicU64,
-    /// The threads of this process fence themselves (E4): the kernel does not know that others may.
+    /// The threads of this process fence themselves (session-E4): the kernel does not know that others may.
     fences: AtomicBool,
     /// Slot of the process plus one that forks or has forked this one, until that is over; 0: none.
     forking: AtomicU32,
@@ -242,8 +242,8 @@ pub enum Refused {
     /// The process has just got the slot of a dead one, and must clear away what that has left. Said
     /// once.
     Leftovers,
-    /// Somebody has to stop the world, and this process cannot: system calls are kept from it (E4) or it
-    /// may not know who lives (L3 in `process.rs`), and of those that could, none has done it for seconds.
+    /// Somebody has to stop the world, and this process cannot: system calls are kept from it (session-E4) or it
+    /// may not know who lives (process-L3 in `process.rs`), and of those that could, none has done it for seconds.
     Unable,
 }
 
@@ -368,7 +368,7 @@ impl Session {
             let who = slots[*i].who.load(Acquire);
             let is_abandoned = slots[*i].is_abandoned_by(who, look);
             is_abandoned && slots[*i].sweeper.load(Acquire) == 0 && take(i, who) && {
-                // E5
+                // session-E5
                 fence(SeqCst);
                 let is_ours = slots[*i].sweeper.load(Acquire) == 0;
                 if !is_ours {
@@ -381,7 +381,7 @@ impl Session {
         let looks = [Look::Quick, Look::Thorough].into_iter();
         let left = |look| (0..PROCESSES).find(|i| is_left(i, look));
         let slot = fresh.or_else(|| looks.clone().find_map(left)).ok_or(Refused::Full)?;
-        // Before any thread of the process is inside: who closes the gate must see it, or be seen (E4).
+        // Before any thread of the process is inside: who closes the gate must see it, or be seen (session-E4).
         let is_registered = sync::register();
         slots[slot].relies.store(is_registered.into(), Relaxed);
         slots[slot].forking.store(0, Relaxed);
@@ -419,7 +419,7 @@ impl Session {
         true
     }
 
-    /// Between the store that closes and the look at who is inside (E4): for all threads that do not
+    /// Between the store that closes and the look at who is inside (session-E4): for all threads that do not
     /// fence themselves, too. `false` where that cannot be.
     fn fence_all(&self) -> bool {
         fence(SeqCst);
@@ -597,14 +597,14 @@ impl Arena {
         }
     }
 
-    /// Whether a thread that waits inside should give up (E3): the gate is closed, or somebody died
+    /// Whether a thread that waits inside should give up (session-E3): the gate is closed, or somebody died
     /// inside.
     pub fn should_give_up(&self) -> bool {
         let Some(s) = self.session() else { return false };
         s.header().gate.load(Acquire) != 0 || self.has_died_inside()
     }
 
-    /// Whether a process died inside an operation (E2).
+    /// Whether a process died inside an operation (session-E2).
     pub fn has_died_inside(&self) -> bool {
         let Some(s) = self.session() else { return false };
         let inside = s.used_threads().iter().filter(|t| t.inside.load(Acquire) != 0);
@@ -671,7 +671,7 @@ impl Arena {
         Some(paused)
     }
 
-    /// The process is about to fork: until [`end_fork`](Self::end_fork), what it holds stays if it dies (E6).
+    /// The process is about to fork: until [`end_fork`](Self::end_fork), what it holds stays if it dies (session-E6).
     /// One fork at a time.
     pub fn begin_fork(&self) {
         if let Some(s) = self.session()
@@ -699,7 +699,7 @@ impl Arena {
         self.session().map_or(Ok(0), |s| s.process())
     }
 
-    /// Slots of processes that died outside (E1) and that nobody is clearing away yet: they are the
+    /// Slots of processes that died outside (session-E1) and that nobody is clearing away yet: they are the
     /// caller's to clear, and then to [`free`](Self::free_process).
     pub fn take_dead_processes(&self, look: Look) -> Vec<usize> {
         let Some(s) = self.session() else { return Vec::new() };
@@ -718,7 +718,7 @@ impl Arena {
                 && (sweeper == 0 || self.is_owner_dead(sweeper))
                 && p.sweeper.compare_exchange(sweeper, me, AcqRel, Relaxed).is_ok()
                 && {
-                    // E5
+                    // session-E5
                     fence(SeqCst);
                     let is_left = p.who.load(Acquire) == who;
                     if !is_left {
@@ -732,7 +732,7 @@ impl Arena {
     }
 
     /// Who lives and who does not; the world must have been stopped. Whoever may be alive, is needed by a
-    /// child (E6), or dies after this look, counts as living, and is cleared away like any that died outside (E1).
+    /// child (session-E6), or dies after this look, counts as living, and is cleared away like any that died outside (session-E1).
     pub fn census(&self, _stopped: &Stopped<'_>) -> Census {
         let mut census = Census::default();
         let Some(s) = self.session() else { return census };

@@ -51,7 +51,7 @@ impl<T: Shared + Link> Slab<T> {
             let tagged = (top >> 32).wrapping_add(1) << 32 | next;
             match head[0].compare_exchange_weak(top, tagged, AcqRel, Acquire) {
                 Ok(_) => {
-                    // Who sees what is stored to the node from here on sees that it was free (H2).
+                    // Who sees what is stored to the node from here on sees that it was free (hash-H2).
                     fence(Release);
                     return Some(node);
                 }

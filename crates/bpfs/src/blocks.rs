@@ -1,6 +1,6 @@
 //! Blocks of the pool: which are free, and what an operation takes and replaces.
 //!
-//! V1 and V2 are said in [`crate::volatile`].
+//! volatile-V1 and volatile-V2 are said in [`crate::volatile`].
 
 use crate::layout::BLOCK;
 use crate::volatile::Volatile;

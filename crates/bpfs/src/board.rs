@@ -2,7 +2,7 @@
 //!
 //! Recoveries keep it: the count of changes is not among what they derive anew, executions are counted
 //! with the references of the living. Mappings are counted twice, by inode for those who ask, and by process and
-//! inode, so that what a dead process mapped ends with its references (R1, R2 in `share.rs`).
+//! inode, so that what a dead process mapped ends with its references (share-R1, share-R2 in `share.rs`).
 
 use crate::Bpfs;
 use mounts::Board;
@@ -92,7 +92,7 @@ impl<M: Medium> Board for Bpfs<M> {
 }
 
 impl<M: Medium> Bpfs<M> {
-    /// Inside, because a recovery reads the count and writes it again (R2). Whoever cannot get inside
+    /// Inside, because a recovery reads the count and writes it again (share-R2). Whoever cannot get inside
     /// posts nothing.
     fn count_executions(&self, ino: Ino, change: impl Fn(u32) -> Option<u32>) {
         let _ = self.core.op(|core| {

@@ -1,10 +1,10 @@
 //! The crawler (§3.4): walks a tree over a range and, for changes, passes the commit mode down.
 //!
-//! - T1: a shadow block is durable before the word that names it is stored ([`Core::commit`]).
-//! - T2: in [`Mode::Atomic`] at most one word of the visible tree is stored, and it is the last store.
-//! - T3: no pointer beyond the end of a file survives an operation: what the tree holds there is null
+//! - crawler-T1: a shadow block is durable before the word that names it is stored ([`Core::commit`]).
+//! - crawler-T2: in [`Mode::Atomic`] at most one word of the visible tree is stored, and it is the last store.
+//! - crawler-T3: no pointer beyond the end of a file survives an operation: what the tree holds there is null
 //!   (mount restores this after a crash). So a tree may be extended in place, invisibly.
-//! - T4: every pointer is checked against the region before it is followed.
+//! - crawler-T4: every pointer is checked against the region before it is followed.
 
 use crate::blocks::Txn;
 use crate::fs::Core;
@@ -76,7 +76,7 @@ impl Node {
 }
 
 impl<M: Medium> Core<M> {
-    /// A block offset read from PM, checked (T4).
+    /// A block offset read from PM, checked (crawler-T4).
     #[inline]
     pub fn check_block(&self, block: u64) -> Result<u64> {
         if block & (BLOCK - 1) == 0 && block >= BLOCK && block < self.bytes {
@@ -225,7 +225,7 @@ impl<M: Medium> Core<M> {
         p
     }
 
-    /// Ends the epoch of the shadows, stores the word that names them and makes it durable (T1).
+    /// Ends the epoch of the shadows, stores the word that names them and makes it durable (crawler-T1).
     pub fn commit(&self, word_off: u64, value: u64) {
         let ready = self.medium.fence();
         let _ = self.medium.publish(word_off, value, ready);

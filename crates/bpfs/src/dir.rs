@@ -1,14 +1,14 @@
 //! Directory files: arrays of entries, each valid if it names an inode in the life that this has (§3.1).
 //!
-//! - D1: the entries of a block form a chain of lengths from its start to its end; free ones are
+//! - dir-D1: the entries of a block form a chain of lengths from its start to its end; free ones are
 //!   members like any other.
-//! - D2: header and inode number of an entry share a cache line, so that stores to them persist in
+//! - dir-D2: header and inode number of an entry share a cache line, so that stores to them persist in
 //!   program order; the name and what follows persist before the header says so.
-//! - D3: a block's chain is only ever changed by one store: a length, an inode number, or a line with both.
-//! - D4: an entry says which life of its inode it names, and the inode says so last in each of its lines. So
+//! - dir-D3: a block's chain is only ever changed by one store: a length, an inode number, or a line with both.
+//! - dir-D4: an entry says which life of its inode it names, and the inode says so last in each of its lines. So
 //!   a new inode and its entry need no order: an entry that is durable without all of its inode is not
 //!   valid. The next mount clears it, before its inode gets another life.
-//! - D5: a new block has free entries of a line. Where name and header of an entry are in one, and what is
+//! - dir-D5: a new block has free entries of a line. Where name and header of an entry are in one, and what is
 //!   left of it, nothing else needs order either.
 
 use crate::free::FreeRun;
@@ -230,9 +230,9 @@ impl<M: Medium> Core<M> {
         }
     }
 
-    /// Commits a slot in place: the entry names this life of an inode from now on (D2: one line, two
+    /// Commits a slot in place: the entry names this life of an inode from now on (dir-D2: one line, two
     /// stores). `is_ready`: besides the slot, only what says which life it is still has to become durable
-    /// (D4).
+    /// (dir-D4).
     pub fn commit_slot(&self, slot: &Slot, life: Life, is_ready: bool) {
         if !is_ready || !slot.is_in_line() {
             let _prepared = self.medium.fence();
@@ -264,7 +264,7 @@ impl<M: Medium> Core<M> {
             word.len += DirentWord::unpack(self.medium.load_u64(next + 8)).len;
             self.medium.store_u64(at + 8, word.pack());
         }
-        // D2: that is the line of both.
+        // dir-D2: that is the line of both.
         self.medium.flush(at, 8);
         FreeRun { off: pos.off(), len: word.len }
     }
@@ -318,7 +318,7 @@ impl<M: Medium> Core<M> {
         Ok(heads.map(|h| h.load(Relaxed)).find_map(Handle::from_link))
     }
 
-    /// Appends a block of free entries to a directory, a line each (D5): invisible, so it commits on its own.
+    /// Appends a block of free entries to a directory, a line each (dir-D5): invisible, so it commits on its own.
     fn grow_dir(&self, v: &VInode) -> Result<Handle> {
         let size = self.load(v, Word::Size);
         let root = self.root(v)?;

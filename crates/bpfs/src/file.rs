@@ -263,7 +263,7 @@ impl<M: Medium> Core<M> {
         Ok(true)
     }
 
-    /// Whether data may change in place by a line: the medium can, and nobody reads without a copy (N1),
+    /// Whether data may change in place by a line: the medium can, and nobody reads without a copy (pin-N1),
     /// who is told that writes longer than a word do not show.
     fn can_store_lines(&self) -> bool {
         self.medium.stores_lines() && !self.v.pins.any(&self.v.arena)
@@ -345,10 +345,10 @@ impl<M: Medium> Core<M> {
         })
     }
 
-    /// After the size was committed as `size`: drops what the tree holds beyond (T3), and frees it.
+    /// After the size was committed as `size`: drops what the tree holds beyond (crawler-T3), and frees it.
     ///
     /// No fence of its own: until the pointers are durably null they lie beyond a durable size, where
-    /// mount does not follow them (S5). The caller flushes the inode's first line and fences before
+    /// mount does not follow them (scan-S5). The caller flushes the inode's first line and fences before
     /// it gives the lock back, so that no other thread grows the file over them.
     pub fn prune(&self, v: &VInode, size: u64) -> Result<()> {
         v.cut_run(&(size..u64::MAX));

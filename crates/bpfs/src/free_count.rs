@@ -1,14 +1,14 @@
-//! How many blocks are free (V2), counted so that threads do not pass one line to and fro.
+//! How many blocks are free (volatile-V2), counted so that threads do not pass one line to and fro.
 //!
 //! Every operation that takes blocks reserves as many as it may need, and gives back what it replaced
 //! or did not need: mostly as many. So each thread has a counter of its own for that, which it shares with
 //! few others or nobody.
 //!
-//! - K1: what is free is the sum of the common counter and those of the threads. Anybody may take from any of them:
+//! - free_count-K1: what is free is the sum of the common counter and those of the threads. Anybody may take from any of them:
 //!   nothing has to be given back when a thread ends or a process dies.
-//! - K2: threads' counters grow only while the common one stays *ample*. So where space is short it is soon in one
+//! - free_count-K2: threads' counters grow only while the common one stays *ample*. So where space is short it is soon in one
 //!   place, and what is on its way to one of them, where nobody sees it, is not what somebody lacks.
-//! - K3: nobody takes for a while what is not enough for him: others may do with less.
+//! - free_count-K3: nobody takes for a while what is not enough for him: others may do with less.
 
 use arena::{Arena, Layout, Span};
 use std::sync::atomic::{AtomicU64, Ordering::*};
@@ -82,7 +82,7 @@ impl FreeCount {
     /// As [`take`](Self::take), from wherever there are any.
     #[cold]
     fn gather(&self, arena: &Arena, n: u64, keep: u64) -> bool {
-        // K3
+        // free_count-K3
         if self.total(arena) < n + keep {
             return false;
         }

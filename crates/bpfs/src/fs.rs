@@ -37,7 +37,7 @@ pub enum Stop {
     /// It failed.
     Errno(Errno),
     /// It has to change several words of an inode at once and wants to copy its leaf: try again
-    /// under wide locks. Nothing has changed, but for a capability that is taken away first (contract C5).
+    /// under wide locks. Nothing has changed, but for a capability that is taken away first (contract vfs-C5).
     Wide,
 }
 
@@ -288,7 +288,7 @@ impl<M: Medium> Core<M> {
     }
 
     /// Writes a new inode into its slot; nothing names it yet (§3.4). Of each line, the generation comes
-    /// last (D4).
+    /// last (dir-D4).
     pub fn write_inode(&self, v: &VInode, record: &InodeRecord) {
         let off = v.pm_off.load(Relaxed);
         let bytes = record.as_bytes();
@@ -339,7 +339,7 @@ impl<M: Medium> Core<M> {
     }
 
     /// The topmost block of a file that has no more than a line of pointers: behind that it is null, as
-    /// nothing is beyond the size (T3).
+    /// nothing is beyond the size (crawler-T3).
     fn line_of_pointers(&self, v: &VInode) -> Option<u32> {
         let root = self.root(v).ok().filter(|root| root.height() == 1 && root.block() != 0)?;
         let is_short = self.load(v, Word::Size) <= LINE_POINTERS * BLOCK;

@@ -1,10 +1,10 @@
 //! Files that processes have the kernel open by number: [`mounts::Board::begin_opening`].
 //!
-//! - O1: a process posts what it is having opened, in its own word, before it asks the kernel, and takes it back
+//! - openings-O1: a process posts what it is having opened, in its own word, before it asks the kernel, and takes it back
 //!   when the kernel knows the size. It does one at a time.
-//! - O2: the server marks the word before it looks at the size that it answers. So whoever changes the size, or has
+//! - openings-O2: the server marks the word before it looks at the size that it answers. So whoever changes the size, or has
 //!   begun to map, and then finds no word of the inode, is not overtaken by an older answer.
-//! - O3: nobody waits for long: who was killed meanwhile leaves a word that means nothing.
+//! - openings-O3: nobody waits for long: who was killed meanwhile leaves a word that means nothing.
 
 use arena::{Arena, Layout, Span};
 use rustix::process::getpid;
@@ -42,7 +42,7 @@ impl Openings {
         self.words(arena).get((ticket >> SLOT_SHIFT) as usize)
     }
 
-    /// Posts an opening (O1). The ticket is that of no other.
+    /// Posts an opening (openings-O1). The ticket is that of no other.
     pub fn begin(&self, arena: &Arena, process: usize, ino: Ino) -> u64 {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let pid = getpid().as_raw_nonzero().get() as u64 & 0x7f_ffff;
@@ -54,7 +54,7 @@ impl Openings {
         ticket
     }
 
-    /// The server is about to answer (O2). What nobody posted is passed over.
+    /// The server is about to answer (openings-O2). What nobody posted is passed over.
     pub fn answer(&self, arena: &Arena, ino: Ino, ticket: u64) {
         if let Some(word) = self.word(arena, ticket) {
             let asked = asked(ino, ticket);
@@ -76,7 +76,7 @@ impl Openings {
         }
     }
 
-    /// Waits until openings of the inode have ended that are under way, or only those that are answered (O3). Whether
+    /// Waits until openings of the inode have ended that are under way, or only those that are answered (openings-O3). Whether
     /// there were any.
     pub fn wait(&self, arena: &Arena, ino: Ino, only_answered: bool) -> bool {
         let is_meant = |found: u64| {

@@ -1,10 +1,10 @@
 //! Reading without a copy: who holds pointers into PM, and blocks that may not be used again before.
 //!
-//! - N1: a reader counts itself before it looks where the blocks are, under the file's lock. So
+//! - pin-N1: a reader counts itself before it looks where the blocks are, under the file's lock. So
 //!   whoever replaces a block after that, under the same lock, sees the count.
-//! - N2: while anybody is counted, freed blocks are not free but *deferred*. They become free when
+//! - pin-N2: while anybody is counted, freed blocks are not free but *deferred*. They become free when
 //!   nobody is counted; the one who sees to it keeps new readers from counting themselves meanwhile.
-//! - N3: counts are kept by process, so that the dead can be taken off.
+//! - pin-N3: counts are kept by process, so that the dead can be taken off.
 //!
 //! What is pinned may change: writes within 8 bytes are in place (§3.2). So it is given as atomics.
 
@@ -56,7 +56,7 @@ impl Pins {
         Ok(&arena.table(self.by_process)[arena.process()?])
     }
 
-    /// Counts a reader of this process (N1).
+    /// Counts a reader of this process (pin-N1).
     fn add(&self, arena: &Arena) -> Result<()> {
         let own = self.own(arena)?;
         let total = self.total(arena);
@@ -77,19 +77,19 @@ impl Pins {
         left == 0 && self.waiting(arena).load(Acquire) > 0
     }
 
-    /// Takes a dead process off (N3); whether deferred blocks can now be freed.
+    /// Takes a dead process off (pin-N3); whether deferred blocks can now be freed.
     pub fn forget_process(&self, arena: &Arena, process: usize) -> bool {
         let n = arena.table(self.by_process)[process].swap(0, AcqRel);
         n > 0 && self.take_off(arena, n)
     }
 
-    /// Whether there are readers. Under the lock of a file: whether there are any of that file (N1).
+    /// Whether there are readers. Under the lock of a file: whether there are any of that file (pin-N1).
     #[inline]
     pub fn any(&self, arena: &Arena) -> bool {
         self.total(arena).load(SeqCst) != 0
     }
 
-    /// Defers blocks if there are readers (N2); whether it did.
+    /// Defers blocks if there are readers (pin-N2); whether it did.
     #[inline]
     pub fn defer(&self, arena: &Arena, blocks: &[u32]) -> bool {
         if !self.any(arena) || blocks.is_empty() {
@@ -107,7 +107,7 @@ impl Pins {
         self.waiting(arena).fetch_add(blocks.len() as u64, AcqRel);
     }
 
-    /// Calls `each` for the deferred blocks if there are no readers, and forgets them (N2).
+    /// Calls `each` for the deferred blocks if there are no readers, and forgets them (pin-N2).
     pub fn drain(&self, arena: &Arena, each: impl FnMut(u64)) {
         let total = self.total(arena);
         if total.compare_exchange(0, DRAINING, AcqRel, Relaxed).is_ok() {

@@ -1,9 +1,9 @@
 //! The run of a file: a stretch of it whose blocks lie behind each other in the pool, which so are found
 //! without the tree. Allocation makes most files such a stretch (the contiguity that SCMFS §3 demands).
 //!
-//! - U1: what a run says is in the tree, for whoever holds the file's lock, and for an optimistic reader
+//! - run-U1: what a run says is in the tree, for whoever holds the file's lock, and for an optimistic reader
 //!   whom the lock vouches for.
-//! - U2: so a run is shortened before the tree changes there, and made longer after.
+//! - run-U2: so a run is shortened before the tree changes there, and made longer after.
 //!
 //! A file has neither parent nor entries nor free space of entries: those words of its [`VInode`] hold
 //! the run.
@@ -81,7 +81,7 @@ impl VInode {
         }
     }
 
-    /// Takes bytes of a file out of its run, before their blocks change (U2): the longer side stays.
+    /// Takes bytes of a file out of its run, before their blocks change (run-U2): the longer side stays.
     pub fn cut_run(&self, bytes: &Range<u64>) {
         let run = self.run();
         let cut = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK);
@@ -125,7 +125,7 @@ impl<M: Medium> Core<M> {
         if index >= run.count {
             return Ok(None);
         }
-        // An optimistic reader can meet any words (T4).
+        // An optimistic reader can meet any words (crawler-T4).
         if (run.block + run.count) * BLOCK > self.bytes {
             return Err(Errno::UCLEAN);
         }

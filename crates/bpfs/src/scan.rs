@@ -3,14 +3,14 @@
 //! It starts at the superblock and follows what is valid: the inode file, then directories, in
 //! parallel, then the inodes that their entries name. Nothing is believed before it is checked:
 //!
-//! - S1: a block has one owner. The first to claim its bit gets it; a second claim is a problem,
+//! - scan-S1: a block has one owner. The first to claim its bit gets it; a second claim is a problem,
 //!   and the walk does not follow it, so cycles end.
-//! - S2: a pointer is aligned and inside the pool; a height is at most 4.
-//! - S3: a directory has one name; the root has none.
-//! - S4: a directory's block is a chain of sound entries, each name appears once.
-//! - S5: what a tree holds beyond the end of its file is left over from a crash (T3), and so is an entry
-//!   whose inode has not come to be (D4): they are not in use, and are cleared.
-//! - S6: what was read is durable when the scan returns. A process that was killed may have stored a
+//! - scan-S2: a pointer is aligned and inside the pool; a height is at most 4.
+//! - scan-S3: a directory has one name; the root has none.
+//! - scan-S4: a directory's block is a chain of sound entries, each name appears once.
+//! - scan-S5: what a tree holds beyond the end of its file is left over from a crash (crawler-T3), and so is an entry
+//!   whose inode has not come to be (dir-D4): they are not in use, and are cleared.
+//! - scan-S6: what was read is durable when the scan returns. A process that was killed may have stored a
 //!   commit and not flushed it; others must not build on what a power failure would take back, nor be
 //!   served it. So whatever operations change in place is flushed: the superblock, the inode file,
 //!   directories, blocks of pointers; all else was durable before a pointer led to it. And as a fence
@@ -71,7 +71,7 @@ impl Queue {
 pub struct ScanOptions<'a> {
     /// Workers, the calling thread among them.
     pub threads: usize,
-    /// Inodes that are in use though no entry may name them (`share.rs`, R4).
+    /// Inodes that are in use though no entry may name them (`share.rs`, share-R4).
     pub held: &'a BTreeMap<Ino, Held>,
 }
 
@@ -90,7 +90,7 @@ pub struct Scan {
     pub inodes: AtomicU64,
     /// Names.
     pub names: AtomicU64,
-    /// Words that a crash left and that count as zero (S5).
+    /// Words that a crash left and that count as zero (scan-S5).
     pub stale: Mutex<Vec<u64>>,
     problems: Mutex<Vec<Problem>>,
     problems_more: AtomicUsize,
@@ -155,7 +155,7 @@ impl<M: Medium> Core<M> {
             self.scan_names(&scan, o.threads, progress);
             o.held.iter().for_each(|(ino, held)| self.adopt_orphan(&scan, *ino, *held));
         }
-        // S6.
+        // scan-S6.
         let _ = self.medium.fence();
         self.v.count_free_blocks();
         scan
@@ -198,7 +198,7 @@ impl<M: Medium> Core<M> {
     /// The same as another worker than the calling thread, which ends here.
     fn help_scan(&self, scan: &Scan, queue: &Queue, progress: &(dyn Fn(u64) + Sync)) {
         self.scan_dirs(scan, queue, progress);
-        // S6.
+        // scan-S6.
         let _ = self.medium.fence();
     }
 
@@ -489,7 +489,7 @@ impl<M: Medium> Core<M> {
         sound
     }
 
-    /// Clears what a crash left (S5); of that, the scan has made durable how it stands (S6). Durable on
+    /// Clears what a crash left (scan-S5); of that, the scan has made durable how it stands (scan-S6). Durable on
     /// return.
     pub fn clear_stale(&self, words: &[u64]) {
         for &at in words {

@@ -1,18 +1,18 @@
 //! One pool, several processes: how operations come and go, and what happens when a process dies.
 //!
-//! All of the derived state lies in a shared arena; [`arena`]'s E1–E4 say how processes stop for a
+//! All of the derived state lies in a shared arena; [`arena`]'s session-E1–E4 say how processes stop for a
 //! repair. What is repaired here, and how:
 //!
-//! - R1: a process that died outside of operations held references and nothing else: [`Core::reap_processes`]
+//! - share-R1: a process that died outside of operations held references and nothing else: [`Core::reap_processes`]
 //!   takes them back, and frees what they alone kept.
-//! - R2: one that died inside may have left anything half-done, but only behind locks that it still
+//! - share-R2: one that died inside may have left anything half-done, but only behind locks that it still
 //!   holds, and in PM nothing that a power failure could not have left. So [`Core::recover`] stops
 //!   the world and derives everything anew by the scan of the mount; references of the living, which
 //!   are counted by process and kept, are added to it.
-//! - R3: the dead may have stored a commit and not flushed it, and others must not build on what a power
-//!   failure would take back. The scan makes durable what it reads (`scan.rs`, S6): that of a recovery, and
+//! - share-R3: the dead may have stored a commit and not flushed it, and others must not build on what a power
+//!   failure would take back. The scan makes durable what it reads (`scan.rs`, scan-S6): that of a recovery, and
 //!   that of a mount, as those who used the pool may have been killed all together.
-//! - R4: inodes without a name that the living hold are not met by the scan. They are adopted from
+//! - share-R4: inodes without a name that the living hold are not met by the scan. They are adopted from
 //!   the references.
 
 use crate::fs::Core;
@@ -42,7 +42,7 @@ pub fn place(region: &Region) -> Result<Place, Error> {
 }
 
 impl<M: Medium> Core<M> {
-    /// Runs an operation inside (E1): once, unless it has to leave for a repair and start over.
+    /// Runs an operation inside (session-E1): once, unless it has to leave for a repair and start over.
     #[inline]
     pub fn op<T>(&self, mut body: impl FnMut(&Self) -> Result<T>) -> Result<T> {
         let mut naps = 0;
@@ -117,7 +117,7 @@ impl<M: Medium> Core<M> {
         })
     }
 
-    /// Takes back what dead processes held (R1), and repairs what they left half-done (R2).
+    /// Takes back what dead processes held (share-R1), and repairs what they left half-done (share-R2).
     /// Returns how many there were.
     pub fn reap_processes(&self, look: Look) -> Result<usize> {
         let arena = &self.v.arena;
@@ -177,7 +177,7 @@ impl<M: Medium> Core<M> {
         Ok(())
     }
 
-    /// Derives the volatile state anew after a process died inside an operation (R2–R4).
+    /// Derives the volatile state anew after a process died inside an operation (share-R2–R4).
     pub fn recover(&self) -> Result<()> {
         match self.v.arena.stop_the_world()? {
             Some(stopped) if stopped.is_unfinished() || self.v.arena.has_died_inside() => {

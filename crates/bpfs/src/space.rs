@@ -142,7 +142,7 @@ impl<M: Medium> Core<M> {
     }
 
     /// Allocates what `range` has inside the file, then appends zeros up to `new_size`. Space
-    /// beyond the end of the file is not kept (T3), so there is nothing to do for it.
+    /// beyond the end of the file is not kept (crawler-T3), so there is nothing to do for it.
     fn allocate(
         &self,
         v: &VInode,

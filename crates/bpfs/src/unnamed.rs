@@ -5,13 +5,13 @@
 //! beside the mount looks at one word more, the references that the server counts, and only where there are any
 //! posts the inode.
 //!
-//! - U1: what is posted is remembered in a word that is picked by the inode's number. Where two meet in one, the
+//! - unnamed-U1: what is posted is remembered in a word that is picked by the inode's number. Where two meet in one, the
 //!   server looks at all that it holds. So nobody waits for anybody, and who is killed leaves nothing half-done.
-//! - U2: a post is counted after its word was stored, and the server sleeps only as long as the count is what it
+//! - unnamed-U2: a post is counted after its word was stored, and the server sleeps only as long as the count is what it
 //!   was before it looked at the words. Nobody calls the kernel to wake a server that is awake.
-//! - U3: posts up to `told` have been told to the kernel. As long as there are others, space that is missing may
+//! - unnamed-U3: posts up to `told` have been told to the kernel. As long as there are others, space that is missing may
 //!   come back at any moment.
-//! - U4: the kernel may let go by itself what is posted, and its number be used again. So the server holds an inode
+//! - unnamed-U4: the kernel may let go by itself what is posted, and its number be used again. So the server holds an inode
 //!   while it tells of it, and only where it held it before and the name is gone *now*.
 
 use crate::fs::Core;
@@ -51,7 +51,7 @@ pub struct Unnamed {
 }
 
 impl Unnamed {
-    /// Counts a post (U2).
+    /// Counts a post (unnamed-U2).
     fn count(&self) {
         self.posted.fetch_add(1, SeqCst);
         if self.asleep.load(SeqCst) != 0 {
@@ -67,7 +67,7 @@ impl Unnamed {
         self.count();
     }
 
-    /// Whether a post is on its way to the kernel (U3).
+    /// Whether a post is on its way to the kernel (unnamed-U3).
     fn is_pending(&self) -> bool {
         self.server.load(Relaxed) != 0 && self.posted.load(Acquire) != self.told.load(Acquire)
     }
@@ -87,7 +87,7 @@ impl Unnamed {
     }
 }
 
-/// Waits for space that the kernel is about to give back (U3); `false` where that is no use.
+/// Waits for space that the kernel is about to give back (unnamed-U3); `false` where that is no use.
 pub fn nap_for_space(v: &Volatile, naps: &mut u32) -> bool {
     if *naps == NAPS_FOR_SPACE || !v.unnamed().iter().any(Unnamed::is_pending) {
         return false;
@@ -161,7 +161,7 @@ impl<M: Medium> Core<M> {
         Ok(())
     }
 
-    /// Adds a reference of this process to an inode that it holds and that has no name (U4); whether it did.
+    /// Adds a reference of this process to an inode that it holds and that has no name (unnamed-U4); whether it did.
     fn hold_unnamed(&self, process: usize, ino: Ino) -> Result<bool> {
         self.op(|core| {
             // Whoever frees an inode looks at its references under its lock.

@@ -1,11 +1,11 @@
 //! The volatile structures (§3.3): what is derived from PM at mount and kept in the arena.
 //!
-//! - V1: a block's bit is set while the block is reachable from the superblock, or claimed by an
+//! - volatile-V1: a block's bit is set while the block is reachable from the superblock, or claimed by an
 //!   operation in flight, or one of the [`ZeroedBlocks`].
-//! - V2: the count of free blocks ([`FreeCount`]) never exceeds the number of clear bits and pre-zeroed blocks: bits
+//! - volatile-V2: the count of free blocks ([`FreeCount`]) never exceeds the number of clear bits and pre-zeroed blocks: bits
 //!   are cleared before it grows and claimed after it shrank, so a reservation is always honoured.
 //!   A freed block that somebody may still be reading without a copy waits ([`Pins`]).
-//! - V3: an inode is live from its creation until its last name and last reference are gone.
+//! - volatile-V3: an inode is live from its creation until its last name and last reference are gone.
 
 use crate::free::{FreeRun, FreeUnits};
 use crate::free_count::FreeCount;
@@ -36,7 +36,7 @@ pub struct VInode {
     pub state: AtomicU32,
     /// Offset of the inode record in PM; changes when its leaf is copied, under all locks of the leaf.
     pub pm_off: AtomicU64,
-    /// References of front ends (contract C4).
+    /// References of front ends (contract vfs-C4).
     pub refs: AtomicU64,
     /// Blocks of data, pointers and attributes.
     pub blocks: AtomicI64,
@@ -535,7 +535,7 @@ impl Volatile {
         Ok(GlobalLock(lock))
     }
 
-    /// Takes a lock; `ERESTART` where the operation has to leave and start over (arena, E3).
+    /// Takes a lock; `ERESTART` where the operation has to leave and start over (arena, session-E3).
     #[inline]
     fn wait_for(&self, lock: &RwLock, mode: LockMode) -> Result<()> {
         let taken = lock.lock_while(mode, || !self.arena.should_give_up());

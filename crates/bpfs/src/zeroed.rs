@@ -5,9 +5,9 @@
 //! no more, the zeros are there already. So each thread keeps some of these blocks, in a line which it
 //! shares with few others or nobody.
 //!
-//! - P1: such a block is counted as free, although its bit is set (V2).
-//! - P2: it is null behind its first line, durably.
-//! - P3: who finds no clear bit takes these, of whoever they are.
+//! - zeroed-P1: such a block is counted as free, although its bit is set (volatile-V2).
+//! - zeroed-P2: it is null behind its first line, durably.
+//! - zeroed-P3: who finds no clear bit takes these, of whoever they are.
 
 use arena::{Arena, Layout, Span};
 use std::sync::atomic::{AtomicU32, Ordering::*};
@@ -34,7 +34,7 @@ impl ZeroedBlocks {
         &arena.table(self.lines)[arena.owner() as usize % LINES]
     }
 
-    /// Keeps a block that is null behind its first line (P2); whether there was room for it.
+    /// Keeps a block that is null behind its first line (zeroed-P2); whether there was room for it.
     #[inline]
     pub fn keep(&self, arena: &Arena, block: u32) -> bool {
         self.own(arena).iter().any(|place| {
@@ -48,7 +48,7 @@ impl ZeroedBlocks {
         self.own(arena).iter().find_map(take)
     }
 
-    /// Takes anybody's (P3).
+    /// Takes anybody's (zeroed-P3).
     #[cold]
     pub fn take_any(&self, arena: &Arena) -> Option<u32> {
         arena.table(self.lines).iter().flatten().find_map(take)

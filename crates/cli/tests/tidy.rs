@@ -114,56 +114,73 @@ fn links_lead_somewhere() {
     assert!(broken.is_empty(), "{broken:#?}");
 }
 
-/// `X1`, `X1–X4` or `X1, Y2` at the end of a text: the codes.
-fn codes_at_end(text: &str) -> Vec<String> {
+/// The text of comments, or of a document, as one line.
+fn prose(path: &Path) -> String {
+    let text = fs::read_to_string(path).unwrap();
+    let is_source = path.extension().is_some_and(|ending| ending == "rs");
+    let comment = |line: &str| match is_source {
+        true => line.split_once("//").map(|(_, comment)| comment.to_owned()),
+        false => Some(line.to_owned()),
+    };
+    let lines = text.lines().filter_map(comment);
+    lines
+        .map(|line| line.trim_start_matches(['/', '!']).trim().to_owned())
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// The codes of invariants in a text, `module-X1`: module, letter, number. Of `module-X1–X3` both ends.
+fn codes(text: &str) -> Vec<(String, char, u32)> {
     let mut codes = Vec::new();
-    for word in text.split_whitespace().rev() {
-        let word = word.trim_end_matches(',').trim_start_matches('(');
-        let ends = word.split('–');
-        let is_code = |code: &str| {
-            code.len() <= 3
-                && code.starts_with(|c: char| c.is_ascii_uppercase())
-                && code[1..].parse::<u32>().is_ok()
-        };
-        if !ends.clone().all(is_code) {
-            break;
+    let is_of_word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-' || c == '–';
+    for word in text.split(|c: char| !is_of_word(c)).filter(|word| word.contains('-')) {
+        let (first, last) = word.split_once('–').unwrap_or((word, ""));
+        let Some((module, code)) = first.rsplit_once('-') else { continue };
+        let is_module = module.starts_with(|c: char| c.is_ascii_lowercase())
+            && module.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+        for code in [code, last].into_iter().filter(|code| is_module && !code.is_empty()) {
+            let mut rest = code.chars();
+            let letter = rest.next().filter(char::is_ascii_uppercase);
+            if let (Some(letter), Ok(number)) = (letter, rest.as_str().parse()) {
+                codes.push((module.to_owned(), letter, number));
+            }
         }
-        codes.extend(ends.map(str::to_owned));
     }
     codes
 }
 
-/// "X1 in `file`", in documents and in source, is where it is said to be.
+/// An invariant is said once, at the head of a list item, in the module that its code names; and who cites a code cites
+/// one that is there.
 #[test]
-fn invariants_stand_where_they_are_cited() {
+fn invariants_stand_where_their_codes_say() {
     let mut wrong = Vec::new();
+    let mut said = BTreeSet::new();
+    for path in files(".rs") {
+        let parts: Vec<_> =
+            path.with_extension("").iter().map(|p| p.to_string_lossy().into_owned()).collect();
+        for line in fs::read_to_string(&path).unwrap().lines() {
+            let item = line
+                .trim_start()
+                .strip_prefix("//! - ")
+                .or(line.trim_start().strip_prefix("/// - "));
+            let Some(item) = item else { continue };
+            let head =
+                item.trim_start_matches("**").split([':', '*', ' ']).next().unwrap_or_default();
+            let [code] = &codes(head)[..] else { continue };
+            let is_head = item.starts_with("**") || item[head.len()..].starts_with(':');
+            if is_head && !(said.insert(code.clone()) && parts.contains(&code.0)) {
+                wrong.push(format!("{}: {head} is said twice, or elsewhere", name_of(&path)));
+            }
+        }
+    }
+    assert!(said.len() > 100, "{}", said.len());
     for path in files(".md").into_iter().chain(files(".rs")) {
-        let text = fs::read_to_string(&path).unwrap();
-        // A citation may go on behind the mark of a comment on the next line.
-        let lines =
-            text.lines().map(|line| line.trim_start().trim_start_matches(['/', '!']).trim());
-        let text = lines.collect::<Vec<_>>().join(" ");
-        for (at, _) in text.match_indices(" in `") {
-            let Some(named) = text[at + 5..].split('`').next() else { continue };
-            let codes = codes_at_end(&text[..at]);
-            if codes.is_empty() || named.contains("::") {
-                continue;
-            }
-            let named =
-                if named.ends_with(".rs") { named.to_owned() } else { format!("{named}.rs") };
-            let beside = path.parent().unwrap().join(&named);
-            let places = if beside.exists() { vec![beside] } else { resolve(&named) };
-            for code in codes {
-                let stands = |place: &PathBuf| {
-                    let text = fs::read_to_string(place).unwrap_or_default();
-                    [format!("- {code}:"), format!("**{code}"), format!("- {code} ")]
-                        .iter()
-                        .any(|mark| text.contains(mark))
-                };
-                if !places.iter().any(stands) {
-                    wrong.push(format!("{}: {code} in {named}", name_of(&path)));
-                }
-            }
+        let is_this = path.ends_with("tests/tidy.rs");
+        let cited = codes(&prose(&path));
+        for (module, letter, number) in
+            cited.into_iter().filter(|code| !is_this && !said.contains(code))
+        {
+            wrong.push(format!("{}: {module}-{letter}{number} is nowhere", name_of(&path)));
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");

@@ -316,7 +316,7 @@ impl<'f> Driver<'f> {
         }
     }
 
-    /// Whether the file that an operation changes has a capability, which the operation takes away first (C5).
+    /// Whether the file that an operation changes has a capability, which the operation takes away first (vfs-C5).
     pub fn is_capable(&self, op: &Op) -> bool {
         let get = |place| self.with(place, |ino| self.fs.getxattr(ino, CAPABILITY));
         op.content_of().is_some_and(|place| get(place).is_ok())

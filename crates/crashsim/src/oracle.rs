@@ -1,16 +1,16 @@
 //! What must hold after recovery.
 //!
-//! - O1: the engine mounts and finds nothing wrong.
-//! - O2: its tree is one that the model allows at this moment.
-//! - O3: it is usable: creating, writing, linking, renaming and deleting work.
-//! - O4: nothing leaks: what mounting counted is what a fresh check finds, and so again after
+//! - oracle-O1: the engine mounts and finds nothing wrong.
+//! - oracle-O2: its tree is one that the model allows at this moment.
+//! - oracle-O3: it is usable: creating, writing, linking, renaming and deleting work.
+//! - oracle-O4: nothing leaks: what mounting counted is what a fresh check finds, and so again after
 //!   everything was deleted, when little more than a fresh pool's blocks may be in use, all others are free, and
 //!   no inode but the root's is taken.
-//! - O5: a crash inside recovery changes nothing ([`crate::run`] explores it).
-//! - O6: where the engine promises durability on return, nothing that a returned operation stored is
+//! - oracle-O5: a crash inside recovery changes nothing ([`crate::run`] explores it).
+//! - oracle-O6: where the engine promises durability on return, nothing that a returned operation stored is
 //!   undecided ([`crate::run`] looks at the trace for it).
 //!
-//! O3 and O4 are run once for each pair of tree and block count of a crash point.
+//! oracle-O3 and oracle-O4 are run once for each pair of tree and block count of a crash point.
 
 use crate::image::CrashImage;
 use crate::op::{Driver, Op};
@@ -41,7 +41,7 @@ pub struct Oracle<'t, T> {
     fresh: Fresh,
     /// Trees met, each once.
     trees: RefCell<Vec<Arc<Tree>>>,
-    /// Trees and block counts for which O3 and O4 have been run.
+    /// Trees and block counts for which oracle-O3 and oracle-O4 have been run.
     probed: RefCell<Vec<(Arc<Tree>, u64)>>,
 }
 
@@ -96,7 +96,7 @@ impl<'t, T: Target> Oracle<'t, T> {
         trees[trees.len() - 1].clone()
     }
 
-    /// O3 and O4.
+    /// oracle-O3 and oracle-O4.
     fn probe(&self, image: &CrashImage, mounted: Mounted<'_>) -> Result<(), String> {
         let check = || self.target.check(image).map_err(|e| format!("check: {e}"));
         let usage = check()?;

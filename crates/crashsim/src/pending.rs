@@ -1,4 +1,4 @@
-//! Words that are stored but not durable, and who stored them, by the rules of x86 (P3 to P5 of
+//! Words that are stored but not durable, and who stored them, by the rules of x86 (persist-P3 to persist-P5 of
 //! [`crate::persist`]).
 
 use crate::image::WordNo;

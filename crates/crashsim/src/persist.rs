@@ -6,28 +6,28 @@
 //!
 //! Rules of x86 with ADR ([`Semantics::Adr`]; Intel SDM vol. 1 §11.10, vol. 3 §12.2):
 //!
-//! - P1: an aligned 8-byte word is old or new, never mixed; a longer store tears at words.
-//! - P2: plain stores to one 64-byte line persist in program order: a prefix of them, the words of
+//! - persist-P1: an aligned 8-byte word is old or new, never mixed; a longer store tears at words.
+//! - persist-P2: plain stores to one 64-byte line persist in program order: a prefix of them, the words of
 //!   the last one in any combination (a `memcpy` has no order of its own).
-//! - P3: plain stores to different lines persist in any order, fenced or not, until their line has
+//! - persist-P3: plain stores to different lines persist in any order, fenced or not, until their line has
 //!   been flushed *and* the flushing thread has fenced: then they are durable.
-//! - P4: non-temporal words persist in any order until the storing thread's fence.
-//! - P5: a fence drains the flushes and non-temporal stores of its own thread only. `clwb` and
+//! - persist-P4: non-temporal words persist in any order until the storing thread's fence.
+//! - persist-P5: a fence drains the flushes and non-temporal stores of its own thread only. `clwb` and
 //!   `clflushopt` have no order among themselves; `clflush` would only remove states.
 //!
-//! - P6: an aligned line stored whole (MOVDIR64B) is old or new, never mixed. Its order is that of
+//! - persist-P6: an aligned line stored whole (MOVDIR64B) is old or new, never mixed. Its order is that of
 //!   non-temporal words.
-//! - P7: what a thread that is gone has stored past the cache is durable. Entering the kernel, which it
+//! - persist-P7: what a thread that is gone has stored past the cache is durable. Entering the kernel, which it
 //!   did to die, empties the write-combining buffers (vol. 3 §12.3.1). Its flushes are not counted on.
 //!
-//! P2 and P4 meet when a line has both: the model lets non-temporal words, and lines stored whole, persist
+//! persist-P2 and persist-P4 meet when a line has both: the model lets non-temporal words, and lines stored whole, persist
 //! without the plain stores before them, which is more than the hardware does.
 //!
-//! P6 is of CPUs that have the instruction; [`Semantics::AdrWords`] is of those that do not, and of programs
+//! persist-P6 is of CPUs that have the instruction; [`Semantics::AdrWords`] is of those that do not, and of programs
 //! that find that out.
 //!
 //! With eADR ([`Semantics::Eadr`]) plain stores are durable at once, in program order; flushes mean
-//! nothing; P4 stays. With an `msync` medium ([`Semantics::Msync`]) the kernel may write any
+//! nothing; persist-P4 stays. With an `msync` medium ([`Semantics::Msync`]) the kernel may write any
 //! 512-byte sector at any time, so that sectors take the place of lines, whole calls that of words,
 //! and a fence of any thread makes everything durable.
 

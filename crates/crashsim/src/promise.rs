@@ -4,11 +4,11 @@
 //! durable on `fsync` ([`Durability::MetadataOnReturn`], [`Durability::OnSync`]) may leave any mixture of what its
 //! files were:
 //!
-//! - H1: names, attributes and sizes are those of one moment of the history: of now, or for `OnSync` of any since the
+//! - promise-H1: names, attributes and sizes are those of one moment of the history: of now, or for `OnSync` of any since the
 //!   last sync.
-//! - H2: each byte of a file is what it was in some moment since the file was last synced, or, in flight, will be. Where
+//! - promise-H2: each byte of a file is what it was in some moment since the file was last synced, or, in flight, will be. Where
 //!   a file had not been written, or had ended before, its bytes were zeros.
-//! - H3: so no byte is foreign: whatever its blocks held before, for another file or none, is not in it.
+//! - promise-H3: so no byte is foreign: whatever its blocks held before, for another file or none, is not in it.
 
 use crate::op::Driver;
 use std::collections::{BTreeMap, BTreeSet};
@@ -108,7 +108,7 @@ impl History {
             let moment = &self.0[at];
             match diff(&moment.tree, &bare) {
                 Some(why) => drop(whys.insert(format!("the tree is none that is allowed: {why}"))),
-                // H1 holds for this moment.
+                // promise-H1 holds for this moment.
                 None => match self.foreign(at, last, contents) {
                     Some(why) => drop(whys.insert(why)),
                     None => return Ok(()),
@@ -123,7 +123,7 @@ impl History {
         self.0[..=at].iter().rposition(|moment| is_it(moment.syncs)).unwrap_or(0)
     }
 
-    /// The first byte that no moment until `last` explains (H2), where the names are those of the moment `at`.
+    /// The first byte that no moment until `last` explains (promise-H2), where the names are those of the moment `at`.
     fn foreign(&self, at: usize, last: usize, contents: &Contents) -> Option<String> {
         contents.0.iter().find_map(|(path, (_, found))| {
             let (ino, _) = self.0[at].contents.0.get(path)?;

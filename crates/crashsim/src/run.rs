@@ -567,7 +567,7 @@ impl<T: Target> Run<'_, T> {
         self.report(point, at, &state, what);
     }
 
-    /// O6: when an operation has returned, what it stored is durable.
+    /// oracle-O6: when an operation has returned, what it stored is durable.
     fn check_durable(&mut self, at: CrashAt, units: &[Unit]) {
         let fresh = |u: &&Unit| u.since > self.opened;
         let Some(left) = units.iter().find(fresh) else { return };
@@ -617,7 +617,7 @@ impl<T: Target> Run<'_, T> {
         (state, what)
     }
 
-    /// O5: recovery stored something; the power fails while it does. It must find the same tree, or, where content is
+    /// oracle-O5: recovery stored something; the power fails while it does. It must find the same tree, or, where content is
     /// not durable on return, one that is as good.
     fn crash_again(
         &mut self,

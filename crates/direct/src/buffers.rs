@@ -71,7 +71,7 @@ impl Direct {
     }
 }
 
-/// Lends what is there of a range, inside (E1).
+/// Lends what is there of a range, inside (direct-E1).
 fn lend(chunk: &Chunk, at: usize, len: usize) -> Result<(*const u8, usize), Errno> {
     if !chunk.has_pages(at, len) {
         chunk.look_at(at, len);

@@ -21,7 +21,7 @@ const PARTS_MAX: usize = 16;
 /// How often a call may map a chunk before it is made by the kernel.
 const MAPS_MAX: usize = (COPY_BYTES_MAX as u64 / CHUNK_BYTES) as usize + 2;
 
-/// The program's buffers. They are not looked at before they are used: what is bad faults (C2).
+/// The program's buffers. They are not looked at before they are used: what is bad faults (direct-C2).
 struct Parts<'p> {
     parts: &'p [iovec],
     len: usize,
@@ -74,11 +74,11 @@ enum Plan<'c> {
 enum Why {
     /// Not to be copied, or not yet.
     Other,
-    /// Beyond the size we know (C1).
+    /// Beyond the size we know (direct-C1).
     Size,
-    /// A page is not known to be there (C3).
+    /// A page is not known to be there (direct-C3).
     Hole,
-    /// The first write of a tick (C4).
+    /// The first write of a tick (direct-C4).
     Tick(u64),
 }
 
@@ -231,7 +231,7 @@ impl Direct {
         Answer::Kernel
     }
 
-    /// A transfer at the description's offset, which it moves (O2).
+    /// A transfer at the description's offset, which it moves (direct-O2).
     #[inline]
     fn transfer<const W: bool>(&self, fd: i32, parts: &Parts<'_>, call: &Call) -> Answer<usize> {
         let mut maps = 0;
@@ -282,8 +282,8 @@ impl Direct {
         Answer::Kernel
     }
 
-    /// Copies between the program's buffers and mapped chunks, with the witness of C1 after each piece;
-    /// `false` after a fault (C2).
+    /// Copies between the program's buffers and mapped chunks, with the witness of direct-C1 after each piece;
+    /// `false` after a fault (direct-C2).
     #[inline]
     fn copy<const W: bool>(
         &self,
@@ -324,7 +324,7 @@ impl Direct {
         }
         let file = description.file();
         let end = offset + len as u64;
-        // C1: where the witness is.
+        // direct-C1: where the witness is.
         if (end - 1) / PAGE_BYTES * PAGE_BYTES + PAGE_BYTES >= file.size() {
             return Plan::Ask(Why::Size);
         }
@@ -365,7 +365,7 @@ impl Direct {
         Ok(None)
     }
 
-    /// The tick that it is (C4): of the kernel's coarse clock, or a longer one where times may lag.
+    /// The tick that it is (direct-C4): of the kernel's coarse clock, or a longer one where times may lag.
     #[inline]
     fn tick(&self) -> u64 {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -513,7 +513,7 @@ pub struct Lent<'d> {
     _inside: Inside,
 }
 
-/// Makes the kernel's offset ours (O1).
+/// Makes the kernel's offset ours (direct-O1).
 #[cold]
 fn adopt(fd: i32, description: &Description) {
     let mut locked = description.position.lock();
@@ -604,7 +604,7 @@ fn copy_piece<const W: bool>(
     let page = PAGE_BYTES as usize;
     let witness = base.wrapping_add((at + len - 1) / page * page + page);
     let (to, from) = if W { (mapped, program) } else { (program, mapped) };
-    // SAFETY: 1: the chunk is mapped while we are inside (E1), and the rest is the program's to answer
+    // SAFETY: 1: the chunk is mapped while we are inside (direct-E1), and the rest is the program's to answer
     // for (`Direct::read`); a buffer that is a mapping of the same file is copied as by the kernel, in
     // some order. 2: ours. 3: entered.
     unsafe { copy::copy(inside.slot, to, from, len, copier, witness) }

@@ -1,4 +1,4 @@
-//! Mapped pieces of files: 2 MiB each, and a page more (C1).
+//! Mapped pieces of files: 2 MiB each, and a page more (direct-C1).
 
 use crate::file::Kind;
 use crate::slab::Zeroed;
@@ -8,7 +8,7 @@ use vfs::Errno;
 
 pub const CHUNK_BYTES: u64 = 2 << 20;
 pub const PAGE_BYTES: u64 = 4096;
-/// Pages mapped for a chunk: the last one is there to be loaded from, as the witness of C1.
+/// Pages mapped for a chunk: the last one is there to be loaded from, as the witness of direct-C1.
 const PAGES: usize = (CHUNK_BYTES / PAGE_BYTES) as usize + 1;
 const MAPPED_BYTES: usize = PAGES * PAGE_BYTES as usize;
 /// Chunks of a leaf: 1 GiB of a file.
@@ -24,7 +24,7 @@ pub struct Chunk {
     writable: AtomicBool,
     /// Whether it has been used since the last search for one to unmap.
     used: AtomicBool,
-    /// The description by which it was mapped (E2); 0 where that has left it behind.
+    /// The description by which it was mapped (direct-E2); 0 where that has left it behind.
     pub owner: AtomicU32,
     /// The entry that leads here; null for one on its way out.
     pub entry: AtomicPtr<AtomicUsize>,
@@ -33,7 +33,7 @@ pub struct Chunk {
     /// How often it is lent (`buffers`).
     pub lent: AtomicU32,
     misses: AtomicU32,
-    /// Pages that may be touched (C3), a bit each.
+    /// Pages that may be touched (direct-C3), a bit each.
     present: [AtomicU64; PAGES.div_ceil(64)],
 }
 
@@ -72,7 +72,7 @@ impl Chunk {
         Ok(())
     }
 
-    /// Unmaps it. After E1, or before anybody knows it.
+    /// Unmaps it. After direct-E1, or before anybody knows it.
     pub fn unmap(&self) {
         let base = self.base.swap(std::ptr::null_mut(), Relaxed);
         if !base.is_null() {
@@ -216,7 +216,7 @@ impl Leaf {
 }
 
 impl Entry<'_> {
-    /// Reads an entry, inside (E1).
+    /// Reads an entry, inside (direct-E1).
     #[inline]
     pub fn of<'c>(word: usize) -> Entry<'c> {
         if word & 1 == 1 || word == 0 {

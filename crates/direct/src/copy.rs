@@ -1,4 +1,4 @@
-//! Copies that may fault (C1, C2).
+//! Copies that may fault (direct-C1, direct-C2).
 //!
 //! A copy runs with its stack pointer noted in the thread's [`Slot`]. The front end's handler of
 //! SIGSEGV and SIGBUS asks [`recover`] first, which cuts the copy off at that point.

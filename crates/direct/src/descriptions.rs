@@ -11,7 +11,7 @@ pub const READS: u32 = 1;
 pub const WRITES: u32 = 2;
 /// Every write goes to the end.
 pub const APPENDS: u32 = 4;
-/// Its chunks go with it: it has locks of its own, or others share it (E2).
+/// Its chunks go with it: it has locks of its own, or others share it (direct-E2).
 pub const LEAVES_NOTHING: u32 = 8;
 
 /// An open file description, as far as this process has descriptors of it.
@@ -29,7 +29,7 @@ pub struct Description {
 unsafe impl Zeroed for Description {}
 
 impl Description {
-    /// Starts over. Nobody knows the place, or E1.
+    /// Starts over. Nobody knows the place, or direct-E1.
     pub fn init(&self, file: &File, file_index: u32, flags: u32) {
         self.flags.store(flags, Relaxed);
         self.fds.store(1, Relaxed);

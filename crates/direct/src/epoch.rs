@@ -1,4 +1,4 @@
-//! Which threads are inside (E1), and the stack of a thread that copies (C2).
+//! Which threads are inside (direct-E1), and the stack of a thread that copies (direct-C2).
 //!
 //! A thread says in a cache line of its own that it is inside, by a plain store: whoever waits for
 //! threads to come out makes every CPU of the process fence (`membarrier(2)`).

@@ -30,9 +30,9 @@ pub struct File {
     pub next: AtomicU32,
     /// A descriptor of our own to map by, and one: for those who can only write. 0 is none.
     pub mapper: AtomicI32,
-    /// Bytes, when it was looked at last (C1).
+    /// Bytes, when it was looked at last (direct-C1).
     size: AtomicU64,
-    /// The tick of the last write by the kernel, and the generation of times then (C4).
+    /// The tick of the last write by the kernel, and the generation of times then (direct-C4).
     tick: AtomicU64,
     generation: AtomicU64,
     /// Where the last call ended that was in no mapped chunk.
@@ -46,7 +46,7 @@ pub struct File {
 unsafe impl Zeroed for File {}
 
 impl File {
-    /// Starts over with another inode. Nobody knows the place, or E1.
+    /// Starts over with another inode. Nobody knows the place, or direct-E1.
     pub fn init(&self, dev: u64, ino: u64, kind: Kind) {
         self.dev.store(dev, Relaxed);
         self.ino.store(ino, Relaxed);
@@ -97,7 +97,7 @@ impl File {
         self.beyond.fetch_add(1, Relaxed).is_multiple_of(8)
     }
 
-    /// Whether a write by copy would leave the times as they are (C4).
+    /// Whether a write by copy would leave the times as they are (direct-C4).
     #[inline]
     pub fn is_stamped(&self, tick: u64, generation: u64) -> bool {
         self.tick.load(Relaxed) == tick && self.generation.load(Relaxed) == generation
@@ -130,7 +130,7 @@ impl File {
         Some(self.leaf(index)?.entry(index))
     }
 
-    /// What is mapped of it there, inside (E1).
+    /// What is mapped of it there, inside (direct-E1).
     #[inline]
     pub fn mapped(&self, index: u64) -> Option<&Chunk> {
         match Entry::of(self.entry(index)?.load(Acquire)) {
@@ -139,7 +139,7 @@ impl File {
         }
     }
 
-    /// Holes may have been made from `start` on (C3). The tables are locked, or inside (E1).
+    /// Holes may have been made from `start` on (direct-C3). The tables are locked, or inside (direct-E1).
     pub fn forget_pages(&self, start: u64) {
         if self.kind() == Kind::Dax {
             return;
@@ -157,7 +157,7 @@ impl File {
         self.forget_pages(size);
     }
 
-    /// Everything that is mapped, inside (E1) or with the tables locked.
+    /// Everything that is mapped, inside (direct-E1) or with the tables locked.
     pub fn chunks(&self) -> impl Iterator<Item = (&AtomicUsize, &Chunk)> {
         self.indexed_chunks(0).map(|(_, entry, chunk)| (entry, chunk))
     }

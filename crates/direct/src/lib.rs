@@ -8,16 +8,16 @@
 //! pages. There is nothing to write back and nothing that could become stale, except these four, each
 //! of which has its invariant:
 //!
-//! - **C1 (ends)** A copy counts only if a byte of a page *behind* its last one could be loaded
+//! - **direct-C1 (ends)** A copy counts only if a byte of a page *behind* its last one could be loaded
 //!   afterwards. A file that anybody, in any process, has cut off within or before the copied range
 //!   has no such page any more: the load faults, and the kernel makes the call. So the size that is
 //!   remembered here is a hint, and the last page of a file is the kernel's.
-//! - **C2 (faults)** Any fault during a copy, on the file's side (`SIGBUS`: truncated, no space for the
+//! - **direct-C2 (faults)** Any fault during a copy, on the file's side (`SIGBUS`: truncated, no space for the
 //!   page of a hole, broken memory) or the program's (`SIGSEGV`: a bad buffer), abandons it, and the
 //!   kernel makes the whole call, with its result, its partial transfer or its error.
-//! - **C3 (holes)** tmpfs allocates a page for a load from a hole. Only pages that are known to be
+//! - **direct-C3 (holes)** tmpfs allocates a page for a load from a hole. Only pages that are known to be
 //!   allocated are touched (`present` in `chunk`).
-//! - **C4 (times)** The kernel keeps times to the tick of its coarse clock. The first write to a file
+//! - **direct-C4 (times)** The kernel keeps times to the tick of its coarse clock. The first write to a file
 //!   in each tick is the kernel's; a copy follows only within the same tick, when `mtime` and `ctime`
 //!   are what they would be, and the bits that a write takes away (setuid) are gone.
 //!
@@ -26,17 +26,17 @@
 //!
 //! Offsets (`position`):
 //!
-//! - **O1** The offset is ours only while this process is the only one that can move it: from the
+//! - **direct-O1** The offset is ours only while this process is the only one that can move it: from the
 //!   first use of a description that we saw opened, until a fork, an exec that inherits it, or a call
 //!   that hands it to code we do not see. Before that it is given back by `lseek`, for good.
-//! - **O2** A `read` or `write` reserves its range by one compare-and-swap before it copies, so that
+//! - **direct-O2** A `read` or `write` reserves its range by one compare-and-swap before it copies, so that
 //!   threads get different ranges; where the kernel makes the call instead, others wait.
 //!
 //! Memory (`epoch`, `chunk`):
 //!
-//! - **E1** A chunk is unmapped, and a description or file used anew, only after every thread that was
+//! - **direct-E1** A chunk is unmapped, and a description or file used anew, only after every thread that was
 //!   inside when it was taken out of its table has come out.
-//! - **E2** A mapping keeps its open file description alive, with its locks and its right to write. So
+//! - **direct-E2** A mapping keeps its open file description alive, with its locks and its right to write. So
 //!   the chunks that were mapped by a description go when its last descriptor is closed; those of
 //!   one that could only read, and was neither locked nor shared, may stay for the next one to open the
 //!   file, until a name is removed by this process or others need the place.
@@ -78,7 +78,7 @@ pub struct Config {
     /// Chunks mapped at the same time.
     pub chunks_max: usize,
     /// For how long writes by copy may leave the times as the kernel's last write has set them, in ns:
-    /// at most to the end of a tick (C4) where it is 0.
+    /// at most to the end of a tick (direct-C4) where it is 0.
     pub times_ns: u64,
     /// Copies to persistent memory: durable when it returns.
     pub durable: Copier,

@@ -1,4 +1,4 @@
-//! The offset of an open file description (O1, O2).
+//! The offset of an open file description (direct-O1, direct-O2).
 
 use std::sync::atomic::{AtomicU64, Ordering::*};
 

@@ -90,7 +90,7 @@ impl<T: Zeroed> Slab<T> {
         })
     }
 
-    /// Gives a place back, after E1. The caller holds the lock of the tables.
+    /// Gives a place back, after direct-E1. The caller holds the lock of the tables.
     pub fn give_back(&self, index: u32) {
         let free_len = self.free_len.load(Relaxed);
         assert!(index != 0 && free_len < self.len);

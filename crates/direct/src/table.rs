@@ -1,6 +1,6 @@
 //! Descriptors and what they refer to: from the first look to the last close.
 //!
-//! - **T1** An entry is emptied before its number is closed, and filled after it was opened; so an
+//! - **table-T1** An entry is emptied before its number is closed, and filled after it was opened; so an
 //!   entry, seen with the tables locked, says what its number refers to.
 
 use crate::chunk::{Chunk, Entry, Leaf};
@@ -54,10 +54,10 @@ pub struct Direct {
     mapped: AtomicUsize,
     /// Where the search for a chunk to unmap goes on.
     hand: AtomicU32,
-    /// Descriptions that are closed and may still be looked at (E1).
+    /// Descriptions that are closed and may still be looked at (direct-E1).
     limbo: [AtomicU32; 64],
     limbo_len: AtomicUsize,
-    /// Goes up when this process has looked at times or has set them (C4).
+    /// Goes up when this process has looked at times or has set them (direct-C4).
     pub(super) generation: AtomicU64,
     /// `RLIMIT_FSIZE`.
     pub(super) file_size_max: AtomicU64,
@@ -113,7 +113,7 @@ impl Direct {
         self.entry(fd).is_some_and(|entry| entry.load(Relaxed) != 0)
     }
 
-    /// The description of a descriptor, inside (E1). New ones are looked at when they have been used
+    /// The description of a descriptor, inside (direct-E1). New ones are looked at when they have been used
     /// often enough.
     #[inline]
     pub(super) fn get(&self, fd: i32) -> Option<(u32, &Description)> {
@@ -270,7 +270,7 @@ impl Direct {
         Some(index)
     }
 
-    /// After E1.
+    /// After direct-E1.
     fn free_file_if_unused(&self, _held: &Held<'_>, index: u32) {
         let file = self.files.at(index);
         if file.users.load(Relaxed) > 0 || file.chunks().next().is_some() {
@@ -319,7 +319,7 @@ impl Direct {
     #[cold]
     pub(super) fn map(&self, fd: i32, index: u64, writes: bool) -> bool {
         let held = self.lock.hold();
-        // T1: as long as the tables are locked, `fd` is this description's.
+        // table-T1: as long as the tables are locked, `fd` is this description's.
         let Some((description_index, description)) = self.get(fd) else { return false };
         let file = description.file();
         let Some(entry) = self.make_entry(file, index) else { return false };
@@ -527,7 +527,7 @@ impl Direct {
         }
     }
 
-    /// E2, and whether the inode has names.
+    /// direct-E2, and whether the inode has names.
     fn may_leave_chunks(&self, fd: i32, description: &Description) -> bool {
         !description.is(WRITES)
             && !description.is(LEAVES_NOTHING)
@@ -584,7 +584,7 @@ impl Direct {
         let _ = entry.fetch_update(AcqRel, Relaxed, marked);
     }
 
-    /// Gives the offset of a descriptor to the kernel for good (O1).
+    /// Gives the offset of a descriptor to the kernel for good (direct-O1).
     fn settle(&self, _held: &Held<'_>, fd: i32) {
         let Some(entry) = self.entry(fd) else { return };
         let seen = entry.load(Relaxed);
@@ -657,7 +657,7 @@ impl Direct {
         }
     }
 
-    /// The description of `fd` gets a lock of its own, or a lease: it must end with it (E2).
+    /// The description of `fd` gets a lock of its own, or a lease: it must end with it (direct-E2).
     pub fn locked(&self, fd: i32) {
         let Some(entry) = self.entry(fd) else { return };
         let _held = self.lock.hold();
@@ -691,7 +691,7 @@ impl Direct {
         }
     }
 
-    /// This process has looked at times or changed attributes (C4).
+    /// This process has looked at times or changed attributes (direct-C4).
     #[inline]
     pub fn times_seen(&self) {
         self.generation.fetch_add(1, Relaxed);
@@ -719,7 +719,7 @@ impl Direct {
         }
     }
 
-    /// `fallocate` may have made holes (C3).
+    /// `fallocate` may have made holes (direct-C3).
     pub fn punched(&self, fd: i32) {
         let _held = self.lock.hold();
         if let Some((_, description)) = self.get(fd) {
@@ -753,7 +753,7 @@ impl Leaving {
         self.len += 1;
     }
 
-    /// E1, then the end.
+    /// direct-E1, then the end.
     fn unmap(self, direct: &Direct) {
         if self.len == 0 {
             return;

@@ -3,7 +3,7 @@
 //! It translates and nothing else: a request becomes one call of the contract, its result one
 //! reply; the engine decides every errno. What it adds is what only the mount knows:
 //!
-//! - **References** (contract C4) are FUSE's `nlookup`: each entry in a reply carries one, `forget`
+//! - **References** (contract vfs-C4) are FUSE's `nlookup`: each entry in a reply carries one, `forget`
 //!   gives them back. An open file holds its inode through the kernel's own inode, so file handles and
 //!   `release` only tell of files that are executed.
 //! - **Permission** is the kernel's business (`default_permissions`, with POSIX ACLs). Where a

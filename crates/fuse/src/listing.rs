@@ -1,7 +1,7 @@
 //! Directory listings with attributes (`readdirplus`).
 //!
 //! The contract forbids calls from within a listing, so entries are taken from the engine in
-//! batches and looked up afterwards; each entry that goes out carries one reference (contract C4).
+//! batches and looked up afterwards; each entry that goes out carries one reference (contract vfs-C4).
 
 use std::ffi::OsStr;
 use std::ops::Range;

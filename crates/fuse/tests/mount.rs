@@ -240,7 +240,7 @@ fn fsync_reaches_an_engine_that_needs_it() {
     }
 }
 
-/// C4: what the kernel forgets is exactly what it was given.
+/// vfs-C4: what the kernel forgets is exactly what it was given.
 #[test]
 fn references_balance() {
     let mount = Mount::new(true);

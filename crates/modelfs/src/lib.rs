@@ -6,9 +6,9 @@
 //!
 //! Invariants:
 //!
-//! - **S1** The half of the pool that the commit word's parity names holds a whole model. A save goes to the other one
+//! - **modelfs-S1** The half of the pool that the commit word's parity names holds a whole model. A save goes to the other one
 //!   and is durable before the word is stored, which alone makes it the pool's.
-//! - **S2** What was loaded from a pool is checked as a whole before anything is done with it.
+//! - **modelfs-S2** What was loaded from a pool is checked as a whole before anything is done with it.
 
 #![forbid(unsafe_code)]
 
@@ -101,7 +101,7 @@ impl<M: Medium> ModelFs<M> {
         Ok(changed)
     }
 
-    /// Saves all that has been done (S1).
+    /// Saves all that has been done (modelfs-S1).
     fn save(&self) -> Result<()> {
         let mut last = lock(&self.last);
         // After the lock was taken: what had returned before is in it.
@@ -252,7 +252,7 @@ fn load_superblock(medium: &impl Medium) -> std::result::Result<Superblock, Erro
     Ok(sb)
 }
 
-/// What was saved last, checked (S2).
+/// What was saved last, checked (modelfs-S2).
 fn load(
     medium: &impl Medium,
     sb: &Superblock,
@@ -277,7 +277,7 @@ fn load(
     Ok((model, Saved { number, bytes }))
 }
 
-/// Saves a model for the `number`th time (S1). Two fences.
+/// Saves a model for the `number`th time (modelfs-S1). Two fences.
 fn store(medium: &impl Medium, size: u64, number: u64, bytes: &[u8]) -> Fenced {
     let at = half(size, number);
     medium.write_nt(at + HEADER, bytes);

@@ -5,10 +5,10 @@
 //! `recv(2)` brings is served before the replies leave in one `sendmsg(2)`. A client that wants more
 //! than one CPU opens more connections (`CAN_MULTI_CONN`).
 //!
-//! - **N1** No client makes the server allocate more than [`OUTBOX_BYTES`] and one request's content.
-//! - **N2** A payload is stored as it arrives, in whole blocks; none is kept in memory.
-//! - **N3** Nothing waits to be sent while the thread waits for the client.
-//! - **N4** Negotiation ends within a time; after it, a client may be silent for as long as it likes.
+//! - **connection-N1** No client makes the server allocate more than [`OUTBOX_BYTES`] and one request's content.
+//! - **connection-N2** A payload is stored as it arrives, in whole blocks; none is kept in memory.
+//! - **connection-N3** Nothing waits to be sent while the thread waits for the client.
+//! - **connection-N4** Negotiation ends within a time; after it, a client may be silent for as long as it likes.
 
 use crate::export::{Counts, Exports};
 use crate::handshake::{self, Broken, Handshake, OPTION_BYTES_MAX, Session, Step, TlsPolicy};
@@ -75,7 +75,7 @@ pub(crate) fn serve(common: &Common, mut stream: Stream) -> Result<(), Ended> {
         stream.say_goodbye();
         return Ok(());
     };
-    stream.give_up_at(None)?; // N4
+    stream.give_up_at(None)?; // connection-N4
     session.export.counters.take(&mut Counts { sessions: 1, ..Counts::default() });
     let mut transmission = Transmission {
         session: &session,
@@ -254,7 +254,7 @@ impl Transmission<'_> {
             }
             Ok(request) => self.command(to, &request)?,
             Err(refusal) => {
-                self.send()?; // N3
+                self.send()?; // connection-N3
                 let Self { stream, inbox, .. } = self;
                 skip(stream, inbox, payload, &mut |stream, inbox| inbox.fill(stream))?;
                 Err(refusal)
@@ -325,7 +325,7 @@ impl Transmission<'_> {
         Ok(())
     }
 
-    /// Stores the payload as it arrives (N2).
+    /// Stores the payload as it arrives (connection-N2).
     fn write(
         &mut self,
         request: &Request,
@@ -341,7 +341,7 @@ impl Transmission<'_> {
             let here = left.min(self.inbox.bytes().len() as u64);
             let piece = if here == left { here } else { here.saturating_sub((off + here) % unit) };
             if piece == 0 {
-                self.send()?; // N3
+                self.send()?; // connection-N3
                 if !self.fill()? {
                     return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
                 }

@@ -1,9 +1,9 @@
 //! Negotiation: from the greeting to the moment when requests flow, as far as it can be done without a
 //! socket.
 //!
-//! - **H1** No bytes make it panic; an option longer than [`OPTION_BYTES_MAX`] is not even looked at.
-//! - **H2** What was said before TLS began is forgotten: it may not have been the client who said it.
-//! - **H3** Where TLS is demanded, nothing is told about exports without.
+//! - **handshake-H1** No bytes make it panic; an option longer than [`OPTION_BYTES_MAX`] is not even looked at.
+//! - **handshake-H2** What was said before TLS began is forgotten: it may not have been the client who said it.
+//! - **handshake-H3** Where TLS is demanded, nothing is told about exports without.
 
 use crate::export::{BLOCK_ASSUMED, Export, Exports};
 use crate::request::Mode;
@@ -106,7 +106,7 @@ impl<'a> Handshake<'a> {
         })
     }
 
-    /// TLS has begun (H2).
+    /// TLS has begun (handshake-H2).
     pub fn secured(&mut self) {
         self.secure = true;
         self.mode = Mode::Simple;
@@ -130,7 +130,7 @@ impl<'a> Handshake<'a> {
             && !self.secure
             && !matches!(code, option::STARTTLS | option::ABORT)
         {
-            error(out, code, reply::ERR_TLS_REQD, "this server wants TLS first"); // H3
+            error(out, code, reply::ERR_TLS_REQD, "this server wants TLS first"); // handshake-H3
             return Ok(Step::Next);
         }
         match code {

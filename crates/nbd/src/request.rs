@@ -1,9 +1,9 @@
 //! Requests: what a client wants, checked before anything is done.
 //!
-//! - **Q1** No bytes make the parser panic, and it keeps nothing of what it reads.
-//! - **Q2** What has a payload is known before the request is checked, so that a refused request does
+//! - **request-Q1** No bytes make the parser panic, and it keeps nothing of what it reads.
+//! - **request-Q2** What has a payload is known before the request is checked, so that a refused request does
 //!   not take its payload for the next request.
-//! - **Q3** A [`Request`] lies within its export, consists of whole blocks and carries only flags that
+//! - **request-Q3** A [`Request`] lies within its export, consists of whole blocks and carries only flags that
 //!   mean something to it.
 
 use crate::wire::{self, Code, command, flag};
@@ -164,14 +164,14 @@ impl Unverified {
         self.kind == command::READ
     }
 
-    /// Bytes that follow (Q2). A write has a payload also where the client forgot to say so.
+    /// Bytes that follow (request-Q2). A write has a payload also where the client forgot to say so.
     pub fn payload_len(&self, mode: Mode) -> u64 {
         let has = self.kind == command::WRITE
             || mode == Mode::Extended && self.flags & flag::PAYLOAD_LEN != 0;
         if has { self.len } else { 0 }
     }
 
-    /// The request, if `limits` allow it (Q3).
+    /// The request, if `limits` allow it (request-Q3).
     pub fn check(&self, limits: &Limits) -> Result<Request, Refusal> {
         let command = self.command(limits)?;
         match command {

@@ -9,10 +9,10 @@
 //! The paper distributes writes over the buffers in turn. Here a run of [`RUN_PAGES`] pages has one buffer, so
 //! that a page is in one buffer at most and contiguous pages meet.
 //!
-//! - **U1** A page is in its buffer from the write until the device has it; so who finds it there has the latest
+//! - **buffered-U1** A page is in its buffer from the write until the device has it; so who finds it there has the latest
 //!   content, and who does not finds that on the device.
-//! - **U2** A page that is being written to the device does not change: writers of it wait.
-//! - **U3** The pages of a buffer reach the device in the order in which they came, or together.
+//! - **buffered-U2** A page that is being written to the device does not change: writers of it wait.
+//! - **buffered-U3** The pages of a buffer reach the device in the order in which they came, or together.
 
 use crate::stats::{Counting, Event, Guarding};
 use crate::{BlockDevice, BlockSizes, Durability, Error, Extent, Stats, Zeroing};
@@ -180,7 +180,7 @@ impl Shared {
             state.healthy()?;
             match state.pages.get(&page) {
                 Some(place) if !place.leaving => break place.at,
-                // U2
+                // buffered-U2
                 Some(_) => state = buffer.wait_left(state),
                 None => match state.free.last().copied() {
                     Some(at) => {
@@ -243,7 +243,7 @@ impl Shared {
         }
     }
 
-    /// Writes up to `n` of the oldest pages to the device (U3).
+    /// Writes up to `n` of the oldest pages to the device (buffered-U3).
     fn write_oldest<'b>(
         &self,
         buffer: &'b Buffer,

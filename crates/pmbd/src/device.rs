@@ -5,11 +5,11 @@ use std::sync::atomic::AtomicU8;
 
 /// A device of blocks, used by many threads at once.
 ///
-/// - **B1** A request that has returned is seen by all later ones. Requests that overlap in time and
+/// - **device-B1** A request that has returned is seen by all later ones. Requests that overlap in time and
 ///   in place give a mix, except that a block of [`BlockSizes::atomic`] bytes is never torn.
-/// - **B2** What was written is durable when a later [`barrier`](Self::barrier) has returned, or at
+/// - **device-B2** What was written is durable when a later [`barrier`](Self::barrier) has returned, or at
 ///   return where the request asked for it ([`Durability::Now`]).
-/// - **B3** After a power failure each block of [`BlockSizes::atomic`] bytes holds what one request
+/// - **device-B3** After a power failure each block of [`BlockSizes::atomic`] bytes holds what one request
 ///   wrote. Without atomic blocks it may be a mix at 8 bytes.
 ///
 /// Offsets and lengths are in bytes and multiples of [`BlockSizes::minimum`].

@@ -1,7 +1,7 @@
 //! What was stored through the cache since the last barrier: the note that lets the write-back scheme
 //! flush those lines rather than all caches, as `wbinvd` does, which user space may not execute.
 //!
-//! - **D1** A range is noted after it has been stored: a barrier that takes the note finds the bytes. One that
+//! - **dirty-D1** A range is noted after it has been stored: a barrier that takes the note finds the bytes. One that
 //!   comes between store and note misses a request that has not returned, and may.
 
 use arena::{Arena, Layout, Span};
@@ -31,7 +31,7 @@ impl Dirty {
         }
     }
 
-    /// Notes that `off..off + len` was stored (D1).
+    /// Notes that `off..off + len` was stored (dirty-D1).
     pub(crate) fn note(&self, arena: &Arena, off: u64, len: u64) {
         if len == 0 {
             return;

@@ -1,6 +1,6 @@
 //! What every kind of device does for a request: checks, counts, waits.
 //!
-//! - **P1** What all processes that share a device must agree on lies in the arena: which requests are under way, how
+//! - **frame-P1** What all processes that share a device must agree on lies in the arena: which requests are under way, how
 //!   long the device is, and whether a promise was broken. Of the medium each process has its own view, which is
 //!   brought up to date where it is found to be behind.
 
@@ -21,7 +21,7 @@ pub(crate) const REQUEST_MAX: u32 = 32 << 20;
 /// The part of a device that does not depend on where blocks lie.
 pub(crate) struct Frame<M> {
     pub(crate) medium: M,
-    /// In bytes; it only grows (P1).
+    /// In bytes; it only grows (frame-P1).
     size: Span<AtomicU64>,
     growing: Mutex<()>,
     pub(crate) blocks: BlockSizes,
@@ -30,7 +30,7 @@ pub(crate) struct Frame<M> {
     /// What the device knows beside the medium, shared with processes forked later.
     pub(crate) arena: Arena,
     inflight: InFlight,
-    /// Errno of the first failure of the medium, or 0 (P1).
+    /// Errno of the first failure of the medium, or 0 (frame-P1).
     failed: Span<AtomicU32>,
     /// What protecting the medium costs, where it is protected.
     tally: Option<Arc<Tally>>,
@@ -130,7 +130,7 @@ impl<M: Medium> Frame<M> {
         Ok(self.inflight.begin(&self.arena))
     }
 
-    /// A barrier (B2): waits for requests in flight, then has `persist` make durable what they left.
+    /// A barrier (device-B2): waits for requests in flight, then has `persist` make durable what they left.
     pub(crate) fn barrier(&self, persist: impl FnOnce()) -> Result<(), Error> {
         let mut watch = self.counting.watch();
         self.counting.add(Event::Barriers, 1);
@@ -140,7 +140,7 @@ impl<M: Medium> Frame<M> {
     }
 
     /// Whether what fences promised was kept, in all processes: the kernel reports a failed write-back once, to
-    /// one of them (P1).
+    /// one of them (frame-P1).
     pub(crate) fn healthy(&self) -> Result<(), Error> {
         let failed = &self.arena.table(self.failed)[0];
         if let Err(e) = self.medium.health() {

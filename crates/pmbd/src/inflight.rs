@@ -2,10 +2,10 @@
 //!
 //! Requests that come while a barrier waits are not held up: they count under the other of two phases.
 //!
-//! - **F1** A request counts under the phase that it has seen *after* counting; otherwise it counts anew.
-//! - **F2** A barrier turns the phase and waits until nobody counts under the old one. So all requests that
+//! - **inflight-F1** A request counts under the phase that it has seen *after* counting; otherwise it counts anew.
+//! - **inflight-F2** A barrier turns the phase and waits until nobody counts under the old one. So all requests that
 //!   were counted before it have ended, and the phase that becomes current next is empty.
-//! - **F3** A barrier has its turn until it has made durable what the requests left. So who finds nothing left to do
+//! - **inflight-F3** A barrier has its turn until it has made durable what the requests left. So who finds nothing left to do
 //!   comes after the one who did it.
 //!
 //! A process that is killed inside a request counts for ever, and barriers wait for ever. Nothing here repairs that:
@@ -73,17 +73,17 @@ impl InFlight {
             count.fetch_add(1, SeqCst);
             let request = Request(count);
             if phase.load(SeqCst) == seen {
-                return request; // F1
+                return request; // inflight-F1
             }
         }
     }
 
     /// Waits until all requests that have begun are over, and does `then` before another barrier has its
-    /// turn (F3). The caller must not be in a request.
+    /// turn (inflight-F3). The caller must not be in a request.
     pub(crate) fn wait(&self, arena: &Arena, then: impl FnOnce()) {
         let turn = &arena.table(self.turn)[0];
         turn.lock(LockMode::Exclusive);
-        let old = arena.table(self.phase)[0].fetch_xor(1, SeqCst) as usize; // F2
+        let old = arena.table(self.phase)[0].fetch_xor(1, SeqCst) as usize; // inflight-F2
         for shard in arena.table(self.counts).chunks_exact(STRIDE) {
             let mut looks = 0;
             while shard[old].load(SeqCst) != 0 {

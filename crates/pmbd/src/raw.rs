@@ -1,9 +1,9 @@
 //! A device whose bytes are those of the region.
 //!
-//! - **W1** A request that has returned has executed its fence on its own CPU, whose write-combining
+//! - **raw-W1** A request that has returned has executed its fence on its own CPU, whose write-combining
 //!   buffers no other CPU can drain. Exceptions: the write-back scheme, and ordinary files, where a fence is an
 //!   `msync` and covers what all threads did; both leave it to the barrier.
-//! - **W2** What is left to the barrier is noted where all processes that share the device find it: the
+//! - **raw-W2** What is left to the barrier is noted where all processes that share the device find it: the
 //!   barrier may come to another one than the request.
 
 use crate::dirty::Dirty;
@@ -22,9 +22,9 @@ const PREFETCH_MAX: u64 = 64 << 10;
 pub struct Raw<M> {
     frame: Frame<M>,
     scheme: Scheme,
-    /// What a barrier has to flush, where that is left to it (W2).
+    /// What a barrier has to flush, where that is left to it (raw-W2).
     dirty: Option<Dirty>,
-    /// Whether a fence covers all threads and costs a system call (W1).
+    /// Whether a fence covers all threads and costs a system call (raw-W1).
     lazy_fence: bool,
     /// Whether space that holds nothing is given back.
     thin: bool,
@@ -75,13 +75,13 @@ impl<M: Medium> Raw<M> {
         let medium = &self.frame.medium;
         match &self.dirty {
             Some(dirty) if durability == Durability::AtBarrier && (self.lazy_fence || !flushed) => {
-                dirty.note(&self.frame.arena, off, len); // W2
+                dirty.note(&self.frame.arena, off, len); // raw-W2
             }
             _ => {
                 if !flushed {
                     medium.flush(off, len);
                 }
-                let _ = medium.fence(); // W1
+                let _ = medium.fence(); // raw-W1
             }
         }
     }

@@ -2,12 +2,12 @@
 //!
 //! The kernel raises SIGBUS in whoever touches it. So that nobody need end by that:
 //!
-//! - G1: a handler of SIGBUS calls [`handle_fault`]. It notes that the region is lost, and then maps private zeros in
+//! - lost-G1: a handler of SIGBUS calls [`handle_fault`]. It notes that the region is lost, and then maps private zeros in
 //!   the place of what is gone.
-//! - G2: whoever accesses what is gone, then or later, reads zeros and stores to nowhere. So what an operation has read
+//! - lost-G2: whoever accesses what is gone, then or later, reads zeros and stores to nowhere. So what an operation has read
 //!   counts only if the region is not lost ([`Medium::is_lost`](crate::Medium::is_lost)) afterwards.
 //!   What a truncation cut off the last page reads as zeros, too, but nobody is told.
-//! - G3: a region that is lost stays so, also when it should grow.
+//! - lost-G3: a region that is lost stays so, also when it should grow.
 
 use mapped::{ENTRIES, Entry, Table};
 use rustix::fd::{AsFd as _, OwnedFd};
@@ -54,7 +54,7 @@ pub fn is_mapped(address: usize) -> bool {
 }
 
 /// To be called in a handler of SIGBUS with the address that was touched: whether that was in a region, and zeros
-/// are there now (G1), so that the instruction can be executed again. Makes system calls only.
+/// are there now (lost-G1), so that the instruction can be executed again. Makes system calls only.
 pub fn handle_fault(address: usize) -> bool {
     let Some(region) = MAPPED.find(address) else { return false };
     let (base, len) = (region.range().start, region.range().len() as u64);
@@ -68,7 +68,7 @@ pub fn handle_fault(address: usize) -> bool {
     let zeros = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
     let start = (base + gone.start as usize) as *mut c_void;
     let prot = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: within the region's mapping, which goes as a whole. Only raw accesses go to it (I3 of `region`).
+    // SAFETY: within the region's mapping, which goes as a whole. Only raw accesses go to it (region-I3 of `region`).
     unsafe {
         rustix::mm::mmap_anonymous(start, (gone.end - gone.start) as usize, prot, zeros).is_ok()
     }

@@ -1,16 +1,16 @@
 //! A mapped region: the [`Medium`] of production.
 //!
 //! Invariants:
-//! - I1: `base..base + len` is mapped readable for the life of the region, and writable if `writable` says
+//! - region-I1: `base..base + len` is mapped readable for the life of the region, and writable if `writable` says
 //!   so: at all times, or, of a [`Guarded`](crate::Guarded) region, through the
 //!   mapping that it opens for a store.
-//! - I2: the flush instruction and the width of non-temporal stores exist on this CPU, and MOVDIR64B if
+//! - region-I2: the flush instruction and the width of non-temporal stores exist on this CPU, and MOVDIR64B if
 //!   `stores_lines` says so.
-//! - I3: every access has passed [`Region::check`]; memory is touched only by raw pointers, so that
+//! - region-I3: every access has passed [`Region::check`]; memory is touched only by raw pointers, so that
 //!   other threads and processes may access the same bytes. Who may is for the engines to order;
 //!   a racing reader gets a mix of old and new bytes, words by [`Medium::load_u64`] excepted.
 //!
-//! A file that somebody shortens while it is mapped breaks I1: access raises SIGBUS. What follows where a handler
+//! A file that somebody shortens while it is mapped breaks region-I1: access raises SIGBUS. What follows where a handler
 //! catches that is said in `lost`.
 
 use crate::copy::{NtWidth, Stores, copy_out};
@@ -83,7 +83,7 @@ pub struct FileId {
 
 // SAFETY: `base` points into `mapping`, which is Send; everything else is Send.
 unsafe impl Send for Region {}
-// SAFETY: I3: shared access never makes references to mapped bytes.
+// SAFETY: region-I3: shared access never makes references to mapped bytes.
 unsafe impl Sync for Region {}
 
 /// What a region is made of.
@@ -227,8 +227,8 @@ impl Region {
     /// see what is read.
     pub fn bytes(&self, off: u64, len: u64) -> &[AtomicU8] {
         let first = self.span(off, len, self.limit());
-        // SAFETY: I1: `span` has checked the range, which stays mapped while `self` is borrowed; any
-        // byte is a valid `AtomicU8`, and I3: nobody has references of another kind to it.
+        // SAFETY: region-I1: `span` has checked the range, which stays mapped while `self` is borrowed; any
+        // byte is a valid `AtomicU8`, and region-I3: nobody has references of another kind to it.
         unsafe { std::slice::from_raw_parts(first.cast(), len as usize) }
     }
 
@@ -267,12 +267,12 @@ impl Region {
         self.grain
     }
 
-    /// Makes the mapping read-only: from now on only a guard stores (I1).
+    /// Makes the mapping read-only: from now on only a guard stores (region-I1).
     pub(crate) fn forbid_stores(&self) -> rustix::io::Result<()> {
         self.mapping.protect(MprotectFlags::READ)
     }
 
-    /// Closes the mapping: from now on only a guard loads and stores (I1).
+    /// Closes the mapping: from now on only a guard loads and stores (region-I1).
     pub(crate) fn forbid_access(&self) -> rustix::io::Result<()> {
         self.mapping.protect(MprotectFlags::empty())
     }
@@ -319,7 +319,7 @@ impl Region {
             || {
                 store();
                 if let Some(how) = self.stores.flush {
-                    // SAFETY: the caller has checked the range, which is mapped readable (I1); I2.
+                    // SAFETY: the caller has checked the range, which is mapped readable (region-I1); region-I2.
                     unsafe { flush_lines(how, self.base.wrapping_add(off as usize), lines) };
                 }
             },
@@ -464,7 +464,7 @@ impl Region {
         // SAFETY: 1., 2.
         unsafe { self.before_bulk(base, off, len) };
         let moved = || Moved { lines_read: 0, lines_written: lines(off, len) };
-        // SAFETY: 1., 2., I2; `data` is not in the region.
+        // SAFETY: 1., 2., region-I2; `data` is not in the region.
         self.slowed(Direction::Write, moved, || unsafe {
             if data.len() < self.nt_min {
                 ptr::copy_nonoverlapping(data.as_ptr(), dst, data.len());
@@ -489,7 +489,7 @@ impl Region {
         // SAFETY: 1., 2.
         unsafe { self.before_bulk(base, dst, len) };
         let moved = || Moved { lines_read: lines(src, len), lines_written: lines(dst, len) };
-        // SAFETY: 1., 2., I2; no overlap, the caller says.
+        // SAFETY: 1., 2., region-I2; no overlap, the caller says.
         self.slowed(Direction::Write, moved, || unsafe {
             if (len as usize) < self.nt_min {
                 ptr::copy_nonoverlapping(from, to, len as usize);
@@ -505,7 +505,7 @@ impl Region {
         // SAFETY: 1., 2.
         unsafe { self.before_bulk(base, off, len) };
         let moved = || Moved { lines_read: 0, lines_written: lines(off, len) };
-        // SAFETY: 1., 2., I2.
+        // SAFETY: 1., 2., region-I2.
         self.slowed(Direction::Write, moved, || unsafe {
             if (len as usize) < self.nt_min {
                 ptr::write_bytes(dst, 0, len as usize);
@@ -532,7 +532,7 @@ impl Region {
         // SAFETY: 1., 2.
         unsafe { self.before_bulk(base, off, LINE) };
         let moved = || Moved { lines_read: 0, lines_written: 1 };
-        // SAFETY: 1., 2., aligned, as mappings are page-aligned; I2.
+        // SAFETY: 1., 2., aligned, as mappings are page-aligned; region-I2.
         self.slowed(Direction::Write, moved, || unsafe { line::store_line(dst, line) });
     }
 
@@ -545,7 +545,7 @@ impl Region {
         self.counters.count_flush(lines);
         let moved = || Moved { lines_read: 0, lines_written: lines };
         self.slowed(Direction::Write, moved, || match self.stores.flush {
-            // SAFETY: 1., 2.: pages hold whole lines; I2.
+            // SAFETY: 1., 2.: pages hold whole lines; region-I2.
             Some(how) => unsafe { flush_lines(how, base.wrapping_add(off as usize), lines) },
             None => self.note_dirty(off, len),
         });
@@ -556,7 +556,7 @@ impl Region {
 ///
 /// # Safety
 /// 1. It is mapped there while the reference is used.
-/// 2. Other accesses to it are atomic or raw (I3).
+/// 2. Other accesses to it are atomic or raw (region-I3).
 #[inline]
 unsafe fn word<'a>(base: *mut u8, off: u64) -> &'a AtomicU64 {
     assert!(off & 7 == 0, "word at {off}, which is not a multiple of 8");
@@ -650,7 +650,7 @@ impl Medium for Region {
     #[inline]
     fn read(&self, off: u64, buf: &mut [u8]) {
         self.check_load(off, buf.len() as u64);
-        // SAFETY: 1. just checked. 2. I1.
+        // SAFETY: 1. just checked. 2. region-I1.
         unsafe { self.read_at(self.base, off, buf) }
     }
 
@@ -658,7 +658,7 @@ impl Medium for Region {
     #[inline(always)]
     fn load_u64(&self, off: u64) -> u64 {
         self.check_load(off, 8);
-        // SAFETY: 1. just checked. 2. I1.
+        // SAFETY: 1. just checked. 2. region-I1.
         unsafe { self.load_u64_at(self.base, off) }
     }
 
@@ -677,40 +677,40 @@ impl Medium for Region {
     #[inline]
     fn equals(&self, off: u64, bytes: &[u8]) -> bool {
         self.check_load(off, bytes.len() as u64);
-        // SAFETY: 1. just checked. 2. I1.
+        // SAFETY: 1. just checked. 2. region-I1.
         unsafe { self.equals_at(self.base, off, bytes) }
     }
 
     #[inline]
     fn write(&self, off: u64, data: &[u8]) {
         self.check_store(off, data.len() as u64);
-        // SAFETY: 1. just checked. 2. I1.
+        // SAFETY: 1. just checked. 2. region-I1.
         unsafe { self.write_at(self.base, off, data) }
     }
 
     #[inline]
     fn write_nt(&self, off: u64, data: &[u8]) {
         self.check_store(off, data.len() as u64);
-        // SAFETY: 1. just checked. 2. I1.
+        // SAFETY: 1. just checked. 2. region-I1.
         unsafe { self.write_nt_at(self.base, off, data) }
     }
 
     fn copy_nt(&self, dst: u64, src: u64, len: u64) {
         self.check_copy(dst, src, len);
-        // SAFETY: 1. just checked. 2. I1.
+        // SAFETY: 1. just checked. 2. region-I1.
         unsafe { self.copy_nt_at(self.base, dst, self.base, src, len) }
     }
 
     fn zero_nt(&self, off: u64, len: u64) {
         self.check_store(off, len);
-        // SAFETY: 1. just checked. 2. I1.
+        // SAFETY: 1. just checked. 2. region-I1.
         unsafe { self.zero_nt_at(self.base, off, len) }
     }
 
     #[inline]
     fn store_u64(&self, off: u64, value: u64) {
         self.check_store(off, 8);
-        // SAFETY: 1. just checked. 2. I1.
+        // SAFETY: 1. just checked. 2. region-I1.
         unsafe { self.store_u64_at(self.base, off, value) }
     }
 
@@ -723,14 +723,14 @@ impl Medium for Region {
     fn store_line(&self, off: u64, line: &Line) {
         self.check_store(off, LINE);
         assert!(self.stores_lines, "store of a line at {off} to a medium that tears lines");
-        // SAFETY: 1. just checked, and `stores_lines`. 2. I1.
+        // SAFETY: 1. just checked, and `stores_lines`. 2. region-I1.
         unsafe { self.store_line_at(self.base, off, line) }
     }
 
     #[inline]
     fn flush(&self, off: u64, len: u64) {
         self.check_load(off, len);
-        // SAFETY: 1. just checked. 2. I1.
+        // SAFETY: 1. just checked. 2. region-I1.
         unsafe { self.flush_at(self.base, off, len) }
     }
 

@@ -515,7 +515,7 @@ const HINTS: i32 = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RW
 /// `RWF_NOAPPEND` of Linux 6.9.
 const RWF_NOAPPEND: i32 = 0x20;
 
-/// Makes durable what has been written, if that `is_asked` for and the engine has not done it (C6).
+/// Makes durable what has been written, if that `is_asked` for and the engine has not done it (vfs-C6).
 #[inline]
 pub(crate) fn sync_if(ofd: &OfdRef<'_>, is_asked: bool) -> Result<(), Errno> {
     if is_asked && ofd.fs().durability() != Durability::OnReturn {

@@ -5,9 +5,9 @@
 //! The kernel tells its path without links, so leading `..` can be followed by its text. Two numbers of that
 //! are kept for each mount: how deep it is, and how much of it the mount point has, too ([`Lead`]).
 //!
-//! - **L1** The word of [`Cwd`] is another one before a call that changes the working directory returns. What
+//! - **cwd-L1** The word of [`Cwd`] is another one before a call that changes the working directory returns. What
 //!   is found out stands for the word from before the look, and is not believed with another.
-//! - **L2** Before the first path is served by a lead, the kernel has shown that the shortest way leads this
+//! - **cwd-L2** Before the first path is served by a lead, the kernel has shown that the shortest way leads this
 //!   user from the working directory to the mount. (It may lie where another mount hides it, or may not
 //!   be searched any more.)
 
@@ -27,7 +27,7 @@ const KERNELS: u32 = 1;
 /// Outside: the leads of mounts tell.
 const OUTSIDE: u32 = 2;
 
-/// What is known of the working directory, besides the description (L1).
+/// What is known of the working directory, besides the description (cwd-L1).
 #[derive(Default)]
 pub(crate) struct Cwd {
     word: AtomicU32,
@@ -69,7 +69,7 @@ struct Place {
     shared: u16,
 }
 
-/// Whether the kernel has shown it (L2).
+/// Whether the kernel has shown it (cwd-L2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shown {
     NotYet,
@@ -213,7 +213,7 @@ impl Process {
         Ok((index, mount, &rest[slashes..]))
     }
 
-    /// L2. Higher ways to the mount lead through directories above its mount point, which are looked at for
+    /// cwd-L2. Higher ways to the mount lead through directories above its mount point, which are looked at for
     /// absolute paths.
     fn check_lead(&self, mount: &Mount, word: u32) -> Call<()> {
         let (place, mut shown) = mount.lead.get(word).ok_or(Stop::Kernel)?;

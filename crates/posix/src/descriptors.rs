@@ -1,8 +1,8 @@
 //! Opening, closing and duplicating.
 //!
-//! - **D1** The number is the kernel's: a duplicate of a placeholder opened with `O_PATH`. Lowest
-//!   free number, close-on-exec and limits are its business (N1–N4 in `numbers`).
-//! - **D2** An entry of the table is emptied before its number is closed or parked and filled after it
+//! - **descriptors-D1** The number is the kernel's: a duplicate of a placeholder opened with `O_PATH`. Lowest
+//!   free number, close-on-exec and limits are its business (numbers-N1–N4 in `numbers`).
+//! - **descriptors-D2** An entry of the table is emptied before its number is closed or parked and filled after it
 //!   was opened, so that it never refers to somebody else's descriptor.
 
 use crate::creds::{Access, Caps};
@@ -584,7 +584,7 @@ impl Process {
                 drop(ofd);
                 self.dup_from(fd, min, cmd == libc::F_DUPFD_CLOEXEC)
             }
-            // The kernel keeps this flag on the number (D1).
+            // The kernel keeps this flag on the number (descriptors-D1).
             libc::F_GETFD => Ok(if self.kernel.is_cloexec(fd)? { libc::FD_CLOEXEC } else { 0 }),
             libc::F_SETFD => {
                 let cloexec = arg as i32 & libc::FD_CLOEXEC != 0;

@@ -4,12 +4,12 @@
 //! Zeroed shared memory of a fixed size, sparse: what is not used takes no pages. Nothing in it is a
 //! pointer.
 //!
-//! - **F1** A process *holds* a description while one of its descriptors refers to it, its working
+//! - **family-F1** A process *holds* a description while one of its descriptors refers to it, its working
 //!   directory is it, or a call uses it: `Segment::holds` counts these. The first hold of a process
 //!   comes with one engine reference, which the last gives back.
-//! - **F2** `Ofd::holders` counts the processes that hold it; 0 means free.
-//! - **F3** A segment belongs to a live process or is swept: its holds and locks are given back.
-//! - **F4** That of a process which has died in a fork waits for the child, which has yet to inherit it: for
+//! - **family-F2** `Ofd::holders` counts the processes that hold it; 0 means free.
+//! - **family-F3** A segment belongs to a live process or is swept: its holds and locks are given back.
+//! - **family-F4** That of a process which has died in a fork waits for the child, which has yet to inherit it: for
 //!   half a minute, unless the child says that it is there. A child that comes later (it was stopped as it
 //!   was born) finds that out and inherits nothing.
 
@@ -34,7 +34,7 @@ pub const HIDDEN: Handle = u32::MAX;
 /// The table entry of a number that is closed, but not in the kernel.
 pub const PARKED: Handle = u32::MAX - 1;
 
-/// In a table entry, beside the handle: the number is a duplicate of the kernel's description (M6 in `promote`).
+/// In a table entry, beside the handle: the number is a duplicate of the kernel's description (promote-M6 in `promote`).
 pub const ON_KERNEL: Handle = 1 << 30;
 
 /// The description that a table entry means, if any.
@@ -141,7 +141,7 @@ const CONTENDED: u32 = 1 << 30;
 const SWEPT: u64 = u64::MAX;
 /// The token is a process ID: the process has no segment in the family.
 const BY_PID: u32 = 1 << 31;
-/// How long a child has to inherit from a parent that has died, in milliseconds (F4).
+/// How long a child has to inherit from a parent that has died, in milliseconds (family-F4).
 const FORK_MS: u64 = 30_000;
 /// How long a waiter sleeps before it looks whether the owner is alive, in nanoseconds.
 const LOOK_NS: i64 = 20_000_000;
@@ -240,12 +240,12 @@ pub struct Segment {
     pub fds: [AtomicU32; FDS],
     /// By descriptor: what the module `numbers` knows of it.
     pub numbers: [AtomicU8; FDS],
-    /// By description (F1), at [`holds`](Self::holds).
+    /// By description (family-F1), at [`holds`](Self::holds).
     holds: [AtomicU32; OFDS],
 }
 
 impl Segment {
-    /// How often this process holds a description (F1). Descriptions that were opened one after the other
+    /// How often this process holds a description (family-F1). Descriptions that were opened one after the other
     /// have them in different cache lines, which threads with one each would pass to and fro.
     #[inline]
     pub fn holds(&self, handle: Handle) -> &AtomicU32 {
@@ -261,7 +261,7 @@ impl Segment {
 struct Owner {
     /// The process, as [`ProcessId`]; 0: free.
     who: AtomicU64,
-    /// Until when a child may inherit the segment (F4), in milliseconds of the monotonic clock; 0: there is
+    /// Until when a child may inherit the segment (family-F4), in milliseconds of the monotonic clock; 0: there is
     /// none.
     forking: AtomicU64,
 }
@@ -410,7 +410,7 @@ impl Family {
     }
 
     /// The process at `place` is about to fork: until [`end_fork`](Self::end_fork), its segment stays if it
-    /// dies (F4).
+    /// dies (family-F4).
     pub fn begin_fork(&self, place: Place) {
         if let Some(owner) = self.owner(place.token) {
             owner.forking.store(now_ms() + FORK_MS, SeqCst);
@@ -425,7 +425,7 @@ impl Family {
     }
 
     /// In a child that has not [claimed](Self::claim) yet: whether the segment of its parent at `place` is
-    /// still there to inherit, and stays so (F4).
+    /// still there to inherit, and stays so (family-F4).
     pub fn is_there(&self, parent: Place) -> bool {
         let Some(owner) = self.owner(parent.token) else { return true };
         self.begin_fork(parent);
@@ -452,7 +452,7 @@ impl Family {
         }
     }
 
-    /// Gives back what the segment's process held, if it is dead and no child needs it (F3, F4).
+    /// Gives back what the segment's process held, if it is dead and no child needs it (family-F3, family-F4).
     fn sweep(&self, token: u32) {
         let owner = &self.shared().owners[(token - 1) as usize];
         let who = owner.who.load(Acquire);

@@ -41,20 +41,18 @@
 //!
 //! - A file that is open for writing here can be executed (`ETXTBSY`); one that is executed cannot be
 //!   opened for writing, because the kernel makes that call ([`Board::is_executed`]).
-//! - What others change about the mount is seen once the mount's server has posted it (T1 in `mount`),
+//! - What others change about the mount is seen once the mount's server has posted it (mount-T1 in `mount`),
 //!   and a mount can become read-only while descriptors are open for writing: they give `EROFS`.
 //!   What changes in another mount namespace than the server's is not seen.
 //! - Limits that another process sets (`prlimit`) are not seen.
 //! - Search permission on the directories above the mount point is looked at once per user, and on the way
-//!   there from a working directory outside once per change of that or of the user (L2).
+//!   there from a working directory outside once per change of that or of the user (cwd-L2).
 //!
 //! # Invariants
 //!
-//! They stand where they are kept: D1–D2 (the table) in `descriptors`, N1–N4 (numbers) in `numbers`, L1–L2 (the
-//! working directory outside) in `cwd`, F1–F3 (holds, sweeping) in
-//! `family`, M1–M5 (the kernel's description) in `promote`, W1–W2 (walks) in `walk`, G1–G3 (the path cache) in
-//! `path_cache`, T1 (terms of mounts) in
-//! `mount`.
+//! They stand where they are kept: descriptors-D1–D2 (the table), numbers-N1–N4, cwd-L1–L2 (the working directory
+//! outside), family-F1–F4 (holds, sweeping), promote-M1–M6 (the kernel's description), walk-W1–W2, path_cache-G1–G3,
+//! mount-T1 (terms of mounts).
 //!
 //! Reading, writing, seeking and `fstat` make no system call and allocate nothing
 //! (`tests/cost.rs`), nor, usually, opening and closing. Locks survive fork, because

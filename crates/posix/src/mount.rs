@@ -1,6 +1,6 @@
 //! Mounts of pools, as this process sees them.
 //!
-//! - **T1** The terms of a mount (read-only, covered directories, whether paths still lead to it) are
+//! - **mount-T1** The terms of a mount (read-only, covered directories, whether paths still lead to it) are
 //!   those of the kernel's table at the last look. The mount's server posts on the pool's
 //!   [`Board`] that they have changed; each walk, and each change by a descriptor, loads
 //!   that word first, and looks again where it is another.
@@ -62,12 +62,12 @@ const NOT_ASKED: i32 = -2;
 /// A pool in use.
 struct Pool {
     attached: Attached,
-    /// [`Board::mount_changes`] before the last look (T1).
+    /// [`Board::mount_changes`] before the last look (mount-T1).
     changes: AtomicU64,
     state: Known<State>,
 }
 
-/// What the last look at the kernel's table has told (T1).
+/// What the last look at the kernel's table has told (mount-T1).
 #[derive(PartialEq, Eq)]
 struct State {
     /// `ST_*` of `statvfs`.
@@ -184,7 +184,7 @@ impl Mount {
         self.capability.store(fd.unwrap_or(-1), Release);
     }
 
-    /// Looks at the table again where the board says so (T1).
+    /// Looks at the table again where the board says so (mount-T1).
     #[inline]
     pub fn catch_up(&self) {
         let pool = self.pool();

@@ -12,7 +12,7 @@ pub enum Why {
     Locks,
     /// The kernel has mapped it into this process.
     Mapped,
-    /// A hidden descriptor of it stays open while there are locks (M5 in `promote`).
+    /// A hidden descriptor of it stays open while there are locks (promote-M5 in `promote`).
     Kept(i32),
 }
 

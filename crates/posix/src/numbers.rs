@@ -4,13 +4,13 @@
 //! number that is closed may stay open in the kernel, as the placeholder that it is, with nothing
 //! behind it: it is parked, and the next open takes it.
 //!
-//! - **N1** Below the *bound* every number is open in the kernel. It rises when the kernel gives out
+//! - **numbers-N1** Below the *bound* every number is open in the kernel. It rises when the kernel gives out
 //!   its lowest free number, to the one after that, and falls to each number that is freed.
-//! - **N2** A parked number is used again only below the bound, the lowest first: so it is the lowest
+//! - **numbers-N2** A parked number is used again only below the bound, the lowest first: so it is the lowest
 //!   that the program does not have, as POSIX wants it. Others are closed.
-//! - **N3** To the program a parked number is closed. The table has [`PARKED`] for it, which answers
+//! - **numbers-N3** To the program a parked number is closed. The table has [`PARKED`] for it, which answers
 //!   `EBADF`; before a call that only the kernel can make on it, it is closed there, too.
-//! - **N4** Nothing is parked when the kernel is asked for a number, and in forked processes and new
+//! - **numbers-N4** Nothing is parked when the kernel is asked for a number, and in forked processes and new
 //!   programs.
 //!
 //! Numbers 0 to 2 are never parked: what is found there matters to programs that never opened it.
@@ -53,7 +53,7 @@ impl Numbers {
         self.bound.load(Acquire) as u32
     }
 
-    /// A number has been freed (N1).
+    /// A number has been freed (numbers-N1).
     fn freed(&self, fd: i32) {
         let lower = |word: u64| {
             let (changes, bound) = ((word >> 32) as u32, word as u32);
@@ -62,7 +62,7 @@ impl Numbers {
         let _ = self.bound.fetch_update(AcqRel, Relaxed, lower);
     }
 
-    /// Asks the kernel for its lowest free number (N1).
+    /// Asks the kernel for its lowest free number (numbers-N1).
     pub fn raise(&self, ask: impl FnOnce() -> Result<i32, Errno>) -> Result<i32, Errno> {
         let seen = self.bound.load(Acquire);
         let fd = ask()?;
@@ -131,7 +131,7 @@ impl Process {
         Ok(Number { process: self, fd })
     }
 
-    /// Takes the lowest parked number if it is the lowest free one, or closes them all (N2).
+    /// Takes the lowest parked number if it is the lowest free one, or closes them all (numbers-N2).
     fn take_parked(&self, table: &TableLock<'_>) -> Option<i32> {
         let numbers = &self.numbers;
         if numbers.count.load(Relaxed) == 0 {
@@ -183,7 +183,7 @@ impl Process {
         self.numbers.count.load(Relaxed) != 0
     }
 
-    /// Closes what is parked (N4), before the kernel gives the program a number.
+    /// Closes what is parked (numbers-N4), before the kernel gives the program a number.
     #[inline]
     pub fn unpark(&self) {
         if self.has_parked() {

@@ -1,4 +1,4 @@
-//! The offset of a description, wherever it is kept: in the family's memory, or by the kernel (M1 in `promote`).
+//! The offset of a description, wherever it is kept: in the family's memory, or by the kernel (promote-M1 in `promote`).
 
 use crate::Errno;
 use crate::family::Position;

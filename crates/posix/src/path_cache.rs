@@ -1,12 +1,12 @@
 //! The path cache: directories that paths have led to, so that they need not be walked again.
 //!
-//! - **G1** An entry holds a reference to its directory, which therefore keeps its number. (The space
+//! - **path_cache-G1** An entry holds a reference to its directory, which therefore keeps its number. (The space
 //!   of a directory that is removed meanwhile comes back when the entry is used for another, or this
 //!   process ends.)
-//! - **G2** An entry is believed while each directory of the path has the version that it had before the
+//! - **path_cache-G2** An entry is believed while each directory of the path has the version that it had before the
 //!   walk looked into it ([`vfs::FileSystem::version`]): names and permissions are as they were then. The
 //!   directory at the end may change; what may be done there is looked at each time.
-//! - **G3** An entry in use by a call is not given to another directory.
+//! - **path_cache-G3** An entry in use by a call is not given to another directory.
 //!
 //! Paths through a symbolic link or `..`, and long ones, are not cached.
 
@@ -29,7 +29,7 @@ const FILLING: u32 = 1 << 31;
 /// Of an entry's word: there is a path in it. Below are the calls that use it.
 const FILLED: u32 = 1 << 30;
 
-/// Directories of a path, with their versions (G2).
+/// Directories of a path, with their versions (path_cache-G2).
 pub(crate) type Steps = SmallVec<[(Ino, u64); STEPS]>;
 
 /// What a directory is found by.
@@ -97,7 +97,7 @@ pub(crate) struct CacheEntry {
 // counted themselves in it only.
 unsafe impl Sync for CacheEntry {}
 
-/// An entry in use (G3).
+/// An entry in use (path_cache-G3).
 pub(crate) struct Used<'p> {
     entry: &'p CacheEntry,
 }
@@ -260,7 +260,7 @@ impl PathCache {
     }
 }
 
-/// G1, at its end.
+/// path_cache-G1, at its end.
 fn give_back(process: &Process, cached: Option<Cached>) {
     if let Some(cached) = cached {
         process.mount(cached.mount_index).attached().fs.forget(cached.dir, 1);

@@ -339,7 +339,7 @@ impl Process {
         if ofd.oflags() & libc::O_PATH != 0 { Err(Errno::BADF.into()) } else { Ok(ofd) }
     }
 
-    /// Adds a hold (F1); `false` where there is none to add to.
+    /// Adds a hold (family-F1); `false` where there is none to add to.
     #[inline]
     fn hold(&self, handle: Handle) -> bool {
         let holds = self.segment().holds(handle);
@@ -367,7 +367,7 @@ impl Process {
         }
     }
 
-    /// The last hold of this process is gone (F1).
+    /// The last hold of this process is gone (family-F1).
     #[cold]
     fn release(&self, handle: Handle) {
         let ofd = self.family.ofd(handle);

@@ -1,21 +1,21 @@
 //! The kernel's descriptions of files of ours, and processes that come and go.
 //!
-//! - **M1** A description is *private*: its numbers are placeholders, its offset is in the family's memory.
+//! - **promote-M1** A description is *private*: its numbers are placeholders, its offset is in the family's memory.
 //!   Or it is *promoted*: every number of it is a duplicate of one description of the kernel's, whose offset
 //!   is the one that counts. What is promoted stays so.
-//! - **M2** A regular file's description is promoted before anybody can have it who does not see the family's
+//! - **promote-M2** A regular file's description is promoted before anybody can have it who does not see the family's
 //!   memory, and before a fork: for locks, for what exec inherits, and for each call that only the kernel can make.
-//! - **M3** What is promoted is served here as before: a transfer at the offset reserves its range by `lseek`, which
+//! - **promote-M3** What is promoted is served here as before: a transfer at the offset reserves its range by `lseek`, which
 //!   is atomic towards everybody who shares the description. Only a number that libc is going to use and
 //!   close by itself is *delegated*: its entry is emptied ([`Process::delegate`]).
-//! - **M4** A descriptor is a capability: promoting a regular file asks for no permission on it
+//! - **promote-M4** A descriptor is a capability: promoting a regular file asks for no permission on it
 //!   ([`Alias::file_name`]), so what the program may do is what it could when it opened the file.
-//! - **M5** The kernel drops a process's POSIX locks on a file whenever any description of the file is closed in
+//! - **promote-M5** The kernel drops a process's POSIX locks on a file whenever any description of the file is closed in
 //!   it. So a description that this module opens lands on its number at once, where there is one thread; else
 //!   the number where it has landed stays open while the process has locks on the file.
-//! - **M6** Each call of the kernel may fail. A number is what its entry says, a placeholder or a duplicate of the
+//! - **promote-M6** Each call of the kernel may fail. A number is what its entry says, a placeholder or a duplicate of the
 //!   kernel's description ([`ON_KERNEL`]), whatever has failed. A description that was opened, but not put onto every
-//!   number, is private as before (M1), and opened no second time.
+//!   number, is private as before (promote-M1), and opened no second time.
 
 use crate::family::{Handle, ON_KERNEL, Ofd, PARKED, PROMOTED, Place, Segment, described};
 use crate::mount::Mount;
@@ -32,7 +32,7 @@ use vfs::{FileKind, FileSystem, Ino};
 /// child is alive, in nanoseconds.
 const LOOK_NS: i64 = 5_000_000;
 
-/// How many free numbers below its own a description may find occupied for it (M5).
+/// How many free numbers below its own a description may find occupied for it (promote-M5).
 const FILLERS: usize = 64;
 
 /// Descriptors that are closed when this is dropped: placeholders, whose end nobody notices.
@@ -51,7 +51,7 @@ impl Drop for Fillers<'_> {
 
 impl Process {
     /// Lets the kernel have the description behind `fd` too, before a call that only it can make. `fd` is
-    /// served as before. What is parked is closed (N3).
+    /// served as before. What is parked is closed (numbers-N3).
     pub fn promote(&self, fd: i32) -> Result<(), Errno> {
         if self.entry(fd).is_some_and(|entry| entry.load(Relaxed) == PARKED) {
             self.unpark();
@@ -76,7 +76,7 @@ impl Process {
         Ok(())
     }
 
-    /// Promotes a description (M1).
+    /// Promotes a description (promote-M1).
     pub(crate) fn promote_ofd(&self, ofd: &OfdRef<'_>) -> Result<(), Errno> {
         if ofd.is(PROMOTED) {
             return self.adopt(ofd);
@@ -90,7 +90,7 @@ impl Process {
         Ok(())
     }
 
-    /// Another process of the family may have promoted a description that it could not promote before the fork (M2):
+    /// Another process of the family may have promoted a description that it could not promote before the fork (promote-M2):
     /// this one opens it anew then, at the offset that was last known.
     pub(crate) fn adopt(&self, ofd: &OfdRef<'_>) -> Result<(), Errno> {
         let entry = self.entry(ofd.fd()).map(|entry| entry.load(Acquire));
@@ -101,7 +101,7 @@ impl Process {
     }
 
     /// Opens the kernel's description of a file, and puts it onto every number of this process that means it and is a
-    /// placeholder. Where that fails half-way, the next call goes on from there (M6).
+    /// placeholder. Where that fails half-way, the next call goes on from there (promote-M6).
     fn open_on_numbers(&self, table: &TableLock<'_>, handle: Handle) -> Result<(), Errno> {
         let mut placeholders = SmallVec::<[i32; 8]>::new();
         let mut on_kernel = None;
@@ -202,7 +202,7 @@ impl Process {
         })
     }
 
-    /// Closes a number that is the kernel's description and nothing else's, unless there are locks (M5).
+    /// Closes a number that is the kernel's description and nothing else's, unless there are locks (promote-M5).
     fn close_or_keep(&self, ofd: &Ofd, fd: i32) {
         if self.noted.has_locks(ofd.mount(), ofd.ino()) && self.mark_hidden(fd) {
             self.noted.add(ofd.mount(), ofd.ino(), Why::Kept(fd));
@@ -257,7 +257,7 @@ impl Process {
         None
     }
 
-    /// The directory below which a name opens an inode whatever its permissions (M4), as a hidden descriptor;
+    /// The directory below which a name opens an inode whatever its permissions (promote-M4), as a hidden descriptor;
     /// `None` where the mount's server has none.
     fn capability(&self, _table: &TableLock<'_>, mount: &Mount) -> Option<i32> {
         if let Some(known) = mount.capability() {
@@ -298,7 +298,7 @@ impl Process {
         self.kernel.open(&self.path_to(ofd)?, flags | kind)
     }
 
-    /// Opens a regular file whatever its permissions are (M4). The kernel believes the size in the answer to that, which
+    /// Opens a regular file whatever its permissions are (promote-M4). The kernel believes the size in the answer to that, which
     /// may be older than what it knew: whoever may suffer from that waits meanwhile ([`mounts::Board::begin_opening`]).
     fn open_capability(&self, ofd: &Ofd, dir: i32, flags: i32) -> Result<i32, Errno> {
         let attached = self.mount(ofd.mount()).attached();
@@ -397,7 +397,7 @@ impl Process {
                 && ofd.kind() == FileKind::File
                 && ofd.oflags() & libc::O_PATH == 0
             {
-                // M2; a description that cannot be promoted is shared as long as nobody promotes it.
+                // promote-M2; a description that cannot be promoted is shared as long as nobody promotes it.
                 let _ = self.promote_ofd(&ofd);
             }
         }

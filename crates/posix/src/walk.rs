@@ -1,9 +1,9 @@
 //! Paths: from text to inodes, component by component, by the kernel's rules (`fs/namei.c`).
 //!
-//! - **W1** What a walk gives is held: the inode lives while the [`Held`] does. Only where the caller
+//! - **walk-W1** What a walk gives is held: the inode lives while the [`Held`] does. Only where the caller
 //!   wants to know what is there and no more ([`Want::Look`]) the last inode is not, and what is known
 //!   of it is what was seen.
-//! - **W2** A walk that leaves the mount (an absolute link elsewhere, `..` above the root, a covered
+//! - **walk-W2** A walk that leaves the mount (an absolute link elsewhere, `..` above the root, a covered
 //!   inode) ends with `Kernel`, and nothing has changed.
 
 use crate::creds::{Access, Caps, Credentials};
@@ -35,7 +35,7 @@ enum By<'p> {
     Description(#[allow(dead_code)] OfdRef<'p>),
 }
 
-/// An inode that a call works with (W1).
+/// An inode that a call works with (walk-W1).
 pub(crate) struct Inode<'p> {
     by: By<'p>,
     pub mount: &'p Mount,
@@ -441,7 +441,7 @@ impl Process {
                 found => found.map(|()| true).ok()?,
             };
             let (mount, mount_index, ino) = (parent.mount, parent.mount_index, parent.ino);
-            // W1: `parent` holds it meanwhile.
+            // walk-W1: `parent` holds it meanwhile.
             let by = By::Nothing;
             let dir = Held::from(Inode { by, mount, mount_index, ino, kind: FileKind::Dir });
             let mut found = None;

@@ -1,4 +1,4 @@
-//! Who asks for durable writes gets them from an engine that makes nothing durable by itself (C6): what is not asked
+//! Who asks for durable writes gets them from an engine that makes nothing durable by itself (vfs-C6): what is not asked
 //! for is lost in a crash, and what is survives.
 
 mod common;

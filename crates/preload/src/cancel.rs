@@ -2,11 +2,11 @@
 //!
 //! libc ends such a thread by unwinding it, which must not happen in the middle of the engine.
 //!
-//! - **X1** A thread that may be cancelled at any instruction (`PTHREAD_CANCEL_ASYNCHRONOUS`) is cancelled
+//! - **cancel-X1** A thread that may be cancelled at any instruction (`PTHREAD_CANCEL_ASYNCHRONOUS`) is cancelled
 //!   at cancellation points only while it is in a function of ours.
-//! - **X2** What is served is a cancellation point where libc's function is one ([`test`]), before anything
+//! - **cancel-X2** What is served is a cancellation point where libc's function is one ([`test`]), before anything
 //!   is done. A thread that waits for a lock of records waits in libc's function, and is cancelled there.
-//! - **X3** While the thread is inside ([`crate::guard`]) there is no cancellation point: our code makes
+//! - **cancel-X3** While the thread is inside ([`crate::guard`]) there is no cancellation point: our code makes
 //!   system calls itself, or calls functions that we export.
 
 use std::ffi::c_int;
@@ -22,7 +22,7 @@ unsafe extern "C-unwind" {
     fn pthread_testcancel();
 }
 
-/// Makes a call of a thread that is inside (X3), or may be cancelled at any instruction (X1). Owns nothing,
+/// Makes a call of a thread that is inside (cancel-X3), or may be cancelled at any instruction (cancel-X1). Owns nothing,
 /// so that the thread may be unwound from anywhere outside of `call`.
 #[cold]
 #[inline(never)]
@@ -47,7 +47,7 @@ pub fn careful<T>(call: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Ends the thread here if it is cancelled (X2); not within our own code.
+/// Ends the thread here if it is cancelled (cancel-X2); not within our own code.
 #[inline]
 pub fn test() {
     if !guard::is_inside() {

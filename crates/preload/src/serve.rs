@@ -34,7 +34,7 @@ macro_rules! export {
         #[unsafe(no_mangle)]
         #[allow(clippy::undocumented_unsafe_blocks, clippy::diverging_sub_expression)]
         pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
-            // Not inlined: cancellation at any instruction (`cancel`, X1) needs a frame that owns nothing.
+            // Not inlined: cancellation at any instruction (`cancel`, cancel-X1) needs a frame that owns nothing.
             #[inline(never)]
             unsafe extern "C-unwind" fn called($($argument: $type),*) -> $result {
                 // SAFETY: what the function may do is what its caller answers for.

@@ -5,7 +5,7 @@
 //! `{tag: u16, perm: u16, id: u32}`, all little-endian. The arithmetic follows the kernel's
 //! `fs/posix_acl.c`, function by function, so that a file behaves here as it does on ext4.
 //!
-//! Left out: the access check itself. Permission is the front end's business (contract C3).
+//! Left out: the access check itself. Permission is the front end's business (contract vfs-C3).
 
 use crate::{Errno, Result};
 

@@ -6,23 +6,23 @@
 //!
 //! What the contract promises:
 //!
-//! - **C1** Every call is atomic with respect to every other call.
-//! - **C2** A call that fails leaves the tree as it was.
-//! - **C3** Access permission is the front end's business (the kernel checks it for the mount under
+//! - **vfs-C1** Every call is atomic with respect to every other call.
+//! - **vfs-C2** A call that fails leaves the tree as it was.
+//! - **vfs-C3** Access permission is the front end's business (the kernel checks it for the mount under
 //!   `default_permissions`); the [`Caller`] says who owns what the call creates.
-//! - **C4** An inode lives while a name or a reference holds it: calls that return an [`Entry`]
+//! - **vfs-C4** An inode lives while a name or a reference holds it: calls that return an [`Entry`]
 //!   add one reference for the caller, [`FileSystem::forget`] gives references back.
-//! - **C5** A call that changes the content or the size of a file, be it to the same, takes its
+//! - **vfs-C5** A call that changes the content or the size of a file, be it to the same, takes its
 //!   `security.capability` away, whoever the caller is. It does so by a step of its own, which is
 //!   durable before the content changes, and stays where the change then fails for want of space.
-//! - **C6** What a call has done survives a crash as [`FileSystem::durability`] says. Front ends act on it: who asks
+//! - **vfs-C6** What a call has done survives a crash as [`FileSystem::durability`] says. Front ends act on it: who asks
 //!   for durable writes (`O_SYNC`, `RWF_DSYNC`, `syncfs`, …) gets them, by [`FileSystem::fsync`] and
 //!   [`FileSystem::sync`] where the call alone does not do.
 //!
 //! [`model`] is the executable specification, `conformance` (a cargo feature of this name) the
 //! suite that compares any implementation with it, [`tree`] reads a whole file system into a value
-//! that can be compared, [`forward!`] puts one file system over another, [`acl`] is the POSIX.1e arithmetic and [`rules`] the small rules that every
-//! engine needs.
+//! that can be compared, [`forward!`] puts one file system over another, [`acl`] is the POSIX.1e
+//! arithmetic and [`rules`] the small rules that every engine needs.
 
 #![forbid(unsafe_code)]
 
@@ -78,7 +78,7 @@ pub trait FileSystem: Send + Sync {
     /// The inode of the root directory. It needs no reference.
     fn root(&self) -> Ino;
 
-    /// When what a call has done survives a crash (C6). The same for as long as the file system lives.
+    /// When what a call has done survives a crash (vfs-C6). The same for as long as the file system lives.
     fn durability(&self) -> Durability;
 
     /// Finds `name` in `dir`. `.` gives `dir`, which need not be a directory then (the kernel finds
@@ -188,7 +188,7 @@ pub trait FileSystem: Send + Sync {
 
     /// Clears set-user-ID, set-group-ID (where group-executable) and `security.capability`, as any
     /// change of owner must, and before a write by an unprivileged process (whoever writes, the
-    /// capability goes by C5). Directories keep theirs.
+    /// capability goes by vfs-C5). Directories keep theirs.
     fn drop_privileges(&self, ino: Ino) -> Result<()>;
 
     /// Allocates, frees or shifts a range of bytes (`fallocate(2)`). `EISDIR` for a directory,

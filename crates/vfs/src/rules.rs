@@ -96,7 +96,7 @@ pub fn check_xattr(kind: FileKind, name: &[u8], value_len: usize) -> Result<()> 
 /// directory takes no set-user-ID or set-group-ID from `mode` (`mkdir(2)`).
 ///
 /// The kernel also takes set-group-ID from a file that an outsider makes group-executable in such a
-/// directory; that depends on supplementary groups, so it is the front end's business (C3).
+/// directory; that depends on supplementary groups, so it is the front end's business (vfs-C3).
 pub fn new_node_owner(caller: &Caller, dir_attr: &Attr, kind: FileKind, mode: u32) -> (u32, u32) {
     let inherits = dir_attr.perm & S_ISGID != 0;
     let gid = if inherits { dir_attr.gid } else { caller.gid };

@@ -165,7 +165,7 @@ impl Attr {
     };
 }
 
-/// A name that was resolved: its inode's attributes. Carries one reference (contract C4).
+/// A name that was resolved: its inode's attributes. Carries one reference (contract vfs-C4).
 pub type Entry = Attr;
 
 /// A time to set.

@@ -44,7 +44,7 @@ fn spawn<T: 'static>(
     thread::spawn(move || body(&g))
 }
 
-/// A lost wake-up would be a deadlock (M1).
+/// A lost wake-up would be a deadlock (arena-M1).
 #[test]
 fn writers_exclude_each_other() {
     explore(|| {

@@ -86,7 +86,7 @@ fn arena(session: Arc<Session>) -> Arena {
     Arena::shared(session, &Place { path, owner: 0, group: 0, mode: 0, format: 0 }, 0)
 }
 
-/// E4, and nobody sleeps for ever.
+/// session-E4, and nobody sleeps for ever.
 #[test]
 fn nobody_is_inside_a_stopped_world() {
     explore(|| {
@@ -105,7 +105,7 @@ fn nobody_is_inside_a_stopped_world() {
     });
 }
 
-/// E4: process 2 comes while process 3, which cannot make others fence, stops the world. Process 2 relies
+/// session-E4: process 2 comes while process 3, which cannot make others fence, stops the world. Process 2 relies
 /// on that and does not fence, so process 3 either sees it and backs off, or keeps it outside.
 #[test]
 fn who_cannot_make_others_fence_does_not_stop_those_who_rely_on_it() {
@@ -196,7 +196,7 @@ fn the_gate_of_a_dead_closer_is_taken_over_once() {
     });
 }
 
-/// Process 1 dies inside (E2). Process 2 sees that and repairs, while process 3 comes and goes.
+/// Process 1 dies inside (session-E2). Process 2 sees that and repairs, while process 3 comes and goes.
 #[test]
 fn the_world_stops_without_the_dead() {
     explore(|| {
@@ -287,7 +287,7 @@ fn slots_have_one_owner() {
     });
 }
 
-/// Process 1 has died outside (E1), and all slots are taken. Process 2 clears away what it has left,
+/// Process 1 has died outside (session-E1), and all slots are taken. Process 2 clears away what it has left,
 /// process 4 comes and takes over its slot and what is in it: not both at once.
 #[test]
 fn a_slot_is_cleared_by_one_at_a_time() {

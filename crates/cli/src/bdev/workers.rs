@@ -4,13 +4,13 @@
 //! that has the fewest. Protection by `mmap` and `mprotect` takes a lock of the address space; workers have one
 //! each.
 //!
-//! - **S1** The supervisor has one thread of its own, and starts none by what it does to devices: so what it forks
+//! - **workers-S1** The supervisor has one thread of its own, and starts none by what it does to devices: so what it forks
 //!   finds no lock taken. It waits for everything at once.
-//! - **S2** It stores nothing to devices, so what it forks finds no window open.
-//! - **S3** When a worker has died, none of the others goes on: they may be waiting for the dead one's requests or
+//! - **workers-S2** It stores nothing to devices, so what it forks finds no window open.
+//! - **workers-S3** When a worker has died, none of the others goes on: they may be waiting for the dead one's requests or
 //!   locks. All are ended, the devices are closed and opened anew, which derives what is known beside the
 //!   medium afresh, and what was confirmed is made durable before new workers start. Clients connect again.
-//! - **S4** Workers die with the supervisor.
+//! - **workers-S4** Workers die with the supervisor.
 //!
 //! What a stray write costs is thus a moment, not the service.
 
@@ -113,7 +113,7 @@ impl<'a> Supervisor<'a> {
                 return Ok(());
             }
             if ends.contains(&true) {
-                self.start_anew()?; // S3
+                self.start_anew()?; // workers-S3
                 continue;
             }
             if fixed[1] {
@@ -179,7 +179,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Starts as many workers as there were, on devices opened anew (S3).
+    /// Starts as many workers as there were, on devices opened anew (workers-S3).
     fn start_anew(&mut self) -> Result<()> {
         self.end_workers();
         std::thread::sleep(LIVES_MIN.saturating_sub(self.started.elapsed()));
@@ -213,7 +213,7 @@ impl<'a> Supervisor<'a> {
         let (channel, theirs) = UnixStream::pair()?;
         channel.set_read_timeout(Some(PATIENCE))?;
         let supervisor = getpid();
-        // SAFETY: S1: no thread of this process holds a lock that the child could wait for. (That of
+        // SAFETY: workers-S1: no thread of this process holds a lock that the child could wait for. (That of
         // `pmem::stray` sleeps until this process strays.)
         match unsafe { libc::fork() } {
             0 => {
@@ -271,7 +271,7 @@ impl<'a> Supervisor<'a> {
     }
 
     /// Waits for the end of all workers until `deadline`, or until one ends otherwise than it was told to: others
-    /// may be waiting for it (S3).
+    /// may be waiting for it (workers-S3).
     fn all_end_well(&mut self, deadline: Instant) -> bool {
         while !self.workers.is_empty() {
             let left = deadline.saturating_duration_since(Instant::now());

@@ -1,7 +1,7 @@
 //! What a server does at SIGBUS: the kernel has no page for an address that is mapped.
 //!
-//! In the state that processes share, room is made (`arena`, O2). In a pool that was truncated, or whose memory is
-//! broken, zeros take the place of what is gone (`pmem`, G1), and operations that meet it fail. Either way the server
+//! In the state that processes share, room is made (`arena`, room-O2). In a pool that was truncated, or whose memory is
+//! broken, zeros take the place of what is gone (`pmem`, lost-G1), and operations that meet it fail. Either way the server
 //! goes on. Elsewhere there is nothing to go on with: the server says so and ends; what was durable stays so.
 
 use std::ffi::c_int;

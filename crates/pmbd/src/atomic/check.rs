@@ -1,7 +1,7 @@
 //! What is wrong with a map, block by block, and how that is put right without touching what is not wrong.
 //!
-//! - **C1** A word that is right, and content that matches its word, are never changed.
-//! - **C2** Each repair is one word, stored when what it names is durable: a crash leaves the old word or the new.
+//! - **check-C1** A word that is right, and content that matches its word, are never changed.
+//! - **check-C2** Each repair is one word, stored when what it names is durable: a crash leaves the old word or the new.
 
 use super::layout::{Geometry, MapWord, crc32c};
 use super::scan::{self, superblock};
@@ -129,7 +129,7 @@ pub(super) fn faults(medium: &impl Medium, geometry: &Geometry) -> Vec<Fault> {
 
 /// Checks the map and the content of all blocks, and repairs the map if `repair` says so: of blocks that have one
 /// data block, each whose checksum matches keeps the content; a block whose content is nowhere is given up, so
-/// that reading it fails and writing it makes it good. The content of all others stays as it is (C1).
+/// that reading it fails and writing it makes it good. The content of all others stays as it is (check-C1).
 pub fn check(medium: &impl Medium, repair: bool) -> Result<CheckReport, Error> {
     let geometry = superblock(medium)
         .verify(medium.len())
@@ -188,7 +188,7 @@ impl<M: Medium> Checker<'_, M> {
         self.problems.push(Problem { block, off, what, repair });
     }
 
-    /// Stores a word (C2).
+    /// Stores a word (check-C2).
     fn set(&self, block: u64, word: u64) {
         let ready = self.medium.fence();
         let _ = self.medium.publish(self.geometry.word_off(block), word, ready);

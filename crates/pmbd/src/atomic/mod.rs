@@ -5,16 +5,16 @@
 //! it. A request stores the content elsewhere and commits each block by one store of its word, so after a power
 //! failure a block is old or new, without a journal. The checksum changes with the content by the same store.
 //!
-//! - **A1** Content is durable before a word names it.
-//! - **A2** A data block is free only when the word that named it is replaced, and durably so: otherwise a crash
+//! - **atomic-A1** Content is durable before a word names it.
+//! - **atomic-A2** A data block is free only when the word that named it is replaced, and durably so: otherwise a crash
 //!   could bring back a word whose block holds something else.
-//! - **A3** Words are stored under the lock of their line; a reader who found no writer there between loading
+//! - **atomic-A3** Words are stored under the lock of their line; a reader who found no writer there between loading
 //!   the word and having copied the content has copied what the word named.
-//! - **A4** What a word says is checked each time before it is followed.
-//! - **A5** What the map says when it is opened is durable before anything is derived from it: who stored a word may
+//! - **atomic-A4** What a word says is checked each time before it is followed.
+//! - **atomic-A5** What the map says when it is opened is durable before anything is derived from it: who stored a word may
 //!   have been killed before flushing it, and the data block that it replaced looks free.
 //!
-//! A map that breaks A2, by other hands, is served read-only, and only what matches its checksum; `check.rs` repairs
+//! A map that breaks atomic-A2, by other hands, is served read-only, and only what matches its checksum; `check.rs` repairs
 //! it.
 
 mod check;
@@ -63,7 +63,7 @@ pub struct Atomic<M> {
 }
 
 impl<M: Medium> Atomic<M> {
-    /// Opens a formatted region. Reads the whole map, and, unless `read_only`, makes it durable (A5).
+    /// Opens a formatted region. Reads the whole map, and, unless `read_only`, makes it durable (atomic-A5).
     pub fn open(medium: M, scheme: Scheme, checked: bool, read_only: bool) -> Result<Self, Error> {
         let geometry = superblock(&medium)
             .verify(medium.len())
@@ -103,7 +103,7 @@ impl<M: Medium> Atomic<M> {
         &self.frame.arena.table(self.locks)[(line % LOCKS as u64) as usize]
     }
 
-    /// What the word of a block says (A4).
+    /// What the word of a block says (atomic-A4).
     fn entry(&self, block: u64) -> Result<Option<MapWord>, Error> {
         let word = self.frame.medium.load_u64(self.geometry.word_off(block));
         MapWord::unpack(word, &self.geometry).map_err(|_| Error::Lost { block, word })
@@ -124,7 +124,7 @@ impl<M: Medium> Atomic<M> {
         Ok(entry)
     }
 
-    /// Copies a block out as some request left it (A3); its word.
+    /// Copies a block out as some request left it (atomic-A3); its word.
     fn copy_whole(&self, block: u64, buf: &mut [u8]) -> Result<Option<MapWord>, Error> {
         let lock = self.lock(block);
         for _ in 0..OPTIMISM {
@@ -153,7 +153,7 @@ impl<M: Medium> Atomic<M> {
         Err(Error::Damaged { block, found, written: entry.sum })
     }
 
-    /// Stores the content of up to [`BATCH`] blocks where nothing is, durably (A1); their words.
+    /// Stores the content of up to [`BATCH`] blocks where nothing is, durably (atomic-A1); their words.
     fn store(&self, content: &[u8], words: &mut [u64], watch: &mut Watch<'_>) {
         let Frame { medium, arena, .. } = &self.frame;
         let block = self.geometry.block as usize;
@@ -185,7 +185,7 @@ impl<M: Medium> Atomic<M> {
         while block < end {
             let line_end = (block - block % LINE_WORDS + LINE_WORDS).min(end);
             let lock = self.lock(block);
-            lock.lock(LockMode::Exclusive); // A3
+            lock.lock(LockMode::Exclusive); // atomic-A3
             for block in block..line_end {
                 let i = (block - first) as usize;
                 let off = self.geometry.word_off(block);
@@ -198,7 +198,7 @@ impl<M: Medium> Atomic<M> {
         }
         medium.flush(self.geometry.word_off(first), words.len() as u64 * WORD);
         let _ = medium.fence();
-        self.space.free(arena, replaced.into_iter().filter(|n| *n != 0)); // A2
+        self.space.free(arena, replaced.into_iter().filter(|n| *n != 0)); // atomic-A2
     }
 
     /// Makes blocks read as zeros, by their words.

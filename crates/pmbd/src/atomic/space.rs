@@ -1,8 +1,8 @@
 //! Which data blocks are free: derived from the map when the device is opened, never stored.
 //!
-//! - **S1** Blocks are claimed only after as many have been reserved, so a claim finds one.
-//! - **S2** A block is given back when no word names it any more, and durably so; readers notice the change
-//!   of the word (`mod.rs`, A3).
+//! - **space-S1** Blocks are claimed only after as many have been reserved, so a claim finds one.
+//! - **space-S2** A block is given back when no word names it any more, and durably so; readers notice the change
+//!   of the word (`mod.rs`, atomic-A3).
 
 use arena::{Arena, Bitmap, Layout, Span};
 use std::cell::Cell;
@@ -66,12 +66,12 @@ impl Space {
                 HINT.set(bit.end);
                 return bit.start as u32 + 1;
             }
-            // S1: one is free that was not when we passed it.
+            // space-S1: one is free that was not when we passed it.
             std::hint::spin_loop();
         }
     }
 
-    /// Gives blocks back (S2).
+    /// Gives blocks back (space-S2).
     pub(super) fn free(&self, arena: &Arena, numbers: impl Iterator<Item = u32>) {
         let freed = numbers.map(|n| u64::from(self.used.clear(arena, u64::from(n) - 1))).sum();
         arena.table(self.available)[0].fetch_add(freed, AcqRel);

@@ -2,10 +2,10 @@
 //!
 //! Each chunk has a state word: how many threads are storing to it, and flags.
 //!
-//! - K1: Only whoever has set `CHANGING`, on a chunk that nobody stores to, changes its protection (G2).
-//! - K2: A thread stores to a chunk only while it is counted among its users, and they are counted only
-//!   while it is `OPEN` (G1).
-//! - K3: An open chunk is in the list of open chunks, which the closer looks through; `LISTED` says so.
+//! - chunk-K1: Only whoever has set `CHANGING`, on a chunk that nobody stores to, changes its protection (guard-G2).
+//! - chunk-K2: A thread stores to a chunk only while it is counted among its users, and they are counted only
+//!   while it is `OPEN` (guard-G1).
+//! - chunk-K3: An open chunk is in the list of open chunks, which the closer looks through; `LISTED` says so.
 //!
 //! The closer is a thread that sleeps while nothing is open. Each [`LOOK`] it closes what has not been used
 //! since it looked last; what is in use all the time is closed after [`LOOKS_MAX`] looks: `DRAIN` then holds
@@ -86,7 +86,7 @@ pub(super) struct Table {
 }
 
 // SAFETY: `base` is an address of a mapping that outlives the table; what is done with it is ordered by
-// the states of the chunks (K1).
+// the states of the chunks (chunk-K1).
 unsafe impl Send for Table {}
 // SAFETY: as above.
 unsafe impl Sync for Table {}
@@ -168,7 +168,7 @@ impl Table {
         self.end_change(chunk);
     }
 
-    /// Sets `CHANGING` on a closed chunk (K1), if it can be done at once.
+    /// Sets `CHANGING` on a closed chunk (chunk-K1), if it can be done at once.
     fn begin_change(&self, chunk: usize) -> bool {
         let state = &self.chunks[chunk].state;
         let seen = state.load(Relaxed) & LISTED;
@@ -217,7 +217,7 @@ impl Table {
                     break;
                 }
             } else if state.compare_exchange_weak(seen, seen | CHANGING, Acquire, Relaxed).is_ok() {
-                Self::open_kept(table, chunk); // K1
+                Self::open_kept(table, chunk); // chunk-K1
                 break;
             }
         }
@@ -239,7 +239,7 @@ impl Table {
         let listed = state.load(Relaxed) & LISTED != 0;
         state.store(LISTED | OPEN | USED | 1, Release);
         if !listed {
-            open.chunks.push((chunk, 0)); // K3
+            open.chunks.push((chunk, 0)); // chunk-K3
         }
         if open.chunks.len() > OPEN_MAX {
             open.chunks.iter().any(|&(other, _)| {
@@ -273,7 +273,7 @@ impl Table {
             return false;
         }
         let (start, end) = self.range(chunk);
-        self.close_range(start, end); // K1
+        self.close_range(start, end); // chunk-K1
         state.store(LISTED, Release);
         true
     }
@@ -296,7 +296,7 @@ impl Table {
             let state = &self.chunks[*chunk].state;
             let seen = state.load(Relaxed);
             if seen == LISTED {
-                return state.compare_exchange(LISTED, 0, Relaxed, Relaxed).is_err(); // K3
+                return state.compare_exchange(LISTED, 0, Relaxed, Relaxed).is_err(); // chunk-K3
             }
             *looks += 1;
             if seen & CHANGING != 0 {
@@ -391,7 +391,7 @@ impl Table {
         }
     }
 
-    /// Changes the protection of a range. The caller has set `CHANGING` on its chunk (K1).
+    /// Changes the protection of a range. The caller has set `CHANGING` on its chunk (chunk-K1).
     fn change(&self, start: u64, end: u64, prot: MprotectFlags) -> rustix::io::Result<()> {
         let at = self.base.wrapping_add(start as usize).cast();
         // SAFETY: the range lies in the mapping; no reference to it that the change could invalidate exists, and

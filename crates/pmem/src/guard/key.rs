@@ -61,7 +61,7 @@ impl Keyed {
         self.mapping.addr()
     }
 
-    /// Lets `put` store to `off` and beyond through the second mapping (G1).
+    /// Lets `put` store to `off` and beyond through the second mapping (guard-G1).
     #[inline]
     pub(super) fn with<R>(&self, off: u64, put: impl FnOnce(*mut u8) -> R) -> R {
         self.tally.count();

@@ -5,9 +5,9 @@
 //! writable and raises SIGSEGV, which [`stray`] reports. Flushing works through mappings
 //! that are read-only.
 //!
-//! - G1: What a store is given to write through is writable, for this thread at least, until it is done.
-//! - G2: Protection is changed by one thread at a time for each piece of the region that is changed at once.
-//! - G3: A store of a word is one store instruction in every mode (failure atomicity).
+//! - guard-G1: What a store is given to write through is writable, for this thread at least, until it is done.
+//! - guard-G2: Protection is changed by one thread at a time for each piece of the region that is changed at once.
+//! - guard-G3: A store of a word is one store instruction in every mode (failure atomicity).
 //!
 //! What stays exposed, to whom and how long, is said at each [`Protection`].
 
@@ -210,7 +210,7 @@ impl Medium for Guarded {
             return self.region.read(off, buf);
         };
         self.region.check_load(off, buf.len() as u64);
-        // SAFETY: 1. just checked. 2. G1.
+        // SAFETY: 1. just checked. 2. guard-G1.
         private.load(off, buf.len() as u64, |base| unsafe { self.region.read_at(base, off, buf) });
     }
 
@@ -220,7 +220,7 @@ impl Medium for Guarded {
             return self.region.load_u64(off);
         };
         self.region.check_load(off, 8);
-        // SAFETY: 1. just checked. 2. G1.
+        // SAFETY: 1. just checked. 2. guard-G1.
         private.load(off, 8, |base| unsafe { self.region.load_u64_at(base, off) })
     }
 
@@ -241,7 +241,7 @@ impl Medium for Guarded {
         };
         self.region.check_load(off, bytes.len() as u64);
         let len = bytes.len() as u64;
-        // SAFETY: 1. just checked. 2. G1.
+        // SAFETY: 1. just checked. 2. guard-G1.
         private.load(off, len, |base| unsafe { self.region.equals_at(base, off, bytes) })
     }
 
@@ -251,7 +251,7 @@ impl Medium for Guarded {
         self.bulk(
             off,
             data.len() as u64,
-            // SAFETY: 1. `bulk` has checked. 2. G1.
+            // SAFETY: 1. `bulk` has checked. 2. guard-G1.
             |base, o, n| unsafe { region.write_at(base, o, piece(data, off, o, n)) },
             |file, o, n| region.count_write_by(o, n, || file.write(o, piece(data, off, o, n))),
         );
@@ -263,7 +263,7 @@ impl Medium for Guarded {
         self.bulk(
             off,
             data.len() as u64,
-            // SAFETY: 1. `bulk` has checked. 2. G1.
+            // SAFETY: 1. `bulk` has checked. 2. guard-G1.
             |base, o, n| unsafe { region.write_nt_at(base, o, piece(data, off, o, n)) },
             |file, o, n| region.count_nt_by(o, n, || file.write(o, piece(data, off, o, n))),
         );
@@ -274,7 +274,7 @@ impl Medium for Guarded {
         region.check_copy(dst, src, len);
         if let Door::Private(private) = &self.door {
             return private.load(src, len, |from| {
-                // SAFETY: 1. just checked. 2. G1, for both windows.
+                // SAFETY: 1. just checked. 2. guard-G1, for both windows.
                 let put = |base: *mut u8| unsafe { region.copy_nt_at(base, dst, from, src, len) };
                 private.store(dst, len, put);
             });
@@ -283,7 +283,7 @@ impl Medium for Guarded {
         self.bulk(
             dst,
             len,
-            // SAFETY: 1. just checked. 2. G1; the source is readable at the region's own mapping.
+            // SAFETY: 1. just checked. 2. guard-G1; the source is readable at the region's own mapping.
             |base, o, n| unsafe { region.copy_nt_at(base, o, region.base(), source(o), n) },
             |file, o, n| region.count_nt_by(o, n, || file.copy(o, region, source(o), n)),
         );
@@ -294,7 +294,7 @@ impl Medium for Guarded {
         self.bulk(
             off,
             len,
-            // SAFETY: 1. `bulk` has checked. 2. G1.
+            // SAFETY: 1. `bulk` has checked. 2. guard-G1.
             |base, o, n| unsafe { region.zero_nt_at(base, o, n) },
             |file, o, n| region.count_nt_by(o, n, || file.zero(o, n)),
         );
@@ -303,7 +303,7 @@ impl Medium for Guarded {
     #[inline]
     fn store_u64(&self, off: u64, value: u64) {
         self.region.check_store(off, 8);
-        // SAFETY: 1. just checked. 2. G1.
+        // SAFETY: 1. just checked. 2. guard-G1.
         let put = |base: *mut u8| unsafe { self.region.store_u64_at(base, off, value) };
         match &self.door {
             Door::Open => put(self.region.base()),
@@ -319,7 +319,7 @@ impl Medium for Guarded {
             return self.region.flush(off, len);
         };
         self.region.check_load(off, len);
-        // SAFETY: 1. just checked. 2. G1.
+        // SAFETY: 1. just checked. 2. guard-G1.
         private.load(off, len, |base| unsafe { self.region.flush_at(base, off, len) });
     }
 

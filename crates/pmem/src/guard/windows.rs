@@ -81,7 +81,7 @@ impl Windows {
         });
     }
 
-    /// Lets `put` store to the word at `off`, in place (G3).
+    /// Lets `put` store to the word at `off`, in place (guard-G3).
     pub(super) fn word(&self, off: u64, put: impl FnOnce(*mut u8)) {
         let table = &self.table;
         let put = || put(table.base());

@@ -52,7 +52,7 @@ impl Sparse {
         })
     }
 
-    /// Whether M5 holds.
+    /// Whether model-M5 holds.
     pub(super) fn is_zero_beyond_end(&self) -> bool {
         let is_empty = self.blocks.range(self.size.div_ceil(BLOCK_SIZE)..).next().is_none();
         let end = self.size.next_multiple_of(BLOCK_SIZE);

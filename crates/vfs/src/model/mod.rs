@@ -1,18 +1,18 @@
 //! The contract as a program: a file system in memory, written to be obviously right.
 //!
-//! Every call takes one lock, checks everything, and only then changes something (C1, C2). There is
+//! Every call takes one lock, checks everything, and only then changes something (vfs-C1, vfs-C2). There is
 //! no limit on space, so the model never gives `ENOSPC` for it. File contents are kept in blocks
 //! that exist once written, so a file of 2^48 bytes costs what was written to it; clones share
 //! blocks, so keeping a model per crash point is cheap.
 //!
 //! Invariants:
 //!
-//! - **M1** Every entry of every directory names an inode that exists.
-//! - **M2** `nlink` of a file is the number of its entries; of a directory 2 plus its
+//! - **model-M1** Every entry of every directory names an inode that exists.
+//! - **model-M2** `nlink` of a file is the number of its entries; of a directory 2 plus its
 //!   subdirectories, or 0 once removed.
-//! - **M3** An inode exists while it has a name or a reference (C4); the root always.
-//! - **M4** The parents of a directory lead to the root, or to a removed directory.
-//! - **M5** A file has no bytes other than zeros at or beyond its size.
+//! - **model-M3** An inode exists while it has a name or a reference (vfs-C4); the root always.
+//! - **model-M4** The parents of a directory lead to the root, or to a removed directory.
+//! - **model-M5** A file has no bytes other than zeros at or beyond its size.
 
 mod attrs;
 mod data;
@@ -56,7 +56,7 @@ impl Model {
     }
 
     /// An empty file system that loses in a crash what was not synced ([`Durability::OnSync`]): it holds front ends
-    /// to what they owe to such engines (C6). One `fsync` makes everything durable.
+    /// to what they owe to such engines (vfs-C6). One `fsync` makes everything durable.
     pub fn durable_on_sync() -> Self {
         let model = Self::new();
         let durable = Some(Mutex::new(model.state().clone()));

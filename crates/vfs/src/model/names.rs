@@ -119,7 +119,7 @@ impl State {
         }
     }
 
-    /// Frees an inode that nothing holds any more (M3).
+    /// Frees an inode that nothing holds any more (model-M3).
     fn reap(&mut self, ino: Ino) {
         if self.inodes.get(&ino).is_some_and(|inode| inode.nlink == 0 && inode.refs == 0) {
             self.inodes.remove(&ino);
@@ -195,7 +195,7 @@ impl State {
         Ok(ino)
     }
 
-    /// Gives `ino` a name (M2), at the end of listings or at the place of `cookie`.
+    /// Gives `ino` a name (model-M2), at the end of listings or at the place of `cookie`.
     fn attach(
         &mut self,
         now: Timestamp,

@@ -56,7 +56,7 @@ impl Model {
     /// What was saved, [durable on return](crate::Durability::OnReturn). The bytes may be anybody's.
     ///
     /// # Errors
-    /// What is wrong with the bytes: they are no model, or one in which an invariant (M1–M5) does not hold.
+    /// What is wrong with the bytes: they are no model, or one in which an invariant (model-M1–M5) does not hold.
     pub fn load(
         saved: &[u8],
         clock: impl Fn() -> Timestamp + Send + Sync + 'static,
@@ -73,7 +73,7 @@ fn require(holds: bool, what: &'static str) -> Result<(), &'static str> {
 }
 
 impl State {
-    /// Checks M1–M5 and all limits, where nobody has a reference.
+    /// Checks model-M1–M5 and all limits, where nobody has a reference.
     fn check(&self) -> Result<(), (Ino, &'static str)> {
         let mut names: BTreeMap<Ino, Vec<Ino>> = BTreeMap::new();
         for (&ino, inode) in &self.inodes {
@@ -138,7 +138,7 @@ impl State {
         Ok(())
     }
 
-    /// Whether the parents of a directory lead to the root (M4).
+    /// Whether the parents of a directory lead to the root (model-M4).
     fn is_below_root(&self, ino: Ino) -> bool {
         let (mut at, mut met) = (ino, BTreeSet::new());
         while at != ROOT && met.insert(at) {
@@ -169,7 +169,7 @@ impl super::names::Dir {
 }
 
 impl super::data::Sparse {
-    /// Checks M5.
+    /// Checks model-M5.
     fn check(&self) -> Result<(), &'static str> {
         require(self.size() <= FILE_SIZE_MAX, "it is larger than files can be")?;
         require(self.is_zero_beyond_end(), "it has bytes beyond its end")

@@ -1,10 +1,10 @@
 //! A device of the kernel's, with a thread for each of its queues.
 //!
-//! - **U1** The device outlives its server: when that is killed, requests wait, those under way too, and the next
+//! - **ublk-U1** The device outlives its server: when that is killed, requests wait, those under way too, and the next
 //!   server of the same pool is given them again. Serving a request twice is harmless: nobody has heard of the
 //!   first time.
-//! - **U2** Only a server that has the pool's lock takes over, so two never serve one device.
-//! - **U3** With write buffers a killed server loses what it has answered, and nobody may go on as if it had not: then
+//! - **ublk-U2** Only a server that has the pool's lock takes over, so two never serve one device.
+//! - **ublk-U3** With write buffers a killed server loses what it has answered, and nobody may go on as if it had not: then
 //!   the device goes with its server.
 
 use std::fs;
@@ -33,7 +33,7 @@ const REQUEST_BYTES: u32 = 512 << 10;
 /// Where the kernel lists devices, each as `ublkcN`.
 const DEVICES: &str = "/sys/class/ublk-char";
 
-/// Devices that wait for another server, and give it again what the last one had not answered (U1).
+/// Devices that wait for another server, and give it again what the last one had not answered (ublk-U1).
 const OUTLIVES_SERVER: u64 = (sys::UBLK_F_USER_RECOVERY | sys::UBLK_F_USER_RECOVERY_REISSUE) as u64;
 
 /// Under what name `libublk` keeps the pool for us, in its file about the device.
@@ -49,7 +49,7 @@ pub fn missing() -> Option<&'static str> {
 /// A device whose server was killed.
 pub struct LeftBehind(sys::ublksrv_ctrl_dev_info);
 
-/// The device on `pool` whose server was killed, if there is one. Whoever asks has the pool's lock (U2).
+/// The device on `pool` whose server was killed, if there is one. Whoever asks has the pool's lock (ublk-U2).
 pub fn left_behind(pool: &Path) -> Result<Option<LeftBehind>> {
     private_files()?;
     let Ok(devices) = fs::read_dir(DEVICES) else { return Ok(None) };
@@ -158,7 +158,7 @@ struct Setup {
     block: u32,
     queues: u16,
     depth: u16,
-    /// Whether it stays when its server is killed (U3).
+    /// Whether it stays when its server is killed (ublk-U3).
     outlives: bool,
     left: Option<LeftBehind>,
 }
