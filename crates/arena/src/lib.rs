@@ -53,7 +53,6 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use sync::{AtomicU16, AtomicU32, AtomicU64};
 
 /// A type that may live in an arena.
@@ -70,6 +69,8 @@ unsafe impl Shared for AtomicU16 {}
 unsafe impl Shared for AtomicU32 {}
 // SAFETY: as above.
 unsafe impl Shared for AtomicU64 {}
+// SAFETY: as above.
+unsafe impl Shared for threads::OwnU64 {}
 // SAFETY: an array of `Shared` has no fields but `Shared` ones.
 #[cfg(not(loom))]
 unsafe impl<T: Shared, const N: usize> Shared for [T; N] {}
@@ -218,33 +219,31 @@ impl Arena {
         place.with_file(session, |file| rustix::fs::fallocate(file, how, at, len))
     }
 
-    /// Calls `each(index, word)` for the words of part of a table that are not zero. In a shared
-    /// arena, pages that were never touched are skipped. Returns how many words were looked at.
-    pub fn for_each_set(
+    /// Calls `each(index, value)` for part of a table, but for values on pages of a shared arena that were never
+    /// touched: they are zeros. Returns how many values were looked at.
+    pub fn for_each_backed<T: Shared>(
         &self,
-        span: Span<AtomicU64>,
+        span: Span<T>,
         range: Range<usize>,
-        mut each: impl FnMut(usize, &AtomicU64),
+        mut each: impl FnMut(usize, &T),
     ) -> usize {
         let table = self.table(span);
         let mut visited = 0;
         let mut visit = |range: Range<usize>| {
             visited += range.len();
             for i in range {
-                if table[i].load(Relaxed) != 0 {
-                    each(i, &table[i]);
-                }
+                each(i, &table[i]);
             }
         };
         let Kind::Shared(session, place) = &self.kind else {
             visit(range);
             return visited;
         };
-        let index = |at: u64| (at as usize).saturating_sub(span.offset) / size_of::<AtomicU64>();
+        let index = |at: u64| (at as usize).saturating_sub(span.offset) / size_of::<T>();
         let visit_data = |file: BorrowedFd<'_>| {
             let mut next = range.start;
             while next < range.end {
-                let from = span.offset + next * size_of::<AtomicU64>();
+                let from = span.offset + next * size_of::<T>();
                 let Ok(data) = rustix::fs::seek(file, SeekFrom::Data(from as u64)) else { break };
                 let hole =
                     rustix::fs::seek(file, SeekFrom::Hole(data)).unwrap_or(self.view.len() as u64);

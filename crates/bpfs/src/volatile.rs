@@ -20,6 +20,7 @@ use arena::{
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::atomic::{AtomicI64, AtomicU16, AtomicU32, AtomicU64, Ordering::*};
+use threads::OwnU64;
 use vfs::{Errno, FileKind, Ino, Result};
 
 /// Directory-entry size classes: entries of 2 to 17 units; the last class is "17 or more".
@@ -223,9 +224,9 @@ struct Tables {
     /// cache.
     mount_changes: Span<AtomicU64>,
     /// References that each process holds, process by process, where there may be several.
-    refs: Option<Span<AtomicU64>>,
+    refs: Option<Span<OwnU64>>,
     /// Mappings that each process counts, likewise.
-    mappings: Option<Span<AtomicU64>>,
+    mappings: Option<Span<OwnU64>>,
     unnamed: Span<Unnamed>,
     /// `[0]` free inodes, `[1]` size of the inode file in inodes.
     words: Span<AtomicU64>,
@@ -544,18 +545,13 @@ impl Volatile {
 
     // --- references -----------------------------------------------------------------------------
 
-    fn refs_of(&self, process: usize, ino: Ino) -> Option<&AtomicU64> {
+    fn refs_of(&self, process: usize, ino: Ino) -> Option<&OwnU64> {
         self.count_of(self.tables.refs, process, ino)
     }
 
     /// What a table of counts by process says of an inode.
     #[inline]
-    fn count_of(
-        &self,
-        counts: Option<Span<AtomicU64>>,
-        process: usize,
-        ino: Ino,
-    ) -> Option<&AtomicU64> {
+    fn count_of(&self, counts: Option<Span<OwnU64>>, process: usize, ino: Ino) -> Option<&OwnU64> {
         self.arena.table(counts?).get(self.ref_index(process, ino))
     }
 
@@ -565,7 +561,7 @@ impl Volatile {
     }
 
     #[inline]
-    fn own_refs(&self, ino: Ino) -> Option<&AtomicU64> {
+    fn own_refs(&self, ino: Ino) -> Option<&OwnU64> {
         self.tables.refs?;
         self.refs_of(self.arena.process().ok()?, ino)
     }
@@ -582,7 +578,7 @@ impl Volatile {
     #[inline]
     pub fn add_ref(&self, ino: Ino, v: &VInode) {
         if let Some(own) = self.own_refs(ino) {
-            change_own(own, |have| have + 1);
+            let _ = own.modify(|have| Some(have + 1));
         }
         // See `hold_optimistic`.
         v.refs.fetch_add(1, SeqCst);
@@ -596,7 +592,7 @@ impl Volatile {
     /// Takes back up to `n` references that a process holds; whether that left none at all.
     pub fn drop_refs(&self, process: usize, ino: Ino, v: &VInode, n: u64) -> bool {
         let own = self.refs_of(process, ino);
-        let n = own.map_or(n, |own| change_own(own, |have| have.saturating_sub(n)).min(n));
+        let n = own.map_or(n, |own| take_own(own, n).min(n));
         take(&v.refs, n) <= n
     }
 
@@ -607,15 +603,16 @@ impl Volatile {
 
     fn for_each_count(
         &self,
-        counts: Option<Span<AtomicU64>>,
+        counts: Option<Span<OwnU64>>,
         process: usize,
         mut each: impl FnMut(Ino, u64),
     ) -> usize {
         let Some(counts) = counts else { return 0 };
         let range = self.of_process(process);
         let first = range.start;
-        self.arena.for_each_set(counts, range, |i, count| {
-            each(Ino((i - first) as u64), count.load(Relaxed));
+        self.arena.for_each_backed(counts, range, |i, count| match count.load(Relaxed) {
+            0 => {}
+            count => each(Ino((i - first) as u64), count),
         })
     }
 
@@ -636,7 +633,7 @@ impl Volatile {
     /// does not see the count has changed what is read after it.
     pub fn add_mapping(&self, process: usize, ino: Ino, v: &VInode) {
         if let Some(own) = self.count_of(self.tables.mappings, process, ino) {
-            change_own(own, |have| have + 1);
+            let _ = own.modify(|have| Some(have + 1));
         }
         v.mappings.fetch_add(1, SeqCst);
     }
@@ -644,7 +641,7 @@ impl Volatile {
     /// Takes back up to `n` mappings that a process counts.
     pub fn drop_mappings(&self, process: usize, ino: Ino, v: &VInode, n: u64) {
         let own = self.count_of(self.tables.mappings, process, ino);
-        let n = own.map_or(n, |own| change_own(own, |have| have.saturating_sub(n)).min(n)) as u32;
+        let n = own.map_or(n, |own| take_own(own, n).min(n)) as u32;
         let less = |have: u32| Some(have.saturating_sub(n));
         let _ = v.mappings.fetch_update(AcqRel, Relaxed, less);
     }
@@ -716,15 +713,11 @@ impl Volatile {
     }
 }
 
-/// Changes a count that only this process does, or whoever clears it away when it is dead; what it was
-/// before.
+/// Takes up to `n` from a count of one process; what it was before.
 #[inline]
-fn change_own(count: &AtomicU64, to: impl Fn(u64) -> u64) -> u64 {
-    loop {
-        let have = count.load(Relaxed);
-        if threads::exchange_u64(count, have, to(have)) {
-            return have;
-        }
+fn take_own(count: &OwnU64, n: u64) -> u64 {
+    match count.modify(|have| Some(have.saturating_sub(n))) {
+        Ok(have) | Err(have) => have,
     }
 }
 

@@ -1,6 +1,7 @@
 //! The offset of an open file description (direct-O1, direct-O2).
 
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::atomic::Ordering::*;
+use threads::OwnU64;
 
 /// A call that moves the offset is being made by the kernel: others wait.
 const BUSY: u64 = 1 << 63;
@@ -13,7 +14,7 @@ const KERNELS: u64 = 1 << 61;
 pub const OFFSET_END: u64 = 1 << 43;
 
 #[derive(Default)]
-pub struct Position(AtomicU64);
+pub struct Position(OwnU64);
 
 /// Whose offset counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +66,7 @@ impl Position {
     /// Moves our offset; `false` where it is not at `from`.
     #[inline]
     pub fn advance(&self, from: u64, to: u64) -> bool {
-        threads::exchange_u64(&self.0, from, to)
+        self.0.exchange(from, to)
     }
 
     /// Keeps others waiting while the kernel makes a call.

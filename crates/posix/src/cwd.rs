@@ -16,6 +16,7 @@ use crate::process::{OfdRef, Process};
 use crate::served::{Call, Stop};
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use threads::OwnU32;
 use vfs::{Errno, Ino};
 
 /// Of the word: what is known. Above is how often it has changed.
@@ -121,7 +122,7 @@ impl Process {
 
     /// The entry of the working directory.
     #[inline]
-    pub(crate) fn cwd_entry(&self) -> &AtomicU32 {
+    pub(crate) fn cwd_entry(&self) -> &OwnU32 {
         let entry = &self.segment().cwd;
         if entry.load(Relaxed) == 0 && self.cwd.is_unknown() {
             self.find_cwd();

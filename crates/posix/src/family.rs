@@ -18,6 +18,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::*};
+use threads::OwnU32;
 use vfs::{Errno, FileKind, Ino};
 
 /// Descriptors from this number on are never ours.
@@ -235,21 +236,21 @@ pub struct Segment {
     /// One more than the highest descriptor that was ever ours.
     pub fd_end: AtomicU32,
     /// The working directory, where it is in a pool.
-    pub cwd: AtomicU32,
+    pub cwd: OwnU32,
     /// By descriptor.
-    pub fds: [AtomicU32; FDS],
+    pub fds: [OwnU32; FDS],
     /// By descriptor: what the module `numbers` knows of it.
     pub numbers: [AtomicU8; FDS],
     /// By description (family-F1), at [`holds`](Self::holds).
-    holds: [AtomicU32; OFDS],
+    holds: [OwnU32; OFDS],
 }
 
 impl Segment {
     /// How often this process holds a description (family-F1). Descriptions that were opened one after the other
     /// have them in different cache lines, which threads with one each would pass to and fro.
     #[inline]
-    pub fn holds(&self, handle: Handle) -> &AtomicU32 {
-        const PER_LINE: usize = 64 / size_of::<AtomicU32>();
+    pub fn holds(&self, handle: Handle) -> &OwnU32 {
+        const PER_LINE: usize = 64 / size_of::<OwnU32>();
         const LINES: usize = OFDS / PER_LINE;
         let index = (handle - 1) as usize;
         &self.holds[index % LINES * PER_LINE + index / LINES]
@@ -305,10 +306,10 @@ unsafe impl Sync for Family {}
 static NOWHERE: Segment = Segment {
     ready: AtomicU32::new(0),
     fd_end: AtomicU32::new(0),
-    cwd: AtomicU32::new(0),
-    fds: [const { AtomicU32::new(0) }; FDS],
+    cwd: OwnU32::new(0),
+    fds: [const { OwnU32::new(0) }; FDS],
     numbers: [const { AtomicU8::new(0) }; FDS],
-    holds: [const { AtomicU32::new(0) }; OFDS],
+    holds: [const { OwnU32::new(0) }; OFDS],
 };
 
 /// A process's segment and the token of its locks.

@@ -14,7 +14,8 @@ use crate::process::Process;
 use smallvec::SmallVec;
 use std::cell::UnsafeCell;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::sync::atomic::Ordering::*;
+use threads::OwnU32;
 use vfs::Ino;
 
 /// Entries, each for the paths of one hash.
@@ -89,7 +90,7 @@ impl Cached {
 
 /// Room for a directory.
 pub(crate) struct CacheEntry {
-    word: AtomicU32,
+    word: OwnU32,
     cached: UnsafeCell<Option<Cached>>,
 }
 
@@ -105,12 +106,7 @@ pub(crate) struct Used<'p> {
 impl Drop for Used<'_> {
     #[inline]
     fn drop(&mut self) {
-        loop {
-            let word = self.entry.word.load(Relaxed);
-            if threads::exchange_u32(&self.entry.word, word, word - 1) {
-                return;
-            }
-        }
+        let _ = self.entry.word.modify(|word| Some(word - 1));
     }
 }
 
@@ -121,22 +117,14 @@ impl CacheEntry {
         let word = self.word.load(Relaxed);
         let is_free = word & !FILLED == 0;
         // SAFETY: FILLING, so nobody else is at it.
-        (is_free && threads::exchange_u32(&self.word, word, FILLING))
-            .then(|| unsafe { &mut *self.cached.get() })
+        (is_free && self.word.exchange(word, FILLING)).then(|| unsafe { &mut *self.cached.get() })
     }
 
     /// Counts the caller in, if there is a directory.
     #[inline]
     fn enter(&self) -> Option<Used<'_>> {
-        loop {
-            let word = self.word.load(Acquire);
-            if word & FILLED == 0 {
-                return None;
-            }
-            if threads::exchange_u32(&self.word, word, word + 1) {
-                return Some(Used { entry: self });
-            }
-        }
+        let counted = self.word.modify(|word| (word & FILLED != 0).then_some(word + 1));
+        counted.ok().map(|_| Used { entry: self })
     }
 }
 
@@ -163,7 +151,7 @@ impl PathCache {
     }
 
     fn make_entries(&self) -> &[CacheEntry] {
-        let entry = |_| CacheEntry { word: AtomicU32::new(0), cached: UnsafeCell::new(None) };
+        let entry = |_| CacheEntry { word: OwnU32::new(0), cached: UnsafeCell::new(None) };
         self.0.get_or_init(|| (0..ENTRIES).map(entry).collect())
     }
 
@@ -231,13 +219,8 @@ impl PathCache {
     /// Forgets all paths. Directories in use are given back when their entries are needed.
     pub fn clear(&self, process: &Process) {
         for entry in self.entries() {
-            let mut word = entry.word.load(Relaxed);
-            while word & FILLED != 0 && word != FILLED {
-                if threads::exchange_u32(&entry.word, word, word & !FILLED) {
-                    break;
-                }
-                word = entry.word.load(Relaxed);
-            }
+            let is_used = |word: u32| word & FILLED != 0 && word != FILLED;
+            let _ = entry.word.modify(|word| is_used(word).then_some(word & !FILLED));
             if let Some(cached) = entry.fill() {
                 let before = cached.take();
                 entry.word.store(0, Release);

@@ -21,6 +21,7 @@ use crate::{Attached, MountSpec};
 use smallvec::SmallVec;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use threads::OwnU32;
 use vfs::{Attr, Errno, FileKind, FileSystem};
 
 /// Mounts of a process.
@@ -40,7 +41,7 @@ pub struct Process {
     segment: AtomicPtr<Segment>,
     token: AtomicU32,
     /// Held while entries of the table change; see [`TableLock`].
-    table: AtomicU32,
+    table: OwnU32,
     /// What is parked of them.
     pub(crate) numbers: Numbers,
     mounts: [AtomicPtr<Mount>; MOUNTS],
@@ -65,12 +66,12 @@ pub struct Process {
 /// The right to change the table of descriptors. Mutators follow one another, as in the kernel;
 /// lookups do not wait for them.
 pub(crate) struct TableLock<'p> {
-    word: &'p AtomicU32,
+    word: &'p OwnU32,
 }
 
 impl Drop for TableLock<'_> {
     fn drop(&mut self) {
-        if !threads::exchange_u32(self.word, 1, 0) && self.word.swap(0, Release) == 2 {
+        if !self.word.exchange(1, 0) && self.word.swap(0, Release) == 2 {
             let _ =
                 rustix::thread::futex::wake(self.word, rustix::thread::futex::Flags::PRIVATE, 1);
         }
@@ -181,7 +182,7 @@ impl Process {
             family,
             segment: AtomicPtr::new(place.as_ptr()),
             token: AtomicU32::new(place.token),
-            table: AtomicU32::new(0),
+            table: OwnU32::new(0),
             numbers: Numbers::default(),
             mounts: Default::default(),
             identity: Known::new(Identity::read()?),
@@ -282,7 +283,7 @@ impl Process {
     }
 
     #[inline]
-    pub(crate) fn entry(&self, fd: i32) -> Option<&AtomicU32> {
+    pub(crate) fn entry(&self, fd: i32) -> Option<&OwnU32> {
         self.segment().fds.get(fd as usize)
     }
 
@@ -342,28 +343,15 @@ impl Process {
     /// Adds a hold (family-F1); `false` where there is none to add to.
     #[inline]
     fn hold(&self, handle: Handle) -> bool {
-        let holds = self.segment().holds(handle);
-        loop {
-            match holds.load(Relaxed) {
-                0 => return false,
-                have if threads::exchange_u32(holds, have, have + 1) => return true,
-                _ => {}
-            }
-        }
+        let more = |have: u32| (have > 0).then_some(have + 1);
+        self.segment().holds(handle).modify(more).is_ok()
     }
 
     /// Gives a hold back.
     #[inline]
     pub(crate) fn put(&self, handle: Handle) {
-        let holds = self.segment().holds(handle);
-        loop {
-            let have = holds.load(Relaxed);
-            if threads::exchange_u32(holds, have, have - 1) {
-                if have == 1 {
-                    self.release(handle);
-                }
-                return;
-            }
+        if self.segment().holds(handle).modify(|have| Some(have - 1)) == Ok(1) {
+            self.release(handle);
         }
     }
 
@@ -387,7 +375,7 @@ impl Process {
     pub(crate) fn lock_table(&self) -> TableLock<'_> {
         use rustix::thread::futex;
         let word = &self.table;
-        if !threads::exchange_u32(word, 0, 1) {
+        if !word.exchange(0, 1) {
             while word.swap(2, Acquire) != 0 {
                 let _ = futex::wait(word, futex::Flags::PRIVATE, 2, None);
             }
@@ -413,7 +401,7 @@ impl Process {
     ) -> Option<OfdRef<'_>> {
         let place = self.place();
         raise(&place.segment().fd_end, fd as u32 + 1);
-        let old = threads::swap_u32(&place.segment().fds[fd as usize], ofd.handle | on_kernel);
+        let old = place.segment().fds[fd as usize].replace(ofd.handle | on_kernel);
         std::mem::forget(ofd);
         self.released(old)
     }
@@ -421,7 +409,7 @@ impl Process {
     /// Empties an entry. What it referred to is for the caller to drop.
     #[must_use]
     pub(crate) fn uninstall(&self, _table: &TableLock<'_>, fd: i32) -> Option<OfdRef<'_>> {
-        self.released(threads::swap_u32(self.entry(fd)?, 0))
+        self.released(self.entry(fd)?.replace(0))
     }
 
     /// The hold that an entry had.

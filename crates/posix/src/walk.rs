@@ -14,7 +14,8 @@ use crate::served::{Call, Stop};
 use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::cell::OnceCell;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+use threads::OwnU32;
 use vfs::rules::has_any;
 use vfs::{Attr, Errno, FileKind, FileSystem, Ino, NAME_MAX};
 
@@ -663,7 +664,7 @@ impl Process {
     }
 
     #[inline]
-    fn entry_at(&self, dirfd: i32) -> Call<&AtomicU32> {
+    fn entry_at(&self, dirfd: i32) -> Call<&OwnU32> {
         match dirfd {
             libc::AT_FDCWD => Ok(self.cwd_entry()),
             fd => self.entry(fd).ok_or(Stop::Kernel),

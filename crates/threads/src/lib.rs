@@ -6,9 +6,10 @@
 //! loaded later find room there, too, as long as they need little.
 //!
 //! A locked instruction waits until all stores before it have arrived in the cache: after a copy of
-//! 4 KiB, that takes longer than a short call may. Where nobody can come between, there is
-//! [`exchange_u32`], [`exchange_u64`] and [`swap_u32`].
+//! 4 KiB, that takes longer than a short call may. Words that only one process changes, [`OwnU32`] and [`OwnU64`], are
+//! changed without a lock where that process has one thread, as nobody can come between.
 
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::*};
 
 /// Defines `fn NAME() -> *mut u8`: the calling thread's zeroed bytes, as many as said, aligned
@@ -78,44 +79,75 @@ pub fn is_only_one() -> bool {
     unsafe { __libc_single_threaded.load(Relaxed) != 0 }
 }
 
-macro_rules! exchange {
+macro_rules! own {
     ($name:ident, $word:ty, $value:ty, $instruction:literal, $register:tt) => {
-        /// Stores `to` in a word that only threads of this process store to, if it is `from`; returns
-        /// whether it was. Acquires and releases; a signal handler sees it before or after.
-        #[inline]
-        pub fn $name(word: &$word, from: $value, to: $value) -> bool {
-            if !is_only_one() {
-                return word.compare_exchange(from, to, AcqRel, Relaxed).is_ok();
+        /// A word that only threads of one process change by what is here: of the one to whom it belongs, or of one that
+        /// clears it away when that is dead. Others may read it.
+        #[derive(Debug, Default)]
+        #[repr(transparent)]
+        pub struct $name($word);
+
+        impl $name {
+            /// A word with this value.
+            pub const fn new(value: $value) -> Self {
+                Self(<$word>::new(value))
             }
-            let seen: $value;
-            // SAFETY: compares and stores the word.
-            unsafe {
-                std::arch::asm!(
-                    $instruction,
-                    word = in(reg) word.as_ptr(),
-                    to = in(reg) to,
-                    inout($register) from => seen,
-                    options(nostack),
-                );
+
+            /// Stores `to` if the word is `from`; returns whether it was. Acquires and releases; a signal handler sees
+            /// it before or after.
+            #[inline]
+            pub fn exchange(&self, from: $value, to: $value) -> bool {
+                if !is_only_one() {
+                    return self.0.compare_exchange(from, to, AcqRel, Relaxed).is_ok();
+                }
+                let seen: $value;
+                // SAFETY: compares and stores the word.
+                unsafe {
+                    std::arch::asm!(
+                        $instruction,
+                        word = in(reg) self.0.as_ptr(),
+                        to = in(reg) to,
+                        inout($register) from => seen,
+                        options(nostack),
+                    );
+                }
+                seen == from
             }
-            seen == from
+
+            /// Stores what `to` makes of the word, unless that is nothing; returns what was there.
+            #[inline]
+            pub fn modify(&self, to: impl Fn($value) -> Option<$value>) -> Result<$value, $value> {
+                loop {
+                    let seen = self.0.load(Relaxed);
+                    let Some(to) = to(seen) else { return Err(seen) };
+                    if self.exchange(seen, to) {
+                        return Ok(seen);
+                    }
+                }
+            }
+
+            /// Stores `to`; returns what was there.
+            #[inline]
+            pub fn replace(&self, to: $value) -> $value {
+                match self.modify(|_| Some(to)) {
+                    Ok(seen) | Err(seen) => seen,
+                }
+            }
+        }
+
+        impl Deref for $name {
+            type Target = $word;
+
+            #[inline]
+            fn deref(&self) -> &$word {
+                &self.0
+            }
         }
     };
 }
 
-exchange!(exchange_u32, AtomicU32, u32, "cmpxchg dword ptr [{word}], {to:e}", "eax");
-exchange!(exchange_u64, AtomicU64, u64, "cmpxchg qword ptr [{word}], {to}", "rax");
-
-/// Stores `to` in a word that only threads of this process store to; returns what was there.
-#[inline]
-pub fn swap_u32(word: &AtomicU32, to: u32) -> u32 {
-    loop {
-        let seen = word.load(Relaxed);
-        if exchange_u32(word, seen, to) {
-            return seen;
-        }
-    }
-}
+own!(OwnU32, AtomicU32, u32, "cmpxchg dword ptr [{word}], {to:e}", "eax");
+own!(OwnU64, AtomicU64, u64, "cmpxchg qword ptr [{word}], {to}", "rax");
 
 #[cfg(test)]
 mod tests {
@@ -134,13 +166,15 @@ mod tests {
 
     #[test]
     fn words_are_exchanged_if_they_are_as_said() {
-        let (small, large) = (AtomicU32::new(1), AtomicU64::new(1 << 40));
-        assert!(exchange_u32(&small, 1, u32::MAX));
-        assert!(!exchange_u32(&small, 1, 2));
-        assert!(exchange_u64(&large, 1 << 40, u64::MAX));
-        assert!(!exchange_u64(&large, 1 << 40, 2));
-        assert_eq!(swap_u32(&small, 3), u32::MAX);
-        assert_eq!((small.into_inner(), large.into_inner()), (3, u64::MAX));
+        let (small, large) = (OwnU32::new(1), OwnU64::new(1 << 40));
+        assert!(small.exchange(1, u32::MAX));
+        assert!(!small.exchange(1, 2));
+        assert!(large.exchange(1 << 40, u64::MAX));
+        assert!(!large.exchange(1 << 40, 2));
+        assert_eq!(small.replace(3), u32::MAX);
+        assert_eq!(small.modify(|seen| seen.checked_sub(4)), Err(3));
+        assert_eq!(small.modify(|seen| Some(seen + 1)), Ok(3));
+        assert_eq!((small.load(Relaxed), large.load(Relaxed)), (4, u64::MAX));
     }
 
     #[test]
