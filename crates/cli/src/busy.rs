@@ -2,10 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{major, minor};
+use crate::locks::Locks;
 
 /// Users named at most.
 const USERS_MAX: usize = 5;
@@ -13,41 +12,16 @@ const USERS_MAX: usize = 5;
 /// The processes that have a lock on `pool`, with what to do about each: servers with the directory where
 /// they have it mounted. Those in other PID namespaces are not seen.
 pub fn holders(pool: &Path) -> Vec<String> {
-    let pids: BTreeSet<u32> = locks(pool).into_iter().map(|lock| lock.pid).collect();
+    let pids: BTreeSet<u32> = Locks::read().on(pool).into_iter().map(|lock| lock.pid).collect();
     let pool = pool.canonicalize().unwrap_or_else(|_| pool.to_owned());
     let pids = pids.into_iter().filter(|pid| *pid > 0);
     pids.map(|pid| holder(pid, &pool)).take(USERS_MAX).collect()
 }
 
 /// Whether those who have `pool` open would share it; `None` where nobody has, as far as can be seen.
-pub fn is_shared(pool: &Path) -> Option<bool> {
-    let locks = locks(pool);
+pub fn is_shared(locks: &Locks, pool: &Path) -> Option<bool> {
+    let locks = locks.on(pool);
     (!locks.is_empty()).then(|| locks.iter().all(|lock| !lock.exclusive))
-}
-
-/// An `flock`.
-struct Lock {
-    exclusive: bool,
-    /// 0 in another PID namespace.
-    pid: u32,
-}
-
-/// Those on `pool`.
-fn locks(pool: &Path) -> Vec<Lock> {
-    let Ok(stat) = fs::metadata(pool) else { return Vec::new() };
-    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
-    let file = format!("{:02x}:{:02x}:{}", major(stat.dev()), minor(stat.dev()), stat.ino());
-    locks.lines().filter_map(|line| lock(line, &file)).collect()
-}
-
-/// The `flock` that a line of `/proc/locks` tells of, if it is on `file`:
-/// `1: FLOCK  ADVISORY  WRITE 4711 00:19:42 0 EOF`.
-fn lock(line: &str, file: &str) -> Option<Lock> {
-    let mut fields = line.split_ascii_whitespace().skip(1);
-    let is_flock = fields.next()? == "FLOCK";
-    let exclusive = fields.nth(1)? == "WRITE";
-    let pid = fields.next()?.parse().unwrap_or(0);
-    (is_flock && fields.next()? == file).then_some(Lock { exclusive, pid })
 }
 
 fn holder(pid: u32, pool: &Path) -> String {

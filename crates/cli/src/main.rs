@@ -14,6 +14,7 @@ mod check;
 mod crashtest;
 mod doctor;
 mod info;
+mod locks;
 mod mkfs;
 mod mount;
 mod pool;

@@ -26,6 +26,7 @@ use rustix::process::Resource;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::locks::Locks;
 use crate::program::Program;
 use crate::{busy, output, stats};
 
@@ -283,8 +284,9 @@ fn nothing_to_serve(mounts: &[fuse::MountEntry]) -> Option<String> {
     if pools.iter().any(|mount| on_server(&mount.source)) {
         return None;
     }
+    let locks = Locks::read();
     let (direct, not_direct): (Vec<_>, Vec<_>) =
-        pools.into_iter().partition(|mount| busy::is_shared(&mount.source) != Some(false));
+        pools.into_iter().partition(|mount| busy::is_shared(&locks, &mount.source) != Some(false));
     let Some(first) = direct.first() else {
         let dir = not_direct.first()?.dir.display();
         return Some(format!(

@@ -1,0 +1,64 @@
+//! Who has a lock on a file: the kernel's table of locks (`proc_locks(5)`).
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use rustix::fs::{major, minor};
+
+/// The table, as it was when it was read.
+pub struct Locks(String);
+
+/// An `flock`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lock {
+    pub exclusive: bool,
+    /// 0 in another PID namespace.
+    pub pid: u32,
+}
+
+impl Locks {
+    /// Reads the table; where it cannot be read there are none.
+    pub fn read() -> Self {
+        Self(fs::read_to_string("/proc/locks").unwrap_or_default())
+    }
+
+    /// Those that somebody has on a file.
+    pub fn on(&self, path: &Path) -> Vec<Lock> {
+        let Ok(stat) = fs::metadata(path) else { return Vec::new() };
+        let file = format!("{:02x}:{:02x}:{}", major(stat.dev()), minor(stat.dev()), stat.ino());
+        self.0.lines().filter_map(|line| lock(line, &file)).collect()
+    }
+}
+
+/// The `flock` that a line of the table tells of, if it is on `file` and not waited for:
+/// `1: FLOCK  ADVISORY  WRITE 4711 00:19:42 0 EOF`.
+fn lock(line: &str, file: &str) -> Option<Lock> {
+    let mut fields = line.split_ascii_whitespace().skip(1);
+    let is_flock = fields.next()? == "FLOCK";
+    let exclusive = fields.nth(1)? == "WRITE";
+    let pid = fields.next()?.parse().unwrap_or(0);
+    (is_flock && fields.next()? == file).then_some(Lock { exclusive, pid })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_holds_this_file_is_named() {
+        let file = "00:19:62";
+        let held = lock("1: FLOCK  ADVISORY  WRITE 3012 00:19:62 0 EOF", file);
+        assert_eq!(held, Some(Lock { exclusive: true, pid: 3012 }));
+        let shared = lock("12: FLOCK  ADVISORY  READ 0 00:19:62 0 EOF", file);
+        assert_eq!(shared, Some(Lock { exclusive: false, pid: 0 }));
+        for other in [
+            "1: -> FLOCK  ADVISORY  WRITE 3012 00:19:62 0 EOF",
+            "1: FLOCK  ADVISORY  WRITE 3012 00:19:63 0 EOF",
+            "1: POSIX  ADVISORY  WRITE 3012 00:19:62 0 EOF",
+            "",
+        ] {
+            assert_eq!(lock(other, file), None, "{other}");
+        }
+    }
+}
