@@ -6,9 +6,9 @@
 
 use crate::blocks::Txn;
 use crate::crawler::Node;
+use crate::extent::Extent;
 use crate::fs::Core;
 use crate::layout::*;
-use crate::run::Run;
 use pmem::{LINE, Medium};
 use std::cell::Cell;
 use std::ops::Range;
@@ -22,7 +22,7 @@ struct Fill<'a> {
     /// The bytes of `range`; `None` for zeros.
     data: Option<&'a [u8]>,
     /// New leaves that lie behind each other, the first one among them.
-    run: Cell<Run>,
+    extent: Cell<Extent>,
 }
 
 impl<M: Medium> Core<M> {
@@ -56,11 +56,11 @@ impl<M: Medium> Core<M> {
         size: u64,
         range: Range<u64>,
         data: Option<&[u8]>,
-    ) -> Result<(Root, Run)> {
+    ) -> Result<(Root, Extent)> {
         self.zero_tail(root, size, range.start)?;
         let height = root.height().max(height_for(range.end));
         let is_within = range.start < span(root.height());
-        let fill = Fill { size, range, data, run: Cell::default() };
+        let fill = Fill { size, range, data, extent: Cell::default() };
         let block = match root.block() {
             // A hole of any height is the same hole.
             0 => self.fill_node(txn, Node { block: 0, height, base: 0 }, &fill)?,
@@ -73,7 +73,7 @@ impl<M: Medium> Core<M> {
                 })?
             }
         };
-        Ok((Root::new(block, height), fill.run.get()))
+        Ok((Root::new(block, height), fill.extent.get()))
     }
 
     /// Commits what `fill` has prepared, durably. The tree shows what it showed before until the size is
@@ -177,9 +177,9 @@ impl<M: Medium> Core<M> {
         let end = fill.range.end.min(node.base + BLOCK);
         let block = if node.block == 0 { txn.take() } else { node.block };
         if node.block == 0 {
-            let mut run = fill.run.get();
-            run.extend(node.base / BLOCK, block / BLOCK);
-            fill.run.set(run);
+            let mut extent = fill.extent.get();
+            extent.extend(node.base / BLOCK, block / BLOCK);
+            fill.extent.set(extent);
             if start > node.base {
                 self.medium.zero_nt(block, start - node.base);
             }
@@ -216,7 +216,7 @@ impl<M: Medium> Core<M> {
     pub fn build_tree(&self, txn: &mut Txn<'_>, data: &[u8]) -> Result<Root> {
         let range = 0..data.len() as u64;
         let node = Node { block: 0, height: height_for(range.end), base: 0 };
-        let fill = Fill { size: 0, range, data: Some(data), run: Cell::default() };
+        let fill = Fill { size: 0, range, data: Some(data), extent: Cell::default() };
         let block = self.fill_node(txn, node, &fill)?;
         Ok(Root::new(block, node.height))
     }

@@ -245,8 +245,8 @@ impl<M: Medium> Core<M> {
     }
 
     /// Brings the derived state up to date with a slot that was committed.
-    pub fn settle_slot(&self, v: &VInode, slot: &Slot) -> Result<()> {
-        self.settle_used(v, slot)?;
+    pub fn update_index_after_add(&self, v: &VInode, slot: &Slot) -> Result<()> {
+        self.update_free_run_after_use(v, slot)?;
         v.add_entries(1);
         Ok(())
     }
@@ -280,14 +280,19 @@ impl<M: Medium> Core<M> {
     }
 
     /// Brings the derived state up to date with an entry that was cleared.
-    pub fn settle_cleared(&self, v: &VInode, block: Handle, cleared: FreeRun) -> Result<()> {
+    pub fn update_index_after_clear(
+        &self,
+        v: &VInode,
+        block: Handle,
+        cleared: FreeRun,
+    ) -> Result<()> {
         v.add_entries(-1);
         self.v.dir_block(block).free.set(cleared, true);
-        self.settle_room(v, block, cleared)
+        self.update_free_run_after_free(v, block, cleared)
     }
 
     /// Of a block, a run is free: that, with what is free around it, is the known run if it is longer.
-    fn settle_room(&self, v: &VInode, block: Handle, freed: FreeRun) -> Result<()> {
+    fn update_free_run_after_free(&self, v: &VInode, block: Handle, freed: FreeRun) -> Result<()> {
         if freed.len == 0 {
             return Ok(());
         }
@@ -296,14 +301,14 @@ impl<M: Medium> Core<M> {
     }
 
     /// Brings the derived state up to date with an entry that has got another name in place.
-    pub fn settle_respelled(&self, v: &VInode, slot: &Slot) -> Result<()> {
+    pub fn update_index_after_respell(&self, v: &VInode, slot: &Slot) -> Result<()> {
         let db = self.v.dir_block(slot.pos.block());
         db.free.set(slot.entry(), false);
         db.free.set(slot.rest, true);
         if slot.has(self.free_run(slot.pos.block())) {
             return self.set_run(v, slot.pos.block(), db.free.best());
         }
-        self.settle_room(v, slot.pos.block(), slot.rest)
+        self.update_free_run_after_free(v, slot.pos.block(), slot.rest)
     }
 
     /// The known free run of a block.
@@ -366,7 +371,7 @@ impl<M: Medium> Core<M> {
     }
 
     /// A slot took the start of the known run: what is left is the known one, unless too short.
-    pub fn settle_used(&self, v: &VInode, slot: &Slot) -> Result<()> {
+    pub fn update_free_run_after_use(&self, v: &VInode, slot: &Slot) -> Result<()> {
         let db = self.v.dir_block(slot.pos.block());
         let (known, entry) = (self.free_run(slot.pos.block()), slot.entry());
         debug_assert_eq!(known.off, entry.off);

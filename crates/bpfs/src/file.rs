@@ -60,7 +60,7 @@ impl<M: Medium> Core<M> {
     /// `FileSystem::read`.
     pub fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let v = self.v.vinode(ino)?;
-        self.prefetch_run(v, offset, buf.len() as u64);
+        self.prefetch_extent(v, offset, buf.len() as u64);
         if let Some(ticket) = v.lock.begin_optimistic() {
             // The content at last: it comes meanwhile.
             let read = self.live_file(ino).and_then(|v| {
@@ -87,7 +87,7 @@ impl<M: Medium> Core<M> {
         }
         let len = (size - offset).min(buf.len() as u64);
         let buf = &mut buf[..len as usize];
-        if let Some((at, have)) = self.in_run(v, offset)?
+        if let Some((at, have)) = self.in_extent(v, offset)?
             && have >= len
         {
             self.medium.read(at, buf);
@@ -168,7 +168,7 @@ impl<M: Medium> Core<M> {
             return Ok(());
         }
         let range = offset..end;
-        v.cut_run(&range);
+        v.cut_extent(&range);
         // One more than the crawl needs, for a look at the leaf alone.
         let need = Self::blocks_to_append(root, &range) + 1;
         self.v.transact(need, KEEP, |txn| {
@@ -300,11 +300,11 @@ impl<M: Medium> Core<M> {
     ) -> std::result::Result<(), Stop> {
         let end = range.end;
         self.v.transact(Self::blocks_to_append(root, &range), KEEP, |txn| {
-            let (new, run) = self.fill(txn, root, size, range, data)?;
+            let (new, extent) = self.fill(txn, root, size, range, data)?;
             self.date(v, MODIFIED);
             let (root_off, size_off) = (self.word_off(v, Word::Root), self.word_off(v, Word::Size));
             self.commit_append((root_off, root), new, (size_off, end));
-            v.append_to_run(run);
+            v.append_to_extent(extent);
             v.add_blocks(txn.delta());
             Ok(())
         })
@@ -327,7 +327,7 @@ impl<M: Medium> Core<M> {
         }
         let range = offset..offset + data.len() as u64;
         let end = range.end;
-        v.cut_run(&range);
+        v.cut_extent(&range);
         let need = Self::blocks_to_append(root, &range) + self.inode_commit_blocks(1);
         self.v.transact(need, KEEP, |txn| {
             let root = self.grow(txn, self.word_off(v, Word::Root), root, end);
@@ -351,7 +351,7 @@ impl<M: Medium> Core<M> {
     /// mount does not follow them (scan-S5). The caller flushes the inode's first line and fences before
     /// it gives the lock back, so that no other thread grows the file over them.
     pub fn prune(&self, v: &VInode, size: u64) -> Result<()> {
-        v.cut_run(&(size..u64::MAX));
+        v.cut_extent(&(size..u64::MAX));
         let root = self.root(v)?;
         let mut blocks = Vec::new();
         let mut each = |b: u64| blocks.push((b / BLOCK) as u32);

@@ -374,7 +374,7 @@ impl<M: Medium> Core<M> {
         self.prefetch_pointers(root);
         for (at, bytes) in [(0, 4 * LINE), (attr.size - 1, 1)] {
             if root.height() > 0 {
-                self.prefetch_run(v, at, bytes);
+                self.prefetch_extent(v, at, bytes);
             } else if let Ok(block @ 1..) = self.find_block(root, at) {
                 self.medium.prefetch(block + at % BLOCK, bytes);
             }

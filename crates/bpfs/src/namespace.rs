@@ -166,7 +166,7 @@ impl<M: Medium> Core<M> {
             // Not what PM holds of it: to load what is being flushed takes as long as a fence.
             let life = Life { ino, generation: record.generation.get() };
             self.commit_slot(&slot, life, !has_blocks);
-            self.settle_slot(d, &slot)?;
+            self.update_index_after_add(d, &slot)?;
             if kind == FileKind::Dir {
                 v.parent.store(dir.0 as u32, Relaxed);
                 d.add_links(1);
@@ -302,7 +302,7 @@ impl<M: Medium> Core<M> {
             self.touch_modified(d);
             self.touch_changed(v);
             self.commit_slot(&slot, life, true);
-            self.settle_slot(d, &slot)?;
+            self.update_index_after_add(d, &slot)?;
             v.links.store(links + 1, Relaxed);
             v.state.fetch_and(!UNNAMED, Relaxed);
             Ok(self.attr(ino, v))
@@ -362,7 +362,7 @@ impl<M: Medium> Core<M> {
                 }
                 let cleared = self.clear_entry(found.pos);
                 let _ = self.medium.fence();
-                self.settle_cleared(d, found.pos.block(), cleared)?;
+                self.update_index_after_clear(d, found.pos.block(), cleared)?;
                 self.drop_name(d, ino, v);
                 Ok(true)
             })?;

@@ -1,4 +1,4 @@
-//! Files that processes have the kernel open by number: [`mounts::Board::begin_opening`].
+//! Files that processes have the kernel open by number: [`mounts::MountEvents::begin_opening`].
 //!
 //! - openings-O1: a process posts what it is having opened, in its own word, before it asks the kernel, and takes it back
 //!   when the kernel knows the size. It does one at a time.

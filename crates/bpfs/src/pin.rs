@@ -151,7 +151,7 @@ impl<M: Medium> Core<M> {
             return Ok((None, 0));
         }
         self.touch_accessed(v);
-        if let Some((at, have)) = self.in_run(v, offset)? {
+        if let Some((at, have)) = self.in_extent(v, offset)? {
             return Ok((Some(at), have.min(end - offset)));
         }
         let root = self.root(v)?;

@@ -128,7 +128,7 @@ impl<M: Medium> Core<M> {
             self.index_rename(&r)?;
             moved
         };
-        self.settle_rename(&r, &moved)?;
+        self.update_index_after_rename(&r, &moved)?;
         Ok(())
     }
 
@@ -326,7 +326,7 @@ impl<M: Medium> Core<M> {
     }
 
     /// Brings the rest of the derived state up to date.
-    fn settle_rename(&self, r: &Renamed<'_>, moved: &[Moved]) -> Result<()> {
+    fn update_index_after_rename(&self, r: &Renamed<'_>, moved: &[Moved]) -> Result<()> {
         let (from_dir, fd, _, source) = r.from;
         let (to_dir, td, _, target) = r.to;
         let (s, t) = r.nodes;
@@ -338,14 +338,14 @@ impl<M: Medium> Core<M> {
             }
         }
         match &r.slot {
-            Some(slot) if r.is_in_place() => self.settle_respelled(fd, slot)?,
+            Some(slot) if r.is_in_place() => self.update_index_after_respell(fd, slot)?,
             Some(slot) => {
-                self.settle_slot(td, slot)?;
-                self.settle_cleared(fd, source.pos.block(), self.entry_run(source.pos))?;
+                self.update_index_after_add(td, slot)?;
+                self.update_index_after_clear(fd, source.pos.block(), self.entry_run(source.pos))?;
             }
             None if r.exchange => {}
             None => {
-                self.settle_cleared(fd, source.pos.block(), self.entry_run(source.pos))?;
+                self.update_index_after_clear(fd, source.pos.block(), self.entry_run(source.pos))?;
             }
         }
         for (node, from, to) in

@@ -18,11 +18,11 @@
 
 use crate::crawler::Node;
 use crate::dir::Chain;
+use crate::extent::Extent;
 use crate::free::FreeRun;
 use crate::fs::{Core, INODE_ROOT, INODE_SIZE};
 use crate::index::{Found, Next};
 use crate::layout::*;
-use crate::run::Run;
 use crate::share::Held;
 use crate::volatile::{EntryPos, LIVE, MAY_BE_CAPABLE, REMOVED, VInode};
 use pmem::Medium;
@@ -257,17 +257,17 @@ impl<M: Medium> Core<M> {
             queue.push(ino);
         } else {
             let mut walk = Walk { scan, object: &object, size, blocks: 0 };
-            let (mut run, mut longest) = (Run::default(), Run::default());
+            let (mut extent, mut longest) = (Extent::default(), Extent::default());
             self.walk_root(&mut walk, self.word_off(v, Word::Root), true, &mut |block, base| {
-                if !run.extend(base / BLOCK, block / BLOCK) {
-                    run = Run { first: base / BLOCK, block: block / BLOCK, count: 1 };
+                if !extent.extend(base / BLOCK, block / BLOCK) {
+                    extent = Extent { first: base / BLOCK, block: block / BLOCK, count: 1 };
                 }
-                if run.count > longest.count {
-                    longest = run;
+                if extent.count > longest.count {
+                    longest = extent;
                 }
             });
             if kind == FileKind::File {
-                v.set_run(longest);
+                v.set_extent(longest);
             }
             blocks += walk.blocks;
         }

@@ -133,7 +133,7 @@ impl<M: Medium> Core<M> {
         Ok(dead.len())
     }
 
-    /// Takes back up to `n` mappings that a process counts ([`mounts::Board`]). Inside, because a recovery sums up
+    /// Takes back up to `n` mappings that a process counts ([`mounts::MountEvents`]). Inside, because a recovery sums up
     /// what is counted by process.
     pub fn end_mappings(&self, process: usize, ino: Ino, n: u64) -> Result<()> {
         self.op(|core| {

@@ -186,7 +186,7 @@ impl<M: Medium> Core<M> {
         let end = if range.end >= size { size.next_multiple_of(BLOCK) } else { range.end };
         let inside = range.start..end.min(root.span());
         let ragged = 2 * (u64::from(root.height()) + 1);
-        v.cut_run(&inside);
+        v.cut_extent(&inside);
         self.v.transact(ragged, 0, |txn| {
             let mut words = Vec::new();
             self.touch_modified(v);
@@ -234,7 +234,7 @@ impl<M: Medium> Core<M> {
             end if end == new_size => end.next_multiple_of(BLOCK),
             end => end,
         };
-        v.cut_run(&range);
+        v.cut_extent(&range);
         let growth = if grows { self.inode_commit_blocks(1) } else { 0 };
         let need = Self::blocks_to_append(root, &range) + growth;
         self.v.transact(need, KEEP, |txn| {
@@ -276,7 +276,7 @@ impl<M: Medium> Core<M> {
         let len = range.end - range.start;
         let new_size = if collapse { size - len } else { size + len };
         let root = self.root(v)?;
-        v.cut_run(&(0..u64::MAX));
+        v.cut_extent(&(0..u64::MAX));
         let mut leaves = Vec::new();
         let mut gone = Vec::new();
         self.visit(Node::top(root), &(0..size), &mut |block, base| {

@@ -129,7 +129,7 @@ impl<M: Medium> Core<M> {
         let _ = self.v.unnamed().iter().any(is_ended);
     }
 
-    /// [`mounts::Board::wait_for_unnamed`].
+    /// [`mounts::MountEvents::wait_for_unnamed`].
     pub fn wait_for_unnamed(&self, patience: Duration, tell: &mut dyn FnMut(Ino)) -> Result<()> {
         let process = self.v.arena.process()?;
         let unnamed = self.own_unnamed()?;
@@ -175,7 +175,7 @@ impl<M: Medium> Core<M> {
         })
     }
 
-    /// [`mounts::Board::wake`].
+    /// [`mounts::MountEvents::wake`].
     pub fn wake_server(&self) {
         if let Ok(unnamed) = self.own_unnamed() {
             unnamed.count();

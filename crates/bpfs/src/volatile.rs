@@ -43,15 +43,15 @@ pub struct VInode {
     pub blocks: AtomicI64,
     /// Names; for a directory, its subdirectories (its link count is two more).
     pub links: AtomicU32,
-    /// Parent of a directory. (Of a file, this and the next two hold its [run](crate::run).)
+    /// Parent of a directory. (Of a file, this and the next two hold its [extent](crate::extent).)
     pub parent: AtomicU32,
     /// Entries of a directory.
     pub entries: AtomicU32,
     /// Handle of a directory's [`DirState`]; 0: none yet.
     pub dir: AtomicU32,
-    /// How often the kernel has it open to execute it ([`mounts::Board`]).
+    /// How often the kernel has it open to execute it ([`mounts::MountEvents`]).
     pub executions: AtomicU32,
-    /// How often somebody may map it through the mount ([`mounts::Board`]): the sum of what processes count.
+    /// How often somebody may map it through the mount ([`mounts::MountEvents`]): the sum of what processes count.
     pub mappings: AtomicU32,
 }
 
@@ -220,7 +220,7 @@ struct Tables {
     /// What cannot be derived: `[0]` the seed, `[1]` the secret, `[2]` whether a recovery met damage,
     /// `[3]` how often all else was derived anew, `[4]` what accesses are not recorded for.
     kept: Span<AtomicU64>,
-    /// How often the mount has changed ([`mounts::Board`]): in a line of its own, which stays in every
+    /// How often the mount has changed ([`mounts::MountEvents`]): in a line of its own, which stays in every
     /// cache.
     mount_changes: Span<AtomicU64>,
     /// References that each process holds, process by process, where there may be several.

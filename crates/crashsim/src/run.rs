@@ -200,6 +200,13 @@ impl Base {
         Ok(Self { name, script, initial: Initial::of(&bytes), bytes, model, fresh: self.fresh })
     }
 
+    /// A medium of the same length that holds no pool, but zeros: to be formatted.
+    pub fn blank(&self) -> Self {
+        let bytes = vec![0; self.bytes.len()];
+        let (initial, model) = (Initial::of(&bytes), Model::new());
+        Self { name: "blank", script: Vec::new(), initial, bytes, model, fresh: self.fresh }
+    }
+
     /// What a fresh pool of this length holds.
     pub fn fresh(&self) -> Fresh {
         self.fresh

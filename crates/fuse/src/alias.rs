@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use fuser::{FileAttr, INodeNo};
-use mounts::{Alias, Board};
+use mounts::{Alias, MountEvents};
 use vfs::{Entry, Errno, FileKind, FileSystem, Ino, Result};
 
 use crate::convert;
@@ -40,12 +40,12 @@ pub(crate) fn lookup(fs: &dyn FileSystem, alias: &Alias) -> Result<Entry> {
 /// `ENOENT`. Adds a reference.
 pub(crate) fn lookup_file(
     fs: &dyn FileSystem,
-    board: &dyn Board,
+    events: &dyn MountEvents,
     secret: u64,
     name: &OsStr,
 ) -> Result<Entry> {
     let (alias, ticket) = Alias::parse_file(secret, name.as_bytes()).ok_or(Errno::NOENT)?;
-    board.answer_opening(alias.ino, ticket);
+    events.answer_opening(alias.ino, ticket);
     let entry = lookup(fs, &alias)?;
     if entry.kind == FileKind::File {
         return Ok(entry);

@@ -90,14 +90,14 @@ impl Mounted {
         let Some(shared) = self.shared else { return self.session.run() };
         let notifier = self.session.notifier();
         let result = std::thread::scope(|scope| {
-            let Shared { fs, board, names, .. } = &*shared;
-            scope.spawn(move || names.tell(&**fs, &**board, &notifier));
+            let Shared { fs, events, names, .. } = &*shared;
+            scope.spawn(move || names.tell(&**fs, &**events, &notifier));
             let result = self.session.run();
-            names.end(&**board);
+            names.end(&**events);
             result
         });
         // What is still open the kernel does not close any more.
-        shared.board.end_serving();
+        shared.events.end_serving();
         result
     }
 }

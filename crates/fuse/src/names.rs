@@ -17,7 +17,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fuser::{INodeNo, Notifier};
-use mounts::Board;
+use mounts::MountEvents;
 use vfs::FileSystem;
 
 use crate::convert;
@@ -118,9 +118,9 @@ impl Names {
     }
 
     /// Tells the kernel what it is to forget, until [`end`](Self::end).
-    pub fn tell(&self, fs: &dyn FileSystem, board: &dyn Board, notifier: &Notifier) {
+    pub fn tell(&self, fs: &dyn FileSystem, events: &dyn MountEvents, notifier: &Notifier) {
         while !self.has_ended.load(Acquire) {
-            let waited = board.wait_for_unnamed(PATIENCE, &mut |ino| {
+            let waited = events.wait_for_unnamed(PATIENCE, &mut |ino| {
                 self.expire(INodeNo(ino.0));
                 self.tell_stale(fs, notifier);
             });
@@ -155,9 +155,9 @@ impl Names {
     }
 
     /// Ends [`tell`](Self::tell).
-    pub fn end(&self, board: &dyn Board) {
+    pub fn end(&self, events: &dyn MountEvents) {
         self.has_ended.store(true, Release);
-        board.wake();
+        events.wake();
     }
 }
 

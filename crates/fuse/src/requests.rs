@@ -567,7 +567,7 @@ impl fuser::Filesystem for Server {
         let created = self.call(Op::Create, |fs| {
             if let Some(shared) = self.in_alias_dir(parent) {
                 // Whoever opens it so counts his mappings himself.
-                let entry = alias::lookup_file(fs, &*shared.board, shared.secret, name)?;
+                let entry = alias::lookup_file(fs, &*shared.events, shared.secret, name)?;
                 self.note_alias(parent, name, INodeNo(entry.ino.0));
                 return Ok((entry, FileHandle(0)));
             }

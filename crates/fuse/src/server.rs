@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use fuser::{
     FileHandle, FopenFlags, INodeNo, Notifier, ReplyAttr, ReplyEmpty, ReplyEntry, Request,
 };
-use mounts::{Alias, Board};
+use mounts::{Alias, MountEvents};
 use vfs::{Durability, Entry, Errno, FileSystem, Ino};
 
 use crate::alias;
@@ -33,7 +33,7 @@ pub(crate) struct Shared {
     /// Of the pool's [aliases](Alias).
     pub secret: u64,
     pub fs: Arc<dyn FileSystem>,
-    pub board: Arc<dyn Board>,
+    pub events: Arc<dyn MountEvents>,
     /// What the kernel remembers.
     pub names: Names,
 }
@@ -63,11 +63,11 @@ impl Server {
     /// For a pool that other processes change without asking this server: files can be opened by
     /// their [alias](Alias) under `secret`, what is written to a file that is open for appending goes
     /// to where the file ends then, not to where the kernel remembers its end, and which files the
-    /// kernel executes or may map is posted on the board.
+    /// kernel executes or may map is posted among the mount events.
     #[must_use]
-    pub fn shared(mut self, secret: u64, board: Arc<dyn Board>) -> Self {
+    pub fn shared(mut self, secret: u64, events: Arc<dyn MountEvents>) -> Self {
         let fs = self.fs.clone();
-        self.shared = Some(Arc::new(Shared { secret, fs, board, names: Names::new() }));
+        self.shared = Some(Arc::new(Shared { secret, fs, events, names: Names::new() }));
         self
     }
 
@@ -127,7 +127,7 @@ impl Server {
         if let Some(shared) = &self.shared {
             shared.names.add(parent, name, ino);
             shared.names.expire_name(parent, name);
-            shared.board.wake();
+            shared.events.wake();
         }
     }
 
@@ -153,7 +153,7 @@ impl Server {
             for ((parent, name), ino) in gone.into_iter().filter_map(|(at, ino)| at.zip(ino)) {
                 if shared.names.removed(ino, parent, name) {
                     shared.names.expire(ino);
-                    shared.board.wake();
+                    shared.events.wake();
                 }
             }
             // The target, too: they may have changed places.
@@ -260,44 +260,44 @@ impl Server {
         self.shared.as_deref().filter(|_| ino == alias::DIR)
     }
 
-    fn board(&self) -> Option<&dyn Board> {
-        self.shared.as_ref().map(|shared| &*shared.board)
+    fn events(&self) -> Option<&dyn MountEvents> {
+        self.shared.as_ref().map(|shared| &*shared.events)
     }
 
     /// Posts what it means to programs beside the mount that one has opened a regular file by an ordinary
     /// name. The handle says what its release takes back.
     pub(crate) fn begin_use(&self, ino: INodeNo, flags: i32) -> vfs::Result<FileHandle> {
-        let Some(board) = self.board() else { return Ok(FileHandle(0)) };
+        let Some(events) = self.events() else { return Ok(FileHandle(0)) };
         let mut uses = 0;
         // Nobody maps what cannot be read.
         if flags & libc::O_ACCMODE != libc::O_WRONLY {
-            board.begin_mapping(convert::ino(ino))?;
+            events.begin_mapping(convert::ino(ino))?;
             uses |= MAPPED;
         }
         if flags & FMODE_EXEC != 0 {
-            board.begin_execution(convert::ino(ino));
+            events.begin_execution(convert::ino(ino));
             uses |= EXECUTED;
         }
-        board.wait_for_openings(convert::ino(ino), true);
+        events.wait_for_openings(convert::ino(ino), true);
         Ok(FileHandle(uses))
     }
 
     /// Before the kernel hears that the size may be another: no older answer may come after this one
-    /// ([`Board::begin_opening`]).
+    /// ([`MountEvents::begin_opening`]).
     pub(crate) fn before_new_size(&self, ino: Ino) {
-        if let Some(board) = self.board() {
-            board.wait_for_openings(ino, true);
+        if let Some(events) = self.events() {
+            events.wait_for_openings(ino, true);
         }
     }
 
     /// Takes back what [`begin_use`](Self::begin_use) posted.
     pub(crate) fn end_use(&self, ino: INodeNo, handle: FileHandle) {
-        let Some(board) = self.board() else { return };
+        let Some(events) = self.events() else { return };
         if handle.0 & MAPPED != 0 {
-            board.end_mapping(convert::ino(ino));
+            events.end_mapping(convert::ino(ino));
         }
         if handle.0 & EXECUTED != 0 {
-            board.end_execution(convert::ino(ino));
+            events.end_execution(convert::ino(ino));
         }
     }
 

@@ -16,7 +16,7 @@ use fuse::{
     Access, Caching, MountFlags, MountOptions, Op, OpCounters, Place, Server, ServerOptions,
     TermsWatch,
 };
-use mounts::{Alias, Board};
+use mounts::{Alias, MountEvents};
 use vfs::model::Model;
 use vfs::{Caller, Entry, Errno, FileSystem, Ino, NewKind, NewNode, RenameFlags, Result};
 
@@ -39,7 +39,7 @@ struct Probe {
     news: Condvar,
 }
 
-impl Board for Probe {
+impl MountEvents for Probe {
     fn mount_changes(&self) -> u64 {
         0
     }

@@ -137,9 +137,13 @@ fn of_file_systems<T: Target>(
     if !is_asked(only, FORMATTING) {
         return Ok(());
     }
-    let format = crashsim::format::record(target, &bases[0])?;
-    let (stats, wrong) = crashsim::format::explore(target, &bases[0], &format, Semantics::Adr)?;
-    enough(formatting(stats, wrong));
+    for base in [&bases[0], &bases[0].blank()] {
+        let format = crashsim::format::record(target, base)?;
+        let (stats, wrong) = crashsim::format::explore(target, base, &format, Semantics::Adr)?;
+        if enough(formatting(stats, wrong)) {
+            break;
+        }
+    }
     Ok(())
 }
 

@@ -21,7 +21,7 @@ const SECRET_LEN: usize = 16;
 ///   ([`dir_name`](Self::dir_name)) of the root, for regular files, with `O_CREAT`: the name never exists, so the
 ///   kernel asks the server to create it, and takes what that opens for a new file, of which it checks no
 ///   permission. The secret is a capability. The nonce is the ticket that
-///   [`Board::begin_opening`](crate::Board::begin_opening) gives: where the name is known, the kernel does not ask.
+///   [`MountEvents::begin_opening`](crate::MountEvents::begin_opening) gives: where the name is known, the kernel does not ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alias {
     /// Of the pool.

@@ -1,15 +1,15 @@
 //! What a mount of a pool and those who use the pool beside it have to agree on: how the mount is
 //! called in the kernel's table, and on what terms it stands there ([`PoolMount`]); how a file is named
-//! by its inode ([`Alias`]); and what only the mount's server gets to know ([`Board`]).
+//! by its inode ([`Alias`]); and what only the mount's server gets to know ([`MountEvents`]).
 
 mod alias;
 mod ask;
-mod board;
+mod events;
 mod pools;
 mod table;
 
 pub use alias::Alias;
 pub use ask::{newest_mount, terms};
-pub use board::{Alone, Board};
+pub use events::{Alone, MountEvents};
 pub use pools::{PoolMount, Terms};
 pub use table::{FS_TYPE, Line, unescape};

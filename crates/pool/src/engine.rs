@@ -2,7 +2,7 @@
 
 use crate::MountReport;
 use arena::Paused;
-use mounts::{Alone, Board};
+use mounts::{Alone, MountEvents};
 use pmem::Region;
 use std::io;
 use std::ops::Deref;
@@ -13,7 +13,7 @@ use vfs::{FileSystem, Ino, Result};
 /// A pool that is open, with what front ends need beside its files.
 ///
 /// Several processes may have the same pool open ([`place`](crate::place)), unless the engine is [`Alone`].
-pub trait Engine: FileSystem + Board + Processes {
+pub trait Engine: FileSystem + MountEvents + Processes {
     /// The memory that the pool lies in.
     fn region(&self) -> &Region;
 

@@ -3,11 +3,11 @@
 //! text (`mnt/file`, `../mnt/file`) is served as the absolute one.
 //!
 //! The kernel tells its path without links, so leading `..` can be followed by its text. Two numbers of that
-//! are kept for each mount: how deep it is, and how much of it the mount point has, too ([`Lead`]).
+//! are kept for each mount: how deep it is, and how much of it the mount point has, too ([`Prefix`]).
 //!
 //! - **cwd-L1** The word of [`Cwd`] is another one before a call that changes the working directory returns. What
 //!   is found out stands for the word from before the look, and is not believed with another.
-//! - **cwd-L2** Before the first path is served by a lead, the kernel has shown that the shortest way leads this
+//! - **cwd-L2** Before the first path is served by a prefix, the kernel has shown that the shortest way leads this
 //!   user from the working directory to the mount. (It may lie where another mount hides it, or may not
 //!   be searched any more.)
 
@@ -25,7 +25,7 @@ const STATE: u32 = 3;
 const UNKNOWN: u32 = 0;
 /// In a pool, or nowhere that helps: what is not relative to a description is the kernel's.
 const KERNELS: u32 = 1;
-/// Outside: the leads of mounts tell.
+/// Outside: the prefixes of mounts tell.
 const OUTSIDE: u32 = 2;
 
 /// What is known of the working directory, besides the description (cwd-L1).
@@ -80,9 +80,9 @@ enum Shown {
 
 /// The way from the working directory to a mount point: a [`Place`], [`Shown`], and the word they stand for.
 #[derive(Default)]
-pub(crate) struct Lead(AtomicU64);
+pub(crate) struct Prefix(AtomicU64);
 
-impl Lead {
+impl Prefix {
     fn pack(word: u32, place: Place, shown: Shown) -> u64 {
         let high = word & !STATE | shown as u32;
         u64::from(high) << 32 | u64::from(place.depth) << 16 | u64::from(place.shared)
@@ -152,7 +152,7 @@ impl Process {
         let depth = names().count() as u16;
         for (_, mount) in self.mounts() {
             let shared = names().zip(mount.names(0)).take_while(|(a, b)| a == b).count() as u16;
-            mount.lead.put(word, Place { depth, shared });
+            mount.prefix.put(word, Place { depth, shared });
         }
         self.cwd.settle(word, OUTSIDE);
     }
@@ -190,7 +190,7 @@ impl Process {
 
     /// The mount that a relative path leads into from a working directory outside, and what remains of the
     /// path below the mount point.
-    pub(crate) fn lead<'a>(&self, path: &'a [u8]) -> Call<(usize, &Mount, &'a [u8])> {
+    pub(crate) fn mount_by_prefix<'a>(&self, path: &'a [u8]) -> Call<(usize, &Mount, &'a [u8])> {
         let word = self.cwd.word.load(Acquire);
         if word & STATE != OUTSIDE {
             return Err(Stop::Kernel);
@@ -198,7 +198,7 @@ impl Process {
         let (climbed, names) = climb(path);
         let mut best: Option<(usize, &Mount, &[u8])> = None;
         for (i, mount) in self.mounts() {
-            let Some((place, _)) = mount.lead.get(word) else { continue };
+            let Some((place, _)) = mount.prefix.get(word) else { continue };
             let at = usize::from(place.depth).saturating_sub(climbed);
             if at <= usize::from(place.shared)
                 && let Some(rest) = mount.strip_names(names, at)
@@ -217,7 +217,7 @@ impl Process {
     /// cwd-L2. Higher ways to the mount lead through directories above its mount point, which are looked at for
     /// absolute paths.
     fn check_lead(&self, mount: &Mount, word: u32) -> Call<()> {
-        let (place, mut shown) = mount.lead.get(word).ok_or(Stop::Kernel)?;
+        let (place, mut shown) = mount.prefix.get(word).ok_or(Stop::Kernel)?;
         if shown == Shown::NotYet {
             let climb = std::iter::repeat_n(&b".."[..], (place.depth - place.shared).into());
             let mut way = SmallVec::<[u8; 256]>::new();
@@ -227,7 +227,7 @@ impl Process {
             }
             let leads_there = self.kernel.device(&way) == Ok(mount.spec.dev);
             shown = if leads_there { Shown::Yes } else { Shown::Refused };
-            mount.lead.show(word, place, shown);
+            mount.prefix.show(word, place, shown);
         }
         if shown == Shown::Yes { Ok(()) } else { Err(Stop::Kernel) }
     }
@@ -271,17 +271,17 @@ mod tests {
 
     #[test]
     fn a_lead_is_believed_with_its_word_only() {
-        let (cwd, lead) = (Cwd::default(), Lead::default());
+        let (cwd, prefix) = (Cwd::default(), Prefix::default());
         let word = || cwd.word.load(Relaxed);
         let (before, place) = (word(), Place { depth: 3, shared: 2 });
-        lead.put(before, place);
+        prefix.put(before, place);
         assert!(cwd.settle(before, OUTSIDE));
-        lead.show(word(), place, Shown::Yes);
-        assert_eq!(lead.get(word()), Some((place, Shown::Yes)));
+        prefix.show(word(), place, Shown::Yes);
+        assert_eq!(prefix.get(word()), Some((place, Shown::Yes)));
         cwd.forget();
-        assert_eq!(lead.get(word()), None);
-        lead.show(word(), place, Shown::Refused);
-        assert_eq!(lead.get(word()), None);
+        assert_eq!(prefix.get(word()), None);
+        prefix.show(word(), place, Shown::Refused);
+        assert_eq!(prefix.get(word()), None);
         assert!(!cwd.settle(before, OUTSIDE), "a look that comes too late");
     }
 }

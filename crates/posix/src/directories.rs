@@ -83,7 +83,7 @@ impl Process {
     /// To be called after the kernel's `chdir` or `fchdir` succeeded where the answer here was
     /// `Kernel`: the working directory is elsewhere now.
     pub fn left_pool(&self) {
-        // cwd-L1: before the description, without which leads are asked.
+        // cwd-L1: before the description, without which prefixes are asked.
         self.cwd.forget();
         self.set_cwd(None);
     }

@@ -31,7 +31,7 @@
 //!   links), that another mount covers, or that end at the mount point where a name is to be made;
 //!   everything after a change of root or namespace. Pipes, sockets and devices.
 //! - Data of a file that the kernel may have mapped, in whatever process: the page cache and calls meet there
-//!   ([`Board::is_mapped`]).
+//!   ([`MountEvents::is_mapped`]).
 //! - Locks, and what is done to a description by unknown calls. For these the description is *promoted*: opened through
 //!   the mount, with its offset, in place of the placeholders. So are numbers 0 to 2, what exec inherits, and every
 //!   open file before a fork. Reading and writing is served as before, at the kernel's offset ([`Process::promote`]).
@@ -40,7 +40,7 @@
 //! # What differs from the mount
 //!
 //! - A file that is open for writing here can be executed (`ETXTBSY`); one that is executed cannot be
-//!   opened for writing, because the kernel makes that call ([`Board::is_executed`]).
+//!   opened for writing, because the kernel makes that call ([`MountEvents::is_executed`]).
 //! - What others change about the mount is seen once the mount's server has posted it (mount-T1 in `mount`),
 //!   and a mount can become read-only while descriptors are open for writing: they give `EROFS`.
 //!   What changes in another mount namespace than the server's is not seen.
@@ -87,7 +87,7 @@ mod xattrs;
 pub use attributes::Unaligned;
 pub use directories::DirItem;
 pub use mount::{Attached, Fork, MountSpec};
-pub use mounts::{Board, Terms};
+pub use mounts::{MountEvents, Terms};
 pub use process::Process;
 pub use served::Served;
 pub use sys::{Kernel, Raw, settle_size};

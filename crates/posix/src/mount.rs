@@ -2,14 +2,14 @@
 //!
 //! - **mount-T1** The terms of a mount (read-only, covered directories, whether paths still lead to it) are
 //!   those of the kernel's table at the last look. The mount's server posts on the pool's
-//!   [`Board`] that they have changed; each walk, and each change by a descriptor, loads
+//!   [`MountEvents`] that they have changed; each walk, and each change by a descriptor, loads
 //!   that word first, and looks again where it is another.
 
 use crate::creds::{Access, Credentials};
-use crate::cwd::Lead;
+use crate::cwd::Prefix;
 use crate::known::Known;
 use crate::served::{Call, Stop};
-use mounts::{Board, Terms};
+use mounts::{MountEvents, Terms};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
@@ -34,7 +34,7 @@ pub struct Attached {
     /// The engine.
     pub fs: Arc<dyn FileSystem>,
     /// What the mount's server posts.
-    pub board: Arc<dyn Board>,
+    pub events: Arc<dyn MountEvents>,
     /// The pool's secret, part of the names that open an inode through the mount.
     pub secret: u64,
     /// Is told of forks: what the process holds must stay until the child holds it, too.
@@ -62,7 +62,7 @@ const NOT_ASKED: i32 = -2;
 /// A pool in use.
 struct Pool {
     attached: Attached,
-    /// [`Board::mount_changes`] before the last look (mount-T1).
+    /// [`MountEvents::mount_changes`] before the last look (mount-T1).
     changes: AtomicU64,
     state: Known<State>,
 }
@@ -92,7 +92,7 @@ pub(crate) struct Mount {
     /// Where the components of the mount point start.
     starts: SmallVec<[u16; 8]>,
     /// The way from a working directory outside.
-    pub lead: Lead,
+    pub prefix: Prefix,
 }
 
 impl Mount {
@@ -108,7 +108,7 @@ impl Mount {
             placeholder: AtomicI32::new(-1),
             capability: AtomicI32::new(NOT_ASKED),
             reach: AtomicU32::new(UNTRIED),
-            lead: Lead::default(),
+            prefix: Prefix::default(),
         }
     }
 
@@ -136,7 +136,7 @@ impl Mount {
             self.state.store(REFUSED, Release);
             return Err(Stop::Kernel);
         };
-        let changes = AtomicU64::new(attached.board.mount_changes());
+        let changes = AtomicU64::new(attached.events.mount_changes());
         let state = Known::new(self.look(&*attached.fs, 0));
         let pool = Box::into_raw(Box::new(Pool { attached, changes, state }));
         self.pool.store(pool, Release);
@@ -184,11 +184,11 @@ impl Mount {
         self.capability.store(fd.unwrap_or(-1), Release);
     }
 
-    /// Looks at the table again where the board says so (mount-T1).
+    /// Looks at the table again where an event says so (mount-T1).
     #[inline]
     pub fn catch_up(&self) {
         let pool = self.pool();
-        if pool.attached.board.mount_changes() != pool.changes.load(Relaxed) {
+        if pool.attached.events.mount_changes() != pool.changes.load(Relaxed) {
             self.look_again();
         }
     }
@@ -204,7 +204,7 @@ impl Mount {
     fn look_again(&self) {
         let pool = self.pool();
         // First: what changes after this load makes for another look.
-        let changes = pool.attached.board.mount_changes();
+        let changes = pool.attached.events.mount_changes();
         let flags = pool.state.current().flags;
         pool.state.change(self.look(&*pool.attached.fs, flags));
         pool.changes.store(changes, Release);
@@ -281,14 +281,14 @@ impl Mount {
 
     /// `Kernel` where a program may be running from the file: that knows whether it may be written to.
     pub fn check_not_executed(&self, ino: Ino) -> Call<()> {
-        if self.attached().board.is_executed(ino) { Err(Stop::Kernel) } else { Ok(()) }
+        if self.attached().events.is_executed(ino) { Err(Stop::Kernel) } else { Ok(()) }
     }
 
     /// `Kernel` where the kernel may have pages of the file that somebody maps: what such pages hold, only calls by the
     /// kernel see and change.
     #[inline]
     pub fn check_unmapped(&self, ino: Ino) -> Call<()> {
-        if self.attached().board.is_mapped(ino) { Err(Stop::Kernel) } else { Ok(()) }
+        if self.attached().events.is_mapped(ino) { Err(Stop::Kernel) } else { Ok(()) }
     }
 
     /// The inode at an absolute path, without symbolic links.

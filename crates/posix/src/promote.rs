@@ -299,16 +299,16 @@ impl Process {
     }
 
     /// Opens a regular file whatever its permissions are (promote-M4). The kernel believes the size in the answer to that, which
-    /// may be older than what it knew: whoever may suffer from that waits meanwhile ([`mounts::Board::begin_opening`]).
+    /// may be older than what it knew: whoever may suffer from that waits meanwhile ([`mounts::MountEvents::begin_opening`]).
     fn open_capability(&self, ofd: &Ofd, dir: i32, flags: i32) -> Result<i32, Errno> {
         let attached = self.mount(ofd.mount()).attached();
-        let ticket = attached.board.begin_opening(ofd.ino())?;
+        let ticket = attached.events.begin_opening(ofd.ino())?;
         let name = self.alias(ofd).file_name(ticket);
         let opened = self.kernel.open_at(dir, name.as_bytes(), flags);
         if let (Ok(fd), Ok(attr)) = (opened, attached.fs.getattr(ofd.ino())) {
             self.kernel.settle_size(fd, attr.size);
         }
-        attached.board.end_opening(ticket);
+        attached.events.end_opening(ticket);
         opened
     }
 
@@ -376,7 +376,7 @@ impl Process {
     /// [`exec_failed`](Self::exec_failed) must be called.
     pub fn before_image_ends(&self) {
         for (mount, ino) in self.noted.mapped() {
-            self.mount(mount).attached().board.end_mapping(ino);
+            self.mount(mount).attached().events.end_mapping(ino);
         }
     }
 
@@ -384,7 +384,7 @@ impl Process {
     pub fn exec_failed(&self) {
         for (mount, ino) in self.noted.mapped() {
             // It fails where the pool does, and then every call.
-            let _ = self.mount(mount).attached().board.begin_mapping(ino);
+            let _ = self.mount(mount).attached().events.begin_mapping(ino);
         }
     }
 
@@ -493,7 +493,7 @@ impl Process {
                 Why::Kept(fd) => self.unhide(fd),
                 Why::Mapped => {
                     // It fails where the pool does, and then every call.
-                    let _ = self.mount(mount).attached().board.begin_mapping(ino);
+                    let _ = self.mount(mount).attached().events.begin_mapping(ino);
                 }
                 Why::Locks => {}
             }
@@ -501,18 +501,18 @@ impl Process {
     }
 
     /// Notes that the kernel maps a file, before it does: from then on everybody's calls on it are the kernel's
-    /// ([`mounts::Board::is_mapped`]). `fd` is promoted.
+    /// ([`mounts::MountEvents::is_mapped`]). `fd` is promoted.
     pub(crate) fn begin_mapping(&self, mount: usize, ino: Ino, fd: i32) -> Result<(), Errno> {
         if !self.noted.add(mount, ino, Why::Mapped) {
             return Ok(());
         }
-        let board = &self.mount(mount).attached().board;
-        let was_mapped = board.is_mapped(ino);
-        board.begin_mapping(ino).inspect_err(|_| {
+        let events = &self.mount(mount).attached().events;
+        let was_mapped = events.is_mapped(ino);
+        events.begin_mapping(ino).inspect_err(|_| {
             self.noted.remove(mount, ino, Why::Mapped);
         })?;
         // The caller settles the size: none that is older may come afterwards.
-        board.wait_for_openings(ino, false);
+        events.wait_for_openings(ino, false);
         if !was_mapped {
             // Of an earlier mapping the kernel may have pages that calls beside it have changed since.
             self.kernel.drop_cache(fd);

@@ -356,7 +356,7 @@ impl Process {
                     (Some((mount_index, ino, kind)), path)
                 }
                 Err(Stop::Kernel) if dirfd == libc::AT_FDCWD => {
-                    let (index, mount, rest) = self.lead(path).ok()?;
+                    let (index, mount, rest) = self.mount_by_prefix(path).ok()?;
                     (Some((index, mount.attached().fs.root(), FileKind::Dir)), rest)
                 }
                 Err(_) => return None,
@@ -648,7 +648,7 @@ impl Process {
         }
         match self.description_at(dirfd) {
             Err(Stop::Kernel) if dirfd == libc::AT_FDCWD => {
-                let (index, mount, rest) = self.lead(path)?;
+                let (index, mount, rest) = self.mount_by_prefix(path)?;
                 Ok((Inode::root(index, mount), rest))
             }
             ofd => Ok((Inode::description(self, ofd?), path)),

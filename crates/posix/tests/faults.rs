@@ -8,7 +8,7 @@
 mod common;
 
 use common::{Fault, World, done, libc_result};
-use posix::{Board as _, Errno, Served};
+use posix::{Errno, MountEvents as _, Served};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::BTreeMap;
 use vfs::{FileSystem as _, Ino};

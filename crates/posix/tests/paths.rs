@@ -3,7 +3,7 @@
 mod common;
 
 use common::{World, done, stat};
-use posix::{Board as _, Errno, Process, Served, Terms};
+use posix::{Errno, MountEvents as _, Process, Served, Terms};
 use std::sync::atomic::Ordering::Relaxed;
 
 const CWD: i32 = libc::AT_FDCWD;

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{World, done};
-use posix::{Board as _, Served};
+use posix::{MountEvents as _, Served};
 use vfs::FileSystem as _;
 
 const RW: i32 = libc::O_RDWR | libc::O_CREAT;

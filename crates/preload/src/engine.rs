@@ -63,7 +63,7 @@ fn attach(pool: &Path) -> Result<Attached, Box<dyn std::error::Error>> {
         Fork::Begins => forking.begin_fork(),
         Fork::Ends => forking.end_fork(),
     });
-    Ok(Attached { board: fs.clone(), fs, secret, on_fork })
+    Ok(Attached { events: fs.clone(), fs, secret, on_fork })
 }
 
 /// Opens a pool together with others.

@@ -6,7 +6,7 @@
 use bpfs::{Bpfs, FormatOptions, MountOptions};
 use mounts::Alias;
 use pmem::Region;
-use posix::{Attached, Board as _, Errno, Kernel, MountSpec, Process, Raw, Served, Terms};
+use posix::{Attached, Errno, Kernel, MountEvents as _, MountSpec, Process, Raw, Served, Terms};
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -262,18 +262,18 @@ impl World {
         Self::spec_of(mountpoint, table, fs.clone(), fs)
     }
 
-    /// A mount of any file system, with the board of a pool.
+    /// A mount of any file system, with the events of a pool.
     pub fn spec_of(
         mountpoint: Vec<u8>,
         table: &Table,
         fs: Arc<dyn FileSystem>,
-        board: &Arc<Bpfs<Region>>,
+        events: &Arc<Bpfs<Region>>,
     ) -> MountSpec {
-        let (board, table) = (board.clone(), table.clone());
+        let (events, table) = (events.clone(), table.clone());
         let attach = move || {
             Ok(Attached {
                 fs: fs.clone(),
-                board: board.clone(),
+                events: events.clone(),
                 secret: SECRET,
                 on_fork: Box::new(|_| ()),
             })

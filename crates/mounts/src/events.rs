@@ -8,7 +8,7 @@ use vfs::{Errno, Ino, Result};
 ///
 /// What is posted makes others look for themselves, or leave a call to the kernel: it may come late, and
 /// what a server leaves that was killed, or unmounted before the kernel had told it all, does no harm.
-pub trait Board: Send + Sync {
+pub trait MountEvents: Send + Sync {
     /// How often the kernel's table of mounts has said something else of the mount: other
     /// [`Terms`](crate::Terms), or nothing any more. One load.
     fn mount_changes(&self) -> u64;
@@ -88,7 +88,7 @@ pub trait Board: Send + Sync {
 /// An engine whose pools one process uses at a time, which posts nothing to anybody.
 pub trait Alone: Send + Sync {}
 
-impl<T: Alone> Board for T {
+impl<T: Alone> MountEvents for T {
     fn mount_changes(&self) -> u64 {
         0
     }

@@ -1,7 +1,7 @@
 //! What the mount's server posts is seen by all who use the pool, and survives recoveries.
 
 use bpfs::{Bpfs, FormatOptions, MountOptions};
-use mounts::Board as _;
+use mounts::MountEvents as _;
 use pmem::{Access, Lock, OpenOptions, Region};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -37,7 +37,7 @@ impl Drop for Pool {
 
 #[test]
 fn posts_are_shared_and_outlast_recoveries() {
-    let pool = Pool::new("board");
+    let pool = Pool::new("events");
     let (server, program) = (pool.attach(), pool.attach());
     let node = NewNode { kind: NewKind::File, mode: 0o755, umask: 0 };
     let make = || server.create(&Caller::ROOT, ROOT, b"program", &node).unwrap().ino;

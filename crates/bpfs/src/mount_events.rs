@@ -1,17 +1,17 @@
-//! The board of the mount's server, in the derived state: [`mounts::Board`].
+//! What the mount's server posts, in the derived state: [`mounts::MountEvents`].
 //!
 //! Recoveries keep it: the count of changes is not among what they derive anew, executions are counted
 //! with the references of the living. Mappings are counted twice, by inode for those who ask, and by process and
 //! inode, so that what a dead process mapped ends with its references (share-R1, share-R2 in `share.rs`).
 
 use crate::Bpfs;
-use mounts::Board;
+use mounts::MountEvents;
 use pmem::Medium;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Duration;
 use vfs::{Ino, Result};
 
-impl<M: Medium> Board for Bpfs<M> {
+impl<M: Medium> MountEvents for Bpfs<M> {
     #[inline]
     fn mount_changes(&self) -> u64 {
         self.core.v.mount_changes().load(Relaxed)

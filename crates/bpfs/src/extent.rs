@@ -1,0 +1,205 @@
+//! The extent of a file: a stretch of it whose blocks lie behind each other in the pool, which so are found
+//! without the tree. Allocation makes most files such a stretch (the contiguity that SCMFS §3 demands).
+//!
+//! - extent-U1: what an extent says is in the tree, for whoever holds the file's lock, and for an optimistic reader
+//!   whom the lock vouches for.
+//! - extent-U2: so an extent is shortened before the tree changes there, and made longer after.
+//!
+//! A file has neither parent nor entries nor free space of entries: those words of its [`VInode`] hold
+//! the extent.
+
+use crate::fs::Core;
+use crate::layout::{BLOCK, Root};
+use crate::volatile::VInode;
+use pmem::Medium;
+use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
+use vfs::{Errno, FileKind, Result};
+
+/// An extent of fewer blocks gives way to the one that is being appended.
+const WORTH_KEEPING: u64 = 64;
+
+/// Of so many bytes the CPU needs to be told; what follows it fetches on its own. (To be told of 1536 or more
+/// costs more than it saves: it can wait for few lines at a time.)
+const PREFETCHED: u64 = 512;
+
+/// Blocks `first..first + count` of a file are the blocks of the pool from `block` on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extent {
+    pub first: u64,
+    pub block: u64,
+    pub count: u64,
+}
+
+impl Extent {
+    /// Takes one block more, if it continues the extent.
+    pub fn extend(&mut self, first: u64, block: u64) -> bool {
+        if self.count == 0 {
+            *self = Self { first, block, count: 1 };
+            return true;
+        }
+        let follows = first == self.first + self.count && block == self.block + self.count;
+        self.count += u64::from(follows);
+        follows
+    }
+}
+
+impl VInode {
+    /// The extent of a file.
+    #[inline]
+    pub fn extent(&self) -> Extent {
+        let load = |word: &std::sync::atomic::AtomicU32| u64::from(word.load(Relaxed));
+        Extent { first: load(&self.parent), block: load(&self.entries), count: load(&self.dir) }
+    }
+
+    /// Notes the extent of a file whose lock is held. One that cannot be noted is none.
+    pub fn set_extent(&self, extent: Extent) {
+        let fits = |word: u64| u32::try_from(word).ok();
+        let words = (fits(extent.first), fits(extent.block), fits(extent.count));
+        let (first, block, count) = match words {
+            (Some(first), Some(block), Some(count)) => (first, block, count),
+            _ => (0, 0, 0),
+        };
+        self.parent.store(first, Relaxed);
+        self.entries.store(block, Relaxed);
+        self.dir.store(count, Relaxed);
+    }
+
+    /// Notes what was appended: it continues the extent, or takes the place of one that is short. Of what is
+    /// no file, nothing.
+    pub fn append_to_extent(&self, appended: Extent) {
+        if self.kind() != FileKind::File {
+            return;
+        }
+        let extent = self.extent();
+        let mut longer = extent;
+        if appended.count > 0 && longer.extend(appended.first, appended.block) {
+            longer.count += appended.count - 1;
+            self.set_extent(longer);
+        } else if appended.count > extent.count
+            || extent.count < WORTH_KEEPING && appended.count > 0
+        {
+            self.set_extent(appended);
+        }
+    }
+
+    /// Takes bytes of a file out of its extent, before their blocks change (extent-U2): the longer side stays.
+    pub fn cut_extent(&self, bytes: &Range<u64>) {
+        let extent = self.extent();
+        let cut = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK);
+        let end = extent.first + extent.count;
+        if cut.end <= extent.first || cut.start >= end {
+            return;
+        }
+        let before = cut.start.saturating_sub(extent.first);
+        let after = end.saturating_sub(cut.end);
+        self.set_extent(match before >= after {
+            true => Extent { count: before, ..extent },
+            false => Extent {
+                first: cut.end,
+                block: extent.block + (cut.end - extent.first),
+                count: after,
+            },
+        });
+    }
+}
+
+impl<M: Medium> Core<M> {
+    /// The block of a file that holds byte `at`, 0 where it lies in a hole.
+    #[inline]
+    pub fn block_of(&self, v: &VInode, root: Root, at: u64) -> Result<u64> {
+        match self.in_extent(v, at)? {
+            Some((pm, _)) => Ok(pm - at % BLOCK),
+            None => self.find_block(root, at),
+        }
+    }
+
+    /// Announces that up to `len` bytes from `at` on are read next, if the extent says where they lie.
+    #[inline]
+    pub fn prefetch_extent(&self, v: &VInode, at: u64, len: u64) {
+        if let Ok(Some((pm, have))) = self.in_extent(v, at) {
+            self.medium.prefetch(pm, have.min(len).min(PREFETCHED));
+        }
+    }
+
+    /// Where byte `at` of a file lies in PM if the extent says so, and how many bytes lie behind it, itself
+    /// included.
+    #[inline]
+    pub fn in_extent(&self, v: &VInode, at: u64) -> Result<Option<(u64, u64)>> {
+        let extent = v.extent();
+        let index = (at / BLOCK).wrapping_sub(extent.first);
+        if index >= extent.count {
+            return Ok(None);
+        }
+        // An optimistic reader can meet any words (crawler-T4).
+        if (extent.block + extent.count) * BLOCK > self.bytes {
+            return Err(Errno::UCLEAN);
+        }
+        let inside = at % BLOCK;
+        Ok(Some(((extent.block + index) * BLOCK + inside, (extent.count - index) * BLOCK - inside)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    fn v() -> VInode {
+        VInode::default()
+    }
+
+    #[test]
+    fn appending_continues_or_replaces() {
+        let v = v();
+        v.append_to_extent(Extent { first: 0, block: 10, count: 3 });
+        v.append_to_extent(Extent { first: 3, block: 13, count: 2 });
+        assert_eq!(v.extent(), Extent { first: 0, block: 10, count: 5 });
+        v.append_to_extent(Extent { first: 5, block: 99, count: 1 });
+        assert_eq!(v.extent(), Extent { first: 5, block: 99, count: 1 }, "the old one is short");
+        v.set_extent(Extent { first: 0, block: 10, count: 100 });
+        v.append_to_extent(Extent { first: 100, block: 300, count: 99 });
+        assert_eq!(v.extent(), Extent { first: 0, block: 10, count: 100 });
+        v.append_to_extent(Extent::default());
+        v.append_to_extent(Extent { first: 199, block: 500, count: 101 });
+        assert_eq!(v.extent(), Extent { first: 199, block: 500, count: 101 });
+        v.set_extent(Extent { first: 1 << 32, block: 1, count: 1 });
+        assert_eq!(v.extent(), Extent::default());
+    }
+
+    proptest! {
+           /// An extent says nothing that a map of the file's blocks does not.
+           #[test]
+           fn what_it_says_is_true(steps in prop::collection::vec((0..3u8, 0..40u64, 0..9u64), 0..60)) {
+               let v = v();
+               let (mut map, mut end, mut next) = (BTreeMap::new(), 0u64, 1000u64);
+               for (what, at, n) in steps {
+                   match what {
+                       0 | 1 => {
+                           next += u64::from(at == 7);
+                           let extent = Extent { first: end, block: next, count: n };
+                           for i in 0..n {
+                               map.insert(end + i, next + i);
+                           }
+                           (end, next) = (end + n, next + n);
+                           v.append_to_extent(extent);
+                       }
+                       _ => {
+                           v.cut_extent(&(at * BLOCK + 1..(at + n) * BLOCK + 2));
+                           for i in at..at + n + 1 {
+                               if let Some(block) = map.get_mut(&i) {
+    next += 2;
+    *block = next - 1;
+    }
+                           }
+                       }
+                   }
+                   let extent = v.extent();
+                   for i in 0..extent.count {
+                       prop_assert_eq!(map.get(&(extent.first + i)), Some(&(extent.block + i)));
+                   }
+               }
+           }
+       }
+}
