@@ -19,7 +19,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-pub use run::{Run, explore, explore_format, record, record_format, run};
+pub use run::{Run, explore, explore_format, record, record_format, record_killed_format, run};
 
 /// A kind of device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,8 @@ impl Kind {
         bare.chain([Self::RawBuffered(Scheme::Wb), Self::AtomicBuffered(Scheme::Nt)])
     }
 
-    fn is_atomic(self) -> bool {
+    /// Whether blocks are never torn.
+    pub fn is_atomic(self) -> bool {
         matches!(self, Self::Atomic(_) | Self::AtomicBuffered(_))
     }
 

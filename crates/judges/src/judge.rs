@@ -196,10 +196,12 @@ fn of_block_devices(
     }
     let sizes = [blocks::BLOCKS, blocks::BLOCKS / 2];
     for blocks in sizes.into_iter().filter(|_| is_asked(only, FORMATTING)) {
-        let run = blocks::record_format(blocks::Kind::Atomic(pmbd::Scheme::Nt), blocks)?;
-        let wrong = blocks::explore_format(&run, &run.trace, blocks, Semantics::Adr);
-        if enough(formatting(crashsim::stats::Stats::default(), wrong)) {
-            return Ok(());
+        for record in [blocks::record_format, blocks::record_killed_format] {
+            let run = record(blocks::Kind::Atomic(pmbd::Scheme::Nt), blocks)?;
+            let wrong = blocks::explore_format(&run, &run.trace, blocks, Semantics::Adr);
+            if enough(formatting(crashsim::stats::Stats::default(), wrong)) {
+                return Ok(());
+            }
         }
     }
     Ok(())

@@ -7,7 +7,7 @@ use crashsim::score::label;
 use crashsim::stats::Distinct;
 use judges::blocks::{
     BLOCKS, Kind, Workload, deaths, explore, explore_format, pairs, random, record, record_format,
-    run, schedules,
+    record_killed_format, run, schedules,
 };
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -93,10 +93,13 @@ const FORMATS: [u64; 2] = [BLOCKS, BLOCKS / 2];
 #[test]
 fn formatting_leaves_the_old_device_or_none_or_the_new_one() {
     for blocks in FORMATS {
-        let run = record_format(Kind::Atomic(pmbd::Scheme::Nt), blocks).unwrap();
-        for semantics in [Semantics::Adr, Semantics::Eadr] {
-            let wrong = explore_format(&run, &run.trace, blocks, semantics);
-            assert!(wrong.is_empty(), "{blocks} blocks: {}", wrong[0]);
+        let kind = Kind::Atomic(pmbd::Scheme::Nt);
+        for record in [record_format, record_killed_format] {
+            let run = record(kind, blocks).unwrap();
+            for semantics in [Semantics::Adr, Semantics::Eadr] {
+                let wrong = explore_format(&run, &run.trace, blocks, semantics);
+                assert!(wrong.is_empty(), "{blocks} blocks: {}", wrong[0]);
+            }
         }
     }
 }
@@ -115,11 +118,6 @@ const EXPLAINED: &[(&str, &[Bug], &str)] = &[
     ("scan.rs format: let _ = medium.publish", &[Bug::DelayStore, Bug::TearStore], HALF_A_MAGIC),
     ("scan.rs format: let _ = medium.publish(0, 0", &[Bug::EarlyStore], "nothing precedes it"),
     ("scan.rs format: let ready = medium.fence()", &[Bug::DropFence], "nothing precedes the first"),
-    (
-        "scan.rs persist: medium.flush(0,",
-        &[Bug::DropFlush, Bug::FlushAfterFence],
-        "the superblock is not durable where formatting was killed, and no victim formats",
-    ),
 ];
 /// Where what a killed process has left is made durable.
 const RECOVERY: &str = "scan.rs persist";
@@ -156,6 +154,16 @@ fn planted_bugs_are_found() {
             let Some(trace) = mutate(&run.trace, &run.initial, &mutant) else { continue };
             let fate = fates.entry((kind.to_string(), mutant)).or_default();
             *fate = *fate || !explore_format(&run, &trace, blocks, Semantics::Adr).is_empty();
+        }
+    }
+    // What was formatted by who was killed, others must not build on before it is durable.
+    let atomic: Vec<Kind> = Kind::all().filter(|kind| kind.is_atomic()).collect();
+    for kind in atomic {
+        let run = record_killed_format(kind, BLOCKS).unwrap();
+        for mutant in mutants(&run.trace, 0).into_iter().filter(is_of_recovery) {
+            let Some(trace) = mutate(&run.trace, &run.initial, &mutant) else { continue };
+            let fate = fates.entry((kind.to_string(), mutant)).or_default();
+            *fate = *fate || !explore_format(&run, &trace, BLOCKS, Semantics::Adr).is_empty();
         }
     }
     let mut unexplained = 0;

@@ -398,6 +398,24 @@ pub fn record_format(kind: Kind, blocks: u64) -> Result<Run, String> {
     })
 }
 
+/// As [`record_format`], by a process that is killed when it has done all stores and not flushed the last of them; then
+/// another opens the device.
+pub fn record_killed_format(kind: Kind, blocks: u64) -> Result<Run, String> {
+    let run = record_format(kind, blocks)?;
+    let is_flush = |event: &Event| matches!(event.action, Action::Flush { .. });
+    let lived = run.trace.events.iter().rposition(is_flush).ok_or("nothing is flushed")?;
+    let recorder = Arc::new(Recorder::new(CrashImage::of(run.initial.clone())));
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            deaths::do_again(&*recorder, &run.trace, &run.trace.events[..lived]);
+            recorder.drain();
+        });
+    });
+    drop(kind.open(Sited(recorder.clone()))?);
+    let trace = Arc::into_inner(recorder).ok_or("somebody keeps the device")?.into_trace();
+    Ok(Run { trace, ..run })
+}
+
 /// Explores the crashes of a recorded formatting with so many blocks, of whose trace `trace` is a variant:
 /// there must be the old device, or none, or the new one, all zeros; and that when formatting has returned.
 /// Returns what is wrong.
