@@ -44,6 +44,7 @@ mod words;
 mod xattr;
 mod zeroed;
 
+pub use blocks::KEEP as KEPT_BLOCKS;
 pub use lifecycle::{check, format, info};
 pub use pool::{
     CheckOptions, CheckReport, Engine, Error, FormatOptions, MountOptions, MountReport, Place,

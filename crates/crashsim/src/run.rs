@@ -155,6 +155,16 @@ impl Base {
         let mounted = target.mount(&image)?;
         let blocks_used = mounted.blocks_used;
         let fresh = Fresh { blocks_used, blocks: mounted.fs.statfs().blocks_free + blocks_used };
+        let blocks = target.check(&image)?.blocks;
+        let counted = fresh.blocks + target.strength().kept_blocks;
+        if counted != blocks {
+            let what = "blocks are free or in use, and there are";
+            return Err(format!("space: {counted} {what} {blocks}"));
+        }
+        let reached = target.blocks_of_fresh(&image.bytes());
+        if blocks_used != reached {
+            return Err(format!("space: {blocks_used} blocks in use, but {reached} are reached"));
+        }
         drop(mounted);
         let model = Model::new();
         perform(target, &Recorder::new(&image), &model, &script, 0)?;

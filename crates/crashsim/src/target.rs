@@ -13,6 +13,8 @@ pub struct Strength {
     /// Blocks that may stay in use after everything was deleted, besides those of a fresh pool:
     /// what the engine never gives back, such as the leaves of an inode file.
     pub residue_blocks: u64,
+    /// Blocks that are free and not shown to be: kept for those who remove something.
+    pub kept_blocks: u64,
     /// Whether operations commit before they are done, so that a crash leaves what the next mount clears.
     pub leaves_stale: bool,
 }
@@ -37,6 +39,8 @@ pub trait Survivor {
 /// What a check found in a sound pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
+    /// Blocks in all, free and in use: as the length of the medium says, not as anybody counts.
+    pub blocks: u64,
     /// Blocks in use.
     pub blocks_used: u64,
     /// Live inodes.
@@ -71,6 +75,9 @@ pub trait Target: Sync {
 
     /// Checks it without changing anything; any problem is an error.
     fn check<M: Medium>(&self, medium: &M) -> Result<Usage, String>;
+
+    /// Blocks in use of a pool that was just formatted: counted in its image, without the engine.
+    fn blocks_of_fresh(&self, image: &[u8]) -> u64;
 
     /// Repairs it without mounting.
     fn repair<M: Medium>(&self, medium: &M) -> Result<(), String>;

@@ -56,7 +56,12 @@ impl<M: Medium> Survivor for Shared<M> {
 
 impl Target for Bpfs {
     fn strength(&self) -> Strength {
-        Strength { durability: Durability::OnReturn, residue_blocks: 8, leaves_stale: true }
+        Strength {
+            durability: Durability::OnReturn,
+            residue_blocks: 8,
+            kept_blocks: bpfs::KEPT_BLOCKS,
+            leaves_stale: true,
+        }
     }
 
     fn format<M: Medium>(&self, medium: &M) -> Result<(), String> {
@@ -90,11 +95,16 @@ impl Target for Bpfs {
         match report.problems.first() {
             Some(problem) => Err(problem.to_string()),
             None => Ok(Usage {
+                blocks: report.blocks,
                 blocks_used: report.blocks_used,
                 inodes: report.inodes,
                 stale: report.stale_words,
             }),
         }
+    }
+
+    fn blocks_of_fresh(&self, image: &[u8]) -> u64 {
+        decode::blocks_reached(image)
     }
 
     fn repair<M: Medium>(&self, medium: &M) -> Result<(), String> {

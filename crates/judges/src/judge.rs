@@ -134,16 +134,6 @@ fn of_file_systems<T: Target>(
             return Ok(());
         }
     }
-    if !is_asked(only, FORMATTING) {
-        return Ok(());
-    }
-    for base in [&bases[0], &bases[0].blank()] {
-        let format = crashsim::format::record(target, base)?;
-        let (stats, wrong) = crashsim::format::explore(target, base, &format, Semantics::Adr)?;
-        if enough(formatting(stats, wrong)) {
-            break;
-        }
-    }
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 use crashsim::sited::Sited;
 use crashsim::target::{Mounted, Strength, Target, Usage, clock, start_clock};
-use modelfs::layout::SAVED;
+use modelfs::layout::{BLOCK, HEADER, SAVED, half};
 use pmem::Medium;
 use pool::{CheckOptions, FormatOptions, MountOptions};
 use vfs::Durability;
@@ -17,7 +17,12 @@ fn text(e: impl std::fmt::Display) -> String {
 
 impl Target for ModelFs {
     fn strength(&self) -> Strength {
-        Strength { durability: Durability::OnSync, residue_blocks: 0, leaves_stale: false }
+        Strength {
+            durability: Durability::OnSync,
+            residue_blocks: 0,
+            kept_blocks: 0,
+            leaves_stale: false,
+        }
     }
 
     fn format<M: Medium>(&self, medium: &M) -> Result<(), String> {
@@ -40,8 +45,19 @@ impl Target for ModelFs {
         let report = modelfs::check(medium, &CheckOptions::default()).map_err(text)?;
         match report.problems.first() {
             Some(problem) => Err(problem.to_string()),
-            None => Ok(Usage { blocks_used: report.blocks_used, inodes: report.inodes, stale: 0 }),
+            None => Ok(Usage {
+                blocks: report.blocks,
+                blocks_used: report.blocks_used,
+                inodes: report.inodes,
+                stale: 0,
+            }),
         }
+    }
+
+    fn blocks_of_fresh(&self, image: &[u8]) -> u64 {
+        let at = half(image.len() as u64, 1) as usize;
+        let len: [u8; 8] = image[at..at + 8].try_into().expect("eight bytes");
+        (HEADER + u64::from_le_bytes(len)).div_ceil(BLOCK)
     }
 
     fn repair<M: Medium>(&self, _medium: &M) -> Result<(), String> {
@@ -51,7 +67,7 @@ impl Target for ModelFs {
     fn describe(&self, _image: &[u8], word: u32) -> String {
         match u64::from(word) * 8 {
             SAVED => "how often the tree was saved".to_owned(),
-            at if at < modelfs::layout::BLOCK => format!("superblock, at {at}"),
+            at if at < BLOCK => format!("superblock, at {at}"),
             at => format!("saved tree, at {at:#x}"),
         }
     }

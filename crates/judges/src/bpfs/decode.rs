@@ -80,6 +80,11 @@ fn roles(image: &[u8]) -> HashMap<u64, Role> {
     w.roles
 }
 
+/// Blocks that the superblock leads to, itself included, where no inode was freed.
+pub fn blocks_reached(image: &[u8]) -> u64 {
+    roles(image).len() as u64 + 1
+}
+
 /// Names a word of an image.
 pub fn word(image: &[u8], word: u32) -> String {
     let at = u64::from(word) * 8;

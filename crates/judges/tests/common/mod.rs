@@ -104,6 +104,9 @@ impl<W: Wrapped> Target for WrappedBpfs<W> {
     fn check<M: Medium>(&self, medium: &M) -> Result<Usage, String> {
         Bpfs.check(medium)
     }
+    fn blocks_of_fresh(&self, image: &[u8]) -> u64 {
+        Bpfs.blocks_of_fresh(image)
+    }
     fn repair<M: Medium>(&self, medium: &M) -> Result<(), String> {
         Bpfs.repair(medium)
     }
