@@ -173,8 +173,9 @@ fn of_block_devices(
     only: Option<&str>,
     enough: &mut Enough<'_>,
 ) -> Result<(), String> {
-    let families: [(&str, Workloads); 4] = [
+    let families: [(&str, Workloads); 5] = [
         ("pairs", || Ok(blocks::pairs())),
+        ("rounds", || Ok(blocks::rounds())),
         ("random", || Ok(blocks::random(13, 1))),
         ("deaths", blocks::deaths),
         ("threads", || Ok(blocks::schedules(1..3))),

@@ -7,7 +7,7 @@ use crashsim::score::label;
 use crashsim::stats::Distinct;
 use judges::blocks::{
     BLOCKS, Kind, Workload, deaths, explore, explore_format, pairs, random, record, record_format,
-    record_killed_format, run, schedules,
+    record_killed_format, rounds, run, schedules,
 };
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -30,6 +30,7 @@ fn every_pair_of_requests_survives_every_crash() {
 #[test]
 fn random_runs_survive_every_crash() {
     check(&random(8, 7));
+    check(&rounds());
 }
 
 /// Recovery trusted words of the map that a killed process had stored and not flushed: their old data blocks
