@@ -98,7 +98,7 @@ impl<M: Medium> Bpfs<M> {
         Ok(Self { core, report })
     }
 
-    /// As [`Engine::reap_processes`].
+    /// As [`pool::Processes::reap_processes`].
     pub fn reap_processes(&self) -> Result<usize> {
         self.core.reap_processes(arena::Look::Thorough)
     }

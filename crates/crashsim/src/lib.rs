@@ -8,9 +8,9 @@
 //! For file systems ([`target`]) all else is here: operations as data ([`op`], [`workload`],
 //! [`generate`]), the oracle that compares with the contract's model ([`oracle`], [`promise`], [`run`],
 //! [`mod@format`]), threads at once under seeded schedules ([`mod@schedule`], [`threads`]), processes that
-//! die ([`deaths`]), families of workloads ([`campaign`]). Block devices are simpler and have their own
-//! ([`blocks`]). What traces show without a crash says [`mod@lint`]. The explorer is itself
-//! tested, by bugs planted in traces ([`mutate`], [`score`]) and in source ([`catalogue`], [`judge`]).
+//! die ([`deaths`]), families of workloads ([`campaign`]). What traces show without a crash says [`mod@lint`]. The
+//! explorer is itself tested, by bugs planted in traces ([`mutate`], [`score`]). It knows no engine: the crate `judges`
+//! has what it must know of each, block devices, whose oracle is their own, and bugs planted in source.
 //! `docs/CRASHTESTING.md` is the guide.
 //!
 //! Any other program on a [`pmem::Medium`] can be tested, too. Here is one that keeps a sum beside a
