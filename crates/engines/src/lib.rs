@@ -61,6 +61,14 @@ impl Layout {
         }
     }
 
+    /// Whether several processes can [`attach`] a pool at once.
+    pub fn is_shared(self) -> bool {
+        match self {
+            Self::Bpfs => true,
+            Self::Model => false,
+        }
+    }
+
     /// The smallest and the largest pool.
     pub fn limits(self) -> RangeInclusive<u64> {
         match self {

@@ -33,6 +33,11 @@ fn a_pool_is_opened_by_the_engine_that_it_is_laid_out_for() {
         let node = NewNode { kind: NewKind::Dir, mode: 0o755, umask: 0 };
         alone.create(&Caller::ROOT, ROOT, b"name", &node).unwrap();
         drop(alone);
+        if !layout.is_shared() {
+            let refused = engines::attach(open(&path), &MountOptions::default()).err();
+            assert!(matches!(refused, Some(Error::Shared(_))));
+            continue;
+        }
         // Together, as those of several processes would.
         let one = engines::attach(open(&path), &MountOptions::default()).unwrap();
         let two = engines::attach(open(&path), &MountOptions::default()).unwrap();
