@@ -126,6 +126,14 @@ fn of_file_systems<T: Target>(
     enough: &mut Enough<'_>,
 ) -> Result<(), String> {
     let bases = workload::bases(target)?;
+    let blank = bases[0].blank();
+    for base in [&bases[0], &blank].into_iter().filter(|_| is_asked(only, FORMATTING)) {
+        let format = crashsim::format::record(target, base)?;
+        let (stats, wrong) = crashsim::format::explore(target, base, &format, Semantics::Adr)?;
+        if enough(formatting(stats, wrong)) {
+            return Ok(());
+        }
+    }
     let families =
         file_system_families(&bases).into_iter().filter(|(family, _)| family.suits(target));
     for (family, limit) in families.filter(|(family, _)| is_asked(only, &family.name())) {

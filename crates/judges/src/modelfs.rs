@@ -11,6 +11,9 @@ use vfs::Durability;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ModelFs;
 
+/// Of every pool: nothing else says whether all of a superblock is there.
+const LABEL: &str = "judged";
+
 fn text(e: impl std::fmt::Display) -> String {
     e.to_string()
 }
@@ -26,11 +29,12 @@ impl Target for ModelFs {
     }
 
     fn format<M: Medium>(&self, medium: &M) -> Result<(), String> {
-        modelfs::format(medium, &FormatOptions::default()).map(drop).map_err(text)
+        let options = FormatOptions { label: LABEL.to_owned(), ..FormatOptions::default() };
+        modelfs::format(medium, &options).map(drop).map_err(text)
     }
 
     fn is_pool<M: Medium>(&self, medium: &M) -> bool {
-        modelfs::info(medium).is_ok()
+        modelfs::info(medium).is_ok_and(|info| info.label == LABEL)
     }
 
     fn mount<'m, M: Medium>(&self, medium: &'m M) -> Result<Mounted<'m>, String> {
