@@ -108,11 +108,10 @@ pub fn format(medium: &impl Medium, options: &FormatOptions) -> Result<PoolInfo,
 /// Describes a pool from its superblock.
 pub fn info(medium: &impl Medium) -> Result<PoolInfo, Error> {
     let sb = load_superblock(medium)?;
-    let label = sb.label.split(|b| *b == 0).next().unwrap_or_default();
     Ok(PoolInfo {
         layout: LAYOUT,
         uuid: uuid::Uuid::from_bytes(sb.uuid),
-        label: String::from_utf8_lossy(label).into_owned(),
+        label: pool::label(&sb.label),
         version: sb.version.get(),
         size_bytes: sb.blocks.get() * BLOCK,
         created_ns: sb.created_ns.get(),

@@ -1,7 +1,13 @@
 //! What pools say of themselves, and what mounting and checking find.
 
-use crate::Problem;
+use crate::{LABEL_MAX, Problem};
 use serde::Serialize;
+
+/// The label that a superblock holds, padded with zeros.
+pub fn label(padded: &[u8; LABEL_MAX]) -> String {
+    let label = padded.split(|byte| *byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(label).into_owned()
+}
 
 /// What a pool says of itself.
 #[derive(Clone, Debug, Serialize)]
