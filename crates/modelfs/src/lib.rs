@@ -93,7 +93,7 @@ impl<M: Medium> ModelFs<M> {
             None => {
                 let copy = model.clone();
                 change(&copy)?;
-                capacity(self.size).checked_sub(copy.save().len() as u64).ok_or(Errno::NOSPC)?
+                capacity(self.size).checked_sub(copy.saved_len_with_held()).ok_or(Errno::NOSPC)?
             }
         };
         let changed = change(model)?;
@@ -196,7 +196,7 @@ impl<M: Medium> FileSystem for ModelFs<M> {
 
     fn statfs(&self) -> StatFs {
         let blocks = half_bytes(self.size) / BLOCK;
-        let used = blocks_used(&self.model.save());
+        let used = blocks_used(self.model.saved_len_with_held());
         StatFs { blocks, blocks_free: blocks.saturating_sub(used), ..self.model.statfs() }
     }
 }
@@ -217,9 +217,9 @@ fn of_content(len: u64) -> usize {
     blocks.saturating_mul(BLOCK as usize + 16)
 }
 
-/// Blocks that a saved model takes.
-fn blocks_used(saved: &[u8]) -> u64 {
-    (HEADER + saved.len() as u64).div_ceil(BLOCK)
+/// Blocks that a model takes of which so many bytes are saved.
+fn blocks_used(saved: u64) -> u64 {
+    (HEADER + saved).div_ceil(BLOCK)
 }
 
 impl<M: Medium> Alone for ModelFs<M> {}
@@ -292,7 +292,7 @@ fn report(model: &Model, saved: &[u8]) -> std::result::Result<MountReport, Error
     Ok(MountReport {
         inodes: of_model.inodes - of_model.inodes_free,
         names: nodes - 1,
-        blocks_used: blocks_used(saved),
+        blocks_used: blocks_used(saved.len() as u64),
         ..MountReport::default()
     })
 }

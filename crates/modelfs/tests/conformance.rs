@@ -52,6 +52,22 @@ fn a_full_pool_is_whole() {
     assert_eq!(fs.statfs().blocks - fs.statfs().blocks_free, 1);
 }
 
+/// What has no name is in use, too: it may get one.
+#[test]
+fn a_file_without_a_name_takes_space() {
+    let fs = mount(pool(POOL_MIN));
+    let ino = fs.tmpfile(&Caller::ROOT, ROOT, 0o644, 0).unwrap().ino;
+    let mut written = 0;
+    while written < 2 * POOL_MIN && fs.append(ino, &[7; 1000]).is_ok() {
+        written += 1000;
+    }
+    assert!((20_000..POOL_MIN / 2).contains(&written), "{written} bytes");
+    assert!(fs.statfs().blocks_free < 2);
+    // With or without room for the name.
+    let _ = fs.link(ino, ROOT, b"name");
+    fs.sync().unwrap();
+}
+
 /// The bytes of a pool, as a crash now would leave them.
 fn bytes(medium: &impl Medium) -> Vec<u8> {
     let mut bytes = vec![0; medium.len() as usize];

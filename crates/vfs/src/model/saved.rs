@@ -53,6 +53,14 @@ impl Model {
         postcard::to_allocvec(&state).expect("the model is plain data")
     }
 
+    /// How many bytes [`save`](Self::save) would take at most if all had names that somebody holds without one.
+    ///
+    /// # Panics
+    /// Never.
+    pub fn saved_len_with_held(&self) -> u64 {
+        postcard::to_allocvec(&*self.state()).expect("the model is plain data").len() as u64
+    }
+
     /// What was saved, [durable on return](crate::Durability::OnReturn). The bytes may be anybody's.
     ///
     /// # Errors
