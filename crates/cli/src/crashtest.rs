@@ -178,8 +178,11 @@ fn run_pmbd(args: &CrashtestArgs, json: bool) -> Result<ExitCode> {
         None => {
             // Six requests on each of eight kinds.
             let runs = args.ops.div_ceil(6 * 8) as usize;
-            let mut all = vec![("pairs", blocks::pairs()), ("rounds", blocks::rounds())];
-            all.push(("random", blocks::random(runs, args.seed)));
+            let mut all = vec![
+                ("pairs", blocks::pairs()),
+                ("rounds", blocks::rounds()),
+                ("random", blocks::random(runs, args.seed)),
+            ];
             // Three programs on each of eight kinds; where one waits for another, the scheduler takes long to see it.
             let seeds = args.seed..args.seed + args.schedules.div_ceil(100);
             all.push(("threads", blocks::schedules(seeds)));

@@ -8,6 +8,7 @@
 
 mod run;
 
+use crate::text;
 use crashsim::image::CrashImage;
 use crashsim::rng::Rng;
 use crashsim::schedule::Schedule;
@@ -92,7 +93,6 @@ impl Kind {
 
     /// Opens it without its buffers, as it is opened whoever had it open before.
     fn open<'m>(self, medium: impl Medium + 'm) -> Result<Arc<dyn BlockDevice + 'm>, String> {
-        let text = |e: pmbd::Error| e.to_string();
         Ok(match self {
             Self::Raw(scheme) | Self::RawBuffered(scheme) => {
                 let raw = Raw::new(medium, scheme, false).map_err(text)?;
@@ -109,7 +109,7 @@ impl Kind {
     fn open_buffered(self, medium: impl Medium + 'static) -> Result<Arc<dyn BlockDevice>, String> {
         let device = self.open(medium)?;
         match self.is_buffered() {
-            true => pmbd::buffered(device, BUFFERING).map_err(|e| e.to_string()),
+            true => pmbd::buffered(device, BUFFERING).map_err(text),
             false => Ok(device),
         }
     }

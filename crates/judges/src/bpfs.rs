@@ -2,6 +2,7 @@
 
 mod decode;
 
+use crate::{text, usage};
 use crashsim::sited::Sited;
 use crashsim::target::{Mounted, Strength, Survivor, Target, Usage, clock, start_clock};
 use pmem::Medium;
@@ -21,10 +22,6 @@ const HARMLESS: [(&str, &str); 1] = [(
 /// BPFS: every operation atomic and durable on return.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bpfs;
-
-fn text(e: impl std::fmt::Display) -> String {
-    e.to_string()
-}
 
 impl Bpfs {
     /// Mounts a medium of its own: for wrappers of media.
@@ -91,16 +88,7 @@ impl Target for Bpfs {
     }
 
     fn check<M: Medium>(&self, medium: &M) -> Result<Usage, String> {
-        let report = bpfs::check(medium, &options(false), &|_, _| {}).map_err(text)?;
-        match report.problems.first() {
-            Some(problem) => Err(problem.to_string()),
-            None => Ok(Usage {
-                blocks: report.blocks,
-                blocks_used: report.blocks_used,
-                inodes: report.inodes,
-                stale: report.stale_words,
-            }),
-        }
+        usage(&bpfs::check(medium, &options(false), &|_, _| {}).map_err(text)?)
     }
 
     fn blocks_of_fresh(&self, image: &[u8]) -> u64 {

@@ -12,3 +12,23 @@ pub mod bpfs;
 pub mod catalogue;
 pub mod judge;
 pub mod modelfs;
+
+use crashsim::target::Usage;
+use pool::CheckReport;
+
+fn text(e: impl std::fmt::Display) -> String {
+    e.to_string()
+}
+
+/// What a check has found in a sound pool; else its first problem.
+fn usage(report: &CheckReport) -> Result<Usage, String> {
+    match report.problems.first() {
+        Some(problem) => Err(problem.to_string()),
+        None => Ok(Usage {
+            blocks: report.blocks,
+            blocks_used: report.blocks_used,
+            inodes: report.inodes,
+            stale: report.stale_words,
+        }),
+    }
+}

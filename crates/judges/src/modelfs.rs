@@ -1,5 +1,6 @@
 //! The model engine, judged: what was not synced may be lost, but all of it from one moment on.
 
+use crate::{text, usage};
 use crashsim::sited::Sited;
 use crashsim::target::{Mounted, Strength, Target, Usage, clock, start_clock};
 use modelfs::layout::{BLOCK, HEADER, SAVED, half};
@@ -13,10 +14,6 @@ pub struct ModelFs;
 
 /// Of every pool: nothing else says whether all of a superblock is there.
 const LABEL: &str = "judged";
-
-fn text(e: impl std::fmt::Display) -> String {
-    e.to_string()
-}
 
 impl Target for ModelFs {
     fn strength(&self) -> Strength {
@@ -46,16 +43,7 @@ impl Target for ModelFs {
     }
 
     fn check<M: Medium>(&self, medium: &M) -> Result<Usage, String> {
-        let report = modelfs::check(medium, &CheckOptions::default()).map_err(text)?;
-        match report.problems.first() {
-            Some(problem) => Err(problem.to_string()),
-            None => Ok(Usage {
-                blocks: report.blocks,
-                blocks_used: report.blocks_used,
-                inodes: report.inodes,
-                stale: 0,
-            }),
-        }
+        usage(&modelfs::check(medium, &CheckOptions::default()).map_err(text)?)
     }
 
     fn blocks_of_fresh(&self, image: &[u8]) -> u64 {

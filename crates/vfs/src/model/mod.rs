@@ -71,6 +71,15 @@ impl Model {
         Self { state: Mutex::new(state), clock: self.clock.clone(), durable }
     }
 
+    /// How many names there are.
+    pub fn names(&self) -> u64 {
+        let names = |inode: &Inode| match &inode.node {
+            Node::Dir(dir) => dir.entries.len() as u64,
+            _ => 0,
+        };
+        self.state().inodes.values().map(names).sum()
+    }
+
     /// Everything completed is durable now.
     fn make_durable(&self, state: &State) {
         if let Some(mut durable) = self.durable() {

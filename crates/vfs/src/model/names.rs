@@ -20,44 +20,21 @@ pub(super) const COOKIE_DOTDOT: u64 = 2;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Dir {
     /// `None` once the directory is removed.
-    parent: Option<Ino>,
-    entries: BTreeMap<Vec<u8>, Slot>,
-    last_cookie: u64,
+    pub(super) parent: Option<Ino>,
+    pub(super) entries: BTreeMap<Vec<u8>, Slot>,
+    pub(super) last_cookie: u64,
 }
 
 /// What a name stands for, and its place in listings, which it keeps when it is replaced.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-struct Slot {
-    ino: Ino,
-    cookie: u64,
+pub(super) struct Slot {
+    pub(super) ino: Ino,
+    pub(super) cookie: u64,
 }
 
 impl Dir {
     pub(super) fn new(parent: Ino) -> Self {
         Self { parent: Some(parent), entries: BTreeMap::new(), last_cookie: COOKIE_DOTDOT }
-    }
-
-    pub(super) fn parent(&self) -> Option<Ino> {
-        self.parent
-    }
-
-    pub(super) fn names(&self) -> impl Iterator<Item = &[u8]> {
-        self.entries.keys().map(Vec::as_slice)
-    }
-
-    /// What the names stand for.
-    pub(super) fn inos(&self) -> impl Iterator<Item = Ino> {
-        self.entries.values().map(|slot| slot.ino)
-    }
-
-    /// The places of the entries in listings.
-    pub(super) fn places(&self) -> impl Iterator<Item = u64> {
-        self.entries.values().map(|slot| slot.cookie)
-    }
-
-    /// The last place that was given.
-    pub(super) fn last_cookie(&self) -> u64 {
-        self.last_cookie
     }
 
     fn get(&self, name: &[u8]) -> Option<Ino> {

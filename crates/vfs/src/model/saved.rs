@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use serde::{Deserialize, Deserializer, Serialize as _, Serializer};
 
 use super::data::BLOCK_SIZE;
+use super::names::{COOKIE_DOTDOT, Dir, Slot};
 use super::{Inode, Model, Node, State};
 use crate::acl::{ACL_ACCESS, ACL_DEFAULT, Acl};
 use crate::rules::{check_name, check_xattr};
@@ -44,9 +45,6 @@ pub(super) fn load_time<'d, D: Deserializer<'d>>(from: D) -> Result<Timestamp, D
 
 impl Model {
     /// All that has a name, as bytes for [`load`](Self::load).
-    ///
-    /// # Panics
-    /// Never.
     pub fn save(&self) -> Vec<u8> {
         let mut state = self.state().clone();
         state.forget_all();
@@ -54,9 +52,6 @@ impl Model {
     }
 
     /// How many bytes [`save`](Self::save) would take at most if all had names that somebody holds without one.
-    ///
-    /// # Panics
-    /// Never.
     pub fn saved_len_with_held(&self) -> u64 {
         postcard::to_allocvec(&*self.state()).expect("the model is plain data").len() as u64
     }
@@ -87,13 +82,14 @@ impl State {
         for (&ino, inode) in &self.inodes {
             let Node::Dir(dir) = &inode.node else { continue };
             dir.check().map_err(|what| (ino, what))?;
-            dir.inos().for_each(|named| names.entry(named).or_default().push(ino));
+            let inos = dir.entries.values().map(|slot| slot.ino);
+            inos.for_each(|named| names.entry(named).or_default().push(ino));
         }
         if let Some(missing) = names.keys().find(|ino| !self.inodes.contains_key(ino)) {
             return Err((*missing, "it has a name and does not exist"));
         }
         let root = self.inodes.get(&ROOT).ok_or((ROOT, "there is no root"))?;
-        let is_root = matches!(&root.node, Node::Dir(dir) if dir.parent() == Some(ROOT));
+        let is_root = matches!(&root.node, Node::Dir(dir) if dir.parent == Some(ROOT));
         require(is_root, "the root is not its own parent").map_err(|what| (ROOT, what))?;
         for (&ino, inode) in &self.inodes {
             let names = names.get(&ino).map_or(&[][..], |dirs| dirs);
@@ -108,11 +104,11 @@ impl State {
         require(inode.perm <= 0o7777, "its mode has bits that do not exist")?;
         match &inode.node {
             Node::Dir(dir) => {
-                let parent = dir.parent().filter(|_| ino != ROOT);
+                let parent = dir.parent.filter(|_| ino != ROOT);
                 require(names == parent.as_slice(), "a directory has one name, in its parent")?;
                 require(self.is_below_root(ino), "its parents do not lead to the root")?;
-                let is_dir = |ino: &Ino| self.inodes.get(ino).is_some_and(Inode::is_dir);
-                let links = 2 + dir.inos().filter(is_dir).count();
+                let is_dir = |slot: &&Slot| self.inodes.get(&slot.ino).is_some_and(Inode::is_dir);
+                let links = 2 + dir.entries.values().filter(is_dir).count();
                 require(inode.nlink as usize == links, "its link count is wrong")?;
             }
             Node::File(data) => data.check()?,
@@ -153,26 +149,26 @@ impl State {
             let Some(Node::Dir(dir)) = self.inodes.get(&at).map(|inode| &inode.node) else {
                 return false;
             };
-            let Some(parent) = dir.parent() else { return false };
+            let Some(parent) = dir.parent else { return false };
             at = parent;
         }
         at == ROOT
     }
 }
 
-impl super::names::Dir {
+impl Dir {
     /// Checks names and places of entries.
     fn check(&self) -> Result<(), &'static str> {
-        let mut places: Vec<u64> = self.places().collect();
+        let mut places: Vec<u64> = self.entries.values().map(|slot| slot.cookie).collect();
         places.sort_unstable();
-        let are_free = places.first().is_none_or(|place| *place > super::names::COOKIE_DOTDOT);
+        let are_free = places.first().is_none_or(|place| *place > COOKIE_DOTDOT);
         require(
             are_free && places.windows(2).all(|two| two[0] < two[1]),
             "two entries have one place",
         )?;
         let last = places.last().copied().unwrap_or_default();
-        require((last..COUNT_MAX).contains(&self.last_cookie()), "a place was never given")?;
-        require(self.names().all(|name| check_name(name).is_ok()), "a name cannot be one")
+        require((last..COUNT_MAX).contains(&self.last_cookie), "a place was never given")?;
+        require(self.entries.keys().all(|name| check_name(name).is_ok()), "a name cannot be one")
     }
 }
 
