@@ -131,7 +131,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// A request; ranges are in blocks.
+/// A request; ranges are in blocks, but for parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Writes `n` blocks from `first`; `now`: forced unit access.
@@ -161,16 +161,28 @@ pub enum Request {
         /// Blocks.
         n: u64,
     },
+    /// Writes bytes, or zeros, that begin and end within words, which devices without blocks take.
+    Part {
+        /// First byte.
+        at: u64,
+        /// Bytes.
+        n: u64,
+        /// Zeros.
+        zero: bool,
+        /// Durable on return.
+        now: bool,
+    },
     /// A barrier.
     Barrier,
 }
 
 impl Request {
-    /// Different enough to show what can go wrong between two or three of them.
-    pub fn universe() -> Vec<Self> {
+    /// Different enough to show what can go wrong between two or three of them on a device.
+    pub fn universe(kind: Kind) -> Vec<Self> {
         let write = |first, n, now| Self::Write { first, n, now };
         let zero = |first, n, now| Self::Zero { first, n, keep: false, now };
-        vec![
+        let part = |at, n, zero, now| Self::Part { at, n, zero, now };
+        let mut all = vec![
             write(0, 1, false),
             write(0, 3, true),
             write(2, 2, false),
@@ -181,7 +193,17 @@ impl Request {
             Self::Zero { first: 0, n: 3, keep: true, now: false },
             Self::Discard { first: 0, n: 3 },
             Self::Barrier,
-        ]
+        ];
+        if !kind.is_atomic() {
+            all.extend([
+                // Inside a word.
+                part(2, 3, false, false),
+                // Over the end of a line, with parts of words at both ends.
+                part(53, 22, false, true),
+                part(21, 30, true, false),
+            ]);
+        }
+        all
     }
 }
 
@@ -195,6 +217,10 @@ impl fmt::Display for Request {
                 write!(f, "zero {first}+{n}{}{}", kept(keep), now(is))
             }
             Self::Discard { first, n } => write!(f, "discard {first}+{n}"),
+            Self::Part { at, n, zero, now: is } => {
+                let verb = if zero { "zero-bytes" } else { "write-bytes" };
+                write!(f, "{verb} {at}+{n}{}", now(is))
+            }
             Self::Barrier => f.write_str("barrier"),
         }
     }
@@ -220,10 +246,15 @@ impl FromStr for Request {
         let (first, n) = range.split_once('+').ok_or_else(bad)?;
         let number = |text: &str| text.parse::<u64>().map_err(|_| bad());
         let (first, n) = (number(first)?, number(n)?);
-        if first.checked_add(n).is_none_or(|end| end > BLOCKS) {
-            return Err(format!("`{text}`: the device has {BLOCKS} blocks"));
+        let is_part = verb.ends_with("-bytes");
+        let (len, unit) = if is_part { (BLOCKS * RAW_BLOCK, "bytes") } else { (BLOCKS, "blocks") };
+        if first.checked_add(n).is_none_or(|end| end > len) {
+            return Err(format!("`{text}`: the device has {len} {unit}"));
         }
+        let part = |zero| Self::Part { at: first, n, zero, now };
         match verb {
+            "write-bytes" if !keep => Ok(part(false)),
+            "zero-bytes" if !keep => Ok(part(true)),
             "write" if !keep => Ok(Self::Write { first, n, now }),
             "zero" => Ok(Self::Zero { first, n, keep, now }),
             "discard" if !keep && !now => Ok(Self::Discard { first, n }),
@@ -325,10 +356,10 @@ impl FromStr for Workload {
 
 /// All pairs of requests on all kinds of devices.
 pub fn pairs() -> Vec<Workload> {
-    let all = Request::universe();
     let of = |kind| {
-        let pair = |i: usize| vec![all[i / all.len()], all[i % all.len()]];
-        (0..all.len() * all.len()).map(move |i| Workload::of(kind, pair(i)))
+        let all = Request::universe(kind);
+        (0..all.len() * all.len())
+            .map(move |i| Workload::of(kind, vec![all[i / all.len()], all[i % all.len()]]))
     };
     Kind::all().flat_map(of).collect()
 }
@@ -336,10 +367,12 @@ pub fn pairs() -> Vec<Workload> {
 /// `runs` times six requests at random on each kind of device.
 pub fn random(runs: usize, seed: u64) -> Vec<Workload> {
     let mut rng = Rng::new(seed);
-    let all = Request::universe();
-    let mut any = || all[rng.below(all.len() as u64) as usize];
-    let kinds = Kind::all().flat_map(|kind| std::iter::repeat_n(kind, runs));
-    kinds.map(|kind| Workload::of(kind, (0..6).map(|_| any()).collect())).collect()
+    let of = |kind| {
+        let all = Request::universe(kind);
+        let mut any = || all[rng.below(all.len() as u64) as usize];
+        (0..runs).map(|_| Workload::of(kind, (0..6).map(|_| any()).collect())).collect::<Vec<_>>()
+    };
+    Kind::all().flat_map(of).collect()
 }
 
 /// One half stays while the other is written until all space that is free was used: what opening the device has found in

@@ -61,6 +61,8 @@ fn workloads_are_text_and_back() {
         "raw/nt: write 31+2",
         "raw/nt: fly 0+1",
         "raw/nt: write 0+1 keep",
+        "raw/nt: write-bytes 500+13",
+        "raw/nt: zero-bytes 0+1 keep",
         "raw/nt: killed 3 write 0+1",
         "raw/nt: killed write 0+1; barrier",
         "raw/nt: schedule write 0+1 | barrier",

@@ -59,6 +59,11 @@ fn word(op: usize, at: usize) -> u64 {
     ((op as u64 + 1) << 32) | (at as u64 + 1)
 }
 
+/// What request number `op` stores in the byte at `at`, if it writes bytes; no [`word`] has such a byte.
+fn byte(op: usize, at: u64) -> u8 {
+    0x80 | (op as u8).wrapping_mul(31).wrapping_add(at as u8)
+}
+
 fn serve(kind: Kind, device: &dyn BlockDevice, op: usize, request: Request) -> Result<(), String> {
     let block = kind.block();
     let when = |now| if now { Durability::Now } else { Durability::AtBarrier };
@@ -73,6 +78,14 @@ fn serve(kind: Kind, device: &dyn BlockDevice, op: usize, request: Request) -> R
             device.write_zeroes(first * block, n * block, how, when(now))
         }
         Request::Discard { first, n } => device.discard(first * block, n * block),
+        Request::Part { at, n, zero: false, now } => {
+            let data: Vec<u8> = (at..at + n).map(|at| byte(op, at)).collect();
+            device.write(at, &data, when(now))
+        }
+        Request::Part { at, n, zero: true, now } => {
+            let how = Zeroing { keep_space: false, only_fast: false };
+            device.write_zeroes(at, n, how, when(now))
+        }
         Request::Barrier => device.barrier(),
     };
     done.map_err(|e| format!("{request:?}: {e}"))
@@ -99,6 +112,8 @@ struct Given {
     /// Its place in [`Run::spans`], or none for the start.
     call: Option<usize>,
     content: Vec<u64>,
+    /// Of a part: which of the unit's contents the rest is of.
+    over: Option<usize>,
 }
 
 /// A recorded run.
@@ -331,9 +346,9 @@ fn spans(kind: Kind, calls: &[Call], trace: &Trace) -> Vec<Span> {
     }
     for op in 0..calls.len() {
         let at_once = match calls[op] {
-            Call::Request(Request::Write { now, .. } | Request::Zero { now, .. }) => {
-                now || kind.durable_on_return()
-            }
+            Call::Request(
+                Request::Write { now, .. } | Request::Zero { now, .. } | Request::Part { now, .. },
+            ) => now || kind.durable_on_return(),
             Call::Request(Request::Discard { .. } | Request::Barrier) => kind.durable_on_return(),
             Call::Recovered(_) => kind.geometry().is_some(),
         };
@@ -359,9 +374,25 @@ fn units(kind: Kind, calls: &[Call]) -> Vec<Vec<Given>> {
             let words = first..first + size;
             let of = |op: usize| words.clone().map(|at| word(op, at)).collect();
             let block = (first / kind.words(1)) as u64;
-            let given = calls.iter().enumerate().filter_map(|(op, call)| {
+            let mut unit = vec![Given { call: None, content: of(FULL), over: None }];
+            for (op, call) in calls.iter().enumerate() {
                 let (range, content) = match *call {
                     Call::Recovered(ref found) => (0..BLOCKS, found[words.clone()].to_vec()),
+                    Call::Request(Request::Part { at, n, zero, .. }) => {
+                        let bytes = 8 * first as u64..8 * (first + size) as u64;
+                        if at.max(bytes.start) < (at + n).min(bytes.end) {
+                            // Before a barrier caches and buffers have no order, so it may be first.
+                            let oldest = if kind.durable_on_return() { unit.len() - 1 } else { 0 };
+                            for over in oldest..unit.len() {
+                                let content = unit[over].content.clone();
+                                let content = with_part(content, bytes.start, at..at + n, |at| {
+                                    if zero { 0 } else { byte(op, at) }
+                                });
+                                unit.push(Given { call: Some(op), content, over: Some(over) });
+                            }
+                        }
+                        continue;
+                    }
                     Call::Request(Request::Write { first, n, .. }) => (first..first + n, of(op)),
                     Call::Request(Request::Zero { first, n, .. }) => {
                         (first..first + n, vec![0; size])
@@ -370,13 +401,33 @@ fn units(kind: Kind, calls: &[Call]) -> Vec<Vec<Given>> {
                     Call::Request(Request::Discard { first, n }) if kind.geometry().is_some() => {
                         (first..first + n, vec![0; size])
                     }
-                    Call::Request(Request::Discard { .. } | Request::Barrier) => return None,
+                    Call::Request(Request::Discard { .. } | Request::Barrier) => continue,
                 };
-                range.contains(&block).then_some(Given { call: Some(op), content })
-            });
-            std::iter::once(Given { call: None, content: of(FULL) }).chain(given).collect()
+                if range.contains(&block) {
+                    unit.push(Given { call: Some(op), content, over: None });
+                }
+            }
+            unit
         })
         .collect()
+}
+
+/// A unit that begins at byte `first`, with the bytes of a part in place of its own.
+fn with_part(
+    unit: Vec<u64>,
+    first: u64,
+    part: std::ops::Range<u64>,
+    byte: impl Fn(u64) -> u8,
+) -> Vec<u64> {
+    let words = unit.into_iter().zip((first..).step_by(8));
+    let with = |(word, at): (u64, u64)| {
+        let mut bytes = word.to_le_bytes();
+        for (old, at) in bytes.iter_mut().zip(at..).filter(|(_, at)| part.contains(at)) {
+            *old = byte(at);
+        }
+        u64::from_le_bytes(bytes)
+    };
+    words.map(with).collect()
 }
 
 /// Formats a device with so many atomic blocks over one that is full and has [`BLOCKS`], and records it.
@@ -496,16 +547,17 @@ fn judge(run: &Run, now: Moment, found: &[u64]) -> Option<String> {
     let found = found.chunks_exact(run.kind.unit_words());
     run.units.iter().zip(found).enumerate().find_map(|(n, (unit, found))| {
         let sure = |given: &&Given| span(given).sure <= now.returned;
-        let may = unit.iter().any(|given| {
-            let mine = span(given);
-            let replaced = |by: &Given| {
-                by.call != given.call
-                    && given.call.is_none_or(|_| mine.events.1 <= span(by).events.0)
-            };
-            let begun = given.call.is_none() || mine.begun < now.begun;
+        let is_over = |given: &Given, by: &Given| {
+            given.call.is_none() || span(given).events.1 <= span(by).events.0
+        };
+        let may = unit.iter().filter(|given| given.content == found).any(|given| {
+            let begun = given.call.is_none() || span(given).begun < now.begun;
+            // With what is left of others in it, none of them may be replaced by what is not in it.
+            let parts = || std::iter::successors(Some(given), |g| g.over.map(|over| &unit[over]));
+            let mut others = unit.iter().filter(sure).filter(|by| by.call.is_some());
             begun
-                && given.content == found
-                && !unit.iter().filter(sure).any(|by| by.call.is_some() && replaced(by))
+                && !others
+                    .any(|by| parts().all(|g| g.call != by.call) && parts().any(|g| is_over(g, by)))
         });
         (!may).then(|| {
             format!(
