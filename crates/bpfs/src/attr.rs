@@ -125,7 +125,7 @@ impl<M: Medium> Core<M> {
             words.push((Word::Size, size));
         }
         let several = words.len() + usize::from(change.attributes.is_some()) > 1;
-        if several && !locks.is_wide() {
+        if several && !locks.has_global() {
             return Err(Stop::Wide);
         }
         let old_size = self.load(v, Word::Size);

@@ -132,7 +132,7 @@ impl Volatile {
     /// Lets blocks be claimed again, at once or when nobody can be reading them any more. Returns
     /// how many at once.
     fn clear_blocks(&self, blocks: &[u32]) -> u64 {
-        if self.pins.defer(&self.arena, blocks) {
+        if self.pins().defer(&self.arena, blocks) {
             return 0;
         }
         for b in blocks {
@@ -147,7 +147,7 @@ impl Volatile {
     /// Lets blocks be claimed again that had to wait for readers, if nobody reads any more.
     pub fn clear_deferred(&self) {
         let mut cleared = 0;
-        self.pins.drain(&self.arena, |b| {
+        self.pins().drain(&self.arena, |b| {
             self.blocks.clear(&self.arena, b);
             cleared += 1;
         });

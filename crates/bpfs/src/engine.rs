@@ -2,6 +2,7 @@
 
 use crate::{Bpfs, place};
 use arena::{Look, Paused};
+use derived::SharedPool as _;
 use pmem::Region;
 use pool::{Engine, Error, MountReport, Processes, ReadBuf};
 use std::io;

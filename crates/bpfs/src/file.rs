@@ -263,10 +263,10 @@ impl<M: Medium> Core<M> {
         Ok(true)
     }
 
-    /// Whether data may change in place by a line: the medium can, and nobody reads without a copy (pin-N1),
+    /// Whether data may change in place by a line: the medium can, and nobody reads without a copy (pins-N1),
     /// who is told that writes longer than a word do not show.
     fn can_store_lines(&self) -> bool {
-        self.medium.stores_lines() && !self.v.pins.any(&self.v.arena)
+        self.medium.stores_lines() && !self.v.pins().any(&self.v.arena)
     }
 
     /// In-place update of one line, as of a word; `false` where there is no block yet.
@@ -322,7 +322,7 @@ impl<M: Medium> Core<M> {
         offset: u64,
         data: &[u8],
     ) -> std::result::Result<(), Stop> {
-        if !locks.is_wide() {
+        if !locks.has_global() {
             return Err(Stop::Wide);
         }
         let range = offset..offset + data.len() as u64;

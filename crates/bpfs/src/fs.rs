@@ -26,8 +26,6 @@ pub struct Core<M> {
     /// Length of the formatted part of the region.
     pub bytes: u64,
     pub read_only: AtomicBool,
-    /// Whether the log has been told that part of the medium is gone.
-    pub told_loss: AtomicBool,
     pub clock: fn() -> Timestamp,
 }
 
@@ -58,7 +56,7 @@ impl<M: Medium> Core<M> {
     ) -> Result<T> {
         self.check_writable()?;
         for wide in [0, wide] {
-            let locks = self.v.lock_exclusive(inos, wide)?;
+            let locks = self.v.lock_for_change(inos, wide)?;
             match op(&locks) {
                 Ok(t) => return Ok(t),
                 Err(Stop::Errno(e)) => return Err(report(inos[0], e)),
@@ -237,7 +235,7 @@ impl<M: Medium> Core<M> {
                 self.commit(self.word_off(self.v.vinode(*ino)?, *word), *value);
                 Ok(())
             }
-            _ if !locks.is_wide() => Err(Stop::Wide),
+            _ if !locks.has_global() => Err(Stop::Wide),
             _ => {
                 let root = self.check_root(self.medium.load_u64(INODE_ROOT))?;
                 let at =
@@ -393,21 +391,6 @@ impl<M: Medium> Core<M> {
     pub fn hold(&self, ino: Ino, v: &VInode) {
         self.v.add_ref(ino, v);
     }
-
-    /// Frees an inode that has lost its last name or reference, if neither is left.
-    pub fn reap_if_unused(&self, ino: Ino, v: &VInode) -> Result<()> {
-        if ino == vfs::ROOT || self.read_only.load(Relaxed) {
-            return Ok(());
-        }
-        if !v.has_no_name() {
-            return Ok(());
-        }
-        let _lock = self.v.lock_exclusive(&[ino], 0)?;
-        if v.state.load(Relaxed) & LIVE != 0 && v.refs.load(Acquire) == 0 && v.has_no_name() {
-            self.reap(ino, v);
-        }
-        Ok(())
-    }
 }
 
 /// Notes where damage was met. Only under locks: an optimistic reader can meet what is not there.
@@ -419,41 +402,16 @@ pub fn report(ino: Ino, e: Errno) -> Errno {
 }
 
 impl VInode {
-    /// Kind of object.
-    #[inline]
-    pub fn kind(&self) -> FileKind {
-        FileKind::from_mode((self.state.load(Relaxed) >> 8) << 12).unwrap_or(FileKind::File)
-    }
-
-    /// Starts a life: live, of this kind, with these flags, without names. (References and mappings are
-    /// counted on: somebody who holds an inode that he has just seen die gives that back yet.)
-    pub fn begin(&self, kind: FileKind, flags: u32) {
-        self.blocks.store(0, Relaxed);
-        self.links.store(0, Relaxed);
-        self.parent.store(0, Relaxed);
-        self.entries.store(0, Relaxed);
-        self.dir.store(0, Relaxed);
-        self.executions.store(0, Relaxed);
-        self.state.store(LIVE | flags | (kind.mode_bits() >> 12) << 8, Release);
-    }
-
     /// Attributes, of which the record in PM has these.
     #[inline(always)]
     pub fn attr(&self, ino: Ino, record: &InodeRecord) -> Attr {
         let time = |t: zerocopy::byteorder::little_endian::U64| Timestamp(t.get() as i64);
-        let kind = self.kind();
-        let links = self.links.load(Relaxed);
-        let nlink = match kind {
-            FileKind::Dir if self.state.load(Relaxed) & REMOVED != 0 => 0,
-            FileKind::Dir => links + 2,
-            _ => links,
-        };
         Attr {
             ino,
             generation: record.generation.get(),
-            kind,
+            kind: self.kind(),
             perm: record.mode.get() & 0o7777,
-            nlink,
+            nlink: self.nlink(),
             uid: record.uid.get(),
             gid: record.gid.get(),
             rdev: record.rdev.get(),
@@ -464,37 +422,5 @@ impl VInode {
             ctime: time(record.ctime),
             btime: time(record.btime),
         }
-    }
-
-    /// Its blocks, pointers included.
-    #[inline]
-    pub fn block_count(&self) -> u64 {
-        self.blocks.load(Relaxed).max(0) as u64
-    }
-
-    /// Adds to the blocks; as the next two, for who has the inode exclusively: by a load and a store, as an
-    /// atomic addition would wait for what was written to PM before.
-    #[inline]
-    pub fn add_blocks(&self, n: i64) {
-        self.blocks.store(self.blocks.load(Relaxed) + n, Relaxed);
-    }
-
-    /// Adds to a directory's entries.
-    #[inline]
-    pub fn add_entries(&self, n: i32) {
-        self.entries.store(self.entries.load(Relaxed).wrapping_add_signed(n), Relaxed);
-    }
-
-    /// Adds to the links; how many there are then.
-    #[inline]
-    pub fn add_links(&self, n: i32) -> u32 {
-        let links = self.links.load(Relaxed).wrapping_add_signed(n);
-        self.links.store(links, Relaxed);
-        links
-    }
-
-    /// Ends a life.
-    pub fn end(&self) {
-        self.state.store(0, Relaxed);
     }
 }

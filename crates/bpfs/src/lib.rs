@@ -25,20 +25,16 @@ mod engine;
 mod extent;
 mod file;
 mod free;
-mod free_count;
 mod fs;
 mod index;
 pub mod layout;
 mod lifecycle;
-mod mount_events;
 mod namespace;
-mod openings;
 mod pin;
 mod rename;
 mod scan;
 mod share;
 mod space;
-mod unnamed;
 mod volatile;
 mod words;
 mod xattr;
@@ -52,7 +48,9 @@ pub use pool::{
 };
 pub use share::{STATE_FORMAT, place};
 
+use derived::{PoolEvents, SharedPool as _};
 use fs::Core;
+use mounts::{HasMountEvents, MountEvents};
 use pmem::{Domain, Medium};
 use vfs::{
     Attr, Caller, DirEntry, Durability, Entry, Fallocate, FileSystem, Ino, NewNode, ROOT,
@@ -127,6 +125,12 @@ impl<M: Medium> Bpfs<M> {
     /// durable when it returns.
     pub fn into_medium(self) -> M {
         self.core.medium
+    }
+}
+
+impl<M: Medium> HasMountEvents for Bpfs<M> {
+    fn mount_events(&self) -> impl MountEvents {
+        PoolEvents(&self.core)
     }
 }
 

@@ -5,8 +5,9 @@ use crate::fs::{Core, INODE_ROOT, INODE_SIZE};
 use crate::layout::*;
 use crate::scan::{Scan, ScanOptions};
 use crate::volatile::{Plan, Volatile};
-use arena::{Arena, Attached, Hold, Look, Place};
-use pmem::{Lock, Medium};
+use arena::{Arena, Attached, Place};
+use derived::SharedPool as _;
+use pmem::Medium;
 use pool::{
     CheckOptions, CheckReport, Error, FormatOptions, LABEL_MAX, MountOptions, MountReport, PoolInfo,
 };
@@ -129,14 +130,7 @@ fn open<M: Medium>(medium: M, o: &MountOptions) -> Result<Core<M>, Error> {
 
 fn core<M>(medium: M, sb: &Superblock, v: Volatile, o: &MountOptions) -> Core<M> {
     let bytes = sb.blocks.get() * BLOCK;
-    Core {
-        medium,
-        v,
-        bytes,
-        read_only: AtomicBool::new(o.read_only),
-        told_loss: AtomicBool::new(false),
-        clock: o.clock,
-    }
+    Core { medium, v, bytes, read_only: AtomicBool::new(o.read_only), clock: o.clock }
 }
 
 /// The key of the name hash and the secret.
@@ -164,19 +158,10 @@ pub fn attach<M: Medium>(
 ) -> Result<(Core<M>, MountReport), Error> {
     let sb = load_superblock(&medium)?;
     let plan = Plan::shared(sb.blocks.get());
-    let hold = |hold| {
-        medium.lock(match hold {
-            Hold::Nothing => Lock::None,
-            Hold::Shared => Lock::Shared,
-            Hold::Alone => Lock::Exclusive,
-        })
-    };
-    match place.attach(plan.layout(), &hold).map_err(Error::Shared)? {
+    match derived::attach(&medium, place, plan.layout()).map_err(Error::Shared)? {
         Attached::Joined(arena) => {
             let core = core(medium, &sb, plan.join(arena), o);
-            // Before any other thread of this process: what the last one in its slot has left.
-            core.op(|_| Ok(()))?;
-            core.reap_processes(Look::Quick)?;
+            core.join()?;
             let report = MountReport { blocks_used: blocks_used(&core), ..MountReport::default() };
             Ok((core, report))
         }

@@ -12,6 +12,7 @@ use crate::layout::*;
 use crate::volatile::{REMOVED, UNNAMED, VInode};
 use crate::xattr::Attributes;
 use arena::Ticket;
+use derived::SharedPool as _;
 use pmem::{LINE, Medium};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::fence;

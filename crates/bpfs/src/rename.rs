@@ -98,7 +98,7 @@ impl<M: Medium> Core<M> {
                 (false, false) => {}
             }
         }
-        if from_dir != to_dir && !locks.is_wide() {
+        if from_dir != to_dir && !locks.has_global() {
             return Err(Stop::Wide);
         }
 

@@ -23,8 +23,8 @@ use crate::free::FreeRun;
 use crate::fs::{Core, INODE_ROOT, INODE_SIZE};
 use crate::index::{Found, Next};
 use crate::layout::*;
-use crate::share::Held;
 use crate::volatile::{EntryPos, LIVE, MAY_BE_CAPABLE, REMOVED, VInode};
+use derived::Held;
 use pmem::Medium;
 use pool::Problem;
 use std::collections::BTreeMap;
@@ -71,7 +71,7 @@ impl Queue {
 pub struct ScanOptions<'a> {
     /// Workers, the calling thread among them.
     pub threads: usize,
-    /// Inodes that are in use though no entry may name them (`share.rs`, share-R4).
+    /// Inodes that are in use though no entry may name them ([`derived`], sharing-R4).
     pub held: &'a BTreeMap<Ino, Held>,
 }
 

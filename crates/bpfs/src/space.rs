@@ -221,7 +221,7 @@ impl<M: Medium> Core<M> {
         if grows && range.start >= size {
             return self.append_content(v, root, size, range, None);
         }
-        if grows && !locks.is_wide() {
+        if grows && !locks.has_global() {
             return Err(Stop::Wide);
         }
         if range.is_empty() {
@@ -270,7 +270,7 @@ impl<M: Medium> Core<M> {
         range: Range<u64>,
         collapse: bool,
     ) -> std::result::Result<(), Stop> {
-        if !locks.is_wide() {
+        if !locks.has_global() {
             return Err(Stop::Wide);
         }
         let len = range.end - range.start;

@@ -239,7 +239,7 @@ impl<M: Medium> Core<M> {
         list: &Attributes,
         words: &[(Word, u64)],
     ) -> std::result::Result<(), Stop> {
-        if !words.is_empty() && !locks.is_wide() {
+        if !words.is_empty() && !locks.has_global() {
             return Err(Stop::Wide);
         }
         let leaf = if words.is_empty() { 0 } else { self.inode_commit_blocks(1) };

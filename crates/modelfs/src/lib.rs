@@ -16,6 +16,7 @@ mod engine;
 pub mod layout;
 
 use layout::*;
+use mounts::{HasMountEvents, MountEvents, NoMountEvents};
 use pmem::{Fenced, Medium};
 use pool::{
     Alone, CheckOptions, CheckReport, Error, FormatOptions, LABEL_MAX, MountOptions, MountReport,
@@ -223,6 +224,12 @@ fn blocks_used(saved: u64) -> u64 {
 }
 
 impl<M: Medium> Alone for ModelFs<M> {}
+
+impl<M: Medium> HasMountEvents for ModelFs<M> {
+    fn mount_events(&self) -> impl MountEvents {
+        NoMountEvents
+    }
+}
 
 fn load_superblock(medium: &impl Medium) -> std::result::Result<Superblock, Error> {
     let unusable = |why: String| Err(Error::Unusable(why));

@@ -85,10 +85,84 @@ pub trait MountEvents: Send + Sync {
     fn end_serving(&self);
 }
 
-/// An engine whose pools one process uses at a time, which posts nothing to anybody.
-pub trait Alone: Send + Sync {}
+/// Who leaves all of that to something else, to which calls are passed on.
+pub trait HasMountEvents: Send + Sync {
+    /// What does it.
+    fn mount_events(&self) -> impl MountEvents;
+}
 
-impl<T: Alone> MountEvents for T {
+impl<T: HasMountEvents> MountEvents for T {
+    #[inline]
+    fn mount_changes(&self) -> u64 {
+        self.mount_events().mount_changes()
+    }
+
+    fn post_mount_change(&self) {
+        self.mount_events().post_mount_change();
+    }
+
+    fn is_executed(&self, ino: Ino) -> bool {
+        self.mount_events().is_executed(ino)
+    }
+
+    fn begin_execution(&self, ino: Ino) {
+        self.mount_events().begin_execution(ino);
+    }
+
+    fn end_execution(&self, ino: Ino) {
+        self.mount_events().end_execution(ino);
+    }
+
+    #[inline]
+    fn is_mapped(&self, ino: Ino) -> bool {
+        self.mount_events().is_mapped(ino)
+    }
+
+    fn begin_mapping(&self, ino: Ino) -> Result<()> {
+        self.mount_events().begin_mapping(ino)
+    }
+
+    fn end_mapping(&self, ino: Ino) {
+        self.mount_events().end_mapping(ino);
+    }
+
+    fn end_mappings(&self) {
+        self.mount_events().end_mappings();
+    }
+
+    fn begin_opening(&self, ino: Ino) -> Result<u64> {
+        self.mount_events().begin_opening(ino)
+    }
+
+    fn answer_opening(&self, ino: Ino, ticket: u64) {
+        self.mount_events().answer_opening(ino, ticket);
+    }
+
+    fn end_opening(&self, ticket: u64) {
+        self.mount_events().end_opening(ticket);
+    }
+
+    fn wait_for_openings(&self, ino: Ino, only_answered: bool) -> bool {
+        self.mount_events().wait_for_openings(ino, only_answered)
+    }
+
+    fn wait_for_unnamed(&self, patience: Duration, tell: &mut dyn FnMut(Ino)) -> Result<()> {
+        self.mount_events().wait_for_unnamed(patience, tell)
+    }
+
+    fn wake(&self) {
+        self.mount_events().wake();
+    }
+
+    fn end_serving(&self) {
+        self.mount_events().end_serving();
+    }
+}
+
+/// Of an engine whose pools one process uses at a time: nothing is posted to anybody.
+pub struct NoMountEvents;
+
+impl MountEvents for NoMountEvents {
     fn mount_changes(&self) -> u64 {
         0
     }

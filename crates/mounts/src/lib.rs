@@ -10,6 +10,6 @@ mod table;
 
 pub use alias::Alias;
 pub use ask::{newest_mount, terms};
-pub use events::{Alone, MountEvents};
+pub use events::{HasMountEvents, MountEvents, NoMountEvents};
 pub use pools::{PoolMount, Terms};
 pub use table::{FS_TYPE, Line, unescape};

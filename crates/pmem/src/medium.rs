@@ -109,6 +109,12 @@ pub trait Medium: Send + Sync {
         None
     }
 
+    /// The bytes where they lie, for somebody to keep. Of an emulated medium they are as fast as they are. `None` where
+    /// they lie nowhere.
+    fn lend(&self, off: u64, len: u64) -> Option<&[AtomicU8]> {
+        self.mapped(off, len)
+    }
+
     /// Whether PM holds `bytes` at `off`.
     fn equals(&self, off: u64, bytes: &[u8]) -> bool;
 
@@ -209,6 +215,9 @@ impl<M: Medium + ?Sized> Medium for &M {
     }
     fn mapped(&self, off: u64, len: u64) -> Option<&[AtomicU8]> {
         (**self).mapped(off, len)
+    }
+    fn lend(&self, off: u64, len: u64) -> Option<&[AtomicU8]> {
+        (**self).lend(off, len)
     }
     fn equals(&self, off: u64, bytes: &[u8]) -> bool {
         (**self).equals(off, bytes)

@@ -674,6 +674,10 @@ impl Medium for Region {
         self.emulator.is_none().then(|| self.bytes(off, len))
     }
 
+    fn lend(&self, off: u64, len: u64) -> Option<&[AtomicU8]> {
+        Some(self.bytes(off, len))
+    }
+
     #[inline]
     fn equals(&self, off: u64, bytes: &[u8]) -> bool {
         self.check_load(off, bytes.len() as u64);

@@ -2,7 +2,7 @@
 
 use crate::MountReport;
 use arena::Paused;
-use mounts::{Alone, MountEvents};
+use mounts::MountEvents;
 use pmem::Region;
 use std::io;
 use std::ops::Deref;
@@ -69,6 +69,9 @@ pub trait Processes {
     /// has or there is no child.
     fn end_fork(&self);
 }
+
+/// An engine whose pools one process uses at a time.
+pub trait Alone: Send + Sync {}
 
 impl<T: Alone> Processes for T {
     fn secret(&self) -> u64 {

@@ -13,9 +13,8 @@ mod report;
 mod shared;
 
 pub use arena::{Paused, Place};
-pub use engine::{Engine, Processes, ReadBuf};
+pub use engine::{Alone, Engine, Processes, ReadBuf};
 pub use error::{Error, Problem};
-pub use mounts::Alone;
 pub use options::{CheckOptions, FormatOptions, LABEL_MAX, MountOptions, scan_threads};
 pub use report::{CheckReport, MountReport, PoolInfo, label};
 pub use shared::{handle_fault, is_mapped, place, remove_abandoned};

@@ -30,6 +30,7 @@ const SLOT_SHIFT: u32 = 55;
 pub struct Openings(Option<Span<AtomicU64>>);
 
 impl Openings {
+    /// Plans them; `processes` is 0 where there is but one.
     pub fn plan(l: &mut Layout, processes: usize) -> Self {
         Self((processes > 0).then(|| l.table(processes)))
     }

@@ -14,13 +14,15 @@
 //! - unnamed-U4: the kernel may let go by itself what is posted, and its number be used again. So the server holds an inode
 //!   while it tells of it, and only where it held it before and the name is gone *now*.
 
-use crate::fs::Core;
-use crate::volatile::{REMOVED, VInode, Volatile};
-use pmem::Medium;
+use crate::inodes::{InodeState, LIVE};
+use crate::sharing::SharedPool;
+use crate::state::State;
+use arena::Shared;
 use rustix::thread::{Timespec, futex, nanosleep};
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::time::Duration;
-use vfs::{Errno, FileKind, Ino, Result};
+use vfs::{Errno, Ino, Result};
 
 /// Inodes that can wait to be told without looking at all.
 const WORDS: usize = 1023;
@@ -88,8 +90,11 @@ impl Unnamed {
 }
 
 /// Waits for space that the kernel is about to give back (unnamed-U3); `false` where that is no use.
-pub fn nap_for_space(v: &Volatile, naps: &mut u32) -> bool {
-    if *naps == NAPS_FOR_SPACE || !v.unnamed().iter().any(Unnamed::is_pending) {
+pub fn nap_for_space<V>(state: &State<V>, naps: &mut u32) -> bool
+where
+    V: Shared + Deref<Target = InodeState>,
+{
+    if *naps == NAPS_FOR_SPACE || !state.unnamed().iter().any(Unnamed::is_pending) {
         return false;
     }
     *naps += 1;
@@ -97,98 +102,100 @@ pub fn nap_for_space(v: &Volatile, naps: &mut u32) -> bool {
     true
 }
 
-impl<M: Medium> Core<M> {
-    /// An inode has lost its last name and is still held: posts it to the servers, other processes, that hold it.
-    /// After the fence of `drop_name`.
-    pub fn post_unnamed(&self, ino: Ino) {
-        for unnamed in self.v.unnamed() {
-            let server = unnamed.server.load(Relaxed);
-            let is_other = server != 0 && self.own_server() != Ok(server);
-            if is_other && self.v.holds(server as usize - 1, ino) {
-                unnamed.post(ino);
-            }
-        }
-    }
-
-    /// This process as a server.
-    fn own_server(&self) -> Result<u32> {
-        Ok(self.v.arena.process()? as u32 + 1)
-    }
-
-    /// What is posted for this process.
-    fn own_unnamed(&self) -> Result<&Unnamed> {
-        let own = self.own_server()?;
-        let mut all = self.v.unnamed().iter();
-        let known = all.clone().find(|unnamed| unnamed.server.load(Relaxed) == own);
-        known.or_else(|| all.find(|unnamed| unnamed.change_server(0, own))).ok_or(Errno::USERS)
-    }
-
-    /// The process in this slot is dead, or its mount has ended.
-    pub fn end_server(&self, process: usize) {
-        let is_ended = |unnamed: &Unnamed| unnamed.change_server(process as u32 + 1, 0);
-        let _ = self.v.unnamed().iter().any(is_ended);
-    }
-
-    /// [`mounts::MountEvents::wait_for_unnamed`].
-    pub fn wait_for_unnamed(&self, patience: Duration, tell: &mut dyn FnMut(Ino)) -> Result<()> {
-        let process = self.v.arena.process()?;
-        let unnamed = self.own_unnamed()?;
-        unnamed.sleep(patience);
-        let posted = unnamed.posted.load(Acquire);
-        let mut inos = Vec::new();
-        if unnamed.overflowed.swap(0, AcqRel) != 0 {
-            self.v.for_each_ref(process, |ino, _| inos.push(ino));
-        }
-        let words = unnamed.inos.iter().map(|word| Ino(word.swap(0, AcqRel).into()));
-        inos.extend(words.filter(|ino| ino.0 != 0));
-        inos.retain(|ino| {
-            let is_told = self.hold_unnamed(process, *ino).unwrap_or(false);
-            if is_told {
-                tell(*ino);
-                self.forget(*ino, 1);
-            }
-            is_told
-        });
-        // The kernel answers by requests of its own.
-        for _ in 0..NAPS_FOR_KERNEL {
-            inos.retain(|ino| self.v.holds(process, *ino));
-            if inos.is_empty() {
-                break;
-            }
-            let _ = nanosleep(&NAP);
-        }
-        unnamed.told.store(posted, Release);
-        Ok(())
-    }
-
-    /// Adds a reference of this process to an inode that it holds and that has no name (unnamed-U4); whether it did.
-    fn hold_unnamed(&self, process: usize, ino: Ino) -> Result<bool> {
-        self.op(|core| {
-            // Whoever frees an inode looks at its references under its lock.
-            let _lock = core.v.lock_shared(ino)?;
-            let v = core.live(ino)?;
-            let is_unnamed = v.has_no_name() && core.v.holds(process, ino);
-            if is_unnamed {
-                core.hold(ino, v);
-            }
-            Ok(is_unnamed)
-        })
-    }
-
-    /// [`mounts::MountEvents::wake`].
-    pub fn wake_server(&self) {
-        if let Ok(unnamed) = self.own_unnamed() {
-            unnamed.count();
+/// As [`SharedPool::post_unnamed`].
+pub fn post<V>(state: &State<V>, ino: Ino)
+where
+    V: Shared + Deref<Target = InodeState>,
+{
+    for unnamed in state.unnamed() {
+        let server = unnamed.server.load(Relaxed);
+        let is_other = server != 0 && own_server(state) != Ok(server);
+        if is_other && state.holds(server as usize - 1, ino) {
+            unnamed.post(ino);
         }
     }
 }
 
-impl VInode {
-    /// Whether its last name is gone.
-    pub fn has_no_name(&self) -> bool {
-        match self.kind() {
-            FileKind::Dir => self.state.load(Relaxed) & REMOVED != 0,
-            _ => self.links.load(Relaxed) == 0,
+/// This process as a server.
+fn own_server<V>(state: &State<V>) -> Result<u32> {
+    Ok(state.arena.process()? as u32 + 1)
+}
+
+/// What is posted for this process.
+fn own_unnamed<V>(state: &State<V>) -> Result<&Unnamed>
+where
+    V: Shared + Deref<Target = InodeState>,
+{
+    let own = own_server(state)?;
+    let mut all = state.unnamed().iter();
+    let known = all.clone().find(|unnamed| unnamed.server.load(Relaxed) == own);
+    known.or_else(|| all.find(|unnamed| unnamed.change_server(0, own))).ok_or(Errno::USERS)
+}
+
+/// The process in this slot is dead, or its mount has ended.
+pub fn end_server<V>(state: &State<V>, process: usize)
+where
+    V: Shared + Deref<Target = InodeState>,
+{
+    let is_ended = |unnamed: &Unnamed| unnamed.change_server(process as u32 + 1, 0);
+    let _ = state.unnamed().iter().any(is_ended);
+}
+
+/// [`mounts::MountEvents::wait_for_unnamed`].
+pub fn wait<P: SharedPool>(pool: &P, patience: Duration, tell: &mut dyn FnMut(Ino)) -> Result<()> {
+    let state = pool.state();
+    let process = state.arena.process()?;
+    let unnamed = own_unnamed(state)?;
+    unnamed.sleep(patience);
+    let posted = unnamed.posted.load(Acquire);
+    let mut inos = Vec::new();
+    if unnamed.overflowed.swap(0, AcqRel) != 0 {
+        state.for_each_ref(process, |ino, _| inos.push(ino));
+    }
+    let words = unnamed.inos.iter().map(|word| Ino(word.swap(0, AcqRel).into()));
+    inos.extend(words.filter(|ino| ino.0 != 0));
+    inos.retain(|ino| {
+        let is_told = hold(pool, process, *ino).unwrap_or(false);
+        if is_told {
+            tell(*ino);
+            pool.forget(*ino, 1);
         }
+        is_told
+    });
+    // The kernel answers by requests of its own.
+    for _ in 0..NAPS_FOR_KERNEL {
+        inos.retain(|ino| state.holds(process, *ino));
+        if inos.is_empty() {
+            break;
+        }
+        let _ = nanosleep(&NAP);
+    }
+    unnamed.told.store(posted, Release);
+    Ok(())
+}
+
+/// Adds a reference of this process to an inode that it holds and that has no name (unnamed-U4); whether it did.
+fn hold<P: SharedPool>(pool: &P, process: usize, ino: Ino) -> Result<bool> {
+    pool.op(|pool| {
+        let state = pool.state();
+        // Whoever frees an inode looks at its references under its lock.
+        let _lock = state.lock_shared(ino)?;
+        let v = state.vinode(ino)?;
+        let is_unnamed =
+            v.state.load(Relaxed) & LIVE != 0 && v.has_no_name() && state.holds(process, ino);
+        if is_unnamed {
+            state.add_ref(ino, v);
+        }
+        Ok(is_unnamed)
+    })
+}
+
+/// [`mounts::MountEvents::wake`].
+pub fn wake<V>(state: &State<V>)
+where
+    V: Shared + Deref<Target = InodeState>,
+{
+    if let Ok(unnamed) = own_unnamed(state) {
+        unnamed.count();
     }
 }

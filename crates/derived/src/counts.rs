@@ -1,0 +1,94 @@
+//! Counts by process and inode: who holds and who maps what, so that it can be taken back from the dead.
+
+use arena::{Arena, Layout, Span};
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::Ordering::*;
+use threads::OwnU64;
+use vfs::Ino;
+
+/// One count for each process and inode; none where a pool has one process.
+#[derive(Clone, Copy)]
+pub struct Counts {
+    table: Option<Span<OwnU64>>,
+    inodes: usize,
+}
+
+impl Counts {
+    /// Plans it; `processes` is 0 where there is but one.
+    pub fn plan(layout: &mut Layout, processes: usize, inodes: usize) -> Self {
+        Self { table: (processes > 0).then(|| layout.table(processes * inodes)), inodes }
+    }
+
+    /// What a process counts of an inode; `None` where nobody counts.
+    #[inline]
+    fn of<'a>(&self, arena: &'a Arena, process: usize, ino: Ino) -> Option<&'a OwnU64> {
+        arena.table(self.table?).get(self.index(process, ino))
+    }
+
+    #[inline]
+    fn index(&self, process: usize, ino: Ino) -> usize {
+        process * self.inodes + ino.0 as usize
+    }
+
+    /// Announces that this process counts an inode next.
+    #[inline]
+    pub fn prefetch(&self, arena: &Arena, ino: Ino) {
+        if let (Some(table), Ok(process)) = (self.table, arena.process()) {
+            arena.prefetch(table, self.index(process, ino));
+        }
+    }
+
+    /// Whether this process would have to say which one it is.
+    #[inline]
+    pub fn are_kept(&self) -> bool {
+        self.table.is_some()
+    }
+
+    /// How much a process counts.
+    pub fn get(&self, arena: &Arena, process: usize, ino: Ino) -> u64 {
+        self.of(arena, process, ino).map_or(0, |count| count.load(Acquire))
+    }
+
+    /// Adds one.
+    #[inline]
+    pub fn add(&self, arena: &Arena, process: usize, ino: Ino) {
+        if let Some(own) = self.of(arena, process, ino) {
+            let _ = own.modify(|have| Some(have + 1));
+        }
+    }
+
+    /// Takes up to `n`; how many. Where nobody counts: `n`.
+    #[inline]
+    pub fn take(&self, arena: &Arena, process: usize, ino: Ino, n: u64) -> u64 {
+        self.of(arena, process, ino).map_or(n, |own| {
+            match own.modify(|have| Some(have.saturating_sub(n))) {
+                Ok(had) | Err(had) => had.min(n),
+            }
+        })
+    }
+
+    /// Calls `each` for the inodes that a process counts, with how much. Returns how many counts were looked at.
+    pub fn for_each(&self, arena: &Arena, process: usize, mut each: impl FnMut(Ino, u64)) -> usize {
+        let Some(table) = self.table else { return 0 };
+        let range = self.of_process(process);
+        let first = range.start;
+        arena.for_each_backed(table, range, |i, count| match count.load(Relaxed) {
+            0 => {}
+            count => each(Ino((i - first) as u64), count),
+        })
+    }
+
+    /// Forgets all that a dead process counted.
+    pub fn clear(&self, arena: &Arena, process: usize) -> io::Result<()> {
+        match self.table {
+            Some(table) => arena.clear(table, self.of_process(process)),
+            None => Ok(()),
+        }
+    }
+
+    fn of_process(&self, process: usize) -> Range<usize> {
+        let first = process * self.inodes;
+        first..first + self.inodes
+    }
+}

@@ -1,0 +1,115 @@
+//! What the mount's server posts, in the derived state: [`mounts::MountEvents`].
+//!
+//! Recoveries keep it: the count of changes is not among what they derive anew, executions are counted
+//! with the references of the living. Mappings are counted twice, by inode for those who ask, and by process and
+//! inode, so that what a dead process mapped ends with its references (sharing-R1, sharing-R2 in `sharing.rs`).
+
+use crate::sharing::{self, SharedPool};
+use crate::state::State;
+use crate::unnamed;
+use mounts::MountEvents;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::time::Duration;
+use vfs::{Ino, Result};
+
+/// What is posted to those who share a pool.
+pub struct PoolEvents<'p, P>(pub &'p P);
+
+impl<'p, P: SharedPool> PoolEvents<'p, P> {
+    #[inline]
+    fn state(&self) -> &'p State<P::Inode> {
+        self.0.state()
+    }
+
+    /// Inside, because a recovery reads the count and writes it again (sharing-R2). Whoever cannot get inside
+    /// posts nothing.
+    fn count_executions(&self, ino: Ino, change: impl Fn(u32) -> Option<u32>) {
+        let _ = self.0.op(|pool| {
+            let v = pool.state().vinode(ino)?;
+            Ok(v.executions.fetch_update(Relaxed, Relaxed, &change))
+        });
+    }
+}
+
+impl<P: SharedPool + Send> MountEvents for PoolEvents<'_, P> {
+    #[inline]
+    fn mount_changes(&self) -> u64 {
+        self.state().mount_changes().load(Relaxed)
+    }
+
+    fn post_mount_change(&self) {
+        self.state().mount_changes().fetch_add(1, Relaxed);
+    }
+
+    fn is_executed(&self, ino: Ino) -> bool {
+        self.state().vinode(ino).is_ok_and(|v| v.executions.load(Relaxed) > 0)
+    }
+
+    fn begin_execution(&self, ino: Ino) {
+        self.count_executions(ino, |n| Some(n.saturating_add(1)));
+    }
+
+    fn end_execution(&self, ino: Ino) {
+        self.count_executions(ino, |n| n.checked_sub(1));
+    }
+
+    #[inline]
+    fn is_mapped(&self, ino: Ino) -> bool {
+        self.state().vinode(ino).is_ok_and(|v| v.mappings.load(Acquire) > 0)
+    }
+
+    fn begin_mapping(&self, ino: Ino) -> Result<()> {
+        self.0.op(|pool| {
+            let state = pool.state();
+            state.add_mapping(state.arena.process()?, ino, state.vinode(ino)?);
+            Ok(())
+        })
+    }
+
+    fn end_mapping(&self, ino: Ino) {
+        if let Ok(process) = self.state().arena.process() {
+            let _ = sharing::end_mappings(self.0, process, ino, 1);
+        }
+    }
+
+    fn end_mappings(&self) {
+        if let Ok(process) = self.state().arena.process() {
+            let _ = sharing::end_all_mappings(self.0, process);
+        }
+    }
+
+    fn begin_opening(&self, ino: Ino) -> Result<u64> {
+        let state = self.state();
+        Ok(state.openings().begin(&state.arena, state.arena.process()?, ino))
+    }
+
+    fn answer_opening(&self, ino: Ino, ticket: u64) {
+        let state = self.state();
+        state.openings().answer(&state.arena, ino, ticket);
+    }
+
+    fn end_opening(&self, ticket: u64) {
+        let state = self.state();
+        state.openings().end(&state.arena, ticket);
+    }
+
+    fn wait_for_openings(&self, ino: Ino, only_answered: bool) -> bool {
+        let state = self.state();
+        state.openings().wait(&state.arena, ino, only_answered)
+    }
+
+    fn wait_for_unnamed(&self, patience: Duration, tell: &mut dyn FnMut(Ino)) -> Result<()> {
+        unnamed::wait(self.0, patience, tell)
+    }
+
+    fn wake(&self) {
+        unnamed::wake(self.state());
+    }
+
+    fn end_serving(&self) {
+        if let Ok(process) = self.state().arena.process() {
+            unnamed::end_server(self.state(), process);
+        }
+        self.end_mappings();
+    }
+}

@@ -1,0 +1,141 @@
+//! The name index: from directory and name to inode and entry, for a whole pool in one hash table. Names themselves stay in
+//! PM, where the engine compares them.
+
+use arena::{Arena, Entry, HashIndex};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use vfs::{Errno, Ino, Result};
+
+/// A name.
+#[derive(Default)]
+#[repr(C)]
+pub struct NameEntry {
+    /// Where the entry is, as the engine says, and [`TAG_BITS`] of the name's hash, the uppermost of both.
+    place: AtomicU64,
+    dir: AtomicU32,
+    /// 0: there is no name.
+    ino: AtomicU32,
+}
+
+const _: () = assert!(size_of::<NameEntry>() == 16);
+
+/// Bits of a place that are of the hash.
+const TAG_BITS: u32 = 20;
+/// Bits that the engine has for where an entry is.
+pub const POS_BITS: u32 = u64::BITS - TAG_BITS;
+
+impl NameEntry {
+    /// Whether that may be the name in `dir` with this hash.
+    #[inline]
+    fn may_be(&self, dir: Ino, hash: u64) -> bool {
+        self.place.load(Relaxed) >> POS_BITS == hash >> POS_BITS
+            && self.dir.load(Relaxed) == dir.0 as u32
+    }
+
+    #[inline]
+    fn pos(&self) -> u64 {
+        self.place.load(Relaxed) & (u64::MAX >> TAG_BITS)
+    }
+
+    #[inline]
+    fn ino(&self) -> Ino {
+        Ino(u64::from(self.ino.load(Relaxed)))
+    }
+
+    /// Fills it in; with the inode's number at last.
+    fn fill(&self, dir: Ino, hash: u64, pos: u64, ino: Ino) {
+        self.place.store(hash >> POS_BITS << POS_BITS | pos, Relaxed);
+        self.dir.store(dir.0 as u32, Relaxed);
+        self.ino.store(ino.0 as u32, Relaxed);
+    }
+}
+
+impl Entry for NameEntry {
+    #[inline]
+    fn is_none(&self) -> bool {
+        self.ino.load(Relaxed) == 0
+    }
+    fn clear(&self) {
+        self.ino.store(0, Relaxed);
+    }
+}
+
+/// The index. Positions have [`POS_BITS`].
+pub struct NameIndex {
+    table: HashIndex<NameEntry>,
+    /// Keys the hash, so that names cannot be chosen to collide.
+    seed: u64,
+}
+
+impl NameIndex {
+    pub(crate) fn new(table: HashIndex<NameEntry>, seed: u64) -> Self {
+        Self { table, seed }
+    }
+
+    /// Gives huge pages to its first `bytes`.
+    pub(crate) fn back(&self, arena: &Arena, bytes: usize) {
+        self.table.back(arena, bytes / 64);
+    }
+
+    /// Folds 8 bytes at a time by a 128-bit multiplication, keyed by the seed.
+    #[inline]
+    fn hash(&self, dir: Ino, name: &[u8]) -> u64 {
+        const K: u64 = 0x9e37_79b9_7f4a_7c15;
+        let fold = |a: u64, b: u64| {
+            let p = u128::from(a) * u128::from(b);
+            (p as u64) ^ (p >> 64) as u64
+        };
+        let mut h = fold(self.seed ^ dir.0, K ^ name.len() as u64);
+        let (words, rest) = name.as_chunks::<8>();
+        for word in words {
+            h = fold(h ^ u64::from_le_bytes(*word), K);
+        }
+        // The bytes behind the last word; where there is one, with some of it.
+        let last = match name.last_chunk::<8>() {
+            _ if rest.is_empty() => 0,
+            Some(word) => u64::from_le_bytes(*word),
+            None => rest.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)),
+        };
+        fold(h ^ last, self.seed | 1)
+    }
+
+    /// Finds a name: asks of what may be it, by inode and position, whether it is. Without the directory's lock the answer
+    /// may be out of date when it arrives, and `is_it` is asked of what is no entry any more.
+    #[inline]
+    pub fn find(
+        &self,
+        arena: &Arena,
+        dir: Ino,
+        name: &[u8],
+        is_it: impl Fn(Ino, u64) -> bool,
+    ) -> Option<(Ino, u64)> {
+        let hash = self.hash(dir, name);
+        self.table.find(arena, hash, |n| {
+            if !n.may_be(dir, hash) {
+                return None;
+            }
+            let (ino, pos) = (n.ino(), n.pos());
+            is_it(ino, pos).then_some((ino, pos))
+        })
+    }
+
+    /// Adds a name. `ENOSPC` where there is no room.
+    pub fn insert(&self, arena: &Arena, dir: Ino, name: &[u8], ino: Ino, pos: u64) -> Result<()> {
+        let hash = self.hash(dir, name);
+        let fill = |n: &NameEntry| n.fill(dir, hash, pos, ino);
+        if self.table.insert(arena, hash, fill) { Ok(()) } else { Err(Errno::NOSPC) }
+    }
+
+    /// Removes the name whose entry is at `pos`.
+    pub fn remove(&self, arena: &Arena, dir: Ino, name: &[u8], pos: u64) {
+        let hash = self.hash(dir, name);
+        self.table.remove(arena, hash, |n| n.may_be(dir, hash) && n.pos() == pos);
+    }
+
+    /// Lets the name whose entry is at `pos` lead to another inode.
+    pub fn replace(&self, arena: &Arena, dir: Ino, name: &[u8], pos: u64, now: Ino) {
+        let hash = self.hash(dir, name);
+        self.table.find_locked(arena, hash, |n| {
+            (n.may_be(dir, hash) && n.pos() == pos).then(|| n.ino.store(now.0 as u32, Relaxed))
+        });
+    }
+}

@@ -1,0 +1,287 @@
+//! One pool, several processes: how operations come and go, and what happens when a process dies.
+//!
+//! All of the derived state lies in a shared arena; [`arena`]'s session-E1–E4 say how processes stop for a
+//! repair. What is repaired here, and how:
+//!
+//! - sharing-R1: a process that died outside of operations held references and nothing else:
+//!   [`SharedPool::reap_processes`] takes them back, and frees what they alone kept.
+//! - sharing-R2: one that died inside may have left anything half-done, but only behind locks that it still
+//!   holds, and in PM nothing that a power failure could not have left. So [`recover`] stops
+//!   the world and derives everything anew, as mounting does; references of the living, which
+//!   are counted by process and kept, are added to it.
+//! - sharing-R3: the dead may have stored a commit and not flushed it, and others must not build on what a power
+//!   failure would take back. So [`SharedPool::derive`] makes durable what it reads: in a recovery, and in
+//!   a mount, as those who used the pool may have been killed all together.
+//! - sharing-R4: inodes without a name that the living hold are not met by the names. They are adopted from
+//!   the references ([`Held`]).
+
+use crate::inodes::{InodeState, UNNAMED};
+use crate::state::State;
+use crate::unnamed::{self, nap_for_space};
+use arena::{Attached, Census, Hold, Layout, Look, Place, Refused, Shared, Stopped};
+use pmem::{Lock, Medium};
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Deref;
+use std::sync::atomic::Ordering::*;
+use vfs::{Errno, Ino, Result};
+
+/// A mounted pool that processes share: what an engine adds to its [`State`].
+pub trait SharedPool: Sized + Sync {
+    /// Derived state of an inode.
+    type Inode: Shared + Deref<Target = InodeState>;
+
+    /// What all engines have.
+    fn state(&self) -> &State<Self::Inode>;
+
+    /// Whether part of the medium is gone.
+    fn is_lost(&self) -> bool;
+
+    /// Frees an inode that has lost its last name or reference, if neither is left. Called inside.
+    fn reap_if_unused(&self, ino: Ino, v: &Self::Inode) -> Result<()>;
+
+    /// Lets blocks be claimed again that had to wait for readers without a copy, if nobody reads any more.
+    fn clear_deferred(&self);
+
+    /// Derives everything anew from PM, into tables that are all zeros, and makes durable what it reads (sharing-R3). Nobody
+    /// else is inside. `held` is in use whatever names say; of the `census` are those who read without a copy. Says what
+    /// is damaged; where nothing is, clears what a crash left.
+    fn derive(&self, held: &BTreeMap<Ino, Held>, census: &Census) -> Option<String>;
+
+    /// Runs an operation inside (arena, session-E1): once, unless it has to leave for a repair and start over.
+    #[inline]
+    fn op<T>(&self, mut body: impl FnMut(&Self) -> Result<T>) -> Result<T> {
+        let state = self.state();
+        let mut naps = 0;
+        loop {
+            match state.arena.enter() {
+                Ok(inside) => match body(self) {
+                    _ if self.is_lost() => return Err(state.lost()),
+                    Err(Errno::RESTART) => {}
+                    Err(Errno::NOSPC) => {
+                        drop(inside);
+                        if nap_for_space(state, &mut naps) {
+                            continue;
+                        }
+                        return Err(Errno::NOSPC);
+                    }
+                    result => return result,
+                },
+                Err(Refused::Stopped) => {}
+                Err(Refused::Leftovers) => {
+                    clear_own(self)?;
+                    continue;
+                }
+                Err(why @ (Refused::Full | Refused::Unable)) => return Err(why.into()),
+            }
+            help(self)?;
+        }
+    }
+
+    /// To be called by who has joined others in the arena, before any other thread of this process: takes back what the
+    /// last one in its slot has left, and other dead.
+    fn join(&self) -> Result<()> {
+        self.op(|_| Ok(()))?;
+        self.reap_processes(Look::Quick).map(drop)
+    }
+
+    /// [`vfs::FileSystem::forget`].
+    fn forget(&self, ino: Ino, refs: u64) {
+        if let Ok(process) = self.state().arena.process() {
+            let _ = take_back(self, process, ino, refs);
+        }
+    }
+
+    /// Takes back what dead processes held (sharing-R1), and repairs what they left half-done (sharing-R2).
+    /// Returns how many there were.
+    fn reap_processes(&self, look: Look) -> Result<usize> {
+        let arena = &self.state().arena;
+        arena.take_reserve();
+        if arena.has_died_inside() {
+            recover(self)?;
+        }
+        let dead = arena.take_dead_processes(look);
+        for process in &dead {
+            clear_process(self, *process)?;
+            arena.free_process(*process);
+        }
+        Ok(dead.len())
+    }
+
+    /// Recovers although nobody died: for those who test what follows a death.
+    fn rehearse_recovery(&self) -> Result<()> {
+        match self.state().arena.stop_the_world()? {
+            Some(stopped) => derive_anew(self, &stopped),
+            None => Ok(()),
+        }
+    }
+
+    /// An inode has lost its last name and is still held: posts it to the servers, other processes, that hold it.
+    /// After a fence that orders it behind the loss of the name.
+    fn post_unnamed(&self, ino: Ino) {
+        unnamed::post(self.state(), ino);
+    }
+}
+
+/// Meets those at `place` who have the same medium open. Who is first fills what is planned, and publishes it.
+///
+/// # Errors
+/// Of the system; that somebody has the medium for himself; that the state of the others has another format.
+pub fn attach(medium: &impl Medium, place: &Place, layout: &Layout) -> io::Result<Attached> {
+    place.attach(layout, &|hold| {
+        medium.lock(match hold {
+            Hold::Nothing => Lock::None,
+            Hold::Shared => Lock::Shared,
+            Hold::Alone => Lock::Exclusive,
+        })
+    })
+}
+
+/// Does what somebody waits for: repairs, or lets somebody else finish it.
+#[cold]
+fn help<P: SharedPool>(pool: &P) -> Result<()> {
+    let arena = &pool.state().arena;
+    match arena.wait_outside() {
+        Ok(()) if !arena.has_died_inside() => Ok(()),
+        Err(Refused::Leftovers) => clear_own(pool),
+        _ => recover(pool),
+    }
+}
+
+/// Clears the slot of this process, which a dead one has left as it was.
+fn clear_own<P: SharedPool>(pool: &P) -> Result<()> {
+    clear_process(pool, pool.state().arena.process()?)
+}
+
+/// Takes back up to `n` references that a process holds, and frees the inode if they were the
+/// last thing that kept it. They are taken once, however often the rest starts over.
+fn take_back<P: SharedPool>(pool: &P, process: usize, ino: Ino, n: u64) -> Result<()> {
+    let state = pool.state();
+    let Ok(v) = state.vinode(ino) else { return Ok(()) };
+    let mut last = None;
+    pool.op(|pool| {
+        let take = || state.drop_refs(process, ino, v, n);
+        if *last.get_or_insert_with(take) { pool.reap_if_unused(ino, v) } else { Ok(()) }
+    })
+}
+
+/// Takes back up to `n` mappings that a process counts ([`mounts::MountEvents`]). Inside, because a recovery sums up
+/// what is counted by process.
+pub fn end_mappings<P: SharedPool>(pool: &P, process: usize, ino: Ino, n: u64) -> Result<()> {
+    pool.op(|pool| {
+        let state = pool.state();
+        state.drop_mappings(process, ino, state.vinode(ino)?, n);
+        Ok(())
+    })
+}
+
+/// Takes back all of them. Returns how many counts were looked at.
+pub fn end_all_mappings<P: SharedPool>(pool: &P, process: usize) -> Result<usize> {
+    let mut mapped = Vec::new();
+    let words = pool.state().for_each_mapping(process, |ino, count| mapped.push((ino, count)));
+    for (ino, count) in mapped {
+        end_mappings(pool, process, ino, count)?;
+    }
+    Ok(words)
+}
+
+/// Takes back what the last process in a slot held.
+fn clear_process<P: SharedPool>(pool: &P, process: usize) -> Result<()> {
+    /// Counts whose memory a slot may keep: eight pages, which cost less than to be taken away and again.
+    const KEPT: usize = 4096;
+    let state = pool.state();
+    unnamed::end_server(state, process);
+    state.openings().forget_process(&state.arena, process);
+    let of_mappings = end_all_mappings(pool, process)?;
+    let mut held = Vec::new();
+    let of_refs = state.for_each_ref(process, |ino, count| held.push((ino, count)));
+    for (ino, count) in &held {
+        take_back(pool, process, *ino, *count)?;
+    }
+    pool.op(|pool| {
+        if state.pins().forget_process(&state.arena, process) {
+            pool.clear_deferred();
+        }
+        Ok(())
+    })?;
+    let is_damaged = held.iter().any(|(ino, _)| state.vinode(*ino).is_err());
+    if of_mappings + of_refs > KEPT || is_damaged {
+        state.clear_counts(process).map_err(|_| Errno::IO)?;
+    }
+    Ok(())
+}
+
+/// Derives the volatile state anew after a process died inside an operation (sharing-R2–R4).
+pub fn recover<P: SharedPool>(pool: &P) -> Result<()> {
+    let arena = &pool.state().arena;
+    match arena.stop_the_world()? {
+        Some(stopped) if stopped.is_unfinished() || arena.has_died_inside() => {
+            derive_anew(pool, &stopped)
+        }
+        _ => Ok(()),
+    }
+}
+
+fn derive_anew<P: SharedPool>(pool: &P, stopped: &Stopped<'_>) -> Result<()> {
+    let state = pool.state();
+    let arena = &state.arena;
+    let failed = |_| Errno::IO;
+    // Also those that somebody is about to clear away: that will find nothing left.
+    let census = arena.census(stopped);
+    for process in census.dead() {
+        state.clear_counts(process).map_err(failed)?;
+    }
+    let held = held(state, &census);
+    state.start_over().map_err(failed)?;
+    if let Some(first) = pool.derive(&held, &census) {
+        tracing::error!(%first, "a process died, and its pool is damaged: check it");
+        state.set_damaged();
+    }
+    for (ino, held) in &held {
+        if let Ok(v) = state.vinode(*ino) {
+            v.refs.store(held.refs, Relaxed);
+            v.executions.store(held.executions, Relaxed);
+        }
+    }
+    for process in census.living() {
+        state.for_each_mapping(process, |ino, count| {
+            if let Ok(v) = state.vinode(ino) {
+                v.mappings.fetch_add(count as u32, Relaxed);
+            }
+        });
+    }
+    arena.free_dead(stopped, &census);
+    arena.count_recovery();
+    Ok(())
+}
+
+/// What the living hold.
+fn held<V>(state: &State<V>, census: &Census) -> BTreeMap<Ino, Held>
+where
+    V: Shared + Deref<Target = InodeState>,
+{
+    let mut all: BTreeMap<Ino, Held> = BTreeMap::new();
+    for process in census.living() {
+        state.for_each_ref(process, |ino, count| {
+            let found = || match state.vinode(ino) {
+                Ok(v) => Held {
+                    refs: 0,
+                    unnamed: v.state.load(Relaxed) & UNNAMED,
+                    executions: v.executions.load(Relaxed),
+                },
+                Err(_) => Held::default(),
+            };
+            all.entry(ino).or_insert_with(found).refs += count;
+        });
+    }
+    all
+}
+
+/// What a recovery knows of a held inode.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Held {
+    refs: u64,
+    /// [`UNNAMED`] or 0.
+    pub unnamed: u32,
+    executions: u32,
+}

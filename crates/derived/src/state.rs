@@ -1,0 +1,449 @@
+//! The derived state that all engines have, and locks.
+
+use crate::counts::Counts;
+use crate::inodes::InodeState;
+use crate::names::{NameEntry, NameIndex};
+use crate::openings::Openings;
+use crate::pins::Pins;
+use crate::unnamed::{SERVERS, Unnamed};
+use arena::{Arena, Bitmap, HashIndex, Layout, LockMode, RwLock, Shared, Span};
+use smallvec::SmallVec;
+use std::io;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use vfs::{Errno, FileKind, Ino, Result};
+
+/// Bits of [`Kept::NotRecorded`]: accesses to directories do not change their times, nor those to anything else.
+const NO_DIR_TIMES: u64 = 1;
+const NO_FILE_TIMES: u64 = 2;
+
+/// What cannot be derived: words that stay when everything else is derived anew.
+#[derive(Clone, Copy)]
+enum Kept {
+    /// Key of the name hash.
+    Seed,
+    /// Known to those only who may open the pool.
+    Secret,
+    /// Whether a recovery met damage.
+    Damaged,
+    /// How often everything else was derived anew.
+    Derivations,
+    /// What accesses are not recorded for.
+    NotRecorded,
+}
+
+/// How much there is of everything.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    /// Inode numbers, with 0, which none has.
+    pub inodes: u64,
+    /// Blocks that can wait for readers without a copy.
+    pub blocks: u64,
+    /// Lines of the name index.
+    pub buckets: usize,
+    /// Names beyond those that its lines have room for, at the most.
+    pub names: usize,
+}
+
+/// Where the tables are.
+struct Tables<V> {
+    kept: Span<AtomicU64>,
+    /// How often the mount has changed ([`mounts::MountEvents`]): in a line of its own, which stays in every
+    /// cache.
+    mount_changes: Span<AtomicU64>,
+    unnamed: Span<Unnamed>,
+    /// References that each process holds, and mappings that it counts.
+    refs: Counts,
+    mappings: Counts,
+    openings: Openings,
+    pins: Pins,
+    inodes: Span<V>,
+    /// Which inode numbers are used.
+    numbers: Bitmap,
+    free_numbers: Span<AtomicU64>,
+    /// Guards which directory is below which.
+    topology: Span<RwLock>,
+    names: HashIndex<NameEntry>,
+}
+
+/// The state before it has memory. What an engine adds to the layout is derived, too.
+pub struct Plan<V> {
+    /// Where everything is.
+    pub layout: Layout,
+    tables: Tables<V>,
+}
+
+/// State of one mounted pool, whose inodes are `V`.
+pub struct State<V> {
+    /// The memory.
+    pub arena: Arena,
+    tables: Tables<V>,
+    /// Names.
+    pub names: NameIndex,
+    /// Tells mounts of this process apart.
+    pub id: u64,
+    /// Whether the log has been told that part of the medium is gone.
+    told_loss: AtomicBool,
+}
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+impl<V: Shared> Plan<V> {
+    /// For a pool that one process uses, or several.
+    pub fn new(is_shared: bool, sizes: Sizes) -> Self {
+        let (mut l, processes) = match is_shared {
+            true => (Layout::shared(), arena::PROCESSES),
+            false => (Layout::default(), 0),
+        };
+        let inodes = sizes.inodes as usize;
+        let kept = l.table(8);
+        let mount_changes = l.table(1);
+        let refs = Counts::plan(&mut l, processes, inodes);
+        let mappings = Counts::plan(&mut l, processes, inodes);
+        let unnamed = l.table(SERVERS);
+        let openings = Openings::plan(&mut l, processes);
+        let pins = Pins::plan(&mut l, sizes.blocks, processes.max(1));
+        l.begin_derived();
+        let tables = Tables {
+            kept,
+            mount_changes,
+            unnamed,
+            refs,
+            mappings,
+            openings,
+            pins,
+            inodes: l.table(inodes),
+            numbers: Bitmap::plan(&mut l, sizes.inodes),
+            free_numbers: l.table(8),
+            topology: l.table(1),
+            names: HashIndex::plan(&mut l, sizes.buckets, sizes.names),
+        };
+        Self { layout: l, tables }
+    }
+
+    /// The state in fresh memory, keyed by `seed`; empty, but for what [`State::clear`] does.
+    pub fn begin(self, arena: Arena, seed: u64, secret: u64) -> State<V> {
+        let word = |kept: Kept| &arena.table(self.tables.kept)[kept as usize];
+        word(Kept::Seed).store(seed, Relaxed);
+        word(Kept::Secret).store(secret, Relaxed);
+        self.join(arena)
+    }
+
+    /// The state in memory that others use.
+    pub fn join(self, arena: Arena) -> State<V> {
+        let seed = arena.table(self.tables.kept)[Kept::Seed as usize].load(Acquire);
+        State {
+            names: NameIndex::new(self.tables.names, seed),
+            tables: self.tables,
+            arena,
+            id: NEXT_ID.fetch_add(1, Relaxed),
+            told_loss: AtomicBool::new(false),
+        }
+    }
+}
+
+impl<V: Shared + Deref<Target = InodeState>> State<V> {
+    /// Begins with no names and no inodes. Gives huge pages to so many bytes of what lookups meet: of names and inodes those
+    /// that come first.
+    pub fn clear(&self, huge: usize) {
+        if huge > 0 {
+            self.names.back(&self.arena, huge);
+            self.arena.back(self.tables.inodes, 0..huge / 2 / size_of::<V>());
+        }
+        self.tables.numbers.init(&self.arena);
+        self.tables.numbers.set(&self.arena, 0);
+        self.free_numbers().store(self.tables.numbers.len() - 1, Relaxed);
+    }
+
+    /// Forgets all that can be derived, so that it can be derived anew. Nobody else may be at it.
+    pub fn start_over(&self) -> io::Result<()> {
+        self.kept(Kept::Derivations).fetch_add(1, Relaxed);
+        self.arena.clear_derived()
+    }
+
+    #[inline]
+    fn kept(&self, which: Kept) -> &AtomicU64 {
+        &self.arena.table(self.tables.kept)[which as usize]
+    }
+
+    /// Known to those only who may open the pool.
+    pub fn secret(&self) -> u64 {
+        self.kept(Kept::Secret).load(Relaxed)
+    }
+
+    /// Whether a recovery met damage: nothing may be changed until a check.
+    pub fn is_damaged(&self) -> bool {
+        self.kept(Kept::Damaged).load(Relaxed) != 0
+    }
+
+    /// See [`is_damaged`](Self::is_damaged).
+    pub fn set_damaged(&self) {
+        self.kept(Kept::Damaged).store(1, Relaxed);
+    }
+
+    /// Whether accesses change times.
+    #[inline]
+    pub fn records_access(&self, kind: FileKind) -> bool {
+        let bit = if kind == FileKind::Dir { NO_DIR_TIMES } else { NO_FILE_TIMES };
+        self.kept(Kept::NotRecorded).load(Relaxed) & bit == 0
+    }
+
+    /// Changes that, for all who use the pool.
+    pub fn record_access(&self, files: bool, dirs: bool) {
+        let bits = [(files, NO_FILE_TIMES), (dirs, NO_DIR_TIMES)];
+        let bits = bits.iter().filter(|(records, _)| !records).fold(0, |all, (_, bit)| all | bit);
+        self.kept(Kept::NotRecorded).store(bits, Relaxed);
+    }
+
+    /// Part of the pool is gone: whatever an operation has read may be zeros.
+    #[cold]
+    pub(crate) fn lost(&self) -> Errno {
+        if !self.told_loss.swap(true, Relaxed) {
+            self.set_damaged();
+            tracing::error!(
+                "the pool's file was truncated, or its memory is broken: nothing can be read or changed any more \
+                 (EIO). Unmount the pool, and bring back a copy of the file"
+            );
+        }
+        Errno::IO
+    }
+
+    /// See [`vfs::FileSystem::version`]: that of the inode's lock, which begins anew with what is
+    /// derived.
+    #[inline]
+    pub fn version(&self, ino: Ino) -> Option<u64> {
+        let of_lock = self.vinode(ino).ok()?.lock.begin_optimistic()?.version();
+        Some(self.kept(Kept::Derivations).load(Relaxed) << 32 | u64::from(of_lock))
+    }
+
+    /// How often the mount has changed.
+    #[inline]
+    pub fn mount_changes(&self) -> &AtomicU64 {
+        &self.arena.table(self.tables.mount_changes)[0]
+    }
+
+    /// What servers are told.
+    pub(crate) fn unnamed(&self) -> &[Unnamed] {
+        self.arena.table(self.tables.unnamed)
+    }
+
+    /// What processes have the kernel open.
+    pub fn openings(&self) -> &Openings {
+        &self.tables.openings
+    }
+
+    /// Readers without a copy.
+    #[inline]
+    pub fn pins(&self) -> &Pins {
+        &self.tables.pins
+    }
+
+    // --- inodes ---------------------------------------------------------------------------------
+
+    /// The derived state of an inode; `ESTALE` for a number that no inode of this pool can have.
+    #[inline]
+    pub fn vinode(&self, ino: Ino) -> Result<&V> {
+        self.inodes().get(ino.0 as usize).filter(|_| ino.0 != 0).ok_or(Errno::STALE)
+    }
+
+    /// All of them, by number; the first is nobody's.
+    #[inline]
+    pub fn inodes(&self) -> &[V] {
+        self.arena.table(self.tables.inodes)
+    }
+
+    /// Announces that the derived state of an inode is looked at next.
+    #[inline]
+    pub fn prefetch_vinode(&self, ino: Ino) {
+        self.arena.prefetch(self.tables.inodes, ino.0 as usize);
+    }
+
+    #[inline]
+    fn free_numbers(&self) -> &AtomicU64 {
+        &self.arena.table(self.tables.free_numbers)[0]
+    }
+
+    /// Marks an inode number as used; whether it was free.
+    pub fn mark_inode(&self, ino: Ino) -> bool {
+        let fresh = self.tables.numbers.set(&self.arena, ino.0);
+        if fresh {
+            self.free_numbers().fetch_sub(1, Relaxed);
+        }
+        fresh
+    }
+
+    /// Claims a free inode number: one below `slots`, which the engine has room for, if there is any, from `hint` on.
+    pub fn claim_number(&self, hint: u64, slots: u64) -> Result<Ino> {
+        if self.arena.is_short() {
+            return Err(Errno::NOSPC);
+        }
+        let numbers = &self.tables.numbers;
+        let claim = |within| numbers.claim(&self.arena, within, 1);
+        let (all, free) = self.inode_counts();
+        let room = all - free + 1 < slots;
+        let run = room
+            .then(|| claim(hint..slots).or_else(|| claim(0..hint.min(slots))))
+            .flatten()
+            .or_else(|| claim(slots..numbers.len()))
+            .ok_or(Errno::NOSPC)?;
+        self.free_numbers().fetch_sub(1, Relaxed);
+        Ok(Ino(run.start))
+    }
+
+    /// Gives an inode number back; whether it was used.
+    pub fn release_number(&self, ino: Ino) -> bool {
+        let was_used = self.tables.numbers.clear(&self.arena, ino.0);
+        if was_used {
+            self.free_numbers().fetch_add(1, Relaxed);
+        }
+        was_used
+    }
+
+    /// Inode numbers in all, and those not in use.
+    pub fn inode_counts(&self) -> (u64, u64) {
+        (self.tables.numbers.len() - 1, self.free_numbers().load(Relaxed))
+    }
+
+    // --- references -----------------------------------------------------------------------------
+
+    /// Announces that this process adds a reference next.
+    #[inline]
+    pub fn prefetch_refs(&self, ino: Ino) {
+        self.tables.refs.prefetch(&self.arena, ino);
+    }
+
+    /// Adds a reference of this process.
+    #[inline]
+    pub fn add_ref(&self, ino: Ino, v: &V) {
+        if self.tables.refs.are_kept()
+            && let Ok(process) = self.arena.process()
+        {
+            self.tables.refs.add(&self.arena, process, ino);
+        }
+        // In one order with what lookups without a lock see: the engine's tell of it.
+        v.refs.fetch_add(1, SeqCst);
+    }
+
+    /// Whether a process holds references to an inode.
+    pub fn holds(&self, process: usize, ino: Ino) -> bool {
+        self.tables.refs.get(&self.arena, process, ino) > 0
+    }
+
+    /// Takes back up to `n` references that a process holds; whether that left none at all.
+    pub fn drop_refs(&self, process: usize, ino: Ino, v: &V, n: u64) -> bool {
+        let n = self.tables.refs.take(&self.arena, process, ino, n);
+        let had = v.refs.fetch_update(AcqRel, Acquire, |have| Some(have.saturating_sub(n)));
+        had.unwrap_or(0) <= n
+    }
+
+    /// Calls `each` for the inodes that a process holds, with how often. Returns how many counts were looked at.
+    pub(crate) fn for_each_ref(&self, process: usize, each: impl FnMut(Ino, u64)) -> usize {
+        self.tables.refs.for_each(&self.arena, process, each)
+    }
+
+    /// Forgets what a dead process held and mapped.
+    pub(crate) fn clear_counts(&self, process: usize) -> io::Result<()> {
+        let counts = [self.tables.refs, self.tables.mappings];
+        counts.iter().try_for_each(|counts| counts.clear(&self.arena, process))
+    }
+
+    /// Counts that a process may map an inode. In one order with what others see of the content: whoever
+    /// does not see the count has changed what is read after it.
+    pub(crate) fn add_mapping(&self, process: usize, ino: Ino, v: &V) {
+        self.tables.mappings.add(&self.arena, process, ino);
+        v.mappings.fetch_add(1, SeqCst);
+    }
+
+    /// Takes back up to `n` mappings that a process counts.
+    pub(crate) fn drop_mappings(&self, process: usize, ino: Ino, v: &V, n: u64) {
+        let n = self.tables.mappings.take(&self.arena, process, ino, n) as u32;
+        let less = |have: u32| Some(have.saturating_sub(n));
+        let _ = v.mappings.fetch_update(AcqRel, Relaxed, less);
+    }
+
+    /// Calls `each` for the inodes that a process may map, with how often it counts that. Returns how many counts
+    /// were looked at.
+    pub(crate) fn for_each_mapping(&self, process: usize, each: impl FnMut(Ino, u64)) -> usize {
+        self.tables.mappings.for_each(&self.arena, process, each)
+    }
+
+    // --- locks ----------------------------------------------------------------------------------
+
+    /// Guards the shape of the directory tree: held while a directory moves to another parent.
+    pub fn lock_topology(&self) -> Result<GlobalLock<'_>> {
+        self.lock_global(&self.arena.table(self.tables.topology)[0])
+    }
+
+    /// Takes a lock that concerns more than some inodes.
+    pub fn lock_global<'a>(&'a self, lock: &'a RwLock) -> Result<GlobalLock<'a>> {
+        self.wait_for(lock, LockMode::Exclusive)?;
+        Ok(GlobalLock(lock))
+    }
+
+    /// Takes a lock; `ERESTART` where the operation has to leave and start over (arena, session-E3).
+    #[inline]
+    fn wait_for(&self, lock: &RwLock, mode: LockMode) -> Result<()> {
+        let taken = lock.lock_while(mode, || !self.arena.should_give_up());
+        if taken { Ok(()) } else { Err(Errno::RESTART) }
+    }
+
+    /// Locks one inode for reading.
+    #[inline]
+    pub fn lock_shared(&self, ino: Ino) -> Result<Locks<'_>> {
+        self.lock(LockMode::Shared, &[ino])
+    }
+
+    /// Locks inodes, in ascending order, for changing.
+    #[inline]
+    pub fn lock_exclusive(&self, inos: &[Ino]) -> Result<Locks<'_>> {
+        debug_assert!(inos.is_sorted_by(|a, b| a < b), "{inos:?}");
+        self.lock(LockMode::Exclusive, inos)
+    }
+
+    #[inline]
+    fn lock(&self, mode: LockMode, inos: &[Ino]) -> Result<Locks<'_>> {
+        let mut locks = Locks { held: SmallVec::new(), mode, global: None };
+        for ino in inos {
+            let lock = &self.vinode(*ino)?.lock;
+            self.wait_for(lock, mode)?;
+            locks.held.push(lock);
+        }
+        Ok(locks)
+    }
+}
+
+/// A lock that concerns more than some inodes, held.
+pub struct GlobalLock<'a>(&'a RwLock);
+
+impl Drop for GlobalLock<'_> {
+    fn drop(&mut self) {
+        self.0.unlock(LockMode::Exclusive);
+    }
+}
+
+/// Inode locks, taken in ascending order and given back on drop.
+pub struct Locks<'a> {
+    held: SmallVec<[&'a RwLock; 4]>,
+    mode: LockMode,
+    global: Option<GlobalLock<'a>>,
+}
+
+impl<'a> Locks<'a> {
+    /// These and one more, which is given back first.
+    pub fn and(mut self, global: GlobalLock<'a>) -> Self {
+        self.global = Some(global);
+        self
+    }
+
+    /// Whether there is one more.
+    pub fn has_global(&self) -> bool {
+        self.global.is_some()
+    }
+}
+
+impl Drop for Locks<'_> {
+    fn drop(&mut self) {
+        self.global = None;
+        self.held.iter().rev().for_each(|lock| lock.unlock(self.mode));
+    }
+}
