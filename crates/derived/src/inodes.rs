@@ -12,7 +12,7 @@ pub const LIVE: u32 = 1;
 pub const UNNAMED: u32 = 2;
 /// It is a directory that was removed.
 pub const REMOVED: u32 = 4;
-/// Engines may use the bits from here to [`KIND_SHIFT`].
+/// Engines may use the bits from here to 128: the kind is above.
 pub const ENGINE_BITS: u32 = 8;
 const KIND_SHIFT: u32 = 8;
 
