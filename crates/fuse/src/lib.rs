@@ -47,4 +47,4 @@ pub use probe::{KernelFuse, probe_kernel};
 pub use server::Server;
 pub use stop::StopSignals;
 pub use table::{MountEntry, TABLE, mount_at, mounts, mounts_in};
-pub use watch::TermsWatch;
+pub use watch::MountWatch;

@@ -12,7 +12,7 @@ use crate::table::TABLE;
 
 /// Tells when a mount is remounted, covered in part or whole, moved or unmounted: the kernel wakes those
 /// who poll the table, in the same mount namespace, for every change (`proc(5)`).
-pub struct TermsWatch {
+pub struct MountWatch {
     /// Only polled.
     table: File,
     device: (u32, u32),
@@ -22,7 +22,7 @@ pub struct TermsWatch {
     last: Mutex<Vec<PoolMount>>,
 }
 
-impl TermsWatch {
+impl MountWatch {
     /// Watches a mount from now on.
     pub fn begin(place: &Place) -> io::Result<Self> {
         let (file, device) = (File::open(TABLE)?, place.device());

@@ -13,8 +13,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fuse::{
-    Access, Caching, MountFlags, MountOptions, Op, OpCounters, Place, Server, ServerOptions,
-    TermsWatch,
+    Access, Caching, MountFlags, MountOptions, MountWatch, Op, OpCounters, Place, Server,
+    ServerOptions,
 };
 use mounts::{Alias, MountEvents};
 use vfs::model::Model;
@@ -598,7 +598,7 @@ fn as_nobody(part: impl FnOnce()) {
 fn changes_of_the_mount_are_told_once_and_to_the_end() {
     let mut mount = Mount::shared();
     fs::create_dir(mount.path("d")).unwrap();
-    let watch = TermsWatch::begin(&mount.place).unwrap();
+    let watch = MountWatch::begin(&mount.place).unwrap();
     let changes = |count: u32, is_there: bool| {
         let mut told = 0;
         assert_eq!(watch.look(|| told += 1).unwrap(), is_there);

@@ -1,7 +1,7 @@
 //! Asking the kernel about single mounts (`statmount(2)`, `listmount(2)`, Linux 6.8): a twentieth of what it takes to
 //! read the table. Everything here is `None` where the kernel does not know the calls, or a sandbox forbids them.
 
-use crate::Terms;
+use crate::MountState;
 use linux_raw_sys::general as linux;
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 use std::ffi::CString;
@@ -21,8 +21,8 @@ pub fn newest_mount() -> Option<u64> {
         .then_some(newest[0])
 }
 
-/// On what terms the mount of `device` stands that the path `dir` leads to, if it leads to its root.
-pub fn terms(dir: &[u8], device: (u32, u32)) -> Option<Terms> {
+/// Flags of the mount of `device` that the path `dir` leads to, and what is mounted below, if it leads to its root.
+pub fn mount_state(dir: &[u8], device: (u32, u32)) -> Option<MountState> {
     let id = StatxFlags::from_bits_retain(linux::STATX_MNT_ID_UNIQUE);
     // Nothing that the server of the mount would be asked for.
     let flags = AtFlags::from_bits_retain(linux::AT_STATX_DONT_SYNC) | AtFlags::NO_AUTOMOUNT;
@@ -38,7 +38,10 @@ pub fn terms(dir: &[u8], device: (u32, u32)) -> Option<Terms> {
         return None;
     }
     let nested = nested[..count].iter().map(|&below| Answer::about(below)?.mount_point());
-    Some(Terms { flags: Answer::about(mount)?.flags()?, nested: nested.collect::<Option<_>>()? })
+    Some(MountState {
+        flags: Answer::about(mount)?.flags()?,
+        nested: nested.collect::<Option<_>>()?,
+    })
 }
 
 /// Mounts below `mount`, at any depth; how many were found.
@@ -138,21 +141,21 @@ mod tests {
         let table = std::fs::read("/proc/self/mountinfo").unwrap();
         let mounts = all(&table);
         let known: Vec<_> =
-            mounts.iter().filter_map(|m| Some((m, terms(&m.dir, m.device)?))).collect();
+            mounts.iter().filter_map(|m| Some((m, mount_state(&m.dir, m.device)?))).collect();
         assert!(
             newest_mount().is_none() || known.len() > mounts.len() / 2,
             "{} known",
             known.len()
         );
-        for (mount, terms) in known {
-            assert_eq!((&mount.dir, &mount.terms), (&mount.dir, &terms));
+        for (mount, state) in known {
+            assert_eq!((&mount.dir, &mount.state), (&mount.dir, &state));
         }
     }
 
     #[test]
-    fn who_is_no_mount_has_no_terms() {
-        assert_eq!(terms(b"/proc/self", (0, 0)), None);
-        assert_eq!(terms(b"/nowhere", (0, 0)), None);
-        assert_eq!(terms(b"", (0, 0)), None);
+    fn who_is_no_mount_has_no_state() {
+        assert_eq!(mount_state(b"/proc/self", (0, 0)), None);
+        assert_eq!(mount_state(b"/nowhere", (0, 0)), None);
+        assert_eq!(mount_state(b"", (0, 0)), None);
     }
 }

@@ -10,7 +10,7 @@ use vfs::{Errno, Ino, Result};
 /// what a server leaves that was killed, or unmounted before the kernel had told it all, does no harm.
 pub trait MountEvents: Send + Sync {
     /// How often the kernel's table of mounts has said something else of the mount: other
-    /// [`Terms`](crate::Terms), or nothing any more. One load.
+    /// [`MountState`](crate::MountState), or nothing any more. One load.
     fn mount_changes(&self) -> u64;
 
     /// Posts such a change.

@@ -1,5 +1,5 @@
 //! What a mount of a pool and those who use the pool beside it have to agree on: how the mount is
-//! called in the kernel's table, and on what terms it stands there ([`PoolMount`]); how a file is named
+//! called in the kernel's table, and with what flags ([`PoolMount`]); how a file is named
 //! by its inode ([`Alias`]); and what only the mount's server gets to know ([`MountEvents`]).
 
 mod alias;
@@ -9,7 +9,7 @@ mod pools;
 mod table;
 
 pub use alias::Alias;
-pub use ask::{newest_mount, terms};
+pub use ask::{mount_state, newest_mount};
 pub use events::{HasMountEvents, MountEvents, NoMountEvents};
-pub use pools::{PoolMount, Terms};
+pub use pools::{MountState, PoolMount};
 pub use table::{FS_TYPE, Line, unescape};

@@ -1,6 +1,6 @@
-//! Where pools are mounted, and on what terms.
+//! Where pools are mounted, and with what flags.
 
-use crate::ask::{newest_mount, terms};
+use crate::ask::{mount_state, newest_mount};
 use crate::table::{FS_TYPE, Line, unescape};
 
 /// A mount of a pool that paths lead to.
@@ -13,12 +13,12 @@ pub struct PoolMount {
     /// Major and minor number of the device of what is in it.
     pub device: (u32, u32),
     /// What may change while it is mounted.
-    pub terms: Terms,
+    pub state: MountState,
 }
 
 /// What may change while a pool is mounted: it is remounted, or something is mounted in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Terms {
+pub struct MountState {
     /// `ST_RDONLY`, `ST_NOEXEC`, `ST_NOSUID`, … as `statvfs` shows them.
     pub flags: u64,
     /// Mount points below: absolute paths.
@@ -61,7 +61,7 @@ impl PoolMount {
         }
         let mut found = Self::find(&lines.collect::<Vec<_>>().join(&b'\n'));
         for mount in &mut found {
-            mount.terms = terms(&mount.dir, mount.device)?;
+            mount.state = mount_state(&mount.dir, mount.device)?;
         }
         Some(found)
     }
@@ -76,12 +76,12 @@ fn of_lines(table: &[u8], wanted: impl Fn(&Line<'_>) -> bool) -> Vec<PoolMount> 
         let hidden = lines[index + 1..].iter().any(|(later, _)| covers(later, dir));
         if wanted(line) && !hidden {
             let below = |other: &&(Vec<u8>, Line<'_>)| other.0 != *dir && covers(dir, &other.0);
-            let terms = Terms {
+            let state = MountState {
                 flags: flags(line.options) | flags(line.super_options),
                 nested: lines.iter().filter(below).map(|(other, _)| other.clone()).collect(),
             };
             let pool = unescape(line.source);
-            found.push(PoolMount { dir: dir.clone(), pool, device: line.device, terms });
+            found.push(PoolMount { dir: dir.clone(), pool, device: line.device, state });
         }
     }
     found
@@ -128,12 +128,12 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_remount_changes_the_terms() {
+    fn a_remount_changes_the_flags() {
         let [mount] = &found(POOL)[..] else { panic!("there is one") };
         assert_eq!((&mount.dir[..], &mount.pool[..]), (&b"/mnt/pool"[..], &b"/dev/shm/p"[..]));
-        assert_eq!(mount.terms, Terms { flags: libc::ST_NOATIME, nested: vec![] });
+        assert_eq!(mount.state, MountState { flags: libc::ST_NOATIME, nested: vec![] });
         for read_only in [POOL.replace("rw,noatime", "ro"), POOL.replace("rw,user", "ro,user")] {
-            assert_eq!(found(&read_only)[0].terms.flags & libc::ST_RDONLY, libc::ST_RDONLY);
+            assert_eq!(found(&read_only)[0].state.flags & libc::ST_RDONLY, libc::ST_RDONLY);
         }
     }
 
@@ -155,8 +155,8 @@ pub(crate) mod tests {
     #[test]
     fn mounts_lie_below_above_and_beside() {
         let other = |dir: &str| format!("{POOL}40 36 0:99 / {dir} rw - tmpfs none rw\n");
-        assert_eq!(found(&other("/mnt/pool/a"))[0].terms.nested, [b"/mnt/pool/a"]);
-        assert!(found(&other("/mnt/pools"))[0].terms.nested.is_empty());
+        assert_eq!(found(&other("/mnt/pool/a"))[0].state.nested, [b"/mnt/pool/a"]);
+        assert!(found(&other("/mnt/pools"))[0].state.nested.is_empty());
         assert_eq!(found(&other("/mnt/pool")), []);
         assert_eq!(found(&other("/mnt")), []);
         assert_eq!(found(&POOL.replace(" / ", " /part ")), []);

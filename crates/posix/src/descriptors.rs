@@ -1,7 +1,7 @@
 //! Opening, closing and duplicating.
 //!
 //! - **descriptors-D1** The number is the kernel's: a duplicate of a placeholder opened with `O_PATH`. Lowest
-//!   free number, close-on-exec and limits are its business (numbers-N1–N4 in `numbers`).
+//!   free number, close-on-exec and limits are its business (parked-N1–N4 in `parked`).
 //! - **descriptors-D2** An entry of the table is emptied before its number is closed or parked and filled after it
 //!   was opened, so that it never refers to somebody else's descriptor.
 
@@ -9,7 +9,7 @@ use crate::creds::{Access, Caps};
 use crate::family::{HIDDEN, Handle, ON_KERNEL, OfdInit, PARKED, PROMOTED, UNLINKABLE, described};
 use crate::mount::Mount;
 use crate::noted::Why;
-use crate::numbers::Number;
+use crate::parked::NewFd;
 use crate::process::{OfdRef, Process, TableLock};
 use crate::served::{Call, Stop, checked};
 use crate::walk::{Follow, Held, Last, Place, Walked, Want};
@@ -134,7 +134,7 @@ impl Process {
             let walked = self.walk(Want::Hold, dirfd, path, follow, &self.identity().effective);
             let walked = checked(walked, arguments)?;
             // As the kernel: without a free number nothing is created.
-            let early = if creates { Some(self.number_for(&walked.dir, flags)?) } else { None };
+            let early = if creates { Some(self.fd_for(&walked.dir, flags)?) } else { None };
             let held = if flags & TMPFILE != 0 {
                 self.open_tmpfile(walked, mode)?
             } else if flags & libc::O_CREAT != 0 {
@@ -157,7 +157,7 @@ impl Process {
     /// Creates a file and opens it.
     fn open_new(&self, at: Place<'_, '_>, flags: i32, mode: u32) -> Call<i32> {
         // As the kernel: without a free number nothing is created.
-        let number = self.number_for(at.dir, flags)?;
+        let number = self.fd_for(at.dir, flags)?;
         let attr = self.create(at.dir, at.name, new_file(mode))?;
         self.open_referred(at.dir.mount_index, &attr, Some(number), flags)
     }
@@ -168,7 +168,7 @@ impl Process {
         let early = || {
             let truncates = flags & libc::O_TRUNC != 0;
             // As the kernel: without a free number nothing is truncated.
-            let early = truncates.then(|| self.number_below((mount_index, mount), flags));
+            let early = truncates.then(|| self.fd_below((mount_index, mount), flags));
             let early = early.transpose()?;
             self.may_open(mount, attr, flags)?;
             Ok(early)
@@ -183,7 +183,7 @@ impl Process {
         &self,
         mount_index: usize,
         attr: &Attr,
-        early: Option<Number<'_>>,
+        early: Option<NewFd<'_>>,
         flags: i32,
     ) -> Call<i32> {
         let mount = self.mount(mount_index);
@@ -206,7 +206,7 @@ impl Process {
         let table = self.lock_table();
         let number = match early {
             Some(number) => number,
-            None => self.take_number(&table, (mount_index, mount), flags & libc::O_CLOEXEC != 0)?,
+            None => self.take_fd(&table, (mount_index, mount), flags & libc::O_CLOEXEC != 0)?,
         };
         let fd = number.into_fd();
         let before = self.install(&table, fd, ofd, 0);
@@ -235,13 +235,13 @@ impl Process {
     }
 
     /// A number for what is opened below a directory.
-    fn number_for(&self, dir: &Held<'_>, flags: i32) -> Call<Number<'_>> {
-        self.number_below((dir.mount_index, dir.mount), flags)
+    fn fd_for(&self, dir: &Held<'_>, flags: i32) -> Call<NewFd<'_>> {
+        self.fd_below((dir.mount_index, dir.mount), flags)
     }
 
     /// A number for what is opened below a mount.
-    fn number_below(&self, mount: (usize, &Mount), flags: i32) -> Call<Number<'_>> {
-        self.take_number(&self.lock_table(), mount, flags & libc::O_CLOEXEC != 0)
+    fn fd_below(&self, mount: (usize, &Mount), flags: i32) -> Call<NewFd<'_>> {
+        self.take_fd(&self.lock_table(), mount, flags & libc::O_CLOEXEC != 0)
     }
 
     /// `may_open`, and `O_TRUNC`.
@@ -369,7 +369,7 @@ impl Process {
         let table = self.lock_table();
         self.drop_locks(&table, fd);
         let _ofd = self.uninstall(&table, fd).ok_or(Stop::Kernel)?;
-        let closed = self.give_number(&table, fd);
+        let closed = self.give_fd(&table, fd);
         drop(table);
         Ok(closed?)
     }
@@ -414,7 +414,7 @@ impl Process {
         }
         self.unpark();
         let flags = flags & libc::CLOSE_RANGE_CLOEXEC;
-        self.forget_number_records(first as i32..last.min(end - 1) as i32 + 1);
+        self.forget_fd_records(first as i32..last.min(end - 1) as i32 + 1);
         if flags == 0 {
             for fd in first..=last.min(end - 1) {
                 let _ = self.close_call(fd as i32);
@@ -422,7 +422,7 @@ impl Process {
         }
         self.close_range_in_kernel(first, last, flags)?;
         if flags == 0 {
-            self.number_freed(first as i32);
+            self.fd_freed(first as i32);
         }
         Ok(())
     }
@@ -462,18 +462,18 @@ impl Process {
         let table = self.lock_table();
         self.unpark_all(&table);
         let new = if min == 0 {
-            self.numbers.raise(|| self.kernel.dup(fd, 0, cloexec))?
+            self.parked.raise(|| self.kernel.dup(fd, 0, cloexec))?
         } else {
             self.kernel.dup(fd, min, cloexec)?
         };
         if self.entry(new).is_none() {
-            let _ = self.close_number(new);
+            let _ = self.close_fd(new);
             drop(table);
             // The number is beyond our table: it is the kernel's.
             self.promote_ofd(&ofd)?;
             return Err(Stop::Kernel);
         }
-        self.copy_number_record(fd, new, cloexec);
+        self.copy_fd_record(fd, new, cloexec);
         let before = self.install(&table, new, ofd, self.on_kernel(fd));
         drop((table, before));
         self.promote_new_stream(new)?;
@@ -511,7 +511,7 @@ impl Process {
             // What has moved is there still, unseen.
             let put_over = self.put_over(old, new, cloexec, true);
             return put_over.inspect_err(|_| {
-                let _ = self.close_number(new);
+                let _ = self.close_fd(new);
             });
         }
         let is_ours = self.owns(new);
@@ -526,7 +526,7 @@ impl Process {
                 let table = self.lock_table();
                 self.kernel.dup3(old, new, cloexec)?;
                 self.drop_locks(&table, new);
-                self.forget_number_records(new..new + 1);
+                self.forget_fd_records(new..new + 1);
                 let before = self.uninstall(&table, new);
                 drop((table, before));
                 return Ok(new);
@@ -541,7 +541,7 @@ impl Process {
         let table = self.lock_table();
         self.kernel.dup3(old, new, cloexec)?;
         self.drop_locks(&table, new);
-        self.copy_number_record(old, new, cloexec);
+        self.copy_fd_record(old, new, cloexec);
         let before = self.install(&table, new, ofd, self.on_kernel(old));
         drop((table, before));
         Ok(new)
@@ -590,7 +590,7 @@ impl Process {
                 let cloexec = arg as i32 & libc::FD_CLOEXEC != 0;
                 let _table = self.lock_table();
                 self.kernel.set_cloexec(fd, cloexec)?;
-                self.copy_number_record(fd, fd, cloexec);
+                self.copy_fd_record(fd, fd, cloexec);
                 Ok(0)
             }
             libc::F_GETFL => Ok(ofd.oflags()),

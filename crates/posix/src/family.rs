@@ -239,8 +239,8 @@ pub struct Segment {
     pub cwd: OwnU32,
     /// By descriptor.
     pub fds: [OwnU32; FDS],
-    /// By descriptor: what the module `numbers` knows of it.
-    pub numbers: [AtomicU8; FDS],
+    /// By descriptor: what the module `parked` knows of it.
+    pub descriptors: [AtomicU8; FDS],
     /// By description (family-F1), at [`holds`](Self::holds).
     holds: [OwnU32; OFDS],
 }
@@ -308,7 +308,7 @@ static NOWHERE: Segment = Segment {
     fd_end: AtomicU32::new(0),
     cwd: OwnU32::new(0),
     fds: [const { OwnU32::new(0) }; FDS],
-    numbers: [const { AtomicU8::new(0) }; FDS],
+    descriptors: [const { AtomicU8::new(0) }; FDS],
     holds: [const { OwnU32::new(0) }; OFDS],
 };
 
@@ -486,7 +486,7 @@ impl Family {
         }
         let fds = segment.fd_end.swap(0, AcqRel) as usize;
         segment.fds[..fds].iter().for_each(|fd| fd.store(0, Relaxed));
-        segment.numbers[..fds].iter().for_each(|number| number.store(0, Relaxed));
+        segment.descriptors[..fds].iter().for_each(|record| record.store(0, Relaxed));
         segment.cwd.store(0, Relaxed);
         segment.ready.store(0, Relaxed);
         let owner = &self.shared().owners[(token - 1) as usize];

@@ -50,9 +50,9 @@
 //!
 //! # Invariants
 //!
-//! They stand where they are kept: descriptors-D1–D2 (the table), numbers-N1–N4, cwd-L1–L2 (the working directory
+//! They stand where they are kept: descriptors-D1–D2 (the table), parked-N1–N4, cwd-L1–L2 (the working directory
 //! outside), family-F1–F4 (holds, sweeping), promote-M1–M6 (the kernel's description), walk-W1–W2, path_cache-G1–G3,
-//! mount-T1 (terms of mounts).
+//! mount-T1 (state of mounts).
 //!
 //! Reading, writing, seeking and `fstat` make no system call and allocate nothing
 //! (`tests/cost.rs`), nor, usually, opening and closing. Locks survive fork, because
@@ -72,8 +72,8 @@ mod known;
 mod mount;
 mod names;
 mod noted;
-mod numbers;
 mod offset;
+mod parked;
 mod path_cache;
 mod process;
 mod promote;
@@ -87,7 +87,7 @@ mod xattrs;
 pub use attributes::Unaligned;
 pub use directories::DirItem;
 pub use mount::{Attached, Fork, MountSpec};
-pub use mounts::{MountEvents, Terms};
+pub use mounts::{MountEvents, MountState};
 pub use process::Process;
 pub use served::Served;
 pub use sys::{Kernel, Raw, settle_size};

@@ -1,6 +1,6 @@
 //! Mounts of pools, as this process sees them.
 //!
-//! - **mount-T1** The terms of a mount (read-only, covered directories, whether paths still lead to it) are
+//! - **mount-T1** The state of a mount (read-only, covered directories, whether paths still lead to it) are
 //!   those of the kernel's table at the last look. The mount's server posts on the pool's
 //!   [`MountEvents`] that they have changed; each walk, and each change by a descriptor, loads
 //!   that word first, and looks again where it is another.
@@ -9,7 +9,7 @@ use crate::creds::{Access, Credentials};
 use crate::cwd::Prefix;
 use crate::known::Known;
 use crate::served::{Call, Stop};
-use mounts::{MountEvents, Terms};
+use mounts::{MountEvents, MountState};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
@@ -21,9 +21,9 @@ pub struct MountSpec {
     pub mountpoint: Vec<u8>,
     /// `st_dev` of what is in it.
     pub dev: u64,
-    /// Looks at the kernel's table: on what terms it is mounted; `None` where it is not any more, or
+    /// Looks at the kernel's table: its flags, and what is mounted below; `None` where it is not any more, or
     /// another mount hides it.
-    pub look: Box<dyn Fn() -> Option<Terms> + Send + Sync>,
+    pub look: Box<dyn Fn() -> Option<MountState> + Send + Sync>,
     /// Opens the pool; called once, at the first use that hits a path below the mount point (not in
     /// a lock). After an error the mount is the kernel's for good.
     pub attach: Box<dyn Fn() -> Result<Attached, Errno> + Send + Sync>,
@@ -213,10 +213,10 @@ impl Mount {
     /// What the table says now; where it says nothing, the flags stay as they were.
     fn look(&self, fs: &dyn FileSystem, flags: u64) -> State {
         match (self.spec.look)() {
-            Some(terms) => State {
-                flags: terms.flags,
+            Some(seen) => State {
+                flags: seen.flags,
                 is_reached: true,
-                covered: terms.nested.iter().filter_map(|path| self.find(fs, path)).collect(),
+                covered: seen.nested.iter().filter_map(|path| self.find(fs, path)).collect(),
             },
             None => State { flags, is_reached: false, covered: SmallVec::new() },
         }
@@ -224,7 +224,7 @@ impl Mount {
 
     /// Stands for all of that: another number where anything is otherwise.
     #[inline]
-    pub fn terms(&self) -> usize {
+    pub fn state_id(&self) -> usize {
         std::ptr::from_ref(self.state()).addr()
     }
 

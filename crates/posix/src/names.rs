@@ -146,13 +146,13 @@ impl Process {
             return Err(Stop::Kernel);
         }
         let follow = flags & libc::AT_SYMLINK_FOLLOW != 0;
-        let by_number = if from.is_empty() {
+        let by_fd = if from.is_empty() {
             Some(from_dirfd).filter(|fd| flags & libc::AT_EMPTY_PATH != 0 && *fd >= 0)
         } else {
             // The way to name what came from `O_TMPFILE` (open(2)).
             proc_fd(from).filter(|(_, rest)| follow && rest.is_empty()).map(|(fd, _)| fd)
         };
-        let (source, is_unlinkable) = match by_number {
+        let (source, is_unlinkable) = match by_fd {
             Some(fd) => {
                 let ofd = self.get(fd)?;
                 let is_unlinkable = ofd.is(UNLINKABLE);

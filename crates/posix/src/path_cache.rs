@@ -75,8 +75,8 @@ struct Cached {
     text: SmallVec<[u8; TEXT_BYTES]>,
     creds: usize,
     mount_index: usize,
-    /// [`Mount::terms`](crate::mount::Mount::terms) during the walk.
-    terms: usize,
+    /// [`Mount::state_id`](crate::mount::Mount::state_id) during the walk.
+    state: usize,
     steps: Steps,
     dir: Ino,
 }
@@ -164,17 +164,17 @@ impl PathCache {
         }
         let mount = process.mount(cached.mount_index);
         let fs = &mount.attached().fs;
-        let is_as_before = mount.terms() == cached.terms
+        let is_as_before = mount.state_id() == cached.state
             && cached.steps.iter().all(|&(ino, version)| fs.version(ino) == Some(version));
         is_as_before.then_some(used)
     }
 
-    /// Keeps a directory that a walk has found and the caller holds. `terms` is from before.
+    /// Keeps a directory that a walk has found and the caller holds. `state` is from before.
     pub fn keep(
         &self,
         process: &Process,
         key: &PathKey<'_>,
-        (mount_index, terms): (usize, usize),
+        (mount_index, state): (usize, usize),
         steps: &Steps,
         dir: Ino,
     ) {
@@ -195,7 +195,7 @@ impl PathCache {
             Some(cached)
                 if cached.is(key) && (cached.mount_index, cached.dir) == (mount_index, dir) =>
             {
-                (cached.terms, cached.steps) = (terms, steps.clone());
+                (cached.state, cached.steps) = (state, steps.clone());
             }
             _ => {
                 let fs = &process.mount(mount_index).attached().fs;
@@ -204,7 +204,7 @@ impl PathCache {
                     text: SmallVec::from_slice(key.text),
                     creds: key.creds,
                     mount_index,
-                    terms,
+                    state,
                     steps: steps.clone(),
                     dir,
                 });

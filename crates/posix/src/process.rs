@@ -12,8 +12,8 @@ use crate::family::{
 };
 use crate::known::Known;
 use crate::mount::Mount;
-use crate::numbers::Numbers;
 use crate::offset::Offset;
+use crate::parked::Parked;
 use crate::path_cache::PathCache;
 use crate::served::{Call, Stop};
 use crate::sys::{Kernel, Raw};
@@ -43,7 +43,7 @@ pub struct Process {
     /// Held while entries of the table change; see [`TableLock`].
     table: OwnU32,
     /// What is parked of them.
-    pub(crate) numbers: Numbers,
+    pub(crate) parked: Parked,
     mounts: [AtomicPtr<Mount>; MOUNTS],
     pub(crate) identity: Known<Identity>,
     /// `RLIMIT_FSIZE`.
@@ -183,7 +183,7 @@ impl Process {
             segment: AtomicPtr::new(place.as_ptr()),
             token: AtomicU32::new(place.token),
             table: OwnU32::new(0),
-            numbers: Numbers::default(),
+            parked: Parked::default(),
             mounts: Default::default(),
             identity: Known::new(Identity::read()?),
             file_size_max: AtomicU64::new(u64::MAX),
@@ -421,7 +421,7 @@ impl Process {
     /// neither sees nor can close; returns that number. Where that fails, it is closed.
     pub fn hide(&self, fd: i32) -> Result<i32, Errno> {
         let hidden = self.hidden_duplicate(fd);
-        let _ = self.close_number(fd);
+        let _ = self.close_fd(fd);
         hidden
     }
 
@@ -438,7 +438,7 @@ impl Process {
             }
         }
         for &fd in fds {
-            let _ = self.close_number(fd);
+            let _ = self.close_fd(fd);
         }
         Ok(())
     }
@@ -453,7 +453,7 @@ impl Process {
         if self.mark_hidden(hidden) {
             return Ok(hidden);
         }
-        let _ = self.close_number(hidden);
+        let _ = self.close_fd(hidden);
         Err(Errno::MFILE)
     }
 
@@ -470,7 +470,7 @@ impl Process {
         if let Some(entry) = self.entry(fd) {
             entry.store(0, Release);
         }
-        let _ = self.close_number(fd);
+        let _ = self.close_fd(fd);
     }
 
     /// User, groups and capabilities.

@@ -44,14 +44,14 @@ struct Fillers<'p> {
 impl Drop for Fillers<'_> {
     fn drop(&mut self) {
         for &fd in &self.fds {
-            let _ = self.process.close_number(fd);
+            let _ = self.process.close_fd(fd);
         }
     }
 }
 
 impl Process {
     /// Lets the kernel have the description behind `fd` too, before a call that only it can make. `fd` is
-    /// served as before. What is parked is closed (numbers-N3).
+    /// served as before. What is parked is closed (parked-N3).
     pub fn promote(&self, fd: i32) -> Result<(), Errno> {
         if self.entry(fd).is_some_and(|entry| entry.load(Relaxed) == PARKED) {
             self.unpark();
@@ -85,7 +85,7 @@ impl Process {
         if ofd.is(PROMOTED) {
             return self.adopt(ofd);
         }
-        self.open_on_numbers(&self.lock_table(), ofd.handle)?;
+        self.open_on_fds(&self.lock_table(), ofd.handle)?;
         ofd.mark(PROMOTED);
         Ok(())
     }
@@ -97,12 +97,12 @@ impl Process {
         if entry.is_some_and(|entry| entry & ON_KERNEL != 0) {
             return Ok(());
         }
-        self.open_on_numbers(&self.lock_table(), ofd.handle)
+        self.open_on_fds(&self.lock_table(), ofd.handle)
     }
 
     /// Opens the kernel's description of a file, and puts it onto every number of this process that means it and is a
     /// placeholder. Where that fails half-way, the next call goes on from there (promote-M6).
-    fn open_on_numbers(&self, table: &TableLock<'_>, handle: Handle) -> Result<(), Errno> {
+    fn open_on_fds(&self, table: &TableLock<'_>, handle: Handle) -> Result<(), Errno> {
         let mut placeholders = SmallVec::<[i32; 8]>::new();
         let mut on_kernel = None;
         for fd in 0..self.fd_end() {
@@ -116,7 +116,7 @@ impl Process {
         let first = match (on_kernel, placeholders.first()) {
             (Some(fd), _) => fd,
             (None, Some(&fd)) => {
-                self.open_on_number(table, ofd, fd)?;
+                self.open_on_fd(table, ofd, fd)?;
                 self.set_on_kernel(fd, handle);
                 fd
             }
@@ -148,7 +148,7 @@ impl Process {
 
     /// A number is a duplicate of the kernel's description from now on.
     fn set_on_kernel(&self, fd: i32, handle: Handle) {
-        self.forget_number_records(fd..fd + 1);
+        self.forget_fd_records(fd..fd + 1);
         self.entry(fd).inspect(|entry| entry.store(handle | ON_KERNEL, Release));
     }
 
@@ -168,12 +168,12 @@ impl Process {
             self.entry(fd).inspect(|entry| entry.store(handle, Release));
         } else {
             drop(self.uninstall(table, fd));
-            let _ = self.close_number(fd);
+            let _ = self.close_fd(fd);
         }
     }
 
     /// Opens the kernel's description of a file onto a number that is a placeholder, and stays one where that fails.
-    fn open_on_number(&self, table: &TableLock<'_>, ofd: &Ofd, fd: i32) -> Result<(), Errno> {
+    fn open_on_fd(&self, table: &TableLock<'_>, ofd: &Ofd, fd: i32) -> Result<(), Errno> {
         let mount = self.mount(ofd.mount());
         let capability = self.capability(table, mount);
         let cloexec = self.kernel.is_cloexec(fd)?;
@@ -207,7 +207,7 @@ impl Process {
         if self.noted.has_locks(ofd.mount(), ofd.ino()) && self.mark_hidden(fd) {
             self.noted.add(ofd.mount(), ofd.ino(), Why::Kept(fd));
         } else {
-            let _ = self.close_number(fd);
+            let _ = self.close_fd(fd);
         }
     }
 
@@ -233,7 +233,7 @@ impl Process {
         }
         let capability = self.capability(table, self.mount(ofd.mount()));
         if let Ok(fd) = self.open_inode(ofd, capability, true) {
-            let _ = self.close_number(fd);
+            let _ = self.close_fd(fd);
         }
     }
 

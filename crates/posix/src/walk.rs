@@ -278,7 +278,7 @@ struct Start<'p, 'a> {
     dir: Inode<'p>,
     /// What remains of the path.
     rest: &'a [u8],
-    /// The key to cache the directory by when it is found, with the terms of the mount.
+    /// The key to cache the directory by when it is found, with the state of the mount.
     key: Option<(PathKey<'a>, usize)>,
 }
 
@@ -519,8 +519,8 @@ impl Process {
             };
             if last == Last::DotDot {
                 key = None;
-            } else if let Some((key, terms)) = key.take_if(|_| is_last) {
-                self.path_cache.keep(self, &key, (dir.mount_index, terms), &steps, dir.ino);
+            } else if let Some((key, state)) = key.take_if(|_| is_last) {
+                self.path_cache.keep(self, &key, (dir.mount_index, state), &steps, dir.ino);
             } else if key.is_some() && last == Last::Name {
                 match dir.fs().version(dir.ino) {
                     Some(version) => steps.push((dir.ino, version)),
@@ -635,8 +635,8 @@ impl Process {
                 (root, &path[skip..])
             }
         };
-        let terms = dir.mount.terms();
-        Ok(Start { dir, rest, key: key.map(|(key, _)| (key, terms)) })
+        let state = dir.mount.state_id();
+        Ok(Start { dir, rest, key: key.map(|(key, _)| (key, state)) })
     }
 
     /// Where a relative path starts, and what of it remains: all of it, unless it leads into a mount from a

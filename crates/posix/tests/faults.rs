@@ -630,7 +630,7 @@ impl Program {
         // SAFETY: descriptors of this test.
         self.foreign.drain(..).for_each(|fd| unsafe {
             libc::close(fd);
-            self.world.process.number_freed(fd);
+            self.world.process.fd_freed(fd);
         });
         self.check();
         for of in 0..self.descriptions.len() {

@@ -134,7 +134,7 @@ fn numbers_are_the_lowest_that_are_free() {
                         assert!(!p.owns(fd));
                         // SAFETY: a descriptor of this test.
                         assert_eq!(unsafe { libc::close(fd) }, 0);
-                        p.number_freed(fd);
+                        p.fd_freed(fd);
                     }
                 }
                 if model.rng.below(4) == 0 {

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{World, done, stat};
-use posix::{Errno, MountEvents as _, Process, Served, Terms};
+use posix::{Errno, MountEvents as _, MountState, Process, Served};
 use std::sync::atomic::Ordering::Relaxed;
 
 const CWD: i32 = libc::AT_FDCWD;
@@ -212,9 +212,9 @@ fn the_working_directory_goes_in_and_out() {
     // What the table says of the mount holds.
     world.remount(None);
     is(false, &outside);
-    world.remount(Some(Terms::default()));
+    world.remount(Some(MountState::default()));
     is(true, &outside);
-    world.remount(Some(Terms { nested: vec![world.path("d")], ..Terms::default() }));
+    world.remount(Some(MountState { nested: vec![world.path("d")], ..MountState::default() }));
     is(false, &outside);
 }
 
@@ -282,7 +282,7 @@ fn what_becomes_covered_is_noticed_when_it_is_posted() {
     let at = |name: &str| find(p, CWD, &world.path(name));
     assert_eq!(at("d"), Some(Ok(d)));
     let nested = vec![world.path("d"), world.path("f"), world.path("missing")];
-    world.remount(Some(Terms { nested, ..Terms::default() }));
+    world.remount(Some(MountState { nested, ..MountState::default() }));
     assert_eq!((at("d"), at("f"), at("d/x")), (None, None, None));
     assert_eq!(p.unlink(CWD, &world.path("d"), libc::AT_REMOVEDIR), Served::Kernel);
     assert_eq!(done(p.write(file, b"x")), Ok(1), "what is open stays ours");
@@ -291,7 +291,7 @@ fn what_becomes_covered_is_noticed_when_it_is_posted() {
     assert_eq!(at("f"), None);
     assert_eq!(done(p.write(file, b"x")), Ok(1));
     // What this process changes itself, nobody has to post.
-    *world.table.lock().unwrap() = Some(Terms::default());
+    *world.table.lock().unwrap() = Some(MountState::default());
     assert_eq!(at("d"), None);
     p.mounts_changed();
     assert_eq!(at("d"), Some(Ok(d)));
@@ -304,7 +304,7 @@ fn a_remount_stops_changes_by_names_and_by_descriptors() {
     let fd = world.open("f", libc::O_CREAT | libc::O_RDWR);
     let other = world.open("g", libc::O_CREAT | libc::O_RDWR);
     done(p.write(other, b"content")).unwrap();
-    world.remount(Some(Terms { flags: libc::ST_RDONLY, ..Terms::default() }));
+    world.remount(Some(MountState { flags: libc::ST_RDONLY, ..MountState::default() }));
     let name = world.path("f");
     let no = Errno::ROFS;
     assert_eq!(done(p.unlink(CWD, &name, 0)), Err(no));
@@ -316,7 +316,7 @@ fn a_remount_stops_changes_by_names_and_by_descriptors() {
     assert_eq!(done(p.fchmod(fd, 0o600)), Err(no));
     assert_eq!(done(p.copy_file_range(other, Some(&mut 0), fd, Some(&mut 0), 7, 0)), Err(no));
     assert_eq!(done(p.fstatvfs(fd)).unwrap().f_flag, libc::ST_RDONLY);
-    world.remount(Some(Terms::default()));
+    world.remount(Some(MountState::default()));
     assert_eq!(done(p.pwrite(fd, b"x", 0)), Ok(1));
 }
 

@@ -24,7 +24,7 @@ pub fn spec(mount: PoolMount) -> MountSpec {
     let PoolMount { dir, pool, device, .. } = mount;
     let mountpoint = dir.clone();
     let looked_at = dir.clone();
-    let look = move || mounts::terms(&looked_at, device);
+    let look = move || mounts::state(&looked_at, device);
     let attach = move || {
         let attached = attach(Path::new(OsStr::from_bytes(&pool)));
         if let Err(err) = &attached {

@@ -146,7 +146,7 @@ fn or_errno(result: Result<c_int, Errno>) -> c_int {
 }
 
 /// For the functions that return the error number.
-fn or_number(result: Result<c_int, Errno>) -> c_int {
+fn or_fd(result: Result<c_int, Errno>) -> c_int {
     result.unwrap_or_else(|err| err.raw_os_error())
 }
 
@@ -202,7 +202,7 @@ export! {
         pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void,
         argv: Strings, envp: Strings
     ) -> c_int {
-        or_number(with_environment(envp, |envp| {
+        or_fd(with_environment(envp, |envp| {
             real::posix_spawn(pid, path, actions, attributes, argv, envp)
         }))
     }
@@ -211,7 +211,7 @@ export! {
         pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void,
         argv: Strings, envp: Strings
     ) -> c_int {
-        or_number(with_environment(envp, |envp| {
+        or_fd(with_environment(envp, |envp| {
             real::posix_spawnp(pid, file, actions, attributes, argv, envp)
         }))
     }
@@ -220,7 +220,7 @@ export! {
         pidfd: *mut c_int, path: *const c_char, actions: *const c_void,
         attributes: *const c_void, argv: Strings, envp: Strings
     ) -> c_int {
-        or_number(with_environment(envp, |envp| {
+        or_fd(with_environment(envp, |envp| {
             real::pidfd_spawn(pidfd, path, actions, attributes, argv, envp)
         }))
     }
@@ -229,7 +229,7 @@ export! {
         pidfd: *mut c_int, file: *const c_char, actions: *const c_void,
         attributes: *const c_void, argv: Strings, envp: Strings
     ) -> c_int {
-        or_number(with_environment(envp, |envp| {
+        or_fd(with_environment(envp, |envp| {
             real::pidfd_spawnp(pidfd, file, actions, attributes, argv, envp)
         }))
     }

@@ -13,7 +13,7 @@ use ::direct::Direct;
 use libc::pid_t;
 
 use crate::direct::{self, direct};
-use crate::serve::{before_number, delegate, delegate_streams, fail, give_to_kernel};
+use crate::serve::{before_fd, delegate, delegate_streams, fail, give_to_kernel};
 use crate::start::{forget_table, open_by_kernel, process, serve_no_more, serves, table};
 use crate::{cwd, guard, real};
 
@@ -196,7 +196,7 @@ pub fn before_clone(flags: u64) {
     if let Some(process) = process() {
         // SAFETY: no preconditions.
         let limit = unsafe { libc::sysconf(libc::_SC_OPEN_MAX) } as c_int;
-        before_number();
+        before_fd();
         (0..limit).filter(|&fd| process.owns(fd)).for_each(|fd| {
             let _ = if is_lost { delegate(fd) } else { give_to_kernel(&[fd]) };
         });

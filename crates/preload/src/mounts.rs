@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use ::mounts::{PoolMount, Terms};
+use ::mounts::{MountState, PoolMount};
 use rustix::fs::{Mode, OFlags};
 
 /// Devices of the pools that are served, set once.
@@ -34,11 +34,11 @@ fn in_table() -> Vec<PoolMount> {
     read(c"/proc/self/mountinfo").map(|table| PoolMount::find(&table)).unwrap_or_default()
 }
 
-/// On what terms a pool is mounted now; `None` where paths do not lead to that mount any more.
-pub fn terms(dir: &[u8], device: (u32, u32)) -> Option<Terms> {
+/// Flags of a pool's mount now, and what is mounted below; `None` where paths do not lead to that mount any more.
+pub fn state(dir: &[u8], device: (u32, u32)) -> Option<MountState> {
     let in_table =
         || in_table().into_iter().find(|mount| mount.dir == dir && mount.device == device);
-    ::mounts::terms(dir, device).or_else(|| Some(in_table()?.terms))
+    ::mounts::mount_state(dir, device).or_else(|| Some(in_table()?.state))
 }
 
 /// `st_dev` of what is in a mount.

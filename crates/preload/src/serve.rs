@@ -221,7 +221,7 @@ fn names_descriptor(path: &[u8]) -> Option<c_int> {
 /// Before the kernel gives the program a number: it has to know which are free. One load more where
 /// none is parked.
 #[inline]
-pub fn before_number() {
+pub fn before_fd() {
     if let Some(process) = process().filter(|process| process.has_parked())
         && !guard::is_inside()
     {
@@ -231,9 +231,9 @@ pub fn before_number() {
 
 /// After the kernel has closed a number without the process layer, or several from there on.
 #[inline]
-pub fn number_freed(fd: c_int) {
+pub fn fd_freed(fd: c_int) {
     if let Some(process) = process() {
-        process.number_freed(fd);
+        process.fd_freed(fd);
     }
 }
 

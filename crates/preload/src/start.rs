@@ -95,7 +95,7 @@ fn begin() {
 fn start_pools() -> Option<Process> {
     let mut mounts = mounts::find();
     // Of those that are read-only, the server has its own view.
-    mounts.retain(|mount| mount.terms.flags & libc::ST_RDONLY == 0);
+    mounts.retain(|mount| mount.state.flags & libc::ST_RDONLY == 0);
     if mounts.is_empty() {
         return None;
     }

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use ::pool::Engine;
 use anyhow::{Context as _, Result, bail};
 use fuse::{
-    Access, Caching, MountFlags, MountOptions, OpCounters, Place, Server, ServerOptions,
-    StopSignals, TermsWatch,
+    Access, Caching, MountFlags, MountOptions, MountWatch, OpCounters, Place, Server,
+    ServerOptions, StopSignals,
 };
 use pmem::{Medium as _, OpenOptions, Region};
 
@@ -85,7 +85,7 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
     })?;
     end_on_signal(stop, mounted.place());
     if is_direct(&plan.options) {
-        let watch = TermsWatch::begin(&mounted.place())?;
+        let watch = MountWatch::begin(&mounted.place())?;
         let _ = changes.set(Changes { watch, fs: reaped.clone() });
         follow(changes);
         reap(reaped);
@@ -130,7 +130,7 @@ fn remove_abandoned() {
 
 /// Tells the programs beside the mount when it is remounted, or something is mounted in it.
 struct Changes {
-    watch: TermsWatch,
+    watch: MountWatch,
     fs: Weak<dyn Engine>,
 }
 

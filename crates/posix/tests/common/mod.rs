@@ -6,7 +6,9 @@
 use bpfs::{Bpfs, FormatOptions, MountOptions};
 use mounts::Alias;
 use pmem::Region;
-use posix::{Attached, Errno, Kernel, MountEvents as _, MountSpec, Process, Raw, Served, Terms};
+use posix::{
+    Attached, Errno, Kernel, MountEvents as _, MountSpec, MountState, Process, Raw, Served,
+};
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -205,7 +207,7 @@ impl Kernel for Stage {
 }
 
 /// What the kernel's table says of a mount, which tests may change.
-pub type Table = Arc<Mutex<Option<Terms>>>;
+pub type Table = Arc<Mutex<Option<MountState>>>;
 
 /// A process with a pool at `dir`.
 pub struct World {
@@ -237,14 +239,14 @@ impl World {
         let process = Process::with_kernel(Box::new(stage.clone())).unwrap();
         let fs = Self::pool();
         let nested = nested.iter().map(|name| [&mountpoint, name.as_bytes()].join(&b'/'));
-        let table = Table::new(Mutex::new(Some(Terms { flags, nested: nested.collect() })));
+        let table = Table::new(Mutex::new(Some(MountState { flags, nested: nested.collect() })));
         process.add_mount(Self::spec(mountpoint.clone(), &table, &fs)).unwrap();
         Self { process, fs, stage, dir, table }
     }
 
     /// Lets the table say something else of the mount, and posts that.
-    pub fn remount(&self, terms: Option<Terms>) {
-        *self.table.lock().unwrap() = terms;
+    pub fn remount(&self, state: Option<MountState>) {
+        *self.table.lock().unwrap() = state;
         self.fs.post_mount_change();
     }
 

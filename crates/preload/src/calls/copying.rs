@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use libc::{off_t, size_t, ssize_t};
 
-use crate::serve::{before_number, delegate, give_to_kernel, set_errno};
+use crate::serve::{before_fd, delegate, give_to_kernel, set_errno};
 use crate::{direct, real};
 
 /// Gives `fds` to the kernel, then calls; or returns `failed` with `errno` set.
@@ -45,7 +45,7 @@ export! {
     }
 
     fn open_by_handle_at (mount: c_int, handle: *mut c_void, flags: c_int) -> c_int {
-        before_number();
+        before_fd();
         by_kernel(&[mount], -1, || real::open_by_handle_at(mount, handle, flags))
     }
 

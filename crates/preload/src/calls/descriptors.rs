@@ -7,7 +7,7 @@ use posix::{Errno, Process, Served};
 
 use super::copying::by_kernel;
 use crate::serve::{
-    answer, before_number, fail, give_to_kernel, number_freed, on_fd, on_path, set_errno, to_c,
+    answer, before_fd, fail, fd_freed, give_to_kernel, on_fd, on_path, set_errno, to_c,
 };
 use crate::start::{forget_table, is_hidden_in_table, opens_in_user_space, process, table};
 use crate::stats::Class;
@@ -25,7 +25,7 @@ export! {
         path: *const c_char, flags: c_int, mode: mode_t
     ) -> c_int {
         open_at(AT_FDCWD, path, flags, mode).unwrap_or_else(|| {
-            before_number();
+            before_fd();
             direct::open(path, flags, mode)
         })
     }
@@ -38,7 +38,7 @@ export! {
         dirfd: c_int, path: *const c_char, flags: c_int, mode: mode_t
     ) -> c_int {
         open_at(dirfd, path, flags, mode).unwrap_or_else(|| {
-            before_number();
+            before_fd();
             direct::openat(dirfd, path, flags, mode)
         })
     }
@@ -57,7 +57,7 @@ export! {
                 return fail::<c_int>(Errno::BADF);
             }
             let closed = direct::close(fd);
-            number_freed(fd);
+            fd_freed(fd);
             closed
         })
     }
@@ -71,7 +71,7 @@ export! {
         closed.or_else(|| close_range_in_table(first, last, flags)).map_or_else(
             || {
                 let closed = direct::close_range(first, last, flags);
-                number_freed(first as c_int);
+                fd_freed(first as c_int);
                 closed
             },
             to_c,
@@ -88,13 +88,13 @@ export! {
         let closed = closed.or_else(|| close_range_in_table(first_open, u32::MAX, 0));
         if closed.is_none() {
             direct::closefrom(first);
-            number_freed(first.max(0));
+            fd_freed(first.max(0));
         }
     }
 
     fn dup (fd: c_int) -> c_int {
         on_fd(Class::Descriptor, fd, |process| process.dup(fd)).unwrap_or_else(|| {
-            before_number();
+            before_fd();
             direct::dup(fd)
         })
     }
@@ -154,7 +154,7 @@ export! {
         };
         answered.unwrap_or_else(|| {
             if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
-                before_number();
+                before_fd();
             }
             direct::fcntl(fd, command, argument)
         })

@@ -8,7 +8,7 @@ use posix::Errno;
 
 use super::descriptors::refusal;
 use crate::real;
-use crate::serve::{before_number, set_errno};
+use crate::serve::{before_fd, set_errno};
 
 macro_rules! refusing {
     ($(
@@ -24,7 +24,7 @@ macro_rules! refusing {
                     return -1;
                 }
                 // Some give the program a number.
-                before_number();
+                before_fd();
                 real::$name($fd $(, $argument)*)
             }
         )*)*}

@@ -13,7 +13,7 @@ use posix::{DirItem, Errno};
 
 use super::copying::by_kernel;
 use super::descriptors::{close, openat};
-use crate::serve::{answer, number_freed, set_errno};
+use crate::serve::{answer, fd_freed, set_errno};
 use crate::start::process;
 use crate::stats::Class;
 use crate::{memory, real};
@@ -209,7 +209,7 @@ export! {
         let Some(stream) = ours(dir) else {
             let fd = real::dirfd(dir);
             let closed = real::closedir(dir);
-            number_freed(fd);
+            fd_freed(fd);
             return closed;
         };
         let fd = stream.fd;

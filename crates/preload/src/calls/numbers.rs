@@ -9,13 +9,13 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use libc::{FILE, mode_t, sigset_t};
 
 use crate::real;
-use crate::serve::{before_number, delegate, delegate_streams, number_freed};
+use crate::serve::{before_fd, delegate, delegate_streams, fd_freed};
 
 macro_rules! giving {
     ($(fn $name:ident $(| $alias:ident)* ($($argument:ident : $type:ty),*) -> $result:ty;)*) => {
         export! {$(
             fn $name $(| $alias)* ($($argument: $type),*) -> $result {
-                before_number();
+                before_fd();
                 real::$name($($argument),*)
             }
         )*}
@@ -68,30 +68,30 @@ export! {
     fn freopen | freopen64 (
         path: *const c_char, mode: *const c_char, stream: *mut FILE
     ) -> *mut FILE {
-        before_number();
+        before_fd();
         delegate_stream(stream);
         let reopened = real::freopen(path, mode, stream);
-        number_freed(0);
+        fd_freed(0);
         reopened
     }
 
     fn fclose | _IO_fclose (stream: *mut FILE) -> c_int {
         let number = delegate_stream(stream);
         let closed = real::fclose(stream);
-        number_freed(number);
+        fd_freed(number);
         closed
     }
 
     fn pclose (stream: *mut FILE) -> c_int {
         let closed = real::pclose(stream);
-        number_freed(0);
+        fd_freed(0);
         closed
     }
 
     fn fcloseall () -> c_int {
         delegate_streams();
         let closed = real::fcloseall();
-        number_freed(0);
+        fd_freed(0);
         closed
     }
 }

@@ -7,7 +7,7 @@ use std::ffi::{c_int, c_long};
 
 use super::{attributes, content, descriptors, listing, locking, names, waiting};
 use crate::credentials::restricted;
-use crate::serve::{before_number, give_pool_files_to_kernel};
+use crate::serve::{before_fd, give_pool_files_to_kernel};
 use crate::start::{forget_table, open_by_kernel, process, serve_no_more, serves, table};
 use crate::{direct, exec, exit, fork, memory, real};
 
@@ -155,7 +155,7 @@ export! {
                 real::syscall(number, a, b, c, d, e, f)
             }
             _ => {
-                before_number();
+                before_fd();
                 // Many numbers take a descriptor first, some a second one; what is none of ours stays
                 // as it is, and a number that only looks like one becomes the kernel's for nothing.
                 for candidate in [a, c] {

@@ -1,19 +1,19 @@
-//! Numbers of descriptors: from the kernel, back to it, and *parked* in between.
+//! Descriptors: from the kernel, back to it, and *parked* in between.
 //!
 //! To close a file and open another one would be two system calls that end where they began. So a
-//! number that is closed may stay open in the kernel, as the placeholder that it is, with nothing
+//! descriptor that is closed may stay open in the kernel, as the placeholder that it is, with nothing
 //! behind it: it is parked, and the next open takes it.
 //!
-//! - **numbers-N1** Below the *bound* every number is open in the kernel. It rises when the kernel gives out
+//! - **parked-N1** Below the *bound* every number is open in the kernel. It rises when the kernel gives out
 //!   its lowest free number, to the one after that, and falls to each number that is freed.
-//! - **numbers-N2** A parked number is used again only below the bound, the lowest first: so it is the lowest
+//! - **parked-N2** A parked number is used again only below the bound, the lowest first: so it is the lowest
 //!   that the program does not have, as POSIX wants it. Others are closed.
-//! - **numbers-N3** To the program a parked number is closed. The table has [`PARKED`] for it, which answers
+//! - **parked-N3** To the program a parked number is closed. The table has [`PARKED`] for it, which answers
 //!   `EBADF`; before a call that only the kernel can make on it, it is closed there, too.
-//! - **numbers-N4** Nothing is parked when the kernel is asked for a number, and in forked processes and new
+//! - **parked-N4** Nothing is parked when the kernel is asked for a number, and in forked processes and new
 //!   programs.
 //!
-//! Numbers 0 to 2 are never parked: what is found there matters to programs that never opened it.
+//! Descriptors 0 to 2 are never parked: what is found there matters to programs that never opened it.
 //! Frees inside libc that the front end does not see leave the bound too high until the kernel gives
 //! out the next number; a number may then not be the lowest.
 
@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 /// Parked numbers at a time; they count against the program's limit.
 const PARKED_MAX: usize = 8;
 
-/// In the record of a number ([`Segment::numbers`](crate::family::Segment::numbers)): it is a
+/// In the record of a number ([`Segment::descriptors`](crate::family::Segment::descriptors)): it is a
 /// duplicate of the placeholder of the mount whose index is in the bits above.
 const KNOWN: u8 = 1;
 /// In the record of a number: it is close-on-exec.
@@ -40,20 +40,20 @@ fn record(mount: usize, cloexec: bool) -> u8 {
 /// What is parked, and where the bound is. Changed with the table locked, but for the bound, which
 /// anybody may lower.
 #[derive(Default)]
-pub(crate) struct Numbers {
+pub(crate) struct Parked {
     /// The bound in the lower half; in the upper, how often it was changed or a number freed.
     bound: AtomicU64,
     count: AtomicU32,
-    /// The numbers; 0: none.
-    parked: [AtomicU32; PARKED_MAX],
+    /// The descriptors; 0: none.
+    slots: [AtomicU32; PARKED_MAX],
 }
 
-impl Numbers {
+impl Parked {
     fn bound(&self) -> u32 {
         self.bound.load(Acquire) as u32
     }
 
-    /// A number has been freed (numbers-N1).
+    /// A number has been freed (parked-N1).
     fn freed(&self, fd: i32) {
         let lower = |word: u64| {
             let (changes, bound) = ((word >> 32) as u32, word as u32);
@@ -62,7 +62,7 @@ impl Numbers {
         let _ = self.bound.fetch_update(AcqRel, Relaxed, lower);
     }
 
-    /// Asks the kernel for its lowest free number (numbers-N1).
+    /// Asks the kernel for its lowest free number (parked-N1).
     pub fn raise(&self, ask: impl FnOnce() -> Result<i32, Errno>) -> Result<i32, Errno> {
         let seen = self.bound.load(Acquire);
         let fd = ask()?;
@@ -73,19 +73,19 @@ impl Numbers {
         Ok(fd)
     }
 
-    fn slots(&self) -> impl Iterator<Item = (&AtomicU32, u32)> {
-        let slots = self.parked.iter().map(|slot| (slot, slot.load(Relaxed)));
+    fn all(&self) -> impl Iterator<Item = (&AtomicU32, u32)> {
+        let slots = self.slots.iter().map(|slot| (slot, slot.load(Relaxed)));
         slots.filter(|(_, fd)| *fd != 0)
     }
 }
 
 /// A number that nothing refers to yet; given back unless it is used.
-pub(crate) struct Number<'p> {
+pub(crate) struct NewFd<'p> {
     process: &'p Process,
     fd: i32,
 }
 
-impl Number<'_> {
+impl NewFd<'_> {
     /// The number, which the caller now answers for.
     pub fn into_fd(self) -> i32 {
         let fd = self.fd;
@@ -94,96 +94,96 @@ impl Number<'_> {
     }
 }
 
-impl Drop for Number<'_> {
+impl Drop for NewFd<'_> {
     fn drop(&mut self) {
-        let _ = self.process.give_number(&self.process.lock_table(), self.fd);
+        let _ = self.process.give_fd(&self.process.lock_table(), self.fd);
     }
 }
 
 impl Process {
     /// The lowest free number, as a duplicate of a mount's placeholder: a parked one, or from the
     /// kernel. `Kernel` where it is beyond our table.
-    pub(crate) fn take_number(
+    pub(crate) fn take_fd(
         &self,
         table: &TableLock<'_>,
         (index, mount): (usize, &Mount),
         cloexec: bool,
-    ) -> Call<Number<'_>> {
+    ) -> Call<NewFd<'_>> {
         let wanted = record(index, cloexec);
         let fd = match self.take_parked(table) {
             Some(fd) => {
-                let number = Number { process: self, fd };
-                if self.number_record(fd) != wanted
+                let number = NewFd { process: self, fd };
+                if self.fd_record(fd) != wanted
                     && let Err(errno) = self.kernel.dup3(mount.placeholder(), fd, cloexec)
                 {
-                    let _ = self.close_number(number.into_fd());
+                    let _ = self.close_fd(number.into_fd());
                     return Err(errno.into());
                 }
                 number.into_fd()
             }
-            None => self.numbers.raise(|| self.kernel.dup(mount.placeholder(), 0, cloexec))?,
+            None => self.parked.raise(|| self.kernel.dup(mount.placeholder(), 0, cloexec))?,
         };
         if self.entry(fd).is_none() {
-            let _ = self.close_number(fd);
+            let _ = self.close_fd(fd);
             return Err(Stop::Kernel);
         }
-        self.set_number_record(fd, wanted);
-        Ok(Number { process: self, fd })
+        self.set_fd_record(fd, wanted);
+        Ok(NewFd { process: self, fd })
     }
 
-    /// Takes the lowest parked number if it is the lowest free one, or closes them all (numbers-N2).
+    /// Takes the lowest parked number if it is the lowest free one, or closes them all (parked-N2).
     fn take_parked(&self, table: &TableLock<'_>) -> Option<i32> {
-        let numbers = &self.numbers;
-        if numbers.count.load(Relaxed) == 0 {
+        let parked = &self.parked;
+        if parked.count.load(Relaxed) == 0 {
             return None;
         }
-        let (slot, fd) = numbers.slots().min_by_key(|(_, fd)| *fd)?;
-        if fd >= numbers.bound() {
+        let (slot, fd) = parked.all().min_by_key(|(_, fd)| *fd)?;
+        if fd >= parked.bound() {
             self.unpark_all(table);
             return None;
         }
         slot.store(0, Relaxed);
-        numbers.count.store(numbers.count.load(Relaxed) - 1, Relaxed);
+        parked.count.store(parked.count.load(Relaxed) - 1, Relaxed);
         self.entry(fd as i32)?.store(0, Release);
         Some(fd as i32)
     }
 
     /// Parks a number whose entry has been emptied, or closes it.
-    pub(crate) fn give_number(&self, table: &TableLock<'_>, fd: i32) -> Result<(), Errno> {
-        if self.park(table, fd) { Ok(()) } else { self.close_number(fd) }
+    pub(crate) fn give_fd(&self, table: &TableLock<'_>, fd: i32) -> Result<(), Errno> {
+        if self.park(table, fd) { Ok(()) } else { self.close_fd(fd) }
     }
 
     fn park(&self, _table: &TableLock<'_>, fd: i32) -> bool {
-        let numbers = &self.numbers;
-        let is_placeholder = self.number_record(fd) & KNOWN != 0;
-        if fd <= 2 || fd as u32 >= numbers.bound() || !is_placeholder {
+        let parked = &self.parked;
+        let is_placeholder = self.fd_record(fd) & KNOWN != 0;
+        if fd <= 2 || fd as u32 >= parked.bound() || !is_placeholder {
             return false;
         }
-        let Some(free) = numbers.parked.iter().find(|slot| slot.load(Relaxed) == 0) else {
+        let Some(free) = parked.slots.iter().find(|slot| slot.load(Relaxed) == 0) else {
             return false;
         };
         let Some(entry) = self.entry(fd) else { return false };
         entry.store(PARKED, Release);
         free.store(fd as u32, Relaxed);
-        numbers.count.store(numbers.count.load(Relaxed) + 1, Relaxed);
+        parked.count.store(parked.count.load(Relaxed) + 1, Relaxed);
         true
     }
 
     /// Closes a number in the kernel.
-    pub(crate) fn close_number(&self, fd: i32) -> Result<(), Errno> {
-        self.set_number_record(fd, 0);
+    pub(crate) fn close_fd(&self, fd: i32) -> Result<(), Errno> {
+        self.set_fd_record(fd, 0);
         let closed = self.kernel.close(fd);
-        self.numbers.freed(fd);
+        self.parked.freed(fd);
         closed
     }
 
     /// Whether anything is parked: one load.
     #[inline]
     pub fn has_parked(&self) -> bool {
-        self.numbers.count.load(Relaxed) != 0
+        self.parked.count.load(Relaxed) != 0
     }
 
-    /// Closes what is parked (numbers-N4), before the kernel gives the program a number.
+    /// Closes what is parked (parked-N4), before the kernel gives the program a number.
     #[inline]
     pub fn unpark(&self) {
         if self.has_parked() {
@@ -194,40 +194,40 @@ impl Process {
     /// [`unpark`](Self::unpark) with the table locked.
     #[cold]
     pub(crate) fn unpark_all(&self, _table: &TableLock<'_>) {
-        for (slot, fd) in self.numbers.slots() {
+        for (slot, fd) in self.parked.all() {
             slot.store(0, Relaxed);
             if let Some(entry) = self.entry(fd as i32) {
                 entry.store(0, Release);
             }
-            let _ = self.close_number(fd as i32);
+            let _ = self.close_fd(fd as i32);
         }
-        self.numbers.count.store(0, Relaxed);
+        self.parked.count.store(0, Relaxed);
     }
 
     /// The kernel has closed a number, or several from `fd` on, without us.
-    pub fn number_freed(&self, fd: i32) {
+    pub fn fd_freed(&self, fd: i32) {
         if fd >= 0 {
-            self.numbers.freed(fd);
+            self.parked.freed(fd);
         }
     }
 
     /// A number has got another close-on-exec flag, or has become a duplicate of `from`.
-    pub(crate) fn copy_number_record(&self, from: i32, to: i32, cloexec: bool) {
-        let place = self.number_record(from) & !CLOEXEC;
-        self.set_number_record(to, if cloexec { place | CLOEXEC } else { place });
+    pub(crate) fn copy_fd_record(&self, from: i32, to: i32, cloexec: bool) {
+        let place = self.fd_record(from) & !CLOEXEC;
+        self.set_fd_record(to, if cloexec { place | CLOEXEC } else { place });
     }
 
     /// Nothing is known of the numbers in a range any more; they will not be parked.
-    pub(crate) fn forget_number_records(&self, range: std::ops::Range<i32>) {
-        range.for_each(|fd| self.set_number_record(fd, 0));
+    pub(crate) fn forget_fd_records(&self, range: std::ops::Range<i32>) {
+        range.for_each(|fd| self.set_fd_record(fd, 0));
     }
 
-    fn number_record(&self, fd: i32) -> u8 {
-        self.segment().numbers.get(fd as usize).map_or(0, |record| record.load(Relaxed))
+    fn fd_record(&self, fd: i32) -> u8 {
+        self.segment().descriptors.get(fd as usize).map_or(0, |record| record.load(Relaxed))
     }
 
-    fn set_number_record(&self, fd: i32, to: u8) {
-        if let Some(record) = self.segment().numbers.get(fd as usize) {
+    fn set_fd_record(&self, fd: i32, to: u8) {
+        if let Some(record) = self.segment().descriptors.get(fd as usize) {
             record.store(to, Relaxed);
         }
     }
