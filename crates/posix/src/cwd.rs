@@ -148,7 +148,7 @@ impl Process {
             }
             return;
         }
-        let names = || path.split(|&b| b == b'/').filter(|name| !name.is_empty());
+        let names = || vfs::path::names(path);
         let depth = names().count() as u16;
         for (_, mount) in self.mounts() {
             let shared = names().zip(mount.names(0)).take_while(|(a, b)| a == b).count() as u16;

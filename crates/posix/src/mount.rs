@@ -295,7 +295,7 @@ impl Mount {
     fn find(&self, fs: &dyn FileSystem, path: &[u8]) -> Option<Ino> {
         let rest = path.strip_prefix(&self.spec.mountpoint[..])?;
         let mut at = fs.root();
-        for name in rest.split(|&b| b == b'/').filter(|name| !name.is_empty()) {
+        for name in vfs::path::names(rest) {
             // What is covered cannot be removed, so no reference is needed.
             at = fs.peek(at, name).ok()?.ino;
         }

@@ -16,11 +16,9 @@ use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::sync::atomic::Ordering::Relaxed;
 use threads::OwnU32;
+use vfs::path::LINKS_MAX;
 use vfs::rules::has_any;
 use vfs::{Attr, Errno, FileKind, FileSystem, Ino, NAME_MAX};
-
-/// Symbolic links that one walk follows.
-const LINKS_MAX: u32 = 40;
 
 /// What keeps an inode alive.
 enum By<'p> {

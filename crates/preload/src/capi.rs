@@ -16,9 +16,6 @@ use crate::direct::direct;
 use crate::serve::{Returned, fail, to_c};
 use crate::{engine, guard, memory};
 
-/// How many symbolic links one path may lead through.
-const LINKS_MAX: usize = 40;
-
 /// A pool: `ks_pool`.
 pub struct Pool {
     fs: Arc<dyn Engine>,
@@ -48,67 +45,19 @@ impl Pool {
         }
     }
 
-    /// The directory that holds the last name of `path`, with a reference, and that name (empty for
-    /// the root). Absolute and relative paths both begin at the root.
-    fn parent<'a>(&self, dir: Ino, path: &'a [u8], links: &mut usize) -> Result<(Ino, &'a [u8])> {
-        if path.len() >= libc::PATH_MAX as usize {
-            return Err(Errno::NAMETOOLONG);
-        }
-        let mut at = if path.first() == Some(&b'/') { vfs::ROOT } else { dir };
-        let mut names = path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()).peekable();
-        self.hold(at)?;
-        while let Some(name) = names.next() {
-            if names.peek().is_none() {
-                return Ok((at, name));
-            }
-            let next = self.follow(at, name, links);
-            self.fs.forget(at, 1);
-            at = next?.ino;
-        }
-        Ok((at, b""))
-    }
-
-    fn hold(&self, ino: Ino) -> Result<()> {
-        self.fs.lookup(ino, b".").map(drop)
-    }
-
-    /// What `name` in `dir` is in the end, with a reference.
-    fn follow(&self, dir: Ino, name: &[u8], links: &mut usize) -> Result<Entry> {
-        let entry = self.fs.lookup(dir, if name.is_empty() { b"." } else { name })?;
-        if entry.kind != FileKind::Symlink {
-            return Ok(entry);
-        }
-        let target = self.fs.readlink(entry.ino);
-        self.fs.forget(entry.ino, 1);
-        *links += 1;
-        if *links > LINKS_MAX {
-            return Err(Errno::LOOP);
-        }
-        let target = target?;
-        let (parent, last) = self.parent(dir, &target, links)?;
-        let found = self.follow(parent, last, links);
-        self.fs.forget(parent, 1);
-        found
-    }
-
     /// Runs `f` on the directory and last name of a path.
     fn at<T>(
         &self,
         path: &[u8],
         f: impl FnOnce(&dyn Engine, Ino, &[u8]) -> Result<T>,
     ) -> Result<T> {
-        if path.is_empty() {
-            return Err(Errno::NOENT);
-        }
-        let (dir, name) = self.parent(vfs::ROOT, path, &mut 0)?;
-        let result = f(&*self.fs, dir, name);
-        self.fs.forget(dir, 1);
-        result
+        let fs = &*self.fs;
+        vfs::path::at(fs, path, |dir, name| f(fs, dir, name))
     }
 
     fn attributes(&self, path: &[u8]) -> Result<Attr> {
         self.at(path, |fs, dir, name| {
-            let entry = self.follow(dir, name, &mut 0)?;
+            let entry = vfs::path::follow(fs, dir, name)?;
             fs.forget(entry.ino, 1);
             Ok(entry)
         })
@@ -116,7 +65,7 @@ impl Pool {
 
     /// Finds or creates a file, with a reference.
     fn find(&self, path: &[u8], flags: c_int, mode: mode_t) -> Result<Entry> {
-        self.at(path, |fs, dir, name| match self.follow(dir, name, &mut 0) {
+        self.at(path, |fs, dir, name| match vfs::path::follow(fs, dir, name) {
             Ok(entry) if flags & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT | libc::O_EXCL => {
                 fs.forget(entry.ino, 1);
                 Err(Errno::EXIST)

@@ -20,7 +20,7 @@
 //!   [`FileSystem::sync`] where the call alone does not do.
 //!
 //! [`model`] is the executable specification, `conformance` (a cargo feature of this name) the
-//! suite that compares any implementation with it, [`tree`] reads a whole file system into a value
+//! suite that compares any implementation with it, [`path`] walks paths, [`tree`] reads a whole file system into a value
 //! that can be compared, [`forward!`] puts one file system over another, [`acl`] is the POSIX.1e
 //! arithmetic and [`rules`] the small rules that every engine needs.
 
@@ -31,6 +31,7 @@ pub mod acl;
 pub mod conformance;
 mod forward;
 pub mod model;
+pub mod path;
 pub mod rules;
 pub mod tree;
 mod types;
