@@ -5,9 +5,8 @@
 //! zeros, so the block that replaces it must be durable, zeros included, before the pointer is.
 
 use crate::blocks::Txn;
-use crate::crawler::Node;
+use crate::crawler::{Node, Trees, blocks_for};
 use crate::extent::Extent;
-use crate::fs::Core;
 use crate::layout::*;
 use pmem::{LINE, Medium};
 use std::cell::Cell;
@@ -25,13 +24,13 @@ struct Fill<'a> {
     extent: Cell<Extent>,
 }
 
-impl<M: Medium> Core<M> {
-    /// The most blocks that appending up to `range.end` can take, growth of the tree included.
-    pub fn blocks_to_append(root: Root, range: &Range<u64>) -> u64 {
-        let height = root.height().max(height_for(range.end));
-        Self::blocks_for(height, std::slice::from_ref(range)) + u64::from(height - root.height())
-    }
+/// The most blocks that appending up to `range.end` can take, growth of the tree included.
+pub fn blocks_to_append(root: Root, range: &Range<u64>) -> u64 {
+    let height = root.height().max(height_for(range.end));
+    blocks_for(height, std::slice::from_ref(range)) + u64::from(height - root.height())
+}
 
+impl<M: Medium> Trees<M> {
     /// Makes the tail block of a file read as zeros from `size` to `end`, so that a larger size does
     /// not bring back what was there before. Invisible.
     pub fn zero_tail(&self, root: Root, size: u64, end: u64) -> Result<()> {
@@ -209,9 +208,7 @@ impl<M: Medium> Core<M> {
         }
         self.medium.write_nt(at + whole as u64, &last);
     }
-}
 
-impl<M: Medium> Core<M> {
     /// A new tree with this content, which nothing names yet.
     pub fn build_tree(&self, txn: &mut Txn<'_>, data: &[u8]) -> Result<Root> {
         let range = 0..data.len() as u64;

@@ -1,8 +1,9 @@
 //! Attributes and space.
 
 use crate::blocks::KEEP;
-use crate::fs::{Core, Stop};
+use crate::fs::Core;
 use crate::layout::*;
+use crate::store::Stop;
 use crate::volatile::{Locks, VInode};
 use crate::xattr::{Attributes, CAPABILITY};
 use pmem::{LINE, Medium};

@@ -1,13 +1,12 @@
 //! The crawler (§3.4): walks a tree over a range and, for changes, passes the commit mode down.
 //!
-//! - crawler-T1: a shadow block is durable before the word that names it is stored ([`Core::commit`]).
+//! - crawler-T1: a shadow block is durable before the word that names it is stored ([`Trees::commit`]).
 //! - crawler-T2: in [`Mode::Atomic`] at most one word of the visible tree is stored, and it is the last store.
 //! - crawler-T3: no pointer beyond the end of a file survives an operation: what the tree holds there is null
 //!   (mount restores this after a crash). So a tree may be extended in place, invisibly.
 //! - crawler-T4: every pointer is checked against the region before it is followed.
 
 use crate::blocks::Txn;
-use crate::fs::Core;
 use crate::layout::*;
 use pmem::{LINE, Medium};
 use smallvec::SmallVec;
@@ -75,7 +74,14 @@ impl Node {
     }
 }
 
-impl<M: Medium> Core<M> {
+/// The trees of a pool: its medium, and how what is read from it is followed and changed. Nothing here knows inodes or names.
+pub struct Trees<M> {
+    pub medium: M,
+    /// Length of the formatted part of the region.
+    pub bytes: u64,
+}
+
+impl<M: Medium> Trees<M> {
     /// A block offset read from PM, checked (crawler-T4).
     #[inline]
     pub fn check_block(&self, block: u64) -> Result<u64> {
@@ -340,14 +346,6 @@ impl<M: Medium> Core<M> {
         Change::Shadow(new)
     }
 
-    /// The most blocks that changing `ranges` of a tree of this height can take.
-    pub fn blocks_for(height: u8, ranges: &[Range<u64>]) -> u64 {
-        ranges
-            .iter()
-            .map(|r| (0..=height).map(|h| r.end.div_ceil(span(h)) - r.start / span(h)).sum::<u64>())
-            .sum()
-    }
-
     /// Makes a tree at least as tall as `end` bytes need: the old tree becomes the first subtree of
     /// the new one. Changes nothing that is visible, so it commits on its own (§3.4). The caller has
     /// reserved one block a level.
@@ -371,4 +369,12 @@ impl<M: Medium> Core<M> {
         self.commit(root_off, tall.0);
         tall
     }
+}
+
+/// The most blocks that changing `ranges` of a tree of this height can take.
+pub fn blocks_for(height: u8, ranges: &[Range<u64>]) -> u64 {
+    ranges
+        .iter()
+        .map(|r| (0..=height).map(|h| r.end.div_ceil(span(h)) - r.start / span(h)).sum::<u64>())
+        .sum()
 }

@@ -12,10 +12,10 @@
 //!   left of it, nothing else needs order either.
 
 use crate::free::FreeRun;
-use crate::fs::{Core, Stop};
 use crate::index::Found;
 use crate::layout::*;
 use crate::namespace::kind_bits;
+use crate::store::{Stop, Store};
 use crate::volatile::{CLASSES, DirState, EntryPos, VInode};
 use arena::Handle;
 use pmem::{LINE, Medium};
@@ -149,7 +149,7 @@ fn class_for(bytes: u64) -> usize {
     ((bytes / DIRENT_UNIT) as usize).saturating_sub(2).min(CLASSES - 1)
 }
 
-impl<M: Medium> Core<M> {
+impl<M: Medium> Store<M> {
     /// A directory block in DRAM.
     pub fn load_dir_block(&self, block: u64) -> [u8; BLOCK as usize] {
         let mut data = [0; BLOCK as usize];

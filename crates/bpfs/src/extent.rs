@@ -8,8 +8,10 @@
 //! A file has neither parent nor entries nor free space of entries: those words of its [`VInode`] hold
 //! the extent.
 
-use crate::fs::Core;
-use crate::layout::{BLOCK, Root};
+use crate::append::blocks_to_append;
+use crate::blocks::KEEP;
+use crate::layout::{BLOCK, Root, Word};
+use crate::store::{MODIFIED, Stop, Store};
 use crate::volatile::VInode;
 use pmem::Medium;
 use std::ops::Range;
@@ -104,7 +106,28 @@ impl VInode {
     }
 }
 
-impl<M: Medium> Core<M> {
+impl<M: Medium> Store<M> {
+    /// In-place append of `range`, which starts at or after the end of the file.
+    pub fn append_content(
+        &self,
+        v: &VInode,
+        root: Root,
+        size: u64,
+        range: Range<u64>,
+        data: Option<&[u8]>,
+    ) -> std::result::Result<(), Stop> {
+        let end = range.end;
+        self.v.transact(blocks_to_append(root, &range), KEEP, |txn| {
+            let (new, extent) = self.fill(txn, root, size, range, data)?;
+            self.date(v, MODIFIED);
+            let (root_off, size_off) = (self.word_off(v, Word::Root), self.word_off(v, Word::Size));
+            self.commit_append((root_off, root), new, (size_off, end));
+            v.append_to_extent(extent);
+            v.add_blocks(txn.delta());
+            Ok(())
+        })
+    }
+
     /// The block of a file that holds byte `at`, 0 where it lies in a hole.
     #[inline]
     pub fn block_of(&self, v: &VInode, root: Root, at: u64) -> Result<u64> {

@@ -8,10 +8,12 @@
 //! | from the end of the file on | in-place append, the size commits | data + 1 line, 2 fences |
 //! | across the end of the file | copy-on-write up to the inode's leaf | + leaf, 2 fences |
 
+use crate::append::blocks_to_append;
 use crate::blocks::{KEEP, Txn};
-use crate::crawler::{Change, Edit, Mode, Node};
-use crate::fs::{Core, MODIFIED, Stop, report};
+use crate::crawler::{Change, Edit, Mode, Node, Trees};
+use crate::fs::Core;
 use crate::layout::*;
+use crate::store::{Stop, report};
 use crate::volatile::{Locks, VInode};
 use pmem::{LINE, Medium};
 use std::ops::Range;
@@ -19,7 +21,7 @@ use vfs::{Errno, FILE_SIZE_MAX, FileKind, Ino, Result};
 
 /// Overwrites a range with bytes.
 struct WriteEdit<'a, M> {
-    core: &'a Core<M>,
+    trees: &'a Trees<M>,
     range: Range<u64>,
     data: &'a [u8],
     /// Bytes beyond this are not part of the file and not copied.
@@ -38,11 +40,43 @@ impl<M: Medium> Edit for WriteEdit<'_, M> {
         let data = &self.data[from..from + (end - start) as usize];
         let new = txn.take();
         let used = self.size.clamp(end, base + BLOCK) - base;
-        self.core.shadow_leaf(new, old, used, start - base, data);
+        self.trees.shadow_leaf(new, old, used, start - base, data);
         if old != 0 {
             txn.free(old);
         }
         Ok(Change::Shadow(new))
+    }
+}
+
+impl<M: Medium> Trees<M> {
+    /// Writes a shadow of the leaf `old` (0: a hole): its first `used` bytes, with `data` at `at`.
+    fn shadow_leaf(&self, new: u64, old: u64, used: u64, at: u64, data: &[u8]) {
+        if data.len() as u64 == BLOCK {
+            return self.medium.write_nt(new, data);
+        }
+        let mut block = [0; BLOCK as usize];
+        if old == 0 {
+            block[at as usize..at as usize + data.len()].copy_from_slice(data);
+            return self.medium.write_nt(new, &block[..used.next_multiple_of(LINE) as usize]);
+        }
+        // Whole lines that stay are copied past the cache; lines that `data` shares are put together.
+        let start = at - at % LINE;
+        let end = (at + data.len() as u64).next_multiple_of(LINE);
+        let rest = used.next_multiple_of(LINE);
+        let lines = &mut block[..(end - start) as usize];
+        for line in [start, end - LINE] {
+            let i = (line - start) as usize;
+            self.medium.read(old + line, &mut lines[i..i + LINE as usize]);
+        }
+        let from = (at - start) as usize;
+        lines[from..from + data.len()].copy_from_slice(data);
+        if start > 0 {
+            self.medium.copy_nt(new, old, start);
+        }
+        self.medium.write_nt(new + start, lines);
+        if rest > end {
+            self.medium.copy_nt(new + end, old + end, rest - end);
+        }
     }
 }
 
@@ -170,7 +204,7 @@ impl<M: Medium> Core<M> {
         let range = offset..end;
         v.cut_extent(&range);
         // One more than the crawl needs, for a look at the leaf alone.
-        let need = Self::blocks_to_append(root, &range) + 1;
+        let need = blocks_to_append(root, &range) + 1;
         self.v.transact(need, KEEP, |txn| {
             if offset / BLOCK == (end - 1) / BLOCK
                 && self.write_leaf(txn, v, root, size, offset, data)?
@@ -181,41 +215,11 @@ impl<M: Medium> Core<M> {
             self.touch_modified(v);
             // A tree may be shorter than its file (§3.1).
             let root = self.grow(txn, self.word_off(v, Word::Root), root, end);
-            let mut edit = WriteEdit { core: self, range, data, size };
+            let mut edit = WriteEdit { trees: self, range, data, size };
             self.edit_tree(txn, v, root, &mut edit)?;
             v.add_blocks(txn.delta());
             Ok(())
         })
-    }
-
-    /// Writes a shadow of the leaf `old` (0: a hole): its first `used` bytes, with `data` at `at`.
-    fn shadow_leaf(&self, new: u64, old: u64, used: u64, at: u64, data: &[u8]) {
-        if data.len() as u64 == BLOCK {
-            return self.medium.write_nt(new, data);
-        }
-        let mut block = [0; BLOCK as usize];
-        if old == 0 {
-            block[at as usize..at as usize + data.len()].copy_from_slice(data);
-            return self.medium.write_nt(new, &block[..used.next_multiple_of(LINE) as usize]);
-        }
-        // Whole lines that stay are copied past the cache; lines that `data` shares are put together.
-        let start = at - at % LINE;
-        let end = (at + data.len() as u64).next_multiple_of(LINE);
-        let rest = used.next_multiple_of(LINE);
-        let lines = &mut block[..(end - start) as usize];
-        for line in [start, end - LINE] {
-            let i = (line - start) as usize;
-            self.medium.read(old + line, &mut lines[i..i + LINE as usize]);
-        }
-        let from = (at - start) as usize;
-        lines[from..from + data.len()].copy_from_slice(data);
-        if start > 0 {
-            self.medium.copy_nt(new, old, start);
-        }
-        self.medium.write_nt(new + start, lines);
-        if rest > end {
-            self.medium.copy_nt(new + end, old + end, rest - end);
-        }
     }
 
     /// Overwrites part of one leaf: the crawl for the most frequent case, without its generality.
@@ -289,27 +293,6 @@ impl<M: Medium> Core<M> {
         Ok(true)
     }
 
-    /// In-place append of `range`, which starts at or after the end of the file.
-    pub fn append_content(
-        &self,
-        v: &VInode,
-        root: Root,
-        size: u64,
-        range: Range<u64>,
-        data: Option<&[u8]>,
-    ) -> std::result::Result<(), Stop> {
-        let end = range.end;
-        self.v.transact(Self::blocks_to_append(root, &range), KEEP, |txn| {
-            let (new, extent) = self.fill(txn, root, size, range, data)?;
-            self.date(v, MODIFIED);
-            let (root_off, size_off) = (self.word_off(v, Word::Root), self.word_off(v, Word::Size));
-            self.commit_append((root_off, root), new, (size_off, end));
-            v.append_to_extent(extent);
-            v.add_blocks(txn.delta());
-            Ok(())
-        })
-    }
-
     /// Root and size both change: the inode itself is copied (§3.4).
     #[allow(clippy::too_many_arguments)]
     fn write_across_end(
@@ -328,11 +311,11 @@ impl<M: Medium> Core<M> {
         let range = offset..offset + data.len() as u64;
         let end = range.end;
         v.cut_extent(&range);
-        let need = Self::blocks_to_append(root, &range) + self.inode_commit_blocks(1);
+        let need = blocks_to_append(root, &range) + self.inode_commit_blocks(1);
         self.v.transact(need, KEEP, |txn| {
             let root = self.grow(txn, self.word_off(v, Word::Root), root, end);
             self.touch_modified(v);
-            let mut edit = WriteEdit { core: self, range, data, size };
+            let mut edit = WriteEdit { trees: self, range, data, size };
             let change = self.edit(txn, Node::top(root), Mode::Copy, &mut edit)?;
             let Change::Shadow(block) = change else {
                 return Err(Errno::UCLEAN.into());

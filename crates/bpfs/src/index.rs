@@ -1,8 +1,8 @@
 //! The directory index (§3.3): from directory and name to inode and entry, for the whole pool in one
 //! hash table ([`derived::NameIndex`]). Names themselves stay in PM and are compared here.
 
-use crate::fs::Core;
 use crate::layout::{BLOCK, DIRENT_HEADER, DirentWord, INODE, dirent_bytes};
+use crate::store::Store;
 use crate::volatile::EntryPos;
 use pmem::{LINE, Medium};
 use vfs::{Ino, Result};
@@ -27,7 +27,7 @@ pub enum Next {
     Hold,
 }
 
-impl<M: Medium> Core<M> {
+impl<M: Medium> Store<M> {
     /// Finds a name. Without the directory's lock the answer may be out of date when it arrives.
     pub fn find_name(&self, dir: Ino, name: &[u8]) -> Option<Found> {
         self.find_name_before(Next::Look, dir, name)

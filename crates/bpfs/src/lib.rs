@@ -7,9 +7,14 @@
 //! appending, because the size does not cover it yet; by copying, up to the lowest word that can
 //! commit all of it. Everything else is derived at mount and volatile (§3.3).
 //!
-//! Reading order: [`layout`] (what is on the media), `crawler` and `append` (how trees change),
-//! `fs` (what operations share), `file`, `namespace`, `dir`, `attr`, `space`, `xattr` (the
-//! operations), `volatile` and `index` (derived state), `scan` and `lifecycle` (mount and check).
+//! Reading order, from below; nothing calls what is above it:
+//!
+//! - [`layout`]: what is on the media;
+//! - `Trees`: `crawler`, `append`, `words`: how trees are followed and changed;
+//! - `volatile`, `blocks`, `zeroed`: derived state, which other engines have alike in [`derived`];
+//! - `Store`: `store`, `extent`, `dir`, `index`, `scan`: one inode, directory or entry;
+//! - `Core`: `fs`, `file`, `space`, `attr`, `xattr`, `namespace`, `rename`, `pin`, `share`: the operations;
+//! - `lifecycle`: format, mount, check.
 //!
 //! What this crate leaves out: permission checks and descriptors (front ends), ordering hardware
 //! (§4; modelled elsewhere), snapshots.
@@ -35,6 +40,7 @@ mod rename;
 mod scan;
 mod share;
 mod space;
+mod store;
 mod volatile;
 mod words;
 mod xattr;
@@ -124,7 +130,7 @@ impl<M: Medium> Bpfs<M> {
     /// Ends the mount and gives the medium back. Nothing needs to be written: every operation is
     /// durable when it returns.
     pub fn into_medium(self) -> M {
-        self.core.medium
+        self.core.0.trees.medium
     }
 }
 

@@ -1,9 +1,11 @@
 //! A pool as a whole: format, describe, mount, check.
 
 use crate::LAYOUT;
-use crate::fs::{Core, INODE_ROOT, INODE_SIZE};
+use crate::crawler::Trees;
+use crate::fs::Core;
 use crate::layout::*;
 use crate::scan::{Scan, ScanOptions};
+use crate::store::{INODE_ROOT, INODE_SIZE, Store};
 use crate::volatile::{Plan, Volatile};
 use arena::{Arena, Attached, Place};
 use derived::SharedPool as _;
@@ -130,7 +132,12 @@ fn open<M: Medium>(medium: M, o: &MountOptions) -> Result<Core<M>, Error> {
 
 fn core<M>(medium: M, sb: &Superblock, v: Volatile, o: &MountOptions) -> Core<M> {
     let bytes = sb.blocks.get() * BLOCK;
-    Core { medium, v, bytes, read_only: AtomicBool::new(o.read_only), clock: o.clock }
+    Core(Store {
+        trees: Trees { medium, bytes },
+        v,
+        read_only: AtomicBool::new(o.read_only),
+        clock: o.clock,
+    })
 }
 
 /// The key of the name hash and the secret.

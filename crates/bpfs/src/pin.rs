@@ -3,8 +3,10 @@
 //!
 //! What is pinned may change: writes within 8 bytes are in place (§3.2). So it is given as atomics.
 
-use crate::fs::{Core, report};
+use crate::crawler::Trees;
+use crate::fs::Core;
 use crate::layout::{BLOCK, Root, Word};
+use crate::store::report;
 use derived::SharedPool as _;
 use pmem::Medium;
 use std::sync::atomic::AtomicU8;
@@ -37,7 +39,9 @@ impl<M: Medium> Core<M> {
         let at = (start != 0).then(|| start + offset % BLOCK);
         Ok((at, next.min(end) - offset))
     }
+}
 
+impl<M: Medium> Trees<M> {
     /// The block that holds byte `first`, which begins it, and where the blocks end that lie behind
     /// each other from there on, looking no further than `end`. In a hole: 0, and where the block ends.
     fn run(&self, root: Root, first: u64, end: u64) -> Result<(u64, u64)> {

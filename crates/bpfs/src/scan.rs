@@ -20,9 +20,9 @@ use crate::crawler::Node;
 use crate::dir::Chain;
 use crate::extent::Extent;
 use crate::free::FreeRun;
-use crate::fs::{Core, INODE_ROOT, INODE_SIZE};
 use crate::index::{Found, Next};
 use crate::layout::*;
+use crate::store::{INODE_ROOT, INODE_SIZE, Store};
 use crate::volatile::{EntryPos, LIVE, MAY_BE_CAPABLE, REMOVED, VInode};
 use derived::Held;
 use pmem::Medium;
@@ -145,7 +145,7 @@ struct Walk<'a> {
     blocks: u64,
 }
 
-impl<M: Medium> Core<M> {
+impl<M: Medium> Store<M> {
     /// Scans the pool; `progress` is told how many inodes were found so far.
     pub fn scan(&self, o: &ScanOptions<'_>, progress: &(dyn Fn(u64) + Sync)) -> Scan {
         let scan = Scan::default();

@@ -1,10 +1,12 @@
 //! Allocation, holes and shifts: `fallocate` and `seek`.
 
+use crate::append::blocks_to_append;
 use crate::blocks::{KEEP, Txn};
-use crate::crawler::{Change, Edit, Mode, Node};
+use crate::crawler::{Change, Edit, Mode, Node, Trees};
 use crate::file::end_of;
-use crate::fs::{Core, Stop};
+use crate::fs::Core;
 use crate::layout::*;
+use crate::store::Stop;
 use crate::volatile::{Locks, VInode};
 use pmem::Medium;
 use std::ops::Range;
@@ -28,7 +30,7 @@ fn check_shift(mode: Fallocate, offset: u64, len: u64, size: u64) -> Result<()> 
 
 /// Makes a range a hole, its ragged ends zeros.
 struct PunchEdit<'a, M> {
-    core: &'a Core<M>,
+    trees: &'a Trees<M>,
     range: Range<u64>,
 }
 
@@ -52,17 +54,17 @@ impl<M: Medium> Edit for PunchEdit<'_, M> {
             return Ok(Change::Shadow(0));
         }
         let mut block = [0; BLOCK as usize];
-        self.core.medium.read(old, &mut block);
+        self.trees.medium.read(old, &mut block);
         block[start as usize..end as usize].fill(0);
         let new = txn.take();
-        self.core.medium.write_nt(new, &block);
+        self.trees.medium.write_nt(new, &block);
         Ok(Change::Shadow(new))
     }
 }
 
 /// Makes a range zeros, of which each block is allocated.
 struct ZeroEdit<'a, M> {
-    core: &'a Core<M>,
+    trees: &'a Trees<M>,
     range: Range<u64>,
 }
 
@@ -74,21 +76,21 @@ impl<M: Medium> Edit for ZeroEdit<'_, M> {
     fn leaf(&mut self, txn: &mut Txn<'_>, old: u64, base: u64, mode: Mode) -> Result<Change> {
         let is_ragged = base < self.range.start || base + BLOCK > self.range.end;
         if is_ragged && old != 0 {
-            return PunchEdit { core: self.core, range: self.range.clone() }
+            return PunchEdit { trees: self.trees, range: self.range.clone() }
                 .leaf(txn, old, base, mode);
         }
         if old != 0 {
             txn.free(old);
         }
         let new = txn.take();
-        self.core.medium.zero_nt(new, BLOCK);
+        self.trees.medium.zero_nt(new, BLOCK);
         Ok(Change::Shadow(new))
     }
 }
 
 /// Puts zeroed blocks where there are holes.
 struct AllocateEdit<'a, M> {
-    core: &'a Core<M>,
+    trees: &'a Trees<M>,
     range: Range<u64>,
 }
 
@@ -102,7 +104,7 @@ impl<M: Medium> Edit for AllocateEdit<'_, M> {
             return Ok(Change::Done);
         }
         let new = txn.take();
-        self.core.medium.zero_nt(new, BLOCK);
+        self.trees.medium.zero_nt(new, BLOCK);
         Ok(Change::Shadow(new))
     }
 }
@@ -154,10 +156,10 @@ impl<M: Medium> Core<M> {
         if !inside.is_empty() {
             let range = inside.clone();
             let mut root = self.root(v)?;
-            self.v.transact(Self::blocks_to_append(root, &inside), KEEP, |txn| {
+            self.v.transact(blocks_to_append(root, &inside), KEEP, |txn| {
                 root = self.grow(txn, self.word_off(v, Word::Root), root, inside.end);
                 // The content stays as it is, so that this commits on its own.
-                self.edit_tree(txn, v, root, &mut AllocateEdit { core: self, range })?;
+                self.edit_tree(txn, v, root, &mut AllocateEdit { trees: self, range })?;
                 v.add_blocks(txn.delta());
                 Ok::<(), Errno>(())
             })?;
@@ -191,7 +193,7 @@ impl<M: Medium> Core<M> {
             let mut words = Vec::new();
             self.touch_modified(v);
             if !inside.is_empty() {
-                let mut edit = PunchEdit { core: self, range: inside };
+                let mut edit = PunchEdit { trees: self, range: inside };
                 if let Change::Shadow(b) =
                     self.edit(txn, Node::top(root), Mode::Atomic, &mut edit)?
                 {
@@ -236,12 +238,12 @@ impl<M: Medium> Core<M> {
         };
         v.cut_extent(&range);
         let growth = if grows { self.inode_commit_blocks(1) } else { 0 };
-        let need = Self::blocks_to_append(root, &range) + growth;
+        let need = blocks_to_append(root, &range) + growth;
         self.v.transact(need, KEEP, |txn| {
             self.touch_modified(v);
             self.zero_tail(root, size, new_size)?;
             let root = self.grow(txn, self.word_off(v, Word::Root), root, range.end);
-            let mut edit = ZeroEdit { core: self, range: range.start..end };
+            let mut edit = ZeroEdit { trees: self, range: range.start..end };
             if !grows {
                 self.edit_tree(txn, v, root, &mut edit)?;
                 v.add_blocks(txn.delta());

@@ -1,8 +1,7 @@
 //! An edit of single words: inodes in the inode file, entries in directories.
 
 use crate::blocks::Txn;
-use crate::crawler::{Change, Edit, Mode};
-use crate::fs::Core;
+use crate::crawler::{Change, Edit, Mode, Trees};
 use crate::layout::BLOCK;
 use pmem::{LINE, Medium};
 use smallvec::SmallVec;
@@ -45,7 +44,7 @@ impl Patch<'_> {
 
 /// Applies a patch.
 pub struct WordsEdit<'a, M> {
-    core: &'a Core<M>,
+    trees: &'a Trees<M>,
     patch: Patch<'a>,
     /// One for each leaf.
     ranges: SmallVec<[Range<u64>; 4]>,
@@ -55,17 +54,17 @@ pub struct WordsEdit<'a, M> {
 
 impl<'a, M: Medium> WordsEdit<'a, M> {
     /// An edit that applies a patch.
-    pub fn new(core: &'a Core<M>, mut patch: Patch<'a>) -> Self {
+    pub fn new(trees: &'a Trees<M>, mut patch: Patch<'a>) -> Self {
         patch.words.sort_unstable();
         let leaves = patch.words.chunk_by(|(a, _), (b, _)| a / BLOCK == b / BLOCK);
         let ranges = leaves.map(|words| words[0].0..words[words.len() - 1].0 + 8).collect();
-        Self { core, patch, ranges, moved: SmallVec::new() }
+        Self { trees, patch, ranges, moved: SmallVec::new() }
     }
 
     /// Copies what means something of a leaf through the cache, where the next operation looks for it,
     /// changes it and starts writing it back.
     fn copy(&self, old: u64, new: u64, base: u64) {
-        let medium = &self.core.medium;
+        let medium = &self.trees.medium;
         let leaf = base..base + BLOCK;
         let idle = self.patch.idle.iter().filter(|idle| leaf.contains(&idle.start));
         // Whole lines.
@@ -108,7 +107,7 @@ impl<M: Medium> Edit for WordsEdit<'_, M> {
         }
         if let ([(at, value)], None, Mode::Atomic) = (&self.patch.words[..], self.patch.bytes, mode)
         {
-            self.core.commit(old + at - base, *value);
+            self.trees.commit(old + at - base, *value);
             return Ok(Change::Done);
         }
         let new = txn.take();

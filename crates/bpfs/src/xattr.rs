@@ -6,8 +6,9 @@
 
 use crate::blocks::{KEEP, Txn};
 use crate::crawler::Node;
-use crate::fs::{Core, Stop};
+use crate::fs::Core;
 use crate::layout::*;
+use crate::store::{Stop, Store};
 use crate::volatile::{MAY_BE_CAPABLE, VInode};
 use pmem::Medium;
 use std::collections::BTreeMap;
@@ -89,7 +90,7 @@ impl Attributes {
     }
 }
 
-impl<M: Medium> Core<M> {
+impl<M: Medium> Store<M> {
     /// All attributes of an inode whose lock the caller holds.
     pub fn attributes(&self, v: &VInode) -> Result<Attributes> {
         let root = self.check_root(self.load(v, Word::Xattr))?;
@@ -117,7 +118,9 @@ impl<M: Medium> Core<M> {
         }
         Ok(self.build_tree(txn, &list.to_bytes())?.0)
     }
+}
 
+impl<M: Medium> Core<M> {
     /// Replaces the list in a transaction of the caller's; returns the new word.
     pub fn replace_attributes(
         &self,

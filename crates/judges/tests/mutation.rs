@@ -18,8 +18,8 @@ use std::path::Path;
 /// the bugs, and why. docs/CRASHTESTING.md
 /// has the arguments at length.
 const EXPLAINED: &[(&str, &[Bug], &str)] = &[
-    ("fs.rs date: self.medium.store_u64", STORE, TIMES),
-    ("fs.rs write_inode: self.medium.store_u64", &[DelayStore, TearStore], HALF_A_LIFE),
+    ("store.rs date: self.medium.store_u64", STORE, TIMES),
+    ("store.rs write_inode: self.medium.store_u64", &[DelayStore, TearStore], HALF_A_LIFE),
     ("attr.rs set_times: self.medium.store_u64", STORE, TIMES),
     ("crawler.rs grow: self.medium.write_nt", &[ShortStore], BEYOND),
     ("append.rs commit_append: let _ = self.medium.publish", &[DelayStore], GROWN),
