@@ -4,6 +4,8 @@
 //! As in [`crate::direct`], two processes take part; the inner one has a directory that is served. Its
 //! peer is another directory of the same tmpfs, used by libc's own functions, as without the library.
 
+#![allow(unsafe_code)]
+
 use crate::direct::{again, inner_dir};
 use crate::engine::size;
 use crate::fuse::Programs;

@@ -1,6 +1,8 @@
 //! File systems seen through libc, as programs see them: what stands in for libc's functions
 //! stands in here too.
 
+#![allow(unsafe_code)]
+
 use crate::store::{Store, whole};
 use rustix::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::ffi::CStr;

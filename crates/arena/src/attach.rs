@@ -13,6 +13,8 @@
 //!   beside one that is in use and cannot be found: its file
 //!   was removed, or its users have another `/dev/shm`.
 
+#![allow(unsafe_code)]
+
 use crate::session::{Session, Tables};
 use crate::{Arena, Kind, Layout, Memory, room};
 use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};

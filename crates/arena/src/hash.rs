@@ -11,6 +11,8 @@
 //! - hash-H2: entries change only behind the store of an owner, and an additional bucket only after it has left its
 //!   chain ([`Slab::take`]): whoever sees the change sees the word changed, too.
 
+#![allow(unsafe_code)]
+
 use crate::sync::{self, AtomicU32, AtomicU64, fence};
 use crate::{Arena, Handle, Layout, Shared, Slab, Span};
 use std::sync::atomic::Ordering::*;

@@ -61,19 +61,25 @@ use sync::{AtomicU16, AtomicU32, AtomicU64};
 /// 1. Every field is an atomic or itself `Shared`, so that any number of threads may hold `&Self`.
 /// 2. All-zero bytes are a valid value.
 /// 3. It holds no pointer and needs no `Drop`.
+#[allow(unsafe_code)]
 pub unsafe trait Shared: Send + Sync + sync::Modelled + 'static {}
 
-// SAFETY: 1–3 hold for plain atomics.
-unsafe impl Shared for AtomicU16 {}
-// SAFETY: as above.
-unsafe impl Shared for AtomicU32 {}
-// SAFETY: as above.
-unsafe impl Shared for AtomicU64 {}
-// SAFETY: as above.
-unsafe impl Shared for threads::OwnU64 {}
-// SAFETY: an array of `Shared` has no fields but `Shared` ones.
-#[cfg(not(loom))]
-unsafe impl<T: Shared, const N: usize> Shared for [T; N] {}
+#[allow(unsafe_code)]
+mod shared {
+    use super::*;
+
+    // SAFETY: 1–3 hold for plain atomics.
+    unsafe impl Shared for AtomicU16 {}
+    // SAFETY: as above.
+    unsafe impl Shared for AtomicU32 {}
+    // SAFETY: as above.
+    unsafe impl Shared for AtomicU64 {}
+    // SAFETY: as above.
+    unsafe impl Shared for threads::OwnU64 {}
+    // SAFETY: an array of `Shared` has no fields but `Shared` ones.
+    #[cfg(not(loom))]
+    unsafe impl<T: Shared, const N: usize> Shared for [T; N] {}
+}
 
 /// Where a table of `T` lies in an arena: offset in bytes and number of elements.
 pub struct Span<T> {
@@ -178,6 +184,7 @@ impl Arena {
 
     /// The table at `span`.
     #[inline]
+    #[allow(unsafe_code)]
     pub fn table<T: Shared>(&self, span: Span<T>) -> &[T] {
         // SAFETY: 1: `kind` keeps the memory mapped. 2: spans have no source but its layout.
         unsafe { self.view.table(span) }
@@ -193,6 +200,7 @@ impl Arena {
 
     /// Gives part of a table huge pages, in a shared arena, as far as there are any: those that hold its
     /// neighbours, too.
+    #[allow(unsafe_code)]
     pub fn back<T: Shared>(&self, span: Span<T>, range: Range<usize>) {
         if self.session().is_some() {
             let at = |i: usize| span.offset + i.min(span.len) * size_of::<T>();

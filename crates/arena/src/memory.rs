@@ -1,5 +1,7 @@
 //! The memory of an arena: mapped, zeroed, and reached by spans only.
 
+#![allow(unsafe_code)]
+
 use crate::{Shared, Span};
 use rustix::fd::OwnedFd;
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};

@@ -135,6 +135,7 @@ impl View {
 
     /// # Safety
     /// None here; mapped memory has obligations.
+    #[allow(unsafe_code)]
     pub(crate) unsafe fn table<T: Shared>(&self, span: Span<T>) -> &[T] {
         self.0.table(span)
     }
@@ -143,6 +144,7 @@ impl View {
     ///
     /// # Safety
     /// As above.
+    #[allow(unsafe_code)]
     pub(crate) unsafe fn collapse(&self, _: std::ops::Range<usize>) {}
 }
 

@@ -16,6 +16,8 @@
 //! `/proc` is read by system calls of our own: arenas are used inside programs whose libc calls are
 //! interposed.
 
+#![allow(unsafe_code)]
+
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, getppid, test_kill_process};

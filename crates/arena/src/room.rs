@@ -11,6 +11,8 @@
 //!   is told, and fails ([`was_short`]).
 //! - room-O3: whoever stays takes a reserve again as soon as there is room ([`Arena::take_reserve`]).
 
+#![allow(unsafe_code)]
+
 use crate::attach::Place;
 use crate::session::Session;
 use crate::{Arena, Kind};

@@ -3,6 +3,8 @@
 //! Waiters spin briefly, then sleep on the word's futex. New readers queue behind a sleeping waiter,
 //! so writers do not starve; therefore a thread must not take one lock twice, not even shared.
 
+#![allow(unsafe_code)]
+
 use crate::Shared;
 use crate::sync::{self, AtomicU32, fence};
 use rustix::io::Errno;

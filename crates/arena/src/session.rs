@@ -22,6 +22,8 @@
 //!   both. So the slot of a parent that has died says until when nobody clears it away. A child that comes later
 //!   than that (it was stopped as it was born) may find removed files gone.
 
+#![allow(unsafe_code)]
+
 use crate::process::{self, Life, ProcessId, UNITS_PER_SECOND};
 use crate::sync::{self, AtomicBool, AtomicU32, AtomicU64, fence, thread_local};
 use crate::{Arena, Layout, Memory, Shared, Span};

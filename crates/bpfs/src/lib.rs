@@ -19,8 +19,6 @@
 //! What this crate leaves out: permission checks and descriptors (front ends), ordering hardware
 //! (§4; modelled elsewhere), snapshots.
 
-#![deny(unsafe_code)]
-
 mod append;
 mod attr;
 mod blocks;

@@ -5,6 +5,8 @@
 //! failure leaves; this asks what a death leaves, where PM has every store but locks and derived
 //! state are as they were in the middle.
 
+#![allow(unsafe_code)]
+
 mod common;
 
 use bpfs::{Bpfs, FormatOptions, MountOptions};

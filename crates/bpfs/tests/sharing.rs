@@ -1,5 +1,7 @@
 //! How the shared state of a pool is found: one at a time, by all who use it, whatever becomes of its file.
 
+#![allow(unsafe_code)]
+
 use bpfs::{Bpfs, Error, FormatOptions, MountOptions};
 use pmem::{Access, Lock, OpenOptions, Region};
 use std::os::unix::fs::OpenOptionsExt as _;

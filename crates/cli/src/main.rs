@@ -96,6 +96,7 @@ fn is_server(command: &Command) -> bool {
 }
 
 /// Lets `keepstone … | head` end quietly, as other programs do. A server must not.
+#[allow(unsafe_code)]
 fn end_with_the_pipe() {
     // SAFETY: the default action is no handler, and no other thread runs yet.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };

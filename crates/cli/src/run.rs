@@ -8,6 +8,8 @@
 //! No server of a mount is asked before the program starts, as one that is stopped would hold up all programs;
 //! only `--stats` asks, and waits [`ANSWER_WITHIN`].
 
+#![allow(unsafe_code)]
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;

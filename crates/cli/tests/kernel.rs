@@ -1,5 +1,7 @@
 //! What the kernel does on top of the mount: locks, mappings, file handles.
 
+#![allow(unsafe_code)]
+
 mod common;
 
 use std::ffi::OsString;

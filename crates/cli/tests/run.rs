@@ -2,6 +2,8 @@
 //!
 //! Needs root, `/dev/fuse` and gcc.
 
+#![allow(unsafe_code)]
+
 mod common;
 
 use std::ffi::OsStr;

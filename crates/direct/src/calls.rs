@@ -1,5 +1,7 @@
 //! Reading, writing and seeking.
 
+#![allow(unsafe_code)]
+
 use crate::chunk::{CHUNK_BYTES, Chunk, Entry, PAGE_BYTES};
 use crate::copy::{self, Copier};
 use crate::descriptions::{APPENDS, Description, READS, WRITES};

@@ -1,5 +1,7 @@
 //! Mapped pieces of files: 2 MiB each, and a page more (direct-C1).
 
+#![allow(unsafe_code)]
+
 use crate::file::Kind;
 use crate::slab::Zeroed;
 use rustix::mm::{MapFlags, ProtFlags};

@@ -3,6 +3,8 @@
 //! A copy runs with its stack pointer noted in the thread's [`Slot`]. The front end's handler of
 //! SIGSEGV and SIGBUS asks [`recover`] first, which cuts the copy off at that point.
 
+#![allow(unsafe_code)]
+
 use crate::epoch::{self, Slot};
 use libc::{c_void, ucontext_t};
 use std::sync::atomic::Ordering::*;

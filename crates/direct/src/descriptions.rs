@@ -1,5 +1,7 @@
 //! Open file descriptions that are served.
 
+#![allow(unsafe_code)]
+
 use crate::file::File;
 use crate::position::Position;
 use crate::slab::Zeroed;

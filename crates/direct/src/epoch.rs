@@ -3,6 +3,8 @@
 //! A thread says in a cache line of its own that it is inside, by a plain store: whoever waits for
 //! threads to come out makes every CPU of the process fence (`membarrier(2)`).
 
+#![allow(unsafe_code)]
+
 use rustix::thread::{MembarrierCommand, membarrier};
 use std::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*, compiler_fence,

@@ -1,5 +1,7 @@
 //! Inodes that are served: what all descriptions of one in this process share.
 
+#![allow(unsafe_code)]
+
 use crate::chunk::{CHUNK_BYTES, Chunk, Entry, Leaf};
 use crate::slab::Zeroed;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};

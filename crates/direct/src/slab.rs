@@ -4,6 +4,8 @@
 //! The memory is reserved once and touched as it is used. A place, once used, stays one of its type,
 //! so that a thread that looks at it late finds a value, if an old one.
 
+#![allow(unsafe_code)]
+
 use rustix::mm::{MapFlags, ProtFlags};
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, Ordering::*};

@@ -3,6 +3,8 @@
 //! - **table-T1** An entry is emptied before its number is closed, and filled after it was opened; so an
 //!   entry, seen with the tables locked, says what its number refers to.
 
+#![allow(unsafe_code)]
+
 use crate::chunk::{Chunk, Entry, Leaf};
 use crate::descriptions::{APPENDS, Description, LEAVES_NOTHING, READS, WRITES};
 use crate::file::{File, Kind};

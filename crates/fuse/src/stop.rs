@@ -1,5 +1,7 @@
 //! Signals that ask a server to end.
 
+#![allow(unsafe_code)]
+
 use std::io;
 use std::os::fd::{FromRawFd as _, OwnedFd};
 

@@ -2,6 +2,8 @@
 //!
 //! Needs root and `/dev/fuse`.
 
+#![allow(unsafe_code)]
+
 use std::fs;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;

@@ -1,6 +1,8 @@
 //! The file of a pool is cut off while it is mounted: until somebody needs the missing part all is as it was, and from
 //! then on everything fails with `EIO`. Nothing panics.
 
+#![allow(unsafe_code)]
+
 use crashsim::op::{Driver, Op};
 use crashsim::workload;
 use judges::bpfs::Bpfs as Target;

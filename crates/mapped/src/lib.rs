@@ -3,6 +3,8 @@
 //! A handler of SIGBUS asks whose the page is that cannot be had, and who locks the memory of a program leaves these
 //! mappings out. A [`Table`] is a static of atomics, so that handlers can read it whatever they interrupt.
 
+#![allow(unsafe_code)]
+
 use rustix::fd::{AsRawFd as _, BorrowedFd};
 use std::ops::Range;
 use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering::*};

@@ -1,6 +1,8 @@
 //! Asking the kernel about single mounts (`statmount(2)`, `listmount(2)`, Linux 6.8): a twentieth of what it takes to
 //! read the table. Everything here is `None` where the kernel does not know the calls, or a sandbox forbids them.
 
+#![allow(unsafe_code)]
+
 use crate::MountState;
 use linux_raw_sys::general as linux;
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};

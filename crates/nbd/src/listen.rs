@@ -1,5 +1,7 @@
 //! Where clients come in: Unix sockets, TCP, and sockets that systemd has opened.
 
+#![allow(unsafe_code)]
+
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::fs;

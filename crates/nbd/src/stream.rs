@@ -1,5 +1,7 @@
 //! A connection as a stream of bytes: a socket, with or without TLS, and the buffer of what came in.
 
+#![allow(unsafe_code)]
+
 use crate::outbox::{Outbox, Part};
 use rustix::net::RecvFlags;
 use rustix::net::sockopt::{self, Timeout};

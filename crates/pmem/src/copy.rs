@@ -5,6 +5,8 @@
 //! flushed: a partial line in a write-combining buffer costs a read-modify-write at the memory.
 //! The caller fences.
 
+#![allow(unsafe_code)]
+
 use crate::features::features;
 use crate::flush::{FlushInstruction, LINE, flush_lines, store_fence};
 use serde::Serialize;

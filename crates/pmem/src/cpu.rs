@@ -1,5 +1,7 @@
 //! What this CPU offers for persistent memory, and its time-stamp counter.
 
+#![allow(unsafe_code)]
+
 use crate::copy::NtWidth;
 use crate::flush::FlushInstruction;
 use crate::host::PlatformDomain;

@@ -3,6 +3,8 @@
 //! CPUID is a trap in a virtual machine, some microseconds each time, and every program that uses a pool asks for these.
 //! So the C library is asked first, which has executed CPUID when the program was loaded (glibc 2.33 and later).
 
+#![allow(unsafe_code)]
+
 use std::arch::x86_64::{__cpuid, __cpuid_count, CpuidResult};
 use std::sync::OnceLock;
 

@@ -1,5 +1,7 @@
 //! Cache-line flushes and the store fence.
 
+#![allow(unsafe_code)]
+
 use crate::features::features;
 use serde::Serialize;
 use std::arch::asm;

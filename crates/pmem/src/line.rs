@@ -5,6 +5,8 @@
 //! atomicity"). A line in a cache is written back and dropped first. It could overtake ordinary stores before
 //! it, which are what tells readers to look again; so an SFENCE stands before it.
 
+#![allow(unsafe_code)]
+
 use crate::features::features;
 use crate::flush::LINE;
 use std::arch::asm;

@@ -5,6 +5,8 @@
 //!   locks one byte of [`SIDES`] for writing, from those who only read and must not see anybody store: they
 //!   lock all of it for reading.
 
+#![allow(unsafe_code)]
+
 use crate::error::Error;
 use crate::open::{Access, Lock};
 use rustix::fd::{AsRawFd as _, OwnedFd};

@@ -9,6 +9,8 @@
 //!   What a truncation cut off the last page reads as zeros, too, but nobody is told.
 //! - lost-G3: a region that is lost stays so, also when it should grow.
 
+#![allow(unsafe_code)]
+
 use mapped::{ENTRIES, Entry, Table};
 use rustix::fd::{AsFd as _, OwnedFd};
 use rustix::mm::{MapFlags, ProtFlags};

@@ -1,5 +1,7 @@
 //! One linear mapping of a region, aligned so that huge pages can back it.
 
+#![allow(unsafe_code)]
+
 use rustix::fd::BorrowedFd;
 use rustix::io::{Errno, Result};
 use rustix::mm::{self, MapFlags, MprotectFlags, ProtFlags};

@@ -4,6 +4,8 @@
 //! of clean pages costs next to nothing, a second one costs another journal commit of the file
 //! system below.
 
+#![allow(unsafe_code)]
+
 use crate::mapping::Mapping;
 use std::io;
 use std::ops::Range;

@@ -13,6 +13,8 @@
 //! A file that somebody shortens while it is mapped breaks region-I1: access raises SIGBUS. What follows where a handler
 //! catches that is said in `lost`.
 
+#![allow(unsafe_code)]
+
 use crate::copy::{NtWidth, Stores, copy_out};
 use crate::counters::Counters;
 use crate::domain::Domain;

@@ -10,6 +10,8 @@
 //! do the rest, for a second at most. A process forked without that thread gets the line only, unless it
 //! calls [`after_fork`].
 
+#![allow(unsafe_code)]
+
 use crate::Error;
 use rustix::thread::futex;
 use std::cell::UnsafeCell;

@@ -1,5 +1,7 @@
 //! Regions through their public face: bounds, counters, persistence in ordinary files, locking.
 
+#![allow(unsafe_code)]
+
 use pmem::{
     Access, CountersSnapshot, Domain, Error, FsType, Lock, Medium, OpenOptions, ProbeKind, Region,
     probe,

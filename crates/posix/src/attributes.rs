@@ -1,5 +1,7 @@
 //! Attributes: stat, modes, owners, times, and what a file system says of itself.
 
+#![allow(unsafe_code)]
+
 use crate::creds::{Access, Caps};
 use crate::mount::Mount;
 use crate::process::Process;

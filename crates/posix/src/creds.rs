@@ -3,6 +3,8 @@
 //! Access to the pool is decided by the permission of the pool file; the checks here make programs
 //! see what the mount would have answered.
 
+#![allow(unsafe_code)]
+
 use bitflags::bitflags;
 use syscalls::syscall;
 use vfs::acl::{ACL_ACCESS, Acl, Tag};

@@ -13,6 +13,8 @@
 //!   half a minute, unless the child says that it is there. A child that comes later (it was stopped as it
 //!   was born) finds that out and inherits nothing.
 
+#![allow(unsafe_code)]
+
 use arena::ProcessId;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::ops::Range;

@@ -1,5 +1,7 @@
 //! Values that seldom change and are read without a lock.
 
+#![allow(unsafe_code)]
+
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 
 /// The values that something has had, with the current one. None goes away, because a call may still be

@@ -5,6 +5,8 @@
 //!   [`MountEvents`] that they have changed; each walk, and each change by a descriptor, loads
 //!   that word first, and looks again where it is another.
 
+#![allow(unsafe_code)]
+
 use crate::creds::{Access, Credentials};
 use crate::cwd::Prefix;
 use crate::known::Known;

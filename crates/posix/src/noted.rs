@@ -1,5 +1,7 @@
 //! Inodes that need care in this process: those with POSIX locks, and those that the kernel maps.
 
+#![allow(unsafe_code)]
+
 use smallvec::SmallVec;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, Ordering::*};

@@ -10,6 +10,8 @@
 //!
 //! Paths through a symbolic link or `..`, and long ones, are not cached.
 
+#![allow(unsafe_code)]
+
 use crate::process::Process;
 use smallvec::SmallVec;
 use std::cell::UnsafeCell;

@@ -4,6 +4,8 @@
 //! hold to the description unless it has none, load the entry again. So a description in use stays,
 //! whatever other threads close.
 
+#![allow(unsafe_code)]
+
 use crate::creds::Identity;
 use crate::cwd::Cwd;
 use crate::family::{

@@ -17,6 +17,8 @@
 //!   kernel's description ([`ON_KERNEL`]), whatever has failed. A description that was opened, but not put onto every
 //!   number, is private as before (promote-M1), and opened no second time.
 
+#![allow(unsafe_code)]
+
 use crate::family::{Handle, ON_KERNEL, Ofd, PARKED, PROMOTED, Place, Segment, described};
 use crate::mount::Mount;
 use crate::noted::Why;

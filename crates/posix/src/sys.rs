@@ -4,6 +4,8 @@
 //! end, and descriptors here are numbers of the host program, which nobody here owns. (Where its
 //! types fit, the rest of this crate uses `rustix`, whose backend does the same.)
 
+#![allow(unsafe_code)]
+
 use rustix::fd::BorrowedFd;
 use std::ffi::{c_int, c_long};
 use syscalls::syscall;

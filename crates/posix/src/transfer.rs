@@ -1,5 +1,7 @@
 //! Locks, copies between files, and mappings: what needs the kernel's description, or two of ours.
 
+#![allow(unsafe_code)]
+
 use crate::content::sync_if;
 use crate::noted::Why;
 use crate::process::{OfdRef, Process};

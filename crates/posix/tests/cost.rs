@@ -1,5 +1,7 @@
 //! What calls cost, in what does not jitter: allocations, and calls of the kernel.
 
+#![allow(unsafe_code)]
+
 mod common;
 
 use common::{World, done, stat};

@@ -1,5 +1,7 @@
 //! Numbers, descriptions and offsets.
 
+#![allow(unsafe_code)]
+
 mod common;
 
 use common::{World, done, stat};

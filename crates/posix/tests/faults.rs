@@ -5,6 +5,8 @@
 //! is there: contents, offsets, flags and locks; every number is what the table says; and in the end nothing is
 //! left of descriptors, inodes and mappings.
 
+#![allow(unsafe_code)]
+
 mod common;
 
 use common::{Fault, World, done, libc_result};

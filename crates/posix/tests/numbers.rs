@@ -4,6 +4,8 @@
 //!
 //! `KEEPSTONE_OPS` says how many calls (100 000), `KEEPSTONE_SEED` which sequence.
 
+#![allow(unsafe_code)]
+
 mod common;
 
 use common::{World, done, stat};

@@ -1,5 +1,7 @@
 //! Where paths lead, and whose they are.
 
+#![allow(unsafe_code)]
+
 mod common;
 
 use common::{World, done, stat};

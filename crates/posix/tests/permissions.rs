@@ -1,6 +1,8 @@
 //! Modes, owners and ACLs at random, for several users: what may be done must be what the kernel
 //! allows on tmpfs. Needs root.
 
+#![allow(unsafe_code)]
+
 mod common;
 
 use common::{Random, World, become_user, cstring, done, libc_result, stat};

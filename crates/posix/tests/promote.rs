@@ -1,5 +1,7 @@
 //! Descriptors that the kernel has, too, and families of processes.
 
+#![allow(unsafe_code)]
+
 mod common;
 
 use common::{World, done};

@@ -9,6 +9,8 @@
 //! - **cancel-X3** While the thread is inside ([`crate::guard`]) there is no cancellation point: our code makes
 //!   system calls itself, or calls functions that we export.
 
+#![allow(unsafe_code)]
+
 use std::ffi::c_int;
 
 use crate::{guard, real};

@@ -3,6 +3,8 @@
 //! It speaks to the engine directly; what it shares with programs that use the pool otherwise is the
 //! pool. Whoever may open the pool may do everything in it: permission bits are kept and not asked.
 
+#![allow(unsafe_code)]
+
 use std::ffi::{c_char, c_int, c_void};
 use std::path::Path;
 use std::sync::{Arc, Mutex};

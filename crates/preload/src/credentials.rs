@@ -1,6 +1,8 @@
 //! Calls after which the process layer has to look again: who the process is, what it may, and where
 //! its paths lead.
 
+#![allow(unsafe_code)]
+
 use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 
 use ::direct::Direct;

@@ -5,6 +5,8 @@
 //! it what happens to descriptors, names, times and locks otherwise. `KEEPSTONE_DIRECT` names the
 //! directories, separated by colons; without it, each function costs one load more than libc's.
 
+#![allow(unsafe_code)]
+
 use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 

@@ -1,5 +1,7 @@
 //! Attaching a pool, and keeping other threads out of it while the process image goes.
 
+#![allow(unsafe_code)]
+
 use std::ffi::OsStr;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;

@@ -3,6 +3,8 @@
 //! A program finds only kernel descriptors open, so the kernel is given what it inherits of ours
 //! first. The environment that `keepstone run` made is put back where the caller has scrubbed it.
 
+#![allow(unsafe_code)]
+
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 

@@ -3,6 +3,8 @@
 //! Whoever shares a pool has to repair what a thread leaves half-done, so other threads are kept out
 //! of the engine before the process ends. What it held is taken back by the others.
 
+#![allow(unsafe_code)]
+
 use std::ffi::c_int;
 
 use crate::start::process;

@@ -5,6 +5,8 @@
 //! after it, when a pool is attached. `vfork` is `fork`: its child would run our code in its parent's
 //! memory. The child of a `clone` gets only kernel descriptors and is not served.
 
+#![allow(unsafe_code)]
+
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

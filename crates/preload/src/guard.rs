@@ -5,6 +5,8 @@
 //! - calls that our own code makes to functions that we export go straight to libc;
 //! - signal handlers of the program wait until the thread is outside again (see [`crate::signals`]).
 
+#![allow(unsafe_code)]
+
 use std::cell::{Cell, UnsafeCell};
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -9,6 +9,8 @@
 //! As in Linux, a buffer that begins well is used up to where it goes bad; values need not be aligned; and
 //! what a call only reads may lie in memory that cannot be written.
 
+#![allow(unsafe_code)]
+
 use std::ffi::{c_char, c_int};
 
 use libc::{c_void, iovec, ucontext_t};

@@ -1,5 +1,7 @@
 //! The mounts of pools that this process sees.
 
+#![allow(unsafe_code)]
+
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 

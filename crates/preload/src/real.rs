@@ -1,5 +1,7 @@
 //! libc's own functions: what stands behind ours.
 
+#![allow(unsafe_code)]
+
 use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 

@@ -1,5 +1,7 @@
 //! How an exported function becomes a call of the process layer, or of libc.
 
+#![allow(unsafe_code)]
+
 use std::ffi::{c_char, c_int};
 
 use posix::{Errno, Process, Served};

@@ -9,6 +9,8 @@
 //! SIGSEGV and SIGBUS are always ours, because [`crate::memory`] probes buffers; the program is told
 //! what it set itself.
 
+#![allow(unsafe_code)]
+
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 

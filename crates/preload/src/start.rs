@@ -5,6 +5,8 @@
 //! than libc's. One that sees a mount pays for a look at `/proc/self/mountinfo`; it attaches the pool
 //! when it first uses a path below the mount point.
 
+#![allow(unsafe_code)]
+
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use posix::Process;

@@ -6,6 +6,8 @@
 //! served in user space, calls handed over to the kernel, and the nanoseconds that the former took.
 //! All in host byte order.
 
+#![allow(unsafe_code)]
+
 use std::ffi::{CStr, c_char};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
 

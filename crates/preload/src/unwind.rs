@@ -6,6 +6,8 @@
 //! who unwinds through frames of ours by that one finds the same in use here. They are hidden: a program's own go to
 //! its libgcc_s as before.
 
+#![allow(unsafe_code)]
+
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 

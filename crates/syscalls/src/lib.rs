@@ -2,6 +2,8 @@
 //! may be ours, and they set its `errno`. What `rustix` has, it makes that way already; this is for what it has not,
 //! and for descriptors and memory of the program's, of which nobody knows whether they are there.
 
+#![allow(unsafe_code)]
+
 use rustix::io::Errno;
 use std::ffi::c_long;
 

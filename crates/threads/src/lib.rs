@@ -9,6 +9,8 @@
 //! 4 KiB, that takes longer than a short call may. Words that only one process changes, [`OwnU32`] and [`OwnU64`], are
 //! changed without a lock where that process has one thread, as nobody can come between.
 
+#![allow(unsafe_code)]
+
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::*};
 

@@ -1,5 +1,7 @@
 //! What is in the index is found; a bucket is one thread's, and a dead owner's is taken over.
 
+#![allow(unsafe_code)]
+
 use super::{die, explore};
 use crate::session::model::World;
 use crate::sync::AtomicU32;

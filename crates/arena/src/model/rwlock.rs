@@ -1,5 +1,7 @@
 //! Exclusion, wake-ups, optimistic reads, giving up.
 
+#![allow(unsafe_code)]
+
 use super::{AtomicU32, explore, set_impatient};
 use crate::LockMode::{Exclusive, Shared};
 use crate::RwLock;

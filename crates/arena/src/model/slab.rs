@@ -1,5 +1,7 @@
 //! A node is one thread's at a time, and none is lost.
 
+#![allow(unsafe_code)]
+
 use super::{AtomicU32, explore};
 use crate::{Arena, Handle, Layout, Link, Shared, Slab};
 use loom::cell::UnsafeCell;

@@ -2,6 +2,8 @@
 //!
 //! Both ends of each connection are ours: one is served, the other, after negotiation, is the kernel's.
 
+#![allow(unsafe_code)]
+
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd as _;

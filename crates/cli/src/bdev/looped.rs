@@ -1,5 +1,7 @@
 //! Loop devices, as `loop(4)` describes them.
 
+#![allow(unsafe_code)]
+
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd};

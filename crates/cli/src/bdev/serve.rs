@@ -1,5 +1,7 @@
 //! `keepstone bdev serve`
 
+#![allow(unsafe_code)]
+
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 

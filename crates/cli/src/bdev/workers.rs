@@ -14,6 +14,8 @@
 //!
 //! What a stray write costs is thus a moment, not the service.
 
+#![allow(unsafe_code)]
+
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};

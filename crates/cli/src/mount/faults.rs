@@ -4,6 +4,8 @@
 //! broken, zeros take the place of what is gone (`pmem`, lost-G1), and operations that meet it fail. Either way the server
 //! goes on. Elsewhere there is nothing to go on with: the server says so and ends; what was durable stays so.
 
+#![allow(unsafe_code)]
+
 use std::ffi::c_int;
 use std::io;
 

@@ -17,6 +17,8 @@
 //! a window that turns out to be worth it was late by its own price at most. What that is, is measured: it
 //! depends on whether huge pages map the chunk.
 
+#![allow(unsafe_code)]
+
 use super::Tally;
 use crate::Region;
 use crate::cpu::tsc;

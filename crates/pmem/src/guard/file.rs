@@ -1,5 +1,7 @@
 //! Stores through the file, by system calls: nothing is mapped for writing.
 
+#![allow(unsafe_code)]
+
 use crate::{Error, Region};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;

@@ -7,6 +7,8 @@
 //! Threads begin with what their creator has, or with the kernel's default, which denies all keys; signal
 //! handlers run with that default. So nobody has to be told.
 
+#![allow(unsafe_code)]
+
 use super::Tally;
 use crate::flush::prefetch;
 use crate::mapping::Mapping;

@@ -168,6 +168,7 @@ fn piece(data: &[u8], start: u64, off: u64, len: u64) -> &[u8] {
     &data[at..at + len as usize]
 }
 
+#[allow(unsafe_code)]
 impl Medium for Guarded {
     fn len(&self) -> u64 {
         self.region.len()

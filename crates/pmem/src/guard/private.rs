@@ -4,6 +4,8 @@
 //! The paper's driver does the same with a page table entry of its CPU, for next to nothing. For a process it
 //! takes two system calls, which change what all its threads share.
 
+#![allow(unsafe_code)]
+
 use super::Tally;
 use crate::{Error, Region};
 use rustix::fd::OwnedFd;

@@ -1,6 +1,7 @@
 //! A process layer over BPFS on anonymous memory, without a mount: the kernel's part is played by
 //! [`Stage`].
 
+#![allow(unsafe_code)]
 #![allow(dead_code)]
 
 use bpfs::{Bpfs, FormatOptions, MountOptions};

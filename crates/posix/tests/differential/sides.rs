@@ -1,5 +1,7 @@
 //! The two sides: the process layer, and the kernel.
 
+#![allow(unsafe_code)]
+
 use crate::common::{World, cstring, done, libc_result, stat};
 use crate::generate::SLOTS;
 use crate::op::{At, Op, Outcome, Place, Value};

@@ -1,5 +1,7 @@
 //! Attributes: `stat`, permissions, owners, times, file systems.
 
+#![allow(unsafe_code)]
+
 use std::ffi::{c_char, c_int, c_uint};
 
 use libc::{AT_EACCESS, AT_FDCWD, AT_SYMLINK_NOFOLLOW, gid_t, mode_t, timespec, timeval, uid_t};

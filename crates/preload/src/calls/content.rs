@@ -1,5 +1,7 @@
 //! What is in files: reading, writing, sizes, durability, mappings.
 
+#![allow(unsafe_code)]
+
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use libc::{iovec, off_t, size_t, ssize_t};

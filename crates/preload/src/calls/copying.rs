@@ -1,5 +1,7 @@
 //! Calls that only the kernel can make on a descriptor, which it is given first.
 
+#![allow(unsafe_code)]
+
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use libc::{off_t, size_t, ssize_t};

@@ -1,5 +1,7 @@
 //! Descriptors: opening, closing, duplicates, flags, locks.
 
+#![allow(unsafe_code)]
+
 use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong};
 
 use libc::{AT_FDCWD, mode_t, off_t, size_t};

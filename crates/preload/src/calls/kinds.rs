@@ -1,6 +1,8 @@
 //! Calls on sockets, terminals and other things that files in pools are not: the kernel would find the
 //! placeholder, which is not even open, so those who take a file for them hear it here.
 
+#![allow(unsafe_code)]
+
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use libc::{mmsghdr, msghdr, pid_t, size_t, sockaddr, socklen_t, ssize_t, timespec};

@@ -5,6 +5,8 @@
 //! When the descriptor becomes the kernel's, the stream goes on with `getdents64`: places in a
 //! directory are the same on both sides.
 
+#![allow(unsafe_code)]
+
 use std::ffi::{c_char, c_int, c_long, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 

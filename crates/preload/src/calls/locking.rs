@@ -3,6 +3,8 @@
 //! `mlockall` would lock pools and shared states as well: it would take the memory of all their holes, and more
 //! than a limit allows. So what is the program's own is locked piece by piece.
 
+#![allow(unsafe_code)]
+
 use std::ffi::{c_int, c_long};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

@@ -1,5 +1,7 @@
 //! Names: creating, removing, renaming, links, the working directory.
 
+#![allow(unsafe_code)]
+
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
 use libc::{AT_FDCWD, AT_REMOVEDIR, dev_t, mode_t, size_t, ssize_t};

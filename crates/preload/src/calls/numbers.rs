@@ -4,6 +4,8 @@
 //! Numbers that wait for the next file ([`posix::Process::unpark`]) are closed before, so that the
 //! kernel's lowest free number is the program's.
 
+#![allow(unsafe_code)]
+
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use libc::{FILE, mode_t, sigset_t};

@@ -3,6 +3,8 @@
 //! Those that have an exported function of the same meaning go there. Others that take descriptors
 //! find them made the kernel's.
 
+#![allow(unsafe_code)]
+
 use std::ffi::{c_int, c_long};
 
 use super::{attributes, content, descriptors, listing, locking, names, waiting};

@@ -1,5 +1,7 @@
 //! Waiting for descriptors, and sending them to other processes: the kernel has to know them.
 
+#![allow(unsafe_code)]
+
 use std::ffi::{c_int, c_uint, c_void};
 use std::iter;
 

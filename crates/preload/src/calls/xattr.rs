@@ -1,5 +1,7 @@
 //! Extended attributes.
 
+#![allow(unsafe_code)]
+
 use std::ffi::{c_char, c_int, c_void};
 
 use libc::{AT_FDCWD, AT_SYMLINK_NOFOLLOW, size_t, ssize_t};

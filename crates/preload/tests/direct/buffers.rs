@@ -1,5 +1,7 @@
 //! Bytes that are lent where they lie (Chell §6).
 
+#![allow(unsafe_code)]
+
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;

@@ -1,5 +1,7 @@
 //! Random calls on a few files, by libc; each writes down what it returned.
 
+#![allow(unsafe_code)]
+
 use std::ffi::{CString, c_int};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;

@@ -1,6 +1,8 @@
 //! Another process cuts files off and makes holes in them while we copy: nobody is killed, and every
 //! byte that is read is one that was there, or zero where a hole may have been.
 
+#![allow(unsafe_code)]
+
 use super::calls::Rng;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt as _;
