@@ -6,7 +6,7 @@
 //! (anonymous memory) and, attached by name ([`Place`]), many.
 //!
 //! What is here: the memory ([`Arena`], [`Layout`], [`Span`]); the structures that work in it:
-//! [`Bitmap`], [`RwLock`], [`Slab`], [`HashIndex`]; and who uses it, so that a process that is killed
+//! [`Bitmap`], [`RwLock`], [`Slab`], [`HashIndex`], [`FreeCount`], [`Pins`]; and who uses it, so that a process that is killed
 //! does no harm (`session`, `attach`). What is not: anything that must survive the last process.
 //!
 //! `unsafe` is confined to `memory` (mapping it, turning a span into a slice), one call of
@@ -14,11 +14,13 @@
 
 mod attach;
 mod bitmap;
+mod free_count;
 mod hash;
 #[cfg(not(loom))]
 mod memory;
 #[cfg(loom)]
 mod model;
+mod pins;
 #[cfg(not(loom))]
 mod process;
 #[cfg(not(loom))]
@@ -37,7 +39,9 @@ use model as room;
 
 pub use attach::{Attached, Hold, Place, remove_abandoned};
 pub use bitmap::Bitmap;
+pub use free_count::FreeCount;
 pub use hash::{Entry, HashIndex, Link};
+pub use pins::Pins;
 pub use process::{Life, ProcessId};
 #[cfg(not(loom))]
 pub use room::{handle_fault, is_mapped};

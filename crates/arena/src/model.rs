@@ -17,7 +17,9 @@
 )]
 
 mod bitmap;
+mod free_count;
 mod hash;
+mod pins;
 mod rwlock;
 mod slab;
 
@@ -56,9 +58,14 @@ pub(crate) fn explore(model: impl Fn() + Send + Sync + 'static) {
 pub trait Modelled: Default {}
 impl<T: Default> Modelled for T {}
 
-/// Threads of the model are told apart by their slots only.
+/// Threads of the model have the number that they [say](set_number), else 1.
 pub(crate) fn number() -> u32 {
-    1
+    NUMBER.with(Cell::get)
+}
+
+/// From now on that is the number of the calling thread.
+pub(crate) fn set_number(number: u32) {
+    NUMBER.with(|n| n.set(number));
 }
 
 /// Whether the process [relies](set_relying) on the fences of others (arena-M3).
@@ -151,6 +158,7 @@ impl View {
 thread_locals! {
     static LAST: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
     static IMPATIENT: Cell<bool> = const { Cell::new(false) };
+    static NUMBER: Cell<u32> = const { Cell::new(1) };
     static RELIES: Cell<bool> = const { Cell::new(false) };
     static PROCESS: Cell<u64> = const { Cell::new(ProcessId::FIRST) };
 }

@@ -133,6 +133,7 @@ impl Volatile {
     /// how many at once.
     fn clear_blocks(&self, blocks: &[u32]) -> u64 {
         if self.pins().defer(&self.arena, blocks) {
+            self.clear_deferred();
             return 0;
         }
         for b in blocks {

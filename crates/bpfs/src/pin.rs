@@ -1,5 +1,5 @@
 //! Reading without a copy: where the content of a file lies in PM. Who holds such pointers is counted
-//! ([`derived::Pins`]), and blocks that are replaced meanwhile wait.
+//! ([`arena::Pins`]), and blocks that are replaced meanwhile wait.
 //!
 //! What is pinned may change: writes within 8 bytes are in place (§3.2). So it is given as atomics.
 

@@ -4,15 +4,15 @@
 //!   operation in flight, or one of the [`ZeroedBlocks`].
 //! - volatile-V2: the count of free blocks ([`FreeCount`]) never exceeds the number of clear bits and pre-zeroed blocks: bits
 //!   are cleared before it grows and claimed after it shrank, so a reservation is always honoured.
-//!   A freed block that somebody may still be reading without a copy waits ([`derived::Pins`]).
+//!   A freed block that somebody may still be reading without a copy waits ([`arena::Pins`]).
 //!
 //! What all engines have is in [`derived`]; here is what only trees of blocks and directories in them need.
 
 use crate::free::{FreeRun, FreeUnits};
 use crate::layout::{BLOCK, INODE, INODES_PER_BLOCK};
 use crate::zeroed::ZeroedBlocks;
-use arena::{Arena, Bitmap, Handle, Layout, Link, RwLock, Shared, Slab, Span};
-use derived::{FreeCount, InodeState, Sizes, State};
+use arena::{Arena, Bitmap, FreeCount, Handle, Layout, Link, RwLock, Shared, Slab, Span};
+use derived::{InodeState, Sizes, State};
 use smallvec::SmallVec;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicI64, AtomicU16, AtomicU32, AtomicU64, Ordering::*};

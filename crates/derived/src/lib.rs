@@ -4,30 +4,25 @@
 //! - [`State`]: what every inode has whatever its engine stores of it ([`InodeState`]), who holds it ([`Counts`]), its
 //!   lock, and which numbers are free;
 //! - [`NameIndex`]: from directory and name to inode and entry;
-//! - [`FreeCount`], [`Pins`]: of space, how much is free, and what waits for readers without a copy;
 //! - [`SharedPool`]: how operations come and go, and what happens when a process dies. What an engine adds is how all of
 //!   it is derived: by the scan that mounts.
 //!
 //! An engine puts its own tables beside these in the same arena ([`Plan`]).
 
 mod counts;
-mod free_count;
 mod inodes;
 mod mount_events;
 mod names;
 mod openings;
-mod pins;
 mod sharing;
 mod state;
 mod unnamed;
 
 pub use counts::Counts;
-pub use free_count::FreeCount;
 pub use inodes::{ENGINE_BITS, InodeState, LIVE, REMOVED, UNNAMED};
 pub use mount_events::PoolEvents;
 pub use names::{NameEntry, NameIndex, POS_BITS};
 pub use openings::Openings;
-pub use pins::Pins;
 pub use sharing::{Held, SharedPool, attach};
 pub use state::{GlobalLock, Locks, Plan, Sizes, State};
 

@@ -5,10 +5,13 @@
 //! - pins-N2: while anybody is counted, freed blocks are not free but *deferred*. They become free when
 //!   nobody is counted; the one who sees to it keeps new readers from counting themselves meanwhile.
 //! - pins-N3: counts are kept by process, so that the dead can be taken off.
+//! - pins-N4: what is deferred comes back. Who defers stores a note and then looks at the count of readers; the last reader,
+//!   and who has drained, changes that count and then looks at the note. All of that is in one order, so one of them sees the
+//!   other.
 
-use arena::{Arena, Bitmap, Census, Layout, Span};
-use std::sync::atomic::{AtomicU64, Ordering::*};
-use vfs::{Errno, Result};
+use crate::sync::{self, AtomicU64};
+use crate::{Arena, Bitmap, Census, Layout, Refused, Span};
+use std::sync::atomic::Ordering::*;
 
 /// Set in the total while deferred blocks are being freed.
 const DRAINING: u64 = 1 << 63;
@@ -21,6 +24,12 @@ pub struct Pins {
     /// Readers of each process.
     by_process: Span<AtomicU64>,
     deferred: Bitmap,
+}
+
+/// What a word holds now, in one order with the changes of both words, which are all sequentially consistent. The model knows
+/// no such loads, so there it is a change by nothing.
+fn now(word: &AtomicU64) -> u64 {
+    if cfg!(loom) { word.fetch_add(0, SeqCst) } else { word.load(SeqCst) }
 }
 
 impl Pins {
@@ -41,23 +50,23 @@ impl Pins {
         &arena.table(self.words)[1]
     }
 
-    fn own<'a>(&self, arena: &'a Arena) -> Result<&'a AtomicU64> {
+    fn own<'a>(&self, arena: &'a Arena) -> Result<&'a AtomicU64, Refused> {
         Ok(&arena.table(self.by_process)[arena.process()?])
     }
 
     /// Counts a reader of this process (pins-N1).
     ///
     /// # Errors
-    /// `ERESTART` where the operation has to leave and start over.
-    pub fn add(&self, arena: &Arena) -> Result<()> {
+    /// [`Refused::Stopped`] where the operation has to leave and start over.
+    pub fn add(&self, arena: &Arena) -> Result<(), Refused> {
         let own = self.own(arena)?;
         let total = self.total(arena);
         let count = |n: u64| (n & DRAINING == 0).then_some(n + 1);
         while total.fetch_update(SeqCst, Relaxed, count).is_err() {
             if arena.should_give_up() {
-                return Err(Errno::RESTART);
+                return Err(Refused::Stopped);
             }
-            rustix::thread::sched_yield();
+            sync::give_way();
         }
         own.fetch_add(1, Relaxed);
         Ok(())
@@ -73,8 +82,8 @@ impl Pins {
 
     /// Takes `n` readers off; whether deferred blocks can now be freed.
     fn take_off(&self, arena: &Arena, n: u64) -> bool {
-        let left = self.total(arena).fetch_sub(n, AcqRel) - n;
-        left == 0 && self.waiting(arena).load(Acquire) > 0
+        let left = self.total(arena).fetch_sub(n, SeqCst) - n;
+        left == 0 && now(self.waiting(arena)) > 0
     }
 
     /// Takes a dead process off (pins-N3); whether deferred blocks can now be freed.
@@ -89,7 +98,8 @@ impl Pins {
         self.total(arena).load(SeqCst) != 0
     }
 
-    /// Defers blocks if there are readers (pins-N2); whether it did.
+    /// Defers blocks if there are readers (pins-N2); whether it did. Then it is to be followed by [`drain`](Self::drain)
+    /// (pins-N4).
     #[inline]
     pub fn defer(&self, arena: &Arena, blocks: &[u32]) -> bool {
         if !self.any(arena) || blocks.is_empty() {
@@ -104,16 +114,19 @@ impl Pins {
         for b in blocks {
             self.deferred.set(arena, u64::from(*b));
         }
-        self.waiting(arena).fetch_add(blocks.len() as u64, AcqRel);
+        self.waiting(arena).fetch_add(blocks.len() as u64, SeqCst);
     }
 
-    /// Calls `each` for the deferred blocks if there are no readers, and forgets them (pins-N2).
-    pub fn drain(&self, arena: &Arena, each: impl FnMut(u64)) {
-        let total = self.total(arena);
-        if total.compare_exchange(0, DRAINING, AcqRel, Relaxed).is_ok() {
-            self.deferred.drain(arena, each);
-            self.waiting(arena).store(0, Release);
-            total.store(0, Release);
+    /// Calls `each` for the deferred blocks if there are no readers, and forgets them (pins-N2, pins-N4).
+    pub fn drain(&self, arena: &Arena, mut each: impl FnMut(u64)) {
+        let (total, waiting) = (self.total(arena), self.waiting(arena));
+        while now(total) == 0 && total.compare_exchange(0, DRAINING, SeqCst, Relaxed).is_ok() {
+            waiting.swap(0, SeqCst);
+            self.deferred.drain(arena, &mut each);
+            total.swap(0, SeqCst);
+            if now(waiting) == 0 {
+                break;
+            }
         }
     }
 

@@ -1,4 +1,4 @@
-//! How many blocks are free (volatile-V2), counted so that threads do not pass one line to and fro.
+//! How many blocks are free, counted so that threads do not pass one line to and fro.
 //!
 //! Every operation that takes blocks reserves as many as it may need, and gives back what it replaced
 //! or did not need: mostly as many. So each thread has a counter of its own for that, which it shares with
@@ -8,25 +8,40 @@
 //!   nothing has to be given back when a thread ends or a process dies.
 //! - free_count-K2: threads' counters grow only while the common one stays *ample*. So where space is short it is soon in one
 //!   place, and what is on its way to one of them, where nobody sees it, is not what somebody lacks.
-//! - free_count-K3: nobody takes for a while what is not enough for him: others may do with less.
+//! - free_count-K3: nobody takes for a while what is not enough for him: others may do with less. Two who take at once may
+//!   each get a part of what is enough for one; both give it back and look again, so that one gets it.
 
-use arena::{Arena, Layout, Span};
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use crate::sync::{self, AtomicU64};
+use crate::{Arena, Layout, Span};
+use std::sync::atomic::Ordering::*;
 
 /// How many there are, for threads to have different ones.
-const OWN_COUNTERS: usize = 64;
+const OWN_COUNTERS: usize = if cfg!(loom) { 2 } else { 64 };
 
 /// What a thread's counter gets from the common one when it has less.
-const REFILL: u64 = 32;
+const REFILL: u64 = if cfg!(loom) { 2 } else { 32 };
 
 /// A thread's counter with more than this gives to the common one what comes back.
 const OWN_MAX: u64 = 2 * REFILL;
 
 /// The common counter is ample from here on.
-const AMPLE: u64 = 1024;
+const AMPLE: u64 = if cfg!(loom) { 4 } else { 1024 };
 
 /// Two lines, because the prefetcher pairs them; the first word counts.
+#[cfg(not(loom))]
 type Counter = [AtomicU64; 16];
+#[cfg(loom)]
+type Counter = AtomicU64;
+
+#[cfg(not(loom))]
+#[inline]
+fn word(counter: &Counter) -> &AtomicU64 {
+    &counter[0]
+}
+#[cfg(loom)]
+fn word(counter: &Counter) -> &AtomicU64 {
+    counter
+}
 
 /// The count of free blocks.
 #[derive(Clone, Copy)]
@@ -42,16 +57,16 @@ impl FreeCount {
     }
 
     fn common<'a>(&self, arena: &'a Arena) -> &'a AtomicU64 {
-        &arena.table(self.counters)[0][0]
+        word(&arena.table(self.counters)[0])
     }
 
     /// That of the calling thread.
     fn own<'a>(&self, arena: &'a Arena) -> &'a AtomicU64 {
-        &arena.table(self.counters)[1 + arena.owner() as usize % OWN_COUNTERS][0]
+        word(&arena.table(self.counters)[1 + arena.owner() as usize % OWN_COUNTERS])
     }
 
     fn all<'a>(&self, arena: &'a Arena) -> impl Iterator<Item = &'a AtomicU64> {
-        arena.table(self.counters).iter().map(|counter| &counter[0])
+        arena.table(self.counters).iter().map(word)
     }
 
     /// So many are free. Nobody else may be at it.
@@ -82,20 +97,20 @@ impl FreeCount {
     /// As [`take`](Self::take), from wherever there are any.
     #[cold]
     fn gather(&self, arena: &Arena, n: u64, keep: u64) -> bool {
-        // free_count-K3
-        if self.total(arena) < n + keep {
-            return false;
+        // free_count-K3: the last to give back sees all of it.
+        while self.total(arena) >= n + keep {
+            let mut have = 0;
+            for counter in self.all(arena) {
+                have += take_up_to(counter, n - have);
+            }
+            // Of those who do this at once, the last to take sees what all have left.
+            if have == n && self.total(arena) >= keep {
+                return true;
+            }
+            self.common(arena).fetch_add(have, AcqRel);
+            sync::give_way();
         }
-        let mut have = 0;
-        for counter in self.all(arena) {
-            have += take_up_to(counter, n - have);
-        }
-        // Of those who do this at once, the last to take sees what all have left.
-        let is_enough = have == n && self.total(arena) >= keep;
-        if !is_enough {
-            self.common(arena).fetch_add(have, Release);
-        }
-        is_enough
+        false
     }
 
     /// Gives `n` back.
@@ -123,7 +138,7 @@ fn take_up_to(counter: &AtomicU64, n: u64) -> u64 {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
