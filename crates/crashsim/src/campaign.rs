@@ -124,8 +124,10 @@ const SEQUENCED: [&str; 3] = ["worn", "tall", "tall-stale"];
 
 /// Operations in which a process dies, with their bases: one that leaves something to clear, and two whose commits are
 /// in blocks of pointers above the lowest.
-const OTHERS: [(&str, &str); 3] = [
+const OTHERS: [(&str, &str); 4] = [
     ("truncate /d/z 4096", "tree"),
+    // It commits in the superblock.
+    ("rename /a /d/c", "tree"),
     ("write /t 3000000 4096", "tall"),
     ("punch /t 0 2097152", "tall"),
 ];
