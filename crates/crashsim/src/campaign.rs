@@ -13,7 +13,7 @@ use crate::stats::{Distinct, Stats};
 use crate::target::Target;
 use crate::threads::{self, Plan};
 use crate::trace::{Action, Event, Trace};
-use crate::workload::{TALL, all_sequences, universe};
+use crate::workload::{BRIM, TALL, all_sequences, brim_sequences, universe};
 use serde::Serialize;
 use std::collections::HashSet;
 use std::fmt;
@@ -111,7 +111,9 @@ impl Family {
             Self::Threads { runs } => *runs,
             Self::Deaths => universe().len() as u64 * bases as u64,
             Self::Lines => LINES,
-            Self::Sequences => (all_sequences().len() * SEQUENCED.len()) as u64,
+            Self::Sequences => {
+                (all_sequences().len() * SEQUENCED.len() + brim_sequences().len()) as u64
+            }
             Self::Preemptions => threads::PREEMPTIONS,
             Self::Survivors => (deaths::HELD_BESIDE.len() + OTHERS.len()) as u64,
             Self::Script(_) => bases as u64,
@@ -500,7 +502,14 @@ impl<T: Target> Job<'_, T> {
             Family::Lines => self.crash(&self.bases[0], lines(i + 1), 0, false),
             Family::Sequences => {
                 let (of, on) = (i as usize / SEQUENCED.len(), i as usize % SEQUENCED.len());
-                self.crash(self.base(SEQUENCED[on]), all_sequences()[of].clone(), 0, false);
+                let all = all_sequences();
+                match all.get(of) {
+                    Some(ops) => self.crash(self.base(SEQUENCED[on]), ops.clone(), 0, false),
+                    None => {
+                        let ops = &brim_sequences()[i as usize - all.len() * SEQUENCED.len()];
+                        self.crash(self.base(BRIM), ops.clone(), 0, false);
+                    }
+                }
             }
             Family::Preemptions => match Plan::preemption(i) {
                 Ok(plan) => self.crash_threads(&self.bases[0], plan),

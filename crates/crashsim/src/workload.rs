@@ -57,7 +57,7 @@ fn scripts() -> Vec<(&'static str, String)> {
     vec![
         ("tree", TREE.to_owned()),
         ("worn", WORN.to_owned()),
-        ("brim", brim()),
+        (BRIM, brim()),
         ("full", full),
         ("empty", String::new()),
     ]
@@ -179,8 +179,14 @@ write /u 2097100 200; zero /u 4096 2097152; collapse /u 0 4096
 link /a /n; unlink /a; write /n 0 100; unlink /n; unlink /d/c; unlink /b
 setxattr /a user.y 5000; setxattr /a user.y 10; setacl /a; unlink /a
 utimes /a; read /a; read /d/c; list /e; remount; list /e; create /e/n
-unlink /20; allocate /11 0 262144; allocate /12 0 131072; allocate /13 0 65536; allocate /14 0 32768; allocate /15 0 16384; allocate /16 0 8192; allocate /17 0 4096; allocate /18 0 4096; allocate /19 0 4096; truncate /17 0; symlink /d/n 4000; unlink /11
 create /n; write /n 0 100; fsync /n; unlink /n; append /a 9000; fsync /a";
+
+/// As those, of the base whose directory is full: what finds one block where it needs two.
+const BRIM_SEQUENCES: &str = "\
+unlink /20; allocate /11 0 262144; allocate /12 0 131072; allocate /13 0 65536; allocate /14 0 32768; allocate /15 0 16384; allocate /16 0 8192; allocate /17 0 4096; allocate /18 0 4096; allocate /19 0 4096; truncate /17 0; symlink /d/n 4000; unlink /11";
+
+/// The base of [`brim_sequences`].
+pub const BRIM: &str = "brim";
 
 /// The operations of the universe.
 pub fn universe() -> Vec<Op> {
@@ -195,6 +201,11 @@ pub fn sequences() -> Vec<Vec<Op>> {
 /// All hand-picked sequences.
 pub fn all_sequences() -> Vec<Vec<Op>> {
     [parsed(SEQUENCES), parsed(MORE_SEQUENCES)].concat()
+}
+
+/// Those of the base [`BRIM`].
+pub fn brim_sequences() -> Vec<Vec<Op>> {
+    parsed(BRIM_SEQUENCES)
 }
 
 fn parsed(text: &str) -> Vec<Vec<Op>> {
