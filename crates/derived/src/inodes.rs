@@ -2,7 +2,8 @@
 //!
 //! - inodes-L1: an inode is live from its creation until its last name and last reference are gone.
 
-use arena::RwLock;
+use arena::{RwLock, Shared};
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use vfs::FileKind;
 
@@ -35,6 +36,11 @@ pub struct InodeState {
 }
 
 const _: () = assert!(size_of::<InodeState>() == 32, "the engine has the other half of the line");
+
+/// Derived state of an inode as an engine has it: this and its own.
+pub trait Inode: Shared + Deref<Target = InodeState> {}
+
+impl<V: Shared + Deref<Target = InodeState>> Inode for V {}
 
 impl InodeState {
     /// Kind of object.

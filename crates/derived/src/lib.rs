@@ -19,7 +19,7 @@ mod state;
 mod unnamed;
 
 pub use counts::Counts;
-pub use inodes::{ENGINE_BITS, InodeState, LIVE, REMOVED, UNNAMED};
+pub use inodes::{ENGINE_BITS, Inode, InodeState, LIVE, REMOVED, UNNAMED};
 pub use mount_events::PoolEvents;
 pub use names::{NameEntry, NameIndex, POS_BITS};
 pub use openings::Openings;

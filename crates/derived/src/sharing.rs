@@ -15,21 +15,20 @@
 //! - sharing-R4: inodes without a name that the living hold are not met by the names. They are adopted from
 //!   the references ([`Held`]).
 
-use crate::inodes::{InodeState, UNNAMED};
+use crate::inodes::{Inode, UNNAMED};
 use crate::state::State;
 use crate::unnamed::{self, nap_for_space};
-use arena::{Attached, Census, Hold, Layout, Look, Place, Refused, Shared, Stopped};
+use arena::{Attached, Census, Hold, Layout, Look, Place, Refused, Stopped};
 use pmem::{Lock, Medium};
 use std::collections::BTreeMap;
 use std::io;
-use std::ops::Deref;
 use std::sync::atomic::Ordering::*;
 use vfs::{Errno, Ino, Result};
 
 /// A mounted pool that processes share: what an engine adds to its [`State`].
 pub trait SharedPool: Sized + Sync {
     /// Derived state of an inode.
-    type Inode: Shared + Deref<Target = InodeState>;
+    type Inode: Inode;
 
     /// What all engines have.
     fn state(&self) -> &State<Self::Inode>;
@@ -256,10 +255,7 @@ fn derive_anew<P: SharedPool>(pool: &P, stopped: &Stopped<'_>) -> Result<()> {
 }
 
 /// What the living hold.
-fn held<V>(state: &State<V>, census: &Census) -> BTreeMap<Ino, Held>
-where
-    V: Shared + Deref<Target = InodeState>,
-{
+fn held<V: Inode>(state: &State<V>, census: &Census) -> BTreeMap<Ino, Held> {
     let mut all: BTreeMap<Ino, Held> = BTreeMap::new();
     for process in census.living() {
         state.for_each_ref(process, |ino, count| {

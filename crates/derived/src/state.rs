@@ -1,14 +1,13 @@
 //! The derived state that all engines have, and locks.
 
 use crate::counts::Counts;
-use crate::inodes::InodeState;
+use crate::inodes::Inode;
 use crate::names::{NameEntry, NameIndex};
 use crate::openings::Openings;
 use crate::unnamed::{SERVERS, Unnamed};
-use arena::{Arena, Bitmap, HashIndex, Layout, LockMode, Pins, RwLock, Shared, Span};
+use arena::{Arena, Bitmap, HashIndex, Layout, LockMode, Pins, RwLock, Span};
 use smallvec::SmallVec;
 use std::io;
-use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use vfs::{Errno, FileKind, Ino, Result};
 
@@ -87,7 +86,7 @@ pub struct State<V> {
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
-impl<V: Shared> Plan<V> {
+impl<V: Inode> Plan<V> {
     /// For a pool that one process uses, or several.
     pub fn new(is_shared: bool, sizes: Sizes) -> Self {
         let (mut l, processes) = match is_shared {
@@ -141,7 +140,7 @@ impl<V: Shared> Plan<V> {
     }
 }
 
-impl<V: Shared + Deref<Target = InodeState>> State<V> {
+impl<V: Inode> State<V> {
     /// Begins with no names and no inodes. Gives huge pages to so many bytes of what lookups meet: of names and inodes those
     /// that come first.
     pub fn clear(&self, huge: usize) {

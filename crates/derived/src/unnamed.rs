@@ -14,12 +14,10 @@
 //! - unnamed-U4: the kernel may let go by itself what is posted, and its number be used again. So the server holds an inode
 //!   while it tells of it, and only where it held it before and the name is gone *now*.
 
-use crate::inodes::{InodeState, LIVE};
+use crate::inodes::{Inode, LIVE};
 use crate::sharing::SharedPool;
 use crate::state::State;
-use arena::Shared;
 use rustix::thread::{Timespec, futex, nanosleep};
-use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::time::Duration;
 use vfs::{Errno, Ino, Result};
@@ -90,10 +88,7 @@ impl Unnamed {
 }
 
 /// Waits for space that the kernel is about to give back (unnamed-U3); `false` where that is no use.
-pub fn nap_for_space<V>(state: &State<V>, naps: &mut u32) -> bool
-where
-    V: Shared + Deref<Target = InodeState>,
-{
+pub fn nap_for_space<V: Inode>(state: &State<V>, naps: &mut u32) -> bool {
     if *naps == NAPS_FOR_SPACE || !state.unnamed().iter().any(Unnamed::is_pending) {
         return false;
     }
@@ -103,10 +98,7 @@ where
 }
 
 /// As [`SharedPool::post_unnamed`].
-pub fn post<V>(state: &State<V>, ino: Ino)
-where
-    V: Shared + Deref<Target = InodeState>,
-{
+pub fn post<V: Inode>(state: &State<V>, ino: Ino) {
     for unnamed in state.unnamed() {
         let server = unnamed.server.load(Relaxed);
         let is_other = server != 0 && own_server(state) != Ok(server);
@@ -117,15 +109,12 @@ where
 }
 
 /// This process as a server.
-fn own_server<V>(state: &State<V>) -> Result<u32> {
+fn own_server<V: Inode>(state: &State<V>) -> Result<u32> {
     Ok(state.arena.process()? as u32 + 1)
 }
 
 /// What is posted for this process.
-fn own_unnamed<V>(state: &State<V>) -> Result<&Unnamed>
-where
-    V: Shared + Deref<Target = InodeState>,
-{
+fn own_unnamed<V: Inode>(state: &State<V>) -> Result<&Unnamed> {
     let own = own_server(state)?;
     let mut all = state.unnamed().iter();
     let known = all.clone().find(|unnamed| unnamed.server.load(Relaxed) == own);
@@ -133,10 +122,7 @@ where
 }
 
 /// The process in this slot is dead, or its mount has ended.
-pub fn end_server<V>(state: &State<V>, process: usize)
-where
-    V: Shared + Deref<Target = InodeState>,
-{
+pub fn end_server<V: Inode>(state: &State<V>, process: usize) {
     let is_ended = |unnamed: &Unnamed| unnamed.change_server(process as u32 + 1, 0);
     let _ = state.unnamed().iter().any(is_ended);
 }
@@ -191,10 +177,7 @@ fn hold<P: SharedPool>(pool: &P, process: usize, ino: Ino) -> Result<bool> {
 }
 
 /// [`mounts::MountEvents::wake`].
-pub fn wake<V>(state: &State<V>)
-where
-    V: Shared + Deref<Target = InodeState>,
-{
+pub fn wake<V: Inode>(state: &State<V>) {
     if let Ok(unnamed) = own_unnamed(state) {
         unnamed.count();
     }
