@@ -56,11 +56,13 @@ impl FreeCount {
         Self { counters: layout.table(1 + OWN_COUNTERS) }
     }
 
+    #[inline]
     fn common<'a>(&self, arena: &'a Arena) -> &'a AtomicU64 {
         word(&arena.table(self.counters)[0])
     }
 
     /// That of the calling thread.
+    #[inline]
     fn own<'a>(&self, arena: &'a Arena) -> &'a AtomicU64 {
         word(&arena.table(self.counters)[1 + arena.owner() as usize % OWN_COUNTERS])
     }

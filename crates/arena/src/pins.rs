@@ -42,14 +42,17 @@ impl Pins {
         }
     }
 
+    #[inline]
     fn total<'a>(&self, arena: &'a Arena) -> &'a AtomicU64 {
         &arena.table(self.words)[0]
     }
 
+    #[inline]
     fn waiting<'a>(&self, arena: &'a Arena) -> &'a AtomicU64 {
         &arena.table(self.words)[1]
     }
 
+    #[inline]
     fn own<'a>(&self, arena: &'a Arena) -> Result<&'a AtomicU64, Refused> {
         Ok(&arena.table(self.by_process)[arena.process()?])
     }

@@ -337,10 +337,15 @@ impl Volatile {
     /// Locks inodes for changing. `wide` also locks every inode that shares a leaf of the inode
     /// file with one of the first `wide` of them, and the inode file itself, so that those leaves can
     /// be copied: nobody else then reads or changes a word of them.
+    #[inline]
     pub fn lock_for_change(&self, inos: &[Ino], wide: usize) -> Result<Locks<'_>> {
-        if wide == 0 && inos.is_sorted_by(|a, b| a < b) {
-            return self.lock_exclusive(inos);
+        match wide == 0 && inos.is_sorted_by(|a, b| a < b) {
+            true => self.lock_exclusive(inos),
+            false => self.lock_sorted(inos, wide),
         }
+    }
+
+    fn lock_sorted(&self, inos: &[Ino], wide: usize) -> Result<Locks<'_>> {
         let mut all: SmallVec<[Ino; 4]> = SmallVec::new();
         for (i, ino) in inos.iter().enumerate() {
             if i < wide {

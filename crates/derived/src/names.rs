@@ -119,6 +119,7 @@ impl NameIndex {
     }
 
     /// Adds a name. `ENOSPC` where there is no room.
+    #[inline]
     pub fn insert(&self, arena: &Arena, dir: Ino, name: &[u8], ino: Ino, pos: u64) -> Result<()> {
         let hash = self.hash(dir, name);
         let fill = |n: &NameEntry| n.fill(dir, hash, pos, ino);
@@ -126,12 +127,14 @@ impl NameIndex {
     }
 
     /// Removes the name whose entry is at `pos`.
+    #[inline]
     pub fn remove(&self, arena: &Arena, dir: Ino, name: &[u8], pos: u64) {
         let hash = self.hash(dir, name);
         self.table.remove(arena, hash, |n| n.may_be(dir, hash) && n.pos() == pos);
     }
 
     /// Lets the name whose entry is at `pos` lead to another inode.
+    #[inline]
     pub fn replace(&self, arena: &Arena, dir: Ino, name: &[u8], pos: u64, now: Ino) {
         let hash = self.hash(dir, name);
         self.table.find_locked(arena, hash, |n| {
