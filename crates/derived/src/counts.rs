@@ -92,3 +92,41 @@ impl Counts {
         first..first + self.inodes
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_process_counts_for_itself() {
+        let mut layout = Layout::default();
+        let counts = Counts::plan(&mut layout, 3, 1000);
+        let arena = &Arena::anonymous(&layout).unwrap();
+        assert!(counts.are_kept());
+        for _ in 0..3 {
+            counts.add(arena, 1, Ino(7));
+        }
+        counts.add(arena, 2, Ino(7));
+        counts.add(arena, 1, Ino(999));
+        assert_eq!(counts.take(arena, 1, Ino(7), 2), 2);
+        assert_eq!((counts.get(arena, 1, Ino(7)), counts.get(arena, 2, Ino(7))), (1, 1));
+        let mut found = Vec::new();
+        counts.for_each(arena, 1, |ino, count| found.push((ino.0, count)));
+        assert_eq!(found, [(7, 1), (999, 1)]);
+        assert_eq!(counts.take(arena, 1, Ino(7), 5), 1, "no more than there are");
+        assert_eq!(counts.take(arena, 1, Ino(7), 5), 0);
+        assert_eq!(counts.get(arena, 2, Ino(7)), 1);
+    }
+
+    #[test]
+    fn one_process_needs_no_counts() {
+        let mut layout = Layout::default();
+        let counts = Counts::plan(&mut layout, 0, 1000);
+        let arena = &Arena::anonymous(&layout).unwrap();
+        assert!(!counts.are_kept());
+        counts.add(arena, 0, Ino(7));
+        assert_eq!(counts.get(arena, 0, Ino(7)), 0);
+        assert_eq!(counts.take(arena, 0, Ino(7), 5), 5, "the sum of all is told to take them");
+        assert_eq!(counts.for_each(arena, 0, |_, _| unreachable!()), 0);
+    }
+}

@@ -142,3 +142,37 @@ impl NameIndex {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arena::Layout;
+
+    #[test]
+    fn a_name_leads_to_its_inode_until_it_is_removed() {
+        let mut layout = Layout::default();
+        let table = HashIndex::plan(&mut layout, 1 << 7, 1000);
+        let arena = &Arena::anonymous(&layout).unwrap();
+        let index = NameIndex::new(table, 42);
+        let names: Vec<Vec<u8>> = (0..500).map(|i| format!("name-{i}").into_bytes()).collect();
+        // The engine compares: here positions stand for names.
+        let find = |dir, i: usize| {
+            index.find(arena, Ino(dir), &names[i], |_, pos| pos == (i as u64 | dir << 20))
+        };
+        for dir in [1, 2] {
+            for (i, name) in names.iter().enumerate() {
+                let pos = i as u64 | dir << 20;
+                index.insert(arena, Ino(dir), name, Ino(i as u64 + 1), pos).unwrap();
+            }
+        }
+        for i in 0..500 {
+            assert_eq!(find(2, i), Some((Ino(i as u64 + 1), i as u64 | 2 << 20)));
+        }
+        index.replace(arena, Ino(1), &names[3], 3 | 1 << 20, Ino(77));
+        assert_eq!(find(1, 3), Some((Ino(77), 3 | 1 << 20)));
+        index.remove(arena, Ino(1), &names[4], 4 | 1 << 20);
+        assert_eq!(find(1, 4), None);
+        assert_eq!(find(2, 4).map(|(ino, _)| ino), Some(Ino(5)));
+        assert_eq!(index.find(arena, Ino(1), b"none", |_, _| true), None);
+    }
+}
