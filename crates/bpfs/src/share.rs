@@ -41,7 +41,7 @@ impl<M: Medium> SharedPool for Core<M> {
             return Ok(());
         }
         let _lock = self.v.lock_exclusive(&[ino])?;
-        if self.live(ino).is_ok() && v.refs.load(Acquire) == 0 && v.has_no_name() {
+        if v.is_live() && v.refs.load(Acquire) == 0 && v.has_no_name() {
             self.reap(ino, v);
         }
         Ok(())

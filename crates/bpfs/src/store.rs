@@ -3,7 +3,7 @@
 use crate::blocks::{KEEP, Txn};
 use crate::crawler::{Change, Edit, Mode, Node, Trees};
 use crate::layout::*;
-use crate::volatile::{LIVE, Locks, REMOVED, VInode, Volatile};
+use crate::volatile::{Locks, REMOVED, VInode, Volatile};
 use crate::words::{Patch, WordsEdit};
 use pmem::{LINE, Medium};
 use smallvec::SmallVec;
@@ -68,7 +68,7 @@ impl<M: Medium> Store<M> {
     #[inline]
     pub fn live(&self, ino: Ino) -> Result<&VInode> {
         let v = self.v.vinode(ino)?;
-        if v.state.load(Relaxed) & LIVE == 0 { Err(Errno::STALE) } else { Ok(v) }
+        if v.is_live() { Ok(v) } else { Err(Errno::STALE) }
     }
 
     /// The derived state of a live directory whose lock the caller holds.

@@ -111,9 +111,7 @@ impl Family {
             Self::Threads { runs } => *runs,
             Self::Deaths => universe().len() as u64 * bases as u64,
             Self::Lines => LINES,
-            Self::Sequences => {
-                (all_sequences().len() * SEQUENCED.len() + brim_sequences().len()) as u64
-            }
+            Self::Sequences => sequenced().len() as u64,
             Self::Preemptions => threads::PREEMPTIONS,
             Self::Survivors => (deaths::HELD_BESIDE.len() + OTHERS.len()) as u64,
             Self::Script(_) => bases as u64,
@@ -124,11 +122,17 @@ impl Family {
 /// Bases of sequences: each has all names, and the second tall trees, and the third what a crash left in them.
 const SEQUENCED: [&str; 3] = ["worn", "tall", "tall-stale"];
 
-/// Operations in which a process dies, with their bases: one that leaves something to clear, and two whose commits are
-/// in blocks of pointers above the lowest.
+/// The hand-picked sequences, with their bases.
+fn sequenced() -> Vec<(&'static str, Vec<Op>)> {
+    let of_all = |ops: Vec<Op>| SEQUENCED.map(|base| (base, ops.clone()));
+    let on_brim = brim_sequences().into_iter().map(|ops| (BRIM, ops));
+    all_sequences().into_iter().flat_map(of_all).chain(on_brim).collect()
+}
+
+/// Operations in which a process dies, with their bases: one that leaves something to clear, one that commits in the
+/// superblock, and two whose commits are in blocks of pointers above the lowest.
 const OTHERS: [(&str, &str); 4] = [
     ("truncate /d/z 4096", "tree"),
-    // It commits in the superblock.
     ("rename /a /d/c", "tree"),
     ("write /t 3000000 4096", "tall"),
     ("punch /t 0 2097152", "tall"),
@@ -501,15 +505,8 @@ impl<T: Target> Job<'_, T> {
             }
             Family::Lines => self.crash(&self.bases[0], lines(i + 1), 0, false),
             Family::Sequences => {
-                let (of, on) = (i as usize / SEQUENCED.len(), i as usize % SEQUENCED.len());
-                let all = all_sequences();
-                match all.get(of) {
-                    Some(ops) => self.crash(self.base(SEQUENCED[on]), ops.clone(), 0, false),
-                    None => {
-                        let ops = &brim_sequences()[i as usize - all.len() * SEQUENCED.len()];
-                        self.crash(self.base(BRIM), ops.clone(), 0, false);
-                    }
-                }
+                let (base, ops) = sequenced().swap_remove(i as usize);
+                self.crash(self.base(base), ops, 0, false);
             }
             Family::Preemptions => match Plan::preemption(i) {
                 Ok(plan) => self.crash_threads(&self.bases[0], plan),

@@ -60,6 +60,12 @@ impl InodeState {
         self.state.store(LIVE | flags | (kind.mode_bits() >> 12) << KIND_SHIFT, Release);
     }
 
+    /// Whether it lives.
+    #[inline]
+    pub fn is_live(&self) -> bool {
+        self.state.load(Relaxed) & LIVE != 0
+    }
+
     /// Ends a life.
     #[inline]
     pub fn end(&self) {

@@ -1,7 +1,7 @@
 //! State that engines derive from PM when a pool is opened, and share among the processes that use it: what all of them
 //! have alike, in an [`arena`].
 //!
-//! - [`State`]: what every inode has whatever its engine stores of it ([`InodeState`]), who holds it ([`Counts`]), its
+//! - [`State`]: what every inode has whatever its engine stores of it ([`InodeState`]), who holds it, its
 //!   lock, and which numbers are free;
 //! - [`NameIndex`]: from directory and name to inode and entry;
 //! - [`SharedPool`]: how operations come and go, and what happens when a process dies. What an engine adds is how all of
@@ -18,11 +18,9 @@ mod sharing;
 mod state;
 mod unnamed;
 
-pub use counts::Counts;
 pub use inodes::{ENGINE_BITS, Inode, InodeState, LIVE, REMOVED, UNNAMED};
 pub use mount_events::PoolEvents;
-pub use names::{NameEntry, NameIndex, POS_BITS};
-pub use openings::Openings;
+pub use names::{NameIndex, POS_BITS};
 pub use sharing::{Held, SharedPool, attach};
 pub use state::{GlobalLock, Locks, Plan, Sizes, State};
 

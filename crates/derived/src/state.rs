@@ -154,7 +154,7 @@ impl<V: Inode> State<V> {
     }
 
     /// Forgets all that can be derived, so that it can be derived anew. Nobody else may be at it.
-    pub fn start_over(&self) -> io::Result<()> {
+    pub(crate) fn start_over(&self) -> io::Result<()> {
         self.kept(Kept::Derivations).fetch_add(1, Relaxed);
         self.arena.clear_derived()
     }
@@ -216,7 +216,7 @@ impl<V: Inode> State<V> {
 
     /// How often the mount has changed.
     #[inline]
-    pub fn mount_changes(&self) -> &AtomicU64 {
+    pub(crate) fn mount_changes(&self) -> &AtomicU64 {
         &self.arena.table(self.tables.mount_changes)[0]
     }
 
@@ -226,7 +226,7 @@ impl<V: Inode> State<V> {
     }
 
     /// What processes have the kernel open.
-    pub fn openings(&self) -> &Openings {
+    pub(crate) fn openings(&self) -> &Openings {
         &self.tables.openings
     }
 

@@ -14,7 +14,7 @@
 //! - unnamed-U4: the kernel may let go by itself what is posted, and its number be used again. So the server holds an inode
 //!   while it tells of it, and only where it held it before and the name is gone *now*.
 
-use crate::inodes::{Inode, LIVE};
+use crate::inodes::Inode;
 use crate::sharing::SharedPool;
 use crate::state::State;
 use rustix::thread::{Timespec, futex, nanosleep};
@@ -167,8 +167,7 @@ fn hold<P: SharedPool>(pool: &P, process: usize, ino: Ino) -> Result<bool> {
         // Whoever frees an inode looks at its references under its lock.
         let _lock = state.lock_shared(ino)?;
         let v = state.vinode(ino)?;
-        let is_unnamed =
-            v.state.load(Relaxed) & LIVE != 0 && v.has_no_name() && state.holds(process, ino);
+        let is_unnamed = v.is_live() && v.has_no_name() && state.holds(process, ino);
         if is_unnamed {
             state.add_ref(ino, v);
         }
