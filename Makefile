@@ -45,7 +45,7 @@ test: build loom ## all tests: of the workspace, models, and suites of the field
 	scripts/bdev-tests/run.sh all
 
 # Left out of what these packages have: what mounts something, or is another user.
-QUICK := arena bpfs direct engines mapped mounts nbd pmbd pool syscalls threads vfs
+QUICK := arena bpfs direct engines mapped mounts namespace nbd pmbd pool syscalls threads vfs
 quick: ## formatting, and the tests that need no root and no mount (2 minutes after a build)
 	$(CARGO) fmt --all --check
 	$(CARGO) test $(addprefix --package=,$(QUICK)) -- --skip a_full_shm --skip a_strangers_file

@@ -15,11 +15,10 @@ struct Hints {
     /// For few blocks, so that the one just freed is used again; for many, so that they lie together; for
     /// pointers, so that they do not lie between data.
     blocks: [u64; 3],
-    inode: u64,
 }
 
 threads::thread_cell! {
-    fn hints -> Hints, "bpfs_hints", 40
+    fn hints -> Hints, "bpfs_hints", 32
 }
 
 /// This many blocks at once are many.
@@ -41,17 +40,7 @@ impl Volatile {
             return h;
         }
         let len = self.blocks.len();
-        Hints { pool: self.id, blocks: [0, 0, len - len / 32], inode: 0 }
-    }
-
-    /// Where to look first for a free inode.
-    pub fn inode_hint(&self) -> u64 {
-        self.hints().inode
-    }
-
-    /// Has this thread look there first.
-    pub fn set_inode_hint(&self, inode: u64) {
-        hints().set(Hints { inode, ..self.hints() });
+        Hints { pool: self.id, blocks: [0, 0, len - len / 32] }
     }
 
     fn set_block_hint(&self, which: usize, hint: u64) {

@@ -11,8 +11,8 @@
 use crate::append::blocks_to_append;
 use crate::blocks::KEEP;
 use crate::layout::{BLOCK, Root, Word};
-use crate::store::{MODIFIED, Stop, Store};
-use crate::volatile::VInode;
+use crate::store::Store;
+use namespace::{MODIFIED, Stop, Storage as _, VInode};
 use pmem::Medium;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -46,16 +46,30 @@ impl Extent {
     }
 }
 
-impl VInode {
+/// The extent of a file, in its derived state.
+pub trait FileExtent {
     /// The extent of a file.
+    fn extent(&self) -> Extent;
+
+    /// Notes the extent of a file whose lock is held. One that cannot be noted is none.
+    fn set_extent(&self, extent: Extent);
+
+    /// Notes what was appended: it continues the extent, or takes the place of one that is short. Of what is
+    /// no file, nothing.
+    fn append_to_extent(&self, appended: Extent);
+
+    /// Takes bytes of a file out of its extent, before their blocks change (extent-U2): the longer side stays.
+    fn cut_extent(&self, bytes: &Range<u64>);
+}
+
+impl FileExtent for VInode {
     #[inline]
-    pub fn extent(&self) -> Extent {
+    fn extent(&self) -> Extent {
         let load = |word: &std::sync::atomic::AtomicU32| u64::from(word.load(Relaxed));
         Extent { first: load(&self.parent), block: load(&self.entries), count: load(&self.dir) }
     }
 
-    /// Notes the extent of a file whose lock is held. One that cannot be noted is none.
-    pub fn set_extent(&self, extent: Extent) {
+    fn set_extent(&self, extent: Extent) {
         let fits = |word: u64| u32::try_from(word).ok();
         let words = (fits(extent.first), fits(extent.block), fits(extent.count));
         let (first, block, count) = match words {
@@ -67,9 +81,7 @@ impl VInode {
         self.dir.store(count, Relaxed);
     }
 
-    /// Notes what was appended: it continues the extent, or takes the place of one that is short. Of what is
-    /// no file, nothing.
-    pub fn append_to_extent(&self, appended: Extent) {
+    fn append_to_extent(&self, appended: Extent) {
         if self.kind() != FileKind::File {
             return;
         }
@@ -85,8 +97,7 @@ impl VInode {
         }
     }
 
-    /// Takes bytes of a file out of its extent, before their blocks change (extent-U2): the longer side stays.
-    pub fn cut_extent(&self, bytes: &Range<u64>) {
+    fn cut_extent(&self, bytes: &Range<u64>) {
         let extent = self.extent();
         let cut = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK);
         let end = extent.first + extent.count;

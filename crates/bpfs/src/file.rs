@@ -11,10 +11,12 @@
 use crate::append::blocks_to_append;
 use crate::blocks::{KEEP, Txn};
 use crate::crawler::{Change, Edit, Mode, Node, Trees};
-use crate::fs::Core;
+use crate::extent::FileExtent as _;
+use crate::fs::Files;
 use crate::layout::*;
-use crate::store::{Stop, report};
-use crate::volatile::{Locks, VInode};
+use crate::store::Store;
+use derived::Locks;
+use namespace::{Stop, Storage as _, VInode, report};
 use pmem::{LINE, Medium};
 use std::ops::Range;
 use vfs::{Errno, FILE_SIZE_MAX, FileKind, Ino, Result};
@@ -80,39 +82,7 @@ impl<M: Medium> Trees<M> {
     }
 }
 
-impl<M: Medium> Core<M> {
-    /// A live regular file; `EISDIR` or `EINVAL` for anything else.
-    pub fn live_file(&self, ino: Ino) -> Result<&VInode> {
-        let v = self.live(ino)?;
-        match v.kind() {
-            FileKind::File => Ok(v),
-            FileKind::Dir => Err(Errno::ISDIR),
-            _ => Err(Errno::INVAL),
-        }
-    }
-
-    /// `FileSystem::read`.
-    pub fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let v = self.v.vinode(ino)?;
-        self.prefetch_extent(v, offset, buf.len() as u64);
-        if let Some(ticket) = v.lock.begin_optimistic() {
-            // The content at last: it comes meanwhile.
-            let read = self.live_file(ino).and_then(|v| {
-                let is_recorded = self.is_access_recorded(v);
-                Ok((self.read_content(v, offset, buf)?, is_recorded))
-            });
-            // Only what an unchanged lock vouches for is an answer, errors included.
-            if let (true, Ok((n, true))) = (v.lock.end_optimistic(ticket), read) {
-                return Ok(n);
-            }
-        }
-        let _lock = self.v.lock_shared(ino)?;
-        let v = self.live_file(ino)?;
-        let n = self.read_content(v, offset, buf).map_err(|e| report(ino, e))?;
-        self.touch_accessed(v);
-        Ok(n)
-    }
-
+impl<M: Medium> Store<M> {
     /// Copies content out, holes as zeros; returns how many bytes.
     pub fn read_content(&self, v: &VInode, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let size = self.load(v, Word::Size);
@@ -150,6 +120,93 @@ impl<M: Medium> Core<M> {
         done = piece.copy_out(self, done, offset, buf);
         buf[(done - offset) as usize..].fill(0);
         Ok(len as usize)
+    }
+
+    /// After the size was committed as `size`: drops what the tree holds beyond (crawler-T3), and frees it.
+    ///
+    /// No fence of its own: until the pointers are durably null they lie beyond a durable size, where
+    /// mount does not follow them (scan-S5). The caller flushes the inode's first line and fences before
+    /// it gives the lock back, so that no other thread grows the file over them.
+    pub fn prune(&self, v: &VInode, size: u64) -> Result<()> {
+        v.cut_extent(&(size..u64::MAX));
+        let root = self.root(v)?;
+        let mut blocks = Vec::new();
+        let mut each = |b: u64| blocks.push((b / BLOCK) as u32);
+        if size == 0 {
+            self.visit_most(Node::top(root), &mut v.block_count(), &mut each)?;
+            self.medium.store_u64(self.word_off(v, Word::Root), 0);
+        } else {
+            self.prune_node(Node::top(root), size, &mut each)?;
+        }
+        if !blocks.is_empty() {
+            v.add_blocks(-(blocks.len() as i64));
+            self.v.release(&blocks);
+        }
+        Ok(())
+    }
+
+    /// Nulls the pointers of a subtree that lie beyond `size`, in place.
+    fn prune_node(&self, node: Node, size: u64, each: &mut impl FnMut(u64)) -> Result<()> {
+        if node.block == 0 || node.height == 0 || node.base + span(node.height) <= size {
+            return Ok(());
+        }
+        let below = span(node.height - 1);
+        let pointers = self.load_pointers(node.block);
+        let mut nulled: Option<Range<u64>> = None;
+        for i in size.saturating_sub(node.base) / below..FANOUT {
+            let block = pointers[i as usize];
+            if block == 0 {
+                continue;
+            }
+            self.check_block(block)?;
+            let child = Node { block, height: node.height - 1, base: node.base + i * below };
+            if child.base < size {
+                self.prune_node(child, size, each)?;
+            } else {
+                self.visit_all(child, &mut *each)?;
+                let slot = node.block + i * 8;
+                self.medium.store_u64(slot, 0);
+                nulled = Some(nulled.map_or(slot, |n| n.start)..slot + 8);
+            }
+        }
+        if let Some(n) = nulled {
+            self.medium.flush(n.start, n.end - n.start);
+        }
+        Ok(())
+    }
+}
+
+impl<M: Medium> Files<M> {
+    /// A live regular file; `EISDIR` or `EINVAL` for anything else.
+    pub fn live_file(&self, ino: Ino) -> Result<&VInode> {
+        let v = self.live(ino)?;
+        match v.kind() {
+            FileKind::File => Ok(v),
+            FileKind::Dir => Err(Errno::ISDIR),
+            _ => Err(Errno::INVAL),
+        }
+    }
+
+    /// `FileSystem::read`.
+    pub fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let v = self.v.vinode(ino)?;
+        self.prefetch_extent(v, offset, buf.len() as u64);
+        if let Some(ticket) = v.lock.begin_optimistic() {
+            // The content at last: it comes meanwhile.
+            let read = self.live_file(ino).and_then(|v| {
+                let is_recorded = self.is_access_recorded(v);
+                Ok((self.read_content(v, offset, buf)?, is_recorded))
+            });
+            // Only what an unchanged lock vouches for is an answer, errors included.
+            if let (true, Ok((n, true))) = (v.lock.end_optimistic(ticket), read) {
+                return Ok(n);
+            }
+        }
+        let _lock = self.v.lock_shared(ino)?;
+        let v = self.live_file(ino)?;
+        let n = self.read_content(v, offset, buf).map_err(|e| report(ino, e))?;
+        self.touch_accessed(v);
+        Ok(n)
     }
 
     /// `FileSystem::write`.
@@ -328,59 +385,6 @@ impl<M: Medium> Core<M> {
         })
     }
 
-    /// After the size was committed as `size`: drops what the tree holds beyond (crawler-T3), and frees it.
-    ///
-    /// No fence of its own: until the pointers are durably null they lie beyond a durable size, where
-    /// mount does not follow them (scan-S5). The caller flushes the inode's first line and fences before
-    /// it gives the lock back, so that no other thread grows the file over them.
-    pub fn prune(&self, v: &VInode, size: u64) -> Result<()> {
-        v.cut_extent(&(size..u64::MAX));
-        let root = self.root(v)?;
-        let mut blocks = Vec::new();
-        let mut each = |b: u64| blocks.push((b / BLOCK) as u32);
-        if size == 0 {
-            self.visit_most(Node::top(root), &mut v.block_count(), &mut each)?;
-            self.medium.store_u64(self.word_off(v, Word::Root), 0);
-        } else {
-            self.prune_node(Node::top(root), size, &mut each)?;
-        }
-        if !blocks.is_empty() {
-            v.add_blocks(-(blocks.len() as i64));
-            self.v.release(&blocks);
-        }
-        Ok(())
-    }
-
-    /// Nulls the pointers of a subtree that lie beyond `size`, in place.
-    fn prune_node(&self, node: Node, size: u64, each: &mut impl FnMut(u64)) -> Result<()> {
-        if node.block == 0 || node.height == 0 || node.base + span(node.height) <= size {
-            return Ok(());
-        }
-        let below = span(node.height - 1);
-        let pointers = self.load_pointers(node.block);
-        let mut nulled: Option<Range<u64>> = None;
-        for i in size.saturating_sub(node.base) / below..FANOUT {
-            let block = pointers[i as usize];
-            if block == 0 {
-                continue;
-            }
-            self.check_block(block)?;
-            let child = Node { block, height: node.height - 1, base: node.base + i * below };
-            if child.base < size {
-                self.prune_node(child, size, each)?;
-            } else {
-                self.visit_all(child, &mut *each)?;
-                let slot = node.block + i * 8;
-                self.medium.store_u64(slot, 0);
-                nulled = Some(nulled.map_or(slot, |n| n.start)..slot + 8);
-            }
-        }
-        if let Some(n) = nulled {
-            self.medium.flush(n.start, n.end - n.start);
-        }
-        Ok(())
-    }
-
     /// `FileSystem::copy_range`: reads, then writes as one operation.
     pub fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
         const AT_ONCE: u64 = 16 << 20;
@@ -431,13 +435,13 @@ impl Piece {
     }
 
     /// Copies the piece, zeroing the hole since `done`; returns what is done now.
-    fn copy_out<M: Medium>(&self, core: &Core<M>, done: u64, offset: u64, buf: &mut [u8]) -> u64 {
+    fn copy_out<M: Medium>(&self, trees: &Trees<M>, done: u64, offset: u64, buf: &mut [u8]) -> u64 {
         if self.len == 0 {
             return done;
         }
         buf[(done - offset) as usize..(self.at - offset) as usize].fill(0);
         let from = (self.at - offset) as usize;
-        core.medium.read(self.pm, &mut buf[from..from + self.len as usize]);
+        trees.medium.read(self.pm, &mut buf[from..from + self.len as usize]);
         self.at + self.len
     }
 }

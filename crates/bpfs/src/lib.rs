@@ -11,10 +11,12 @@
 //!
 //! - [`layout`]: what is on the media;
 //! - `Trees`: `crawler`, `append`, `words`: how trees are followed and changed;
-//! - `volatile`, `blocks`, `zeroed`: derived state, which other engines have alike in [`derived`];
-//! - `Store`: `store`, `extent`, `dir`, `index`, `scan`: one inode, directory or entry;
-//! - `Core`: `fs`, `file`, `space`, `attr`, `xattr`, `namespace`, `rename`, `pin`, `share`: the operations;
-//! - `lifecycle`: format, mount, check.
+//! - `volatile`, `blocks`, `zeroed`: which space is free; what else is derived other engines have alike in [`namespace`] and
+//!   [`derived`];
+//! - `Store`: `store`, `extent`, `attr`, `xattr`, `rename`, `scan`: one inode, and what [`namespace`] wants of an engine;
+//! - [`namespace::Core`]: the operations on names and attributes;
+//! - `Files`: `fs`, `file`, `space`, `pin`: those on contents;
+//! - `lifecycle`, `share`: format, mount, check, and where processes meet.
 //!
 //! What this crate leaves out: permission checks and descriptors (front ends), ordering hardware
 //! (§4; modelled elsewhere), snapshots.
@@ -23,16 +25,12 @@ mod append;
 mod attr;
 mod blocks;
 mod crawler;
-mod dir;
 mod engine;
 mod extent;
 mod file;
-mod free;
 mod fs;
-mod index;
 pub mod layout;
 mod lifecycle;
-mod namespace;
 mod pin;
 mod rename;
 mod scan;
@@ -53,7 +51,7 @@ pub use pool::{
 pub use share::{STATE_FORMAT, place};
 
 use derived::{PoolEvents, SharedPool as _};
-use fs::Core;
+use fs::Files;
 use mounts::{HasMountEvents, MountEvents};
 use pmem::{Domain, Medium};
 use vfs::{
@@ -70,7 +68,7 @@ pub const LAYOUT: &str = "bpfs";
 /// one inode run in parallel; nothing is global but the growth of the inode file and moves between
 /// directories.
 pub struct Bpfs<M> {
-    core: Core<M>,
+    core: Files<M>,
     report: MountReport,
 }
 
@@ -128,13 +126,13 @@ impl<M: Medium> Bpfs<M> {
     /// Ends the mount and gives the medium back. Nothing needs to be written: every operation is
     /// durable when it returns.
     pub fn into_medium(self) -> M {
-        self.core.0.trees.medium
+        self.core.0.0.trees.medium
     }
 }
 
 impl<M: Medium> HasMountEvents for Bpfs<M> {
     fn mount_events(&self) -> impl MountEvents {
-        PoolEvents(&self.core)
+        PoolEvents(&*self.core)
     }
 }
 
@@ -212,25 +210,25 @@ impl<M: Medium> FileSystem for Bpfs<M> {
         self.core.op(|core| core.readdir(dir, cookie, emit))
     }
     fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.core.op(|core| core.read(ino, offset, buf))
+        self.core.op(|_| self.core.read(ino, offset, buf))
     }
     fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
-        self.core.op(|core| core.write(ino, offset, data))
+        self.core.op(|_| self.core.write(ino, offset, data))
     }
     fn append(&self, ino: Ino, data: &[u8]) -> Result<u64> {
-        self.core.op(|core| core.append(ino, data))
+        self.core.op(|_| self.core.append(ino, data))
     }
     fn drop_privileges(&self, ino: Ino) -> Result<()> {
         self.core.op(|core| core.drop_privileges(ino))
     }
     fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
-        self.core.op(|core| core.fallocate(ino, mode, offset, len))
+        self.core.op(|_| self.core.fallocate(ino, mode, offset, len))
     }
     fn seek(&self, ino: Ino, offset: u64, whence: Seek) -> Result<u64> {
-        self.core.op(|core| core.seek(ino, offset, whence))
+        self.core.op(|_| self.core.seek(ino, offset, whence))
     }
     fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
-        self.core.op(|core| core.copy_range(from, to, len))
+        self.core.op(|_| self.core.copy_range(from, to, len))
     }
     fn fsync(&self, ino: Ino) -> Result<()> {
         // Operations are durable on return; what is left is to say whether the medium kept its word.

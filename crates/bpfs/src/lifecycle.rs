@@ -2,13 +2,13 @@
 
 use crate::LAYOUT;
 use crate::crawler::Trees;
-use crate::fs::Core;
+use crate::fs::Files;
 use crate::layout::*;
-use crate::scan::{Scan, ScanOptions};
 use crate::store::{INODE_ROOT, INODE_SIZE, Store};
 use crate::volatile::{Plan, Volatile};
 use arena::{Arena, Attached, Place};
 use derived::SharedPool as _;
+use namespace::{Core, Scan, ScanOptions};
 use pmem::Medium;
 use pool::{
     CheckOptions, CheckReport, Error, FormatOptions, LABEL_MAX, MountOptions, MountReport, PoolInfo,
@@ -122,22 +122,22 @@ pub fn info(medium: &impl Medium) -> Result<PoolInfo, Error> {
     })
 }
 
-fn open<M: Medium>(medium: M, o: &MountOptions) -> Result<Core<M>, Error> {
+fn open<M: Medium>(medium: M, o: &MountOptions) -> Result<Files<M>, Error> {
     let sb = load_superblock(&medium)?;
-    let plan = Plan::alone(sb.blocks.get());
+    let mut plan = Plan::alone(sb.blocks.get());
     let arena = Arena::anonymous(plan.layout())?;
     let (seed, secret) = random(o);
     Ok(core(medium, &sb, plan.begin(arena, seed, secret), o))
 }
 
-fn core<M>(medium: M, sb: &Superblock, v: Volatile, o: &MountOptions) -> Core<M> {
+fn core<M>(medium: M, sb: &Superblock, v: Volatile, o: &MountOptions) -> Files<M> {
     let bytes = sb.blocks.get() * BLOCK;
-    Core(Store {
+    Files(Core(Store {
         trees: Trees { medium, bytes },
         v,
         read_only: AtomicBool::new(o.read_only),
         clock: o.clock,
-    })
+    }))
 }
 
 /// The key of the name hash and the secret.
@@ -146,12 +146,12 @@ fn random(o: &MountOptions) -> (u64, u64) {
     (o.seed.unwrap_or(seed), secret)
 }
 
-fn blocks_used<M: Medium>(core: &Core<M>) -> u64 {
+fn blocks_used<M: Medium>(core: &Files<M>) -> u64 {
     core.bytes / BLOCK - core.v.free_blocks()
 }
 
 /// Mounts a pool: derives the volatile state by a scan. See [`crate::Bpfs::mount`].
-pub fn mount<M: Medium>(medium: M, o: &MountOptions) -> Result<(Core<M>, MountReport), Error> {
+pub fn mount<M: Medium>(medium: M, o: &MountOptions) -> Result<(Files<M>, MountReport), Error> {
     let core = open(medium, o)?;
     let report = derive(&core, o)?;
     Ok((core, report))
@@ -162,9 +162,9 @@ pub fn attach<M: Medium>(
     medium: M,
     place: &Place,
     o: &MountOptions,
-) -> Result<(Core<M>, MountReport), Error> {
+) -> Result<(Files<M>, MountReport), Error> {
     let sb = load_superblock(&medium)?;
-    let plan = Plan::shared(sb.blocks.get());
+    let mut plan = Plan::shared(sb.blocks.get());
     match derived::attach(&medium, place, plan.layout()).map_err(Error::Shared)? {
         Attached::Joined(arena) => {
             let core = core(medium, &sb, plan.join(arena), o);
@@ -184,7 +184,7 @@ pub fn attach<M: Medium>(
 }
 
 /// Scans the pool into the empty derived state.
-fn derive<M: Medium>(core: &Core<M>, o: &MountOptions) -> Result<MountReport, Error> {
+fn derive<M: Medium>(core: &Files<M>, o: &MountOptions) -> Result<MountReport, Error> {
     let start = Instant::now();
     let scan = core.scan(&ScanOptions::fresh(o.threads), &|_| {});
     let stale = scan.stale.lock().map(|s| s.clone()).unwrap_or_default();

@@ -4,10 +4,10 @@
 //! What is pinned may change: writes within 8 bytes are in place (§3.2). So it is given as atomics.
 
 use crate::crawler::Trees;
-use crate::fs::Core;
+use crate::fs::Files;
 use crate::layout::{BLOCK, Root, Word};
-use crate::store::report;
 use derived::SharedPool as _;
+use namespace::{Storage as _, report};
 use pmem::Medium;
 use std::sync::atomic::AtomicU8;
 use vfs::{Errno, Ino, Result};
@@ -18,7 +18,7 @@ const POINTERS: usize = 128;
 /// What a hole reads as.
 static ZEROS: [AtomicU8; BLOCK as usize] = [const { AtomicU8::new(0) }; BLOCK as usize];
 
-impl<M: Medium> Core<M> {
+impl<M: Medium> Files<M> {
     /// Where the content of a file from `offset` on lies in PM, up to `count` bytes that are
     /// contiguous there: offset (`None`: a hole) and length, 0 at the end of the file. The caller
     /// has counted itself.
@@ -85,14 +85,14 @@ fn following(pointers: &[u64], start: u64) -> usize {
     whole + rest.take_while(|(index, pointer)| **pointer == block(whole + index)).count()
 }
 
-impl<M: Medium> Core<M> {
+impl<M: Medium> Files<M> {
     /// As [`pool::Engine::get_read_buf`]; to be followed by [`put_read_buf`](Self::put_read_buf). `EOPNOTSUPP` where the
     /// medium is not mapped.
     pub fn get_read_buf(&self, ino: Ino, offset: u64, count: u64) -> Result<&[AtomicU8]> {
         let pins = self.v.pins();
-        let (at, len) = self.op(|core| {
-            pins.add(&core.v.arena)?;
-            core.contiguous(ino, offset, count).inspect_err(|_| core.unpin())
+        let (at, len) = self.op(|_| {
+            pins.add(&self.v.arena)?;
+            self.contiguous(ino, offset, count).inspect_err(|_| self.unpin())
         })?;
         match at {
             Some(at) => self.medium.lend(at, len).ok_or_else(|| {
@@ -105,8 +105,8 @@ impl<M: Medium> Core<M> {
 
     /// A reader of this process is done.
     pub fn put_read_buf(&self) {
-        let _ = self.op(|core| {
-            core.unpin();
+        let _ = self.op(|_| {
+            self.unpin();
             Ok(())
         });
     }

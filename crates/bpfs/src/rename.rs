@@ -1,263 +1,25 @@
-//! Renames: all flags, within a directory and across.
+//! Renames where a line does not have all that changes: how the entries are committed.
 //!
 //! | rename | commit |
 //! |---|---|
-//! | within a line of a directory | the line, where the CPU stores lines |
 //! | within a directory | entry words; their lowest common ancestor in the directory's tree |
 //! | across directories | the same, in the inode file |
 
 use crate::blocks::Txn;
 use crate::crawler::{Change, Mode, Node};
-use crate::dir::Slot;
-use crate::free::FreeRun;
-use crate::fs::Core;
-use crate::index::Found;
 use crate::layout::*;
-use crate::namespace::kind_bits;
-use crate::store::Stop;
-use crate::volatile::{EntryPos, LIVE, Locks, REMOVED, VInode};
-use crate::words::{Moved, Patch, WordsEdit};
+use crate::store::Store;
+use crate::words::WordsEdit;
 use arena::Handle;
-use pmem::{LINE, Line, Medium};
+use derived::Locks;
+use namespace::{EntryPos, FreeRun, Moved, Patch, Renamed, Stop};
+use pmem::Medium;
 use smallvec::SmallVec;
-use std::sync::atomic::Ordering::Relaxed;
-use vfs::rules::check_name;
-use vfs::{Errno, FileKind, Ino, ROOT, RenameFlags, Result};
+use vfs::{Errno, Result};
 
-impl<M: Medium> Core<M> {
-    /// `FileSystem::rename`.
-    pub fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> Result<()> {
-        self.check_writable()?;
-        // What callers hold stays what it is: no lock is needed to see that.
-        self.live_dir(from.0).and(self.live_dir(to.0))?;
-        check_name(from.1)?;
-        check_name(to.1)?;
-        if flags == RenameFlags::all() || !RenameFlags::all().contains(flags) {
-            return Err(Errno::INVAL);
-        }
-        // Only a move to another directory can change what is below what.
-        let _topology = (from.0 != to.0).then(|| self.v.lock_topology()).transpose()?;
-        loop {
-            let source = self.resolve(from.0, from.1)?;
-            let Found { ino, pos } = source.found.ok_or(Errno::NOENT)?;
-            let target = self.resolve(to.0, to.1)?;
-            let mut inos: SmallVec<[Ino; 4]> = SmallVec::from_slice(&[from.0, to.0, ino]);
-            inos.extend(target.found.map(|t| t.ino));
-            let wide = if from.0 == to.0 { 0 } else { 2 };
-            let done = self.change(&inos, wide, |locks| {
-                let now = self.resolve_again(from.0, from.1, &source)?.flatten();
-                let (Some(source), Some(target)) = (now, self.resolve_again(to.0, to.1, &target)?)
-                else {
-                    return Ok(false);
-                };
-                self.rename_locked(locks, from, source, to, target, flags)?;
-                Ok(true)
-            })?;
-            if done {
-                // Storing a line takes it out of the cache, and whoever looks up one of these names reads it. Not
-                // before the locks are given back: that waits for the store, which would take it out again.
-                self.medium.prefetch(self.v.entry_off(pos), LINE);
-                return Ok(());
-            }
-        }
-    }
-
-    fn rename_locked(
-        &self,
-        locks: &Locks<'_>,
-        (from_dir, from_name): (Ino, &[u8]),
-        source: Found,
-        (to_dir, to_name): (Ino, &[u8]),
-        target: Option<Found>,
-        flags: RenameFlags,
-    ) -> std::result::Result<(), Stop> {
-        let (fd, td) = (self.live_dir(from_dir)?, self.live_dir(to_dir)?);
-        let exchange = flags == RenameFlags::EXCHANGE;
-        match target {
-            Some(_) if flags == RenameFlags::NOREPLACE => return Err(Errno::EXIST.into()),
-            None if exchange => return Err(Errno::NOENT.into()),
-            _ => {}
-        }
-        if from_dir != to_dir {
-            if self.is_within(to_dir, source.ino) {
-                return Err(Errno::INVAL.into());
-            }
-            if target.is_some_and(|t| self.is_within(from_dir, t.ino)) {
-                return Err(if exchange { Errno::INVAL } else { Errno::NOTEMPTY }.into());
-            }
-        }
-        if target.is_some_and(|t| t.ino == source.ino) {
-            return Ok(());
-        }
-        self.open_dir(to_dir)?;
-        let s = self.live(source.ino)?;
-        let t = target.map(|t| self.live(t.ino)).transpose()?;
-        if let (Some(t), Some(target), false) = (t, target, exchange) {
-            match (s.kind() == FileKind::Dir, t.kind() == FileKind::Dir) {
-                (true, _) => self.check_empty(target.ino)?,
-                (false, true) => return Err(Errno::ISDIR.into()),
-                (false, false) => {}
-            }
-        }
-        if from_dir != to_dir && !locks.has_global() {
-            return Err(Stop::Wide);
-        }
-
-        let slot = match target {
-            Some(_) => None,
-            None => Some(self.slot_for(from_dir == to_dir, source, td, to_name, s.kind())?),
-        };
-        let r = Renamed {
-            from: (from_dir, fd, from_name, source),
-            to: (to_dir, td, to_name, target),
-            nodes: (s, t),
-            slot,
-            exchange,
-        };
-        let (from, to) = self.patches(&r);
-        let line = if from_dir == to_dir { self.line_of(&from, &to, source.pos) } else { None };
-        let moved = if let Some((off, line)) = line {
-            // As in `make_slot`: before the first flush. And times come after the line, which would wait
-            // for them.
-            self.index_rename(&r)?;
-            self.medium.store_line(off, &line);
-            self.touch_renamed(&r);
-            let _ = self.medium.fence();
-            SmallVec::new()
-        } else {
-            let moved = self.commit_entries(locks, &r, from, to)?;
-            self.index_rename(&r)?;
-            moved
-        };
-        self.update_index_after_rename(&r, &moved)?;
-        Ok(())
-    }
-
-    fn touch_renamed(&self, r: &Renamed<'_>) {
-        let ((from_dir, fd, ..), (to_dir, td, ..), (s, t)) = (r.from, r.to, r.nodes);
-        self.touch_modified(fd);
-        if from_dir != to_dir {
-            self.touch_modified(td);
-        }
-        self.touch_changed(s);
-        if let Some(t) = t {
-            self.touch_changed(t);
-        }
-    }
-
-    /// Room for a new name: where the old one is, if that has it, so that the shadow differs in nothing
-    /// else.
-    fn slot_for(
-        &self,
-        in_place: bool,
-        source: Found,
-        td: &VInode,
-        name: &[u8],
-        kind: FileKind,
-    ) -> Result<Slot> {
-        let kind = kind_bits(kind);
-        match in_place.then(|| self.slot_in_place(source.pos, name.len(), kind)).flatten() {
-            Some(slot) => Ok(slot),
-            None => self.find_room(td, name.len(), kind),
-        }
-    }
-
-    /// What changes in the entry blocks.
-    fn patches<'a>(&self, r: &Renamed<'a>) -> (Patch<'a>, Patch<'a>) {
-        let (mut from, mut to) = (Patch::default(), Patch::default());
-        let source = r.source();
-        if let (Some(target), Some(t)) = (r.to.3, r.nodes.1) {
-            self.name_inode(&mut to, target.pos, source.ino, r.nodes.0);
-            if r.exchange {
-                self.name_inode(&mut from, source.pos, target.ino, t);
-            }
-        }
-        if let Some(slot) = &r.slot {
-            let at = self.v.logical_off(slot.pos);
-            let life = self.life(source.ino, r.nodes.0);
-            to.words.extend([(at, life.pack()), (at + 8, slot.word.pack())]);
-            to.bytes = Some((at + DIRENT_HEADER, r.to.2));
-            let was = self.entry_word(slot.pos).len;
-            if slot.rest.len > 0 && slot.word.len != was {
-                let rest = at + slot.word.len;
-                to.words.extend([(rest, 0), (rest + 8, slot.rest.word())]);
-            }
-        }
-        if !r.exchange && !r.is_in_place() {
-            from.words.push((self.v.logical_off(source.pos), 0));
-        }
-        (from, to)
-    }
-
-    /// Where blocks of entries are copied, names are written to the copies, and free space between entries is
-    /// left out of them: the known runs, and what the slot leaves of one.
-    fn leave_runs_out(&self, r: &Renamed<'_>, from: &mut Patch<'_>, to: &mut Patch<'_>) {
-        let (source, other) = (r.source().pos, r.other());
-        if other.block() != source.block() {
-            self.leave_out(from, source.block(), self.free_run(source.block()));
-        }
-        if let Some(slot) = &r.slot {
-            self.leave_out(to, slot.pos.block(), slot.rest);
-        }
-        let known = self.free_run(other.block());
-        if r.slot.is_none_or(|slot| !slot.has(known)) {
-            self.leave_out(to, other.block(), known);
-        }
-    }
-
-    /// Where one line has all that changes: where it is, and what it will be. Storing it commits.
-    fn line_of(&self, from: &Patch<'_>, to: &Patch<'_>, entry: EntryPos) -> Option<(u64, Line)> {
-        if !self.medium.stores_lines() {
-            return None;
-        }
-        let (name_at, name) = to.bytes.unwrap_or_default();
-        let words = || from.words.iter().chain(&to.words);
-        let at = words().map(|(at, _)| at / LINE * LINE).next()?;
-        let is_within = |off: u64, len: u64| off >= at && off + len <= at + LINE;
-        if !words().all(|(off, _)| is_within(*off, 8))
-            || !(name.is_empty() || is_within(name_at, name.len() as u64))
-        {
-            return None;
-        }
-        let off = self.v.entry_off(entry) / BLOCK * BLOCK + at % BLOCK;
-        let mut line = [0; LINE as usize];
-        self.medium.read(off, &mut line);
-        let mut put = |off: u64, bytes: &[u8]| {
-            let start = (off - at) as usize;
-            line[start..start + bytes.len()].copy_from_slice(bytes);
-        };
-        words().for_each(|(off, value)| put(*off, &value.to_le_bytes()));
-        if !name.is_empty() {
-            put(name_at, name);
-        }
-        Some((off, line))
-    }
-
-    /// Lets an entry name another inode.
-    fn name_inode(&self, patch: &mut Patch<'_>, pos: EntryPos, ino: Ino, v: &VInode) {
-        let at = self.v.logical_off(pos);
-        patch.words.push((at, self.life(ino, v).pack()));
-        let mut word = self.entry_word(pos);
-        if word.kind != kind_bits(v.kind()) {
-            word.kind = kind_bits(v.kind());
-            patch.words.push((at + 8, word.pack()));
-        }
-    }
-
-    /// Makes a free run one entry, of which copies need the header only.
-    fn leave_out(&self, patch: &mut Patch<'_>, block: Handle, run: FreeRun) {
-        if run.len > 0 {
-            let at = self.v.logical_off(EntryPos::new(block, run.off));
-            let header = [(at, 0), (at + 8, run.word())];
-            if !patch.words.ends_with(&header) {
-                patch.words.extend(header);
-            }
-            patch.idle.push(at + DIRENT_HEADER..at + run.len);
-        }
-    }
-
+impl<M: Medium> Store<M> {
     /// Commits the entries of one directory, or of two at once. Returns the blocks that were copied.
-    fn commit_entries<'a>(
+    pub fn commit_renamed<'a>(
         &self,
         locks: &Locks<'_>,
         r: &Renamed<'_>,
@@ -273,7 +35,7 @@ impl<M: Medium> Core<M> {
             let blocks = if r.source().pos.block() == r.other().block() { 1 } else { 2 };
             from.join(to);
             return self.v.transact(blocks * tall(from_root), 0, |txn| {
-                self.touch_renamed(r);
+                r.touch(self);
                 let mut edit = WordsEdit::new(self, from);
                 self.edit_tree(txn, fd, from_root, &mut edit)?;
                 Ok(edit.moved.into_iter().collect())
@@ -281,7 +43,7 @@ impl<M: Medium> Core<M> {
         }
         let need = tall(from_root) + tall(to_root) + self.inode_commit_blocks(2);
         self.v.transact(need, 0, |txn| {
-            self.touch_renamed(r);
+            r.touch(self);
             let (mut moved, from_root) = self.shadow_entries(txn, from_root, from)?;
             let (to, to_root) = self.shadow_entries(txn, to_root, to)?;
             let roots = [(from_dir, Word::Root, from_root), (to_dir, Word::Root, to_root)];
@@ -305,106 +67,31 @@ impl<M: Medium> Core<M> {
         }
     }
 
-    /// Changes the name index. Nothing has changed where that fails.
-    fn index_rename(&self, r: &Renamed<'_>) -> Result<()> {
-        let (from_dir, _, from_name, source) = r.from;
-        let (to_dir, _, to_name, target) = r.to;
-        match (target, &r.slot) {
-            (Some(t), _) => {
-                self.reindex_name(to_dir, to_name, Found { ino: source.ino, pos: t.pos });
-                if r.exchange {
-                    self.reindex_name(from_dir, from_name, Found { ino: t.ino, pos: source.pos });
-                    return Ok(());
-                }
-            }
-            (None, Some(slot)) => {
-                self.index_name(to_dir, to_name, Found { pos: slot.pos, ..source })?;
-            }
-            (None, None) => unreachable!("what is not there is made"),
+    /// Where blocks of entries are copied, names are written to the copies, and free space between entries is
+    /// left out of them: the known runs, and what the slot leaves of one.
+    fn leave_runs_out(&self, r: &Renamed<'_>, from: &mut Patch<'_>, to: &mut Patch<'_>) {
+        let (source, other) = (r.source().pos, r.other());
+        if other.block() != source.block() {
+            self.leave_out(from, source.block(), self.v.free_run(source.block()));
         }
-        self.unindex_name(from_dir, from_name, source.pos);
-        Ok(())
+        if let Some(slot) = &r.slot {
+            self.leave_out(to, slot.pos.block(), slot.rest);
+        }
+        let known = self.v.free_run(other.block());
+        if r.slot.is_none_or(|slot| !slot.has(known)) {
+            self.leave_out(to, other.block(), known);
+        }
     }
 
-    /// Brings the rest of the derived state up to date.
-    fn update_index_after_rename(&self, r: &Renamed<'_>, moved: &[Moved]) -> Result<()> {
-        let (from_dir, fd, _, source) = r.from;
-        let (to_dir, td, _, target) = r.to;
-        let (s, t) = r.nodes;
-        for pos in [source.pos, r.other()] {
-            let pm_off = &self.v.dir_block(pos.block()).pm_off;
-            let was = pm_off.load(Relaxed);
-            if let Some(m) = moved.iter().find(|m| m.old == was) {
-                pm_off.store(m.new, Relaxed);
+    /// Makes a free run one entry, of which copies need the header only.
+    fn leave_out(&self, patch: &mut Patch<'_>, block: Handle, run: FreeRun) {
+        if run.len > 0 {
+            let at = self.v.logical_off(EntryPos::new(block, run.off));
+            let header = [(at, 0), (at + 8, run.word())];
+            if !patch.words.ends_with(&header) {
+                patch.words.extend(header);
             }
+            patch.idle.push(at + DIRENT_HEADER..at + run.len);
         }
-        match &r.slot {
-            Some(slot) if r.is_in_place() => self.update_index_after_respell(fd, slot)?,
-            Some(slot) => {
-                self.update_index_after_add(td, slot)?;
-                self.update_index_after_clear(fd, source.pos.block(), self.entry_run(source.pos))?;
-            }
-            None if r.exchange => {}
-            None => {
-                self.update_index_after_clear(fd, source.pos.block(), self.entry_run(source.pos))?;
-            }
-        }
-        for (node, from, to) in
-            [(Some(s), fd, (to_dir, td)), (t.filter(|_| r.exchange), td, (from_dir, fd))]
-        {
-            if let Some(node) = node.filter(|n| n.kind() == FileKind::Dir) {
-                from.add_links(-1);
-                to.1.add_links(1);
-                node.parent.store(to.0.0 as u32, Relaxed);
-            }
-        }
-        if let (Some(target), Some(t), false) = (target, t, r.exchange) {
-            self.drop_name(td, target.ino, t);
-        }
-        Ok(())
-    }
-
-    /// Whether `dir` is `ancestor` or below it. The topology lock keeps parents as they are.
-    fn is_within(&self, dir: Ino, ancestor: Ino) -> bool {
-        let mut at = dir;
-        for _ in 0..u32::MAX {
-            if at == ancestor {
-                return true;
-            }
-            match self.v.vinode(at) {
-                Ok(v) if at != ROOT && v.state.load(Relaxed) & (LIVE | REMOVED) == LIVE => {
-                    at = Ino(u64::from(v.parent.load(Relaxed)));
-                }
-                _ => return false,
-            }
-        }
-        false
-    }
-}
-
-/// A rename that is allowed.
-struct Renamed<'a> {
-    from: (Ino, &'a VInode, &'a [u8], Found),
-    to: (Ino, &'a VInode, &'a [u8], Option<Found>),
-    nodes: (&'a VInode, Option<&'a VInode>),
-    /// Room for the new name, where nothing has it.
-    slot: Option<Slot>,
-    exchange: bool,
-}
-
-impl Renamed<'_> {
-    fn source(&self) -> Found {
-        self.from.3
-    }
-
-    /// The entry that has the new name, or will.
-    fn other(&self) -> EntryPos {
-        let found = self.to.3.map(|target| target.pos);
-        found.or(self.slot.map(|slot| slot.pos)).expect("what is not there is made")
-    }
-
-    /// Whether the entry stays and changes its name.
-    fn is_in_place(&self) -> bool {
-        self.slot.is_some_and(|slot| slot.pos == self.source().pos)
     }
 }

@@ -1,140 +1,20 @@
-//! The scan that derives the volatile state (§3.3), and finds what cannot be.
-//!
-//! It starts at the superblock and follows what is valid: the inode file, then directories, in
-//! parallel, then the inodes that their entries name. Nothing is believed before it is checked:
+//! The scan of trees: what [`namespace`] does for names, for blocks. Nothing is believed before it is checked:
 //!
 //! - scan-S1: a block has one owner. The first to claim its bit gets it; a second claim is a problem,
 //!   and the walk does not follow it, so cycles end.
 //! - scan-S2: a pointer is aligned and inside the pool; a height is at most 4.
-//! - scan-S3: a directory has one name; the root has none.
-//! - scan-S4: a directory's block is a chain of sound entries, each name appears once.
-//! - scan-S5: what a tree holds beyond the end of its file is left over from a crash (crawler-T3), and so is an entry
-//!   whose inode has not come to be (dir-D4): they are not in use, and are cleared.
-//! - scan-S6: what was read is durable when the scan returns. A process that was killed may have stored a
-//!   commit and not flushed it; others must not build on what a power failure would take back, nor be
-//!   served it. So whatever operations change in place is flushed: the superblock, the inode file,
-//!   directories, blocks of pointers; all else was durable before a pointer led to it. And as a fence
-//!   completes the flushes of its own thread only, each worker fences.
+//!
+//! What a tree holds beyond the end of its file (crawler-T3) is what a crash left there (scan-S5). What is flushed, as
+//! operations change it in place (scan-S6): the superblock, the inode file, and blocks of pointers; all else was
+//! durable before a pointer led to it.
 
 use crate::crawler::Node;
-use crate::dir::Chain;
-use crate::extent::Extent;
-use crate::free::FreeRun;
-use crate::index::{Found, Next};
+use crate::extent::{Extent, FileExtent as _};
 use crate::layout::*;
 use crate::store::{INODE_ROOT, INODE_SIZE, Store};
-use crate::volatile::{EntryPos, LIVE, MAY_BE_CAPABLE, REMOVED, VInode};
-use derived::Held;
+use namespace::{Scan, Storage as _, VInode};
 use pmem::Medium;
-use pool::Problem;
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
-use std::sync::{Condvar, Mutex};
-use vfs::rules::check_name;
-use vfs::{FILE_SIZE_MAX, FileKind, Ino, LINK_MAX, ROOT, Result};
-
-/// Problems beyond this number are counted, not listed.
-const PROBLEMS_MAX: usize = 10_000;
-
-/// Directories still to be scanned, shared by the workers.
-#[derive(Default)]
-struct Queue {
-    state: Mutex<(Vec<Ino>, usize)>,
-    more: Condvar,
-}
-
-impl Queue {
-    fn push(&self, ino: Ino) {
-        self.state.lock().expect("no worker panics").0.push(ino);
-        self.more.notify_one();
-    }
-
-    /// The next directory; `None` when none is left and nobody is working on one.
-    fn take(&self, finished: bool) -> Option<Ino> {
-        let mut s = self.state.lock().expect("no worker panics");
-        s.1 -= usize::from(finished);
-        loop {
-            if let Some(ino) = s.0.pop() {
-                s.1 += 1;
-                return Some(ino);
-            }
-            if s.1 == 0 {
-                self.more.notify_all();
-                return None;
-            }
-            s = self.more.wait(s).expect("no worker panics");
-        }
-    }
-}
-
-/// How to scan.
-pub struct ScanOptions<'a> {
-    /// Workers, the calling thread among them.
-    pub threads: usize,
-    /// Inodes that are in use though no entry may name them ([`derived`], sharing-R4).
-    pub held: &'a BTreeMap<Ino, Held>,
-}
-
-impl ScanOptions<'_> {
-    /// Of a pool that nobody uses.
-    pub fn fresh(threads: Option<usize>) -> Self {
-        const NONE: &BTreeMap<Ino, Held> = &BTreeMap::new();
-        Self { threads: pool::scan_threads(threads), held: NONE }
-    }
-}
-
-/// What a scan found.
-#[derive(Debug, Default)]
-pub struct Scan {
-    /// Live inodes.
-    pub inodes: AtomicU64,
-    /// Names.
-    pub names: AtomicU64,
-    /// Words that a crash left and that count as zero (scan-S5).
-    pub stale: Mutex<Vec<u64>>,
-    problems: Mutex<Vec<Problem>>,
-    problems_more: AtomicUsize,
-}
-
-impl Scan {
-    /// The problems, in the order of their objects.
-    pub fn into_problems(self) -> Vec<Problem> {
-        let mut p = self.problems.into_inner().expect("no worker panics");
-        p.sort_by(|a, b| a.object.cmp(&b.object));
-        let more = self.problems_more.into_inner();
-        if more > 0 {
-            p.push(Problem {
-                object: "pool".into(),
-                what: format!("{more} more problems are not listed"),
-                remedy: None,
-                repaired: false,
-                fix: None,
-            });
-        }
-        p
-    }
-
-    /// Notes a violated invariant; `fix` is the word that repairing stores, and what that means.
-    fn problem(&self, object: impl Fn() -> String, what: String, fix: Option<((u64, u64), &str)>) {
-        let mut list = self.problems.lock().expect("no worker panics");
-        if list.len() == PROBLEMS_MAX {
-            self.problems_more.fetch_add(1, Relaxed);
-            return;
-        }
-        list.push(Problem {
-            object: object(),
-            what,
-            remedy: fix.map(|(_, remedy)| remedy.to_owned()),
-            repaired: false,
-            fix: fix.map(|(fix, _)| fix),
-        });
-    }
-}
-
-/// What reports call a directory.
-fn directory(dir: Ino) -> String {
-    format!("directory inode {}", dir.0)
-}
+use vfs::FileKind;
 
 /// How the walk of a tree treats its leaves and what it is called in reports.
 struct Walk<'a> {
@@ -146,63 +26,10 @@ struct Walk<'a> {
 }
 
 impl<M: Medium> Store<M> {
-    /// Scans the pool; `progress` is told how many inodes were found so far.
-    pub fn scan(&self, o: &ScanOptions<'_>, progress: &(dyn Fn(u64) + Sync)) -> Scan {
-        let scan = Scan::default();
+    /// Walks the superblock and the inode file.
+    pub fn scan_inode_file(&self, scan: &Scan) -> bool {
         self.v.blocks.set(&self.v.arena, 0);
         self.medium.flush(0, BLOCK);
-        if self.scan_inode_file(&scan) {
-            self.scan_names(&scan, o.threads, progress);
-            o.held.iter().for_each(|(ino, held)| self.adopt_orphan(&scan, *ino, *held));
-        }
-        // scan-S6.
-        let _ = self.medium.fence();
-        self.v.count_free_blocks();
-        scan
-    }
-
-    /// Scans what has a name.
-    fn scan_names(&self, scan: &Scan, threads: usize, progress: &(dyn Fn(u64) + Sync)) {
-        let queue = Queue::default();
-        let root = || "the root directory".to_owned();
-        match self.v.vinode(ROOT) {
-            Ok(v) if ROOT.0 < self.v.inode_slots() => {
-                let mode = self.load(v, Word::Mode) as u32;
-                if FileKind::from_mode(mode) == Some(FileKind::Dir) {
-                    self.v.mark_inode(ROOT);
-                    self.adopt_inode(scan, Some(&queue), ROOT, v, 0);
-                } else {
-                    scan.problem(root, format!("its mode {mode:#o} is not a directory's"), None);
-                }
-            }
-            _ => scan.problem(root, "the inode file does not hold it".into(), None),
-        }
-        std::thread::scope(|s| {
-            for _ in 1..threads {
-                s.spawn(|| self.help_scan(scan, &queue, progress));
-            }
-            self.scan_dirs(scan, &queue, progress);
-        });
-    }
-
-    /// Scans directories until none is left.
-    fn scan_dirs(&self, scan: &Scan, queue: &Queue, progress: &(dyn Fn(u64) + Sync)) {
-        let mut finished = false;
-        while let Some(dir) = queue.take(finished) {
-            self.scan_dir(scan, queue, dir);
-            progress(scan.inodes.load(Relaxed));
-            finished = true;
-        }
-    }
-
-    /// The same as another worker than the calling thread, which ends here.
-    fn help_scan(&self, scan: &Scan, queue: &Queue, progress: &(dyn Fn(u64) + Sync)) {
-        self.scan_dirs(scan, queue, progress);
-        // scan-S6.
-        let _ = self.medium.fence();
-    }
-
-    fn scan_inode_file(&self, scan: &Scan) -> bool {
         let object = || "the inode file".to_owned();
         let size = self.medium.load_u64(INODE_SIZE);
         if size == 0 || !size.is_multiple_of(BLOCK) || size > self.bytes {
@@ -214,7 +41,7 @@ impl<M: Medium> Store<M> {
         let sound = self.walk_root(&mut walk, INODE_ROOT, false, &mut |block, base| {
             self.medium.flush(block, BLOCK);
             if base == next {
-                self.v.add_leaf(block);
+                self.v.add_leaf(block, INODE);
                 next += BLOCK;
             }
         });
@@ -224,195 +51,41 @@ impl<M: Medium> Store<M> {
         sound && next == size
     }
 
-    /// Takes an inode without a name that is in use into the derived state.
-    fn adopt_orphan(&self, scan: &Scan, ino: Ino, held: Held) {
-        let Ok(v) = self.v.vinode(ino) else { return };
-        if ino.0 >= self.v.inode_slots() || !self.v.mark_inode(ino) {
-            return;
-        }
-        match FileKind::from_mode(self.load(v, Word::Mode) as u32) {
-            Some(FileKind::Dir) => self.adopt_inode(scan, None, ino, v, REMOVED),
-            Some(_) => self.adopt_inode(scan, None, ino, v, held.unnamed),
-            None => {
-                scan.problem(|| format!("inode {}", ino.0), "it is in use, but free".into(), None)
-            }
-        }
-    }
-
-    /// Takes an inode into the derived state; a directory that has a name is queued.
-    fn adopt_inode(&self, scan: &Scan, queue: Option<&Queue>, ino: Ino, v: &VInode, flags: u32) {
-        scan.inodes.fetch_add(1, Relaxed);
-        let object = || format!("inode {}", ino.0);
-        let mode = self.load(v, Word::Mode) as u32;
-        let kind = FileKind::from_mode(mode).expect("the caller checked the mode");
-        let may_be_capable = if self.load(v, Word::Xattr) == 0 { 0 } else { MAY_BE_CAPABLE };
-        v.begin(kind, flags | may_be_capable);
-        let size = self.load(v, Word::Size);
-        if size > FILE_SIZE_MAX || kind == FileKind::Dir && !size.is_multiple_of(BLOCK) {
-            scan.problem(object, format!("its size {size} is impossible"), None);
-            return;
-        }
-        let mut blocks = 0;
-        if let (FileKind::Dir, Some(queue)) = (kind, queue) {
-            queue.push(ino);
-        } else {
-            let mut walk = Walk { scan, object: &object, size, blocks: 0 };
-            let (mut extent, mut longest) = (Extent::default(), Extent::default());
-            self.walk_root(&mut walk, self.word_off(v, Word::Root), true, &mut |block, base| {
-                if !extent.extend(base / BLOCK, block / BLOCK) {
-                    extent = Extent { first: base / BLOCK, block: block / BLOCK, count: 1 };
-                }
-                if extent.count > longest.count {
-                    longest = extent;
-                }
-            });
-            if kind == FileKind::File {
-                v.set_extent(longest);
-            }
-            blocks += walk.blocks;
-        }
-        if self.load(v, Word::Xattr) != 0 {
-            let mut walk = Walk { scan, object: &object, size: u64::MAX, blocks: 0 };
-            let at = self.word_off(v, Word::Xattr);
-            if self.walk_root(&mut walk, at, true, &mut |_, _| {}) && self.attributes(v).is_err() {
-                let fix = Some(((at, 0), "drop the attributes"));
-                scan.problem(object, "its attributes cannot be read".into(), fix);
-            }
-            blocks += walk.blocks;
-        }
-        v.blocks.fetch_add(blocks as i64, Relaxed);
-    }
-
-    fn scan_dir(&self, scan: &Scan, queue: &Queue, dir: Ino) {
-        let Ok(v) = self.v.vinode(dir) else { return };
-        let object = || directory(dir);
-        let size = self.load(v, Word::Size);
-        let mut walk = Walk { scan, object: &object, size, blocks: 0 };
-        let mut leaves = Vec::new();
-        self.walk_root(&mut walk, self.word_off(v, Word::Root), true, &mut |block, base| {
-            self.medium.flush(block, BLOCK);
-            leaves.push((block, base));
-        });
-        v.blocks.fetch_add(walk.blocks as i64, Relaxed);
-        for (block, base) in leaves {
-            if self.scan_dir_block(scan, queue, dir, v, (block, base)).is_err() {
-                scan.problem(object, "too many directories".into(), None);
-            }
-        }
-    }
-
-    /// Takes a block of a directory into the derived state, and what its entries name. Fails where that
-    /// has no room.
-    fn scan_dir_block(
+    /// Walks the tree of an inode; of a file, notes the longest extent.
+    pub fn scan_tree(
         &self,
         scan: &Scan,
-        queue: &Queue,
-        dir: Ino,
+        object: &dyn Fn() -> String,
         v: &VInode,
-        (block, base): (u64, u64),
-    ) -> Result<()> {
-        let data = self.load_dir_block(block);
-        let handle = self.v.add_dir_block(v, block, base / BLOCK)?;
-        let free = &self.v.dir_block(handle).free;
-        for life in Chain::new(&data).flatten().filter_map(|e| e.life) {
-            self.prefetch_inode(Next::Scan, life.ino);
-        }
-        for e in Chain::new(&data) {
-            let e = match e {
-                Ok(e) => e,
-                Err(off) => {
-                    self.report_broken_chain(scan, dir, block, off);
-                    continue;
-                }
-            };
-            match e.life {
-                None => free.set(e.run(), true),
-                Some(life) if self.is_left_over(life) => {
-                    scan.stale.lock().expect("no worker panics").push(block + e.off);
-                    free.set(e.run(), true);
-                }
-                Some(life) => {
-                    let at = (e.off + DIRENT_HEADER) as usize;
-                    let name = &data[at..at + e.word.name_len];
-                    let found = Found { ino: life.ino, pos: EntryPos::new(handle, e.off) };
-                    self.scan_entry(scan, queue, dir, v, found, name);
-                }
+        size: u64,
+        each: &mut dyn FnMut(u64, u64),
+    ) -> u64 {
+        let mut walk = Walk { scan, object, size, blocks: 0 };
+        let (mut extent, mut longest) = (Extent::default(), Extent::default());
+        self.walk_root(&mut walk, self.word_off(v, Word::Root), true, &mut |block, base| {
+            if !extent.extend(base / BLOCK, block / BLOCK) {
+                extent = Extent { first: base / BLOCK, block: block / BLOCK, count: 1 };
             }
+            if extent.count > longest.count {
+                longest = extent;
+            }
+            each(block, base);
+        });
+        if v.kind() == FileKind::File {
+            v.set_extent(longest);
         }
-        self.set_run(v, handle, free.best())
+        walk.blocks
     }
 
-    fn report_broken_chain(&self, scan: &Scan, dir: Ino, block: u64, off: u64) {
-        let what = format!("block {block:#x}: the chain of entries breaks at byte {off}");
-        let free = FreeRun { off, len: BLOCK - off };
-        // Both words of the broken header matter; what it names goes first.
-        let fix = if self.medium.load_u64(block + off) != 0 {
-            ((block + off, 0), "drop the broken entry (check again to repair the chain)")
-        } else {
-            ((block + off + 8, free.word()), "drop what follows in the block")
-        };
-        scan.problem(|| directory(dir), what, Some(fix));
-    }
-
-    #[allow(clippy::too_many_arguments)]
-    fn scan_entry(
-        &self,
-        scan: &Scan,
-        queue: &Queue,
-        dir: Ino,
-        d: &VInode,
-        found: Found,
-        name: &[u8],
-    ) {
-        let (ino, at) = (found.ino, self.v.entry_off(found.pos));
-        let object = || {
-            format!("{}, entry {:?} at {at:#x}", directory(dir), name.escape_ascii().to_string())
-        };
-        let bad = |what: String| {
-            scan.problem(object, what, Some(((at, 0), "drop the entry")));
-        };
-        if check_name(name).is_err() {
-            return bad("the name is not allowed".into());
+    /// Walks the tree of an inode's attributes.
+    pub fn scan_attribute_tree(&self, scan: &Scan, object: &dyn Fn() -> String, v: &VInode) -> u64 {
+        let mut walk = Walk { scan, object, size: u64::MAX, blocks: 0 };
+        let at = self.word_off(v, Word::Xattr);
+        if self.walk_root(&mut walk, at, true, &mut |_, _| {}) && self.load_attributes(v).is_err() {
+            let fix = Some(((at, 0), "drop the attributes"));
+            scan.problem(object, "its attributes cannot be read".into(), fix);
         }
-        if ino.0 >= self.v.inode_slots() {
-            return bad(format!("it names inode {}, which does not exist", ino.0));
-        }
-        let Ok(v) = self.v.vinode(ino) else {
-            return bad(format!("it names inode {}, which cannot exist", ino.0));
-        };
-        let mode = self.load(v, Word::Mode) as u32;
-        let Some(kind) = FileKind::from_mode(mode) else {
-            return bad(format!(
-                "it names inode {}, whose mode {mode:#o} is no kind of file",
-                ino.0
-            ));
-        };
-        if self.find_name(dir, name).is_some() {
-            return bad("the name appears twice".into());
-        }
-        let first = self.v.mark_inode(ino);
-        if !first && kind == FileKind::Dir {
-            return bad(format!("{} has another name", directory(ino)));
-        }
-        if first {
-            self.adopt_inode(scan, Some(queue), ino, v, 0);
-        } else {
-            // Another worker may be adopting it; its links must not be lost.
-            while v.state.load(Acquire) & LIVE == 0 {
-                std::hint::spin_loop();
-            }
-        }
-        if kind == FileKind::Dir {
-            v.parent.store(dir.0 as u32, Relaxed);
-            d.links.fetch_add(1, Relaxed);
-        } else if v.links.fetch_add(1, Relaxed) >= LINK_MAX {
-            bad(format!("inode {} has more than {LINK_MAX} names", ino.0));
-        }
-        if self.index_name(dir, name, found).is_err() {
-            bad("too many names".into());
-        }
-        d.entries.fetch_add(1, Relaxed);
-        scan.names.fetch_add(1, Relaxed);
+        walk.blocks
     }
 
     /// Claims the blocks of the tree under a root word; `leaf(block, base)` for those that count.
@@ -435,7 +108,7 @@ impl<M: Medium> Store<M> {
             return true;
         }
         if walk.size == 0 {
-            walk.scan.stale.lock().expect("no worker panics").push(word_off);
+            walk.scan.note_stale(word_off);
             return true;
         }
         let hole = Root::new(0, root.height()).0;
@@ -480,24 +153,12 @@ impl<M: Medium> Store<M> {
             let base = node.base + i as u64 * below;
             let slot = block + i as u64 * 8;
             if base >= walk.size {
-                walk.scan.stale.lock().expect("no worker panics").push(slot);
+                walk.scan.note_stale(slot);
             } else {
                 let child = Node { block: pointer, height: node.height - 1, base };
                 sound &= self.walk(walk, child, (slot, 0), holes, leaf);
             }
         }
         sound
-    }
-
-    /// Clears what a crash left (scan-S5); of that, the scan has made durable how it stands (scan-S6). Durable on
-    /// return.
-    pub fn clear_stale(&self, words: &[u64]) {
-        for &at in words {
-            self.medium.store_u64(at, 0);
-            self.medium.flush(at, 8);
-        }
-        if !words.is_empty() {
-            let _ = self.medium.fence();
-        }
     }
 }

@@ -3,11 +3,12 @@
 use crate::append::blocks_to_append;
 use crate::blocks::{KEEP, Txn};
 use crate::crawler::{Change, Edit, Mode, Node, Trees};
+use crate::extent::FileExtent as _;
 use crate::file::end_of;
-use crate::fs::Core;
+use crate::fs::Files;
 use crate::layout::*;
-use crate::store::Stop;
-use crate::volatile::{Locks, VInode};
+use derived::Locks;
+use namespace::{Stop, Storage as _, VInode};
 use pmem::Medium;
 use std::ops::Range;
 use vfs::{Errno, FILE_SIZE_MAX, Fallocate, FileKind, Ino, Result, Seek};
@@ -109,7 +110,7 @@ impl<M: Medium> Edit for AllocateEdit<'_, M> {
     }
 }
 
-impl<M: Medium> Core<M> {
+impl<M: Medium> Files<M> {
     /// `FileSystem::fallocate`.
     pub fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
         self.change(&[ino], 1, |locks| {

@@ -3,22 +3,22 @@
 use crate::blocks::{KEEP, Txn};
 use crate::crawler::{Change, Edit, Mode, Node, Trees};
 use crate::layout::*;
-use crate::volatile::{Locks, REMOVED, VInode, Volatile};
-use crate::words::{Patch, WordsEdit};
+use crate::volatile::Volatile;
+use crate::words::WordsEdit;
+use crate::xattr::{LIST_MAX, blocks_of};
+use arena::Census;
+use derived::Locks;
+use namespace::{Attributes, Moved, Patch, Renamed, Scan, Slot, Stop, Storage, Tables, VInode};
 use pmem::{LINE, Medium};
 use smallvec::SmallVec;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering::*};
-use vfs::{Attr, Errno, FileKind, Ino, Result, Timestamp};
-use zerocopy::{FromBytes, IntoBytes};
+use vfs::{Attr, FileKind, Ino, Result, Timestamp};
 
 /// Offset of the superblock's inode-file root.
 pub const INODE_ROOT: u64 = 64;
 /// Offset of the superblock's inode-file size.
 pub const INODE_SIZE: u64 = 72;
-
-/// Times that a change of content changes.
-pub const MODIFIED: [Word; 2] = [Word::Mtime, Word::Ctime];
 
 /// Inodes and names: the trees, what is derived from them, and what operations do to one inode, directory or entry. Nothing
 /// here is an operation.
@@ -39,153 +39,11 @@ impl<M> Deref for Store<M> {
     }
 }
 
-/// Why an operation did not complete under the locks it had.
-#[derive(Debug)]
-pub enum Stop {
-    /// It failed.
-    Errno(Errno),
-    /// It has to change several words of an inode at once and wants to copy its leaf: try again
-    /// under wide locks. Nothing has changed, but for a capability that is taken away first (contract vfs-C5).
-    Wide,
-}
-
-impl From<Errno> for Stop {
-    fn from(e: Errno) -> Self {
-        Self::Errno(e)
-    }
-}
-
 impl<M: Medium> Store<M> {
-    /// `EROFS` on a read-only mount, and after a recovery that met damage.
-    pub fn check_writable(&self) -> Result<()> {
-        if self.read_only.load(Relaxed) || self.v.is_damaged() {
-            return Err(Errno::ROFS);
-        }
-        Ok(())
-    }
-
-    /// The derived state of a live inode whose lock the caller holds.
-    #[inline]
-    pub fn live(&self, ino: Ino) -> Result<&VInode> {
-        let v = self.v.vinode(ino)?;
-        if v.is_live() { Ok(v) } else { Err(Errno::STALE) }
-    }
-
-    /// The derived state of a live directory whose lock the caller holds.
-    pub fn live_dir(&self, ino: Ino) -> Result<&VInode> {
-        let v = self.live(ino)?;
-        if v.kind() == FileKind::Dir { Ok(v) } else { Err(Errno::NOTDIR) }
-    }
-
-    /// A live directory in which names may be made.
-    pub fn open_dir(&self, ino: Ino) -> Result<&VInode> {
-        let v = self.live_dir(ino)?;
-        if v.state.load(Relaxed) & REMOVED != 0 { Err(Errno::NOENT) } else { Ok(v) }
-    }
-
-    /// A word of an inode.
-    #[inline]
-    pub fn load(&self, v: &VInode, word: Word) -> u64 {
-        self.medium.load_u64(v.pm_off.load(Relaxed) + word as u64)
-    }
-
-    /// Where a word of an inode lies.
-    #[inline]
-    pub fn word_off(&self, v: &VInode, word: Word) -> u64 {
-        v.pm_off.load(Relaxed) + word as u64
-    }
-
     /// The root of an inode's tree, checked.
     #[inline]
     pub fn root(&self, v: &VInode) -> Result<Root> {
         self.check_root(self.load(v, Word::Root))
-    }
-
-    /// Attributes of a live inode whose lock the caller holds.
-    pub fn attr(&self, ino: Ino, v: &VInode) -> Attr {
-        let mut attr = Attr::NONE;
-        self.attr_into(ino, v, &mut attr);
-        attr
-    }
-
-    /// As [`attr`](Self::attr), to where they are wanted.
-    #[inline]
-    pub fn attr_into(&self, ino: Ino, v: &VInode, attr: &mut Attr) {
-        self.attr_of::<{ INODE as usize }>(ino, v, attr);
-    }
-
-    /// As [`attr_into`](Self::attr_into), without `btime`: all else that files have is in the record's
-    /// first line.
-    #[inline]
-    pub fn common_attr_into(&self, ino: Ino, v: &VInode, attr: &mut Attr) {
-        match v.kind() {
-            FileKind::Char | FileKind::Block => self.attr_into(ino, v, attr),
-            _ => self.attr_of::<{ LINE as usize }>(ino, v, attr),
-        }
-    }
-
-    /// From the first `N` bytes of the record.
-    #[inline]
-    fn attr_of<const N: usize>(&self, ino: Ino, v: &VInode, attr: &mut Attr) {
-        let mut bytes = [0; INODE as usize];
-        self.medium.read(v.pm_off.load(Relaxed), &mut bytes[..N]);
-        let record = InodeRecord::ref_from_bytes(&bytes).expect("an inode is exactly its bytes");
-        *attr = v.attr(ino, record);
-    }
-
-    /// Stores times that changed; they are durable after the next fence. Times are separate words
-    /// and so not atomic with what they date (§3.6).
-    #[inline]
-    pub fn touch<const N: usize>(&self, v: &VInode, words: [Word; N]) {
-        if self.date(v, words) {
-            self.medium.flush(v.pm_off.load(Relaxed), LINE);
-        }
-    }
-
-    /// As [`touch`](Self::touch) where the commit that follows flushes the line of the times: to flush it before
-    /// would be in vain, and to store to it again would wait for that. Whether any changed.
-    #[inline]
-    pub fn date<const N: usize>(&self, v: &VInode, words: [Word; N]) -> bool {
-        let now = (self.clock)().0 as u64;
-        let mut any = false;
-        for w in words {
-            let off = self.word_off(v, w);
-            if self.medium.load_u64(off) != now {
-                self.medium.store_u64(off, now);
-                any = true;
-            }
-        }
-        any
-    }
-
-    /// A change of content.
-    pub fn touch_modified(&self, v: &VInode) {
-        self.touch(v, MODIFIED);
-    }
-
-    /// A change of the inode.
-    pub fn touch_changed(&self, v: &VInode) {
-        self.touch(v, [Word::Ctime]);
-    }
-
-    /// Whether `relatime` has nothing to record: the last recorded access is younger than the last
-    /// change, and than a day.
-    pub fn is_access_recorded(&self, v: &VInode) -> bool {
-        const DAY_NS: u64 = 86_400_000_000_000;
-        if self.read_only.load(Relaxed) {
-            return true;
-        }
-        let atime = self.load(v, Word::Atime);
-        atime > self.load(v, Word::Mtime)
-            && atime > self.load(v, Word::Ctime)
-            && ((self.clock)().0 as u64).wrapping_sub(atime) < DAY_NS
-    }
-
-    /// Records an access where `relatime` wants it and the mount does. Not worth a fence.
-    pub fn touch_accessed(&self, v: &VInode) {
-        if !self.is_access_recorded(v) && self.v.records_access(v.kind()) {
-            self.touch(v, [Word::Atime]);
-        }
     }
 
     /// Applies an edit to an inode's tree and commits it, at the root word at the latest.
@@ -238,7 +96,7 @@ impl<M: Medium> Store<M> {
                     self.commit(INODE_ROOT, Root::new(b, root.height()).0);
                 }
                 for m in edit.moved {
-                    self.v.move_leaf(m.base / INODE, m.new);
+                    self.v.move_leaf(m.base / INODE, m.new, INODE);
                 }
                 Ok(())
             }
@@ -246,7 +104,7 @@ impl<M: Medium> Store<M> {
     }
 
     /// Claims an inode number whose slot exists in the inode file, growing the file if it must.
-    pub fn new_inode(&self) -> Result<Ino> {
+    pub fn claim_inode(&self) -> Result<Ino> {
         let ino = self.v.claim_inode()?;
         if ino.0 < self.v.inode_slots() {
             return Ok(ino);
@@ -270,28 +128,14 @@ impl<M: Medium> Store<M> {
             let data = [0; BLOCK as usize];
             let (new, _) = self.fill(txn, root, size, size..end, Some(&data))?;
             self.commit_append((INODE_ROOT, root), new, (INODE_SIZE, end));
-            self.v.add_leaf(self.find_block(new, size)?);
+            self.v.add_leaf(self.find_block(new, size)?, INODE);
             Ok(())
         })
     }
 
-    /// Writes a new inode into its slot; nothing names it yet (§3.4). Of each line, the generation comes
-    /// last (dir-D4).
-    pub fn write_inode(&self, v: &VInode, record: &InodeRecord) {
-        let off = v.pm_off.load(Relaxed);
-        let bytes = record.as_bytes();
-        self.medium.write(off, &bytes[..Word::Mode as usize]);
-        for word in [Word::Mode, Word::Btime, Word::Rdev] {
-            let at = word as usize;
-            let value = u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-            self.medium.store_u64(off + word as u64, value);
-        }
-        self.medium.flush(off, INODE);
-    }
-
     /// Frees an inode that has neither names nor references: only derived state changes, because an
     /// inode that no entry names is not valid (§3.1). The caller holds its lock exclusively.
-    pub fn reap(&self, ino: Ino, v: &VInode) {
+    pub fn free_inode(&self, ino: Ino, v: &VInode) {
         let mut blocks: SmallVec<[u32; 16]> = SmallVec::new();
         let mut left = v.block_count();
         for word in [Word::Xattr, Word::Root] {
@@ -334,7 +178,7 @@ impl<M: Medium> Store<M> {
         (v.kind() == FileKind::File && is_short).then_some((root.block() / BLOCK) as u32)
     }
 
-    /// Announces that an inode may be [reaped](Self::reap) soon: its topmost block will be read where that
+    /// Announces that an inode may be [freed](Self::free_inode) soon: its topmost block will be read where that
     /// is one of pointers.
     #[inline]
     pub fn prefetch_tree(&self, v: &VInode) {
@@ -354,7 +198,7 @@ impl<M: Medium> Store<M> {
     /// Announces that a file, whose attributes these are, may be read from its start, or continued: what
     /// holds it mostly does that next.
     #[inline]
-    pub fn prefetch_content(&self, v: &VInode, attr: &Attr) {
+    pub fn prefetch_start(&self, v: &VInode, attr: &Attr) {
         if attr.kind != FileKind::File || attr.size == 0 {
             return;
         }
@@ -375,42 +219,175 @@ impl<M: Medium> Store<M> {
         let _ = self.visit_all(Node::top(root), &mut |_| n += 1);
         n
     }
+}
 
-    /// Adds a reference for the caller.
+impl<M: Medium> Storage for Store<M> {
+    type Medium = M;
+
+    const INODE: u64 = INODE;
+
+    const ATTRIBUTES_MAX: u64 = LIST_MAX;
+
     #[inline]
-    pub fn hold(&self, ino: Ino, v: &VInode) {
-        self.v.add_ref(ino, v);
+    fn medium(&self) -> &M {
+        &self.trees.medium
     }
-}
 
-/// Notes where damage was met. Only under locks: an optimistic reader can meet what is not there.
-pub fn report(ino: Ino, e: Errno) -> Errno {
-    if e == Errno::UCLEAN {
-        tracing::error!(%ino, "damaged: unmount and run `keepstone check`");
+    #[inline]
+    fn tables(&self) -> &Tables {
+        &self.v
     }
-    e
-}
 
-impl VInode {
-    /// Attributes, of which the record in PM has these.
-    #[inline(always)]
-    pub fn attr(&self, ino: Ino, record: &InodeRecord) -> Attr {
-        let time = |t: zerocopy::byteorder::little_endian::U64| Timestamp(t.get() as i64);
-        Attr {
-            ino,
-            generation: record.generation.get(),
-            kind: self.kind(),
-            perm: record.mode.get() & 0o7777,
-            nlink: self.nlink(),
-            uid: record.uid.get(),
-            gid: record.gid.get(),
-            rdev: record.rdev.get(),
-            size: record.size.get(),
-            blocks: self.block_count() * (BLOCK / 512),
-            atime: time(record.atime),
-            mtime: time(record.mtime),
-            ctime: time(record.ctime),
-            btime: time(record.btime),
+    #[inline]
+    fn is_read_only(&self) -> bool {
+        self.read_only.load(Relaxed)
+    }
+
+    #[inline]
+    fn now(&self) -> Timestamp {
+        (self.clock)()
+    }
+
+    fn new_inode(&self) -> Result<Ino> {
+        self.claim_inode()
+    }
+
+    fn write_new_inode<T>(
+        &self,
+        v: &VInode,
+        mut record: InodeRecord,
+        target: &[u8],
+        attributes: &Attributes,
+        prepare: impl FnOnce() -> Result<T>,
+    ) -> Result<(InodeRecord, T)> {
+        let need = u64::from(!target.is_empty()) + blocks_of(attributes);
+        self.v.transact(need, KEEP, |txn| {
+            if !target.is_empty() {
+                record.root = self.build_tree(txn, target)?.0.into();
+            }
+            record.xattr = self.store_attributes(txn, attributes)?.into();
+            let prepared = prepare()?;
+            v.blocks.store(txn.delta(), Relaxed);
+            self.write_inode(v, &record);
+            Ok((record, prepared))
+        })
+    }
+
+    fn reap(&self, ino: Ino, v: &VInode) {
+        self.free_inode(ino, v);
+    }
+
+    #[inline]
+    fn prefetch_reap(&self, v: &VInode) {
+        self.prefetch_tree(v);
+    }
+
+    #[inline]
+    fn prefetch_content(&self, v: &VInode, attr: &Attr) {
+        self.prefetch_start(v, attr);
+    }
+
+    fn read_target(&self, v: &VInode, buf: &mut [u8]) -> Result<()> {
+        self.read_content(v, 0, buf).map(drop)
+    }
+
+    fn attributes(&self, v: &VInode) -> Result<Attributes> {
+        self.load_attributes(v)
+    }
+
+    #[inline]
+    fn commits_several(&self, locks: &Locks<'_>) -> bool {
+        locks.has_global()
+    }
+
+    fn commit_change(
+        &self,
+        locks: &Locks<'_>,
+        ino: Ino,
+        v: &VInode,
+        change: &namespace::Change,
+        size: Option<u64>,
+    ) -> std::result::Result<(), Stop> {
+        self.apply(locks, ino, v, change, size)
+    }
+
+    fn commit_fewer_attributes(&self, v: &VInode, attributes: &Attributes) -> Result<()> {
+        self.commit_shorter_attributes(v, attributes)
+    }
+
+    fn append_dir_block(
+        &self,
+        d: &VInode,
+        size: u64,
+        content: &[u8; BLOCK as usize],
+    ) -> Result<u64> {
+        let range = size..size + BLOCK;
+        match self.append_content(d, self.root(d)?, size, range, Some(content)) {
+            Ok(()) => self.find_block(self.root(d)?, size),
+            Err(Stop::Errno(e)) => Err(e),
+            Err(Stop::Wide) => unreachable!("an append commits in one word"),
         }
+    }
+
+    fn visit_dir(
+        &self,
+        d: &VInode,
+        from: u64,
+        each: &mut dyn FnMut(u64, u64) -> Result<bool>,
+    ) -> Result<()> {
+        let size = self.load(d, Word::Size);
+        self.visit(Node::top(self.root(d)?), &(from..size), each).map(drop)
+    }
+
+    #[inline]
+    fn may_respell(&self, _slot: &Slot) -> bool {
+        // What is no line is copied.
+        true
+    }
+
+    fn commit_entries(
+        &self,
+        locks: &Locks<'_>,
+        renamed: &Renamed<'_>,
+        from: Patch<'_>,
+        to: Patch<'_>,
+    ) -> std::result::Result<SmallVec<[Moved; 4]>, Stop> {
+        self.commit_renamed(locks, renamed, from, to)
+    }
+
+    fn clear(&self) {
+        self.v.clear();
+    }
+
+    fn scan_inodes(&self, scan: &Scan) -> bool {
+        self.scan_inode_file(scan)
+    }
+
+    fn scan_content(
+        &self,
+        scan: &Scan,
+        object: &dyn Fn() -> String,
+        v: &VInode,
+        size: u64,
+        each: &mut dyn FnMut(u64, u64),
+    ) -> u64 {
+        self.scan_tree(scan, object, v, size, each)
+    }
+
+    fn scan_attributes(&self, scan: &Scan, object: &dyn Fn() -> String, v: &VInode) -> u64 {
+        self.scan_attribute_tree(scan, object, v)
+    }
+
+    fn end_scan(&self) {
+        self.v.count_free_blocks();
+    }
+
+    fn recover_pins(&self, census: &Census) {
+        self.v.pins().recover(&self.v.arena, census, &self.v.blocks);
+        self.v.count_free_blocks();
+    }
+
+    fn clear_deferred(&self) {
+        self.v.clear_deferred();
     }
 }

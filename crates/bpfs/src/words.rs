@@ -1,8 +1,10 @@
-//! An edit of single words: inodes in the inode file, entries in directories.
+//! An edit of single words: inodes in the inode file, entries in directories. What it changes is a [`Patch`], by offset in
+//! the file.
 
 use crate::blocks::Txn;
 use crate::crawler::{Change, Edit, Mode, Trees};
 use crate::layout::BLOCK;
+use namespace::{Moved, Patch};
 use pmem::{LINE, Medium};
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -10,37 +12,6 @@ use vfs::{Errno, Result};
 
 /// Bytes that are copied at a time.
 const PIECE: usize = 512;
-
-/// A leaf that was copied.
-#[derive(Clone, Copy, Debug)]
-pub struct Moved {
-    /// First byte of the file that the leaf covers.
-    pub base: u64,
-    /// The block it was.
-    pub old: u64,
-    /// The block it is.
-    pub new: u64,
-}
-
-/// What an edit changes, by offset in the file.
-#[derive(Debug, Default)]
-pub struct Patch<'a> {
-    /// Words, with their values.
-    pub words: SmallVec<[(u64, u64); 8]>,
-    /// Bytes in a leaf of these words. A patch with bytes is not committed in place.
-    pub bytes: Option<(u64, &'a [u8])>,
-    /// What means nothing when these words are set: copies need not have it.
-    pub idle: SmallVec<[Range<u64>; 2]>,
-}
-
-impl Patch<'_> {
-    /// Takes in another one, of other words.
-    pub fn join(&mut self, other: Self) {
-        self.words.extend(other.words);
-        self.bytes = self.bytes.or(other.bytes);
-        self.idle.extend(other.idle);
-    }
-}
 
 /// Applies a patch.
 pub struct WordsEdit<'a, M> {

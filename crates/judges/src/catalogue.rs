@@ -17,12 +17,12 @@ use std::path::{Path, PathBuf};
 /// The environment variable that says which bug is there: its number, from 1.
 pub const SWITCH: &str = "KEEPSTONE_PLANTED";
 
-/// The engines, each with its bugs, which are in its crate or below it; each flush and fence of its crate is the place
-/// of one more.
-const ENGINES: [(&str, &str); 3] = [
-    ("bpfs", include_str!("../catalogue/bpfs.txt")),
-    ("modelfs", include_str!("../catalogue/modelfs.txt")),
-    ("pmbd", include_str!("../catalogue/pmbd.txt")),
+/// The engines, each with its bugs, which are in its crate or below it; and the crates whose flushes and fences are the
+/// places of one more each: its own, and those that store for it and for other engines.
+const ENGINES: [(&str, &str, &[&str]); 3] = [
+    ("bpfs", include_str!("../catalogue/bpfs.txt"), &["bpfs", "namespace"]),
+    ("modelfs", include_str!("../catalogue/modelfs.txt"), &["modelfs"]),
+    ("pmbd", include_str!("../catalogue/pmbd.txt"), &["pmbd"]),
 ];
 
 /// Where the switch is put.
@@ -70,10 +70,13 @@ pub struct Planted {
 /// All bugs, numbered from 1 by their order. `crates` is the folder with the sources.
 pub fn all(crates: &Path) -> Result<Vec<Planted>, String> {
     let (mut all, mut all_missing) = (Vec::new(), Vec::new());
-    for (engine, text) in ENGINES {
+    for (engine, text, sources) in ENGINES {
         let (bugs, argued) = parse(engine, text)?;
         all.extend(bugs);
-        let mut missing = missing_orders(crates, engine)?;
+        let mut missing = Vec::new();
+        for source in sources {
+            missing.extend(missing_orders(crates, engine, source)?);
+        }
         for (place, why) in argued {
             let mut of_place =
                 missing.iter_mut().filter(|bug| bug.name.contains(&place)).peekable();
@@ -152,9 +155,13 @@ pub fn sources(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(all)
 }
 
-/// For each flush and fence of an engine that is a statement of one line: it is missing.
-fn missing_orders(crates: &Path, engine: &'static str) -> Result<Vec<Planted>, String> {
-    let folder = crates.join(engine).join("src");
+/// For each flush and fence in a crate of an engine that is a statement of one line: it is missing.
+fn missing_orders(
+    crates: &Path,
+    engine: &'static str,
+    source: &str,
+) -> Result<Vec<Planted>, String> {
+    let folder = crates.join(source).join("src");
     let text = |e: std::io::Error| format!("{}: {e}", folder.display());
     let mut all = Vec::new();
     for path in sources(&folder).map_err(text)? {
@@ -166,8 +173,11 @@ fn missing_orders(crates: &Path, engine: &'static str) -> Result<Vec<Planted>, S
         for line in source.lines().take_while(|line| !line.starts_with("#[cfg(test)]")) {
             let code = line.trim();
             head = head_of(code).unwrap_or(head);
-            let is_flush = code.contains("medium.flush(") && !code.contains("let ");
-            let is_fence = code.starts_with("let _ = ") && code.contains("medium.fence();");
+            let orders = |order: &str| {
+                ["medium.", "medium()."].iter().any(|of| code.contains(&format!("{of}{order}")))
+            };
+            let is_flush = orders("flush(") && !code.contains("let ");
+            let is_fence = code.starts_with("let _ = ") && orders("fence();");
             if !(is_flush || is_fence) || !code.ends_with(';') {
                 continue;
             }

@@ -1,9 +1,10 @@
 //! The directory index (§3.3): from directory and name to inode and entry, for the whole pool in one
 //! hash table ([`derived::NameIndex`]). Names themselves stay in PM and are compared here.
 
-use crate::layout::{BLOCK, DIRENT_HEADER, DirentWord, INODE, dirent_bytes};
-use crate::store::Store;
-use crate::volatile::EntryPos;
+use crate::fs::Core;
+use crate::layout::{BLOCK, DIRENT_HEADER, DirentWord, InodeRecord, dirent_bytes};
+use crate::store::Storage;
+use crate::tables::EntryPos;
 use pmem::{LINE, Medium};
 use vfs::{Ino, Result};
 
@@ -21,13 +22,13 @@ pub struct Found {
 pub enum Next {
     /// The first line of its record is read.
     Look,
-    /// All of its record is read.
+    /// All that is laid out here of its record is read.
     Scan,
     /// It gets a reference, and its record is read or written.
     Hold,
 }
 
-impl<M: Medium> Store<M> {
+impl<S: Storage> Core<S> {
     /// Finds a name. Without the directory's lock the answer may be out of date when it arrives.
     pub fn find_name(&self, dir: Ino, name: &[u8]) -> Option<Found> {
         self.find_name_before(Next::Look, dir, name)
@@ -36,15 +37,15 @@ impl<M: Medium> Store<M> {
     /// As [`find_name`](Self::find_name), for those who then do this with the inode.
     #[inline]
     pub fn find_name_before(&self, next: Next, dir: Ino, name: &[u8]) -> Option<Found> {
-        let found = self.v.names.find(&self.v.arena, dir, name, |ino, pos| {
+        let found = self.tables().names.find(&self.tables().arena, dir, name, |ino, pos| {
             self.prefetch_inode(next, ino);
             let pos = EntryPos(pos);
-            let at = self.v.entry_off(pos);
+            let at = self.tables().entry_off(pos);
             // The search may meet what is no entry any more: its name need not end in the block.
             let ends_in_block = pos.off() + dirent_bytes(name.len()) <= BLOCK;
             ends_in_block
-                && DirentWord::unpack(self.medium.load_u64(at + 8)).name_len == name.len()
-                && self.medium.equals(at + DIRENT_HEADER, name)
+                && DirentWord::unpack(self.medium().load_u64(at + 8)).name_len == name.len()
+                && self.medium().equals(at + DIRENT_HEADER, name)
         });
         found.map(|(ino, pos)| Found { ino, pos: EntryPos(pos) })
     }
@@ -54,28 +55,28 @@ impl<M: Medium> Store<M> {
     pub fn prefetch_inode(&self, next: Next, ino: Ino) {
         let bytes = match next {
             Next::Look => LINE,
-            Next::Scan | Next::Hold => INODE,
+            Next::Scan | Next::Hold => size_of::<InodeRecord>() as u64,
         };
-        if let Some(record) = self.v.prefetch_inode(ino) {
-            self.medium.prefetch(record, bytes);
+        if let Some(record) = self.tables().prefetch_inode(ino, S::INODE) {
+            self.medium().prefetch(record, bytes);
         }
         if next == Next::Hold {
-            self.v.prefetch_refs(ino);
+            self.tables().prefetch_refs(ino);
         }
     }
 
     /// Adds a name.
     pub fn index_name(&self, dir: Ino, name: &[u8], found: Found) -> Result<()> {
-        self.v.names.insert(&self.v.arena, dir, name, found.ino, found.pos.0)
+        self.tables().names.insert(&self.tables().arena, dir, name, found.ino, found.pos.0)
     }
 
     /// Removes the name whose entry is at `pos`.
     pub fn unindex_name(&self, dir: Ino, name: &[u8], pos: EntryPos) {
-        self.v.names.remove(&self.v.arena, dir, name, pos.0);
+        self.tables().names.remove(&self.tables().arena, dir, name, pos.0);
     }
 
     /// Lets a name lead to another inode.
     pub fn reindex_name(&self, dir: Ino, name: &[u8], now: Found) {
-        self.v.names.replace(&self.v.arena, dir, name, now.pos.0, now.ino);
+        self.tables().names.replace(&self.tables().arena, dir, name, now.pos.0, now.ino);
     }
 }

@@ -5,14 +5,14 @@
 //! | create, mkdir, mknod, symlink, link | the entry's inode number, in place |
 //! | unlink, rmdir | zero into the entry's inode number, in place |
 
-use crate::blocks::KEEP;
 use crate::fs::Core;
 use crate::index::{Found, Next};
 use crate::layout::*;
-use crate::volatile::{REMOVED, UNNAMED, VInode};
+use crate::store::Storage;
+use crate::tables::VInode;
 use crate::xattr::Attributes;
 use arena::Ticket;
-use derived::SharedPool as _;
+use derived::{REMOVED, SharedPool as _, UNNAMED};
 use pmem::{LINE, Medium};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::fence;
@@ -37,11 +37,11 @@ pub fn kind_bits(kind: FileKind) -> u8 {
     (kind.mode_bits() >> 12) as u8
 }
 
-impl<M: Medium> Core<M> {
+impl<S: Storage> Core<S> {
     /// `FileSystem::lookup`.
     pub fn lookup(&self, dir: Ino, name: &[u8], entry: &mut Entry) -> Result<()> {
         if name == b"." {
-            let _lock = self.v.lock_shared(dir)?;
+            let _lock = self.tables().lock_shared(dir)?;
             let v = self.live(dir)?;
             self.hold(dir, v);
             self.attr_into(dir, v, entry);
@@ -50,7 +50,7 @@ impl<M: Medium> Core<M> {
         let target = match self.hold_optimistic(dir, name)? {
             Some(held) => held?,
             None => {
-                let _lock = self.v.lock_shared(dir)?;
+                let _lock = self.tables().lock_shared(dir)?;
                 let d = self.live_dir(dir)?;
                 check_component(name)?;
                 let target = match name {
@@ -59,17 +59,19 @@ impl<M: Medium> Core<M> {
                     _ => self.find_name(dir, name).ok_or(Errno::NOENT)?.ino,
                 };
                 // The name, guarded by the directory's lock, keeps the inode alive until it is held.
-                self.hold(target, self.v.vinode(target)?);
+                self.hold(target, self.tables().vinode(target)?);
                 target
             }
         };
         if self.attr_optimistic(target, entry) {
-            self.prefetch_content(self.v.vinode(target)?, entry);
+            self.prefetch_content(self.tables().vinode(target)?, entry);
             return Ok(());
         }
-        let _lock = self.v.lock_shared(target).inspect_err(|_| {
-            if let (Ok(v), Ok(process)) = (self.v.vinode(target), self.v.arena.process()) {
-                self.v.drop_refs(process, target, v, 1);
+        let _lock = self.tables().lock_shared(target).inspect_err(|_| {
+            if let (Ok(v), Ok(process)) =
+                (self.tables().vinode(target), self.tables().arena.process())
+            {
+                self.tables().drop_refs(process, target, v, 1);
             }
         })?;
         match self.live(target) {
@@ -92,7 +94,7 @@ impl<M: Medium> Core<M> {
     /// sequentially consistent, `drop_name` fences). A reference to what had died before is given back,
     /// whatever lives there now.
     fn hold_optimistic(&self, dir: Ino, name: &[u8]) -> Result<Option<Result<Ino>>> {
-        let d = self.v.vinode(dir)?;
+        let d = self.tables().vinode(dir)?;
         let Some(seen) = d.lock.begin_optimistic() else { return Ok(None) };
         let is_plain = !matches!(name, b"." | b"..") && check_component(name).is_ok();
         if !is_plain || self.live_dir(dir).is_err() {
@@ -101,12 +103,12 @@ impl<M: Medium> Core<M> {
         let Some(Found { ino, .. }) = self.find_name_before(Next::Hold, dir, name) else {
             return Ok(d.lock.end_optimistic(seen).then_some(Err(Errno::NOENT)));
         };
-        let v = self.v.vinode(ino)?;
+        let v = self.tables().vinode(ino)?;
         self.hold(ino, v);
         if d.lock.end_optimistic(seen) {
             return Ok(Some(Ok(ino)));
         }
-        if self.v.drop_refs(self.v.arena.process()?, ino, v, 1) {
+        if self.tables().drop_refs(self.tables().arena.process()?, ino, v, 1) {
             self.reap_if_unused(ino, v)?;
         }
         Ok(None)
@@ -116,7 +118,7 @@ impl<M: Medium> Core<M> {
     /// too; else `None`. The inode's ticket vouches for its attributes, and the directory's, which is
     /// older and looked at last, for the name having led there all the time.
     pub fn peek(&self, dir: Ino, name: &[u8], attr: &mut Attr) -> Option<Result<()>> {
-        let d = self.v.vinode(dir).ok()?;
+        let d = self.tables().vinode(dir).ok()?;
         let seen = d.lock.begin_optimistic()?;
         if matches!(name, b"." | b"..") || check_component(name).is_err() {
             return None;
@@ -125,7 +127,7 @@ impl<M: Medium> Core<M> {
         let Some(found) = self.find_name_before(Next::Look, dir, name) else {
             return d.lock.end_optimistic(seen).then_some(Err(Errno::NOENT));
         };
-        let v = self.v.vinode(found.ino).ok()?;
+        let v = self.tables().vinode(found.ino).ok()?;
         let seen_inode = v.lock.begin_optimistic()?;
         self.common_attr_into(found.ino, self.live(found.ino).ok()?, attr);
         (v.lock.end_optimistic(seen_inode) && d.lock.end_optimistic(seen)).then_some(Ok(()))
@@ -157,7 +159,7 @@ impl<M: Medium> Core<M> {
                 return Err(Errno::EXIST.into());
             }
             self.open_dir(dir)?;
-            let v = self.v.vinode(ino)?;
+            let v = self.tables().vinode(ino)?;
             v.begin(kind, 0);
             let prepare = |core: &Self| core.make_slot((dir, d), name, (ino, v));
             let (record, slot) =
@@ -177,7 +179,7 @@ impl<M: Medium> Core<M> {
             Ok(v.attr(ino, &record))
         });
         if made.is_err() {
-            self.v.release_inode(ino);
+            self.tables().release_inode(ino);
         }
         made
     }
@@ -189,17 +191,17 @@ impl<M: Medium> Core<M> {
         let node = NewNode { kind: NewKind::File, mode, umask };
         let made = self.change(&[dir, ino], 0, |_| {
             let d = self.live_dir(dir)?;
-            let v = self.v.vinode(ino)?;
+            let v = self.tables().vinode(ino)?;
             v.begin(FileKind::File, UNNAMED);
             let (record, ()) =
                 self.write_new(caller, dir, d, v, &node, |_| Ok(())).inspect_err(|_| v.end())?;
             // Whoever names it later may be another thread, whose fence covers only its own stores.
-            let _ = self.medium.fence();
+            let _ = self.medium().fence();
             self.hold(ino, v);
             Ok(v.attr(ino, &record))
         });
         if made.is_err() {
-            self.v.release_inode(ino);
+            self.tables().release_inode(ino);
         }
         made
     }
@@ -231,7 +233,7 @@ impl<M: Medium> Core<M> {
             NewKind::Symlink(target) => target,
             _ => &[],
         };
-        let mut record = InodeRecord::born((self.clock)().0);
+        let mut record = InodeRecord::born(self.now().0);
         record.mode = (node.kind.file_kind().mode_bits() | new.perm).into();
         record.set_generation(self.next_generation(v));
         record.uid = caller.uid.into();
@@ -240,17 +242,7 @@ impl<M: Medium> Core<M> {
         if let NewKind::Char(rdev) | NewKind::Block(rdev) = node.kind {
             record.rdev = rdev.into();
         }
-        let need = u64::from(!target.is_empty()) + acls.blocks();
-        self.v.transact(need, KEEP, |txn| {
-            if !target.is_empty() {
-                record.root = self.build_tree(txn, target)?.0.into();
-            }
-            record.xattr = self.store_attributes(txn, &acls)?.into();
-            let prepared = prepare(self)?;
-            v.blocks.store(txn.delta(), Relaxed);
-            self.write_inode(v, &record);
-            Ok((record, prepared))
-        })
+        self.write_new_inode(v, record, target, &acls, || prepare(self))
     }
 
     /// A generation for the next life of an inode: another one than its record has, which may be of a life
@@ -265,13 +257,13 @@ impl<M: Medium> Core<M> {
 
     /// `FileSystem::readlink`.
     pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
-        let _lock = self.v.lock_shared(ino)?;
+        let _lock = self.tables().lock_shared(ino)?;
         let v = self.live(ino)?;
         if v.kind() != FileKind::Symlink {
             return Err(Errno::INVAL);
         }
         let mut target = vec![0; self.load(v, Word::Size).min(SYMLINK_MAX as u64) as usize];
-        self.read_content(v, 0, &mut target)?;
+        self.read_target(v, &mut target)?;
         self.touch_accessed(v);
         Ok(target)
     }
@@ -321,7 +313,7 @@ impl<M: Medium> Core<M> {
     /// `FileSystem::rmdir`.
     pub fn rmdir(&self, dir: Ino, name: &[u8]) -> Result<()> {
         if name == b".." {
-            let _lock = self.v.lock_shared(dir)?;
+            let _lock = self.tables().lock_shared(dir)?;
             return self.live_dir(dir).and(Err(Errno::NOTEMPTY));
         }
         self.remove(dir, name, Self::check_empty)
@@ -346,8 +338,8 @@ impl<M: Medium> Core<M> {
             let resolved = self.resolve(dir, name)?;
             let Found { ino, pos } = resolved.found.ok_or(Errno::NOENT)?;
             // What clearing the entry and giving the blocks back will read.
-            self.medium.prefetch(self.v.entry_off(pos), (BLOCK - pos.off()).min(2 * LINE));
-            self.prefetch_tree(self.v.vinode(ino)?);
+            self.medium().prefetch(self.tables().entry_off(pos), (BLOCK - pos.off()).min(2 * LINE));
+            self.prefetch_reap(self.tables().vinode(ino)?);
             let removed = self.change(&[dir, ino], 0, |_| {
                 let d = self.live_dir(dir)?;
                 let Some(found) = self.resolve_again(dir, name, &resolved)?.flatten() else {
@@ -362,7 +354,7 @@ impl<M: Medium> Core<M> {
                     self.touch_changed(v);
                 }
                 let cleared = self.clear_entry(found.pos);
-                let _ = self.medium.fence();
+                let _ = self.medium().fence();
                 self.update_index_after_clear(d, found.pos.block(), cleared)?;
                 self.drop_name(d, ino, v);
                 Ok(true)
@@ -375,7 +367,7 @@ impl<M: Medium> Core<M> {
 
     /// Finds a name in order to lock what it names.
     pub fn resolve(&self, dir: Ino, name: &[u8]) -> Result<Resolved> {
-        let d = self.v.vinode(dir)?;
+        let d = self.tables().vinode(dir)?;
         let find = || -> Result<Option<Found>> {
             self.live_dir(dir)?;
             check_name(name)?;
@@ -387,7 +379,7 @@ impl<M: Medium> Core<M> {
                 return Ok(Resolved { found: found?, ticket });
             }
         }
-        let _lock = self.v.lock_shared(dir)?;
+        let _lock = self.tables().lock_shared(dir)?;
         let ticket = d.lock.begin_optimistic().expect("readers keep writers out");
         Ok(Resolved { found: find()?, ticket })
     }
@@ -400,7 +392,7 @@ impl<M: Medium> Core<M> {
         resolved: &Resolved,
     ) -> Result<Option<Option<Found>>> {
         let found = resolved.found;
-        if self.v.vinode(dir)?.lock.is_first_since(resolved.ticket) {
+        if self.tables().vinode(dir)?.lock.is_first_since(resolved.ticket) {
             return Ok(Some(found));
         }
         let now = self.find_name(dir, name);
@@ -435,7 +427,7 @@ impl<M: Medium> Core<M> {
         cookie: u64,
         emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
     ) -> Result<()> {
-        let _lock = self.v.lock_shared(dir)?;
+        let _lock = self.tables().lock_shared(dir)?;
         let d = self.live_dir(dir)?;
         if d.state.load(Relaxed) & REMOVED != 0 {
             return Err(Errno::NOENT);

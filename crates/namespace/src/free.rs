@@ -15,11 +15,14 @@ const _: () = assert!(dirent_bytes(NAME_MAX) <= DIRENT_UNIT << (LEVELS - 1));
 /// Free entries in a row: offset in the block and length, in bytes; length 0: none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FreeRun {
+    /// Offset in the block.
     pub off: u64,
+    /// Length; 0: none.
     pub len: u64,
 }
 
 impl FreeRun {
+    /// The offset behind it.
     pub fn end(self) -> u64 {
         self.off + self.len
     }

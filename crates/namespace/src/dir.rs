@@ -12,11 +12,12 @@
 //!   left of it, nothing else needs order either.
 
 use crate::free::FreeRun;
+use crate::fs::Core;
 use crate::index::Found;
 use crate::layout::*;
-use crate::namespace::kind_bits;
-use crate::store::{Stop, Store};
-use crate::volatile::{CLASSES, DirState, EntryPos, VInode};
+use crate::names::kind_bits;
+use crate::store::Storage;
+use crate::tables::{CLASSES, DirState, EntryPos, VInode};
 use arena::Handle;
 use pmem::{LINE, Medium};
 use std::sync::atomic::Ordering::Relaxed;
@@ -57,7 +58,7 @@ impl Slot {
 
     /// Whether all that is stored of it lies in the line of its header, where stores persist in program
     /// order: the name and, if there is a rest, its header.
-    fn is_in_line(&self) -> bool {
+    pub fn is_in_line(&self) -> bool {
         let name_end = self.pos.off() + DIRENT_HEADER + self.word.name_len as u64;
         let end = if self.rest.len > 0 { self.rest.off + DIRENT_HEADER } else { name_end };
         (end - 1) / LINE == self.pos.off() / LINE
@@ -79,8 +80,11 @@ impl FreeRun {
 /// One entry of a block as found in PM: offset in the block, what it names, second word.
 #[derive(Clone, Copy, Debug)]
 pub struct RawEntry {
+    /// Offset in the block.
     pub off: u64,
+    /// What it names; `None`: it is free.
     pub life: Option<Life>,
+    /// Its second word.
     pub word: DirentWord,
 }
 
@@ -149,11 +153,11 @@ fn class_for(bytes: u64) -> usize {
     ((bytes / DIRENT_UNIT) as usize).saturating_sub(2).min(CLASSES - 1)
 }
 
-impl<M: Medium> Store<M> {
+impl<S: Storage> Core<S> {
     /// A directory block in DRAM.
     pub fn load_dir_block(&self, block: u64) -> [u8; BLOCK as usize] {
         let mut data = [0; BLOCK as usize];
-        self.medium.read(block, &mut data);
+        self.medium().read(block, &mut data);
         data
     }
 
@@ -164,7 +168,7 @@ impl<M: Medium> Store<M> {
             Some(block) => block,
             None => self.grow_dir(v)?,
         };
-        Ok(Slot::within(block, self.free_run(block), name_len, kind))
+        Ok(Slot::within(block, self.tables().free_run(block), name_len, kind))
     }
 
     /// The same slot in the first of the free entries that are its room, if that suffices.
@@ -180,7 +184,7 @@ impl<M: Medium> Store<M> {
     /// Room for another name where an entry is, with the known free run where that is needed and follows.
     pub fn slot_in_place(&self, pos: EntryPos, name_len: usize, kind: u8) -> Option<Slot> {
         let mut room = self.entry_run(pos);
-        let known = self.free_run(pos.block());
+        let known = self.tables().free_run(pos.block());
         let bytes = dirent_bytes(name_len);
         if bytes > room.len && known.off == room.end() {
             room.len += known.len;
@@ -201,7 +205,7 @@ impl<M: Medium> Store<M> {
         (ino, v): (Ino, &VInode),
     ) -> Result<Slot> {
         let slot = self.find_room(d, name.len(), kind_bits(v.kind()))?;
-        self.medium.prefetch(self.v.entry_off(slot.pos), LINE);
+        self.medium().prefetch(self.tables().entry_off(slot.pos), LINE);
         self.index_name(dir, name, Found { ino, pos: slot.pos })?;
         self.hold(ino, v);
         let slot = self.narrowed(slot);
@@ -210,23 +214,23 @@ impl<M: Medium> Store<M> {
     }
 
     fn write_slot(&self, slot: &Slot, name: &[u8]) {
-        let pos = self.v.entry_off(slot.pos);
-        if DirentWord::unpack(self.medium.load_u64(pos + 8)).len != slot.room().len {
+        let pos = self.tables().entry_off(slot.pos);
+        if DirentWord::unpack(self.medium().load_u64(pos + 8)).len != slot.room().len {
             // Several free entries in a row: they become one before their headers are overwritten.
-            self.medium.store_u64(pos + 8, slot.room().word());
-            self.medium.flush(pos + 8, 8);
-            let _ = self.medium.fence();
+            self.medium().store_u64(pos + 8, slot.room().word());
+            self.medium().flush(pos + 8, 8);
+            let _ = self.medium().fence();
         }
         let mut written = pos + DIRENT_HEADER..pos + DIRENT_HEADER + name.len() as u64;
-        self.medium.write(written.start, name);
+        self.medium().write(written.start, name);
         if slot.rest.len > 0 {
             let rest = pos + slot.word.len;
-            self.medium.store_u64(rest, 0);
-            self.medium.store_u64(rest + 8, slot.rest.word());
+            self.medium().store_u64(rest, 0);
+            self.medium().store_u64(rest + 8, slot.rest.word());
             written.end = rest + DIRENT_HEADER;
         }
         if !slot.is_in_line() {
-            self.medium.flush(written.start, written.end - written.start);
+            self.medium().flush(written.start, written.end - written.start);
         }
     }
 
@@ -235,13 +239,13 @@ impl<M: Medium> Store<M> {
     /// (dir-D4).
     pub fn commit_slot(&self, slot: &Slot, life: Life, is_ready: bool) {
         if !is_ready || !slot.is_in_line() {
-            let _prepared = self.medium.fence();
+            let _prepared = self.medium().fence();
         }
-        let at = self.v.entry_off(slot.pos);
-        self.medium.store_u64(at + 8, slot.word.pack());
-        self.medium.store_u64(at, life.pack());
-        self.medium.flush(at, DIRENT_HEADER);
-        let _ = self.medium.fence();
+        let at = self.tables().entry_off(slot.pos);
+        self.medium().store_u64(at + 8, slot.word.pack());
+        self.medium().store_u64(at, life.pack());
+        self.medium().flush(at, DIRENT_HEADER);
+        let _ = self.medium().fence();
     }
 
     /// Brings the derived state up to date with a slot that was committed.
@@ -256,22 +260,22 @@ impl<M: Medium> Store<M> {
     /// not: that store means the same before and after the first, and costs neither flush nor fence.
     /// Returns the free entry.
     pub fn clear_entry(&self, pos: EntryPos) -> FreeRun {
-        let at = self.v.entry_off(pos);
-        self.medium.store_u64(at, 0);
-        let mut word = DirentWord::unpack(self.medium.load_u64(at + 8));
+        let at = self.tables().entry_off(pos);
+        self.medium().store_u64(at, 0);
+        let mut word = DirentWord::unpack(self.medium().load_u64(at + 8));
         let next = at + word.len;
-        if next / LINE == at / LINE && self.medium.load_u64(next) == 0 {
-            word.len += DirentWord::unpack(self.medium.load_u64(next + 8)).len;
-            self.medium.store_u64(at + 8, word.pack());
+        if next / LINE == at / LINE && self.medium().load_u64(next) == 0 {
+            word.len += DirentWord::unpack(self.medium().load_u64(next + 8)).len;
+            self.medium().store_u64(at + 8, word.pack());
         }
         // dir-D2: that is the line of both.
-        self.medium.flush(at, 8);
+        self.medium().flush(at, 8);
         FreeRun { off: pos.off(), len: word.len }
     }
 
     /// The second word of the entry at `pos`.
     pub fn entry_word(&self, pos: EntryPos) -> DirentWord {
-        DirentWord::unpack(self.medium.load_u64(self.v.entry_off(pos) + 8))
+        DirentWord::unpack(self.medium().load_u64(self.tables().entry_off(pos) + 8))
     }
 
     /// All of the entry at `pos`.
@@ -287,7 +291,7 @@ impl<M: Medium> Store<M> {
         cleared: FreeRun,
     ) -> Result<()> {
         v.add_entries(-1);
-        self.v.dir_block(block).free.set(cleared, true);
+        self.tables().dir_block(block).free.set(cleared, true);
         self.update_free_run_after_free(v, block, cleared)
     }
 
@@ -296,29 +300,27 @@ impl<M: Medium> Store<M> {
         if freed.len == 0 {
             return Ok(());
         }
-        let run = self.v.dir_block(block).free.around(freed);
-        if run.len > self.free_run(block).len { self.set_run(v, block, run) } else { Ok(()) }
+        let run = self.tables().dir_block(block).free.around(freed);
+        if run.len > self.tables().free_run(block).len {
+            self.set_run(v, block, run)
+        } else {
+            Ok(())
+        }
     }
 
     /// Brings the derived state up to date with an entry that has got another name in place.
     pub fn update_index_after_respell(&self, v: &VInode, slot: &Slot) -> Result<()> {
-        let db = self.v.dir_block(slot.pos.block());
+        let db = self.tables().dir_block(slot.pos.block());
         db.free.set(slot.entry(), false);
         db.free.set(slot.rest, true);
-        if slot.has(self.free_run(slot.pos.block())) {
+        if slot.has(self.tables().free_run(slot.pos.block())) {
             return self.set_run(v, slot.pos.block(), db.free.best());
         }
         self.update_free_run_after_free(v, slot.pos.block(), slot.rest)
     }
 
-    /// The known free run of a block.
-    pub fn free_run(&self, block: Handle) -> FreeRun {
-        let db = self.v.dir_block(block);
-        FreeRun { off: db.free_off.load(Relaxed).into(), len: db.free_len.load(Relaxed).into() }
-    }
-
     fn room_for(&self, v: &VInode, bytes: u64) -> Result<Option<Handle>> {
-        let state = self.v.dir_state(v)?;
+        let state = self.tables().dir_state(v)?;
         let heads = state.heads[class_for(bytes)..].iter();
         Ok(heads.map(|h| h.load(Relaxed)).find_map(Handle::from_link))
     }
@@ -326,54 +328,23 @@ impl<M: Medium> Store<M> {
     /// Appends a block of free entries to a directory, a line each (dir-D5): invisible, so it commits on its own.
     fn grow_dir(&self, v: &VInode) -> Result<Handle> {
         let size = self.load(v, Word::Size);
-        let root = self.root(v)?;
         let mut data = [0; BLOCK as usize];
         let free = DirentWord { len: LINE, name_len: 0, kind: 0 };
         for line in data.chunks_exact_mut(LINE as usize) {
             line[8..16].copy_from_slice(&free.pack().to_le_bytes());
         }
-        let grown = self.append_content(v, root, size, size..size + BLOCK, Some(&data));
-        match grown {
-            Ok(()) => {}
-            Err(Stop::Errno(e)) => return Err(e),
-            Err(Stop::Wide) => unreachable!("an append commits in one word"),
-        }
-        let block = self.find_block(self.root(v)?, size)?;
-        let handle = self.v.add_dir_block(v, block, size / BLOCK)?;
+        let block = self.append_dir_block(v, size, &data)?;
+        let handle = self.tables().add_dir_block(v, block, size / BLOCK)?;
         let all = FreeRun { off: 0, len: BLOCK };
-        self.v.dir_block(handle).free.set(all, true);
+        self.tables().dir_block(handle).free.set(all, true);
         self.set_run(v, handle, all)?;
         Ok(handle)
     }
 
-    /// Whether an entry names a life that has not come to be: a power failure kept the entry of a creation
-    /// and not its inode. (Or a life that is over, which no entry outlasts.)
-    pub fn is_left_over(&self, life: Life) -> bool {
-        let has_slot = life.ino.0 < self.v.inode_slots();
-        self.v
-            .vinode(life.ino)
-            .is_ok_and(|v| has_slot && self.generations(v) != [life.generation; 2])
-    }
-
-    /// What the two lines of an inode say.
-    pub fn generations(&self, v: &VInode) -> [u32; 2] {
-        [Word::Mode, Word::Rdev].map(|word| self.generation(v, word))
-    }
-
-    /// The generation that is in a word of an inode.
-    fn generation(&self, v: &VInode, word: Word) -> u32 {
-        (self.load(v, word) >> 32) as u32
-    }
-
-    /// What an entry of a live inode says.
-    pub fn life(&self, ino: Ino, v: &VInode) -> Life {
-        Life { ino, generation: self.generation(v, Word::Mode) }
-    }
-
     /// A slot took the start of the known run: what is left is the known one, unless too short.
     pub fn update_free_run_after_use(&self, v: &VInode, slot: &Slot) -> Result<()> {
-        let db = self.v.dir_block(slot.pos.block());
-        let (known, entry) = (self.free_run(slot.pos.block()), slot.entry());
+        let db = self.tables().dir_block(slot.pos.block());
+        let (known, entry) = (self.tables().free_run(slot.pos.block()), slot.entry());
         debug_assert_eq!(known.off, entry.off);
         db.free.set(entry, false);
         let left = FreeRun { off: entry.end(), len: known.end() - entry.end() };
@@ -383,8 +354,8 @@ impl<M: Medium> Store<M> {
 
     /// Records the free run of a block and chains the block where names of that size look for it.
     pub fn set_run(&self, v: &VInode, block: Handle, run: FreeRun) -> Result<()> {
-        let state = self.v.dir_state(v)?;
-        let db = self.v.dir_block(block);
+        let state = self.tables().dir_state(v)?;
+        let db = self.tables().dir_block(block);
         db.free_off.store(run.off as u16, Relaxed);
         db.free_len.store(run.len as u16, Relaxed);
         let class = if run.len >= DIRENT_MIN { class_for(run.len) as u32 + 1 } else { 0 };
@@ -396,7 +367,7 @@ impl<M: Medium> Store<M> {
     }
 
     fn chain(&self, state: &DirState, block: Handle, class: u32) {
-        let db = self.v.dir_block(block);
+        let db = self.tables().dir_block(block);
         db.class.store(class, Relaxed);
         if class == 0 {
             return;
@@ -407,12 +378,12 @@ impl<M: Medium> Store<M> {
         db.next.store(next, Relaxed);
         db.prev.store(0, Relaxed);
         if let Some(next) = Handle::from_link(next) {
-            self.v.dir_block(next).prev.store(block.0, Relaxed);
+            self.tables().dir_block(next).prev.store(block.0, Relaxed);
         }
     }
 
     fn unchain(&self, state: &DirState, block: Handle) {
-        let db = self.v.dir_block(block);
+        let db = self.tables().dir_block(block);
         let class = db.class.load(Relaxed);
         db.class.store(0, Relaxed);
         if class == 0 {
@@ -421,10 +392,10 @@ impl<M: Medium> Store<M> {
         let (next, prev) = (db.next.load(Relaxed), db.prev.load(Relaxed));
         match Handle::from_link(prev) {
             None => state.heads[class as usize - 1].store(next, Relaxed),
-            Some(p) => self.v.dir_block(p).next.store(next, Relaxed),
+            Some(p) => self.tables().dir_block(p).next.store(next, Relaxed),
         }
         if let Some(next) = Handle::from_link(next) {
-            self.v.dir_block(next).prev.store(prev, Relaxed);
+            self.tables().dir_block(next).prev.store(prev, Relaxed);
         }
     }
 
@@ -435,11 +406,9 @@ impl<M: Medium> Store<M> {
         from: u64,
         emit: &mut dyn FnMut(&Listed<'_>) -> bool,
     ) -> Result<()> {
-        let size = self.load(v, Word::Size);
-        let root = self.root(v)?;
         // What nothing may be changed in, nothing was cleared in.
         let keeps_left_over = self.check_writable().is_err();
-        self.visit(crate::crawler::Node::top(root), &(from..size), &mut |block, base| {
+        self.visit_dir(v, from, &mut |block, base| {
             let data = self.load_dir_block(block);
             for e in Chain::new(&data) {
                 let e = e.map_err(|_| Errno::UCLEAN)?;
@@ -455,7 +424,6 @@ impl<M: Medium> Store<M> {
                 }
             }
             Ok(true)
-        })?;
-        Ok(())
+        })
     }
 }

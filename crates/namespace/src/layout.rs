@@ -1,0 +1,164 @@
+//! What is on the media of inodes and names, word for word: the part of `docs/format/bpfs.md` that engines have alike, in
+//! Rust.
+//!
+//! Little-endian; every word that commits something is 8-byte aligned.
+
+use std::mem::offset_of;
+use vfs::Ino;
+use zerocopy::byteorder::little_endian::{U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+/// Bytes per block of directory entries.
+pub const BLOCK: u64 = 4096;
+/// Bytes of a directory entry before its name.
+pub const DIRENT_HEADER: u64 = 16;
+/// Directory entries are multiples of this, so that a header never straddles a cache line.
+pub const DIRENT_UNIT: u64 = 16;
+/// Shortest directory entry: a header and a name of up to 16 bytes.
+pub const DIRENT_MIN: u64 = 32;
+
+/// An inode, or the first 128 bytes of it, of which the first line holds all that changes often, so that stores to
+/// root, size and times of one inode persist in program order. Both lines say the generation, which is
+/// stored last in each of them.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct InodeRecord {
+    /// Where its content lies: what that means, the engine says.
+    pub root: U64,
+    /// Size in bytes; what the content holds beyond is not part of the file.
+    pub size: U64,
+    /// Last change of content, ns since 1970.
+    pub mtime: U64,
+    /// Last change of the inode.
+    pub ctime: U64,
+    /// Last access.
+    pub atime: U64,
+    /// Where its attributes lie; 0 where there are none.
+    pub xattr: U64,
+    /// Owner.
+    pub uid: U32,
+    /// Group.
+    pub gid: U32,
+    /// `S_IFMT` and permission bits.
+    pub mode: U32,
+    /// Differs between lives of this number.
+    pub generation: U32,
+    /// Creation.
+    pub btime: U64,
+    /// Device number of a device file.
+    pub rdev: U32,
+    /// The generation again.
+    pub generation_again: U32,
+    reserved: [u8; 48],
+}
+
+const _: () = {
+    assert!(size_of::<InodeRecord>() == 128);
+    assert!(offset_of!(InodeRecord, btime) == 64, "all else but devices have is in the first line");
+};
+
+impl InodeRecord {
+    /// An inode with these times and nothing else.
+    pub fn born(now: i64) -> Self {
+        let t = U64::new(now as u64);
+        Self { mtime: t, ctime: t, atime: t, btime: t, ..Self::new_zeroed() }
+    }
+
+    /// Sets the generation.
+    pub fn set_generation(&mut self, generation: u32) {
+        self.generation.set(generation);
+        self.generation_again.set(generation);
+    }
+}
+
+/// The words of an inode that are stored on their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Word {
+    /// Where the content lies.
+    Root = 0,
+    /// Size.
+    Size = 8,
+    /// Last change of content.
+    Mtime = 16,
+    /// Last change of the inode.
+    Ctime = 24,
+    /// Last access.
+    Atime = 32,
+    /// Where the attributes lie.
+    Xattr = 40,
+    /// Owner (low half) and group.
+    Owner = 48,
+    /// Mode (low half) and generation.
+    Mode = 56,
+    /// Birth.
+    Btime = 64,
+    /// Device number (low half) and generation.
+    Rdev = 72,
+}
+
+const _: () = {
+    assert!(offset_of!(InodeRecord, root) == Word::Root as usize);
+    assert!(offset_of!(InodeRecord, size) == Word::Size as usize);
+    assert!(offset_of!(InodeRecord, mtime) == Word::Mtime as usize);
+    assert!(offset_of!(InodeRecord, ctime) == Word::Ctime as usize);
+    assert!(offset_of!(InodeRecord, atime) == Word::Atime as usize);
+    assert!(offset_of!(InodeRecord, mode) == Word::Mode as usize);
+    assert!(offset_of!(InodeRecord, uid) == Word::Owner as usize);
+    assert!(offset_of!(InodeRecord, xattr) == Word::Xattr as usize);
+    assert!(offset_of!(InodeRecord, rdev) == Word::Rdev as usize);
+};
+
+/// The first word of a directory entry: which life of which inode it names; zero: it is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Life {
+    /// The inode.
+    pub ino: Ino,
+    /// Its generation.
+    pub generation: u32,
+}
+
+impl Life {
+    /// As stored: inode number and generation, 32 bits each.
+    pub fn pack(self) -> u64 {
+        self.ino.0 | u64::from(self.generation) << 32
+    }
+
+    /// From what is stored; `None` where the entry is free.
+    pub fn unpack(word: u64) -> Option<Self> {
+        let ino = Ino(word & 0xffff_ffff);
+        (word != 0).then_some(Self { ino, generation: (word >> 32) as u32 })
+    }
+}
+
+/// The second word of a directory entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirentWord {
+    /// Bytes to the next entry of the block.
+    pub len: u64,
+    /// Bytes of the name.
+    pub name_len: usize,
+    /// `S_IFMT >> 12` of the inode, a hint for listings.
+    pub kind: u8,
+}
+
+impl DirentWord {
+    /// As stored: length, name length, kind (16, 16 and 8 bits).
+    pub fn pack(self) -> u64 {
+        self.len | (self.name_len as u64) << 16 | u64::from(self.kind) << 32
+    }
+
+    /// From what is stored; not checked.
+    pub fn unpack(word: u64) -> Self {
+        Self {
+            len: word & 0xffff,
+            name_len: (word >> 16 & 0xffff) as usize,
+            kind: (word >> 32) as u8,
+        }
+    }
+}
+
+/// Bytes that an entry with a name of this length takes.
+pub const fn dirent_bytes(name_len: usize) -> u64 {
+    (DIRENT_HEADER + name_len as u64).next_multiple_of(DIRENT_UNIT)
+}

@@ -1,0 +1,54 @@
+//! One pool, several processes: what [`derived::SharedPool`] wants.
+
+use crate::fs::Core;
+use crate::scan::ScanOptions;
+use crate::store::Storage;
+use crate::tables::VInode;
+use arena::Census;
+use derived::{Held, SharedPool, State};
+use pmem::Medium;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::*;
+use vfs::{Ino, Result};
+
+impl<S: Storage> SharedPool for Core<S> {
+    type Inode = VInode;
+
+    #[inline]
+    fn state(&self) -> &State<VInode> {
+        self.tables()
+    }
+
+    #[inline]
+    fn is_lost(&self) -> bool {
+        self.medium().is_lost()
+    }
+
+    fn reap_if_unused(&self, ino: Ino, v: &VInode) -> Result<()> {
+        if ino == vfs::ROOT || self.is_read_only() || !v.has_no_name() {
+            return Ok(());
+        }
+        let _lock = self.tables().lock_exclusive(&[ino])?;
+        if v.is_live() && v.refs.load(Acquire) == 0 && v.has_no_name() {
+            self.reap(ino, v);
+        }
+        Ok(())
+    }
+
+    fn clear_deferred(&self) {
+        self.0.clear_deferred();
+    }
+
+    /// By the scan that mounts (scan-S6).
+    fn derive(&self, held: &BTreeMap<Ino, Held>, census: &Census) -> Option<String> {
+        self.clear();
+        let scan = self.scan(&ScanOptions { threads: 1, held }, &|_| {});
+        self.recover_pins(census);
+        let stale = scan.stale.lock().map(|s| s.clone()).unwrap_or_default();
+        let damage = scan.into_problems().first().map(ToString::to_string);
+        if damage.is_none() {
+            self.clear_stale(&stale);
+        }
+        damage
+    }
+}

@@ -1,0 +1,392 @@
+//! Inodes of a mounted pool: what every operation shares, and what it wants of the engine.
+
+use crate::attr::Change;
+use crate::dir::Slot;
+use crate::layout::*;
+use crate::rename::{Moved, Patch, Renamed};
+use crate::scan::Scan;
+use crate::tables::{Tables, VInode};
+use crate::xattr::Attributes;
+use arena::Census;
+use derived::{Locks, REMOVED};
+use pmem::{LINE, Medium};
+use smallvec::SmallVec;
+use std::sync::atomic::Ordering::*;
+use vfs::{Attr, Errno, FileKind, Ino, Result, Timestamp};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Times that a change of content changes.
+pub const MODIFIED: [Word; 2] = [Word::Mtime, Word::Ctime];
+
+/// Bytes of an inode that are laid out here.
+const RECORD: usize = size_of::<InodeRecord>();
+
+/// Why an operation did not complete under the locks it had.
+#[derive(Debug)]
+pub enum Stop {
+    /// It failed.
+    Errno(Errno),
+    /// It has to change several words of an inode at once and wants to copy its leaf: try again
+    /// under wide locks. Nothing has changed, but for a capability that is taken away first (contract vfs-C5).
+    Wide,
+}
+
+impl From<Errno> for Stop {
+    fn from(e: Errno) -> Self {
+        Self::Errno(e)
+    }
+}
+
+/// Inodes and names of an engine: the medium, what is derived from it, and what an engine does its own way. Nothing here
+/// is an operation.
+pub trait Storage: Sized + Send + Sync {
+    /// The medium.
+    type Medium: Medium;
+
+    /// Bytes per inode, of which the first are an [`InodeRecord`]. A power of two.
+    const INODE: u64;
+
+    /// Longest list of attributes, in [bytes](Attributes::bytes).
+    const ATTRIBUTES_MAX: u64;
+
+    /// The medium.
+    fn medium(&self) -> &Self::Medium;
+
+    /// What is derived.
+    fn tables(&self) -> &Tables;
+
+    /// Whether nothing may be changed.
+    fn is_read_only(&self) -> bool;
+
+    /// The time.
+    fn now(&self) -> Timestamp;
+
+    // --- inodes ---------------------------------------------------------------------------------
+
+    /// Claims an inode number for which there is a slot, [`VInode::pm_off`]; makes more of them if it must.
+    fn new_inode(&self) -> Result<Ino>;
+
+    /// Writes a new inode, which nothing names yet, by [`write_inode`](Self::write_inode), with a symbolic link's `target`
+    /// and its attributes, so that they are durable after the next fence; the record is complete but for
+    /// where these lie. Where both words are zero then, only the record has to become durable, and its entry need
+    /// not wait for it (dir-D4). What else can fail, `prepare` does: shortly before, because an
+    /// atomic operation waits for the flushes before it. Sets the inode's blocks.
+    fn write_new_inode<T>(
+        &self,
+        v: &VInode,
+        record: InodeRecord,
+        target: &[u8],
+        attributes: &Attributes,
+        prepare: impl FnOnce() -> Result<T>,
+    ) -> Result<(InodeRecord, T)>;
+
+    /// Frees an inode that has neither names nor references: only derived state changes, because an
+    /// inode that no entry names is not valid (§3.1). The caller holds its lock exclusively.
+    fn reap(&self, ino: Ino, v: &VInode);
+
+    /// Announces that an inode may be [reaped](Self::reap) soon.
+    fn prefetch_reap(&self, v: &VInode);
+
+    /// Announces that a file, whose attributes these are, may be read from its start, or continued: what
+    /// holds it mostly does that next.
+    fn prefetch_content(&self, v: &VInode, attr: &Attr);
+
+    /// Reads the content of a symbolic link, from its start, whose size is that of `buf` at least.
+    fn read_target(&self, v: &VInode, buf: &mut [u8]) -> Result<()>;
+
+    // --- attributes -----------------------------------------------------------------------------
+
+    /// All attributes of an inode whose lock the caller holds.
+    fn attributes(&self, v: &VInode) -> Result<Attributes>;
+
+    /// Whether several words can be committed at once under these locks; else an operation that has to stops with
+    /// [`Stop::Wide`] before it changes anything.
+    fn commits_several(&self, locks: &Locks<'_>) -> bool;
+
+    /// Commits words and attributes of an inode, and its size if it gets another one, at once, durably. Grows or cuts the
+    /// content; then that is a change of content, which is [recorded](Self::touch_modified), as is that of the inode where
+    /// attributes change. What grows reads as zeros.
+    fn commit_change(
+        &self,
+        locks: &Locks<'_>,
+        ino: Ino,
+        v: &VInode,
+        change: &Change,
+        size: Option<u64>,
+    ) -> std::result::Result<(), Stop>;
+
+    /// Commits these attributes, which are those that there are without one of them, durably: before an operation that
+    /// may free space and so is not to fail for lack of it.
+    fn commit_fewer_attributes(&self, v: &VInode, attributes: &Attributes) -> Result<()>;
+
+    // --- directories ----------------------------------------------------------------------------
+
+    /// Appends a block of entries to a directory, which has `size` bytes, durably; where it lies. What it holds is free, so
+    /// that it commits on its own.
+    fn append_dir_block(
+        &self,
+        d: &VInode,
+        size: u64,
+        content: &[u8; BLOCK as usize],
+    ) -> Result<u64>;
+
+    /// Calls `each(block, base)` for the blocks of a directory from byte `from` on, in order, with where they lie and
+    /// their position in the directory, until it says `false`.
+    fn visit_dir(
+        &self,
+        d: &VInode,
+        from: u64,
+        each: &mut dyn FnMut(u64, u64) -> Result<bool>,
+    ) -> Result<()>;
+
+    /// Whether an entry may get another name where it is, in this slot. (If all that is stored lies in a line and the
+    /// medium stores lines, the engine is not asked to commit it.)
+    fn may_respell(&self, slot: &Slot) -> bool;
+
+    /// Commits the entries of one directory, or of two at once, durably; [records the times](Renamed::touch) on the way.
+    /// Returns the blocks that lie elsewhere then.
+    fn commit_entries(
+        &self,
+        locks: &Locks<'_>,
+        renamed: &Renamed<'_>,
+        from: Patch<'_>,
+        to: Patch<'_>,
+    ) -> std::result::Result<SmallVec<[Moved; 4]>, Stop>;
+
+    // --- derived state --------------------------------------------------------------------------
+
+    /// Begins with an empty pool.
+    fn clear(&self);
+
+    /// Finds where the inodes lie ([`Tables::add_leaf`]) and makes that durable, with all else that is read and was stored in
+    /// place (scan-S6). Whether that is sound.
+    fn scan_inodes(&self, scan: &Scan) -> bool;
+
+    /// Claims the content of an inode of this kind, for reports called so, which is `size` bytes long; notes what is
+    /// derived of it. Calls `each(block, base)` for its blocks of directory entries where it is a directory. Returns the
+    /// blocks that it takes.
+    fn scan_content(
+        &self,
+        scan: &Scan,
+        object: &dyn Fn() -> String,
+        v: &VInode,
+        size: u64,
+        each: &mut dyn FnMut(u64, u64),
+    ) -> u64;
+
+    /// The same for its attributes, of which it has some.
+    fn scan_attributes(&self, scan: &Scan, object: &dyn Fn() -> String, v: &VInode) -> u64;
+
+    /// All that is in use is claimed: counts what is free.
+    fn end_scan(&self);
+
+    /// Of the `census` are those who read without a copy: what they may be reading stays claimed.
+    fn recover_pins(&self, census: &Census);
+
+    /// Lets blocks be claimed again that had to wait for readers without a copy, if nobody reads any more.
+    fn clear_deferred(&self);
+
+    // --- one inode ------------------------------------------------------------------------------
+
+    /// `EROFS` on a read-only mount, and after a recovery that met damage.
+    fn check_writable(&self) -> Result<()> {
+        if self.is_read_only() || self.tables().is_damaged() {
+            return Err(Errno::ROFS);
+        }
+        Ok(())
+    }
+
+    /// The derived state of a live inode whose lock the caller holds.
+    #[inline]
+    fn live(&self, ino: Ino) -> Result<&VInode> {
+        let v = self.tables().vinode(ino)?;
+        if v.is_live() { Ok(v) } else { Err(Errno::STALE) }
+    }
+
+    /// The derived state of a live directory whose lock the caller holds.
+    fn live_dir(&self, ino: Ino) -> Result<&VInode> {
+        let v = self.live(ino)?;
+        if v.kind() == FileKind::Dir { Ok(v) } else { Err(Errno::NOTDIR) }
+    }
+
+    /// A live directory in which names may be made.
+    fn open_dir(&self, ino: Ino) -> Result<&VInode> {
+        let v = self.live_dir(ino)?;
+        if v.state.load(Relaxed) & REMOVED != 0 { Err(Errno::NOENT) } else { Ok(v) }
+    }
+
+    /// A word of an inode.
+    #[inline]
+    fn load(&self, v: &VInode, word: Word) -> u64 {
+        self.medium().load_u64(v.pm_off.load(Relaxed) + word as u64)
+    }
+
+    /// Where a word of an inode lies.
+    #[inline]
+    fn word_off(&self, v: &VInode, word: Word) -> u64 {
+        v.pm_off.load(Relaxed) + word as u64
+    }
+
+    /// Attributes of a live inode whose lock the caller holds.
+    fn attr(&self, ino: Ino, v: &VInode) -> Attr {
+        let mut attr = Attr::NONE;
+        self.attr_into(ino, v, &mut attr);
+        attr
+    }
+
+    /// As [`attr`](Self::attr), to where they are wanted.
+    #[inline]
+    fn attr_into(&self, ino: Ino, v: &VInode, attr: &mut Attr) {
+        attr_of::<RECORD, Self>(self, ino, v, attr);
+    }
+
+    /// As [`attr_into`](Self::attr_into), without `btime`: all else that files have is in the record's
+    /// first line.
+    #[inline]
+    fn common_attr_into(&self, ino: Ino, v: &VInode, attr: &mut Attr) {
+        match v.kind() {
+            FileKind::Char | FileKind::Block => self.attr_into(ino, v, attr),
+            _ => attr_of::<{ LINE as usize }, Self>(self, ino, v, attr),
+        }
+    }
+
+    /// Stores times that changed; they are durable after the next fence. Times are separate words
+    /// and so not atomic with what they date (§3.6).
+    #[inline]
+    fn touch<const N: usize>(&self, v: &VInode, words: [Word; N]) {
+        if self.date(v, words) {
+            self.medium().flush(v.pm_off.load(Relaxed), LINE);
+        }
+    }
+
+    /// As [`touch`](Self::touch) where the commit that follows flushes the line of the times: to flush it before
+    /// would be in vain, and to store to it again would wait for that. Whether any changed.
+    #[inline]
+    fn date<const N: usize>(&self, v: &VInode, words: [Word; N]) -> bool {
+        let now = self.now().0 as u64;
+        let mut any = false;
+        for w in words {
+            let off = self.word_off(v, w);
+            if self.medium().load_u64(off) != now {
+                self.medium().store_u64(off, now);
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// A change of content.
+    fn touch_modified(&self, v: &VInode) {
+        self.touch(v, MODIFIED);
+    }
+
+    /// A change of the inode.
+    fn touch_changed(&self, v: &VInode) {
+        self.touch(v, [Word::Ctime]);
+    }
+
+    /// Whether `relatime` has nothing to record: the last recorded access is younger than the last
+    /// change, and than a day.
+    fn is_access_recorded(&self, v: &VInode) -> bool {
+        const DAY_NS: u64 = 86_400_000_000_000;
+        if self.is_read_only() {
+            return true;
+        }
+        let atime = self.load(v, Word::Atime);
+        atime > self.load(v, Word::Mtime)
+            && atime > self.load(v, Word::Ctime)
+            && (self.now().0 as u64).wrapping_sub(atime) < DAY_NS
+    }
+
+    /// Records an access where `relatime` wants it and the mount does. Not worth a fence.
+    fn touch_accessed(&self, v: &VInode) {
+        if !self.is_access_recorded(v) && self.tables().records_access(v.kind()) {
+            self.touch(v, [Word::Atime]);
+        }
+    }
+
+    /// Writes a new inode into its slot; nothing names it yet (§3.4). Of each line, the generation comes
+    /// last (dir-D4).
+    fn write_inode(&self, v: &VInode, record: &InodeRecord) {
+        let off = v.pm_off.load(Relaxed);
+        let bytes = record.as_bytes();
+        self.medium().write(off, &bytes[..Word::Mode as usize]);
+        for word in [Word::Mode, Word::Btime, Word::Rdev] {
+            let at = word as usize;
+            let value = u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+            self.medium().store_u64(off + word as u64, value);
+        }
+        self.medium().flush(off, RECORD as u64);
+    }
+
+    /// Adds a reference for the caller.
+    #[inline]
+    fn hold(&self, ino: Ino, v: &VInode) {
+        self.tables().add_ref(ino, v);
+    }
+
+    /// Whether an entry names a life that has not come to be: a power failure kept the entry of a creation
+    /// and not its inode. (Or a life that is over, which no entry outlasts.)
+    fn is_left_over(&self, life: Life) -> bool {
+        let has_slot = life.ino.0 < self.tables().inode_slots();
+        self.tables()
+            .vinode(life.ino)
+            .is_ok_and(|v| has_slot && self.generations(v) != [life.generation; 2])
+    }
+
+    /// What the two lines of an inode say.
+    fn generations(&self, v: &VInode) -> [u32; 2] {
+        [Word::Mode, Word::Rdev].map(|word| generation(self, v, word))
+    }
+
+    /// What an entry of a live inode says.
+    fn life(&self, ino: Ino, v: &VInode) -> Life {
+        Life { ino, generation: generation(self, v, Word::Mode) }
+    }
+}
+
+/// Attributes from the first `N` bytes of the record.
+#[inline]
+fn attr_of<const N: usize, S: Storage>(storage: &S, ino: Ino, v: &VInode, attr: &mut Attr) {
+    let mut bytes = [0; RECORD];
+    storage.medium().read(v.pm_off.load(Relaxed), &mut bytes[..N]);
+    let record = InodeRecord::ref_from_bytes(&bytes).expect("an inode is exactly its bytes");
+    *attr = v.attr(ino, record);
+}
+
+/// The generation that is in a word of an inode.
+fn generation<S: Storage>(storage: &S, v: &VInode, word: Word) -> u32 {
+    (storage.load(v, word) >> 32) as u32
+}
+
+/// Notes where damage was met. Only under locks: an optimistic reader can meet what is not there.
+pub fn report(ino: Ino, e: Errno) -> Errno {
+    if e == Errno::UCLEAN {
+        tracing::error!(%ino, "damaged: unmount and run `keepstone check`");
+    }
+    e
+}
+
+impl VInode {
+    /// Attributes, of which the record in PM has these.
+    #[inline(always)]
+    pub fn attr(&self, ino: Ino, record: &InodeRecord) -> Attr {
+        let time = |t: zerocopy::byteorder::little_endian::U64| Timestamp(t.get() as i64);
+        Attr {
+            ino,
+            generation: record.generation.get(),
+            kind: self.kind(),
+            perm: record.mode.get() & 0o7777,
+            nlink: self.nlink(),
+            uid: record.uid.get(),
+            gid: record.gid.get(),
+            rdev: record.rdev.get(),
+            size: record.size.get(),
+            blocks: self.block_count() * (BLOCK / 512),
+            atime: time(record.atime),
+            mtime: time(record.mtime),
+            ctime: time(record.ctime),
+            btime: time(record.btime),
+        }
+    }
+}

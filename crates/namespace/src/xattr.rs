@@ -1,0 +1,182 @@
+//! Extended attributes: all of an inode's in one serialised list, replaced as a whole and committed
+//! by the inode's attribute word.
+//!
+//! The list is: its length in bytes (u64) and the number of attributes (u64),
+//! then for each the lengths of name (u16) and value (u32), the name, the value.
+
+use crate::attr::Change;
+use crate::fs::Core;
+use crate::layout::Word;
+use crate::store::Storage;
+use crate::tables::{MAY_BE_CAPABLE, VInode};
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
+use vfs::acl::{ACL_ACCESS, ACL_DEFAULT, Acl};
+use vfs::rules::check_xattr;
+use vfs::{Errno, Ino, Result, SetXattr, XATTR_LIST_MAX};
+
+/// `security.capability`, which changes of content and owner remove.
+pub const CAPABILITY: &[u8] = b"security.capability";
+
+const ENTRY_HEADER: usize = 6;
+/// The attributes of an inode.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Attributes(BTreeMap<Vec<u8>, Vec<u8>>);
+
+impl Attributes {
+    /// Bytes of a list before its attributes, of which the first word is the length of the list.
+    pub const HEADER: usize = 16;
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The value of an attribute.
+    pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
+        self.0.get(name).map(Vec::as_slice)
+    }
+
+    /// Sets an attribute.
+    pub fn set(&mut self, name: &[u8], value: Vec<u8>) {
+        self.0.insert(name.to_vec(), value);
+    }
+
+    /// Removes an attribute; whether it was there.
+    pub fn remove(&mut self, name: &[u8]) -> bool {
+        self.0.remove(name).is_some()
+    }
+
+    /// Bytes of the list.
+    pub fn bytes(&self) -> u64 {
+        let entries: usize = self.0.iter().map(|(n, v)| ENTRY_HEADER + n.len() + v.len()).sum();
+        (Self::HEADER + entries) as u64
+    }
+
+    /// The list.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.bytes() as usize);
+        out.extend(self.bytes().to_le_bytes());
+        out.extend((self.0.len() as u64).to_le_bytes());
+        for (name, value) in &self.0 {
+            out.extend((name.len() as u16).to_le_bytes());
+            out.extend((value.len() as u32).to_le_bytes());
+            out.extend(name);
+            out.extend(value);
+        }
+        out
+    }
+
+    /// Parses a list; `None` where it is not one.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let count = u64::from_le_bytes(bytes.get(8..16)?.try_into().ok()?);
+        let mut rest = bytes.get(Self::HEADER..)?;
+        let mut list = BTreeMap::new();
+        for _ in 0..count {
+            let name_len = u16::from_le_bytes(rest.get(..2)?.try_into().ok()?) as usize;
+            let value_len = u32::from_le_bytes(rest.get(2..6)?.try_into().ok()?) as usize;
+            let value_at = ENTRY_HEADER + name_len;
+            let name = rest.get(ENTRY_HEADER..value_at)?;
+            let value = rest.get(value_at..value_at.checked_add(value_len)?)?;
+            list.insert(name.to_vec(), value.to_vec());
+            rest = &rest[value_at + value_len..];
+        }
+        Some(Self(list))
+    }
+}
+
+impl<S: Storage> Core<S> {
+    /// `FileSystem::getxattr`.
+    pub fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        let _lock = self.tables().lock_shared(ino)?;
+        let v = self.live(ino)?;
+        match self.load(v, Word::Xattr) {
+            0 => Err(Errno::NODATA),
+            _ => self.attributes(v)?.get(name).map(<[u8]>::to_vec).ok_or(Errno::NODATA),
+        }
+    }
+
+    /// `FileSystem::listxattr`.
+    pub fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        let _lock = self.tables().lock_shared(ino)?;
+        Ok(self.attributes(self.live(ino)?)?.0.into_keys().collect())
+    }
+
+    /// `FileSystem::setxattr`.
+    pub fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: SetXattr) -> Result<()> {
+        self.change(&[ino], 1, |locks| {
+            let v = self.live(ino)?;
+            check_xattr(v.kind(), name, value.len())?;
+            let acl = match name {
+                ACL_ACCESS | ACL_DEFAULT => Some(Acl::parse_valid(value)?),
+                _ => None,
+            };
+            let mut list = self.attributes(v)?;
+            let exists = list.get(name).is_some();
+            match mode {
+                SetXattr::Create if exists => return Err(Errno::EXIST.into()),
+                SetXattr::Replace if !exists => return Err(Errno::NODATA.into()),
+                _ => {}
+            }
+            if name == CAPABILITY {
+                v.state.fetch_or(MAY_BE_CAPABLE, Relaxed);
+            }
+            let names: usize = list.0.keys().map(|n| n.len() + 1).sum();
+            if !exists && names + name.len() + 1 > XATTR_LIST_MAX {
+                return Err(Errno::NOSPC.into());
+            }
+            let mode_word = self.load(v, Word::Mode);
+            let mut new_mode = mode_word;
+            match (acl, name) {
+                (Some(acl), ACL_ACCESS) => {
+                    let (perm, stored) = acl.settle(mode_word as u32);
+                    new_mode = mode_word & !0xffff_ffff | u64::from(perm);
+                    match stored {
+                        Some(acl) => list.set(name, acl.to_bytes()),
+                        None => drop(list.remove(name)),
+                    }
+                }
+                _ => list.set(name, value.to_vec()),
+            }
+            if list.bytes() > S::ATTRIBUTES_MAX {
+                return Err(Errno::NOSPC.into());
+            }
+            let words = if new_mode == mode_word { vec![] } else { vec![(Word::Mode, new_mode)] };
+            let change = Change { words, attributes: Some(list) };
+            self.commit_change(locks, ino, v, &change, None)
+        })
+    }
+
+    /// `FileSystem::removexattr`.
+    pub fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
+        self.change(&[ino], 1, |locks| {
+            let v = self.live(ino)?;
+            check_xattr(v.kind(), name, 0)?;
+            let mut list = self.attributes(v)?;
+            if !list.remove(name) {
+                return Err(Errno::NODATA.into());
+            }
+            let change = Change { words: vec![], attributes: Some(list) };
+            self.commit_change(locks, ino, v, &change, None)
+        })
+    }
+
+    /// Before the content of a file changes, under its lock: takes `security.capability` away, durably, so that no
+    /// crash leaves it to other content. Costs a file that never had it a test of a word that is loaded anyway.
+    #[inline]
+    pub fn revoke_capability(&self, v: &VInode) -> Result<()> {
+        match v.state.load(Relaxed) & MAY_BE_CAPABLE {
+            0 => Ok(()),
+            _ => self.look_for_capability(v),
+        }
+    }
+
+    #[cold]
+    fn look_for_capability(&self, v: &VInode) -> Result<()> {
+        if let Some(list) = self.without_capability(v)? {
+            self.commit_fewer_attributes(v, &list)?;
+        }
+        v.state.fetch_and(!MAY_BE_CAPABLE, Relaxed);
+        Ok(())
+    }
+}
