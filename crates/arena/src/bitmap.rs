@@ -110,6 +110,76 @@ impl Bitmap {
         })
     }
 
+    /// Claims exactly these bits, if all of them are clear.
+    pub fn claim_exactly(&self, arena: &Arena, bits: Range<u64>) -> bool {
+        let mut done = bits.start;
+        while done < bits.end.min(self.len) {
+            let mask = mask_of(done, bits.end);
+            let word = self.word(arena, done);
+            let claim = |seen: u64| (seen & mask == 0).then_some(seen | mask);
+            if word.fetch_update(AcqRel, Relaxed, claim).is_err() {
+                break;
+            }
+            done = (done / 64 + 1) * 64;
+        }
+        if done >= bits.end {
+            return true;
+        }
+        self.clear_range(arena, bits.start..done);
+        false
+    }
+
+    /// Clears neighbouring bits.
+    pub fn clear_range(&self, arena: &Arena, bits: Range<u64>) {
+        let mut done = bits.start;
+        while done < bits.end {
+            self.word(arena, done).fetch_and(!mask_of(done, bits.end), AcqRel);
+            done = (done / 64 + 1) * 64;
+        }
+    }
+
+    /// Claims `n` neighbouring clear bits of `within`: the first that have so many. With a `unit`, a multiple of 64, units
+    /// of so many bits that are all clear are passed over: they are left for who needs a whole one. `None` where there are
+    /// none.
+    pub fn claim_run(
+        &self,
+        arena: &Arena,
+        within: Range<u64>,
+        n: u64,
+        unit: Option<u64>,
+    ) -> Option<Range<u64>> {
+        let end = within.end.min(self.len);
+        // What is known to be clear ends at `at`.
+        let (mut start, mut at) = (within.start, within.start);
+        while at < end {
+            if let Some(unit) = unit
+                && at.is_multiple_of(unit)
+                && at + unit <= end
+                && (at..at + unit).step_by(64).all(|bit| self.word(arena, bit).load(Relaxed) == 0)
+            {
+                at += unit;
+                start = at;
+                continue;
+            }
+            let used = self.word(arena, at).load(Relaxed) >> (at % 64);
+            let left = 64 - at % 64;
+            let clear = u64::from(used.trailing_zeros()).min(left);
+            at += clear;
+            if at.min(end) - start >= n {
+                if self.claim_exactly(arena, start..start + n) {
+                    return Some(start..start + n);
+                }
+                // Somebody else was faster.
+                at = start + 1;
+                start = at;
+            } else if clear < left {
+                at += u64::from((used >> clear).trailing_ones());
+                start = at;
+            }
+        }
+        None
+    }
+
     /// Clears all bits and calls `each` for those that were set.
     pub fn drain(&self, arena: &Arena, mut each: impl FnMut(u64)) {
         for (w, word) in arena.table(self.words).iter().enumerate() {
@@ -131,6 +201,12 @@ impl Bitmap {
             arena.table(self.words).iter().map(|w| u64::from(w.load(Relaxed).count_ones())).sum();
         set - tail
     }
+}
+
+/// Of the word that has the bit `from`: that and those behind it, as far as they are before `end`.
+fn mask_of(from: u64, end: u64) -> u64 {
+    let n = (end - from).min(64 - from % 64);
+    (!0 >> (64 - n)) << (from % 64)
 }
 
 #[cfg(all(test, not(loom)))]
@@ -176,6 +252,53 @@ mod tests {
         assert_eq!(map.claim_word(&arena, 0, 9), None);
         assert_eq!(map.count(&arena), 64 * 3 + 1);
         assert_eq!(map.claim(&arena, 0..1000, 64), Some(192..197));
+    }
+
+    #[test]
+    fn runs_are_claimed_across_words_and_whole_units_are_left() {
+        let mut layout = Layout::default();
+        let map = Bitmap::plan(&mut layout, 1000);
+        let arena = &Arena::anonymous(&layout).unwrap();
+        map.init(arena);
+        for bit in [10, 70, 300] {
+            map.set(arena, bit);
+        }
+        assert_eq!(map.claim_run(arena, 0..1000, 60, None), Some(71..131));
+        assert_eq!(map.claim_run(arena, 0..1000, 59, None), Some(11..70));
+        assert_eq!(map.claim_run(arena, 0..1000, 10, None), Some(0..10));
+        assert_eq!(map.claim_run(arena, 0..1000, 1, Some(128)), Some(131..132));
+        // 384..512, 512..640, … are all clear.
+        assert_eq!(map.claim_run(arena, 301..1000, 83, Some(128)), Some(301..384));
+        assert_eq!(map.claim_run(arena, 301..1000, 100, Some(128)), Some(896..996));
+        assert_eq!(map.claim_run(arena, 301..1000, 513, None), None);
+        assert_eq!(map.claim_run(arena, 301..1000, 512, None), Some(384..896));
+        assert!(!map.claim_exactly(arena, 990..1000), "claimed up to 996");
+        assert!(map.claim_exactly(arena, 996..1000));
+        assert!(!map.claim_exactly(arena, 996..1010), "beyond the end");
+        map.clear_range(arena, 71..300);
+        assert_eq!(map.claim_run(arena, 0..1000, 229, None), Some(71..300));
+        map.clear_range(arena, 0..1000);
+        assert_eq!(map.count(arena), 0);
+    }
+
+    #[test]
+    fn threads_never_share_a_run() {
+        let mut layout = Layout::default();
+        let map = Bitmap::plan(&mut layout, 4096);
+        let arena = Arena::anonymous(&layout).unwrap();
+        map.init(&arena);
+        let mut all: Vec<u64> = std::thread::scope(|s| {
+            let claim =
+                || (0..200).filter_map(|i| map.claim_run(&arena, 0..4096, 1 + i * 7 % 150, None));
+            let workers: Vec<_> =
+                (0..4).map(|_| s.spawn(move || claim().flatten().collect::<Vec<_>>())).collect();
+            workers.into_iter().flat_map(|w| w.join().unwrap()).collect()
+        });
+        let claimed = all.len();
+        assert_eq!(map.count(&arena), claimed as u64);
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), claimed);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::words::WordsEdit;
 use crate::xattr::{LIST_MAX, blocks_of};
 use arena::Census;
 use derived::Locks;
-use namespace::{Attributes, Moved, Patch, Renamed, Scan, Slot, Stop, Storage, Tables, VInode};
+use namespace::{Core, Attributes, Moved, Patch, Renamed, Scan, Slot, Stop, Storage, Tables, VInode};
 use pmem::{LINE, Medium};
 use smallvec::SmallVec;
 use std::ops::Deref;
@@ -346,13 +346,13 @@ impl<M: Medium> Storage for Store<M> {
     }
 
     fn commit_entries(
-        &self,
+        core: &Core<Self>,
         locks: &Locks<'_>,
         renamed: &Renamed<'_>,
         from: Patch<'_>,
         to: Patch<'_>,
     ) -> std::result::Result<SmallVec<[Moved; 4]>, Stop> {
-        self.commit_renamed(locks, renamed, from, to)
+        core.commit_renamed(locks, renamed, from, to)
     }
 
     fn clear(&self) {

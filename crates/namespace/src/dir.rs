@@ -213,7 +213,8 @@ impl<S: Storage> Core<S> {
         Ok(slot)
     }
 
-    fn write_slot(&self, slot: &Slot, name: &[u8]) {
+    /// Writes a name to its slot, where nobody sees it; what is in the line of the header is not flushed.
+    pub fn write_slot(&self, slot: &Slot, name: &[u8]) {
         let pos = self.tables().entry_off(slot.pos);
         if DirentWord::unpack(self.medium().load_u64(pos + 8)).len != slot.room().len {
             // Several free entries in a row: they become one before their headers are overwritten.

@@ -152,7 +152,7 @@ impl<S: Storage> Core<S> {
             let _ = self.medium().fence();
             SmallVec::new()
         } else {
-            let moved = self.commit_entries(locks, &r, from, to)?;
+            let moved = S::commit_entries(self, locks, &r, from, to)?;
             self.index_rename(&r)?;
             moved
         };

@@ -1,6 +1,7 @@
 //! Inodes of a mounted pool: what every operation shares, and what it wants of the engine.
 
 use crate::attr::Change;
+use crate::fs::Core;
 use crate::dir::Slot;
 use crate::layout::*;
 use crate::rename::{Moved, Patch, Renamed};
@@ -146,7 +147,7 @@ pub trait Storage: Sized + Send + Sync {
     /// Commits the entries of one directory, or of two at once, durably; [records the times](Renamed::touch) on the way.
     /// Returns the blocks that lie elsewhere then.
     fn commit_entries(
-        &self,
+        core: &Core<Self>,
         locks: &Locks<'_>,
         renamed: &Renamed<'_>,
         from: Patch<'_>,

@@ -1,0 +1,241 @@
+//! Allocation, holes and shifts: `fallocate` and `seek`.
+
+use crate::fs::{Files, end_of};
+use crate::layout::*;
+use crate::map::{Fill, Piece};
+use crate::space::KEEP;
+use crate::store::Growth;
+use namespace::layout::Word;
+use namespace::{Storage, VInode};
+use pmem::Medium;
+use std::ops::Range;
+use vfs::{Errno, FILE_SIZE_MAX, Fallocate, FileKind, Ino, Result, Seek, StatFs};
+
+/// Whether a file of this size can lose or gain this range.
+fn check_shift(mode: Fallocate, offset: u64, len: u64, size: u64) -> Result<()> {
+    if !offset.is_multiple_of(BLOCK) || !len.is_multiple_of(BLOCK) {
+        return Err(Errno::INVAL);
+    }
+    let collapse = mode == Fallocate::Collapse;
+    if collapse && offset + len >= size || offset >= size {
+        return Err(Errno::INVAL);
+    }
+    if !collapse && size + len > FILE_SIZE_MAX {
+        return Err(Errno::FBIG);
+    }
+    Ok(())
+}
+
+impl<M: Medium> Files<M> {
+    /// `FileSystem::fallocate`.
+    pub fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
+        self.change(&[ino], 0, |_| {
+            let v = self.live(ino)?;
+            match v.kind() {
+                FileKind::File => {}
+                FileKind::Dir => return Err(Errno::ISDIR.into()),
+                _ => return Err(Errno::NODEV.into()),
+            }
+            if len == 0 {
+                return Err(Errno::INVAL.into());
+            }
+            let end = end_of(offset, len)?;
+            let size = self.load(v, Word::Size);
+            let new_size = |keep: bool| if keep { size } else { size.max(end) };
+            if let Fallocate::Collapse | Fallocate::Insert = mode {
+                check_shift(mode, offset, len, size)?;
+            }
+            self.revoke_capability(v)?;
+            Ok(match mode {
+                Fallocate::Allocate { keep_size } => {
+                    self.allocate(v, offset..end, new_size(keep_size))
+                }
+                Fallocate::PunchHole => self.punch(v, size, offset..end),
+                Fallocate::ZeroRange { keep_size } => {
+                    self.zero(v, size, offset..end, new_size(keep_size))
+                }
+                Fallocate::Collapse => self.shift(v, size, offset..end, true),
+                Fallocate::Insert => self.shift(v, size, offset..end, false),
+            }?)
+        })
+    }
+
+    /// Maps what of `range` is below `size`, which the file has then. Space beyond the end of a file is not kept, so there is
+    /// nothing to do for it.
+    fn allocate(&self, v: &VInode, range: Range<u64>, size: u64) -> Result<()> {
+        let range = range.start.min(size)..range.end.min(size);
+        let map = self.map(v)?;
+        self.v.transact(self.blocks_to_grow(map, &range, size)?, KEEP, |txn| {
+            self.touch_growth(v, size);
+            let growth = Growth { range, size, fill: Fill::ZEROS, may_move: true };
+            self.grow(txn, self.content(v), &growth)?;
+            v.add_blocks(txn.delta());
+            Ok(())
+        })
+    }
+
+    /// Makes what `range` has inside the file zeros: whole blocks of tables become holes, the rest is zeroed where it is.
+    fn punch(&self, v: &VInode, size: u64, range: Range<u64>) -> Result<()> {
+        // What the last block holds beyond the end of the file does not count.
+        let end = if range.end >= size { size.next_multiple_of(BLOCK) } else { range.end };
+        let range = range.start.min(end)..end;
+        let whole = range.start.next_multiple_of(BLOCK)..range.end - range.end % BLOCK;
+        let content = self.content(v);
+        // A big hole is worth a table.
+        let is_big = whole.start < whole.end && whole.end - whole.start >= EXTENT;
+        self.v.transact(if is_big { 1 } else { 0 }, 0, |txn| {
+            self.touch_modified(v);
+            let mut map = self.map(v)?;
+            if let (Map::Run(_), true) = (map, is_big) {
+                map = self.raise(txn, map, map.virtual_bytes());
+                self.publish_map(content.map, map);
+            }
+            if let (Map::Table { block, level }, true) = (map, whole.start < whole.end) {
+                let ragged = [range.start..whole.start, whole.end..range.end];
+                for range in ragged {
+                    self.mapped(map, range, |_, pm, len| self.medium.zero_nt(pm, len))?;
+                }
+                self.unmap(txn, (block, level), &(whole.start / BLOCK..whole.end / BLOCK))?;
+            } else {
+                self.mapped(map, range, |_, pm, len| self.medium.zero_nt(pm, len))?;
+            }
+            // Before anybody else gets these blocks.
+            let _ = self.medium.fence();
+            v.add_blocks(txn.delta());
+            Ok(())
+        })
+    }
+
+    /// Makes what `range` has below `size`, which the file has then, zeros that are mapped.
+    fn zero(&self, v: &VInode, old: u64, range: Range<u64>, size: u64) -> Result<()> {
+        let range = range.start.min(size)..range.end.min(size);
+        let map = self.map(v)?;
+        self.v.transact(self.blocks_to_grow(map, &range, size)?, KEEP, |txn| {
+            self.touch_growth(v, size);
+            let inside = range.start..range.end.min(old);
+            self.mapped(map, inside, |_, pm, len| self.medium.zero_nt(pm, len))?;
+            let growth = Growth { range, size, fill: Fill::ZEROS, may_move: true };
+            self.grow(txn, self.content(v), &growth)?;
+            v.add_blocks(txn.delta());
+            Ok(())
+        })
+    }
+
+    /// Removes `range` (`collapse`) or makes room for it, by new tables over the same blocks. The size is stored behind the map in
+    /// one line: a crash between leaves the new content, cut or followed by zeros.
+    fn shift(&self, v: &VInode, size: u64, range: Range<u64>, collapse: bool) -> Result<()> {
+        let len = (range.end - range.start) / BLOCK;
+        let new_size = if collapse { size - len * BLOCK } else { size + len * BLOCK };
+        let map = self.map(v)?;
+        let (first, last) = (range.start / BLOCK, range.end / BLOCK);
+        let mut pieces: Vec<(u64, Run)> = Vec::new();
+        self.pieces(map, 0..size.div_ceil(BLOCK), |at, piece| {
+            let Piece::Run(run) = piece else { return Ok(true) };
+            let before = run.first(first.saturating_sub(at));
+            let behind = if collapse { last } else { first };
+            let skipped = behind.saturating_sub(at).min(run.count);
+            let after = run.skip(skipped);
+            if before.count > 0 {
+                pieces.push((at, before));
+            }
+            if after.count > 0 {
+                let at = at + skipped;
+                pieces.push((if collapse { at - len } else { at + len }, after));
+            }
+            Ok(true)
+        })?;
+        // Spare blocks go as well.
+        let all = self.all_blocks(map)?;
+        let level = level_for(new_size);
+        let tables: u64 = (1..=level).map(|level| tables_of(&pieces, level)).sum();
+        self.v.transact(tables, 0, |txn| {
+            self.date(v, namespace::MODIFIED);
+            let new = self.build(txn, level, &pieces);
+            let kept: u64 = pieces.iter().map(|(_, run)| run.count).sum();
+            let had: u64 = all.iter().map(|run| run.count).sum();
+            let ready = self.medium.fence();
+            let content = self.content(v);
+            self.medium.store_u64(content.map, new.pack());
+            let _ = self.medium.publish(content.size, new_size, ready);
+            self.v.widen_dirty(v);
+            v.add_blocks(txn.delta() + kept as i64 - had as i64);
+            for run in without(&all, &pieces) {
+                txn.free(run);
+            }
+            Ok(())
+        })
+    }
+
+    /// `FileSystem::statfs`.
+    pub fn statfs(&self) -> StatFs {
+        let (inodes, free) = self.v.inode_counts();
+        let blocks_free = self.v.free_blocks().saturating_sub(KEEP);
+        let slots_free = self.v.inode_slots().saturating_sub(inodes - free);
+        let inodes_free = free.min(blocks_free * (BLOCK / INODE) + slots_free);
+        StatFs {
+            block_size: BLOCK as u32,
+            blocks: self.bytes / BLOCK,
+            blocks_free,
+            // So that the difference is what exists.
+            inodes: inodes - free + inodes_free,
+            inodes_free,
+        }
+    }
+
+    /// `FileSystem::seek`.
+    pub fn seek(&self, ino: Ino, offset: u64, whence: Seek) -> Result<u64> {
+        let _lock = self.v.lock_shared(ino)?;
+        let v = self.live_file(ino)?;
+        let size = self.load(v, Word::Size);
+        if offset >= size {
+            return Err(Errno::NXIO);
+        }
+        let mut found = None;
+        self.pieces(self.map(v)?, offset / BLOCK..size.div_ceil(BLOCK), |at, piece| {
+            let wanted = match piece {
+                Piece::Run(_) => Seek::Data,
+                Piece::Hole(_) => Seek::Hole,
+            };
+            found = (wanted == whence).then(|| (at * BLOCK).max(offset));
+            Ok(found.is_none())
+        })?;
+        match whence {
+            Seek::Data => found.ok_or(Errno::NXIO),
+            Seek::Hole => Ok(found.unwrap_or(size)),
+        }
+    }
+}
+
+/// How many tables of a level it takes to map these pieces; one at least.
+fn tables_of(pieces: &[(u64, Run)], level: u8) -> u64 {
+    let each = table_bytes(level) / BLOCK;
+    let mut next = 0;
+    let mut count = 0;
+    for (at, run) in pieces {
+        let (first, last) = (at / each, (at + run.count - 1) / each);
+        count += (last + 1).saturating_sub(first.max(next));
+        next = last + 1;
+    }
+    count.max(1)
+}
+
+/// What of `all` blocks none of the pieces has.
+fn without(all: &[Run], pieces: &[(u64, Run)]) -> Vec<Run> {
+    let mut kept: Vec<Run> = pieces.iter().map(|(_, run)| *run).collect();
+    kept.sort_unstable_by_key(|run| run.start);
+    let mut rest = Vec::new();
+    for run in all {
+        let mut at = run.start;
+        let from = kept.partition_point(|kept| kept.end() <= run.start);
+        for kept in kept[from..].iter().take_while(|kept| kept.start < run.end()) {
+            if kept.start > at {
+                rest.push(Run { start: at, count: kept.start - at });
+            }
+            at = kept.end();
+        }
+        if at < run.end() {
+            rest.push(Run { start: at, count: run.end() - at });
+        }
+    }
+    rest
+}

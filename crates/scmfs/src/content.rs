@@ -1,0 +1,179 @@
+//! Contents of files: read, write, append, copy.
+//!
+//! | write | update | cost |
+//! |---|---|---|
+//! | inside the file, mapped | in place, through the cache; durable on fsync | the copy; a line and a fence where the times change |
+//! | into a hole | new blocks, then the map word | blocks + 1 line, 2 fences |
+//! | from the end of the file on | past the cache, then the size | data + 1 line, 2 fences |
+//!
+//! A write is not atomic in a crash: of each byte that was not synced, the old or the new value is there.
+
+use crate::fs::{Files, end_of};
+use crate::layout::*;
+use crate::map::Fill;
+use crate::space::KEEP;
+use crate::store::Growth;
+use namespace::layout::Word;
+use namespace::{MODIFIED, Storage, VInode, report};
+use pmem::Medium;
+use std::ops::Range;
+use vfs::{Errno, Ino, Result};
+
+impl<M: Medium> Files<M> {
+    /// `FileSystem::read`.
+    pub fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let v = self.v.vinode(ino)?;
+        if let Some(ticket) = v.lock.begin_optimistic() {
+            let read = self.live_file(ino).and_then(|v| {
+                let is_recorded = self.is_access_recorded(v);
+                Ok((self.read_content(v, offset, buf)?, is_recorded))
+            });
+            // Only what an unchanged lock vouches for is an answer, errors included.
+            if let (true, Ok((n, true))) = (v.lock.end_optimistic(ticket), read) {
+                return Ok(n);
+            }
+        }
+        let _lock = self.v.lock_shared(ino)?;
+        let v = self.live_file(ino)?;
+        let n = self.read_content(v, offset, buf).map_err(|e| report(ino, e))?;
+        self.touch_accessed(v);
+        Ok(n)
+    }
+
+    /// Copies content out, holes as zeros; returns how many bytes.
+    fn read_content(&self, v: &VInode, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let size = self.load(v, Word::Size);
+        if offset >= size || buf.is_empty() {
+            return Ok(0);
+        }
+        let len = (size - offset).min(buf.len() as u64);
+        let buf = &mut buf[..len as usize];
+        let map = self.map(v)?;
+        // A file in one run is one copy.
+        if let Map::Run(run) = map
+            && offset + len <= run.bytes()
+        {
+            self.medium.read(run.at(offset), buf);
+            return Ok(len as usize);
+        }
+        let mut done = 0;
+        self.mapped(map, offset..offset + len, |at, pm, len| {
+            let (start, end) = ((at - offset) as usize, (at - offset + len) as usize);
+            buf[done..start].fill(0);
+            self.medium.read(pm, &mut buf[start..end]);
+            done = end;
+        })?;
+        buf[done..].fill(0);
+        Ok(len as usize)
+    }
+
+    /// `FileSystem::write`.
+    pub fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
+        self.change(&[ino], 0, |_| {
+            let v = self.live_file(ino)?;
+            Ok(self.write_content(v, offset, data)?)
+        })
+    }
+
+    /// `FileSystem::append`.
+    pub fn append(&self, ino: Ino, data: &[u8]) -> Result<u64> {
+        self.change(&[ino], 0, |_| {
+            let v = self.live_file(ino)?;
+            let offset = self.load(v, Word::Size);
+            self.write_content(v, offset, data)?;
+            Ok(offset)
+        })
+    }
+
+    /// Writes under the file's lock.
+    fn write_content(&self, v: &VInode, offset: u64, data: &[u8]) -> Result<()> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        let end = end_of(offset, data.len() as u64)?;
+        self.revoke_capability(v)?;
+        let size = self.load(v, Word::Size);
+        let map = self.map(v)?;
+        let inside = offset..end.min(size);
+        if end <= size && self.holes_in(map, &inside)? == 0 {
+            self.overwrite_mapped(v, map, inside, offset, data)?;
+            self.date_overwrite(v);
+            return Ok(());
+        }
+        let range = offset..end;
+        let size = size.max(end);
+        self.v.transact(self.blocks_to_grow(map, &range, size)?, KEEP, |txn| {
+            // Before a run may be copied.
+            self.overwrite_mapped(v, map, inside, offset, data)?;
+            self.touch_growth(v, size);
+            let growth = Growth { range, size, fill: Fill { offset, data }, may_move: true };
+            self.grow(txn, self.content(v), &growth)?;
+            v.add_blocks(txn.delta());
+            Ok(())
+        })
+    }
+
+    /// Records a change of content whose commit may be the size, which lies in the line of the times.
+    pub fn touch_growth(&self, v: &VInode, size: u64) {
+        if size > self.load(v, Word::Size) {
+            self.date(v, MODIFIED);
+        } else {
+            self.touch_modified(v);
+        }
+    }
+
+    /// How many blocks of a range of bytes are holes.
+    fn holes_in(&self, map: Map, range: &Range<u64>) -> Result<u64> {
+        match map {
+            Map::Run(run) if range.end <= run.bytes() => Ok(0),
+            _ => self.holes(map, range.start / BLOCK..range.end.div_ceil(BLOCK)),
+        }
+    }
+
+    /// Records a change of content that needs no fence; times that change are durable on return.
+    pub fn date_overwrite(&self, v: &VInode) {
+        if self.date(v, MODIFIED) {
+            self.medium.flush(self.word_off(v, Word::Mtime), 16);
+            let _ = self.medium.fence();
+        }
+    }
+
+    /// Stores what of `data`, which is for `offset`, lies in mapped blocks of a range, through the cache.
+    fn overwrite_mapped(
+        &self,
+        v: &VInode,
+        map: Map,
+        range: Range<u64>,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<()> {
+        self.mapped(map, range, |at, pm, len| {
+            self.v.mark_dirty(v, at / BLOCK, pm / BLOCK..(pm + len).div_ceil(BLOCK));
+            let from = (at - offset) as usize;
+            self.medium.write(pm, &data[from..from + len as usize]);
+        })
+    }
+
+    /// `FileSystem::copy_range`: reads, then writes as one operation.
+    pub fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
+        const AT_ONCE: u64 = 16 << 20;
+        let ((src, src_off), (dst, dst_off)) = (from, to);
+        let inos = if src == dst { &[src][..] } else { &[src, dst][..] };
+        self.change(inos, 0, |_| {
+            let (s, d) = (self.live_file(src)?, self.live_file(dst)?);
+            let have = self.load(s, Word::Size).saturating_sub(src_off).min(len);
+            if have == 0 {
+                return Ok(0);
+            }
+            let dst_end = end_of(dst_off, have)?;
+            if src == dst && src_off < dst_end && dst_off < src_off + have {
+                return Err(Errno::INVAL.into());
+            }
+            let have = have.min(AT_ONCE);
+            let mut data = vec![0; have as usize];
+            self.read_content(s, src_off, &mut data)?;
+            self.write_content(d, dst_off, &data)?;
+            Ok(have)
+        })
+    }
+}

@@ -1,0 +1,225 @@
+//! What is on the media, word for word: `docs/format/scmfs.md` in Rust. Inodes, directories and attributes are as
+//! [`namespace`] has them.
+
+use std::mem::offset_of;
+use zerocopy::byteorder::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+pub use namespace::layout::BLOCK;
+
+/// Map words in the block of a table.
+pub const FANOUT: u64 = 512;
+/// The highest level of a table: 512^4 blocks are 2^48 bytes.
+pub const LEVEL_MAX: u8 = 4;
+/// Bytes of an extent: what a word of a level-2 table stands for.
+pub const EXTENT: u64 = FANOUT * BLOCK;
+/// Bytes per inode (§3.2).
+pub const INODE: u64 = 256;
+/// The first bytes of a pool.
+pub const MAGIC: [u8; 8] = *b"KSTNSCMF";
+/// Version of this format.
+pub const VERSION: u32 = 1;
+/// Smallest region that can be formatted: what is fixed, inode table, root directory and some data.
+pub const POOL_MIN: u64 = 64 * BLOCK;
+/// Largest region: a run has fewer than 2^31 blocks.
+pub const POOL_MAX: u64 = (i32::MAX as u64) * BLOCK;
+/// Offset of the superblock's map word of the inode table.
+pub const INODE_MAP: u64 = 64;
+/// Offset of the superblock's size of the inode table.
+pub const INODE_SIZE: u64 = 72;
+
+/// Block 0.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Superblock {
+    /// [`MAGIC`].
+    pub magic: [u8; 8],
+    /// [`VERSION`].
+    pub version: U32,
+    /// [`BLOCK`].
+    pub block_bytes: U32,
+    /// Blocks in the region, block 0 included.
+    pub blocks: U64,
+    /// Creation, ns since 1970.
+    pub created_ns: U64,
+    /// Identity of the pool.
+    pub uuid: [u8; 16],
+    /// FNV-1a of all fields but the inode table's, computed with this field zero.
+    pub checksum: U64,
+    reserved: [u8; 8],
+    /// Map word of the inode table.
+    pub inode_map: U64,
+    /// Size of the inode table in bytes.
+    pub inode_size: U64,
+    reserved2: [u8; 48],
+    /// Name given by the user, padded with zeros.
+    pub label: [u8; pool::LABEL_MAX],
+}
+
+const _: () = {
+    assert!(size_of::<Superblock>() == 192);
+    assert!(offset_of!(Superblock, inode_map) as u64 == INODE_MAP);
+    assert!(offset_of!(Superblock, inode_size) as u64 == INODE_SIZE);
+    assert!(
+        INODE.is_multiple_of(pmem::LINE)
+            && INODE >= size_of::<namespace::layout::InodeRecord>() as u64
+    );
+};
+
+/// The redo journal: where it is, and how much there is of it.
+pub mod journal {
+    use super::BLOCK;
+
+    /// Offset of the first record.
+    pub const START: u64 = BLOCK;
+    /// How many there are.
+    pub const RECORDS: u64 = 32;
+    /// Bytes of one.
+    pub const RECORD: u64 = 512;
+    /// Words that one holds at the most.
+    pub const WORDS_MAX: usize = 31;
+    /// Its blocks.
+    pub const BLOCKS: u64 = RECORDS * RECORD / BLOCK;
+
+    const _: () = assert!(16 + WORDS_MAX as u64 * 16 == RECORD);
+}
+
+/// The first block behind what is fixed.
+pub const FIRST_BLOCK: u64 = 1 + journal::BLOCKS;
+
+const TABLE_BIT: u64 = 1 << 63;
+const COUNT_SHIFT: u32 = 32;
+
+/// What a map word says, as it is stored: to be checked before it is followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Map {
+    /// Nothing: zeros.
+    Hole,
+    /// Blocks that lie behind each other.
+    Run(Run),
+    /// A table of map words.
+    Table {
+        /// Number of its block.
+        block: u64,
+        /// How many levels of tables it is, itself included.
+        level: u8,
+    },
+}
+
+/// Blocks that lie behind each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Run {
+    /// Number of the first.
+    pub start: u64,
+    /// How many.
+    pub count: u64,
+}
+
+impl Run {
+    /// The number behind the last.
+    pub const fn end(self) -> u64 {
+        self.start + self.count
+    }
+
+    /// Where its byte `offset` lies in the pool.
+    pub const fn at(self, offset: u64) -> u64 {
+        self.start * BLOCK + offset
+    }
+
+    /// Bytes of it.
+    pub const fn bytes(self) -> u64 {
+        self.count * BLOCK
+    }
+
+    /// What is left of it without the first `blocks`.
+    pub const fn skip(self, blocks: u64) -> Self {
+        Self { start: self.start + blocks, count: self.count - blocks }
+    }
+
+    /// The first blocks of it, at the most so many.
+    pub const fn first(self, blocks: u64) -> Self {
+        let count = if blocks < self.count { blocks } else { self.count };
+        Self { start: self.start, count }
+    }
+
+    /// As a map; a hole where there are no blocks.
+    pub const fn map(self) -> Map {
+        if self.count == 0 { Map::Hole } else { Map::Run(self) }
+    }
+}
+
+impl Map {
+    /// From what is stored.
+    pub const fn unpack(word: u64) -> Self {
+        let block = word & 0xffff_ffff;
+        if word == 0 {
+            Self::Hole
+        } else if word & TABLE_BIT != 0 {
+            Self::Table { block, level: (word >> COUNT_SHIFT) as u8 }
+        } else {
+            Self::Run(Run { start: block, count: word >> COUNT_SHIFT })
+        }
+    }
+
+    /// As it is stored.
+    pub const fn pack(self) -> u64 {
+        match self {
+            Self::Hole => 0,
+            Self::Run(Run { start, count }) => start | count << COUNT_SHIFT,
+            Self::Table { block, level } => TABLE_BIT | block | (level as u64) << COUNT_SHIFT,
+        }
+    }
+
+    /// Bytes that it can hold without becoming another one: the virtual size (§3.3).
+    pub const fn virtual_bytes(self) -> u64 {
+        match self {
+            Self::Hole => 0,
+            Self::Run(run) => run.bytes(),
+            Self::Table { level, .. } => table_bytes(level),
+        }
+    }
+}
+
+/// Bytes that a table of this level stands for.
+pub const fn table_bytes(level: u8) -> u64 {
+    BLOCK << (9 * level as u64)
+}
+
+/// Bytes that a word in a table of this level stands for.
+pub const fn word_bytes(level: u8) -> u64 {
+    table_bytes(level - 1)
+}
+
+/// The least level of a table that stands for so many bytes.
+pub const fn level_for(bytes: u64) -> u8 {
+    let mut level = 1;
+    while table_bytes(level) < bytes {
+        level += 1;
+    }
+    level
+}
+
+/// FNV-1a, 64 bits.
+pub fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn map_words_are_what_they_were() {
+        let run = Run { start: 17, count: (1 << 31) - 1 };
+        for map in [Map::Hole, Map::Run(run), Map::Table { block: u32::MAX as u64, level: 4 }] {
+            assert_eq!(Map::unpack(map.pack()), map);
+        }
+        assert_eq!(level_for(1), 1);
+        assert_eq!(level_for(EXTENT), 1);
+        assert_eq!(level_for(EXTENT + 1), 2);
+        assert_eq!(level_for(vfs::FILE_SIZE_MAX), LEVEL_MAX);
+        assert_eq!(word_bytes(2), EXTENT);
+    }
+}

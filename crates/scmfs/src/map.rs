@@ -1,0 +1,482 @@
+//! Where the content of files lies: map words, and the tables that they lead to (the mapping table of §3.2).
+//!
+//! - map-M1: what a map word names is inside the pool and behind what is fixed; a word in a table of level *n* is a hole, a run of
+//!   at most as many blocks as it stands for, or a table of level *n* − 1. Looked at before it is followed.
+//! - map-M2: blocks that come into a map below the size of their file are what they are to read as, durably, before the word that
+//!   names them is stored. Beyond the size nothing is known of them.
+//! - map-M3: a word of a table changes by one store, which changes no byte of the content but those that the operation
+//!   changes. So none of these stores needs to be atomic with another one.
+
+use crate::layout::*;
+use crate::space::Txn;
+use pmem::Medium;
+use smallvec::SmallVec;
+use std::ops::Range;
+use vfs::{Errno, Result};
+use zerocopy::IntoBytes;
+
+/// A pool's medium, and how maps in it are followed and changed.
+pub struct Maps<M> {
+    pub medium: M,
+    /// Bytes that were formatted.
+    pub bytes: u64,
+}
+
+/// What a stretch of a file's blocks is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// So many blocks that read as zeros.
+    Hole(u64),
+    /// These.
+    Run(Run),
+}
+
+impl Piece {
+    /// Blocks of it.
+    pub fn count(self) -> u64 {
+        match self {
+            Self::Hole(n) => n,
+            Self::Run(run) => run.count,
+        }
+    }
+
+    /// No more than so many blocks of it.
+    fn first(self, most: u64) -> Self {
+        match self {
+            Self::Hole(n) => Self::Hole(n.min(most)),
+            Self::Run(run) => Self::Run(run.first(most)),
+        }
+    }
+}
+
+/// What new blocks of a file get to hold: data at an offset, zeros around.
+#[derive(Clone, Copy)]
+pub struct Fill<'a> {
+    pub offset: u64,
+    pub data: &'a [u8],
+}
+
+impl Fill<'_> {
+    /// Zeros.
+    pub const ZEROS: Self = Fill { offset: 0, data: &[] };
+
+    /// The part of the data that lies in a range of bytes of the file, and where.
+    pub fn within(&self, range: &Range<u64>) -> (u64, &[u8]) {
+        let end = self.offset + self.data.len() as u64;
+        let (start, end) = (range.start.max(self.offset), range.end.min(end));
+        if start >= end {
+            return (range.end, &[]);
+        }
+        (start, &self.data[(start - self.offset) as usize..(end - self.offset) as usize])
+    }
+}
+
+/// A word of a map: where it is, and what it stands for.
+#[derive(Clone, Copy)]
+struct Word {
+    slot: u64,
+    /// The level of a table that it may name; 0: it stands for one block.
+    below: u8,
+    /// Its first block of the file.
+    base: u64,
+}
+
+impl Word {
+    fn blocks(self) -> u64 {
+        table_blocks(self.below)
+    }
+}
+
+/// Blocks that a table of this level stands for; of level 0: one.
+const fn table_blocks(level: u8) -> u64 {
+    table_bytes(level) / BLOCK
+}
+
+/// How many blocks of tables a change to so many neighbouring blocks of a file may need at the most.
+pub fn tables_for(blocks: u64) -> u64 {
+    let mut sum = 0;
+    let mut level = 1;
+    while level <= LEVEL_MAX {
+        sum += blocks / table_blocks(level) + 2;
+        level += 1;
+    }
+    sum
+}
+
+impl<M: Medium> Maps<M> {
+    /// The number of a block that may be followed.
+    fn check_block(&self, block: u64) -> Result<u64> {
+        let is_inside = block >= FIRST_BLOCK && block < self.bytes / BLOCK;
+        if is_inside { Ok(block) } else { Err(Errno::UCLEAN) }
+    }
+
+    /// What a map word says, if it can be (map-M1): `most` is the highest level of a table it may name.
+    pub fn check_map(&self, word: u64, most: u8) -> Result<Map> {
+        let map = Map::unpack(word);
+        match map {
+            Map::Hole => {}
+            Map::Run(Run { start, count }) => {
+                self.check_block(start)?;
+                if count == 0 || start + count > self.bytes / BLOCK {
+                    return Err(Errno::UCLEAN);
+                }
+            }
+            Map::Table { block, level } => {
+                self.check_block(block)?;
+                if level == 0 || level > most {
+                    return Err(Errno::UCLEAN);
+                }
+            }
+        }
+        Ok(map)
+    }
+
+    /// What the `index`th word of a table says.
+    fn table_word(&self, block: u64, level: u8, index: u64) -> Result<Map> {
+        let word = self.medium.load_u64(block * BLOCK + index * 8);
+        self.check_entry(word, level)
+    }
+
+    /// What a word in a table of this level says.
+    pub fn check_entry(&self, word: u64, level: u8) -> Result<Map> {
+        let map = self.check_map(word, level - 1)?;
+        match map {
+            Map::Run(run) if run.count > table_blocks(level - 1) => Err(Errno::UCLEAN),
+            // One level at a time.
+            Map::Table { level: below, .. } if below + 1 != level => Err(Errno::UCLEAN),
+            _ => Ok(map),
+        }
+    }
+
+    /// What is at the `index`th block of a file, as far as that goes on in one word.
+    #[inline]
+    pub fn piece(&self, map: Map, index: u64) -> Result<Piece> {
+        match map {
+            Map::Run(run) if index < run.count => Ok(Piece::Run(run.skip(index))),
+            Map::Hole | Map::Run(_) => Ok(Piece::Hole(u64::MAX - index)),
+            Map::Table { block, level } => self.piece_of_table(block, level, index),
+        }
+    }
+
+    fn piece_of_table(&self, mut block: u64, mut level: u8, mut index: u64) -> Result<Piece> {
+        if index >= table_blocks(level) {
+            return Ok(Piece::Hole(u64::MAX - index));
+        }
+        loop {
+            let each = table_blocks(level - 1);
+            let (nth, within) = (index / each, index % each);
+            match self.table_word(block, level, nth)? {
+                Map::Run(run) if within < run.count => return Ok(Piece::Run(run.skip(within))),
+                Map::Hole | Map::Run(_) => return Ok(Piece::Hole(each - within)),
+                Map::Table { block: next, .. } => (block, level, index) = (next, level - 1, within),
+            }
+        }
+    }
+
+    /// Calls `each` for what the blocks in `range` are, in order, until it says `false`.
+    pub fn pieces(
+        &self,
+        map: Map,
+        range: Range<u64>,
+        mut each: impl FnMut(u64, Piece) -> Result<bool>,
+    ) -> Result<()> {
+        let mut at = range.start;
+        while at < range.end {
+            let piece = self.piece(map, at)?.first(range.end - at);
+            if !each(at, piece)? {
+                break;
+            }
+            at += piece.count();
+        }
+        Ok(())
+    }
+
+    /// Calls `each` for the bytes of `range` that are mapped, in order: where in the file they are, where in the pool, and how
+    /// many. What it leaves out are holes.
+    #[inline]
+    pub fn mapped(
+        &self,
+        map: Map,
+        range: Range<u64>,
+        mut each: impl FnMut(u64, u64, u64),
+    ) -> Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        self.pieces(map, range.start / BLOCK..range.end.div_ceil(BLOCK), |index, piece| {
+            if let Piece::Run(run) = piece {
+                let base = index * BLOCK;
+                let (start, end) = (range.start.max(base), range.end.min(base + run.bytes()));
+                each(start, run.at(start - base), end - start);
+            }
+            Ok(true)
+        })
+    }
+
+    /// All blocks of a map, and those of its tables.
+    pub fn all_blocks(&self, map: Map) -> Result<SmallVec<[Run; 4]>> {
+        let mut runs = SmallVec::new();
+        self.collect(map, &mut runs)?;
+        Ok(runs)
+    }
+
+    fn collect(&self, map: Map, runs: &mut SmallVec<[Run; 4]>) -> Result<()> {
+        match map {
+            Map::Hole => {}
+            Map::Run(run) => runs.push(run),
+            Map::Table { block, level } => {
+                runs.push(Run { start: block, count: 1 });
+                for index in 0..FANOUT {
+                    self.collect(self.table_word(block, level, index)?, runs)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    // --- what grows -----------------------------------------------------------------------------
+
+    /// Puts what they are to hold into new blocks, the first of which is the `index`th of the file. Durable after the next
+    /// fence.
+    fn fill(&self, run: Run, index: u64, fill: &Fill<'_>) {
+        let file = index * BLOCK..index * BLOCK + run.bytes();
+        let (start, data) = fill.within(&file);
+        let end = start + data.len() as u64;
+        if start > file.start {
+            self.medium.zero_nt(run.at(0), start - file.start);
+        }
+        if !data.is_empty() {
+            self.medium.write_nt(run.at(start - file.start), data);
+        }
+        if end < file.end {
+            self.medium.zero_nt(run.at(end - file.start), file.end - end);
+        }
+    }
+
+    /// Maps what of the file's blocks `range` is a hole, below a table that the file has. Durable on return.
+    pub fn map_holes(
+        &self,
+        txn: &mut Txn<'_>,
+        (block, level): (u64, u8),
+        range: Range<u64>,
+        fill: &Fill<'_>,
+    ) -> Result<()> {
+        self.map_in_table(txn, (block, level), 0, &range, fill)
+    }
+
+    fn map_in_table(
+        &self,
+        txn: &mut Txn<'_>,
+        (block, level): (u64, u8),
+        base: u64,
+        range: &Range<u64>,
+        fill: &Fill<'_>,
+    ) -> Result<()> {
+        let each = table_blocks(level - 1);
+        let first = range.start.saturating_sub(base) / each;
+        let last = (range.end - base).div_ceil(each).min(FANOUT);
+        for index in first..last {
+            let word = Word {
+                slot: block * BLOCK + index * 8,
+                below: level - 1,
+                base: base + index * each,
+            };
+            let map = self.table_word(block, level, index)?;
+            self.map_in_word(txn, word, map, range, fill)?;
+        }
+        Ok(())
+    }
+
+    /// Maps what of `range` a word stands for.
+    fn map_in_word(
+        &self,
+        txn: &mut Txn<'_>,
+        word: Word,
+        map: Map,
+        range: &Range<u64>,
+        fill: &Fill<'_>,
+    ) -> Result<()> {
+        let start = range.start.max(word.base) - word.base;
+        let end = range.end.min(word.base + word.blocks()) - word.base;
+        let have = match map {
+            Map::Table { block, level } => {
+                return self.map_in_table(txn, (block, level), word.base, range, fill);
+            }
+            Map::Hole => 0,
+            Map::Run(run) => run.count,
+        };
+        if end <= have {
+            return Ok(());
+        }
+        // What continues a run, or begins the word, may stay one run.
+        if start <= have {
+            let more = end - have;
+            let run = match map {
+                Map::Run(run) => txn.take_at(run.end(), more).then_some(Run { count: end, ..run }),
+                _ if word.below == 0 => Some(txn.take_some(1)),
+                // An extent that is written from its start on gets a place where it can grow.
+                _ => txn.take_run(more, word.blocks().min(FANOUT)),
+            };
+            if let Some(run) = run {
+                self.fill(run.skip(have), word.base + have, fill);
+                self.publish_map(word.slot, Map::Run(run));
+                return Ok(());
+            }
+        }
+        let table = self.new_table(txn, word.below, map);
+        self.publish_map(word.slot, table);
+        match table {
+            Map::Table { block, level } => {
+                self.map_in_table(txn, (block, level), word.base, range, fill)
+            }
+            _ => unreachable!("a table is a table"),
+        }
+    }
+
+    /// A new table which maps what the run `map`, or a hole, does. Durable after the next fence.
+    pub fn new_table(&self, txn: &mut Txn<'_>, level: u8, map: Map) -> Map {
+        assert!(level > 0, "a block is taken from what was reserved, wherever it is");
+        let each = table_blocks(level - 1);
+        let mut words = [0u64; FANOUT as usize];
+        if let Map::Run(mut run) = map {
+            for word in &mut words {
+                if run.count == 0 {
+                    break;
+                }
+                let first = run.first(each);
+                *word = first.map().pack();
+                run = run.skip(first.count);
+            }
+        }
+        let block = txn.take();
+        self.medium.write_nt(block * BLOCK, words.as_bytes());
+        Map::Table { block, level }
+    }
+
+    /// Stores a map word when what it names is ready; durable on return.
+    pub fn publish_map(&self, slot: u64, map: Map) {
+        let ready = self.medium.fence();
+        let _ = self.medium.publish(slot, map.pack(), ready);
+    }
+
+    /// A table above what a map is, so that it stands for `bytes` at least. Durable after the next fence.
+    pub fn raise(&self, txn: &mut Txn<'_>, map: Map, bytes: u64) -> Map {
+        let level = level_for(bytes);
+        match map {
+            Map::Table { block, level: have } => {
+                let mut map = Map::Table { block, level: have };
+                for above in have + 1..=level {
+                    let mut words = [0u64; FANOUT as usize];
+                    words[0] = map.pack();
+                    let block = txn.take();
+                    self.medium.write_nt(block * BLOCK, words.as_bytes());
+                    map = Map::Table { block, level: above };
+                }
+                map
+            }
+            // A run may be longer than what is asked for.
+            _ => self.new_table(txn, level.max(level_for(map.virtual_bytes())), map),
+        }
+    }
+
+    // --- what shrinks ---------------------------------------------------------------------------
+
+    /// Takes the blocks `range` out of a table, as far as that needs no new tables: blocks in the middle of a run are zeroed where
+    /// they are. In place; what is out is noted to become free, so a fence has to follow.
+    pub fn unmap(
+        &self,
+        txn: &mut Txn<'_>,
+        (block, level): (u64, u8),
+        range: &Range<u64>,
+    ) -> Result<()> {
+        self.unmap_in_table(txn, (block, level), 0, range).map(drop)
+    }
+
+    /// Whether the table maps nothing any more.
+    fn unmap_in_table(
+        &self,
+        txn: &mut Txn<'_>,
+        (block, level): (u64, u8),
+        base: u64,
+        range: &Range<u64>,
+    ) -> Result<bool> {
+        let each = table_blocks(level - 1);
+        let mut is_empty = true;
+        for index in 0..FANOUT {
+            let first = base + index * each;
+            let map = self.table_word(block, level, index)?;
+            let (start, end) = (range.start.max(first), range.end.min(first + each));
+            if map == Map::Hole || start >= end {
+                is_empty &= map == Map::Hole;
+                continue;
+            }
+            let slot = block * BLOCK + index * 8;
+            let left = match map {
+                Map::Table { block: below, level } => {
+                    if self.unmap_in_table(txn, (below, level), first, range)? {
+                        txn.free(Run { start: below, count: 1 });
+                        Map::Hole
+                    } else {
+                        map
+                    }
+                }
+                Map::Run(run) => {
+                    let (start, end) = (start - first, (end - first).min(run.count));
+                    if start >= end {
+                        map
+                    } else if end == run.count {
+                        txn.free(run.skip(start));
+                        run.first(start).map()
+                    } else {
+                        self.medium.zero_nt(run.at(start * BLOCK), (end - start) * BLOCK);
+                        map
+                    }
+                }
+                Map::Hole => map,
+            };
+            if left != map {
+                self.medium.store_u64(slot, left.pack());
+                self.medium.flush(slot, 8);
+            }
+            is_empty &= left == Map::Hole;
+        }
+        Ok(is_empty)
+    }
+
+    // --- what shifts ----------------------------------------------------------------------------
+
+    /// New tables over these blocks of a file, ascending. Durable after the next fence.
+    pub fn build(&self, txn: &mut Txn<'_>, level: u8, pieces: &[(u64, Run)]) -> Map {
+        self.build_table(txn, level, 0, pieces)
+    }
+
+    fn build_table(&self, txn: &mut Txn<'_>, level: u8, base: u64, mut rest: &[(u64, Run)]) -> Map {
+        let each = table_blocks(level - 1);
+        let mut words = [0u64; FANOUT as usize];
+        for (index, word) in words.iter_mut().enumerate() {
+            let first = base + index as u64 * each;
+            // All that overlaps the word; the last of it may go on behind.
+            let n = rest.partition_point(|(at, _)| *at < first + each);
+            let parts: SmallVec<[(u64, Run); 4]> =
+                rest[..n].iter().filter_map(|(at, run)| part(*at, *run, first, each)).collect();
+            *word = match parts[..] {
+                [] => Map::Hole,
+                [(at, run)] if at == first => Map::Run(run),
+                _ => self.build_table(txn, level - 1, first, &parts),
+            }
+            .pack();
+            // What ends in this word is done.
+            let done = rest[..n].partition_point(|(at, run)| at + run.count <= first + each);
+            rest = &rest[done..];
+        }
+        let block = txn.take();
+        self.medium.write_nt(block * BLOCK, words.as_bytes());
+        Map::Table { block, level }
+    }
+}
+
+/// The part of a run at block `at` of a file that lies in the `count` blocks from `first` on.
+fn part(at: u64, run: Run, first: u64, count: u64) -> Option<(u64, Run)> {
+    let (start, end) = (at.max(first), (at + run.count).min(first + count));
+    (start < end).then(|| (start, run.skip(start - at).first(end - start)))
+}

@@ -1,0 +1,143 @@
+//! What the scan that opens a pool ([`namespace::Scan`]) wants to know of maps.
+//!
+//! - claims-S1: a block has one owner. The first to claim its bit gets it; a second claim is a problem, and is not
+//!   followed, so cycles end.
+//! - claims-S2: what is mapped beyond the end of a file is spare space that a crash, or whoever used the pool last, has left. It is
+//!   not claimed, and a mount for writing takes it out of the map.
+//! - claims-S3: a file's size is not beyond what its map word can hold.
+
+use crate::journal;
+use crate::layout::*;
+use crate::store::Store;
+use namespace::{Scan, Storage};
+use pmem::Medium;
+use std::ops::Range;
+
+/// A walk through a map.
+struct Walk<'a> {
+    scan: &'a Scan,
+    /// What the map belongs to, for reports.
+    object: &'a dyn Fn() -> String,
+    /// Blocks of it that count.
+    keep: u64,
+    /// Blocks claimed, tables included.
+    blocks: u64,
+    is_sound: bool,
+    /// Called for each block of content, with where it is in the content.
+    each: &'a mut dyn FnMut(u64, u64),
+}
+
+impl Walk<'_> {
+    /// Notes a problem that is repaired by making a hole.
+    fn bad(&mut self, slot: u64, what: String) {
+        self.scan.problem(self.object, what, Some(((slot, 0), "make it a hole")));
+        self.is_sound = false;
+    }
+}
+
+impl<M: Medium> Store<M> {
+    /// Finds where inodes lie, when what was interrupted is done. What can be changed in place is flushed (scan-S6).
+    pub fn scan_inode_table(&self, scan: &Scan) -> bool {
+        if !self.is_read_only() {
+            journal::replay(&self.medium, self.bytes);
+        }
+        self.medium.flush(0, BLOCK);
+        let object = || "the inode table".to_owned();
+        let size = self.medium.load_u64(INODE_SIZE);
+        if size == 0 || !size.is_multiple_of(BLOCK) || size > self.bytes {
+            scan.problem(object, format!("its size {size} is impossible"), None);
+            return false;
+        }
+        let mut next = 0;
+        let (_, is_sound) = self.claim_map(scan, &object, INODE_MAP, size, &mut |block, base| {
+            self.medium.flush(block, BLOCK);
+            if base == next {
+                self.v.add_leaf(block, INODE);
+                next += BLOCK;
+            }
+        });
+        if is_sound && next != size {
+            scan.problem(object, format!("it has a hole at byte {next}"), None);
+        }
+        is_sound && next == size
+    }
+
+    /// Claims what a map word names, of a content of so many bytes; calls `each(block, base)` for its blocks, in order. How
+    /// many there are, those of tables included, and whether all of it is sound.
+    pub fn claim_map(
+        &self,
+        scan: &Scan,
+        object: &dyn Fn() -> String,
+        slot: u64,
+        size: u64,
+        each: &mut dyn FnMut(u64, u64),
+    ) -> (u64, bool) {
+        let keep = size.div_ceil(BLOCK);
+        let mut walk = Walk { scan, object, keep, blocks: 0, is_sound: true, each };
+        match self.check_map(self.medium.load_u64(slot), LEVEL_MAX) {
+            Ok(map) => self.claim(&mut walk, slot, map, 0),
+            Err(_) => self.report_word(&mut walk, slot),
+        }
+        (walk.blocks, walk.is_sound)
+    }
+
+    fn report_word(&self, walk: &mut Walk<'_>, slot: u64) {
+        let map = Map::unpack(self.medium.load_u64(slot));
+        walk.bad(slot, format!("the map word at {slot:#x} cannot be: {map:?}"));
+    }
+
+    /// Claims what a sound word names; its first block is the `base`th of the content.
+    fn claim(&self, walk: &mut Walk<'_>, slot: u64, map: Map, base: u64) {
+        let keep = walk.keep.saturating_sub(base);
+        match map {
+            Map::Hole => {}
+            _ if keep == 0 => self.drop_spare(slot, Map::Hole),
+            Map::Run(run) => {
+                let kept = run.first(keep);
+                if !self.claim_blocks(walk, slot, kept.start..kept.end()) {
+                    return;
+                }
+                for i in 0..kept.count {
+                    (walk.each)(kept.at(i * BLOCK), (base + i) * BLOCK);
+                }
+                if kept != run {
+                    self.drop_spare(slot, kept.map());
+                }
+            }
+            Map::Table { block, level } => {
+                if !self.claim_blocks(walk, slot, block..block + 1) {
+                    return;
+                }
+                self.medium.flush(block * BLOCK, BLOCK);
+                let each = word_bytes(level) / BLOCK;
+                for index in 0..FANOUT {
+                    let slot = block * BLOCK + index * 8;
+                    match self.check_entry(self.medium.load_u64(slot), level) {
+                        Ok(map) => self.claim(walk, slot, map, base + index * each),
+                        Err(_) => self.report_word(walk, slot),
+                    }
+                }
+            }
+        }
+    }
+
+    /// claims-S1.
+    fn claim_blocks(&self, walk: &mut Walk<'_>, slot: u64, blocks: Range<u64>) -> bool {
+        for block in blocks {
+            if !self.v.blocks.set(&self.v.arena, block) {
+                walk.bad(slot, format!("block {block}, named at {slot:#x}, has another owner"));
+                return false;
+            }
+            walk.blocks += 1;
+        }
+        true
+    }
+
+    /// claims-S2. Durable after the fence that ends the scan.
+    fn drop_spare(&self, slot: u64, left: Map) {
+        if !self.is_read_only() {
+            self.medium.store_u64(slot, left.pack());
+            self.medium.flush(slot, 8);
+        }
+    }
+}

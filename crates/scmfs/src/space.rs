@@ -1,0 +1,206 @@
+//! Space: which blocks are free, and what an operation takes and gives back.
+//!
+//! - space-P1: a block's bit is set while it belongs to something that is reachable from the superblock, or was claimed by an
+//!   operation in flight.
+//! - space-P2: the count of free blocks never exceeds the number of clear bits, so that who has reserved blocks finds
+//!   them. That they lie together is not promised.
+//!
+//! A freed block that somebody may still be reading without a copy waits ([`arena::Pins`]).
+//!
+//! Requests below 2 MiB are served from aligned units of 2 MiB that are broken already, as long as there are any: whole units
+//! stay whole for files that need them, and for huge pages.
+
+use crate::layout::{BLOCK, EXTENT, Run};
+use crate::volatile::Volatile;
+use smallvec::SmallVec;
+use vfs::Errno;
+
+/// Where a thread looks first for what is free, in the pool it used last.
+#[derive(Clone, Copy)]
+struct Hints {
+    pool: u64,
+    /// For what is smaller than a unit, and for the rest.
+    blocks: [u64; 2],
+}
+
+threads::thread_cell! {
+    fn hints -> Hints, "scmfs_hints", 24
+}
+
+/// Blocks of an aligned unit.
+const UNIT: u64 = EXTENT / BLOCK;
+
+/// Blocks that only operations which free space, or keep what is there, may use.
+pub const KEEP: u64 = 32;
+
+impl Volatile {
+    fn hints(&self) -> Hints {
+        let h = hints().get();
+        if h.pool == self.id { h } else { Hints { pool: self.id, blocks: [0; 2] } }
+    }
+
+    fn set_hint(&self, which: usize, hint: u64) {
+        let mut h = self.hints();
+        h.blocks[which] = hint;
+        hints().set(h);
+    }
+
+    /// Sets the number of free blocks after a scan marked those in use.
+    pub fn count_free_blocks(&self) {
+        let free = self.blocks.len() - self.blocks.count(&self.arena);
+        self.free.set(&self.arena, free);
+    }
+
+    /// Blocks neither in use nor reserved.
+    pub fn free_blocks(&self) -> u64 {
+        self.free.total(&self.arena)
+    }
+
+    /// Runs `body` with `blocks` blocks set aside, so that it cannot run out of space half-way. `keep` blocks must stay
+    /// free besides. If it succeeds the blocks it replaced become free; if it fails, those it took.
+    pub fn transact<T, E: From<Errno>>(
+        &self,
+        blocks: u64,
+        keep: u64,
+        body: impl FnOnce(&mut Txn<'_>) -> std::result::Result<T, E>,
+    ) -> std::result::Result<T, E> {
+        if blocks > 0 && !self.free.take(&self.arena, blocks, keep) {
+            return Err(Errno::NOSPC.into());
+        }
+        let mut txn =
+            Txn { v: self, reserved: blocks, taken: SmallVec::new(), freed: SmallVec::new() };
+        let result = body(&mut txn);
+        let Txn { taken, freed, reserved, .. } = txn;
+        let back = self.clear_runs(if result.is_ok() { &freed } else { &taken });
+        self.give_back(reserved + back);
+        result
+    }
+
+    /// Gives blocks back outside of a transaction: those of a file that is gone.
+    pub fn release(&self, runs: &[Run]) {
+        let cleared = self.clear_runs(runs);
+        self.give_back(cleared);
+    }
+
+    /// Lets cleared blocks be reserved again.
+    fn give_back(&self, cleared: u64) {
+        if cleared > 0 {
+            self.free.give(&self.arena, cleared);
+        }
+    }
+
+    /// Lets blocks be claimed again, at once or when nobody can be reading them any more. Returns how many at once.
+    fn clear_runs(&self, runs: &[Run]) -> u64 {
+        if self.pins().any(&self.arena) {
+            let each = |run: &Run| run.start as u32..run.end() as u32;
+            let blocks: Vec<u32> = runs.iter().flat_map(each).collect();
+            if self.pins().defer(&self.arena, &blocks) {
+                self.clear_deferred();
+                return 0;
+            }
+        }
+        for run in runs {
+            self.blocks.clear_range(&self.arena, run.start..run.end());
+        }
+        if let Some(first) = runs.first() {
+            let which = usize::from(first.count >= UNIT);
+            self.set_hint(which, first.start.min(self.hints().blocks[which]));
+        }
+        runs.iter().map(|run| run.count).sum()
+    }
+
+    /// Lets blocks be claimed again that had to wait for readers, if nobody reads any more.
+    pub fn clear_deferred(&self) {
+        let mut cleared = 0;
+        self.pins().drain(&self.arena, |b| {
+            self.blocks.clear(&self.arena, b);
+            cleared += 1;
+        });
+        self.give_back(cleared);
+    }
+
+    /// Claims so many blocks that lie behind each other, and that `room` in all are free there: so that what
+    /// grows can do so in place.
+    fn claim_run(&self, blocks: u64, room: u64) -> Option<Run> {
+        let which = usize::from(room >= UNIT);
+        let hint = self.hints().blocks[which];
+        let (map, arena) = (&self.blocks, &self.arena);
+        let whole = [Some(UNIT), None];
+        let passes = if room < UNIT { &whole[..] } else { &whole[1..] };
+        let found = passes.iter().find_map(|unit| {
+            map.claim_run(arena, hint..map.len(), room, *unit)
+                .or_else(|| map.claim_run(arena, 0..map.len(), room, *unit))
+        })?;
+        let run = Run { start: found.start, count: blocks };
+        map.clear_range(arena, run.end()..found.end);
+        self.set_hint(which, run.end());
+        Some(run)
+    }
+}
+
+/// The blocks that an operation in flight took and replaced.
+pub struct Txn<'a> {
+    v: &'a Volatile,
+    reserved: u64,
+    taken: SmallVec<[Run; 4]>,
+    freed: SmallVec<[Run; 4]>,
+}
+
+impl Txn<'_> {
+    /// Takes reserved blocks that lie behind each other, where there are so many; as the others, of unspecified
+    /// content. Where `room` are free together, so that what grows can do so in place, if that is easy to have.
+    pub fn take_run(&mut self, blocks: u64, room: u64) -> Option<Run> {
+        assert!(blocks <= self.reserved, "an operation reserved too few blocks");
+        let roomy = if room > blocks { self.v.claim_run(blocks, room) } else { None };
+        let run = roomy.or_else(|| self.v.claim_run(blocks, blocks))?;
+        self.note(run);
+        Some(run)
+    }
+
+    /// Takes the reserved blocks from `start` on, where they are free.
+    pub fn take_at(&mut self, start: u64, blocks: u64) -> bool {
+        assert!(blocks <= self.reserved, "an operation reserved too few blocks");
+        let got = self.v.blocks.claim_exactly(&self.v.arena, start..start + blocks);
+        if got {
+            self.note(Run { start, count: blocks });
+        }
+        got
+    }
+
+    /// Takes up to `most` reserved blocks that lie behind each other.
+    pub fn take_some(&mut self, most: u64) -> Run {
+        let mut want = most.min(self.reserved);
+        assert!(want > 0, "an operation reserved too few blocks");
+        loop {
+            if let Some(run) = self.v.claim_run(want, want) {
+                self.note(run);
+                return run;
+            }
+            // space-P2: one is there, if not where the search was by then.
+            want = (want / 2).max(1);
+        }
+    }
+
+    /// Takes one reserved block.
+    pub fn take(&mut self) -> u64 {
+        self.take_some(1).start
+    }
+
+    fn note(&mut self, run: Run) {
+        self.reserved -= run.count;
+        self.taken.push(run);
+    }
+
+    /// Notes blocks to become free when the operation has succeeded.
+    pub fn free(&mut self, run: Run) {
+        if run.count > 0 {
+            self.freed.push(run);
+        }
+    }
+
+    /// Blocks taken less blocks freed.
+    pub fn delta(&self) -> i64 {
+        let sum = |runs: &[Run]| runs.iter().map(|run| run.count as i64).sum::<i64>();
+        sum(&self.taken) - sum(&self.freed)
+    }
+}

@@ -1,0 +1,645 @@
+//! Inodes of a mounted pool: what [`namespace`] wants of the engine.
+
+use crate::journal;
+use crate::layout::*;
+use crate::map::{Fill, Maps, Piece, tables_for};
+use crate::space::{KEEP, Txn};
+use crate::volatile::Volatile;
+use arena::Census;
+use derived::Locks;
+use namespace::layout::{DIRENT_HEADER, InodeRecord, Word};
+use namespace::{
+    Attributes, Change, Core, Moved, Patch, Renamed, Scan, Slot, Stop, Storage, Tables, VInode,
+};
+use pmem::{LINE, Medium};
+use smallvec::SmallVec;
+use std::ops::{Deref, Range};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use vfs::{Attr, Errno, FileKind, Ino, Result, Timestamp};
+
+/// Inodes and their content: maps, and what is derived. Nothing here is an operation.
+pub struct Store<M> {
+    pub maps: Maps<M>,
+    pub v: Volatile,
+    pub read_only: AtomicBool,
+    pub clock: fn() -> Timestamp,
+}
+
+/// What is in them is followed and changed as if the maps were its own.
+impl<M> Deref for Store<M> {
+    type Target = Maps<M>;
+
+    #[inline]
+    fn deref(&self) -> &Maps<M> {
+        &self.maps
+    }
+}
+
+/// Where an inode's map word and size are, or the inode table's: in one line, the size behind.
+#[derive(Clone, Copy)]
+pub struct Content {
+    pub map: u64,
+    pub size: u64,
+}
+
+/// The content of the inode table.
+const INODES: Content = Content { map: INODE_MAP, size: INODE_SIZE };
+
+/// What maps a content that grows, and whether that has been stored.
+struct Grown {
+    map: Map,
+    is_stored: bool,
+}
+
+/// How a content grows.
+pub struct Growth<'a> {
+    /// The bytes that are to be mapped.
+    pub range: Range<u64>,
+    /// The size then, which is no less than before.
+    pub size: u64,
+    /// What is new in it.
+    pub fill: Fill<'a>,
+    /// Whether a short run may be exchanged for a longer one.
+    pub may_move: bool,
+}
+
+/// A gap of so many blocks is mapped rather than left as a hole: it is no more than what a table takes with what it
+/// maps.
+const GAP_MAX: u64 = 16;
+
+impl<M: Medium> Store<M> {
+    /// The map of an inode's content, checked.
+    #[inline]
+    pub fn map(&self, v: &VInode) -> Result<Map> {
+        self.check_map(self.load(v, Word::Root), LEVEL_MAX)
+    }
+
+    /// Where the content of an inode is described.
+    pub fn content(&self, v: &VInode) -> Content {
+        Content { map: self.word_off(v, Word::Root), size: self.word_off(v, Word::Size) }
+    }
+
+    /// Commits words of inodes and directories together: one in place, several by a record.
+    fn commit_words(&self, hint: u64, words: &[(u64, u64)]) -> Result<()> {
+        match words {
+            [] => drop(self.medium.fence()),
+            [(at, value)] => {
+                let ready = self.medium.fence();
+                let _ = self.medium.publish(*at, *value, ready);
+            }
+            _ => {
+                let (number, _lock) = self.v.lock_record(hint)?;
+                journal::commit(&self.medium, number, words);
+            }
+        }
+        Ok(())
+    }
+
+    // --- what grows -----------------------------------------------------------------------------
+
+    /// The most blocks that a map needs to grow.
+    pub fn blocks_to_grow(&self, map: Map, range: &Range<u64>, size: u64) -> Result<u64> {
+        let (first, last) = (range.start / BLOCK, range.end.div_ceil(BLOCK));
+        let is_dense = size.div_ceil(BLOCK) <= last;
+        let blocks = match map {
+            Map::Run(run) if last <= run.count => 0,
+            // In place, or all of it in a longer run.
+            Map::Run(run) if is_dense && is_near(run.count, first) => {
+                if size <= EXTENT {
+                    last
+                } else {
+                    last - run.count
+                }
+            }
+            Map::Hole if is_dense && is_near(0, first) => last,
+            Map::Hole | Map::Run(_) => last - first,
+            Map::Table { .. } => self.holes(map, first..last)?,
+        };
+        let fits = map.virtual_bytes() >= size || map == Map::Hole;
+        Ok(if blocks == 0 && fits { 0 } else { blocks + tables_for(last - first) })
+    }
+
+    /// How many of the blocks are holes.
+    pub fn holes(&self, map: Map, blocks: Range<u64>) -> Result<u64> {
+        let mut holes = 0;
+        self.pieces(map, blocks, |_, piece| {
+            holes += if let Piece::Hole(n) = piece { n } else { 0 };
+            Ok(true)
+        })?;
+        Ok(holes)
+    }
+
+    /// What maps a content when it has grown: a run, in place or, if it may move, a longer one; else a table, which is stored.
+    fn grown_map(&self, txn: &mut Txn<'_>, content: Content, growth: &Growth<'_>) -> Result<Grown> {
+        let map = self.check_map(self.medium.load_u64(content.map), LEVEL_MAX)?;
+        let (first, last) = (growth.range.start / BLOCK, growth.range.end.div_ceil(BLOCK));
+        let blocks = growth.size.div_ceil(BLOCK);
+        let is_dense = blocks <= last;
+        let grows_to = |run| Ok(Grown { map: Map::Run(run), is_stored: false });
+        match map {
+            Map::Hole if growth.range.is_empty() => return Ok(Grown { map, is_stored: true }),
+            Map::Hole if is_dense && is_near(0, first) => {
+                if let Some(run) = txn.take_run(blocks, 2 * blocks) {
+                    return grows_to(run);
+                }
+            }
+            Map::Hole => {}
+            _ if map.virtual_bytes() >= growth.size => return Ok(Grown { map, is_stored: true }),
+            Map::Run(run) if is_dense && is_near(run.count, first) => {
+                if txn.take_at(run.end(), blocks - run.count) {
+                    return grows_to(Run { count: blocks, ..run });
+                }
+                if growth.may_move
+                    && growth.size <= EXTENT
+                    && let Some(new) = txn.take_run(blocks, 2 * blocks)
+                {
+                    let size = self.medium.load_u64(content.size);
+                    self.medium.copy_nt(new.at(0), run.at(0), size.min(run.bytes()));
+                    txn.free(run);
+                    return grows_to(new);
+                }
+            }
+            _ => {}
+        }
+        let map = self.raise(txn, map, growth.size);
+        self.publish_map(content.map, map);
+        Ok(Grown { map, is_stored: true })
+    }
+
+    /// Maps what is to be mapped, and fills what is new; beyond the size, which stays, nobody sees that. Durable after the next
+    /// fence.
+    fn prepare(&self, txn: &mut Txn<'_>, content: Content, growth: &Growth<'_>) -> Result<Grown> {
+        let was_hole = self.medium.load_u64(content.map) == 0;
+        let grown = self.grown_map(txn, content, growth)?;
+        // What is mapped beyond the size is of unspecified content, and so is a run that is new.
+        let is_new = was_hole && !grown.is_stored;
+        let known = if is_new { 0 } else { self.medium.load_u64(content.size) };
+        self.mapped(grown.map, known..growth.size, |at, pm, len| {
+            self.overwrite(at, pm, len, &growth.fill);
+        })?;
+        if let Map::Table { block, level } = grown.map
+            && !growth.range.is_empty()
+        {
+            let blocks = growth.range.start / BLOCK..growth.range.end.div_ceil(BLOCK);
+            self.map_holes(txn, (block, level), blocks, &growth.fill)?;
+        }
+        Ok(grown)
+    }
+
+    /// Lets a content grow, durably. The commit is the size, which lies behind the map word in its line.
+    pub fn grow(&self, txn: &mut Txn<'_>, content: Content, growth: &Growth<'_>) -> Result<()> {
+        let grown = self.prepare(txn, content, growth)?;
+        let ready = self.medium.fence();
+        if !grown.is_stored {
+            self.medium.store_u64(content.map, grown.map.pack());
+        }
+        if growth.size > self.medium.load_u64(content.size) {
+            let _ = self.medium.publish(content.size, growth.size, ready);
+        } else if !grown.is_stored {
+            self.medium.flush(content.map, 8);
+            let _ = self.medium.fence();
+        }
+        Ok(())
+    }
+
+    /// Stores what `fill` says over bytes of a file that nobody sees yet: `len` from `at` on, which lie at `pm`. Durable after the
+    /// next fence.
+    fn overwrite(&self, at: u64, pm: u64, len: u64, fill: &Fill<'_>) {
+        let (start, data) = fill.within(&(at..at + len));
+        let end = start + data.len() as u64;
+        if start > at {
+            self.medium.zero_nt(pm, start - at);
+        }
+        if !data.is_empty() {
+            self.medium.write_nt(pm + start - at, data);
+        }
+        if end < at + len {
+            self.medium.zero_nt(pm + end - at, at + len - end);
+        }
+    }
+
+    /// Adds a block to the inode table: invisible until the size says so.
+    fn grow_inode_table(&self) -> Result<()> {
+        let size = self.medium.load_u64(INODES.size);
+        let map = self.check_map(self.medium.load_u64(INODES.map), LEVEL_MAX)?;
+        let range = size..size + BLOCK;
+        self.v.transact(self.blocks_to_grow(map, &range, range.end)?, KEEP, |txn| {
+            // Inodes stay where they are.
+            let growth = Growth { size: range.end, range, fill: Fill::ZEROS, may_move: false };
+            self.grow(txn, INODES, &growth)?;
+            self.v.add_leaf(self.block_at(INODES, size)?, INODE);
+            Ok(())
+        })
+    }
+
+    /// Where a block of a content lies, which has one there.
+    fn block_at(&self, content: Content, offset: u64) -> Result<u64> {
+        let map = self.check_map(self.medium.load_u64(content.map), LEVEL_MAX)?;
+        match self.piece(map, offset / BLOCK)? {
+            Piece::Run(run) => Ok(run.at(0)),
+            Piece::Hole(_) => Err(Errno::UCLEAN),
+        }
+    }
+
+    /// Changes the size of a file, and `words` with it: what it grows by reads as zeros, and mostly needs no space.
+    fn resize(&self, v: &VInode, size: u64, ino: Ino, words: &[(u64, u64)]) -> Result<()> {
+        let old = self.load(v, Word::Size);
+        if size > old {
+            self.make_room(v, old, size)?;
+        }
+        let mut all = journal::Words::from_slice(words);
+        all.push((self.word_off(v, Word::Size), size));
+        self.commit_words(ino.0, &all)?;
+        if size < old { self.trim(v, size) } else { Ok(()) }
+    }
+
+    /// Prepares a file for a size to which it grows. Durable after the next fence.
+    fn make_room(&self, v: &VInode, old: u64, size: u64) -> Result<()> {
+        let map = self.map(v)?;
+        let content = self.content(v);
+        let near = match map {
+            Map::Run(run) => is_near(run.count, size.div_ceil(BLOCK)),
+            Map::Hole => is_near(0, size.div_ceil(BLOCK)),
+            Map::Table { .. } => false,
+        };
+        let range = if near { old..size } else { size..size };
+        self.v.transact(self.blocks_to_grow(map, &range, size)?, KEEP, |txn| {
+            if let Map::Table { block, level } = map {
+                // Spare blocks are better given back than zeroed.
+                self.unmap(txn, (block, level), &(old.div_ceil(BLOCK)..u64::MAX))?;
+                let _ = self.medium.fence();
+            }
+            let growth = Growth { range, size, fill: Fill::ZEROS, may_move: true };
+            let grown = self.prepare(txn, content, &growth)?;
+            if !grown.is_stored {
+                // A crash before the size is stored leaves it as spare space.
+                self.publish_map(content.map, grown.map);
+            }
+            v.add_blocks(txn.delta());
+            Ok(())
+        })
+    }
+
+    /// Cuts an inode's content, whose size has been published as `size`: gives back all that is mapped beyond. A crash before
+    /// that is done leaves it as spare space, which the next mount gives back.
+    pub fn trim(&self, v: &VInode, size: u64) -> Result<()> {
+        let map = self.map(v)?;
+        let slot = self.word_off(v, Word::Root);
+        let keep = size.div_ceil(BLOCK);
+        self.v.transact(0, 0, |txn| {
+            match map {
+                Map::Run(run) if run.count > keep => {
+                    self.medium.store_u64(slot, run.first(keep).map().pack());
+                    txn.free(run.skip(keep));
+                }
+                Map::Table { .. } if keep == 0 => {
+                    self.all_blocks(map)?.into_iter().for_each(|run| txn.free(run));
+                    self.medium.store_u64(slot, 0);
+                }
+                Map::Table { block, level } => {
+                    self.unmap(txn, (block, level), &(keep..u64::MAX))?;
+                }
+                _ => return Ok(()),
+            }
+            self.medium.flush(slot, 8);
+            // Before anybody else gets these blocks.
+            let _ = self.medium.fence();
+            v.add_blocks(txn.delta());
+            Ok(())
+        })
+    }
+
+    /// Commits words of an inode, and its size if it gets another one.
+    fn commit_inode(
+        &self,
+        ino: Ino,
+        v: &VInode,
+        size: Option<u64>,
+        words: &[(u64, u64)],
+    ) -> Result<()> {
+        match size {
+            Some(size) => self.resize(v, size, ino, words),
+            None if words.is_empty() => Ok(()),
+            None => self.commit_words(ino.0, words),
+        }
+    }
+
+    // --- what is stored whole -------------------------------------------------------------------
+
+    /// Blocks that storing so many bytes takes at the most.
+    fn blocks_of(bytes: u64) -> u64 {
+        match bytes.div_ceil(BLOCK) {
+            n @ 0..=1 => n,
+            n => n + tables_for(n),
+        }
+    }
+
+    /// Stores bytes in new blocks; durable after the next fence.
+    fn store_whole(&self, txn: &mut Txn<'_>, bytes: &[u8]) -> Map {
+        let blocks = bytes.len().div_ceil(BLOCK as usize) as u64;
+        if blocks == 0 {
+            return Map::Hole;
+        }
+        if let Some(run) = txn.take_run(blocks, blocks) {
+            self.medium.write_nt(run.at(0), bytes);
+            return Map::Run(run);
+        }
+        let mut pieces = Vec::new();
+        let mut at = 0;
+        while at < blocks {
+            let run = txn.take_some(blocks - at);
+            let from = (at * BLOCK) as usize;
+            let to = bytes.len().min(from + run.bytes() as usize);
+            self.medium.write_nt(run.at(0), &bytes[from..to]);
+            pieces.push((at, run));
+            at += run.count;
+        }
+        self.build(txn, level_for(blocks * BLOCK), &pieces)
+    }
+
+    /// Reads the first bytes of what a map has, holes as zeros.
+    pub fn read_whole(&self, map: Map, buf: &mut [u8]) -> Result<()> {
+        self.mapped(map, 0..buf.len() as u64, |at, pm, len| {
+            self.medium.read(pm, &mut buf[at as usize..(at + len) as usize]);
+        })
+    }
+}
+
+/// Whether a run of `count` blocks is worth to be continued up to block `first`, rather than to leave a hole.
+fn is_near(count: u64, first: u64) -> bool {
+    first <= count + GAP_MAX
+}
+
+impl<M: Medium> Storage for Store<M> {
+    type Medium = M;
+    const INODE: u64 = INODE;
+    const ATTRIBUTES_MAX: u64 = EXTENT;
+
+    #[inline]
+    fn medium(&self) -> &M {
+        &self.maps.medium
+    }
+
+    #[inline]
+    fn tables(&self) -> &Tables {
+        &self.v
+    }
+
+    #[inline]
+    fn is_read_only(&self) -> bool {
+        self.read_only.load(Relaxed)
+    }
+
+    #[inline]
+    fn now(&self) -> Timestamp {
+        (self.clock)()
+    }
+
+    fn new_inode(&self) -> Result<Ino> {
+        let ino = self.v.claim_inode()?;
+        if ino.0 < self.v.inode_slots() {
+            return Ok(ino);
+        }
+        let grow = || {
+            let _table = self.v.lock_inode_file()?;
+            while ino.0 >= self.v.inode_slots() {
+                self.grow_inode_table()?;
+            }
+            Ok(ino)
+        };
+        grow().inspect_err(|_| self.v.release_inode(ino))
+    }
+
+    fn write_new_inode<T>(
+        &self,
+        v: &VInode,
+        mut record: InodeRecord,
+        target: &[u8],
+        attributes: &Attributes,
+        prepare: impl FnOnce() -> Result<T>,
+    ) -> Result<(InodeRecord, T)> {
+        let list = attributes.to_bytes();
+        let need = Self::blocks_of(target.len() as u64) + Self::blocks_of(list.len() as u64);
+        self.v.transact(need, KEEP, |txn| {
+            record.root = self.store_whole(txn, target).pack().into();
+            record.xattr = self.store_whole(txn, &list).pack().into();
+            let prepared = prepare()?;
+            v.blocks.store(txn.delta(), Relaxed);
+            self.write_inode(v, &record);
+            Ok((record, prepared))
+        })
+    }
+
+    fn reap(&self, ino: Ino, v: &VInode) {
+        let mut runs: SmallVec<[Run; 4]> = SmallVec::new();
+        for word in [Word::Xattr, Word::Root] {
+            let map = self.check_map(self.load(v, word), LEVEL_MAX);
+            match map.and_then(|map| self.all_blocks(map)) {
+                Ok(all) => runs.extend(all),
+                // A damaged map keeps its blocks: better lost until repair than free while referenced.
+                Err(e) => tracing::error!(%ino, %e, "its blocks stay allocated"),
+            }
+        }
+        if v.kind() == FileKind::Dir {
+            self.v.drop_dir_state(v);
+        }
+        v.end();
+        self.v.release(&runs);
+        self.v.release_inode(ino);
+    }
+
+    #[inline]
+    fn prefetch_reap(&self, _v: &VInode) {}
+
+    #[inline]
+    fn prefetch_content(&self, v: &VInode, attr: &Attr) {
+        if attr.kind != FileKind::File || attr.size == 0 {
+            return;
+        }
+        if let Ok(Map::Run(run)) = self.map(v) {
+            self.medium.prefetch(run.at(0), 4 * LINE);
+        }
+    }
+
+    fn read_target(&self, v: &VInode, buf: &mut [u8]) -> Result<()> {
+        self.read_whole(self.map(v)?, buf)
+    }
+
+    fn attributes(&self, v: &VInode) -> Result<Attributes> {
+        let map = self.check_map(self.load(v, Word::Xattr), LEVEL_MAX)?;
+        let Piece::Run(first) = self.piece(map, 0)? else { return Ok(Attributes::default()) };
+        let len = self.medium.load_u64(first.at(0));
+        if len > EXTENT.min(map.virtual_bytes()) {
+            return Err(Errno::UCLEAN);
+        }
+        let mut bytes = vec![0; len as usize];
+        self.read_whole(map, &mut bytes)?;
+        Attributes::parse(&bytes).ok_or(Errno::UCLEAN)
+    }
+
+    #[inline]
+    fn commits_several(&self, _locks: &Locks<'_>) -> bool {
+        true
+    }
+
+    fn commit_change(
+        &self,
+        _locks: &Locks<'_>,
+        ino: Ino,
+        v: &VInode,
+        change: &Change,
+        size: Option<u64>,
+    ) -> std::result::Result<(), Stop> {
+        let at = |(word, value): &(Word, u64)| (self.word_off(v, *word), *value);
+        let mut words: journal::Words = change.words.iter().map(at).collect();
+        if size.is_some() {
+            self.touch_modified(v);
+        }
+        let Some(list) = &change.attributes else {
+            return Ok(self.commit_inode(ino, v, size, &words)?);
+        };
+        let old = self.all_blocks(self.check_map(self.load(v, Word::Xattr), LEVEL_MAX)?)?;
+        let list = list.to_bytes();
+        self.v.transact(Self::blocks_of(list.len() as u64), KEEP, |txn| {
+            words.push((self.word_off(v, Word::Xattr), self.store_whole(txn, &list).pack()));
+            old.into_iter().for_each(|run| txn.free(run));
+            self.touch_changed(v);
+            self.commit_inode(ino, v, size, &words)?;
+            v.add_blocks(txn.delta());
+            Ok(())
+        })
+    }
+
+    fn commit_fewer_attributes(&self, v: &VInode, attributes: &Attributes) -> Result<()> {
+        let map = self.check_map(self.load(v, Word::Xattr), LEVEL_MAX)?;
+        let old = self.all_blocks(map)?;
+        let list = attributes.to_bytes();
+        // From the reserve, too: what a truncation frees may be needed.
+        self.v.transact(Self::blocks_of(list.len() as u64), 0, |txn| {
+            let new = self.store_whole(txn, &list);
+            old.iter().for_each(|run| txn.free(*run));
+            self.touch_changed(v);
+            self.publish_map(self.word_off(v, Word::Xattr), new);
+            v.add_blocks(txn.delta());
+            Ok(())
+        })
+    }
+
+    fn append_dir_block(
+        &self,
+        d: &VInode,
+        size: u64,
+        content: &[u8; BLOCK as usize],
+    ) -> Result<u64> {
+        let range = size..size + BLOCK;
+        let need = self.blocks_to_grow(self.map(d)?, &range, range.end)?;
+        self.v.transact(need, KEEP, |txn| {
+            let fill = Fill { offset: size, data: content };
+            // What is known of its entries is where they are.
+            let growth = Growth { size: range.end, range, fill, may_move: false };
+            self.grow(txn, self.content(d), &growth)?;
+            d.add_blocks(txn.delta());
+            self.block_at(self.content(d), size)
+        })
+    }
+
+    fn visit_dir(
+        &self,
+        d: &VInode,
+        from: u64,
+        each: &mut dyn FnMut(u64, u64) -> Result<bool>,
+    ) -> Result<()> {
+        let size = self.load(d, Word::Size);
+        self.pieces(self.map(d)?, from / BLOCK..size / BLOCK, |index, piece| {
+            let Piece::Run(run) = piece else { return Ok(true) };
+            for i in 0..run.count {
+                if !each(run.at(i * BLOCK), (index + i) * BLOCK)? {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        })
+    }
+
+    /// What names an inode is never overwritten in place, but by a line.
+    fn may_respell(&self, _slot: &Slot) -> bool {
+        false
+    }
+
+    fn commit_entries(
+        core: &Core<Self>,
+        _locks: &Locks<'_>,
+        renamed: &Renamed<'_>,
+        from: Patch<'_>,
+        to: Patch<'_>,
+    ) -> std::result::Result<SmallVec<[Moved; 4]>, Stop> {
+        if let (Some(slot), Some((_, name))) = (&renamed.slot, to.bytes) {
+            core.write_slot(slot, name);
+            let at = core.v.entry_off(slot.pos);
+            core.medium.flush(at, DIRENT_HEADER + name.len() as u64);
+        }
+        renamed.touch(&core.0);
+        let (source, other) = (renamed.source().pos, renamed.other());
+        let mut words = journal::Words::new();
+        for (pos, patch) in [(source, &from), (other, &to)] {
+            let block = core.v.entry_off(pos) - pos.off();
+            words.extend(patch.words.iter().map(|(at, value)| (block + at % BLOCK, *value)));
+        }
+        core.commit_words(renamed.source().ino.0, &words)?;
+        Ok(SmallVec::new())
+    }
+
+    fn clear(&self) {
+        self.v.clear();
+    }
+
+    fn scan_inodes(&self, scan: &Scan) -> bool {
+        self.scan_inode_table(scan)
+    }
+
+    fn scan_content(
+        &self,
+        scan: &Scan,
+        object: &dyn Fn() -> String,
+        v: &VInode,
+        size: u64,
+        each: &mut dyn FnMut(u64, u64),
+    ) -> u64 {
+        if v.kind() == FileKind::File {
+            self.v.set_all_dirty(v);
+        }
+        let slot = self.word_off(v, Word::Root);
+        let (blocks, _) = self.claim_map(scan, object, slot, size, each);
+        // claims-S3.
+        if let Map::Run(run) = Map::unpack(self.medium.load_u64(slot))
+            && size > run.bytes()
+        {
+            let what = format!("its size {size} is beyond the {} blocks that it has", run.count);
+            let fix = Some(((self.word_off(v, Word::Size), run.bytes()), "cut it there"));
+            scan.problem(object, what, fix);
+        }
+        blocks
+    }
+
+    fn scan_attributes(&self, scan: &Scan, object: &dyn Fn() -> String, v: &VInode) -> u64 {
+        let at = self.word_off(v, Word::Xattr);
+        let (blocks, is_sound) = self.claim_map(scan, object, at, EXTENT, &mut |_, _| {});
+        if is_sound && self.attributes(v).is_err() {
+            let fix = Some(((at, 0), "drop the attributes"));
+            scan.problem(object, "its attributes cannot be read".into(), fix);
+        }
+        blocks
+    }
+
+    fn end_scan(&self) {
+        self.v.count_free_blocks();
+    }
+
+    fn recover_pins(&self, census: &Census) {
+        self.v.pins().recover(&self.v.arena, census, &self.v.blocks);
+    }
+
+    fn clear_deferred(&self) {
+        self.v.clear_deferred();
+    }
+}

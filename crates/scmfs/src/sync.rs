@@ -1,0 +1,67 @@
+//! What makes the content of files durable: `fsync` and `sync`. Names and attributes are durable when calls return.
+
+use crate::fs::Files;
+use crate::layout::BLOCK;
+use crate::map::Piece;
+use namespace::layout::Word;
+use namespace::{Storage, VInode};
+use pmem::Medium;
+use vfs::{Errno, FileKind, Ino, Result};
+
+impl<M: Medium> Files<M> {
+    /// `FileSystem::fsync`: writes back what was stored to through the cache since it was last done.
+    pub fn fsync(&self, ino: Ino) -> Result<()> {
+        let _lock = self.v.lock_shared(ino)?;
+        let v = self.live(ino)?;
+        if v.kind() == FileKind::File {
+            self.write_back(v)?;
+        }
+        // Calls that others made have been fenced by them, and nothing else is promised of these.
+        self.medium.health().map_err(|_| Errno::IO)
+    }
+
+    /// `FileSystem::sync`.
+    pub fn sync(&self) -> Result<()> {
+        for i in 1..self.v.inode_slots() {
+            let v = self.v.vinode(Ino(i))?;
+            let may_be_dirty =
+                v.is_live() && v.kind() == FileKind::File && !self.v.dirty_blocks(v).is_empty();
+            if may_be_dirty {
+                match self.fsync(Ino(i)) {
+                    Ok(()) | Err(Errno::STALE) => {}
+                    Err(e) => return Err(e),
+                }
+            }
+        }
+        self.medium.health().map_err(|_| Errno::IO)
+    }
+
+    /// Writes back what of a file may not be durable. Whoever does the same at the same time writes back the same: what is
+    /// done is noted when it is durable.
+    fn write_back(&self, v: &VInode) -> Result<()> {
+        let dirty = self.v.dirty_blocks(v);
+        if dirty.is_empty() {
+            return Ok(());
+        }
+        let size = self.load(v, Word::Size).div_ceil(BLOCK);
+        let range = dirty.start.min(size)..dirty.end.min(size);
+        let map = self.map(v)?;
+        self.pieces(map, range.clone(), |_, piece| {
+            if let Piece::Run(run) = piece {
+                for block in (run.start..run.end()).filter(|block| self.v.is_dirty(v, *block)) {
+                    self.medium.flush(block * BLOCK, BLOCK);
+                }
+            }
+            Ok(true)
+        })?;
+        let _ = self.medium.fence();
+        self.pieces(map, range, |_, piece| {
+            if let Piece::Run(run) = piece {
+                (run.start..run.end()).for_each(|block| self.v.clear_dirty(block));
+            }
+            Ok(true)
+        })?;
+        self.v.end_dirty(v);
+        Ok(())
+    }
+}

@@ -1,0 +1,185 @@
+//! What is derived from PM when a pool is opened, beside what all engines have ([`namespace`]): which blocks are in use, and
+//! which hold what may not be durable yet.
+
+use crate::layout::{BLOCK, FIRST_BLOCK, INODE, journal};
+use arena::{Arena, Bitmap, FreeCount, Layout, RwLock, Span};
+use derived::{GlobalLock, Sizes};
+use namespace::{Tables, VInode};
+use std::ops::{Deref, Range};
+use std::sync::atomic::Ordering::Relaxed;
+use vfs::Result;
+
+/// Of a file's state: nobody knows what of it is durable.
+const ALL_DIRTY: u32 = derived::ENGINE_BITS << 1;
+const _: () = assert!(ALL_DIRTY != namespace::MAY_BE_CAPABLE);
+
+/// All volatile state of one mounted pool.
+pub struct Volatile {
+    tables: Tables,
+    pub blocks: Bitmap,
+    pub free: FreeCount,
+    /// Blocks of files that were stored to through the cache since they were last flushed.
+    dirty: Bitmap,
+    /// Who uses which record of the journal.
+    records: Span<RwLock>,
+}
+
+/// The volatile state before it has memory.
+pub struct Plan {
+    tables: namespace::Plan,
+    blocks: Bitmap,
+    free: FreeCount,
+    dirty: Bitmap,
+    records: Span<RwLock>,
+}
+
+impl Plan {
+    /// For a pool of `blocks` blocks that one process uses, or several.
+    pub fn new(is_shared: bool, blocks: u64) -> Self {
+        let sizes = Sizes {
+            inodes: (blocks * (BLOCK / INODE)).min(1 << 31),
+            blocks,
+            // A line for 32 KiB, and for every second name of a pool that is full of directories.
+            buckets: (blocks as usize / 8).clamp(1 << 7, 1 << 28),
+            names: (blocks as usize * 64).min((1 << 31) - 2),
+        };
+        let mut tables = namespace::Plan::new(is_shared, sizes);
+        let l = tables.layout();
+        Self {
+            blocks: Bitmap::plan(l, blocks),
+            free: FreeCount::plan(l),
+            dirty: Bitmap::plan(l, blocks),
+            records: l.table(journal::RECORDS as usize),
+            tables,
+        }
+    }
+
+    /// Where everything is.
+    pub fn layout(&mut self) -> &Layout {
+        self.tables.layout()
+    }
+
+    /// The state in fresh memory, keyed by `seed`; empty, so that a scan can fill it.
+    pub fn begin(self, arena: Arena, seed: u64, secret: u64) -> Volatile {
+        let v = self.with(|tables| tables.begin(arena, seed, secret));
+        v.clear();
+        v
+    }
+
+    /// The state in memory that others use.
+    pub fn join(self, arena: Arena) -> Volatile {
+        self.with(|tables| tables.join(arena))
+    }
+
+    fn with(self, tables: impl FnOnce(namespace::Plan) -> Tables) -> Volatile {
+        Volatile {
+            tables: tables(self.tables),
+            blocks: self.blocks,
+            free: self.free,
+            dirty: self.dirty,
+            records: self.records,
+        }
+    }
+}
+
+/// What all engines have.
+impl Deref for Volatile {
+    type Target = Tables;
+
+    #[inline]
+    fn deref(&self) -> &Tables {
+        &self.tables
+    }
+}
+
+impl Volatile {
+    /// Begins with an empty pool.
+    pub fn clear(&self) {
+        self.tables.clear(self.blocks.len() * BLOCK);
+        self.blocks.init(&self.arena);
+        self.dirty.init(&self.arena);
+        for block in 0..FIRST_BLOCK {
+            self.blocks.set(&self.arena, block);
+        }
+    }
+
+    /// Holds a record of the journal; which one. Taken after all other locks.
+    pub fn lock_record(&self, hint: u64) -> Result<(u64, GlobalLock<'_>)> {
+        let number = hint % journal::RECORDS;
+        let lock = self.lock_global(&self.arena.table(self.records)[number as usize])?;
+        Ok((number, lock))
+    }
+
+    // --- what is not durable --------------------------------------------------------------------
+
+    /// Notes that a file's blocks from its `first` on, which lie at `blocks`, are about to be stored to through the cache: before
+    /// that, so that who dies between leaves nothing unnoted. Under the file's exclusive lock.
+    #[inline]
+    pub fn mark_dirty(&self, v: &VInode, first: u64, blocks: Range<u64>) {
+        let last = first + (blocks.end - blocks.start);
+        for block in blocks {
+            if !self.dirty.get(&self.arena, block) {
+                self.dirty.set(&self.arena, block);
+            }
+        }
+        let (start, end) = (clamp(first), clamp(last));
+        let had = dirty_words(v);
+        if had.1 == 0 || had.0 > start {
+            v.parent.store(start, Relaxed);
+        }
+        if had.1 < end {
+            v.entries.store(end, Relaxed);
+        }
+    }
+
+    /// Which blocks of a file may not be durable: none others.
+    pub fn dirty_blocks(&self, v: &VInode) -> Range<u64> {
+        let (start, end) = dirty_words(v);
+        let end = if end == u32::MAX { u64::MAX } else { u64::from(end) };
+        u64::from(start).min(end)..end
+    }
+
+    /// Whether a block was noted, of a file for which all are known.
+    pub fn is_dirty(&self, v: &VInode, block: u64) -> bool {
+        v.state.load(Relaxed) & ALL_DIRTY != 0 || self.dirty.get(&self.arena, block)
+    }
+
+    /// Notes that a block is durable.
+    pub fn clear_dirty(&self, block: u64) {
+        if self.dirty.get(&self.arena, block) {
+            self.dirty.clear(&self.arena, block);
+        }
+    }
+
+    /// Notes that all of a file is durable.
+    pub fn end_dirty(&self, v: &VInode) {
+        v.entries.store(0, Relaxed);
+        v.parent.store(0, Relaxed);
+        v.state.fetch_and(!ALL_DIRTY, Relaxed);
+    }
+
+    /// Notes that the blocks of a file have other places in it.
+    pub fn widen_dirty(&self, v: &VInode) {
+        if dirty_words(v).1 != 0 {
+            v.parent.store(0, Relaxed);
+            v.entries.store(u32::MAX, Relaxed);
+        }
+    }
+
+    /// Notes that nobody knows what of a file is durable.
+    pub fn set_all_dirty(&self, v: &VInode) {
+        v.parent.store(0, Relaxed);
+        v.entries.store(u32::MAX, Relaxed);
+        v.state.fetch_or(ALL_DIRTY, Relaxed);
+    }
+}
+
+/// Of files, two words that directories use otherwise say which blocks may not be durable: the first, and the one behind the last;
+/// the highest number stands for all that are higher.
+fn dirty_words(v: &VInode) -> (u32, u32) {
+    (v.parent.load(Relaxed), v.entries.load(Relaxed))
+}
+
+fn clamp(block: u64) -> u32 {
+    block.min(u64::from(u32::MAX)) as u32
+}
