@@ -11,12 +11,13 @@
 //! images that existed as such, each with a verdict, and the tree is checked against a second way to
 //! make states.
 
-use crate::image::{CrashImage, WordNo};
+use crate::image::{CrashImage, Undecided, WordNo};
 use crate::persist::{Persistency, Unit, mix};
 use crate::plan;
 use crate::stats::{Distinct, Stats};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::sync::Arc;
 
 /// What is spent on one crash point.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +52,8 @@ pub struct Point<'a> {
     deltas: Vec<Vec<u64>>,
     /// Undecided words in order, with their unit and place in it.
     words: Vec<(WordNo, u32, u16)>,
+    /// The same, for the image.
+    undecided: Arc<[Undecided]>,
 }
 
 impl<'a> Point<'a> {
@@ -67,7 +70,15 @@ impl<'a> Point<'a> {
             words.fold(0, |h, (w, v)| h ^ mix(*w, p.durable(*w)) ^ mix(*w, *v))
         };
         let deltas = |u: &Unit| u.contents.iter().map(|c| delta(u, c)).collect();
-        Self { units, base_hash: p.hash(), deltas: units.iter().map(deltas).collect(), words }
+        let undecided =
+            |u: &Unit| Undecided { words: u.words.clone(), contents: u.contents.clone() };
+        Self {
+            units,
+            base_hash: p.hash(),
+            deltas: units.iter().map(deltas).collect(),
+            words,
+            undecided: units.iter().map(undecided).collect(),
+        }
     }
 
     /// How many states there are, as a power of two.
@@ -263,6 +274,8 @@ pub struct Explorer<'a, S> {
     /// What was done.
     pub stats: Stats,
     known: HashMap<u64, Outcome<S>>,
+    /// Whether the last recovery has found more than the state that it was given.
+    has_varied: bool,
 }
 
 impl<'a, S: Clone> Explorer<'a, S> {
@@ -273,15 +286,23 @@ impl<'a, S: Clone> Explorer<'a, S> {
         budget: Budget,
         distinct: &'a Distinct,
     ) -> Self {
-        Self { image, recover, budget, distinct, stats: Stats::default(), known: HashMap::new() }
+        Self {
+            image,
+            recover,
+            budget,
+            distinct,
+            stats: Stats::default(),
+            known: HashMap::new(),
+            has_varied: false,
+        }
     }
 
     /// Runs recovery on one state; returns the undecided words it read, too.
     pub fn run(&mut self, point: &Point<'_>, state: &[u16]) -> (Vec<WordNo>, Outcome<S>) {
-        let words: Vec<WordNo> = point.words.iter().map(|(w, ..)| *w).collect();
-        self.image.lay(&point.overlay(state), &words);
+        self.image.lay_among(&point.overlay(state), &point.undecided);
         let outcome = (self.recover)(self.image);
         let reads = self.image.reads();
+        self.has_varied = self.image.has_varied();
         self.image.reset();
         self.stats.recovered += 1;
         (reads, outcome)
@@ -330,7 +351,8 @@ impl<'a, S: Clone> Explorer<'a, S> {
             }
             let state = candidates.fullest();
             let (reads, outcome) = self.run(point, &state);
-            if runs == 1 {
+            // What was found of this state alone, an image that is like it finds, too.
+            if runs == 1 && !self.has_varied {
                 self.known.insert(point.hash(&state), outcome.clone());
             }
             let mut all = Candidates::new(point);

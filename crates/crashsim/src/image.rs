@@ -9,7 +9,8 @@
 
 use crate::persist::Semantics;
 use pmem::{Counters, Domain, Fenced, LINE, Line, Medium};
-use std::sync::{Mutex, MutexGuard};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 const PAGE: usize = 4096;
 const WORDS: usize = PAGE / 8;
@@ -38,9 +39,31 @@ struct Inner {
     watched: Vec<[u64; WORDS / 64]>,
     reads: Vec<WordNo>,
     stores: u64,
+    /// What is undecided.
+    undecided: Arc<[Undecided]>,
+    /// What of that was neither read nor overwritten, once somebody has asked for its variants.
+    free: Vec<Undecided>,
+}
+
+/// Words that are undecided together.
+#[derive(Clone, Debug)]
+pub struct Undecided {
+    /// The words.
+    pub words: Vec<WordNo>,
+    /// Their possible values.
+    pub contents: Vec<Box<[u64]>>,
 }
 
 impl Inner {
+    /// Whether a word is undecided, and was neither read nor overwritten.
+    fn is_watched(&self, word: WordNo) -> bool {
+        let (page, bit) = (word as usize / WORDS, word as usize % WORDS);
+        match self.rows[page] {
+            0 => false,
+            row => self.watched[row as usize - 1][bit / 64] >> (bit % 64) & 1 != 0,
+        }
+    }
+
     fn save(&mut self, off: usize, len: usize) {
         for page in off / PAGE..(off + len).div_ceil(PAGE) {
             if !self.changed[page] {
@@ -125,6 +148,8 @@ impl CrashImage {
                 watched: Vec::new(),
                 reads: Vec::new(),
                 stores: 0,
+                undecided: Arc::default(),
+                free: Vec::new(),
             }),
         }
     }
@@ -175,6 +200,56 @@ impl CrashImage {
         }
     }
 
+    /// As [`lay`](Self::lay), and says what else might be in its place, for [`take_variant`](Self::take_variant).
+    pub fn lay_among(&self, state: &[(WordNo, u64)], undecided: &Arc<[Undecided]>) {
+        let words: Vec<WordNo> = undecided.iter().flat_map(|u| u.words.iter().copied()).collect();
+        self.lay(state, &words);
+        self.inner().undecided = undecided.clone();
+    }
+
+    /// How many variants there are of what is undecided and was not read: so many that each word has each of its values in one
+    /// of them. To be asked before the first is taken.
+    pub fn count_variants(&self) -> usize {
+        let mut i = self.inner();
+        let read: HashSet<WordNo> = i.reads.iter().copied().collect();
+        let left = |unit: &&Undecided| !unit.words.iter().any(|word| read.contains(word));
+        // What was overwritten is decided.
+        let free = |unit: &Undecided| {
+            let places = 0..unit.words.len();
+            let free: Vec<usize> = places.filter(|n| i.is_watched(unit.words[*n])).collect();
+            let of = |values: &[u64]| free.iter().map(|n| values[*n]).collect();
+            Undecided {
+                words: free.iter().map(|n| unit.words[*n]).collect(),
+                contents: unit.contents.iter().map(|values| of(values)).collect(),
+            }
+        };
+        let free = i.undecided.iter().filter(left).map(free).filter(|u| !u.words.is_empty());
+        let free = free.collect();
+        i.free = free;
+        i.free.iter().map(|unit| unit.contents.len()).max().unwrap_or(1)
+    }
+
+    /// Whether what was read may have been of another state than the one that was laid.
+    pub fn has_varied(&self) -> bool {
+        !self.inner().free.is_empty()
+    }
+
+    /// Lets what is undecided and was not read be in its `nth` way, or its last one. What is read from now on does not matter.
+    pub fn take_variant(&self, nth: usize) {
+        let mut i = self.inner();
+        i.stop_watching();
+        let stores = i.stores;
+        let free = std::mem::take(&mut i.free);
+        for unit in &free {
+            let values = &unit.contents[nth.min(unit.contents.len() - 1)];
+            for (word, value) in unit.words.iter().zip(values) {
+                i.store(u64::from(*word) * 8, &value.to_le_bytes());
+            }
+        }
+        i.free = free;
+        i.stores = stores;
+    }
+
     /// Back to the durable bytes, watching nothing.
     pub fn reset(&self) {
         let mut i = self.inner();
@@ -185,6 +260,8 @@ impl CrashImage {
         }
         i.stop_watching();
         i.reads.clear();
+        i.undecided = Arc::default();
+        i.free.clear();
         i.stores = 0;
     }
 
@@ -268,6 +345,40 @@ impl Medium for CrashImage {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_not_read_has_each_of_its_values_in_a_variant() {
+        let unit = |words: &[WordNo], contents: &[&[u64]]| Undecided {
+            words: words.to_vec(),
+            contents: contents.iter().map(|values| (*values).into()).collect(),
+        };
+        let image = CrashImage::new(8192);
+        let undecided: Arc<[Undecided]> = [
+            unit(&[1], &[&[0], &[10]]),
+            unit(&[2, 3], &[&[0, 0], &[20, 0], &[20, 30]]),
+            unit(&[600, 601], &[&[0, 0], &[60, 61]]),
+            unit(&[700, 701], &[&[0, 0], &[70, 71]]),
+        ]
+        .into();
+        image.lay_among(&[(1, 10)], &undecided);
+        assert_eq!(image.load_u64(8), 10);
+        assert_eq!(image.load_u64(601 * 8), 0);
+        image.store_u64(700 * 8, 9);
+        assert_eq!(image.count_variants(), 3);
+        let found: Vec<[u64; 7]> = (0..3)
+            .map(|nth| {
+                image.take_variant(nth);
+                [1, 2, 3, 600, 601, 700, 701].map(|word| image.word(word))
+            })
+            .collect();
+        let expected =
+            [[10, 0, 0, 0, 0, 9, 0], [10, 20, 0, 0, 0, 9, 71], [10, 20, 30, 0, 0, 9, 71]];
+        assert_eq!(found, expected);
+        image.load_u64(16);
+        assert_eq!((image.reads(), image.stores()), (vec![1, 601], 1));
+        image.reset();
+        assert_eq!([2, 701].map(|word| image.word(word)), [0, 0]);
+    }
 
     #[test]
     fn notes_first_reads_in_order_and_takes_changes_back() {

@@ -26,10 +26,11 @@ use vfs::{Durability, FileSystem};
 /// What a recovery found.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// The tree.
+    /// The tree; without content where not all is durable on return.
     pub tree: Arc<Tree>,
-    /// Where not all is durable on return, what files hold.
-    pub contents: Option<Arc<Contents>>,
+    /// Then, what files may hold: with what is undecided in one way, and in others. Each undecided word has each of its values in
+    /// one of them.
+    pub contents: Arc<[Contents]>,
     /// Whether recovery stored anything.
     pub stored: bool,
 }
@@ -71,12 +72,10 @@ impl<'t, T: Target> Oracle<'t, T> {
     fn examine(&self, image: &CrashImage) -> Result<Found, String> {
         let mounted = self.target.mount(image).map_err(|e| format!("mount: {e}"))?;
         let stored = image.stores() > 0;
-        let tree = vfs::tree::tree(&*mounted.fs).map_err(|e| format!("walk: {e}"))?;
-        let tree = self.intern(tree);
-        let contents = match self.target.strength().durability {
-            Durability::OnReturn => None,
-            _ => Some(Arc::new(Contents::read(&*mounted.fs, &tree)?)),
-        };
+        let is_ordered = self.target.strength().durability == Durability::OnReturn;
+        let read = if is_ordered { vfs::tree::tree } else { vfs::tree::tree_without_content };
+        let tree = self.intern(read(&*mounted.fs).map_err(|e| format!("walk: {e}"))?);
+        let contents = if is_ordered { Arc::default() } else { contents(image, &*mounted.fs, &tree)? };
         let key = (tree.clone(), mounted.blocks_used);
         let known = |(t, used): &(Arc<Tree>, u64)| Arc::ptr_eq(t, &key.0) && *used == key.1;
         if !self.probed.borrow().iter().any(known) {
@@ -157,6 +156,21 @@ impl<'t, T: Target> Oracle<'t, T> {
         }
         delete_all(fs, fs.root())
     }
+}
+
+/// What files may hold. Which value an undecided word has decides of its own bytes alone, and whether these are legal does not
+/// depend on others (promise-H2): so it is enough that each value is met once.
+fn contents(
+    image: &CrashImage,
+    fs: &dyn FileSystem,
+    tree: &Tree,
+) -> Result<Arc<[Contents]>, String> {
+    let variants = 0..image.count_variants();
+    let read = |variant| {
+        image.take_variant(variant);
+        Contents::read(fs, tree)
+    };
+    variants.map(read).collect()
 }
 
 /// Removes everything below a directory.

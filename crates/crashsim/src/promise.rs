@@ -13,7 +13,7 @@
 use crate::op::Driver;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
-use vfs::tree::{Path, Tree, diff};
+use vfs::tree::{Path, Tree, diff, tree_without_content};
 use vfs::{Durability, FileKind, FileSystem, Ino};
 
 /// Bytes of a block of [`Contents`].
@@ -27,23 +27,20 @@ type Blocks = BTreeMap<u64, Vec<u8>>;
 pub struct Contents(BTreeMap<Path, (Ino, Blocks)>);
 
 impl Contents {
-    /// Reads what `tree`, of the same file system, says is not zeros.
+    /// Reads what is not zeros in the files of `tree`, which is of the same file system.
     pub fn read(fs: &dyn FileSystem, tree: &Tree) -> Result<Self, String> {
         let driver = Driver::new(fs);
         let mut contents = BTreeMap::new();
-        for (path, node) in tree.nodes().iter().filter(|(_, node)| node.kind == FileKind::File) {
+        for (path, _) in tree.nodes().iter().filter(|(_, node)| node.kind == FileKind::File) {
             let content = driver.with(&format!("/{}", String::from_utf8_lossy(path)), |ino| {
-                let size = node.size.unwrap_or(0);
                 let mut blocks = Blocks::new();
-                for &index in node.content.keys() {
-                    let mut block = vec![0; (size - index * BLOCK).min(BLOCK) as usize];
-                    fs.read(ino, index * BLOCK, &mut block)?;
-                    blocks.insert(index, block);
-                }
-                Ok((ino, blocks))
+                let mut note = |index, block: &[u8]| drop(blocks.insert(index, block.to_vec()));
+                let read = vfs::tree::content(fs, ino, &mut note);
+                Ok(read.map(|()| (ino, blocks)))
             });
-            let failed = |e: vfs::Errno| format!("reading /{}: {e}", path.escape_ascii());
-            contents.insert(path.clone(), content.map_err(failed)?);
+            let failed = |e: String| format!("reading /{}: {e}", path.escape_ascii());
+            let content = content.map_err(|e| failed(e.to_string()))?;
+            contents.insert(path.clone(), content.map_err(|e| failed(e.to_string()))?);
         }
         Ok(Self(contents))
     }
@@ -72,29 +69,39 @@ pub enum Syncs {
 
 /// What a workload did, moment by moment.
 #[derive(Clone, Debug, Default)]
-pub struct History(Vec<Moment>);
+pub struct History {
+    moments: Vec<Moment>,
+    /// The tree between the two steps of an operation, by the moment before it.
+    between: BTreeMap<usize, Tree>,
+}
 
 impl History {
     /// Notes the model after an operation that made `syncs` durable; at first what was there before any: all of it is.
     pub fn note(&mut self, model: &dyn FileSystem, syncs: Syncs) -> Result<(), String> {
-        let tree = vfs::tree::tree(model).map_err(|e| format!("the model: {e}"))?;
+        let tree = tree_without_content(model).map_err(|e| format!("the model: {e}"))?;
         let contents = Contents::read(model, &tree)?;
-        self.0.push(Moment { tree: tree.without_content(), contents, syncs });
+        self.moments.push(Moment { tree, contents, syncs });
         Ok(())
+    }
+
+    /// Notes that the operation that follows the last moment has two steps, with this tree between, and the content of before.
+    pub fn note_between(&mut self, tree: &Tree) {
+        self.between.insert(self.moments.len() - 1, tree.without_content());
     }
 
     /// Up to a moment.
     pub fn until(&self, last: usize) -> &[Moment] {
-        &self.0[..=last]
+        &self.moments[..=last]
     }
 
-    /// Whether a crash between the moments `now` may leave `tree` with `contents`; an error says why not.
+    /// Whether a crash between the moments `now` may leave `tree`, which is without content, with each of `contents`; an
+    /// error says why not.
     pub fn allows(
         &self,
         durability: Durability,
         now: RangeInclusive<usize>,
         tree: &Tree,
-        contents: &Contents,
+        contents: &[Contents],
     ) -> Result<(), String> {
         let last = *now.end();
         let metadata = match durability {
@@ -102,14 +109,14 @@ impl History {
             // What precedes a sync is durable.
             Durability::OnSync => self.last(*now.start(), |syncs| syncs != Syncs::Nothing)..=last,
         };
-        let bare = tree.without_content();
         let mut whys = BTreeSet::new();
-        for at in metadata {
-            let moment = &self.0[at];
-            match diff(&moment.tree, &bare) {
+        let between = self.between.range(*metadata.start()..*metadata.end());
+        let moments = metadata.map(|at| (at, &self.moments[at].tree));
+        for (at, legal) in moments.chain(between.map(|(at, tree)| (*at, tree))) {
+            match diff(legal, tree) {
                 Some(why) => drop(whys.insert(format!("the tree is none that is allowed: {why}"))),
                 // promise-H1 holds for this moment.
-                None => match self.foreign(at, last, contents) {
+                None => match contents.iter().find_map(|of| self.foreign(at, last, of)) {
                     Some(why) => drop(whys.insert(why)),
                     None => return Ok(()),
                 },
@@ -120,30 +127,36 @@ impl History {
 
     /// The last moment until `at` when what was made durable is as asked for.
     fn last(&self, at: usize, is_it: impl Fn(Syncs) -> bool) -> usize {
-        self.0[..=at].iter().rposition(|moment| is_it(moment.syncs)).unwrap_or(0)
+        self.moments[..=at].iter().rposition(|moment| is_it(moment.syncs)).unwrap_or(0)
     }
 
     /// The first byte that no moment until `last` explains (promise-H2), where the names are those of the moment `at`.
     fn foreign(&self, at: usize, last: usize, contents: &Contents) -> Option<String> {
         contents.0.iter().find_map(|(path, (_, found))| {
-            let (ino, _) = self.0[at].contents.0.get(path)?;
+            let (ino, _) = self.moments[at].contents.0.get(path)?;
             let versions = self.versions(*ino, at, last);
             let known = versions.iter().flat_map(|blocks| blocks.keys());
             let indexes: BTreeSet<u64> = known.chain(found.keys()).copied().collect();
             indexes.into_iter().find_map(|index| {
-                let size = self.0[at].tree.nodes()[path].size.unwrap_or(0);
+                let size = self.moments[at].tree.nodes()[path].size.unwrap_or(0);
                 let end = size.saturating_sub(index * BLOCK).min(BLOCK);
-                let byte = |blocks: &Blocks, i: u64| {
-                    blocks.get(&index).and_then(|b| b.get(i as usize)).copied().unwrap_or(0)
+                let is = found.get(&index);
+                let were: Vec<_> = versions.iter().map(|blocks| blocks.get(&index)).collect();
+                // Mostly it is one of them, whole.
+                if were.contains(&is) {
+                    return None;
+                }
+                let byte = |block: Option<&Vec<u8>>, i: u64| {
+                    block.and_then(|b| b.get(i as usize)).copied().unwrap_or(0)
                 };
                 let is_foreign =
-                    |&i: &u64| !versions.iter().any(|blocks| byte(blocks, i) == byte(found, i));
+                    |&i: &u64| !were.iter().any(|block| byte(*block, i) == byte(is, i));
                 let i = (0..end).find(is_foreign)?;
                 Some(format!(
                     "/{}: the byte at {} is {:#04x}, which it was in none of {} moments",
                     path.escape_ascii(),
                     index * BLOCK + i,
-                    byte(found, i),
+                    byte(is, i),
                     versions.len()
                 ))
             })
@@ -155,7 +168,7 @@ impl History {
     fn versions(&self, ino: Ino, at: usize, last: usize) -> Vec<&Blocks> {
         const NOTHING: &Blocks = &BTreeMap::new();
         let first = self.last(at, |syncs| syncs == Syncs::All || syncs == Syncs::File(ino));
-        self.0[first..=last]
+        self.moments[first..=last]
             .iter()
             .map(|moment| {
                 let mut files = moment.contents.0.values();

@@ -284,8 +284,11 @@ fn perform<T: Target, M: pmem::Medium>(
     let mut lives = BTreeSet::new();
     let mut history = History::default();
     let is_ordered = target.strength().durability == Durability::OnReturn;
-    let mut remember = |syncs| if is_ordered { Ok(()) } else { history.note(model, syncs) };
-    remember(Syncs::All)?;
+    let remember = |history: &mut History, syncs| match is_ordered {
+        true => Ok(()),
+        false => history.note(model, syncs),
+    };
+    remember(&mut history, Syncs::All)?;
     let mut id = 0;
     for (part, ops) in ops.split(|op| *op == Op::Remount).enumerate() {
         if part > 0 {
@@ -297,7 +300,7 @@ fn perform<T: Target, M: pmem::Medium>(
         if part > 0 {
             recorder.end(id as u32);
             worked.push(true);
-            remember(Syncs::All)?;
+            remember(&mut history, Syncs::All)?;
             id += 1;
         }
         let account = Account::open(&mounted);
@@ -305,7 +308,11 @@ fn perform<T: Target, M: pmem::Medium>(
         for op in ops {
             note(&mut trees, id)?;
             if id >= from && oracle.is_capable(op) {
-                between.insert(id, Arc::new(revoked(model, &oracle, op)?));
+                let tree = revoked(model, &oracle, op)?;
+                if !is_ordered {
+                    history.note_between(&tree);
+                }
+                between.insert(id, Arc::new(tree));
             }
             recorder.begin(id as u32);
             let changed = both(&mut engine, &mut oracle, op, id as u64)?;
@@ -314,13 +321,15 @@ fn perform<T: Target, M: pmem::Medium>(
                 return Err(format!("{op}: {life:?}, inode and generation, has lived before"));
             }
             worked.push(changed);
-            remember(oracle.synced_by(op))?;
+            remember(&mut history, oracle.synced_by(op))?;
             if !changed && id >= from && !between.contains_key(&id) {
                 trees.push(trees[id].clone());
             }
             id += 1;
         }
         engine.close_all();
+        // Whoever unmounts syncs first.
+        mounted.fs.sync().map_err(|e| format!("sync: {e}"))?;
         account.close(target, &mounted, recorder.inner())?;
     }
     note(&mut trees, id)?;
@@ -696,8 +705,7 @@ fn judge<'o>(outcome: &'o Result<Found, String>, legal: &Legal<'_>) -> Result<&'
     let legal = match legal {
         Legal::Trees(trees) => trees,
         Legal::Mixtures(history, durability, now) => {
-            let contents = found.contents.as_deref();
-            let contents = contents.ok_or("nobody has read what the files hold")?;
+            let contents = &found.contents;
             let allowed = history.allows(*durability, now.clone(), &found.tree, contents);
             return allowed.map(|()| found);
         }

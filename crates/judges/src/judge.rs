@@ -4,6 +4,7 @@
 use crate::blocks;
 use crate::bpfs::Bpfs;
 use crate::modelfs::ModelFs;
+use crate::scmfs::Scmfs;
 use crashsim::campaign::{self, Family, Finding, Options, Report};
 use crashsim::persist::Semantics;
 use crashsim::run::Base;
@@ -58,7 +59,7 @@ impl FromStr for Verdict {
 }
 
 /// The engines that can be judged: the names of their crates.
-pub const ENGINES: [&str; 3] = ["bpfs", "modelfs", "pmbd"];
+pub const ENGINES: [&str; 4] = ["bpfs", "modelfs", "pmbd", "scmfs"];
 
 /// Judges one of [`ENGINES`]; `tell` is told what each family came to. `only`: one family, by its name.
 pub fn judge(engine: &str, only: Option<&str>, tell: &mut dyn FnMut(&Report)) -> Verdict {
@@ -69,6 +70,7 @@ pub fn judge(engine: &str, only: Option<&str>, tell: &mut dyn FnMut(&Report)) ->
     let families = |distinct: &Distinct, enough: &mut Enough<'_>| match engine {
         "bpfs" => of_file_systems(&Bpfs, distinct, only, enough),
         "modelfs" => of_file_systems(&ModelFs, distinct, only, enough),
+        "scmfs" => of_file_systems(&Scmfs, distinct, only, enough),
         "pmbd" => of_block_devices(distinct, only, enough),
         _ => Err(format!("nobody judges `{engine}`")),
     };

@@ -1,7 +1,8 @@
 //! Judges of the engines: each says to the crash explorer what its engine promises, and how it is formatted, mounted,
 //! checked and read.
 //!
-//! - [`mod@bpfs`]: a [`crashsim::target::Target`], explored with all workloads of file systems;
+//! - [`mod@bpfs`], [`mod@scmfs`], [`mod@modelfs`]: each a [`crashsim::target::Target`], explored with the workloads of file
+//!   systems that suit it;
 //! - [`blocks`]: block devices, whose requests and oracle are simpler and their own;
 //! - [`catalogue`]: bugs planted in the engines' source, and [`judge`]: whether the explorer finds one.
 
@@ -12,6 +13,8 @@ pub mod bpfs;
 pub mod catalogue;
 pub mod judge;
 pub mod modelfs;
+pub mod scmfs;
+mod words;
 
 use crashsim::target::Usage;
 use pool::CheckReport;

@@ -87,8 +87,8 @@ pub struct Scan {
     pub inodes: AtomicU64,
     /// Names.
     pub names: AtomicU64,
-    /// Words that a crash left and that count as zero (scan-S5).
-    pub stale: Mutex<Vec<u64>>,
+    /// Words that a crash left, and as what they count: as zero, mostly (scan-S5).
+    pub stale: Mutex<Vec<(u64, u64)>>,
     problems: Mutex<Vec<Problem>>,
     problems_more: AtomicUsize,
 }
@@ -96,7 +96,12 @@ pub struct Scan {
 impl Scan {
     /// Notes a word that a crash left and that counts as zero (scan-S5).
     pub fn note_stale(&self, word: u64) {
-        self.stale.lock().expect("no worker panics").push(word);
+        self.note_spare(word, 0);
+    }
+
+    /// Notes a word of which a crash has left more than counts, and what does.
+    pub fn note_spare(&self, word: u64, counts: u64) {
+        self.stale.lock().expect("no worker panics").push((word, counts));
     }
 
     /// The problems, in the order of their objects.
@@ -371,9 +376,9 @@ impl<S: Storage> Core<S> {
 
     /// Clears what a crash left (scan-S5); of that, the scan has made durable how it stands (scan-S6). Durable on
     /// return.
-    pub fn clear_stale(&self, words: &[u64]) {
-        for &at in words {
-            self.medium().store_u64(at, 0);
+    pub fn clear_stale(&self, words: &[(u64, u64)]) {
+        for &(at, value) in words {
+            self.medium().store_u64(at, value);
             self.medium().flush(at, 8);
         }
         if !words.is_empty() {

@@ -54,8 +54,8 @@ impl<M: Medium> Files<M> {
                 Fallocate::ZeroRange { keep_size } => {
                     self.zero(v, size, offset..end, new_size(keep_size))
                 }
-                Fallocate::Collapse => self.shift(v, size, offset..end, true),
-                Fallocate::Insert => self.shift(v, size, offset..end, false),
+                Fallocate::Collapse => self.shift(ino, v, size, offset..end, true),
+                Fallocate::Insert => self.shift(ino, v, size, offset..end, false),
             }?)
         })
     }
@@ -121,9 +121,15 @@ impl<M: Medium> Files<M> {
         })
     }
 
-    /// Removes `range` (`collapse`) or makes room for it, by new tables over the same blocks. The size is stored behind the map in
-    /// one line: a crash between leaves the new content, cut or followed by zeros.
-    fn shift(&self, v: &VInode, size: u64, range: Range<u64>, collapse: bool) -> Result<()> {
+    /// Removes `range` (`collapse`) or makes room for it, by new tables over the same blocks.
+    fn shift(
+        &self,
+        ino: Ino,
+        v: &VInode,
+        size: u64,
+        range: Range<u64>,
+        collapse: bool,
+    ) -> Result<()> {
         let len = (range.end - range.start) / BLOCK;
         let new_size = if collapse { size - len * BLOCK } else { size + len * BLOCK };
         let map = self.map(v)?;
@@ -153,10 +159,9 @@ impl<M: Medium> Files<M> {
             let new = self.build(txn, level, &pieces);
             let kept: u64 = pieces.iter().map(|(_, run)| run.count).sum();
             let had: u64 = all.iter().map(|run| run.count).sum();
-            let ready = self.medium.fence();
             let content = self.content(v);
-            self.medium.store_u64(content.map, new.pack());
-            let _ = self.medium.publish(content.size, new_size, ready);
+            // Together: what lies behind the end in the last block is nobody's to see at its new place.
+            self.commit_words(ino.0, &[(content.map, new.pack()), (content.size, new_size)])?;
             self.v.widen_dirty(v);
             v.add_blocks(txn.delta() + kept as i64 - had as i64);
             for run in without(&all, &pieces) {

@@ -1,12 +1,13 @@
 //! The redo journal: words that one operation changes together.
 //!
-//! - journal-J1: a record is durable before any of its words is stored. That is the commit.
+//! - journal-J1: what the words of a record make visible is durable before the record is stored, which may persist at any time
+//!   from then on. It is durable before any of its words is stored. That is the commit.
 //! - journal-J2: a record is durably cleared before the locks of what it changes are given back. So no two valid
 //!   records have a word in common, and in which order a mount stores them makes no difference.
 //! - journal-J3: a record is valid if its checksum matches what it holds, so that its lines need no order.
 
 use crate::layout::{BLOCK, fnv1a, journal::*};
-use pmem::Medium;
+use pmem::{Fenced, Medium};
 use smallvec::SmallVec;
 
 /// Words and their new values, by offset.
@@ -33,9 +34,9 @@ fn checksum(number: u64, bytes: &[u8]) -> u64 {
     (fnv1a(bytes) ^ fnv1a(&number.to_le_bytes())).max(1)
 }
 
-/// Commits words together, in the record of this number, which nobody else uses meanwhile. What they make visible is flushed; all
-/// of it is durable on return.
-pub fn commit<M: Medium>(medium: &M, number: u64, words: &[(u64, u64)]) {
+/// Commits words together, in the record of this number, which nobody else uses meanwhile. `_ready` proves that what they make
+/// visible is durable (journal-J1); on return they are, too.
+pub fn commit<M: Medium>(medium: &M, number: u64, words: &[(u64, u64)], _ready: Fenced) {
     assert!(words.len() <= WORDS_MAX, "an operation changes too many words at once");
     let (at, number) = (offset_of(number), number % RECORDS);
     let bytes = encode(words);
@@ -113,7 +114,7 @@ mod tests {
     fn a_record_is_what_was_written_or_none() {
         let medium = Region::anonymous(64 * BLOCK).unwrap();
         let words = [(FIRST, 1), (FIRST + 64, u64::MAX)];
-        commit(&medium, 33, &words);
+        commit(&medium, 33, &words, medium.fence());
         assert_eq!((medium.load_u64(FIRST), medium.load_u64(FIRST + 64)), (1, u64::MAX));
         assert!(pending(&medium, 64 * BLOCK).is_empty(), "cleared");
         // As if the power had failed before its words were stored.

@@ -91,7 +91,8 @@ impl<M: Medium> Store<M> {
         let keep = walk.keep.saturating_sub(base);
         match map {
             Map::Hole => {}
-            _ if keep == 0 => self.drop_spare(slot, Map::Hole),
+            // claims-S2.
+            _ if keep == 0 => walk.scan.note_stale(slot),
             Map::Run(run) => {
                 let kept = run.first(keep);
                 if !self.claim_blocks(walk, slot, kept.start..kept.end()) {
@@ -101,7 +102,7 @@ impl<M: Medium> Store<M> {
                     (walk.each)(kept.at(i * BLOCK), (base + i) * BLOCK);
                 }
                 if kept != run {
-                    self.drop_spare(slot, kept.map());
+                    walk.scan.note_spare(slot, kept.map().pack());
                 }
             }
             Map::Table { block, level } => {
@@ -131,13 +132,5 @@ impl<M: Medium> Store<M> {
             walk.blocks += 1;
         }
         true
-    }
-
-    /// claims-S2. Durable after the fence that ends the scan.
-    fn drop_spare(&self, slot: u64, left: Map) {
-        if !self.is_read_only() {
-            self.medium.store_u64(slot, left.pack());
-            self.medium.flush(slot, 8);
-        }
     }
 }

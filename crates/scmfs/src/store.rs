@@ -80,16 +80,14 @@ impl<M: Medium> Store<M> {
     }
 
     /// Commits words of inodes and directories together: one in place, several by a record.
-    fn commit_words(&self, hint: u64, words: &[(u64, u64)]) -> Result<()> {
+    pub fn commit_words(&self, hint: u64, words: &[(u64, u64)]) -> Result<()> {
+        let ready = self.medium.fence();
         match words {
-            [] => drop(self.medium.fence()),
-            [(at, value)] => {
-                let ready = self.medium.fence();
-                let _ = self.medium.publish(*at, *value, ready);
-            }
+            [] => {}
+            [(at, value)] => drop(self.medium.publish(*at, *value, ready)),
             _ => {
                 let (number, _lock) = self.v.lock_record(hint)?;
-                journal::commit(&self.medium, number, words);
+                journal::commit(&self.medium, number, words, ready);
             }
         }
         Ok(())

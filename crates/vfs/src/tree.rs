@@ -112,7 +112,16 @@ pub fn tree(fs: &dyn FileSystem) -> Result<Tree, WalkError> {
 /// Reads what is below the directory `root`, and `root` itself. Every name of every file must lie
 /// below it, or link counts will not match.
 pub fn subtree(fs: &dyn FileSystem, root: Ino) -> Result<Tree, WalkError> {
-    let mut walk = Walk { fs, tree: Tree::default(), paths: BTreeMap::new() };
+    read(fs, root, true)
+}
+
+/// Reads all of `fs` but what files hold.
+pub fn tree_without_content(fs: &dyn FileSystem) -> Result<Tree, WalkError> {
+    read(fs, fs.root(), false)
+}
+
+fn read(fs: &dyn FileSystem, root: Ino, reads_content: bool) -> Result<Tree, WalkError> {
+    let mut walk = Walk { fs, reads_content, tree: Tree::default(), paths: BTreeMap::new() };
     let result = walk.run(root);
     walk.name_classes();
     for &ino in walk.paths.keys().filter(|&&ino| ino != root) {
@@ -124,7 +133,7 @@ pub fn subtree(fs: &dyn FileSystem, root: Ino) -> Result<Tree, WalkError> {
 
 /// Reads one inode.
 pub fn node(fs: &dyn FileSystem, ino: Ino) -> Result<Node, WalkError> {
-    read_node(fs, ino, &[])
+    read_node(fs, ino, &[], true)
 }
 
 /// How `b` differs from `a`, one line for each difference; `None` where they are equal.
@@ -209,6 +218,7 @@ impl fmt::Debug for Text<'_> {
 
 struct Walk<'a> {
     fs: &'a dyn FileSystem,
+    reads_content: bool,
     tree: Tree,
     /// The paths of each inode, which holds one reference (the root of the walk none).
     paths: BTreeMap<Ino, Vec<Path>>,
@@ -218,7 +228,8 @@ impl Walk<'_> {
     fn run(&mut self, root: Ino) -> Result<(), WalkError> {
         let parent = if root == self.fs.root() { Some(root) } else { None };
         self.paths.insert(root, vec![Path::new()]);
-        self.tree.nodes.insert(Path::new(), read_node(self.fs, root, &[])?);
+        let node = read_node(self.fs, root, &[], self.reads_content)?;
+        self.tree.nodes.insert(Path::new(), node);
         let mut pending = vec![(root, parent, Path::new())];
         while let Some((dir, parent, path)) = pending.pop() {
             for (name, ino, kind) in list(self.fs, dir, parent, &path)? {
@@ -233,7 +244,7 @@ impl Walk<'_> {
                     let what = format!("listed as {ino} {kind:?}, found {found:?}");
                     return Err(WalkError::new(&child, what));
                 }
-                let node = read_node(self.fs, ino, &child)?;
+                let node = read_node(self.fs, ino, &child, self.reads_content)?;
                 self.tree.nodes.insert(child.clone(), node);
                 if kind == FileKind::Dir {
                     if again {
@@ -327,7 +338,12 @@ fn list(
     }
 }
 
-fn read_node(fs: &dyn FileSystem, ino: Ino, path: &[u8]) -> Result<Node, WalkError> {
+fn read_node(
+    fs: &dyn FileSystem,
+    ino: Ino,
+    path: &[u8],
+    reads_content: bool,
+) -> Result<Node, WalkError> {
     let attr = fs.getattr(ino).map_err(at(path, "getattr"))?;
     let mut xattrs = BTreeMap::new();
     for name in fs.listxattr(ino).map_err(at(path, "listxattr"))? {
@@ -343,7 +359,7 @@ fn read_node(fs: &dyn FileSystem, ino: Ino, path: &[u8]) -> Result<Node, WalkErr
         return Err(WalkError::new(path, what));
     }
     let content = match attr.kind {
-        FileKind::File => read_content(fs, &attr, path)?,
+        FileKind::File if reads_content => digests(fs, &attr, path)?,
         _ => BTreeMap::new(),
     };
     Ok(Node {
@@ -361,11 +377,36 @@ fn read_node(fs: &dyn FileSystem, ino: Ino, path: &[u8]) -> Result<Node, WalkErr
 }
 
 /// Digests of the blocks that are not all zeros.
-fn read_content(
+fn digests(
     fs: &dyn FileSystem,
     attr: &Attr,
     path: &[u8],
 ) -> Result<BTreeMap<u64, u64>, WalkError> {
+    let mut digests = BTreeMap::new();
+    read_content(fs, attr, path, &mut |index, block| {
+        let mut hasher = DefaultHasher::new();
+        block.hash(&mut hasher);
+        digests.insert(index, hasher.finish());
+    })?;
+    Ok(digests)
+}
+
+/// Calls `each` for the blocks of a file that are not all zeros, with their index; the last may be shorter.
+pub fn content(
+    fs: &dyn FileSystem,
+    ino: Ino,
+    each: &mut dyn FnMut(u64, &[u8]),
+) -> Result<(), WalkError> {
+    let attr = fs.getattr(ino).map_err(at(&[], "getattr"))?;
+    read_content(fs, &attr, &[], each)
+}
+
+fn read_content(
+    fs: &dyn FileSystem,
+    attr: &Attr,
+    path: &[u8],
+    each: &mut dyn FnMut(u64, &[u8]),
+) -> Result<(), WalkError> {
     let wrong = |what: String| WalkError::new(path, what);
     let seek = |offset, whence| match fs.seek(attr.ino, offset, whence) {
         Ok(found) if found < offset || found > attr.size => {
@@ -375,7 +416,6 @@ fn read_content(
         Err(Errno::NXIO) => Ok(None),
         Err(errno) => Err(at(path, "seek")(errno)),
     };
-    let mut content = BTreeMap::new();
     let mut buf = Vec::new();
     let (mut offset, mut total) = (0, 0);
     while offset < attr.size {
@@ -401,13 +441,11 @@ fn read_content(
             }
             for (index, block) in (offset / BLOCK_SIZE..).zip(buf[..want].chunks(4096)) {
                 if block.iter().any(|&b| b != 0) {
-                    let mut hasher = DefaultHasher::new();
-                    block.hash(&mut hasher);
-                    content.insert(index, hasher.finish());
+                    each(index, block);
                 }
             }
             offset += want as u64;
         }
     }
-    Ok(content)
+    Ok(())
 }

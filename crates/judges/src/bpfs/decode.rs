@@ -1,6 +1,7 @@
 //! What a word of a BPFS pool is: found by walking the tree of an image from the superblock, as
 //! `docs/format/bpfs.md` says.
 
+use crate::words::{dirent, inode_field, load};
 use bpfs::layout::*;
 use std::collections::HashMap;
 
@@ -11,11 +12,6 @@ enum Role {
     Inodes(u64),
     Dir(u64),
     Data(String),
-}
-
-fn load(image: &[u8], at: u64) -> u64 {
-    let at = at as usize;
-    image.get(at..at + 8).map_or(0, |b| u64::from_le_bytes(b.try_into().expect("eight bytes")))
 }
 
 struct Walk<'a> {
@@ -101,41 +97,9 @@ pub fn word(image: &[u8], word: u32) -> String {
         Some(Role::Data(of)) => format!("data of {of}, + {off}"),
         Some(Role::Pointers(of)) => format!("pointer {} in a block of {of}", off / 8),
         Some(Role::Inodes(first)) => {
-            let field = match off % INODE {
-                0 => "root",
-                8 => "size",
-                16 => "mtime",
-                24 => "ctime",
-                32 => "atime",
-                40 => "attributes",
-                48 => "owner",
-                56 => "mode, generation",
-                64 => "btime",
-                72 => "rdev, generation",
-                _ => "reserved",
-            };
+            let field = inode_field(off % INODE, "root");
             format!("inode {}: {field}", first + off / INODE)
         }
         Some(Role::Dir(ino)) => format!("directory inode {ino}, {}", dirent(image, block, off)),
     }
-}
-
-fn dirent(image: &[u8], block: u64, off: u64) -> String {
-    let mut at = 0;
-    while at < BLOCK {
-        let word = DirentWord::unpack(load(image, block + at + 8));
-        let len = word.len.max(DIRENT_MIN);
-        if off < at + len {
-            let name = (block + at + DIRENT_HEADER) as usize;
-            let bytes = image.get(name..name + word.name_len).unwrap_or_default();
-            let field = match off - at {
-                0 => "inode number, generation",
-                8 => "lengths",
-                _ => "name or free",
-            };
-            return format!("entry at {at} {:?}: {field}", bytes.escape_ascii().to_string());
-        }
-        at += len;
-    }
-    "beyond the entries".into()
 }
