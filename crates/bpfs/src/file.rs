@@ -19,7 +19,7 @@ use derived::Locks;
 use namespace::{Stop, Storage as _, VInode, report};
 use pmem::{LINE, Medium};
 use std::ops::Range;
-use vfs::{Errno, FILE_SIZE_MAX, FileKind, Ino, Result};
+use vfs::{Errno, FILE_SIZE_MAX, Ino, Result};
 
 /// Overwrites a range with bytes.
 struct WriteEdit<'a, M> {
@@ -177,16 +177,6 @@ impl<M: Medium> Store<M> {
 }
 
 impl<M: Medium> Files<M> {
-    /// A live regular file; `EISDIR` or `EINVAL` for anything else.
-    pub fn live_file(&self, ino: Ino) -> Result<&VInode> {
-        let v = self.live(ino)?;
-        match v.kind() {
-            FileKind::File => Ok(v),
-            FileKind::Dir => Err(Errno::ISDIR),
-            _ => Err(Errno::INVAL),
-        }
-    }
-
     /// `FileSystem::read`.
     pub fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let v = self.v.vinode(ino)?;

@@ -1,4 +1,4 @@
-//! Inodes of a mounted pool: what every operation shares.
+//! Inodes of a mounted pool: what every operation shares, and what those on names and attributes want ([`Storage`]).
 
 use crate::blocks::{KEEP, Txn};
 use crate::crawler::{Change, Edit, Mode, Node, Trees};
@@ -20,8 +20,8 @@ pub const INODE_ROOT: u64 = 64;
 /// Offset of the superblock's inode-file size.
 pub const INODE_SIZE: u64 = 72;
 
-/// Inodes and names: the trees, what is derived from them, and what operations do to one inode, directory or entry. Nothing
-/// here is an operation.
+/// Inodes: the trees, what is derived from them, and what operations do to one inode, or to the blocks of one directory.
+/// Nothing here is an operation.
 pub struct Store<M> {
     pub trees: Trees<M>,
     pub v: Volatile,
@@ -221,6 +221,7 @@ impl<M: Medium> Store<M> {
     }
 }
 
+/// What it does not do here, it does in `attr`, `xattr`, `rename` and `scan`.
 impl<M: Medium> Storage for Store<M> {
     type Medium = M;
 

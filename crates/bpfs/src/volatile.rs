@@ -10,9 +10,9 @@
 
 use crate::layout::{BLOCK, INODES_PER_BLOCK};
 use crate::zeroed::ZeroedBlocks;
-use arena::{Arena, Bitmap, FreeCount, Layout};
+use arena::{Bitmap, FreeCount, Layout};
 use derived::Sizes;
-use namespace::Tables;
+use namespace::{Memory, Tables};
 use std::ops::Deref;
 
 /// All volatile state of one mounted pool.
@@ -32,17 +32,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// For a pool of `blocks` blocks that one process uses.
-    pub fn alone(blocks: u64) -> Self {
-        Self::new(false, blocks)
-    }
-
-    /// For a pool that several processes use.
-    pub fn shared(blocks: u64) -> Self {
-        Self::new(true, blocks)
-    }
-
-    fn new(is_shared: bool, blocks: u64) -> Self {
+    /// For a pool of `blocks` blocks that one process uses, or several.
+    pub fn new(is_shared: bool, blocks: u64) -> Self {
         let sizes = Sizes {
             inodes: (blocks * INODES_PER_BLOCK).min(1 << 31),
             blocks,
@@ -65,16 +56,16 @@ impl Plan {
         self.tables.layout()
     }
 
-    /// The state in fresh memory, keyed by `seed`; empty, so that a scan can fill it.
-    pub fn begin(self, arena: Arena, seed: u64, secret: u64) -> Volatile {
-        let v = self.with(|tables| tables.begin(arena, seed, secret));
-        v.clear();
-        v
-    }
-
-    /// The state in memory that others use.
-    pub fn join(self, arena: Arena) -> Volatile {
-        self.with(|tables| tables.join(arena))
+    /// The state in this memory: empty, so that a scan can fill it, unless others have.
+    pub fn open(self, memory: Memory) -> Volatile {
+        match memory {
+            Memory::Fresh { arena, seed, secret } => {
+                let v = self.with(|tables| tables.begin(arena, seed, secret));
+                v.clear();
+                v
+            }
+            Memory::Joined(arena) => self.with(|tables| tables.join(arena)),
+        }
     }
 
     fn with(self, tables: impl FnOnce(namespace::Plan) -> Tables) -> Volatile {

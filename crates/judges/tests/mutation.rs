@@ -126,7 +126,7 @@ fn planted_bugs_are_found() {
 
 /// Flushes and fences that are not planted with bugs here, and why not.
 const ELSEWHERE: &[(&str, &str)] = &[
-    ("lifecycle.rs check:", "repairing a damaged pool is not the business of crashes"),
+    ("check.rs check:", "repairing a damaged pool is not the business of crashes"),
     ("scan.rs scan:", DEAD),
     ("scan.rs scan_inode_file:", DEAD),
     ("scan.rs scan_dir:", DEAD),

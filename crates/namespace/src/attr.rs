@@ -33,7 +33,7 @@ impl<S: Storage> Core<S> {
 
     /// The attributes of an inode, and whether it lives and nobody changed them meanwhile.
     #[inline]
-    pub fn attr_optimistic(&self, ino: Ino, attr: &mut Attr) -> bool {
+    pub(crate) fn attr_optimistic(&self, ino: Ino, attr: &mut Attr) -> bool {
         let Ok(v) = self.tables().vinode(ino) else { return false };
         let Some(ticket) = v.lock.begin_optimistic() else { return false };
         let Ok(v) = self.live(ino) else { return false };
@@ -107,7 +107,7 @@ impl<S: Storage> Core<S> {
     }
 
     /// The attributes without `security.capability`, if they have it.
-    pub fn without_capability(&self, v: &VInode) -> Result<Option<Attributes>> {
+    pub(crate) fn without_capability(&self, v: &VInode) -> Result<Option<Attributes>> {
         if self.load(v, Word::Xattr) == 0 {
             return Ok(None);
         }

@@ -155,7 +155,7 @@ fn class_for(bytes: u64) -> usize {
 
 impl<S: Storage> Core<S> {
     /// A directory block in DRAM.
-    pub fn load_dir_block(&self, block: u64) -> [u8; BLOCK as usize] {
+    pub(crate) fn load_dir_block(&self, block: u64) -> [u8; BLOCK as usize] {
         let mut data = [0; BLOCK as usize];
         self.medium().read(block, &mut data);
         data
@@ -163,7 +163,7 @@ impl<S: Storage> Core<S> {
 
     /// Finds room for a name in a directory; grows the directory if it must. The caller holds the
     /// directory exclusively.
-    pub fn find_room(&self, v: &VInode, name_len: usize, kind: u8) -> Result<Slot> {
+    pub(crate) fn find_room(&self, v: &VInode, name_len: usize, kind: u8) -> Result<Slot> {
         let block = match self.room_for(v, dirent_bytes(name_len))? {
             Some(block) => block,
             None => self.grow_dir(v)?,
@@ -182,7 +182,7 @@ impl<S: Storage> Core<S> {
     }
 
     /// Room for another name where an entry is, with the known free run where that is needed and follows.
-    pub fn slot_in_place(&self, pos: EntryPos, name_len: usize, kind: u8) -> Option<Slot> {
+    pub(crate) fn slot_in_place(&self, pos: EntryPos, name_len: usize, kind: u8) -> Option<Slot> {
         let mut room = self.entry_run(pos);
         let known = self.tables().free_run(pos.block());
         let bytes = dirent_bytes(name_len);
@@ -198,7 +198,7 @@ impl<S: Storage> Core<S> {
     ///
     /// Adds a reference too. An atomic operation waits for the flushes before it, so all of an operation
     /// come before its first flush; nobody believes the index before the directory's lock is given back.
-    pub fn make_slot(
+    pub(crate) fn make_slot(
         &self,
         (dir, d): (Ino, &VInode),
         name: &[u8],
@@ -238,7 +238,7 @@ impl<S: Storage> Core<S> {
     /// Commits a slot in place: the entry names this life of an inode from now on (dir-D2: one line, two
     /// stores). `is_ready`: besides the slot, only what says which life it is still has to become durable
     /// (dir-D4).
-    pub fn commit_slot(&self, slot: &Slot, life: Life, is_ready: bool) {
+    pub(crate) fn commit_slot(&self, slot: &Slot, life: Life, is_ready: bool) {
         if !is_ready || !slot.is_in_line() {
             let _prepared = self.medium().fence();
         }
@@ -250,7 +250,7 @@ impl<S: Storage> Core<S> {
     }
 
     /// Brings the derived state up to date with a slot that was committed.
-    pub fn update_index_after_add(&self, v: &VInode, slot: &Slot) -> Result<()> {
+    pub(crate) fn update_index_after_add(&self, v: &VInode, slot: &Slot) -> Result<()> {
         self.update_free_run_after_use(v, slot)?;
         v.add_entries(1);
         Ok(())
@@ -260,7 +260,7 @@ impl<S: Storage> Core<S> {
     /// this one takes its room by a second store there, so that [`write_slot`](Self::write_slot) need
     /// not: that store means the same before and after the first, and costs neither flush nor fence.
     /// Returns the free entry.
-    pub fn clear_entry(&self, pos: EntryPos) -> FreeRun {
+    pub(crate) fn clear_entry(&self, pos: EntryPos) -> FreeRun {
         let at = self.tables().entry_off(pos);
         self.medium().store_u64(at, 0);
         let mut word = DirentWord::unpack(self.medium().load_u64(at + 8));
@@ -275,17 +275,17 @@ impl<S: Storage> Core<S> {
     }
 
     /// The second word of the entry at `pos`.
-    pub fn entry_word(&self, pos: EntryPos) -> DirentWord {
+    pub(crate) fn entry_word(&self, pos: EntryPos) -> DirentWord {
         DirentWord::unpack(self.medium().load_u64(self.tables().entry_off(pos) + 8))
     }
 
     /// All of the entry at `pos`.
-    pub fn entry_run(&self, pos: EntryPos) -> FreeRun {
+    pub(crate) fn entry_run(&self, pos: EntryPos) -> FreeRun {
         FreeRun { off: pos.off(), len: self.entry_word(pos).len }
     }
 
     /// Brings the derived state up to date with an entry that was cleared.
-    pub fn update_index_after_clear(
+    pub(crate) fn update_index_after_clear(
         &self,
         v: &VInode,
         block: Handle,
@@ -310,7 +310,7 @@ impl<S: Storage> Core<S> {
     }
 
     /// Brings the derived state up to date with an entry that has got another name in place.
-    pub fn update_index_after_respell(&self, v: &VInode, slot: &Slot) -> Result<()> {
+    pub(crate) fn update_index_after_respell(&self, v: &VInode, slot: &Slot) -> Result<()> {
         let db = self.tables().dir_block(slot.pos.block());
         db.free.set(slot.entry(), false);
         db.free.set(slot.rest, true);
@@ -343,7 +343,7 @@ impl<S: Storage> Core<S> {
     }
 
     /// A slot took the start of the known run: what is left is the known one, unless too short.
-    pub fn update_free_run_after_use(&self, v: &VInode, slot: &Slot) -> Result<()> {
+    pub(crate) fn update_free_run_after_use(&self, v: &VInode, slot: &Slot) -> Result<()> {
         let db = self.tables().dir_block(slot.pos.block());
         let (known, entry) = (self.tables().free_run(slot.pos.block()), slot.entry());
         debug_assert_eq!(known.off, entry.off);
@@ -354,7 +354,7 @@ impl<S: Storage> Core<S> {
     }
 
     /// Records the free run of a block and chains the block where names of that size look for it.
-    pub fn set_run(&self, v: &VInode, block: Handle, run: FreeRun) -> Result<()> {
+    pub(crate) fn set_run(&self, v: &VInode, block: Handle, run: FreeRun) -> Result<()> {
         let state = self.tables().dir_state(v)?;
         let db = self.tables().dir_block(block);
         db.free_off.store(run.off as u16, Relaxed);
@@ -401,7 +401,7 @@ impl<S: Storage> Core<S> {
     }
 
     /// Lists the entries of a directory from byte `from` of its file on, until `emit` says `false`.
-    pub fn list(
+    pub(crate) fn list(
         &self,
         v: &VInode,
         from: u64,

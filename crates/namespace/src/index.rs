@@ -30,13 +30,13 @@ pub enum Next {
 
 impl<S: Storage> Core<S> {
     /// Finds a name. Without the directory's lock the answer may be out of date when it arrives.
-    pub fn find_name(&self, dir: Ino, name: &[u8]) -> Option<Found> {
+    pub(crate) fn find_name(&self, dir: Ino, name: &[u8]) -> Option<Found> {
         self.find_name_before(Next::Look, dir, name)
     }
 
     /// As [`find_name`](Self::find_name), for those who then do this with the inode.
     #[inline]
-    pub fn find_name_before(&self, next: Next, dir: Ino, name: &[u8]) -> Option<Found> {
+    pub(crate) fn find_name_before(&self, next: Next, dir: Ino, name: &[u8]) -> Option<Found> {
         let found = self.tables().names.find(&self.tables().arena, dir, name, |ino, pos| {
             self.prefetch_inode(next, ino);
             let pos = EntryPos(pos);
@@ -52,7 +52,7 @@ impl<S: Storage> Core<S> {
 
     /// Announces what is done with an inode next.
     #[inline]
-    pub fn prefetch_inode(&self, next: Next, ino: Ino) {
+    pub(crate) fn prefetch_inode(&self, next: Next, ino: Ino) {
         let bytes = match next {
             Next::Look => LINE,
             Next::Scan | Next::Hold => size_of::<InodeRecord>() as u64,
@@ -66,17 +66,17 @@ impl<S: Storage> Core<S> {
     }
 
     /// Adds a name.
-    pub fn index_name(&self, dir: Ino, name: &[u8], found: Found) -> Result<()> {
+    pub(crate) fn index_name(&self, dir: Ino, name: &[u8], found: Found) -> Result<()> {
         self.tables().names.insert(&self.tables().arena, dir, name, found.ino, found.pos.0)
     }
 
     /// Removes the name whose entry is at `pos`.
-    pub fn unindex_name(&self, dir: Ino, name: &[u8], pos: EntryPos) {
+    pub(crate) fn unindex_name(&self, dir: Ino, name: &[u8], pos: EntryPos) {
         self.tables().names.remove(&self.tables().arena, dir, name, pos.0);
     }
 
     /// Lets a name lead to another inode.
-    pub fn reindex_name(&self, dir: Ino, name: &[u8], now: Found) {
+    pub(crate) fn reindex_name(&self, dir: Ino, name: &[u8], now: Found) {
         self.tables().names.replace(&self.tables().arena, dir, name, now.pos.0, now.ino);
     }
 }

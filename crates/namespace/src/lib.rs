@@ -12,17 +12,20 @@
 //! - `tables`, `free`: derived state, of which all engines have more in [`derived`];
 //! - `store`: [`Storage`]: what an engine has to do, and one inode;
 //! - `dir`, `index`, `scan`: one directory or entry, and how all of them are found when a pool is opened;
-//! - `fs`, `xattr`, `attr`, `names`, `rename`, `share`: the operations.
+//! - `fs`, `xattr`, `attr`, `names`, `rename`, `share`: [`Core`]: the operations;
+//! - `mounted`, `check`: [`Pool`], which adds those on contents ([`Files`]) and is what front ends use.
 //!
 //! What this crate leaves out: contents of files, and which space is free (the engines); permission checks and descriptors
 //! (front ends).
 
 mod attr;
+mod check;
 mod dir;
 mod free;
 mod fs;
 mod index;
 pub mod layout;
+mod mounted;
 mod names;
 mod rename;
 mod scan;
@@ -32,10 +35,12 @@ mod tables;
 mod xattr;
 
 pub use attr::Change;
+pub use check::check;
 pub use dir::{Chain, RawEntry, Slot};
 pub use free::{FreeRun, FreeUnits};
 pub use fs::Core;
 pub use index::Found;
+pub use mounted::{Files, MediumOf, Memory, Pool, open};
 pub use rename::{Moved, Patch, Renamed};
 pub use scan::{Scan, ScanOptions};
 pub use store::{MODIFIED, Stop, Storage, report};

@@ -320,7 +320,7 @@ impl<S: Storage> Core<S> {
     }
 
     /// `ENOTDIR` or `ENOTEMPTY` unless `ino` is an empty directory.
-    pub fn check_empty(&self, ino: Ino) -> Result<()> {
+    pub(crate) fn check_empty(&self, ino: Ino) -> Result<()> {
         match self.live_dir(ino)?.entries.load(Relaxed) {
             0 => Ok(()),
             _ => Err(Errno::NOTEMPTY),
@@ -366,7 +366,7 @@ impl<S: Storage> Core<S> {
     }
 
     /// Finds a name in order to lock what it names.
-    pub fn resolve(&self, dir: Ino, name: &[u8]) -> Result<Resolved> {
+    pub(crate) fn resolve(&self, dir: Ino, name: &[u8]) -> Result<Resolved> {
         let d = self.tables().vinode(dir)?;
         let find = || -> Result<Option<Found>> {
             self.live_dir(dir)?;
@@ -385,7 +385,7 @@ impl<S: Storage> Core<S> {
     }
 
     /// The entry of a name now, under the directory's exclusive lock; `None` where it leads elsewhere.
-    pub fn resolve_again(
+    pub(crate) fn resolve_again(
         &self,
         dir: Ino,
         name: &[u8],
@@ -401,7 +401,7 @@ impl<S: Storage> Core<S> {
     }
 
     /// One name of `ino`, in the directory `d`, is gone.
-    pub fn drop_name(&self, d: &VInode, ino: Ino, v: &VInode) {
+    pub(crate) fn drop_name(&self, d: &VInode, ino: Ino, v: &VInode) {
         let last = if v.kind() == FileKind::Dir {
             d.add_links(-1);
             v.state.fetch_or(REMOVED, Relaxed);

@@ -376,7 +376,7 @@ impl<S: Storage> Core<S> {
 
     /// Clears what a crash left (scan-S5); of that, the scan has made durable how it stands (scan-S6). Durable on
     /// return.
-    pub fn clear_stale(&self, words: &[(u64, u64)]) {
+    pub(crate) fn clear_stale(&self, words: &[(u64, u64)]) {
         for &(at, value) in words {
             self.medium().store_u64(at, value);
             self.medium().flush(at, 8);

@@ -210,6 +210,16 @@ pub trait Storage: Sized + Send + Sync {
         if v.kind() == FileKind::Dir { Ok(v) } else { Err(Errno::NOTDIR) }
     }
 
+    /// A live regular file; `EISDIR` or `EINVAL` for anything else.
+    fn live_file(&self, ino: Ino) -> Result<&VInode> {
+        let v = self.live(ino)?;
+        match v.kind() {
+            FileKind::File => Ok(v),
+            FileKind::Dir => Err(Errno::ISDIR),
+            _ => Err(Errno::INVAL),
+        }
+    }
+
     /// A live directory in which names may be made.
     fn open_dir(&self, ino: Ino) -> Result<&VInode> {
         let v = self.live_dir(ino)?;

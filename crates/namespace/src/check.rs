@@ -1,0 +1,49 @@
+//! Checks and repairs.
+
+use crate::mounted::{Files, MediumOf, open};
+use crate::scan::{Scan, ScanOptions};
+use crate::store::Storage as _;
+use pmem::Medium;
+use pool::{CheckOptions, CheckReport, Error, MountOptions};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Checks a pool that is not mounted. With `repair`, stores the one word that repairs each problem
+/// that has such a word, and says so in the report; check again to see what that uncovered.
+///
+/// `progress` is told how many inodes were found, and how many there is room for.
+///
+/// # Errors
+/// [`Error::NotAPool`] or [`Error::Unusable`] where there is none.
+pub fn check<F: Files>(
+    medium: MediumOf<F>,
+    options: &CheckOptions,
+    progress: &(dyn Fn(u64, u64) + Sync),
+) -> Result<CheckReport, Error> {
+    let mounting = MountOptions { read_only: !options.repair, ..MountOptions::default() };
+    let files: F = open(medium, &mounting)?;
+    let room = files.inode_room();
+    let scan: Scan = files.scan(&ScanOptions::fresh(options.threads), &|done| progress(done, room));
+    let stale = scan.stale.lock().map(|s| s.clone()).unwrap_or_default();
+    let (inodes, names) = (scan.inodes.load(Relaxed), scan.names.load(Relaxed));
+    let mut problems = scan.into_problems();
+    if options.repair {
+        for p in &mut problems {
+            if let Some((at, value)) = p.fix {
+                files.medium().store_u64(at, value);
+                files.medium().flush(at, 8);
+                p.repaired = true;
+            }
+        }
+        files.clear_stale(&stale);
+        let _ = files.medium().fence();
+    }
+    progress(room, room);
+    Ok(CheckReport {
+        inodes,
+        names,
+        blocks: files.statfs().blocks,
+        blocks_used: files.blocks_used(),
+        stale_words: stale.len() as u64,
+        problems,
+    })
+}

@@ -1,0 +1,416 @@
+//! A mounted pool: how one is opened, and all that front ends want of it.
+
+use crate::fs::Core;
+use crate::scan::ScanOptions;
+use crate::store::Storage;
+use arena::{Arena, Attached, Layout, Look, Paused};
+use derived::{PoolEvents, SharedPool as _};
+use mounts::{HasMountEvents, MountEvents};
+use pmem::{Domain, Medium, Region};
+use pool::{Engine, Error, MountOptions, MountReport, Place, Processes, ReadBuf};
+use std::io;
+use std::ops::Deref;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::time::Instant;
+use vfs::{
+    Attr, Caller, DirEntry, Durability, Entry, Errno, Fallocate, FileSystem, Ino, NewNode, ROOT,
+    RenameFlags, Result, Seek, SetAttr, SetXattr, StatFs,
+};
+
+/// The medium of an engine.
+pub type MediumOf<F> = <<F as Files>::Storage as Storage>::Medium;
+
+/// An engine that is opened: the operations on contents of files, which use those on names and attributes, and how it
+/// comes to be. Operations run inside ([`derived::SharedPool::op`]).
+pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
+    /// What is below.
+    type Storage: Storage;
+
+    /// The derived state before it has memory, and what else is known of the pool then.
+    type Plan;
+
+    // --- opening --------------------------------------------------------------------------------
+
+    /// Plans the derived state of the pool on a medium, for one process or several.
+    ///
+    /// # Errors
+    /// [`Error::NotAPool`], [`Error::Unusable`].
+    fn plan(medium: &MediumOf<Self>, is_shared: bool) -> std::result::Result<Self::Plan, Error>;
+
+    /// Where everything is.
+    fn layout(plan: &mut Self::Plan) -> &Layout;
+
+    /// The pool with its derived state in this memory.
+    fn open(medium: MediumOf<Self>, plan: Self::Plan, memory: Memory, o: &MountOptions) -> Self;
+
+    /// Gives the medium back.
+    fn into_medium(self) -> MediumOf<Self>;
+
+    /// Where those meet who use the pool in `region`.
+    ///
+    /// # Errors
+    /// [`Error::NotAPool`]; [`Error::Shared`] where it lies in no file.
+    fn place(region: &Region) -> std::result::Result<Place, Error>;
+
+    // --- space ----------------------------------------------------------------------------------
+
+    /// Blocks in use.
+    fn blocks_used(&self) -> u64;
+
+    /// Inodes that there is room for, also before a scan has counted them.
+    fn inode_room(&self) -> u64;
+
+    /// [`FileSystem::statfs`].
+    fn statfs(&self) -> StatFs;
+
+    // --- contents -------------------------------------------------------------------------------
+
+    /// [`FileSystem::read`].
+    fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize>;
+
+    /// [`FileSystem::write`].
+    fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<()>;
+
+    /// [`FileSystem::append`].
+    fn append(&self, ino: Ino, data: &[u8]) -> Result<u64>;
+
+    /// [`FileSystem::fallocate`].
+    fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()>;
+
+    /// [`FileSystem::seek`].
+    fn seek(&self, ino: Ino, offset: u64, whence: Seek) -> Result<u64>;
+
+    /// [`FileSystem::copy_range`].
+    fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64>;
+
+    /// [`Engine::get_read_buf`], not inside an operation; to be followed by [`put_read_buf`](Self::put_read_buf).
+    fn get_read_buf(&self, ino: Ino, offset: u64, count: u64) -> Result<&[AtomicU8]>;
+
+    /// A reader of this process is done.
+    fn put_read_buf(&self);
+}
+
+/// Memory for derived state.
+pub enum Memory {
+    /// All zeros, to be filled by a scan.
+    Fresh {
+        /// The memory.
+        arena: Arena,
+        /// The key of the name hash.
+        seed: u64,
+        /// Known to those only who may open the pool.
+        secret: u64,
+    },
+    /// Others have filled it.
+    Joined(Arena),
+}
+
+impl Memory {
+    fn fresh(arena: Arena, o: &MountOptions) -> Self {
+        let (seed, secret) = uuid::Uuid::new_v4().as_u64_pair();
+        Self::Fresh { arena, seed: o.seed.unwrap_or(seed), secret }
+    }
+}
+
+/// A mounted pool.
+///
+/// Any number of threads may call it. Operations on different inodes run in parallel; readers of
+/// one inode run in parallel; nothing is global but the growth of the inode file and moves between
+/// directories.
+pub struct Pool<F> {
+    files: F,
+    report: MountReport,
+}
+
+/// Opens a pool that nobody else uses; nothing is derived yet.
+///
+/// # Errors
+/// [`Error::NotAPool`] or [`Error::Unusable`] where there is none.
+pub fn open<F: Files>(medium: MediumOf<F>, o: &MountOptions) -> std::result::Result<F, Error> {
+    let mut plan = F::plan(&medium, false)?;
+    let arena = Arena::anonymous(F::layout(&mut plan))?;
+    Ok(F::open(medium, plan, Memory::fresh(arena, o), o))
+}
+
+/// Scans the pool into the empty derived state.
+fn derive<F: Files>(files: &F, o: &MountOptions) -> std::result::Result<MountReport, Error> {
+    let start = Instant::now();
+    let scan = files.scan(&ScanOptions::fresh(o.threads), &|_| {});
+    let stale = scan.stale.lock().map(|s| s.clone()).unwrap_or_default();
+    let (inodes, names) = (scan.inodes.load(Relaxed), scan.names.load(Relaxed));
+    let problems = scan.into_problems();
+    if !problems.is_empty() && !o.read_only {
+        return Err(Error::Damaged(problems));
+    }
+    if !o.read_only {
+        files.clear_stale(&stale);
+    }
+    Ok(MountReport {
+        inodes,
+        names,
+        blocks_used: files.blocks_used(),
+        stale_cleared: if o.read_only { 0 } else { stale.len() as u64 },
+        problems: problems.len() as u64,
+        scan_us: start.elapsed().as_micros() as u64,
+    })
+}
+
+impl<F: Files> Pool<F> {
+    /// Mounts the pool on `medium`: scans it in parallel and derives the volatile state (§3.3).
+    ///
+    /// # Errors
+    /// [`Error::NotAPool`] or [`Error::Unusable`] where there is none, [`Error::Damaged`] where the scan finds a violated
+    /// invariant, unless `read_only`: then damaged objects answer `EUCLEAN`.
+    pub fn mount(medium: MediumOf<F>, options: &MountOptions) -> std::result::Result<Self, Error> {
+        let files: F = open(medium, options)?;
+        let report = derive(&files, options)?;
+        Ok(Self { files, report })
+    }
+
+    /// Mounts the pool on `medium` together with other processes: the derived state is the one at
+    /// `place`, which the first of them makes by a scan. The medium must be open to all of them
+    /// ([`pmem::Lock::Shared`]).
+    ///
+    /// # Errors
+    /// As [`mount`](Self::mount), and [`Error::Shared`].
+    pub fn attach(
+        medium: MediumOf<F>,
+        place: &Place,
+        options: &MountOptions,
+    ) -> std::result::Result<Self, Error> {
+        let mut plan = F::plan(&medium, true)?;
+        match derived::attach(&medium, place, F::layout(&mut plan)).map_err(Error::Shared)? {
+            Attached::Joined(arena) => {
+                let files = F::open(medium, plan, Memory::Joined(arena), options);
+                files.join()?;
+                let report =
+                    MountReport { blocks_used: files.blocks_used(), ..MountReport::default() };
+                Ok(Self { files, report })
+            }
+            Attached::Fresh(arena) => {
+                let files = F::open(medium, plan, Memory::fresh(arena, options), options);
+                let report = derive(&files, options)?;
+                files.tables().arena.publish().map_err(Error::Shared)?;
+                Ok(Self { files, report })
+            }
+        }
+    }
+
+    /// As [`pool::Processes::reap_processes`].
+    pub fn reap_processes(&self) -> Result<usize> {
+        self.files.reap_processes(Look::Thorough)
+    }
+
+    /// How often a process died inside an operation, so that the derived state was made anew.
+    pub fn recoveries(&self) -> u32 {
+        self.files.tables().arena.recoveries()
+    }
+
+    /// Does what follows such a death, though nobody has died: for those who test what follows.
+    pub fn rehearse_recovery(&self) -> vfs::Result<()> {
+        self.files.rehearse_recovery()
+    }
+
+    /// What mounting found.
+    pub fn mount_report(&self) -> &MountReport {
+        &self.report
+    }
+
+    /// The medium.
+    pub fn medium(&self) -> &MediumOf<F> {
+        self.files.medium()
+    }
+
+    /// Ends the mount and gives the medium back. Nothing needs to be written: every operation is
+    /// durable when it returns.
+    pub fn into_medium(self) -> MediumOf<F> {
+        self.files.into_medium()
+    }
+}
+
+impl<F: Files> HasMountEvents for Pool<F> {
+    fn mount_events(&self) -> impl MountEvents {
+        PoolEvents(&*self.files)
+    }
+}
+
+impl<F: Files> FileSystem for Pool<F> {
+    fn root(&self) -> Ino {
+        ROOT
+    }
+    fn durability(&self) -> Durability {
+        match self.files.medium().domain() {
+            // Fences can fail, which `fsync` tells.
+            Domain::PageCache => Durability::OnSync,
+            _ => Durability::OnReturn,
+        }
+    }
+    fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry> {
+        let mut entry = Entry::NONE;
+        self.lookup_into(dir, name, &mut entry)?;
+        Ok(entry)
+    }
+    fn lookup_into(&self, dir: Ino, name: &[u8], entry: &mut Entry) -> Result<()> {
+        self.files.op(|core| core.lookup(dir, name, entry))
+    }
+    fn peek_into(&self, dir: Ino, name: &[u8], attr: &mut Attr) -> Result<()> {
+        loop {
+            if let Some(seen) = self.files.op(|core| Ok(core.peek(dir, name, attr)))? {
+                return seen;
+            }
+            self.lookup_into(dir, name, attr)?;
+            self.forget(attr.ino, 1);
+            // Without a link the name was removed between the two looks of `lookup`: look again.
+            if attr.nlink > 0 || matches!(name, b"." | b"..") {
+                return Ok(());
+            }
+        }
+    }
+    fn version(&self, ino: Ino) -> Option<u64> {
+        self.files.tables().version(ino)
+    }
+    fn forget(&self, ino: Ino, refs: u64) {
+        self.files.forget(ino, refs);
+    }
+    fn getattr(&self, ino: Ino) -> Result<Attr> {
+        self.files.op(|core| core.getattr(ino))
+    }
+    fn setattr(&self, _caller: &Caller, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        self.files.op(|core| core.setattr(ino, set))
+    }
+    fn create(&self, caller: &Caller, dir: Ino, name: &[u8], node: &NewNode<'_>) -> Result<Entry> {
+        self.files.op(|core| core.create(caller, dir, name, node))
+    }
+    fn tmpfile(&self, caller: &Caller, dir: Ino, mode: u32, umask: u32) -> Result<Entry> {
+        self.files.op(|core| core.tmpfile(caller, dir, mode, umask))
+    }
+    fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        self.files.op(|core| core.readlink(ino))
+    }
+    fn unlink(&self, dir: Ino, name: &[u8]) -> Result<()> {
+        self.files.op(|core| core.unlink(dir, name))
+    }
+    fn rmdir(&self, dir: Ino, name: &[u8]) -> Result<()> {
+        self.files.op(|core| core.rmdir(dir, name))
+    }
+    fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Entry> {
+        self.files.op(|core| core.link(ino, dir, name))
+    }
+    fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> Result<()> {
+        self.files.op(|core| core.rename(from, to, flags))
+    }
+    fn readdir(
+        &self,
+        dir: Ino,
+        cookie: u64,
+        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.files.op(|core| core.readdir(dir, cookie, emit))
+    }
+    fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.files.op(|_| self.files.read(ino, offset, buf))
+    }
+    fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
+        self.files.op(|_| self.files.write(ino, offset, data))
+    }
+    fn append(&self, ino: Ino, data: &[u8]) -> Result<u64> {
+        self.files.op(|_| self.files.append(ino, data))
+    }
+    fn drop_privileges(&self, ino: Ino) -> Result<()> {
+        self.files.op(|core| core.drop_privileges(ino))
+    }
+    fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
+        self.files.op(|_| self.files.fallocate(ino, mode, offset, len))
+    }
+    fn seek(&self, ino: Ino, offset: u64, whence: Seek) -> Result<u64> {
+        self.files.op(|_| self.files.seek(ino, offset, whence))
+    }
+    fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
+        self.files.op(|_| self.files.copy_range(from, to, len))
+    }
+    fn fsync(&self, ino: Ino) -> Result<()> {
+        // Operations are durable on return; what is left is to say whether the medium kept its word.
+        self.files.op(|core| core.getattr(ino))?;
+        self.sync()
+    }
+    fn sync(&self) -> Result<()> {
+        self.files.medium().health().map_err(|_| Errno::IO)
+    }
+    fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        self.files.op(|core| core.getxattr(ino, name))
+    }
+    fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: SetXattr) -> Result<()> {
+        self.files.op(|core| core.setxattr(ino, name, value, mode))
+    }
+    fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        self.files.op(|core| core.listxattr(ino))
+    }
+    fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
+        self.files.op(|core| core.removexattr(ino, name))
+    }
+    fn statfs(&self) -> StatFs {
+        self.files.statfs()
+    }
+}
+
+impl<F: Files<Storage: Storage<Medium = Region>>> Engine for Pool<F> {
+    fn region(&self) -> &Region {
+        self.files.medium()
+    }
+
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        self.files
+            .medium()
+            .descriptor()
+            .into_iter()
+            .chain(self.files.tables().arena.descriptor())
+            .collect()
+    }
+
+    fn mount_report(&self) -> &MountReport {
+        &self.report
+    }
+
+    fn record_access(&self, files: bool, dirs: bool) {
+        self.files.tables().record_access(files, dirs);
+    }
+
+    fn get_read_buf(&self, ino: Ino, offset: u64, count: u64) -> Result<ReadBuf<'_>> {
+        Ok(ReadBuf::new(self, self.files.get_read_buf(ino, offset, count)?))
+    }
+
+    fn put_read_buf(&self) {
+        self.files.put_read_buf();
+    }
+}
+
+impl<F: Files<Storage: Storage<Medium = Region>>> Processes for Pool<F> {
+    fn secret(&self) -> u64 {
+        self.files.tables().secret()
+    }
+
+    fn reap_processes(&self) -> Result<usize> {
+        self.files.reap_processes(Look::Thorough)
+    }
+
+    fn follow_owner(&self) -> io::Result<()> {
+        match F::place(self.files.medium()) {
+            Ok(place) => place.follow_owner(),
+            Err(Error::Shared(err)) => Err(err),
+            Err(err) => Err(io::Error::other(err)),
+        }
+    }
+
+    fn pause(&self) -> Option<Paused<'_>> {
+        self.files.tables().arena.pause()
+    }
+
+    fn begin_fork(&self) {
+        self.files.tables().arena.begin_fork();
+    }
+
+    fn end_fork(&self) {
+        self.files.tables().arena.end_fork();
+    }
+}
