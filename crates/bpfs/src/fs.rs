@@ -12,7 +12,7 @@ use pmem::{Medium, Region};
 use pool::{Error, MountOptions, Place};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU8};
-use vfs::{Fallocate, Ino, Result, Seek, StatFs};
+use vfs::{Durability, Fallocate, Ino, Result, Seek, StatFs};
 
 /// The operations. Each may use all that is below, and others.
 pub struct Files<M>(pub(crate) Core<Store<M>>);
@@ -78,6 +78,8 @@ impl<M: Medium> namespace::Files for Files<M> {
     fn statfs(&self) -> StatFs {
         Self::statfs(self)
     }
+
+    const DURABILITY: Durability = Durability::OnReturn;
 
     #[inline]
     fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {

@@ -8,7 +8,9 @@ use crate::words::WordsEdit;
 use crate::xattr::{LIST_MAX, blocks_of};
 use arena::Census;
 use derived::Locks;
-use namespace::{Core, Attributes, Moved, Patch, Renamed, Scan, Slot, Stop, Storage, Tables, VInode};
+use namespace::{
+    Attributes, Core, Moved, Patch, Renamed, Scan, Slot, Stop, Storage, Tables, VInode,
+};
 use pmem::{LINE, Medium};
 use smallvec::SmallVec;
 use std::ops::Deref;

@@ -19,6 +19,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use judges::blocks;
 use judges::bpfs::Bpfs;
 use judges::modelfs::ModelFs;
+use judges::scmfs::Scmfs;
 use serde::Serialize;
 
 use crate::{output, score};
@@ -86,6 +87,8 @@ pub struct CrashtestArgs {
 pub enum Engine {
     /// The file system.
     Bpfs,
+    /// The file system whose files are contiguous.
+    Scmfs,
     /// The file system for tests.
     Model,
     /// Block devices.
@@ -130,6 +133,7 @@ pub fn run(args: &CrashtestArgs, json: bool) -> Result<ExitCode> {
     campaign::prepare_process();
     match args.engine {
         Engine::Bpfs => run_file_system(&Bpfs, args, json),
+        Engine::Scmfs => run_file_system(&Scmfs, args, json),
         Engine::Model => run_file_system(&ModelFs, args, json),
         Engine::Pmbd => run_pmbd(args, json),
     }

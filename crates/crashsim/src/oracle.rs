@@ -75,7 +75,8 @@ impl<'t, T: Target> Oracle<'t, T> {
         let is_ordered = self.target.strength().durability == Durability::OnReturn;
         let read = if is_ordered { vfs::tree::tree } else { vfs::tree::tree_without_content };
         let tree = self.intern(read(&*mounted.fs).map_err(|e| format!("walk: {e}"))?);
-        let contents = if is_ordered { Arc::default() } else { contents(image, &*mounted.fs, &tree)? };
+        let contents =
+            if is_ordered { Arc::default() } else { contents(image, &*mounted.fs, &tree)? };
         let key = (tree.clone(), mounted.blocks_used);
         let known = |(t, used): &(Arc<Tree>, u64)| Arc::ptr_eq(t, &key.0) && *used == key.1;
         if !self.probed.borrow().iter().any(known) {

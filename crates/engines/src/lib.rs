@@ -9,6 +9,7 @@ use bpfs::Bpfs;
 use modelfs::ModelFs;
 use pmem::{Medium as _, Region};
 use pool::{CheckOptions, CheckReport, Engine, Error, FormatOptions, MountOptions, PoolInfo};
+use scmfs::Scmfs;
 use std::io;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -18,13 +19,15 @@ use std::sync::Arc;
 pub enum Layout {
     /// Every operation atomic and durable on return: [`bpfs`].
     Bpfs,
+    /// Files contiguous in memory; names and attributes durable on return, contents on fsync: [`scmfs`].
+    Scmfs,
     /// What was not synced is lost in a crash; for tests: [`modelfs`].
     Model,
 }
 
 impl Layout {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Bpfs, Self::Model];
+    pub const ALL: [Self; 3] = [Self::Bpfs, Self::Scmfs, Self::Model];
 
     /// That of the pool in `region`, whether or not it can be opened; `None` where there is none.
     pub fn of(region: &Region) -> Option<Self> {
@@ -36,6 +39,7 @@ impl Layout {
     fn magic(self) -> &'static [u8] {
         match self {
             Self::Bpfs => &bpfs::layout::MAGIC,
+            Self::Scmfs => &scmfs::layout::MAGIC,
             Self::Model => &modelfs::layout::MAGIC,
         }
     }
@@ -44,6 +48,7 @@ impl Layout {
     pub fn name(self) -> &'static str {
         match self {
             Self::Bpfs => bpfs::LAYOUT,
+            Self::Scmfs => scmfs::LAYOUT,
             Self::Model => modelfs::LAYOUT,
         }
     }
@@ -57,6 +62,9 @@ impl Layout {
     pub fn promise(self) -> &'static str {
         match self {
             Self::Bpfs => "every operation atomic, and durable when it returns",
+            Self::Scmfs => {
+                "files contiguous in memory: overwrites are copies in place, durable on fsync; names on return"
+            }
             Self::Model => "for tests: kept in memory, saved whole by a sync",
         }
     }
@@ -64,7 +72,7 @@ impl Layout {
     /// Whether several processes can [`attach`] a pool at once.
     pub fn is_shared(self) -> bool {
         match self {
-            Self::Bpfs => true,
+            Self::Bpfs | Self::Scmfs => true,
             Self::Model => false,
         }
     }
@@ -73,6 +81,7 @@ impl Layout {
     pub fn limits(self) -> RangeInclusive<u64> {
         match self {
             Self::Bpfs => bpfs::layout::POOL_MIN..=bpfs::layout::POOL_MAX,
+            Self::Scmfs => scmfs::layout::POOL_MIN..=scmfs::layout::POOL_MAX,
             Self::Model => modelfs::layout::POOL_MIN..=modelfs::layout::POOL_MAX,
         }
     }
@@ -84,6 +93,7 @@ impl Layout {
     pub fn format(self, region: &Region, options: &FormatOptions) -> Result<PoolInfo, Error> {
         match self {
             Self::Bpfs => bpfs::format(region, options),
+            Self::Scmfs => scmfs::format(region, options),
             Self::Model => modelfs::format(region, options),
         }
     }
@@ -105,6 +115,7 @@ fn layout(region: &Region) -> Result<Layout, Error> {
 pub fn info(region: &Region) -> Result<PoolInfo, Error> {
     match layout(region)? {
         Layout::Bpfs => bpfs::info(region),
+        Layout::Scmfs => scmfs::info(region),
         Layout::Model => modelfs::info(region),
     }
 }
@@ -123,6 +134,7 @@ pub fn check(
 ) -> Result<CheckReport, Error> {
     match layout(region)? {
         Layout::Bpfs => bpfs::check(region, options, progress),
+        Layout::Scmfs => scmfs::check(region, options, progress),
         Layout::Model => modelfs::check(region, options),
     }
 }
@@ -135,6 +147,7 @@ pub fn check(
 pub fn mount(region: Region, options: &MountOptions) -> Result<Arc<dyn Engine>, Error> {
     Ok(match layout(&region)? {
         Layout::Bpfs => Arc::new(Bpfs::mount(region, options)?),
+        Layout::Scmfs => Arc::new(Scmfs::mount(region, options)?),
         Layout::Model => Arc::new(ModelFs::mount(region, options)?),
     })
 }
@@ -150,6 +163,10 @@ pub fn attach(region: Region, options: &MountOptions) -> Result<Arc<dyn Engine>,
             let place = bpfs::place(&region)?;
             Arc::new(Bpfs::attach(region, &place, options)?)
         }
+        Layout::Scmfs => {
+            let place = scmfs::place(&region)?;
+            Arc::new(Scmfs::attach(region, &place, options)?)
+        }
         Layout::Model => {
             let why = "the layout `model` serves one process at a time; mount it without -o direct";
             return Err(Error::Shared(io::Error::other(why)));
@@ -163,5 +180,6 @@ pub fn attach(region: Region, options: &MountOptions) -> Result<Arc<dyn Engine>,
 /// # Errors
 /// Of the system.
 pub fn remove_abandoned() -> io::Result<u64> {
-    pool::remove_abandoned(bpfs::STATE_FORMAT)
+    let formats = [bpfs::STATE_FORMAT, scmfs::STATE_FORMAT];
+    formats.into_iter().map(pool::remove_abandoned).sum()
 }

@@ -16,5 +16,7 @@ fn replay() {
     let base: &Base = bases.iter().find(|b| line.split(' ').nth(1) == Some(b.name)).unwrap();
     let ops = workload::script(script).unwrap();
     let trace = base.record(&Scmfs, &ops, 0, Semantics::Adr).unwrap().trace;
-    if std::env::var("TRACE").is_ok() { println!("{trace}"); }
+    if std::env::var("TRACE").is_ok() {
+        println!("{trace}");
+    }
 }

@@ -64,7 +64,28 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
     /// [`FileSystem::statfs`].
     fn statfs(&self) -> StatFs;
 
+    /// Whether a pool can be opened so, of which nothing is derived yet.
+    ///
+    /// # Errors
+    /// [`Error::Unusable`].
+    fn check_openable(&self, _o: &MountOptions) -> std::result::Result<(), Error> {
+        Ok(())
+    }
+
     // --- contents -------------------------------------------------------------------------------
+
+    /// When contents survive a crash, where fences keep their word.
+    const DURABILITY: Durability;
+
+    /// Makes the content of a file durable: nothing to do where that is so on return.
+    fn write_back(&self, _ino: Ino) -> Result<()> {
+        Ok(())
+    }
+
+    /// The same for all files.
+    fn write_back_all(&self) -> Result<()> {
+        Ok(())
+    }
 
     /// [`FileSystem::read`].
     fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize>;
@@ -136,6 +157,7 @@ pub fn open<F: Files>(medium: MediumOf<F>, o: &MountOptions) -> std::result::Res
 /// Scans the pool into the empty derived state.
 fn derive<F: Files>(files: &F, o: &MountOptions) -> std::result::Result<MountReport, Error> {
     let start = Instant::now();
+    files.check_openable(o)?;
     let scan = files.scan(&ScanOptions::fresh(o.threads), &|_| {});
     let stale = scan.stale.lock().map(|s| s.clone()).unwrap_or_default();
     let (inodes, names) = (scan.inodes.load(Relaxed), scan.names.load(Relaxed));
@@ -222,8 +244,7 @@ impl<F: Files> Pool<F> {
         self.files.medium()
     }
 
-    /// Ends the mount and gives the medium back. Nothing needs to be written: every operation is
-    /// durable when it returns.
+    /// Ends the mount and gives the medium back. What is to be durable was synced.
     pub fn into_medium(self) -> MediumOf<F> {
         self.files.into_medium()
     }
@@ -243,7 +264,7 @@ impl<F: Files> FileSystem for Pool<F> {
         match self.files.medium().domain() {
             // Fences can fail, which `fsync` tells.
             Domain::PageCache => Durability::OnSync,
-            _ => Durability::OnReturn,
+            _ => F::DURABILITY,
         }
     }
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry> {
@@ -330,11 +351,13 @@ impl<F: Files> FileSystem for Pool<F> {
         self.files.op(|_| self.files.copy_range(from, to, len))
     }
     fn fsync(&self, ino: Ino) -> Result<()> {
-        // Operations are durable on return; what is left is to say whether the medium kept its word.
         self.files.op(|core| core.getattr(ino))?;
-        self.sync()
+        self.files.op(|_| self.files.write_back(ino))?;
+        // Names and attributes are durable on return; what is left is to say whether the medium kept its word.
+        self.files.medium().health().map_err(|_| Errno::IO)
     }
     fn sync(&self) -> Result<()> {
+        self.files.op(|_| self.files.write_back_all())?;
         self.files.medium().health().map_err(|_| Errno::IO)
     }
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {

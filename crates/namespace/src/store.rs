@@ -1,8 +1,8 @@
 //! Inodes of a mounted pool: what every operation shares, and what it wants of the engine.
 
 use crate::attr::Change;
-use crate::fs::Core;
 use crate::dir::Slot;
+use crate::fs::Core;
 use crate::layout::*;
 use crate::rename::{Moved, Patch, Renamed};
 use crate::scan::Scan;

@@ -1,34 +1,138 @@
-//! The operations of the file system: those on names and attributes are [`namespace::Core`]'s, those on the content of
-//! files are here and in the modules of that name.
+//! The operations on contents of files; those on names and attributes are [`namespace::Core`]'s.
 
+use crate::journal;
+use crate::layout::{BLOCK, INODE, INODE_SIZE, Superblock};
+use crate::lifecycle::load_superblock;
+use crate::map::Maps;
+use crate::share;
 use crate::store::Store;
-use namespace::{Storage, VInode};
-use pmem::Medium;
+use crate::volatile;
+use arena::Layout;
+use namespace::{Core, Memory};
+use pmem::{Medium, Region};
+use pool::{Error, MountOptions, Place};
 use std::ops::Deref;
-use vfs::{Errno, FILE_SIZE_MAX, FileKind, Ino, Result};
+use std::sync::atomic::{AtomicBool, AtomicU8};
+use vfs::{Durability, Errno, FILE_SIZE_MAX, Fallocate, Ino, Result, Seek, StatFs};
 
 /// The operations. Each may use all that is below, and others.
-pub struct Files<M>(pub namespace::Core<Store<M>>);
+pub struct Files<M>(pub(crate) Core<Store<M>>);
 
 /// What is below is used as if it were its own.
 impl<M> Deref for Files<M> {
-    type Target = namespace::Core<Store<M>>;
+    type Target = Core<Store<M>>;
 
     #[inline]
-    fn deref(&self) -> &Self::Target {
+    fn deref(&self) -> &Core<Store<M>> {
         &self.0
     }
 }
 
-impl<M: Medium> Files<M> {
-    /// A live regular file; `EISDIR` or `EINVAL` for anything else.
-    pub fn live_file(&self, ino: Ino) -> Result<&VInode> {
-        let v = self.live(ino)?;
-        match v.kind() {
-            FileKind::File => Ok(v),
-            FileKind::Dir => Err(Errno::ISDIR),
-            _ => Err(Errno::INVAL),
+/// A pool before it is opened.
+pub struct Plan {
+    superblock: Superblock,
+    volatile: volatile::Plan,
+}
+
+/// Operations are those of the same names in `content`, `allocate`, `sync` and `pin`.
+impl<M: Medium> namespace::Files for Files<M> {
+    type Storage = Store<M>;
+
+    type Plan = Plan;
+
+    fn plan(medium: &M, is_shared: bool) -> std::result::Result<Plan, Error> {
+        let superblock = load_superblock(medium)?;
+        let volatile = volatile::Plan::new(is_shared, superblock.blocks.get());
+        Ok(Plan { superblock, volatile })
+    }
+
+    fn layout(plan: &mut Plan) -> &Layout {
+        plan.volatile.layout()
+    }
+
+    fn open(medium: M, plan: Plan, memory: Memory, o: &MountOptions) -> Self {
+        let bytes = plan.superblock.blocks.get() * BLOCK;
+        Self(Core(Store {
+            maps: Maps { medium, bytes },
+            v: plan.volatile.open(memory),
+            read_only: AtomicBool::new(o.read_only),
+            clock: o.clock,
+        }))
+    }
+
+    fn into_medium(self) -> M {
+        self.0.0.maps.medium
+    }
+
+    fn place(region: &Region) -> std::result::Result<Place, Error> {
+        share::place(region)
+    }
+
+    fn blocks_used(&self) -> u64 {
+        self.bytes / BLOCK - self.v.free_blocks()
+    }
+
+    fn inode_room(&self) -> u64 {
+        self.medium.load_u64(INODE_SIZE) / INODE
+    }
+
+    fn statfs(&self) -> StatFs {
+        Self::statfs(self)
+    }
+
+    /// What was interrupted has to be finished before anything is read.
+    fn check_openable(&self, o: &MountOptions) -> std::result::Result<(), Error> {
+        if o.read_only && !journal::pending(&self.medium, self.bytes).is_empty() {
+            let why = "a change was interrupted and has to be finished: mount it for writing once, or `keepstone \
+                       check --repair` it";
+            return Err(Error::Unusable(why.to_owned()));
         }
+        Ok(())
+    }
+
+    fn write_back(&self, ino: Ino) -> Result<()> {
+        Self::write_back(self, ino)
+    }
+
+    fn write_back_all(&self) -> Result<()> {
+        Self::write_back_all(self)
+    }
+
+    const DURABILITY: Durability = Durability::MetadataOnReturn;
+
+    #[inline]
+    fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        Self::read(self, ino, offset, buf)
+    }
+
+    #[inline]
+    fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
+        Self::write(self, ino, offset, data)
+    }
+
+    #[inline]
+    fn append(&self, ino: Ino, data: &[u8]) -> Result<u64> {
+        Self::append(self, ino, data)
+    }
+
+    fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
+        Self::fallocate(self, ino, mode, offset, len)
+    }
+
+    fn seek(&self, ino: Ino, offset: u64, whence: Seek) -> Result<u64> {
+        Self::seek(self, ino, offset, whence)
+    }
+
+    fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
+        Self::copy_range(self, from, to, len)
+    }
+
+    fn get_read_buf(&self, ino: Ino, offset: u64, count: u64) -> Result<&[AtomicU8]> {
+        Self::get_read_buf(self, ino, offset, count)
+    }
+
+    fn put_read_buf(&self) {
+        Self::put_read_buf(self);
     }
 }
 

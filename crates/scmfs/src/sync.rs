@@ -9,36 +9,32 @@ use pmem::Medium;
 use vfs::{Errno, FileKind, Ino, Result};
 
 impl<M: Medium> Files<M> {
-    /// `FileSystem::fsync`: writes back what was stored to through the cache since it was last done.
-    pub fn fsync(&self, ino: Ino) -> Result<()> {
+    /// As [`namespace::Files::write_back`]: what was stored to through the cache since that was last done.
+    pub fn write_back(&self, ino: Ino) -> Result<()> {
         let _lock = self.v.lock_shared(ino)?;
         let v = self.live(ino)?;
-        if v.kind() == FileKind::File {
-            self.write_back(v)?;
-        }
-        // Calls that others made have been fenced by them, and nothing else is promised of these.
-        self.medium.health().map_err(|_| Errno::IO)
+        if v.kind() == FileKind::File { self.flush_dirty(v) } else { Ok(()) }
     }
 
-    /// `FileSystem::sync`.
-    pub fn sync(&self) -> Result<()> {
+    /// As [`namespace::Files::write_back_all`].
+    pub fn write_back_all(&self) -> Result<()> {
         for i in 1..self.v.inode_slots() {
             let v = self.v.vinode(Ino(i))?;
             let may_be_dirty =
                 v.is_live() && v.kind() == FileKind::File && !self.v.dirty_blocks(v).is_empty();
             if may_be_dirty {
-                match self.fsync(Ino(i)) {
+                match self.write_back(Ino(i)) {
                     Ok(()) | Err(Errno::STALE) => {}
                     Err(e) => return Err(e),
                 }
             }
         }
-        self.medium.health().map_err(|_| Errno::IO)
+        Ok(())
     }
 
-    /// Writes back what of a file may not be durable. Whoever does the same at the same time writes back the same: what is
+    /// Flushes what of a file may not be durable. Whoever does the same at the same time writes back the same: what is
     /// done is noted when it is durable.
-    fn write_back(&self, v: &VInode) -> Result<()> {
+    fn flush_dirty(&self, v: &VInode) -> Result<()> {
         let dirty = self.v.dirty_blocks(v);
         if dirty.is_empty() {
             return Ok(());

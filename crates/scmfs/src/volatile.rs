@@ -2,9 +2,9 @@
 //! which hold what may not be durable yet.
 
 use crate::layout::{BLOCK, FIRST_BLOCK, INODE, journal};
-use arena::{Arena, Bitmap, FreeCount, Layout, RwLock, Span};
+use arena::{Bitmap, FreeCount, Layout, RwLock, Span};
 use derived::{GlobalLock, Sizes};
-use namespace::{Tables, VInode};
+use namespace::{Memory, Tables, VInode};
 use std::ops::{Deref, Range};
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::Result;
@@ -59,16 +59,16 @@ impl Plan {
         self.tables.layout()
     }
 
-    /// The state in fresh memory, keyed by `seed`; empty, so that a scan can fill it.
-    pub fn begin(self, arena: Arena, seed: u64, secret: u64) -> Volatile {
-        let v = self.with(|tables| tables.begin(arena, seed, secret));
-        v.clear();
-        v
-    }
-
-    /// The state in memory that others use.
-    pub fn join(self, arena: Arena) -> Volatile {
-        self.with(|tables| tables.join(arena))
+    /// The state in this memory: empty, so that a scan can fill it, unless others have.
+    pub fn open(self, memory: Memory) -> Volatile {
+        match memory {
+            Memory::Fresh { arena, seed, secret } => {
+                let v = self.with(|tables| tables.begin(arena, seed, secret));
+                v.clear();
+                v
+            }
+            Memory::Joined(arena) => self.with(|tables| tables.join(arena)),
+        }
     }
 
     fn with(self, tables: impl FnOnce(namespace::Plan) -> Tables) -> Volatile {

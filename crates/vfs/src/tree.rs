@@ -377,11 +377,7 @@ fn read_node(
 }
 
 /// Digests of the blocks that are not all zeros.
-fn digests(
-    fs: &dyn FileSystem,
-    attr: &Attr,
-    path: &[u8],
-) -> Result<BTreeMap<u64, u64>, WalkError> {
+fn digests(fs: &dyn FileSystem, attr: &Attr, path: &[u8]) -> Result<BTreeMap<u64, u64>, WalkError> {
     let mut digests = BTreeMap::new();
     read_content(fs, attr, path, &mut |index, block| {
         let mut hasher = DefaultHasher::new();
