@@ -12,12 +12,13 @@
 //! operation of its own; or they are done again before the pool is mounted anew. To the explorer
 //! ([`crate::run`]) that is a workload of three operations: the victim's, the recovery, and that of who
 //! goes on. Crashes in the first are other families' business. When the second has returned, the tree
-//! that is seen then must survive; and what is done afterwards must do to it what it does to the model.
+//! that is seen then must survive; and what is done afterwards must do to it what it does to the model. Where content is
+//! durable on `fsync`, all of that holds for names and attributes, and content is judged by [`crate::promise`].
 
 use crate::image::CrashImage;
 use crate::op::{BadOp, Driver, Op, content};
 use crate::persist::Semantics;
-use crate::promise::History;
+use crate::promise::{History, Syncs};
 use crate::recorder::Recorder;
 use crate::run::{Base, Recorded};
 use crate::target::Target;
@@ -28,8 +29,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use vfs::model::Model;
-use vfs::tree::{Tree, diff, tree};
-use vfs::{Caller, FileSystem, Ino};
+use vfs::tree::{Tree, diff, tree, tree_without_content};
+use vfs::{Caller, Durability, FileSystem, Ino};
 
 /// Who goes on after a death.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +110,8 @@ const FAR: u64 = 70_000;
 #[derive(Debug)]
 pub struct Victim {
     op: Op,
+    /// Whether all is durable on return.
+    is_ordered: bool,
     semantics: Semantics,
     recorded: Recorded,
     steps: Vec<Event>,
@@ -133,7 +136,12 @@ impl Victim {
         {
             return Ok(None);
         }
-        let recorded = base.record(target, std::slice::from_ref(op), 0, semantics)?;
+        let mut recorded = base.record(target, std::slice::from_ref(op), 0, semantics)?;
+        let is_ordered = target.strength().durability == Durability::OnReturn;
+        if !is_ordered {
+            let bare = |tree: &mut Arc<Tree>| *tree = Arc::new(tree.without_content());
+            recorded.trees.iter_mut().chain(recorded.between.values_mut()).for_each(bare);
+        }
         let begun = |e: &&Event| !matches!(e.action, Action::Begin { .. });
         let steps = recorded.trace.events.iter().skip_while(begun);
         let steps = steps.filter(|e| {
@@ -143,7 +151,7 @@ impl Victim {
         if steps.is_empty() {
             return Ok(None);
         }
-        Ok(Some(Self { op: op.clone(), semantics, recorded, steps }))
+        Ok(Some(Self { op: op.clone(), is_ordered, semantics, recorded, steps }))
     }
 
     /// Everywhere it can die, with each of these who can go on.
@@ -176,12 +184,19 @@ impl Victim {
         scenario: Scenario,
     ) -> Result<Recorded, String> {
         let recorder = Recorder::new(CrashImage::under(self.semantics, base.bytes.clone()));
+        let mut history = History::default();
+        // What is durable, and what it is when the victim has begun.
+        let mut begin = |fs: &dyn FileSystem| {
+            self.remember(&mut history, fs, Syncs::All)?;
+            self.remember(&mut history, fs, Syncs::Nothing)
+        };
         let (found, after, last) = match scenario {
             Scenario::Survivor | Scenario::Holder => {
                 let survivor = target.share(&recorder)?;
                 let fs = survivor.fs();
                 // What it has looked at before must not keep it from finding what is there now.
-                seen(fs)?;
+                self.seen(fs)?;
+                begin(fs)?;
                 let held = (scenario == Scenario::Holder).then(|| Held::make(fs)).transpose()?;
                 self.die(&recorder, steps);
                 recorder.begin(RECOVERY);
@@ -190,25 +205,27 @@ impl Victim {
                 if let Some(held) = &held {
                     held.count(fs)?;
                 }
-                let (found, after) = self.go_on(&recorder, base, fs, scenario)?;
+                let (found, after) = self.go_on(&recorder, base, fs, scenario, &mut history)?;
                 let mut last = None;
                 if let Some(held) = held {
                     recorder.begin(LAST_NAME);
                     held.take_name(fs)?;
                     recorder.end(LAST_NAME);
-                    last = Some(seen(fs)?);
+                    last = Some(self.seen(fs)?);
+                    self.remember(&mut history, fs, Syncs::Nothing)?;
                     held.end(fs)?;
                 }
                 (found, after, last)
             }
             Scenario::NextMount => {
                 // The victim's: what an earlier crash has left is cleared before its operation.
-                drop(target.mount(&recorder)?);
+                begin(&*target.mount(&recorder)?.fs)?;
                 self.die(&recorder, steps);
                 recorder.begin(RECOVERY);
                 let next = target.mount(&recorder)?;
                 recorder.end(RECOVERY);
-                let (found, after) = self.go_on(&recorder, base, &*next.fs, scenario)?;
+                let (found, after) =
+                    self.go_on(&recorder, base, &*next.fs, scenario, &mut history)?;
                 (found, after, None)
             }
         };
@@ -227,7 +244,7 @@ impl Victim {
             between: BTreeMap::new(),
             // What the dead left and nobody sees need not be durable.
             promises: vec![false, false, true, true],
-            history: History::default(),
+            history,
         })
     }
 
@@ -252,13 +269,16 @@ impl Victim {
         base: &Base,
         fs: &dyn FileSystem,
         scenario: Scenario,
+        history: &mut History,
     ) -> Result<(Arc<Tree>, Arc<Tree>), String> {
-        let found = seen(fs)?;
+        let found = self.seen(fs)?;
+        self.remember(history, fs, Syncs::Nothing)?;
         let op = self.afterwards(scenario);
         recorder.begin(AFTERWARDS);
         let done = Driver::new(fs).run(&op, 0);
         recorder.end(AFTERWARDS);
-        let after = seen(fs)?;
+        let after = self.seen(fs)?;
+        self.remember(history, fs, Syncs::Nothing)?;
         if done == Err(vfs::Errno::NOSPC) {
             return Ok((found, after));
         }
@@ -268,11 +288,25 @@ impl Victim {
             if wanted != done {
                 return Err(format!("{op} after a death: {done:?}, the model {wanted:?}"));
             }
-            if let Some(differs) = diff(&*seen(&model)?, &after) {
+            if let Some(differs) = diff(&*self.seen(&model)?, &after) {
                 return Err(format!("{op} after a death: {differs}"));
             }
         }
         Ok((found, after))
+    }
+
+    fn seen(&self, fs: &dyn FileSystem) -> Result<Arc<Tree>, String> {
+        let read = if self.is_ordered { tree } else { tree_without_content };
+        read(fs).map(Arc::new).map_err(|e| format!("walk: {e}"))
+    }
+
+    fn remember(
+        &self,
+        history: &mut History,
+        fs: &dyn FileSystem,
+        syncs: Syncs,
+    ) -> Result<(), String> {
+        if self.is_ordered { Ok(()) } else { history.note(fs, syncs) }
     }
 
     /// The model of what was found: before the victim's operation, or after it.
@@ -357,10 +391,6 @@ impl Held {
 
 /// Makes the content of held files their own.
 const HELD_SALT: u64 = 99;
-
-fn seen(fs: &dyn FileSystem) -> Result<Arc<Tree>, String> {
-    tree(fs).map(Arc::new).map_err(|e| format!("walk: {e}"))
-}
 
 /// Does again what a recorded run did.
 pub fn do_again(medium: &impl Medium, trace: &Trace, steps: &[Event]) {

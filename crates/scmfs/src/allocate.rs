@@ -130,6 +130,8 @@ impl<M: Medium> Files<M> {
         range: Range<u64>,
         collapse: bool,
     ) -> Result<()> {
+        // What is not durable yet would be somebody else's at its new place.
+        self.flush_dirty(v)?;
         let len = (range.end - range.start) / BLOCK;
         let new_size = if collapse { size - len * BLOCK } else { size + len * BLOCK };
         let map = self.map(v)?;
@@ -162,7 +164,6 @@ impl<M: Medium> Files<M> {
             let content = self.content(v);
             // Together: what lies behind the end in the last block is nobody's to see at its new place.
             self.commit_words(ino.0, &[(content.map, new.pack()), (content.size, new_size)])?;
-            self.v.widen_dirty(v);
             v.add_blocks(txn.delta() + kept as i64 - had as i64);
             for run in without(&all, &pieces) {
                 txn.free(run);

@@ -34,7 +34,7 @@ impl<M: Medium> Files<M> {
 
     /// Flushes what of a file may not be durable. Whoever does the same at the same time writes back the same: what is
     /// done is noted when it is durable.
-    fn flush_dirty(&self, v: &VInode) -> Result<()> {
+    pub fn flush_dirty(&self, v: &VInode) -> Result<()> {
         let dirty = self.v.dirty_blocks(v);
         if dirty.is_empty() {
             return Ok(());

@@ -158,14 +158,6 @@ impl Volatile {
         v.state.fetch_and(!ALL_DIRTY, Relaxed);
     }
 
-    /// Notes that the blocks of a file have other places in it.
-    pub fn widen_dirty(&self, v: &VInode) {
-        if dirty_words(v).1 != 0 {
-            v.parent.store(0, Relaxed);
-            v.entries.store(u32::MAX, Relaxed);
-        }
-    }
-
     /// Notes that nobody knows what of a file is durable.
     pub fn set_all_dirty(&self, v: &VInode) {
         v.parent.store(0, Relaxed);
