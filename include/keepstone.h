@@ -26,7 +26,7 @@ typedef struct ks_file ks_file;
 /* What the kernel says of the file (ENOENT, EACCES…), EINVAL where it is no pool, EUCLEAN where it is damaged,
  * EBUSY where a mount has it for itself; KEEPSTONE_DEBUG=1 tells more on stderr. */
 ks_pool *ks_open_pool(const char *path);
-/* Its files may stay open. */
+/* Its files may stay open. What was done is durable then; EIO where that is not known. */
 int ks_close_pool(ks_pool *pool);
 
 /* flags: O_RDONLY, O_WRONLY or O_RDWR, with O_CREAT, O_EXCL, O_TRUNC, O_APPEND. The umask is not

@@ -157,7 +157,7 @@ build_verify() {
 
 "$root/scripts/lib-packages.sh" fuse3 sqlite3 git make gcc libc6-dev
 mkdir "$mount"
-"$keepstone" mkfs "$pool" --size 256M >/dev/null
+"$keepstone" mkfs "$pool" --layout "${LAYOUT:-bpfs}" --size 256M >/dev/null
 echo "torture.sh: seed $seed, workloads $workloads, $seconds seconds"
 # Kills of a server at work, and of one that mounts.
 end=$((SECONDS + seconds)) kills=0 early=0

@@ -49,7 +49,7 @@ with_pool() (
         [ -z "$made_helper" ] || rm -f "$helper"
         rmdir "$scratch"
     }
-    "$keepstone" mkfs "$pool" --size "${POOL_SIZE:-2G}" >/dev/null
+    "$keepstone" mkfs "$pool" --layout "${LAYOUT:-bpfs}" --size "${POOL_SIZE:-2G}" >/dev/null
     chmod 666 "$pool"
     "$keepstone" mount ${MOUNT_OPTIONS:+-o "$MOUNT_OPTIONS"} "$pool" "$scratch" >/dev/null
     trap clean_up EXIT

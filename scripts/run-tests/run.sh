@@ -9,7 +9,7 @@
 # mounted, unmounted and checked. With --direct, no pool is made, but the files of a tmpfs (DIR, or a
 # directory in /dev/shm) are served by `keepstone run --direct`, as soon as they are used. Needs root. Installs what it lacks by apt-get. Environment: KEEPSTONE,
 # the program under test (default: target/release/keepstone, then the one in PATH), with libkeepstone.so
-# beside it; POOL_SIZE, default 2G.
+# beside it; POOL_SIZE, default 2G; LAYOUT, default bpfs.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)

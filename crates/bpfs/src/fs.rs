@@ -1,10 +1,9 @@
 //! The operations on contents of files; those on names and attributes are [`namespace::Core`]'s.
 
 use crate::crawler::Trees;
-use crate::layout::{BLOCK, INODE, Superblock};
-use crate::lifecycle::load_superblock;
+use crate::layout::{BLOCK, FORMAT, INODE, INODE_SIZE, Superblock};
 use crate::share;
-use crate::store::{INODE_SIZE, Store};
+use crate::store::Store;
 use crate::volatile;
 use arena::Layout;
 use namespace::{Core, Memory};
@@ -40,7 +39,7 @@ impl<M: Medium> namespace::Files for Files<M> {
     type Plan = Plan;
 
     fn plan(medium: &M, is_shared: bool) -> std::result::Result<Plan, Error> {
-        let superblock = load_superblock(medium)?;
+        let superblock = FORMAT.load(medium)?;
         let volatile = volatile::Plan::new(is_shared, superblock.blocks.get());
         Ok(Plan { superblock, volatile })
     }

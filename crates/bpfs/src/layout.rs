@@ -3,14 +3,13 @@
 //! Little-endian; every word that commits something is 8-byte aligned; everything is in 4 KiB
 //! blocks. Nothing here is redundant: what can be derived is derived at mount.
 
-use std::mem::offset_of;
-use zerocopy::byteorder::little_endian::{U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use namespace::Format;
 
 pub use namespace::layout::{
     BLOCK, DIRENT_HEADER, DIRENT_MIN, DIRENT_UNIT, DirentWord, InodeRecord, Life, Word,
     dirent_bytes,
 };
+pub use namespace::{INODE_ROOT, INODE_SIZE, Superblock};
 
 /// Pointers per interior block.
 pub const FANOUT: u64 = 512;
@@ -31,38 +30,9 @@ pub const POOL_MIN: u64 = 64 * BLOCK;
 /// Largest region: block numbers are 32 bits in volatile tables.
 pub const POOL_MAX: u64 = (u32::MAX as u64) * BLOCK;
 
-/// Block 0.
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct Superblock {
-    /// [`MAGIC`].
-    pub magic: [u8; 8],
-    /// [`VERSION`].
-    pub version: U32,
-    /// [`BLOCK`].
-    pub block_bytes: U32,
-    /// Blocks in the region, block 0 included.
-    pub blocks: U64,
-    /// Creation, ns since 1970.
-    pub created_ns: U64,
-    /// Identity of the pool.
-    pub uuid: [u8; 16],
-    /// FNV-1a of all fields before the roots and of `label`, computed with this field zero.
-    pub checksum: U64,
-    reserved: [u8; 8],
-    /// Root pointer and height of the inode file: the root of everything.
-    pub inode_root: U64,
-    /// Size of the inode file in bytes.
-    pub inode_size: U64,
-    reserved2: [u8; 48],
-    /// Name given by the user, padded with zeros.
-    pub label: [u8; pool::LABEL_MAX],
-}
-
-const _: () = {
-    assert!(size_of::<Superblock>() == 192);
-    assert!(offset_of!(Superblock, inode_root) == 64, "the root has a line of its own");
-};
+/// What superblocks say.
+pub const FORMAT: Format =
+    Format { layout: crate::LAYOUT, magic: MAGIC, version: VERSION, bytes: (POOL_MIN, POOL_MAX) };
 
 /// A root pointer: block offset in the high bits, height of the tree in the low three (§3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,11 +72,4 @@ pub const fn height_for(bytes: u64) -> u8 {
         h += 1;
     }
     h
-}
-
-/// FNV-1a, for the superblock's static fields only.
-pub fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3))
 }

@@ -1,116 +1,24 @@
 //! A pool as a whole: format, describe, check.
 
-use crate::LAYOUT;
 use crate::fs::Files;
 use crate::layout::*;
-use crate::store::{INODE_ROOT, INODE_SIZE};
 use pmem::Medium;
-use pool::{CheckOptions, CheckReport, Error, FormatOptions, LABEL_MAX, PoolInfo};
-use vfs::{ROOT, Timestamp};
-use zerocopy::{FromBytes, FromZeros, IntoBytes};
+use pool::{CheckOptions, CheckReport, Error, FormatOptions, PoolInfo};
 
-fn checksum(sb: &Superblock) -> u64 {
-    let mut s = *sb;
-    s.checksum.set(0);
-    s.inode_root.set(0);
-    s.inode_size.set(0);
-    fnv1a(s.as_bytes())
-}
-
-pub fn load_superblock(medium: &impl Medium) -> Result<Superblock, Error> {
-    let none = |why: &str| Err(Error::NotAPool(why.to_owned()));
-    let unusable = |why: &str| Err(Error::Unusable(why.to_owned()));
-    if medium.len() < POOL_MIN {
-        return none(&format!("the region has {} bytes, too few for a pool", medium.len()));
-    }
-    let mut bytes = [0; size_of::<Superblock>()];
-    medium.read(0, &mut bytes);
-    let sb = Superblock::read_from_bytes(&bytes).expect("a superblock is exactly its bytes");
-    if sb.magic != MAGIC {
-        return none("it does not start with KSTNBPFS");
-    }
-    if sb.version.get() != VERSION || u64::from(sb.block_bytes.get()) != BLOCK {
-        return unusable(&format!(
-            "its format has version {} and blocks of {} bytes, this program knows version {VERSION} and \
-             {BLOCK}; copy its files with the program that made it",
-            sb.version, sb.block_bytes
-        ));
-    }
-    if sb.checksum.get() != checksum(&sb) {
-        return unusable("the checksum of the superblock does not match");
-    }
-    let blocks = sb.blocks.get();
-    if !(POOL_MIN / BLOCK..=POOL_MAX / BLOCK).contains(&blocks) || blocks * BLOCK > medium.len() {
-        return unusable(&format!(
-            "it was formatted with {blocks} blocks, but the region has {} bytes: if the file was cut off, it \
-             must be restored from a copy",
-            medium.len()
-        ));
-    }
-    Ok(sb)
-}
-
-/// Formats a region: an empty root directory and nothing else. What the region held is lost.
+/// Formats a region, as [`namespace::Format::write`].
 ///
-/// The magic is the commit: it is cleared first and stored last, so that an interrupted format
-/// leaves no pool rather than half of one.
+/// # Errors
+/// [`Error::Unformattable`].
 pub fn format(medium: &impl Medium, options: &FormatOptions) -> Result<PoolInfo, Error> {
-    let blocks = medium.len().min(POOL_MAX) / BLOCK;
-    if medium.len() < POOL_MIN {
-        return Err(Error::Unformattable(format!(
-            "a pool needs at least {POOL_MIN} bytes, the region has {}",
-            medium.len()
-        )));
-    }
-    if options.label.len() > LABEL_MAX {
-        return Err(Error::Unformattable(format!("a label has at most {LABEL_MAX} bytes")));
-    }
-    medium.store_u64(0, 0);
-    medium.flush(0, 8);
-    let _ = medium.fence();
-
-    let now = Timestamp::now().0;
-    let mut root = InodeRecord::born(now);
-    root.mode.set(vfs::FileKind::Dir.mode_bits() | 0o755);
-    root.uid.set(options.owner.0);
-    root.gid.set(options.owner.1);
-    let leaf = BLOCK;
-    medium.zero_nt(0, BLOCK * 2);
-    // The stores that follow go to the same lines through the cache.
-    let _ = medium.fence();
-    medium.write(leaf + ROOT.0 * INODE, root.as_bytes());
-    medium.flush(leaf + ROOT.0 * INODE, INODE);
-
-    let mut sb = Superblock::new_zeroed();
-    sb.version.set(VERSION);
-    sb.block_bytes.set(BLOCK as u32);
-    sb.blocks.set(blocks);
-    sb.created_ns.set(now as u64);
-    sb.uuid = *uuid::Uuid::new_v4().as_bytes();
-    sb.label[..options.label.len()].copy_from_slice(options.label.as_bytes());
-    sb.magic = MAGIC;
-    sb.checksum.set(checksum(&sb));
-    sb.inode_root.set(Root::new(leaf, 0).0);
-    sb.inode_size.set(BLOCK);
-    medium.write(8, &sb.as_bytes()[8..]);
-    medium.flush(0, BLOCK);
-    let ready = medium.fence();
-    let _ = medium.publish(0, u64::from_le_bytes(MAGIC), ready);
-    info(medium)
+    FORMAT.write(medium, options, (BLOCK, INODE), Root::new(BLOCK, 0).0)
 }
 
 /// Describes a pool from its superblock.
+///
+/// # Errors
+/// [`Error::NotAPool`], [`Error::Unusable`].
 pub fn info(medium: &impl Medium) -> Result<PoolInfo, Error> {
-    let sb = load_superblock(medium)?;
-    Ok(PoolInfo {
-        layout: LAYOUT,
-        uuid: uuid::Uuid::from_bytes(sb.uuid),
-        label: pool::label(&sb.label),
-        version: sb.version.get(),
-        size_bytes: sb.blocks.get() * BLOCK,
-        created_ns: sb.created_ns.get(),
-        block_bytes: sb.block_bytes.get(),
-    })
+    FORMAT.info(medium)
 }
 
 /// Checks a pool that is not mounted, as [`namespace::check`].
@@ -124,8 +32,3 @@ pub fn check(
 ) -> Result<CheckReport, Error> {
     namespace::check::<Files<_>>(medium, options, progress)
 }
-
-const _: () = {
-    assert!(std::mem::offset_of!(Superblock, inode_root) as u64 == INODE_ROOT);
-    assert!(std::mem::offset_of!(Superblock, inode_size) as u64 == INODE_SIZE);
-};

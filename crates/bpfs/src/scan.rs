@@ -11,7 +11,7 @@
 use crate::crawler::Node;
 use crate::extent::{Extent, FileExtent as _};
 use crate::layout::*;
-use crate::store::{INODE_ROOT, INODE_SIZE, Store};
+use crate::store::Store;
 use namespace::{Scan, Storage as _, VInode};
 use pmem::Medium;
 use vfs::FileKind;

@@ -17,11 +17,6 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use vfs::{Attr, FileKind, Ino, Result, Timestamp};
 
-/// Offset of the superblock's inode-file root.
-pub const INODE_ROOT: u64 = 64;
-/// Offset of the superblock's inode-file size.
-pub const INODE_SIZE: u64 = 72;
-
 /// Inodes: the trees, what is derived from them, and what operations do to one inode, or to the blocks of one directory.
 /// Nothing here is an operation.
 pub struct Store<M> {

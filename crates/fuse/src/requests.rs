@@ -92,6 +92,13 @@ impl fuser::Filesystem for Server {
         Ok(())
     }
 
+    /// What is unmounted is durable, whatever the engine promised before.
+    fn destroy(&mut self) {
+        if let Err(err) = self.fs.sync() {
+            tracing::error!("what was changed last may not be durable: {err}");
+        }
+    }
+
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         if self.is_alias_dir(parent, name) {
             self.options.counters.count(Op::Lookup);

@@ -36,11 +36,11 @@ const EXPLAINED: &[(&str, &[Bug], &str)] = &[
     ("scan.rs clear_stale: self.medium().store_u64", &[DelayStore, EarlyStore, EarlyReuse], BEYOND),
     ("file.rs write_line: self.medium.store_line", &[DelayStore, EarlyStore], ALONE),
     ("rename.rs rename_locked: self.medium().store_line", &[DelayStore, EarlyStore], ALONE),
-    ("lifecycle.rs format: medium.store_u64(0, 0)", &[EarlyStore, TearStore], HALF_A_MAGIC),
-    ("lifecycle.rs format: let _ = medium.publish", &[DelayStore, TearStore], HALF_A_MAGIC),
-    ("lifecycle.rs format: medium.zero_nt", &[DropStore, ShortStore], TIDINESS),
-    ("lifecycle.rs format: let _ = medium.fence()", &[DropFence], FENCED_AGAIN),
-    ("lifecycle.rs format: medium.flush(leaf", &[ShortFlush], TIMES),
+    ("superblock.rs write: medium.store_u64(0, 0)", &[EarlyStore, TearStore], HALF_A_MAGIC),
+    ("superblock.rs write: let _ = medium.publish", &[DelayStore, TearStore], HALF_A_MAGIC),
+    ("superblock.rs write: medium.zero_nt", &[DropStore, ShortStore], TIDINESS),
+    ("superblock.rs write: let _ = medium.fence()", &[DropFence], FENCED_AGAIN),
+    ("superblock.rs write: medium.flush(inodes", &[ShortFlush], TIMES),
 ];
 
 const STORE: &[Bug] = &[DropStore, DelayStore, EarlyStore, TearStore, SwapStores];

@@ -31,6 +31,7 @@ mod rename;
 mod scan;
 mod share;
 mod store;
+mod superblock;
 mod tables;
 mod xattr;
 
@@ -44,5 +45,6 @@ pub use mounted::{Files, MediumOf, Memory, Pool, open};
 pub use rename::{Moved, Patch, Renamed};
 pub use scan::{Scan, ScanOptions};
 pub use store::{MODIFIED, Stop, Storage, report};
+pub use superblock::{Format, INODE_ROOT, INODE_SIZE, Superblock, fnv1a};
 pub use tables::{DirBlock, DirState, EntryPos, MAY_BE_CAPABLE, Plan, Tables, VInode};
 pub use xattr::Attributes;

@@ -201,8 +201,10 @@ export! {
 
     fn ks_close_pool (pool: *mut Arc<Pool>) -> c_int {
         call_c(|| {
-            drop(Box::from_raw(pool));
-            Ok(())
+            let pool = Box::from_raw(pool);
+            let synced = pool.fs.sync();
+            drop(pool);
+            synced
         })
     }
 

@@ -1,11 +1,10 @@
 //! What is on the media, word for word: `docs/format/scmfs.md` in Rust. Inodes, directories and attributes are as
 //! [`namespace`] has them.
 
-use std::mem::offset_of;
-use zerocopy::byteorder::little_endian::{U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use namespace::Format;
 
 pub use namespace::layout::BLOCK;
+pub use namespace::{INODE_ROOT as INODE_MAP, INODE_SIZE, Superblock, fnv1a};
 
 /// Map words in the block of a table.
 pub const FANOUT: u64 = 512;
@@ -23,47 +22,13 @@ pub const VERSION: u32 = 1;
 pub const POOL_MIN: u64 = 64 * BLOCK;
 /// Largest region: a run has fewer than 2^31 blocks.
 pub const POOL_MAX: u64 = (i32::MAX as u64) * BLOCK;
-/// Offset of the superblock's map word of the inode table.
-pub const INODE_MAP: u64 = 64;
-/// Offset of the superblock's size of the inode table.
-pub const INODE_SIZE: u64 = 72;
-
-/// Block 0.
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct Superblock {
-    /// [`MAGIC`].
-    pub magic: [u8; 8],
-    /// [`VERSION`].
-    pub version: U32,
-    /// [`BLOCK`].
-    pub block_bytes: U32,
-    /// Blocks in the region, block 0 included.
-    pub blocks: U64,
-    /// Creation, ns since 1970.
-    pub created_ns: U64,
-    /// Identity of the pool.
-    pub uuid: [u8; 16],
-    /// FNV-1a of all fields but the inode table's, computed with this field zero.
-    pub checksum: U64,
-    reserved: [u8; 8],
-    /// Map word of the inode table.
-    pub inode_map: U64,
-    /// Size of the inode table in bytes.
-    pub inode_size: U64,
-    reserved2: [u8; 48],
-    /// Name given by the user, padded with zeros.
-    pub label: [u8; pool::LABEL_MAX],
-}
+/// What superblocks say.
+pub const FORMAT: Format =
+    Format { layout: crate::LAYOUT, magic: MAGIC, version: VERSION, bytes: (POOL_MIN, POOL_MAX) };
 
 const _: () = {
-    assert!(size_of::<Superblock>() == 192);
-    assert!(offset_of!(Superblock, inode_map) as u64 == INODE_MAP);
-    assert!(offset_of!(Superblock, inode_size) as u64 == INODE_SIZE);
-    assert!(
-        INODE.is_multiple_of(pmem::LINE)
-            && INODE >= size_of::<namespace::layout::InodeRecord>() as u64
-    );
+    let record = size_of::<namespace::layout::InodeRecord>() as u64;
+    assert!(INODE.is_multiple_of(pmem::LINE) && INODE >= record);
 };
 
 /// The redo journal: where it is, and how much there is of it.
@@ -197,13 +162,6 @@ pub const fn level_for(bytes: u64) -> u8 {
         level += 1;
     }
     level
-}
-
-/// FNV-1a, 64 bits.
-pub fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3))
 }
 
 #[cfg(test)]

@@ -1,0 +1,192 @@
+//! The superblock, by which every pool begins: what a pool says of itself, and where its inodes are.
+
+use crate::layout::{BLOCK, InodeRecord};
+use pmem::Medium;
+use pool::{Error, FormatOptions, LABEL_MAX, PoolInfo};
+use std::mem::offset_of;
+use vfs::{ROOT, Timestamp};
+use zerocopy::byteorder::little_endian::{U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+/// Offset of the word that says where the inodes lie.
+pub const INODE_ROOT: u64 = 64;
+/// Offset of the size of all inodes in bytes, which lies behind it in its line.
+pub const INODE_SIZE: u64 = 72;
+
+/// Block 0.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Superblock {
+    /// [`Format::magic`].
+    pub magic: [u8; 8],
+    /// [`Format::version`].
+    pub version: U32,
+    /// [`BLOCK`].
+    pub block_bytes: U32,
+    /// Blocks in the region, block 0 included.
+    pub blocks: U64,
+    /// Creation, ns since 1970.
+    pub created_ns: U64,
+    /// Identity of the pool.
+    pub uuid: [u8; 16],
+    /// FNV-1a of all fields but where the inodes are, computed with this field zero.
+    pub checksum: U64,
+    reserved: [u8; 8],
+    /// Where the inodes lie: what that means, the engine says.
+    pub inode_root: U64,
+    /// Size of all inodes in bytes.
+    pub inode_size: U64,
+    reserved2: [u8; 48],
+    /// Name given by the user, padded with zeros.
+    pub label: [u8; LABEL_MAX],
+}
+
+const _: () = {
+    assert!(size_of::<Superblock>() == 192);
+    assert!(offset_of!(Superblock, inode_root) as u64 == INODE_ROOT, "it has a line of its own");
+    assert!(offset_of!(Superblock, inode_size) as u64 == INODE_SIZE);
+};
+
+/// What superblocks of an engine say.
+#[derive(Clone, Copy, Debug)]
+pub struct Format {
+    /// The name of the layout.
+    pub layout: &'static str,
+    /// The first bytes of a pool.
+    pub magic: [u8; 8],
+    /// Version of the format.
+    pub version: u32,
+    /// Smallest and largest region, in bytes.
+    pub bytes: (u64, u64),
+}
+
+/// FNV-1a, 64 bits.
+pub fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3))
+}
+
+fn checksum(sb: &Superblock) -> u64 {
+    let mut s = *sb;
+    s.checksum.set(0);
+    s.inode_root.set(0);
+    s.inode_size.set(0);
+    fnv1a(s.as_bytes())
+}
+
+impl Format {
+    /// The superblock of a pool.
+    ///
+    /// # Errors
+    /// [`Error::NotAPool`], [`Error::Unusable`].
+    pub fn load(&self, medium: &impl Medium) -> Result<Superblock, Error> {
+        let none = |why: &str| Err(Error::NotAPool(why.to_owned()));
+        let unusable = |why: &str| Err(Error::Unusable(why.to_owned()));
+        let (least, most) = self.bytes;
+        if medium.len() < least {
+            return none(&format!("the region has {} bytes, too few for a pool", medium.len()));
+        }
+        let mut bytes = [0; size_of::<Superblock>()];
+        medium.read(0, &mut bytes);
+        let sb = Superblock::read_from_bytes(&bytes).expect("a superblock is exactly its bytes");
+        if sb.magic != self.magic {
+            return none(&format!("it does not start with {}", self.magic.escape_ascii()));
+        }
+        if sb.version.get() != self.version || u64::from(sb.block_bytes.get()) != BLOCK {
+            return unusable(&format!(
+                "its format has version {} and blocks of {} bytes, this program knows version {} and {BLOCK}; copy \
+                 its files with the program that made it",
+                sb.version, sb.block_bytes, self.version
+            ));
+        }
+        if sb.checksum.get() != checksum(&sb) {
+            return unusable("the checksum of the superblock does not match");
+        }
+        let blocks = sb.blocks.get();
+        if !(least / BLOCK..=most / BLOCK).contains(&blocks) || blocks * BLOCK > medium.len() {
+            return unusable(&format!(
+                "it was formatted with {blocks} blocks, but the region has {} bytes: if the file was cut off, it \
+                 must be restored from a copy",
+                medium.len()
+            ));
+        }
+        Ok(sb)
+    }
+
+    /// Describes a pool from its superblock.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn info(&self, medium: &impl Medium) -> Result<PoolInfo, Error> {
+        let sb = self.load(medium)?;
+        Ok(PoolInfo {
+            layout: self.layout,
+            uuid: uuid::Uuid::from_bytes(sb.uuid),
+            label: pool::label(&sb.label),
+            version: sb.version.get(),
+            size_bytes: sb.blocks.get() * BLOCK,
+            created_ns: sb.created_ns.get(),
+            block_bytes: sb.block_bytes.get(),
+        })
+    }
+
+    /// Formats a region: an empty root directory and nothing else. What the region held is lost. The inodes are in the block
+    /// at `inodes`, which the word `inode_root` names, and before that is nothing but zeros; each has `inode_bytes`.
+    ///
+    /// The magic is the commit: it is cleared first and stored last, so that an interrupted format
+    /// leaves no pool rather than half of one.
+    ///
+    /// # Errors
+    /// [`Error::Unformattable`].
+    pub fn write(
+        &self,
+        medium: &impl Medium,
+        options: &FormatOptions,
+        (inodes, inode_bytes): (u64, u64),
+        inode_root: u64,
+    ) -> Result<PoolInfo, Error> {
+        let (least, most) = self.bytes;
+        let blocks = medium.len().min(most) / BLOCK;
+        if medium.len() < least {
+            return Err(Error::Unformattable(format!(
+                "a pool needs at least {least} bytes, the region has {}",
+                medium.len()
+            )));
+        }
+        if options.label.len() > LABEL_MAX {
+            return Err(Error::Unformattable(format!("a label has at most {LABEL_MAX} bytes")));
+        }
+        medium.store_u64(0, 0);
+        medium.flush(0, 8);
+        let _ = medium.fence();
+
+        let now = Timestamp::now().0;
+        let mut root = InodeRecord::born(now);
+        root.mode.set(vfs::FileKind::Dir.mode_bits() | 0o755);
+        root.uid.set(options.owner.0);
+        root.gid.set(options.owner.1);
+        medium.zero_nt(0, inodes + BLOCK);
+        // The stores that follow go to the same lines through the cache.
+        let _ = medium.fence();
+        medium.write(inodes + ROOT.0 * inode_bytes, root.as_bytes());
+        medium.flush(inodes + ROOT.0 * inode_bytes, size_of::<InodeRecord>() as u64);
+
+        let mut sb = Superblock::new_zeroed();
+        sb.version.set(self.version);
+        sb.block_bytes.set(BLOCK as u32);
+        sb.blocks.set(blocks);
+        sb.created_ns.set(now as u64);
+        sb.uuid = *uuid::Uuid::new_v4().as_bytes();
+        sb.label[..options.label.len()].copy_from_slice(options.label.as_bytes());
+        sb.magic = self.magic;
+        sb.checksum.set(checksum(&sb));
+        sb.inode_root.set(inode_root);
+        sb.inode_size.set(BLOCK);
+        medium.write(8, &sb.as_bytes()[8..]);
+        medium.flush(0, BLOCK);
+        let ready = medium.fence();
+        let _ = medium.publish(0, u64::from_le_bytes(self.magic), ready);
+        self.info(medium)
+    }
+}
