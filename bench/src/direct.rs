@@ -15,12 +15,11 @@ use crate::rounds::{Case, Contender, Outcome, Plan};
 use crate::store::{Durable, Kernel, Store, open_dir};
 use crate::workload::{APPEND_BYTES, Bed, FILE_BYTES, NAMES, Rng, numbered};
 use anyhow::{Context as _, Result, ensure};
-use bpfs::{Bpfs, Engine as _, MountOptions};
 use pmem::{Access, Lock, OpenOptions, Region};
+use pool::MountOptions;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use vfs::FileSystem as _;
 
 const POOL_BYTES: u64 = 2 << 30;
 const SUBJECT: &str = "keepstone";
@@ -196,8 +195,7 @@ fn without_copy(
     // Beside the mount point: see `Servers::keepstone`.
     let options = OpenOptions { lock: Some(Lock::Shared), ..OpenOptions::default() };
     let region = options.open(mount.with_file_name("pool"), Access::ReadWrite)?;
-    let place = bpfs::place(&region)?;
-    let fs = Bpfs::attach(region, &place, &MountOptions::default())?;
+    let fs = engines::attach(region, &MountOptions::default())?;
     let dir = fs.lookup(fs.root(), b"direct")?;
     let file = fs.lookup(dir.ino, numbered(0).to_bytes())?.ino;
     for (len, target) in [(4 << 10, 4.2), (1 << 20, 700.0)] {

@@ -30,6 +30,8 @@ const TARGET: f64 = 0.9;
 pub struct Programs {
     /// `keepstone`.
     pub keepstone: PathBuf,
+    /// What pools are laid out for.
+    pub layout: String,
     /// The directory with `passthrough_ll` and `passthrough_hp` (`scripts/lib-peers.sh`).
     pub peers: PathBuf,
 }
@@ -159,7 +161,9 @@ impl<'a> Servers<'a> {
         let home = tempfile::tempdir_in(self.tmp)?;
         let pool = home.path().join("pool");
         let keepstone = &self.programs.keepstone;
-        command(Command::new(keepstone).arg("mkfs").arg(&pool).args(["--size", size]))?;
+        let layout = &self.programs.layout;
+        let made = ["--size", size, "--layout", layout];
+        command(Command::new(keepstone).arg("mkfs").arg(&pool).args(made))?;
         Server::start(name, home, |dir| {
             let mut words = vec![keepstone.into(), "mount".into(), "--foreground".into()];
             words.extend(options.iter().map(Into::into));

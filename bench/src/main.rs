@@ -99,6 +99,9 @@ enum Command {
     Direct {
         #[command(flatten)]
         cases: Cases,
+        /// What the pool is laid out for, as `keepstone mkfs` has it.
+        #[arg(long, default_value = "bpfs")]
+        layout: String,
         /// The keepstone program, with libkeepstone.so beside it. Default: the one beside this
         /// program.
         #[arg(long)]
@@ -180,7 +183,11 @@ fn programs(keepstone: Option<&Path>, peers: &Path) -> Result<fuse::Programs> {
         Some(path) => path.to_owned(),
         None => std::env::current_exe()?.with_file_name("keepstone"),
     };
-    Ok(fuse::Programs { keepstone: std::path::absolute(keepstone)?, peers: peers.to_owned() })
+    Ok(fuse::Programs {
+        keepstone: std::path::absolute(keepstone)?,
+        layout: "bpfs".to_owned(),
+        peers: peers.to_owned(),
+    })
 }
 
 fn main() -> Result<ExitCode> {
@@ -196,8 +203,9 @@ fn main() -> Result<ExitCode> {
             let programs = programs(keepstone.as_deref(), &std::path::absolute(peers)?)?;
             Section::Fuse(fuse::run(&cases.plan(cli.quick), &programs, &cases.dir, !unbound)?)
         }
-        Command::Direct { cases, keepstone } => {
+        Command::Direct { cases, layout, keepstone } => {
             let programs = programs(keepstone.as_deref(), Path::new(""))?;
+            let programs = fuse::Programs { layout: layout.clone(), ..programs };
             Section::Direct(direct::run(&cases.plan(cli.quick), &programs, &cases.dir)?)
         }
         Command::Chell { cases, keepstone } => {

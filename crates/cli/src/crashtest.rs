@@ -31,8 +31,8 @@ pub struct CrashtestArgs {
     /// loses what was not synced (no --schedules); or pmbd, block devices in all write schemes, raw and with atomic
     /// blocks: of the options below it heeds --ops, --schedules (24 for each 100), --deaths (all, or 0
     /// for none), --replay, --semantics and --seed.
-    #[arg(long, value_enum, default_value_t = Engine::Bpfs)]
-    pub engine: Engine,
+    #[arg(long, value_enum)]
+    pub engine: Option<Engine>,
     /// Longest sequences of operations to explore completely: 1 takes seconds, 2 a quarter of an hour,
     /// 3 a day.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=3))]
@@ -74,7 +74,8 @@ pub struct CrashtestArgs {
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Test the tester instead: plant the bugs of the catalogue in a build of the source in the current directory, one at
-    /// a time, and say which are found, by what, and how fast; of the other options it heeds --limit and --threads.
+    /// a time, and say which are found, by what, and how fast; of the other options it heeds --limit, --threads and
+    /// --engine (all of them without it).
     #[arg(long, conflicts_with_all = ["replay", "workload"])]
     pub score: bool,
     /// Threads that explore; a state takes some 16 bytes of memory until the end.
@@ -83,9 +84,10 @@ pub struct CrashtestArgs {
 }
 
 /// What can be tested.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Engine {
-    /// The file system.
+    /// The file system, where nothing else is said.
+    #[default]
     Bpfs,
     /// The file system whose files are contiguous.
     Scmfs,
@@ -96,6 +98,16 @@ pub enum Engine {
 }
 
 impl Engine {
+    /// As [`judges::judge::ENGINES`] has it.
+    fn crate_name(self) -> &'static str {
+        match self {
+            Self::Bpfs => "bpfs",
+            Self::Scmfs => "scmfs",
+            Self::Model => "modelfs",
+            Self::Pmbd => "pmbd",
+        }
+    }
+
     fn name(self) -> String {
         self.to_possible_value().expect("none is hidden").get_name().to_owned()
     }
@@ -128,10 +140,10 @@ impl Outcome {
 
 pub fn run(args: &CrashtestArgs, json: bool) -> Result<ExitCode> {
     if args.score {
-        return score::run(args.limit, usize::from(args.threads), json);
+        return score::run(args.engine.map(Engine::crate_name), args.limit, args.threads, json);
     }
     campaign::prepare_process();
-    match args.engine {
+    match args.engine.unwrap_or_default() {
         Engine::Bpfs => run_file_system(&Bpfs, args, json),
         Engine::Scmfs => run_file_system(&Scmfs, args, json),
         Engine::Model => run_file_system(&ModelFs, args, json),
@@ -166,7 +178,7 @@ fn run_file_system<T: Target>(target: &T, args: &CrashtestArgs, json: bool) -> R
         finish(&bar, &report);
         families.push(report);
     }
-    let again = match args.engine {
+    let again = match args.engine.unwrap_or_default() {
         Engine::Bpfs => "keepstone crashtest".to_owned(),
         engine => format!("keepstone crashtest --engine {}", engine.name()),
     };

@@ -62,14 +62,20 @@ struct Outcome {
     rows: Vec<Row>,
 }
 
-/// Plants bugs, at most `limit` of them, spread evenly, and judges them, `threads` at a time.
-pub fn run(limit: Option<u64>, threads: usize, json: bool) -> Result<ExitCode> {
+/// Plants bugs, of one engine or of all, at most `limit` of them, spread evenly, and judges them, `threads` at a time.
+pub fn run(
+    engine: Option<&'static str>,
+    limit: Option<u64>,
+    threads: u16,
+    json: bool,
+) -> Result<ExitCode> {
     let root = source()?;
     let crates = root.join("crates");
     let bugs = catalogue::all(&crates).map_err(|e| anyhow!("the catalogue of bugs: {e}"))?;
     let judge = build(&root, &bugs)?;
     let mut patience = Duration::ZERO;
-    for engine in judge::ENGINES {
+    let is_asked = |of: &str| engine.is_none_or(|engine| engine == of);
+    for engine in judge::ENGINES.into_iter().filter(|of| is_asked(of)) {
         let sound = examine(&judge, 0, engine, Duration::MAX)?;
         if let Some(by) = sound.by {
             bail!(
@@ -81,8 +87,10 @@ pub fn run(limit: Option<u64>, threads: usize, json: bool) -> Result<ExitCode> {
         patience =
             patience.max(Duration::from_secs_f64(sound.seconds).mul_f64(PATIENCE.0) + PATIENCE.1);
     }
-    let tried = limit.map_or(bugs.len(), |limit| bugs.len().min(limit as usize));
-    let chosen: Vec<usize> = (0..tried).map(|i| i * bugs.len() / tried.max(1)).collect();
+    // Bugs are known by their place in the list.
+    let asked: Vec<usize> = (0..bugs.len()).filter(|i| is_asked(bugs[*i].engine)).collect();
+    let tried = limit.map_or(asked.len(), |limit| asked.len().min(limit as usize));
+    let chosen: Vec<usize> = (0..tried).map(|i| asked[i * asked.len() / tried.max(1)]).collect();
     let bar = bar("planted bugs");
     bar.set_length(tried as u64);
     let next = AtomicUsize::new(0);

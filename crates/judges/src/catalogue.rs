@@ -19,10 +19,11 @@ pub const SWITCH: &str = "KEEPSTONE_PLANTED";
 
 /// The engines, each with its bugs, which are in its crate or below it; and the crates whose flushes and fences are the
 /// places of one more each: its own, and those that store for it and for other engines.
-const ENGINES: [(&str, &str, &[&str]); 3] = [
+const ENGINES: [(&str, &str, &[&str]); 4] = [
     ("bpfs", include_str!("../catalogue/bpfs.txt"), &["bpfs", "namespace"]),
     ("modelfs", include_str!("../catalogue/modelfs.txt"), &["modelfs"]),
     ("pmbd", include_str!("../catalogue/pmbd.txt"), &["pmbd"]),
+    ("scmfs", include_str!("../catalogue/scmfs.txt"), &["scmfs"]),
 ];
 
 /// Where the switch is put.

@@ -559,9 +559,9 @@ impl<M: Medium> Storage for Store<M> {
         })
     }
 
-    /// What names an inode is never overwritten in place, but by a line.
-    fn may_respell(&self, _slot: &Slot) -> bool {
-        false
+    /// By a line only: all else that names an inode is not overwritten.
+    fn may_respell(&self, slot: &Slot) -> bool {
+        slot.is_in_line() && self.medium.stores_lines()
     }
 
     fn commit_entries(
