@@ -13,6 +13,7 @@ pub mod bpfs;
 pub mod catalogue;
 pub mod judge;
 pub mod modelfs;
+mod mounted;
 pub mod scmfs;
 mod words;
 

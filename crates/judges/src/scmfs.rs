@@ -2,22 +2,12 @@
 
 mod decode;
 
-use crate::{text, usage};
+use crate::{mounted, text, usage};
 use crashsim::sited::Sited;
-use crashsim::target::{Mounted, Strength, Survivor, Target, Usage, clock, start_clock};
+use crashsim::target::{Mounted, Strength, Survivor, Target, Usage};
 use pmem::Medium;
-use pool::{CheckOptions, FormatOptions, MountOptions};
-use std::ffi::CString;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use vfs::{Durability, FileSystem};
-
-/// Words of SCMFS that may be lost although others have loaded them: how their descriptions end, and
-/// why.
-const HARMLESS: [(&str, &str); 1] = [(
-    ": atime",
-    "access times are stored without a fence; none is atomic with anything (§3.6), and all that one \
-     decides is whether the next is stored",
-)];
+use pool::FormatOptions;
+use vfs::Durability;
 
 /// SCMFS: names and attributes atomic and durable on return, contents on fsync.
 #[derive(Clone, Copy, Debug, Default)]
@@ -29,28 +19,7 @@ const UNSYNCED: &str = "contents are durable on fsync";
 impl Scmfs {
     /// Mounts a medium of its own: for wrappers of media.
     pub fn mount_owned<'m, M: Medium + 'm>(medium: M) -> Result<Mounted<'m>, String> {
-        let fs = scmfs::Scmfs::mount(medium, &mount_options()).map_err(text)?;
-        let blocks_used = fs.mount_report().blocks_used;
-        Ok(Mounted { fs: Box::new(fs), blocks_used })
-    }
-}
-
-/// Those under which runs repeat. Starts the clock.
-fn mount_options() -> MountOptions {
-    start_clock();
-    MountOptions { read_only: false, threads: Some(1), clock, seed: Some(7) }
-}
-
-/// One of several processes.
-struct Shared<M: Medium>(scmfs::Scmfs<M>);
-
-impl<M: Medium> Survivor for Shared<M> {
-    fn fs(&self) -> &dyn FileSystem {
-        &self.0
-    }
-
-    fn recover(&self) -> Result<(), String> {
-        self.0.rehearse_recovery().map_err(text)
+        mounted::mount::<M, scmfs::Files<M>>(medium)
     }
 }
 
@@ -82,16 +51,11 @@ impl Target for Scmfs {
     }
 
     fn share<'m, M: Medium>(&self, medium: &'m M) -> Result<Box<dyn Survivor + 'm>, String> {
-        static SHARED: AtomicU64 = AtomicU64::new(0);
-        let (process, number) = (std::process::id(), SHARED.fetch_add(1, Relaxed));
-        let path = format!("/dev/shm/keepstone-crashsim-{process}-{number}");
-        let place = arena::Place::private(CString::new(path).map_err(text)?, 0);
-        let fs = scmfs::Scmfs::attach(Sited(medium), &place, &mount_options()).map_err(text)?;
-        Ok(Box::new(Shared(fs)))
+        mounted::share::<M, scmfs::Files<Sited<&M>>>(medium)
     }
 
     fn check<M: Medium>(&self, medium: &M) -> Result<Usage, String> {
-        usage(&scmfs::check(medium, &options(false), &|_, _| {}).map_err(text)?)
+        usage(&scmfs::check(medium, &mounted::options(false), &|_, _| {}).map_err(text)?)
     }
 
     fn blocks_of_fresh(&self, image: &[u8]) -> u64 {
@@ -99,7 +63,7 @@ impl Target for Scmfs {
     }
 
     fn repair<M: Medium>(&self, medium: &M) -> Result<(), String> {
-        scmfs::check(medium, &options(true), &|_, _| {}).map(drop).map_err(text)
+        scmfs::check(medium, &mounted::options(true), &|_, _| {}).map(drop).map_err(text)
     }
 
     fn describe(&self, image: &[u8], word: u32) -> String {
@@ -111,10 +75,6 @@ impl Target for Scmfs {
     }
 
     fn harmless(&self, word: &str) -> Option<&'static str> {
-        HARMLESS.iter().find(|(end, _)| word.ends_with(end)).map(|(_, why)| *why)
+        mounted::harmless(word)
     }
-}
-
-fn options(repair: bool) -> CheckOptions {
-    CheckOptions { repair, threads: Some(1) }
 }

@@ -1,0 +1,72 @@
+//! What targets have alike whose pools are mounted by [`namespace`].
+
+use crate::text;
+use crashsim::sited::Sited;
+use crashsim::target::{Mounted, Survivor, clock, start_clock};
+use namespace::{Files, Pool, Storage};
+use pmem::Medium;
+use pool::{CheckOptions, MountOptions};
+use std::ffi::CString;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use vfs::FileSystem;
+
+/// Words that may be lost although others have loaded them: how their descriptions end, and why.
+const HARMLESS: [(&str, &str); 1] = [(
+    ": atime",
+    "access times are stored without a fence; none is atomic with anything (§3.6), and all that one \
+     decides is whether the next is stored",
+)];
+
+/// See [`crashsim::target::Target::harmless`].
+pub fn harmless(word: &str) -> Option<&'static str> {
+    HARMLESS.iter().find(|(end, _)| word.ends_with(end)).map(|(_, why)| *why)
+}
+
+/// Those under which runs repeat. Starts the clock.
+fn mount_options() -> MountOptions {
+    start_clock();
+    MountOptions { read_only: false, threads: Some(1), clock, seed: Some(7) }
+}
+
+/// How to check.
+pub fn options(repair: bool) -> CheckOptions {
+    CheckOptions { repair, threads: Some(1) }
+}
+
+/// Mounts a medium.
+pub fn mount<'m, M, F>(medium: M) -> Result<Mounted<'m>, String>
+where
+    M: Medium + 'm,
+    F: Files<Storage: Storage<Medium = M>> + 'm,
+{
+    let fs = Pool::<F>::mount(medium, &mount_options()).map_err(text)?;
+    let blocks_used = fs.mount_report().blocks_used;
+    Ok(Mounted { fs: Box::new(fs), blocks_used })
+}
+
+/// One of several processes.
+struct Shared<F: Files>(Pool<F>);
+
+impl<F: Files> Survivor for Shared<F> {
+    fn fs(&self) -> &dyn FileSystem {
+        &self.0
+    }
+
+    fn recover(&self) -> Result<(), String> {
+        self.0.rehearse_recovery().map_err(text)
+    }
+}
+
+/// Mounts a medium as one of several processes.
+pub fn share<'m, M, F>(medium: &'m M) -> Result<Box<dyn Survivor + 'm>, String>
+where
+    M: Medium,
+    F: Files<Storage: Storage<Medium = Sited<&'m M>>> + 'm,
+{
+    static SHARED: AtomicU64 = AtomicU64::new(0);
+    let (process, number) = (std::process::id(), SHARED.fetch_add(1, Relaxed));
+    let path = format!("/dev/shm/keepstone-crashsim-{process}-{number}");
+    let place = arena::Place::private(CString::new(path).map_err(text)?, 0);
+    let fs = Pool::<F>::attach(Sited(medium), &place, &mount_options()).map_err(text)?;
+    Ok(Box::new(Shared(fs)))
+}
