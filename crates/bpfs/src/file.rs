@@ -19,7 +19,8 @@ use derived::Locks;
 use namespace::{Stop, Storage as _, VInode, report};
 use pmem::{LINE, Medium};
 use std::ops::Range;
-use vfs::{Errno, FILE_SIZE_MAX, Ino, Result};
+use vfs::rules::end_of;
+use vfs::{Errno, Ino, Result};
 
 /// Overwrites a range with bytes.
 struct WriteEdit<'a, M> {
@@ -399,11 +400,6 @@ impl<M: Medium> Files<M> {
             Ok(have)
         })
     }
-}
-
-/// The end of a range of a file; `EFBIG` where no file can reach it.
-pub fn end_of(offset: u64, len: u64) -> Result<u64> {
-    offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX).ok_or(Errno::FBIG)
 }
 
 /// Physically contiguous bytes on their way out: one copy for as many blocks as lie together.

@@ -4,30 +4,15 @@ use crate::append::blocks_to_append;
 use crate::blocks::{KEEP, Txn};
 use crate::crawler::{Change, Edit, Mode, Node, Trees};
 use crate::extent::FileExtent as _;
-use crate::file::end_of;
 use crate::fs::Files;
 use crate::layout::*;
 use derived::Locks;
 use namespace::{Stop, Storage as _, VInode};
 use pmem::Medium;
 use std::ops::Range;
-use vfs::{Errno, FILE_SIZE_MAX, Fallocate, FileKind, Ino, Result, Seek};
+use vfs::rules::check_fallocate;
+use vfs::{Errno, Fallocate, Ino, Result, Seek};
 use zerocopy::IntoBytes;
-
-/// Whether a file of this size can lose or gain this range.
-fn check_shift(mode: Fallocate, offset: u64, len: u64, size: u64) -> Result<()> {
-    if !offset.is_multiple_of(BLOCK) || !len.is_multiple_of(BLOCK) {
-        return Err(Errno::INVAL);
-    }
-    let collapse = mode == Fallocate::Collapse;
-    if collapse && offset + len >= size || offset >= size {
-        return Err(Errno::INVAL);
-    }
-    if !collapse && size + len > FILE_SIZE_MAX {
-        return Err(Errno::FBIG);
-    }
-    Ok(())
-}
 
 /// Makes a range a hole, its ragged ends zeros.
 struct PunchEdit<'a, M> {
@@ -115,31 +100,21 @@ impl<M: Medium> Files<M> {
     pub fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
         self.change(&[ino], 1, |locks| {
             let v = self.live(ino)?;
-            match v.kind() {
-                FileKind::File => {}
-                FileKind::Dir => return Err(Errno::ISDIR.into()),
-                _ => return Err(Errno::NODEV.into()),
-            }
-            if len == 0 {
-                return Err(Errno::INVAL.into());
-            }
-            let end = end_of(offset, len)?;
             let size = self.load(v, Word::Size);
+            let range = check_fallocate((v.kind(), size), mode, offset, len)?;
+            let end = range.end;
             let new_size = |keep: bool| if keep { size } else { size.max(end) };
-            if let Fallocate::Collapse | Fallocate::Insert = mode {
-                check_shift(mode, offset, len, size)?;
-            }
             self.revoke_capability(v)?;
             match mode {
                 Fallocate::Allocate { keep_size } => {
-                    self.allocate(v, size, offset..end, new_size(keep_size))
+                    self.allocate(v, size, range, new_size(keep_size))
                 }
-                Fallocate::PunchHole => self.punch(locks, ino, v, size, offset..end),
+                Fallocate::PunchHole => self.punch(locks, ino, v, size, range),
                 Fallocate::ZeroRange { keep_size } => {
-                    self.zero(locks, ino, v, size, offset..end, new_size(keep_size))
+                    self.zero(locks, ino, v, size, range, new_size(keep_size))
                 }
-                Fallocate::Collapse => self.shift(locks, ino, v, size, offset..end, true),
-                Fallocate::Insert => self.shift(locks, ino, v, size, offset..end, false),
+                Fallocate::Collapse => self.shift(locks, ino, v, size, range, true),
+                Fallocate::Insert => self.shift(locks, ino, v, size, range, false),
             }
         })
     }

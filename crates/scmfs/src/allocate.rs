@@ -1,6 +1,6 @@
 //! Allocation, holes and shifts: `fallocate` and `seek`.
 
-use crate::fs::{Files, end_of};
+use crate::fs::Files;
 use crate::layout::*;
 use crate::map::{Fill, Piece};
 use crate::space::KEEP;
@@ -9,53 +9,27 @@ use namespace::layout::Word;
 use namespace::{Storage, VInode};
 use pmem::Medium;
 use std::ops::Range;
-use vfs::{Errno, FILE_SIZE_MAX, Fallocate, FileKind, Ino, Result, Seek, StatFs};
-
-/// Whether a file of this size can lose or gain this range.
-fn check_shift(mode: Fallocate, offset: u64, len: u64, size: u64) -> Result<()> {
-    if !offset.is_multiple_of(BLOCK) || !len.is_multiple_of(BLOCK) {
-        return Err(Errno::INVAL);
-    }
-    let collapse = mode == Fallocate::Collapse;
-    if collapse && offset + len >= size || offset >= size {
-        return Err(Errno::INVAL);
-    }
-    if !collapse && size + len > FILE_SIZE_MAX {
-        return Err(Errno::FBIG);
-    }
-    Ok(())
-}
+use vfs::rules::check_fallocate;
+use vfs::{Errno, Fallocate, Ino, Result, Seek, StatFs};
 
 impl<M: Medium> Files<M> {
     /// `FileSystem::fallocate`.
     pub fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
         self.change(&[ino], 0, |_| {
             let v = self.live(ino)?;
-            match v.kind() {
-                FileKind::File => {}
-                FileKind::Dir => return Err(Errno::ISDIR.into()),
-                _ => return Err(Errno::NODEV.into()),
-            }
-            if len == 0 {
-                return Err(Errno::INVAL.into());
-            }
-            let end = end_of(offset, len)?;
             let size = self.load(v, Word::Size);
+            let range = check_fallocate((v.kind(), size), mode, offset, len)?;
+            let end = range.end;
             let new_size = |keep: bool| if keep { size } else { size.max(end) };
-            if let Fallocate::Collapse | Fallocate::Insert = mode {
-                check_shift(mode, offset, len, size)?;
-            }
             self.revoke_capability(v)?;
             Ok(match mode {
-                Fallocate::Allocate { keep_size } => {
-                    self.allocate(v, offset..end, new_size(keep_size))
-                }
-                Fallocate::PunchHole => self.punch(v, size, offset..end),
+                Fallocate::Allocate { keep_size } => self.allocate(v, range, new_size(keep_size)),
+                Fallocate::PunchHole => self.punch(v, size, range),
                 Fallocate::ZeroRange { keep_size } => {
-                    self.zero(v, size, offset..end, new_size(keep_size))
+                    self.zero(v, size, range, new_size(keep_size))
                 }
-                Fallocate::Collapse => self.shift(ino, v, size, offset..end, true),
-                Fallocate::Insert => self.shift(ino, v, size, offset..end, false),
+                Fallocate::Collapse => self.shift(ino, v, size, range, true),
+                Fallocate::Insert => self.shift(ino, v, size, range, false),
             }?)
         })
     }

@@ -8,7 +8,7 @@
 //!
 //! A write is not atomic in a crash: of each byte that was not synced, the old or the new value is there.
 
-use crate::fs::{Files, end_of};
+use crate::fs::Files;
 use crate::layout::*;
 use crate::map::Fill;
 use crate::space::KEEP;
@@ -17,6 +17,7 @@ use namespace::layout::Word;
 use namespace::{MODIFIED, Storage, VInode, report};
 use pmem::Medium;
 use std::ops::Range;
+use vfs::rules::end_of;
 use vfs::{Errno, Ino, Result};
 
 impl<M: Medium> Files<M> {

@@ -12,7 +12,7 @@ use pmem::{Medium, Region};
 use pool::{Error, MountOptions, Place};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU8};
-use vfs::{Durability, Errno, FILE_SIZE_MAX, Fallocate, Ino, Result, Seek, StatFs};
+use vfs::{Durability, Fallocate, Ino, Result, Seek, StatFs};
 
 /// The operations. Each may use all that is below, and others.
 pub struct Files<M>(pub(crate) Core<Store<M>>);
@@ -133,9 +133,4 @@ impl<M: Medium> namespace::Files for Files<M> {
     fn put_read_buf(&self) {
         Self::put_read_buf(self);
     }
-}
-
-/// The end of a range of a file; `EFBIG` where no file can reach it.
-pub fn end_of(offset: u64, len: u64) -> Result<u64> {
-    offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX).ok_or(Errno::FBIG)
 }

@@ -1,7 +1,11 @@
 //! Rules of the contract that every engine applies in the same way.
 
 use crate::acl::{ACL_ACCESS, ACL_DEFAULT, Acl};
-use crate::{Attr, Caller, Errno, FileKind, NAME_MAX, NewNode, Result, XATTR_SIZE_MAX};
+use crate::{
+    Attr, Caller, Errno, FILE_SIZE_MAX, Fallocate, FileKind, NAME_MAX, NewNode, Result,
+    XATTR_SIZE_MAX,
+};
+use std::ops::Range;
 
 /// Set-user-ID bit of a mode.
 pub const S_ISUID: u32 = 0o4000;
@@ -146,6 +150,44 @@ impl NewInode {
         }
     }
 }
+
+/// The end of a range of a file; `EFBIG` where no file can reach it.
+pub fn end_of(offset: u64, len: u64) -> Result<u64> {
+    offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX).ok_or(Errno::FBIG)
+}
+
+/// The range of bytes that [`FileSystem::fallocate`](crate::FileSystem::fallocate) is asked for, if something of this kind, with
+/// `size` bytes, can have that done to it.
+pub fn check_fallocate(
+    (kind, size): (FileKind, u64),
+    mode: Fallocate,
+    offset: u64,
+    len: u64,
+) -> Result<Range<u64>> {
+    match kind {
+        FileKind::File => {}
+        FileKind::Dir => return Err(Errno::ISDIR),
+        _ => return Err(Errno::NODEV),
+    }
+    if len == 0 {
+        return Err(Errno::INVAL);
+    }
+    let end = end_of(offset, len)?;
+    let (is_collapse, is_insert) = (mode == Fallocate::Collapse, mode == Fallocate::Insert);
+    if is_collapse || is_insert {
+        let is_aligned = offset.is_multiple_of(SHIFT_UNIT) && len.is_multiple_of(SHIFT_UNIT);
+        if !is_aligned || offset >= size || is_collapse && end >= size {
+            return Err(Errno::INVAL);
+        }
+        if is_insert && size + len > FILE_SIZE_MAX {
+            return Err(Errno::FBIG);
+        }
+    }
+    Ok(offset..end)
+}
+
+/// Files lose and gain multiples of so many bytes in their midst.
+const SHIFT_UNIT: u64 = 4096;
 
 /// `mode` without what a write or a change of owner takes from a file: set-user-ID, and
 /// set-group-ID where it is group-executable.
