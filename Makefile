@@ -40,12 +40,14 @@ test: build loom ## all tests: of the workspace, models, and suites of the field
 	scripts/lib-packages.sh fuse3 attr acl libclang1-14
 	$(CARGO) test --workspace --features keepstone/ublk --no-fail-fast
 	scripts/mount-tests/run.sh all
+	LAYOUT=scmfs scripts/mount-tests/run.sh all
 	scripts/run-tests/run.sh all
+	LAYOUT=scmfs scripts/run-tests/run.sh all
 	scripts/run-tests/run.sh --direct all
 	scripts/bdev-tests/run.sh all
 
 # Left out of what these packages have: what mounts something, or is another user.
-QUICK := arena bpfs direct engines mapped mounts namespace nbd pmbd pool syscalls threads vfs
+QUICK := arena bpfs direct engines mapped mounts namespace nbd pmbd pool scmfs syscalls threads vfs
 quick: ## formatting, and the tests that need no root and no mount (2 minutes after a build)
 	$(CARGO) fmt --all --check
 	$(CARGO) test $(addprefix --package=,$(QUICK)) -- --skip a_full_shm --skip a_strangers_file

@@ -526,6 +526,36 @@ fn users_can_mount() {
     assert!(said.ends_with("clean\n"), "{said}");
 }
 
+/// Files that are contiguous: programs use them through the mount and beside it, after a kill of the server as well.
+#[test]
+fn another_engine_is_mounted_and_shared() {
+    let mut s = Sandbox::empty();
+    let made = s.ok(["mkfs", s.pool_str(), "--size", "64M", "--layout", "scmfs"]);
+    assert!(made.contains(": scmfs, 64 MiB"), "{made}");
+    s.mount(&["-o", "direct"]);
+    let script = "cd $1
+        mkdir d
+        dd if=/dev/urandom of=d/large bs=64k count=100 status=none
+        cp d/large d/copy
+        truncate -s 1T d/sparse
+        echo end | dd of=d/sparse bs=1 seek=1099511627776 conv=notrunc status=none
+        mv d/copy renamed
+        cmp d/large renamed";
+    s.ok(["run", "--", "sh", "-euc", script, "sh", s.dir_str()]);
+    let content = fs::read(s.path("renamed")).unwrap();
+    assert_eq!(fs::metadata(s.path("d/sparse")).unwrap().len(), (1 << 40) + 4);
+    s.signal_server(Signal::KILL);
+    s.server_ends();
+    s.mount(&["-o", "direct"]);
+    assert!(fs::read(s.path("d/large")).unwrap() == content, "a killed server loses nothing");
+    let end = s.ok(["run", "--", "tail", "-c", "4", s.path("d/sparse").to_str().unwrap()]);
+    assert_eq!(end, "end\n");
+    s.umount();
+    s.server_ends();
+    assert!(s.ok(["check", s.pool_str()]).contains("clean"));
+    assert!(s.ok(["info", s.pool_str()]).contains("scmfs"));
+}
+
 /// The layout of tests: programs use it through the mount, which asks for what they want durable; what they did not
 /// sync is lost with the server.
 #[test]

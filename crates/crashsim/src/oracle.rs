@@ -18,6 +18,8 @@ use crate::promise::Contents;
 use crate::run::Fresh;
 use crate::target::{Mounted, Target};
 use std::cell::RefCell;
+use std::collections::HashMap;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use vfs::tree::Tree;
@@ -42,6 +44,8 @@ pub struct Oracle<'t, T> {
     fresh: Fresh,
     /// Trees met, each once.
     trees: RefCell<Vec<Arc<Tree>>>,
+    /// Contents met, each once, by their hash: there are few, and many states that have them.
+    contents: RefCell<HashMap<u64, Arc<[Contents]>>>,
     /// Trees and block counts for which oracle-O3 and oracle-O4 have been run.
     probed: RefCell<Vec<(Arc<Tree>, u64)>>,
 }
@@ -49,7 +53,13 @@ pub struct Oracle<'t, T> {
 impl<'t, T: Target> Oracle<'t, T> {
     /// For pools that hold this when just formatted.
     pub fn new(target: &'t T, fresh: Fresh) -> Self {
-        Self { target, fresh, trees: RefCell::default(), probed: RefCell::default() }
+        Self {
+            target,
+            fresh,
+            trees: RefCell::default(),
+            contents: RefCell::default(),
+            probed: RefCell::default(),
+        }
     }
 
     /// Forgets what was probed: the next crash point is another matter.
@@ -75,8 +85,10 @@ impl<'t, T: Target> Oracle<'t, T> {
         let is_ordered = self.target.strength().durability == Durability::OnReturn;
         let read = if is_ordered { vfs::tree::tree } else { vfs::tree::tree_without_content };
         let tree = self.intern(read(&*mounted.fs).map_err(|e| format!("walk: {e}"))?);
-        let contents =
-            if is_ordered { Arc::default() } else { contents(image, &*mounted.fs, &tree)? };
+        let contents = match is_ordered {
+            true => Arc::default(),
+            false => self.intern_contents(contents(image, &*mounted.fs, &tree)?),
+        };
         let key = (tree.clone(), mounted.blocks_used);
         let known = |(t, used): &(Arc<Tree>, u64)| Arc::ptr_eq(t, &key.0) && *used == key.1;
         if !self.probed.borrow().iter().any(known) {
@@ -94,6 +106,19 @@ impl<'t, T: Target> Oracle<'t, T> {
         }
         trees.push(Arc::new(tree));
         trees[trees.len() - 1].clone()
+    }
+
+    fn intern_contents(&self, contents: Vec<Contents>) -> Arc<[Contents]> {
+        let hash = BuildHasherDefault::<DefaultHasher>::new().hash_one(&contents);
+        let mut known = self.contents.borrow_mut();
+        match known.get(&hash) {
+            Some(known) if **known == *contents => known.clone(),
+            _ => {
+                let contents: Arc<[Contents]> = contents.into();
+                known.insert(hash, contents.clone());
+                contents
+            }
+        }
     }
 
     /// oracle-O3 and oracle-O4.
@@ -161,11 +186,7 @@ impl<'t, T: Target> Oracle<'t, T> {
 
 /// What files may hold. Which value an undecided word has decides of its own bytes alone, and whether these are legal does not
 /// depend on others (promise-H2): so it is enough that each value is met once.
-fn contents(
-    image: &CrashImage,
-    fs: &dyn FileSystem,
-    tree: &Tree,
-) -> Result<Arc<[Contents]>, String> {
+fn contents(image: &CrashImage, fs: &dyn FileSystem, tree: &Tree) -> Result<Vec<Contents>, String> {
     let variants = 0..image.count_variants();
     let read = |variant| {
         image.take_variant(variant);
