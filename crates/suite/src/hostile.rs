@@ -5,39 +5,23 @@
 //! `KEEPSTONE_HOSTILE=n` runs n images instead of the default. A failure prints its seed;
 //! `KEEPSTONE_HOSTILE_SEED=s` runs that one alone.
 
-use bpfs::layout::{BLOCK, INODE};
-use bpfs::{Bpfs, CheckOptions, Error, FormatOptions, MountOptions};
-use pmem::{Medium, Region};
+use crate::{DIR, Engine, FILE, Fs, Rng, mount};
+use namespace::layout::BLOCK;
+use pmem::{Medium as _, Region};
+use pool::{CheckOptions, Error, FormatOptions, MountOptions};
 use vfs::{
     Caller, Fallocate, FileSystem, Ino, NewKind, NewNode, ROOT, RenameFlags, Seek, SetAttr,
     SetXattr,
 };
 
-const FILE: NewNode<'static> = NewNode { kind: NewKind::File, mode: 0o644, umask: 0 };
-const DIR: NewNode<'static> = NewNode { kind: NewKind::Dir, mode: 0o755, umask: 0 };
 const BYTES: u64 = 2 << 20;
 
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-    fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-}
-
 /// A pool with one of everything.
-fn populated() -> Vec<u8> {
+fn populated<E: Engine>() -> Vec<u8> {
     let region = Region::anonymous(BYTES).unwrap();
-    bpfs::format(&region, &FormatOptions { label: "hostile".into(), ..FormatOptions::default() })
+    E::format(&region, &FormatOptions { label: "hostile".into(), ..FormatOptions::default() })
         .unwrap();
-    let fs = Bpfs::mount(region, &MountOptions::default()).unwrap();
+    let fs = mount::<E, _>(region);
     let make = |dir: Ino, name: &str, node: &NewNode<'_>| {
         fs.create(&Caller::ROOT, dir, name.as_bytes(), node).unwrap().ino
     };
@@ -62,24 +46,21 @@ fn populated() -> Vec<u8> {
 }
 
 /// Damages an image in a few places.
-fn damage(image: &mut [u8], rng: &mut Rng) {
+fn damage<E: Engine>(image: &mut [u8], rng: &mut Rng) {
     let blocks = BYTES / BLOCK;
     for _ in 0..=rng.below(4) {
-        // Mostly where metadata is: the superblock's roots, inodes, directory and pointer blocks.
-        let used = 140;
+        // Mostly where metadata is.
         let at = match rng.below(6) {
-            0 => 64 + rng.below(2) * 8,
-            1 | 2 => BLOCK + rng.below(32) * INODE + rng.below(16) * 8,
-            3 => rng.below(used) * BLOCK + rng.below(16) * 16 + rng.below(2) * 8,
-            4 => rng.below(used) * BLOCK + rng.below(512) * 8,
-            _ => rng.below(BYTES / 8) * 8,
+            0 => rng.below(BYTES / 8) * 8,
+            1 => rng.below(140) * BLOCK + rng.below(512) * 8,
+            2 => rng.below(140) * BLOCK + rng.below(16) * 16 + rng.below(2) * 8,
+            _ => E::weak_spot(&mut |n| rng.below(n)),
         } as usize;
         let old = u64::from_le_bytes(image[at..at + 8].try_into().unwrap());
         let new = match rng.below(8) {
             0 => old ^ 1 << rng.below(64),
             1 => rng.next(),
-            2 => (rng.below(blocks) * BLOCK) | rng.below(8),
-            3 => BYTES + rng.below(blocks) * BLOCK,
+            2 | 3 => E::wild_word(blocks, &mut |n| rng.below(n)),
             4 => at as u64 / BLOCK * BLOCK,
             5 => u64::MAX,
             6 => rng.below(300),
@@ -151,31 +132,40 @@ fn exercise(fs: &dyn FileSystem, rng: &mut Rng) {
     }
 }
 
-fn one(image: &[u8], seed: u64) {
-    let mut rng = Rng(seed);
+fn one<E: Engine>(image: &[u8], seed: u64) {
+    let mut rng = Rng::new(seed);
     let mut image = image.to_vec();
-    damage(&mut image, &mut rng);
-    let region = region_of(&image);
-    let check =
-        |repair| bpfs::check(&region, &CheckOptions { repair, threads: Some(1) }, &|_, _| {});
+    damage::<E>(&mut image, &mut rng);
+    try_out::<E>(&image, &mut rng);
+}
+
+/// Does to an image all that can be done to one.
+fn try_out<E: Engine>(image: &[u8], rng: &mut Rng) {
+    let region = region_of(image);
+    let check = |repair| E::check(&region, &CheckOptions { repair, threads: Some(1) });
     let read_only = MountOptions { read_only: true, ..MountOptions::default() };
     let sound = match check(false) {
         Err(Error::NotAPool(_) | Error::Unusable(_)) => return,
         Err(e) => panic!("check failed: {e}"),
         Ok(report) => report.clean(),
     };
-    match Bpfs::mount(&region, &read_only) {
-        Ok(fs) => exercise(&fs, &mut rng),
+    match Fs::<E, &Region>::mount(&region, &read_only) {
+        Ok(fs) => exercise(&fs, rng),
+        // What was interrupted has to be finished first.
+        Err(Error::Unusable(_)) => {}
         Err(e) => panic!("read-only mount: {e}"),
     }
     let mut before = vec![0; image.len()];
     region.read(0, &mut before);
-    assert!(before == image, "a check or a read-only mount wrote to the pool");
+    assert!(before == *image, "a check or a read-only mount wrote to the pool");
 
-    match Bpfs::mount(&region, &MountOptions { threads: Some(1), ..MountOptions::default() }) {
+    match Fs::<E, &Region>::mount(
+        &region,
+        &MountOptions { threads: Some(1), ..MountOptions::default() },
+    ) {
         Ok(fs) => {
             assert!(sound, "a damaged pool was mounted for writing");
-            exercise(&fs, &mut rng);
+            exercise(&fs, rng);
         }
         Err(Error::Damaged(problems)) => {
             assert!(!sound && !problems.is_empty());
@@ -188,8 +178,8 @@ fn one(image: &[u8], seed: u64) {
                 }
                 assert!(round < 400, "repair does not end: {:?}", report.problems);
             }
-            if let Ok(fs) = Bpfs::mount(&region, &MountOptions::default()) {
-                exercise(&fs, &mut rng);
+            if let Ok(fs) = Fs::<E, &Region>::mount(&region, &MountOptions::default()) {
+                exercise(&fs, rng);
             }
         }
         Err(e) => panic!("mount: {e}"),
@@ -198,29 +188,53 @@ fn one(image: &[u8], seed: u64) {
     let _ = check(false).unwrap();
 }
 
-#[test]
-fn damaged_images() {
-    let image = populated();
+/// Words of a pool are damaged.
+pub fn damaged_images<E: Engine>() {
+    let image = populated::<E>();
     let env = |name: &str| std::env::var(name).ok().map(|v| v.parse().expect("a number"));
     let seeds = match env("KEEPSTONE_HOSTILE_SEED") {
         Some(seed) => seed..seed + 1,
         None => 0..env("KEEPSTONE_HOSTILE").unwrap_or(1500),
     };
     for seed in seeds {
-        let run = std::panic::catch_unwind(|| one(&image, seed));
+        let run = std::panic::catch_unwind(|| one::<E>(&image, seed));
         assert!(run.is_ok(), "rerun with KEEPSTONE_HOSTILE_SEED={seed}");
     }
 }
 
-#[test]
-fn truncated_images() {
-    let image = populated();
+/// A pool that is cut off is none.
+pub fn truncated_images<E: Engine>() {
+    let image = populated::<E>();
     for len in [0, 1, 64, 4095, 4096, 64 * 4096 - 1, image.len() - 1, image.len() / 2] {
         let region = Region::anonymous((len as u64).max(1)).unwrap();
         let n = len.min(region.len() as usize);
         region.write(0, &image[..n]);
         let fits = region.len() >= BYTES;
-        assert_eq!(bpfs::info(&region).is_ok(), fits, "{len} bytes");
-        assert_eq!(Bpfs::mount(region, &MountOptions::default()).is_ok(), fits, "{len} bytes");
+        assert_eq!(E::info(&region).is_ok(), fits, "{len} bytes");
+        assert_eq!(Fs::<E>::mount(region, &MountOptions::default()).is_ok(), fits, "{len} bytes");
+    }
+}
+
+/// Blocks of a pool, and all behind its superblock, are garbage.
+pub fn garbage<E: Engine>() {
+    let image = populated::<E>();
+    for seed in 0..60 {
+        let mut rng = Rng::new(seed);
+        let mut image = image.clone();
+        let (first, count) = match seed % 3 {
+            0 => (1, BYTES / BLOCK - 1),
+            1 => (1 + rng.below(40), 1 + rng.below(30)),
+            _ => (1 + rng.below(150), 1),
+        };
+        let (start, end) = ((first * BLOCK) as usize, ((first + count) * BLOCK) as usize);
+        for word in image[start..end].chunks_exact_mut(8) {
+            let value = match seed % 2 {
+                0 => rng.next(),
+                _ => E::wild_word(BYTES / BLOCK, &mut |n| rng.below(n)),
+            };
+            word.copy_from_slice(&value.to_le_bytes());
+        }
+        let run = std::panic::catch_unwind(|| try_out::<E>(&image, &mut Rng::new(seed)));
+        assert!(run.is_ok(), "seed {seed}");
     }
 }

@@ -16,7 +16,9 @@ pub trait Watch: Send + Sync {
 
 /// A region with somebody who is told of its accesses.
 pub struct Watched<W> {
+    /// What it is.
     pub region: Region,
+    /// Who is told.
     pub watch: W,
 }
 

@@ -1,0 +1,46 @@
+//! The engine as the tests of all engines see it.
+
+use bpfs::layout::{BLOCK, INODE, POOL_MAX};
+use pmem::Medium;
+use pool::{CheckOptions, CheckReport, Error, FormatOptions, PoolInfo};
+use vfs::Ino;
+
+/// BPFS.
+pub struct Bpfs;
+
+impl suite::Engine for Bpfs {
+    const NAME: &'static str = bpfs::LAYOUT;
+    const POOL_MAX: u64 = POOL_MAX;
+    type Files<M: Medium> = bpfs::Files<M>;
+
+    fn format(medium: &impl Medium, options: &FormatOptions) -> Result<PoolInfo, Error> {
+        bpfs::format(medium, options)
+    }
+
+    fn info(medium: &impl Medium) -> Result<PoolInfo, Error> {
+        bpfs::info(medium)
+    }
+
+    fn check(medium: &impl Medium, options: &CheckOptions) -> Result<CheckReport, Error> {
+        bpfs::check(medium, options, &|_, _| {})
+    }
+
+    /// In the only leaf of the inode file.
+    fn inode_at(ino: Ino) -> u64 {
+        BLOCK + ino.0 * INODE
+    }
+
+    fn weak_spot(below: &mut dyn FnMut(u64) -> u64) -> u64 {
+        match below(3) {
+            0 => 64 + below(2) * 8,
+            _ => BLOCK + below(32) * INODE + below(16) * 8,
+        }
+    }
+
+    fn wild_word(blocks: u64, below: &mut dyn FnMut(u64) -> u64) -> u64 {
+        match below(2) {
+            0 => (below(blocks) * BLOCK) | below(8),
+            _ => (blocks + below(blocks)) * BLOCK,
+        }
+    }
+}
