@@ -6,7 +6,7 @@ mod common;
 use common::Scmfs;
 use pmem::{Medium, OpenOptions};
 use pool::MountOptions;
-use suite::{DIR, Engine, FILE, Fs, create};
+use suite::{DIR, Engine, FILE, Fs, PoolFile, attach, create};
 use vfs::{Caller, FileSystem, Ino, ROOT, RenameFlags, SetAttr, Timestamp};
 
 /// Bytes through the cache, bytes by non-temporal stores, lines flushed, fences, whole words stored.
@@ -128,6 +128,25 @@ fn the_first_sync_after_a_mount_flushes_a_file_whole() {
     let whole = Cost { lines: 10 * 64, fences: 1, ..Cost::default() };
     assert_eq!(cost_of(&fs, || fs.fsync(f).unwrap()), whole);
     assert_eq!(cost_of(&fs, || fs.fsync(f).unwrap()), Cost::default());
+}
+
+/// What is not durable is known to all who share a pool, and nobody knows it after a death.
+#[test]
+fn a_sync_flushes_what_other_processes_wrote() {
+    let pool = PoolFile::new::<Scmfs>("sync", 16 << 20);
+    let (one, other) = (attach::<Scmfs>(&pool.0), attach::<Scmfs>(&pool.0));
+    let f = file(&one, "f", 10 * 4096);
+    let blocks = |count: u64, fs: &Fs<Scmfs>| {
+        let cost = cost_of(fs, || fs.fsync(f).unwrap());
+        assert_eq!((cost.lines, cost.fences), (count * 64, u64::from(count > 0)));
+    };
+    one.write(f, 5000, &[2; 4096]).unwrap();
+    blocks(2, &other);
+    blocks(0, &one);
+    other.write(f, 0, b"x").unwrap();
+    other.rehearse_recovery().unwrap();
+    blocks(10, &one);
+    blocks(0, &other);
 }
 
 #[test]

@@ -67,6 +67,9 @@ fn rename(fs: &Pool<'_>, from: (Ino, &str), to: (Ino, &str), flags: RenameFlags)
     fs.rename((from.0, from.1.as_bytes()), (to.0, to.1.as_bytes()), flags)
 }
 
+/// Where the second part of a file with a hole begins.
+const FAR: u64 = (2 << 20) + 4096;
+
 /// What every operation finds: two directories, files of several sizes, one with two names.
 fn furnish(fs: &Pool<'_>, dir: Ino) -> Result<()> {
     for name in ["a", "b"] {
@@ -77,6 +80,9 @@ fn furnish(fs: &Pool<'_>, dir: Ino) -> Result<()> {
         let ino = make(fs, a, name, NewKind::File)?;
         fs.write(ino, 0, &vec![7; len])?;
     }
+    let sparse = make(fs, a, "sparse", NewKind::File)?;
+    fs.write(sparse, 0, &[7; 5000])?;
+    fs.write(sparse, FAR, &[7; 9000])?;
     let big = at(fs, a, "big");
     let linked = fs.link(big, at(fs, dir, "b"), b"big too")?;
     fs.forget(linked.ino, 1);
@@ -161,6 +167,38 @@ const OPS: &[Op] = &[
     }),
     ("remove an attribute", |fs, d| on(fs, d, "big", |f| fs.removexattr(f, b"user.x"))),
     ("punch", |fs, d| on(fs, d, "big", |f| fs.fallocate(f, Fallocate::PunchHole, 1000, 12_000))),
+    ("write to a hole", |fs, d| on(fs, d, "sparse", |f| fs.write(f, 1 << 20, &[9; 5000]))),
+    ("write what ends a hole", |fs, d| {
+        on(fs, d, "sparse", |f| fs.write(f, FAR - 3000, &[9; 8000]))
+    }),
+    ("cut off what is behind a hole", |fs, d| {
+        on(fs, d, "sparse", |f| set(fs, f, SetAttr { size: Some(100), ..SetAttr::default() }))
+    }),
+    ("cut off all", |fs, d| {
+        on(fs, d, "sparse", |f| set(fs, f, SetAttr { size: Some(0), ..SetAttr::default() }))
+    }),
+    ("append behind a hole", |fs, d| on(fs, d, "sparse", |f| fs.append(f, &[5; 9000]).map(drop))),
+    ("punch all", |fs, d| {
+        on(fs, d, "sparse", |f| fs.fallocate(f, Fallocate::PunchHole, 0, FAR + 9000))
+    }),
+    ("collapse a hole", |fs, d| {
+        on(fs, d, "sparse", |f| fs.fallocate(f, Fallocate::Collapse, 4096, 1 << 20))
+    }),
+    ("insert a hole", |fs, d| {
+        on(fs, d, "sparse", |f| fs.fallocate(f, Fallocate::Insert, 4096, 1 << 20))
+    }),
+    ("allocate", |fs, d| {
+        let all = Fallocate::Allocate { keep_size: false };
+        on(fs, d, "small", |f| fs.fallocate(f, all, 0, 50_000))
+    }),
+    ("zero a range", |fs, d| {
+        let some = Fallocate::ZeroRange { keep_size: false };
+        on(fs, d, "big", |f| fs.fallocate(f, some, 1000, 30_000))
+    }),
+    ("copy a range", |fs, d| {
+        let (small, big) = (at(fs, at(fs, d, "a"), "small"), at(fs, at(fs, d, "a"), "big"));
+        fs.copy_range((big, 100), (small, 90), 9000).map(drop)
+    }),
     ("collapse", |fs, d| on(fs, d, "big", |f| fs.fallocate(f, Fallocate::Collapse, 4096, 8192))),
     ("insert", |fs, d| on(fs, d, "big", |f| fs.fallocate(f, Fallocate::Insert, 4096, 8192))),
 ];
@@ -214,7 +252,7 @@ struct State {
 fn read(fs: &Pool<'_>, dir: Ino) -> State {
     let tree = tree::subtree(fs, dir).unwrap();
     let mut contents = BTreeMap::new();
-    for name in ["empty", "small", "big"] {
+    for name in ["empty", "small", "big", "sparse"] {
         let found = fs.peek(dir, b"a").and_then(|a| fs.peek(a.ino, name.as_bytes()));
         if let Ok(file) = found {
             let mut bytes = vec![0; file.size as usize];
@@ -225,9 +263,19 @@ fn read(fs: &Pool<'_>, dir: Ino) -> State {
     State { tree, contents }
 }
 
-/// Operations that overwrite contents. Where that is not atomic, a death in the midst leaves of each byte the old or the new value.
-const OVERWRITES: [&str; 5] =
-    ["write in a line", "write in a block", "write three blocks", "write across the end", "punch"];
+/// Operations that change contents inside a file. Where that is not atomic, a death in the midst leaves of each byte the old or the new value.
+const INSIDE: [&str; 10] = [
+    "write to a hole",
+    "write in a line",
+    "write in a block",
+    "write three blocks",
+    "write across the end",
+    "write what ends a hole",
+    "copy a range",
+    "punch",
+    "punch all",
+    "zero a range",
+];
 
 /// Whether a state lies between two others: one of their trees, but for contents; of these, each byte has one of both values.
 fn is_torn(before: &State, after: &State, now: &State) -> bool {
@@ -273,7 +321,7 @@ pub fn at_every_access<E: Engine>() {
             "rename over what is in another line",
         ];
         let single = !SEVERAL.contains(&op.0);
-        let may_tear = OVERWRITES.contains(&op.0) && !has_atomic_contents::<E>();
+        let may_tear = INSIDE.contains(&op.0) && !has_atomic_contents::<E>();
         for point in 1.. {
             furnish(&fs, dir).unwrap();
             let completed = run_in_child(&fs, &fs.medium().watch, dir, op, point);

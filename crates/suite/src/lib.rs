@@ -59,6 +59,9 @@ pub trait Engine: 'static {
 
     /// A word that leads somewhere in a pool of this many blocks, or just outside.
     fn wild_word(blocks: u64, below: &mut dyn FnMut(u64) -> u64) -> u64;
+
+    /// Damages the image of a pool in ways that single words do not: what a checksum vouches for, for instance.
+    fn forge(_image: &mut [u8], _below: &mut dyn FnMut(u64) -> u64) {}
 }
 
 /// A mounted pool of an engine.

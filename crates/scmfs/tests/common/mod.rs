@@ -3,7 +3,7 @@
 use pmem::Medium;
 use pool::{CheckOptions, CheckReport, Error, FormatOptions, PoolInfo};
 use scmfs::layout::{
-    BLOCK, FIRST_BLOCK, INODE, INODE_MAP, INODE_SIZE, Map, POOL_MAX, Run, journal,
+    BLOCK, FIRST_BLOCK, INODE, INODE_MAP, INODE_SIZE, Map, POOL_MAX, Run, fnv1a, journal,
 };
 use vfs::Ino;
 
@@ -47,6 +47,30 @@ impl suite::Engine for Scmfs {
             0 => Map::Run(Run { start, count: below(4) }).pack(),
             1 => Map::Run(Run { start, count: below(2 * blocks) }).pack(),
             _ => Map::Table { block: start, level: below(6) as u8 }.pack(),
+        }
+    }
+
+    /// Records of the journal, which say anything.
+    fn forge(image: &mut [u8], below: &mut dyn FnMut(u64) -> u64) {
+        let blocks = image.len() as u64 / BLOCK;
+        for _ in 0..=below(2) {
+            let number = below(journal::RECORDS);
+            let count = 1 + below(journal::WORDS_MAX as u64);
+            let mut record = count.to_le_bytes().to_vec();
+            for _ in 0..count {
+                let at = match below(20) {
+                    0 => below(blocks * BLOCK + 100),
+                    1..5 => Self::weak_spot(below),
+                    _ => FIRST_BLOCK * BLOCK + below((blocks - FIRST_BLOCK) * BLOCK / 8) * 8,
+                };
+                let value = if below(3) == 0 { 0 } else { Self::wild_word(blocks, below) };
+                record.extend(at.to_le_bytes());
+                record.extend(value.to_le_bytes());
+            }
+            let checksum = (fnv1a(&record) ^ fnv1a(&number.to_le_bytes())).max(1);
+            let at = (journal::START + number * journal::RECORD) as usize;
+            image[at..at + 8].copy_from_slice(&checksum.to_le_bytes());
+            image[at + 8..at + 8 + record.len()].copy_from_slice(&record);
         }
     }
 }
