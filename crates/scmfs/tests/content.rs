@@ -5,8 +5,9 @@ mod common;
 use common::Scmfs;
 use namespace::layout::Word;
 use pmem::Medium as _;
-use pool::{CheckOptions, Error, MountOptions};
+use pool::{CheckOptions, Engine as _, Error, MountOptions};
 use scmfs::layout::{BLOCK, EXTENT, FANOUT, Map, fnv1a, journal};
+use std::sync::atomic::Ordering::Relaxed;
 use suite::{Engine as _, FILE, Fs, check_and_remount, create, mount, mounted};
 use vfs::{Caller, FILE_SIZE_MAX, Fallocate, FileSystem as _, Ino, ROOT, Seek, SetAttr};
 
@@ -104,6 +105,25 @@ fn a_file_whose_neighbour_is_taken_moves_or_becomes_a_table() {
     }
     // The block of the root directory.
     assert_eq!(fs.statfs().blocks_free, idle - 1);
+}
+
+#[test]
+fn a_file_that_moves_stays_for_who_reads_it_without_a_copy() {
+    let fs = mounted::<Scmfs>(4 << 20);
+    let before = pattern(100 * 4096);
+    let f = file(&fs, "f", &before);
+    let was = start_of(map_of(&fs, f));
+    file(&fs, "other", &vec![9; 100 * 4096]);
+    let held = fs.get_read_buf(f, 0, 100 * 4096).unwrap();
+    fs.append(f, b"one more").unwrap();
+    assert_ne!(start_of(map_of(&fs, f)), was);
+    let filler = file(&fs, "filler", b"");
+    while fs.append(filler, &[0x55; 20_000]).is_ok() {}
+    let is_there = held.iter().zip(&before).all(|(now, before)| now.load(Relaxed) == *before);
+    assert!(is_there, "what it left is not used while it is read");
+    let free = fs.statfs().blocks_free;
+    drop(held);
+    assert_eq!(fs.statfs().blocks_free, free + 100);
 }
 
 #[test]

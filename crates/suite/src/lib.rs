@@ -219,6 +219,7 @@ macro_rules! tests {
             large_directories_and_long_names
             inode_numbers_do_not_creep
             zeroed_ranges_have_space
+            a_full_pool_lets_files_with_attributes_be_cut
             files_that_compete_for_space_keep_what_they_hold
             small_pools_that_fill_up_do_as_the_model_does
         );

@@ -243,6 +243,24 @@ pub fn zeroed_ranges_have_space<E: Engine>() {
     }
 }
 
+/// Who cuts a file in a full pool is not refused for the list of attributes that has to become shorter for it.
+pub fn a_full_pool_lets_files_with_attributes_be_cut<E: Engine>() {
+    let fs = mounted::<E>(8 << 20);
+    let d = create::<E>(&fs, ROOT, "d", &DIR);
+    let f = create::<E>(&fs, d, "f", &FILE);
+    fs.write(f, 0, &[1; 20_000]).unwrap();
+    // As long as the reserve of free blocks allows.
+    fs.setxattr(f, b"user.0", &[2; 60_000], SetXattr::Any).unwrap();
+    let capability = [&[0, 0, 0, 2][..], &[0; 16]].concat();
+    fs.setxattr(f, b"security.capability", &capability, SetXattr::Any).unwrap();
+    fill(&fs, d);
+    let cut = SetAttr { size: Some(5000), ..SetAttr::default() };
+    assert_eq!(fs.setattr(&Caller::ROOT, f, &cut).map(|attr| attr.size), Ok(5000));
+    assert_eq!(fs.getxattr(f, b"security.capability"), Err(Errno::NODATA));
+    assert_eq!(fs.getxattr(f, b"user.0").map(|value| value.len()), Ok(60_000));
+    check_and_remount::<E>(fs);
+}
+
 /// Random calls on pools of a few hundred blocks, of which many find no space: those change nothing, all others do what the model
 /// does, and what is left is a sound pool.
 pub fn small_pools_that_fill_up_do_as_the_model_does<E: Engine>() {
@@ -261,7 +279,9 @@ pub fn files_that_compete_for_space_keep_what_they_hold<E: Engine>() {
     let mut refused = 0;
     for seed in 0..seeds {
         let mut rng = Rng::new(seed);
-        let mut fs = mounted::<E>((100 + 60 * (seed % 4)) * BLOCK);
+        // Some with files that have several MiB.
+        let scale = if seed % 6 == 5 { 20 } else { 1 };
+        let mut fs = mounted::<E>((100 + 60 * (seed % 4)) * scale * BLOCK);
         let name = |i: usize| format!("f{i}");
         create::<E>(&fs, ROOT, "idle", &FILE);
         let idle = fs.statfs().blocks_free;
@@ -274,11 +294,11 @@ pub fn files_that_compete_for_space_keep_what_they_hold<E: Engine>() {
             let ino = fs.peek(ROOT, name(i).as_bytes()).unwrap().ino;
             let model = &mut models[i];
             let size = model.len() as u64;
-            let offset = rng.below(size + 3 * BLOCK);
-            let most = [100, 9000, 40 * BLOCK][rng.below(3) as usize];
+            let offset = rng.below(size + 3 * scale * BLOCK);
+            let most = [100, 9000, 40 * scale * BLOCK][rng.below(3) as usize];
             let len = 1 + rng.below(most);
             let byte = 1 + (step % 255) as u8;
-            let shift = |of: u64| (of % 400_000) / BLOCK * BLOCK;
+            let shift = |of: u64| of % (100 * scale * BLOCK) / BLOCK * BLOCK;
             let (result, after) = match rng.below(10) {
                 0..=2 => {
                     let mut after = model.clone();
@@ -292,7 +312,7 @@ pub fn files_that_compete_for_space_keep_what_they_hold<E: Engine>() {
                     (fs.append(ino, &vec![byte; len as usize]).map(drop), after)
                 }
                 5 | 6 => {
-                    let to = rng.below(size + 50 * BLOCK);
+                    let to = rng.below(size + 50 * scale * BLOCK);
                     let mut after = model.clone();
                     after.resize(to as usize, 0);
                     let set = SetAttr { size: Some(to), ..SetAttr::default() };
