@@ -181,10 +181,13 @@ fn a_punched_hole_gives_its_blocks_back_and_reads_as_zeros() {
     check_and_remount::<Scmfs>(fs);
 }
 
+/// What lets a file grow to a size.
+type Grow = (&'static str, fn(&Pool, Ino, u64));
+
 /// In one run and in tables: by a size, a write far out, an allocation.
 #[test]
 fn what_is_cut_and_grown_again_reads_as_zeros() {
-    let grow: [(&str, fn(&Pool, Ino, u64)); 4] = [
+    let grow: [Grow; 4] = [
         ("a size", |fs, f, size| resize(fs, f, size)),
         ("a write", |fs, f, size| fs.write(f, size - 1, &[0]).unwrap()),
         ("an allocation", |fs, f, size| {

@@ -263,7 +263,8 @@ fn read(fs: &Pool<'_>, dir: Ino) -> State {
     State { tree, contents }
 }
 
-/// Operations that change contents inside a file. Where that is not atomic, a death in the midst leaves of each byte the old or the new value.
+/// Operations that change contents inside a file. Where that is not atomic, a death in the midst leaves of each byte the old
+/// or the new value.
 const INSIDE: [&str; 10] = [
     "write to a hole",
     "write in a line",
