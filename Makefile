@@ -109,11 +109,11 @@ install: build ## into PREFIX (/usr/local), with the helper of mount(8) in SBIND
 	ln -sfn $(PREFIX)/bin/keepstone $(DESTDIR)$(SBINDIR)/mount.fuse.keepstone
 
 campaign: ## millions of generated calls against the model and the kernel, kills, damaged pools (nightly)
-	KEEPSTONE_OPS=$(CAMPAIGN_OPS) $(CARGO) test --release --package bpfs --test conformance generated
+	KEEPSTONE_OPS=$(CAMPAIGN_OPS) $(CARGO) test --release --package bpfs --package scmfs --test conformance generated
 	KEEPSTONE_OPS=8000000 $(CARGO) test --release --package posix --test differential
 	KEEPSTONE_OPS=1000000 $(CARGO) test --release --package preload --test direct
-	KEEPSTONE_KILLS=5000 $(CARGO) test --release --package bpfs --test processes
-	KEEPSTONE_HOSTILE=100000 $(CARGO) test --release --package bpfs --test hostile
+	KEEPSTONE_KILLS=5000 $(CARGO) test --release --package bpfs --package scmfs --test processes
+	KEEPSTONE_HOSTILE=100000 $(CARGO) test --release --package bpfs --package scmfs --test hostile
 
 fuzz: ## arbitrary bytes as NBD sessions and as devices (10 minutes; needs a nightly toolchain and cargo-fuzz)
 	KEEPSTONE_NBD_SESSIONS=100000 $(CARGO) test --release --package nbd --test fuzz

@@ -1,14 +1,12 @@
 //! What waits for PM besides fences: to load from a line that is being flushed takes as long as one.
 
-mod common;
-
 use bpfs::{Bpfs, FormatOptions, MountOptions};
-use common::{Watch, Watched};
 use pmem::{Domain, LINE, Medium, OpenOptions};
 use std::backtrace::Backtrace;
 use std::collections::HashSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use suite::watch::{Watch, Watched};
 use vfs::conformance::{Handles, Op, apply, gen_ops};
 use vfs::{ROOT, Timestamp};
 

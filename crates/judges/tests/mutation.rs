@@ -131,7 +131,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("scan.rs scan_inode_file:", DEAD),
     ("scan.rs scan_dir:", DEAD),
     ("scan.rs walk:", DEAD),
-    ("scan.rs help_scan:", "runs repeat because one thread scans: crates/bpfs/tests/scan.rs"),
+    ("scan.rs help_scan:", "runs repeat because one thread scans: crates/suite/src/scan.rs"),
 ];
 const DEAD: &str = "it makes durable what a killed process has left: tests/deaths.rs";
 

@@ -16,7 +16,7 @@
 //! - `space`, `volatile`: which blocks are free, and which are not durable yet; what else is derived other engines have
 //!   alike in [`namespace`] and [`derived`];
 //! - `Maps`: `map`: where contents lie;
-//! - `Store`: `store`, `scan`: one inode, and what [`namespace`] wants of an engine;
+//! - `Store`: `store`, `claims`: one inode, and what [`namespace`] wants of an engine;
 //! - [`namespace::Core`]: the operations on names and attributes;
 //! - `Files`: `fs`, `content`, `allocate`, `sync`, `pin`: those on contents;
 //! - `lifecycle`, `share`: format, mount, check, and where processes meet.
@@ -32,7 +32,7 @@ mod lifecycle;
 mod map;
 mod overlay;
 mod pin;
-mod scan;
+mod claims;
 mod share;
 mod space;
 mod store;

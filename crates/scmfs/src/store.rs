@@ -363,6 +363,11 @@ impl<M: Medium> Store<M> {
     }
 }
 
+/// A list of attributes as it is stored: nothing where there are none.
+fn list_bytes(attributes: &Attributes) -> Vec<u8> {
+    if attributes.is_empty() { Vec::new() } else { attributes.to_bytes() }
+}
+
 /// Whether a run of `count` blocks is worth to be continued up to block `first`, rather than to leave a hole.
 fn is_near(count: u64, first: u64) -> bool {
     first <= count + GAP_MAX
@@ -416,7 +421,7 @@ impl<M: Medium> Storage for Store<M> {
         attributes: &Attributes,
         prepare: impl FnOnce() -> Result<T>,
     ) -> Result<(InodeRecord, T)> {
-        let list = attributes.to_bytes();
+        let list = list_bytes(attributes);
         let need = Self::blocks_of(target.len() as u64) + Self::blocks_of(list.len() as u64);
         self.v.transact(need, KEEP, |txn| {
             record.root = self.store_whole(txn, target).pack().into();
@@ -497,7 +502,7 @@ impl<M: Medium> Storage for Store<M> {
             return Ok(self.commit_inode(ino, v, size, &words)?);
         };
         let old = self.all_blocks(self.check_map(self.load(v, Word::Xattr), LEVEL_MAX)?)?;
-        let list = list.to_bytes();
+        let list = list_bytes(list);
         self.v.transact(Self::blocks_of(list.len() as u64), KEEP, |txn| {
             words.push((self.word_off(v, Word::Xattr), self.store_whole(txn, &list).pack()));
             old.into_iter().for_each(|run| txn.free(run));
@@ -511,7 +516,7 @@ impl<M: Medium> Storage for Store<M> {
     fn commit_fewer_attributes(&self, v: &VInode, attributes: &Attributes) -> Result<()> {
         let map = self.check_map(self.load(v, Word::Xattr), LEVEL_MAX)?;
         let old = self.all_blocks(map)?;
-        let list = attributes.to_bytes();
+        let list = list_bytes(attributes);
         // From the reserve, too: what a truncation frees may be needed.
         self.v.transact(Self::blocks_of(list.len() as u64), 0, |txn| {
             let new = self.store_whole(txn, &list);

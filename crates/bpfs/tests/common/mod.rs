@@ -1,81 +1,46 @@
-//! A region that tells of its accesses.
+//! The engine as the tests of all engines see it.
 
-use pmem::{Counters, Domain, Fenced, Line, Medium, Region};
+use bpfs::layout::{BLOCK, INODE, POOL_MAX};
+use pmem::Medium;
+use pool::{CheckOptions, CheckReport, Error, FormatOptions, PoolInfo};
+use vfs::Ino;
 
-/// Who is told, before each access.
-pub trait Watch: Send + Sync {
-    /// A read or a store, but loads of words and comparisons.
-    fn bytes(&self) {}
-    /// A load.
-    fn load(&self, _off: u64, _len: u64) {}
-    /// A flush.
-    fn flush(&self, off: u64, len: u64);
-    /// A fence.
-    fn fence(&self);
-}
+/// BPFS.
+pub struct Bpfs;
 
-/// A region with somebody who is told of its accesses.
-pub struct Watched<W> {
-    pub region: Region,
-    pub watch: W,
-}
+impl suite::Engine for Bpfs {
+    const NAME: &'static str = bpfs::LAYOUT;
+    const POOL_MAX: u64 = POOL_MAX;
+    type Files<M: Medium> = bpfs::Files<M>;
 
-impl<W: Watch> Medium for Watched<W> {
-    fn len(&self) -> u64 {
-        self.region.len()
+    fn format(medium: &impl Medium, options: &FormatOptions) -> Result<PoolInfo, Error> {
+        bpfs::format(medium, options)
     }
-    fn domain(&self) -> Domain {
-        self.region.domain()
+
+    fn info(medium: &impl Medium) -> Result<PoolInfo, Error> {
+        bpfs::info(medium)
     }
-    fn counters(&self) -> &Counters {
-        self.region.counters()
+
+    fn check(medium: &impl Medium, options: &CheckOptions) -> Result<CheckReport, Error> {
+        bpfs::check(medium, options, &|_, _| {})
     }
-    fn read(&self, off: u64, buf: &mut [u8]) {
-        self.watch.bytes();
-        self.watch.load(off, buf.len() as u64);
-        self.region.read(off, buf);
+
+    /// In the only leaf of the inode file.
+    fn inode_at(ino: Ino) -> u64 {
+        BLOCK + ino.0 * INODE
     }
-    fn load_u64(&self, off: u64) -> u64 {
-        self.watch.load(off, 8);
-        self.region.load_u64(off)
+
+    fn weak_spot(below: &mut dyn FnMut(u64) -> u64) -> u64 {
+        match below(3) {
+            0 => 64 + below(2) * 8,
+            _ => BLOCK + below(32) * INODE + below(16) * 8,
+        }
     }
-    fn equals(&self, off: u64, bytes: &[u8]) -> bool {
-        self.watch.load(off, bytes.len() as u64);
-        self.region.equals(off, bytes)
-    }
-    fn write(&self, off: u64, data: &[u8]) {
-        self.watch.bytes();
-        self.region.write(off, data);
-    }
-    fn write_nt(&self, off: u64, data: &[u8]) {
-        self.watch.bytes();
-        self.region.write_nt(off, data);
-    }
-    fn copy_nt(&self, dst: u64, src: u64, len: u64) {
-        self.watch.bytes();
-        self.region.copy_nt(dst, src, len);
-    }
-    fn zero_nt(&self, off: u64, len: u64) {
-        self.watch.bytes();
-        self.region.zero_nt(off, len);
-    }
-    fn store_u64(&self, off: u64, value: u64) {
-        self.watch.bytes();
-        self.region.store_u64(off, value);
-    }
-    fn stores_lines(&self) -> bool {
-        self.region.stores_lines()
-    }
-    fn store_line(&self, off: u64, line: &Line) {
-        self.watch.bytes();
-        self.region.store_line(off, line);
-    }
-    fn flush(&self, off: u64, len: u64) {
-        self.watch.flush(off, len);
-        self.region.flush(off, len);
-    }
-    fn fence(&self) -> Fenced {
-        self.watch.fence();
-        self.region.fence()
+
+    fn wild_word(blocks: u64, below: &mut dyn FnMut(u64) -> u64) -> u64 {
+        match below(2) {
+            0 => (below(blocks) * BLOCK) | below(8),
+            _ => (blocks + below(blocks)) * BLOCK,
+        }
     }
 }

@@ -37,6 +37,7 @@ impl<'a> Session<'a> {
     pub(super) fn step(&mut self, op: &Op) -> Result<(), String> {
         let got = apply(self.fs, &mut self.handles, op);
         if got == Outcome::Failed(Errno::NOSPC) {
+            self.follow_capability(op);
             return self.check().map_err(|what| format!("ENOSPC changed something: {what}"));
         }
         let place = match op {
@@ -51,6 +52,27 @@ impl<'a> Session<'a> {
             _ => got == want,
         };
         if agree { Ok(()) } else { Err(format!("got {got:?}, the model {want:?}")) }
+    }
+
+    /// A change of content that found no space may have taken the capability of its file away (contract vfs-C5).
+    fn follow_capability(&mut self, op: &Op) {
+        let (Op::Write { of, .. }
+        | Op::Append { of, .. }
+        | Op::Truncate { of, .. }
+        | Op::Fallocate { of, .. }
+        | Op::CopyRange { to: of, .. }) = op
+        else {
+            return;
+        };
+        const CAPABILITY: &[u8] = b"security.capability";
+        let tested = locate(self.fs, &mut self.handles, of, Pos::At(0));
+        let model = locate(&self.model, &mut self.model_handles, of, Pos::At(0));
+        if let (Some((tested, _)), Some((model, _))) = (tested, model)
+            && self.fs.getxattr(tested, CAPABILITY) == Err(Errno::NODATA)
+        {
+            // It had none, or has none any more.
+            let _ = self.model.removexattr(model, CAPABILITY);
+        }
     }
 
     fn place_in_model(&mut self, of: &Target, at: Pos, whence: Seek) -> Option<(Ino, u64, Seek)> {

@@ -1,44 +1,16 @@
 //! What the mount's server posts is seen by all who use the pool, and survives recoveries.
 
-use bpfs::{Bpfs, FormatOptions, MountOptions};
+use crate::{Engine, PoolFile, attach, mounted};
 use mounts::MountEvents as _;
-use pmem::{Access, Lock, OpenOptions, Region};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
 use std::time::Duration;
-
 use vfs::{Caller, FileSystem as _, NewKind, NewNode, ROOT};
 
-/// Removed when dropped.
-struct Pool(PathBuf);
-
-impl Pool {
-    fn new(name: &str) -> Self {
-        let pool = Self(format!("/dev/shm/keepstone-{name}-{}", std::process::id()).into());
-        let region = Region::create(&pool.0, 16 << 20).unwrap();
-        bpfs::format(&region, &FormatOptions::default()).unwrap();
-        pool
-    }
-
-    fn attach(&self) -> Bpfs<Region> {
-        let options = OpenOptions { lock: Some(Lock::Shared), ..OpenOptions::default() };
-        let region = options.open(&self.0, Access::ReadWrite).unwrap();
-        let place = bpfs::place(&region).unwrap();
-        Bpfs::attach(region, &place, &MountOptions::default()).unwrap()
-    }
-}
-
-impl Drop for Pool {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-#[test]
-fn posts_are_shared_and_outlast_recoveries() {
-    let pool = Pool::new("events");
-    let (server, program) = (pool.attach(), pool.attach());
+/// What the server posts, all see, also after a recovery.
+pub fn posts_are_shared_and_outlast_recoveries<E: Engine>() {
+    let pool = PoolFile::new::<E>("events", 16 << 20);
+    let (server, program) = (attach::<E>(&pool.0), attach::<E>(&pool.0));
     let node = NewNode { kind: NewKind::File, mode: 0o755, umask: 0 };
     let make = || server.create(&Caller::ROOT, ROOT, b"program", &node).unwrap().ino;
     let ino = make();
@@ -60,10 +32,10 @@ fn posts_are_shared_and_outlast_recoveries() {
     assert!(!program.is_executed(ino));
 }
 
-#[test]
-fn mappings_end_with_those_who_count_them() {
-    let pool = Pool::new("mappings");
-    let (server, program) = (pool.attach(), pool.attach());
+/// Mappings are counted by process, and end with it.
+pub fn mappings_end_with_those_who_count_them<E: Engine>() {
+    let pool = PoolFile::new::<E>("mappings", 16 << 20);
+    let (server, program) = (attach::<E>(&pool.0), attach::<E>(&pool.0));
     let node = NewNode { kind: NewKind::File, mode: 0o644, umask: 0 };
     let ino = server.create(&Caller::ROOT, ROOT, b"file", &node).unwrap().ino;
     assert!(!program.is_mapped(ino));
@@ -88,7 +60,7 @@ fn mappings_end_with_those_who_count_them() {
     assert!(server.is_mapped(ino));
     assert_eq!(server.reap_processes().unwrap(), 1);
     assert!(!server.is_mapped(ino));
-    let next = pool.attach();
+    let next = attach::<E>(&pool.0);
     next.begin_mapping(ino).unwrap();
     server.begin_mapping(ino).unwrap();
     server.begin_mapping(ino).unwrap();
@@ -107,10 +79,9 @@ fn mappings_end_with_those_who_count_them() {
 
 /// Whoever maps waits for all who are having a file opened, the server for those that it has answered, and both for
 /// these openings only.
-#[test]
-fn openings_are_waited_for() {
-    let pool = Pool::new("openings");
-    let (server, program) = (pool.attach(), pool.attach());
+pub fn openings_are_waited_for<E: Engine>() {
+    let pool = PoolFile::new::<E>("openings", 16 << 20);
+    let (server, program) = (attach::<E>(&pool.0), attach::<E>(&pool.0));
     let (ino, other) = (vfs::Ino(2), vfs::Ino(3));
     let answered = || server.wait_for_openings(ino, true);
     let all = || server.wait_for_openings(ino, false);
@@ -153,11 +124,10 @@ fn openings_are_waited_for() {
 }
 
 /// The server is told of what it holds when that loses its last name, however much that is, and of nothing else.
-#[test]
-fn the_server_hears_of_removals() {
-    let pool = Pool::new("removals");
-    let (server, program) = (pool.attach(), pool.attach());
-    let other_server = pool.attach();
+pub fn the_server_hears_of_removals<E: Engine>() {
+    let pool = PoolFile::new::<E>("removals", 16 << 20);
+    let (server, program) = (attach::<E>(&pool.0), attach::<E>(&pool.0));
+    let other_server = attach::<E>(&pool.0);
     other_server.wait_for_unnamed(Duration::ZERO, &mut |_| {}).unwrap();
     let node = NewNode { kind: NewKind::File, mode: 0o644, umask: 0 };
     let make = |name: &str| {
@@ -224,10 +194,9 @@ fn the_server_hears_of_removals() {
 
 /// The kernel lets inodes go by itself, and their numbers are used again: nobody else is told of, neither before the
 /// server comes to it nor while it tells.
-#[test]
-fn the_server_is_not_told_of_who_has_the_number_next() {
-    let pool = Pool::new("numbers");
-    let (server, program) = (pool.attach(), pool.attach());
+pub fn the_server_is_not_told_of_who_has_the_number_next<E: Engine>() {
+    let pool = PoolFile::new::<E>("numbers", 16 << 20);
+    let (server, program) = (attach::<E>(&pool.0), attach::<E>(&pool.0));
     let node = NewNode { kind: NewKind::Dir, mode: 0o755, umask: 0 };
     let make = |name: &[u8]| {
         let ino = program.create(&Caller::ROOT, ROOT, name, &node).unwrap().ino;
@@ -255,10 +224,9 @@ fn the_server_is_not_told_of_who_has_the_number_next() {
 }
 
 /// Space that only the kernel's memory of a removed file keeps is waited for.
-#[test]
-fn a_full_pool_waits_for_the_server() {
-    let pool = Pool::new("full");
-    let (server, program) = (pool.attach(), pool.attach());
+pub fn a_full_pool_waits_for_the_server<E: Engine>() {
+    let pool = PoolFile::new::<E>("full", 16 << 20);
+    let (server, program) = (attach::<E>(&pool.0), attach::<E>(&pool.0));
     let node = NewNode { kind: NewKind::File, mode: 0o644, umask: 0 };
     let fill = |name: &[u8]| {
         let ino = program.create(&Caller::ROOT, ROOT, name, &node).unwrap().ino;
@@ -280,11 +248,9 @@ fn a_full_pool_waits_for_the_server() {
     assert_eq!(fill(b"third").1, Err(vfs::Errno::NOSPC));
 }
 
-#[test]
-fn a_pool_of_one_process_counts_mappings_too() {
-    let region = Region::anonymous(16 << 20).unwrap();
-    bpfs::format(&region, &FormatOptions::default()).unwrap();
-    let fs = Bpfs::mount(region, &MountOptions::default()).unwrap();
+/// Mappings are counted where nobody shares the pool, too.
+pub fn a_pool_of_one_process_counts_mappings_too<E: Engine>() {
+    let fs = mounted::<E>(16 << 20);
     fs.begin_mapping(ROOT).unwrap();
     assert!(fs.is_mapped(ROOT));
     fs.end_mapping(ROOT);

@@ -1,33 +1,20 @@
 //! A first look: the operations work, survive a remount, and leave a clean pool.
 
-use bpfs::{Bpfs, CheckOptions, FormatOptions, MountOptions};
-use pmem::Region;
+use crate::{DIR, Engine, formatted, mount};
+use pool::CheckOptions;
 use vfs::*;
-
-fn pool(bytes: u64) -> Region {
-    let region = Region::anonymous(bytes).unwrap();
-    bpfs::format(&region, &FormatOptions::default()).unwrap();
-    region
-}
 
 fn file(mode: u32) -> NewNode<'static> {
     NewNode { kind: NewKind::File, mode, umask: 0 }
 }
 
-#[test]
-fn survives_remount() {
-    let mut region = pool(16 << 20);
+/// What was written is there after a remount, and the pool is sound.
+pub fn survives_remount<E: Engine>() {
+    let mut region = formatted::<E>(16 << 20);
     let body: Vec<u8> = (0..300_000u32).map(|i| (i % 251) as u8).collect();
     {
-        let fs = Bpfs::mount(region, &MountOptions::default()).unwrap();
-        let dir = fs
-            .create(
-                &Caller::ROOT,
-                ROOT,
-                b"d",
-                &NewNode { kind: NewKind::Dir, mode: 0o755, umask: 0 },
-            )
-            .unwrap();
+        let fs = mount::<E, _>(region);
+        let dir = fs.create(&Caller::ROOT, ROOT, b"d", &DIR).unwrap();
         for i in 0..1000 {
             let name = format!("file-{i}");
             let f = fs.create(&Caller::ROOT, dir.ino, name.as_bytes(), &file(0o644)).unwrap();
@@ -50,9 +37,9 @@ fn survives_remount() {
         fs.write(big.ino, 5_299_990, b"across the end of it").unwrap();
         region = fs.into_medium();
     }
-    let report = bpfs::check(&region, &CheckOptions::default(), &|_, _| {}).unwrap();
+    let report = E::check(&region, &CheckOptions::default()).unwrap();
     assert!(report.clean(), "{:?}", report.problems);
-    let fs = Bpfs::mount(region, &MountOptions::default()).unwrap();
+    let fs = mount::<E, _>(region);
     let dir = fs.lookup(ROOT, b"d").unwrap();
     let mut names = vec![];
     fs.readdir(dir.ino, 0, &mut |e| {

@@ -1,10 +1,8 @@
 //! Several threads scan a pool that is mounted: what one of them has flushed, only its own fence completes.
 
-mod common;
-
-use bpfs::{Bpfs, FormatOptions, MountOptions};
-use common::{Watch, Watched};
-use pmem::Region;
+use crate::watch::{Watch, Watched};
+use crate::{Engine, Fs, mounted};
+use pool::MountOptions;
 use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 use std::thread::{self, ThreadId};
@@ -31,12 +29,10 @@ impl Watch for Flushes {
     }
 }
 
-#[test]
-fn each_worker_fences_what_it_flushed() {
+/// Whoever flushes in a scan fences as well, and each directory is flushed.
+pub fn each_worker_fences_what_it_flushed<E: Engine>() {
     const DIRS: usize = 50;
-    let region = Region::anonymous(16 << 20).unwrap();
-    bpfs::format(&region, &FormatOptions::default()).unwrap();
-    let fs = Bpfs::mount(region, &MountOptions::default()).unwrap();
+    let fs = mounted::<E>(16 << 20);
     let make = |dir, name: &[u8], kind| {
         let node = NewNode { kind, mode: 0o755, umask: 0 };
         fs.create(&Caller::ROOT, dir, name, &node).unwrap().ino
@@ -49,7 +45,7 @@ fn each_worker_fences_what_it_flushed() {
     loop {
         let medium = Watched { region, watch: Flushes::default() };
         let options = MountOptions { threads: Some(3), ..MountOptions::default() };
-        let fs = Bpfs::mount(medium, &options).unwrap();
+        let fs = Fs::<E, Watched<Flushes>>::mount(medium, &options).unwrap();
         let Watched { region: again, watch: Flushes { flushed, unfenced } } = fs.into_medium();
         assert!(unfenced.into_inner().unwrap().is_empty());
         let flushed = flushed.into_inner().unwrap();

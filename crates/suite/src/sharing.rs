@@ -2,94 +2,68 @@
 
 #![allow(unsafe_code)]
 
-use bpfs::{Bpfs, Error, FormatOptions, MountOptions};
+use crate::{Engine, FILE, PoolFile, attach, mount, open_shared, place, try_attach};
 use pmem::{Access, Lock, OpenOptions, Region};
+use pool::FormatOptions;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use vfs::{Caller, Errno, FileSystem as _, NewKind, NewNode, ROOT};
-
-/// A pool of 16 MiB, removed when dropped.
-struct Pool(PathBuf);
-
-impl Drop for Pool {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-fn pool(name: &str) -> Pool {
-    let pool = Pool(format!("/dev/shm/sharing-{name}-{}", std::process::id()).into());
-    let region = Region::create(&pool.0, 16 << 20).unwrap();
-    bpfs::format(&region, &FormatOptions::default()).unwrap();
-    pool
-}
-
-fn open(pool: &Path) -> Region {
-    let options = OpenOptions { lock: Some(Lock::Shared), ..OpenOptions::default() };
-    options.open(pool, Access::ReadWrite).unwrap()
-}
-
-fn attach(pool: &Path) -> Result<Bpfs<Region>, Error> {
-    let region = open(pool);
-    let place = bpfs::place(&region)?;
-    Bpfs::attach(region, &place, &MountOptions { threads: Some(1), ..MountOptions::default() })
-}
+use vfs::{Caller, Errno, FileSystem as _, ROOT};
 
 /// Where the shared state is.
-fn state(pool: &Path) -> PathBuf {
-    bpfs::place(&open(pool)).unwrap().path.into_string().unwrap().into()
+fn state<E: Engine>(pool: &Path) -> PathBuf {
+    place::<E>(&open_shared(pool)).unwrap().path.into_string().unwrap().into()
 }
 
-#[test]
-fn a_state_that_was_removed_has_no_successor_beside_it() {
-    let pool = pool("removed");
-    let first = attach(&pool.0).unwrap();
-    std::fs::remove_file(state(&pool.0)).unwrap();
-    let refused = attach(&pool.0).err().expect("the first still has the pool").to_string();
+/// While somebody uses a state that was removed, nobody begins another one.
+pub fn a_state_that_was_removed_has_no_successor_beside_it<E: Engine>() {
+    let pool = PoolFile::new::<E>("removed", 16 << 20);
+    let first = attach::<E>(&pool.0);
+    std::fs::remove_file(state::<E>(&pool.0)).unwrap();
+    let refused = try_attach::<E>(&pool.0).err().expect("the first still has the pool").to_string();
     assert!(refused.contains("it was removed"), "{refused}");
-    assert!(!state(&pool.0).exists());
+    assert!(!state::<E>(&pool.0).exists());
     first.getattr(first.root()).unwrap();
     drop(first);
-    drop(attach(&pool.0).unwrap());
+    drop(attach::<E>(&pool.0));
 }
 
-#[test]
-fn a_strangers_file_is_named() {
-    let pool = pool("strangers");
-    let state = state(&pool.0);
+/// A file of another user's in the place of the state is refused by name.
+pub fn a_strangers_file_is_named<E: Engine>() {
+    let pool = PoolFile::new::<E>("strangers", 16 << 20);
+    let state = state::<E>(&pool.0);
     std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&state).unwrap();
     std::os::unix::fs::chown(&state, Some(4711), None).unwrap();
-    let refused = attach(&pool.0).err().expect("it may be a trap").to_string();
+    let refused = try_attach::<E>(&pool.0).err().expect("it may be a trap").to_string();
     std::fs::remove_file(&state).unwrap();
     assert!(
         refused.contains("user 4711") && refused.contains(state.to_str().unwrap()),
         "{refused}"
     );
-    drop(attach(&pool.0).unwrap());
+    drop(attach::<E>(&pool.0));
 }
 
-#[test]
-fn all_who_come_at_once_get_in() {
-    let pool = pool("at-once");
+/// Whoever attaches while others come and go gets in.
+pub fn all_who_come_at_once_get_in<E: Engine>() {
+    let pool = PoolFile::new::<E>("at-once", 16 << 20);
     for _ in 0..20 {
         std::thread::scope(|s| {
             for _ in 0..8 {
-                s.spawn(|| drop(attach(&pool.0).unwrap()));
+                s.spawn(|| drop(attach::<E>(&pool.0)));
             }
         });
-        assert!(!state(&pool.0).exists());
+        assert!(!state::<E>(&pool.0).exists());
     }
 }
 
-#[test]
-fn who_has_the_pool_alone_is_not_joined() {
-    let pool = pool("alone");
+/// A pool is used alone, or shared.
+pub fn who_has_the_pool_alone_is_not_joined<E: Engine>() {
+    let pool = PoolFile::new::<E>("alone", 16 << 20);
     let alone = OpenOptions::default().open(&pool.0, Access::ReadWrite).unwrap();
     let options = OpenOptions { lock: Some(Lock::Shared), ..OpenOptions::default() };
     assert!(options.open(&pool.0, Access::ReadWrite).is_err());
-    let first = Bpfs::mount(alone, &MountOptions::default()).unwrap();
+    let first = mount::<E, _>(alone);
     drop(first);
-    let shared = attach(&pool.0).unwrap();
+    let shared = attach::<E>(&pool.0);
     assert!(OpenOptions::default().open(&pool.0, Access::ReadWrite).is_err());
     drop(shared);
     OpenOptions::default().open(&pool.0, Access::ReadWrite).unwrap();
@@ -97,14 +71,14 @@ fn who_has_the_pool_alone_is_not_joined() {
 
 /// In a process of its own, whose `/dev/shm` is a tmpfs with little room: what is made beyond it is refused, what
 /// is there stays usable, and with room again all goes on.
-#[test]
-fn a_full_shm_refuses_and_kills_nobody() {
-    let dir = std::env::temp_dir().join(format!("keepstone-full-{}", std::process::id()));
+pub fn a_full_shm_refuses_and_kills_nobody<E: Engine>() {
+    let dir =
+        std::env::temp_dir().join(format!("keepstone-full-{}-{}", E::NAME, std::process::id()));
     std::fs::create_dir(&dir).unwrap();
-    let pool = Pool(dir.join("pool"));
+    let pool = PoolFile(dir.join("pool"));
     let mut test = std::process::Command::new("unshare");
     test.args(["--mount", "--propagation", "private", "--"]).arg(std::env::current_exe().unwrap());
-    test.args(["--exact", "in_a_small_shm"]).env("KEEPSTONE_POOL", &pool.0);
+    test.args(["--exact", "sharing::in_a_small_shm"]).env("KEEPSTONE_POOL", &pool.0);
     let output = test.output().expect("unshare: install util-linux");
     drop(pool);
     std::fs::remove_dir(&dir).unwrap();
@@ -130,9 +104,8 @@ fn fill_shm(left: u64) {
     }
 }
 
-#[test]
-fn in_a_small_shm() {
-    // Part of the test above.
+/// The part of [`a_full_shm_refuses_and_kills_nobody`] that runs in a process of its own; nothing elsewhere.
+pub fn in_a_small_shm<E: Engine>() {
     let Some(pool) = std::env::var_os("KEEPSTONE_POOL").map(PathBuf::from) else { return };
     let small = ["-t", "tmpfs", "-o", "size=32M", "none", "/dev/shm"];
     assert!(std::process::Command::new("mount").args(small).status().unwrap().success());
@@ -144,22 +117,21 @@ fn in_a_small_shm() {
         assert_eq!(libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()), 0);
     }
     let region = Region::create(&pool, 64 << 20).unwrap();
-    bpfs::format(&region, &FormatOptions::default()).unwrap();
+    E::format(&region, &FormatOptions::default()).unwrap();
     drop(region);
 
     fill_shm(1 << 20);
-    let refused = attach(&pool).err().expect("there is no room for it").to_string();
-    assert!(refused.contains("there is no room") && !state(&pool).exists(), "{refused}");
+    let refused = try_attach::<E>(&pool).err().expect("there is no room for it").to_string();
+    assert!(refused.contains("there is no room") && !state::<E>(&pool).exists(), "{refused}");
     std::fs::remove_file("/dev/shm/fill").unwrap();
 
-    let fs = attach(&pool).unwrap();
-    let node = NewNode { kind: NewKind::File, mode: 0o755, umask: 0 };
-    let make = |i: u32| fs.create(&Caller::ROOT, ROOT, format!("file-{i}").as_bytes(), &node);
+    let fs = attach::<E>(&pool);
+    let make = |i: u32| fs.create(&Caller::ROOT, ROOT, format!("file-{i}").as_bytes(), &FILE);
     make(0).unwrap();
     fill_shm(0);
     let made = (1..200_000).map(make).take_while(Result::is_ok).count() as u32;
     assert_eq!(make(made + 1).err(), Some(Errno::NOSPC));
-    let refused = attach(&pool).err().expect("there is no room for more").to_string();
+    let refused = try_attach::<E>(&pool).err().expect("there is no room for more").to_string();
     assert!(refused.contains("there is no room"), "{refused}");
     for i in 0..=made {
         let ino = fs.lookup(ROOT, format!("file-{i}").as_bytes()).unwrap().ino;
@@ -168,18 +140,18 @@ fn in_a_small_shm() {
     std::fs::remove_file("/dev/shm/fill").unwrap();
     fs.reap_processes().unwrap();
     make(made + 1).unwrap();
-    drop(attach(&pool).unwrap());
+    drop(attach::<E>(&pool));
 
     // What a scan needs is known when it has ended.
     assert!((made + 2..made + 60_000).all(|i| make(i).is_ok()));
     drop(fs);
     fill_shm(4 << 20);
     let refused =
-        attach(&pool).err().expect("there is no room for what the scan makes").to_string();
+        try_attach::<E>(&pool).err().expect("there is no room for what the scan makes").to_string();
     let says = |part| refused.contains(part);
     assert!(says("there is no room") && says("takes more than the"), "{refused}");
-    assert!(!state(&pool).exists());
+    assert!(!state::<E>(&pool).exists());
     std::fs::remove_file("/dev/shm/fill").unwrap();
-    let fs = attach(&pool).unwrap();
+    let fs = attach::<E>(&pool);
     fs.lookup(ROOT, format!("file-{}", made + 59_999).as_bytes()).unwrap();
 }

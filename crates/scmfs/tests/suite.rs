@@ -1,0 +1,7 @@
+//! What all engines have alike.
+
+mod common;
+
+use common::Scmfs;
+
+suite::tests!(Scmfs: entries, limits, mount_events, pins, scan, sharing, smoke);

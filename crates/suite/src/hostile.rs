@@ -1,0 +1,246 @@
+//! Pools that nobody formatted like this: flipped bits, wild and cyclic pointers, blocks with two
+//! owners, torn directories, truncation. Nothing panics, hangs or reaches outside; `check` says
+//! what is wrong, and `check --repair` comes to an end with a pool that mounts.
+//!
+//! `KEEPSTONE_HOSTILE=n` runs n images instead of the default. A failure prints its seed;
+//! `KEEPSTONE_HOSTILE_SEED=s` runs that one alone.
+
+use crate::{DIR, Engine, FILE, Fs, Rng, mount};
+use namespace::layout::BLOCK;
+use pmem::{Medium as _, Region};
+use pool::{CheckOptions, Error, FormatOptions, MountOptions};
+use vfs::{
+    Caller, Fallocate, FileSystem, Ino, NewKind, NewNode, ROOT, RenameFlags, Seek, SetAttr,
+    SetXattr,
+};
+
+const BYTES: u64 = 2 << 20;
+
+/// A pool with one of everything.
+fn populated<E: Engine>() -> Vec<u8> {
+    let region = Region::anonymous(BYTES).unwrap();
+    E::format(&region, &FormatOptions { label: "hostile".into(), ..FormatOptions::default() })
+        .unwrap();
+    let fs = mount::<E, _>(region);
+    let make = |dir: Ino, name: &str, node: &NewNode<'_>| {
+        fs.create(&Caller::ROOT, dir, name.as_bytes(), node).unwrap().ino
+    };
+    let d = make(ROOT, "dir", &DIR);
+    let sub = make(d, "sub", &DIR);
+    for i in 0..150 {
+        let f = make(if i % 2 == 0 { d } else { sub }, &format!("a-file-with-number-{i}"), &FILE);
+        fs.write(f, 0, &vec![i as u8; 40 * i]).unwrap();
+    }
+    let big = make(ROOT, "big", &FILE);
+    fs.write(big, 0, &vec![9; 100_000]).unwrap();
+    fs.write(big, 1 << 40, b"far away").unwrap();
+    fs.link(big, sub, b"another name").unwrap();
+    make(ROOT, "link", &NewNode { kind: NewKind::Symlink(b"dir/sub"), mode: 0o777, umask: 0 });
+    make(ROOT, "fifo", &NewNode { kind: NewKind::Fifo, mode: 0o600, umask: 0 });
+    fs.setxattr(big, b"user.large", &vec![1; 9000], SetXattr::Any).unwrap();
+    fs.setxattr(d, b"user.small", b"value", SetXattr::Any).unwrap();
+    let region = fs.into_medium();
+    let mut image = vec![0; BYTES as usize];
+    region.read(0, &mut image);
+    image
+}
+
+/// Damages an image in a few places.
+fn damage<E: Engine>(image: &mut [u8], rng: &mut Rng) {
+    let blocks = BYTES / BLOCK;
+    for _ in 0..=rng.below(4) {
+        // Mostly where metadata is.
+        let at = match rng.below(6) {
+            0 => rng.below(BYTES / 8) * 8,
+            1 => rng.below(140) * BLOCK + rng.below(512) * 8,
+            2 => rng.below(140) * BLOCK + rng.below(16) * 16 + rng.below(2) * 8,
+            _ => E::weak_spot(&mut |n| rng.below(n)),
+        } as usize;
+        let old = u64::from_le_bytes(image[at..at + 8].try_into().unwrap());
+        let new = match rng.below(8) {
+            0 => old ^ 1 << rng.below(64),
+            1 => rng.next(),
+            2 | 3 => E::wild_word(blocks, &mut |n| rng.below(n)),
+            4 => at as u64 / BLOCK * BLOCK,
+            5 => u64::MAX,
+            6 => rng.below(300),
+            _ => 0,
+        };
+        image[at..at + 8].copy_from_slice(&new.to_le_bytes());
+    }
+    if rng.below(4) == 0 {
+        E::forge(image, &mut |n| rng.below(n));
+    }
+    if rng.below(10) == 0 {
+        let (from, to) = (rng.below(200) * BLOCK, rng.below(200) * BLOCK);
+        image.copy_within(from as usize..(from + BLOCK) as usize, to as usize);
+    }
+}
+
+fn region_of(image: &[u8]) -> Region {
+    let region = Region::anonymous(image.len() as u64).unwrap();
+    region.write_nt(0, image);
+    let _ = region.fence();
+    region
+}
+
+/// Calls everything on everything that can be reached; results do not matter, returning does.
+fn exercise(fs: &dyn FileSystem, rng: &mut Rng) {
+    let mut dirs = vec![ROOT];
+    let mut nodes = vec![];
+    let mut steps = 0;
+    while let Some(dir) = dirs.pop() {
+        let mut names = vec![];
+        let _ = fs.readdir(dir, 0, &mut |e| {
+            names.push((e.ino, e.name.to_vec(), e.kind));
+            names.len() < 400
+        });
+        for (ino, name, kind) in names {
+            steps += 1;
+            if steps > 1500 || name == b"." || name == b".." {
+                continue;
+            }
+            if fs.lookup(dir, &name).is_ok() && kind == vfs::FileKind::Dir {
+                dirs.push(ino);
+            }
+            nodes.push((dir, name, ino));
+        }
+    }
+    let mut buf = vec![0; 70_000];
+    for (dir, name, ino) in nodes {
+        let ino = if rng.below(20) == 0 { Ino(rng.below(1 << 34)) } else { ino };
+        let off = [0, 100, 4096, 50_000, 1 << 40, (1 << 48) - 5][rng.below(6) as usize];
+        match rng.below(14) {
+            0 => drop(fs.read(ino, off, &mut buf)),
+            1 => drop(fs.write(ino, off, &buf[..rng.below(9000) as usize])),
+            2 => drop(fs.setattr(
+                &Caller::ROOT,
+                ino,
+                &SetAttr { size: Some(off), ..SetAttr::default() },
+            )),
+            3 => drop(fs.unlink(dir, &name)),
+            4 => drop(fs.rename((dir, &name), (ROOT, b"renamed"), RenameFlags::empty())),
+            5 => drop(fs.rename((dir, &name), (dir, b"x"), RenameFlags::empty())),
+            6 => drop(fs.fallocate(ino, Fallocate::PunchHole, off, 100_000)),
+            7 => drop(fs.fallocate(ino, Fallocate::Collapse, 0, 4096)),
+            8 => drop(fs.fallocate(ino, Fallocate::Insert, 4096, 8192)),
+            9 => drop((fs.listxattr(ino), fs.getxattr(ino, b"user.large"))),
+            10 => drop(fs.setxattr(ino, b"user.new", b"v", SetXattr::Any)),
+            11 => {
+                drop((fs.readlink(ino), fs.seek(ino, 0, Seek::Data), fs.seek(ino, 0, Seek::Hole)))
+            }
+            12 => drop(fs.create(&Caller::ROOT, dir, b"fresh", &FILE)),
+            _ => drop(fs.rmdir(dir, &name)),
+        }
+    }
+}
+
+fn one<E: Engine>(image: &[u8], seed: u64) {
+    let mut rng = Rng::new(seed);
+    let mut image = image.to_vec();
+    damage::<E>(&mut image, &mut rng);
+    try_out::<E>(&image, &mut rng);
+}
+
+/// Does to an image all that can be done to one.
+fn try_out<E: Engine>(image: &[u8], rng: &mut Rng) {
+    let region = region_of(image);
+    let check = |repair| E::check(&region, &CheckOptions { repair, threads: Some(1) });
+    let read_only = MountOptions { read_only: true, ..MountOptions::default() };
+    let sound = match check(false) {
+        Err(Error::NotAPool(_) | Error::Unusable(_)) => return,
+        Err(e) => panic!("check failed: {e}"),
+        Ok(report) => report.clean(),
+    };
+    match Fs::<E, &Region>::mount(&region, &read_only) {
+        Ok(fs) => exercise(&fs, rng),
+        // What was interrupted has to be finished first.
+        Err(Error::Unusable(_)) => {}
+        Err(e) => panic!("read-only mount: {e}"),
+    }
+    let mut before = vec![0; image.len()];
+    region.read(0, &mut before);
+    assert!(before == *image, "a check or a read-only mount wrote to the pool");
+
+    let options = MountOptions { threads: Some(1), ..MountOptions::default() };
+    match Fs::<E, &Region>::mount(&region, &options) {
+        Ok(fs) => {
+            assert!(sound, "a damaged pool was mounted for writing");
+            exercise(&fs, rng);
+        }
+        Err(Error::Damaged(problems)) => {
+            assert!(!sound && !problems.is_empty());
+            // Each round repairs at least one word and can uncover what was behind it.
+            for round in 0.. {
+                let report = check(true).unwrap();
+                let repaired = report.problems.iter().filter(|p| p.repaired).count();
+                if report.clean() {
+                    break;
+                }
+                if repaired == 0 {
+                    // There are problems without a word that repairs them; then nothing is mounted for writing.
+                    assert!(Fs::<E, &Region>::mount(&region, &options).is_err());
+                    return;
+                }
+                assert!(round < 400, "repair does not end: {:?}", report.problems);
+            }
+            let fs = Fs::<E, &Region>::mount(&region, &options).expect("it was repaired");
+            exercise(&fs, rng);
+        }
+        Err(e) => panic!("mount: {e}"),
+    }
+    // What was mounted for writing was sound, and operations keep it so.
+    let report = check(false).unwrap();
+    assert!(report.clean(), "{:?}", report.problems);
+}
+
+/// Words of a pool are damaged.
+pub fn damaged_images<E: Engine>() {
+    let image = populated::<E>();
+    let env = |name: &str| std::env::var(name).ok().map(|v| v.parse().expect("a number"));
+    let seeds = match env("KEEPSTONE_HOSTILE_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..env("KEEPSTONE_HOSTILE").unwrap_or(1500),
+    };
+    for seed in seeds {
+        let run = std::panic::catch_unwind(|| one::<E>(&image, seed));
+        assert!(run.is_ok(), "rerun with KEEPSTONE_HOSTILE_SEED={seed}");
+    }
+}
+
+/// A pool that is cut off is none.
+pub fn truncated_images<E: Engine>() {
+    let image = populated::<E>();
+    for len in [0, 1, 64, 4095, 4096, 64 * 4096 - 1, image.len() - 1, image.len() / 2] {
+        let region = Region::anonymous((len as u64).max(1)).unwrap();
+        let n = len.min(region.len() as usize);
+        region.write(0, &image[..n]);
+        let fits = region.len() >= BYTES;
+        assert_eq!(E::info(&region).is_ok(), fits, "{len} bytes");
+        assert_eq!(Fs::<E>::mount(region, &MountOptions::default()).is_ok(), fits, "{len} bytes");
+    }
+}
+
+/// Blocks of a pool, and all behind its superblock, are garbage.
+pub fn garbage<E: Engine>() {
+    let image = populated::<E>();
+    for seed in 0..60 {
+        let mut rng = Rng::new(seed);
+        let mut image = image.clone();
+        let (first, count) = match seed % 3 {
+            0 => (1, BYTES / BLOCK - 1),
+            1 => (1 + rng.below(40), 1 + rng.below(30)),
+            _ => (1 + rng.below(150), 1),
+        };
+        let (start, end) = ((first * BLOCK) as usize, ((first + count) * BLOCK) as usize);
+        for word in image[start..end].chunks_exact_mut(8) {
+            let value = match seed % 2 {
+                0 => rng.next(),
+                _ => E::wild_word(BYTES / BLOCK, &mut |n| rng.below(n)),
+            };
+            word.copy_from_slice(&value.to_le_bytes());
+        }
+        let run = std::panic::catch_unwind(|| try_out::<E>(&image, &mut Rng::new(seed)));
+        assert!(run.is_ok(), "seed {seed}");
+    }
+}
