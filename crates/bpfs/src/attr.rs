@@ -1,13 +1,12 @@
 //! How a change of attributes is committed; and space.
 
 use crate::blocks::KEEP;
-use crate::fs::Files;
 use crate::layout::*;
 use crate::store::Store;
 use derived::Locks;
 use namespace::{Change, Stop, Storage as _, VInode};
 use pmem::Medium;
-use vfs::{Errno, Ino, StatFs};
+use vfs::{Errno, Ino};
 
 impl<M: Medium> Store<M> {
     /// Commits words, attributes and size of an inode at once.
@@ -55,23 +54,5 @@ impl<M: Medium> Store<M> {
             self.prune(v, size.unwrap_or(old_size))?;
         }
         Ok(())
-    }
-}
-
-impl<M: Medium> Files<M> {
-    /// `FileSystem::statfs`.
-    pub fn statfs(&self) -> StatFs {
-        let (inodes, free) = self.v.inode_counts();
-        let blocks_free = self.v.free_blocks().saturating_sub(KEEP);
-        let slots_free = self.v.inode_slots().saturating_sub(inodes - free);
-        let inodes_free = free.min(blocks_free * INODES_PER_BLOCK + slots_free);
-        StatFs {
-            block_size: BLOCK as u32,
-            blocks: self.bytes / BLOCK,
-            blocks_free,
-            // So that the difference is what exists.
-            inodes: inodes - free + inodes_free,
-            inodes_free,
-        }
     }
 }

@@ -16,7 +16,7 @@
 //! - `Store`: `store`, `extent`, `attr`, `xattr`, `rename`, `scan`: one inode, and what [`namespace`] wants of an engine;
 //! - [`namespace::Core`]: the operations on names and attributes;
 //! - [`Files`]: `fs`, `file`, `space`, `pin`: those on contents;
-//! - `lifecycle`, `share`: format, check, and where processes meet; [`namespace::Pool`] mounts.
+//! - `lifecycle`: format, check; [`namespace::Pool`] mounts.
 //!
 //! What this crate leaves out: permission checks and descriptors (front ends), ordering hardware
 //! (§4; modelled elsewhere), snapshots.
@@ -35,7 +35,6 @@ mod lifecycle;
 mod pin;
 mod rename;
 mod scan;
-mod share;
 mod space;
 mod store;
 mod volatile;
@@ -44,16 +43,23 @@ mod xattr;
 mod zeroed;
 
 pub use blocks::KEEP as KEPT_BLOCKS;
-pub use fs::Files;
+pub use fs::{Files, STATE_FORMAT};
 pub use lifecycle::{check, format, info};
 pub use pool::{
     CheckOptions, CheckReport, Engine, Error, FormatOptions, MountOptions, MountReport, Place,
     PoolInfo, Problem,
 };
-pub use share::{STATE_FORMAT, place};
 
 /// The name of the layout.
 pub const LAYOUT: &str = "bpfs";
 
 /// A mounted pool.
 pub type Bpfs<M> = namespace::Pool<Files<M>>;
+
+/// Where those meet who use the pool in `region`: a copy of its file is another pool.
+///
+/// # Errors
+/// [`Error::NotAPool`]; [`Error::Shared`] where it lies in no file.
+pub fn place(region: &pmem::Region) -> Result<Place, Error> {
+    namespace::place::<Files<&pmem::Region>>(region)
+}

@@ -100,22 +100,6 @@ impl<M: Medium> Store<M> {
         }
     }
 
-    /// Claims an inode number whose slot exists in the inode file, growing the file if it must.
-    pub fn claim_inode(&self) -> Result<Ino> {
-        let ino = self.v.claim_inode()?;
-        if ino.0 < self.v.inode_slots() {
-            return Ok(ino);
-        }
-        let grow = || {
-            let _file = self.v.lock_inode_file()?;
-            while ino.0 >= self.v.inode_slots() {
-                self.grow_inode_file()?;
-            }
-            Ok(ino)
-        };
-        grow().inspect_err(|_| self.v.release_inode(ino))
-    }
-
     /// Appends a leaf to the inode file, in place (§3.2): invisible until its size says so.
     fn grow_inode_file(&self) -> Result<()> {
         let size = self.medium.load_u64(INODE_SIZE);
@@ -246,8 +230,8 @@ impl<M: Medium> Storage for Store<M> {
         (self.clock)()
     }
 
-    fn new_inode(&self) -> Result<Ino> {
-        self.claim_inode()
+    fn grow_inodes(&self) -> Result<()> {
+        self.grow_inode_file()
     }
 
     fn write_new_inode<T>(

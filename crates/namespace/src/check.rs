@@ -2,7 +2,8 @@
 
 use crate::mounted::{Files, MediumOf, open};
 use crate::scan::{Scan, ScanOptions};
-use crate::store::Storage as _;
+use crate::store::Storage;
+use crate::superblock::INODE_SIZE;
 use pmem::Medium;
 use pool::{CheckOptions, CheckReport, Error, MountOptions};
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,7 +22,7 @@ pub fn check<F: Files>(
 ) -> Result<CheckReport, Error> {
     let mounting = MountOptions { read_only: !options.repair, ..MountOptions::default() };
     let files: F = open(medium, &mounting)?;
-    let room = files.inode_room();
+    let room = files.medium().load_u64(INODE_SIZE) / F::Storage::INODE;
     let scan: Scan = files.scan(&ScanOptions::fresh(options.threads), &|done| progress(done, room));
     let stale = scan.stale.lock().map(|s| s.clone()).unwrap_or_default();
     let (inodes, names) = (scan.inodes.load(Relaxed), scan.names.load(Relaxed));
@@ -41,7 +42,7 @@ pub fn check<F: Files>(
     Ok(CheckReport {
         inodes,
         names,
-        blocks: files.statfs().blocks,
+        blocks: files.blocks(),
         blocks_used: files.blocks_used(),
         stale_words: stale.len() as u64,
         problems,

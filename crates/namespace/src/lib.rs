@@ -41,7 +41,7 @@ pub use dir::{Chain, RawEntry, Slot};
 pub use free::{FreeRun, FreeUnits};
 pub use fs::Core;
 pub use index::Found;
-pub use mounted::{Files, MediumOf, Memory, Pool, open};
+pub use mounted::{Files, MediumOf, Memory, Pool, open, place};
 pub use rename::{Moved, Patch, Renamed};
 pub use scan::{Scan, ScanOptions};
 pub use store::{MODIFIED, Stop, Storage, report};

@@ -1,8 +1,10 @@
 //! A mounted pool: how one is opened, and all that front ends want of it.
 
 use crate::fs::Core;
+use crate::layout::BLOCK;
 use crate::scan::ScanOptions;
 use crate::store::Storage;
+use crate::superblock::Format;
 use arena::{Arena, Attached, Layout, Look, Paused};
 use derived::{PoolEvents, SharedPool as _};
 use mounts::{HasMountEvents, MountEvents};
@@ -32,6 +34,12 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
 
     // --- opening --------------------------------------------------------------------------------
 
+    /// What superblocks say.
+    const FORMAT: Format;
+
+    /// Version of the derived state: whoever has another one cannot share it. No two engines have the same.
+    const STATE_FORMAT: u64;
+
     /// Plans the derived state of the pool on a medium, for one process or several.
     ///
     /// # Errors
@@ -47,22 +55,39 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
     /// Gives the medium back.
     fn into_medium(self) -> MediumOf<Self>;
 
-    /// Where those meet who use the pool in `region`.
-    ///
-    /// # Errors
-    /// [`Error::NotAPool`]; [`Error::Shared`] where it lies in no file.
-    fn place(region: &Region) -> std::result::Result<Place, Error>;
-
     // --- space ----------------------------------------------------------------------------------
 
-    /// Blocks in use.
-    fn blocks_used(&self) -> u64;
+    /// Blocks in all.
+    fn blocks(&self) -> u64;
 
-    /// Inodes that there is room for, also before a scan has counted them.
-    fn inode_room(&self) -> u64;
+    /// Blocks neither in use nor reserved.
+    fn blocks_free(&self) -> u64;
+
+    /// Of these, so many are kept for who gives space back, or keeps what is there.
+    const KEPT_BLOCKS: u64;
+
+    /// Blocks in use.
+    fn blocks_used(&self) -> u64 {
+        self.blocks() - self.blocks_free()
+    }
 
     /// [`FileSystem::statfs`].
-    fn statfs(&self) -> StatFs;
+    fn statfs(&self) -> StatFs {
+        let tables = self.tables();
+        let (inodes, free) = tables.inode_counts();
+        let blocks_free = self.blocks_free().saturating_sub(Self::KEPT_BLOCKS);
+        let slots_free = tables.inode_slots().saturating_sub(inodes - free);
+        let inodes_free =
+            free.min(blocks_free * (BLOCK / <Self::Storage as Storage>::INODE) + slots_free);
+        StatFs {
+            block_size: BLOCK as u32,
+            blocks: self.blocks(),
+            blocks_free,
+            // So that the difference is what exists.
+            inodes: inodes - free + inodes_free,
+            inodes_free,
+        }
+    }
 
     /// Whether a pool can be opened so, of which nothing is derived yet.
     ///
@@ -132,6 +157,14 @@ impl Memory {
         let (seed, secret) = uuid::Uuid::new_v4().as_u64_pair();
         Self::Fresh { arena, seed: o.seed.unwrap_or(seed), secret }
     }
+}
+
+/// Where those meet who use the pool in `region`: a copy of its file is another pool.
+///
+/// # Errors
+/// [`Error::NotAPool`]; [`Error::Shared`] where it lies in no file.
+pub fn place<F: Files>(region: &Region) -> std::result::Result<Place, Error> {
+    pool::place(region, F::FORMAT.info(region)?.uuid, F::STATE_FORMAT)
 }
 
 /// A mounted pool.
@@ -418,7 +451,7 @@ impl<F: Files<Storage: Storage<Medium = Region>>> Processes for Pool<F> {
     }
 
     fn follow_owner(&self) -> io::Result<()> {
-        match F::place(self.files.medium()) {
+        match place::<F>(self.files.medium()) {
             Ok(place) => place.follow_owner(),
             Err(Error::Shared(err)) => Err(err),
             Err(err) => Err(io::Error::other(err)),

@@ -64,8 +64,26 @@ pub trait Storage: Sized + Send + Sync {
 
     // --- inodes ---------------------------------------------------------------------------------
 
+    /// Makes slots for more inodes, which are invisible until their size says so ([`Tables::add_leaf`]). Under the lock of
+    /// where inodes lie.
+    fn grow_inodes(&self) -> Result<()>;
+
     /// Claims an inode number for which there is a slot, [`VInode::pm_off`]; makes more of them if it must.
-    fn new_inode(&self) -> Result<Ino>;
+    fn new_inode(&self) -> Result<Ino> {
+        let tables = self.tables();
+        let ino = tables.claim_inode()?;
+        if ino.0 < tables.inode_slots() {
+            return Ok(ino);
+        }
+        let grow = || {
+            let _lock = tables.lock_inode_file()?;
+            while ino.0 >= tables.inode_slots() {
+                self.grow_inodes()?;
+            }
+            Ok(ino)
+        };
+        grow().inspect_err(|_| tables.release_inode(ino))
+    }
 
     /// Writes a new inode, which nothing names yet, by [`write_inode`](Self::write_inode), with a symbolic link's `target`
     /// and its attributes, so that they are durable after the next fence; the record is complete but for

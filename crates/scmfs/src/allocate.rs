@@ -10,7 +10,7 @@ use namespace::{Storage, VInode};
 use pmem::Medium;
 use std::ops::Range;
 use vfs::rules::check_fallocate;
-use vfs::{Errno, Fallocate, Ino, Result, Seek, StatFs};
+use vfs::{Errno, Fallocate, Ino, Result, Seek};
 
 impl<M: Medium> Files<M> {
     /// `FileSystem::fallocate`.
@@ -144,22 +144,6 @@ impl<M: Medium> Files<M> {
             }
             Ok(())
         })
-    }
-
-    /// `FileSystem::statfs`.
-    pub fn statfs(&self) -> StatFs {
-        let (inodes, free) = self.v.inode_counts();
-        let blocks_free = self.v.free_blocks().saturating_sub(KEEP);
-        let slots_free = self.v.inode_slots().saturating_sub(inodes - free);
-        let inodes_free = free.min(blocks_free * (BLOCK / INODE) + slots_free);
-        StatFs {
-            block_size: BLOCK as u32,
-            blocks: self.bytes / BLOCK,
-            blocks_free,
-            // So that the difference is what exists.
-            inodes: inodes - free + inodes_free,
-            inodes_free,
-        }
     }
 
     /// `FileSystem::seek`.

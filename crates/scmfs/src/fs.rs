@@ -1,18 +1,21 @@
 //! The operations on contents of files; those on names and attributes are [`namespace::Core`]'s.
 
 use crate::journal;
-use crate::layout::{BLOCK, FORMAT, INODE, INODE_SIZE, Superblock};
+use crate::layout::{self, BLOCK, Superblock};
 use crate::map::Maps;
-use crate::share;
+use crate::space::KEEP;
 use crate::store::Store;
 use crate::volatile;
 use arena::Layout;
-use namespace::{Core, Memory};
-use pmem::{Medium, Region};
-use pool::{Error, MountOptions, Place};
+use namespace::{Core, Format, Memory};
+use pmem::Medium;
+use pool::{Error, MountOptions};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU8};
-use vfs::{Durability, Fallocate, Ino, Result, Seek, StatFs};
+use vfs::{Durability, Fallocate, Ino, Result, Seek};
+
+/// Version of the derived state.
+pub const STATE_FORMAT: u64 = (1 << 8 | 1) << 1;
 
 /// The operations. Each may use all that is below, and others.
 pub struct Files<M>(pub(crate) Core<Store<M>>);
@@ -38,9 +41,11 @@ impl<M: Medium> namespace::Files for Files<M> {
     type Storage = Store<M>;
 
     type Plan = Plan;
+    const FORMAT: Format = layout::FORMAT;
+    const STATE_FORMAT: u64 = STATE_FORMAT;
 
     fn plan(medium: &M, is_shared: bool) -> std::result::Result<Plan, Error> {
-        let superblock = FORMAT.load(medium)?;
+        let superblock = Self::FORMAT.load(medium)?;
         let volatile = volatile::Plan::new(is_shared, superblock.blocks.get());
         Ok(Plan { superblock, volatile })
     }
@@ -63,21 +68,15 @@ impl<M: Medium> namespace::Files for Files<M> {
         self.0.0.maps.medium
     }
 
-    fn place(region: &Region) -> std::result::Result<Place, Error> {
-        share::place(region)
+    fn blocks(&self) -> u64 {
+        self.bytes / BLOCK
     }
 
-    fn blocks_used(&self) -> u64 {
-        self.bytes / BLOCK - self.v.free_blocks()
+    fn blocks_free(&self) -> u64 {
+        self.v.free_blocks()
     }
 
-    fn inode_room(&self) -> u64 {
-        self.medium.load_u64(INODE_SIZE) / INODE
-    }
-
-    fn statfs(&self) -> StatFs {
-        Self::statfs(self)
-    }
+    const KEPT_BLOCKS: u64 = KEEP;
 
     /// What was interrupted has to be finished before anything is read.
     fn check_openable(&self, o: &MountOptions) -> std::result::Result<(), Error> {

@@ -92,8 +92,8 @@ pub fn pending<M: Medium>(medium: &M, pool_bytes: u64) -> Vec<(u64, Words)> {
     records.collect()
 }
 
-/// Does what all valid records say, durably, and clears them; how many there were. What is no record is flushed as it is: who stored
-/// it may not have lived to do so, and a power failure must not bring it back.
+/// Does what all valid records say, durably, and clears them; how many there were. What is no record is flushed as it is:
+/// who stored it may not have lived to do so, and a power failure must not bring it back.
 pub fn replay<M: Medium>(medium: &M, pool_bytes: u64) -> u64 {
     medium.flush(START, BLOCKS * BLOCK);
     let _ = medium.fence();

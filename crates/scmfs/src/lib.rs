@@ -19,11 +19,12 @@
 //! - `Store`: `store`, `claims`: one inode, and what [`namespace`] wants of an engine;
 //! - [`namespace::Core`]: the operations on names and attributes;
 //! - `Files`: `fs`, `content`, `allocate`, `sync`, `pin`: those on contents;
-//! - `lifecycle`, `share`: format, mount, check, and where processes meet.
+//! - `lifecycle`: format, check.
 
 #![forbid(unsafe_code)]
 
 mod allocate;
+mod claims;
 mod content;
 mod fs;
 mod journal;
@@ -32,20 +33,17 @@ mod lifecycle;
 mod map;
 mod overlay;
 mod pin;
-mod claims;
-mod share;
 mod space;
 mod store;
 mod sync;
 mod volatile;
 
-pub use fs::Files;
+pub use fs::{Files, STATE_FORMAT};
 pub use lifecycle::{check, format, info};
 pub use pool::{
     CheckOptions, CheckReport, Engine, Error, FormatOptions, MountOptions, MountReport, Place,
     PoolInfo, Problem,
 };
-pub use share::{STATE_FORMAT, place};
 pub use space::KEEP as KEPT_BLOCKS;
 
 /// The name of the layout.
@@ -53,3 +51,11 @@ pub const LAYOUT: &str = "scmfs";
 
 /// A mounted pool.
 pub type Scmfs<M> = namespace::Pool<Files<M>>;
+
+/// Where those meet who use the pool in `region`: a copy of its file is another pool.
+///
+/// # Errors
+/// [`Error::NotAPool`]; [`Error::Shared`] where it lies in no file.
+pub fn place(region: &pmem::Region) -> Result<Place, Error> {
+    namespace::place::<Files<&pmem::Region>>(region)
+}

@@ -398,19 +398,8 @@ impl<M: Medium> Storage for Store<M> {
         (self.clock)()
     }
 
-    fn new_inode(&self) -> Result<Ino> {
-        let ino = self.v.claim_inode()?;
-        if ino.0 < self.v.inode_slots() {
-            return Ok(ino);
-        }
-        let grow = || {
-            let _table = self.v.lock_inode_file()?;
-            while ino.0 >= self.v.inode_slots() {
-                self.grow_inode_table()?;
-            }
-            Ok(ino)
-        };
-        grow().inspect_err(|_| self.v.release_inode(ino))
+    fn grow_inodes(&self) -> Result<()> {
+        self.grow_inode_table()
     }
 
     fn write_new_inode<T>(

@@ -169,7 +169,7 @@ pub fn open_shared(pool: &Path) -> Region {
 /// # Errors
 /// As [`Files::place`].
 pub fn place<E: Engine>(region: &Region) -> Result<Place, Error> {
-    <E::Files<Region> as Files>::place(region)
+    namespace::place::<E::Files<Region>>(region)
 }
 
 /// Joins those who share a pool.
