@@ -167,7 +167,7 @@ pub fn open_shared(pool: &Path) -> Region {
 /// Where those meet who share a pool.
 ///
 /// # Errors
-/// As [`Files::place`].
+/// As [`namespace::place`].
 pub fn place<E: Engine>(region: &Region) -> Result<Place, Error> {
     namespace::place::<E::Files<Region>>(region)
 }
