@@ -72,12 +72,12 @@ pub enum Family {
 pub const SCHEDULES: u64 = 8;
 
 impl Family {
-    /// Whether the engine can do what the family does: schedules are judged where all is durable on return, deaths where
-    /// processes share a pool.
+    /// Whether the engine can do what the family does: schedules are judged where names and attributes are durable on return,
+    /// deaths where processes share a pool.
     pub fn suits<T: Target>(&self, target: &T) -> bool {
         match self {
             Self::Threads { .. } | Self::Preemptions => {
-                target.strength().durability == Durability::OnReturn
+                target.strength().durability != Durability::OnSync
             }
             Self::Deaths | Self::Survivors => target.is_shared(),
             _ => true,

@@ -47,13 +47,22 @@ impl Contents {
 }
 
 /// The file system between two operations, as the contract's model has it.
-#[derive(Clone, Debug, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Moment {
     /// Without content.
     tree: Tree,
     contents: Contents,
     /// What the operation before it made durable.
     syncs: Syncs,
+}
+
+impl Moment {
+    /// The file system now.
+    pub fn of(model: &dyn FileSystem, syncs: Syncs) -> Result<Self, String> {
+        let tree = tree_without_content(model).map_err(|e| format!("the model: {e}"))?;
+        let contents = Contents::read(model, &tree)?;
+        Ok(Self { tree, contents, syncs })
+    }
 }
 
 /// What an operation makes durable.
@@ -78,10 +87,14 @@ pub struct History {
 impl History {
     /// Notes the model after an operation that made `syncs` durable; at first what was there before any: all of it is.
     pub fn note(&mut self, model: &dyn FileSystem, syncs: Syncs) -> Result<(), String> {
-        let tree = tree_without_content(model).map_err(|e| format!("the model: {e}"))?;
-        let contents = Contents::read(model, &tree)?;
-        self.moments.push(Moment { tree, contents, syncs });
+        self.moments.push(Moment::of(model, syncs)?);
         Ok(())
+    }
+
+    /// Of workloads that may have gone several ways: all moments that any of them had, those first that are over. Nothing
+    /// was synced.
+    pub fn of_moments(over: Vec<Moment>, now: Vec<Moment>) -> Self {
+        Self { moments: [over, now].concat(), between: BTreeMap::new() }
     }
 
     /// Notes that the operation that follows the last moment has two steps, with this tree between, and the content of before.

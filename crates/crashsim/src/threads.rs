@@ -6,13 +6,15 @@
 //!
 //! At a crash point some operations have returned, some are in flight. Recovery must find the tree
 //! of a sequence that has all of the former and any of the latter, in an order that agrees with
-//! real time and in which each operation gives the result that its thread saw.
+//! real time and in which each operation gives the result that its thread saw. Where content is durable on `fsync`, that
+//! holds for names and attributes; each byte of a file is what it was in some moment of some such sequence ([`crate::promise`]).
 
 use crate::explore::{Explorer, Outcome, Point, State};
 use crate::image::CrashImage;
 use crate::op::{Driver, HANDLES, Handles, Op};
 use crate::oracle::{Found, Oracle};
 use crate::persist::{Persistency, Semantics};
+use crate::promise::{History, Moment, Syncs};
 use crate::recorder::Recorder;
 use crate::rng::{Rng, next};
 use crate::run::{Base, CrashAt, DETAILED, Explored, Settings, Violation};
@@ -22,11 +24,12 @@ use crate::trace::{Action, Trace};
 use crate::workload::script;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::sync::Mutex;
 use vfs::model::Model;
 use vfs::tree::{Tree, diff, tree};
-use vfs::{Errno, FileSystem};
+use vfs::{Durability, Errno, FileSystem};
 
 /// What threads do, and who goes on when.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -242,7 +245,9 @@ pub fn explore<T: Target>(
     let mut p = Persistency::over(settings.semantics, base.initial.clone());
     let mut found = Explored::default();
     let mut at = CrashAt { op: 0, nth: 0 };
-    let mut legal = Legal { base, calls: &recorded.calls, spans: BTreeMap::new(), trees: None };
+    let is_ordered = target.strength().durability == Durability::OnReturn;
+    let mut legal =
+        Legal { base, is_ordered, calls: &recorded.calls, spans: BTreeMap::new(), states: None };
     let mut stored = false;
     for (i, event) in recorded.trace.events.iter().enumerate() {
         legal.follow(i, event.action);
@@ -265,7 +270,7 @@ pub fn explore<T: Target>(
         oracle.next_point();
         let units = p.units();
         let point = Point::new(&p, &units);
-        crash(target, &mut explorer, &point, at, legal.trees()?, settings, &mut found);
+        crash(target, &mut explorer, &point, at, legal.states()?, settings, &mut found);
         at.nth += 1;
         if returned || fenced {
             p.apply(&recorded.trace, event);
@@ -282,7 +287,7 @@ fn crash<T: Target>(
     explorer: &mut Explorer<'_, Found>,
     point: &Point<'_>,
     at: CrashAt,
-    legal: &[Tree],
+    legal: &States,
     settings: &Settings<'_>,
     found: &mut Explored,
 ) {
@@ -317,28 +322,42 @@ fn crash<T: Target>(
 }
 
 /// What is wrong with an outcome, if anything is.
-fn judge(outcome: &Outcome<Found>, legal: &[Tree]) -> Option<String> {
-    match outcome {
-        Err(what) => Some(what.clone()),
-        Ok(f) if legal.contains(&f.tree) => None,
-        Ok(f) => {
-            let diffs = legal.iter().filter_map(|t| diff(t, &f.tree));
+fn judge(outcome: &Outcome<Found>, legal: &States) -> Option<String> {
+    let found = match outcome {
+        Err(what) => return Some(what.clone()),
+        Ok(found) => found,
+    };
+    match legal {
+        States::Trees(legal) if legal.contains(&found.tree) => None,
+        States::Trees(legal) => {
+            let diffs = legal.iter().filter_map(|t| diff(t, &found.tree));
             let nearest = diffs.min_by_key(String::len).unwrap_or_default();
-            Some(format!(
-                "none of the {} trees that are allowed; the nearest: {nearest}",
-                legal.len()
-            ))
+            let n = legal.len();
+            Some(format!("none of the {n} trees that are allowed; the nearest: {nearest}"))
         }
+        States::Mixtures(history, now) => history
+            .allows(Durability::MetadataOnReturn, now.clone(), &found.tree, &found.contents)
+            .err(),
     }
 }
 
-/// The trees that the operations begun so far can have led to.
+/// What recovery may find.
+enum States {
+    /// One of these.
+    Trees(Vec<Tree>),
+    /// Names and attributes as in one of these moments, content of any.
+    Mixtures(History, RangeInclusive<usize>),
+}
+
+/// The states that the operations begun so far can have led to.
 struct Legal<'a> {
     base: &'a Base,
+    /// Whether all is durable on return.
+    is_ordered: bool,
     calls: &'a [Call],
     /// For each operation begun: where its first and last event are.
     spans: BTreeMap<usize, (usize, Option<usize>)>,
-    trees: Option<Vec<Tree>>,
+    states: Option<States>,
 }
 
 impl Legal<'_> {
@@ -350,24 +369,33 @@ impl Legal<'_> {
             }
             _ => return,
         }
-        self.trees = None;
+        self.states = None;
     }
 
-    fn trees(&mut self) -> Result<&[Tree], String> {
-        if self.trees.is_none() {
-            let (calls, spans) = (self.calls, &self.spans);
-            let model = self.base.model();
-            let handles = open(&model);
-            let mut search = Search { calls, spans, handles, trees: Vec::new(), steps: 0 };
-            search.extend(&model, &mut Vec::new())?;
-            if search.trees.is_empty() {
-                return Err(format!(
-                    "no order of the operations explains their results: {calls:?}"
-                ));
-            }
-            self.trees = Some(search.trees);
+    fn states(&mut self) -> Result<&States, String> {
+        let states = match self.states.take() {
+            Some(states) => states,
+            None => self.find_states()?,
+        };
+        Ok(self.states.insert(states))
+    }
+
+    fn find_states(&self) -> Result<States, String> {
+        let (calls, spans, is_ordered) = (self.calls, &self.spans, self.is_ordered);
+        let model = self.base.model();
+        let handles = open(&model);
+        let (trees, over, now) = (Vec::new(), Vec::new(), Vec::new());
+        let mut search = Search { calls, spans, handles, is_ordered, trees, over, now, steps: 0 };
+        search.extend(&model, &mut Vec::new())?;
+        let Search { trees, over, now, .. } = search;
+        if trees.is_empty() && now.is_empty() {
+            return Err(format!("no order of the operations explains their results: {calls:?}"));
         }
-        Ok(self.trees.as_deref().unwrap_or_default())
+        if is_ordered {
+            return Ok(States::Trees(trees));
+        }
+        let range = over.len()..=over.len() + now.len() - 1;
+        Ok(States::Mixtures(History::of_moments(over, now), range))
     }
 }
 
@@ -375,7 +403,12 @@ struct Search<'a> {
     calls: &'a [Call],
     spans: &'a BTreeMap<usize, (usize, Option<usize>)>,
     handles: Handles,
+    is_ordered: bool,
+    /// What may be found, where all is durable on return.
     trees: Vec<Tree>,
+    /// Else moments that are over, as something had not begun that has returned, and others.
+    over: Vec<Moment>,
+    now: Vec<Moment>,
     steps: u64,
 }
 
@@ -390,7 +423,14 @@ impl Search<'_> {
         }
         let left: Vec<usize> = self.spans.keys().copied().filter(|c| !done.contains(c)).collect();
         // All that had returned are in: what is in flight may be missing.
-        if left.iter().all(|c| self.spans[c].1.is_none()) {
+        let is_now = left.iter().all(|c| self.spans[c].1.is_none());
+        if !self.is_ordered {
+            let moment = Moment::of(model, Syncs::Nothing)?;
+            let moments = if is_now { &mut self.now } else { &mut self.over };
+            if !moments.contains(&moment) {
+                moments.push(moment);
+            }
+        } else if is_now {
             let t = tree(model).map_err(|e| e.to_string())?;
             if !self.trees.contains(&t) {
                 self.trees.push(t);
