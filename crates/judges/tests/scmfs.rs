@@ -1,22 +1,52 @@
-//! SCMFS, explored.
+//! SCMFS, explored: some workloads of every family. `keepstone crashtest --engine scmfs` has all of them.
 
-use crashsim::campaign;
-use crashsim::persist::Semantics;
+use crashsim::campaign::{self, Family, Options};
 use crashsim::run::Base;
+use crashsim::stats::Distinct;
 use crashsim::workload;
 use judges::scmfs::Scmfs;
+use std::sync::LazyLock;
+
+static BASES: LazyLock<Vec<Base>> =
+    LazyLock::new(|| workload::bases(&Scmfs).expect("the bases can be made"));
+
+/// At most so many workloads of a family leave what is promised.
+fn explore(family: Family, limit: u64) {
+    let options = Options { limit: Some(limit), ..Options::default() };
+    let report =
+        campaign::run(&Scmfs, &BASES, &family, &options, &Distinct::default(), &|_, _, _| {});
+    assert_eq!(report.violations, 0, "{:#?}", report.findings);
+    assert!(report.workloads > 0);
+    let unflushed = &report.lint.unflushed;
+    assert!(unflushed.is_empty(), "stored and never flushed: {unflushed:?}");
+}
 
 #[test]
-fn replay() {
-    let line = std::env::var("REPLAY").unwrap();
-    let bases = workload::bases(&Scmfs).unwrap();
-    let (findings, wrong, text) = campaign::replay(&Scmfs, &bases, &line.parse().unwrap()).unwrap();
-    println!("{wrong} {findings:#?}\n{}", text);
-    let script = line.splitn(5, ' ').nth(4).unwrap();
-    let base: &Base = bases.iter().find(|b| line.split(' ').nth(1) == Some(b.name)).unwrap();
-    let ops = workload::script(script).unwrap();
-    let trace = base.record(&Scmfs, &ops, 0, Semantics::Adr).unwrap().trace;
-    if std::env::var("TRACE").is_ok() {
-        println!("{trace}");
-    }
+fn single_operations_survive() {
+    explore(Family::Exhaustive { length: 1, bases: BASES.len() }, 160);
+}
+
+#[test]
+fn short_overwrites_survive() {
+    explore(Family::Lines, 30);
+}
+
+#[test]
+fn sequences_survive() {
+    explore(Family::Sequences, 40);
+}
+
+#[test]
+fn random_runs_survive() {
+    explore(Family::Random { runs: 3, ops: 60 }, 3);
+}
+
+#[test]
+fn threads_survive() {
+    explore(Family::Threads { runs: 40 }, 40);
+}
+
+#[test]
+fn deaths_are_survived() {
+    explore(Family::Deaths, 2);
 }
