@@ -49,17 +49,6 @@ impl Volatile {
         hints().set(h);
     }
 
-    /// Sets the number of free blocks after a scan marked those in use.
-    pub fn count_free_blocks(&self) {
-        let free = self.blocks.len() - self.blocks.count(&self.arena);
-        self.free.set(&self.arena, free);
-    }
-
-    /// Blocks neither in use nor reserved.
-    pub fn free_blocks(&self) -> u64 {
-        self.free.total(&self.arena)
-    }
-
     /// Runs `body` with `blocks` blocks set aside, so that it cannot run out of space half-way.
     /// `keep` blocks must stay free besides. If it succeeds the blocks it replaced become free; if
     /// it fails, those it took.
@@ -111,13 +100,6 @@ impl Volatile {
         }
     }
 
-    /// Lets cleared blocks be reserved again.
-    fn give_back(&self, cleared: u64) {
-        if cleared > 0 {
-            self.free.give(&self.arena, cleared);
-        }
-    }
-
     /// Lets blocks be claimed again, at once or when nobody can be reading them any more. Returns
     /// how many at once.
     fn clear_blocks(&self, blocks: &[u32]) -> u64 {
@@ -132,16 +114,6 @@ impl Volatile {
             self.set_block_hint(usize::from(blocks.len() >= MANY), u64::from(*first));
         }
         blocks.len() as u64
-    }
-
-    /// Lets blocks be claimed again that had to wait for readers, if nobody reads any more.
-    pub fn clear_deferred(&self) {
-        let mut cleared = 0;
-        self.pins().drain(&self.arena, |b| {
-            self.blocks.clear(&self.arena, b);
-            cleared += 1;
-        });
-        self.give_back(cleared);
     }
 }
 

@@ -2,19 +2,19 @@
 
 use crate::blocks::KEEP;
 use crate::crawler::Trees;
-use crate::layout::{self, BLOCK, Superblock};
+use crate::layout::{self, BLOCK};
 use crate::store::Store;
-use crate::volatile;
+use crate::volatile::Plan;
 use arena::Layout;
 use namespace::{Core, Format, Memory};
 use pmem::Medium;
-use pool::{Error, MountOptions};
+use pool::MountOptions;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU8};
 use vfs::{Durability, Fallocate, Ino, Result, Seek};
 
 /// Version of the derived state.
-pub const STATE_FORMAT: u64 = 15 << 1;
+pub const STATE_FORMAT: u64 = 16 << 1;
 
 /// The operations. Each may use all that is below, and others.
 pub struct Files<M>(pub(crate) Core<Store<M>>);
@@ -29,12 +29,6 @@ impl<M> Deref for Files<M> {
     }
 }
 
-/// A pool before it is opened.
-pub struct Plan {
-    superblock: Superblock,
-    volatile: volatile::Plan,
-}
-
 /// Operations are those of the same names in `file`, `space` and `pin`.
 impl<M: Medium> namespace::Files for Files<M> {
     type Storage = Store<M>;
@@ -43,21 +37,20 @@ impl<M: Medium> namespace::Files for Files<M> {
     const FORMAT: Format = layout::FORMAT;
     const STATE_FORMAT: u64 = STATE_FORMAT;
 
-    fn plan(medium: &M, is_shared: bool) -> std::result::Result<Plan, Error> {
-        let superblock = Self::FORMAT.load(medium)?;
-        let volatile = volatile::Plan::new(is_shared, superblock.blocks.get());
-        Ok(Plan { superblock, volatile })
+    fn plan(is_shared: bool, blocks: u64) -> Plan {
+        Plan::new(is_shared, blocks)
     }
 
     fn layout(plan: &mut Plan) -> &Layout {
-        plan.volatile.layout()
+        plan.layout()
     }
 
-    fn open(medium: M, plan: Plan, memory: Memory, o: &MountOptions) -> Self {
-        let bytes = plan.superblock.blocks.get() * BLOCK;
+    fn with(medium: M, plan: Plan, memory: Memory, o: &MountOptions) -> Self {
+        let v = plan.open(memory);
+        let bytes = v.blocks.len() * BLOCK;
         Self(Core(Store {
             trees: Trees { medium, bytes },
-            v: plan.volatile.open(memory),
+            v,
             read_only: AtomicBool::new(o.read_only),
             clock: o.clock,
         }))
@@ -65,14 +58,6 @@ impl<M: Medium> namespace::Files for Files<M> {
 
     fn into_medium(self) -> M {
         self.0.0.trees.medium
-    }
-
-    fn blocks(&self) -> u64 {
-        self.bytes / BLOCK
-    }
-
-    fn blocks_free(&self) -> u64 {
-        self.v.free_blocks()
     }
 
     const KEPT_BLOCKS: u64 = KEEP;

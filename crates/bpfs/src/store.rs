@@ -6,7 +6,6 @@ use crate::layout::*;
 use crate::volatile::Volatile;
 use crate::words::WordsEdit;
 use crate::xattr::{LIST_MAX, blocks_of};
-use arena::Census;
 use derived::Locks;
 use namespace::{
     Attributes, Core, Moved, Patch, Renamed, Scan, Slot, Stop, Storage, Tables, VInode,
@@ -337,10 +336,6 @@ impl<M: Medium> Storage for Store<M> {
         core.commit_renamed(locks, renamed, from, to)
     }
 
-    fn clear(&self) {
-        self.v.clear();
-    }
-
     fn scan_inodes(&self, scan: &Scan) -> bool {
         self.scan_inode_file(scan)
     }
@@ -358,18 +353,5 @@ impl<M: Medium> Storage for Store<M> {
 
     fn scan_attributes(&self, scan: &Scan, object: &dyn Fn() -> String, v: &VInode) -> u64 {
         self.scan_attribute_tree(scan, object, v)
-    }
-
-    fn end_scan(&self) {
-        self.v.count_free_blocks();
-    }
-
-    fn recover_pins(&self, census: &Census) {
-        self.v.pins().recover(&self.v.arena, census, &self.v.blocks);
-        self.v.count_free_blocks();
-    }
-
-    fn clear_deferred(&self) {
-        self.v.clear_deferred();
     }
 }

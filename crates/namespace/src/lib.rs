@@ -9,7 +9,7 @@
 //! Reading order, from below; nothing calls what is above it:
 //!
 //! - [`layout`]: what is on the media;
-//! - `tables`, `free`: derived state, of which all engines have more in [`derived`];
+//! - `tables`, `free`, `space`: derived state, of which all engines have more in [`derived`];
 //! - `store`: [`Storage`]: what an engine has to do, and one inode;
 //! - `dir`, `index`, `scan`: one directory or entry, and how all of them are found when a pool is opened;
 //! - `fs`, `xattr`, `attr`, `names`, `rename`, `share`: [`Core`]: the operations;
@@ -30,6 +30,7 @@ mod names;
 mod rename;
 mod scan;
 mod share;
+mod space;
 mod store;
 mod superblock;
 mod tables;
@@ -41,10 +42,10 @@ pub use dir::{Chain, RawEntry, Slot};
 pub use free::{FreeRun, FreeUnits};
 pub use fs::Core;
 pub use index::Found;
-pub use mounted::{Files, MediumOf, Memory, Pool, open, place};
+pub use mounted::{Files, MediumOf, Pool, open, place};
 pub use rename::{Moved, Patch, Renamed};
 pub use scan::{Scan, ScanOptions};
 pub use store::{MODIFIED, Stop, Storage, report};
 pub use superblock::{Format, INODE_ROOT, INODE_SIZE, Superblock, fnv1a};
-pub use tables::{DirBlock, DirState, EntryPos, MAY_BE_CAPABLE, Plan, Tables, VInode};
+pub use tables::{DirBlock, DirState, EntryPos, MAY_BE_CAPABLE, Memory, Plan, Tables, VInode};
 pub use xattr::Attributes;

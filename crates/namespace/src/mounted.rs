@@ -5,6 +5,7 @@ use crate::layout::BLOCK;
 use crate::scan::ScanOptions;
 use crate::store::Storage;
 use crate::superblock::Format;
+use crate::tables::Memory;
 use arena::{Arena, Attached, Layout, Look, Paused};
 use derived::{PoolEvents, SharedPool as _};
 use mounts::{HasMountEvents, MountEvents};
@@ -29,7 +30,7 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
     /// What is below.
     type Storage: Storage;
 
-    /// The derived state before it has memory, and what else is known of the pool then.
+    /// The derived state before it has memory.
     type Plan;
 
     // --- opening --------------------------------------------------------------------------------
@@ -40,48 +41,39 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
     /// Version of the derived state: whoever has another one cannot share it. No two engines have the same.
     const STATE_FORMAT: u64;
 
-    /// Plans the derived state of the pool on a medium, for one process or several.
-    ///
-    /// # Errors
-    /// [`Error::NotAPool`], [`Error::Unusable`].
-    fn plan(medium: &MediumOf<Self>, is_shared: bool) -> std::result::Result<Self::Plan, Error>;
+    /// Plans the derived state of a pool of so many blocks, for one process or several.
+    fn plan(is_shared: bool, blocks: u64) -> Self::Plan;
 
     /// Where everything is.
     fn layout(plan: &mut Self::Plan) -> &Layout;
 
     /// The pool with its derived state in this memory.
-    fn open(medium: MediumOf<Self>, plan: Self::Plan, memory: Memory, o: &MountOptions) -> Self;
+    fn with(medium: MediumOf<Self>, plan: Self::Plan, memory: Memory, o: &MountOptions) -> Self;
 
     /// Gives the medium back.
     fn into_medium(self) -> MediumOf<Self>;
 
     // --- space ----------------------------------------------------------------------------------
 
-    /// Blocks in all.
-    fn blocks(&self) -> u64;
-
-    /// Blocks neither in use nor reserved.
-    fn blocks_free(&self) -> u64;
-
-    /// Of these, so many are kept for who gives space back, or keeps what is there.
+    /// Of the free blocks, so many are kept for who gives space back, or keeps what is there.
     const KEPT_BLOCKS: u64;
 
     /// Blocks in use.
     fn blocks_used(&self) -> u64 {
-        self.blocks() - self.blocks_free()
+        self.tables().blocks.len() - self.tables().free_blocks()
     }
 
     /// [`FileSystem::statfs`].
     fn statfs(&self) -> StatFs {
         let tables = self.tables();
         let (inodes, free) = tables.inode_counts();
-        let blocks_free = self.blocks_free().saturating_sub(Self::KEPT_BLOCKS);
+        let blocks_free = tables.free_blocks().saturating_sub(Self::KEPT_BLOCKS);
         let slots_free = tables.inode_slots().saturating_sub(inodes - free);
         let inodes_free =
             free.min(blocks_free * (BLOCK / <Self::Storage as Storage>::INODE) + slots_free);
         StatFs {
             block_size: BLOCK as u32,
-            blocks: self.blocks(),
+            blocks: tables.blocks.len(),
             blocks_free,
             // So that the difference is what exists.
             inodes: inodes - free + inodes_free,
@@ -137,21 +129,6 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
     fn put_read_buf(&self);
 }
 
-/// Memory for derived state.
-pub enum Memory {
-    /// All zeros, to be filled by a scan.
-    Fresh {
-        /// The memory.
-        arena: Arena,
-        /// The key of the name hash.
-        seed: u64,
-        /// Known to those only who may open the pool.
-        secret: u64,
-    },
-    /// Others have filled it.
-    Joined(Arena),
-}
-
 impl Memory {
     fn fresh(arena: Arena, o: &MountOptions) -> Self {
         let (seed, secret) = uuid::Uuid::new_v4().as_u64_pair();
@@ -177,14 +154,19 @@ pub struct Pool<F> {
     report: MountReport,
 }
 
+/// Plans the derived state of the pool on a medium.
+fn plan<F: Files>(medium: &MediumOf<F>, is_shared: bool) -> std::result::Result<F::Plan, Error> {
+    Ok(F::plan(is_shared, F::FORMAT.load(medium)?.blocks.get()))
+}
+
 /// Opens a pool that nobody else uses; nothing is derived yet.
 ///
 /// # Errors
 /// [`Error::NotAPool`] or [`Error::Unusable`] where there is none.
 pub fn open<F: Files>(medium: MediumOf<F>, o: &MountOptions) -> std::result::Result<F, Error> {
-    let mut plan = F::plan(&medium, false)?;
+    let mut plan = plan::<F>(&medium, false)?;
     let arena = Arena::anonymous(F::layout(&mut plan))?;
-    Ok(F::open(medium, plan, Memory::fresh(arena, o), o))
+    Ok(F::with(medium, plan, Memory::fresh(arena, o), o))
 }
 
 /// Scans the pool into the empty derived state.
@@ -234,17 +216,17 @@ impl<F: Files> Pool<F> {
         place: &Place,
         options: &MountOptions,
     ) -> std::result::Result<Self, Error> {
-        let mut plan = F::plan(&medium, true)?;
+        let mut plan = plan::<F>(&medium, true)?;
         match derived::attach(&medium, place, F::layout(&mut plan)).map_err(Error::Shared)? {
             Attached::Joined(arena) => {
-                let files = F::open(medium, plan, Memory::Joined(arena), options);
+                let files = F::with(medium, plan, Memory::Joined(arena), options);
                 files.join()?;
                 let report =
                     MountReport { blocks_used: files.blocks_used(), ..MountReport::default() };
                 Ok(Self { files, report })
             }
             Attached::Fresh(arena) => {
-                let files = F::open(medium, plan, Memory::fresh(arena, options), options);
+                let files = F::with(medium, plan, Memory::fresh(arena, options), options);
                 let report = derive(&files, options)?;
                 files.tables().arena.publish().map_err(Error::Shared)?;
                 Ok(Self { files, report })

@@ -158,7 +158,7 @@ impl<S: Storage> Core<S> {
         }
         // scan-S6.
         let _ = self.medium().fence();
-        self.end_scan();
+        self.tables().count_free_blocks();
         scan
     }
 

@@ -36,14 +36,14 @@ impl<S: Storage> SharedPool for Core<S> {
     }
 
     fn clear_deferred(&self) {
-        self.0.clear_deferred();
+        self.tables().clear_deferred();
     }
 
     /// By the scan that mounts (scan-S6).
     fn derive(&self, held: &BTreeMap<Ino, Held>, census: &Census) -> Option<String> {
-        self.clear();
+        self.tables().clear();
         let scan = self.scan(&ScanOptions { threads: 1, held }, &|_| {});
-        self.recover_pins(census);
+        self.tables().recover_pins(census);
         let stale = scan.stale.lock().map(|s| s.clone()).unwrap_or_default();
         let damage = scan.into_problems().first().map(ToString::to_string);
         if damage.is_none() {

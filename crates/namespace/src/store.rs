@@ -8,7 +8,6 @@ use crate::rename::{Moved, Patch, Renamed};
 use crate::scan::Scan;
 use crate::tables::{Tables, VInode};
 use crate::xattr::Attributes;
-use arena::Census;
 use derived::{Locks, REMOVED};
 use pmem::{LINE, Medium};
 use smallvec::SmallVec;
@@ -174,9 +173,6 @@ pub trait Storage: Sized + Send + Sync {
 
     // --- derived state --------------------------------------------------------------------------
 
-    /// Begins with an empty pool.
-    fn clear(&self);
-
     /// Finds where the inodes lie ([`Tables::add_leaf`]) and makes that durable, with all else that is read and was stored in
     /// place (scan-S6). Whether that is sound.
     fn scan_inodes(&self, scan: &Scan) -> bool;
@@ -195,15 +191,6 @@ pub trait Storage: Sized + Send + Sync {
 
     /// The same for its attributes, of which it has some.
     fn scan_attributes(&self, scan: &Scan, object: &dyn Fn() -> String, v: &VInode) -> u64;
-
-    /// All that is in use is claimed: counts what is free.
-    fn end_scan(&self);
-
-    /// Of the `census` are those who read without a copy: what they may be reading stays claimed.
-    fn recover_pins(&self, census: &Census);
-
-    /// Lets blocks be claimed again that had to wait for readers without a copy, if nobody reads any more.
-    fn clear_deferred(&self);
 
     // --- one inode ------------------------------------------------------------------------------
 

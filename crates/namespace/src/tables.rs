@@ -3,7 +3,7 @@
 
 use crate::free::{FreeRun, FreeUnits};
 use crate::layout::BLOCK;
-use arena::{Arena, Handle, Layout, Link, RwLock, Shared, Slab, Span};
+use arena::{Arena, Bitmap, FreeCount, Handle, Layout, Link, RwLock, Shared, Slab, Span};
 use derived::{GlobalLock, InodeState, Locks, Sizes, State};
 use smallvec::SmallVec;
 use std::ops::Deref;
@@ -155,9 +155,13 @@ impl Link for DirBlock {
     }
 }
 
-/// The state that is derived of inodes and directories.
+/// The state that is derived of inodes, directories and blocks.
 pub struct Tables {
     common: State<VInode>,
+    /// Which blocks are in use.
+    pub blocks: Bitmap,
+    /// How many are not.
+    pub free: FreeCount,
     dir_states: Slab<DirState>,
     dir_blocks: Slab<DirBlock>,
     /// Inodes that there is room for.
@@ -169,10 +173,27 @@ pub struct Tables {
 /// The tables before they have memory.
 pub struct Plan {
     common: derived::Plan<VInode>,
+    blocks: Bitmap,
+    free: FreeCount,
     dir_states: Slab<DirState>,
     dir_blocks: Slab<DirBlock>,
     slots: Span<AtomicU64>,
     inode_file: Span<RwLock>,
+}
+
+/// Memory for derived state.
+pub enum Memory {
+    /// All zeros, to be filled by a scan.
+    Fresh {
+        /// The memory.
+        arena: Arena,
+        /// The key of the name hash.
+        seed: u64,
+        /// Known to those only who may open the pool.
+        secret: u64,
+    },
+    /// Others have filled it.
+    Joined(Arena),
 }
 
 /// Tables that may have fewer bytes of huge pages have none: these take 2 MiB at least.
@@ -181,15 +202,25 @@ const HUGE_PAGES_FROM: usize = 1 << 20;
 const HUGE_PAGES_MAX: u64 = 256 << 20;
 
 impl Plan {
-    /// For a pool that one process uses, or several. Directories have at most as many blocks as the pool.
-    pub fn new(is_shared: bool, sizes: Sizes) -> Self {
+    /// For a pool of so many blocks that one process uses, or several. A block has room for so many inodes; directories have
+    /// at most as many blocks as the pool.
+    pub fn new(is_shared: bool, blocks: u64, inodes_per_block: u64) -> Self {
+        let sizes = Sizes {
+            inodes: (blocks * inodes_per_block).min(1 << 31),
+            blocks,
+            // A line for 32 KiB, and for every second name of a pool that is full of directories.
+            buckets: (blocks as usize / 8).clamp(1 << 7, 1 << 28),
+            names: (blocks as usize * 64).min((1 << 31) - 2),
+        };
         let mut common = derived::Plan::new(is_shared, sizes);
         let l = &mut common.layout;
         Self {
+            blocks: Bitmap::plan(l, blocks),
+            free: FreeCount::plan(l),
             slots: l.table(8),
             inode_file: l.table(1),
-            dir_blocks: Slab::plan(l, sizes.blocks as usize),
-            dir_states: Slab::plan(l, sizes.blocks as usize),
+            dir_blocks: Slab::plan(l, blocks as usize),
+            dir_states: Slab::plan(l, blocks as usize),
             common,
         }
     }
@@ -199,19 +230,23 @@ impl Plan {
         &mut self.common.layout
     }
 
-    /// The tables in fresh memory, keyed by `seed`; to be [cleared](Tables::clear), so that a scan can fill them.
-    pub fn begin(self, arena: Arena, seed: u64, secret: u64) -> Tables {
-        self.with(|common| common.begin(arena, seed, secret))
-    }
-
-    /// The tables in memory that others use.
-    pub fn join(self, arena: Arena) -> Tables {
-        self.with(|common| common.join(arena))
+    /// The tables in this memory: empty, so that a scan can fill them, unless others have.
+    pub fn open(self, memory: Memory) -> Tables {
+        match memory {
+            Memory::Fresh { arena, seed, secret } => {
+                let tables = self.with(|common| common.begin(arena, seed, secret));
+                tables.clear();
+                tables
+            }
+            Memory::Joined(arena) => self.with(|common| common.join(arena)),
+        }
     }
 
     fn with(self, common: impl FnOnce(derived::Plan<VInode>) -> State<VInode>) -> Tables {
         Tables {
             common: common(self.common),
+            blocks: self.blocks,
+            free: self.free,
             dir_states: self.dir_states,
             dir_blocks: self.dir_blocks,
             slots: self.slots,
@@ -242,11 +277,11 @@ threads::thread_cell! {
 }
 
 impl Tables {
-    /// Begins with an empty pool, which has so many bytes. What lookups meet gets huge pages, as much as a thousandth of
-    /// the pool within a limit.
-    pub fn clear(&self, pool_bytes: u64) {
-        let huge = (pool_bytes / 1024).min(HUGE_PAGES_MAX) as usize;
+    /// Begins with an empty pool. What lookups meet gets huge pages, as much as a thousandth of the pool within a limit.
+    pub(crate) fn clear(&self) {
+        let huge = (self.blocks.len() * BLOCK / 1024).min(HUGE_PAGES_MAX) as usize;
         self.common.clear(if huge < HUGE_PAGES_FROM { 0 } else { huge });
+        self.blocks.init(&self.arena);
     }
 
     // --- inodes ---------------------------------------------------------------------------------

@@ -41,6 +41,9 @@ impl<M: Medium> Store<M> {
         if !self.is_read_only() {
             journal::replay(&self.medium, self.bytes);
         }
+        for block in 0..FIRST_BLOCK {
+            self.v.blocks.set(&self.v.arena, block);
+        }
         self.medium.flush(0, BLOCK);
         let object = || "the inode table".to_owned();
         let size = self.medium.load_u64(INODE_SIZE);

@@ -1,11 +1,11 @@
 //! The operations on contents of files; those on names and attributes are [`namespace::Core`]'s.
 
 use crate::journal;
-use crate::layout::{self, BLOCK, Superblock};
+use crate::layout::{self, BLOCK};
 use crate::map::Maps;
 use crate::space::KEEP;
 use crate::store::Store;
-use crate::volatile;
+use crate::volatile::Plan;
 use arena::Layout;
 use namespace::{Core, Format, Memory};
 use pmem::Medium;
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8};
 use vfs::{Durability, Fallocate, Ino, Result, Seek};
 
 /// Version of the derived state.
-pub const STATE_FORMAT: u64 = (1 << 8 | 1) << 1;
+pub const STATE_FORMAT: u64 = (1 << 8 | 2) << 1;
 
 /// The operations. Each may use all that is below, and others.
 pub struct Files<M>(pub(crate) Core<Store<M>>);
@@ -30,12 +30,6 @@ impl<M> Deref for Files<M> {
     }
 }
 
-/// A pool before it is opened.
-pub struct Plan {
-    superblock: Superblock,
-    volatile: volatile::Plan,
-}
-
 /// Operations are those of the same names in `content`, `allocate`, `sync` and `pin`.
 impl<M: Medium> namespace::Files for Files<M> {
     type Storage = Store<M>;
@@ -44,21 +38,20 @@ impl<M: Medium> namespace::Files for Files<M> {
     const FORMAT: Format = layout::FORMAT;
     const STATE_FORMAT: u64 = STATE_FORMAT;
 
-    fn plan(medium: &M, is_shared: bool) -> std::result::Result<Plan, Error> {
-        let superblock = Self::FORMAT.load(medium)?;
-        let volatile = volatile::Plan::new(is_shared, superblock.blocks.get());
-        Ok(Plan { superblock, volatile })
+    fn plan(is_shared: bool, blocks: u64) -> Plan {
+        Plan::new(is_shared, blocks)
     }
 
     fn layout(plan: &mut Plan) -> &Layout {
-        plan.volatile.layout()
+        plan.layout()
     }
 
-    fn open(medium: M, plan: Plan, memory: Memory, o: &MountOptions) -> Self {
-        let bytes = plan.superblock.blocks.get() * BLOCK;
+    fn with(medium: M, plan: Plan, memory: Memory, o: &MountOptions) -> Self {
+        let v = plan.open(memory);
+        let bytes = v.blocks.len() * BLOCK;
         Self(Core(Store {
             maps: Maps { medium, bytes },
-            v: plan.volatile.open(memory),
+            v,
             read_only: AtomicBool::new(o.read_only),
             clock: o.clock,
         }))
@@ -66,14 +59,6 @@ impl<M: Medium> namespace::Files for Files<M> {
 
     fn into_medium(self) -> M {
         self.0.0.maps.medium
-    }
-
-    fn blocks(&self) -> u64 {
-        self.bytes / BLOCK
-    }
-
-    fn blocks_free(&self) -> u64 {
-        self.v.free_blocks()
     }
 
     const KEPT_BLOCKS: u64 = KEEP;

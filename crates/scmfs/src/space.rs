@@ -45,17 +45,6 @@ impl Volatile {
         hints().set(h);
     }
 
-    /// Sets the number of free blocks after a scan marked those in use.
-    pub fn count_free_blocks(&self) {
-        let free = self.blocks.len() - self.blocks.count(&self.arena);
-        self.free.set(&self.arena, free);
-    }
-
-    /// Blocks neither in use nor reserved.
-    pub fn free_blocks(&self) -> u64 {
-        self.free.total(&self.arena)
-    }
-
     /// Runs `body` with `blocks` blocks set aside, so that it cannot run out of space half-way. `keep` blocks must stay
     /// free besides. If it succeeds the blocks it replaced become free; if it fails, those it took.
     pub fn transact<T, E: From<Errno>>(
@@ -82,13 +71,6 @@ impl Volatile {
         self.give_back(cleared);
     }
 
-    /// Lets cleared blocks be reserved again.
-    fn give_back(&self, cleared: u64) {
-        if cleared > 0 {
-            self.free.give(&self.arena, cleared);
-        }
-    }
-
     /// Lets blocks be claimed again, at once or when nobody can be reading them any more. Returns how many at once.
     fn clear_runs(&self, runs: &[Run]) -> u64 {
         if self.pins().any(&self.arena) {
@@ -107,16 +89,6 @@ impl Volatile {
             self.set_hint(which, first.start.min(self.hints().blocks[which]));
         }
         runs.iter().map(|run| run.count).sum()
-    }
-
-    /// Lets blocks be claimed again that had to wait for readers, if nobody reads any more.
-    pub fn clear_deferred(&self) {
-        let mut cleared = 0;
-        self.pins().drain(&self.arena, |b| {
-            self.blocks.clear(&self.arena, b);
-            cleared += 1;
-        });
-        self.give_back(cleared);
     }
 
     /// Claims so many blocks that lie behind each other, and that `room` in all are free there: so that what

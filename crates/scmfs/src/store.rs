@@ -5,7 +5,6 @@ use crate::layout::*;
 use crate::map::{Fill, Maps, Piece, tables_for};
 use crate::space::{KEEP, Txn};
 use crate::volatile::Volatile;
-use arena::Census;
 use derived::Locks;
 use namespace::layout::{DIRENT_HEADER, InodeRecord, Word};
 use namespace::{
@@ -581,10 +580,6 @@ impl<M: Medium> Storage for Store<M> {
         Ok(SmallVec::new())
     }
 
-    fn clear(&self) {
-        self.v.clear();
-    }
-
     fn scan_inodes(&self, scan: &Scan) -> bool {
         self.scan_inode_table(scan)
     }
@@ -621,17 +616,5 @@ impl<M: Medium> Storage for Store<M> {
             scan.problem(object, "its attributes cannot be read".into(), fix);
         }
         blocks
-    }
-
-    fn end_scan(&self) {
-        self.v.count_free_blocks();
-    }
-
-    fn recover_pins(&self, census: &Census) {
-        self.v.pins().recover(&self.v.arena, census, &self.v.blocks);
-    }
-
-    fn clear_deferred(&self) {
-        self.v.clear_deferred();
     }
 }

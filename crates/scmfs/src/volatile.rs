@@ -1,9 +1,9 @@
-//! What is derived from PM when a pool is opened, beside what all engines have ([`namespace`]): which blocks are in use, and
-//! which hold what may not be durable yet.
+//! What is derived from PM when a pool is opened, beside what all engines have ([`namespace`]): which blocks hold what may
+//! not be durable yet, and who uses the journal.
 
-use crate::layout::{BLOCK, FIRST_BLOCK, INODE, journal};
-use arena::{Bitmap, FreeCount, Layout, RwLock, Span};
-use derived::{GlobalLock, Sizes};
+use crate::layout::{BLOCK, INODE, journal};
+use arena::{Bitmap, Layout, RwLock, Span};
+use derived::GlobalLock;
 use namespace::{Memory, Tables, VInode};
 use std::ops::{Deref, Range};
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,8 +16,6 @@ const _: () = assert!(ALL_DIRTY != namespace::MAY_BE_CAPABLE);
 /// All volatile state of one mounted pool.
 pub struct Volatile {
     tables: Tables,
-    pub blocks: Bitmap,
-    pub free: FreeCount,
     /// Blocks of files that were stored to through the cache since they were last flushed.
     dirty: Bitmap,
     /// Who uses which record of the journal.
@@ -27,8 +25,6 @@ pub struct Volatile {
 /// The volatile state before it has memory.
 pub struct Plan {
     tables: namespace::Plan,
-    blocks: Bitmap,
-    free: FreeCount,
     dirty: Bitmap,
     records: Span<RwLock>,
 }
@@ -36,22 +32,10 @@ pub struct Plan {
 impl Plan {
     /// For a pool of `blocks` blocks that one process uses, or several.
     pub fn new(is_shared: bool, blocks: u64) -> Self {
-        let sizes = Sizes {
-            inodes: (blocks * (BLOCK / INODE)).min(1 << 31),
-            blocks,
-            // A line for 32 KiB, and for every second name of a pool that is full of directories.
-            buckets: (blocks as usize / 8).clamp(1 << 7, 1 << 28),
-            names: (blocks as usize * 64).min((1 << 31) - 2),
-        };
-        let mut tables = namespace::Plan::new(is_shared, sizes);
+        let mut tables = namespace::Plan::new(is_shared, blocks, BLOCK / INODE);
         let l = tables.layout();
-        Self {
-            blocks: Bitmap::plan(l, blocks),
-            free: FreeCount::plan(l),
-            dirty: Bitmap::plan(l, blocks),
-            records: l.table(journal::RECORDS as usize),
-            tables,
-        }
+        let dirty = Bitmap::plan(l, blocks);
+        Self { dirty, records: l.table(journal::RECORDS as usize), tables }
     }
 
     /// Where everything is.
@@ -59,26 +43,10 @@ impl Plan {
         self.tables.layout()
     }
 
-    /// The state in this memory: empty, so that a scan can fill it, unless others have.
+    /// The state in this memory.
     pub fn open(self, memory: Memory) -> Volatile {
-        match memory {
-            Memory::Fresh { arena, seed, secret } => {
-                let v = self.with(|tables| tables.begin(arena, seed, secret));
-                v.clear();
-                v
-            }
-            Memory::Joined(arena) => self.with(|tables| tables.join(arena)),
-        }
-    }
-
-    fn with(self, tables: impl FnOnce(namespace::Plan) -> Tables) -> Volatile {
-        Volatile {
-            tables: tables(self.tables),
-            blocks: self.blocks,
-            free: self.free,
-            dirty: self.dirty,
-            records: self.records,
-        }
+        let Self { tables, dirty, records } = self;
+        Volatile { tables: tables.open(memory), dirty, records }
     }
 }
 
@@ -93,16 +61,6 @@ impl Deref for Volatile {
 }
 
 impl Volatile {
-    /// Begins with an empty pool.
-    pub fn clear(&self) {
-        self.tables.clear(self.blocks.len() * BLOCK);
-        self.blocks.init(&self.arena);
-        self.dirty.init(&self.arena);
-        for block in 0..FIRST_BLOCK {
-            self.blocks.set(&self.arena, block);
-        }
-    }
-
     /// Holds a record of the journal; which one. Taken after all other locks.
     pub fn lock_record(&self, hint: u64) -> Result<(u64, GlobalLock<'_>)> {
         let number = hint % journal::RECORDS;

@@ -240,6 +240,7 @@ macro_rules! tests {
             it_is_what_read_gives
             pieces_of_a_scattered_file_make_up_the_file
             what_is_held_is_not_used_again
+            what_is_held_is_not_free_after_a_recovery
         );
     };
     (@ $engine:ident, processes) => {

@@ -1,6 +1,6 @@
 //! Reading without a copy.
 
-use crate::{Engine, FILE, Fs, has_atomic_contents, mounted};
+use crate::{Engine, FILE, Fs, PoolFile, attach, has_atomic_contents, mounted};
 use pool::Engine as _;
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::{Caller, Fallocate, FileSystem as _, Ino, ROOT};
@@ -102,4 +102,29 @@ pub fn what_is_held_is_not_used_again<E: Engine>() {
     assert!(fs.statfs().blocks_free <= free);
     drop(held);
     assert_eq!(fs.statfs().blocks_free, idle, "all of the file is gone");
+}
+
+/// A recovery finds nobody who owns it, and counts it free no sooner than anybody can take it.
+pub fn what_is_held_is_not_free_after_a_recovery<E: Engine>() {
+    let pool = PoolFile::new::<E>("pins", 16 << 20);
+    let fs = attach::<E>(&pool.0);
+    file::<E>(&fs, b"first", b"");
+    let idle = fs.statfs().blocks_free;
+    let content = pattern(64 << 10);
+    let ino = file::<E>(&fs, b"f", &content);
+    let held = fs.get_read_buf(ino, 0, 64 << 10).unwrap();
+    assert_eq!(held.len(), 64 << 10);
+    fs.unlink(ROOT, b"f").unwrap();
+    fs.forget(ino, 1);
+    let waiting = fs.statfs().blocks_free;
+    assert!(waiting < idle);
+    fs.rehearse_recovery().unwrap();
+    assert_eq!(fs.statfs().blocks_free, waiting);
+    let filler = file::<E>(&fs, b"filler", b"");
+    while fs.append(filler, &[0x55; 32 << 10]).is_ok() {}
+    assert!(held.iter().zip(&content).all(|(b, c)| b.load(Relaxed) == *c));
+    fs.unlink(ROOT, b"filler").unwrap();
+    fs.forget(filler, 1);
+    drop(held);
+    assert_eq!(fs.statfs().blocks_free, idle);
 }
