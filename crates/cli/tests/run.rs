@@ -116,6 +116,21 @@ fn every_class_of_calls_is_served_and_answers_as_the_kernel() {
 }
 
 #[test]
+fn streams_of_libc_are_served_and_answer_as_on_tmpfs() {
+    let sandbox = Sandbox::mounted(&["-o", "direct"]);
+    let report = on_pool(&sandbox, &compiled("streams", &[]), &[], &[]);
+    let count = |class: &str, kind: &str| report["calls"][class][kind].as_u64().unwrap_or(0);
+    for class in ["open", "close", "read", "write", "seek", "stat"] {
+        assert!(count(class, "served") > 20, "{class}: {report}");
+    }
+    // But for files that libc opens itself, for the modes `c` and `ccs`, while the kernel has them.
+    let handed_over = |class: &&str| count(class, "handed_over") > 3;
+    let classes = ["read", "write", "seek", "close", "stat"];
+    assert_eq!(classes.iter().find(|class| handed_over(class)), None, "{report}");
+    sandbox.umount();
+}
+
+#[test]
 fn a_file_that_grows_is_mapped_while_others_lock_it() {
     let sandbox = Sandbox::mounted(&["-o", "direct"]);
     on_pool(&sandbox, &compiled("grown", &[]), &[], &[]);

@@ -24,6 +24,17 @@ unsafe extern "C-unwind" {
     fn pthread_testcancel();
 }
 
+/// Makes a call without being cancelled in it. Owns nothing, so that the thread may be unwound from `call` by something else.
+pub fn not_here<T>(call: impl FnOnce() -> T) -> T {
+    let mut state = 0;
+    // SAFETY: room for the old state.
+    unsafe { pthread_setcancelstate(DISABLE, &mut state) };
+    let result = call();
+    // SAFETY: the old state may be left out.
+    unsafe { pthread_setcancelstate(state, std::ptr::null_mut()) };
+    result
+}
+
 /// Makes a call of a thread that is inside (cancel-X3), or may be cancelled at any instruction (cancel-X1). Owns nothing,
 /// so that the thread may be unwound from anywhere outside of `call`.
 #[cold]
@@ -31,13 +42,7 @@ unsafe extern "C-unwind" {
 pub fn careful<T>(call: impl FnOnce() -> T) -> T {
     let null = std::ptr::null_mut();
     if guard::is_inside() {
-        let mut state = 0;
-        // SAFETY: room for the old state, which may be left out.
-        unsafe { pthread_setcancelstate(DISABLE, &mut state) };
-        let result = call();
-        // SAFETY: as above.
-        unsafe { pthread_setcancelstate(state, null) };
-        return result;
+        return not_here(call);
     }
     // SAFETY: the old type may be left out.
     unsafe { real::pthread_setcanceltype(DEFERRED, null) };

@@ -10,11 +10,12 @@
 //! - **preload-P1** A call on a descriptor or path that is not a pool's does what it does without the library.
 //!   It costs two loads more for a descriptor, a look at the path for a path, and an atomic addition for
 //!   a number that the kernel takes back.
-//! - **preload-P2** A function that libc calls internally (`fopen`, `realpath`, `glob`, `nftw`…) reaches the
+//! - **preload-P2** A function that libc calls internally (within `realpath`, `glob`, `nftw`…) reaches the
 //!   kernel directly, that is the mount. It never sees a descriptor of ours, except placeholders,
 //!   which give `EBADF`; functions that take a descriptor are exported and let the kernel have it first, and those
 //!   that close it by themselves make it the kernel's for good
-//!   (`symbols.txt` has each of them, with the reason where one is left to libc).
+//!   (`symbols.txt` has each of them, with the reason where one is left to libc). Streams are served: libc asks tables
+//!   what to call for them (`streams`).
 //! - **preload-P3** Nothing of the program runs while the engine holds locks: signal handlers wait
 //!   (`signals`), buffers are probed before (`memory`).
 //! - **preload-P4** Nothing here ends the program: a panic leaves the call to the kernel.
@@ -59,4 +60,5 @@ mod real;
 mod signals;
 mod start;
 mod stats;
+mod streams;
 mod unwind;

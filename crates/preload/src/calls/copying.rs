@@ -6,8 +6,8 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use libc::{off_t, size_t, ssize_t};
 
-use crate::serve::{before_fd, delegate, give_to_kernel, set_errno};
-use crate::{direct, real};
+use crate::serve::{before_fd, give_to_kernel, set_errno};
+use crate::{direct, real, streams};
 
 /// Gives `fds` to the kernel, then calls; or returns `failed` with `errno` set.
 pub(super) fn by_kernel<T>(fds: &[c_int], failed: T, call: impl FnOnce() -> T) -> T {
@@ -28,16 +28,6 @@ export! {
         by_kernel(&[from, to], -1, || {
             direct::splice(from, from_offset, to, to_offset, len, flags)
         })
-    }
-
-    fn fdopen | _IO_fdopen (fd: c_int, mode: *const c_char) -> *mut libc::FILE {
-        match delegate(fd) {
-            Ok(()) => real::fdopen(fd, mode),
-            Err(err) => {
-                set_errno(err);
-                std::ptr::null_mut()
-            }
-        }
     }
 
     fn name_to_handle_at (
@@ -85,8 +75,10 @@ export! {
 
 /// Called by the trampolines of the functions that print to a descriptor.
 extern "C" fn about_to_print(fd: c_int) {
-    // Where it fails, the placeholder gives EBADF.
-    let _ = give_to_kernel(&[fd]);
+    if !streams::are_served_at(fd) {
+        // Where it fails, the placeholder gives EBADF.
+        let _ = give_to_kernel(&[fd]);
+    }
 }
 
 macro_rules! printing {

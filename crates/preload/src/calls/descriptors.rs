@@ -16,7 +16,12 @@ use crate::stats::Class;
 use crate::{cancel, direct, guard, memory, real};
 
 /// Opens in user space, unless descriptors are to be the kernel's from the start.
-fn open_at(dirfd: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> Option<c_int> {
+pub(super) fn open_at(
+    dirfd: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mode: mode_t,
+) -> Option<c_int> {
     on_path(Class::Open, dirfd, path, |process, path| {
         if opens_in_user_space() { process.open(dirfd, path, flags, mode) } else { Served::Kernel }
     })

@@ -10,5 +10,10 @@ pub mod locking;
 mod names;
 mod numbers;
 mod raw;
+mod streams;
 mod waiting;
 mod xattr;
+
+pub use attributes::fstat;
+pub use content::{lseek, read, write};
+pub use descriptors::close;

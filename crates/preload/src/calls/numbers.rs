@@ -8,10 +8,10 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use libc::{FILE, mode_t, sigset_t};
+use libc::{mode_t, sigset_t};
 
 use crate::real;
-use crate::serve::{before_fd, delegate, delegate_streams, fd_freed};
+use crate::serve::before_fd;
 
 macro_rules! giving {
     ($(fn $name:ident $(| $alias:ident)* ($($argument:ident : $type:ty),*) -> $result:ty;)*) => {
@@ -46,54 +46,4 @@ giving! {
         master: *mut c_int, slave: *mut c_int, name: *mut c_char, terminal: *const c_void,
         window: *const c_void
     ) -> c_int;
-    fn mkstemp | mkstemp64 (template: *mut c_char) -> c_int;
-    fn mkostemp | mkostemp64 (template: *mut c_char, flags: c_int) -> c_int;
-    fn mkstemps | mkstemps64 (template: *mut c_char, suffix: c_int) -> c_int;
-    fn mkostemps | mkostemps64 (template: *mut c_char, suffix: c_int, flags: c_int) -> c_int;
-    fn tmpfile | tmpfile64 () -> *mut FILE;
-    fn fopen | fopen64 | _IO_fopen (path: *const c_char, mode: *const c_char) -> *mut FILE;
-}
-
-/// The number of a stream's descriptor, which libc is going to close.
-fn delegate_stream(stream: *mut FILE) -> c_int {
-    if stream.is_null() {
-        return 0;
-    }
-    // SAFETY: the program passes a stream.
-    let number = unsafe { libc::fileno(stream) };
-    // Where that fails, calls on it are answered as before.
-    let _ = delegate(number);
-    number
-}
-
-export! {
-    fn freopen | freopen64 (
-        path: *const c_char, mode: *const c_char, stream: *mut FILE
-    ) -> *mut FILE {
-        before_fd();
-        delegate_stream(stream);
-        let reopened = real::freopen(path, mode, stream);
-        fd_freed(0);
-        reopened
-    }
-
-    fn fclose | _IO_fclose (stream: *mut FILE) -> c_int {
-        let number = delegate_stream(stream);
-        let closed = real::fclose(stream);
-        fd_freed(number);
-        closed
-    }
-
-    fn pclose (stream: *mut FILE) -> c_int {
-        let closed = real::pclose(stream);
-        fd_freed(0);
-        closed
-    }
-
-    fn fcloseall () -> c_int {
-        delegate_streams();
-        let closed = real::fcloseall();
-        fd_freed(0);
-        closed
-    }
 }
