@@ -106,7 +106,7 @@ impl Paths {
             }
         };
         let used;
-        let ((mount_index, ino), name) = if has_any(rest, [b'/']) {
+        let ((mount_index, ino), name) = if is_absolute || has_any(rest, [b'/']) {
             let start = start.map(|(mount_index, ino, _)| (mount_index, ino));
             let (key, name) = PathKey::of(rest, start, std::ptr::from_ref(creds).addr())?;
             used = self.path_cache.find(&self.mounts, &key)?;
