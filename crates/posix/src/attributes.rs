@@ -3,10 +3,11 @@
 #![allow(unsafe_code)]
 
 use crate::creds::{Access, Caps};
+use crate::held::{Held, Want};
 use crate::mount::Mount;
-use crate::process::Process;
+use crate::names::Names;
 use crate::served::{Call, Stop, checked};
-use crate::walk::{Follow, Held, Want};
+use crate::walk::Follow;
 use crate::{Errno, Served};
 use vfs::rules::{S_ISGID, S_ISUID, clear_privileges};
 use vfs::{Attr, FileKind, SetAttr, SetTime, StatFs, Timestamp};
@@ -121,7 +122,7 @@ fn changes_nothing(times: &Option<[libc::timespec; 2]>) -> bool {
     times.is_some_and(|t| t.iter().all(|t| t.tv_nsec == libc::UTIME_OMIT))
 }
 
-impl Process {
+impl Names {
     /// `fstat`.
     #[inline]
     pub fn fstat(&self, fd: i32) -> Served<libc::stat> {

@@ -1,10 +1,12 @@
-//! Reading, writing and sizes.
+//! Reading, writing and sizes. (Opening is in `open`, copies, locks and mappings in `transfer`.)
 
-use crate::process::{OfdRef, Process};
+use crate::names::Names;
 use crate::served::{Call, Stop, checked};
+use crate::table::OfdRef;
 use crate::{Errno, Served};
 use smallvec::SmallVec;
 use std::io::{IoSlice, IoSliceMut};
+use std::ops::Deref;
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::{Durability, FILE_SIZE_MAX, Fallocate, FileKind, Seek, SetAttr};
 
@@ -28,7 +30,25 @@ fn check_range(offset: i64, len: usize) -> Result<u64, Errno> {
     if offset < 0 || end.is_none() { Err(Errno::INVAL) } else { Ok(offset as u64) }
 }
 
-impl Process {
+/// Open files and their contents: opening, reading, writing, sizes, copies, locks, mappings.
+pub struct Contents {
+    names: Names,
+}
+
+impl Deref for Contents {
+    type Target = Names;
+
+    #[inline]
+    fn deref(&self) -> &Names {
+        &self.names
+    }
+}
+
+impl Contents {
+    pub(crate) fn new(names: Names) -> Self {
+        Self { names }
+    }
+
     /// `read`.
     #[inline]
     pub fn read(&self, fd: i32, buf: &mut [u8]) -> Served<usize> {
@@ -41,7 +61,7 @@ impl Process {
         if !ofd.is_readable() {
             return Err(Errno::BADF.into());
         }
-        read_there(&ofd, buf, At::Position)
+        self.read_there(&ofd, buf, At::Position)
     }
 
     /// `pread`.
@@ -59,7 +79,27 @@ impl Process {
         if !ofd.is_readable() {
             return Err(Errno::BADF.into());
         }
-        read_there(&ofd, buf, At::Offset(offset))
+        self.read_there(&ofd, buf, At::Offset(offset))
+    }
+
+    /// Reads at the offset of the description, which moves, or at another.
+    #[inline]
+    fn read_there(&self, ofd: &OfdRef<'_>, buf: &mut [u8], at: At) -> Call<usize> {
+        ofd.check_unmapped()?;
+        let at = match at {
+            At::Offset(offset) => return Ok(read_at(ofd, buf, offset)?),
+            At::Position => self.lock_offset(ofd)?,
+        };
+        let mut len = buf.len().min(RW_MAX);
+        if at.is_promoted() {
+            // Only what is there is reserved, so that nobody finds the offset beyond the end meanwhile.
+            let rest = ofd.attr()?.size.saturating_sub(at.get()?);
+            len = len.min(usize::try_from(rest).unwrap_or(len));
+            if len == 0 {
+                return Ok(0);
+            }
+        }
+        Ok(at.advance(len, |start| read_at(ofd, &mut buf[..len], start as i64))?)
     }
 
     /// `write`.
@@ -92,7 +132,7 @@ impl Process {
                 At::Offset(at) => write(at),
                 At::Position => {
                     let len = data.len().min(RW_MAX);
-                    ofd.lock_offset()?.advance(len, |start| write(start as i64))
+                    self.lock_offset(ofd)?.advance(len, |start| write(start as i64))
                 }
             };
             return written.map_err(|errno| match errno {
@@ -103,7 +143,7 @@ impl Process {
         let appended = match at {
             At::Offset(at) => self.write_at(ofd, data, at, true)?.0,
             At::Position => {
-                let at = ofd.lock_offset()?;
+                let at = self.lock_offset(ofd)?;
                 let (len, end) = self.write_at(ofd, data, 0, true)?;
                 if len > 0 {
                     at.set(end)?;
@@ -164,13 +204,13 @@ impl Process {
             return Err(Errno::OPNOTSUPP.into());
         }
         if let [buf] = bufs {
-            return read_there(&ofd, buf, at);
+            return self.read_there(&ofd, buf, at);
         }
         // No more than there is: programs pass large buffers for small files.
         let room = if total > GATHER { total.min(ofd.attr()?.size as usize) } else { total };
         let mut gathered: SmallVec<[u8; GATHER]> = SmallVec::new();
         gathered.resize(room, 0);
-        let len = read_there(&ofd, &mut gathered, at)?;
+        let len = self.read_there(&ofd, &mut gathered, at)?;
         let mut rest = &gathered[..len];
         for buf in bufs {
             let (now, later) = rest.split_at(buf.len().min(rest.len()));
@@ -314,7 +354,7 @@ impl Process {
 
     fn lseek_call(&self, fd: i32, offset: i64, whence: i32) -> Call<i64> {
         let ofd = self.get_open(fd)?;
-        let at = ofd.lock_offset()?;
+        let at = self.lock_offset(&ofd)?;
         let new = match whence {
             // The kernel moves what it keeps in one step.
             libc::SEEK_SET | libc::SEEK_CUR if at.is_promoted() => return Err(Stop::Kernel),
@@ -529,26 +569,6 @@ fn read_at(ofd: &OfdRef<'_>, buf: &mut [u8], offset: i64) -> Result<usize, Errno
     let offset = check_range(offset, buf.len())?;
     let len = buf.len().min(RW_MAX);
     ofd.fs().read(ofd.ino(), offset, &mut buf[..len])
-}
-
-/// Reads at the offset of the description, which moves, or at another.
-#[inline]
-fn read_there(ofd: &OfdRef<'_>, buf: &mut [u8], at: At) -> Call<usize> {
-    ofd.check_unmapped()?;
-    let at = match at {
-        At::Offset(offset) => return Ok(read_at(ofd, buf, offset)?),
-        At::Position => ofd.lock_offset()?,
-    };
-    let mut len = buf.len().min(RW_MAX);
-    if at.is_promoted() {
-        // Only what is there is reserved, so that nobody finds the offset beyond the end meanwhile.
-        let rest = ofd.attr()?.size.saturating_sub(at.get()?);
-        len = len.min(usize::try_from(rest).unwrap_or(len));
-        if len == 0 {
-            return Ok(0);
-        }
-    }
-    Ok(at.advance(len, |start| read_at(ofd, &mut buf[..len], start as i64))?)
 }
 
 /// The length of a vector, cut to what one call moves. `EINVAL` for more than 1024 parts or more

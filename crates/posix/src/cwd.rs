@@ -11,13 +11,18 @@
 //!   user from the working directory to the mount. (It may lie where another mount hides it, or may not
 //!   be searched any more.)
 
+use crate::creds::Access;
+use crate::family::{CWD, OfdInit};
+use crate::held::{Held, Want};
 use crate::mount::Mount;
-use crate::process::{OfdRef, Process};
 use crate::served::{Call, Stop};
+use crate::table::OfdRef;
+use crate::walk::{Follow, PathWalk};
 use smallvec::SmallVec;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use threads::OwnU32;
-use vfs::{Errno, Ino};
+use vfs::{Errno, FileKind, Ino};
 
 /// Of the word: what is known. Above is how often it has changed.
 const STATE: u32 = 3;
@@ -113,7 +118,26 @@ impl Prefix {
     }
 }
 
-impl Process {
+/// The working directory, and relative paths that lead from there into a mount.
+pub struct WorkingDir {
+    walk: PathWalk,
+    pub(crate) cwd: Cwd,
+}
+
+impl Deref for WorkingDir {
+    type Target = PathWalk;
+
+    #[inline]
+    fn deref(&self) -> &PathWalk {
+        &self.walk
+    }
+}
+
+impl WorkingDir {
+    pub(crate) fn new(walk: PathWalk) -> Self {
+        Self { walk, cwd: Cwd::default() }
+    }
+
     /// The working directory, where it is in a pool.
     #[inline]
     pub(crate) fn cwd(&self) -> Call<OfdRef<'_>> {
@@ -160,10 +184,59 @@ impl Process {
     /// Takes the directory to which `path` leads for the working directory, if it is the kernel's. Programs beside the
     /// mount may have moved that, and made another in its place: the kernel hears of it later.
     fn enter_here(&self, path: &[u8]) -> Call<()> {
-        let held = self.find(libc::AT_FDCWD, path, 0)?;
+        let creds = &self.identity().effective;
+        let held = self.walk_absolute(Want::Hold, path, Follow::Always, creds)?.existing()?;
         let place = (self.mount(held.mount_index).spec.dev, held.ino.0);
         let is_here = || if self.kernel.here()? == place { Ok(()) } else { Err(Stop::Kernel) };
         self.change_to(held, is_here)
+    }
+
+    /// To be called after the kernel's `chdir` or `fchdir` succeeded where the answer here was
+    /// `Kernel`: the working directory is elsewhere now.
+    pub fn left_pool(&self) {
+        // cwd-L1: before the description, without which prefixes are asked.
+        self.cwd.forget();
+        self.set_cwd(None);
+    }
+
+    /// Takes a directory for the working directory, if this user may make it that and `by_kernel` says that the kernel
+    /// is there, too.
+    pub(crate) fn change_to(
+        &self,
+        held: Held<'_>,
+        by_kernel: impl FnOnce() -> Call<()>,
+    ) -> Call<()> {
+        if held.kind != FileKind::Dir {
+            return Err(Errno::NOTDIR.into());
+        }
+        held.check(&self.identity().effective, Access::EXEC)?;
+        let init = OfdInit {
+            mount: held.mount_index as u32,
+            ino: held.ino,
+            generation: held.attr()?.generation,
+            kind: FileKind::Dir,
+            flags: libc::O_PATH | libc::O_DIRECTORY,
+            state: CWD,
+        };
+        by_kernel()?;
+        self.cwd.entered_pool();
+        held.into_reference()?;
+        let described = self.describe(&init).inspect_err(|_| {
+            self.mount(init.mount as usize).attached().fs.forget(init.ino, 1);
+        });
+        // Without a description, relative paths are the kernel's.
+        self.set_cwd(described.ok());
+        Ok(())
+    }
+
+    /// The working directory is this description now, whose hold it takes over.
+    pub(crate) fn set_cwd(&self, ofd: Option<OfdRef<'_>>) {
+        let handle = ofd.as_ref().map_or(0, |ofd| ofd.handle);
+        std::mem::forget(ofd);
+        let old = self.place().segment().cwd.swap(handle, AcqRel);
+        if old != 0 {
+            self.put(old);
+        }
     }
 
     /// The path of the working directory where relative paths are the kernel's, for the same reason.

@@ -1,12 +1,9 @@
 //! Listings, and the working directory.
 
-use crate::creds::Access;
-use crate::family::{CWD, OfdInit};
-use crate::process::{OfdRef, Process};
+use crate::held::Held;
+use crate::names::Names;
 use crate::served::{Call, Stop};
-use crate::walk::Held;
 use crate::{Errno, Served};
-use std::sync::atomic::Ordering::*;
 use vfs::FileKind;
 
 /// One entry of a directory, for `readdir`.
@@ -22,7 +19,7 @@ pub struct DirItem<'a> {
     pub name: &'a [u8],
 }
 
-impl Process {
+impl Names {
     /// Lists from the description's offset, which follows the entries taken, until `emit` returns
     /// `false` (that entry is listed again) or the end. Returns whether the end was reached. `emit`
     /// must not call the process layer. `ENOTDIR`; `ENOENT` for a directory that was removed.
@@ -32,7 +29,7 @@ impl Process {
             if ofd.kind() != FileKind::Dir {
                 return Err(Errno::NOTDIR.into());
             }
-            let offset = ofd.lock_offset()?;
+            let offset = self.lock_offset(&ofd)?;
             let mut at = offset.get()?;
             let mut ended = true;
             ofd.fs().readdir(ofd.ino(), at, &mut |entry| {
@@ -78,54 +75,6 @@ impl Process {
             self.change_to(held, || self.kernel.chdir(&path).map_err(Stop::from))
         };
         Call::into(call())
-    }
-
-    /// To be called after the kernel's `chdir` or `fchdir` succeeded where the answer here was
-    /// `Kernel`: the working directory is elsewhere now.
-    pub fn left_pool(&self) {
-        // cwd-L1: before the description, without which prefixes are asked.
-        self.cwd.forget();
-        self.set_cwd(None);
-    }
-
-    /// Takes a directory for the working directory, if this user may make it that and `by_kernel` says that the kernel
-    /// is there, too.
-    pub(crate) fn change_to(
-        &self,
-        held: Held<'_>,
-        by_kernel: impl FnOnce() -> Call<()>,
-    ) -> Call<()> {
-        if held.kind != FileKind::Dir {
-            return Err(Errno::NOTDIR.into());
-        }
-        held.check(&self.identity().effective, Access::EXEC)?;
-        let init = OfdInit {
-            mount: held.mount_index as u32,
-            ino: held.ino,
-            generation: held.attr()?.generation,
-            kind: FileKind::Dir,
-            flags: libc::O_PATH | libc::O_DIRECTORY,
-            state: CWD,
-        };
-        by_kernel()?;
-        self.cwd.entered_pool();
-        held.into_reference()?;
-        let described = self.describe(&init).inspect_err(|_| {
-            self.mount(init.mount as usize).attached().fs.forget(init.ino, 1);
-        });
-        // Without a description, relative paths are the kernel's.
-        self.set_cwd(described.ok());
-        Ok(())
-    }
-
-    /// The working directory is this description now, whose hold it takes over.
-    pub(crate) fn set_cwd(&self, ofd: Option<OfdRef<'_>>) {
-        let handle = ofd.as_ref().map_or(0, |ofd| ofd.handle);
-        std::mem::forget(ofd);
-        let old = self.place().segment().cwd.swap(handle, AcqRel);
-        if old != 0 {
-            self.put(old);
-        }
     }
 
     /// `getcwd`: writes the path, without NUL; returns its length. `ERANGE` where it and a NUL do not

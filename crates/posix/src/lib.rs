@@ -16,6 +16,24 @@
 //! | content, names, attributes | the engine |
 //! | file locks, the working directory of libc | the kernel, through the mount |
 //!
+//! # Reading order
+//!
+//! From below; nothing calls what is above it. Each is a type that owns the one before and dereferences to it, so that the
+//! compiler holds that:
+//!
+//! - without a process: `served`, `sys` (the kernel), `family` (the shared memory), `creds`, `known`, `mount`, `noted`;
+//! - `Task`: `task`: the kernel, the mounts, who the process is, and its limits;
+//! - `Table`: `table`: which number means which description, and descriptions in use;
+//! - `Numbers`: `numbers`, `parked`: numbers from the kernel and back to it, hidden and parked ones;
+//! - `Promotions`: `promote`, `offset`: the kernel's descriptions, locks and mappings of files, what a fork inherits;
+//! - `Descriptors`: `descriptors`: closing, duplicating, flags;
+//! - `PathWalk`: `walk`, over `held` and `path_cache`: a path from where it starts to an inode that is held;
+//! - `WorkingDir`: `cwd`: where relative paths start;
+//! - `Paths`: `lookup`: what a path names, by one look or by a walk;
+//! - `Names`: `names`, `attributes`, `xattrs`, `directories`: calls on what paths name;
+//! - `Contents`: `open`, `content`, `transfer`: open files, what is read from them and written to them;
+//! - [`Process`]: `process`: start and end, mounts, other users, fork and exec.
+//!
 //! # What is served
 //!
 //! Regular files, directories and symbolic links below a mount point, by absolute paths that say so
@@ -34,8 +52,8 @@
 //!   ([`MountEvents::is_mapped`]).
 //! - Locks, and what is done to a description by unknown calls. For these the description is *promoted*: opened through
 //!   the mount, with its offset, in place of the placeholders. So are numbers 0 to 2, what exec inherits, and every
-//!   open file before a fork. Reading and writing is served as before, at the kernel's offset ([`Process::promote`]).
-//! - Numbers that libc uses and closes by itself ([`Process::delegate`]).
+//!   open file before a fork. Reading and writing is served as before, at the kernel's offset (`Process::promote`).
+//! - Numbers that libc uses and closes by itself (`Process::delegate`).
 //!
 //! # What differs from the mount
 //!
@@ -51,8 +69,8 @@
 //! # Invariants
 //!
 //! They stand where they are kept: descriptors-D1–D2 (the table), parked-N1–N4, cwd-L1–L2 (the working directory
-//! outside), family-F1–F4 (holds, sweeping), promote-M1–M6 (the kernel's description), walk-W1–W2, path_cache-G1–G3,
-//! mount-T1 (state of mounts).
+//! outside), family-F1–F4 (holds, sweeping), promote-M1–M6 (the kernel's description), held-H1 (what a walk gives), walk-W1,
+//! path_cache-G1–G3, mount-T1 (state of mounts).
 //!
 //! Reading, writing, seeking and `fstat` make no system call and allocate nothing
 //! (`tests/cost.rs`), nor, usually, opening and closing. Locks survive fork, because
@@ -68,17 +86,23 @@ mod cwd;
 mod descriptors;
 mod directories;
 mod family;
+mod held;
 mod known;
+mod lookup;
 mod mount;
 mod names;
 mod noted;
+mod numbers;
 mod offset;
+mod open;
 mod parked;
 mod path_cache;
 mod process;
 mod promote;
 mod served;
 mod sys;
+mod table;
+mod task;
 mod text;
 mod transfer;
 mod walk;

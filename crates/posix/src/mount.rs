@@ -341,6 +341,54 @@ impl Mount {
     }
 }
 
+/// Mounts of a process.
+pub(crate) const MOUNTS: usize = 16;
+
+/// The mounts of a process, which only become more.
+#[derive(Default)]
+pub(crate) struct Mounts([AtomicPtr<Mount>; MOUNTS]);
+
+impl Mounts {
+    /// Adds one; `ENOSPC` beyond [`MOUNTS`].
+    pub fn add(&self, mount: Mount) -> Result<(), Errno> {
+        let mount = Box::into_raw(Box::new(mount));
+        for slot in &self.0 {
+            if slot.compare_exchange(std::ptr::null_mut(), mount, AcqRel, Relaxed).is_ok() {
+                return Ok(());
+            }
+        }
+        // SAFETY: it came from a box above and nobody else has seen it.
+        drop(unsafe { Box::from_raw(mount) });
+        Err(Errno::NOSPC)
+    }
+
+    /// All of them, with their indexes.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, &Mount)> {
+        let slots = self.0.iter().map(|slot| slot.load(Acquire));
+        // SAFETY: a mount, once added, stays until `self` is dropped.
+        slots.enumerate().map_while(|(i, m)| Some((i, unsafe { m.as_ref()? })))
+    }
+
+    /// A mount that is known to be there.
+    #[inline]
+    pub fn get(&self, index: usize) -> &Mount {
+        // SAFETY: as above; indexes come from descriptions, which are opened below mounts.
+        unsafe { &*self.0[index % MOUNTS].load(Acquire) }
+    }
+}
+
+impl Drop for Mounts {
+    fn drop(&mut self) {
+        for slot in &mut self.0 {
+            let mount = std::mem::replace(slot.get_mut(), std::ptr::null_mut());
+            if !mount.is_null() {
+                // SAFETY: it came from a box in `add`; `&mut self` says that nobody uses it.
+                drop(unsafe { Box::from_raw(mount) });
+            }
+        }
+    }
+}
+
 impl Drop for Mount {
     fn drop(&mut self) {
         let pool = *self.pool.get_mut();

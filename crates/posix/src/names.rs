@@ -3,10 +3,13 @@
 use crate::attributes::check_flags;
 use crate::creds::{Access, Caps};
 use crate::family::UNLINKABLE;
-use crate::process::Process;
+use crate::held::{Held, Last, Place};
+use crate::lookup::Paths;
 use crate::served::{Call, Stop, checked};
-use crate::walk::{Held, Last, Place, proc_fd};
+use crate::walk::proc_fd;
 use crate::{Errno, Served};
+use std::ops::Deref;
+use std::sync::atomic::Ordering::Relaxed;
 use vfs::{Attr, FileKind, NewKind, NewNode, RenameFlags};
 
 impl Place<'_, '_> {
@@ -24,7 +27,39 @@ impl Place<'_, '_> {
     }
 }
 
-impl Process {
+/// Names and attributes: calls on what paths lead to.
+pub struct Names {
+    paths: Paths,
+}
+
+impl Deref for Names {
+    type Target = Paths;
+
+    #[inline]
+    fn deref(&self) -> &Paths {
+        &self.paths
+    }
+}
+
+impl Names {
+    pub(crate) fn new(paths: Paths) -> Self {
+        Self { paths }
+    }
+
+    /// Creates a name in a directory that the caller must be allowed to change, and gives him a reference
+    /// to what it names. `node.umask` is filled in.
+    pub(crate) fn create(&self, dir: &Held<'_>, name: &[u8], node: NewNode<'_>) -> Call<Attr> {
+        let creds = &self.identity().effective;
+        dir.check_create(creds)?;
+        let umask = self.umask.load(Relaxed);
+        let mut mode = node.mode;
+        if mode & 0o2010 == 0o2010 {
+            mode = creds.strip_setgid(dir.attr()?, mode);
+        }
+        let node = NewNode { mode, umask, ..node };
+        Ok(dir.fs().create(&creds.caller(), dir.ino, name, &node)?)
+    }
+
     /// Acts where a name can be made. `arguments`: what is wrong with the others.
     fn at_vacancy(
         &self,
@@ -78,7 +113,7 @@ impl Process {
                 NewKind::Char(number) => number != 0,
                 _ => false,
             };
-            if device && !self.can_make_devices() {
+            if device && !self.identity().effective.can(Caps::MKNOD) {
                 at.dir.check_create(&self.identity().effective)?;
                 return Err(at.dir.refusal(Errno::PERM).into());
             }

@@ -1,8 +1,12 @@
 //! The offset of a description, wherever it is kept: in the family's memory, or by the kernel (promote-M1 in `promote`).
 
 use crate::Errno;
-use crate::family::Position;
+use crate::family::{PROMOTED, Position};
+use crate::promote::Promotions;
+use crate::served::{Call, Stop};
 use crate::sys::Kernel;
+use crate::table::OfdRef;
+use vfs::FileKind;
 
 /// An offset that a call has taken; within the family, calls that move it follow one another.
 pub(crate) struct Offset<'a> {
@@ -10,6 +14,33 @@ pub(crate) struct Offset<'a> {
     position: Position<'a>,
     /// Who keeps it otherwise, and by which descriptor.
     kernel: Option<(&'a dyn Kernel, i32)>,
+}
+
+impl Promotions {
+    /// The offset of a description, wherever it is kept. `Kernel` where the kernel keeps that of something else than a
+    /// regular file.
+    #[inline]
+    pub(crate) fn lock_offset<'a>(&'a self, ofd: &'a OfdRef<'_>) -> Call<Offset<'a>> {
+        let position = ofd.hold_position();
+        if ofd.is(PROMOTED) {
+            return self.lock_promoted_offset(ofd, position);
+        }
+        Ok(Offset::private(position))
+    }
+
+    #[cold]
+    fn lock_promoted_offset<'a>(
+        &'a self,
+        ofd: &OfdRef<'_>,
+        position: Position<'a>,
+    ) -> Call<Offset<'a>> {
+        // Where it has been promoted since it was taken, the number may be a placeholder still.
+        self.adopt(ofd)?;
+        if ofd.kind() != FileKind::File || ofd.fd() < 0 {
+            return Err(Stop::Kernel);
+        }
+        Ok(Offset::promoted(position, self.kernel.as_ref(), ofd.fd()))
+    }
 }
 
 impl<'a> Offset<'a> {

@@ -20,8 +20,9 @@
 use crate::Errno;
 use crate::family::{FDS, PARKED};
 use crate::mount::Mount;
-use crate::process::{Process, TableLock};
+use crate::numbers::Numbers;
 use crate::served::{Call, Stop};
+use crate::table::TableLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 /// Parked numbers at a time; they count against the program's limit.
@@ -81,7 +82,7 @@ impl Parked {
 
 /// A number that nothing refers to yet; given back unless it is used.
 pub(crate) struct NewFd<'p> {
-    process: &'p Process,
+    numbers: &'p Numbers,
     fd: i32,
 }
 
@@ -96,11 +97,11 @@ impl NewFd<'_> {
 
 impl Drop for NewFd<'_> {
     fn drop(&mut self) {
-        let _ = self.process.give_fd(&self.process.lock_table(), self.fd);
+        let _ = self.numbers.give_fd(&self.numbers.lock_table(), self.fd);
     }
 }
 
-impl Process {
+impl Numbers {
     /// The lowest free number, as a duplicate of a mount's placeholder: a parked one, or from the
     /// kernel. `Kernel` where it is beyond our table.
     pub(crate) fn take_fd(
@@ -112,7 +113,7 @@ impl Process {
         let wanted = record(index, cloexec);
         let fd = match self.take_parked(table) {
             Some(fd) => {
-                let number = NewFd { process: self, fd };
+                let number = NewFd { numbers: self, fd };
                 if self.fd_record(fd) != wanted
                     && let Err(errno) = self.kernel.dup3(mount.placeholder(), fd, cloexec)
                 {
@@ -128,7 +129,7 @@ impl Process {
             return Err(Stop::Kernel);
         }
         self.set_fd_record(fd, wanted);
-        Ok(NewFd { process: self, fd })
+        Ok(NewFd { numbers: self, fd })
     }
 
     /// Takes the lowest parked number if it is the lowest free one, or closes them all (parked-N2).
@@ -233,4 +234,4 @@ impl Process {
     }
 }
 
-const _: () = assert!(crate::process::MOUNTS <= 1 << 6 && FDS <= 1 << 31);
+const _: () = assert!(crate::mount::MOUNTS <= 1 << 6 && FDS <= 1 << 31);

@@ -12,7 +12,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::process::Process;
+use crate::mount::Mounts;
 use smallvec::SmallVec;
 use std::cell::UnsafeCell;
 use std::sync::OnceLock;
@@ -158,13 +158,13 @@ impl PathCache {
     }
 
     /// The directory with this key, held while the result is.
-    pub fn find(&self, process: &Process, key: &PathKey<'_>) -> Option<Used<'_>> {
+    pub fn find(&self, mounts: &Mounts, key: &PathKey<'_>) -> Option<Used<'_>> {
         let used = self.entries().get(key.hash())?.enter()?;
         let cached = used.cached()?;
         if !cached.is(key) {
             return None;
         }
-        let mount = process.mount(cached.mount_index);
+        let mount = mounts.get(cached.mount_index);
         let fs = &mount.attached().fs;
         let is_as_before = mount.state_id() == cached.state
             && cached.steps.iter().all(|&(ino, version)| fs.version(ino) == Some(version));
@@ -174,18 +174,18 @@ impl PathCache {
     /// Keeps a directory that a walk has found and the caller holds. `state` is from before.
     pub fn keep(
         &self,
-        process: &Process,
+        mounts: &Mounts,
         key: &PathKey<'_>,
         (mount_index, state): (usize, usize),
         steps: &Steps,
         dir: Ino,
     ) {
         // What a path ends with may be the root of a mount inside this one.
-        let mountpoint = |index| &process.mount(index).spec.mountpoint;
+        let mountpoint = |index| &mounts.get(index).spec.mountpoint;
         let is_nested =
             |index| index != mount_index && mountpoint(index).starts_with(mountpoint(mount_index));
         let may_end_elsewhere =
-            key.start.is_none() && process.mounts().any(|(index, _)| is_nested(index));
+            key.start.is_none() && mounts.iter().any(|(index, _)| is_nested(index));
         if steps.spilled() || may_end_elsewhere {
             return;
         }
@@ -200,7 +200,7 @@ impl PathCache {
                 (cached.state, cached.steps) = (state, steps.clone());
             }
             _ => {
-                let fs = &process.mount(mount_index).attached().fs;
+                let fs = &mounts.get(mount_index).attached().fs;
                 let new = fs.lookup(dir, b".").is_ok().then(|| Cached {
                     start: key.start,
                     text: SmallVec::from_slice(key.text),
@@ -215,18 +215,18 @@ impl PathCache {
         }
         let word = if cached.is_some() { FILLED } else { 0 };
         entry.word.store(word, Release);
-        give_back(process, before);
+        give_back(mounts, before);
     }
 
     /// Forgets all paths. Directories in use are given back when their entries are needed.
-    pub fn clear(&self, process: &Process) {
+    pub fn clear(&self, mounts: &Mounts) {
         for entry in self.entries() {
             let is_used = |word: u32| word & FILLED != 0 && word != FILLED;
             let _ = entry.word.modify(|word| is_used(word).then_some(word & !FILLED));
             if let Some(cached) = entry.fill() {
                 let before = cached.take();
                 entry.word.store(0, Release);
-                give_back(process, before);
+                give_back(mounts, before);
             }
         }
     }
@@ -246,8 +246,8 @@ impl PathCache {
 }
 
 /// path_cache-G1, at its end.
-fn give_back(process: &Process, cached: Option<Cached>) {
+fn give_back(mounts: &Mounts, cached: Option<Cached>) {
     if let Some(cached) = cached {
-        process.mount(cached.mount_index).attached().fs.forget(cached.dir, 1);
+        mounts.get(cached.mount_index).attached().fs.forget(cached.dir, 1);
     }
 }

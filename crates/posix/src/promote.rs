@@ -7,7 +7,7 @@
 //!   memory, and before a fork: for locks, for what exec inherits, and for each call that only the kernel can make.
 //! - **promote-M3** What is promoted is served here as before: a transfer at the offset reserves its range by `lseek`, which
 //!   is atomic towards everybody who shares the description. Only a number that libc is going to use and
-//!   close by itself is *delegated*: its entry is emptied ([`Process::delegate`]).
+//!   close by itself is *delegated*: its entry is emptied ([`Promotions::delegate`]).
 //! - **promote-M4** A descriptor is a capability: promoting a regular file asks for no permission on it
 //!   ([`Alias::file_name`]), so what the program may do is what it could when it opened the file.
 //! - **promote-M5** The kernel drops a process's POSIX locks on a file whenever any description of the file is closed in
@@ -21,13 +21,15 @@
 
 use crate::family::{Handle, ON_KERNEL, Ofd, PARKED, PROMOTED, Place, Segment, described};
 use crate::mount::Mount;
-use crate::noted::Why;
-use crate::process::{OfdRef, Process, TableLock};
+use crate::noted::{Noted, Why};
+use crate::numbers::Numbers;
 use crate::served::Stop;
+use crate::table::{OfdRef, TableLock};
 use crate::{Errno, Fork};
 use mounts::Alias;
 use smallvec::SmallVec;
-use std::sync::atomic::Ordering::*;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering::*};
 use vfs::{FileKind, FileSystem, Ino};
 
 /// How long the parent of a fork waits for the child to hold its inodes before it looks whether the
@@ -39,19 +41,41 @@ const FILLERS: usize = 64;
 
 /// Descriptors that are closed when this is dropped: placeholders, whose end nobody notices.
 struct Fillers<'p> {
-    process: &'p Process,
+    numbers: &'p Numbers,
     fds: SmallVec<[i32; FILLERS]>,
 }
 
 impl Drop for Fillers<'_> {
     fn drop(&mut self) {
         for &fd in &self.fds {
-            let _ = self.process.close_fd(fd);
+            let _ = self.numbers.close_fd(fd);
         }
     }
 }
 
-impl Process {
+/// The kernel's descriptions of files of ours, and which inodes have locks or are mapped.
+pub struct Promotions {
+    numbers: Numbers,
+    /// Inodes with POSIX locks of this process, or that it maps.
+    pub(crate) noted: Noted,
+    /// Set before a fork: whether the child has anything to take over from this process's segment.
+    shares_with_child: AtomicBool,
+}
+
+impl Deref for Promotions {
+    type Target = Numbers;
+
+    #[inline]
+    fn deref(&self) -> &Numbers {
+        &self.numbers
+    }
+}
+
+impl Promotions {
+    pub(crate) fn new(numbers: Numbers) -> Self {
+        Self { numbers, noted: Noted::default(), shares_with_child: AtomicBool::new(false) }
+    }
+
     /// Lets the kernel have the description behind `fd` too, before a call that only it can make. `fd` is
     /// served as before. What is parked is closed (parked-N3).
     pub fn promote(&self, fd: i32) -> Result<(), Errno> {
@@ -242,7 +266,7 @@ impl Process {
     /// Occupies the free numbers below `fd`, so that it is the lowest when it is closed. `None` where those
     /// are many.
     fn fill_below(&self, fd: i32, mount: &Mount) -> Option<Fillers<'_>> {
-        let mut fillers = Fillers { process: self, fds: SmallVec::new() };
+        let mut fillers = Fillers { numbers: self, fds: SmallVec::new() };
         // What is parked is occupied already.
         while fillers.fds.len() < FILLERS {
             match self.kernel.dup(mount.placeholder(), 0, true) {
@@ -354,10 +378,9 @@ impl Process {
         Ok(path)
     }
 
-    /// Before exec and posix_spawn: promotes every descriptor that is not close-on-exec. Fails with the first error,
+    /// Promotes every descriptor that is not close-on-exec, for what exec inherits. Fails with the first error,
     /// having gone through all.
-    pub fn before_exec(&self) -> Result<(), Errno> {
-        self.forget_paths();
+    pub(crate) fn promote_inherited(&self) -> Result<(), Errno> {
         self.unpark();
         let mut result = Ok(());
         for fd in 0..self.fd_end() {
@@ -392,7 +415,7 @@ impl Process {
 
     /// Before fork (and vfork made as fork). Must be followed by
     /// [`after_fork_parent`](Self::after_fork_parent) in this thread and
-    /// [`after_fork_child`](Self::after_fork_child) in the child.
+    /// `Process::after_fork_child` in the child.
     pub fn before_fork(&self) {
         for fd in 0..self.fd_end() {
             if let Ok(ofd) = self.get(fd)
@@ -442,12 +465,9 @@ impl Process {
         self.reset_table_lock();
     }
 
-    /// After fork, in the child, before anything else of this crate or of an engine.
-    pub fn after_fork_child(&self) {
+    /// After fork, in the child: takes over descriptors and notes of the parent.
+    pub(crate) fn become_child(&self) {
         self.reset_table_lock();
-        self.path_cache.after_fork();
-        // Another thread may have been about to change it.
-        self.cwd.forget();
         let parent = self.place();
         let shares = self.shares_with_child.load(Relaxed);
         let inherits = shares && self.family.is_there(parent);

@@ -2,10 +2,10 @@
 
 #![allow(unsafe_code)]
 
-use crate::content::sync_if;
+use crate::content::{Contents, sync_if};
 use crate::noted::Why;
-use crate::process::{OfdRef, Process};
 use crate::served::{Call, Stop};
+use crate::table::OfdRef;
 use crate::{Errno, Served};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 use vfs::FileKind;
@@ -15,7 +15,7 @@ const SNAPSHOT_MAX: usize = 16 << 20;
 /// Bytes that `sendfile` moves at once.
 const CHUNK: usize = 64 << 10;
 
-impl Process {
+impl Contents {
     /// `F_GETLK`, `F_SETLK`, `F_SETLKW` and the `F_OFD_` forms: the kernel's locks on the kernel's
     /// description, so that they hold for the mount's users, too.
     pub fn fcntl_lock(&self, fd: i32, cmd: i32, lock: &mut libc::flock) -> Served<()> {
@@ -91,7 +91,7 @@ impl Process {
         }
         let offset = |given: &Option<&mut i64>, ofd: &OfdRef<'_>| match given {
             Some(at) => Ok(**at),
-            None => Ok::<i64, Stop>(ofd.lock_offset()?.get()? as i64),
+            None => Ok::<i64, Stop>(self.lock_offset(ofd)?.get()? as i64),
         };
         src.check_unmapped()?;
         dst.check_unmapped()?;
@@ -125,7 +125,7 @@ impl Process {
         let advance = |given: Option<&mut i64>, ofd: &OfdRef<'_>, at: u64| {
             match given {
                 Some(place) => *place = (at + copied) as i64,
-                None => ofd.lock_offset()?.set(at + copied)?,
+                None => self.lock_offset(ofd)?.set(at + copied)?,
             }
             Ok::<(), Stop>(())
         };
@@ -190,11 +190,11 @@ impl Process {
         // The two may share their offset: both are taken before and set after.
         let src_at = match &offset {
             Some(at) => u64::try_from(**at).map_err(|_| Errno::INVAL)?,
-            None => src.lock_offset()?.get()?,
+            None => self.lock_offset(&src)?.get()?,
         };
         src.check_unmapped()?;
         dst.check_unmapped()?;
-        let dst_at = dst.lock_offset()?.get()?;
+        let dst_at = self.lock_offset(&dst)?.get()?;
         let mut chunk = vec![0; count.min(CHUNK)];
         let mut done = 0;
         while done < count {
@@ -213,10 +213,10 @@ impl Process {
             }
         }
         dst.check_unmapped()?;
-        dst.lock_offset()?.set(dst_at + done as u64)?;
+        self.lock_offset(&dst)?.set(dst_at + done as u64)?;
         match offset {
             Some(at) => *at += done as i64,
-            None => src.lock_offset()?.set(src_at + done as u64)?,
+            None => self.lock_offset(&src)?.set(src_at + done as u64)?,
         }
         Ok(done)
     }

@@ -1,9 +1,9 @@
 //! Extended attributes: who may see and change which (`fs/xattr.c`).
 
 use crate::creds::{Access, Caps};
-use crate::process::Process;
+use crate::held::Held;
+use crate::names::Names;
 use crate::served::{Call, Stop, checked};
-use crate::walk::Held;
 use crate::{Errno, Served};
 use vfs::acl::{ACL_ACCESS, ACL_DEFAULT};
 use vfs::rules::{S_ISGID, XATTR_NAME_MAX};
@@ -24,7 +24,7 @@ fn is_acl(name: &[u8]) -> bool {
     name == ACL_ACCESS || name == ACL_DEFAULT
 }
 
-impl Process {
+impl Names {
     fn at_path(&self, path: &[u8], flags: i32) -> Call<Held<'_>> {
         self.find(libc::AT_FDCWD, path, flags & libc::AT_SYMLINK_NOFOLLOW)
     }

@@ -1,0 +1,266 @@
+//! Inodes that a call works with, and places where names are made or removed.
+//!
+//! - **held-H1** What a walk gives is held: the inode lives while the [`Held`] does. Only where the caller
+//!   wants to know what is there and no more ([`Want::Look`]) the last inode is not, and what is known
+//!   of it is what was seen.
+
+use crate::creds::{Access, Caps, Credentials};
+use crate::mount::Mount;
+use crate::path_cache::Used;
+use crate::table::OfdRef;
+use crate::task::Task;
+use smallvec::SmallVec;
+use std::cell::OnceCell;
+use vfs::{Attr, Errno, FileKind, FileSystem, Ino, NAME_MAX};
+
+/// What keeps an inode alive.
+enum By<'p> {
+    /// The root needs nothing.
+    Root,
+    /// One reference, given back on drop.
+    Reference,
+    /// Nothing does: it was looked at.
+    Nothing,
+    /// The place where it is kept, in use.
+    Kept(#[allow(dead_code)] Used<'p>),
+    /// A description in use, which is only kept.
+    Description(#[allow(dead_code)] OfdRef<'p>),
+}
+
+/// An inode that a call works with (held-H1).
+pub(crate) struct Inode<'p> {
+    by: By<'p>,
+    pub mount: &'p Mount,
+    pub mount_index: usize,
+    pub ino: Ino,
+    pub kind: FileKind,
+}
+
+impl<'p> Inode<'p> {
+    /// A directory that the caller keeps alive by something else.
+    pub fn held_elsewhere(mount_index: usize, mount: &'p Mount, ino: Ino) -> Self {
+        Self { by: By::Nothing, mount, mount_index, ino, kind: FileKind::Dir }
+    }
+
+    /// The root of a mount.
+    pub fn root(mount_index: usize, mount: &'p Mount) -> Self {
+        let ino = mount.attached().fs.root();
+        Self { by: By::Root, mount, mount_index, ino, kind: FileKind::Dir }
+    }
+
+    /// A directory that was walked to before.
+    pub fn kept(task: &'p Task, used: Used<'p>) -> Self {
+        let (mount_index, ino) = used.dir();
+        let mount = task.mount(mount_index);
+        Self { by: By::Kept(used), mount, mount_index, ino, kind: FileKind::Dir }
+    }
+
+    /// The inode of a description.
+    pub fn description(task: &'p Task, ofd: OfdRef<'p>) -> Self {
+        let (ino, kind, mount_index) = (ofd.ino(), ofd.kind(), ofd.mount_index());
+        let mount = task.mount(mount_index);
+        Self { by: By::Description(ofd), mount, mount_index, ino, kind }
+    }
+
+    /// An inode with these attributes, on the mount of `self`.
+    fn beside(&self, by: By<'p>, attr: &Attr) -> Self {
+        let (mount, mount_index) = (self.mount, self.mount_index);
+        Self { by, mount, mount_index, ino: attr.ino, kind: attr.kind }
+    }
+
+    /// The engine.
+    #[inline]
+    pub fn fs(&self) -> &'p dyn FileSystem {
+        self.mount.attached().fs.as_ref()
+    }
+}
+
+impl Drop for Inode<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let By::Reference = self.by {
+            self.fs().forget(self.ino, 1);
+        }
+    }
+}
+
+/// An inode with what a call has seen of its attributes.
+pub(crate) struct Held<'p> {
+    inode: Inode<'p>,
+    attr: OnceCell<Attr>,
+}
+
+impl<'p> std::ops::Deref for Held<'p> {
+    type Target = Inode<'p>;
+    #[inline]
+    fn deref(&self) -> &Inode<'p> {
+        &self.inode
+    }
+}
+
+impl<'p> From<Inode<'p>> for Held<'p> {
+    fn from(inode: Inode<'p>) -> Self {
+        Self { inode, attr: OnceCell::new() }
+    }
+}
+
+impl<'p> Held<'p> {
+    /// The inode of a description.
+    pub fn description(task: &'p Task, ofd: OfdRef<'p>) -> Self {
+        Inode::description(task, ofd).into()
+    }
+
+    /// What a call that creates returned, on the mount of `self`.
+    pub fn beside(&self, attr: Attr) -> Held<'p> {
+        Self { inode: self.inode.beside(By::Reference, &attr), attr: OnceCell::from(attr) }
+    }
+
+    /// What was looked at on the mount of `self`.
+    pub fn seen(&self, attr: Attr) -> Held<'p> {
+        Self { inode: self.inode.beside(By::Nothing, &attr), attr: OnceCell::from(attr) }
+    }
+
+    /// Turns the hold into an engine reference that somebody else gives back.
+    pub fn into_reference(self) -> Result<(), Errno> {
+        debug_assert!(!matches!(self.by, By::Nothing), "held-H1");
+        if let By::Description(_) | By::Kept(_) = self.by {
+            self.fs().lookup(self.ino, b".")?;
+        }
+        if let By::Reference = self.by {
+            std::mem::forget(self);
+        }
+        Ok(())
+    }
+
+    /// What a name in this directory leads to, if it is there. A symbolic link is held in any case:
+    /// it may have to be followed.
+    pub fn child(&self, name: &[u8], want: Want) -> Result<Option<Held<'p>>, Errno> {
+        let found = match want {
+            Want::Look => self.fs().peek(self.ino, name),
+            Want::Hold => self.fs().lookup(self.ino, name),
+        };
+        match found {
+            Ok(attr) if want == Want::Look && attr.kind != FileKind::Symlink => {
+                Ok(Some(self.seen(attr)))
+            }
+            Ok(_) if want == Want::Look => self.child(name, Want::Hold),
+            Ok(attr) => Ok(Some(self.beside(attr))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The attributes, as they were when this call first saw them.
+    pub fn attr(&self) -> Result<&Attr, Errno> {
+        match self.attr.get() {
+            Some(attr) => Ok(attr),
+            None => {
+                let attr = self.fs().getattr(self.ino)?;
+                Ok(self.attr.get_or_init(|| attr))
+            }
+        }
+    }
+
+    /// Checks permission, and for changes whether the mount takes any.
+    pub fn check(&self, creds: &Credentials, want: Access) -> Result<(), Errno> {
+        self.mount.check_change(self.kind, want)?;
+        if self.kind == FileKind::Dir && creds.can(Caps::DAC_OVERRIDE) {
+            return Ok(());
+        }
+        creds.check(self.fs(), self.attr()?, want)
+    }
+
+    /// Checks whether names may be made in a directory: `ENOENT` where it is removed (`may_create`).
+    pub fn check_create(&self, creds: &Credentials) -> Result<(), Errno> {
+        self.check(creds, Access::WRITE | Access::EXEC).map_err(|errno| match errno {
+            Errno::ACCESS => self.refusal(errno),
+            _ => errno,
+        })
+    }
+
+    /// The error of a name in this directory that is refused with `errno`: the kernel looks first
+    /// whether the directory is removed.
+    pub fn refusal(&self, errno: Errno) -> Errno {
+        match self.attr() {
+            Ok(attr) if attr.nlink == 0 => Errno::NOENT,
+            _ => errno,
+        }
+    }
+
+    /// `EROFS` where the mount takes no changes.
+    pub fn check_writable(&self) -> Result<(), Errno> {
+        self.mount.check_writable()
+    }
+
+    /// Another hold of the same inode.
+    pub fn again(&self) -> Result<Self, Errno> {
+        Ok(self.beside(self.fs().lookup(self.ino, b".")?))
+    }
+}
+
+/// What kind of component a path ends with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Last {
+    /// A name.
+    Name,
+    /// `.`, or nothing: the mount point itself.
+    Dot,
+    /// `..`
+    DotDot,
+}
+
+/// Where a path leads.
+pub(crate) struct Walked<'p> {
+    /// The directory that the last component is in.
+    pub dir: Held<'p>,
+    /// The last component.
+    pub name: SmallVec<[u8; 64]>,
+    /// What it is.
+    pub last: Last,
+    /// Slashes follow it.
+    pub slash: bool,
+    /// What it names.
+    pub found: Option<Held<'p>>,
+}
+
+/// Where a name is to be made or removed ([`Follow::Never`]); as [`Walked`].
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'w, 'p> {
+    pub dir: &'w Held<'p>,
+    pub name: &'w [u8],
+    pub last: Last,
+    pub slash: bool,
+    pub found: Option<&'w Held<'p>>,
+}
+
+impl Place<'_, '_> {
+    /// `ENAMETOOLONG`
+    pub fn check_name(&self) -> Result<(), Errno> {
+        if self.name.len() > NAME_MAX { Err(self.dir.refusal(Errno::NAMETOOLONG)) } else { Ok(()) }
+    }
+}
+
+impl<'p> Walked<'p> {
+    /// As a place.
+    pub fn place(&self) -> Place<'_, 'p> {
+        let (last, slash) = (self.last, self.slash);
+        Place { dir: &self.dir, name: &self.name, last, slash, found: self.found.as_ref() }
+    }
+
+    /// What the path names: `ENOENT`; `ENOTDIR` where a slash follows something else than a
+    /// directory.
+    #[inline]
+    pub fn existing(self) -> Result<Held<'p>, Errno> {
+        let found = self.found.ok_or(Errno::NOENT)?;
+        if self.slash && found.kind != FileKind::Dir { Err(Errno::NOTDIR) } else { Ok(found) }
+    }
+}
+
+/// What a caller wants with what a path names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Want {
+    /// Work with it.
+    Hold,
+    /// See what it is.
+    Look,
+}

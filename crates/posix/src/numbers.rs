@@ -1,0 +1,107 @@
+//! Descriptors of our own, which the program does not see: pool files, placeholders of mounts. They have high numbers.
+
+use crate::family::{HIDDEN, raise};
+use crate::parked::Parked;
+use crate::table::Table;
+use smallvec::SmallVec;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicU32, Ordering::*};
+use vfs::Errno;
+
+/// How many of the numbers below the descriptor limit are for descriptors of our own.
+const HIDDEN_FDS: i32 = 256;
+/// Descriptors of our own stay below this, so that the kernel's table stays small.
+const HIDDEN_BELOW: i32 = 1024;
+
+/// The numbers of descriptors, which the kernel gives out: those of the program (`parked`), and those of our own.
+pub struct Numbers {
+    table: Table,
+    /// What is parked of them.
+    pub(crate) parked: Parked,
+    /// `RLIMIT_NOFILE`.
+    fd_limit: AtomicU32,
+}
+
+impl Deref for Numbers {
+    type Target = Table;
+
+    #[inline]
+    fn deref(&self) -> &Table {
+        &self.table
+    }
+}
+
+impl Numbers {
+    pub(crate) fn new(table: Table) -> Self {
+        let numbers = Self { table, parked: Parked::default(), fd_limit: AtomicU32::new(0) };
+        numbers.read_limits();
+        numbers
+    }
+
+    /// Moves a descriptor of the caller's own (a pool file, say) to a high number that the program
+    /// neither sees nor can close; returns that number. Where that fails, it is closed.
+    pub fn hide(&self, fd: i32) -> Result<i32, Errno> {
+        let hidden = self.hidden_duplicate(fd);
+        let _ = self.close_fd(fd);
+        hidden
+    }
+
+    /// [`hide`](Self::hide)s several descriptors, or none: those then stay as they are.
+    pub fn hide_all(&self, fds: &[i32]) -> Result<(), Errno> {
+        let mut hidden = SmallVec::<[i32; 4]>::new();
+        for &fd in fds {
+            match self.hidden_duplicate(fd) {
+                Ok(fd) => hidden.push(fd),
+                Err(errno) => {
+                    hidden.into_iter().for_each(|fd| self.unhide(fd));
+                    return Err(errno);
+                }
+            }
+        }
+        for &fd in fds {
+            let _ = self.close_fd(fd);
+        }
+        Ok(())
+    }
+
+    fn hidden_duplicate(&self, fd: i32) -> Result<i32, Errno> {
+        let limit = self.fd_limit.load(Relaxed).clamp(1, HIDDEN_BELOW as u32) as i32;
+        let min = (limit - HIDDEN_FDS).max(limit / 2);
+        let hidden = match self.kernel.dup(fd, min, true) {
+            Err(Errno::INVAL | Errno::MFILE) => self.kernel.dup(fd, limit / 2, true),
+            done => done,
+        }?;
+        if self.mark_hidden(hidden) {
+            return Ok(hidden);
+        }
+        let _ = self.close_fd(hidden);
+        Err(Errno::MFILE)
+    }
+
+    /// From now on the program does not see that `fd` is open; `false` where it is beyond our table.
+    pub(crate) fn mark_hidden(&self, fd: i32) -> bool {
+        let Some(entry) = self.entry(fd) else { return false };
+        raise(&self.place().segment().fd_end, fd as u32 + 1);
+        entry.store(HIDDEN, Release);
+        true
+    }
+
+    /// Closes a hidden descriptor.
+    pub(crate) fn unhide(&self, fd: i32) {
+        if let Some(entry) = self.entry(fd) {
+            entry.store(0, Release);
+        }
+        let _ = self.close_fd(fd);
+    }
+
+    /// Reads `RLIMIT_FSIZE` and `RLIMIT_NOFILE`.
+    pub(crate) fn read_limits(&self) {
+        use rustix::process::{Resource, getrlimit};
+        let size = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
+        self.file_size_max.store(size, Relaxed);
+        let fds = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        self.fd_limit.store(fds.min(u64::from(u32::MAX)) as u32, Relaxed);
+        // What is parked may be above the limit now.
+        self.unpark();
+    }
+}

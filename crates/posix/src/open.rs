@@ -1,0 +1,288 @@
+//! Opening: `open`, `openat`, `creat`.
+
+use crate::content::Contents;
+use crate::creds::Access;
+use crate::descriptors::SETTABLE;
+use crate::family::{OfdInit, UNLINKABLE};
+use crate::held::{Held, Last, Place, Walked, Want};
+use crate::mount::Mount;
+use crate::parked::NewFd;
+use crate::served::{Call, Stop, checked};
+use crate::walk::Follow;
+use crate::{Errno, Served};
+use std::sync::atomic::Ordering::*;
+use vfs::{Attr, FileKind, NewKind, NewNode, SetAttr};
+
+/// `__O_TMPFILE` without the `O_DIRECTORY` that goes with it.
+const TMPFILE: i32 = libc::O_TMPFILE & !libc::O_DIRECTORY;
+/// What a description remembers besides: access mode, and what `F_GETFL` shows.
+const SHOWN: i32 = libc::O_ACCMODE
+    | SETTABLE
+    | libc::O_SYNC
+    | libc::O_DIRECTORY
+    | libc::O_NOFOLLOW
+    | libc::O_PATH
+    | TMPFILE;
+/// `O_LARGEFILE` of the kernel, which it adds by itself.
+#[cfg(target_arch = "x86_64")]
+const LARGEFILE: i32 = 0o100000;
+#[cfg(target_arch = "aarch64")]
+const LARGEFILE: i32 = 0o400000;
+
+/// What opening an existing inode asks for.
+fn open_access(flags: i32) -> Access {
+    let mut want = match flags & libc::O_ACCMODE {
+        libc::O_RDONLY => Access::READ,
+        libc::O_WRONLY => Access::WRITE,
+        _ => Access::READ | Access::WRITE,
+    };
+    if flags & libc::O_TRUNC != 0 {
+        want |= Access::WRITE;
+    }
+    want
+}
+
+fn new_file(mode: u32) -> NewNode<'static> {
+    NewNode { kind: NewKind::File, mode: mode & 0o7777, umask: 0 }
+}
+
+/// `EINVAL` for flags that contradict each other.
+fn check_open_flags(flags: i32) -> Result<(), Errno> {
+    let directory = flags & libc::O_DIRECTORY != 0;
+    let tmpfile = flags & TMPFILE != 0;
+    let bad = directory && flags & libc::O_CREAT != 0
+        || tmpfile && !(directory && flags & libc::O_ACCMODE != libc::O_RDONLY);
+    if bad { Err(Errno::INVAL) } else { Ok(()) }
+}
+
+impl Contents {
+    /// `open`, `openat`, `creat`. Pipes, sockets and devices are the kernel's.
+    pub fn open(&self, dirfd: i32, path: &[u8], flags: i32, mode: u32) -> Served<i32> {
+        self.open_call(dirfd, path, flags, mode).into()
+    }
+
+    fn open_call(&self, dirfd: i32, path: &[u8], flags: i32, mode: u32) -> Call<i32> {
+        let flags = if flags & libc::O_PATH != 0 {
+            flags & (libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC)
+        } else {
+            flags
+        };
+        let creates = flags & (libc::O_CREAT | TMPFILE) != 0;
+        let changes = creates || flags & libc::O_TRUNC != 0;
+        let exclusive = libc::O_CREAT | libc::O_EXCL;
+        let nofollow = flags & libc::O_NOFOLLOW != 0 || flags & exclusive == exclusive;
+        let follow = match (flags & libc::O_CREAT != 0, nofollow) {
+            (true, true) => Follow::Never,
+            (true, false) => Follow::ToCreate,
+            (false, true) => Follow::BeforeSlash,
+            (false, false) => Follow::Always,
+        };
+        let arguments = check_open_flags(flags);
+        if changes && !self.family.has_room() {
+            return Err(Stop::Kernel);
+        }
+        let mut attr = Attr::NONE;
+        if let (false, Ok(())) = (creates, arguments)
+            && let Some(found) = self.lookup_fast(dirfd, path, &mut attr)
+        {
+            return self.open_found(found?, &attr, flags);
+        }
+        if let (true, Ok(())) = (flags & libc::O_CREAT != 0, arguments) {
+            let create =
+                |at: Place<'_, '_>| at.found.is_none().then(|| self.open_new(at, flags, mode));
+            match self.at_cached_place(dirfd, path, create) {
+                None | Some(Err(Stop::Errno(Errno::EXIST))) => {}
+                Some(opened) => return opened,
+            }
+        }
+        loop {
+            let walked = self.walk(Want::Hold, dirfd, path, follow, &self.identity().effective);
+            let walked = checked(walked, arguments)?;
+            // As the kernel: without a free number nothing is created.
+            let early = if creates { Some(self.fd_for(&walked.dir, flags)?) } else { None };
+            let held = if flags & TMPFILE != 0 {
+                self.open_tmpfile(walked, mode)?
+            } else if flags & libc::O_CREAT != 0 {
+                match self.open_or_create(walked, flags, mode)? {
+                    Some(held) => held,
+                    None => continue,
+                }
+            } else {
+                let held = walked.existing()?;
+                let (mount_index, attr) = (held.mount_index, *held.attr()?);
+                held.into_reference()?;
+                return self.open_found(mount_index, &attr, flags);
+            };
+            let (mount_index, attr) = (held.mount_index, *held.attr()?);
+            held.into_reference()?;
+            return self.open_referred(mount_index, &attr, early, flags);
+        }
+    }
+
+    /// Creates a file and opens it.
+    fn open_new(&self, at: Place<'_, '_>, flags: i32, mode: u32) -> Call<i32> {
+        // As the kernel: without a free number nothing is created.
+        let number = self.fd_for(at.dir, flags)?;
+        let attr = self.create(at.dir, at.name, new_file(mode))?;
+        self.open_referred(at.dir.mount_index, &attr, Some(number), flags)
+    }
+
+    /// Opens what is there, to which it takes over a reference.
+    fn open_found(&self, mount_index: usize, attr: &Attr, flags: i32) -> Call<i32> {
+        let mount = self.mount(mount_index);
+        let early = || {
+            let truncates = flags & libc::O_TRUNC != 0;
+            // As the kernel: without a free number nothing is truncated.
+            let early = truncates.then(|| self.fd_below((mount_index, mount), flags));
+            let early = early.transpose()?;
+            self.may_open(mount, attr, flags)?;
+            Ok(early)
+        };
+        let early: Call<_> = early();
+        let early = early.inspect_err(|_| mount.attached().fs.forget(attr.ino, 1))?;
+        self.open_referred(mount_index, attr, early, flags)
+    }
+
+    /// Gives a number a description of an inode, to which it takes over a reference.
+    fn open_referred(
+        &self,
+        mount_index: usize,
+        attr: &Attr,
+        early: Option<NewFd<'_>>,
+        flags: i32,
+    ) -> Call<i32> {
+        let mount = self.mount(mount_index);
+        let give_back = || mount.attached().fs.forget(attr.ino, 1);
+        let path_only = flags & libc::O_PATH != 0;
+        let tmpfile_exclusive = flags & TMPFILE != 0 && flags & libc::O_EXCL != 0;
+        let init = OfdInit {
+            mount: mount_index as u32,
+            ino: attr.ino,
+            generation: attr.generation,
+            kind: attr.kind,
+            flags: flags & SHOWN | if path_only { 0 } else { LARGEFILE },
+            state: if tmpfile_exclusive { UNLINKABLE } else { 0 },
+        };
+        let ofd = self.describe(&init).map_err(|errno| {
+            give_back();
+            // What the family has no room for, the kernel has.
+            if errno == Errno::NFILE && early.is_none() { Stop::Kernel } else { errno.into() }
+        })?;
+        let table = self.lock_table();
+        let number = match early {
+            Some(number) => number,
+            None => self.take_fd(&table, (mount_index, mount), flags & libc::O_CLOEXEC != 0)?,
+        };
+        let fd = number.into_fd();
+        let before = self.install(&table, fd, ofd, 0);
+        drop((table, before));
+        self.promote_new_stream(fd)?;
+        Ok(fd)
+    }
+
+    /// A number for what is opened below a directory.
+    fn fd_for(&self, dir: &Held<'_>, flags: i32) -> Call<NewFd<'_>> {
+        self.fd_below((dir.mount_index, dir.mount), flags)
+    }
+
+    /// A number for what is opened below a mount.
+    fn fd_below(&self, mount: (usize, &Mount), flags: i32) -> Call<NewFd<'_>> {
+        self.take_fd(&self.lock_table(), mount, flags & libc::O_CLOEXEC != 0)
+    }
+
+    /// `may_open`, and `O_TRUNC`.
+    fn may_open(&self, mount: &Mount, attr: &Attr, flags: i32) -> Call<()> {
+        let directory = attr.kind == FileKind::Dir;
+        if flags & libc::O_DIRECTORY != 0 && !directory {
+            return Err(Errno::NOTDIR.into());
+        }
+        if flags & libc::O_PATH != 0 {
+            return Ok(());
+        }
+        let want = open_access(flags);
+        match attr.kind {
+            FileKind::Symlink => return Err(Errno::LOOP.into()),
+            FileKind::Dir if want.contains(Access::WRITE) => return Err(Errno::ISDIR.into()),
+            FileKind::Dir | FileKind::File => {}
+            FileKind::Fifo | FileKind::Socket | FileKind::Char | FileKind::Block => {
+                return Err(Stop::Kernel);
+            }
+        }
+        let creds = &self.identity().effective;
+        mount.check(creds, attr, want)?;
+        if want.contains(Access::WRITE) {
+            mount.check_not_executed(attr.ino)?;
+        }
+        if flags & libc::O_NOATIME != 0 && !creds.owns(attr) {
+            return Err(Errno::PERM.into());
+        }
+        if flags & libc::O_TRUNC != 0 {
+            mount.check_unmapped(attr.ino)?;
+            let fs = mount.attached().fs.as_ref();
+            self.drop_privileges(fs, attr)?;
+            let set = SetAttr { size: Some(0), ..SetAttr::default() };
+            fs.setattr(&creds.caller(), attr.ino, &set)?;
+            // Where a mapping began meanwhile, the kernel does it once more.
+            mount.check_unmapped(attr.ino)?;
+        }
+        Ok(())
+    }
+
+    /// What `O_CREAT` opens; `None` where somebody else was faster and the walk has to start over.
+    fn open_or_create<'p>(
+        &'p self,
+        walked: Walked<'p>,
+        flags: i32,
+        mode: u32,
+    ) -> Call<Option<Held<'p>>> {
+        if walked.slash && walked.last == Last::Name {
+            return Err(Errno::ISDIR.into());
+        }
+        walked.place().check_name()?;
+        match walked.found {
+            Some(_) if flags & libc::O_EXCL != 0 => Err(Errno::EXIST.into()),
+            Some(held) if held.kind == FileKind::Dir => Err(Errno::ISDIR.into()),
+            Some(held) => {
+                self.may_create_over(&walked.dir, &held)?;
+                self.may_open(held.mount, held.attr()?, flags)?;
+                Ok(Some(held))
+            }
+            None => match self.create(&walked.dir, &walked.name, new_file(mode)) {
+                Ok(attr) => Ok(Some(walked.dir.beside(attr))),
+                Err(Stop::Errno(Errno::EXIST)) if flags & libc::O_EXCL == 0 => Ok(None),
+                Err(stop) => Err(stop),
+            },
+        }
+    }
+
+    /// `fs.protected_regular`: `O_CREAT` does not open what others put into a sticky directory. A
+    /// symbolic link (`O_NOFOLLOW`) is refused as at level 1.
+    fn may_create_over(&self, dir: &Held<'_>, found: &Held<'_>) -> Result<(), Errno> {
+        if !matches!(found.kind, FileKind::File | FileKind::Symlink) {
+            return Ok(());
+        }
+        let (dir, owner) = (dir.attr()?, found.attr()?.uid);
+        let sticky = dir.perm & 0o1000 != 0;
+        if !sticky || owner == dir.uid || owner == self.identity().effective.uid {
+            return Ok(());
+        }
+        let level = match found.kind {
+            FileKind::Symlink => 1,
+            _ => self.protection("protected_regular"),
+        };
+        let applies = level >= 1 && dir.perm & 0o002 != 0 || level >= 2 && dir.perm & 0o020 != 0;
+        if applies { Err(Errno::ACCESS) } else { Ok(()) }
+    }
+
+    fn open_tmpfile<'p>(&'p self, walked: Walked<'p>, mode: u32) -> Call<Held<'p>> {
+        let dir = walked.existing()?;
+        if dir.kind != FileKind::Dir {
+            return Err(Errno::NOTDIR.into());
+        }
+        let creds = &self.identity().effective;
+        dir.check(creds, Access::WRITE | Access::EXEC)?;
+        let mode = creds.strip_setgid(dir.attr()?, mode & 0o7777);
+        let umask = self.umask.load(Relaxed);
+        Ok(dir.beside(dir.fs().tmpfile(&creds.caller(), dir.ino, mode, umask)?))
+    }
+}

@@ -1,0 +1,87 @@
+//! What every call depends on, whatever it is about: the kernel, the mounts, who the process is, and its limits.
+
+use crate::creds::Identity;
+use crate::known::Known;
+use crate::mount::{Mount, Mounts};
+use crate::sys::Kernel;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use vfs::rules::{S_ISGID, S_ISUID};
+use vfs::{Attr, Errno, FileSystem, SetAttr};
+
+/// The kernel, the mounts, credentials and limits of a process.
+pub struct Task {
+    pub(crate) kernel: Box<dyn Kernel>,
+    pub(crate) mounts: Mounts,
+    pub(crate) identity: Known<Identity>,
+    /// `RLIMIT_FSIZE`.
+    pub(crate) file_size_max: AtomicU64,
+    pub(crate) umask: AtomicU32,
+}
+
+impl Task {
+    pub(crate) fn new(kernel: Box<dyn Kernel>) -> Result<Self, Errno> {
+        let task = Self {
+            kernel,
+            mounts: Mounts::default(),
+            identity: Known::new(Identity::read()?),
+            file_size_max: AtomicU64::new(u64::MAX),
+            umask: AtomicU32::new(rustix::process::umask(rustix::fs::Mode::empty()).bits()),
+        };
+        rustix::process::umask(rustix::fs::Mode::from_bits_retain(task.umask.load(Relaxed)));
+        Ok(task)
+    }
+
+    /// The mounts, with their indexes.
+    pub(crate) fn mounts(&self) -> impl Iterator<Item = (usize, &Mount)> {
+        self.mounts.iter()
+    }
+
+    /// A mount that is known to be there.
+    #[inline]
+    pub(crate) fn mount(&self, index: usize) -> &Mount {
+        self.mounts.get(index)
+    }
+
+    /// User, groups and capabilities.
+    #[inline]
+    pub(crate) fn identity(&self) -> &Identity {
+        self.identity.current()
+    }
+
+    /// To be called with what the kernel's `umask` was given (that call must be made, too).
+    pub fn umask(&self, mask: u32) {
+        self.umask.store(mask & 0o777, Relaxed);
+    }
+
+    /// A number below `/proc/sys/fs`: how the kernel protects links and files in directories that
+    /// everybody may write to. 0 where it cannot be read. For rare cases: it is read each time.
+    pub(crate) fn protection(&self, name: &str) -> u8 {
+        let mut path = [0; 64];
+        let path = crate::text::format(&mut path, format_args!("/proc/sys/fs/{name}"));
+        let mut value = [b'0'; 4];
+        let _ = self.kernel.slurp(path, &mut value);
+        value[0].wrapping_sub(b'0')
+    }
+
+    /// `EPERM` in a user namespace that renames users: the pool's IDs are those of the first one.
+    pub(crate) fn check_user_namespace(&self) -> Result<(), Errno> {
+        let mut map = [0; 64];
+        let len = self.kernel.slurp(b"/proc/self/uid_map", &mut map)?;
+        let mut words = map[..len].split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+        let identity: [&[u8]; 3] = [b"0", b"0", b"4294967295"];
+        if words.by_ref().take(3).eq(identity) { Ok(()) } else { Err(Errno::PERM) }
+    }
+
+    /// Takes from a file what an unprivileged change of its content must.
+    pub(crate) fn drop_privileges(&self, fs: &dyn FileSystem, attr: &Attr) -> Result<(), Errno> {
+        let creds = &self.identity().effective;
+        if creds.write_drops_privileges(attr) {
+            fs.drop_privileges(attr.ino)?;
+        }
+        if creds.drops_plain_setgid(attr) {
+            let perm = Some(attr.perm & !(S_ISUID | S_ISGID));
+            fs.setattr(&creds.caller(), attr.ino, &SetAttr { perm, ..SetAttr::default() })?;
+        }
+        Ok(())
+    }
+}
