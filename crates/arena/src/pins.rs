@@ -102,9 +102,9 @@ impl Pins {
     }
 
     /// Defers blocks if there are readers (pins-N2); whether it did. Then it is to be followed by [`drain`](Self::drain)
-    /// (pins-N4).
+    /// (pins-N4). `B` is what the pool calls a block, and its bit.
     #[inline]
-    pub fn defer(&self, arena: &Arena, blocks: &[u32]) -> bool {
+    pub fn defer<B: Copy + Into<u64>>(&self, arena: &Arena, blocks: &[B]) -> bool {
         if !self.any(arena) || blocks.is_empty() {
             return false;
         }
@@ -113,9 +113,9 @@ impl Pins {
     }
 
     #[cold]
-    fn defer_slow(&self, arena: &Arena, blocks: &[u32]) {
+    fn defer_slow<B: Copy + Into<u64>>(&self, arena: &Arena, blocks: &[B]) {
         for b in blocks {
-            self.deferred.set(arena, u64::from(*b));
+            self.deferred.set(arena, (*b).into());
         }
         self.waiting(arena).fetch_add(blocks.len() as u64, SeqCst);
     }

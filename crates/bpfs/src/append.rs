@@ -8,7 +8,7 @@ use crate::blocks::Txn;
 use crate::crawler::{Node, Trees, blocks_for};
 use crate::extent::Extent;
 use crate::layout::*;
-use pmem::{LINE, Medium};
+use pmem::{LINE, Medium, PmOff};
 use std::cell::Cell;
 use std::ops::Range;
 use vfs::Result;
@@ -36,9 +36,8 @@ impl<M: Medium> Trees<M> {
     pub fn zero_tail(&self, root: Root, size: u64, end: u64) -> Result<()> {
         let end = end.min(size.next_multiple_of(BLOCK));
         if size < end {
-            let block = self.find_block(root, size)?;
-            if block != 0 {
-                self.medium.zero_nt(block + size % BLOCK, end - size);
+            if let Some(block) = self.find_block(root, size)? {
+                self.medium.zero_nt(block.at(size % BLOCK), end - size);
             }
         }
         Ok(())
@@ -62,25 +61,25 @@ impl<M: Medium> Trees<M> {
         let fill = Fill { size, range, data, extent: Cell::default() };
         let block = match root.block() {
             // A hole of any height is the same hole.
-            0 => self.fill_node(txn, Node { block: 0, height, base: 0 }, &fill)?,
-            old => {
+            None => self.fill_node(txn, Node { block: None, height, base: 0 }, &fill)?,
+            Some(old) => {
                 let top = Node::top(root);
                 let top = if is_within { self.fill_node(txn, top, &fill)? } else { old };
                 (root.height()..height).try_fold(top, |kept, below| {
-                    let node = Node { block: 0, height: below + 1, base: 0 };
-                    self.new_pointers(txn, node, kept, &fill)
+                    let node = Node { block: None, height: below + 1, base: 0 };
+                    self.new_pointers(txn, node, Some(kept), &fill)
                 })?
             }
         };
-        Ok((Root::new(block, height), fill.extent.get()))
+        Ok((Root::new(Some(block), height), fill.extent.get()))
     }
 
     /// Commits what `fill` has prepared, durably. The tree shows what it showed before until the size is
     /// stored, which is in the line of the root and so persists after it.
-    pub fn commit_append(&self, root: (u64, Root), new: Root, size: (u64, u64)) {
+    pub fn commit_append(&self, root: (PmOff, Root), new: Root, size: (PmOff, u64)) {
         let ready = self.medium.fence();
         if new != root.1 {
-            self.medium.store_u64(root.0, new.0);
+            self.medium.store_u64(root.0, new.word());
         }
         let _ = self.medium.publish(size.0, size.1, ready);
     }
@@ -92,35 +91,35 @@ impl<M: Medium> Trees<M> {
         first..(fill.range.end - node.base).div_ceil(below).min(FANOUT)
     }
 
-    /// A block of pointers for a node that has none; the first of them is `kept`, unless that is 0.
+    /// A block of pointers for a node that has none; the first of them leads to `kept`, if there is one.
     fn new_pointers(
         &self,
         txn: &mut Txn<'_>,
         node: Node,
-        kept: u64,
+        kept: Option<BlockNo>,
         fill: &Fill<'_>,
-    ) -> Result<u64> {
+    ) -> Result<BlockNo> {
         // The block before the data: an atomic operation waits for the non-temporal stores before it.
         if Self::touched(node, fill).end <= LINE_POINTERS {
             let (new, is_null_behind) = txn.take_line();
             debug_assert!(!is_null_behind || self.is_null_behind(new), "P2");
-            let mut pointers = [0; LINE_POINTERS as usize];
+            let mut pointers = [Pointer::NULL; LINE_POINTERS as usize];
             self.fill_pointers(txn, node, kept, fill, &mut pointers)?;
-            self.medium.write_nt(new, pointers.as_bytes());
+            self.medium.write_nt(new.at(0), pointers.as_bytes());
             if !is_null_behind {
-                self.medium.zero_nt(new + LINE, BLOCK - LINE);
+                self.medium.zero_nt(new.at(LINE), BLOCK - LINE);
             }
             return Ok(new);
         }
         let new = txn.take_pointers();
-        let mut pointers = [0; FANOUT as usize];
+        let mut pointers = [Pointer::NULL; FANOUT as usize];
         self.fill_pointers(txn, node, kept, fill, &mut pointers)?;
-        self.medium.write_nt(new, pointers.as_bytes());
+        self.medium.write_nt(new.at(0), pointers.as_bytes());
         Ok(new)
     }
 
-    fn is_null_behind(&self, pointers: u64) -> bool {
-        self.load_pointers(pointers)[LINE_POINTERS as usize..].iter().all(|p| *p == 0)
+    fn is_null_behind(&self, pointers: BlockNo) -> bool {
+        self.load_pointers(Some(pointers))[LINE_POINTERS as usize..].iter().all(|p| p.is_null())
     }
 
     /// The pointers of a node that has none, but `kept`.
@@ -128,62 +127,59 @@ impl<M: Medium> Trees<M> {
         &self,
         txn: &mut Txn<'_>,
         node: Node,
-        kept: u64,
+        kept: Option<BlockNo>,
         fill: &Fill<'_>,
-        pointers: &mut [u64],
+        pointers: &mut [Pointer],
     ) -> Result<()> {
-        pointers[0] = kept;
+        pointers[0] = Pointer::to(kept);
         for i in Self::touched(node, fill) {
-            if i > 0 || kept == 0 {
-                pointers[i as usize] = self.fill_node(txn, node.child(i, 0), fill)?;
+            if i > 0 || kept.is_none() {
+                pointers[i as usize] =
+                    Pointer::to(self.fill_node(txn, node.child(i, None), fill)?);
             }
         }
         Ok(())
     }
 
-    fn fill_node(&self, txn: &mut Txn<'_>, node: Node, fill: &Fill<'_>) -> Result<u64> {
+    fn fill_node(&self, txn: &mut Txn<'_>, node: Node, fill: &Fill<'_>) -> Result<BlockNo> {
         if node.height == 0 {
             return Ok(self.fill_leaf(txn, node, fill));
         }
-        if node.block == 0 {
-            return self.new_pointers(txn, node, 0, fill);
-        }
-        let mut stored: Option<Range<u64>> = None;
+        let Some(block) = node.block else {
+            return self.new_pointers(txn, node, None, fill);
+        };
+        let mut stored: Option<Range<PmOff>> = None;
         for i in Self::touched(node, fill) {
-            let child = node.child(i, 0);
-            let slot = node.block + i * 8;
-            let old = match self.medium.load_u64(slot) {
-                0 => 0,
-                b => self.check_block(b)?,
-            };
-            let new = self.fill_node(txn, Node { block: old, ..child }, fill)?;
-            if new != old {
+            let slot = block.at(i * 8);
+            let child = node.child(i, self.load_child(slot)?);
+            let new = self.fill_node(txn, child, fill)?;
+            if Some(new) != child.block {
                 if child.base < fill.size {
                     let _ = self.medium.fence();
                 }
-                self.medium.store_u64(slot, new);
+                self.medium.store_u64(slot, Pointer::to(new).word());
                 stored = Some(stored.map_or(slot, |s| s.start)..slot + 8);
             }
         }
         if let Some(s) = stored {
             self.medium.flush(s.start, s.end - s.start);
         }
-        Ok(node.block)
+        Ok(block)
     }
 
-    fn fill_leaf(&self, txn: &mut Txn<'_>, node: Node, fill: &Fill<'_>) -> u64 {
+    fn fill_leaf(&self, txn: &mut Txn<'_>, node: Node, fill: &Fill<'_>) -> BlockNo {
         let start = fill.range.start.max(node.base);
         let end = fill.range.end.min(node.base + BLOCK);
-        let block = if node.block == 0 { txn.take() } else { node.block };
-        if node.block == 0 {
+        let block = node.block.unwrap_or_else(|| txn.take());
+        if node.block.is_none() {
             let mut extent = fill.extent.get();
-            extent.extend(node.base / BLOCK, block / BLOCK);
+            extent.extend(node.base / BLOCK, block);
             fill.extent.set(extent);
             if start > node.base {
-                self.medium.zero_nt(block, start - node.base);
+                self.medium.zero_nt(block.at(0), start - node.base);
             }
         }
-        let at = block + start - node.base;
+        let at = block.at(start - node.base);
         match fill.data {
             Some(data) => {
                 let from = (start - fill.range.start) as usize;
@@ -196,8 +192,8 @@ impl<M: Medium> Trees<M> {
 
     /// Writes what a file ends with: the last line whole, if it begins in `data`. What of it lies beyond the
     /// end does not count, and part of a line would have to wait for the rest to come into the cache.
-    fn write_last(&self, at: u64, data: &[u8]) {
-        let behind = (at as usize + data.len()) % LINE as usize;
+    fn write_last(&self, at: PmOff, data: &[u8]) {
+        let behind = (at.get() as usize + data.len()) % LINE as usize;
         let Some(whole) = data.len().checked_sub(behind).filter(|_| behind > 0) else {
             return self.medium.write_nt(at, data);
         };
@@ -212,9 +208,9 @@ impl<M: Medium> Trees<M> {
     /// A new tree with this content, which nothing names yet.
     pub fn build_tree(&self, txn: &mut Txn<'_>, data: &[u8]) -> Result<Root> {
         let range = 0..data.len() as u64;
-        let node = Node { block: 0, height: height_for(range.end), base: 0 };
+        let node = Node { block: None, height: height_for(range.end), base: 0 };
         let fill = Fill { size: 0, range, data: Some(data), extent: Cell::default() };
         let block = self.fill_node(txn, node, &fill)?;
-        Ok(Root::new(block, node.height))
+        Ok(Root::new(Some(block), node.height))
     }
 }

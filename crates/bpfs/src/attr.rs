@@ -29,7 +29,7 @@ impl<M: Medium> Store<M> {
         let old_size = self.load(v, Word::Size);
         if let Some(size) = size {
             // What the file grows by must read as zeros; invisible until the size is committed.
-            let (root, root_off) = (self.root(v)?, self.word_off(v, Word::Root));
+            let (root, root_off) = (self.root(v)?, self.word_at(v, Word::Root));
             if size > old_size {
                 self.zero_tail(root, old_size, size)?;
                 let room = u64::from(height_for(size).saturating_sub(root.height()));

@@ -2,7 +2,7 @@
 //!
 //! volatile-V1 and volatile-V2 are said in [`crate::volatile`].
 
-use crate::layout::BLOCK;
+use crate::layout::BlockNo;
 use crate::volatile::Volatile;
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -71,10 +71,11 @@ impl Volatile {
             freed: SmallVec::new(),
         };
         let result = body(&mut txn);
-        let Txn { taken, freed, reserved, ready, .. } = txn;
-        let back = if result.is_ok() { &freed } else { &taken };
+        // Where they are: to move the lists would copy them.
+        let Txn { taken, freed, reserved, ready, .. } = &txn;
+        let back = if result.is_ok() { freed } else { taken };
         let unused = ready.end - ready.start;
-        for b in ready {
+        for b in ready.clone() {
             self.blocks.clear(&self.arena, b);
         }
         let back = reserved + unused + self.clear_blocks(back);
@@ -83,14 +84,14 @@ impl Volatile {
     }
 
     /// Gives blocks back outside of a transaction: those of a file that is gone.
-    pub fn release(&self, blocks: &[u32]) {
+    pub fn release(&self, blocks: &[BlockNo]) {
         let cleared = self.clear_blocks(blocks);
         self.give_back(cleared);
     }
 
     /// As [`release`](Self::release), of blocks of which the last is one of pointers and null behind its first
     /// line, durably.
-    pub fn release_with_line(&self, blocks: &[u32]) {
+    pub fn release_with_line(&self, blocks: &[BlockNo]) {
         match blocks.split_last() {
             Some((line, rest)) if self.zeroed.keep(&self.arena, *line) => {
                 let cleared = self.clear_blocks(rest);
@@ -102,16 +103,16 @@ impl Volatile {
 
     /// Lets blocks be claimed again, at once or when nobody can be reading them any more. Returns
     /// how many at once.
-    fn clear_blocks(&self, blocks: &[u32]) -> u64 {
+    fn clear_blocks(&self, blocks: &[BlockNo]) -> u64 {
         if self.pins().defer(&self.arena, blocks) {
             self.clear_deferred();
             return 0;
         }
         for b in blocks {
-            self.blocks.clear(&self.arena, u64::from(*b));
+            self.blocks.clear(&self.arena, b.get());
         }
         if let Some(first) = blocks.first() {
-            self.set_block_hint(usize::from(blocks.len() >= MANY), u64::from(*first));
+            self.set_block_hint(usize::from(blocks.len() >= MANY), first.get());
         }
         blocks.len() as u64
     }
@@ -126,49 +127,54 @@ pub struct Txn<'a> {
     ready: Range<u64>,
     /// Whether no 64 free blocks were found together.
     is_scattered: bool,
-    taken: SmallVec<[u32; 16]>,
-    freed: SmallVec<[u32; 16]>,
+    taken: SmallVec<[BlockNo; 16]>,
+    freed: SmallVec<[BlockNo; 16]>,
 }
 
 impl Txn<'_> {
-    /// Takes a reserved block; returns its offset in PM. Its content is unspecified.
+    /// Takes a reserved block. Its content is unspecified.
     ///
     /// Many are claimed at once: an atomic operation waits for the non-temporal stores before it.
-    pub fn take(&mut self) -> u64 {
+    pub fn take(&mut self) -> BlockNo {
         if self.ready.is_empty() {
             let many = self.planned >= MANY;
             let most = if many { self.reserved } else { 1 };
             self.ready = self.claim(usize::from(many), most);
         }
-        let b = self.ready.start;
+        let number = self.ready.start;
         self.ready.start += 1;
-        self.taken.push(b as u32);
-        b * BLOCK
+        self.note_taken(number)
     }
 
     /// Takes a reserved block for pointers, as [`take`](Self::take), away from where data goes: so that the
     /// data of a growing file lies together.
-    pub fn take_pointers(&mut self) -> u64 {
+    pub fn take_pointers(&mut self) -> BlockNo {
         // What was claimed for data is more than is left to claim, at times.
         if self.reserved == 0 {
             return self.take();
         }
-        let b = self.claim(POINTERS, 1).start;
-        self.taken.push(b as u32);
-        b * BLOCK
+        let number = self.claim(POINTERS, 1).start;
+        self.note_taken(number)
     }
 
     /// As [`take_pointers`](Self::take_pointers), for no more than a line of them; also returns whether the
     /// block is null behind its first line.
-    pub fn take_line(&mut self) -> (u64, bool) {
+    pub fn take_line(&mut self) -> (BlockNo, bool) {
         if self.reserved > 0
             && let Some(b) = self.v.zeroed.take(&self.v.arena)
         {
             self.reserved -= 1;
             self.taken.push(b);
-            return (u64::from(b) * BLOCK, true);
+            return (b, true);
         }
         (self.take_pointers(), false)
+    }
+
+    /// Notes the block of a claimed bit as taken.
+    fn note_taken(&mut self, number: u64) -> BlockNo {
+        let block = BlockNo::new(number).expect("the bit of the superblock is set");
+        self.taken.push(block);
+        block
     }
 
     /// Claims up to `most` reserved blocks that lie together, from the hint on.
@@ -181,7 +187,7 @@ impl Txn<'_> {
             run = map.claim_word(arena, start, WORDS_LOOKED_AT);
             self.is_scattered = run.is_none();
         }
-        let zeroed = || self.v.zeroed.take_any(arena).map(|b| u64::from(b)..u64::from(b) + 1);
+        let zeroed = || self.v.zeroed.take_any(arena).map(|b| b.get()..b.get() + 1);
         let run = run
             .or_else(|| map.claim(arena, start..map.len(), most))
             .or_else(|| map.claim(arena, 0..start, most))
@@ -196,8 +202,8 @@ impl Txn<'_> {
     }
 
     /// Notes a block to become free when the operation has succeeded.
-    pub fn free(&mut self, block: u64) {
-        self.freed.push((block / BLOCK) as u32);
+    pub fn free(&mut self, block: BlockNo) {
+        self.freed.push(block);
     }
 
     /// Blocks taken less blocks freed.

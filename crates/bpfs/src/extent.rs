@@ -10,10 +10,10 @@
 
 use crate::append::blocks_to_append;
 use crate::blocks::KEEP;
-use crate::layout::{BLOCK, Root, Word};
+use crate::layout::{BLOCK, BlockNo, Root, Word};
 use crate::store::Store;
 use namespace::{MODIFIED, Stop, Storage as _, VInode};
-use pmem::Medium;
+use pmem::{Medium, PmOff};
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::{Errno, FileKind, Result};
@@ -25,23 +25,40 @@ const WORTH_KEEPING: u64 = 64;
 /// costs more than it saves: it can wait for few lines at a time.)
 const PREFETCHED: u64 = 512;
 
-/// Blocks `first..first + count` of a file are the blocks of the pool from `block` on.
+/// Blocks `first..first + count` of a file are the blocks of the pool from the number `block` on. One that was loaded is checked
+/// before it is believed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extent {
-    pub first: u64,
-    pub block: u64,
-    pub count: u64,
+    first: u64,
+    block: u64,
+    count: u64,
 }
 
 impl Extent {
-    /// Takes one block more, if it continues the extent.
-    pub fn extend(&mut self, first: u64, block: u64) -> bool {
+    /// The block `first` of a file.
+    pub fn of(first: u64, block: BlockNo) -> Self {
+        Self { first, block: block.get(), count: 1 }
+    }
+
+    /// How many blocks.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Takes the block `first` of the file as well, if it continues the extent.
+    pub fn extend(&mut self, first: u64, block: BlockNo) -> bool {
+        self.join(Self::of(first, block))
+    }
+
+    /// Takes all of another extent, if it continues this one.
+    fn join(&mut self, next: Self) -> bool {
         if self.count == 0 {
-            *self = Self { first, block, count: 1 };
+            *self = next;
             return true;
         }
-        let follows = first == self.first + self.count && block == self.block + self.count;
-        self.count += u64::from(follows);
+        let ends = (self.first + self.count, self.block + self.count);
+        let follows = ends == (next.first, next.block);
+        self.count += if follows { next.count } else { 0 };
         follows
     }
 }
@@ -82,17 +99,14 @@ impl FileExtent for VInode {
     }
 
     fn append_to_extent(&self, appended: Extent) {
-        if self.kind() != FileKind::File {
+        if self.kind() != FileKind::File || appended.count == 0 {
             return;
         }
         let extent = self.extent();
         let mut longer = extent;
-        if appended.count > 0 && longer.extend(appended.first, appended.block) {
-            longer.count += appended.count - 1;
+        if longer.join(appended) {
             self.set_extent(longer);
-        } else if appended.count > extent.count
-            || extent.count < WORTH_KEEPING && appended.count > 0
-        {
+        } else if appended.count > extent.count || extent.count < WORTH_KEEPING {
             self.set_extent(appended);
         }
     }
@@ -131,7 +145,7 @@ impl<M: Medium> Store<M> {
         self.v.transact(blocks_to_append(root, &range), KEEP, |txn| {
             let (new, extent) = self.fill(txn, root, size, range, data)?;
             self.date(v, MODIFIED);
-            let (root_off, size_off) = (self.word_off(v, Word::Root), self.word_off(v, Word::Size));
+            let (root_off, size_off) = (self.word_at(v, Word::Root), self.word_at(v, Word::Size));
             self.commit_append((root_off, root), new, (size_off, end));
             v.append_to_extent(extent);
             v.add_blocks(txn.delta());
@@ -139,12 +153,12 @@ impl<M: Medium> Store<M> {
         })
     }
 
-    /// The block of a file that holds byte `at`, 0 where it lies in a hole.
+    /// Where byte `at` of a file lies in PM; `None` where it lies in a hole.
     #[inline]
-    pub fn block_of(&self, v: &VInode, root: Root, at: u64) -> Result<u64> {
+    pub fn find_byte(&self, v: &VInode, root: Root, at: u64) -> Result<Option<PmOff>> {
         match self.in_extent(v, at)? {
-            Some((pm, _)) => Ok(pm - at % BLOCK),
-            None => self.find_block(root, at),
+            Some((pm, _)) => Ok(Some(pm)),
+            None => Ok(self.find_block(root, at)?.map(|block| block.at(at % BLOCK))),
         }
     }
 
@@ -159,7 +173,7 @@ impl<M: Medium> Store<M> {
     /// Where byte `at` of a file lies in PM if the extent says so, and how many bytes lie behind it, itself
     /// included.
     #[inline]
-    pub fn in_extent(&self, v: &VInode, at: u64) -> Result<Option<(u64, u64)>> {
+    pub fn in_extent(&self, v: &VInode, at: u64) -> Result<Option<(PmOff, u64)>> {
         let extent = v.extent();
         let index = (at / BLOCK).wrapping_sub(extent.first);
         if index >= extent.count {
@@ -170,7 +184,8 @@ impl<M: Medium> Store<M> {
             return Err(Errno::UCLEAN);
         }
         let inside = at % BLOCK;
-        Ok(Some(((extent.block + index) * BLOCK + inside, (extent.count - index) * BLOCK - inside)))
+        let pm = PmOff::new((extent.block + index) * BLOCK + inside);
+        Ok(Some((pm, (extent.count - index) * BLOCK - inside)))
     }
 }
 

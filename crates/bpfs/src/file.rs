@@ -17,7 +17,7 @@ use crate::layout::*;
 use crate::store::Store;
 use derived::Locks;
 use namespace::{Stop, Storage as _, VInode, report};
-use pmem::{LINE, Medium};
+use pmem::{LINE, Medium, PmOff};
 use std::ops::Range;
 use vfs::rules::end_of;
 use vfs::{Errno, Ino, Result};
@@ -36,7 +36,13 @@ impl<M: Medium> Edit for WriteEdit<'_, M> {
         std::slice::from_ref(&self.range)
     }
 
-    fn leaf(&mut self, txn: &mut Txn<'_>, old: u64, base: u64, _mode: Mode) -> Result<Change> {
+    fn leaf(
+        &mut self,
+        txn: &mut Txn<'_>,
+        old: Option<BlockNo>,
+        base: u64,
+        _mode: Mode,
+    ) -> Result<Change> {
         let range = &self.range;
         let (start, end) = (range.start.max(base), range.end.min(base + BLOCK));
         let from = (start - range.start) as usize;
@@ -44,24 +50,24 @@ impl<M: Medium> Edit for WriteEdit<'_, M> {
         let new = txn.take();
         let used = self.size.clamp(end, base + BLOCK) - base;
         self.trees.shadow_leaf(new, old, used, start - base, data);
-        if old != 0 {
+        if let Some(old) = old {
             txn.free(old);
         }
-        Ok(Change::Shadow(new))
+        Ok(Change::Shadow(Some(new)))
     }
 }
 
 impl<M: Medium> Trees<M> {
-    /// Writes a shadow of the leaf `old` (0: a hole): its first `used` bytes, with `data` at `at`.
-    fn shadow_leaf(&self, new: u64, old: u64, used: u64, at: u64, data: &[u8]) {
+    /// Writes a shadow of the leaf `old` (`None`: a hole): its first `used` bytes, with `data` at `at`.
+    fn shadow_leaf(&self, new: BlockNo, old: Option<BlockNo>, used: u64, at: u64, data: &[u8]) {
         if data.len() as u64 == BLOCK {
-            return self.medium.write_nt(new, data);
+            return self.medium.write_nt(new.at(0), data);
         }
         let mut block = [0; BLOCK as usize];
-        if old == 0 {
+        let Some(old) = old else {
             block[at as usize..at as usize + data.len()].copy_from_slice(data);
-            return self.medium.write_nt(new, &block[..used.next_multiple_of(LINE) as usize]);
-        }
+            return self.medium.write_nt(new.at(0), &block[..used.next_multiple_of(LINE) as usize]);
+        };
         // Whole lines that stay are copied past the cache; lines that `data` shares are put together.
         let start = at - at % LINE;
         let end = (at + data.len() as u64).next_multiple_of(LINE);
@@ -69,16 +75,16 @@ impl<M: Medium> Trees<M> {
         let lines = &mut block[..(end - start) as usize];
         for line in [start, end - LINE] {
             let i = (line - start) as usize;
-            self.medium.read(old + line, &mut lines[i..i + LINE as usize]);
+            self.medium.read(old.at(line), &mut lines[i..i + LINE as usize]);
         }
         let from = (at - start) as usize;
         lines[from..from + data.len()].copy_from_slice(data);
         if start > 0 {
-            self.medium.copy_nt(new, old, start);
+            self.medium.copy_nt(new.at(0), old.at(0), start);
         }
-        self.medium.write_nt(new + start, lines);
+        self.medium.write_nt(new.at(start), lines);
         if rest > end {
-            self.medium.copy_nt(new + end, old + end, rest - end);
+            self.medium.copy_nt(new.at(end), old.at(end), rest - end);
         }
     }
 }
@@ -101,20 +107,21 @@ impl<M: Medium> Store<M> {
         let root = self.root(v)?;
         if offset / BLOCK == (offset + len - 1) / BLOCK {
             match self.find_block(root, offset)? {
-                0 => buf.fill(0),
-                block => self.medium.read(block + offset % BLOCK, buf),
+                None => buf.fill(0),
+                Some(block) => self.medium.read(block.at(offset % BLOCK), buf),
             }
             return Ok(len as usize);
         }
         let range = offset..offset + len;
-        let mut piece = Piece::default();
+        let mut piece = Piece { pm: PmOff::new(0), at: 0, len: 0 };
         let mut done = offset;
         self.visit(Node::top(root), &range, &mut |block, base| {
             let (start, end) = (range.start.max(base), range.end.min(base + BLOCK));
-            if !piece.extend(block + start - base, start, end - start) {
-                self.medium.prefetch(block + start - base, (end - start).min(256));
+            let pm = block.at(start - base);
+            if !piece.extend(pm, start, end - start) {
+                self.medium.prefetch(pm, (end - start).min(256));
                 done = piece.copy_out(self, done, offset, buf);
-                piece = Piece { pm: block + start - base, at: start, len: end - start };
+                piece = Piece { pm, at: start, len: end - start };
             }
             Ok(true)
         })?;
@@ -132,10 +139,10 @@ impl<M: Medium> Store<M> {
         v.cut_extent(&(size..u64::MAX));
         let root = self.root(v)?;
         let mut blocks = Vec::new();
-        let mut each = |b: u64| blocks.push((b / BLOCK) as u32);
+        let mut each = |b| blocks.push(b);
         if size == 0 {
             self.visit_most(Node::top(root), &mut v.block_count(), &mut each)?;
-            self.medium.store_u64(self.word_off(v, Word::Root), 0);
+            self.medium.store_u64(self.word_at(v, Word::Root), 0);
         } else {
             self.prune_node(Node::top(root), size, &mut each)?;
         }
@@ -147,25 +154,24 @@ impl<M: Medium> Store<M> {
     }
 
     /// Nulls the pointers of a subtree that lie beyond `size`, in place.
-    fn prune_node(&self, node: Node, size: u64, each: &mut impl FnMut(u64)) -> Result<()> {
-        if node.block == 0 || node.height == 0 || node.base + span(node.height) <= size {
+    fn prune_node(&self, node: Node, size: u64, each: &mut impl FnMut(BlockNo)) -> Result<()> {
+        let Some(block) = node.block else { return Ok(()) };
+        if node.height == 0 || node.base + span(node.height) <= size {
             return Ok(());
         }
         let below = span(node.height - 1);
         let pointers = self.load_pointers(node.block);
-        let mut nulled: Option<Range<u64>> = None;
+        let mut nulled: Option<Range<PmOff>> = None;
         for i in size.saturating_sub(node.base) / below..FANOUT {
-            let block = pointers[i as usize];
-            if block == 0 {
+            let child = node.child(i, self.check_block(pointers[i as usize])?);
+            if child.block.is_none() {
                 continue;
             }
-            self.check_block(block)?;
-            let child = Node { block, height: node.height - 1, base: node.base + i * below };
             if child.base < size {
                 self.prune_node(child, size, each)?;
             } else {
                 self.visit_all(child, &mut *each)?;
-                let slot = node.block + i * 8;
+                let slot = block.at(i * 8);
                 self.medium.store_u64(slot, 0);
                 nulled = Some(nulled.map_or(slot, |n| n.start)..slot + 8);
             }
@@ -262,7 +268,7 @@ impl<M: Medium> Files<M> {
             }
             self.touch_modified(v);
             // A tree may be shorter than its file (§3.1).
-            let root = self.grow(txn, self.word_off(v, Word::Root), root, end);
+            let root = self.grow(txn, self.word_at(v, Word::Root), root, end);
             let mut edit = WriteEdit { trees: self, range, data, size };
             self.edit_tree(txn, v, root, &mut edit)?;
             v.add_blocks(txn.delta());
@@ -283,7 +289,7 @@ impl<M: Medium> Files<M> {
         data: &[u8],
     ) -> Result<bool> {
         let new = txn.take();
-        let Some((slot, old)) = self.find_slot(root, self.word_off(v, Word::Root), offset)? else {
+        let Some((slot, old)) = self.find_slot(root, self.word_at(v, Word::Root), offset)? else {
             txn.free(new);
             return Ok(false);
         };
@@ -291,8 +297,8 @@ impl<M: Medium> Files<M> {
         let used = size.min(base + BLOCK) - base;
         self.shadow_leaf(new, old, used, offset - base, data);
         self.touch_modified(v);
-        self.commit(slot, new);
-        if old != 0 {
+        self.commit(slot, Pointer::to(new).word());
+        if let Some(old) = old {
             txn.free(old);
         }
         Ok(true)
@@ -300,13 +306,10 @@ impl<M: Medium> Files<M> {
 
     /// In-place update of one word (§3.2); `false` where there is no block yet.
     fn write_word(&self, v: &VInode, root: Root, offset: u64, data: &[u8]) -> Result<bool> {
-        let block = self.block_of(v, root, offset)?;
-        if block == 0 {
-            return Ok(false);
-        }
-        let word = block + offset % BLOCK / 8 * 8;
-        let mut bytes = self.medium.load_u64(word).to_le_bytes();
+        let Some(pm) = self.find_byte(v, root, offset)? else { return Ok(false) };
         let at = (offset % 8) as usize;
+        let word = pm - at as u64;
+        let mut bytes = self.medium.load_u64(word).to_le_bytes();
         bytes[at..at + data.len()].copy_from_slice(data);
         self.medium.store_u64(word, u64::from_le_bytes(bytes));
         self.medium.flush(word, 8);
@@ -323,12 +326,9 @@ impl<M: Medium> Files<M> {
 
     /// In-place update of one line, as of a word; `false` where there is no block yet.
     fn write_line(&self, v: &VInode, root: Root, offset: u64, data: &[u8]) -> Result<bool> {
-        let block = self.block_of(v, root, offset)?;
-        if block == 0 {
-            return Ok(false);
-        }
+        let Some(pm) = self.find_byte(v, root, offset)? else { return Ok(false) };
         let at = (offset % LINE) as usize;
-        let off = block + offset % BLOCK - at as u64;
+        let off = pm - at as u64;
         let mut line = [0; LINE as usize];
         // A whole line is better not fetched before: the store would wait for it to come and go.
         if data.len() < line.len() {
@@ -361,7 +361,7 @@ impl<M: Medium> Files<M> {
         v.cut_extent(&range);
         let need = blocks_to_append(root, &range) + self.inode_commit_blocks(1);
         self.v.transact(need, KEEP, |txn| {
-            let root = self.grow(txn, self.word_off(v, Word::Root), root, end);
+            let root = self.grow(txn, self.word_at(v, Word::Root), root, end);
             self.touch_modified(v);
             let mut edit = WriteEdit { trees: self, range, data, size };
             let change = self.edit(txn, Node::top(root), Mode::Copy, &mut edit)?;
@@ -369,7 +369,7 @@ impl<M: Medium> Files<M> {
                 return Err(Errno::UCLEAN.into());
             };
             let delta = txn.delta();
-            let root = Root::new(block, root.height()).0;
+            let root = Root::new(block, root.height()).word();
             self.commit_inodes(txn, locks, &[(ino, Word::Root, root), (ino, Word::Size, end)])?;
             v.add_blocks(delta);
             Ok(())
@@ -403,16 +403,15 @@ impl<M: Medium> Files<M> {
 }
 
 /// Physically contiguous bytes on their way out: one copy for as many blocks as lie together.
-#[derive(Default)]
 struct Piece {
-    pm: u64,
+    pm: PmOff,
     at: u64,
     len: u64,
 }
 
 impl Piece {
     /// Takes what comes next if it lies behind.
-    fn extend(&mut self, pm: u64, at: u64, len: u64) -> bool {
+    fn extend(&mut self, pm: PmOff, at: u64, len: u64) -> bool {
         let fits = self.len > 0 && pm == self.pm + self.len && at == self.at + self.len;
         if fits {
             self.len += len;

@@ -7,7 +7,7 @@ use crate::store::Store;
 use crate::volatile::Plan;
 use arena::Layout;
 use namespace::{Core, Format, Memory};
-use pmem::Medium;
+use pmem::{Medium, Pm};
 use pool::MountOptions;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU8};
@@ -49,7 +49,7 @@ impl<M: Medium> namespace::Files for Files<M> {
         let v = plan.open(memory);
         let bytes = v.blocks.len() * BLOCK;
         Self(Core(Store {
-            trees: Trees { medium, bytes },
+            trees: Trees { medium: Pm(medium), bytes },
             v,
             read_only: AtomicBool::new(o.read_only),
             clock: o.clock,
@@ -57,7 +57,7 @@ impl<M: Medium> namespace::Files for Files<M> {
     }
 
     fn into_medium(self) -> M {
-        self.0.0.trees.medium
+        self.0.0.trees.medium.0
     }
 
     const KEPT_BLOCKS: u64 = KEEP;

@@ -4,13 +4,19 @@
 //! blocks. Nothing here is redundant: what can be derived is derived at mount.
 
 use namespace::Format;
+use pmem::PmOff;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+pub use namespace::Superblock;
 pub use namespace::layout::{
-    BLOCK, DIRENT_HEADER, DIRENT_MIN, DIRENT_UNIT, DirentWord, InodeRecord, Life, Word,
+    BLOCK, BlockNo, DIRENT_HEADER, DIRENT_MIN, DIRENT_UNIT, DirentWord, InodeRecord, Life, Word,
     dirent_bytes,
 };
-pub use namespace::{INODE_ROOT, INODE_SIZE, Superblock};
 
+/// Where the superblock has the root of the inode file.
+pub const INODE_ROOT: PmOff = PmOff::new(namespace::INODE_ROOT);
+/// Where it has the size of the inode file.
+pub const INODE_SIZE: PmOff = PmOff::new(namespace::INODE_SIZE);
 /// Pointers per interior block.
 pub const FANOUT: u64 = 512;
 /// Pointers in a line.
@@ -34,24 +40,72 @@ pub const POOL_MAX: u64 = (u32::MAX as u64) * BLOCK;
 pub const FORMAT: Format =
     Format { layout: crate::LAYOUT, magic: MAGIC, version: VERSION, bytes: (POOL_MIN, POOL_MAX) };
 
-/// A root pointer: block offset in the high bits, height of the tree in the low three (§3.1).
+/// A pointer as it lies in PM: the offset of a block, or null for a hole. Nothing more is known of one that was read:
+/// [`Trees::check_block`](crate::crawler::Trees::check_block) makes it a block that may be followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
+#[repr(transparent)]
+pub struct Pointer(u64);
+
+impl Pointer {
+    /// That of a hole.
+    pub const NULL: Self = Self(0);
+
+    /// A word that was read.
+    pub const fn read(word: u64) -> Self {
+        Self(word)
+    }
+
+    /// To a block, or to a hole.
+    #[inline]
+    pub fn to(block: impl Into<Option<BlockNo>>) -> Self {
+        Self(block.into().map_or(0, |block| block.at(0).get()))
+    }
+
+    /// Whether it leads to a hole.
+    pub const fn is_null(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The word to store.
+    pub const fn word(self) -> u64 {
+        self.0
+    }
+}
+
+/// The parts of a root word as it lies in PM (§3.1): where the topmost block is, in the high bits, and the height of the tree in
+/// the low three. Neither is checked: that makes a [`Root`].
+pub const fn split_root(word: u64) -> (Pointer, u8) {
+    (Pointer(word & !7), (word & 7) as u8)
+}
+
+/// A tree, as the root word that names it, of which block and height are checked, or made here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Root(pub u64);
+#[repr(transparent)]
+pub struct Root(u64);
 
 impl Root {
     /// A tree of this height.
-    pub const fn new(block: u64, height: u8) -> Self {
-        Self(block | height as u64)
+    #[inline]
+    pub fn new(block: Option<BlockNo>, height: u8) -> Self {
+        Self(Pointer::to(block).word() | u64::from(height))
     }
 
-    /// Offset of the topmost block; 0 where the whole tree is a hole.
-    pub const fn block(self) -> u64 {
-        self.0 & !7
+    /// The topmost block; `None` where the whole tree is a hole.
+    #[inline]
+    pub const fn block(self) -> Option<BlockNo> {
+        BlockNo::new(self.0 / BLOCK)
     }
 
     /// Hops from the topmost block to the data.
+    #[inline]
     pub const fn height(self) -> u8 {
-        (self.0 & 7) as u8
+        split_root(self.0).1
+    }
+
+    /// The word to store.
+    #[inline]
+    pub const fn word(self) -> u64 {
+        self.0
     }
 
     /// Bytes that a tree of this height can hold.

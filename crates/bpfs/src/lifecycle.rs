@@ -10,7 +10,7 @@ use pool::{CheckOptions, CheckReport, Error, FormatOptions, PoolInfo};
 /// # Errors
 /// [`Error::Unformattable`].
 pub fn format(medium: &impl Medium, options: &FormatOptions) -> Result<PoolInfo, Error> {
-    FORMAT.write(medium, options, (BLOCK, INODE), Root::new(BLOCK, 0).0)
+    FORMAT.write(medium, options, (BLOCK, INODE), Root::new(BlockNo::new(1), 0).word())
 }
 
 /// Describes a pool from its superblock.

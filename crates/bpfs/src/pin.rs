@@ -5,10 +5,10 @@
 
 use crate::crawler::Trees;
 use crate::fs::Files;
-use crate::layout::{BLOCK, Root, Word};
+use crate::layout::{BLOCK, BlockNo, Pointer, Root, Word};
 use derived::SharedPool as _;
 use namespace::{Storage as _, report};
-use pmem::Medium;
+use pmem::{Medium, PmOff};
 use std::sync::atomic::AtomicU8;
 use vfs::{Errno, Ino, Result};
 
@@ -22,7 +22,7 @@ impl<M: Medium> Files<M> {
     /// Where the content of a file from `offset` on lies in PM, up to `count` bytes that are
     /// contiguous there: offset (`None`: a hole) and length, 0 at the end of the file. The caller
     /// has counted itself.
-    fn contiguous(&self, ino: Ino, offset: u64, count: u64) -> Result<(Option<u64>, u64)> {
+    fn contiguous(&self, ino: Ino, offset: u64, count: u64) -> Result<(Option<PmOff>, u64)> {
         let _lock = self.v.lock_shared(ino)?;
         let v = self.live_file(ino)?;
         let end = self.load(v, Word::Size).min(offset.saturating_add(count));
@@ -36,27 +36,25 @@ impl<M: Medium> Files<M> {
         let root = self.root(v)?;
         let first = offset - offset % BLOCK;
         let (start, next) = self.run(root, first, end).map_err(|e| report(ino, e))?;
-        let at = (start != 0).then(|| start + offset % BLOCK);
+        let at = start.map(|start| start.at(offset % BLOCK));
         Ok((at, next.min(end) - offset))
     }
 }
 
 impl<M: Medium> Trees<M> {
     /// The block that holds byte `first`, which begins it, and where the blocks end that lie behind
-    /// each other from there on, looking no further than `end`. In a hole: 0, and where the block ends.
-    fn run(&self, root: Root, first: u64, end: u64) -> Result<(u64, u64)> {
-        let mut words = [0; POINTERS];
-        let (mut start, mut next) = (0, first);
+    /// each other from there on, looking no further than `end`. In a hole: `None`, and where the block ends.
+    fn run(&self, root: Root, first: u64, end: u64) -> Result<(Option<BlockNo>, u64)> {
+        let mut words = [Pointer::NULL; POINTERS];
+        let (mut start, mut next) = (None, first);
         while next < end {
             let wanted = (end - next).div_ceil(BLOCK).min(POINTERS as u64) as usize;
             let pointers = self.leaf_pointers(root, next, &mut words[..wanted])?;
             if next == first {
-                match pointers[0] {
-                    0 => return Ok((0, first + BLOCK)),
-                    block => start = self.check_block(block)?,
-                }
+                start = self.check_block(pointers[0])?;
             }
-            let follow = following(pointers, start + (next - first));
+            let Some(start) = start else { return Ok((None, first + BLOCK)) };
+            let follow = following(pointers, start.at(next - first));
             if follow > 0 {
                 // What lies between two blocks of the region does so, too.
                 self.check_block(pointers[follow - 1])?;
@@ -71,18 +69,19 @@ impl<M: Medium> Trees<M> {
 }
 
 /// How many of the pointers point to blocks that lie behind each other, from `start` on.
-fn following(pointers: &[u64], start: u64) -> usize {
+fn following(pointers: &[Pointer], start: PmOff) -> usize {
     // Many at a time, without a branch for each.
     const LANES: usize = 16;
-    let block = |index: usize| start + index as u64 * BLOCK;
+    let block = |index: usize| start.get() + index as u64 * BLOCK;
     let (groups, _) = pointers.as_chunks::<LANES>();
-    let follow = |(group, pointers): &(usize, &[u64; LANES])| {
-        let differs = |(lane, pointer)| pointer ^ block(group * LANES + lane);
+    let follow = |(group, pointers): &(usize, &[Pointer; LANES])| {
+        let differs =
+            |(lane, pointer): (usize, &Pointer)| pointer.word() ^ block(group * LANES + lane);
         pointers.iter().enumerate().map(differs).fold(0, |all, one| all | one) == 0
     };
     let whole = groups.iter().enumerate().take_while(follow).count() * LANES;
     let rest = pointers[whole..].iter().enumerate();
-    whole + rest.take_while(|(index, pointer)| **pointer == block(whole + index)).count()
+    whole + rest.take_while(|(index, pointer)| pointer.word() == block(whole + index)).count()
 }
 
 impl<M: Medium> Files<M> {

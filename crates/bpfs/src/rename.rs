@@ -62,7 +62,7 @@ impl<M: Medium> Store<M> {
     ) -> Result<(SmallVec<[Moved; 2]>, u64)> {
         let mut edit = WordsEdit::new(self, patch);
         match self.edit(txn, Node::top(root), Mode::Copy, &mut edit)? {
-            Change::Shadow(block) => Ok((edit.moved, Root::new(block, root.height()).0)),
+            Change::Shadow(block) => Ok((edit.moved, Root::new(block, root.height()).word())),
             Change::Done => Err(Errno::UCLEAN),
         }
     }

@@ -8,12 +8,11 @@
 //! operations change it in place (scan-S6): the superblock, the inode file, and blocks of pointers; all else was
 //! durable before a pointer led to it.
 
-use crate::crawler::Node;
 use crate::extent::{Extent, FileExtent as _};
 use crate::layout::*;
 use crate::store::Store;
-use namespace::{Scan, Storage as _, VInode};
-use pmem::Medium;
+use namespace::{Scan, VInode};
+use pmem::{Medium, PmOff};
 use vfs::FileKind;
 
 /// How the walk of a tree treats its leaves and what it is called in reports.
@@ -22,26 +21,40 @@ struct Walk<'a> {
     object: &'a dyn Fn() -> String,
     /// Bytes of the tree that count.
     size: u64,
+    /// Whether a bad pointer may become a hole.
+    holes: bool,
     blocks: u64,
+}
+
+/// A pointer that the walk has met, and the subtree that it is to lead to.
+struct Met {
+    pointer: Pointer,
+    /// Where it lies.
+    slot: PmOff,
+    /// The word that makes it one to a hole.
+    hole: u64,
+    height: u8,
+    /// First byte of the file that the subtree covers.
+    base: u64,
 }
 
 impl<M: Medium> Store<M> {
     /// Walks the superblock and the inode file.
     pub fn scan_inode_file(&self, scan: &Scan) -> bool {
         self.v.blocks.set(&self.v.arena, 0);
-        self.medium.flush(0, BLOCK);
+        self.medium.flush(PmOff::new(0), BLOCK);
         let object = || "the inode file".to_owned();
         let size = self.medium.load_u64(INODE_SIZE);
         if size == 0 || !size.is_multiple_of(BLOCK) || size > self.bytes {
             scan.problem(object, format!("its size {size} is impossible"), None);
             return false;
         }
-        let mut walk = Walk { scan, object: &object, size, blocks: 0 };
+        let mut walk = Walk { scan, object: &object, size, holes: false, blocks: 0 };
         let mut next = 0;
-        let sound = self.walk_root(&mut walk, INODE_ROOT, false, &mut |block, base| {
-            self.medium.flush(block, BLOCK);
+        let sound = self.walk_root(&mut walk, INODE_ROOT, &mut |block, base| {
+            self.medium.flush(block.at(0), BLOCK);
             if base == next {
-                self.v.add_leaf(block, INODE);
+                self.v.add_leaf(block.at(0), INODE);
                 next += BLOCK;
             }
         });
@@ -58,18 +71,18 @@ impl<M: Medium> Store<M> {
         object: &dyn Fn() -> String,
         v: &VInode,
         size: u64,
-        each: &mut dyn FnMut(u64, u64),
+        each: &mut dyn FnMut(PmOff, u64),
     ) -> u64 {
-        let mut walk = Walk { scan, object, size, blocks: 0 };
+        let mut walk = Walk { scan, object, size, holes: true, blocks: 0 };
         let (mut extent, mut longest) = (Extent::default(), Extent::default());
-        self.walk_root(&mut walk, self.word_off(v, Word::Root), true, &mut |block, base| {
-            if !extent.extend(base / BLOCK, block / BLOCK) {
-                extent = Extent { first: base / BLOCK, block: block / BLOCK, count: 1 };
+        self.walk_root(&mut walk, self.word_at(v, Word::Root), &mut |block, base| {
+            if !extent.extend(base / BLOCK, block) {
+                extent = Extent::of(base / BLOCK, block);
             }
-            if extent.count > longest.count {
+            if extent.count() > longest.count() {
                 longest = extent;
             }
-            each(block, base);
+            each(block.at(0), base);
         });
         if v.kind() == FileKind::File {
             v.set_extent(longest);
@@ -79,84 +92,74 @@ impl<M: Medium> Store<M> {
 
     /// Walks the tree of an inode's attributes.
     pub fn scan_attribute_tree(&self, scan: &Scan, object: &dyn Fn() -> String, v: &VInode) -> u64 {
-        let mut walk = Walk { scan, object, size: u64::MAX, blocks: 0 };
-        let at = self.word_off(v, Word::Xattr);
-        if self.walk_root(&mut walk, at, true, &mut |_, _| {}) && self.load_attributes(v).is_err() {
-            let fix = Some(((at, 0), "drop the attributes"));
+        let mut walk = Walk { scan, object, size: u64::MAX, holes: true, blocks: 0 };
+        let at = self.word_at(v, Word::Xattr);
+        if self.walk_root(&mut walk, at, &mut |_, _| {}) && self.load_attributes(v).is_err() {
+            let fix = Some(((at.get(), 0), "drop the attributes"));
             scan.problem(object, "its attributes cannot be read".into(), fix);
         }
         walk.blocks
     }
 
     /// Claims the blocks of the tree under a root word; `leaf(block, base)` for those that count.
-    /// Returns whether the whole tree is sound. `holes`: whether a bad pointer may become a hole.
+    /// Returns whether the whole tree is sound.
     fn walk_root(
         &self,
         walk: &mut Walk<'_>,
-        word_off: u64,
-        holes: bool,
-        leaf: &mut dyn FnMut(u64, u64),
+        slot: PmOff,
+        leaf: &mut dyn FnMut(BlockNo, u64),
     ) -> bool {
-        let root = Root(self.medium.load_u64(word_off));
-        if root.height() > HEIGHT_MAX {
-            let what = format!("the height of its tree is {}", root.height());
-            let fix = holes.then_some(((word_off, 0), "make the whole content a hole"));
+        let (pointer, height) = split_root(self.medium.load_u64(slot));
+        if height > HEIGHT_MAX {
+            let what = format!("the height of its tree is {height}");
+            let fix = walk.holes.then_some(((slot.get(), 0), "make the whole content a hole"));
             walk.scan.problem(walk.object, what, fix);
             return false;
         }
-        if root.block() == 0 {
+        if pointer.is_null() {
             return true;
         }
         if walk.size == 0 {
-            walk.scan.note_stale(word_off);
+            walk.scan.note_stale(slot.get());
             return true;
         }
-        let hole = Root::new(0, root.height()).0;
-        self.walk(walk, Node::top(root), (word_off, hole), holes, leaf)
+        let hole = Root::new(None, height).word();
+        self.walk(walk, &Met { pointer, slot, hole, height, base: 0 }, leaf)
     }
 
-    fn walk(
-        &self,
-        walk: &mut Walk<'_>,
-        node: Node,
-        from: (u64, u64),
-        holes: bool,
-        leaf: &mut dyn FnMut(u64, u64),
-    ) -> bool {
-        let block = node.block;
+    /// The same of a subtree, under a pointer that is not null.
+    fn walk(&self, walk: &mut Walk<'_>, met: &Met, leaf: &mut dyn FnMut(BlockNo, u64)) -> bool {
         let bad = |what: String| {
-            let fix = holes.then_some((from, "make it a hole"));
+            let fix = walk.holes.then_some(((met.slot.get(), met.hole), "make it a hole"));
             walk.scan.problem(walk.object, what, fix);
             false
         };
-        if !block.is_multiple_of(BLOCK) || block < BLOCK || block >= self.bytes {
-            return bad(format!(
-                "the pointer at {:#x} leads to {block:#x}, out of the pool",
-                from.0
-            ));
-        }
-        if !self.v.blocks.set(&self.v.arena, block / BLOCK) {
-            return bad(format!("block {block:#x}, named at {:#x}, has another owner", from.0));
+        let Ok(Some(block)) = self.check_block(met.pointer) else {
+            let (slot, word) = (met.slot, met.pointer.word());
+            return bad(format!("the pointer at {slot:#x} leads to {word:#x}, out of the pool"));
+        };
+        if !self.v.blocks.set(&self.v.arena, block.get()) {
+            let (slot, at) = (met.slot, block.at(0));
+            return bad(format!("block {at:#x}, named at {slot:#x}, has another owner"));
         }
         walk.blocks += 1;
-        if node.height == 0 {
-            leaf(block, node.base);
+        if met.height == 0 {
+            leaf(block, met.base);
             return true;
         }
-        self.medium.flush(block, BLOCK);
-        let below = span(node.height - 1);
+        self.medium.flush(block.at(0), BLOCK);
+        let height = met.height - 1;
         let mut sound = true;
-        for (i, pointer) in self.load_pointers(block).into_iter().enumerate() {
-            if pointer == 0 {
+        for (i, pointer) in (0..).zip(self.load_pointers(Some(block))) {
+            if pointer.is_null() {
                 continue;
             }
-            let base = node.base + i as u64 * below;
-            let slot = block + i as u64 * 8;
+            let (slot, base) = (block.at(i * 8), met.base + i * span(height));
             if base >= walk.size {
-                walk.scan.note_stale(slot);
+                walk.scan.note_stale(slot.get());
             } else {
-                let child = Node { block: pointer, height: node.height - 1, base };
-                sound &= self.walk(walk, child, (slot, 0), holes, leaf);
+                let child = Met { pointer, slot, hole: 0, height, base };
+                sound &= self.walk(walk, &child, leaf);
             }
         }
         sound

@@ -29,22 +29,26 @@ impl<M: Medium> Edit for PunchEdit<'_, M> {
         true
     }
 
-    fn leaf(&mut self, txn: &mut Txn<'_>, old: u64, base: u64, _mode: Mode) -> Result<Change> {
-        if old == 0 {
-            return Ok(Change::Done);
-        }
+    fn leaf(
+        &mut self,
+        txn: &mut Txn<'_>,
+        old: Option<BlockNo>,
+        base: u64,
+        _mode: Mode,
+    ) -> Result<Change> {
+        let Some(old) = old else { return Ok(Change::Done) };
         let start = self.range.start.max(base) - base;
         let end = self.range.end.min(base + BLOCK) - base;
         txn.free(old);
         if end - start == BLOCK {
-            return Ok(Change::Shadow(0));
+            return Ok(Change::Shadow(None));
         }
         let mut block = [0; BLOCK as usize];
-        self.trees.medium.read(old, &mut block);
+        self.trees.medium.read(old.at(0), &mut block);
         block[start as usize..end as usize].fill(0);
         let new = txn.take();
-        self.trees.medium.write_nt(new, &block);
-        Ok(Change::Shadow(new))
+        self.trees.medium.write_nt(new.at(0), &block);
+        Ok(Change::Shadow(Some(new)))
     }
 }
 
@@ -59,18 +63,24 @@ impl<M: Medium> Edit for ZeroEdit<'_, M> {
         std::slice::from_ref(&self.range)
     }
 
-    fn leaf(&mut self, txn: &mut Txn<'_>, old: u64, base: u64, mode: Mode) -> Result<Change> {
+    fn leaf(
+        &mut self,
+        txn: &mut Txn<'_>,
+        old: Option<BlockNo>,
+        base: u64,
+        mode: Mode,
+    ) -> Result<Change> {
         let is_ragged = base < self.range.start || base + BLOCK > self.range.end;
-        if is_ragged && old != 0 {
+        if is_ragged && old.is_some() {
             return PunchEdit { trees: self.trees, range: self.range.clone() }
                 .leaf(txn, old, base, mode);
         }
-        if old != 0 {
+        if let Some(old) = old {
             txn.free(old);
         }
         let new = txn.take();
-        self.trees.medium.zero_nt(new, BLOCK);
-        Ok(Change::Shadow(new))
+        self.trees.medium.zero_nt(new.at(0), BLOCK);
+        Ok(Change::Shadow(Some(new)))
     }
 }
 
@@ -85,13 +95,19 @@ impl<M: Medium> Edit for AllocateEdit<'_, M> {
         std::slice::from_ref(&self.range)
     }
 
-    fn leaf(&mut self, txn: &mut Txn<'_>, old: u64, _base: u64, _mode: Mode) -> Result<Change> {
-        if old != 0 {
+    fn leaf(
+        &mut self,
+        txn: &mut Txn<'_>,
+        old: Option<BlockNo>,
+        _base: u64,
+        _mode: Mode,
+    ) -> Result<Change> {
+        if old.is_some() {
             return Ok(Change::Done);
         }
         let new = txn.take();
-        self.trees.medium.zero_nt(new, BLOCK);
-        Ok(Change::Shadow(new))
+        self.trees.medium.zero_nt(new.at(0), BLOCK);
+        Ok(Change::Shadow(Some(new)))
     }
 }
 
@@ -133,7 +149,7 @@ impl<M: Medium> Files<M> {
             let range = inside.clone();
             let mut root = self.root(v)?;
             self.v.transact(blocks_to_append(root, &inside), KEEP, |txn| {
-                root = self.grow(txn, self.word_off(v, Word::Root), root, inside.end);
+                root = self.grow(txn, self.word_at(v, Word::Root), root, inside.end);
                 // The content stays as it is, so that this commits on its own.
                 self.edit_tree(txn, v, root, &mut AllocateEdit { trees: self, range })?;
                 v.add_blocks(txn.delta());
@@ -173,7 +189,7 @@ impl<M: Medium> Files<M> {
                 if let Change::Shadow(b) =
                     self.edit(txn, Node::top(root), Mode::Atomic, &mut edit)?
                 {
-                    words.push((ino, Word::Root, Root::new(b, root.height()).0));
+                    words.push((ino, Word::Root, Root::new(b, root.height()).word()));
                 }
             }
             let delta = txn.delta();
@@ -218,7 +234,7 @@ impl<M: Medium> Files<M> {
         self.v.transact(need, KEEP, |txn| {
             self.touch_modified(v);
             self.zero_tail(root, size, new_size)?;
-            let root = self.grow(txn, self.word_off(v, Word::Root), root, range.end);
+            let root = self.grow(txn, self.word_at(v, Word::Root), root, range.end);
             let mut edit = ZeroEdit { trees: self, range: range.start..end };
             if !grows {
                 self.edit_tree(txn, v, root, &mut edit)?;
@@ -230,7 +246,7 @@ impl<M: Medium> Files<M> {
                 return Err(Errno::UCLEAN.into());
             };
             let delta = txn.delta();
-            let root = Root::new(block, root.height()).0;
+            let root = Root::new(block, root.height()).word();
             let words = [(ino, Word::Root, root), (ino, Word::Size, new_size)];
             self.commit_inodes(txn, locks, &words)?;
             v.add_blocks(delta);
@@ -274,7 +290,7 @@ impl<M: Medium> Files<M> {
             self.free_interior(txn, Node::top(root))?;
             let block = self.build_over(txn, &leaves, height, 0);
             let delta = txn.delta();
-            let root = Root::new(block, height).0;
+            let root = Root::new(block, height).word();
             self.commit_inodes(
                 txn,
                 locks,
@@ -286,7 +302,7 @@ impl<M: Medium> Files<M> {
     }
 
     /// Pointer blocks that a tree of this height over these leaves has.
-    fn interior_blocks(leaves: &[(u64, u64)], height: u8) -> u64 {
+    fn interior_blocks(leaves: &[(u64, BlockNo)], height: u8) -> u64 {
         (1..=height)
             .map(|h| {
                 let mut of: Vec<u64> = leaves.iter().map(|(base, _)| base / span(h)).collect();
@@ -297,39 +313,42 @@ impl<M: Medium> Files<M> {
     }
 
     fn free_interior(&self, txn: &mut Txn<'_>, node: Node) -> Result<()> {
-        if node.block == 0 || node.height == 0 {
-            return Ok(());
-        }
+        let Some(block) = node.block.filter(|_| node.height > 0) else { return Ok(()) };
         if node.height > 1 {
-            for block in self.load_pointers(node.block) {
-                if block != 0 {
-                    self.check_block(block)?;
-                    self.free_interior(txn, Node { block, height: node.height - 1, base: 0 })?;
-                }
+            for pointer in self.load_pointers(node.block) {
+                let block = self.check_block(pointer)?;
+                self.free_interior(txn, Node { block, height: node.height - 1, base: 0 })?;
             }
         }
-        txn.free(node.block);
+        txn.free(block);
         Ok(())
     }
 
-    /// A subtree over leaves, ascending, that all lie in it; 0 for none.
-    fn build_over(&self, txn: &mut Txn<'_>, leaves: &[(u64, u64)], height: u8, base: u64) -> u64 {
+    /// A subtree over leaves, ascending, that all lie in it; `None` for none.
+    fn build_over(
+        &self,
+        txn: &mut Txn<'_>,
+        leaves: &[(u64, BlockNo)],
+        height: u8,
+        base: u64,
+    ) -> Option<BlockNo> {
         if leaves.is_empty() || height == 0 {
-            return leaves.first().map_or(0, |(_, block)| *block);
+            return leaves.first().map(|(_, block)| *block);
         }
         let below = span(height - 1);
-        let mut pointers = [0u64; FANOUT as usize];
+        let mut pointers = [Pointer::NULL; FANOUT as usize];
         let mut rest = leaves;
         while let Some((first, _)) = rest.first() {
             let i = (first - base) / below;
             let end = base + (i + 1) * below;
             let n = rest.partition_point(|(at, _)| *at < end);
-            pointers[i as usize] = self.build_over(txn, &rest[..n], height - 1, base + i * below);
+            let child = self.build_over(txn, &rest[..n], height - 1, base + i * below);
+            pointers[i as usize] = Pointer::to(child);
             rest = &rest[n..];
         }
         let block = txn.take_pointers();
-        self.medium.write_nt(block, pointers.as_bytes());
-        block
+        self.medium.write_nt(block.at(0), pointers.as_bytes());
+        Some(block)
     }
 
     /// `FileSystem::seek`.

@@ -10,11 +10,11 @@ use derived::Locks;
 use namespace::{
     Attributes, Core, Moved, Patch, Renamed, Scan, Slot, Stop, Storage, Tables, VInode,
 };
-use pmem::{LINE, Medium};
+use pmem::{LINE, Medium, PmOff};
 use smallvec::SmallVec;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering::*};
-use vfs::{Attr, FileKind, Ino, Result, Timestamp};
+use vfs::{Attr, Errno, FileKind, Ino, Result, Timestamp};
 
 /// Inodes: the trees, what is derived from them, and what operations do to one inode, or to the blocks of one directory.
 /// Nothing here is an operation.
@@ -42,6 +42,12 @@ impl<M: Medium> Store<M> {
         self.check_root(self.load(v, Word::Root))
     }
 
+    /// Where a word of an inode lies.
+    #[inline]
+    pub fn word_at(&self, v: &VInode, word: Word) -> PmOff {
+        PmOff::new(self.word_off(v, word))
+    }
+
     /// Applies an edit to an inode's tree and commits it, at the root word at the latest.
     pub fn edit_tree(
         &self,
@@ -51,7 +57,7 @@ impl<M: Medium> Store<M> {
         edit: &mut dyn Edit,
     ) -> Result<()> {
         if let Change::Shadow(block) = self.edit(txn, Node::top(root), Mode::Atomic, edit)? {
-            self.commit(self.word_off(v, Word::Root), Root::new(block, root.height()).0);
+            self.commit(self.word_at(v, Word::Root), Root::new(block, root.height()).word());
         }
         Ok(())
     }
@@ -59,7 +65,8 @@ impl<M: Medium> Store<M> {
     /// The most blocks that changing words of `n` inodes at once can take. Under wide locks only: else the
     /// inode file may be growing, and its root not durable yet.
     pub fn inode_commit_blocks(&self, n: u64) -> u64 {
-        n * (u64::from(Root(self.medium.load_u64(INODE_ROOT)).height()) + 1)
+        let (_, height) = split_root(self.medium.load_u64(INODE_ROOT));
+        n * (u64::from(height) + 1)
     }
 
     /// Commits words of inodes: one word in place, several by copying the leaves of the inode file
@@ -76,7 +83,7 @@ impl<M: Medium> Store<M> {
                 Ok(())
             }
             [(ino, word, value)] => {
-                self.commit(self.word_off(self.v.vinode(*ino)?, *word), *value);
+                self.commit(self.word_at(self.v.vinode(*ino)?, *word), *value);
                 Ok(())
             }
             _ if !locks.has_global() => Err(Stop::Wide),
@@ -89,7 +96,7 @@ impl<M: Medium> Store<M> {
                 if let Change::Shadow(b) =
                     self.edit(txn, Node::top(root), Mode::Atomic, &mut edit)?
                 {
-                    self.commit(INODE_ROOT, Root::new(b, root.height()).0);
+                    self.commit(INODE_ROOT, Root::new(b, root.height()).word());
                 }
                 for m in edit.moved {
                     self.v.move_leaf(m.base / INODE, m.new, INODE);
@@ -108,7 +115,8 @@ impl<M: Medium> Store<M> {
             let data = [0; BLOCK as usize];
             let (new, _) = self.fill(txn, root, size, size..end, Some(&data))?;
             self.commit_append((INODE_ROOT, root), new, (INODE_SIZE, end));
-            self.v.add_leaf(self.find_block(new, size)?, INODE);
+            let leaf = self.find_block(new, size)?.ok_or(Errno::UCLEAN)?;
+            self.v.add_leaf(leaf.at(0), INODE);
             Ok(())
         })
     }
@@ -116,14 +124,14 @@ impl<M: Medium> Store<M> {
     /// Frees an inode that has neither names nor references: only derived state changes, because an
     /// inode that no entry names is not valid (§3.1). The caller holds its lock exclusively.
     pub fn free_inode(&self, ino: Ino, v: &VInode) {
-        let mut blocks: SmallVec<[u32; 16]> = SmallVec::new();
+        let mut blocks: SmallVec<[BlockNo; 16]> = SmallVec::new();
         let mut left = v.block_count();
         for word in [Word::Xattr, Word::Root] {
             let root = self.check_root(self.load(v, word));
             // A damaged tree keeps its blocks: better lost until repair than free while referenced.
             if let Ok(root) = root {
                 let before = blocks.len();
-                let mut note = |b| blocks.push((b / BLOCK) as u32);
+                let mut note = |b| blocks.push(b);
                 match self.visit_most(Node::top(root), &mut left, &mut note) {
                     Ok(()) => {
                         let n = blocks.len() - before;
@@ -152,10 +160,10 @@ impl<M: Medium> Store<M> {
 
     /// The topmost block of a file that has no more than a line of pointers: behind that it is null, as
     /// nothing is beyond the size (crawler-T3).
-    fn line_of_pointers(&self, v: &VInode) -> Option<u32> {
-        let root = self.root(v).ok().filter(|root| root.height() == 1 && root.block() != 0)?;
+    fn line_of_pointers(&self, v: &VInode) -> Option<BlockNo> {
+        let block = self.root(v).ok().filter(|root| root.height() == 1)?.block()?;
         let is_short = self.load(v, Word::Size) <= LINE_POINTERS * BLOCK;
-        (v.kind() == FileKind::File && is_short).then_some((root.block() / BLOCK) as u32)
+        (v.kind() == FileKind::File && is_short).then_some(block)
     }
 
     /// Announces that an inode may be [freed](Self::free_inode) soon: its topmost block will be read where that
@@ -170,8 +178,8 @@ impl<M: Medium> Store<M> {
     /// Announces that the first pointers of a tree that has any are read.
     #[inline]
     fn prefetch_pointers(&self, root: Root) {
-        if root.height() > 0 {
-            self.medium.prefetch(root.block(), LINE);
+        if let Some(pointers) = root.block().filter(|_| root.height() > 0) {
+            self.medium.prefetch(pointers.at(0), LINE);
         }
     }
 
@@ -187,8 +195,8 @@ impl<M: Medium> Store<M> {
         for (at, bytes) in [(0, 4 * LINE), (attr.size - 1, 1)] {
             if root.height() > 0 {
                 self.prefetch_extent(v, at, bytes);
-            } else if let Ok(block @ 1..) = self.find_block(root, at) {
-                self.medium.prefetch(block + at % BLOCK, bytes);
+            } else if let Ok(Some(block)) = self.find_block(root, at) {
+                self.medium.prefetch(block.at(at % BLOCK), bytes);
             }
         }
     }
@@ -211,7 +219,7 @@ impl<M: Medium> Storage for Store<M> {
 
     #[inline]
     fn medium(&self) -> &M {
-        &self.trees.medium
+        &self.trees.medium.0
     }
 
     #[inline]
@@ -244,7 +252,7 @@ impl<M: Medium> Storage for Store<M> {
         let need = u64::from(!target.is_empty()) + blocks_of(attributes);
         self.v.transact(need, KEEP, |txn| {
             if !target.is_empty() {
-                record.root = self.build_tree(txn, target)?.0.into();
+                record.root = self.build_tree(txn, target)?.word().into();
             }
             record.xattr = self.store_attributes(txn, attributes)?.into();
             let prepared = prepare()?;
@@ -301,10 +309,13 @@ impl<M: Medium> Storage for Store<M> {
         d: &VInode,
         size: u64,
         content: &[u8; BLOCK as usize],
-    ) -> Result<u64> {
+    ) -> Result<PmOff> {
         let range = size..size + BLOCK;
         match self.append_content(d, self.root(d)?, size, range, Some(content)) {
-            Ok(()) => self.find_block(self.root(d)?, size),
+            Ok(()) => {
+                let block = self.find_block(self.root(d)?, size)?.ok_or(Errno::UCLEAN)?;
+                Ok(block.at(0))
+            }
             Err(Stop::Errno(e)) => Err(e),
             Err(Stop::Wide) => unreachable!("an append commits in one word"),
         }
@@ -314,10 +325,11 @@ impl<M: Medium> Storage for Store<M> {
         &self,
         d: &VInode,
         from: u64,
-        each: &mut dyn FnMut(u64, u64) -> Result<bool>,
+        each: &mut dyn FnMut(PmOff, u64) -> Result<bool>,
     ) -> Result<()> {
         let size = self.load(d, Word::Size);
-        self.visit(Node::top(self.root(d)?), &(from..size), each).map(drop)
+        let mut leaf = |block: BlockNo, base| each(block.at(0), base);
+        self.visit(Node::top(self.root(d)?), &(from..size), &mut leaf).map(drop)
     }
 
     #[inline]
@@ -346,7 +358,7 @@ impl<M: Medium> Storage for Store<M> {
         object: &dyn Fn() -> String,
         v: &VInode,
         size: u64,
-        each: &mut dyn FnMut(u64, u64),
+        each: &mut dyn FnMut(PmOff, u64),
     ) -> u64 {
         self.scan_tree(scan, object, v, size, each)
     }

@@ -3,7 +3,7 @@
 
 use crate::blocks::Txn;
 use crate::crawler::{Change, Edit, Mode, Trees};
-use crate::layout::BLOCK;
+use crate::layout::{BLOCK, BlockNo};
 use namespace::{Moved, Patch};
 use pmem::{LINE, Medium};
 use smallvec::SmallVec;
@@ -34,7 +34,7 @@ impl<'a, M: Medium> WordsEdit<'a, M> {
 
     /// Copies what means something of a leaf through the cache, where the next operation looks for it,
     /// changes it and starts writing it back.
-    fn copy(&self, old: u64, new: u64, base: u64) {
+    fn copy(&self, old: BlockNo, new: BlockNo, base: u64) {
         let medium = &self.trees.medium;
         let leaf = base..base + BLOCK;
         let idle = self.patch.idle.iter().filter(|idle| leaf.contains(&idle.start));
@@ -51,18 +51,18 @@ impl<'a, M: Medium> WordsEdit<'a, M> {
             let mut piece = [0; PIECE];
             for at in part.clone().step_by(PIECE) {
                 let piece = &mut piece[..PIECE.min((part.end - at) as usize)];
-                medium.read(old + at, piece);
-                medium.write(new + at, piece);
+                medium.read(old.at(at), piece);
+                medium.write(new.at(at), piece);
             }
         }
         if let Some((at, bytes)) = self.patch.bytes.filter(|(at, _)| leaf.contains(at)) {
-            medium.write(new + at - base, bytes);
+            medium.write(new.at(at - base), bytes);
         }
         for (at, value) in self.patch.words.iter().filter(|(at, _)| leaf.contains(at)) {
-            medium.store_u64(new + at - base, *value);
+            medium.store_u64(new.at(at - base), *value);
         }
         for part in parts() {
-            medium.flush(new + part.start, part.end - part.start);
+            medium.flush(new.at(part.start), part.end - part.start);
         }
     }
 }
@@ -72,19 +72,23 @@ impl<M: Medium> Edit for WordsEdit<'_, M> {
         &self.ranges
     }
 
-    fn leaf(&mut self, txn: &mut Txn<'_>, old: u64, base: u64, mode: Mode) -> Result<Change> {
-        if old == 0 {
-            return Err(Errno::UCLEAN);
-        }
+    fn leaf(
+        &mut self,
+        txn: &mut Txn<'_>,
+        old: Option<BlockNo>,
+        base: u64,
+        mode: Mode,
+    ) -> Result<Change> {
+        let old = old.ok_or(Errno::UCLEAN)?;
         if let ([(at, value)], None, Mode::Atomic) = (&self.patch.words[..], self.patch.bytes, mode)
         {
-            self.trees.commit(old + at - base, *value);
+            self.trees.commit(old.at(at - base), *value);
             return Ok(Change::Done);
         }
         let new = txn.take();
         self.copy(old, new, base);
         txn.free(old);
-        self.moved.push(Moved { base, old, new });
-        Ok(Change::Shadow(new))
+        self.moved.push(Moved { base, old: old.at(0), new: new.at(0) });
+        Ok(Change::Shadow(Some(new)))
     }
 }

@@ -26,18 +26,18 @@ impl<M: Medium> Store<M> {
     /// All attributes of an inode whose lock the caller holds.
     pub fn load_attributes(&self, v: &VInode) -> Result<Attributes> {
         let root = self.check_root(self.load(v, Word::Xattr))?;
-        if root.block() == 0 {
+        if root.block().is_none() {
             return Ok(Attributes::default());
         }
         let first = self.find_block(root, 0)?;
-        let len = if first == 0 { 0 } else { self.medium.load_u64(first) };
+        let len = first.map_or(0, |first| self.medium.load_u64(first.at(0)));
         if len < Attributes::HEADER as u64 || len > LIST_MAX.min(root.span()) {
             return Err(Errno::UCLEAN);
         }
         let mut bytes = vec![0; len as usize];
         self.visit(Node::top(root), &(0..len), &mut |block, base| {
             let end = (base + BLOCK).min(len);
-            self.medium.read(block, &mut bytes[base as usize..end as usize]);
+            self.medium.read(block.at(0), &mut bytes[base as usize..end as usize]);
             Ok(true)
         })?;
         Attributes::parse(&bytes).ok_or(Errno::UCLEAN)
@@ -48,7 +48,7 @@ impl<M: Medium> Store<M> {
         if list.is_empty() {
             return Ok(0);
         }
-        Ok(self.build_tree(txn, &list.to_bytes())?.0)
+        Ok(self.build_tree(txn, &list.to_bytes())?.word())
     }
 
     /// Replaces the list in a transaction of the caller's; returns the new word.
@@ -68,7 +68,7 @@ impl<M: Medium> Store<M> {
         self.v.transact(blocks_of(list), 0, |txn| {
             let word = self.replace_attributes(txn, v, list)?;
             self.touch_changed(v);
-            self.commit(self.word_off(v, Word::Xattr), word);
+            self.commit(self.word_at(v, Word::Xattr), word);
             v.add_blocks(txn.delta());
             Ok::<(), Errno>(())
         })

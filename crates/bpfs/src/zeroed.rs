@@ -9,6 +9,7 @@
 //! - zeroed-P2: it is null behind its first line, durably.
 //! - zeroed-P3: who finds no clear bit takes these, of whoever they are.
 
+use crate::layout::BlockNo;
 use arena::{Arena, Layout, Span};
 use std::sync::atomic::{AtomicU32, Ordering::*};
 
@@ -36,7 +37,8 @@ impl ZeroedBlocks {
 
     /// Keeps a block that is null behind its first line (zeroed-P2); whether there was room for it.
     #[inline]
-    pub fn keep(&self, arena: &Arena, block: u32) -> bool {
+    pub fn keep(&self, arena: &Arena, block: BlockNo) -> bool {
+        let block = block.get() as u32;
         self.own(arena).iter().any(|place| {
             place.load(Relaxed) == 0 && place.compare_exchange(0, block, AcqRel, Relaxed).is_ok()
         })
@@ -44,22 +46,21 @@ impl ZeroedBlocks {
 
     /// Takes one of this thread.
     #[inline]
-    pub fn take(&self, arena: &Arena) -> Option<u32> {
+    pub fn take(&self, arena: &Arena) -> Option<BlockNo> {
         self.own(arena).iter().find_map(take)
     }
 
     /// Takes anybody's (zeroed-P3).
     #[cold]
-    pub fn take_any(&self, arena: &Arena) -> Option<u32> {
+    pub fn take_any(&self, arena: &Arena) -> Option<BlockNo> {
         arena.table(self.lines).iter().flatten().find_map(take)
     }
 }
 
 #[inline]
-fn take(place: &AtomicU32) -> Option<u32> {
+fn take(place: &AtomicU32) -> Option<BlockNo> {
     let block = place.load(Relaxed);
-    let taken = block != 0 && place.compare_exchange(block, 0, AcqRel, Relaxed).is_ok();
-    taken.then_some(block)
+    BlockNo::new(block.into()).filter(|_| place.compare_exchange(block, 0, AcqRel, Relaxed).is_ok())
 }
 
 #[cfg(test)]
@@ -73,11 +74,15 @@ mod tests {
         (zeroed, arena)
     }
 
+    fn block(number: u64) -> BlockNo {
+        BlockNo::new(number).unwrap()
+    }
+
     #[test]
     fn each_thread_keeps_some_and_anybody_takes_them_at_need() {
         let (zeroed, arena) = zeroed();
         assert_eq!(zeroed.take(&arena), None);
-        let kept = (1..100).take_while(|block| zeroed.keep(&arena, *block)).count();
+        let kept = (1..100).take_while(|number| zeroed.keep(&arena, block(*number))).count();
         assert_eq!(kept, size_of::<Line>() / 4);
         std::thread::scope(|s| {
             s.spawn(|| {
@@ -99,7 +104,7 @@ mod tests {
                 let (zeroed, arena, taken) = (&zeroed, &arena, &taken);
                 s.spawn(move || {
                     for i in 1..=each {
-                        if zeroed.keep(arena, thread * each + i) {
+                        if zeroed.keep(arena, block(thread * each + i)) {
                             taken.fetch_add(1, Relaxed);
                         }
                         let at_need = || zeroed.take_any(arena).filter(|_| i % 3 == 0);

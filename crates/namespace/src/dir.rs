@@ -19,7 +19,7 @@ use crate::names::kind_bits;
 use crate::store::Storage;
 use crate::tables::{CLASSES, DirState, EntryPos, VInode};
 use arena::Handle;
-use pmem::{LINE, Medium};
+use pmem::{LINE, Medium, PmOff};
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::{Errno, Ino, Result};
 
@@ -155,9 +155,9 @@ fn class_for(bytes: u64) -> usize {
 
 impl<S: Storage> Core<S> {
     /// A directory block in DRAM.
-    pub(crate) fn load_dir_block(&self, block: u64) -> [u8; BLOCK as usize] {
+    pub(crate) fn load_dir_block(&self, block: PmOff) -> [u8; BLOCK as usize] {
         let mut data = [0; BLOCK as usize];
-        self.medium().read(block, &mut data);
+        self.medium().read(block.get(), &mut data);
         data
     }
 

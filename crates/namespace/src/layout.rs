@@ -3,7 +3,9 @@
 //!
 //! Little-endian; every word that commits something is 8-byte aligned.
 
+use pmem::PmOff;
 use std::mem::offset_of;
+use std::num::NonZeroU64;
 use vfs::Ino;
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
@@ -16,6 +18,45 @@ pub const DIRENT_HEADER: u64 = 16;
 pub const DIRENT_UNIT: u64 = 16;
 /// Shortest directory entry: a header and a name of up to 16 bytes.
 pub const DIRENT_MIN: u64 = 32;
+
+/// The number of a block, as bitmaps of a pool count them: of one that content may lie in, so not that of the superblock, which
+/// is 0. Where there may be none, it is an `Option`.
+///
+/// It is kept as the offset of the block in PM, which is what most want of it, and what a pointer in PM is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct BlockNo(NonZeroU64);
+
+impl BlockNo {
+    /// The block of this number; `None` for 0.
+    #[inline]
+    pub const fn new(number: u64) -> Option<Self> {
+        match NonZeroU64::new(number * BLOCK) {
+            Some(offset) => Some(Self(offset)),
+            None => None,
+        }
+    }
+
+    /// Its number.
+    #[inline]
+    pub const fn get(self) -> u64 {
+        self.0.get() / BLOCK
+    }
+
+    /// Where its byte `offset` lies in PM.
+    #[inline]
+    pub const fn at(self, offset: u64) -> PmOff {
+        PmOff::new(self.0.get() + offset)
+    }
+}
+
+/// The bit that stands for it.
+impl From<BlockNo> for u64 {
+    #[inline]
+    fn from(block: BlockNo) -> Self {
+        block.get()
+    }
+}
 
 /// An inode, or the first 128 bytes of it, of which the first line holds all that changes often, so that stores to
 /// root, size and times of one inode persist in program order. Both lines say the generation, which is

@@ -13,7 +13,7 @@ use crate::names::kind_bits;
 use crate::store::{Stop, Storage};
 use crate::tables::{EntryPos, VInode};
 use derived::{LIVE, Locks, REMOVED};
-use pmem::{LINE, Line, Medium};
+use pmem::{LINE, Line, Medium, PmOff};
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -45,10 +45,10 @@ impl Patch<'_> {
 pub struct Moved {
     /// First byte of the file that it covers.
     pub base: u64,
-    /// The block it was.
-    pub old: u64,
-    /// The block it is.
-    pub new: u64,
+    /// Where it was.
+    pub old: PmOff,
+    /// Where it is.
+    pub new: PmOff,
 }
 
 impl<S: Storage> Core<S> {
@@ -271,9 +271,9 @@ impl<S: Storage> Core<S> {
         let (s, t) = r.nodes;
         for pos in [source.pos, r.other()] {
             let pm_off = &self.tables().dir_block(pos.block()).pm_off;
-            let was = pm_off.load(Relaxed);
+            let was = PmOff::new(pm_off.load(Relaxed));
             if let Some(m) = moved.iter().find(|m| m.old == was) {
-                pm_off.store(m.new, Relaxed);
+                pm_off.store(m.new.get(), Relaxed);
             }
         }
         match &r.slot {

@@ -22,7 +22,7 @@ use crate::layout::*;
 use crate::store::Storage;
 use crate::tables::{EntryPos, MAY_BE_CAPABLE, VInode};
 use derived::{Held, LIVE, REMOVED};
-use pmem::Medium;
+use pmem::{Medium, PmOff};
 use pool::Problem;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
@@ -249,7 +249,7 @@ impl<S: Storage> Core<S> {
         let size = self.load(v, Word::Size);
         let mut leaves = Vec::new();
         let blocks = self.scan_content(scan, &object, v, size, &mut |block, base| {
-            self.medium().flush(block, BLOCK);
+            self.medium().flush(block.get(), BLOCK);
             leaves.push((block, base));
         });
         v.blocks.fetch_add(blocks as i64, Relaxed);
@@ -268,7 +268,7 @@ impl<S: Storage> Core<S> {
         queue: &Queue,
         dir: Ino,
         v: &VInode,
-        (block, base): (u64, u64),
+        (block, base): (PmOff, u64),
     ) -> Result<()> {
         let data = self.load_dir_block(block);
         let handle = self.tables().add_dir_block(v, block, base / BLOCK)?;
@@ -287,7 +287,7 @@ impl<S: Storage> Core<S> {
             match e.life {
                 None => free.set(e.run(), true),
                 Some(life) if self.is_left_over(life) => {
-                    scan.note_stale(block + e.off);
+                    scan.note_stale((block + e.off).get());
                     free.set(e.run(), true);
                 }
                 Some(life) => {
@@ -301,14 +301,15 @@ impl<S: Storage> Core<S> {
         self.set_run(v, handle, free.best())
     }
 
-    fn report_broken_chain(&self, scan: &Scan, dir: Ino, block: u64, off: u64) {
+    fn report_broken_chain(&self, scan: &Scan, dir: Ino, block: PmOff, off: u64) {
         let what = format!("block {block:#x}: the chain of entries breaks at byte {off}");
         let free = FreeRun { off, len: BLOCK - off };
         // Both words of the broken header matter; what it names goes first.
-        let fix = if self.medium().load_u64(block + off) != 0 {
-            ((block + off, 0), "drop the broken entry (check again to repair the chain)")
+        let at = (block + off).get();
+        let fix = if self.medium().load_u64(at) != 0 {
+            ((at, 0), "drop the broken entry (check again to repair the chain)")
         } else {
-            ((block + off + 8, free.word()), "drop what follows in the block")
+            ((at + 8, free.word()), "drop what follows in the block")
         };
         scan.problem(|| directory(dir), what, Some(fix));
     }

@@ -9,7 +9,7 @@ use crate::scan::Scan;
 use crate::tables::{Tables, VInode};
 use crate::xattr::Attributes;
 use derived::{Locks, REMOVED};
-use pmem::{LINE, Medium};
+use pmem::{LINE, Medium, PmOff};
 use smallvec::SmallVec;
 use std::sync::atomic::Ordering::*;
 use vfs::{Attr, Errno, FileKind, Ino, Result, Timestamp};
@@ -146,7 +146,7 @@ pub trait Storage: Sized + Send + Sync {
         d: &VInode,
         size: u64,
         content: &[u8; BLOCK as usize],
-    ) -> Result<u64>;
+    ) -> Result<PmOff>;
 
     /// Calls `each(block, base)` for the blocks of a directory from byte `from` on, in order, with where they lie and
     /// their position in the directory, until it says `false`.
@@ -154,7 +154,7 @@ pub trait Storage: Sized + Send + Sync {
         &self,
         d: &VInode,
         from: u64,
-        each: &mut dyn FnMut(u64, u64) -> Result<bool>,
+        each: &mut dyn FnMut(PmOff, u64) -> Result<bool>,
     ) -> Result<()>;
 
     /// Whether an entry may get another name where it is, in this slot. (If all that is stored lies in a line and the
@@ -186,7 +186,7 @@ pub trait Storage: Sized + Send + Sync {
         object: &dyn Fn() -> String,
         v: &VInode,
         size: u64,
-        each: &mut dyn FnMut(u64, u64),
+        each: &mut dyn FnMut(PmOff, u64),
     ) -> u64;
 
     /// The same for its attributes, of which it has some.

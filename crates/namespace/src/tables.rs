@@ -5,6 +5,7 @@ use crate::free::{FreeRun, FreeUnits};
 use crate::layout::BLOCK;
 use arena::{Arena, Bitmap, FreeCount, Handle, Layout, Link, RwLock, Shared, Slab, Span};
 use derived::{GlobalLock, InodeState, Locks, Sizes, State};
+use pmem::PmOff;
 use smallvec::SmallVec;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicI64, AtomicU16, AtomicU32, AtomicU64, Ordering::*};
@@ -308,17 +309,17 @@ impl Tables {
     }
 
     /// Records that the inode file grew by the leaf at `pm_off`, a block.
-    pub fn add_leaf(&self, pm_off: u64, inode_bytes: u64) {
+    pub fn add_leaf(&self, pm_off: PmOff, inode_bytes: u64) {
         let first = self.inode_slots();
         self.move_leaf(first, pm_off, inode_bytes);
         self.slots().store(first + BLOCK / inode_bytes, Release);
     }
 
     /// Records where the leaf with inode `first` lies.
-    pub fn move_leaf(&self, first: u64, pm_off: u64, inode_bytes: u64) {
+    pub fn move_leaf(&self, first: u64, pm_off: PmOff, inode_bytes: u64) {
         for i in 0..BLOCK / inode_bytes {
             if let Some(v) = self.inodes().get((first + i) as usize) {
-                v.pm_off.store(pm_off + i * inode_bytes, Release);
+                v.pm_off.store((pm_off + i * inode_bytes).get(), Release);
             }
         }
     }
@@ -415,14 +416,14 @@ impl Tables {
     }
 
     /// Adds a block to a directory: its `logical`th, at PM offset `pm_off`, in no chain yet.
-    pub fn add_dir_block(&self, v: &VInode, pm_off: u64, logical: u64) -> Result<Handle> {
+    pub fn add_dir_block(&self, v: &VInode, pm_off: PmOff, logical: u64) -> Result<Handle> {
         let state = self.dir_state(v)?;
         let handle = self.dir_blocks.take(&self.arena).ok_or(Errno::NOSPC)?;
         let db = self.dir_block(handle);
         db.class.store(0, Relaxed);
         db.free_len.store(0, Relaxed);
         db.free.set(FreeRun { off: 0, len: BLOCK }, false);
-        db.pm_off.store(pm_off, Relaxed);
+        db.pm_off.store(pm_off.get(), Relaxed);
         db.logical.store(logical as u32, Relaxed);
         db.sibling.store(state.blocks.swap(handle.0, Relaxed), Relaxed);
         Ok(handle)

@@ -10,7 +10,7 @@ use crate::journal;
 use crate::layout::*;
 use crate::store::Store;
 use namespace::{Scan, Storage};
-use pmem::Medium;
+use pmem::{Medium, PmOff};
 use std::ops::Range;
 
 /// A walk through a map.
@@ -55,7 +55,7 @@ impl<M: Medium> Store<M> {
         let (_, is_sound) = self.claim_map(scan, &object, INODE_MAP, size, &mut |block, base| {
             self.medium.flush(block, BLOCK);
             if base == next {
-                self.v.add_leaf(block, INODE);
+                self.v.add_leaf(PmOff::new(block), INODE);
                 next += BLOCK;
             }
         });

@@ -10,7 +10,7 @@ use namespace::layout::{DIRENT_HEADER, InodeRecord, Word};
 use namespace::{
     Attributes, Change, Core, Moved, Patch, Renamed, Scan, Slot, Stop, Storage, Tables, VInode,
 };
-use pmem::{LINE, Medium};
+use pmem::{LINE, Medium, PmOff};
 use smallvec::SmallVec;
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -224,7 +224,7 @@ impl<M: Medium> Store<M> {
             // Inodes stay where they are.
             let growth = Growth { size: range.end, range, fill: Fill::ZEROS, may_move: false };
             self.grow(txn, INODES, &growth)?;
-            self.v.add_leaf(self.block_at(INODES, size)?, INODE);
+            self.v.add_leaf(PmOff::new(self.block_at(INODES, size)?), INODE);
             Ok(())
         })
     }
@@ -521,7 +521,7 @@ impl<M: Medium> Storage for Store<M> {
         d: &VInode,
         size: u64,
         content: &[u8; BLOCK as usize],
-    ) -> Result<u64> {
+    ) -> Result<PmOff> {
         let range = size..size + BLOCK;
         let need = self.blocks_to_grow(self.map(d)?, &range, range.end)?;
         self.v.transact(need, KEEP, |txn| {
@@ -530,7 +530,7 @@ impl<M: Medium> Storage for Store<M> {
             let growth = Growth { size: range.end, range, fill, may_move: false };
             self.grow(txn, self.content(d), &growth)?;
             d.add_blocks(txn.delta());
-            self.block_at(self.content(d), size)
+            Ok(PmOff::new(self.block_at(self.content(d), size)?))
         })
     }
 
@@ -538,13 +538,13 @@ impl<M: Medium> Storage for Store<M> {
         &self,
         d: &VInode,
         from: u64,
-        each: &mut dyn FnMut(u64, u64) -> Result<bool>,
+        each: &mut dyn FnMut(PmOff, u64) -> Result<bool>,
     ) -> Result<()> {
         let size = self.load(d, Word::Size);
         self.pieces(self.map(d)?, from / BLOCK..size / BLOCK, |index, piece| {
             let Piece::Run(run) = piece else { return Ok(true) };
             for i in 0..run.count {
-                if !each(run.at(i * BLOCK), (index + i) * BLOCK)? {
+                if !each(PmOff::new(run.at(i * BLOCK)), (index + i) * BLOCK)? {
                     return Ok(false);
                 }
             }
@@ -590,13 +590,14 @@ impl<M: Medium> Storage for Store<M> {
         object: &dyn Fn() -> String,
         v: &VInode,
         size: u64,
-        each: &mut dyn FnMut(u64, u64),
+        each: &mut dyn FnMut(PmOff, u64),
     ) -> u64 {
         if v.kind() == FileKind::File {
             self.v.set_all_dirty(v);
         }
         let slot = self.word_off(v, Word::Root);
-        let (blocks, _) = self.claim_map(scan, object, slot, size, each);
+        let mut each = |block, base| each(PmOff::new(block), base);
+        let (blocks, _) = self.claim_map(scan, object, slot, size, &mut each);
         // claims-S3.
         if let Map::Run(run) = Map::unpack(self.medium.load_u64(slot))
             && size > run.bytes()

@@ -20,8 +20,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn tree(&mut self, root: u64, base: u64, height: u8, of: &str, leaf: &dyn Fn(u64) -> Role) {
-        let block = root & !7;
+    fn tree(&mut self, block: u64, base: u64, height: u8, of: &str, leaf: &dyn Fn(u64) -> Role) {
         let inside = block != 0 && block.is_multiple_of(BLOCK) && block < self.image.len() as u64;
         if !inside || self.roles.contains_key(&block) {
             return;
@@ -40,9 +39,9 @@ impl Walk<'_> {
     }
 
     fn root(&mut self, word: u64, of: &str, leaf: &dyn Fn(u64) -> Role) {
-        let root = Root(word);
-        if root.height() <= HEIGHT_MAX {
-            self.tree(root.block(), 0, root.height(), of, leaf);
+        let (top, height) = split_root(word);
+        if height <= HEIGHT_MAX {
+            self.tree(top.word(), 0, height, of, leaf);
         }
     }
 }
