@@ -4,6 +4,7 @@
 //! blocks. Nothing here is redundant: what can be derived is derived at mount.
 
 use namespace::Format;
+use vfs::Limits;
 
 pub use namespace::layout::{
     BLOCK, DIRENT_HEADER, DIRENT_MIN, DIRENT_UNIT, DirentWord, InodeRecord, Life, Word,
@@ -29,6 +30,9 @@ pub const VERSION: u32 = 2;
 pub const POOL_MIN: u64 = 64 * BLOCK;
 /// Largest region: block numbers are 32 bits in volatile tables.
 pub const POOL_MAX: u64 = (u32::MAX as u64) * BLOCK;
+
+/// How large things can be: what a tree can hold.
+pub const LIMITS: Limits = Limits { file_size: span(HEIGHT_MAX), ..Limits::MAX };
 
 /// What superblocks say.
 pub const FORMAT: Format =

@@ -14,7 +14,7 @@ use pmem::{LINE, Medium};
 use smallvec::SmallVec;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering::*};
-use vfs::{Attr, FileKind, Ino, Result, Timestamp};
+use vfs::{Attr, FileKind, Ino, Limits, Result, Timestamp};
 
 /// Inodes: the trees, what is derived from them, and what operations do to one inode, or to the blocks of one directory.
 /// Nothing here is an operation.
@@ -206,6 +206,8 @@ impl<M: Medium> Storage for Store<M> {
     type Medium = M;
 
     const INODE: u64 = INODE;
+
+    const LIMITS: &'static Limits = &LIMITS;
 
     const ATTRIBUTES_MAX: u64 = LIST_MAX;
 

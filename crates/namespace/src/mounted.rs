@@ -17,8 +17,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::time::Instant;
 use vfs::{
-    Attr, Caller, DirEntry, Durability, Entry, Errno, Fallocate, FileSystem, Ino, NewNode, ROOT,
-    RenameFlags, Result, Seek, SetAttr, SetXattr, StatFs,
+    Attr, Caller, DirEntry, Durability, Entry, Errno, Fallocate, FileSystem, Ino, KernelCache,
+    Limits, NewNode, ROOT, RenameFlags, Result, Seek, SetAttr, SetXattr, StatFs,
 };
 
 /// The medium of an engine.
@@ -93,6 +93,9 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
 
     /// When contents survive a crash, where fences keep their word.
     const DURABILITY: Durability;
+
+    /// What the kernel may keep.
+    const KERNEL_CACHE: KernelCache = KernelCache::WhileAlone;
 
     /// Makes the content of a file durable: nothing to do where that is so on return.
     fn write_back(&self, _ino: Ino) -> Result<()> {
@@ -287,6 +290,12 @@ impl<F: Files> FileSystem for Pool<F> {
             Domain::PageCache => Durability::OnSync,
             _ => F::DURABILITY,
         }
+    }
+    fn kernel_cache(&self) -> KernelCache {
+        F::KERNEL_CACHE
+    }
+    fn limits(&self) -> &'static Limits {
+        F::Storage::LIMITS
     }
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry> {
         let mut entry = Entry::NONE;

@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use threads::OwnU32;
 use vfs::path::LINKS_MAX;
 use vfs::rules::has_any;
-use vfs::{Attr, Errno, FileKind, FileSystem, Ino, NAME_MAX};
+use vfs::{Attr, Errno, FileKind, FileSystem, Ino};
 
 /// What keeps an inode alive.
 enum By<'p> {
@@ -236,7 +236,11 @@ pub(crate) struct Place<'w, 'p> {
 impl Place<'_, '_> {
     /// `ENAMETOOLONG`
     pub fn check_name(&self) -> Result<(), Errno> {
-        if self.name.len() > NAME_MAX { Err(self.dir.refusal(Errno::NAMETOOLONG)) } else { Ok(()) }
+        if self.name.len() > self.dir.mount.limits().name {
+            Err(self.dir.refusal(Errno::NAMETOOLONG))
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -432,7 +436,7 @@ impl Process {
     ) -> Option<Call<R>> {
         let mut attr = Attr::NONE;
         self.in_cached_parent(dirfd, path, |parent, name| {
-            if name.len() > NAME_MAX {
+            if name.len() > parent.mount.limits().name {
                 return None;
             }
             let is_there = match parent.fs().peek_into(parent.ino, name, &mut attr) {
@@ -537,8 +541,10 @@ impl Process {
                     return Err(Errno::ISDIR.into());
                 }
                 // Whoever makes or removes the name says so in its turn.
-                _ if len > NAME_MAX && is_last && follow == Follow::Never => None,
-                _ if len > NAME_MAX => return Err(dir.refusal(Errno::NAMETOOLONG).into()),
+                _ if len > dir.mount.limits().name && is_last && follow == Follow::Never => None,
+                _ if len > dir.mount.limits().name => {
+                    return Err(dir.refusal(Errno::NAMETOOLONG).into());
+                }
                 _ => dir.child(name, if is_last { want } else { Want::Hold })?,
             };
             let link = found.as_ref().filter(|found| {
