@@ -205,8 +205,8 @@ impl Place {
         Err(self.says(io::ErrorKind::ResourceBusy, what))
     }
 
-    /// Removes the arena of this name if it has this format and all its users are dead (attach-A2, attach-A3).
-    fn remove_if_abandoned(&self, layout: &Layout) -> io::Result<u64> {
+    /// Removes the arena of this name if it has one of these formats and all its users are dead (attach-A2, attach-A3).
+    fn remove_if_abandoned(&self, layout: &Layout, formats: &[u64]) -> io::Result<u64> {
         let tables = layout.session.expect("the layout was begun with `Layout::shared`");
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let file = rustix::fs::open(&self.path, flags, Mode::empty())?;
@@ -218,7 +218,8 @@ impl Place {
         }
         let memory = Memory::file(&file, layout.bytes())?;
         let header = &memory.table(tables.header)[0];
-        let is_ours = header.ready.load(Acquire) == self.format | 1
+        let ready = header.ready.load(Acquire);
+        let is_ours = formats.iter().any(|format| ready == format | 1)
             && header.namespaces.load(Acquire) == namespaces();
         if !is_ours || tables.is_used(&memory) {
             return Ok(0);
@@ -397,12 +398,12 @@ impl Place {
     }
 }
 
-/// Removes the arenas of this format in `dir` whose names begin with `prefix` and whose users have all
+/// Removes the arenas of these formats in `dir` whose names begin with `prefix` and whose users have all
 /// been killed: they take memory until somebody attaches again. Returns how many bytes that gave back.
 ///
 /// # Errors
 /// If `dir` cannot be listed. What cannot be looked at is left alone.
-pub fn remove_abandoned(dir: &Path, prefix: &str, format: u64) -> io::Result<u64> {
+pub fn remove_abandoned(dir: &Path, prefix: &str, formats: &[u64]) -> io::Result<u64> {
     // What lies behind the tables of the session is not looked at.
     let layout = Layout::shared();
     let mut bytes = 0;
@@ -413,7 +414,8 @@ pub fn remove_abandoned(dir: &Path, prefix: &str, format: u64) -> io::Result<u64
             continue;
         }
         let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { continue };
-        bytes += Place::private(path, format).remove_if_abandoned(&layout).unwrap_or(0);
+        // Whichever format it has.
+        bytes += Place::private(path, 0).remove_if_abandoned(&layout, formats).unwrap_or(0);
     }
     Ok(bytes)
 }
@@ -464,11 +466,11 @@ mod tests {
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0);
         let dir = Path::new("/dev/shm");
-        assert!(remove_abandoned(dir, &prefix, 2).unwrap() > 0);
+        assert!(remove_abandoned(dir, &prefix, &[2, 6]).unwrap() > 0);
         let exists = |name: &str| dir.join(format!("{prefix}{name}")).exists();
         assert_eq!(["used", "left", "others"].map(exists), [true, false, true]);
-        assert!(remove_abandoned(dir, &prefix, 4).unwrap() > 0);
-        assert_eq!(remove_abandoned(dir, &prefix, 2).unwrap(), 0);
+        assert!(remove_abandoned(dir, &prefix, &[2, 4]).unwrap() > 0);
+        assert_eq!(remove_abandoned(dir, &prefix, &[2, 4]).unwrap(), 0);
         drop(used);
     }
 

@@ -19,7 +19,6 @@ use derived::Locks;
 use namespace::{Stop, Storage as _, VInode, report};
 use pmem::{LINE, Medium, PmOff};
 use std::ops::Range;
-use vfs::rules::end_of;
 use vfs::{Errno, Ino, Result};
 
 /// Overwrites a range with bytes.
@@ -236,7 +235,7 @@ impl<M: Medium> Files<M> {
         if data.is_empty() {
             return Ok(());
         }
-        let end = end_of(offset, data.len() as u64)?;
+        let end = LIMITS.end_of(offset, data.len() as u64)?;
         self.revoke_capability(v)?;
         let size = self.load(v, Word::Size);
         let root = self.root(v)?;
@@ -389,7 +388,7 @@ impl<M: Medium> Files<M> {
             if have == 0 {
                 return Ok(0);
             }
-            let dst_end = end_of(dst_off, have)?;
+            let dst_end = LIMITS.end_of(dst_off, have)?;
             if src == dst && src_off < dst_end && dst_off < src_off + have {
                 return Err(Errno::INVAL.into());
             }

@@ -5,6 +5,7 @@
 
 use namespace::Format;
 use pmem::PmOff;
+use vfs::Limits;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 pub use namespace::Superblock;
@@ -35,6 +36,9 @@ pub const VERSION: u32 = 2;
 pub const POOL_MIN: u64 = 64 * BLOCK;
 /// Largest region: block numbers are 32 bits in volatile tables.
 pub const POOL_MAX: u64 = (u32::MAX as u64) * BLOCK;
+
+/// How large things can be: what a tree can hold.
+pub const LIMITS: Limits = Limits { file_size: span(HEIGHT_MAX), ..Limits::MAX };
 
 /// What superblocks say.
 pub const FORMAT: Format =

@@ -10,7 +10,6 @@ use derived::Locks;
 use namespace::{Stop, Storage as _, VInode};
 use pmem::Medium;
 use std::ops::Range;
-use vfs::rules::check_fallocate;
 use vfs::{Errno, Fallocate, Ino, Result, Seek};
 use zerocopy::IntoBytes;
 
@@ -117,7 +116,7 @@ impl<M: Medium> Files<M> {
         self.change(&[ino], 1, |locks| {
             let v = self.live(ino)?;
             let size = self.load(v, Word::Size);
-            let range = check_fallocate((v.kind(), size), mode, offset, len)?;
+            let range = LIMITS.check_fallocate((v.kind(), size), mode, offset, len)?;
             let end = range.end;
             let new_size = |keep: bool| if keep { size } else { size.max(end) };
             self.revoke_capability(v)?;

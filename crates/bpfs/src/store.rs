@@ -14,7 +14,7 @@ use pmem::{LINE, Medium, PmOff};
 use smallvec::SmallVec;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering::*};
-use vfs::{Attr, Errno, FileKind, Ino, Result, Timestamp};
+use vfs::{Attr, Errno, FileKind, Ino, Limits, Result, Timestamp};
 
 /// Inodes: the trees, what is derived from them, and what operations do to one inode, or to the blocks of one directory.
 /// Nothing here is an operation.
@@ -214,6 +214,8 @@ impl<M: Medium> Storage for Store<M> {
     type Medium = M;
 
     const INODE: u64 = INODE;
+
+    const LIMITS: &'static Limits = &LIMITS;
 
     const ATTRIBUTES_MAX: u64 = LIST_MAX;
 

@@ -1,30 +1,7 @@
 //! The contract's suite on BPFS.
 
-use bpfs::{Bpfs, FormatOptions, MountOptions};
-use pmem::Region;
-use vfs::FileSystem;
+mod common;
 
-fn make() -> Box<dyn FileSystem> {
-    let region = Region::anonymous(64 << 20).unwrap();
-    bpfs::format(&region, &FormatOptions::default()).unwrap();
-    Box::new(Bpfs::mount(region, &MountOptions::default()).unwrap())
-}
+use common::Bpfs;
 
-#[test]
-fn scenarios() {
-    vfs::conformance::run_all(make);
-}
-
-/// `KEEPSTONE_OPS` and `KEEPSTONE_SEED` choose more, or one again.
-#[test]
-fn generated() {
-    vfs::conformance::run_generated(make, 60, 400);
-}
-
-#[test]
-fn stress() {
-    for seed in 0..8 {
-        let fs = make();
-        vfs::conformance::stress(&*fs, 4, 1500, seed).unwrap();
-    }
-}
+suite::tests!(Bpfs: conformance);

@@ -140,6 +140,8 @@ pub struct MountArgs {
     /// allow_other (default for root), threads=N, no_cache, emulate=SPEC (with `+` for `,`);
     /// ask_open: ask the server to open files, which is slower, but lets direct writes (O_DIRECT) to one file
     /// go at the same time;
+    /// writeback: let the kernel keep writes back until they are synced, where the pool promises no more (one in an ordinary
+    /// file);
     /// direct: let programs under `keepstone run` use the pool past the mount (implies no_cache).
     #[arg(short, long = "options", value_name = "OPTIONS")]
     pub options: Vec<String>,

@@ -50,7 +50,7 @@ pub struct ServerStats<'a> {
 
 /// Reads what the server of the mount at `dir` publishes.
 pub fn read(dir: &Path) -> Result<Value> {
-    let mut value = vec![0; vfs::XATTR_SIZE_MAX];
+    let mut value = vec![0; vfs::Limits::MAX.xattr];
     let len = rustix::fs::getxattr(dir, fuse::STATS_XATTR, value.as_mut_slice())
         .with_context(|| format!("{}: its server does not answer", dir.display()))?;
     Ok(serde_json::from_slice(&value[..len])?)

@@ -21,7 +21,7 @@ use crate::persist::Semantics;
 use crate::promise::{History, Syncs};
 use crate::recorder::Recorder;
 use crate::run::{Base, Recorded};
-use crate::target::Target;
+use crate::target::{Strength, Target};
 use crate::trace::{Action, Event, StoreKind, Trace};
 use pmem::Medium;
 use std::collections::BTreeMap;
@@ -29,8 +29,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use vfs::model::Model;
-use vfs::tree::{Tree, diff, tree, tree_without_content};
-use vfs::{Caller, Durability, FileSystem, Ino};
+use vfs::tree::{Tree, diff};
+use vfs::{Caller, FileSystem, Ino};
 
 /// Who goes on after a death.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,8 +110,7 @@ const FAR: u64 = 70_000;
 #[derive(Debug)]
 pub struct Victim {
     op: Op,
-    /// Whether all is durable on return.
-    is_ordered: bool,
+    strength: Strength,
     semantics: Semantics,
     recorded: Recorded,
     steps: Vec<Event>,
@@ -136,12 +135,7 @@ impl Victim {
         {
             return Ok(None);
         }
-        let mut recorded = base.record(target, std::slice::from_ref(op), 0, semantics)?;
-        let is_ordered = target.strength().durability == Durability::OnReturn;
-        if !is_ordered {
-            let bare = |tree: &mut Arc<Tree>| *tree = Arc::new(tree.without_content());
-            recorded.trees.iter_mut().chain(recorded.between.values_mut()).for_each(bare);
-        }
+        let recorded = base.record(target, std::slice::from_ref(op), 0, semantics)?;
         let begun = |e: &&Event| !matches!(e.action, Action::Begin { .. });
         let steps = recorded.trace.events.iter().skip_while(begun);
         let steps = steps.filter(|e| {
@@ -151,7 +145,8 @@ impl Victim {
         if steps.is_empty() {
             return Ok(None);
         }
-        Ok(Some(Self { op: op.clone(), is_ordered, semantics, recorded, steps }))
+        let strength = target.strength();
+        Ok(Some(Self { op: op.clone(), strength, semantics, recorded, steps }))
     }
 
     /// Everywhere it can die, with each of these who can go on.
@@ -296,8 +291,7 @@ impl Victim {
     }
 
     fn seen(&self, fs: &dyn FileSystem) -> Result<Arc<Tree>, String> {
-        let read = if self.is_ordered { tree } else { tree_without_content };
-        read(fs).map(Arc::new).map_err(|e| format!("walk: {e}"))
+        self.strength.read(fs).map(Arc::new).map_err(|e| format!("walk: {e}"))
     }
 
     fn remember(
@@ -306,7 +300,7 @@ impl Victim {
         fs: &dyn FileSystem,
         syncs: Syncs,
     ) -> Result<(), String> {
-        if self.is_ordered { Ok(()) } else { history.note(fs, syncs) }
+        if self.strength.is_ordered() { Ok(()) } else { history.note(fs, syncs) }
     }
 
     /// The model of what was found: before the victim's operation, or after it.

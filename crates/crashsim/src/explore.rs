@@ -11,7 +11,7 @@
 //! images that existed as such, each with a verdict, and the tree is checked against a second way to
 //! make states.
 
-use crate::image::{CrashImage, Undecided, WordNo};
+use crate::image::{CrashImage, WordNo};
 use crate::persist::{Persistency, Unit, mix};
 use crate::plan;
 use crate::stats::{Distinct, Stats};
@@ -45,20 +45,18 @@ pub type State = Vec<u16>;
 pub type Outcome<S> = Result<S, String>;
 
 /// One crash point: the durable bytes are in the image, the rest is undecided.
-pub struct Point<'a> {
-    units: &'a [Unit],
+pub struct Point {
+    units: Arc<[Unit]>,
     base_hash: u64,
     /// What each content of each unit adds to the hash.
     deltas: Vec<Vec<u64>>,
     /// Undecided words in order, with their unit and place in it.
     words: Vec<(WordNo, u32, u16)>,
-    /// The same, for the image.
-    undecided: Arc<[Undecided]>,
 }
 
-impl<'a> Point<'a> {
+impl Point {
     /// The crash point after what `p` has seen.
-    pub fn new(p: &Persistency, units: &'a [Unit]) -> Self {
+    pub fn new(p: &Persistency, units: Arc<[Unit]>) -> Self {
         let mut words = Vec::new();
         for (u, unit) in units.iter().enumerate() {
             let of_unit = unit.words.iter().enumerate();
@@ -70,15 +68,8 @@ impl<'a> Point<'a> {
             words.fold(0, |h, (w, v)| h ^ mix(*w, p.durable(*w)) ^ mix(*w, *v))
         };
         let deltas = |u: &Unit| u.contents.iter().map(|c| delta(u, c)).collect();
-        let undecided =
-            |u: &Unit| Undecided { words: u.words.clone(), contents: u.contents.clone() };
-        Self {
-            units,
-            base_hash: p.hash(),
-            deltas: units.iter().map(deltas).collect(),
-            words,
-            undecided: units.iter().map(undecided).collect(),
-        }
+        let deltas = units.iter().map(deltas).collect();
+        Self { units, base_hash: p.hash(), deltas, words }
     }
 
     /// How many states there are, as a power of two.
@@ -88,7 +79,7 @@ impl<'a> Point<'a> {
 
     /// The units.
     pub fn units(&self) -> &[Unit] {
-        self.units
+        &self.units
     }
 
     fn place(&self, word: WordNo) -> (usize, usize) {
@@ -140,13 +131,13 @@ impl<'a> Point<'a> {
 }
 
 /// The contents of units that agree with the words read so far.
-struct Candidates<'p, 'a> {
-    point: &'p Point<'a>,
+struct Candidates<'p> {
+    point: &'p Point,
     of: HashMap<usize, Vec<u16>>,
 }
 
-impl<'p, 'a> Candidates<'p, 'a> {
-    fn new(point: &'p Point<'a>) -> Self {
+impl<'p> Candidates<'p> {
+    fn new(point: &'p Point) -> Self {
         Self { point, of: HashMap::new() }
     }
 
@@ -209,7 +200,7 @@ impl<S> Tree<S> {
     }
 
     /// The outcome of the states that agree with `state` on what recovery reads.
-    fn find(&self, point: &Point<'_>, state: &[u16]) -> Option<usize> {
+    fn find(&self, point: &Point, state: &[u16]) -> Option<usize> {
         let mut at = 0;
         loop {
             match self.nodes.get(at)? {
@@ -298,8 +289,8 @@ impl<'a, S: Clone> Explorer<'a, S> {
     }
 
     /// Runs recovery on one state; returns the undecided words it read, too.
-    pub fn run(&mut self, point: &Point<'_>, state: &[u16]) -> (Vec<WordNo>, Outcome<S>) {
-        self.image.lay_among(&point.overlay(state), &point.undecided);
+    pub fn run(&mut self, point: &Point, state: &[u16]) -> (Vec<WordNo>, Outcome<S>) {
+        self.image.lay_among(&point.overlay(state), &point.units);
         let outcome = (self.recover)(self.image);
         let reads = self.image.reads();
         self.has_varied = self.image.has_varied();
@@ -312,7 +303,7 @@ impl<'a, S: Clone> Explorer<'a, S> {
     /// leads to it.
     pub fn explore(
         &mut self,
-        point: &Point<'_>,
+        point: &Point,
         verdict: &mut dyn FnMut(&mut Self, &State, &Outcome<S>),
     ) {
         let mut tree = Tree::new();
@@ -335,7 +326,7 @@ impl<'a, S: Clone> Explorer<'a, S> {
     }
 
     /// Runs what differs in what recovery reads; returns the share of states that no run stands for.
-    fn follow_reads(&mut self, point: &Point<'_>, tree: &mut Tree<S>) -> f64 {
+    fn follow_reads(&mut self, point: &Point, tree: &mut Tree<S>) -> f64 {
         let mut open: Vec<Vec<(WordNo, u64)>> = vec![Vec::new()];
         let mut covered: f64 = 0.0;
         let mut runs = 0;
@@ -379,7 +370,7 @@ impl<'a, S: Clone> Explorer<'a, S> {
     }
 
     /// Enumerates states and looks each up; runs those that no recovery so far stands for.
-    fn enumerate(&mut self, point: &Point<'_>, tree: &mut Tree<S>) {
+    fn enumerate(&mut self, point: &Point, tree: &mut Tree<S>) {
         let read = tree.read_units();
         let (budget, mut runs) = (self.budget, 0);
         plan::enumerate(point, &budget, &read, &mut |state| {

@@ -12,9 +12,7 @@ use crate::stats::{Distinct, Stats};
 use crate::target::Target;
 use crate::trace::Trace;
 use std::sync::Arc;
-use vfs::Durability;
 use vfs::model::Model;
-use vfs::tree::{tree, tree_without_content};
 
 /// Formats over `base` and records it.
 pub fn record<T: Target>(target: &T, base: &Base) -> Result<Trace, String> {
@@ -30,9 +28,8 @@ pub fn explore<T: Target>(
     trace: &Trace,
     semantics: Semantics,
 ) -> Result<(Stats, Vec<String>), String> {
-    let is_ordered = target.strength().durability == Durability::OnReturn;
-    let read = if is_ordered { tree } else { tree_without_content };
-    let walk = |m: &Model| read(m).map(Arc::new).map_err(|e| e.to_string());
+    let strength = target.strength();
+    let walk = |m: &Model| strength.read(m).map(Arc::new).map_err(|e| e.to_string());
     let (old, new) = (walk(&base.model())?, walk(&Model::new())?);
     let oracle = Oracle::new(target, base.fresh());
     let recover = |image: &CrashImage| match target.is_pool(image) {

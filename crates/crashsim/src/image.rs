@@ -7,7 +7,7 @@
 //! deterministic, so two states that agree on those words end alike: that is what makes millions of
 //! states cheap.
 
-use crate::persist::Semantics;
+use crate::persist::{Semantics, Unit};
 use pmem::{Counters, Domain, Fenced, LINE, Line, Medium};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -40,18 +40,18 @@ struct Inner {
     reads: Vec<WordNo>,
     stores: u64,
     /// What is undecided.
-    undecided: Arc<[Undecided]>,
+    undecided: Arc<[Unit]>,
     /// What of that was neither read nor overwritten, once somebody has asked for its variants.
-    free: Vec<Undecided>,
+    free: Vec<Free>,
 }
 
-/// Words that are undecided together.
-#[derive(Clone, Debug)]
-pub struct Undecided {
-    /// The words.
-    pub words: Vec<WordNo>,
-    /// Their possible values.
-    pub contents: Vec<Box<[u64]>>,
+/// Words of a unit that no recovery has read or overwritten.
+#[derive(Debug)]
+struct Free {
+    /// Number of the unit.
+    unit: usize,
+    /// Places of the words in it.
+    places: Vec<usize>,
 }
 
 impl Inner {
@@ -201,7 +201,7 @@ impl CrashImage {
     }
 
     /// As [`lay`](Self::lay), and says what else might be in its place, for [`take_variant`](Self::take_variant).
-    pub fn lay_among(&self, state: &[(WordNo, u64)], undecided: &Arc<[Undecided]>) {
+    pub fn lay_among(&self, state: &[(WordNo, u64)], undecided: &Arc<[Unit]>) {
         let words: Vec<WordNo> = undecided.iter().flat_map(|u| u.words.iter().copied()).collect();
         self.lay(state, &words);
         self.inner().undecided = undecided.clone();
@@ -212,21 +212,18 @@ impl CrashImage {
     pub fn count_variants(&self) -> usize {
         let mut i = self.inner();
         let read: HashSet<WordNo> = i.reads.iter().copied().collect();
-        let left = |unit: &&Undecided| !unit.words.iter().any(|word| read.contains(word));
+        let units = i.undecided.clone();
+        let left = |unit: &(usize, &Unit)| !unit.1.words.iter().any(|word| read.contains(word));
         // What was overwritten is decided.
-        let free = |unit: &Undecided| {
-            let places = 0..unit.words.len();
-            let free: Vec<usize> = places.filter(|n| i.is_watched(unit.words[*n])).collect();
-            let of = |values: &[u64]| free.iter().map(|n| values[*n]).collect();
-            Undecided {
-                words: free.iter().map(|n| unit.words[*n]).collect(),
-                contents: unit.contents.iter().map(|values| of(values)).collect(),
-            }
+        let free = |(unit, of): (usize, &Unit)| {
+            let places = 0..of.words.len();
+            Free { unit, places: places.filter(|n| i.is_watched(of.words[*n])).collect() }
         };
-        let free = i.undecided.iter().filter(left).map(free).filter(|u| !u.words.is_empty());
-        let free = free.collect();
+        let free = units.iter().enumerate().filter(left).map(free);
+        let free: Vec<Free> = free.filter(|free| !free.places.is_empty()).collect();
+        let variants = free.iter().map(|free| units[free.unit].contents.len()).max();
         i.free = free;
-        i.free.iter().map(|unit| unit.contents.len()).max().unwrap_or(1)
+        variants.unwrap_or(1)
     }
 
     /// Whether what was read may have been of another state than the one that was laid.
@@ -239,11 +236,12 @@ impl CrashImage {
         let mut i = self.inner();
         i.stop_watching();
         let stores = i.stores;
-        let free = std::mem::take(&mut i.free);
-        for unit in &free {
-            let values = &unit.contents[nth.min(unit.contents.len() - 1)];
-            for (word, value) in unit.words.iter().zip(values) {
-                i.store(u64::from(*word) * 8, &value.to_le_bytes());
+        let (units, free) = (i.undecided.clone(), std::mem::take(&mut i.free));
+        for Free { unit, places } in &free {
+            let Unit { words, contents, .. } = &units[*unit];
+            let values = &contents[nth.min(contents.len() - 1)];
+            for place in places {
+                i.store(u64::from(words[*place]) * 8, &values[*place].to_le_bytes());
             }
         }
         i.free = free;
@@ -348,12 +346,15 @@ mod tests {
 
     #[test]
     fn what_was_not_read_has_each_of_its_values_in_a_variant() {
-        let unit = |words: &[WordNo], contents: &[&[u64]]| Undecided {
+        let unit = |words: &[WordNo], contents: &[&[u64]]| Unit {
             words: words.to_vec(),
             contents: contents.iter().map(|values| (*values).into()).collect(),
+            all: contents.len() - 1,
+            line: words[0] / 8,
+            since: 1,
         };
         let image = CrashImage::new(8192);
-        let undecided: Arc<[Undecided]> = [
+        let undecided: Arc<[Unit]> = [
             unit(&[1], &[&[0], &[10]]),
             unit(&[2, 3], &[&[0, 0], &[20, 0], &[20, 30]]),
             unit(&[600, 601], &[&[0, 0], &[60, 61]]),

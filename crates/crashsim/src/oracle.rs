@@ -22,8 +22,8 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use vfs::FileSystem;
 use vfs::tree::Tree;
-use vfs::{Durability, FileSystem};
 
 /// What a recovery found.
 #[derive(Clone, Debug)]
@@ -82,10 +82,10 @@ impl<'t, T: Target> Oracle<'t, T> {
     fn examine(&self, image: &CrashImage) -> Result<Found, String> {
         let mounted = self.target.mount(image).map_err(|e| format!("mount: {e}"))?;
         let stored = image.stores() > 0;
-        let is_ordered = self.target.strength().durability == Durability::OnReturn;
-        let read = if is_ordered { vfs::tree::tree } else { vfs::tree::tree_without_content };
-        let tree = self.intern(read(&*mounted.fs).map_err(|e| format!("walk: {e}"))?);
-        let contents = match is_ordered {
+        let strength = self.target.strength();
+        let tree = strength.read(&*mounted.fs).map_err(|e| format!("walk: {e}"))?;
+        let tree = self.intern(tree);
+        let contents = match strength.is_ordered() {
             true => Arc::default(),
             false => self.intern_contents(contents(image, &*mounted.fs, &tree)?),
         };

@@ -34,6 +34,7 @@
 use crate::image::WordNo;
 use crate::trace::{Action, Event, StoreKind, Trace};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// The most contents of one unit that are listed. A line that has more (many overlapping plain and
 /// non-temporal stores) is split, which adds states that cannot be.
@@ -289,12 +290,12 @@ impl Persistency {
     }
 
     /// What is undecided now. Empty: there is one state, the durable bytes.
-    pub fn units(&self) -> Vec<Unit> {
+    pub fn units(&self) -> Arc<[Unit]> {
         let mut units = Vec::new();
         for (line, pieces) in &self.lines {
             self.units_of_line(*line, pieces, &mut units);
         }
-        units
+        units.into()
     }
 
     fn units_of_line(&self, line: u32, pieces: &[Piece], units: &mut Vec<Unit>) {

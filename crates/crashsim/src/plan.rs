@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 const POWERSET_LINES: usize = 10;
 
 /// The lines of a crash point, each with its units.
-fn lines(point: &Point<'_>) -> Vec<Vec<usize>> {
+fn lines(point: &Point) -> Vec<Vec<usize>> {
     let mut lines: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
     for (u, unit) in point.units().iter().enumerate() {
         lines.entry(unit.line).or_default().push(u);
@@ -20,7 +20,7 @@ fn lines(point: &Point<'_>) -> Vec<Vec<usize>> {
 
 /// Calls `each` with the planned states until it has seen them all. `read` are the units that
 /// recovery reads.
-pub fn enumerate(point: &Point<'_>, budget: &Budget, read: &[usize], each: &mut dyn FnMut(State)) {
+pub fn enumerate(point: &Point, budget: &Budget, read: &[usize], each: &mut dyn FnMut(State)) {
     if point.states_log2() <= (budget.states as f64).log2() {
         return enumerate_all(point, each);
     }
@@ -54,7 +54,7 @@ pub fn enumerate(point: &Point<'_>, budget: &Budget, read: &[usize], each: &mut 
 }
 
 /// Counts through all states.
-fn enumerate_all(point: &Point<'_>, each: &mut dyn FnMut(State)) {
+fn enumerate_all(point: &Point, each: &mut dyn FnMut(State)) {
     let mut state = point.extreme(false);
     loop {
         each(state.clone());

@@ -34,8 +34,7 @@ pub fn explore<S: Clone>(
     let mut p = Persistency::over(semantics, Initial::of(initial));
     let mut now = Moment::default();
     let mut crash = |explorer: &mut Explorer<'_, S>, p: &Persistency, now: Moment| {
-        let units = p.units();
-        explorer.explore(&Point::new(p, &units), &mut |_, _, outcome| verdict(now, outcome));
+        explorer.explore(&Point::new(p, p.units()), &mut |_, _, outcome| verdict(now, outcome));
     };
     for event in &trace.events {
         match event.action {

@@ -97,9 +97,10 @@ impl History {
         Self { moments: [over, now].concat(), between: BTreeMap::new() }
     }
 
-    /// Notes that the operation that follows the last moment has two steps, with this tree between, and the content of before.
+    /// Notes that the operation that follows the last moment has two steps, with this tree, without content, between, and the
+    /// content of before.
     pub fn note_between(&mut self, tree: &Tree) {
-        self.between.insert(self.moments.len() - 1, tree.without_content());
+        self.between.insert(self.moments.len() - 1, tree.clone());
     }
 
     /// Up to a moment.

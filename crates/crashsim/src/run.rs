@@ -10,14 +10,14 @@ use crate::promise::{History, Syncs};
 use crate::recorder::Recorder;
 use crate::rng;
 use crate::stats::{Distinct, Stats};
-use crate::target::{Mounted, Target};
+use crate::target::{Mounted, Strength, Target};
 use crate::trace::{Action, Trace};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use vfs::model::Model;
-use vfs::tree::{Tree, diff, tree};
+use vfs::tree::{Tree, diff};
 use vfs::{Durability, Errno};
 
 /// A sound pool and the model of what is in it: where workloads start.
@@ -60,7 +60,7 @@ pub struct Workload {
 pub struct Recorded {
     /// What it did to memory.
     pub trace: Trace,
-    /// The model's tree before each operation, and at the end.
+    /// The model's tree before each operation, and at the end, as [`Strength::read`] gives it.
     pub trees: Vec<Arc<Tree>>,
     /// For operations of two steps, the tree between them.
     pub between: BTreeMap<usize, Arc<Tree>>,
@@ -270,21 +270,22 @@ fn perform<T: Target, M: pmem::Medium>(
     ops: &[Op],
     from: usize,
 ) -> Result<Performed, String> {
+    let strength = target.strength();
     let mut worked = Vec::new();
     let mut between = BTreeMap::new();
     let mut trees = vec![Arc::default(); from];
     // The tree before operation `id`, unless the one before it changed nothing.
     let note = |trees: &mut Vec<Arc<Tree>>, id: usize| {
         if trees.len() == id {
-            trees.push(Arc::new(tree(model).map_err(|e| format!("the model: {e}"))?));
+            let tree = strength.read(model).map_err(|e| format!("the model: {e}"))?;
+            trees.push(Arc::new(tree));
         }
         Ok::<(), String>(())
     };
     let mut oracle = Driver::new(model);
     let mut lives = BTreeSet::new();
     let mut history = History::default();
-    let is_ordered = target.strength().durability == Durability::OnReturn;
-    let remember = |history: &mut History, syncs| match is_ordered {
+    let remember = |history: &mut History, syncs| match strength.is_ordered() {
         true => Ok(()),
         false => history.note(model, syncs),
     };
@@ -308,8 +309,8 @@ fn perform<T: Target, M: pmem::Medium>(
         for op in ops {
             note(&mut trees, id)?;
             if id >= from && oracle.is_capable(op) {
-                let tree = revoked(model, &oracle, op)?;
-                if !is_ordered {
+                let tree = revoked(strength, model, &oracle, op)?;
+                if !strength.is_ordered() {
                     history.note_between(&tree);
                 }
                 between.insert(id, Arc::new(tree));
@@ -337,11 +338,16 @@ fn perform<T: Target, M: pmem::Medium>(
 }
 
 /// The model's tree when the first of an operation's two steps is done.
-fn revoked(model: &Model, driver: &Driver<'_>, op: &Op) -> Result<Tree, String> {
+fn revoked(
+    strength: Strength,
+    model: &Model,
+    driver: &Driver<'_>,
+    op: &Op,
+) -> Result<Tree, String> {
     let model = model.clone();
     let revoked = Driver::with_handles(&model, driver.handles()).revoke(op);
     revoked.map_err(|e| format!("the model, before {op}: {e}"))?;
-    tree(&model).map_err(|e| format!("the model: {e}"))
+    strength.read(&model).map_err(|e| format!("the model: {e}"))
 }
 
 /// An account of space: blocks free and in use are as many when a pool is left as when it was mounted. What is
@@ -537,7 +543,7 @@ impl<T: Target> Run<'_, T> {
         if returned && self.begun && promises {
             self.check_durable(at, &units);
         }
-        let point = Point::new(&self.p, &units);
+        let point = Point::new(&self.p, units);
         if let Some((_, named)) = only {
             return self.replay(&point, at, named, &legal);
         }
@@ -576,7 +582,7 @@ impl<T: Target> Run<'_, T> {
     }
 
     /// Judges one state and reports it, whatever the verdict.
-    fn replay(&mut self, point: &Point<'_>, at: CrashAt, named: &str, legal: &Legal<'_>) {
+    fn replay(&mut self, point: &Point, at: CrashAt, named: &str, legal: &Legal<'_>) {
         let Some(state) = crate::show::parse(point, named) else {
             let what = format!("this crash point has no state `{named}`");
             self.found.violations_total += 1;
@@ -594,10 +600,10 @@ impl<T: Target> Run<'_, T> {
     }
 
     /// oracle-O6: when an operation has returned, what it stored is durable.
-    fn check_durable(&mut self, at: CrashAt, units: &[Unit]) {
+    fn check_durable(&mut self, at: CrashAt, units: &Arc<[Unit]>) {
         let fresh = |u: &&Unit| u.since > self.opened;
         let Some(left) = units.iter().find(fresh) else { return };
-        let point = Point::new(&self.p, units);
+        let point = Point::new(&self.p, units.clone());
         let what = format!(
             "the operation has returned, but a store to {:#x} may be lost",
             left.words[0] * 8
@@ -606,7 +612,7 @@ impl<T: Target> Run<'_, T> {
         self.report(&point, at, &point.extreme(false), what);
     }
 
-    fn report(&mut self, point: &Point<'_>, at: CrashAt, state: &State, what: String) {
+    fn report(&mut self, point: &Point, at: CrashAt, state: &State, what: String) {
         if self.found.violations.len() as u64 >= DETAILED {
             return;
         }
@@ -618,7 +624,7 @@ impl<T: Target> Run<'_, T> {
     /// stays wrong.
     fn shrink(
         &mut self,
-        point: &Point<'_>,
+        point: &Point,
         mut state: State,
         mut what: String,
         legal: &Legal<'_>,
@@ -647,7 +653,7 @@ impl<T: Target> Run<'_, T> {
     /// not durable on return, one that is as good.
     fn crash_again(
         &mut self,
-        point: &Point<'_>,
+        point: &Point,
         state: &State,
         tree: &Arc<Tree>,
         legal: &Legal<'_>,

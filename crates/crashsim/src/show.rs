@@ -12,7 +12,7 @@ const LINES_MAX: usize = 24;
 pub fn state<T: Target>(
     target: &T,
     image: &CrashImage,
-    point: &Point<'_>,
+    point: &Point,
     state: &[u16],
 ) -> (String, Vec<String>) {
     let (none, all) = (point.extreme(false), point.extreme(true));
@@ -66,7 +66,7 @@ pub fn state<T: Target>(
 }
 
 /// The state that [`state`] named.
-pub fn parse(point: &Point<'_>, text: &str) -> Option<State> {
+pub fn parse(point: &Point, text: &str) -> Option<State> {
     let (word, units) = text.split_once(':')?;
     let mut state = match word {
         "all-but" => point.extreme(true),

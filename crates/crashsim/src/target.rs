@@ -2,6 +2,7 @@
 
 use pmem::Medium;
 use std::cell::Cell;
+use vfs::tree::{Tree, WalkError, tree, tree_without_content};
 use vfs::{Durability, FileSystem, Timestamp};
 
 /// The promises of an engine: a row of SEMANTICS as data.
@@ -17,6 +18,22 @@ pub struct Strength {
     pub kept_blocks: u64,
     /// Whether operations commit before they are done, so that a crash leaves what the next mount clears.
     pub leaves_stale: bool,
+}
+
+impl Strength {
+    /// Whether all is durable on return, content too, in the order of the program.
+    pub fn is_ordered(&self) -> bool {
+        self.durability == Durability::OnReturn
+    }
+
+    /// Reads of `fs` what must be as at one moment: all of it, or all but the content of files, which
+    /// [`crate::promise`] judges.
+    ///
+    /// # Errors
+    /// As [`vfs::tree::tree`].
+    pub fn read(&self, fs: &dyn FileSystem) -> Result<Tree, WalkError> {
+        if self.is_ordered() { tree(fs) } else { tree_without_content(fs) }
+    }
 }
 
 /// A mounted engine.

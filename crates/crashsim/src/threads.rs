@@ -245,7 +245,7 @@ pub fn explore<T: Target>(
     let mut p = Persistency::over(settings.semantics, base.initial.clone());
     let mut found = Explored::default();
     let mut at = CrashAt { op: 0, nth: 0 };
-    let is_ordered = target.strength().durability == Durability::OnReturn;
+    let is_ordered = target.strength().is_ordered();
     let mut legal =
         Legal { base, is_ordered, calls: &recorded.calls, spans: BTreeMap::new(), states: None };
     let mut stored = false;
@@ -269,7 +269,7 @@ pub fn explore<T: Target>(
         stored = false;
         oracle.next_point();
         let units = p.units();
-        let point = Point::new(&p, &units);
+        let point = Point::new(&p, units);
         crash(target, &mut explorer, &point, at, legal.states()?, settings, &mut found);
         at.nth += 1;
         if returned || fenced {
@@ -285,7 +285,7 @@ pub fn explore<T: Target>(
 fn crash<T: Target>(
     target: &T,
     explorer: &mut Explorer<'_, Found>,
-    point: &Point<'_>,
+    point: &Point,
     at: CrashAt,
     legal: &States,
     settings: &Settings<'_>,

@@ -15,7 +15,7 @@ fn states(text: &str, semantics: Semantics, words: &[u32]) -> BTreeSet<Vec<u64>>
         p.apply(&trace, e);
     }
     let mut all = vec![words.iter().map(|w| p.durable(*w)).collect::<Vec<u64>>()];
-    for unit in p.units() {
+    for unit in p.units().iter() {
         let mut next = Vec::new();
         for state in &all {
             for content in &unit.contents {

@@ -180,6 +180,5 @@ pub fn attach(region: Region, options: &MountOptions) -> Result<Arc<dyn Engine>,
 /// # Errors
 /// Of the system.
 pub fn remove_abandoned() -> io::Result<u64> {
-    let formats = [bpfs::STATE_FORMAT, scmfs::STATE_FORMAT];
-    formats.into_iter().map(pool::remove_abandoned).sum()
+    pool::remove_abandoned(&[bpfs::STATE_FORMAT, scmfs::STATE_FORMAT])
 }

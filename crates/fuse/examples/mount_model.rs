@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         counters,
         stats: Some(Box::new(move || format!("{:?}", counted.snapshot()).into_bytes())),
     };
-    let server = Server::new(Arc::new(vfs::model::Model::new()), options);
+    let server = Server::new(Arc::new(vfs::model::Model::new()), options)?;
     let options = MountOptions {
         source: "model".into(),
         access: Access::All,

@@ -1,7 +1,10 @@
 //! What a mount may be told.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+
+use vfs::{Durability, FileSystem, KernelCache};
 
 use crate::counters::OpCounters;
 
@@ -21,14 +24,46 @@ pub struct Caching {
     /// their being closed either: where the kernel can do that. Direct writes to one file then go one at a time, because the
     /// permission to do otherwise is part of the answer.
     pub skip_opens: bool,
+    /// Whether what is written stays in the page cache until it is synced, the file is closed, or the kernel sees fit. Only for
+    /// engines that promise nothing before a sync ([`Durability::OnSync`]), see [`Caching::allowed_by`].
+    pub writeback: bool,
 }
 
 impl Caching {
     /// For a mount that is the only writer of its pool.
-    pub const EXCLUSIVE: Self =
-        Self { ttl: Duration::from_secs(24 * 3600), keep_cache: true, skip_opens: true };
+    pub const EXCLUSIVE: Self = Self {
+        ttl: Duration::from_secs(24 * 3600),
+        keep_cache: true,
+        skip_opens: true,
+        writeback: false,
+    };
     /// Every request is answered by the engine.
-    pub const NONE: Self = Self { ttl: Duration::ZERO, keep_cache: false, skip_opens: false };
+    pub const NONE: Self =
+        Self { ttl: Duration::ZERO, keep_cache: false, skip_opens: false, writeback: false };
+
+    /// As much of it as `fs` lets the kernel keep.
+    ///
+    /// # Errors
+    /// Where the kernel would keep back writes that are durable before a sync, or has no pages to keep them in.
+    pub fn allowed_by(self, fs: &dyn FileSystem) -> io::Result<Self> {
+        let caching = match fs.kernel_cache() {
+            KernelCache::WhileAlone => self,
+            KernelCache::UpTo(time) => {
+                Self { ttl: self.ttl.min(time), keep_cache: false, skip_opens: false, ..self }
+            }
+        };
+        let refused = |why| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        match (self.writeback, fs.durability()) {
+            (false, _) => Ok(caching),
+            (true, Durability::OnSync) if caching.keep_cache => Ok(caching),
+            (true, Durability::OnSync) => {
+                refused("writeback: the kernel may keep no pages of this mount")
+            }
+            (true, Durability::OnReturn | Durability::MetadataOnReturn) => refused(
+                "writeback: changes of this pool are durable before they are synced, and the kernel would keep them back",
+            ),
+        }
+    }
 }
 
 /// Computes the value of [`STATS_XATTR`].

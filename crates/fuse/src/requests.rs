@@ -83,6 +83,9 @@ impl fuser::Filesystem for Server {
             // Asynchronous direct writes beside buffered readers leave pages as they were before.
             granted -= InitFlags::FUSE_ASYNC_DIO;
         }
+        if self.options.caching.writeback {
+            granted |= InitFlags::FUSE_WRITEBACK_CACHE & config.capabilities();
+        }
         // Who may not leave opens away would take the answer for a failure.
         self.options.caching.skip_opens &= granted.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
         config.add_capabilities(granted).expect("a subset of what the kernel offers");
@@ -487,7 +490,7 @@ impl fuser::Filesystem for Server {
                 s.inodes,
                 s.inodes_free,
                 s.block_size,
-                vfs::NAME_MAX as u32,
+                self.fs.limits().name as u32,
                 s.block_size,
             ),
             Err(err) => reply.error(err),

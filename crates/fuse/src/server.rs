@@ -54,10 +54,16 @@ const ATTRIBUTES_ONLY: i64 = -1;
 const PANICKED: Errno = Errno::IO;
 
 impl Server {
-    /// A server for `fs`, whose root must have FUSE's root number, 1.
-    pub fn new(fs: Arc<dyn FileSystem>, options: ServerOptions) -> Self {
+    /// A server for `fs`, whose root must have FUSE's root number, 1. Of what the kernel is to cache, it does as much as the
+    /// engine allows.
+    ///
+    /// # Errors
+    /// As [`Caching::allowed_by`](crate::Caching::allowed_by).
+    pub fn new(fs: Arc<dyn FileSystem>, options: ServerOptions) -> io::Result<Self> {
         assert_eq!(fs.root(), vfs::ROOT, "FUSE calls the root directory inode 1");
-        Self { fs, options, shared: None, notifier: Arc::default() }
+        let caching = options.caching.allowed_by(&*fs)?;
+        let options = ServerOptions { caching, ..options };
+        Ok(Self { fs, options, shared: None, notifier: Arc::default() })
     }
 
     /// For a pool that other processes change without asking this server: files can be opened by

@@ -6,7 +6,7 @@
 
 use std::fs;
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -20,7 +20,10 @@ use fuse::{
 };
 use mounts::{Alias, MountEvents};
 use vfs::model::Model;
-use vfs::{Caller, Entry, Errno, FileSystem, Ino, NewKind, NewNode, RenameFlags, Result};
+use vfs::{
+    Caller, Entry, Errno, FileSystem, Ino, KernelCache, Limits, NewKind, NewNode, RenameFlags,
+    Result,
+};
 
 /// A model that counts references and calls to `fsync`, and breaks where it is told to.
 #[derive(Default)]
@@ -29,6 +32,7 @@ struct Probe {
     /// References given out and not yet taken back.
     references: AtomicU64,
     fsyncs: AtomicU64,
+    kernel_cache: KernelCache,
     /// What is posted as being executed.
     executed: Mutex<Vec<Ino>>,
     /// What is posted as possibly mapped.
@@ -111,10 +115,13 @@ impl Probe {
 }
 
 impl FileSystem for Probe {
-    vfs::forward!(self => self.model; root, durability, getattr, setattr, readlink, unlink, rmdir, rename, readdir,
+    vfs::forward!(self => self.model; root, durability, limits, getattr, setattr, readlink, unlink, rmdir, rename, readdir,
         read, write, append, drop_privileges, fallocate, seek, copy_range, sync, getxattr, setxattr, listxattr,
         removexattr, statfs);
 
+    fn kernel_cache(&self) -> KernelCache {
+        self.kernel_cache
+    }
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry> {
         match name {
             b"panic" => panic!("asked to"),
@@ -155,26 +162,32 @@ struct Mount {
 
 impl Mount {
     fn new(durable_on_return: bool) -> Self {
-        Self::of(durable_on_return, Caching::EXCLUSIVE, |server, _| server)
+        let model = if durable_on_return { Model::new() } else { Model::durable_on_sync() };
+        Self::cached(Probe { model, ..Probe::default() }, Caching::EXCLUSIVE)
     }
 
     /// Of a pool that others change too.
     fn shared() -> Self {
-        Self::of(true, Caching::NONE, |server, probe| server.shared(SECRET, probe))
+        let shared = |server: Server, probe: Arc<Probe>| server.shared(SECRET, probe);
+        Self::of(Probe::default(), Caching::NONE, shared)
+    }
+
+    /// Of what only the mount changes.
+    fn cached(probe: Probe, caching: Caching) -> Self {
+        Self::of(probe, caching, |server, _| server)
     }
 
     fn of(
-        durable_on_return: bool,
+        probe: Probe,
         caching: Caching,
         set_up: impl FnOnce(Server, Arc<Probe>) -> Server,
     ) -> Self {
         assert!(rustix::process::geteuid().is_root(), "these tests mount: run them as root");
         let scratch = tempfile::Builder::new().prefix("keepstone-").tempdir().unwrap();
-        let model = if durable_on_return { Model::new() } else { Model::durable_on_sync() };
-        let probe = Arc::new(Probe { model, ..Probe::default() });
+        let probe = Arc::new(probe);
         let counters = Arc::new(OpCounters::default());
         let options = ServerOptions { caching, counters: counters.clone(), stats: None };
-        let server = set_up(Server::new(probe.clone(), options), probe.clone());
+        let server = set_up(Server::new(probe.clone(), options).unwrap(), probe.clone());
         let options = MountOptions {
             source: scratch.path().display().to_string(),
             access: Access::All,
@@ -240,6 +253,71 @@ fn fsync_reaches_an_engine_that_needs_it() {
         let asked = if durable_on_return { 1 } else { 5 };
         assert_eq!(mount.counters.calls(Op::FSync), asked);
     }
+}
+
+/// An engine has limits of its own, and the mount has them.
+#[test]
+fn limits_are_those_of_the_engine() {
+    const SMALL: Limits = Limits { name: 20, file_size: 10_000, ..Limits::MAX };
+    let model = Model::with_limits(&SMALL);
+    let mount = Mount::cached(Probe { model, ..Probe::default() }, Caching::EXCLUSIVE);
+    assert_eq!(rustix::fs::statvfs(&mount.dir).unwrap().f_namemax, 20);
+    let file = fs::File::create(mount.path(&"n".repeat(20))).unwrap();
+    let errno = |result: std::io::Result<()>| result.unwrap_err().raw_os_error();
+    let long = fs::File::create(mount.path(&"n".repeat(21))).map(drop);
+    assert_eq!(errno(long), Some(libc::ENAMETOOLONG));
+    file.set_len(10_000).unwrap();
+    assert_eq!(errno(file.set_len(10_001)), Some(libc::EFBIG));
+    assert_eq!(errno(file.write_all_at(b"x", 10_000)), Some(libc::EFBIG));
+}
+
+/// What changes by itself the kernel asks for again.
+#[test]
+fn the_kernel_keeps_what_the_engine_allows() {
+    for (kernel_cache, is_kept) in
+        [(KernelCache::WhileAlone, true), (KernelCache::UpTo(Duration::ZERO), false)]
+    {
+        let mount = Mount::cached(Probe { kernel_cache, ..Probe::default() }, Caching::EXCLUSIVE);
+        fs::write(mount.path("file"), "content").unwrap();
+        let asked = |op| mount.counters.calls(op);
+        let before = (asked(Op::Lookup), asked(Op::Read));
+        for _ in 0..10 {
+            assert_eq!(fs::read(mount.path("file")).unwrap(), b"content");
+        }
+        let (lookups, reads) = (asked(Op::Lookup) - before.0, asked(Op::Read) - before.1);
+        assert_eq!(lookups < 10, is_kept, "{lookups} lookups");
+        assert_eq!(reads < 10, is_kept, "{reads} reads");
+    }
+}
+
+/// vfs-C6: only where nothing is promised before a sync the kernel may keep writes back.
+#[test]
+fn writes_are_kept_back_only_where_they_are_durable_on_sync() {
+    let writeback = Caching { writeback: true, ..Caching::EXCLUSIVE };
+    let options = |caching| ServerOptions { caching, counters: Arc::default(), stats: None };
+    let refused = |model: Model, caching| Server::new(Arc::new(model), options(caching)).is_err();
+    assert!(refused(Model::new(), writeback));
+    assert!(!refused(Model::new(), Caching::EXCLUSIVE));
+    assert!(refused(Model::durable_on_sync(), Caching { writeback: true, ..Caching::NONE }));
+
+    let model = Model::durable_on_sync();
+    let mount = Mount::cached(Probe { model, ..Probe::default() }, writeback);
+    let mut file = fs::File::create(mount.path("file")).unwrap();
+    for _ in 0..1000 {
+        file.write_all(b"0123456789").unwrap();
+    }
+    file.sync_all().unwrap();
+    let writes = mount.counters.calls(Op::Write);
+    assert!((1..500).contains(&writes), "1000 calls became {writes} writes");
+    let left = mount.probe.model.after_crash();
+    let left = left.lookup(vfs::ROOT, b"file").unwrap();
+    assert_eq!(left.size, 10_000);
+    // Appended where the file ends, though the kernel alone knew where.
+    let mut end = fs::OpenOptions::new().append(true).open(mount.path("file")).unwrap();
+    end.write_all(b"end").unwrap();
+    drop((file, end));
+    assert!(fs::read(mount.path("file")).unwrap().ends_with(b"789end"));
+    assert_eq!(mount.probe.model.lookup(vfs::ROOT, b"file").unwrap().size, 10_003);
 }
 
 /// vfs-C4: what the kernel forgets is exactly what it was given.

@@ -86,6 +86,7 @@ fn nobody_sees_a_missing_part_before_it_is_met() {
     let met = workload::script("create /d/e").unwrap();
     assert_eq!(Driver::new(&fs).run(&met[0], 1), Err(Errno::IO), "nothing is changed any more");
     assert_eq!(fs.lookup(vfs::ROOT, b"d").err(), Some(Errno::IO), "nor read");
+    assert_eq!(fs.sync(), Err(Errno::IO), "nor durable");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use pmem::{LINE, Medium};
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::acl::{ACL_ACCESS, Acl};
 use vfs::rules::clear_privileges;
-use vfs::{Attr, Errno, FILE_SIZE_MAX, FileKind, Ino, Result, SetAttr, SetTime};
+use vfs::{Attr, Errno, FileKind, Ino, Result, SetAttr, SetTime};
 
 /// What a change of attributes does to an inode.
 #[derive(Debug, Default)]
@@ -62,7 +62,7 @@ impl<S: Storage> Core<S> {
     fn check_size(&self, v: &VInode, set: &SetAttr) -> Result<()> {
         match (set.size, v.kind()) {
             (None, _) => Ok(()),
-            (Some(size), FileKind::File) if size > FILE_SIZE_MAX => Err(Errno::FBIG),
+            (Some(size), FileKind::File) if size > S::LIMITS.file_size => Err(Errno::FBIG),
             (Some(_), FileKind::File) => Ok(()),
             (Some(_), FileKind::Dir) => Err(Errno::ISDIR),
             _ => Err(Errno::INVAL),

@@ -3,14 +3,14 @@
 use crate::layout::{BLOCK, DIRENT_UNIT, dirent_bytes};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use vfs::NAME_MAX;
+use vfs::Limits;
 
 /// Units of a block.
 const UNITS: usize = (BLOCK / DIRENT_UNIT) as usize;
 const BITS: usize = u64::BITS as usize;
 /// Runs of `1 << (LEVELS - 1)` units have room for any name.
 const LEVELS: usize = 6;
-const _: () = assert!(dirent_bytes(NAME_MAX) <= DIRENT_UNIT << (LEVELS - 1));
+const _: () = assert!(dirent_bytes(Limits::MAX.name) <= DIRENT_UNIT << (LEVELS - 1));
 
 /// Free entries in a row: offset in the block and length, in bytes; length 0: none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

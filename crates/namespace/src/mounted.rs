@@ -17,8 +17,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::time::Instant;
 use vfs::{
-    Attr, Caller, DirEntry, Durability, Entry, Errno, Fallocate, FileSystem, Ino, NewNode, ROOT,
-    RenameFlags, Result, Seek, SetAttr, SetXattr, StatFs,
+    Attr, Caller, DirEntry, Durability, Entry, Errno, Fallocate, FileSystem, Ino, KernelCache,
+    Limits, NewNode, ROOT, RenameFlags, Result, Seek, SetAttr, SetXattr, StatFs,
 };
 
 /// The medium of an engine.
@@ -93,6 +93,9 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
 
     /// When contents survive a crash, where fences keep their word.
     const DURABILITY: Durability;
+
+    /// What the kernel may keep.
+    const KERNEL_CACHE: KernelCache = KernelCache::WhileAlone;
 
     /// Makes the content of a file durable: nothing to do where that is so on return.
     fn write_back(&self, _ino: Ino) -> Result<()> {
@@ -259,6 +262,12 @@ impl<F: Files> Pool<F> {
         self.files.medium()
     }
 
+    /// What is left to do for who syncs what is durable: to say whether the medium kept its word, and is still there.
+    fn check_medium(&self) -> Result<()> {
+        let medium = self.files.medium();
+        if medium.is_lost() || medium.health().is_err() { Err(Errno::IO) } else { Ok(()) }
+    }
+
     /// Ends the mount and gives the medium back. What is to be durable was synced.
     pub fn into_medium(self) -> MediumOf<F> {
         self.files.into_medium()
@@ -281,6 +290,12 @@ impl<F: Files> FileSystem for Pool<F> {
             Domain::PageCache => Durability::OnSync,
             _ => F::DURABILITY,
         }
+    }
+    fn kernel_cache(&self) -> KernelCache {
+        F::KERNEL_CACHE
+    }
+    fn limits(&self) -> &'static Limits {
+        F::Storage::LIMITS
     }
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry> {
         let mut entry = Entry::NONE;
@@ -366,14 +381,14 @@ impl<F: Files> FileSystem for Pool<F> {
         self.files.op(|_| self.files.copy_range(from, to, len))
     }
     fn fsync(&self, ino: Ino) -> Result<()> {
-        self.files.op(|core| core.getattr(ino))?;
-        self.files.op(|_| self.files.write_back(ino))?;
-        // Names and attributes are durable on return; what is left is to say whether the medium kept its word.
-        self.files.medium().health().map_err(|_| Errno::IO)
+        self.files.op(|core| core.getattr(ino).and_then(|_| self.files.write_back(ino)))?;
+        self.check_medium()
     }
     fn sync(&self) -> Result<()> {
-        self.files.op(|_| self.files.write_back_all())?;
-        self.files.medium().health().map_err(|_| Errno::IO)
+        if F::DURABILITY != Durability::OnReturn {
+            self.files.op(|_| self.files.write_back_all())?;
+        }
+        self.check_medium()
     }
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         self.files.op(|core| core.getxattr(ino, name))

@@ -17,11 +17,8 @@ use pmem::{LINE, Medium};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::fence;
 use vfs::acl::{ACL_ACCESS, ACL_DEFAULT, Acl};
-use vfs::rules::{NewInode, check_component, check_name};
-use vfs::{
-    Attr, Caller, DirEntry, Entry, Errno, FileKind, Ino, LINK_MAX, NewKind, NewNode, ROOT, Result,
-    SYMLINK_MAX,
-};
+use vfs::rules::NewInode;
+use vfs::{Attr, Caller, DirEntry, Entry, Errno, FileKind, Ino, NewKind, NewNode, ROOT, Result};
 
 /// Where listings continue after `.` and `..`; an entry's cookie adds its offset in units.
 const COOKIE_ENTRIES: u64 = 2;
@@ -52,7 +49,7 @@ impl<S: Storage> Core<S> {
             None => {
                 let _lock = self.tables().lock_shared(dir)?;
                 let d = self.live_dir(dir)?;
-                check_component(name)?;
+                S::LIMITS.check_component(name)?;
                 let target = match name {
                     b".." if d.state.load(Relaxed) & REMOVED != 0 => return Err(Errno::NOENT),
                     b".." => self.parent(dir, d),
@@ -96,7 +93,7 @@ impl<S: Storage> Core<S> {
     fn hold_optimistic(&self, dir: Ino, name: &[u8]) -> Result<Option<Result<Ino>>> {
         let d = self.tables().vinode(dir)?;
         let Some(seen) = d.lock.begin_optimistic() else { return Ok(None) };
-        let is_plain = !matches!(name, b"." | b"..") && check_component(name).is_ok();
+        let is_plain = !matches!(name, b"." | b"..") && S::LIMITS.check_component(name).is_ok();
         if !is_plain || self.live_dir(dir).is_err() {
             return Ok(None);
         }
@@ -120,7 +117,7 @@ impl<S: Storage> Core<S> {
     pub fn peek(&self, dir: Ino, name: &[u8], attr: &mut Attr) -> Option<Result<()>> {
         let d = self.tables().vinode(dir).ok()?;
         let seen = d.lock.begin_optimistic()?;
-        if matches!(name, b"." | b"..") || check_component(name).is_err() {
+        if matches!(name, b"." | b"..") || S::LIMITS.check_component(name).is_err() {
             return None;
         }
         self.live_dir(dir).ok()?;
@@ -151,9 +148,9 @@ impl<S: Storage> Core<S> {
         let kind = node.kind.file_kind();
         let made = self.change(&[dir, ino], 0, |_| {
             let d = self.live_dir(dir)?;
-            check_name(name)?;
+            S::LIMITS.check_name(name)?;
             if let NewKind::Symlink(target) = node.kind {
-                check_target(target)?;
+                S::LIMITS.check_target(target)?;
             }
             if self.find_name(dir, name).is_some() {
                 return Err(Errno::EXIST.into());
@@ -262,7 +259,7 @@ impl<S: Storage> Core<S> {
         if v.kind() != FileKind::Symlink {
             return Err(Errno::INVAL);
         }
-        let mut target = vec![0; self.load(v, Word::Size).min(SYMLINK_MAX as u64) as usize];
+        let mut target = vec![0; self.load(v, Word::Size).min(S::LIMITS.symlink as u64) as usize];
         self.read_target(v, &mut target)?;
         self.touch_accessed(v);
         Ok(target)
@@ -278,7 +275,7 @@ impl<S: Storage> Core<S> {
             if v.kind() == FileKind::Dir {
                 return Err(Errno::PERM.into());
             }
-            check_name(name)?;
+            S::LIMITS.check_name(name)?;
             if self.find_name(dir, name).is_some() {
                 return Err(Errno::EXIST.into());
             }
@@ -287,7 +284,7 @@ impl<S: Storage> Core<S> {
             if links == 0 && v.state.load(Relaxed) & UNNAMED == 0 {
                 return Err(Errno::NOENT.into());
             }
-            if links >= LINK_MAX {
+            if links >= S::LIMITS.links {
                 return Err(Errno::MLINK.into());
             }
             let life = self.life(ino, v);
@@ -370,7 +367,7 @@ impl<S: Storage> Core<S> {
         let d = self.tables().vinode(dir)?;
         let find = || -> Result<Option<Found>> {
             self.live_dir(dir)?;
-            check_name(name)?;
+            S::LIMITS.check_name(name)?;
             Ok(self.find_name(dir, name))
         };
         if let Some(ticket) = d.lock.begin_optimistic() {
@@ -449,14 +446,5 @@ impl<S: Storage> Core<S> {
                 cookie: e.off / DIRENT_UNIT + 1 + COOKIE_ENTRIES,
             })
         })
-    }
-}
-
-/// `ENOENT` for an empty symlink target, `ENAMETOOLONG` for one that is too long.
-fn check_target(target: &[u8]) -> Result<()> {
-    match target.len() {
-        0 => Err(Errno::NOENT),
-        len if len > SYMLINK_MAX => Err(Errno::NAMETOOLONG),
-        _ => Ok(()),
     }
 }

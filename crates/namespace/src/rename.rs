@@ -17,7 +17,6 @@ use pmem::{LINE, Line, Medium, PmOff};
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
-use vfs::rules::check_name;
 use vfs::{Errno, FileKind, Ino, ROOT, RenameFlags, Result};
 
 /// What changes in a file of inodes or entries, by offset in the file.
@@ -57,8 +56,8 @@ impl<S: Storage> Core<S> {
         self.check_writable()?;
         // What callers hold stays what it is: no lock is needed to see that.
         self.live_dir(from.0).and(self.live_dir(to.0))?;
-        check_name(from.1)?;
-        check_name(to.1)?;
+        S::LIMITS.check_name(from.1)?;
+        S::LIMITS.check_name(to.1)?;
         if flags == RenameFlags::all() || !RenameFlags::all().contains(flags) {
             return Err(Errno::INVAL);
         }

@@ -27,8 +27,7 @@ use pool::Problem;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 use std::sync::{Condvar, Mutex};
-use vfs::rules::check_name;
-use vfs::{FILE_SIZE_MAX, FileKind, Ino, LINK_MAX, ROOT, Result};
+use vfs::{FileKind, Ino, ROOT, Result};
 
 /// Problems beyond this number are counted, not listed.
 const PROBLEMS_MAX: usize = 10_000;
@@ -227,7 +226,7 @@ impl<S: Storage> Core<S> {
         let may_be_capable = if self.load(v, Word::Xattr) == 0 { 0 } else { MAY_BE_CAPABLE };
         v.begin(kind, flags | may_be_capable);
         let size = self.load(v, Word::Size);
-        if size > FILE_SIZE_MAX || kind == FileKind::Dir && !size.is_multiple_of(BLOCK) {
+        if size > S::LIMITS.file_size || kind == FileKind::Dir && !size.is_multiple_of(BLOCK) {
             scan.problem(object, format!("its size {size} is impossible"), None);
             return;
         }
@@ -331,7 +330,7 @@ impl<S: Storage> Core<S> {
         let bad = |what: String| {
             scan.problem(object, what, Some(((at, 0), "drop the entry")));
         };
-        if check_name(name).is_err() {
+        if S::LIMITS.check_name(name).is_err() {
             return bad("the name is not allowed".into());
         }
         if ino.0 >= self.tables().inode_slots() {
@@ -365,8 +364,8 @@ impl<S: Storage> Core<S> {
         if kind == FileKind::Dir {
             v.parent.store(dir.0 as u32, Relaxed);
             d.links.fetch_add(1, Relaxed);
-        } else if v.links.fetch_add(1, Relaxed) >= LINK_MAX {
-            bad(format!("inode {} has more than {LINK_MAX} names", ino.0));
+        } else if v.links.fetch_add(1, Relaxed) >= S::LIMITS.links {
+            bad(format!("inode {} has more than {} names", ino.0, S::LIMITS.links));
         }
         if self.index_name(dir, name, found).is_err() {
             bad("too many names".into());

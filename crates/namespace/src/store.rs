@@ -12,7 +12,7 @@ use derived::{Locks, REMOVED};
 use pmem::{LINE, Medium, PmOff};
 use smallvec::SmallVec;
 use std::sync::atomic::Ordering::*;
-use vfs::{Attr, Errno, FileKind, Ino, Result, Timestamp};
+use vfs::{Attr, Errno, FileKind, Ino, Limits, Result, Timestamp};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Times that a change of content changes.
@@ -45,6 +45,9 @@ pub trait Storage: Sized + Send + Sync {
 
     /// Bytes per inode, of which the first are an [`InodeRecord`]. A power of two.
     const INODE: u64;
+
+    /// How large things can be: names as long as fit in [entries](crate::layout), for instance.
+    const LIMITS: &'static Limits;
 
     /// Longest list of attributes, in [bytes](Attributes::bytes).
     const ATTRIBUTES_MAX: u64;

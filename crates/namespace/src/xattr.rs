@@ -12,8 +12,7 @@ use crate::tables::{MAY_BE_CAPABLE, VInode};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::acl::{ACL_ACCESS, ACL_DEFAULT, Acl};
-use vfs::rules::check_xattr;
-use vfs::{Errno, Ino, Result, SetXattr, XATTR_LIST_MAX};
+use vfs::{Errno, Ino, Result, SetXattr};
 
 /// `security.capability`, which changes of content and owner remove.
 pub const CAPABILITY: &[u8] = b"security.capability";
@@ -106,7 +105,7 @@ impl<S: Storage> Core<S> {
     pub fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: SetXattr) -> Result<()> {
         self.change(&[ino], 1, |locks| {
             let v = self.live(ino)?;
-            check_xattr(v.kind(), name, value.len())?;
+            S::LIMITS.check_xattr(v.kind(), name, value.len())?;
             let acl = match name {
                 ACL_ACCESS | ACL_DEFAULT => Some(Acl::parse_valid(value)?),
                 _ => None,
@@ -122,7 +121,7 @@ impl<S: Storage> Core<S> {
                 v.state.fetch_or(MAY_BE_CAPABLE, Relaxed);
             }
             let names: usize = list.0.keys().map(|n| n.len() + 1).sum();
-            if !exists && names + name.len() + 1 > XATTR_LIST_MAX {
+            if !exists && names + name.len() + 1 > S::LIMITS.xattr_list {
                 return Err(Errno::NOSPC.into());
             }
             let mode_word = self.load(v, Word::Mode);
@@ -151,7 +150,7 @@ impl<S: Storage> Core<S> {
     pub fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
         self.change(&[ino], 1, |locks| {
             let v = self.live(ino)?;
-            check_xattr(v.kind(), name, 0)?;
+            S::LIMITS.check_xattr(v.kind(), name, 0)?;
             let mut list = self.attributes(v)?;
             if !list.remove(name) {
                 return Err(Errno::NODATA.into());

@@ -29,13 +29,13 @@ pub fn place(region: &Region, pool: uuid::Uuid, format: u64) -> Result<Place, Er
     })
 }
 
-/// Removes the shared states with this `format` of pools whose users have all been killed. Returns how many bytes of
+/// Removes the shared states with one of these `formats` of pools whose users have all been killed. Returns how many bytes of
 /// memory that gave back.
 ///
 /// # Errors
 /// Of the system.
-pub fn remove_abandoned(format: u64) -> io::Result<u64> {
-    arena::remove_abandoned(Path::new(ARENAS), ARENA_PREFIX, format)
+pub fn remove_abandoned(formats: &[u64]) -> io::Result<u64> {
+    arena::remove_abandoned(Path::new(ARENAS), ARENA_PREFIX, formats)
 }
 
 /// Whether a pool or a shared state is mapped there: larger than all that is a program's own, and sparse.

@@ -89,7 +89,7 @@ fn statfs_of(mount: &Mount, s: &StatFs) -> libc::statfs {
     st.f_bavail = s.blocks_free;
     st.f_files = s.inodes;
     st.f_ffree = s.inodes_free;
-    st.f_namelen = vfs::NAME_MAX as _;
+    st.f_namelen = mount.limits().name as _;
     // `ST_VALID`: the flags mean something.
     st.f_flags = (mount.flags() | 0x20) as _;
     // SAFETY: the two are one structure with 64-bit longs; libc names the flags only in this one.
@@ -108,7 +108,7 @@ fn statvfs_of(mount: &Mount, s: &StatFs) -> libc::statvfs {
     st.f_ffree = s.inodes_free;
     st.f_favail = s.inodes_free;
     st.f_flag = mount.flags();
-    st.f_namemax = vfs::NAME_MAX as u64;
+    st.f_namemax = mount.limits().name as u64;
     st
 }
 

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Deref;
 use std::sync::atomic::Ordering::Relaxed;
-use vfs::{Durability, FILE_SIZE_MAX, Fallocate, FileKind, Seek, SetAttr};
+use vfs::{Durability, Fallocate, FileKind, Seek, SetAttr};
 
 /// Most bytes that one call moves (`MAX_RW_COUNT` of the kernel).
 const RW_MAX: usize = 0x7fff_f000;
@@ -323,10 +323,11 @@ impl Contents {
             self.kernel.raise(libc::SIGXFSZ);
             return Err(Errno::FBIG);
         }
-        if !append && start >= FILE_SIZE_MAX {
+        let largest = ofd.mount().limits().file_size;
+        if !append && start >= largest {
             return Err(Errno::FBIG);
         }
-        let room = (limit - start).min(FILE_SIZE_MAX - start.min(FILE_SIZE_MAX));
+        let room = (limit - start).min(largest - start.min(largest));
         let data = &data[..data.len().min(usize::try_from(room).unwrap_or(usize::MAX))];
         let at = if append {
             fs.append(ino, data)?

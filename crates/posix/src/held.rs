@@ -11,7 +11,7 @@ use crate::table::OfdRef;
 use crate::task::Task;
 use smallvec::SmallVec;
 use std::cell::OnceCell;
-use vfs::{Attr, Errno, FileKind, FileSystem, Ino, NAME_MAX};
+use vfs::{Attr, Errno, FileKind, FileSystem, Ino};
 
 /// What keeps an inode alive.
 enum By<'p> {
@@ -236,7 +236,11 @@ pub(crate) struct Place<'w, 'p> {
 impl Place<'_, '_> {
     /// `ENAMETOOLONG`
     pub fn check_name(&self) -> Result<(), Errno> {
-        if self.name.len() > NAME_MAX { Err(self.dir.refusal(Errno::NAMETOOLONG)) } else { Ok(()) }
+        if self.name.len() > self.dir.mount.limits().name {
+            Err(self.dir.refusal(Errno::NAMETOOLONG))
+        } else {
+            Ok(())
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use std::ops::Deref;
 use std::sync::atomic::Ordering::Relaxed;
 use threads::OwnU32;
 use vfs::rules::has_any;
-use vfs::{Attr, Errno, FileKind, FileSystem, Ino, NAME_MAX};
+use vfs::{Attr, Errno, FileKind, FileSystem, Ino};
 
 /// A directory that somebody else holds.
 #[derive(Clone, Copy)]
@@ -177,7 +177,7 @@ impl Paths {
     ) -> Option<Call<R>> {
         let mut attr = Attr::NONE;
         self.in_cached_parent(dirfd, path, |parent, name| {
-            if name.len() > NAME_MAX {
+            if name.len() > parent.mount.limits().name {
                 return None;
             }
             let is_there = match parent.fs().peek_into(parent.ino, name, &mut attr) {

@@ -15,7 +15,7 @@ use mounts::{MountEvents, MountState};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
-use vfs::{Attr, Errno, FileKind, FileSystem, Ino};
+use vfs::{Attr, Errno, FileKind, FileSystem, Ino, Limits};
 
 /// A mount that the process may serve itself.
 pub struct MountSpec {
@@ -64,6 +64,8 @@ const NOT_ASKED: i32 = -2;
 /// A pool in use.
 struct Pool {
     attached: Attached,
+    /// Those of the engine: a call of it would cost each walk more than these two loads.
+    limits: Limits,
     /// [`MountEvents::mount_changes`] before the last look (mount-T1).
     changes: AtomicU64,
     state: Known<State>,
@@ -140,7 +142,8 @@ impl Mount {
         };
         let changes = AtomicU64::new(attached.events.mount_changes());
         let state = Known::new(self.look(&*attached.fs, 0));
-        let pool = Box::into_raw(Box::new(Pool { attached, changes, state }));
+        let limits = *attached.fs.limits();
+        let pool = Box::into_raw(Box::new(Pool { limits, attached, changes, state }));
         self.pool.store(pool, Release);
         self.placeholder.store(fd, Release);
         self.state.store(USABLE, Release);
@@ -158,6 +161,12 @@ impl Mount {
     #[inline]
     pub fn attached(&self) -> &Attached {
         &self.pool().attached
+    }
+
+    /// How large things can be in a pool that has been attached.
+    #[inline]
+    pub fn limits(&self) -> &Limits {
+        &self.pool().limits
     }
 
     /// The pool, if it is attached.

@@ -12,6 +12,9 @@ use std::ops::Deref;
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::{Attr, FileKind, NewKind, NewNode, RenameFlags};
 
+/// A directory is not deeper than that: whoever looks for the root gives up.
+const STEPS_MAX: u32 = 65_000;
+
 impl Place<'_, '_> {
     /// Whether a name can be made here: `EEXIST` where there is one, `ENOENT` where a slash follows the
     /// name of what is to be no directory (`filename_create`).
@@ -126,7 +129,7 @@ impl Names {
     pub fn symlink(&self, target: &[u8], dirfd: i32, path: &[u8]) -> Served<()> {
         let arguments = match target.len() {
             0 => Err(Errno::NOENT),
-            len if len > vfs::SYMLINK_MAX => Err(Errno::NAMETOOLONG),
+            len if len > vfs::Limits::MAX.symlink => Err(Errno::NAMETOOLONG),
             _ => Ok(()),
         };
         let node = NewNode { kind: NewKind::Symlink(target), mode: 0o777, umask: 0 };
@@ -384,7 +387,7 @@ impl Names {
         let fs = dir.fs();
         let mut at = dir.ino;
         let mut steps = 0;
-        while at != fs.root() && steps < vfs::LINK_MAX {
+        while at != fs.root() && steps < STEPS_MAX {
             if at == inode.ino {
                 return Err(what);
             }

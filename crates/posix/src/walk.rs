@@ -15,7 +15,7 @@ use std::borrow::Cow;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use vfs::path::LINKS_MAX;
-use vfs::{Errno, FileKind, NAME_MAX};
+use vfs::{Errno, FileKind};
 
 /// Where a walk starts.
 pub(crate) struct Start<'p, 'a> {
@@ -156,8 +156,10 @@ impl PathWalk {
                     return Err(Errno::ISDIR.into());
                 }
                 // Whoever makes or removes the name says so in its turn.
-                _ if len > NAME_MAX && is_last && follow == Follow::Never => None,
-                _ if len > NAME_MAX => return Err(dir.refusal(Errno::NAMETOOLONG).into()),
+                _ if len > dir.mount.limits().name && is_last && follow == Follow::Never => None,
+                _ if len > dir.mount.limits().name => {
+                    return Err(dir.refusal(Errno::NAMETOOLONG).into());
+                }
                 _ => dir.child(name, if is_last { want } else { Want::Hold })?,
             };
             let link = found.as_ref().filter(|found| {

@@ -6,8 +6,8 @@ use crate::names::Names;
 use crate::served::{Call, Stop, checked};
 use crate::{Errno, Served};
 use vfs::acl::{ACL_ACCESS, ACL_DEFAULT};
-use vfs::rules::{S_ISGID, XATTR_NAME_MAX};
-use vfs::{FileKind, SetAttr, SetXattr, XATTR_SIZE_MAX};
+use vfs::rules::S_ISGID;
+use vfs::{FileKind, Limits, SetAttr, SetXattr, XATTR_NAME_MAX};
 
 /// Attributes that the mount computes; they are the kernel's.
 const COMPUTED: &[u8] = b"user.keepstone.";
@@ -213,7 +213,8 @@ fn check_set(name: &[u8], value: &[u8], how: i32) -> Result<SetXattr, Errno> {
         _ => return Err(Errno::INVAL),
     };
     check_name(name)?;
-    if value.len() > XATTR_SIZE_MAX { Err(Errno::TOOBIG) } else { Ok(mode) }
+    // The kernel's limit; an engine may have a smaller one, and looks at more before.
+    if value.len() > Limits::MAX.xattr { Err(Errno::TOOBIG) } else { Ok(mode) }
 }
 
 fn check_name(name: &[u8]) -> Result<(), Errno> {

@@ -9,7 +9,6 @@ use namespace::layout::Word;
 use namespace::{Storage, VInode};
 use pmem::Medium;
 use std::ops::Range;
-use vfs::rules::check_fallocate;
 use vfs::{Errno, Fallocate, Ino, Result, Seek};
 
 impl<M: Medium> Files<M> {
@@ -18,7 +17,7 @@ impl<M: Medium> Files<M> {
         self.change(&[ino], 0, |_| {
             let v = self.live(ino)?;
             let size = self.load(v, Word::Size);
-            let range = check_fallocate((v.kind(), size), mode, offset, len)?;
+            let range = LIMITS.check_fallocate((v.kind(), size), mode, offset, len)?;
             let end = range.end;
             let new_size = |keep: bool| if keep { size } else { size.max(end) };
             self.revoke_capability(v)?;

@@ -2,6 +2,7 @@
 //! [`namespace`] has them.
 
 use namespace::Format;
+use vfs::Limits;
 
 pub use namespace::layout::BLOCK;
 pub use namespace::{INODE_ROOT as INODE_MAP, INODE_SIZE, Superblock, fnv1a};
@@ -22,6 +23,9 @@ pub const VERSION: u32 = 1;
 pub const POOL_MIN: u64 = 64 * BLOCK;
 /// Largest region: a run has fewer than 2^31 blocks.
 pub const POOL_MAX: u64 = (i32::MAX as u64) * BLOCK;
+/// How large things can be: what tables can map.
+pub const LIMITS: Limits =
+    Limits { file_size: FANOUT.pow(LEVEL_MAX as u32) * BLOCK, ..Limits::MAX };
 /// What superblocks say.
 pub const FORMAT: Format =
     Format { layout: crate::LAYOUT, magic: MAGIC, version: VERSION, bytes: (POOL_MIN, POOL_MAX) };
@@ -177,7 +181,7 @@ mod tests {
         assert_eq!(level_for(1), 1);
         assert_eq!(level_for(EXTENT), 1);
         assert_eq!(level_for(EXTENT + 1), 2);
-        assert_eq!(level_for(vfs::FILE_SIZE_MAX), LEVEL_MAX);
+        assert_eq!(level_for(LIMITS.file_size), LEVEL_MAX);
         assert_eq!(word_bytes(2), EXTENT);
     }
 }

@@ -14,7 +14,7 @@ use pmem::{LINE, Medium, PmOff};
 use smallvec::SmallVec;
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use vfs::{Attr, Errno, FileKind, Ino, Result, Timestamp};
+use vfs::{Attr, Errno, FileKind, Ino, Limits, Result, Timestamp};
 
 /// Inodes and their content: maps, and what is derived. Nothing here is an operation.
 pub struct Store<M> {
@@ -375,6 +375,7 @@ fn is_near(count: u64, first: u64) -> bool {
 impl<M: Medium> Storage for Store<M> {
     type Medium = M;
     const INODE: u64 = INODE;
+    const LIMITS: &'static Limits = &LIMITS;
     const ATTRIBUTES_MAX: u64 = EXTENT;
 
     #[inline]

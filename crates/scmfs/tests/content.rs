@@ -6,10 +6,11 @@ use common::Scmfs;
 use namespace::layout::Word;
 use pmem::Medium as _;
 use pool::{CheckOptions, Engine as _, Error, MountOptions};
+use scmfs::layout::LIMITS;
 use scmfs::layout::{BLOCK, EXTENT, FANOUT, Map, fnv1a, journal};
 use std::sync::atomic::Ordering::Relaxed;
 use suite::{Engine as _, FILE, Fs, check_and_remount, create, mount, mounted};
-use vfs::{Caller, FILE_SIZE_MAX, Fallocate, FileSystem as _, Ino, ROOT, Seek, SetAttr};
+use vfs::{Caller, Fallocate, FileSystem as _, Ino, ROOT, Seek, SetAttr};
 
 type Pool = Fs<Scmfs>;
 
@@ -149,9 +150,9 @@ fn extents_of_a_table_grow_in_place() {
 fn the_largest_sparse_file_takes_five_blocks() {
     let fs = pool();
     let f = file(&fs, "f", b"");
-    fs.write(f, FILE_SIZE_MAX - 1, b"x").unwrap();
+    fs.write(f, LIMITS.file_size - 1, b"x").unwrap();
     assert_eq!(fs.getattr(f).unwrap().blocks, 5 * 8, "four tables and what they lead to");
-    assert_eq!(fs.seek(f, 0, Seek::Data), Ok(FILE_SIZE_MAX - BLOCK));
+    assert_eq!(fs.seek(f, 0, Seek::Data), Ok(LIMITS.file_size - BLOCK));
     let mut some = [1; 9000];
     assert_eq!(fs.read(f, 1 << 45, &mut some), Ok(9000));
     assert_eq!(some, [0; 9000]);

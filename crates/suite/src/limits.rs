@@ -8,8 +8,8 @@ use pool::{FormatOptions, MountOptions};
 use std::os::unix::fs::MetadataExt as _;
 use vfs::tree::{diff, tree};
 use vfs::{
-    Caller, Errno, FILE_SIZE_MAX, Fallocate, FileSystem, Ino, NewKind, NewNode, ROOT, RenameFlags,
-    Seek, SetAttr, SetXattr,
+    Caller, Errno, Fallocate, FileSystem, Ino, NewKind, NewNode, ROOT, RenameFlags, Seek, SetAttr,
+    SetXattr,
 };
 
 /// Fills a pool to the last block that data and attributes may have; returns the files.
@@ -55,8 +55,9 @@ pub fn the_largest_pool_can_be_shared_and_takes_memory_as_it_fills<E: Engine>() 
     let attach = || Fs::<E>::attach(open(), &place, &MountOptions::default()).unwrap();
     let (one, two) = (attach(), attach());
     let ino = create::<E>(&one, ROOT, "file", &FILE);
-    two.write(ino, FILE_SIZE_MAX - 5, b"there").unwrap();
-    assert_eq!(one.getattr(ino).unwrap().size, FILE_SIZE_MAX);
+    let largest = two.limits().file_size;
+    two.write(ino, largest - 5, b"there").unwrap();
+    assert_eq!(one.getattr(ino).unwrap().size, largest);
     let state = std::fs::metadata(place.path.to_str().unwrap()).unwrap();
     let taken = state.blocks() * 512;
     assert!(taken < E::POOL_MAX >> 13, "an empty pool's state has {taken} bytes");
@@ -136,17 +137,18 @@ pub fn what_threads_have_counted_for_themselves_is_used_before_a_pool_is_full<E:
 pub fn the_largest_file<E: Engine>() {
     let fs = mounted::<E>(16 << 20);
     let f = create::<E>(&fs, ROOT, "f", &FILE);
-    fs.write(f, FILE_SIZE_MAX - 5, b"the e").unwrap();
-    assert_eq!(fs.write(f, FILE_SIZE_MAX - 4, b"the e"), Err(Errno::FBIG));
+    let largest = fs.limits().file_size;
+    fs.write(f, largest - 5, b"the e").unwrap();
+    assert_eq!(fs.write(f, largest - 4, b"the e"), Err(Errno::FBIG));
     assert_eq!(fs.append(f, b"x"), Err(Errno::FBIG));
     fs.write(f, 1 << 33, b"in the middle").unwrap();
     assert_eq!(fs.seek(f, 0, Seek::Data), Ok(1 << 33));
-    assert_eq!(fs.seek(f, (1 << 33) + 5000, Seek::Data), Ok(FILE_SIZE_MAX - 4096));
+    assert_eq!(fs.seek(f, (1 << 33) + 5000, Seek::Data), Ok(largest - 4096));
     let mut buf = [9; 10];
-    assert_eq!(fs.read(f, FILE_SIZE_MAX - 10, &mut buf), Ok(10));
+    assert_eq!(fs.read(f, largest - 10, &mut buf), Ok(10));
     assert_eq!(&buf, b"\0\0\0\0\0the e");
     assert!(fs.getattr(f).unwrap().blocks < 200, "a sparse file takes little");
-    fs.fallocate(f, Fallocate::PunchHole, 0, FILE_SIZE_MAX).unwrap();
+    fs.fallocate(f, Fallocate::PunchHole, 0, largest).unwrap();
     assert_eq!(fs.seek(f, 0, Seek::Data), Err(Errno::NXIO));
     check_and_remount::<E>(fs);
 }

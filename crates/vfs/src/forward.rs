@@ -11,8 +11,8 @@
 /// struct Careless(Model);
 ///
 /// impl FileSystem for Careless {
-///     vfs::forward!(self => self.0; root, durability, lookup, forget, getattr, setattr, create, tmpfile, readlink,
-///         unlink, rmdir, link, rename, readdir, read, write, append, drop_privileges, fallocate, seek, copy_range, fsync,
+///     vfs::forward!(self => self.0; root, durability, kernel_cache, limits, lookup, forget, getattr, setattr,
+///         create, tmpfile, readlink, unlink, rmdir, link, rename, readdir, read, write, append, drop_privileges, fallocate, seek, copy_range, fsync,
 ///         getxattr, setxattr, listxattr, removexattr, statfs);
 ///
 ///     fn sync(&self) -> Result<()> {
@@ -36,6 +36,16 @@ macro_rules! forward {
     ($this:ident => $to:expr; durability) => {
         fn durability(&$this) -> $crate::Durability {
             $to.durability()
+        }
+    };
+    ($this:ident => $to:expr; kernel_cache) => {
+        fn kernel_cache(&$this) -> $crate::KernelCache {
+            $to.kernel_cache()
+        }
+    };
+    ($this:ident => $to:expr; limits) => {
+        fn limits(&$this) -> &'static $crate::Limits {
+            $to.limits()
         }
     };
     ($this:ident => $to:expr; lookup) => {

@@ -17,12 +17,13 @@
 //!   durable before the content changes, and stays where the change then fails for want of space.
 //! - **vfs-C6** What a call has done survives a crash as [`FileSystem::durability`] says. Front ends act on it: who asks
 //!   for durable writes (`O_SYNC`, `RWF_DSYNC`, `syncfs`, …) gets them, by [`FileSystem::fsync`] and
-//!   [`FileSystem::sync`] where the call alone does not do.
+//!   [`FileSystem::sync`] where the call alone does not do; and no cache above keeps writes back from an engine
+//!   that makes them durable before that.
 //!
 //! [`model`] is the executable specification, `conformance` (a cargo feature of this name) the
 //! suite that compares any implementation with it, [`path`] walks paths, [`tree`] reads a whole file system into a value
 //! that can be compared, [`forward!`] puts one file system over another, [`acl`] is the POSIX.1e
-//! arithmetic and [`rules`] the small rules that every engine needs.
+//! arithmetic, and [`Limits`] and [`rules`] are the small rules that every engine needs.
 
 #![forbid(unsafe_code)]
 
@@ -30,36 +31,25 @@ pub mod acl;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod forward;
+mod limits;
 pub mod model;
 pub mod path;
 pub mod rules;
 pub mod tree;
 mod types;
 
+pub use limits::{Limits, XATTR_NAME_MAX};
 pub use rustix::io::Errno;
 pub use types::*;
 
 /// Result of every call of the contract.
 pub type Result<T> = std::result::Result<T, Errno>;
 
-/// Longest name of a directory entry, in bytes.
-pub const NAME_MAX: usize = 255;
-/// Longest target of a symbolic link, in bytes.
-pub const SYMLINK_MAX: usize = 4095;
-/// Largest size of a file, in bytes: 2^48 (a tree of height 4, BPFS §3.1).
-pub const FILE_SIZE_MAX: u64 = 1 << 48;
-/// Most names one inode can have.
-pub const LINK_MAX: u32 = 65_000;
-/// Longest value of an extended attribute, in bytes (the kernel's `XATTR_SIZE_MAX`).
-pub const XATTR_SIZE_MAX: usize = 65_536;
-/// Longest list of attribute names `listxattr` can return, in bytes (the kernel's limit).
-pub const XATTR_LIST_MAX: usize = 65_536;
-
 /// A file system as its front ends see it.
 ///
 /// Names are single components without `/` or NUL; `.` and `..` are refused with `EINVAL` by calls
-/// that create or remove, and resolved by [`lookup`](Self::lookup). A name longer than [`NAME_MAX`]
-/// gives `ENAMETOOLONG`; an unknown inode gives `ESTALE`; a non-directory where a directory is
+/// that create or remove, and resolved by [`lookup`](Self::lookup). What is larger than the file system's
+/// [`limits`](Self::limits) is refused, a longer name with `ENAMETOOLONG`; an unknown inode gives `ESTALE`; a non-directory where a directory is
 /// needed gives `ENOTDIR`; corruption gives `EUCLEAN` or `EIO`; a read-only mount gives `EROFS` to
 /// every call that changes something.
 ///
@@ -81,6 +71,12 @@ pub trait FileSystem: Send + Sync {
 
     /// When what a call has done survives a crash (vfs-C6). The same for as long as the file system lives.
     fn durability(&self) -> Durability;
+
+    /// What the kernel may keep of it.
+    fn kernel_cache(&self) -> KernelCache;
+
+    /// How large things can be. The same for as long as the file system lives, and nothing larger than in [`Limits::MAX`].
+    fn limits(&self) -> &'static Limits;
 
     /// Finds `name` in `dir`. `.` gives `dir`, which need not be a directory then (the kernel finds
     /// inodes by handle that way); `..` gives its parent (the root is its own parent).
@@ -125,7 +121,7 @@ pub trait FileSystem: Send + Sync {
 
     /// Changes the given attributes in one atomic step (times excepted, BPFS §3.6) and returns the
     /// new ones. `size` on a directory gives `EISDIR`, on other non-files `EINVAL`, above
-    /// [`FILE_SIZE_MAX`] `EFBIG`; `perm` on a symbolic link `EOPNOTSUPP`. A change of `perm` rewrites
+    /// [`Limits::file_size`] `EFBIG`; `perm` on a symbolic link `EOPNOTSUPP`. A change of `perm` rewrites
     /// the mask of an access ACL; giving an owner or group (even the same) clears set-user-ID and
     /// (where group-executable) set-group-ID of non-directories, and `security.capability`, before
     /// `perm` is applied. A size, even the same, sets `mtime`. What a file gains reads as zeros.
@@ -135,7 +131,7 @@ pub trait FileSystem: Send + Sync {
     /// a new directory gets the bit, which it never takes from `node.mode`). Where `dir` has a default ACL it takes the place of
     /// `node.umask`. A symbolic link's bits are 0777 whatever `node` and the ACL say
     /// ([`rules::NewInode::derive`]). Adds a reference. `EEXIST` where the name is taken.
-    /// `ENAMETOOLONG` for a symlink target longer than [`SYMLINK_MAX`], `ENOENT` for an empty one.
+    /// `ENAMETOOLONG` for a target longer than [`Limits::symlink`], `ENOENT` for an empty one.
     fn create(&self, caller: &Caller, dir: Ino, name: &[u8], node: &NewNode<'_>) -> Result<Entry>;
 
     /// Creates a regular file without a name (`O_TMPFILE`); it lives while the returned reference
@@ -153,7 +149,7 @@ pub trait FileSystem: Send + Sync {
     fn rmdir(&self, dir: Ino, name: &[u8]) -> Result<()>;
 
     /// Gives `ino` another name. Adds a reference. `EPERM` for a directory, `EMLINK` beyond
-    /// [`LINK_MAX`], `EEXIST`; `ENOENT` for an inode whose last name is gone, unless it came from
+    /// [`Limits::links`], `EEXIST`; `ENOENT` for an inode whose last name is gone, unless it came from
     /// [`tmpfile`](Self::tmpfile) and was never named.
     fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Entry>;
 
@@ -180,7 +176,7 @@ pub trait FileSystem: Send + Sync {
 
     /// Writes all of `data` at `offset`, atomically, or nothing. Durable on return where the medium
     /// is. `EISDIR` and `EINVAL` as [`read`](Self::read), `EFBIG` where the end is beyond
-    /// [`FILE_SIZE_MAX`], `ENOSPC`.
+    /// [`Limits::file_size`], `ENOSPC`.
     fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<()>;
 
     /// Writes `data` at the end of the file, atomically; returns the offset it got. Errors as
@@ -194,7 +190,7 @@ pub trait FileSystem: Send + Sync {
 
     /// Allocates, frees or shifts a range of bytes (`fallocate(2)`). `EISDIR` for a directory,
     /// `ENODEV` for other non-files; `EINVAL` for an empty range; `EFBIG` where the range, or the file
-    /// after an insertion, would reach beyond [`FILE_SIZE_MAX`]. Collapse and insert give `EINVAL`
+    /// after an insertion, would reach beyond [`Limits::file_size`]. Collapse and insert give `EINVAL`
     /// unless both numbers are multiples of 4096, a collapse that reaches the end of the file too,
     /// and an insertion at or beyond it. Sets `mtime` and `ctime`.
     fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()>;
@@ -224,10 +220,10 @@ pub trait FileSystem: Send + Sync {
 
     /// Sets an extended attribute. Names start with `user.`, `trusted.` or `security.`, or are
     /// `system.posix_acl_access` or `system.posix_acl_default` (else `EOPNOTSUPP`); `user.` only on
-    /// files and directories (`EPERM`); all rules of names are in [`rules::check_xattr`]. An access
+    /// files and directories (`EPERM`); all rules of names are in [`Limits::check_xattr`]. An access
     /// ACL also sets the permission bits; one that says no more than the bits is not stored, and one
     /// that was stored goes. An ACL that is not valid gives `EINVAL` (`EOPNOTSUPP` for its version).
-    /// `ENOSPC` where the list of names would outgrow [`XATTR_LIST_MAX`].
+    /// `ENOSPC` where the list of names would outgrow [`Limits::xattr_list`].
     fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: SetXattr) -> Result<()>;
 
     /// The names of all extended attributes.

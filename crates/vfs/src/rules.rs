@@ -1,11 +1,7 @@
 //! Rules of the contract that every engine applies in the same way.
 
-use crate::acl::{ACL_ACCESS, ACL_DEFAULT, Acl};
-use crate::{
-    Attr, Caller, Errno, FILE_SIZE_MAX, Fallocate, FileKind, NAME_MAX, NewNode, Result,
-    XATTR_SIZE_MAX,
-};
-use std::ops::Range;
+use crate::acl::Acl;
+use crate::{Attr, Caller, FileKind, NewNode};
 
 /// Set-user-ID bit of a mode.
 pub const S_ISUID: u32 = 0o4000;
@@ -15,27 +11,6 @@ pub const S_ISGID: u32 = 0o2000;
 pub const S_IXGRP: u32 = 0o0010;
 /// Permission bits of every symbolic link.
 pub const SYMLINK_PERM: u32 = 0o777;
-/// Longest name of an extended attribute, in bytes, prefix included (the kernel's limit).
-pub const XATTR_NAME_MAX: usize = 255;
-
-/// Checks a name that is to be created or removed: `ENOENT` where it is empty, `EINVAL` where it
-/// contains `/` or NUL or is `.` or `..`, `ENAMETOOLONG` beyond [`NAME_MAX`] bytes.
-pub fn check_name(name: &[u8]) -> Result<()> {
-    check_component(name)?;
-    if matches!(name, b"." | b"..") { Err(Errno::INVAL) } else { Ok(()) }
-}
-
-/// Checks a name that is to be looked up: as [`check_name`], but `.` and `..` are good.
-#[inline]
-pub fn check_component(name: &[u8]) -> Result<()> {
-    if name.is_empty() {
-        return Err(Errno::NOENT);
-    }
-    if has_any(name, [b'/', 0]) {
-        return Err(Errno::INVAL);
-    }
-    if name.len() > NAME_MAX { Err(Errno::NAMETOOLONG) } else { Ok(()) }
-}
 
 /// Whether any of the `wanted` bytes is in a text: eight bytes at a time, for texts as short as names.
 #[inline]
@@ -60,39 +35,6 @@ pub fn has_any<const N: usize>(text: &[u8], wanted: [u8; N]) -> bool {
     } else {
         text.iter().any(|byte| wanted.contains(byte))
     }
-}
-
-/// Checks an attribute that is to be set on, or (with a length of 0) removed from, an inode of
-/// `kind`. In this order: `ERANGE` for an empty name or one beyond [`XATTR_NAME_MAX`] bytes;
-/// `E2BIG` for a value beyond [`XATTR_SIZE_MAX`] bytes; `EOPNOTSUPP` for an unknown namespace;
-/// `EINVAL` for nothing after the prefix, or a NUL; `EPERM` for `user.` on anything but files and
-/// directories; `EOPNOTSUPP` for ACLs on symbolic links; `EACCES` for a default ACL on anything but
-/// directories.
-pub fn check_xattr(kind: FileKind, name: &[u8], value_len: usize) -> Result<()> {
-    if name.is_empty() || name.len() > XATTR_NAME_MAX {
-        return Err(Errno::RANGE);
-    }
-    if value_len > XATTR_SIZE_MAX {
-        return Err(Errno::TOOBIG);
-    }
-    if name == ACL_ACCESS || name == ACL_DEFAULT {
-        return match kind {
-            FileKind::Symlink => Err(Errno::OPNOTSUPP),
-            FileKind::Dir => Ok(()),
-            _ if name == ACL_DEFAULT => Err(Errno::ACCESS),
-            _ => Ok(()),
-        };
-    }
-    let prefixes: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
-    let prefix = prefixes.into_iter().find(|p| name.starts_with(p)).ok_or(Errno::OPNOTSUPP)?;
-    if name.len() == prefix.len() || name.contains(&0) {
-        return Err(Errno::INVAL);
-    }
-    let for_users = prefix == b"user.";
-    if for_users && !matches!(kind, FileKind::File | FileKind::Dir) {
-        return Err(Errno::PERM);
-    }
-    Ok(())
 }
 
 /// The group and the mode of a node that `caller` creates with `mode` in the directory `dir_attr`:
@@ -150,44 +92,6 @@ impl NewInode {
         }
     }
 }
-
-/// The end of a range of a file; `EFBIG` where no file can reach it.
-pub fn end_of(offset: u64, len: u64) -> Result<u64> {
-    offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX).ok_or(Errno::FBIG)
-}
-
-/// The range of bytes that [`FileSystem::fallocate`](crate::FileSystem::fallocate) is asked for, if something of this kind, with
-/// `size` bytes, can have that done to it.
-pub fn check_fallocate(
-    (kind, size): (FileKind, u64),
-    mode: Fallocate,
-    offset: u64,
-    len: u64,
-) -> Result<Range<u64>> {
-    match kind {
-        FileKind::File => {}
-        FileKind::Dir => return Err(Errno::ISDIR),
-        _ => return Err(Errno::NODEV),
-    }
-    if len == 0 {
-        return Err(Errno::INVAL);
-    }
-    let end = end_of(offset, len)?;
-    let (is_collapse, is_insert) = (mode == Fallocate::Collapse, mode == Fallocate::Insert);
-    if is_collapse || is_insert {
-        let is_aligned = offset.is_multiple_of(SHIFT_UNIT) && len.is_multiple_of(SHIFT_UNIT);
-        if !is_aligned || offset >= size || is_collapse && end >= size {
-            return Err(Errno::INVAL);
-        }
-        if is_insert && size + len > FILE_SIZE_MAX {
-            return Err(Errno::FBIG);
-        }
-    }
-    Ok(offset..end)
-}
-
-/// Files lose and gain multiples of so many bytes in their midst.
-const SHIFT_UNIT: u64 = 4096;
 
 /// `mode` without what a write or a change of owner takes from a file: set-user-ID, and
 /// set-group-ID where it is group-executable.

@@ -325,6 +325,16 @@ pub struct StatFs {
     pub inodes_free: u64,
 }
 
+/// What the kernel may keep of a mounted file system: names, attributes, pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KernelCache {
+    /// Everything, for as long as nobody changes the pool beside the mount.
+    #[default]
+    WhileAlone,
+    /// Names and attributes for so long, and no pages: what is below changes by itself.
+    UpTo(std::time::Duration),
+}
+
 /// When what a call has done survives a crash. Until then a crash may take it back, whole or in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {

@@ -1,5 +1,6 @@
 //! The model is held to its own contract.
 
+use vfs::Limits;
 use vfs::conformance::{number_from_env, run_all, run_generated, stress};
 use vfs::model::Model;
 
@@ -11,6 +12,23 @@ fn scenarios() {
 #[test]
 fn generated_sequences() {
     run_generated(|| Box::new(Model::new()), 50, 300);
+}
+
+/// Of every kind fewer than there can be at the most.
+const SMALL: Limits = Limits {
+    name: 60,
+    symlink: 3000,
+    file_size: 1 << 41,
+    links: 100,
+    xattr: 40_000,
+    xattr_list: 30_000,
+};
+
+#[test]
+fn a_file_system_has_limits_of_its_own() {
+    assert!(SMALL.are_within(&Limits::MAX) && !Limits::MAX.are_within(&SMALL));
+    run_all(|| Box::new(Model::with_limits(&SMALL)));
+    run_generated(|| Box::new(Model::with_limits(&SMALL)), 20, 300);
 }
 
 #[test]

@@ -6,9 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use vfs::conformance::{Handles, Rng, apply, gen_ops};
 use vfs::model::Model;
 use vfs::tree::{diff, tree};
-use vfs::{
-    Caller, FILE_SIZE_MAX, Fallocate, FileSystem, Ino, NewKind, NewNode, ROOT, Seek, Timestamp,
-};
+use vfs::{Caller, Fallocate, FileSystem, Ino, Limits, NewKind, NewNode, ROOT, Seek, Timestamp};
 
 fn file(fs: &Model, name: &[u8]) -> Ino {
     let node = NewNode { kind: NewKind::File, mode: 0o644, umask: 0 };
@@ -47,12 +45,15 @@ fn clones_are_independent() {
 fn a_huge_file_costs_what_was_written() {
     let fs = Model::new();
     let ino = file(&fs, b"a");
-    fs.write(ino, FILE_SIZE_MAX - 1, b"x").unwrap();
-    fs.fallocate(ino, Fallocate::Allocate { keep_size: false }, 0, FILE_SIZE_MAX).unwrap();
+    fs.write(ino, Limits::MAX.file_size - 1, b"x").unwrap();
+    fs.fallocate(ino, Fallocate::Allocate { keep_size: false }, 0, Limits::MAX.file_size).unwrap();
     assert_eq!(fs.getattr(ino).unwrap().blocks, 8);
-    assert_eq!(fs.seek(ino, 0, Seek::Data), Ok(FILE_SIZE_MAX - 4096));
+    assert_eq!(fs.seek(ino, 0, Seek::Data), Ok(Limits::MAX.file_size - 4096));
     let other = file(&fs, b"b");
-    assert_eq!(fs.copy_range((ino, 1), (other, 0), FILE_SIZE_MAX), Ok(FILE_SIZE_MAX - 1));
+    assert_eq!(
+        fs.copy_range((ino, 1), (other, 0), Limits::MAX.file_size),
+        Ok(Limits::MAX.file_size - 1)
+    );
     assert_eq!(tree(&fs).unwrap().nodes()[b"b".as_slice()].content.len(), 1);
 }
 

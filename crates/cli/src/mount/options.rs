@@ -16,6 +16,8 @@ pub struct Options {
     pub no_cache: bool,
     /// Whether the server is asked to open files, although it would be the only writer.
     pub ask_open: bool,
+    /// Whether the kernel may keep writes back until they are synced.
+    pub writeback: bool,
     /// Whether other processes may use the pool directly meanwhile.
     pub direct: bool,
     /// Emulated speed.
@@ -32,6 +34,7 @@ impl Default for Options {
             threads: None,
             no_cache: false,
             ask_open: false,
+            writeback: false,
             direct: false,
             emulation: None,
             remount: false,
@@ -115,6 +118,7 @@ impl Options {
             "ask_open" => self.ask_open = true,
             // What is so without it.
             "no_open" => self.ask_open = false,
+            "writeback" => self.writeback = true,
             "direct" => self.direct = true,
             "threads" => {
                 let count = value.parse().ok().filter(|n| (1..=256).contains(n));
@@ -141,6 +145,9 @@ impl Options {
         }
         if self.ask_open {
             words.push("ask_open".to_owned());
+        }
+        if self.writeback {
+            words.push("writeback".to_owned());
         }
         if self.direct {
             words.push("direct".to_owned());
@@ -197,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_list_comes_back() {
-        let list = "ro,nodev,noatime,allow_other,no_cache,no_open,direct,threads=3,emulate=read=2x+line=100ns";
+        let list = "ro,nodev,noatime,allow_other,no_cache,no_open,writeback,direct,threads=3,emulate=read=2x+line=100ns";
         let options = parsed(list).unwrap();
         assert_eq!(parsed(&options.to_list()).unwrap(), options);
         assert_eq!(Options::default().to_list(), "");

@@ -66,7 +66,8 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
             counters: counters.clone(),
             stats: Some(stats(plan, &fs, &changes, counters, threads, &ready)),
         },
-    );
+    )
+    .with_context(|| format!("{}: mount option", ready.pool))?;
     let server =
         if is_direct(&plan.options) { server.shared(fs.secret(), fs.clone()) } else { server };
     // The server holds the engine; it goes when the server does.
@@ -178,9 +179,10 @@ fn reap(fs: Weak<dyn Engine>) {
 fn caching(options: &Options) -> Caching {
     if options.no_cache || is_direct(options) {
         // Whether pages are kept is part of the answer to an open.
-        return Caching::NONE;
+        return Caching { writeback: options.writeback, ..Caching::NONE };
     }
-    Caching { skip_opens: !options.ask_open, ..Caching::EXCLUSIVE }
+    let (skip_opens, writeback) = (!options.ask_open, options.writeback);
+    Caching { skip_opens, writeback, ..Caching::EXCLUSIVE }
 }
 
 fn open(plan: &Plan) -> Result<Region> {

@@ -15,7 +15,7 @@ use crate::stats::Class;
 
 /// How much of a buffer a call fills at most.
 fn fillable(size: size_t) -> usize {
-    size.min(vfs::XATTR_SIZE_MAX)
+    size.min(vfs::Limits::MAX.xattr)
 }
 
 /// A name: what is too long is not in the range of names.
@@ -25,7 +25,7 @@ fn name_at<'a>(name: *const c_char) -> Result<&'a [u8], Errno> {
 
 /// A value to set, all of it.
 fn value_at<'a>(value: *const c_void, size: size_t) -> Result<&'a [u8], Errno> {
-    if size > vfs::XATTR_SIZE_MAX { Err(Errno::TOOBIG) } else { readable_whole(value, size) }
+    if size > vfs::Limits::MAX.xattr { Err(Errno::TOOBIG) } else { readable_whole(value, size) }
 }
 
 fn get(

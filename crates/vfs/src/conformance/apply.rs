@@ -128,7 +128,7 @@ impl Call<'_> {
         let mut at = self.handles.root;
         for &name in path {
             self.check_inside(at, name)?;
-            at = self.fs.lookup(at, &name.bytes()).map_err(Outcome::Lost)?.ino;
+            at = self.fs.lookup(at, &name.bytes(self.fs.limits())).map_err(Outcome::Lost)?.ino;
             self.taken.push(at);
         }
         Ok(at)
@@ -137,7 +137,7 @@ impl Call<'_> {
     fn entry(&mut self, place: &Place) -> Step<(Ino, Vec<u8>)> {
         let dir = self.find(&place.dir)?;
         self.check_inside(dir, place.name)?;
-        Ok((dir, place.name.bytes()))
+        Ok((dir, place.name.bytes(self.fs.limits())))
     }
 
     fn check_inside(&self, dir: Ino, name: Name) -> Step<()> {
@@ -148,6 +148,7 @@ impl Call<'_> {
     fn place(&self, ino: Ino, pos: Pos) -> Step<u64> {
         match pos {
             Pos::At(offset) => Ok(offset),
+            Pos::Limit(distance) => Ok(self.fs.limits().file_size.saturating_add_signed(distance)),
             Pos::End(distance) => match self.fs.getattr(ino)? {
                 Attr { kind: FileKind::File, size, .. } => Ok(size.saturating_add_signed(distance)),
                 _ => Ok(distance.unsigned_abs()),

@@ -28,7 +28,7 @@ pub(super) struct Session<'a> {
 impl<'a> Session<'a> {
     /// `root` of `fs` is empty, owned by 0:0 with mode 0755.
     pub(super) fn new(fs: &'a dyn FileSystem, root: Ino) -> Self {
-        let model = Model::new();
+        let model = Model::with_limits(fs.limits());
         let model_handles = Handles::new(model.root());
         Self { fs, root, handles: Handles::new(root), model, model_handles }
     }

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::op::{Attribute, Data, Make, Name, Op, Place, Pos, SLOTS, Target, Value, Who};
 use super::rng::Rng;
-use crate::{FILE_SIZE_MAX, Fallocate, Seek, SetAttr, SetTime, SetXattr, Timestamp};
+use crate::{Fallocate, Seek, SetAttr, SetTime, SetXattr, Timestamp};
 
 const BLOCK: u64 = 4096;
 const MIB: u64 = 1 << 20;
@@ -242,8 +242,8 @@ fn pos(rng: &mut Rng) -> Pos {
         70..80 => (2 * MIB).saturating_add_signed(nudge(rng)),
         80..96 => rng.below(32 * 1024),
         96..98 => (1 << (30 + rng.below(18))) - rng.below(3),
-        98..99 => FILE_SIZE_MAX - rng.below(3 * BLOCK),
-        _ => FILE_SIZE_MAX + rng.below(2),
+        98..99 => return Pos::Limit(-(rng.below(3 * BLOCK) as i64)),
+        _ => return Pos::Limit(rng.below(2) as i64),
     })
 }
 

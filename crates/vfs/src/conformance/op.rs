@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::acl::{ACL_ACCESS, ACL_DEFAULT, Acl, AclEntry, Tag};
 use crate::conformance::rng::Rng;
-use crate::{Fallocate, NAME_MAX, Seek, SetAttr, SetXattr};
+use crate::{Fallocate, Limits, Seek, SetAttr, SetXattr};
 
 /// How many inodes a sequence can hold open.
 pub const SLOTS: u8 = 6;
@@ -20,12 +20,12 @@ impl Name {
     const DOTDOT: u8 = 9;
     pub(super) const COUNT: u8 = 14;
 
-    /// The name itself.
-    pub fn bytes(self) -> Vec<u8> {
+    /// The name itself, in a file system with these limits.
+    pub fn bytes(self, limits: &Limits) -> Vec<u8> {
         match self.0 {
             0 => b"d".to_vec(),
             1 => b"sub".to_vec(),
-            2 => vec![b'n'; NAME_MAX],
+            2 => vec![b'n'; limits.name],
             3 => b"\xff\xfe".to_vec(),
             4 => b"f".to_vec(),
             5 => b"file".to_vec(),
@@ -36,7 +36,7 @@ impl Name {
             10 => Vec::new(),
             11 => b"d/f".to_vec(),
             12 => b"nul\0".to_vec(),
-            _ => vec![b'x'; NAME_MAX + 1],
+            _ => vec![b'x'; limits.name + 1],
         }
     }
 
@@ -78,6 +78,8 @@ pub enum Pos {
     At(u64),
     /// Bytes from the end.
     End(i64),
+    /// Bytes from where the largest file ends.
+    Limit(i64),
 }
 
 /// A kind to create.

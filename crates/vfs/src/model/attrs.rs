@@ -2,19 +2,17 @@
 
 use super::{Inode, Node, State};
 use crate::acl::{ACL_ACCESS, ACL_DEFAULT, Acl};
-use crate::rules::{check_xattr, clear_privileges};
-use crate::{
-    Attr, Errno, FILE_SIZE_MAX, FileKind, Ino, Result, SetAttr, SetTime, SetXattr, Timestamp,
-    XATTR_LIST_MAX,
-};
+use crate::rules::clear_privileges;
+use crate::{Attr, Errno, FileKind, Ino, Limits, Result, SetAttr, SetTime, SetXattr, Timestamp};
 
 /// Attribute that lends privileges to a program; a change of content or owner takes it away.
 pub(super) const CAPABILITY: &[u8] = b"security.capability";
 
 impl State {
     pub(super) fn setattr(&mut self, now: Timestamp, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        let limits = self.limits;
         let inode = self.inode_mut(ino)?;
-        let chmod_acl = check_setattr(inode, set)?;
+        let chmod_acl = check_setattr(limits, inode, set)?;
         if set.uid.is_some() || set.gid.is_some() {
             inode.uid = set.uid.unwrap_or(inode.uid);
             inode.gid = set.gid.unwrap_or(inode.gid);
@@ -69,8 +67,9 @@ impl State {
         value: &[u8],
         mode: SetXattr,
     ) -> Result<()> {
+        let limits = self.limits;
         let inode = self.inode_mut(ino)?;
-        check_xattr(inode.kind(), name, value.len())?;
+        limits.check_xattr(inode.kind(), name, value.len())?;
         let acl = if name == ACL_ACCESS || name == ACL_DEFAULT {
             Some(Acl::parse_valid(value)?)
         } else {
@@ -83,7 +82,7 @@ impl State {
             _ => {}
         }
         let list_len: usize = inode.xattrs.keys().map(|name| name.len() + 1).sum();
-        if !exists && list_len + name.len() + 1 > XATTR_LIST_MAX {
+        if !exists && list_len + name.len() + 1 > limits.xattr_list {
             return Err(Errno::NOSPC);
         }
         let stored = match acl {
@@ -104,8 +103,9 @@ impl State {
     }
 
     pub(super) fn removexattr(&mut self, now: Timestamp, ino: Ino, name: &[u8]) -> Result<()> {
+        let limits = self.limits;
         let inode = self.inode_mut(ino)?;
-        check_xattr(inode.kind(), name, 0)?;
+        limits.check_xattr(inode.kind(), name, 0)?;
         inode.xattrs.remove(name).ok_or(Errno::NODATA)?;
         inode.ctime = now;
         Ok(())
@@ -113,10 +113,10 @@ impl State {
 }
 
 /// Checks all of `set`; gives the access ACL that a change of mode has to rewrite.
-fn check_setattr(inode: &Inode, set: &SetAttr) -> Result<Option<Acl>> {
+fn check_setattr(limits: &Limits, inode: &Inode, set: &SetAttr) -> Result<Option<Acl>> {
     if let Some(size) = set.size {
         match inode.kind() {
-            FileKind::File if size > FILE_SIZE_MAX => return Err(Errno::FBIG),
+            FileKind::File if size > limits.file_size => return Err(Errno::FBIG),
             FileKind::File => {}
             FileKind::Dir => return Err(Errno::ISDIR),
             _ => return Err(Errno::INVAL),

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::attrs::CAPABILITY;
 use super::{Node, State, saved};
-use crate::{Errno, FILE_SIZE_MAX, Fallocate, Ino, Result, Timestamp};
+use crate::{Errno, Fallocate, Ino, Result, Timestamp};
 
 /// Granularity of holes and of collapse and insert, in bytes.
 pub(super) const BLOCK_SIZE: u64 = 4096;
@@ -140,12 +140,12 @@ fn clip(index: u64, range: &Range<u64>) -> Option<Range<usize>> {
     (start < end).then(|| (start - base) as usize..(end - base) as usize)
 }
 
-/// The end of `len` bytes at `offset`; `EFBIG` beyond the largest file.
-fn end_of(offset: u64, len: u64) -> Result<u64> {
-    offset.checked_add(len).filter(|&end| end <= FILE_SIZE_MAX).ok_or(Errno::FBIG)
-}
-
 impl State {
+    /// The end of `len` bytes at `offset`; `EFBIG` beyond the largest file.
+    fn end_of(&self, offset: u64, len: u64) -> Result<u64> {
+        offset.checked_add(len).filter(|&end| end <= self.limits.file_size).ok_or(Errno::FBIG)
+    }
+
     pub(super) fn file(&self, ino: Ino) -> Result<&Sparse> {
         match &self.inode(ino)?.node {
             Node::File(data) => Ok(data),
@@ -177,7 +177,7 @@ impl State {
         if data.is_empty() {
             return Ok(());
         }
-        end_of(offset, data.len() as u64)?;
+        self.end_of(offset, data.len() as u64)?;
         self.modify(now, ino, |file| file.write(offset, data))
     }
 
@@ -197,12 +197,12 @@ impl State {
         if len == 0 {
             return Err(Errno::INVAL);
         }
-        let end = end_of(offset, len)?;
+        let end = self.end_of(offset, len)?;
         let aligned = offset.is_multiple_of(BLOCK_SIZE) && len.is_multiple_of(BLOCK_SIZE);
         match mode {
             Fallocate::Collapse if !aligned || end >= size => return Err(Errno::INVAL),
             Fallocate::Insert if !aligned || offset >= size => return Err(Errno::INVAL),
-            Fallocate::Insert => end_of(size, len).map(|_| ())?,
+            Fallocate::Insert => self.end_of(size, len).map(|_| ())?,
             _ => {}
         }
         self.modify(now, ino, |file| match mode {
@@ -233,7 +233,7 @@ impl State {
         if len == 0 {
             return Ok(0);
         }
-        let to_end = end_of(to_offset, len)?;
+        let to_end = self.end_of(to_offset, len)?;
         let from_end = from_offset + len;
         if from == to && from_offset < to_end && to_offset < from_end {
             return Err(Errno::INVAL);

@@ -26,8 +26,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::rules::SYMLINK_PERM;
 use crate::{
-    Attr, Caller, DirEntry, Durability, Entry, Errno, FILE_SIZE_MAX, Fallocate, FileKind,
-    FileSystem, Ino, NewNode, ROOT, RenameFlags, Result, Seek, SetAttr, SetXattr, StatFs,
+    Attr, Caller, DirEntry, Durability, Entry, Errno, Fallocate, FileKind, FileSystem, Ino,
+    KernelCache, Limits, NewNode, ROOT, RenameFlags, Result, Seek, SetAttr, SetXattr, StatFs,
     Timestamp,
 };
 use data::{BLOCK_SIZE, Sparse};
@@ -61,6 +61,13 @@ impl Model {
         let model = Self::new();
         let durable = Some(Mutex::new(model.state().clone()));
         Self { durable, ..model }
+    }
+
+    /// As new, with limits of its own: it holds front ends to those of an engine.
+    pub fn with_limits(limits: &'static Limits) -> Self {
+        let model = Self::new();
+        model.state().limits = limits;
+        model
     }
 
     /// What a crash now would leave, mounted again.
@@ -127,6 +134,13 @@ impl std::fmt::Debug for Model {
 struct State {
     inodes: BTreeMap<Ino, Inode>,
     next_ino: u64,
+    #[serde(skip, default = "largest")]
+    limits: &'static Limits,
+}
+
+/// The limits of models that state no others.
+fn largest() -> &'static Limits {
+    &Limits::MAX
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -228,7 +242,8 @@ impl State {
     fn new(now: Timestamp) -> Self {
         let mut root = Inode::new(Node::Dir(Dir::new(ROOT)), now);
         root.perm = 0o755;
-        Self { inodes: BTreeMap::from([(ROOT, root)]), next_ino: ROOT.0 + 1 }
+        let inodes = BTreeMap::from([(ROOT, root)]);
+        Self { inodes, next_ino: ROOT.0 + 1, limits: largest() }
     }
 
     fn inode(&self, ino: Ino) -> Result<&Inode> {
@@ -247,7 +262,7 @@ impl State {
 
     fn statfs(&self) -> StatFs {
         let used: u64 = self.inodes.iter().map(|(&ino, inode)| inode.attr(ino).blocks).sum();
-        let blocks = FILE_SIZE_MAX / BLOCK_SIZE;
+        let blocks = self.limits.file_size / BLOCK_SIZE;
         let inodes = u64::from(u32::MAX);
         StatFs {
             block_size: BLOCK_SIZE as u32,
@@ -262,6 +277,14 @@ impl State {
 impl FileSystem for Model {
     fn root(&self) -> Ino {
         ROOT
+    }
+
+    fn kernel_cache(&self) -> KernelCache {
+        KernelCache::WhileAlone
+    }
+
+    fn limits(&self) -> &'static Limits {
+        self.state().limits
     }
 
     fn durability(&self) -> Durability {

@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 use super::data::Sparse;
 use super::{Inode, Node, State};
 use crate::acl::{ACL_ACCESS, ACL_DEFAULT, Acl};
-use crate::rules::{NewInode, check_component, check_name};
+use crate::rules::NewInode;
 use crate::{
-    Caller, DirEntry, Entry, Errno, FileKind, Ino, LINK_MAX, NewKind, NewNode, ROOT, RenameFlags,
-    Result, SYMLINK_MAX, Timestamp,
+    Caller, DirEntry, Entry, Errno, FileKind, Ino, NewKind, NewNode, ROOT, RenameFlags, Result,
+    Timestamp,
 };
 
 /// Where listings continue after `.` and after `..`; entries count on from there.
@@ -75,7 +75,7 @@ impl State {
             return self.reference(dir);
         }
         let entries = self.dir(dir)?;
-        check_component(name)?;
+        self.limits.check_component(name)?;
         let found = match name {
             b".." => entries.parent.ok_or(Errno::NOENT)?,
             _ => entries.find(name)?,
@@ -112,9 +112,9 @@ impl State {
         node: &NewNode<'_>,
     ) -> Result<Entry> {
         let entries = self.dir(dir)?;
-        check_name(name)?;
+        self.limits.check_name(name)?;
         if let NewKind::Symlink(target) = node.kind {
-            check_target(target)?;
+            self.limits.check_target(target)?;
         }
         entries.check_vacant(name)?;
         let ino = self.add_inode(now, caller, dir, node)?;
@@ -238,7 +238,7 @@ impl State {
 
     pub(super) fn unlink(&mut self, now: Timestamp, dir: Ino, name: &[u8]) -> Result<()> {
         let entries = self.dir(dir)?;
-        check_name(name)?;
+        self.limits.check_name(name)?;
         if self.inode(entries.find(name)?)?.is_dir() {
             return Err(Errno::ISDIR);
         }
@@ -250,7 +250,7 @@ impl State {
         if name == b".." {
             return Err(Errno::NOTEMPTY);
         }
-        check_name(name)?;
+        self.limits.check_name(name)?;
         self.check_empty(entries.find(name)?)?;
         self.remove(now, dir, name).map(|_| ())
     }
@@ -272,12 +272,12 @@ impl State {
         if inode.is_dir() {
             return Err(Errno::PERM);
         }
-        check_name(name)?;
+        self.limits.check_name(name)?;
         entries.check_vacant(name)?;
         if inode.nlink == 0 && !inode.linkable {
             return Err(Errno::NOENT);
         }
-        if inode.nlink >= LINK_MAX {
+        if inode.nlink >= self.limits.links {
             return Err(Errno::MLINK);
         }
         self.attach(now, dir, name, ino, None)?;
@@ -292,8 +292,8 @@ impl State {
         flags: RenameFlags,
     ) -> Result<()> {
         let (from, to) = (self.dir(from_dir)?, self.dir(to_dir)?);
-        check_name(from_name)?;
-        check_name(to_name)?;
+        self.limits.check_name(from_name)?;
+        self.limits.check_name(to_name)?;
         let exchange = flags == RenameFlags::EXCHANGE;
         let noreplace = flags == RenameFlags::NOREPLACE;
         if !exchange && !noreplace && !flags.is_empty() {
@@ -369,14 +369,5 @@ impl State {
             }
         }
         Ok(())
-    }
-}
-
-/// `ENOENT` for an empty symlink target, `ENAMETOOLONG` for one that is too long.
-fn check_target(target: &[u8]) -> Result<()> {
-    match target.len() {
-        0 => Err(Errno::NOENT),
-        len if len > SYMLINK_MAX => Err(Errno::NAMETOOLONG),
-        _ => Ok(()),
     }
 }

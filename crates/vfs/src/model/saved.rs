@@ -9,8 +9,7 @@ use super::data::BLOCK_SIZE;
 use super::names::{COOKIE_DOTDOT, Dir, Slot};
 use super::{Inode, Model, Node, State};
 use crate::acl::{ACL_ACCESS, ACL_DEFAULT, Acl};
-use crate::rules::{check_name, check_xattr};
-use crate::{FILE_SIZE_MAX, FileKind, Ino, LINK_MAX, ROOT, SYMLINK_MAX, Timestamp, XATTR_LIST_MAX};
+use crate::{FileKind, Ino, Limits, ROOT, Timestamp};
 
 /// Most inodes ever made, and places in a listing: nobody lives to see more.
 const COUNT_MAX: u64 = 1 << 62;
@@ -81,7 +80,7 @@ impl State {
         let mut names: BTreeMap<Ino, Vec<Ino>> = BTreeMap::new();
         for (&ino, inode) in &self.inodes {
             let Node::Dir(dir) = &inode.node else { continue };
-            dir.check().map_err(|what| (ino, what))?;
+            dir.check(self.limits).map_err(|what| (ino, what))?;
             let inos = dir.entries.values().map(|slot| slot.ino);
             inos.for_each(|named| names.entry(named).or_default().push(ino));
         }
@@ -111,12 +110,9 @@ impl State {
                 let links = 2 + dir.entries.values().filter(is_dir).count();
                 require(inode.nlink as usize == links, "its link count is wrong")?;
             }
-            Node::File(data) => data.check()?,
+            Node::File(data) => data.check(self.limits)?,
             Node::Symlink(target) => {
-                require(
-                    (1..=SYMLINK_MAX).contains(&target.len()),
-                    "its target has no such length",
-                )?;
+                require(self.limits.check_target(target).is_ok(), "its target has no such length")?;
             }
             Node::Special(kind, _) => {
                 let is_special =
@@ -125,15 +121,16 @@ impl State {
             }
         }
         if !inode.is_dir() {
-            let is_counted = inode.nlink as usize == names.len() && inode.nlink <= LINK_MAX;
+            let is_counted =
+                inode.nlink as usize == names.len() && inode.nlink <= self.limits.links;
             require(is_counted && inode.nlink > 0, "its link count is wrong")?;
         }
         let xattrs = inode.xattrs.iter();
         let list: usize = xattrs.clone().map(|(name, _)| name.len() + 1).sum();
-        require(list <= XATTR_LIST_MAX, "its list of attributes is too long")?;
+        require(list <= self.limits.xattr_list, "its list of attributes is too long")?;
         for (name, value) in xattrs {
             let is_acl = name == ACL_ACCESS || name == ACL_DEFAULT;
-            let is_allowed = check_xattr(inode.kind(), name, value.len()).is_ok();
+            let is_allowed = self.limits.check_xattr(inode.kind(), name, value.len()).is_ok();
             require(
                 is_allowed && (!is_acl || Acl::parse_valid(value).is_ok()),
                 "an attribute is none",
@@ -158,7 +155,7 @@ impl State {
 
 impl Dir {
     /// Checks names and places of entries.
-    fn check(&self) -> Result<(), &'static str> {
+    fn check(&self, limits: &Limits) -> Result<(), &'static str> {
         let mut places: Vec<u64> = self.entries.values().map(|slot| slot.cookie).collect();
         places.sort_unstable();
         let are_free = places.first().is_none_or(|place| *place > COOKIE_DOTDOT);
@@ -168,14 +165,17 @@ impl Dir {
         )?;
         let last = places.last().copied().unwrap_or_default();
         require((last..COUNT_MAX).contains(&self.last_cookie), "a place was never given")?;
-        require(self.entries.keys().all(|name| check_name(name).is_ok()), "a name cannot be one")
+        require(
+            self.entries.keys().all(|name| limits.check_name(name).is_ok()),
+            "a name cannot be one",
+        )
     }
 }
 
 impl super::data::Sparse {
     /// Checks model-M5.
-    fn check(&self) -> Result<(), &'static str> {
-        require(self.size() <= FILE_SIZE_MAX, "it is larger than files can be")?;
+    fn check(&self, limits: &Limits) -> Result<(), &'static str> {
+        require(self.size() <= limits.file_size, "it is larger than files can be")?;
         require(self.is_zero_beyond_end(), "it has bytes beyond its end")
     }
 }

@@ -5,8 +5,8 @@ use super::{
     others,
 };
 use crate::{
-    Caller, Errno, Fallocate, FileKind, FileSystem, Ino, LINK_MAX, NAME_MAX, NewKind, NewNode,
-    RenameFlags, SYMLINK_MAX, Seek, SetAttr, SetXattr,
+    Caller, Errno, Fallocate, FileKind, FileSystem, Ino, NewKind, NewNode, RenameFlags, Seek,
+    SetAttr, SetXattr,
 };
 
 super::table!("names":
@@ -77,8 +77,8 @@ fn missing_and_malformed_names_are_not_found(fs: &dyn FileSystem) {
     fails(fs.lookup(root, b""), Errno::NOENT);
     fails(fs.lookup(root, b"a/b"), Errno::INVAL);
     fails(fs.lookup(root, b"a\0b"), Errno::INVAL);
-    fails(fs.lookup(root, &[b'x'; NAME_MAX]), Errno::NOENT);
-    fails(fs.lookup(root, &[b'x'; NAME_MAX + 1]), Errno::NAMETOOLONG);
+    fails(fs.lookup(root, &vec![b'x'; fs.limits().name]), Errno::NOENT);
+    fails(fs.lookup(root, &vec![b'x'; fs.limits().name + 1]), Errno::NAMETOOLONG);
 }
 
 fn only_directories_have_names(fs: &dyn FileSystem) {
@@ -139,7 +139,7 @@ fn a_taken_name_is_refused(fs: &dyn FileSystem) {
 fn malformed_names_are_not_created(fs: &dyn FileSystem) {
     let root = fs.root();
     let target = file(fs, b"target");
-    let long = [b'x'; NAME_MAX + 1];
+    let long = vec![b'x'; fs.limits().name + 1];
     let bad: [(&[u8], Errno); 6] = [
         (b"", Errno::NOENT),
         (b".", Errno::INVAL),
@@ -161,12 +161,12 @@ fn malformed_names_are_not_created(fs: &dyn FileSystem) {
 }
 
 fn the_longest_name_works(fs: &dyn FileSystem) {
-    let (a, b) = ([b'a'; NAME_MAX], [b'b'; NAME_MAX]);
+    let (a, b) = (vec![b'a'; fs.limits().name], vec![b'b'; fs.limits().name]);
     let ino = file(fs, &a);
     assert_eq!(find(fs, fs.root(), &a), Ok(ino));
     fs.rename((fs.root(), &a), (fs.root(), &b), RenameFlags::empty()).unwrap();
     fs.link(ino, fs.root(), &a).unwrap();
-    assert_eq!(names(fs, fs.root()), [a, b]);
+    assert_eq!(names(fs, fs.root()), [a.clone(), b.clone()]);
     fs.unlink(fs.root(), &a).unwrap();
     fs.unlink(fs.root(), &b).unwrap();
 }
@@ -232,11 +232,11 @@ fn a_setgid_directory_hands_down_its_group(fs: &dyn FileSystem) {
 
 fn symlink_targets_are_limited(fs: &dyn FileSystem) {
     let root = fs.root();
-    let longest = vec![b't'; SYMLINK_MAX];
+    let longest = vec![b't'; fs.limits().symlink];
     let ino = make(fs, root, b"l", NewKind::Symlink(&longest));
     assert_bytes(&fs.readlink(ino).unwrap(), &longest);
-    assert_eq!(attr(fs, ino).size, SYMLINK_MAX as u64);
-    let long = vec![b't'; SYMLINK_MAX + 1];
+    assert_eq!(attr(fs, ino).size, fs.limits().symlink as u64);
+    let long = vec![b't'; fs.limits().symlink + 1];
     fails(fs.create(&Caller::ROOT, root, b"m", &node(NewKind::Symlink(&long))), Errno::NAMETOOLONG);
     fails(fs.create(&Caller::ROOT, root, b"m", &node(NewKind::Symlink(b""))), Errno::NOENT);
     for len in [1, 59, 60, 61, 127, 128, 129, 255, 256, 1000] {
@@ -297,7 +297,7 @@ fn rmdir_refuses(fs: &dyn FileSystem) {
     fails(fs.rmdir(a, b"."), Errno::INVAL);
     fails(fs.rmdir(a, b".."), Errno::NOTEMPTY);
     fails(fs.rmdir(a, b""), Errno::NOENT);
-    fails(fs.rmdir(a, &[b'x'; NAME_MAX + 1]), Errno::NAMETOOLONG);
+    fails(fs.rmdir(a, &vec![b'x'; fs.limits().name + 1]), Errno::NAMETOOLONG);
     assert_eq!(names(fs, root), [b"a", b"f"]);
     assert_eq!(names(fs, a), [b"b"]);
 }
@@ -370,14 +370,14 @@ fn link_refuses(fs: &dyn FileSystem) {
 /// A file system without the room for so many names may say so.
 fn links_are_limited(fs: &dyn FileSystem) {
     let ino = file(fs, b"0");
-    for i in 1..LINK_MAX {
+    for i in 1..fs.limits().links {
         match fs.link(ino, fs.root(), i.to_string().as_bytes()) {
             Ok(linked) => assert_eq!(linked.nlink, i + 1),
             Err(errno) => return assert_eq!(errno, Errno::NOSPC),
         }
     }
     fails(fs.link(ino, fs.root(), b"more"), Errno::MLINK);
-    assert_eq!(attr(fs, ino).nlink, LINK_MAX);
+    assert_eq!(attr(fs, ino).nlink, fs.limits().links);
     fs.unlink(fs.root(), b"77").unwrap();
     fs.link(ino, fs.root(), b"more").unwrap();
 }
@@ -387,7 +387,7 @@ fn errors_come_in_order(fs: &dyn FileSystem) {
     let f = file(fs, b"f");
     let d = dir(fs, b"d");
     let stale = Ino(u64::MAX);
-    let long = [b'x'; NAME_MAX + 1];
+    let long = vec![b'x'; fs.limits().name + 1];
     fails(fs.create(&Caller::ROOT, f, b"", &node(NewKind::File)), Errno::NOTDIR);
     fails(fs.create(&Caller::ROOT, root, &long, &node(NewKind::Symlink(b""))), Errno::NAMETOOLONG);
     fails(fs.create(&Caller::ROOT, root, b"f", &node(NewKind::Symlink(b""))), Errno::NOENT);

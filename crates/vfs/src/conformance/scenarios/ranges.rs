@@ -4,7 +4,7 @@ use super::{
     age, assert_bytes, attr, contents, dir, fails, file, file_with, others, pattern, renewed,
     truncate,
 };
-use crate::{Errno, FILE_SIZE_MAX, Fallocate, FileSystem, Ino, Seek};
+use crate::{Errno, Fallocate, FileSystem, Ino, Seek};
 
 super::table!("ranges":
     allocation_grows_with_zeros,
@@ -149,8 +149,8 @@ fn insert_refuses(fs: &dyn FileSystem) {
     for (offset, len) in [(1, 4096), (0, 100), (2 * BLOCK, BLOCK), (3 * BLOCK, BLOCK)] {
         fails(fs.fallocate(ino, Fallocate::Insert, offset, len), Errno::INVAL);
     }
-    fails(fs.fallocate(ino, Fallocate::Insert, 0, FILE_SIZE_MAX - BLOCK), Errno::FBIG);
-    fails(fs.fallocate(ino, Fallocate::Insert, BLOCK, FILE_SIZE_MAX), Errno::FBIG);
+    fails(fs.fallocate(ino, Fallocate::Insert, 0, fs.limits().file_size - BLOCK), Errno::FBIG);
+    fails(fs.fallocate(ino, Fallocate::Insert, BLOCK, fs.limits().file_size), Errno::FBIG);
     assert_bytes(&contents(fs, ino), &pattern(2 * 4096));
 }
 
@@ -183,8 +183,8 @@ fn fallocate_refuses(fs: &dyn FileSystem) {
     let special = others(fs);
     for mode in modes {
         fails(fs.fallocate(f, mode, 0, 0), Errno::INVAL);
-        fails(fs.fallocate(f, mode, FILE_SIZE_MAX, BLOCK), Errno::FBIG);
-        fails(fs.fallocate(f, mode, BLOCK, FILE_SIZE_MAX), Errno::FBIG);
+        fails(fs.fallocate(f, mode, fs.limits().file_size, BLOCK), Errno::FBIG);
+        fails(fs.fallocate(f, mode, BLOCK, fs.limits().file_size), Errno::FBIG);
         fails(fs.fallocate(f, mode, u64::MAX - 1, u64::MAX), Errno::FBIG);
         fails(fs.fallocate(d, mode, 0, BLOCK), Errno::ISDIR);
         for &ino in &special {
@@ -251,7 +251,7 @@ fn seek_refuses(fs: &dyn FileSystem) {
     let d = dir(fs, b"d");
     let special = others(fs);
     for whence in [Seek::Data, Seek::Hole] {
-        for offset in [3, 4, FILE_SIZE_MAX, u64::MAX] {
+        for offset in [3, 4, fs.limits().file_size, u64::MAX] {
             fails(fs.seek(ino, offset, whence), Errno::NXIO);
         }
         fails(fs.seek(empty, 0, whence), Errno::NXIO);
@@ -265,7 +265,7 @@ fn seek_refuses(fs: &dyn FileSystem) {
 /// Holes may be reported as data, but walking a file of 2^47 bytes must end.
 fn seek_stays_sparse(fs: &dyn FileSystem) {
     let ino = file(fs, b"f");
-    let far = 1u64 << 47;
+    let far = fs.limits().file_size / 2;
     fs.write(ino, far, b"x").unwrap();
     let (mut at, mut steps) = (0, 0);
     while let Ok(data) = fs.seek(ino, at, Seek::Data) {
@@ -346,11 +346,11 @@ fn copies_refuse(fs: &dyn FileSystem) {
         fails(fs.copy_range((f, 0), (ino, 0), 1), errno);
     }
     let g = file(fs, b"g");
-    for offset in [FILE_SIZE_MAX, FILE_SIZE_MAX - 2, u64::MAX] {
+    for offset in [fs.limits().file_size, fs.limits().file_size - 2, u64::MAX] {
         fails(fs.copy_range((f, 0), (g, offset), 3), Errno::FBIG);
     }
     assert_eq!(attr(fs, g).size, 0);
-    assert_eq!(fs.copy_range((f, 0), (g, FILE_SIZE_MAX - 3), 3), Ok(3));
+    assert_eq!(fs.copy_range((f, 0), (g, fs.limits().file_size - 3), 3), Ok(3));
 }
 
 fn copies_set_times(fs: &dyn FileSystem) {

@@ -2,8 +2,7 @@
 
 use super::{USER, assert_bytes, attr, chmod, dir, fails, file, make, others, pattern};
 use crate::acl::{ACL_ACCESS, ACL_DEFAULT, Acl, AclEntry, Tag};
-use crate::rules::XATTR_NAME_MAX;
-use crate::{Caller, Errno, FileSystem, Ino, NewKind, NewNode, SetXattr, XATTR_SIZE_MAX};
+use crate::{Caller, Errno, FileSystem, Ino, NewKind, NewNode, SetXattr, XATTR_NAME_MAX};
 
 super::table!("xattr":
     values_are_set_read_and_removed,
@@ -104,7 +103,7 @@ fn values_are_bytes_of_any_length(fs: &dyn FileSystem) {
 
 fn values_are_limited(fs: &dyn FileSystem) {
     let ino = file(fs, b"f");
-    let data = pattern(XATTR_SIZE_MAX + 1);
+    let data = pattern(fs.limits().xattr + 1);
     fails(fs.setxattr(ino, b"user.a", &data, SetXattr::Any), Errno::TOOBIG);
     assert!(list(fs, ino).is_empty());
     set(fs, ino, b"user.a", &data[1..]);
