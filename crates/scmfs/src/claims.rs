@@ -77,7 +77,7 @@ impl<M: Medium> Store<M> {
     ) -> (u64, bool) {
         let keep = size.div_ceil(BLOCK);
         let mut walk = Walk { scan, object, keep, blocks: 0, is_sound: true, each };
-        match self.check_map(self.medium.load_u64(slot), LEVEL_MAX) {
+        match self.map_at(slot) {
             Ok(map) => self.claim(&mut walk, slot, map, 0),
             Err(_) => self.report_word(&mut walk, slot),
         }

@@ -131,6 +131,12 @@ impl<M: Medium> Maps<M> {
         Ok(map)
     }
 
+    /// What the map word of a content says, which lies at `slot`.
+    #[inline]
+    pub fn map_at(&self, slot: u64) -> Result<Map> {
+        self.check_map(self.medium.load_u64(slot), LEVEL_MAX)
+    }
+
     /// What the `index`th word of a table says.
     fn table_word(&self, block: u64, level: u8, index: u64) -> Result<Map> {
         let word = self.medium.load_u64(block * BLOCK + index * 8);

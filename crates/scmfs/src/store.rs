@@ -70,7 +70,7 @@ impl<M: Medium> Store<M> {
     /// The map of an inode's content, checked.
     #[inline]
     pub fn map(&self, v: &VInode) -> Result<Map> {
-        self.check_map(self.load(v, Word::Root), LEVEL_MAX)
+        self.map_at(self.word_off(v, Word::Root))
     }
 
     /// Where the content of an inode is described.
@@ -128,7 +128,7 @@ impl<M: Medium> Store<M> {
 
     /// What maps a content when it has grown: a run, in place or, if it may move, a longer one; else a table, which is stored.
     fn grown_map(&self, txn: &mut Txn<'_>, content: Content, growth: &Growth<'_>) -> Result<Grown> {
-        let map = self.check_map(self.medium.load_u64(content.map), LEVEL_MAX)?;
+        let map = self.map_at(content.map)?;
         let (first, last) = (growth.range.start / BLOCK, growth.range.end.div_ceil(BLOCK));
         let blocks = growth.size.div_ceil(BLOCK);
         let is_dense = blocks <= last;
@@ -218,7 +218,7 @@ impl<M: Medium> Store<M> {
     /// Adds a block to the inode table: invisible until the size says so.
     fn grow_inode_table(&self) -> Result<()> {
         let size = self.medium.load_u64(INODES.size);
-        let map = self.check_map(self.medium.load_u64(INODES.map), LEVEL_MAX)?;
+        let map = self.map_at(INODES.map)?;
         let range = size..size + BLOCK;
         self.v.transact(self.blocks_to_grow(map, &range, range.end)?, KEEP, |txn| {
             // Inodes stay where they are.
@@ -231,7 +231,7 @@ impl<M: Medium> Store<M> {
 
     /// Where a block of a content lies, which has one there.
     fn block_at(&self, content: Content, offset: u64) -> Result<u64> {
-        let map = self.check_map(self.medium.load_u64(content.map), LEVEL_MAX)?;
+        let map = self.map_at(content.map)?;
         match self.piece(map, offset / BLOCK)? {
             Piece::Run(run) => Ok(run.at(0)),
             Piece::Hole(_) => Err(Errno::UCLEAN),
@@ -424,7 +424,7 @@ impl<M: Medium> Storage for Store<M> {
     fn reap(&self, ino: Ino, v: &VInode) {
         let mut runs: SmallVec<[Run; 4]> = SmallVec::new();
         for word in [Word::Xattr, Word::Root] {
-            let map = self.check_map(self.load(v, word), LEVEL_MAX);
+            let map = self.map_at(self.word_off(v, word));
             match map.and_then(|map| self.all_blocks(map)) {
                 Ok(all) => runs.extend(all),
                 // A damaged map keeps its blocks: better lost until repair than free while referenced.
@@ -457,7 +457,7 @@ impl<M: Medium> Storage for Store<M> {
     }
 
     fn attributes(&self, v: &VInode) -> Result<Attributes> {
-        let map = self.check_map(self.load(v, Word::Xattr), LEVEL_MAX)?;
+        let map = self.map_at(self.word_off(v, Word::Xattr))?;
         let Piece::Run(first) = self.piece(map, 0)? else { return Ok(Attributes::default()) };
         let len = self.medium.load_u64(first.at(0));
         if len > EXTENT.min(map.virtual_bytes()) {
@@ -489,7 +489,7 @@ impl<M: Medium> Storage for Store<M> {
         let Some(list) = &change.attributes else {
             return Ok(self.commit_inode(ino, v, size, &words)?);
         };
-        let old = self.all_blocks(self.check_map(self.load(v, Word::Xattr), LEVEL_MAX)?)?;
+        let old = self.all_blocks(self.map_at(self.word_off(v, Word::Xattr))?)?;
         let list = list_bytes(list);
         self.v.transact(Self::blocks_of(list.len() as u64), KEEP, |txn| {
             words.push((self.word_off(v, Word::Xattr), self.store_whole(txn, &list).pack()));
@@ -502,7 +502,7 @@ impl<M: Medium> Storage for Store<M> {
     }
 
     fn commit_fewer_attributes(&self, v: &VInode, attributes: &Attributes) -> Result<()> {
-        let map = self.check_map(self.load(v, Word::Xattr), LEVEL_MAX)?;
+        let map = self.map_at(self.word_off(v, Word::Xattr))?;
         let old = self.all_blocks(map)?;
         let list = list_bytes(attributes);
         // From the reserve, too: what a truncation frees may be needed.
