@@ -3,7 +3,6 @@
 use crate::fs::Files;
 use crate::layout::*;
 use crate::map::{Fill, Piece};
-use crate::space::KEEP;
 use crate::store::Growth;
 use namespace::layout::Word;
 use namespace::{Storage, VInode};
@@ -38,12 +37,9 @@ impl<M: Medium> Files<M> {
     /// nothing to do for it.
     fn allocate(&self, v: &VInode, range: Range<u64>, size: u64) -> Result<()> {
         let range = range.start.min(size)..range.end.min(size);
-        let map = self.map(v)?;
-        self.v.transact(self.blocks_to_grow(map, &range, size)?, KEEP, |txn| {
+        let growth = Growth { range, size, fill: Fill::ZEROS, may_move: true };
+        self.extend(v, &growth, |_| {
             self.touch_growth(v, size);
-            let growth = Growth { range, size, fill: Fill::ZEROS, may_move: true };
-            self.grow(txn, self.content(v), &growth)?;
-            v.add_blocks(txn.delta());
             Ok(())
         })
     }
@@ -83,15 +79,11 @@ impl<M: Medium> Files<M> {
     /// Makes what `range` has below `size`, which the file has then, zeros that are mapped.
     fn zero(&self, v: &VInode, old: u64, range: Range<u64>, size: u64) -> Result<()> {
         let range = range.start.min(size)..range.end.min(size);
-        let map = self.map(v)?;
-        self.v.transact(self.blocks_to_grow(map, &range, size)?, KEEP, |txn| {
+        let inside = range.start..range.end.min(old);
+        let growth = Growth { range, size, fill: Fill::ZEROS, may_move: true };
+        self.extend(v, &growth, |map| {
             self.touch_growth(v, size);
-            let inside = range.start..range.end.min(old);
-            self.mapped(map, inside, |_, pm, len| self.medium.zero_nt(pm, len))?;
-            let growth = Growth { range, size, fill: Fill::ZEROS, may_move: true };
-            self.grow(txn, self.content(v), &growth)?;
-            v.add_blocks(txn.delta());
-            Ok(())
+            self.mapped(map, inside, |_, pm, len| self.medium.zero_nt(pm, len))
         })
     }
 

@@ -12,7 +12,6 @@
 use crate::fs::Files;
 use crate::layout::*;
 use crate::map::Fill;
-use crate::space::KEEP;
 use crate::store::Growth;
 use namespace::layout::Word;
 use namespace::{MODIFIED, Storage, VInode, report};
@@ -110,13 +109,11 @@ impl<M: Medium> Files<M> {
         }
         let range = offset..end;
         let size = size.max(end);
-        self.v.transact(self.blocks_to_grow(map, &range, size)?, KEEP, |txn| {
+        let growth = Growth { range, size, fill: Fill { offset, data }, may_move: true };
+        self.extend(v, &growth, |map| {
             // Before a run may be copied.
             self.overwrite_mapped(v, map, inside, offset, data)?;
             self.touch_growth(v, size);
-            let growth = Growth { range, size, fill: Fill { offset, data }, may_move: true };
-            self.grow(txn, self.content(v), &growth)?;
-            v.add_blocks(txn.delta());
             Ok(())
         })
     }

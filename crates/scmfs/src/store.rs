@@ -199,6 +199,25 @@ impl<M: Medium> Store<M> {
         Ok(())
     }
 
+    /// Lets the content of an inode grow ([`grow`](Self::grow)), where there is space for it; `prepare` runs before, when that is
+    /// certain.
+    pub fn extend(
+        &self,
+        v: &VInode,
+        growth: &Growth<'_>,
+        prepare: impl FnOnce(Map) -> Result<()>,
+    ) -> Result<()> {
+        let content = self.content(v);
+        let map = self.map_at(content.map)?;
+        let need = self.blocks_to_grow(map, &growth.range, growth.size)?;
+        self.v.transact(need, KEEP, |txn| {
+            prepare(map)?;
+            self.grow(txn, content, growth)?;
+            v.add_blocks(txn.delta());
+            Ok(())
+        })
+    }
+
     /// Stores what `fill` says over bytes of a file that nobody sees yet: `len` from `at` on, which lie at `pm`. Durable after the
     /// next fence.
     fn overwrite(&self, at: u64, pm: u64, len: u64, fill: &Fill<'_>) {
@@ -523,15 +542,11 @@ impl<M: Medium> Storage for Store<M> {
         content: &[u8; BLOCK as usize],
     ) -> Result<u64> {
         let range = size..size + BLOCK;
-        let need = self.blocks_to_grow(self.map(d)?, &range, range.end)?;
-        self.v.transact(need, KEEP, |txn| {
-            let fill = Fill { offset: size, data: content };
-            // What is known of its entries is where they are.
-            let growth = Growth { size: range.end, range, fill, may_move: false };
-            self.grow(txn, self.content(d), &growth)?;
-            d.add_blocks(txn.delta());
-            self.block_at(self.content(d), size)
-        })
+        let fill = Fill { offset: size, data: content };
+        // What is known of its entries is where they are.
+        let growth = Growth { size: range.end, range, fill, may_move: false };
+        self.extend(d, &growth, |_| Ok(()))?;
+        self.block_at(self.content(d), size)
     }
 
     fn visit_dir(
