@@ -242,20 +242,19 @@ impl<M: Medium> Maps<M> {
 
     // --- what grows -----------------------------------------------------------------------------
 
-    /// Puts what they are to hold into new blocks, the first of which is the `index`th of the file. Durable after the next
-    /// fence.
-    fn fill(&self, run: Run, index: u64, fill: &Fill<'_>) {
-        let file = index * BLOCK..index * BLOCK + run.bytes();
-        let (start, data) = fill.within(&file);
+    /// Stores what `fill` says over bytes of a file that nobody sees yet: `len` from `at` on, which lie at `pm`. Durable after the
+    /// next fence.
+    pub fn overwrite(&self, at: u64, pm: u64, len: u64, fill: &Fill<'_>) {
+        let (start, data) = fill.within(&(at..at + len));
         let end = start + data.len() as u64;
-        if start > file.start {
-            self.medium.zero_nt(run.at(0), start - file.start);
+        if start > at {
+            self.medium.zero_nt(pm, start - at);
         }
         if !data.is_empty() {
-            self.medium.write_nt(run.at(start - file.start), data);
+            self.medium.write_nt(pm + start - at, data);
         }
-        if end < file.end {
-            self.medium.zero_nt(run.at(end - file.start), file.end - end);
+        if end < at + len {
+            self.medium.zero_nt(pm + end - at, at + len - end);
         }
     }
 
@@ -324,7 +323,8 @@ impl<M: Medium> Maps<M> {
                 _ => txn.take_run(more, word.blocks().min(FANOUT)),
             };
             if let Some(run) = run {
-                self.fill(run.skip(have), word.base + have, fill);
+                let new = run.skip(have);
+                self.overwrite((word.base + have) * BLOCK, new.at(0), new.bytes(), fill);
                 self.publish_map(word.slot, Map::Run(run));
                 return Ok(());
             }

@@ -218,22 +218,6 @@ impl<M: Medium> Store<M> {
         })
     }
 
-    /// Stores what `fill` says over bytes of a file that nobody sees yet: `len` from `at` on, which lie at `pm`. Durable after the
-    /// next fence.
-    fn overwrite(&self, at: u64, pm: u64, len: u64, fill: &Fill<'_>) {
-        let (start, data) = fill.within(&(at..at + len));
-        let end = start + data.len() as u64;
-        if start > at {
-            self.medium.zero_nt(pm, start - at);
-        }
-        if !data.is_empty() {
-            self.medium.write_nt(pm + start - at, data);
-        }
-        if end < at + len {
-            self.medium.zero_nt(pm + end - at, at + len - end);
-        }
-    }
-
     /// Adds a block to the inode table: invisible until the size says so.
     fn grow_inode_table(&self) -> Result<()> {
         let size = self.medium.load_u64(INODES.size);
