@@ -357,6 +357,26 @@ impl<M: Medium> Store<M> {
         self.build(txn, level_for(blocks * BLOCK), &pieces)
     }
 
+    /// Stores another list of attributes of an inode, which `commit` makes the one that counts, durably; `keep` blocks stay free.
+    fn replace_attributes(
+        &self,
+        v: &VInode,
+        attributes: &Attributes,
+        keep: u64,
+        commit: impl FnOnce(Map) -> Result<()>,
+    ) -> Result<()> {
+        let old = self.all_blocks(self.map_at(self.word_off(v, Word::Xattr))?)?;
+        let list = list_bytes(attributes);
+        self.v.transact(Self::blocks_of(list.len() as u64), keep, |txn| {
+            let new = self.store_whole(txn, &list);
+            old.into_iter().for_each(|run| txn.free(run));
+            self.touch_changed(v);
+            commit(new)?;
+            v.add_blocks(txn.delta());
+            Ok(())
+        })
+    }
+
     /// Reads the first bytes of what a map has, holes as zeros.
     pub fn read_whole(&self, map: Map, buf: &mut [u8]) -> Result<()> {
         self.mapped(map, 0..buf.len() as u64, |at, pm, len| {
@@ -492,29 +512,16 @@ impl<M: Medium> Storage for Store<M> {
         let Some(list) = &change.attributes else {
             return Ok(self.commit_inode(ino, v, size, &words)?);
         };
-        let old = self.all_blocks(self.map_at(self.word_off(v, Word::Xattr))?)?;
-        let list = list_bytes(list);
-        self.v.transact(Self::blocks_of(list.len() as u64), KEEP, |txn| {
-            words.push((self.word_off(v, Word::Xattr), self.store_whole(txn, &list).pack()));
-            old.into_iter().for_each(|run| txn.free(run));
-            self.touch_changed(v);
-            self.commit_inode(ino, v, size, &words)?;
-            v.add_blocks(txn.delta());
-            Ok(())
-        })
+        Ok(self.replace_attributes(v, list, KEEP, |new| {
+            words.push((self.word_off(v, Word::Xattr), new.pack()));
+            self.commit_inode(ino, v, size, &words)
+        })?)
     }
 
     fn commit_fewer_attributes(&self, v: &VInode, attributes: &Attributes) -> Result<()> {
-        let map = self.map_at(self.word_off(v, Word::Xattr))?;
-        let old = self.all_blocks(map)?;
-        let list = list_bytes(attributes);
         // From the reserve, too: what a truncation frees may be needed.
-        self.v.transact(Self::blocks_of(list.len() as u64), 0, |txn| {
-            let new = self.store_whole(txn, &list);
-            old.iter().for_each(|run| txn.free(*run));
-            self.touch_changed(v);
+        self.replace_attributes(v, attributes, 0, |new| {
             self.publish_map(self.word_off(v, Word::Xattr), new);
-            v.add_blocks(txn.delta());
             Ok(())
         })
     }
