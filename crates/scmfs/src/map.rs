@@ -354,6 +354,11 @@ impl<M: Medium> Maps<M> {
                 run = run.skip(first.count);
             }
         }
+        self.write_table(txn, level, &words)
+    }
+
+    /// A new table of these words. Durable after the next fence.
+    fn write_table(&self, txn: &mut Txn<'_>, level: u8, words: &[u64; FANOUT as usize]) -> Map {
         let block = txn.take();
         self.medium.write_nt(block * BLOCK, words.as_bytes());
         Map::Table { block, level }
@@ -374,9 +379,7 @@ impl<M: Medium> Maps<M> {
                 for above in have + 1..=level {
                     let mut words = [0u64; FANOUT as usize];
                     words[0] = map.pack();
-                    let block = txn.take();
-                    self.medium.write_nt(block * BLOCK, words.as_bytes());
-                    map = Map::Table { block, level: above };
+                    map = self.write_table(txn, above, &words);
                 }
                 map
             }
@@ -475,9 +478,7 @@ impl<M: Medium> Maps<M> {
             let done = rest[..n].partition_point(|(at, run)| at + run.count <= first + each);
             rest = &rest[done..];
         }
-        let block = txn.take();
-        self.medium.write_nt(block * BLOCK, words.as_bytes());
-        Map::Table { block, level }
+        self.write_table(txn, level, &words)
     }
 }
 
