@@ -70,6 +70,15 @@ fn writes() {
         "one block in place: nothing is waited for"
     );
 
+    let big = cost(&fs, |i| fs.write(f, 65536 * i, &[4; 65536]).unwrap());
+    let want = Cost { nt: 65536, fences: 1, ..Cost::default() };
+    assert_eq!(big, want, "past the cache");
+    // Its date and its data are durable by the same fence.
+    let old = SetAttr { mtime: Some(vfs::SetTime::At(Timestamp(7))), ..SetAttr::default() };
+    fs.setattr(&Caller::ROOT, f, &old).unwrap();
+    let dated = cost_of(&fs, || fs.write(f, 0, &[4; 65536]).unwrap());
+    assert_eq!((dated.nt, dated.lines, dated.fences), (65536, 1, 1), "{dated:?}");
+
     let block = cost(&fs, |_| append(&fs, f, &[6; 4096]));
     let want = Cost { nt: 4096, lines: 1, fences: 2, words: 2, ..Cost::default() };
     assert_eq!(block, want, "data, then the map word and the size in one line");
