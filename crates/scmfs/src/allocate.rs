@@ -37,8 +37,8 @@ impl<M: Medium> Files<M> {
     /// nothing to do for it.
     fn allocate(&self, v: &VInode, range: Range<u64>, size: u64) -> Result<()> {
         let range = range.start.min(size)..range.end.min(size);
-        let growth = Growth { range, size, fill: Fill::ZEROS, may_move: true };
-        self.extend(v, &growth, |_| {
+        let growth = Growth { range, size, fill: Fill::ZEROS, may_move: true, spare: 0 };
+        self.extend(v, growth, |_| {
             self.touch_growth(v, size);
             Ok(())
         })
@@ -56,9 +56,12 @@ impl<M: Medium> Files<M> {
         self.v.transact(if is_big { 1 } else { 0 }, 0, |txn| {
             self.touch_modified(v);
             let mut map = self.map(v)?;
-            if let (Map::Run(_), true) = (map, is_big) {
-                map = self.raise(txn, map, map.virtual_bytes());
+            if let (Map::Run(run), true) = (map, is_big) {
+                // What is spare is none of the table's.
+                let used = run.first(size.div_ceil(BLOCK));
+                map = self.raise(txn, used.map(), used.bytes());
                 self.publish_map(content.map, map);
+                txn.free(run.skip(used.count));
             }
             if let (Map::Table { block, level }, true) = (map, whole.start < whole.end) {
                 let ragged = [range.start..whole.start, whole.end..range.end];
@@ -72,7 +75,7 @@ impl<M: Medium> Files<M> {
             // Before anybody else gets these blocks.
             let _ = self.medium.fence();
             v.add_blocks(txn.delta());
-            Ok(())
+            self.note_spare(v)
         })
     }
 
@@ -80,8 +83,8 @@ impl<M: Medium> Files<M> {
     fn zero(&self, v: &VInode, old: u64, range: Range<u64>, size: u64) -> Result<()> {
         let range = range.start.min(size)..range.end.min(size);
         let inside = range.start..range.end.min(old);
-        let growth = Growth { range, size, fill: Fill::ZEROS, may_move: true };
-        self.extend(v, &growth, |map| {
+        let growth = Growth { range, size, fill: Fill::ZEROS, may_move: true, spare: 0 };
+        self.extend(v, growth, |map| {
             self.touch_growth(v, size);
             self.mapped(map, inside, |_, pm, len| self.medium.zero_nt(pm, len))
         })
@@ -134,7 +137,7 @@ impl<M: Medium> Files<M> {
             for run in without(&all, &pieces) {
                 txn.free(run);
             }
-            Ok(())
+            self.note_spare(v)
         })
     }
 

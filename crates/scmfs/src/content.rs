@@ -106,8 +106,8 @@ impl<M: Medium> Files<M> {
         }
         let range = offset..end;
         let size = size.max(end);
-        let growth = Growth { range, size, fill: Fill { offset, data }, may_move: true };
-        self.extend(v, &growth, |map| {
+        let growth = Growth { range, size, fill: Fill { offset, data }, may_move: true, spare: 0 };
+        self.extend(v, growth, |map| {
             // Before a run may be copied.
             self.overwrite_mapped(v, map, inside, offset, data)?;
             self.touch_growth(v, size);

@@ -258,15 +258,17 @@ impl<M: Medium> Maps<M> {
         }
     }
 
-    /// Maps what of the file's blocks `range` is a hole, below a table that the file has. Durable on return.
+    /// Maps what of the file's blocks `range` is a hole, below a table that the file has. Durable on return. `spare` blocks more
+    /// are mapped where the range ends in a run that can have them: nothing is said of what they hold.
     pub fn map_holes(
         &self,
         txn: &mut Txn<'_>,
         (block, level): (u64, u8),
         range: Range<u64>,
+        spare: u64,
         fill: &Fill<'_>,
     ) -> Result<()> {
-        self.map_in_table(txn, (block, level), 0, &range, fill)
+        self.map_in_table(txn, (block, level), 0, &(range, spare), fill)
     }
 
     fn map_in_table(
@@ -274,10 +276,10 @@ impl<M: Medium> Maps<M> {
         txn: &mut Txn<'_>,
         (block, level): (u64, u8),
         base: u64,
-        range: &Range<u64>,
+        what: &(Range<u64>, u64),
         fill: &Fill<'_>,
     ) -> Result<()> {
-        let each = table_blocks(level - 1);
+        let (range, each) = (&what.0, table_blocks(level - 1));
         let first = range.start.saturating_sub(base) / each;
         let last = (range.end - base).div_ceil(each).min(FANOUT);
         for index in first..last {
@@ -287,25 +289,26 @@ impl<M: Medium> Maps<M> {
                 base: base + index * each,
             };
             let map = self.table_word(block, level, index)?;
-            self.map_in_word(txn, word, map, range, fill)?;
+            self.map_in_word(txn, word, map, what, fill)?;
         }
         Ok(())
     }
 
-    /// Maps what of `range` a word stands for.
+    /// Maps what of a range a word stands for, and spare blocks behind it.
     fn map_in_word(
         &self,
         txn: &mut Txn<'_>,
         word: Word,
         map: Map,
-        range: &Range<u64>,
+        what: &(Range<u64>, u64),
         fill: &Fill<'_>,
     ) -> Result<()> {
+        let (range, spare) = what;
         let start = range.start.max(word.base) - word.base;
         let end = range.end.min(word.base + word.blocks()) - word.base;
         let have = match map {
             Map::Table { block, level } => {
-                return self.map_in_table(txn, (block, level), word.base, range, fill);
+                return self.map_in_table(txn, (block, level), word.base, what, fill);
             }
             Map::Hole => 0,
             Map::Run(run) => run.count,
@@ -316,14 +319,19 @@ impl<M: Medium> Maps<M> {
         // What continues a run, or begins the word, may stay one run.
         if start <= have {
             let more = end - have;
+            let spare = (*spare).min(word.blocks() - end);
             let run = match map {
-                Map::Run(run) => txn.take_at(run.end(), more).then_some(Run { count: end, ..run }),
+                Map::Run(run) => {
+                    txn.take_behind(run, more, spare).map(|more| Run { count: have + more, ..run })
+                }
                 _ if word.below == 0 => Some(txn.take_some(1)),
                 // An extent that is written from its start on gets a place where it can grow.
-                _ => txn.take_run(more, word.blocks().min(FANOUT)),
+                _ => txn
+                    .take_run(more + spare, word.blocks().min(FANOUT))
+                    .or_else(|| txn.take_run(more, more)),
             };
             if let Some(run) = run {
-                let new = run.skip(have);
+                let new = run.skip(have).first(more);
                 self.overwrite((word.base + have) * BLOCK, new.at(0), new.bytes(), fill);
                 self.publish_map(word.slot, Map::Run(run));
                 return Ok(());
@@ -333,7 +341,7 @@ impl<M: Medium> Maps<M> {
         self.publish_map(word.slot, table);
         match table {
             Map::Table { block, level } => {
-                self.map_in_table(txn, (block, level), word.base, range, fill)
+                self.map_in_table(txn, (block, level), word.base, what, fill)
             }
             _ => unreachable!("a table is a table"),
         }

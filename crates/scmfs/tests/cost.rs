@@ -3,7 +3,8 @@
 
 mod common;
 
-use common::Scmfs;
+// What is asserted is what is needed; `prealloc.rs` has what is pre-allocated.
+use common::OnDemand as Scmfs;
 use pmem::{Medium, OpenOptions};
 use pool::MountOptions;
 use suite::{DIR, Engine, FILE, Fs, PoolFile, attach, create};
@@ -27,7 +28,7 @@ fn mounted_with(options: &OpenOptions) -> Fs<Scmfs> {
     let region = options.anonymous(64 << 20).unwrap();
     Scmfs::format(&region, &pool::FormatOptions::default()).unwrap();
     let clock = || Timestamp(1);
-    Fs::<Scmfs>::mount(region, &MountOptions { clock, ..MountOptions::default() }).unwrap()
+    Fs::<Scmfs>::mount(region, &MountOptions { clock, ..Scmfs::options() }).unwrap()
 }
 
 /// The cost of one operation.
