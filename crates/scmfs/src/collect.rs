@@ -7,12 +7,13 @@
 //! - collect-G3: an operation that finds no space has all that is reclaimable freed before it is refused.
 
 use crate::layout::{Map, Run};
-use crate::space::{KEEP, UNIT};
+use crate::space::{KEEP, Txn, UNIT};
 use crate::store::Store;
 use namespace::layout::Word;
 use namespace::{Storage, VInode};
 use pmem::Medium;
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
 use vfs::{Errno, FileKind, Ino, Result};
 
 /// No fewer blocks are collected at once for an operation that lacks some.
@@ -45,13 +46,16 @@ impl<M: Medium> Store<M> {
         let (free, wanted) = (self.v.free_blocks(), self.v.blocks_kept_free());
         if free < wanted {
             let missing = (wanted - free).min(s.step);
-            let freed = self.collect(missing, s.null_min)?;
-            // All that is left: the null files that are to be there.
-            let freed = if freed == 0 { self.v.free_nulls(0, missing) } else { freed };
-            return Ok(freed > 0 && freed >= missing);
-        }
-        if self.make_nulls() {
-            return Ok(false);
+            // The null files that are to be there come last.
+            let freed = match self.collect(missing, s.null_min)? {
+                0 => self.v.free_nulls(0, missing),
+                freed => freed,
+            };
+            if freed > 0 {
+                return Ok(true);
+            }
+        } else if self.make_nulls() {
+            return Ok(true);
         }
         self.relocate()
     }
@@ -176,8 +180,7 @@ impl<M: Medium> Store<M> {
         }
         let Some((at, _)) = self.candidate(ino, v) else { return Ok(0) };
         // Nobody reads it where it is, or may.
-        let is_held = self.v.pins().any(&self.v.arena)
-            || v.mappings.load(std::sync::atomic::Ordering::Relaxed) > 0;
+        let is_held = self.v.pins().any(&self.v.arena) || v.mappings.load(Relaxed) > 0;
         if at as u64 != unit || is_held {
             return Ok(0);
         }
@@ -188,8 +191,8 @@ impl<M: Medium> Store<M> {
             let Some(new) = self.place_towards_end(txn, unit, run.count) else {
                 return Ok(0);
             };
-            self.medium.copy_nt(new.at(0), run.at(0), size.min(run.bytes()));
             // collect-G2.
+            self.medium.copy_nt(new.at(0), run.at(0), size.min(run.bytes()));
             self.publish_map(self.word_off(v, Word::Root), Map::Run(new));
             txn.free(run);
             Ok(run.count)
@@ -201,12 +204,7 @@ impl<M: Medium> Store<M> {
     }
 
     /// A run behind a unit, in one that is broken, as far behind as possible; else in the last of all that is whole.
-    fn place_towards_end(
-        &self,
-        txn: &mut crate::space::Txn<'_>,
-        unit: u64,
-        blocks: u64,
-    ) -> Option<Run> {
+    fn place_towards_end(&self, txn: &mut Txn<'_>, unit: u64, blocks: u64) -> Option<Run> {
         let units = || (unit + 1..self.v.blocks.len() / UNIT).rev();
         let within = |unit: u64| unit * UNIT..(unit + 1) * UNIT;
         let broken = units().filter(|unit| self.used_of(*unit) > 0);

@@ -2,6 +2,9 @@
 
 use anyhow::{Context as _, Result, bail};
 use fuse::{Access, MountFlags};
+use pool::Prealloc;
+
+use super::prealloc;
 
 /// What `-o` asked for.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,6 +23,8 @@ pub struct Options {
     pub direct: bool,
     /// Emulated speed.
     pub emulation: Option<pmem::Emulation>,
+    /// How space is pre-allocated.
+    pub prealloc: Prealloc,
     /// Whether an existing mount is to change its flags.
     pub remount: bool,
 }
@@ -34,6 +39,7 @@ impl Default for Options {
             ask_open: false,
             direct: false,
             emulation: None,
+            prealloc: Prealloc::default(),
             remount: false,
         }
     }
@@ -123,6 +129,7 @@ impl Options {
             }
             "emulate" => self.emulation = Some(value.replace('+', ",").parse()?),
             "fsname" | "subtype" | "comment" => {}
+            _ if prealloc::set(&mut self.prealloc, name, value)? => {}
             _ if IGNORED.contains(&name) || name.starts_with("x-") || sloppy => {}
             _ => bail!("mount option `{option}`: unknown; see `keepstone mount --help`"),
         }
@@ -148,6 +155,7 @@ impl Options {
         words.extend(self.threads.map(|n| format!("threads={n}")));
         words
             .extend(self.emulation.map(|e| format!("emulate={}", e.to_string().replace(',', "+"))));
+        words.extend(prealloc::to_words(&self.prealloc));
         words.join(",")
     }
 
@@ -197,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_list_comes_back() {
-        let list = "ro,nodev,noatime,allow_other,no_cache,no_open,direct,threads=3,emulate=read=2x+line=100ns";
+        let list = "ro,nodev,noatime,allow_other,no_cache,no_open,direct,threads=3,prealloc=off,emulate=read=2x+line=100ns";
         let options = parsed(list).unwrap();
         assert_eq!(parsed(&options.to_list()).unwrap(), options);
         assert_eq!(Options::default().to_list(), "");
