@@ -13,8 +13,8 @@
 //!
 //! - [`layout`]: what is on the media;
 //! - `journal`, `overlay`: words that are committed together;
-//! - `space`, `prealloc`, `volatile`: which blocks are free, pre-allocated, or not durable yet; what else is derived other engines have
-//!   alike in [`namespace`] and [`derived`];
+//! - `space`, `prealloc`, `volatile`: which blocks are free, pre-allocated, or not durable yet; what else is derived other
+//!   engines have alike in [`namespace`] and [`derived`];
 //! - `Maps`: `map`: where contents lie;
 //! - `Store`: `store`, `claims`: one inode, and what [`namespace`] wants of an engine;
 //! - `collect`: what is pre-allocated, freed again;

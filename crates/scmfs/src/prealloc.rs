@@ -1,8 +1,8 @@
 //! Pre-allocation (§3.3): space that files have beyond their size, and null files.
 //!
 //! A *null file* is a run of blocks without an inode: it is taken from a file that is removed, and given to one that is
-//! created. Nothing on the media says so, and a scan frees it. (The paper keeps inode and space together; here an inode without a name
-//! is free, and its number costs one bit.)
+//! created. Nothing on the media says so, and a scan frees it. (The paper keeps inode and space together; here an inode
+//! without a name is free, and its number costs one bit.)
 //!
 //! - prealloc-A1: *reclaimable* blocks, those of null files and those beyond the size of files, are claimed and not counted as
 //!   free. Their number is kept apart. So who has reserved blocks finds them (space-P2), and who asks how much space there
