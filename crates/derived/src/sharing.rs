@@ -42,6 +42,12 @@ pub trait SharedPool: Sized + Sync {
     /// Lets blocks be claimed again that had to wait for readers without a copy, if nobody reads any more.
     fn clear_deferred(&self);
 
+    /// An operation has found no space, and holds nothing: frees what is kept for later, if there is any. Whether it did, so
+    /// that the operation may find some now. Called inside.
+    fn make_space(&self) -> Result<bool> {
+        Ok(false)
+    }
+
     /// Derives everything anew from PM, into tables that are all zeros, and makes durable what it reads (sharing-R3). Nobody
     /// else is inside. `held` is in use whatever names say; of the `census` are those who read without a copy. Says what
     /// is damaged; where nothing is, clears what a crash left.
@@ -58,7 +64,16 @@ pub trait SharedPool: Sized + Sync {
                     _ if self.is_lost() => return Err(state.lost()),
                     Err(Errno::RESTART) => {}
                     Err(Errno::NOSPC) => {
-                        drop(inside);
+                        match self.make_space() {
+                            Ok(true) => continue,
+                            Ok(false) => drop(inside),
+                            Err(Errno::RESTART) => {
+                                drop(inside);
+                                help(self)?;
+                                continue;
+                            }
+                            Err(e) => return Err(e),
+                        }
                         if nap_for_space(state, &mut naps) {
                             continue;
                         }

@@ -5,6 +5,7 @@ use crate::blocks;
 use crate::bpfs::Bpfs;
 use crate::modelfs::ModelFs;
 use crate::scmfs::Scmfs;
+use crate::scmfs::collected::Collected;
 use crashsim::campaign::{self, Family, Finding, Options, Report};
 use crashsim::persist::Semantics;
 use crashsim::run::Base;
@@ -70,7 +71,15 @@ pub fn judge(engine: &str, only: Option<&str>, tell: &mut dyn FnMut(&Report)) ->
     let families = |distinct: &Distinct, enough: &mut Enough<'_>| match engine {
         "bpfs" => of_file_systems(&Bpfs, distinct, only, enough),
         "modelfs" => of_file_systems(&ModelFs, distinct, only, enough),
-        "scmfs" => of_file_systems(&Scmfs, distinct, only, enough),
+        "scmfs" => {
+            let mut is_enough = false;
+            let mut note = |report: Report| {
+                is_enough = enough(report);
+                is_enough
+            };
+            of_file_systems(&Scmfs, distinct, only, &mut note)?;
+            if is_enough { Ok(()) } else { of_file_systems(&Collected, distinct, only, enough) }
+        }
         "pmbd" => of_block_devices(distinct, only, enough),
         _ => Err(format!("nobody judges `{engine}`")),
     };

@@ -1,5 +1,6 @@
 //! SCMFS, judged: names and attributes atomic and durable on return, contents on fsync.
 
+pub mod collected;
 mod decode;
 
 use crate::{mounted, text, usage};

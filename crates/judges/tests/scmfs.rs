@@ -3,8 +3,10 @@
 use crashsim::campaign::{self, Family, Options};
 use crashsim::run::Base;
 use crashsim::stats::Distinct;
+use crashsim::target::Target;
 use crashsim::workload;
 use judges::scmfs::Scmfs;
+use judges::scmfs::collected::Collected;
 use std::sync::LazyLock;
 
 static BASES: LazyLock<Vec<Base>> =
@@ -12,9 +14,18 @@ static BASES: LazyLock<Vec<Base>> =
 
 /// At most so many workloads of a family leave what is promised.
 fn explore(family: Family, limit: u64) {
+    explore_target(&Scmfs, family, limit);
+}
+
+/// The same with a collector that is never content.
+fn explore_collected(family: Family, limit: u64) {
+    explore_target(&Collected, family, limit);
+}
+
+fn explore_target<T: Target>(target: &T, family: Family, limit: u64) {
     let options = Options { limit: Some(limit), ..Options::default() };
     let report =
-        campaign::run(&Scmfs, &BASES, &family, &options, &Distinct::default(), &|_, _, _| {});
+        campaign::run(target, &BASES, &family, &options, &Distinct::default(), &|_, _, _| {});
     assert_eq!(report.violations, 0, "{:#?}", report.findings);
     assert!(report.workloads > 0);
     let unflushed = &report.lint.unflushed;
@@ -44,6 +55,14 @@ fn random_runs_survive() {
 #[test]
 fn threads_survive() {
     explore(Family::Threads { runs: 40 }, 40);
+}
+
+#[test]
+fn what_the_collector_does_survives() {
+    explore_collected(Family::Exhaustive { length: 1, bases: BASES.len() }, 80);
+    explore_collected(Family::Sequences, 20);
+    explore_collected(Family::Random { runs: 3, ops: 60 }, 3);
+    explore_collected(Family::Threads { runs: 20 }, 20);
 }
 
 #[test]

@@ -58,16 +58,18 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
     /// Of the free blocks, so many are kept for who gives space back, or keeps what is there.
     const KEPT_BLOCKS: u64;
 
-    /// Blocks in use.
+    /// Blocks in use: what can be had by making space is free.
     fn blocks_used(&self) -> u64 {
-        self.tables().blocks.len() - self.tables().free_blocks()
+        let free = self.tables().free_blocks() + self.reclaimable();
+        self.tables().blocks.len().saturating_sub(free)
     }
 
     /// [`FileSystem::statfs`].
     fn statfs(&self) -> StatFs {
         let tables = self.tables();
         let (inodes, free) = tables.inode_counts();
-        let blocks_free = tables.free_blocks().saturating_sub(Self::KEPT_BLOCKS);
+        let blocks_free =
+            (tables.free_blocks() + self.reclaimable()).saturating_sub(Self::KEPT_BLOCKS);
         let slots_free = tables.inode_slots().saturating_sub(inodes - free);
         let inodes_free =
             free.min(blocks_free * (BLOCK / <Self::Storage as Storage>::INODE) + slots_free);
@@ -87,6 +89,11 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
     /// [`Error::Unusable`].
     fn check_openable(&self, _o: &MountOptions) -> std::result::Result<(), Error> {
         Ok(())
+    }
+
+    /// [`Engine::maintain`], inside.
+    fn maintain(&self) -> Result<bool> {
+        Ok(false)
     }
 
     // --- contents -------------------------------------------------------------------------------
@@ -250,6 +257,14 @@ impl<F: Files> Pool<F> {
     /// Does what follows such a death, though nobody has died: for those who test what follows.
     pub fn rehearse_recovery(&self) -> vfs::Result<()> {
         self.files.rehearse_recovery()
+    }
+
+    /// As [`Engine::maintain`].
+    ///
+    /// # Errors
+    /// As it.
+    pub fn maintain(&self) -> Result<bool> {
+        self.files.op(|_| self.files.maintain())
     }
 
     /// What mounting found.
@@ -431,6 +446,10 @@ impl<F: Files<Storage: Storage<Medium = Region>>> Engine for Pool<F> {
 
     fn get_read_buf(&self, ino: Ino, offset: u64, count: u64) -> Result<ReadBuf<'_>> {
         Ok(ReadBuf::new(self, self.files.get_read_buf(ino, offset, count)?))
+    }
+
+    fn maintain(&self) -> Result<bool> {
+        Self::maintain(self)
     }
 
     fn put_read_buf(&self) {

@@ -162,10 +162,10 @@ impl<S: Storage> Core<S> {
             let (record, slot) =
                 self.write_new(caller, dir, d, v, node, prepare).inspect_err(|_| v.end())?;
             self.touch_modified(d);
-            let has_blocks = record.root.get() != 0 || record.xattr.get() != 0;
+            let has_content = record.size.get() != 0 || record.xattr.get() != 0;
             // Not what PM holds of it: to load what is being flushed takes as long as a fence.
             let life = Life { ino, generation: record.generation.get() };
-            self.commit_slot(&slot, life, !has_blocks);
+            self.commit_slot(&slot, life, !has_content);
             self.update_index_after_add(d, &slot)?;
             if kind == FileKind::Dir {
                 v.parent.store(dir.0 as u32, Relaxed);

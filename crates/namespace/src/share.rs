@@ -39,6 +39,10 @@ impl<S: Storage> SharedPool for Core<S> {
         self.tables().clear_deferred();
     }
 
+    fn make_space(&self) -> Result<bool> {
+        Storage::make_space(&self.0)
+    }
+
     /// By the scan that mounts (scan-S6).
     fn derive(&self, held: &BTreeMap<Ino, Held>, census: &Census) -> Option<String> {
         self.tables().clear();

@@ -64,6 +64,18 @@ pub trait Storage: Sized + Send + Sync {
     /// The time.
     fn now(&self) -> Timestamp;
 
+    // --- space ----------------------------------------------------------------------------------
+
+    /// Blocks that are not free but kept for later: [`make_space`](Self::make_space) frees them.
+    fn reclaimable(&self) -> u64 {
+        0
+    }
+
+    /// See [`derived::SharedPool::make_space`]. The caller holds no locks.
+    fn make_space(&self) -> Result<bool> {
+        Ok(false)
+    }
+
     // --- inodes ---------------------------------------------------------------------------------
 
     /// Makes slots for more inodes, which are invisible until their size says so ([`Tables::add_leaf`]). Under the lock of
@@ -89,7 +101,7 @@ pub trait Storage: Sized + Send + Sync {
 
     /// Writes a new inode, which nothing names yet, by [`write_inode`](Self::write_inode), with a symbolic link's `target`
     /// and its attributes, so that they are durable after the next fence; the record is complete but for
-    /// where these lie. Where both words are zero then, only the record has to become durable, and its entry need
+    /// where these lie. Where it has neither size nor attributes, only the record has to become durable, and its entry need
     /// not wait for it (dir-D4). What else can fail, `prepare` does: shortly before, because an
     /// atomic operation waits for the flushes before it. Sets the inode's blocks.
     fn write_new_inode<T>(

@@ -35,6 +35,15 @@ pub trait Engine: FileSystem + MountEvents + Processes {
     /// As [`FileSystem::read`].
     fn get_read_buf(&self, ino: Ino, offset: u64, count: u64) -> Result<ReadBuf<'_>>;
 
+    /// Does a bounded step of what may wait until somebody has time for it; whether more is to be done. To be called now and then
+    /// by somebody who stays.
+    ///
+    /// # Errors
+    /// `EIO` and `EUCLEAN` where the pool is lost or damaged.
+    fn maintain(&self) -> Result<bool> {
+        Ok(false)
+    }
+
     /// What dropping a [`ReadBuf`] does; for those whose buffers have no owner in Rust, and who have
     /// forgotten them ([`std::mem::forget`]).
     fn put_read_buf(&self);

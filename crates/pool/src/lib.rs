@@ -9,6 +9,7 @@
 mod engine;
 mod error;
 mod options;
+mod prealloc;
 mod report;
 mod shared;
 
@@ -16,5 +17,6 @@ pub use arena::{Paused, Place};
 pub use engine::{Alone, Engine, Processes, ReadBuf};
 pub use error::{Error, Problem};
 pub use options::{CheckOptions, FormatOptions, LABEL_MAX, MountOptions, scan_threads};
+pub use prealloc::Prealloc;
 pub use report::{CheckReport, MountReport, PoolInfo, label};
 pub use shared::{handle_fault, is_mapped, place, remove_abandoned};

@@ -1,5 +1,6 @@
 //! How pools are formatted, mounted and checked.
 
+use crate::Prealloc;
 use vfs::Timestamp;
 
 /// Longest label, in bytes.
@@ -26,11 +27,19 @@ pub struct MountOptions {
     /// Decides what is otherwise random: the key of the name hash and the generations of new
     /// inodes. For replays; a known key lets names be chosen to collide.
     pub seed: Option<u64>,
+    /// How space is pre-allocated, by engines that do so.
+    pub prealloc: Prealloc,
 }
 
 impl Default for MountOptions {
     fn default() -> Self {
-        Self { read_only: false, threads: None, clock: Timestamp::now, seed: None }
+        Self {
+            read_only: false,
+            threads: None,
+            clock: Timestamp::now,
+            seed: None,
+            prealloc: Prealloc::default(),
+        }
     }
 }
 

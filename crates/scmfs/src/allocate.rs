@@ -3,7 +3,6 @@
 use crate::fs::Files;
 use crate::layout::*;
 use crate::map::{Fill, Piece};
-use crate::space::KEEP;
 use crate::store::Growth;
 use namespace::layout::Word;
 use namespace::{Storage, VInode};
@@ -37,12 +36,9 @@ impl<M: Medium> Files<M> {
     /// nothing to do for it.
     fn allocate(&self, v: &VInode, range: Range<u64>, size: u64) -> Result<()> {
         let range = range.start.min(size)..range.end.min(size);
-        let map = self.map(v)?;
-        self.v.transact(self.blocks_to_grow(map, &range, size)?, KEEP, |txn| {
+        let growth = Growth { range, size, fill: Fill::ZEROS, may_move: true, spare: 0 };
+        self.extend(v, growth, |_| {
             self.touch_growth(v, size);
-            let growth = Growth { range, size, fill: Fill::ZEROS, may_move: true };
-            self.grow(txn, self.content(v), &growth)?;
-            v.add_blocks(txn.delta());
             Ok(())
         })
     }
@@ -59,9 +55,12 @@ impl<M: Medium> Files<M> {
         self.v.transact(if is_big { 1 } else { 0 }, 0, |txn| {
             self.touch_modified(v);
             let mut map = self.map(v)?;
-            if let (Map::Run(_), true) = (map, is_big) {
-                map = self.raise(txn, map, map.virtual_bytes());
+            if let (Map::Run(run), true) = (map, is_big) {
+                // What is spare is none of the table's.
+                let used = run.first(size.div_ceil(BLOCK));
+                map = self.raise(txn, used.map(), used.bytes());
                 self.publish_map(content.map, map);
+                txn.free(run.skip(used.count));
             }
             if let (Map::Table { block, level }, true) = (map, whole.start < whole.end) {
                 let ragged = [range.start..whole.start, whole.end..range.end];
@@ -75,22 +74,18 @@ impl<M: Medium> Files<M> {
             // Before anybody else gets these blocks.
             let _ = self.medium.fence();
             v.add_blocks(txn.delta());
-            Ok(())
+            self.note_spare(v)
         })
     }
 
     /// Makes what `range` has below `size`, which the file has then, zeros that are mapped.
     fn zero(&self, v: &VInode, old: u64, range: Range<u64>, size: u64) -> Result<()> {
         let range = range.start.min(size)..range.end.min(size);
-        let map = self.map(v)?;
-        self.v.transact(self.blocks_to_grow(map, &range, size)?, KEEP, |txn| {
+        let inside = range.start..range.end.min(old);
+        let growth = Growth { range, size, fill: Fill::ZEROS, may_move: true, spare: 0 };
+        self.extend(v, growth, |map| {
             self.touch_growth(v, size);
-            let inside = range.start..range.end.min(old);
-            self.mapped(map, inside, |_, pm, len| self.medium.zero_nt(pm, len))?;
-            let growth = Growth { range, size, fill: Fill::ZEROS, may_move: true };
-            self.grow(txn, self.content(v), &growth)?;
-            v.add_blocks(txn.delta());
-            Ok(())
+            self.mapped(map, inside, |_, pm, len| self.medium.zero_nt(pm, len))
         })
     }
 
@@ -141,7 +136,7 @@ impl<M: Medium> Files<M> {
             for run in without(&all, &pieces) {
                 txn.free(run);
             }
-            Ok(())
+            self.note_spare(v)
         })
     }
 

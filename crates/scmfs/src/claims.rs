@@ -38,6 +38,7 @@ impl Walk<'_> {
 impl<M: Medium> Store<M> {
     /// Finds where inodes lie, when what was interrupted is done. What can be changed in place is flushed (scan-S6).
     pub fn scan_inode_table(&self, scan: &Scan) -> bool {
+        self.v.store_settings();
         if !self.is_read_only() {
             journal::replay(&self.medium, self.bytes);
         }
@@ -77,7 +78,7 @@ impl<M: Medium> Store<M> {
     ) -> (u64, bool) {
         let keep = size.div_ceil(BLOCK);
         let mut walk = Walk { scan, object, keep, blocks: 0, is_sound: true, each };
-        match self.check_map(self.medium.load_u64(slot), LEVEL_MAX) {
+        match self.map_at(slot) {
             Ok(map) => self.claim(&mut walk, slot, map, 0),
             Err(_) => self.report_word(&mut walk, slot),
         }

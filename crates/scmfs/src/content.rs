@@ -12,7 +12,6 @@
 use crate::fs::Files;
 use crate::layout::*;
 use crate::map::Fill;
-use crate::space::KEEP;
 use crate::store::Growth;
 use namespace::layout::Word;
 use namespace::{MODIFIED, Storage, VInode, report};
@@ -101,21 +100,16 @@ impl<M: Medium> Files<M> {
         let inside = offset..end.min(size);
         if end <= size && self.holes_in(map, &inside)? == 0 {
             self.overwrite_mapped(v, map, inside, offset, data)?;
-            if data.len() >= PAST_CACHE {
-                let _ = self.medium.fence();
-            }
-            self.date_overwrite(v);
+            self.date_overwrite(v, data.len() >= PAST_CACHE);
             return Ok(());
         }
         let range = offset..end;
         let size = size.max(end);
-        self.v.transact(self.blocks_to_grow(map, &range, size)?, KEEP, |txn| {
+        let growth = Growth { range, size, fill: Fill { offset, data }, may_move: true, spare: 0 };
+        self.extend(v, growth, |map| {
             // Before a run may be copied.
             self.overwrite_mapped(v, map, inside, offset, data)?;
             self.touch_growth(v, size);
-            let growth = Growth { range, size, fill: Fill { offset, data }, may_move: true };
-            self.grow(txn, self.content(v), &growth)?;
-            v.add_blocks(txn.delta());
             Ok(())
         })
     }
@@ -137,10 +131,14 @@ impl<M: Medium> Files<M> {
         }
     }
 
-    /// Records a change of content that needs no fence; times that change are durable on return.
-    pub fn date_overwrite(&self, v: &VInode) {
-        if self.date(v, MODIFIED) {
+    /// Records a change of content in place. Times that change are durable on return, and so is what was stored past the cache
+    /// before, if `is_past_cache`: by the same fence.
+    fn date_overwrite(&self, v: &VInode, is_past_cache: bool) {
+        let is_dated = self.date(v, MODIFIED);
+        if is_dated {
             self.medium.flush(self.word_off(v, Word::Mtime), 16);
+        }
+        if is_dated || is_past_cache {
             let _ = self.medium.fence();
         }
     }

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8};
 use vfs::{Durability, Fallocate, Ino, Result, Seek};
 
 /// Version of the derived state.
-pub const STATE_FORMAT: u64 = (1 << 8 | 2) << 1;
+pub const STATE_FORMAT: u64 = (1 << 8 | 3) << 1;
 
 /// The operations. Each may use all that is below, and others.
 pub struct Files<M>(pub(crate) Core<Store<M>>);
@@ -47,7 +47,7 @@ impl<M: Medium> namespace::Files for Files<M> {
     }
 
     fn with(medium: M, plan: Plan, memory: Memory, o: &MountOptions) -> Self {
-        let v = plan.open(memory);
+        let v = plan.open(memory, &o.prealloc);
         let bytes = v.blocks.len() * BLOCK;
         Self(Core(Store {
             maps: Maps { medium, bytes },
@@ -79,6 +79,10 @@ impl<M: Medium> namespace::Files for Files<M> {
 
     fn write_back_all(&self) -> Result<()> {
         Self::write_back_all(self)
+    }
+
+    fn maintain(&self) -> Result<bool> {
+        self.maintain_step()
     }
 
     const DURABILITY: Durability = Durability::MetadataOnReturn;

@@ -13,10 +13,11 @@
 //!
 //! - [`layout`]: what is on the media;
 //! - `journal`, `overlay`: words that are committed together;
-//! - `space`, `volatile`: which blocks are free, and which are not durable yet; what else is derived other engines have
-//!   alike in [`namespace`] and [`derived`];
+//! - `space`, `prealloc`, `volatile`: which blocks are free, pre-allocated, or not durable yet; what else is derived other
+//!   engines have alike in [`namespace`] and [`derived`];
 //! - `Maps`: `map`: where contents lie;
 //! - `Store`: `store`, `claims`: one inode, and what [`namespace`] wants of an engine;
+//! - `collect`: what is pre-allocated, freed again;
 //! - [`namespace::Core`]: the operations on names and attributes;
 //! - `Files`: `fs`, `content`, `allocate`, `sync`, `pin`: those on contents;
 //! - `lifecycle`: format, check.
@@ -25,6 +26,7 @@
 
 mod allocate;
 mod claims;
+mod collect;
 mod content;
 mod fs;
 mod journal;
@@ -33,6 +35,7 @@ mod lifecycle;
 mod map;
 mod overlay;
 mod pin;
+mod prealloc;
 mod space;
 mod store;
 mod sync;
@@ -42,8 +45,9 @@ pub use fs::{Files, STATE_FORMAT};
 pub use lifecycle::{check, format, info};
 pub use pool::{
     CheckOptions, CheckReport, Engine, Error, FormatOptions, MountOptions, MountReport, Place,
-    PoolInfo, Problem,
+    PoolInfo, Prealloc, Problem,
 };
+pub use prealloc::NULL_FILES_MAX;
 pub use space::KEEP as KEPT_BLOCKS;
 
 /// The name of the layout.

@@ -131,6 +131,12 @@ impl<M: Medium> Maps<M> {
         Ok(map)
     }
 
+    /// What the map word of a content says, which lies at `slot`.
+    #[inline]
+    pub fn map_at(&self, slot: u64) -> Result<Map> {
+        self.check_map(self.medium.load_u64(slot), LEVEL_MAX)
+    }
+
     /// What the `index`th word of a table says.
     fn table_word(&self, block: u64, level: u8, index: u64) -> Result<Map> {
         let word = self.medium.load_u64(block * BLOCK + index * 8);
@@ -236,32 +242,33 @@ impl<M: Medium> Maps<M> {
 
     // --- what grows -----------------------------------------------------------------------------
 
-    /// Puts what they are to hold into new blocks, the first of which is the `index`th of the file. Durable after the next
-    /// fence.
-    fn fill(&self, run: Run, index: u64, fill: &Fill<'_>) {
-        let file = index * BLOCK..index * BLOCK + run.bytes();
-        let (start, data) = fill.within(&file);
+    /// Stores what `fill` says over bytes of a file that nobody sees yet: `len` from `at` on, which lie at `pm`. Durable after the
+    /// next fence.
+    pub fn overwrite(&self, at: u64, pm: u64, len: u64, fill: &Fill<'_>) {
+        let (start, data) = fill.within(&(at..at + len));
         let end = start + data.len() as u64;
-        if start > file.start {
-            self.medium.zero_nt(run.at(0), start - file.start);
+        if start > at {
+            self.medium.zero_nt(pm, start - at);
         }
         if !data.is_empty() {
-            self.medium.write_nt(run.at(start - file.start), data);
+            self.medium.write_nt(pm + start - at, data);
         }
-        if end < file.end {
-            self.medium.zero_nt(run.at(end - file.start), file.end - end);
+        if end < at + len {
+            self.medium.zero_nt(pm + end - at, at + len - end);
         }
     }
 
-    /// Maps what of the file's blocks `range` is a hole, below a table that the file has. Durable on return.
+    /// Maps what of the file's blocks `range` is a hole, below a table that the file has. Durable on return. `spare` blocks more
+    /// are mapped where the range ends in a run that can have them: nothing is said of what they hold.
     pub fn map_holes(
         &self,
         txn: &mut Txn<'_>,
         (block, level): (u64, u8),
         range: Range<u64>,
+        spare: u64,
         fill: &Fill<'_>,
     ) -> Result<()> {
-        self.map_in_table(txn, (block, level), 0, &range, fill)
+        self.map_in_table(txn, (block, level), 0, &(range, spare), fill)
     }
 
     fn map_in_table(
@@ -269,10 +276,10 @@ impl<M: Medium> Maps<M> {
         txn: &mut Txn<'_>,
         (block, level): (u64, u8),
         base: u64,
-        range: &Range<u64>,
+        what: &(Range<u64>, u64),
         fill: &Fill<'_>,
     ) -> Result<()> {
-        let each = table_blocks(level - 1);
+        let (range, each) = (&what.0, table_blocks(level - 1));
         let first = range.start.saturating_sub(base) / each;
         let last = (range.end - base).div_ceil(each).min(FANOUT);
         for index in first..last {
@@ -282,25 +289,26 @@ impl<M: Medium> Maps<M> {
                 base: base + index * each,
             };
             let map = self.table_word(block, level, index)?;
-            self.map_in_word(txn, word, map, range, fill)?;
+            self.map_in_word(txn, word, map, what, fill)?;
         }
         Ok(())
     }
 
-    /// Maps what of `range` a word stands for.
+    /// Maps what of a range a word stands for, and spare blocks behind it.
     fn map_in_word(
         &self,
         txn: &mut Txn<'_>,
         word: Word,
         map: Map,
-        range: &Range<u64>,
+        what: &(Range<u64>, u64),
         fill: &Fill<'_>,
     ) -> Result<()> {
+        let (range, spare) = what;
         let start = range.start.max(word.base) - word.base;
         let end = range.end.min(word.base + word.blocks()) - word.base;
         let have = match map {
             Map::Table { block, level } => {
-                return self.map_in_table(txn, (block, level), word.base, range, fill);
+                return self.map_in_table(txn, (block, level), word.base, what, fill);
             }
             Map::Hole => 0,
             Map::Run(run) => run.count,
@@ -311,14 +319,20 @@ impl<M: Medium> Maps<M> {
         // What continues a run, or begins the word, may stay one run.
         if start <= have {
             let more = end - have;
+            let spare = (*spare).min(word.blocks() - end);
             let run = match map {
-                Map::Run(run) => txn.take_at(run.end(), more).then_some(Run { count: end, ..run }),
+                Map::Run(run) => {
+                    txn.take_behind(run, more, spare).map(|more| Run { count: have + more, ..run })
+                }
                 _ if word.below == 0 => Some(txn.take_some(1)),
                 // An extent that is written from its start on gets a place where it can grow.
-                _ => txn.take_run(more, word.blocks().min(FANOUT)),
+                _ => txn
+                    .take_run(more + spare, word.blocks().min(FANOUT))
+                    .or_else(|| txn.take_run(more, more)),
             };
             if let Some(run) = run {
-                self.fill(run.skip(have), word.base + have, fill);
+                let new = run.skip(have).first(more);
+                self.overwrite((word.base + have) * BLOCK, new.at(0), new.bytes(), fill);
                 self.publish_map(word.slot, Map::Run(run));
                 return Ok(());
             }
@@ -327,7 +341,7 @@ impl<M: Medium> Maps<M> {
         self.publish_map(word.slot, table);
         match table {
             Map::Table { block, level } => {
-                self.map_in_table(txn, (block, level), word.base, range, fill)
+                self.map_in_table(txn, (block, level), word.base, what, fill)
             }
             _ => unreachable!("a table is a table"),
         }
@@ -348,6 +362,11 @@ impl<M: Medium> Maps<M> {
                 run = run.skip(first.count);
             }
         }
+        self.write_table(txn, level, &words)
+    }
+
+    /// A new table of these words. Durable after the next fence.
+    fn write_table(&self, txn: &mut Txn<'_>, level: u8, words: &[u64; FANOUT as usize]) -> Map {
         let block = txn.take();
         self.medium.write_nt(block * BLOCK, words.as_bytes());
         Map::Table { block, level }
@@ -368,9 +387,7 @@ impl<M: Medium> Maps<M> {
                 for above in have + 1..=level {
                     let mut words = [0u64; FANOUT as usize];
                     words[0] = map.pack();
-                    let block = txn.take();
-                    self.medium.write_nt(block * BLOCK, words.as_bytes());
-                    map = Map::Table { block, level: above };
+                    map = self.write_table(txn, above, &words);
                 }
                 map
             }
@@ -469,9 +486,7 @@ impl<M: Medium> Maps<M> {
             let done = rest[..n].partition_point(|(at, run)| at + run.count <= first + each);
             rest = &rest[done..];
         }
-        let block = txn.take();
-        self.medium.write_nt(block * BLOCK, words.as_bytes());
-        Map::Table { block, level }
+        self.write_table(txn, level, &words)
     }
 }
 

@@ -13,6 +13,7 @@
 use crate::layout::{BLOCK, EXTENT, Run};
 use crate::volatile::Volatile;
 use smallvec::SmallVec;
+use std::ops::Range;
 use vfs::Errno;
 
 /// Where a thread looks first for what is free, in the pool it used last.
@@ -28,7 +29,7 @@ threads::thread_cell! {
 }
 
 /// Blocks of an aligned unit.
-const UNIT: u64 = EXTENT / BLOCK;
+pub const UNIT: u64 = EXTENT / BLOCK;
 
 /// Blocks that only operations which free space, or keep what is there, may use.
 pub const KEEP: u64 = 32;
@@ -53,9 +54,23 @@ impl Volatile {
         keep: u64,
         body: impl FnOnce(&mut Txn<'_>) -> std::result::Result<T, E>,
     ) -> std::result::Result<T, E> {
-        if blocks > 0 && !self.free.take(&self.arena, blocks, keep) {
+        if !self.reserve(blocks, keep) {
             return Err(Errno::NOSPC.into());
         }
+        self.transact_reserved(blocks, body)
+    }
+
+    /// Sets blocks aside, so that `keep` stay free besides; whether there were so many.
+    pub fn reserve(&self, blocks: u64, keep: u64) -> bool {
+        blocks == 0 || self.free.take(&self.arena, blocks, keep)
+    }
+
+    /// As [`transact`](Self::transact), with blocks that were [reserved](Self::reserve).
+    pub fn transact_reserved<T, E: From<Errno>>(
+        &self,
+        blocks: u64,
+        body: impl FnOnce(&mut Txn<'_>) -> std::result::Result<T, E>,
+    ) -> std::result::Result<T, E> {
         let mut txn =
             Txn { v: self, reserved: blocks, taken: SmallVec::new(), freed: SmallVec::new() };
         let result = body(&mut txn);
@@ -84,7 +99,9 @@ impl Volatile {
         for run in runs {
             self.blocks.clear_range(&self.arena, run.start..run.end());
         }
-        if let Some(first) = runs.first() {
+        if let Some(first) = runs.first()
+            && !self.settings().wear
+        {
             let which = usize::from(first.count >= UNIT);
             self.set_hint(which, first.start.min(self.hints().blocks[which]));
         }
@@ -93,7 +110,7 @@ impl Volatile {
 
     /// Claims so many blocks that lie behind each other, and that `room` in all are free there: so that what
     /// grows can do so in place.
-    fn claim_run(&self, blocks: u64, room: u64) -> Option<Run> {
+    pub fn claim_run(&self, blocks: u64, room: u64) -> Option<Run> {
         let which = usize::from(room >= UNIT);
         let hint = self.hints().blocks[which];
         let (map, arena) = (&self.blocks, &self.arena);
@@ -129,6 +146,15 @@ impl Txn<'_> {
         Some(run)
     }
 
+    /// Takes reserved blocks that lie behind each other within these, where there are so many.
+    pub fn take_within(&mut self, within: Range<u64>, blocks: u64) -> Option<Run> {
+        assert!(blocks <= self.reserved, "an operation reserved too few blocks");
+        let found = self.v.blocks.claim_run(&self.v.arena, within, blocks, None)?;
+        let run = Run { start: found.start, count: blocks };
+        self.note(run);
+        Some(run)
+    }
+
     /// Takes the reserved blocks from `start` on, where they are free.
     pub fn take_at(&mut self, start: u64, blocks: u64) -> bool {
         assert!(blocks <= self.reserved, "an operation reserved too few blocks");
@@ -137,6 +163,15 @@ impl Txn<'_> {
             self.note(Run { start, count: blocks });
         }
         got
+    }
+
+    /// Takes the reserved blocks behind a run: so many and `spare` more, or without these. How many, where they are free.
+    pub fn take_behind(&mut self, run: Run, blocks: u64, spare: u64) -> Option<u64> {
+        let all = blocks + spare;
+        if spare > 0 && self.take_at(run.end(), all) {
+            return Some(all);
+        }
+        self.take_at(run.end(), blocks).then_some(blocks)
     }
 
     /// Takes up to `most` reserved blocks that lie behind each other.

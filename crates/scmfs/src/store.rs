@@ -60,6 +60,8 @@ pub struct Growth<'a> {
     pub fill: Fill<'a>,
     /// Whether a short run may be exchanged for a longer one.
     pub may_move: bool,
+    /// Blocks beyond the size that are to be mapped as well, where that is easy to have (§3.3).
+    pub spare: u64,
 }
 
 /// A gap of so many blocks is mapped rather than left as a hole: it is no more than what a table takes with what it
@@ -70,7 +72,7 @@ impl<M: Medium> Store<M> {
     /// The map of an inode's content, checked.
     #[inline]
     pub fn map(&self, v: &VInode) -> Result<Map> {
-        self.check_map(self.load(v, Word::Root), LEVEL_MAX)
+        self.map_at(self.word_off(v, Word::Root))
     }
 
     /// Where the content of an inode is described.
@@ -128,7 +130,7 @@ impl<M: Medium> Store<M> {
 
     /// What maps a content when it has grown: a run, in place or, if it may move, a longer one; else a table, which is stored.
     fn grown_map(&self, txn: &mut Txn<'_>, content: Content, growth: &Growth<'_>) -> Result<Grown> {
-        let map = self.check_map(self.medium.load_u64(content.map), LEVEL_MAX)?;
+        let map = self.map_at(content.map)?;
         let (first, last) = (growth.range.start / BLOCK, growth.range.end.div_ceil(BLOCK));
         let blocks = growth.size.div_ceil(BLOCK);
         let is_dense = blocks <= last;
@@ -136,19 +138,19 @@ impl<M: Medium> Store<M> {
         match map {
             Map::Hole if growth.range.is_empty() => return Ok(Grown { map, is_stored: true }),
             Map::Hole if is_dense && is_near(0, first) => {
-                if let Some(run) = txn.take_run(blocks, 2 * blocks) {
+                if let Some(run) = take_roomy(txn, blocks, growth.spare) {
                     return grows_to(run);
                 }
             }
             Map::Hole => {}
             _ if map.virtual_bytes() >= growth.size => return Ok(Grown { map, is_stored: true }),
             Map::Run(run) if is_dense && is_near(run.count, first) => {
-                if txn.take_at(run.end(), blocks - run.count) {
-                    return grows_to(Run { count: blocks, ..run });
+                if let Some(more) = txn.take_behind(run, blocks - run.count, growth.spare) {
+                    return grows_to(Run { count: run.count + more, ..run });
                 }
                 if growth.may_move
                     && growth.size <= EXTENT
-                    && let Some(new) = txn.take_run(blocks, 2 * blocks)
+                    && let Some(new) = take_roomy(txn, blocks, growth.spare)
                 {
                     let size = self.medium.load_u64(content.size);
                     self.medium.copy_nt(new.at(0), run.at(0), size.min(run.bytes()));
@@ -178,7 +180,7 @@ impl<M: Medium> Store<M> {
             && !growth.range.is_empty()
         {
             let blocks = growth.range.start / BLOCK..growth.range.end.div_ceil(BLOCK);
-            self.map_holes(txn, (block, level), blocks, &growth.fill)?;
+            self.map_holes(txn, (block, level), blocks, growth.spare, &growth.fill)?;
         }
         Ok(grown)
     }
@@ -199,30 +201,110 @@ impl<M: Medium> Store<M> {
         Ok(())
     }
 
-    /// Stores what `fill` says over bytes of a file that nobody sees yet: `len` from `at` on, which lie at `pm`. Durable after the
-    /// next fence.
-    fn overwrite(&self, at: u64, pm: u64, len: u64, fill: &Fill<'_>) {
-        let (start, data) = fill.within(&(at..at + len));
-        let end = start + data.len() as u64;
-        if start > at {
-            self.medium.zero_nt(pm, start - at);
+    /// Lets the content of an inode grow ([`grow`](Self::grow)), where there is space for it; `prepare` runs before, when that is
+    /// certain.
+    pub fn extend(
+        &self,
+        v: &VInode,
+        mut growth: Growth<'_>,
+        prepare: impl FnOnce(Map) -> Result<()>,
+    ) -> Result<()> {
+        let content = self.content(v);
+        let mut map = self.map_at(content.map)?;
+        if self.is_far(map, &growth.range) {
+            map = self.drop_spare(v, map)?;
         }
-        if !data.is_empty() {
-            self.medium.write_nt(pm + start - at, data);
+        let need = self.blocks_to_grow(map, &growth.range, growth.size)?;
+        // Spare blocks are never what an operation lacks.
+        growth.spare = if need > 0 { self.spare_to_take(v, &growth) } else { 0 };
+        let is_reserved =
+            growth.spare > 0 && self.v.reserve(need + growth.spare, self.v.blocks_kept_free());
+        if !is_reserved {
+            growth.spare = 0;
+            if !self.v.reserve(need, KEEP) {
+                return Err(Errno::NOSPC);
+            }
         }
-        if end < at + len {
-            self.medium.zero_nt(pm + end - at, at + len - end);
+        self.v.transact_reserved(need + growth.spare, |txn| {
+            prepare(map)?;
+            self.grow(txn, content, &growth)?;
+            v.add_blocks(txn.delta());
+            Ok::<_, Errno>(())
+        })?;
+        self.note_spare(v)
+    }
+
+    // --- spare space (§3.3) ---------------------------------------------------------------------
+
+    /// How many blocks beyond its new size a file gets that grows so: as many as it has then, within limits. The first
+    /// content of a file is mostly all of it, and gets none.
+    fn spare_to_take(&self, v: &VInode, growth: &Growth<'_>) -> u64 {
+        let s = self.v.settings();
+        let size = self.load(v, Word::Size);
+        let is_append = size > 0 && growth.size > size && growth.range.end == growth.size;
+        if !s.enabled || !is_append || v.kind() != FileKind::File {
+            return 0;
         }
+        growth.size.div_ceil(BLOCK).clamp(s.spare_min, s.spare_max)
+    }
+
+    /// Whether a range is so far behind a run that what is spare of it is better given back than made part of the file.
+    fn is_far(&self, map: Map, range: &Range<u64>) -> bool {
+        matches!(map, Map::Run(run) if !is_near(run.count, range.start / BLOCK))
+    }
+
+    /// The map of a file when what it has beyond its size has been given back.
+    fn drop_spare(&self, v: &VInode, map: Map) -> Result<Map> {
+        if v.kind() != FileKind::File || self.v.spare(v) == 0 {
+            return Ok(map);
+        }
+        self.trim(v, self.load(v, Word::Size))?;
+        self.map(v)
+    }
+
+    /// Brings up to date how many blocks a file has beyond its size, when its map or its size has changed: the rest of its
+    /// run, or of the run that its last block is in.
+    pub fn note_spare(&self, v: &VInode) -> Result<()> {
+        if v.kind() != FileKind::File {
+            return Ok(());
+        }
+        let used = self.load(v, Word::Size).div_ceil(BLOCK);
+        let spare = match self.map(v)? {
+            Map::Hole => 0,
+            Map::Run(run) => run.count.saturating_sub(used),
+            Map::Table { .. } if used == 0 => 0,
+            map => match self.piece(map, used - 1)? {
+                Piece::Run(run) => run.count - 1,
+                Piece::Hole(_) => 0,
+            },
+        };
+        self.v.set_spare(v, spare);
+        Ok(())
+    }
+
+    /// Whether a file that is cut to a size keeps its blocks, for when it grows again. One with a table does not: there are no
+    /// tables without content.
+    fn may_keep(&self, v: &VInode, size: u64) -> Result<bool> {
+        let s = self.v.settings();
+        let is_file = v.kind() == FileKind::File;
+        Ok(match self.map(v)? {
+            // prealloc-A3.
+            Map::Run(run) if s.enabled && is_file && !self.v.pins().any(&self.v.arena) => {
+                run.count.saturating_sub(size.div_ceil(BLOCK)) <= s.spare_max
+            }
+            _ => false,
+        })
     }
 
     /// Adds a block to the inode table: invisible until the size says so.
     fn grow_inode_table(&self) -> Result<()> {
         let size = self.medium.load_u64(INODES.size);
-        let map = self.check_map(self.medium.load_u64(INODES.map), LEVEL_MAX)?;
+        let map = self.map_at(INODES.map)?;
         let range = size..size + BLOCK;
         self.v.transact(self.blocks_to_grow(map, &range, range.end)?, KEEP, |txn| {
             // Inodes stay where they are.
-            let growth = Growth { size: range.end, range, fill: Fill::ZEROS, may_move: false };
+            let fill = Fill::ZEROS;
+            let growth = Growth { size: range.end, range, fill, may_move: false, spare: 0 };
             self.grow(txn, INODES, &growth)?;
             self.v.add_leaf(PmOff::new(self.block_at(INODES, size)?), INODE);
             Ok(())
@@ -231,7 +313,7 @@ impl<M: Medium> Store<M> {
 
     /// Where a block of a content lies, which has one there.
     fn block_at(&self, content: Content, offset: u64) -> Result<u64> {
-        let map = self.check_map(self.medium.load_u64(content.map), LEVEL_MAX)?;
+        let map = self.map_at(content.map)?;
         match self.piece(map, offset / BLOCK)? {
             Piece::Run(run) => Ok(run.at(0)),
             Piece::Hole(_) => Err(Errno::UCLEAN),
@@ -247,13 +329,19 @@ impl<M: Medium> Store<M> {
         let mut all = journal::Words::from_slice(words);
         all.push((self.word_off(v, Word::Size), size));
         self.commit_words(ino.0, &all)?;
-        if size < old { self.trim(v, size) } else { Ok(()) }
+        if size < old && !self.may_keep(v, size)? {
+            return self.trim(v, size);
+        }
+        self.note_spare(v)
     }
 
     /// Prepares a file for a size to which it grows. Durable after the next fence.
     fn make_room(&self, v: &VInode, old: u64, size: u64) -> Result<()> {
-        let map = self.map(v)?;
+        let mut map = self.map(v)?;
         let content = self.content(v);
+        if self.is_far(map, &(size..size)) {
+            map = self.drop_spare(v, map)?;
+        }
         let near = match map {
             Map::Run(run) => is_near(run.count, size.div_ceil(BLOCK)),
             Map::Hole => is_near(0, size.div_ceil(BLOCK)),
@@ -266,7 +354,7 @@ impl<M: Medium> Store<M> {
                 self.unmap(txn, (block, level), &(old.div_ceil(BLOCK)..u64::MAX))?;
                 let _ = self.medium.fence();
             }
-            let growth = Growth { range, size, fill: Fill::ZEROS, may_move: true };
+            let growth = Growth { range, size, fill: Fill::ZEROS, may_move: true, spare: 0 };
             let grown = self.prepare(txn, content, &growth)?;
             if !grown.is_stored {
                 // A crash before the size is stored leaves it as spare space.
@@ -296,14 +384,15 @@ impl<M: Medium> Store<M> {
                 Map::Table { block, level } => {
                     self.unmap(txn, (block, level), &(keep..u64::MAX))?;
                 }
-                _ => return Ok(()),
+                _ => return Ok::<_, Errno>(()),
             }
             self.medium.flush(slot, 8);
             // Before anybody else gets these blocks.
             let _ = self.medium.fence();
             v.add_blocks(txn.delta());
             Ok(())
-        })
+        })?;
+        self.note_spare(v)
     }
 
     /// Commits words of an inode, and its size if it gets another one.
@@ -354,6 +443,26 @@ impl<M: Medium> Store<M> {
         self.build(txn, level_for(blocks * BLOCK), &pieces)
     }
 
+    /// Stores another list of attributes of an inode, which `commit` makes the one that counts, durably; `keep` blocks stay free.
+    fn replace_attributes(
+        &self,
+        v: &VInode,
+        attributes: &Attributes,
+        keep: u64,
+        commit: impl FnOnce(Map) -> Result<()>,
+    ) -> Result<()> {
+        let old = self.all_blocks(self.map_at(self.word_off(v, Word::Xattr))?)?;
+        let list = list_bytes(attributes);
+        self.v.transact(Self::blocks_of(list.len() as u64), keep, |txn| {
+            let new = self.store_whole(txn, &list);
+            old.into_iter().for_each(|run| txn.free(run));
+            self.touch_changed(v);
+            commit(new)?;
+            v.add_blocks(txn.delta());
+            Ok(())
+        })
+    }
+
     /// Reads the first bytes of what a map has, holes as zeros.
     pub fn read_whole(&self, map: Map, buf: &mut [u8]) -> Result<()> {
         self.mapped(map, 0..buf.len() as u64, |at, pm, len| {
@@ -367,8 +476,15 @@ fn list_bytes(attributes: &Attributes) -> Vec<u8> {
     if attributes.is_empty() { Vec::new() } else { attributes.to_bytes() }
 }
 
+/// A run of so many blocks, and `spare` more where there are so many together; else where it can grow in place.
+fn take_roomy(txn: &mut Txn<'_>, blocks: u64, spare: u64) -> Option<Run> {
+    let all = blocks + spare;
+    let roomy = if spare > 0 { txn.take_run(all, all) } else { None };
+    roomy.or_else(|| txn.take_run(blocks, 2 * blocks))
+}
+
 /// Whether a run of `count` blocks is worth to be continued up to block `first`, rather than to leave a hole.
-fn is_near(count: u64, first: u64) -> bool {
+pub fn is_near(count: u64, first: u64) -> bool {
     first <= count + GAP_MAX
 }
 
@@ -398,6 +514,14 @@ impl<M: Medium> Storage for Store<M> {
         (self.clock)()
     }
 
+    fn reclaimable(&self) -> u64 {
+        self.v.reclaimable()
+    }
+
+    fn make_space(&self) -> Result<bool> {
+        self.collect_for_space()
+    }
+
     fn grow_inodes(&self) -> Result<()> {
         self.grow_inode_table()
     }
@@ -417,6 +541,11 @@ impl<M: Medium> Storage for Store<M> {
             record.xattr = self.store_whole(txn, &list).pack().into();
             let prepared = prepare()?;
             v.blocks.store(txn.delta(), Relaxed);
+            if v.kind() == FileKind::File
+                && let Some(run) = self.v.take_null(v)
+            {
+                record.root = Map::Run(run).pack().into();
+            }
             self.write_inode(v, &record);
             Ok((record, prepared))
         })
@@ -424,9 +553,16 @@ impl<M: Medium> Storage for Store<M> {
 
     fn reap(&self, ino: Ino, v: &VInode) {
         let mut runs: SmallVec<[Run; 4]> = SmallVec::new();
+        let is_file = v.kind() == FileKind::File;
+        if is_file {
+            self.v.set_spare(v, 0);
+        }
         for word in [Word::Xattr, Word::Root] {
-            let map = self.check_map(self.load(v, word), LEVEL_MAX);
+            let map = self.map_at(self.word_off(v, word));
             match map.and_then(|map| self.all_blocks(map)) {
+                Ok(all) if is_file && word == Word::Root && matches!(map, Ok(Map::Run(_))) => {
+                    runs.extend(all.into_iter().map(|run| self.v.keep_as_null(run)));
+                }
                 Ok(all) => runs.extend(all),
                 // A damaged map keeps its blocks: better lost until repair than free while referenced.
                 Err(e) => tracing::error!(%ino, %e, "its blocks stay allocated"),
@@ -458,7 +594,7 @@ impl<M: Medium> Storage for Store<M> {
     }
 
     fn attributes(&self, v: &VInode) -> Result<Attributes> {
-        let map = self.check_map(self.load(v, Word::Xattr), LEVEL_MAX)?;
+        let map = self.map_at(self.word_off(v, Word::Xattr))?;
         let Piece::Run(first) = self.piece(map, 0)? else { return Ok(Attributes::default()) };
         let len = self.medium.load_u64(first.at(0));
         if len > EXTENT.min(map.virtual_bytes()) {
@@ -490,29 +626,16 @@ impl<M: Medium> Storage for Store<M> {
         let Some(list) = &change.attributes else {
             return Ok(self.commit_inode(ino, v, size, &words)?);
         };
-        let old = self.all_blocks(self.check_map(self.load(v, Word::Xattr), LEVEL_MAX)?)?;
-        let list = list_bytes(list);
-        self.v.transact(Self::blocks_of(list.len() as u64), KEEP, |txn| {
-            words.push((self.word_off(v, Word::Xattr), self.store_whole(txn, &list).pack()));
-            old.into_iter().for_each(|run| txn.free(run));
-            self.touch_changed(v);
-            self.commit_inode(ino, v, size, &words)?;
-            v.add_blocks(txn.delta());
-            Ok(())
-        })
+        Ok(self.replace_attributes(v, list, KEEP, |new| {
+            words.push((self.word_off(v, Word::Xattr), new.pack()));
+            self.commit_inode(ino, v, size, &words)
+        })?)
     }
 
     fn commit_fewer_attributes(&self, v: &VInode, attributes: &Attributes) -> Result<()> {
-        let map = self.check_map(self.load(v, Word::Xattr), LEVEL_MAX)?;
-        let old = self.all_blocks(map)?;
-        let list = list_bytes(attributes);
         // From the reserve, too: what a truncation frees may be needed.
-        self.v.transact(Self::blocks_of(list.len() as u64), 0, |txn| {
-            let new = self.store_whole(txn, &list);
-            old.iter().for_each(|run| txn.free(*run));
-            self.touch_changed(v);
+        self.replace_attributes(v, attributes, 0, |new| {
             self.publish_map(self.word_off(v, Word::Xattr), new);
-            v.add_blocks(txn.delta());
             Ok(())
         })
     }
@@ -524,15 +647,11 @@ impl<M: Medium> Storage for Store<M> {
         content: &[u8; BLOCK as usize],
     ) -> Result<PmOff> {
         let range = size..size + BLOCK;
-        let need = self.blocks_to_grow(self.map(d)?, &range, range.end)?;
-        self.v.transact(need, KEEP, |txn| {
-            let fill = Fill { offset: size, data: content };
-            // What is known of its entries is where they are.
-            let growth = Growth { size: range.end, range, fill, may_move: false };
-            self.grow(txn, self.content(d), &growth)?;
-            d.add_blocks(txn.delta());
-            Ok(PmOff::new(self.block_at(self.content(d), size)?))
-        })
+        let fill = Fill { offset: size, data: content };
+        // What is known of its entries is where they are.
+        let growth = Growth { size: range.end, range, fill, may_move: false, spare: 0 };
+        self.extend(d, growth, |_| Ok(()))?;
+        Ok(PmOff::new(self.block_at(self.content(d), size)?))
     }
 
     fn visit_dir(

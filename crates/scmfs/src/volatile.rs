@@ -2,9 +2,11 @@
 //! not be durable yet, and who uses the journal.
 
 use crate::layout::{BLOCK, INODE, journal};
+use crate::prealloc;
 use arena::{Bitmap, Layout, RwLock, Span};
 use derived::GlobalLock;
 use namespace::{Memory, Tables, VInode};
+use pool::Prealloc;
 use std::ops::{Deref, Range};
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::Result;
@@ -20,6 +22,8 @@ pub struct Volatile {
     dirty: Bitmap,
     /// Who uses which record of the journal.
     records: Span<RwLock>,
+    /// Pre-allocation.
+    pub prealloc: prealloc::State,
 }
 
 /// The volatile state before it has memory.
@@ -27,6 +31,7 @@ pub struct Plan {
     tables: namespace::Plan,
     dirty: Bitmap,
     records: Span<RwLock>,
+    prealloc: prealloc::Plan,
 }
 
 impl Plan {
@@ -35,7 +40,8 @@ impl Plan {
         let mut tables = namespace::Plan::new(is_shared, blocks, BLOCK / INODE);
         let l = tables.layout();
         let dirty = Bitmap::plan(l, blocks);
-        Self { dirty, records: l.table(journal::RECORDS as usize), tables }
+        let prealloc = prealloc::Plan::new(l);
+        Self { dirty, records: l.table(journal::RECORDS as usize), prealloc, tables }
     }
 
     /// Where everything is.
@@ -43,10 +49,13 @@ impl Plan {
         self.tables.layout()
     }
 
-    /// The state in this memory.
-    pub fn open(self, memory: Memory) -> Volatile {
-        let Self { tables, dirty, records } = self;
-        Volatile { tables: tables.open(memory), dirty, records }
+    /// The state in this memory, with these settings unless others have theirs.
+    pub fn open(self, memory: Memory, settings: &Prealloc) -> Volatile {
+        let Self { tables, dirty, records, prealloc } = self;
+        let asked = matches!(memory, Memory::Fresh { .. }).then_some(settings);
+        let tables = tables.open(memory);
+        let prealloc = prealloc.open(&tables.arena, asked);
+        Volatile { tables, dirty, records, prealloc }
     }
 }
 

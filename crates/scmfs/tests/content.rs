@@ -2,7 +2,8 @@
 
 mod common;
 
-use common::Scmfs;
+// What is asserted is what is needed; `prealloc.rs` has what is pre-allocated.
+use common::OnDemand as Scmfs;
 use namespace::layout::Word;
 use pmem::Medium as _;
 use pool::{CheckOptions, Engine as _, Error, MountOptions};

@@ -3,7 +3,8 @@
 
 mod common;
 
-use common::Scmfs;
+// What is asserted is what is needed; `prealloc.rs` has what is pre-allocated.
+use common::OnDemand as Scmfs;
 use pmem::{Medium, OpenOptions};
 use pool::MountOptions;
 use suite::{DIR, Engine, FILE, Fs, PoolFile, attach, create};
@@ -27,7 +28,7 @@ fn mounted_with(options: &OpenOptions) -> Fs<Scmfs> {
     let region = options.anonymous(64 << 20).unwrap();
     Scmfs::format(&region, &pool::FormatOptions::default()).unwrap();
     let clock = || Timestamp(1);
-    Fs::<Scmfs>::mount(region, &MountOptions { clock, ..MountOptions::default() }).unwrap()
+    Fs::<Scmfs>::mount(region, &MountOptions { clock, ..Scmfs::options() }).unwrap()
 }
 
 /// The cost of one operation.
@@ -69,6 +70,15 @@ fn writes() {
         Cost { cached: 4096, ..Cost::default() },
         "one block in place: nothing is waited for"
     );
+
+    let big = cost(&fs, |i| fs.write(f, 65536 * i, &[4; 65536]).unwrap());
+    let want = Cost { nt: 65536, fences: 1, ..Cost::default() };
+    assert_eq!(big, want, "past the cache");
+    // Its date and its data are durable by the same fence.
+    let old = SetAttr { mtime: Some(vfs::SetTime::At(Timestamp(7))), ..SetAttr::default() };
+    fs.setattr(&Caller::ROOT, f, &old).unwrap();
+    let dated = cost_of(&fs, || fs.write(f, 0, &[4; 65536]).unwrap());
+    assert_eq!((dated.nt, dated.lines, dated.fences), (65536, 1, 1), "{dated:?}");
 
     let block = cost(&fs, |_| append(&fs, f, &[6; 4096]));
     let want = Cost { nt: 4096, lines: 1, fences: 2, words: 2, ..Cost::default() };

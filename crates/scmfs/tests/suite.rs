@@ -2,6 +2,12 @@
 
 mod common;
 
-use common::Scmfs;
+use common::{OnDemand, Scmfs};
+
+mod on_demand {
+    use super::OnDemand;
+
+    suite::tests!(OnDemand: entries, limits, pins, smoke);
+}
 
 suite::tests!(Scmfs: entries, limits, mount_events, pins, scan, sharing, smoke);

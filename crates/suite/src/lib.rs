@@ -34,6 +34,11 @@ pub trait Engine: 'static {
     /// It on a medium.
     type Files<M: Medium>: Files<Storage: Storage<Medium = M>>;
 
+    /// How tests mount it.
+    fn options() -> MountOptions {
+        MountOptions::default()
+    }
+
     /// Formats a medium.
     ///
     /// # Errors
@@ -93,7 +98,7 @@ pub fn mounted<E: Engine>(bytes: u64) -> Fs<E> {
 
 /// The pool on a medium, mounted.
 pub fn mount<E: Engine, M: Medium>(medium: M) -> Fs<E, M> {
-    Fs::<E, M>::mount(medium, &MountOptions::default()).unwrap()
+    Fs::<E, M>::mount(medium, &E::options()).unwrap()
 }
 
 /// Makes a node, to which nobody has a reference then but its name.
@@ -180,7 +185,7 @@ pub fn place<E: Engine>(region: &Region) -> Result<Place, Error> {
 pub fn try_attach<E: Engine>(pool: &Path) -> Result<Fs<E>, Error> {
     let region = open_shared(pool);
     let place = place::<E>(&region)?;
-    let options = MountOptions { threads: Some(1), ..MountOptions::default() };
+    let options = MountOptions { threads: Some(1), ..E::options() };
     Fs::<E>::attach(region, &place, &options)
 }
 

@@ -7,6 +7,7 @@ mod background;
 mod faults;
 mod helper;
 mod options;
+mod prealloc;
 mod serve;
 
 use std::io;

@@ -2,6 +2,9 @@
 
 use anyhow::{Context as _, Result, bail};
 use fuse::{Access, MountFlags};
+use pool::Prealloc;
+
+use super::prealloc;
 
 /// What `-o` asked for.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,6 +25,8 @@ pub struct Options {
     pub direct: bool,
     /// Emulated speed.
     pub emulation: Option<pmem::Emulation>,
+    /// How space is pre-allocated.
+    pub prealloc: Prealloc,
     /// Whether an existing mount is to change its flags.
     pub remount: bool,
 }
@@ -37,6 +42,7 @@ impl Default for Options {
             writeback: false,
             direct: false,
             emulation: None,
+            prealloc: Prealloc::default(),
             remount: false,
         }
     }
@@ -127,6 +133,7 @@ impl Options {
             }
             "emulate" => self.emulation = Some(value.replace('+', ",").parse()?),
             "fsname" | "subtype" | "comment" => {}
+            _ if prealloc::set(&mut self.prealloc, name, value)? => {}
             _ if IGNORED.contains(&name) || name.starts_with("x-") || sloppy => {}
             _ => bail!("mount option `{option}`: unknown; see `keepstone mount --help`"),
         }
@@ -155,6 +162,7 @@ impl Options {
         words.extend(self.threads.map(|n| format!("threads={n}")));
         words
             .extend(self.emulation.map(|e| format!("emulate={}", e.to_string().replace(',', "+"))));
+        words.extend(prealloc::to_words(&self.prealloc));
         words.join(",")
     }
 
@@ -204,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_list_comes_back() {
-        let list = "ro,nodev,noatime,allow_other,no_cache,no_open,writeback,direct,threads=3,emulate=read=2x+line=100ns";
+        let list = "ro,nodev,noatime,allow_other,no_cache,no_open,writeback,direct,threads=3,prealloc=off,emulate=read=2x+line=100ns";
         let options = parsed(list).unwrap();
         assert_eq!(parsed(&options.to_list()).unwrap(), options);
         assert_eq!(Options::default().to_list(), "");

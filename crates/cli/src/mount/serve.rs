@@ -21,6 +21,10 @@ use crate::stats::{PoolStats, ServerStats};
 /// How often to look for programs that died.
 const REAP_EVERY: Duration = Duration::from_secs(1);
 
+/// How often to look for what may wait until somebody has time; and the pause between two steps of that.
+const MAINTAIN_EVERY: Duration = Duration::from_secs(1);
+const MAINTAIN_PAUSE: Duration = Duration::from_millis(10);
+
 /// How long programs get to close their files when the server is told to stop.
 const STOP_GRACE: Duration = Duration::from_secs(10);
 
@@ -36,7 +40,12 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
     let read_only = plan.options.is_read_only();
     let region = open(plan)?;
     let domain = region.domain();
-    let mounting = ::pool::MountOptions { read_only, threads: Some(threads), ..Default::default() };
+    let mounting = ::pool::MountOptions {
+        read_only,
+        threads: Some(threads),
+        prealloc: plan.options.prealloc.clone(),
+        ..Default::default()
+    };
     let open = if is_direct(&plan.options) { engines::attach } else { engines::mount };
     let fs = open(region, &mounting).with_context(|| plan.pool.display().to_string())?;
     let info = engines::info(fs.region())?;
@@ -73,6 +82,9 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
     // The server holds the engine; it goes when the server does.
     let reaped = Arc::downgrade(&fs);
     drop(fs);
+    if !read_only {
+        maintain(reaped.clone());
+    }
     let root = rustix::process::geteuid().is_root();
     let by_default = if root { Access::All } else { Access::Owner };
     let options = MountOptions {
@@ -172,6 +184,20 @@ fn reap(fs: Weak<dyn Engine>) {
             let _ = fs.follow_owner();
             drop(fs);
             std::thread::sleep(REAP_EVERY);
+        }
+    });
+}
+
+/// Does what the engine has left for when there is time, a step at a time.
+fn maintain(fs: Weak<dyn Engine>) {
+    std::thread::spawn(move || {
+        while let Some(fs) = fs.upgrade() {
+            let more = fs.maintain().unwrap_or_else(|err| {
+                tracing::error!("the collector found: {err}");
+                false
+            });
+            drop(fs);
+            std::thread::sleep(if more { MAINTAIN_PAUSE } else { MAINTAIN_EVERY });
         }
     });
 }

@@ -1,76 +1,95 @@
 //! The engine as the tests of all engines see it.
 
 use pmem::Medium;
-use pool::{CheckOptions, CheckReport, Error, FormatOptions, PoolInfo};
+use pool::{CheckOptions, CheckReport, Error, FormatOptions, MountOptions, PoolInfo, Prealloc};
 use scmfs::layout::{
     BLOCK, FIRST_BLOCK, INODE, INODE_MAP, INODE_SIZE, Map, POOL_MAX, Run, fnv1a, journal,
 };
 use vfs::Ino;
 
-/// SCMFS.
+/// The engine under a name, with these settings.
+macro_rules! engine {
+    ($name:ident: $prealloc:expr) => {
+        impl suite::Engine for $name {
+            const NAME: &'static str = scmfs::LAYOUT;
+            const POOL_MAX: u64 = POOL_MAX;
+            type Files<M: Medium> = scmfs::Files<M>;
+
+            fn options() -> MountOptions {
+                MountOptions { prealloc: $prealloc, ..MountOptions::default() }
+            }
+
+            fn format(medium: &impl Medium, options: &FormatOptions) -> Result<PoolInfo, Error> {
+                scmfs::format(medium, options)
+            }
+
+            fn info(medium: &impl Medium) -> Result<PoolInfo, Error> {
+                scmfs::info(medium)
+            }
+
+            fn check(medium: &impl Medium, options: &CheckOptions) -> Result<CheckReport, Error> {
+                scmfs::check(medium, options, &|_, _| {})
+            }
+
+            /// In the first block of the inode table.
+            fn inode_at(ino: Ino) -> u64 {
+                FIRST_BLOCK * BLOCK + ino.0 * INODE
+            }
+
+            fn weak_spot(below: &mut dyn FnMut(u64) -> u64) -> u64 {
+                match below(8) {
+                    0 => [INODE_MAP, INODE_SIZE][below(2) as usize],
+                    1 => journal::START + below(journal::BLOCKS * BLOCK / 8) * 8,
+                    _ => Self::inode_at(Ino(below(32))) + below(16) * 8,
+                }
+            }
+
+            fn wild_word(blocks: u64, below: &mut dyn FnMut(u64) -> u64) -> u64 {
+                // Some lie outside, or reach there.
+                let start = below(blocks + 10);
+                match below(3) {
+                    0 => Map::Run(Run { start, count: below(4) }).pack(),
+                    1 => Map::Run(Run { start, count: below(2 * blocks) }).pack(),
+                    _ => Map::Table { block: start, level: below(6) as u8 }.pack(),
+                }
+            }
+
+            /// Records of the journal, which say anything.
+            fn forge(image: &mut [u8], below: &mut dyn FnMut(u64) -> u64) {
+                let blocks = image.len() as u64 / BLOCK;
+                for _ in 0..=below(2) {
+                    let number = below(journal::RECORDS);
+                    let count = 1 + below(journal::WORDS_MAX as u64);
+                    let mut record = count.to_le_bytes().to_vec();
+                    for _ in 0..count {
+                        let at = match below(20) {
+                            0 => below(blocks * BLOCK + 100),
+                            1..5 => Self::weak_spot(below),
+                            _ => {
+                                FIRST_BLOCK * BLOCK + below((blocks - FIRST_BLOCK) * BLOCK / 8) * 8
+                            }
+                        };
+                        let value = if below(3) == 0 { 0 } else { Self::wild_word(blocks, below) };
+                        record.extend(at.to_le_bytes());
+                        record.extend(value.to_le_bytes());
+                    }
+                    let checksum = (fnv1a(&record) ^ fnv1a(&number.to_le_bytes())).max(1);
+                    let at = (journal::START + number * journal::RECORD) as usize;
+                    image[at..at + 8].copy_from_slice(&checksum.to_le_bytes());
+                    image[at + 8..at + 8 + record.len()].copy_from_slice(&record);
+                }
+            }
+        }
+    };
+}
+
+/// SCMFS as it is mounted by default.
+#[allow(dead_code, reason = "each test program uses some of this module")]
 pub struct Scmfs;
 
-impl suite::Engine for Scmfs {
-    const NAME: &'static str = scmfs::LAYOUT;
-    const POOL_MAX: u64 = POOL_MAX;
-    type Files<M: Medium> = scmfs::Files<M>;
+/// SCMFS that allocates what it needs and no more.
+#[allow(dead_code, reason = "each test program uses some of this module")]
+pub struct OnDemand;
 
-    fn format(medium: &impl Medium, options: &FormatOptions) -> Result<PoolInfo, Error> {
-        scmfs::format(medium, options)
-    }
-
-    fn info(medium: &impl Medium) -> Result<PoolInfo, Error> {
-        scmfs::info(medium)
-    }
-
-    fn check(medium: &impl Medium, options: &CheckOptions) -> Result<CheckReport, Error> {
-        scmfs::check(medium, options, &|_, _| {})
-    }
-
-    /// In the first block of the inode table.
-    fn inode_at(ino: Ino) -> u64 {
-        FIRST_BLOCK * BLOCK + ino.0 * INODE
-    }
-
-    fn weak_spot(below: &mut dyn FnMut(u64) -> u64) -> u64 {
-        match below(8) {
-            0 => [INODE_MAP, INODE_SIZE][below(2) as usize],
-            1 => journal::START + below(journal::BLOCKS * BLOCK / 8) * 8,
-            _ => Self::inode_at(Ino(below(32))) + below(16) * 8,
-        }
-    }
-
-    fn wild_word(blocks: u64, below: &mut dyn FnMut(u64) -> u64) -> u64 {
-        // Some lie outside, or reach there.
-        let start = below(blocks + 10);
-        match below(3) {
-            0 => Map::Run(Run { start, count: below(4) }).pack(),
-            1 => Map::Run(Run { start, count: below(2 * blocks) }).pack(),
-            _ => Map::Table { block: start, level: below(6) as u8 }.pack(),
-        }
-    }
-
-    /// Records of the journal, which say anything.
-    fn forge(image: &mut [u8], below: &mut dyn FnMut(u64) -> u64) {
-        let blocks = image.len() as u64 / BLOCK;
-        for _ in 0..=below(2) {
-            let number = below(journal::RECORDS);
-            let count = 1 + below(journal::WORDS_MAX as u64);
-            let mut record = count.to_le_bytes().to_vec();
-            for _ in 0..count {
-                let at = match below(20) {
-                    0 => below(blocks * BLOCK + 100),
-                    1..5 => Self::weak_spot(below),
-                    _ => FIRST_BLOCK * BLOCK + below((blocks - FIRST_BLOCK) * BLOCK / 8) * 8,
-                };
-                let value = if below(3) == 0 { 0 } else { Self::wild_word(blocks, below) };
-                record.extend(at.to_le_bytes());
-                record.extend(value.to_le_bytes());
-            }
-            let checksum = (fnv1a(&record) ^ fnv1a(&number.to_le_bytes())).max(1);
-            let at = (journal::START + number * journal::RECORD) as usize;
-            image[at..at + 8].copy_from_slice(&checksum.to_le_bytes());
-            image[at + 8..at + 8 + record.len()].copy_from_slice(&record);
-        }
-    }
-}
+engine!(Scmfs: Prealloc::default());
+engine!(OnDemand: Prealloc::off());

@@ -1,0 +1,100 @@
+//! SCMFS with a collector that is never content: before each call it frees all that is spare, a step at a time, and moves
+//! files about.
+
+use super::Scmfs;
+use crate::{mounted, text};
+use crashsim::sited::Sited;
+use crashsim::target::{Mounted, Strength, Survivor, Target, Usage};
+use namespace::{Files, Pool};
+use pmem::Medium;
+use pool::Prealloc;
+use vfs::FileSystem;
+
+/// SCMFS with such a collector.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Collected;
+
+/// A pool whose collector makes a step before each call.
+struct Collecting<F>(Pool<F>);
+
+impl<F: Files> Collecting<F> {
+    fn step(&self) -> &Pool<F> {
+        // What it finds, the call finds as well.
+        let _ = self.0.maintain();
+        &self.0
+    }
+}
+
+impl<F: Files> FileSystem for Collecting<F> {
+    vfs::forward!(self => self.0; root, durability, kernel_cache, limits, forget, statfs);
+    vfs::forward!(self => self.step(); lookup, getattr, setattr, create, tmpfile, readlink, unlink, rmdir, link, rename,
+        readdir, read, write, append, drop_privileges, fallocate, seek, copy_range, fsync, sync, getxattr, setxattr,
+        listxattr, removexattr);
+}
+
+/// Few blocks a step, so that it stops often.
+fn settings() -> Prealloc {
+    Prealloc {
+        null_min: 1,
+        null_blocks: 2,
+        spare_min: 2,
+        collect_above: 0,
+        cold_after: 0,
+        step: 2,
+        relocate: 100,
+        ..Prealloc::default()
+    }
+}
+
+impl Target for Collected {
+    fn strength(&self) -> Strength {
+        Scmfs.strength()
+    }
+
+    fn format<M: Medium>(&self, medium: &M) -> Result<(), String> {
+        Scmfs.format(medium)
+    }
+
+    fn is_pool<M: Medium>(&self, medium: &M) -> bool {
+        Scmfs.is_pool(medium)
+    }
+
+    fn mount<'m, M: Medium>(&self, medium: &'m M) -> Result<Mounted<'m>, String> {
+        let options = pool::MountOptions { prealloc: settings(), ..mounted::mount_options() };
+        let fs = Pool::<scmfs::Files<Sited<&M>>>::mount(Sited(medium), &options).map_err(text)?;
+        let blocks_used = fs.mount_report().blocks_used;
+        Ok(Mounted { fs: Box::new(Collecting(fs)), blocks_used })
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    fn share<'m, M: Medium>(&self, medium: &'m M) -> Result<Box<dyn Survivor + 'm>, String> {
+        Scmfs.share(medium)
+    }
+
+    fn check<M: Medium>(&self, medium: &M) -> Result<Usage, String> {
+        Scmfs.check(medium)
+    }
+
+    fn blocks_of_fresh(&self, image: &[u8]) -> u64 {
+        Scmfs.blocks_of_fresh(image)
+    }
+
+    fn repair<M: Medium>(&self, medium: &M) -> Result<(), String> {
+        Scmfs.repair(medium)
+    }
+
+    fn describe(&self, image: &[u8], word: u32) -> String {
+        Scmfs.describe(image, word)
+    }
+
+    fn may_stay_unflushed(&self, site: &str) -> Option<&'static str> {
+        Scmfs.may_stay_unflushed(site)
+    }
+
+    fn harmless(&self, word: &str) -> Option<&'static str> {
+        Scmfs.harmless(word)
+    }
+}

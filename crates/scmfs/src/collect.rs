@@ -1,0 +1,219 @@
+//! The collector (§3.5): frees what is pre-allocated, and joins what is free to whole units again.
+//!
+//! - collect-G1: between two files it holds nothing and has left nothing half-done. So it can stop there, several may do it at
+//!   once, and who dies in the midst of it leaves what a crash leaves.
+//! - collect-G2: what it changes of a file is what a truncation or a growing file changes, in the same order: a shorter run
+//!   is durable before its blocks are anybody's, a copy before the map word that names it.
+//! - collect-G3: an operation that finds no space has all that is reclaimable freed before it is refused.
+
+use crate::layout::{Map, Run};
+use crate::space::{KEEP, Txn, UNIT};
+use crate::store::Store;
+use namespace::layout::Word;
+use namespace::{Storage, VInode};
+use pmem::Medium;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
+use vfs::{Errno, FileKind, Ino, Result};
+
+/// No fewer blocks are collected at once for an operation that lacks some.
+const AT_ONCE: u64 = 1024;
+
+/// A small file that could lie elsewhere.
+struct Candidate {
+    ino: Ino,
+    blocks: u64,
+    is_cold: bool,
+}
+
+impl<M: Medium> Store<M> {
+    /// Frees some of what is reclaimable for an operation that found no space (collect-G3); whether there was any.
+    pub fn collect_for_space(&self) -> Result<bool> {
+        let all = self.v.reclaimable();
+        if all == 0 || self.check_writable().is_err() {
+            return Ok(false);
+        }
+        let wanted = AT_ONCE.max(all / 2);
+        Ok(self.collect(wanted, 0)? > 0)
+    }
+
+    /// A bounded step of the background work (§3.5); whether more is to be done.
+    pub fn maintain_step(&self) -> Result<bool> {
+        let s = self.v.settings();
+        if !s.enabled || self.check_writable().is_err() {
+            return Ok(false);
+        }
+        let (free, wanted) = (self.v.free_blocks(), self.v.blocks_kept_free());
+        if free < wanted {
+            let missing = (wanted - free).min(s.step);
+            // The null files that are to be there come last.
+            let freed = match self.collect(missing, s.null_min)? {
+                0 => self.v.free_nulls(0, missing),
+                freed => freed,
+            };
+            if freed > 0 {
+                return Ok(true);
+            }
+        } else if self.make_nulls() {
+            return Ok(true);
+        }
+        self.relocate()
+    }
+
+    /// Makes null files where there are too few; whether any.
+    fn make_nulls(&self) -> bool {
+        let missing = self.v.settings().null_min.saturating_sub(self.v.null_files());
+        (0..missing).take_while(|_| self.v.make_null()).count() > 0
+    }
+
+    /// Frees so many blocks: those of null files but for `nulls` first, then what cold files have beyond their size, then
+    /// the same of hot ones. How many it were.
+    fn collect(&self, blocks: u64, nulls: u64) -> Result<u64> {
+        let mut freed = self.v.free_nulls(nulls, blocks);
+        if freed >= blocks {
+            return Ok(freed);
+        }
+        let mut files: Vec<(u64, Ino)> = self
+            .files()
+            .filter(|(_, v)| self.v.spare(v) > 0)
+            .map(|(ino, v)| (self.load(v, Word::Mtime), ino))
+            .collect();
+        // The coldest first.
+        files.sort_unstable_by_key(|(mtime, ino)| (*mtime as i64, ino.0));
+        for (_, ino) in files {
+            if freed >= blocks {
+                break;
+            }
+            freed += self.collect_file(ino)?;
+        }
+        Ok(freed)
+    }
+
+    /// Frees what a file has beyond its size; how many blocks.
+    fn collect_file(&self, ino: Ino) -> Result<u64> {
+        let _lock = self.v.lock_exclusive(&[ino])?;
+        let v = self.v.vinode(ino)?;
+        let spare = self.v.spare(v);
+        if !is_file(v) || spare == 0 {
+            return Ok(0);
+        }
+        self.trim(v, self.load(v, Word::Size))?;
+        Ok(spare)
+    }
+
+    /// Regular files, as they are without a lock.
+    fn files(&self) -> impl Iterator<Item = (Ino, &VInode)> {
+        let numbers = 1..self.v.inode_slots();
+        numbers
+            .filter_map(|i| Some((Ino(i), self.v.vinode(Ino(i)).ok()?)))
+            .filter(|(_, v)| is_file(v))
+    }
+
+    // --- relocation -----------------------------------------------------------------------------
+
+    /// Empties aligned units of which little is used, where whole units are scarce: moves the small cold files in them towards the
+    /// end of the pool, where such files so come together. A bounded step; whether more is to be done.
+    fn relocate(&self) -> Result<bool> {
+        let s = self.v.settings();
+        let most = UNIT * s.relocate / 100;
+        let used: Vec<u64> =
+            (0..self.v.blocks.len() / UNIT).map(|unit| self.used_of(unit)).collect();
+        let whole = used.iter().filter(|used| **used == 0).count() as u64;
+        if most == 0 || whole * UNIT * 2 > self.v.free_blocks() {
+            return Ok(false);
+        }
+        let is_sparse = |unit: usize| used[unit] > 0 && used[unit] <= most;
+        let mut units: BTreeMap<usize, Vec<Candidate>> = BTreeMap::new();
+        for (ino, v) in self.files() {
+            if let Some((unit, candidate)) = self.candidate(ino, v)
+                && is_sparse(unit)
+            {
+                units.entry(unit).or_default().push(candidate);
+            }
+        }
+        let mut moved = 0;
+        for (unit, files) in units {
+            let movable: u64 = files.iter().map(|file| file.blocks).sum();
+            if movable < used[unit] || files.iter().any(|file| !file.is_cold) {
+                continue;
+            }
+            for file in files {
+                if moved >= s.step {
+                    return Ok(true);
+                }
+                match self.relocate_file(file.ino, unit as u64)? {
+                    0 => break,
+                    blocks => moved += blocks,
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Blocks of an aligned unit that are in use.
+    fn used_of(&self, unit: u64) -> u64 {
+        let blocks = unit * UNIT..(unit + 1) * UNIT;
+        blocks.filter(|block| self.v.blocks.get(&self.v.arena, *block)).count() as u64
+    }
+
+    /// A file whose only run lies in one unit: which, and what moving it takes. Without a lock: a hint.
+    fn candidate(&self, ino: Ino, v: &VInode) -> Option<(usize, Candidate)> {
+        let Ok(Map::Run(run)) = self.map(v) else { return None };
+        let unit = run.start / UNIT;
+        if (run.end() - 1) / UNIT != unit {
+            return None;
+        }
+        Some((unit as usize, Candidate { ino, blocks: run.count, is_cold: self.is_cold(v) }))
+    }
+
+    fn is_cold(&self, v: &VInode) -> bool {
+        let age = self.now().0.saturating_sub(self.load(v, Word::Mtime) as i64);
+        age >= (self.v.settings().cold_after as i64).saturating_mul(1_000_000_000)
+    }
+
+    /// Moves a file out of a unit, towards the end of the pool; how many blocks it left, 0 where that cannot be.
+    fn relocate_file(&self, ino: Ino, unit: u64) -> Result<u64> {
+        let _lock = self.v.lock_exclusive(&[ino])?;
+        let v = self.v.vinode(ino)?;
+        if !is_file(v) {
+            return Ok(0);
+        }
+        let Some((at, _)) = self.candidate(ino, v) else { return Ok(0) };
+        // Nobody reads it where it is, or may.
+        let is_held = self.v.pins().any(&self.v.arena) || v.mappings.load(Relaxed) > 0;
+        if at as u64 != unit || is_held {
+            return Ok(0);
+        }
+        let size = self.load(v, Word::Size);
+        self.trim(v, size)?;
+        let Map::Run(run) = self.map(v)? else { return Ok(1) };
+        let moved = self.v.transact(run.count, KEEP, |txn| {
+            let Some(new) = self.place_towards_end(txn, unit, run.count) else {
+                return Ok(0);
+            };
+            // collect-G2.
+            self.medium.copy_nt(new.at(0), run.at(0), size.min(run.bytes()));
+            self.publish_map(self.word_off(v, Word::Root), Map::Run(new));
+            txn.free(run);
+            Ok(run.count)
+        });
+        match moved {
+            Err(Errno::NOSPC) => Ok(0),
+            other => other,
+        }
+    }
+
+    /// A run behind a unit, in one that is broken, as far behind as possible; else in the last of all that is whole.
+    fn place_towards_end(&self, txn: &mut Txn<'_>, unit: u64, blocks: u64) -> Option<Run> {
+        let units = || (unit + 1..self.v.blocks.len() / UNIT).rev();
+        let within = |unit: u64| unit * UNIT..(unit + 1) * UNIT;
+        let broken = units().filter(|unit| self.used_of(*unit) > 0);
+        let whole = units().filter(|unit| self.used_of(*unit) == 0);
+        broken.chain(whole).find_map(|unit| txn.take_within(within(unit), blocks))
+    }
+}
+
+/// Whether an inode is a regular file that lives.
+fn is_file(v: &VInode) -> bool {
+    v.is_live() && v.kind() == FileKind::File
+}

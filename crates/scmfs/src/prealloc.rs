@@ -1,0 +1,311 @@
+//! Pre-allocation (§3.3): space that files have beyond their size, and null files.
+//!
+//! A *null file* is a run of blocks without an inode: it is taken from a file that is removed, and given to one that is
+//! created. Nothing on the media says so, and a scan frees it. (The paper keeps inode and space together; here an inode
+//! without a name is free, and its number costs one bit.)
+//!
+//! - prealloc-A1: *reclaimable* blocks, those of null files and those beyond the size of files, are claimed and not counted as
+//!   free. Their number is kept apart. So who has reserved blocks finds them (space-P2), and who asks how much space there
+//!   is, is told both.
+//! - prealloc-A2: what is reclaimable may hold anybody's old bytes. It comes into a file beyond its size only, and whoever lets the
+//!   file grow over it overwrites it durably before the size says so (map-M2).
+//! - prealloc-A3: a run becomes a null file only while nobody reads without a copy: who does may be reading it.
+//! - prealloc-A4: who shares a pool does as those who opened it first.
+
+use crate::layout::{BLOCK, Map, Run};
+use crate::volatile::Volatile;
+use arena::{Arena, Layout, Span};
+use namespace::VInode;
+use pool::Prealloc;
+use std::sync::atomic::{AtomicU64, Ordering::*};
+
+/// Null files are kept in so many places, each mostly used by threads of its own.
+const SHARDS: u64 = 16;
+/// Words of one: a hint where the last null file is, then the packed runs; 0: none.
+const SHARD_WORDS: usize = 64;
+type Shard = [AtomicU64; SHARD_WORDS];
+
+/// The most null files that there can be.
+pub const NULL_FILES_MAX: u64 = SHARDS * (SHARD_WORDS as u64 - 1);
+
+/// Two lines, because the prefetcher pairs them; the first word counts.
+type Counter = [AtomicU64; 16];
+const COUNTERS: usize = 64;
+
+/// Words of the settings.
+const SETTINGS: usize = 12;
+
+/// Where the state of pre-allocation lies.
+#[derive(Clone, Copy)]
+pub struct Plan {
+    settings: Span<AtomicU64>,
+    reclaimable: Span<Counter>,
+    nulls: Span<Shard>,
+}
+
+impl Plan {
+    /// Plans it.
+    pub fn new(layout: &mut Layout) -> Self {
+        Self {
+            settings: layout.table(SETTINGS),
+            reclaimable: layout.table(COUNTERS),
+            nulls: layout.table(SHARDS as usize),
+        }
+    }
+
+    /// The state, for who fills the arena with these settings, or for who joins others (prealloc-A4).
+    pub fn open(self, arena: &Arena, asked: Option<&Prealloc>) -> State {
+        let settings = asked.map_or_else(|| load(arena.table(self.settings)), limited);
+        State { plan: self, settings }
+    }
+}
+
+/// Pre-allocation of one mounted pool.
+pub struct State {
+    plan: Plan,
+    /// What holds for all who use the pool.
+    pub settings: Prealloc,
+}
+
+/// Settings that can be.
+fn limited(asked: &Prealloc) -> Prealloc {
+    let null_max = asked.null_max.min(NULL_FILES_MAX);
+    Prealloc {
+        null_max,
+        null_min: asked.null_min.min(null_max),
+        null_blocks: asked.null_blocks.max(1),
+        spare_min: asked.spare_min.min(asked.spare_max),
+        collect_above: asked.collect_above.min(100),
+        relocate: asked.relocate.min(100),
+        ..asked.clone()
+    }
+}
+
+fn words(s: &Prealloc) -> [u64; SETTINGS] {
+    [
+        s.enabled.into(),
+        s.null_min,
+        s.null_max,
+        s.null_blocks,
+        s.spare_min,
+        s.spare_max,
+        s.collect_above,
+        s.collect_below,
+        s.cold_after,
+        s.step,
+        s.relocate,
+        s.wear.into(),
+    ]
+}
+
+fn load(words: &[AtomicU64]) -> Prealloc {
+    let word = |i: usize| words[i].load(Relaxed);
+    Prealloc {
+        enabled: word(0) != 0,
+        null_min: word(1),
+        null_max: word(2),
+        null_blocks: word(3),
+        spare_min: word(4),
+        spare_max: word(5),
+        collect_above: word(6),
+        collect_below: word(7),
+        cold_after: word(8),
+        step: word(9),
+        relocate: word(10),
+        wear: word(11) != 0,
+    }
+}
+
+impl Volatile {
+    /// Stores the settings for those who join: whoever derives the state anew, as that forgets them.
+    pub fn store_settings(&self) {
+        let to = self.arena.table(self.prealloc.plan.settings);
+        to.iter()
+            .zip(words(&self.prealloc.settings))
+            .for_each(|(to, word)| to.store(word, Relaxed));
+    }
+
+    /// What holds for all who use the pool.
+    #[inline]
+    pub fn settings(&self) -> &Prealloc {
+        &self.prealloc.settings
+    }
+
+    /// Free blocks of which nothing is pre-allocated.
+    pub fn blocks_kept_free(&self) -> u64 {
+        let s = self.settings();
+        let by_use = self.blocks.len() * (100 - s.collect_above) / 100;
+        by_use.max(s.collect_below / BLOCK).max(crate::space::KEEP)
+    }
+
+    // --- what is reclaimable --------------------------------------------------------------------
+
+    /// Adds to the number of reclaimable blocks (prealloc-A1).
+    fn add_reclaimable(&self, n: i64) {
+        if n != 0 {
+            let counters = self.arena.table(self.prealloc.plan.reclaimable);
+            let own = &counters[self.arena.owner() as usize % COUNTERS];
+            own[0].fetch_add(n as u64, Relaxed);
+        }
+    }
+
+    /// How many blocks can be had at once by collecting them; while others are at it, more or less.
+    pub fn reclaimable(&self) -> u64 {
+        let counters = self.arena.table(self.prealloc.plan.reclaimable);
+        let sum = counters.iter().fold(0u64, |sum, c| sum.wrapping_add(c[0].load(Relaxed)));
+        (sum as i64).max(0) as u64
+    }
+
+    /// Blocks beyond the size of a file, as last noted.
+    #[inline]
+    pub fn spare(&self, v: &VInode) -> u64 {
+        v.dir.load(Relaxed).into()
+    }
+
+    /// Notes how many blocks a file has beyond its size. Under its exclusive lock.
+    #[inline]
+    pub fn set_spare(&self, v: &VInode, blocks: u64) {
+        let had = self.spare(v);
+        if had != blocks {
+            v.dir.store(blocks as u32, Relaxed);
+            self.add_reclaimable(blocks as i64 - had as i64);
+        }
+    }
+
+    // --- null files -----------------------------------------------------------------------------
+
+    fn shard(&self, nth: u64) -> &Shard {
+        &self.arena.table(self.prealloc.plan.nulls)[(nth % SHARDS) as usize]
+    }
+
+    /// How many null files the shard may have.
+    fn shard_max(&self, nth: u64) -> usize {
+        let max = self.settings().null_max;
+        (max / SHARDS + u64::from(nth % SHARDS < max % SHARDS)) as usize
+    }
+
+    /// Takes a null file for a new one, whose spare space it becomes.
+    pub fn take_null(&self, v: &VInode) -> Option<Run> {
+        if !self.settings().enabled {
+            return None;
+        }
+        let run = self.pop()?;
+        v.add_blocks(run.count as i64);
+        v.dir.store(run.count as u32, Relaxed);
+        Some(run)
+    }
+
+    fn pop(&self) -> Option<Run> {
+        let own = u64::from(self.arena.owner());
+        (own..own + SHARDS).find_map(|nth| {
+            let shard = self.shard(nth);
+            let last = (shard[0].load(Relaxed) as usize).min(SHARD_WORDS - 1);
+            // Those that have waited longest have been written longest ago (§5).
+            let found = match self.settings().wear {
+                true => (1..=last).find_map(|i| take(&shard[i]).map(|run| (run, last))),
+                false => (1..=last).rev().find_map(|i| take(&shard[i]).map(|run| (run, i - 1))),
+            };
+            match found {
+                Some((run, last)) => {
+                    shard[0].store(last as u64, Relaxed);
+                    Some(run)
+                }
+                None => {
+                    if last > 0 {
+                        shard[0].store(0, Relaxed);
+                    }
+                    None
+                }
+            }
+        })
+    }
+
+    /// Makes a null file of a run that is claimed and nobody's; whether there was room for one more.
+    fn push(&self, run: Run) -> bool {
+        let own = u64::from(self.arena.owner());
+        (own..own + SHARDS).any(|nth| {
+            let (shard, max) = (self.shard(nth), self.shard_max(nth));
+            let last = (shard[0].load(Relaxed) as usize).min(max);
+            let put = |i: &usize| {
+                shard[*i].load(Relaxed) == 0
+                    && shard[*i].compare_exchange(0, Map::Run(run).pack(), AcqRel, Relaxed).is_ok()
+            };
+            let at = (last + 1..=max).chain(1..=last).find(put);
+            if let Some(at) = at {
+                shard[0].store(at.max(last) as u64, Relaxed);
+            }
+            at.is_some()
+        })
+    }
+
+    /// Makes a null file of the blocks of a file that is removed, durably; what of them is to become free.
+    pub fn keep_as_null(&self, run: Run) -> Run {
+        let s = self.settings();
+        // prealloc-A3.
+        if !s.enabled || s.null_max == 0 || self.pins().any(&self.arena) {
+            return run;
+        }
+        let kept = run.first(s.null_blocks);
+        if !self.push(kept) {
+            return run;
+        }
+        self.add_reclaimable(kept.count as i64);
+        run.skip(kept.count)
+    }
+
+    /// How many null files there are.
+    pub fn null_files(&self) -> u64 {
+        let of = |shard: &Shard| shard[1..].iter().filter(|word| word.load(Relaxed) != 0).count();
+        self.arena.table(self.prealloc.plan.nulls).iter().map(|shard| of(shard) as u64).sum()
+    }
+
+    /// Makes a null file of free blocks; whether that was possible.
+    pub fn make_null(&self) -> bool {
+        let blocks = self.settings().null_blocks;
+        if !self.free.take(&self.arena, blocks, self.blocks_kept_free()) {
+            return false;
+        }
+        let Some(run) = self.claim_run(blocks, blocks) else {
+            self.give_back(blocks);
+            return false;
+        };
+        let is_kept = self.push(run);
+        if is_kept {
+            self.add_reclaimable(blocks as i64);
+        } else {
+            self.release(&[run]);
+        }
+        is_kept
+    }
+
+    /// Frees null files, until `left` are left or `blocks` blocks are free; how many blocks that were.
+    pub fn free_nulls(&self, left: u64, blocks: u64) -> u64 {
+        let mut extra = self.null_files().saturating_sub(left);
+        let mut freed = 0;
+        for shard in self.arena.table(self.prealloc.plan.nulls) {
+            for word in &shard[1..] {
+                if extra == 0 || freed >= blocks {
+                    return freed;
+                }
+                if let Some(run) = take(word) {
+                    self.add_reclaimable(-(run.count as i64));
+                    self.release(&[run]);
+                    freed += run.count;
+                    extra -= 1;
+                }
+            }
+        }
+        freed
+    }
+}
+
+/// Takes what a word of a shard holds.
+fn take(word: &AtomicU64) -> Option<Run> {
+    if word.load(Relaxed) == 0 {
+        return None;
+    }
+    match Map::unpack(word.swap(0, AcqRel)) {
+        Map::Run(run) => Some(run),
+        _ => None,
+    }
+}
