@@ -63,10 +63,18 @@ where
     M: Medium,
     F: Files<Storage: Storage<Medium = Sited<&'m M>>> + 'm,
 {
+    Ok(Box::new(Shared(attach::<M, F>(medium, &mount_options())?)))
+}
+
+/// A medium as one of several processes mounts it.
+pub fn attach<'m, M, F>(medium: &'m M, options: &MountOptions) -> Result<Pool<F>, String>
+where
+    M: Medium,
+    F: Files<Storage: Storage<Medium = Sited<&'m M>>> + 'm,
+{
     static SHARED: AtomicU64 = AtomicU64::new(0);
     let (process, number) = (std::process::id(), SHARED.fetch_add(1, Relaxed));
     let path = format!("/dev/shm/keepstone-crashsim-{process}-{number}");
     let place = arena::Place::private(CString::new(path).map_err(text)?, 0);
-    let fs = Pool::<F>::attach(Sited(medium), &place, &mount_options()).map_err(text)?;
-    Ok(Box::new(Shared(fs)))
+    Pool::<F>::attach(Sited(medium), &place, options).map_err(text)
 }

@@ -66,6 +66,11 @@ fn what_the_collector_does_survives() {
 }
 
 #[test]
+fn deaths_in_the_collector_are_survived() {
+    explore_collected(Family::Deaths, 2);
+}
+
+#[test]
 fn deaths_are_survived() {
     explore(Family::Deaths, 2);
 }

@@ -25,9 +25,12 @@ pub struct Prealloc {
     pub cold_after: u64,
     /// The collector frees or moves about so many blocks in one step.
     pub step: u64,
-    /// Aligned units of 2 MiB of which no more than so many percent are used, all by cold files, are emptied where whole units are
-    /// scarce; 0: none are.
+    /// Aligned units of which no more than so many percent are used, all by cold files, are emptied; 0: none are.
     pub relocate: u64,
+    /// … where less than so many percent of what is free lies in whole units.
+    pub whole_below: u64,
+    /// Blocks of such a unit: 512 are 2 MiB.
+    pub unit: u64,
     /// Whether space is chosen by turns, rather than what was freed last, so that all of the pool wears alike.
     pub wear: bool,
 }
@@ -46,6 +49,8 @@ impl Default for Prealloc {
             cold_after: 60,
             step: 4096,
             relocate: 25,
+            whole_below: 50,
+            unit: 512,
             wear: false,
         }
     }

@@ -7,7 +7,7 @@
 //! - collect-G3: an operation that finds no space has all that is reclaimable freed before it is refused.
 
 use crate::layout::{Map, Run};
-use crate::space::{KEEP, Txn, UNIT};
+use crate::space::{KEEP, Txn};
 use crate::store::Store;
 use namespace::layout::Word;
 use namespace::{Storage, VInode};
@@ -115,14 +115,14 @@ impl<M: Medium> Store<M> {
     /// end of the pool, where such files so come together. A bounded step; whether more is to be done.
     fn relocate(&self) -> Result<bool> {
         let s = self.v.settings();
-        let most = UNIT * s.relocate / 100;
+        let most = s.unit * s.relocate / 100;
         let used: Vec<u64> =
-            (0..self.v.blocks.len() / UNIT).map(|unit| self.used_of(unit)).collect();
+            (0..self.v.blocks.len() / s.unit).map(|unit| self.used_of(unit)).collect();
         let whole = used.iter().filter(|used| **used == 0).count() as u64;
-        if most == 0 || whole * UNIT * 2 > self.v.free_blocks() {
+        if most == 0 || whole * s.unit * 100 >= self.v.free_blocks() * s.whole_below {
             return Ok(false);
         }
-        let is_sparse = |unit: usize| used[unit] > 0 && used[unit] <= most;
+        let is_sparse = |unit: usize| used.get(unit).is_some_and(|used| (1..=most).contains(used));
         let mut units: BTreeMap<usize, Vec<Candidate>> = BTreeMap::new();
         for (ino, v) in self.files() {
             if let Some((unit, candidate)) = self.candidate(ino, v)
@@ -152,15 +152,17 @@ impl<M: Medium> Store<M> {
 
     /// Blocks of an aligned unit that are in use.
     fn used_of(&self, unit: u64) -> u64 {
-        let blocks = unit * UNIT..(unit + 1) * UNIT;
+        let each = self.v.settings().unit;
+        let blocks = unit * each..(unit + 1) * each;
         blocks.filter(|block| self.v.blocks.get(&self.v.arena, *block)).count() as u64
     }
 
     /// A file whose only run lies in one unit: which, and what moving it takes. Without a lock: a hint.
     fn candidate(&self, ino: Ino, v: &VInode) -> Option<(usize, Candidate)> {
         let Ok(Map::Run(run)) = self.map(v) else { return None };
-        let unit = run.start / UNIT;
-        if (run.end() - 1) / UNIT != unit {
+        let each = self.v.settings().unit;
+        let unit = run.start / each;
+        if (run.end() - 1) / each != unit {
             return None;
         }
         Some((unit as usize, Candidate { ino, blocks: run.count, is_cold: self.is_cold(v) }))
@@ -205,8 +207,9 @@ impl<M: Medium> Store<M> {
 
     /// A run behind a unit, in one that is broken, as far behind as possible; else in the last of all that is whole.
     fn place_towards_end(&self, txn: &mut Txn<'_>, unit: u64, blocks: u64) -> Option<Run> {
-        let units = || (unit + 1..self.v.blocks.len() / UNIT).rev();
-        let within = |unit: u64| unit * UNIT..(unit + 1) * UNIT;
+        let each = self.v.settings().unit;
+        let units = || (unit + 1..self.v.blocks.len() / each).rev();
+        let within = |unit: u64| unit * each..(unit + 1) * each;
         let broken = units().filter(|unit| self.used_of(*unit) > 0);
         let whole = units().filter(|unit| self.used_of(*unit) == 0);
         broken.chain(whole).find_map(|unit| txn.take_within(within(unit), blocks))

@@ -33,7 +33,7 @@ type Counter = [AtomicU64; 16];
 const COUNTERS: usize = 64;
 
 /// Words of the settings.
-const SETTINGS: usize = 12;
+const SETTINGS: usize = 14;
 
 /// Where the state of pre-allocation lies.
 #[derive(Clone, Copy)]
@@ -77,6 +77,8 @@ fn limited(asked: &Prealloc) -> Prealloc {
         spare_min: asked.spare_min.min(asked.spare_max),
         collect_above: asked.collect_above.min(100),
         relocate: asked.relocate.min(100),
+        whole_below: asked.whole_below.min(100),
+        unit: asked.unit.max(1),
         ..asked.clone()
     }
 }
@@ -95,6 +97,8 @@ fn words(s: &Prealloc) -> [u64; SETTINGS] {
         s.step,
         s.relocate,
         s.wear.into(),
+        s.whole_below,
+        s.unit,
     ]
 }
 
@@ -113,6 +117,8 @@ fn load(words: &[AtomicU64]) -> Prealloc {
         step: word(9),
         relocate: word(10),
         wear: word(11) != 0,
+        whole_below: word(12),
+        unit: word(13),
     }
 }
 

@@ -29,7 +29,7 @@ threads::thread_cell! {
 }
 
 /// Blocks of an aligned unit.
-pub const UNIT: u64 = EXTENT / BLOCK;
+const UNIT: u64 = EXTENT / BLOCK;
 
 /// Blocks that only operations which free space, or keep what is there, may use.
 pub const KEEP: u64 = 32;

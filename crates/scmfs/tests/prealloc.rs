@@ -285,6 +285,27 @@ fn units_of_which_little_is_used_become_whole_again() {
     assert!((0..FILES).filter(stays).all(is_well));
 }
 
+/// Pools that are no multiple of a unit, or smaller than one.
+#[test]
+fn the_collector_works_on_pools_of_any_size() {
+    for blocks in [96, 100, 511, 513, 1100] {
+        for unit in [1, 7, 8, 512] {
+            let settings = Prealloc { unit, whole_below: 100, ..greedy() };
+            let fs = pool_with(blocks * BLOCK, settings);
+            for i in 0..12u8 {
+                file(&fs, &format!("f{i}"), &[i; 5000]);
+            }
+            (0..12).step_by(2).for_each(|i| fs.unlink(ROOT, format!("f{i}").as_bytes()).unwrap());
+            collect(&fs);
+            for i in (1..12u8).step_by(2) {
+                let ino = fs.peek(ROOT, format!("f{i}").as_bytes()).unwrap().ino;
+                assert_eq!(content(&fs, ino), [i; 5000], "{blocks} blocks, units of {unit}");
+            }
+            check_and_remount::<Scmfs>(fs);
+        }
+    }
+}
+
 #[test]
 fn what_is_read_without_a_copy_stays_where_it_is() {
     let fs = pool_with(16 << 20, greedy());

@@ -15,6 +15,7 @@ pub fn set(p: &mut Prealloc, name: &str, value: &str) -> Result<bool> {
         "collect_step" => p.step = number(name, value)?,
         "cold_after" => p.cold_after = number(name, value)?,
         "relocate" => p.relocate = percent(name, value)?,
+        "whole_below" => p.whole_below = percent(name, value)?,
         "wear" => p.wear = on_or_off(name, value)?,
         _ => return Ok(false),
     }
@@ -35,6 +36,7 @@ pub fn to_words(p: &Prealloc) -> Vec<String> {
             format!("collect_step={}", p.step),
             format!("cold_after={}", p.cold_after),
             format!("relocate={}", p.relocate),
+            format!("whole_below={}", p.whole_below),
             format!("wear={}", switch(p.wear)),
         ]
     };

@@ -7,7 +7,7 @@ use crashsim::sited::Sited;
 use crashsim::target::{Mounted, Strength, Survivor, Target, Usage};
 use namespace::{Files, Pool};
 use pmem::Medium;
-use pool::Prealloc;
+use pool::{MountOptions, Prealloc};
 use vfs::FileSystem;
 
 /// SCMFS with such a collector.
@@ -32,9 +32,19 @@ impl<F: Files> FileSystem for Collecting<F> {
         listxattr, removexattr);
 }
 
+impl<F: Files> Survivor for Collecting<F> {
+    fn fs(&self) -> &dyn FileSystem {
+        self
+    }
+
+    fn recover(&self) -> Result<(), String> {
+        self.0.rehearse_recovery().map_err(text)
+    }
+}
+
 /// Few blocks a step, so that it stops often.
-fn settings() -> Prealloc {
-    Prealloc {
+fn options() -> MountOptions {
+    let prealloc = Prealloc {
         null_min: 1,
         null_blocks: 2,
         spare_min: 2,
@@ -42,8 +52,11 @@ fn settings() -> Prealloc {
         cold_after: 0,
         step: 2,
         relocate: 100,
+        whole_below: 100,
+        unit: 8,
         ..Prealloc::default()
-    }
+    };
+    MountOptions { prealloc, ..mounted::mount_options() }
 }
 
 impl Target for Collected {
@@ -60,8 +73,7 @@ impl Target for Collected {
     }
 
     fn mount<'m, M: Medium>(&self, medium: &'m M) -> Result<Mounted<'m>, String> {
-        let options = pool::MountOptions { prealloc: settings(), ..mounted::mount_options() };
-        let fs = Pool::<scmfs::Files<Sited<&M>>>::mount(Sited(medium), &options).map_err(text)?;
+        let fs = Pool::<scmfs::Files<Sited<&M>>>::mount(Sited(medium), &options()).map_err(text)?;
         let blocks_used = fs.mount_report().blocks_used;
         Ok(Mounted { fs: Box::new(Collecting(fs)), blocks_used })
     }
@@ -71,7 +83,8 @@ impl Target for Collected {
     }
 
     fn share<'m, M: Medium>(&self, medium: &'m M) -> Result<Box<dyn Survivor + 'm>, String> {
-        Scmfs.share(medium)
+        let fs = mounted::attach::<M, scmfs::Files<Sited<&M>>>(medium, &options())?;
+        Ok(Box::new(Collecting(fs)))
     }
 
     fn check<M: Medium>(&self, medium: &M) -> Result<Usage, String> {
