@@ -39,6 +39,8 @@ pub struct Case<'a> {
     what: String,
     bytes_per_op: u64,
     ops_max: u64,
+    /// Operations of each round, where they are not to be as many as fill a slice; and how many rounds.
+    fixed: Option<(u64, usize)>,
     contenders: Vec<Contender<'a>>,
     counters: Option<&'a Counters>,
     targets: Vec<(String, f64)>,
@@ -54,6 +56,7 @@ impl<'a> Case<'a> {
             what: what.into(),
             bytes_per_op: 0,
             ops_max: 1 << 20,
+            fixed: None,
             contenders: Vec::new(),
             counters: None,
             targets: Vec::new(),
@@ -70,6 +73,13 @@ impl<'a> Case<'a> {
     /// Most operations that fit one round.
     pub fn ops_max(mut self, ops: u64) -> Self {
         self.ops_max = ops.max(1);
+        self
+    }
+
+    /// Every contender does so many operations, `rounds` times, and none before to warm up: what it does uses up what there
+    /// is, or is published with its length.
+    pub fn fixed(mut self, ops: u64, rounds: usize) -> Self {
+        self.fixed = Some((ops.max(1), rounds.max(1)));
         self
     }
 
@@ -226,14 +236,18 @@ impl Plan {
         if self.solo {
             case.contenders.truncate(1);
         }
-        let bar = progress(&case.name, (self.rounds * case.contenders.len()) as u64);
+        let rounds = case.fixed.map_or(self.rounds, |(_, rounds)| rounds);
+        let bar = progress(&case.name, (rounds * case.contenders.len()) as u64);
         let mut ops = Vec::new();
         for contender in &mut case.contenders {
-            ops.push(self.calibrate(contender, case.ops_max)?);
+            ops.push(match case.fixed {
+                Some((ops, _)) => ops,
+                None => self.calibrate(contender, case.ops_max)?,
+            });
         }
-        let mut ns = vec![Vec::with_capacity(self.rounds); ops.len()];
+        let mut ns = vec![Vec::with_capacity(rounds); ops.len()];
         let mut moved = CountersSnapshot::default();
-        for _ in 0..self.rounds {
+        for _ in 0..rounds {
             for (i, contender) in case.contenders.iter_mut().enumerate() {
                 (contender.prepare)(ops[i])?;
                 let before = case.counters.filter(|_| i == 0).map(Counters::snapshot);
@@ -247,7 +261,7 @@ impl Plan {
             }
         }
         bar.finish_and_clear();
-        let traffic = case.counters.map(|_| Traffic::per_op(moved, ops[0] * self.rounds as u64));
+        let traffic = case.counters.map(|_| Traffic::per_op(moved, ops[0] * rounds as u64));
         let timings: Vec<Timing> = case
             .contenders
             .iter()
@@ -272,7 +286,7 @@ impl Plan {
             name: case.name,
             what: case.what,
             bytes_per_op: case.bytes_per_op,
-            rounds: self.rounds,
+            rounds,
             timings,
             traffic,
         })

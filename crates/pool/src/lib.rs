@@ -16,5 +16,5 @@ pub use arena::{Paused, Place};
 pub use engine::{Alone, Engine, Processes, ReadBuf};
 pub use error::{Error, Problem};
 pub use options::{CheckOptions, FormatOptions, LABEL_MAX, MountOptions, scan_threads};
-pub use report::{CheckReport, MountReport, PoolInfo, label};
+pub use report::{CheckReport, FreeSpace, MountReport, PoolInfo, label};
 pub use shared::{handle_fault, is_mapped, place, remove_abandoned};
