@@ -48,7 +48,7 @@ use clap::{Args, Parser, Subcommand};
 use machine::Origin;
 use pool::Backing;
 use report::{Results, Section};
-use rounds::Plan;
+use rounds::{Clock, Plan};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -161,6 +161,9 @@ Cases are aging/ENGINE/LEVEL. Space is churned by fallocate, which takes it as w
     Aging {
         #[command(flatten)]
         cases: Cases,
+        /// What time is taken of; `cpu` for busy machines.
+        #[arg(long, value_enum, default_value_t = Clock::Wall)]
+        clock: Clock,
         /// Only engines of this layout: scmfs, bpfs. Default: all.
         #[arg(long)]
         layout: Option<String>,
@@ -179,6 +182,9 @@ random write, backward read or strided read.")]
     Iozone {
         #[command(flatten)]
         cases: Cases,
+        /// What time is taken of; `cpu` for busy machines.
+        #[arg(long, value_enum, default_value_t = Clock::Wall)]
+        clock: Clock,
         /// The engine that the others are compared with: scmfs or bpfs.
         #[arg(long, default_value = "scmfs")]
         layout: String,
@@ -191,6 +197,9 @@ transactions or remove. The number of rounds is fixed.")]
     Postmark {
         #[command(flatten)]
         cases: Cases,
+        /// What time is taken of; `cpu` for busy machines.
+        #[arg(long, value_enum, default_value_t = Clock::Wall)]
+        clock: Clock,
         /// The engine that the others are compared with: scmfs or bpfs.
         #[arg(long, default_value = "scmfs")]
         layout: String,
@@ -272,6 +281,7 @@ impl Cases {
             slice: Duration::from_millis(slice_ms),
             filter: self.filter.clone(),
             solo: self.solo,
+            clock: Clock::Wall,
         }
     }
 }
@@ -287,11 +297,12 @@ impl Cli {
     }
 
     /// As [`Cases::plan`], with fewer rounds where there are many cases and contenders.
-    fn plan(&self, cases: &Cases) -> Plan {
+    fn plan(&self, cases: &Cases, clock: Clock) -> Plan {
         let (rounds, slice_ms) = self.scale((15, 20), (7, 4), (1, 1));
         Plan {
             rounds: cases.rounds.map_or(rounds, usize::from),
             slice: Duration::from_millis(slice_ms),
+            clock,
             ..cases.plan(self.quick)
         }
     }
@@ -299,32 +310,52 @@ impl Cli {
     /// The measurements of the paper on SCMFS; `None` for other commands.
     fn scmfs(&self) -> Result<Option<Section>> {
         Ok(Some(match &self.command {
-            Command::Aging { cases, layout, churn, pool } => {
+            Command::Aging { cases, clock, layout, churn, pool } => {
                 let mut scale =
                     self.scale(aging::Scale::full(), aging::Scale::quick(), aging::Scale::tiny());
                 scale.churn = churn.unwrap_or(scale.churn);
                 scale.pool = pool.map_or(scale.pool, |mib| mib << 20);
                 let subjects = subjects::only(layout.as_deref())?;
-                Section::Aging(aging::run(&self.plan(cases), &subjects, &scale, &cases.dir)?)
+                Section::Aging(aging::run(
+                    &self.plan(cases, *clock),
+                    &subjects,
+                    &scale,
+                    &cases.dir,
+                )?)
             }
-            Command::Iozone { cases, layout } => {
+            Command::Iozone { cases, clock, layout } => {
                 use iozone::Scale;
                 let scale = self.scale(Scale::FULL, Scale::QUICK, Scale::TINY);
                 let subjects = subjects::first_of(layout)?;
-                Section::Iozone(iozone::run(&self.plan(cases), &subjects, scale, &cases.dir)?)
+                Section::Iozone(iozone::run(
+                    &self.plan(cases, *clock),
+                    &subjects,
+                    scale,
+                    &cases.dir,
+                )?)
             }
-            Command::Postmark { cases, layout } => {
+            Command::Postmark { cases, clock, layout } => {
                 use postmark::Scale;
                 let scale = self.scale(Scale::FULL, Scale::QUICK, Scale::TINY);
                 let subjects = subjects::first_of(layout)?;
-                Section::Postmark(postmark::run(&self.plan(cases), &subjects, scale, &cases.dir)?)
+                Section::Postmark(postmark::run(
+                    &self.plan(cases, *clock),
+                    &subjects,
+                    scale,
+                    &cases.dir,
+                )?)
             }
             Command::Scaling { cases, layout, threads } => {
                 use scaling::Scale;
                 let full = Scale::up_to(usize::from(*threads));
                 let scale = self.scale(full.clone(), full, Scale::tiny());
                 let subjects = subjects::first_of(layout)?;
-                Section::Scaling(scaling::run(&self.plan(cases), &subjects, &scale, &cases.dir)?)
+                Section::Scaling(scaling::run(
+                    &self.plan(cases, Clock::Wall),
+                    &subjects,
+                    &scale,
+                    &cases.dir,
+                )?)
             }
             Command::Misses { filter, layout, dir } => {
                 use misses::Scale;

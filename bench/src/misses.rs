@@ -1,5 +1,5 @@
 //! Cache misses of calls (SCMFS §4.2, Figures 6 and 7 c–h): instructions, and misses of the first and the last level of
-//! caches, as valgrind's cachegrind simulates them with the sizes of this machine's caches.
+//! caches, as valgrind's cachegrind simulates them with the caches of the paper's machine.
 //!
 //! Each loop runs twice under valgrind, in a process of its own, with different numbers of calls: the difference is what the
 //! calls cost, without what comes before. Engines are called through the process layer. What the kernel executes is not seen by
@@ -18,7 +18,11 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Bytes of the file that loops read and write: more than caches have.
-const FILE: u64 = 48 << 20;
+const FILE: u64 = 16 << 20;
+
+/// Bytes, ways and line of the caches for instructions, for data, and of the last level: a core's share of a Core 2 Quad
+/// Q8200, whatever this machine has.
+const CACHES: [&str; 3] = ["--I1=32768,8,64", "--D1=32768,8,64", "--LL=2097152,8,64"];
 
 /// What a loop does again and again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -121,7 +125,7 @@ impl Scale {
     /// Enough for means.
     pub const FULL: Self = Self { calls: 20_000, tlb: tlb::Scale::FULL };
     /// For a first look.
-    pub const QUICK: Self = Self { calls: 4_000, tlb: tlb::Scale::FULL };
+    pub const QUICK: Self = Self { calls: 2_000, tlb: tlb::Scale::FULL };
     /// To see that it works.
     pub const TINY: Self = Self { calls: 50, tlb: tlb::Scale::TINY };
 }
@@ -186,6 +190,7 @@ fn under_valgrind(
     let mut command = Command::new("valgrind");
     command
         .args(["--tool=cachegrind", "--cache-sim=yes", "--quiet"])
+        .args(CACHES)
         .arg(format!("--cachegrind-out-file={}", out.path().display()))
         .arg(std::env::current_exe()?)
         .args(["miss-loop", subject.name, &operation.word(), &calls.to_string(), "--dir"])

@@ -37,7 +37,7 @@ impl Scale {
     /// The paper's.
     pub const FULL: Self = Self { files: 10_000, dirs: 100, transactions: 400_000, rounds: 40 };
     /// For a first look.
-    pub const QUICK: Self = Self { files: 10_000, dirs: 100, transactions: 60_000, rounds: 15 };
+    pub const QUICK: Self = Self { files: 10_000, dirs: 100, transactions: 30_000, rounds: 15 };
     /// To see that it works.
     pub const TINY: Self = Self { files: 40, dirs: 4, transactions: 200, rounds: 2 };
 }

@@ -9,8 +9,9 @@
 use anyhow::{Context as _, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use pmem::{Counters, CountersSnapshot};
+use rustix::time::ClockId;
 use serde::{Deserialize, Serialize};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 type Step<'a> = Box<dyn FnMut(u64) -> vfs::Result<()> + 'a>;
 
@@ -204,6 +205,28 @@ pub struct Outcome {
     pub verdicts: Vec<Verdict>,
 }
 
+/// What time is taken of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Clock {
+    /// What passes.
+    #[default]
+    Wall,
+    /// What this thread is on a CPU, in the kernel too: what others do on a busy machine is left out, but also what the
+    /// kernel's own threads do for it later.
+    Cpu,
+}
+
+impl Clock {
+    fn now(self) -> Duration {
+        let id = match self {
+            Self::Wall => ClockId::Monotonic,
+            Self::Cpu => ClockId::ThreadCPUTime,
+        };
+        let now = rustix::time::clock_gettime(id);
+        Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+    }
+}
+
 /// How much to measure.
 pub struct Plan {
     /// Rounds of each case.
@@ -214,6 +237,8 @@ pub struct Plan {
     pub filter: Vec<String>,
     /// Whether only the subject works.
     pub solo: bool,
+    /// What time is taken of.
+    pub clock: Clock,
 }
 
 impl Plan {
@@ -251,9 +276,10 @@ impl Plan {
             for (i, contender) in case.contenders.iter_mut().enumerate() {
                 (contender.prepare)(ops[i])?;
                 let before = case.counters.filter(|_| i == 0).map(Counters::snapshot);
-                let start = Instant::now();
+                let start = self.clock.now();
                 (contender.run)(ops[i])?;
-                ns[i].push(start.elapsed().as_nanos() as f64 / ops[i] as f64);
+                let took = self.clock.now() - start;
+                ns[i].push(took.as_nanos().max(1) as f64 / ops[i] as f64);
                 if let (Some(before), Some(counters)) = (before, case.counters) {
                     moved = sum(moved, counters.snapshot() - before);
                 }
@@ -301,9 +327,9 @@ impl Plan {
             let mut took = Duration::MAX;
             for _ in 0..TRIES {
                 (contender.prepare)(ops).with_context(|| contender.name.clone())?;
-                let start = Instant::now();
+                let start = self.clock.now();
                 (contender.run)(ops).with_context(|| contender.name.clone())?;
-                took = took.min(start.elapsed()).max(Duration::from_nanos(1));
+                took = took.min(self.clock.now() - start).max(Duration::from_nanos(1));
                 if took < self.slice / 2 {
                     break;
                 }

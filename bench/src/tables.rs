@@ -223,13 +223,24 @@ pub fn misses(report: &Report) -> Vec<Table> {
         caches.rows.push(cells);
     }
     let mut tlb = Table::new(
-        "Data-TLB misses for each MiB that is read (modelled)",
-        &["requests", "2 MiB pages", "4 KiB pages", "scattered, 2 MiB pages"],
+        "Data-TLB misses for each MiB that is read (modelled): where the bytes lie, in pages of 2 MiB or 4 KiB; or scattered",
+        &["requests"],
     );
     for row in &report.tlb {
-        let mut cells = vec![format!("{}: {}; {}", row.subject, row.requests, row.cpu)];
-        cells.extend([row.huge, row.small, row.scattered].map(|count| format!("{count:.2}")));
-        tlb.rows.push(cells);
+        let name = format!("{}: {}", row.subject, row.requests);
+        for kind in ["2 MiB", "4 KiB", "scattered"] {
+            let head = format!("{kind}, {}", row.cpu);
+            if !tlb.head.contains(&head) {
+                tlb.head.push(head);
+            }
+        }
+        let known = tlb.rows.iter().position(|cells| cells[0] == name);
+        let index = known.unwrap_or_else(|| {
+            tlb.rows.push(vec![name]);
+            tlb.rows.len() - 1
+        });
+        let cells = [row.huge, row.small, row.scattered].map(|count| format!("{count:.2}"));
+        tlb.rows[index].extend(cells);
     }
     [caches, tlb].into_iter().filter(|table| !table.rows.is_empty()).collect()
 }
