@@ -210,7 +210,7 @@ pub fn run(plan: &Plan, subjects: &[Subject], scale: Scale, dir: &Path) -> Resul
             for other in &others {
                 case = case.with(other.under(workload, len));
             }
-            case = case.with(cached.under(workload, len));
+            case = case.floor(cached.under(workload, len));
             if workload.writes() {
                 case = case.with(fenced.under(workload, len));
             }

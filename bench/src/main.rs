@@ -211,6 +211,9 @@ Cases are scaling/KIND/RECORD/THREADS; KIND is read or write.")]
     Scaling {
         #[command(flatten)]
         cases: Cases,
+        /// What time is taken of; `cpu` for busy machines.
+        #[arg(long, value_enum, default_value_t = Clock::Wall)]
+        clock: Clock,
         /// The engine that the others are compared with: scmfs or bpfs.
         #[arg(long, default_value = "scmfs")]
         layout: String,
@@ -282,6 +285,7 @@ impl Cases {
             filter: self.filter.clone(),
             solo: self.solo,
             clock: Clock::Wall,
+            threads: 1,
         }
     }
 }
@@ -345,13 +349,13 @@ impl Cli {
                     &cases.dir,
                 )?)
             }
-            Command::Scaling { cases, layout, threads } => {
+            Command::Scaling { cases, clock, layout, threads } => {
                 use scaling::Scale;
                 let full = Scale::up_to(usize::from(*threads));
                 let scale = self.scale(full.clone(), full, Scale::tiny());
                 let subjects = subjects::first_of(layout)?;
                 Section::Scaling(scaling::run(
-                    &self.plan(cases, Clock::Wall),
+                    &self.plan(cases, *clock),
                     &subjects,
                     &scale,
                     &cases.dir,

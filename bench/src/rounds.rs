@@ -211,19 +211,21 @@ pub enum Clock {
     /// What passes.
     #[default]
     Wall,
-    /// What this thread is on a CPU, in the kernel too: what others do on a busy machine is left out, but also what the
-    /// kernel's own threads do for it later.
+    /// What the threads that work are on a CPU, in the kernel too: what others do on a busy machine is left out, but also
+    /// what the kernel's own threads do for them later, and waiting.
     Cpu,
 }
 
 impl Clock {
-    fn now(self) -> Duration {
-        let id = match self {
-            Self::Wall => ClockId::Monotonic,
-            Self::Cpu => ClockId::ThreadCPUTime,
+    /// The time, of each of so many threads in the mean.
+    fn now(self, threads: u32) -> Duration {
+        let (id, share) = match (self, threads) {
+            (Self::Wall, _) => (ClockId::Monotonic, 1),
+            (Self::Cpu, 1) => (ClockId::ThreadCPUTime, 1),
+            (Self::Cpu, threads) => (ClockId::ProcessCPUTime, threads),
         };
         let now = rustix::time::clock_gettime(id);
-        Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+        Duration::new(now.tv_sec as u64, now.tv_nsec as u32) / share
     }
 }
 
@@ -239,6 +241,8 @@ pub struct Plan {
     pub solo: bool,
     /// What time is taken of.
     pub clock: Clock,
+    /// How many threads a contender works with.
+    pub threads: u32,
 }
 
 impl Plan {
@@ -276,9 +280,9 @@ impl Plan {
             for (i, contender) in case.contenders.iter_mut().enumerate() {
                 (contender.prepare)(ops[i])?;
                 let before = case.counters.filter(|_| i == 0).map(Counters::snapshot);
-                let start = self.clock.now();
+                let start = self.clock.now(self.threads);
                 (contender.run)(ops[i])?;
-                let took = self.clock.now() - start;
+                let took = self.clock.now(self.threads) - start;
                 ns[i].push(took.as_nanos().max(1) as f64 / ops[i] as f64);
                 if let (Some(before), Some(counters)) = (before, case.counters) {
                     moved = sum(moved, counters.snapshot() - before);
@@ -327,9 +331,9 @@ impl Plan {
             let mut took = Duration::MAX;
             for _ in 0..TRIES {
                 (contender.prepare)(ops).with_context(|| contender.name.clone())?;
-                let start = self.clock.now();
+                let start = self.clock.now(self.threads);
                 (contender.run)(ops).with_context(|| contender.name.clone())?;
-                took = took.min(self.clock.now() - start).max(Duration::from_nanos(1));
+                took = took.min(self.clock.now(self.threads) - start).max(Duration::from_nanos(1));
                 if took < self.slice / 2 {
                     break;
                 }

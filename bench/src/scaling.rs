@@ -156,6 +156,7 @@ pub fn run(plan: &Plan, subjects: &[Subject], scale: &Scale, dir: &Path) -> Resu
                 if writes {
                     case = case.with(fenced.by(threads, len, true));
                 }
+                let plan = Plan { threads: threads as u32, filter: plan.filter.clone(), ..*plan };
                 plan.run(case, &mut outcomes)?;
             }
         }

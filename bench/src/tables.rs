@@ -77,11 +77,12 @@ fn bandwidth(outcome: &Outcome, timing: &Timing) -> f64 {
 
 /// Targets of these cases: how many are met, and each that is missed.
 fn verdicts(outcomes: &[Outcome]) -> Table {
-    let mut table = Table::new("", &["case", "peer", "at least", "got"]);
+    let mut table = Table::new("", &["case", "peer", "at least", "got", "bare copies"]);
     let all = || outcomes.iter().flat_map(|o| o.verdicts.iter().map(move |v| (o, v)));
     for (outcome, v) in all().filter(|(_, v)| !v.met) {
         let (least, got) = (format!("×{}", v.at_least), format!("×{:.2}", v.got));
-        table.rows.push(vec![outcome.name.clone(), v.peer.clone(), least, got]);
+        let limit = v.limit.map_or_else(|| "–".to_owned(), |limit| format!("×{limit:.2}"));
+        table.rows.push(vec![outcome.name.clone(), v.peer.clone(), least, got, limit]);
     }
     let met = all().filter(|(_, v)| v.met).count();
     table.title = format!("Targets: {met} met, {} missed", table.rows.len());
