@@ -402,7 +402,7 @@ fn measure(
             .fixed(ops, rounds)
             .target("fresh", TARGET)
     };
-    let of_all = format!("{ops} files of {} KiB in the mean", bytes / ops.max(1) >> 10);
+    let of_all = format!("{ops} files of {} KiB in the mean", (bytes / ops.max(1)) >> 10);
     let read = case("read", format!("read {of_all}, whole")).bytes(bytes / ops.max(1));
     let write = case("write", format!("overwrite {of_all}, whole")).bytes(bytes / ops.max(1));
     let random = Case::new(format!("aging/{subject}/{level}/read 4K"), "anywhere in these files")

@@ -217,7 +217,7 @@ mod tests {
             (0..5).for_each(|i| tlb.access((i * 16) << SMALL));
         }
         assert_eq!(tlb.misses, 50);
-        tlb.access(4 * 16 << SMALL);
+        tlb.access((4 * 16) << SMALL);
         assert_eq!(tlb.misses, 50, "the last used stays");
     }
 
