@@ -12,7 +12,7 @@ use std::os::fd::AsRawFd as _;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use vfs::Errno;
+use vfs::{Errno, Ino};
 
 /// How bytes are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,45 +125,42 @@ impl Store for Flat {
 /// asks for them without a copy, and looks at all of them.
 pub struct Lent<'p>(pub &'p Pool);
 
-/// Only reading is there; all else is the pool's.
+/// Files are inodes, which the pool holds open; only reading is there.
 impl Store for Lent<'_> {
-    type File = i32;
-    type Dir = i32;
+    type File = Ino;
+    type Dir = ();
 
-    fn root(&self) -> vfs::Result<i32> {
-        self.0.root()
+    fn root(&self) -> vfs::Result<()> {
+        Ok(())
     }
-    fn mkdir(&self, dir: &i32, name: &CStr) -> vfs::Result<i32> {
-        self.0.mkdir(dir, name)
+    fn mkdir(&self, _dir: &(), _name: &CStr) -> vfs::Result<()> {
+        Err(Errno::NOSYS)
     }
-    fn create(&self, dir: &i32, name: &CStr) -> vfs::Result<i32> {
-        self.0.create(dir, name)
+    fn create(&self, _dir: &(), _name: &CStr) -> vfs::Result<Ino> {
+        Err(Errno::NOSYS)
     }
-    fn open(&self, dir: &i32, name: &CStr) -> vfs::Result<i32> {
-        self.0.open(dir, name)
+    fn open(&self, _dir: &(), _name: &CStr) -> vfs::Result<Ino> {
+        Err(Errno::NOSYS)
     }
-    fn close(&self, file: i32) {
-        self.0.close(file);
+    fn close(&self, _file: Ino) {}
+    fn unlink(&self, _dir: &(), _name: &CStr) -> vfs::Result<()> {
+        Err(Errno::NOSYS)
     }
-    fn unlink(&self, dir: &i32, name: &CStr) -> vfs::Result<()> {
-        self.0.unlink(dir, name)
+    fn rename(&self, _from: (&(), &CStr), _to: (&(), &CStr)) -> vfs::Result<()> {
+        Err(Errno::NOSYS)
     }
-    fn rename(&self, from: (&i32, &CStr), to: (&i32, &CStr)) -> vfs::Result<()> {
-        self.0.rename(from, to)
+    fn stat(&self, _dir: &(), _name: &CStr) -> vfs::Result<u64> {
+        Err(Errno::NOSYS)
     }
-    fn stat(&self, dir: &i32, name: &CStr) -> vfs::Result<u64> {
-        self.0.stat(dir, name)
+    fn list(&self, _dir: &()) -> vfs::Result<u64> {
+        Err(Errno::NOSYS)
     }
-    fn list(&self, dir: &i32) -> vfs::Result<u64> {
-        self.0.list(dir)
-    }
-    fn read(&self, file: &i32, offset: u64, buf: &mut [u8]) -> vfs::Result<()> {
+    fn read(&self, file: &Ino, offset: u64, buf: &mut [u8]) -> vfs::Result<()> {
         let mut done = 0;
-        let ino = self.0.ino(*file)?;
         while done < buf.len() {
             let rest = &mut buf[done..];
             let piece =
-                self.0.engine().get_read_buf(ino, offset + done as u64, rest.len() as u64)?;
+                self.0.engine().get_read_buf(*file, offset + done as u64, rest.len() as u64)?;
             if piece.is_empty() {
                 return Err(Errno::IO);
             }
@@ -180,13 +177,13 @@ impl Store for Lent<'_> {
         }
         Ok(())
     }
-    fn write(&self, _file: &i32, _offset: u64, _data: &[u8]) -> vfs::Result<()> {
+    fn write(&self, _file: &Ino, _offset: u64, _data: &[u8]) -> vfs::Result<()> {
         Err(Errno::NOSYS)
     }
-    fn append(&self, _file: &i32, _end: u64, _data: &[u8]) -> vfs::Result<()> {
+    fn append(&self, _file: &Ino, _end: u64, _data: &[u8]) -> vfs::Result<()> {
         Err(Errno::NOSYS)
     }
-    fn truncate(&self, _file: &i32, _len: u64) -> vfs::Result<()> {
+    fn truncate(&self, _file: &Ino, _len: u64) -> vfs::Result<()> {
         Err(Errno::NOSYS)
     }
 }

@@ -118,16 +118,12 @@ pub fn run(plan: &Plan, subjects: &[Subject], scale: &Scale, dir: &Path) -> Resu
     let mapped: Vec<_> =
         mapped.iter().map(|(name, flat)| Bench::new(name, flat, scale)).collect::<Result<_>>()?;
     // The same files, which are there.
-    let lent: Vec<_> = lent
-        .iter()
-        .zip(&engines)
-        .map(|((name, store), engine)| Bench {
-            name: name.clone(),
-            store,
-            files: engine.files.clone(),
-            bytes: scale.file,
-        })
-        .collect();
+    let mut borrowed = Vec::new();
+    for ((name, store), engine) in lent.iter().zip(&engines) {
+        let inodes = engine.files.iter().map(|file| store.0.ino(*file));
+        let files = inodes.collect::<vfs::Result<_>>()?;
+        borrowed.push(Bench { name: name.clone(), store, files, bytes: scale.file });
+    }
     let copy = Bench::new(COPY, &copy, scale)?;
     let fenced = Bench::new("raw NT copy + fence", &fenced, scale)?;
 
@@ -142,7 +138,7 @@ pub fn run(plan: &Plan, subjects: &[Subject], scale: &Scale, dir: &Path) -> Resu
                     case = case.with(engine.by(threads, len, writes));
                 }
                 if !writes {
-                    for store in &lent {
+                    for store in &borrowed {
                         case = case.with(store.by(threads, len, false));
                     }
                 }
