@@ -21,10 +21,14 @@ LOOM_PREEMPTIONS ?= 3
 # Minutes for each family of crash states.
 CRASH_MINUTES ?= 30
 
+# What `make bench-scmfs` measures, and with which options (--quick, --strict).
+SCMFS_MEASURED ?= aging iozone postmark scaling misses
+SCMFS_BENCH ?=
+
 # Seconds of `make fuzz`, for each target.
 FUZZ_SECONDS ?= 300
 
-.PHONY: help build demo test quick loom check bench bench-quick bench-programs install campaign crash-campaign crash-score nvdimm-test dax-programs-test vm-test foreign-tests torture machine-torture fuzz clean
+.PHONY: help build demo test quick loom check bench bench-quick bench-scmfs bench-programs install campaign crash-campaign crash-score nvdimm-test dax-programs-test vm-test foreign-tests torture machine-torture fuzz clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -97,6 +101,14 @@ bench-quick: ## the same in two minutes, for a first look; changes no document
 	$(BENCH) chell --quick
 	$(BENCH) fuse --quick
 	$(BENCH) bdev --quick
+
+bench-scmfs: ## what SCMFS is to show, and BPFS beside it: aging, IOzone, PostMark, threads, misses (30 minutes; SCMFS_BENCH=--quick: 8)
+	scripts/lib-packages.sh valgrind
+	$(CARGO) build --release --package bench
+	mkdir -p $(WORK)/bench
+	for what in $(SCMFS_MEASURED); do \
+	    $(BENCH) $$what $(SCMFS_BENCH) --save $(WORK)/bench/$$what.json || exit 1; done
+	$(BENCH) report $(SCMFS_MEASURED:%=$(WORK)/bench/%.json)
 
 bench-programs: build ## whole programs on tmpfs, under `keepstone run` and on a cached mount, in turn (6 minutes)
 	scripts/programs-bench.sh

@@ -1,32 +1,45 @@
 //! `keepstone-bench`: measures Keepstone against its peers, in one run.
 //!
 //! Reading order: [`rounds`] (the method), [`store`] and [`workload`] (who does what), [`engine`],
-//! [`traffic`], [`scan`], [`fuse`], [`direct`], [`chell`], [`bdev`], [`nbd`], [`sensitivity`] (what is measured),
-//! [`text`], [`report`] and [`plot`] (results). [`pool`], [`ramdisk`], [`looped`], [`peer`] and [`raw`] make and use
-//! what is compared.
+//! [`traffic`], [`scan`], [`fuse`], [`direct`], [`chell`], [`bdev`], [`nbd`], [`sensitivity`] (what is measured);
+//! of the paper on SCMFS, [`aging`], [`iozone`], [`postmark`], [`scaling`], [`misses`] and [`tlb`], on the engines that
+//! [`subjects`] lists; [`text`], [`tables`], [`report`] and [`plot`] (results). [`pool`], [`inprocess`], [`kernels`],
+//! [`ramdisk`], [`looped`], [`peer`], [`flat`] and [`raw`] make and use what is compared.
 
+mod aging;
 mod bdev;
 mod chell;
 mod direct;
 mod engine;
+mod flat;
 mod fuse;
 mod helper;
+mod inprocess;
+mod iozone;
+mod kernels;
 mod looped;
 mod machine;
+mod misses;
 mod nbd;
 mod nbd_client;
 mod peer;
 mod plot;
 mod pool;
 mod posix;
+mod postmark;
 mod ramdisk;
 mod raw;
 mod report;
 mod rounds;
+mod scaling;
 mod scan;
 mod sensitivity;
+mod sizes;
 mod store;
+mod subjects;
+mod tables;
 mod text;
+mod tlb;
 mod traffic;
 mod workload;
 
@@ -35,7 +48,7 @@ use clap::{Args, Parser, Subcommand};
 use machine::Origin;
 use pool::Backing;
 use report::{Results, Section};
-use rounds::Plan;
+use rounds::{Clock, Plan};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -60,6 +73,9 @@ struct Cli {
     /// Measure less: 15 rounds, shorter ones, smaller pools.
     #[arg(long, global = true)]
     quick: bool,
+    /// Measure next to nothing, to see that it works: of aging, iozone, postmark, scaling and misses.
+    #[arg(long, global = true, hide = true)]
+    tiny: bool,
     /// Exit with status 1 where a target is missed.
     #[arg(long, global = true)]
     strict: bool,
@@ -138,6 +154,100 @@ enum Command {
         #[arg(long)]
         keepstone: Option<PathBuf>,
     },
+    /// What churning does to full pools: free space in huge pages, runs of files, speed against new pools.
+    #[command(after_help = "Example: keepstone-bench aging scmfs/90 --churn 20 --quick
+
+Cases are aging/ENGINE/LEVEL. Space is churned by fallocate, which takes it as writing does.")]
+    Aging {
+        #[command(flatten)]
+        cases: Cases,
+        /// What time is taken of; `cpu` for busy machines.
+        #[arg(long, value_enum, default_value_t = Clock::Wall)]
+        clock: Clock,
+        /// Only engines of this layout: scmfs, bpfs. Default: all.
+        #[arg(long)]
+        layout: Option<String>,
+        /// How many times its size a pool is churned. Default: 100, with --quick 10.
+        #[arg(long, value_name = "TIMES")]
+        churn: Option<u64>,
+        /// Size of pools in MiB. Default: 1024, with --quick 512.
+        #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(64..))]
+        pool: Option<u64>,
+    },
+    /// IOzone's workloads by records of 4 KiB to 8 MiB, against tmpfs, ramfs, ext2 and ext4 (as root) and bare copies.
+    #[command(after_help = "Example: keepstone-bench iozone 'random read' /4K --quick
+
+Cases are iozone/WORKLOAD/RECORD; WORKLOAD is write, re-write, read, re-read, random read,
+random write, backward read or strided read.")]
+    Iozone {
+        #[command(flatten)]
+        cases: Cases,
+        /// What time is taken of; `cpu` for busy machines.
+        #[arg(long, value_enum, default_value_t = Clock::Wall)]
+        clock: Clock,
+        /// The engine that the others are compared with: scmfs or bpfs.
+        #[arg(long, default_value = "scmfs")]
+        layout: String,
+    },
+    /// PostMark: 400 000 transactions on 10 000 files, read- and write-intensive, against the same systems.
+    #[command(after_help = "Example: keepstone-bench postmark write-intensive --quick
+
+Cases are postmark/LOAD/PHASE; LOAD is read-intensive or write-intensive, PHASE create,
+transactions or remove. The number of rounds is fixed.")]
+    Postmark {
+        #[command(flatten)]
+        cases: Cases,
+        /// What time is taken of; `cpu` for busy machines.
+        #[arg(long, value_enum, default_value_t = Clock::Wall)]
+        clock: Clock,
+        /// The engine that the others are compared with: scmfs or bpfs.
+        #[arg(long, default_value = "scmfs")]
+        layout: String,
+    },
+    /// Threads that read and write by calls and through mapped memory, as shares of what bare copies move.
+    #[command(after_help = "Example: keepstone-bench scaling read/4K --threads 4 --quick
+
+Cases are scaling/KIND/RECORD/THREADS; KIND is read or write.")]
+    Scaling {
+        #[command(flatten)]
+        cases: Cases,
+        /// What time is taken of; `cpu` for busy machines.
+        #[arg(long, value_enum, default_value_t = Clock::Wall)]
+        clock: Clock,
+        /// The engine that the others are compared with: scmfs or bpfs.
+        #[arg(long, default_value = "scmfs")]
+        layout: String,
+        /// Most threads.
+        #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
+        threads: u8,
+    },
+    /// Cache misses of calls, simulated by valgrind, and data-TLB misses, modelled.
+    #[command(after_help = "Example: keepstone-bench misses 'random read' tlb --quick
+
+Cases are calls by their names in the table, and tlb.")]
+    Misses {
+        /// Parts of the names of calls to run, and `tlb`. Default: all.
+        filter: Vec<String>,
+        /// Only engines of this layout: scmfs, bpfs. Default: all.
+        #[arg(long)]
+        layout: Option<String>,
+        /// Where pools are made; should be a tmpfs.
+        #[arg(long, default_value = "/dev/shm")]
+        dir: PathBuf,
+    },
+    /// The loop that `misses` runs under valgrind.
+    #[command(hide = true)]
+    MissLoop {
+        /// Which configuration.
+        subject: String,
+        /// What to do.
+        operation: misses::Operation,
+        /// How often.
+        calls: u64,
+        /// Where the pool is made.
+        #[arg(long)]
+        dir: PathBuf,
+    },
     /// Put saved results into the tables of a document.
     Report {
         /// The document, with the places marked `<!-- bench: NAME -->` to `<!-- bench end -->`.
@@ -174,7 +284,91 @@ impl Cases {
             slice: Duration::from_millis(slice_ms),
             filter: self.filter.clone(),
             solo: self.solo,
+            clock: Clock::Wall,
+            threads: 1,
         }
+    }
+}
+
+impl Cli {
+    /// One of three scales.
+    fn scale<T>(&self, full: T, quick: T, tiny: T) -> T {
+        match (self.tiny, self.quick) {
+            (true, _) => tiny,
+            (_, true) => quick,
+            _ => full,
+        }
+    }
+
+    /// As [`Cases::plan`], with fewer rounds where there are many cases and contenders.
+    fn plan(&self, cases: &Cases, clock: Clock) -> Plan {
+        let (rounds, slice_ms) = self.scale((15, 20), (7, 4), (1, 1));
+        Plan {
+            rounds: cases.rounds.map_or(rounds, usize::from),
+            slice: Duration::from_millis(slice_ms),
+            clock,
+            ..cases.plan(self.quick)
+        }
+    }
+
+    /// The measurements of the paper on SCMFS; `None` for other commands.
+    fn scmfs(&self) -> Result<Option<Section>> {
+        Ok(Some(match &self.command {
+            Command::Aging { cases, clock, layout, churn, pool } => {
+                let mut scale =
+                    self.scale(aging::Scale::full(), aging::Scale::quick(), aging::Scale::tiny());
+                scale.churn = churn.unwrap_or(scale.churn);
+                scale.pool = pool.map_or(scale.pool, |mib| mib << 20);
+                let subjects = subjects::only(layout.as_deref())?;
+                Section::Aging(aging::run(
+                    &self.plan(cases, *clock),
+                    &subjects,
+                    &scale,
+                    &cases.dir,
+                )?)
+            }
+            Command::Iozone { cases, clock, layout } => {
+                use iozone::Scale;
+                let scale = self.scale(Scale::FULL, Scale::QUICK, Scale::TINY);
+                let subjects = subjects::first_of(layout)?;
+                Section::Iozone(iozone::run(
+                    &self.plan(cases, *clock),
+                    &subjects,
+                    scale,
+                    &cases.dir,
+                )?)
+            }
+            Command::Postmark { cases, clock, layout } => {
+                use postmark::Scale;
+                let scale = self.scale(Scale::FULL, Scale::QUICK, Scale::TINY);
+                let subjects = subjects::first_of(layout)?;
+                Section::Postmark(postmark::run(
+                    &self.plan(cases, *clock),
+                    &subjects,
+                    scale,
+                    &cases.dir,
+                )?)
+            }
+            Command::Scaling { cases, clock, layout, threads } => {
+                use scaling::Scale;
+                let full = Scale::up_to(usize::from(*threads));
+                let scale = self.scale(full.clone(), full, Scale::tiny());
+                let subjects = subjects::first_of(layout)?;
+                Section::Scaling(scaling::run(
+                    &self.plan(cases, *clock),
+                    &subjects,
+                    &scale,
+                    &cases.dir,
+                )?)
+            }
+            Command::Misses { filter, layout, dir } => {
+                use misses::Scale;
+                let scale = self.scale(Scale::FULL, Scale::QUICK, Scale::TINY);
+                let subjects = subjects::only(layout.as_deref())?;
+                Section::Misses(misses::run(&subjects, filter, scale, dir)?)
+            }
+            _ => return Ok(None),
+        }))
     }
 }
 
@@ -225,6 +419,11 @@ fn main() -> Result<ExitCode> {
             report::update(into, results)?;
             return Ok(ExitCode::SUCCESS);
         }
+        Command::MissLoop { subject, operation, calls, dir } => {
+            misses::work(subject, *operation, *calls, dir)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        _ => cli.scmfs()?.context("every command is one or the other")?,
     };
     let results = Results { origin, section };
     let json = serde_json::to_string_pretty(&results)?;

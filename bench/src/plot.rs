@@ -1,6 +1,8 @@
-//! Plots: latency over request size, as Figures 2 and 14 of Chell's paper; of PMBD's, bandwidth by load and
+//! Plots: latency over request size, as Figures 2 and 14 of Chell's paper; of SCMFS's, bandwidth by record, as Figures 6 and 7;
+//! of PMBD's, bandwidth by load and
 //! protection or scheme, as Figures 3, 5, 6, 8, 9 and 11, and sensitivity to the speed of memory, as Figure 15.
 
+use crate::iozone::Workload;
 use crate::rounds::{Outcome, Timing};
 use crate::sensitivity::{self, Slowed};
 use anyhow::{Result, anyhow};
@@ -88,6 +90,23 @@ pub fn sensitivities(outcomes: &[Outcome], dir: &Path) -> Result<()> {
         let legend = Legend { title: &title, x: &x, y: "time, as multiple of that at 1×" };
         let file = format!("pmbd-slower-{word}.svg");
         plot(&legend, &lines, &dir.join(&file)).map_err(|err| anyhow!("{file}: {err}"))?;
+    }
+    Ok(())
+}
+
+/// Writes `scmfs-*.svg` into a directory: bandwidth over the size of records, as Figures 6 and 7 (a, b).
+pub fn iozone(outcomes: &[Outcome], dir: &Path) -> Result<()> {
+    for workload in [Workload::Write, Workload::Read, Workload::RandomWrite, Workload::RandomRead] {
+        let lines =
+            lines(outcomes, &format!("iozone/{}/", workload.name()), |_, outcome, timing| {
+                (outcome.bytes_per_op as f64, outcome.bytes_per_op as f64 / timing.ns_per_op.median)
+            });
+        if lines.iter().any(|(_, points)| points.len() > 1) {
+            let title = format!("IOzone, {}", workload.name());
+            let legend = Legend { title: &title, x: "record in bytes", y: "GB/s" };
+            let file = format!("scmfs-{}.svg", workload.name().replace(' ', "-"));
+            plot(&legend, &lines, &dir.join(&file)).map_err(|err| anyhow!("{file}: {err}"))?;
+        }
     }
     Ok(())
 }

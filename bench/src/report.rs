@@ -3,7 +3,7 @@
 use crate::machine::Origin;
 use crate::rounds::{Outcome, Spread};
 use crate::text::{self, time};
-use crate::{plot, scan, traffic};
+use crate::{aging, misses, plot, scan, tables, traffic};
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
@@ -41,6 +41,30 @@ pub enum Section {
     Nbd(Vec<Outcome>),
     /// `sensitivity`.
     Sensitivity(Vec<Outcome>),
+    /// `aging`.
+    Aging(Vec<aging::Row>),
+    /// `iozone`.
+    Iozone(Vec<Outcome>),
+    /// `postmark`.
+    Postmark(Vec<Outcome>),
+    /// `scaling`.
+    Scaling(Vec<Outcome>),
+    /// `misses`.
+    Misses(misses::Report),
+}
+
+impl Section {
+    /// What is shown as tables; none for those that have their own form.
+    fn tables(&self) -> Vec<tables::Table> {
+        match self {
+            Self::Aging(rows) => tables::aging(rows),
+            Self::Iozone(outcomes) => tables::iozone(outcomes),
+            Self::Postmark(outcomes) => tables::cases(outcomes),
+            Self::Scaling(outcomes) => tables::scaling(outcomes),
+            Self::Misses(report) => tables::misses(report),
+            _ => Vec::new(),
+        }
+    }
 }
 
 impl Results {
@@ -56,6 +80,7 @@ impl Results {
             | Section::Sensitivity(outcomes) => text::outcomes(outcomes),
             Section::Traffic(rows) => text::traffic(rows),
             Section::Mount(rows) => text::scans(rows),
+            section => tables::print(&section.tables()),
         }
     }
 
@@ -68,10 +93,17 @@ impl Results {
             | Section::Chell(outcomes)
             | Section::Bdev(outcomes)
             | Section::Nbd(outcomes)
-            | Section::Sensitivity(outcomes) => {
+            | Section::Sensitivity(outcomes)
+            | Section::Iozone(outcomes)
+            | Section::Postmark(outcomes)
+            | Section::Scaling(outcomes) => {
                 outcomes.iter().flat_map(|o| &o.verdicts).filter(|v| !v.met).count()
             }
-            Section::Traffic(_) => 0,
+            Section::Aging(rows) => {
+                let verdicts = rows.iter().flat_map(|r| &r.outcomes).flat_map(|o| &o.verdicts);
+                verdicts.filter(|v| !v.met).count()
+            }
+            Section::Traffic(_) | Section::Misses(_) => 0,
             Section::Mount(rows) => rows.iter().filter(|r| r.met() == Some(false)).count(),
         }
     }
@@ -87,6 +119,11 @@ impl Results {
             Section::Bdev(_) => "bdev",
             Section::Nbd(_) => "nbd",
             Section::Sensitivity(_) => "sensitivity",
+            Section::Aging(_) => "aging",
+            Section::Iozone(_) => "iozone",
+            Section::Postmark(_) => "postmark",
+            Section::Scaling(_) => "scaling",
+            Section::Misses(_) => "misses",
         }
     }
 
@@ -103,6 +140,7 @@ impl Results {
             Section::Sensitivity(outcomes) => slowed(outcomes),
             Section::Traffic(rows) => moved(rows),
             Section::Mount(rows) => scanned(rows),
+            section => tables::markdown(&section.tables()),
         };
         out
     }
@@ -123,6 +161,7 @@ pub fn update(into: &Path, files: &[PathBuf]) -> Result<()> {
             Section::Bdev(outcomes) => plot::bandwidths(outcomes, dir)?,
             Section::Chell(outcomes) => plot::latencies(outcomes, dir)?,
             Section::Sensitivity(outcomes) => plot::sensitivities(outcomes, dir)?,
+            Section::Iozone(outcomes) => plot::iozone(outcomes, dir)?,
             _ => {}
         }
         document = replace(&document, "machine", &machine(&results.origin))?;

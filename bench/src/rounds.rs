@@ -9,8 +9,9 @@
 use anyhow::{Context as _, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use pmem::{Counters, CountersSnapshot};
+use rustix::time::ClockId;
 use serde::{Deserialize, Serialize};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 type Step<'a> = Box<dyn FnMut(u64) -> vfs::Result<()> + 'a>;
 
@@ -39,6 +40,8 @@ pub struct Case<'a> {
     what: String,
     bytes_per_op: u64,
     ops_max: u64,
+    /// Operations of each round, where they are not to be as many as fill a slice; and how many rounds.
+    fixed: Option<(u64, usize)>,
     contenders: Vec<Contender<'a>>,
     counters: Option<&'a Counters>,
     targets: Vec<(String, f64)>,
@@ -54,6 +57,7 @@ impl<'a> Case<'a> {
             what: what.into(),
             bytes_per_op: 0,
             ops_max: 1 << 20,
+            fixed: None,
             contenders: Vec::new(),
             counters: None,
             targets: Vec::new(),
@@ -70,6 +74,13 @@ impl<'a> Case<'a> {
     /// Most operations that fit one round.
     pub fn ops_max(mut self, ops: u64) -> Self {
         self.ops_max = ops.max(1);
+        self
+    }
+
+    /// Every contender does so many operations, `rounds` times, and none before to warm up: what it does uses up what there
+    /// is, or is published with its length.
+    pub fn fixed(mut self, ops: u64, rounds: usize) -> Self {
+        self.fixed = Some((ops.max(1), rounds.max(1)));
         self
     }
 
@@ -194,6 +205,30 @@ pub struct Outcome {
     pub verdicts: Vec<Verdict>,
 }
 
+/// What time is taken of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Clock {
+    /// What passes.
+    #[default]
+    Wall,
+    /// What the threads that work are on a CPU, in the kernel too: what others do on a busy machine is left out, but also
+    /// what the kernel's own threads do for them later, and waiting.
+    Cpu,
+}
+
+impl Clock {
+    /// The time, of each of so many threads in the mean.
+    fn now(self, threads: u32) -> Duration {
+        let (id, share) = match (self, threads) {
+            (Self::Wall, _) => (ClockId::Monotonic, 1),
+            (Self::Cpu, 1) => (ClockId::ThreadCPUTime, 1),
+            (Self::Cpu, threads) => (ClockId::ProcessCPUTime, threads),
+        };
+        let now = rustix::time::clock_gettime(id);
+        Duration::new(now.tv_sec as u64, now.tv_nsec as u32) / share
+    }
+}
+
 /// How much to measure.
 pub struct Plan {
     /// Rounds of each case.
@@ -204,6 +239,10 @@ pub struct Plan {
     pub filter: Vec<String>,
     /// Whether only the subject works.
     pub solo: bool,
+    /// What time is taken of.
+    pub clock: Clock,
+    /// How many threads a contender works with.
+    pub threads: u32,
 }
 
 impl Plan {
@@ -226,20 +265,25 @@ impl Plan {
         if self.solo {
             case.contenders.truncate(1);
         }
-        let bar = progress(&case.name, (self.rounds * case.contenders.len()) as u64);
+        let rounds = case.fixed.map_or(self.rounds, |(_, rounds)| rounds);
+        let bar = progress(&case.name, (rounds * case.contenders.len()) as u64);
         let mut ops = Vec::new();
         for contender in &mut case.contenders {
-            ops.push(self.calibrate(contender, case.ops_max)?);
+            ops.push(match case.fixed {
+                Some((ops, _)) => ops,
+                None => self.calibrate(contender, case.ops_max)?,
+            });
         }
-        let mut ns = vec![Vec::with_capacity(self.rounds); ops.len()];
+        let mut ns = vec![Vec::with_capacity(rounds); ops.len()];
         let mut moved = CountersSnapshot::default();
-        for _ in 0..self.rounds {
+        for _ in 0..rounds {
             for (i, contender) in case.contenders.iter_mut().enumerate() {
                 (contender.prepare)(ops[i])?;
                 let before = case.counters.filter(|_| i == 0).map(Counters::snapshot);
-                let start = Instant::now();
+                let start = self.clock.now(self.threads);
                 (contender.run)(ops[i])?;
-                ns[i].push(start.elapsed().as_nanos() as f64 / ops[i] as f64);
+                let took = self.clock.now(self.threads) - start;
+                ns[i].push(took.as_nanos().max(1) as f64 / ops[i] as f64);
                 if let (Some(before), Some(counters)) = (before, case.counters) {
                     moved = sum(moved, counters.snapshot() - before);
                 }
@@ -247,7 +291,7 @@ impl Plan {
             }
         }
         bar.finish_and_clear();
-        let traffic = case.counters.map(|_| Traffic::per_op(moved, ops[0] * self.rounds as u64));
+        let traffic = case.counters.map(|_| Traffic::per_op(moved, ops[0] * rounds as u64));
         let timings: Vec<Timing> = case
             .contenders
             .iter()
@@ -272,7 +316,7 @@ impl Plan {
             name: case.name,
             what: case.what,
             bytes_per_op: case.bytes_per_op,
-            rounds: self.rounds,
+            rounds,
             timings,
             traffic,
         })
@@ -287,9 +331,9 @@ impl Plan {
             let mut took = Duration::MAX;
             for _ in 0..TRIES {
                 (contender.prepare)(ops).with_context(|| contender.name.clone())?;
-                let start = Instant::now();
+                let start = self.clock.now(self.threads);
                 (contender.run)(ops).with_context(|| contender.name.clone())?;
-                took = took.min(start.elapsed()).max(Duration::from_nanos(1));
+                took = took.min(self.clock.now(self.threads) - start).max(Duration::from_nanos(1));
                 if took < self.slice / 2 {
                     break;
                 }

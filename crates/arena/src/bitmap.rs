@@ -129,6 +129,33 @@ impl Bitmap {
         false
     }
 
+    /// Calls `each` for the runs of clear bits, in order: what is claimed or cleared meanwhile may be missing or in pieces.
+    pub fn each_clear_run(&self, arena: &Arena, mut each: impl FnMut(Range<u64>)) {
+        let mut start = None;
+        for (word, at) in arena.table(self.words).iter().zip((0..).step_by(64)) {
+            let set = word.load(Relaxed);
+            let mut bit = 0;
+            while bit < 64 {
+                let rest = set >> bit;
+                let next = match start {
+                    None => bit + rest.trailing_ones(),
+                    Some(_) => bit + rest.trailing_zeros(),
+                }
+                .min(64);
+                if next < 64 {
+                    match start.take() {
+                        None => start = Some(at + u64::from(next)),
+                        Some(from) => each(from..at + u64::from(next)),
+                    }
+                }
+                bit = next;
+            }
+        }
+        if let Some(from) = start {
+            each(from..self.len);
+        }
+    }
+
     /// Clears neighbouring bits.
     pub fn clear_range(&self, arena: &Arena, bits: Range<u64>) {
         let mut done = bits.start;
@@ -279,6 +306,29 @@ mod tests {
         assert_eq!(map.claim_run(arena, 0..1000, 229, None), Some(71..300));
         map.clear_range(arena, 0..1000);
         assert_eq!(map.count(arena), 0);
+    }
+
+    #[test]
+    fn clear_runs_are_told_in_order_and_across_words() {
+        let mut layout = Layout::default();
+        let map = Bitmap::plan(&mut layout, 400);
+        let arena = &Arena::anonymous(&layout).unwrap();
+        map.init(arena);
+        let runs = |map: &Bitmap| {
+            let mut runs = Vec::new();
+            map.each_clear_run(arena, |run| runs.push(run));
+            runs
+        };
+        assert_eq!(runs(&map), [0..400]);
+        for bit in [0, 63, 64, 127, 200, 399] {
+            map.set(arena, bit);
+        }
+        assert_eq!(runs(&map), [1..63, 65..127, 128..200, 201..399]);
+        assert!(map.claim_exactly(arena, 1..63));
+        assert!(map.claim_exactly(arena, 128..192));
+        assert_eq!(runs(&map), [65..127, 192..200, 201..399]);
+        map.clear(arena, 399);
+        assert_eq!(runs(&map), [65..127, 192..200, 201..400]);
     }
 
     #[test]

@@ -1,14 +1,17 @@
 //! `keepstone info`
 
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use ::pool::PoolInfo;
 use anyhow::Result;
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::args::PoolArgs;
 use crate::pool::{self, DomainReport};
-use crate::{output, size};
+use crate::{output, size, stats};
 
 #[derive(Serialize)]
 struct Info {
@@ -17,17 +20,30 @@ struct Info {
     info: PoolInfo,
     domain: DomainReport,
     mounted_on: Vec<String>,
+    /// How free space lies, as the server of a mount says; null where the pool is not mounted, as it takes a scan then.
+    free: Value,
+}
+
+/// How long a server may take to answer.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What the first of the mounts' servers to answer says of free space.
+fn free_space(dirs: Vec<PathBuf>) -> Value {
+    let answers = stats::ask(dirs, PATIENCE).into_values();
+    answers.flatten().map(|mut stats| stats["free"].take()).next().unwrap_or_default()
 }
 
 pub fn run(args: &PoolArgs, json: bool) -> Result<ExitCode> {
     let path = pool::absolute(&args.pool)?;
     let (info, domain) = pool::info(&path)?;
     let mounts = fuse::mounts()?.into_iter().filter(|m| m.is_keepstone() && m.source == path);
+    let dirs: Vec<PathBuf> = mounts.map(|m| m.dir).collect();
     let report = Info {
         pool: path.display().to_string(),
         info,
         domain: domain.into(),
-        mounted_on: mounts.map(|m| m.dir.display().to_string()).collect(),
+        mounted_on: dirs.iter().map(|dir| dir.display().to_string()).collect(),
+        free: free_space(dirs),
     };
     if json {
         output::json(&report)?;

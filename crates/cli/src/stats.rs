@@ -45,6 +45,8 @@ pub struct ServerStats<'a> {
     pub requests: fuse::OpSnapshot,
     pub medium: pmem::CountersSnapshot,
     pub space: vfs::StatFs,
+    /// How free space lies.
+    pub free: pool::FreeSpace,
     pub mount: &'a pool::MountReport,
 }
 
@@ -121,6 +123,8 @@ fn show(stats: &Value) {
         ("uptime", format!("{} s", stats["uptime_s"])),
         ("size", blocks("blocks").unwrap_or_default()),
         ("free", blocks("blocks_free").unwrap_or_default()),
+        ("longest free run", bytes(&stats["free"]["longest_bytes"])),
+        ("free for huge pages", bytes(&stats["free"]["huge_bytes"])),
         ("read", bytes(&stats["read_bytes"])),
         ("written", bytes(&stats["written_bytes"])),
         ("panics", text(&stats["panics"])),

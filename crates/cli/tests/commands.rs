@@ -278,6 +278,9 @@ fn stats_count_requests() {
     assert_eq!(stats["panics"], 0);
     assert!(stats["medium"]["fences"].as_u64().unwrap() > 0);
     assert!(stats["space"]["blocks_free"].as_u64().unwrap() > 0);
+    assert!(stats["free"]["longest_bytes"].as_u64().unwrap() > 1 << 20);
+    let info = json(&s.ok(["info", s.pool_str(), "--json"]));
+    assert_eq!(info["free"], stats["free"]);
     let text = s.ok(["stats", s.dir_str()]);
     assert!(text.contains("requests") && text.contains("create"), "{text}");
 }

@@ -2,9 +2,9 @@
 
 use crate::ModelFs;
 use pmem::Region;
-use pool::{Engine, MountReport, ReadBuf};
+use pool::{Engine, FreeSpace, MountReport, ReadBuf};
 use std::os::fd::BorrowedFd;
-use vfs::{Errno, Ino, Result};
+use vfs::{Errno, FileSystem as _, Ino, Result};
 
 impl Engine for ModelFs<Region> {
     fn region(&self) -> &Region {
@@ -17,6 +17,14 @@ impl Engine for ModelFs<Region> {
 
     fn mount_report(&self) -> &MountReport {
         &self.report
+    }
+
+    /// Where things will lie is known when they are saved: what is free is one run.
+    fn free_space(&self) -> FreeSpace {
+        let space = self.statfs();
+        let mut free = FreeSpace::default();
+        free.add(space.blocks - space.blocks_free..space.blocks, u64::from(space.block_size));
+        free
     }
 
     fn record_access(&self, _files: bool, _dirs: bool) {}

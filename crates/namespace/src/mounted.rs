@@ -10,7 +10,7 @@ use arena::{Arena, Attached, Layout, Look, Paused};
 use derived::{PoolEvents, SharedPool as _};
 use mounts::{HasMountEvents, MountEvents};
 use pmem::{Domain, Medium, Region};
-use pool::{Engine, Error, MountOptions, MountReport, Place, Processes, ReadBuf};
+use pool::{Engine, Error, FreeSpace, MountOptions, MountReport, Place, Processes, ReadBuf};
 use std::io;
 use std::ops::Deref;
 use std::os::fd::BorrowedFd;
@@ -438,6 +438,10 @@ impl<F: Files<Storage: Storage<Medium = Region>>> Engine for Pool<F> {
 
     fn mount_report(&self) -> &MountReport {
         &self.report
+    }
+
+    fn free_space(&self) -> FreeSpace {
+        self.files.tables().free_space()
     }
 
     fn record_access(&self, files: bool, dirs: bool) {

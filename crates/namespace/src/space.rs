@@ -1,8 +1,10 @@
 //! Which blocks are free, as all engines derive it: a bit a block, and their number. What an engine takes and gives back in
 //! an operation, and where it looks for it, is its own.
 
+use crate::layout::BLOCK;
 use crate::tables::Tables;
 use arena::Census;
+use pool::FreeSpace;
 
 impl Tables {
     /// Sets the number of free blocks after a scan marked those in use.
@@ -14,6 +16,13 @@ impl Tables {
     /// Blocks neither in use nor reserved.
     pub fn free_blocks(&self) -> u64 {
         self.free.total(&self.arena)
+    }
+
+    /// How free space lies.
+    pub fn free_space(&self) -> FreeSpace {
+        let mut free = FreeSpace::default();
+        self.blocks.each_clear_run(&self.arena, |run| free.add(run, BLOCK));
+        free
     }
 
     /// Lets cleared blocks be reserved again.

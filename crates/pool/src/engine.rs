@@ -1,6 +1,6 @@
 //! An engine that has opened a pool.
 
-use crate::MountReport;
+use crate::{FreeSpace, MountReport};
 use arena::Paused;
 use mounts::MountEvents;
 use pmem::Region;
@@ -22,6 +22,10 @@ pub trait Engine: FileSystem + MountEvents + Processes {
 
     /// What mounting found.
     fn mount_report(&self) -> &MountReport;
+
+    /// How free space lies, read from the derived state: in time that grows with the pool, and without a lock, so that
+    /// it is exact where nobody else works.
+    fn free_space(&self) -> FreeSpace;
 
     /// Whether accesses to files, and to directories, change their access times (where `relatime` would), for
     /// all who use the pool; as long as nobody says so they do.

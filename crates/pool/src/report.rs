@@ -2,6 +2,7 @@
 
 use crate::{LABEL_MAX, Problem};
 use serde::Serialize;
+use std::ops::Range;
 
 /// The label that a superblock holds, padded with zeros.
 pub fn label(padded: &[u8; LABEL_MAX]) -> String {
@@ -26,6 +27,49 @@ pub struct PoolInfo {
     pub created_ns: u64,
     /// Bytes per block.
     pub block_bytes: u32,
+}
+
+/// Bytes of an aligned unit of space that a huge page can map.
+const UNIT: u64 = 2 << 20;
+
+/// How the free space of a pool lies: what a file that wants to be contiguous can get. Space that waits for readers counts
+/// as used.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct FreeSpace {
+    /// Bytes that are free.
+    pub bytes: u64,
+    /// Runs of blocks that they lie in.
+    pub runs: u64,
+    /// Bytes of the longest run.
+    pub longest_bytes: u64,
+    /// Bytes in aligned units of 2 MiB that are free as a whole, for huge pages.
+    pub huge_bytes: u64,
+    /// How many runs there are by their size: the `i`th counts runs of 2^i blocks up to less than 2^(i+1).
+    pub runs_by_size: Vec<u64>,
+}
+
+impl FreeSpace {
+    /// Adds a run of free blocks, each of `block` bytes.
+    pub fn add(&mut self, run: Range<u64>, block: u64) {
+        if run.is_empty() {
+            return;
+        }
+        let (start, end) = (run.start * block, run.end * block);
+        self.bytes += end - start;
+        self.runs += 1;
+        self.longest_bytes = self.longest_bytes.max(end - start);
+        self.huge_bytes += (end - end % UNIT).saturating_sub(start.next_multiple_of(UNIT));
+        let class = (run.end - run.start).ilog2() as usize;
+        if self.runs_by_size.len() <= class {
+            self.runs_by_size.resize(class + 1, 0);
+        }
+        self.runs_by_size[class] += 1;
+    }
+
+    /// The share of free space that huge pages can map; 1 where nothing is free.
+    pub fn huge_share(&self) -> f64 {
+        if self.bytes == 0 { 1.0 } else { self.huge_bytes as f64 / self.bytes as f64 }
+    }
 }
 
 /// What mounting found and did. A process that joins others finds nothing but the space in use.
@@ -67,5 +111,28 @@ impl CheckReport {
     /// Whether nothing is wrong.
     pub fn clean(&self) -> bool {
         self.problems.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_counted_by_size_and_whole_units_by_alignment() {
+        let mut free = FreeSpace::default();
+        free.add(1..2, 4096);
+        free.add(10..13, 4096);
+        assert_eq!((free.bytes, free.runs, free.huge_bytes), (4 * 4096, 2, 0));
+        assert_eq!(free.huge_share(), 0.0);
+        // One unit and a block on either side, then a whole unit less one block.
+        free.add(511..1025, 4096);
+        free.add(1536..2047, 4096);
+        assert_eq!(free.huge_bytes, UNIT);
+        assert_eq!(free.longest_bytes, 514 * 4096);
+        assert_eq!(free.runs_by_size, [1, 1, 0, 0, 0, 0, 0, 0, 1, 1]);
+        free.add(5..5, 4096);
+        assert_eq!(free.runs, 4);
+        assert_eq!(FreeSpace::default().huge_share(), 1.0);
     }
 }

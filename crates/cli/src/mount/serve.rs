@@ -278,6 +278,7 @@ fn stats(
             requests: counters.snapshot(),
             medium: fs.region().counters().snapshot(),
             space: fs.statfs(),
+            free: fs.free_space(),
             mount: fs.mount_report(),
         };
         serde_json::to_vec(&stats).unwrap_or_default()

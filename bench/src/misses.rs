@@ -1,0 +1,296 @@
+//! Cache misses of calls (SCMFS §4.2, Figures 6 and 7 c–h): instructions, and misses of the first and the last level of
+//! caches, as valgrind's cachegrind simulates them with the caches of the paper's machine.
+//!
+//! Each loop runs twice under valgrind, in a process of its own, with different numbers of calls: the difference is what the
+//! calls cost, without what comes before. Engines are called through the process layer. What the kernel executes is not seen by
+//! valgrind, so there are no rows of kernel file systems; nor has its CPU CLWB or MOVDIR64B, so lines are flushed by
+//! CLFLUSH. The paper's numbers for its peers are in docs/PERFORMANCE.md.
+
+use crate::postmark::{self, Postmark};
+use crate::rounds::progress;
+use crate::store::Store as _;
+use crate::subjects::{self, Subject};
+use crate::tlb;
+use crate::workload::{Buffer, Rng};
+use anyhow::{Context as _, Result, bail};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Bytes of the file that loops read and write: more than caches have.
+const FILE: u64 = 16 << 20;
+
+/// Bytes, ways and line of the caches for instructions, for data, and of the last level: a core's share of a Core 2 Quad
+/// Q8200, whatever this machine has.
+const CACHES: [&str; 3] = ["--I1=32768,8,64", "--D1=32768,8,64", "--LL=2097152,8,64"];
+
+/// What a loop does again and again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Operation {
+    /// Reads 4 KiB behind the last.
+    SequentialRead,
+    /// Reads 4 KiB anywhere.
+    RandomRead,
+    /// Overwrites 4 KiB behind the last.
+    SequentialWrite,
+    /// Overwrites 4 KiB anywhere.
+    RandomWrite,
+    /// Creates a file, closes and unlinks it.
+    CreateUnlink,
+    /// A transaction of PostMark's write-intensive load.
+    Postmark,
+}
+
+use Operation::*;
+
+impl Operation {
+    const ALL: [Self; 6] =
+        [SequentialRead, RandomRead, SequentialWrite, RandomWrite, CreateUnlink, Postmark];
+
+    /// As tables call it.
+    fn name(self) -> &'static str {
+        match self {
+            SequentialRead => "sequential read 4K",
+            RandomRead => "random read 4K",
+            SequentialWrite => "sequential write 4K",
+            RandomWrite => "random write 4K",
+            CreateUnlink => "create, close, unlink",
+            Operation::Postmark => "PostMark transaction, write-intensive",
+        }
+    }
+
+    /// As the command line has it.
+    fn word(self) -> String {
+        clap::ValueEnum::to_possible_value(&self)
+            .map_or_else(String::new, |v| v.get_name().to_owned())
+    }
+}
+
+/// What one call costs.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Row {
+    /// Which configuration of an engine.
+    pub subject: String,
+    /// Which loop.
+    pub operation: String,
+    /// Calls that the counts are means of.
+    pub calls: u64,
+    /// Counts of each call.
+    pub per_call: Counts<f64>,
+}
+
+/// What cachegrind counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Counts<T> {
+    /// Instructions executed.
+    pub instructions: T,
+    /// Instruction fetches that the first level missed.
+    pub l1_instruction_misses: T,
+    /// And the last level.
+    pub ll_instruction_misses: T,
+    /// Loads and stores.
+    pub data: T,
+    /// Those that the first level missed.
+    pub l1_data_misses: T,
+    /// And the last level.
+    pub ll_data_misses: T,
+}
+
+impl Counts<f64> {
+    /// Misses of the first level by instruction.
+    pub fn instruction_miss_rate(&self) -> f64 {
+        self.l1_instruction_misses / self.instructions.max(1.0)
+    }
+}
+
+/// All that is known of misses.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Report {
+    /// Of caches, simulated.
+    pub caches: Vec<Row>,
+    /// Of data TLBs, modelled.
+    pub tlb: Vec<tlb::Row>,
+}
+
+/// How much is simulated.
+#[derive(Clone, Copy, Debug)]
+pub struct Scale {
+    /// Calls of the longer run, less those of the shorter one.
+    pub calls: u64,
+    /// What the model of TLBs traces.
+    pub tlb: tlb::Scale,
+}
+
+impl Scale {
+    /// Enough for means.
+    pub const FULL: Self = Self { calls: 20_000, tlb: tlb::Scale::FULL };
+    /// For a first look.
+    pub const QUICK: Self = Self { calls: 2_000, tlb: tlb::Scale::FULL };
+    /// To see that it works.
+    pub const TINY: Self = Self { calls: 50, tlb: tlb::Scale::TINY };
+}
+
+/// Simulates loops whose names contain one of `filter` (all, where it is empty), and models TLBs.
+pub fn run(subjects: &[Subject], filter: &[String], scale: Scale, dir: &Path) -> Result<Report> {
+    let wants = |name: &str| filter.is_empty() || filter.iter().any(|part| name.contains(part));
+    let wanted: Vec<_> =
+        Operation::ALL.into_iter().filter(|operation| wants(operation.name())).collect();
+    if !wanted.is_empty() {
+        require_valgrind()?;
+    }
+    let bar = progress("under valgrind", (subjects.len() * wanted.len()) as u64);
+    let mut caches = Vec::new();
+    for subject in subjects {
+        for operation in &wanted {
+            caches.push(simulate(subject, *operation, scale.calls, dir)?);
+            bar.inc(1);
+        }
+    }
+    bar.finish_and_clear();
+    let tlb = if wants("tlb") { tlb::run(subjects, scale.tlb, dir)? } else { Vec::new() };
+    Ok(Report { caches, tlb })
+}
+
+fn require_valgrind() -> Result<()> {
+    let found = Command::new("valgrind").arg("--version").stdout(Stdio::null()).status();
+    if !found.is_ok_and(|status| status.success()) {
+        bail!(
+            "valgrind is not installed, which simulates caches: install the package valgrind (`apt-get install valgrind`), \
+             or run `keepstone-bench misses tlb` for the model of TLBs alone"
+        );
+    }
+    Ok(())
+}
+
+fn simulate(subject: &Subject, operation: Operation, calls: u64, dir: &Path) -> Result<Row> {
+    let warm = (calls / 10).max(10);
+    let few = under_valgrind(subject, operation, warm, dir)?;
+    let many = under_valgrind(subject, operation, warm + calls, dir)?;
+    let each =
+        |of: fn(&Counts<u64>) -> u64| of(&many).saturating_sub(of(&few)) as f64 / calls as f64;
+    let per_call = Counts {
+        instructions: each(|c| c.instructions),
+        l1_instruction_misses: each(|c| c.l1_instruction_misses),
+        ll_instruction_misses: each(|c| c.ll_instruction_misses),
+        data: each(|c| c.data),
+        l1_data_misses: each(|c| c.l1_data_misses),
+        ll_data_misses: each(|c| c.ll_data_misses),
+    };
+    let (subject, operation) = (subject.name.to_owned(), operation.name().to_owned());
+    Ok(Row { subject, operation, calls, per_call })
+}
+
+fn under_valgrind(
+    subject: &Subject,
+    operation: Operation,
+    calls: u64,
+    dir: &Path,
+) -> Result<Counts<u64>> {
+    let out = tempfile::NamedTempFile::new()?;
+    let mut command = Command::new("valgrind");
+    command
+        .args(["--tool=cachegrind", "--cache-sim=yes", "--quiet"])
+        .args(CACHES)
+        .arg(format!("--cachegrind-out-file={}", out.path().display()))
+        .arg(std::env::current_exe()?)
+        .args(["miss-loop", subject.name, &operation.word(), &calls.to_string(), "--dir"])
+        .arg(dir)
+        .stdout(Stdio::null());
+    let shown = format!("{command:?}");
+    crate::ramdisk::run(&mut command)?;
+    let text = std::fs::read_to_string(out.path())?;
+    parse(&text).with_context(|| format!("{shown} counted nothing that is understood"))
+}
+
+/// The totals of a file of cachegrind's: its lines `events:` and `summary:`.
+fn parse(text: &str) -> Option<Counts<u64>> {
+    let line = |key: &str| text.lines().rev().find_map(|line| line.strip_prefix(key));
+    let names: Vec<&str> = line("events:")?.split_whitespace().collect();
+    let values: Option<Vec<u64>> =
+        line("summary:")?.split_whitespace().map(|value| value.parse().ok()).collect();
+    let values = values?;
+    let of = |name: &str| {
+        let place = names.iter().position(|other| *other == name)?;
+        values.get(place).copied()
+    };
+    Some(Counts {
+        instructions: of("Ir")?,
+        l1_instruction_misses: of("I1mr")?,
+        ll_instruction_misses: of("ILmr")?,
+        data: of("Dr")? + of("Dw")?,
+        l1_data_misses: of("D1mr")? + of("D1mw")?,
+        ll_data_misses: of("DLmr")? + of("DLmw")?,
+    })
+}
+
+/// The loop that runs under valgrind.
+pub fn work(name: &str, operation: Operation, calls: u64, dir: &Path) -> Result<()> {
+    let subject = subjects::all().into_iter().find(|subject| subject.name == name);
+    let subject = subject.with_context(|| format!("{name}: not a configuration"))?;
+    let pool = subject.pool(dir, 4 * FILE)?;
+    let root = pool.root()?;
+    let mut buf = Buffer::new(4096);
+    let records = FILE / 4096;
+    let file = pool.create(&root, c"file")?;
+    if matches!(operation, SequentialRead | RandomRead | SequentialWrite | RandomWrite) {
+        let chunk = Buffer::new(1 << 20);
+        for offset in (0..FILE).step_by(1 << 20) {
+            pool.write(&file, offset, chunk.get())?;
+        }
+    }
+    let mut rng = Rng::new(17);
+    match operation {
+        SequentialRead => {
+            for i in 0..calls {
+                pool.read(&file, i % records * 4096, buf.get_mut())?;
+            }
+        }
+        RandomRead => {
+            for _ in 0..calls {
+                pool.read(&file, rng.below(records) * 4096, buf.get_mut())?;
+            }
+        }
+        SequentialWrite => {
+            for i in 0..calls {
+                pool.write(&file, i % records * 4096, buf.get())?;
+            }
+        }
+        RandomWrite => {
+            for _ in 0..calls {
+                pool.write(&file, rng.below(records) * 4096, buf.get())?;
+            }
+        }
+        CreateUnlink => {
+            for _ in 0..calls {
+                pool.close(pool.create(&root, c"new")?);
+                pool.unlink(&root, c"new")?;
+            }
+        }
+        Operation::Postmark => {
+            let scale = postmark::Scale { files: 1000, dirs: 10, ..postmark::Scale::TINY };
+            let mut load = Postmark::new(&pool, postmark::MIXES[1], scale)?;
+            load.create(scale.files as u64)?;
+            load.transact(calls)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn totals_are_found_by_their_names() {
+        let text = "desc: I1 cache: 32768 B\ncmd: x\nevents: Ir I1mr ILmr Dr D1mr DLmr Dw D1mw DLmw\nfl=a.c\nfn=f\n\
+                    1 2 3 4 5 6 7 8 9 10\nsummary: 100 10 1 50 5 2 30 3 1\n";
+        let counts = parse(text).unwrap();
+        assert_eq!(counts.instructions, 100);
+        assert_eq!((counts.l1_instruction_misses, counts.ll_instruction_misses), (10, 1));
+        assert_eq!((counts.data, counts.l1_data_misses, counts.ll_data_misses), (80, 8, 3));
+        assert_eq!(parse("events: Ir\nsummary: 1\n"), None);
+        assert_eq!(parse(""), None);
+        let rate = Counts { instructions: 200.0, l1_instruction_misses: 1.0, ..Counts::default() };
+        assert_eq!(rate.instruction_miss_rate(), 0.005);
+    }
+}

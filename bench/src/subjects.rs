@@ -1,0 +1,75 @@
+//! Which engines are compared, and how their pools are mounted: the one place that lists them.
+
+use crate::inprocess::Pool;
+use anyhow::{Context as _, Result};
+use engines::Layout;
+use pool::MountOptions;
+use std::path::Path;
+
+/// An engine with options.
+#[derive(Clone)]
+pub struct Subject {
+    /// What results call it.
+    pub name: &'static str,
+    /// What its pools are laid out for.
+    pub layout: Layout,
+    /// How they are mounted.
+    pub options: MountOptions,
+}
+
+/// All of them. Configurations of the paper (§4.3) are lines here.
+pub fn all() -> Vec<Subject> {
+    let subject = |name, layout, options| Subject { name, layout, options };
+    vec![
+        subject("scmfs", Layout::Scmfs, MountOptions::default()),
+        subject("bpfs", Layout::Bpfs, MountOptions::default()),
+    ]
+}
+
+/// All of them, those of `layout` before the others: the first is compared with the rest.
+pub fn first_of(layout: &str) -> Result<Vec<Subject>> {
+    let layout = measured(layout)?;
+    let (mut first, others): (Vec<_>, Vec<_>) =
+        all().into_iter().partition(|subject| subject.layout == layout);
+    first.extend(others);
+    Ok(first)
+}
+
+/// Those of `layout`; all where none is given.
+pub fn only(layout: Option<&str>) -> Result<Vec<Subject>> {
+    let Some(layout) = layout else { return Ok(all()) };
+    let layout = measured(layout)?;
+    Ok(all().into_iter().filter(|subject| subject.layout == layout).collect())
+}
+
+fn measured(name: &str) -> Result<Layout> {
+    let layout = Layout::named(name).filter(|layout| all().iter().any(|s| s.layout == *layout));
+    layout.with_context(|| {
+        let names: Vec<_> = all().iter().map(|subject| subject.layout.name()).collect();
+        format!("{name}: not a layout that is measured here; there are {}", names.join(", "))
+    })
+}
+
+impl Subject {
+    /// A new pool of `bytes` in `dir`, used through the process layer.
+    pub fn pool(&self, dir: &Path, bytes: u64) -> Result<Pool> {
+        Pool::new(self, dir, bytes)
+            .with_context(|| format!("{}: a pool of {bytes} bytes", self.name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_layout_that_is_asked_for_comes_first() {
+        let names = |subjects: Vec<Subject>| subjects.iter().map(|s| s.name).collect::<Vec<_>>();
+        assert_eq!(names(first_of("bpfs").unwrap())[0], "bpfs");
+        assert_eq!(names(first_of("scmfs").unwrap()).len(), all().len());
+        assert_eq!(names(only(Some("bpfs")).unwrap()), ["bpfs"]);
+        assert_eq!(only(None).unwrap().len(), all().len());
+        assert!(first_of("model").is_err());
+        assert!(only(Some("nothing")).is_err());
+    }
+}
