@@ -69,6 +69,7 @@ mod descriptors;
 mod directories;
 mod family;
 mod known;
+mod mappings;
 mod mount;
 mod names;
 mod noted;
@@ -86,6 +87,7 @@ mod xattrs;
 
 pub use attributes::Unaligned;
 pub use directories::DirItem;
+pub use mappings::{PoolFile, map_window, unmap_window};
 pub use mount::{Attached, Fork, MountSpec};
 pub use mounts::{MountEvents, MountState};
 pub use process::Process;

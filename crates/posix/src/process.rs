@@ -57,6 +57,8 @@ pub struct Process {
     pub(crate) foreign_namespace: AtomicBool,
     /// Inodes with POSIX locks of this process, or that it maps.
     pub(crate) noted: crate::noted::Noted,
+    /// What is mapped where it lies.
+    pub(crate) mappings: crate::mappings::Mappings,
     /// Where paths have led.
     pub(crate) path_cache: PathCache,
     /// Where relative ones start.
@@ -195,6 +197,7 @@ impl Process {
             path_cache: PathCache::default(),
             cwd: Cwd::default(),
             noted: crate::noted::Noted::default(),
+            mappings: crate::mappings::Mappings::default(),
             shares_with_child: AtomicBool::new(false),
         };
         rustix::process::umask(rustix::fs::Mode::from_bits_retain(process.umask.load(Relaxed)));
@@ -427,8 +430,8 @@ impl Process {
         hidden
     }
 
-    /// [`hide`](Self::hide)s several descriptors, or none: those then stay as they are.
-    pub fn hide_all(&self, fds: &[i32]) -> Result<(), Errno> {
+    /// [`hide`](Self::hide)s several descriptors, or none: those then stay as they are. Returns their numbers.
+    pub fn hide_all(&self, fds: &[i32]) -> Result<SmallVec<[i32; 4]>, Errno> {
         let mut hidden = SmallVec::<[i32; 4]>::new();
         for &fd in fds {
             match self.hidden_duplicate(fd) {
@@ -442,7 +445,7 @@ impl Process {
         for &fd in fds {
             let _ = self.close_fd(fd);
         }
-        Ok(())
+        Ok(hidden)
     }
 
     fn hidden_duplicate(&self, fd: i32) -> Result<i32, Errno> {

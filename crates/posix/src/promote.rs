@@ -374,8 +374,9 @@ impl Process {
         result
     }
 
-    /// Before another program takes this process over: it has none of our mappings. Where that fails,
-    /// [`exec_failed`](Self::exec_failed) must be called.
+    /// Before another program takes this process over: it has none of our mappings by the kernel. Where that fails,
+    /// [`exec_failed`](Self::exec_failed) must be called. (Mappings to where files lie end as what a dead process has: if
+    /// this failed, their blocks could be others'.)
     pub fn before_image_ends(&self) {
         for (mount, ino) in self.noted.mapped() {
             self.mount(mount).attached().events.end_mapping(ino);
@@ -406,6 +407,7 @@ impl Process {
         let table = self.lock_table();
         self.unpark_all(&table);
         std::mem::forget(table);
+        self.mappings.hold();
         let shares = self.mounts().any(|(_, mount)| mount.if_attached().is_some());
         self.shares_with_child.store(shares, Relaxed);
         self.place().segment().ready.store(0, Release);
@@ -439,12 +441,14 @@ impl Process {
             self.family.end_fork(place);
             self.tell_pools(Fork::Ends);
         }
+        self.mappings.release();
         self.reset_table_lock();
     }
 
     /// After fork, in the child, before anything else of this crate or of an engine.
     pub fn after_fork_child(&self) {
         self.reset_table_lock();
+        self.mappings.release();
         self.path_cache.after_fork();
         // Another thread may have been about to change it.
         self.cwd.forget();
@@ -461,6 +465,7 @@ impl Process {
             Err(_) => self.set_place(Place::nowhere()),
         }
         self.notes_after_fork();
+        self.count_inherited_mappings();
         if inherits {
             self.family.end_fork(parent);
             self.tell_pools(Fork::Ends);

@@ -41,7 +41,8 @@ impl<M: Medium> Files<M> {
         let map = self.map(v)?;
         self.v.transact(self.blocks_to_grow(map, &range, size)?, KEEP, |txn| {
             self.touch_growth(v, size);
-            let growth = Growth { range, size, fill: Fill::ZEROS, may_move: true };
+            let may_move = !v.mappings.are_direct();
+            let growth = Growth { range, size, fill: Fill::ZEROS, may_move };
             self.grow(txn, self.content(v), &growth)?;
             v.add_blocks(txn.delta());
             Ok(())
@@ -55,8 +56,9 @@ impl<M: Medium> Files<M> {
         let range = range.start.min(end)..end;
         let whole = range.start.next_multiple_of(BLOCK)..range.end - range.end % BLOCK;
         let content = self.content(v);
-        // A big hole is worth a table.
-        let is_big = whole.start < whole.end && whole.end - whole.start >= EXTENT;
+        // A big hole is worth a table. What somebody maps stays.
+        let may_free = !v.mappings.are_direct();
+        let is_big = may_free && whole.start < whole.end && whole.end - whole.start >= EXTENT;
         self.v.transact(if is_big { 1 } else { 0 }, 0, |txn| {
             self.touch_modified(v);
             let mut map = self.map(v)?;
@@ -64,7 +66,8 @@ impl<M: Medium> Files<M> {
                 map = self.raise(txn, map, map.virtual_bytes());
                 self.publish_map(content.map, map);
             }
-            if let (Map::Table { block, level }, true) = (map, whole.start < whole.end) {
+            let frees = may_free && whole.start < whole.end;
+            if let (Map::Table { block, level }, true) = (map, frees) {
                 let ragged = [range.start..whole.start, whole.end..range.end];
                 for range in ragged {
                     self.mapped(map, range, |_, pm, len| self.medium.zero_nt(pm, len))?;
@@ -88,7 +91,8 @@ impl<M: Medium> Files<M> {
             self.touch_growth(v, size);
             let inside = range.start..range.end.min(old);
             self.mapped(map, inside, |_, pm, len| self.medium.zero_nt(pm, len))?;
-            let growth = Growth { range, size, fill: Fill::ZEROS, may_move: true };
+            let may_move = !v.mappings.are_direct();
+            let growth = Growth { range, size, fill: Fill::ZEROS, may_move };
             self.grow(txn, self.content(v), &growth)?;
             v.add_blocks(txn.delta());
             Ok(())
@@ -104,6 +108,9 @@ impl<M: Medium> Files<M> {
         range: Range<u64>,
         collapse: bool,
     ) -> Result<()> {
+        if v.mappings.are_direct() {
+            return Err(Errno::BUSY);
+        }
         // What is not durable yet would be somebody else's at its new place.
         self.flush_dirty(v)?;
         let len = (range.end - range.start) / BLOCK;

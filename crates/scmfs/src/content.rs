@@ -114,7 +114,8 @@ impl<M: Medium> Files<M> {
             // Before a run may be copied.
             self.overwrite_mapped(v, map, inside, offset, data)?;
             self.touch_growth(v, size);
-            let growth = Growth { range, size, fill: Fill { offset, data }, may_move: true };
+            let may_move = !v.mappings.are_direct();
+            let growth = Growth { range, size, fill: Fill { offset, data }, may_move };
             self.grow(txn, self.content(v), &growth)?;
             v.add_blocks(txn.delta());
             Ok(())

@@ -18,7 +18,7 @@
 //! - `Maps`: `map`: where contents lie;
 //! - `Store`: `store`, `claims`: one inode, and what [`namespace`] wants of an engine;
 //! - [`namespace::Core`]: the operations on names and attributes;
-//! - `Files`: `fs`, `content`, `allocate`, `sync`, `pin`: those on contents;
+//! - `Files`: `fs`, `content`, `allocate`, `sync`, `pin`, `mapping`: those on contents;
 //! - `lifecycle`: format, check.
 
 #![forbid(unsafe_code)]
@@ -31,6 +31,7 @@ mod journal;
 pub mod layout;
 mod lifecycle;
 mod map;
+mod mapping;
 mod overlay;
 mod pin;
 mod space;

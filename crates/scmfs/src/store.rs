@@ -14,7 +14,7 @@ use pmem::{LINE, Medium};
 use smallvec::SmallVec;
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use vfs::{Attr, Errno, FileKind, Ino, Result, Timestamp};
+use vfs::{Attr, Errno, FILE_SIZE_MAX, FileKind, Ino, Result, Timestamp};
 
 /// Inodes and their content: maps, and what is derived. Nothing here is an operation.
 pub struct Store<M> {
@@ -247,13 +247,16 @@ impl<M: Medium> Store<M> {
         let mut all = journal::Words::from_slice(words);
         all.push((self.word_off(v, Word::Size), size));
         self.commit_words(ino.0, &all)?;
-        if size < old { self.trim(v, size) } else { Ok(()) }
+        match size < old {
+            true if v.mappings.are_direct() => self.clear(v, size..old),
+            true => self.trim(v, size),
+            false => Ok(()),
+        }
     }
 
     /// Prepares a file for a size to which it grows. Durable after the next fence.
     fn make_room(&self, v: &VInode, old: u64, size: u64) -> Result<()> {
         let map = self.map(v)?;
-        let content = self.content(v);
         let near = match map {
             Map::Run(run) => is_near(run.count, size.div_ceil(BLOCK)),
             Map::Hole => is_near(0, size.div_ceil(BLOCK)),
@@ -261,20 +264,33 @@ impl<M: Medium> Store<M> {
         };
         let range = if near { old..size } else { size..size };
         self.v.transact(self.blocks_to_grow(map, &range, size)?, KEEP, |txn| {
-            if let Map::Table { block, level } = map {
+            let may_move = !v.mappings.are_direct();
+            if let (Map::Table { block, level }, true) = (map, may_move) {
                 // Spare blocks are better given back than zeroed.
                 self.unmap(txn, (block, level), &(old.div_ceil(BLOCK)..u64::MAX))?;
                 let _ = self.medium.fence();
             }
-            let growth = Growth { range, size, fill: Fill::ZEROS, may_move: true };
-            let grown = self.prepare(txn, content, &growth)?;
-            if !grown.is_stored {
-                // A crash before the size is stored leaves it as spare space.
-                self.publish_map(content.map, grown.map);
-            }
-            v.add_blocks(txn.delta());
-            Ok(())
+            let growth = Growth { range, size, fill: Fill::ZEROS, may_move };
+            self.add_spare(txn, v, &growth)
         })
+    }
+
+    /// Maps what a growth says, without a change of the size. A crash before that is stored leaves it as spare space.
+    pub fn add_spare(&self, txn: &mut Txn<'_>, v: &VInode, growth: &Growth<'_>) -> Result<()> {
+        let content = self.content(v);
+        let grown = self.prepare(txn, content, growth)?;
+        if !grown.is_stored {
+            self.publish_map(content.map, grown.map);
+        }
+        v.add_blocks(txn.delta());
+        Ok(())
+    }
+
+    /// Zeroes bytes of a file where they lie, durably: those behind its end, whose blocks are mapped and so stay.
+    pub fn clear(&self, v: &VInode, range: Range<u64>) -> Result<()> {
+        self.mapped(self.map(v)?, range, |_, pm, len| self.medium.zero_nt(pm, len))?;
+        let _ = self.medium.fence();
+        Ok(())
     }
 
     /// Cuts an inode's content, whose size has been published as `size`: gives back all that is mapped beyond. A crash before
@@ -516,6 +532,18 @@ impl<M: Medium> Storage for Store<M> {
         })
     }
 
+    fn note_unknown_stores(&self, v: &VInode) {
+        self.v.set_all_dirty(v);
+        if !self.is_read_only() && self.date(v, namespace::MODIFIED) {
+            self.medium.flush(self.word_off(v, Word::Mtime), 16);
+            let _ = self.medium.fence();
+        }
+    }
+
+    fn give_back_spare(&self, v: &VInode) -> Result<()> {
+        self.trim(v, self.load(v, Word::Size))
+    }
+
     fn append_dir_block(
         &self,
         d: &VInode,
@@ -596,7 +624,9 @@ impl<M: Medium> Storage for Store<M> {
             self.v.set_all_dirty(v);
         }
         let slot = self.word_off(v, Word::Root);
-        let (blocks, _) = self.claim_map(scan, object, slot, size, each);
+        // A recovery leaves what is mapped as it is, spare space as well.
+        let keep = if v.mappings.are_direct() { FILE_SIZE_MAX } else { size };
+        let (blocks, _) = self.claim_map(scan, object, slot, keep, each);
         // claims-S3.
         if let Map::Run(run) = Map::unpack(self.medium.load_u64(slot))
             && size > run.bytes()
