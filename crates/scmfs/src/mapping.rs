@@ -7,7 +7,7 @@
 //! - mapping-D3: as long as a mapping stores, all of the file counts as not durable; when one goes, that is noted first.
 
 use crate::fs::Files;
-use crate::layout::{BLOCK, Map};
+use crate::layout::BLOCK;
 use crate::map::{Fill, Piece};
 use crate::space::KEEP;
 use crate::store::Growth;
@@ -37,6 +37,9 @@ impl<M: Medium> Files<M> {
             let v = self.live_file(ino)?;
             if v.mappings.are_kernels() {
                 return Err(Errno::BUSY.into());
+            }
+            if stores {
+                self.revoke_capability(v)?;
             }
             self.back(v, &blocks)?;
             let extents = self.extents(v, &blocks)?;
@@ -90,7 +93,7 @@ impl<M: Medium> Files<M> {
         let lock = self.v.lock_shared(ino)?;
         let v = self.live_file(ino)?;
         let end = self.load(v, Word::Size).min(range.end);
-        let map: Map = self.map(v)?;
+        let map = self.map(v)?;
         self.mapped(map, range.start.min(end)..end, |_, pm, len| self.medium.flush(pm, len))?;
         let _ = self.medium.fence();
         drop(lock);
