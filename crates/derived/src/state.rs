@@ -351,7 +351,11 @@ impl<V: Inode> State<V> {
         let process = self.arena.process()?;
         if !v.mappings.add(mapper, 1) {
             let is_direct = mapper != Mapper::Kernel;
-            return Err(if v.mappings.are_direct() == is_direct { Errno::MFILE } else { Errno::BUSY });
+            return Err(if v.mappings.are_direct() == is_direct {
+                Errno::MFILE
+            } else {
+                Errno::BUSY
+            });
         }
         if self.tables.mappings.add_part(&self.arena, process, ino, mapper.field()) {
             return Ok(());

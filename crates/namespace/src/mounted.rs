@@ -17,8 +17,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::time::Instant;
 use vfs::{
-    Attr, Caller, DirEntry, Durability, Entry, Errno, Extent, Fallocate, FileSystem, Ino, NewNode, ROOT,
-    RenameFlags, Result, Seek, SetAttr, SetXattr, StatFs,
+    Attr, Caller, DirEntry, Durability, Entry, Errno, Extent, Fallocate, FileSystem, Ino, NewNode,
+    ROOT, RenameFlags, Result, Seek, SetAttr, SetXattr, StatFs,
 };
 
 /// The medium of an engine.

@@ -5,8 +5,8 @@
 //!   has counted its own.
 //! - mappings-P2: what the kernel maps and the list change under one lock, so that an address that is given out again is not taken
 //!   for what it was.
-//! - mappings-P3: what nobody sees (a system call past libc) leaves an entry for what is not mapped any more, and with it the blocks
-//!   of the file where they are, until the process ends.
+//! - mappings-P3: what nobody sees (a system call past libc) leaves an entry for what is not mapped any more, and with it the
+//!   blocks of the file where they are, until the process ends.
 
 #![allow(unsafe_code)]
 
@@ -166,7 +166,8 @@ impl Wanted {
     /// Reserves the addresses, as far as possible aligned as the memory is, so that huge pages can map it.
     fn reserve(&self, first: u64) -> Result<usize, Errno> {
         let fixed = self.flags & (MAP_FIXED | MAP_FIXED_NOREPLACE);
-        let slack = if fixed == 0 && self.addr == 0 && self.len >= HUGE_PAGE { HUGE_PAGE } else { 0 };
+        let slack =
+            if fixed == 0 && self.addr == 0 && self.len >= HUGE_PAGE { HUGE_PAGE } else { 0 };
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         let flags = flags | MapFlags::from_bits_retain(fixed as u32);
         let total = self.len.checked_add(slack).ok_or(Errno::NOMEM)?;
@@ -311,7 +312,10 @@ impl Process {
         let is_shared = flags & libc::MAP_TYPE != MAP_PRIVATE;
         let unknown = flags & libc::MAP_TYPE == libc::MAP_SHARED_VALIDATE && flags & !KNOWN != 0;
         let odd = libc::MAP_HUGETLB | libc::MAP_GROWSDOWN;
-        if prot & PROT_EXEC != 0 || flags & odd != 0 || unknown || ofd.mount().check_writable().is_err()
+        if prot & PROT_EXEC != 0
+            || flags & odd != 0
+            || unknown
+            || ofd.mount().check_writable().is_err()
         {
             return None;
         }
@@ -576,6 +580,25 @@ impl Process {
         fs.unmap_range(behind.ino, behind.stores, true);
         fs.forget(behind.ino, 1);
         true
+    }
+
+    /// Before a `clone` whose child is not served: nothing changes until [`release_mappings`](Self::release_mappings).
+    pub fn hold_mappings(&self) {
+        self.mappings.hold();
+    }
+
+    /// After it, in the parent.
+    pub fn release_mappings(&self) {
+        self.mappings.release();
+    }
+
+    /// After it, in the child, which nobody counts: it maps nothing where it lies any more.
+    pub fn unmap_inherited(&self) {
+        // SAFETY: `hold_mappings` has kept other threads from changing it, and they are not here.
+        for entry in unsafe { &*self.mappings.entries.get() } {
+            // SAFETY: as in `count_inherited_mappings`.
+            let _ = unsafe { munmap(entry.start as *mut _, entry.end - entry.start) };
+        }
     }
 
     /// In a forked child: counts what it has inherited (mappings-P1). What cannot be counted is not mapped any more.

@@ -97,7 +97,11 @@ fn what_is_cut_off_or_punched_out_is_zeroed_where_it_is() {
         let had = free(&fs);
         let extents = fs.map_range(ino, 0..len, true).unwrap();
         fs.fallocate(ino, Fallocate::PunchHole, BLOCK, len - 4 * BLOCK).unwrap();
-        assert!(seen(&fs, &extents)[BLOCK as usize..][..(len - 4 * BLOCK) as usize].iter().all(|b| *b == 0));
+        assert!(
+            seen(&fs, &extents)[BLOCK as usize..][..(len - 4 * BLOCK) as usize]
+                .iter()
+                .all(|b| *b == 0)
+        );
         resize(&fs, ino, BLOCK + 10);
         assert_eq!(free(&fs), had, "blocks that are mapped are nobody else's");
         assert!(seen(&fs, &extents)[BLOCK as usize + 10..].iter().all(|byte| *byte == 0));

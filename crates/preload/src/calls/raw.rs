@@ -130,6 +130,8 @@ export! {
                 let child = real::syscall(number, a, b, c, d, e, f);
                 if child == 0 && !shares_memory {
                     serve_no_more(flags as u64);
+                } else {
+                    fork::after_clone(flags as u64);
                 }
                 child
             }
