@@ -121,7 +121,9 @@ impl Mappings {
     pub fn take(&self, mapper: Mapper, n: u32) -> bool {
         let less = |word: u32| {
             let n = match mapper {
-                Mapper::Kernel => n.min(word & !Self::DIRECT),
+                // Those that others count.
+                _ if (word & Self::DIRECT == 0) != (mapper == Mapper::Kernel) => 0,
+                Mapper::Kernel => n.min(word),
                 Mapper::Reader => n.min(word & Self::READERS),
                 Mapper::Writer => n.min((word & Self::WRITERS) / Self::WRITER) * Self::WRITER,
             };
