@@ -37,7 +37,7 @@ for writemap in (False, True):
         os.unlink(os.path.join(f"db-{writemap}", name))
     os.rmdir(f"db-{writemap}")
 PYTHON
-python3 lmdb_test.py
+/usr/bin/python3 lmdb_test.py
 
 cat >two.py <<'PYTHON'
 import mmap, os, struct
@@ -49,7 +49,8 @@ ready, go = os.pipe()
 child = os.fork()
 if child == 0:
     # A mapping of its own.
-    own = mmap.mmap(open("two", "r+b").fileno(), 0)
+    other = open("two", "r+b")
+    own = mmap.mmap(other.fileno(), 0)
     for i in range(0, 1 << 20, 4096):
         own[i:i + 4] = struct.pack("<I", i)
     os.write(go, b"x")
@@ -67,7 +68,7 @@ m.flush()
 print(len(m), os.path.getsize("two"), open("two", "rb").read()[-1])
 m.close()
 PYTHON
-python3 two.py
+/usr/bin/python3 two.py
 
 cat >pmem.c <<'C'
 #include <libpmem.h>
