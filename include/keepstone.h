@@ -38,11 +38,20 @@ ssize_t ks_write(ks_file *file, const void *data, size_t count);
 ssize_t ks_pread(ks_file *file, void *buf, size_t count, off_t offset);
 ssize_t ks_pwrite(ks_file *file, const void *data, size_t count, off_t offset);
 /* Where the bytes at offset lie in the pool, without a copy: sets *buf, returns how many bytes can be
- * read there (fewer than count where the file is not contiguous, 0 at its end). They stay until given
- * back, once per call and before the file is closed, whatever happens to the file meanwhile; only what
- * is written within 8 aligned bytes shows. */
+ * read there (0 at its end). They stay until given back, once per call and before the file is closed,
+ * whatever happens to the file meanwhile. In a pool of the layout scmfs that is all of count that the file
+ * has (its blocks are mapped behind each other where they do not lie so, unless these are very many, or much
+ * of it is holes), and what is written to the file shows; of the layout bpfs, fewer where the file is not
+ * contiguous, and only what is written within 8 aligned bytes shows. */
 ssize_t ks_get_read_buf(ks_file *file, size_t count, off_t offset, const void **buf);
 int ks_put_read_buf(ks_file *file);
+/* The same to be stored to, in a pool of the layout scmfs: sets *buf, returns how many bytes of the file are
+ * there (fewer than count, or 0, only at its end: ks_ftruncate makes it longer before). What is stored shows at
+ * once to all who read the file, and is durable when ks_put_write_buf has given the buffer back, by its address and
+ * before the file is closed; until then a crash may leave any of it. ENOTSUP in pools of other layouts, and where
+ * too much of the range would have to be allocated; EBUSY while a program without the library has the file open. */
+ssize_t ks_get_write_buf(ks_file *file, size_t count, off_t offset, void **buf);
+int ks_put_write_buf(ks_file *file, const void *buf);
 /* The same for a descriptor of an ordinary file that `keepstone run --direct` serves (a tmpfs or DAX file
  * system): ENOTSUP for others, and for holes of sparse files; use pread then. Given back by address.
  * Writes to the file show, and what is cut off its end is gone: SIGBUS, as from mmap. */

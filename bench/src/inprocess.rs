@@ -61,6 +61,7 @@ fn spec(dir: &Path, engine: &Arc<dyn Engine>) -> Result<MountSpec> {
     let attach = move || {
         Ok(Attached {
             events: engine.clone(),
+            file: None,
             secret: engine.secret(),
             fs: engine.clone(),
             on_fork: Box::new(|_| ()),

@@ -3,7 +3,7 @@
 # what they print and what they leave.
 #
 #   run.sh [--direct] PROGRAM [DIR]     PROGRAM: coreutils, shells, tar, git, python, python-modules, sqlite, build,
-#                            rsync, vim, fio, rocksdb, redis, postgres, valgrind, together, pjdfstest, or all
+#                            rsync, vim, fio, rocksdb, redis, postgres, mapping, valgrind, together, pjdfstest, or all
 #
 # DIR is an empty directory of a mount made with `-o direct`. Without DIR, a pool is made in memory,
 # mounted, unmounted and checked. With --direct, no pool is made, but the files of a tmpfs (DIR, or a
@@ -18,7 +18,7 @@ work=$root/.work
 source "$here/../mount-tests/lib.sh"
 export MOUNT_OPTIONS=direct
 
-programs=(coreutils shells tar git python python-modules sqlite build rsync vim fio rocksdb redis postgres valgrind)
+programs=(coreutils shells tar git python python-modules sqlite build rsync vim fio rocksdb redis postgres mapping valgrind)
 run_options=(--stats --json)
 direct=()
 if [ "${1:-}" = --direct ]; then
@@ -122,7 +122,8 @@ run_pjdfstest() {
     sed -n '/^{/,$p' "$work/pjdfstest-run/dir.log" | share pjdfstest
 }
 
-"$root/scripts/lib-packages.sh" git sqlite3 gcc libc6-dev make python3 jq rsync vim fio rocksdb-tools valgrind
+"$root/scripts/lib-packages.sh" git sqlite3 gcc libc6-dev make python3 jq rsync vim fio rocksdb-tools valgrind \
+    python3-lmdb libpmem-dev
 need_server redis-server redis-server
 need_server pg_ctlcluster postgresql
 # The package has the version in its name.

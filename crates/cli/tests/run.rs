@@ -115,6 +115,86 @@ fn every_class_of_calls_is_served_and_answers_as_the_kernel() {
     sandbox.umount();
 }
 
+/// A mounted pool of the layout whose files can be mapped where they lie.
+fn scmfs_mounted() -> Sandbox {
+    let mut sandbox = Sandbox::empty();
+    sandbox.ok(["mkfs", sandbox.pool_str(), "--size", "256M", "--layout", "scmfs"]);
+    sandbox.mount(&["-o", "direct"]);
+    sandbox
+}
+
+#[test]
+fn files_are_mapped_where_they_lie() {
+    let sandbox = scmfs_mounted();
+    let report = on_pool(&sandbox, &compiled("mapped", &[]), &[], &[]);
+    let map = &report["calls"]["map"];
+    // What cannot be mapped at all is the kernel's to say.
+    assert!(map["served"].as_u64() > Some(25) && map["handed_over"] == 3, "{report}");
+    assert_eq!(sandbox.requests("read") + sandbox.requests("write"), 0, "{}", sandbox.stats());
+    sandbox.umount();
+    let checked = sandbox.ok(["check", sandbox.pool_str()]);
+    assert!(checked.contains("clean"), "{checked}");
+}
+
+/// A program without the library finds what is stored, and cannot map what would not be that.
+#[test]
+fn what_is_mapped_where_it_lies_the_kernel_does_not_map() {
+    let sandbox = scmfs_mounted();
+    let path = sandbox.path("f");
+    fs::write(&path, vec![b'a'; 100_000]).unwrap();
+    let script = "import mmap, sys
+f = open(sys.argv[1], 'r+b')
+m = mmap.mmap(f.fileno(), 0)
+m[5:11] = b'stored'
+print('mapped', flush=True)
+sys.stdin.read()";
+    let mut program = Command::new(env!("CARGO_BIN_EXE_keepstone"));
+    program.args(["run", "--", "python3", "-c", script]).arg(&path);
+    program.env("KEEPSTONE_LIBRARY", library()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut program = program.spawn().unwrap();
+    let mut line = String::new();
+    let mut output = std::io::BufReader::new(program.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut output, &mut line).unwrap();
+    assert_eq!(line, "mapped\n");
+    assert_eq!(&fs::read(&path).unwrap()[5..11], b"stored");
+    let both = || fs::OpenOptions::new().read(true).write(true).open(&path);
+    assert_eq!(both().unwrap_err().raw_os_error(), Some(libc::EBUSY));
+    // Another program with the library does, and writes show.
+    let reader = "import mmap, sys
+f = open(sys.argv[1], 'rb')
+m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)
+print(m[5:11].decode())";
+    let args = ["--", "python3", "-c", reader, path.to_str().unwrap()];
+    assert_eq!(String::from_utf8_lossy(&keepstone_run(args).stdout), "stored\n");
+    // It is killed; what it had does not keep others from anything.
+    program.kill().unwrap();
+    program.wait().unwrap();
+    let file = both().unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    assert_eq!(&fs::read(&path).unwrap()[5..11], b"stored");
+    sandbox.umount();
+}
+
+#[test]
+fn the_c_interface_lends_any_range_as_one() {
+    let mut sandbox = Sandbox::empty();
+    sandbox.ok(["mkfs", sandbox.pool_str(), "--size", "64M", "--layout", "scmfs"]);
+    let (library, root) = (library(), Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));
+    let dir = library.parent().unwrap();
+    let program = sandbox.outside("lent");
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-Wall", "-Wextra", "-Werror", "-o"]).arg(&program);
+    gcc.arg(root.join("crates/preload/tests/c/lent.c")).arg("-I").arg(root.join("include"));
+    let output = gcc.arg("-L").arg(dir).arg("-lkeepstone").output().expect("gcc: install it");
+    assert!(output.status.success(), "{output:?}");
+    let lent = output_of(Command::new(&program).arg(&sandbox.pool).env("LD_LIBRARY_PATH", dir));
+    assert_eq!(String::from_utf8_lossy(&lent.stdout), "lent\n", "{lent:?}");
+    sandbox.mount(&["-o", "direct"]);
+    assert_eq!(&fs::read(sandbox.path("scattered")).unwrap()[4000..4010], b"through it");
+    sandbox.umount();
+}
+
 #[test]
 fn streams_of_libc_are_served_and_answer_as_on_tmpfs() {
     let sandbox = Sandbox::mounted(&["-o", "direct"]);

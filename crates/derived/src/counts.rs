@@ -68,6 +68,37 @@ impl Counts {
         })
     }
 
+    /// Adds to one part of a count: the bits from `shift` on, up to `max`. Whether there was room.
+    #[must_use]
+    pub fn add_part(
+        &self,
+        arena: &Arena,
+        process: usize,
+        ino: Ino,
+        (shift, max): (u32, u64),
+    ) -> bool {
+        self.of(arena, process, ino).is_none_or(|own| {
+            own.modify(|have| (have >> shift & max < max).then(|| have + (1 << shift))).is_ok()
+        })
+    }
+
+    /// Takes up to `n` from one part of a count; how many. Where nobody counts: `n`.
+    pub fn take_part(
+        &self,
+        arena: &Arena,
+        process: usize,
+        ino: Ino,
+        (shift, max): (u32, u64),
+        n: u64,
+    ) -> u64 {
+        let part = |have: u64| (have >> shift & max).min(n);
+        self.of(arena, process, ino).map_or(n, |own| {
+            match own.modify(|have| Some(have - (part(have) << shift))) {
+                Ok(had) | Err(had) => part(had),
+            }
+        })
+    }
+
     /// Calls `each` for the inodes that a process counts, with how much. Returns how many counts were looked at.
     pub fn for_each(&self, arena: &Arena, process: usize, mut each: impl FnMut(Ino, u64)) -> usize {
         let Some(table) = self.table else { return 0 };

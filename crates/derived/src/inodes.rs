@@ -31,8 +31,108 @@ pub struct InodeState {
     pub refs: AtomicU64,
     /// How often the kernel has it open to execute it ([`mounts::MountEvents`]).
     pub executions: AtomicU32,
-    /// How often somebody may map it through the mount ([`mounts::MountEvents`]): the sum of what processes count.
-    pub mappings: AtomicU32,
+    /// How often somebody may map it: the sum of what processes count.
+    pub mappings: Mappings,
+}
+
+/// How often an inode may be mapped: pages of the kernel's through the mount ([`mounts::MountEvents`]), or where it lies
+/// ([`vfs::FileSystem::map_range`]); never both, as one does not see what is stored through the other.
+///
+/// A word: [`DIRECT`](Self::DIRECT) is set as long as there is a mapping to where it lies; below it are counts of those that
+/// only read, and of those that store, or else the count of the kernel's.
+#[derive(Default)]
+#[repr(transparent)]
+pub struct Mappings(AtomicU32);
+
+/// What maps an inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mapper {
+    /// The kernel, through the mount.
+    Kernel,
+    /// A mapping to where it lies, that only reads.
+    Reader,
+    /// The same, that stores.
+    Writer,
+}
+
+impl Mapper {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Kernel, Self::Reader, Self::Writer];
+
+    /// The mapping to where it lies that `stores`, or does not.
+    pub fn direct(stores: bool) -> Self {
+        if stores { Self::Writer } else { Self::Reader }
+    }
+
+    /// Its part of the count of a process: the lowest bit, and the highest number.
+    pub(crate) fn field(self) -> (u32, u64) {
+        match self {
+            Self::Kernel => (0, u32::MAX.into()),
+            Self::Reader => (32, u16::MAX.into()),
+            Self::Writer => (48, u16::MAX.into()),
+        }
+    }
+}
+
+impl Mappings {
+    const DIRECT: u32 = 1 << 31;
+    const WRITER: u32 = 1 << 16;
+    const READERS: u32 = Self::WRITER - 1;
+    const WRITERS: u32 = Self::DIRECT - Self::WRITER;
+
+    /// Whether the kernel may have pages.
+    #[inline]
+    pub fn are_kernels(&self) -> bool {
+        (1..Self::DIRECT).contains(&self.0.load(Acquire))
+    }
+
+    /// Whether there are mappings to where it lies.
+    #[inline]
+    pub fn are_direct(&self) -> bool {
+        self.0.load(Acquire) & Self::DIRECT != 0
+    }
+
+    /// Whether there are such that store.
+    #[inline]
+    pub fn may_store(&self) -> bool {
+        let word = self.0.load(Acquire);
+        word & Self::DIRECT != 0 && word & Self::WRITERS != 0
+    }
+
+    /// Counts `n` mappings; `false` where the others have it, or there are too many.
+    #[must_use]
+    pub fn add(&self, mapper: Mapper, n: u32) -> bool {
+        let more = |word: u32| match mapper {
+            Mapper::Kernel if word & Self::DIRECT != 0 => None,
+            Mapper::Kernel => word.checked_add(n).filter(|word| *word < Self::DIRECT),
+            _ if word & Self::DIRECT == 0 && word != 0 => None,
+            Mapper::Reader => (n <= Self::READERS - (word & Self::READERS)).then(|| word + n),
+            Mapper::Writer => {
+                let room = (Self::WRITERS - (word & Self::WRITERS)) / Self::WRITER;
+                (n <= room).then(|| word + n * Self::WRITER)
+            }
+        };
+        let direct = if mapper == Mapper::Kernel { 0 } else { Self::DIRECT };
+        // In one order with what others see of the content: whoever does not see the count has changed what is read after it.
+        self.0.fetch_update(SeqCst, Relaxed, |word| Some(more(word)? | direct)).is_ok()
+    }
+
+    /// Takes `n` back; whether that left none.
+    pub fn take(&self, mapper: Mapper, n: u32) -> bool {
+        let less = |word: u32| {
+            let n = match mapper {
+                // Those that others count.
+                _ if (word & Self::DIRECT == 0) != (mapper == Mapper::Kernel) => 0,
+                Mapper::Kernel => n.min(word),
+                Mapper::Reader => n.min(word & Self::READERS),
+                Mapper::Writer => n.min((word & Self::WRITERS) / Self::WRITER) * Self::WRITER,
+            };
+            let left = word - n;
+            if left == Self::DIRECT { 0 } else { left }
+        };
+        let had = self.0.fetch_update(AcqRel, Relaxed, |word| Some(less(word)));
+        had.is_ok_and(|word| word != 0 && less(word) == 0)
+    }
 }
 
 const _: () = assert!(size_of::<InodeState>() == 32, "the engine has the other half of the line");
@@ -99,5 +199,34 @@ impl InodeState {
         let links = self.links.load(Relaxed).wrapping_add_signed(n);
         self.links.store(links, Relaxed);
         links
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_and_others_never_map_an_inode_together() {
+        let mappings = Mappings::default();
+        assert!(mappings.add(Mapper::Kernel, 1) && mappings.are_kernels());
+        assert!(!mappings.add(Mapper::Reader, 1) && !mappings.add(Mapper::Writer, 1));
+        assert!(!mappings.take(Mapper::Reader, 1) && mappings.are_kernels());
+        assert!(mappings.take(Mapper::Kernel, 1) && !mappings.are_kernels());
+        assert!(mappings.add(Mapper::Reader, 2) && mappings.add(Mapper::Writer, 1));
+        assert!(mappings.are_direct() && mappings.may_store() && !mappings.are_kernels());
+        assert!(!mappings.add(Mapper::Kernel, 1));
+        assert!(!mappings.take(Mapper::Writer, 1) && !mappings.may_store());
+        assert!(!mappings.take(Mapper::Reader, 1) && mappings.take(Mapper::Reader, 7));
+        assert!(!mappings.are_direct() && !mappings.take(Mapper::Reader, 1));
+    }
+
+    #[test]
+    fn more_than_can_be_counted_are_refused() {
+        let mappings = Mappings::default();
+        assert!(mappings.add(Mapper::Reader, 0xffff) && mappings.add(Mapper::Writer, 0x7fff));
+        assert!(!mappings.add(Mapper::Reader, 1) && !mappings.add(Mapper::Writer, 1));
+        assert!(!mappings.take(Mapper::Writer, 0x7fff) && mappings.add(Mapper::Writer, 1));
+        assert!(!mappings.take(Mapper::Writer, 1) && mappings.take(Mapper::Reader, 0xffff));
     }
 }

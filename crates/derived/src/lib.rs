@@ -18,10 +18,10 @@ mod sharing;
 mod state;
 mod unnamed;
 
-pub use inodes::{ENGINE_BITS, Inode, InodeState, LIVE, REMOVED, UNNAMED};
+pub use inodes::{ENGINE_BITS, Inode, InodeState, LIVE, Mapper, Mappings, REMOVED, UNNAMED};
 pub use mount_events::PoolEvents;
 pub use names::{NameIndex, POS_BITS};
-pub use sharing::{Held, SharedPool, attach};
+pub use sharing::{Held, SharedPool, attach, end_mappings};
 pub use state::{GlobalLock, Locks, Plan, Sizes, State};
 
 /// The unsafe part of this crate: promises to the arena.

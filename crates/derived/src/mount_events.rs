@@ -4,13 +4,15 @@
 //! with the references of the living. Mappings are counted twice, by inode for those who ask, and by process and
 //! inode, so that what a dead process mapped ends with its references (sharing-R1, sharing-R2 in `sharing.rs`).
 
+use crate::inodes::Mapper;
 use crate::sharing::{self, SharedPool};
 use crate::state::State;
 use crate::unnamed;
+use arena::Look;
 use mounts::MountEvents;
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
-use vfs::{Ino, Result};
+use vfs::{Errno, Ino, Result};
 
 /// What is posted to those who share a pool.
 pub struct PoolEvents<'p, P>(pub &'p P);
@@ -55,20 +57,37 @@ impl<P: SharedPool + Send> MountEvents for PoolEvents<'_, P> {
 
     #[inline]
     fn is_mapped(&self, ino: Ino) -> bool {
-        self.state().vinode(ino).is_ok_and(|v| v.mappings.load(Acquire) > 0)
+        self.state().vinode(ino).is_ok_and(|v| v.mappings.are_kernels())
+    }
+
+    fn is_mapped_directly(&self, ino: Ino) -> bool {
+        self.state().vinode(ino).is_ok_and(|v| v.mappings.are_direct())
+    }
+
+    fn is_stored_to_directly(&self, ino: Ino) -> bool {
+        self.state().vinode(ino).is_ok_and(|v| v.mappings.may_store())
     }
 
     fn begin_mapping(&self, ino: Ino) -> Result<()> {
-        self.0.op(|pool| {
-            let state = pool.state();
-            state.add_mapping(state.arena.process()?, ino, state.vinode(ino)?);
-            Ok(())
-        })
+        let begin = || {
+            self.0.op(|pool| {
+                let state = pool.state();
+                state.add_mapping(ino, state.vinode(ino)?, Mapper::Kernel)
+            })
+        };
+        match begin() {
+            // Perhaps the dead do.
+            Err(Errno::BUSY) => {
+                self.0.reap_processes(Look::Thorough)?;
+                begin()
+            }
+            begun => begun,
+        }
     }
 
     fn end_mapping(&self, ino: Ino) {
         if let Ok(process) = self.state().arena.process() {
-            let _ = sharing::end_mappings(self.0, process, ino, 1);
+            let _ = sharing::end_mappings(self.0, process, ino, (Mapper::Kernel, 1), false);
         }
     }
 

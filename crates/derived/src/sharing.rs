@@ -15,7 +15,7 @@
 //! - sharing-R4: inodes without a name that the living hold are not met by the names. They are adopted from
 //!   the references ([`Held`]).
 
-use crate::inodes::{Inode, UNNAMED};
+use crate::inodes::{Inode, Mapper, UNNAMED};
 use crate::state::State;
 use crate::unnamed::{self, nap_for_space};
 use arena::{Attached, Census, Hold, Layout, Look, Place, Refused, Stopped};
@@ -38,6 +38,18 @@ pub trait SharedPool: Sized + Sync {
 
     /// Frees an inode that has lost its last name or reference, if neither is left. Called inside.
     fn reap_if_unused(&self, ino: Ino, v: &Self::Inode) -> Result<()>;
+
+    /// Bytes may have been stored through a mapping to where a file lies ([`vfs::FileSystem::map_range`]), which is about to be
+    /// taken back: nobody knows what of it is durable. Called inside, perhaps more than once.
+    fn note_stores(&self, _ino: Ino, _v: &Self::Inode) -> Result<()> {
+        Ok(())
+    }
+
+    /// The last such mapping of a file has been taken back, unless there are new ones: what was kept for it can be given back.
+    /// As above.
+    fn all_unmapped(&self, _ino: Ino, _v: &Self::Inode) -> Result<()> {
+        Ok(())
+    }
 
     /// Lets blocks be claimed again that had to wait for readers without a copy, if nobody reads any more.
     fn clear_deferred(&self);
@@ -179,22 +191,35 @@ fn take_back<P: SharedPool>(pool: &P, process: usize, ino: Ino, n: u64) -> Resul
     })
 }
 
-/// Takes back up to `n` mappings that a process counts ([`mounts::MountEvents`]). Inside, because a recovery sums up
-/// what is counted by process.
-pub fn end_mappings<P: SharedPool>(pool: &P, process: usize, ino: Ino, n: u64) -> Result<()> {
+/// Takes back up to `n` mappings that a process counts. Inside, because a recovery sums up what is counted by process.
+/// `is_durable`: what may have been stored through them is.
+pub fn end_mappings<P: SharedPool>(
+    pool: &P,
+    process: usize,
+    ino: Ino,
+    (mapper, n): (Mapper, u64),
+    is_durable: bool,
+) -> Result<()> {
+    let state = pool.state();
+    let v = state.vinode(ino)?;
+    let mut was_last = None;
     pool.op(|pool| {
-        let state = pool.state();
-        state.drop_mappings(process, ino, state.vinode(ino)?, n);
-        Ok(())
+        if mapper == Mapper::Writer && !is_durable && was_last.is_none() {
+            pool.note_stores(ino, v)?;
+        }
+        let take = || state.drop_mappings(process, ino, v, (mapper, n));
+        let was_last = *was_last.get_or_insert_with(take);
+        if was_last && mapper != Mapper::Kernel { pool.all_unmapped(ino, v) } else { Ok(()) }
     })
 }
 
 /// Takes back all of them. Returns how many counts were looked at.
 pub fn end_all_mappings<P: SharedPool>(pool: &P, process: usize) -> Result<usize> {
     let mut mapped = Vec::new();
-    let words = pool.state().for_each_mapping(process, |ino, count| mapped.push((ino, count)));
-    for (ino, count) in mapped {
-        end_mappings(pool, process, ino, count)?;
+    let mut note = |ino, mapper, count| mapped.push((ino, (mapper, count)));
+    let words = pool.state().for_each_mapping(process, &mut note);
+    for (ino, counted) in mapped {
+        end_mappings(pool, process, ino, counted, false)?;
     }
     Ok(words)
 }
@@ -247,6 +272,14 @@ fn derive_anew<P: SharedPool>(pool: &P, stopped: &Stopped<'_>) -> Result<()> {
     }
     let held = held(state, &census);
     state.start_over().map_err(failed)?;
+    // Before anything is derived: what is mapped stays where it is.
+    for process in census.living() {
+        state.for_each_mapping(process, |ino, mapper, count| {
+            if let Ok(v) = state.vinode(ino) {
+                let _ = v.mappings.add(mapper, count as u32);
+            }
+        });
+    }
     if let Some(first) = pool.derive(&held, &census) {
         tracing::error!(%first, "a process died, and its pool is damaged: check it");
         state.set_damaged();
@@ -256,13 +289,6 @@ fn derive_anew<P: SharedPool>(pool: &P, stopped: &Stopped<'_>) -> Result<()> {
             v.refs.store(held.refs, Relaxed);
             v.executions.store(held.executions, Relaxed);
         }
-    }
-    for process in census.living() {
-        state.for_each_mapping(process, |ino, count| {
-            if let Ok(v) = state.vinode(ino) {
-                v.mappings.fetch_add(count as u32, Relaxed);
-            }
-        });
     }
     arena.free_dead(stopped, &census);
     arena.count_recovery();

@@ -1,7 +1,7 @@
 //! The derived state that all engines have, and locks.
 
 use crate::counts::Counts;
-use crate::inodes::Inode;
+use crate::inodes::{Inode, Mapper};
 use crate::names::{NameEntry, NameIndex};
 use crate::openings::Openings;
 use crate::unnamed::{SERVERS, Unnamed};
@@ -345,24 +345,53 @@ impl<V: Inode> State<V> {
         counts.iter().try_for_each(|counts| counts.clear(&self.arena, process))
     }
 
-    /// Counts that a process may map an inode. In one order with what others see of the content: whoever
-    /// does not see the count has changed what is read after it.
-    pub(crate) fn add_mapping(&self, process: usize, ino: Ino, v: &V) {
-        self.tables.mappings.add(&self.arena, process, ino);
-        v.mappings.fetch_add(1, SeqCst);
+    /// Counts that this process may map an inode. `EBUSY` where others do so in the other way, `EMFILE` where there are too
+    /// many.
+    pub fn add_mapping(&self, ino: Ino, v: &V, mapper: Mapper) -> Result<()> {
+        let process = self.arena.process()?;
+        if !v.mappings.add(mapper, 1) {
+            let is_direct = mapper != Mapper::Kernel;
+            return Err(if v.mappings.are_direct() == is_direct {
+                Errno::MFILE
+            } else {
+                Errno::BUSY
+            });
+        }
+        if self.tables.mappings.add_part(&self.arena, process, ino, mapper.field()) {
+            return Ok(());
+        }
+        let _ = v.mappings.take(mapper, 1);
+        Err(Errno::MFILE)
     }
 
-    /// Takes back up to `n` mappings that a process counts.
-    pub(crate) fn drop_mappings(&self, process: usize, ino: Ino, v: &V, n: u64) {
-        let n = self.tables.mappings.take(&self.arena, process, ino, n) as u32;
-        let less = |have: u32| Some(have.saturating_sub(n));
-        let _ = v.mappings.fetch_update(AcqRel, Relaxed, less);
+    /// Takes back up to `n` mappings that a process counts; whether that left none of anybody's.
+    pub(crate) fn drop_mappings(
+        &self,
+        process: usize,
+        ino: Ino,
+        v: &V,
+        (mapper, n): (Mapper, u64),
+    ) -> bool {
+        let n = self.tables.mappings.take_part(&self.arena, process, ino, mapper.field(), n) as u32;
+        v.mappings.take(mapper, n)
     }
 
     /// Calls `each` for the inodes that a process may map, with how often it counts that. Returns how many counts
     /// were looked at.
-    pub(crate) fn for_each_mapping(&self, process: usize, each: impl FnMut(Ino, u64)) -> usize {
-        self.tables.mappings.for_each(&self.arena, process, each)
+    pub(crate) fn for_each_mapping(
+        &self,
+        process: usize,
+        mut each: impl FnMut(Ino, Mapper, u64),
+    ) -> usize {
+        self.tables.mappings.for_each(&self.arena, process, |ino, count| {
+            for mapper in Mapper::ALL {
+                let (shift, max) = mapper.field();
+                let part = count >> shift & max;
+                if part > 0 {
+                    each(ino, mapper, part);
+                }
+            }
+        })
     }
 
     // --- locks ----------------------------------------------------------------------------------

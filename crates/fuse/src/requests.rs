@@ -313,11 +313,11 @@ impl fuser::Filesystem for Server {
         &self,
         _req: &Request,
         ino: INodeNo,
-        _fh: FileHandle,
+        fh: FileHandle,
         offset: u64,
         size: u32,
         _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
+        lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
         READ_BUFFER.with_borrow_mut(|buf| {
@@ -325,7 +325,15 @@ impl fuser::Filesystem for Server {
             if buf.len() < size {
                 buf.resize(size, 0);
             }
-            match self.call(Op::Read, |fs| fs.read(convert::ino(ino), offset, &mut buf[..size])) {
+            let ino = convert::ino(ino);
+            let read = self.call(Op::Read, |fs| {
+                // Whoever reads by a call has an owner, pages have none.
+                if lock_owner.is_none() {
+                    self.check_page(ino, fh, false)?;
+                }
+                fs.read(ino, offset, &mut buf[..size])
+            });
+            match read {
                 Ok(len) => {
                     self.options.counters.add_read(len);
                     reply.data(&buf[..len]);
@@ -339,7 +347,7 @@ impl fuser::Filesystem for Server {
         &self,
         _req: &Request,
         ino: INodeNo,
-        _fh: FileHandle,
+        fh: FileHandle,
         offset: u64,
         data: &[u8],
         write_flags: WriteFlags,
@@ -354,6 +362,9 @@ impl fuser::Filesystem for Server {
             }
             // Pages that were mapped come back to where they were read from.
             let mapped = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+            if mapped {
+                self.check_page(ino, fh, true)?;
+            }
             if self.shared.is_some() && flags.0 & libc::O_APPEND != 0 && !mapped {
                 fs.append(ino, data)?;
             } else {

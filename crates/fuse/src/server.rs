@@ -44,6 +44,8 @@ const FMODE_EXEC: i32 = 0x20;
 const EXECUTED: u64 = 1;
 /// In the handle of what may be mapped.
 const MAPPED: u64 = 2;
+/// In the handle of what was opened while programs mapped it where it lies.
+const UNMAPPED: u64 = 4;
 
 /// Set-user-ID and set-group-ID.
 const PRIVILEGES: u32 = 0o6000;
@@ -277,8 +279,7 @@ impl Server {
         let mut uses = 0;
         // Nobody maps what cannot be read.
         if flags & libc::O_ACCMODE != libc::O_WRONLY {
-            events.begin_mapping(convert::ino(ino))?;
-            uses |= MAPPED;
+            uses |= Self::begin_mapping(events, convert::ino(ino), flags)?;
         }
         if flags & FMODE_EXEC != 0 {
             events.begin_execution(convert::ino(ino));
@@ -286,6 +287,34 @@ impl Server {
         }
         events.wait_for_openings(convert::ino(ino), true);
         Ok(FileHandle(uses))
+    }
+
+    /// Counts that the kernel may map what is opened so. Where programs map the file where it lies, that is not to be: a
+    /// file to which they may store so is not opened to be read and written, which is what mapping for stores takes, and
+    /// otherwise pages are refused when the kernel asks for them.
+    fn begin_mapping(events: &dyn MountEvents, ino: Ino, flags: i32) -> vfs::Result<u64> {
+        match events.begin_mapping(ino) {
+            Ok(()) => Ok(MAPPED),
+            Err(Errno::BUSY) => {
+                let maps_stores = flags & libc::O_ACCMODE == libc::O_RDWR;
+                let is_refused = maps_stores && events.is_stored_to_directly(ino);
+                if is_refused { Err(Errno::BUSY) } else { Ok(UNMAPPED) }
+            }
+            Err(err) => Err(err),
+        }
+    }
+
+    /// `EIO` where the kernel asks for a page of a file, or brings one back, that programs map where it lies: it would
+    /// not be what these see.
+    pub(crate) fn check_page(&self, ino: Ino, handle: FileHandle, writes: bool) -> vfs::Result<()> {
+        let Some(events) = self.events().filter(|_| handle.0 & UNMAPPED != 0) else {
+            return Ok(());
+        };
+        let differs = match writes {
+            true => events.is_mapped_directly(ino),
+            false => events.is_stored_to_directly(ino),
+        };
+        if differs { Err(Errno::IO) } else { Ok(()) }
     }
 
     /// Before the kernel hears that the size may be another: no older answer may come after this one

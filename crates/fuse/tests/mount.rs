@@ -62,6 +62,14 @@ impl MountEvents for Probe {
     fn is_mapped(&self, ino: Ino) -> bool {
         self.mapped.lock().unwrap().contains(&ino)
     }
+    fn is_mapped_directly(&self, _ino: Ino) -> bool {
+        false
+    }
+
+    fn is_stored_to_directly(&self, _ino: Ino) -> bool {
+        false
+    }
+
     fn begin_mapping(&self, ino: Ino) -> Result<()> {
         self.mapped.lock().unwrap().push(ino);
         Ok(())

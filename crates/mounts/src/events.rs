@@ -32,13 +32,21 @@ pub trait MountEvents: Send + Sync {
     /// meanwhile may have read pages before the change.
     fn is_mapped(&self, ino: Ino) -> bool;
 
+    /// Whether somebody maps the file where it lies ([`vfs::FileSystem::map_range`]): then the kernel is to have no pages of it
+    /// that change.
+    fn is_mapped_directly(&self, ino: Ino) -> bool;
+
+    /// Whether somebody may store through such a mapping, so that pages of the kernel's would not be what the file holds.
+    fn is_stored_to_directly(&self, ino: Ino) -> bool;
+
     /// Counts that somebody may map the file from now on: the server for each open file that a program
     /// has by an ordinary name, a program that uses the pool without the server for each of its mappings.
     /// The caller holds the inode until [`end_mapping`](Self::end_mapping). What a process has not ended
     /// ends with it, when somebody clears away what it left.
     ///
     /// # Errors
-    /// Nothing is counted, and so nothing may be mapped.
+    /// Nothing is counted, and so nothing may be mapped; `EBUSY` where a process that lives maps it where it lies
+    /// ([`vfs::FileSystem::map_range`]).
     fn begin_mapping(&self, ino: Ino) -> Result<()>;
 
     /// Takes back one such count of this process, if it has one.
@@ -118,6 +126,14 @@ impl<T: HasMountEvents> MountEvents for T {
         self.mount_events().is_mapped(ino)
     }
 
+    fn is_mapped_directly(&self, ino: Ino) -> bool {
+        self.mount_events().is_mapped_directly(ino)
+    }
+
+    fn is_stored_to_directly(&self, ino: Ino) -> bool {
+        self.mount_events().is_stored_to_directly(ino)
+    }
+
     fn begin_mapping(&self, ino: Ino) -> Result<()> {
         self.mount_events().begin_mapping(ino)
     }
@@ -178,6 +194,14 @@ impl MountEvents for NoMountEvents {
     fn end_execution(&self, _ino: Ino) {}
 
     fn is_mapped(&self, _ino: Ino) -> bool {
+        false
+    }
+
+    fn is_mapped_directly(&self, _ino: Ino) -> bool {
+        false
+    }
+
+    fn is_stored_to_directly(&self, _ino: Ino) -> bool {
         false
     }
 

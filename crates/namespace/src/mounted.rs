@@ -7,18 +7,18 @@ use crate::store::Storage;
 use crate::superblock::Format;
 use crate::tables::Memory;
 use arena::{Arena, Attached, Layout, Look, Paused};
-use derived::{PoolEvents, SharedPool as _};
+use derived::{Mapper, PoolEvents, SharedPool as _};
 use mounts::{HasMountEvents, MountEvents};
 use pmem::{Domain, Medium, Region};
 use pool::{Engine, Error, FreeSpace, MountOptions, MountReport, Place, Processes, ReadBuf};
 use std::io;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::time::Instant;
 use vfs::{
-    Attr, Caller, DirEntry, Durability, Entry, Errno, Fallocate, FileSystem, Ino, KernelCache,
-    Limits, NewNode, ROOT, RenameFlags, Result, Seek, SetAttr, SetXattr, StatFs,
+    Attr, Caller, DirEntry, Durability, Entry, Errno, Extent, Fallocate, FileSystem, Ino,
+    KernelCache, Limits, NewNode, ROOT, RenameFlags, Result, Seek, SetAttr, SetXattr, StatFs,
 };
 
 /// The medium of an engine.
@@ -131,6 +131,16 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
 
     /// [`FileSystem::copy_range`].
     fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64>;
+
+    /// [`FileSystem::map_range`].
+    fn map_range(&self, _ino: Ino, _range: Range<u64>, _stores: bool) -> Result<Vec<Extent>> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    /// [`FileSystem::sync_range`].
+    fn sync_range(&self, _ino: Ino, _range: Range<u64>, _stores: bool) -> Result<()> {
+        Err(Errno::OPNOTSUPP)
+    }
 
     /// [`Engine::get_read_buf`], not inside an operation; to be followed by [`put_read_buf`](Self::put_read_buf).
     fn get_read_buf(&self, ino: Ino, offset: u64, count: u64) -> Result<&[AtomicU8]>;
@@ -419,6 +429,30 @@ impl<F: Files> FileSystem for Pool<F> {
     }
     fn statfs(&self) -> StatFs {
         self.files.statfs()
+    }
+    fn map_range(&self, ino: Ino, range: Range<u64>, stores: bool) -> Result<Vec<Extent>> {
+        self.files.op(|_| self.files.map_range(ino, range.clone(), stores))
+    }
+    fn map_again(&self, ino: Ino, stores: bool) -> Result<()> {
+        self.files.op(|core| {
+            let v = core.tables().vinode(ino)?;
+            // Otherwise nobody knows that the blocks are where they were.
+            if !v.mappings.are_direct() {
+                return Err(Errno::OPNOTSUPP);
+            }
+            core.tables().add_mapping(ino, v, Mapper::direct(stores))
+        })
+    }
+    fn unmap_range(&self, ino: Ino, stores: bool, is_durable: bool) {
+        if let Ok(process) = self.files.tables().arena.process() {
+            let mapping = (Mapper::direct(stores), 1);
+            // Where that fails, the pool does.
+            let _ = derived::end_mappings(&*self.files, process, ino, mapping, is_durable);
+        }
+    }
+    fn sync_range(&self, ino: Ino, range: Range<u64>, stores: bool) -> Result<()> {
+        self.files.op(|_| self.files.sync_range(ino, range.clone(), stores))?;
+        self.files.medium().health().map_err(|_| Errno::IO)
     }
 }
 

@@ -35,6 +35,22 @@ impl<S: Storage> SharedPool for Core<S> {
         Ok(())
     }
 
+    fn note_stores(&self, ino: Ino, v: &VInode) -> Result<()> {
+        let _lock = self.tables().lock_exclusive(&[ino])?;
+        if v.is_live() {
+            self.note_unknown_stores(v);
+        }
+        Ok(())
+    }
+
+    fn all_unmapped(&self, ino: Ino, v: &VInode) -> Result<()> {
+        if self.check_writable().is_err() {
+            return Ok(());
+        }
+        let _lock = self.tables().lock_exclusive(&[ino])?;
+        if v.is_live() && !v.mappings.are_direct() { self.give_back_spare(v) } else { Ok(()) }
+    }
+
     fn clear_deferred(&self) {
         self.tables().clear_deferred();
     }

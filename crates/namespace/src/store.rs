@@ -152,6 +152,16 @@ pub trait Storage: Sized + Send + Sync {
     /// may free space and so is not to fail for lack of it.
     fn commit_fewer_attributes(&self, v: &VInode, attributes: &Attributes) -> Result<()>;
 
+    // --- mappings to where content lies ([`vfs::FileSystem::map_range`]) ------------------------------
+
+    /// Notes that somebody may have changed the content of a file without a call, before he has no mapping of it any more.
+    fn note_unknown_stores(&self, _v: &VInode) {}
+
+    /// Gives back what a file has beyond its end: nobody maps it any more.
+    fn give_back_spare(&self, _v: &VInode) -> Result<()> {
+        Ok(())
+    }
+
     // --- directories ----------------------------------------------------------------------------
 
     /// Appends a block of entries to a directory, which has `size` bytes, durably; where it lies. What it holds is free, so

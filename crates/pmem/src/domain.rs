@@ -31,6 +31,11 @@ impl Domain {
         self != Domain::Volatile
     }
 
+    /// Whether who stores to a mapping of the memory makes that durable by flushing lines, without the kernel.
+    pub fn is_persistent(self) -> bool {
+        matches!(self, Domain::MapSync | Domain::DevDax | Domain::CpuCache)
+    }
+
     /// Whether a store needs a cache-line flush before a fence covers it.
     pub fn needs_flush(self) -> bool {
         self != Domain::CpuCache

@@ -162,6 +162,11 @@ impl Region {
         self.file.as_ref().map(AsFd::as_fd)
     }
 
+    /// How to map the file as the region is: flags of `mmap`.
+    pub fn map_flags(&self) -> u32 {
+        self.mapping.flags().bits()
+    }
+
     /// Which file it is; `None` for anonymous memory.
     pub fn file_id(&self) -> Option<FileId> {
         let stat = rustix::fs::fstat(self.file.as_ref()?).ok()?;

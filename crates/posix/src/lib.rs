@@ -89,6 +89,7 @@ mod family;
 mod held;
 mod known;
 mod lookup;
+mod mappings;
 mod mount;
 mod names;
 mod noted;
@@ -110,6 +111,7 @@ mod xattrs;
 
 pub use attributes::Unaligned;
 pub use directories::DirItem;
+pub use mappings::{PoolFile, map_window, unmap_window};
 pub use mount::{Attached, Fork, MountSpec};
 pub use mounts::{MountEvents, MountState};
 pub use process::Process;

@@ -10,6 +10,7 @@
 use crate::creds::{Access, Credentials};
 use crate::cwd::Prefix;
 use crate::known::Known;
+use crate::mappings::PoolFile;
 use crate::served::{Call, Stop};
 use mounts::{MountEvents, MountState};
 use smallvec::SmallVec;
@@ -37,6 +38,8 @@ pub struct Attached {
     pub fs: Arc<dyn FileSystem>,
     /// What the mount's server posts.
     pub events: Arc<dyn MountEvents>,
+    /// What the pool lies in, where files can be mapped in place.
+    pub file: Option<PoolFile>,
     /// The pool's secret, part of the names that open an inode through the mount.
     pub secret: u64,
     /// Is told of forks: what the process holds must stay until the child holds it, too.

@@ -46,8 +46,8 @@ impl Numbers {
         hidden
     }
 
-    /// [`hide`](Self::hide)s several descriptors, or none: those then stay as they are.
-    pub fn hide_all(&self, fds: &[i32]) -> Result<(), Errno> {
+    /// [`hide`](Self::hide)s several descriptors, or none: those then stay as they are. Returns their numbers.
+    pub fn hide_all(&self, fds: &[i32]) -> Result<SmallVec<[i32; 4]>, Errno> {
         let mut hidden = SmallVec::<[i32; 4]>::new();
         for &fd in fds {
             match self.hidden_duplicate(fd) {
@@ -61,7 +61,7 @@ impl Numbers {
         for &fd in fds {
             let _ = self.close_fd(fd);
         }
-        Ok(())
+        Ok(hidden)
     }
 
     fn hidden_duplicate(&self, fd: i32) -> Result<i32, Errno> {

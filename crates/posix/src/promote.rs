@@ -20,6 +20,7 @@
 #![allow(unsafe_code)]
 
 use crate::family::{Handle, ON_KERNEL, Ofd, PARKED, PROMOTED, Place, Segment, described};
+use crate::mappings::Mappings;
 use crate::mount::Mount;
 use crate::noted::{Noted, Why};
 use crate::numbers::Numbers;
@@ -58,6 +59,8 @@ pub struct Promotions {
     numbers: Numbers,
     /// Inodes with POSIX locks of this process, or that it maps.
     pub(crate) noted: Noted,
+    /// What is mapped where it lies.
+    pub(crate) mappings: Mappings,
     /// Set before a fork: whether the child has anything to take over from this process's segment.
     shares_with_child: AtomicBool,
 }
@@ -73,7 +76,12 @@ impl Deref for Promotions {
 
 impl Promotions {
     pub(crate) fn new(numbers: Numbers) -> Self {
-        Self { numbers, noted: Noted::default(), shares_with_child: AtomicBool::new(false) }
+        Self {
+            numbers,
+            noted: Noted::default(),
+            mappings: Mappings::default(),
+            shares_with_child: AtomicBool::new(false),
+        }
     }
 
     /// Lets the kernel have the description behind `fd` too, before a call that only it can make. `fd` is
@@ -397,8 +405,9 @@ impl Promotions {
         result
     }
 
-    /// Before another program takes this process over: it has none of our mappings. Where that fails,
-    /// [`exec_failed`](Self::exec_failed) must be called.
+    /// Before another program takes this process over: it has none of our mappings by the kernel. Where that fails,
+    /// [`exec_failed`](Self::exec_failed) must be called. (Mappings to where files lie end as what a dead process has: if
+    /// this failed, their blocks could be others'.)
     pub fn before_image_ends(&self) {
         for (mount, ino) in self.noted.mapped() {
             self.mount(mount).attached().events.end_mapping(ino);
@@ -429,6 +438,7 @@ impl Promotions {
         let table = self.lock_table();
         self.unpark_all(&table);
         std::mem::forget(table);
+        self.mappings.hold();
         let shares = self.mounts().any(|(_, mount)| mount.if_attached().is_some());
         self.shares_with_child.store(shares, Relaxed);
         self.place().segment().ready.store(0, Release);
@@ -462,12 +472,14 @@ impl Promotions {
             self.family.end_fork(place);
             self.tell_pools(Fork::Ends);
         }
+        self.mappings.release();
         self.reset_table_lock();
     }
 
     /// After fork, in the child: takes over descriptors and notes of the parent.
     pub(crate) fn become_child(&self) {
         self.reset_table_lock();
+        self.mappings.release();
         let parent = self.place();
         let shares = self.shares_with_child.load(Relaxed);
         let inherits = shares && self.family.is_there(parent);
@@ -481,6 +493,7 @@ impl Promotions {
             Err(_) => self.set_place(Place::nowhere()),
         }
         self.notes_after_fork();
+        self.count_inherited_mappings();
         if inherits {
             self.family.end_fork(parent);
             self.tell_pools(Fork::Ends);

@@ -10,7 +10,9 @@ use crate::{Errno, Served};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 use vfs::FileKind;
 
-/// Private mappings up to this many bytes are filled at once.
+/// Private mappings up to this many bytes are filled at once, even where the file could be mapped.
+const COPY_MAX: usize = 64 << 10;
+/// Private mappings up to this many bytes are filled at once where the file can be mapped by the kernel only.
 const SNAPSHOT_MAX: usize = 16 << 20;
 /// Bytes that `sendfile` moves at once.
 const CHUNK: usize = 64 << 10;
@@ -221,8 +223,8 @@ impl Contents {
         Ok(done)
     }
 
-    /// `mmap`: the address of a private mapping that holds what the file holds now, or `Kernel`, `fd`
-    /// being promoted then. From a mapping by the kernel on, calls on the file are the kernel's, in every process.
+    /// `mmap`: the address of a mapping of the pool's memory, or of a private one that holds what the file holds now, or
+    /// `Kernel`, `fd` being promoted then. From a mapping by the kernel on, calls on the file are the kernel's, in every process.
     pub fn mmap(
         &self,
         addr: usize,
@@ -252,7 +254,17 @@ impl Contents {
             && offset >= 0
             && offset % page == 0
             && len > 0;
-        if !private || !plain || len > SNAPSHOT_MAX || ofd.check_unmapped().is_err() {
+        if plain
+            && (!private || len > COPY_MAX)
+            && let Some(mapped) =
+                self.map_directly(&ofd, (addr, len), prot, flags, offset.cast_unsigned())
+        {
+            return Ok(mapped?);
+        }
+        // What others map where it lies, the kernel cannot map.
+        let is_direct = ofd.mount().attached().events.is_mapped_directly(ofd.ino());
+        let copies = plain && private && (len <= SNAPSHOT_MAX || is_direct);
+        if !copies || ofd.check_unmapped().is_err() {
             self.promote_ofd(&ofd)?;
             if plain {
                 self.begin_mapping(ofd.mount_index(), ofd.ino(), fd)?;
@@ -267,7 +279,11 @@ impl Contents {
         let writable = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: what the program asks for at an address of its choice is its responsibility; the
         // mapping is new or, with `MAP_FIXED`, replaces what the program says it may.
-        let at = unsafe { rustix::mm::mmap_anonymous(addr as *mut _, len, writable, map)? };
+        let map = || unsafe { rustix::mm::mmap_anonymous(addr as *mut _, len, writable, map) };
+        let at = match flags & libc::MAP_FIXED {
+            0 => map()?,
+            _ => self.replace_mapping(addr, len, map, Result::is_ok)?,
+        };
         // SAFETY: `len` bytes that were just mapped for reading and writing.
         let room = unsafe { std::slice::from_raw_parts_mut(at.cast::<u8>(), len) };
         let filled = ofd.fs().read(ofd.ino(), offset as u64, room).and_then(|_| {

@@ -15,6 +15,7 @@ use posix::{Errno, Unaligned};
 use vfs::{Attr, Caller, Entry, FileKind, Ino, NewKind, NewNode, RenameFlags, SetAttr};
 
 use crate::direct::direct;
+use crate::lent::Lent;
 use crate::serve::{Returned, fail, to_c};
 use crate::{engine, guard, memory};
 
@@ -29,10 +30,12 @@ pub struct File {
     ino: Ino,
     flags: c_int,
     offset: Mutex<u64>,
+    lent: Lent,
 }
 
 impl Drop for File {
     fn drop(&mut self) {
+        self.lent.close(&*self.pool.fs, self.ino);
         self.pool.fs.forget(self.ino, 1);
     }
 }
@@ -82,7 +85,8 @@ impl Pool {
 
     fn open(self: &Arc<Self>, path: &[u8], flags: c_int, mode: mode_t) -> Result<File> {
         let entry = self.find(path, flags, mode)?;
-        let file = File { pool: self.clone(), ino: entry.ino, flags, offset: Mutex::new(0) };
+        let (pool, offset) = (self.clone(), Mutex::new(0));
+        let file = File { pool, ino: entry.ino, flags, offset, lent: Lent::default() };
         match entry.kind {
             FileKind::File => {}
             FileKind::Dir => return Err(Errno::ISDIR),
@@ -237,21 +241,34 @@ export! {
             file.reads()?;
             let offset = u64::try_from(offset).map_err(|_| Errno::INVAL)?;
             let place = memory::place(buf)?;
-            let bytes = file.pool.fs.get_read_buf(file.ino, offset, count as u64)?;
-            *place = Unaligned(bytes.as_ptr().cast());
-            let len = bytes.len();
-            // `ks_put_read_buf` gives it back.
-            std::mem::forget(bytes);
+            let (at, len) = file.lent.read(&*file.pool.fs, file.ino, offset, count)?;
+            *place = Unaligned(at as *const c_void);
             Ok(len)
         })
     }
 
     fn ks_put_read_buf (file: FileHandle) -> c_int {
         let file = &*file;
+        call_c(|| file.lent.end_read(&*file.pool.fs, file.ino))
+    }
+
+    fn ks_get_write_buf (
+        file: FileHandle, count: size_t, offset: off_t, buf: *mut *mut c_void
+    ) -> ssize_t {
+        let file = &*file;
         call_c(|| {
-            file.pool.fs.put_read_buf();
-            Ok(())
+            file.writes()?;
+            let offset = u64::try_from(offset).map_err(|_| Errno::INVAL)?;
+            let place = memory::place(buf)?;
+            let (at, len) = file.lent.write(&*file.pool.fs, file.ino, offset, count)?;
+            *place = Unaligned(at as *mut c_void);
+            Ok(len)
         })
+    }
+
+    fn ks_put_write_buf (file: FileHandle, buf: *const c_void) -> c_int {
+        let file = &*file;
+        call_c(|| file.lent.end_write(&*file.pool.fs, file.ino, buf.addr()))
     }
 
     fn ks_fd_get_read_buf (

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::OsStr;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use ::mounts::PoolMount;
 use ::pool::{Engine, MountOptions};
-use posix::{Attached, Errno, Fork, MountSpec};
+use pmem::Medium as _;
+use posix::{Attached, Errno, Fork, MountSpec, PoolFile};
 
 use crate::start::{debug, process};
 use crate::{calls, fork, mounts};
@@ -46,7 +47,8 @@ fn attach(pool: &Path) -> Result<Attached, Box<dyn std::error::Error>> {
     // it is never dropped.
     let process = process().ok_or(Errno::NOTSUP)?;
     let descriptors: Vec<_> = fs.descriptors().iter().map(AsRawFd::as_raw_fd).collect();
-    process.hide_all(&descriptors)?;
+    let hidden = process.hide_all(&descriptors)?;
+    let file = pool_file(&*fs, hidden.first().copied());
     let secret = fs.secret();
     let address = Box::into_raw(Box::new(fs.clone()));
     let free = |slot: &&AtomicPtr<_>| {
@@ -65,7 +67,15 @@ fn attach(pool: &Path) -> Result<Attached, Box<dyn std::error::Error>> {
         Fork::Begins => forking.begin_fork(),
         Fork::Ends => forking.end_fork(),
     });
-    Ok(Attached { events: fs.clone(), fs, secret, on_fork })
+    Ok(Attached { events: fs.clone(), fs, file, secret, on_fork })
+}
+
+/// What the pool lies in, to be mapped by this descriptor, the first that the engine keeps.
+pub fn pool_file(fs: &dyn Engine, fd: Option<RawFd>) -> Option<PoolFile> {
+    let region = fs.region();
+    region.descriptor()?;
+    let is_persistent = region.domain().is_persistent();
+    Some(PoolFile { fd: fd?, flags: region.map_flags(), is_persistent })
 }
 
 /// Opens a pool together with others.

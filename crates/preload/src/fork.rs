@@ -179,7 +179,18 @@ export! {
         // The child has a copy of this frame, and of what it points to.
         let start = Start { function, argument, flags };
         let (function, start) = (child_of_clone as *const c_void, (&raw const start).cast_mut());
-        real::clone(function, stack, flags, start.cast(), parent_tid, tls, child_tid)
+        let child = real::clone(function, stack, flags, start.cast(), parent_tid, tls, child_tid);
+        after_clone(flags as u64);
+        child
+    }
+}
+
+/// In the parent, after what [`before_clone`] was called for.
+pub fn after_clone(flags: u64) {
+    if flags & libc::CLONE_VM as u64 == 0
+        && let Some(process) = process()
+    {
+        process.release_mappings();
     }
 }
 
@@ -202,6 +213,9 @@ pub fn before_clone(flags: u64) {
         (0..limit).filter(|&fd| process.owns(fd)).for_each(|fd| {
             let _ = if is_lost { delegate(fd) } else { give_to_kernel(&[fd]) };
         });
+        if flags & libc::CLONE_VM as u64 == 0 {
+            process.hold_mappings();
+        }
     }
 }
 

@@ -319,6 +319,15 @@ originals! {
         address: *mut c_void, len: size_t, protection: c_int, flags: c_int, fd: c_int,
         offset: off_t
     ) -> *mut c_void;
+    fn munmap(address: *mut c_void, len: size_t) -> c_int;
+    fn mremap(
+        address: *mut c_void, old_len: size_t, new_len: size_t, flags: c_int, new: *mut c_void
+    ) -> *mut c_void;
+    fn msync(address: *mut c_void, len: size_t, flags: c_int) -> c_int;
+    fn mprotect(address: *mut c_void, len: size_t, protection: c_int) -> c_int;
+    fn pkey_mprotect(
+        address: *mut c_void, len: size_t, protection: c_int, key: c_int
+    ) -> c_int;
 
     fn mlockall(flags: c_int) -> c_int;
 

@@ -33,6 +33,10 @@ pub fn serves() -> bool {
 pub fn serve_no_more(clone_flags: u64) {
     direct::serve_no_more();
     let process = PROCESS.swap(std::ptr::null_mut(), Ordering::AcqRel);
+    // SAFETY: null, or a box that is never dropped.
+    if let Some(process) = unsafe { process.as_ref() } {
+        process.unmap_inherited();
+    }
     if clone_flags & libc::CLONE_FILES as u64 == 0 {
         forget_table();
     } else if !process.is_null() {

@@ -36,7 +36,8 @@ impl<M: Medium> Files<M> {
     /// nothing to do for it.
     fn allocate(&self, v: &VInode, range: Range<u64>, size: u64) -> Result<()> {
         let range = range.start.min(size)..range.end.min(size);
-        let growth = Growth { range, size, fill: Fill::ZEROS, may_move: true, spare: 0 };
+        let growth =
+            Growth { range, size, fill: Fill::ZEROS, may_move: !v.mappings.are_direct(), spare: 0 };
         self.extend(v, growth, |_| {
             self.touch_growth(v, size);
             Ok(())
@@ -50,8 +51,9 @@ impl<M: Medium> Files<M> {
         let range = range.start.min(end)..end;
         let whole = range.start.next_multiple_of(BLOCK)..range.end - range.end % BLOCK;
         let content = self.content(v);
-        // A big hole is worth a table.
-        let is_big = whole.start < whole.end && whole.end - whole.start >= EXTENT;
+        // A big hole is worth a table. What somebody maps stays.
+        let may_free = !v.mappings.are_direct();
+        let is_big = may_free && whole.start < whole.end && whole.end - whole.start >= EXTENT;
         self.v.transact(if is_big { 1 } else { 0 }, 0, |txn| {
             self.touch_modified(v);
             let mut map = self.map(v)?;
@@ -62,7 +64,8 @@ impl<M: Medium> Files<M> {
                 self.publish_map(content.map, map);
                 txn.free(run.skip(used.count));
             }
-            if let (Map::Table { block, level }, true) = (map, whole.start < whole.end) {
+            let frees = may_free && whole.start < whole.end;
+            if let (Map::Table { block, level }, true) = (map, frees) {
                 let ragged = [range.start..whole.start, whole.end..range.end];
                 for range in ragged {
                     self.mapped(map, range, |_, pm, len| self.medium.zero_nt(pm, len))?;
@@ -82,7 +85,8 @@ impl<M: Medium> Files<M> {
     fn zero(&self, v: &VInode, old: u64, range: Range<u64>, size: u64) -> Result<()> {
         let range = range.start.min(size)..range.end.min(size);
         let inside = range.start..range.end.min(old);
-        let growth = Growth { range, size, fill: Fill::ZEROS, may_move: true, spare: 0 };
+        let growth =
+            Growth { range, size, fill: Fill::ZEROS, may_move: !v.mappings.are_direct(), spare: 0 };
         self.extend(v, growth, |map| {
             self.touch_growth(v, size);
             self.mapped(map, inside, |_, pm, len| self.medium.zero_nt(pm, len))
@@ -98,6 +102,9 @@ impl<M: Medium> Files<M> {
         range: Range<u64>,
         collapse: bool,
     ) -> Result<()> {
+        if v.mappings.are_direct() {
+            return Err(Errno::BUSY);
+        }
         // What is not durable yet would be somebody else's at its new place.
         self.flush_dirty(v)?;
         let len = (range.end - range.start) / BLOCK;

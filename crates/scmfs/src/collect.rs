@@ -13,7 +13,6 @@ use namespace::layout::Word;
 use namespace::{Storage, VInode};
 use pmem::Medium;
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering::Relaxed;
 use vfs::{Errno, FileKind, Ino, Result};
 
 /// No fewer blocks are collected at once for an operation that lacks some.
@@ -182,7 +181,8 @@ impl<M: Medium> Store<M> {
         }
         let Some((at, _)) = self.candidate(ino, v) else { return Ok(0) };
         // Nobody reads it where it is, or may.
-        let is_held = self.v.pins().any(&self.v.arena) || v.mappings.load(Relaxed) > 0;
+        let is_held =
+            self.v.pins().any(&self.v.arena) || v.mappings.are_direct() || v.mappings.are_kernels();
         if at as u64 != unit || is_held {
             return Ok(0);
         }

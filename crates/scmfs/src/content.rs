@@ -105,7 +105,8 @@ impl<M: Medium> Files<M> {
         }
         let range = offset..end;
         let size = size.max(end);
-        let growth = Growth { range, size, fill: Fill { offset, data }, may_move: true, spare: 0 };
+        let may_move = !v.mappings.are_direct();
+        let growth = Growth { range, size, fill: Fill { offset, data }, may_move, spare: 0 };
         self.extend(v, growth, |map| {
             // Before a run may be copied.
             self.overwrite_mapped(v, map, inside, offset, data)?;
@@ -133,7 +134,7 @@ impl<M: Medium> Files<M> {
 
     /// Records a change of content in place. Times that change are durable on return, and so is what was stored past the cache
     /// before, if `is_past_cache`: by the same fence.
-    fn date_overwrite(&self, v: &VInode, is_past_cache: bool) {
+    pub fn date_overwrite(&self, v: &VInode, is_past_cache: bool) {
         let is_dated = self.date(v, MODIFIED);
         if is_dated {
             self.medium.flush(self.word_off(v, Word::Mtime), 16);

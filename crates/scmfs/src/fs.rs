@@ -10,9 +10,9 @@ use arena::Layout;
 use namespace::{Core, Format, Memory};
 use pmem::Medium;
 use pool::{Error, MountOptions};
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicBool, AtomicU8};
-use vfs::{Durability, Fallocate, Ino, Result, Seek};
+use vfs::{Durability, Extent, Fallocate, Ino, Result, Seek};
 
 /// Version of the derived state.
 pub const STATE_FORMAT: u64 = (1 << 8 | 3) << 1;
@@ -30,7 +30,7 @@ impl<M> Deref for Files<M> {
     }
 }
 
-/// Operations are those of the same names in `content`, `allocate`, `sync` and `pin`.
+/// Operations are those of the same names in `content`, `allocate`, `sync`, `pin` and `mapping`.
 impl<M: Medium> namespace::Files for Files<M> {
     type Storage = Store<M>;
 
@@ -112,6 +112,14 @@ impl<M: Medium> namespace::Files for Files<M> {
 
     fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
         Self::copy_range(self, from, to, len)
+    }
+
+    fn map_range(&self, ino: Ino, range: Range<u64>, stores: bool) -> Result<Vec<Extent>> {
+        Self::map_range(self, ino, range, stores)
+    }
+
+    fn sync_range(&self, ino: Ino, range: Range<u64>, stores: bool) -> Result<()> {
+        Self::sync_range(self, ino, range, stores)
     }
 
     fn get_read_buf(&self, ino: Ino, offset: u64, count: u64) -> Result<&[AtomicU8]> {

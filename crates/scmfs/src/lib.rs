@@ -19,7 +19,7 @@
 //! - `Store`: `store`, `claims`: one inode, and what [`namespace`] wants of an engine;
 //! - `collect`: what is pre-allocated, freed again;
 //! - [`namespace::Core`]: the operations on names and attributes;
-//! - `Files`: `fs`, `content`, `allocate`, `sync`, `pin`: those on contents;
+//! - `Files`: `fs`, `content`, `allocate`, `sync`, `pin`, `mapping`: those on contents;
 //! - `lifecycle`: format, check.
 
 #![forbid(unsafe_code)]
@@ -33,6 +33,7 @@ mod journal;
 pub mod layout;
 mod lifecycle;
 mod map;
+mod mapping;
 mod overlay;
 mod pin;
 mod prealloc;

@@ -270,6 +270,8 @@ impl<M: Medium> Store<M> {
         }
         let used = self.load(v, Word::Size).div_ceil(BLOCK);
         let spare = match self.map(v)? {
+            // mapping-D1: it is not to be had.
+            _ if v.mappings.are_direct() => 0,
             Map::Hole => 0,
             Map::Run(run) => run.count.saturating_sub(used),
             Map::Table { .. } if used == 0 => 0,
@@ -329,16 +331,16 @@ impl<M: Medium> Store<M> {
         let mut all = journal::Words::from_slice(words);
         all.push((self.word_off(v, Word::Size), size));
         self.commit_words(ino.0, &all)?;
-        if size < old && !self.may_keep(v, size)? {
-            return self.trim(v, size);
+        match size < old {
+            true if v.mappings.are_direct() => self.clear(v, size..old),
+            true if !self.may_keep(v, size)? => self.trim(v, size),
+            _ => self.note_spare(v),
         }
-        self.note_spare(v)
     }
 
     /// Prepares a file for a size to which it grows. Durable after the next fence.
     fn make_room(&self, v: &VInode, old: u64, size: u64) -> Result<()> {
         let mut map = self.map(v)?;
-        let content = self.content(v);
         if self.is_far(map, &(size..size)) {
             map = self.drop_spare(v, map)?;
         }
@@ -349,20 +351,33 @@ impl<M: Medium> Store<M> {
         };
         let range = if near { old..size } else { size..size };
         self.v.transact(self.blocks_to_grow(map, &range, size)?, KEEP, |txn| {
-            if let Map::Table { block, level } = map {
+            let may_move = !v.mappings.are_direct();
+            if let (Map::Table { block, level }, true) = (map, may_move) {
                 // Spare blocks are better given back than zeroed.
                 self.unmap(txn, (block, level), &(old.div_ceil(BLOCK)..u64::MAX))?;
                 let _ = self.medium.fence();
             }
-            let growth = Growth { range, size, fill: Fill::ZEROS, may_move: true, spare: 0 };
-            let grown = self.prepare(txn, content, &growth)?;
-            if !grown.is_stored {
-                // A crash before the size is stored leaves it as spare space.
-                self.publish_map(content.map, grown.map);
-            }
-            v.add_blocks(txn.delta());
-            Ok(())
+            let growth = Growth { range, size, fill: Fill::ZEROS, may_move, spare: 0 };
+            self.add_spare(txn, v, &growth)
         })
+    }
+
+    /// Maps what a growth says, without a change of the size. A crash before that is stored leaves it as spare space.
+    pub fn add_spare(&self, txn: &mut Txn<'_>, v: &VInode, growth: &Growth<'_>) -> Result<()> {
+        let content = self.content(v);
+        let grown = self.prepare(txn, content, growth)?;
+        if !grown.is_stored {
+            self.publish_map(content.map, grown.map);
+        }
+        v.add_blocks(txn.delta());
+        Ok(())
+    }
+
+    /// Zeroes bytes of a file where they lie, durably: those behind its end, whose blocks are mapped and so stay.
+    pub fn clear(&self, v: &VInode, range: Range<u64>) -> Result<()> {
+        self.mapped(self.map(v)?, range, |_, pm, len| self.medium.zero_nt(pm, len))?;
+        let _ = self.medium.fence();
+        Ok(())
     }
 
     /// Cuts an inode's content, whose size has been published as `size`: gives back all that is mapped beyond. A crash before
@@ -640,6 +655,18 @@ impl<M: Medium> Storage for Store<M> {
         })
     }
 
+    fn note_unknown_stores(&self, v: &VInode) {
+        self.v.set_all_dirty(v);
+        if !self.is_read_only() && self.date(v, namespace::MODIFIED) {
+            self.medium.flush(self.word_off(v, Word::Mtime), 16);
+            let _ = self.medium.fence();
+        }
+    }
+
+    fn give_back_spare(&self, v: &VInode) -> Result<()> {
+        self.trim(v, self.load(v, Word::Size))
+    }
+
     fn append_dir_block(
         &self,
         d: &VInode,
@@ -716,8 +743,10 @@ impl<M: Medium> Storage for Store<M> {
             self.v.set_all_dirty(v);
         }
         let slot = self.word_off(v, Word::Root);
+        // A recovery leaves what is mapped as it is, spare space as well.
+        let keep = if v.mappings.are_direct() { LIMITS.file_size } else { size };
         let mut each = |block, base| each(PmOff::new(block), base);
-        let (blocks, _) = self.claim_map(scan, object, slot, size, &mut each);
+        let (blocks, _) = self.claim_map(scan, object, slot, keep, &mut each);
         // claims-S3.
         if let Map::Run(run) = Map::unpack(self.medium.load_u64(slot))
             && size > run.bytes()

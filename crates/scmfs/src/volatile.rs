@@ -101,6 +101,10 @@ impl Volatile {
 
     /// Which blocks of a file may not be durable: none others.
     pub fn dirty_blocks(&self, v: &VInode) -> Range<u64> {
+        // Nobody sees what is stored through mappings.
+        if v.mappings.may_store() {
+            return 0..u64::MAX;
+        }
         let (start, end) = dirty_words(v);
         let end = if end == u32::MAX { u64::MAX } else { u64::from(end) };
         u64::from(start).min(end)..end
@@ -108,7 +112,9 @@ impl Volatile {
 
     /// Whether a block was noted, of a file for which all are known.
     pub fn is_dirty(&self, v: &VInode, block: u64) -> bool {
-        v.state.load(Relaxed) & ALL_DIRTY != 0 || self.dirty.get(&self.arena, block)
+        v.state.load(Relaxed) & ALL_DIRTY != 0
+            || v.mappings.may_store()
+            || self.dirty.get(&self.arena, block)
     }
 
     /// Notes that a block is durable.

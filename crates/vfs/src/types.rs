@@ -346,3 +346,12 @@ pub enum Durability {
     /// When [`FileSystem::fsync`](crate::FileSystem::fsync) has returned.
     OnSync,
 }
+
+/// Bytes of a file that lie together in the pool's memory: whole blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Offset in the pool, in bytes.
+    pub start: u64,
+    /// How many bytes.
+    pub len: u64,
+}

@@ -277,6 +277,7 @@ impl World {
             Ok(Attached {
                 fs: fs.clone(),
                 events: events.clone(),
+                file: None,
                 secret: SECRET,
                 on_fork: Box::new(|_| ()),
             })

@@ -1,4 +1,4 @@
-//! What is in files: reading, writing, sizes, durability, mappings.
+//! What is in files: reading, writing, sizes, durability.
 
 #![allow(unsafe_code)]
 
@@ -8,10 +8,10 @@ use libc::{iovec, off_t, size_t, ssize_t};
 use posix::{Errno, Served};
 
 use crate::memory::{self, TRANSFER_BYTES_MAX};
-use crate::serve::{answer, on_fd, on_path, set_errno, to_c};
+use crate::serve::{answer, on_fd, on_path, to_c};
 use crate::start::process;
 use crate::stats::Class;
-use crate::{direct, guard, mounts, real};
+use crate::{direct, guard, real};
 
 /// From where on the length of a read is first compared with the file, in bytes: probing a buffer
 /// touches its pages, those too that the read would not fill.
@@ -298,34 +298,6 @@ export! {
             sent
         });
         sent.map_or_else(by_kernel, to_c)
-    }
-
-    fn mmap | mmap64 | __mmap (
-        address: *mut c_void, len: size_t, protection: c_int, flags: c_int, fd: c_int,
-        offset: off_t
-    ) -> *mut c_void {
-        let by_kernel = || real::mmap(address, len, protection, flags, fd, offset);
-        let Some(process) = process().filter(|_| flags & libc::MAP_ANONYMOUS == 0) else {
-            return by_kernel();
-        };
-        let by_kernel = || {
-            guard::run(|| posix::settle_size(fd, mounts::is_served_device));
-            by_kernel()
-        };
-        if !process.owns(fd) {
-            return by_kernel();
-        }
-        let mapped = answer(process, Class::Map, &[fd], |process| {
-            process.mmap(address as usize, len, protection, flags, fd, offset)
-        });
-        match mapped {
-            Some(Ok(address)) => address as *mut c_void,
-            Some(Err(err)) => {
-                set_errno(err);
-                libc::MAP_FAILED
-            }
-            None => by_kernel(),
-        }
     }
 }
 

@@ -7,6 +7,7 @@ mod descriptors;
 mod kinds;
 mod listing;
 pub mod locking;
+mod mapping;
 mod names;
 mod numbers;
 mod raw;

@@ -7,7 +7,7 @@
 
 use std::ffi::{c_int, c_long};
 
-use super::{attributes, content, descriptors, listing, locking, names, waiting};
+use super::{attributes, content, descriptors, listing, locking, mapping, names, waiting};
 use crate::credentials::restricted;
 use crate::serve::{before_fd, give_pool_files_to_kernel};
 use crate::start::{forget_table, open_by_kernel, process, serve_no_more, serves, table};
@@ -61,8 +61,14 @@ export! {
                 real::syscall(number, a, b, c, d, e, f)
             }
             libc::SYS_mmap => {
-                content::mmap(a as _, b as _, c as _, d as _, e as _, f) as c_long
+                mapping::mmap(a as _, b as _, c as _, d as _, e as _, f) as c_long
             }
+            libc::SYS_munmap => mapping::munmap(a as _, b as _).into(),
+            libc::SYS_mremap => {
+                mapping::mremap(a as _, b as _, c as _, d as _, e as _) as c_long
+            }
+            libc::SYS_msync => mapping::msync(a as _, b as _, c as _).into(),
+            libc::SYS_mprotect => mapping::mprotect(a as _, b as _, c as _).into(),
             libc::SYS_open => descriptors::open(a as _, b as _, c as _).into(),
             libc::SYS_openat => descriptors::openat(fd, b as _, c as _, d as _).into(),
             libc::SYS_close => descriptors::close(fd).into(),
@@ -124,6 +130,8 @@ export! {
                 let child = real::syscall(number, a, b, c, d, e, f);
                 if child == 0 && !shares_memory {
                     serve_no_more(flags as u64);
+                } else {
+                    fork::after_clone(flags as u64);
                 }
                 child
             }

@@ -1,0 +1,128 @@
+//! Mappings of files. Those of pools may be of the pool's own memory: then calls on their addresses are ours as well
+//! ([`posix::Process::mmap`]).
+
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_void};
+
+use libc::{off_t, size_t};
+use posix::{Errno, Process, Served};
+
+use crate::serve::{answer, set_errno, to_c};
+use crate::start::process;
+use crate::stats::Class;
+use crate::{guard, mounts, real};
+
+/// The process layer, for a call on addresses some of which it has mapped directly.
+fn mapped(address: *mut c_void, len: size_t) -> Option<&'static Process> {
+    process().filter(|process| process.maps_directly(address.addr(), len) && !guard::is_inside())
+}
+
+/// Runs a call by which the kernel maps something at an address; with `fixed`, in place of what is there.
+fn map_by_kernel(
+    address: *mut c_void,
+    len: size_t,
+    fixed: bool,
+    call: impl FnOnce() -> *mut c_void,
+) -> *mut c_void {
+    match mapped(address, len).filter(|_| fixed) {
+        Some(process) => {
+            let _inside = guard::Inside::enter();
+            process.replace_mapping(address.addr(), len, call, |at| *at != libc::MAP_FAILED)
+        }
+        None => call(),
+    }
+}
+
+/// An address, or why there is none.
+fn to_address(mapped: Result<usize, Errno>) -> *mut c_void {
+    mapped.map_or_else(
+        |err| {
+            set_errno(err);
+            libc::MAP_FAILED
+        },
+        |address| address as *mut c_void,
+    )
+}
+
+export! {
+    fn mmap | mmap64 | __mmap (
+        address: *mut c_void, len: size_t, protection: c_int, flags: c_int, fd: c_int,
+        offset: off_t
+    ) -> *mut c_void {
+        let by_kernel = || {
+            let fixed = flags & libc::MAP_FIXED != 0;
+            let map = || real::mmap(address, len, protection, flags, fd, offset);
+            map_by_kernel(address, len, fixed, map)
+        };
+        let Some(process) = process().filter(|_| flags & libc::MAP_ANONYMOUS == 0) else {
+            return by_kernel();
+        };
+        let by_kernel = || {
+            guard::run(|| posix::settle_size(fd, mounts::is_served_device));
+            by_kernel()
+        };
+        if !process.owns(fd) {
+            return by_kernel();
+        }
+        let mapped = answer(process, Class::Map, &[fd], |process| {
+            process.mmap(address as usize, len, protection, flags, fd, offset)
+        });
+        mapped.map_or_else(by_kernel, to_address)
+    }
+
+    fn munmap | __munmap (address: *mut c_void, len: size_t) -> c_int {
+        let by_kernel = || real::munmap(address, len);
+        let Some(process) = mapped(address, len) else { return by_kernel() };
+        answer(process, Class::Map, &[], |process| process.munmap(address.addr(), len))
+            .map_or_else(by_kernel, to_c)
+    }
+
+    fn mremap (
+        address: *mut c_void, old_len: size_t, new_len: size_t, flags: c_int, new: *mut c_void
+    ) -> *mut c_void {
+        let by_kernel = || {
+            let fixed = flags & libc::MREMAP_FIXED != 0;
+            let map = || real::mremap(address, old_len, new_len, flags, new);
+            map_by_kernel(new, new_len, fixed, map)
+        };
+        let Some(process) = mapped(address, old_len.max(1)) else { return by_kernel() };
+        let moved = answer(process, Class::Map, &[], |process| {
+            process.mremap(address.addr(), old_len, new_len, flags, new.addr())
+        });
+        moved.map_or_else(by_kernel, to_address)
+    }
+
+    fn msync (address: *mut c_void, len: size_t, flags: c_int) -> c_int {
+        let by_kernel = || real::msync(address, len, flags);
+        let Some(process) = mapped(address, len) else { return by_kernel() };
+        answer(process, Class::Sync, &[], |process| process.msync(address.addr(), len, flags))
+            .map_or_else(by_kernel, to_c)
+    }
+
+    fn mprotect | __mprotect (address: *mut c_void, len: size_t, protection: c_int) -> c_int {
+        let by_kernel = || real::mprotect(address, len, protection);
+        match may_protect(address, len, protection) {
+            Ok(()) => by_kernel(),
+            Err(err) => to_c::<()>(Err(err)),
+        }
+    }
+
+    fn pkey_mprotect (
+        address: *mut c_void, len: size_t, protection: c_int, key: c_int
+    ) -> c_int {
+        match may_protect(address, len, protection) {
+            Ok(()) => real::pkey_mprotect(address, len, protection, key),
+            Err(err) => to_c::<()>(Err(err)),
+        }
+    }
+}
+
+/// Counts what may be stored to from now on.
+fn may_protect(address: *mut c_void, len: size_t, protection: c_int) -> Result<(), Errno> {
+    let Some(process) = mapped(address, len) else { return Ok(()) };
+    match guard::run(|| process.mprotect(address.addr(), len, protection)) {
+        Some(Served::Done(Err(err))) => Err(err),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,194 @@
+//! Memory of the pool that the C interface lends: any range of a file as one slice.
+//!
+//! Where a range lies together, it is lent where the pool is mapped. Else its blocks are mapped behind each other in a *window*
+//! ([`vfs::FileSystem::map_range`]); that for reading stays for the next who asks.
+
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+use std::os::fd::AsRawFd as _;
+use std::sync::Mutex;
+
+use ::pool::Engine;
+use posix::{Errno, PoolFile};
+use vfs::Ino;
+
+use crate::engine::pool_file;
+
+type Result<T> = std::result::Result<T, Errno>;
+
+/// A bound for windows that map all of a file, in bytes: address space costs little, but mapping it takes time.
+const WHOLE_MAX: u64 = 1 << 30;
+/// What ranges that are mapped begin at multiples of.
+const BLOCK: u64 = 4096;
+
+/// A range of a file that is mapped as one. Counted by the engine until [`end`](Self::end).
+struct Window {
+    range: Range<u64>,
+    addr: usize,
+    /// Whether it has a mapping of its own, not the pool's.
+    is_own: bool,
+    stores: bool,
+}
+
+impl Window {
+    fn open(fs: &dyn Engine, ino: Ino, range: Range<u64>, stores: bool) -> Result<Self> {
+        let range = range.start - range.start % BLOCK..range.end.next_multiple_of(BLOCK);
+        let extents = fs.map_range(ino, range.clone(), stores)?;
+        let is_own = extents.len() > 1;
+        let mapped = match extents[..] {
+            [only] => Ok(fs.region().read_ptr(only.start, only.len).addr()),
+            _ => file_of(fs).and_then(|file| posix::map_window(&file, &extents, stores)),
+        };
+        match mapped {
+            Ok(addr) => Ok(Self { range, addr, is_own, stores }),
+            Err(err) => {
+                fs.unmap_range(ino, stores, true);
+                Err(err)
+            }
+        }
+    }
+
+    fn covers(&self, range: &Range<u64>) -> bool {
+        self.range.start <= range.start && range.end <= self.range.end
+    }
+
+    fn at(&self, offset: u64) -> usize {
+        self.addr + (offset - self.range.start) as usize
+    }
+
+    /// Nobody uses it any more, and what was stored is durable.
+    fn end(self, fs: &dyn Engine, ino: Ino) {
+        if self.is_own {
+            // SAFETY: what was lent of it has been given back.
+            unsafe { posix::unmap_window(self.addr, (self.range.end - self.range.start) as usize) };
+        }
+        fs.unmap_range(ino, self.stores, true);
+    }
+}
+
+fn file_of(fs: &dyn Engine) -> Result<PoolFile> {
+    let fd = fs.region().descriptor().map(|fd| fd.as_raw_fd());
+    pool_file(fs, fd).ok_or(Errno::OPNOTSUPP)
+}
+
+/// What is lent of one file.
+#[derive(Default)]
+pub struct Lent(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    /// How often it is lent for reading.
+    readers: usize,
+    /// The window that serves who reads, and those before it that somebody may still read.
+    window: Option<Window>,
+    former: Vec<Window>,
+    /// What is lent for writing.
+    writes: Vec<Write>,
+}
+
+struct Write {
+    window: Window,
+    range: Range<u64>,
+}
+
+/// What of `count` bytes from `offset` on is inside the file.
+fn inside(fs: &dyn Engine, ino: Ino, offset: u64, count: usize) -> Result<Range<u64>> {
+    let size = fs.getattr(ino)?.size;
+    let end = offset.saturating_add(count as u64).min(size);
+    Ok(offset.min(end)..end)
+}
+
+impl Lent {
+    /// Lends bytes for reading; where they are, and how many: fewer where the engine cannot map them as one.
+    pub fn read(
+        &self,
+        fs: &dyn Engine,
+        ino: Ino,
+        offset: u64,
+        count: usize,
+    ) -> Result<(usize, usize)> {
+        let mut state = self.0.lock().map_err(|_| Errno::IO)?;
+        let bytes = fs.get_read_buf(ino, offset, count as u64)?;
+        let together = (bytes.as_ptr().addr(), bytes.len());
+        let range = inside(fs, ino, offset, count)?;
+        let lent = match range.end - range.start > together.1 as u64 {
+            true => state.window(fs, ino, &range).unwrap_or(together),
+            false => together,
+        };
+        state.readers += 1;
+        // `end_read` gives it back.
+        std::mem::forget(bytes);
+        Ok(lent)
+    }
+
+    /// Takes back what was lent for reading, once.
+    pub fn end_read(&self, fs: &dyn Engine, ino: Ino) -> Result<()> {
+        let mut state = self.0.lock().map_err(|_| Errno::IO)?;
+        fs.put_read_buf();
+        state.readers = state.readers.saturating_sub(1);
+        if state.readers == 0 {
+            state.former.drain(..).for_each(|window| window.end(fs, ino));
+        }
+        Ok(())
+    }
+
+    /// Lends bytes for writing: none beyond the end of the file.
+    pub fn write(
+        &self,
+        fs: &dyn Engine,
+        ino: Ino,
+        offset: u64,
+        count: usize,
+    ) -> Result<(usize, usize)> {
+        let mut state = self.0.lock().map_err(|_| Errno::IO)?;
+        let range = inside(fs, ino, offset, count)?;
+        if range.is_empty() {
+            return Ok((0, 0));
+        }
+        let window = Window::open(fs, ino, range.clone(), true)?;
+        let lent = (window.at(range.start), (range.end - range.start) as usize);
+        state.writes.push(Write { window, range });
+        Ok(lent)
+    }
+
+    /// Takes back what was lent for writing at this address, and makes it durable.
+    pub fn end_write(&self, fs: &dyn Engine, ino: Ino, addr: usize) -> Result<()> {
+        let mut state = self.0.lock().map_err(|_| Errno::IO)?;
+        let is_meant = |write: &Write| write.window.at(write.range.start) == addr;
+        let found = state.writes.iter().position(is_meant).ok_or(Errno::INVAL)?;
+        let Write { window, range } = state.writes.swap_remove(found);
+        let synced = fs.sync_range(ino, range, true);
+        window.end(fs, ino);
+        synced
+    }
+
+    /// The file is closed: what is lent of it is not used any more.
+    pub fn close(&mut self, fs: &dyn Engine, ino: Ino) {
+        let Ok(state) = self.0.get_mut() else { return };
+        let windows = state.window.take().into_iter().chain(state.former.drain(..));
+        windows.for_each(|window| window.end(fs, ino));
+        for Write { window, range } in state.writes.drain(..) {
+            // Whoever did not give it back cannot be told.
+            let _ = fs.sync_range(ino, range, true);
+            window.end(fs, ino);
+        }
+    }
+}
+
+impl State {
+    /// The bytes in the window, made anew where it does not cover them.
+    fn window(&mut self, fs: &dyn Engine, ino: Ino, range: &Range<u64>) -> Result<(usize, usize)> {
+        if !self.window.as_ref().is_some_and(|window| window.covers(range)) {
+            let size = fs.getattr(ino)?.size;
+            let whole = || Window::open(fs, ino, 0..size, false);
+            let opened = if size <= WHOLE_MAX { whole() } else { Err(Errno::OPNOTSUPP) };
+            let new = opened.or_else(|_| Window::open(fs, ino, range.clone(), false))?;
+            let old = self.window.replace(new);
+            self.former.extend(old);
+        }
+        let window = self.window.as_ref().filter(|window| window.covers(range));
+        let at = window.ok_or(Errno::IO)?.at(range.start);
+        Ok((at, (range.end - range.start) as usize))
+    }
+}
