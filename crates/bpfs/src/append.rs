@@ -35,10 +35,10 @@ impl<M: Medium> Trees<M> {
     /// not bring back what was there before. Invisible.
     pub fn zero_tail(&self, root: Root, size: u64, end: u64) -> Result<()> {
         let end = end.min(size.next_multiple_of(BLOCK));
-        if size < end {
-            if let Some(block) = self.find_block(root, size)? {
-                self.medium.zero_nt(block.at(size % BLOCK), end - size);
-            }
+        if size < end
+            && let Some(block) = self.find_block(root, size)?
+        {
+            self.medium.zero_nt(block.at(size % BLOCK), end - size);
         }
         Ok(())
     }
