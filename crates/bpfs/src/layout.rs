@@ -31,8 +31,14 @@ pub const POOL_MIN: u64 = 64 * BLOCK;
 pub const POOL_MAX: u64 = (u32::MAX as u64) * BLOCK;
 
 /// What superblocks say.
-pub const FORMAT: Format =
-    Format { layout: crate::LAYOUT, magic: MAGIC, version: VERSION, bytes: (POOL_MIN, POOL_MAX) };
+pub const FORMAT: Format = Format {
+    layout: crate::LAYOUT,
+    magic: MAGIC,
+    version: VERSION,
+    oldest: VERSION,
+    usage_since: None,
+    bytes: (POOL_MIN, POOL_MAX),
+};
 
 /// A root pointer: block offset in the high bits, height of the tree in the low three (§3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -328,8 +328,7 @@ fn perform<T: Target, M: pmem::Medium>(
             id += 1;
         }
         engine.close_all();
-        // Whoever unmounts syncs first.
-        mounted.fs.sync().map_err(|e| format!("sync: {e}"))?;
+        mounted.fs.close().map_err(|e| format!("close: {e}"))?;
         account.close(target, &mounted, recorder.inner())?;
     }
     note(&mut trees, id)?;

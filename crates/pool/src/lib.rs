@@ -15,6 +15,8 @@ mod shared;
 pub use arena::{Paused, Place};
 pub use engine::{Alone, Engine, Processes, ReadBuf};
 pub use error::{Error, Problem};
-pub use options::{CheckOptions, FormatOptions, LABEL_MAX, MountOptions, scan_threads};
+pub use options::{
+    CheckOptions, Consistency, FormatOptions, LABEL_MAX, MountOptions, WritePolicy, scan_threads,
+};
 pub use report::{CheckReport, MountReport, PoolInfo, label};
 pub use shared::{handle_fault, is_mapped, place, remove_abandoned};

@@ -16,6 +16,7 @@
 //! - `space`, `volatile`: which blocks are free, and which are not durable yet; what else is derived other engines have
 //!   alike in [`namespace`] and [`derived`];
 //! - `Maps`: `map`: where contents lie;
+//! - `settings`, `usage`: what was chosen at the mount, and what the pool says of who used it last;
 //! - `Store`: `store`, `claims`: one inode, and what [`namespace`] wants of an engine;
 //! - [`namespace::Core`]: the operations on names and attributes;
 //! - `Files`: `fs`, `content`, `allocate`, `sync`, `pin`: those on contents;
@@ -33,9 +34,11 @@ mod lifecycle;
 mod map;
 mod overlay;
 mod pin;
+mod settings;
 mod space;
 mod store;
 mod sync;
+mod usage;
 mod volatile;
 
 pub use fs::{Files, STATE_FORMAT};
