@@ -283,7 +283,9 @@ fn perform<T: Target, M: pmem::Medium>(
     let mut oracle = Driver::new(model);
     let mut lives = BTreeSet::new();
     let mut history = History::default();
-    let is_ordered = target.strength().durability == Durability::OnReturn;
+    let strength = target.strength();
+    let is_ordered = strength.durability == Durability::OnReturn;
+    let contents_on_return = strength.contents_on_return;
     let remember = |history: &mut History, syncs| match is_ordered {
         true => Ok(()),
         false => history.note(model, syncs),
@@ -321,7 +323,8 @@ fn perform<T: Target, M: pmem::Medium>(
                 return Err(format!("{op}: {life:?}, inode and generation, has lived before"));
             }
             worked.push(changed);
-            remember(&mut history, oracle.synced_by(op))?;
+            let syncs = if contents_on_return { Syncs::All } else { oracle.synced_by(op) };
+            remember(&mut history, syncs)?;
             if !changed && id >= from && !between.contains_key(&id) {
                 trees.push(trees[id].clone());
             }

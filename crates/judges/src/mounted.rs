@@ -23,9 +23,9 @@ pub fn harmless(word: &str) -> Option<&'static str> {
 }
 
 /// Those under which runs repeat. Starts the clock.
-fn mount_options() -> MountOptions {
+pub fn mount_options() -> MountOptions {
     start_clock();
-    MountOptions { read_only: false, threads: Some(1), clock, seed: Some(7) }
+    MountOptions { threads: Some(1), clock, seed: Some(7), ..MountOptions::default() }
 }
 
 /// How to check.
@@ -39,7 +39,16 @@ where
     M: Medium + 'm,
     F: Files<Storage: Storage<Medium = M>> + 'm,
 {
-    let fs = Pool::<F>::mount(medium, &mount_options()).map_err(text)?;
+    mount_with::<M, F>(medium, &mount_options())
+}
+
+/// The same with these options.
+pub fn mount_with<'m, M, F>(medium: M, options: &MountOptions) -> Result<Mounted<'m>, String>
+where
+    M: Medium + 'm,
+    F: Files<Storage: Storage<Medium = M>> + 'm,
+{
+    let fs = Pool::<F>::mount(medium, options).map_err(text)?;
     let blocks_used = fs.mount_report().blocks_used;
     Ok(Mounted { fs: Box::new(fs), blocks_used })
 }

@@ -4,7 +4,7 @@ use crashsim::campaign::{self, Family, Options};
 use crashsim::run::Base;
 use crashsim::stats::Distinct;
 use crashsim::workload;
-use judges::scmfs::Scmfs;
+use judges::scmfs::{Scmfs, Through};
 use std::sync::LazyLock;
 
 static BASES: LazyLock<Vec<Base>> =
@@ -49,4 +49,17 @@ fn threads_survive() {
 #[test]
 fn deaths_are_survived() {
     explore(Family::Deaths, 2);
+}
+
+/// What goes past the cache is durable on return, byte by byte, and a pool that was closed loses nothing either.
+#[test]
+fn writes_past_the_cache_survive_on_return() {
+    let bases = workload::bases(&Through).expect("the bases can be made");
+    for family in [Family::Lines, Family::Sequences] {
+        let options = Options { limit: Some(12), ..Options::default() };
+        let report =
+            campaign::run(&Through, &bases, &family, &options, &Distinct::default(), &|_, _, _| {});
+        assert_eq!(report.violations, 0, "{:#?}", report.findings);
+        assert!(report.lint.unflushed.is_empty(), "{:?}", report.lint.unflushed);
+    }
 }

@@ -277,10 +277,10 @@ impl<F: Files> Pool<F> {
         if arena.descriptor().is_some() && files.medium().lock(Lock::Exclusive).is_err() {
             // The attempt may have cost the lock that there was.
             let _ = files.medium().lock(Lock::Shared);
-            return Ok(());
+            return self.sync();
         }
-        // Others may have come and gone since the last time, or died.
         self.sync()?;
+        // Of others who have died meanwhile.
         if arena.has_died_inside() || files.tables().is_damaged() {
             return Ok(());
         }
@@ -410,7 +410,6 @@ impl<F: Files> FileSystem for Pool<F> {
             return Ok(());
         }
         self.reap_processes()?;
-        self.sync()?;
         self.end_use_if_last()
     }
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {

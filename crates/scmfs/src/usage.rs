@@ -106,8 +106,6 @@ impl<M: Medium> Store<M> {
             self.medium.set_ordered(true);
             self.flush_all();
         }
-        // usage-U1: what other threads have flushed, too.
-        let _ = self.medium.fence();
         if self.medium.health().is_err() {
             return Err(Errno::IO);
         }
@@ -117,11 +115,10 @@ impl<M: Medium> Store<M> {
         Ok(())
     }
 
-    /// Says something else from now on, durably.
+    /// Says something else from now on, durably, when all that was flushed is durable (usage-U1).
     fn say_usage(&self, says: u64) {
-        self.medium.store_u64(POOL_USAGE, says);
-        self.medium.flush(POOL_USAGE, 8);
-        let _ = self.medium.fence();
+        let ready = self.medium.fence();
+        let _ = self.medium.publish(POOL_USAGE, says, ready);
     }
 
     /// Writes all blocks back that are in use.
