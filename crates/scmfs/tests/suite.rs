@@ -4,4 +4,4 @@ mod common;
 
 use common::Scmfs;
 
-suite::tests!(Scmfs: entries, limits, mount_events, pins, scan, sharing, smoke);
+suite::tests!(Scmfs: access, entries, limits, mount_events, pins, scan, sharing, smoke);

@@ -4,6 +4,7 @@
 //! What is here names no blocks of one layout. Tests of how an engine lays contents out, and of what its operations cost, are the
 //! engine's own.
 
+pub mod access;
 pub mod deaths;
 pub mod entries;
 pub mod hostile;
@@ -199,6 +200,9 @@ macro_rules! tests {
                 $crate::$module::$name::<super::$engine>();
             })*
         }
+    };
+    (@ $engine:ident, access) => {
+        $crate::tests!(@ $engine, access: modes all_processes_keep_to_it);
     };
     (@ $engine:ident, deaths) => { $crate::tests!(@ $engine, deaths: at_every_access); };
     (@ $engine:ident, entries) => {
