@@ -639,8 +639,11 @@ fn what_scmfs_lets_choose() {
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && text.contains(why), "{text}");
     };
+    // What the pool says of its use (docs/format/scmfs.md).
+    let usage = |s: &Sandbox| String::from_utf8(fs::read(&s.pool).unwrap()[80..88].into()).unwrap();
     s.mount(&["-o", "write_policy=through"]);
     fs::write(s.path("file"), [1; 4096]).unwrap();
+    assert_eq!(usage(&s), "\0\0\0\0\0\0\0\0", "in use");
     let set = |value: &[u8]| {
         let flags = rustix::fs::XattrFlags::empty();
         rustix::fs::setxattr(s.path("file"), "user.keepstone.cache", value, flags)
@@ -648,6 +651,12 @@ fn what_scmfs_lets_choose() {
     assert_eq!(set(b"back"), Err(rustix::io::Errno::INVAL));
     set(b"cached").unwrap();
     s.umount();
+    s.server_ends();
+    assert_eq!(usage(&s), "closed\0\0");
+    s.mount(&[]);
+    s.signal_server(Signal::KILL);
+    s.server_ends();
+    assert_eq!(usage(&s), "\0\0\0\0\0\0\0\0", "killed");
 
     // A server that is killed leaves a pool that says how it was used.
     s.mount(&["-o", "consistency=none"]);
@@ -655,9 +664,11 @@ fn what_scmfs_lets_choose() {
     s.signal_server(Signal::KILL);
     s.server_ends();
     fails(&s, &[], "consistency=none");
-    s.ok(["check", "--repair", s.pool_str()]);
+    let repaired = s.run(["check", "--repair", s.pool_str()]);
+    assert!(String::from_utf8_lossy(&repaired.stdout).contains("all repaired"), "{repaired:?}");
     s.mount(&["-o", "consistency=none"]);
     assert_eq!(fs::read(s.path("file")).unwrap(), [2; 4096]);
+    assert_eq!(usage(&s), "any-ordr");
     s.umount();
     s.mount(&[]);
     s.umount();

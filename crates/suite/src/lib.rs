@@ -52,6 +52,11 @@ pub trait Engine: 'static {
     /// As [`info`](Self::info).
     fn check(medium: &impl Medium, options: &CheckOptions) -> Result<CheckReport, Error>;
 
+    /// How its pools are mounted, where a test does not say.
+    fn options() -> MountOptions {
+        MountOptions::default()
+    }
+
     /// Where one of the first inodes lies in a small pool.
     fn inode_at(ino: Ino) -> u64;
 
@@ -93,7 +98,7 @@ pub fn mounted<E: Engine>(bytes: u64) -> Fs<E> {
 
 /// The pool on a medium, mounted.
 pub fn mount<E: Engine, M: Medium>(medium: M) -> Fs<E, M> {
-    Fs::<E, M>::mount(medium, &MountOptions::default()).unwrap()
+    Fs::<E, M>::mount(medium, &E::options()).unwrap()
 }
 
 /// Makes a node, to which nobody has a reference then but its name.
@@ -180,7 +185,7 @@ pub fn place<E: Engine>(region: &Region) -> Result<Place, Error> {
 pub fn try_attach<E: Engine>(pool: &Path) -> Result<Fs<E>, Error> {
     let region = open_shared(pool);
     let place = place::<E>(&region)?;
-    let options = MountOptions { threads: Some(1), ..MountOptions::default() };
+    let options = MountOptions { threads: Some(1), ..E::options() };
     Fs::<E>::attach(region, &place, &options)
 }
 
