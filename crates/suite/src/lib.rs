@@ -214,6 +214,7 @@ macro_rules! tests {
         $crate::tests!(@ $engine, entries:
             an_entry_without_its_inode_is_left_over
             free_entries_become_one
+            directories_lie_at_the_end_of_a_pool
         );
     };
     (@ $engine:ident, hostile) => {
