@@ -10,7 +10,7 @@ use namespace::{Core, Format, Memory};
 use pmem::{Medium, Pm};
 use pool::MountOptions;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, AtomicU8};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 use vfs::{Durability, Fallocate, Ino, Result, Seek};
 
 /// Version of the derived state.
@@ -58,6 +58,10 @@ impl<M: Medium> namespace::Files for Files<M> {
 
     fn into_medium(self) -> M {
         self.0.0.trees.medium.0
+    }
+
+    fn refuse_changes(&self) {
+        self.read_only.store(true, Relaxed);
     }
 
     const KEPT_BLOCKS: u64 = KEEP;

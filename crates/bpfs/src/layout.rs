@@ -41,8 +41,14 @@ pub const POOL_MAX: u64 = (u32::MAX as u64) * BLOCK;
 pub const LIMITS: Limits = Limits { file_size: span(HEIGHT_MAX), ..Limits::MAX };
 
 /// What superblocks say.
-pub const FORMAT: Format =
-    Format { layout: crate::LAYOUT, magic: MAGIC, version: VERSION, bytes: (POOL_MIN, POOL_MAX) };
+pub const FORMAT: Format = Format {
+    layout: crate::LAYOUT,
+    magic: MAGIC,
+    version: VERSION,
+    oldest: VERSION,
+    usage_since: None,
+    bytes: (POOL_MIN, POOL_MAX),
+};
 
 /// A pointer as it lies in PM: the offset of a block, or null for a hole. Nothing more is known of one that was read:
 /// [`Trees::check_block`](crate::crawler::Trees::check_block) makes it a block that may be followed.

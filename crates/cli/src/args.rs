@@ -136,15 +136,18 @@ pub struct MountArgs {
     /// Stay in the foreground and log to stderr.
     #[arg(short, long)]
     pub foreground: bool,
-    /// Mount options, separated by commas: ro, nosuid, nodev, noexec, noatime, nodiratime, nosymfollow, sync, dirsync,
-    /// allow_other (default for root), threads=N, no_cache, emulate=SPEC (with `+` for `,`);
+    /// Mount options, separated by commas: ro, nosuid, nodev, noexec, noatime, relatime (default), strictatime, nodiratime,
+    /// nosymfollow, sync, dirsync, allow_other (default for root), threads=N, no_cache, emulate=SPEC (with `+` for `,`);
     /// ask_open: ask the server to open files, which is slower, but lets direct writes (O_DIRECT) to one file
     /// go at the same time;
     /// writeback: let the kernel keep writes back until they are synced, where the pool promises no more (one in an ordinary
     /// file);
     /// direct: let programs under `keepstone run` use the pool past the mount (implies no_cache).
     ///
-    /// Pools of the layout scmfs: prealloc=on|off (default on): set space aside for files that grow, and keep that of
+    /// Pools of the layout scmfs: write_policy=auto|cached|through: writes inside files go past the cache from 64 KiB
+    /// on, never, or always, and are then durable when they return (a file's attribute user.keepstone.cache says
+    /// otherwise for that file); consistency=metadata|none: with none, nothing is flushed before the pool is unmounted;
+    /// data_flush_interval=SECONDS; prealloc=on|off (default on): set space aside for files that grow, and keep that of
     /// removed files for new ones; null_files=MIN-MAX: removed files kept so (16-512, at most 1008), null_blocks=N: blocks
     /// of each (16); spare_blocks=MIN-MAX: set aside for a file that is appended to (16-2048); collect_above=PERCENT,
     /// collect_below=BYTES: when to free it again (80, 1048576), collect_step=N: blocks at once (4096); cold_after=SECONDS:
@@ -165,6 +168,9 @@ pub struct MountArgs {
     /// Emulate slower memory, for example read=2x,write=4x,line=100ns,bandwidth=800MB/s.
     #[arg(long, value_name = "SPEC")]
     pub emulate: Option<pmem::Emulation>,
+    /// Write back what no program has synced after so many seconds; 0: never. Default: 30.
+    #[arg(long, value_name = "SECONDS")]
+    pub data_flush_interval: Option<u32>,
     /// Report readiness on stdout and leave the session (used by `mount` itself).
     #[arg(long, hide = true)]
     pub daemon: bool,

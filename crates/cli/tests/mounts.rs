@@ -411,7 +411,12 @@ fn flags_are_kept_to() {
     let before = atime();
     assert_eq!(read(), before);
     assert!(mount("remount,atime,relatime").status.success());
-    assert!(read() > before);
+    let recorded = read();
+    assert!(recorded > before);
+    assert_eq!(read(), recorded, "once, as it is younger than the content then");
+    assert!(mount("remount,strictatime").status.success());
+    let [first, second] = [read(), read()];
+    assert!(recorded < first && first < second, "each access");
     tool("umount", &[s.dir_str()]);
     s.server_ends();
 
@@ -599,4 +604,75 @@ fn an_engine_that_promises_less_loses_what_was_not_synced() {
     assert_eq!(full.kind(), ErrorKind::StorageFull);
     fs::remove_file(s.path("large")).unwrap();
     fs::write(s.path("small"), vec![1; 4 << 20]).unwrap();
+}
+
+/// What the server has flushed, in lines.
+fn lines_flushed(s: &Sandbox) -> u64 {
+    s.stats()["medium"]["lines_flushed"].as_u64().unwrap()
+}
+
+#[test]
+fn what_nobody_syncs_is_written_back() {
+    let mut s = Sandbox::empty();
+    s.ok(["mkfs", s.pool_str(), "--size", "64M", "--layout", "scmfs"]);
+    s.mount(&["--data-flush-interval", "1"]);
+    let content = vec![1; 40_960];
+    fs::write(s.path("file"), &content).unwrap();
+    let before = lines_flushed(&s);
+    // In place, through the cache.
+    std::os::unix::fs::FileExt::write_all_at(
+        &fs::File::options().write(true).open(s.path("file")).unwrap(),
+        &content,
+        0,
+    )
+    .unwrap();
+    wait_until("ten blocks are written back", || lines_flushed(&s) >= before + 640);
+    s.umount();
+}
+
+#[test]
+fn what_scmfs_lets_choose() {
+    let mut s = Sandbox::empty();
+    s.ok(["mkfs", s.pool_str(), "--size", "64M", "--layout", "scmfs"]);
+    let fails = |s: &Sandbox, options: &[&str], why: &str| {
+        let output = s.run([&["mount"], options, &[s.pool_str(), s.dir_str()]].concat());
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && text.contains(why), "{text}");
+    };
+    // What the pool says of its use (docs/format/scmfs.md).
+    let usage = |s: &Sandbox| String::from_utf8(fs::read(&s.pool).unwrap()[80..88].into()).unwrap();
+    s.mount(&["-o", "write_policy=through"]);
+    fs::write(s.path("file"), [1; 4096]).unwrap();
+    assert_eq!(usage(&s), "\0\0\0\0\0\0\0\0", "in use");
+    let set = |value: &[u8]| {
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(s.path("file"), "user.keepstone.cache", value, flags)
+    };
+    assert_eq!(set(b"back"), Err(rustix::io::Errno::INVAL));
+    set(b"cached").unwrap();
+    s.umount();
+    s.server_ends();
+    assert_eq!(usage(&s), "closed\0\0");
+    s.mount(&[]);
+    s.signal_server(Signal::KILL);
+    s.server_ends();
+    assert_eq!(usage(&s), "\0\0\0\0\0\0\0\0", "killed");
+
+    // A server that is killed leaves a pool that says how it was used.
+    s.mount(&["-o", "consistency=none"]);
+    fs::write(s.path("file"), [2; 4096]).unwrap();
+    s.signal_server(Signal::KILL);
+    s.server_ends();
+    fails(&s, &[], "consistency=none");
+    let repaired = s.run(["check", "--repair", s.pool_str()]);
+    assert!(String::from_utf8_lossy(&repaired.stdout).contains("all repaired"), "{repaired:?}");
+    s.mount(&["-o", "consistency=none"]);
+    assert_eq!(fs::read(s.path("file")).unwrap(), [2; 4096]);
+    assert_eq!(usage(&s), "any-ordr");
+    s.umount();
+    s.mount(&[]);
+    s.umount();
+
+    s.ok(["mkfs", s.pool_str(), "--force", "--layout", "bpfs"]);
+    fails(&s, &["-o", "write_policy=through"], "options of the layout `scmfs`");
 }

@@ -99,6 +99,8 @@ const RECOVERY: u32 = VICTIM + 1;
 const AFTERWARDS: u32 = RECOVERY + 1;
 /// A file that a [`Scenario::Holder`] has open loses its name.
 const LAST_NAME: u32 = AFTERWARDS + 1;
+/// Otherwise, where content is durable on `fsync`, everything is synced: also what the dead have stored.
+const SYNC: u32 = AFTERWARDS + 1;
 
 /// The first operation to crash in.
 pub const FROM: usize = RECOVERY as usize;
@@ -202,6 +204,9 @@ impl Victim {
                 }
                 let (found, after) = self.go_on(&recorder, base, fs, scenario, &mut history)?;
                 let mut last = None;
+                if held.is_none() {
+                    last = self.sync(&recorder, fs, &after, &mut history)?;
+                }
                 if let Some(held) = held {
                     recorder.begin(LAST_NAME);
                     held.take_name(fs)?;
@@ -219,9 +224,10 @@ impl Victim {
                 recorder.begin(RECOVERY);
                 let next = target.mount(&recorder)?;
                 recorder.end(RECOVERY);
-                let (found, after) =
-                    self.go_on(&recorder, base, &*next.fs, scenario, &mut history)?;
-                (found, after, None)
+                let fs = &*next.fs;
+                let (found, after) = self.go_on(&recorder, base, fs, scenario, &mut history)?;
+                let last = self.sync(&recorder, fs, &after, &mut history)?;
+                (found, after, last)
             }
         };
         let legal = || self.recorded.trees.iter().chain(self.recorded.between.values());
@@ -288,6 +294,24 @@ impl Victim {
             }
         }
         Ok((found, after))
+    }
+
+    /// Syncs where that does something; returns what is seen then.
+    fn sync<M: Medium>(
+        &self,
+        recorder: &Recorder<M>,
+        fs: &dyn FileSystem,
+        after: &Arc<Tree>,
+        history: &mut History,
+    ) -> Result<Option<Arc<Tree>>, String> {
+        if self.strength.is_ordered() {
+            return Ok(None);
+        }
+        recorder.begin(SYNC);
+        fs.sync().map_err(|e| format!("sync after a death: {e}"))?;
+        recorder.end(SYNC);
+        self.remember(history, fs, Syncs::All)?;
+        Ok(Some(after.clone()))
     }
 
     fn seen(&self, fs: &dyn FileSystem) -> Result<Arc<Tree>, String> {

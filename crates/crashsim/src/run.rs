@@ -285,6 +285,7 @@ fn perform<T: Target, M: pmem::Medium>(
     let mut oracle = Driver::new(model);
     let mut lives = BTreeSet::new();
     let mut history = History::default();
+    let contents_on_return = strength.contents_on_return;
     let remember = |history: &mut History, syncs| match strength.is_ordered() {
         true => Ok(()),
         false => history.note(model, syncs),
@@ -322,15 +323,15 @@ fn perform<T: Target, M: pmem::Medium>(
                 return Err(format!("{op}: {life:?}, inode and generation, has lived before"));
             }
             worked.push(changed);
-            remember(&mut history, oracle.synced_by(op))?;
+            let syncs = if contents_on_return { Syncs::All } else { oracle.synced_by(op) };
+            remember(&mut history, syncs)?;
             if !changed && id >= from && !between.contains_key(&id) {
                 trees.push(trees[id].clone());
             }
             id += 1;
         }
         engine.close_all();
-        // Whoever unmounts syncs first.
-        mounted.fs.sync().map_err(|e| format!("sync: {e}"))?;
+        mounted.fs.close().map_err(|e| format!("close: {e}"))?;
         account.close(target, &mounted, recorder.inner())?;
     }
     note(&mut trees, id)?;

@@ -11,6 +11,8 @@ pub struct Strength {
     /// When an operation survives. Operations on names and attributes are atomic and survive in program order,
     /// whatever this says; so does content where all is durable on return, else as [`crate::promise`] says.
     pub durability: Durability,
+    /// Whether content, too, is durable when an operation returns, though not atomic: as if each operation ended in a sync.
+    pub contents_on_return: bool,
     /// Blocks that may stay in use after everything was deleted, besides those of a fresh pool:
     /// what the engine never gives back, such as the leaves of an inode file.
     pub residue_blocks: u64,

@@ -11,9 +11,11 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use vfs::{Errno, FileKind, Ino, Result};
 
-/// Bits of [`Kept::NotRecorded`]: accesses to directories do not change their times, nor those to anything else.
+/// Bits of [`Kept::AccessTimes`]: accesses to directories do not change their times, nor those to anything else; each
+/// access changes them, not only one that `relatime` would record.
 const NO_DIR_TIMES: u64 = 1;
 const NO_FILE_TIMES: u64 = 2;
+const STRICT: u64 = 4;
 
 /// What cannot be derived: words that stay when everything else is derived anew.
 #[derive(Clone, Copy)]
@@ -26,8 +28,10 @@ enum Kept {
     Damaged,
     /// How often everything else was derived anew.
     Derivations,
-    /// What accesses are not recorded for.
-    NotRecorded,
+    /// What accesses are recorded for, and when.
+    AccessTimes,
+    /// What the engine was told when the state was made.
+    Settings,
 }
 
 /// How much there is of everything.
@@ -183,14 +187,30 @@ impl<V: Inode> State<V> {
     #[inline]
     pub fn records_access(&self, kind: FileKind) -> bool {
         let bit = if kind == FileKind::Dir { NO_DIR_TIMES } else { NO_FILE_TIMES };
-        self.kept(Kept::NotRecorded).load(Relaxed) & bit == 0
+        self.kept(Kept::AccessTimes).load(Relaxed) & bit == 0
+    }
+
+    /// Whether each access does, where any do.
+    #[inline]
+    pub fn records_each_access(&self) -> bool {
+        self.kept(Kept::AccessTimes).load(Relaxed) & STRICT != 0
     }
 
     /// Changes that, for all who use the pool.
-    pub fn record_access(&self, files: bool, dirs: bool) {
-        let bits = [(files, NO_FILE_TIMES), (dirs, NO_DIR_TIMES)];
-        let bits = bits.iter().filter(|(records, _)| !records).fold(0, |all, (_, bit)| all | bit);
-        self.kept(Kept::NotRecorded).store(bits, Relaxed);
+    pub fn record_access(&self, files: bool, dirs: bool, strictly: bool) {
+        let bits = [(!files, NO_FILE_TIMES), (!dirs, NO_DIR_TIMES), (strictly, STRICT)];
+        let bits = bits.iter().filter(|(is_set, _)| *is_set).fold(0, |all, (_, bit)| all | bit);
+        self.kept(Kept::AccessTimes).store(bits, Relaxed);
+    }
+
+    /// What the engine was told when the state was made, in its own words: 0 where nobody said anything.
+    pub fn settings(&self) -> u64 {
+        self.kept(Kept::Settings).load(Relaxed)
+    }
+
+    /// Says that: who makes the state, before others get in.
+    pub fn set_settings(&self, settings: u64) {
+        self.kept(Kept::Settings).store(settings, Relaxed);
     }
 
     /// Part of the pool is gone: whatever an operation has read may be zeros.

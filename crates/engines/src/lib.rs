@@ -108,6 +108,20 @@ fn layout(region: &Region) -> Result<Layout, Error> {
     Layout::of(region).ok_or_else(|| Error::NotAPool(why()))
 }
 
+/// The same, if its engine has what the options choose.
+fn layout_for(region: &Region, options: &MountOptions) -> Result<Layout, Error> {
+    match layout(region)? {
+        layout if layout != Layout::Scmfs && options.chooses() => {
+            let name = layout.name();
+            let why = format!(
+                "write_policy and consistency are options of the layout `scmfs`, not of `{name}`"
+            );
+            Err(Error::Unusable(why))
+        }
+        layout => Ok(layout),
+    }
+}
+
 /// What the pool in `region` says of itself.
 ///
 /// # Errors
@@ -145,7 +159,7 @@ pub fn check(
 /// [`Error::NotAPool`] or [`Error::Unusable`] where there is none, [`Error::Damaged`] where it is found to be damaged,
 /// unless `read_only`: then damaged objects answer `EUCLEAN`.
 pub fn mount(region: Region, options: &MountOptions) -> Result<Arc<dyn Engine>, Error> {
-    Ok(match layout(&region)? {
+    Ok(match layout_for(&region, options)? {
         Layout::Bpfs => Arc::new(Bpfs::mount(region, options)?),
         Layout::Scmfs => Arc::new(Scmfs::mount(region, options)?),
         Layout::Model => Arc::new(ModelFs::mount(region, options)?),
@@ -158,7 +172,7 @@ pub fn mount(region: Region, options: &MountOptions) -> Result<Arc<dyn Engine>, 
 /// # Errors
 /// As [`mount`], and [`Error::Shared`].
 pub fn attach(region: Region, options: &MountOptions) -> Result<Arc<dyn Engine>, Error> {
-    Ok(match layout(&region)? {
+    Ok(match layout_for(&region, options)? {
         Layout::Bpfs => {
             let place = bpfs::place(&region)?;
             Arc::new(Bpfs::attach(region, &place, options)?)

@@ -97,7 +97,7 @@ impl fuser::Filesystem for Server {
 
     /// What is unmounted is durable, whatever the engine promised before.
     fn destroy(&mut self) {
-        if let Err(err) = self.fs.sync() {
+        if let Err(err) = self.fs.close() {
             tracing::error!("what was changed last may not be durable: {err}");
         }
     }

@@ -24,6 +24,7 @@ impl Target for Bpfs {
     fn strength(&self) -> Strength {
         Strength {
             durability: Durability::OnReturn,
+            contents_on_return: false,
             residue_blocks: 8,
             kept_blocks: bpfs::KEPT_BLOCKS,
             leaves_stale: true,

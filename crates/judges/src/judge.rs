@@ -4,8 +4,8 @@
 use crate::blocks;
 use crate::bpfs::Bpfs;
 use crate::modelfs::ModelFs;
-use crate::scmfs::Scmfs;
 use crate::scmfs::collected::Collected;
+use crate::scmfs::{Scmfs, Through};
 use crashsim::campaign::{self, Family, Finding, Options, Report};
 use crashsim::persist::Semantics;
 use crashsim::run::Base;
@@ -71,15 +71,7 @@ pub fn judge(engine: &str, only: Option<&str>, tell: &mut dyn FnMut(&Report)) ->
     let families = |distinct: &Distinct, enough: &mut Enough<'_>| match engine {
         "bpfs" => of_file_systems(&Bpfs, distinct, only, enough),
         "modelfs" => of_file_systems(&ModelFs, distinct, only, enough),
-        "scmfs" => {
-            let mut is_enough = false;
-            let mut note = |report: Report| {
-                is_enough = enough(report);
-                is_enough
-            };
-            of_file_systems(&Scmfs, distinct, only, &mut note)?;
-            if is_enough { Ok(()) } else { of_file_systems(&Collected, distinct, only, enough) }
-        }
+        "scmfs" => of_scmfs(distinct, only, enough),
         "pmbd" => of_block_devices(distinct, only, enough),
         _ => Err(format!("nobody judges `{engine}`")),
     };
@@ -154,6 +146,30 @@ fn of_file_systems<T: Target>(
         }
     }
     Ok(())
+}
+
+/// SCMFS as it is by default; then, what is stored past the cache.
+fn of_scmfs(
+    distinct: &Distinct,
+    only: Option<&str>,
+    enough: &mut Enough<'_>,
+) -> Result<(), String> {
+    let mut is_enough = false;
+    of_file_systems(&Scmfs, distinct, only, &mut |report| {
+        is_enough = enough(report);
+        is_enough
+    })?;
+    let families = [(Family::Lines, "through, lines"), (Family::Sequences, "through, sequences")];
+    let asked = families.into_iter().filter(|(_, name)| is_asked(only, name));
+    let bases = if is_enough { Vec::new() } else { workload::bases(&Through)? };
+    for (family, name) in asked.filter(|_| !bases.is_empty()) {
+        let options = Options { stop_early: true, ..Options::default() };
+        let report = campaign::run(&Through, &bases, &family, &options, distinct, &|_, _, _| {});
+        if enough(Report { family: name.into(), ..report }) {
+            return Ok(());
+        }
+    }
+    if is_enough { Ok(()) } else { of_file_systems(&Collected, distinct, only, enough) }
 }
 
 /// The families of the quick run, as `keepstone crashtest` has them by default, and then some more.

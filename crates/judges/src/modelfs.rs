@@ -19,6 +19,7 @@ impl Target for ModelFs {
     fn strength(&self) -> Strength {
         Strength {
             durability: Durability::OnSync,
+            contents_on_return: false,
             residue_blocks: 0,
             kept_blocks: 0,
             leaves_stale: false,

@@ -39,7 +39,16 @@ where
     M: Medium + 'm,
     F: Files<Storage: Storage<Medium = M>> + 'm,
 {
-    let fs = Pool::<F>::mount(medium, &mount_options()).map_err(text)?;
+    mount_with::<M, F>(medium, &mount_options())
+}
+
+/// The same with these options.
+pub fn mount_with<'m, M, F>(medium: M, options: &MountOptions) -> Result<Mounted<'m>, String>
+where
+    M: Medium + 'm,
+    F: Files<Storage: Storage<Medium = M>> + 'm,
+{
+    let fs = Pool::<F>::mount(medium, options).map_err(text)?;
     let blocks_used = fs.mount_report().blocks_used;
     Ok(Mounted { fs: Box::new(fs), blocks_used })
 }

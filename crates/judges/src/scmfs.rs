@@ -1,4 +1,5 @@
-//! SCMFS, judged: names and attributes atomic and durable on return, contents on fsync.
+//! SCMFS, judged: names and attributes atomic and durable on return, contents on fsync; or, where all writes go past the cache,
+//! on return.
 
 pub mod collected;
 mod decode;
@@ -7,7 +8,7 @@ use crate::{mounted, text, usage};
 use crashsim::sited::Sited;
 use crashsim::target::{Mounted, Strength, Survivor, Target, Usage};
 use pmem::Medium;
-use pool::FormatOptions;
+use pool::{FormatOptions, MountOptions, WritePolicy};
 use vfs::Durability;
 
 /// SCMFS: names and attributes atomic and durable on return, contents on fsync.
@@ -28,6 +29,7 @@ impl Target for Scmfs {
     fn strength(&self) -> Strength {
         Strength {
             durability: Durability::MetadataOnReturn,
+            contents_on_return: false,
             residue_blocks: 8,
             kept_blocks: scmfs::KEPT_BLOCKS,
             leaves_stale: true,
@@ -77,5 +79,54 @@ impl Target for Scmfs {
 
     fn harmless(&self, word: &str) -> Option<&'static str> {
         mounted::harmless(word)
+    }
+}
+
+/// SCMFS with all writes past the cache: contents are durable on return, too, though not atomic.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Through;
+
+impl Through {
+    fn options() -> MountOptions {
+        MountOptions { write_policy: WritePolicy::Through, ..mounted::mount_options() }
+    }
+}
+
+/// But for what is said here as [`Scmfs`].
+impl Target for Through {
+    fn strength(&self) -> Strength {
+        Strength { contents_on_return: true, ..Scmfs.strength() }
+    }
+
+    fn format<M: Medium>(&self, medium: &M) -> Result<(), String> {
+        Scmfs.format(medium)
+    }
+
+    fn is_pool<M: Medium>(&self, medium: &M) -> bool {
+        Scmfs.is_pool(medium)
+    }
+
+    fn mount<'m, M: Medium>(&self, medium: &'m M) -> Result<Mounted<'m>, String> {
+        mounted::mount_with::<_, scmfs::Files<_>>(Sited(medium), &Self::options())
+    }
+
+    fn check<M: Medium>(&self, medium: &M) -> Result<Usage, String> {
+        Scmfs.check(medium)
+    }
+
+    fn blocks_of_fresh(&self, image: &[u8]) -> u64 {
+        Scmfs.blocks_of_fresh(image)
+    }
+
+    fn repair<M: Medium>(&self, medium: &M) -> Result<(), String> {
+        Scmfs.repair(medium)
+    }
+
+    fn describe(&self, image: &[u8], word: u32) -> String {
+        Scmfs.describe(image, word)
+    }
+
+    fn harmless(&self, word: &str) -> Option<&'static str> {
+        Scmfs.harmless(word)
     }
 }

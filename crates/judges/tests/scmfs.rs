@@ -5,8 +5,8 @@ use crashsim::run::Base;
 use crashsim::stats::Distinct;
 use crashsim::target::Target;
 use crashsim::workload;
-use judges::scmfs::Scmfs;
 use judges::scmfs::collected::Collected;
+use judges::scmfs::{Scmfs, Through};
 use std::sync::LazyLock;
 
 static BASES: LazyLock<Vec<Base>> =
@@ -73,4 +73,17 @@ fn deaths_in_the_collector_are_survived() {
 #[test]
 fn deaths_are_survived() {
     explore(Family::Deaths, 2);
+}
+
+/// What goes past the cache is durable on return, byte by byte, and a pool that was closed loses nothing either.
+#[test]
+fn writes_past_the_cache_survive_on_return() {
+    let bases = workload::bases(&Through).expect("the bases can be made");
+    for family in [Family::Lines, Family::Sequences] {
+        let options = Options { limit: Some(12), ..Options::default() };
+        let report =
+            campaign::run(&Through, &bases, &family, &options, &Distinct::default(), &|_, _, _| {});
+        assert_eq!(report.violations, 0, "{:#?}", report.findings);
+        assert!(report.lint.unflushed.is_empty(), "{:?}", report.lint.unflushed);
+    }
 }

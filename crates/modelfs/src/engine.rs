@@ -27,7 +27,7 @@ impl Engine for ModelFs<Region> {
         free
     }
 
-    fn record_access(&self, _files: bool, _dirs: bool) {}
+    fn record_access(&self, _files: bool, _dirs: bool, _strictly: bool) {}
 
     fn get_read_buf(&self, _ino: Ino, _offset: u64, _count: u64) -> Result<ReadBuf<'_>> {
         Err(Errno::OPNOTSUPP)

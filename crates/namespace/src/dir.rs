@@ -154,6 +154,12 @@ fn class_for(bytes: u64) -> usize {
 }
 
 impl<S: Storage> Core<S> {
+    /// Announces that an entry is read soon, or stored to. What it has of its block: the pool may end there.
+    pub(crate) fn prefetch_entry(&self, pos: EntryPos) {
+        let len = (BLOCK - pos.off()).min(LINE);
+        self.medium().prefetch(self.tables().entry_off(pos), len);
+    }
+
     /// A directory block in DRAM.
     pub(crate) fn load_dir_block(&self, block: PmOff) -> [u8; BLOCK as usize] {
         let mut data = [0; BLOCK as usize];
@@ -205,7 +211,7 @@ impl<S: Storage> Core<S> {
         (ino, v): (Ino, &VInode),
     ) -> Result<Slot> {
         let slot = self.find_room(d, name.len(), kind_bits(v.kind()))?;
-        self.medium().prefetch(self.tables().entry_off(slot.pos), LINE);
+        self.prefetch_entry(slot.pos);
         self.index_name(dir, name, Found { ino, pos: slot.pos })?;
         self.hold(ino, v);
         let slot = self.narrowed(slot);

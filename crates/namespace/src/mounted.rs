@@ -9,7 +9,7 @@ use crate::tables::Memory;
 use arena::{Arena, Attached, Layout, Look, Paused};
 use derived::{Mapper, PoolEvents, SharedPool as _};
 use mounts::{HasMountEvents, MountEvents};
-use pmem::{Domain, Medium, Region};
+use pmem::{Domain, Lock, Medium, Region};
 use pool::{Engine, Error, FreeSpace, MountOptions, MountReport, Place, Processes, ReadBuf};
 use std::io;
 use std::ops::{Deref, Range};
@@ -83,11 +83,20 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
         }
     }
 
-    /// Whether a pool can be opened so, of which nothing is derived yet.
+    /// Begins to use a pool: one of which nothing is derived yet, or, before anything is changed, one that others use
+    /// (`is_joined`).
     ///
     /// # Errors
-    /// [`Error::Unusable`].
-    fn check_openable(&self, _o: &MountOptions) -> std::result::Result<(), Error> {
+    /// [`Error::Unusable`], [`Error::Damaged`]: not so, or not this pool.
+    fn begin_use(&self, _o: &MountOptions, _is_joined: bool) -> std::result::Result<(), Error> {
+        Ok(())
+    }
+
+    /// From now on nothing can be changed, in this process.
+    fn refuse_changes(&self);
+
+    /// Ends the use of a pool that nobody else uses, and in which everything was written back: for who opens it next.
+    fn end_use(&self) -> Result<()> {
         Ok(())
     }
 
@@ -192,7 +201,7 @@ pub fn open<F: Files>(medium: MediumOf<F>, o: &MountOptions) -> std::result::Res
 /// Scans the pool into the empty derived state.
 fn derive<F: Files>(files: &F, o: &MountOptions) -> std::result::Result<MountReport, Error> {
     let start = Instant::now();
-    files.check_openable(o)?;
+    files.begin_use(o, false)?;
     let scan = files.scan(&ScanOptions::fresh(o.threads), &|_| {});
     let stale = scan.stale.lock().map(|s| s.clone()).unwrap_or_default();
     let (inodes, names) = (scan.inodes.load(Relaxed), scan.names.load(Relaxed));
@@ -239,7 +248,8 @@ impl<F: Files> Pool<F> {
         let mut plan = plan::<F>(&medium, true)?;
         match derived::attach(&medium, place, F::layout(&mut plan)).map_err(Error::Shared)? {
             Attached::Joined(arena) => {
-                let files = F::with(medium, plan, Memory::Joined(arena), options);
+                let files: F = F::with(medium, plan, Memory::Joined(arena), options);
+                files.begin_use(options, true)?;
                 files.join()?;
                 let report =
                     MountReport { blocks_used: files.blocks_used(), ..MountReport::default() };
@@ -293,7 +303,27 @@ impl<F: Files> Pool<F> {
         if medium.is_lost() || medium.health().is_err() { Err(Errno::IO) } else { Ok(()) }
     }
 
-    /// Ends the mount and gives the medium back. What is to be durable was synced.
+    /// Ends the use of the pool where this process is the last to use it, and nothing is left to be repaired. That it is the last,
+    /// the lock of the medium tells, which all who share the pool have from before they look at it; it is kept, so
+    /// that nobody joins who would not look again.
+    fn end_use_if_last(&self) -> Result<()> {
+        let (files, arena) = (&self.files, &self.files.tables().arena);
+        if arena.descriptor().is_some() && files.medium().lock(Lock::Exclusive).is_err() {
+            // The attempt may have cost the lock that there was.
+            let _ = files.medium().lock(Lock::Shared);
+            return self.sync();
+        }
+        self.sync()?;
+        // Of others who have died meanwhile.
+        if arena.has_died_inside() || files.tables().is_damaged() {
+            return Ok(());
+        }
+        files.refuse_changes();
+        files.end_use()
+    }
+
+    /// Ends the mount and gives the medium back, as a process that is killed: what is to be durable was synced, and whether
+    /// the pool says so ([`FileSystem::close`]) is the caller's.
     pub fn into_medium(self) -> MediumOf<F> {
         self.files.into_medium()
     }
@@ -415,6 +445,13 @@ impl<F: Files> FileSystem for Pool<F> {
         }
         self.check_medium()
     }
+    fn close(&self) -> Result<()> {
+        if self.files.is_read_only() {
+            return Ok(());
+        }
+        self.reap_processes()?;
+        self.end_use_if_last()
+    }
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         self.files.op(|core| core.getxattr(ino, name))
     }
@@ -478,8 +515,8 @@ impl<F: Files<Storage: Storage<Medium = Region>>> Engine for Pool<F> {
         self.files.tables().free_space()
     }
 
-    fn record_access(&self, files: bool, dirs: bool) {
-        self.files.tables().record_access(files, dirs);
+    fn record_access(&self, files: bool, dirs: bool, strictly: bool) {
+        self.files.tables().record_access(files, dirs, strictly);
     }
 
     fn get_read_buf(&self, ino: Ino, offset: u64, count: u64) -> Result<ReadBuf<'_>> {

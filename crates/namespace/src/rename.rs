@@ -82,7 +82,7 @@ impl<S: Storage> Core<S> {
             if done {
                 // Storing a line takes it out of the cache, and whoever looks up one of these names reads it. Not
                 // before the locks are given back: that waits for the store, which would take it out again.
-                self.medium().prefetch(self.tables().entry_off(pos), LINE);
+                self.prefetch_entry(pos);
                 return Ok(());
             }
         }

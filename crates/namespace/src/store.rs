@@ -132,6 +132,11 @@ pub trait Storage: Sized + Send + Sync {
     /// All attributes of an inode whose lock the caller holds.
     fn attributes(&self, v: &VInode) -> Result<Attributes>;
 
+    /// Whether an attribute may have this value.
+    fn check_attribute(&self, _name: &[u8], _value: &[u8]) -> Result<()> {
+        Ok(())
+    }
+
     /// Whether several words can be committed at once under these locks; else an operation that has to stops with
     /// [`Stop::Wide`] before it changes anything.
     fn commits_several(&self, locks: &Locks<'_>) -> bool;
@@ -326,22 +331,29 @@ pub trait Storage: Sized + Send + Sync {
         self.touch(v, [Word::Ctime]);
     }
 
-    /// Whether `relatime` has nothing to record: the last recorded access is younger than the last
-    /// change, and than a day.
+    /// Whether an access now has nothing to record: as `relatime` has it, because the last recorded one is younger than the
+    /// last change, and than a day; where each is recorded, because it is as young as the clock tells; where none is, always.
     fn is_access_recorded(&self, v: &VInode) -> bool {
         const DAY_NS: u64 = 86_400_000_000_000;
         if self.is_read_only() {
             return true;
         }
         let atime = self.load(v, Word::Atime);
-        atime > self.load(v, Word::Mtime)
-            && atime > self.load(v, Word::Ctime)
-            && (self.now().0 as u64).wrapping_sub(atime) < DAY_NS
+        let now = self.now().0 as u64;
+        let is_recent = match self.tables().records_each_access() {
+            true => atime == now,
+            false => {
+                atime > self.load(v, Word::Mtime)
+                    && atime > self.load(v, Word::Ctime)
+                    && now.wrapping_sub(atime) < DAY_NS
+            }
+        };
+        is_recent || !self.tables().records_access(v.kind())
     }
 
-    /// Records an access where `relatime` wants it and the mount does. Not worth a fence.
+    /// Records an access where the mount wants it. Not worth a fence.
     fn touch_accessed(&self, v: &VInode) {
-        if !self.is_access_recorded(v) && self.tables().records_access(v.kind()) {
+        if !self.is_access_recorded(v) {
             self.touch(v, [Word::Atime]);
         }
     }

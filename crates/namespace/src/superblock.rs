@@ -12,6 +12,9 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 pub const INODE_ROOT: u64 = 64;
 /// Offset of the size of all inodes in bytes, which lies behind it in its line.
 pub const INODE_SIZE: u64 = 72;
+/// Offset of the word that says how the pool was last used, in the same line: what that means, the engine says. Only where
+/// its format has it ([`Format::usage_since`]).
+pub const POOL_USAGE: u64 = 80;
 
 /// Block 0.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -29,14 +32,16 @@ pub struct Superblock {
     pub created_ns: U64,
     /// Identity of the pool.
     pub uuid: [u8; 16],
-    /// FNV-1a of all fields but where the inodes are, computed with this field zero.
+    /// FNV-1a of all fields but where the inodes are and how the pool was last used, computed with this field zero.
     pub checksum: U64,
     reserved: [u8; 8],
     /// Where the inodes lie: what that means, the engine says.
     pub inode_root: U64,
     /// Size of all inodes in bytes.
     pub inode_size: U64,
-    reserved2: [u8; 48],
+    /// How the pool was last used, where the format has that; else zero.
+    pub usage: U64,
+    reserved2: [u8; 40],
     /// Name given by the user, padded with zeros.
     pub label: [u8; LABEL_MAX],
 }
@@ -45,6 +50,7 @@ const _: () = {
     assert!(size_of::<Superblock>() == 192);
     assert!(offset_of!(Superblock, inode_root) as u64 == INODE_ROOT, "it has a line of its own");
     assert!(offset_of!(Superblock, inode_size) as u64 == INODE_SIZE);
+    assert!(offset_of!(Superblock, usage) as u64 == POOL_USAGE);
 };
 
 /// What superblocks of an engine say.
@@ -54,8 +60,12 @@ pub struct Format {
     pub layout: &'static str,
     /// The first bytes of a pool.
     pub magic: [u8; 8],
-    /// Version of the format.
+    /// Version of the format: what is formatted gets it.
     pub version: u32,
+    /// The oldest version that can be opened.
+    pub oldest: u32,
+    /// The first version whose superblocks have the word at [`POOL_USAGE`].
+    pub usage_since: Option<u32>,
     /// Smallest and largest region, in bytes.
     pub bytes: (u64, u64),
 }
@@ -67,15 +77,23 @@ pub fn fnv1a(bytes: &[u8]) -> u64 {
         .fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3))
 }
 
-fn checksum(sb: &Superblock) -> u64 {
-    let mut s = *sb;
-    s.checksum.set(0);
-    s.inode_root.set(0);
-    s.inode_size.set(0);
-    fnv1a(s.as_bytes())
-}
-
 impl Format {
+    /// Whether pools of a version say how they were last used.
+    pub fn has_usage(&self, version: u32) -> bool {
+        self.usage_since.is_some_and(|since| since <= version)
+    }
+
+    fn checksum(&self, sb: &Superblock) -> u64 {
+        let mut s = *sb;
+        s.checksum.set(0);
+        s.inode_root.set(0);
+        s.inode_size.set(0);
+        if self.has_usage(sb.version.get()) {
+            s.usage.set(0);
+        }
+        fnv1a(s.as_bytes())
+    }
+
     /// The superblock of a pool.
     ///
     /// # Errors
@@ -93,14 +111,15 @@ impl Format {
         if sb.magic != self.magic {
             return none(&format!("it does not start with {}", self.magic.escape_ascii()));
         }
-        if sb.version.get() != self.version || u64::from(sb.block_bytes.get()) != BLOCK {
+        let is_known = (self.oldest..=self.version).contains(&sb.version.get());
+        if !is_known || u64::from(sb.block_bytes.get()) != BLOCK {
             return unusable(&format!(
                 "its format has version {} and blocks of {} bytes, this program knows version {} and {BLOCK}; copy \
                  its files with the program that made it",
                 sb.version, sb.block_bytes, self.version
             ));
         }
-        if sb.checksum.get() != checksum(&sb) {
+        if sb.checksum.get() != self.checksum(&sb) {
             return unusable("the checksum of the superblock does not match");
         }
         let blocks = sb.blocks.get();
@@ -180,7 +199,7 @@ impl Format {
         sb.uuid = *uuid::Uuid::new_v4().as_bytes();
         sb.label[..options.label.len()].copy_from_slice(options.label.as_bytes());
         sb.magic = self.magic;
-        sb.checksum.set(checksum(&sb));
+        sb.checksum.set(self.checksum(&sb));
         sb.inode_root.set(inode_root);
         sb.inode_size.set(BLOCK);
         medium.write(8, &sb.as_bytes()[8..]);

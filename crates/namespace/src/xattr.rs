@@ -106,6 +106,7 @@ impl<S: Storage> Core<S> {
         self.change(&[ino], 1, |locks| {
             let v = self.live(ino)?;
             S::LIMITS.check_xattr(v.kind(), name, value.len())?;
+            self.check_attribute(name, value)?;
             let acl = match name {
                 ACL_ACCESS | ACL_DEFAULT => Some(Acl::parse_valid(value)?),
                 _ => None,

@@ -90,6 +90,12 @@ pub trait Medium: Send + Sync {
         Ok(())
     }
 
+    /// Has flushes and fences do what they say, or not: then a flush does nothing, what is stored persists in any order or
+    /// never, and a fence orders what other threads see. Whether that can be had.
+    fn set_ordered(&self, ordered: bool) -> bool {
+        ordered
+    }
+
     /// Traffic since the start.
     fn counters(&self) -> &Counters;
 
@@ -200,6 +206,9 @@ impl<M: Medium + ?Sized> Medium for &M {
     }
     fn health(&self) -> io::Result<()> {
         (**self).health()
+    }
+    fn set_ordered(&self, ordered: bool) -> bool {
+        (**self).set_ordered(ordered)
     }
     fn counters(&self) -> &Counters {
         (**self).counters()

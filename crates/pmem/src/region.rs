@@ -36,7 +36,7 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 /// Where caches persist, writes below this many bytes go through them: they will be read or
 /// overwritten sooner than evicted.
@@ -53,6 +53,8 @@ pub struct Region {
     writable: bool,
     stores: Stores,
     stores_lines: bool,
+    /// Flushes do nothing, and fences only what other threads need ([`Medium::set_ordered`]).
+    unordered: AtomicBool,
     /// Shorter writes are not worth non-temporal stores here.
     nt_min: usize,
     emulator: Option<Box<Emulator>>,
@@ -121,6 +123,7 @@ impl Region {
             len: AtomicU64::new(len),
             writable: access == Access::ReadWrite,
             stores: Stores { width: NtWidth::detect(), flush },
+            unordered: AtomicBool::new(false),
             // The kernel's write-back of a page is none of the CPU's.
             stores_lines: parts.stores_lines && domain != Domain::PageCache && line::available(),
             nt_min: if domain == Domain::CpuCache { CPU_CACHE_NT_MIN } else { 0 },
@@ -545,7 +548,7 @@ impl Region {
 
     #[inline]
     pub(crate) unsafe fn flush_at(&self, base: *const u8, off: u64, len: u64) {
-        if !self.domain.needs_flush() {
+        if !self.domain.needs_flush() || self.unordered.load(Ordering::Relaxed) {
             return;
         }
         let lines = lines(off, len);
@@ -650,6 +653,11 @@ impl Medium for Region {
         self.sync_error().map_or(Ok(()), Err)
     }
 
+    fn set_ordered(&self, ordered: bool) -> bool {
+        self.unordered.store(!ordered, Ordering::Relaxed);
+        true
+    }
+
     fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -747,6 +755,11 @@ impl Medium for Region {
 
     #[inline]
     fn fence(&self) -> Fenced {
+        if self.unordered.load(Ordering::Relaxed) {
+            // For other CPUs: stores past the cache are not ordered with others by themselves.
+            store_fence();
+            return Fenced::assert();
+        }
         self.counters.count_fence();
         self.slowed(Direction::Write, Moved::default, || {
             store_fence();

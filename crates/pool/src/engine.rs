@@ -27,9 +27,9 @@ pub trait Engine: FileSystem + MountEvents + Processes {
     /// it is exact where nobody else works.
     fn free_space(&self) -> FreeSpace;
 
-    /// Whether accesses to files, and to directories, change their access times (where `relatime` would), for
-    /// all who use the pool; as long as nobody says so they do.
-    fn record_access(&self, files: bool, dirs: bool);
+    /// Whether accesses to files, and to directories, change their access times, for all who use the pool: each does
+    /// (`strictly`), or only where `relatime` would record it. As long as nobody says so they do, as `relatime` would.
+    fn record_access(&self, files: bool, dirs: bool, strictly: bool);
 
     /// The content of a file from `offset` on without a copy (Chell §6): up to `count` bytes, fewer
     /// at the end of the file, where the file is not contiguous, and in holes.

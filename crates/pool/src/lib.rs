@@ -16,7 +16,9 @@ mod shared;
 pub use arena::{Paused, Place};
 pub use engine::{Alone, Engine, Processes, ReadBuf};
 pub use error::{Error, Problem};
-pub use options::{CheckOptions, FormatOptions, LABEL_MAX, MountOptions, scan_threads};
+pub use options::{
+    CheckOptions, Consistency, FormatOptions, LABEL_MAX, MountOptions, WritePolicy, scan_threads,
+};
 pub use prealloc::Prealloc;
 pub use report::{CheckReport, FreeSpace, MountReport, PoolInfo, label};
 pub use shared::{handle_fault, is_mapped, place, remove_abandoned};

@@ -1,6 +1,8 @@
 //! How pools are formatted, mounted and checked.
 
 use crate::Prealloc;
+use std::fmt;
+use std::str::FromStr;
 use vfs::Timestamp;
 
 /// Longest label, in bytes.
@@ -29,6 +31,11 @@ pub struct MountOptions {
     pub seed: Option<u64>,
     /// How space is pre-allocated, by engines that do so.
     pub prealloc: Prealloc,
+    /// How writes inside files reach the medium, where the engine stores them in place. As the next, for all who share the
+    /// pool: what the first of them says.
+    pub write_policy: WritePolicy,
+    /// Whether names and attributes are consistent after a power failure.
+    pub consistency: Consistency,
 }
 
 impl Default for MountOptions {
@@ -39,7 +46,90 @@ impl Default for MountOptions {
             clock: Timestamp::now,
             seed: None,
             prealloc: Prealloc::default(),
+            write_policy: WritePolicy::default(),
+            consistency: Consistency::default(),
         }
+    }
+}
+
+impl MountOptions {
+    /// Whether they choose what only some engines have.
+    pub fn chooses(&self) -> bool {
+        self.write_policy != WritePolicy::default() || self.consistency != Consistency::default()
+    }
+}
+
+/// How writes inside files reach the medium (SCMFS §3.4, `write_through` of `nvmalloc`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WritePolicy {
+    /// Through the cache, durable on fsync; long ones past it, durable on return.
+    #[default]
+    Auto,
+    /// Through the cache, all of them.
+    Cached,
+    /// Past the cache, all of them.
+    Through,
+}
+
+impl WritePolicy {
+    /// All of them, with their names.
+    const NAMES: [(Self, &str); 3] =
+        [(Self::Auto, "auto"), (Self::Cached, "cached"), (Self::Through, "through")];
+}
+
+/// How far names and attributes survive a power failure (SCMFS §3.6, and §4.3 for what that costs).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Consistency {
+    /// They are flushed and fenced in their order.
+    #[default]
+    Metadata,
+    /// Nothing is flushed before the pool is unmounted: for memory that loses everything anyway, and for comparisons.
+    None,
+}
+
+impl Consistency {
+    const NAMES: [(Self, &str); 2] = [(Self::Metadata, "metadata"), (Self::None, "none")];
+}
+
+/// What has this name.
+fn named<T: Copy>(names: &[(T, &str)], name: &str) -> Result<T, String> {
+    let found = names.iter().find(|(_, known)| *known == name);
+    found.map(|(value, _)| *value).ok_or_else(|| {
+        let known: Vec<&str> = names.iter().map(|(_, name)| *name).collect();
+        format!("`{name}` is none of {}", known.join(", "))
+    })
+}
+
+/// The name of what has one.
+fn name_of<T: PartialEq>(names: &[(T, &'static str)], value: &T) -> &'static str {
+    names.iter().find(|(known, _)| known == value).map_or("", |(_, name)| name)
+}
+
+impl FromStr for WritePolicy {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        named(&Self::NAMES, name)
+    }
+}
+
+impl fmt::Display for WritePolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(name_of(&Self::NAMES, self))
+    }
+}
+
+impl FromStr for Consistency {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        named(&Self::NAMES, name)
+    }
+}
+
+impl fmt::Display for Consistency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(name_of(&Self::NAMES, self))
     }
 }
 

@@ -3,7 +3,7 @@
 //! | write | update | cost |
 //! |---|---|---|
 //! | inside the file, mapped | in place, through the cache; durable on fsync | the copy; a line and a fence where the times change |
-//! | the same, from 64 KiB on | in place, past the cache | the copy, 1 fence |
+//! | the same, from 64 KiB on, or where that was chosen (`settings`) | in place, past the cache | the copy, 1 fence |
 //! | into a hole | new blocks, then the map word | blocks + 1 line, 2 fences |
 //! | from the end of the file on | past the cache, then the size | data + 1 line, 2 fences |
 //!
@@ -12,15 +12,13 @@
 use crate::fs::Files;
 use crate::layout::*;
 use crate::map::Fill;
+use crate::settings::goes_past_cache;
 use crate::store::Growth;
 use namespace::layout::Word;
 use namespace::{MODIFIED, Storage, VInode, report};
 use pmem::Medium;
 use std::ops::Range;
 use vfs::{Errno, Ino, Result};
-
-/// Writes of so many bytes go past the cache: they take 0.7 of the time, measured with 1 MiB, and push nothing out of it.
-const PAST_CACHE: usize = 64 << 10;
 
 impl<M: Medium> Files<M> {
     /// `FileSystem::read`.
@@ -98,9 +96,11 @@ impl<M: Medium> Files<M> {
         let size = self.load(v, Word::Size);
         let map = self.map(v)?;
         let inside = offset..end.min(size);
+        let policy = self.v.write_policy(v).unwrap_or(self.settings.write_policy);
+        let past_cache = goes_past_cache(policy, data.len());
         if end <= size && self.holes_in(map, &inside)? == 0 {
-            self.overwrite_mapped(v, map, inside, offset, data)?;
-            self.date_overwrite(v, data.len() >= PAST_CACHE);
+            self.overwrite_mapped(v, map, inside, (offset, data), past_cache)?;
+            self.date_overwrite(v, past_cache);
             return Ok(());
         }
         let range = offset..end;
@@ -109,7 +109,7 @@ impl<M: Medium> Files<M> {
         let growth = Growth { range, size, fill: Fill { offset, data }, may_move, spare: 0 };
         self.extend(v, growth, |map| {
             // Before a run may be copied.
-            self.overwrite_mapped(v, map, inside, offset, data)?;
+            self.overwrite_mapped(v, map, inside, (offset, data), past_cache)?;
             self.touch_growth(v, size);
             Ok(())
         })
@@ -144,20 +144,20 @@ impl<M: Medium> Files<M> {
         }
     }
 
-    /// Stores what of `data`, which is for `offset`, lies in mapped blocks of a range: through the cache or, where it is much,
-    /// past it, so that it is durable after the next fence.
+    /// Stores what of `data`, which is for `offset`, lies in mapped blocks of a range: through the cache or past it, so that it is
+    /// durable after the next fence.
     fn overwrite_mapped(
         &self,
         v: &VInode,
         map: Map,
         range: Range<u64>,
-        offset: u64,
-        data: &[u8],
+        (offset, data): (u64, &[u8]),
+        past_cache: bool,
     ) -> Result<()> {
         self.mapped(map, range, |at, pm, len| {
             let from = (at - offset) as usize;
             let piece = &data[from..from + len as usize];
-            if data.len() >= PAST_CACHE {
+            if past_cache {
                 return self.medium.write_nt(pm, piece);
             }
             self.v.mark_dirty(v, at / BLOCK, pm / BLOCK..(pm + len).div_ceil(BLOCK));

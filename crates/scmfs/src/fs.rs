@@ -3,19 +3,21 @@
 use crate::journal;
 use crate::layout::{self, BLOCK};
 use crate::map::Maps;
+use crate::settings::Settings;
 use crate::space::KEEP;
 use crate::store::Store;
+use crate::usage;
 use crate::volatile::Plan;
 use arena::Layout;
 use namespace::{Core, Format, Memory};
 use pmem::Medium;
 use pool::{Error, MountOptions};
 use std::ops::{Deref, Range};
-use std::sync::atomic::{AtomicBool, AtomicU8};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 use vfs::{Durability, Extent, Fallocate, Ino, Result, Seek};
 
 /// Version of the derived state.
-pub const STATE_FORMAT: u64 = (1 << 8 | 3) << 1;
+pub const STATE_FORMAT: u64 = (1 << 8 | 4) << 1;
 
 /// The operations. Each may use all that is below, and others.
 pub struct Files<M>(pub(crate) Core<Store<M>>);
@@ -47,9 +49,13 @@ impl<M: Medium> namespace::Files for Files<M> {
     }
 
     fn with(medium: M, plan: Plan, memory: Memory, o: &MountOptions) -> Self {
+        let is_first = matches!(memory, Memory::Fresh { .. });
         let v = plan.open(memory, &o.prealloc);
         let bytes = v.blocks.len() * BLOCK;
         Self(Core(Store {
+            settings: Settings::agree(&v, is_first, o),
+            says_usage: usage::is_said(&medium),
+            is_all_durable: AtomicBool::new(false),
             maps: Maps { medium, bytes },
             v,
             read_only: AtomicBool::new(o.read_only),
@@ -64,13 +70,21 @@ impl<M: Medium> namespace::Files for Files<M> {
     const KEPT_BLOCKS: u64 = KEEP;
 
     /// What was interrupted has to be finished before anything is read.
-    fn check_openable(&self, o: &MountOptions) -> std::result::Result<(), Error> {
+    fn begin_use(&self, o: &MountOptions, is_joined: bool) -> std::result::Result<(), Error> {
         if o.read_only && !journal::pending(&self.medium, self.bytes).is_empty() {
             let why = "a change was interrupted and has to be finished: mount it for writing once, or `keepstone \
                        check --repair` it";
             return Err(Error::Unusable(why.to_owned()));
         }
-        Ok(())
+        self.0.0.begin_use(o, is_joined)
+    }
+
+    fn refuse_changes(&self) {
+        self.read_only.store(true, Relaxed);
+    }
+
+    fn end_use(&self) -> Result<()> {
+        self.0.0.end_use()
     }
 
     fn write_back(&self, ino: Ino) -> Result<()> {

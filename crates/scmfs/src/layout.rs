@@ -5,7 +5,7 @@ use namespace::Format;
 use vfs::Limits;
 
 pub use namespace::layout::BLOCK;
-pub use namespace::{INODE_ROOT as INODE_MAP, INODE_SIZE, Superblock, fnv1a};
+pub use namespace::{INODE_ROOT as INODE_MAP, INODE_SIZE, POOL_USAGE, Superblock, fnv1a};
 
 /// Map words in the block of a table.
 pub const FANOUT: u64 = 512;
@@ -17,8 +17,8 @@ pub const EXTENT: u64 = FANOUT * BLOCK;
 pub const INODE: u64 = 256;
 /// The first bytes of a pool.
 pub const MAGIC: [u8; 8] = *b"KSTNSCMF";
-/// Version of this format.
-pub const VERSION: u32 = 1;
+/// Version of this format: 2 says in the superblock how the pool was last used.
+pub const VERSION: u32 = 2;
 /// Smallest region that can be formatted: what is fixed, inode table, root directory and some data.
 pub const POOL_MIN: u64 = 64 * BLOCK;
 /// Largest region: a run has fewer than 2^31 blocks.
@@ -27,13 +27,29 @@ pub const POOL_MAX: u64 = (i32::MAX as u64) * BLOCK;
 pub const LIMITS: Limits =
     Limits { file_size: FANOUT.pow(LEVEL_MAX as u32) * BLOCK, ..Limits::MAX };
 /// What superblocks say.
-pub const FORMAT: Format =
-    Format { layout: crate::LAYOUT, magic: MAGIC, version: VERSION, bytes: (POOL_MIN, POOL_MAX) };
+pub const FORMAT: Format = Format {
+    layout: crate::LAYOUT,
+    magic: MAGIC,
+    version: VERSION,
+    oldest: 1,
+    usage_since: Some(2),
+    bytes: (POOL_MIN, POOL_MAX),
+};
 
 const _: () = {
     let record = size_of::<namespace::layout::InodeRecord>() as u64;
     assert!(INODE.is_multiple_of(pmem::LINE) && INODE >= record);
 };
+
+/// What the word at [`POOL_USAGE`] says. Anything else, no pool says.
+pub mod usage {
+    /// Somebody uses the pool, or did last and was killed: the contents of files may lie in caches.
+    pub const IN_USE: u64 = 0;
+    /// All that is in the pool is durable, and nobody uses it.
+    pub const CLOSED: u64 = u64::from_le_bytes(*b"closed\0\0");
+    /// As `IN_USE`; and stores since have persisted in any order, or have not.
+    pub const UNORDERED: u64 = u64::from_le_bytes(*b"any-ordr");
+}
 
 /// The redo journal: where it is, and how much there is of it.
 pub mod journal {

@@ -16,6 +16,7 @@
 //! - `space`, `prealloc`, `volatile`: which blocks are free, pre-allocated, or not durable yet; what else is derived other
 //!   engines have alike in [`namespace`] and [`derived`];
 //! - `Maps`: `map`: where contents lie;
+//! - `settings`, `usage`: what was chosen at the mount, and what the pool says of who used it last;
 //! - `Store`: `store`, `claims`: one inode, and what [`namespace`] wants of an engine;
 //! - `collect`: what is pre-allocated, freed again;
 //! - [`namespace::Core`]: the operations on names and attributes;
@@ -37,9 +38,11 @@ mod mapping;
 mod overlay;
 mod pin;
 mod prealloc;
+mod settings;
 mod space;
 mod store;
 mod sync;
+mod usage;
 mod volatile;
 
 pub use fs::{Files, STATE_FORMAT};

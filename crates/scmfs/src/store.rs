@@ -3,6 +3,7 @@
 use crate::journal;
 use crate::layout::*;
 use crate::map::{Fill, Maps, Piece, tables_for};
+use crate::settings::{CACHE_ATTRIBUTE, Settings, policy_of};
 use crate::space::{KEEP, Txn};
 use crate::volatile::Volatile;
 use derived::Locks;
@@ -22,6 +23,11 @@ pub struct Store<M> {
     pub v: Volatile,
     pub read_only: AtomicBool,
     pub clock: fn() -> Timestamp,
+    pub settings: Settings,
+    /// Whether the pool says how it was used.
+    pub says_usage: bool,
+    /// Of a scan: whether all contents are durable.
+    pub is_all_durable: AtomicBool,
 }
 
 /// What is in them is followed and changed as if the maps were its own.
@@ -474,8 +480,15 @@ impl<M: Medium> Store<M> {
             self.touch_changed(v);
             commit(new)?;
             v.add_blocks(txn.delta());
+            self.note_attributes(v, attributes);
             Ok(())
         })
+    }
+
+    /// Takes what attributes say of an inode into its derived state; what they say wrongly, nobody has chosen.
+    fn note_attributes(&self, v: &VInode, attributes: &Attributes) {
+        let chosen = attributes.get(CACHE_ATTRIBUTE).and_then(|value| policy_of(value).ok());
+        self.v.set_write_policy(v, chosen);
     }
 
     /// Reads the first bytes of what a map has, holes as zeros.
@@ -583,8 +596,10 @@ impl<M: Medium> Storage for Store<M> {
                 Err(e) => tracing::error!(%ino, %e, "its blocks stay allocated"),
             }
         }
-        if v.kind() == FileKind::Dir {
-            self.v.drop_dir_state(v);
+        match v.kind() {
+            FileKind::Dir => self.v.drop_dir_state(v),
+            FileKind::File => self.v.end_dirty(v),
+            _ => {}
         }
         v.end();
         self.v.release(&runs);
@@ -620,6 +635,10 @@ impl<M: Medium> Storage for Store<M> {
         Attributes::parse(&bytes).ok_or(Errno::UCLEAN)
     }
 
+    fn check_attribute(&self, name: &[u8], value: &[u8]) -> Result<()> {
+        if name == CACHE_ATTRIBUTE { policy_of(value).map(drop) } else { Ok(()) }
+    }
+
     #[inline]
     fn commits_several(&self, _locks: &Locks<'_>) -> bool {
         true
@@ -638,10 +657,10 @@ impl<M: Medium> Storage for Store<M> {
         if size.is_some() {
             self.touch_modified(v);
         }
-        let Some(list) = &change.attributes else {
+        let Some(attributes) = &change.attributes else {
             return Ok(self.commit_inode(ino, v, size, &words)?);
         };
-        Ok(self.replace_attributes(v, list, KEEP, |new| {
+        Ok(self.replace_attributes(v, attributes, KEEP, |new| {
             words.push((self.word_off(v, Word::Xattr), new.pack()));
             self.commit_inode(ino, v, size, &words)
         })?)
@@ -739,7 +758,7 @@ impl<M: Medium> Storage for Store<M> {
         size: u64,
         each: &mut dyn FnMut(PmOff, u64),
     ) -> u64 {
-        if v.kind() == FileKind::File {
+        if v.kind() == FileKind::File && !self.is_all_durable.load(Relaxed) {
             self.v.set_all_dirty(v);
         }
         let slot = self.word_off(v, Word::Root);
@@ -761,9 +780,13 @@ impl<M: Medium> Storage for Store<M> {
     fn scan_attributes(&self, scan: &Scan, object: &dyn Fn() -> String, v: &VInode) -> u64 {
         let at = self.word_off(v, Word::Xattr);
         let (blocks, is_sound) = self.claim_map(scan, object, at, EXTENT, &mut |_, _| {});
-        if is_sound && self.attributes(v).is_err() {
-            let fix = Some(((at, 0), "drop the attributes"));
-            scan.problem(object, "its attributes cannot be read".into(), fix);
+        match self.attributes(v) {
+            Ok(attributes) => self.note_attributes(v, &attributes),
+            Err(_) if is_sound => {
+                let fix = Some(((at, 0), "drop the attributes"));
+                scan.problem(object, "its attributes cannot be read".into(), fix);
+            }
+            Err(_) => {}
         }
         blocks
     }

@@ -18,6 +18,9 @@ impl<M: Medium> Files<M> {
 
     /// As [`namespace::Files::write_back_all`].
     pub fn write_back_all(&self) -> Result<()> {
+        if !self.v.is_any_dirty() {
+            return Ok(());
+        }
         for i in 1..self.v.inode_slots() {
             let v = self.v.vinode(Ino(i))?;
             let may_be_dirty =

@@ -2,24 +2,29 @@
 //! not be durable yet, and who uses the journal.
 
 use crate::layout::{BLOCK, INODE, journal};
-use crate::prealloc;
+use crate::{prealloc, settings};
 use arena::{Bitmap, Layout, RwLock, Span};
 use derived::GlobalLock;
 use namespace::{Memory, Tables, VInode};
-use pool::Prealloc;
+use pool::{Prealloc, WritePolicy};
 use std::ops::{Deref, Range};
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use vfs::Result;
 
 /// Of a file's state: nobody knows what of it is durable.
 const ALL_DIRTY: u32 = derived::ENGINE_BITS << 1;
 const _: () = assert!(ALL_DIRTY != namespace::MAY_BE_CAPABLE);
+/// Two bits of it: the number of the write policy that it has chosen for itself; 0: it has none.
+const POLICY: u32 = 3 * POLICY_UNIT;
+const POLICY_UNIT: u32 = derived::ENGINE_BITS << 3;
 
 /// All volatile state of one mounted pool.
 pub struct Volatile {
     tables: Tables,
     /// Blocks of files that were stored to through the cache since they were last flushed.
     dirty: Bitmap,
+    /// How many files have such.
+    dirty_files: Span<AtomicU64>,
     /// Who uses which record of the journal.
     records: Span<RwLock>,
     /// Pre-allocation.
@@ -30,6 +35,7 @@ pub struct Volatile {
 pub struct Plan {
     tables: namespace::Plan,
     dirty: Bitmap,
+    dirty_files: Span<AtomicU64>,
     records: Span<RwLock>,
     prealloc: prealloc::Plan,
 }
@@ -40,8 +46,10 @@ impl Plan {
         let mut tables = namespace::Plan::new(is_shared, blocks, BLOCK / INODE);
         let l = tables.layout();
         let dirty = Bitmap::plan(l, blocks);
+        let dirty_files = l.table(8);
+        let records = l.table(journal::RECORDS as usize);
         let prealloc = prealloc::Plan::new(l);
-        Self { dirty, records: l.table(journal::RECORDS as usize), prealloc, tables }
+        Self { dirty, dirty_files, records, prealloc, tables }
     }
 
     /// Where everything is.
@@ -51,11 +59,11 @@ impl Plan {
 
     /// The state in this memory, with these settings unless others have theirs.
     pub fn open(self, memory: Memory, settings: &Prealloc) -> Volatile {
-        let Self { tables, dirty, records, prealloc } = self;
+        let Self { tables, dirty, dirty_files, records, prealloc } = self;
         let asked = matches!(memory, Memory::Fresh { .. }).then_some(settings);
         let tables = tables.open(memory);
         let prealloc = prealloc.open(&tables.arena, asked);
-        Volatile { tables, dirty, records, prealloc }
+        Volatile { tables, dirty, dirty_files, records, prealloc }
     }
 }
 
@@ -91,12 +99,24 @@ impl Volatile {
         }
         let (start, end) = (clamp(first), clamp(last));
         let had = dirty_words(v);
+        if had.1 == 0 {
+            self.dirty_files().fetch_add(1, Relaxed);
+        }
         if had.1 == 0 || had.0 > start {
             v.parent.store(start, Relaxed);
         }
         if had.1 < end {
             v.entries.store(end, Relaxed);
         }
+    }
+
+    fn dirty_files(&self) -> &AtomicU64 {
+        &self.arena.table(self.dirty_files)[0]
+    }
+
+    /// Whether any file may not be durable: one load, for who asks now and then.
+    pub fn is_any_dirty(&self) -> bool {
+        self.dirty_files().load(Relaxed) != 0
     }
 
     /// Which blocks of a file may not be durable: none others.
@@ -126,7 +146,14 @@ impl Volatile {
 
     /// Notes that all of a file is durable.
     pub fn end_dirty(&self, v: &VInode) {
-        v.entries.store(0, Relaxed);
+        // mapping-D3.
+        if v.mappings.may_store() {
+            return;
+        }
+        // Of several who wrote the same back, one counts.
+        if v.entries.swap(0, Relaxed) != 0 {
+            self.dirty_files().fetch_sub(1, Relaxed);
+        }
         v.parent.store(0, Relaxed);
         v.state.fetch_and(!ALL_DIRTY, Relaxed);
     }
@@ -134,8 +161,27 @@ impl Volatile {
     /// Notes that nobody knows what of a file is durable.
     pub fn set_all_dirty(&self, v: &VInode) {
         v.parent.store(0, Relaxed);
-        v.entries.store(u32::MAX, Relaxed);
+        if v.entries.swap(u32::MAX, Relaxed) == 0 {
+            self.dirty_files().fetch_add(1, Relaxed);
+        }
         v.state.fetch_or(ALL_DIRTY, Relaxed);
+    }
+
+    // --- what files have chosen -----------------------------------------------------------------
+
+    /// The write policy that a file has chosen for itself.
+    #[inline]
+    pub fn write_policy(&self, v: &VInode) -> Option<WritePolicy> {
+        match v.state.load(Relaxed) & POLICY {
+            0 => None,
+            chosen => settings::numbered(chosen / POLICY_UNIT),
+        }
+    }
+
+    /// Notes it.
+    pub fn set_write_policy(&self, v: &VInode, policy: Option<WritePolicy>) {
+        v.state.fetch_and(!POLICY, Relaxed);
+        v.state.fetch_or(policy.map_or(0, settings::number) * POLICY_UNIT, Relaxed);
     }
 }
 

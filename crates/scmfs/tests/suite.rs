@@ -10,4 +10,4 @@ mod on_demand {
     suite::tests!(OnDemand: entries, limits, pins, smoke);
 }
 
-suite::tests!(Scmfs: entries, limits, mount_events, pins, scan, sharing, smoke);
+suite::tests!(Scmfs: access, entries, limits, mount_events, pins, scan, sharing, smoke);

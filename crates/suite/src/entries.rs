@@ -1,12 +1,12 @@
 //! Names that come and go in a block: what is in memory and what is in PM must agree on where the free
 //! entries are. And an entry whose inode has not come to be is one of them.
 
-use crate::{Engine, FILE, Fs, create, mount, mounted};
+use crate::{DIR, Engine, FILE, Fs, check_and_remount, create, mount, mounted};
 use namespace::layout::Word;
 use pmem::Medium as _;
 use pool::{CheckOptions, MountOptions};
 use std::collections::BTreeSet;
-use vfs::{Caller, Errno, FileSystem as _, ROOT};
+use vfs::{Caller, Errno, FileSystem as _, ROOT, RenameFlags};
 
 fn names<E: Engine>(fs: &Fs<E>) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
@@ -71,4 +71,29 @@ pub fn free_entries_become_one<E: Engine>() {
         refill::<E>(&order);
     }
     refill::<E>(&[30, 32, 34, 33, 31, 29, 35, 0, 2, 1]);
+}
+
+/// The last entry of the last block of a pool is where it ends: small pools whose last unit of 2 MiB is not whole use that early.
+pub fn directories_lie_at_the_end_of_a_pool<E: Engine>() {
+    for blocks in 1..=12 {
+        let fs = mounted::<E>((4 << 20) + blocks * 4096);
+        let dirs = ["a", "b"].map(|name| create::<E>(&fs, ROOT, name, &DIR));
+        for i in 0..9000 {
+            let name = format!("file-{i}");
+            let made = fs.create(&Caller::ROOT, dirs[i % 2], name.as_bytes(), &FILE);
+            match made {
+                Ok(entry) => fs.forget(entry.ino, 1),
+                Err(e) => {
+                    assert_eq!(e, Errno::NOSPC);
+                    break;
+                }
+            }
+        }
+        for i in 0..100 {
+            let (from, to) = (format!("file-{}", 2 * i), format!("moved-{i}"));
+            let flags = RenameFlags::empty();
+            fs.rename((dirs[0], from.as_bytes()), (dirs[1], to.as_bytes()), flags).unwrap();
+        }
+        check_and_remount::<E>(fs);
+    }
 }

@@ -4,6 +4,7 @@
 //! What is here names no blocks of one layout. Tests of how an engine lays contents out, and of what its operations cost, are the
 //! engine's own.
 
+pub mod access;
 pub mod conformance;
 pub mod deaths;
 pub mod entries;
@@ -206,6 +207,9 @@ macro_rules! tests {
             })*
         }
     };
+    (@ $engine:ident, access) => {
+        $crate::tests!(@ $engine, access: modes all_processes_keep_to_it);
+    };
     (@ $engine:ident, conformance) => {
         $crate::tests!(@ $engine, conformance: scenarios generated stress);
     };
@@ -214,6 +218,7 @@ macro_rules! tests {
         $crate::tests!(@ $engine, entries:
             an_entry_without_its_inode_is_left_over
             free_entries_become_one
+            directories_lie_at_the_end_of_a_pool
         );
     };
     (@ $engine:ident, hostile) => {

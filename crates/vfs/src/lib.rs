@@ -217,6 +217,12 @@ pub trait FileSystem: Send + Sync {
     /// Makes everything completed durable (`syncfs`). `EIO` as above.
     fn sync(&self) -> Result<()>;
 
+    /// The last call that changes anything, at the same time as no other: makes everything durable, and may note in the
+    /// storage that it is, for who uses it next. `EIO` as above.
+    fn close(&self) -> Result<()> {
+        self.sync()
+    }
+
     /// The value of an extended attribute. `ENODATA` where there is none.
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
 

@@ -5,6 +5,7 @@
 
 mod background;
 mod faults;
+mod flush;
 mod helper;
 mod options;
 mod prealloc;
@@ -92,6 +93,8 @@ impl Plan {
         options.no_cache |= args.no_cache;
         options.threads = args.threads.or(options.threads);
         options.emulation = args.emulate.or(options.emulation);
+        let interval = args.data_flush_interval;
+        options.data_flush_interval = interval.unwrap_or(options.data_flush_interval);
         Self::resolve(&args.pool, &args.dir, options)
     }
 

@@ -1,6 +1,7 @@
 //! The words of `mount -o`.
 
-use anyhow::{Context as _, Result, bail};
+use ::pool::{Consistency, WritePolicy};
+use anyhow::{Context as _, Result, anyhow, bail};
 use fuse::{Access, MountFlags};
 use pool::Prealloc;
 
@@ -27,9 +28,19 @@ pub struct Options {
     pub emulation: Option<pmem::Emulation>,
     /// How space is pre-allocated.
     pub prealloc: Prealloc,
+    /// How writes inside files reach the medium.
+    pub write_policy: WritePolicy,
+    /// Whether names and attributes are consistent after a power failure.
+    pub consistency: Consistency,
+    /// After how many seconds to write back what nobody has synced; 0: never.
+    pub data_flush_interval: u32,
     /// Whether an existing mount is to change its flags.
     pub remount: bool,
 }
+
+/// What was not synced is written back after so many seconds: as old as the kernel lets dirty pages become
+/// (`vm.dirty_expire_centisecs`), so that programs lose no more than on other file systems (SCMFS §3.6).
+pub const FLUSH_INTERVAL_S: u32 = 30;
 
 impl Default for Options {
     fn default() -> Self {
@@ -43,6 +54,9 @@ impl Default for Options {
             direct: false,
             emulation: None,
             prealloc: Prealloc::default(),
+            write_policy: WritePolicy::default(),
+            consistency: Consistency::default(),
+            data_flush_interval: FLUSH_INTERVAL_S,
             remount: false,
         }
     }
@@ -132,6 +146,12 @@ impl Options {
                 self.threads = Some(count.with_context(wrong)?);
             }
             "emulate" => self.emulation = Some(value.replace('+', ",").parse()?),
+            "write_policy" => self.write_policy = chosen(option, value)?,
+            "consistency" => self.consistency = chosen(option, value)?,
+            "data_flush_interval" => {
+                let wrong = || format!("option `{option}`: needs a number of seconds");
+                self.data_flush_interval = value.parse().with_context(wrong)?;
+            }
             "fsname" | "subtype" | "comment" => {}
             _ if prealloc::set(&mut self.prealloc, name, value)? => {}
             _ if IGNORED.contains(&name) || name.starts_with("x-") || sloppy => {}
@@ -159,6 +179,15 @@ impl Options {
         if self.direct {
             words.push("direct".to_owned());
         }
+        if self.write_policy != WritePolicy::default() {
+            words.push(format!("write_policy={}", self.write_policy));
+        }
+        if self.consistency != Consistency::default() {
+            words.push(format!("consistency={}", self.consistency));
+        }
+        if self.data_flush_interval != FLUSH_INTERVAL_S {
+            words.push(format!("data_flush_interval={}", self.data_flush_interval));
+        }
         words.extend(self.threads.map(|n| format!("threads={n}")));
         words
             .extend(self.emulation.map(|e| format!("emulate={}", e.to_string().replace(',', "+"))));
@@ -175,6 +204,11 @@ impl Options {
     pub fn is_read_only(&self) -> bool {
         self.flags.contains(MountFlags::RDONLY)
     }
+}
+
+/// One of the values that an option has.
+fn chosen<T: std::str::FromStr<Err = String>>(option: &str, value: &str) -> Result<T> {
+    value.parse().map_err(|why| anyhow!("option `{option}`: {why}"))
 }
 
 #[cfg(test)]
@@ -212,8 +246,10 @@ mod tests {
 
     #[test]
     fn a_list_comes_back() {
-        let list = "ro,nodev,noatime,allow_other,no_cache,no_open,writeback,direct,threads=3,prealloc=off,emulate=read=2x+line=100ns";
+        let list = "ro,nodev,noatime,allow_other,no_cache,no_open,writeback,direct,write_policy=through,consistency=none,\
+                    data_flush_interval=7,threads=3,prealloc=off,emulate=read=2x+line=100ns";
         let options = parsed(list).unwrap();
+        assert_eq!((options.write_policy, options.data_flush_interval), (WritePolicy::Through, 7));
         assert_eq!(parsed(&options.to_list()).unwrap(), options);
         assert_eq!(Options::default().to_list(), "");
     }
@@ -224,5 +260,9 @@ mod tests {
         assert!(err.to_string().contains("colour=blue"));
         assert!(Options::default().add("colour=blue", true).is_ok());
         assert!(parsed("threads=0").is_err());
+        let err = parsed("write_policy=back").unwrap_err();
+        assert!(err.to_string().contains("auto, cached, through"), "{err}");
+        assert!(parsed("consistency=data").is_err());
+        assert!(parsed("data_flush_interval=often").is_err());
     }
 }

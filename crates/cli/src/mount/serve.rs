@@ -12,6 +12,7 @@ use fuse::{
     ServerOptions, StopSignals,
 };
 use pmem::{Medium as _, OpenOptions, Region};
+use vfs::Durability;
 
 use super::options::Options;
 use super::{Plan, Ready, background};
@@ -44,6 +45,8 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
         read_only,
         threads: Some(threads),
         prealloc: plan.options.prealloc.clone(),
+        write_policy: plan.options.write_policy,
+        consistency: plan.options.consistency,
         ..Default::default()
     };
     let open = if is_direct(&plan.options) { engines::attach } else { engines::mount };
@@ -79,6 +82,7 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
     .with_context(|| format!("{}: mount option", ready.pool))?;
     let server =
         if is_direct(&plan.options) { server.shared(fs.secret(), fs.clone()) } else { server };
+    let is_behind = fs.durability() != Durability::OnReturn;
     // The server holds the engine; it goes when the server does.
     let reaped = Arc::downgrade(&fs);
     drop(fs);
@@ -97,6 +101,9 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
         format!("{}: cannot mount; `keepstone doctor` may know why", plan.dir.display())
     })?;
     end_on_signal(stop, mounted.place());
+    if !read_only && is_behind {
+        super::flush::begin(reaped.clone(), plan.options.data_flush_interval);
+    }
     if is_direct(&plan.options) {
         let watch = MountWatch::begin(&mounted.place())?;
         let _ = changes.set(Changes { watch, fs: reaped.clone() });
@@ -117,18 +124,24 @@ fn is_direct(options: &Options) -> bool {
     options.direct && !options.is_read_only()
 }
 
-/// `noatime` and `nodiratime`: times are the engine's, and the kernel leaves them to it.
+/// `noatime`, `nodiratime` and `strictatime`: times are the engine's, and the kernel leaves them to it.
 fn record_access(fs: &dyn Engine, flags: MountFlags) {
     let files = !flags.contains(MountFlags::NOATIME);
-    fs.record_access(files, files && !flags.contains(MountFlags::NODIRATIME));
+    let dirs = files && !flags.contains(MountFlags::NODIRATIME);
+    fs.record_access(files, dirs, flags.contains(MountFlags::STRICTATIME));
 }
 
 /// The same for the flags that the mount has now.
 fn follow_flags(fs: &dyn Engine, dir: &Path) {
     let Ok(Some(mount)) = fuse::mount_at(dir) else { return };
     let has = |name: &str| mount.options.split(',').any(|option| option == name);
-    let flags = [("noatime", MountFlags::NOATIME), ("nodiratime", MountFlags::NODIRATIME)];
-    let set = flags.into_iter().filter(|(name, _)| has(name)).map(|(_, flag)| flag);
+    let flags = [
+        (has("noatime"), MountFlags::NOATIME),
+        (has("nodiratime"), MountFlags::NODIRATIME),
+        // The kernel names the other two.
+        (!has("noatime") && !has("relatime"), MountFlags::STRICTATIME),
+    ];
+    let set = flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag);
     record_access(fs, set.collect());
 }
 

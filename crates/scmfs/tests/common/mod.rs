@@ -3,7 +3,8 @@
 use pmem::Medium;
 use pool::{CheckOptions, CheckReport, Error, FormatOptions, MountOptions, PoolInfo, Prealloc};
 use scmfs::layout::{
-    BLOCK, FIRST_BLOCK, INODE, INODE_MAP, INODE_SIZE, Map, POOL_MAX, Run, fnv1a, journal,
+    BLOCK, FIRST_BLOCK, INODE, INODE_MAP, INODE_SIZE, Map, POOL_MAX, POOL_USAGE, Run, fnv1a,
+    journal, usage,
 };
 use vfs::Ino;
 
@@ -38,7 +39,7 @@ macro_rules! engine {
 
             fn weak_spot(below: &mut dyn FnMut(u64) -> u64) -> u64 {
                 match below(8) {
-                    0 => [INODE_MAP, INODE_SIZE][below(2) as usize],
+                    0 => [INODE_MAP, INODE_SIZE, POOL_USAGE][below(3) as usize],
                     1 => journal::START + below(journal::BLOCKS * BLOCK / 8) * 8,
                     _ => Self::inode_at(Ino(below(32))) + below(16) * 8,
                 }
@@ -54,9 +55,13 @@ macro_rules! engine {
                 }
             }
 
-            /// Records of the journal, which say anything.
+            /// Records of the journal, which say anything, and what the pool says of its use.
             fn forge(image: &mut [u8], below: &mut dyn FnMut(u64) -> u64) {
                 let blocks = image.len() as u64 / BLOCK;
+                if below(4) == 0 {
+                    let says = [usage::CLOSED, usage::UNORDERED, below(1 << 40)][below(3) as usize];
+                    image[POOL_USAGE as usize..][..8].copy_from_slice(&says.to_le_bytes());
+                }
                 for _ in 0..=below(2) {
                     let number = below(journal::RECORDS);
                     let count = 1 + below(journal::WORDS_MAX as u64);

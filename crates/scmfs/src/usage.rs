@@ -1,0 +1,153 @@
+//! What the pool says of who used it last ([`crate::layout::usage`]).
+//!
+//! - usage-U1: a pool says `CLOSED` only when all that is in it is durable, and nobody changes it before it says so no more, durably.
+//!   So a mount that finds it need not take contents for dirty. (What a power failure leaves is durable whatever the
+//!   pool says. Contents can lie in caches only where processes were killed, and those had begun to use the pool.)
+//! - usage-U2: a pool says `UNORDERED`, durably, before the first store whose order is not kept, and until all of it was written back.
+//!   Who finds it knows that a power failure may have left anything.
+//!
+//! Pools of version 1 say nothing: there contents are taken for dirty, and order is always kept.
+
+use crate::layout::*;
+use crate::settings::Settings;
+use crate::store::Store;
+use namespace::{Scan, Storage};
+use pmem::Medium;
+use pool::{Consistency, Error, MountOptions, Problem};
+use std::sync::atomic::Ordering::Relaxed;
+use vfs::{Errno, Result};
+
+/// Whether pools of the version that this superblock has say how they were used.
+pub fn is_said(medium: &impl Medium) -> bool {
+    FORMAT.has_usage(medium.load_u64(VERSION_WORD) as u32)
+}
+
+/// Offset of the word whose lower half is the version.
+const VERSION_WORD: u64 = 8;
+
+/// What is wrong with a pool of which a power failure may have left anything, and what a repair does.
+const UNORDERED: (&str, &str) = (
+    "it was used with consistency=none and not unmounted, so a power failure may have left any mixture of old and new",
+    "believe what is found to be sound",
+);
+
+impl<M: Medium> Store<M> {
+    /// As [`namespace::Files::begin_use`].
+    pub fn begin_use(&self, o: &MountOptions, is_joined: bool) -> std::result::Result<(), Error> {
+        let is_unordered = self.settings.consistency == Consistency::None;
+        if is_joined {
+            return if is_unordered { self.stop_ordering() } else { Ok(()) };
+        }
+        if o.read_only {
+            return Ok(());
+        }
+        let unusable = |why: &str| Err(Error::Unusable(why.to_owned()));
+        match (self.says_usage, self.medium.load_u64(POOL_USAGE)) {
+            (true, usage::UNORDERED) => return Err(Error::Damaged(vec![unordered_problem()])),
+            (false, _) if is_unordered => {
+                return unusable(
+                    "consistency=none needs a pool of version 2: make one, and copy its files",
+                );
+            }
+            _ => {}
+        }
+        // Whether the medium can, before the pool says that it does.
+        if is_unordered {
+            self.stop_ordering()?;
+            self.medium.set_ordered(true);
+        }
+        Ok(())
+    }
+
+    fn stop_ordering(&self) -> std::result::Result<(), Error> {
+        match self.medium.set_ordered(false) {
+            true => Ok(()),
+            false => Err(Error::Unusable("this kind of memory always keeps its order".to_owned())),
+        }
+    }
+
+    /// Begins to use the pool, first of all that a scan does; notes whether contents are durable. Finds again what it says where a
+    /// process has died and the scan is a recovery.
+    pub fn scan_usage(&self, scan: &Scan) {
+        let said = if self.says_usage { self.medium.load_u64(POOL_USAGE) } else { usage::IN_USE };
+        self.is_all_durable.store(said == usage::CLOSED, Relaxed);
+        let is_unordered = self.settings.consistency == Consistency::None;
+        let object = || "the superblock".to_owned();
+        match said {
+            usage::IN_USE | usage::CLOSED => {}
+            usage::UNORDERED if is_unordered => return,
+            usage::UNORDERED => {
+                let (what, remedy) = UNORDERED;
+                return scan.problem(object, what.into(), Some(((POOL_USAGE, 0), remedy)));
+            }
+            other => {
+                let what =
+                    format!("what it says of the use of the pool, {other:#x}, means nothing");
+                let fix = Some(((POOL_USAGE, usage::IN_USE), "take it for one in use"));
+                return scan.problem(object, what, fix);
+            }
+        }
+        if self.is_read_only() {
+            return;
+        }
+        let says = if is_unordered { usage::UNORDERED } else { usage::IN_USE };
+        if said != says {
+            self.say_usage(says);
+        }
+        if is_unordered {
+            // usage-U2: from here on.
+            self.medium.set_ordered(false);
+        }
+    }
+
+    /// Ends the use of a pool that nobody else uses, and whose contents were written back.
+    pub fn end_use(&self) -> Result<()> {
+        if self.settings.consistency == Consistency::None {
+            self.medium.set_ordered(true);
+            self.flush_all();
+        }
+        if self.medium.health().is_err() {
+            return Err(Errno::IO);
+        }
+        if self.says_usage {
+            self.say_usage(usage::CLOSED);
+        }
+        Ok(())
+    }
+
+    /// Says something else from now on, durably, when all that was flushed is durable (usage-U1).
+    fn say_usage(&self, says: u64) {
+        let ready = self.medium.fence();
+        let _ = self.medium.publish(POOL_USAGE, says, ready);
+    }
+
+    /// Writes all blocks back that are in use.
+    fn flush_all(&self) {
+        let used = |block: &u64| self.v.blocks.get(&self.v.arena, *block);
+        for block in (0..self.v.blocks.len()).filter(used) {
+            self.medium.flush(block * BLOCK, BLOCK);
+        }
+    }
+}
+
+/// For who wants to mount such a pool.
+fn unordered_problem() -> Problem {
+    let (what, remedy) = UNORDERED;
+    Problem {
+        object: "the superblock".into(),
+        what: what.into(),
+        remedy: Some(remedy.into()),
+        repaired: false,
+        fix: Some((POOL_USAGE, usage::IN_USE)),
+    }
+}
+
+impl Settings {
+    /// Those of a pool that is opened: the first who opens it says, the others hear.
+    pub fn agree(v: &namespace::Tables, is_first: bool, o: &MountOptions) -> Self {
+        if is_first {
+            v.set_settings(Self::of(o).pack());
+        }
+        Self::unpack(v.settings())
+    }
+}
