@@ -118,7 +118,7 @@ impl<M: Medium> Store<M> {
         let used: Vec<u64> =
             (0..self.v.blocks.len() / s.unit).map(|unit| self.used_of(unit)).collect();
         let whole = used.iter().filter(|used| **used == 0).count() as u64;
-        if most == 0 || whole * s.unit * 100 >= self.v.free_blocks() * s.whole_below {
+        if most == 0 || whole * s.unit * 100 > self.v.free_blocks() * s.whole_below {
             return Ok(false);
         }
         let is_sparse = |unit: usize| used.get(unit).is_some_and(|used| (1..=most).contains(used));

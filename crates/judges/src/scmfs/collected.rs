@@ -1,4 +1,4 @@
-//! SCMFS with a collector that is never content: before each call it frees all that is spare, a step at a time, and moves
+//! SCMFS with a collector that is never content: before each change it frees all that is spare, a step at a time, and moves
 //! files about.
 
 use super::Scmfs;
@@ -14,7 +14,7 @@ use vfs::FileSystem;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Collected;
 
-/// A pool whose collector makes a step before each call.
+/// A pool whose collector makes a step before each change.
 struct Collecting<F>(Pool<F>);
 
 impl<F: Files> Collecting<F> {
@@ -26,10 +26,11 @@ impl<F: Files> Collecting<F> {
 }
 
 impl<F: Files> FileSystem for Collecting<F> {
-    vfs::forward!(self => self.0; root, durability, kernel_cache, limits, forget, statfs);
-    vfs::forward!(self => self.step(); lookup, getattr, setattr, create, tmpfile, readlink, unlink, rmdir, link, rename,
-        readdir, read, write, append, drop_privileges, fallocate, seek, copy_range, fsync, sync, getxattr, setxattr,
-        listxattr, removexattr);
+    // Who looks at what a crash left must not change it.
+    vfs::forward!(self => self.0; root, durability, kernel_cache, limits, forget, statfs, lookup, getattr, readlink,
+        readdir, read, seek, getxattr, listxattr);
+    vfs::forward!(self => self.step(); setattr, create, tmpfile, unlink, rmdir, link, rename, write, append,
+        drop_privileges, fallocate, copy_range, fsync, sync, setxattr, removexattr);
 }
 
 impl<F: Files> Survivor for Collecting<F> {
@@ -53,7 +54,8 @@ fn options() -> MountOptions {
         step: 2,
         relocate: 100,
         whole_below: 100,
-        unit: 8,
+        // So that files of one block move.
+        unit: 1,
         ..Prealloc::default()
     };
     MountOptions { prealloc, ..mounted::mount_options() }
