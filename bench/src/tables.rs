@@ -224,7 +224,7 @@ pub fn misses(report: &Report) -> Vec<Table> {
         caches.rows.push(cells);
     }
     let mut tlb = Table::new(
-        "Data-TLB misses for each MiB that is read (modelled): where the bytes lie, in pages of 2 MiB or 4 KiB; or scattered",
+        "Data-TLB misses for each MiB that is read (modelled): pages of 2 MiB, 4 KiB, scattered",
         &["requests"],
     );
     for row in &report.tlb {
