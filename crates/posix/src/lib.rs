@@ -73,6 +73,7 @@ mod mount;
 mod names;
 mod noted;
 mod offset;
+mod owner;
 mod parked;
 mod path_cache;
 mod process;
