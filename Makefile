@@ -57,9 +57,10 @@ quick: ## formatting, and the tests that need no root and no mount (2 minutes af
 	$(CARGO) test $(addprefix --package=,$(QUICK)) -- --skip a_full_shm --skip a_strangers_file
 	$(CARGO) test --package pmem --package posix --package crashsim --lib
 
-loom: ## the locks, the allocator and the gate of processes through every schedule (a minute)
+loom: ## locks, allocator, gate of processes, families, epochs and windows through every schedule (two minutes)
 	LOOM_MAX_PREEMPTIONS=$(LOOM_PREEMPTIONS) RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(TARGET)/loom \
 	    $(CARGO) test --release --package arena --lib
+	LOOM_MAX_PREEMPTIONS=$(LOOM_PREEMPTIONS) $(CARGO) test --package direct --package pmem --package posix --lib -- model::
 
 check: ## formatting, lints, documentation, scripts
 	scripts/lib-packages.sh libclang1-14 shellcheck

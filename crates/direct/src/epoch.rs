@@ -5,22 +5,38 @@
 
 #![allow(unsafe_code)]
 
+use crate::seat::{self, Machine, Seat};
 use rustix::thread::{MembarrierCommand, membarrier};
-use std::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*, compiler_fence,
-};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::*, compiler_fence, fence};
 use vfs::Errno;
 
 /// What others see of a thread.
 #[repr(align(64))]
 #[derive(Default)]
 pub struct Slot {
-    /// Goes up by one on the way in and on the way out: odd inside.
-    turn: AtomicU64,
+    seat: Seat,
     /// Where a fault during a copy has to set the stack pointer; 0 outside of copies.
     pub stack: AtomicUsize,
-    taken: AtomicBool,
     next: AtomicPtr<Slot>,
+}
+
+/// The CPU's part of the light fence is `membarrier`'s.
+struct Process;
+
+impl Machine for Process {
+    #[inline]
+    fn fence_lightly() {
+        compiler_fence(SeqCst);
+    }
+    fn fence_all() {
+        let _ = membarrier(MembarrierCommand::PrivateExpedited);
+    }
+    fn fence() {
+        fence(SeqCst);
+    }
+    fn give_way() {
+        rustix::thread::sched_yield();
+    }
 }
 
 static SLOTS: AtomicPtr<Slot> = AtomicPtr::new(std::ptr::null_mut());
@@ -41,7 +57,7 @@ pub fn own() -> Option<&'static Slot> {
 extern "C" fn give_back(slot: *mut libc::c_void) {
     own_cell().set(None);
     // SAFETY: the value of the key is a slot, and slots stay.
-    unsafe { &*slot.cast::<Slot>() }.taken.store(false, Release);
+    unsafe { &*slot.cast::<Slot>() }.seat.give_back();
 }
 
 /// Prepares the process. `ENOSYS` where the kernel has no `membarrier`.
@@ -63,9 +79,8 @@ pub fn start_in_child() {
     let _ = membarrier(MembarrierCommand::RegisterPrivateExpedited);
     let own = own().map(std::ptr::from_ref);
     for slot in slots().filter(|slot| Some(std::ptr::from_ref(*slot)) != own) {
-        slot.turn.store(0, Relaxed);
         slot.stack.store(0, Relaxed);
-        slot.taken.store(false, Release);
+        slot.seat.clear();
     }
 }
 
@@ -92,10 +107,7 @@ impl Inside {
             Some(slot) => slot,
             None => first()?,
         };
-        let turn = slot.turn.load(Relaxed);
-        slot.turn.store((turn + 1) | 1, Relaxed);
-        // What is looked at afterwards is looked at inside; the CPU's part is `membarrier`'s.
-        compiler_fence(SeqCst);
+        slot.seat.enter::<Process>();
         Some(Self { slot })
     }
 }
@@ -103,32 +115,36 @@ impl Inside {
 impl Drop for Inside {
     #[inline]
     fn drop(&mut self) {
-        let turn = self.slot.turn.load(Relaxed);
-        self.slot.turn.store(turn + 1, Release);
+        self.slot.seat.leave();
     }
 }
 
 #[cold]
 fn first() -> Option<&'static Slot> {
-    let free = |slot: &&Slot| slot.taken.compare_exchange(false, true, Acquire, Relaxed).is_ok();
-    let slot = match slots().find(free) {
+    let slot = match slots().find(|slot| slot.seat.take::<Process>()) {
         Some(slot) => slot,
         None => {
             // A page of slots, of which one is used: threads are few, and come seldom.
             let place: *mut Slot = crate::slab::reserve(size_of::<Slot>()).ok()?.cast();
             // SAFETY: new zeroed memory, page-aligned, which is a slot; it stays.
             let slot = unsafe { &*place };
-            slot.taken.store(true, Relaxed);
             let mut head = SLOTS.load(Relaxed);
             loop {
                 slot.next.store(head, Relaxed);
                 match SLOTS.compare_exchange(head, place, AcqRel, Relaxed) {
-                    Ok(_) => break slot,
+                    Ok(_) => break,
                     Err(now) => head = now,
                 }
             }
+            // Another thread may have been faster.
+            return if slot.seat.take::<Process>() { keep(slot) } else { first() };
         }
     };
+    keep(slot)
+}
+
+/// Remembers the calling thread's slot, until it ends.
+fn keep(slot: &'static Slot) -> Option<&'static Slot> {
     let key = KEY.load(Acquire).checked_sub(1)? as libc::pthread_key_t;
     // SAFETY: the key exists. Where this fails, the slot is this thread's for good.
     unsafe { libc::pthread_setspecific(key, std::ptr::from_ref(slot).cast()) };
@@ -136,28 +152,19 @@ fn first() -> Option<&'static Slot> {
     Some(slot)
 }
 
-/// Slots of other threads.
-fn others() -> impl Iterator<Item = &'static Slot> {
+/// Seats of other threads, taken or not.
+fn others() -> impl Iterator<Item = &'static Seat> {
     let own = own().map(std::ptr::from_ref);
-    slots().filter(move |slot| Some(std::ptr::from_ref(*slot)) != own && slot.taken.load(Acquire))
+    slots().filter(move |slot| Some(std::ptr::from_ref(*slot)) != own).map(|slot| &slot.seat)
 }
 
-/// Whether no other thread has ever been inside.
+/// Whether no other thread that still lives has ever been inside.
 pub fn is_alone() -> bool {
-    others().next().is_none()
+    seat::is_alone::<_, _, Process>(others())
 }
 
 /// Waits until every thread that is inside now has come out once. The caller is outside, or counts
 /// as such.
 pub fn wait_for_others() {
-    if is_alone() {
-        return;
-    }
-    let _ = membarrier(MembarrierCommand::PrivateExpedited);
-    for slot in others() {
-        let turn = slot.turn.load(Acquire);
-        while turn % 2 == 1 && slot.turn.load(Acquire) == turn {
-            rustix::thread::sched_yield();
-        }
-    }
+    seat::wait_for::<_, _, Process, _>(others);
 }

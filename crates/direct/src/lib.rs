@@ -58,6 +58,7 @@ mod epoch;
 mod file;
 mod lock;
 mod position;
+mod seat;
 mod slab;
 mod table;
 

@@ -134,7 +134,8 @@ impl<M: Medium> Drop for ModelFs<M> {
 }
 
 impl<M: Medium> FileSystem for ModelFs<M> {
-    vfs::forward!(self => self.model; root, kernel_cache, limits, lookup, forget, getattr, readlink, readdir, read, seek, getxattr, listxattr);
+    vfs::forward!(self => self.model; root, kernel_cache, limits, lookup, forget, getattr, readlink, readdir, read, seek,
+        getxattr, listxattr);
     vfs::forward!(self => self.shrinking()?; unlink, rmdir, drop_privileges, removexattr);
 
     fn durability(&self) -> Durability {

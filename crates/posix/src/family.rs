@@ -15,11 +15,12 @@
 
 #![allow(unsafe_code)]
 
+use crate::owner::Owner;
 use arena::ProcessId;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::*, fence};
 use threads::OwnU32;
 use vfs::{Errno, FileKind, Ino};
 
@@ -140,8 +141,6 @@ impl Ofd {
 
 /// Somebody sleeps on a lock.
 const CONTENDED: u32 = 1 << 30;
-/// The process of a segment that somebody is sweeping.
-const SWEPT: u64 = u64::MAX;
 /// The token is a process ID: the process has no segment in the family.
 const BY_PID: u32 = 1 << 31;
 /// How long a child has to inherit from a parent that has died, in milliseconds (family-F4).
@@ -259,23 +258,6 @@ impl Segment {
     }
 }
 
-/// Whose a segment is. All of them lie together, so that looking for a free one touches one page.
-#[repr(C)]
-struct Owner {
-    /// The process, as [`ProcessId`]; 0: free.
-    who: AtomicU64,
-    /// Until when a child may inherit the segment (family-F4), in milliseconds of the monotonic clock; 0: there is
-    /// none.
-    forking: AtomicU64,
-}
-
-impl Owner {
-    /// Whether a child may come.
-    fn is_forking(&self) -> bool {
-        self.forking.load(SeqCst) > now_ms()
-    }
-}
-
 fn now_ms() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
@@ -287,6 +269,8 @@ struct Shared {
     next: AtomicU32,
     /// One more than the highest description ever used.
     end: AtomicU32,
+    /// Whose the segments are, as [`ProcessId`]; moments are milliseconds of the monotonic clock. They lie together, so that
+    /// looking for a free one touches one page.
     owners: [Owner; SEGMENTS],
     ofds: [Ofd; OFDS],
     segments: [Segment; SEGMENTS],
@@ -389,8 +373,7 @@ impl Family {
                 if sweep {
                     self.sweep(token);
                 }
-                let take = || owner.who.compare_exchange(0, own.0, AcqRel, Relaxed).is_ok();
-                if owner.who.load(Relaxed) == 0 && take() {
+                if owner.claim(own.0) {
                     return Ok(self.place(token));
                 }
             }
@@ -416,14 +399,14 @@ impl Family {
     /// dies (family-F4).
     pub fn begin_fork(&self, place: Place) {
         if let Some(owner) = self.owner(place.token) {
-            owner.forking.store(now_ms() + FORK_MS, SeqCst);
+            owner.begin_fork(now_ms() + FORK_MS);
         }
     }
 
     /// The child of the process at `place` has inherited, or there is none.
     pub fn end_fork(&self, place: Place) {
         if let Some(owner) = self.owner(place.token) {
-            owner.forking.store(0, SeqCst);
+            owner.end_fork();
         }
     }
 
@@ -431,47 +414,31 @@ impl Family {
     /// still there to inherit, and stays so (family-F4).
     pub fn is_there(&self, parent: Place) -> bool {
         let Some(owner) = self.owner(parent.token) else { return true };
-        self.begin_fork(parent);
-        loop {
-            match owner.who.load(SeqCst) {
-                // Who sweeps sees that we are here, or has not.
-                SWEPT => rustix::thread::sched_yield(),
-                who => return who == self.own.load(Relaxed),
-            }
-        }
+        let until = now_ms() + FORK_MS;
+        let own = self.own.load(Relaxed);
+        owner.is_there(own, until, || fence(SeqCst), rustix::thread::sched_yield)
     }
 
     /// Whether the segment at `place` is still that of the process which has claimed it here.
     pub fn is_own(&self, place: Place) -> bool {
         let own = self.own.load(Relaxed);
-        self.owner(place.token).is_none_or(|owner| owner.who.load(Acquire) == own)
+        self.owner(place.token).is_none_or(|owner| owner.is(own))
     }
 
     /// Whether the process behind a token of a lock is dead.
     pub fn is_dead(&self, token: u32) -> bool {
-        match self.owner(token).map(|owner| owner.who.load(Acquire)) {
+        match self.owner(token) {
             None => ProcessId::is_free(token & !BY_PID),
-            Some(who) => who == 0 || who != SWEPT && ProcessId(who).is_dead(),
+            Some(owner) => owner.is_left(|who| ProcessId(who).is_dead()),
         }
     }
 
     /// Gives back what the segment's process held, if it is dead and no child needs it (family-F3, family-F4).
     fn sweep(&self, token: u32) {
         let owner = &self.shared().owners[(token - 1) as usize];
-        let who = owner.who.load(Acquire);
-        if who == 0 || who == SWEPT || owner.is_forking() || !ProcessId(who).is_dead() {
-            return;
+        if owner.begin_sweep(now_ms, |who| ProcessId(who).is_dead(), || fence(SeqCst)) {
+            self.vacate(self.place(token).segment(), token);
         }
-        // Whoever changes it sweeps.
-        if owner.who.compare_exchange(who, SWEPT, SeqCst, Relaxed).is_err() {
-            return;
-        }
-        if owner.is_forking() {
-            // The child has come just now.
-            owner.who.store(who, SeqCst);
-            return;
-        }
-        self.vacate(self.place(token).segment(), token);
     }
 
     /// Empties a segment and frees it.
@@ -491,9 +458,7 @@ impl Family {
         segment.descriptors[..fds].iter().for_each(|record| record.store(0, Relaxed));
         segment.cwd.store(0, Relaxed);
         segment.ready.store(0, Relaxed);
-        let owner = &self.shared().owners[(token - 1) as usize];
-        owner.forking.store(0, Relaxed);
-        owner.who.store(0, Release);
+        self.shared().owners[(token - 1) as usize].free();
     }
 
     /// Gives the calling process's segment back: at a quiet exit.

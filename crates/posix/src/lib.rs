@@ -96,6 +96,7 @@ mod noted;
 mod numbers;
 mod offset;
 mod open;
+mod owner;
 mod parked;
 mod path_cache;
 mod process;

@@ -11,6 +11,8 @@
 
 #![allow(unsafe_code)]
 
+pub mod atomic;
+
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::*};
 

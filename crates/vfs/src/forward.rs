@@ -12,7 +12,8 @@
 ///
 /// impl FileSystem for Careless {
 ///     vfs::forward!(self => self.0; root, durability, kernel_cache, limits, lookup, forget, getattr, setattr,
-///         create, tmpfile, readlink, unlink, rmdir, link, rename, readdir, read, write, append, drop_privileges, fallocate, seek, copy_range, fsync,
+///         create, tmpfile, readlink, unlink, rmdir, link, rename, readdir, read, write, append, drop_privileges,
+///         fallocate, seek, copy_range, fsync,
 ///         getxattr, setxattr, listxattr, removexattr, statfs);
 ///
 ///     fn sync(&self) -> Result<()> {

@@ -1,6 +1,6 @@
 //! Chunks of a mapping that are made writable and read-only again.
 //!
-//! Each chunk has a state word: how many threads are storing to it, and flags.
+//! Each chunk has a state word ([`State`]): how many threads are storing to it, and flags.
 //!
 //! - chunk-K1: Only whoever has set `CHANGING`, on a chunk that nobody stores to, changes its protection (guard-G2).
 //! - chunk-K2: A thread stores to a chunk only while it is counted among its users, and they are counted only
@@ -20,6 +20,7 @@
 #![allow(unsafe_code)]
 
 use super::Tally;
+use super::state::{Entered, Found, State};
 use crate::Region;
 use crate::cpu::tsc;
 use rustix::mm::{self, MprotectFlags};
@@ -53,17 +54,10 @@ const ERA: u32 = 256;
 /// and falls to another thread.
 const PRICE_MIN: u64 = 40_000;
 
-const USERS: u32 = 0xffff;
-const OPEN: u32 = 1 << 16;
-const CHANGING: u32 = 1 << 17;
-const USED: u32 = 1 << 18;
-const DRAIN: u32 = 1 << 19;
-const LISTED: u32 = 1 << 20;
-
 /// A piece of the mapping whose protection is changed as a whole.
 #[derive(Debug, Default)]
 struct Chunk {
-    state: AtomicU32,
+    state: State,
     /// The era, and cycles spent in it on stores by other means.
     cold: AtomicU64,
 }
@@ -161,30 +155,19 @@ impl Table {
 
     fn alone(&self, chunk: usize, start: u64, end: u64, put: impl FnOnce()) {
         let mut waiting = Waiting::default();
-        while !self.begin_change(chunk) {
+        while !self.chunks[chunk].state.begin_change() {
             waiting.pause();
         }
         self.open_range(start, end);
         put();
         self.close_range(start, end);
-        self.end_change(chunk);
-    }
-
-    /// Sets `CHANGING` on a closed chunk (chunk-K1), if it can be done at once.
-    fn begin_change(&self, chunk: usize) -> bool {
-        let state = &self.chunks[chunk].state;
-        let seen = state.load(Relaxed) & LISTED;
-        state.compare_exchange(seen, seen | CHANGING, Acquire, Relaxed).is_ok()
-    }
-
-    fn end_change(&self, chunk: usize) {
-        self.chunks[chunk].state.fetch_and(!CHANGING, Release);
+        self.chunks[chunk].state.end_change();
     }
 
     /// Makes the pages of a range writable for `put` only, or its chunk where a huge page maps it; returns whether
     /// it was done: only where the chunk is closed.
     pub(super) fn rather_lift(&self, chunk: usize, off: u64, len: u64, put: &impl Fn()) -> bool {
-        if !self.begin_change(chunk) {
+        if !self.chunks[chunk].state.begin_change() {
             return false;
         }
         let (start, end) = match self.price.load(Relaxed) < SMALL_PAGES_FROM {
@@ -200,7 +183,7 @@ impl Table {
         clocked(&|| self.open_range(start, end));
         put();
         clocked(&|| self.close_range(start, end));
-        self.end_change(chunk);
+        self.chunks[chunk].state.end_change();
         self.note_spent(chunk, took);
         true
     }
@@ -210,23 +193,18 @@ impl Table {
         let state = &table.chunks[chunk].state;
         let mut waiting = Waiting::default();
         loop {
-            let seen = state.load(Relaxed);
-            if seen & (CHANGING | DRAIN) != 0 {
-                waiting.pause();
-            } else if seen & OPEN != 0 {
-                let more = (seen | USED) + 1;
-                if state.compare_exchange_weak(seen, more, Acquire, Relaxed).is_ok() {
+            match state.enter() {
+                Entered::Counted => break,
+                Entered::Busy => waiting.pause(),
+                Entered::ToOpen => {
+                    Self::open_kept(table, chunk); // chunk-K1
                     break;
                 }
-            } else if state.compare_exchange_weak(seen, seen | CHANGING, Acquire, Relaxed).is_ok() {
-                Self::open_kept(table, chunk); // chunk-K1
-                break;
             }
         }
         put();
-        let left = state.fetch_sub(1, Release) - 1;
-        if left & DRAIN != 0 && left & USERS == 0 {
-            table.close_kept(chunk, left);
+        if let Some(seen) = state.leave() {
+            table.close_kept(chunk, seen);
         }
     }
 
@@ -237,16 +215,13 @@ impl Table {
         table.open_range(start, end);
         table.learn(2 * tsc().saturating_sub(began));
         let mut open = table.listed();
-        let state = &table.chunks[chunk].state;
-        let listed = state.load(Relaxed) & LISTED != 0;
-        state.store(LISTED | OPEN | USED | 1, Release);
-        if !listed {
+        if !table.chunks[chunk].state.opened() {
             open.chunks.push((chunk, 0)); // chunk-K3
         }
         if open.chunks.len() > OPEN_MAX {
             open.chunks.iter().any(|&(other, _)| {
-                let seen = table.chunks[other].state.load(Relaxed);
-                seen & OPEN != 0 && table.close_kept(other, seen)
+                let state = &table.chunks[other].state;
+                state.is_open() && table.close_kept(other, state.seen())
             });
         }
         let process = std::process::id();
@@ -269,14 +244,12 @@ impl Table {
     /// Closes a chunk without users that was seen to be open; returns whether that is done.
     fn close_kept(&self, chunk: usize, seen: u32) -> bool {
         let state = &self.chunks[chunk].state;
-        if seen & (USERS | CHANGING) != 0
-            || state.compare_exchange(seen, CHANGING | LISTED, Acquire, Relaxed).is_err()
-        {
+        if !state.begin_close(seen) {
             return false;
         }
         let (start, end) = self.range(chunk);
         self.close_range(start, end); // chunk-K1
-        state.store(LISTED, Release);
+        state.end_close();
         true
     }
 
@@ -295,27 +268,14 @@ impl Table {
     fn look(&self) -> bool {
         let mut open = self.listed();
         open.chunks.retain_mut(|(chunk, looks)| {
-            let state = &self.chunks[*chunk].state;
-            let seen = state.load(Relaxed);
-            if seen == LISTED {
-                return state.compare_exchange(LISTED, 0, Relaxed, Relaxed).is_err(); // chunk-K3
-            }
             *looks += 1;
-            if seen & CHANGING != 0 {
-                return true;
-            }
-            let tired = *looks >= LOOKS_MAX;
-            if seen & USERS == 0 && (tired || seen & USED == 0) {
-                self.close_kept(*chunk, seen);
-                *looks = 0;
-            } else if tired {
-                state.fetch_or(DRAIN, Relaxed);
-                // The last user may have left before the flag was there.
-                let now = state.load(Relaxed);
-                self.close_kept(*chunk, now);
-                *looks = 0;
-            } else {
-                state.fetch_and(!USED, Relaxed);
+            match self.chunks[*chunk].state.look(*looks >= LOOKS_MAX) {
+                Found::Unlisted => return false, // chunk-K3
+                Found::Busy => {}
+                Found::Idle(seen) => {
+                    self.close_kept(*chunk, seen);
+                    *looks = 0;
+                }
             }
             true
         });
@@ -336,7 +296,7 @@ impl Table {
     /// Whether a store to the chunk had better do without a window.
     pub(super) fn is_cold(&self, chunk: usize) -> bool {
         let chunk = &self.chunks[chunk];
-        if chunk.state.load(Relaxed) & OPEN != 0 {
+        if chunk.state.is_open() {
             return false;
         }
         let (era, spent) = unpack(chunk.cold.load(Relaxed));

@@ -16,6 +16,7 @@ mod file;
 mod key;
 mod private;
 mod protection;
+mod state;
 mod windows;
 
 pub use protection::{Protection, UnknownProtection};
