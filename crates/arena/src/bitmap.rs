@@ -319,7 +319,7 @@ mod tests {
             map.each_clear_run(arena, |run| runs.push(run));
             runs
         };
-        assert_eq!(runs(&map), [0..400]);
+        assert_eq!(runs(&map), vec![0..400; 1]);
         for bit in [0, 63, 64, 127, 200, 399] {
             map.set(arena, bit);
         }

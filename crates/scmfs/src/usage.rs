@@ -1,10 +1,10 @@
 //! What the pool says of who used it last ([`crate::layout::usage`]).
 //!
-//! - usage-U1: a pool says `CLOSED` only when all that is in it is durable, and nobody changes it before it says so no more, durably.
-//!   So a mount that finds it need not take contents for dirty. (What a power failure leaves is durable whatever the
+//! - usage-U1: a pool says `CLOSED` only when all that is in it is durable, and nobody changes it before it says so no
+//!   more, durably. So a mount that finds it need not take contents for dirty. (What a power failure leaves is durable whatever the
 //!   pool says. Contents can lie in caches only where processes were killed, and those had begun to use the pool.)
-//! - usage-U2: a pool says `UNORDERED`, durably, before the first store whose order is not kept, and until all of it was written back.
-//!   Who finds it knows that a power failure may have left anything.
+//! - usage-U2: a pool says `UNORDERED`, durably, before the first store whose order is not kept, and until all of it was written
+//!   back. Who finds it knows that a power failure may have left anything.
 //!
 //! Pools of version 1 say nothing: there contents are taken for dirty, and order is always kept.
 

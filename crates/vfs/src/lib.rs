@@ -52,8 +52,8 @@ pub type Result<T> = std::result::Result<T, Errno>;
 /// Names are single components without `/` or NUL; `.` and `..` are refused with `EINVAL` by calls
 /// that create or remove, and resolved by [`lookup`](Self::lookup). What is larger than the file system's
 /// [`limits`](Self::limits) is refused, a longer name with `ENAMETOOLONG`; an unknown inode gives `ESTALE`; a
-/// non-directory where a directory is needed gives `ENOTDIR`; corruption gives `EUCLEAN` or `EIO`; a read-only mount gives `EROFS` to
-/// every call that changes something.
+/// non-directory where a directory is needed gives `ENOTDIR`; corruption gives `EUCLEAN` or `EIO`; a read-only mount gives
+/// `EROFS` to every call that changes something.
 ///
 /// Where several errors apply, the first in this order is given: unknown inodes; inodes of the
 /// wrong kind; names; other arguments; names that exist, do not exist or no longer may
