@@ -51,7 +51,7 @@ pub const FORMAT: Format = Format {
 };
 
 /// A pointer as it lies in PM: the offset of a block, or null for a hole. Nothing more is known of one that was read:
-/// [`Trees::check_block`](crate::crawler::Trees::check_block) makes it a block that may be followed.
+/// `Trees::check_block` makes it a block that may be followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
 #[repr(transparent)]
 pub struct Pointer(u64);

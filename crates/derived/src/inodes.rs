@@ -38,7 +38,7 @@ pub struct InodeState {
 /// How often an inode may be mapped: pages of the kernel's through the mount ([`mounts::MountEvents`]), or where it lies
 /// ([`vfs::FileSystem::map_range`]); never both, as one does not see what is stored through the other.
 ///
-/// A word: [`DIRECT`](Self::DIRECT) is set as long as there is a mapping to where it lies; below it are counts of those that
+/// A word: `DIRECT` is set as long as there is a mapping to where it lies; below it are counts of those that
 /// only read, and of those that store, or else the count of the kernel's.
 #[derive(Default)]
 #[repr(transparent)]

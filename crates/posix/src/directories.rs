@@ -54,7 +54,7 @@ impl Names {
     }
 
     /// `chdir`. The kernel's working directory changes, too, so that libc's own paths agree. After
-    /// an answer of `Kernel`, and success there, [`left_pool`](Self::left_pool) must be called.
+    /// an answer of `Kernel`, and success there, `left_pool` must be called.
     pub fn chdir(&self, path: &[u8]) -> Served<()> {
         let call = || {
             let held = self.find(libc::AT_FDCWD, path, 0)?;

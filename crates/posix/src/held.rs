@@ -223,7 +223,7 @@ pub(crate) struct Walked<'p> {
     pub found: Option<Held<'p>>,
 }
 
-/// Where a name is to be made or removed ([`Follow::Never`]); as [`Walked`].
+/// Where a name is to be made or removed (`Follow::Never`); as [`Walked`].
 #[derive(Clone, Copy)]
 pub(crate) struct Place<'w, 'p> {
     pub dir: &'w Held<'p>,
