@@ -210,6 +210,58 @@ fn streams_of_libc_are_served_and_answer_as_on_tmpfs() {
     sandbox.umount();
 }
 
+/// What programs find on their numbers is served like what they open: redirected, appended to, shared with others.
+#[test]
+fn redirections_are_served() {
+    let sandbox = Sandbox::mounted(&["-o", "direct"]);
+    let script = "
+        set -e
+        seq 1 50000 >numbers
+        sort -rn <numbers >sorted
+        dd if=numbers of=copy bs=512 2>/dev/null
+        dd bs=512 <numbers >copied 2>/dev/null
+        : >log
+        (seq 1 20000; echo between; seq 1 20000) >>log
+        (seq 1 9000 & seq 1 9000; wait) >>both 2>&1
+        (head -n 1 >/dev/null; cat) <numbers >rest
+        exec 7>seventh; seq 1 20000 >&7; echo end >&7; exec 7>&-
+        tee one two <numbers >three
+        { read -r first; read -r second; cat >/dev/null; echo $first $second; } <numbers >read
+        python3 -c 'import sys; sys.stdout.write(sys.stdin.read())' <numbers >through
+    ";
+    let run = |dir: &Path| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_keepstone"));
+        command.args(["run", "--stats", "--json", "--", "bash", "-c", script]).current_dir(dir);
+        output_of(command.env("KEEPSTONE_LIBRARY", library()))
+    };
+    let plain = tempfile::tempdir_in("/dev/shm").unwrap();
+    assert!(
+        output_of(Command::new("bash").args(["-c", script]).current_dir(&plain)).status.success()
+    );
+    let dir = sandbox.path("dir");
+    fs::create_dir(&dir).unwrap();
+    let output = run(&dir);
+    assert!(output.status.success(), "{output:?}");
+    for entry in fs::read_dir(&plain).unwrap() {
+        let name = entry.unwrap().file_name();
+        let (expected, got) = (plain.path().join(&name), dir.join(&name));
+        let (expected, got) = (fs::read(expected).unwrap(), fs::read(got).unwrap());
+        // Two write to it at once.
+        let is_same = if name == "both" { expected.len() == got.len() } else { expected == got };
+        assert!(is_same, "{name:?}: {} bytes, not {}", got.len(), expected.len());
+    }
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let mount = report["mounts"].as_object().unwrap().values().next().unwrap();
+    let requests = |kind: &str| mount[kind].as_u64().unwrap_or(0);
+    let served = |kind: &str| report["calls"][kind]["served"].as_u64().unwrap_or(0);
+    // Of each program, the first calls are the kernel's.
+    for kind in ["read", "write"] {
+        assert!(requests(kind) < 16 * 16, "{kind}: {report}");
+        assert!(served(kind) > 10 * requests(kind), "{kind}: {report}");
+    }
+    sandbox.umount();
+}
+
 #[test]
 fn a_file_that_grows_is_mapped_while_others_lock_it() {
     let sandbox = Sandbox::mounted(&["-o", "direct"]);

@@ -31,7 +31,7 @@
 //! - `WorkingDir`: `cwd`: where relative paths start;
 //! - `Paths`: `lookup`: what a path names, by one look or by a walk;
 //! - `Names`: `names`, `attributes`, `xattrs`, `directories`: calls on what paths name;
-//! - `Contents`: `open`, `content`, `transfer`: open files, what is read from them and written to them;
+//! - `Contents`: `open`, `recognize`, `content`, `transfer`: open files, what is read from them and written to them;
 //! - [`Process`]: `process`: start and end, mounts, other users, fork and exec.
 //!
 //! # What is served
@@ -53,6 +53,7 @@
 //! - Locks, and what is done to a description by unknown calls. For these the description is *promoted*: opened through
 //!   the mount, with its offset, in place of the placeholders. So are numbers 0 to 2, what exec inherits, and every
 //!   open file before a fork. Reading and writing is served as before, at the kernel's offset (`Process::promote`).
+//!   What a program finds open when it starts is such a number, and served when it is used enough (`Process::recognize`).
 //! - Numbers that libc uses and closes by itself (`Process::delegate`).
 //!
 //! # What differs from the mount
@@ -101,6 +102,7 @@ mod parked;
 mod path_cache;
 mod process;
 mod promote;
+mod recognize;
 mod served;
 mod sys;
 mod table;

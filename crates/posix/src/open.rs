@@ -23,6 +23,8 @@ const SHOWN: i32 = libc::O_ACCMODE
     | libc::O_NOFOLLOW
     | libc::O_PATH
     | TMPFILE;
+/// Of that, what the kernel tells of a description, with what it adds by itself.
+pub(crate) const SHOWN_BY_KERNEL: i32 = SHOWN | LARGEFILE;
 /// `O_LARGEFILE` of the kernel, which it adds by itself.
 #[cfg(target_arch = "x86_64")]
 const LARGEFILE: i32 = 0o100000;

@@ -55,6 +55,12 @@ pub trait Kernel: Send + Sync {
     fn reach(&self, path: &[u8]) -> Result<(), Errno>;
     /// Reads a small file whole, or its start: `/proc`.
     fn slurp(&self, path: &[u8], buf: &mut [u8]) -> Result<usize, Errno>;
+    /// Device, inode number and kind (`S_IF*`) of what `fd` is of, as the kernel knows them without asking a server.
+    fn identity(&self, fd: i32) -> Result<(u64, u64, u32), Errno>;
+    /// `F_GETFL`.
+    fn status(&self, fd: i32) -> Result<i32, Errno>;
+    /// Whether two numbers are of one description; not, where the kernel does not say.
+    fn is_same_description(&self, one: i32, other: i32) -> bool;
     /// Sends a signal to the calling thread.
     fn raise(&self, signal: i32);
 }
@@ -215,15 +221,34 @@ impl Kernel for Raw {
     }
 
     fn here(&self) -> Result<(u64, u64), Errno> {
+        self.identity(libc::AT_FDCWD).map(|(device, ino, _)| (device, ino))
+    }
+
+    fn identity(&self, fd: i32) -> Result<(u64, u64, u32), Errno> {
         let flags = (libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC) as usize;
+        let mask = (libc::STATX_INO | libc::STATX_TYPE) as usize;
         let mut statx = std::mem::MaybeUninit::<libc::statx>::zeroed();
         let to = statx.as_mut_ptr() as usize;
-        let args = [AT_FDCWD, c"".as_ptr() as usize, flags, libc::STATX_INO as usize, to];
+        let args = [fd as isize as usize, c"".as_ptr() as usize, flags, mask, to];
         // SAFETY: 1: a path with its NUL, and room for what the kernel writes.
         unsafe { syscall(libc::SYS_statx, args) }?;
         // SAFETY: plain numbers, written by the kernel.
         let statx = unsafe { statx.assume_init() };
-        Ok((rustix::fs::makedev(statx.stx_dev_major, statx.stx_dev_minor), statx.stx_ino))
+        let device = rustix::fs::makedev(statx.stx_dev_major, statx.stx_dev_minor);
+        Ok((device, statx.stx_ino, u32::from(statx.stx_mode) & libc::S_IFMT))
+    }
+
+    fn status(&self, fd: i32) -> Result<i32, Errno> {
+        fcntl(fd, libc::F_GETFL, 0).map(|flags| flags as i32)
+    }
+
+    fn is_same_description(&self, one: i32, other: i32) -> bool {
+        const KCMP_FILE: usize = 0;
+        let me = rustix::process::getpid().as_raw_nonzero().get() as usize;
+        let args = [me, me, KCMP_FILE, one as usize, other as usize];
+        // SAFETY: 1: only numbers.
+        let compared = unsafe { syscall(libc::SYS_kcmp, args) };
+        compared == Ok(0)
     }
 
     fn device(&self, path: &[u8]) -> Result<u64, Errno> {

@@ -54,6 +54,7 @@ mod exec;
 mod exit;
 mod fork;
 mod guard;
+mod inherited;
 mod lent;
 mod memory;
 mod mounts;

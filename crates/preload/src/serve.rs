@@ -8,7 +8,7 @@ use posix::{Errno, Process, Served};
 
 use crate::start::process;
 use crate::stats::Class;
-use crate::{cancel, direct, guard, memory, stats};
+use crate::{cancel, direct, guard, inherited, memory, stats};
 
 /// Defines exported functions, each with its other names:
 /// `fn name | alias (arguments) -> type { body }`.
@@ -157,7 +157,7 @@ pub fn on_fd<T: Returned>(
     f: impl FnOnce(&Process) -> Served<T>,
 ) -> Option<T::C> {
     let process = process()?;
-    if !process.owns(fd) {
+    if !process.owns(fd) && !inherited::is_served_now(process, class, fd) {
         return None;
     }
     answer(process, class, &[fd], f).map(to_c)

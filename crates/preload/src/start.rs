@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use posix::Process;
 
 use crate::direct::{self, direct};
-use crate::{engine, exec, exit, fork, guard, mounts, real, signals, stats};
+use crate::{engine, exec, exit, fork, guard, inherited, mounts, real, signals, stats};
 
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 
@@ -95,6 +95,9 @@ fn begin() {
     signals::start();
     fork::start();
     exit::start();
+    if let Some(process) = process().filter(|_| opens_in_user_space()) {
+        inherited::start(process);
+    }
 }
 
 /// The process layer for the pools that are mounted; `None` where there is none.

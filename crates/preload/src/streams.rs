@@ -20,7 +20,8 @@ use libc::{FILE, PT_GNU_RELRO, dl_phdr_info, off_t, size_t, ssize_t};
 use rustix::mm::{MprotectFlags, mprotect};
 
 use crate::start::process;
-use crate::{calls, cancel, real};
+use crate::stats::Class;
+use crate::{calls, cancel, inherited, real};
 
 /// A stream as all of glibc's versions on this machine have it in memory: what of it is used here.
 #[repr(C)]
@@ -212,14 +213,15 @@ unsafe fn original<F: Copy>(place: usize) -> F {
     unsafe { std::mem::transmute_copy(&address) }
 }
 
-/// The descriptor of a stream, if it is served here.
+/// The descriptor of a stream, if a call of this class is served here.
 ///
 /// # Safety
 /// The stream is one.
-pub unsafe fn served(stream: *mut FILE) -> Option<c_int> {
+pub unsafe fn served(stream: *mut FILE, class: Class) -> Option<c_int> {
     // SAFETY: streams-S1.
     let fd = unsafe { (*stream.cast::<Stream>()).fd };
-    process()?.owns(fd).then_some(fd)
+    let process = process()?;
+    (process.owns(fd) || inherited::is_served_now(process, class, fd)).then_some(fd)
 }
 
 /// Makes a call as a cancellation point, unless the stream is none.
@@ -235,7 +237,7 @@ unsafe fn transfer<T>(stream: *mut FILE, call: impl FnOnce() -> T) -> T {
 unsafe extern "C-unwind" fn read(stream: *mut FILE, buf: *mut c_void, count: ssize_t) -> ssize_t {
     // SAFETY: libc passes a stream and its buffer.
     unsafe {
-        match served(stream) {
+        match served(stream, Class::Read) {
             Some(fd) => transfer(stream, || calls::read(fd, buf, count as size_t)),
             None => original::<Read>(0)(stream, buf, count),
         }
@@ -250,7 +252,7 @@ unsafe extern "C-unwind" fn write(
 ) -> ssize_t {
     // SAFETY: libc passes a stream, and bytes of its buffer or of its caller.
     unsafe {
-        let Some(fd) = served(stream) else {
+        let Some(fd) = served(stream, Class::Write) else {
             return original::<Write>(1)(stream, data, count);
         };
         let mut done = 0;
@@ -274,7 +276,7 @@ unsafe extern "C-unwind" fn write(
 unsafe extern "C-unwind" fn seek(stream: *mut FILE, offset: off_t, whence: c_int) -> off_t {
     // SAFETY: libc passes a stream.
     unsafe {
-        match served(stream) {
+        match served(stream, Class::Seek) {
             Some(fd) => calls::lseek(fd, offset, whence),
             None => original::<Seek>(2)(stream, offset, whence),
         }
@@ -284,7 +286,7 @@ unsafe extern "C-unwind" fn seek(stream: *mut FILE, offset: off_t, whence: c_int
 unsafe extern "C-unwind" fn close(stream: *mut FILE) -> c_int {
     // SAFETY: libc passes a stream.
     unsafe {
-        match served(stream) {
+        match served(stream, Class::Close) {
             // streams-S3.
             Some(fd) => cancel::not_here(|| calls::close(fd)),
             None => original::<Close>(3)(stream),
@@ -295,7 +297,7 @@ unsafe extern "C-unwind" fn close(stream: *mut FILE) -> c_int {
 unsafe extern "C-unwind" fn stat(stream: *mut FILE, stat: *mut c_void) -> c_int {
     // SAFETY: libc passes a stream and room for its attributes.
     unsafe {
-        match served(stream) {
+        match served(stream, Class::Stat) {
             Some(fd) => calls::fstat(fd, stat.cast()),
             None => original::<Stat>(4)(stream, stat),
         }

@@ -201,6 +201,15 @@ impl Kernel for Stage {
         self.enter_for_number()?;
         Raw.slurp(path, buf)
     }
+    fn identity(&self, fd: i32) -> Result<(u64, u64, u32), Errno> {
+        Raw.identity(fd)
+    }
+    fn status(&self, fd: i32) -> Result<i32, Errno> {
+        Raw.status(fd)
+    }
+    fn is_same_description(&self, one: i32, other: i32) -> bool {
+        Raw.is_same_description(one, other)
+    }
     fn raise(&self, signal: i32) {
         self.count.fetch_add(1, Relaxed);
         self.note(format!("raise {signal}"));

@@ -13,6 +13,7 @@ use super::descriptors::{dup2, fcntl, open_at};
 use super::{close, lseek};
 use crate::serve::{before_fd, delegate, delegate_streams, fd_freed, set_errno};
 use crate::start::process;
+use crate::stats::Class;
 use crate::{cancel, guard, memory, real, streams};
 
 /// What the mode of a stream asks for.
@@ -184,7 +185,7 @@ export! {
     }
 
     fn fclose | _IO_fclose (stream: *mut FILE) -> c_int {
-        if streams::have_ours() && streams::served(stream).is_some() {
+        if streams::have_ours() && streams::served(stream, Class::Close).is_some() {
             return real::fclose(stream);
         }
         let number = delegate_stream(stream);

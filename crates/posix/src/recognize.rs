@@ -1,0 +1,98 @@
+//! Descriptors that the kernel has, and nobody here has opened: what a shell redirects, and exec hands on.
+//!
+//! - **recognize-I1** Such a number is recognised by what the kernel knows of it without asking a server. Its description is from
+//!   then on as one that was promoted (promote-M1): its offset and its flags are the kernel's, which whoever else has it shares; its
+//!   data is served here.
+//! - **recognize-I2** Numbers that the kernel has on one description are one description here.
+
+use crate::content::Contents;
+use crate::family::{ON_KERNEL, OfdInit, PROMOTED};
+use crate::mount::Mount;
+use crate::open::SHOWN_BY_KERNEL;
+use crate::served::{Call, Stop};
+use crate::table::OfdRef;
+use std::sync::atomic::Ordering::*;
+use vfs::{FileKind, Ino};
+
+impl Contents {
+    /// The mount of whose files `fd` is one, if the kernel says so, with its index and the inode.
+    fn mount_of(&self, fd: i32) -> Option<(usize, &Mount, Ino)> {
+        let (device, ino, kind) = self.kernel.identity(fd).ok()?;
+        let (index, mount) = self.mounts().find(|(_, mount)| mount.spec.dev == device)?;
+        (kind == libc::S_IFREG).then_some((index, mount, Ino(ino)))
+    }
+
+    /// Whether a number that nobody here has opened is one of a regular file in a pool.
+    pub fn is_in_pool(&self, fd: i32) -> bool {
+        fd >= 0 && self.entry(fd).is_some() && !self.owns(fd) && self.mount_of(fd).is_some()
+    }
+
+    /// Whether the pool of what a number is of is in use by this process already.
+    pub fn is_attached(&self, fd: i32) -> bool {
+        self.mount_of(fd).is_some_and(|(_, mount, _)| mount.if_attached().is_some())
+    }
+
+    /// Serves a number of a regular file in a pool that nobody here has opened from now on (recognize-I1); whether it could.
+    pub fn recognize(&self, fd: i32) -> bool {
+        self.recognize_call(fd).is_ok()
+    }
+
+    fn recognize_call(&self, fd: i32) -> Call<()> {
+        let (index, mount, ino) = self.mount_of(fd).ok_or(Stop::Kernel)?;
+        let attached = self.attach(mount)?;
+        let flags = self.kernel.status(fd)?;
+        if flags & libc::O_PATH != 0 || self.entry(fd).is_none() {
+            return Err(Stop::Kernel);
+        }
+        // A reference for the description: the kernel's keeps the inode meanwhile.
+        let attr = attached.fs.lookup(ino, b".")?;
+        let give_back = |stop: Stop| {
+            attached.fs.forget(ino, 1);
+            stop
+        };
+        if attr.kind != FileKind::File {
+            return Err(give_back(Stop::Kernel));
+        }
+        let table = self.lock_table();
+        let ofd = match self.same_description(fd, index, ino) {
+            Some(same) => {
+                attached.fs.forget(ino, 1);
+                same
+            }
+            None => {
+                let init = OfdInit {
+                    mount: index as u32,
+                    ino,
+                    generation: attr.generation,
+                    kind: attr.kind,
+                    flags: flags & SHOWN_BY_KERNEL,
+                    state: PROMOTED,
+                };
+                self.describe(&init).map_err(|errno| give_back(errno.into()))?
+            }
+        };
+        // Another thread may have put something else there meanwhile.
+        if self.owns(fd) || self.mount_of(fd).is_none_or(|(_, _, now)| now != ino) {
+            drop((table, ofd));
+            return Err(Stop::Kernel);
+        }
+        let before = self.install(&table, fd, ofd, ON_KERNEL);
+        drop((table, before));
+        Ok(())
+    }
+
+    /// The description of another number, which the kernel has on the same one (recognize-I2).
+    fn same_description(&self, fd: i32, mount: usize, ino: Ino) -> Option<OfdRef<'_>> {
+        (0..self.fd_end()).find_map(|other| {
+            let entry = self.entry(other)?;
+            if entry.load(Acquire) & ON_KERNEL == 0 {
+                return None;
+            }
+            let ofd = self.get_entry(entry).ok()?;
+            let is_same = ofd.mount_index() == mount
+                && ofd.ino() == ino
+                && self.kernel.is_same_description(fd, other);
+            is_same.then_some(ofd)
+        })
+    }
+}
