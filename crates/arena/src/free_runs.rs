@@ -225,3 +225,183 @@ impl FreeRuns {
 fn units_of(bits: &Range<u64>) -> Range<u64> {
     bits.start / UNIT..bits.end.div_ceil(UNIT)
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Bits that are set, searched one by one.
+    struct Naive(Vec<bool>);
+
+    impl Naive {
+        fn fits(&self, start: usize, n: usize) -> bool {
+            start + n <= self.0.len() && !self.0[start..start + n].contains(&true)
+        }
+
+        fn is_whole(&self, unit: usize) -> bool {
+            self.fits(unit * UNIT as usize, UNIT as usize)
+        }
+
+        /// The first run of so many clear bits; none of a whole unit if these are left.
+        fn first(&self, n: usize, leaves_whole: bool) -> Option<u64> {
+            let unit = UNIT as usize;
+            let may = |at: usize| {
+                let mut units = at / unit..(at + n).div_ceil(unit);
+                self.fits(at, n) && !(leaves_whole && units.any(|unit| self.is_whole(unit)))
+            };
+            (0..self.0.len()).find(|at| may(*at)).map(|at| at as u64)
+        }
+
+        fn longest(&self) -> u64 {
+            self.0.split(|set| *set).map(<[bool]>::len).max().unwrap_or(0) as u64
+        }
+
+        fn set(&mut self, start: u64, n: u64, value: bool) {
+            self.0[start as usize..(start + n) as usize].fill(value);
+        }
+    }
+
+    fn new(bits: u64) -> (FreeRuns, Arena) {
+        let mut layout = Layout::default();
+        let map = Bitmap::plan(&mut layout, bits);
+        let runs = FreeRuns::plan(&mut layout, map);
+        let arena = Arena::anonymous(&layout).unwrap();
+        map.init(&arena);
+        (runs, arena)
+    }
+
+    fn search(n: u64, leaves_whole: bool) -> Search {
+        Search { bits: n, room: n, leaves_whole, ..Search::default() }
+    }
+
+    /// Numbers that look random.
+    fn numbers(seed: u64) -> impl FnMut(u64) -> u64 {
+        let mut x = seed;
+        move |below| {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            x % below
+        }
+    }
+
+    #[test]
+    fn searches_find_what_a_look_at_every_bit_finds() {
+        const BITS: u64 = 7 * UNIT + 100;
+        for seed in 1..5 {
+            let mut random = numbers(seed * 0x9e37_79b9);
+            let (runs, arena) = new(BITS);
+            let mut naive = Naive(vec![false; BITS as usize]);
+            let mut held: Vec<(u64, u64)> = Vec::new();
+            for step in 0..3000 {
+                let most = [3, 40, 400, 2000][random(4) as usize];
+                let (n, leaves_whole) = (1 + random(most), random(2) == 0);
+                // Fills up and empties by turns.
+                if random(8) < if step / 300 % 2 == 0 { 6 } else { 3 } {
+                    let found = runs.claim(&arena, 0..BITS, &mut search(n, leaves_whole));
+                    assert_eq!(found, naive.first(n as usize, leaves_whole), "{seed} {step} {n}");
+                    if let Some(start) = found {
+                        naive.set(start, n, true);
+                        held.push((start, n));
+                    }
+                } else if !held.is_empty() {
+                    let (start, n) = held.swap_remove(random(held.len() as u64) as usize);
+                    // In two pieces: the second may make both one run.
+                    for (start, n) in [(start, n / 2), (start + n / 2, n - n / 2)] {
+                        if n > 0 {
+                            runs.clear(&arena, start..start + n);
+                            naive.set(start, n, false);
+                        }
+                    }
+                }
+                let longest = runs.longest(&arena, BITS);
+                assert!(longest >= naive.longest(), "{seed} {step}: hidden");
+            }
+            // When all that fits is found, nothing is left.
+            while runs.claim(&arena, 0..BITS, &mut search(1, false)).is_some() {}
+            assert_eq!(runs.map.count(&arena), BITS);
+            assert_eq!(runs.longest(&arena, BITS), 0);
+        }
+    }
+
+    #[test]
+    fn what_is_behind_a_run_can_be_claimed_and_room_is_asked_for() {
+        let (runs, arena) = &new(4 * UNIT);
+        assert!(runs.claim_exactly(arena, 10..20));
+        assert!(!runs.claim_exactly(arena, 0..11));
+        assert!(!runs.claim_exactly(arena, 4 * UNIT - 1..4 * UNIT + 1), "beyond the end");
+        let mut roomy = Search { room: 100, ..search(5, true) };
+        assert_eq!(runs.claim(arena, 0..4 * UNIT, &mut roomy), Some(20));
+        assert_eq!(runs.claim(arena, 0..4 * UNIT, &mut search(5, true)), Some(0));
+        assert!(runs.claim_exactly(arena, UNIT + 1..UNIT + 2));
+        // 5..10, 25..513, 514.., which ends with whole units.
+        let mut skip = Search { skip: 1, ..search(3, true) };
+        assert_eq!(runs.claim(arena, 0..4 * UNIT, &mut skip), Some(UNIT + 2));
+        assert_eq!(skip.skip, 0);
+        let mut skip = Search { skip: 2, ..search(3, true) };
+        assert_eq!(runs.claim(arena, 0..4 * UNIT, &mut skip), None, "no broken unit is left");
+        let all = &mut search(UNIT + 500, false);
+        assert_eq!(runs.claim(arena, 0..4 * UNIT, all), Some(UNIT + 5));
+        assert!(!skip.was_beaten && !all.was_beaten);
+    }
+
+    #[test]
+    fn searches_keep_to_what_they_are_given() {
+        let (runs, arena) = &new(3 * UNIT);
+        let n = UNIT / 2;
+        assert_eq!(runs.claim(arena, 7..7 + n - 1, &mut search(n, false)), None);
+        assert_eq!(runs.claim(arena, 7..7 + n, &mut search(n, false)), Some(7));
+        let across = UNIT - 3..UNIT + n - 3;
+        assert_eq!(runs.claim(arena, across.clone(), &mut search(n + 1, false)), None);
+        assert_eq!(runs.claim(arena, across, &mut search(n, false)), Some(UNIT - 3));
+        assert_eq!(runs.claim(arena, 2 * UNIT..9 * UNIT, &mut search(n, true)), None);
+        assert_eq!(runs.claim(arena, 2 * UNIT..9 * UNIT, &mut search(n, false)), Some(2 * UNIT));
+    }
+
+    /// Four threads claim and clear: no bit is claimed twice, and afterwards none is hidden.
+    #[test]
+    fn threads_share_no_run_and_hide_none() {
+        const BITS: u64 = 6 * UNIT + 10;
+        let (runs, arena) = &new(BITS);
+        let work = |seed: u64| {
+            let mut random = numbers(seed);
+            let mut held: Vec<Range<u64>> = Vec::new();
+            for _ in 0..20_000 {
+                if random(2) == 0 {
+                    let n = 1 + random(150);
+                    let mut search = Search { skip: random(3), ..search(n, random(2) == 0) };
+                    let found = runs.claim(arena, 0..BITS, &mut search);
+                    held.extend(found.map(|start| start..start + n));
+                } else if let Some(last) = held.last().cloned() {
+                    // Who appends.
+                    let more = last.end..last.end + 1 + random(100);
+                    if more.end <= BITS && runs.claim_exactly(arena, more.clone()) {
+                        held.push(more);
+                    }
+                    let gone = held.swap_remove(random(held.len() as u64) as usize);
+                    runs.clear(arena, gone);
+                }
+            }
+            held
+        };
+        let held: Vec<Range<u64>> = std::thread::scope(|s| {
+            let workers: Vec<_> = (1..5).map(|seed| s.spawn(move || work(seed * 77))).collect();
+            workers.into_iter().flat_map(|w| w.join().unwrap()).collect()
+        });
+        let mut naive = Naive(vec![false; BITS as usize]);
+        for run in &held {
+            assert!(naive.fits(run.start as usize, (run.end - run.start) as usize), "twice");
+            naive.set(run.start, run.end - run.start, true);
+        }
+        assert_eq!(runs.map.count(arena), naive.0.iter().filter(|set| **set).count() as u64);
+        for unit in 0..BITS.div_ceil(UNIT) {
+            let words = runs.map.words_of(arena, unit as usize * WORDS, WORDS);
+            let (is, known) = (Lengths::of(words), runs.lengths(arena, unit));
+            let hides = known.longest < is.longest || known.first < is.first;
+            assert!(!hides && known.last >= is.last, "{unit}: {known:?} of {is:?}");
+        }
+        assert!(runs.longest(arena, BITS) >= naive.longest());
+        let mut search = search(naive.longest(), false);
+        assert!(runs.claim(arena, 0..BITS, &mut search).is_some());
+    }
+}
