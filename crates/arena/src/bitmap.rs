@@ -165,46 +165,48 @@ impl Bitmap {
         }
     }
 
-    /// Claims `n` neighbouring clear bits of `within`: the first that have so many. With a `unit`, a multiple of 64, units
-    /// of so many bits that are all clear are passed over: they are left for who needs a whole one. `None` where there are
-    /// none.
-    pub fn claim_run(
-        &self,
-        arena: &Arena,
-        within: Range<u64>,
-        n: u64,
-        unit: Option<u64>,
-    ) -> Option<Range<u64>> {
+    /// Finds `n` neighbouring clear bits of `within`: the first. Nobody has claimed them. `None` where there are none.
+    pub fn find_run(&self, arena: &Arena, within: Range<u64>, n: u64) -> Option<Range<u64>> {
         let end = within.end.min(self.len);
         // What is known to be clear ends at `at`.
         let (mut start, mut at) = (within.start, within.start);
         while at < end {
-            if let Some(unit) = unit
-                && at.is_multiple_of(unit)
-                && at + unit <= end
-                && (at..at + unit).step_by(64).all(|bit| self.word(arena, bit).load(Relaxed) == 0)
-            {
-                at += unit;
-                start = at;
-                continue;
-            }
             let used = self.word(arena, at).load(Relaxed) >> (at % 64);
             let left = 64 - at % 64;
             let clear = u64::from(used.trailing_zeros()).min(left);
             at += clear;
             if at.min(end) - start >= n {
-                if self.claim_exactly(arena, start..start + n) {
-                    return Some(start..start + n);
-                }
-                // Somebody else was faster.
-                at = start + 1;
-                start = at;
-            } else if clear < left {
+                return Some(start..start + n);
+            }
+            if clear < left {
                 at += u64::from((used >> clear).trailing_ones());
                 start = at;
             }
         }
         None
+    }
+
+    /// Whether all of these bits are clear.
+    pub fn is_clear(&self, arena: &Arena, bits: Range<u64>) -> bool {
+        let mut at = bits.start;
+        while at < bits.end.min(self.len) {
+            if self.word(arena, at).load(Relaxed) & mask_of(at, bits.end) != 0 {
+                return false;
+            }
+            at = (at / 64 + 1) * 64;
+        }
+        bits.end <= self.len
+    }
+
+    /// What `n` words from the one numbered `first` on hold, as far as there are such.
+    pub(crate) fn words_of<'a>(
+        &self,
+        arena: &'a Arena,
+        first: usize,
+        n: usize,
+    ) -> impl Iterator<Item = u64> + use<'a> {
+        let words = arena.table(self.words);
+        words[first..words.len().min(first + n)].iter().map(|word| word.load(Relaxed))
     }
 
     /// Clears all bits and calls `each` for those that were set.
@@ -282,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_are_claimed_across_words_and_whole_units_are_left() {
+    fn runs_are_found_across_words_and_claimed_whole() {
         let mut layout = Layout::default();
         let map = Bitmap::plan(&mut layout, 1000);
         let arena = &Arena::anonymous(&layout).unwrap();
@@ -290,20 +292,21 @@ mod tests {
         for bit in [10, 70, 300] {
             map.set(arena, bit);
         }
-        assert_eq!(map.claim_run(arena, 0..1000, 60, None), Some(71..131));
-        assert_eq!(map.claim_run(arena, 0..1000, 59, None), Some(11..70));
-        assert_eq!(map.claim_run(arena, 0..1000, 10, None), Some(0..10));
-        assert_eq!(map.claim_run(arena, 0..1000, 1, Some(128)), Some(131..132));
-        // 384..512, 512..640, … are all clear.
-        assert_eq!(map.claim_run(arena, 301..1000, 83, Some(128)), Some(301..384));
-        assert_eq!(map.claim_run(arena, 301..1000, 100, Some(128)), Some(896..996));
-        assert_eq!(map.claim_run(arena, 301..1000, 513, None), None);
-        assert_eq!(map.claim_run(arena, 301..1000, 512, None), Some(384..896));
-        assert!(!map.claim_exactly(arena, 990..1000), "claimed up to 996");
-        assert!(map.claim_exactly(arena, 996..1000));
-        assert!(!map.claim_exactly(arena, 996..1010), "beyond the end");
-        map.clear_range(arena, 71..300);
-        assert_eq!(map.claim_run(arena, 0..1000, 229, None), Some(71..300));
+        assert_eq!(map.find_run(arena, 0..1000, 60), Some(71..131));
+        assert_eq!(map.find_run(arena, 0..1000, 59), Some(11..70));
+        assert_eq!(map.find_run(arena, 0..1000, 10), Some(0..10));
+        assert_eq!(map.find_run(arena, 3..1000, 8), Some(11..19));
+        assert_eq!(map.find_run(arena, 3..10, 8), None);
+        assert_eq!(map.find_run(arena, 0..1000, 699), Some(301..1000));
+        assert_eq!(map.find_run(arena, 0..2000, 700), None);
+        assert!(map.is_clear(arena, 301..1000) && map.is_clear(arena, 11..70));
+        assert!(!map.is_clear(arena, 300..301) && !map.is_clear(arena, 11..71));
+        assert!(!map.is_clear(arena, 990..1001), "beyond the end");
+        assert!(map.claim_exactly(arena, 71..300));
+        assert!(!map.claim_exactly(arena, 290..400), "claimed up to 301");
+        assert!(map.claim_exactly(arena, 990..1000));
+        assert!(!map.claim_exactly(arena, 980..1010), "beyond the end");
+        assert_eq!(map.count(arena), 3 + 229 + 10);
         map.clear_range(arena, 0..1000);
         assert_eq!(map.count(arena), 0);
     }
@@ -329,26 +332,6 @@ mod tests {
         assert_eq!(runs(&map), [65..127, 192..200, 201..399]);
         map.clear(arena, 399);
         assert_eq!(runs(&map), [65..127, 192..200, 201..400]);
-    }
-
-    #[test]
-    fn threads_never_share_a_run() {
-        let mut layout = Layout::default();
-        let map = Bitmap::plan(&mut layout, 4096);
-        let arena = Arena::anonymous(&layout).unwrap();
-        map.init(&arena);
-        let mut all: Vec<u64> = std::thread::scope(|s| {
-            let claim =
-                || (0..200).filter_map(|i| map.claim_run(&arena, 0..4096, 1 + i * 7 % 150, None));
-            let workers: Vec<_> =
-                (0..4).map(|_| s.spawn(move || claim().flatten().collect::<Vec<_>>())).collect();
-            workers.into_iter().flat_map(|w| w.join().unwrap()).collect()
-        });
-        let claimed = all.len();
-        assert_eq!(map.count(&arena), claimed as u64);
-        all.sort_unstable();
-        all.dedup();
-        assert_eq!(all.len(), claimed);
     }
 
     #[test]

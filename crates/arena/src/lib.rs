@@ -6,7 +6,7 @@
 //! (anonymous memory) and, attached by name ([`Place`]), many.
 //!
 //! What is here: the memory ([`Arena`], [`Layout`], [`Span`]); the structures that work in it:
-//! [`Bitmap`], [`RwLock`], [`Slab`], [`HashIndex`], [`FreeCount`], [`Pins`]; and who uses it, so that a process that is killed
+//! [`Bitmap`], [`FreeRuns`], [`RwLock`], [`Slab`], [`HashIndex`], [`FreeCount`], [`Pins`]; and who uses it, so that a process that is killed
 //! does no harm (`session`, `attach`). What is not: anything that must survive the last process.
 //!
 //! `unsafe` is confined to `memory` (mapping it, turning a span into a slice), one call of
@@ -15,6 +15,7 @@
 mod attach;
 mod bitmap;
 mod free_count;
+mod free_runs;
 mod hash;
 #[cfg(not(loom))]
 mod memory;
@@ -40,6 +41,7 @@ use model as room;
 pub use attach::{Attached, Hold, Place, remove_abandoned};
 pub use bitmap::Bitmap;
 pub use free_count::FreeCount;
+pub use free_runs::{FreeRuns, Search};
 pub use hash::{Entry, HashIndex, Link};
 pub use pins::Pins;
 pub use process::{Life, ProcessId};

@@ -52,7 +52,7 @@ impl<S: Storage> SharedPool for Core<S> {
     }
 
     fn clear_deferred(&self) {
-        self.tables().clear_deferred();
+        Storage::clear_deferred(&self.0);
     }
 
     fn make_space(&self) -> Result<bool> {

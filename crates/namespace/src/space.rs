@@ -34,9 +34,16 @@ impl Tables {
 
     /// Lets blocks be claimed again that had to wait for readers, if nobody reads any more.
     pub fn clear_deferred(&self) {
+        self.clear_deferred_by(|block| {
+            self.blocks.clear(&self.arena, block);
+        });
+    }
+
+    /// As [`clear_deferred`](Self::clear_deferred), where `clear` is how a block's bit is cleared.
+    pub fn clear_deferred_by(&self, clear: impl Fn(u64)) {
         let mut cleared = 0;
-        self.pins().drain(&self.arena, |b| {
-            self.blocks.clear(&self.arena, b);
+        self.pins().drain(&self.arena, |block| {
+            clear(block);
             cleared += 1;
         });
         self.give_back(cleared);

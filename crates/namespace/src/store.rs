@@ -76,6 +76,11 @@ pub trait Storage: Sized + Send + Sync {
         Ok(false)
     }
 
+    /// See [`Tables::clear_deferred`].
+    fn clear_deferred(&self) {
+        self.tables().clear_deferred();
+    }
+
     // --- inodes ---------------------------------------------------------------------------------
 
     /// Makes slots for more inodes, which are invisible until their size says so ([`Tables::add_leaf`]). Under the lock of

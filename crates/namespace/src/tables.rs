@@ -231,6 +231,11 @@ impl Plan {
         &mut self.common.layout
     }
 
+    /// Which blocks are in use.
+    pub fn blocks(&self) -> Bitmap {
+        self.blocks
+    }
+
     /// The tables in this memory: empty, so that a scan can fill them, unless others have.
     pub fn open(self, memory: Memory) -> Tables {
         match memory {

@@ -328,6 +328,7 @@ impl<M: Medium> Maps<M> {
                 // An extent that is written from its start on gets a place where it can grow.
                 _ => txn
                     .take_run(more + spare, word.blocks().min(FANOUT))
+                    .or_else(|| txn.take_run(more + spare, more + spare))
                     .or_else(|| txn.take_run(more, more)),
             };
             if let Some(run) = run {

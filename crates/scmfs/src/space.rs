@@ -4,14 +4,19 @@
 //!   operation in flight.
 //! - space-P2: the count of free blocks never exceeds the number of clear bits, so that who has reserved blocks finds
 //!   them. That they lie together is not promised.
+//! - space-P3: what is known of how free blocks lie together never hides any (free_runs-R1): all blocks are cleared through
+//!   [`arena::FreeRuns`].
 //!
 //! A freed block that somebody may still be reading without a copy waits ([`arena::Pins`]).
 //!
 //! Requests below 2 MiB are served from aligned units of 2 MiB that are broken already, as long as there are any: whole units
-//! stay whole for files that need them, and for huge pages.
+//! stay whole for files that need them, and for huge pages. Each search takes the lowest place in the pool that serves it, so that what
+//! is used stays together; threads that meet there take different ones of the lowest. (With `wear`, searches go on where the
+//! last one ended.)
 
 use crate::layout::{BLOCK, EXTENT, Run};
 use crate::volatile::Volatile;
+use arena::Search;
 use smallvec::SmallVec;
 use std::ops::Range;
 use vfs::Errno;
@@ -20,13 +25,18 @@ use vfs::Errno;
 #[derive(Clone, Copy)]
 struct Hints {
     pool: u64,
-    /// For what is smaller than a unit, and for the rest.
+    /// With `wear`: for what is smaller than a unit, and for the rest.
     blocks: [u64; 2],
+    /// How many broken units that would do are left for other threads.
+    skip: u64,
 }
 
 threads::thread_cell! {
-    fn hints -> Hints, "scmfs_hints", 24
+    fn hints -> Hints, "scmfs_hints", 32
 }
+
+/// Threads that meet spread over so many units.
+const SPREAD: u64 = 4;
 
 /// Blocks of an aligned unit.
 const UNIT: u64 = EXTENT / BLOCK;
@@ -37,13 +47,7 @@ pub const KEEP: u64 = 32;
 impl Volatile {
     fn hints(&self) -> Hints {
         let h = hints().get();
-        if h.pool == self.id { h } else { Hints { pool: self.id, blocks: [0; 2] } }
-    }
-
-    fn set_hint(&self, which: usize, hint: u64) {
-        let mut h = self.hints();
-        h.blocks[which] = hint;
-        hints().set(h);
+        if h.pool == self.id { h } else { Hints { pool: self.id, blocks: [0; 2], skip: 0 } }
     }
 
     /// Runs `body` with `blocks` blocks set aside, so that it cannot run out of space half-way. `keep` blocks must stay
@@ -97,32 +101,37 @@ impl Volatile {
             }
         }
         for run in runs {
-            self.blocks.clear_range(&self.arena, run.start..run.end());
-        }
-        if let Some(first) = runs.first()
-            && !self.settings().wear
-        {
-            let which = usize::from(first.count >= UNIT);
-            self.set_hint(which, first.start.min(self.hints().blocks[which]));
+            self.free_runs.clear(&self.arena, run.start..run.end());
         }
         runs.iter().map(|run| run.count).sum()
+    }
+
+    /// Lets blocks be claimed again that had to wait for readers, if nobody reads any more (space-P3).
+    pub fn clear_deferred(&self) {
+        self.clear_deferred_by(|block| self.free_runs.clear(&self.arena, block..block + 1));
     }
 
     /// Claims so many blocks that lie behind each other, and that `room` in all are free there: so that what
     /// grows can do so in place.
     pub fn claim_run(&self, blocks: u64, room: u64) -> Option<Run> {
+        let mut h = self.hints();
         let which = usize::from(room >= UNIT);
-        let hint = self.hints().blocks[which];
-        let (map, arena) = (&self.blocks, &self.arena);
-        let whole = [Some(UNIT), None];
-        let passes = if room < UNIT { &whole[..] } else { &whole[1..] };
-        let found = passes.iter().find_map(|unit| {
-            map.claim_run(arena, hint..map.len(), room, *unit)
-                .or_else(|| map.claim_run(arena, 0..map.len(), room, *unit))
-        })?;
-        let run = Run { start: found.start, count: blocks };
-        map.clear_range(arena, run.end()..found.end);
-        self.set_hint(which, run.end());
+        let from = if self.settings().wear { h.blocks[which] } else { 0 };
+        let mut was_beaten = false;
+        let mut claim = |leaves_whole: bool, skip: u64| {
+            let mut search = Search { bits: blocks, room, leaves_whole, skip, was_beaten: false };
+            let found = self.free_runs.claim(&self.arena, from..self.blocks.len(), &mut search);
+            was_beaten |= search.was_beaten;
+            let again = || self.free_runs.claim(&self.arena, 0..self.blocks.len(), &mut search);
+            if from > 0 { found.or_else(again) } else { found }
+        };
+        let skipping = if room < UNIT && h.skip > 0 { claim(true, h.skip) } else { None };
+        let broken = || if room < UNIT { claim(true, 0) } else { None };
+        let start = skipping.or_else(broken).or_else(|| claim(false, 0))?;
+        let run = Run { start, count: blocks };
+        h.skip = (h.skip + u64::from(was_beaten)) % SPREAD;
+        h.blocks[which] = run.end();
+        hints().set(h);
         Some(run)
     }
 }
@@ -146,11 +155,21 @@ impl Txn<'_> {
         Some(run)
     }
 
+    /// As [`take_run`](Self::take_run) for what may grow: with `spare` more, where there are so many together. Where pre-allocation
+    /// sees to it that what grows moves to such a place, it needs no room before.
+    pub fn take_to_grow(&mut self, blocks: u64, spare: u64, may_move: bool) -> Option<Run> {
+        let all = blocks + spare;
+        let roomy = if spare > 0 { self.take_run(all, all) } else { None };
+        let needs_room = !may_move || !self.v.settings().enabled;
+        roomy.or_else(|| self.take_run(blocks, if needs_room { 2 * blocks } else { blocks }))
+    }
+
     /// Takes reserved blocks that lie behind each other within these, where there are so many.
     pub fn take_within(&mut self, within: Range<u64>, blocks: u64) -> Option<Run> {
         assert!(blocks <= self.reserved, "an operation reserved too few blocks");
-        let found = self.v.blocks.claim_run(&self.v.arena, within, blocks, None)?;
-        let run = Run { start: found.start, count: blocks };
+        let mut search = Search { bits: blocks, room: blocks, ..Search::default() };
+        let start = self.v.free_runs.claim(&self.v.arena, within, &mut search)?;
+        let run = Run { start, count: blocks };
         self.note(run);
         Some(run)
     }
@@ -158,7 +177,7 @@ impl Txn<'_> {
     /// Takes the reserved blocks from `start` on, where they are free.
     pub fn take_at(&mut self, start: u64, blocks: u64) -> bool {
         assert!(blocks <= self.reserved, "an operation reserved too few blocks");
-        let got = self.v.blocks.claim_exactly(&self.v.arena, start..start + blocks);
+        let got = self.v.free_runs.claim_exactly(&self.v.arena, start..start + blocks);
         if got {
             self.note(Run { start, count: blocks });
         }
@@ -174,7 +193,7 @@ impl Txn<'_> {
         self.take_at(run.end(), blocks).then_some(blocks)
     }
 
-    /// Takes up to `most` reserved blocks that lie behind each other.
+    /// Takes up to `most` reserved blocks that lie behind each other: no fewer than lie so.
     pub fn take_some(&mut self, most: u64) -> Run {
         let mut want = most.min(self.reserved);
         assert!(want > 0, "an operation reserved too few blocks");
@@ -184,7 +203,7 @@ impl Txn<'_> {
                 return run;
             }
             // space-P2: one is there, if not where the search was by then.
-            want = (want / 2).max(1);
+            want = self.v.free_runs.longest(&self.v.arena, want).max(1);
         }
     }
 

@@ -144,7 +144,7 @@ impl<M: Medium> Store<M> {
         match map {
             Map::Hole if growth.range.is_empty() => return Ok(Grown { map, is_stored: true }),
             Map::Hole if is_dense && is_near(0, first) => {
-                if let Some(run) = take_roomy(txn, blocks, growth.spare) {
+                if let Some(run) = txn.take_to_grow(blocks, growth.spare, growth.may_move) {
                     return grows_to(run);
                 }
             }
@@ -156,7 +156,7 @@ impl<M: Medium> Store<M> {
                 }
                 if growth.may_move
                     && growth.size <= EXTENT
-                    && let Some(new) = take_roomy(txn, blocks, growth.spare)
+                    && let Some(new) = txn.take_to_grow(blocks, growth.spare, growth.may_move)
                 {
                     let size = self.medium.load_u64(content.size);
                     self.medium.copy_nt(new.at(0), run.at(0), size.min(run.bytes()));
@@ -504,13 +504,6 @@ fn list_bytes(attributes: &Attributes) -> Vec<u8> {
     if attributes.is_empty() { Vec::new() } else { attributes.to_bytes() }
 }
 
-/// A run of so many blocks, and `spare` more where there are so many together; else where it can grow in place.
-fn take_roomy(txn: &mut Txn<'_>, blocks: u64, spare: u64) -> Option<Run> {
-    let all = blocks + spare;
-    let roomy = if spare > 0 { txn.take_run(all, all) } else { None };
-    roomy.or_else(|| txn.take_run(blocks, 2 * blocks))
-}
-
 /// Whether a run of `count` blocks is worth to be continued up to block `first`, rather than to leave a hole.
 pub fn is_near(count: u64, first: u64) -> bool {
     first <= count + GAP_MAX
@@ -548,6 +541,10 @@ impl<M: Medium> Storage for Store<M> {
 
     fn make_space(&self) -> Result<bool> {
         self.collect_for_space()
+    }
+
+    fn clear_deferred(&self) {
+        self.v.clear_deferred();
     }
 
     fn grow_inodes(&self) -> Result<()> {

@@ -3,7 +3,7 @@
 
 use crate::layout::{BLOCK, INODE, journal};
 use crate::{prealloc, settings};
-use arena::{Bitmap, Layout, RwLock, Span};
+use arena::{Bitmap, FreeRuns, Layout, RwLock, Span};
 use derived::GlobalLock;
 use namespace::{Memory, Tables, VInode};
 use pool::{Prealloc, WritePolicy};
@@ -21,6 +21,8 @@ const POLICY_UNIT: u32 = derived::ENGINE_BITS << 3;
 /// All volatile state of one mounted pool.
 pub struct Volatile {
     tables: Tables,
+    /// How free blocks lie together (space-P3).
+    pub free_runs: FreeRuns,
     /// Blocks of files that were stored to through the cache since they were last flushed.
     dirty: Bitmap,
     /// How many files have such.
@@ -34,6 +36,7 @@ pub struct Volatile {
 /// The volatile state before it has memory.
 pub struct Plan {
     tables: namespace::Plan,
+    free_runs: FreeRuns,
     dirty: Bitmap,
     dirty_files: Span<AtomicU64>,
     records: Span<RwLock>,
@@ -44,12 +47,14 @@ impl Plan {
     /// For a pool of `blocks` blocks that one process uses, or several.
     pub fn new(is_shared: bool, blocks: u64) -> Self {
         let mut tables = namespace::Plan::new(is_shared, blocks, BLOCK / INODE);
+        let map = tables.blocks();
         let l = tables.layout();
+        let free_runs = FreeRuns::plan(l, map);
         let dirty = Bitmap::plan(l, blocks);
         let dirty_files = l.table(8);
         let records = l.table(journal::RECORDS as usize);
         let prealloc = prealloc::Plan::new(l);
-        Self { dirty, dirty_files, records, prealloc, tables }
+        Self { free_runs, dirty, dirty_files, records, prealloc, tables }
     }
 
     /// Where everything is.
@@ -59,11 +64,11 @@ impl Plan {
 
     /// The state in this memory, with these settings unless others have theirs.
     pub fn open(self, memory: Memory, settings: &Prealloc) -> Volatile {
-        let Self { tables, dirty, dirty_files, records, prealloc } = self;
+        let Self { tables, free_runs, dirty, dirty_files, records, prealloc } = self;
         let asked = matches!(memory, Memory::Fresh { .. }).then_some(settings);
         let tables = tables.open(memory);
         let prealloc = prealloc.open(&tables.arena, asked);
-        Volatile { tables, dirty, dirty_files, records, prealloc }
+        Volatile { tables, free_runs, dirty, dirty_files, records, prealloc }
     }
 }
 

@@ -1,0 +1,407 @@
+//! Where clear bits of a [`Bitmap`] lie together: so much of each aligned unit that a search passes over those that cannot serve
+//! it without a look at their bits.
+//!
+//! Of a unit there is a word: how long its longest run of clear bits is, and those at its beginning and its end. A run that
+//! spans units is the end of one, whole ones, and the beginning of another.
+//!
+//! - free_runs-R1: these lengths are upper bounds, but for bits that are being cleared: whoever has cleared bits measures their units
+//!   before he returns. Who claims bits need not. Zeros say that a whole unit may be clear, so nothing has to be built.
+//! - free_runs-R2: who measures reads the word, then the bits, and exchanges the word for one with another number. So of two the one who
+//!   has not seen what the other has cleared does not succeed.
+//! - free_runs-R3: what a claim that fails takes back may have been measured meanwhile, and so counts as cleared.
+
+use crate::sync::AtomicU64;
+use crate::{Arena, Bitmap, Layout, Span};
+use std::ops::Range;
+use std::sync::atomic::Ordering::*;
+
+const WORDS: usize = if cfg!(loom) { 1 } else { 8 };
+
+/// Bits of a unit.
+const UNIT: u64 = 64 * WORDS as u64;
+
+/// Bits of a length in the word of a unit.
+const LENGTH_BITS: u32 = 10;
+const LENGTH_MASK: u64 = (1 << LENGTH_BITS) - 1;
+const _: () = assert!(UNIT <= LENGTH_MASK);
+
+/// A bitmap, and what is known of its clear bits.
+#[derive(Clone, Copy)]
+pub struct FreeRuns {
+    map: Bitmap,
+    /// A word for each unit: by how much its lengths are less than a unit, then how often it was measured.
+    units: Span<AtomicU64>,
+}
+
+/// What is searched for, and how.
+#[derive(Clone, Debug, Default)]
+pub struct Search {
+    /// So many neighbouring bits are claimed, …
+    pub bits: u64,
+    /// … where so many are clear: no fewer.
+    pub room: u64,
+    /// Whether units that are all clear are passed over: they are left for who needs a whole one.
+    pub leaves_whole: bool,
+    /// So many units that would do are passed over: they are left for other threads.
+    pub skip: u64,
+    /// Set where another thread was faster.
+    pub was_beaten: bool,
+}
+
+/// Upper bounds of the lengths of runs of clear bits in a unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Lengths {
+    longest: u64,
+    /// That which begins with the unit.
+    first: u64,
+    /// That which ends with it.
+    last: u64,
+}
+
+impl Lengths {
+    fn unpack(word: u64) -> Self {
+        let nth = |n: u32| UNIT - ((word >> (n * LENGTH_BITS)) & LENGTH_MASK).min(UNIT);
+        Self { longest: nth(0), first: nth(1), last: nth(2) }
+    }
+
+    /// In the word that comes after `before`.
+    fn pack(&self, before: u64) -> u64 {
+        let nth = |n: u32, length: u64| (UNIT - length) << (n * LENGTH_BITS);
+        let times = (before >> (3 * LENGTH_BITS)) + 1;
+        nth(0, self.longest) | nth(1, self.first) | nth(2, self.last) | times << (3 * LENGTH_BITS)
+    }
+
+    fn of(words: impl Iterator<Item = u64>) -> Self {
+        let (mut longest, mut run, mut first) = (0, 0, None);
+        for set in words {
+            if set == 0 {
+                run += 64;
+                continue;
+            }
+            run += u64::from(set.trailing_zeros());
+            first.get_or_insert(run);
+            longest = longest.max(run).max(longest_inside(set, longest));
+            run = u64::from(set.leading_zeros());
+        }
+        Self { longest: longest.max(run), first: first.unwrap_or(run), last: run }
+    }
+
+    fn is_whole(&self) -> bool {
+        self.longest == UNIT
+    }
+
+    /// The clear bits up to the end of the unit, where there are so many up to its beginning.
+    fn carry(&self, before: u64) -> u64 {
+        if self.is_whole() { before + UNIT } else { self.last }
+    }
+}
+
+/// The longest run of clear bits of a word; 0 where none is longer than `known`.
+fn longest_inside(set: u64, known: u64) -> u64 {
+    let mut clear = !set;
+    if u64::from(clear.count_ones()) <= known {
+        return 0;
+    }
+    let mut length = 0;
+    while clear != 0 {
+        clear &= clear << 1;
+        length += 1;
+    }
+    length
+}
+
+impl FreeRuns {
+    /// Plans what is known of this bitmap.
+    pub fn plan(layout: &mut Layout, map: Bitmap) -> Self {
+        Self { map, units: layout.table(map.len().div_ceil(UNIT) as usize) }
+    }
+
+    /// Claims neighbouring clear bits of `within`: the first that are there, or behind those that are left for others. Their start. While
+    /// others claim and clear, `None` does not say that there are none.
+    pub fn claim(&self, arena: &Arena, within: Range<u64>, search: &mut Search) -> Option<u64> {
+        let end = within.end.min(self.map.len());
+        // Clear bits up to the unit, as far as known.
+        let mut before = 0;
+        for unit in within.start / UNIT..end.div_ceil(UNIT) {
+            let bits = (unit * UNIT).max(within.start)..((unit + 1) * UNIT).min(end);
+            let mut known = self.lengths(arena, unit);
+            if search.leaves_whole && known.is_whole() {
+                before = 0;
+                continue;
+            }
+            if known.longest.max(before + known.first) >= search.room {
+                if search.skip > 0 {
+                    search.skip -= 1;
+                    before = 0;
+                    continue;
+                }
+                let around = bits.start - before..bits.end;
+                if let Some(start) = self.claim_found(arena, around.clone(), search) {
+                    return Some(start);
+                }
+                self.measure_all(arena, around);
+                known = self.lengths(arena, unit);
+            }
+            before = known.carry(before).min(bits.end - within.start);
+        }
+        None
+    }
+
+    /// Claims the first run that is long enough and found there.
+    fn claim_found(&self, arena: &Arena, within: Range<u64>, search: &mut Search) -> Option<u64> {
+        let start = self.map.find_run(arena, within, search.room)?.start;
+        let is_claimed = self.claim_exactly(arena, start..start + search.bits);
+        search.was_beaten |= !is_claimed;
+        is_claimed.then_some(start)
+    }
+
+    /// Claims exactly these bits, if all of them are clear.
+    pub fn claim_exactly(&self, arena: &Arena, bits: Range<u64>) -> bool {
+        if !self.map.is_clear(arena, bits.clone()) {
+            return false;
+        }
+        if !self.map.claim_exactly(arena, bits.clone()) {
+            // free_runs-R3.
+            self.measure_all(arena, bits);
+            return false;
+        }
+        // Who leaves whole units to others is to see that these are not.
+        for unit in units_of(&bits) {
+            if self.lengths(arena, unit).is_whole() {
+                self.measure(arena, unit);
+            }
+        }
+        true
+    }
+
+    /// Clears neighbouring bits (free_runs-R1).
+    pub fn clear(&self, arena: &Arena, bits: Range<u64>) {
+        self.map.clear_range(arena, bits.clone());
+        self.measure_all(arena, bits);
+    }
+
+    /// The length of the longest run of clear bits, or `most`; no less than it is, while nobody clears bits.
+    pub fn longest(&self, arena: &Arena, most: u64) -> u64 {
+        let (mut longest, mut before) = (0, 0);
+        for unit in 0..self.map.len().div_ceil(UNIT) {
+            let known = self.lengths(arena, unit);
+            longest = longest.max(known.longest).max(before + known.first);
+            before = known.carry(before);
+            if longest >= most {
+                return most;
+            }
+        }
+        longest
+    }
+
+    /// What is known of a unit.
+    fn lengths(&self, arena: &Arena, unit: u64) -> Lengths {
+        match arena.table(self.units)[unit as usize].load(Acquire) {
+            0 => self.measure(arena, unit),
+            word => Lengths::unpack(word),
+        }
+    }
+
+    fn measure_all(&self, arena: &Arena, bits: Range<u64>) {
+        for unit in units_of(&bits) {
+            self.measure(arena, unit);
+        }
+    }
+
+    /// free_runs-R2.
+    fn measure(&self, arena: &Arena, unit: u64) -> Lengths {
+        let word = &arena.table(self.units)[unit as usize];
+        let mut seen = word.load(Acquire);
+        loop {
+            let lengths = Lengths::of(self.map.words_of(arena, unit as usize * WORDS, WORDS));
+            match word.compare_exchange(seen, lengths.pack(seen), AcqRel, Acquire) {
+                Ok(_) => return lengths,
+                Err(now) => seen = now,
+            }
+        }
+    }
+}
+
+fn units_of(bits: &Range<u64>) -> Range<u64> {
+    bits.start / UNIT..bits.end.div_ceil(UNIT)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Bits that are set, searched one by one.
+    struct Naive(Vec<bool>);
+
+    impl Naive {
+        fn fits(&self, start: usize, n: usize) -> bool {
+            start + n <= self.0.len() && !self.0[start..start + n].contains(&true)
+        }
+
+        fn is_whole(&self, unit: usize) -> bool {
+            self.fits(unit * UNIT as usize, UNIT as usize)
+        }
+
+        /// The first run of so many clear bits; none of a whole unit if these are left.
+        fn first(&self, n: usize, leaves_whole: bool) -> Option<u64> {
+            let unit = UNIT as usize;
+            let may = |at: usize| {
+                let mut units = at / unit..(at + n).div_ceil(unit);
+                self.fits(at, n) && !(leaves_whole && units.any(|unit| self.is_whole(unit)))
+            };
+            (0..self.0.len()).find(|at| may(*at)).map(|at| at as u64)
+        }
+
+        fn longest(&self) -> u64 {
+            self.0.split(|set| *set).map(<[bool]>::len).max().unwrap_or(0) as u64
+        }
+
+        fn set(&mut self, start: u64, n: u64, value: bool) {
+            self.0[start as usize..(start + n) as usize].fill(value);
+        }
+    }
+
+    fn new(bits: u64) -> (FreeRuns, Arena) {
+        let mut layout = Layout::default();
+        let map = Bitmap::plan(&mut layout, bits);
+        let runs = FreeRuns::plan(&mut layout, map);
+        let arena = Arena::anonymous(&layout).unwrap();
+        map.init(&arena);
+        (runs, arena)
+    }
+
+    fn search(n: u64, leaves_whole: bool) -> Search {
+        Search { bits: n, room: n, leaves_whole, ..Search::default() }
+    }
+
+    /// Numbers that look random.
+    fn numbers(seed: u64) -> impl FnMut(u64) -> u64 {
+        let mut x = seed;
+        move |below| {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            x % below
+        }
+    }
+
+    #[test]
+    fn searches_find_what_a_look_at_every_bit_finds() {
+        const BITS: u64 = 7 * UNIT + 100;
+        for seed in 1..5 {
+            let mut random = numbers(seed * 0x9e37_79b9);
+            let (runs, arena) = new(BITS);
+            let mut naive = Naive(vec![false; BITS as usize]);
+            let mut held: Vec<(u64, u64)> = Vec::new();
+            for step in 0..3000 {
+                let most = [3, 40, 400, 2000][random(4) as usize];
+                let (n, leaves_whole) = (1 + random(most), random(2) == 0);
+                // Fills up and empties by turns.
+                if random(8) < if step / 300 % 2 == 0 { 6 } else { 3 } {
+                    let found = runs.claim(&arena, 0..BITS, &mut search(n, leaves_whole));
+                    assert_eq!(found, naive.first(n as usize, leaves_whole), "{seed} {step} {n}");
+                    if let Some(start) = found {
+                        naive.set(start, n, true);
+                        held.push((start, n));
+                    }
+                } else if !held.is_empty() {
+                    let (start, n) = held.swap_remove(random(held.len() as u64) as usize);
+                    // In two pieces: the second may make both one run.
+                    for (start, n) in [(start, n / 2), (start + n / 2, n - n / 2)] {
+                        if n > 0 {
+                            runs.clear(&arena, start..start + n);
+                            naive.set(start, n, false);
+                        }
+                    }
+                }
+                let longest = runs.longest(&arena, BITS);
+                assert!(longest >= naive.longest(), "{seed} {step}: hidden");
+            }
+            // When all that fits is found, nothing is left.
+            while runs.claim(&arena, 0..BITS, &mut search(1, false)).is_some() {}
+            assert_eq!(runs.map.count(&arena), BITS);
+            assert_eq!(runs.longest(&arena, BITS), 0);
+        }
+    }
+
+    #[test]
+    fn what_is_behind_a_run_can_be_claimed_and_room_is_asked_for() {
+        let (runs, arena) = &new(4 * UNIT);
+        assert!(runs.claim_exactly(arena, 10..20));
+        assert!(!runs.claim_exactly(arena, 0..11));
+        assert!(!runs.claim_exactly(arena, 4 * UNIT - 1..4 * UNIT + 1), "beyond the end");
+        let mut roomy = Search { room: 100, ..search(5, true) };
+        assert_eq!(runs.claim(arena, 0..4 * UNIT, &mut roomy), Some(20));
+        assert_eq!(runs.claim(arena, 0..4 * UNIT, &mut search(5, true)), Some(0));
+        assert!(runs.claim_exactly(arena, UNIT + 1..UNIT + 2));
+        // 5..10, 25..513, 514.., which ends with whole units.
+        let mut skip = Search { skip: 1, ..search(3, true) };
+        assert_eq!(runs.claim(arena, 0..4 * UNIT, &mut skip), Some(UNIT + 2));
+        assert_eq!(skip.skip, 0);
+        let mut skip = Search { skip: 2, ..search(3, true) };
+        assert_eq!(runs.claim(arena, 0..4 * UNIT, &mut skip), None, "no broken unit is left");
+        let all = &mut search(UNIT + 500, false);
+        assert_eq!(runs.claim(arena, 0..4 * UNIT, all), Some(UNIT + 5));
+        assert!(!skip.was_beaten && !all.was_beaten);
+    }
+
+    #[test]
+    fn searches_keep_to_what_they_are_given() {
+        let (runs, arena) = &new(3 * UNIT);
+        let n = UNIT / 2;
+        assert_eq!(runs.claim(arena, 7..7 + n - 1, &mut search(n, false)), None);
+        assert_eq!(runs.claim(arena, 7..7 + n, &mut search(n, false)), Some(7));
+        let across = UNIT - 3..UNIT + n - 3;
+        assert_eq!(runs.claim(arena, across.clone(), &mut search(n + 1, false)), None);
+        assert_eq!(runs.claim(arena, across, &mut search(n, false)), Some(UNIT - 3));
+        assert_eq!(runs.claim(arena, 2 * UNIT..9 * UNIT, &mut search(n, true)), None);
+        assert_eq!(runs.claim(arena, 2 * UNIT..9 * UNIT, &mut search(n, false)), Some(2 * UNIT));
+    }
+
+    /// Four threads claim and clear: no bit is claimed twice, and afterwards none is hidden.
+    #[test]
+    fn threads_share_no_run_and_hide_none() {
+        const BITS: u64 = 6 * UNIT + 10;
+        let (runs, arena) = &new(BITS);
+        let work = |seed: u64| {
+            let mut random = numbers(seed);
+            let mut held: Vec<Range<u64>> = Vec::new();
+            for _ in 0..20_000 {
+                if random(2) == 0 {
+                    let n = 1 + random(150);
+                    let mut search = Search { skip: random(3), ..search(n, random(2) == 0) };
+                    let found = runs.claim(arena, 0..BITS, &mut search);
+                    held.extend(found.map(|start| start..start + n));
+                } else if let Some(last) = held.last().cloned() {
+                    // Who appends.
+                    let more = last.end..last.end + 1 + random(100);
+                    if more.end <= BITS && runs.claim_exactly(arena, more.clone()) {
+                        held.push(more);
+                    }
+                    let gone = held.swap_remove(random(held.len() as u64) as usize);
+                    runs.clear(arena, gone);
+                }
+            }
+            held
+        };
+        let held: Vec<Range<u64>> = std::thread::scope(|s| {
+            let workers: Vec<_> = (1..5).map(|seed| s.spawn(move || work(seed * 77))).collect();
+            workers.into_iter().flat_map(|w| w.join().unwrap()).collect()
+        });
+        let mut naive = Naive(vec![false; BITS as usize]);
+        for run in &held {
+            assert!(naive.fits(run.start as usize, (run.end - run.start) as usize), "twice");
+            naive.set(run.start, run.end - run.start, true);
+        }
+        assert_eq!(runs.map.count(arena), naive.0.iter().filter(|set| **set).count() as u64);
+        for unit in 0..BITS.div_ceil(UNIT) {
+            let words = runs.map.words_of(arena, unit as usize * WORDS, WORDS);
+            let (is, known) = (Lengths::of(words), runs.lengths(arena, unit));
+            let hides = known.longest < is.longest || known.first < is.first;
+            assert!(!hides && known.last >= is.last, "{unit}: {known:?} of {is:?}");
+        }
+        assert!(runs.longest(arena, BITS) >= naive.longest());
+        let mut search = search(naive.longest(), false);
+        assert!(runs.claim(arena, 0..BITS, &mut search).is_some());
+    }
+}
