@@ -1,8 +1,8 @@
 //! Descriptors that the kernel has, and nobody here has opened: what a shell redirects, and exec hands on.
 //!
-//! - **recognize-I1** Such a number is recognised by what the kernel knows of it without asking a server. Its description is from
-//!   then on as one that was promoted (promote-M1): its offset and its flags are the kernel's, which whoever else has it shares; its
-//!   data is served here.
+//! - **recognize-I1** Such a number is recognised by what the kernel knows of it without asking a server. Its description
+//!   is from then on as one that was promoted (promote-M1): its offset and its flags are the kernel's, which whoever else
+//!   has it shares; its data is served here.
 //! - **recognize-I2** Numbers that the kernel has on one description are one description here.
 
 use crate::content::Contents;

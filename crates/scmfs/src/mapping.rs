@@ -43,9 +43,7 @@ impl<M: Medium> Files<M> {
             }
             self.back(v, &blocks)?;
             let extents = self.extents(v, &blocks)?;
-            if stores {
-                self.v.set_all_dirty(v);
-            }
+            self.v.note_direct_mapping();
             self.v.add_mapping(ino, v, Mapper::direct(stores))?;
             self.note_spare(v)?;
             Ok(extents)

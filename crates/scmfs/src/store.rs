@@ -760,7 +760,11 @@ impl<M: Medium> Storage for Store<M> {
         }
         let slot = self.word_off(v, Word::Root);
         // A recovery leaves what is mapped as it is, spare space as well.
-        let keep = if v.mappings.are_direct() { LIMITS.file_size } else { size };
+        let mut keep = size;
+        if v.mappings.are_direct() {
+            self.v.note_direct_mapping();
+            keep = LIMITS.file_size;
+        }
         let mut each = |block, base| each(PmOff::new(block), base);
         let (blocks, _) = self.claim_map(scan, object, slot, keep, &mut each);
         // claims-S3.

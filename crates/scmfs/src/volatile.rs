@@ -25,7 +25,7 @@ pub struct Volatile {
     pub free_runs: FreeRuns,
     /// Blocks of files that were stored to through the cache since they were last flushed.
     dirty: Bitmap,
-    /// How many files have such.
+    /// How many files have such; and whether any was mapped to where it lies.
     dirty_files: Span<AtomicU64>,
     /// Who uses which record of the journal.
     records: Span<RwLock>,
@@ -119,9 +119,19 @@ impl Volatile {
         &self.arena.table(self.dirty_files)[0]
     }
 
-    /// Whether any file may not be durable: one load, for who asks now and then.
+    /// Whether any file was mapped to where it lies since this state was derived: what is stored so, nobody sees (mapping-D3).
+    fn are_mapped(&self) -> &AtomicU64 {
+        &self.arena.table(self.dirty_files)[1]
+    }
+
+    /// Notes that a file is.
+    pub fn note_direct_mapping(&self) {
+        self.are_mapped().store(1, Relaxed);
+    }
+
+    /// Whether any file may not be durable: two loads, for who asks now and then.
     pub fn is_any_dirty(&self) -> bool {
-        self.dirty_files().load(Relaxed) != 0
+        self.dirty_files().load(Relaxed) != 0 || self.are_mapped().load(Relaxed) != 0
     }
 
     /// Which blocks of a file may not be durable: none others.
@@ -151,10 +161,6 @@ impl Volatile {
 
     /// Notes that all of a file is durable.
     pub fn end_dirty(&self, v: &VInode) {
-        // mapping-D3.
-        if v.mappings.may_store() {
-            return;
-        }
         // Of several who wrote the same back, one counts.
         if v.entries.swap(0, Relaxed) != 0 {
             self.dirty_files().fetch_sub(1, Relaxed);
