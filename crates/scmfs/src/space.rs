@@ -10,8 +10,8 @@
 //! A freed block that somebody may still be reading without a copy waits ([`arena::Pins`]).
 //!
 //! Requests below 2 MiB are served from aligned units of 2 MiB that are broken already, as long as there are any: whole units
-//! stay whole for files that need them, and for huge pages. Each search takes the lowest place in the pool that serves it, so that what
-//! is used stays together; threads that meet there take different ones of the lowest. (With `wear`, searches go on where the
+//! stay whole for files that need them, and for huge pages. Each search takes the lowest place in the pool that serves it, so
+//! that what is used stays together; threads that meet there take different ones of the lowest. (With `wear`, searches go on where the
 //! last one ended.)
 
 use crate::layout::{BLOCK, EXTENT, Run};
@@ -212,8 +212,8 @@ impl Txn<'_> {
         self.take_some(1).start
     }
 
-    /// Takes one reserved block, of several that are to lie together as far as that is possible: behind the one taken last, else where
-    /// most are free.
+    /// Takes one reserved block, of several that are to lie together as far as that is possible: behind the one taken last, else
+    /// where most are free.
     pub fn take_next(&mut self) -> u64 {
         if self.reserved > 0
             && let Some(last) = self.taken.last().copied()
