@@ -6,8 +6,8 @@
 //!
 //! - free_runs-R1: these lengths are upper bounds, but for bits that are being cleared: whoever has cleared bits measures their
 //!   units before he returns. Who claims bits need not. Zeros say that a whole unit may be clear, so nothing has to be built.
-//! - free_runs-R2: who measures reads the word, then the bits, and exchanges the word for one with another number. So of two the one
-//!   who has not seen what the other has cleared does not succeed.
+//! - free_runs-R2: who measures reads the word, then the bits, and exchanges the word for one with another number. So of two the
+//!   one who has not seen what the other has cleared does not succeed.
 //! - free_runs-R3: what a claim that fails takes back may have been measured meanwhile, and so counts as cleared.
 
 use crate::sync::AtomicU64;

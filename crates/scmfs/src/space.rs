@@ -11,8 +11,8 @@
 //!
 //! Requests below 2 MiB are served from aligned units of 2 MiB that are broken already, as long as there are any: whole units
 //! stay whole for files that need them, and for huge pages. Each search takes the lowest place in the pool that serves it, so
-//! that what is used stays together; threads that meet there take different ones of the lowest. (With `wear`, searches go on where the
-//! last one ended.)
+//! that what is used stays together; threads that meet there take different ones of the lowest. (With `wear`, searches go on
+//! where the last one ended.)
 
 use crate::layout::{BLOCK, EXTENT, Run};
 use crate::volatile::Volatile;
