@@ -6,7 +6,8 @@
 //! (anonymous memory) and, attached by name ([`Place`]), many.
 //!
 //! What is here: the memory ([`Arena`], [`Layout`], [`Span`]); the structures that work in it:
-//! [`Bitmap`], [`FreeRuns`], [`RwLock`], [`Slab`], [`HashIndex`], [`FreeCount`], [`Pins`]; and who uses it, so that a process that is killed
+//! [`Bitmap`], [`FreeRuns`], [`RwLock`], [`Slab`], [`HashIndex`], [`FreeCount`], [`Pins`];
+//! and who uses it, so that a process that is killed
 //! does no harm (`session`, `attach`). What is not: anything that must survive the last process.
 //!
 //! `unsafe` is confined to `memory` (mapping it, turning a span into a slice), one call of
