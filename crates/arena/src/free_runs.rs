@@ -4,10 +4,10 @@
 //! Of a unit there is a word: how long its longest run of clear bits is, and those at its beginning and its end. A run that
 //! spans units is the end of one, whole ones, and the beginning of another.
 //!
-//! - free_runs-R1: these lengths are upper bounds, but for bits that are being cleared: whoever has cleared bits measures
-//!   their units before he returns. Who claims bits need not. Zeros say that a whole unit may be clear, so nothing has to be built.
-//! - free_runs-R2: who measures reads the word, then the bits, and exchanges the word for one with another number. So of
-//!   two the one who has not seen what the other has cleared does not succeed.
+//! - free_runs-R1: these lengths are upper bounds, but for bits that are being cleared: whoever has cleared bits measures their
+//!   units before he returns. Who claims bits need not. Zeros say that a whole unit may be clear, so nothing has to be built.
+//! - free_runs-R2: who measures reads the word, then the bits, and exchanges the word for one with another number. So of two the
+//!   one who has not seen what the other has cleared does not succeed.
 //! - free_runs-R3: what a claim that fails takes back may have been measured meanwhile, and so counts as cleared.
 
 use crate::sync::AtomicU64;
@@ -116,8 +116,8 @@ impl FreeRuns {
         Self { map, units: layout.table(map.len().div_ceil(UNIT) as usize) }
     }
 
-    /// Claims neighbouring clear bits of `within`: the first that are there, or behind those that are left for others. Their
-    /// start. While others claim and clear, `None` does not say that there are none.
+    /// Claims neighbouring clear bits of `within`: the first that are there, or behind those that are left for others.
+    /// Their start. While others claim and clear, `None` does not say that there are none.
     pub fn claim(&self, arena: &Arena, within: Range<u64>, search: &mut Search) -> Option<u64> {
         let end = within.end.min(self.map.len());
         // Clear bits up to the unit, as far as known.

@@ -10,9 +10,9 @@
 //! A freed block that somebody may still be reading without a copy waits ([`arena::Pins`]).
 //!
 //! Requests below 2 MiB are served from aligned units of 2 MiB that are broken already, as long as there are any: whole units
-//! stay whole for files that need them, and for huge pages. Each search takes the lowest place in the pool that serves it,
-//! so that what is used stays together; threads that meet there take different ones of the lowest. (With `wear`, searches go on where the
-//! last one ended.)
+//! stay whole for files that need them, and for huge pages. Each search takes the lowest place in the pool that serves it, so
+//! that what is used stays together; threads that meet there take different ones of the lowest. (With `wear`, searches go on
+//! where the last one ended.)
 
 use crate::layout::{BLOCK, EXTENT, Run};
 use crate::volatile::Volatile;
@@ -210,6 +210,27 @@ impl Txn<'_> {
     /// Takes one reserved block.
     pub fn take(&mut self) -> u64 {
         self.take_some(1).start
+    }
+
+    /// Takes one reserved block, of several that are to lie together as far as that is possible: behind the one taken last, else
+    /// where most are free.
+    pub fn take_next(&mut self) -> u64 {
+        if self.reserved > 0
+            && let Some(last) = self.taken.last().copied()
+            && self.take_at(last.end(), 1)
+        {
+            return last.end();
+        }
+        let mut room = self.reserved.min(UNIT);
+        assert!(room > 0, "an operation reserved too few blocks");
+        loop {
+            if let Some(run) = self.v.claim_run(1, room) {
+                self.note(run);
+                return run.start;
+            }
+            // As in `take_some`.
+            room = self.v.free_runs.longest(&self.v.arena, room).max(1);
+        }
     }
 
     fn note(&mut self, run: Run) {
