@@ -324,7 +324,7 @@ impl<M: Medium> Maps<M> {
                 Map::Run(run) => {
                     txn.take_behind(run, more, spare).map(|more| Run { count: have + more, ..run })
                 }
-                _ if word.below == 0 => Some(Run { start: txn.take_next(), count: 1 }),
+                _ if word.below == 0 => Some(txn.take_some(1)),
                 // An extent that is written from its start on gets a place where it can grow.
                 _ => txn
                     .take_run(more + spare, word.blocks().min(FANOUT))

@@ -212,27 +212,6 @@ impl Txn<'_> {
         self.take_some(1).start
     }
 
-    /// Takes one reserved block, of several that are to lie together as far as that is possible: behind the one taken last, else
-    /// where most are free.
-    pub fn take_next(&mut self) -> u64 {
-        if self.reserved > 0
-            && let Some(last) = self.taken.last().copied()
-            && self.take_at(last.end(), 1)
-        {
-            return last.end();
-        }
-        let mut room = self.reserved.min(UNIT);
-        assert!(room > 0, "an operation reserved too few blocks");
-        loop {
-            if let Some(run) = self.v.claim_run(1, room) {
-                self.note(run);
-                return run.start;
-            }
-            // As in `take_some`.
-            room = self.v.free_runs.longest(&self.v.arena, room).max(1);
-        }
-    }
-
     fn note(&mut self, run: Run) {
         self.reserved -= run.count;
         self.taken.push(run);
