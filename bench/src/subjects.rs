@@ -3,7 +3,7 @@
 use crate::inprocess::Pool;
 use anyhow::{Context as _, Result};
 use engines::Layout;
-use pool::MountOptions;
+use pool::{Consistency, MountOptions, Prealloc};
 use std::path::Path;
 
 /// An engine with options.
@@ -20,8 +20,15 @@ pub struct Subject {
 /// All of them. Configurations of the paper (§4.3) are lines here.
 pub fn all() -> Vec<Subject> {
     let subject = |name, layout, options| Subject { name, layout, options };
+    let unordered = |prealloc| {
+        let consistency = Consistency::None;
+        MountOptions { prealloc, consistency, ..MountOptions::default() }
+    };
     vec![
+        // SCMFS-3: with pre-allocation and consistency.
         subject("scmfs", Layout::Scmfs, MountOptions::default()),
+        subject("scmfs-2", Layout::Scmfs, unordered(Prealloc::default())),
+        subject("scmfs-1", Layout::Scmfs, unordered(Prealloc::off())),
         subject("bpfs", Layout::Bpfs, MountOptions::default()),
     ]
 }
@@ -45,7 +52,8 @@ pub fn only(layout: Option<&str>) -> Result<Vec<Subject>> {
 fn measured(name: &str) -> Result<Layout> {
     let layout = Layout::named(name).filter(|layout| all().iter().any(|s| s.layout == *layout));
     layout.with_context(|| {
-        let names: Vec<_> = all().iter().map(|subject| subject.layout.name()).collect();
+        let mut names: Vec<_> = all().iter().map(|subject| subject.layout.name()).collect();
+        names.dedup();
         format!("{name}: not a layout that is measured here; there are {}", names.join(", "))
     })
 }
