@@ -248,7 +248,9 @@ impl<M: Medium> Store<M> {
         let s = self.v.settings();
         let size = self.load(v, Word::Size);
         let is_append = size > 0 && growth.size > size && growth.range.end == growth.size;
-        if !s.enabled || !is_append || v.kind() != FileKind::File {
+        // mapping-D2: who maps the file could see it.
+        let is_mapped = v.mappings.are_direct();
+        if !s.enabled || !is_append || v.kind() != FileKind::File || is_mapped {
             return 0;
         }
         growth.size.div_ceil(BLOCK).clamp(s.spare_min, s.spare_max)
