@@ -10,10 +10,10 @@
 //! A write is not atomic in a crash: of each byte that was not synced, the old or the new value is there.
 
 use crate::fs::Files;
+use crate::growth::Growth;
 use crate::layout::*;
 use crate::map::Fill;
 use crate::settings::goes_past_cache;
-use crate::store::Growth;
 use namespace::layout::Word;
 use namespace::{MODIFIED, Storage, VInode, report};
 use pmem::Medium;
@@ -105,9 +105,7 @@ impl<M: Medium> Files<M> {
         }
         let range = offset..end;
         let size = size.max(end);
-        let may_move = !v.mappings.are_direct();
-        let growth = Growth { range, size, fill: Fill { offset, data }, may_move, spare: 0 };
-        self.extend(v, growth, |map| {
+        self.extend(v, Growth::of(v, range, size, Fill { offset, data }), |map| {
             // Before a run may be copied.
             self.overwrite_mapped(v, map, inside, (offset, data), past_cache)?;
             self.touch_growth(v, size);

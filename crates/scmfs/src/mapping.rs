@@ -10,10 +10,10 @@
 //! - mapping-D3: as long as a mapping stores, all of the file counts as not durable; when one goes, that is noted first.
 
 use crate::fs::Files;
+use crate::growth::Growth;
 use crate::layout::{BLOCK, LIMITS};
 use crate::map::{Fill, Piece};
 use crate::space::KEEP;
-use crate::store::Growth;
 use derived::Mapper;
 use namespace::layout::Word;
 use namespace::{Storage, VInode};
@@ -71,9 +71,7 @@ impl<M: Medium> Files<M> {
             let range = blocks.start * BLOCK..blocks.end * BLOCK;
             let grown = size.max(range.end);
             self.v.transact(self.blocks_to_grow(map, &range, grown)?, KEEP, |txn| {
-                let may_move = !v.mappings.are_direct();
-                let fill = Fill::ZEROS;
-                self.add_spare(txn, v, &Growth { range, size: grown, fill, may_move, spare: 0 })
+                self.add_spare(txn, v, &Growth::of(v, range, grown, Fill::ZEROS))
             })?;
         }
         let end = size..size.next_multiple_of(BLOCK);

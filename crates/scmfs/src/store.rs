@@ -1,5 +1,6 @@
 //! Inodes of a mounted pool: what [`namespace`] wants of the engine.
 
+use crate::growth::{Growth, is_near};
 use crate::journal;
 use crate::layout::*;
 use crate::map::{Fill, Maps, Piece, tables_for};
@@ -55,24 +56,6 @@ struct Grown {
     map: Map,
     is_stored: bool,
 }
-
-/// How a content grows.
-pub struct Growth<'a> {
-    /// The bytes that are to be mapped.
-    pub range: Range<u64>,
-    /// The size then, which is no less than before.
-    pub size: u64,
-    /// What is new in it.
-    pub fill: Fill<'a>,
-    /// Whether a short run may be exchanged for a longer one.
-    pub may_move: bool,
-    /// Blocks beyond the size that are to be mapped as well, where that is easy to have (§3.3).
-    pub spare: u64,
-}
-
-/// A gap of so many blocks is mapped rather than left as a hole: it is no more than what a table takes with what it
-/// maps.
-const GAP_MAX: u64 = 16;
 
 impl<M: Medium> Store<M> {
     /// The map of an inode's content, checked.
@@ -359,14 +342,12 @@ impl<M: Medium> Store<M> {
         };
         let range = if near { old..size } else { size..size };
         self.v.transact(self.blocks_to_grow(map, &range, size)?, KEEP, |txn| {
-            let may_move = !v.mappings.are_direct();
-            if let (Map::Table { block, level }, true) = (map, may_move) {
+            if let (Map::Table { block, level }, false) = (map, v.mappings.are_direct()) {
                 // Spare blocks are better given back than zeroed.
                 self.unmap(txn, (block, level), &(old.div_ceil(BLOCK)..u64::MAX))?;
                 let _ = self.medium.fence();
             }
-            let growth = Growth { range, size, fill: Fill::ZEROS, may_move, spare: 0 };
-            self.add_spare(txn, v, &growth)
+            self.add_spare(txn, v, &Growth::of(v, range, size, Fill::ZEROS))
         })
     }
 
@@ -504,11 +485,6 @@ impl<M: Medium> Store<M> {
 /// A list of attributes as it is stored: nothing where there are none.
 fn list_bytes(attributes: &Attributes) -> Vec<u8> {
     if attributes.is_empty() { Vec::new() } else { attributes.to_bytes() }
-}
-
-/// Whether a run of `count` blocks is worth to be continued up to block `first`, rather than to leave a hole.
-pub fn is_near(count: u64, first: u64) -> bool {
-    first <= count + GAP_MAX
 }
 
 impl<M: Medium> Storage for Store<M> {
@@ -693,9 +669,7 @@ impl<M: Medium> Storage for Store<M> {
     ) -> Result<PmOff> {
         let range = size..size + BLOCK;
         let fill = Fill { offset: size, data: content };
-        // What is known of its entries is where they are.
-        let growth = Growth { size: range.end, range, fill, may_move: false, spare: 0 };
-        self.extend(d, growth, |_| Ok(()))?;
+        self.extend(d, Growth::of(d, range, size + BLOCK, fill), |_| Ok(()))?;
         Ok(PmOff::new(self.block_at(self.content(d), size)?))
     }
 
