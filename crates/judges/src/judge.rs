@@ -129,7 +129,17 @@ fn of_file_systems<T: Target>(
     only: Option<&str>,
     enough: &mut Enough<'_>,
 ) -> Result<(), String> {
-    let bases = workload::bases(target)?;
+    of_pools(target, &workload::bases(target)?, distinct, only, enough)
+}
+
+/// The same on these pools.
+fn of_pools<T: Target>(
+    target: &T,
+    bases: &[Base],
+    distinct: &Distinct,
+    only: Option<&str>,
+    enough: &mut Enough<'_>,
+) -> Result<(), String> {
     let blank = bases[0].blank();
     for base in [&bases[0], &blank].into_iter().filter(|_| is_asked(only, FORMATTING)) {
         let format = crashsim::format::record(target, base)?;
@@ -139,10 +149,10 @@ fn of_file_systems<T: Target>(
         }
     }
     let families =
-        file_system_families(&bases).into_iter().filter(|(family, _)| family.suits(target));
+        file_system_families(bases).into_iter().filter(|(family, _)| family.suits(target));
     for (family, limit) in families.filter(|(family, _)| is_asked(only, &family.name())) {
         let options = Options { limit, stop_early: true, ..Options::default() };
-        if enough(campaign::run(target, &bases, &family, &options, distinct, &|_, _, _| {})) {
+        if enough(campaign::run(target, bases, &family, &options, distinct, &|_, _, _| {})) {
             return Ok(());
         }
     }
@@ -173,7 +183,8 @@ fn of_scmfs(
     if is_enough || of_mappings(distinct, only, enough)? {
         return Ok(());
     }
-    of_file_systems(&Collected, distinct, only, enough)
+    // Its own collector leaves nothing of a crash in the middle of a truncation.
+    of_pools(&Collected, &workload::bases(&Scmfs)?, distinct, only, enough)
 }
 
 /// What is stored through mappings; whether that was enough.

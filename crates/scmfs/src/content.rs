@@ -96,7 +96,7 @@ impl<M: Medium> Files<M> {
         let size = self.load(v, Word::Size);
         let map = self.map(v)?;
         let inside = offset..end.min(size);
-        let policy = self.v.write_policy(v).unwrap_or(self.settings.write_policy);
+        let policy = self.v.write_policy(v).unwrap_or(self.v.settings.write_policy);
         let past_cache = goes_past_cache(policy, data.len());
         if end <= size && self.holes_in(map, &inside)? == 0 {
             self.overwrite_mapped(v, map, inside, (offset, data), past_cache)?;

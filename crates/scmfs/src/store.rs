@@ -4,7 +4,7 @@ use crate::growth::{Growth, is_near};
 use crate::journal;
 use crate::layout::*;
 use crate::map::{Fill, Maps, Piece, tables_for};
-use crate::settings::{CACHE_ATTRIBUTE, Settings, policy_of};
+use crate::settings::{CACHE_ATTRIBUTE, policy_of};
 use crate::space::{KEEP, Txn};
 use crate::volatile::Volatile;
 use derived::Locks;
@@ -24,7 +24,6 @@ pub struct Store<M> {
     pub v: Volatile,
     pub read_only: AtomicBool,
     pub clock: fn() -> Timestamp,
-    pub settings: Settings,
     /// Whether the pool says how it was used.
     pub says_usage: bool,
     /// Of a scan: whether all contents are durable.
@@ -228,7 +227,7 @@ impl<M: Medium> Store<M> {
     /// How many blocks beyond its new size a file gets that grows so: as many as it has then, within limits. The first
     /// content of a file is mostly all of it, and gets none.
     fn spare_to_take(&self, v: &VInode, growth: &Growth<'_>) -> u64 {
-        let s = self.v.settings();
+        let s = &self.v.settings.prealloc;
         let size = self.load(v, Word::Size);
         let is_append = size > 0 && growth.size > size && growth.range.end == growth.size;
         // mapping-D2: who maps the file could see it.
@@ -278,7 +277,7 @@ impl<M: Medium> Store<M> {
     /// Whether a file that is cut to a size keeps its blocks, for when it grows again. One with a table does not: there are no
     /// tables without content.
     fn may_keep(&self, v: &VInode, size: u64) -> Result<bool> {
-        let s = self.v.settings();
+        let s = &self.v.settings.prealloc;
         let is_file = v.kind() == FileKind::File;
         Ok(match self.map(v)? {
             // prealloc-A3.

@@ -38,7 +38,7 @@ write /o 0 100; write /o 10 20; fsync /o; write /h 10 4000; fsync /h
 create /n; write /n 0 20000; truncate /n 100; write /n 0 50; append /n 9000; fsync /n
 create /n; write /n 0 5000; write /n 10 100; append /n 5000; write /n 20 100; append /n 30000; write /n 30 10; fsync /n
 write /a 0 100; truncate /a 10; write /a 5 5; truncate /a 9000; write /a 8990 10; append /a 20000; fsync /a
-write /a 0 5000; create /n; write /n 0 9000; append /a 70000; write /a 60000 100; unlink /n; fsync /a
+write /a 0 5000; create /n; write /n 0 9000; append /a 20000; write /a 15000 100; unlink /n; fsync /a
 write /d/z 8192 10; punch /d/z 4096 8192; write /d/z 4090 100; zero /d/z 100 9000; fsync /d/z; truncate /d/z 0
 write /a 0 5000; insert /a 4096 8192; fsync /a; write /a 100 9000; collapse /a 0 4096; fsync /a
 write /h 0 5000; rename /h /a; write /a 0 4096; copy /a 0 /d/z 18000 5000; unlink /a; create /n; write /n 0 9000
