@@ -199,7 +199,7 @@ fn of_mappings(
     let others = [(single, "mapped, length 1"), (random, "mapped, random")];
     let sequences = mapped::sequences().into_iter().map(|ops| (Family::Script(ops), NAME));
     let families = sequences.chain(others).filter(|(_, name)| is_asked(only, name));
-    let bases = workload::bases(&Mapped)?;
+    let bases = workload::bases(&Scmfs)?;
     for (family, name) in families {
         let options = Options { stop_early: true, ..Options::default() };
         let report = campaign::run(&Mapped, &bases, &family, &options, distinct, &|_, _, _| {});

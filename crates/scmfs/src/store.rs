@@ -265,7 +265,7 @@ impl<M: Medium> Store<M> {
             Map::Hole => 0,
             Map::Run(run) => run.count.saturating_sub(used),
             Map::Table { .. } if used == 0 => 0,
-            map => match self.piece(map, used - 1)? {
+            map => match self.piece(map, used - 1, 1)? {
                 Piece::Run(run) => run.count - 1,
                 Piece::Hole(_) => 0,
             },
@@ -306,7 +306,7 @@ impl<M: Medium> Store<M> {
     /// Where a block of a content lies, which has one there.
     fn block_at(&self, content: Content, offset: u64) -> Result<u64> {
         let map = self.map_at(content.map)?;
-        match self.piece(map, offset / BLOCK)? {
+        match self.piece(map, offset / BLOCK, 1)? {
             Piece::Run(run) => Ok(run.at(0)),
             Piece::Hole(_) => Err(Errno::UCLEAN),
         }
@@ -599,7 +599,7 @@ impl<M: Medium> Storage for Store<M> {
 
     fn attributes(&self, v: &VInode) -> Result<Attributes> {
         let map = self.map_at(self.word_off(v, Word::Xattr))?;
-        let Piece::Run(first) = self.piece(map, 0)? else { return Ok(Attributes::default()) };
+        let Piece::Run(first) = self.piece(map, 0, 1)? else { return Ok(Attributes::default()) };
         let len = self.medium.load_u64(first.at(0));
         if len > EXTENT.min(map.virtual_bytes()) {
             return Err(Errno::UCLEAN);

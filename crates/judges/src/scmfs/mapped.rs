@@ -14,6 +14,7 @@ use crashsim::target::{Mounted, Strength, Target, Usage};
 use crashsim::workload;
 use namespace::{Files, Pool};
 use pmem::Medium;
+use pool::{MountOptions, Prealloc};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use vfs::{Errno, Extent, Fallocate, FileKind, FileSystem, Ino, Result};
@@ -43,6 +44,13 @@ write /d/z 8192 10; punch /d/z 4096 8192; write /d/z 4090 100; zero /d/z 100 900
 write /a 0 5000; insert /a 4096 8192; fsync /a; write /a 100 9000; collapse /a 0 4096; fsync /a
 write /h 0 5000; rename /h /a; write /a 0 4096; copy /a 0 /d/z 18000 5000; unlink /a; create /n; write /n 0 9000
 create /n; write /n 0 12288; unlink /n; create /m; write /m 0 100; write /m 0 50; fsync /m; append /m 8000; write /m 7000 10";
+
+/// Files that grow get spare blocks, though the pool is small.
+fn options() -> MountOptions {
+    let prealloc =
+        Prealloc { spare_min: 4, collect_above: 100, collect_below: 0, ..Prealloc::default() };
+    MountOptions { prealloc, ..mounted::mount_options() }
+}
 
 /// Those.
 pub fn sequences() -> Vec<Vec<Op>> {
@@ -254,8 +262,8 @@ impl Target for Mapped {
     }
 
     fn mount<'m, M: Medium>(&self, medium: &'m M) -> std::result::Result<Mounted<'m>, String> {
-        let options = mounted::mount_options();
-        let pool = Pool::<scmfs::Files<Sited<&M>>>::mount(Sited(medium), &options).map_err(text)?;
+        let pool =
+            Pool::<scmfs::Files<Sited<&M>>>::mount(Sited(medium), &options()).map_err(text)?;
         let blocks_used = pool.mount_report().blocks_used;
         Ok(Mounted { fs: Box::new(Mapping::new(pool)), blocks_used })
     }
