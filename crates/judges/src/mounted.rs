@@ -5,7 +5,7 @@ use crashsim::sited::Sited;
 use crashsim::target::{Mounted, Survivor, clock, start_clock};
 use namespace::{Files, Pool, Storage};
 use pmem::Medium;
-use pool::{CheckOptions, MountOptions};
+use pool::{CheckOptions, MountOptions, Prealloc};
 use std::ffi::CString;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use vfs::FileSystem;
@@ -22,10 +22,11 @@ pub fn harmless(word: &str) -> Option<&'static str> {
     HARMLESS.iter().find(|(end, _)| word.ends_with(end)).map(|(_, why)| *why)
 }
 
-/// Those under which runs repeat. Starts the clock.
+/// Those under which runs repeat, and an engine pre-allocates though pools are small. Starts the clock.
 pub fn mount_options() -> MountOptions {
     start_clock();
-    MountOptions { threads: Some(1), clock, seed: Some(7), ..MountOptions::default() }
+    let prealloc = Prealloc { collect_above: 100, collect_below: 0, ..Prealloc::default() };
+    MountOptions { threads: Some(1), clock, seed: Some(7), prealloc, ..MountOptions::default() }
 }
 
 /// How to check.

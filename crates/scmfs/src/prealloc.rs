@@ -160,6 +160,10 @@ impl Volatile {
         if !s.enabled || s.null_max == 0 || self.pins().any(&self.arena) {
             return run;
         }
+        // Where space is short, the collector would free it, and until then it would be in the way of what has to lie together.
+        if !self.free.take(&self.arena, 0, self.blocks_kept_free()) {
+            return run;
+        }
         let kept = run.first(s.null_blocks);
         if !self.push(kept) {
             return run;
