@@ -1,10 +1,11 @@
 //! SCMFS whose files are stored to through mappings: what is overwritten of a file goes where
 //! [`map_range`](FileSystem::map_range) says that it lies, and half of the files are synced by
-//! [`sync_range`](FileSystem::sync_range). Mappings reach beyond the end of the file, and stay while it grows and is cut.
+//! [`sync_range`](FileSystem::sync_range). Mappings of the others reach beyond the end of the file. They stay while it grows and
+//! is cut.
 //!
 //! To the explorer these are writes and syncs like others. What only who maps a file can see, is looked at after each change, and
-//! of each file that is removed, also after a crash (mapping-D1 and mapping-D2 of the engine): that what is mapped is the file, at the
-//! same place, and zeros behind its end. Where it is not, the change fails, with [`FOREIGN`].
+//! of each file that is removed, also after a crash (mapping-D1 and mapping-D2 of the engine): that what is mapped is the file, at
+//! the same place, and zeros behind its end. Where it is not, the change fails, with [`FOREIGN`].
 
 use super::Scmfs;
 use crate::{mounted, text};
@@ -26,7 +27,7 @@ pub struct Mapped;
 /// The answer of who sees through a mapping what is not of the file.
 pub const FOREIGN: Errno = Errno::NOTRECOVERABLE;
 
-/// So much is mapped behind the end of a file.
+/// So much is mapped behind the end of every second file; of others, the last block to its end.
 const BEHIND: u64 = 2 * BLOCK;
 const BLOCK: u64 = 4096;
 /// Larger files are written to as others.
@@ -41,6 +42,7 @@ create /n; write /n 0 5000; write /n 10 100; append /n 5000; write /n 20 100; ap
 write /a 0 100; truncate /a 10; write /a 5 5; truncate /a 9000; write /a 8990 10; append /a 20000; fsync /a
 write /a 0 5000; create /n; write /n 0 9000; append /a 20000; write /a 15000 100; unlink /n; fsync /a
 write /d/z 8192 10; punch /d/z 4096 8192; write /d/z 4090 100; zero /d/z 100 9000; fsync /d/z; truncate /d/z 0
+create /n; write /n 0 100; write /n 73728 100; write /n 4096 9000; punch /n 4096 8192; write /n 20 30; fsync /n
 write /a 0 5000; insert /a 4096 8192; fsync /a; write /a 100 9000; collapse /a 0 4096; fsync /a
 write /h 0 5000; rename /h /a; write /a 0 4096; copy /a 0 /d/z 18000 5000; unlink /a; create /n; write /n 0 9000
 create /n; write /n 0 12288; unlink /n; create /m; write /m 0 100; write /m 0 50; fsync /m; append /m 8000; write /m 7000 10";
@@ -91,7 +93,7 @@ impl<F: Files> Mapping<F> {
         if attr.kind != FileKind::File || attr.size > MAPPED_MAX {
             return Ok(false);
         }
-        let end = attr.size.next_multiple_of(BLOCK) + BEHIND;
+        let end = attr.size.next_multiple_of(BLOCK) + BEHIND * (ino.0 % 2);
         let had = self.held().get(&ino).map(Held::len);
         if had.is_some_and(|had| had >= end) {
             return Ok(true);
@@ -229,9 +231,9 @@ impl<F: Files> FileSystem for Mapping<F> {
 
     fn fsync(&self, ino: Ino) -> Result<()> {
         let is_mapped = self.held().contains_key(&ino);
-        // One way or the other.
+        // One way or the other. Times, which nobody compares, would bring a fence of their own.
         match is_mapped && ino.0.is_multiple_of(2) {
-            true => self.pool.sync_range(ino, 0..MAPPED_MAX, true),
+            true => self.pool.sync_range(ino, 0..MAPPED_MAX, false),
             false => self.pool.fsync(ino),
         }
     }
