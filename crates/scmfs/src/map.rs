@@ -319,7 +319,8 @@ impl<M: Medium> Maps<M> {
         Ok(())
     }
 
-    /// Maps what of these words of a table of level 1, whose first block of the file is `base`, is a hole: by blocks that lie behind
+    /// Maps what of these words of a table of level 1, whose first block of the file is `base`, is a hole: by blocks that
+    /// lie behind
     /// each other as far as there are such. Two fences for all that are holes together.
     fn map_blocks(
         &self,

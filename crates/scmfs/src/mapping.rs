@@ -3,10 +3,11 @@
 //! - mapping-D1: while anybody maps a file so ([`derived::Mappings`], which is counted under the file's exclusive lock), its blocks
 //!   neither move nor become free: it grows where it is or by a table, what is cut off or punched out is zeroed in place, and
 //!   stays as spare space until the last mapping is gone.
-//! - mapping-D2: what is mapped exists, and is the file's own: when a mapping is counted, all blocks of its range are mapped, and all
-//!   that the file has beyond its size is zeros, or what was stored there through mappings since. So the first mapping begins
-//!   with what is spare given back, as that is anybody's old bytes (prealloc-A2); holes, and blocks behind the end, come
-//!   filled with zeros, durably; and as long as there are mappings, no spare is taken ([`Store::extend`](crate::store::Store::extend)).
+//! - mapping-D2: what is mapped exists, and is the file's own: when a mapping is counted, all blocks of its range are mapped,
+//!   and all that the file has beyond its size is zeros, or what was stored there through mappings since. So the first mapping
+//!   begins with what is spare given back, as that is anybody's old bytes (prealloc-A2); holes, and blocks behind the end, come
+//!   filled with zeros, durably; and as long as there are mappings, no spare is taken
+//!   ([`Store::extend`](crate::store::Store::extend)).
 //! - mapping-D3: as long as a mapping stores, all of the file counts as not durable; when one goes, that is noted first.
 
 use crate::fs::Files;
