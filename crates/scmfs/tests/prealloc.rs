@@ -205,7 +205,10 @@ fn cold_files_are_collected_before_hot_ones() {
         seen.push(counts());
     }
     let want = [[10, 1, 10], [10, 1, 1], [1, 1, 1], [1, 1, 1], [1, 1, 1]];
-    assert_eq!(seen, want, "one step each, the coldest first: where space is short there is no null file");
+    assert_eq!(
+        seen, want,
+        "one step each, the coldest first: where space is short there is no null file"
+    );
 }
 
 /// With space to spare nothing is collected, and near the limit nothing is pre-allocated.
