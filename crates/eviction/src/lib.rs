@@ -9,15 +9,19 @@
 //! - [`Kind::S3Fifo`]: S3-FIFO (Yang et al., SOSP '23), a small queue for newcomers before a main queue, and a ghost queue.
 //!
 //! Each takes at most 64 bytes of memory for an object, its mark, its ghost and the index included
-//! (`tests/memory.rs`), and a constant number of steps, amortised.
+//! (`tests/memory.rs`), and a constant number of steps, amortised. [`simulate`] compares them on traces, from files
+//! ([`trace`]) or generated ones ([`generate`]).
 
 #![forbid(unsafe_code)]
 
 mod blended;
+pub mod generate;
 mod marks;
 mod objects;
 mod s3fifo;
 mod sieve;
+pub mod simulate;
+pub mod trace;
 
 use std::fmt;
 use std::str::FromStr;
