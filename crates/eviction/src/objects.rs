@@ -221,7 +221,7 @@ impl Objects {
 
     /// Where in the index the search for a key begins.
     fn home(&self, key: u64) -> usize {
-        (u128::from(mix(key)) * self.index.len() as u128 >> 64) as usize
+        ((u128::from(mix(key)) * self.index.len() as u128) >> 64) as usize
     }
 
     /// Where in the index a key is, or would be. There is an end, as a quarter of the index is empty.
