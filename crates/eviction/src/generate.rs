@@ -78,7 +78,6 @@ impl Workload {
             ("zipf 1.0, 50 % once", Workload { single_percent: 50, ..zipf(1.0) }),
             ("zipf 1.0, 75 % once", Workload { single_percent: 75, ..zipf(1.0) }),
             ("zipf 1.0, shifting", Workload { shift_every: accesses / 10, ..zipf(1.0) }),
-            ("loop only", Workload { loop_percent: 100, ..zipf(1.0) }),
         ]
     }
 

@@ -32,7 +32,7 @@ pub struct Access {
 pub struct TraceFile {
     input: BufReader<File>,
     is_text: bool,
-    /// Bytes that were read.
+    /// Bytes of records that were read.
     at: u64,
     len: u64,
     line: String,
@@ -63,11 +63,6 @@ impl TraceFile {
         Ok(TraceFile { input, is_text, at: 0, len, line: String::new(), line_number: 0 })
     }
 
-    /// Bytes of the file that were read, and bytes of the file.
-    pub fn progress(&self) -> (u64, u64) {
-        (self.at, self.len)
-    }
-
     fn next_record(&mut self) -> Result<Option<Access>> {
         let mut record = [0; RECORD];
         if self.at == self.len {
@@ -87,7 +82,6 @@ impl TraceFile {
             if read == 0 {
                 return Ok(None);
             }
-            self.at += read as u64;
             self.line_number += 1;
             let line = self.line.trim();
             if !line.is_empty() && !line.starts_with('#') {
