@@ -12,7 +12,7 @@ use crate::{Marks, Policy, Slot};
 /// Hits are not counted.
 pub(crate) const MARK_MAX: u8 = 0;
 
-/// See the [module](self).
+/// The policy of Chell §4.1.4: a list in which misses move objects to the tail.
 pub struct Blended {
     objects: Objects,
     list: List,

@@ -25,7 +25,7 @@ const SMALL: u32 = 0;
 const MAIN: u32 = 1;
 const GHOST: u32 = 2;
 
-/// See the [module](self).
+/// S3-FIFO: a small queue for newcomers, a main queue, and ghosts of what was evicted from the small one.
 pub struct S3Fifo {
     /// Their flag says that the object was named as a victim.
     objects: Objects,

@@ -12,7 +12,7 @@ use crate::{Marks, Policy, Slot};
 /// Hit, or not.
 pub(crate) const MARK_MAX: u8 = 1;
 
-/// See the [module](self).
+/// SIEVE: a queue with a hand that spares what was hit.
 pub struct Sieve {
     /// Their flag says that `skip` has refused the object; it holds for the round in which it was set.
     objects: Objects,
