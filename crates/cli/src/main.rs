@@ -22,6 +22,7 @@ mod program;
 mod run;
 mod score;
 mod signatures;
+mod simulate;
 mod size;
 mod stats;
 mod umount;
@@ -83,6 +84,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Doctor(args) => doctor::run(args, cli.json),
         Command::Bdev { command } => bdev::run(command, cli.json),
         Command::Crashtest(args) => crashtest::run(args, cli.json),
+        Command::Simulate(args) => simulate::run(args, cli.json),
     }
 }
 

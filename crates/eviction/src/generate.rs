@@ -1,0 +1,276 @@
+//! Generated traces: files of which some are popular, and what else caches meet.
+//!
+//! All is computed from the seed: the same description gives the same accesses.
+
+use crate::objects::mix;
+use crate::trace::Access;
+
+/// Accesses from one scan to the next.
+const SCAN_PERIOD: u64 = 50_000;
+/// Keys of loops and of what is accessed once start here; the popular ones are numbered from 0.
+const LOOP_KEYS: u64 = 1 << 40;
+const SINGLE_KEYS: u64 = 1 << 41;
+/// Files by size: the logarithm is normally distributed, with these parameters (Agrawal, Arpaci-Dusseau, Arpaci-Dusseau,
+/// FAST '09, Table 2). The tail is cut off.
+const SIZE_MU: f64 = 9.48;
+const SIZE_SIGMA: f64 = 2.46;
+const SIZE_MAX: f64 = (512u64 << 20) as f64;
+
+/// How large objects are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sizes {
+    /// All alike, so many bytes.
+    Fixed(u64),
+    /// As files: half of them below 13 KiB, 270 KB on average, at most 512 MiB.
+    Files,
+}
+
+/// A trace to generate. Percentages are of accesses; what they leave goes to popular objects.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Workload {
+    /// Number of objects that are popular or not.
+    pub objects: u64,
+    /// Number of accesses.
+    pub accesses: u64,
+    /// Exponent of Zipf's law: the object of rank n is accessed in proportion to n^-alpha.
+    pub alpha: f64,
+    /// All objects in order, in bursts, as a backup reads them.
+    pub scan_percent: u32,
+    /// Again and again through a tenth as many other objects, in order.
+    pub loop_percent: u32,
+    /// Objects that are accessed only once.
+    pub single_percent: u32,
+    /// After so many accesses other objects are popular; 0: never.
+    pub shift_every: u64,
+    /// Their sizes.
+    pub sizes: Sizes,
+    /// Of everything random.
+    pub seed: u64,
+}
+
+impl Workload {
+    /// Popular objects only.
+    pub fn zipf(alpha: f64, objects: u64, accesses: u64) -> Self {
+        Workload {
+            objects,
+            accesses,
+            alpha,
+            scan_percent: 0,
+            loop_percent: 0,
+            single_percent: 0,
+            shift_every: 0,
+            sizes: Sizes::Files,
+            seed: 1,
+        }
+    }
+
+    /// The workloads that `keepstone simulate` compares policies on, with names.
+    pub fn standard(objects: u64, accesses: u64) -> Vec<(&'static str, Workload)> {
+        let zipf = |alpha| Workload::zipf(alpha, objects, accesses);
+        vec![
+            ("zipf 0.6", zipf(0.6)),
+            ("zipf 0.8", zipf(0.8)),
+            ("zipf 1.0", zipf(1.0)),
+            ("zipf 1.2", zipf(1.2)),
+            ("zipf 1.0, 20 % scans", Workload { scan_percent: 20, ..zipf(1.0) }),
+            ("zipf 1.0, 20 % loop", Workload { loop_percent: 20, ..zipf(1.0) }),
+            ("zipf 1.0, 25 % once", Workload { single_percent: 25, ..zipf(1.0) }),
+            ("zipf 1.0, 50 % once", Workload { single_percent: 50, ..zipf(1.0) }),
+            ("zipf 1.0, 75 % once", Workload { single_percent: 75, ..zipf(1.0) }),
+            ("zipf 1.0, shifting", Workload { shift_every: accesses / 10, ..zipf(1.0) }),
+        ]
+    }
+
+    /// Its accesses.
+    pub fn generate(&self) -> Generated {
+        Generated {
+            popularity: Alias::zipf(self.alpha, self.objects.max(1)),
+            random: Random(mix(self.seed)),
+            workload: self.clone(),
+            done: 0,
+            scanned: 0,
+            looped: 0,
+        }
+    }
+
+    fn size_of(&self, key: u64) -> u64 {
+        match self.sizes {
+            Sizes::Fixed(size) => size,
+            Sizes::Files => file_size(key ^ self.seed << 48),
+        }
+    }
+}
+
+/// The size of a file: the same for the same key.
+fn file_size(key: u64) -> u64 {
+    let mut random = Random(mix(key.wrapping_add(1)));
+    // Box and Muller's way to the normal distribution; 1 - x is above zero.
+    let radius = (-2.0 * (1.0 - random.unit()).ln()).sqrt();
+    let normal = radius * (std::f64::consts::TAU * random.unit()).cos();
+    (SIZE_MU + SIZE_SIGMA * normal).exp().clamp(1.0, SIZE_MAX) as u64
+}
+
+/// The accesses of a [`Workload`].
+pub struct Generated {
+    workload: Workload,
+    popularity: Alias,
+    random: Random,
+    done: u64,
+    scanned: u64,
+    looped: u64,
+}
+
+impl Generated {
+    fn key(&mut self) -> u64 {
+        let Workload { objects, scan_percent, loop_percent, single_percent, .. } = self.workload;
+        let is_scan =
+            self.done % SCAN_PERIOD * 100 >= SCAN_PERIOD * u64::from(100 - scan_percent.min(100));
+        if is_scan {
+            self.scanned += 1;
+            return (self.scanned - 1) % objects.max(1);
+        }
+        let percent = self.random.below(100) as u32;
+        if percent < loop_percent {
+            self.looped += 1;
+            LOOP_KEYS + self.looped % (objects / 10).max(1)
+        } else if percent < loop_percent.saturating_add(single_percent) {
+            SINGLE_KEYS + self.done
+        } else {
+            self.popular()
+        }
+    }
+
+    /// By each shift, what was of rank `objects / 10` becomes the most popular.
+    fn popular(&mut self) -> u64 {
+        let Workload { objects, shift_every, .. } = self.workload;
+        let rank = self.popularity.draw(&mut self.random);
+        let shifts = self.done.checked_div(shift_every).unwrap_or(0);
+        // Spread, so that scans do not come by them by rank.
+        let number = (rank + shifts * (objects / 10)) % objects.max(1);
+        spread(number, objects.max(1))
+    }
+}
+
+impl Iterator for Generated {
+    type Item = Access;
+
+    fn next(&mut self) -> Option<Access> {
+        if self.done == self.workload.accesses {
+            return None;
+        }
+        let key = self.key();
+        self.done += 1;
+        Some(Access { key, size: self.workload.size_of(key) })
+    }
+}
+
+/// Another number below `n` for each.
+fn spread(number: u64, n: u64) -> u64 {
+    /// A prime above every `n` in use, so without a common divisor.
+    const PRIME: u64 = 0xffff_ffff_ffff_ffc5;
+    (u128::from(number) * u128::from(PRIME) % u128::from(n)) as u64
+}
+
+/// Draws from a given distribution in constant time (Walker's alias method).
+struct Alias {
+    /// For each column its share of itself, and to whom the rest belongs.
+    columns: Vec<(f64, u32)>,
+}
+
+impl Alias {
+    fn zipf(alpha: f64, n: u64) -> Self {
+        let shares: Vec<f64> = (1..=n).map(|rank| (rank as f64).powf(-alpha)).collect();
+        let mean = shares.iter().sum::<f64>() / n as f64;
+        let mut columns: Vec<_> =
+            shares.iter().enumerate().map(|(i, share)| (share / mean, i as u32)).collect();
+        // Ranks with less than their column can hold, and those with more: these come first.
+        let (mut rich, mut poor): (Vec<_>, Vec<_>) =
+            (0..columns.len()).partition(|i| columns[*i].0 >= 1.0);
+        while let (Some(to), Some(from)) = (poor.pop(), rich.pop()) {
+            columns[to].1 = from as u32;
+            columns[from].0 -= 1.0 - columns[to].0;
+            if columns[from].0 < 1.0 { poor.push(from) } else { rich.push(from) }
+        }
+        Alias { columns }
+    }
+
+    fn draw(&self, random: &mut Random) -> u64 {
+        let column = random.below(self.columns.len() as u64);
+        let (share, alias) = self.columns[column as usize];
+        if random.unit() < share { column } else { alias.into() }
+    }
+}
+
+/// Numbers that look random (SplitMix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.0)
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
+    }
+
+    /// From 0 to below 1.
+    fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeSet, HashMap};
+
+    use super::*;
+
+    #[test]
+    fn ranks_follow_zipfs_law() {
+        let workload = Workload::zipf(1.0, 1000, 400_000);
+        let mut counts = HashMap::new();
+        for access in workload.generate() {
+            *counts.entry(access.key).or_insert(0u32) += 1;
+        }
+        // The harmonic number of 1000 is 7.485.
+        for rank in [1u64, 2, 10] {
+            let expected = 400_000.0 / 7.485 / rank as f64;
+            let count = f64::from(counts[&spread(rank - 1, 1000)]);
+            assert!((count / expected - 1.0).abs() < 0.05, "rank {rank}: {count}, {expected}");
+        }
+    }
+
+    #[test]
+    fn keys_are_spread_without_collision() {
+        for n in [1, 7, 1000, 4096] {
+            let all: BTreeSet<_> = (0..n).map(|number| spread(number, n)).collect();
+            assert_eq!((all.len() as u64, all.last()), (n, Some(&(n - 1))));
+        }
+    }
+
+    #[test]
+    fn files_are_as_large_as_files_are() {
+        let mut sizes: Vec<_> = (0..100_000).map(file_size).collect();
+        sizes.sort();
+        assert!((12_000..14_500).contains(&sizes[50_000]), "{}", sizes[50_000]);
+        let mean = sizes.iter().sum::<u64>() / 100_000;
+        assert!((200_000..350_000).contains(&mean), "{mean}");
+    }
+
+    #[test]
+    fn shares_are_as_described() {
+        let base = Workload::zipf(0.8, 10_000, 200_000);
+        let workload = Workload { scan_percent: 20, loop_percent: 25, single_percent: 50, ..base };
+        let (mut loops, mut singles) = (0, 0);
+        for access in workload.generate() {
+            loops += u64::from((LOOP_KEYS..SINGLE_KEYS).contains(&access.key));
+            singles += u64::from(access.key >= SINGLE_KEYS);
+        }
+        // Of the 160 000 that are no scans.
+        assert!((39_000..41_000).contains(&loops), "{loops}");
+        assert!((79_000..81_000).contains(&singles), "{singles}");
+        let again: Vec<_> = workload.generate().take(100).collect();
+        assert_eq!(again, workload.generate().take(100).collect::<Vec<_>>());
+    }
+}
