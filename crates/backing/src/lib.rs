@@ -6,8 +6,16 @@
 
 #![warn(missing_docs)]
 
+mod caller;
+mod descriptors;
+mod dirfs;
+mod locks;
 #[cfg(feature = "model")]
 pub mod model;
+mod nodes;
+mod sys;
+
+pub use dirfs::{DirFs, Options};
 
 use vfs::{Entry, FileSystem, Ino, Result};
 
