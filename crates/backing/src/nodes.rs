@@ -163,15 +163,17 @@ impl Nodes {
         self.nodes.get_mut(&ino).expect("a node that is held is in the table")
     }
 
-    /// Notes whether an inode has names: what has none keeps `fd` (nodes-N3), what has one keeps it where it always does.
+    /// Notes whether an inode has names: what has none keeps `fd` (nodes-N3), and is dropped where nobody references it; what
+    /// has one keeps a descriptor where it always does.
     pub fn set_nameless(&mut self, ino: Ino, fd: &Arc<OwnedFd>, is_nameless: bool, keeps: bool) {
-        if let Some(node) = self.nodes.get_mut(&ino) {
-            node.is_nameless = is_nameless;
-            if is_nameless {
-                node.anchor.get_or_insert_with(|| fd.clone());
-            } else if !keeps {
-                node.anchor = None;
-            }
+        let Some(node) = self.nodes.get_mut(&ino) else { return };
+        node.is_nameless = is_nameless;
+        if !is_nameless {
+            node.anchor.take_if(|_| !keeps);
+        } else if node.refs > 0 {
+            node.anchor.get_or_insert_with(|| fd.clone());
+        } else {
+            self.clear_changes(ino);
         }
     }
 

@@ -7,7 +7,7 @@ use rustix::fs::{
     AtFlags, CWD, Gid, Mode, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, XattrFlags,
 };
 use std::os::fd::{AsFd as _, OwnedFd};
-use vfs::acl::{ACL_ACCESS, ACL_DEFAULT};
+use vfs::acl::{ACL_ACCESS, ACL_DEFAULT, Acl};
 use vfs::rules::clear_privileges;
 use vfs::{Attr, Errno, FileKind, Ino, Result, SetAttr, SetTime, SetXattr};
 
@@ -126,6 +126,16 @@ impl DirFs {
             SetXattr::Create => XattrFlags::CREATE,
             SetXattr::Replace => XattrFlags::REPLACE,
         };
+        let _whole = is_acl(name).then(|| locks::exclusive(&self.attrs));
+        if is_acl(name) {
+            // The kernel takes an empty list for a removal, and ignores the flags.
+            Acl::parse_valid(value)?;
+            match (mode, self.get_xattr(ino, name).is_ok()) {
+                (SetXattr::Create, true) => return Err(Errno::EXIST),
+                (SetXattr::Replace, false) => return Err(Errno::NODATA),
+                _ => {}
+            }
+        }
         rustix::fs::setxattr(link_to(&inode.fd), name, value, flags)?;
         self.nodes().note_attrs(ino);
         Ok(())
@@ -149,8 +159,7 @@ impl DirFs {
         if is_hidden(name) {
             return Err(Errno::NODATA);
         }
-        let is_acl = name == ACL_ACCESS || name == ACL_DEFAULT;
-        if is_acl && self.get_xattr(ino, name) == Err(Errno::NODATA) {
+        if is_acl(name) && self.get_xattr(ino, name) == Err(Errno::NODATA) {
             // The kernel says nothing then.
             return Err(Errno::NODATA);
         }
@@ -168,6 +177,10 @@ pub(super) fn drop_capability(fd: &OwnedFd) -> Result<()> {
         Err(Errno::PERM) => Ok(()),
         Err(errno) => Err(errno),
     }
+}
+
+fn is_acl(name: &[u8]) -> bool {
+    name == ACL_ACCESS || name == ACL_DEFAULT
 }
 
 fn is_hidden(name: &[u8]) -> bool {

@@ -1,10 +1,11 @@
 //! Listings of directories.
 
-use super::{DirFs, reopen};
-use crate::nodes::Key;
+use super::inode::{key_of, stat};
+use super::names::open_name;
+use super::{DirFs, reopen_quietly};
 use rustix::fs::{AtFlags, FileType, OFlags, RawDir, SeekFrom, statat};
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use vfs::{DirEntry, Errno, FileKind, Ino, ROOT, Result};
 
 /// Bytes of entries that are asked for at once.
@@ -12,7 +13,7 @@ const BUFFER: usize = 32 << 10;
 
 /// A directory, open to be listed.
 pub fn open_listing(dir: &OwnedFd) -> Result<OwnedFd> {
-    reopen(dir, OFlags::RDONLY | OFlags::DIRECTORY)
+    reopen_quietly(dir, OFlags::RDONLY | OFlags::DIRECTORY)
 }
 
 /// Calls `each` with name, kind, inode number and the place after it of what is listed from `cookie` on, until it returns
@@ -37,6 +38,19 @@ pub fn for_each_entry(
     Ok(())
 }
 
+/// The places after `.` and `..`, which not all file systems list first; the kernel's own places follow.
+const AFTER_DOT: u64 = 1;
+const AFTER_DOTDOT: u64 = 2;
+
+/// The kernel's place that a cookie means: `i64::MAX` is its end of a listing, and stays so.
+fn place_of(cookie: u64) -> u64 {
+    if cookie >= i64::MAX as u64 { i64::MAX as u64 } else { cookie.saturating_sub(AFTER_DOTDOT) }
+}
+
+fn cookie_of(place: u64) -> u64 {
+    place.saturating_add(AFTER_DOTDOT).min(i64::MAX as u64)
+}
+
 impl DirFs {
     pub(super) fn list(
         &self,
@@ -45,13 +59,27 @@ impl DirFs {
         emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
     ) -> Result<()> {
         let fd = self.directory(dir)?;
-        let key = self.nodes().get(dir)?.key;
-        // No file system counts so far, and the kernel's offsets are signed.
-        if i64::try_from(cookie).is_err() {
+        let (key, is_removed) = {
+            let nodes = self.nodes();
+            let node = nodes.get(dir)?;
+            (node.key, node.is_nameless)
+        };
+        if is_removed || stat(fd.as_fd())?.stx_nlink == 0 {
+            return Err(Errno::NOENT);
+        }
+        let mut emit_dots =
+            |name: &[u8], ino, cookie| emit(&DirEntry { ino, kind: FileKind::Dir, name, cookie });
+        if cookie < AFTER_DOT && !emit_dots(b".", dir, AFTER_DOT) {
+            return Ok(());
+        }
+        if cookie < AFTER_DOTDOT && !emit_dots(b"..", self.number_above(dir, &fd)?, AFTER_DOTDOT) {
             return Ok(());
         }
         let stream = open_listing(&fd)?;
-        for_each_entry(&stream, cookie, |name, kind, number, cookie| {
+        for_each_entry(&stream, place_of(cookie), |name, kind, number, place| {
+            if matches!(name.to_bytes(), b"." | b"..") {
+                return Ok(true);
+            }
             let kind = match kind_of_type(kind) {
                 Some(kind) => kind,
                 None => match statat(&stream, name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -61,19 +89,18 @@ impl DirFs {
                     Err(errno) => return Err(errno),
                 },
             };
-            let name = name.to_bytes();
-            let ino = self.listed_number(dir, key, name, number);
-            Ok(emit(&DirEntry { ino, kind, name, cookie }))
+            // What is mounted on a name is not asked for, as the kernel does not.
+            let ino = self.nodes().number_or_own((key.0, number));
+            Ok(emit(&DirEntry { ino, kind, name: name.to_bytes(), cookie: cookie_of(place) }))
         })
     }
 
-    /// The number of what is listed in a directory. What is mounted on a name is not asked for, as the kernel does not.
-    fn listed_number(&self, dir: Ino, dir_key: Key, name: &[u8], number: u64) -> Ino {
-        match name {
-            b"." => dir,
-            b".." if dir == ROOT => ROOT,
-            _ => self.nodes().number_or_own((dir_key.0, number)),
+    fn number_above(&self, dir: Ino, fd: &OwnedFd) -> Result<Ino> {
+        if dir == ROOT {
+            return Ok(ROOT);
         }
+        let parent = open_name(fd, b"..")?;
+        Ok(self.nodes().number_or_own(key_of(&stat(parent.as_fd())?)))
     }
 }
 

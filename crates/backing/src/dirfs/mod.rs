@@ -18,7 +18,6 @@
 //! Where a kernel's file system differs from the contract:
 //!
 //! - `ctime` cannot be set: [`SetAttr::ctime`] is ignored.
-//! - Whether the first listed are `.` and `..` is the file system's choice; all that we know list them first.
 //! - Link counts of directories are 1 on btrfs and some others.
 //! - Files of ext4 end at 2^32 - 1 blocks, links of XFS after 1023 bytes: [`Limits`] say so. Extended attributes find no space
 //!   (`ENOSPC`) long before their limit on ext4 and btrfs; the list of names has no limit when one is set.
@@ -246,7 +245,7 @@ impl DirFs {
             return Ok(fd);
         }
         let access = if writes { OFlags::RDWR } else { OFlags::RDONLY };
-        let fd = Arc::new(reopen(&inode.fd, access)?);
+        let fd = Arc::new(reopen_quietly(&inode.fd, access)?);
         self.contents_open.put((inode.serial, writes), fd.clone());
         Ok(fd)
     }
@@ -262,6 +261,14 @@ struct Inode {
 /// Another descriptor of the same inode.
 fn reopen(fd: &OwnedFd, flags: OFlags) -> Result<OwnedFd> {
     rustix::fs::open(link_to(fd), flags | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// As [`reopen`], to read without a trace where we may: a cache reads when it wants, not when somebody does.
+fn reopen_quietly(fd: &OwnedFd, flags: OFlags) -> Result<OwnedFd> {
+    match reopen(fd, flags | OFlags::NOATIME) {
+        Err(Errno::PERM) => reopen(fd, flags),
+        result => result,
+    }
 }
 
 /// A path that leads to an inode and is followed no further.

@@ -75,10 +75,10 @@ impl DirFs {
     ) -> Result<Entry> {
         let parent = self.directory(dir)?;
         self.limits.check_name(name)?;
-        let _names = self.names.exclusive(dir);
         if let NewKind::Symlink(target) = node.kind {
-            self.check_target(&parent, name, target)?;
+            self.limits.check_target(target)?;
         }
+        let _names = self.names.exclusive(dir);
         let made = self.make(caller, &parent, name, node)?;
         let entered = made.and_then(|(fd, content)| {
             let entry = self.enter(self.found(fd)?, Some((dir, name)))?;
@@ -98,14 +98,6 @@ impl DirFs {
                 let _ = unlinkat(&parent, name, remove_flags(is_dir));
                 Err(errno)
             }
-        }
-    }
-
-    /// The contract asks for names that exist before it asks for the length of a target.
-    fn check_target(&self, parent: &OwnedFd, name: &[u8], target: &[u8]) -> Result<()> {
-        match self.limits.check_target(target) {
-            Err(Errno::NAMETOOLONG) if open_name(parent, name).is_ok() => Err(Errno::EXIST),
-            result => result,
         }
     }
 
@@ -250,7 +242,13 @@ impl DirFs {
             Err(errno) => return Err(errno),
         };
         let kernel_flags = rustix::fs::RenameFlags::from_bits_retain(flags.bits());
-        rustix::fs::renameat_with(&from_dir, from_name, &to_dir, to_name, kernel_flags)?;
+        let renamed =
+            rustix::fs::renameat_with(&from_dir, from_name, &to_dir, to_name, kernel_flags);
+        renamed.map_err(|errno| match errno {
+            // POSIX lets file systems choose; XFS says this of a directory that is not empty.
+            Errno::EXIST if flags.is_empty() => Errno::NOTEMPTY,
+            errno => errno,
+        })?;
         if replaced.as_ref().is_some_and(|replaced| replaced.key == moved.key) {
             return Ok(());
         }
