@@ -1,7 +1,6 @@
 //! Listings of directories.
 
-use super::inode::{key_of, stat};
-use super::names::open_name;
+use super::inode::stat;
 use super::{DirFs, reopen_quietly};
 use rustix::fs::{AtFlags, FileType, OFlags, RawDir, SeekFrom, statat};
 use std::mem::MaybeUninit;
@@ -51,6 +50,16 @@ fn cookie_of(place: u64) -> u64 {
     place.saturating_add(AFTER_DOTDOT).min(i64::MAX as u64)
 }
 
+/// The inode number of the directory above one that is listed from its start, whatever is mounted over that.
+pub fn number_above(stream: &OwnedFd) -> Result<Option<u64>> {
+    let mut above = None;
+    for_each_entry(stream, 0, |name, _, number, _| {
+        above = (name.to_bytes() == b"..").then_some(number);
+        Ok(above.is_none())
+    })?;
+    Ok(above)
+}
+
 impl DirFs {
     pub(super) fn list(
         &self,
@@ -72,10 +81,17 @@ impl DirFs {
         if cookie < AFTER_DOT && !emit_dots(b".", dir, AFTER_DOT) {
             return Ok(());
         }
-        if cookie < AFTER_DOTDOT && !emit_dots(b"..", self.number_above(dir, &fd)?, AFTER_DOTDOT) {
-            return Ok(());
-        }
         let stream = open_listing(&fd)?;
+        if cookie < AFTER_DOTDOT {
+            let above = match number_above(&stream)?.filter(|_| dir != ROOT) {
+                Some(number) => self.nodes().number_or_own((key.0, number)),
+                None => ROOT,
+            };
+            if !emit_dots(b"..", above, AFTER_DOTDOT) {
+                return Ok(());
+            }
+            rustix::fs::seek(&stream, SeekFrom::Start(0))?;
+        }
         for_each_entry(&stream, place_of(cookie), |name, kind, number, place| {
             if matches!(name.to_bytes(), b"." | b"..") {
                 return Ok(true);
@@ -93,14 +109,6 @@ impl DirFs {
             let ino = self.nodes().number_or_own((key.0, number));
             Ok(emit(&DirEntry { ino, kind, name: name.to_bytes(), cookie: cookie_of(place) }))
         })
-    }
-
-    fn number_above(&self, dir: Ino, fd: &OwnedFd) -> Result<Ino> {
-        if dir == ROOT {
-            return Ok(ROOT);
-        }
-        let parent = open_name(fd, b"..")?;
-        Ok(self.nodes().number_or_own(key_of(&stat(parent.as_fd())?)))
     }
 }
 

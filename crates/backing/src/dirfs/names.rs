@@ -1,6 +1,7 @@
 //! Names: looked up, made, removed and moved.
 
 use super::inode::{key_of, kind_of, stat};
+use super::listing::{number_above, open_listing};
 use super::{DirFs, link_to, reopen};
 use crate::caller::Acting;
 use crate::nodes::Found;
@@ -12,7 +13,8 @@ use vfs::{Caller, Entry, Errno, FileKind, Ino, NewKind, NewNode, ROOT, RenameFla
 /// A name as it is, without opening what it stands for (dirfs-B1).
 const NAMED: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 /// A file that nobody had before.
-const NEW: OFlags = OFlags::RDWR.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const NEW: OFlags =
+    OFlags::RDWR.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC).union(OFlags::NOATIME);
 
 /// Opens what `name` stands for.
 pub fn open_name(dir: &OwnedFd, name: &[u8]) -> Result<Arc<OwnedFd>> {
@@ -45,17 +47,20 @@ impl DirFs {
         if stat(dir.as_fd())?.stx_nlink == 0 || self.nodes().get(ino)?.is_nameless {
             return Err(Errno::NOENT);
         }
+        if self.is_below_root(dir)? {
+            return self.enter(self.found(self.root.clone())?, None);
+        }
         let parent = open_name(dir, b"..")?;
         self.check_inside(&parent)?;
         self.enter(self.found(parent)?, None)
     }
 
-    /// `ESTALE` where a directory is not below the root (dirfs-B1).
+    /// `ESTALE` where a directory is not the root, nor below it (dirfs-B1).
     pub(super) fn check_inside(&self, dir: &Arc<OwnedFd>) -> Result<()> {
         let root = key_of(&stat(self.root.as_fd())?);
         let mut at = dir.clone();
         let mut key = key_of(&stat(at.as_fd())?);
-        while key != root {
+        while key != root && !self.is_below_root(&at)? {
             at = open_name(&at, b"..")?;
             let above = key_of(&stat(at.as_fd())?);
             if above == key {
@@ -64,6 +69,20 @@ impl DirFs {
             key = above;
         }
         Ok(())
+    }
+
+    /// Whether the root is next above a directory. The way up would lead onto what is mounted over it; the listing does not.
+    fn is_below_root(&self, dir: &OwnedFd) -> Result<bool> {
+        let root = key_of(&stat(self.root.as_fd())?);
+        let (dev, number) = key_of(&stat(dir.as_fd())?);
+        if dev != root.0 || number == root.1 {
+            return Ok(false);
+        }
+        match open_listing(dir).and_then(|stream| number_above(&stream)) {
+            // Who may not list it may go up.
+            Err(Errno::ACCESS | Errno::PERM) => Ok(false),
+            above => Ok(above? == Some(root.1)),
+        }
     }
 
     pub(super) fn create_named(
@@ -141,7 +160,7 @@ impl DirFs {
         let content = {
             let _acting = Acting::new(caller, umask)?;
             let mode = Mode::from_raw_mode(mode & 0o7777);
-            openat(&parent, ".", OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, mode)?
+            openat(&parent, ".", NEW | OFlags::TMPFILE, mode)?
         };
         let fd = Arc::new(reopen(&content, OFlags::PATH)?);
         let entry = self.enter(self.found(fd)?, None)?;

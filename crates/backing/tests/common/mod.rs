@@ -14,7 +14,7 @@ use vfs::{Caller, FileSystem, Ino, NewKind, NewNode};
 pub struct Disk {
     point: PathBuf,
     // After the mount.
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 /// The file systems that tests run on.
@@ -43,7 +43,7 @@ impl Disk {
             // The loop device goes with the mount.
             run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&point));
         }
-        Self { point, _dir: dir }
+        Self { point, dir }
     }
 
     /// A new directory in it.
@@ -51,6 +51,43 @@ impl Disk {
         let dir = self.point.join(name);
         fs::create_dir(&dir).unwrap();
         dir
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        &self.point
+    }
+
+    /// Mounts an empty file system over the directory `name`, until the result is dropped.
+    pub fn mount_over(&self, name: &str) -> Over {
+        let point = self.point.join(name);
+        run(Command::new("mount").args(["-t", "tmpfs", "tmpfs"]).arg(&point));
+        Over(point)
+    }
+
+    /// Makes all durable.
+    pub fn sync(&self) {
+        rustix::fs::syncfs(fs::File::open(&self.point).unwrap()).unwrap();
+    }
+
+    /// What a crash now would leave, mounted.
+    pub fn after_crash(self, fs: DirFs) -> Self {
+        let image = self.dir.path().join("image");
+        let copy = self.dir.path().join("copy");
+        run(Command::new("cp").arg("--sparse=always").arg(&image).arg(&copy));
+        drop(fs);
+        run(Command::new("umount").arg(&self.point));
+        run(Command::new("mount").args(["-o", "loop"]).arg(&copy).arg(&self.point));
+        self
+    }
+}
+
+/// What is mounted over a directory.
+pub struct Over(PathBuf);
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        let _ = unmount(&self.0, UnmountFlags::DETACH);
     }
 }
 
