@@ -15,9 +15,11 @@ pub struct Descriptors {
 
 #[derive(Default)]
 struct State {
+    /// Each with when it was used last.
     open: HashMap<Key, (Arc<OwnedFd>, u64)>,
     /// Keys by when they were used last.
     by_use: BTreeMap<u64, Key>,
+    /// Counts uses.
     now: u64,
 }
 
@@ -27,6 +29,7 @@ impl Descriptors {
         Self { state: Mutex::default(), max: max.max(1) }
     }
 
+    /// The descriptor, if it is still open, which is used now.
     pub fn get(&self, key: Key) -> Option<Arc<OwnedFd>> {
         let mut state = self.state();
         state.now += 1;

@@ -12,38 +12,34 @@ const COUNT: usize = 64;
 pub struct Locks([RwLock<()>; COUNT]);
 
 /// One or two locks held.
-pub struct Held<'a>(RwLockWriteGuard<'a, ()>, Option<RwLockWriteGuard<'a, ()>>);
+pub type Held<'a> = (RwLockWriteGuard<'a, ()>, Option<RwLockWriteGuard<'a, ()>>);
 
 impl Locks {
+    /// None is held.
     pub fn new() -> Self {
         Self(std::array::from_fn(|_| RwLock::new(())))
     }
 
+    /// With others who read.
     pub fn shared(&self, ino: Ino) -> RwLockReadGuard<'_, ()> {
         shared(&self.0[index(ino)])
     }
 
+    /// Alone.
     pub fn exclusive(&self, ino: Ino) -> RwLockWriteGuard<'_, ()> {
         exclusive(&self.0[index(ino)])
     }
 
-    /// Both, whose locks may be one.
+    /// Both alone; their locks may be one.
     pub fn exclusive_two(&self, a: Ino, b: Ino) -> Held<'_> {
         let (low, high) = (index(a).min(index(b)), index(a).max(index(b)));
         let first = exclusive(&self.0[low]);
-        Held(first, (low < high).then(|| exclusive(&self.0[high])))
+        (first, (low < high).then(|| exclusive(&self.0[high])))
     }
 
-    /// All of them.
+    /// All of them, with others who read.
     pub fn shared_all(&self) -> Vec<RwLockReadGuard<'_, ()>> {
         self.0.iter().map(shared).collect()
-    }
-}
-
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        // The second goes first; both go.
-        let _ = (&self.0, self.1.take());
     }
 }
 
@@ -52,11 +48,12 @@ fn index(ino: Ino) -> usize {
     (ino.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize
 }
 
-/// Locks have nothing in them that a panic could leave half done.
+/// Takes a lock with others who read. It has nothing in it that a panic could leave half done.
 pub fn shared(lock: &RwLock<()>) -> RwLockReadGuard<'_, ()> {
     lock.read().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Takes a lock alone.
 pub fn exclusive(lock: &RwLock<()>) -> RwLockWriteGuard<'_, ()> {
     lock.write().unwrap_or_else(PoisonError::into_inner)
 }

@@ -23,13 +23,17 @@ const CHANGED_MAX: usize = 16_384;
 pub struct Node {
     /// Another for each life of a number: what caches of descriptors know it by.
     pub serial: u64,
+    /// What the file system calls it.
     pub key: Key,
+    /// What it is.
     pub kind: FileKind,
+    /// What it is called for as long as it exists.
     pub identity: Identity,
     /// Holds the inode where a handle cannot, or need not be asked.
     pub anchor: Option<Arc<OwnedFd>>,
     /// Has no name any more, or none yet.
     pub is_nameless: bool,
+    /// References given out.
     refs: u64,
     /// How often it is a parent or has changes (nodes-N2).
     holds: u64,
@@ -51,9 +55,13 @@ pub struct Changes {
 
 /// An inode that was just found.
 pub struct Found {
+    /// Open on it, `O_PATH` or better.
     pub fd: Arc<OwnedFd>,
+    /// What the file system calls it.
     pub key: Key,
+    /// What it is.
     pub kind: FileKind,
+    /// What it is called for as long as it exists.
     pub identity: Identity,
 }
 
@@ -267,9 +275,8 @@ impl Nodes {
     /// Notes that a name of an inode changed in `dir`, which changes, too.
     pub fn note_name(&mut self, ino: Ino, dir: Ino) {
         self.note_attrs(dir);
-        // With a name its link count changes.
-        self.note_attrs(ino);
-        if !self.nodes.contains_key(&dir) {
+        // Its link count changed, too: that is made durable with the directory.
+        if self.note(ino).is_none() || !self.nodes.contains_key(&dir) {
             return;
         }
         let changes = self.nodes.get_mut(&ino).and_then(|node| node.changes.as_mut());

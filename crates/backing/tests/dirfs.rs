@@ -341,6 +341,36 @@ fn capabilities_and_privileges_go() {
     }
 }
 
+/// Space is reserved without a change of size, and what finds none leaves the file as long as it was.
+#[test]
+fn room_is_told_and_reserved() {
+    for kind in ["ext4", "xfs", "tmpfs"] {
+        let disk = Disk::new(kind);
+        let fs = open(&disk.dir("d"));
+        let (a, b) = (file(&fs, ROOT, b"a"), file(&fs, ROOT, b"b"));
+        fs.write(b, 0, b"begin").unwrap();
+        let keep_size = vfs::Fallocate::Allocate { keep_size: true };
+        let before = fs.room().unwrap();
+        fs.fallocate(a, keep_size, 0, 64 << 20).unwrap();
+        let reserved = before - fs.room().unwrap();
+        assert!((64 << 20..80 << 20).contains(&reserved), "{reserved} bytes on {kind}");
+        assert_eq!(fs.getattr(a).unwrap().size, 0);
+        let mut at = 64 << 20;
+        while fs.fallocate(a, keep_size, at, 1 << 20).is_ok() {
+            at += 1 << 20;
+        }
+        let data = vec![7; 32 << 20];
+        assert_eq!(fs.append(b, &data), Err(Errno::NOSPC), "on {kind}");
+        assert_eq!(fs.write(b, 1 << 20, &data), Err(Errno::NOSPC), "on {kind}");
+        assert_eq!(fs.getattr(b).unwrap().size, 5);
+        // What was reserved can be written.
+        fs.write(a, 0, &data).unwrap();
+        fs.fsync(a).unwrap();
+        assert_eq!(fs.copy_range((a, 0), (b, 5), 32 << 20), Err(Errno::NOSPC), "on {kind}");
+        assert_eq!(fs.getattr(b).unwrap().size, 5);
+    }
+}
+
 /// What a crash after a sync leaves is in a copy of the disk.
 #[test]
 fn what_was_synced_survives() {

@@ -19,6 +19,7 @@ const XFS_ACLS: &[u8] = b"trusted.SGI_ACL_";
 const XATTR_MAX: usize = 65_536;
 
 impl DirFs {
+    /// Checks what is to be set, and sets it.
     pub(super) fn set_attrs(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
         let inode = self.inode(ino)?;
         match (set.size, inode.kind) {
@@ -32,28 +33,34 @@ impl DirFs {
         if set.size.is_some_and(|size| size > self.limits.file_size) {
             return Err(Errno::FBIG);
         }
+        let result = self.set_steps(ino, &inode, set);
+        if *set != SetAttr::default() {
+            // Also where it failed midway.
+            self.nodes().note_attrs(ino);
+        }
+        result
+    }
+
+    /// Sets the size, then the rest.
+    fn set_steps(&self, ino: Ino, inode: &Inode, set: &SetAttr) -> Result<Attr> {
         let _content = set.size.map(|_| self.contents.exclusive(ino));
         if let Some(size) = set.size {
             // First, because it is what may fail. Not all file systems take the capability away with the size.
-            rustix::fs::ftruncate(self.content(&inode, true)?, size)?;
+            rustix::fs::ftruncate(self.content(inode, true)?, size)?;
             drop_capability(&inode.fd)?;
-            self.nodes().note_attrs(ino);
         }
         let changes_owner = set.uid.is_some() || set.gid.is_some();
         let changes_times = set.atime.is_some() || set.mtime.is_some();
         let steps = [changes_owner, set.perm.is_some(), changes_times];
         let stat = if steps.into_iter().filter(|step| *step).count() > 1 {
             let _whole = locks::exclusive(&self.attrs);
-            self.set_in_order(&inode, set, steps)?;
+            self.set_in_order(inode, set, steps)?;
             stat(inode.fd.as_fd())?
         } else {
             let _whole = locks::shared(&self.attrs);
-            self.set_in_order(&inode, set, steps)?;
+            self.set_in_order(inode, set, steps)?;
             stat(inode.fd.as_fd())?
         };
-        if steps.contains(&true) {
-            self.nodes().note_attrs(ino);
-        }
         attr(ino, &stat)
     }
 

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use vfs::{Errno, FileKind, Ino, Result};
 
 impl DirFs {
-    /// Contents, attributes, and the names in all directories in which they changed.
+    /// Makes contents and attributes durable, and the names in all directories in which they changed.
     pub(super) fn make_durable(&self, ino: Ino) -> Result<()> {
         let inode = self.inode(ino)?;
         let (lost, changes) = {
@@ -21,6 +21,7 @@ impl DirFs {
         self.sync_names(ino, changes)
     }
 
+    /// The same where attributes or names changed.
     pub(super) fn make_metadata_durable(&self, ino: Ino) -> Result<()> {
         let inode = self.inode(ino)?;
         let (lost, changes) = {
@@ -44,9 +45,9 @@ impl DirFs {
             FileKind::Dir => {
                 reopen(&inode.fd, OFlags::RDONLY | OFlags::DIRECTORY).and_then(rustix::fs::fsync)
             }
-            // They cannot be opened for that. Those that did not change, all but the names of new ones, need not be.
-            _ if changes.is_none() => Ok(()),
-            _ => self.sync_file_systems(),
+            // They cannot be opened for that. New ones are made durable with the directory that names them.
+            _ if changes.is_some_and(|changes| changes.attrs) => self.sync_file_systems(),
+            _ => Ok(()),
         };
         match result {
             // What we may not open.
@@ -82,6 +83,7 @@ impl DirFs {
         Ok(())
     }
 
+    /// Makes everything durable.
     pub(super) fn make_all_durable(&self) -> Result<()> {
         let then = self.nodes().now();
         self.sync_file_systems()?;
@@ -90,6 +92,7 @@ impl DirFs {
         Ok(())
     }
 
+    /// Makes everything durable in the file systems that were met.
     fn sync_file_systems(&self) -> Result<()> {
         rustix::fs::syncfs(&self.locked)?;
         let mounts: Vec<_> = lock(&self.mounts).values().cloned().collect();

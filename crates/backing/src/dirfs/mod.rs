@@ -26,6 +26,11 @@
 //!   it allocates in the file sets no `mtime` on most.
 //! - A write that finds no space midway is cut off beyond the old end of the file; what it overwrote before that stays.
 //! - Copies may share blocks. Several attributes that are set at once may be set in part where one fails.
+//! - A file that was written through this object a while ago cannot be executed beside it (`ETXTBSY`), nor written here while
+//!   it is executed. Reading leaves no `atime`, where the process may choose.
+//! - `tmpfile` in a removed directory is refused by ext4 (`EPERM`); device numbers of XFS have minors of 18 bits; times end
+//!   where the file system's do. Names that are exchanged while a directory is listed may be missed or met twice on btrfs and
+//!   tmpfs, what is exchanged keeps its `ctime` on XFS, and what is removed keeps it on tmpfs.
 //! - A mount below the directory is entered; it is not moved or linked across (`EXDEV`). Files there have descriptors.
 
 mod attrs;
