@@ -1,0 +1,54 @@
+//! As whom, and with which umask, a thread creates something.
+
+use crate::sys;
+use rustix::fs::Mode;
+use rustix::thread::{CapabilitySets, capabilities, set_capabilities};
+use std::cell::Cell;
+use std::marker::PhantomData;
+use vfs::{Caller, Result};
+
+thread_local! {
+    /// Whether this thread has a umask of its own.
+    static HAS_OWN_UMASK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// While it lives, this thread creates as somebody else. What is permitted is not his, but ours: the front end has checked it
+/// (vfs-C3).
+pub struct Acting {
+    umask: Mode,
+    /// The user, the group and the capabilities to go back to.
+    was: Option<(u32, u32, CapabilitySets)>,
+    _of_this_thread: PhantomData<*const ()>,
+}
+
+impl Acting {
+    /// As `caller`, where this process is the superuser, else as ourselves; with this umask.
+    pub fn new(caller: &Caller, umask: u32) -> Result<Self> {
+        if !HAS_OWN_UMASK.get() {
+            sys::unshare_umask()?;
+            HAS_OWN_UMASK.set(true);
+        }
+        let umask = rustix::process::umask(Mode::from_raw_mode(umask & 0o777));
+        let mut acting = Self { umask, was: None, _of_this_thread: PhantomData };
+        let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        if own.0 == 0 && own != (caller.uid, caller.gid) {
+            let capabilities = capabilities(None)?;
+            acting.was = Some((own.0, own.1, capabilities));
+            sys::set_fs_ids(caller.uid, caller.gid)?;
+            // The kernel takes away what concerns files when a thread's user is 0 no more.
+            set_capabilities(None, capabilities)?;
+        }
+        Ok(acting)
+    }
+}
+
+impl Drop for Acting {
+    fn drop(&mut self) {
+        if let Some((uid, gid, capabilities)) = self.was {
+            sys::set_fs_ids(uid, gid).expect("a thread can be again who it was");
+            // The kernel gives back itself what it took when the user changed.
+            let _ = set_capabilities(None, capabilities);
+        }
+        rustix::process::umask(self.umask);
+    }
+}

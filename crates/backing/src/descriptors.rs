@@ -1,0 +1,80 @@
+//! Open descriptors, as many as are worth it: the least recently used goes first.
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What a descriptor is for: the serial number of a node (`nodes`), and whether it can be written by.
+pub type Key = (u64, bool);
+
+/// A bounded cache of descriptors. Who got one may use it after it was dropped here.
+pub struct Descriptors {
+    state: Mutex<State>,
+    max: usize,
+}
+
+#[derive(Default)]
+struct State {
+    /// Each with when it was used last.
+    open: HashMap<Key, (Arc<OwnedFd>, u64)>,
+    /// Keys by when they were used last.
+    by_use: BTreeMap<u64, Key>,
+    /// Counts uses.
+    now: u64,
+}
+
+impl Descriptors {
+    /// At most `max` of them, and at least one.
+    pub fn new(max: usize) -> Self {
+        Self { state: Mutex::default(), max: max.max(1) }
+    }
+
+    /// The descriptor, if it is still open, which is used now.
+    pub fn get(&self, key: Key) -> Option<Arc<OwnedFd>> {
+        let mut state = self.state();
+        state.now += 1;
+        let now = state.now;
+        let (fd, used) = state.open.get_mut(&key)?;
+        let (fd, before) = (fd.clone(), std::mem::replace(used, now));
+        state.by_use.remove(&before);
+        state.by_use.insert(now, key);
+        Some(fd)
+    }
+
+    /// Keeps `fd`; what must go for it is closed here, unless it is in use.
+    pub fn put(&self, key: Key, fd: Arc<OwnedFd>) {
+        let mut closed = Vec::new();
+        let mut state = self.state();
+        state.now += 1;
+        let now = state.now;
+        closed.extend(state.remove(key));
+        state.open.insert(key, (fd, now));
+        state.by_use.insert(now, key);
+        while state.open.len() > self.max {
+            let Some((_, &oldest)) = state.by_use.first_key_value() else { break };
+            closed.extend(state.remove(oldest));
+        }
+        // Closing may take long on some file systems.
+        drop(state);
+    }
+
+    /// Drops what a node has.
+    pub fn drop_node(&self, serial: u64) {
+        let mut state = self.state();
+        let closed = [state.remove((serial, false)), state.remove((serial, true))];
+        drop(state);
+        drop(closed);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn remove(&mut self, key: Key) -> Option<Arc<OwnedFd>> {
+        let (fd, used) = self.open.remove(&key)?;
+        self.by_use.remove(&used);
+        Some(fd)
+    }
+}

@@ -1,0 +1,219 @@
+//! Attributes, extended ones included.
+
+use super::inode::{attr, stat};
+use super::{DirFs, Inode, link_to};
+use crate::locks;
+use rustix::fs::{
+    AtFlags, CWD, Gid, Mode, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, XattrFlags,
+};
+use std::os::fd::{AsFd as _, OwnedFd};
+use vfs::acl::{ACL_ACCESS, ACL_DEFAULT, Acl};
+use vfs::rules::clear_privileges;
+use vfs::{Attr, Errno, FileKind, Ino, Result, SetAttr, SetTime, SetXattr};
+
+/// What lets a program do more than its caller.
+pub(super) const CAPABILITY: &[u8] = b"security.capability";
+/// How XFS lists an ACL a second time.
+const XFS_ACLS: &[u8] = b"trusted.SGI_ACL_";
+/// No value and no list of names is longer.
+const XATTR_MAX: usize = 65_536;
+
+impl DirFs {
+    /// Checks what is to be set, and sets it.
+    pub(super) fn set_attrs(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        let inode = self.inode(ino)?;
+        match (set.size, inode.kind) {
+            (None, _) | (_, FileKind::File) => {}
+            (_, FileKind::Dir) => return Err(Errno::ISDIR),
+            _ => return Err(Errno::INVAL),
+        }
+        if set.perm.is_some() && inode.kind == FileKind::Symlink {
+            return Err(Errno::OPNOTSUPP);
+        }
+        if set.size.is_some_and(|size| size > self.limits.file_size) {
+            return Err(Errno::FBIG);
+        }
+        let result = self.set_steps(ino, &inode, set);
+        if *set != SetAttr::default() {
+            // Also where it failed midway.
+            self.nodes().note_attrs(ino);
+        }
+        result
+    }
+
+    /// Sets the size, then the rest.
+    fn set_steps(&self, ino: Ino, inode: &Inode, set: &SetAttr) -> Result<Attr> {
+        let _content = set.size.map(|_| self.contents.exclusive(ino));
+        if let Some(size) = set.size {
+            // First, because it is what may fail. Not all file systems take the capability away with the size.
+            rustix::fs::ftruncate(self.content(inode, true)?, size)?;
+            drop_capability(&inode.fd)?;
+        }
+        let changes_owner = set.uid.is_some() || set.gid.is_some();
+        let changes_times = set.atime.is_some() || set.mtime.is_some();
+        let steps = [changes_owner, set.perm.is_some(), changes_times];
+        let stat = if steps.into_iter().filter(|step| *step).count() > 1 {
+            let _whole = locks::exclusive(&self.attrs);
+            self.set_in_order(inode, set, steps)?;
+            stat(inode.fd.as_fd())?
+        } else {
+            let _whole = locks::shared(&self.attrs);
+            self.set_in_order(inode, set, steps)?;
+            stat(inode.fd.as_fd())?
+        };
+        attr(ino, &stat)
+    }
+
+    /// The owner, which takes privileges away, before the mode, and times last, which the others change.
+    fn set_in_order(
+        &self,
+        inode: &Inode,
+        set: &SetAttr,
+        [owner, mode, times]: [bool; 3],
+    ) -> Result<()> {
+        if owner {
+            let (uid, gid) = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
+            rustix::fs::chownat(&inode.fd, "", uid, gid, AtFlags::EMPTY_PATH)?;
+        }
+        if let Some(perm) = set.perm.filter(|_| mode) {
+            let mode = Mode::from_raw_mode(perm & 0o7777);
+            rustix::fs::chmodat(CWD, link_to(&inode.fd), mode, AtFlags::empty())?;
+        }
+        if times {
+            let times = Timestamps {
+                last_access: timespec(set.atime),
+                last_modification: timespec(set.mtime),
+            };
+            rustix::fs::utimensat(&inode.fd, "", &times, AtFlags::EMPTY_PATH)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn clear_privileges(&self, ino: Ino) -> Result<()> {
+        let inode = self.inode(ino)?;
+        if inode.kind == FileKind::Dir {
+            return Ok(());
+        }
+        let mode = u32::from(stat(inode.fd.as_fd())?.stx_mode);
+        if clear_privileges(mode) != mode || self.get_xattr(ino, CAPABILITY).is_ok() {
+            // A change of owner takes all of them in one step, be it to the same.
+            rustix::fs::chownat(&inode.fd, "", None, None, AtFlags::EMPTY_PATH)?;
+            self.nodes().note_attrs(ino);
+        }
+        Ok(())
+    }
+
+    pub(super) fn get_xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        let inode = self.inode(ino)?;
+        // A name that cannot be set is not there.
+        if self.limits.check_xattr(inode.kind, name, 0).is_err() || is_hidden(name) {
+            return Err(Errno::NODATA);
+        }
+        let path = link_to(&inode.fd);
+        match sized(|buf| rustix::fs::getxattr(&path, name, buf)) {
+            Err(Errno::OPNOTSUPP) => Err(Errno::NODATA),
+            result => result,
+        }
+    }
+
+    pub(super) fn set_xattr(
+        &self,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: SetXattr,
+    ) -> Result<()> {
+        let inode = self.inode(ino)?;
+        self.limits.check_xattr(inode.kind, name, value.len())?;
+        if is_hidden(name) {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let flags = match mode {
+            SetXattr::Any => XattrFlags::empty(),
+            SetXattr::Create => XattrFlags::CREATE,
+            SetXattr::Replace => XattrFlags::REPLACE,
+        };
+        let _whole = is_acl(name).then(|| locks::exclusive(&self.attrs));
+        if is_acl(name) {
+            // The kernel takes an empty list for a removal, and ignores the flags.
+            Acl::parse_valid(value)?;
+            match (mode, self.get_xattr(ino, name).is_ok()) {
+                (SetXattr::Create, true) => return Err(Errno::EXIST),
+                (SetXattr::Replace, false) => return Err(Errno::NODATA),
+                _ => {}
+            }
+        }
+        rustix::fs::setxattr(link_to(&inode.fd), name, value, flags)?;
+        self.nodes().note_attrs(ino);
+        Ok(())
+    }
+
+    pub(super) fn list_xattrs(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        let inode = self.inode(ino)?;
+        let path = link_to(&inode.fd);
+        let list = match sized(|buf| rustix::fs::listxattr(&path, buf)) {
+            Err(Errno::OPNOTSUPP) => Vec::new(),
+            result => result?,
+        };
+        let is_ours =
+            |name: &&[u8]| self.limits.check_xattr(inode.kind, name, 0).is_ok() && !is_hidden(name);
+        Ok(list.split(|byte| *byte == 0).filter(is_ours).map(<[u8]>::to_vec).collect())
+    }
+
+    pub(super) fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
+        let inode = self.inode(ino)?;
+        self.limits.check_xattr(inode.kind, name, 0)?;
+        if is_hidden(name) {
+            return Err(Errno::NODATA);
+        }
+        if is_acl(name) && self.get_xattr(ino, name) == Err(Errno::NODATA) {
+            // The kernel says nothing then.
+            return Err(Errno::NODATA);
+        }
+        rustix::fs::removexattr(link_to(&inode.fd), name)?;
+        self.nodes().note_attrs(ino);
+        Ok(())
+    }
+}
+
+/// Takes the capability of a file away, if it has one (vfs-C5).
+pub(super) fn drop_capability(fd: &OwnedFd) -> Result<()> {
+    match rustix::fs::removexattr(link_to(fd), CAPABILITY) {
+        Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(()),
+        // Who may not take it away writes as nobody who could have kept it: the kernel has done it.
+        Err(Errno::PERM) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+fn is_acl(name: &[u8]) -> bool {
+    name == ACL_ACCESS || name == ACL_DEFAULT
+}
+
+fn is_hidden(name: &[u8]) -> bool {
+    name.starts_with(XFS_ACLS)
+}
+
+/// Calls `get` with a buffer that is large enough.
+fn sized(get: impl Fn(&mut [u8]) -> Result<usize>) -> Result<Vec<u8>> {
+    let mut buf = vec![0; 512];
+    let len = loop {
+        match get(&mut buf) {
+            Err(Errno::RANGE) if buf.len() < XATTR_MAX => buf.resize(XATTR_MAX, 0),
+            result => break result?,
+        }
+    };
+    buf.truncate(len);
+    Ok(buf)
+}
+
+fn timespec(time: Option<SetTime>) -> Timespec {
+    match time {
+        None => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        Some(SetTime::Now) => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
+        Some(SetTime::At(time)) => {
+            let (tv_sec, nanos) = time.parts();
+            Timespec { tv_sec, tv_nsec: nanos.into() }
+        }
+    }
+}

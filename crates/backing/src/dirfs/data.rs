@@ -1,0 +1,174 @@
+//! Contents of files.
+
+use super::attrs::drop_capability;
+use super::inode::stat;
+use super::{DirFs, Inode};
+use rustix::fs::{FallocateFlags, SeekFrom};
+use rustix::io::{pread, pwrite};
+use std::os::fd::{AsFd as _, OwnedFd};
+use vfs::{Errno, Fallocate, FileKind, Ino, Result, Seek};
+
+/// Bytes that are copied at once where the kernel does not copy.
+const CHUNK: usize = 1 << 20;
+/// Offsets of the kernel's are signed.
+const OFFSET_MAX: u64 = i64::MAX as u64;
+
+impl DirFs {
+    /// A file. `EISDIR` for a directory, `EINVAL` for other non-files.
+    fn file(&self, ino: Ino) -> Result<Inode> {
+        let inode = self.inode(ino)?;
+        match inode.kind {
+            FileKind::File => Ok(inode),
+            FileKind::Dir => Err(Errno::ISDIR),
+            _ => Err(Errno::INVAL),
+        }
+    }
+
+    pub(super) fn read_at(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let inode = self.file(ino)?;
+        if buf.is_empty() || offset >= OFFSET_MAX {
+            return Ok(0);
+        }
+        let content = self.content(&inode, false)?;
+        let _whole = self.contents.shared(ino);
+        read_all(&content, offset, buf)
+    }
+
+    /// Writes at an offset, or at the end; says where.
+    pub(super) fn write_at(&self, ino: Ino, offset: Option<u64>, data: &[u8]) -> Result<u64> {
+        let inode = self.file(ino)?;
+        if let Some(offset) = offset {
+            if data.is_empty() {
+                return Ok(offset);
+            }
+            self.limits.end_of(offset, data.len() as u64)?;
+        }
+        let content = self.content(&inode, true)?;
+        let _whole = self.contents.exclusive(ino);
+        let size = stat(inode.fd.as_fd())?.stx_size;
+        let offset = offset.unwrap_or(size);
+        if !data.is_empty() {
+            self.limits.end_of(offset, data.len() as u64)?;
+            write_all(&content, offset, data).inspect_err(|_| cut_back(&content, size))?;
+        }
+        Ok(offset)
+    }
+
+    pub(super) fn allocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
+        let inode = self.inode(ino)?;
+        let check = |size| self.limits.check_fallocate((inode.kind, size), mode, offset, len);
+        if inode.kind != FileKind::File {
+            return check(0).map(drop);
+        }
+        let keeps = |keep| if keep { FallocateFlags::KEEP_SIZE } else { FallocateFlags::empty() };
+        let flags = match mode {
+            Fallocate::Allocate { keep_size } => keeps(keep_size),
+            Fallocate::PunchHole => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+            Fallocate::ZeroRange { keep_size } => FallocateFlags::ZERO_RANGE | keeps(keep_size),
+            Fallocate::Collapse => FallocateFlags::COLLAPSE_RANGE,
+            Fallocate::Insert => FallocateFlags::INSERT_RANGE,
+        };
+        let content = self.content(&inode, true)?;
+        let _whole = self.contents.exclusive(ino);
+        check(stat(inode.fd.as_fd())?.stx_size)?;
+        rustix::fs::fallocate(&content, flags, offset, len)?;
+        drop_capability(&inode.fd)
+    }
+
+    pub(super) fn seek_from(&self, ino: Ino, offset: u64, whence: Seek) -> Result<u64> {
+        let inode = self.file(ino)?;
+        if offset >= OFFSET_MAX {
+            return Err(Errno::NXIO);
+        }
+        let to = match whence {
+            Seek::Data => SeekFrom::Data(offset),
+            Seek::Hole => SeekFrom::Hole(offset),
+        };
+        let content = self.content(&inode, false)?;
+        let _whole = self.contents.shared(ino);
+        // Where the descriptor then stands nobody asks.
+        rustix::fs::seek(&content, to)
+    }
+
+    pub(super) fn copy(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
+        let (source, target) = (self.inode(from.0)?, self.inode(to.0)?);
+        self.file(from.0)?;
+        self.file(to.0)?;
+        let source_content = self.content(&source, false)?;
+        let target_content = self.content(&target, true)?;
+        let _whole = self.contents.exclusive_two(from.0, to.0);
+        let available = stat(source.fd.as_fd())?.stx_size.saturating_sub(from.1);
+        let len = len.min(available);
+        if len == 0 {
+            return Ok(0);
+        }
+        self.limits.end_of(to.1, len)?;
+        if from.0 == to.0 && from.1 < to.1.saturating_add(len) && to.1 < from.1.saturating_add(len)
+        {
+            return Err(Errno::INVAL);
+        }
+        let size = stat(target.fd.as_fd())?.stx_size;
+        drop_capability(&target.fd)?;
+        copy_all((&source_content, from.1), (&target_content, to.1), len)
+            .inspect_err(|_| cut_back(&target_content, size))?;
+        Ok(len)
+    }
+}
+
+/// Fills `buf`, as far as the file goes.
+fn read_all(content: &OwnedFd, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    let mut done = 0;
+    while done < buf.len() {
+        match pread(content, &mut buf[done..], offset + done as u64) {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(done)
+}
+
+fn write_all(content: &OwnedFd, offset: u64, data: &[u8]) -> Result<()> {
+    let mut done = 0;
+    while done < data.len() {
+        match pwrite(content, &data[done..], offset + done as u64) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(n) => done += n,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// Takes back what a call that failed midway made a file grow by (vfs-C2).
+fn cut_back(content: &OwnedFd, size: u64) {
+    if rustix::fs::fstat(content).is_ok_and(|stat| stat.st_size as u64 > size) {
+        let _ = rustix::fs::ftruncate(content, size);
+    }
+}
+
+fn copy_all(from: (&OwnedFd, u64), to: (&OwnedFd, u64), len: u64) -> Result<()> {
+    let mut done = 0;
+    while done < len {
+        let (mut source, mut target) = (from.1 + done, to.1 + done);
+        let want = usize::try_from(len - done).unwrap_or(usize::MAX);
+        match rustix::fs::copy_file_range(from.0, Some(&mut source), to.0, Some(&mut target), want)
+        {
+            Ok(0) => return Err(Errno::IO),
+            Ok(n) => done += n as u64,
+            Err(Errno::INTR) => {}
+            // Between file systems, and where they cannot.
+            Err(Errno::XDEV | Errno::OPNOTSUPP | Errno::NOSYS) => {
+                let mut buf = vec![0; CHUNK.min(want)];
+                match read_all(from.0, source, &mut buf)? {
+                    0 => return Err(Errno::IO),
+                    n => write_all(to.0, target, &buf[..n]).map(|()| done += n as u64)?,
+                }
+            }
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}

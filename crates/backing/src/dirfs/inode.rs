@@ -1,0 +1,120 @@
+//! What the kernel says of an inode: attributes and identities.
+
+use crate::Identity;
+use crate::nodes::{Found, Key};
+use crate::sys::Handle;
+use rustix::fs::{AtFlags, Statx, StatxFlags, StatxTimestamp};
+use std::ffi::CStr;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use vfs::{Attr, Errno, FileKind, Ino, Result, Timestamp};
+
+/// An identity that begins so goes on with the kind of a handle (4 bytes), its bytes, and the birth time (8).
+const BY_HANDLE: u8 = 1;
+/// And one that begins so with the device, 0 for the root's, the inode number and the birth time (8 each).
+const BY_NUMBER: u8 = 2;
+
+/// FUSE file systems have handles for inodes that the kernel remembers only.
+const FUSE_MAGIC: u64 = 0x6573_5546;
+
+/// What the kernel knows of an inode.
+pub fn stat(fd: BorrowedFd<'_>) -> Result<Statx> {
+    let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+    rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, wanted)
+}
+
+pub fn key_of(stat: &Statx) -> Key {
+    (rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor), stat.stx_ino)
+}
+
+pub fn kind_of(stat: &Statx) -> Result<FileKind> {
+    FileKind::from_mode(u32::from(stat.stx_mode)).ok_or(Errno::IO)
+}
+
+fn time(time: StatxTimestamp) -> Timestamp {
+    Timestamp::from_parts(time.tv_sec, time.tv_nsec)
+}
+
+/// The attributes in the contract's words. The generation is what of the birth time differs most.
+pub fn attr(ino: Ino, stat: &Statx) -> Result<Attr> {
+    let btime = time(stat.stx_btime);
+    Ok(Attr {
+        ino,
+        generation: btime.0 as u32,
+        kind: kind_of(stat)?,
+        perm: u32::from(stat.stx_mode) & 0o7777,
+        nlink: stat.stx_nlink,
+        uid: stat.stx_uid,
+        gid: stat.stx_gid,
+        rdev: rustix::fs::makedev(stat.stx_rdev_major, stat.stx_rdev_minor) as u32,
+        size: stat.stx_size,
+        blocks: stat.stx_blocks,
+        atime: time(stat.stx_atime),
+        mtime: time(stat.stx_mtime),
+        ctime: time(stat.stx_ctime),
+        btime,
+    })
+}
+
+/// How inodes are identified.
+pub struct Identities {
+    /// The root's device.
+    pub root_dev: u64,
+    /// Whether its handles last.
+    has_handles: bool,
+}
+
+impl Identities {
+    /// On the file system of `root`, which has this device.
+    pub fn new(root: &OwnedFd, root_dev: u64) -> Result<Self> {
+        let is_fuse = rustix::fs::fstatfs(root)?.f_type as u64 == FUSE_MAGIC;
+        let has_handles = !is_fuse && Handle::of(root.as_fd(), c"").is_ok();
+        Ok(Self { root_dev, has_handles })
+    }
+
+    /// What a descriptor is of, which has these attributes.
+    pub fn found(&self, fd: Arc<OwnedFd>, stat: &Statx) -> Result<Found> {
+        let key = key_of(stat);
+        let btime = time(stat.stx_btime).0.to_le_bytes();
+        let mut identity;
+        if self.has_handles && key.0 == self.root_dev {
+            let handle = Handle::of(fd.as_fd(), c"")?;
+            identity = vec![BY_HANDLE];
+            identity.extend(handle.kind.to_le_bytes());
+            identity.extend(handle.bytes);
+        } else {
+            identity = vec![BY_NUMBER];
+            let device = if key.0 == self.root_dev { 0 } else { key.0 };
+            identity.extend(device.to_le_bytes());
+            identity.extend(key.1.to_le_bytes());
+        }
+        identity.extend(btime);
+        Ok(Found { fd, key, kind: kind_of(stat)?, identity: Identity(identity) })
+    }
+
+    /// The handle in an identity, if it has one.
+    pub fn handle(&self, identity: &Identity) -> Option<Handle> {
+        let (kind, bytes) = identity.0.strip_prefix(&[BY_HANDLE])?.split_first_chunk()?;
+        let (bytes, _btime) = bytes.split_last_chunk::<8>()?;
+        Some(Handle { kind: i32::from_le_bytes(*kind), bytes: bytes.to_vec() })
+    }
+
+    /// Whether `name` in `dir`, which a listing says has the inode number `number`, may be what an identity means; where it
+    /// may not, it need not be opened.
+    pub fn may_be(
+        &self,
+        identity: &Identity,
+        dir: BorrowedFd<'_>,
+        name: &CStr,
+        number: u64,
+    ) -> bool {
+        match self.handle(identity) {
+            // Where there is no handle, to open it tells why.
+            Some(wanted) => Handle::of(dir, name).ok().is_none_or(|handle| handle == wanted),
+            None => {
+                let wanted = identity.0.get(9..17).and_then(|bytes| bytes.first_chunk());
+                wanted.is_some_and(|wanted| number == u64::from_le_bytes(*wanted)) || number == 0
+            }
+        }
+    }
+}

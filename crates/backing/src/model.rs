@@ -1,0 +1,279 @@
+//! The contract's model as a backing: it loses in a crash what was not synced, and fails when told to.
+//!
+//! Its inode numbers are given anew after a crash that took their creation back, so identities are numbers with birth times.
+
+use crate::{Backing, Identity};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
+use vfs::model::Model;
+use vfs::{Caller, Entry, Errno, FileKind, FileSystem, Ino, NewNode, RenameFlags, Result};
+use vfs::{SetAttr, SetXattr, StatFs};
+
+/// The calls that are counted and can be made to fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs)] // Each is named as its method.
+pub enum Call {
+    Lookup,
+    Getattr,
+    Setattr,
+    Create,
+    Tmpfile,
+    Readlink,
+    Unlink,
+    Rmdir,
+    Link,
+    Rename,
+    Readdir,
+    Read,
+    Write,
+    Append,
+    DropPrivileges,
+    Fallocate,
+    Seek,
+    CopyRange,
+    Fsync,
+    Sync,
+    Getxattr,
+    Setxattr,
+    Listxattr,
+    Removexattr,
+    Identity,
+    Find,
+    SyncMetadata,
+    Room,
+}
+
+/// What decides which calls fail, with which error.
+type Fault = Box<dyn FnMut(Call) -> Option<Errno> + Send>;
+
+/// A [`Model`] as a [`Backing`].
+pub struct ModelBacking {
+    model: RwLock<Model>,
+    fault: Mutex<Option<Fault>>,
+    counts: Mutex<BTreeMap<Call, u64>>,
+    /// What [`Backing::room`] says instead of the model.
+    room: Mutex<Option<u64>>,
+    /// Names or attributes changed since all was made durable.
+    is_metadata_changed: AtomicBool,
+}
+
+impl Default for ModelBacking {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Forwards calls to the model, each counted.
+macro_rules! counted {
+    ($($method:ident $call:ident),+ $(,)?) => {
+        $( vfs::forward!(self => self.call(Call::$call)?; $method); )+
+    };
+}
+
+impl ModelBacking {
+    /// An empty one, that loses in a crash what was not synced.
+    pub fn new() -> Self {
+        Self::over(Model::durable_on_sync())
+    }
+
+    /// Over this model.
+    pub fn over(model: Model) -> Self {
+        Self {
+            model: RwLock::new(model),
+            fault: Mutex::new(None),
+            counts: Mutex::new(BTreeMap::new()),
+            room: Mutex::new(None),
+            is_metadata_changed: AtomicBool::new(false),
+        }
+    }
+
+    /// Loses what was not synced, and every reference.
+    pub fn crash(&self) {
+        let mut model = self.model.write().expect("no call panics while it changes the model");
+        *model = model.after_crash();
+        self.is_metadata_changed.store(false, Ordering::Release);
+    }
+
+    /// From now on `calls` fail with `errno`, and change nothing.
+    pub fn fail(&self, calls: &'static [Call], errno: Errno) {
+        self.fail_where(move |call| calls.contains(&call).then_some(errno));
+    }
+
+    /// From now on a call fails where `fault`, which is asked for each, says so.
+    pub fn fail_where(&self, fault: impl FnMut(Call) -> Option<Errno> + Send + 'static) {
+        *locked(&self.fault) = Some(Box::new(fault));
+    }
+
+    /// No call fails any more but by its own fault.
+    pub fn heal(&self) {
+        *locked(&self.fault) = None;
+    }
+
+    /// Lets [`Backing::room`] give this; `None`: what the model says.
+    pub fn set_room(&self, bytes: Option<u64>) {
+        *locked(&self.room) = bytes;
+    }
+
+    /// How often `call` was made, failures included.
+    pub fn count(&self, call: Call) -> u64 {
+        locked(&self.counts).get(&call).copied().unwrap_or_default()
+    }
+
+    /// The model, for who wants to look past faults and counters.
+    pub fn model(&self) -> RwLockReadGuard<'_, Model> {
+        self.model.read().expect("no call panics while it changes the model")
+    }
+
+    /// The model, for a call that was not made to fail.
+    fn call(&self, call: Call) -> Result<RwLockReadGuard<'_, Model>> {
+        *locked(&self.counts).entry(call).or_default() += 1;
+        let errno = locked(&self.fault).as_mut().and_then(|fault| fault(call));
+        errno.map_or_else(|| Ok(self.model()), Err)
+    }
+
+    /// As [`call`](Self::call), for one that changes names or attributes.
+    fn change(&self, call: Call) -> Result<RwLockReadGuard<'_, Model>> {
+        let model = self.call(call)?;
+        self.is_metadata_changed.store(true, Ordering::Release);
+        Ok(model)
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("nothing panics while it holds this")
+}
+
+impl FileSystem for ModelBacking {
+    vfs::forward!(self => self.model(); root, durability, forget);
+
+    counted! {
+        lookup Lookup, getattr Getattr, readlink Readlink, readdir Readdir, read Read, write Write, append Append,
+        fallocate Fallocate, seek Seek, copy_range CopyRange, getxattr Getxattr, listxattr Listxattr,
+    }
+
+    fn kernel_cache(&self) -> vfs::KernelCache {
+        vfs::KernelCache::UpTo(std::time::Duration::from_secs(1))
+    }
+
+    fn limits(&self) -> &'static vfs::Limits {
+        self.model().limits()
+    }
+
+    fn statfs(&self) -> StatFs {
+        self.model().statfs()
+    }
+
+    fn setattr(&self, caller: &Caller, ino: Ino, set: &SetAttr) -> Result<Entry> {
+        self.change(Call::Setattr)?.setattr(caller, ino, set)
+    }
+
+    fn create(&self, caller: &Caller, dir: Ino, name: &[u8], node: &NewNode<'_>) -> Result<Entry> {
+        self.change(Call::Create)?.create(caller, dir, name, node)
+    }
+
+    fn tmpfile(&self, caller: &Caller, dir: Ino, mode: u32, umask: u32) -> Result<Entry> {
+        self.change(Call::Tmpfile)?.tmpfile(caller, dir, mode, umask)
+    }
+
+    fn unlink(&self, dir: Ino, name: &[u8]) -> Result<()> {
+        self.change(Call::Unlink)?.unlink(dir, name)
+    }
+
+    fn rmdir(&self, dir: Ino, name: &[u8]) -> Result<()> {
+        self.change(Call::Rmdir)?.rmdir(dir, name)
+    }
+
+    fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Entry> {
+        self.change(Call::Link)?.link(ino, dir, name)
+    }
+
+    fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> Result<()> {
+        self.change(Call::Rename)?.rename(from, to, flags)
+    }
+
+    fn drop_privileges(&self, ino: Ino) -> Result<()> {
+        self.change(Call::DropPrivileges)?.drop_privileges(ino)
+    }
+
+    fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: SetXattr) -> Result<()> {
+        self.change(Call::Setxattr)?.setxattr(ino, name, value, mode)
+    }
+
+    fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
+        self.change(Call::Removexattr)?.removexattr(ino, name)
+    }
+
+    fn fsync(&self, ino: Ino) -> Result<()> {
+        // One sync of the model makes everything durable.
+        let model = self.call(Call::Fsync)?;
+        self.is_metadata_changed.store(false, Ordering::Release);
+        model.fsync(ino)
+    }
+
+    fn sync(&self) -> Result<()> {
+        let model = self.call(Call::Sync)?;
+        self.is_metadata_changed.store(false, Ordering::Release);
+        model.sync()
+    }
+}
+
+impl Backing for ModelBacking {
+    fn identity(&self, ino: Ino) -> Result<Identity> {
+        let attr = self.call(Call::Identity)?.getattr(ino)?;
+        Ok(Identity([ino.0.to_le_bytes(), attr.btime.0.to_le_bytes()].concat()))
+    }
+
+    fn find(&self, identity: &Identity, _hint: &[u8]) -> Result<Entry> {
+        let model = self.call(Call::Find)?;
+        let (ino, btime) = identity.0.split_first_chunk().ok_or(Errno::INVAL)?;
+        let ino = Ino(u64::from_le_bytes(*ino));
+        let found = model.lookup(ino, b".")?;
+        if found.btime.0.to_le_bytes() == btime {
+            return Ok(found);
+        }
+        model.forget(ino, 1);
+        Err(Errno::STALE)
+    }
+
+    fn path(&self, ino: Ino) -> Option<Vec<u8>> {
+        let model = self.model();
+        let mut pending = vec![(model.root(), Vec::new())];
+        while let Some((dir, path)) = pending.pop() {
+            if dir == ino {
+                return Some(path);
+            }
+            let mut found = None;
+            let listed = model.readdir(dir, 0, &mut |entry| {
+                if !matches!(entry.name, b"." | b"..") {
+                    let slash: &[u8] = if path.is_empty() { b"" } else { b"/" };
+                    let path = [&path, slash, entry.name].concat();
+                    if entry.ino == ino {
+                        found = Some(path);
+                    } else if entry.kind == FileKind::Dir {
+                        pending.push((entry.ino, path));
+                    }
+                }
+                found.is_none()
+            });
+            if found.is_some() || listed.is_err() {
+                return found;
+            }
+        }
+        None
+    }
+
+    fn sync_metadata(&self, ino: Ino) -> Result<()> {
+        let model = self.call(Call::SyncMetadata)?;
+        if !self.is_metadata_changed.swap(false, Ordering::AcqRel) {
+            return model.getattr(ino).map(drop);
+        }
+        model.fsync(ino)
+    }
+
+    fn room(&self) -> Result<u64> {
+        let stat = self.call(Call::Room)?.statfs();
+        let told = *locked(&self.room);
+        Ok(told.unwrap_or(stat.blocks_free.saturating_mul(u64::from(stat.block_size))))
+    }
+}
