@@ -1,0 +1,374 @@
+//! Shadow files: found, made, marked, compared with what is below.
+
+use crate::counters::count;
+pub(crate) use crate::node::Cnode;
+use crate::node::{Dirty, Node, State};
+use crate::range::{Blocks, joined};
+use crate::record::{self, Fingerprint, Flags, Record};
+use crate::{BLOCK, Cache, lock};
+use backing::Backing;
+use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
+use vfs::{
+    Attr, Caller, Errno, FileSystem, Ino, NewKind, NewNode, Result, SetAttr, SetTime, SetXattr,
+};
+
+/// Shadows belong to who serves the cache.
+const NEW: NewNode<'_> = NewNode { kind: NewKind::File, mode: 0o600, umask: 0 };
+
+impl<P: FileSystem, B: Backing> Cache<P, B> {
+    /// The shadow of a file; made where there is none. Compares it with what is below where that was not done just now
+    /// (pmcache-C4).
+    pub(crate) fn cnode<'s>(&self, node: &Node, state: &'s mut State) -> Result<&'s mut Cnode> {
+        if state.cached.is_none() {
+            let mut cnode = self.load_or_make(node)?;
+            self.settle(node.ino, &mut cnode);
+            state.cached = Some(cnode);
+        }
+        self.check(node, state)?;
+        state.cached.as_mut().ok_or(Errno::IO)
+    }
+
+    /// The shadow of a file, if it has one.
+    pub(crate) fn load(&self, node: &Node, state: &mut State) -> Result<()> {
+        if state.cached.is_none() {
+            let name = record::name_of(&self.backing.identity(node.ino)?.0);
+            let _shadows = lock(&self.shadows);
+            state.cached = self.find(&name)?;
+            if let Some(cnode) = &mut state.cached {
+                self.settle(node.ino, cnode);
+            }
+        }
+        Ok(())
+    }
+
+    fn load_or_make(&self, node: &Node) -> Result<Cnode> {
+        let attr = self.backing.getattr(node.ino)?;
+        let identity = self.backing.identity(node.ino)?.0;
+        let name = record::name_of(&identity);
+        let _shadows = lock(&self.shadows);
+        if let Some(cnode) = self.find(&name)? {
+            return Ok(cnode);
+        }
+        let hint = self.backing.path(node.ino).unwrap_or_default();
+        let left = Fingerprint::of(&attr);
+        let record = Record { state: Flags::empty(), left, intent: None, identity, hint };
+        // With its record it is one (C1: all of it is below); without, nothing.
+        let made = self.pool.create(&Caller::ROOT, self.nodes, &name, &NEW)?;
+        let cnode = Cnode {
+            name,
+            shadow: made.ino,
+            size: attr.size,
+            ctime: attr.ctime,
+            record,
+            slot: None,
+            checked: (self.options.clock)(),
+            dirty: None,
+        };
+        let begun =
+            self.set_shadow_size(&cnode, attr.size).and_then(|()| self.store_record(&cnode));
+        if let Err(err) = begun {
+            let _ = self.pool.unlink(self.nodes, &cnode.name);
+            self.pool.forget(cnode.shadow, 1);
+            return Err(err);
+        }
+        Ok(cnode)
+    }
+
+    /// A shadow is in use, by this file.
+    pub(crate) fn settle(&self, ino: Ino, cnode: &mut Cnode) {
+        if let Some(dirty) = &cnode.dirty {
+            self.backlog.grow(dirty.blocks.count() * BLOCK);
+            self.backlog.add(self.table.get(ino), (self.options.clock)());
+        }
+        cnode.slot =
+            Some(self.resident.insert(cnode.shadow, cnode.size.div_ceil(BLOCK), Some(ino)));
+    }
+
+    /// What the pool has under this name. What is no whole shadow, and has nothing that is not below, is removed.
+    pub(crate) fn find(&self, name: &[u8]) -> Result<Option<Cnode>> {
+        let shadow = match self.pool.lookup(self.nodes, name) {
+            Ok(shadow) => shadow,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(err) => return Err(err),
+        };
+        let dirty = self.find_dirty(name);
+        let record = self.pool.getxattr(shadow.ino, record::RECORD);
+        let record = record.and_then(|bytes| Record::from_bytes(&bytes));
+        match (record, dirty) {
+            (Ok(record), Ok(dirty)) if record::name_of(&record.identity) == name => {
+                let checked = vfs::Timestamp(i64::MIN);
+                let ctime = record.left.ctime.max(shadow.ctime);
+                let (name, shadow, size) = (name.to_vec(), shadow.ino, shadow.size);
+                let slot = None;
+                let mut cnode = Cnode { name, shadow, size, ctime, record, slot, checked, dirty };
+                if cnode.dirty.is_none() && cnode.size != cnode.record.left.size {
+                    // It was being forgotten.
+                    cnode.size = cnode.record.left.size;
+                    self.set_shadow_size(&cnode, 0)?;
+                    self.set_shadow_size(&cnode, cnode.size)?;
+                }
+                Ok(Some(cnode))
+            }
+            (Ok(_) | Err(Errno::NODATA | Errno::UCLEAN), Ok(None)) => {
+                let removed = self.pool.unlink(self.nodes, name);
+                self.pool.forget(shadow.ino, 1);
+                removed.map(|()| None)
+            }
+            (record, dirty) => {
+                self.pool.forget(shadow.ino, 1);
+                let err = dirty.err().or(record.err()).unwrap_or(Errno::UCLEAN);
+                Err(if err == Errno::NODATA { Errno::UCLEAN } else { err })
+            }
+        }
+    }
+
+    fn find_dirty(&self, name: &[u8]) -> Result<Option<Dirty>> {
+        let bitmap = match self.pool.lookup(self.dirty, name) {
+            Ok(bitmap) => bitmap,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(err) => return Err(err),
+        };
+        let blocks = self.read_bitmap(bitmap.ino, bitmap.size);
+        let blocks = blocks.inspect_err(|_| self.pool.forget(bitmap.ino, 1))?;
+        Ok(Some(Dirty { bitmap: bitmap.ino, blocks, again: None, is_changed: true, reserved: 0 }))
+    }
+
+    /// A bitmap of any size, of which only what is allocated is read.
+    fn read_bitmap(&self, bitmap: Ino, size: u64) -> Result<Blocks> {
+        let mut words = Vec::new();
+        let mut at = 0;
+        let mut piece = vec![0; 64 << 10];
+        loop {
+            at = match self.pool.seek(bitmap, at, vfs::Seek::Data) {
+                Ok(at) if at < size => at / 8 * 8,
+                Ok(_) | Err(Errno::NXIO) => return Ok(Blocks::from_words(words)),
+                Err(err) => return Err(err),
+            };
+            let len = self.pool.read(bitmap, at, &mut piece)?;
+            for (i, word) in piece[..len].chunks_exact(8).enumerate() {
+                let word = u64::from_le_bytes(word.try_into().expect("eight bytes"));
+                words.push((at / 8 + i as u64, word));
+            }
+            if len == 0 {
+                return Ok(Blocks::from_words(words));
+            }
+            at += len as u64;
+        }
+    }
+
+    /// Whether a file may have something that is not below; from now on it is so.
+    pub(crate) fn begin_dirty(&self, node: &Node, cnode: &mut Cnode) -> Result<()> {
+        if cnode.dirty.is_some() {
+            return Ok(());
+        }
+        // Its times are the shadow's from now on, as its size is (C3).
+        let now = SetTime::At(cnode.record.left.mtime);
+        self.set_shadow(cnode, &SetAttr { mtime: Some(now), ..SetAttr::default() })?;
+        cnode.ctime = cnode.record.left.ctime;
+        let bitmap = self.pool.create(&Caller::ROOT, self.dirty, &cnode.name, &NEW)?;
+        let blocks = Blocks::default();
+        cnode.dirty =
+            Some(Dirty { bitmap: bitmap.ino, blocks, again: None, is_changed: true, reserved: 0 });
+        self.backlog.add(self.table.get(node.ino), (self.options.clock)());
+        Ok(())
+    }
+
+    /// Marks blocks as what is not below yet (pmcache-C2).
+    pub(crate) fn mark(&self, cnode: &mut Cnode, blocks: &Range<u64>) -> Result<()> {
+        let dirty = cnode.dirty.as_mut().ok_or(Errno::IO)?;
+        let missing = dirty.blocks.missing(blocks);
+        if let Some(again) = &mut dirty.again {
+            again.add(blocks);
+        }
+        if missing == 0 {
+            return Ok(());
+        }
+        let before = dirty.blocks.clone();
+        let words = dirty.blocks.add(blocks);
+        let stored = self.store_words(dirty, &words);
+        if stored.is_err() {
+            dirty.blocks = before;
+        }
+        stored.inspect(|()| self.backlog.grow(missing * BLOCK))
+    }
+
+    /// Stores words of a bitmap.
+    pub(crate) fn store_words(&self, dirty: &Dirty, words: &[u64]) -> Result<()> {
+        for run in joined(words) {
+            let start = run.start * 8;
+            let bytes: Vec<u8> = run.flat_map(|i| dirty.blocks.word(i).to_le_bytes()).collect();
+            self.pool.write(dirty.bitmap, start, &bytes)?;
+        }
+        Ok(())
+    }
+
+    /// All of it is below.
+    pub(crate) fn end_dirty(&self, node: &Node, cnode: &mut Cnode) -> Result<()> {
+        if cnode.dirty.is_none() {
+            return Ok(());
+        }
+        self.pool.unlink(self.dirty, &cnode.name)?;
+        if let Some(dirty) = cnode.dirty.take() {
+            self.backlog.shrink(dirty.blocks.count() * BLOCK);
+            self.pool.forget(dirty.bitmap, 1);
+        }
+        self.backlog.remove(node.ino);
+        Ok(())
+    }
+
+    /// Stores what a shadow knows of its file.
+    pub(crate) fn store_record(&self, cnode: &Cnode) -> Result<()> {
+        let bytes = cnode.record.to_bytes();
+        self.pool.setxattr(cnode.shadow, record::RECORD, &bytes, SetXattr::Any)
+    }
+
+    /// Sets or clears what a record says, durably.
+    pub(crate) fn set_state(&self, cnode: &mut Cnode, state: Flags) -> Result<()> {
+        if cnode.record.state == state {
+            return Ok(());
+        }
+        let before = std::mem::replace(&mut cnode.record.state, state);
+        self.store_record(cnode).inspect_err(|_| cnode.record.state = before)
+    }
+
+    pub(crate) fn set_shadow(&self, cnode: &Cnode, set: &SetAttr) -> Result<()> {
+        self.pool.setattr(&Caller::ROOT, cnode.shadow, set).map(drop)
+    }
+
+    fn set_shadow_size(&self, cnode: &Cnode, size: u64) -> Result<()> {
+        self.set_shadow(cnode, &SetAttr { size: Some(size), ..SetAttr::default() })
+    }
+
+    /// Changes the backing file and takes its new fingerprint (pmcache-C4). Who does that within another such change leaves
+    /// the fingerprint to it.
+    pub(crate) fn change_below<T>(
+        &self,
+        node: &Node,
+        cnode: &mut Cnode,
+        change: impl FnOnce(&B) -> Result<T>,
+    ) -> Result<T> {
+        let state = cnode.record.state;
+        self.set_state(cnode, state | Flags::BUSY)?;
+        let result = change(&self.backing);
+        if !state.contains(Flags::BUSY) {
+            self.take_fingerprint(node, cnode)?;
+        }
+        result
+    }
+
+    /// The backing file is as the cache has left it.
+    pub(crate) fn take_fingerprint(&self, node: &Node, cnode: &mut Cnode) -> Result<()> {
+        let left = Fingerprint::of(&self.backing.getattr(node.ino)?);
+        let state = cnode.record.state - Flags::BUSY;
+        if (left, state) == (cnode.record.left, cnode.record.state) {
+            return Ok(());
+        }
+        (cnode.record.left, cnode.record.state) = (left, state);
+        self.store_record(cnode)
+    }
+
+    /// Attributes were changed below by the cache, and nothing else.
+    pub(crate) fn follow_attributes(&self, ino: Ino) -> Result<()> {
+        let Some(node) = self.table.find(ino) else { return Ok(()) };
+        let mut state = crate::write(&node.state);
+        match &mut state.cached {
+            Some(cnode) => self.follow(&node, cnode),
+            None => Ok(()),
+        }
+    }
+
+    /// The same for a file whose lock is held.
+    pub(crate) fn follow(&self, node: &Node, cnode: &mut Cnode) -> Result<()> {
+        cnode.ctime = (self.options.clock)();
+        if cnode.record.state.contains(Flags::BUSY) {
+            return Ok(());
+        }
+        self.take_fingerprint(node, cnode)?;
+        cnode.ctime = cnode.record.left.ctime;
+        Ok(())
+    }
+
+    /// Compares a file with what is below (pmcache-C4): what was only read is forgotten where others have changed it.
+    ///
+    /// # Errors
+    /// `ESTALE` where they have, and the cache has something for it.
+    pub(crate) fn check(&self, node: &Node, state: &mut State) -> Result<()> {
+        let Some(cnode) = &mut state.cached else { return Ok(()) };
+        if cnode.record.state.contains(Flags::CONFLICT) {
+            return Err(Errno::STALE);
+        }
+        let now = (self.options.clock)();
+        let age = now.0.saturating_sub(cnode.checked.0);
+        let is_young = (0..self.options.coherence_ns).contains(&age);
+        let is_suspect = node.is_suspect.load(Relaxed);
+        if cnode.record.state.contains(Flags::BUSY) || is_young && !is_suspect {
+            return Ok(());
+        }
+        let attr = self.backing.getattr(node.ino)?;
+        node.is_suspect.store(false, Relaxed);
+        cnode.checked = now;
+        let found = Fingerprint::of(&attr);
+        if found == cnode.record.left {
+            return Ok(());
+        }
+        if cnode.dirty.is_none() {
+            count(&self.counts.invalidated, 1);
+            tracing::info!(
+                "{}: changed by others; what was cached of it is forgotten",
+                self.name_for_people(node.ino, cnode)
+            );
+            return self.forget_content(state, &attr);
+        }
+        if found.has_same_content(&cnode.record.left) {
+            cnode.record.left = found;
+            return self.store_record(cnode);
+        }
+        let state = cnode.record.state | Flags::CONFLICT;
+        self.set_state(cnode, state)?;
+        tracing::error!("{}: {CONFLICT}", self.name_for_people(node.ino, cnode));
+        Err(Errno::STALE)
+    }
+
+    /// Forgets what was read of a file.
+    pub(crate) fn forget_content(&self, state: &mut State, attr: &Attr) -> Result<()> {
+        let Some(cnode) = &mut state.cached else { return Ok(()) };
+        self.set_shadow_size(cnode, 0)?;
+        self.set_shadow_size(cnode, attr.size)?;
+        cnode.size = attr.size;
+        cnode.record.left = Fingerprint::of(attr);
+        self.store_record(cnode)
+    }
+
+    /// Looks at attributes from below: whether they fit, and what the file has beyond them.
+    pub(crate) fn show(&self, attr: &mut Attr) {
+        if attr.kind != vfs::FileKind::File {
+            return;
+        }
+        let Some(node) = self.table.find(attr.ino) else { return };
+        let state = crate::read(&node.state);
+        let Some(cnode) = &state.cached else { return };
+        let found = Fingerprint::of(attr);
+        if found != cnode.record.left && !cnode.record.state.contains(Flags::BUSY) {
+            node.is_suspect.store(true, Relaxed);
+        }
+        if cnode.dirty.is_none() {
+            return;
+        }
+        let Ok(shadow) = self.pool.getattr(cnode.shadow) else { return };
+        attr.size = cnode.size;
+        attr.blocks = attr.blocks.max(shadow.blocks);
+        attr.mtime = shadow.mtime;
+        attr.ctime = cnode.ctime;
+    }
+
+    /// Where a file is, or was.
+    pub(crate) fn name_for_people(&self, ino: Ino, cnode: &Cnode) -> String {
+        let path = self.backing.path(ino).unwrap_or_else(|| cnode.record.hint.clone());
+        String::from_utf8_lossy(&path).into_owned()
+    }
+}
+
+/// What is said of a file that others have changed while the cache had something for it.
+pub const CONFLICT: &str = "others have changed it while the cache had changes of its own, which are kept and refused; \
+     `keepstone attach discard` drops them";

@@ -1,0 +1,752 @@
+//! What is read from files and written to them.
+
+use crate::counters::count;
+use crate::node::{Cnode, Io, Node, State};
+use crate::options::Mode;
+use crate::range::blocks_of;
+use crate::record::Punch;
+use crate::{BLOCK, Cache, lock, read, write};
+use backing::Backing;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use vfs::{Errno, Fallocate, FileKind, FileSystem, Ino, Result, Seek, SetAttr, SetTime, Timestamp};
+
+/// Why a step is not done.
+pub(crate) enum Stop {
+    /// It cannot be.
+    Errno(Errno),
+    /// The backing file has to be changed; again with its lock.
+    Below,
+    /// There is no space below.
+    Full,
+}
+
+impl From<Errno> for Stop {
+    fn from(err: Errno) -> Self {
+        Self::Errno(err)
+    }
+}
+
+/// Fewer bytes are stored as zeros instead of being freed below.
+const ZEROS_MAX: u64 = 256 << 10;
+/// No more is read from below at once.
+const FETCH_MAX: u64 = 1 << 20;
+/// Copies of more bytes are made by the pool, if it has them all; else in pieces of so many, one after the other.
+const COPY_MAX: u64 = 4 << 20;
+/// What a write takes beside its blocks at most: tree nodes, bitmap, record.
+const BESIDE: u64 = 64;
+/// A pool in which this often no space was made has none.
+const TRIES: usize = 8;
+
+/// Where to write.
+#[derive(Clone, Copy)]
+pub(crate) enum Place {
+    At(u64),
+    End,
+}
+
+impl<P: FileSystem, B: Backing> Cache<P, B> {
+    /// Does something to a file with its lock; again with that of the backing file where it needs it, and when blocks were
+    /// evicted where it finds no space in the pool.
+    pub(crate) fn change<T>(
+        &self,
+        node: &Node,
+        blocks: u64,
+        step: impl Fn(&mut State, Option<&Io>) -> std::result::Result<T, Stop>,
+    ) -> Result<T> {
+        self.change_if_it_fits(node, blocks, step)?.ok_or(Errno::NOSPC)
+    }
+
+    /// The same; `None` where the pool has no space for it, whatever is evicted.
+    fn change_if_it_fits<T>(
+        &self,
+        node: &Node,
+        blocks: u64,
+        step: impl Fn(&mut State, Option<&Io>) -> std::result::Result<T, Stop>,
+    ) -> Result<Option<T>> {
+        if self.options.read_only {
+            return Err(Errno::ROFS);
+        }
+        self.throttle(blocks * BLOCK)?;
+        for _ in 0..TRIES {
+            let first = step(&mut write(&node.state), None);
+            let result = match first {
+                Err(Stop::Below) => {
+                    let io = lock(&node.io);
+                    step(&mut write(&node.state), Some(&io))
+                }
+                other => other,
+            };
+            match result {
+                Ok(done) => return Ok(Some(done)),
+                Err(Stop::Below) => return Err(Errno::IO),
+                Err(Stop::Full) => return Err(Errno::NOSPC),
+                Err(Stop::Errno(Errno::NOSPC)) if self.make_room(blocks + BESIDE)? => {}
+                Err(Stop::Errno(Errno::NOSPC)) => break,
+                Err(Stop::Errno(err)) => return Err(err),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Changes the backing file past the cache, when it has all that was written before. What was cached of the file is
+    /// forgotten.
+    fn change_past<T>(
+        &self,
+        node: &Arc<Node>,
+        change: impl Fn(&B, &Cnode) -> Result<T>,
+    ) -> Result<T> {
+        loop {
+            self.drain(std::slice::from_ref(node))?;
+            let done = self.change(node, 2, |state, io| {
+                io.ok_or(Stop::Below)?;
+                self.cnode(node, state)?;
+                self.before_change(node, state)?;
+                let cnode = state.cached.as_ref().ok_or(Errno::IO)?;
+                if cnode.dirty.is_some() {
+                    return Ok(None);
+                }
+                // Until the fingerprint is taken it fits nothing that the shadow has.
+                let done = change(&self.backing, cnode)?;
+                let attr = self.backing.getattr(node.ino)?;
+                self.forget_content(state, &attr)?;
+                Ok(Some(done))
+            })?;
+            if let Some(done) = done {
+                return Ok(done);
+            }
+        }
+    }
+
+    /// A regular file.
+    ///
+    /// # Errors
+    /// `EISDIR` for a directory, `other` for anything else.
+    pub(crate) fn file(&self, ino: Ino, other: Errno) -> Result<Arc<Node>> {
+        if let Some(node) = self.table.find(ino) {
+            return Ok(node);
+        }
+        match self.backing.getattr(ino)?.kind {
+            FileKind::File => Ok(self.table.get(ino)),
+            FileKind::Dir => Err(Errno::ISDIR),
+            _ => Err(other),
+        }
+    }
+
+    // --- reading --------------------------------------------------------------------------------
+
+    pub(crate) fn read_file(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let node = self.file(ino, Errno::INVAL)?;
+        let range = offset..offset.saturating_add(buf.len() as u64);
+        let is_sequential = node.read_end.swap(range.end, Relaxed) == offset && offset > 0;
+        {
+            let state = read(&node.state);
+            if let Some(cnode) = &state.cached
+                && self.is_fresh(&node, cnode)
+                && self.holes(cnode, &range, 1)?.is_empty()
+            {
+                self.resident.touch(cnode.slot);
+                count(&self.counts.read_hits, 1);
+                let len = self.pool.read(cnode.shadow, offset, buf)?;
+                count(&self.counts.read_bytes, len as u64);
+                return Ok(len);
+            }
+        }
+        let run = if is_sequential { node.read_run.load(Relaxed) + buf.len() as u64 } else { 0 };
+        node.read_run.store(run, Relaxed);
+        let passes_by = self.options.bypass > 0 && run > self.options.bypass;
+        let mut state = write(&node.state);
+        let cnode = self.cnode(&node, &mut state)?;
+        count(&self.counts.read_misses, 1);
+        if offset >= cnode.size {
+            return Ok(0);
+        }
+        let range = offset..range.end.min(cnode.size);
+        let ahead = if is_sequential && !passes_by { self.options.read_ahead } else { 0 };
+        let wanted = offset / BLOCK * BLOCK..(range.end + ahead).next_multiple_of(BLOCK);
+        let mut apart = Vec::new();
+        for hole in self.holes(cnode, &wanted, usize::MAX)? {
+            let is_needed = hole.start < range.end;
+            let found = match self.fetch(&node, cnode, &hole, passes_by) {
+                Err(_) if !is_needed => break,
+                found => found?,
+            };
+            match found {
+                Some(bytes) if is_needed => apart.push((hole.start, bytes)),
+                Some(_) => break,
+                None => {}
+            }
+        }
+        self.resident.enter(cnode.shadow);
+        let len = self.pool.read(cnode.shadow, offset, buf)?;
+        for (at, bytes) in apart {
+            overlay(&mut buf[..len], offset, &bytes, at);
+        }
+        count(&self.counts.read_bytes, len as u64);
+        Ok(len)
+    }
+
+    /// Whether a file need not be compared with what is below.
+    fn is_fresh(&self, node: &Node, cnode: &Cnode) -> bool {
+        let age = (self.options.clock)().0.saturating_sub(cnode.checked.0);
+        let is_young = (0..self.options.coherence_ns).contains(&age);
+        let is_busy = cnode.record.state == crate::Flags::BUSY;
+        (is_young || is_busy)
+            && !node.is_suspect.load(Relaxed)
+            && !cnode.record.state.contains(crate::Flags::CONFLICT)
+    }
+
+    /// What of these bytes is not in the cache and may be something else than zeros below (pmcache-C1): whole blocks, at most
+    /// so many runs of them.
+    fn holes(&self, cnode: &Cnode, range: &Range<u64>, most: usize) -> Result<Vec<Range<u64>>> {
+        let end = range.end.min(cnode.size).min(cnode.record.left.size);
+        let mut holes = Vec::new();
+        let mut at = range.start / BLOCK * BLOCK;
+        while at < end && holes.len() < most {
+            let start = self.pool.seek(cnode.shadow, at, Seek::Hole)?;
+            if start >= end {
+                break;
+            }
+            let data = match self.pool.seek(cnode.shadow, start, Seek::Data) {
+                Err(Errno::NXIO) => u64::MAX,
+                data => data?,
+            };
+            let stop = data.min(end.next_multiple_of(BLOCK)).min(start + FETCH_MAX);
+            holes.push(start..stop);
+            at = stop;
+        }
+        Ok(holes)
+    }
+
+    /// Reads blocks from below that the cache has not, and keeps them. `Some`: they could not be kept, here they are.
+    fn fetch(
+        &self,
+        node: &Node,
+        cnode: &Cnode,
+        hole: &Range<u64>,
+        passes_by: bool,
+    ) -> Result<Option<Vec<u8>>> {
+        let end = hole.end.min(cnode.size);
+        let mut bytes = vec![0; (end - hole.start) as usize];
+        let below = (cnode.record.left.size.min(end) - hole.start) as usize;
+        let mut filled = 0;
+        while filled < below {
+            let at = hole.start + filled as u64;
+            match self.backing.read(node.ino, at, &mut bytes[filled..below])? {
+                // Others have cut it: the next comparison tells.
+                0 => break,
+                n => filled += n,
+            }
+        }
+        count(&self.counts.fetched_bytes, filled as u64);
+        if passes_by {
+            count(&self.counts.bypassed, 1);
+            return Ok(Some(bytes));
+        }
+        let blocks = (hole.end - hole.start) / BLOCK + BESIDE;
+        loop {
+            match self.keep(cnode, hole.start, &bytes) {
+                Ok(()) => return Ok(None),
+                Err(Errno::NOSPC) if self.evict(blocks)? => {}
+                Err(Errno::NOSPC) => return Ok(Some(bytes)),
+                Err(err) => return Err(err),
+            }
+        }
+    }
+
+    /// Stores what is below: that changes no times.
+    fn keep(&self, cnode: &Cnode, offset: u64, bytes: &[u8]) -> Result<()> {
+        let times = match cnode.dirty {
+            Some(_) => Some(self.pool.getattr(cnode.shadow)?),
+            None => None,
+        };
+        self.pool.write(cnode.shadow, offset, bytes)?;
+        let Some(times) = times else { return Ok(()) };
+        let mtime = Some(SetTime::At(times.mtime));
+        self.set_shadow(cnode, &SetAttr { mtime, ctime: Some(times.ctime), ..SetAttr::default() })
+    }
+
+    // --- writing --------------------------------------------------------------------------------
+
+    pub(crate) fn write_file(&self, ino: Ino, place: Place, data: &[u8]) -> Result<u64> {
+        let node = self.file(ino, Errno::INVAL)?;
+        if data.is_empty() {
+            let state = read(&node.state);
+            return Ok(state.cached.as_ref().map_or(0, |cnode| cnode.size));
+        }
+        let blocks = data.len() as u64 / BLOCK + 2;
+        let at = self.change_if_it_fits(&node, blocks, |state, io| {
+            let (at, cnode) = self.prepare(&node, state, io, place, data.len() as u64)?;
+            self.pool.write(cnode.shadow, at, data)?;
+            cnode.size = cnode.size.max(at + data.len() as u64);
+            cnode.ctime = (self.options.clock)();
+            self.resident.touch(cnode.slot);
+            Ok(at)
+        })?;
+        let at = match at {
+            Some(at) => at,
+            // It would not fit into an empty cache.
+            None => self.change_past(&node, |below, cnode| {
+                let at = if let Place::At(at) = place { at } else { cnode.size };
+                below.write(node.ino, at, data)?;
+                below.fsync(node.ino).map(|()| at)
+            })?,
+        };
+        count(&self.counts.writes, 1);
+        count(&self.counts.written_bytes, data.len() as u64);
+        if self.options.write_through {
+            self.drain(std::slice::from_ref(&node))?;
+        }
+        Ok(at)
+    }
+
+    /// Makes all ready for bytes that are to be stored in a shadow: where.
+    fn prepare<'s>(
+        &self,
+        node: &Node,
+        state: &'s mut State,
+        io: Option<&Io>,
+        place: Place,
+        len: u64,
+    ) -> std::result::Result<(u64, &'s mut Cnode), Stop> {
+        let size = self.cnode(node, state)?.size;
+        let start = match place {
+            Place::At(start) => start,
+            Place::End => size,
+        };
+        let end = self.limits().end_of(start, len)?;
+        self.before_change(node, state)?;
+        let cnode = state.cached.as_mut().ok_or(Errno::IO)?;
+        if end > cnode.size {
+            self.cut_below(node, cnode, io)?;
+        }
+        self.begin_dirty(node, cnode)?;
+        let blocks = blocks_of(&(start..end));
+        self.reserve(node, cnode, &blocks, end)?;
+        let is_cut = |at: u64, is_last: bool| !at.is_multiple_of(BLOCK) && !(is_last && at >= size);
+        for (at, is_last) in [(start, false), (end, true)] {
+            if is_cut(at, is_last) {
+                let block = at / BLOCK * BLOCK;
+                self.fetch_whole(node, cnode, &(block..block + BLOCK))?;
+            }
+        }
+        self.mark(cnode, &blocks)?;
+        Ok((start, cnode))
+    }
+
+    /// Fetches what is missing of whole blocks. Nothing is left for later.
+    fn fetch_whole(&self, node: &Node, cnode: &Cnode, range: &Range<u64>) -> Result<()> {
+        for hole in self.holes(cnode, range, usize::MAX)? {
+            if self.fetch(node, cnode, &hole, false)?.is_some() {
+                return Err(Errno::NOSPC);
+            }
+        }
+        Ok(())
+    }
+
+    /// What comes before each change of a file's content or size.
+    fn before_change(&self, node: &Node, state: &mut State) -> Result<()> {
+        if !state.is_plain {
+            // vfs-C5.
+            match self.backing.removexattr(node.ino, CAPABILITY) {
+                Ok(()) => {
+                    if let Some(cnode) = &mut state.cached {
+                        self.take_fingerprint(node, cnode)?;
+                    }
+                }
+                Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
+                Err(err) => return Err(err),
+            }
+            state.is_plain = true;
+        }
+        if state.is_new && self.options.mode == Mode::Journal && !state.is_unlinked {
+            self.backing.sync_metadata(node.ino)?;
+            state.is_new = false;
+        }
+        Ok(())
+    }
+
+    /// Where the backing file is longer than the file: makes it as long, before the file grows (pmcache-C3).
+    fn cut_below(
+        &self,
+        node: &Node,
+        cnode: &mut Cnode,
+        io: Option<&Io>,
+    ) -> std::result::Result<(), Stop> {
+        let size = cnode.size;
+        if cnode.record.left.size <= size {
+            return Ok(());
+        }
+        io.ok_or(Stop::Below)?;
+        self.change_below(node, cnode, |below| set_size(below, node.ino, size))?;
+        cnode.record.left.size = cnode.record.left.size.min(size);
+        if let Some(dirty) = &mut cnode.dirty {
+            (dirty.reserved, dirty.is_changed) = (0, true);
+        }
+        Ok(())
+    }
+
+    /// Allocates space below for blocks that are to be written back (pmcache-C5); `end`: where what is written ends.
+    fn reserve(
+        &self,
+        node: &Node,
+        cnode: &mut Cnode,
+        blocks: &Range<u64>,
+        end: u64,
+    ) -> std::result::Result<(), Stop> {
+        let Some(dirty) = &cnode.dirty else { return Ok(()) };
+        let (start, stop) = (blocks.start * BLOCK, blocks.end * BLOCK);
+        let is_reserved = cnode.record.left.size <= start && stop <= dirty.reserved;
+        if is_reserved || dirty.blocks.missing(blocks) == 0 {
+            return Ok(());
+        }
+        let ino = node.ino;
+        let is_allocated =
+            || self.backing.seek(ino, start, Seek::Hole).is_ok_and(|hole| hole >= stop);
+        if stop <= cnode.record.left.size && is_allocated() {
+            return Ok(());
+        }
+        let keep = Fallocate::Allocate { keep_size: true };
+        let ahead = end.next_multiple_of(self.options.reserve.max(BLOCK)).max(stop);
+        let most = if end > cnode.record.left.size { ahead } else { stop };
+        let most = most.min(self.limits().file_size);
+        let result = self.change_below(node, cnode, |below| {
+            match below.fallocate(ino, keep, start, most - start) {
+                Err(Errno::NOSPC) if most > end => {
+                    below.fallocate(ino, keep, start, end - start).map(|()| end)
+                }
+                other => other.map(|()| most),
+            }
+        });
+        let reserved = match result {
+            Ok(reserved) => reserved,
+            Err(Errno::OPNOTSUPP) => {
+                let needed = self.backlog.bytes() + (stop - start);
+                return if self.backing.room()? >= needed { Ok(()) } else { Err(Stop::Full) };
+            }
+            Err(Errno::NOSPC) => return Err(Stop::Full),
+            Err(err) => return Err(err.into()),
+        };
+        if let Some(dirty) = cnode.dirty.as_mut().filter(|_| reserved > cnode.record.left.size) {
+            dirty.reserved = reserved;
+        }
+        Ok(())
+    }
+
+    // --- sizes and ranges -----------------------------------------------------------------------
+
+    pub(crate) fn resize(&self, node: &Node, size: u64) -> Result<()> {
+        self.change(node, 2, |state, io| {
+            self.cnode(node, state)?;
+            self.before_change(node, state)?;
+            let cnode = state.cached.as_mut().ok_or(Errno::IO)?;
+            if size > cnode.size {
+                self.cut_below(node, cnode, io)?;
+            }
+            self.begin_dirty(node, cnode)?;
+            self.set_shadow(cnode, &SetAttr { size: Some(size), ..SetAttr::default() })?;
+            self.note_change(cnode);
+            let before = std::mem::replace(&mut cnode.size, size);
+            self.unmark(cnode, &(size.div_ceil(BLOCK)..before.div_ceil(BLOCK)))?;
+            Ok(())
+        })
+    }
+
+    /// Blocks are gone.
+    pub(crate) fn unmark(&self, cnode: &mut Cnode, blocks: &Range<u64>) -> Result<()> {
+        let Some(dirty) = &mut cnode.dirty else { return Ok(()) };
+        if blocks.is_empty() {
+            return Ok(());
+        }
+        let before = dirty.blocks.count();
+        let words = dirty.blocks.remove(blocks);
+        self.backlog.shrink((before - dirty.blocks.count()) * BLOCK);
+        self.store_words(dirty, &words)
+    }
+
+    pub(crate) fn allocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
+        let attr = self.getattr(ino)?;
+        let range = self.limits().check_fallocate((attr.kind, attr.size), mode, offset, len)?;
+        let node = self.file(ino, Errno::NODEV)?;
+        match mode {
+            Fallocate::Allocate { keep_size } => {
+                self.allocate_below(&node, &range)?;
+                if !keep_size && range.end > attr.size {
+                    self.resize(&node, range.end)
+                } else {
+                    Ok(())
+                }
+            }
+            Fallocate::PunchHole => self.zero(&node, &range),
+            Fallocate::ZeroRange { keep_size } => {
+                self.zero(&node, &range)?;
+                if !keep_size && range.end > attr.size {
+                    self.resize(&node, range.end)
+                } else {
+                    Ok(())
+                }
+            }
+            Fallocate::Collapse | Fallocate::Insert => self.shift(&node, mode, &range),
+        }
+    }
+
+    fn allocate_below(&self, node: &Node, range: &Range<u64>) -> Result<()> {
+        self.change(node, 2, |state, _| {
+            self.cnode(node, state)?;
+            self.before_change(node, state)?;
+            let cnode = state.cached.as_mut().ok_or(Errno::IO)?;
+            self.begin_dirty(node, cnode)?;
+            let keep = Fallocate::Allocate { keep_size: true };
+            let len = range.end - range.start;
+            self.change_below(node, cnode, |below| {
+                below.fallocate(node.ino, keep, range.start, len)
+            })?;
+            self.touch_times(cnode)?;
+            Ok(())
+        })
+    }
+
+    fn touch_times(&self, cnode: &mut Cnode) -> Result<()> {
+        self.note_change(cnode);
+        self.set_shadow(cnode, &SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() })
+    }
+
+    /// Removes a range, or inserts one: below, when all is there. What was cached of the file is forgotten.
+    fn shift(&self, node: &Arc<Node>, mode: Fallocate, range: &Range<u64>) -> Result<()> {
+        let (start, len) = (range.start, range.end - range.start);
+        self.change_past(node, |below, _| below.fallocate(node.ino, mode, start, len))
+    }
+
+    /// Makes a range read as zeros, as far as the file reaches.
+    fn zero(&self, node: &Node, range: &Range<u64>) -> Result<()> {
+        self.change(node, ZEROS_MAX / BLOCK + 4, |state, io| {
+            let size = self.cnode(node, state)?.size;
+            let range = range.start..range.end.min(size);
+            if range.is_empty() {
+                self.before_change(node, state)?;
+                let cnode = state.cached.as_mut().ok_or(Errno::IO)?;
+                self.begin_dirty(node, cnode)?;
+                return Ok(self.touch_times(cnode)?);
+            }
+            let len = range.end - range.start;
+            if len <= ZEROS_MAX {
+                let (at, cnode) = self.prepare(node, state, io, Place::At(range.start), len)?;
+                let zeros = vec![0; len as usize];
+                self.pool.write(cnode.shadow, at, &zeros)?;
+                cnode.ctime = (self.options.clock)();
+                return Ok(());
+            }
+            io.ok_or(Stop::Below)?;
+            self.before_change(node, state)?;
+            let cnode = state.cached.as_mut().ok_or(Errno::IO)?;
+            self.begin_dirty(node, cnode)?;
+            self.keep_edges(node, cnode, &range)?;
+            let intent = Punch { offset: range.start, len };
+            cnode.record.intent = Some(intent);
+            // This is the commit: from here on it is done, if need be by who attaches the pool after a crash.
+            self.store_record(cnode)?;
+            Ok(self.punch(node, cnode)?)
+        })
+    }
+
+    /// Marks the blocks that a range cuts, so that what is beside it is the shadow's.
+    fn keep_edges(
+        &self,
+        node: &Node,
+        cnode: &mut Cnode,
+        range: &Range<u64>,
+    ) -> std::result::Result<(), Stop> {
+        for at in [range.start, range.end] {
+            if !at.is_multiple_of(BLOCK) {
+                let block = at / BLOCK;
+                self.fetch_whole(node, cnode, &(block * BLOCK..(block + 1) * BLOCK))?;
+                self.reserve(node, cnode, &(block..block + 1), at)?;
+                self.mark(cnode, &(block..block + 1))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what the record says is to be done.
+    pub(crate) fn punch(&self, node: &Node, cnode: &mut Cnode) -> Result<()> {
+        let Some(punch) = cnode.record.intent else { return Ok(()) };
+        self.note_change(cnode);
+        let end = punch.offset + punch.len;
+        let whole = punch.offset.div_ceil(BLOCK)..end / BLOCK;
+        let below = whole.start * BLOCK..(whole.end * BLOCK).min(cnode.record.left.size);
+        if !below.is_empty() {
+            let len = below.end - below.start;
+            let done = self.change_below(node, cnode, |backing| {
+                backing.fallocate(node.ino, Fallocate::PunchHole, below.start, len)
+            });
+            if let Err(err) = done {
+                cnode.record.intent = None;
+                self.store_record(cnode)?;
+                return Err(err);
+            }
+        }
+        self.pool.fallocate(cnode.shadow, Fallocate::PunchHole, punch.offset, punch.len)?;
+        self.unmark(cnode, &whole)?;
+        cnode.record.intent = None;
+        self.store_record(cnode)
+    }
+
+    pub(crate) fn seek_file(&self, ino: Ino, offset: u64, whence: Seek) -> Result<u64> {
+        let node = self.file(ino, Errno::INVAL)?;
+        let mut state = write(&node.state);
+        let cnode = self.cnode(&node, &mut state)?;
+        let size = cnode.size;
+        if offset >= size {
+            return Err(Errno::NXIO);
+        }
+        // Where it is longer than the file, what is there is not the file's.
+        let below = cnode.record.left.size.min(size);
+        let in_pool = |at, whence| self.pool.seek(cnode.shadow, at, whence);
+        let in_backing = |at, whence| match self.backing.seek(ino, at, whence) {
+            Ok(found) if found < below => Ok(found),
+            Ok(_) | Err(Errno::NXIO) => Err(Errno::NXIO),
+            Err(err) => Err(err),
+        };
+        if whence == Seek::Data {
+            let found = [in_pool(offset, Seek::Data), in_backing(offset, Seek::Data)];
+            let found = found.into_iter().filter(|found| *found != Err(Errno::NXIO));
+            let mut first = Err(Errno::NXIO);
+            for found in found {
+                first = Ok(first.unwrap_or(u64::MAX).min(found?));
+            }
+            return first.and_then(|at| if at < size { Ok(at) } else { Err(Errno::NXIO) });
+        }
+        let mut at = offset;
+        loop {
+            at = in_pool(at, Seek::Hole)?;
+            if at >= below {
+                return Ok(at.min(size));
+            }
+            match in_backing(at, Seek::Hole) {
+                Ok(hole) if hole == at => return Ok(at),
+                Ok(hole) => at = hole,
+                Err(Errno::NXIO) => at = below,
+                Err(err) => return Err(err),
+            }
+            if at >= size {
+                return Ok(size);
+            }
+        }
+    }
+
+    // --- copies ---------------------------------------------------------------------------------
+
+    pub(crate) fn copy(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
+        let (source, target) = (self.file(from.0, Errno::INVAL)?, self.file(to.0, Errno::INVAL)?);
+        let size = self.getattr(from.0)?.size;
+        let len = len.min(size.saturating_sub(from.1));
+        self.limits().end_of(to.1, len)?;
+        let is_overlap = from.0 == to.0 && from.1 < to.1 + len && to.1 < from.1 + len;
+        if len > 0 && is_overlap {
+            return Err(Errno::INVAL);
+        }
+        if len == 0 {
+            return Ok(0);
+        }
+        if len > COPY_MAX
+            && let Some(copied) = self.copy_in_pool((&source, from.1), (&target, to.1), len)?
+        {
+            return Ok(copied);
+        }
+        let mut bytes = vec![0; len.min(COPY_MAX) as usize];
+        let mut at = 0;
+        while at < len {
+            let most = (len - at).min(COPY_MAX) as usize;
+            let n = self.read_file(from.0, from.1 + at, &mut bytes[..most])?;
+            if n == 0 {
+                break;
+            }
+            self.write_file(to.0, Place::At(to.1 + at), &bytes[..n])?;
+            at += n as u64;
+        }
+        Ok(at)
+    }
+
+    /// A copy that the pool makes of one shadow to another; `None` where the cache has not, or cannot have, all of it.
+    fn copy_in_pool(
+        &self,
+        (source, from): (&Node, u64),
+        (target, to): (&Node, u64),
+        len: u64,
+    ) -> Result<Option<u64>> {
+        let mut piece = vec![0; FETCH_MAX as usize];
+        let mut at = from;
+        while at < from + len {
+            let most = (from + len - at).min(FETCH_MAX) as usize;
+            match self.read_file(source.ino, at, &mut piece[..most])? {
+                0 => return Ok(None),
+                n => at += n as u64,
+            }
+        }
+        loop {
+            let copied = self.change(target, len / BLOCK + 2, |state, io| {
+                let held;
+                let shadow = if source.ino == target.ino {
+                    self.cnode(target, state)?;
+                    state.cached.as_ref()
+                } else {
+                    // The order of locks: not this one while the other is held, but by chance.
+                    held = source.state.try_read().map_err(|_| Errno::AGAIN)?;
+                    held.cached.as_ref()
+                };
+                let shadow = match shadow {
+                    Some(cnode) if self.is_whole(cnode, from, len)? => cnode.shadow,
+                    _ => return Ok(None),
+                };
+                let (at, cnode) = self.prepare(target, state, io, Place::At(to), len)?;
+                let copied = self.pool.copy_range((shadow, from), (cnode.shadow, at), len)?;
+                cnode.ctime = (self.options.clock)();
+                cnode.size = cnode.size.max(at + copied);
+                Ok(Some(copied))
+            });
+            match copied {
+                Err(Errno::AGAIN) => std::thread::yield_now(),
+                other => return other,
+            }
+        }
+    }
+
+    /// Whether all of these bytes are in the cache, without a hole that a copy would keep.
+    fn is_whole(&self, cnode: &Cnode, offset: u64, len: u64) -> Result<bool> {
+        Ok(self.pool.seek(cnode.shadow, offset, Seek::Hole)? >= offset + len)
+    }
+
+    /// Notes that a file has to be written back although none of its blocks may be marked.
+    fn note_change(&self, cnode: &mut Cnode) {
+        cnode.ctime = (self.options.clock)();
+        if let Some(dirty) = &mut cnode.dirty {
+            dirty.is_changed = true;
+        }
+    }
+
+    /// The time of the shadow, which is the file's where it has a bitmap.
+    pub(crate) fn own_mtime(&self, cnode: &Cnode) -> Result<Timestamp> {
+        Ok(self.pool.getattr(cnode.shadow)?.mtime)
+    }
+}
+
+/// Taken away by every change of content (vfs-C5).
+const CAPABILITY: &[u8] = b"security.capability";
+
+/// Sets the size of a file below.
+pub(crate) fn set_size<B: Backing>(below: &B, ino: Ino, size: u64) -> Result<()> {
+    let set = SetAttr { size: Some(size), ..SetAttr::default() };
+    below.setattr(&vfs::Caller::ROOT, ino, &set).map(drop)
+}
+
+/// Puts those of `bytes`, which lie at `at`, into `buf`, which lies at `offset`, that belong there.
+fn overlay(buf: &mut [u8], offset: u64, bytes: &[u8], at: u64) {
+    let start = at.max(offset);
+    let end = (at + bytes.len() as u64).min(offset + buf.len() as u64);
+    if start < end {
+        let (from, to) = ((start - at) as usize, (start - offset) as usize);
+        let len = (end - start) as usize;
+        buf[to..to + len].copy_from_slice(&bytes[from..from + len]);
+    }
+}

@@ -1,0 +1,403 @@
+//! The contract: names and attributes are the backing file system's, contents the cache's.
+
+use crate::content::Place;
+use crate::counters::{Status, Trouble};
+use crate::node::{Node, State};
+use crate::record::Flags;
+use crate::{Cache, cnode, read, write};
+use backing::Backing;
+use std::sync::Arc;
+use vfs::{
+    Attr, Caller, DirEntry, Durability, Entry, Errno, Fallocate, FileKind, FileSystem, Ino,
+    NewNode, RenameFlags, Result, Seek, SetAttr, SetTime, SetXattr, StatFs, Timestamp,
+};
+
+/// A name that is about to go, and the file that it leads to.
+struct Going {
+    ino: Ino,
+    /// Its shadow's name, where it is the last name of a file that nobody uses.
+    unused: Option<Vec<u8>>,
+}
+
+impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
+    vfs::forward!(self => self.backing; root, kernel_cache, limits, readlink, getxattr, listxattr);
+
+    /// Contents are durable on return, by [`Mode::Journal`](crate::Mode) also as to which file they are of; names and
+    /// attributes when they are synced.
+    fn durability(&self) -> Durability {
+        Durability::OnSync
+    }
+
+    /// What is to be written back takes space already.
+    fn statfs(&self) -> StatFs {
+        let below = self.backing.statfs();
+        let taken = self.backlog.bytes().div_ceil(u64::from(below.block_size.max(1)));
+        StatFs { blocks_free: below.blocks_free.saturating_sub(taken), ..below }
+    }
+
+    fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry> {
+        let entry = self.backing.lookup(dir, name)?;
+        Ok(self.hold(entry))
+    }
+
+    fn forget(&self, ino: Ino, refs: u64) {
+        let Some(node) = self.table.forget(ino, refs) else {
+            return self.backing.forget(ino, refs);
+        };
+        let is_needed = {
+            let state = read(&node.state);
+            let is_dirty = state.cached.as_ref().is_some_and(|cnode| cnode.dirty.is_some());
+            is_dirty && !state.is_unlinked
+        };
+        if is_needed && refs > 0 {
+            self.table.keep(ino);
+            return self.backing.forget(ino, refs - 1);
+        }
+        self.retire(&node);
+        self.backing.forget(ino, refs);
+    }
+
+    fn getattr(&self, ino: Ino) -> Result<Attr> {
+        let mut attr = self.backing.getattr(ino)?;
+        self.show(&mut attr);
+        Ok(attr)
+    }
+
+    fn setattr(&self, caller: &Caller, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        self.check_writable()?;
+        let Some(size) = set.size else { return self.set_attributes(caller, ino, set) };
+        let node = self.file(ino, Errno::INVAL)?;
+        if size > self.limits().file_size {
+            return Err(Errno::FBIG);
+        }
+        self.resize(&node, size)?;
+        self.set_attributes(caller, ino, &SetAttr { size: None, ..*set })
+    }
+
+    fn create(&self, caller: &Caller, dir: Ino, name: &[u8], node: &NewNode<'_>) -> Result<Entry> {
+        self.check_writable()?;
+        let entry = self.backing.create(caller, dir, name, node)?;
+        Ok(self.hold_new(entry))
+    }
+
+    fn tmpfile(&self, caller: &Caller, dir: Ino, mode: u32, umask: u32) -> Result<Entry> {
+        self.check_writable()?;
+        let entry = self.backing.tmpfile(caller, dir, mode, umask)?;
+        Ok(self.hold_new(entry))
+    }
+
+    fn unlink(&self, dir: Ino, name: &[u8]) -> Result<()> {
+        self.check_writable()?;
+        let going = self.begin_removal(dir, name, None)?;
+        let result = self.backing.unlink(dir, name);
+        self.end_removal(going, result.is_ok())?;
+        result
+    }
+
+    fn rmdir(&self, dir: Ino, name: &[u8]) -> Result<()> {
+        self.check_writable()?;
+        self.backing.rmdir(dir, name)
+    }
+
+    fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Entry> {
+        self.check_writable()?;
+        let entry = self.backing.link(ino, dir, name)?;
+        self.follow_attributes(ino)?;
+        let entry = self.hold(entry);
+        if let Some(node) = self.table.find(ino) {
+            let mut state = write(&node.state);
+            (state.is_unlinked, state.is_new) = (false, true);
+        }
+        Ok(entry)
+    }
+
+    fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> Result<()> {
+        self.check_writable()?;
+        let moved = self.backing.peek(from.0, from.1).map(|attr| attr.ino);
+        let going = match flags.contains(RenameFlags::EXCHANGE) {
+            true => None,
+            false => self.begin_removal(to.0, to.1, moved.ok())?,
+        };
+        let result = self.backing.rename(from, to, flags);
+        self.end_removal(going, result.is_ok())?;
+        if let (Ok(()), Ok(moved)) = (result, moved) {
+            self.follow_attributes(moved)?;
+            if flags.contains(RenameFlags::EXCHANGE)
+                && let Ok(other) = self.backing.peek(from.0, from.1)
+            {
+                self.follow_attributes(other.ino)?;
+            }
+        }
+        result
+    }
+
+    fn readdir(
+        &self,
+        dir: Ino,
+        cookie: u64,
+        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.backing.readdir(dir, cookie, emit)
+    }
+
+    fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.read_file(ino, offset, buf)
+    }
+
+    fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
+        self.write_file(ino, Place::At(offset), data).map(drop)
+    }
+
+    fn append(&self, ino: Ino, data: &[u8]) -> Result<u64> {
+        self.write_file(ino, Place::End, data)
+    }
+
+    fn drop_privileges(&self, ino: Ino) -> Result<()> {
+        self.check_writable()?;
+        self.change_attributes(ino, |_| self.backing.drop_privileges(ino))
+    }
+
+    fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
+        self.check_writable()?;
+        self.allocate(ino, mode, offset, len)
+    }
+
+    fn seek(&self, ino: Ino, offset: u64, whence: Seek) -> Result<u64> {
+        self.seek_file(ino, offset, whence)
+    }
+
+    fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
+        self.check_writable()?;
+        self.copy(from, to, len)
+    }
+
+    fn fsync(&self, ino: Ino) -> Result<()> {
+        let Some(node) = self.table.find(ino) else { return self.backing.fsync(ino) };
+        let mut state = write(&node.state);
+        if let Some(cnode) = &state.cached {
+            self.pool.fsync(cnode.shadow)?;
+        }
+        if !state.is_unlinked {
+            self.backing.sync_metadata(ino)?;
+            state.is_new = false;
+        }
+        // What was written is durable, but cannot be written back: that is told once.
+        state.error.take().map_or(Ok(()), Err)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.pool.sync()?;
+        self.backing.sync()
+    }
+
+    fn close(&self) -> Result<()> {
+        let drained = if self.options.read_only { Ok(()) } else { self.drain_all(&|_| {}) };
+        let synced = self.backing.sync();
+        self.pool.close()?;
+        drained.and(synced)
+    }
+
+    fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: SetXattr) -> Result<()> {
+        self.check_writable()?;
+        self.change_attributes(ino, |state| {
+            state.is_plain = false;
+            self.backing.setxattr(ino, name, value, mode)
+        })
+    }
+
+    fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
+        self.check_writable()?;
+        self.change_attributes(ino, |_| self.backing.removexattr(ino, name))
+    }
+}
+
+impl<P: FileSystem, B: Backing> Cache<P, B> {
+    fn check_writable(&self) -> Result<()> {
+        if self.options.read_only { Err(Errno::ROFS) } else { Ok(()) }
+    }
+
+    /// An entry goes to a front end.
+    fn hold(&self, mut entry: Entry) -> Entry {
+        if entry.kind == FileKind::File {
+            self.table.hold(entry.ino);
+            self.show(&mut entry);
+        }
+        entry
+    }
+
+    fn hold_new(&self, entry: Entry) -> Entry {
+        let entry = self.hold(entry);
+        if let Some(node) = self.table.find(entry.ino) {
+            let mut state = write(&node.state);
+            (state.is_new, state.is_plain, state.is_unlinked) = (true, true, entry.nlink == 0);
+        }
+        entry
+    }
+
+    fn set_attributes(&self, caller: &Caller, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        if *set == SetAttr::default() {
+            return self.getattr(ino);
+        }
+        self.change_attributes(ino, |state| {
+            let attr = self.backing.setattr(caller, ino, set)?;
+            let dirty = state.cached.as_ref().filter(|cnode| cnode.dirty.is_some());
+            let Some(cnode) = dirty else { return Ok(()) };
+            if set.mtime.is_none() {
+                return Ok(());
+            }
+            let mtime = Some(SetTime::At(attr.mtime));
+            self.set_shadow(cnode, &SetAttr { mtime, ..SetAttr::default() })
+        })?;
+        self.getattr(ino)
+    }
+
+    /// Changes attributes below; the file is then as the cache has left it (pmcache-C4).
+    fn change_attributes(
+        &self,
+        ino: Ino,
+        change: impl FnOnce(&mut State) -> Result<()>,
+    ) -> Result<()> {
+        let Some(node) = self.table.find(ino) else { return change(&mut State::default()) };
+        let mut state = write(&node.state);
+        self.load(&node, &mut state)?;
+        change(&mut state)?;
+        state.cached.as_mut().map_or(Ok(()), |cnode| self.follow(&node, cnode))
+    }
+
+    /// A name of a file other than `moved` is about to go. Where it is the last one, what the cache has of the file is marked
+    /// as nobody's (pmcache-C6).
+    fn begin_removal(&self, dir: Ino, name: &[u8], moved: Option<Ino>) -> Result<Option<Going>> {
+        let found = match self.backing.lookup(dir, name) {
+            Ok(found) => found,
+            // The removal itself says why not.
+            Err(_) => return Ok(None),
+        };
+        let ino = found.ino;
+        if found.kind != FileKind::File || moved == Some(ino) {
+            self.backing.forget(ino, 1);
+            return Ok(None);
+        }
+        let mut unused = None;
+        if found.nlink == 1 {
+            match self.table.find(ino) {
+                Some(node) => self.set_orphan(&node, true)?,
+                None => unused = self.backing.identity(ino).ok(),
+            }
+        }
+        Ok(Some(Going { ino, unused: unused.map(|identity| crate::record::name_of(&identity.0)) }))
+    }
+
+    fn end_removal(&self, going: Option<Going>, is_done: bool) -> Result<()> {
+        let Some(going) = going else { return Ok(()) };
+        let is_gone = is_done && self.backing.getattr(going.ino).is_ok_and(|attr| attr.nlink == 0);
+        let result = match (self.table.find(going.ino), is_gone) {
+            (Some(node), true) => {
+                write(&node.state).is_unlinked = true;
+                self.retire(&node);
+                Ok(())
+            }
+            (Some(node), false) => self
+                .set_orphan(&node, false)
+                .and_then(|()| if is_done { self.follow_attributes(going.ino) } else { Ok(()) }),
+            (None, true) => going.unused.map_or(Ok(()), |name| self.remove_unused(&name)),
+            (None, false) => Ok(()),
+        };
+        self.backing.forget(going.ino, 1);
+        result
+    }
+
+    fn set_orphan(&self, node: &Node, is_orphan: bool) -> Result<()> {
+        let mut state = write(&node.state);
+        let dirty = state.cached.as_mut().filter(|cnode| cnode.dirty.is_some());
+        let Some(cnode) = dirty else { return Ok(()) };
+        let mut flags = cnode.record.state;
+        flags.set(Flags::ORPHAN, is_orphan);
+        self.set_state(cnode, flags)
+    }
+
+    /// A file that no front end holds and that has nothing which is not below leaves the table; one whose last name is gone,
+    /// the pool, too.
+    pub(crate) fn retire(&self, node: &Node) {
+        let mut state = write(&node.state);
+        let is_dirty = state.cached.as_ref().is_some_and(|cnode| cnode.dirty.is_some());
+        if is_dirty && !state.is_unlinked {
+            return;
+        }
+        let Some(kept) = self.table.remove(node.ino) else { return };
+        if let Some(mut cnode) = state.cached.take() {
+            if state.is_unlinked {
+                let removed = self.end_dirty(node, &mut cnode);
+                let removed = removed.and_then(|()| self.remove_shadow(&cnode));
+                if let Err(err) = removed {
+                    tracing::error!("what was cached of a removed file stays: {err}");
+                }
+            } else {
+                self.resident.release(cnode.shadow);
+            }
+            self.pool.forget(cnode.shadow, 1);
+        }
+        drop(state);
+        if kept > 0 {
+            self.backing.forget(node.ino, kept);
+        }
+    }
+
+    fn remove_shadow(&self, cnode: &cnode::Cnode) -> Result<()> {
+        self.resident.remove(cnode.shadow);
+        self.pool.unlink(self.nodes, &cnode.name)
+    }
+
+    /// How it stands.
+    pub fn status(&self) -> Status {
+        let space = self.pool.statfs();
+        let block = u64::from(space.block_size);
+        let files = self.backlog.files();
+        let now = (self.options.clock)();
+        let oldest = files.first().map_or(now, |(since, _)| *since);
+        let counters = self.counts.snapshot();
+        let share = |part: u64, all: u64| (all > 0).then(|| part as f64 / all as f64);
+        let mut troubles = self.lost();
+        troubles.extend(files.iter().filter_map(|(_, node)| self.trouble(node)));
+        Status {
+            mode: self.options.mode.to_string(),
+            size_bytes: space.blocks * block,
+            used_bytes: (space.blocks - space.blocks_free) * block,
+            dirty_bytes: self.backlog.bytes(),
+            dirty_files: files.len() as u64,
+            oldest_dirty_ms: (now.0.saturating_sub(oldest.0) / 1_000_000).max(0) as u64,
+            hit_rate: share(counters.read_hits, counters.read_hits + counters.read_misses),
+            write_amplification: share(counters.drained_bytes, counters.written_bytes),
+            counters,
+            troubles,
+        }
+    }
+
+    fn trouble(&self, node: &Arc<Node>) -> Option<Trouble> {
+        let state = read(&node.state);
+        let cnode = state.cached.as_ref()?;
+        let what = if cnode.record.state.contains(Flags::CONFLICT) {
+            cnode::CONFLICT.to_owned()
+        } else if state.retry_at > Timestamp(i64::MIN) && state.retries > 0 {
+            let why = state.error.map_or_else(String::new, |err| format!(": {err}"));
+            format!("cannot be written back{why}; tried {} times, goes on", state.retries)
+        } else {
+            return None;
+        };
+        let path = self.name_for_people(node.ino, cnode);
+        Some(Trouble { path, what, dirty_bytes: cnode.dirty_bytes() })
+    }
+
+    /// Does a bounded step of what is to be done in the background: writes back what is due, evicts. Whether there is more.
+    ///
+    /// # Errors
+    /// Of files that cannot be written back, which are tried again later.
+    pub fn maintain(&self) -> Result<bool> {
+        if self.options.read_only {
+            return Ok(false);
+        }
+        let crawled = self.crawl()?;
+        let evicted = self.evict_due()?;
+        let drained = self.drain_due()?;
+        Ok(crawled || evicted || drained)
+    }
+}

@@ -1,0 +1,104 @@
+//! A persistent-memory cache over any directory: Chell-Cache (Chell §4) and PMAL (§IV) in one.
+//!
+//! Files stay where they are, in a directory of an existing file system (`backing::Backing`); what is read from them and written
+//! to them is kept in a pool of an engine that makes every operation atomic and durable. The paper's structures are that
+//! engine's: a *Cnode* is a shadow file, the map from inodes to Cnodes a directory of it, by the identity of the backing file,
+//! and the map from a Cnode to its pages the shadow's own tree of blocks. So there is no undo log: a change of these maps is
+//! one short-circuit shadow page commit. What is beside it is a bitmap for each file that has something which the backing file
+//! has not yet ([`record`], `docs/format/pmcache.md`).
+//!
+//! - **pmcache-C1** A block of a shadow that exists has the file's content. One that does not is read from the backing file, as
+//!   far as that reaches; beyond its end the file has zeros.
+//! - **pmcache-C2** What the shadow has and the backing file may not have is marked in the bitmap, durably, before it is stored, and until
+//!   the backing file has it, durably. A mark without a block means nothing.
+//! - **pmcache-C3** The shadow of a file with a bitmap has its size and its times. Where the backing file is longer, it is cut before the
+//!   file grows again: so C1 never shows what was cut off.
+//! - **pmcache-C4** A file is written to below only while its record says so ([`Flags::BUSY`]). Otherwise it is as its fingerprint
+//!   says, or somebody else has changed it: then what was only read is forgotten, and what was written is kept and refused.
+//! - **pmcache-C5** What was acknowledged can be written below: its space was allocated there before, or counted.
+//! - **pmcache-C6** What is marked is discarded only where its file was removed through the cache, or by a command that names it.
+//!
+//! Locks, in the order they are taken: [`Node::io`] (the backing file is changed), [`Node::state`], of two files in the order of
+//! their numbers; then any one of the cache's own.
+
+#![forbid(unsafe_code)]
+
+mod cnode;
+mod content;
+mod counters;
+mod drain;
+mod fs;
+mod node;
+mod options;
+mod range;
+pub mod record;
+mod recover;
+mod space;
+mod table;
+
+pub use counters::{Counters, Status, Trouble};
+pub use options::{Mode, Options};
+pub use recover::Error;
+
+use backing::Backing;
+use counters::Counts;
+use drain::Backlog;
+use record::Flags;
+use space::Resident;
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use table::Table;
+use vfs::{FileSystem, Ino};
+
+#[cfg(doc)]
+use node::Node;
+
+/// Bytes of a block, of which a bit says whether the backing file has it.
+pub const BLOCK: u64 = 4096;
+
+/// A cache: a directory below, and what a pool keeps of its files.
+pub struct Cache<P, B> {
+    pool: P,
+    backing: B,
+    options: Options,
+    /// Directories of the pool.
+    nodes: Ino,
+    dirty: Ino,
+    table: Table,
+    /// Held by who makes, loads or removes a shadow file.
+    shadows: Mutex<()>,
+    backlog: Backlog,
+    resident: Resident,
+    counts: Counts,
+    /// Files that the cache has something for, and that are not there.
+    lost: Mutex<Vec<recover::Lost>>,
+}
+
+impl<P: FileSystem, B: Backing> Cache<P, B> {
+    /// What is below.
+    pub fn backing(&self) -> &B {
+        &self.backing
+    }
+
+    /// What keeps it.
+    pub fn pool(&self) -> &P {
+        &self.pool
+    }
+
+    /// How it works.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+}
+
+/// Nothing panics while it holds one of the locks, but for a bug: then what they guard is whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
+}

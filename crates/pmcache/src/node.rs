@@ -1,0 +1,97 @@
+//! A regular file that somebody uses, or that has something which is not below yet.
+
+use crate::range::Blocks;
+use crate::record::Record;
+use eviction::Slot;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Mutex, RwLock};
+use vfs::{Errno, Ino, Timestamp};
+
+/// A regular file.
+pub struct Node {
+    /// Its number, which is the backing file's.
+    pub ino: Ino,
+    /// Held by who writes to the backing file, or cuts it.
+    pub io: Mutex<Io>,
+    /// Shared by who reads, exclusive for who changes something.
+    pub state: RwLock<State>,
+    /// Whether an answer from below did not fit the fingerprint.
+    pub is_suspect: AtomicBool,
+    /// Where the last read ended, and how many bytes were read in a row before.
+    pub read_end: AtomicU64,
+    pub read_run: AtomicU64,
+}
+
+/// Shows that the backing file may be changed in ways that must not meet.
+pub struct Io(());
+
+/// What is known of a file.
+#[derive(Default)]
+pub struct State {
+    /// Its shadow, once it was looked for and if there is one.
+    pub cached: Option<Cnode>,
+    /// Whether its names are not known to be durable.
+    pub is_new: bool,
+    /// Whether it has no capability that a write would have to take away.
+    pub is_plain: bool,
+    /// Whether its last name is gone.
+    pub is_unlinked: bool,
+    /// Why it was not written back, for who syncs it next.
+    pub error: Option<Errno>,
+    /// Until when to wait before it is tried again, and how often it was.
+    pub retry_at: Timestamp,
+    pub retries: u32,
+}
+
+/// A shadow file.
+pub struct Cnode {
+    /// Its name in the pool.
+    pub name: Vec<u8>,
+    /// The shadow file.
+    pub shadow: Ino,
+    /// As the shadow's.
+    pub size: u64,
+    /// Last change of the inode, where the file has a bitmap.
+    pub ctime: Timestamp,
+    pub record: Record,
+    /// Where hits are marked.
+    pub slot: Option<Slot>,
+    /// When it was last compared with what is below.
+    pub checked: Timestamp,
+    /// What is below may lack; `None`: nothing.
+    pub dirty: Option<Dirty>,
+}
+
+/// What is not below yet.
+pub struct Dirty {
+    /// The bitmap, a file.
+    pub bitmap: Ino,
+    /// The same.
+    pub blocks: Blocks,
+    /// Of these, what was written while the others were being written back.
+    pub again: Option<Blocks>,
+    /// Whether its size, its times or a range of it changed since it was last written back.
+    pub is_changed: bool,
+    /// Where space is allocated up to, below.
+    pub reserved: u64,
+}
+
+impl Node {
+    pub fn new(ino: Ino, state: State) -> Self {
+        Self {
+            ino,
+            io: Mutex::new(Io(())),
+            state: RwLock::new(state),
+            is_suspect: AtomicBool::new(false),
+            read_end: AtomicU64::new(0),
+            read_run: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Cnode {
+    /// Bytes that are only in the cache.
+    pub fn dirty_bytes(&self) -> u64 {
+        self.dirty.as_ref().map_or(0, |dirty| dirty.blocks.count() * crate::BLOCK)
+    }
+}

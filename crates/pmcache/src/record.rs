@@ -1,0 +1,237 @@
+//! What a cache keeps in its pool: `docs/format/pmcache.md` in Rust.
+
+use serde::{Deserialize, Serialize};
+use vfs::{Attr, Errno, Result, Timestamp};
+use zerocopy::byteorder::little_endian::{I64, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Name of the file that says that a pool is a cache, and of which directory.
+pub const MARK: &[u8] = b"cache";
+/// Name of the directory of shadow files.
+pub const NODES: &[u8] = b"nodes";
+/// Name of the directory of bitmaps.
+pub const DIRTY: &[u8] = b"dirty";
+/// The attribute of a shadow file that holds its [`Record`].
+pub const RECORD: &[u8] = b"user.keepstone.cnode";
+/// Version of this format.
+pub const VERSION: u32 = 1;
+/// A mark has at most so many bytes.
+pub const MARK_MAX: u64 = 16 << 10;
+/// Bytes of a path that a record keeps at most; longer ones are not kept.
+pub const HINT_MAX: usize = 2048;
+
+/// The content of [`MARK`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mark {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Path of the directory when the pool became its cache: for messages.
+    pub directory: String,
+    /// Identity of its root, in hexadecimal.
+    pub root: String,
+}
+
+/// What a shadow file knows of its backing file: a *Cnode* (Chell §4.1.1) without the map of its pages, which is the shadow's
+/// own tree of blocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// What is under way.
+    pub state: Flags,
+    /// The backing file, as the cache left it.
+    pub left: Fingerprint,
+    /// A change of the backing file that is to be done again after a crash.
+    pub intent: Option<Punch>,
+    /// Which file it is.
+    pub identity: Vec<u8>,
+    /// Where it was last, relative to the root.
+    pub hint: Vec<u8>,
+}
+
+bitflags::bitflags! {
+    /// States of a backing file.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Flags: u32 {
+        /// The cache is changing it: the fingerprint may be of before or after.
+        const BUSY = 1;
+        /// Its last name is being removed through the cache.
+        const ORPHAN = 2;
+        /// Somebody else has changed it while the cache had something for it.
+        const CONFLICT = 4;
+    }
+}
+
+/// What shows that nobody else has changed a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fingerprint {
+    /// Bytes.
+    pub size: u64,
+    /// Last change of content.
+    pub mtime: Timestamp,
+    /// Last change of the inode.
+    pub ctime: Timestamp,
+}
+
+/// A range of a file that becomes zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Punch {
+    /// Its first byte.
+    pub offset: u64,
+    /// How many; not 0.
+    pub len: u64,
+}
+
+impl Fingerprint {
+    /// Of a file with these attributes.
+    pub fn of(attr: &Attr) -> Self {
+        Self { size: attr.size, mtime: attr.mtime, ctime: attr.ctime }
+    }
+
+    /// Whether the content may be another one. Only the inode has changed where just `ctime` differs; but who restores
+    /// `mtime` changes that as well.
+    pub fn has_same_content(&self, other: &Self) -> bool {
+        (self.size, self.mtime) == (other.size, other.mtime)
+    }
+}
+
+/// The bytes of a [`Record`] before its hint.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Bytes {
+    version: U32,
+    flags: U32,
+    size: U64,
+    mtime: I64,
+    ctime: I64,
+    punch_offset: U64,
+    punch_len: U64,
+    identity_len: U64,
+}
+
+impl Record {
+    /// As it is stored.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let punch = self.intent.unwrap_or(Punch { offset: 0, len: 0 });
+        let bytes = Bytes {
+            version: VERSION.into(),
+            flags: self.state.bits().into(),
+            size: self.left.size.into(),
+            mtime: self.left.mtime.0.into(),
+            ctime: self.left.ctime.0.into(),
+            punch_offset: punch.offset.into(),
+            punch_len: punch.len.into(),
+            identity_len: (self.identity.len() as u64).into(),
+        };
+        let hint = if self.hint.len() <= HINT_MAX { &self.hint[..] } else { &[] };
+        [bytes.as_bytes(), &self.identity, hint].concat()
+    }
+
+    /// From what was stored.
+    ///
+    /// # Errors
+    /// `EUCLEAN` where that is no record.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        let (bytes, rest) = Bytes::read_from_prefix(bytes).map_err(|_| Errno::UCLEAN)?;
+        let parts =
+            usize::try_from(bytes.identity_len.get()).ok().and_then(|n| rest.split_at_checked(n));
+        let (identity, hint) = parts.ok_or(Errno::UCLEAN)?;
+        let state = Flags::from_bits(bytes.flags.get()).ok_or(Errno::UCLEAN)?;
+        let punch = Punch { offset: bytes.punch_offset.get(), len: bytes.punch_len.get() };
+        let is_sound = bytes.version.get() == VERSION
+            && (1..=backing::Identity::LEN_MAX).contains(&identity.len())
+            && hint.len() <= HINT_MAX
+            && punch.offset.checked_add(punch.len).is_some();
+        if !is_sound {
+            return Err(Errno::UCLEAN);
+        }
+        let left = Fingerprint {
+            size: bytes.size.get(),
+            mtime: Timestamp(bytes.mtime.get()),
+            ctime: Timestamp(bytes.ctime.get()),
+        };
+        let intent = (punch.len > 0).then_some(punch);
+        Ok(Self { state, left, intent, identity: identity.to_vec(), hint: hint.to_vec() })
+    }
+}
+
+/// The name of the shadow file, and of the bitmap, of a file with this identity: four letters for three bytes, so that 160 bytes
+/// are a name.
+pub fn name_of(identity: &[u8]) -> Vec<u8> {
+    const DIGITS: &[u8; 64] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_-";
+    let mut name = Vec::with_capacity(identity.len().div_ceil(3) * 4);
+    for three in identity.chunks(3) {
+        let bits = three.iter().fold(0u32, |bits, byte| bits << 8 | u32::from(*byte));
+        let bits = bits << (8 * (3 - three.len()));
+        let digits = (0..=three.len()).map(|i| DIGITS[(bits >> (18 - 6 * i) & 63) as usize]);
+        name.extend(digits);
+    }
+    name
+}
+
+/// The identity that [`name_of`] has made a name of.
+pub fn identity_of(name: &[u8]) -> Option<Vec<u8>> {
+    let value = |digit: u8| match digit {
+        b'0'..=b'9' => Some(u32::from(digit - b'0')),
+        b'a'..=b'z' => Some(u32::from(digit - b'a') + 10),
+        b'A'..=b'Z' => Some(u32::from(digit - b'A') + 36),
+        b'_' => Some(62),
+        b'-' => Some(63),
+        _ => None,
+    };
+    let mut identity = Vec::with_capacity(name.len() / 4 * 3 + 3);
+    for four in name.chunks(4) {
+        if four.len() == 1 {
+            return None;
+        }
+        let mut bits = 0;
+        for (i, digit) in four.iter().enumerate() {
+            bits |= value(*digit)? << (18 - 6 * i);
+        }
+        identity.extend_from_slice(&bits.to_be_bytes()[1..four.len()]);
+    }
+    (name_of(&identity) == name).then_some(identity)
+}
+
+/// Bytes as hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_come_back() {
+        let left = Fingerprint { size: 7, mtime: Timestamp(-5), ctime: Timestamp(9) };
+        let intent = Some(Punch { offset: 4096, len: 1 });
+        let record = Record {
+            state: Flags::BUSY,
+            left,
+            intent,
+            identity: vec![1, 2],
+            hint: b"a/b".to_vec(),
+        };
+        assert_eq!(Record::from_bytes(&record.to_bytes()), Ok(record.clone()));
+        let long = Record { hint: vec![b'x'; HINT_MAX + 1], ..record.clone() };
+        assert_eq!(Record::from_bytes(&long.to_bytes()).unwrap().hint, b"");
+        for cut in 0..size_of::<Bytes>() {
+            assert_eq!(Record::from_bytes(&record.to_bytes()[..cut]), Err(Errno::UCLEAN));
+        }
+        let mut wrong = record.to_bytes();
+        wrong[4] = 0xff;
+        assert_eq!(Record::from_bytes(&wrong), Err(Errno::UCLEAN));
+    }
+
+    #[test]
+    fn names_come_back_and_are_names() {
+        for len in 1..=160 {
+            let identity: Vec<u8> = (0..len).map(|i| (i * 37 + len) as u8).collect();
+            let name = name_of(&identity);
+            assert!(name.len() <= 255 && !name.contains(&b'/'), "{len}");
+            assert_eq!(identity_of(&name), Some(identity));
+        }
+        for wrong in [&b"0"[..], b"!!!!", b"0001a", b"01"] {
+            assert_eq!(identity_of(wrong), None, "{wrong:?}");
+        }
+    }
+}

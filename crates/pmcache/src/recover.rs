@@ -1,0 +1,247 @@
+//! Attaching: a pool becomes the cache of a directory, or goes on being it.
+
+use crate::counters::{Counts, Trouble};
+use crate::drain::Backlog;
+use crate::node::Cnode;
+use crate::record::{self, Flags, MARK, MARK_MAX, Mark};
+use crate::space::Resident;
+use crate::table::Table;
+use crate::{BLOCK, Cache, Options, lock, write};
+use backing::{Backing, Identity};
+use std::sync::Mutex;
+use vfs::{
+    Caller, Durability, Errno, FileKind, FileSystem, Ino, NewKind, NewNode, RenameFlags, Result,
+};
+
+/// Why a pool cannot be attached.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It holds something else.
+    #[error(
+        "the pool holds files and is no cache; a cache needs a pool of its own: format one with `keepstone mkfs`"
+    )]
+    Occupied,
+    /// It is the cache of another directory.
+    #[error(
+        "the pool is the cache of {0}, which this directory is not; attach it there, or format a pool for this one"
+    )]
+    OtherDirectory(String),
+    /// What it says of itself cannot be.
+    #[error("the pool's file `cache` is no description of a cache that this program knows: {0}")]
+    Mark(String),
+    /// Its engine promises too little.
+    #[error(
+        "a cache needs a pool in which every operation is durable on return: format one with `--layout bpfs`"
+    )]
+    NotDurable,
+    /// A call failed.
+    #[error("{0}")]
+    Errno(#[from] Errno),
+}
+
+/// A file that the cache has something for, and that is not there.
+pub(crate) struct Lost {
+    name: Vec<u8>,
+    why: Errno,
+}
+
+impl<P: FileSystem, B: Backing> Cache<P, B> {
+    /// Attaches a pool to a directory, called `directory` in messages. What the cache has for it from before is found: in time
+    /// that grows with the files that have something which is not below, and with nothing else.
+    ///
+    /// # Errors
+    /// As [`Error`] says. The pool is then as it was.
+    pub fn attach(
+        pool: P,
+        backing: B,
+        directory: &str,
+        options: Options,
+    ) -> std::result::Result<Self, Error> {
+        if pool.durability() != Durability::OnReturn {
+            return Err(Error::NotDurable);
+        }
+        let root = record::hex(&backing.identity(backing.root())?.0);
+        match read_mark(&pool)? {
+            Some(mark) if mark.root == root => {}
+            Some(mark) => return Err(Error::OtherDirectory(mark.directory)),
+            None if options.read_only => return Err(Error::Errno(Errno::ROFS)),
+            None => make(
+                &pool,
+                &Mark { version: record::VERSION, directory: directory.to_owned(), root },
+            )?,
+        }
+        let dir = |name| pool.peek(pool.root(), name).map(|attr| attr.ino);
+        let (nodes, dirty) = (dir(record::NODES)?, dir(record::DIRTY)?);
+        let resident = Resident::new(options.policy);
+        let cache = Self {
+            pool,
+            backing,
+            options,
+            nodes,
+            dirty,
+            table: Table::default(),
+            shadows: Mutex::new(()),
+            backlog: Backlog::default(),
+            resident,
+            counts: Counts::default(),
+            lost: Mutex::default(),
+        };
+        cache.recover()?;
+        Ok(cache)
+    }
+
+    /// Finds the files that have something which is not below.
+    fn recover(&self) -> Result<()> {
+        let mut names = Vec::new();
+        self.pool.readdir(self.dirty, 0, &mut |entry| {
+            if !matches!(entry.name, b"." | b"..") {
+                names.push(entry.name.to_vec());
+            }
+            true
+        })?;
+        for name in names {
+            match self.recover_file(&name) {
+                Ok(()) => {}
+                // It stays as it is, and is told of.
+                Err(why) => lock(&self.lost).push(Lost { name, why }),
+            }
+        }
+        Ok(())
+    }
+
+    fn recover_file(&self, name: &[u8]) -> Result<()> {
+        let identity = Identity(record::identity_of(name).ok_or(Errno::UCLEAN)?);
+        let found = {
+            let _shadows = lock(&self.shadows);
+            self.find(name)?
+        };
+        let Some(cnode) = found else {
+            // Marks of blocks that there are not.
+            return if self.options.read_only {
+                Ok(())
+            } else {
+                self.pool.unlink(self.dirty, name)
+            };
+        };
+        match self.backing.find(&identity, &cnode.record.hint) {
+            Ok(entry) if entry.kind == FileKind::File => self.take_up(entry.ino, cnode),
+            Err(Errno::STALE) if cnode.record.state.contains(Flags::ORPHAN) => {
+                self.release(&cnode);
+                self.pool.unlink(self.dirty, name)?;
+                self.pool.unlink(self.nodes, name)
+            }
+            other => {
+                self.release(&cnode);
+                Err(other.err().unwrap_or(Errno::STALE))
+            }
+        }
+    }
+
+    fn release(&self, cnode: &Cnode) {
+        self.pool.forget(cnode.shadow, 1);
+        if let Some(dirty) = &cnode.dirty {
+            self.pool.forget(dirty.bitmap, 1);
+        }
+    }
+
+    /// A file that has something which is not below, is there: with a reference.
+    fn take_up(&self, ino: Ino, mut cnode: Cnode) -> Result<()> {
+        let node = self.table.keep(ino);
+        let mut state = write(&node.state);
+        if !self.options.read_only {
+            if cnode.record.state.contains(Flags::BUSY) {
+                // The cache was changing it, and nobody knows how far it came.
+                self.take_fingerprint(&node, &mut cnode)?;
+            }
+            let plain = cnode.record.state - Flags::ORPHAN;
+            self.set_state(&mut cnode, plain)?;
+        }
+        self.settle(ino, &mut cnode);
+        let result = if self.options.read_only { Ok(()) } else { self.punch(&node, &mut cnode) };
+        state.cached = Some(cnode);
+        result
+    }
+
+    /// Files that the cache has something for, and that are not there.
+    pub(crate) fn lost(&self) -> Vec<Trouble> {
+        let describe = |lost: &Lost| {
+            let record = self.pool.peek(self.nodes, &lost.name);
+            let record = record.and_then(|attr| self.pool.getxattr(attr.ino, record::RECORD));
+            let record = record.and_then(|bytes| record::Record::from_bytes(&bytes));
+            let hint = record.map(|record| record.hint).unwrap_or_default();
+            let blocks = self.pool.peek(self.nodes, &lost.name).map_or(0, |attr| attr.blocks);
+            let what = match lost.why {
+                Errno::STALE => {
+                    "it was removed below while the cache had changes for it, which are kept; \
+                                 `keepstone attach discard` drops them"
+                        .to_owned()
+                }
+                why => format!("the cache has changes for it and cannot find it: {why}"),
+            };
+            let path = String::from_utf8_lossy(&hint).into_owned();
+            Trouble { path, what, dirty_bytes: blocks * 512 / BLOCK * BLOCK }
+        };
+        lock(&self.lost).iter().map(describe).collect()
+    }
+}
+
+/// The mark of a pool; `None` where it is empty.
+fn read_mark(pool: &impl FileSystem) -> std::result::Result<Option<Mark>, Error> {
+    let mark = match pool.peek(pool.root(), MARK) {
+        Ok(mark) => mark,
+        Err(Errno::NOENT) => {
+            let mut is_empty = true;
+            let ours = [&b"."[..], b"..", record::NODES, record::DIRTY, NEW_MARK];
+            pool.readdir(pool.root(), 0, &mut |entry| {
+                is_empty &= ours.contains(&entry.name);
+                is_empty
+            })?;
+            return if is_empty { Ok(None) } else { Err(Error::Occupied) };
+        }
+        Err(err) => return Err(err.into()),
+    };
+    let wrong = |why: String| Error::Mark(why);
+    if mark.kind != FileKind::File || mark.size > MARK_MAX {
+        return Err(wrong(format!("it has {} bytes", mark.size)));
+    }
+    let mut bytes = vec![0; mark.size as usize];
+    let len = pool.read(mark.ino, 0, &mut bytes)?;
+    let mark: Mark = serde_json::from_slice(&bytes[..len]).map_err(|err| wrong(err.to_string()))?;
+    if mark.version != record::VERSION {
+        return Err(wrong(format!(
+            "its version is {}, this program knows version {}",
+            mark.version,
+            record::VERSION
+        )));
+    }
+    Ok(Some(mark))
+}
+
+/// A mark that is not yet one.
+const NEW_MARK: &[u8] = b"cache.new";
+
+/// Makes a cache of an empty pool. The name of the mark is the commit.
+fn make(pool: &impl FileSystem, mark: &Mark) -> std::result::Result<(), Error> {
+    let dir = NewNode { kind: NewKind::Dir, mode: 0o700, umask: 0 };
+    for name in [record::NODES, record::DIRTY] {
+        match pool.create(&Caller::ROOT, pool.root(), name, &dir) {
+            Ok(made) => pool.forget(made.ino, 1),
+            Err(Errno::EXIST) => {}
+            Err(err) => return Err(err.into()),
+        }
+    }
+    let bytes = serde_json::to_vec(mark).map_err(|err| Error::Mark(err.to_string()))?;
+    let file = NewNode { kind: NewKind::File, mode: 0o600, umask: 0 };
+    let made = match pool.create(&Caller::ROOT, pool.root(), NEW_MARK, &file) {
+        Err(Errno::EXIST) => pool.lookup(pool.root(), NEW_MARK)?,
+        made => made?,
+    };
+    let written = pool.write(made.ino, 0, &bytes).and_then(|()| {
+        let size = Some(bytes.len() as u64);
+        pool.setattr(&Caller::ROOT, made.ino, &vfs::SetAttr { size, ..Default::default() })
+    });
+    pool.forget(made.ino, 1);
+    written?;
+    pool.rename((pool.root(), NEW_MARK), (pool.root(), MARK), RenameFlags::empty())?;
+    Ok(())
+}

@@ -1,0 +1,236 @@
+//! Space in the pool: which files leave it first.
+
+use crate::counters::count;
+use crate::record::{self, Record};
+use crate::{BLOCK, Cache, lock};
+use backing::Backing;
+use eviction::{Marks, Policy, Slot};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+use vfs::{Errno, Fallocate, FileSystem, Ino, Result, Seek};
+
+/// Larger files are not evicted as a whole, in blocks.
+const WHOLE_MAX: u64 = 1024;
+/// So many files are told to the policy at once, of those that were there when the pool was attached.
+const CRAWL: usize = 1024;
+
+/// The files in the pool.
+pub struct Resident {
+    order: Mutex<Order>,
+    marks: Arc<Marks>,
+}
+
+struct Order {
+    policy: Box<dyn Policy>,
+    /// Files in use, by their shadows.
+    used: HashMap<Ino, Ino>,
+    /// Where to go on telling the policy what was there before; `None`: it knows all.
+    crawled: Option<u64>,
+}
+
+impl Resident {
+    pub fn new(kind: eviction::Kind) -> Self {
+        let (policy, marks) = kind.policy();
+        let order = Order { policy, used: HashMap::new(), crawled: Some(0) };
+        Self { order: Mutex::new(order), marks }
+    }
+
+    /// A shadow is there, in use by this file.
+    pub fn insert(&self, shadow: Ino, blocks: u64, file: Option<Ino>) -> Slot {
+        let mut order = lock(&self.order);
+        if let Some(file) = file {
+            order.used.insert(shadow, file);
+        }
+        order.policy.insert(shadow.0, blocks)
+    }
+
+    /// A shadow is not in use any more.
+    pub fn release(&self, shadow: Ino) {
+        lock(&self.order).used.remove(&shadow);
+    }
+
+    /// A shadow is gone.
+    pub fn remove(&self, shadow: Ino) {
+        let mut order = lock(&self.order);
+        order.used.remove(&shadow);
+        order.policy.remove(shadow.0);
+    }
+
+    /// A file was found in the cache.
+    pub fn touch(&self, slot: Option<Slot>) {
+        if let Some(slot) = slot {
+            self.marks.touch(slot);
+        }
+    }
+
+    /// Something of it was not.
+    pub fn enter(&self, shadow: Ino) {
+        lock(&self.order).policy.entered(shadow.0);
+    }
+}
+
+impl<P: FileSystem, B: Backing> Cache<P, B> {
+    /// Makes room for so many blocks after an operation that found none, and holds no lock; whether there may be some now.
+    pub(crate) fn make_room(&self, blocks: u64) -> Result<bool> {
+        if self.evict(blocks)? {
+            return Ok(true);
+        }
+        let files = self.backlog.files();
+        let Some((_, oldest)) = files.first() else { return Ok(false) };
+        self.drain(std::slice::from_ref(oldest))?;
+        self.evict(blocks)
+    }
+
+    /// Evicts at least so many blocks, if there are as many that are below as well; whether any. May be called with the lock of
+    /// one file held, which then stays.
+    pub(crate) fn evict(&self, blocks: u64) -> Result<bool> {
+        let mut freed = 0;
+        let mut passed = HashSet::new();
+        while freed < blocks {
+            let victim = {
+                let mut order = lock(&self.order());
+                order.policy.victim(&mut |key| passed.contains(&key)).map(Ino)
+            };
+            let Some(shadow) = victim else {
+                if self.crawl()? {
+                    continue;
+                }
+                break;
+            };
+            match self.evict_file(shadow, blocks - freed)? {
+                0 => drop(passed.insert(shadow.0)),
+                n => freed += n,
+            }
+        }
+        count(&self.counts.evicted_blocks, freed);
+        Ok(freed > 0)
+    }
+
+    fn order(&self) -> &Mutex<Order> {
+        &self.resident.order
+    }
+
+    /// Evicts a file, or so many blocks of a large one; how many it were.
+    fn evict_file(&self, shadow: Ino, blocks: u64) -> Result<u64> {
+        let file = lock(self.order()).used.get(&shadow).copied();
+        let Some(node) = file.and_then(|ino| self.table.find(ino)) else {
+            return self.evict_unused(shadow);
+        };
+        let Ok(mut state) = node.state.try_write() else { return Ok(0) };
+        let Some(cnode) = &state.cached else { return Ok(0) };
+        if cnode.dirty.is_some() || cnode.shadow != shadow {
+            return Ok(0);
+        }
+        let used = self.pool.getattr(shadow)?.blocks / (BLOCK / 512);
+        if used > WHOLE_MAX.max(2 * blocks) {
+            return self.evict_part(shadow, blocks);
+        }
+        self.pool.unlink(self.nodes, &cnode.name)?;
+        self.resident.remove(shadow);
+        self.pool.forget(shadow, 1);
+        state.cached = None;
+        Ok(used.max(1))
+    }
+
+    /// Evicts a file that nobody has used since the pool was attached.
+    fn evict_unused(&self, shadow: Ino) -> Result<u64> {
+        let _shadows = lock(&self.shadows);
+        let record = self.pool.getxattr(shadow, record::RECORD);
+        let record = record.and_then(|bytes| Record::from_bytes(&bytes));
+        let name = match record {
+            Ok(record) => record::name_of(&record.identity),
+            Err(_) => {
+                self.resident.remove(shadow);
+                return Ok(0);
+            }
+        };
+        if lock(self.order()).used.contains_key(&shadow) || self.has_bitmap(&name)? {
+            return Ok(0);
+        }
+        let used = self.pool.getattr(shadow)?.blocks / (BLOCK / 512);
+        self.resident.remove(shadow);
+        match self.pool.peek(self.nodes, &name) {
+            Ok(found) if found.ino == shadow => {
+                self.pool.unlink(self.nodes, &name)?;
+                Ok(used.max(1))
+            }
+            Ok(_) | Err(Errno::NOENT) => Ok(0),
+            Err(err) => Err(err),
+        }
+    }
+
+    /// Removes the shadow of a file that is gone, and that nobody uses.
+    pub(crate) fn remove_unused(&self, name: &[u8]) -> Result<()> {
+        let _shadows = lock(&self.shadows);
+        for dir in [self.dirty, self.nodes] {
+            match self.pool.peek(dir, name) {
+                Ok(found) => {
+                    self.resident.remove(found.ino);
+                    self.pool.unlink(dir, name)?;
+                }
+                Err(Errno::NOENT) => {}
+                Err(err) => return Err(err),
+            }
+        }
+        Ok(())
+    }
+
+    fn has_bitmap(&self, name: &[u8]) -> Result<bool> {
+        match self.pool.peek(self.dirty, name) {
+            Ok(_) => Ok(true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(err) => Err(err),
+        }
+    }
+
+    /// Evicts the first blocks of a file that there are.
+    fn evict_part(&self, shadow: Ino, blocks: u64) -> Result<u64> {
+        let mut freed = 0;
+        let mut at = 0;
+        while freed < blocks {
+            let start = match self.pool.seek(shadow, at, Seek::Data) {
+                Err(Errno::NXIO) => break,
+                start => start?,
+            };
+            let hole = self.pool.seek(shadow, start, Seek::Hole)?;
+            let end = hole.min(start + (blocks - freed) * BLOCK);
+            self.pool.fallocate(shadow, Fallocate::PunchHole, start, end - start)?;
+            freed += (end - start).div_ceil(BLOCK);
+            at = end;
+        }
+        Ok(freed)
+    }
+
+    /// Tells the policy of some more files that were in the pool when it was attached; whether there were any. The time that
+    /// takes grows with nothing: restart is O(1) of the cache.
+    pub(crate) fn crawl(&self) -> Result<bool> {
+        let Some(from) = lock(self.order()).crawled else { return Ok(false) };
+        let mut found = Vec::new();
+        let mut next = None;
+        self.pool.readdir(self.nodes, from, &mut |entry| {
+            if !matches!(entry.name, b"." | b"..") {
+                found.push(entry.ino);
+            }
+            next = Some(entry.cookie);
+            found.len() < CRAWL
+        })?;
+        let mut order = lock(self.order());
+        order.crawled = next;
+        for shadow in &found {
+            if order.policy.slot(shadow.0).is_none() {
+                order.policy.insert(shadow.0, 1);
+            }
+        }
+        Ok(next.is_some())
+    }
+
+    /// Evicts where little is free; whether there is more to be done.
+    pub(crate) fn evict_due(&self) -> Result<bool> {
+        let space = self.pool.statfs();
+        let wanted = space.blocks * self.options.free_percent / 100;
+        if space.blocks_free >= wanted {
+            return Ok(false);
+        }
+        self.evict((2 * wanted - space.blocks_free).min(16 << 10))
+    }
+}

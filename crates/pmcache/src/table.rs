@@ -1,0 +1,73 @@
+//! The files in use.
+
+use crate::lock;
+use crate::node::{Node, State};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use vfs::Ino;
+
+/// The files in use, by their numbers.
+#[derive(Default)]
+pub struct Table {
+    files: Mutex<HashMap<Ino, Held>>,
+}
+
+struct Held {
+    node: Arc<Node>,
+    /// References of front ends.
+    refs: u64,
+    /// References to the backing file that were not given back when these were.
+    kept: u64,
+}
+
+impl Table {
+    /// Counts a reference of a front end to a file.
+    pub fn hold(&self, ino: Ino) {
+        let mut files = lock(&self.files);
+        files.entry(ino).or_insert_with(|| Held::new(ino)).refs += 1;
+    }
+
+    /// A file, whether or not it was in use.
+    pub fn get(&self, ino: Ino) -> Arc<Node> {
+        let mut files = lock(&self.files);
+        files.entry(ino).or_insert_with(|| Held::new(ino)).node.clone()
+    }
+
+    /// A file, if it is in use.
+    pub fn find(&self, ino: Ino) -> Option<Arc<Node>> {
+        lock(&self.files).get(&ino).map(|held| held.node.clone())
+    }
+
+    /// Takes over a reference to a backing file until it is [removed](Self::remove).
+    pub fn keep(&self, ino: Ino) -> Arc<Node> {
+        let mut files = lock(&self.files);
+        let held = files.entry(ino).or_insert_with(|| Held::new(ino));
+        held.kept += 1;
+        held.node.clone()
+    }
+
+    /// Gives back references of a front end. `Some`: there are none left; what was `kept` of those to the backing file is
+    /// noted when the file is not removed.
+    pub fn forget(&self, ino: Ino, refs: u64) -> Option<Arc<Node>> {
+        let mut files = lock(&self.files);
+        let held = files.get_mut(&ino)?;
+        held.refs = held.refs.saturating_sub(refs);
+        (held.refs == 0).then(|| held.node.clone())
+    }
+
+    /// Removes a file that no front end holds; how many references to the backing file were kept. To be called with its state
+    /// locked.
+    pub fn remove(&self, ino: Ino) -> Option<u64> {
+        let mut files = lock(&self.files);
+        if files.get(&ino)?.refs > 0 {
+            return None;
+        }
+        files.remove(&ino).map(|held| held.kept)
+    }
+}
+
+impl Held {
+    fn new(ino: Ino) -> Self {
+        Self { node: Arc::new(Node::new(ino, State::default())), refs: 0, kept: 0 }
+    }
+}
