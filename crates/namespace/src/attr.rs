@@ -5,8 +5,7 @@ use crate::layout::Word;
 use crate::store::Storage;
 use crate::tables::VInode;
 use crate::xattr::{Attributes, CAPABILITY};
-use pmem::{LINE, Medium};
-use std::sync::atomic::Ordering::Relaxed;
+use pmem::LINE;
 use vfs::acl::{ACL_ACCESS, Acl};
 use vfs::rules::clear_privileges;
 use vfs::{Attr, Errno, FileKind, Ino, Result, SetAttr, SetTime};
@@ -130,10 +129,10 @@ impl<S: Storage> Core<S> {
         ];
         for (word, time) in times {
             if let Some(t) = time {
-                self.medium().store_u64(self.word_off(v, word), t.0 as u64);
+                self.medium().store_u64(self.word_at(v, word), t.0 as u64);
             }
         }
-        self.medium().flush(v.pm_off.load(Relaxed), LINE);
+        self.medium().flush(v.at(), LINE);
         let _ = self.medium().fence();
     }
 

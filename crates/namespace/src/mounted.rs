@@ -294,12 +294,12 @@ impl<F: Files> Pool<F> {
 
     /// The medium.
     pub fn medium(&self) -> &MediumOf<F> {
-        self.files.medium()
+        self.files.medium().0
     }
 
     /// What is left to do for who syncs what is durable: to say whether the medium kept its word, and is still there.
     fn check_medium(&self) -> Result<()> {
-        let medium = self.files.medium();
+        let medium = self.files.medium().0;
         if medium.is_lost() || medium.health().is_err() { Err(Errno::IO) } else { Ok(()) }
     }
 
@@ -308,9 +308,9 @@ impl<F: Files> Pool<F> {
     /// that nobody joins who would not look again.
     fn end_use_if_last(&self) -> Result<()> {
         let (files, arena) = (&self.files, &self.files.tables().arena);
-        if arena.descriptor().is_some() && files.medium().lock(Lock::Exclusive).is_err() {
+        if arena.descriptor().is_some() && files.medium().0.lock(Lock::Exclusive).is_err() {
             // The attempt may have cost the lock that there was.
-            let _ = files.medium().lock(Lock::Shared);
+            let _ = files.medium().0.lock(Lock::Shared);
             return self.sync();
         }
         self.sync()?;
@@ -340,7 +340,7 @@ impl<F: Files> FileSystem for Pool<F> {
         ROOT
     }
     fn durability(&self) -> Durability {
-        match self.files.medium().domain() {
+        match self.files.medium().0.domain() {
             // Fences can fail, which `fsync` tells.
             Domain::PageCache => Durability::OnSync,
             _ => F::DURABILITY,
@@ -489,18 +489,19 @@ impl<F: Files> FileSystem for Pool<F> {
     }
     fn sync_range(&self, ino: Ino, range: Range<u64>, stores: bool) -> Result<()> {
         self.files.op(|_| self.files.sync_range(ino, range.clone(), stores))?;
-        self.files.medium().health().map_err(|_| Errno::IO)
+        self.files.medium().0.health().map_err(|_| Errno::IO)
     }
 }
 
 impl<F: Files<Storage: Storage<Medium = Region>>> Engine for Pool<F> {
     fn region(&self) -> &Region {
-        self.files.medium()
+        self.files.medium().0
     }
 
     fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         self.files
             .medium()
+            .0
             .descriptor()
             .into_iter()
             .chain(self.files.tables().arena.descriptor())
@@ -542,7 +543,7 @@ impl<F: Files<Storage: Storage<Medium = Region>>> Processes for Pool<F> {
     }
 
     fn follow_owner(&self) -> io::Result<()> {
-        match place::<F>(self.files.medium()) {
+        match place::<F>(self.files.medium().0) {
             Ok(place) => place.follow_owner(),
             Err(Error::Shared(err)) => Err(err),
             Err(err) => Err(io::Error::other(err)),

@@ -11,7 +11,7 @@ use namespace::layout::{DIRENT_HEADER, InodeRecord, Word};
 use namespace::{
     Attributes, Change, Core, Moved, Patch, Renamed, Scan, Slot, Stop, Storage, Tables, VInode,
 };
-use pmem::{LINE, Medium, PmOff};
+use pmem::{LINE, Medium, Pm, PmOff};
 use smallvec::SmallVec;
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -75,6 +75,12 @@ pub struct Growth<'a> {
 const GAP_MAX: u64 = 16;
 
 impl<M: Medium> Store<M> {
+    /// Where a word of an inode lies.
+    #[inline]
+    pub fn word_off(&self, v: &VInode, word: Word) -> u64 {
+        self.word_at(v, word).get()
+    }
+
     /// The map of an inode's content, checked.
     #[inline]
     pub fn map(&self, v: &VInode) -> Result<Map> {
@@ -516,8 +522,8 @@ impl<M: Medium> Storage for Store<M> {
     const ATTRIBUTES_MAX: u64 = EXTENT;
 
     #[inline]
-    fn medium(&self) -> &M {
-        &self.maps.medium
+    fn medium(&self) -> Pm<&M> {
+        Pm(&self.maps.medium)
     }
 
     #[inline]
@@ -729,14 +735,14 @@ impl<M: Medium> Storage for Store<M> {
     ) -> std::result::Result<SmallVec<[Moved; 4]>, Stop> {
         if let (Some(slot), Some((_, name))) = (&renamed.slot, to.bytes) {
             core.write_slot(slot, name);
-            let at = core.v.entry_off(slot.pos);
+            let at = core.v.entry_at(slot.pos).get();
             core.medium.flush(at, DIRENT_HEADER + name.len() as u64);
         }
         renamed.touch(&core.0);
         let (source, other) = (renamed.source().pos, renamed.other());
         let mut words = journal::Words::new();
         for (pos, patch) in [(source, &from), (other, &to)] {
-            let block = core.v.entry_off(pos) - pos.off();
+            let block = core.v.entry_at(pos).get() - pos.off();
             words.extend(patch.words.iter().map(|(at, value)| (block + at % BLOCK, *value)));
         }
         core.commit_words(renamed.source().ino.0, &words)?;
@@ -772,7 +778,7 @@ impl<M: Medium> Storage for Store<M> {
             && size > run.bytes()
         {
             let what = format!("its size {size} is beyond the {} blocks that it has", run.count);
-            let fix = Some(((self.word_off(v, Word::Size), run.bytes()), "cut it there"));
+            let fix = Some(((self.word_at(v, Word::Size), run.bytes()), "cut it there"));
             scan.problem(object, what, fix);
         }
         blocks
@@ -784,7 +790,7 @@ impl<M: Medium> Storage for Store<M> {
         match self.attributes(v) {
             Ok(attributes) => self.note_attributes(v, &attributes),
             Err(_) if is_sound => {
-                let fix = Some(((at, 0), "drop the attributes"));
+                let fix = Some(((PmOff::new(at), 0), "drop the attributes"));
                 scan.problem(object, "its attributes cannot be read".into(), fix);
             }
             Err(_) => {}
