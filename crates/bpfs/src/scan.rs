@@ -94,7 +94,7 @@ impl<M: Medium> Store<M> {
     pub fn scan_attribute_tree(&self, scan: &Scan, object: &dyn Fn() -> String, v: &VInode) -> u64 {
         let mut walk = Walk { scan, object, size: u64::MAX, holes: true, blocks: 0 };
         let at = self.word_at(v, Word::Xattr);
-        if self.walk_root(&mut walk, at, &mut |_, _| {}) && self.load_attributes(v).is_err() {
+        if self.walk_root(&mut walk, at, &mut |_, _| {}) && self.attributes(v).is_err() {
             let fix = Some(((at, 0), "drop the attributes"));
             scan.problem(object, "its attributes cannot be read".into(), fix);
         }

@@ -276,8 +276,13 @@ impl<M: Medium> Storage for Store<M> {
         self.read_content(v, 0, buf).map(drop)
     }
 
-    fn attributes(&self, v: &VInode) -> Result<Attributes> {
-        self.load_attributes(v)
+    fn attribute_list(&self, v: &VInode) -> Result<Vec<u8>> {
+        self.load_attribute_list(v)
+    }
+
+    fn attribute_place(&self, v: &VInode, at: u64) -> Result<PmOff> {
+        let root = self.check_root(self.load(v, Word::Xattr))?;
+        Ok(self.find_block(root, at)?.ok_or(Errno::UCLEAN)?.at(at % BLOCK))
     }
 
     #[inline]
@@ -296,8 +301,8 @@ impl<M: Medium> Storage for Store<M> {
         self.apply(locks, ino, v, change, size)
     }
 
-    fn commit_fewer_attributes(&self, v: &VInode, attributes: &Attributes) -> Result<()> {
-        self.commit_shorter_attributes(v, attributes)
+    fn commit_no_attributes(&self, v: &VInode) -> Result<()> {
+        self.clear_attributes(v)
     }
 
     fn append_dir_block(

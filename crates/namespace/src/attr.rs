@@ -2,7 +2,7 @@
 
 use crate::fs::Core;
 use crate::layout::Word;
-use crate::store::Storage;
+use crate::store::{Stop, Storage};
 use crate::tables::VInode;
 use crate::xattr::{Attributes, CAPABILITY};
 use pmem::LINE;
@@ -48,9 +48,12 @@ impl<S: Storage> Core<S> {
             if set.size.is_some() {
                 self.revoke_capability(v)?;
             }
-            let change = self.plan(v, set)?;
             let resized = set.size.filter(|s| *s != self.load(v, Word::Size));
-            self.commit_change(locks, ino, v, &change, resized)?;
+            let commit = || self.commit_change(locks, ino, v, &self.plan(v, set)?, resized);
+            match commit() {
+                Err(Stop::Errno(Errno::NOSPC)) if self.loses_capability(v, set)? => commit()?,
+                done => done?,
+            }
             if *set != SetAttr::default() {
                 self.set_times(v, set);
             }
@@ -105,6 +108,12 @@ impl<S: Storage> Core<S> {
         Ok(Change { words, attributes })
     }
 
+    /// Whether a change that found no space takes a capability away; then that is done, so that it needs no space.
+    fn loses_capability(&self, v: &VInode, set: &SetAttr) -> Result<bool> {
+        let is_given = set.uid.is_some() || set.gid.is_some();
+        Ok(is_given && v.kind() != FileKind::Dir && self.drop_capability(v)?)
+    }
+
     /// The attributes without `security.capability`, if they have it.
     pub(crate) fn without_capability(&self, v: &VInode) -> Result<Option<Attributes>> {
         if self.load(v, Word::Xattr) == 0 {
@@ -150,7 +159,14 @@ impl<S: Storage> Core<S> {
                 return Ok(());
             }
             let words = if cleared == mode { vec![] } else { vec![(Word::Mode, cleared)] };
-            self.commit_change(locks, ino, v, &Change { words, attributes }, None)?;
+            let mut change = Change { words, attributes };
+            match self.commit_change(locks, ino, v, &change, None) {
+                Err(Stop::Errno(Errno::NOSPC)) if self.drop_capability(v)? => {
+                    change.attributes = None;
+                    self.commit_change(locks, ino, v, &change, None)?;
+                }
+                done => done?,
+            }
             self.touch_changed(v);
             let _ = self.medium().fence();
             Ok(())

@@ -134,8 +134,22 @@ pub trait Storage: Sized + Send + Sync {
 
     // --- attributes -----------------------------------------------------------------------------
 
+    /// The list of attributes of an inode whose lock the caller holds, as it lies in PM; empty where there is none.
+    fn attribute_list(&self, v: &VInode) -> Result<Vec<u8>>;
+
+    /// Where byte `at` of that list lies.
+    fn attribute_place(&self, v: &VInode, at: u64) -> Result<PmOff>;
+
+    /// Takes what attributes say of an inode into its derived state: they are its own now.
+    fn note_attributes(&self, _v: &VInode, _attributes: &Attributes) {}
+
     /// All attributes of an inode whose lock the caller holds.
-    fn attributes(&self, v: &VInode) -> Result<Attributes>;
+    fn attributes(&self, v: &VInode) -> Result<Attributes> {
+        match &self.attribute_list(v)?[..] {
+            [] => Ok(Attributes::default()),
+            list => Attributes::parse(list).ok_or(Errno::UCLEAN),
+        }
+    }
 
     /// Whether an attribute may have this value.
     fn check_attribute(&self, _name: &[u8], _value: &[u8]) -> Result<()> {
@@ -158,9 +172,8 @@ pub trait Storage: Sized + Send + Sync {
         size: Option<u64>,
     ) -> std::result::Result<(), Stop>;
 
-    /// Commits these attributes, which are those that there are without one of them, durably: before an operation that
-    /// may free space and so is not to fail for lack of it.
-    fn commit_fewer_attributes(&self, v: &VInode, attributes: &Attributes) -> Result<()>;
+    /// Commits that an inode has no attributes, durably: that takes no space.
+    fn commit_no_attributes(&self, v: &VInode) -> Result<()>;
 
     // --- mappings to where content lies ([`vfs::FileSystem::map_range`]) ------------------------------
 

@@ -470,17 +470,16 @@ impl<M: Medium> Store<M> {
         self.build(txn, level_for(blocks * BLOCK), &pieces)
     }
 
-    /// Stores another list of attributes of an inode, which `commit` makes the one that counts, durably; `keep` blocks stay free.
+    /// Stores another list of attributes of an inode, which `commit` makes the one that counts, durably.
     fn replace_attributes(
         &self,
         v: &VInode,
         attributes: &Attributes,
-        keep: u64,
         commit: impl FnOnce(Map) -> Result<()>,
     ) -> Result<()> {
         let old = self.all_blocks(self.map_at(self.word_off(v, Word::Xattr))?)?;
         let list = list_bytes(attributes);
-        self.v.transact(Self::blocks_of(list.len() as u64), keep, |txn| {
+        self.v.transact(Self::blocks_of(list.len() as u64), KEEP, |txn| {
             let new = self.store_whole(txn, &list);
             old.into_iter().for_each(|run| txn.free(run));
             self.touch_changed(v);
@@ -489,12 +488,6 @@ impl<M: Medium> Store<M> {
             self.note_attributes(v, attributes);
             Ok(())
         })
-    }
-
-    /// Takes what attributes say of an inode into its derived state; what they say wrongly, nobody has chosen.
-    fn note_attributes(&self, v: &VInode, attributes: &Attributes) {
-        let chosen = attributes.get(CACHE_ATTRIBUTE).and_then(|value| policy_of(value).ok());
-        self.v.set_write_policy(v, chosen);
     }
 
     /// Reads the first bytes of what a map has, holes as zeros.
@@ -626,16 +619,30 @@ impl<M: Medium> Storage for Store<M> {
         self.read_whole(self.map(v)?, buf)
     }
 
-    fn attributes(&self, v: &VInode) -> Result<Attributes> {
+    fn attribute_list(&self, v: &VInode) -> Result<Vec<u8>> {
         let map = self.map_at(self.word_off(v, Word::Xattr))?;
-        let Piece::Run(first) = self.piece(map, 0)? else { return Ok(Attributes::default()) };
+        let Piece::Run(first) = self.piece(map, 0)? else { return Ok(Vec::new()) };
         let len = self.medium.load_u64(first.at(0));
-        if len > EXTENT.min(map.virtual_bytes()) {
+        if len < Attributes::HEADER as u64 || len > EXTENT.min(map.virtual_bytes()) {
             return Err(Errno::UCLEAN);
         }
         let mut bytes = vec![0; len as usize];
         self.read_whole(map, &mut bytes)?;
-        Attributes::parse(&bytes).ok_or(Errno::UCLEAN)
+        Ok(bytes)
+    }
+
+    fn attribute_place(&self, v: &VInode, at: u64) -> Result<PmOff> {
+        let map = self.map_at(self.word_off(v, Word::Xattr))?;
+        match self.piece(map, at / BLOCK)? {
+            Piece::Run(run) => Ok(PmOff::new(run.at(at % BLOCK))),
+            Piece::Hole(_) => Err(Errno::UCLEAN),
+        }
+    }
+
+    fn note_attributes(&self, v: &VInode, attributes: &Attributes) {
+        // What they say wrongly, nobody has chosen.
+        let chosen = attributes.get(CACHE_ATTRIBUTE).and_then(|value| policy_of(value).ok());
+        self.v.set_write_policy(v, chosen);
     }
 
     fn check_attribute(&self, name: &[u8], value: &[u8]) -> Result<()> {
@@ -663,15 +670,14 @@ impl<M: Medium> Storage for Store<M> {
         let Some(attributes) = &change.attributes else {
             return Ok(self.commit_inode(ino, v, size, &words)?);
         };
-        Ok(self.replace_attributes(v, attributes, KEEP, |new| {
+        Ok(self.replace_attributes(v, attributes, |new| {
             words.push((self.word_off(v, Word::Xattr), new.pack()));
             self.commit_inode(ino, v, size, &words)
         })?)
     }
 
-    fn commit_fewer_attributes(&self, v: &VInode, attributes: &Attributes) -> Result<()> {
-        // From the reserve, too: what a truncation frees may be needed.
-        self.replace_attributes(v, attributes, 0, |new| {
+    fn commit_no_attributes(&self, v: &VInode) -> Result<()> {
+        self.replace_attributes(v, &Attributes::default(), |new| {
             self.publish_map(self.word_off(v, Word::Xattr), new);
             Ok(())
         })
