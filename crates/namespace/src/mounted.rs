@@ -9,12 +9,12 @@ use crate::tables::Memory;
 use arena::{Arena, Attached, Layout, Look, Paused};
 use derived::{Mapper, PoolEvents, SharedPool as _};
 use mounts::{HasMountEvents, MountEvents};
-use pmem::{Domain, Lock, Medium, Region};
+use pmem::{Domain, Lock, Medium, PmOff, Region};
 use pool::{Engine, Error, FreeSpace, MountOptions, MountReport, Place, Processes, ReadBuf};
 use std::io;
 use std::ops::{Deref, Range};
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 use vfs::{
     Attr, Caller, DirEntry, Durability, Entry, Errno, Extent, Fallocate, FileSystem, Ino,
@@ -151,11 +151,9 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
         Err(Errno::OPNOTSUPP)
     }
 
-    /// [`Engine::get_read_buf`], not inside an operation; to be followed by [`put_read_buf`](Self::put_read_buf).
-    fn get_read_buf(&self, ino: Ino, offset: u64, count: u64) -> Result<&[AtomicU8]>;
-
-    /// A reader of this process is done.
-    fn put_read_buf(&self);
+    /// Where the content of a file from `offset` on lies in PM, up to `count` bytes that are contiguous there: where (`None`: a hole,
+    /// of a block at most) and length, 0 at the end of the file. The caller has counted itself among those who read without a copy.
+    fn contiguous(&self, ino: Ino, offset: u64, count: u64) -> Result<(Option<PmOff>, u64)>;
 }
 
 impl Memory {
@@ -521,7 +519,10 @@ impl<F: Files<Storage: Storage<Medium = Region>>> Engine for Pool<F> {
     }
 
     fn get_read_buf(&self, ino: Ino, offset: u64, count: u64) -> Result<ReadBuf<'_>> {
-        Ok(ReadBuf::new(self, self.files.get_read_buf(ino, offset, count)?))
+        Ok(ReadBuf::new(
+            self,
+            self.files.get_read_buf(|| self.files.contiguous(ino, offset, count))?,
+        ))
     }
 
     fn maintain(&self) -> Result<bool> {
