@@ -225,10 +225,18 @@ impl Bitmap {
 
     /// How many bits are set, the tail of the last word not counted.
     pub fn count(&self, arena: &Arena) -> u64 {
-        let tail = self.len.next_multiple_of(64) - self.len;
-        let set: u64 =
-            arena.table(self.words).iter().map(|w| u64::from(w.load(Relaxed).count_ones())).sum();
-        set - tail
+        self.count_range(arena, 0..self.len)
+    }
+
+    /// How many of these bits are set, as far as there are such.
+    pub fn count_range(&self, arena: &Arena, bits: Range<u64>) -> u64 {
+        let end = bits.end.min(self.len);
+        let (mut at, mut set) = (bits.start, 0);
+        while at < end {
+            set += u64::from((self.word(arena, at).load(Relaxed) & mask_of(at, end)).count_ones());
+            at = (at / 64 + 1) * 64;
+        }
+        set
     }
 }
 
@@ -281,6 +289,27 @@ mod tests {
         assert_eq!(map.claim_word(&arena, 0, 9), None);
         assert_eq!(map.count(&arena), 64 * 3 + 1);
         assert_eq!(map.claim(&arena, 0..1000, 64), Some(192..197));
+    }
+
+    #[test]
+    fn bits_of_any_range_are_counted() {
+        const BITS: u64 = 64 * 4 + 10;
+        let mut layout = Layout::default();
+        let map = Bitmap::plan(&mut layout, BITS);
+        let arena = &Arena::anonymous(&layout).unwrap();
+        map.init(arena);
+        for bit in (0..BITS).filter(|bit| bit * bit % 7 < 3 || (128..192).contains(bit)) {
+            map.set(arena, bit);
+        }
+        let naive = |bits: Range<u64>| bits.filter(|bit| map.get(arena, *bit)).count() as u64;
+        for start in 0..=BITS {
+            for end in start..=BITS {
+                assert_eq!(map.count_range(arena, start..end), naive(start..end), "{start}..{end}");
+            }
+        }
+        assert_eq!(map.count(arena), naive(0..BITS));
+        assert_eq!(map.count_range(arena, 100..10_000), naive(100..BITS));
+        assert_eq!(map.count_range(arena, 10_000..20_000), 0);
     }
 
     #[test]

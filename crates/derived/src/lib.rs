@@ -22,7 +22,7 @@ pub use inodes::{ENGINE_BITS, Inode, InodeState, LIVE, Mapper, Mappings, REMOVED
 pub use mount_events::PoolEvents;
 pub use names::{NameIndex, POS_BITS};
 pub use sharing::{Held, SharedPool, attach, end_mappings};
-pub use state::{GlobalLock, Locks, Plan, Sizes, State};
+pub use state::{GlobalLock, Locks, Plan, SETTINGS, Sizes, State};
 
 /// The unsafe part of this crate: promises to the arena.
 #[allow(unsafe_code)]

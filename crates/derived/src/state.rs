@@ -30,9 +30,10 @@ enum Kept {
     Derivations,
     /// What accesses are recorded for, and when.
     AccessTimes,
-    /// What the engine was told when the state was made.
-    Settings,
 }
+
+/// Words of [`State::settings`].
+pub const SETTINGS: usize = 16;
 
 /// How much there is of everything.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +51,7 @@ pub struct Sizes {
 /// Where the tables are.
 struct Tables<V> {
     kept: Span<AtomicU64>,
+    settings: Span<[AtomicU64; SETTINGS]>,
     /// How often the mount has changed ([`mounts::MountEvents`]): in a line of its own, which stays in every
     /// cache.
     mount_changes: Span<AtomicU64>,
@@ -99,6 +101,7 @@ impl<V: Inode> Plan<V> {
         };
         let inodes = sizes.inodes as usize;
         let kept = l.table(8);
+        let settings = l.table(1);
         let mount_changes = l.table(1);
         let refs = Counts::plan(&mut l, processes, inodes);
         let mappings = Counts::plan(&mut l, processes, inodes);
@@ -108,6 +111,7 @@ impl<V: Inode> Plan<V> {
         l.begin_derived();
         let tables = Tables {
             kept,
+            settings,
             mount_changes,
             unnamed,
             refs,
@@ -204,13 +208,14 @@ impl<V: Inode> State<V> {
     }
 
     /// What the engine was told when the state was made, in its own words: 0 where nobody said anything.
-    pub fn settings(&self) -> u64 {
-        self.kept(Kept::Settings).load(Relaxed)
+    pub fn settings(&self) -> [u64; SETTINGS] {
+        self.arena.table(self.tables.settings)[0].each_ref().map(|word| word.load(Relaxed))
     }
 
     /// Says that: who makes the state, before others get in.
-    pub fn set_settings(&self, settings: u64) {
-        self.kept(Kept::Settings).store(settings, Relaxed);
+    pub fn set_settings(&self, settings: &[u64; SETTINGS]) {
+        let words = &self.arena.table(self.tables.settings)[0];
+        words.iter().zip(settings).for_each(|(to, word)| to.store(*word, Relaxed));
     }
 
     /// Part of the pool is gone: whatever an operation has read may be zeros.

@@ -5,6 +5,7 @@ use crate::blocks;
 use crate::bpfs::Bpfs;
 use crate::modelfs::ModelFs;
 use crate::scmfs::collected::Collected;
+use crate::scmfs::mapped::{self, Mapped};
 use crate::scmfs::{Scmfs, Through};
 use crashsim::campaign::{self, Family, Finding, Options, Report};
 use crashsim::persist::Semantics;
@@ -128,7 +129,17 @@ fn of_file_systems<T: Target>(
     only: Option<&str>,
     enough: &mut Enough<'_>,
 ) -> Result<(), String> {
-    let bases = workload::bases(target)?;
+    of_pools(target, &workload::bases(target)?, distinct, only, enough)
+}
+
+/// The same on these pools.
+fn of_pools<T: Target>(
+    target: &T,
+    bases: &[Base],
+    distinct: &Distinct,
+    only: Option<&str>,
+    enough: &mut Enough<'_>,
+) -> Result<(), String> {
     let blank = bases[0].blank();
     for base in [&bases[0], &blank].into_iter().filter(|_| is_asked(only, FORMATTING)) {
         let format = crashsim::format::record(target, base)?;
@@ -138,17 +149,17 @@ fn of_file_systems<T: Target>(
         }
     }
     let families =
-        file_system_families(&bases).into_iter().filter(|(family, _)| family.suits(target));
+        file_system_families(bases).into_iter().filter(|(family, _)| family.suits(target));
     for (family, limit) in families.filter(|(family, _)| is_asked(only, &family.name())) {
         let options = Options { limit, stop_early: true, ..Options::default() };
-        if enough(campaign::run(target, &bases, &family, &options, distinct, &|_, _, _| {})) {
+        if enough(campaign::run(target, bases, &family, &options, distinct, &|_, _, _| {})) {
             return Ok(());
         }
     }
     Ok(())
 }
 
-/// SCMFS as it is by default; then, what is stored past the cache.
+/// SCMFS as it is by default; then, what is stored past the cache; through mappings; with a busy collector.
 fn of_scmfs(
     distinct: &Distinct,
     only: Option<&str>,
@@ -169,7 +180,34 @@ fn of_scmfs(
             return Ok(());
         }
     }
-    if is_enough { Ok(()) } else { of_file_systems(&Collected, distinct, only, enough) }
+    if is_enough || of_mappings(distinct, only, enough)? {
+        return Ok(());
+    }
+    // Its own collector leaves nothing of a crash in the middle of a truncation.
+    of_pools(&Collected, &workload::bases(&Scmfs)?, distinct, only, enough)
+}
+
+/// What is stored through mappings; whether that was enough.
+fn of_mappings(
+    distinct: &Distinct,
+    only: Option<&str>,
+    enough: &mut Enough<'_>,
+) -> Result<bool, String> {
+    const NAME: &str = "mapped, sequences";
+    let single = Family::Exhaustive { length: 1, bases: 2 };
+    let random = Family::Random { runs: 10, ops: 60 };
+    let others = [(single, "mapped, length 1"), (random, "mapped, random")];
+    let sequences = mapped::sequences().into_iter().map(|ops| (Family::Script(ops), NAME));
+    let families = sequences.chain(others).filter(|(_, name)| is_asked(only, name));
+    let bases = workload::bases(&Scmfs)?;
+    for (family, name) in families {
+        let options = Options { stop_early: true, ..Options::default() };
+        let report = campaign::run(&Mapped, &bases, &family, &options, distinct, &|_, _, _| {});
+        if enough(Report { family: name.into(), ..report }) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// The families of the quick run, as `keepstone crashtest` has them by default, and then some more.

@@ -3,6 +3,7 @@
 
 pub mod collected;
 mod decode;
+pub mod mapped;
 
 use crate::{mounted, text, usage};
 use crashsim::sited::Sited;

@@ -6,6 +6,7 @@ use crashsim::stats::Distinct;
 use crashsim::target::Target;
 use crashsim::workload;
 use judges::scmfs::collected::Collected;
+use judges::scmfs::mapped::{self, Mapped};
 use judges::scmfs::{Scmfs, Through};
 use std::sync::LazyLock;
 
@@ -73,6 +74,15 @@ fn deaths_in_the_collector_are_survived() {
 #[test]
 fn deaths_are_survived() {
     explore(Family::Deaths, 2);
+}
+
+/// What is stored through mappings, while files grow, are cut and removed.
+#[test]
+fn what_is_stored_through_mappings_survives() {
+    for ops in mapped::sequences() {
+        explore_target(&Mapped, Family::Script(ops), 1);
+    }
+    explore_target(&Mapped, Family::Exhaustive { length: 1, bases: 2 }, 20);
 }
 
 /// What goes past the cache is durable on return, byte by byte, and a pool that was closed loses nothing either.

@@ -487,7 +487,7 @@ impl<F: Files> FileSystem for Pool<F> {
     }
     fn sync_range(&self, ino: Ino, range: Range<u64>, stores: bool) -> Result<()> {
         self.files.op(|_| self.files.sync_range(ino, range.clone(), stores))?;
-        self.files.medium().0.health().map_err(|_| Errno::IO)
+        self.check_medium()
     }
 }
 

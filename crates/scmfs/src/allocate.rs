@@ -1,9 +1,9 @@
 //! Allocation, holes and shifts: `fallocate` and `seek`.
 
 use crate::fs::Files;
+use crate::growth::Growth;
 use crate::layout::*;
 use crate::map::{Fill, Piece};
-use crate::store::Growth;
 use namespace::layout::Word;
 use namespace::{Storage, VInode};
 use pmem::Medium;
@@ -36,9 +36,7 @@ impl<M: Medium> Files<M> {
     /// nothing to do for it.
     fn allocate(&self, v: &VInode, range: Range<u64>, size: u64) -> Result<()> {
         let range = range.start.min(size)..range.end.min(size);
-        let growth =
-            Growth { range, size, fill: Fill::ZEROS, may_move: !v.mappings.are_direct(), spare: 0 };
-        self.extend(v, growth, |_| {
+        self.extend(v, Growth::of(v, range, size, Fill::ZEROS), |_| {
             self.touch_growth(v, size);
             Ok(())
         })
@@ -85,9 +83,7 @@ impl<M: Medium> Files<M> {
     fn zero(&self, v: &VInode, old: u64, range: Range<u64>, size: u64) -> Result<()> {
         let range = range.start.min(size)..range.end.min(size);
         let inside = range.start..range.end.min(old);
-        let growth =
-            Growth { range, size, fill: Fill::ZEROS, may_move: !v.mappings.are_direct(), spare: 0 };
-        self.extend(v, growth, |map| {
+        self.extend(v, Growth::of(v, range, size, Fill::ZEROS), |map| {
             self.touch_growth(v, size);
             self.mapped(map, inside, |_, pm, len| self.medium.zero_nt(pm, len))
         })

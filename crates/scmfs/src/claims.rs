@@ -38,7 +38,6 @@ impl Walk<'_> {
 impl<M: Medium> Store<M> {
     /// Finds where inodes lie, when what was interrupted is done. What can be changed in place is flushed (scan-S6).
     pub fn scan_inode_table(&self, scan: &Scan) -> bool {
-        self.v.store_settings();
         self.scan_usage(scan);
         if !self.is_read_only() {
             journal::replay(&self.medium, self.bytes);

@@ -38,7 +38,7 @@ impl<M: Medium> Store<M> {
 
     /// A bounded step of the background work (§3.5); whether more is to be done.
     pub fn maintain_step(&self) -> Result<bool> {
-        let s = self.v.settings();
+        let s = &self.v.settings.prealloc;
         if !s.enabled || self.check_writable().is_err() {
             return Ok(false);
         }
@@ -61,7 +61,7 @@ impl<M: Medium> Store<M> {
 
     /// Makes null files where there are too few; whether any.
     fn make_nulls(&self) -> bool {
-        let missing = self.v.settings().null_min.saturating_sub(self.v.null_files());
+        let missing = self.v.settings.prealloc.null_min.saturating_sub(self.v.null_files());
         (0..missing).take_while(|_| self.v.make_null()).count() > 0
     }
 
@@ -113,7 +113,7 @@ impl<M: Medium> Store<M> {
     /// Empties aligned units of which little is used, where whole units are scarce: moves the small cold files in them towards the
     /// end of the pool, where such files so come together. A bounded step; whether more is to be done.
     fn relocate(&self) -> Result<bool> {
-        let s = self.v.settings();
+        let s = &self.v.settings.prealloc;
         let most = s.unit * s.relocate / 100;
         let used: Vec<u64> =
             (0..self.v.blocks.len() / s.unit).map(|unit| self.used_of(unit)).collect();
@@ -151,15 +151,14 @@ impl<M: Medium> Store<M> {
 
     /// Blocks of an aligned unit that are in use.
     fn used_of(&self, unit: u64) -> u64 {
-        let each = self.v.settings().unit;
-        let blocks = unit * each..(unit + 1) * each;
-        blocks.filter(|block| self.v.blocks.get(&self.v.arena, *block)).count() as u64
+        let each = self.v.settings.prealloc.unit;
+        self.v.blocks.count_range(&self.v.arena, unit * each..(unit + 1) * each)
     }
 
     /// A file whose only run lies in one unit: which, and what moving it takes. Without a lock: a hint.
     fn candidate(&self, ino: Ino, v: &VInode) -> Option<(usize, Candidate)> {
         let Ok(Map::Run(run)) = self.map(v) else { return None };
-        let each = self.v.settings().unit;
+        let each = self.v.settings.prealloc.unit;
         let unit = run.start / each;
         if (run.end() - 1) / each != unit {
             return None;
@@ -169,7 +168,7 @@ impl<M: Medium> Store<M> {
 
     fn is_cold(&self, v: &VInode) -> bool {
         let age = self.now().0.saturating_sub(self.load(v, Word::Mtime) as i64);
-        age >= (self.v.settings().cold_after as i64).saturating_mul(1_000_000_000)
+        age >= (self.v.settings.prealloc.cold_after as i64).saturating_mul(1_000_000_000)
     }
 
     /// Moves a file out of a unit, towards the end of the pool; how many blocks it left, 0 where that cannot be.
@@ -207,7 +206,7 @@ impl<M: Medium> Store<M> {
 
     /// A run behind a unit, in one that is broken, as far behind as possible; else in the last of all that is whole.
     fn place_towards_end(&self, txn: &mut Txn<'_>, unit: u64, blocks: u64) -> Option<Run> {
-        let each = self.v.settings().unit;
+        let each = self.v.settings.prealloc.unit;
         let units = || (unit + 1..self.v.blocks.len() / each).rev();
         let within = |unit: u64| unit * each..(unit + 1) * each;
         let broken = units().filter(|unit| self.used_of(*unit) > 0);

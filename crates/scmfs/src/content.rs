@@ -10,10 +10,10 @@
 //! A write is not atomic in a crash: of each byte that was not synced, the old or the new value is there.
 
 use crate::fs::Files;
+use crate::growth::Growth;
 use crate::layout::*;
 use crate::map::Fill;
 use crate::settings::goes_past_cache;
-use crate::store::Growth;
 use namespace::layout::Word;
 use namespace::{MODIFIED, Storage, VInode};
 use pmem::Medium;
@@ -82,7 +82,7 @@ impl<M: Medium> Files<M> {
         let size = self.load(v, Word::Size);
         let map = self.map(v)?;
         let inside = offset..end.min(size);
-        let policy = self.v.write_policy(v).unwrap_or(self.settings.write_policy);
+        let policy = self.v.write_policy(v).unwrap_or(self.v.settings.write_policy);
         let past_cache = goes_past_cache(policy, data.len());
         if end <= size && self.holes_in(map, &inside)? == 0 {
             self.overwrite_mapped(v, map, inside, (offset, data), past_cache)?;
@@ -91,9 +91,7 @@ impl<M: Medium> Files<M> {
         }
         let range = offset..end;
         let size = size.max(end);
-        let may_move = !v.mappings.are_direct();
-        let growth = Growth { range, size, fill: Fill { offset, data }, may_move, spare: 0 };
-        self.extend(v, growth, |map| {
+        self.extend(v, Growth::of(v, range, size, Fill { offset, data }), |map| {
             // Before a run may be copied.
             self.overwrite_mapped(v, map, inside, (offset, data), past_cache)?;
             self.touch_growth(v, size);

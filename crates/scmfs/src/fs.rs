@@ -3,7 +3,6 @@
 use crate::journal;
 use crate::layout::{self, BLOCK};
 use crate::map::Maps;
-use crate::settings::Settings;
 use crate::space::KEEP;
 use crate::store::Store;
 use crate::usage;
@@ -17,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use vfs::{Durability, Extent, Fallocate, Ino, Result, Seek};
 
 /// Version of the derived state.
-pub const STATE_FORMAT: u64 = (1 << 8 | 5) << 1;
+pub const STATE_FORMAT: u64 = (1 << 8 | 6) << 1;
 
 /// The operations. Each may use all that is below, and others.
 pub struct Files<M>(pub(crate) Core<Store<M>>);
@@ -49,11 +48,9 @@ impl<M: Medium> namespace::Files for Files<M> {
     }
 
     fn with(medium: M, plan: Plan, memory: Memory, o: &MountOptions) -> Self {
-        let is_first = matches!(memory, Memory::Fresh { .. });
-        let v = plan.open(memory, &o.prealloc);
+        let v = plan.open(memory, o);
         let bytes = v.blocks.len() * BLOCK;
         Self(Core(Store {
-            settings: Settings::agree(&v, is_first, o),
             says_usage: usage::is_said(&medium),
             is_all_durable: AtomicBool::new(false),
             maps: Maps { medium, bytes },

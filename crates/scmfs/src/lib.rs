@@ -17,7 +17,7 @@
 //!   engines have alike in [`namespace`] and [`derived`];
 //! - `Maps`: `map`: where contents lie;
 //! - `settings`, `usage`: what was chosen at the mount, and what the pool says of who used it last;
-//! - `Store`: `store`, `claims`: one inode, and what [`namespace`] wants of an engine;
+//! - `Store`: `store`, `growth`, `claims`: one inode, and what [`namespace`] wants of an engine;
 //! - `collect`: what is pre-allocated, freed again;
 //! - [`namespace::Core`]: the operations on names and attributes;
 //! - `Files`: `fs`, `content`, `allocate`, `sync`, `pin`, `mapping`: those on contents;
@@ -30,6 +30,7 @@ mod claims;
 mod collect;
 mod content;
 mod fs;
+mod growth;
 mod journal;
 pub mod layout;
 mod lifecycle;

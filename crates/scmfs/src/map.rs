@@ -154,17 +154,24 @@ impl<M: Medium> Maps<M> {
         }
     }
 
-    /// What is at the `index`th block of a file, as far as that goes on in one word.
+    /// What is at the `index`th block of a file, as far as that goes on in one word; of blocks that are mapped singly, what lies
+    /// behind each other, `most` of them.
     #[inline]
-    pub fn piece(&self, map: Map, index: u64) -> Result<Piece> {
+    pub fn piece(&self, map: Map, index: u64, most: u64) -> Result<Piece> {
         match map {
             Map::Run(run) if index < run.count => Ok(Piece::Run(run.skip(index))),
             Map::Hole | Map::Run(_) => Ok(Piece::Hole(u64::MAX - index)),
-            Map::Table { block, level } => self.piece_of_table(block, level, index),
+            Map::Table { block, level } => self.piece_of_table(block, level, index, most),
         }
     }
 
-    fn piece_of_table(&self, mut block: u64, mut level: u8, mut index: u64) -> Result<Piece> {
+    fn piece_of_table(
+        &self,
+        mut block: u64,
+        mut level: u8,
+        mut index: u64,
+        most: u64,
+    ) -> Result<Piece> {
         if index >= table_blocks(level) {
             return Ok(Piece::Hole(u64::MAX - index));
         }
@@ -172,11 +179,26 @@ impl<M: Medium> Maps<M> {
             let each = table_blocks(level - 1);
             let (nth, within) = (index / each, index % each);
             match self.table_word(block, level, nth)? {
+                Map::Run(run) if level == 1 => {
+                    let rest = nth + 1..FANOUT.min(nth.saturating_add(most));
+                    return Ok(Piece::Run(self.with_next(block, rest, run)?));
+                }
                 Map::Run(run) if within < run.count => return Ok(Piece::Run(run.skip(within))),
                 Map::Hole | Map::Run(_) => return Ok(Piece::Hole(each - within)),
                 Map::Table { block: next, .. } => (block, level, index) = (next, level - 1, within),
             }
         }
+    }
+
+    /// A block, and those that the next words of its table of level 1 name, as far as these lie behind it.
+    fn with_next(&self, block: u64, words: Range<u64>, mut run: Run) -> Result<Run> {
+        for index in words {
+            if self.table_word(block, 1, index)? != Map::Run(Run { start: run.end(), count: 1 }) {
+                break;
+            }
+            run.count += 1;
+        }
+        Ok(run)
     }
 
     /// Calls `each` for what the blocks in `range` are, in order, until it says `false`.
@@ -188,7 +210,7 @@ impl<M: Medium> Maps<M> {
     ) -> Result<()> {
         let mut at = range.start;
         while at < range.end {
-            let piece = self.piece(map, at)?.first(range.end - at);
+            let piece = self.piece(map, at, range.end - at)?.first(range.end - at);
             if !each(at, piece)? {
                 break;
             }
@@ -282,6 +304,9 @@ impl<M: Medium> Maps<M> {
         let (range, each) = (&what.0, table_blocks(level - 1));
         let first = range.start.saturating_sub(base) / each;
         let last = (range.end - base).div_ceil(each).min(FANOUT);
+        if level == 1 {
+            return self.map_blocks(txn, block, base, first..last, fill);
+        }
         for index in first..last {
             let word = Word {
                 slot: block * BLOCK + index * 8,
@@ -294,7 +319,58 @@ impl<M: Medium> Maps<M> {
         Ok(())
     }
 
-    /// Maps what of a range a word stands for, and spare blocks behind it.
+    /// Maps what of these words of a table of level 1, whose first block of the file is `base`, is a hole: by blocks that lie behind
+    /// each other as far as there are such. Two fences for all that are holes together.
+    fn map_blocks(
+        &self,
+        txn: &mut Txn<'_>,
+        block: u64,
+        base: u64,
+        words: Range<u64>,
+        fill: &Fill<'_>,
+    ) -> Result<()> {
+        let mut index = words.start;
+        while index < words.end {
+            let mut end = index;
+            while end < words.end && self.table_word(block, 1, end)? == Map::Hole {
+                end += 1;
+            }
+            if index < end {
+                self.map_hole(txn, (block, base), index..end, fill);
+            }
+            index = end + 1;
+        }
+        Ok(())
+    }
+
+    /// Maps holes that follow each other in a table of level 1.
+    fn map_hole(
+        &self,
+        txn: &mut Txn<'_>,
+        (block, base): (u64, u64),
+        words: Range<u64>,
+        fill: &Fill<'_>,
+    ) {
+        let mut runs: SmallVec<[Run; 16]> = SmallVec::new();
+        let mut index = words.start;
+        while index < words.end {
+            let run = txn.take_some(words.end - index);
+            self.overwrite((base + index) * BLOCK, run.at(0), run.bytes(), fill);
+            index += run.count;
+            runs.push(run);
+        }
+        // map-M2. In which order these words become durable makes no difference (map-M3).
+        let _ = self.medium.fence();
+        let slots = block * BLOCK + words.start * 8;
+        let blocks = runs.iter().flat_map(|run| run.start..run.end());
+        for (slot, start) in (slots..).step_by(8).zip(blocks) {
+            self.medium.store_u64(slot, Map::Run(Run { start, count: 1 }).pack());
+        }
+        self.medium.flush(slots, (words.end - words.start) * 8);
+        let _ = self.medium.fence();
+    }
+
+    /// Maps what of a range a word of a table above level 1 stands for, and spare blocks behind it.
     fn map_in_word(
         &self,
         txn: &mut Txn<'_>,
@@ -324,7 +400,6 @@ impl<M: Medium> Maps<M> {
                 Map::Run(run) => {
                     txn.take_behind(run, more, spare).map(|more| Run { count: have + more, ..run })
                 }
-                _ if word.below == 0 => Some(txn.take_some(1)),
                 // An extent that is written from its start on gets a place where it can grow.
                 _ => txn
                     .take_run(more + spare, word.blocks().min(FANOUT))

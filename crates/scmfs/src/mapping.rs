@@ -3,14 +3,17 @@
 //! - mapping-D1: while anybody maps a file so ([`derived::Mappings`], which is counted under the file's exclusive lock), its blocks
 //!   neither move nor become free: it grows where it is or by a table, what is cut off or punched out is zeroed in place, and
 //!   stays as spare space until the last mapping is gone.
-//! - mapping-D2: what is mapped exists: holes, and blocks behind the end, are filled with zeros before a mapping is counted.
+//! - mapping-D2: what is mapped exists, and is the file's own: when a mapping is counted, all blocks of its range are mapped, and all
+//!   that the file has beyond its size is zeros, or what was stored there through mappings since. So the first mapping begins
+//!   with what is spare given back, as that is anybody's old bytes (prealloc-A2); holes, and blocks behind the end, come
+//!   filled with zeros, durably; and as long as there are mappings, no spare is taken ([`Store::extend`](crate::store::Store::extend)).
 //! - mapping-D3: as long as a mapping stores, all of the file counts as not durable; when one goes, that is noted first.
 
 use crate::fs::Files;
+use crate::growth::Growth;
 use crate::layout::{BLOCK, LIMITS};
 use crate::map::{Fill, Piece};
 use crate::space::KEEP;
-use crate::store::Growth;
 use derived::Mapper;
 use namespace::layout::Word;
 use namespace::{Storage, VInode};
@@ -50,9 +53,13 @@ impl<M: Medium> Files<M> {
         })
     }
 
-    /// Allocates what of these blocks is not (mapping-D2), and zeroes what lies behind the end in the last block of the file.
+    /// Allocates what of these blocks is not, and zeroes what lies behind the end in the last block of the file (mapping-D2).
     fn back(&self, v: &VInode, blocks: &Range<u64>) -> Result<()> {
-        let (map, size) = (self.map(v)?, self.load(v, Word::Size));
+        let size = self.load(v, Word::Size);
+        if !v.mappings.are_direct() {
+            self.trim(v, size)?;
+        }
+        let map = self.map(v)?;
         let missing = self.holes(map, blocks.clone())?;
         let count = blocks.end - blocks.start;
         let most = FILL_MAX.max(count / 4).min(self.v.free_blocks() / 4);
@@ -64,9 +71,7 @@ impl<M: Medium> Files<M> {
             let range = blocks.start * BLOCK..blocks.end * BLOCK;
             let grown = size.max(range.end);
             self.v.transact(self.blocks_to_grow(map, &range, grown)?, KEEP, |txn| {
-                let may_move = !v.mappings.are_direct();
-                let fill = Fill::ZEROS;
-                self.add_spare(txn, v, &Growth { range, size: grown, fill, may_move, spare: 0 })
+                self.add_spare(txn, v, &Growth::of(v, range, grown, Fill::ZEROS))
             })?;
         }
         let end = size..size.next_multiple_of(BLOCK);

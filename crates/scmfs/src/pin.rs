@@ -20,7 +20,8 @@ impl<M: Medium> Files<M> {
         self.touch_accessed(v);
         let map = self.map(v)?;
         let within = offset % BLOCK;
-        match self.piece(map, offset / BLOCK).map_err(|e| report(ino, e))? {
+        let blocks = (end - offset + within).div_ceil(BLOCK);
+        match self.piece(map, offset / BLOCK, blocks).map_err(|e| report(ino, e))? {
             Piece::Hole(_) => Ok((None, (BLOCK - within).min(end - offset))),
             Piece::Run(run) => {
                 Ok((Some(PmOff::new(run.at(within))), (run.bytes() - within).min(end - offset)))

@@ -10,13 +10,12 @@
 //! - prealloc-A2: what is reclaimable may hold anybody's old bytes. It comes into a file beyond its size only, and whoever lets the
 //!   file grow over it overwrites it durably before the size says so (map-M2).
 //! - prealloc-A3: a run becomes a null file only while nobody reads without a copy: who does may be reading it.
-//! - prealloc-A4: who shares a pool does as those who opened it first.
+//! - prealloc-A4: who shares a pool does as those who opened it first ([`crate::settings`]).
 
 use crate::layout::{BLOCK, Map, Run};
 use crate::volatile::Volatile;
-use arena::{Arena, Layout, Span};
+use arena::{Layout, Span};
 use namespace::VInode;
-use pool::Prealloc;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
 /// Null files are kept in so many places, each mostly used by threads of its own.
@@ -32,13 +31,9 @@ pub const NULL_FILES_MAX: u64 = SHARDS * (SHARD_WORDS as u64 - 1);
 type Counter = [AtomicU64; 16];
 const COUNTERS: usize = 64;
 
-/// Words of the settings.
-const SETTINGS: usize = 14;
-
 /// Where the state of pre-allocation lies.
 #[derive(Clone, Copy)]
 pub struct Plan {
-    settings: Span<AtomicU64>,
     reclaimable: Span<Counter>,
     nulls: Span<Shard>,
 }
@@ -46,100 +41,14 @@ pub struct Plan {
 impl Plan {
     /// Plans it.
     pub fn new(layout: &mut Layout) -> Self {
-        Self {
-            settings: layout.table(SETTINGS),
-            reclaimable: layout.table(COUNTERS),
-            nulls: layout.table(SHARDS as usize),
-        }
-    }
-
-    /// The state, for who fills the arena with these settings, or for who joins others (prealloc-A4).
-    pub fn open(self, arena: &Arena, asked: Option<&Prealloc>) -> State {
-        let settings = asked.map_or_else(|| load(arena.table(self.settings)), limited);
-        State { plan: self, settings }
-    }
-}
-
-/// Pre-allocation of one mounted pool.
-pub struct State {
-    plan: Plan,
-    /// What holds for all who use the pool.
-    pub settings: Prealloc,
-}
-
-/// Settings that can be.
-fn limited(asked: &Prealloc) -> Prealloc {
-    let null_max = asked.null_max.min(NULL_FILES_MAX);
-    Prealloc {
-        null_max,
-        null_min: asked.null_min.min(null_max),
-        null_blocks: asked.null_blocks.max(1),
-        spare_min: asked.spare_min.min(asked.spare_max),
-        collect_above: asked.collect_above.min(100),
-        relocate: asked.relocate.min(100),
-        whole_below: asked.whole_below.min(100),
-        unit: asked.unit.max(1),
-        ..asked.clone()
-    }
-}
-
-fn words(s: &Prealloc) -> [u64; SETTINGS] {
-    [
-        s.enabled.into(),
-        s.null_min,
-        s.null_max,
-        s.null_blocks,
-        s.spare_min,
-        s.spare_max,
-        s.collect_above,
-        s.collect_below,
-        s.cold_after,
-        s.step,
-        s.relocate,
-        s.wear.into(),
-        s.whole_below,
-        s.unit,
-    ]
-}
-
-fn load(words: &[AtomicU64]) -> Prealloc {
-    let word = |i: usize| words[i].load(Relaxed);
-    Prealloc {
-        enabled: word(0) != 0,
-        null_min: word(1),
-        null_max: word(2),
-        null_blocks: word(3),
-        spare_min: word(4),
-        spare_max: word(5),
-        collect_above: word(6),
-        collect_below: word(7),
-        cold_after: word(8),
-        step: word(9),
-        relocate: word(10),
-        wear: word(11) != 0,
-        whole_below: word(12),
-        unit: word(13),
+        Self { reclaimable: layout.table(COUNTERS), nulls: layout.table(SHARDS as usize) }
     }
 }
 
 impl Volatile {
-    /// Stores the settings for those who join: whoever derives the state anew, as that forgets them.
-    pub fn store_settings(&self) {
-        let to = self.arena.table(self.prealloc.plan.settings);
-        to.iter()
-            .zip(words(&self.prealloc.settings))
-            .for_each(|(to, word)| to.store(word, Relaxed));
-    }
-
-    /// What holds for all who use the pool.
-    #[inline]
-    pub fn settings(&self) -> &Prealloc {
-        &self.prealloc.settings
-    }
-
     /// Free blocks of which nothing is pre-allocated.
     pub fn blocks_kept_free(&self) -> u64 {
-        let s = self.settings();
+        let s = &self.settings.prealloc;
         let by_use = self.blocks.len() * (100 - s.collect_above) / 100;
         by_use.max(s.collect_below / BLOCK).max(crate::space::KEEP)
     }
@@ -149,7 +58,7 @@ impl Volatile {
     /// Adds to the number of reclaimable blocks (prealloc-A1).
     fn add_reclaimable(&self, n: i64) {
         if n != 0 {
-            let counters = self.arena.table(self.prealloc.plan.reclaimable);
+            let counters = self.arena.table(self.prealloc.reclaimable);
             let own = &counters[self.arena.owner() as usize % COUNTERS];
             own[0].fetch_add(n as u64, Relaxed);
         }
@@ -157,7 +66,7 @@ impl Volatile {
 
     /// How many blocks can be had at once by collecting them; while others are at it, more or less.
     pub fn reclaimable(&self) -> u64 {
-        let counters = self.arena.table(self.prealloc.plan.reclaimable);
+        let counters = self.arena.table(self.prealloc.reclaimable);
         let sum = counters.iter().fold(0u64, |sum, c| sum.wrapping_add(c[0].load(Relaxed)));
         (sum as i64).max(0) as u64
     }
@@ -181,18 +90,18 @@ impl Volatile {
     // --- null files -----------------------------------------------------------------------------
 
     fn shard(&self, nth: u64) -> &Shard {
-        &self.arena.table(self.prealloc.plan.nulls)[(nth % SHARDS) as usize]
+        &self.arena.table(self.prealloc.nulls)[(nth % SHARDS) as usize]
     }
 
     /// How many null files the shard may have.
     fn shard_max(&self, nth: u64) -> usize {
-        let max = self.settings().null_max;
+        let max = self.settings.prealloc.null_max;
         (max / SHARDS + u64::from(nth % SHARDS < max % SHARDS)) as usize
     }
 
     /// Takes a null file for a new one, whose spare space it becomes.
     pub fn take_null(&self, v: &VInode) -> Option<Run> {
-        if !self.settings().enabled {
+        if !self.settings.prealloc.enabled {
             return None;
         }
         let run = self.pop()?;
@@ -207,7 +116,7 @@ impl Volatile {
             let shard = self.shard(nth);
             let last = (shard[0].load(Relaxed) as usize).min(SHARD_WORDS - 1);
             // Those that have waited longest have been written longest ago (§5).
-            let found = match self.settings().wear {
+            let found = match self.settings.prealloc.wear {
                 true => (1..=last).find_map(|i| take(&shard[i]).map(|run| (run, last))),
                 false => (1..=last).rev().find_map(|i| take(&shard[i]).map(|run| (run, i - 1))),
             };
@@ -246,7 +155,7 @@ impl Volatile {
 
     /// Makes a null file of the blocks of a file that is removed, durably; what of them is to become free.
     pub fn keep_as_null(&self, run: Run) -> Run {
-        let s = self.settings();
+        let s = &self.settings.prealloc;
         // prealloc-A3.
         if !s.enabled || s.null_max == 0 || self.pins().any(&self.arena) {
             return run;
@@ -262,12 +171,12 @@ impl Volatile {
     /// How many null files there are.
     pub fn null_files(&self) -> u64 {
         let of = |shard: &Shard| shard[1..].iter().filter(|word| word.load(Relaxed) != 0).count();
-        self.arena.table(self.prealloc.plan.nulls).iter().map(|shard| of(shard) as u64).sum()
+        self.arena.table(self.prealloc.nulls).iter().map(|shard| of(shard) as u64).sum()
     }
 
     /// Makes a null file of free blocks; whether that was possible.
     pub fn make_null(&self) -> bool {
-        let blocks = self.settings().null_blocks;
+        let blocks = self.settings.prealloc.null_blocks;
         if !self.free.take(&self.arena, blocks, self.blocks_kept_free()) {
             return false;
         }
@@ -288,7 +197,7 @@ impl Volatile {
     pub fn free_nulls(&self, left: u64, blocks: u64) -> u64 {
         let mut extra = self.null_files().saturating_sub(left);
         let mut freed = 0;
-        for shard in self.arena.table(self.prealloc.plan.nulls) {
+        for shard in self.arena.table(self.prealloc.nulls) {
             for word in &shard[1..] {
                 if extra == 0 || freed >= blocks {
                     return freed;

@@ -1,9 +1,12 @@
-//! What is chosen at a mount, for all who share the pool: one word of the shared state, written by who makes it. Those who
-//! join read it, whatever their own options say.
+//! What is chosen at a mount, for all who share the pool: words of the shared state that no recovery forgets, written by who makes
+//! it. Those who join read them, whatever their own options say.
 //!
 //! What a file says for itself is an extended attribute, [`CACHE_ATTRIBUTE`], and two bits of its state ([`crate::volatile`]).
 
-use pool::{Consistency, MountOptions, WritePolicy};
+use crate::prealloc::NULL_FILES_MAX;
+use derived::SETTINGS;
+use namespace::Tables;
+use pool::{Consistency, MountOptions, Prealloc, WritePolicy};
 use vfs::{Errno, Result};
 
 /// The attribute by which a file says how writes to it reach the medium: the name of a [`WritePolicy`].
@@ -13,36 +16,100 @@ pub const CACHE_ATTRIBUTE: &[u8] = b"user.keepstone.cache";
 /// push nothing out of it.
 pub const PAST_CACHE: usize = 64 << 10;
 
-/// The bit of the word that says [`Consistency::None`]; below it is the number of the policy.
+/// The bit of the first word that says [`Consistency::None`]; below it is the number of the policy.
 const UNORDERED: u64 = 1 << 8;
 
 /// What was chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Of files that say nothing for themselves.
     pub write_policy: WritePolicy,
     pub consistency: Consistency,
+    pub prealloc: Prealloc,
 }
 
 impl Settings {
-    /// What options choose.
-    pub fn of(o: &MountOptions) -> Self {
-        Self { write_policy: o.write_policy, consistency: o.consistency }
+    /// Those of a pool that is opened: the first who opens it says, the others hear.
+    pub fn agree(v: &Tables, is_first: bool, o: &MountOptions) -> Self {
+        if is_first {
+            v.set_settings(&Self::of(o).pack());
+        }
+        Self::unpack(&v.settings())
     }
 
-    /// As it is shared.
-    pub fn pack(self) -> u64 {
+    /// What options choose.
+    fn of(o: &MountOptions) -> Self {
+        Self {
+            write_policy: o.write_policy,
+            consistency: o.consistency,
+            prealloc: limited(&o.prealloc),
+        }
+    }
+
+    /// As they are shared.
+    fn pack(&self) -> [u64; SETTINGS] {
         let unordered = if self.consistency == Consistency::None { UNORDERED } else { 0 };
-        u64::from(number(self.write_policy)) | unordered
+        let p = &self.prealloc;
+        [
+            u64::from(number(self.write_policy)) | unordered,
+            p.enabled.into(),
+            p.null_min,
+            p.null_max,
+            p.null_blocks,
+            p.spare_min,
+            p.spare_max,
+            p.collect_above,
+            p.collect_below,
+            p.cold_after,
+            p.step,
+            p.relocate,
+            p.wear.into(),
+            p.whole_below,
+            p.unit,
+            0,
+        ]
     }
 
     /// From what is shared.
-    pub fn unpack(word: u64) -> Self {
-        let is_unordered = word & UNORDERED != 0;
+    fn unpack(words: &[u64; SETTINGS]) -> Self {
+        let word = |i: usize| words[i];
+        let is_unordered = word(0) & UNORDERED != 0;
         Self {
-            write_policy: numbered((word & 3) as u32).unwrap_or_default(),
+            write_policy: numbered((word(0) & 3) as u32).unwrap_or_default(),
             consistency: if is_unordered { Consistency::None } else { Consistency::Metadata },
+            prealloc: Prealloc {
+                enabled: word(1) != 0,
+                null_min: word(2),
+                null_max: word(3),
+                null_blocks: word(4),
+                spare_min: word(5),
+                spare_max: word(6),
+                collect_above: word(7),
+                collect_below: word(8),
+                cold_after: word(9),
+                step: word(10),
+                relocate: word(11),
+                wear: word(12) != 0,
+                whole_below: word(13),
+                unit: word(14),
+            },
         }
+    }
+}
+
+/// Settings that can be.
+fn limited(asked: &Prealloc) -> Prealloc {
+    let null_max = asked.null_max.min(NULL_FILES_MAX);
+    Prealloc {
+        null_max,
+        null_min: asked.null_min.min(null_max),
+        null_blocks: asked.null_blocks.max(1),
+        spare_min: asked.spare_min.min(asked.spare_max),
+        collect_above: asked.collect_above.min(100),
+        relocate: asked.relocate.min(100),
+        whole_below: asked.whole_below.min(100),
+        unit: asked.unit.max(1),
+        ..asked.clone()
     }
 }
 
@@ -87,13 +154,16 @@ mod tests {
         for number in 1..=3 {
             let write_policy = numbered(number).unwrap();
             for consistency in [Consistency::Metadata, Consistency::None] {
-                let settings = Settings { write_policy, consistency };
-                assert_eq!(Settings::unpack(settings.pack()), settings);
+                let prealloc =
+                    Prealloc { wear: true, unit: 7, step: u64::MAX, ..Prealloc::default() };
+                let settings = Settings { write_policy, consistency, prealloc };
+                assert_eq!(Settings::unpack(&settings.pack()), settings);
             }
             assert_eq!(policy_of(write_policy.to_string().as_bytes()), Ok(write_policy));
         }
         assert_eq!(numbered(0), None);
-        assert_eq!(Settings::unpack(0), Settings::of(&MountOptions::default()));
+        let of_none = Settings::of(&MountOptions::default());
+        assert_eq!(of_none.prealloc, Prealloc::default());
         assert_eq!(policy_of(b"throughout"), Err(Errno::INVAL));
         assert_eq!(policy_of(b"\xff"), Err(Errno::INVAL));
     }

@@ -116,7 +116,7 @@ impl Volatile {
     pub fn claim_run(&self, blocks: u64, room: u64) -> Option<Run> {
         let mut h = self.hints();
         let which = usize::from(room >= UNIT);
-        let from = if self.settings().wear { h.blocks[which] } else { 0 };
+        let from = if self.settings.prealloc.wear { h.blocks[which] } else { 0 };
         let mut was_beaten = false;
         let mut claim = |leaves_whole: bool, skip: u64| {
             let mut search = Search { bits: blocks, room, leaves_whole, skip, was_beaten: false };
@@ -160,7 +160,7 @@ impl Txn<'_> {
     pub fn take_to_grow(&mut self, blocks: u64, spare: u64, may_move: bool) -> Option<Run> {
         let all = blocks + spare;
         let roomy = if spare > 0 { self.take_run(all, all) } else { None };
-        let needs_room = !may_move || !self.v.settings().enabled;
+        let needs_room = !may_move || !self.v.settings.prealloc.enabled;
         roomy.or_else(|| self.take_run(blocks, if needs_room { 2 * blocks } else { blocks }))
     }
 

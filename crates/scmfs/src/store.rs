@@ -1,9 +1,10 @@
 //! Inodes of a mounted pool: what [`namespace`] wants of the engine.
 
+use crate::growth::{Growth, is_near};
 use crate::journal;
 use crate::layout::*;
 use crate::map::{Fill, Maps, Piece, tables_for};
-use crate::settings::{CACHE_ATTRIBUTE, Settings, policy_of};
+use crate::settings::{CACHE_ATTRIBUTE, policy_of};
 use crate::space::{KEEP, Txn};
 use crate::volatile::Volatile;
 use derived::Locks;
@@ -23,7 +24,6 @@ pub struct Store<M> {
     pub v: Volatile,
     pub read_only: AtomicBool,
     pub clock: fn() -> Timestamp,
-    pub settings: Settings,
     /// Whether the pool says how it was used.
     pub says_usage: bool,
     /// Of a scan: whether all contents are durable.
@@ -55,24 +55,6 @@ struct Grown {
     map: Map,
     is_stored: bool,
 }
-
-/// How a content grows.
-pub struct Growth<'a> {
-    /// The bytes that are to be mapped.
-    pub range: Range<u64>,
-    /// The size then, which is no less than before.
-    pub size: u64,
-    /// What is new in it.
-    pub fill: Fill<'a>,
-    /// Whether a short run may be exchanged for a longer one.
-    pub may_move: bool,
-    /// Blocks beyond the size that are to be mapped as well, where that is easy to have (§3.3).
-    pub spare: u64,
-}
-
-/// A gap of so many blocks is mapped rather than left as a hole: it is no more than what a table takes with what it
-/// maps.
-const GAP_MAX: u64 = 16;
 
 impl<M: Medium> Store<M> {
     /// Where a word of an inode lies.
@@ -251,10 +233,12 @@ impl<M: Medium> Store<M> {
     /// How many blocks beyond its new size a file gets that grows so: as many as it has then, within limits. The first
     /// content of a file is mostly all of it, and gets none.
     fn spare_to_take(&self, v: &VInode, growth: &Growth<'_>) -> u64 {
-        let s = self.v.settings();
+        let s = &self.v.settings.prealloc;
         let size = self.load(v, Word::Size);
         let is_append = size > 0 && growth.size > size && growth.range.end == growth.size;
-        if !s.enabled || !is_append || v.kind() != FileKind::File {
+        // mapping-D2: who maps the file could see it.
+        let is_mapped = v.mappings.are_direct();
+        if !s.enabled || !is_append || v.kind() != FileKind::File || is_mapped {
             return 0;
         }
         growth.size.div_ceil(BLOCK).clamp(s.spare_min, s.spare_max)
@@ -287,7 +271,7 @@ impl<M: Medium> Store<M> {
             Map::Hole => 0,
             Map::Run(run) => run.count.saturating_sub(used),
             Map::Table { .. } if used == 0 => 0,
-            map => match self.piece(map, used - 1)? {
+            map => match self.piece(map, used - 1, 1)? {
                 Piece::Run(run) => run.count - 1,
                 Piece::Hole(_) => 0,
             },
@@ -299,7 +283,7 @@ impl<M: Medium> Store<M> {
     /// Whether a file that is cut to a size keeps its blocks, for when it grows again. One with a table does not: there are no
     /// tables without content.
     fn may_keep(&self, v: &VInode, size: u64) -> Result<bool> {
-        let s = self.v.settings();
+        let s = &self.v.settings.prealloc;
         let is_file = v.kind() == FileKind::File;
         Ok(match self.map(v)? {
             // prealloc-A3.
@@ -328,7 +312,7 @@ impl<M: Medium> Store<M> {
     /// Where a block of a content lies, which has one there.
     fn block_at(&self, content: Content, offset: u64) -> Result<u64> {
         let map = self.map_at(content.map)?;
-        match self.piece(map, offset / BLOCK)? {
+        match self.piece(map, offset / BLOCK, 1)? {
             Piece::Run(run) => Ok(run.at(0)),
             Piece::Hole(_) => Err(Errno::UCLEAN),
         }
@@ -363,14 +347,12 @@ impl<M: Medium> Store<M> {
         };
         let range = if near { old..size } else { size..size };
         self.v.transact(self.blocks_to_grow(map, &range, size)?, KEEP, |txn| {
-            let may_move = !v.mappings.are_direct();
-            if let (Map::Table { block, level }, true) = (map, may_move) {
+            if let (Map::Table { block, level }, false) = (map, v.mappings.are_direct()) {
                 // Spare blocks are better given back than zeroed.
                 self.unmap(txn, (block, level), &(old.div_ceil(BLOCK)..u64::MAX))?;
                 let _ = self.medium.fence();
             }
-            let growth = Growth { range, size, fill: Fill::ZEROS, may_move, spare: 0 };
-            self.add_spare(txn, v, &growth)
+            self.add_spare(txn, v, &Growth::of(v, range, size, Fill::ZEROS))
         })
     }
 
@@ -503,11 +485,6 @@ fn list_bytes(attributes: &Attributes) -> Vec<u8> {
     if attributes.is_empty() { Vec::new() } else { attributes.to_bytes() }
 }
 
-/// Whether a run of `count` blocks is worth to be continued up to block `first`, rather than to leave a hole.
-pub fn is_near(count: u64, first: u64) -> bool {
-    first <= count + GAP_MAX
-}
-
 impl<M: Medium> Storage for Store<M> {
     type Medium = M;
     const INODE: u64 = INODE;
@@ -621,7 +598,7 @@ impl<M: Medium> Storage for Store<M> {
 
     fn attribute_list(&self, v: &VInode) -> Result<Vec<u8>> {
         let map = self.map_at(self.word_off(v, Word::Xattr))?;
-        let Piece::Run(first) = self.piece(map, 0)? else { return Ok(Vec::new()) };
+        let Piece::Run(first) = self.piece(map, 0, 1)? else { return Ok(Vec::new()) };
         let len = self.medium.load_u64(first.at(0));
         if len < Attributes::HEADER as u64 || len > EXTENT.min(map.virtual_bytes()) {
             return Err(Errno::UCLEAN);
@@ -633,7 +610,7 @@ impl<M: Medium> Storage for Store<M> {
 
     fn attribute_place(&self, v: &VInode, at: u64) -> Result<PmOff> {
         let map = self.map_at(self.word_off(v, Word::Xattr))?;
-        match self.piece(map, at / BLOCK)? {
+        match self.piece(map, at / BLOCK, 1)? {
             Piece::Run(run) => Ok(PmOff::new(run.at(at % BLOCK))),
             Piece::Hole(_) => Err(Errno::UCLEAN),
         }
@@ -703,9 +680,7 @@ impl<M: Medium> Storage for Store<M> {
     ) -> Result<PmOff> {
         let range = size..size + BLOCK;
         let fill = Fill { offset: size, data: content };
-        // What is known of its entries is where they are.
-        let growth = Growth { size: range.end, range, fill, may_move: false, spare: 0 };
-        self.extend(d, growth, |_| Ok(()))?;
+        self.extend(d, Growth::of(d, range, size + BLOCK, fill), |_| Ok(()))?;
         Ok(PmOff::new(self.block_at(self.content(d), size)?))
     }
 

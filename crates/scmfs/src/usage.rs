@@ -9,7 +9,6 @@
 //! Pools of version 1 say nothing: there contents are taken for dirty, and order is always kept.
 
 use crate::layout::*;
-use crate::settings::Settings;
 use crate::store::Store;
 use namespace::{Scan, Storage};
 use pmem::{Medium, PmOff};
@@ -34,7 +33,7 @@ const UNORDERED: (&str, &str) = (
 impl<M: Medium> Store<M> {
     /// As [`namespace::Files::begin_use`].
     pub fn begin_use(&self, o: &MountOptions, is_joined: bool) -> std::result::Result<(), Error> {
-        let is_unordered = self.settings.consistency == Consistency::None;
+        let is_unordered = self.v.settings.consistency == Consistency::None;
         if is_joined {
             return if is_unordered { self.stop_ordering() } else { Ok(()) };
         }
@@ -71,7 +70,7 @@ impl<M: Medium> Store<M> {
     pub fn scan_usage(&self, scan: &Scan) {
         let said = if self.says_usage { self.medium.load_u64(POOL_USAGE) } else { usage::IN_USE };
         self.is_all_durable.store(said == usage::CLOSED, Relaxed);
-        let is_unordered = self.settings.consistency == Consistency::None;
+        let is_unordered = self.v.settings.consistency == Consistency::None;
         let object = || "the superblock".to_owned();
         match said {
             usage::IN_USE | usage::CLOSED => {}
@@ -106,7 +105,7 @@ impl<M: Medium> Store<M> {
 
     /// Ends the use of a pool that nobody else uses, and whose contents were written back.
     pub fn end_use(&self) -> Result<()> {
-        if self.settings.consistency == Consistency::None {
+        if self.v.settings.consistency == Consistency::None {
             self.medium.set_ordered(true);
             self.flush_all();
         }
@@ -143,15 +142,5 @@ fn unordered_problem() -> Problem {
         remedy: Some(remedy.into()),
         repaired: false,
         fix: Some((POOL_USAGE, usage::IN_USE)),
-    }
-}
-
-impl Settings {
-    /// Those of a pool that is opened: the first who opens it says, the others hear.
-    pub fn agree(v: &namespace::Tables, is_first: bool, o: &MountOptions) -> Self {
-        if is_first {
-            v.set_settings(Self::of(o).pack());
-        }
-        Self::unpack(v.settings())
     }
 }

@@ -2,11 +2,12 @@
 //! not be durable yet, and who uses the journal.
 
 use crate::layout::{BLOCK, INODE, journal};
-use crate::{prealloc, settings};
+use crate::prealloc;
+use crate::settings::{self, Settings};
 use arena::{Bitmap, FreeRuns, Layout, RwLock, Span};
 use derived::GlobalLock;
 use namespace::{Memory, Tables, VInode};
-use pool::{Prealloc, WritePolicy};
+use pool::{MountOptions, WritePolicy};
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use vfs::Result;
@@ -25,12 +26,14 @@ pub struct Volatile {
     pub free_runs: FreeRuns,
     /// Blocks of files that were stored to through the cache since they were last flushed.
     dirty: Bitmap,
-    /// How many files have such; and whether any was mapped to where it lies.
+    /// How many files have such; and whether any was mapped to where it lies. Derived, so that a recovery begins with none.
     dirty_files: Span<AtomicU64>,
     /// Who uses which record of the journal.
     records: Span<RwLock>,
     /// Pre-allocation.
-    pub prealloc: prealloc::State,
+    pub prealloc: prealloc::Plan,
+    /// What holds for all who use the pool.
+    pub settings: Settings,
 }
 
 /// The volatile state before it has memory.
@@ -62,13 +65,13 @@ impl Plan {
         self.tables.layout()
     }
 
-    /// The state in this memory, with these settings unless others have theirs.
-    pub fn open(self, memory: Memory, settings: &Prealloc) -> Volatile {
+    /// The state in this memory, with the settings that options choose unless others have theirs.
+    pub fn open(self, memory: Memory, o: &MountOptions) -> Volatile {
         let Self { tables, free_runs, dirty, dirty_files, records, prealloc } = self;
-        let asked = matches!(memory, Memory::Fresh { .. }).then_some(settings);
+        let is_first = matches!(memory, Memory::Fresh { .. });
         let tables = tables.open(memory);
-        let prealloc = prealloc.open(&tables.arena, asked);
-        Volatile { tables, free_runs, dirty, dirty_files, records, prealloc }
+        let settings = Settings::agree(&tables, is_first, o);
+        Volatile { tables, free_runs, dirty, dirty_files, records, prealloc, settings }
     }
 }
 

@@ -6,8 +6,8 @@ use common::Scmfs;
 use mounts::MountEvents as _;
 use pmem::{Medium as _, Region};
 use scmfs::layout::{BLOCK, EXTENT};
-use suite::{FILE, Fs, PoolFile, attach, check_and_remount, create, mounted};
-use vfs::{Caller, Errno, Extent, Fallocate, FileSystem as _, Ino, ROOT, SetAttr};
+use suite::{FILE, Fs, PoolFile, attach, check_and_remount, create, mounted, resize};
+use vfs::{Errno, Extent, Fallocate, FileSystem as _, Ino, ROOT};
 
 type Pool = Fs<Scmfs>;
 
@@ -19,11 +19,6 @@ fn file(fs: &Pool, name: &str, len: u64) -> Ino {
     let ino = create::<Scmfs>(fs, ROOT, name, &FILE);
     fs.write(ino, 0, &vec![7; len as usize]).unwrap();
     ino
-}
-
-fn resize(fs: &Pool, ino: Ino, size: u64) {
-    let set = SetAttr { size: Some(size), ..SetAttr::default() };
-    fs.setattr(&Caller::ROOT, ino, &set).unwrap();
 }
 
 /// What lies in these extents.
@@ -135,6 +130,76 @@ fn a_mapping_beyond_the_end_has_blocks_that_go_with_it() {
     assert_eq!(look(&fs, ino, BLOCK)[0].start, extents[0].start);
     assert!(free(&fs) >= had - 5);
     drop(check_and_remount::<Scmfs>(fs));
+}
+
+/// What is behind the first block of a file of one, mapped up to `len` bytes: all zeros.
+fn assert_zeros_behind(fs: &Pool, ino: Ino, len: u64) {
+    let extents = fs.map_range(ino, 0..len, false).unwrap();
+    assert_eq!(extents.iter().map(|extent| extent.len).sum::<u64>(), len);
+    let seen = seen(fs, &extents);
+    let old = seen[BLOCK as usize..].iter().filter(|byte| **byte != 0).count();
+    assert_eq!(old, 0, "old bytes behind the end");
+}
+
+#[test]
+fn what_a_cut_file_keeps_is_zeros_when_it_is_mapped() {
+    let fs = pool();
+    let len = 64 * BLOCK;
+    let ino = file(&fs, "f", len);
+    let had = free(&fs);
+    resize(&fs, ino, BLOCK);
+    assert_zeros_behind(&fs, ino, len);
+    assert_eq!(free(&fs), had);
+    fs.unmap_range(ino, false, true);
+    assert_eq!(free(&fs), had + 63);
+    drop(check_and_remount::<Scmfs>(fs));
+}
+
+#[test]
+fn what_is_pre_allocated_is_zeros_when_it_is_mapped() {
+    let fs = pool();
+    // All that is free was somebody's.
+    let all = free(&fs) - 64;
+    file(&fs, "old", all * BLOCK);
+    fs.unlink(ROOT, b"old").unwrap();
+    let ino = file(&fs, "f", 10);
+    fs.append(ino, &[7; BLOCK as usize - 10]).unwrap();
+    fs.append(ino, &[7; BLOCK as usize]).unwrap();
+    resize(&fs, ino, BLOCK);
+    assert_zeros_behind(&fs, ino, 16 * BLOCK);
+    fs.unmap_range(ino, false, true);
+    // A new file begins with what a removed one had.
+    for i in 0..8 {
+        file(&fs, &format!("old{i}"), 16 * BLOCK);
+        fs.unlink(ROOT, format!("old{i}").as_bytes()).unwrap();
+    }
+    let ino = file(&fs, "g", BLOCK);
+    assert_zeros_behind(&fs, ino, 16 * BLOCK);
+    fs.unmap_range(ino, false, true);
+    drop(check_and_remount::<Scmfs>(fs));
+}
+
+#[test]
+fn what_grows_while_it_is_mapped_takes_no_old_bytes_in_advance() {
+    for len in [BLOCK, EXTENT] {
+        let fs = pool();
+        let all = free(&fs) - 64;
+        file(&fs, "old", all * BLOCK);
+        fs.unlink(ROOT, b"old").unwrap();
+        let ino = file(&fs, "f", len);
+        fs.map_range(ino, 0..BLOCK, true).unwrap();
+        for _ in 0..9 {
+            fs.append(ino, &[7; BLOCK as usize]).unwrap();
+        }
+        // Cut while it is mapped, it keeps what it had.
+        resize(&fs, ino, len + 4 * BLOCK);
+        let extents = fs.map_range(ino, 0..len + 64 * BLOCK, false).unwrap();
+        let behind = &seen(&fs, &extents)[(len + 4 * BLOCK) as usize..];
+        assert_eq!(behind.iter().filter(|byte| **byte != 0).count(), 0);
+        fs.unmap_range(ino, false, false);
+        fs.unmap_range(ino, true, true);
+        drop(check_and_remount::<Scmfs>(fs));
+    }
 }
 
 #[test]
