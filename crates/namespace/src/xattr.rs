@@ -73,7 +73,7 @@ impl Attributes {
     /// Parses a list; `None` where it is not one.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let mut list = BTreeMap::new();
-        each_attribute(bytes, &mut |_, name, value| {
+        each_attribute(bytes, |_, name, value| {
             // xattr-L1.
             if name.first() != Some(&0) {
                 list.insert(name.to_vec(), value.to_vec());
@@ -85,7 +85,7 @@ impl Attributes {
     /// Where in a list the name of an attribute begins; `None` where it has none of that name.
     fn position(bytes: &[u8], name: &[u8]) -> Option<u64> {
         let mut found = None;
-        each_attribute(bytes, &mut |at, other, _| {
+        each_attribute(bytes, |at, other, _| {
             if other == name {
                 found = Some(at as u64);
             }
@@ -95,7 +95,7 @@ impl Attributes {
 }
 
 /// Calls `each(at, name, value)` for the attributes of a list, with where in it the name begins; `None` where it is no list.
-fn each_attribute(bytes: &[u8], each: &mut dyn FnMut(usize, &[u8], &[u8])) -> Option<()> {
+fn each_attribute(bytes: &[u8], mut each: impl FnMut(usize, &[u8], &[u8])) -> Option<()> {
     let count = u64::from_le_bytes(bytes.get(8..16)?.try_into().ok()?);
     let mut rest = bytes.get(Attributes::HEADER..)?;
     for _ in 0..count {
