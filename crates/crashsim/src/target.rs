@@ -114,7 +114,7 @@ pub trait Target: Sync {
     }
 }
 
-/// Implements methods of [`Target`](crate::target::Target) by calling the same of another target: for those that differ from it
+/// Implements methods of [`Target`] by calling the same of another target: for those that differ from it
 /// in some only, as [`vfs::forward!`] does for file systems.
 #[macro_export]
 macro_rules! forward_target {
