@@ -151,8 +151,9 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
         Err(Errno::OPNOTSUPP)
     }
 
-    /// Where the content of a file from `offset` on lies in PM, up to `count` bytes that are contiguous there: where (`None`: a hole,
-    /// of a block at most) and length, 0 at the end of the file. The caller has counted itself among those who read without a copy.
+    /// Where the content of a file from `offset` on lies in PM, up to `count` bytes that are contiguous there: where (`None`: a
+    /// hole, of a block at most) and length, 0 at the end of the file. The caller has counted itself among those who read without
+    /// a copy.
     fn contiguous(&self, ino: Ino, offset: u64, count: u64) -> Result<(Option<PmOff>, u64)>;
 }
 

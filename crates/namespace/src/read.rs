@@ -43,8 +43,8 @@ impl<S: Storage> Core<S> {
         Ok(n)
     }
 
-    /// As [`pool::Engine::get_read_buf`], of a file of which `contiguous` says where it lies ([`Files::contiguous`]); to be followed
-    /// by [`put_read_buf`](Self::put_read_buf). `EOPNOTSUPP` where the medium is not mapped.
+    /// As [`pool::Engine::get_read_buf`], of a file of which `contiguous` says where it lies ([`Files::contiguous`]); to be
+    /// followed by [`put_read_buf`](Self::put_read_buf). `EOPNOTSUPP` where the medium is not mapped.
     ///
     /// [`Files::contiguous`]: crate::Files::contiguous
     pub(crate) fn get_read_buf(
