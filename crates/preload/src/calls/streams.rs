@@ -14,7 +14,7 @@ use super::{close, lseek};
 use crate::serve::{before_fd, delegate, delegate_streams, fd_freed, set_errno};
 use crate::start::process;
 use crate::stats::Class;
-use crate::{cancel, guard, memory, real, streams};
+use crate::{cancel, guard, memory, real, stats, streams};
 
 /// What the mode of a stream asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,6 +122,15 @@ fn stream_on(fd: c_int, mode: *const c_char) -> Option<*mut FILE> {
     Some(stream)
 }
 
+/// libc has opened a stream.
+fn opened(stream: *mut FILE) -> *mut FILE {
+    if !stream.is_null() {
+        // SAFETY: a stream.
+        stats::opened_by_kernel(unsafe { libc::fileno(stream) });
+    }
+    stream
+}
+
 /// The descriptor of a stream, which libc is going to close where nobody sees it.
 fn delegate_stream(stream: *mut FILE) -> c_int {
     if stream.is_null() {
@@ -138,7 +147,7 @@ export! {
     fn fopen | fopen64 | _IO_fopen (path: *const c_char, mode: *const c_char) -> *mut FILE {
         open_stream(path, mode).unwrap_or_else(|| {
             before_fd();
-            real::fopen(path, mode)
+            opened(real::fopen(path, mode))
         })
     }
 
@@ -189,6 +198,7 @@ export! {
             return real::fclose(stream);
         }
         let number = delegate_stream(stream);
+        stats::unmark(number, number);
         let closed = real::fclose(stream);
         fd_freed(number);
         closed
@@ -221,28 +231,28 @@ export! {
     fn mkstemp | mkstemp64 (template: *mut c_char) -> c_int {
         temporary(template, 0, 0).unwrap_or_else(|| {
             before_fd();
-            real::mkstemp(template)
+            stats::opened_by_kernel(real::mkstemp(template))
         })
     }
 
     fn mkostemp | mkostemp64 (template: *mut c_char, flags: c_int) -> c_int {
         temporary(template, 0, flags).unwrap_or_else(|| {
             before_fd();
-            real::mkostemp(template, flags)
+            stats::opened_by_kernel(real::mkostemp(template, flags))
         })
     }
 
     fn mkstemps | mkstemps64 (template: *mut c_char, suffix: c_int) -> c_int {
         temporary(template, suffix, 0).unwrap_or_else(|| {
             before_fd();
-            real::mkstemps(template, suffix)
+            stats::opened_by_kernel(real::mkstemps(template, suffix))
         })
     }
 
     fn mkostemps | mkostemps64 (template: *mut c_char, suffix: c_int, flags: c_int) -> c_int {
         temporary(template, suffix, flags).unwrap_or_else(|| {
             before_fd();
-            real::mkostemps(template, suffix, flags)
+            stats::opened_by_kernel(real::mkostemps(template, suffix, flags))
         })
     }
 }
