@@ -7,6 +7,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use libc::{iovec, off_t, size_t, ssize_t};
 use posix::{Errno, Served};
 
+use super::sending;
 use crate::memory::{self, TRANSFER_BYTES_MAX};
 use crate::serve::{answer, answer_moving, on_fd, on_path, to_c};
 use crate::start::process;
@@ -291,7 +292,12 @@ export! {
         let moved = |sent: &usize| *sent as u64;
         let sent = answer_moving(process, Class::Copy, &[out, from], moved, |process| {
             let mut at = served!(memory::load_optional(offset));
-            let sent = process.sendfile(out, from, at.as_mut(), count.min(TRANSFER_BYTES_MAX));
+            let count = count.min(TRANSFER_BYTES_MAX);
+            let sent = if process.owns(out) {
+                process.sendfile(out, from, at.as_mut(), count)
+            } else {
+                sending::send(process, out, from, at.as_mut(), count)
+            };
             if let Served::Done(Ok(_)) = sent {
                 served!(store_offset(offset, at));
             }

@@ -10,6 +10,7 @@ use libc::{AT_FDCWD, FILE};
 use posix::Errno;
 
 use super::descriptors::{dup2, fcntl, open_at};
+use super::names::mkdir;
 use super::{close, lseek};
 use crate::serve::{before_fd, delegate, delegate_streams, fd_freed, set_errno};
 use crate::start::process;
@@ -257,6 +258,16 @@ export! {
     }
 }
 
+export! {
+    fn mkdtemp (template: *mut c_char) -> *mut c_char {
+        match named(template, 0, || Some(mkdir(template, 0o700))) {
+            Some(0) => template,
+            Some(_) => null_mut(),
+            None => real::mkdtemp(template),
+        }
+    }
+}
+
 /// What names of temporary files are made of.
 const LETTERS: &[u8; 62] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
 /// How many of them.
@@ -267,6 +278,13 @@ const TRIES: usize = 62 * 62 * 62;
 /// Opens a new file whose name ends with six letters that are made up, and `suffix` bytes of the template. `None`: it is libc's
 /// to make, or to refuse.
 fn temporary(template: *mut c_char, suffix: c_int, flags: c_int) -> Option<c_int> {
+    let flags = flags & !libc::O_ACCMODE | libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
+    named(template, suffix, || open_at(AT_FDCWD, template, flags, 0o600))
+}
+
+/// Calls `make`, which fails with `EEXIST` where the name is taken, with such names in `template` until it does something else;
+/// returns what it returned. `None`: it is libc's to make.
+fn named(template: *mut c_char, suffix: c_int, make: impl Fn() -> Option<c_int>) -> Option<c_int> {
     process()?;
     let len = memory::string(template).ok()?.len();
     let at = len.checked_sub(usize::try_from(suffix).ok()?)?.checked_sub(X)?;
@@ -275,7 +293,6 @@ fn temporary(template: *mut c_char, suffix: c_int, flags: c_int) -> Option<c_int
     if letters != [b'X'; X] {
         return None;
     }
-    let flags = flags & !libc::O_ACCMODE | libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
     for _ in 0..TRIES {
         let mut random = 0_u64;
         let bytes = size_of_val(&random);
@@ -286,7 +303,7 @@ fn temporary(template: *mut c_char, suffix: c_int, flags: c_int) -> Option<c_int
             *letter = LETTERS[(random % 62) as usize];
             random /= 62;
         }
-        let opened = open_at(AT_FDCWD, template, flags, 0o600);
+        let opened = make();
         let exists = || std::io::Error::last_os_error().raw_os_error() == Some(libc::EEXIST);
         match opened {
             Some(fd) if fd < 0 && exists() => {}
