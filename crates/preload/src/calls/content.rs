@@ -310,7 +310,8 @@ export! {
 /// Whether one of these numbers is served, or is from now on.
 fn any_is_served(process: &posix::Process, fds: &[c_int]) -> bool {
     let is_served = |fd| process.owns(fd) || inherited::is_served_now(process, Class::Copy, fd);
-    fds.iter().fold(false, |any, &fd| is_served(fd) || any)
+    // Each is looked at.
+    fds.iter().filter(|&&fd| is_served(fd)).count() > 0
 }
 
 /// Tells the program where a copy that began at an offset of its own has ended.
