@@ -77,22 +77,6 @@ impl Store for Flat {
         self.at(file, 0, 0)?;
         if (file + 1) * self.file_bytes > self.region.len() { Err(Errno::NOSPC) } else { Ok(file) }
     }
-    fn open(&self, _dir: &(), _name: &CStr) -> vfs::Result<u64> {
-        Err(Errno::NOSYS)
-    }
-    fn close(&self, _file: u64) {}
-    fn unlink(&self, _dir: &(), _name: &CStr) -> vfs::Result<()> {
-        Err(Errno::NOSYS)
-    }
-    fn rename(&self, _from: (&(), &CStr), _to: (&(), &CStr)) -> vfs::Result<()> {
-        Err(Errno::NOSYS)
-    }
-    fn stat(&self, _dir: &(), _name: &CStr) -> vfs::Result<u64> {
-        Err(Errno::NOSYS)
-    }
-    fn list(&self, _dir: &()) -> vfs::Result<u64> {
-        Err(Errno::NOSYS)
-    }
     fn read(&self, file: &u64, offset: u64, buf: &mut [u8]) -> vfs::Result<()> {
         let at = self.at(*file, offset, buf.len())?;
         let from = self.region.read_ptr(at, buf.len() as u64);
@@ -133,28 +117,6 @@ impl Store for Lent<'_> {
     fn root(&self) -> vfs::Result<()> {
         Ok(())
     }
-    fn mkdir(&self, _dir: &(), _name: &CStr) -> vfs::Result<()> {
-        Err(Errno::NOSYS)
-    }
-    fn create(&self, _dir: &(), _name: &CStr) -> vfs::Result<Ino> {
-        Err(Errno::NOSYS)
-    }
-    fn open(&self, _dir: &(), _name: &CStr) -> vfs::Result<Ino> {
-        Err(Errno::NOSYS)
-    }
-    fn close(&self, _file: Ino) {}
-    fn unlink(&self, _dir: &(), _name: &CStr) -> vfs::Result<()> {
-        Err(Errno::NOSYS)
-    }
-    fn rename(&self, _from: (&(), &CStr), _to: (&(), &CStr)) -> vfs::Result<()> {
-        Err(Errno::NOSYS)
-    }
-    fn stat(&self, _dir: &(), _name: &CStr) -> vfs::Result<u64> {
-        Err(Errno::NOSYS)
-    }
-    fn list(&self, _dir: &()) -> vfs::Result<u64> {
-        Err(Errno::NOSYS)
-    }
     fn read(&self, file: &Ino, offset: u64, buf: &mut [u8]) -> vfs::Result<()> {
         let mut done = 0;
         while done < buf.len() {
@@ -176,14 +138,5 @@ impl Store for Lent<'_> {
             done += piece.len();
         }
         Ok(())
-    }
-    fn write(&self, _file: &Ino, _offset: u64, _data: &[u8]) -> vfs::Result<()> {
-        Err(Errno::NOSYS)
-    }
-    fn append(&self, _file: &Ino, _end: u64, _data: &[u8]) -> vfs::Result<()> {
-        Err(Errno::NOSYS)
-    }
-    fn truncate(&self, _file: &Ino, _len: u64) -> vfs::Result<()> {
-        Err(Errno::NOSYS)
     }
 }

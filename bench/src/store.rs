@@ -10,7 +10,8 @@ use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use vfs::{Caller, Errno, FileSystem as _, Ino, NewKind, NewNode, RenameFlags, Result, SetAttr};
 
-/// A system that keeps files. Names are C strings so that system calls get them as they are.
+/// A system that keeps files. Names are C strings so that system calls get them as they are. What a system does not have, its
+/// workloads do not call: `ENOSYS`.
 pub trait Store: Sync {
     /// An open regular file.
     type File: Send + Sync;
@@ -20,29 +21,49 @@ pub trait Store: Sync {
     /// The directory to work in.
     fn root(&self) -> Result<Self::Dir>;
     /// Makes and opens a directory.
-    fn mkdir(&self, dir: &Self::Dir, name: &CStr) -> Result<Self::Dir>;
+    fn mkdir(&self, _dir: &Self::Dir, _name: &CStr) -> Result<Self::Dir> {
+        Err(Errno::NOSYS)
+    }
     /// Makes and opens a file.
-    fn create(&self, dir: &Self::Dir, name: &CStr) -> Result<Self::File>;
+    fn create(&self, _dir: &Self::Dir, _name: &CStr) -> Result<Self::File> {
+        Err(Errno::NOSYS)
+    }
     /// Opens a file.
-    fn open(&self, dir: &Self::Dir, name: &CStr) -> Result<Self::File>;
+    fn open(&self, _dir: &Self::Dir, _name: &CStr) -> Result<Self::File> {
+        Err(Errno::NOSYS)
+    }
     /// Closes a file.
-    fn close(&self, file: Self::File);
+    fn close(&self, _file: Self::File) {}
     /// Removes a file's name.
-    fn unlink(&self, dir: &Self::Dir, name: &CStr) -> Result<()>;
+    fn unlink(&self, _dir: &Self::Dir, _name: &CStr) -> Result<()> {
+        Err(Errno::NOSYS)
+    }
     /// Renames.
-    fn rename(&self, from: (&Self::Dir, &CStr), to: (&Self::Dir, &CStr)) -> Result<()>;
+    fn rename(&self, _from: (&Self::Dir, &CStr), _to: (&Self::Dir, &CStr)) -> Result<()> {
+        Err(Errno::NOSYS)
+    }
     /// Resolves a name and returns its size.
-    fn stat(&self, dir: &Self::Dir, name: &CStr) -> Result<u64>;
+    fn stat(&self, _dir: &Self::Dir, _name: &CStr) -> Result<u64> {
+        Err(Errno::NOSYS)
+    }
     /// Lists a directory; returns how many entries (with `.` and `..`, where they are listed).
-    fn list(&self, dir: &Self::Dir) -> Result<u64>;
+    fn list(&self, _dir: &Self::Dir) -> Result<u64> {
+        Err(Errno::NOSYS)
+    }
     /// Reads all of `buf`.
     fn read(&self, file: &Self::File, offset: u64, buf: &mut [u8]) -> Result<()>;
     /// Writes all of `data`.
-    fn write(&self, file: &Self::File, offset: u64, data: &[u8]) -> Result<()>;
+    fn write(&self, _file: &Self::File, _offset: u64, _data: &[u8]) -> Result<()> {
+        Err(Errno::NOSYS)
+    }
     /// Appends to a file that ends at `end`.
-    fn append(&self, file: &Self::File, end: u64, data: &[u8]) -> Result<()>;
+    fn append(&self, _file: &Self::File, _end: u64, _data: &[u8]) -> Result<()> {
+        Err(Errno::NOSYS)
+    }
     /// Sets the size.
-    fn truncate(&self, file: &Self::File, len: u64) -> Result<()>;
+    fn truncate(&self, _file: &Self::File, _len: u64) -> Result<()> {
+        Err(Errno::NOSYS)
+    }
 }
 
 /// The engine, called as a front end calls it.

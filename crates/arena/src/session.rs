@@ -22,9 +22,19 @@
 //!   both. So the slot of a parent that has died says until when nobody clears it away. A child that comes later
 //!   than that (it was stopped as it was born) may find removed files gone.
 
+//!
+//! Here is who takes part: slots of processes and threads, and how they come and go. How threads stop is in [`gate`], what the dead
+//! leave in [`dead`].
+
 #![allow(unsafe_code)]
 
-use crate::process::{self, Life, ProcessId, UNITS_PER_SECOND};
+mod dead;
+mod gate;
+
+pub use dead::{Census, Look};
+pub use gate::{Inside, Paused, Stopped};
+
+use crate::process::{self, ProcessId, UNITS_PER_SECOND};
 use crate::sync::{self, AtomicBool, AtomicU32, AtomicU64, fence, thread_local};
 use crate::{Arena, Layout, Memory, Shared, Span};
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -32,7 +42,7 @@ use rustix::io::Errno;
 use rustix::thread::Timespec;
 use std::cell::RefCell;
 use std::io;
-use std::sync::atomic::{self, Ordering::*, compiler_fence};
+use std::sync::atomic::{self, Ordering::*};
 use std::sync::{Arc, Once};
 
 /// Processes that can use one arena at a time.
@@ -421,258 +431,13 @@ impl Session {
         true
     }
 
-    /// Between the store that closes and the look at who is inside (session-E4): for all threads that do not
-    /// fence themselves, too. `false` where that cannot be.
-    fn fence_all(&self) -> bool {
-        fence(SeqCst);
-        let relies = |p: &ProcessSlot| p.relies.load(Acquire) != 0 && !p.is_left();
-        sync::make_all_fence() || !self.processes().iter().any(relies)
-    }
-
-    /// After [`fence_all`](Self::fence_all): waits until every thread is outside or dead. `false` where
-    /// that cannot be told.
-    fn wait_for_all(&self) -> bool {
-        for t in self.used_threads() {
-            for nap in 0u32.. {
-                let who = t.who.load(Acquire);
-                if t.inside.load(Acquire) == 0 || who == 0 {
-                    break;
-                }
-                if nap.is_multiple_of(NAPS_TO_DOUBT) {
-                    match ProcessId(who).life() {
-                        Life::Alive => {}
-                        Life::Dead => break,
-                        Life::Unknown if nap < NAPS_TO_DESPAIR => {}
-                        Life::Unknown => return false,
-                    }
-                }
-                sync::nap(&NAP);
-            }
-        }
-        true
-    }
-
     fn used_threads(&self) -> &[ThreadSlot] {
         let used = (self.header().threads_used.load(Acquire) as usize).min(THREADS);
         &self.threads()[1..=used]
     }
 }
 
-/// A thread inside an operation, until dropped.
-#[must_use]
-pub struct Inside<'a>(Option<&'a AtomicU32>);
-
-impl Drop for Inside<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        if let Some(inside) = self.0 {
-            inside.store(0, Release);
-        }
-    }
-}
-
-/// The world stands still, until dropped.
-pub struct Stopped<'a> {
-    header: &'a Header,
-    unfinished: bool,
-}
-
-impl Stopped<'_> {
-    /// Whether somebody died who had stopped the world before.
-    pub fn is_unfinished(&self) -> bool {
-        self.unfinished
-    }
-}
-
-impl Drop for Stopped<'_> {
-    fn drop(&mut self) {
-        self.header.gate.store(0, Release);
-        sync::futex_wake(&self.header.gate);
-    }
-}
-
-/// How to look who has died.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
-    /// By numbers ([`ProcessId::is_gone`]): for those who join, of whom there may be many a second.
-    Quick,
-    /// By all that the kernel tells ([`ProcessId::is_dead`]).
-    Thorough,
-}
-
-/// The processes that have slots.
-#[derive(Debug, Default)]
-pub struct Census {
-    living: Vec<(usize, u64)>,
-    dead: Vec<(usize, u64)>,
-}
-
-impl Census {
-    /// Slots of the living.
-    pub fn living(&self) -> impl Iterator<Item = usize> {
-        self.living.iter().map(|(slot, _)| *slot)
-    }
-
-    /// Slots of the dead.
-    pub fn dead(&self) -> impl Iterator<Item = usize> {
-        self.dead.iter().map(|(slot, _)| *slot)
-    }
-}
-
-/// Threads of this process stay outside, until dropped.
-pub struct Paused<'a>(&'a AtomicU64);
-
-impl Drop for Paused<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Release);
-    }
-}
-
 impl Arena {
-    /// Marks the calling thread as inside an operation.
-    ///
-    /// # Errors
-    /// [`Refused`]; the caller may repair and try again.
-    #[inline]
-    pub fn enter(&self) -> Result<Inside<'_>, Refused> {
-        let Some(s) = self.session() else { return Ok(Inside(None)) };
-        let slot = s.slot()?;
-        let inside = &s.threads()[slot as usize].inside;
-        loop {
-            inside.store(1, Relaxed);
-            if s.fences.load(Relaxed) {
-                fence(SeqCst)
-            } else {
-                compiler_fence(SeqCst)
-            }
-            if s.header().gate.load(Acquire) == 0 && s.paused.load(Relaxed) as u32 == 0 {
-                return Ok(Inside(Some(inside)));
-            }
-            inside.store(0, Release);
-            self.wait_outside()?;
-        }
-    }
-
-    /// Sleeps until the gate is open; tells when that needs help.
-    #[cold]
-    pub fn wait_outside(&self) -> Result<(), Refused> {
-        let Some(s) = self.session() else { return Ok(()) };
-        let gate = &s.header().gate;
-        for nap in 1u32.. {
-            let closed_by = gate.load(Acquire);
-            if closed_by == 0 {
-                match s.paused.load(Acquire) & u64::from(u32::MAX) {
-                    0 => return Ok(()),
-                    paused if paused & LEFTOVERS != 0 => {
-                        let before = s.paused.fetch_and(!LEFTOVERS, AcqRel);
-                        if before & LEFTOVERS != 0 {
-                            return Err(Refused::Leftovers);
-                        }
-                    }
-                    _ => sync::nap(&NAP),
-                }
-                continue;
-            }
-            let _ = sync::futex_wait(gate, closed_by, &NAP);
-            if nap.is_multiple_of(NAPS_TO_DOUBT) && self.is_owner_dead(closed_by % CLOSING) {
-                return Err(Refused::Stopped);
-            }
-        }
-        Ok(())
-    }
-
-    /// The calling thread, as owner of short locks: its slot, or where no other process can be its number.
-    #[inline]
-    pub fn owner(&self) -> u32 {
-        match self.session() {
-            None => sync::number(),
-            Some(s) => s.slot().unwrap_or(UNKNOWN),
-        }
-    }
-
-    /// Whether an owner's process is dead.
-    pub fn is_owner_dead(&self, owner: u32) -> bool {
-        let Some(s) = self.session() else { return false };
-        match s.threads().get(owner as usize) {
-            Some(t) => is_nobody(t.who.load(Acquire)),
-            None => false,
-        }
-    }
-
-    /// Whether a thread that waits inside should give up (session-E3): the gate is closed, or somebody died
-    /// inside.
-    pub fn should_give_up(&self) -> bool {
-        let Some(s) = self.session() else { return false };
-        s.header().gate.load(Acquire) != 0 || self.has_died_inside()
-    }
-
-    /// Whether a process died inside an operation (session-E2).
-    pub fn has_died_inside(&self) -> bool {
-        let Some(s) = self.session() else { return false };
-        let inside = s.used_threads().iter().filter(|t| t.inside.load(Acquire) != 0);
-        let mut last_alive = 0;
-        for t in inside {
-            let who = t.who.load(Acquire);
-            if who == 0 || who == last_alive {
-                continue;
-            }
-            if ProcessId(who).is_dead() {
-                // Its slot may have been swept and taken meanwhile.
-                if t.who.load(Acquire) == who && t.inside.load(Acquire) != 0 {
-                    return true;
-                }
-            }
-            last_alive = who;
-        }
-        false
-    }
-
-    /// Closes the gate and waits until every living thread is outside. `None` where somebody alive
-    /// is doing that already, or has to: [`wait_outside`](Self::wait_outside) then. The calling thread must
-    /// be outside itself.
-    pub fn stop_the_world(&self) -> Result<Option<Stopped<'_>>, Refused> {
-        let Some(s) = self.session() else { return Ok(None) };
-        let me = s.slot()?;
-        let gate = &s.header().gate;
-        let closed_by = gate.load(Acquire);
-        if closed_by != 0 && !self.is_owner_dead(closed_by % CLOSING) {
-            return Ok(None);
-        }
-        let closing = s.header().closings.fetch_add(1, Relaxed).wrapping_mul(CLOSING);
-        if gate.compare_exchange(closed_by, closing | me, AcqRel, Relaxed).is_err() {
-            return Ok(None);
-        }
-        if !s.fence_all() || !s.wait_for_all() {
-            // As it was: what a dead closer has left half-done stays shut in.
-            gate.store(closed_by, Release);
-            sync::futex_wake(gate);
-            sync::nap(&NAP);
-            let tries = s.unable.fetch_add(1, Relaxed) + 1;
-            return if tries % UNABLE_TRIES == 0 { Err(Refused::Unable) } else { Ok(None) };
-        }
-        s.unable.store(0, Relaxed);
-        Ok(Some(Stopped { header: s.header(), unfinished: closed_by != 0 }))
-    }
-
-    /// Keeps the other threads of this process outside, and waits until they are: before an
-    /// `execve`, which would kill them anywhere. Where the kernel no longer lets the process make its threads
-    /// fence, one that is just going inside may be missed; then others repair, as after a kill.
-    pub fn pause(&self) -> Option<Paused<'_>> {
-        let s = self.session()?;
-        let own = s.slot().ok()?;
-        s.paused.fetch_add(1, Relaxed);
-        let paused = Paused(&s.paused);
-        sync::make_own_fence();
-        let me = ProcessId::own().0;
-        for (i, t) in s.used_threads().iter().enumerate() {
-            while i + 1 != own as usize && t.who.load(Acquire) == me && t.inside.load(Acquire) != 0
-            {
-                sync::nap(&NAP);
-            }
-        }
-        Some(paused)
-    }
-
     /// The process is about to fork: until [`end_fork`](Self::end_fork), what it holds stays if it dies (session-E6).
     /// One fork at a time.
     pub fn begin_fork(&self) {
@@ -699,93 +464,6 @@ impl Arena {
     /// for one process has slot 0.
     pub fn process(&self) -> Result<usize, Refused> {
         self.session().map_or(Ok(0), |s| s.process())
-    }
-
-    /// Slots of processes that died outside (session-E1) and that nobody is clearing away yet: they are the
-    /// caller's to clear, and then to [`free`](Self::free_process).
-    pub fn take_dead_processes(&self, look: Look) -> Vec<usize> {
-        let Some(s) = self.session() else { return Vec::new() };
-        let Ok(me) = s.slot() else { return Vec::new() };
-        let own = ProcessId::own().0;
-        let is_inside = |who| {
-            let mut of_it = s.used_threads().iter().filter(|t| t.who.load(Acquire) == who);
-            of_it.any(|t| t.inside.load(Acquire) != 0)
-        };
-        let is_mine = |p: &ProcessSlot| {
-            let who = p.who.load(Acquire);
-            let sweeper = p.sweeper.load(Acquire);
-            who != own
-                && p.is_abandoned_by(who, look)
-                && !is_inside(who)
-                && (sweeper == 0 || self.is_owner_dead(sweeper))
-                && p.sweeper.compare_exchange(sweeper, me, AcqRel, Relaxed).is_ok()
-                && {
-                    // session-E5
-                    fence(SeqCst);
-                    let is_left = p.who.load(Acquire) == who;
-                    if !is_left {
-                        p.release(me);
-                    }
-                    is_left
-                }
-        };
-        let slots = s.processes().iter().enumerate();
-        slots.filter(|(_, p)| is_mine(p)).map(|(i, _)| i).collect()
-    }
-
-    /// Who lives and who does not; the world must have been stopped. Whoever may be alive, is needed by a
-    /// child (session-E6), or dies after this look, counts as living, and is cleared away like any that died outside (session-E1).
-    pub fn census(&self, _stopped: &Stopped<'_>) -> Census {
-        let mut census = Census::default();
-        let Some(s) = self.session() else { return census };
-        for (i, slot) in s.processes().iter().enumerate() {
-            let who = slot.who.load(Acquire);
-            if who != 0 {
-                let list = match slot.is_abandoned(who) {
-                    true => &mut census.dead,
-                    false => &mut census.living,
-                };
-                list.push((i, who));
-            }
-        }
-        census
-    }
-
-    /// Gives back the slots of those that a census found dead, and of dead threads.
-    pub fn free_dead(&self, _stopped: &Stopped<'_>, census: &Census) {
-        let Some(s) = self.session() else { return };
-        for t in s.used_threads() {
-            let who = t.who.load(Acquire);
-            if who != 0 && ProcessId(who).is_dead() {
-                t.inside.store(0, Relaxed);
-                let _ = t.who.compare_exchange(who, 0, AcqRel, Relaxed);
-            }
-        }
-        for (i, who) in &census.dead {
-            let slot = &s.processes()[*i];
-            if slot.who.compare_exchange(*who, 0, AcqRel, Relaxed).is_ok() {
-                slot.sweeper.store(0, Release);
-            }
-        }
-    }
-
-    /// Gives back the slots of a dead process and its threads, which the caller has cleared away.
-    pub fn free_process(&self, process: usize) {
-        let Some(s) = self.session() else { return };
-        let slot = &s.processes()[process];
-        let who = slot.who.load(Acquire);
-        if slot.is_abandoned(who) {
-            for t in s.used_threads() {
-                if t.who.load(Acquire) == who {
-                    t.inside.store(0, Relaxed);
-                    let _ = t.who.compare_exchange(who, 0, AcqRel, Relaxed);
-                }
-            }
-            let _ = slot.who.compare_exchange(who, 0, AcqRel, Relaxed);
-        }
-        if let Ok(me) = s.slot() {
-            slot.release(me);
-        }
     }
 
     /// How often the derived state was derived anew because a process died inside.

@@ -16,7 +16,7 @@ use crate::fs::Files;
 use crate::layout::*;
 use crate::store::Store;
 use derived::Locks;
-use namespace::{Stop, Storage as _, VInode, report};
+use namespace::{Stop, Storage as _, VInode};
 use pmem::{LINE, Medium, PmOff};
 use std::ops::Range;
 use vfs::{Errno, Ino, Result};
@@ -187,22 +187,7 @@ impl<M: Medium> Files<M> {
     pub fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let v = self.v.vinode(ino)?;
         self.prefetch_extent(v, offset, buf.len() as u64);
-        if let Some(ticket) = v.lock.begin_optimistic() {
-            // The content at last: it comes meanwhile.
-            let read = self.live_file(ino).and_then(|v| {
-                let is_recorded = self.is_access_recorded(v);
-                Ok((self.read_content(v, offset, buf)?, is_recorded))
-            });
-            // Only what an unchanged lock vouches for is an answer, errors included.
-            if let (true, Ok((n, true))) = (v.lock.end_optimistic(ticket), read) {
-                return Ok(n);
-            }
-        }
-        let _lock = self.v.lock_shared(ino)?;
-        let v = self.live_file(ino)?;
-        let n = self.read_content(v, offset, buf).map_err(|e| report(ino, e))?;
-        self.touch_accessed(v);
-        Ok(n)
+        self.read_by(ino, v, |v| self.read_content(v, offset, buf))
     }
 
     /// `FileSystem::write`.

@@ -7,10 +7,10 @@ use crate::store::Store;
 use crate::volatile::Plan;
 use arena::Layout;
 use namespace::{Core, Format, Memory};
-use pmem::{Medium, Pm};
+use pmem::{Medium, Pm, PmOff};
 use pool::MountOptions;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use vfs::{Durability, Fallocate, Ino, Result, Seek};
 
 /// Version of the derived state.
@@ -95,11 +95,7 @@ impl<M: Medium> namespace::Files for Files<M> {
         Self::copy_range(self, from, to, len)
     }
 
-    fn get_read_buf(&self, ino: Ino, offset: u64, count: u64) -> Result<&[AtomicU8]> {
-        Self::get_read_buf(self, ino, offset, count)
-    }
-
-    fn put_read_buf(&self) {
-        Self::put_read_buf(self);
+    fn contiguous(&self, ino: Ino, offset: u64, count: u64) -> Result<(Option<PmOff>, u64)> {
+        Self::contiguous(self, ino, offset, count)
     }
 }

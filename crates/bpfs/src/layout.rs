@@ -4,20 +4,15 @@
 //! blocks. Nothing here is redundant: what can be derived is derived at mount.
 
 use namespace::Format;
-use pmem::PmOff;
 use vfs::Limits;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-pub use namespace::Superblock;
 pub use namespace::layout::{
     BLOCK, BlockNo, DIRENT_HEADER, DIRENT_MIN, DIRENT_UNIT, DirentWord, InodeRecord, Life, Word,
     dirent_bytes,
 };
+pub use namespace::{INODE_ROOT, INODE_SIZE, Superblock};
 
-/// Where the superblock has the root of the inode file.
-pub const INODE_ROOT: PmOff = PmOff::new(namespace::INODE_ROOT);
-/// Where it has the size of the inode file.
-pub const INODE_SIZE: PmOff = PmOff::new(namespace::INODE_SIZE);
 /// Pointers per interior block.
 pub const FANOUT: u64 = 512;
 /// Pointers in a line.

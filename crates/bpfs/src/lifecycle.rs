@@ -10,7 +10,8 @@ use pool::{CheckOptions, CheckReport, Error, FormatOptions, PoolInfo};
 /// # Errors
 /// [`Error::Unformattable`].
 pub fn format(medium: &impl Medium, options: &FormatOptions) -> Result<PoolInfo, Error> {
-    FORMAT.write(medium, options, (BLOCK, INODE), Root::new(BlockNo::new(1), 0).word())
+    let inodes = BlockNo::new(1).expect("it is not the superblock's");
+    FORMAT.write(medium, options, (inodes, INODE), Root::new(Some(inodes), 0).word())
 }
 
 /// Describes a pool from its superblock.

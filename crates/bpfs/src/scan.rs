@@ -11,7 +11,7 @@
 use crate::extent::{Extent, FileExtent as _};
 use crate::layout::*;
 use crate::store::Store;
-use namespace::{Scan, VInode};
+use namespace::{Scan, Storage as _, VInode};
 use pmem::{Medium, PmOff};
 use vfs::FileKind;
 
@@ -94,8 +94,8 @@ impl<M: Medium> Store<M> {
     pub fn scan_attribute_tree(&self, scan: &Scan, object: &dyn Fn() -> String, v: &VInode) -> u64 {
         let mut walk = Walk { scan, object, size: u64::MAX, holes: true, blocks: 0 };
         let at = self.word_at(v, Word::Xattr);
-        if self.walk_root(&mut walk, at, &mut |_, _| {}) && self.load_attributes(v).is_err() {
-            let fix = Some(((at.get(), 0), "drop the attributes"));
+        if self.walk_root(&mut walk, at, &mut |_, _| {}) && self.attributes(v).is_err() {
+            let fix = Some(((at, 0), "drop the attributes"));
             scan.problem(object, "its attributes cannot be read".into(), fix);
         }
         walk.blocks
@@ -112,7 +112,7 @@ impl<M: Medium> Store<M> {
         let (pointer, height) = split_root(self.medium.load_u64(slot));
         if height > HEIGHT_MAX {
             let what = format!("the height of its tree is {height}");
-            let fix = walk.holes.then_some(((slot.get(), 0), "make the whole content a hole"));
+            let fix = walk.holes.then_some(((slot, 0), "make the whole content a hole"));
             walk.scan.problem(walk.object, what, fix);
             return false;
         }
@@ -120,7 +120,7 @@ impl<M: Medium> Store<M> {
             return true;
         }
         if walk.size == 0 {
-            walk.scan.note_stale(slot.get());
+            walk.scan.note_stale(slot);
             return true;
         }
         let hole = Root::new(None, height).word();
@@ -130,7 +130,7 @@ impl<M: Medium> Store<M> {
     /// The same of a subtree, under a pointer that is not null.
     fn walk(&self, walk: &mut Walk<'_>, met: &Met, leaf: &mut dyn FnMut(BlockNo, u64)) -> bool {
         let bad = |what: String| {
-            let fix = walk.holes.then_some(((met.slot.get(), met.hole), "make it a hole"));
+            let fix = walk.holes.then_some(((met.slot, met.hole), "make it a hole"));
             walk.scan.problem(walk.object, what, fix);
             false
         };
@@ -156,7 +156,7 @@ impl<M: Medium> Store<M> {
             }
             let (slot, base) = (block.at(i * 8), met.base + i * span(height));
             if base >= walk.size {
-                walk.scan.note_stale(slot.get());
+                walk.scan.note_stale(slot);
             } else {
                 let child = Met { pointer, slot, hole: 0, height, base };
                 sound &= self.walk(walk, &child, leaf);

@@ -10,7 +10,7 @@ use derived::Locks;
 use namespace::{
     Attributes, Core, Moved, Patch, Renamed, Scan, Slot, Stop, Storage, Tables, VInode,
 };
-use pmem::{LINE, Medium, PmOff};
+use pmem::{LINE, Medium, Pm, PmOff};
 use smallvec::SmallVec;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering::*};
@@ -40,12 +40,6 @@ impl<M: Medium> Store<M> {
     #[inline]
     pub fn root(&self, v: &VInode) -> Result<Root> {
         self.check_root(self.load(v, Word::Root))
-    }
-
-    /// Where a word of an inode lies.
-    #[inline]
-    pub fn word_at(&self, v: &VInode, word: Word) -> PmOff {
-        PmOff::new(self.word_off(v, word))
     }
 
     /// Applies an edit to an inode's tree and commits it, at the root word at the latest.
@@ -99,7 +93,7 @@ impl<M: Medium> Store<M> {
                     self.commit(INODE_ROOT, Root::new(b, root.height()).word());
                 }
                 for m in edit.moved {
-                    self.v.move_leaf(m.base / INODE, m.new, INODE);
+                    self.v.move_leaf(Ino(m.base / INODE), m.new, INODE);
                 }
                 Ok(())
             }
@@ -220,8 +214,8 @@ impl<M: Medium> Storage for Store<M> {
     const ATTRIBUTES_MAX: u64 = LIST_MAX;
 
     #[inline]
-    fn medium(&self) -> &M {
-        &self.trees.medium.0
+    fn medium(&self) -> Pm<&M> {
+        Pm(&self.trees.medium.0)
     }
 
     #[inline]
@@ -282,8 +276,13 @@ impl<M: Medium> Storage for Store<M> {
         self.read_content(v, 0, buf).map(drop)
     }
 
-    fn attributes(&self, v: &VInode) -> Result<Attributes> {
-        self.load_attributes(v)
+    fn attribute_list(&self, v: &VInode) -> Result<Vec<u8>> {
+        self.load_attribute_list(v)
+    }
+
+    fn attribute_place(&self, v: &VInode, at: u64) -> Result<PmOff> {
+        let root = self.check_root(self.load(v, Word::Xattr))?;
+        Ok(self.find_block(root, at)?.ok_or(Errno::UCLEAN)?.at(at % BLOCK))
     }
 
     #[inline]
@@ -302,8 +301,8 @@ impl<M: Medium> Storage for Store<M> {
         self.apply(locks, ino, v, change, size)
     }
 
-    fn commit_fewer_attributes(&self, v: &VInode, attributes: &Attributes) -> Result<()> {
-        self.commit_shorter_attributes(v, attributes)
+    fn commit_no_attributes(&self, v: &VInode) -> Result<()> {
+        self.clear_attributes(v)
     }
 
     fn append_dir_block(

@@ -23,11 +23,11 @@ pub fn blocks_of(list: &Attributes) -> u64 {
 }
 
 impl<M: Medium> Store<M> {
-    /// All attributes of an inode whose lock the caller holds.
-    pub fn load_attributes(&self, v: &VInode) -> Result<Attributes> {
+    /// The list of an inode whose lock the caller holds; empty where there is none.
+    pub fn load_attribute_list(&self, v: &VInode) -> Result<Vec<u8>> {
         let root = self.check_root(self.load(v, Word::Xattr))?;
         if root.block().is_none() {
-            return Ok(Attributes::default());
+            return Ok(Vec::new());
         }
         let first = self.find_block(root, 0)?;
         let len = first.map_or(0, |first| self.medium.load_u64(first.at(0)));
@@ -40,7 +40,7 @@ impl<M: Medium> Store<M> {
             self.medium.read(block.at(0), &mut bytes[base as usize..end as usize]);
             Ok(true)
         })?;
-        Attributes::parse(&bytes).ok_or(Errno::UCLEAN)
+        Ok(bytes)
     }
 
     /// Stores a list in new blocks and returns the word for it; 0 for an empty list.
@@ -63,10 +63,10 @@ impl<M: Medium> Store<M> {
         self.store_attributes(txn, list)
     }
 
-    /// Commits a list that is shorter than what there is: from the reserve, too, as what a truncation frees may be needed.
-    pub fn commit_shorter_attributes(&self, v: &VInode, list: &Attributes) -> Result<()> {
-        self.v.transact(blocks_of(list), 0, |txn| {
-            let word = self.replace_attributes(txn, v, list)?;
+    /// Commits that there are none.
+    pub fn clear_attributes(&self, v: &VInode) -> Result<()> {
+        self.v.transact(0, 0, |txn| {
+            let word = self.replace_attributes(txn, v, &Attributes::default())?;
             self.touch_changed(v);
             self.commit(self.word_at(v, Word::Xattr), word);
             v.add_blocks(txn.delta());

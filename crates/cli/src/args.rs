@@ -69,14 +69,17 @@ They are also the value of the extended attribute user.keepstone.stats of DIR.")
 Example: keepstone run --stats -- git clone /srv/project /mnt/project
 
 Serves pools that are mounted with -o direct, to CMD and all that it starts. What cannot be served
-(static programs, for one) uses the mount: the same files, only slower. KEEPSTONE_DEBUG=1 tells on
-stderr why a pool is not served.
+(static programs, for one) uses the mount: the same files, only slower. Each mount that cannot be
+served is named at the start; when CMD ends (not by a signal), it says on stderr if less than 90 % of
+calls or bytes on pools was served, and why. --explain lists files and programs, --quiet says
+nothing. KEEPSTONE_DEBUG=1 tells on stderr what each process met.
 
 CMD maps the pool, and keeps it mapped when it drops its privileges without executing another program
 (docs/SEMANTICS.md).
 
 Exit status: that of CMD; 128 and the signal's number where one ended it; 126 or 127 where it could
-not be started. With --stats --json, the object follows the output of CMD.")]
+not be started. With --stats or --explain and --json, the object follows the
+output of CMD; notices are objects on stderr.")]
     Run(crate::run::RunArgs),
     /// Serve pools as block devices: to other programs over NBD, or to the kernel.
     Bdev {

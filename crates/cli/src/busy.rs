@@ -18,12 +18,6 @@ pub fn holders(pool: &Path) -> Vec<String> {
     pids.map(|pid| holder(pid, &pool)).take(USERS_MAX).collect()
 }
 
-/// Whether those who have `pool` open would share it; `None` where nobody has, as far as can be seen.
-pub fn is_shared(locks: &Locks, pool: &Path) -> Option<bool> {
-    let locks = locks.on(pool);
-    (!locks.is_empty()).then(|| locks.iter().all(|lock| !lock.exclusive))
-}
-
 fn holder(pid: u32, pool: &Path) -> String {
     let process = PathBuf::from(format!("/proc/{pid}"));
     let who = format!("{} (pid {pid})", name(&process));

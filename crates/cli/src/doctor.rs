@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::args::DoctorArgs;
 use crate::program::Program;
-use crate::{mount, output, pool, run, size, stats};
+use crate::{mount, obstacles, output, pool, run, size, stats};
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -256,8 +256,8 @@ fn served_program(report: &mut Report, program: &Program) {
         (Some(why), _) => report.advice(
             "program",
             format!("{found}: {why}"),
-            "it uses the mount; a dynamically linked build without special rights is served in \
-             its own process",
+            "it uses the mount; a dynamically linked build of a program that calls libc, without special rights, is \
+             served in its own process",
         ),
         (None, Some(library)) => report.advice(
             "program",
@@ -308,6 +308,43 @@ fn pool_file(report: &mut Report, path: &Path) {
     }
 }
 
+/// Whether this user's programs can use a pool past its mount, and who else may open it.
+fn direct_access(report: &mut Report, dir: &Path, is_direct: bool) {
+    let obstacle = obstacles::of_dir(dir);
+    match obstacle {
+        Some(obstacle) if is_direct => report.advice(
+            "direct access",
+            format!("none here: {}; programs under `keepstone run` use the mount", obstacle.why),
+            &obstacle.remedy,
+        ),
+        None if is_direct => {
+            report.ok("direct access", "programs under `keepstone run` use the pool themselves");
+        }
+        _ => report.advice(
+            "direct access",
+            "none: programs under `keepstone run` use the mount",
+            "if they are to be faster than that, unmount, and mount with `-o direct`",
+        ),
+    }
+}
+
+/// Who may open a pool, and so is served past its mount.
+fn users_of_pool(report: &mut Report, path: &Path) {
+    use std::os::unix::fs::MetadataExt as _;
+    let Ok(meta) = fs::metadata(path) else { return };
+    let (uid, gid, mode) = (meta.uid(), meta.gid(), meta.mode());
+    let group = if mode & 0o060 == 0o060 { format!(", group {gid}") } else { String::new() };
+    let all = if mode & 0o006 == 0o006 { ", everybody" } else { "" };
+    report.ok(
+        "who may open the pool",
+        format!(
+            "root, user {uid}{group}{all} (mode {:03o}): their programs are served in their own processes under \
+             `keepstone run`, others' by the mount",
+            mode & 0o777
+        ),
+    );
+}
+
 fn mounted(report: &mut Report, dir: &Path) {
     let alive = mount::absolute_dir(dir).and_then(|dir| {
         stats::require_alive(&dir)?;
@@ -328,17 +365,9 @@ fn mounted(report: &mut Report, dir: &Path) {
                     "see the server's log; unmount and run `keepstone check`",
                 );
             }
-            if stats["direct"] == true {
-                report
-                    .ok("direct access", "programs under `keepstone run` use the pool themselves");
-            } else {
-                report.advice(
-                    "direct access",
-                    "none: programs under `keepstone run` use the mount",
-                    "if they are to be faster than that, unmount, and mount with `-o direct`",
-                );
-            }
+            direct_access(report, Path::new(&text("dir")), stats["direct"] == true);
             pool_file(report, Path::new(&text("pool")));
+            users_of_pool(report, Path::new(&text("pool")));
         }
     }
 }

@@ -28,6 +28,8 @@ enum Kind {
         libraries: Vec<String>,
     },
     Static,
+    /// It calls the kernel by instructions of its own, whatever it is linked with.
+    Go,
     /// Not an ELF file of this machine.
     Foreign,
 }
@@ -70,6 +72,7 @@ impl Program {
         }
         match &self.kind {
             Kind::Static => Some("statically linked".to_owned()),
+            Kind::Go => Some("written in Go, so it calls the kernel without libc".to_owned()),
             Kind::Foreign => Some("not a program for this machine".to_owned()),
             Kind::Dynamic { loader, .. } if !loader.contains("ld-linux") => {
                 Some(format!("its libc is not glibc (loader {loader})"))
@@ -113,6 +116,9 @@ fn try_kind(content: &[u8]) -> object::read::Result<Kind> {
         return Ok(Kind::Static);
     };
     let sections = file.elf_section_table();
+    if sections.section_by_name(endian, b".note.go.buildid").is_some() {
+        return Ok(Kind::Go);
+    }
     let mut libraries = Vec::new();
     if let Some((entries, strings)) = sections.dynamic(endian, content)? {
         let strings = sections.strings(endian, content, strings)?;

@@ -3,7 +3,8 @@
 //! The library finds the mounts itself, faster if it is told where they were (`KEEPSTONE_MOUNTS`). This command also
 //! tells it where it lies (`KEEPSTONE_RUN`, so that it can restore `LD_PRELOAD` in scrubbed environments), which
 //! descriptors to give out (`KEEPSTONE_FDS`), which directories of other file systems to serve (`KEEPSTONE_DIRECT`)
-//! and where to count (`KEEPSTONE_STATS`).
+//! and where to count (`KEEPSTONE_STATS`, [`counters`]). It becomes the program, which says itself at its end if too little was
+//! served; only for `--stats` and `--explain` it waits and reports.
 //!
 //! No server of a mount is asked before the program starts, as one that is stopped would hold up all programs;
 //! only `--stats` asks, and waits [`ANSWER_WITHIN`].
@@ -22,23 +23,17 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
-use rustix::fs::{MemfdFlags, SealFlags};
+use counters::Counters;
 use rustix::io::FdFlags;
 use rustix::process::Resource;
-use serde::Serialize;
 use serde_json::Value;
 
-use crate::locks::Locks;
 use crate::program::Program;
-use crate::{busy, output, stats};
+use crate::report::Report;
+use crate::{obstacles, output, stats};
 
 /// File name of the library.
 const LIBRARY: &str = "libkeepstone.so";
-/// Size of the file of counters: room for more classes than there are.
-const COUNTERS_BYTES: usize = 4096;
-/// The first 8 bytes of that file.
-const MAGIC: &[u8] = b"KSRUN003";
-const RECORD_BYTES: usize = 40;
 /// Numbers of descriptors that programs use are below this one, as far as their limit allows.
 const DESCRIPTOR_MIN: u64 = 1000;
 /// How long servers may take to say what they have been asked.
@@ -50,6 +45,13 @@ pub struct RunArgs {
     /// Print what was served in user space and what went through the mounts, when CMD has ended.
     #[arg(long)]
     pub stats: bool,
+    /// List the files that went through the mounts, with the reasons, when CMD has ended, and the programs that could not
+    /// be served.
+    #[arg(long)]
+    pub explain: bool,
+    /// Say nothing about mounts and programs that are not served, and count nothing without --stats or --explain.
+    #[arg(long, short)]
+    pub quiet: bool,
     /// Which descriptors CMD gets for files of pools.
     #[arg(long, value_enum, default_value_t = Fds::Auto)]
     pub fds: Fds,
@@ -100,45 +102,15 @@ impl Fds {
     }
 }
 
-/// Calls of one class.
-#[derive(Debug, Default, PartialEq, Eq, Serialize)]
-struct Calls {
-    /// Answered in user space.
-    served: u64,
-    /// Made by the kernel on a descriptor that had been served.
-    handed_over: u64,
-    /// What the former took, in nanoseconds.
-    served_ns: u64,
-}
-
-/// What `--stats` prints.
-#[derive(Debug, Serialize)]
-struct Report {
-    /// Exit status of CMD, as a shell counts it.
-    status: u8,
-    /// By class; classes without calls are left out.
-    calls: BTreeMap<String, Calls>,
-    /// Requests that reached the server of each mount meanwhile, by mount point and kind. Other
-    /// programs' are among them.
-    mounts: BTreeMap<String, BTreeMap<String, u64>>,
-    /// Those among them that only the server serves: they are not mounted with `-o direct`.
-    not_direct: Vec<String>,
-}
-
 pub fn run(args: &RunArgs, json: bool) -> Result<ExitCode> {
     let library = library()?;
     // Before the table is read: who finds another one later knows that a mount has come since.
     let newest = mounts::newest_mount();
     let table = std::fs::read(fuse::TABLE)?;
     let mounts = fuse::mounts_in(&table);
-    if args.direct.is_empty()
-        && let Some(why) = nothing_to_serve(&mounts)
-    {
-        output::notice(why);
-    }
     let name = &args.command[0];
-    if let Some(why) = Program::find(Path::new(name)).and_then(|program| program.not_served()) {
-        output::notice(format!("{}: {why}; it uses the mount", name.display()));
+    if !args.quiet {
+        notices(args, &mounts).iter().for_each(|notice| tell_notice(notice, json));
     }
     let mut command = Command::new(name);
     command.args(&args.command[1..]).env("LD_PRELOAD", preload(&library)?);
@@ -153,13 +125,32 @@ pub fn run(args: &RunArgs, json: bool) -> Result<ExitCode> {
             command.env("KEEPSTONE_DIRECT_LAZY", "1");
         }
     }
-    if !args.stats {
+    let reports = args.stats || args.explain;
+    // What another run counts in, is that one's.
+    command.env_remove("KEEPSTONE_STATS");
+    if !reports && args.quiet {
         return Err(not_started(name, &command.exec(), json));
+    }
+    let flag = |is_set: bool, flag: u32| if is_set { flag } else { 0 };
+    let file = inherited_counters(
+        flag(args.stats, counters::TIMED)
+            | flag(args.explain, counters::EXPLAIN)
+            | flag(!reports, counters::CLOSING_LINE)
+            | flag(json, counters::JSON),
+    )
+    .context("cannot make a file to count in")?;
+    // Leads to it in processes that have closed the descriptor; its last part is the number of that.
+    let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+    command.env("KEEPSTONE_STATS", path);
+    if !reports {
+        return Err(not_started(name, &command.exec(), json));
+    }
+    let counters = Counters::map(file.as_fd()).context("cannot map the file to count in")?;
+    if args.explain {
+        counters.explain(name.as_encoded_bytes(), counters::Reason::Executed, 1, 0);
     }
     let dirs = mounts.into_iter().filter(fuse::MountEntry::is_keepstone).map(|mount| mount.dir);
     let before = ask(dirs.collect());
-    let counters = Counters::create().context("cannot make a file to count in")?;
-    command.env("KEEPSTONE_STATS", counters.path());
     ignore_keyboard(&mut command);
     let status = match command.status() {
         Ok(status) => status,
@@ -177,18 +168,43 @@ pub fn run(args: &RunArgs, json: bool) -> Result<ExitCode> {
     });
     let status = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1) as u8;
     let not_direct = before.iter().filter(|(_, stats)| stats["direct"] != true);
-    let report = Report {
-        status,
-        calls: counters.read()?,
-        mounts: meanwhile.collect(),
-        not_direct: not_direct.map(|(dir, _)| dir.display().to_string()).collect(),
-    };
+    let not_direct = not_direct.map(|(dir, _)| dir.display().to_string()).collect();
+    let report = Report::new(status, counters, meanwhile.collect(), not_direct);
     if json {
         output::json(&report)?;
     } else {
-        report.print();
+        report.print(args.stats, args.explain);
     }
     Ok(ExitCode::from(status))
+}
+
+/// What the user is told before the program starts: why it, or mounts, cannot be served.
+fn notices(args: &RunArgs, mounts: &[fuse::MountEntry]) -> Vec<String> {
+    let mut notices = Vec::new();
+    if args.direct.is_empty() {
+        if mounts.iter().any(fuse::MountEntry::is_keepstone) {
+            notices.extend(obstacles::of_mounts(mounts).iter().map(ToString::to_string));
+        } else {
+            notices.push(
+                "no pool is mounted and no --direct given: nothing to serve; see `keepstone mount -o direct`"
+                    .to_owned(),
+            );
+        }
+    }
+    let name = Path::new(&args.command[0]);
+    if let Some(why) = Program::find(name).and_then(|program| program.not_served()) {
+        notices.push(format!("{}: {why}; it uses the mount", name.display()));
+    }
+    notices
+}
+
+/// On stderr, as stdout is CMD's.
+fn tell_notice(notice: &str, json: bool) {
+    if json {
+        tell!("{}", serde_json::json!({ "notice": notice }));
+    } else {
+        output::notice(notice);
+    }
 }
 
 /// As a shell says it: 127 where there is no such program, 126 where it cannot be run.
@@ -266,53 +282,6 @@ fn direct_dirs(dirs: &[PathBuf]) -> Result<OsString> {
     Ok(list)
 }
 
-/// Why no call can be served in user space, if none can, as far as that is seen without asking a server.
-fn nothing_to_serve(mounts: &[fuse::MountEntry]) -> Option<String> {
-    let pools: Vec<_> = mounts.iter().filter(|mount| mount.is_keepstone()).collect();
-    if pools.is_empty() {
-        return Some(
-            "no pool is mounted and no --direct given: nothing to serve; see `keepstone mount -o direct`"
-                .to_owned(),
-        );
-    }
-    // What lies on somebody else's server is not looked at.
-    let on_server = |pool: &Path| {
-        let above = mounts.iter().filter(|mount| pool.starts_with(&mount.dir));
-        let above = above.max_by_key(|mount| mount.dir.as_os_str().len());
-        above.is_some_and(|mount| {
-            ["fuse", "nfs", "cifs", "9p"].iter().any(|t| mount.fs_type.starts_with(t))
-        })
-    };
-    if pools.iter().any(|mount| on_server(&mount.source)) {
-        return None;
-    }
-    let locks = Locks::read();
-    let (direct, not_direct): (Vec<_>, Vec<_>) =
-        pools.into_iter().partition(|mount| busy::is_shared(&locks, &mount.source) != Some(false));
-    let Some(first) = direct.first() else {
-        let dir = not_direct.first()?.dir.display();
-        return Some(format!(
-            "no pool is mounted with -o direct: all calls go through the mount; unmount it \
-             (`keepstone umount {dir}`), and see `keepstone mount -o direct`"
-        ));
-    };
-    let may = rustix::fs::Access::READ_OK | rustix::fs::Access::WRITE_OK;
-    let usable = |pool: &Path| {
-        use rustix::fs::{AtFlags, CWD, accessat};
-        accessat(CWD, pool, may, AtFlags::EACCESS) != Err(rustix::io::Errno::ACCESS)
-    };
-    if direct.iter().any(|mount| usable(&mount.source)) {
-        return None;
-    }
-    let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    Some(format!(
-        "{pool}, mounted on {dir}: user {user} may not open the pool for reading and writing, so all calls go \
-         through the mount; as its owner: `chgrp {group} {pool} && chmod 660 {pool}`",
-        pool = first.source.display(),
-        dir = first.dir.display(),
-    ))
-}
-
 /// What the servers of these mounts say; those that do not, or not in time, or not to this user, are left out.
 fn ask(dirs: Vec<PathBuf>) -> BTreeMap<PathBuf, Value> {
     let answers = stats::ask(dirs, ANSWER_WITHIN).into_iter();
@@ -325,101 +294,13 @@ fn requests(stats: &Value) -> BTreeMap<String, u64> {
     requests.filter_map(|(kind, n)| Some((kind.clone(), n.as_u64()?))).collect()
 }
 
-/// The file in which all processes of the run count. It has no name that others could open, nobody can shorten
-/// it, and it ends with the last of them.
-struct Counters(OwnedFd);
-
-impl Counters {
-    fn create() -> Result<Self> {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file = rustix::fs::memfd_create(c"keepstone-run", flags)?;
-        let mut content = [0; COUNTERS_BYTES];
-        content[..MAGIC.len()].copy_from_slice(MAGIC);
-        rustix::io::pwrite(&file, &content, 0)?;
-        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        // Inherited, so that processes that become another user count, too; beyond the numbers that programs see.
-        let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        let min = DESCRIPTOR_MIN.min(limit.saturating_sub(8)) as i32;
-        let inherited = rustix::io::fcntl_dupfd_cloexec(&file, min)?;
-        rustix::io::fcntl_setfd(&inherited, FdFlags::empty())?;
-        Ok(Self(inherited))
-    }
-
-    /// Leads to it in processes that have closed the descriptor; its last part is the number of that.
-    fn path(&self) -> String {
-        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
-    }
-
-    /// What was counted; nothing where no process was served.
-    fn read(&self) -> Result<BTreeMap<String, Calls>> {
-        let mut content = [0; COUNTERS_BYTES];
-        let len = rustix::io::pread(self.0.as_fd(), &mut content, 0)?;
-        Ok(parse(&content[..len]))
-    }
-}
-
-/// Magic, number of records, then of each: name in 16 bytes, three counters of 8 bytes.
-fn parse(file: &[u8]) -> BTreeMap<String, Calls> {
-    let records = file.strip_prefix(MAGIC).and_then(|rest| rest.split_at_checked(8));
-    let Some((len, records)) = records else {
-        return BTreeMap::new();
-    };
-    let number = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("8 bytes"));
-    let records = records.chunks_exact(RECORD_BYTES).take(number(len) as usize);
-    let records = records.map(|record| {
-        let (name, counters) = record.split_at(16);
-        let name = String::from_utf8_lossy(name).trim_end_matches('\0').to_owned();
-        let counter = |index: usize| number(&counters[8 * index..8 * (index + 1)]);
-        (name, Calls { served: counter(0), handed_over: counter(1), served_ns: counter(2) })
-    });
-    records.filter(|(_, calls)| *calls != Calls::default()).collect()
-}
-
-impl Report {
-    /// On stderr: stdout is CMD's.
-    fn print(&self) {
-        tell!(
-            "{:12} {:>14} {:>14} {:>14} {:>14}",
-            "calls",
-            "in user space",
-            "ms",
-            "us per call",
-            "handed over"
-        );
-        for (class, calls) in &self.calls {
-            let Calls { served, handed_over, served_ns } = *calls;
-            let (ms, us) = (served_ns as f64 / 1e6, served_ns as f64 / 1e3 / served.max(1) as f64);
-            tell!("{class:12} {served:14} {ms:14.3} {us:14.3} {handed_over:14}");
-        }
-        for (dir, requests) in &self.mounts {
-            let total: u64 = requests.values().sum();
-            let why =
-                if self.not_direct.contains(dir) { " (mounted without -o direct)" } else { "" };
-            tell!("requests to the server of {dir}{why}: {total}");
-            for (kind, n) in requests {
-                tell!("{kind:12} {n:14}");
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn counters_are_read() {
-        assert!(parse(&[0; 4096]).is_empty());
-        assert!(parse(MAGIC).is_empty() && parse(b"").is_empty());
-        let mut file = MAGIC.to_vec();
-        file.extend(2u64.to_ne_bytes());
-        for (name, counters) in [(b"open", [3u64, 1, 900]), (b"read", [0; 3])] {
-            file.extend(name);
-            file.extend([0; 12]);
-            file.extend(counters.iter().flat_map(|counter| counter.to_ne_bytes()));
-        }
-        file.resize(4096, 0);
-        let open = Calls { served: 3, handed_over: 1, served_ns: 900 };
-        assert_eq!(parse(&file), BTreeMap::from([("open".to_owned(), open)]));
-    }
+/// A descriptor of the file in which all programs of the run count, inherited by them, so that those that become another user
+/// count, too. Its number is beyond those that programs see.
+fn inherited_counters(flags: u32) -> Result<OwnedFd> {
+    let file = Counters::create(flags, std::process::id())?;
+    let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let min = DESCRIPTOR_MIN.min(limit.saturating_sub(8)) as i32;
+    let inherited = rustix::io::fcntl_dupfd_cloexec(&file, min)?;
+    rustix::io::fcntl_setfd(&inherited, FdFlags::empty())?;
+    Ok(inherited)
 }

@@ -114,6 +114,61 @@ pub trait Target: Sync {
     }
 }
 
+/// Implements methods of [`Target`] by calling the same of another target: for those that differ from it
+/// in some only, as [`vfs::forward!`] does for file systems.
+#[macro_export]
+macro_rules! forward_target {
+    ($to:expr; $first:ident $(, $more:ident)+ $(,)?) => {
+        $crate::forward_target!($to; $first);
+        $( $crate::forward_target!($to; $more); )+
+    };
+    ($to:expr; strength) => {
+        fn strength(&self) -> $crate::target::Strength {
+            $to.strength()
+        }
+    };
+    ($to:expr; format) => {
+        fn format<M: ::pmem::Medium>(&self, medium: &M) -> Result<(), String> {
+            $to.format(medium)
+        }
+    };
+    ($to:expr; is_pool) => {
+        fn is_pool<M: ::pmem::Medium>(&self, medium: &M) -> bool {
+            $to.is_pool(medium)
+        }
+    };
+    ($to:expr; check) => {
+        fn check<M: ::pmem::Medium>(&self, medium: &M) -> Result<$crate::target::Usage, String> {
+            $to.check(medium)
+        }
+    };
+    ($to:expr; blocks_of_fresh) => {
+        fn blocks_of_fresh(&self, image: &[u8]) -> u64 {
+            $to.blocks_of_fresh(image)
+        }
+    };
+    ($to:expr; repair) => {
+        fn repair<M: ::pmem::Medium>(&self, medium: &M) -> Result<(), String> {
+            $to.repair(medium)
+        }
+    };
+    ($to:expr; describe) => {
+        fn describe(&self, image: &[u8], word: u32) -> String {
+            $to.describe(image, word)
+        }
+    };
+    ($to:expr; harmless) => {
+        fn harmless(&self, word: &str) -> Option<&'static str> {
+            $to.harmless(word)
+        }
+    };
+    ($to:expr; may_stay_unflushed) => {
+        fn may_stay_unflushed(&self, site: &str) -> Option<&'static str> {
+            $to.may_stay_unflushed(site)
+        }
+    };
+}
+
 thread_local! {
     static TICKS: Cell<i64> = const { Cell::new(0) };
 }

@@ -152,6 +152,7 @@ read /a; write /a 0 10; list /d; create /d/n
 setxattr /a security.capability 20; write /a 0 8; setxattr /a security.capability 20; write /a 100 200
 setxattr /d/c security.capability 20; append /d/c 9000; setxattr /d/c security.capability 20; write /d/c 9000 9000
 setxattr /a security.capability 20; truncate /a 100; setxattr /a security.capability 5000; truncate /a 9000
+setxattr /a user.y 300; setxattr /a security.capability 20; write /a 0 8; setxattr /a security.capability 20; truncate /a 100
 setxattr /a security.capability 20; setall /a 100 600 9; setxattr /a security.capability 20; chown /a 3 4
 setxattr /d/z security.capability 20; punch /d/z 8192 4096; setxattr /d/z security.capability 20; allocate /d/z 0 30000
 setxattr /d/z security.capability 20; zero /d/z 4000 30000; setxattr /d/z security.capability 20; insert /d/z 0 4096

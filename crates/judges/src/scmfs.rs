@@ -95,39 +95,13 @@ impl Through {
 
 /// But for what is said here as [`Scmfs`].
 impl Target for Through {
+    crashsim::forward_target!(Scmfs; format, is_pool, check, blocks_of_fresh, repair, describe, harmless);
+
     fn strength(&self) -> Strength {
         Strength { contents_on_return: true, ..Scmfs.strength() }
     }
 
-    fn format<M: Medium>(&self, medium: &M) -> Result<(), String> {
-        Scmfs.format(medium)
-    }
-
-    fn is_pool<M: Medium>(&self, medium: &M) -> bool {
-        Scmfs.is_pool(medium)
-    }
-
     fn mount<'m, M: Medium>(&self, medium: &'m M) -> Result<Mounted<'m>, String> {
         mounted::mount_with::<_, scmfs::Files<_>>(Sited(medium), &Self::options())
-    }
-
-    fn check<M: Medium>(&self, medium: &M) -> Result<Usage, String> {
-        Scmfs.check(medium)
-    }
-
-    fn blocks_of_fresh(&self, image: &[u8]) -> u64 {
-        Scmfs.blocks_of_fresh(image)
-    }
-
-    fn repair<M: Medium>(&self, medium: &M) -> Result<(), String> {
-        Scmfs.repair(medium)
-    }
-
-    fn describe(&self, image: &[u8], word: u32) -> String {
-        Scmfs.describe(image, word)
-    }
-
-    fn harmless(&self, word: &str) -> Option<&'static str> {
-        Scmfs.harmless(word)
     }
 }

@@ -31,6 +31,7 @@ const EXPLAINED: &[(&str, &[Bug], &str)] = &[
     ("dir.rs commit_slot: self.medium().store_u64(at, life", &[DelayStore], ALONE),
     ("dir.rs clear_entry: self.medium().store_u64", &[DelayStore, EarlyStore], ALONE),
     ("dir.rs clear_entry: self.medium().store_u64(at + 8", STORE, ROOM),
+    ("xattr.rs remove_in_place: self.medium().store_u64", &[DelayStore, EarlyStore], ALONE),
     ("words.rs copy: medium.store_u64", &[TearStore], UNSEEN),
     ("file.rs write_word: self.medium.store_u64", &[DelayStore, EarlyStore], ALONE),
     ("scan.rs clear_stale: self.medium().store_u64", &[DelayStore, EarlyStore, EarlyReuse], BEYOND),
@@ -40,7 +41,7 @@ const EXPLAINED: &[(&str, &[Bug], &str)] = &[
     ("superblock.rs write: let _ = medium.publish", &[DelayStore, TearStore], HALF_A_MAGIC),
     ("superblock.rs write: medium.zero_nt", &[DropStore, ShortStore], TIDINESS),
     ("superblock.rs write: let _ = medium.fence()", &[DropFence], FENCED_AGAIN),
-    ("superblock.rs write: medium.flush(inodes", &[ShortFlush], TIMES),
+    ("superblock.rs write: medium.flush(root_at", &[ShortFlush], TIMES),
 ];
 
 const STORE: &[Bug] = &[DropStore, DelayStore, EarlyStore, TearStore, SwapStores];

@@ -2,11 +2,10 @@
 
 use crate::fs::Core;
 use crate::layout::Word;
-use crate::store::Storage;
+use crate::store::{Stop, Storage};
 use crate::tables::VInode;
 use crate::xattr::{Attributes, CAPABILITY};
-use pmem::{LINE, Medium};
-use std::sync::atomic::Ordering::Relaxed;
+use pmem::LINE;
 use vfs::acl::{ACL_ACCESS, Acl};
 use vfs::rules::clear_privileges;
 use vfs::{Attr, Errno, FileKind, Ino, Result, SetAttr, SetTime};
@@ -49,9 +48,12 @@ impl<S: Storage> Core<S> {
             if set.size.is_some() {
                 self.revoke_capability(v)?;
             }
-            let change = self.plan(v, set)?;
             let resized = set.size.filter(|s| *s != self.load(v, Word::Size));
-            self.commit_change(locks, ino, v, &change, resized)?;
+            let commit = || self.commit_change(locks, ino, v, &self.plan(v, set)?, resized);
+            match commit() {
+                Err(Stop::Errno(Errno::NOSPC)) if self.loses_capability(v, set)? => commit()?,
+                done => done?,
+            }
             if *set != SetAttr::default() {
                 self.set_times(v, set);
             }
@@ -106,6 +108,12 @@ impl<S: Storage> Core<S> {
         Ok(Change { words, attributes })
     }
 
+    /// Whether a change that found no space takes a capability away; then that is done, so that it needs no space.
+    fn loses_capability(&self, v: &VInode, set: &SetAttr) -> Result<bool> {
+        let is_given = set.uid.is_some() || set.gid.is_some();
+        Ok(is_given && v.kind() != FileKind::Dir && self.drop_capability(v)?)
+    }
+
     /// The attributes without `security.capability`, if they have it.
     pub(crate) fn without_capability(&self, v: &VInode) -> Result<Option<Attributes>> {
         if self.load(v, Word::Xattr) == 0 {
@@ -130,10 +138,10 @@ impl<S: Storage> Core<S> {
         ];
         for (word, time) in times {
             if let Some(t) = time {
-                self.medium().store_u64(self.word_off(v, word), t.0 as u64);
+                self.medium().store_u64(self.word_at(v, word), t.0 as u64);
             }
         }
-        self.medium().flush(v.pm_off.load(Relaxed), LINE);
+        self.medium().flush(v.at(), LINE);
         let _ = self.medium().fence();
     }
 
@@ -151,7 +159,14 @@ impl<S: Storage> Core<S> {
                 return Ok(());
             }
             let words = if cleared == mode { vec![] } else { vec![(Word::Mode, cleared)] };
-            self.commit_change(locks, ino, v, &Change { words, attributes }, None)?;
+            let mut change = Change { words, attributes };
+            match self.commit_change(locks, ino, v, &change, None) {
+                Err(Stop::Errno(Errno::NOSPC)) if self.drop_capability(v)? => {
+                    change.attributes = None;
+                    self.commit_change(locks, ino, v, &change, None)?;
+                }
+                done => done?,
+            }
             self.touch_changed(v);
             let _ = self.medium().fence();
             Ok(())

@@ -4,7 +4,7 @@ use crate::mounted::{Files, MediumOf, open};
 use crate::scan::{Scan, ScanOptions};
 use crate::store::Storage;
 use crate::superblock::INODE_SIZE;
-use pmem::Medium;
+use pmem::PmOff;
 use pool::{CheckOptions, CheckReport, Error, MountOptions};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -30,6 +30,7 @@ pub fn check<F: Files>(
     if options.repair {
         for p in &mut problems {
             if let Some((at, value)) = p.fix {
+                let at = PmOff::new(at);
                 files.medium().store_u64(at, value);
                 files.medium().flush(at, 8);
                 p.repaired = true;

@@ -19,7 +19,7 @@ use crate::names::kind_bits;
 use crate::store::Storage;
 use crate::tables::{CLASSES, DirState, EntryPos, VInode};
 use arena::Handle;
-use pmem::{LINE, Medium, PmOff};
+use pmem::{LINE, PmOff};
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::{Errno, Ino, Result};
 
@@ -157,13 +157,13 @@ impl<S: Storage> Core<S> {
     /// Announces that an entry is read soon, or stored to. What it has of its block: the pool may end there.
     pub(crate) fn prefetch_entry(&self, pos: EntryPos) {
         let len = (BLOCK - pos.off()).min(LINE);
-        self.medium().prefetch(self.tables().entry_off(pos), len);
+        self.medium().prefetch(self.tables().entry_at(pos), len);
     }
 
     /// A directory block in DRAM.
     pub(crate) fn load_dir_block(&self, block: PmOff) -> [u8; BLOCK as usize] {
         let mut data = [0; BLOCK as usize];
-        self.medium().read(block.get(), &mut data);
+        self.medium().read(block, &mut data);
         data
     }
 
@@ -221,7 +221,7 @@ impl<S: Storage> Core<S> {
 
     /// Writes a name to its slot, where nobody sees it; what is in the line of the header is not flushed.
     pub fn write_slot(&self, slot: &Slot, name: &[u8]) {
-        let pos = self.tables().entry_off(slot.pos);
+        let pos = self.tables().entry_at(slot.pos);
         if DirentWord::unpack(self.medium().load_u64(pos + 8)).len != slot.room().len {
             // Several free entries in a row: they become one before their headers are overwritten.
             self.medium().store_u64(pos + 8, slot.room().word());
@@ -248,7 +248,7 @@ impl<S: Storage> Core<S> {
         if !is_ready || !slot.is_in_line() {
             let _prepared = self.medium().fence();
         }
-        let at = self.tables().entry_off(slot.pos);
+        let at = self.tables().entry_at(slot.pos);
         self.medium().store_u64(at + 8, slot.word.pack());
         self.medium().store_u64(at, life.pack());
         self.medium().flush(at, DIRENT_HEADER);
@@ -267,11 +267,11 @@ impl<S: Storage> Core<S> {
     /// not: that store means the same before and after the first, and costs neither flush nor fence.
     /// Returns the free entry.
     pub(crate) fn clear_entry(&self, pos: EntryPos) -> FreeRun {
-        let at = self.tables().entry_off(pos);
+        let at = self.tables().entry_at(pos);
         self.medium().store_u64(at, 0);
         let mut word = DirentWord::unpack(self.medium().load_u64(at + 8));
         let next = at + word.len;
-        if next / LINE == at / LINE && self.medium().load_u64(next) == 0 {
+        if next.line() == at.line() && self.medium().load_u64(next) == 0 {
             word.len += DirentWord::unpack(self.medium().load_u64(next + 8)).len;
             self.medium().store_u64(at + 8, word.pack());
         }
@@ -282,7 +282,7 @@ impl<S: Storage> Core<S> {
 
     /// The second word of the entry at `pos`.
     pub(crate) fn entry_word(&self, pos: EntryPos) -> DirentWord {
-        DirentWord::unpack(self.medium().load_u64(self.tables().entry_off(pos) + 8))
+        DirentWord::unpack(self.medium().load_u64(self.tables().entry_at(pos) + 8))
     }
 
     /// All of the entry at `pos`.

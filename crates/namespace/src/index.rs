@@ -5,7 +5,7 @@ use crate::fs::Core;
 use crate::layout::{BLOCK, DIRENT_HEADER, DirentWord, InodeRecord, dirent_bytes};
 use crate::store::Storage;
 use crate::tables::EntryPos;
-use pmem::{LINE, Medium};
+use pmem::LINE;
 use vfs::{Ino, Result};
 
 /// An entry that was found.
@@ -40,7 +40,7 @@ impl<S: Storage> Core<S> {
         let found = self.tables().names.find(&self.tables().arena, dir, name, |ino, pos| {
             self.prefetch_inode(next, ino);
             let pos = EntryPos(pos);
-            let at = self.tables().entry_off(pos);
+            let at = self.tables().entry_at(pos);
             // The search may meet what is no entry any more: its name need not end in the block.
             let ends_in_block = pos.off() + dirent_bytes(name.len()) <= BLOCK;
             ends_in_block

@@ -12,7 +12,7 @@
 //! - `tables`, `free`, `space`: derived state, of which all engines have more in [`derived`];
 //! - `store`: [`Storage`]: what an engine has to do, and one inode;
 //! - `dir`, `index`, `scan`: one directory or entry, and how all of them are found when a pool is opened;
-//! - `fs`, `xattr`, `attr`, `names`, `rename`, `share`: [`Core`]: the operations;
+//! - `fs`, `xattr`, `attr`, `names`, `rename`, `read`, `share`: [`Core`]: the operations;
 //! - `mounted`, `check`: [`Pool`], which adds those on contents ([`Files`]) and is what front ends use.
 //!
 //! What this crate leaves out: contents of files, and which space is free (the engines); permission checks and descriptors
@@ -27,6 +27,7 @@ mod index;
 pub mod layout;
 mod mounted;
 mod names;
+mod read;
 mod rename;
 mod scan;
 mod share;

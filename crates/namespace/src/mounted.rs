@@ -9,12 +9,12 @@ use crate::tables::Memory;
 use arena::{Arena, Attached, Layout, Look, Paused};
 use derived::{Mapper, PoolEvents, SharedPool as _};
 use mounts::{HasMountEvents, MountEvents};
-use pmem::{Domain, Lock, Medium, Region};
+use pmem::{Domain, Lock, Medium, PmOff, Region};
 use pool::{Engine, Error, FreeSpace, MountOptions, MountReport, Place, Processes, ReadBuf};
 use std::io;
 use std::ops::{Deref, Range};
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 use vfs::{
     Attr, Caller, DirEntry, Durability, Entry, Errno, Extent, Fallocate, FileSystem, Ino,
@@ -151,11 +151,10 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
         Err(Errno::OPNOTSUPP)
     }
 
-    /// [`Engine::get_read_buf`], not inside an operation; to be followed by [`put_read_buf`](Self::put_read_buf).
-    fn get_read_buf(&self, ino: Ino, offset: u64, count: u64) -> Result<&[AtomicU8]>;
-
-    /// A reader of this process is done.
-    fn put_read_buf(&self);
+    /// Where the content of a file from `offset` on lies in PM, up to `count` bytes that are contiguous there: where (`None`: a
+    /// hole, of a block at most) and length, 0 at the end of the file. The caller has counted itself among those who read without
+    /// a copy.
+    fn contiguous(&self, ino: Ino, offset: u64, count: u64) -> Result<(Option<PmOff>, u64)>;
 }
 
 impl Memory {
@@ -294,12 +293,12 @@ impl<F: Files> Pool<F> {
 
     /// The medium.
     pub fn medium(&self) -> &MediumOf<F> {
-        self.files.medium()
+        self.files.medium().0
     }
 
     /// What is left to do for who syncs what is durable: to say whether the medium kept its word, and is still there.
     fn check_medium(&self) -> Result<()> {
-        let medium = self.files.medium();
+        let medium = self.files.medium().0;
         if medium.is_lost() || medium.health().is_err() { Err(Errno::IO) } else { Ok(()) }
     }
 
@@ -308,9 +307,9 @@ impl<F: Files> Pool<F> {
     /// that nobody joins who would not look again.
     fn end_use_if_last(&self) -> Result<()> {
         let (files, arena) = (&self.files, &self.files.tables().arena);
-        if arena.descriptor().is_some() && files.medium().lock(Lock::Exclusive).is_err() {
+        if arena.descriptor().is_some() && files.medium().0.lock(Lock::Exclusive).is_err() {
             // The attempt may have cost the lock that there was.
-            let _ = files.medium().lock(Lock::Shared);
+            let _ = files.medium().0.lock(Lock::Shared);
             return self.sync();
         }
         self.sync()?;
@@ -340,7 +339,7 @@ impl<F: Files> FileSystem for Pool<F> {
         ROOT
     }
     fn durability(&self) -> Durability {
-        match self.files.medium().domain() {
+        match self.files.medium().0.domain() {
             // Fences can fail, which `fsync` tells.
             Domain::PageCache => Durability::OnSync,
             _ => F::DURABILITY,
@@ -495,12 +494,13 @@ impl<F: Files> FileSystem for Pool<F> {
 
 impl<F: Files<Storage: Storage<Medium = Region>>> Engine for Pool<F> {
     fn region(&self) -> &Region {
-        self.files.medium()
+        self.files.medium().0
     }
 
     fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         self.files
             .medium()
+            .0
             .descriptor()
             .into_iter()
             .chain(self.files.tables().arena.descriptor())
@@ -520,7 +520,10 @@ impl<F: Files<Storage: Storage<Medium = Region>>> Engine for Pool<F> {
     }
 
     fn get_read_buf(&self, ino: Ino, offset: u64, count: u64) -> Result<ReadBuf<'_>> {
-        Ok(ReadBuf::new(self, self.files.get_read_buf(ino, offset, count)?))
+        Ok(ReadBuf::new(
+            self,
+            self.files.get_read_buf(|| self.files.contiguous(ino, offset, count))?,
+        ))
     }
 
     fn maintain(&self) -> Result<bool> {
@@ -542,7 +545,7 @@ impl<F: Files<Storage: Storage<Medium = Region>>> Processes for Pool<F> {
     }
 
     fn follow_owner(&self) -> io::Result<()> {
-        match place::<F>(self.files.medium()) {
+        match place::<F>(self.files.medium().0) {
             Ok(place) => place.follow_owner(),
             Err(Error::Shared(err)) => Err(err),
             Err(err) => Err(io::Error::other(err)),

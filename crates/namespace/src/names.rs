@@ -13,7 +13,7 @@ use crate::tables::VInode;
 use crate::xattr::Attributes;
 use arena::Ticket;
 use derived::{REMOVED, SharedPool as _, UNNAMED};
-use pmem::{LINE, Medium};
+use pmem::LINE;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::fence;
 use vfs::acl::{ACL_ACCESS, ACL_DEFAULT, Acl};
@@ -335,7 +335,7 @@ impl<S: Storage> Core<S> {
             let resolved = self.resolve(dir, name)?;
             let Found { ino, pos } = resolved.found.ok_or(Errno::NOENT)?;
             // What clearing the entry and giving the blocks back will read.
-            self.medium().prefetch(self.tables().entry_off(pos), (BLOCK - pos.off()).min(2 * LINE));
+            self.medium().prefetch(self.tables().entry_at(pos), (BLOCK - pos.off()).min(2 * LINE));
             self.prefetch_reap(self.tables().vinode(ino)?);
             let removed = self.change(&[dir, ino], 0, |_| {
                 let d = self.live_dir(dir)?;

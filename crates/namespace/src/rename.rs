@@ -13,7 +13,7 @@ use crate::names::kind_bits;
 use crate::store::{Stop, Storage};
 use crate::tables::{EntryPos, VInode};
 use derived::{LIVE, Locks, REMOVED};
-use pmem::{LINE, Line, Medium, PmOff};
+use pmem::{LINE, Line, PmOff};
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -142,11 +142,11 @@ impl<S: Storage> Core<S> {
         };
         let (from, to) = self.patches(&r);
         let line = if from_dir == to_dir { self.line_of(&from, &to, source.pos) } else { None };
-        let moved = if let Some((off, line)) = line {
+        let moved = if let Some((at, line)) = line {
             // As in `make_slot`: before the first flush. And times come after the line, which would wait
             // for them.
             self.index_rename(&r)?;
-            self.medium().store_line(off, &line);
+            self.medium().store_line(at, &line);
             r.touch(&self.0);
             let _ = self.medium().fence();
             SmallVec::new()
@@ -204,7 +204,7 @@ impl<S: Storage> Core<S> {
     }
 
     /// Where one line has all that changes: where it is, and what it will be. Storing it commits.
-    fn line_of(&self, from: &Patch<'_>, to: &Patch<'_>, entry: EntryPos) -> Option<(u64, Line)> {
+    fn line_of(&self, from: &Patch<'_>, to: &Patch<'_>, entry: EntryPos) -> Option<(PmOff, Line)> {
         if !self.medium().stores_lines() {
             return None;
         }
@@ -217,9 +217,10 @@ impl<S: Storage> Core<S> {
         {
             return None;
         }
-        let off = self.tables().entry_off(entry) / BLOCK * BLOCK + at % BLOCK;
+        // It is of the same block as this entry.
+        let place = self.tables().dir_block(entry.block()).at() + at % BLOCK;
         let mut line = [0; LINE as usize];
-        self.medium().read(off, &mut line);
+        self.medium().read(place, &mut line);
         let mut put = |off: u64, bytes: &[u8]| {
             let start = (off - at) as usize;
             line[start..start + bytes.len()].copy_from_slice(bytes);
@@ -228,7 +229,7 @@ impl<S: Storage> Core<S> {
         if !name.is_empty() {
             put(name_at, name);
         }
-        Some((off, line))
+        Some((place, line))
     }
 
     /// Lets an entry name another inode.
@@ -269,10 +270,9 @@ impl<S: Storage> Core<S> {
         let (to_dir, td, _, target) = r.to;
         let (s, t) = r.nodes;
         for pos in [source.pos, r.other()] {
-            let pm_off = &self.tables().dir_block(pos.block()).pm_off;
-            let was = PmOff::new(pm_off.load(Relaxed));
-            if let Some(m) = moved.iter().find(|m| m.old == was) {
-                pm_off.store(m.new.get(), Relaxed);
+            let block = self.tables().dir_block(pos.block());
+            if let Some(m) = moved.iter().find(|m| m.old == block.at()) {
+                block.set_at(m.new);
             }
         }
         match &r.slot {

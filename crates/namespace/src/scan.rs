@@ -22,7 +22,7 @@ use crate::layout::*;
 use crate::store::Storage;
 use crate::tables::{EntryPos, MAY_BE_CAPABLE, VInode};
 use derived::{Held, LIVE, REMOVED};
-use pmem::{Medium, PmOff};
+use pmem::PmOff;
 use pool::Problem;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
@@ -87,19 +87,19 @@ pub struct Scan {
     /// Names.
     pub names: AtomicU64,
     /// Words that a crash left, and as what they count: as zero, mostly (scan-S5).
-    pub stale: Mutex<Vec<(u64, u64)>>,
+    pub stale: Mutex<Vec<(PmOff, u64)>>,
     problems: Mutex<Vec<Problem>>,
     problems_more: AtomicUsize,
 }
 
 impl Scan {
     /// Notes a word that a crash left and that counts as zero (scan-S5).
-    pub fn note_stale(&self, word: u64) {
+    pub fn note_stale(&self, word: PmOff) {
         self.note_spare(word, 0);
     }
 
     /// Notes a word of which a crash has left more than counts, and what does.
-    pub fn note_spare(&self, word: u64, counts: u64) {
+    pub fn note_spare(&self, word: PmOff, counts: u64) {
         self.stale.lock().expect("no worker panics").push((word, counts));
     }
 
@@ -125,7 +125,7 @@ impl Scan {
         &self,
         object: impl Fn() -> String,
         what: String,
-        fix: Option<((u64, u64), &str)>,
+        fix: Option<((PmOff, u64), &str)>,
     ) {
         let mut list = self.problems.lock().expect("no worker panics");
         if list.len() == PROBLEMS_MAX {
@@ -137,7 +137,7 @@ impl Scan {
             what,
             remedy: fix.map(|(_, remedy)| remedy.to_owned()),
             repaired: false,
-            fix: fix.map(|(fix, _)| fix),
+            fix: fix.map(|((at, value), _)| (at.get(), value)),
         });
     }
 }
@@ -248,7 +248,7 @@ impl<S: Storage> Core<S> {
         let size = self.load(v, Word::Size);
         let mut leaves = Vec::new();
         let blocks = self.scan_content(scan, &object, v, size, &mut |block, base| {
-            self.medium().flush(block.get(), BLOCK);
+            self.medium().flush(block, BLOCK);
             leaves.push((block, base));
         });
         v.blocks.fetch_add(blocks as i64, Relaxed);
@@ -286,7 +286,7 @@ impl<S: Storage> Core<S> {
             match e.life {
                 None => free.set(e.run(), true),
                 Some(life) if self.is_left_over(life) => {
-                    scan.note_stale((block + e.off).get());
+                    scan.note_stale(block + e.off);
                     free.set(e.run(), true);
                 }
                 Some(life) => {
@@ -304,7 +304,7 @@ impl<S: Storage> Core<S> {
         let what = format!("block {block:#x}: the chain of entries breaks at byte {off}");
         let free = FreeRun { off, len: BLOCK - off };
         // Both words of the broken header matter; what it names goes first.
-        let at = (block + off).get();
+        let at = block + off;
         let fix = if self.medium().load_u64(at) != 0 {
             ((at, 0), "drop the broken entry (check again to repair the chain)")
         } else {
@@ -323,7 +323,7 @@ impl<S: Storage> Core<S> {
         found: Found,
         name: &[u8],
     ) {
-        let (ino, at) = (found.ino, self.tables().entry_off(found.pos));
+        let (ino, at) = (found.ino, self.tables().entry_at(found.pos));
         let object = || {
             format!("{}, entry {:?} at {at:#x}", directory(dir), name.escape_ascii().to_string())
         };
@@ -376,7 +376,7 @@ impl<S: Storage> Core<S> {
 
     /// Clears what a crash left (scan-S5); of that, the scan has made durable how it stands (scan-S6). Durable on
     /// return.
-    pub(crate) fn clear_stale(&self, words: &[(u64, u64)]) {
+    pub(crate) fn clear_stale(&self, words: &[(PmOff, u64)]) {
         for &(at, value) in words {
             self.medium().store_u64(at, value);
             self.medium().flush(at, 8);

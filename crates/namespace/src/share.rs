@@ -21,7 +21,7 @@ impl<S: Storage> SharedPool for Core<S> {
 
     #[inline]
     fn is_lost(&self) -> bool {
-        self.medium().is_lost()
+        self.medium().0.is_lost()
     }
 
     fn reap_if_unused(&self, ino: Ino, v: &VInode) -> Result<()> {

@@ -9,7 +9,7 @@ use crate::scan::Scan;
 use crate::tables::{Tables, VInode};
 use crate::xattr::Attributes;
 use derived::{Locks, REMOVED};
-use pmem::{LINE, Medium, PmOff};
+use pmem::{LINE, Medium, Pm, PmOff};
 use smallvec::SmallVec;
 use std::sync::atomic::Ordering::*;
 use vfs::{Attr, Errno, FileKind, Ino, Limits, Result, Timestamp};
@@ -53,7 +53,7 @@ pub trait Storage: Sized + Send + Sync {
     const ATTRIBUTES_MAX: u64;
 
     /// The medium.
-    fn medium(&self) -> &Self::Medium;
+    fn medium(&self) -> Pm<&Self::Medium>;
 
     /// What is derived.
     fn tables(&self) -> &Tables;
@@ -87,7 +87,7 @@ pub trait Storage: Sized + Send + Sync {
     /// where inodes lie.
     fn grow_inodes(&self) -> Result<()>;
 
-    /// Claims an inode number for which there is a slot, [`VInode::pm_off`]; makes more of them if it must.
+    /// Claims an inode number for which there is a slot, [`VInode::at`]; makes more of them if it must.
     fn new_inode(&self) -> Result<Ino> {
         let tables = self.tables();
         let ino = tables.claim_inode()?;
@@ -134,8 +134,22 @@ pub trait Storage: Sized + Send + Sync {
 
     // --- attributes -----------------------------------------------------------------------------
 
+    /// The list of attributes of an inode whose lock the caller holds, as it lies in PM; empty where there is none.
+    fn attribute_list(&self, v: &VInode) -> Result<Vec<u8>>;
+
+    /// Where byte `at` of that list lies.
+    fn attribute_place(&self, v: &VInode, at: u64) -> Result<PmOff>;
+
+    /// Takes what attributes say of an inode into its derived state: they are its own now.
+    fn note_attributes(&self, _v: &VInode, _attributes: &Attributes) {}
+
     /// All attributes of an inode whose lock the caller holds.
-    fn attributes(&self, v: &VInode) -> Result<Attributes>;
+    fn attributes(&self, v: &VInode) -> Result<Attributes> {
+        match &self.attribute_list(v)?[..] {
+            [] => Ok(Attributes::default()),
+            list => Attributes::parse(list).ok_or(Errno::UCLEAN),
+        }
+    }
 
     /// Whether an attribute may have this value.
     fn check_attribute(&self, _name: &[u8], _value: &[u8]) -> Result<()> {
@@ -158,9 +172,8 @@ pub trait Storage: Sized + Send + Sync {
         size: Option<u64>,
     ) -> std::result::Result<(), Stop>;
 
-    /// Commits these attributes, which are those that there are without one of them, durably: before an operation that
-    /// may free space and so is not to fail for lack of it.
-    fn commit_fewer_attributes(&self, v: &VInode, attributes: &Attributes) -> Result<()>;
+    /// Commits that an inode has no attributes, durably: that takes no space.
+    fn commit_no_attributes(&self, v: &VInode) -> Result<()>;
 
     // --- mappings to where content lies ([`vfs::FileSystem::map_range`]) ------------------------------
 
@@ -269,13 +282,13 @@ pub trait Storage: Sized + Send + Sync {
     /// A word of an inode.
     #[inline]
     fn load(&self, v: &VInode, word: Word) -> u64 {
-        self.medium().load_u64(v.pm_off.load(Relaxed) + word as u64)
+        self.medium().load_u64(self.word_at(v, word))
     }
 
     /// Where a word of an inode lies.
     #[inline]
-    fn word_off(&self, v: &VInode, word: Word) -> u64 {
-        v.pm_off.load(Relaxed) + word as u64
+    fn word_at(&self, v: &VInode, word: Word) -> PmOff {
+        v.at() + word as u64
     }
 
     /// Attributes of a live inode whose lock the caller holds.
@@ -306,7 +319,7 @@ pub trait Storage: Sized + Send + Sync {
     #[inline]
     fn touch<const N: usize>(&self, v: &VInode, words: [Word; N]) {
         if self.date(v, words) {
-            self.medium().flush(v.pm_off.load(Relaxed), LINE);
+            self.medium().flush(v.at(), LINE);
         }
     }
 
@@ -317,9 +330,9 @@ pub trait Storage: Sized + Send + Sync {
         let now = self.now().0 as u64;
         let mut any = false;
         for w in words {
-            let off = self.word_off(v, w);
-            if self.medium().load_u64(off) != now {
-                self.medium().store_u64(off, now);
+            let at = self.word_at(v, w);
+            if self.medium().load_u64(at) != now {
+                self.medium().store_u64(at, now);
                 any = true;
             }
         }
@@ -366,15 +379,15 @@ pub trait Storage: Sized + Send + Sync {
     /// Writes a new inode into its slot; nothing names it yet (§3.4). Of each line, the generation comes
     /// last (dir-D4).
     fn write_inode(&self, v: &VInode, record: &InodeRecord) {
-        let off = v.pm_off.load(Relaxed);
+        let at = v.at();
         let bytes = record.as_bytes();
-        self.medium().write(off, &bytes[..Word::Mode as usize]);
+        self.medium().write(at, &bytes[..Word::Mode as usize]);
         for word in [Word::Mode, Word::Btime, Word::Rdev] {
-            let at = word as usize;
-            let value = u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-            self.medium().store_u64(off + word as u64, value);
+            let value = &bytes[word as usize..][..8];
+            let value = u64::from_le_bytes(value.try_into().expect("eight bytes"));
+            self.medium().store_u64(at + word as u64, value);
         }
-        self.medium().flush(off, RECORD as u64);
+        self.medium().flush(at, RECORD as u64);
     }
 
     /// Adds a reference for the caller.
@@ -407,7 +420,7 @@ pub trait Storage: Sized + Send + Sync {
 #[inline]
 fn attr_of<const N: usize, S: Storage>(storage: &S, ino: Ino, v: &VInode, attr: &mut Attr) {
     let mut bytes = [0; RECORD];
-    storage.medium().read(v.pm_off.load(Relaxed), &mut bytes[..N]);
+    storage.medium().read(v.at(), &mut bytes[..N]);
     let record = InodeRecord::ref_from_bytes(&bytes).expect("an inode is exactly its bytes");
     *attr = v.attr(ino, record);
 }

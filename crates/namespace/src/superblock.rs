@@ -1,20 +1,20 @@
 //! The superblock, by which every pool begins: what a pool says of itself, and where its inodes are.
 
-use crate::layout::{BLOCK, InodeRecord};
-use pmem::Medium;
+use crate::layout::{BLOCK, BlockNo, InodeRecord};
+use pmem::{Medium, PmOff};
 use pool::{Error, FormatOptions, LABEL_MAX, PoolInfo};
 use std::mem::offset_of;
 use vfs::{ROOT, Timestamp};
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-/// Offset of the word that says where the inodes lie.
-pub const INODE_ROOT: u64 = 64;
-/// Offset of the size of all inodes in bytes, which lies behind it in its line.
-pub const INODE_SIZE: u64 = 72;
-/// Offset of the word that says how the pool was last used, in the same line: what that means, the engine says. Only where
+/// Where the word lies that says where the inodes are.
+pub const INODE_ROOT: PmOff = PmOff::new(64);
+/// Where the size of all inodes in bytes lies: behind it in its line.
+pub const INODE_SIZE: PmOff = PmOff::new(72);
+/// Where the word lies that says how the pool was last used, in the same line: what that means, the engine says. Only where
 /// its format has it ([`Format::usage_since`]).
-pub const POOL_USAGE: u64 = 80;
+pub const POOL_USAGE: PmOff = PmOff::new(80);
 
 /// Block 0.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -48,9 +48,12 @@ pub struct Superblock {
 
 const _: () = {
     assert!(size_of::<Superblock>() == 192);
-    assert!(offset_of!(Superblock, inode_root) as u64 == INODE_ROOT, "it has a line of its own");
-    assert!(offset_of!(Superblock, inode_size) as u64 == INODE_SIZE);
-    assert!(offset_of!(Superblock, usage) as u64 == POOL_USAGE);
+    assert!(
+        offset_of!(Superblock, inode_root) as u64 == INODE_ROOT.get(),
+        "it has a line of its own"
+    );
+    assert!(offset_of!(Superblock, inode_size) as u64 == INODE_SIZE.get());
+    assert!(offset_of!(Superblock, usage) as u64 == POOL_USAGE.get());
 };
 
 /// What superblocks of an engine say.
@@ -162,7 +165,7 @@ impl Format {
         &self,
         medium: &impl Medium,
         options: &FormatOptions,
-        (inodes, inode_bytes): (u64, u64),
+        (inodes, inode_bytes): (BlockNo, u64),
         inode_root: u64,
     ) -> Result<PoolInfo, Error> {
         let (least, most) = self.bytes;
@@ -185,11 +188,12 @@ impl Format {
         root.mode.set(vfs::FileKind::Dir.mode_bits() | 0o755);
         root.uid.set(options.owner.0);
         root.gid.set(options.owner.1);
-        medium.zero_nt(0, inodes + BLOCK);
+        medium.zero_nt(0, inodes.at(BLOCK).get());
         // The stores that follow go to the same lines through the cache.
         let _ = medium.fence();
-        medium.write(inodes + ROOT.0 * inode_bytes, root.as_bytes());
-        medium.flush(inodes + ROOT.0 * inode_bytes, size_of::<InodeRecord>() as u64);
+        let root_at = inodes.at(ROOT.0 * inode_bytes).get();
+        medium.write(root_at, root.as_bytes());
+        medium.flush(root_at, size_of::<InodeRecord>() as u64);
 
         let mut sb = Superblock::new_zeroed();
         sb.version.set(self.version);

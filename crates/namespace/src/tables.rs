@@ -20,8 +20,8 @@ pub const CLASSES: usize = 16;
 pub struct VInode {
     /// What every inode has; its lock guards the inode's words, its tree and this record.
     common: InodeState,
-    /// Offset of the inode record in PM; changes when its leaf is copied, under all locks of the leaf.
-    pub pm_off: AtomicU64,
+    /// Where the record is; see [`at`](Self::at).
+    place: AtomicU64,
     /// Blocks of data, pointers and attributes.
     pub blocks: AtomicI64,
     /// Parent of a directory. (Of a file, this and the next two are the engine's.)
@@ -54,6 +54,12 @@ impl VInode {
         self.entries.store(0, Relaxed);
         self.dir.store(0, Relaxed);
         self.common.begin(kind, flags);
+    }
+
+    /// Where its record lies in PM; that changes when the leaf is copied, under all locks of the leaf.
+    #[inline]
+    pub fn at(&self) -> PmOff {
+        PmOff::new(self.place.load(Relaxed))
     }
 
     /// Its blocks, pointers included.
@@ -96,8 +102,8 @@ pub struct DirBlock {
     pub prev: AtomicU32,
     /// Next block of the directory; 0: none.
     pub sibling: AtomicU32,
-    /// Offset of the block in PM.
-    pub pm_off: AtomicU64,
+    /// Where the block is; see [`at`](Self::at).
+    place: AtomicU64,
     /// Where a long run of free entries is: its offset in the block.
     pub free_off: AtomicU16,
     /// Its length in bytes; 0: there is none.
@@ -108,6 +114,19 @@ pub struct DirBlock {
     pub logical: AtomicU32,
     /// What is free.
     pub free: FreeUnits,
+}
+
+impl DirBlock {
+    /// Where the block lies in PM.
+    #[inline]
+    pub fn at(&self) -> PmOff {
+        PmOff::new(self.place.load(Relaxed))
+    }
+
+    /// Records where it lies.
+    pub fn set_at(&self, at: PmOff) {
+        self.place.store(at.get(), Relaxed);
+    }
 }
 
 /// Where an entry is: the handle of its [`DirBlock`], and its offset in the block in the low bits.
@@ -296,12 +315,12 @@ impl Tables {
     /// inode of the leaf tells, whose line others of the leaf have fetched: so that record and derived
     /// state come at the same time. Records have `inode_bytes`, here and below.
     #[inline(always)]
-    pub fn prefetch_inode(&self, ino: Ino, inode_bytes: u64) -> Option<u64> {
+    pub fn prefetch_inode(&self, ino: Ino, inode_bytes: u64) -> Option<PmOff> {
         self.prefetch_vinode(ino);
         let nth = ino.0 % (BLOCK / inode_bytes);
         let first = self.inodes().get((ino.0 - nth) as usize)?;
-        let leaf = first.pm_off.load(Relaxed);
-        (leaf != 0).then_some(leaf + nth * inode_bytes)
+        let leaf = first.at();
+        (leaf.get() != 0).then_some(leaf + nth * inode_bytes)
     }
 
     fn slots(&self) -> &AtomicU64 {
@@ -313,18 +332,18 @@ impl Tables {
         self.slots().load(Acquire)
     }
 
-    /// Records that the inode file grew by the leaf at `pm_off`, a block.
-    pub fn add_leaf(&self, pm_off: PmOff, inode_bytes: u64) {
+    /// Records that the inode file grew by the leaf at `at`, a block.
+    pub fn add_leaf(&self, at: PmOff, inode_bytes: u64) {
         let first = self.inode_slots();
-        self.move_leaf(first, pm_off, inode_bytes);
+        self.move_leaf(Ino(first), at, inode_bytes);
         self.slots().store(first + BLOCK / inode_bytes, Release);
     }
 
     /// Records where the leaf with inode `first` lies.
-    pub fn move_leaf(&self, first: u64, pm_off: PmOff, inode_bytes: u64) {
+    pub fn move_leaf(&self, first: Ino, at: PmOff, inode_bytes: u64) {
         for i in 0..BLOCK / inode_bytes {
-            if let Some(v) = self.inodes().get((first + i) as usize) {
-                v.pm_off.store((pm_off + i * inode_bytes).get(), Release);
+            if let Some(v) = self.inodes().get((first.0 + i) as usize) {
+                v.place.store((at + i * inode_bytes).get(), Release);
             }
         }
     }
@@ -420,15 +439,15 @@ impl Tables {
         self.dir_states.give(&self.arena, handle);
     }
 
-    /// Adds a block to a directory: its `logical`th, at PM offset `pm_off`, in no chain yet.
-    pub fn add_dir_block(&self, v: &VInode, pm_off: PmOff, logical: u64) -> Result<Handle> {
+    /// Adds a block to a directory: its `logical`th, which lies at `at`, in no chain yet.
+    pub fn add_dir_block(&self, v: &VInode, at: PmOff, logical: u64) -> Result<Handle> {
         let state = self.dir_state(v)?;
         let handle = self.dir_blocks.take(&self.arena).ok_or(Errno::NOSPC)?;
         let db = self.dir_block(handle);
         db.class.store(0, Relaxed);
         db.free_len.store(0, Relaxed);
         db.free.set(FreeRun { off: 0, len: BLOCK }, false);
-        db.pm_off.store(pm_off.get(), Relaxed);
+        db.set_at(at);
         db.logical.store(logical as u32, Relaxed);
         db.sibling.store(state.blocks.swap(handle.0, Relaxed), Relaxed);
         Ok(handle)
@@ -442,8 +461,8 @@ impl Tables {
 
     /// Where an entry lies in PM.
     #[inline]
-    pub fn entry_off(&self, pos: EntryPos) -> u64 {
-        self.dir_block(pos.block()).pm_off.load(Relaxed) + pos.off()
+    pub fn entry_at(&self, pos: EntryPos) -> PmOff {
+        self.dir_block(pos.block()).at() + pos.off()
     }
 
     /// The known free run of a block.

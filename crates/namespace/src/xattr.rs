@@ -3,11 +3,15 @@
 //!
 //! The list is: its length in bytes (u64) and the number of attributes (u64),
 //! then for each the lengths of name (u16) and value (u32), the name, the value.
+//!
+//! - xattr-L1: an attribute whose name begins with a zero byte has been removed where it lies. No space is needed to store that
+//!   byte, so nobody who removes an attribute, or frees space, is refused for the list that would have to be written anew. The
+//!   next list that is stored does not have it any more.
 
 use crate::attr::Change;
 use crate::fs::Core;
 use crate::layout::Word;
-use crate::store::Storage;
+use crate::store::{Stop, Storage};
 use crate::tables::{MAY_BE_CAPABLE, VInode};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -68,20 +72,42 @@ impl Attributes {
 
     /// Parses a list; `None` where it is not one.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
-        let count = u64::from_le_bytes(bytes.get(8..16)?.try_into().ok()?);
-        let mut rest = bytes.get(Self::HEADER..)?;
         let mut list = BTreeMap::new();
-        for _ in 0..count {
-            let name_len = u16::from_le_bytes(rest.get(..2)?.try_into().ok()?) as usize;
-            let value_len = u32::from_le_bytes(rest.get(2..6)?.try_into().ok()?) as usize;
-            let value_at = ENTRY_HEADER + name_len;
-            let name = rest.get(ENTRY_HEADER..value_at)?;
-            let value = rest.get(value_at..value_at.checked_add(value_len)?)?;
-            list.insert(name.to_vec(), value.to_vec());
-            rest = &rest[value_at + value_len..];
-        }
+        each_attribute(bytes, |_, name, value| {
+            // xattr-L1.
+            if name.first() != Some(&0) {
+                list.insert(name.to_vec(), value.to_vec());
+            }
+        })?;
         Some(Self(list))
     }
+
+    /// Where in a list the name of an attribute begins; `None` where it has none of that name.
+    fn position(bytes: &[u8], name: &[u8]) -> Option<u64> {
+        let mut found = None;
+        each_attribute(bytes, |at, other, _| {
+            if other == name {
+                found = Some(at as u64);
+            }
+        })?;
+        found
+    }
+}
+
+/// Calls `each(at, name, value)` for the attributes of a list, with where in it the name begins; `None` where it is no list.
+fn each_attribute(bytes: &[u8], mut each: impl FnMut(usize, &[u8], &[u8])) -> Option<()> {
+    let count = u64::from_le_bytes(bytes.get(8..16)?.try_into().ok()?);
+    let mut rest = bytes.get(Attributes::HEADER..)?;
+    for _ in 0..count {
+        let name_len = u16::from_le_bytes(rest.get(..2)?.try_into().ok()?) as usize;
+        let value_len = u32::from_le_bytes(rest.get(2..6)?.try_into().ok()?) as usize;
+        let value_at = ENTRY_HEADER + name_len;
+        let name = rest.get(ENTRY_HEADER..value_at)?;
+        let value = rest.get(value_at..value_at.checked_add(value_len)?)?;
+        each(bytes.len() - rest.len() + ENTRY_HEADER, name, value);
+        rest = &rest[value_at + value_len..];
+    }
+    Some(())
 }
 
 impl<S: Storage> Core<S> {
@@ -157,8 +183,39 @@ impl<S: Storage> Core<S> {
                 return Err(Errno::NODATA.into());
             }
             let change = Change { words: vec![], attributes: Some(list) };
-            self.commit_change(locks, ino, v, &change, None)
+            match self.commit_change(locks, ino, v, &change, None) {
+                Err(Stop::Errno(Errno::NOSPC)) => {
+                    self.touch_changed(v);
+                    Ok(self.remove_in_place(v, name)?)
+                }
+                done => done,
+            }
         })
+    }
+
+    /// Removes an attribute where it lies (xattr-L1), durably.
+    fn remove_in_place(&self, v: &VInode, name: &[u8]) -> Result<()> {
+        let mut list = self.attribute_list(v)?;
+        let at = Attributes::position(&list, name).ok_or(Errno::UCLEAN)?;
+        let place = self.attribute_place(v, at)?;
+        let (word, bit) = (place - place.get() % 8, place.get() % 8 * 8);
+        let value = self.medium().load_u64(word) & !(0xff << bit);
+        self.medium().store_u64(word, value);
+        self.medium().flush(word, 8);
+        let _ = self.medium().fence();
+        list[at as usize] = 0;
+        self.note_attributes(v, &Attributes::parse(&list).ok_or(Errno::UCLEAN)?);
+        Ok(())
+    }
+
+    /// Takes `security.capability` away from an inode, durably and whatever space there is; whether it had it.
+    pub(crate) fn drop_capability(&self, v: &VInode) -> Result<bool> {
+        match self.without_capability(v)? {
+            None => return Ok(false),
+            Some(left) if left.is_empty() => self.commit_no_attributes(v)?,
+            Some(_) => self.remove_in_place(v, CAPABILITY)?,
+        }
+        Ok(true)
     }
 
     /// Before the content of a file changes, under its lock: takes `security.capability` away, durably, so that no
@@ -173,9 +230,7 @@ impl<S: Storage> Core<S> {
 
     #[cold]
     fn look_for_capability(&self, v: &VInode) -> Result<()> {
-        if let Some(list) = self.without_capability(v)? {
-            self.commit_fewer_attributes(v, &list)?;
-        }
+        self.drop_capability(v)?;
         v.state.fetch_and(!MAY_BE_CAPABLE, Relaxed);
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Places in a medium as a type: [`PmOff`], and [`Pm`], a medium that is asked by them. An offset in a file, a size or a word
 //! that was read is no place, and the compiler says so.
 
-use crate::{Fenced, Line, Medium};
+use crate::{Fenced, LINE, Line, Medium};
 use std::fmt;
 use std::ops::{Add, Sub};
 use std::sync::atomic::AtomicU8;
@@ -22,6 +22,12 @@ impl PmOff {
     #[inline]
     pub const fn get(self) -> u64 {
         self.0
+    }
+
+    /// The number of its line.
+    #[inline]
+    pub const fn line(self) -> u64 {
+        self.0 / LINE
     }
 }
 
@@ -88,6 +94,12 @@ impl<M: Medium> Pm<M> {
     #[inline]
     pub fn lend(&self, at: PmOff, len: u64) -> Option<&[AtomicU8]> {
         self.0.lend(at.0, len)
+    }
+
+    /// As [`Medium::equals`].
+    #[inline]
+    pub fn equals(&self, at: PmOff, bytes: &[u8]) -> bool {
+        self.0.equals(at.0, bytes)
     }
 
     /// As [`Medium::write`].

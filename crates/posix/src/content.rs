@@ -357,10 +357,8 @@ impl Contents {
         let ofd = self.get_open(fd)?;
         let at = self.lock_offset(&ofd)?;
         let new = match whence {
-            // The kernel moves what it keeps in one step.
-            libc::SEEK_SET | libc::SEEK_CUR if at.is_promoted() => return Err(Stop::Kernel),
             libc::SEEK_SET => Some(offset),
-            libc::SEEK_CUR => (at.get()? as i64).checked_add(offset),
+            libc::SEEK_CUR => return Ok(at.step(offset)?),
             libc::SEEK_END => (ofd.attr()?.size as i64).checked_add(offset),
             libc::SEEK_DATA | libc::SEEK_HOLE => {
                 let offset = u64::try_from(offset).map_err(|_| Errno::NXIO)?;

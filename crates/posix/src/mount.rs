@@ -172,6 +172,11 @@ impl Mount {
         &self.pool().limits
     }
 
+    /// Whether it is the kernel's for good: attaching has failed, or this user does not reach it.
+    pub fn is_refused(&self) -> bool {
+        self.state.load(Relaxed) == REFUSED || self.reach.load(Relaxed) == REFUSED
+    }
+
     /// The pool, if it is attached.
     pub fn if_attached(&self) -> Option<&Attached> {
         (self.state.load(Acquire) == USABLE).then(|| self.attached())

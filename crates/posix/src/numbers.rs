@@ -87,7 +87,7 @@ impl Numbers {
     }
 
     /// Closes a hidden descriptor.
-    pub(crate) fn unhide(&self, fd: i32) {
+    pub fn unhide(&self, fd: i32) {
         if let Some(entry) = self.entry(fd) {
             entry.store(0, Release);
         }

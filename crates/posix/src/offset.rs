@@ -82,6 +82,19 @@ impl<'a> Offset<'a> {
         }
     }
 
+    /// Moves it by so many bytes, in one step where the kernel keeps it; returns where it is then.
+    pub fn step(&self, by: i64) -> Result<i64, Errno> {
+        match self.kernel {
+            None => {
+                let new = (self.position.get() as i64).checked_add(by).filter(|new| *new >= 0);
+                let new = new.ok_or(Errno::INVAL)?;
+                self.position.set(new as u64);
+                Ok(new)
+            }
+            Some((kernel, fd)) => Ok(kernel.seek_by(fd, by)? as i64),
+        }
+    }
+
     /// Lets `transfer` move up to `len` bytes from the offset on, which it is told. They are reserved before: nobody else
     /// who shares the offset gets the same ones. What was not moved is given back.
     #[inline]

@@ -27,6 +27,24 @@ impl Contents {
         fd >= 0 && self.entry(fd).is_some() && !self.owns(fd) && self.mount_of(fd).is_some()
     }
 
+    /// Whether a number that nobody here serves is one of anything in a mount.
+    pub fn is_of_pool(&self, fd: i32) -> bool {
+        let device = || self.kernel.identity(fd).map(|(device, _, _)| device);
+        fd >= 0
+            && !self.owns(fd)
+            && device().is_ok_and(|device| self.mounts().any(|(_, mount)| mount.spec.dev == device))
+    }
+
+    /// Whether a mount, or all paths, are left to the kernel in this process.
+    pub fn leaves_to_kernel(&self) -> bool {
+        self.foreign_namespace.load(Relaxed) || self.mounts().any(|(_, mount)| mount.is_refused())
+    }
+
+    /// Whether an absolute path leads into a mount by its text.
+    pub fn leads_to_pool(&self, path: &[u8]) -> bool {
+        self.mounts().any(|(_, mount)| mount.strip(path).is_some())
+    }
+
     /// Whether the pool of what a number is of is in use by this process already.
     pub fn is_attached(&self, fd: i32) -> bool {
         self.mount_of(fd).is_some_and(|(_, mount, _)| mount.if_attached().is_some())

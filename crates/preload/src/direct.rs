@@ -15,8 +15,8 @@ use libc::{iovec, mode_t, off_t, size_t, ssize_t};
 
 use crate::serve::{Returned, to_c};
 use crate::start::debug;
-use crate::stats::{self, Class};
-use crate::{guard, real};
+use crate::stats::{self, Class, Reason};
+use crate::{guard, inherited, real};
 
 static DIRECT: AtomicPtr<Direct> = AtomicPtr::new(std::ptr::null_mut());
 
@@ -91,16 +91,22 @@ fn serve<T: Returned>(
     by_kernel: impl FnOnce() -> T::C,
 ) -> T::C {
     let Some(direct) = watching(&[fd]).filter(|_| !guard::is_inside()) else {
-        return by_kernel();
+        let result = by_kernel();
+        if class.moves_bytes() {
+            let moved = T::number(&result);
+            inherited::moved(moved);
+            stats::moved_by_kernel(class, &[fd], moved);
+        }
+        return result;
     };
     let begun = stats::begin();
     match guard::run(|| f(direct)) {
         Some(Answer::Copied(value)) => {
-            stats::served(class, begun);
+            stats::served(class, begun, if class.moves_bytes() { value.moved() } else { 0 });
             value.to_c()
         }
         Some(Answer::Asked(result)) => {
-            stats::handed_over(class);
+            stats::handed_over(class, fd, Reason::Direct);
             to_c(result)
         }
         Some(Answer::Kernel) | None => by_kernel(),
@@ -281,7 +287,9 @@ stands_for_libc! {
         flags: c_uint
     ) -> ssize_t {
         with_offsets([from, to], || {
-            real::copy_file_range(from, from_offset, to, to_offset, len, flags)
+            let copied = real::copy_file_range(from, from_offset, to, to_offset, len, flags);
+            stats::moved_by_kernel(Class::Copy, &[from, to], copied as i64);
+            copied
         })
     }
 
@@ -289,7 +297,9 @@ stands_for_libc! {
         // The other side may be a socket, which is waited for with signals coming in: so not lent.
         forget_unless_null(from, offset);
         forget(out);
-        real::sendfile(out, from, offset, count)
+        let sent = real::sendfile(out, from, offset, count);
+        stats::moved_by_kernel(Class::Copy, &[from, out], sent as i64);
+        sent
     }
 
     fn splice(
@@ -298,19 +308,22 @@ stands_for_libc! {
     ) -> ssize_t {
         forget_unless_null(from, from_offset);
         forget_unless_null(to, to_offset);
-        real::splice(from, from_offset, to, to_offset, len, flags)
+        let moved = real::splice(from, from_offset, to, to_offset, len, flags);
+        stats::moved_by_kernel(Class::Copy, &[from, to], moved as i64);
+        moved
     }
 
     fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        opened(real::open(path, flags, mode), flags)
+        stats::opened_by_kernel(opened(real::open(path, flags, mode), flags))
     }
 
     fn openat(dirfd: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        opened(real::openat(dirfd, path, flags, mode), flags)
+        stats::opened_by_kernel(opened(real::openat(dirfd, path, flags, mode), flags))
     }
 
     fn close(fd: c_int) -> c_int {
         tell_of(fd, |direct| direct.closing(fd));
+        stats::unmark(fd, fd);
         real::close(fd)
     }
 
@@ -320,25 +333,29 @@ stands_for_libc! {
         } else if flags as c_uint & libc::CLOSE_RANGE_CLOEXEC == 0 && first <= last {
             tell(|direct| direct.closing_range(first, last));
         }
+        if flags as c_uint & libc::CLOSE_RANGE_CLOEXEC == 0 {
+            stats::unmark(first as c_int, last.min(c_int::MAX as c_uint) as c_int);
+        }
         real::close_range(first, last, flags)
     }
 
     fn closefrom(first: c_int) -> () {
         tell(|direct| direct.closing_range(first.max(0) as u32, u32::MAX));
+        stats::unmark(first, c_int::MAX);
         real::closefrom(first);
     }
 
     fn dup(fd: c_int) -> c_int {
-        let new = real::dup(fd);
+        let new = stats::duplicated(fd, real::dup(fd));
         then(new, fd, |direct| direct.duplicated(fd, new))
     }
 
     fn dup2(old: c_int, new: c_int) -> c_int {
-        duplicated(old, real::dup2(old, new))
+        duplicated(old, stats::duplicated(old, real::dup2(old, new)))
     }
 
     fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
-        duplicated(old, real::dup3(old, new, flags))
+        duplicated(old, stats::duplicated(old, real::dup3(old, new, flags)))
     }
 
     fn fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
@@ -346,7 +363,11 @@ stands_for_libc! {
             if matches!(command, libc::F_SETLK | libc::F_SETLKW) {
                 tell(Direct::record_locked);
             }
-            return real::fcntl(fd, command, argument);
+            let result = real::fcntl(fd, command, argument);
+            if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
+                stats::duplicated(fd, result);
+            }
+            return result;
         }
         match command {
             libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {

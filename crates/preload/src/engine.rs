@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::OsStr;
+use std::io::ErrorKind;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -15,6 +16,7 @@ use pmem::Medium as _;
 use posix::{Attached, Errno, Fork, MountSpec, PoolFile};
 
 use crate::start::{debug, process};
+use crate::stats::{self, Reason};
 use crate::{calls, fork, mounts};
 
 /// Pools that are attached, as many as the process layer takes.
@@ -31,12 +33,31 @@ pub fn spec(mount: PoolMount) -> MountSpec {
     let attach = move || {
         let attached = attach(Path::new(OsStr::from_bytes(&pool)));
         if let Err(err) = &attached {
+            stats::set_why(reason(&**err));
             let (pool, dir) = (String::from_utf8_lossy(&pool), String::from_utf8_lossy(&dir));
             debug(format_args!("{pool} on {dir} is left to the kernel: {err}"));
         }
         attached.map_err(|_| Errno::NOTSUP)
     };
     MountSpec { mountpoint, dev, look: Box::new(look), attach: Box::new(attach) }
+}
+
+/// Why a pool cannot be attached.
+fn reason(err: &(dyn std::error::Error + 'static)) -> Reason {
+    let io = match err.downcast_ref::<pmem::Error>() {
+        Some(pmem::Error::InUse(_)) => return Reason::NotDirect,
+        Some(pmem::Error::Io { source, .. }) => Some(source.kind()),
+        _ => match err.downcast_ref::<::pool::Error>() {
+            Some(::pool::Error::Shared(source)) => Some(source.kind()),
+            _ => None,
+        },
+    };
+    match io {
+        Some(ErrorKind::WouldBlock) => Reason::NotDirect,
+        Some(ErrorKind::PermissionDenied) => Reason::Permission,
+        Some(ErrorKind::NotFound | ErrorKind::Unsupported) => Reason::Namespace,
+        _ => Reason::Unusable,
+    }
 }
 
 /// Joins the processes that use the pool. That fails where its mount is not `direct`: the server

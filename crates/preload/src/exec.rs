@@ -13,13 +13,16 @@ use posix::Errno;
 
 use crate::serve::{give_to_kernel, set_errno};
 use crate::start::process;
-use crate::{direct, engine, guard, real};
+use crate::{direct, engine, guard, real, stats};
 
 type Strings = *const *const c_char;
 
 /// `NAME=` of what belongs to us.
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 const OURS: &[u8] = b"KEEPSTONE_";
+
+/// What libc executes for `system` and `popen`.
+const SHELL: &CStr = c"/bin/sh";
 
 /// What `keepstone run` put into the environment: whole entries, and last the library's path.
 #[derive(Debug)]
@@ -156,10 +159,15 @@ fn or_fd(result: Result<c_int, Errno>) -> c_int {
 ///
 /// # Safety
 /// As [`strings`].
-unsafe fn replace_image(given: Strings, exec: impl FnOnce(Strings) -> c_int) -> c_int {
+unsafe fn replace_image(
+    path: *const c_char,
+    given: Strings,
+    exec: impl FnOnce(Strings) -> c_int,
+) -> c_int {
     let replace = |envp| {
         process().map(|process| guard::run(|| process.before_image_ends()));
-        let failed = engine::while_others_wait(|| exec(envp));
+        let exec = || engine::while_others_wait(|| exec(envp));
+        let failed = stats::executing(path, exec, |_| true);
         process().map(|process| guard::run(|| process.exec_failed()));
         failed
     };
@@ -169,7 +177,7 @@ unsafe fn replace_image(given: Strings, exec: impl FnOnce(Strings) -> c_int) -> 
 
 export! {
     fn execve (path: *const c_char, argv: Strings, envp: Strings) -> c_int {
-        replace_image(envp, |envp| real::execve(path, argv, envp))
+        replace_image(path, envp, |envp| real::execve(path, argv, envp))
     }
 
     fn execv (path: *const c_char, argv: Strings) -> c_int {
@@ -177,7 +185,7 @@ export! {
     }
 
     fn execvpe (file: *const c_char, argv: Strings, envp: Strings) -> c_int {
-        replace_image(envp, |envp| real::execvpe(file, argv, envp))
+        replace_image(file, envp, |envp| real::execvpe(file, argv, envp))
     }
 
     fn execvp (file: *const c_char, argv: Strings) -> c_int {
@@ -190,14 +198,14 @@ export! {
         if let Err(err) = give_to_kernel(&[dirfd]) {
             return or_errno(Err(err));
         }
-        replace_image(envp, |envp| real::execveat(dirfd, path, argv, envp, flags))
+        replace_image(path, envp, |envp| real::execveat(dirfd, path, argv, envp, flags))
     }
 
     fn fexecve (fd: c_int, argv: Strings, envp: Strings) -> c_int {
         if let Err(err) = give_to_kernel(&[fd]) {
             return or_errno(Err(err));
         }
-        replace_image(envp, |envp| real::fexecve(fd, argv, envp))
+        replace_image(std::ptr::null(), envp, |envp| real::fexecve(fd, argv, envp))
     }
 
     fn posix_spawn (
@@ -205,7 +213,8 @@ export! {
         argv: Strings, envp: Strings
     ) -> c_int {
         or_fd(with_environment(envp, |envp| {
-            real::posix_spawn(pid, path, actions, attributes, argv, envp)
+            let spawn = || real::posix_spawn(pid, path, actions, attributes, argv, envp);
+            stats::executing(path, spawn, |error| *error != 0)
         }))
     }
 
@@ -214,7 +223,8 @@ export! {
         argv: Strings, envp: Strings
     ) -> c_int {
         or_fd(with_environment(envp, |envp| {
-            real::posix_spawnp(pid, file, actions, attributes, argv, envp)
+            let spawn = || real::posix_spawnp(pid, file, actions, attributes, argv, envp);
+            stats::executing(file, spawn, |error| *error != 0)
         }))
     }
 
@@ -223,7 +233,8 @@ export! {
         attributes: *const c_void, argv: Strings, envp: Strings
     ) -> c_int {
         or_fd(with_environment(envp, |envp| {
-            real::pidfd_spawn(pidfd, path, actions, attributes, argv, envp)
+            let spawn = || real::pidfd_spawn(pidfd, path, actions, attributes, argv, envp);
+            stats::executing(path, spawn, |error| *error != 0)
         }))
     }
 
@@ -232,7 +243,8 @@ export! {
         attributes: *const c_void, argv: Strings, envp: Strings
     ) -> c_int {
         or_fd(with_environment(envp, |envp| {
-            real::pidfd_spawnp(pidfd, file, actions, attributes, argv, envp)
+            let spawn = || real::pidfd_spawnp(pidfd, file, actions, attributes, argv, envp);
+            stats::executing(file, spawn, |error| *error != 0)
         }))
     }
 
@@ -252,11 +264,18 @@ export! {
     }
 
     fn system | __libc_system (command: *const c_char) -> c_int {
-        or_errno(give_inherited_to_kernel().map(|()| real::system(command)))
+        or_errno(give_inherited_to_kernel().map(|()| {
+            if command.is_null() {
+                return real::system(command);
+            }
+            stats::executing(SHELL.as_ptr(), || real::system(command), |status| *status == -1)
+        }))
     }
 
     fn popen | _IO_popen (command: *const c_char, mode: *const c_char) -> *mut libc::FILE {
-        give_inherited_to_kernel().map(|()| real::popen(command, mode)).unwrap_or_else(|err| {
+        let open = || real::popen(command, mode);
+        let executed = || stats::executing(SHELL.as_ptr(), open, |stream| stream.is_null());
+        give_inherited_to_kernel().map(|()| executed()).unwrap_or_else(|err| {
             set_errno(err);
             std::ptr::null_mut()
         })

@@ -8,7 +8,7 @@
 use std::ffi::c_int;
 
 use crate::start::process;
-use crate::{engine, fork, guard, real};
+use crate::{engine, fork, guard, real, stats};
 
 /// Registers with libc: `exit` runs what was registered first last.
 pub fn start() {
@@ -23,8 +23,11 @@ pub fn start() {
 
 /// Keeps other threads out of the engine from now on.
 pub fn leave() {
-    if process().is_some() && !guard::is_inside() {
-        guard::run(engine::leave);
+    if !guard::is_inside() {
+        guard::run(stats::end);
+        if process().is_some() {
+            guard::run(engine::leave);
+        }
     }
 }
 

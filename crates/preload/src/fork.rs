@@ -17,7 +17,7 @@ use libc::pid_t;
 use crate::direct::{self, direct};
 use crate::serve::{before_fd, delegate, delegate_streams, fail, give_to_kernel};
 use crate::start::{forget_table, open_by_kernel, process, serve_no_more, serves, table};
-use crate::{cwd, guard, real};
+use crate::{cwd, guard, real, stats};
 
 thread_local! {
     /// Whether the thread is in a function of this module that tells the process layer how a fork went.
@@ -71,6 +71,7 @@ extern "C" fn in_child() {
     if let Some(process) = process() {
         guard::run(|| process.after_fork_child());
     }
+    stats::forked(process());
 }
 
 extern "C" fn in_parent() {
@@ -230,6 +231,7 @@ unsafe extern "C-unwind" fn child_of_clone(start: *const Start) -> c_int {
     // SAFETY: `clone` passes the address of its own `Start`.
     let Start { function, argument, flags } = unsafe { start.read() };
     serve_no_more(flags as u64);
+    stats::forked(None);
     function(argument)
 }
 

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use posix::Process;
 
-use crate::stats::Class;
-use crate::{guard, streams};
+use crate::stats::{Class, Reason};
+use crate::{guard, stats, streams};
 
 /// Numbers that are looked at when the program starts: shells redirect single digits.
 const NUMBERS: c_int = 10;
@@ -20,13 +20,19 @@ const WORTH: u32 = 16;
 /// Those of files in pools that are not served yet: a bit for each.
 static FOUND: AtomicU32 = AtomicU32::new(0);
 
-/// Calls that were left to the kernel.
+/// So much in one call is worth it, in bytes.
+const WORTH_BYTES: u32 = 1 << 16;
+
+/// Calls that were left to the kernel; large ones count for several.
 static CALLS: AtomicU32 = AtomicU32::new(0);
 
 /// Looks what the program has found open.
 pub fn start(process: &Process) {
     let found = (0..NUMBERS).filter(|fd| process.is_in_pool(*fd)).fold(0, |all, fd| all | 1 << fd);
     FOUND.store(found, Relaxed);
+    (0..NUMBERS)
+        .filter(|fd| found & 1 << fd != 0)
+        .for_each(|fd| stats::mark(fd, Some(Reason::FirstCalls)));
     if found & 0b111 != 0 {
         // libc has streams on these already.
         streams::are_served();
@@ -37,20 +43,35 @@ pub fn start(process: &Process) {
 #[inline]
 pub fn is_served_now(process: &Process, class: Class, fd: c_int) -> bool {
     FOUND.load(Relaxed) != 0
-        && matches!(class, Class::Read | Class::Write | Class::Seek)
-        && look(process, fd)
+        && matches!(class, Class::Read | Class::Write | Class::Seek | Class::Copy)
+        && look(process, class, fd)
+}
+
+/// The kernel has moved bytes by one of these calls.
+#[inline]
+pub fn moved(bytes: i64) {
+    if FOUND.load(Relaxed) != 0 {
+        let calls = bytes.clamp(0, WORTH_BYTES.into()) as u32 / (WORTH_BYTES / WORTH);
+        CALLS.fetch_add(calls, Relaxed);
+    }
 }
 
 #[cold]
-fn look(process: &Process, fd: c_int) -> bool {
+fn look(process: &Process, class: Class, fd: c_int) -> bool {
     let bit = if (0..NUMBERS).contains(&fd) { 1 << fd } else { 0 };
     if FOUND.load(Relaxed) & bit == 0 || guard::is_inside() {
         return false;
     }
-    if CALLS.fetch_add(1, Relaxed) < WORTH && !process.is_attached(fd) {
+    // What copies files copies them whole.
+    let is_worth = class == Class::Copy || CALLS.fetch_add(1, Relaxed) >= WORTH;
+    if !is_worth && !process.is_attached(fd) {
         return false;
     }
     // Tried once: what cannot be served now is the kernel's. Another thread may be at it.
     let is_first = FOUND.fetch_and(!bit, Relaxed) & bit != 0;
-    is_first && guard::run(|| process.recognize(fd)).unwrap_or(false)
+    let is_served = is_first && guard::run(|| process.recognize(fd)).unwrap_or(false);
+    if is_first {
+        stats::mark(fd, (!is_served).then(stats::why));
+    }
+    is_served
 }

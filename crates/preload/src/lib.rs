@@ -10,7 +10,7 @@
 //! - **preload-P1** A call on a descriptor or path that is not a pool's does what it does without the library.
 //!   It costs two loads more for a descriptor, a look at the path for a path, and an atomic addition for
 //!   a number that the kernel takes back.
-//! - **preload-P2** A function that libc calls internally (within `realpath`, `glob`, `nftw`…) reaches the
+//! - **preload-P2** A function that libc calls internally (within `nftw`, `wordexp`, `dlopen`…) reaches the
 //!   kernel directly, that is the mount. It never sees a descriptor of ours, except placeholders,
 //!   which give `EBADF`; functions that take a descriptor are exported and let the kernel have it first, and those
 //!   that close it by themselves make it the kernel's for good

@@ -264,6 +264,11 @@ originals! {
     fn __readlinkat_chk(
         dirfd: c_int, path: *const c_char, buf: *mut c_char, size: size_t, room: size_t
     ) -> ssize_t;
+    fn realpath(path: *const c_char, to: *mut c_char) -> *mut c_char;
+    fn __realpath_chk(
+        path: *const c_char, to: *mut c_char, room: size_t
+    ) -> *mut c_char;
+    fn mkdtemp(template: *mut c_char) -> *mut c_char;
     fn chdir(path: *const c_char) -> c_int;
     fn fchdir(fd: c_int) -> c_int;
     fn chroot(path: *const c_char) -> c_int;
@@ -304,6 +309,10 @@ originals! {
     fn scandirat(
         dirfd: c_int, path: *const c_char, list: *mut c_void, select: *const c_void,
         compare: *const c_void
+    ) -> c_int;
+
+    fn glob(
+        pattern: *const c_char, flags: c_int, failed: *const c_void, to: *mut c_void
     ) -> c_int;
 
     fn copy_file_range(

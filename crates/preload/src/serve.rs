@@ -7,7 +7,7 @@ use std::ffi::{c_char, c_int};
 use posix::{Errno, Process, Served};
 
 use crate::start::process;
-use crate::stats::Class;
+use crate::stats::{Class, Reason};
 use crate::{cancel, direct, guard, inherited, memory, stats};
 
 /// Defines exported functions, each with its other names:
@@ -72,10 +72,14 @@ pub trait Returned {
     const FAILED: Self::C;
     /// The value of a success.
     fn to_c(self) -> Self::C;
+    /// The same as a number: how much was moved, for calls that return that, in bytes.
+    fn number(value: &Self::C) -> i64;
+    /// How much a successful call has moved, in bytes, if its class moves any.
+    fn moved(&self) -> u64;
 }
 
 macro_rules! returned {
-    ($($rust:ty => $c:ty, $value:expr;)*) => {$(
+    ($($rust:ty => $c:ty, $value:expr, $moved:expr;)*) => {$(
         impl Returned for $rust {
             type C = $c;
             const FAILED: $c = -1;
@@ -83,15 +87,24 @@ macro_rules! returned {
                 let to_c: fn($rust) -> $c = $value;
                 to_c(self)
             }
+            #[inline]
+            fn number(value: &$c) -> i64 {
+                *value as i64
+            }
+            #[inline]
+            fn moved(&self) -> u64 {
+                let moved: fn(&$rust) -> u64 = $moved;
+                moved(self)
+            }
         }
     )*};
 }
 
 returned! {
-    () => c_int, |()| 0;
-    i32 => c_int, |value| value;
-    usize => isize, |value| value as isize;
-    i64 => i64, |value| value;
+    () => c_int, |()| 0, |()| 0;
+    i32 => c_int, |value| value, |_| 0;
+    usize => isize, |value| value as isize, |value| *value as u64;
+    i64 => i64, |value| value, |_| 0;
 }
 
 /// Sets `errno`.
@@ -122,13 +135,25 @@ pub fn answer<T>(
     fds: &[c_int],
     f: impl FnOnce(&Process) -> Served<T>,
 ) -> Option<Result<T, Errno>> {
+    answer_moving(process, class, fds, |_| 0, f)
+}
+
+/// As [`answer`], for calls that move bytes: `moved` says how many.
+#[inline]
+pub fn answer_moving<T>(
+    process: &Process,
+    class: Class,
+    fds: &[c_int],
+    moved: impl FnOnce(&T) -> u64,
+    f: impl FnOnce(&Process) -> Served<T>,
+) -> Option<Result<T, Errno>> {
     if class.is_cancellation_point() {
         cancel::test();
     }
     let begun = stats::begin();
     match guard::run(|| f(process)) {
         Some(Served::Done(result)) => {
-            stats::served(class, begun);
+            stats::served(class, begun, result.as_ref().map_or(0, moved));
             Some(result)
         }
         Some(Served::Kernel) | None => {
@@ -142,7 +167,7 @@ pub fn answer<T>(
 fn promote(process: &Process, class: Class, fds: &[c_int]) -> Result<(), Errno> {
     for &fd in fds {
         if process.owns(fd) {
-            stats::handed_over(class);
+            stats::handed_over(class, fd, Reason::KernelOnly);
             guard::run(|| process.promote(fd)).unwrap_or(Err(Errno::IO))?;
         }
     }
@@ -158,9 +183,11 @@ pub fn on_fd<T: Returned>(
 ) -> Option<T::C> {
     let process = process()?;
     if !process.owns(fd) && !inherited::is_served_now(process, class, fd) {
+        stats::unserved(class, fd);
         return None;
     }
-    answer(process, class, &[fd], f).map(to_c)
+    let moved = |value: &T| if class.moves_bytes() { value.moved() } else { 0 };
+    answer_moving(process, class, &[fd], moved, f).map(to_c)
 }
 
 /// A call with a path, relative to `dirfd`. `None`: libc has to answer.
@@ -189,7 +216,21 @@ pub fn on_path_for<T>(
     if let Some(fd) = names_descriptor(path).filter(|&fd| process.owns(fd)) {
         return promote(process, class, &[fd]).err().map(Err);
     }
-    answer(process, class, &[dirfd], |process| f(process, path))
+    let answered = answer(process, class, &[dirfd], |process| f(process, path));
+    // What is opened is looked at when it is.
+    if answered.is_none() && class != Class::Open && process.leaves_to_kernel() {
+        path_by_kernel(process, class, dirfd, path);
+    }
+    answered
+}
+
+#[cold]
+fn path_by_kernel(process: &Process, class: Class, dirfd: c_int, path: &[u8]) {
+    if path.first() != Some(&b'/') {
+        stats::unserved(class, dirfd);
+    } else if process.leads_to_pool(path) {
+        stats::path_by_kernel(class, path);
+    }
 }
 
 /// A call with two paths. `None`: libc has to answer.
@@ -258,7 +299,8 @@ pub fn delegate(fd: c_int) -> Result<(), Errno> {
     direct::forget(fd);
     match process().filter(|process| process.owns(fd) && !guard::is_inside()) {
         Some(process) => {
-            stats::handed_over(Class::Other);
+            stats::handed_over(Class::Other, fd, Reason::Libc);
+            stats::mark(fd, Some(Reason::Libc));
             guard::run(|| process.delegate(fd)).unwrap_or(Err(Errno::IO))
         }
         None => Ok(()),

@@ -78,6 +78,7 @@ static START: extern "C" fn() = {
 
 fn begin() {
     exec::start();
+    stats::start();
     let pools = start_pools();
     direct::start();
     if pools.is_none() && direct().is_none() {
@@ -87,7 +88,6 @@ fn begin() {
         // The program's stderr is not ours.
         std::panic::set_hook(Box::new(|_| {}));
     }
-    stats::start();
     choose_descriptors();
     if let Some(process) = pools {
         PROCESS.store(Box::into_raw(Box::new(process)), Ordering::Release);
@@ -95,6 +95,7 @@ fn begin() {
     signals::start();
     fork::start();
     exit::start();
+    stats::keep_stderr(process());
     if let Some(process) = process().filter(|_| opens_in_user_space()) {
         inherited::start(process);
     }

@@ -1,98 +1,38 @@
-//! What was served, counted over all processes of a `keepstone run --stats`.
+//! What was served, and what went through the mount, counted over all programs of a `keepstone run` ([`counters`]).
 //!
-//! `KEEPSTONE_STATS` leads to a file without a name that all of them map (`/proc/PID/fd/N`); those that have
-//! inherited descriptor N need not be allowed to look at process PID. It holds [`MAGIC`], the number of records
-//! (8 bytes each), then per class a name of 16 bytes padded with zeros and three counters of 8 bytes: calls
-//! served in user space, calls handed over to the kernel, and the nanoseconds that the former took.
-//! All in host byte order.
+//! Calls on files of pools that the kernel has opened are counted, too, where that is known: by a byte for each number
+//! ([`mark`]).
 
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, c_char};
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
+use std::ffi::{CStr, c_char, c_int};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, Ordering::Relaxed};
 
-use rustix::fd::{AsFd as _, BorrowedFd};
-use rustix::fs::{Mode, OFlags, SealFlags};
-use rustix::mm::{MapFlags, ProtFlags};
+use counters::{CLOSING_LINE, Counters, EXPLAIN, JSON, Place, TIMED};
+pub use counters::{Class, Reason};
+use rustix::fd::BorrowedFd;
 
-/// The first 8 bytes of the file.
-pub const MAGIC: u64 = u64::from_ne_bytes(*b"KSRUN003");
-const NAME_BYTES: usize = 16;
+use crate::start::{opens_in_user_space, process};
+use crate::{guard, real};
 
-#[repr(C)]
-struct Record {
-    name: [u8; NAME_BYTES],
-    served: AtomicU64,
-    handed_over: AtomicU64,
-    served_ns: AtomicU64,
+/// Numbers that can be marked are below this one.
+const NUMBERS: usize = 1024;
+
+static COUNTERS: AtomicPtr<Counters> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Of numbers that the kernel has on files of pools, and nobody here serves: the reason, and 1; else 0.
+static MARKED: [AtomicU8; NUMBERS] = [const { AtomicU8::new(0) }; NUMBERS];
+
+/// Why pools are left to the kernel in this process, if they are.
+static WHY: AtomicU8 = AtomicU8::new(Reason::Namespace as u8);
+
+/// In the first program: a duplicate of its stderr, which it may close before it ends; else -1.
+static STDERR: AtomicI32 = AtomicI32::new(-1);
+
+threads::thread_cell! {
+    /// Where the calling thread counts ([`Place::to_word`]).
+    fn place_word -> u32, "ks_stats_place", 16
 }
-
-#[repr(C)]
-struct File {
-    magic: AtomicU64,
-    records_len: AtomicU64,
-    records: [Record; Class::NAMES.len()],
-}
-
-macro_rules! classes {
-    ($($(#[$doc:meta])* $class:ident $name:literal,)*) => {
-        /// A class of calls.
-        #[derive(Clone, Copy, Debug)]
-        pub enum Class { $($(#[$doc])* $class,)* }
-
-        impl Class {
-            const NAMES: [&'static str; [$(Class::$class),*].len()] = [$($name),*];
-        }
-    };
-}
-
-classes! {
-    /// Opening.
-    Open "open",
-    /// Closing.
-    Close "close",
-    /// Duplicates and flags of descriptors.
-    Descriptor "descriptor",
-    /// Reading.
-    Read "read",
-    /// Writing.
-    Write "write",
-    /// Moving the offset.
-    Seek "seek",
-    /// Changing sizes and allocation.
-    Size "size",
-    /// Waiting for durability.
-    Sync "sync",
-    /// Asking for attributes and permissions.
-    Stat "stat",
-    /// Changing attributes.
-    Attributes "attributes",
-    /// Extended attributes.
-    Xattr "xattr",
-    /// Creating, removing, renaming, reading links.
-    Names "names",
-    /// Listing directories.
-    List "list",
-    /// Mapping.
-    Map "map",
-    /// Locks.
-    Lock "lock",
-    /// Copying between descriptors.
-    Copy "copy",
-    /// Everything else.
-    Other "other",
-}
-
-impl Class {
-    /// Whether a thread can be cancelled in libc's functions of this class, those that wait for locks
-    /// apart.
-    pub const fn is_cancellation_point(self) -> bool {
-        use Class::{Close, Copy, Open, Read, Sync, Write};
-        matches!(self, Close | Copy | Open | Read | Sync | Write)
-    }
-}
-
-static FILE: AtomicPtr<File> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Maps the file, if the environment names one. Without it nothing is counted.
 pub fn start() {
@@ -102,73 +42,65 @@ pub fn start() {
         return;
     }
     // SAFETY: `getenv` returned a string.
-    let path = unsafe { CStr::from_ptr(path) };
-    if !inherited(path).is_some_and(map)
-        && let Ok(file) = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
-    {
-        map(file.as_fd());
-    }
+    let Some(counters) = Counters::inherited(unsafe { CStr::from_ptr(path) }) else { return };
+    place_word().set(counters.start(own_pid()).to_word());
+    COUNTERS.store(std::ptr::from_ref(counters).cast_mut(), Relaxed);
 }
 
-/// The descriptor that the path names by its number.
-fn inherited(path: &CStr) -> Option<BorrowedFd<'static>> {
-    let number = path.to_str().ok()?.rsplit('/').next()?.parse().ok()?;
-    // SAFETY: whatever it is now, nothing that runs this early closes it before it is mapped.
-    (number > 2).then(|| unsafe { BorrowedFd::borrow_raw(number) })
+fn own_pid() -> u32 {
+    rustix::process::getpid().as_raw_pid().cast_unsigned()
 }
 
-/// Maps the file, if it is one that `keepstone run` has made and nobody can shorten.
-fn map(file: BorrowedFd<'_>) -> bool {
-    let mut magic = [0; 8];
-    let sealed = rustix::fs::fcntl_get_seals(file);
-    if !sealed.is_ok_and(|seals| seals.contains(SealFlags::SHRINK))
-        || rustix::io::pread(file, &mut magic, 0) != Ok(8)
-        || magic != MAGIC.to_ne_bytes()
-        || !rustix::fs::fstat(file).is_ok_and(|stat| stat.st_size as usize >= size_of::<File>())
-    {
-        return false;
-    }
-    let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-    // SAFETY: a new mapping, as long as `File`, of a file that nobody can shorten.
-    let mapped =
-        unsafe { rustix::mm::mmap(std::ptr::null_mut(), size_of::<File>(), prot, flags, file, 0) };
-    let Ok(file) = mapped.map(<*mut std::ffi::c_void>::cast::<File>) else {
-        return false;
-    };
-    // SAFETY: mapped and large enough; every process writes the same names and nothing else but
-    // atomics.
-    unsafe {
-        for (index, name) in Class::NAMES.iter().enumerate() {
-            let to = (&raw mut (*file).records[index].name).cast::<u8>();
-            std::ptr::copy_nonoverlapping(name.as_ptr(), to, name.len());
-        }
-        (*file).records_len.store(Class::NAMES.len() as u64, Relaxed);
-    }
-    FILE.store(file, Relaxed);
-    true
-}
-
-fn record(class: Class) -> Option<&'static Record> {
+#[inline]
+fn counters() -> Option<&'static Counters> {
     // SAFETY: null, or a mapping that stays until the process ends.
-    unsafe { FILE.load(Relaxed).as_ref() }.map(|file| &file.records[class as usize])
+    unsafe { COUNTERS.load(Relaxed).as_ref() }
 }
 
-/// When a call began, where calls are counted.
+#[inline]
+fn place(counters: &Counters) -> Place {
+    Place::from_word(place_word().get()).unwrap_or_else(|| {
+        let place = counters.claim(own_pid());
+        place_word().set(place.to_word());
+        place
+    })
+}
+
+/// In the child of a fork: it counts in a place of its own, and is not the first program.
+pub fn forked(process: Option<&posix::Process>) {
+    place_word().set(0);
+    let stderr = STDERR.swap(-1, Relaxed);
+    if stderr >= 0 {
+        // Who waits for the end of what is written there does not wait for children.
+        match process {
+            Some(process) => process.unhide(stderr),
+            // SAFETY: the library's own number.
+            None => unsafe {
+                let _ = real::close(stderr);
+            },
+        }
+    }
+}
+
+/// When a call began, where calls are counted: 1 where it is not measured.
 #[derive(Clone, Copy, Debug)]
-pub struct Begun(Option<u64>);
+pub struct Begun(u64);
 
 /// A call begins.
 #[inline]
 pub fn begin() -> Begun {
-    Begun((!FILE.load(Relaxed).is_null()).then(now_ns))
+    Begun(counters().map_or(0, |counters| if counters.flags() & TIMED == 0 { 1 } else { now_ns() }))
 }
 
 /// The call has been served in user space.
 #[inline]
-pub fn served(class: Class, begun: Begun) {
-    if let (Some(begun_ns), Some(record)) = (begun.0, record(class)) {
-        record.served.fetch_add(1, Relaxed);
-        record.served_ns.fetch_add(now_ns().saturating_sub(begun_ns), Relaxed);
+pub fn served(class: Class, begun: Begun, bytes: u64) {
+    if begun.0 == 0 {
+        return;
+    }
+    if let Some(counters) = counters() {
+        let ns = if begun.0 == 1 { 0 } else { now_ns().saturating_sub(begun.0) };
+        counters.served(place(counters), class, bytes, ns);
     }
 }
 
@@ -177,9 +109,174 @@ fn now_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// A call on a pool goes to the kernel.
-pub fn handed_over(class: Class) {
-    if let Some(record) = record(class) {
-        record.handed_over.fetch_add(1, Relaxed);
+/// A call on a descriptor of a pool's file goes to the kernel.
+#[cold]
+pub fn handed_over(class: Class, fd: c_int, reason: Reason) {
+    count(class, fd, reason, 1, 0);
+}
+
+/// A call on a path in a pool goes to the kernel.
+#[cold]
+pub fn path_by_kernel(class: Class, path: &[u8]) {
+    if let Some(counters) = counters() {
+        counters.by_kernel(place(counters), class, why(), 1, 0);
+        if counters.flags() & EXPLAIN != 0 {
+            counters.explain(path, why(), 1, 0);
+        }
+    }
+}
+
+#[cold]
+fn count(class: Class, fd: c_int, reason: Reason, calls: u64, bytes: u64) {
+    let Some(counters) = counters() else { return };
+    counters.by_kernel(place(counters), class, reason, calls, bytes);
+    if counters.flags() & EXPLAIN != 0 {
+        let mut buf = [0; 512];
+        let link = format!("/proc/self/fd/{fd}\0");
+        // SAFETY: a string, and a buffer of that size.
+        let len =
+            unsafe { real::readlink(link.as_ptr().cast(), buf.as_mut_ptr().cast(), buf.len()) };
+        counters.explain(&buf[..usize::try_from(len).unwrap_or(0)], reason, calls, bytes);
+    }
+}
+
+/// Why pools are left to the kernel from now on.
+pub fn set_why(reason: Reason) {
+    WHY.store(reason as u8, Relaxed);
+}
+
+/// Why pools are left to the kernel in this process, where they are.
+pub fn why() -> Reason {
+    if !opens_in_user_space() {
+        return Reason::KernelDescriptors;
+    }
+    Reason::from_number(WHY.load(Relaxed)).unwrap_or(Reason::Unusable)
+}
+
+#[inline]
+fn marked(fd: c_int) -> Option<Reason> {
+    let mark = MARKED.get(fd.cast_unsigned() as usize)?.load(Relaxed);
+    Reason::from_number(mark.checked_sub(1)?)
+}
+
+/// A number is the kernel's on a file of a pool, for this reason; `None`: it is not, or served.
+pub fn mark(fd: c_int, reason: Option<Reason>) {
+    if let Some(place) = MARKED.get(fd.cast_unsigned() as usize)
+        && counters().is_some()
+    {
+        place.store(reason.map_or(0, |reason| reason as u8 + 1), Relaxed);
+    }
+}
+
+/// The marks of the numbers from `first` to `last` are gone.
+pub fn unmark(first: c_int, last: c_int) {
+    let (first, last) = (first.max(0) as usize, last.max(0) as usize);
+    MARKED
+        .iter()
+        .take(last.saturating_add(1))
+        .skip(first)
+        .for_each(|place| place.store(0, Relaxed));
+}
+
+/// The kernel has put what `old` is onto `new`, or failed (-1).
+pub fn duplicated(old: c_int, new: c_int) -> c_int {
+    if counters().is_some() && new >= 0 {
+        mark(new, marked(old));
+    }
+    new
+}
+
+/// The kernel has opened a file, or failed (-1): if it may be one of a pool, it is looked at.
+pub fn opened_by_kernel(fd: c_int) -> c_int {
+    if counters().is_some() && fd >= 0 && !guard::is_inside() {
+        let is_left =
+            |process: &&posix::Process| !opens_in_user_space() || process.leaves_to_kernel();
+        let is_in_pool = process()
+            .filter(is_left)
+            .is_some_and(|process| guard::run(|| process.is_of_pool(fd)) == Some(true));
+        mark(fd, is_in_pool.then(why));
+        if is_in_pool {
+            count(Class::Open, fd, why(), 1, 0);
+        }
+    }
+    fd
+}
+
+/// The kernel is about to make a call on a number that is not served.
+#[inline]
+pub fn unserved(class: Class, fd: c_int) {
+    if let Some(reason) = marked(fd) {
+        count(class, fd, reason, 1, 0);
+    }
+}
+
+/// The kernel has moved bytes from or to one of these numbers.
+#[inline]
+pub fn moved_by_kernel(class: Class, fds: &[c_int], bytes: i64) {
+    if bytes > 0 && counters().is_some() {
+        let owned = |fd| process().is_some_and(|process| process.owns(fd));
+        let reason = |&fd: &c_int| {
+            let reason = marked(fd).or_else(|| owned(fd).then_some(Reason::KernelOnly))?;
+            Some((fd, reason))
+        };
+        if let Some((fd, reason)) = fds.iter().find_map(reason) {
+            count(class, fd, reason, 0, bytes.cast_unsigned());
+        }
+    }
+}
+
+/// A program is to be executed by `f`, which says whether that failed.
+pub fn executing<T>(path: *const c_char, f: impl FnOnce() -> T, failed: impl Fn(&T) -> bool) -> T {
+    let Some(counters) = counters() else { return f() };
+    counters.executes();
+    if counters.flags() & EXPLAIN != 0
+        && let Ok(path) = crate::memory::string(path)
+    {
+        counters.explain(path, Reason::Executed, 1, 0);
+    }
+    let result = f();
+    if failed(&result) {
+        counters.execute_failed();
+    }
+    result
+}
+
+/// Whether this process is to say at its end what was served.
+fn is_to_close(counters: &Counters) -> bool {
+    counters.flags() & CLOSING_LINE != 0 && counters.is_root(own_pid())
+}
+
+/// Keeps stderr for the closing line, out of the program's sight.
+pub fn keep_stderr(process: Option<&posix::Process>) {
+    if !counters().is_some_and(is_to_close) {
+        return;
+    }
+    // SAFETY: 2 is not closed while this runs, or the call fails.
+    let stderr = unsafe { BorrowedFd::borrow_raw(2) };
+    let min = 900;
+    let Ok(copy) = rustix::io::fcntl_dupfd_cloexec(stderr, min) else { return };
+    let copy = rustix::fd::IntoRawFd::into_raw_fd(copy);
+    let hidden = process.and_then(|process| process.hide_all(&[copy]).ok());
+    STDERR.store(hidden.and_then(|fds| fds.first().copied()).unwrap_or(copy), Relaxed);
+}
+
+/// The process ends: others count where it has counted. The first program says what was served.
+pub fn end() {
+    let Some(counters) = counters() else { return };
+    place_word().set(Counters::shared().to_word());
+    counters.release(own_pid());
+    let stderr = STDERR.swap(-1, Relaxed);
+    if stderr < 0 || !is_to_close(counters) {
+        return;
+    }
+    if let Some(line) = counters.sums().closing_line() {
+        let line = if counters.flags() & JSON == 0 {
+            format!("keepstone: {line}\n")
+        } else {
+            format!("{{\"notice\":\"{line}\"}}\n")
+        };
+        // SAFETY: the library's own number.
+        let stderr = unsafe { BorrowedFd::borrow_raw(stderr) };
+        let _ = rustix::io::write(stderr, line.as_bytes());
     }
 }

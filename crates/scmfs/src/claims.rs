@@ -30,7 +30,7 @@ struct Walk<'a> {
 impl Walk<'_> {
     /// Notes a problem that is repaired by making a hole.
     fn bad(&mut self, slot: u64, what: String) {
-        self.scan.problem(self.object, what, Some(((slot, 0), "make it a hole")));
+        self.scan.problem(self.object, what, Some(((PmOff::new(slot), 0), "make it a hole")));
         self.is_sound = false;
     }
 }
@@ -96,7 +96,7 @@ impl<M: Medium> Store<M> {
         match map {
             Map::Hole => {}
             // claims-S2.
-            _ if keep == 0 => walk.scan.note_stale(slot),
+            _ if keep == 0 => walk.scan.note_stale(PmOff::new(slot)),
             Map::Run(run) => {
                 let kept = run.first(keep);
                 if !self.claim_blocks(walk, slot, kept.start..kept.end()) {
@@ -106,7 +106,7 @@ impl<M: Medium> Store<M> {
                     (walk.each)(kept.at(i * BLOCK), (base + i) * BLOCK);
                 }
                 if kept != run {
-                    walk.scan.note_spare(slot, kept.map().pack());
+                    walk.scan.note_spare(PmOff::new(slot), kept.map().pack());
                 }
             }
             Map::Table { block, level } => {

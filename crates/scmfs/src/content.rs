@@ -15,7 +15,7 @@ use crate::layout::*;
 use crate::map::Fill;
 use crate::settings::goes_past_cache;
 use namespace::layout::Word;
-use namespace::{MODIFIED, Storage, VInode, report};
+use namespace::{MODIFIED, Storage, VInode};
 use pmem::Medium;
 use std::ops::Range;
 use vfs::{Errno, Ino, Result};
@@ -24,21 +24,7 @@ impl<M: Medium> Files<M> {
     /// `FileSystem::read`.
     pub fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let v = self.v.vinode(ino)?;
-        if let Some(ticket) = v.lock.begin_optimistic() {
-            let read = self.live_file(ino).and_then(|v| {
-                let is_recorded = self.is_access_recorded(v);
-                Ok((self.read_content(v, offset, buf)?, is_recorded))
-            });
-            // Only what an unchanged lock vouches for is an answer, errors included.
-            if let (true, Ok((n, true))) = (v.lock.end_optimistic(ticket), read) {
-                return Ok(n);
-            }
-        }
-        let _lock = self.v.lock_shared(ino)?;
-        let v = self.live_file(ino)?;
-        let n = self.read_content(v, offset, buf).map_err(|e| report(ino, e))?;
-        self.touch_accessed(v);
-        Ok(n)
+        self.read_by(ino, v, |v| self.read_content(v, offset, buf))
     }
 
     /// Copies content out, holes as zeros; returns how many bytes.

@@ -9,10 +9,10 @@ use crate::usage;
 use crate::volatile::Plan;
 use arena::Layout;
 use namespace::{Core, Format, Memory};
-use pmem::Medium;
+use pmem::{Medium, PmOff};
 use pool::{Error, MountOptions};
 use std::ops::{Deref, Range};
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use vfs::{Durability, Extent, Fallocate, Ino, Result, Seek};
 
 /// Version of the derived state.
@@ -133,11 +133,7 @@ impl<M: Medium> namespace::Files for Files<M> {
         Self::sync_range(self, ino, range, stores)
     }
 
-    fn get_read_buf(&self, ino: Ino, offset: u64, count: u64) -> Result<&[AtomicU8]> {
-        Self::get_read_buf(self, ino, offset, count)
-    }
-
-    fn put_read_buf(&self) {
-        Self::put_read_buf(self);
+    fn contiguous(&self, ino: Ino, offset: u64, count: u64) -> Result<(Option<PmOff>, u64)> {
+        Self::contiguous(self, ino, offset, count)
     }
 }

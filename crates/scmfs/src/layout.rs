@@ -4,8 +4,15 @@
 use namespace::Format;
 use vfs::Limits;
 
-pub use namespace::layout::BLOCK;
-pub use namespace::{INODE_ROOT as INODE_MAP, INODE_SIZE, POOL_USAGE, Superblock, fnv1a};
+pub use namespace::layout::{BLOCK, BlockNo};
+pub use namespace::{Superblock, fnv1a};
+
+/// Where the word lies that says where the inodes are.
+pub const INODE_MAP: u64 = namespace::INODE_ROOT.get();
+/// Where the size of all inodes lies.
+pub const INODE_SIZE: u64 = namespace::INODE_SIZE.get();
+/// Where the word lies that says how the pool was last used.
+pub const POOL_USAGE: u64 = namespace::POOL_USAGE.get();
 
 /// Map words in the block of a table.
 pub const FANOUT: u64 = 512;

@@ -12,7 +12,8 @@ use pool::{CheckOptions, CheckReport, Error, FormatOptions, PoolInfo};
 /// [`Error::Unformattable`].
 pub fn format(medium: &impl Medium, options: &FormatOptions) -> Result<PoolInfo, Error> {
     let inodes = Run { start: FIRST_BLOCK, count: 1 };
-    FORMAT.write(medium, options, (inodes.at(0), INODE), inodes.map().pack())
+    let first = BlockNo::new(FIRST_BLOCK).expect("it is not the superblock's");
+    FORMAT.write(medium, options, (first, INODE), inodes.map().pack())
 }
 
 /// Describes a pool from its superblock.

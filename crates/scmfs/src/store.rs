@@ -12,7 +12,7 @@ use namespace::layout::{DIRENT_HEADER, InodeRecord, Word};
 use namespace::{
     Attributes, Change, Core, Moved, Patch, Renamed, Scan, Slot, Stop, Storage, Tables, VInode,
 };
-use pmem::{LINE, Medium, PmOff};
+use pmem::{LINE, Medium, Pm, PmOff};
 use smallvec::SmallVec;
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -57,6 +57,12 @@ struct Grown {
 }
 
 impl<M: Medium> Store<M> {
+    /// Where a word of an inode lies.
+    #[inline]
+    pub fn word_off(&self, v: &VInode, word: Word) -> u64 {
+        self.word_at(v, word).get()
+    }
+
     /// The map of an inode's content, checked.
     #[inline]
     pub fn map(&self, v: &VInode) -> Result<Map> {
@@ -446,17 +452,16 @@ impl<M: Medium> Store<M> {
         self.build(txn, level_for(blocks * BLOCK), &pieces)
     }
 
-    /// Stores another list of attributes of an inode, which `commit` makes the one that counts, durably; `keep` blocks stay free.
+    /// Stores another list of attributes of an inode, which `commit` makes the one that counts, durably.
     fn replace_attributes(
         &self,
         v: &VInode,
         attributes: &Attributes,
-        keep: u64,
         commit: impl FnOnce(Map) -> Result<()>,
     ) -> Result<()> {
         let old = self.all_blocks(self.map_at(self.word_off(v, Word::Xattr))?)?;
         let list = list_bytes(attributes);
-        self.v.transact(Self::blocks_of(list.len() as u64), keep, |txn| {
+        self.v.transact(Self::blocks_of(list.len() as u64), KEEP, |txn| {
             let new = self.store_whole(txn, &list);
             old.into_iter().for_each(|run| txn.free(run));
             self.touch_changed(v);
@@ -465,12 +470,6 @@ impl<M: Medium> Store<M> {
             self.note_attributes(v, attributes);
             Ok(())
         })
-    }
-
-    /// Takes what attributes say of an inode into its derived state; what they say wrongly, nobody has chosen.
-    fn note_attributes(&self, v: &VInode, attributes: &Attributes) {
-        let chosen = attributes.get(CACHE_ATTRIBUTE).and_then(|value| policy_of(value).ok());
-        self.v.set_write_policy(v, chosen);
     }
 
     /// Reads the first bytes of what a map has, holes as zeros.
@@ -493,8 +492,8 @@ impl<M: Medium> Storage for Store<M> {
     const ATTRIBUTES_MAX: u64 = EXTENT;
 
     #[inline]
-    fn medium(&self) -> &M {
-        &self.maps.medium
+    fn medium(&self) -> Pm<&M> {
+        Pm(&self.maps.medium)
     }
 
     #[inline]
@@ -597,16 +596,30 @@ impl<M: Medium> Storage for Store<M> {
         self.read_whole(self.map(v)?, buf)
     }
 
-    fn attributes(&self, v: &VInode) -> Result<Attributes> {
+    fn attribute_list(&self, v: &VInode) -> Result<Vec<u8>> {
         let map = self.map_at(self.word_off(v, Word::Xattr))?;
-        let Piece::Run(first) = self.piece(map, 0, 1)? else { return Ok(Attributes::default()) };
+        let Piece::Run(first) = self.piece(map, 0, 1)? else { return Ok(Vec::new()) };
         let len = self.medium.load_u64(first.at(0));
-        if len > EXTENT.min(map.virtual_bytes()) {
+        if len < Attributes::HEADER as u64 || len > EXTENT.min(map.virtual_bytes()) {
             return Err(Errno::UCLEAN);
         }
         let mut bytes = vec![0; len as usize];
         self.read_whole(map, &mut bytes)?;
-        Attributes::parse(&bytes).ok_or(Errno::UCLEAN)
+        Ok(bytes)
+    }
+
+    fn attribute_place(&self, v: &VInode, at: u64) -> Result<PmOff> {
+        let map = self.map_at(self.word_off(v, Word::Xattr))?;
+        match self.piece(map, at / BLOCK, 1)? {
+            Piece::Run(run) => Ok(PmOff::new(run.at(at % BLOCK))),
+            Piece::Hole(_) => Err(Errno::UCLEAN),
+        }
+    }
+
+    fn note_attributes(&self, v: &VInode, attributes: &Attributes) {
+        // What they say wrongly, nobody has chosen.
+        let chosen = attributes.get(CACHE_ATTRIBUTE).and_then(|value| policy_of(value).ok());
+        self.v.set_write_policy(v, chosen);
     }
 
     fn check_attribute(&self, name: &[u8], value: &[u8]) -> Result<()> {
@@ -634,15 +647,14 @@ impl<M: Medium> Storage for Store<M> {
         let Some(attributes) = &change.attributes else {
             return Ok(self.commit_inode(ino, v, size, &words)?);
         };
-        Ok(self.replace_attributes(v, attributes, KEEP, |new| {
+        Ok(self.replace_attributes(v, attributes, |new| {
             words.push((self.word_off(v, Word::Xattr), new.pack()));
             self.commit_inode(ino, v, size, &words)
         })?)
     }
 
-    fn commit_fewer_attributes(&self, v: &VInode, attributes: &Attributes) -> Result<()> {
-        // From the reserve, too: what a truncation frees may be needed.
-        self.replace_attributes(v, attributes, 0, |new| {
+    fn commit_no_attributes(&self, v: &VInode) -> Result<()> {
+        self.replace_attributes(v, &Attributes::default(), |new| {
             self.publish_map(self.word_off(v, Word::Xattr), new);
             Ok(())
         })
@@ -704,14 +716,14 @@ impl<M: Medium> Storage for Store<M> {
     ) -> std::result::Result<SmallVec<[Moved; 4]>, Stop> {
         if let (Some(slot), Some((_, name))) = (&renamed.slot, to.bytes) {
             core.write_slot(slot, name);
-            let at = core.v.entry_off(slot.pos);
+            let at = core.v.entry_at(slot.pos).get();
             core.medium.flush(at, DIRENT_HEADER + name.len() as u64);
         }
         renamed.touch(&core.0);
         let (source, other) = (renamed.source().pos, renamed.other());
         let mut words = journal::Words::new();
         for (pos, patch) in [(source, &from), (other, &to)] {
-            let block = core.v.entry_off(pos) - pos.off();
+            let block = core.v.entry_at(pos).get() - pos.off();
             words.extend(patch.words.iter().map(|(at, value)| (block + at % BLOCK, *value)));
         }
         core.commit_words(renamed.source().ino.0, &words)?;
@@ -747,7 +759,7 @@ impl<M: Medium> Storage for Store<M> {
             && size > run.bytes()
         {
             let what = format!("its size {size} is beyond the {} blocks that it has", run.count);
-            let fix = Some(((self.word_off(v, Word::Size), run.bytes()), "cut it there"));
+            let fix = Some(((self.word_at(v, Word::Size), run.bytes()), "cut it there"));
             scan.problem(object, what, fix);
         }
         blocks
@@ -759,7 +771,7 @@ impl<M: Medium> Storage for Store<M> {
         match self.attributes(v) {
             Ok(attributes) => self.note_attributes(v, &attributes),
             Err(_) if is_sound => {
-                let fix = Some(((at, 0), "drop the attributes"));
+                let fix = Some(((PmOff::new(at), 0), "drop the attributes"));
                 scan.problem(object, "its attributes cannot be read".into(), fix);
             }
             Err(_) => {}

@@ -11,7 +11,7 @@
 use crate::layout::*;
 use crate::store::Store;
 use namespace::{Scan, Storage};
-use pmem::Medium;
+use pmem::{Medium, PmOff};
 use pool::{Consistency, Error, MountOptions, Problem};
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::{Errno, Result};
@@ -77,12 +77,16 @@ impl<M: Medium> Store<M> {
             usage::UNORDERED if is_unordered => return,
             usage::UNORDERED => {
                 let (what, remedy) = UNORDERED;
-                return scan.problem(object, what.into(), Some(((POOL_USAGE, 0), remedy)));
+                return scan.problem(
+                    object,
+                    what.into(),
+                    Some(((PmOff::new(POOL_USAGE), 0), remedy)),
+                );
             }
             other => {
                 let what =
                     format!("what it says of the use of the pool, {other:#x}, means nothing");
-                let fix = Some(((POOL_USAGE, usage::IN_USE), "take it for one in use"));
+                let fix = Some(((PmOff::new(POOL_USAGE), usage::IN_USE), "take it for one in use"));
                 return scan.problem(object, what, fix);
             }
         }

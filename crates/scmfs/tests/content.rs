@@ -10,24 +10,13 @@ use pool::{CheckOptions, Engine as _, Error, MountOptions};
 use scmfs::layout::LIMITS;
 use scmfs::layout::{BLOCK, EXTENT, FANOUT, Map, fnv1a, journal};
 use std::sync::atomic::Ordering::Relaxed;
-use suite::{Engine as _, FILE, Fs, check_and_remount, create, mount, mounted};
-use vfs::{Caller, Fallocate, FileSystem as _, Ino, ROOT, Seek, SetAttr};
+use suite::{Engine as _, Fs, check_and_remount, content, file, mount, mounted, resize};
+use vfs::{Fallocate, FileSystem as _, Ino, ROOT, Seek};
 
 type Pool = Fs<Scmfs>;
 
 fn pool() -> Pool {
     mounted::<Scmfs>(64 << 20)
-}
-
-fn file(fs: &Pool, name: &str, content: &[u8]) -> Ino {
-    let ino = create::<Scmfs>(fs, ROOT, name, &FILE);
-    fs.write(ino, 0, content).unwrap();
-    ino
-}
-
-fn resize(fs: &Pool, ino: Ino, size: u64) {
-    let set = SetAttr { size: Some(size), ..SetAttr::default() };
-    fs.setattr(&Caller::ROOT, ino, &set).unwrap();
 }
 
 fn append(fs: &Pool, ino: Ino, data: &[u8]) {
@@ -52,12 +41,6 @@ fn start_of(map: Map) -> u64 {
 
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i / 7 % 251 + 1) as u8).collect()
-}
-
-fn content(fs: &Pool, ino: Ino) -> Vec<u8> {
-    let mut bytes = vec![0x55; fs.getattr(ino).unwrap().size as usize];
-    assert_eq!(fs.read(ino, 0, &mut bytes), Ok(bytes.len()));
-    bytes
 }
 
 #[test]

@@ -6,8 +6,8 @@ use common::Scmfs;
 use mounts::MountEvents as _;
 use pmem::{Medium as _, Region};
 use scmfs::layout::{BLOCK, EXTENT};
-use suite::{FILE, Fs, PoolFile, attach, check_and_remount, create, mounted};
-use vfs::{Caller, Errno, Extent, Fallocate, FileSystem as _, Ino, ROOT, SetAttr};
+use suite::{FILE, Fs, PoolFile, attach, check_and_remount, create, mounted, resize};
+use vfs::{Errno, Extent, Fallocate, FileSystem as _, Ino, ROOT};
 
 type Pool = Fs<Scmfs>;
 
@@ -19,11 +19,6 @@ fn file(fs: &Pool, name: &str, len: u64) -> Ino {
     let ino = create::<Scmfs>(fs, ROOT, name, &FILE);
     fs.write(ino, 0, &vec![7; len as usize]).unwrap();
     ino
-}
-
-fn resize(fs: &Pool, ino: Ino, size: u64) {
-    let set = SetAttr { size: Some(size), ..SetAttr::default() };
-    fs.setattr(&Caller::ROOT, ino, &set).unwrap();
 }
 
 /// What lies in these extents.

@@ -10,7 +10,8 @@ use scmfs::layout::{BLOCK, EXTENT, Map, Run};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use suite::{
-    Engine as _, FILE, Fs, PoolFile, Rng, attach, check_and_remount, create, formatted, mounted,
+    Engine as _, FILE, Fs, PoolFile, Rng, attach, check_and_remount, content, create, file,
+    formatted, mounted, resize,
 };
 use vfs::{Caller, Errno, FileSystem as _, Ino, ROOT, SetAttr, SetTime, Timestamp};
 
@@ -22,17 +23,6 @@ fn pool_with(bytes: u64, prealloc: Prealloc) -> Pool {
     Pool::mount(formatted::<Scmfs>(bytes), &options).unwrap()
 }
 
-fn file(fs: &Pool, name: &str, content: &[u8]) -> Ino {
-    let ino = create::<Scmfs>(fs, ROOT, name, &FILE);
-    fs.write(ino, 0, content).unwrap();
-    ino
-}
-
-fn resize(fs: &Pool, ino: Ino, size: u64) {
-    let set = SetAttr { size: Some(size), ..SetAttr::default() };
-    fs.setattr(&Caller::ROOT, ino, &set).unwrap();
-}
-
 fn run_of(fs: &Pool, ino: Ino) -> Run {
     let word = fs.medium().load_u64(Scmfs::inode_at(ino) + Word::Root as u64);
     match Map::unpack(word) {
@@ -40,12 +30,6 @@ fn run_of(fs: &Pool, ino: Ino) -> Run {
         Map::Hole => Run::default(),
         map => panic!("{map:?} is no run"),
     }
-}
-
-fn content(fs: &Pool, ino: Ino) -> Vec<u8> {
-    let mut bytes = vec![0x55; fs.getattr(ino).unwrap().size as usize];
-    assert_eq!(fs.read(ino, 0, &mut bytes), Ok(bytes.len()));
-    bytes
 }
 
 /// Until the collector has nothing more to do.

@@ -22,7 +22,7 @@ use namespace::{Files, Pool, Storage};
 use pmem::{Access, Lock, Medium, OpenOptions, Region};
 use pool::{CheckOptions, CheckReport, Error, FormatOptions, MountOptions, Place, PoolInfo};
 use std::path::{Path, PathBuf};
-use vfs::{Caller, Durability, FileSystem as _, Ino, NewKind, NewNode};
+use vfs::{Caller, Durability, FileSystem, Ino, NewKind, NewNode, ROOT, SetAttr};
 
 /// An engine as its tests see it.
 pub trait Engine: 'static {
@@ -107,6 +107,27 @@ pub fn create<E: Engine>(fs: &Fs<E>, dir: Ino, name: &str, node: &NewNode<'_>) -
     let ino = fs.create(&Caller::ROOT, dir, name.as_bytes(), node).unwrap().ino;
     fs.forget(ino, 1);
     ino
+}
+
+/// Makes a file in the root directory, to which nobody has a reference then but its name, with this content.
+pub fn file(fs: &dyn FileSystem, name: &str, content: &[u8]) -> Ino {
+    let ino = fs.create(&Caller::ROOT, ROOT, name.as_bytes(), &FILE).unwrap().ino;
+    fs.forget(ino, 1);
+    fs.write(ino, 0, content).unwrap();
+    ino
+}
+
+/// Gives a file another size.
+pub fn resize(fs: &dyn FileSystem, ino: Ino, size: u64) {
+    let set = SetAttr { size: Some(size), ..SetAttr::default() };
+    fs.setattr(&Caller::ROOT, ino, &set).unwrap();
+}
+
+/// All that a file holds.
+pub fn content(fs: &dyn FileSystem, ino: Ino) -> Vec<u8> {
+    let mut bytes = vec![0x55; fs.getattr(ino).unwrap().size as usize];
+    assert_eq!(fs.read(ino, 0, &mut bytes), Ok(bytes.len()));
+    bytes
 }
 
 /// Unmounts, checks that all is well, and mounts again; what was free is free then.
@@ -234,6 +255,7 @@ macro_rules! tests {
             inode_numbers_do_not_creep
             zeroed_ranges_have_space
             a_full_pool_lets_files_with_attributes_be_cut
+            a_full_pool_lets_attributes_be_removed
             files_that_compete_for_space_keep_what_they_hold
             small_pools_that_fill_up_do_as_the_model_does
         );

@@ -263,6 +263,63 @@ pub fn a_full_pool_lets_files_with_attributes_be_cut<E: Engine>() {
     check_and_remount::<E>(fs);
 }
 
+/// Nor for one that is longer than what is kept free; and who removes an attribute is not refused either.
+pub fn a_full_pool_lets_attributes_be_removed<E: Engine>() {
+    const LARGE: usize = 60_000;
+    let fs = mounted::<E>(8 << 20);
+    let d = create::<E>(&fs, ROOT, "d", &DIR);
+    let capability = [&[0, 0, 0, 2][..], &[0; 16]].concat();
+    let files = ["cut", "written", "given", "plain"].map(|name| create::<E>(&fs, d, name, &FILE));
+    for f in files {
+        fs.write(f, 0, &[1; 20_000]).unwrap();
+        for i in 0..4 {
+            fs.setxattr(f, format!("user.{i}").as_bytes(), &[i; LARGE], SetXattr::Any).unwrap();
+        }
+        fs.setxattr(f, b"security.capability", &capability, SetXattr::Any).unwrap();
+    }
+    fill(&fs, d);
+    let [cut, written, given, plain] = files;
+    let set = SetAttr { size: Some(5000), ..SetAttr::default() };
+    assert_eq!(fs.setattr(&Caller::ROOT, cut, &set).map(|attr| attr.size), Ok(5000));
+    assert_eq!(fs.write(written, 8, &[2; 8]), Ok(()));
+    let set = SetAttr { uid: Some(7), ..SetAttr::default() };
+    assert_eq!(fs.setattr(&Caller::ROOT, given, &set).map(|attr| attr.uid), Ok(7));
+    assert_eq!(fs.removexattr(plain, b"security.capability"), Ok(()));
+    assert_eq!(fs.removexattr(plain, b"user.2"), Ok(()));
+    assert_eq!(fs.removexattr(plain, b"user.2"), Err(Errno::NODATA));
+    let attributes = |fs: &Fs<E>| {
+        let d = fs.peek(ROOT, b"d").unwrap().ino;
+        for name in ["cut", "written", "given", "plain"] {
+            let f = fs.peek(d, name.as_bytes()).unwrap().ino;
+            assert_eq!(fs.getxattr(f, b"security.capability"), Err(Errno::NODATA), "{name}");
+            let left: Vec<u8> = if name == "plain" { vec![0, 1, 3] } else { vec![0, 1, 2, 3] };
+            let named = |i: &u8| format!("user.{i}").into_bytes();
+            assert_eq!(fs.listxattr(f), Ok(left.iter().map(named).collect()), "{name}");
+            for i in left {
+                assert_eq!(fs.getxattr(f, &named(&i)), Ok(vec![i; LARGE]), "{name}");
+            }
+        }
+    };
+    attributes(&fs);
+    let fs = check_and_remount::<E>(fs);
+    attributes(&fs);
+
+    // With space again, the list loses what was removed where it lay.
+    let d = fs.peek(ROOT, b"d").unwrap().ino;
+    for name in ["cut", "written"] {
+        fs.unlink(d, name.as_bytes()).unwrap();
+    }
+    let plain = fs.peek(d, b"plain").unwrap().ino;
+    let before = fs.getattr(plain).unwrap().blocks;
+    fs.removexattr(plain, b"user.3").unwrap();
+    assert!(fs.getattr(plain).unwrap().blocks + 2 * LARGE as u64 / 512 < before + 16);
+    for i in [0, 1] {
+        fs.removexattr(plain, format!("user.{i}").as_bytes()).unwrap();
+    }
+    assert_eq!(fs.listxattr(plain), Ok(vec![]));
+    check_and_remount::<E>(fs);
+}
+
 /// Random calls on pools of a few hundred blocks, of which many find no space: those change nothing, all others do what the model
 /// does, and what is left is a sound pool.
 pub fn small_pools_that_fill_up_do_as_the_model_does<E: Engine>() {

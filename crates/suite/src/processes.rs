@@ -8,7 +8,7 @@
 //!
 //! `KEEPSTONE_KILLS` sets the number of kills.
 
-use crate::{DIR, Engine, FILE, Fs, PoolFile, attach, has_atomic_contents, mount};
+use crate::{DIR, Engine, FILE, Fs, PoolFile, Rng, attach, has_atomic_contents, mount};
 use pmem::{Access, Region};
 use pool::CheckOptions;
 use std::cell::Cell;
@@ -24,17 +24,6 @@ const NAMES: u64 = 6;
 const HELD_MAX: u32 = 20;
 const POOL_BYTES: u64 = 24 << 20;
 const ROLE: &str = "KEEPSTONE_TEST_WORKER";
-
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % n
-    }
-}
 
 /// A worker's name in one of its two directories.
 type Name = (bool, String);
@@ -249,8 +238,10 @@ impl<'a, E: Engine> Place<'a, E> {
 }
 
 fn seed(id: u64, life: u64) -> Rng {
-    Rng((id + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-        ^ (life + 1).wrapping_mul(0xd134_2543_de82_ef95))
+    Rng::new(
+        (id + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            ^ (life + 1).wrapping_mul(0xd134_2543_de82_ef95),
+    )
 }
 
 /// The worker: runs until killed.
@@ -327,7 +318,7 @@ pub fn killed_processes_do_no_harm<E: Engine>() {
     let places: Vec<_> = (0..WORKERS).map(|id| Place::<E>::new(&fs, id)).collect();
     let mut workers: Vec<_> =
         (0..WORKERS).map(|id| Some(Worker::start(&pool.0, id, 0, Model::default()))).collect();
-    let mut rng = Rng(0x5eed_0000_0001);
+    let mut rng = Rng::new(0x5eed_0000_0001);
     for life in 1..=kills {
         std::thread::sleep(Duration::from_micros(10_000 + rng.below(30_000)));
         let id = rng.below(WORKERS);

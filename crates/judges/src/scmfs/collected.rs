@@ -4,7 +4,7 @@
 use super::Scmfs;
 use crate::{mounted, text};
 use crashsim::sited::Sited;
-use crashsim::target::{Mounted, Strength, Survivor, Target, Usage};
+use crashsim::target::{Mounted, Survivor, Target};
 use namespace::{Files, Pool};
 use pmem::Medium;
 use pool::{MountOptions, Prealloc};
@@ -62,17 +62,8 @@ fn options() -> MountOptions {
 }
 
 impl Target for Collected {
-    fn strength(&self) -> Strength {
-        Scmfs.strength()
-    }
-
-    fn format<M: Medium>(&self, medium: &M) -> Result<(), String> {
-        Scmfs.format(medium)
-    }
-
-    fn is_pool<M: Medium>(&self, medium: &M) -> bool {
-        Scmfs.is_pool(medium)
-    }
+    crashsim::forward_target!(Scmfs; strength, format, is_pool, check, blocks_of_fresh, repair, describe, harmless,
+        may_stay_unflushed);
 
     fn mount<'m, M: Medium>(&self, medium: &'m M) -> Result<Mounted<'m>, String> {
         let fs = Pool::<scmfs::Files<Sited<&M>>>::mount(Sited(medium), &options()).map_err(text)?;
@@ -87,29 +78,5 @@ impl Target for Collected {
     fn share<'m, M: Medium>(&self, medium: &'m M) -> Result<Box<dyn Survivor + 'm>, String> {
         let fs = mounted::attach::<M, scmfs::Files<Sited<&M>>>(medium, &options())?;
         Ok(Box::new(Collecting(fs)))
-    }
-
-    fn check<M: Medium>(&self, medium: &M) -> Result<Usage, String> {
-        Scmfs.check(medium)
-    }
-
-    fn blocks_of_fresh(&self, image: &[u8]) -> u64 {
-        Scmfs.blocks_of_fresh(image)
-    }
-
-    fn repair<M: Medium>(&self, medium: &M) -> Result<(), String> {
-        Scmfs.repair(medium)
-    }
-
-    fn describe(&self, image: &[u8], word: u32) -> String {
-        Scmfs.describe(image, word)
-    }
-
-    fn may_stay_unflushed(&self, site: &str) -> Option<&'static str> {
-        Scmfs.may_stay_unflushed(site)
-    }
-
-    fn harmless(&self, word: &str) -> Option<&'static str> {
-        Scmfs.harmless(word)
     }
 }

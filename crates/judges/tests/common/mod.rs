@@ -1,6 +1,6 @@
 //! Engines with bugs: BPFS on a medium that does not do what it is told.
 
-use crashsim::target::{Mounted, Strength, Target, Usage};
+use crashsim::target::{Mounted, Strength, Target};
 use judges::bpfs::Bpfs;
 use pmem::{Counters, Domain, Fenced, Line, Medium};
 use std::marker::PhantomData;
@@ -89,32 +89,13 @@ impl<W: Wrapped, M: Medium> Medium for Wrapper<'_, W, M> {
 pub struct WrappedBpfs<W>(PhantomData<W>);
 
 impl<W: Wrapped> Target for WrappedBpfs<W> {
+    crashsim::forward_target!(Bpfs; format, is_pool, check, blocks_of_fresh, repair, describe, harmless);
+
     fn strength(&self) -> Strength {
         Strength { durability: W::DURABILITY, ..Bpfs.strength() }
     }
-    fn format<M: Medium>(&self, medium: &M) -> Result<(), String> {
-        Bpfs.format(medium)
-    }
-    fn is_pool<M: Medium>(&self, medium: &M) -> bool {
-        Bpfs.is_pool(medium)
-    }
     fn mount<'m, M: Medium>(&self, medium: &'m M) -> Result<Mounted<'m>, String> {
         Bpfs::mount_owned(Wrapper(W::default(), medium))
-    }
-    fn check<M: Medium>(&self, medium: &M) -> Result<Usage, String> {
-        Bpfs.check(medium)
-    }
-    fn blocks_of_fresh(&self, image: &[u8]) -> u64 {
-        Bpfs.blocks_of_fresh(image)
-    }
-    fn repair<M: Medium>(&self, medium: &M) -> Result<(), String> {
-        Bpfs.repair(medium)
-    }
-    fn describe(&self, image: &[u8], word: u32) -> String {
-        Bpfs.describe(image, word)
-    }
-    fn harmless(&self, word: &str) -> Option<&'static str> {
-        Bpfs.harmless(word)
     }
     fn may_stay_unflushed(&self, site: &str) -> Option<&'static str> {
         W::ARGUED.or_else(|| Bpfs.may_stay_unflushed(site))

@@ -3,10 +3,10 @@
 //! - **check-C1** A word that is right, and content that matches its word, are never changed.
 //! - **check-C2** Each repair is one word, stored when what it names is durable: a crash leaves the old word or the new.
 
-use super::layout::{Geometry, MapWord, crc32c};
+use super::layout::{DataNo, Geometry, MapWord, crc32c};
 use super::scan::{self, superblock};
 use crate::Error;
-use pmem::Medium;
+use pmem::{Medium, Pm};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -24,7 +24,7 @@ pub enum Fault {
     /// Several blocks have one data block.
     Shared {
         /// Number of the data block.
-        number: u32,
+        number: DataNo,
         /// Numbers of the blocks, ascending.
         blocks: Vec<u64>,
     },
@@ -89,19 +89,19 @@ const GIVEN_UP: &str = "given up: reading it fails until it is written";
 
 /// All words of a map, with the numbers of their blocks.
 fn words<M: Medium>(medium: &M, geometry: Geometry) -> impl Iterator<Item = (u64, u64)> + '_ {
-    (0..geometry.blocks).map(move |block| (block, medium.load_u64(geometry.word_off(block))))
+    (0..geometry.blocks).map(move |block| (block, Pm(medium).load_u64(geometry.word_at(block))))
 }
 
 /// The faults of a map, in the order of the blocks.
 pub(super) fn faults(medium: &impl Medium, geometry: &Geometry) -> Vec<Fault> {
     let mut seen = vec![0u64; geometry.data_blocks.div_ceil(64) as usize];
     let mut faults = Vec::new();
-    let mut shared: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+    let mut shared: BTreeMap<DataNo, Vec<u64>> = BTreeMap::new();
     for (block, word) in words(medium, *geometry) {
         match MapWord::unpack(word, geometry) {
             Err(_) if word != MapWord::LOST => faults.push(Fault::NoData { block, word }),
             Ok(Some(MapWord { number, .. })) => {
-                let (cell, bit) = ((number - 1) / 64, 1 << ((number - 1) % 64));
+                let (cell, bit) = (number.bit() / 64, 1 << (number.bit() % 64));
                 if seen[cell as usize] & bit != 0 {
                     shared.entry(number).or_default();
                 }
@@ -167,18 +167,22 @@ struct Checker<'m, M> {
     geometry: Geometry,
     repair: bool,
     /// Data blocks that no word names, once somebody needs one.
-    free: Option<Vec<u32>>,
+    free: Option<Vec<DataNo>>,
     problems: Vec<Problem>,
 }
 
 impl<M: Medium> Checker<'_, M> {
-    fn content(&self, number: u32) -> Vec<u8> {
+    fn medium(&self) -> Pm<&M> {
+        Pm(self.medium)
+    }
+
+    fn content(&self, number: DataNo) -> Vec<u8> {
         let mut content = vec![0; self.geometry.block as usize];
-        self.medium.read(self.geometry.data_at(number), &mut content);
+        self.medium().read(self.geometry.data_at(number), &mut content);
         content
     }
 
-    fn sum(&self, number: u32) -> u32 {
+    fn sum(&self, number: DataNo) -> u32 {
         crc32c(&self.content(number))
     }
 
@@ -190,8 +194,8 @@ impl<M: Medium> Checker<'_, M> {
 
     /// Stores a word (check-C2).
     fn set(&self, block: u64, word: u64) {
-        let ready = self.medium.fence();
-        let _ = self.medium.publish(self.geometry.word_off(block), word, ready);
+        let ready = self.medium().fence();
+        let _ = self.medium().publish(self.geometry.word_at(block), word, ready);
     }
 
     fn give_up(&mut self, block: u64, fault: &Fault) {
@@ -202,12 +206,12 @@ impl<M: Medium> Checker<'_, M> {
     }
 
     /// Gives each block its own data block, where the content is there.
-    fn separate(&mut self, number: u32, blocks: &[u64], fault: &Fault) {
+    fn separate(&mut self, number: DataNo, blocks: &[u64], fault: &Fault) {
         let content = self.content(number);
         let sum = crc32c(&content);
         let mut kept = false;
         for &block in blocks {
-            let word = self.medium.load_u64(self.geometry.word_off(block));
+            let word = self.medium().load_u64(self.geometry.word_at(block));
             if word != (MapWord { number, sum }).pack() {
                 self.give_up(block, fault);
                 continue;
@@ -217,7 +221,7 @@ impl<M: Medium> Checker<'_, M> {
             match (kept, own) {
                 (false, _) => self.problem(block, what, Some("keeps it")),
                 (true, Some(own)) => {
-                    self.medium.write_nt(self.geometry.data_at(own), &content);
+                    self.medium().write_nt(self.geometry.data_at(own), &content);
                     self.set(block, MapWord { number: own, sum }.pack());
                     self.problem(block, what, Some("has a copy of its own"));
                 }
@@ -228,12 +232,12 @@ impl<M: Medium> Checker<'_, M> {
     }
 
     /// A data block that nobody has. Sharing leaves at least one free for each block that shares.
-    fn take_free(&mut self) -> Option<u32> {
+    fn take_free(&mut self) -> Option<DataNo> {
         if self.free.is_none() {
             let entries = words(self.medium, self.geometry);
             let entries = entries.filter_map(|(_, w)| MapWord::unpack(w, &self.geometry).ok()?);
-            let used: BTreeSet<u32> = entries.map(|entry| entry.number).collect();
-            let all = 1..=self.geometry.data_blocks as u32;
+            let used: BTreeSet<DataNo> = entries.map(|entry| entry.number).collect();
+            let all = (0..self.geometry.data_blocks).map(DataNo::of_bit);
             self.free = Some(all.rev().filter(|number| !used.contains(number)).collect());
         }
         self.free.as_mut()?.pop()

@@ -4,7 +4,10 @@
 //! device is opened.
 
 use crc_fast::CrcAlgorithm;
+use pmem::PmOff;
+use std::fmt;
 use std::mem::offset_of;
+use std::num::NonZeroU32;
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -12,8 +15,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const MAGIC: [u8; 8] = *b"KSTNPMBD";
 /// Version of this format.
 pub const VERSION: u32 = 1;
-/// Where the map begins, in bytes.
-pub const MAP_OFF: u64 = 4096;
+/// Where the map begins.
+pub const MAP_AT: PmOff = PmOff::new(4096);
 /// Bytes of a word of the map.
 pub const WORD: u64 = 8;
 /// Bytes of the smallest block, a sector.
@@ -46,6 +49,35 @@ pub struct Superblock {
     pub checksum: U32,
 }
 
+/// The number of a data block, from 1: of one that the region has. What a word of the map names is one only when
+/// [`MapWord::unpack`] has found it in bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DataNo(NonZeroU32);
+
+impl DataNo {
+    /// The number of the data block with this bit in the bitmap of those in use.
+    ///
+    /// # Panics
+    /// Where there are never so many ([`Geometry::of`]).
+    #[inline]
+    pub(super) fn of_bit(bit: u64) -> Self {
+        let number = u32::try_from(bit + 1).ok().and_then(NonZeroU32::new);
+        Self(number.expect("a geometry has no more data blocks"))
+    }
+
+    /// Its bit.
+    #[inline]
+    pub(super) fn bit(self) -> u64 {
+        u64::from(self.0.get()) - 1
+    }
+}
+
+impl fmt::Display for DataNo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 /// Where things lie in a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
@@ -55,8 +87,8 @@ pub struct Geometry {
     pub blocks: u64,
     /// Blocks that hold data, spares included.
     pub data_blocks: u64,
-    /// Where the first of them begins, in bytes.
-    pub data_off: u64,
+    /// Where the first of them begins.
+    pub data_at: PmOff,
 }
 
 impl Geometry {
@@ -66,10 +98,10 @@ impl Geometry {
             return None;
         }
         let data_blocks = blocks.checked_add((blocks / SPARES).max(SPARES_MIN))?;
-        let map_end = blocks.checked_mul(WORD)?.checked_add(MAP_OFF)?;
-        let data_off = map_end.checked_next_multiple_of(u64::from(block.max(4096)))?;
+        let map_end = blocks.checked_mul(WORD)?.checked_add(MAP_AT.get())?;
+        let data_at = map_end.checked_next_multiple_of(u64::from(block.max(4096)))?;
         let fits = u32::try_from(data_blocks).is_ok();
-        fits.then_some(Self { block, blocks, data_blocks, data_off })
+        fits.then_some(Self { block, blocks, data_blocks, data_at: PmOff::new(data_at) })
     }
 
     /// The largest device that fits a region of `len` bytes.
@@ -87,7 +119,7 @@ impl Geometry {
 
     /// Bytes of the region that it needs.
     pub fn region_len(&self) -> u64 {
-        self.data_off + self.data_blocks * u64::from(self.block)
+        (self.data_at + self.data_blocks * u64::from(self.block)).get()
     }
 
     /// Bytes of the device.
@@ -96,13 +128,13 @@ impl Geometry {
     }
 
     /// Where the word of a block of the device lies.
-    pub fn word_off(&self, block: u64) -> u64 {
-        MAP_OFF + block * WORD
+    pub fn word_at(&self, block: u64) -> PmOff {
+        MAP_AT + block * WORD
     }
 
-    /// Where the data block of this number (not 0) lies.
-    pub fn data_at(&self, number: u32) -> u64 {
-        self.data_off + (u64::from(number) - 1) * u64::from(self.block)
+    /// Where a data block lies.
+    pub fn data_at(&self, number: DataNo) -> PmOff {
+        self.data_at + number.bit() * u64::from(self.block)
     }
 
     /// The superblock that says this.
@@ -113,7 +145,7 @@ impl Geometry {
             block_bytes: self.block.into(),
             blocks: self.blocks.into(),
             data_blocks: self.data_blocks.into(),
-            data_off: self.data_off.into(),
+            data_off: self.data_at.get().into(),
             reserved: [0; 20],
             checksum: 0.into(),
         };
@@ -165,7 +197,7 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapWord {
     /// Number of the data block, from 1.
-    pub number: u32,
+    pub number: DataNo,
     /// CRC-32C of its content.
     pub sum: u32,
 }
@@ -176,15 +208,16 @@ impl MapWord {
 
     /// What is stored.
     pub fn pack(self) -> u64 {
-        u64::from(self.number) << 32 | u64::from(self.sum)
+        u64::from(self.number.0.get()) << 32 | u64::from(self.sum)
     }
 
     /// What a word says: `None` for a block never written or discarded, whose content is zeros.
     pub fn unpack(word: u64, geometry: &Geometry) -> Result<Option<Self>, BadWord> {
-        let found = Self { number: (word >> 32) as u32, sum: word as u32 };
-        match found.number {
+        match NonZeroU32::new((word >> 32) as u32).map(DataNo) {
             _ if word == 0 => Ok(None),
-            n if n != 0 && u64::from(n) <= geometry.data_blocks => Ok(Some(found)),
+            Some(number) if number.bit() < geometry.data_blocks => {
+                Ok(Some(Self { number, sum: word as u32 }))
+            }
             _ => Err(BadWord),
         }
     }
@@ -217,7 +250,7 @@ mod tests {
                 assert!(Geometry::of(block, g.blocks + 1).is_none_or(|g| g.region_len() > len));
                 assert_eq!(g.superblock().verify(len), Ok(g));
                 assert!(g.superblock().verify(g.region_len() - 1).is_err());
-                assert_eq!(g.data_at(1), g.data_off);
+                assert_eq!(g.data_at(DataNo::of_bit(0)), g.data_at);
             }
         }
         assert_eq!(Geometry::within(4096, 4096), None);
@@ -245,7 +278,7 @@ mod tests {
     #[test]
     fn words_round_trip() {
         let g = Geometry::within(512, 1 << 20).unwrap();
-        let word = MapWord { number: 7, sum: 0xffff_ffff };
+        let word = MapWord { number: DataNo::of_bit(6), sum: 0xffff_ffff };
         assert_eq!(MapWord::unpack(word.pack(), &g), Ok(Some(word)));
         assert_eq!(MapWord::unpack(0, &g), Ok(None));
         for bad in [1, (g.data_blocks + 1) << 32, u64::MAX] {

@@ -24,7 +24,7 @@ mod space;
 
 pub(crate) use check::show as show_faults;
 pub use check::{CheckReport, Fault, Problem, check};
-pub use layout::{Geometry, Superblock};
+pub use layout::{DataNo, Geometry, Superblock};
 pub use scan::format;
 pub(crate) use scan::superblock;
 
@@ -33,7 +33,7 @@ use crate::stats::{Event, Watch};
 use crate::{BlockDevice, BlockSizes, Durability, Error, Extent, Scheme, Stats, Zeroing};
 use arena::{Layout, LockMode, RwLock, Span};
 use layout::{MapWord, SPARES_MIN, WORD, crc32c};
-use pmem::{LINE, Medium, Tally};
+use pmem::{LINE, Medium, Pm, Tally};
 use space::Space;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
@@ -98,6 +98,11 @@ impl<M: Medium> Atomic<M> {
         Self { frame: self.frame.with_tally(tally), ..self }
     }
 
+    /// The medium, by places: what a client calls an offset is none.
+    fn medium(&self) -> Pm<&M> {
+        Pm(&self.frame.medium)
+    }
+
     fn lock(&self, block: u64) -> &RwLock {
         let line = block / LINE_WORDS;
         &self.frame.arena.table(self.locks)[(line % LOCKS as u64) as usize]
@@ -105,7 +110,7 @@ impl<M: Medium> Atomic<M> {
 
     /// What the word of a block says (atomic-A4).
     fn entry(&self, block: u64) -> Result<Option<MapWord>, Error> {
-        let word = self.frame.medium.load_u64(self.geometry.word_off(block));
+        let word = self.medium().load_u64(self.geometry.word_at(block));
         MapWord::unpack(word, &self.geometry).map_err(|_| Error::Lost { block, word })
     }
 
@@ -118,7 +123,7 @@ impl<M: Medium> Atomic<M> {
     fn copy(&self, block: u64, buf: &mut [u8]) -> Result<Option<MapWord>, Error> {
         let entry = self.entry(block)?;
         match entry {
-            Some(entry) => self.frame.medium.read(self.geometry.data_at(entry.number), buf),
+            Some(entry) => self.medium().read(self.geometry.data_at(entry.number), buf),
             None => buf.fill(0),
         }
         Ok(entry)
@@ -155,7 +160,7 @@ impl<M: Medium> Atomic<M> {
 
     /// Stores the content of up to [`BATCH`] blocks where nothing is, durably (atomic-A1); their words.
     fn store(&self, content: &[u8], words: &mut [u64], watch: &mut Watch<'_>) {
-        let Frame { medium, arena, .. } = &self.frame;
+        let (medium, arena) = (self.medium(), &self.frame.arena);
         let block = self.geometry.block as usize;
         self.space.reserve(arena, words.len() as u64);
         for (content, word) in content.chunks_exact(block).zip(words) {
@@ -178,8 +183,8 @@ impl<M: Medium> Atomic<M> {
     /// Commits the words of up to [`BATCH`] blocks from `first` on, and frees what they replace. A word that
     /// named nothing sensible frees nothing.
     fn commit(&self, first: u64, words: &[u64]) {
-        let Frame { medium, arena, .. } = &self.frame;
-        let mut replaced = [0; BATCH];
+        let (medium, arena) = (self.medium(), &self.frame.arena);
+        let mut replaced = [None; BATCH];
         let end = first + words.len() as u64;
         let mut block = first;
         while block < end {
@@ -188,17 +193,17 @@ impl<M: Medium> Atomic<M> {
             lock.lock(LockMode::Exclusive); // atomic-A3
             for block in block..line_end {
                 let i = (block - first) as usize;
-                let off = self.geometry.word_off(block);
-                let old = MapWord::unpack(medium.load_u64(off), &self.geometry);
-                replaced[i] = old.ok().flatten().map_or(0, |old| old.number);
-                medium.store_u64(off, words[i]);
+                let at = self.geometry.word_at(block);
+                let old = MapWord::unpack(medium.load_u64(at), &self.geometry);
+                replaced[i] = old.ok().flatten().map(|old| old.number);
+                medium.store_u64(at, words[i]);
             }
             lock.unlock(LockMode::Exclusive);
             block = line_end;
         }
-        medium.flush(self.geometry.word_off(first), words.len() as u64 * WORD);
+        medium.flush(self.geometry.word_at(first), words.len() as u64 * WORD);
         let _ = medium.fence();
-        self.space.free(arena, replaced.into_iter().filter(|n| *n != 0)); // atomic-A2
+        self.space.free(arena, replaced.into_iter().flatten()); // atomic-A2
     }
 
     /// Makes blocks read as zeros, by their words.
@@ -314,7 +319,7 @@ impl<M: Medium> BlockDevice for Atomic<M> {
         if len > 0
             && let Ok(Some(entry)) = self.entry(off / block)
         {
-            self.frame.medium.prefetch(self.geometry.data_at(entry.number), block);
+            self.medium().prefetch(self.geometry.data_at(entry.number), block);
         }
         Ok(())
     }

@@ -4,6 +4,7 @@
 //! - **space-S2** A block is given back when no word names it any more, and durably so; readers notice the change
 //!   of the word (`mod.rs`, atomic-A3).
 
+use super::layout::DataNo;
 use arena::{Arena, Bitmap, Layout, Span};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Relaxed};
@@ -33,8 +34,8 @@ impl Space {
     }
 
     /// Notes that a word names the block; returns whether none did before. While the device is opened.
-    pub(super) fn take(&self, arena: &Arena, number: u32) -> bool {
-        let was_free = self.used.set(arena, u64::from(number) - 1);
+    pub(super) fn take(&self, arena: &Arena, number: DataNo) -> bool {
+        let was_free = self.used.set(arena, number.bit());
         if was_free {
             arena.table(self.available)[0].fetch_sub(1, Relaxed);
         }
@@ -51,7 +52,7 @@ impl Space {
     }
 
     /// Claims a reserved block.
-    pub(super) fn claim(&self, arena: &Arena) -> u32 {
+    pub(super) fn claim(&self, arena: &Arena) -> DataNo {
         let len = self.used.len();
         let mut hint = HINT.get();
         if hint >= len {
@@ -64,7 +65,7 @@ impl Space {
             let found = self.used.claim(arena, hint..len, 1);
             if let Some(bit) = found.or_else(|| self.used.claim(arena, 0..hint, 1)) {
                 HINT.set(bit.end);
-                return bit.start as u32 + 1;
+                return DataNo::of_bit(bit.start);
             }
             // space-S1: one is free that was not when we passed it.
             std::hint::spin_loop();
@@ -72,8 +73,8 @@ impl Space {
     }
 
     /// Gives blocks back (space-S2).
-    pub(super) fn free(&self, arena: &Arena, numbers: impl Iterator<Item = u32>) {
-        let freed = numbers.map(|n| u64::from(self.used.clear(arena, u64::from(n) - 1))).sum();
+    pub(super) fn free(&self, arena: &Arena, numbers: impl Iterator<Item = DataNo>) {
+        let freed = numbers.map(|n| u64::from(self.used.clear(arena, n.bit()))).sum();
         arena.table(self.available)[0].fetch_add(freed, AcqRel);
     }
 }
@@ -89,14 +90,15 @@ mod tests {
         let space = Space::plan(&mut layout, BLOCKS);
         let arena = Arena::inherited(&layout).unwrap();
         space.init(&arena);
-        assert!(space.take(&arena, 70) && !space.take(&arena, 70));
+        let last = DataNo::of_bit(BLOCKS - 1);
+        assert!(space.take(&arena, last) && !space.take(&arena, last));
         std::thread::scope(|s| {
             for _ in 0..4 {
                 s.spawn(|| {
                     for _ in 0..2000 {
                         space.reserve(&arena, 32);
-                        let mine: Vec<u32> = (0..32).map(|_| space.claim(&arena)).collect();
-                        assert!(mine.iter().all(|n| (1..BLOCKS as u32).contains(n)));
+                        let mine: Vec<DataNo> = (0..32).map(|_| space.claim(&arena)).collect();
+                        assert!(mine.iter().all(|n| *n < last));
                         space.free(&arena, mine.into_iter());
                     }
                 });

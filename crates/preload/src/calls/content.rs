@@ -7,11 +7,12 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use libc::{iovec, off_t, size_t, ssize_t};
 use posix::{Errno, Served};
 
+use super::sending;
 use crate::memory::{self, TRANSFER_BYTES_MAX};
-use crate::serve::{answer, on_fd, on_path, to_c};
+use crate::serve::{answer, answer_moving, on_fd, on_path, to_c};
 use crate::start::process;
 use crate::stats::Class;
-use crate::{direct, guard, real};
+use crate::{direct, guard, inherited, real};
 
 /// From where on the length of a read is first compared with the file, in bytes: probing a buffer
 /// touches its pages, those too that the read would not fill.
@@ -261,11 +262,11 @@ export! {
     ) -> ssize_t {
         let by_kernel =
             || direct::copy_file_range(from, from_offset, to, to_offset, len, flags);
-        let Some(process) = process().filter(|process| process.owns(from) || process.owns(to))
-        else {
+        let Some(process) = process().filter(|process| any_is_served(process, &[from, to])) else {
             return by_kernel();
         };
-        let copied = answer(process, Class::Copy, &[from, to], |process| {
+        let moved = |copied: &usize| *copied as u64;
+        let copied = answer_moving(process, Class::Copy, &[from, to], moved, |process| {
             let mut from_at = served!(memory::load_optional(from_offset));
             let mut to_at = served!(memory::load_optional(to_offset));
             let len = len.min(TRANSFER_BYTES_MAX);
@@ -285,13 +286,18 @@ export! {
         out: c_int, from: c_int, offset: *mut off_t, count: size_t
     ) -> ssize_t {
         let by_kernel = || direct::sendfile(out, from, offset, count);
-        let Some(process) = process().filter(|process| process.owns(from) || process.owns(out))
-        else {
+        let Some(process) = process().filter(|process| any_is_served(process, &[out, from])) else {
             return by_kernel();
         };
-        let sent = answer(process, Class::Copy, &[out, from], |process| {
+        let moved = |sent: &usize| *sent as u64;
+        let sent = answer_moving(process, Class::Copy, &[out, from], moved, |process| {
             let mut at = served!(memory::load_optional(offset));
-            let sent = process.sendfile(out, from, at.as_mut(), count.min(TRANSFER_BYTES_MAX));
+            let count = count.min(TRANSFER_BYTES_MAX);
+            let sent = if process.owns(out) {
+                process.sendfile(out, from, at.as_mut(), count)
+            } else {
+                sending::send(process, out, from, at.as_mut(), count)
+            };
             if let Served::Done(Ok(_)) = sent {
                 served!(store_offset(offset, at));
             }
@@ -299,6 +305,13 @@ export! {
         });
         sent.map_or_else(by_kernel, to_c)
     }
+}
+
+/// Whether one of these numbers is served, or is from now on.
+fn any_is_served(process: &posix::Process, fds: &[c_int]) -> bool {
+    let is_served = |fd| process.owns(fd) || inherited::is_served_now(process, Class::Copy, fd);
+    // Each is looked at.
+    fds.iter().filter(|&&fd| is_served(fd)).count() > 0
 }
 
 /// Tells the program where a copy that began at an offset of its own has ended.

@@ -13,7 +13,7 @@ use crate::serve::{
 };
 use crate::start::{forget_table, is_hidden_in_table, opens_in_user_space, process, table};
 use crate::stats::Class;
-use crate::{cancel, direct, guard, memory, real};
+use crate::{cancel, direct, guard, memory, real, streams};
 
 /// Opens in user space, unless descriptors are to be the kernel's from the start.
 pub(super) fn open_at(
@@ -22,9 +22,10 @@ pub(super) fn open_at(
     flags: c_int,
     mode: mode_t,
 ) -> Option<c_int> {
-    on_path(Class::Open, dirfd, path, |process, path| {
+    let opened = on_path(Class::Open, dirfd, path, |process, path| {
         if opens_in_user_space() { process.open(dirfd, path, flags, mode) } else { Served::Kernel }
-    })
+    });
+    opened.map(standard_stream)
 }
 
 export! {
@@ -100,7 +101,8 @@ export! {
     }
 
     fn dup (fd: c_int) -> c_int {
-        on_fd(Class::Descriptor, fd, |process| process.dup(fd)).unwrap_or_else(|| {
+        let duplicate = on_fd(Class::Descriptor, fd, |process| process.dup(fd));
+        duplicate.map(standard_stream).unwrap_or_else(|| {
             before_fd();
             direct::dup(fd)
         })
@@ -156,6 +158,10 @@ export! {
             }),
             F_SETOWN_EX | F_GETOWN_EX | F_GETOWNER_UIDS | F_GET_RW_HINT | F_GET_FILE_RW_HINT => {
                 on_fd(Class::Descriptor, fd, |_| Served::<()>::Kernel)
+            }
+            libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
+                on_fd(Class::Descriptor, fd, |process| process.fcntl(fd, command, argument))
+                    .map(standard_stream)
             }
             _ => on_fd(Class::Descriptor, fd, |process| process.fcntl(fd, command, argument)),
         };
@@ -291,7 +297,15 @@ fn duplicate(old: c_int, new: c_int, f: impl FnOnce(&Process) -> Served<c_int>) 
         // What it was before may have been served otherwise.
         direct::tell(|direct| direct.opened(new, libc::O_PATH));
     }
-    Some(to_c(answered))
+    Some(standard_stream(to_c(answered)))
+}
+
+/// A number that is served from now on: if libc has a stream there, that is served, too.
+fn standard_stream(fd: c_int) -> c_int {
+    if (0..=2).contains(&fd) {
+        streams::are_served();
+    }
+    fd
 }
 
 /// `close_range` of a process that is not served, but shares the table of descriptors of one that is: the library's own

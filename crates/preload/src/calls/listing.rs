@@ -14,7 +14,8 @@ use libc::{AT_FDCWD, DIR, dirent, off_t, size_t, ssize_t};
 use posix::{DirItem, Errno};
 
 use super::copying::by_kernel;
-use super::descriptors::{close, openat};
+use super::descriptors::{close, open_at, openat};
+use super::inside;
 use crate::serve::{answer, fd_freed, set_errno};
 use crate::start::process;
 use crate::stats::Class;
@@ -318,7 +319,19 @@ export! {
         dirfd: c_int, path: *const c_char, list: *mut c_void, select: *const c_void,
         compare: *const c_void
     ) -> c_int {
-        by_kernel(&[dirfd], -1, || real::scandirat(dirfd, path, list, select, compare))
+        match open_at(dirfd, path, OPEN_FLAGS, 0) {
+            Some(-1) => -1,
+            Some(fd) => inside::scan(Stream::open(fd), list, select, compare),
+            None => by_kernel(&[dirfd], -1, || {
+                real::scandirat(dirfd, path, list, select, compare)
+            }),
+        }
+    }
+
+    fn scandir | scandir64 (
+        path: *const c_char, list: *mut c_void, select: *const c_void, compare: *const c_void
+    ) -> c_int {
+        scandirat(AT_FDCWD, path, list, select, compare)
     }
 }
 

@@ -10,11 +10,12 @@ use libc::{AT_FDCWD, FILE};
 use posix::Errno;
 
 use super::descriptors::{dup2, fcntl, open_at};
+use super::names::mkdir;
 use super::{close, lseek};
 use crate::serve::{before_fd, delegate, delegate_streams, fd_freed, set_errno};
 use crate::start::process;
 use crate::stats::Class;
-use crate::{cancel, guard, memory, real, streams};
+use crate::{cancel, guard, memory, real, stats, streams};
 
 /// What the mode of a stream asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,6 +123,15 @@ fn stream_on(fd: c_int, mode: *const c_char) -> Option<*mut FILE> {
     Some(stream)
 }
 
+/// libc has opened a stream.
+fn opened(stream: *mut FILE) -> *mut FILE {
+    if !stream.is_null() {
+        // SAFETY: a stream.
+        stats::opened_by_kernel(unsafe { libc::fileno(stream) });
+    }
+    stream
+}
+
 /// The descriptor of a stream, which libc is going to close where nobody sees it.
 fn delegate_stream(stream: *mut FILE) -> c_int {
     if stream.is_null() {
@@ -138,7 +148,7 @@ export! {
     fn fopen | fopen64 | _IO_fopen (path: *const c_char, mode: *const c_char) -> *mut FILE {
         open_stream(path, mode).unwrap_or_else(|| {
             before_fd();
-            real::fopen(path, mode)
+            opened(real::fopen(path, mode))
         })
     }
 
@@ -189,6 +199,7 @@ export! {
             return real::fclose(stream);
         }
         let number = delegate_stream(stream);
+        stats::unmark(number, number);
         let closed = real::fclose(stream);
         fd_freed(number);
         closed
@@ -221,29 +232,39 @@ export! {
     fn mkstemp | mkstemp64 (template: *mut c_char) -> c_int {
         temporary(template, 0, 0).unwrap_or_else(|| {
             before_fd();
-            real::mkstemp(template)
+            stats::opened_by_kernel(real::mkstemp(template))
         })
     }
 
     fn mkostemp | mkostemp64 (template: *mut c_char, flags: c_int) -> c_int {
         temporary(template, 0, flags).unwrap_or_else(|| {
             before_fd();
-            real::mkostemp(template, flags)
+            stats::opened_by_kernel(real::mkostemp(template, flags))
         })
     }
 
     fn mkstemps | mkstemps64 (template: *mut c_char, suffix: c_int) -> c_int {
         temporary(template, suffix, 0).unwrap_or_else(|| {
             before_fd();
-            real::mkstemps(template, suffix)
+            stats::opened_by_kernel(real::mkstemps(template, suffix))
         })
     }
 
     fn mkostemps | mkostemps64 (template: *mut c_char, suffix: c_int, flags: c_int) -> c_int {
         temporary(template, suffix, flags).unwrap_or_else(|| {
             before_fd();
-            real::mkostemps(template, suffix, flags)
+            stats::opened_by_kernel(real::mkostemps(template, suffix, flags))
         })
+    }
+}
+
+export! {
+    fn mkdtemp (template: *mut c_char) -> *mut c_char {
+        match named(template, 0, || Some(mkdir(template, 0o700))) {
+            Some(0) => template,
+            Some(_) => null_mut(),
+            None => real::mkdtemp(template),
+        }
     }
 }
 
@@ -257,6 +278,13 @@ const TRIES: usize = 62 * 62 * 62;
 /// Opens a new file whose name ends with six letters that are made up, and `suffix` bytes of the template. `None`: it is libc's
 /// to make, or to refuse.
 fn temporary(template: *mut c_char, suffix: c_int, flags: c_int) -> Option<c_int> {
+    let flags = flags & !libc::O_ACCMODE | libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
+    named(template, suffix, || open_at(AT_FDCWD, template, flags, 0o600))
+}
+
+/// Calls `make`, which fails with `EEXIST` where the name is taken, with such names in `template` until it does something else;
+/// returns what it returned. `None`: it is libc's to make.
+fn named(template: *mut c_char, suffix: c_int, make: impl Fn() -> Option<c_int>) -> Option<c_int> {
     process()?;
     let len = memory::string(template).ok()?.len();
     let at = len.checked_sub(usize::try_from(suffix).ok()?)?.checked_sub(X)?;
@@ -265,7 +293,6 @@ fn temporary(template: *mut c_char, suffix: c_int, flags: c_int) -> Option<c_int
     if letters != [b'X'; X] {
         return None;
     }
-    let flags = flags & !libc::O_ACCMODE | libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
     for _ in 0..TRIES {
         let mut random = 0_u64;
         let bytes = size_of_val(&random);
@@ -276,7 +303,7 @@ fn temporary(template: *mut c_char, suffix: c_int, flags: c_int) -> Option<c_int
             *letter = LETTERS[(random % 62) as usize];
             random /= 62;
         }
-        let opened = open_at(AT_FDCWD, template, flags, 0o600);
+        let opened = make();
         let exists = || std::io::Error::last_os_error().raw_os_error() == Some(libc::EEXIST);
         match opened {
             Some(fd) if fd < 0 && exists() => {}

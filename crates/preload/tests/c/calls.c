@@ -246,6 +246,62 @@ static void descriptors(void)
 	T(close(fd));
 }
 
+/* The path from the directory of the test on, where that is part of it. */
+static void real_path(const char *path)
+{
+	char here[PATH_MAX], buf[PATH_MAX] = "untouched", *allocated;
+
+	getcwd(here, sizeof here);
+	T(realpath(path, buf) != NULL);
+	printf("%s\n", strncmp(buf, here, strlen(here)) ? buf : buf + strlen(here));
+	allocated = canonicalize_file_name(path);
+	printf("%d\n", allocated ? !strcmp(allocated, buf) : -1);
+	free(allocated);
+}
+
+static void real_paths(void)
+{
+	char here[PATH_MAX], path[2 * PATH_MAX];
+
+	T(mkdir("real", 0700));
+	T(symlink("real", "to-real"));
+	T(symlink("../to-real/.//", "real/around"));
+	T(symlink("loop", "loop"));
+	T(symlink("/etc/../etc/passwd", "outside"));
+	T(close(creat("real/file", 0600)));
+	getcwd(here, sizeof here);
+	const char *paths[] = { "", ".", "..", "real", "real/", "real/.", "real/file", "real/file/", "real/file/.",
+		"real/file/..", "real/file/x", "real/missing", "real/missing/x", "missing/..", "to-real/file", "to-real/",
+		"real/around/around/file", "loop", "loop/x", "outside", "outside/", "/", "//", "/..", "/etc/../etc", "./././real" };
+	for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
+		if (strcmp(paths[i], ".."))
+			real_path(paths[i]);
+	snprintf(path, sizeof path, "%s/to-real/../real//around/file", here);
+	real_path(path);
+	snprintf(path, sizeof path, "%s/../../../../../../..", here);
+	real_path(path);
+	memset(path, 'x', sizeof path);
+	path[sizeof path - 1] = 0;
+	real_path(path);
+	for (size_t i = 1; i < sizeof path - 1; i += 2)
+		path[i - 1] = '.', path[i] = '/';
+	real_path(path);
+	T(realpath(NULL, path) != NULL);
+	char template[] = "real/made-XXXXXX", wrong[] = "real/made-XXXXX";
+	T(mkdtemp(template) == template);
+	printf("%d\n", access(template, W_OK) == 0 && strcmp(template, "real/made-XXXXXX"));
+	T(mkdtemp(wrong) != NULL);
+	char missing[] = "missing/made-XXXXXX";
+	T(mkdtemp(missing) != NULL);
+	T(rmdir(template));
+	T(unlink("real/file"));
+	T(unlink("real/around"));
+	T(rmdir("real"));
+	T(unlink("to-real"));
+	T(unlink("loop"));
+	T(unlink("outside"));
+}
+
 static void names(void)
 {
 	char buf[PATH_MAX];
@@ -285,6 +341,7 @@ static void names(void)
 	T(euidaccess("data", R_OK));
 	T(realpath("dir/../link", buf) != NULL);
 	printf("%s\n", strrchr(buf, '/'));
+	real_paths();
 }
 
 static void attributes(void)
@@ -354,6 +411,11 @@ static int compare(const void *a, const void *b)
 	return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
+static int is_first(const struct dirent *entry)
+{
+	return !strcmp(entry->d_name, "entry1");
+}
+
 static int visited;
 
 static int visit(const char *path, const struct stat *st, int flag, struct FTW *at)
@@ -417,11 +479,34 @@ static void listing(void)
 	T(close(fd));
 	struct dirent **scanned;
 	T(scandir("many", &scanned, NULL, alphasort));
+	for (int i = 0; i < 3; i++)
+		printf("%s\n", scanned[i]->d_name);
+	T(scandir("many", &scanned, is_first, NULL));
+	printf("%s\n", scanned[0]->d_name);
+	T(scandir("missing", &scanned, NULL, alphasort));
+	T(scandir("data", &scanned, NULL, alphasort));
+	T(fd = open("many", O_RDONLY | O_DIRECTORY));
+	T(scandirat(fd, ".", &scanned, NULL, alphasort));
+	T(scandirat(fd, "..", &scanned, is_first, alphasort));
+	T(close(fd));
 	T(nftw("many", visit, 5, 0));
 	printf("%d visited\n", visited);
 	glob_t found;
 	T(glob("many/entry1*", 0, NULL, &found));
+	printf("%zu found, %x\n", found.gl_pathc, found.gl_flags);
+	T(glob("many/entry2?", GLOB_APPEND | GLOB_MARK, NULL, &found));
+	printf("%zu found, last %s\n", found.gl_pathc, found.gl_pathv[found.gl_pathc - 1]);
+	globfree(&found);
+	T(glob("m*ny/ent*[34]", GLOB_MARK | GLOB_NOSORT, NULL, &found));
 	printf("%zu found\n", found.gl_pathc);
+	globfree(&found);
+	T(glob("./many", GLOB_MARK, NULL, &found));
+	printf("%s\n", found.gl_pathv[0]);
+	globfree(&found);
+	T(glob("missing*", 0, NULL, &found));
+	T(glob("data/*", GLOB_ERR, NULL, &found));
+	T(glob("/et[c]/passw?", 0, NULL, &found));
+	globfree(&found);
 	T(fd = open("many", O_RDONLY | O_DIRECTORY));
 	T(getdents64(fd, buf, 10));
 	for (long total = 0, len;; total += len) {
@@ -544,6 +629,60 @@ static void locks(void)
 	T(close(fd));
 }
 
+/* More than a socket takes at once, to all kinds of them. */
+static void sending(void)
+{
+	int from, pair[2], kinds[] = { SOCK_STREAM, SOCK_SEQPACKET };
+	long sent = 0, received = 0;
+	char *data = malloc(1 << 20), *back = malloc(1 << 20);
+
+	for (int i = 0; i < 1 << 20; i++)
+		data[i] = i * 2654435761u >> 24;
+	T(from = open("sent", O_CREAT | O_RDWR | O_TRUNC, 0600));
+	T(write(from, data, 1 << 20));
+	T(lseek(from, 0, SEEK_SET));
+	T(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair));
+	while (received < 1 << 20) {
+		long n = sendfile(pair[1], from, NULL, 2 << 20);
+		sent += n > 0 ? n : 0;
+		while ((n = read(pair[0], back + received, (1 << 20) - received)) > 0)
+			received += n;
+	}
+	printf("%ld sent, %ld\n", sent, (long)lseek(from, 0, SEEK_CUR));
+	printf("%d\n", memcmp(data, back, 1 << 20));
+	T(sendfile(pair[1], from, NULL, 10));
+	off_t at = -1;
+	T(sendfile(pair[1], from, &at, 10));
+	at = (1 << 20) - 5;
+	T(sendfile(pair[1], from, &at, 10));
+	printf("%ld\n", (long)at);
+	T(close(pair[0]));
+	signal(SIGPIPE, SIG_IGN);
+	at = 0;
+	T(sendfile(pair[1], from, &at, 10));
+	signal(SIGPIPE, SIG_DFL);
+	T(close(pair[1]));
+	T(socketpair(AF_UNIX, kinds[1], 0, pair));
+	at = 100;
+	T(sendfile(pair[1], from, &at, 10));
+	T(read(pair[0], back, 100));
+	T(close(pair[0]));
+	T(close(pair[1]));
+	T(close(from));
+	T(from = open("sent", O_WRONLY));
+	T(pipe(pair));
+	T(sendfile(pair[1], from, NULL, 10));
+	T(close(from));
+	T(from = open(".", O_RDONLY));
+	T(sendfile(pair[1], from, NULL, 10));
+	T(close(from));
+	T(close(pair[0]));
+	T(close(pair[1]));
+	T(unlink("sent"));
+	free(data);
+	free(back);
+}
+
 static void copying(void)
 {
 	int from, to, pair[2];
@@ -563,12 +702,18 @@ static void copying(void)
 	T(pipe(pair));
 	T(sendfile(pair[1], from, NULL, 3));
 	T(read(pair[0], buf, sizeof buf));
+	offset = 1;
+	T(sendfile(pair[1], from, &offset, 4));
+	printf("%ld\n", (long)offset);
+	T(lseek(from, 0, SEEK_CUR));
+	T(read(pair[0], buf, sizeof buf));
 	T(splice(from, NULL, pair[1], NULL, 2, 0));
 	T(read(pair[0], buf, sizeof buf));
 	T(close(from));
 	T(close(to));
 	T(close(pair[0]));
 	T(close(pair[1]));
+	sending();
 }
 
 static void waiting(void)

@@ -9,10 +9,11 @@ mod buffers;
 mod calls;
 mod races;
 
-use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::FileExt as _;
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use counters::Counters;
 
 /// Calls in one sequence, which starts with an empty directory.
 const SEQUENCE: u64 = 400;
@@ -82,7 +83,7 @@ fn calls_are_answered_as_by_the_kernel() {
                 served,
             ))
         };
-        let stats = counters();
+        let stats = Counters::create(0, 0).unwrap();
         let expected = run(theirs.path(), None);
         let mut command = again(
             "calls_are_answered_as_by_the_kernel",
@@ -103,11 +104,9 @@ fn calls_are_answered_as_by_the_kernel() {
                 expected.get(at)
             );
         }
-        let mut counted = [0; 4096];
-        stats.read_exact_at(&mut counted, 0).unwrap();
-        let (served, calls) = served_and_all(&counted);
-        copied += served;
-        all += calls;
+        let sums = Counters::map(stats.as_fd()).unwrap().sums();
+        copied += sums.served().calls;
+        all += sums.served().calls + sums.by_kernel().calls;
     }
     println!(
         "{} calls compared; of {all} reads, writes and seeks, {copied} by copy",
@@ -138,24 +137,4 @@ fn bytes_are_lent_where_they_lie() {
     let lines =
         said(&mut again(NAME, &dir.path().display().to_string(), Some((dir.path(), 0, 64))));
     assert_eq!(lines, ["# done"]);
-}
-
-/// A file for `KEEPSTONE_STATS`, as `keepstone run` makes it.
-fn counters() -> std::fs::File {
-    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let file = std::fs::File::from(memfd_create(c"keepstone-run", flags).unwrap());
-    file.write_all_at(b"KSRUN003", 0).unwrap();
-    file.set_len(4096).unwrap();
-    fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
-    file
-}
-
-/// Of the counters of `KEEPSTONE_STATS`.
-fn served_and_all(file: &[u8]) -> (u64, u64) {
-    let number = |at: usize| u64::from_ne_bytes(file[at..at + 8].try_into().unwrap());
-    let records = (0..number(8) as usize).map(|index| 16 + 40 * index);
-    records.fold((0, 0), |(served, all), at| {
-        (served + number(at + 16), all + number(at + 16) + number(at + 24))
-    })
 }

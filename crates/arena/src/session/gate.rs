@@ -1,0 +1,231 @@
+//! The gate: threads go inside and come out, and all of them stop for a repair (session-E2 to session-E4).
+
+use super::{
+    CLOSING, Header, LEFTOVERS, NAP, NAPS_TO_DESPAIR, NAPS_TO_DOUBT, ProcessSlot, Refused, Session,
+    UNABLE_TRIES, UNKNOWN, is_nobody,
+};
+use crate::Arena;
+use crate::process::{Life, ProcessId};
+use crate::sync::{self, AtomicU32, AtomicU64, fence};
+use std::sync::atomic::{Ordering::*, compiler_fence};
+
+/// A thread inside an operation, until dropped.
+#[must_use]
+pub struct Inside<'a>(Option<&'a AtomicU32>);
+
+impl Drop for Inside<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(inside) = self.0 {
+            inside.store(0, Release);
+        }
+    }
+}
+
+/// The world stands still, until dropped.
+pub struct Stopped<'a> {
+    header: &'a Header,
+    unfinished: bool,
+}
+
+impl Stopped<'_> {
+    /// Whether somebody died who had stopped the world before.
+    pub fn is_unfinished(&self) -> bool {
+        self.unfinished
+    }
+}
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        self.header.gate.store(0, Release);
+        sync::futex_wake(&self.header.gate);
+    }
+}
+
+/// Threads of this process stay outside, until dropped.
+pub struct Paused<'a>(&'a AtomicU64);
+
+impl Drop for Paused<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Release);
+    }
+}
+
+impl Session {
+    /// Between the store that closes and the look at who is inside (session-E4): for all threads that do not
+    /// fence themselves, too. `false` where that cannot be.
+    pub(super) fn fence_all(&self) -> bool {
+        fence(SeqCst);
+        let relies = |p: &ProcessSlot| p.relies.load(Acquire) != 0 && !p.is_left();
+        sync::make_all_fence() || !self.processes().iter().any(relies)
+    }
+
+    /// After [`fence_all`](Self::fence_all): waits until every thread is outside or dead. `false` where
+    /// that cannot be told.
+    pub(super) fn wait_for_all(&self) -> bool {
+        for t in self.used_threads() {
+            for nap in 0u32.. {
+                let who = t.who.load(Acquire);
+                if t.inside.load(Acquire) == 0 || who == 0 {
+                    break;
+                }
+                if nap.is_multiple_of(NAPS_TO_DOUBT) {
+                    match ProcessId(who).life() {
+                        Life::Alive => {}
+                        Life::Dead => break,
+                        Life::Unknown if nap < NAPS_TO_DESPAIR => {}
+                        Life::Unknown => return false,
+                    }
+                }
+                sync::nap(&NAP);
+            }
+        }
+        true
+    }
+}
+
+impl Arena {
+    /// Marks the calling thread as inside an operation.
+    ///
+    /// # Errors
+    /// [`Refused`]; the caller may repair and try again.
+    #[inline]
+    pub fn enter(&self) -> Result<Inside<'_>, Refused> {
+        let Some(s) = self.session() else { return Ok(Inside(None)) };
+        let slot = s.slot()?;
+        let inside = &s.threads()[slot as usize].inside;
+        loop {
+            inside.store(1, Relaxed);
+            if s.fences.load(Relaxed) {
+                fence(SeqCst)
+            } else {
+                compiler_fence(SeqCst)
+            }
+            if s.header().gate.load(Acquire) == 0 && s.paused.load(Relaxed) as u32 == 0 {
+                return Ok(Inside(Some(inside)));
+            }
+            inside.store(0, Release);
+            self.wait_outside()?;
+        }
+    }
+
+    /// Sleeps until the gate is open; tells when that needs help.
+    #[cold]
+    pub fn wait_outside(&self) -> Result<(), Refused> {
+        let Some(s) = self.session() else { return Ok(()) };
+        let gate = &s.header().gate;
+        for nap in 1u32.. {
+            let closed_by = gate.load(Acquire);
+            if closed_by == 0 {
+                match s.paused.load(Acquire) & u64::from(u32::MAX) {
+                    0 => return Ok(()),
+                    paused if paused & LEFTOVERS != 0 => {
+                        let before = s.paused.fetch_and(!LEFTOVERS, AcqRel);
+                        if before & LEFTOVERS != 0 {
+                            return Err(Refused::Leftovers);
+                        }
+                    }
+                    _ => sync::nap(&NAP),
+                }
+                continue;
+            }
+            let _ = sync::futex_wait(gate, closed_by, &NAP);
+            if nap.is_multiple_of(NAPS_TO_DOUBT) && self.is_owner_dead(closed_by % CLOSING) {
+                return Err(Refused::Stopped);
+            }
+        }
+        Ok(())
+    }
+
+    /// The calling thread, as owner of short locks: its slot, or where no other process can be its number.
+    #[inline]
+    pub fn owner(&self) -> u32 {
+        match self.session() {
+            None => sync::number(),
+            Some(s) => s.slot().unwrap_or(UNKNOWN),
+        }
+    }
+
+    /// Whether an owner's process is dead.
+    pub fn is_owner_dead(&self, owner: u32) -> bool {
+        let Some(s) = self.session() else { return false };
+        match s.threads().get(owner as usize) {
+            Some(t) => is_nobody(t.who.load(Acquire)),
+            None => false,
+        }
+    }
+
+    /// Whether a thread that waits inside should give up (session-E3): the gate is closed, or somebody died
+    /// inside.
+    pub fn should_give_up(&self) -> bool {
+        let Some(s) = self.session() else { return false };
+        s.header().gate.load(Acquire) != 0 || self.has_died_inside()
+    }
+
+    /// Whether a process died inside an operation (session-E2).
+    pub fn has_died_inside(&self) -> bool {
+        let Some(s) = self.session() else { return false };
+        let inside = s.used_threads().iter().filter(|t| t.inside.load(Acquire) != 0);
+        let mut last_alive = 0;
+        for t in inside {
+            let who = t.who.load(Acquire);
+            if who == 0 || who == last_alive {
+                continue;
+            }
+            if ProcessId(who).is_dead() {
+                // Its slot may have been swept and taken meanwhile.
+                if t.who.load(Acquire) == who && t.inside.load(Acquire) != 0 {
+                    return true;
+                }
+            }
+            last_alive = who;
+        }
+        false
+    }
+
+    /// Closes the gate and waits until every living thread is outside. `None` where somebody alive
+    /// is doing that already, or has to: [`wait_outside`](Self::wait_outside) then. The calling thread must
+    /// be outside itself.
+    pub fn stop_the_world(&self) -> Result<Option<Stopped<'_>>, Refused> {
+        let Some(s) = self.session() else { return Ok(None) };
+        let me = s.slot()?;
+        let gate = &s.header().gate;
+        let closed_by = gate.load(Acquire);
+        if closed_by != 0 && !self.is_owner_dead(closed_by % CLOSING) {
+            return Ok(None);
+        }
+        let closing = s.header().closings.fetch_add(1, Relaxed).wrapping_mul(CLOSING);
+        if gate.compare_exchange(closed_by, closing | me, AcqRel, Relaxed).is_err() {
+            return Ok(None);
+        }
+        if !s.fence_all() || !s.wait_for_all() {
+            // As it was: what a dead closer has left half-done stays shut in.
+            gate.store(closed_by, Release);
+            sync::futex_wake(gate);
+            sync::nap(&NAP);
+            let tries = s.unable.fetch_add(1, Relaxed) + 1;
+            return if tries % UNABLE_TRIES == 0 { Err(Refused::Unable) } else { Ok(None) };
+        }
+        s.unable.store(0, Relaxed);
+        Ok(Some(Stopped { header: s.header(), unfinished: closed_by != 0 }))
+    }
+
+    /// Keeps the other threads of this process outside, and waits until they are: before an
+    /// `execve`, which would kill them anywhere. Where the kernel no longer lets the process make its threads
+    /// fence, one that is just going inside may be missed; then others repair, as after a kill.
+    pub fn pause(&self) -> Option<Paused<'_>> {
+        let s = self.session()?;
+        let own = s.slot().ok()?;
+        s.paused.fetch_add(1, Relaxed);
+        let paused = Paused(&s.paused);
+        sync::make_own_fence();
+        let me = ProcessId::own().0;
+        for (i, t) in s.used_threads().iter().enumerate() {
+            while i + 1 != own as usize && t.who.load(Acquire) == me && t.inside.load(Acquire) != 0
+            {
+                sync::nap(&NAP);
+            }
+        }
+        Some(paused)
+    }
+}

@@ -1,0 +1,107 @@
+//! What keeps `keepstone run` from serving a mount in user space, as far as that is seen without asking its server.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use fuse::MountEntry;
+use rustix::fs::{AtFlags, CWD, accessat};
+use rustix::io::Errno;
+
+use crate::locks::Locks;
+
+/// Why a mount cannot be served, and what helps.
+#[derive(Debug)]
+pub struct Obstacle {
+    /// Where the pool is mounted.
+    pub dir: PathBuf,
+    /// In words.
+    pub why: String,
+    /// What to do.
+    pub remedy: String,
+}
+
+impl std::fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (dir, why, remedy) = (self.dir.display(), &self.why, &self.remedy);
+        write!(f, "{dir}: {why}, so all calls go through the mount; {remedy}")
+    }
+}
+
+/// What keeps each of the pools among `mounts` from being served; nothing of those that can be.
+pub fn of_mounts(mounts: &[MountEntry]) -> Vec<Obstacle> {
+    let locks = Locks::read();
+    let pools = mounts.iter().filter(|mount| mount.is_keepstone());
+    pools.filter_map(|mount| of_mount(mount, mounts, &locks)).collect()
+}
+
+/// What keeps the mount on `dir` from being served.
+pub fn of_dir(dir: &Path) -> Option<Obstacle> {
+    let mounts = fuse::mounts().ok()?;
+    let mount = mounts.iter().rev().find(|mount| mount.dir == dir && mount.is_keepstone())?;
+    of_mount(mount, &mounts, &Locks::read())
+}
+
+fn of_mount(mount: &MountEntry, mounts: &[MountEntry], locks: &Locks) -> Option<Obstacle> {
+    if is_on_server(&mount.source, mounts) {
+        return None;
+    }
+    let (dir, pool) = (mount.dir.display(), mount.source.display());
+    let obstacle =
+        |why: String, remedy: String| Some(Obstacle { dir: mount.dir.clone(), why, remedy });
+    if mount.options.split(',').any(|option| option == "ro") {
+        let remedy =
+            "mount it without `-o ro`, if programs are to use the pool directly".to_owned();
+        return obstacle("mounted read-only".to_owned(), remedy);
+    }
+    let holders = locks.on(&mount.source);
+    if holders.iter().any(|lock| lock.exclusive) {
+        let why = "not mounted with -o direct".to_owned();
+        let remedy = format!(
+            "unmount it (`keepstone umount {dir}`), and mount it with `keepstone mount -o direct {pool} {dir}`"
+        );
+        return obstacle(why, remedy);
+    }
+    let may = rustix::fs::Access::READ_OK | rustix::fs::Access::WRITE_OK;
+    match accessat(CWD, &mount.source, may, AtFlags::EACCESS) {
+        Err(Errno::ACCESS) => {
+            let user = rustix::process::geteuid().as_raw();
+            let group = rustix::process::getegid().as_raw();
+            let why = format!("user {user} may not open the pool {pool} for reading and writing");
+            let remedy = format!("as its owner: `chgrp {group} {pool} && chmod 660 {pool}`");
+            return obstacle(why, remedy);
+        }
+        Err(Errno::NOENT) => {
+            let why = format!("the pool {pool} is not in this mount namespace");
+            let remedy = "run the program where the mount's server runs, or make the pool and /dev/shm visible \
+                          here by the same paths";
+            return obstacle(why, remedy.to_owned());
+        }
+        _ => {}
+    }
+    // Locks of those in other PID namespaces are not shown, or with number 0.
+    if !holders.iter().any(|lock| is_in_our_namespaces(lock.pid)) {
+        let why = "its server is in another PID or time namespace, or has ended".to_owned();
+        let remedy =
+            "run the program where the server runs, or a server in this container".to_owned();
+        return obstacle(why, remedy);
+    }
+    None
+}
+
+/// Whether a path lies on somebody else's server: that is not looked at.
+fn is_on_server(path: &Path, mounts: &[MountEntry]) -> bool {
+    let above = mounts.iter().filter(|mount| path.starts_with(&mount.dir));
+    let above = above.max_by_key(|mount| mount.dir.as_os_str().len());
+    let types = ["fuse", "nfs", "cifs", "9p"];
+    above.is_some_and(|mount| types.iter().any(|name| mount.fs_type.starts_with(name)))
+}
+
+/// Whether processes here and process `pid` know each other by the same numbers. 0 is one of elsewhere.
+fn is_in_our_namespaces(pid: u32) -> bool {
+    let is_same = |kind: &str| {
+        let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/{kind}"));
+        // Of others' processes, nobody is told.
+        of(&pid.to_string()).map_or(true, |there| of("self").is_ok_and(|here| here == there))
+    };
+    pid > 0 && is_same("pid") && is_same("time")
+}

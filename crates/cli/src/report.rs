@@ -1,0 +1,239 @@
+//! What `keepstone run --stats` and `--explain` print when the program has ended.
+
+use std::collections::BTreeMap;
+
+use counters::{Class, Counters, Reason, Sums};
+use serde::Serialize;
+
+use crate::program::Program;
+use crate::size;
+
+/// Calls of one class.
+#[derive(Debug, Serialize)]
+struct Calls {
+    /// Answered in user space.
+    served: u64,
+    /// What they have moved, in bytes.
+    served_bytes: u64,
+    /// Made by the kernel, on descriptors and paths of pools.
+    handed_over: u64,
+    /// What those have moved, in bytes.
+    handed_over_bytes: u64,
+    /// What calls in user space took, in nanoseconds; 0 without `--stats`.
+    served_ns: u64,
+}
+
+/// Calls and bytes.
+#[derive(Debug, Serialize)]
+struct Tally {
+    calls: u64,
+    bytes: u64,
+}
+
+impl From<counters::Tally> for Tally {
+    fn from(tally: counters::Tally) -> Self {
+        Self { calls: tally.calls, bytes: tally.bytes }
+    }
+}
+
+/// Why calls went through the mount.
+#[derive(Debug, Serialize)]
+struct Why {
+    calls: u64,
+    bytes: u64,
+    text: &'static str,
+    remedy: &'static str,
+}
+
+/// A file that went through the mount.
+#[derive(Debug, Serialize)]
+struct File {
+    path: String,
+    reason: &'static str,
+    text: &'static str,
+    calls: u64,
+    bytes: u64,
+}
+
+/// A program that loads no library.
+#[derive(Debug, Serialize)]
+struct Unserved {
+    program: String,
+    why: String,
+}
+
+/// What is printed.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// Exit status of CMD, as a shell counts it.
+    status: u8,
+    /// By class; classes without calls are left out.
+    calls: BTreeMap<&'static str, Calls>,
+    /// All that was served in user space.
+    served: Tally,
+    /// All that went through the mounts, as far as programs with the library know.
+    by_mount: Tally,
+    /// Of calls and of bytes, how much was served in user space, in percent.
+    served_percent: [f64; 2],
+    /// Why the rest was not.
+    reasons: BTreeMap<&'static str, Why>,
+    /// Programs that could not load the library.
+    unserved_programs: u64,
+    /// Which those are (`--explain`).
+    programs: Vec<Unserved>,
+    /// What went through the mounts (`--explain`).
+    files: Vec<File>,
+    /// Requests that reached the server of each mount meanwhile, by mount point and kind. Other
+    /// programs' are among them.
+    mounts: BTreeMap<String, BTreeMap<String, u64>>,
+    /// Those among them that only the server serves: they are not mounted with `-o direct`.
+    not_direct: Vec<String>,
+}
+
+/// How much of all a part is, in percent; all of nothing.
+fn percent(part: u64, rest: u64) -> f64 {
+    if rest == 0 { 100.0 } else { 100.0 * part as f64 / (part + rest) as f64 }
+}
+
+impl Report {
+    /// From what was counted, and what servers said.
+    pub fn new(
+        status: u8,
+        counters: &Counters,
+        mounts: BTreeMap<String, BTreeMap<String, u64>>,
+        not_direct: Vec<String>,
+    ) -> Self {
+        let sums = counters.sums();
+        let (served, by_mount) = (sums.served(), sums.by_kernel());
+        let (executed, files) =
+            counters.files().into_iter().partition::<Vec<_>, _>(|f| f.reason == Reason::Executed);
+        let text = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
+        let program = |program: String| {
+            let why = Program::find(program.as_ref())?.not_served()?;
+            Some(Unserved { program, why })
+        };
+        let file = |file: counters::FileCalls| File {
+            path: text(&file.path),
+            reason: file.reason.name(),
+            text: file.reason.text(),
+            calls: file.calls,
+            bytes: file.bytes,
+        };
+        Self {
+            status,
+            calls: calls(&sums),
+            served_percent: [
+                percent(served.calls, by_mount.calls),
+                percent(served.bytes, by_mount.bytes),
+            ],
+            served: served.into(),
+            by_mount: by_mount.into(),
+            reasons: reasons(&sums),
+            unserved_programs: sums.unserved,
+            programs: executed.iter().filter_map(|file| program(text(&file.path))).collect(),
+            files: files.into_iter().map(file).collect(),
+            mounts,
+            not_direct,
+        }
+    }
+
+    /// On stderr: stdout is CMD's.
+    pub fn print(&self, stats: bool, explain: bool) {
+        if stats {
+            self.print_calls();
+        }
+        let [calls, bytes] = self.served_percent;
+        tell!(
+            "served in user space: {calls:.1} % of {} calls, {bytes:.1} % of {}",
+            self.served.calls + self.by_mount.calls,
+            size::show(self.served.bytes + self.by_mount.bytes)
+        );
+        for why in self.reasons.values() {
+            let remedy =
+                if why.remedy.is_empty() { String::new() } else { format!(": {}", why.remedy) };
+            let bytes = size::show(why.bytes);
+            tell!("through the mount: {} calls, {bytes}: {}{remedy}", why.calls, why.text);
+        }
+        if self.unserved_programs > 0 {
+            tell!("programs that could not be served: {}", self.unserved_programs);
+        }
+        if explain {
+            self.explain();
+        }
+        if stats {
+            self.print_mounts();
+        }
+    }
+
+    fn explain(&self) {
+        for Unserved { program, why } in &self.programs {
+            tell!("not served: {program}: {why}");
+        }
+        if !self.files.is_empty() {
+            tell!("{:>10} {:>10}  through the mount", "calls", "bytes");
+        }
+        for File { path, text, calls, bytes, .. } in &self.files {
+            tell!("{calls:10} {:>10}  {path}: {text}", size::show(*bytes));
+        }
+    }
+
+    fn print_calls(&self) {
+        tell!(
+            "{:12} {:>14} {:>14} {:>14} {:>14} {:>14} {:>14}",
+            "calls",
+            "in user space",
+            "bytes",
+            "ms",
+            "us per call",
+            "handed over",
+            "bytes"
+        );
+        for (class, calls) in &self.calls {
+            let Calls { served, served_bytes, handed_over, handed_over_bytes, served_ns } = *calls;
+            let (ms, us) = (served_ns as f64 / 1e6, served_ns as f64 / 1e3 / served.max(1) as f64);
+            tell!(
+                "{class:12} {served:14} {served_bytes:14} {ms:14.3} {us:14.3} {handed_over:14} {handed_over_bytes:14}"
+            );
+        }
+    }
+
+    fn print_mounts(&self) {
+        for (dir, requests) in &self.mounts {
+            let total: u64 = requests.values().sum();
+            let why =
+                if self.not_direct.contains(dir) { " (mounted without -o direct)" } else { "" };
+            tell!("requests to the server of {dir}{why}: {total}");
+            for (kind, n) in requests {
+                tell!("{kind:12} {n:14}");
+            }
+        }
+    }
+}
+
+fn calls(sums: &Sums) -> BTreeMap<&'static str, Calls> {
+    let named = Class::NAMES.into_iter().zip(&sums.classes);
+    let counted = named.filter(|(_, calls)| **calls != counters::Calls::default());
+    counted
+        .map(|(name, calls)| {
+            let calls = Calls {
+                served: calls.served.calls,
+                served_bytes: calls.served.bytes,
+                handed_over: calls.by_kernel.calls,
+                handed_over_bytes: calls.by_kernel.bytes,
+                served_ns: calls.served_ns,
+            };
+            (name, calls)
+        })
+        .collect()
+}
+
+fn reasons(sums: &Sums) -> BTreeMap<&'static str, Why> {
+    let named = Reason::ALL.into_iter().zip(&sums.reasons);
+    let counted = named.filter(|(_, tally)| tally.calls + tally.bytes > 0);
+    counted
+        .map(|(reason, tally)| {
+            let (text, remedy) = (reason.text(), reason.remedy());
+            (reason.name(), Why { calls: tally.calls, bytes: tally.bytes, text, remedy })
+        })
+        .collect()
+}

@@ -1,0 +1,124 @@
+//! The list of files that went through the mount, for `run --explain`: path, reason, calls and bytes.
+
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::*};
+
+use crate::Reason;
+
+/// So many files are listed.
+const FILES: usize = 1024;
+/// What is kept of a path: its last bytes.
+const PATH_BYTES: usize = 480;
+
+const FREE: u32 = 0;
+/// Somebody writes the path.
+const BEING_MADE: u32 = 1;
+const READY: u32 = 2;
+
+#[repr(C)]
+pub(crate) struct Files([File; FILES]);
+
+#[repr(C)]
+struct File {
+    state: AtomicU32,
+    reason: AtomicU8,
+    path_len: AtomicU16,
+    calls: AtomicU64,
+    bytes: AtomicU64,
+    path: [AtomicU8; PATH_BYTES],
+}
+
+/// A file, or a program, with why it is listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileCalls {
+    /// Its path; of a long one the end.
+    pub path: Vec<u8>,
+    /// Why its calls went to the kernel.
+    pub reason: Reason,
+    /// How many.
+    pub calls: u64,
+    /// How much they have moved.
+    pub bytes: u64,
+}
+
+impl File {
+    fn has(&self, path: &[u8], reason: Reason) -> bool {
+        self.reason.load(Relaxed) == reason as u8
+            && usize::from(self.path_len.load(Relaxed)) == path.len()
+            && path.iter().zip(&self.path).all(|(byte, there)| there.load(Relaxed) == *byte)
+    }
+}
+
+impl Files {
+    /// Adds to a file's calls; nothing where the list is full.
+    pub fn add(&self, path: &[u8], reason: Reason, calls: u64, bytes: u64) {
+        let path = &path[path.len().saturating_sub(PATH_BYTES)..];
+        let hash = path.iter().fold(reason as u64, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        let start = hash as usize % FILES;
+        for file in self.0[start..].iter().chain(&self.0[..start]) {
+            let made = file.state.compare_exchange(FREE, BEING_MADE, AcqRel, Acquire);
+            if made.is_ok() {
+                file.reason.store(reason as u8, Relaxed);
+                file.path_len.store(path.len() as u16, Relaxed);
+                path.iter().zip(&file.path).for_each(|(byte, to)| to.store(*byte, Relaxed));
+                file.state.store(READY, Release);
+            }
+            // One that is being made may be the same: it is listed twice then, and added up by who reads.
+            if made.is_ok() || made == Err(READY) && file.has(path, reason) {
+                file.calls.fetch_add(calls, Relaxed);
+                file.bytes.fetch_add(bytes, Relaxed);
+                return;
+            }
+        }
+    }
+
+    /// All of them, by path.
+    pub fn list(&self) -> Vec<FileCalls> {
+        let mut found: Vec<FileCalls> = Vec::new();
+        for file in self.0.iter().filter(|file| file.state.load(Acquire) == READY) {
+            let len = usize::from(file.path_len.load(Relaxed)).min(PATH_BYTES);
+            let path: Vec<u8> = file.path[..len].iter().map(|byte| byte.load(Relaxed)).collect();
+            let Some(reason) = Reason::from_number(file.reason.load(Relaxed)) else { continue };
+            let (calls, bytes) = (file.calls.load(Relaxed), file.bytes.load(Relaxed));
+            match found.iter_mut().find(|found| found.path == path && found.reason == reason) {
+                Some(same) => (same.calls, same.bytes) = (same.calls + calls, same.bytes + bytes),
+                None => found.push(FileCalls { path, reason, calls, bytes }),
+            }
+        }
+        found.sort_by(|a, b| a.path.cmp(&b.path));
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_listed_once_for_each_reason() {
+        // SAFETY: atomics, whose zeros are values.
+        #[allow(unsafe_code)]
+        let files: Box<Files> = unsafe { Box::new_zeroed().assume_init() };
+        let long = [b'x'; 600];
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    files.add(b"/pool/b", Reason::Libc, 1, 10);
+                    files.add(b"/pool/b", Reason::KernelOnly, 1, 0);
+                    files.add(b"/pool/a", Reason::Libc, 2, 5);
+                    files.add(&long, Reason::Libc, 1, 0);
+                });
+            }
+        });
+        let listed = files.list();
+        let a = FileCalls { path: b"/pool/a".to_vec(), reason: Reason::Libc, calls: 8, bytes: 20 };
+        assert_eq!(listed[0], a);
+        assert_eq!(listed.len(), 4);
+        assert_eq!(listed[3].path, &long[..PATH_BYTES]);
+        for i in 0..2 * FILES {
+            files.add(i.to_string().as_bytes(), Reason::Libc, 1, 0);
+        }
+        assert_eq!(files.list().len(), FILES);
+    }
+}

@@ -1,0 +1,115 @@
+//! `sendfile` from a file of a pool to a stream socket or a pipe: the content is read here and written there, so that the
+//! mount is not asked for it.
+
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+
+use libc::{off_t, size_t};
+use posix::{Errno, Process, Served};
+
+use crate::{guard, real};
+
+/// How much is read before it is sent, in bytes.
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// What takes content in order.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Target {
+    Socket,
+    Pipe,
+}
+
+impl Target {
+    /// `None`: something else, or a socket for messages, whose borders only the kernel knows.
+    fn of(fd: c_int) -> Option<Self> {
+        // SAFETY: a structure of numbers.
+        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: room for what is said.
+        if unsafe { real::fstat(fd, &mut stat) } != 0 {
+            return None;
+        }
+        match stat.st_mode & libc::S_IFMT {
+            libc::S_IFIFO => Some(Self::Pipe),
+            libc::S_IFSOCK => {
+                let (mut kind, mut len) = (0, size_of::<c_int>() as u32);
+                let to = (&raw mut kind).cast();
+                // SAFETY: room for a number of that length.
+                let done =
+                    unsafe { real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_TYPE, to, &mut len) };
+                (done == 0 && kind == libc::SOCK_STREAM).then_some(Self::Socket)
+            }
+            _ => None,
+        }
+    }
+
+    /// Writes as `sendfile` would: waiting, if the descriptor waits, with signals coming in.
+    fn send(self, fd: c_int, data: &[u8], more: bool) -> Result<usize, Errno> {
+        let sent = guard::outside(|| {
+            let (at, len) = (data.as_ptr().cast(), data.len());
+            // SAFETY: these bytes.
+            unsafe {
+                match self {
+                    Self::Socket if more => real::send(fd, at, len, libc::MSG_MORE),
+                    Self::Socket => real::send(fd, at, len, 0),
+                    Self::Pipe => real::write(fd, at, len),
+                }
+            }
+        });
+        // SAFETY: the thread's own place.
+        usize::try_from(sent)
+            .map_err(|_| Errno::from_raw_os_error(unsafe { *libc::__errno_location() }))
+    }
+}
+
+/// Sends up to `count` bytes of `from`, from `at` on or from its offset on, which is moved by what was sent.
+///
+/// `Kernel` where it is not such a file or not such a target.
+pub(super) fn send(
+    process: &Process,
+    out: c_int,
+    from: c_int,
+    at: Option<&mut off_t>,
+    count: size_t,
+) -> Served<usize> {
+    let Some(target) = Target::of(out).filter(|_| process.owns(from)) else {
+        return Served::Kernel;
+    };
+    let start = match &at {
+        Some(at) => **at,
+        None => match process.lseek(from, 0, libc::SEEK_CUR) {
+            Served::Done(Ok(offset)) => offset,
+            _ => return Served::Kernel,
+        },
+    };
+    let mut buf = vec![0; count.min(CHUNK_BYTES)];
+    let mut sent = 0;
+    let mut failed = None;
+    while sent < count && failed.is_none() {
+        let room = buf.len().min(count - sent);
+        let read = match process.pread(from, &mut buf[..room], start + sent as off_t) {
+            Served::Done(Ok(0)) => break,
+            Served::Done(Ok(read)) => read,
+            // What is wrong, the kernel says.
+            _ if sent == 0 => return Served::Kernel,
+            _ => break,
+        };
+        match target.send(out, &buf[..read], read == room && sent + read < count) {
+            Ok(n) => {
+                sent += n;
+                if n < read {
+                    break;
+                }
+            }
+            Err(errno) => failed = Some(errno),
+        }
+    }
+    if let (0, Some(errno)) = (sent, failed) {
+        return Served::Done(Err(errno));
+    }
+    match at {
+        Some(at) => *at = start + sent as off_t,
+        None => drop(process.lseek(from, start + sent as off_t, libc::SEEK_SET)),
+    }
+    Served::Done(Ok(sent))
+}
