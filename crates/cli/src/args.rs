@@ -45,6 +45,16 @@ Example: keepstone mount /dev/shm/pool /mnt
 In /etc/fstab: /dev/shm/pool /mnt fuse.keepstone defaults 0 0
 A mount on DIR whose server has been killed is replaced.")]
     Mount(MountArgs),
+    /// Make a pool the cache of a directory of any file system.
+    #[command(after_help = "\
+Example: keepstone mkfs /dev/shm/cache --size 4G
+         keepstone attach /dev/shm/cache /srv/data --data journal
+         keepstone attach status /srv/data
+         keepstone umount /srv/data
+
+The files stay in DIR; the pool takes what is read from them and written to them, and writes it back. `umount` writes
+everything back before it ends. After a crash, attach it again: what was acknowledged is in the pool.")]
+    Attach(crate::attach::AttachArgs),
     /// Unmount a directory; returns when its server is gone.
     #[command(after_help = "Example: keepstone umount /mnt")]
     Umount(UmountArgs),

@@ -7,6 +7,7 @@
 mod output;
 
 mod args;
+mod attach;
 mod background;
 mod bdev;
 mod busy;
@@ -78,6 +79,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
     match &cli.command {
         Command::Mkfs(args) => mkfs::run(args, cli.json),
         Command::Mount(args) => mount::run(args, cli.json),
+        Command::Attach(args) => attach::run(args, cli.json),
         Command::Umount(args) => umount::run(args, cli.json),
         Command::Info(args) => info::run(args, cli.json),
         Command::Check(args) => check::run(args, cli.json),
@@ -94,6 +96,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
 fn is_server(command: &Command) -> bool {
     match command {
         Command::Mount(_) => true,
+        Command::Attach(args) => args.is_server(),
         Command::Bdev { command } => command.is_server(),
         _ => false,
     }

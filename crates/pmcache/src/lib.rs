@@ -38,7 +38,7 @@ mod table;
 
 pub use counters::{Counters, Status, Trouble};
 pub use options::{Mode, Options};
-pub use recover::Error;
+pub use recover::{Error, directory_of};
 
 use backing::Backing;
 use counters::Counts;

@@ -162,6 +162,36 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         result
     }
 
+    /// Drops what the cache has for a file that others have changed or removed below, and that [`status`](Self::status) names so
+    /// (pmcache-C6); how many bytes. `None` where there is no such file.
+    ///
+    /// # Errors
+    /// Of the pool.
+    pub fn discard(&self, path: &[u8]) -> Result<Option<u64>> {
+        for (_, node) in self.backlog.files() {
+            let mut state = write(&node.state);
+            let Some(cnode) = &mut state.cached else { continue };
+            let is_refused = cnode.record.state.contains(Flags::CONFLICT);
+            if !is_refused || self.name_for_people(node.ino, cnode).as_bytes() != path {
+                continue;
+            }
+            let bytes = cnode.dirty_bytes();
+            self.end_dirty(&node, cnode)?;
+            let plain = cnode.record.state - Flags::CONFLICT;
+            self.set_state(cnode, plain)?;
+            let attr = self.backing.getattr(node.ino)?;
+            self.forget_content(&mut state, &attr)?;
+            return Ok(Some(bytes));
+        }
+        let known = self.lost();
+        let found = known.iter().position(|trouble| trouble.path.as_bytes() == path);
+        let Some(index) = found else { return Ok(None) };
+        let name = lock(&self.lost)[index].name.clone();
+        self.remove_unused(&name)?;
+        lock(&self.lost).remove(index);
+        Ok(Some(known[index].dirty_bytes))
+    }
+
     /// Files that the cache has something for, and that are not there.
     pub(crate) fn lost(&self) -> Vec<Trouble> {
         let describe = |lost: &Lost| {
@@ -185,8 +215,15 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     }
 }
 
+/// The directory whose cache a pool is, if it is one.
+pub fn directory_of(pool: &dyn FileSystem) -> Option<String> {
+    let has = |name| pool.peek(pool.root(), name).is_ok();
+    let is_one = has(MARK) && has(record::NODES) && has(record::DIRTY);
+    is_one.then(|| read_mark(pool)).and_then(|mark| mark.ok()?).map(|mark| mark.directory)
+}
+
 /// The mark of a pool; `None` where it is empty.
-fn read_mark(pool: &impl FileSystem) -> std::result::Result<Option<Mark>, Error> {
+fn read_mark(pool: &dyn FileSystem) -> std::result::Result<Option<Mark>, Error> {
     let mark = match pool.peek(pool.root(), MARK) {
         Ok(mark) => mark,
         Err(Errno::NOENT) => {

@@ -24,7 +24,9 @@ use crate::{output, size};
 use options::Options;
 
 pub use background::log_of;
+pub use faults::handle as handle_faults;
 pub use helper::run_as_helper;
+pub use serve::end_on_signal;
 
 /// Everything that a mount needs to know.
 #[derive(Debug)]

@@ -51,6 +51,12 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
     };
     let open = if is_direct(&plan.options) { engines::attach } else { engines::mount };
     let fs = open(region, &mounting).with_context(|| plan.pool.display().to_string())?;
+    if let Some(dir) = pmcache::directory_of(&*fs) {
+        bail!(
+            "{0}: the pool is the cache of {dir}; `keepstone attach {0} {dir}` uses it as such",
+            plan.pool.display()
+        );
+    }
     let info = engines::info(fs.region())?;
     let ready = Ready {
         pool: plan.pool.display().to_string(),
@@ -300,7 +306,7 @@ fn stats(
 
 /// Unmounts at the first signal, waiting for programs to finish; exits at the second. Either way
 /// the pool is whole: it always is.
-fn end_on_signal(stop: StopSignals, place: Place) {
+pub fn end_on_signal(stop: StopSignals, place: Place) {
     std::thread::spawn(move || {
         let (signal, sender) = stop.wait();
         tracing::warn!("signal {signal} from process {sender}: unmounting");

@@ -1,0 +1,106 @@
+//! The words of `keepstone attach`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use pmcache::Mode;
+
+/// `keepstone attach`
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct AttachArgs {
+    /// What to do with an attached or detached cache.
+    #[command(subcommand)]
+    pub command: Option<AttachCommand>,
+    #[command(flatten)]
+    pub server: Option<ServerArgs>,
+}
+
+/// What a server needs to know.
+#[derive(Debug, Args)]
+pub struct ServerArgs {
+    /// The pool, formatted with `mkfs`, empty or the cache of this directory already: its path, UUID=… or LABEL=….
+    pub pool: PathBuf,
+    /// The directory whose files are cached. They stay there.
+    pub dir: PathBuf,
+    /// Where programs see them. Default: DIR itself, so that nobody passes by.
+    pub mount: Option<PathBuf>,
+    /// What survives a crash when a write has returned: writeback (Chell-Cache), ordered (PMAL-O) or journal (PMAL): all of
+    /// it, whole.
+    #[arg(long, value_name = "MODE", default_value_t = Mode::Journal)]
+    pub data: Mode,
+    /// A write returns when the file in DIR has it, too.
+    #[arg(long)]
+    pub write_through: bool,
+    /// Refuse changes.
+    #[arg(long)]
+    pub read_only: bool,
+    /// Writing back begins where so much is not in DIR yet, in percent of the pool.
+    #[arg(long, value_name = "PERCENT", default_value_t = 25, value_parser = clap::value_parser!(u64).range(0..=100))]
+    pub high: u64,
+    /// … and goes on until so little is.
+    #[arg(long, value_name = "PERCENT", default_value_t = 12, value_parser = clap::value_parser!(u64).range(0..=100))]
+    pub low: u64,
+    /// There is never more; writers wait.
+    #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=90))]
+    pub cap: u64,
+    /// Nothing waits longer for being written back.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub max_age: u32,
+    /// For so long a file in DIR is believed to be as it was found; 0: it is looked at each time.
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = 1000)]
+    pub coherence: u32,
+    /// Who appends gets space in DIR ahead, in multiples of so many bytes.
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 20)]
+    pub reserve: u64,
+    /// A sequential reader gets so many bytes read ahead.
+    #[arg(long, value_name = "BYTES", default_value_t = 512 << 10)]
+    pub read_ahead: u64,
+    /// What is read in a row beyond so many bytes is not kept; 0: all is.
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    pub bypass: u64,
+    /// Which files leave a full cache first: blended (the paper's), sieve or s3fifo (`keepstone simulate` compares them).
+    #[arg(long, value_name = "POLICY", default_value_t)]
+    pub policy: eviction::Kind,
+    /// Threads that answer requests. Default: one per CPU, 2 to 16.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub threads: Option<u16>,
+    /// Let other users in (default for root).
+    #[arg(long)]
+    pub allow_other: bool,
+    /// Stay in the foreground and log to stderr.
+    #[arg(short, long)]
+    pub foreground: bool,
+    /// Report readiness on stdout and leave the session (used by `attach` itself).
+    #[arg(long, hide = true)]
+    pub daemon: bool,
+}
+
+/// What to do with a cache.
+#[derive(Debug, Subcommand)]
+pub enum AttachCommand {
+    /// Say how an attached cache stands: what is dirty, hits, files that need attention.
+    Status {
+        /// Where it is mounted.
+        mount: PathBuf,
+        /// As text for Prometheus.
+        #[arg(long)]
+        metrics: bool,
+    },
+    /// Write everything back that a cache has for DIR, without mounting it.
+    Drain {
+        /// The pool.
+        pool: PathBuf,
+        /// The directory whose cache it is.
+        dir: PathBuf,
+    },
+    /// Drop what a cache has for one file and could not write back. The file in DIR stays as it is.
+    Discard {
+        /// The pool, not attached.
+        pool: PathBuf,
+        /// The directory whose cache it is.
+        dir: PathBuf,
+        /// The file as `status` names it.
+        path: PathBuf,
+    },
+}

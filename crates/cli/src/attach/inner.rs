@@ -1,0 +1,48 @@
+//! The pool of a cache: any engine's, opened for this process alone.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use ::pool::{Engine, MountOptions};
+use anyhow::{Context as _, Result};
+use pmem::OpenOptions;
+use vfs::{Attr, Entry, FileSystem, Ino};
+
+use crate::pool;
+
+/// An engine as a file system.
+#[derive(Clone)]
+pub struct Inner(pub Arc<dyn Engine>);
+
+impl Inner {
+    /// Opens the pool at `path`.
+    pub fn open(path: &Path) -> Result<Self> {
+        let region = pool::open(path, &OpenOptions::default(), pmem::Access::ReadWrite)?;
+        let engine = engines::mount(region, &MountOptions::default());
+        Ok(Self(engine.with_context(|| path.display().to_string())?))
+    }
+
+    /// Bytes of the pool.
+    pub fn size(&self) -> u64 {
+        let space = self.0.statfs();
+        space.blocks * u64::from(space.block_size)
+    }
+}
+
+impl FileSystem for Inner {
+    vfs::forward!(self => self.0; root, durability, kernel_cache, limits, lookup, forget, getattr, setattr, create, tmpfile,
+        readlink, unlink, rmdir, link, rename, readdir, read, write, append, drop_privileges, fallocate, seek, copy_range,
+        fsync, sync, getxattr, setxattr, listxattr, removexattr, statfs);
+
+    fn lookup_into(&self, dir: Ino, name: &[u8], entry: &mut Entry) -> vfs::Result<()> {
+        self.0.lookup_into(dir, name, entry)
+    }
+
+    fn peek_into(&self, dir: Ino, name: &[u8], attr: &mut Attr) -> vfs::Result<()> {
+        self.0.peek_into(dir, name, attr)
+    }
+
+    fn close(&self) -> vfs::Result<()> {
+        self.0.close()
+    }
+}

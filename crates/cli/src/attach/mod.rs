@@ -1,0 +1,203 @@
+//! `keepstone attach`: a pool as the cache of a directory.
+
+mod args;
+mod inner;
+mod serve;
+mod status;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, bail};
+use backing::DirFs;
+use indicatif::{ProgressBar, ProgressStyle};
+use pmcache::{Cache, Options};
+use serde::{Deserialize, Serialize};
+
+use crate::{background, output, pool, size};
+pub use args::AttachArgs;
+use args::{AttachCommand, ServerArgs};
+use inner::Inner;
+
+/// A cache that is open.
+type Attached = Cache<Inner, DirFs>;
+
+/// What the server says once programs can use the mount.
+#[derive(Debug, Serialize, Deserialize)]
+struct Ready {
+    pool: String,
+    dir: String,
+    mount: String,
+    data: String,
+    size_bytes: u64,
+    dirty_bytes: u64,
+    troubles: usize,
+    pid: u32,
+    log: Option<PathBuf>,
+}
+
+pub fn run(args: &AttachArgs, json: bool) -> Result<ExitCode> {
+    match (&args.command, &args.server) {
+        (Some(AttachCommand::Status { mount, metrics }), _) => status::run(mount, *metrics, json),
+        (Some(AttachCommand::Drain { pool, dir }), _) => drain(pool, dir, json),
+        (Some(AttachCommand::Discard { pool, dir, path }), _) => discard(pool, dir, path, json),
+        (None, Some(server)) => start(server, json),
+        (None, None) => bail!("which pool, and which directory? See `keepstone attach --help`"),
+    }
+}
+
+impl AttachArgs {
+    /// Whether it becomes a server.
+    pub fn is_server(&self) -> bool {
+        self.command.is_none()
+    }
+}
+
+fn start(args: &ServerArgs, json: bool) -> Result<ExitCode> {
+    if args.daemon {
+        background::serve(|ready| serve::run(args, ready));
+    } else if args.foreground {
+        serve::run(args, |ready| announce(ready, json))?;
+    } else {
+        let (info, _) = pool::info(&pool::absolute(&args.pool)?)?;
+        let log = background::runtime_dir().join(format!("{}.log", info.uuid));
+        let ready: Ready = background::start(arguments(args)?, &log)?;
+        announce(&Ready { log: Some(log), ..ready }, json)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn announce(ready: &Ready, json: bool) -> Result<()> {
+    if json {
+        return output::json(ready);
+    }
+    say!("{} attached to {}, mounted on {}", ready.pool, ready.dir, ready.mount);
+    say!(
+        "{}, data={}, {} not written back",
+        size::show(ready.size_bytes),
+        ready.data,
+        size::show(ready.dirty_bytes)
+    );
+    if ready.troubles > 0 {
+        output::notice(format!(
+            "{} files need attention: `keepstone attach status {}`",
+            ready.troubles, ready.mount
+        ));
+    }
+    if let Some(log) = &ready.log {
+        say!("log {}", log.display());
+    }
+    Ok(())
+}
+
+/// The command line that gives the server the same arguments, with absolute paths.
+fn arguments(args: &ServerArgs) -> Result<Vec<OsString>> {
+    let mut words: Vec<OsString> = vec!["attach".into(), "--daemon".into()];
+    let mut flag = |is_set: bool, name: &str| {
+        if is_set {
+            words.push(name.into());
+        }
+    };
+    flag(args.write_through, "--write-through");
+    flag(args.read_only, "--read-only");
+    flag(args.allow_other, "--allow-other");
+    let options = [
+        ("--data", args.data.to_string()),
+        ("--high", args.high.to_string()),
+        ("--low", args.low.to_string()),
+        ("--cap", args.cap.to_string()),
+        ("--max-age", args.max_age.to_string()),
+        ("--coherence", args.coherence.to_string()),
+        ("--reserve", args.reserve.to_string()),
+        ("--read-ahead", args.read_ahead.to_string()),
+        ("--bypass", args.bypass.to_string()),
+        ("--policy", args.policy.to_string()),
+    ];
+    words.extend(options.map(|(name, value)| OsString::from(format!("{name}={value}"))));
+    words.extend(args.threads.map(|n| OsString::from(format!("--threads={n}"))));
+    words.extend(["--".into(), pool::absolute(&args.pool)?.into(), directory(&args.dir)?.into()]);
+    if let Some(mount) = &args.mount {
+        words.push(directory(mount)?.into());
+    }
+    Ok(words)
+}
+
+/// The absolute path of a directory.
+fn directory(dir: &Path) -> Result<PathBuf> {
+    dir.canonicalize().with_context(|| {
+        format!("{0}: no such directory; create it with `mkdir {0}`", dir.display())
+    })
+}
+
+/// Opens a cache.
+fn open(pool: &Path, dir: &Path, choose: impl FnOnce(&mut Options)) -> Result<Attached> {
+    let (pool, dir) = (pool::absolute(pool)?, directory(dir)?);
+    let inner = Inner::open(&pool)?;
+    let mut options = Options::for_pool(inner.size());
+    choose(&mut options);
+    let below = DirFs::open(&dir, backing::Options::default())
+        .with_context(|| format!("{}: cannot be cached", dir.display()))?;
+    Cache::attach(inner, below, &dir.display().to_string(), options)
+        .with_context(|| format!("{} as the cache of {}", pool.display(), dir.display()))
+}
+
+#[derive(Serialize)]
+struct Drained {
+    written_bytes: u64,
+    files: u64,
+    left_bytes: u64,
+    troubles: Vec<pmcache::Trouble>,
+}
+
+fn drain(pool: &Path, dir: &Path, json: bool) -> Result<ExitCode> {
+    let cache = open(pool, dir, |_| {})?;
+    let before = cache.status().dirty_bytes;
+    let bar = if json { ProgressBar::hidden() } else { ProgressBar::new(before) };
+    let style = "{msg} {wide_bar} {bytes}/{total_bytes} {eta}";
+    bar.set_style(ProgressStyle::with_template(style)?);
+    bar.set_message("writing back");
+    let result = cache.drain_all(&|left| bar.set_position(before.saturating_sub(left)));
+    bar.finish_and_clear();
+    let status = cache.status();
+    vfs::FileSystem::close(&cache)?;
+    let done = Drained {
+        written_bytes: status.counters.drained_bytes,
+        files: status.counters.drained_files,
+        left_bytes: status.dirty_bytes,
+        troubles: status.troubles,
+    };
+    if json {
+        output::json(&done)?;
+    } else {
+        say!(
+            "{} of {} files written back, {} left",
+            size::show(done.written_bytes),
+            done.files,
+            size::show(done.left_bytes)
+        );
+        status::show_troubles(&done.troubles);
+    }
+    let is_done = result.is_ok() && done.left_bytes == 0 && done.troubles.is_empty();
+    Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn discard(pool: &Path, dir: &Path, path: &Path, json: bool) -> Result<ExitCode> {
+    use std::os::unix::ffi::OsStrExt as _;
+    let cache = open(pool, dir, |_| {})?;
+    let discarded = cache.discard(path.as_os_str().as_bytes())?;
+    vfs::FileSystem::close(&cache)?;
+    let Some(bytes) = discarded else {
+        bail!(
+            "{}: the cache has nothing for a file of this name that is not in {}",
+            path.display(),
+            dir.display()
+        );
+    };
+    if json {
+        output::json(&serde_json::json!({ "discarded_bytes": bytes }))?;
+    } else {
+        say!("{}: {} discarded", path.display(), size::show(bytes));
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,150 @@
+//! Serving a cache until it is unmounted.
+
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use fuse::{
+    Access, Caching, MountFlags, MountOptions, OpCounters, Server, ServerOptions, StopSignals,
+};
+use pmem::Medium as _;
+use serde::Serialize;
+
+use super::args::ServerArgs;
+use super::{Attached, Ready, directory, open};
+use crate::{mount, pool};
+
+/// How often to look for what is to be written back or evicted.
+const MAINTAIN_EVERY: Duration = Duration::from_millis(200);
+
+/// What the server publishes.
+#[derive(Serialize)]
+struct Stats<'a> {
+    pool: &'a str,
+    dir: &'a str,
+    mount: &'a str,
+    pid: u32,
+    version: &'static str,
+    threads: usize,
+    uptime_s: u64,
+    #[serde(flatten)]
+    requests: fuse::OpSnapshot,
+    medium: pmem::CountersSnapshot,
+    cache: pmcache::Status,
+}
+
+/// Attaches, mounts, calls `started`, serves. Returns when it is unmounted and all is written back that can be.
+pub fn run(args: &ServerArgs, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()> {
+    // Before any thread exists, so that all of them leave the signals alone.
+    let stop = StopSignals::block()?;
+    mount::handle_faults()?;
+    let (pool_path, dir) = (pool::absolute(&args.pool)?, directory(&args.dir)?);
+    let place = args.mount.as_ref().map_or(Ok(dir.clone()), |mount| directory(mount))?;
+    if let Some(found) = fuse::mount_at(&place)?
+        && found.is_keepstone()
+    {
+        bail!(
+            "{0}: {1} is mounted there; unmount it first with `keepstone umount {0}`",
+            place.display(),
+            found.source.display()
+        );
+    }
+    // What lies below is opened before anything is mounted over it.
+    let cache = Arc::new(open(&args.pool, &args.dir, |options| {
+        let bytes = options.cap * 2;
+        let percent = |n: u64| bytes / 100 * n;
+        options.mode = args.data;
+        options.read_only = args.read_only;
+        options.write_through = args.write_through;
+        (options.high, options.low, options.cap) =
+            (percent(args.high), percent(args.low.min(args.high)), percent(args.cap));
+        options.max_age_ns = i64::from(args.max_age) * 1_000_000_000;
+        options.coherence_ns = i64::from(args.coherence) * 1_000_000;
+        options.reserve = args.reserve;
+        options.read_ahead = args.read_ahead;
+        options.bypass = args.bypass;
+        options.policy = args.policy;
+    })?);
+    let status = cache.status();
+    let ready = Ready {
+        pool: pool_path.display().to_string(),
+        dir: dir.display().to_string(),
+        mount: place.display().to_string(),
+        data: status.mode,
+        size_bytes: status.size_bytes,
+        dirty_bytes: status.dirty_bytes,
+        troubles: status.troubles.len(),
+        pid: std::process::id(),
+        log: None,
+    };
+    let threads = pool::threads(args.threads);
+    let counters = Arc::new(OpCounters::default());
+    let server = Server::new(
+        cache.clone(),
+        ServerOptions {
+            caching: Caching::EXCLUSIVE,
+            counters: counters.clone(),
+            stats: Some(stats(&cache, &ready, counters, threads)),
+        },
+    )?;
+    let background = Arc::downgrade(&cache);
+    drop(cache);
+    let root = rustix::process::geteuid().is_root();
+    let for_all = root || args.allow_other;
+    let mut flags = MountFlags::empty();
+    flags.set(MountFlags::RDONLY, args.read_only);
+    let options = MountOptions {
+        source: ready.pool.clone(),
+        access: if for_all { Access::All } else { Access::Owner },
+        flags,
+        threads,
+    };
+    let mounted = fuse::mount(server, &place, &options).with_context(|| {
+        format!("{}: cannot mount; `keepstone doctor` may know why", place.display())
+    })?;
+    mount::end_on_signal(stop, mounted.place());
+    maintain(background);
+    started(&ready)?;
+    mounted.serve().with_context(|| format!("{}: the session broke", ready.mount))
+}
+
+/// Writes back and evicts, in the background, as long as the cache is there.
+fn maintain(cache: Weak<Attached>) {
+    std::thread::spawn(move || {
+        while let Some(cache) = cache.upgrade() {
+            // Failures are with their files, and were logged.
+            let more = cache.maintain().unwrap_or(false);
+            drop(cache);
+            if !more {
+                std::thread::sleep(MAINTAIN_EVERY);
+            }
+        }
+    });
+}
+
+fn stats(
+    cache: &Arc<Attached>,
+    ready: &Ready,
+    counters: Arc<OpCounters>,
+    threads: usize,
+) -> fuse::Stats {
+    let cache = Arc::downgrade(cache);
+    let (pool, dir, mount) = (ready.pool.clone(), ready.dir.clone(), ready.mount.clone());
+    let started = Instant::now();
+    Box::new(move || {
+        let Some(cache) = cache.upgrade() else { return Vec::new() };
+        let stats = Stats {
+            pool: &pool,
+            dir: &dir,
+            mount: &mount,
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION"),
+            threads,
+            uptime_s: started.elapsed().as_secs(),
+            requests: counters.snapshot(),
+            medium: cache.pool().0.region().counters().snapshot(),
+            cache: cache.status(),
+        };
+        serde_json::to_vec(&stats).unwrap_or_default()
+    })
+}

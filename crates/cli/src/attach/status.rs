@@ -1,0 +1,100 @@
+//! `keepstone attach status`
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use serde_json::Value;
+
+use crate::{mount, output, size, stats};
+
+pub fn run(dir: &Path, metrics: bool, json: bool) -> Result<ExitCode> {
+    let dir = mount::absolute_dir(dir)?;
+    stats::require_alive(&dir)?;
+    let stats = stats::read(&dir)?;
+    let status = &stats["cache"];
+    if !status.is_object() {
+        bail!(
+            "{0}: a pool is mounted there, no cache; `keepstone stats {0}` shows its counters",
+            dir.display()
+        );
+    }
+    if metrics {
+        say!("{}", prometheus(status, stats["mount"].as_str().unwrap_or_default()).trim_end());
+    } else if json {
+        output::json(&stats)?;
+    } else {
+        show(&stats, status);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(stats: &Value, status: &Value) {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let bytes = |name: &str| size::show(status[name].as_u64().unwrap_or(0));
+    let share =
+        |name: &str| status[name].as_f64().map_or("-".to_owned(), |share| format!("{share:.3}"));
+    output::table([
+        ("pool", text(&stats["pool"])),
+        ("directory", text(&stats["dir"])),
+        ("mounted on", text(&stats["mount"])),
+        ("data", text(&status["mode"])),
+        ("size", bytes("size_bytes")),
+        ("in use", bytes("used_bytes")),
+        ("not written back", bytes("dirty_bytes")),
+        ("files not written back", status["dirty_files"].to_string()),
+        ("waiting for", format!("{} ms", status["oldest_dirty_ms"])),
+        ("hits", share("hit_rate")),
+        ("written back per byte", share("write_amplification")),
+    ]);
+    say!("\ncounters");
+    let rows = status["counters"].as_object().into_iter().flatten();
+    output::table(rows.map(|(name, value)| (format!("  {name}"), value.to_string())));
+    let troubles = serde_json::from_value(status["troubles"].clone()).unwrap_or_default();
+    show_troubles(&troubles_of(troubles));
+}
+
+fn troubles_of(values: Vec<Value>) -> Vec<pmcache::Trouble> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let trouble = |value: &Value| pmcache::Trouble {
+        path: text(&value["path"]),
+        what: text(&value["what"]),
+        dirty_bytes: value["dirty_bytes"].as_u64().unwrap_or(0),
+    };
+    values.iter().map(trouble).collect()
+}
+
+/// Names the files that need attention.
+pub fn show_troubles(troubles: &[pmcache::Trouble]) {
+    for trouble in troubles {
+        say!("\n{}: {} ({})", trouble.path, trouble.what, size::show(trouble.dirty_bytes));
+    }
+}
+
+/// The text format of Prometheus.
+fn prometheus(status: &Value, mount: &str) -> String {
+    let label = mount.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    let mut text = String::new();
+    let mut add = |name: &str, kind: &str, value: &Value| {
+        let Some(value) = value.as_f64() else { return };
+        let name = format!("keepstone_cache_{name}");
+        text += &format!("# TYPE {name} {kind}\n{name}{{mount=\"{label}\"}} {value}\n");
+    };
+    for name in [
+        "size_bytes",
+        "used_bytes",
+        "dirty_bytes",
+        "dirty_files",
+        "oldest_dirty_ms",
+        "hit_rate",
+        "write_amplification",
+    ] {
+        add(name, "gauge", &status[name]);
+    }
+    let troubles = status["troubles"].as_array().map_or(0, Vec::len);
+    add("troubled_files", "gauge", &troubles.into());
+    for (name, value) in status["counters"].as_object().into_iter().flatten() {
+        add(&format!("{name}_total"), "counter", value);
+    }
+    text
+}

@@ -1,0 +1,189 @@
+//! `keepstone attach`: a directory of the kernel's, cached by a pool.
+//!
+//! Needs root and `/dev/fuse`.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// A directory, a pool, and the cache of the one by the other while it is mounted.
+struct Cached {
+    base: tempfile::TempDir,
+}
+
+impl Cached {
+    fn new() -> Self {
+        let base = tempfile::TempDir::with_prefix("keepstone-attach-").unwrap();
+        fs::create_dir(base.path().join("data")).unwrap();
+        let cached = Self { base };
+        let pool = cached.pool();
+        cached.keepstone(&["mkfs", pool.to_str().unwrap(), "--size", "64M"]);
+        cached
+    }
+
+    fn pool(&self) -> PathBuf {
+        self.base.path().join("pool")
+    }
+
+    fn data(&self) -> PathBuf {
+        self.base.path().join("data")
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_keepstone")).args(args).output().unwrap()
+    }
+
+    fn keepstone(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        assert!(output.status.success(), "{args:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Over the directory itself.
+    fn attach(&self, options: &[&str]) {
+        let (pool, data) = (self.pool(), self.data());
+        let paths = [pool.to_str().unwrap(), data.to_str().unwrap()];
+        self.keepstone(&[&["attach"], options, &paths].concat());
+    }
+
+    fn status(&self) -> Value {
+        let data = self.data();
+        let told = self.keepstone(&["--json", "attach", "status", data.to_str().unwrap()]);
+        serde_json::from_str(&told).unwrap()
+    }
+
+    fn detach(&self) {
+        self.keepstone(&["umount", self.data().to_str().unwrap()]);
+    }
+
+    /// Kills the server, and takes away what is left of the mount.
+    fn kill(&self) {
+        let pid = self.status()["pid"].as_i64().unwrap() as i32;
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        let ended = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        let mut ended = [rustix::event::PollFd::new(&ended, rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut ended, None).unwrap();
+        rustix::mount::unmount(self.data(), rustix::mount::UnmountFlags::DETACH).unwrap();
+    }
+}
+
+impl Drop for Cached {
+    fn drop(&mut self) {
+        // Of a test that has failed.
+        let _ = rustix::mount::unmount(self.data(), rustix::mount::UnmountFlags::DETACH);
+        std::thread::sleep(Duration::from_millis(if std::thread::panicking() { 500 } else { 0 }));
+    }
+}
+
+fn content(path: impl AsRef<Path>) -> String {
+    fs::read_to_string(path).unwrap()
+}
+
+#[test]
+fn what_was_there_is_seen_and_what_is_written_comes_down() {
+    let cached = Cached::new();
+    let data = cached.data();
+    fs::write(data.join("old"), "before").unwrap();
+    cached.attach(&["--max-age=3600"]);
+    assert_eq!(content(data.join("old")), "before");
+    fs::write(data.join("new"), vec![7; 3 << 20]).unwrap();
+    fs::write(data.join("old"), "after").unwrap();
+    fs::hard_link(data.join("old"), data.join("linked")).unwrap();
+    fs::rename(data.join("old"), data.join("renamed")).unwrap();
+    assert_eq!(content(data.join("linked")), "after");
+    let status = cached.status();
+    let dirty = status["cache"]["dirty_bytes"].as_u64().unwrap();
+    assert!(dirty >= 3 << 20, "{status:#}");
+    let metrics = cached.keepstone(&["attach", "status", "--metrics", data.to_str().unwrap()]);
+    assert!(metrics.contains("# TYPE keepstone_cache_dirty_bytes gauge"), "{metrics}");
+    cached.detach();
+    assert_eq!(
+        (content(data.join("renamed")), content(data.join("linked"))),
+        ("after".into(), "after".into())
+    );
+    assert_eq!(fs::read(data.join("new")).unwrap(), vec![7; 3 << 20]);
+    assert!(!data.join("old").exists());
+}
+
+#[test]
+fn a_killed_server_loses_nothing() {
+    let cached = Cached::new();
+    let data = cached.data();
+    cached.attach(&["--max-age=3600"]);
+    let file = fs::File::create(data.join("log")).unwrap();
+    for i in 0..100u64 {
+        file.write_all_at(&[i as u8; 5000], i * 5000).unwrap();
+    }
+    drop(file);
+    cached.kill();
+    assert_eq!(fs::metadata(data.join("log")).unwrap().len(), 0, "it was not written back");
+    cached.attach(&["--max-age=3600"]);
+    let expected: Vec<u8> = (0..100u8).flat_map(|i| [i; 5000]).collect();
+    assert!(fs::read(data.join("log")).unwrap() == expected);
+    cached.kill();
+    // Without a mount.
+    let (pool, dir) = (cached.pool(), data.to_str().unwrap().to_owned());
+    cached.keepstone(&["attach", "drain", pool.to_str().unwrap(), &dir]);
+    assert!(fs::read(data.join("log")).unwrap() == expected);
+}
+
+#[test]
+fn what_is_not_its_business_is_refused() {
+    let cached = Cached::new();
+    let (pool, data) = (cached.pool(), cached.data());
+    let (pool, dir) = (pool.to_str().unwrap(), data.to_str().unwrap());
+    let refused = |args: &[&str], why: &str| {
+        let output = cached.run(args);
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && told.contains(why), "{args:?}: {told}");
+    };
+    refused(&["attach", pool, "/nowhere"], "no such directory");
+    cached.attach(&[]);
+    let other = Cached::new();
+    refused(&["attach", other.pool().to_str().unwrap(), dir], "is mounted there");
+    cached.detach();
+    refused(&["mount", pool, dir], "is the cache of");
+    refused(&["attach", pool, other.data().to_str().unwrap()], "is the cache of");
+    refused(&["attach", "status", dir], "no pool is mounted there");
+    // A pool with files is no cache.
+    other.keepstone(&["mount", other.pool().to_str().unwrap(), other.data().to_str().unwrap()]);
+    fs::write(other.data().join("mine"), "precious").unwrap();
+    other.detach();
+    refused(
+        &["attach", other.pool().to_str().unwrap(), other.data().to_str().unwrap()],
+        "holds files",
+    );
+}
+
+/// Another user's files are theirs, below as well.
+#[test]
+fn a_second_user() {
+    let cached = Cached::new();
+    let data = cached.data();
+    fs::set_permissions(cached.base.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .unwrap();
+    fs::set_permissions(&data, std::os::unix::fs::PermissionsExt::from_mode(0o1777)).unwrap();
+    fs::write(data.join("secret"), "root's").unwrap();
+    fs::set_permissions(data.join("secret"), std::os::unix::fs::PermissionsExt::from_mode(0o600))
+        .unwrap();
+    cached.attach(&[]);
+    let script = "umask 027; echo theirs >theirs; ! cat secret 2>/dev/null; ! rm secret 2>/dev/null; stat -c '%u %a' theirs";
+    let output = Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-euc", script])
+        .current_dir(&data)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "65534 640\n");
+    cached.detach();
+    let below = fs::metadata(data.join("theirs")).unwrap();
+    assert_eq!(std::os::unix::fs::MetadataExt::uid(&below), 65534);
+    assert_eq!(content(data.join("theirs")), "theirs\n");
+}
