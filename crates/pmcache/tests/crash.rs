@@ -208,7 +208,7 @@ impl Run {
     fn step(&self, step: String, note: impl FnOnce(&mut Known), call: impl FnOnce() -> vfs::Result<()>, done: impl FnOnce(&mut Known)) {
         {
             let mut known = self.known.lock().unwrap();
-            known.step = step.clone();
+            known.step += &format!("; {step}");
             note(&mut known);
         }
         self.is_watching.store(true, Relaxed);
