@@ -63,7 +63,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             record,
             slot: None,
             checked: (self.options.clock)(),
-            is_unsynced: false,
+            // In journal mode its times are durable before anything is written to it.
+            is_unsynced: self.options.mode != crate::Mode::Journal,
             dirty: None,
         };
         let begun =

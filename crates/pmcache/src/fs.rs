@@ -253,6 +253,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
                 self.store_record(cnode)?;
             }
             let attr = self.backing.setattr(caller, ino, set)?;
+            state.is_named &= set.mtime.is_none();
             let dirty = state.cached.as_ref().filter(|cnode| cnode.dirty.is_some());
             let Some(cnode) = dirty else { return Ok(()) };
             if set.mtime.is_none() {

@@ -12,7 +12,10 @@ use pmem::{Medium as _, Region};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use vfs::model::Model;
-use vfs::{Caller, Fallocate, FileSystem, Ino, NewKind, NewNode, ROOT, RenameFlags, SetAttr, SetTime, Timestamp};
+use vfs::{
+    Caller, Fallocate, FileSystem, Ino, NewKind, NewNode, ROOT, RenameFlags, SetAttr, SetTime,
+    Timestamp,
+};
 
 const POOL: u64 = 4 << 20;
 const NAMES: u64 = 5;
@@ -90,7 +93,8 @@ fn reattach(pool: &[u8], model: Model, mode: Mode) -> (common::Tested, Below) {
     let region = Region::anonymous(pool.len() as u64).unwrap();
     region.write(0, pool);
     let below = Below(Arc::new(ModelBacking::over(model)));
-    let cache = Cache::attach(mount(region), below.clone(), "/below", Options { mode, ..options() });
+    let cache =
+        Cache::attach(mount(region), below.clone(), "/below", Options { mode, ..options() });
     (cache.unwrap(), below)
 }
 
@@ -125,7 +129,10 @@ fn judge(pool: &[u8], model: Model, known: &Known, mode: Mode) -> Result<(), Str
         cache.setattr(&Caller::ROOT, ino, &set).map_err(|err| format!("{shown}: grow: {err}"))?;
         let more = content(&cache, ino).map_err(|err| format!("{shown}: read: {err}"))?;
         if more[..got.len()] != got[..] || more[got.len()..].iter().any(|byte| *byte != 0) {
-            return Err(format!("{shown}: grown from {}, it has something else than zeros", got.len()));
+            return Err(format!(
+                "{shown}: grown from {}, it has something else than zeros",
+                got.len()
+            ));
         }
         seen.push((name, ino, identity, more));
     }
@@ -152,7 +159,11 @@ fn compare(name: &str, got: &[u8], file: &File) -> Result<(), String> {
     }
     let differs = got.iter().zip(&file.now).position(|(a, b)| a != b);
     let then = file.then.as_ref().map(Vec::len);
-    Err(format!("{name}: {} bytes instead of {}, or {then:?}; first difference {differs:?}", got.len(), file.now.len()))
+    Err(format!(
+        "{name}: {} bytes instead of {}, or {then:?}; first difference {differs:?}",
+        got.len(),
+        file.now.len()
+    ))
 }
 
 impl Run {
@@ -161,7 +172,8 @@ impl Run {
         bpfs::format(&region, &pool::FormatOptions::default()).unwrap();
         let pool = Arc::new(mount(region));
         let below = Below(Arc::new(ModelBacking::new()));
-        let known = Arc::new(Mutex::new(Known { names: vec![None; NAMES as usize], ..Known::default() }));
+        let known =
+            Arc::new(Mutex::new(Known { names: vec![None; NAMES as usize], ..Known::default() }));
         let is_watching = Arc::new(AtomicBool::new(false));
         let points = Arc::new(AtomicU64::new(0));
         let tell: Arc<dyn Fn() + Send + Sync> = {
@@ -170,15 +182,21 @@ impl Run {
             let model = Arc::downgrade(&below.0);
             let (is_watching, points) = (is_watching.clone(), points.clone());
             Arc::new(move || {
-                let Some(below) = model.upgrade().filter(|_| is_watching.load(Relaxed)) else { return };
+                let Some(below) = model.upgrade().filter(|_| is_watching.load(Relaxed)) else {
+                    return;
+                };
                 let point = points.fetch_add(1, Relaxed);
                 let bytes = bytes_of(&pool);
                 let known = known.lock().unwrap();
                 let killed = Model::load(&below.model().save(), Timestamp::now).unwrap();
-                for (what, model) in [("killed", killed), ("power failure", below.model().after_crash())] {
+                for (what, model) in
+                    [("killed", killed), ("power failure", below.model().after_crash())]
+                {
                     if let Err(wrong) = judge(&bytes, model, &known, mode) {
                         let step = &known.step;
-                        panic!("seed {seed}, {mode}, point {point}, during {step}, {what}: {wrong}");
+                        panic!(
+                            "seed {seed}, {mode}, point {point}, during {step}, {what}: {wrong}"
+                        );
                     }
                 }
             })
@@ -191,7 +209,13 @@ impl Run {
             let mut known = known.lock().unwrap();
             let identity = below.identity(ino).unwrap().0;
             known.names[name as usize] = Some(name as usize);
-            known.files.push(File { identity, now: data, then: None, is_durable: true, is_gone: false });
+            known.files.push(File {
+                identity,
+                now: data,
+                then: None,
+                is_durable: true,
+                is_gone: false,
+            });
         }
         let told = tell.clone();
         below.fail_where(move |_| {
@@ -205,7 +229,13 @@ impl Run {
     }
 
     /// Notes what will be, does it, and notes that it is.
-    fn step(&self, step: String, note: impl FnOnce(&mut Known), call: impl FnOnce() -> vfs::Result<()>, done: impl FnOnce(&mut Known)) {
+    fn step(
+        &self,
+        step: String,
+        note: impl FnOnce(&mut Known),
+        call: impl FnOnce() -> vfs::Result<()>,
+        done: impl FnOnce(&mut Known),
+    ) {
         {
             let mut known = self.known.lock().unwrap();
             known.step += &format!("; {step}");
@@ -223,7 +253,13 @@ impl Run {
     }
 
     /// Changes the content of a file.
-    fn change(&self, step: &str, name: usize, to: impl FnOnce(&mut Vec<u8>), call: impl FnOnce(Ino) -> vfs::Result<()>) {
+    fn change(
+        &self,
+        step: &str,
+        name: usize,
+        to: impl FnOnce(&mut Vec<u8>),
+        call: impl FnOnce(Ino) -> vfs::Result<()>,
+    ) {
         let file = self.known.lock().unwrap().names[name].unwrap();
         let ino = self.cache.lookup(ROOT, &[b'a' + name as u8]).unwrap().ino;
         let note = |known: &mut Known| {
@@ -233,7 +269,12 @@ impl Run {
         };
         let is_content = ["write", "trunc", "punch"].iter().any(|kind| step.starts_with(kind));
         let is_journal = self.mode == Mode::Journal && is_content;
-        self.step(format!("{step} {name}"), note, || call(ino), |known| known.files[file].is_durable |= is_journal);
+        self.step(
+            format!("{step} {name}"),
+            note,
+            || call(ino),
+            |known| known.files[file].is_durable |= is_journal,
+        );
         self.cache.forget(ino, 1);
     }
 
@@ -244,13 +285,28 @@ impl Run {
         let Some(file) = file else {
             let node = NewNode { kind: NewKind::File, mode: 0o644, umask: 0 };
             let made = std::cell::Cell::new(None);
-            let call = || self.cache.create(&Caller::ROOT, ROOT, &letter, &node).map(|entry| made.set(Some(entry.ino)));
-            return self.step(format!("create {name}"), |_| (), call, |known| {
-                let identity = self.below.identity(made.get().unwrap()).unwrap().0;
-                known.names[name] = Some(known.files.len());
-                known.files.push(File { identity, now: vec![], then: None, is_durable: false, is_gone: false });
-                self.cache.forget(made.get().unwrap(), 1);
-            });
+            let call = || {
+                self.cache
+                    .create(&Caller::ROOT, ROOT, &letter, &node)
+                    .map(|entry| made.set(Some(entry.ino)))
+            };
+            return self.step(
+                format!("create {name}"),
+                |_| (),
+                call,
+                |known| {
+                    let identity = self.below.identity(made.get().unwrap()).unwrap().0;
+                    known.names[name] = Some(known.files.len());
+                    known.files.push(File {
+                        identity,
+                        now: vec![],
+                        then: None,
+                        is_durable: false,
+                        is_gone: false,
+                    });
+                    self.cache.forget(made.get().unwrap(), 1);
+                },
+            );
         };
         let size = self.known.lock().unwrap().files[file].now.len() as u64;
         let cache = &self.cache;
@@ -263,7 +319,9 @@ impl Run {
                     then.resize(then.len().max(at as usize + data.len()), 0);
                     then[at as usize..at as usize + data.len()].copy_from_slice(&data);
                 };
-                self.change(&format!("write {at}+{}", data.len()), name, to, |ino| cache.write(ino, at, &data));
+                self.change(&format!("write {at}+{}", data.len()), name, to, |ino| {
+                    cache.write(ino, at, &data)
+                });
             }
             5 | 6 => {
                 let to = match rng.below(3) {
@@ -273,18 +331,30 @@ impl Run {
                 };
                 let set = SetAttr { size: Some(to), ..SetAttr::default() };
                 let call = |ino| cache.setattr(&Caller::ROOT, ino, &set).map(drop);
-                self.change(&format!("truncate {to}"), name, |then| then.resize(to as usize, 0), call);
+                self.change(
+                    &format!("truncate {to}"),
+                    name,
+                    |then| then.resize(to as usize, 0),
+                    call,
+                );
             }
             7 => {
                 let start = rng.below(size + 1);
                 let len = if rng.below(2) == 0 { 1 + rng.below(30_000) } else { 300_000 };
                 let end = (start + len).min(size) as usize;
                 let zero = |then: &mut Vec<u8>| then[start as usize..end].fill(0);
-                self.change(&format!("punch {start}+{len}"), name, zero, |ino| cache.fallocate(ino, Fallocate::PunchHole, start, len));
+                self.change(&format!("punch {start}+{len}"), name, zero, |ino| {
+                    cache.fallocate(ino, Fallocate::PunchHole, start, len)
+                });
             }
             8 => {
                 let at = rng.below(size + 1);
-                self.change("read", name, |_| (), |ino| cache.read(ino, at, &mut vec![0; 50_000]).map(drop));
+                self.change(
+                    "read",
+                    name,
+                    |_| (),
+                    |ino| cache.read(ino, at, &mut vec![0; 50_000]).map(drop),
+                );
             }
             9 => {
                 let ino = cache.lookup(ROOT, &letter).unwrap().ino;
@@ -316,14 +386,24 @@ impl Run {
             12 => {
                 let time = Some(SetTime::At(Timestamp(rng.below(1 << 30) as i64)));
                 let set = SetAttr { mtime: time, ..SetAttr::default() };
-                self.change("utimes", name, |_| (), |ino| cache.setattr(&Caller::ROOT, ino, &set).map(drop));
+                self.change(
+                    "utimes",
+                    name,
+                    |_| (),
+                    |ino| cache.setattr(&Caller::ROOT, ino, &set).map(drop),
+                );
             }
             13 => self.step("maintain".to_owned(), |_| (), || cache.maintain().map(drop), |_| ()),
             14 => self.step("drain".to_owned(), |_| (), || cache.drain_all(&|_| {}), |_| ()),
-            _ => self.change("chmod", name, |_| (), |ino| {
-                let set = SetAttr { perm: Some(0o600), ..SetAttr::default() };
-                cache.setattr(&Caller::ROOT, ino, &set).map(drop)
-            }),
+            _ => self.change(
+                "chmod",
+                name,
+                |_| (),
+                |ino| {
+                    let set = SetAttr { perm: Some(0o600), ..SetAttr::default() };
+                    cache.setattr(&Caller::ROOT, ino, &set).map(drop)
+                },
+            ),
         }
     }
 }
@@ -355,6 +435,11 @@ fn what_was_synced_is_there_in_every_mode() {
 /// Where hardly anything may be only in the cache.
 #[test]
 fn it_is_there_where_much_is_written_back() {
-    run(40..44, 40, Mode::Journal, |options| Options { cap: 64 << 10, high: 32 << 10, low: 8 << 10, ..options });
+    run(40..44, 40, Mode::Journal, |options| Options {
+        cap: 64 << 10,
+        high: 32 << 10,
+        low: 8 << 10,
+        ..options
+    });
     run(50..52, 30, Mode::Journal, |options| Options { write_through: true, ..options });
 }
