@@ -63,6 +63,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             record,
             slot: None,
             checked: (self.options.clock)(),
+            // In journal mode its times are durable before anything is written to it.
+            is_unsynced: self.options.mode != crate::Mode::Journal,
             dirty: None,
         };
         let begun =
@@ -101,7 +103,12 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
                 let ctime = record.left.ctime.max(shadow.ctime);
                 let (name, shadow, size) = (name.to_vec(), shadow.ino, shadow.size);
                 let slot = None;
-                let mut cnode = Cnode { name, shadow, size, ctime, record, slot, checked, dirty };
+                let is_unsynced = record.state.contains(Flags::BUSY);
+                let mut cnode =
+                    Cnode { name, shadow, size, ctime, record, slot, checked, is_unsynced, dirty };
+                if cnode.dirty.is_none() {
+                    cnode.record.state -= Flags::BUSY;
+                }
                 if cnode.dirty.is_none() && cnode.size != cnode.record.left.size {
                     // It was being forgotten.
                     cnode.size = cnode.record.left.size;
@@ -217,9 +224,12 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(())
     }
 
-    /// Stores what a shadow knows of its file.
+    /// Stores what a shadow knows of its file. Whoever finds it after a crash takes the backing file as it is then, where what
+    /// the cache has changed of it was not synced.
     pub(crate) fn store_record(&self, cnode: &Cnode) -> Result<()> {
-        let bytes = cnode.record.to_bytes();
+        let busy = if cnode.is_unsynced { Flags::BUSY } else { Flags::empty() };
+        let record = Record { state: cnode.record.state | busy, ..cnode.record.clone() };
+        let bytes = record.to_bytes();
         self.pool.setxattr(cnode.shadow, record::RECORD, &bytes, SetXattr::Any)
     }
 
@@ -264,7 +274,16 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         if (left, state) == (cnode.record.left, cnode.record.state) {
             return Ok(());
         }
+        cnode.is_unsynced = true;
         (cnode.record.left, cnode.record.state) = (left, state);
+        self.store_record(cnode)
+    }
+
+    /// The same, where that is durable.
+    pub(crate) fn take_synced_fingerprint(&self, node: &Node, cnode: &mut Cnode) -> Result<()> {
+        cnode.record.left = Fingerprint::of(&self.backing.getattr(node.ino)?);
+        cnode.record.state -= Flags::BUSY;
+        cnode.is_unsynced = false;
         self.store_record(cnode)
     }
 

@@ -4,7 +4,7 @@ use crate::counters::count;
 use crate::node::{Cnode, Io, Node, State};
 use crate::options::Mode;
 use crate::range::blocks_of;
-use crate::record::Punch;
+use crate::record::{Flags, Punch};
 use crate::{BLOCK, Cache, lock, read, write};
 use backing::Backing;
 use std::ops::Range;
@@ -360,9 +360,15 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             }
             state.is_plain = true;
         }
-        if state.is_new && self.options.mode == Mode::Journal && !state.is_unlinked {
+        if !state.is_named && self.options.mode == Mode::Journal && !state.is_unlinked {
             self.backing.sync_metadata(node.ino)?;
-            state.is_new = false;
+            state.is_named = true;
+        }
+        if state.is_unlinked
+            && let Some(cnode) = &mut state.cached
+        {
+            let orphan = cnode.record.state | Flags::ORPHAN;
+            self.set_state(cnode, orphan)?;
         }
         Ok(())
     }
@@ -379,7 +385,11 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             return Ok(());
         }
         io.ok_or(Stop::Below)?;
-        self.change_below(node, cnode, |below| set_size(below, node.ino, size))?;
+        // A longer file that came back would show what was cut off.
+        self.change_below(node, cnode, |below| {
+            set_size(below, node.ino, size)?;
+            below.fsync(node.ino)
+        })?;
         cnode.record.left.size = cnode.record.left.size.min(size);
         if let Some(dirty) = &mut cnode.dirty {
             (dirty.reserved, dirty.is_changed) = (0, true);
@@ -515,7 +525,10 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     /// Removes a range, or inserts one: below, when all is there. What was cached of the file is forgotten.
     fn shift(&self, node: &Arc<Node>, mode: Fallocate, range: &Range<u64>) -> Result<()> {
         let (start, len) = (range.start, range.end - range.start);
-        self.change_past(node, |below, _| below.fallocate(node.ino, mode, start, len))
+        self.change_past(node, |below, _| {
+            below.fallocate(node.ino, mode, start, len)?;
+            below.fsync(node.ino)
+        })
     }
 
     /// Makes a range read as zeros, as far as the file reaches.
@@ -578,7 +591,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         if !below.is_empty() {
             let len = below.end - below.start;
             let done = self.change_below(node, cnode, |backing| {
-                backing.fallocate(node.ino, Fallocate::PunchHole, below.start, len)
+                backing.fallocate(node.ino, Fallocate::PunchHole, below.start, len)?;
+                backing.fsync(node.ino)
             });
             if let Err(err) = done {
                 cnode.record.intent = None;

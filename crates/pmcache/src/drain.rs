@@ -222,7 +222,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         self.backlog.shrink((before - dirty.blocks.count()) * BLOCK);
         self.store_words(dirty, &words)?;
         let is_done = dirty.blocks.count() == 0 && !dirty.is_changed;
-        self.take_fingerprint(node, cnode)?;
+        self.take_synced_fingerprint(node, cnode)?;
         count(&self.counts.drained_files, 1);
         if is_done {
             self.end_dirty(node, cnode)?;

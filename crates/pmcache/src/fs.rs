@@ -106,7 +106,9 @@ impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
         let entry = self.hold(entry);
         if let Some(node) = self.table.find(ino) {
             let mut state = write(&node.state);
-            (state.is_unlinked, state.is_new) = (false, true);
+            (state.is_unlinked, state.is_named) = (false, false);
+            drop(state);
+            self.set_orphan(&node, false)?;
         }
         Ok(entry)
     }
@@ -179,7 +181,7 @@ impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
         }
         if !state.is_unlinked {
             self.backing.sync_metadata(ino)?;
-            state.is_new = false;
+            state.is_named = true;
         }
         // What was written is durable, but cannot be written back: that is told once.
         state.error.take().map_or(Ok(()), Err)
@@ -187,12 +189,15 @@ impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
 
     fn sync(&self) -> Result<()> {
         self.pool.sync()?;
-        self.backing.sync()
+        match self.has_doomed() && !self.options.read_only {
+            true => self.bury(),
+            false => self.backing.sync(),
+        }
     }
 
     fn close(&self) -> Result<()> {
         let drained = if self.options.read_only { Ok(()) } else { self.drain_all(&|_| {}) };
-        let synced = self.backing.sync();
+        let synced = if self.options.read_only { self.backing.sync() } else { self.sync() };
         self.pool.close()?;
         drained.and(synced)
     }
@@ -229,7 +234,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let entry = self.hold(entry);
         if let Some(node) = self.table.find(entry.ino) {
             let mut state = write(&node.state);
-            (state.is_new, state.is_plain, state.is_unlinked) = (true, true, entry.nlink == 0);
+            (state.is_named, state.is_plain, state.is_unlinked) = (false, true, entry.nlink == 0);
         }
         entry
     }
@@ -239,7 +244,16 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             return self.getattr(ino);
         }
         self.change_attributes(ino, |state| {
+            let unsafe_time = |cnode: &&mut cnode::Cnode| {
+                set.mtime.is_some() && cnode.dirty.is_some() && !cnode.is_unsynced
+            };
+            if let Some(cnode) = state.cached.as_mut().filter(unsafe_time) {
+                // Who finds the file with its new time shall not think that others have changed it.
+                cnode.is_unsynced = true;
+                self.store_record(cnode)?;
+            }
             let attr = self.backing.setattr(caller, ino, set)?;
+            state.is_named &= set.mtime.is_none();
             let dirty = state.cached.as_ref().filter(|cnode| cnode.dirty.is_some());
             let Some(cnode) = dirty else { return Ok(()) };
             if set.mtime.is_none() {
@@ -326,8 +340,10 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let Some(kept) = self.table.remove(node.ino) else { return };
         if let Some(mut cnode) = state.cached.take() {
             if state.is_unlinked {
-                let removed = self.end_dirty(node, &mut cnode);
-                let removed = removed.and_then(|()| self.remove_shadow(&cnode));
+                let removed = match cnode.dirty.is_some() {
+                    true => self.doom(node, &mut cnode),
+                    false => self.remove_shadow(&cnode),
+                };
                 if let Err(err) = removed {
                     tracing::error!("what was cached of a removed file stays: {err}");
                 }
@@ -396,6 +412,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             return Ok(false);
         }
         let crawled = self.crawl()?;
+        self.bury_due()?;
         let evicted = self.evict_due()?;
         let drained = self.drain_due()?;
         Ok(crawled || evicted || drained)

@@ -16,7 +16,8 @@
 //! - **pmcache-C4** A file is written to below only while its record says so ([`Flags::BUSY`]). Otherwise it is as its fingerprint
 //!   says, or somebody else has changed it: then what was only read is forgotten, and what was written is kept and refused.
 //! - **pmcache-C5** What was acknowledged can be written below: its space was allocated there before, or counted.
-//! - **pmcache-C6** What is marked is discarded only where its file was removed through the cache, or by a command that names it.
+//! - **pmcache-C6** What is marked is discarded only where its file was removed through the cache, or by a command that names it; and
+//!   when the removal is durable: a file that a power failure brings back has what was written to it.
 //!
 //! Locks, in the order they are taken: [`Node::io`] (the backing file is changed), [`Node::state`], of two files in the order of
 //! their numbers; then any one of the cache's own.
@@ -26,6 +27,7 @@
 mod cnode;
 mod content;
 mod counters;
+mod doomed;
 mod drain;
 mod fs;
 mod node;
@@ -71,6 +73,8 @@ pub struct Cache<P, B> {
     counts: Counts,
     /// Files that the cache has something for, and that are not there.
     lost: Mutex<Vec<recover::Lost>>,
+    /// Files that are gone, which a power failure may bring back.
+    doomed: Mutex<doomed::Doomed>,
 }
 
 impl<P: FileSystem, B: Backing> Cache<P, B> {

@@ -30,8 +30,8 @@ pub struct Io(());
 pub struct State {
     /// Its shadow, once it was looked for and if there is one.
     pub cached: Option<Cnode>,
-    /// Whether its names are not known to be durable.
-    pub is_new: bool,
+    /// Whether it is known to be durable that it exists: not so for a file that was forgotten and looked up again.
+    pub is_named: bool,
     /// Whether it has no capability that a write would have to take away.
     pub is_plain: bool,
     /// Whether its last name is gone.
@@ -58,6 +58,8 @@ pub struct Cnode {
     pub slot: Option<Slot>,
     /// When it was last compared with what is below.
     pub checked: Timestamp,
+    /// Whether the fingerprint may be one that a power failure takes back; the stored record is busy then.
+    pub is_unsynced: bool,
     /// What is below may lack; `None`: nothing.
     pub dirty: Option<Dirty>,
 }

@@ -85,6 +85,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             resident,
             counts: Counts::default(),
             lost: Mutex::default(),
+            doomed: Mutex::default(),
         };
         cache.recover()?;
         Ok(cache)

@@ -75,6 +75,10 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         if self.evict(blocks)? {
             return Ok(true);
         }
+        if self.has_doomed() {
+            self.sync()?;
+            return Ok(true);
+        }
         let files = self.backlog.files();
         let Some((_, oldest)) = files.first() else { return Ok(false) };
         self.drain(std::slice::from_ref(oldest))?;

@@ -1,0 +1,92 @@
+//! Files that were removed while the cache had something for them.
+//!
+//! A removal that was not synced below may be taken back by a power failure; then the file has to have what was written to it.
+//! So that is discarded only when the removal is durable.
+
+use crate::node::{Cnode, Node};
+use crate::record::Flags;
+use crate::{BLOCK, Cache, lock};
+use backing::Backing;
+use vfs::{Errno, FileSystem, Result, Timestamp};
+
+/// Files that are gone, which a power failure may bring back.
+#[derive(Default)]
+pub struct Doomed {
+    /// Names in the pool.
+    names: Vec<Vec<u8>>,
+    /// When the first was removed.
+    since: Timestamp,
+    /// How much is kept for them.
+    bytes: u64,
+}
+
+impl<P: FileSystem, B: Backing> Cache<P, B> {
+    /// A file with a bitmap is gone, and nobody uses it: what the cache has of it stays until that is durable.
+    pub(crate) fn doom(&self, node: &Node, cnode: &mut Cnode) -> Result<()> {
+        let bytes = cnode.dirty_bytes();
+        self.resident.remove(cnode.shadow);
+        self.backlog.remove(node.ino);
+        self.backlog.shrink(bytes);
+        if let Some(dirty) = cnode.dirty.take() {
+            self.pool.forget(dirty.bitmap, 1);
+        }
+        {
+            let mut doomed = lock(&self.doomed);
+            if doomed.names.is_empty() {
+                doomed.since = (self.options.clock)();
+            }
+            doomed.names.push(cnode.name.clone());
+            doomed.bytes += bytes.max(BLOCK);
+        }
+        let orphan = cnode.record.state | Flags::ORPHAN;
+        self.set_state(cnode, orphan)
+    }
+
+    pub(crate) fn has_doomed(&self) -> bool {
+        !lock(&self.doomed).names.is_empty()
+    }
+
+    /// Makes removals durable where they have waited for long, or for much.
+    pub(crate) fn bury_due(&self) -> Result<()> {
+        let is_due = {
+            let doomed = lock(&self.doomed);
+            let age = (self.options.clock)().0.saturating_sub(doomed.since.0);
+            let is_much = doomed.bytes > self.options.high;
+            !doomed.names.is_empty() && (is_much || age >= self.options.max_age_ns)
+        };
+        if is_due { self.sync() } else { Ok(()) }
+    }
+
+    /// Makes removals durable, and discards what the cache has of these files.
+    pub(crate) fn bury(&self) -> Result<()> {
+        let doomed = std::mem::take(&mut *lock(&self.doomed));
+        if doomed.names.is_empty() {
+            return Ok(());
+        }
+        let synced = self.backing.sync();
+        let mut rest = doomed.names.as_slice();
+        let result = synced.and_then(|()| {
+            while let [name, more @ ..] = rest {
+                self.discard(name)?;
+                rest = more;
+            }
+            Ok(())
+        });
+        if !rest.is_empty() {
+            let mut now = lock(&self.doomed);
+            now.names.extend_from_slice(rest);
+            now.bytes += doomed.bytes;
+        }
+        result
+    }
+
+    fn discard(&self, name: &[u8]) -> Result<()> {
+        for dir in [self.dirty, self.nodes] {
+            match self.pool.unlink(dir, name) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(err) => return Err(err),
+            }
+        }
+        Ok(())
+    }
+}

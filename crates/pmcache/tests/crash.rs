@@ -1,0 +1,445 @@
+//! Power failures and killed processes at every boundary: before each change of the pool, which is atomic and durable on return,
+//! and before each call to the file system below. What is attached there has what was acknowledged, and nothing else.
+
+mod common;
+
+use backing::Backing;
+use backing::model::ModelBacking;
+use bpfs::Bpfs;
+use common::{Below, content, mount, options};
+use pmcache::{Cache, Mode, Options};
+use pmem::{Medium as _, Region};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use vfs::model::Model;
+use vfs::{
+    Caller, Fallocate, FileSystem, Ino, NewKind, NewNode, ROOT, RenameFlags, SetAttr, SetTime,
+    Timestamp,
+};
+
+const POOL: u64 = 4 << 20;
+const NAMES: u64 = 5;
+
+/// Tells before each change of the pool.
+struct Watched {
+    pool: Arc<Bpfs<Region>>,
+    tell: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl Watched {
+    fn told(&self) -> &Bpfs<Region> {
+        (self.tell)();
+        &self.pool
+    }
+}
+
+impl FileSystem for Watched {
+    vfs::forward!(self => self.pool; root, durability, kernel_cache, limits, lookup, forget, getattr, readlink, readdir, read,
+        drop_privileges, seek, fsync, sync, getxattr, listxattr, statfs);
+    vfs::forward!(self => self.told(); setattr, create, tmpfile, unlink, rmdir, link, rename, write, append, fallocate,
+        copy_range, setxattr, removexattr);
+}
+
+/// What is known of a file.
+#[derive(Clone)]
+struct File {
+    identity: Vec<u8>,
+    /// What it has been told to have.
+    now: Vec<u8>,
+    /// What it has when what is under way is done.
+    then: Option<Vec<u8>>,
+    /// Whether it has to be there after a power failure.
+    is_durable: bool,
+    /// Whether its last name is gone, or going.
+    is_gone: bool,
+}
+
+#[derive(Default)]
+struct Known {
+    files: Vec<File>,
+    /// Which of them has which name.
+    names: Vec<Option<usize>>,
+    /// What is being done.
+    step: String,
+}
+
+/// One run: a cache and what it should have.
+struct Run {
+    cache: Cache<Watched, Below>,
+    below: Below,
+    known: Arc<Mutex<Known>>,
+    is_watching: Arc<AtomicBool>,
+    points: Arc<AtomicU64>,
+    mode: Mode,
+}
+
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.0 >> 33) % n
+    }
+}
+
+fn bytes_of(pool: &Bpfs<Region>) -> Vec<u8> {
+    let medium = pool.medium();
+    let mut bytes = vec![0; medium.len() as usize];
+    medium.read(0, &mut bytes);
+    bytes
+}
+
+fn reattach(pool: &[u8], model: Model, mode: Mode) -> (common::Tested, Below) {
+    let region = Region::anonymous(pool.len() as u64).unwrap();
+    region.write(0, pool);
+    let below = Below(Arc::new(ModelBacking::over(model)));
+    let cache =
+        Cache::attach(mount(region), below.clone(), "/below", Options { mode, ..options() });
+    (cache.unwrap(), below)
+}
+
+fn names_of(below: &Below) -> Vec<Vec<u8>> {
+    let mut names = Vec::new();
+    let mut emit = |entry: &vfs::DirEntry<'_>| {
+        if !matches!(entry.name, b"." | b"..") {
+            names.push(entry.name.to_vec());
+        }
+        true
+    };
+    below.readdir(ROOT, 0, &mut emit).unwrap();
+    names
+}
+
+/// Attaches what is left, and judges it.
+fn judge(pool: &[u8], model: Model, known: &Known, mode: Mode) -> Result<(), String> {
+    let (cache, below) = reattach(pool, model, mode);
+    let mut seen = Vec::new();
+    for name in names_of(&below) {
+        let shown = String::from_utf8_lossy(&name).into_owned();
+        let ino = cache.lookup(ROOT, &name).map_err(|err| format!("{shown}: lookup: {err}"))?.ino;
+        let identity = below.identity(ino).unwrap().0;
+        let got = content(&cache, ino).map_err(|err| format!("{shown}: read: {err}"))?;
+        match known.files.iter().find(|file| file.identity == identity) {
+            Some(file) => compare(&shown, &got, file)?,
+            None if got.is_empty() => {}
+            None => return Err(format!("{shown}: a new file has {} bytes", got.len())),
+        }
+        let grown = got.len() as u64 + 9000;
+        let set = SetAttr { size: Some(grown), ..SetAttr::default() };
+        cache.setattr(&Caller::ROOT, ino, &set).map_err(|err| format!("{shown}: grow: {err}"))?;
+        let more = content(&cache, ino).map_err(|err| format!("{shown}: read: {err}"))?;
+        if more[..got.len()] != got[..] || more[got.len()..].iter().any(|byte| *byte != 0) {
+            return Err(format!(
+                "{shown}: grown from {}, it has something else than zeros",
+                got.len()
+            ));
+        }
+        seen.push((name, ino, identity, more));
+    }
+    for file in known.files.iter().filter(|file| file.is_durable && !file.is_gone) {
+        if !seen.iter().any(|(_, _, identity, _)| *identity == file.identity) {
+            return Err("a file is gone".to_owned());
+        }
+    }
+    cache.drain_all(&|_| {}).map_err(|err| format!("drain: {err}"))?;
+    if cache.status().dirty_bytes != 0 {
+        return Err("something is left to be written back".to_owned());
+    }
+    for (name, ino, _, shown) in &seen {
+        if content(&below, *ino).unwrap() != *shown {
+            return Err(format!("{}: below is something else", String::from_utf8_lossy(name)));
+        }
+    }
+    Ok(())
+}
+
+fn compare(name: &str, got: &[u8], file: &File) -> Result<(), String> {
+    if got == file.now || file.then.as_ref().is_some_and(|then| got == *then) {
+        return Ok(());
+    }
+    let differs = got.iter().zip(&file.now).position(|(a, b)| a != b);
+    let then = file.then.as_ref().map(Vec::len);
+    Err(format!(
+        "{name}: {} bytes instead of {}, or {then:?}; first difference {differs:?}",
+        got.len(),
+        file.now.len()
+    ))
+}
+
+impl Run {
+    fn new(seed: u64, mode: Mode, limits: impl Fn(Options) -> Options) -> Self {
+        let region = Region::anonymous(POOL).unwrap();
+        bpfs::format(&region, &pool::FormatOptions::default()).unwrap();
+        let pool = Arc::new(mount(region));
+        let below = Below(Arc::new(ModelBacking::new()));
+        let known =
+            Arc::new(Mutex::new(Known { names: vec![None; NAMES as usize], ..Known::default() }));
+        let is_watching = Arc::new(AtomicBool::new(false));
+        let points = Arc::new(AtomicU64::new(0));
+        let tell: Arc<dyn Fn() + Send + Sync> = {
+            let (pool, known) = (pool.clone(), known.clone());
+            // Not the whole backing, which holds this.
+            let model = Arc::downgrade(&below.0);
+            let (is_watching, points) = (is_watching.clone(), points.clone());
+            Arc::new(move || {
+                let Some(below) = model.upgrade().filter(|_| is_watching.load(Relaxed)) else {
+                    return;
+                };
+                let point = points.fetch_add(1, Relaxed);
+                let bytes = bytes_of(&pool);
+                let known = known.lock().unwrap();
+                let killed = Model::load(&below.model().save(), Timestamp::now).unwrap();
+                for (what, model) in
+                    [("killed", killed), ("power failure", below.model().after_crash())]
+                {
+                    if let Err(wrong) = judge(&bytes, model, &known, mode) {
+                        let step = &known.step;
+                        panic!(
+                            "seed {seed}, {mode}, point {point}, during {step}, {what}: {wrong}"
+                        );
+                    }
+                }
+            })
+        };
+        for name in 0..2u64 {
+            let ino = common::file(&below, &[b'a' + name as u8]);
+            let data: Vec<u8> = (0..30_000 + name * 400_000).map(|i| (i / 100 + 1) as u8).collect();
+            below.write(ino, 0, &data).unwrap();
+            below.sync().unwrap();
+            let mut known = known.lock().unwrap();
+            let identity = below.identity(ino).unwrap().0;
+            known.names[name as usize] = Some(name as usize);
+            known.files.push(File {
+                identity,
+                now: data,
+                then: None,
+                is_durable: true,
+                is_gone: false,
+            });
+        }
+        let told = tell.clone();
+        below.fail_where(move |_| {
+            told();
+            None
+        });
+        let watched = Watched { pool, tell };
+        let options = limits(Options { mode, ..options() });
+        let cache = Cache::attach(watched, below.clone(), "/below", options).unwrap();
+        Self { cache, below, known, is_watching, points, mode }
+    }
+
+    /// Notes what will be, does it, and notes that it is.
+    fn step(
+        &self,
+        step: String,
+        note: impl FnOnce(&mut Known),
+        call: impl FnOnce() -> vfs::Result<()>,
+        done: impl FnOnce(&mut Known),
+    ) {
+        {
+            let mut known = self.known.lock().unwrap();
+            known.step += &format!("; {step}");
+            note(&mut known);
+        }
+        self.is_watching.store(true, Relaxed);
+        let result = call();
+        self.is_watching.store(false, Relaxed);
+        result.unwrap_or_else(|err| panic!("{step}: {err}"));
+        let mut known = self.known.lock().unwrap();
+        done(&mut known);
+        for file in &mut known.files {
+            file.now = file.then.take().unwrap_or_else(|| std::mem::take(&mut file.now));
+        }
+    }
+
+    /// Changes the content of a file.
+    fn change(
+        &self,
+        step: &str,
+        name: usize,
+        to: impl FnOnce(&mut Vec<u8>),
+        call: impl FnOnce(Ino) -> vfs::Result<()>,
+    ) {
+        let file = self.known.lock().unwrap().names[name].unwrap();
+        let ino = self.cache.lookup(ROOT, &[b'a' + name as u8]).unwrap().ino;
+        let note = |known: &mut Known| {
+            let mut then = known.files[file].now.clone();
+            to(&mut then);
+            known.files[file].then = Some(then);
+        };
+        let is_content = ["write", "trunc", "punch"].iter().any(|kind| step.starts_with(kind));
+        let is_journal = self.mode == Mode::Journal && is_content;
+        self.step(
+            format!("{step} {name}"),
+            note,
+            || call(ino),
+            |known| known.files[file].is_durable |= is_journal,
+        );
+        self.cache.forget(ino, 1);
+    }
+
+    fn random(&self, rng: &mut Rng) {
+        let name = rng.below(NAMES) as usize;
+        let letter = [b'a' + name as u8];
+        let file = self.known.lock().unwrap().names[name];
+        let Some(file) = file else {
+            let node = NewNode { kind: NewKind::File, mode: 0o644, umask: 0 };
+            let made = std::cell::Cell::new(None);
+            let call = || {
+                self.cache
+                    .create(&Caller::ROOT, ROOT, &letter, &node)
+                    .map(|entry| made.set(Some(entry.ino)))
+            };
+            return self.step(
+                format!("create {name}"),
+                |_| (),
+                call,
+                |known| {
+                    let identity = self.below.identity(made.get().unwrap()).unwrap().0;
+                    known.names[name] = Some(known.files.len());
+                    known.files.push(File {
+                        identity,
+                        now: vec![],
+                        then: None,
+                        is_durable: false,
+                        is_gone: false,
+                    });
+                    self.cache.forget(made.get().unwrap(), 1);
+                },
+            );
+        };
+        let size = self.known.lock().unwrap().files[file].now.len() as u64;
+        let cache = &self.cache;
+        match rng.below(16) {
+            0..=4 => {
+                let at = if rng.below(3) == 0 { size } else { rng.below(size + 10_000) };
+                let at = at.min(700_000);
+                let data = vec![rng.below(255) as u8 + 1; rng.below(20_000) as usize + 1];
+                let to = |then: &mut Vec<u8>| {
+                    then.resize(then.len().max(at as usize + data.len()), 0);
+                    then[at as usize..at as usize + data.len()].copy_from_slice(&data);
+                };
+                self.change(&format!("write {at}+{}", data.len()), name, to, |ino| {
+                    cache.write(ino, at, &data)
+                });
+            }
+            5 | 6 => {
+                let to = match rng.below(3) {
+                    0 => 0,
+                    1 => rng.below(size + 1),
+                    _ => (size + rng.below(20_000)).min(700_000),
+                };
+                let set = SetAttr { size: Some(to), ..SetAttr::default() };
+                let call = |ino| cache.setattr(&Caller::ROOT, ino, &set).map(drop);
+                self.change(
+                    &format!("truncate {to}"),
+                    name,
+                    |then| then.resize(to as usize, 0),
+                    call,
+                );
+            }
+            7 => {
+                let start = rng.below(size + 1);
+                let len = if rng.below(2) == 0 { 1 + rng.below(30_000) } else { 300_000 };
+                let end = (start + len).min(size) as usize;
+                let zero = |then: &mut Vec<u8>| then[start as usize..end].fill(0);
+                self.change(&format!("punch {start}+{len}"), name, zero, |ino| {
+                    cache.fallocate(ino, Fallocate::PunchHole, start, len)
+                });
+            }
+            8 => {
+                let at = rng.below(size + 1);
+                self.change(
+                    "read",
+                    name,
+                    |_| (),
+                    |ino| cache.read(ino, at, &mut vec![0; 50_000]).map(drop),
+                );
+            }
+            9 => {
+                let ino = cache.lookup(ROOT, &letter).unwrap().ino;
+                let durable = |known: &mut Known| known.files[file].is_durable = true;
+                self.step(format!("fsync {name}"), |_| (), || cache.fsync(ino), durable);
+                cache.forget(ino, 1);
+            }
+            10 => {
+                let to = rng.below(NAMES) as usize;
+                if to == name {
+                    return;
+                }
+                let new = [b'a' + to as u8];
+                let call = || cache.rename((ROOT, &letter), (ROOT, &new), RenameFlags::empty());
+                let going = |known: &mut Known| {
+                    if let Some(gone) = known.names[to] {
+                        known.files[gone].is_gone = true;
+                    }
+                };
+                self.step(format!("rename {name} to {to}"), going, call, |known| {
+                    known.names[to] = known.names[name].take();
+                });
+            }
+            11 => {
+                let going = |known: &mut Known| known.files[file].is_gone = true;
+                let done = |known: &mut Known| known.names[name] = None;
+                self.step(format!("unlink {name}"), going, || cache.unlink(ROOT, &letter), done);
+            }
+            12 => {
+                let time = Some(SetTime::At(Timestamp(rng.below(1 << 30) as i64)));
+                let set = SetAttr { mtime: time, ..SetAttr::default() };
+                self.change(
+                    "utimes",
+                    name,
+                    |_| (),
+                    |ino| cache.setattr(&Caller::ROOT, ino, &set).map(drop),
+                );
+            }
+            13 => self.step("maintain".to_owned(), |_| (), || cache.maintain().map(drop), |_| ()),
+            14 => self.step("drain".to_owned(), |_| (), || cache.drain_all(&|_| {}), |_| ()),
+            _ => self.change(
+                "chmod",
+                name,
+                |_| (),
+                |ino| {
+                    let set = SetAttr { perm: Some(0o600), ..SetAttr::default() };
+                    cache.setattr(&Caller::ROOT, ino, &set).map(drop)
+                },
+            ),
+        }
+    }
+}
+
+fn run(seeds: std::ops::Range<u64>, steps: usize, mode: Mode, limits: impl Fn(Options) -> Options) {
+    let mut points = 0;
+    for seed in seeds {
+        let run = Run::new(seed, mode, &limits);
+        let mut rng = Rng(seed);
+        for _ in 0..steps {
+            run.random(&mut rng);
+        }
+        points += run.points.load(Relaxed);
+    }
+    assert!(points > 100, "{points}");
+}
+
+#[test]
+fn what_was_written_is_there_after_any_crash() {
+    run(0..6, 40, Mode::Journal, |options| options);
+}
+
+#[test]
+fn what_was_synced_is_there_in_every_mode() {
+    run(20..23, 40, Mode::Writeback, |options| options);
+    run(30..33, 40, Mode::Ordered, |options| options);
+}
+
+/// Where hardly anything may be only in the cache.
+#[test]
+fn it_is_there_where_much_is_written_back() {
+    run(40..44, 40, Mode::Journal, |options| Options {
+        cap: 64 << 10,
+        high: 32 << 10,
+        low: 8 << 10,
+        ..options
+    });
+    run(50..52, 30, Mode::Journal, |options| Options { write_through: true, ..options });
+}
