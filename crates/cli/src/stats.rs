@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::args::StatsArgs;
 use crate::pool::DomainReport;
-use crate::{mount, output, size};
+use crate::{attach, mount, output, size};
 
 /// What does not change while a pool is mounted.
 #[derive(Debug, Serialize)]
@@ -96,6 +96,8 @@ pub fn run(args: &StatsArgs, json: bool) -> Result<ExitCode> {
     let stats = read(&dir)?;
     if json {
         output::json(&stats)?;
+    } else if stats["cache"].is_object() {
+        attach::show(&stats);
     } else {
         show(&stats);
     }

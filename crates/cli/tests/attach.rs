@@ -12,23 +12,25 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// A directory, a pool, and the cache of the one by the other while it is mounted.
+/// A directory, a pool in memory, and the cache of the one by the other while it is mounted.
 struct Cached {
     base: tempfile::TempDir,
+    memory: tempfile::TempDir,
 }
 
 impl Cached {
     fn new() -> Self {
         let base = tempfile::TempDir::with_prefix("keepstone-attach-").unwrap();
         fs::create_dir(base.path().join("data")).unwrap();
-        let cached = Self { base };
+        let memory = tempfile::TempDir::with_prefix_in("keepstone-attach-", "/dev/shm").unwrap();
+        let cached = Self { base, memory };
         let pool = cached.pool();
         cached.keepstone(&["mkfs", pool.to_str().unwrap(), "--size", "64M"]);
         cached
     }
 
     fn pool(&self) -> PathBuf {
-        self.base.path().join("pool")
+        self.memory.path().join("pool")
     }
 
     fn data(&self) -> PathBuf {

@@ -67,7 +67,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let mut rest = doomed.names.as_slice();
         let result = synced.and_then(|()| {
             while let [name, more @ ..] = rest {
-                self.discard(name)?;
+                self.unlink_both(name)?;
                 rest = more;
             }
             Ok(())
@@ -80,7 +80,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         result
     }
 
-    fn discard(&self, name: &[u8]) -> Result<()> {
+    fn unlink_both(&self, name: &[u8]) -> Result<()> {
         for dir in [self.dirty, self.nodes] {
             match self.pool.unlink(dir, name) {
                 Ok(()) | Err(Errno::NOENT) => {}

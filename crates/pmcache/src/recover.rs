@@ -31,7 +31,8 @@ pub enum Error {
     Mark(String),
     /// Its engine promises too little.
     #[error(
-        "a cache needs a pool in which every operation is durable on return: format one with `--layout bpfs`"
+        "a cache needs a pool in which every operation is durable on return: of the layout bpfs, on persistent memory or in \
+         DRAM (/dev/shm), not in an ordinary file"
     )]
     NotDurable,
     /// A call failed.

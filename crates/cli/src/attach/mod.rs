@@ -19,6 +19,7 @@ use crate::{background, output, pool, size};
 pub use args::AttachArgs;
 use args::{AttachCommand, ServerArgs};
 use inner::Inner;
+pub use status::show;
 
 /// A cache that is open.
 type Attached = Cache<Inner, DirFs>;

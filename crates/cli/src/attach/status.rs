@@ -24,12 +24,14 @@ pub fn run(dir: &Path, metrics: bool, json: bool) -> Result<ExitCode> {
     } else if json {
         output::json(&stats)?;
     } else {
-        show(&stats, status);
+        show(&stats);
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn show(stats: &Value, status: &Value) {
+/// Prints what the server of a cache says.
+pub fn show(stats: &Value) {
+    let status = &stats["cache"];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let bytes = |name: &str| size::show(status[name].as_u64().unwrap_or(0));
     let share =
