@@ -164,7 +164,7 @@ fn nonsense_in_a_pool_is_told() {
         let dir = pool.peek(pool.root(), dir).unwrap().ino;
         pool.lookup(dir, &name).unwrap().ino
     };
-    for seed in 0..200u64 {
+    for seed in (0..200u64).step_by(6) {
         let junk: Vec<u8> = (0..seed).map(|i| (i * i * 31 + seed * 7) as u8).collect();
         let pool = mount(copy(&cache));
         let shadow = find(&pool, NODES);
