@@ -9,14 +9,17 @@
 //!
 //! - **pmcache-C1** A block of a shadow that exists has the file's content. One that does not is read from the backing file, as
 //!   far as that reaches; beyond its end the file has zeros.
-//! - **pmcache-C2** What the shadow has and the backing file may not have is marked in the bitmap, durably, before it is stored, and until
+//! - **pmcache-C2** What the shadow has and the backing file may not have is marked in the bitmap, durably, before it is
+//!   stored, and until
 //!   the backing file has it, durably. A mark without a block means nothing.
-//! - **pmcache-C3** The shadow of a file with a bitmap has its size and its times. Where the backing file is longer, it is cut before the
+//! - **pmcache-C3** The shadow of a file with a bitmap has its size and its times. Where the backing file is longer, it is cut
+//!   before the
 //!   file grows again: so C1 never shows what was cut off.
 //! - **pmcache-C4** A file is written to below only while its record says so ([`Flags::BUSY`]). Otherwise it is as its fingerprint
 //!   says, or somebody else has changed it: then what was only read is forgotten, and what was written is kept and refused.
 //! - **pmcache-C5** What was acknowledged can be written below: its space was allocated there before, or counted.
-//! - **pmcache-C6** What is marked is discarded only where its file was removed through the cache, or by a command that names it; and
+//! - **pmcache-C6** What is marked is discarded only where its file was removed through the cache, or by a command that names
+//!   it; and
 //!   when the removal is durable: a file that a power failure brings back has what was written to it.
 //!
 //! Locks, in the order they are taken: [`Node::io`] (the backing file is changed), [`Node::state`], of two files in the order of
