@@ -274,7 +274,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         if (left, state) == (cnode.record.left, cnode.record.state) {
             return Ok(());
         }
-        cnode.is_unsynced = true;
+        // Space that was allocated changes only `ctime`, which tells nothing of the content.
+        cnode.is_unsynced |= !left.has_same_content(&cnode.record.left);
         (cnode.record.left, cnode.record.state) = (left, state);
         self.store_record(cnode)
     }

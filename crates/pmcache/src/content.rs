@@ -324,7 +324,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         self.begin_dirty(node, cnode)?;
         let blocks = blocks_of(&(start..end));
         self.reserve(node, cnode, &blocks, end)?;
-        let is_cut = |at: u64, is_last: bool| !at.is_multiple_of(BLOCK) && !(is_last && at >= size);
+        let is_cut = |at: u64, is_last: bool| !at.is_multiple_of(BLOCK) && (!is_last || at < size);
         for (at, is_last) in [(start, false), (end, true)] {
             if is_cut(at, is_last) {
                 let block = at / BLOCK * BLOCK;

@@ -92,7 +92,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let mut passed = HashSet::new();
         while freed < blocks {
             let victim = {
-                let mut order = lock(&self.order());
+                let mut order = lock(self.order());
                 order.policy.victim(&mut |key| passed.contains(&key)).map(Ino)
             };
             let Some(shadow) = victim else {
