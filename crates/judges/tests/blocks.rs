@@ -119,7 +119,11 @@ const EXPLAINED: &[(&str, &[Bug], &str)] = &[
          shows where the fence is left out",
     ),
     ("scan.rs format: let _ = medium.publish", &[Bug::DelayStore, Bug::TearStore], HALF_A_MAGIC),
-    ("scan.rs format: let _ = medium.publish(0, 0", &[Bug::EarlyStore], "nothing precedes it"),
+    (
+        "scan.rs format: let _ = medium.publish(SUPERBLOCK, 0",
+        &[Bug::EarlyStore],
+        "nothing precedes it",
+    ),
     ("scan.rs format: let ready = medium.fence()", &[Bug::DropFence], "nothing precedes the first"),
 ];
 /// Where what a killed process has left is made durable.

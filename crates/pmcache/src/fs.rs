@@ -189,8 +189,8 @@ impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
 
     fn sync(&self) -> Result<()> {
         self.pool.sync()?;
-        match self.has_doomed() && !self.options.read_only {
-            true => self.bury(),
+        match self.has_removed() && !self.options.read_only {
+            true => self.discard_removed(),
             false => self.backing.sync(),
         }
     }
@@ -341,7 +341,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         if let Some(mut cnode) = state.cached.take() {
             if state.is_unlinked {
                 let removed = match cnode.dirty.is_some() {
-                    true => self.doom(node, &mut cnode),
+                    true => self.keep_removed(node, &mut cnode),
                     false => self.remove_shadow(&cnode),
                 };
                 if let Err(err) = removed {
@@ -412,7 +412,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             return Ok(false);
         }
         let crawled = self.crawl()?;
-        self.bury_due()?;
+        self.discard_removed_due()?;
         let evicted = self.evict_due()?;
         let drained = self.drain_due()?;
         Ok(crawled || evicted || drained)

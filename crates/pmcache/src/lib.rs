@@ -10,27 +10,24 @@
 //! - **pmcache-C1** A block of a shadow that exists has the file's content. One that does not is read from the backing file, as
 //!   far as that reaches; beyond its end the file has zeros.
 //! - **pmcache-C2** What the shadow has and the backing file may not have is marked in the bitmap, durably, before it is
-//!   stored, and until
-//!   the backing file has it, durably. A mark without a block means nothing.
-//! - **pmcache-C3** The shadow of a file with a bitmap has its size and its times. Where the backing file is longer, it is cut
-//!   before the
-//!   file grows again: so C1 never shows what was cut off.
-//! - **pmcache-C4** A file is written to below only while its record says so ([`Flags::BUSY`]). Otherwise it is as its fingerprint
-//!   says, or somebody else has changed it: then what was only read is forgotten, and what was written is kept and refused.
+//!   stored, and until the backing file has it, durably. A mark without a block means nothing.
+//! - **pmcache-C3** The shadow of a file with a bitmap has its size and its times. Where the backing file is longer, it is cut,
+//!   durably, before the file grows again: so C1 never shows what was cut off.
+//! - **pmcache-C4** A file is written to below only while its record says so ([`Flags::BUSY`]), and the record stored says so
+//!   until that is synced. Otherwise it is as its fingerprint says, or somebody else has changed it: then what was only read is
+//!   forgotten, and what was written is kept and refused.
 //! - **pmcache-C5** What was acknowledged can be written below: its space was allocated there before, or counted.
-//! - **pmcache-C6** What is marked is discarded only where its file was removed through the cache, or by a command that names
-//!   it; and
-//!   when the removal is durable: a file that a power failure brings back has what was written to it.
+//! - **pmcache-C6** What is marked is discarded only by a command that names it, or where its file was removed through the
+//!   cache and the removal is durable: a file that a power failure brings back has what was written to it.
 //!
-//! Locks, in the order they are taken: [`Node::io`] (the backing file is changed), [`Node::state`], of two files in the order of
-//! their numbers; then any one of the cache's own.
+//! Locks, in the order they are taken: [`Node::io`] (the backing file is changed), [`Node::state`], of a second file only where it
+//! need not be waited for; then any one of the cache's own.
 
 #![forbid(unsafe_code)]
 
 mod cnode;
 mod content;
 mod counters;
-mod doomed;
 mod drain;
 mod fs;
 mod node;
@@ -38,6 +35,7 @@ mod options;
 mod range;
 pub mod record;
 mod recover;
+mod removed;
 mod space;
 mod table;
 
@@ -77,7 +75,7 @@ pub struct Cache<P, B> {
     /// Files that the cache has something for, and that are not there.
     lost: Mutex<Vec<recover::Lost>>,
     /// Files that are gone, which a power failure may bring back.
-    doomed: Mutex<doomed::Doomed>,
+    removed: Mutex<removed::Removed>,
 }
 
 impl<P: FileSystem, B: Backing> Cache<P, B> {

@@ -86,7 +86,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             resident,
             counts: Counts::default(),
             lost: Mutex::default(),
-            doomed: Mutex::default(),
+            removed: Mutex::default(),
         };
         cache.recover()?;
         Ok(cache)

@@ -75,7 +75,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         if self.evict(blocks)? {
             return Ok(true);
         }
-        if self.has_doomed() {
+        if self.has_removed() {
             self.sync()?;
             return Ok(true);
         }

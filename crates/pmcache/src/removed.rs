@@ -11,7 +11,7 @@ use vfs::{Errno, FileSystem, Result, Timestamp};
 
 /// Files that are gone, which a power failure may bring back.
 #[derive(Default)]
-pub struct Doomed {
+pub struct Removed {
     /// Names in the pool.
     names: Vec<Vec<u8>>,
     /// When the first was removed.
@@ -22,7 +22,7 @@ pub struct Doomed {
 
 impl<P: FileSystem, B: Backing> Cache<P, B> {
     /// A file with a bitmap is gone, and nobody uses it: what the cache has of it stays until that is durable.
-    pub(crate) fn doom(&self, node: &Node, cnode: &mut Cnode) -> Result<()> {
+    pub(crate) fn keep_removed(&self, node: &Node, cnode: &mut Cnode) -> Result<()> {
         let bytes = cnode.dirty_bytes();
         self.resident.remove(cnode.shadow);
         self.backlog.remove(node.ino);
@@ -31,40 +31,40 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             self.pool.forget(dirty.bitmap, 1);
         }
         {
-            let mut doomed = lock(&self.doomed);
-            if doomed.names.is_empty() {
-                doomed.since = (self.options.clock)();
+            let mut removed = lock(&self.removed);
+            if removed.names.is_empty() {
+                removed.since = (self.options.clock)();
             }
-            doomed.names.push(cnode.name.clone());
-            doomed.bytes += bytes.max(BLOCK);
+            removed.names.push(cnode.name.clone());
+            removed.bytes += bytes.max(BLOCK);
         }
         let orphan = cnode.record.state | Flags::ORPHAN;
         self.set_state(cnode, orphan)
     }
 
-    pub(crate) fn has_doomed(&self) -> bool {
-        !lock(&self.doomed).names.is_empty()
+    pub(crate) fn has_removed(&self) -> bool {
+        !lock(&self.removed).names.is_empty()
     }
 
     /// Makes removals durable where they have waited for long, or for much.
-    pub(crate) fn bury_due(&self) -> Result<()> {
+    pub(crate) fn discard_removed_due(&self) -> Result<()> {
         let is_due = {
-            let doomed = lock(&self.doomed);
-            let age = (self.options.clock)().0.saturating_sub(doomed.since.0);
-            let is_much = doomed.bytes > self.options.high;
-            !doomed.names.is_empty() && (is_much || age >= self.options.max_age_ns)
+            let removed = lock(&self.removed);
+            let age = (self.options.clock)().0.saturating_sub(removed.since.0);
+            let is_much = removed.bytes > self.options.high;
+            !removed.names.is_empty() && (is_much || age >= self.options.max_age_ns)
         };
         if is_due { self.sync() } else { Ok(()) }
     }
 
     /// Makes removals durable, and discards what the cache has of these files.
-    pub(crate) fn bury(&self) -> Result<()> {
-        let doomed = std::mem::take(&mut *lock(&self.doomed));
-        if doomed.names.is_empty() {
+    pub(crate) fn discard_removed(&self) -> Result<()> {
+        let removed = std::mem::take(&mut *lock(&self.removed));
+        if removed.names.is_empty() {
             return Ok(());
         }
         let synced = self.backing.sync();
-        let mut rest = doomed.names.as_slice();
+        let mut rest = removed.names.as_slice();
         let result = synced.and_then(|()| {
             while let [name, more @ ..] = rest {
                 self.unlink_both(name)?;
@@ -73,9 +73,9 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             Ok(())
         });
         if !rest.is_empty() {
-            let mut now = lock(&self.doomed);
+            let mut now = lock(&self.removed);
             now.names.extend_from_slice(rest);
-            now.bytes += doomed.bytes;
+            now.bytes += removed.bytes;
         }
         result
     }
