@@ -6,7 +6,7 @@ mod common;
 
 use common::{World, done};
 use posix::{MountEvents as _, Served};
-use vfs::FileSystem as _;
+use vfs::{Errno, FileSystem as _};
 
 const RW: i32 = libc::O_RDWR | libc::O_CREAT;
 
@@ -83,9 +83,10 @@ fn promotion_keeps_the_offset() {
     assert_eq!((kernel_offset(fd), kernel_offset(twin)), (10, 10));
     assert_eq!(done(p.write(fd, b"xyz")), Ok(3));
     assert_eq!(kernel_offset(twin), 13);
-    assert_eq!(p.lseek(twin, 8, libc::SEEK_SET), Served::Kernel);
-    // SAFETY: moves the offset.
-    assert_eq!(unsafe { libc::lseek(twin, 8, libc::SEEK_SET) }, 8);
+    assert_eq!((done(p.lseek(twin, 8, libc::SEEK_SET)), kernel_offset(fd)), (Ok(8), 8));
+    assert_eq!((done(p.lseek(fd, -3, libc::SEEK_CUR)), kernel_offset(twin)), (Ok(5), 5));
+    assert_eq!(done(p.lseek(fd, -6, libc::SEEK_CUR)), Err(Errno::INVAL));
+    assert_eq!(done(p.lseek(fd, 3, libc::SEEK_CUR)), Ok(8));
     let mut buf = [0; 16];
     assert_eq!(done(p.read(fd, &mut buf)), Ok(5));
     assert_eq!(&buf[..5], b"89xyz");
