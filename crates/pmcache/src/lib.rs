@@ -20,7 +20,7 @@
 //! - **pmcache-C6** What is marked is discarded only by a command that names it, or where its file was removed through the
 //!   cache and the removal is durable: a file that a power failure brings back has what was written to it.
 //!
-//! Locks, in the order they are taken: [`Node::io`] (the backing file is changed), [`Node::state`], of a second file only where it
+//! Locks, in the order they are taken: `Node::io` (the backing file is changed), `Node::state`, of a second file only where it
 //! need not be waited for; then any one of the cache's own.
 
 #![forbid(unsafe_code)]
@@ -51,9 +51,6 @@ use space::Resident;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use table::Table;
 use vfs::{FileSystem, Ino};
-
-#[cfg(doc)]
-use node::Node;
 
 /// Bytes of a block, of which a bit says whether the backing file has it.
 pub const BLOCK: u64 = 4096;
