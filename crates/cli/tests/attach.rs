@@ -164,6 +164,31 @@ fn what_is_not_its_business_is_refused() {
     );
 }
 
+/// What others change below is seen through the mount, whatever the kernel and the cache have kept of it.
+#[test]
+fn changes_behind_the_cache_are_seen() {
+    let cached = Cached::new();
+    let (pool, data) = (cached.pool(), cached.data());
+    let mount = cached.base.path().join("mount");
+    fs::create_dir(&mount).unwrap();
+    fs::write(data.join("file"), "one").unwrap();
+    let paths = [pool.to_str().unwrap(), data.to_str().unwrap(), mount.to_str().unwrap()];
+    cached.keepstone(&[&["attach", "--coherence=10"], &paths[..]].concat());
+    for (i, text) in ["two", "three", "four", "five"].into_iter().enumerate() {
+        assert!(!content(mount.join("file")).is_empty());
+        fs::write(data.join("file"), text).unwrap();
+        // Within one tick of the clock below neither time nor size may tell: so the time is moved.
+        while content(mount.join("file")) != text {
+            fs::File::open(data.join("file"))
+                .unwrap()
+                .set_modified(std::time::UNIX_EPOCH + Duration::from_secs(i as u64 + 1))
+                .unwrap();
+        }
+    }
+    cached.keepstone(&["umount", mount.to_str().unwrap()]);
+    assert_eq!(content(data.join("file")), "five");
+}
+
 /// Another user's files are theirs, below as well.
 #[test]
 fn a_second_user() {

@@ -20,6 +20,8 @@ pub struct Caching {
     /// Whether file pages, listings and link targets stay in the page cache. Without it every read
     /// and write comes to the server (`FOPEN_DIRECT_IO`).
     pub keep_cache: bool,
+    /// Whether the kernel drops pages of a file whose size or time of modification has changed.
+    pub checks_pages: bool,
     /// Whether files are opened and created without asking the server, which then does not hear of
     /// their being closed either: where the kernel can do that. Direct writes to one file then go one at a time, because the
     /// permission to do otherwise is part of the answer.
@@ -34,12 +36,18 @@ impl Caching {
     pub const EXCLUSIVE: Self = Self {
         ttl: Duration::from_secs(24 * 3600),
         keep_cache: true,
+        checks_pages: false,
         skip_opens: true,
         writeback: false,
     };
     /// Every request is answered by the engine.
-    pub const NONE: Self =
-        Self { ttl: Duration::ZERO, keep_cache: false, skip_opens: false, writeback: false };
+    pub const NONE: Self = Self {
+        ttl: Duration::ZERO,
+        keep_cache: false,
+        checks_pages: false,
+        skip_opens: false,
+        writeback: false,
+    };
 
     /// As much of it as `fs` lets the kernel keep.
     ///
@@ -50,6 +58,9 @@ impl Caching {
             KernelCache::WhileAlone => self,
             KernelCache::UpTo(time) => {
                 Self { ttl: self.ttl.min(time), keep_cache: false, skip_opens: false, ..self }
+            }
+            KernelCache::Checked(time) => {
+                Self { ttl: self.ttl.min(time), checks_pages: true, skip_opens: false, ..self }
             }
         };
         let refused = |why| Err(io::Error::new(io::ErrorKind::InvalidInput, why));

@@ -30,7 +30,7 @@ const BACKGROUND_MAX: u16 = 64;
 ///
 /// Left out on purpose: `POSIX_LOCKS`, `FLOCK_LOCKS` (the kernel keeps locks itself),
 /// `WRITEBACK_CACHE` (a write is durable on return), `ATOMIC_O_TRUNC` (the truncation then comes as
-/// a `setattr`, one code path), `AUTO_INVAL_DATA` (nobody else writes), `SPLICE_*` (`fuser` copies).
+/// a `setattr`, one code path), `AUTO_INVAL_DATA` (nobody else writes; where somebody does it is asked for), `SPLICE_*` (`fuser` copies).
 const CAPABILITIES: InitFlags = InitFlags::FUSE_ASYNC_READ
     .union(InitFlags::FUSE_EXPORT_SUPPORT)
     .union(InitFlags::FUSE_BIG_WRITES)
@@ -82,6 +82,11 @@ impl fuser::Filesystem for Server {
         if self.options.caching.keep_cache {
             // Asynchronous direct writes beside buffered readers leave pages as they were before.
             granted -= InitFlags::FUSE_ASYNC_DIO;
+        }
+        if self.options.caching.checks_pages {
+            let checks = InitFlags::FUSE_AUTO_INVAL_DATA & config.capabilities();
+            self.options.caching.keep_cache &= !checks.is_empty();
+            granted |= checks;
         }
         if self.options.caching.writeback {
             granted |= InitFlags::FUSE_WRITEBACK_CACHE & config.capabilities();

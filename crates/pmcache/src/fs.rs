@@ -7,9 +7,10 @@ use crate::record::Flags;
 use crate::{Cache, cnode, read, write};
 use backing::Backing;
 use std::sync::Arc;
+use std::time::Duration;
 use vfs::{
     Attr, Caller, DirEntry, Durability, Entry, Errno, Fallocate, FileKind, FileSystem, Ino,
-    NewNode, RenameFlags, Result, Seek, SetAttr, SetTime, SetXattr, StatFs, Timestamp,
+    KernelCache, NewNode, RenameFlags, Result, Seek, SetAttr, SetTime, SetXattr, StatFs, Timestamp,
 };
 
 /// A name that is about to go, and the file that it leads to.
@@ -20,12 +21,18 @@ struct Going {
 }
 
 impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
-    vfs::forward!(self => self.backing; root, kernel_cache, limits, readlink, getxattr, listxattr);
+    vfs::forward!(self => self.backing; root, limits, readlink, getxattr, listxattr);
 
     /// Contents are durable on return, by [`Mode::Journal`](crate::Mode) also as to which file they are of; names and
     /// attributes when they are synced.
     fn durability(&self) -> Durability {
         Durability::OnSync
+    }
+
+    /// For as long as the cache itself believes what it has found below; where that is not at all, nothing.
+    fn kernel_cache(&self) -> KernelCache {
+        let time = Duration::from_nanos(self.options.coherence_ns.max(0) as u64);
+        if time.is_zero() { KernelCache::UpTo(time) } else { KernelCache::Checked(time) }
     }
 
     /// What is to be written back takes space already.

@@ -333,6 +333,8 @@ pub enum KernelCache {
     WhileAlone,
     /// Names and attributes for so long, and no pages: what is below changes by itself.
     UpTo(std::time::Duration),
+    /// Names and attributes for so long, and pages for as long as a file's size and time of modification are what they were.
+    Checked(std::time::Duration),
 }
 
 /// When what a call has done survives a crash. Until then a crash may take it back, whole or in part.
