@@ -100,6 +100,13 @@ pub struct DirFs {
     attrs: RwLock<()>,
 }
 
+/// The lock goes now, not when a child that was just forked, and has the descriptor until it executes something, does.
+impl Drop for DirFs {
+    fn drop(&mut self) {
+        let _ = rustix::fs::flock(&self.locked, FlockOperation::Unlock);
+    }
+}
+
 impl DirFs {
     /// Opens the directory `dir`, and raises the process's limit of descriptors.
     ///
