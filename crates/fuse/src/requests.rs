@@ -30,7 +30,8 @@ const BACKGROUND_MAX: u16 = 64;
 ///
 /// Left out on purpose: `POSIX_LOCKS`, `FLOCK_LOCKS` (the kernel keeps locks itself),
 /// `WRITEBACK_CACHE` (a write is durable on return), `ATOMIC_O_TRUNC` (the truncation then comes as
-/// a `setattr`, one code path), `AUTO_INVAL_DATA` (nobody else writes; where somebody does it is asked for), `SPLICE_*` (`fuser` copies).
+/// a `setattr`, one code path), `AUTO_INVAL_DATA` (nobody else writes; where somebody does it is asked for), `SPLICE_*`
+/// (`fuser` copies).
 const CAPABILITIES: InitFlags = InitFlags::FUSE_ASYNC_READ
     .union(InitFlags::FUSE_EXPORT_SUPPORT)
     .union(InitFlags::FUSE_BIG_WRITES)

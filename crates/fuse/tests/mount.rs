@@ -223,8 +223,9 @@ impl Mount {
 }
 
 impl Drop for Mount {
+    /// What a test has closed or unmapped may be in use for some moments.
     fn drop(&mut self) {
-        self.end(Duration::ZERO);
+        self.end(Duration::from_secs(10));
     }
 }
 
