@@ -535,8 +535,9 @@ impl Program {
             }
             let seek = self.world.process.lseek(self.number(of), 0, libc::SEEK_CUR);
             self.descriptions[of].offset = match seek {
-                Served::Done(offset) => offset?,
-                Served::Kernel => kernel_offset(self.number(of)),
+                Served::Done(Ok(offset)) => offset,
+                // Where the fault was met by this question, the kernel still knows.
+                Served::Done(Err(_)) | Served::Kernel => kernel_offset(self.number(of)),
             };
         }
         Ok(())
