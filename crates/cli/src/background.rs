@@ -9,12 +9,26 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Weak;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::output;
+
+/// The log of the server of the pool with this UUID.
+pub fn log_path(uuid: &str) -> PathBuf {
+    runtime_dir().join(format!("{uuid}.log"))
+}
+
+/// Takes a log away whose server had nothing to say.
+pub fn remove_if_empty(log: &Path) {
+    if std::fs::metadata(log).is_ok_and(|log| log.len() == 0) {
+        let _ = std::fs::remove_file(log);
+    }
+}
 
 /// What the server sends, once.
 #[derive(Debug, Serialize, Deserialize)]
@@ -126,4 +140,21 @@ fn open_log(log: &Path) -> Result<File> {
     let mut options = OpenOptions::new();
     options.create(true).append(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
     options.open(log).with_context(|| format!("{}: cannot open the log", log.display()))
+}
+
+/// Takes `step` after step in a thread as long as something is there: after a `pause` where one says that there is more to do,
+/// else after `every`.
+pub fn maintain<T: ?Sized + Send + Sync + 'static>(
+    of: Weak<T>,
+    every: Duration,
+    pause: Duration,
+    step: impl Fn(&T) -> bool + Send + 'static,
+) {
+    std::thread::spawn(move || {
+        while let Some(of) = of.upgrade() {
+            let more = step(&of);
+            drop(of);
+            std::thread::sleep(if more { pause } else { every });
+        }
+    });
 }

@@ -66,13 +66,18 @@ impl Cached {
 
     /// Kills the server, and takes away what is left of the mount.
     fn kill(&self) {
+        self.kill_server();
+        rustix::mount::unmount(self.data(), rustix::mount::UnmountFlags::DETACH).unwrap();
+    }
+
+    /// Kills the server. The mount stays, dead.
+    fn kill_server(&self) {
         let pid = self.status()["pid"].as_i64().unwrap() as i32;
         let pid = rustix::process::Pid::from_raw(pid).unwrap();
         let ended = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
         let mut ended = [rustix::event::PollFd::new(&ended, rustix::event::PollFlags::IN)];
         rustix::event::poll(&mut ended, None).unwrap();
-        rustix::mount::unmount(self.data(), rustix::mount::UnmountFlags::DETACH).unwrap();
     }
 }
 
@@ -134,6 +139,61 @@ fn a_killed_server_loses_nothing() {
     let (pool, dir) = (cached.pool(), data.to_str().unwrap().to_owned());
     cached.keepstone(&["attach", "drain", pool.to_str().unwrap(), &dir]);
     assert!(fs::read(data.join("log")).unwrap() == expected);
+}
+
+/// Its mount hides the directory from everybody else until the next one stands there.
+#[test]
+fn a_dead_mount_is_replaced() {
+    let cached = Cached::new();
+    let (pool, data) = (cached.pool(), cached.data());
+    let (pool, dir) = (pool.to_str().unwrap(), data.to_str().unwrap());
+    let dead = |path: PathBuf| fs::read(path).unwrap_err().raw_os_error();
+    cached.attach(&["--max-age=3600"]);
+    fs::write(data.join("one"), "first").unwrap();
+    cached.kill_server();
+    assert_eq!(dead(data.join("one")), Some(libc::ENOTCONN));
+    cached.keepstone(&["attach", "drain", pool, dir]);
+    assert_eq!(dead(data.join("one")), Some(libc::ENOTCONN));
+    let paths = [pool, dir];
+    let told = cached.keepstone(&[&["--json", "attach", "--max-age=3600"], &paths[..]].concat());
+    let told: Value = serde_json::from_str(&told).unwrap();
+    assert!(told["notices"][0].as_str().unwrap().contains("had died"), "{told:#}");
+    assert_eq!(content(data.join("one")), "first");
+    fs::write(data.join("two"), "second").unwrap();
+    cached.kill_server();
+    cached.attach(&[]);
+    assert_eq!(content(data.join("two")), "second");
+    cached.detach();
+    // It was the only one.
+    assert_eq!(
+        (content(data.join("one")), content(data.join("two"))),
+        ("first".into(), "second".into())
+    );
+    let output = cached.run(&["umount", dir]);
+    assert!(!output.status.success(), "{output:?}");
+}
+
+/// What is mounted within the directory could not be seen from below.
+#[test]
+fn a_dead_mount_with_another_within_is_left() {
+    let cached = Cached::new();
+    let (pool, data) = (cached.pool(), cached.data());
+    let inner = data.join("inner");
+    fs::create_dir(&inner).unwrap();
+    let mount = |inner: &Path| {
+        let none = rustix::mount::MountFlags::empty();
+        rustix::mount::mount("none", inner, "tmpfs", none, None).unwrap();
+    };
+    mount(&inner);
+    cached.attach(&[]);
+    cached.kill_server();
+    let output = cached.run(&["attach", pool.to_str().unwrap(), data.to_str().unwrap()]);
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && told.contains("keepstone umount"), "{told}");
+    cached.keepstone(&["umount", data.to_str().unwrap()]);
+    cached.attach(&[]);
+    cached.detach();
+    rustix::mount::unmount(&inner, rustix::mount::UnmountFlags::DETACH).unwrap();
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use fuser::{Config, MountOption, Session, SessionACL};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mount::{MoveMountFlags, UnmountFlags};
+use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags};
 
 pub use rustix::mount::MountFlags;
 
@@ -336,4 +336,23 @@ pub fn is_stale(dir: &Path) -> io::Result<bool> {
     let path = CString::new(dir.as_os_str().as_bytes())?;
     // `stat` could be answered from the kernel's cache; `statfs` always asks the server.
     Ok(matches!(rustix::fs::statfs(&*path), Err(Errno::NOTCONN | Errno::CONNABORTED)))
+}
+
+/// The directory that lies below whatever is mounted at `dir`, an absolute path, opened for its path. Root only.
+///
+/// # Errors
+/// `EPERM` for other users; `Busy` where there are mounts within `dir` as well: these would not be seen.
+pub fn open_below(dir: &Path) -> io::Result<OwnedFd> {
+    let (Some(parent), Some(name)) = (dir.parent(), dir.file_name()) else {
+        return Err(Errno::INVAL.into());
+    };
+    if mounts()?.iter().any(|entry| entry.dir != dir && entry.dir.starts_with(dir)) {
+        let what = format!("{}: something is mounted within it", dir.display());
+        return Err(io::Error::new(io::ErrorKind::ResourceBusy, what));
+    }
+    let how = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    // A copy of the mount without what is mounted on it.
+    let bare = rustix::mount::open_tree(rustix::fs::CWD, parent, how)?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(&bare, name, flags, Mode::empty())?)
 }

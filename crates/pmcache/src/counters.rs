@@ -1,6 +1,6 @@
 //! What a cache counts and says of itself.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 macro_rules! counters {
@@ -55,7 +55,7 @@ pub(crate) fn count(counter: &AtomicU64, n: u64) {
 }
 
 /// A file that needs somebody's attention.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trouble {
     /// Where it is or was last, relative to the directory.
     pub path: String,

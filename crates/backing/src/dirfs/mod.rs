@@ -114,7 +114,15 @@ impl DirFs {
     /// What the kernel says; `WouldBlock` where another `DirFs` has the directory open.
     pub fn open(dir: &Path, options: Options) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = Arc::new(rustix::fs::open(dir, flags, Mode::empty())?);
+        Self::open_at(rustix::fs::open(dir, flags, Mode::empty())?, dir, options)
+    }
+
+    /// As [`open`](Self::open) the directory that `root` is, which is called `dir`.
+    ///
+    /// # Errors
+    /// As for `open`.
+    pub fn open_at(root: OwnedFd, dir: &Path, options: Options) -> io::Result<Self> {
+        let root = Arc::new(root);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let locked = rustix::fs::openat(&root, ".", flags, Mode::empty())?;
         rustix::fs::flock(&locked, FlockOperation::NonBlockingLockExclusive).map_err(|errno| {

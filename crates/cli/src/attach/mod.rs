@@ -15,6 +15,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use pmcache::{Cache, Options};
 use serde::{Deserialize, Serialize};
 
+use crate::mount::absolute_dir;
 use crate::{background, output, pool, size};
 pub use args::AttachArgs;
 use args::{AttachCommand, ServerArgs};
@@ -36,6 +37,8 @@ struct Ready {
     troubles: usize,
     pid: u32,
     log: Option<PathBuf>,
+    /// What happened on the way that the user should know.
+    notices: Vec<String>,
 }
 
 pub fn run(args: &AttachArgs, json: bool) -> Result<ExitCode> {
@@ -56,13 +59,16 @@ impl AttachArgs {
 }
 
 fn start(args: &ServerArgs, json: bool) -> Result<ExitCode> {
+    if args.foreground {
+        serve::run(args, |ready| announce(ready, json))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (info, _) = pool::info(&pool::absolute(&args.pool)?)?;
+    let log = background::log_path(&info.uuid.to_string());
     if args.daemon {
         background::serve(|ready| serve::run(args, ready));
-    } else if args.foreground {
-        serve::run(args, |ready| announce(ready, json))?;
+        background::remove_if_empty(&log);
     } else {
-        let (info, _) = pool::info(&pool::absolute(&args.pool)?)?;
-        let log = background::runtime_dir().join(format!("{}.log", info.uuid));
         let ready: Ready = background::start(arguments(args)?, &log)?;
         announce(&Ready { log: Some(log), ..ready }, json)?;
     }
@@ -73,6 +79,7 @@ fn announce(ready: &Ready, json: bool) -> Result<()> {
     if json {
         return output::json(ready);
     }
+    ready.notices.iter().for_each(output::notice);
     say!("{} attached to {}, mounted on {}", ready.pool, ready.dir, ready.mount);
     say!(
         "{}, data={}, {} not written back",
@@ -117,30 +124,39 @@ fn arguments(args: &ServerArgs) -> Result<Vec<OsString>> {
     ];
     words.extend(options.map(|(name, value)| OsString::from(format!("{name}={value}"))));
     words.extend(args.threads.map(|n| OsString::from(format!("--threads={n}"))));
-    words.extend(["--".into(), pool::absolute(&args.pool)?.into(), directory(&args.dir)?.into()]);
+    words.extend([
+        "--".into(),
+        pool::absolute(&args.pool)?.into(),
+        absolute_dir(&args.dir)?.into(),
+    ]);
     if let Some(mount) = &args.mount {
-        words.push(directory(mount)?.into());
+        words.push(absolute_dir(mount)?.into());
     }
     Ok(words)
 }
 
-/// The absolute path of a directory.
-fn directory(dir: &Path) -> Result<PathBuf> {
-    dir.canonicalize().with_context(|| {
-        format!("{0}: no such directory; create it with `mkdir {0}`", dir.display())
-    })
-}
-
-/// Opens a cache.
-fn open(pool: &Path, dir: &Path, choose: impl FnOnce(&mut Options)) -> Result<Attached> {
-    let (pool, dir) = (pool::absolute(pool)?, directory(dir)?);
+/// Opens a cache with the options that `choose` makes of the defaults for a pool of so many bytes.
+fn open(pool: &Path, dir: &Path, choose: impl FnOnce(u64, &mut Options)) -> Result<Attached> {
+    let (pool, dir) = (pool::absolute(pool)?, absolute_dir(dir)?);
     let inner = Inner::open(&pool)?;
     let mut options = Options::for_pool(inner.size());
-    choose(&mut options);
-    let below = DirFs::open(&dir, backing::Options::default())
-        .with_context(|| format!("{}: cannot be cached", dir.display()))?;
+    choose(inner.size(), &mut options);
+    let below = below(&dir).with_context(|| format!("{}: cannot be cached", dir.display()))?;
     Cache::attach(inner, below, &dir.display().to_string(), options)
         .with_context(|| format!("{} as the cache of {}", pool.display(), dir.display()))
+}
+
+/// The directory itself, where need be below the mount of a cache whose server has died.
+fn below(dir: &Path) -> Result<DirFs> {
+    let options = backing::Options::default();
+    if !fuse::is_stale(dir)? {
+        return Ok(DirFs::open(dir, options)?);
+    }
+    let root = fuse::open_below(dir).with_context(|| {
+        let how = format!("`keepstone umount {}`", dir.display());
+        format!("a cache whose server has died is mounted over it; take that away with {how}")
+    })?;
+    Ok(DirFs::open_at(root, dir, options)?)
 }
 
 #[derive(Serialize)]
@@ -152,7 +168,7 @@ struct Drained {
 }
 
 fn drain(pool: &Path, dir: &Path, json: bool) -> Result<ExitCode> {
-    let cache = open(pool, dir, |_| {})?;
+    let cache = open(pool, dir, |_, _| {})?;
     let before = cache.status().dirty_bytes;
     let bar = if json { ProgressBar::hidden() } else { ProgressBar::new(before) };
     let style = "{msg} {wide_bar} {bytes}/{total_bytes} {eta}";
@@ -185,7 +201,7 @@ fn drain(pool: &Path, dir: &Path, json: bool) -> Result<ExitCode> {
 
 fn discard(pool: &Path, dir: &Path, path: &Path, json: bool) -> Result<ExitCode> {
     use std::os::unix::ffi::OsStrExt as _;
-    let cache = open(pool, dir, |_| {})?;
+    let cache = open(pool, dir, |_, _| {})?;
     let discarded = cache.discard(path.as_os_str().as_bytes())?;
     vfs::FileSystem::close(&cache)?;
     let Some(bytes) = discarded else {

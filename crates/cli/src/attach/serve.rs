@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use fuse::{
     Access, Caching, MountFlags, MountOptions, OpCounters, Server, ServerOptions, StopSignals,
 };
@@ -11,8 +11,9 @@ use pmem::Medium as _;
 use serde::Serialize;
 
 use super::args::ServerArgs;
-use super::{Attached, Ready, directory, open};
-use crate::{mount, pool};
+use super::{Attached, Ready, open};
+use crate::mount::absolute_dir;
+use crate::{background, mount, pool};
 
 /// How often to look for what is to be written back or evicted.
 const MAINTAIN_EVERY: Duration = Duration::from_millis(200);
@@ -38,20 +39,11 @@ pub fn run(args: &ServerArgs, started: impl FnOnce(&Ready) -> Result<()>) -> Res
     // Before any thread exists, so that all of them leave the signals alone.
     let stop = StopSignals::block()?;
     mount::handle_faults()?;
-    let (pool_path, dir) = (pool::absolute(&args.pool)?, directory(&args.dir)?);
-    let place = args.mount.as_ref().map_or(Ok(dir.clone()), |mount| directory(mount))?;
-    if let Some(found) = fuse::mount_at(&place)?
-        && found.is_keepstone()
-    {
-        bail!(
-            "{0}: {1} is mounted there; unmount it first with `keepstone umount {0}`",
-            place.display(),
-            found.source.display()
-        );
-    }
+    let (pool_path, dir) = (pool::absolute(&args.pool)?, absolute_dir(&args.dir)?);
+    let place = args.mount.as_ref().map_or(Ok(dir.clone()), |mount| absolute_dir(mount))?;
+    let notices = mount::check_place(&place, &pool_path)?;
     // What lies below is opened before anything is mounted over it.
-    let cache = Arc::new(open(&args.pool, &args.dir, |options| {
-        let bytes = options.cap * 2;
+    let cache = Arc::new(open(&args.pool, &args.dir, |bytes, options| {
         let percent = |n: u64| bytes / 100 * n;
         options.mode = args.data;
         options.read_only = args.read_only;
@@ -76,6 +68,7 @@ pub fn run(args: &ServerArgs, started: impl FnOnce(&Ready) -> Result<()>) -> Res
         troubles: status.troubles.len(),
         pid: std::process::id(),
         log: None,
+        notices,
     };
     let threads = pool::threads(args.threads);
     let counters = Arc::new(OpCounters::default());
@@ -110,16 +103,9 @@ pub fn run(args: &ServerArgs, started: impl FnOnce(&Ready) -> Result<()>) -> Res
 
 /// Writes back and evicts, in the background, as long as the cache is there.
 fn maintain(cache: Weak<Attached>) {
-    std::thread::spawn(move || {
-        while let Some(cache) = cache.upgrade() {
-            // Failures are with their files, and were logged.
-            let more = cache.maintain().unwrap_or(false);
-            drop(cache);
-            if !more {
-                std::thread::sleep(MAINTAIN_EVERY);
-            }
-        }
-    });
+    // Failures are with their files, and were logged.
+    let step = |cache: &Attached| cache.maintain().unwrap_or(false);
+    background::maintain(cache, MAINTAIN_EVERY, Duration::ZERO, step);
 }
 
 fn stats(

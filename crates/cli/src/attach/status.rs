@@ -52,18 +52,9 @@ pub fn show(stats: &Value) {
     say!("\ncounters");
     let rows = status["counters"].as_object().into_iter().flatten();
     output::table(rows.map(|(name, value)| (format!("  {name}"), value.to_string())));
-    let troubles = serde_json::from_value(status["troubles"].clone()).unwrap_or_default();
-    show_troubles(&troubles_of(troubles));
-}
-
-fn troubles_of(values: Vec<Value>) -> Vec<pmcache::Trouble> {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let trouble = |value: &Value| pmcache::Trouble {
-        path: text(&value["path"]),
-        what: text(&value["what"]),
-        dirty_bytes: value["dirty_bytes"].as_u64().unwrap_or(0),
-    };
-    values.iter().map(trouble).collect()
+    let troubles: Vec<pmcache::Trouble> =
+        serde_json::from_value(status["troubles"].clone()).unwrap_or_default();
+    show_troubles(&troubles);
 }
 
 /// Names the files that need attention.

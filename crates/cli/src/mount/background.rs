@@ -12,7 +12,7 @@ use crate::{background, pool};
 /// Starts a server for `plan` and waits until it is ready.
 pub fn start(plan: &Plan) -> Result<Ready> {
     let (info, _) = pool::info(&plan.pool)?;
-    let log = log_path(&info.uuid.to_string());
+    let log = background::log_path(&info.uuid.to_string());
     let ready: Ready = background::start(arguments(plan), &log)?;
     Ok(Ready { log: Some(log), ..ready })
 }
@@ -20,7 +20,7 @@ pub fn start(plan: &Plan) -> Result<Ready> {
 /// The log that the last server of a pool has left, if it had something to say.
 pub fn log_of(pool: &Path) -> Option<PathBuf> {
     let (info, _) = pool::info(pool).ok()?;
-    let log = log_path(&info.uuid.to_string());
+    let log = background::log_path(&info.uuid.to_string());
     log.metadata().is_ok_and(|log| log.len() > 0).then_some(log)
 }
 
@@ -29,16 +29,11 @@ pub fn serve(plan: &Plan) {
     let log = OnceCell::new();
     background::serve(|ready| {
         serve::run(plan, |mounted: &Ready| {
-            let _ = log.set(log_path(&mounted.uuid));
+            let _ = log.set(background::log_path(&mounted.uuid));
             ready(mounted)
         })
     });
-    // No log of a server that had nothing to say.
-    if let Some(log) = log.get()
-        && std::fs::metadata(log).is_ok_and(|log| log.len() == 0)
-    {
-        let _ = std::fs::remove_file(log);
-    }
+    let _ = log.get().map(|log| background::remove_if_empty(log));
 }
 
 /// The command line that gives the server the same plan.
@@ -51,9 +46,4 @@ fn arguments(plan: &Plan) -> Vec<OsString> {
     }
     args.extend(["--".into(), plan.pool.clone().into(), plan.dir.clone().into()]);
     args
-}
-
-/// The log of a pool's server.
-fn log_path(uuid: &str) -> PathBuf {
-    background::runtime_dir().join(format!("{uuid}.log"))
 }

@@ -105,6 +105,24 @@ impl Plan {
     }
 }
 
+/// Refuses where a mount of ours is alive; gives what the user should know about a dead one, whose pool is `pool`. That stays
+/// until the new one takes its place, so that nobody meanwhile uses the directory below.
+pub fn check_place(dir: &Path, pool: &Path) -> Result<Vec<String>> {
+    if fuse::is_stale(dir)? {
+        let log = background::log_of(pool);
+        let log = log.map_or_else(String::new, |log| format!("; its log: {}", log.display()));
+        return Ok(vec![format!("{}: replaced a mount whose server had died{log}", dir.display())]);
+    }
+    match fuse::mount_at(dir)? {
+        Some(mount) if mount.is_keepstone() => bail!(
+            "{0}: {1} is mounted there; unmount it first with `keepstone umount {0}`",
+            dir.display(),
+            mount.source.display()
+        ),
+        _ => Ok(Vec::new()),
+    }
+}
+
 /// The absolute path of a mount point, stale or not.
 pub fn absolute_dir(dir: &Path) -> Result<PathBuf> {
     let stale = |err: &io::Error| err.kind() == io::ErrorKind::NotConnected;

@@ -15,7 +15,7 @@ use pmem::{Medium as _, OpenOptions, Region};
 use vfs::Durability;
 
 use super::options::Options;
-use super::{Plan, Ready, background};
+use super::{Plan, Ready};
 use crate::pool;
 use crate::stats::{PoolStats, ServerStats};
 
@@ -34,8 +34,7 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
     // Before any thread exists, so that all of them leave the signals alone.
     let stop = StopSignals::block()?;
     super::faults::handle()?;
-    let mut notices = Vec::new();
-    check_place(plan, &mut notices)?;
+    let notices = super::check_place(&plan.dir, &plan.pool)?;
 
     let threads = pool::threads(plan.options.threads);
     let read_only = plan.options.is_read_only();
@@ -209,15 +208,11 @@ fn reap(fs: Weak<dyn Engine>) {
 
 /// Does what the engine has left for when there is time, a step at a time.
 fn maintain(fs: Weak<dyn Engine>) {
-    std::thread::spawn(move || {
-        while let Some(fs) = fs.upgrade() {
-            let more = fs.maintain().unwrap_or_else(|err| {
-                tracing::error!("the collector found: {err}");
-                false
-            });
-            drop(fs);
-            std::thread::sleep(if more { MAINTAIN_PAUSE } else { MAINTAIN_EVERY });
-        }
+    crate::background::maintain(fs, MAINTAIN_EVERY, MAINTAIN_PAUSE, |fs| {
+        fs.maintain().unwrap_or_else(|err| {
+            tracing::error!("the collector found: {err}");
+            false
+        })
     });
 }
 
@@ -239,26 +234,6 @@ fn open(plan: &Plan) -> Result<Region> {
     }
     let lock = is_direct(&plan.options).then_some(pmem::Lock::Shared);
     pool::open(&plan.pool, &OpenOptions { lock, ..options }, pmem::Access::ReadWrite)
-}
-
-/// Refuses where a mount of ours is alive. One whose server is gone stays until the new one takes its place, so that
-/// nobody meanwhile uses the directory below.
-fn check_place(plan: &Plan, notices: &mut Vec<String>) -> Result<()> {
-    let dir = &plan.dir;
-    if fuse::is_stale(dir)? {
-        let log = background::log_of(&plan.pool);
-        let log = log.map_or_else(String::new, |log| format!("; its log: {}", log.display()));
-        notices.push(format!("{}: replaced a mount whose server had died{log}", dir.display()));
-        return Ok(());
-    }
-    match fuse::mount_at(dir)? {
-        Some(mount) if mount.is_keepstone() => bail!(
-            "{}: {} is mounted there; unmount it first with `keepstone umount {0}`",
-            dir.display(),
-            mount.source.display()
-        ),
-        _ => Ok(()),
-    }
 }
 
 fn stats(
