@@ -16,7 +16,7 @@ use crate::{direct, guard, inherited, real};
 
 /// From where on the length of a read is first compared with the file, in bytes: probing a buffer
 /// touches its pages, those too that the read would not fill. Programs read small files by 128 KiB (`cat`, `cp`).
-const LARGE_BYTES: usize = 1 << 16;
+const LARGE_BYTES: usize = 1 << 17;
 
 /// How much of a buffer a read can fill at most.
 fn fillable(process: &posix::Process, fd: c_int, count: usize) -> usize {
