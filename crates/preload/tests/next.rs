@@ -37,6 +37,9 @@ fn symbols_are_those_that_dlsym_finds() {
 #[test]
 fn names_that_nobody_defines_are_not_found() {
     let next = next::Next::list();
+    assert!(!next.is_empty());
+    assert!(next::is_any_defined(&[c"ks_no_such_function", c"open"]));
+    assert!(!next::is_any_defined(&[c"ks_no_such_function", c"open_by_nobody"]));
     for name in [c"", c"ks_no_such_function", c"open_by_nobody"] {
         assert_eq!(next.find(name, next::hash(name)), None);
     }

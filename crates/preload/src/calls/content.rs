@@ -311,7 +311,7 @@ export! {
 fn any_is_served(process: &posix::Process, fds: &[c_int]) -> bool {
     let is_served = |fd| process.owns(fd) || inherited::is_served_now(process, Class::Copy, fd);
     // Each is looked at, also behind one that is: a look is what serves it.
-    fds.iter().fold(false, |any, &fd| is_served(fd) || any)
+    fds.iter().fold(false, |any, &fd| any | is_served(fd))
 }
 
 /// Tells the program where a copy that began at an offset of its own has ended.
