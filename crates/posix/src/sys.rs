@@ -49,7 +49,7 @@ pub trait Kernel: Send + Sync {
     fn getcwd<'b>(&self, buf: &'b mut [u8]) -> Result<&'b [u8], Errno>;
     /// Device and inode number of the working directory, as the kernel knows them without asking a server.
     fn here(&self) -> Result<(u64, u64), Errno>;
-    /// `st_dev` of what a path leads to, which may be relative.
+    /// `st_dev` of what a path leads to, which may be relative, as the kernel knows it without asking a server.
     fn device(&self, path: &[u8]) -> Result<u64, Errno>;
     /// `F_OK` for an absolute path, with the effective IDs.
     fn reach(&self, path: &[u8]) -> Result<(), Errno>;
@@ -130,6 +130,23 @@ fn plain(number: c_long, args: [usize; 4]) -> Result<usize, Errno> {
 
 fn fcntl(fd: i32, cmd: c_int, arg: usize) -> Result<usize, Errno> {
     plain(libc::SYS_fcntl, [fd as usize, cmd as usize, arg, 0])
+}
+
+/// Device, inode number and kind of what a path or descriptor leads to, as the kernel knows them without asking a server.
+///
+/// # Safety
+/// `path` is the address of a string.
+unsafe fn known_by_kernel(fd: usize, path: usize, flags: c_int) -> Result<(u64, u64, u32), Errno> {
+    let flags = (flags | libc::AT_STATX_DONT_SYNC) as usize;
+    let mask = (libc::STATX_INO | libc::STATX_TYPE) as usize;
+    let mut statx = std::mem::MaybeUninit::<libc::statx>::zeroed();
+    let args = [fd, path, flags, mask, statx.as_mut_ptr() as usize];
+    // SAFETY: 1: the caller's string, and room for what the kernel writes.
+    unsafe { syscall(libc::SYS_statx, args) }?;
+    // SAFETY: plain numbers, written by the kernel.
+    let statx = unsafe { statx.assume_init() };
+    let device = rustix::fs::makedev(statx.stx_dev_major, statx.stx_dev_minor);
+    Ok((device, statx.stx_ino, u32::from(statx.stx_mode) & libc::S_IFMT))
 }
 
 impl Kernel for Raw {
@@ -225,17 +242,8 @@ impl Kernel for Raw {
     }
 
     fn identity(&self, fd: i32) -> Result<(u64, u64, u32), Errno> {
-        let flags = (libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC) as usize;
-        let mask = (libc::STATX_INO | libc::STATX_TYPE) as usize;
-        let mut statx = std::mem::MaybeUninit::<libc::statx>::zeroed();
-        let to = statx.as_mut_ptr() as usize;
-        let args = [fd as isize as usize, c"".as_ptr() as usize, flags, mask, to];
-        // SAFETY: 1: a path with its NUL, and room for what the kernel writes.
-        unsafe { syscall(libc::SYS_statx, args) }?;
-        // SAFETY: plain numbers, written by the kernel.
-        let statx = unsafe { statx.assume_init() };
-        let device = rustix::fs::makedev(statx.stx_dev_major, statx.stx_dev_minor);
-        Ok((device, statx.stx_ino, u32::from(statx.stx_mode) & libc::S_IFMT))
+        // SAFETY: a path with its NUL.
+        unsafe { known_by_kernel(fd as isize as usize, c"".as_ptr() as usize, libc::AT_EMPTY_PATH) }
     }
 
     fn status(&self, fd: i32) -> Result<i32, Errno> {
@@ -253,12 +261,8 @@ impl Kernel for Raw {
 
     fn device(&self, path: &[u8]) -> Result<u64, Errno> {
         let path = PathZ::new(path)?;
-        let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
-        let args = [AT_FDCWD, path.addr(), stat.as_mut_ptr() as usize, 0, 0];
-        // SAFETY: 1: a path with its NUL, and room for what the kernel writes.
-        unsafe { syscall(libc::SYS_newfstatat, args) }?;
-        // SAFETY: plain numbers, written by the kernel.
-        Ok(unsafe { stat.assume_init() }.st_dev)
+        // SAFETY: a path with its NUL.
+        unsafe { known_by_kernel(AT_FDCWD, path.addr(), 0) }.map(|(device, ..)| device)
     }
 
     fn reach(&self, path: &[u8]) -> Result<(), Errno> {

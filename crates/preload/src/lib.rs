@@ -58,6 +58,7 @@ mod inherited;
 mod lent;
 mod memory;
 mod mounts;
+mod next;
 mod real;
 mod signals;
 mod start;

@@ -10,6 +10,7 @@ use libc::{
     size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, uid_t,
 };
 
+use crate::next::{self, Next};
 use crate::serve::set_errno;
 
 /// What stands in for a function that this libc does not have.
@@ -35,12 +36,29 @@ fn address(index: usize) -> *mut c_void {
     if known.is_null() { resolve(index) } else { known }
 }
 
-/// Looks all of them up, so that no call has to: it may be one in a signal handler.
+/// Looks all of them up, so that no call has to: it may be one in a signal handler. Only those that this libc lacks are
+/// looked for when somebody calls them.
 pub fn start() {
-    (0..NAMES.len()).for_each(|index| {
-        resolve(index);
-    });
+    let next = Next::list();
+    for (index, (name, hash)) in NAMES.iter().zip(HASHES).enumerate() {
+        match next.find(name, hash) {
+            Some(found) => ADDRESSES[index].store(found, Relaxed),
+            None if next.is_empty() => _ = resolve(index),
+            None => {}
+        }
+    }
 }
+
+/// Hashes of the names, in their order.
+static HASHES: [u32; NAMES.len()] = {
+    let mut hashes = [0; NAMES.len()];
+    let mut index = 0;
+    while index < NAMES.len() {
+        hashes[index] = next::hash(NAMES[index]);
+        index += 1;
+    }
+    hashes
+};
 
 /// A name as C wants it.
 pub const fn name(with_nul: &'static str) -> &'static CStr {

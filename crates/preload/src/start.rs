@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use posix::Process;
 
 use crate::direct::{self, direct};
-use crate::{engine, exec, exit, fork, guard, inherited, mounts, real, signals, stats};
+use crate::{engine, exec, exit, fork, guard, inherited, mounts, next, real, signals, stats};
 
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 
@@ -145,9 +145,7 @@ fn choose_descriptors() {
         match choice {
             Some(b"fast") => false,
             Some(b"real") => true,
-            _ => [c"io_uring_queue_init", c"io_submit"]
-                .iter()
-                .any(|name| !libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()).is_null()),
+            _ => next::is_any_defined(&[c"io_uring_queue_init", c"io_submit"]),
         }
     };
     if real {

@@ -133,6 +133,24 @@ static void opening(void)
 	T(fd = open(".", O_TMPFILE | O_RDWR, 0600) < 0 ? -1 : 0);
 }
 
+/* How many pages of a fresh buffer are there after a read that could fill all of them. */
+static long pages_touched(int fd)
+{
+	enum { PAGES = 32 };
+	unsigned char there[PAGES] = { 0 };
+	char *buf = mmap(NULL, PAGES * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	long count = 0;
+
+	madvise(buf, PAGES * 4096, MADV_NOHUGEPAGE);
+	if (pread(fd, buf, PAGES * 4096, 0) <= 0)
+		return -1;
+	mincore(buf, PAGES * 4096, there);
+	for (int i = 0; i < PAGES; i++)
+		count += there[i] & 1;
+	munmap(buf, PAGES * 4096);
+	return count;
+}
+
 static void reading_and_writing(void)
 {
 	char buf[64] = { 0 };
@@ -195,6 +213,7 @@ static void reading_and_writing(void)
 	T(fd = open("half", O_CREAT | O_RDWR, 0600));
 	T(write(fd, pages + 4090, 100));
 	T(ftruncate(fd, 100));
+	T(pages_touched(fd));
 	T(pread(fd, pages + 4090, 100, 0));
 	T(pread(fd, pages + 4090, 100, 98));
 	T(close(fd));
