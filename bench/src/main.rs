@@ -207,7 +207,7 @@ transactions or remove. The number of rounds is fixed.")]
     /// Threads that read and write by calls and through mapped memory, as shares of what bare copies move.
     #[command(after_help = "Example: keepstone-bench scaling read/4K --threads 4 --quick
 
-Cases are scaling/KIND/RECORD/THREADS; KIND is read or write.")]
+Cases are scaling/KIND/RECORD/THREADS; KIND is read, write, or write-one, where all write to one file.")]
     Scaling {
         #[command(flatten)]
         cases: Cases,

@@ -1,5 +1,5 @@
 //! Threads (SCMFS §4.2, Figures 9 and 10): records read and overwritten at random by several threads at once, each in a file
-//! of its own, by calls and by loads and stores of mapped memory; as a share of what bare copies by as many threads move in
+//! of its own, or written by all in one file, by calls and by loads and stores of mapped memory; as a share of what bare copies by as many threads move in
 //! the same rounds.
 
 use crate::engine::size;
@@ -17,6 +17,15 @@ use std::path::Path;
 const FILE: u64 = 64 << 20;
 /// The contender that the others are shares of.
 const COPY: &str = "raw memcpy";
+
+/// What threads do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Work {
+    Read,
+    Write,
+    /// All of them to one file.
+    WriteOne,
+}
 
 /// How much is measured.
 #[derive(Clone, Debug)]
@@ -65,18 +74,20 @@ impl<'s, S: Store> Bench<'s, S> {
     }
 
     /// Requests at random by so many threads, which share the operations.
-    fn by(&self, threads: usize, len: usize, writes: bool) -> Contender<'_> {
+    fn by(&self, threads: usize, len: usize, work: Work) -> Contender<'_> {
+        let (writes, is_one) = (work != Work::Read, work == Work::WriteOne);
         let mut seed = 100;
         Contender::new(&self.name, move |ops| {
             seed += threads as u64;
             let work = |i: usize| {
+                let file = &self.files[if is_one { 0 } else { i }];
                 let mut rng = Rng::new(seed + i as u64);
                 let mut buf = Buffer::new(len);
                 for _ in 0..ops.div_ceil(threads as u64) {
                     let offset = rng.below(self.bytes / len as u64) * len as u64;
                     match writes {
-                        true => self.store.write(&self.files[i], offset, buf.get())?,
-                        false => self.store.read(&self.files[i], offset, buf.get_mut())?,
+                        true => self.store.write(file, offset, buf.get())?,
+                        false => self.store.read(file, offset, buf.get_mut())?,
                     }
                 }
                 Ok(())
@@ -128,29 +139,32 @@ pub fn run(plan: &Plan, subjects: &[Subject], scale: &Scale, dir: &Path) -> Resu
     let fenced = Bench::new("raw NT copy + fence", &fenced, scale)?;
 
     let mut outcomes = Vec::new();
-    for (word, writes) in [("read", false), ("write", true)] {
+    for work in [Work::Read, Work::Write, Work::WriteOne] {
+        let (word, where_to) = match work {
+            Work::Read => ("read", "each thread in its own file"),
+            Work::Write => ("write", "each thread in its own file"),
+            Work::WriteOne => ("write-one", "all threads in one file"),
+        };
         for &len in &scale.records {
             for threads in 1..=scale.threads {
                 let name = format!("scaling/{word}/{}/{threads}", size(len));
-                let what = format!("{word} {} at random, each thread in its own file", size(len));
-                let mut case = Case::new(name, what).bytes(len as u64);
+                let mut case = Case::new(name, format!("{} at random, {where_to}", size(len)));
+                case = case.bytes(len as u64);
                 for engine in &engines {
-                    case = case.with(engine.by(threads, len, writes));
+                    case = case.with(engine.by(threads, len, work));
                 }
-                if !writes {
-                    for store in &borrowed {
-                        case = case.with(store.by(threads, len, false));
-                    }
+                for store in borrowed.iter().filter(|_| work == Work::Read) {
+                    case = case.with(store.by(threads, len, work));
                 }
                 for other in &others {
-                    case = case.with(other.by(threads, len, writes));
+                    case = case.with(other.by(threads, len, work));
                 }
                 for other in &mapped {
-                    case = case.with(other.by(threads, len, writes));
+                    case = case.with(other.by(threads, len, work));
                 }
-                case = case.with(copy.by(threads, len, writes));
-                if writes {
-                    case = case.with(fenced.by(threads, len, true));
+                case = case.with(copy.by(threads, len, work));
+                if work != Work::Read {
+                    case = case.with(fenced.by(threads, len, work));
                 }
                 let plan = Plan { threads: threads as u32, filter: plan.filter.clone(), ..*plan };
                 plan.run(case, &mut outcomes)?;

@@ -170,6 +170,11 @@ impl Txn<'_> {
         (self.take_pointers(), false)
     }
 
+    /// The `i`th block that was taken.
+    pub fn taken(&self, i: u64) -> BlockNo {
+        self.taken[i as usize]
+    }
+
     /// Notes the block of a claimed bit as taken.
     fn note_taken(&mut self, number: u64) -> BlockNo {
         let block = BlockNo::new(number).expect("the bit of the superblock is set");

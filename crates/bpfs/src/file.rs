@@ -10,14 +10,14 @@
 
 use crate::append::blocks_to_append;
 use crate::blocks::{KEEP, Txn};
-use crate::crawler::{Change, Edit, Mode, Node, Trees};
+use crate::crawler::{Change, Edit, Mode, Node, Trees, blocks_for};
 use crate::extent::FileExtent as _;
 use crate::fs::Files;
 use crate::layout::*;
 use crate::store::Store;
 use derived::Locks;
 use namespace::{Stop, Storage as _, VInode};
-use pmem::{LINE, Medium, PmOff};
+use pmem::{Fenced, LINE, Medium, PmOff};
 use std::ops::Range;
 use vfs::{Errno, Ino, Result};
 
@@ -28,6 +28,8 @@ struct WriteEdit<'a, M> {
     data: &'a [u8],
     /// Bytes beyond this are not part of the file and not copied.
     size: u64,
+    /// Whole blocks of which the shadows are written: the first ones that were taken.
+    written: Range<u64>,
 }
 
 impl<M: Medium> Edit for WriteEdit<'_, M> {
@@ -42,6 +44,20 @@ impl<M: Medium> Edit for WriteEdit<'_, M> {
         base: u64,
         _mode: Mode,
     ) -> Result<Change> {
+        let new = match self.written.contains(&base) {
+            true => txn.taken((base - self.written.start) / BLOCK),
+            false => self.shadow(txn, old, base),
+        };
+        if let Some(old) = old {
+            txn.free(old);
+        }
+        Ok(Change::Shadow(Some(new)))
+    }
+}
+
+impl<M: Medium> WriteEdit<'_, M> {
+    /// Writes the shadow of a leaf.
+    fn shadow(&self, txn: &mut Txn<'_>, old: Option<BlockNo>, base: u64) -> BlockNo {
         let range = &self.range;
         let (start, end) = (range.start.max(base), range.end.min(base + BLOCK));
         let from = (start - range.start) as usize;
@@ -49,10 +65,7 @@ impl<M: Medium> Edit for WriteEdit<'_, M> {
         let new = txn.take();
         let used = self.size.clamp(end, base + BLOCK) - base;
         self.trees.shadow_leaf(new, old, used, start - base, data);
-        if let Some(old) = old {
-            txn.free(old);
-        }
-        Ok(Change::Shadow(Some(new)))
+        new
     }
 }
 
@@ -192,6 +205,9 @@ impl<M: Medium> Files<M> {
 
     /// `FileSystem::write`.
     pub fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
+        if self.overwrite(ino, offset, data) {
+            return Ok(());
+        }
         self.change(&[ino], 1, |locks| {
             let v = self.live_file(ino)?;
             self.write_content(locks, ino, v, offset, data)
@@ -206,6 +222,69 @@ impl<M: Medium> Files<M> {
             self.write_content(locks, ino, v, offset, data)?;
             Ok(offset)
         })
+    }
+
+    /// Overwrites a range with whole blocks in it. Their shadows depend on nothing that may change, and are written before the
+    /// file's lock is taken: of several that write one file each waits for what the others do to the tree only. What has to be
+    /// known of the tree is guessed, and looked at again under the lock. `false` where a guess was wrong or anything else is in
+    /// the way; the file is as it was then.
+    fn overwrite(&self, ino: Ino, offset: u64, data: &[u8]) -> bool {
+        let Ok(end) = LIMITS.end_of(offset, data.len() as u64) else { return false };
+        let whole = offset.next_multiple_of(BLOCK)..end - end % BLOCK;
+        if whole.is_empty() || self.check_writable().is_err() {
+            return false;
+        }
+        let Ok(v) = self.v.vinode(ino) else { return false };
+        let (_, height) = split_root(self.load(v, Word::Root));
+        if end > self.load(v, Word::Size).min(span(height)) || height > HEIGHT_MAX {
+            return false;
+        }
+        let range = offset..end;
+        let need = blocks_for(height, std::slice::from_ref(&range));
+        let done = self.v.transact(need, KEEP, |txn| {
+            for base in whole.clone().step_by(BLOCK as usize) {
+                let at = (base - offset) as usize;
+                self.medium.write_nt(txn.take().at(0), &data[at..at + BLOCK as usize]);
+            }
+            let is_one = range == whole && whole.end - whole.start == BLOCK;
+            let written = is_one.then(|| self.medium.fence());
+            let _lock = self.v.lock_exclusive(&[ino])?;
+            let (v, root) = (self.live_file(ino)?, self.root(v)?);
+            let size = self.load(v, Word::Size);
+            if end > size || root.height() != height {
+                return Err(Errno::AGAIN);
+            }
+            self.revoke_capability(v)?;
+            v.cut_extent(&range);
+            match written {
+                Some(written) => self.replace_leaf(txn, v, root, offset, written)?,
+                None => {
+                    self.touch_modified(v);
+                    let mut edit = WriteEdit { trees: self, range, data, size, written: whole };
+                    self.edit_tree(txn, v, root, &mut edit)?;
+                }
+            }
+            v.add_blocks(txn.delta());
+            Ok(())
+        });
+        done.is_ok()
+    }
+
+    /// Puts the one block that was taken, and is durable, into the place of a leaf.
+    fn replace_leaf(
+        &self,
+        txn: &mut Txn<'_>,
+        v: &VInode,
+        root: Root,
+        offset: u64,
+        written: Fenced,
+    ) -> Result<()> {
+        let slot = self.find_slot(root, self.word_at(v, Word::Root), offset)?;
+        let (slot, old) = slot.ok_or(Errno::AGAIN)?;
+        self.touch_modified(v);
+        let _ = self.medium.publish(slot, Pointer::to(txn.taken(0)).word(), written);
+        old.into_iter().for_each(|old| txn.free(old));
+        Ok(())
     }
 
     /// Writes under the file's lock.
@@ -253,7 +332,7 @@ impl<M: Medium> Files<M> {
             self.touch_modified(v);
             // A tree may be shorter than its file (§3.1).
             let root = self.grow(txn, self.word_at(v, Word::Root), root, end);
-            let mut edit = WriteEdit { trees: self, range, data, size };
+            let mut edit = WriteEdit { trees: self, range, data, size, written: 0..0 };
             self.edit_tree(txn, v, root, &mut edit)?;
             v.add_blocks(txn.delta());
             Ok(())
@@ -347,7 +426,7 @@ impl<M: Medium> Files<M> {
         self.v.transact(need, KEEP, |txn| {
             let root = self.grow(txn, self.word_at(v, Word::Root), root, end);
             self.touch_modified(v);
-            let mut edit = WriteEdit { trees: self, range, data, size };
+            let mut edit = WriteEdit { trees: self, range, data, size, written: 0..0 };
             let change = self.edit(txn, Node::top(root), Mode::Copy, &mut edit)?;
             let Change::Shadow(block) = change else {
                 return Err(Errno::UCLEAN.into());

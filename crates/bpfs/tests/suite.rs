@@ -4,4 +4,4 @@ mod common;
 
 use common::Bpfs;
 
-suite::tests!(Bpfs: access, entries, limits, mount_events, pins, scan, sharing, smoke);
+suite::tests!(Bpfs: access, entries, limits, mount_events, pins, scan, sharing, smoke, writers);

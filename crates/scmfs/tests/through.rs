@@ -45,4 +45,4 @@ impl suite::Engine for Through {
     }
 }
 
-suite::tests!(Through: entries, pins, scan, smoke);
+suite::tests!(Through: entries, pins, scan, smoke, writers);

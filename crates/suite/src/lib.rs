@@ -17,6 +17,7 @@ pub mod scan;
 pub mod sharing;
 pub mod smoke;
 pub mod watch;
+pub mod writers;
 
 use namespace::{Files, Pool, Storage};
 use pmem::{Access, Lock, Medium, OpenOptions, Region};
@@ -296,5 +297,8 @@ macro_rules! tests {
         );
     };
     (@ $engine:ident, smoke) => { $crate::tests!(@ $engine, smoke: survives_remount); };
+    (@ $engine:ident, writers) => {
+        $crate::tests!(@ $engine, writers: blocks_of_one_file_are_whole);
+    };
     ($engine:ident: $($module:ident),*) => { $($crate::tests!(@ $engine, $module);)* };
 }
