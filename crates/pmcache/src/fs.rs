@@ -9,8 +9,8 @@ use backing::Backing;
 use std::sync::Arc;
 use std::time::Duration;
 use vfs::{
-    Attr, Caller, DirEntry, Durability, Entry, Errno, Fallocate, FileKind, FileSystem, Ino,
-    KernelCache, NewNode, RenameFlags, Result, Seek, SetAttr, SetTime, SetXattr, StatFs, Timestamp,
+    Attr, Caller, Durability, Entry, Errno, Fallocate, FileKind, FileSystem, Ino, KernelCache,
+    NewNode, RenameFlags, Result, Seek, SetAttr, SetTime, SetXattr, StatFs, Timestamp,
 };
 
 /// A name that is about to go, and the file that it leads to.
@@ -21,7 +21,8 @@ struct Going {
 }
 
 impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
-    vfs::forward!(self => self.backing; root, limits, readlink, getxattr, listxattr);
+    vfs::forward!(self => self.backing; root, limits, readlink, readdir, getxattr, listxattr);
+    vfs::forward!(self => self.writable()?; rmdir);
 
     /// Contents are durable on return, by [`Mode::Journal`](crate::Mode) also as to which file they are of; names and
     /// attributes when they are synced.
@@ -71,7 +72,7 @@ impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
     }
 
     fn setattr(&self, caller: &Caller, ino: Ino, set: &SetAttr) -> Result<Attr> {
-        self.check_writable()?;
+        self.writable()?;
         let Some(size) = set.size else { return self.set_attributes(caller, ino, set) };
         let node = self.file(ino, Errno::INVAL)?;
         if size > self.limits().file_size {
@@ -82,33 +83,25 @@ impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
     }
 
     fn create(&self, caller: &Caller, dir: Ino, name: &[u8], node: &NewNode<'_>) -> Result<Entry> {
-        self.check_writable()?;
-        let entry = self.backing.create(caller, dir, name, node)?;
+        let entry = self.writable()?.create(caller, dir, name, node)?;
         Ok(self.hold_new(entry))
     }
 
     fn tmpfile(&self, caller: &Caller, dir: Ino, mode: u32, umask: u32) -> Result<Entry> {
-        self.check_writable()?;
-        let entry = self.backing.tmpfile(caller, dir, mode, umask)?;
+        let entry = self.writable()?.tmpfile(caller, dir, mode, umask)?;
         Ok(self.hold_new(entry))
     }
 
     fn unlink(&self, dir: Ino, name: &[u8]) -> Result<()> {
-        self.check_writable()?;
+        let below = self.writable()?;
         let going = self.begin_removal(dir, name, None)?;
-        let result = self.backing.unlink(dir, name);
+        let result = below.unlink(dir, name);
         self.end_removal(going, result.is_ok())?;
         result
     }
 
-    fn rmdir(&self, dir: Ino, name: &[u8]) -> Result<()> {
-        self.check_writable()?;
-        self.backing.rmdir(dir, name)
-    }
-
     fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Entry> {
-        self.check_writable()?;
-        let entry = self.backing.link(ino, dir, name)?;
+        let entry = self.writable()?.link(ino, dir, name)?;
         self.follow_attributes(ino)?;
         let entry = self.hold(entry);
         if let Some(node) = self.table.find(ino) {
@@ -121,13 +114,13 @@ impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
     }
 
     fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> Result<()> {
-        self.check_writable()?;
+        let below = self.writable()?;
         let moved = self.backing.peek(from.0, from.1).map(|attr| attr.ino);
         let going = match flags.contains(RenameFlags::EXCHANGE) {
             true => None,
             false => self.begin_removal(to.0, to.1, moved.ok())?,
         };
-        let result = self.backing.rename(from, to, flags);
+        let result = below.rename(from, to, flags);
         self.end_removal(going, result.is_ok())?;
         if let (Ok(()), Ok(moved)) = (result, moved) {
             self.follow_attributes(moved)?;
@@ -138,15 +131,6 @@ impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
             }
         }
         result
-    }
-
-    fn readdir(
-        &self,
-        dir: Ino,
-        cookie: u64,
-        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
-    ) -> Result<()> {
-        self.backing.readdir(dir, cookie, emit)
     }
 
     fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
@@ -162,12 +146,12 @@ impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
     }
 
     fn drop_privileges(&self, ino: Ino) -> Result<()> {
-        self.check_writable()?;
-        self.change_attributes(ino, |_| self.backing.drop_privileges(ino))
+        let below = self.writable()?;
+        self.change_attributes(ino, |_| below.drop_privileges(ino))
     }
 
     fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
-        self.check_writable()?;
+        self.writable()?;
         self.allocate(ino, mode, offset, len)
     }
 
@@ -176,7 +160,7 @@ impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
     }
 
     fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
-        self.check_writable()?;
+        self.writable()?;
         self.copy(from, to, len)
     }
 
@@ -210,22 +194,26 @@ impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
     }
 
     fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: SetXattr) -> Result<()> {
-        self.check_writable()?;
+        let below = self.writable()?;
         self.change_attributes(ino, |state| {
             state.is_plain = false;
-            self.backing.setxattr(ino, name, value, mode)
+            below.setxattr(ino, name, value, mode)
         })
     }
 
     fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
-        self.check_writable()?;
-        self.change_attributes(ino, |_| self.backing.removexattr(ino, name))
+        let below = self.writable()?;
+        self.change_attributes(ino, |_| below.removexattr(ino, name))
     }
 }
 
 impl<P: FileSystem, B: Backing> Cache<P, B> {
-    fn check_writable(&self) -> Result<()> {
-        if self.options.read_only { Err(Errno::ROFS) } else { Ok(()) }
+    /// What is below, to be changed.
+    ///
+    /// # Errors
+    /// `EROFS` where it may not be.
+    fn writable(&self) -> Result<&B> {
+        if self.options.read_only { Err(Errno::ROFS) } else { Ok(&self.backing) }
     }
 
     /// An entry goes to a front end.
