@@ -318,13 +318,10 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         if cnode.record.state.contains(Flags::CONFLICT) {
             return Err(Errno::STALE);
         }
-        let now = (self.options.clock)();
-        let age = now.0.saturating_sub(cnode.checked.0);
-        let is_young = (0..self.options.coherence_ns).contains(&age);
-        let is_suspect = node.is_suspect.load(Relaxed);
-        if cnode.record.state.contains(Flags::BUSY) || is_young && !is_suspect {
+        if !self.needs_check(node, cnode) {
             return Ok(());
         }
+        let now = (self.options.clock)();
         let attr = self.backing.getattr(node.ino)?;
         node.is_suspect.store(false, Relaxed);
         cnode.checked = now;
@@ -348,6 +345,14 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         self.set_state(cnode, state)?;
         tracing::error!("{}: {CONFLICT}", self.name_for_people(node.ino, cnode));
         Err(Errno::STALE)
+    }
+
+    /// Whether a file has to be compared with what is below: not so while the cache itself changes that.
+    pub(crate) fn needs_check(&self, node: &Node, cnode: &Cnode) -> bool {
+        let age = (self.options.clock)().0.saturating_sub(cnode.checked.0);
+        let is_young = (0..self.options.coherence_ns).contains(&age);
+        let is_busy = cnode.record.state.contains(Flags::BUSY);
+        !is_busy && (!is_young || node.is_suspect.load(Relaxed))
     }
 
     /// Forgets what was read of a file.

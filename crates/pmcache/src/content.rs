@@ -143,7 +143,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         {
             let state = read(&node.state);
             if let Some(cnode) = &state.cached
-                && self.is_fresh(&node, cnode)
+                && !cnode.record.state.contains(Flags::CONFLICT)
+                && !self.needs_check(&node, cnode)
                 && self.holes(cnode, &range, 1)?.is_empty()
             {
                 self.resident.touch(cnode.slot);
@@ -185,16 +186,6 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
         count(&self.counts.read_bytes, len as u64);
         Ok(len)
-    }
-
-    /// Whether a file need not be compared with what is below.
-    fn is_fresh(&self, node: &Node, cnode: &Cnode) -> bool {
-        let age = (self.options.clock)().0.saturating_sub(cnode.checked.0);
-        let is_young = (0..self.options.coherence_ns).contains(&age);
-        let is_busy = cnode.record.state == crate::Flags::BUSY;
-        (is_young || is_busy)
-            && !node.is_suspect.load(Relaxed)
-            && !cnode.record.state.contains(crate::Flags::CONFLICT)
     }
 
     /// What of these bytes is not in the cache and may be something else than zeros below (pmcache-C1): whole blocks, at most

@@ -69,6 +69,11 @@ impl Backlog {
         }
     }
 
+    /// Since when the oldest file has such; `None`: there is none.
+    pub fn oldest(&self) -> Option<Timestamp> {
+        lock(&self.files).values().map(|(since, _)| *since).min()
+    }
+
     /// All files, the oldest first.
     pub fn files(&self) -> Vec<(Timestamp, Arc<Node>)> {
         let mut files: Vec<_> = lock(&self.files).values().cloned().collect();
@@ -250,12 +255,12 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         state.retry_at = Timestamp((self.options.clock)().0.saturating_add(wait));
     }
 
-    /// Files to be written back next: the oldest, without those that wait after a failure.
-    fn next_batch(&self) -> Vec<Arc<Node>> {
+    /// Files to be written back next, at most so many: the oldest, without those that wait after a failure.
+    fn next_batch(&self, most: usize) -> Vec<Arc<Node>> {
         let now = (self.options.clock)();
         let may = |node: &Arc<Node>| read(&node.state).retry_at <= now;
         let files = self.backlog.files().into_iter().map(|(_, node)| node);
-        files.filter(may).take(BATCH).collect()
+        files.filter(may).take(most).collect()
     }
 
     /// Writes back before a write of so many bytes, where there would be more than there may be; the writer does it itself, so
@@ -270,7 +275,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
         count(&self.counts.throttled, 1);
         while is_over() {
-            let batch = self.next_batch();
+            let batch = self.next_batch(1);
             if batch.is_empty() {
                 let files = self.backlog.files();
                 let held = files.iter().find_map(|(_, node)| read(&node.state).error);
@@ -278,7 +283,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             }
             let before = self.backlog.bytes();
             // A failure is with its file now, which then waits.
-            let _ = self.drain(&batch[..1]);
+            let _ = self.drain(&batch);
             if self.backlog.bytes() >= before {
                 // Others are writing it back, or write as fast as that.
                 std::thread::yield_now();
@@ -289,13 +294,14 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 
     /// Writes back what is due; whether there is more.
     pub(crate) fn drain_due(&self) -> Result<bool> {
-        let batch = self.next_batch();
-        let Some(oldest) = self.backlog.files().first().map(|(since, _)| *since) else {
-            return Ok(false);
-        };
+        let Some(oldest) = self.backlog.oldest() else { return Ok(false) };
         let age = (self.options.clock)().0.saturating_sub(oldest.0);
         let is_above = self.backlog.bytes() > self.options.high;
-        if batch.is_empty() || !is_above && age < self.options.max_age_ns {
+        if !is_above && age < self.options.max_age_ns {
+            return Ok(false);
+        }
+        let batch = self.next_batch(BATCH);
+        if batch.is_empty() {
             return Ok(false);
         }
         let enough = if is_above { self.options.low } else { u64::MAX };

@@ -52,11 +52,7 @@ impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
         let Some(node) = self.table.forget(ino, refs) else {
             return self.backing.forget(ino, refs);
         };
-        let is_needed = {
-            let state = read(&node.state);
-            let is_dirty = state.cached.as_ref().is_some_and(|cnode| cnode.dirty.is_some());
-            is_dirty && !state.is_unlinked
-        };
+        let is_needed = read(&node.state).is_needed();
         if is_needed && refs > 0 {
             self.table.keep(ino);
             return self.backing.forget(ino, refs - 1);
@@ -180,15 +176,12 @@ impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
 
     fn sync(&self) -> Result<()> {
         self.pool.sync()?;
-        match self.has_removed() && !self.options.read_only {
-            true => self.discard_removed(),
-            false => self.backing.sync(),
-        }
+        self.discard_removed()
     }
 
     fn close(&self) -> Result<()> {
         let drained = if self.options.read_only { Ok(()) } else { self.drain_all(&|_| {}) };
-        let synced = if self.options.read_only { self.backing.sync() } else { self.sync() };
+        let synced = self.sync();
         self.pool.close()?;
         drained.and(synced)
     }
@@ -239,18 +232,15 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             return self.getattr(ino);
         }
         self.change_attributes(ino, |state| {
-            let unsafe_time = |cnode: &&mut cnode::Cnode| {
-                set.mtime.is_some() && cnode.dirty.is_some() && !cnode.is_unsynced
-            };
-            if let Some(cnode) = state.cached.as_mut().filter(unsafe_time) {
+            let unsafe_time = |cnode: &&mut cnode::Cnode| set.mtime.is_some() && !cnode.is_unsynced;
+            if let Some(cnode) = state.dirty_mut().filter(unsafe_time) {
                 // Who finds the file with its new time shall not think that others have changed it.
                 cnode.is_unsynced = true;
                 self.store_record(cnode)?;
             }
             let attr = self.backing.setattr(caller, ino, set)?;
             state.is_named &= set.mtime.is_none();
-            let dirty = state.cached.as_ref().filter(|cnode| cnode.dirty.is_some());
-            let Some(cnode) = dirty else { return Ok(()) };
+            let Some(cnode) = state.dirty() else { return Ok(()) };
             if set.mtime.is_none() {
                 return Ok(());
             }
@@ -308,7 +298,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             (Some(node), false) => self
                 .set_orphan(&node, false)
                 .and_then(|()| if is_done { self.follow_attributes(going.ino) } else { Ok(()) }),
-            (None, true) => going.unused.map_or(Ok(()), |name| self.remove_unused(&name)),
+            (None, true) => going.unused.map_or(Ok(()), |name| self.unlink_both(&name)),
             (None, false) => Ok(()),
         };
         self.backing.forget(going.ino, 1);
@@ -317,8 +307,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 
     fn set_orphan(&self, node: &Node, is_orphan: bool) -> Result<()> {
         let mut state = write(&node.state);
-        let dirty = state.cached.as_mut().filter(|cnode| cnode.dirty.is_some());
-        let Some(cnode) = dirty else { return Ok(()) };
+        let Some(cnode) = state.dirty_mut() else { return Ok(()) };
         let mut flags = cnode.record.state;
         flags.set(Flags::ORPHAN, is_orphan);
         self.set_state(cnode, flags)
@@ -328,8 +317,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     /// the pool, too.
     pub(crate) fn retire(&self, node: &Node) {
         let mut state = write(&node.state);
-        let is_dirty = state.cached.as_ref().is_some_and(|cnode| cnode.dirty.is_some());
-        if is_dirty && !state.is_unlinked {
+        if state.is_needed() {
             return;
         }
         let Some(kept) = self.table.remove(node.ino) else { return };

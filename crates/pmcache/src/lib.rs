@@ -46,7 +46,6 @@ pub use recover::{Error, directory_of};
 use backing::Backing;
 use counters::Counts;
 use drain::Backlog;
-use record::Flags;
 use space::Resident;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use table::Table;

@@ -79,15 +79,32 @@ pub struct Dirty {
 }
 
 impl Node {
-    pub fn new(ino: Ino, state: State) -> Self {
+    pub fn new(ino: Ino) -> Self {
         Self {
             ino,
             io: Mutex::new(Io(())),
-            state: RwLock::new(state),
+            state: RwLock::default(),
             is_suspect: AtomicBool::new(false),
             read_end: AtomicU64::new(0),
             read_run: AtomicU64::new(0),
         }
+    }
+}
+
+impl State {
+    /// Its shadow, where that has, or may have, something which is not below yet.
+    pub fn dirty(&self) -> Option<&Cnode> {
+        self.cached.as_ref().filter(|cnode| cnode.dirty.is_some())
+    }
+
+    /// The same, to be changed.
+    pub fn dirty_mut(&mut self) -> Option<&mut Cnode> {
+        self.cached.as_mut().filter(|cnode| cnode.dirty.is_some())
+    }
+
+    /// Whether it has to be kept for what is not below, which is to be written back.
+    pub fn is_needed(&self) -> bool {
+        self.dirty().is_some() && !self.is_unlinked
     }
 }
 

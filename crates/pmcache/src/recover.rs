@@ -129,8 +129,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             Ok(entry) if entry.kind == FileKind::File => self.take_up(entry.ino, cnode),
             Err(Errno::STALE) if cnode.record.state.contains(Flags::ORPHAN) => {
                 self.release(&cnode);
-                self.pool.unlink(self.dirty, name)?;
-                self.pool.unlink(self.nodes, name)
+                self.unlink_both(name)
             }
             other => {
                 self.release(&cnode);
@@ -189,7 +188,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let found = known.iter().position(|trouble| trouble.path.as_bytes() == path);
         let Some(index) = found else { return Ok(None) };
         let name = lock(&self.lost)[index].name.clone();
-        self.remove_unused(&name)?;
+        self.unlink_both(&name)?;
         lock(&self.lost).remove(index);
         Ok(Some(known[index].dirty_bytes))
     }
@@ -197,11 +196,11 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     /// Files that the cache has something for, and that are not there.
     pub(crate) fn lost(&self) -> Vec<Trouble> {
         let describe = |lost: &Lost| {
-            let record = self.pool.peek(self.nodes, &lost.name);
-            let record = record.and_then(|attr| self.pool.getxattr(attr.ino, record::RECORD));
+            let shadow = self.pool.peek(self.nodes, &lost.name);
+            let blocks = shadow.as_ref().map_or(0, |attr| attr.blocks);
+            let record = shadow.and_then(|attr| self.pool.getxattr(attr.ino, record::RECORD));
             let record = record.and_then(|bytes| record::Record::from_bytes(&bytes));
             let hint = record.map(|record| record.hint).unwrap_or_default();
-            let blocks = self.pool.peek(self.nodes, &lost.name).map_or(0, |attr| attr.blocks);
             let what = match lost.why {
                 Errno::STALE => {
                     "it was removed below while the cache had changes for it, which are kept; \

@@ -57,12 +57,9 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         if is_due { self.sync() } else { Ok(()) }
     }
 
-    /// Makes removals durable, and discards what the cache has of these files.
+    /// Makes all below durable, removals among it, and discards what the cache has of removed files.
     pub(crate) fn discard_removed(&self) -> Result<()> {
         let removed = std::mem::take(&mut *lock(&self.removed));
-        if removed.names.is_empty() {
-            return Ok(());
-        }
         let synced = self.backing.sync();
         let mut rest = removed.names.as_slice();
         let result = synced.and_then(|()| {
@@ -80,10 +77,16 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         result
     }
 
-    fn unlink_both(&self, name: &[u8]) -> Result<()> {
+    /// Removes a shadow that nobody uses, and its bitmap: this first, as a shadow without one is nothing that is not below.
+    pub(crate) fn unlink_both(&self, name: &[u8]) -> Result<()> {
+        let _shadows = lock(&self.shadows);
         for dir in [self.dirty, self.nodes] {
-            match self.pool.unlink(dir, name) {
-                Ok(()) | Err(Errno::NOENT) => {}
+            match self.pool.peek(dir, name) {
+                Ok(found) => {
+                    self.resident.remove(found.ino);
+                    self.pool.unlink(dir, name)?;
+                }
+                Err(Errno::NOENT) => {}
                 Err(err) => return Err(err),
             }
         }

@@ -163,22 +163,6 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
     }
 
-    /// Removes the shadow of a file that is gone, and that nobody uses.
-    pub(crate) fn remove_unused(&self, name: &[u8]) -> Result<()> {
-        let _shadows = lock(&self.shadows);
-        for dir in [self.dirty, self.nodes] {
-            match self.pool.peek(dir, name) {
-                Ok(found) => {
-                    self.resident.remove(found.ino);
-                    self.pool.unlink(dir, name)?;
-                }
-                Err(Errno::NOENT) => {}
-                Err(err) => return Err(err),
-            }
-        }
-        Ok(())
-    }
-
     fn has_bitmap(&self, name: &[u8]) -> Result<bool> {
         match self.pool.peek(self.dirty, name) {
             Ok(_) => Ok(true),

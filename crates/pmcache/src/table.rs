@@ -1,7 +1,7 @@
 //! The files in use.
 
 use crate::lock;
-use crate::node::{Node, State};
+use crate::node::Node;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use vfs::Ino;
@@ -68,6 +68,6 @@ impl Table {
 
 impl Held {
     fn new(ino: Ino) -> Self {
-        Self { node: Arc::new(Node::new(ino, State::default())), refs: 0, kept: 0 }
+        Self { node: Arc::new(Node::new(ino)), refs: 0, kept: 0 }
     }
 }
