@@ -298,7 +298,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             (Some(node), false) => self
                 .set_orphan(&node, false)
                 .and_then(|()| if is_done { self.follow_attributes(going.ino) } else { Ok(()) }),
-            (None, true) => going.unused.map_or(Ok(()), |name| self.unlink_both(&name)),
+            (None, true) => going.unused.map_or(Ok(()), |name| self.remove_unused(name)),
             (None, false) => Ok(()),
         };
         self.backing.forget(going.ino, 1);

@@ -42,7 +42,8 @@ pub enum Error {
 
 /// A file that the cache has something for, and that is not there.
 pub(crate) struct Lost {
-    name: Vec<u8>,
+    /// Its shadow's name.
+    pub name: Vec<u8>,
     why: Errno,
 }
 
@@ -138,7 +139,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
     }
 
-    fn release(&self, cnode: &Cnode) {
+    /// Gives back the references to a shadow that is not used after all.
+    pub(crate) fn release(&self, cnode: &Cnode) {
         self.pool.forget(cnode.shadow, 1);
         if let Some(dirty) = &cnode.dirty {
             self.pool.forget(dirty.bitmap, 1);

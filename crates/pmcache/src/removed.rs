@@ -30,16 +30,39 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         if let Some(dirty) = cnode.dirty.take() {
             self.pool.forget(dirty.bitmap, 1);
         }
-        {
-            let mut removed = lock(&self.removed);
-            if removed.names.is_empty() {
-                removed.since = (self.options.clock)();
-            }
-            removed.names.push(cnode.name.clone());
-            removed.bytes += bytes.max(BLOCK);
-        }
+        self.note_removed(cnode.name.clone(), bytes);
         let orphan = cnode.record.state | Flags::ORPHAN;
         self.set_state(cnode, orphan)
+    }
+
+    /// The same for a file that is not in use. One that has a bitmap all the same was not found when the pool was attached.
+    pub(crate) fn remove_unused(&self, name: Vec<u8>) -> Result<()> {
+        if !self.has_bitmap(&name)? {
+            return self.unlink_both(&name);
+        }
+        let found = {
+            let _shadows = lock(&self.shadows);
+            self.find(&name)?
+        };
+        let Some(mut cnode) = found else { return self.unlink_both(&name) };
+        let bytes = cnode.dirty_bytes();
+        let orphan = cnode.record.state | Flags::ORPHAN;
+        let marked = self.set_state(&mut cnode, orphan);
+        self.release(&cnode);
+        marked?;
+        lock(&self.lost).retain(|lost| lost.name != name);
+        self.note_removed(name, bytes);
+        Ok(())
+    }
+
+    /// This shadow is discarded when all is durable below.
+    fn note_removed(&self, name: Vec<u8>, bytes: u64) {
+        let mut removed = lock(&self.removed);
+        if removed.names.is_empty() {
+            removed.since = (self.options.clock)();
+        }
+        removed.names.push(name);
+        removed.bytes += bytes.max(BLOCK);
     }
 
     pub(crate) fn has_removed(&self) -> bool {

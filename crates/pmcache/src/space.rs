@@ -163,7 +163,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
     }
 
-    fn has_bitmap(&self, name: &[u8]) -> Result<bool> {
+    pub(crate) fn has_bitmap(&self, name: &[u8]) -> Result<bool> {
         match self.pool.peek(self.dirty, name) {
             Ok(_) => Ok(true),
             Err(Errno::NOENT) => Ok(false),

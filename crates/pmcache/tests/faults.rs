@@ -69,6 +69,30 @@ fn what_cannot_be_found_is_kept() {
     assert_eq!(content(&below, ino).unwrap(), [7; 9000]);
 }
 
+/// What was not found when the pool was attached is there all the same: its removal may be taken back, too.
+#[test]
+fn what_could_not_be_found_is_kept_until_its_removal_is_durable() {
+    let (cache, below) = fresh(options());
+    dirty(&cache, b"f", &[7; 9000]);
+    cache.sync().unwrap();
+    below.fail(&[Call::Find], Errno::IO);
+    let again = attach(copy(&cache), &below, options()).unwrap();
+    below.heal();
+    again.unlink(ROOT, b"f").unwrap();
+    assert!(again.status().troubles.is_empty());
+    assert_eq!((names(&again, NODES).len(), names(&again, DIRTY).len()), (1, 1));
+    // The power fails before the removal is durable.
+    let left = copy(&again);
+    below.crash();
+    let back = attach(left, &below, options()).unwrap();
+    let ino = back.lookup(ROOT, b"f").unwrap().ino;
+    assert_eq!(content(&back, ino).unwrap(), [7; 9000]);
+    back.forget(ino, 1);
+    back.unlink(ROOT, b"f").unwrap();
+    back.sync().unwrap();
+    assert_eq!((names(&back, NODES).len(), names(&back, DIRTY).len()), (0, 0));
+}
+
 #[test]
 fn what_others_removed_is_kept_and_what_was_removed_here_is_not() {
     let (cache, below) = fresh(options());
