@@ -577,7 +577,9 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let Some(punch) = cnode.record.intent else { return Ok(()) };
         self.note_change(cnode);
         let end = punch.offset + punch.len;
-        let whole = punch.offset.div_ceil(BLOCK)..end / BLOCK;
+        // A last block is one even where the file ends within it: the pool frees it, too.
+        let last = if end >= cnode.size { end.div_ceil(BLOCK) } else { end / BLOCK };
+        let whole = punch.offset.div_ceil(BLOCK)..last;
         let below = whole.start * BLOCK..(whole.end * BLOCK).min(cnode.record.left.size);
         if !below.is_empty() {
             let len = below.end - below.start;
