@@ -50,6 +50,9 @@ pub trait Backing: FileSystem {
     /// where they are not known to be durable.
     fn sync_metadata(&self, ino: Ino) -> Result<()>;
 
+    /// Whether an inode's own creation and names are known to be durable, as far as they changed through this object.
+    fn is_placed(&self, ino: Ino) -> bool;
+
     /// Bytes that can still be written, asked anew each time.
     fn room(&self) -> Result<u64>;
 }

@@ -3,7 +3,7 @@
 //! Its inode numbers are given anew after a crash that took their creation back, so identities are numbers with birth times.
 
 use crate::{Backing, Identity};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use vfs::model::Model;
@@ -56,6 +56,8 @@ pub struct ModelBacking {
     room: Mutex<Option<u64>>,
     /// Names or attributes changed since all was made durable.
     is_metadata_changed: AtomicBool,
+    /// Directories that were made or moved since.
+    unplaced: Mutex<BTreeSet<Ino>>,
 }
 
 impl Default for ModelBacking {
@@ -85,6 +87,7 @@ impl ModelBacking {
             counts: Mutex::new(BTreeMap::new()),
             room: Mutex::new(None),
             is_metadata_changed: AtomicBool::new(false),
+            unplaced: Mutex::default(),
         }
     }
 
@@ -92,7 +95,7 @@ impl ModelBacking {
     pub fn crash(&self) {
         let mut model = self.model.write().expect("no call panics while it changes the model");
         *model = model.after_crash();
-        self.is_metadata_changed.store(false, Ordering::Release);
+        self.all_is_durable();
     }
 
     /// From now on `calls` fail with `errno`, and change nothing.
@@ -132,6 +135,11 @@ impl ModelBacking {
         errno.map_or_else(|| Ok(self.model()), Err)
     }
 
+    fn all_is_durable(&self) {
+        self.is_metadata_changed.store(false, Ordering::Release);
+        locked(&self.unplaced).clear();
+    }
+
     /// As [`call`](Self::call), for one that changes names or attributes.
     fn change(&self, call: Call) -> Result<RwLockReadGuard<'_, Model>> {
         let model = self.call(call)?;
@@ -169,7 +177,11 @@ impl FileSystem for ModelBacking {
     }
 
     fn create(&self, caller: &Caller, dir: Ino, name: &[u8], node: &NewNode<'_>) -> Result<Entry> {
-        self.change(Call::Create)?.create(caller, dir, name, node)
+        let entry = self.change(Call::Create)?.create(caller, dir, name, node)?;
+        if entry.kind == FileKind::Dir {
+            locked(&self.unplaced).insert(entry.ino);
+        }
+        Ok(entry)
     }
 
     fn tmpfile(&self, caller: &Caller, dir: Ino, mode: u32, umask: u32) -> Result<Entry> {
@@ -189,7 +201,10 @@ impl FileSystem for ModelBacking {
     }
 
     fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> Result<()> {
-        self.change(Call::Rename)?.rename(from, to, flags)
+        let model = self.change(Call::Rename)?;
+        let moved = [model.peek(from.0, from.1), model.peek(to.0, to.1)];
+        locked(&self.unplaced).extend(moved.into_iter().flatten().map(|attr| attr.ino));
+        model.rename(from, to, flags)
     }
 
     fn drop_privileges(&self, ino: Ino) -> Result<()> {
@@ -207,13 +222,13 @@ impl FileSystem for ModelBacking {
     fn fsync(&self, ino: Ino) -> Result<()> {
         // One sync of the model makes everything durable.
         let model = self.call(Call::Fsync)?;
-        self.is_metadata_changed.store(false, Ordering::Release);
+        self.all_is_durable();
         model.fsync(ino)
     }
 
     fn sync(&self) -> Result<()> {
         let model = self.call(Call::Sync)?;
-        self.is_metadata_changed.store(false, Ordering::Release);
+        self.all_is_durable();
         model.sync()
     }
 }
@@ -265,10 +280,15 @@ impl Backing for ModelBacking {
 
     fn sync_metadata(&self, ino: Ino) -> Result<()> {
         let model = self.call(Call::SyncMetadata)?;
-        if !self.is_metadata_changed.swap(false, Ordering::AcqRel) {
+        if !self.is_metadata_changed.load(Ordering::Acquire) {
             return model.getattr(ino).map(drop);
         }
+        self.all_is_durable();
         model.fsync(ino)
+    }
+
+    fn is_placed(&self, ino: Ino) -> bool {
+        !locked(&self.unplaced).contains(&ino)
     }
 
     fn room(&self) -> Result<u64> {

@@ -61,6 +61,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             size: attr.size,
             ctime: attr.ctime,
             record,
+            birth: None,
             slot: None,
             checked: (self.options.clock)(),
             // In journal mode its times are durable before anything is written to it.
@@ -97,15 +98,27 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let dirty = self.find_dirty(name);
         let record = self.pool.getxattr(shadow.ino, record::RECORD);
         let record = record.and_then(|bytes| Record::from_bytes(&bytes));
+        let birth = self.find_birth(shadow.ino, matches!(dirty, Ok(None)));
+        let record = record.and_then(|record| Ok((record, birth?)));
         match (record, dirty) {
-            (Ok(record), Ok(dirty)) if record::name_of(&record.identity) == name => {
+            (Ok((record, birth)), Ok(dirty)) if record::name_of(&record.identity) == name => {
                 let checked = vfs::Timestamp(i64::MIN);
                 let ctime = record.left.ctime.max(shadow.ctime);
                 let (name, shadow, size) = (name.to_vec(), shadow.ino, shadow.size);
                 let slot = None;
                 let is_unsynced = record.state.contains(Flags::BUSY);
-                let mut cnode =
-                    Cnode { name, shadow, size, ctime, record, slot, checked, is_unsynced, dirty };
+                let mut cnode = Cnode {
+                    name,
+                    shadow,
+                    size,
+                    ctime,
+                    record,
+                    birth,
+                    slot,
+                    checked,
+                    is_unsynced,
+                    dirty,
+                };
                 if cnode.dirty.is_none() {
                     cnode.record.state -= Flags::BUSY;
                 }

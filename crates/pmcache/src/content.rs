@@ -1,7 +1,7 @@
 //! What is read from files and written to them.
 
 use crate::counters::count;
-use crate::node::{Cnode, Io, Node, State};
+use crate::node::{Cnode, Dirty, Io, Node, State};
 use crate::options::Mode;
 use crate::range::blocks_of;
 use crate::record::{Flags, Punch};
@@ -104,13 +104,17 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
                 self.cnode(node, state)?;
                 self.before_change(node, state)?;
                 let cnode = state.cached.as_ref().ok_or(Errno::IO)?;
-                if cnode.dirty.is_some() {
+                // A bitmap without marks may be kept for the file's birth (births-N2).
+                let has_more = |dirty: &Dirty| dirty.blocks.count() > 0 || dirty.is_changed;
+                if cnode.dirty.as_ref().is_some_and(has_more) {
                     return Ok(None);
                 }
                 // Until the fingerprint is taken it fits nothing that the shadow has.
                 let done = change(&self.backing, cnode)?;
                 let attr = self.backing.getattr(node.ino)?;
                 self.forget_content(state, &attr)?;
+                // The file has something now that the pool has not.
+                state.made = None;
                 Ok(Some(done))
             })?;
             if let Some(done) = done {
@@ -352,8 +356,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             state.is_plain = true;
         }
         if !state.is_named && self.options.mode == Mode::Journal && !state.is_unlinked {
-            self.backing.sync_metadata(node.ino)?;
-            state.is_named = true;
+            self.keep_name(node, state)?;
         }
         if state.is_unlinked
             && let Some(cnode) = &mut state.cached

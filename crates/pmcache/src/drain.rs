@@ -214,6 +214,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let node = &written.node;
         let _io = lock(&node.io);
         let mut state = write(&node.state);
+        let is_unlinked = state.is_unlinked;
         let Some(cnode) = &mut state.cached else { return synced };
         let Some(dirty) = &mut cnode.dirty else { return synced };
         let again = dirty.again.take().unwrap_or_default();
@@ -222,11 +223,16 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             self.take_fingerprint(node, cnode)?;
             return Err(err);
         }
+        if !is_unlinked && !cnode.record.state.contains(Flags::ORPHAN) {
+            // Before anything is cleared that it would need to be made again (births-N2).
+            self.clear_birth(cnode)?;
+        }
+        let Some(dirty) = &mut cnode.dirty else { return Ok(()) };
         let before = dirty.blocks.count();
         let words = dirty.blocks.remove_all(&written.blocks, &again);
         self.backlog.shrink((before - dirty.blocks.count()) * BLOCK);
         self.store_words(dirty, &words)?;
-        let is_done = dirty.blocks.count() == 0 && !dirty.is_changed;
+        let is_done = dirty.blocks.count() == 0 && !dirty.is_changed && cnode.birth.is_none();
         self.take_synced_fingerprint(node, cnode)?;
         count(&self.counts.drained_files, 1);
         if is_done {
@@ -235,6 +241,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             self.backlog.renew(node.ino, (self.options.clock)());
         }
         (state.retries, state.retry_at) = (0, Timestamp(i64::MIN));
+        state.made = None;
         drop(state);
         if is_done {
             self.retire(node);

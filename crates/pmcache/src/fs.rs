@@ -2,9 +2,9 @@
 
 use crate::content::Place;
 use crate::counters::{Status, Trouble};
-use crate::node::{Node, State};
+use crate::node::{Node, Place as Name, State};
 use crate::record::Flags;
-use crate::{Cache, cnode, read, write};
+use crate::{Cache, cnode, lock, read, write};
 use backing::Backing;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,6 @@ struct Going {
 
 impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
     vfs::forward!(self => self.backing; root, limits, readlink, readdir, getxattr, listxattr);
-    vfs::forward!(self => self.writable()?; rmdir);
 
     /// Contents are durable on return, by [`Mode::Journal`](crate::Mode) also as to which file they are of; names and
     /// attributes when they are synced.
@@ -79,8 +78,15 @@ impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
     }
 
     fn create(&self, caller: &Caller, dir: Ino, name: &[u8], node: &NewNode<'_>) -> Result<Entry> {
-        let entry = self.writable()?.create(caller, dir, name, node)?;
-        Ok(self.hold_new(entry))
+        let below = self.writable()?;
+        let _names = lock(&self.names);
+        let entry = below.create(caller, dir, name, node)?;
+        self.note_creation(dir, &entry);
+        let entry = self.hold_new(entry);
+        if let Some(node) = self.table.find(entry.ino) {
+            write(&node.state).made = Some(Name { dir, name: name.into() });
+        }
+        Ok(entry)
     }
 
     fn tmpfile(&self, caller: &Caller, dir: Ino, mode: u32, umask: u32) -> Result<Entry> {
@@ -90,14 +96,28 @@ impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
 
     fn unlink(&self, dir: Ino, name: &[u8]) -> Result<()> {
         let below = self.writable()?;
+        let _names = lock(&self.names);
         let going = self.begin_removal(dir, name, None)?;
         let result = below.unlink(dir, name);
+        self.note_removal(dir, going.as_ref().map(|going| going.ino));
         self.end_removal(going, result.is_ok())?;
         result
     }
 
+    fn rmdir(&self, dir: Ino, name: &[u8]) -> Result<()> {
+        let below = self.writable()?;
+        let _names = lock(&self.names);
+        let result = below.rmdir(dir, name);
+        self.note_change_of(dir);
+        result
+    }
+
     fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Entry> {
-        let entry = self.writable()?.link(ino, dir, name)?;
+        let below = self.writable()?;
+        let _names = lock(&self.names);
+        self.name_below(ino)?;
+        let entry = below.link(ino, dir, name)?;
+        self.note_change_of(dir);
         self.follow_attributes(ino)?;
         let entry = self.hold(entry);
         if let Some(node) = self.table.find(ino) {
@@ -111,12 +131,18 @@ impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
 
     fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> Result<()> {
         let below = self.writable()?;
+        let _names = lock(&self.names);
         let moved = self.backing.peek(from.0, from.1).map(|attr| attr.ino);
+        let replaced = self.backing.peek(to.0, to.1).map(|attr| attr.ino);
+        for ino in [moved, replaced].into_iter().flatten() {
+            self.name_below(ino)?;
+        }
         let going = match flags.contains(RenameFlags::EXCHANGE) {
             true => None,
             false => self.begin_removal(to.0, to.1, moved.ok())?,
         };
         let result = below.rename(from, to, flags);
+        [from.0, to.0].iter().for_each(|dir| self.note_change_of(*dir));
         self.end_removal(going, result.is_ok())?;
         if let (Ok(()), Ok(moved)) = (result, moved) {
             self.follow_attributes(moved)?;
@@ -161,14 +187,13 @@ impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
     }
 
     fn fsync(&self, ino: Ino) -> Result<()> {
-        let Some(node) = self.table.find(ino) else { return self.backing.fsync(ino) };
+        let Some(node) = self.table.find(ino) else { return self.fsync_other(ino) };
         let mut state = write(&node.state);
         if let Some(cnode) = &state.cached {
             self.pool.fsync(cnode.shadow)?;
         }
         if !state.is_unlinked {
-            self.backing.sync_metadata(ino)?;
-            state.is_named = true;
+            self.keep_name(&node, &mut state)?;
         }
         // What was written is durable, but cannot be written back: that is told once.
         state.error.take().map_or(Ok(()), Err)
@@ -188,6 +213,7 @@ impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
 
     fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: SetXattr) -> Result<()> {
         let below = self.writable()?;
+        self.name_below(ino)?;
         self.change_attributes(ino, |state| {
             state.is_plain = false;
             below.setxattr(ino, name, value, mode)
@@ -196,6 +222,7 @@ impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
 
     fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
         let below = self.writable()?;
+        self.name_below(ino)?;
         self.change_attributes(ino, |_| below.removexattr(ino, name))
     }
 }
@@ -222,6 +249,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let entry = self.hold(entry);
         if let Some(node) = self.table.find(entry.ino) {
             let mut state = write(&node.state);
+            state.made = None;
             (state.is_named, state.is_plain, state.is_unlinked) = (false, true, entry.nlink == 0);
         }
         entry
@@ -230,6 +258,9 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     fn set_attributes(&self, caller: &Caller, ino: Ino, set: &SetAttr) -> Result<Attr> {
         if *set == SetAttr::default() {
             return self.getattr(ino);
+        }
+        if set.atime.is_some() {
+            self.name_below(ino)?;
         }
         self.change_attributes(ino, |state| {
             let unsafe_time = |cnode: &&mut cnode::Cnode| set.mtime.is_some() && !cnode.is_unsynced;
@@ -240,6 +271,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             }
             let attr = self.backing.setattr(caller, ino, set)?;
             state.is_named &= set.mtime.is_none();
+            self.follow_birth(state, &attr)?;
             let Some(cnode) = state.dirty() else { return Ok(()) };
             if set.mtime.is_none() {
                 return Ok(());
@@ -256,7 +288,11 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         ino: Ino,
         change: impl FnOnce(&mut State) -> Result<()>,
     ) -> Result<()> {
-        let Some(node) = self.table.find(ino) else { return change(&mut State::default()) };
+        let Some(node) = self.table.find(ino) else {
+            let result = change(&mut State::default());
+            self.note_change_of(ino);
+            return result;
+        };
         let mut state = write(&node.state);
         self.load(&node, &mut state)?;
         change(&mut state)?;
@@ -292,8 +328,10 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let result = match (self.table.find(going.ino), is_gone) {
             (Some(node), true) => {
                 write(&node.state).is_unlinked = true;
+                // Who recorded its creation meanwhile knows of no removal.
+                let marked = self.set_orphan(&node, true);
                 self.retire(&node);
-                Ok(())
+                marked
             }
             (Some(node), false) => self
                 .set_orphan(&node, false)

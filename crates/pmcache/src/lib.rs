@@ -25,6 +25,7 @@
 
 #![forbid(unsafe_code)]
 
+mod births;
 mod cnode;
 mod content;
 mod counters;
@@ -72,6 +73,12 @@ pub struct Cache<P, B> {
     lost: Mutex<Vec<recover::Lost>>,
     /// Files that are gone, which a power failure may bring back.
     removed: Mutex<removed::Removed>,
+    /// Held by who changes names, also by what of that is kept here.
+    names: Mutex<()>,
+    /// What changed in directories since it was made durable below.
+    news: Mutex<births::News>,
+    /// Whether creations can be recorded in the pool (births-N1).
+    records_births: bool,
 }
 
 impl<P: FileSystem, B: Backing> Cache<P, B> {

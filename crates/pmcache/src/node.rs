@@ -1,7 +1,7 @@
 //! A regular file that somebody uses, or that has something which is not below yet.
 
 use crate::range::Blocks;
-use crate::record::Record;
+use crate::record::{Birth, Record};
 use eviction::Slot;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, RwLock};
@@ -32,6 +32,8 @@ pub struct State {
     pub cached: Option<Cnode>,
     /// Whether it is known to be durable that it exists: not so for a file that was forgotten and looked up again.
     pub is_named: bool,
+    /// Where it was made, if that is neither durable below nor recorded in the pool.
+    pub made: Option<Place>,
     /// Whether it has no capability that a write would have to take away.
     pub is_plain: bool,
     /// Whether its last name is gone.
@@ -41,6 +43,12 @@ pub struct State {
     /// Until when to wait before it is tried again, and how often it was.
     pub retry_at: Timestamp,
     pub retries: u32,
+}
+
+/// A name in a directory.
+pub struct Place {
+    pub dir: Ino,
+    pub name: Box<[u8]>,
 }
 
 /// A shadow file.
@@ -54,6 +62,8 @@ pub struct Cnode {
     /// Last change of the inode, where the file has a bitmap.
     pub ctime: Timestamp,
     pub record: Record,
+    /// Its creation, where that may not be durable below (births-N1).
+    pub birth: Option<Birth>,
     /// Where hits are marked.
     pub slot: Option<Slot>,
     /// When it was last compared with what is below.

@@ -13,6 +13,8 @@ pub const NODES: &[u8] = b"nodes";
 pub const DIRTY: &[u8] = b"dirty";
 /// The attribute of a shadow file that holds its [`Record`].
 pub const RECORD: &[u8] = b"user.keepstone.cnode";
+/// The attribute of a shadow file that holds its [`Birth`].
+pub const BIRTH: &[u8] = b"user.keepstone.birth";
 /// Version of this format.
 pub const VERSION: u32 = 1;
 /// A mark has at most so many bytes.
@@ -153,6 +155,79 @@ impl Record {
     }
 }
 
+/// The creation of a file that may not be durable below: enough to make it again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Birth {
+    /// Permissions, without set-user-ID, set-group-ID and sticky bits.
+    pub perm: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Identity of the directory.
+    pub parent: Vec<u8>,
+    /// Name in it.
+    pub name: Vec<u8>,
+    /// Identity of the file that was made again, which has all of the content; empty: none.
+    pub again: Vec<u8>,
+}
+
+/// The bytes of a [`Birth`] before its identities and its name.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct BirthBytes {
+    version: U32,
+    perm: U32,
+    uid: U32,
+    gid: U32,
+    parent_len: U32,
+    name_len: U32,
+    again_len: U32,
+}
+
+impl Birth {
+    /// As it is stored.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let len = |bytes: &[u8]| (bytes.len() as u32).into();
+        let bytes = BirthBytes {
+            version: VERSION.into(),
+            perm: self.perm.into(),
+            uid: self.uid.into(),
+            gid: self.gid.into(),
+            parent_len: len(&self.parent),
+            name_len: len(&self.name),
+            again_len: len(&self.again),
+        };
+        [bytes.as_bytes(), &self.parent, &self.name, &self.again].concat()
+    }
+
+    /// From what was stored.
+    ///
+    /// # Errors
+    /// `EUCLEAN` where that is no such thing.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        let (bytes, rest) = BirthBytes::read_from_prefix(bytes).map_err(|_| Errno::UCLEAN)?;
+        let split = |from: &'_ [u8], len: U32| {
+            let parts = from.split_at_checked(len.get() as usize).ok_or(Errno::UCLEAN)?;
+            Ok((parts.0.to_vec(), parts.1.to_vec()))
+        };
+        let (parent, rest) = split(rest, bytes.parent_len)?;
+        let (name, rest) = split(&rest, bytes.name_len)?;
+        let (again, rest) = split(&rest, bytes.again_len)?;
+        let most = backing::Identity::LEN_MAX;
+        let is_sound = bytes.version.get() == VERSION
+            && bytes.perm.get() & !0o777 == 0
+            && (1..=most).contains(&parent.len())
+            && again.len() <= most
+            && rest.is_empty()
+            && (1..=255).contains(&name.len())
+            && !matches!(&name[..], b"." | b"..")
+            && !name.iter().any(|byte| matches!(byte, b'/' | 0));
+        let (perm, uid, gid) = (bytes.perm.get(), bytes.uid.get(), bytes.gid.get());
+        is_sound.then_some(Self { perm, uid, gid, parent, name, again }).ok_or(Errno::UCLEAN)
+    }
+}
+
 /// The name of the shadow file, and of the bitmap, of a file with this identity: four letters for three bytes, so that 160 bytes
 /// are a name.
 pub fn name_of(identity: &[u8]) -> Vec<u8> {
@@ -220,6 +295,31 @@ mod tests {
         let mut wrong = record.to_bytes();
         wrong[4] = 0xff;
         assert_eq!(Record::from_bytes(&wrong), Err(Errno::UCLEAN));
+    }
+
+    #[test]
+    fn births_come_back() {
+        let birth = Birth {
+            perm: 0o640,
+            uid: 1,
+            gid: 2,
+            parent: vec![3; 20],
+            name: b"name".to_vec(),
+            again: vec![4; 7],
+        };
+        let bytes = birth.to_bytes();
+        assert_eq!(Birth::from_bytes(&bytes), Ok(birth.clone()));
+        for cut in 0..bytes.len() {
+            assert_eq!(Birth::from_bytes(&bytes[..cut]), Err(Errno::UCLEAN), "{cut}");
+        }
+        for name in [&b""[..], b".", b"..", b"a/b", b"a\0b", &[b'x'; 256]] {
+            let wrong = Birth { name: name.to_vec(), ..birth.clone() };
+            assert_eq!(Birth::from_bytes(&wrong.to_bytes()), Err(Errno::UCLEAN), "{name:?}");
+        }
+        let wrong = Birth { perm: 0o4755, ..birth.clone() };
+        assert_eq!(Birth::from_bytes(&wrong.to_bytes()), Err(Errno::UCLEAN));
+        let wrong = Birth { parent: vec![], ..birth };
+        assert_eq!(Birth::from_bytes(&wrong.to_bytes()), Err(Errno::UCLEAN));
     }
 
     #[test]

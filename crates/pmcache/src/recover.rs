@@ -75,7 +75,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let dir = |name| pool.peek(pool.root(), name).map(|attr| attr.ino);
         let (nodes, dirty) = (dir(record::NODES)?, dir(record::DIRTY)?);
         let resident = Resident::new(options.policy);
-        let cache = Self {
+        let mut cache = Self {
             pool,
             backing,
             options,
@@ -88,8 +88,12 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             counts: Counts::default(),
             lost: Mutex::default(),
             removed: Mutex::default(),
+            names: Mutex::default(),
+            news: Mutex::default(),
+            records_births: false,
         };
         cache.recover()?;
+        cache.records_births = cache.begin_births()?;
         Ok(cache)
     }
 
@@ -127,10 +131,24 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             };
         };
         match self.backing.find(&identity, &cnode.record.hint) {
-            Ok(entry) if entry.kind == FileKind::File => self.take_up(entry.ino, cnode),
+            Ok(entry) if entry.kind == FileKind::File => match self.remove_again(&entry, &cnode) {
+                Ok(false) => self.take_up(entry.ino, cnode),
+                removed => {
+                    self.release(&cnode);
+                    removed?;
+                    self.note_removed(name.to_vec(), cnode.dirty_bytes());
+                    Ok(())
+                }
+            },
             Err(Errno::STALE) if cnode.record.state.contains(Flags::ORPHAN) => {
                 self.release(&cnode);
                 self.unlink_both(name)
+            }
+            Err(Errno::STALE) if cnode.birth.is_some() && !self.options.read_only => {
+                let made = self.make_again(&cnode);
+                self.release(&cnode);
+                // Its content is in the new file, durably; that it has a name is not yet.
+                made.map(|()| self.note_removed(name.to_vec(), cnode.dirty_bytes()))
             }
             other => {
                 self.release(&cnode);
@@ -207,6 +225,11 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
                 Errno::STALE => {
                     "it was removed below while the cache had changes for it, which are kept; \
                                  `keepstone attach discard` drops them"
+                        .to_owned()
+                }
+                Errno::EXIST => {
+                    "it was made shortly before a power failure and has to be made again, but its name is another file's now; \
+                                 `keepstone attach discard` drops what the cache has for it"
                         .to_owned()
                 }
                 why => format!("the cache has changes for it and cannot find it: {why}"),

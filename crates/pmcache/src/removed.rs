@@ -47,7 +47,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let Some(mut cnode) = found else { return self.unlink_both(&name) };
         let bytes = cnode.dirty_bytes();
         let orphan = cnode.record.state | Flags::ORPHAN;
-        let marked = self.set_state(&mut cnode, orphan);
+        let marked = self.clear_birth(&mut cnode).and_then(|()| self.set_state(&mut cnode, orphan));
         self.release(&cnode);
         marked?;
         lock(&self.lost).retain(|lost| lost.name != name);
@@ -56,7 +56,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     }
 
     /// This shadow is discarded when all is durable below.
-    fn note_removed(&self, name: Vec<u8>, bytes: u64) {
+    pub(crate) fn note_removed(&self, name: Vec<u8>, bytes: u64) {
         let mut removed = lock(&self.removed);
         if removed.names.is_empty() {
             removed.since = (self.options.clock)();
@@ -83,7 +83,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     /// Makes all below durable, removals among it, and discards what the cache has of removed files.
     pub(crate) fn discard_removed(&self) -> Result<()> {
         let removed = std::mem::take(&mut *lock(&self.removed));
-        let synced = self.backing.sync();
+        let synced = self.sync_below();
         let mut rest = removed.names.as_slice();
         let result = synced.and_then(|()| {
             while let [name, more @ ..] = rest {

@@ -52,6 +52,24 @@ struct File {
     is_durable: bool,
     /// Whether its last name is gone, or going.
     is_gone: bool,
+    /// Whether that is durable.
+    is_gone_for_good: bool,
+    /// The name that it durably has.
+    durable_name: Option<usize>,
+}
+
+impl File {
+    fn new(identity: Vec<u8>, now: Vec<u8>) -> Self {
+        Self {
+            identity,
+            now,
+            then: None,
+            is_durable: false,
+            is_gone: false,
+            is_gone_for_good: false,
+            durable_name: None,
+        }
+    }
 }
 
 #[derive(Default)]
@@ -119,7 +137,13 @@ fn judge(pool: &[u8], model: Model, known: &Known, mode: Mode) -> Result<(), Str
         let ino = cache.lookup(ROOT, &name).map_err(|err| format!("{shown}: lookup: {err}"))?.ino;
         let identity = below.identity(ino).unwrap().0;
         let got = content(&cache, ino).map_err(|err| format!("{shown}: read: {err}"))?;
-        match known.files.iter().find(|file| file.identity == identity) {
+        let by_identity = known.files.iter().position(|file| file.identity == identity);
+        // What was made again has another identity, and its name.
+        let index = by_identity.or(known.names[usize::from(name[0] - b'a')]);
+        match index.map(|index| &known.files[index]) {
+            Some(file) if file.is_gone_for_good => {
+                return Err(format!("{shown}: a removed file is back"));
+            }
             Some(file) => compare(&shown, &got, file)?,
             None if got.is_empty() => {}
             None => return Err(format!("{shown}: a new file has {} bytes", got.len())),
@@ -134,12 +158,20 @@ fn judge(pool: &[u8], model: Model, known: &Known, mode: Mode) -> Result<(), Str
                 got.len()
             ));
         }
-        seen.push((name, ino, identity, more));
+        seen.push((name, ino, index, more));
     }
-    for file in known.files.iter().filter(|file| file.is_durable && !file.is_gone) {
-        if !seen.iter().any(|(_, _, identity, _)| *identity == file.identity) {
+    for (i, file) in known.files.iter().enumerate() {
+        let has_name =
+            |name: &[u8]| file.durable_name.is_none_or(|durable| name == [b'a' + durable as u8]);
+        let is_seen = seen.iter().any(|(name, _, index, _)| *index == Some(i) && has_name(name));
+        if file.is_durable && !file.is_gone && !is_seen {
             return Err("a file is gone".to_owned());
         }
+    }
+    let troubles = cache.status().troubles;
+    // In the other modes what nobody has synced may be lost, and is told of.
+    if mode == Mode::Journal && !troubles.is_empty() {
+        return Err(format!("{troubles:?}"));
     }
     cache.drain_all(&|_| {}).map_err(|err| format!("drain: {err}"))?;
     if cache.status().dirty_bytes != 0 {
@@ -209,13 +241,7 @@ impl Run {
             let mut known = known.lock().unwrap();
             let identity = below.identity(ino).unwrap().0;
             known.names[name as usize] = Some(name as usize);
-            known.files.push(File {
-                identity,
-                now: data,
-                then: None,
-                is_durable: true,
-                is_gone: false,
-            });
+            known.files.push(File { is_durable: true, ..File::new(identity, data) });
         }
         let told = tell.clone();
         below.fail_where(move |_| {
@@ -297,20 +323,14 @@ impl Run {
                 |known| {
                     let identity = self.below.identity(made.get().unwrap()).unwrap().0;
                     known.names[name] = Some(known.files.len());
-                    known.files.push(File {
-                        identity,
-                        now: vec![],
-                        then: None,
-                        is_durable: false,
-                        is_gone: false,
-                    });
+                    known.files.push(File::new(identity, vec![]));
                     self.cache.forget(made.get().unwrap(), 1);
                 },
             );
         };
         let size = self.known.lock().unwrap().files[file].now.len() as u64;
         let cache = &self.cache;
-        match rng.below(16) {
+        match rng.below(18) {
             0..=4 => {
                 let at = if rng.below(3) == 0 { size } else { rng.below(size + 10_000) };
                 let at = at.min(700_000);
@@ -370,6 +390,7 @@ impl Run {
                 let new = [b'a' + to as u8];
                 let call = || cache.rename((ROOT, &letter), (ROOT, &new), RenameFlags::empty());
                 let going = |known: &mut Known| {
+                    known.files[file].durable_name = None;
                     if let Some(gone) = known.names[to] {
                         known.files[gone].is_gone = true;
                     }
@@ -394,7 +415,21 @@ impl Run {
                 );
             }
             13 => self.step("maintain".to_owned(), |_| (), || cache.maintain().map(drop), |_| ()),
-            14 => self.step("drain".to_owned(), |_| (), || cache.drain_all(&|_| {}), |_| ()),
+            14 | 15 => self.step(
+                "fsync of the directory".to_owned(),
+                |_| (),
+                || cache.fsync(ROOT),
+                |known| {
+                    for (name, file) in known.names.iter().enumerate() {
+                        let Some(file) = file.map(|file| &mut known.files[file]) else { continue };
+                        (file.is_durable, file.durable_name) = (true, Some(name));
+                    }
+                    for file in &mut known.files {
+                        file.is_gone_for_good = file.is_gone;
+                    }
+                },
+            ),
+            16 => self.step("drain".to_owned(), |_| (), || cache.drain_all(&|_| {}), |_| ()),
             _ => self.change(
                 "chmod",
                 name,

@@ -4,8 +4,8 @@ mod common;
 
 use backing::model::Call;
 use common::{Below, Tested, attach, content, copy, file, fresh, mount, options};
-use pmcache::record::{DIRTY, MARK, NODES, RECORD};
-use pmcache::{Error, Options};
+use pmcache::record::{BIRTH, DIRTY, MARK, NODES, RECORD};
+use pmcache::{Error, Mode, Options};
 use std::sync::Arc;
 use vfs::{Caller, Errno, FileSystem, Ino, ROOT, SetAttr, SetXattr, Timestamp};
 
@@ -95,7 +95,8 @@ fn what_could_not_be_found_is_kept_until_its_removal_is_durable() {
 
 #[test]
 fn what_others_removed_is_kept_and_what_was_removed_here_is_not() {
-    let (cache, below) = fresh(options());
+    // No creation is on record that nobody has synced.
+    let (cache, below) = fresh(Options { mode: Mode::Writeback, ..options() });
     let ino = dirty(&cache, b"f", &[7; 9000]);
     let left = copy(&cache);
     // Through the cache, and killed before it was durable.
@@ -212,4 +213,111 @@ fn nonsense_in_a_pool_is_told() {
     again.drain_all(&|_| {}).unwrap();
     let ino = below.lookup(ROOT, b"f").unwrap().ino;
     assert_eq!(content(&below, ino).unwrap(), [7; 9000]);
+}
+
+/// How often something was made durable below.
+fn syncs(below: &Below) -> u64 {
+    [Call::Fsync, Call::Sync, Call::SyncMetadata].map(|call| below.count(call)).iter().sum()
+}
+
+#[test]
+fn a_new_file_is_synced_without_the_file_system_below() {
+    for mode in [Mode::Writeback, Mode::Ordered, Mode::Journal] {
+        let (cache, below) = fresh(Options { mode, ..options() });
+        let before = syncs(&below);
+        for name in [&b"a"[..], b"empty", b"gone"] {
+            let ino = file(&cache, name);
+            if name != b"empty" {
+                cache.write(ino, 0, &[7; 9000]).unwrap();
+            }
+            cache.fsync(ino).unwrap();
+            cache.fsync(ROOT).unwrap();
+            cache.forget(ino, 1);
+        }
+        cache.unlink(ROOT, b"gone").unwrap();
+        cache.fsync(ROOT).unwrap();
+        assert_eq!(syncs(&below), before, "{mode}");
+        let left = copy(&cache);
+        below.crash();
+        assert!(below.peek(ROOT, b"a").is_err());
+        let again = attach(left, &below, Options { mode, ..options() }).unwrap();
+        let attr = again.lookup(ROOT, b"a").unwrap();
+        assert_eq!((attr.perm, content(&again, attr.ino).unwrap()), (0o644, vec![7; 9000]));
+        assert_eq!(again.lookup(ROOT, b"empty").unwrap().size, 0);
+        assert_eq!(again.lookup(ROOT, b"gone").map(drop), Err(Errno::NOENT));
+        assert!(names(&again, DIRTY).is_empty());
+        // It is durable below now.
+        drop(again);
+        below.crash();
+        let ino = below.lookup(ROOT, b"a").unwrap().ino;
+        assert_eq!(content(&below, ino).unwrap(), [7; 9000]);
+    }
+}
+
+/// A creation that is on record, and is gone below.
+fn lost_file() -> (Tested, Below) {
+    let (cache, below) = fresh(options());
+    dirty(&cache, b"f", &[7; 9000]);
+    below.crash();
+    (cache, below)
+}
+
+#[test]
+fn a_name_that_another_file_has_is_kept_for_it() {
+    let (cache, below) = lost_file();
+    let theirs = file(&*below, b"f");
+    let again = attach(copy(&cache), &below, options()).unwrap();
+    assert_eq!(again.status().troubles[0].path, "f");
+    assert_eq!(content(&again, theirs).unwrap(), b"");
+    below.unlink(ROOT, b"f").unwrap();
+    let again = attach(copy(&again), &below, options()).unwrap();
+    let ino = again.lookup(ROOT, b"f").unwrap().ino;
+    assert_eq!(content(&again, ino).unwrap(), [7; 9000]);
+}
+
+/// Whatever call fails: the next attach makes the file again.
+#[test]
+fn a_file_is_made_again_however_often_that_is_cut_short() {
+    for power_fails in [false, true] {
+        for cut in 0..40 {
+            let (cache, below) = lost_file();
+            let mut calls = 0;
+            below.fail_where(move |_| {
+                calls += 1;
+                (calls > cut).then_some(Errno::NOSPC)
+            });
+            let left = match attach(copy(&cache), &below, options()) {
+                Ok(again) => copy(&again),
+                // Its pool is gone with it: as if that had failed with the power before anything was recorded.
+                Err(_) if power_fails => copy(&cache),
+                Err(_) => continue,
+            };
+            below.heal();
+            if power_fails {
+                below.crash();
+            }
+            let Ok(again) = attach(left, &below, options()) else { panic!("{cut}") };
+            if again.lookup(ROOT, b"f").is_err() || !again.status().troubles.is_empty() {
+                panic!("cut {cut}, {power_fails}: {:?}", again.status().troubles);
+            }
+            let ino = again.lookup(ROOT, b"f").unwrap().ino;
+            assert_eq!(content(&again, ino).unwrap(), [7; 9000], "{cut}");
+        }
+    }
+}
+
+#[test]
+fn nonsense_for_a_birth_is_told() {
+    let (cache, below) = fresh(options());
+    dirty(&cache, b"f", &[7; 9000]);
+    let name = names(&cache, NODES).remove(0);
+    for len in [0, 5, 28, 100] {
+        let pool = mount(copy(&cache));
+        let dir = pool.peek(pool.root(), NODES).unwrap().ino;
+        let shadow = pool.lookup(dir, &name).unwrap().ino;
+        pool.setxattr(shadow, BIRTH, &vec![0xa5; len], SetXattr::Any).unwrap();
+        let again = Tested::attach(pool, below.clone(), "/below", options()).unwrap();
+        assert_eq!(again.status().troubles.len(), 1, "{len}");
+        assert_eq!((names(&again, NODES).len(), names(&again, DIRTY).len()), (1, 1));
+    }
 }

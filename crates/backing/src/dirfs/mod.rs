@@ -44,7 +44,7 @@ mod names;
 
 use crate::descriptors::Descriptors;
 use crate::locks::{self, Locks};
-use crate::nodes::{Found, Nodes};
+use crate::nodes::{Changes, Found, Nodes};
 use crate::{Backing, Identity};
 use inode::{Identities, key_of, stat};
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -473,6 +473,12 @@ impl Backing for DirFs {
 
     fn sync_metadata(&self, ino: Ino) -> Result<()> {
         self.make_metadata_durable(ino)
+    }
+
+    fn is_placed(&self, ino: Ino) -> bool {
+        let nodes = self.nodes();
+        let has_no_changes = |changes: Option<Changes>| changes.is_none_or(|c| c.dirs.is_empty());
+        nodes.lost_at().is_none() && nodes.get(ino).is_ok() && has_no_changes(nodes.changes(ino))
     }
 
     fn room(&self) -> Result<u64> {

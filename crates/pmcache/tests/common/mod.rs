@@ -47,6 +47,10 @@ impl backing::Backing for Below {
         self.0.sync_metadata(ino)
     }
 
+    fn is_placed(&self, ino: Ino) -> bool {
+        self.0.is_placed(ino)
+    }
+
     fn room(&self) -> vfs::Result<u64> {
         self.0.room()
     }
