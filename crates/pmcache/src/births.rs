@@ -276,7 +276,10 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let Some(birth) = &cnode.birth else { return Err(Errno::STALE) };
         if !birth.again.is_empty() {
             match self.backing.find(&Identity(birth.again.clone()), &cnode.record.hint) {
-                Ok(found) => return Ok(self.backing.forget(found.ino, 1)),
+                Ok(found) => {
+                    self.backing.forget(found.ino, 1);
+                    return Ok(());
+                }
                 Err(Errno::STALE) => {}
                 Err(err) => return Err(err),
             }
