@@ -106,17 +106,22 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             }
             true
         })?;
-        for name in names {
-            match self.recover_file(&name) {
-                Ok(()) => {}
+        // What is to be made again comes last: its name may be that of a file that is removed again.
+        for is_last in [false, true] {
+            names.retain(|name| match self.recover_file(name, is_last) {
+                Ok(is_done) => !is_done,
                 // It stays as it is, and is told of.
-                Err(why) => lock(&self.lost).push(Lost { name, why }),
-            }
+                Err(why) => {
+                    lock(&self.lost).push(Lost { name: name.clone(), why });
+                    false
+                }
+            });
         }
         Ok(())
     }
 
-    fn recover_file(&self, name: &[u8]) -> Result<()> {
+    /// Whether it is done; files that are to be made again are left where others come after this.
+    fn recover_file(&self, name: &[u8], is_last: bool) -> Result<bool> {
         let identity = Identity(record::identity_of(name).ok_or(Errno::UCLEAN)?);
         let found = {
             let _shadows = lock(&self.shadows);
@@ -124,27 +129,31 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         };
         let Some(cnode) = found else {
             // Marks of blocks that there are not.
-            return if self.options.read_only {
-                Ok(())
-            } else {
-                self.pool.unlink(self.dirty, name)
-            };
+            if !self.options.read_only {
+                self.pool.unlink(self.dirty, name)?;
+            }
+            return Ok(true);
         };
-        match self.backing.find(&identity, &cnode.record.hint) {
+        let is_to_be_made = cnode.birth.is_some() && !self.options.read_only;
+        let done = match self.backing.find(&identity, &cnode.record.hint) {
             Ok(entry) if entry.kind == FileKind::File => match self.remove_again(&entry, &cnode) {
                 Ok(false) => self.take_up(entry.ino, cnode),
                 removed => {
                     self.release(&cnode);
-                    removed?;
-                    self.note_removed(name.to_vec(), cnode.dirty_bytes());
-                    Ok(())
+                    removed.map(|_| self.note_removed(name.to_vec(), cnode.dirty_bytes()))
                 }
             },
+            // That it is gone is not durable yet.
             Err(Errno::STALE) if cnode.record.state.contains(Flags::ORPHAN) => {
                 self.release(&cnode);
-                self.unlink_both(name)
+                self.note_removed(name.to_vec(), cnode.dirty_bytes());
+                Ok(())
             }
-            Err(Errno::STALE) if cnode.birth.is_some() && !self.options.read_only => {
+            Err(Errno::STALE) if is_to_be_made && !is_last => {
+                self.release(&cnode);
+                return Ok(false);
+            }
+            Err(Errno::STALE) if is_to_be_made => {
                 let made = self.make_again(&cnode);
                 self.release(&cnode);
                 // Its content is in the new file, durably; that it has a name is not yet.
@@ -154,7 +163,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
                 self.release(&cnode);
                 Err(other.err().unwrap_or(Errno::STALE))
             }
-        }
+        };
+        done.map(|()| true)
     }
 
     /// Gives back the references to a shadow that is not used after all.

@@ -1,5 +1,8 @@
 //! Power failures and killed processes at every boundary: before each change of the pool, which is atomic and durable on return,
 //! and before each call to the file system below. What is attached there has what was acknowledged, and nothing else.
+//!
+//! A power failure leaves below what was last synced, or that and some of what was done since: the first so many calls. Now and
+//! then a second one comes while what the first has left is attached.
 
 mod common;
 
@@ -19,6 +22,8 @@ use vfs::{
 
 const POOL: u64 = 4 << 20;
 const NAMES: u64 = 5;
+/// At one boundary of so many a second crash follows.
+const SECOND_EVERY: u64 = 37;
 
 /// Tells before each change of the pool.
 struct Watched {
@@ -105,6 +110,61 @@ fn bytes_of(pool: &Bpfs<Region>) -> Vec<u8> {
     let mut bytes = vec![0; medium.len() as usize];
     medium.read(0, &mut bytes);
     bytes
+}
+
+/// States of the file system below since it was last synced.
+#[derive(Default)]
+struct History {
+    durable: Vec<u8>,
+    since: Vec<Vec<u8>>,
+}
+
+impl History {
+    /// Notes how it is now, and gives one of them.
+    fn note(&mut self, model: &Model, number: u64) -> Model {
+        let (now, durable) = (model.save(), model.after_crash().save());
+        if durable != self.durable {
+            *self = Self { durable, since: Vec::new() };
+        }
+        if self.since.last() != Some(&now) {
+            self.since.push(now);
+        }
+        let chosen = Rng(number).below(self.since.len() as u64);
+        load(&self.since[chosen as usize])
+    }
+}
+
+/// As it was when it was saved, all of it durable.
+fn load(saved: &[u8]) -> Model {
+    let model = Model::load(saved, Timestamp::now).unwrap();
+    model.after_crash()
+}
+
+/// What a second crash leaves at each step of attaching what a first one has left: pools, and what is below.
+fn crashes_while_attaching(pool: &[u8], model: Model, mode: Mode) -> Vec<(Vec<u8>, Model)> {
+    let region = Region::anonymous(pool.len() as u64).unwrap();
+    region.write(0, pool);
+    let pool = Arc::new(mount(region));
+    let below = Below(Arc::new(ModelBacking::over(model)));
+    let states = Arc::new(Mutex::new(Vec::new()));
+    let tell: Arc<dyn Fn() + Send + Sync> = {
+        let (pool, states, model) = (pool.clone(), states.clone(), Arc::downgrade(&below.0));
+        Arc::new(move || {
+            let Some(below) = model.upgrade() else { return };
+            let mut states = states.lock().unwrap();
+            states.push((bytes_of(&pool), below.model().after_kill()));
+            states.push((bytes_of(&pool), below.model().after_crash()));
+        })
+    };
+    let told = tell.clone();
+    below.fail_where(move |_| {
+        told();
+        None
+    });
+    let watched = Watched { pool, tell };
+    drop(Cache::attach(watched, below.clone(), "/below", Options { mode, ..options() }).unwrap());
+    below.heal();
+    std::mem::take(&mut *states.lock().unwrap())
 }
 
 fn reattach(pool: &[u8], model: Model, mode: Mode) -> (common::Tested, Below) {
@@ -213,6 +273,7 @@ impl Run {
             // Not the whole backing, which holds this.
             let model = Arc::downgrade(&below.0);
             let (is_watching, points) = (is_watching.clone(), points.clone());
+            let history = Mutex::<History>::default();
             Arc::new(move || {
                 let Some(below) = model.upgrade().filter(|_| is_watching.load(Relaxed)) else {
                     return;
@@ -220,11 +281,22 @@ impl Run {
                 let point = points.fetch_add(1, Relaxed);
                 let bytes = bytes_of(&pool);
                 let known = known.lock().unwrap();
-                let killed = Model::load(&below.model().save(), Timestamp::now).unwrap();
-                for (what, model) in
-                    [("killed", killed), ("power failure", below.model().after_crash())]
-                {
-                    if let Err(wrong) = judge(&bytes, model, &known, mode) {
+                let killed = below.model().after_kill();
+                let some = history.lock().unwrap().note(&below.model(), seed << 32 | point);
+                let lost = below.model().after_crash();
+                let mut states = vec![("killed", bytes.clone(), killed)];
+                states.push(("power failure", bytes.clone(), lost));
+                states.push(("power failure, some was written", bytes.clone(), some));
+                if point.is_multiple_of(SECOND_EVERY) {
+                    let first = [below.model().after_crash(), below.model().after_kill()];
+                    let twice = first
+                        .into_iter()
+                        .flat_map(|model| crashes_while_attaching(&bytes, model, mode))
+                        .map(|(pool, model)| ("two crashes", pool, model));
+                    states.extend(twice);
+                }
+                for (what, pool, model) in states {
+                    if let Err(wrong) = judge(&pool, model, &known, mode) {
                         let step = &known.step;
                         panic!(
                             "seed {seed}, {mode}, point {point}, during {step}, {what}: {wrong}"
@@ -330,7 +402,14 @@ impl Run {
         };
         let size = self.known.lock().unwrap().files[file].now.len() as u64;
         let cache = &self.cache;
-        match rng.below(18) {
+        // Removals, and syncs of names, oftener.
+        let kind = match rng.below(22) {
+            18 | 19 => 11,
+            20 => 14,
+            21 => 9,
+            kind => kind,
+        };
+        match kind {
             0..=4 => {
                 let at = if rng.below(3) == 0 { size } else { rng.below(size + 10_000) };
                 let at = at.min(700_000);

@@ -78,6 +78,14 @@ impl Model {
         Self { state: Mutex::new(state), clock: self.clock.clone(), durable }
     }
 
+    /// What is there for others when all who use it now were killed: everything, durable or not.
+    pub fn after_kill(&self) -> Self {
+        let mut state = self.state().clone();
+        state.forget_all();
+        let durable = self.durable().map(|durable| Mutex::new(durable.clone()));
+        Self { state: Mutex::new(state), clock: self.clock.clone(), durable }
+    }
+
     /// How many names there are.
     pub fn names(&self) -> u64 {
         let names = |inode: &Inode| match &inode.node {
