@@ -11,7 +11,9 @@
 //!   the file is to be removed again where a power failure brings it back.
 //! - **births-N3** A file is made again nameless, gets all of its content, durably, is recorded, and only then gets its name. So
 //!   who attaches after a crash in between finds it by that record, or finds nothing of it.
-//! - **births-N4** Renamed, linked, and given extended attributes are only files whose creation is not on record: it is made
+//! - **births-N4** Recorded is no creation in a directory where names changed that are on no record, until that is durable below: the
+//!   name of the new file may be another file's again after a power failure.
+//! - **births-N5** Renamed, linked, and given extended attributes are only files whose creation is not on record: it is made
 //!   durable below first.
 
 use crate::node::{Cnode, Node, State};
@@ -35,6 +37,8 @@ pub struct News {
     dirs: HashMap<Ino, Changed>,
     /// Whether there was more than could be remembered.
     is_lost: bool,
+    /// How many syncs below are under way: what changed before them is not known to be durable, and not remembered.
+    syncing: u32,
 }
 
 /// What changed in a directory.
@@ -52,8 +56,14 @@ impl News {
             self.dirs.clear();
             self.is_lost = true;
         }
-        let is_other = self.is_lost;
+        let is_other = self.is_lost || self.syncing > 0;
         self.dirs.entry(dir).or_insert_with(|| Changed { is_other, ..Changed::default() })
+    }
+
+    /// Whether a power failure may give a directory names back that are on no record, and which new files have now.
+    fn may_take_back(&self, dir: Ino) -> bool {
+        let is_other = |changed: &Changed| changed.is_other;
+        self.is_lost || self.syncing > 0 || self.dirs.get(&dir).is_some_and(is_other)
     }
 }
 
@@ -108,32 +118,52 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 
     /// Makes all durable that is below.
     pub(crate) fn sync_below(&self) -> Result<()> {
-        let news = std::mem::take(&mut *lock(&self.news));
-        self.backing.sync().inspect_err(|_| {
-            let mut now = lock(&self.news);
-            now.is_lost |= news.is_lost;
-            news.dirs.into_keys().for_each(|dir| now.dir(dir).is_other = true);
-        })
+        let (dirs, is_lost) = {
+            let mut news = lock(&self.news);
+            news.syncing += 1;
+            (std::mem::take(&mut news.dirs), std::mem::take(&mut news.is_lost))
+        };
+        let synced = self.backing.sync();
+        let mut news = lock(&self.news);
+        news.syncing -= 1;
+        if synced.is_err() {
+            news.is_lost |= is_lost;
+            dirs.into_keys().for_each(|dir| news.dir(dir).is_other = true);
+        }
+        synced
     }
 
     /// Makes durable what is no regular file: a directory, by records in the pool where only files were made in it.
     pub(crate) fn fsync_other(&self, ino: Ino) -> Result<()> {
-        if self.keep_names_in(ino)? {
-            return Ok(());
+        if self.keep_names_in(ino)? { Ok(()) } else { self.fsync_below(ino) }
+    }
+
+    /// Makes an inode durable below that may be a directory.
+    fn fsync_below(&self, ino: Ino) -> Result<()> {
+        let changed = {
+            let mut news = lock(&self.news);
+            news.syncing += 1;
+            news.dirs.remove(&ino)
+        };
+        let synced = self.backing.fsync(ino);
+        let mut news = lock(&self.news);
+        news.syncing -= 1;
+        if synced.is_err() && changed.is_some() {
+            news.dir(ino).is_other = true;
         }
-        let changed = lock(&self.news).dirs.remove(&ino);
-        self.backing.fsync(ino).inspect_err(|_| {
-            if changed.is_some() {
-                self.note_change_of(ino);
-            }
-        })
+        synced
     }
 
     /// Records all that changed in a directory; whether that could be.
     fn keep_names_in(&self, dir: Ino) -> Result<bool> {
-        let files: Vec<Ino> = match lock(&self.news).dirs.get(&dir) {
-            Some(changed) if !changed.is_other => changed.files.iter().copied().collect(),
-            _ => return Ok(false),
+        let files: Vec<Ino> = {
+            let news = lock(&self.news);
+            match news.dirs.get(&dir) {
+                Some(changed) if !news.may_take_back(dir) => {
+                    changed.files.iter().copied().collect()
+                }
+                _ => return Ok(false),
+            }
         };
         if !self.records_births || !self.backing.is_placed(dir) {
             return Ok(false);
@@ -153,9 +183,14 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     /// Makes it durable that a file exists, and its attributes: in the pool where that can be, otherwise below.
     pub(crate) fn keep_name(&self, node: &Node, state: &mut State) -> Result<()> {
         // A failure leaves it to the file system below: a pool that is full, above all.
+        let dir = state.made.as_ref().map(|made| made.dir);
         if !self.record_birth(node, state).unwrap_or(false) {
             self.backing.sync_metadata(node.ino)?;
             state.made = None;
+            // So that the next one can be recorded. Most file systems have done it by now.
+            if let Some(dir) = dir.filter(|_| self.records_births) {
+                self.fsync_below(dir)?;
+            }
         }
         state.is_named = true;
         Ok(())
@@ -167,6 +202,9 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             return Ok(true);
         }
         let Some(made) = state.made.take_if(|_| self.records_births) else { return Ok(false) };
+        if lock(&self.news).may_take_back(made.dir) {
+            return Ok(false);
+        }
         let attr = self.backing.getattr(node.ino)?;
         // With what they say about programs a record could bring them back to other content (vfs-C5).
         if attr.perm & !0o777 != 0 || attr.nlink != 1 || !self.backing.is_placed(made.dir) {
@@ -181,11 +219,12 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             again: Vec::new(),
         };
         let cnode = self.cnode(node, state)?;
-        self.begin_dirty(node, cnode)?;
         if !std::mem::replace(&mut cnode.is_unsynced, true) {
             self.store_record(cnode)?;
         }
+        // The bitmap is what makes it mean something: a file without a birth that is gone is one that others removed.
         self.store_birth(cnode, &birth)?;
+        self.begin_dirty(node, cnode)?;
         cnode.birth = Some(birth);
         Ok(true)
     }
@@ -232,7 +271,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(())
     }
 
-    /// A file is about to change in a way that its birth does not tell (births-N4).
+    /// A file is about to change in a way that its birth does not tell (births-N5).
     pub(crate) fn name_below(&self, ino: Ino) -> Result<()> {
         let Some(node) = self.table.find(ino) else { return Ok(()) };
         let mut state = write(&node.state);

@@ -82,6 +82,8 @@ struct Known {
     files: Vec<File>,
     /// Which of them has which name.
     names: Vec<Option<usize>>,
+    /// References to files, new ones above all.
+    held: Vec<Ino>,
     /// What is being done.
     step: String,
 }
@@ -396,7 +398,12 @@ impl Run {
                     let identity = self.below.identity(made.get().unwrap()).unwrap().0;
                     known.names[name] = Some(known.files.len());
                     known.files.push(File::new(identity, vec![]));
-                    self.cache.forget(made.get().unwrap(), 1);
+                    // Who is not referenced is not known to be new.
+                    if name > 0 {
+                        known.held.push(made.get().unwrap());
+                    } else {
+                        self.cache.forget(made.get().unwrap(), 1);
+                    }
                 },
             );
         };
