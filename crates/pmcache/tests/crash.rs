@@ -136,6 +136,24 @@ impl History {
     }
 }
 
+/// These names and files, but with the content that was synced last.
+fn with_old_data(model: Model, synced: Model) -> Model {
+    let over = |model| Below(Arc::new(ModelBacking::over(model)));
+    let (now, synced) = (over(model), over(synced));
+    for name in names_of(&now) {
+        let ino = now.lookup(ROOT, &name).unwrap().ino;
+        let mtime = Some(SetTime::At(now.getattr(ino).unwrap().mtime));
+        let is_old = synced.identity(ino).ok() == now.identity(ino).ok();
+        let old = if is_old { content(&synced, ino).unwrap() } else { Vec::new() };
+        let set = |set: SetAttr| now.setattr(&Caller::ROOT, ino, &set).unwrap();
+        set(SetAttr { size: Some(0), ..SetAttr::default() });
+        now.write(ino, 0, &old).unwrap();
+        set(SetAttr { size: Some(old.len() as u64), mtime, ..SetAttr::default() });
+    }
+    let saved = now.model().save();
+    load(&saved)
+}
+
 /// As it was when it was saved, all of it durable.
 fn load(saved: &[u8]) -> Model {
     let model = Model::load(saved, Timestamp::now).unwrap();
@@ -154,8 +172,9 @@ fn crashes_while_attaching(pool: &[u8], model: Model, mode: Mode) -> Vec<(Vec<u8
         Arc::new(move || {
             let Some(below) = model.upgrade() else { return };
             let mut states = states.lock().unwrap();
-            states.push((bytes_of(&pool), below.model().after_kill()));
-            states.push((bytes_of(&pool), below.model().after_crash()));
+            let (now, synced) = (below.model().after_kill(), below.model().after_crash());
+            let names = with_old_data(load(&now.save()), below.model().synced());
+            states.extend([now, synced, names].map(|model| (bytes_of(&pool), model)));
         })
     };
     let told = tell.clone();
@@ -284,11 +303,16 @@ impl Run {
                 let bytes = bytes_of(&pool);
                 let known = known.lock().unwrap();
                 let killed = below.model().after_kill();
-                let some = history.lock().unwrap().note(&below.model(), seed << 32 | point);
-                let lost = below.model().after_crash();
                 let mut states = vec![("killed", bytes.clone(), killed)];
-                states.push(("power failure", bytes.clone(), lost));
-                states.push(("power failure, some was written", bytes.clone(), some));
+                let lost = || below.model().after_crash();
+                states.push(("power failure", bytes.clone(), lost()));
+                for number in 0..2 {
+                    let number = (seed << 32 | point) << 1 | number;
+                    let some = || history.lock().unwrap().note(&below.model(), number);
+                    states.push(("power failure, some was done", bytes.clone(), some()));
+                    let names = with_old_data(some(), below.model().synced());
+                    states.push(("power failure, names were stored", bytes.clone(), names));
+                }
                 if point.is_multiple_of(SECOND_EVERY) {
                     let first = [below.model().after_crash(), below.model().after_kill()];
                     let twice = first

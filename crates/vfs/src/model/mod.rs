@@ -78,6 +78,12 @@ impl Model {
         Self { state: Mutex::new(state), clock: self.clock.clone(), durable }
     }
 
+    /// What is durable, as those see it who use it now: also files without a name.
+    pub fn synced(&self) -> Self {
+        let state = self.durable().unwrap_or_else(|| self.state()).clone();
+        Self { state: Mutex::new(state), clock: self.clock.clone(), durable: None }
+    }
+
     /// What is there for others when all who use it now were killed: everything, durable or not.
     pub fn after_kill(&self) -> Self {
         let mut state = self.state().clone();
