@@ -11,8 +11,8 @@
 //!   the file is to be removed again where a power failure brings it back.
 //! - **births-N3** A file is made again nameless, gets all of its content, durably, is recorded, and only then gets its name. So
 //!   who attaches after a crash in between finds it by that record, or finds nothing of it.
-//! - **births-N4** Recorded is no creation in a directory where names changed that are on no record, until that is durable below: the
-//!   name of the new file may be another file's again after a power failure.
+//! - **births-N4** No creation is recorded in a directory where names changed that are on no record, until that is durable
+//!   below: the name of the new file may be another file's again after a power failure.
 //! - **births-N5** Renamed, linked, and given extended attributes are only files whose creation is not on record: it is made
 //!   durable below first.
 

@@ -2,11 +2,12 @@
 
 mod common;
 
-use backing::model::Call;
+use backing::model::{Call, ModelBacking};
 use common::{Below, Tested, attach, content, copy, file, fresh, mount, options};
 use pmcache::record::{BIRTH, DIRTY, MARK, NODES, RECORD};
 use pmcache::{Error, Mode, Options};
 use std::sync::Arc;
+use vfs::model::Model;
 use vfs::{Caller, Errno, FileSystem, Ino, ROOT, SetAttr, SetXattr, Timestamp};
 
 /// How many names a directory of a pool has.
@@ -251,6 +252,30 @@ fn a_new_file_is_synced_without_the_file_system_below() {
         below.crash();
         let ino = below.lookup(ROOT, b"a").unwrap().ino;
         assert_eq!(content(&below, ino).unwrap(), [7; 9000]);
+    }
+}
+
+/// Below, its creation was stored and its removal was not. Its name may have been given to a new file meanwhile.
+#[test]
+fn a_file_whose_removal_is_taken_back_is_removed_again() {
+    for is_replaced in [false, true] {
+        let (cache, below) = fresh(options());
+        dirty(&cache, b"f", &[7; 9000]);
+        cache.fsync(ROOT).unwrap();
+        let stored = below.model().save();
+        let ino = cache.lookup(ROOT, b"f").unwrap().ino;
+        cache.forget(ino, 2);
+        cache.unlink(ROOT, b"f").unwrap();
+        if is_replaced {
+            dirty(&cache, b"f", &[8; 5000]);
+        }
+        cache.fsync(ROOT).unwrap();
+        let model = Model::load(&stored, Timestamp::now).unwrap().after_crash();
+        let below = Below(Arc::new(ModelBacking::over(model)));
+        let again = attach(copy(&cache), &below, options()).unwrap();
+        assert!(again.status().troubles.is_empty(), "{:?}", again.status().troubles);
+        let found = again.lookup(ROOT, b"f").map(|entry| content(&again, entry.ino).unwrap());
+        assert_eq!(found, if is_replaced { Ok(vec![8; 5000]) } else { Err(Errno::NOENT) });
     }
 }
 
