@@ -107,8 +107,10 @@ impl<M: Medium> Maps<M> {
     /// A block that may be followed.
     #[inline]
     fn check_block(&self, block: u64) -> Result<BlockNo> {
-        let is_inside = block >= FIRST_BLOCK && block < self.bytes / BLOCK;
-        BlockNo::new(block).filter(|_| is_inside).ok_or(Errno::UCLEAN)
+        match BlockNo::new(block) {
+            Some(no) if block >= FIRST_BLOCK && block < self.bytes / BLOCK => Ok(no),
+            _ => Err(Errno::UCLEAN),
+        }
     }
 
     /// What a map word names, if it can (map-M1): `most` is the highest level of a table it may name.
@@ -136,7 +138,7 @@ impl<M: Medium> Maps<M> {
     }
 
     /// What the map word of a content names, which lies at `slot`.
-    #[inline]
+    #[inline(always)]
     pub fn map_at(&self, slot: PmOff) -> Result<Map> {
         self.check_map(self.load_map(slot), LEVEL_MAX)
     }
@@ -247,18 +249,19 @@ impl<M: Medium> Maps<M> {
     /// All blocks of a map, and those of its tables.
     pub fn all_blocks(&self, map: Map) -> Result<SmallVec<[Run; 4]>> {
         let mut runs = SmallVec::new();
-        self.collect(map, &mut runs)?;
+        self.collect_blocks(map, &mut runs)?;
         Ok(runs)
     }
 
-    fn collect(&self, map: Map, runs: &mut SmallVec<[Run; 4]>) -> Result<()> {
+    /// Adds them to what is there already.
+    pub fn collect_blocks(&self, map: Map, runs: &mut SmallVec<[Run; 4]>) -> Result<()> {
         match map {
             Map::Hole => {}
             Map::Run(run) => runs.push(run),
             Map::Table { block, level } => {
                 runs.push(Run::one(block));
                 for index in 0..FANOUT {
-                    self.collect(self.table_word(block, level, index)?, runs)?;
+                    self.collect_blocks(self.table_word(block, level, index)?, runs)?;
                 }
             }
         }

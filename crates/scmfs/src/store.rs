@@ -553,14 +553,19 @@ impl<M: Medium> Storage for Store<M> {
             self.v.set_spare(v, 0);
         }
         for word in [Word::Xattr, Word::Root] {
+            let own = runs.len();
             let map = self.map_at(self.word_at(v, word));
-            match map.and_then(|map| self.all_blocks(map)) {
-                Ok(all) if is_file && word == Word::Root && matches!(map, Ok(Map::Run(_))) => {
-                    runs.extend(all.into_iter().map(|run| self.v.keep_as_null(run)));
+            match map.and_then(|map| self.collect_blocks(map, &mut runs).map(|()| map)) {
+                Ok(Map::Run(run)) if is_file && word == Word::Root => {
+                    runs.truncate(own);
+                    runs.push(self.v.keep_as_null(run));
                 }
-                Ok(all) => runs.extend(all),
+                Ok(_) => {}
                 // A damaged map keeps its blocks: better lost until repair than free while referenced.
-                Err(e) => tracing::error!(%ino, %e, "its blocks stay allocated"),
+                Err(e) => {
+                    runs.truncate(own);
+                    tracing::error!(%ino, %e, "its blocks stay allocated");
+                }
             }
         }
         match v.kind() {
