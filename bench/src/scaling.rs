@@ -1,6 +1,6 @@
 //! Threads (SCMFS §4.2, Figures 9 and 10): records read and overwritten at random by several threads at once, each in a file
-//! of its own, or written by all in one file, by calls and by loads and stores of mapped memory; as a share of what bare copies by as many threads move in
-//! the same rounds.
+//! of its own, or written by all in one file, by calls and by loads and stores of mapped memory; as a share of what bare copies
+//! by as many threads move in the same rounds.
 
 use crate::engine::size;
 use crate::flat::{Flat, Lent, Stores};

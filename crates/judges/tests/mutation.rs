@@ -23,6 +23,7 @@ const EXPLAINED: &[(&str, &[Bug], &str)] = &[
     ("attr.rs set_times: self.medium().store_u64", STORE, TIMES),
     ("crawler.rs grow: self.medium.write_nt", &[ShortStore], BEYOND),
     ("append.rs commit_append: let _ = self.medium.publish", &[DelayStore], GROWN),
+    ("file.rs replace_leaf: let _ = self.medium.publish", &[DelayStore], ALONE),
     ("file.rs prune: self.medium.store_u64", &[DelayStore, EarlyReuse], BEYOND),
     ("file.rs prune_node: self.medium.store_u64", &[DelayStore, EarlyReuse, SwapStores], BEYOND),
     ("file.rs prune_node: self.medium.flush", &[FlushAfterFence], BEYOND),
@@ -58,7 +59,8 @@ const GROWN: &str =
 const UNSEEN: &str = "nothing reads it before the commit that follows in its line or after a fence";
 const ROOM: &str =
     "free entries are the same apart and as one, and so is a name with room behind it";
-const ALONE: &str = "it is all that the operation commits: nothing has to precede it or follow it";
+const ALONE: &str =
+    "it is all that the operation commits: nothing follows, and what it names was fenced before";
 
 fn explanation(m: &Mutant, site: &str) -> Option<&'static str> {
     let is = |(prefix, bugs, _): &&(&str, &[Bug], &str)| {
