@@ -142,10 +142,10 @@ pub trait SharedPool: Sized + Sync {
         }
     }
 
-    /// An inode has lost its last name and is still held: posts it to the servers, other processes, that hold it.
+    /// An inode has lost its last name and is still held: notifies the servers, other processes, that hold it.
     /// After a fence that orders it behind the loss of the name.
-    fn post_unnamed(&self, ino: Ino) {
-        unnamed::post(self.state(), ino);
+    fn notify_unnamed(&self, ino: Ino) {
+        unnamed::notify(self.state(), ino);
     }
 }
 

@@ -3,15 +3,15 @@
 //! The kernel keeps what it has once looked up, and with it the server's references, until it is told that the
 //! name is gone. Names that go through the mount it takes away itself. Whoever removes the last name of an inode
 //! beside the mount looks at one word more, the references that the server counts, and only where there are any
-//! posts the inode.
+//! notifies the servers.
 //!
-//! - unnamed-U1: what is posted is remembered in a word that is picked by the inode's number. Where two meet in one, the
+//! - unnamed-U1: which inode it was is remembered in a word that is picked by the inode's number. Where two meet in one, the
 //!   server looks at all that it holds. So nobody waits for anybody, and who is killed leaves nothing half-done.
-//! - unnamed-U2: a post is counted after its word was stored, and the server sleeps only as long as the count is what it
+//! - unnamed-U2: a notification is counted after its word was stored, and the server sleeps only as long as the count is what it
 //!   was before it looked at the words. Nobody calls the kernel to wake a server that is awake.
-//! - unnamed-U3: posts up to `told` have been told to the kernel. As long as there are others, space that is missing may
+//! - unnamed-U3: notifications up to `told` have reached the kernel. As long as there are others, space that is missing may
 //!   come back at any moment.
-//! - unnamed-U4: the kernel may let go by itself what is posted, and its number be used again. So the server holds an inode
+//! - unnamed-U4: the kernel may let go of the inode by itself, and its number be used again. So the server holds an inode
 //!   while it tells of it, and only where it held it before and the name is gone *now*.
 
 use crate::inodes::Inode;
@@ -34,16 +34,16 @@ const NAPS_FOR_SPACE: u32 = 100;
 /// Servers that can be told: a pool may be mounted at several places.
 pub const SERVERS: usize = 4;
 
-/// What is posted for one server.
+/// What one server is notified of.
 #[repr(C, align(64))]
 pub struct Unnamed {
     /// Slot of the server's process plus one; 0: there is none.
     server: AtomicU32,
     /// Whether the server sleeps.
     asleep: AtomicU32,
-    /// Posts so far: the server sleeps on it.
-    posted: AtomicU32,
-    /// Posts that the kernel has been told.
+    /// Notifications so far: the server sleeps on it.
+    notified: AtomicU32,
+    /// Those that the kernel has been told.
     told: AtomicU32,
     /// Whether a word was needed twice.
     overflowed: AtomicU32,
@@ -51,15 +51,15 @@ pub struct Unnamed {
 }
 
 impl Unnamed {
-    /// Counts a post (unnamed-U2).
+    /// Counts a notification (unnamed-U2).
     fn count(&self) {
-        self.posted.fetch_add(1, SeqCst);
+        self.notified.fetch_add(1, SeqCst);
         if self.asleep.load(SeqCst) != 0 {
-            let _ = futex::wake(&self.posted, futex::Flags::empty(), 1);
+            let _ = futex::wake(&self.notified, futex::Flags::empty(), 1);
         }
     }
 
-    fn post(&self, ino: Ino) {
+    fn notify(&self, ino: Ino) {
         let before = self.inos[ino.0 as usize % WORDS].swap(ino.0 as u32, AcqRel);
         if before != 0 && before != ino.0 as u32 {
             self.overflowed.store(1, Release);
@@ -67,22 +67,22 @@ impl Unnamed {
         self.count();
     }
 
-    /// Whether a post is on its way to the kernel (unnamed-U3).
+    /// Whether a notification is on its way to the kernel (unnamed-U3).
     fn is_pending(&self) -> bool {
-        self.server.load(Relaxed) != 0 && self.posted.load(Acquire) != self.told.load(Acquire)
+        self.server.load(Relaxed) != 0 && self.notified.load(Acquire) != self.told.load(Acquire)
     }
 
-    /// Begins to post for another server, or ends that; whether it did.
+    /// Begins to notify another server, or ends that; whether it did.
     fn change_server(&self, from: u32, to: u32) -> bool {
         self.server.compare_exchange(from, to, AcqRel, Relaxed).is_ok()
     }
 
-    /// Sleeps until something is posted that the kernel was not told, or `patience` has passed.
+    /// Sleeps until there is a notification that the kernel was not told, or `patience` has passed.
     fn sleep(&self, patience: Duration) {
         let told = self.told.load(Relaxed);
         let patience = Timespec::try_from(patience).unwrap_or(NAP);
         self.asleep.store(1, SeqCst);
-        let _ = futex::wait(&self.posted, futex::Flags::empty(), told, Some(&patience));
+        let _ = futex::wait(&self.notified, futex::Flags::empty(), told, Some(&patience));
         self.asleep.store(0, Relaxed);
     }
 }
@@ -97,13 +97,13 @@ pub fn nap_for_space<V: Inode>(state: &State<V>, naps: &mut u32) -> bool {
     true
 }
 
-/// As [`SharedPool::post_unnamed`].
-pub fn post<V: Inode>(state: &State<V>, ino: Ino) {
+/// As [`SharedPool::notify_unnamed`].
+pub fn notify<V: Inode>(state: &State<V>, ino: Ino) {
     for unnamed in state.unnamed() {
         let server = unnamed.server.load(Relaxed);
         let is_other = server != 0 && own_server(state) != Ok(server);
         if is_other && state.holds(server as usize - 1, ino) {
-            unnamed.post(ino);
+            unnamed.notify(ino);
         }
     }
 }
@@ -113,7 +113,7 @@ fn own_server<V: Inode>(state: &State<V>) -> Result<u32> {
     Ok(state.arena.process()? as u32 + 1)
 }
 
-/// What is posted for this process.
+/// What this process is notified of.
 fn own_unnamed<V: Inode>(state: &State<V>) -> Result<&Unnamed> {
     let own = own_server(state)?;
     let mut all = state.unnamed().iter();
@@ -133,7 +133,7 @@ pub fn wait<P: SharedPool>(pool: &P, patience: Duration, tell: &mut dyn FnMut(In
     let process = state.arena.process()?;
     let unnamed = own_unnamed(state)?;
     unnamed.sleep(patience);
-    let posted = unnamed.posted.load(Acquire);
+    let notified = unnamed.notified.load(Acquire);
     let mut inos = Vec::new();
     if unnamed.overflowed.swap(0, AcqRel) != 0 {
         state.for_each_ref(process, |ino, _| inos.push(ino));
@@ -156,7 +156,7 @@ pub fn wait<P: SharedPool>(pool: &P, patience: Duration, tell: &mut dyn FnMut(In
         }
         let _ = nanosleep(&NAP);
     }
-    unnamed.told.store(posted, Release);
+    unnamed.told.store(notified, Release);
     Ok(())
 }
 

@@ -6,6 +6,7 @@
 use pmem::PmOff;
 use std::mem::offset_of;
 use std::num::NonZeroU64;
+use std::ops::Add;
 use vfs::Ino;
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
@@ -47,6 +48,17 @@ impl BlockNo {
     #[inline]
     pub const fn at(self, offset: u64) -> PmOff {
         PmOff::new(self.0.get() + offset)
+    }
+}
+
+/// The block so many behind; behind the last of a pool it is where one would be.
+impl Add<u64> for BlockNo {
+    type Output = Self;
+
+    #[inline]
+    #[expect(clippy::suspicious_arithmetic_impl, reason = "it is kept in bytes")]
+    fn add(self, blocks: u64) -> Self {
+        Self(self.0.saturating_add(blocks * BLOCK))
     }
 }
 

@@ -413,7 +413,7 @@ impl<S: Storage> Core<S> {
         }
         match v.refs.load(Acquire) {
             0 => self.reap(ino, v),
-            _ => self.post_unnamed(ino),
+            _ => self.notify_unnamed(ino),
         }
     }
 

@@ -183,19 +183,20 @@ fn tables_of(pieces: &[(u64, Run)], level: u8) -> u64 {
 /// What of `all` blocks none of the pieces has.
 fn without(all: &[Run], pieces: &[(u64, Run)]) -> Vec<Run> {
     let mut kept: Vec<Run> = pieces.iter().map(|(_, run)| *run).collect();
-    kept.sort_unstable_by_key(|run| run.start);
+    kept.sort_unstable_by_key(|run| run.start.get());
     let mut rest = Vec::new();
     for run in all {
-        let mut at = run.start;
-        let from = kept.partition_point(|kept| kept.end() <= run.start);
-        for kept in kept[from..].iter().take_while(|kept| kept.start < run.end()) {
+        let (mut at, end) = (run.bits().start, run.bits().end);
+        let from = kept.partition_point(|kept| kept.bits().end <= at);
+        for kept in kept[from..].iter().map(|kept| kept.bits()).take_while(|kept| kept.start < end)
+        {
             if kept.start > at {
-                rest.push(Run { start: at, count: kept.start - at });
+                rest.push(Run::claimed(at, kept.start - at));
             }
-            at = kept.end();
+            at = kept.end;
         }
-        if at < run.end() {
-            rest.push(Run { start: at, count: run.end() - at });
+        if at < end {
+            rest.push(Run::claimed(at, end - at));
         }
     }
     rest

@@ -11,7 +11,6 @@ use crate::layout::*;
 use crate::store::Store;
 use namespace::{Scan, Storage};
 use pmem::{Medium, PmOff};
-use std::ops::Range;
 
 /// A walk through a map.
 struct Walk<'a> {
@@ -24,13 +23,13 @@ struct Walk<'a> {
     blocks: u64,
     is_sound: bool,
     /// Called for each block of content, with where it is in the content.
-    each: &'a mut dyn FnMut(u64, u64),
+    each: &'a mut dyn FnMut(PmOff, u64),
 }
 
 impl Walk<'_> {
     /// Notes a problem that is repaired by making a hole.
-    fn bad(&mut self, slot: u64, what: String) {
-        self.scan.problem(self.object, what, Some(((PmOff::new(slot), 0), "make it a hole")));
+    fn bad(&mut self, slot: PmOff, what: String) {
+        self.scan.problem(self.object, what, Some(((slot, 0), "make it a hole")));
         self.is_sound = false;
     }
 }
@@ -45,7 +44,7 @@ impl<M: Medium> Store<M> {
         for block in 0..FIRST_BLOCK {
             self.v.blocks.set(&self.v.arena, block);
         }
-        self.medium.flush(0, BLOCK);
+        self.medium.flush(PmOff::new(0), BLOCK);
         let object = || "the inode table".to_owned();
         let size = self.medium.load_u64(INODE_SIZE);
         if size == 0 || !size.is_multiple_of(BLOCK) || size > self.bytes {
@@ -56,7 +55,7 @@ impl<M: Medium> Store<M> {
         let (_, is_sound) = self.claim_map(scan, &object, INODE_MAP, size, &mut |block, base| {
             self.medium.flush(block, BLOCK);
             if base == next {
-                self.v.add_leaf(PmOff::new(block), INODE);
+                self.v.add_leaf(block, INODE);
                 next += BLOCK;
             }
         });
@@ -72,9 +71,9 @@ impl<M: Medium> Store<M> {
         &self,
         scan: &Scan,
         object: &dyn Fn() -> String,
-        slot: u64,
+        slot: PmOff,
         size: u64,
-        each: &mut dyn FnMut(u64, u64),
+        each: &mut dyn FnMut(PmOff, u64),
     ) -> (u64, bool) {
         let keep = size.div_ceil(BLOCK);
         let mut walk = Walk { scan, object, keep, blocks: 0, is_sound: true, each };
@@ -85,39 +84,39 @@ impl<M: Medium> Store<M> {
         (walk.blocks, walk.is_sound)
     }
 
-    fn report_word(&self, walk: &mut Walk<'_>, slot: u64) {
-        let map = Map::unpack(self.medium.load_u64(slot));
+    fn report_word(&self, walk: &mut Walk<'_>, slot: PmOff) {
+        let map = self.load_map(slot);
         walk.bad(slot, format!("the map word at {slot:#x} cannot be: {map:?}"));
     }
 
     /// Claims what a sound word names; its first block is the `base`th of the content.
-    fn claim(&self, walk: &mut Walk<'_>, slot: u64, map: Map, base: u64) {
+    fn claim(&self, walk: &mut Walk<'_>, slot: PmOff, map: Map, base: u64) {
         let keep = walk.keep.saturating_sub(base);
         match map {
             Map::Hole => {}
             // claims-S2.
-            _ if keep == 0 => walk.scan.note_stale(PmOff::new(slot)),
+            _ if keep == 0 => walk.scan.note_stale(slot),
             Map::Run(run) => {
                 let kept = run.first(keep);
-                if !self.claim_blocks(walk, slot, kept.start..kept.end()) {
+                if !self.claim_blocks(walk, slot, kept) {
                     return;
                 }
                 for i in 0..kept.count {
                     (walk.each)(kept.at(i * BLOCK), (base + i) * BLOCK);
                 }
                 if kept != run {
-                    walk.scan.note_spare(PmOff::new(slot), kept.map().pack());
+                    walk.scan.note_spare(slot, kept.map().pack());
                 }
             }
             Map::Table { block, level } => {
-                if !self.claim_blocks(walk, slot, block..block + 1) {
+                if !self.claim_blocks(walk, slot, Run::one(block)) {
                     return;
                 }
-                self.medium.flush(block * BLOCK, BLOCK);
+                self.medium.flush(block.at(0), BLOCK);
                 let each = word_bytes(level) / BLOCK;
                 for index in 0..FANOUT {
-                    let slot = block * BLOCK + index * 8;
-                    match self.check_entry(self.medium.load_u64(slot), level) {
+                    let slot = block.at(index * 8);
+                    match self.check_entry(self.load_map(slot), level) {
                         Ok(map) => self.claim(walk, slot, map, base + index * each),
                         Err(_) => self.report_word(walk, slot),
                     }
@@ -127,8 +126,8 @@ impl<M: Medium> Store<M> {
     }
 
     /// claims-S1.
-    fn claim_blocks(&self, walk: &mut Walk<'_>, slot: u64, blocks: Range<u64>) -> bool {
-        for block in blocks {
+    fn claim_blocks(&self, walk: &mut Walk<'_>, slot: PmOff, run: Run) -> bool {
+        for block in run.bits() {
             if !self.v.blocks.set(&self.v.arena, block) {
                 walk.bad(slot, format!("block {block}, named at {slot:#x}, has another owner"));
                 return false;

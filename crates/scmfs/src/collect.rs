@@ -159,8 +159,9 @@ impl<M: Medium> Store<M> {
     fn candidate(&self, ino: Ino, v: &VInode) -> Option<(usize, Candidate)> {
         let Ok(Map::Run(run)) = self.map(v) else { return None };
         let each = self.v.settings.prealloc.unit;
-        let unit = run.start / each;
-        if (run.end() - 1) / each != unit {
+        let bits = run.bits();
+        let unit = bits.start / each;
+        if (bits.end - 1) / each != unit {
             return None;
         }
         Some((unit as usize, Candidate { ino, blocks: run.count, is_cold: self.is_cold(v) }))
@@ -194,7 +195,7 @@ impl<M: Medium> Store<M> {
             };
             // collect-G2.
             self.medium.copy_nt(new.at(0), run.at(0), size.min(run.bytes()));
-            self.publish_map(self.word_off(v, Word::Root), Map::Run(new));
+            self.publish_map(self.word_at(v, Word::Root), Map::Run(new));
             txn.free(run);
             Ok(run.count)
         });

@@ -16,7 +16,7 @@ use crate::map::Fill;
 use crate::settings::goes_past_cache;
 use namespace::layout::Word;
 use namespace::{MODIFIED, Storage, VInode};
-use pmem::Medium;
+use pmem::{Medium, PmOff};
 use std::ops::Range;
 use vfs::{Errno, Ino, Result};
 
@@ -121,7 +121,7 @@ impl<M: Medium> Files<M> {
     pub fn date_overwrite(&self, v: &VInode, is_past_cache: bool) {
         let is_dated = self.date(v, MODIFIED);
         if is_dated {
-            self.medium.flush(self.word_off(v, Word::Mtime), 16);
+            self.medium.flush(self.word_at(v, Word::Mtime), 16);
         }
         if is_dated || is_past_cache {
             let _ = self.medium.fence();
@@ -144,7 +144,7 @@ impl<M: Medium> Files<M> {
             if past_cache {
                 return self.medium.write_nt(pm, piece);
             }
-            self.v.mark_dirty(v, at / BLOCK, pm / BLOCK..(pm + len).div_ceil(BLOCK));
+            self.v.mark_dirty(v, at / BLOCK, blocks_of(pm, len));
             self.medium.write(pm, piece);
         })
     }
@@ -171,4 +171,9 @@ impl<M: Medium> Files<M> {
             Ok(have)
         })
     }
+}
+
+/// The bits that stand for the blocks of `len` bytes.
+fn blocks_of(pm: PmOff, len: u64) -> Range<u64> {
+    pm.get() / BLOCK..(pm.get() + len).div_ceil(BLOCK)
 }

@@ -9,7 +9,7 @@ use crate::usage;
 use crate::volatile::Plan;
 use arena::Layout;
 use namespace::{Core, Format, Memory};
-use pmem::{Medium, PmOff};
+use pmem::{Medium, Pm, PmOff};
 use pool::{Error, MountOptions};
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -49,6 +49,7 @@ impl<M: Medium> namespace::Files for Files<M> {
 
     fn with(medium: M, plan: Plan, memory: Memory, o: &MountOptions) -> Self {
         let v = plan.open(memory, o);
+        let medium = Pm(medium);
         let bytes = v.blocks.len() * BLOCK;
         Self(Core(Store {
             says_usage: usage::is_said(&medium),
@@ -61,7 +62,7 @@ impl<M: Medium> namespace::Files for Files<M> {
     }
 
     fn into_medium(self) -> M {
-        self.0.0.maps.medium
+        self.0.0.maps.medium.0
     }
 
     const KEPT_BLOCKS: u64 = KEEP;

@@ -7,23 +7,23 @@
 //! - journal-J3: a record is valid if its checksum matches what it holds, so that its lines need no order.
 
 use crate::layout::{BLOCK, fnv1a, journal::*};
-use pmem::{Fenced, Medium};
+use pmem::{Fenced, Medium, Pm, PmOff};
 use smallvec::SmallVec;
 
-/// Words and their new values, by offset.
-pub type Words = SmallVec<[(u64, u64); 8]>;
+/// Where words lie, and their new values.
+pub type Words = SmallVec<[(PmOff, u64); 8]>;
 
-/// Offset of a record.
-fn offset_of(number: u64) -> u64 {
+/// Where a record lies.
+fn place_of(number: u64) -> PmOff {
     START + number % RECORDS * RECORD
 }
 
 /// The bytes of a record behind its checksum.
-fn encode(words: &[(u64, u64)]) -> SmallVec<[u8; RECORD as usize]> {
+fn encode(words: &[(PmOff, u64)]) -> SmallVec<[u8; RECORD as usize]> {
     let mut bytes = SmallVec::new();
     bytes.extend_from_slice(&(words.len() as u64).to_le_bytes());
     for (at, value) in words {
-        bytes.extend_from_slice(&at.to_le_bytes());
+        bytes.extend_from_slice(&at.get().to_le_bytes());
         bytes.extend_from_slice(&value.to_le_bytes());
     }
     bytes
@@ -36,9 +36,9 @@ fn checksum(number: u64, bytes: &[u8]) -> u64 {
 
 /// Commits words together, in the record of this number, which nobody else uses meanwhile. `_ready` proves that what they make
 /// visible is durable (journal-J1); on return they are, too.
-pub fn commit<M: Medium>(medium: &M, number: u64, words: &[(u64, u64)], _ready: Fenced) {
+pub fn commit<M: Medium>(medium: &Pm<M>, number: u64, words: &[(PmOff, u64)], _ready: Fenced) {
     assert!(words.len() <= WORDS_MAX, "an operation changes too many words at once");
-    let (at, number) = (offset_of(number), number % RECORDS);
+    let (at, number) = (place_of(number), number % RECORDS);
     let bytes = encode(words);
     medium.write(at + 8, &bytes);
     medium.store_u64(at, checksum(number, &bytes));
@@ -50,7 +50,7 @@ pub fn commit<M: Medium>(medium: &M, number: u64, words: &[(u64, u64)], _ready: 
 }
 
 /// Stores what a record says, durably.
-fn store<M: Medium>(medium: &M, words: &[(u64, u64)]) {
+fn store<M: Medium>(medium: &Pm<M>, words: &[(PmOff, u64)]) {
     for (at, value) in words {
         medium.store_u64(*at, *value);
     }
@@ -61,15 +61,15 @@ fn store<M: Medium>(medium: &M, words: &[(u64, u64)]) {
 }
 
 /// journal-J2.
-fn clear<M: Medium>(medium: &M, at: u64) {
+fn clear<M: Medium>(medium: &Pm<M>, at: PmOff) {
     medium.store_u64(at, 0);
     medium.flush(at, 8);
     let _ = medium.fence();
 }
 
 /// What the record of this number says; `None` where there is none (journal-J3).
-fn read<M: Medium>(medium: &M, number: u64, pool_bytes: u64) -> Option<Words> {
-    let at = offset_of(number);
+fn read<M: Medium>(medium: &Pm<M>, number: u64, pool_bytes: u64) -> Option<Words> {
+    let at = place_of(number);
     let mut record = [0; RECORD as usize];
     medium.read(at, &mut record);
     let word = |i: usize| u64::from_le_bytes(record[i..i + 8].try_into().expect("eight bytes"));
@@ -78,29 +78,29 @@ fn read<M: Medium>(medium: &M, number: u64, pool_bytes: u64) -> Option<Words> {
     if word(0) != checksum(number, &record[8..end]) {
         return None;
     }
-    let words: Words = (16..end).step_by(16).map(|i| (word(i), word(i + 8))).collect();
-    let may_be = |at: u64| at.is_multiple_of(8) && at >= FIRST && at + 8 <= pool_bytes;
-    words.iter().all(|(at, _)| may_be(*at)).then_some(words)
+    let may_be = |at: u64| at.is_multiple_of(8) && at >= FIRST.get() && at + 8 <= pool_bytes;
+    let checked = |at: u64| may_be(at).then(|| PmOff::new(at));
+    (16..end).step_by(16).map(|i| Some((checked(word(i))?, word(i + 8)))).collect()
 }
 
 /// No record changes what lies before: the superblock's static fields, and the journal.
-const FIRST: u64 = START + BLOCKS * BLOCK;
+const FIRST: PmOff = PmOff::new(START.get() + BLOCKS * BLOCK);
 
 /// What all valid records of a pool say: as others must not be bothered meanwhile, nobody may be using it.
-pub fn pending<M: Medium>(medium: &M, pool_bytes: u64) -> Vec<(u64, Words)> {
+pub fn pending<M: Medium>(medium: &Pm<M>, pool_bytes: u64) -> Vec<(u64, Words)> {
     let records = (0..RECORDS).filter_map(|n| Some((n, read(medium, n, pool_bytes)?)));
     records.collect()
 }
 
 /// Does what all valid records say, durably, and clears them; how many there were. What is no record is flushed as it is:
 /// who stored it may not have lived to do so, and a power failure must not bring it back.
-pub fn replay<M: Medium>(medium: &M, pool_bytes: u64) -> u64 {
+pub fn replay<M: Medium>(medium: &Pm<M>, pool_bytes: u64) -> u64 {
     medium.flush(START, BLOCKS * BLOCK);
     let _ = medium.fence();
     let pending = pending(medium, pool_bytes);
     for (number, words) in &pending {
         store(medium, words);
-        clear(medium, offset_of(*number));
+        clear(medium, place_of(*number));
     }
     pending.len() as u64
 }
@@ -112,13 +112,13 @@ mod tests {
 
     #[test]
     fn a_record_is_what_was_written_or_none() {
-        let medium = Region::anonymous(64 * BLOCK).unwrap();
+        let medium = Pm(Region::anonymous(64 * BLOCK).unwrap());
         let words = [(FIRST, 1), (FIRST + 64, u64::MAX)];
         commit(&medium, 33, &words, medium.fence());
         assert_eq!((medium.load_u64(FIRST), medium.load_u64(FIRST + 64)), (1, u64::MAX));
         assert!(pending(&medium, 64 * BLOCK).is_empty(), "cleared");
         // As if the power had failed before its words were stored.
-        let at = offset_of(1);
+        let at = place_of(1);
         medium.store_u64(FIRST, 7);
         medium.store_u64(at, checksum(1, &encode(&words)));
         assert_eq!(pending(&medium, 64 * BLOCK), [(1, Words::from_slice(&words))]);

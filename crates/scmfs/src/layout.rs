@@ -2,17 +2,15 @@
 //! [`namespace`] has them.
 
 use namespace::Format;
+use pmem::PmOff;
+use std::ops::Range;
 use vfs::Limits;
 
 pub use namespace::layout::{BLOCK, BlockNo};
-pub use namespace::{Superblock, fnv1a};
+pub use namespace::{INODE_SIZE, POOL_USAGE, Superblock, fnv1a};
 
 /// Where the word lies that says where the inodes are.
-pub const INODE_MAP: u64 = namespace::INODE_ROOT.get();
-/// Where the size of all inodes lies.
-pub const INODE_SIZE: u64 = namespace::INODE_SIZE.get();
-/// Where the word lies that says how the pool was last used.
-pub const POOL_USAGE: u64 = namespace::POOL_USAGE.get();
+pub const INODE_MAP: PmOff = namespace::INODE_ROOT;
 
 /// Map words in the block of a table.
 pub const FANOUT: u64 = 512;
@@ -61,9 +59,10 @@ pub mod usage {
 /// The redo journal: where it is, and how much there is of it.
 pub mod journal {
     use super::BLOCK;
+    use pmem::PmOff;
 
-    /// Offset of the first record.
-    pub const START: u64 = BLOCK;
+    /// Where the first record lies.
+    pub const START: PmOff = PmOff::new(BLOCK);
     /// How many there are.
     pub const RECORDS: u64 = 32;
     /// Bytes of one.
@@ -82,13 +81,18 @@ pub const FIRST_BLOCK: u64 = 1 + journal::BLOCKS;
 const TABLE_BIT: u64 = 1 << 63;
 const COUNT_SHIFT: u32 = 32;
 
-/// What a map word says, as it is stored: to be checked before it is followed.
+/// What a map word says that was read from PM, by plain numbers: `Maps::check_map` makes a [`Map`] of it that may be followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Map {
+pub enum Unverified {
     /// Nothing: zeros.
     Hole,
     /// Blocks that lie behind each other.
-    Run(Run),
+    Run {
+        /// Number of the first.
+        start: u64,
+        /// How many.
+        count: u64,
+    },
     /// A table of map words.
     Table {
         /// Number of its block.
@@ -98,50 +102,9 @@ pub enum Map {
     },
 }
 
-/// Blocks that lie behind each other.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Run {
-    /// Number of the first.
-    pub start: u64,
-    /// How many.
-    pub count: u64,
-}
-
-impl Run {
-    /// The number behind the last.
-    pub const fn end(self) -> u64 {
-        self.start + self.count
-    }
-
-    /// Where its byte `offset` lies in the pool.
-    pub const fn at(self, offset: u64) -> u64 {
-        self.start * BLOCK + offset
-    }
-
-    /// Bytes of it.
-    pub const fn bytes(self) -> u64 {
-        self.count * BLOCK
-    }
-
-    /// What is left of it without the first `blocks`.
-    pub const fn skip(self, blocks: u64) -> Self {
-        Self { start: self.start + blocks, count: self.count - blocks }
-    }
-
-    /// The first blocks of it, at the most so many.
-    pub const fn first(self, blocks: u64) -> Self {
-        let count = if blocks < self.count { blocks } else { self.count };
-        Self { start: self.start, count }
-    }
-
-    /// As a map; a hole where there are no blocks.
-    pub const fn map(self) -> Map {
-        if self.count == 0 { Map::Hole } else { Map::Run(self) }
-    }
-}
-
-impl Map {
+impl Unverified {
     /// From what is stored.
+    #[inline]
     pub const fn unpack(word: u64) -> Self {
         let block = word & 0xffff_ffff;
         if word == 0 {
@@ -149,20 +112,122 @@ impl Map {
         } else if word & TABLE_BIT != 0 {
             Self::Table { block, level: (word >> COUNT_SHIFT) as u8 }
         } else {
-            Self::Run(Run { start: block, count: word >> COUNT_SHIFT })
+            Self::Run { start: block, count: word >> COUNT_SHIFT }
         }
     }
 
     /// As it is stored.
+    #[inline]
     pub const fn pack(self) -> u64 {
         match self {
             Self::Hole => 0,
-            Self::Run(Run { start, count }) => start | count << COUNT_SHIFT,
+            Self::Run { start, count } => start | count << COUNT_SHIFT,
             Self::Table { block, level } => TABLE_BIT | block | (level as u64) << COUNT_SHIFT,
         }
     }
+}
+
+/// What a map word names, which was checked, or made here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Map {
+    /// Nothing: zeros.
+    Hole,
+    /// Blocks that lie behind each other.
+    Run(Run),
+    /// A table of map words.
+    Table {
+        /// Its block.
+        block: BlockNo,
+        /// How many levels of tables it is, itself included.
+        level: u8,
+    },
+}
+
+/// Blocks that lie behind each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// The first. Where there are none, it is where one would be.
+    pub start: BlockNo,
+    /// How many.
+    pub count: u64,
+}
+
+impl Run {
+    /// One block.
+    pub const fn one(block: BlockNo) -> Self {
+        Self { start: block, count: 1 }
+    }
+
+    /// From the block of number `start` on, which is not that of the superblock, as its bit is set.
+    #[inline]
+    pub fn claimed(start: u64, count: u64) -> Self {
+        Self { start: BlockNo::new(start).expect("the bit of the superblock is set"), count }
+    }
+
+    /// What is behind its last block.
+    #[inline]
+    pub fn end(self) -> BlockNo {
+        self.start + self.count
+    }
+
+    /// The bits that stand for its blocks.
+    #[inline]
+    pub fn bits(self) -> Range<u64> {
+        let first = self.start.get();
+        first..first + self.count
+    }
+
+    /// Its blocks.
+    pub fn blocks(self) -> impl Iterator<Item = BlockNo> {
+        (0..self.count).map(move |nth| self.start + nth)
+    }
+
+    /// Where its byte `offset` lies in the pool.
+    #[inline]
+    pub const fn at(self, offset: u64) -> PmOff {
+        self.start.at(offset)
+    }
+
+    /// Bytes of it.
+    #[inline]
+    pub const fn bytes(self) -> u64 {
+        self.count * BLOCK
+    }
+
+    /// What is left of it without the first `blocks`.
+    #[inline]
+    pub fn skip(self, blocks: u64) -> Self {
+        Self { start: self.start + blocks, count: self.count - blocks }
+    }
+
+    /// The first blocks of it, at the most so many.
+    #[inline]
+    pub const fn first(self, blocks: u64) -> Self {
+        let count = if blocks < self.count { blocks } else { self.count };
+        Self { start: self.start, count }
+    }
+
+    /// As a map; a hole where there are no blocks.
+    #[inline]
+    pub const fn map(self) -> Map {
+        if self.count == 0 { Map::Hole } else { Map::Run(self) }
+    }
+}
+
+impl Map {
+    /// As it is stored.
+    #[inline]
+    pub const fn pack(self) -> u64 {
+        match self {
+            Self::Hole => Unverified::Hole,
+            Self::Run(Run { start, count }) => Unverified::Run { start: start.get(), count },
+            Self::Table { block, level } => Unverified::Table { block: block.get(), level },
+        }
+        .pack()
+    }
 
     /// Bytes that it can hold without becoming another one: the virtual size (§3.3).
+    #[inline]
     pub const fn virtual_bytes(self) -> u64 {
         match self {
             Self::Hole => 0,
@@ -197,10 +262,14 @@ mod tests {
 
     #[test]
     fn map_words_are_what_they_were() {
-        let run = Run { start: 17, count: (1 << 31) - 1 };
-        for map in [Map::Hole, Map::Run(run), Map::Table { block: u32::MAX as u64, level: 4 }] {
-            assert_eq!(Map::unpack(map.pack()), map);
+        let run = Unverified::Run { start: 17, count: (1 << 31) - 1 };
+        let table = Unverified::Table { block: u32::MAX as u64, level: 4 };
+        for map in [Unverified::Hole, run, table] {
+            assert_eq!(Unverified::unpack(map.pack()), map);
         }
+        assert_eq!(Map::Run(Run::claimed(17, (1 << 31) - 1)).pack(), run.pack());
+        let block = BlockNo::new(u32::MAX as u64).unwrap();
+        assert_eq!(Map::Table { block, level: 4 }.pack(), table.pack());
         assert_eq!(level_for(1), 1);
         assert_eq!(level_for(EXTENT), 1);
         assert_eq!(level_for(EXTENT + 1), 2);

@@ -11,9 +11,8 @@ use pool::{CheckOptions, CheckReport, Error, FormatOptions, PoolInfo};
 /// # Errors
 /// [`Error::Unformattable`].
 pub fn format(medium: &impl Medium, options: &FormatOptions) -> Result<PoolInfo, Error> {
-    let inodes = Run { start: FIRST_BLOCK, count: 1 };
     let first = BlockNo::new(FIRST_BLOCK).expect("it is not the superblock's");
-    FORMAT.write(medium, options, (first, INODE), inodes.map().pack())
+    FORMAT.write(medium, options, (first, INODE), Map::Run(Run::one(first)).pack())
 }
 
 /// Describes a pool from its superblock.

@@ -9,7 +9,7 @@
 
 use crate::layout::*;
 use crate::space::Txn;
-use pmem::Medium;
+use pmem::{Medium, Pm, PmOff};
 use smallvec::SmallVec;
 use std::ops::Range;
 use vfs::{Errno, Result};
@@ -17,7 +17,7 @@ use zerocopy::IntoBytes;
 
 /// A pool's medium, and how maps in it are followed and changed.
 pub struct Maps<M> {
-    pub medium: M,
+    pub medium: Pm<M>,
     /// Bytes that were formatted.
     pub bytes: u64,
 }
@@ -74,7 +74,7 @@ impl Fill<'_> {
 /// A word of a map: where it is, and what it stands for.
 #[derive(Clone, Copy)]
 struct Word {
-    slot: u64,
+    slot: PmOff,
     /// The level of a table that it may name; 0: it stands for one block.
     below: u8,
     /// Its first block of the file.
@@ -104,47 +104,52 @@ pub fn tables_for(blocks: u64) -> u64 {
 }
 
 impl<M: Medium> Maps<M> {
-    /// The number of a block that may be followed.
-    fn check_block(&self, block: u64) -> Result<u64> {
-        let is_inside = block >= FIRST_BLOCK && block < self.bytes / BLOCK;
-        if is_inside { Ok(block) } else { Err(Errno::UCLEAN) }
+    /// A block that may be followed.
+    #[inline]
+    fn check_block(&self, block: u64) -> Result<BlockNo> {
+        match BlockNo::new(block) {
+            Some(no) if block >= FIRST_BLOCK && block < self.bytes / BLOCK => Ok(no),
+            _ => Err(Errno::UCLEAN),
+        }
     }
 
-    /// What a map word says, if it can be (map-M1): `most` is the highest level of a table it may name.
-    pub fn check_map(&self, word: u64, most: u8) -> Result<Map> {
-        let map = Map::unpack(word);
-        match map {
-            Map::Hole => {}
-            Map::Run(Run { start, count }) => {
-                self.check_block(start)?;
-                if count == 0 || start + count > self.bytes / BLOCK {
-                    return Err(Errno::UCLEAN);
-                }
+    /// What a map word names, if it can (map-M1): `most` is the highest level of a table it may name.
+    #[inline]
+    pub fn check_map(&self, word: Unverified, most: u8) -> Result<Map> {
+        match word {
+            Unverified::Hole => Ok(Map::Hole),
+            Unverified::Run { start, count } => {
+                let run = Run { start: self.check_block(start)?, count };
+                let is_inside = count > 0 && start + count <= self.bytes / BLOCK;
+                if is_inside { Ok(Map::Run(run)) } else { Err(Errno::UCLEAN) }
             }
-            Map::Table { block, level } => {
-                self.check_block(block)?;
-                if level == 0 || level > most {
-                    return Err(Errno::UCLEAN);
-                }
+            Unverified::Table { block, level } => {
+                let block = self.check_block(block)?;
+                let is_level = (1..=most).contains(&level);
+                if is_level { Ok(Map::Table { block, level }) } else { Err(Errno::UCLEAN) }
             }
         }
-        Ok(map)
     }
 
-    /// What the map word of a content says, which lies at `slot`.
+    /// What the map word at `slot` says.
     #[inline]
-    pub fn map_at(&self, slot: u64) -> Result<Map> {
-        self.check_map(self.medium.load_u64(slot), LEVEL_MAX)
+    pub fn load_map(&self, slot: PmOff) -> Unverified {
+        Unverified::unpack(self.medium.load_u64(slot))
     }
 
-    /// What the `index`th word of a table says.
-    fn table_word(&self, block: u64, level: u8, index: u64) -> Result<Map> {
-        let word = self.medium.load_u64(block * BLOCK + index * 8);
-        self.check_entry(word, level)
+    /// What the map word of a content names, which lies at `slot`.
+    #[inline(always)]
+    pub fn map_at(&self, slot: PmOff) -> Result<Map> {
+        self.check_map(self.load_map(slot), LEVEL_MAX)
     }
 
-    /// What a word in a table of this level says.
-    pub fn check_entry(&self, word: u64, level: u8) -> Result<Map> {
+    /// What the `index`th word of a table names.
+    fn table_word(&self, block: BlockNo, level: u8, index: u64) -> Result<Map> {
+        self.check_entry(self.load_map(block.at(index * 8)), level)
+    }
+
+    /// What a word in a table of this level names.
+    pub fn check_entry(&self, word: Unverified, level: u8) -> Result<Map> {
         let map = self.check_map(word, level - 1)?;
         match map {
             Map::Run(run) if run.count > table_blocks(level - 1) => Err(Errno::UCLEAN),
@@ -167,7 +172,7 @@ impl<M: Medium> Maps<M> {
 
     fn piece_of_table(
         &self,
-        mut block: u64,
+        mut block: BlockNo,
         mut level: u8,
         mut index: u64,
         most: u64,
@@ -191,9 +196,9 @@ impl<M: Medium> Maps<M> {
     }
 
     /// A block, and those that the next words of its table of level 1 name, as far as these lie behind it.
-    fn with_next(&self, block: u64, words: Range<u64>, mut run: Run) -> Result<Run> {
+    fn with_next(&self, block: BlockNo, words: Range<u64>, mut run: Run) -> Result<Run> {
         for index in words {
-            if self.table_word(block, 1, index)? != Map::Run(Run { start: run.end(), count: 1 }) {
+            if self.table_word(block, 1, index)? != Map::Run(Run::one(run.end())) {
                 break;
             }
             run.count += 1;
@@ -226,7 +231,7 @@ impl<M: Medium> Maps<M> {
         &self,
         map: Map,
         range: Range<u64>,
-        mut each: impl FnMut(u64, u64, u64),
+        mut each: impl FnMut(u64, PmOff, u64),
     ) -> Result<()> {
         if range.is_empty() {
             return Ok(());
@@ -244,18 +249,19 @@ impl<M: Medium> Maps<M> {
     /// All blocks of a map, and those of its tables.
     pub fn all_blocks(&self, map: Map) -> Result<SmallVec<[Run; 4]>> {
         let mut runs = SmallVec::new();
-        self.collect(map, &mut runs)?;
+        self.collect_blocks(map, &mut runs)?;
         Ok(runs)
     }
 
-    fn collect(&self, map: Map, runs: &mut SmallVec<[Run; 4]>) -> Result<()> {
+    /// Adds them to what is there already.
+    pub fn collect_blocks(&self, map: Map, runs: &mut SmallVec<[Run; 4]>) -> Result<()> {
         match map {
             Map::Hole => {}
             Map::Run(run) => runs.push(run),
             Map::Table { block, level } => {
-                runs.push(Run { start: block, count: 1 });
+                runs.push(Run::one(block));
                 for index in 0..FANOUT {
-                    self.collect(self.table_word(block, level, index)?, runs)?;
+                    self.collect_blocks(self.table_word(block, level, index)?, runs)?;
                 }
             }
         }
@@ -266,17 +272,17 @@ impl<M: Medium> Maps<M> {
 
     /// Stores what `fill` says over bytes of a file that nobody sees yet: `len` from `at` on, which lie at `pm`. Durable after the
     /// next fence.
-    pub fn overwrite(&self, at: u64, pm: u64, len: u64, fill: &Fill<'_>) {
+    pub fn overwrite(&self, at: u64, pm: PmOff, len: u64, fill: &Fill<'_>) {
         let (start, data) = fill.within(&(at..at + len));
         let end = start + data.len() as u64;
         if start > at {
             self.medium.zero_nt(pm, start - at);
         }
         if !data.is_empty() {
-            self.medium.write_nt(pm + start - at, data);
+            self.medium.write_nt(pm + (start - at), data);
         }
         if end < at + len {
-            self.medium.zero_nt(pm + end - at, at + len - end);
+            self.medium.zero_nt(pm + (end - at), at + len - end);
         }
     }
 
@@ -285,7 +291,7 @@ impl<M: Medium> Maps<M> {
     pub fn map_holes(
         &self,
         txn: &mut Txn<'_>,
-        (block, level): (u64, u8),
+        (block, level): (BlockNo, u8),
         range: Range<u64>,
         spare: u64,
         fill: &Fill<'_>,
@@ -296,7 +302,7 @@ impl<M: Medium> Maps<M> {
     fn map_in_table(
         &self,
         txn: &mut Txn<'_>,
-        (block, level): (u64, u8),
+        (block, level): (BlockNo, u8),
         base: u64,
         what: &(Range<u64>, u64),
         fill: &Fill<'_>,
@@ -308,11 +314,8 @@ impl<M: Medium> Maps<M> {
             return self.map_blocks(txn, block, base, first..last, fill);
         }
         for index in first..last {
-            let word = Word {
-                slot: block * BLOCK + index * 8,
-                below: level - 1,
-                base: base + index * each,
-            };
+            let word =
+                Word { slot: block.at(index * 8), below: level - 1, base: base + index * each };
             let map = self.table_word(block, level, index)?;
             self.map_in_word(txn, word, map, what, fill)?;
         }
@@ -325,7 +328,7 @@ impl<M: Medium> Maps<M> {
     fn map_blocks(
         &self,
         txn: &mut Txn<'_>,
-        block: u64,
+        block: BlockNo,
         base: u64,
         words: Range<u64>,
         fill: &Fill<'_>,
@@ -348,7 +351,7 @@ impl<M: Medium> Maps<M> {
     fn map_hole(
         &self,
         txn: &mut Txn<'_>,
-        (block, base): (u64, u64),
+        (block, base): (BlockNo, u64),
         words: Range<u64>,
         fill: &Fill<'_>,
     ) {
@@ -362,12 +365,12 @@ impl<M: Medium> Maps<M> {
         }
         // map-M2. In which order these words become durable makes no difference (map-M3).
         let _ = self.medium.fence();
-        let slots = block * BLOCK + words.start * 8;
-        let blocks = runs.iter().flat_map(|run| run.start..run.end());
-        for (slot, start) in (slots..).step_by(8).zip(blocks) {
-            self.medium.store_u64(slot, Map::Run(Run { start, count: 1 }).pack());
+        let slot = |index: u64| block.at(index * 8);
+        let blocks = runs.iter().flat_map(|run| run.blocks());
+        for (index, block) in words.clone().zip(blocks) {
+            self.medium.store_u64(slot(index), Map::Run(Run::one(block)).pack());
         }
-        self.medium.flush(slots, (words.end - words.start) * 8);
+        self.medium.flush(slot(words.start), (words.end - words.start) * 8);
         let _ = self.medium.fence();
     }
 
@@ -445,12 +448,12 @@ impl<M: Medium> Maps<M> {
     /// A new table of these words. Durable after the next fence.
     fn write_table(&self, txn: &mut Txn<'_>, level: u8, words: &[u64; FANOUT as usize]) -> Map {
         let block = txn.take();
-        self.medium.write_nt(block * BLOCK, words.as_bytes());
+        self.medium.write_nt(block.at(0), words.as_bytes());
         Map::Table { block, level }
     }
 
     /// Stores a map word when what it names is ready; durable on return.
-    pub fn publish_map(&self, slot: u64, map: Map) {
+    pub fn publish_map(&self, slot: PmOff, map: Map) {
         let ready = self.medium.fence();
         let _ = self.medium.publish(slot, map.pack(), ready);
     }
@@ -480,7 +483,7 @@ impl<M: Medium> Maps<M> {
     pub fn unmap(
         &self,
         txn: &mut Txn<'_>,
-        (block, level): (u64, u8),
+        (block, level): (BlockNo, u8),
         range: &Range<u64>,
     ) -> Result<()> {
         self.unmap_in_table(txn, (block, level), 0, range).map(drop)
@@ -490,7 +493,7 @@ impl<M: Medium> Maps<M> {
     fn unmap_in_table(
         &self,
         txn: &mut Txn<'_>,
-        (block, level): (u64, u8),
+        (block, level): (BlockNo, u8),
         base: u64,
         range: &Range<u64>,
     ) -> Result<bool> {
@@ -504,11 +507,11 @@ impl<M: Medium> Maps<M> {
                 is_empty &= map == Map::Hole;
                 continue;
             }
-            let slot = block * BLOCK + index * 8;
+            let slot = block.at(index * 8);
             let left = match map {
                 Map::Table { block: below, level } => {
                     if self.unmap_in_table(txn, (below, level), first, range)? {
-                        txn.free(Run { start: below, count: 1 });
+                        txn.free(Run::one(below));
                         Map::Hole
                     } else {
                         map

@@ -88,8 +88,8 @@ impl<M: Medium> Files<M> {
         self.pieces(self.map(v)?, blocks.clone(), |_, piece| {
             let Piece::Run(run) = piece else { return Err(Errno::UCLEAN) };
             match extents.last_mut() {
-                Some(last) if last.start + last.len == run.at(0) => last.len += run.bytes(),
-                _ => extents.push(Extent { start: run.at(0), len: run.bytes() }),
+                Some(last) if last.start + last.len == run.at(0).get() => last.len += run.bytes(),
+                _ => extents.push(Extent { start: run.at(0).get(), len: run.bytes() }),
             }
             Ok(true)
         })?;

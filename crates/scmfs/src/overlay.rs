@@ -1,7 +1,7 @@
 //! A medium with the words that the redo journal would store: for those who look at a pool and may not change it.
 
 use crate::journal;
-use pmem::{Counters, Domain, Fenced, Medium};
+use pmem::{Counters, Domain, Fenced, Medium, Pm};
 use std::collections::BTreeMap;
 
 /// A medium that shows other values of some words. Nothing can be stored.
@@ -13,8 +13,9 @@ pub struct Overlay<'m, M> {
 impl<'m, M: Medium> Overlay<'m, M> {
     /// With what the journal of a pool of so many bytes says.
     pub fn new(below: &'m M, pool_bytes: u64) -> Self {
-        let pending = journal::pending(below, pool_bytes);
-        Self { below, words: pending.into_iter().flat_map(|(_, words)| words).collect() }
+        let pending = journal::pending(&Pm(below), pool_bytes);
+        let words = pending.into_iter().flat_map(|(_, words)| words);
+        Self { below, words: words.map(|(at, value)| (at.get(), value)).collect() }
     }
 }
 

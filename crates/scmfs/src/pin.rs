@@ -23,9 +23,7 @@ impl<M: Medium> Files<M> {
         let blocks = (end - offset + within).div_ceil(BLOCK);
         match self.piece(map, offset / BLOCK, blocks).map_err(|e| report(ino, e))? {
             Piece::Hole(_) => Ok((None, (BLOCK - within).min(end - offset))),
-            Piece::Run(run) => {
-                Ok((Some(PmOff::new(run.at(within))), (run.bytes() - within).min(end - offset)))
-            }
+            Piece::Run(run) => Ok((Some(run.at(within)), (run.bytes() - within).min(end - offset))),
         }
     }
 }

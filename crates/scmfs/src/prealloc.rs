@@ -12,7 +12,7 @@
 //! - prealloc-A3: a run becomes a null file only while nobody reads without a copy: who does may be reading it.
 //! - prealloc-A4: who shares a pool does as those who opened it first ([`crate::settings`]).
 
-use crate::layout::{BLOCK, Map, Run};
+use crate::layout::{BLOCK, BlockNo, Map, Run, Unverified};
 use crate::volatile::Volatile;
 use arena::{Layout, Span};
 use namespace::VInode;
@@ -223,8 +223,8 @@ fn take(word: &AtomicU64) -> Option<Run> {
     if word.load(Relaxed) == 0 {
         return None;
     }
-    match Map::unpack(word.swap(0, AcqRel)) {
-        Map::Run(run) => Some(run),
+    match Unverified::unpack(word.swap(0, AcqRel)) {
+        Unverified::Run { start, count } => Some(Run { start: BlockNo::new(start)?, count }),
         _ => None,
     }
 }

@@ -14,7 +14,7 @@
 //! that what is used stays together; threads that meet there take different ones of the lowest. (With `wear`, searches go on
 //! where the last one ended.)
 
-use crate::layout::{BLOCK, EXTENT, Run};
+use crate::layout::{BLOCK, BlockNo, EXTENT, Run};
 use crate::volatile::Volatile;
 use arena::Search;
 use smallvec::SmallVec;
@@ -93,7 +93,7 @@ impl Volatile {
     /// Lets blocks be claimed again, at once or when nobody can be reading them any more. Returns how many at once.
     fn clear_runs(&self, runs: &[Run]) -> u64 {
         if self.pins().any(&self.arena) {
-            let each = |run: &Run| run.start as u32..run.end() as u32;
+            let each = |run: &Run| run.bits().map(|block| block as u32);
             let blocks: Vec<u32> = runs.iter().flat_map(each).collect();
             if self.pins().defer(&self.arena, &blocks) {
                 self.clear_deferred();
@@ -101,7 +101,7 @@ impl Volatile {
             }
         }
         for run in runs {
-            self.free_runs.clear(&self.arena, run.start..run.end());
+            self.free_runs.clear(&self.arena, run.bits());
         }
         runs.iter().map(|run| run.count).sum()
     }
@@ -128,9 +128,9 @@ impl Volatile {
         let skipping = if room < UNIT && h.skip > 0 { claim(true, h.skip) } else { None };
         let broken = || if room < UNIT { claim(true, 0) } else { None };
         let start = skipping.or_else(broken).or_else(|| claim(false, 0))?;
-        let run = Run { start, count: blocks };
+        let run = Run::claimed(start, blocks);
         h.skip = (h.skip + u64::from(was_beaten)) % SPREAD;
-        h.blocks[which] = run.end();
+        h.blocks[which] = run.bits().end;
         hints().set(h);
         Some(run)
     }
@@ -169,17 +169,18 @@ impl Txn<'_> {
         assert!(blocks <= self.reserved, "an operation reserved too few blocks");
         let mut search = Search { bits: blocks, room: blocks, ..Search::default() };
         let start = self.v.free_runs.claim(&self.v.arena, within, &mut search)?;
-        let run = Run { start, count: blocks };
+        let run = Run::claimed(start, blocks);
         self.note(run);
         Some(run)
     }
 
     /// Takes the reserved blocks from `start` on, where they are free.
-    pub fn take_at(&mut self, start: u64, blocks: u64) -> bool {
+    pub fn take_at(&mut self, start: BlockNo, blocks: u64) -> bool {
         assert!(blocks <= self.reserved, "an operation reserved too few blocks");
-        let got = self.v.free_runs.claim_exactly(&self.v.arena, start..start + blocks);
+        let run = Run { start, count: blocks };
+        let got = self.v.free_runs.claim_exactly(&self.v.arena, run.bits());
         if got {
-            self.note(Run { start, count: blocks });
+            self.note(run);
         }
         got
     }
@@ -208,7 +209,7 @@ impl Txn<'_> {
     }
 
     /// Takes one reserved block.
-    pub fn take(&mut self) -> u64 {
+    pub fn take(&mut self) -> BlockNo {
         self.take_some(1).start
     }
 

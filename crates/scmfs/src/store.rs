@@ -43,8 +43,8 @@ impl<M> Deref for Store<M> {
 /// Where an inode's map word and size are, or the inode table's: in one line, the size behind.
 #[derive(Clone, Copy)]
 pub struct Content {
-    pub map: u64,
-    pub size: u64,
+    pub map: PmOff,
+    pub size: PmOff,
 }
 
 /// The content of the inode table.
@@ -57,25 +57,19 @@ struct Grown {
 }
 
 impl<M: Medium> Store<M> {
-    /// Where a word of an inode lies.
-    #[inline]
-    pub fn word_off(&self, v: &VInode, word: Word) -> u64 {
-        self.word_at(v, word).get()
-    }
-
     /// The map of an inode's content, checked.
     #[inline]
     pub fn map(&self, v: &VInode) -> Result<Map> {
-        self.map_at(self.word_off(v, Word::Root))
+        self.map_at(self.word_at(v, Word::Root))
     }
 
     /// Where the content of an inode is described.
     pub fn content(&self, v: &VInode) -> Content {
-        Content { map: self.word_off(v, Word::Root), size: self.word_off(v, Word::Size) }
+        Content { map: self.word_at(v, Word::Root), size: self.word_at(v, Word::Size) }
     }
 
     /// Commits words of inodes and directories together: one in place, several by a record.
-    pub fn commit_words(&self, hint: u64, words: &[(u64, u64)]) -> Result<()> {
+    pub fn commit_words(&self, hint: u64, words: &[(PmOff, u64)]) -> Result<()> {
         let ready = self.medium.fence();
         match words {
             [] => {}
@@ -304,13 +298,13 @@ impl<M: Medium> Store<M> {
             let fill = Fill::ZEROS;
             let growth = Growth { size: range.end, range, fill, may_move: false, spare: 0 };
             self.grow(txn, INODES, &growth)?;
-            self.v.add_leaf(PmOff::new(self.block_at(INODES, size)?), INODE);
+            self.v.add_leaf(self.block_at(INODES, size)?, INODE);
             Ok(())
         })
     }
 
     /// Where a block of a content lies, which has one there.
-    fn block_at(&self, content: Content, offset: u64) -> Result<u64> {
+    fn block_at(&self, content: Content, offset: u64) -> Result<PmOff> {
         let map = self.map_at(content.map)?;
         match self.piece(map, offset / BLOCK, 1)? {
             Piece::Run(run) => Ok(run.at(0)),
@@ -319,13 +313,13 @@ impl<M: Medium> Store<M> {
     }
 
     /// Changes the size of a file, and `words` with it: what it grows by reads as zeros, and mostly needs no space.
-    fn resize(&self, v: &VInode, size: u64, ino: Ino, words: &[(u64, u64)]) -> Result<()> {
+    fn resize(&self, v: &VInode, size: u64, ino: Ino, words: &[(PmOff, u64)]) -> Result<()> {
         let old = self.load(v, Word::Size);
         if size > old {
             self.make_room(v, old, size)?;
         }
         let mut all = journal::Words::from_slice(words);
-        all.push((self.word_off(v, Word::Size), size));
+        all.push((self.word_at(v, Word::Size), size));
         self.commit_words(ino.0, &all)?;
         match size < old {
             true if v.mappings.are_direct() => self.clear(v, size..old),
@@ -378,7 +372,7 @@ impl<M: Medium> Store<M> {
     /// that is done leaves it as spare space, which the next mount gives back.
     pub fn trim(&self, v: &VInode, size: u64) -> Result<()> {
         let map = self.map(v)?;
-        let slot = self.word_off(v, Word::Root);
+        let slot = self.word_at(v, Word::Root);
         let keep = size.div_ceil(BLOCK);
         self.v.transact(0, 0, |txn| {
             match map {
@@ -410,7 +404,7 @@ impl<M: Medium> Store<M> {
         ino: Ino,
         v: &VInode,
         size: Option<u64>,
-        words: &[(u64, u64)],
+        words: &[(PmOff, u64)],
     ) -> Result<()> {
         match size {
             Some(size) => self.resize(v, size, ino, words),
@@ -459,7 +453,7 @@ impl<M: Medium> Store<M> {
         attributes: &Attributes,
         commit: impl FnOnce(Map) -> Result<()>,
     ) -> Result<()> {
-        let old = self.all_blocks(self.map_at(self.word_off(v, Word::Xattr))?)?;
+        let old = self.all_blocks(self.map_at(self.word_at(v, Word::Xattr))?)?;
         let list = list_bytes(attributes);
         self.v.transact(Self::blocks_of(list.len() as u64), KEEP, |txn| {
             let new = self.store_whole(txn, &list);
@@ -493,7 +487,7 @@ impl<M: Medium> Storage for Store<M> {
 
     #[inline]
     fn medium(&self) -> Pm<&M> {
-        Pm(&self.maps.medium)
+        Pm(&self.maps.medium.0)
     }
 
     #[inline]
@@ -559,14 +553,19 @@ impl<M: Medium> Storage for Store<M> {
             self.v.set_spare(v, 0);
         }
         for word in [Word::Xattr, Word::Root] {
-            let map = self.map_at(self.word_off(v, word));
-            match map.and_then(|map| self.all_blocks(map)) {
-                Ok(all) if is_file && word == Word::Root && matches!(map, Ok(Map::Run(_))) => {
-                    runs.extend(all.into_iter().map(|run| self.v.keep_as_null(run)));
+            let own = runs.len();
+            let map = self.map_at(self.word_at(v, word));
+            match map.and_then(|map| self.collect_blocks(map, &mut runs).map(|()| map)) {
+                Ok(Map::Run(run)) if is_file && word == Word::Root => {
+                    runs.truncate(own);
+                    runs.push(self.v.keep_as_null(run));
                 }
-                Ok(all) => runs.extend(all),
+                Ok(_) => {}
                 // A damaged map keeps its blocks: better lost until repair than free while referenced.
-                Err(e) => tracing::error!(%ino, %e, "its blocks stay allocated"),
+                Err(e) => {
+                    runs.truncate(own);
+                    tracing::error!(%ino, %e, "its blocks stay allocated");
+                }
             }
         }
         match v.kind() {
@@ -597,7 +596,7 @@ impl<M: Medium> Storage for Store<M> {
     }
 
     fn attribute_list(&self, v: &VInode) -> Result<Vec<u8>> {
-        let map = self.map_at(self.word_off(v, Word::Xattr))?;
+        let map = self.map_at(self.word_at(v, Word::Xattr))?;
         let Piece::Run(first) = self.piece(map, 0, 1)? else { return Ok(Vec::new()) };
         let len = self.medium.load_u64(first.at(0));
         if len < Attributes::HEADER as u64 || len > EXTENT.min(map.virtual_bytes()) {
@@ -609,9 +608,9 @@ impl<M: Medium> Storage for Store<M> {
     }
 
     fn attribute_place(&self, v: &VInode, at: u64) -> Result<PmOff> {
-        let map = self.map_at(self.word_off(v, Word::Xattr))?;
+        let map = self.map_at(self.word_at(v, Word::Xattr))?;
         match self.piece(map, at / BLOCK, 1)? {
-            Piece::Run(run) => Ok(PmOff::new(run.at(at % BLOCK))),
+            Piece::Run(run) => Ok(run.at(at % BLOCK)),
             Piece::Hole(_) => Err(Errno::UCLEAN),
         }
     }
@@ -639,7 +638,7 @@ impl<M: Medium> Storage for Store<M> {
         change: &Change,
         size: Option<u64>,
     ) -> std::result::Result<(), Stop> {
-        let at = |(word, value): &(Word, u64)| (self.word_off(v, *word), *value);
+        let at = |(word, value): &(Word, u64)| (self.word_at(v, *word), *value);
         let mut words: journal::Words = change.words.iter().map(at).collect();
         if size.is_some() {
             self.touch_modified(v);
@@ -648,14 +647,14 @@ impl<M: Medium> Storage for Store<M> {
             return Ok(self.commit_inode(ino, v, size, &words)?);
         };
         Ok(self.replace_attributes(v, attributes, |new| {
-            words.push((self.word_off(v, Word::Xattr), new.pack()));
+            words.push((self.word_at(v, Word::Xattr), new.pack()));
             self.commit_inode(ino, v, size, &words)
         })?)
     }
 
     fn commit_no_attributes(&self, v: &VInode) -> Result<()> {
         self.replace_attributes(v, &Attributes::default(), |new| {
-            self.publish_map(self.word_off(v, Word::Xattr), new);
+            self.publish_map(self.word_at(v, Word::Xattr), new);
             Ok(())
         })
     }
@@ -663,7 +662,7 @@ impl<M: Medium> Storage for Store<M> {
     fn note_unknown_stores(&self, v: &VInode) {
         self.v.set_all_dirty(v);
         if !self.is_read_only() && self.date(v, namespace::MODIFIED) {
-            self.medium.flush(self.word_off(v, Word::Mtime), 16);
+            self.medium.flush(self.word_at(v, Word::Mtime), 16);
             let _ = self.medium.fence();
         }
     }
@@ -681,7 +680,7 @@ impl<M: Medium> Storage for Store<M> {
         let range = size..size + BLOCK;
         let fill = Fill { offset: size, data: content };
         self.extend(d, Growth::of(d, range, size + BLOCK, fill), |_| Ok(()))?;
-        Ok(PmOff::new(self.block_at(self.content(d), size)?))
+        self.block_at(self.content(d), size)
     }
 
     fn visit_dir(
@@ -694,7 +693,7 @@ impl<M: Medium> Storage for Store<M> {
         self.pieces(self.map(d)?, from / BLOCK..size / BLOCK, |index, piece| {
             let Piece::Run(run) = piece else { return Ok(true) };
             for i in 0..run.count {
-                if !each(PmOff::new(run.at(i * BLOCK)), (index + i) * BLOCK)? {
+                if !each(run.at(i * BLOCK), (index + i) * BLOCK)? {
                     return Ok(false);
                 }
             }
@@ -716,14 +715,14 @@ impl<M: Medium> Storage for Store<M> {
     ) -> std::result::Result<SmallVec<[Moved; 4]>, Stop> {
         if let (Some(slot), Some((_, name))) = (&renamed.slot, to.bytes) {
             core.write_slot(slot, name);
-            let at = core.v.entry_at(slot.pos).get();
+            let at = core.v.entry_at(slot.pos);
             core.medium.flush(at, DIRENT_HEADER + name.len() as u64);
         }
         renamed.touch(&core.0);
         let (source, other) = (renamed.source().pos, renamed.other());
         let mut words = journal::Words::new();
         for (pos, patch) in [(source, &from), (other, &to)] {
-            let block = core.v.entry_at(pos).get() - pos.off();
+            let block = core.v.entry_at(pos) - pos.off();
             words.extend(patch.words.iter().map(|(at, value)| (block + at % BLOCK, *value)));
         }
         core.commit_words(renamed.source().ino.0, &words)?;
@@ -745,33 +744,32 @@ impl<M: Medium> Storage for Store<M> {
         if v.kind() == FileKind::File && !self.is_all_durable.load(Relaxed) {
             self.v.set_all_dirty(v);
         }
-        let slot = self.word_off(v, Word::Root);
+        let slot = self.word_at(v, Word::Root);
         // A recovery leaves what is mapped as it is, spare space as well.
         let mut keep = size;
         if v.mappings.are_direct() {
             self.v.note_direct_mapping();
             keep = LIMITS.file_size;
         }
-        let mut each = |block, base| each(PmOff::new(block), base);
-        let (blocks, _) = self.claim_map(scan, object, slot, keep, &mut each);
+        let (blocks, _) = self.claim_map(scan, object, slot, keep, each);
         // claims-S3.
-        if let Map::Run(run) = Map::unpack(self.medium.load_u64(slot))
-            && size > run.bytes()
+        if let Unverified::Run { count, .. } = self.load_map(slot)
+            && size > count * BLOCK
         {
-            let what = format!("its size {size} is beyond the {} blocks that it has", run.count);
-            let fix = Some(((self.word_at(v, Word::Size), run.bytes()), "cut it there"));
+            let what = format!("its size {size} is beyond the {count} blocks that it has");
+            let fix = Some(((self.word_at(v, Word::Size), count * BLOCK), "cut it there"));
             scan.problem(object, what, fix);
         }
         blocks
     }
 
     fn scan_attributes(&self, scan: &Scan, object: &dyn Fn() -> String, v: &VInode) -> u64 {
-        let at = self.word_off(v, Word::Xattr);
+        let at = self.word_at(v, Word::Xattr);
         let (blocks, is_sound) = self.claim_map(scan, object, at, EXTENT, &mut |_, _| {});
         match self.attributes(v) {
             Ok(attributes) => self.note_attributes(v, &attributes),
             Err(_) if is_sound => {
-                let fix = Some(((PmOff::new(at), 0), "drop the attributes"));
+                let fix = Some(((at, 0), "drop the attributes"));
                 scan.problem(object, "its attributes cannot be read".into(), fix);
             }
             Err(_) => {}

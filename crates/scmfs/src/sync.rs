@@ -47,8 +47,8 @@ impl<M: Medium> Files<M> {
         let map = self.map(v)?;
         self.pieces(map, range.clone(), |_, piece| {
             if let Piece::Run(run) = piece {
-                for block in (run.start..run.end()).filter(|block| self.v.is_dirty(v, *block)) {
-                    self.medium.flush(block * BLOCK, BLOCK);
+                for block in run.blocks().filter(|block| self.v.is_dirty(v, *block)) {
+                    self.medium.flush(block.at(0), BLOCK);
                 }
             }
             Ok(true)
@@ -56,7 +56,7 @@ impl<M: Medium> Files<M> {
         let _ = self.medium.fence();
         self.pieces(map, range, |_, piece| {
             if let Piece::Run(run) = piece {
-                (run.start..run.end()).for_each(|block| self.v.clear_dirty(block));
+                run.blocks().for_each(|block| self.v.clear_dirty(block));
             }
             Ok(true)
         })?;

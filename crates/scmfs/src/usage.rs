@@ -11,18 +11,18 @@
 use crate::layout::*;
 use crate::store::Store;
 use namespace::{Scan, Storage};
-use pmem::{Medium, PmOff};
+use pmem::{Medium, Pm, PmOff};
 use pool::{Consistency, Error, MountOptions, Problem};
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::{Errno, Result};
 
 /// Whether pools of the version that this superblock has say how they were used.
-pub fn is_said(medium: &impl Medium) -> bool {
+pub fn is_said(medium: &Pm<impl Medium>) -> bool {
     FORMAT.has_usage(medium.load_u64(VERSION_WORD) as u32)
 }
 
-/// Offset of the word whose lower half is the version.
-const VERSION_WORD: u64 = 8;
+/// Where the word lies whose lower half is the version.
+const VERSION_WORD: PmOff = PmOff::new(8);
 
 /// What is wrong with a pool of which a power failure may have left anything, and what a repair does.
 const UNORDERED: (&str, &str) = (
@@ -53,13 +53,13 @@ impl<M: Medium> Store<M> {
         // Whether the medium can, before the pool says that it does.
         if is_unordered {
             self.stop_ordering()?;
-            self.medium.set_ordered(true);
+            self.medium.0.set_ordered(true);
         }
         Ok(())
     }
 
     fn stop_ordering(&self) -> std::result::Result<(), Error> {
-        match self.medium.set_ordered(false) {
+        match self.medium.0.set_ordered(false) {
             true => Ok(()),
             false => Err(Error::Unusable("this kind of memory always keeps its order".to_owned())),
         }
@@ -77,16 +77,12 @@ impl<M: Medium> Store<M> {
             usage::UNORDERED if is_unordered => return,
             usage::UNORDERED => {
                 let (what, remedy) = UNORDERED;
-                return scan.problem(
-                    object,
-                    what.into(),
-                    Some(((PmOff::new(POOL_USAGE), 0), remedy)),
-                );
+                return scan.problem(object, what.into(), Some(((POOL_USAGE, 0), remedy)));
             }
             other => {
                 let what =
                     format!("what it says of the use of the pool, {other:#x}, means nothing");
-                let fix = Some(((PmOff::new(POOL_USAGE), usage::IN_USE), "take it for one in use"));
+                let fix = Some(((POOL_USAGE, usage::IN_USE), "take it for one in use"));
                 return scan.problem(object, what, fix);
             }
         }
@@ -99,17 +95,17 @@ impl<M: Medium> Store<M> {
         }
         if is_unordered {
             // usage-U2: from here on.
-            self.medium.set_ordered(false);
+            self.medium.0.set_ordered(false);
         }
     }
 
     /// Ends the use of a pool that nobody else uses, and whose contents were written back.
     pub fn end_use(&self) -> Result<()> {
         if self.v.settings.consistency == Consistency::None {
-            self.medium.set_ordered(true);
+            self.medium.0.set_ordered(true);
             self.flush_all();
         }
-        if self.medium.health().is_err() {
+        if self.medium.0.health().is_err() {
             return Err(Errno::IO);
         }
         if self.says_usage {
@@ -128,7 +124,7 @@ impl<M: Medium> Store<M> {
     fn flush_all(&self) {
         let used = |block: &u64| self.v.blocks.get(&self.v.arena, *block);
         for block in (0..self.v.blocks.len()).filter(used) {
-            self.medium.flush(block * BLOCK, BLOCK);
+            self.medium.flush(PmOff::new(block * BLOCK), BLOCK);
         }
     }
 }
@@ -141,6 +137,6 @@ fn unordered_problem() -> Problem {
         what: what.into(),
         remedy: Some(remedy.into()),
         repaired: false,
-        fix: Some((POOL_USAGE, usage::IN_USE)),
+        fix: Some((POOL_USAGE.get(), usage::IN_USE)),
     }
 }

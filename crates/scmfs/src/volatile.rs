@@ -1,7 +1,7 @@
 //! What is derived from PM when a pool is opened, beside what all engines have ([`namespace`]): which blocks hold what may
 //! not be durable yet, and who uses the journal.
 
-use crate::layout::{BLOCK, INODE, journal};
+use crate::layout::{BLOCK, BlockNo, INODE, journal};
 use crate::prealloc;
 use crate::settings::{self, Settings};
 use arena::{Bitmap, FreeRuns, Layout, RwLock, Span};
@@ -149,14 +149,15 @@ impl Volatile {
     }
 
     /// Whether a block was noted, of a file for which all are known.
-    pub fn is_dirty(&self, v: &VInode, block: u64) -> bool {
+    pub fn is_dirty(&self, v: &VInode, block: BlockNo) -> bool {
         v.state.load(Relaxed) & ALL_DIRTY != 0
             || v.mappings.may_store()
-            || self.dirty.get(&self.arena, block)
+            || self.dirty.get(&self.arena, block.get())
     }
 
     /// Notes that a block is durable.
-    pub fn clear_dirty(&self, block: u64) {
+    pub fn clear_dirty(&self, block: BlockNo) {
+        let block = block.get();
         if self.dirty.get(&self.arena, block) {
             self.dirty.clear(&self.arena, block);
         }

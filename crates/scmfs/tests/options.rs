@@ -153,7 +153,7 @@ fn who_joins_does_as_the_first_says() {
 // --- what a pool says of its use ------------------------------------------------------------------
 
 fn said(region: &Region) -> u64 {
-    region.load_u64(POOL_USAGE)
+    region.load_u64(POOL_USAGE.get())
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn pools_of_version_1_say_nothing() {
 #[test]
 fn what_no_pool_says_is_damage() {
     let region = formatted::<Scmfs>(16 << 20);
-    region.store_u64(POOL_USAGE, 77);
+    region.store_u64(POOL_USAGE.get(), 77);
     match Fs::<Scmfs, &Region>::mount(&region, &MountOptions::default()) {
         Err(Error::Damaged(problems)) => assert!(problems[0].what.contains("0x4d")),
         _ => panic!("nobody said that"),

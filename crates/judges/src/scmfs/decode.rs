@@ -2,6 +2,7 @@
 //! `docs/format/scmfs.md` says.
 
 use crate::words::{dirent, inode_field, load};
+use pmem::PmOff;
 use scmfs::layout::*;
 use std::collections::HashMap;
 
@@ -26,15 +27,15 @@ impl Walk<'_> {
     /// Follows a map word that stands for what begins at byte `base` of `of`.
     fn map(&mut self, word: u64, base: u64, of: &str, role: &dyn Fn(u64) -> Role) {
         let inside = |block: u64| block < self.image.len() as u64 / BLOCK;
-        match Map::unpack(word) {
-            Map::Hole => {}
-            Map::Run(run) if !inside(run.end() - 1) => {}
-            Map::Run(run) => {
-                for i in 0..run.count {
-                    self.roles.entry(run.start + i).or_insert_with(|| role(base + i * BLOCK));
+        match Unverified::unpack(word) {
+            Unverified::Hole => {}
+            Unverified::Run { start, count } if !inside(start + count - 1) => {}
+            Unverified::Run { start, count } => {
+                for i in 0..count {
+                    self.roles.entry(start + i).or_insert_with(|| role(base + i * BLOCK));
                 }
             }
-            Map::Table { block, level } => {
+            Unverified::Table { block, level } => {
                 let is_sound = inside(block) && (1..=LEVEL_MAX).contains(&level);
                 if !is_sound || self.roles.contains_key(&block) {
                     return;
@@ -51,7 +52,7 @@ impl Walk<'_> {
 
 fn roles(image: &[u8]) -> HashMap<u64, Role> {
     let mut w = Walk { image, roles: HashMap::new() };
-    w.map(load(image, INODE_MAP), 0, "the inode table", &|base| Role::Inodes(base / INODE));
+    w.map(load(image, INODE_MAP.get()), 0, "the inode table", &|base| Role::Inodes(base / INODE));
     let is_inodes = |(block, role): (&u64, &Role)| match role {
         Role::Inodes(first) => Some((*block, *first)),
         _ => None,
@@ -85,7 +86,7 @@ pub fn word(image: &[u8], word: u32) -> String {
     let at = u64::from(word) * 8;
     let (block, off) = (at / BLOCK, at % BLOCK);
     match block {
-        0 => match at {
+        0 => match PmOff::new(at) {
             INODE_MAP => return "superblock: map of the inode table".into(),
             INODE_SIZE => return "superblock: size of the inode table".into(),
             _ => return format!("superblock, byte {off}"),

@@ -3,7 +3,7 @@
 use pmem::Medium;
 use pool::{CheckOptions, CheckReport, Error, FormatOptions, MountOptions, PoolInfo, Prealloc};
 use scmfs::layout::{
-    BLOCK, FIRST_BLOCK, INODE, INODE_MAP, INODE_SIZE, Map, POOL_MAX, POOL_USAGE, Run, fnv1a,
+    BLOCK, FIRST_BLOCK, INODE, INODE_MAP, INODE_SIZE, POOL_MAX, POOL_USAGE, Unverified, fnv1a,
     journal, usage,
 };
 use vfs::Ino;
@@ -39,8 +39,8 @@ macro_rules! engine {
 
             fn weak_spot(below: &mut dyn FnMut(u64) -> u64) -> u64 {
                 match below(8) {
-                    0 => [INODE_MAP, INODE_SIZE, POOL_USAGE][below(3) as usize],
-                    1 => journal::START + below(journal::BLOCKS * BLOCK / 8) * 8,
+                    0 => [INODE_MAP, INODE_SIZE, POOL_USAGE][below(3) as usize].get(),
+                    1 => journal::START.get() + below(journal::BLOCKS * BLOCK / 8) * 8,
                     _ => Self::inode_at(Ino(below(32))) + below(16) * 8,
                 }
             }
@@ -49,9 +49,9 @@ macro_rules! engine {
                 // Some lie outside, or reach there.
                 let start = below(blocks + 10);
                 match below(3) {
-                    0 => Map::Run(Run { start, count: below(4) }).pack(),
-                    1 => Map::Run(Run { start, count: below(2 * blocks) }).pack(),
-                    _ => Map::Table { block: start, level: below(6) as u8 }.pack(),
+                    0 => Unverified::Run { start, count: below(4) }.pack(),
+                    1 => Unverified::Run { start, count: below(2 * blocks) }.pack(),
+                    _ => Unverified::Table { block: start, level: below(6) as u8 }.pack(),
                 }
             }
 
@@ -60,7 +60,7 @@ macro_rules! engine {
                 let blocks = image.len() as u64 / BLOCK;
                 if below(4) == 0 {
                     let says = [usage::CLOSED, usage::UNORDERED, below(1 << 40)][below(3) as usize];
-                    image[POOL_USAGE as usize..][..8].copy_from_slice(&says.to_le_bytes());
+                    image[POOL_USAGE.get() as usize..][..8].copy_from_slice(&says.to_le_bytes());
                 }
                 for _ in 0..=below(2) {
                     let number = below(journal::RECORDS);
@@ -79,7 +79,7 @@ macro_rules! engine {
                         record.extend(value.to_le_bytes());
                     }
                     let checksum = (fnv1a(&record) ^ fnv1a(&number.to_le_bytes())).max(1);
-                    let at = (journal::START + number * journal::RECORD) as usize;
+                    let at = (journal::START + number * journal::RECORD).get() as usize;
                     image[at..at + 8].copy_from_slice(&checksum.to_le_bytes());
                     image[at + 8..at + 8 + record.len()].copy_from_slice(&record);
                 }
