@@ -18,6 +18,8 @@ FEATURES ?=
 CAMPAIGN_OPS ?= 20000
 # How often a schedule may take the processor from a thread that could go on.
 LOOM_PREEMPTIONS ?= 3
+# The engine whose planted bugs `make crash-score` judges (bpfs, scmfs, model, pmbd); all of them without it.
+ENGINE ?=
 # Minutes for each family of crash states.
 CRASH_MINUTES ?= 30
 
@@ -137,8 +139,8 @@ crash-campaign: build ## power failures: pairs, triples, random and evolved sequ
 	$(RELEASE)/keepstone crashtest --length 3 --minutes $(CRASH_MINUTES) --ops 60000 --fuzz 20000 \
 	    --schedules 20000 --deaths 756 --threads $$(nproc)
 
-crash-score: build ## which planted bugs the crash tests find (hours)
-	$(RELEASE)/keepstone crashtest --score --threads $$(nproc)
+crash-score: build ## which planted bugs the crash tests find, of all engines or of ENGINE=scmfs (hours)
+	$(RELEASE)/keepstone crashtest --score $(addprefix --engine=,$(ENGINE)) --threads $$(nproc)
 
 nvdimm-test: build ## pmem, Chell-Direct on DAX file systems, ublk and the kernel's NBD client, on an emulated machine with an NVDIMM
 	scripts/nvdimm-test.sh
@@ -154,11 +156,13 @@ vm-test: build ## boot a virtual machine from a served block device, and kill bo
 foreign-tests: build ## the test suites of git, coreutils and CPython on tmpfs and under `keepstone run` (nightly: hours)
 	scripts/foreign-tests.sh
 
-torture: build ## kill the mount's server under databases, commits and builds (a minute)
+torture: build ## kill the mount's server under databases, commits and builds (two minutes)
 	scripts/torture.sh
+	LAYOUT=scmfs scripts/torture.sh
 
-machine-torture: build ## kill the emulated machine itself, boot it again, verify (5 minutes)
+machine-torture: build ## kill the emulated machine itself, boot it again, verify (10 minutes)
 	scripts/machine-torture.sh
+	LAYOUT=scmfs scripts/machine-torture.sh
 	scripts/bdev-torture.sh
 
 clean: ## remove everything built or fetched

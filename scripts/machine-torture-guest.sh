@@ -12,10 +12,10 @@
 #
 # It does not end by itself: the host kills it.
 #
-# From the kernel's command line: todo (format, work, verify or look), expect (the persistence domain),
+# From the kernel's command line: todo (format, work, verify or look), expect (the persistence domain), layout,
 # workloads (with commas), journal (SQLite's mode).
 
-: "${path:?}" "${todo:?}" "${expect:=}" "${workloads:=}" "${journal:=}"
+: "${path:?}" "${todo:?}" "${expect:=}" "${layout:=bpfs}" "${workloads:=}" "${journal:=}"
 mnt=/mnt
 
 tell() {
@@ -29,6 +29,11 @@ bad() {
 
 await_kill() {
     while :; do sleep 60; done
+}
+
+# settle FILE: makes durable what was written to it, where that is not so on return.
+settle() {
+    [ "$layout" = bpfs ] || sync "$1"
 }
 
 # Each workload: NAME_find verifies what is there and sets n, the last operation that is; NAME_run goes
@@ -45,7 +50,7 @@ append_find() {
 
 append_run() {
     while n=$((n + 1)); do
-        echo "record $n, whole or not at all" >>$mnt/append || return
+        echo "record $n, whole or not at all" >>$mnt/append && settle $mnt/append || return
         tell "ack append $n"
     done
 }
@@ -60,7 +65,7 @@ replace_find() {
 
 replace_run() {
     while n=$((n + 1)); do
-        echo "state $n is whole" >$mnt/next && mv $mnt/next $mnt/current || return
+        echo "state $n is whole" >$mnt/next && settle $mnt/next && mv $mnt/next $mnt/current || return
         tell "ack replace $n"
     done
 }
@@ -114,7 +119,8 @@ churn_run() {
     i=$((n / 2))
     rm -f $mnt/churn/$((i - 8))
     while i=$((i + 1)); do
-        churn_body $i >$mnt/churn/next && mv $mnt/churn/next $mnt/churn/$i || return
+        churn_body $i >$mnt/churn/next && settle $mnt/churn/next &&
+            mv $mnt/churn/next $mnt/churn/$i || return
         tell "ack churn $((2 * i))"
         if [ $i -gt 8 ]; then
             rm $mnt/churn/$((i - 8)) || return
@@ -174,6 +180,7 @@ git_run() {
 
 export GIT_AUTHOR_NAME=t GIT_AUTHOR_EMAIL=t@t GIT_COMMITTER_NAME=t GIT_COMMITTER_EMAIL=t@t
 export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=gc.auto GIT_CONFIG_VALUE_0=0
+[ "$layout" = bpfs ] || export GIT_CONFIG_COUNT=2 GIT_CONFIG_KEY_1=core.fsync GIT_CONFIG_VALUE_1=all
 stty -F /dev/ttyS1 -opost
 exec 3>/dev/ttyS1
 tell up
@@ -184,7 +191,7 @@ if [ "$todo" = look ]; then
     end 0
 fi
 if [ "$todo" = format ]; then
-    keepstone mkfs "$path" --size 256M --force || bad "mkfs fails"
+    keepstone mkfs "$path" --layout "$layout" --size 256M --force || bad "mkfs fails"
     tell formatted
 fi
 keepstone info "$path" | grep "^domain *$expect" || bad "the domain is not $expect: $(keepstone info "$path")"

@@ -9,7 +9,8 @@
 # Rounds are kills per case (default 5, some 15 s each; cases: fsdax devdax). The seed repeats the
 # choices; the moments are as exact as the clock. --look boots a copy of IMAGE, which a failure left,
 # to a shell. Installs what it needs by apt, as root. KEEPSTONE names the program to test; default
-# target/release/keepstone. The rest of its environment is that of lib-machine.sh.
+# target/release/keepstone. LAYOUT is what pools are laid out for (bpfs, scmfs; default bpfs). The rest of
+# its environment is that of lib-machine.sh.
 #
 # The machine runs the real stack: boot, libnvdimm, ext4 with MAP_SYNC or devdax, FUSE. It has no CPU
 # cache that could lose a store: missing flushes are found by `keepstone crashtest`.
@@ -22,6 +23,7 @@ work=$machine/torture
 # Kills of one NVDIMM, until a new one takes its place: a pool is not to fill up.
 kills_per_image=20
 rounds=5 seed=$RANDOM cases="fsdax devdax" workloads="append replace move churn sqlite git" look=
+layout=${LAYOUT:-bpfs}
 while [ $# -gt 0 ]; do
     case $1 in
         --rounds) rounds=$2; shift 2 ;;
@@ -29,7 +31,7 @@ while [ $# -gt 0 ]; do
         --cases) cases=$2; shift 2 ;;
         --workloads) workloads=$2; shift 2 ;;
         --look) look=$2 image=$3; shift 3 ;;
-        *) sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 2 ;;
+        *) sed -n '2,16s/^# \{0,1\}//p' "$0"; exit 2 ;;
     esac
 done
 
@@ -68,7 +70,7 @@ boot() {
     local mode persistence domain qemu
     machine_case "$name"
     machine_command "$name" "$image" "$work/initrd" "todo=$1" "expect=$domain" \
-        "journal=$journal" "workloads=${workloads// /,}"
+        "layout=$layout" "journal=$journal" "workloads=${workloads// /,}"
     : >"$image.report"
     "${qemu[@]}" -serial "file:$image.report" </dev/null >"$image.console" 2>&1 &
     pid=$!
@@ -126,7 +128,7 @@ no_losses() {
     mv "$image.before" "$kept.img"
     cp "$image.report" "$kept.report"
     cp "$image.console" "$kept.console"
-    say "$name, round $round, seed $seed: FAILED"
+    say "$layout, $name, round $round, seed $seed: FAILED"
     printf '  %s\n' "${losses[@]}" >&2
     cat >&2 <<END
   $kept.img is the memory as the last kill left it; beside it the report and the console of the boot that followed.
@@ -228,7 +230,7 @@ if [ -n "$look" ]; then
     exit
 fi
 RANDOM=$seed
-echo "machine-torture.sh: seed $seed, $rounds kills per case, workloads $workloads"
+echo "machine-torture.sh: $layout, seed $seed, $rounds kills per case, workloads $workloads"
 for case in $cases; do
     torture "$case"
 done

@@ -136,6 +136,74 @@ fn files_are_mapped_where_they_lie() {
     assert!(checked.contains("clean"), "{checked}");
 }
 
+/// Two users map files of a pool that both may open: each sees, and may do, what tmpfs lets it.
+#[test]
+fn who_may_only_read_maps_only_that() {
+    let mut sandbox = Sandbox::empty();
+    sandbox.ok(["mkfs", sandbox.pool_str(), "--size", "256M", "--layout", "scmfs"]);
+    std::os::unix::fs::chown(&sandbox.pool, None, Some(65534)).unwrap();
+    fs::set_permissions(&sandbox.pool, fs::Permissions::from_mode(0o660)).unwrap();
+    sandbox.mount(&["-o", "direct"]);
+    let (program, dir) = (compiled("others", &[]), sandbox.path("others"));
+    fs::create_dir(&dir).unwrap();
+    // Where others can load it, wherever the build directory is.
+    let lib = sandbox.outside("libkeepstone.so");
+    fs::copy(library(), &lib).unwrap();
+    let mut run = Command::new(env!("CARGO_BIN_EXE_keepstone"));
+    run.args(["run", "--stats", "--json", "--"]).args([&program, &dir]);
+    let output = output_of(run.env("KEEPSTONE_LIBRARY", &lib));
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let report = text.strip_prefix(&on_tmpfs(&program)).unwrap_or_else(|| panic!("{text}"));
+    let report: Value = serde_json::from_str(report).unwrap();
+    // One mapping is the owner's, three are the reader's.
+    assert!(report["calls"]["map"]["served"].as_u64() >= Some(4), "{report}");
+    assert_eq!(sandbox.requests("read") + sandbox.requests("write"), 0, "{}", sandbox.stats());
+    sandbox.umount();
+    let checked = sandbox.ok(["check", sandbox.pool_str()]);
+    assert!(checked.contains("clean"), "{checked}");
+}
+
+/// Who may not open the pool has the mount, by which it sees what others store through mappings, and gets no further.
+#[test]
+fn who_may_not_open_the_pool_sees_what_others_map() {
+    let sandbox = scmfs_mounted();
+    let [open, closed] = ["open", "closed"].map(|name| sandbox.path(name));
+    for (path, mode) in [(&open, 0o644), (&closed, 0o600)] {
+        fs::write(path, vec![b'a'; 100_000]).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let script = "import mmap, sys
+for name in sys.argv[1:]:
+    f = open(name, 'r+b')
+    m = mmap.mmap(f.fileno(), 0)
+    m[5:11] = b'stored'
+    globals()[name] = m
+print('mapped', flush=True)
+sys.stdin.read()";
+    let mut owner = Command::new(env!("CARGO_BIN_EXE_keepstone"));
+    owner.args(["run", "--", "python3", "-c", script]).args([&open, &closed]);
+    owner.env("KEEPSTONE_LIBRARY", library()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut owner = owner.spawn().unwrap();
+    let mut line = String::new();
+    let mut output = std::io::BufReader::new(owner.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut output, &mut line).unwrap();
+    assert_eq!(line, "mapped\n");
+    let script = format!(
+        "head -c 11 {0}; ! cat {1} 2>&1; ! true 2>&1 >> {0}; ! true 2>&1 <> {0}; ! test -r {2} -o -w {2}",
+        open.display(),
+        closed.display(),
+        sandbox.pool.display()
+    );
+    let seen = as_nobody(&script);
+    assert!(seen.starts_with("aaaaastored"), "{seen}");
+    drop(owner.stdin.take());
+    assert!(owner.wait().unwrap().success());
+    sandbox.umount();
+    let checked = sandbox.ok(["check", sandbox.pool_str()]);
+    assert!(checked.contains("clean"), "{checked}");
+}
+
 /// A program without the library finds what is stored, and cannot map what would not be that.
 #[test]
 fn what_is_mapped_where_it_lies_the_kernel_does_not_map() {
