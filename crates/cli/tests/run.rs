@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
-use common::{PermissionsExt as _, Sandbox, library, tool, wait_until};
+use common::{PermissionsExt as _, Sandbox, as_nobody, library, tool, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
