@@ -43,7 +43,7 @@ demo: build ## a pool in DRAM, mounted; real programs on it while the server is 
 	scripts/demo.sh
 
 test: build loom ## all tests: of the workspace, models, and suites of the field against a mount (as root)
-	scripts/lib-packages.sh fuse3 attr acl libclang1-14
+	scripts/lib-packages.sh fuse3 attr acl libclang1-14 gcc libc6-dev e2fsprogs xfsprogs btrfs-progs rsync valgrind util-linux binutils
 	$(CARGO) test --workspace --features keepstone/ublk --no-fail-fast
 	scripts/mount-tests/run.sh all
 	LAYOUT=scmfs scripts/mount-tests/run.sh all
