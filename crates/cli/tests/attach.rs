@@ -274,3 +274,69 @@ fn a_second_user() {
     assert_eq!(std::os::unix::fs::MetadataExt::uid(&below), 65534);
     assert_eq!(content(data.join("theirs")), "theirs\n");
 }
+
+#[test]
+fn files_are_warmed_pinned_flushed_and_forgotten() {
+    let cached = Cached::new();
+    let data = cached.data();
+    fs::create_dir(data.join("d")).unwrap();
+    for i in 0..3 {
+        fs::write(data.join(format!("d/{i}")), vec![b'0' + i; 1 << 20]).unwrap();
+    }
+    std::os::unix::fs::symlink("/etc", data.join("d/link")).unwrap();
+    cached.attach(&["--max-age=3600"]);
+    let path = |name: &str| data.join(name).to_str().unwrap().to_owned();
+    let ask = |command: &str, name: &str| -> Value {
+        let told = cached.keepstone(&["--json", "attach", command, &path(name)]);
+        serde_json::from_str(&told).unwrap()
+    };
+    let warm = ask("warm", "d");
+    let files = warm.as_array().unwrap();
+    assert_eq!(files.len(), 3, "{warm}");
+    assert!(files.iter().all(|file| file["cached_bytes"] == 1 << 20), "{warm}");
+    assert_eq!(ask("pin", "d/0")[0]["is_pinned"], true);
+    assert_eq!(ask("unpin", "d/0")[0]["is_pinned"], false);
+    fs::write(data.join("d/1"), [b'x'; 5000]).unwrap();
+    assert_eq!(ask("show", "d/1")[0]["dirty_bytes"], 8192);
+    assert_eq!(ask("flush", "d")[0]["dirty_bytes"], 0);
+    fs::write(data.join("d/2"), [b'y'; 5000]).unwrap();
+    cached.keepstone(&["attach", "flush", data.to_str().unwrap()]);
+    assert_eq!(cached.status()["cache"]["dirty_bytes"], 0);
+    assert_eq!(ask("invalidate", "d/2")[0]["cached_bytes"], 0);
+    assert_eq!(fs::read(data.join("d/2")).unwrap(), [b'y'; 5000]);
+    // A mode of its own.
+    let mode = |value: &[u8]| {
+        rustix::fs::setxattr(
+            data.join("d/0"),
+            "user.keepstone.data",
+            value,
+            rustix::fs::XattrFlags::empty(),
+        )
+    };
+    assert_eq!(mode(b"loose"), Err(rustix::io::Errno::INVAL));
+    mode(b"writeback").unwrap();
+    assert_eq!(ask("show", "d/0")[0]["mode"], "writeback");
+    assert_eq!(ask("show", "d/1")[0]["mode"], "journal");
+    // Another user may have read what he may read, and no more.
+    let as_nobody = |command: &str| {
+        let args =
+            ["--reuid=65534", "--regid=65534", "--clear-groups", env!("CARGO_BIN_EXE_keepstone")];
+        let output =
+            Command::new("setpriv").args(args).args(["attach", command, &path("d/1")]).output();
+        output.unwrap().status.success()
+    };
+    let base = fs::Permissions::from(std::os::unix::fs::PermissionsExt::from_mode(0o755));
+    fs::set_permissions(cached.base.path(), base).unwrap();
+    assert!(as_nobody("warm") && as_nobody("show"));
+    assert!(!as_nobody("invalidate") && !as_nobody("pin"));
+    cached.detach();
+    // Where no cache is, nothing is left behind, and it is said.
+    let output = cached.run(&["attach", "pin", &path("d/0")]);
+    assert!(!output.status.success());
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("not below the mount point of a cache")
+    );
+    let mut names = [0; 1024];
+    let len = rustix::fs::listxattr(data.join("d/0"), &mut names[..]).unwrap();
+    assert!(!String::from_utf8_lossy(&names[..len]).contains("keepstone.cache"));
+}

@@ -5,7 +5,7 @@ pub(crate) use crate::node::Cnode;
 use crate::node::{Dirty, Node, State};
 use crate::range::{Blocks, joined};
 use crate::record::{self, Fingerprint, Flags, Record};
-use crate::{BLOCK, Cache, lock};
+use crate::{BLOCK, Cache, Mode, lock};
 use backing::Backing;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,7 +21,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     /// (pmcache-C4).
     pub(crate) fn cnode<'s>(&self, node: &Node, state: &'s mut State) -> Result<&'s mut Cnode> {
         if state.cached.is_none() {
-            let mut cnode = self.load_or_make(node)?;
+            let mode = self.mode_of(node.ino, state);
+            let mut cnode = self.load_or_make(node, mode)?;
             self.settle(node.ino, &mut cnode);
             state.cached = Some(cnode);
         }
@@ -42,7 +43,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(())
     }
 
-    fn load_or_make(&self, node: &Node) -> Result<Cnode> {
+    fn load_or_make(&self, node: &Node, mode: Mode) -> Result<Cnode> {
         let attr = self.backing.getattr(node.ino)?;
         let identity = self.backing.identity(node.ino)?.0;
         let name = record::name_of(&identity);
@@ -65,7 +66,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             slot: None,
             checked: (self.options.clock)(),
             // In journal mode its times are durable before anything is written to it.
-            is_unsynced: self.options.mode != crate::Mode::Journal,
+            is_unsynced: mode != Mode::Journal,
             dirty: None,
         };
         let begun =

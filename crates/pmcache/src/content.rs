@@ -31,7 +31,7 @@ impl From<Errno> for Stop {
 /// Fewer bytes are stored as zeros instead of being freed below.
 const ZEROS_MAX: u64 = 256 << 10;
 /// No more is read from below at once.
-const FETCH_MAX: u64 = 1 << 20;
+pub(crate) const FETCH_MAX: u64 = 1 << 20;
 /// Copies of more bytes are made by the pool, if it has them all; else in pieces of so many, one after the other.
 const COPY_MAX: u64 = 4 << 20;
 /// What a write takes beside its blocks at most: tree nodes, bitmap, record.
@@ -331,7 +331,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     }
 
     /// Fetches what is missing of whole blocks. Nothing is left for later.
-    fn fetch_whole(&self, node: &Node, cnode: &Cnode, range: &Range<u64>) -> Result<()> {
+    pub(crate) fn fetch_whole(&self, node: &Node, cnode: &Cnode, range: &Range<u64>) -> Result<()> {
         for hole in self.holes(cnode, range, usize::MAX)? {
             if self.fetch(node, cnode, &hole, false)?.is_some() {
                 return Err(Errno::NOSPC);
@@ -355,7 +355,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             }
             state.is_plain = true;
         }
-        if !state.is_named && self.options.mode == Mode::Journal && !state.is_unlinked {
+        if !state.is_named && !state.is_unlinked && self.mode_of(node.ino, state) == Mode::Journal {
             self.keep_name(node, state)?;
         }
         if state.is_unlinked

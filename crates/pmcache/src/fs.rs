@@ -4,7 +4,7 @@ use crate::content::Place;
 use crate::counters::{Status, Trouble};
 use crate::node::{Node, Place as Name, State};
 use crate::record::Flags;
-use crate::{Cache, cnode, lock, read, write};
+use crate::{Cache, Command, cnode, control, lock, read, write};
 use backing::Backing;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ struct Going {
 }
 
 impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
-    vfs::forward!(self => self.backing; root, limits, readlink, readdir, getxattr, listxattr);
+    vfs::forward!(self => self.backing; root, limits, readlink, readdir, listxattr);
 
     /// Contents are durable on return, by [`Mode::Journal`](crate::Mode) also as to which file they are of; names and
     /// attributes when they are synced.
@@ -211,11 +211,24 @@ impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
         drained.and(synced)
     }
 
+    fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        match Command::of_attribute(name) {
+            Some(command) => self.control(ino, command?),
+            None => self.backing.getxattr(ino, name),
+        }
+    }
+
     fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: SetXattr) -> Result<()> {
+        if let Some(command) = Command::of_attribute(name) {
+            return self.control_to_change(ino, command?);
+        }
         let below = self.writable()?;
+        if name == control::DATA.as_bytes() {
+            self.check_mode(ino, value)?;
+        }
         self.name_below(ino)?;
         self.change_attributes(ino, |state| {
-            state.is_plain = false;
+            (state.is_plain, state.mode) = (false, None);
             below.setxattr(ino, name, value, mode)
         })
     }
@@ -223,7 +236,10 @@ impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
     fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
         let below = self.writable()?;
         self.name_below(ino)?;
-        self.change_attributes(ino, |_| below.removexattr(ino, name))
+        self.change_attributes(ino, |state| {
+            state.mode = None;
+            below.removexattr(ino, name)
+        })
     }
 }
 

@@ -28,6 +28,7 @@
 mod births;
 mod cnode;
 mod content;
+mod control;
 mod counters;
 mod drain;
 mod fs;
@@ -40,6 +41,7 @@ mod removed;
 mod space;
 mod table;
 
+pub use control::{COMMANDS, Command, DATA, FileStatus};
 pub use counters::{Counters, Status, Trouble};
 pub use options::{Mode, Options};
 pub use recover::{Error, directory_of};

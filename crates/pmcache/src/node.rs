@@ -1,5 +1,6 @@
 //! A regular file that somebody uses, or that has something which is not below yet.
 
+use crate::options::Mode;
 use crate::range::Blocks;
 use crate::record::{Birth, Record};
 use eviction::Slot;
@@ -34,6 +35,8 @@ pub struct State {
     pub is_named: bool,
     /// Where it was made, if that is neither durable below nor recorded in the pool.
     pub made: Option<Place>,
+    /// What a write to it promises, once that was looked for.
+    pub mode: Option<Mode>,
     /// Whether it has no capability that a write would have to take away.
     pub is_plain: bool,
     /// Whether its last name is gone.

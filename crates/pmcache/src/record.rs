@@ -59,6 +59,8 @@ bitflags::bitflags! {
         const ORPHAN = 2;
         /// Somebody else has changed it while the cache had something for it.
         const CONFLICT = 4;
+        /// It is not evicted.
+        const PINNED = 8;
     }
 }
 

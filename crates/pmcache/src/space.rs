@@ -1,7 +1,7 @@
 //! Space in the pool: which files leave it first.
 
 use crate::counters::count;
-use crate::record::{self, Record};
+use crate::record::{self, Flags, Record};
 use crate::{BLOCK, Cache, lock};
 use backing::Backing;
 use eviction::{Marks, Policy, Slot};
@@ -125,6 +125,14 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         if cnode.dirty.is_some() || cnode.shadow != shadow {
             return Ok(0);
         }
+        if cnode.record.state.contains(Flags::PINNED) {
+            // It comes back when it is unpinned, or attached anew.
+            lock(self.order()).policy.remove(shadow.0);
+            if let Some(cnode) = &mut state.cached {
+                cnode.slot = None;
+            }
+            return Ok(0);
+        }
         let used = self.pool.getattr(shadow)?.blocks / (BLOCK / 512);
         if used > WHOLE_MAX.max(2 * blocks) {
             return self.evict_part(shadow, blocks);
@@ -142,6 +150,10 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let record = self.pool.getxattr(shadow, record::RECORD);
         let record = record.and_then(|bytes| Record::from_bytes(&bytes));
         let name = match record {
+            Ok(record) if record.state.contains(Flags::PINNED) => {
+                lock(self.order()).policy.remove(shadow.0);
+                return Ok(0);
+            }
             Ok(record) => record::name_of(&record.identity),
             Err(_) => {
                 self.resident.remove(shadow);

@@ -94,6 +94,18 @@ pub enum AttachCommand {
         /// The directory whose cache it is.
         dir: PathBuf,
     },
+    /// Read files into the cache.
+    Warm(FilesArgs),
+    /// Read files into the cache, and keep them there until they are unpinned or removed, also when it is attached again.
+    Pin(FilesArgs),
+    /// Let files be evicted like others.
+    Unpin(FilesArgs),
+    /// Write back what the cache has of files; of the mount point: of all.
+    Flush(FilesArgs),
+    /// Write back what the cache has of files, and forget it.
+    Invalidate(FilesArgs),
+    /// Say what the cache has of files.
+    Show(FilesArgs),
     /// Drop what a cache has for one file and could not write back. The file in DIR stays as it is.
     Discard {
         /// The pool, not attached.
@@ -103,4 +115,12 @@ pub enum AttachCommand {
         /// The file as `status` names it.
         path: PathBuf,
     },
+}
+
+/// Files of an attached cache.
+#[derive(Debug, Args)]
+pub struct FilesArgs {
+    /// Files below its mount point, and directories: all regular files in them.
+    #[arg(required = true)]
+    pub paths: Vec<PathBuf>,
 }

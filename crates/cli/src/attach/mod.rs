@@ -1,6 +1,7 @@
 //! `keepstone attach`: a pool as the cache of a directory.
 
 mod args;
+mod files;
 mod inner;
 mod serve;
 mod status;
@@ -12,7 +13,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result, bail};
 use backing::DirFs;
 use indicatif::{ProgressBar, ProgressStyle};
-use pmcache::{Cache, Options};
+use pmcache::{Cache, Command, Options};
 use serde::{Deserialize, Serialize};
 
 use crate::mount::absolute_dir;
@@ -46,6 +47,14 @@ pub fn run(args: &AttachArgs, json: bool) -> Result<ExitCode> {
         (Some(AttachCommand::Status { mount, metrics }), _) => status::run(mount, *metrics, json),
         (Some(AttachCommand::Drain { pool, dir }), _) => drain(pool, dir, json),
         (Some(AttachCommand::Discard { pool, dir, path }), _) => discard(pool, dir, path, json),
+        (Some(AttachCommand::Warm(files)), _) => files::run(Command::Warm, &files.paths, json),
+        (Some(AttachCommand::Pin(files)), _) => files::run(Command::Pin, &files.paths, json),
+        (Some(AttachCommand::Unpin(files)), _) => files::run(Command::Unpin, &files.paths, json),
+        (Some(AttachCommand::Flush(files)), _) => files::run(Command::Flush, &files.paths, json),
+        (Some(AttachCommand::Invalidate(files)), _) => {
+            files::run(Command::Invalidate, &files.paths, json)
+        }
+        (Some(AttachCommand::Show(files)), _) => files::run(Command::Status, &files.paths, json),
         (None, Some(server)) => start(server, json),
         (None, None) => bail!("which pool, and which directory? See `keepstone attach --help`"),
     }

@@ -1,0 +1,159 @@
+//! What is asked of an attached cache for single files, and for all in a directory.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use pmcache::{Command, FileStatus};
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+use serde::Serialize;
+
+use crate::{mount, output, size};
+
+/// A status in JSON is not longer.
+const STATUS_MAX: usize = 4096;
+
+/// How it stands with a file, after what was asked.
+#[derive(Serialize)]
+struct Report {
+    path: PathBuf,
+    #[serde(flatten)]
+    status: Option<FileStatus>,
+    error: Option<String>,
+}
+
+pub fn run(command: Command, paths: &[PathBuf], json: bool) -> Result<ExitCode> {
+    let mut files = Vec::new();
+    for path in paths {
+        let path = std::path::absolute(path)?;
+        if command == Command::Flush && is_whole(&path)? {
+            ask(command, &path).with_context(|| path.display().to_string())?;
+        } else {
+            find(&path, &mut files).with_context(|| path.display().to_string())?;
+        }
+    }
+    let total = files.iter().map(|(_, bytes)| bytes).sum();
+    let bar = if json { ProgressBar::hidden() } else { ProgressBar::new(total) };
+    bar.set_style(ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {eta}")?);
+    bar.set_message(name(command));
+    let mut reports = Vec::new();
+    for (path, bytes) in files {
+        let done = ask(command, &path);
+        let (status, error) = match done {
+            Ok(status) => (Some(status), None),
+            Err(err) => (None, Some(format!("{err:#}"))),
+        };
+        bar.inc(bytes);
+        reports.push(Report { path, status, error });
+    }
+    bar.finish_and_clear();
+    let failed = reports.iter().filter(|report| report.error.is_some()).count();
+    if json {
+        output::json(&reports)?;
+    } else {
+        show(command, &reports);
+    }
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn name(command: Command) -> &'static str {
+    let named = Command::NAMES.iter().find(|(known, _)| *known == command);
+    named.map_or("", |(_, name)| name)
+}
+
+/// Whether a path is where a cache is mounted.
+fn is_whole(path: &Path) -> Result<bool> {
+    let mounted = fuse::mount_at(path)?;
+    Ok(mounted.is_some_and(|mount| mount.is_keepstone()))
+}
+
+/// The regular files at and below a path, on its file system, with their sizes. Links are not followed.
+fn find(path: &Path, files: &mut Vec<(PathBuf, u64)>) -> Result<()> {
+    let first = path.symlink_metadata()?;
+    let mut left = vec![(path.to_owned(), first.clone())];
+    while let Some((path, found)) = left.pop() {
+        if found.is_file() {
+            files.push((path, found.len()));
+        } else if found.is_dir() && found.dev() == first.dev() {
+            for entry in path.read_dir()? {
+                let path = entry?.path();
+                match path.symlink_metadata() {
+                    Ok(found) => left.push((path, found)),
+                    // Removed meanwhile.
+                    Err(err) if err.kind() == std::io::ErrorKind::NotFound => {}
+                    Err(err) => return Err(err).with_context(|| path.display().to_string()),
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Asks for one file; how it stands then. Of a directory, nothing is known.
+fn ask(command: Command, path: &Path) -> Result<FileStatus> {
+    if !command.only_reads() {
+        let attribute = command.attribute();
+        let asked = rustix::fs::lsetxattr(path, &*attribute, b"", XattrFlags::empty());
+        asked.or_else(|errno| explain(errno, path))?;
+        if path.is_dir() {
+            return Ok(FileStatus::default());
+        }
+    }
+    let read = if command == Command::Warm { command } else { Command::Status };
+    let mut text = [0; STATUS_MAX];
+    let len = match rustix::fs::lgetxattr(path, &*read.attribute(), &mut text[..]) {
+        Ok(len) => len,
+        Err(errno) => return explain(errno, path),
+    };
+    Ok(serde_json::from_slice(&text[..len])?)
+}
+
+fn explain<T>(errno: Errno, path: &Path) -> Result<T> {
+    match errno {
+        Errno::OPNOTSUPP | Errno::NODATA => {
+            let dir = path.parent().and_then(|dir| mount::absolute_dir(dir).ok());
+            let dir = dir.unwrap_or_default();
+            bail!(
+                "not below the mount point of a cache; `keepstone attach POOL {}` makes one",
+                dir.display()
+            )
+        }
+        Errno::NOSPC => bail!("the pool cannot hold it beside what is pinned and not written back"),
+        errno => Err(std::io::Error::from(errno).into()),
+    }
+}
+
+fn show(command: Command, reports: &[Report]) {
+    let mut sum = FileStatus::default();
+    for report in reports {
+        if let Some(status) = &report.status {
+            sum.size_bytes += status.size_bytes;
+            sum.cached_bytes += status.cached_bytes;
+            sum.dirty_bytes += status.dirty_bytes;
+            if command == Command::Status {
+                let pinned = if status.is_pinned { ", pinned" } else { "" };
+                say!(
+                    "{}: {} of {} cached, {} not written back, data={}{pinned}",
+                    report.path.display(),
+                    size::show(status.cached_bytes),
+                    size::show(status.size_bytes),
+                    size::show(status.dirty_bytes),
+                    status.mode
+                );
+            }
+        }
+        if let Some(error) = &report.error {
+            output::notice(format!("{}: {error}", report.path.display()));
+        }
+    }
+    say!(
+        "{} files, {}: {} cached, {} not written back",
+        reports.len(),
+        size::show(sum.size_bytes),
+        size::show(sum.cached_bytes),
+        size::show(sum.dirty_bytes)
+    );
+}
