@@ -17,9 +17,6 @@ use crashsim::target::Target;
 use crashsim::workload;
 use indicatif::{ProgressBar, ProgressStyle};
 use judges::blocks;
-use judges::bpfs::Bpfs;
-use judges::modelfs::ModelFs;
-use judges::scmfs::Scmfs;
 use serde::Serialize;
 
 use crate::{output, score};
@@ -143,11 +140,22 @@ pub fn run(args: &CrashtestArgs, json: bool) -> Result<ExitCode> {
         return score::run(args.engine.map(Engine::crate_name), args.limit, args.threads, json);
     }
     campaign::prepare_process();
-    match args.engine.unwrap_or_default() {
-        Engine::Bpfs => run_file_system(&Bpfs, args, json),
-        Engine::Scmfs => run_file_system(&Scmfs, args, json),
-        Engine::Model => run_file_system(&ModelFs, args, json),
-        Engine::Pmbd => run_pmbd(args, json),
+    let engine = args.engine.unwrap_or_default();
+    let explored = judges::with_file_system(engine.crate_name(), FileSystem { args, json });
+    explored.unwrap_or_else(|| run_pmbd(args, json))
+}
+
+/// Explores a file system.
+struct FileSystem<'a> {
+    args: &'a CrashtestArgs,
+    json: bool,
+}
+
+impl judges::Visitor for FileSystem<'_> {
+    type Output = Result<ExitCode>;
+
+    fn visit<T: Target>(self, target: &T) -> Self::Output {
+        run_file_system(target, self.args, self.json)
     }
 }
 

@@ -16,9 +16,9 @@ struct Calls {
     /// What they have moved, in bytes.
     served_bytes: u64,
     /// Made by the kernel, on descriptors and paths of pools.
-    handed_over: u64,
+    by_kernel: u64,
     /// What those have moved, in bytes.
-    handed_over_bytes: u64,
+    by_kernel_bytes: u64,
     /// What calls in user space took, in nanoseconds; 0 without `--stats`.
     served_ns: u64,
 }
@@ -185,14 +185,14 @@ impl Report {
             "bytes",
             "ms",
             "us per call",
-            "handed over",
+            "by the kernel",
             "bytes"
         );
         for (class, calls) in &self.calls {
-            let Calls { served, served_bytes, handed_over, handed_over_bytes, served_ns } = *calls;
+            let Calls { served, served_bytes, by_kernel, by_kernel_bytes, served_ns } = *calls;
             let (ms, us) = (served_ns as f64 / 1e6, served_ns as f64 / 1e3 / served.max(1) as f64);
             tell!(
-                "{class:12} {served:14} {served_bytes:14} {ms:14.3} {us:14.3} {handed_over:14} {handed_over_bytes:14}"
+                "{class:12} {served:14} {served_bytes:14} {ms:14.3} {us:14.3} {by_kernel:14} {by_kernel_bytes:14}"
             );
         }
     }
@@ -218,8 +218,8 @@ fn calls(sums: &Sums) -> BTreeMap<&'static str, Calls> {
             let calls = Calls {
                 served: calls.served.calls,
                 served_bytes: calls.served.bytes,
-                handed_over: calls.by_kernel.calls,
-                handed_over_bytes: calls.by_kernel.bytes,
+                by_kernel: calls.by_kernel.calls,
+                by_kernel_bytes: calls.by_kernel.bytes,
                 served_ns: calls.served_ns,
             };
             (name, calls)

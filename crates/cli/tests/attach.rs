@@ -325,7 +325,7 @@ fn files_are_warmed_pinned_flushed_and_forgotten() {
             Command::new("setpriv").args(args).args(["attach", command, &path("d/1")]).output();
         output.unwrap().status.success()
     };
-    let base = fs::Permissions::from(std::os::unix::fs::PermissionsExt::from_mode(0o755));
+    let base = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(cached.base.path(), base).unwrap();
     assert!(as_nobody("warm") && as_nobody("show"));
     assert!(!as_nobody("invalidate") && !as_nobody("pin"));

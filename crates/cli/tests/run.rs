@@ -110,8 +110,8 @@ fn every_class_of_calls_is_served_and_answers_as_the_kernel() {
     ] {
         assert!(served(class) > 0, "{class}: {report}");
     }
-    let handed_over = report["calls"]["open"]["handed_over"].as_u64().unwrap();
-    assert!(served("open") > 100 * handed_over, "{report}");
+    let by_kernel = report["calls"]["open"]["by_kernel"].as_u64().unwrap();
+    assert!(served("open") > 100 * by_kernel, "{report}");
     sandbox.umount();
 }
 
@@ -129,7 +129,7 @@ fn files_are_mapped_where_they_lie() {
     let report = on_pool(&sandbox, &compiled("mapped", &[]), &[], &[]);
     let map = &report["calls"]["map"];
     // What cannot be mapped at all is the kernel's to say.
-    assert!(map["served"].as_u64() > Some(25) && map["handed_over"] == 3, "{report}");
+    assert!(map["served"].as_u64() > Some(25) && map["by_kernel"] == 3, "{report}");
     assert_eq!(sandbox.requests("read") + sandbox.requests("write"), 0, "{}", sandbox.stats());
     sandbox.umount();
     let checked = sandbox.ok(["check", sandbox.pool_str()]);
@@ -272,9 +272,9 @@ fn streams_of_libc_are_served_and_answer_as_on_tmpfs() {
         assert!(count(class, "served") > 20, "{class}: {report}");
     }
     // But for files that libc opens itself, for the modes `c` and `ccs`, while the kernel has them.
-    let handed_over = |class: &&str| count(class, "handed_over") > 3;
+    let by_kernel = |class: &&str| count(class, "by_kernel") > 3;
     let classes = ["read", "write", "seek", "close", "stat"];
-    assert_eq!(classes.iter().find(|class| handed_over(class)), None, "{report}");
+    assert_eq!(classes.iter().find(|class| by_kernel(class)), None, "{report}");
     sandbox.umount();
 }
 
@@ -343,7 +343,7 @@ fn processes_share_files_as_on_tmpfs() {
     let report = on_pool(&sandbox, &compiled("shared", &[]), &[], &[]);
     // What the kernel has, too, is served as before.
     let writes = &report["calls"]["write"];
-    assert!(writes["served"].as_u64() > writes["handed_over"].as_u64(), "{report}");
+    assert!(writes["served"].as_u64() > writes["by_kernel"].as_u64(), "{report}");
     sandbox.umount();
 }
 
@@ -468,7 +468,7 @@ fn libraries_that_a_program_preloads_see_its_calls() {
         let text = String::from_utf8_lossy(&output.stdout);
         let report = text.strip_prefix("seen\n").unwrap_or_else(|| panic!("{list}: {output:?}"));
         let report: Value = serde_json::from_str(report).unwrap();
-        assert_eq!(report["calls"]["names"]["handed_over"], 0, "{report}");
+        assert_eq!(report["calls"]["names"]["by_kernel"], 0, "{report}");
         assert_eq!(report["calls"]["names"]["served"], 2, "{report}");
     }
     sandbox.umount();

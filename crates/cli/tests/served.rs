@@ -96,7 +96,7 @@ fn bytes_are_counted_by_the_way_they_took() {
     assert!((4_000_000..=6_100_000).contains(&(read + by_mount)), "{fast:#}");
     // The kernel opens, and what it moves is counted, too.
     let real = report(&sandbox, &["--stats", "--fds", "real"], script);
-    let all = ["read", "write", "copy"].map(|class| bytes(&real, class, "handed_over_bytes"));
+    let all = ["read", "write", "copy"].map(|class| bytes(&real, class, "by_kernel_bytes"));
     assert_eq!(all.iter().sum::<u64>(), 4_000_000, "{real:#}");
     assert_eq!(real["served"]["bytes"], 0, "{real:#}");
     assert!(real["reasons"]["kernel-descriptors"]["calls"].as_u64() > Some(10), "{real:#}");

@@ -1,4 +1,4 @@
-//! What the mount's server posts, in the derived state: [`mounts::MountEvents`].
+//! What the mount's server announces, in the derived state: [`mounts::MountEvents`].
 //!
 //! Recoveries keep it: the count of changes is not among what they derive anew, executions are counted
 //! with the references of the living. Mappings are counted twice, by inode for those who ask, and by process and
@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use vfs::{Errno, Ino, Result};
 
-/// What is posted to those who share a pool.
+/// What is announced to those who share a pool.
 pub struct PoolEvents<'p, P>(pub &'p P);
 
 impl<'p, P: SharedPool> PoolEvents<'p, P> {
@@ -24,7 +24,7 @@ impl<'p, P: SharedPool> PoolEvents<'p, P> {
     }
 
     /// Inside, because a recovery reads the count and writes it again (sharing-R2). Whoever cannot get inside
-    /// posts nothing.
+    /// announces nothing.
     fn count_executions(&self, ino: Ino, change: impl Fn(u32) -> Option<u32>) {
         let _ = self.0.op(|pool| {
             let v = pool.state().vinode(ino)?;
@@ -39,7 +39,7 @@ impl<P: SharedPool + Send> MountEvents for PoolEvents<'_, P> {
         self.state().mount_changes().load(Relaxed)
     }
 
-    fn post_mount_change(&self) {
+    fn announce_mount_change(&self) {
         self.state().mount_changes().fetch_add(1, Relaxed);
     }
 

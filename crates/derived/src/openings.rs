@@ -1,6 +1,6 @@
 //! Files that processes have the kernel open by number: [`mounts::MountEvents::begin_opening`].
 //!
-//! - openings-O1: a process posts what it is having opened, in its own word, before it asks the kernel, and takes it back
+//! - openings-O1: a process announces what it is having opened, in its own word, before it asks the kernel, and takes it back
 //!   when the kernel knows the size. It does one at a time.
 //! - openings-O2: the server marks the word before it looks at the size that it answers. So whoever changes the size, or has
 //!   begun to map, and then finds no word of the inode, is not overtaken by an older answer.
@@ -43,7 +43,7 @@ impl Openings {
         self.words(arena).get((ticket >> SLOT_SHIFT) as usize)
     }
 
-    /// Posts an opening (openings-O1). The ticket is that of no other.
+    /// Announces an opening (openings-O1). The ticket is that of no other.
     pub fn begin(&self, arena: &Arena, process: usize, ino: Ino) -> u64 {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let pid = getpid().as_raw_nonzero().get() as u64 & 0x7f_ffff;
@@ -55,7 +55,7 @@ impl Openings {
         ticket
     }
 
-    /// The server is about to answer (openings-O2). What nobody posted is passed over.
+    /// The server is about to answer (openings-O2). What nobody announced is passed over.
     pub fn answer(&self, arena: &Arena, ino: Ino, ticket: u64) {
         if let Some(word) = self.word(arena, ticket) {
             let asked = asked(ino, ticket);

@@ -11,7 +11,7 @@
 //!   does not pass its word on (truncate, fallocate, copy), the caller's user ID does.
 //! - **Sharing** ([`Server::shared`]): where programs use the pool without the server, they find
 //!   inodes in the mount by [`mounts::Alias`], appends are placed by the engine, what only the
-//!   kernel knows is posted on the pool's [`mounts::MountEvents`], and the kernel is told to forget inodes that
+//!   kernel knows is announced on the pool's [`mounts::MountEvents`], and the kernel is told to forget inodes that
 //!   lose their last name beside the mount.
 //! - **Caching**: where this mount is the only writer, the kernel may keep names (absent ones too),
 //!   attributes, listings, links and pages for as long as it likes ([`Caching`]).

@@ -71,7 +71,7 @@ impl Server {
     /// For a pool that other processes change without asking this server: files can be opened by
     /// their [alias](Alias) under `secret`, what is written to a file that is open for appending goes
     /// to where the file ends then, not to where the kernel remembers its end, and which files the
-    /// kernel executes or may map is posted among the mount events.
+    /// kernel executes or may map is announced among the mount events.
     #[must_use]
     pub fn shared(mut self, secret: u64, events: Arc<dyn MountEvents>) -> Self {
         let fs = self.fs.clone();
@@ -272,7 +272,7 @@ impl Server {
         self.shared.as_ref().map(|shared| &*shared.events)
     }
 
-    /// Posts what it means to programs beside the mount that one has opened a regular file by an ordinary
+    /// Announces what it means to programs beside the mount that one has opened a regular file by an ordinary
     /// name. The handle says what its release takes back.
     pub(crate) fn begin_use(&self, ino: INodeNo, flags: i32) -> vfs::Result<FileHandle> {
         let Some(events) = self.events() else { return Ok(FileHandle(0)) };
@@ -325,7 +325,7 @@ impl Server {
         }
     }
 
-    /// Takes back what [`begin_use`](Self::begin_use) posted.
+    /// Takes back what [`begin_use`](Self::begin_use) announced.
     pub(crate) fn end_use(&self, ino: INodeNo, handle: FileHandle) {
         let Some(events) = self.events() else { return };
         if handle.0 & MAPPED != 0 {

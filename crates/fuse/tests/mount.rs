@@ -33,9 +33,9 @@ struct Probe {
     references: AtomicU64,
     fsyncs: AtomicU64,
     kernel_cache: KernelCache,
-    /// What is posted as being executed.
+    /// What is announced as being executed.
     executed: Mutex<Vec<Ino>>,
-    /// What is posted as possibly mapped.
+    /// What is announced as possibly mapped.
     mapped: Mutex<Vec<Ino>>,
     /// Openings that the server has answered, with their tickets, and what it has waited for.
     answered: Mutex<Vec<(Ino, u64)>>,
@@ -49,7 +49,7 @@ impl MountEvents for Probe {
     fn mount_changes(&self) -> u64 {
         0
     }
-    fn post_mount_change(&self) {}
+    fn announce_mount_change(&self) {}
     fn is_executed(&self, ino: Ino) -> bool {
         self.executed.lock().unwrap().contains(&ino)
     }
@@ -110,9 +110,9 @@ impl MountEvents for Probe {
     }
 }
 
-fn remove_one(posted: &mut Vec<Ino>, ino: Ino) {
-    let at = posted.iter().position(|&other| other == ino).expect("it was posted");
-    posted.remove(at);
+fn remove_one(announced: &mut Vec<Ino>, ino: Ino) {
+    let at = announced.iter().position(|&other| other == ino).expect("it was announced");
+    announced.remove(at);
 }
 
 impl Probe {

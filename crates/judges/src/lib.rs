@@ -17,8 +17,27 @@ mod mounted;
 pub mod scmfs;
 mod words;
 
-use crashsim::target::Usage;
+use crashsim::target::{Target, Usage};
 use pool::CheckReport;
+
+/// What is done with the judge of a file system, whichever it is.
+pub trait Visitor {
+    /// What comes of it.
+    type Output;
+
+    /// Does it.
+    fn visit<T: Target>(self, target: &T) -> Self::Output;
+}
+
+/// Lets `visitor` work with the judge of the engine of this name; `None` where that is no file system.
+pub fn with_file_system<V: Visitor>(engine: &str, visitor: V) -> Option<V::Output> {
+    match engine {
+        "bpfs" => Some(visitor.visit(&bpfs::Bpfs)),
+        "scmfs" => Some(visitor.visit(&scmfs::Scmfs)),
+        "modelfs" => Some(visitor.visit(&modelfs::ModelFs)),
+        _ => None,
+    }
+}
 
 fn text(e: impl std::fmt::Display) -> String {
     e.to_string()

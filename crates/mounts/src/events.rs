@@ -1,29 +1,29 @@
-//! What a mount's server posts for those who use the pool beside it.
+//! What a mount's server announces for those who use the pool beside it.
 
 use std::time::Duration;
 use vfs::{Errno, Ino, Result};
 
-/// What the kernel tells the server of a mount and nobody else, posted where all can see it who use the
+/// What the kernel tells the server of a mount and nobody else, announced where all can see it who use the
 /// pool.
 ///
-/// What is posted makes others look for themselves, or leave a call to the kernel: it may come late, and
+/// What is announced makes others look for themselves, or leave a call to the kernel: it may come late, and
 /// what a server leaves that was killed, or unmounted before the kernel had told it all, does no harm.
 pub trait MountEvents: Send + Sync {
     /// How often the kernel's table of mounts has said something else of the mount: other
     /// [`MountState`](crate::MountState), or nothing any more. One load.
     fn mount_changes(&self) -> u64;
 
-    /// Posts such a change.
-    fn post_mount_change(&self);
+    /// Announces such a change.
+    fn announce_mount_change(&self);
 
     /// Whether the kernel may be executing the file: whether somebody may write to it is the kernel's
     /// to say then (`ETXTBSY`). One load.
     fn is_executed(&self, ino: Ino) -> bool;
 
-    /// Posts that the kernel has opened the file to execute it. The caller holds the inode.
+    /// Announces that the kernel has opened the file to execute it. The caller holds the inode.
     fn begin_execution(&self, ino: Ino);
 
-    /// Posts that it has closed what it opened so.
+    /// Announces that it has closed what it opened so.
     fn end_execution(&self, ino: Ino);
 
     /// Whether somebody may map the file through the mount, so that the kernel may have pages of it. One load.
@@ -55,7 +55,7 @@ pub trait MountEvents: Send + Sync {
     /// Takes back all counts of this process.
     fn end_mappings(&self);
 
-    /// Posts that this process is having the kernel open the inode by [`Alias::file_name`](crate::Alias::file_name),
+    /// Announces that this process is having the kernel open the inode by [`Alias::file_name`](crate::Alias::file_name),
     /// one at a time, and gives the ticket that is the name's nonce.
     ///
     /// The kernel takes what the server answers for a new file, and so the size in it, even if it has learned of a
@@ -89,7 +89,7 @@ pub trait MountEvents: Send + Sync {
     /// Ends such a wait, or else the next one.
     fn wake(&self);
 
-    /// The mount of this process has ended: takes back its mappings, and nothing is posted for it any more.
+    /// The mount of this process has ended: takes back its mappings, and nothing is announced for it any more.
     fn end_serving(&self);
 }
 
@@ -105,8 +105,8 @@ impl<T: HasMountEvents> MountEvents for T {
         self.mount_events().mount_changes()
     }
 
-    fn post_mount_change(&self) {
-        self.mount_events().post_mount_change();
+    fn announce_mount_change(&self) {
+        self.mount_events().announce_mount_change();
     }
 
     fn is_executed(&self, ino: Ino) -> bool {
@@ -175,7 +175,7 @@ impl<T: HasMountEvents> MountEvents for T {
     }
 }
 
-/// Of an engine whose pools one process uses at a time: nothing is posted to anybody.
+/// Of an engine whose pools one process uses at a time: nothing is announced to anybody.
 pub struct NoMountEvents;
 
 impl MountEvents for NoMountEvents {
@@ -183,7 +183,7 @@ impl MountEvents for NoMountEvents {
         0
     }
 
-    fn post_mount_change(&self) {}
+    fn announce_mount_change(&self) {}
 
     fn is_executed(&self, _ino: Ino) -> bool {
         false

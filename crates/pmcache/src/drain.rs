@@ -116,7 +116,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     fn write_back(&self, node: &Arc<Node>) -> Result<Option<Written>> {
         let _io = lock(&node.io);
         let Some(blocks) = self.begin(node)? else { return Ok(None) };
-        let written = self.hand_over(node, &blocks);
+        let written = self.write_below(node, &blocks);
         if let Err(err) = written {
             let mut state = write(&node.state);
             if let Some(cnode) = &mut state.cached {
@@ -147,7 +147,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     }
 
     /// Writes blocks below, and the size and the time of the file.
-    fn hand_over(&self, node: &Node, blocks: &Blocks) -> Result<()> {
+    fn write_below(&self, node: &Node, blocks: &Blocks) -> Result<()> {
         let mut bytes = Vec::new();
         for range in blocks.ranges() {
             let mut at = range.start * BLOCK;

@@ -429,7 +429,7 @@ impl Contents {
     #[cold]
     fn tell_size(&self, ofd: &OfdRef<'_>) {
         if let (Ok(()), Ok(attr)) = (self.promote_ofd(ofd), ofd.attr()) {
-            self.kernel.settle_size(ofd.fd(), attr.size);
+            self.kernel.update_kernel_size(ofd.fd(), attr.size);
         }
     }
 

@@ -1,7 +1,7 @@
 //! The POSIX process layer: descriptors, open file descriptions, paths and permissions over an
 //! engine of the contract [`vfs`], for a process that has no server in the path.
 //!
-//! A front end (`preload`) hands over each call it intercepts. [`Process`] answers with
+//! A front end (`preload`) passes on each call that it intercepts. [`Process`] answers with
 //! [`Served::Done`], or with [`Served::Kernel`]: make the call as it stands, and the mount serves it.
 //! *The mount is the truth*: whatever is not worth doing here is right there, only slower.
 //!
@@ -60,7 +60,7 @@
 //!
 //! - A file that is open for writing here can be executed (`ETXTBSY`); one that is executed cannot be
 //!   opened for writing, because the kernel makes that call ([`MountEvents::is_executed`]).
-//! - What others change about the mount is seen once the mount's server has posted it (mount-T1 in `mount`),
+//! - What others change about the mount is seen once the mount's server has announced it (mount-T1 in `mount`),
 //!   and a mount can become read-only while descriptors are open for writing: they give `EROFS`.
 //!   What changes in another mount namespace than the server's is not seen.
 //! - Limits that another process sets (`prlimit`) are not seen.
@@ -119,6 +119,6 @@ pub use mount::{Attached, Fork, MountSpec};
 pub use mounts::{MountEvents, MountState};
 pub use process::Process;
 pub use served::Served;
-pub use sys::{Kernel, Raw, settle_size};
+pub use sys::{Kernel, Raw, update_kernel_size};
 pub use vfs::Errno;
 pub use walk::proc_fd;

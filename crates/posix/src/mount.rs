@@ -1,7 +1,7 @@
 //! Mounts of pools, as this process sees them.
 //!
 //! - **mount-T1** The state of a mount (read-only, covered directories, whether paths still lead to it) are
-//!   those of the kernel's table at the last look. The mount's server posts on the pool's
+//!   those of the kernel's table at the last look. The mount's server announces on the pool's
 //!   [`MountEvents`] that they have changed; each walk, and each change by a descriptor, loads
 //!   that word first, and looks again where it is another.
 
@@ -36,7 +36,7 @@ pub struct MountSpec {
 pub struct Attached {
     /// The engine.
     pub fs: Arc<dyn FileSystem>,
-    /// What the mount's server posts.
+    /// What the mount's server announces.
     pub events: Arc<dyn MountEvents>,
     /// What the pool lies in, where files can be mapped in place.
     pub file: Option<PoolFile>,

@@ -64,7 +64,7 @@ impl Process {
     /// made it.
     pub fn mounts_changed(&self) {
         let pools = self.mounts().filter_map(|(_, mount)| self.attach(mount).ok());
-        pools.for_each(|pool| pool.events.post_mount_change());
+        pools.for_each(|pool| pool.events.announce_mount_change());
     }
 
     /// After a successful chroot, pivot_root, unshare or setns: paths are the kernel's from now on;

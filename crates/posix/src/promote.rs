@@ -340,7 +340,7 @@ impl Promotions {
         let name = self.alias(ofd).file_name(ticket);
         let opened = self.kernel.open_at(dir, name.as_bytes(), flags);
         if let (Ok(fd), Ok(attr)) = (opened, attached.fs.getattr(ofd.ino())) {
-            self.kernel.settle_size(fd, attr.size);
+            self.kernel.update_kernel_size(fd, attr.size);
         }
         attached.events.end_opening(ticket);
         opened

@@ -38,7 +38,7 @@ pub trait Kernel: Send + Sync {
     /// Asks the kernel to forget what it has cached of a file and nobody maps.
     fn drop_cache(&self, fd: i32);
     /// Makes sure that the kernel knows the size of a regular file, which is `size` unless it is changing.
-    fn settle_size(&self, fd: i32, size: u64);
+    fn update_kernel_size(&self, fd: i32, size: u64);
     /// `F_GETLK`, `F_SETLK`, `F_SETLKW`, `F_OFD_*`.
     fn lock(&self, fd: i32, cmd: i32, lock: &mut libc::flock) -> Result<(), Errno>;
     /// `flock`.
@@ -69,7 +69,7 @@ pub trait Kernel: Send + Sync {
 /// beyond it would be `SIGBUS`. `mmap` does not ask the server, `fstat` does; but the kernel drops an answer that another
 /// one has overtaken, which may be the older. (A second description could be asked as well, but closing it would end the
 /// process's locks.)
-pub fn settle_size(fd: i32, is_served: impl Fn(u64) -> bool) {
+pub fn update_kernel_size(fd: i32, is_served: impl Fn(u64) -> bool) {
     compare_sizes(fd, 100, is_served);
 }
 
@@ -207,7 +207,7 @@ impl Kernel for Raw {
         let _ = plain(libc::SYS_fadvise64, [fd as usize, 0, 0, advice]);
     }
 
-    fn settle_size(&self, fd: i32, size: u64) {
+    fn update_kernel_size(&self, fd: i32, size: u64) {
         if known_size(fd) != Ok(size as u32) {
             // Not for long: a `truncate` that is under way lets the kernel take no other size, and may wait for us.
             compare_sizes(fd, 3, |_| true);

@@ -292,7 +292,7 @@ fn what_becomes_covered_is_noticed_when_it_is_posted() {
     world.remount(None);
     assert_eq!(at("f"), None);
     assert_eq!(done(p.write(file, b"x")), Ok(1));
-    // What this process changes itself, nobody has to post.
+    // What this process changes itself, nobody has to announce.
     *world.table.lock().unwrap() = Some(MountState::default());
     assert_eq!(at("d"), None);
     p.mounts_changed();

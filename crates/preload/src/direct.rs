@@ -106,7 +106,7 @@ fn serve<T: Returned>(
             value.to_c()
         }
         Some(Answer::Asked(result)) => {
-            stats::handed_over(class, fd, Reason::Direct);
+            stats::left_to_kernel(class, fd, Reason::Direct);
             to_c(result)
         }
         Some(Answer::Kernel) | None => by_kernel(),

@@ -26,7 +26,7 @@
 //!
 //! - A file that the program has open for writing can be executed (the other way round gives `ETXTBSY`).
 //!   That a mount is remounted, or something is mounted over it, is noticed when the mount's server has
-//!   posted it: at once where programs under `keepstone run` or the mount helper do it, else as soon as
+//!   announced it: at once where programs under `keepstone run` or the mount helper do it, else as soon as
 //!   the server runs. A mount can become read-only while files are open for writing, which then give
 //!   `EROFS`.
 //! - A private mapping of up to 16 MiB is a snapshot; what lies beyond the end of the file reads as

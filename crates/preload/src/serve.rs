@@ -167,7 +167,7 @@ pub fn answer_moving<T>(
 fn promote(process: &Process, class: Class, fds: &[c_int]) -> Result<(), Errno> {
     for &fd in fds {
         if process.owns(fd) {
-            stats::handed_over(class, fd, Reason::KernelOnly);
+            stats::left_to_kernel(class, fd, Reason::KernelOnly);
             guard::run(|| process.promote(fd)).unwrap_or(Err(Errno::IO))?;
         }
     }
@@ -299,7 +299,7 @@ pub fn delegate(fd: c_int) -> Result<(), Errno> {
     direct::forget(fd);
     match process().filter(|process| process.owns(fd) && !guard::is_inside()) {
         Some(process) => {
-            stats::handed_over(Class::Other, fd, Reason::Libc);
+            stats::left_to_kernel(Class::Other, fd, Reason::Libc);
             stats::mark(fd, Some(Reason::Libc));
             guard::run(|| process.delegate(fd)).unwrap_or(Err(Errno::IO))
         }

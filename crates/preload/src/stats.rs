@@ -111,7 +111,7 @@ fn now_ns() -> u64 {
 
 /// A call on a descriptor of a pool's file goes to the kernel.
 #[cold]
-pub fn handed_over(class: Class, fd: c_int, reason: Reason) {
+pub fn left_to_kernel(class: Class, fd: c_int, reason: Reason) {
     count(class, fd, reason, 1, 0);
 }
 

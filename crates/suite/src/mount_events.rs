@@ -1,4 +1,4 @@
-//! What the mount's server posts is seen by all who use the pool, and survives recoveries.
+//! What the mount's server announces is seen by all who use the pool, and survives recoveries.
 
 use crate::{Engine, PoolFile, attach, mounted};
 use mounts::MountEvents as _;
@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 use vfs::{Caller, FileSystem as _, NewKind, NewNode, ROOT};
 
-/// What the server posts, all see, also after a recovery.
+/// What the server announces, all see, also after a recovery.
 pub fn posts_are_shared_and_outlast_recoveries<E: Engine>() {
     let pool = PoolFile::new::<E>("events", 16 << 20);
     let (server, program) = (attach::<E>(&pool.0), attach::<E>(&pool.0));
@@ -15,7 +15,7 @@ pub fn posts_are_shared_and_outlast_recoveries<E: Engine>() {
     let make = || server.create(&Caller::ROOT, ROOT, b"program", &node).unwrap().ino;
     let ino = make();
     server.begin_execution(ino);
-    server.post_mount_change();
+    server.announce_mount_change();
     server.rehearse_recovery().unwrap();
     assert!(program.is_executed(ino));
     assert_eq!(program.mount_changes(), 1);

@@ -166,12 +166,12 @@ struct Changes {
 }
 
 impl Changes {
-    /// Posts what has changed before this call; whether the mount is still there.
+    /// Announces what has changed before this call; whether the mount is still there.
     fn look(&self) -> io::Result<bool> {
-        self.watch.look(|| self.fs.upgrade().iter().for_each(|fs| fs.post_mount_change()))
+        self.watch.look(|| self.fs.upgrade().iter().for_each(|fs| fs.announce_mount_change()))
     }
 
-    /// Posts what changes as long as the mount is there.
+    /// Announces what changes as long as the mount is there.
     fn follow(&self) -> io::Result<()> {
         while self.look()? {
             self.watch.wait()?;
@@ -180,7 +180,7 @@ impl Changes {
     }
 }
 
-/// Posts changes as they come, in the background.
+/// Announces changes as they come, in the background.
 fn follow(changes: Arc<OnceLock<Changes>>) {
     std::thread::spawn(move || {
         if let Some(Err(err)) = changes.get().map(Changes::follow) {

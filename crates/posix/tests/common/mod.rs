@@ -162,8 +162,8 @@ impl Kernel for Stage {
     fn drop_cache(&self, fd: i32) {
         self.note(format!("drop_cache {fd}"));
     }
-    fn settle_size(&self, fd: i32, size: u64) {
-        self.note(format!("settle_size {fd} {size}"));
+    fn update_kernel_size(&self, fd: i32, size: u64) {
+        self.note(format!("update_kernel_size {fd} {size}"));
     }
     fn lock(&self, fd: i32, cmd: i32, lock: &mut libc::flock) -> Result<(), Errno> {
         self.enter()?;
@@ -254,10 +254,10 @@ impl World {
         Self { process, fs, stage, dir, table }
     }
 
-    /// Lets the table say something else of the mount, and posts that.
+    /// Lets the table say something else of the mount, and announces that.
     pub fn remount(&self, state: Option<MountState>) {
         *self.table.lock().unwrap() = state;
-        self.fs.post_mount_change();
+        self.fs.announce_mount_change();
     }
 
     /// A new pool.

@@ -59,7 +59,7 @@ export! {
             return by_kernel();
         };
         let by_kernel = || {
-            guard::run(|| posix::settle_size(fd, mounts::is_served_device));
+            guard::run(|| posix::update_kernel_size(fd, mounts::is_served_device));
             by_kernel()
         };
         if !process.owns(fd) {
