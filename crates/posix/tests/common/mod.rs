@@ -7,9 +7,7 @@
 use bpfs::{Bpfs, FormatOptions, MountOptions};
 use mounts::Alias;
 use pmem::Region;
-use posix::{
-    Attached, Errno, Kernel, MountEvents as _, MountSpec, MountState, Process, Raw, Served,
-};
+use posix::{Attached, Errno, Kernel, MountEvents, MountSpec, MountState, Process, Raw, Served};
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -235,6 +233,21 @@ impl World {
 
     /// `flags`: of the mount, `ST_RDONLY` and so on. `nested`: names that other mounts cover.
     pub fn with(flags: u64, nested: &[&str]) -> Self {
+        let fs = Self::pool();
+        Self::over(&fs.clone(), fs, flags, nested)
+    }
+
+    /// With a file system of another engine mounted; `fs` is a pool that nothing uses.
+    pub fn of<E: FileSystem + MountEvents + 'static>(engine: E) -> Self {
+        Self::over(&Arc::new(engine), Self::pool(), 0, &[])
+    }
+
+    fn over<E: FileSystem + MountEvents + 'static>(
+        engine: &Arc<E>,
+        fs: Arc<Bpfs<Region>>,
+        flags: u64,
+        nested: &[&str],
+    ) -> Self {
         let dir = tempfile::Builder::new().prefix("keepstone-p-").tempdir_in("/dev/shm").unwrap();
         let mountpoint = dir.path().as_os_str().as_bytes().to_vec();
         let stage = Stage {
@@ -247,10 +260,10 @@ impl World {
             fault: Arc::default(),
         };
         let process = Process::with_kernel(Box::new(stage.clone())).unwrap();
-        let fs = Self::pool();
         let nested = nested.iter().map(|name| [&mountpoint, name.as_bytes()].join(&b'/'));
         let table = Table::new(Mutex::new(Some(MountState { flags, nested: nested.collect() })));
-        process.add_mount(Self::spec(mountpoint.clone(), &table, &fs)).unwrap();
+        let spec = Self::spec_of(mountpoint.clone(), &table, engine.clone(), engine);
+        process.add_mount(spec).unwrap();
         Self { process, fs, stage, dir, table }
     }
 
@@ -275,11 +288,11 @@ impl World {
     }
 
     /// A mount of any file system, with the events of a pool.
-    pub fn spec_of(
+    pub fn spec_of<E: MountEvents + 'static>(
         mountpoint: Vec<u8>,
         table: &Table,
         fs: Arc<dyn FileSystem>,
-        events: &Arc<Bpfs<Region>>,
+        events: &Arc<E>,
     ) -> MountSpec {
         let (events, table) = (events.clone(), table.clone());
         let attach = move || {

@@ -1,7 +1,7 @@
-//! Random sequences of calls, made on the process layer over BPFS and by the kernel in a directory of
+//! Random sequences of calls, made on the process layer over each engine and by the kernel in a directory of
 //! tmpfs: every result, error number and byte must be the same (Chell §2.2).
 //!
-//! `KEEPSTONE_OPS` says how many calls (20 000), `KEEPSTONE_SEED` which sequence to begin with; a
+//! `KEEPSTONE_OPS` says how many calls (20 000 on BPFS, 10 000 on SCMFS), `KEEPSTONE_SEED` which sequence to begin with; a
 //! failure prints the sequence and its seed. Needs root, to make calls as other users.
 
 #[path = "../common/mod.rs"]
@@ -10,8 +10,11 @@ mod generate;
 mod op;
 mod sides;
 
+use bpfs::{FormatOptions, MountOptions};
 use common::World;
 use generate::Rng;
+use pmem::Region;
+use scmfs::Scmfs;
 use sides::{Ours, Side, Theirs};
 
 /// Calls in one sequence, which starts with an empty tree.
@@ -21,13 +24,31 @@ fn env(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |value| value.parse().expect(name))
 }
 
+fn bpfs() -> World {
+    World::new()
+}
+
+fn scmfs() -> World {
+    let region = Region::anonymous(64 << 20).unwrap();
+    scmfs::format(&region, &FormatOptions::default()).unwrap();
+    let options = MountOptions { threads: Some(1), ..MountOptions::default() };
+    World::of(Scmfs::mount(region, &options).unwrap())
+}
+
 #[test]
 fn calls_are_answered_as_by_the_kernel() {
-    let ops = env("KEEPSTONE_OPS", 20_000);
+    // One after the other: the working directory and the numbers are the process's.
+    compare(bpfs, 20_000);
+    compare(scmfs, 10_000);
+}
+
+/// Makes so many calls where nothing else is said, each sequence in a world of its own.
+fn compare(world: fn() -> World, ops: u64) {
+    let ops = env("KEEPSTONE_OPS", ops);
     let first = env("KEEPSTONE_SEED", 1);
     let (mut served, mut left) = (0, 0);
     for seed in first..first + ops.div_ceil(SEQUENCE) {
-        let (s, l) = run(seed);
+        let (s, l) = run(&world(), seed);
         served += s;
         left += l;
     }
@@ -38,10 +59,9 @@ fn calls_are_answered_as_by_the_kernel() {
 }
 
 /// Runs one sequence; returns how many calls were compared and how many were left to the kernel.
-fn run(seed: u64) -> (u64, u64) {
-    let world = World::new();
+fn run(world: &World, seed: u64) -> (u64, u64) {
     let theirs = tempfile::Builder::new().prefix("keepstone-r-").tempdir_in("/dev/shm").unwrap();
-    let (mut ours, mut theirs) = (Ours::new(&world), Theirs::new(theirs));
+    let (mut ours, mut theirs) = (Ours::new(world), Theirs::new(theirs));
     let mut rng = Rng::new(seed);
     let mut log = Vec::new();
     let (mut served, mut left) = (0, 0);
