@@ -15,3 +15,17 @@ fn every_planted_bug_has_its_place() {
         assert_eq!(times, 1, "{}", bugs[number - 1].name);
     }
 }
+
+/// With half of a block in its text, what is woven would be no Rust.
+#[test]
+fn every_planted_bug_is_a_whole_piece_of_source() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    for bug in catalogue::all(crates).unwrap() {
+        for text in [&bug.old, &bug.new] {
+            for (open, close) in [('(', ')'), ('[', ']'), ('{', '}')] {
+                let count = |bracket: char| text.matches(bracket).count();
+                assert_eq!(count(open), count(close), "{}: {text}", bug.name);
+            }
+        }
+    }
+}
