@@ -3,6 +3,7 @@
 //!
 //! - [`mod@bpfs`], [`mod@scmfs`], [`mod@modelfs`]: each a [`crashsim::target::Target`], explored with the workloads of file
 //!   systems that suit it;
+//! - [`lent`]: the engines again, with somebody who reads without a copy what operations change;
 //! - [`blocks`]: block devices, whose requests and oracle are simpler and their own;
 //! - [`catalogue`]: bugs planted in the engines' source, and [`judge`]: whether the explorer finds one.
 
@@ -12,6 +13,7 @@ pub mod blocks;
 pub mod bpfs;
 pub mod catalogue;
 pub mod judge;
+pub mod lent;
 pub mod modelfs;
 mod mounted;
 pub mod scmfs;

@@ -286,6 +286,25 @@ impl<F: Files> Pool<F> {
         self.files.op(|_| self.files.maintain())
     }
 
+    /// As [`Engine::get_read_buf`], on a medium of any kind: says where the bytes lie (`None` is a hole) and how many they are.
+    /// They stay until [`put_read_buf`](Self::put_read_buf).
+    ///
+    /// # Errors
+    /// As it.
+    pub fn pin_content(&self, ino: Ino, offset: u64, count: u64) -> Result<(Option<PmOff>, u64)> {
+        self.files.pin(|| self.files.contiguous(ino, offset, count))
+    }
+
+    /// Gives back what [`pin_content`](Self::pin_content) has pinned, once.
+    pub fn put_read_buf(&self) {
+        self.files.put_read_buf();
+    }
+
+    /// As [`Engine::record_access`].
+    pub fn record_access(&self, files: bool, dirs: bool, strictly: bool) {
+        self.files.tables().record_access(files, dirs, strictly);
+    }
+
     /// What mounting found.
     pub fn mount_report(&self) -> &MountReport {
         &self.report
@@ -516,7 +535,7 @@ impl<F: Files<Storage: Storage<Medium = Region>>> Engine for Pool<F> {
     }
 
     fn record_access(&self, files: bool, dirs: bool, strictly: bool) {
-        self.files.tables().record_access(files, dirs, strictly);
+        Self::record_access(self, files, dirs, strictly);
     }
 
     fn get_read_buf(&self, ino: Ino, offset: u64, count: u64) -> Result<ReadBuf<'_>> {
@@ -531,7 +550,7 @@ impl<F: Files<Storage: Storage<Medium = Region>>> Engine for Pool<F> {
     }
 
     fn put_read_buf(&self) {
-        self.files.put_read_buf();
+        Self::put_read_buf(self);
     }
 }
 

@@ -51,11 +51,7 @@ impl<S: Storage> Core<S> {
         &self,
         contiguous: impl Fn() -> Result<(Option<PmOff>, u64)>,
     ) -> Result<&[AtomicU8]> {
-        let tables = self.tables();
-        let (at, len) = self.op(|_| {
-            tables.pins().add(&tables.arena)?;
-            contiguous().inspect_err(|_| self.unpin())
-        })?;
+        let (at, len) = self.pin(contiguous)?;
         let medium = self.medium().0;
         match at {
             Some(at) => medium.lend(at.get(), len).ok_or_else(|| {
@@ -64,6 +60,19 @@ impl<S: Storage> Core<S> {
             }),
             None => Ok(&ZEROS[..len as usize]),
         }
+    }
+
+    /// Counts a reader of this process, and says what `contiguous` does; to be followed by
+    /// [`put_read_buf`](Self::put_read_buf).
+    pub(crate) fn pin(
+        &self,
+        contiguous: impl Fn() -> Result<(Option<PmOff>, u64)>,
+    ) -> Result<(Option<PmOff>, u64)> {
+        let tables = self.tables();
+        self.op(|_| {
+            tables.pins().add(&tables.arena)?;
+            contiguous().inspect_err(|_| self.unpin())
+        })
     }
 
     /// A reader of this process is done.

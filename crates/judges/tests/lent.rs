@@ -1,0 +1,55 @@
+//! Files that are read without a copy while they change, explored: what engines do otherwise then.
+
+use crashsim::campaign::{self, Family, Options};
+use crashsim::persist::Semantics;
+use crashsim::run::Base;
+use crashsim::stats::Distinct;
+use crashsim::target::Target;
+use crashsim::workload::{self, script};
+use judges::bpfs::Bpfs;
+use judges::lent::{LentBpfs, LentScmfs};
+
+fn explore<T: Target>(target: &T, bases: &[Base], family: &Family, limit: u64) {
+    let options = Options { limit: Some(limit), ..Options::default() };
+    let report =
+        campaign::run(target, bases, family, &options, &Distinct::default(), &|_, _, _| {});
+    assert_eq!(report.violations, 0, "{:#?}", report.findings);
+    assert!(report.workloads > 0);
+    let unflushed = &report.lint.unflushed;
+    assert!(unflushed.is_empty(), "stored and never flushed: {unflushed:?}");
+}
+
+fn operations_survive<T: Target>(target: &T) {
+    let bases = workload::bases(target).expect("the bases can be made");
+    explore(target, &bases, &Family::Exhaustive { length: 1, bases: bases.len() }, 400);
+    explore(target, &bases, &Family::Lines, 60);
+    explore(target, &bases, &Family::Sequences, 40);
+    explore(target, &bases, &Family::Random { runs: 4, ops: 60 }, 4);
+}
+
+#[test]
+fn operations_of_bpfs_survive() {
+    operations_survive(&LentBpfs);
+}
+
+#[test]
+fn operations_of_scmfs_survive() {
+    operations_survive(&LentScmfs);
+}
+
+/// Whether an operation on a file of 5000 bytes stores a line, and whether it copies.
+fn stores<T: Target>(target: &T, op: &str) -> [bool; 2] {
+    let file = script("create /a; write /a 0 5000").unwrap();
+    let base = Base::build(target, "file", 128 * 4096, file).unwrap();
+    let trace = base.record(target, &script(op).unwrap(), 0, Semantics::Adr).unwrap().trace;
+    [" line ", " nt "].map(|kind| trace.to_string().contains(kind))
+}
+
+#[test]
+fn a_line_is_stored_in_place_only_where_nobody_reads() {
+    let (in_place, copied) = ([true, false], [false, true]);
+    assert_eq!(stores(&Bpfs, "write /a 64 64"), in_place);
+    assert_eq!(stores(&LentBpfs, "write /a 64 64"), copied);
+    // A word is, whoever reads.
+    assert_eq!(stores(&LentBpfs, "write /a 64 8"), [false, false]);
+}
