@@ -76,6 +76,7 @@ pub fn run(
     let mut patience = Duration::ZERO;
     let is_asked = |of: &str| engine.is_none_or(|engine| engine == of);
     for engine in judge::ENGINES.into_iter().filter(|of| is_asked(of)) {
+        output::notice(format_args!("judging {engine} without a bug: how long that takes"));
         let sound = examine(&judge, 0, engine, Duration::MAX)?;
         if let Some(by) = sound.by {
             bail!(
@@ -84,6 +85,10 @@ pub fn run(
                 sound.replay
             );
         }
+        output::notice(format_args!(
+            "{engine} is sound: {} states, {:.0} seconds",
+            sound.states, sound.seconds
+        ));
         patience =
             patience.max(Duration::from_secs_f64(sound.seconds).mul_f64(PATIENCE.0) + PATIENCE.1);
     }
