@@ -3,6 +3,7 @@
 
 use crate::blocks;
 use crate::bpfs::Bpfs;
+use crate::lent::{LentBpfs, LentScmfs};
 use crate::modelfs::ModelFs;
 use crate::scmfs::collected::Collected;
 use crate::scmfs::mapped::{self, Mapped};
@@ -70,7 +71,7 @@ pub fn judge(engine: &str, only: Option<&str>, tell: &mut dyn FnMut(&Report)) ->
     let mut states = 0;
     // A panic is a find, too: an assertion of the engine's.
     let families = |distinct: &Distinct, enough: &mut Enough<'_>| match engine {
-        "bpfs" => of_file_systems(&Bpfs, distinct, only, enough),
+        "bpfs" => of_bpfs(distinct, only, enough),
         "modelfs" => of_file_systems(&ModelFs, distinct, only, enough),
         "scmfs" => of_scmfs(distinct, only, enough),
         "pmbd" => of_block_devices(distinct, only, enough),
@@ -159,6 +160,36 @@ fn of_pools<T: Target>(
     Ok(())
 }
 
+/// BPFS; then, with somebody who reads without a copy.
+fn of_bpfs(distinct: &Distinct, only: Option<&str>, enough: &mut Enough<'_>) -> Result<(), String> {
+    let mut is_enough = false;
+    of_file_systems(&Bpfs, distinct, only, &mut |report| {
+        is_enough = enough(report);
+        is_enough
+    })?;
+    if is_enough { Ok(()) } else { of_readers(&LentBpfs, distinct, only, enough).map(drop) }
+}
+
+/// What is read without a copy while it changes; whether that was enough.
+fn of_readers<T: Target>(
+    target: &T,
+    distinct: &Distinct,
+    only: Option<&str>,
+    enough: &mut Enough<'_>,
+) -> Result<bool, String> {
+    let bases = workload::bases(target)?;
+    let single = Family::Exhaustive { length: 1, bases: bases.len() };
+    let families = [(Family::Lines, "lent, lines"), (single, "lent, length 1")];
+    for (family, name) in families.into_iter().filter(|(_, name)| is_asked(only, name)) {
+        let options = Options { stop_early: true, ..Options::default() };
+        let report = campaign::run(target, &bases, &family, &options, distinct, &|_, _, _| {});
+        if enough(Report { family: name.into(), ..report }) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// SCMFS as it is by default; then, what is stored past the cache; through mappings; with a busy collector.
 fn of_scmfs(
     distinct: &Distinct,
@@ -180,7 +211,10 @@ fn of_scmfs(
             return Ok(());
         }
     }
-    if is_enough || of_mappings(distinct, only, enough)? {
+    if is_enough
+        || of_readers(&LentScmfs, distinct, only, enough)?
+        || of_mappings(distinct, only, enough)?
+    {
         return Ok(());
     }
     // Its own collector leaves nothing of a crash in the middle of a truncation.
