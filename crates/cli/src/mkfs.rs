@@ -73,10 +73,10 @@ fn check_args(args: &MkfsArgs) -> Result<()> {
     let limits = args.layout.limits();
     match args.size {
         Some(size) if !limits.contains(&size) => bail!(
-            "--size {}: a pool has from {} to {}",
+            "--size {size} ({}): a pool of this layout has at least {} and at most {} bytes",
             size::show(size),
             size::show(*limits.start()),
-            size::show(limits.end().next_power_of_two())
+            limits.end()
         ),
         _ => Ok(()),
     }

@@ -156,7 +156,7 @@ fn mkfs_formats_in_place_and_a_failure_takes_nothing() {
     let long = "x".repeat(65);
     let huge = free_on_shm() + (1 << 30);
     for (args, why) in [
-        (&["--size", "17T"][..], "16 TiB"),
+        (&["--size", "17T"][..], "17592186040320 bytes"),
         (&["--size", "100K"], "256 KiB"),
         (&["--size", &huge.to_string()], "smaller size"),
         (&["--size", "64M", "--label", &long], "64 bytes"),

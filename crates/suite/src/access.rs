@@ -2,7 +2,7 @@
 
 use crate::{DIR, Engine, FILE, Fs, PoolFile, create, formatted, open_shared, place};
 use pmem::Medium;
-use pool::{Engine as _, MountOptions};
+use pool::MountOptions;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use vfs::{FileSystem as _, Ino, ROOT, Timestamp};
 

@@ -23,6 +23,7 @@ use namespace::{Files, Pool, Storage};
 use pmem::{Access, Lock, Medium, OpenOptions, Region};
 use pool::{CheckOptions, CheckReport, Error, FormatOptions, MountOptions, Place, PoolInfo};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use vfs::{Caller, Durability, FileSystem, Ino, NewKind, NewNode, ROOT, SetAttr};
 
 /// An engine as its tests see it.
@@ -173,7 +174,10 @@ pub struct PoolFile(pub PathBuf);
 impl PoolFile {
     /// A fresh pool of so many bytes.
     pub fn new<E: Engine>(name: &str, bytes: u64) -> Self {
-        let name = format!("/dev/shm/keepstone-{}-{name}-{}", E::NAME, std::process::id());
+        // Tests of one process may give the same name: an engine is tested under several configurations.
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let (process, number) = (std::process::id(), NUMBER.fetch_add(1, Relaxed));
+        let name = format!("/dev/shm/keepstone-{}-{name}-{process}-{number}", E::NAME);
         let file = Self(name.into());
         let region = Region::create(&file.0, bytes).unwrap();
         E::format(&region, &FormatOptions::default()).unwrap();
