@@ -10,6 +10,9 @@ WORK := .work
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 RELEASE := $(TARGET)/release
 BENCH := $(RELEASE)/keepstone-bench
+# cargo-nextest and cargo-deny, where the machine has none.
+TOOLS := $(abspath $(WORK))/tools/bin
+export PATH := $(PATH):$(TOOLS)
 export KEEPSTONE ?= $(abspath $(RELEASE)/keepstone)
 
 # Features of the keepstone command: ublk (takes libclang).
@@ -44,7 +47,9 @@ demo: build ## a pool in DRAM, mounted; real programs on it while the server is 
 
 test: build loom ## all tests: of the workspace, models, and suites of the field against a mount (as root)
 	scripts/lib-packages.sh fuse3 attr acl libclang1-14 gcc libc6-dev e2fsprogs xfsprogs btrfs-progs rsync valgrind util-linux binutils
-	$(CARGO) test --workspace --features keepstone/ublk --no-fail-fast
+	scripts/lib-cargo-tools.sh $(TOOLS) cargo-nextest
+	$(CARGO) nextest run --workspace --features keepstone/ublk
+	$(CARGO) test --workspace --doc
 	scripts/mount-tests/run.sh all
 	LAYOUT=scmfs scripts/mount-tests/run.sh all
 	scripts/run-tests/run.sh all
@@ -54,17 +59,19 @@ test: build loom ## all tests: of the workspace, models, and suites of the field
 
 # Left out of what these packages have: what mounts something, or is another user.
 QUICK := arena bpfs direct engines mapped mounts namespace nbd pmbd pool scmfs syscalls threads vfs
+QUICK_TESTS := not (test(a_full_shm) | test(a_strangers_file)) & (kind(lib) | not package(/^(pmem|posix|crashsim)$$/))
 quick: ## formatting, and the tests that need no root and no mount (2 minutes after a build)
 	$(CARGO) fmt --all --check
-	$(CARGO) test $(addprefix --package=,$(QUICK)) -- --skip a_full_shm --skip a_strangers_file
-	$(CARGO) test --package pmem --package posix --package crashsim --lib
+	scripts/lib-cargo-tools.sh $(TOOLS) cargo-nextest
+	$(CARGO) nextest run $(addprefix --package=,$(QUICK)) --package=pmem --package=posix --package=crashsim \
+	    --filterset '$(QUICK_TESTS)'
 
 loom: ## locks, allocator, gate of processes, families, epochs and windows through every schedule (two minutes)
 	LOOM_MAX_PREEMPTIONS=$(LOOM_PREEMPTIONS) RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(TARGET)/loom \
 	    $(CARGO) test --release --package arena --lib
 	LOOM_MAX_PREEMPTIONS=$(LOOM_PREEMPTIONS) $(CARGO) test --package direct --package pmem --package posix --lib -- model::
 
-check: ## formatting, lints, documentation, scripts
+check: ## formatting, lints, documentation, licences, scripts
 	scripts/lib-packages.sh libclang1-14 shellcheck
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --features keepstone/ublk -- -D warnings
@@ -72,6 +79,8 @@ check: ## formatting, lints, documentation, scripts
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(TARGET)/loom \
 	    $(CARGO) clippy --release --package arena --tests -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
+	scripts/lib-cargo-tools.sh $(TOOLS) cargo-deny
+	$(CARGO) deny --log-level error check --hide-inclusion-graph bans licenses sources
 	shellcheck -x -P SCRIPTDIR .ci/run scripts/*.sh scripts/mount-tests/*.sh scripts/run-tests/*.sh scripts/bdev-tests/*.sh
 
 bench: ## measure against peers in the same run; results into docs/PERFORMANCE.md (20 minutes)
@@ -124,14 +133,14 @@ install: build ## into PREFIX (/usr/local), with the helper of mount(8) in SBIND
 	ln -sfn $(PREFIX)/bin/keepstone $(DESTDIR)$(SBINDIR)/mount.fuse.keepstone
 
 campaign: ## millions of generated calls against the model and the kernel, kills, damaged pools (nightly)
-	KEEPSTONE_OPS=$(CAMPAIGN_OPS) $(CARGO) test --release --package bpfs --package scmfs --test conformance generated
-	KEEPSTONE_OPS=8000000 $(CARGO) test --release --package posix --test differential
-	KEEPSTONE_OPS=1000000 $(CARGO) test --release --package preload --test direct
-	KEEPSTONE_KILLS=5000 $(CARGO) test --release --package bpfs --package scmfs --test processes
-	KEEPSTONE_HOSTILE=100000 $(CARGO) test --release --package bpfs --package scmfs --test hostile
+	KEEPSTONE_OPS=$(CAMPAIGN_OPS) $(CARGO) test --release --package bpfs --package scmfs --test it conformance::generated
+	KEEPSTONE_OPS=8000000 $(CARGO) test --release --package posix --test it differential
+	KEEPSTONE_OPS=1000000 $(CARGO) test --release --package preload --test it direct
+	KEEPSTONE_KILLS=5000 $(CARGO) test --release --package bpfs --package scmfs --test it processes
+	KEEPSTONE_HOSTILE=100000 $(CARGO) test --release --package bpfs --package scmfs --test it hostile
 
 fuzz: ## arbitrary bytes as NBD sessions and as devices (10 minutes; needs a nightly toolchain and cargo-fuzz)
-	KEEPSTONE_NBD_SESSIONS=100000 $(CARGO) test --release --package nbd --test fuzz
+	KEEPSTONE_NBD_SESSIONS=100000 $(CARGO) test --release --package nbd --test it fuzz
 	for target in nbd_session atomic_region; do \
 	    (cd fuzz && cargo +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS)) || exit 1; done
 

@@ -18,8 +18,8 @@ mkdir -p "$machine"
 build() {
     local tree=$machine/direct-tree test library
     say "building the tests"
-    test=$(cd "$root" && cargo test --quiet --release -p preload --test direct --no-run --message-format=json |
-        jq -r 'select(.executable != null and .target.name == "direct") | .executable')
+    test=$(cd "$root" && cargo test --quiet --release -p preload --test it --no-run --message-format=json |
+        jq -r 'select(.executable != null and .target.name == "it") | .executable')
     library=$(dirname "$test")/libkeepstone.so
     rm -rf "$tree"
     machine_program "$tree" "$test"
@@ -33,7 +33,7 @@ if [ "$fs" = xfs ]; then
     mkfs.xfs -q -f -m reflink=0 /dev/pmem0 && mount -o dax=always /dev/pmem0 /pmem || end 104
 fi
 grep /pmem /proc/mounts
-KEEPSTONE_DIRECT_ON=/pmem KEEPSTONE_OPS=$ops direct --nocapture --test-threads=1
+KEEPSTONE_DIRECT_ON=/pmem KEEPSTONE_OPS=$ops direct direct:: --nocapture --test-threads=1
 end $?
 MAIN
     machine_initrd "$tree" "$machine/direct.initrd"

@@ -9,7 +9,7 @@
 //! - [`Kind::S3Fifo`]: S3-FIFO (Yang et al., SOSP '23), a small queue for newcomers before a main queue, and a ghost queue.
 //!
 //! Each takes at most 64 bytes of memory for an object, its mark, its ghost and the index included
-//! (`tests/memory.rs`), and a constant number of steps, amortised. [`simulate`] compares them on traces, from files
+//! (`tests/it/memory.rs`), and a constant number of steps, amortised. [`simulate`] compares them on traces, from files
 //! ([`trace`]) or generated ones ([`generate`]).
 
 #![forbid(unsafe_code)]

@@ -74,7 +74,7 @@
 //! path_cache-G1–G3, mount-T1 (state of mounts).
 //!
 //! Reading, writing, seeking and `fstat` make no system call and allocate nothing
-//! (`tests/cost.rs`), nor, usually, opening and closing. Locks survive fork, because
+//! (`tests/it/cost.rs`), nor, usually, opening and closing. Locks survive fork, because
 //! they are in shared memory with their owner's name on it, and the death of their owner.
 //!
 //! What this crate leaves out: symbols, signals, `errno`, bad buffers and C structures (`preload`);

@@ -276,7 +276,7 @@ struct Worker {
 impl Worker {
     fn start(pool: &Path, id: u64, life: u64, before: Model) -> Self {
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "processes::worker", "--nocapture", "--test-threads=1"])
+            .args(["--exact", "suite::processes::worker", "--nocapture", "--test-threads=1"])
             .env(ROLE, format!("{id} {life} {}", pool.display()))
             .stdout(Stdio::null())
             .stderr(Stdio::piped())

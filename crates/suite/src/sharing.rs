@@ -78,7 +78,7 @@ pub fn a_full_shm_refuses_and_kills_nobody<E: Engine>() {
     let pool = PoolFile(dir.join("pool"));
     let mut test = std::process::Command::new("unshare");
     test.args(["--mount", "--propagation", "private", "--"]).arg(std::env::current_exe().unwrap());
-    test.args(["--exact", "sharing::in_a_small_shm"]).env("KEEPSTONE_POOL", &pool.0);
+    test.args(["--exact", "suite::sharing::in_a_small_shm"]).env("KEEPSTONE_POOL", &pool.0);
     let output = test.output().expect("unshare: install util-linux");
     drop(pool);
     std::fs::remove_dir(&dir).unwrap();

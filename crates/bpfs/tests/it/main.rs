@@ -1,0 +1,8 @@
+//! The integration tests of `bpfs`, in one binary: nextest runs each test in a process of its own.
+
+mod common;
+mod cost;
+mod example;
+mod suite;
+mod waits;
+mod zeroed;

@@ -1,0 +1,7 @@
+//! What all engines have alike.
+
+use crate::common::Bpfs;
+
+suite::tests!(
+    Bpfs: access, conformance, deaths, entries, hostile, limits, mount_events, pins, processes, scan, sharing, smoke, writers
+);

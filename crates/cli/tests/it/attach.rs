@@ -1,0 +1,340 @@
+//! `keepstone attach`: a directory of the kernel's, cached by a pool.
+//!
+//! Needs root and `/dev/fuse`.
+
+use std::fs;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// A directory, a pool in memory, and the cache of the one by the other while it is mounted.
+struct Cached {
+    base: tempfile::TempDir,
+    memory: tempfile::TempDir,
+}
+
+impl Cached {
+    fn new() -> Self {
+        let base = tempfile::TempDir::with_prefix("keepstone-attach-").unwrap();
+        fs::create_dir(base.path().join("data")).unwrap();
+        let memory = tempfile::TempDir::with_prefix_in("keepstone-attach-", "/dev/shm").unwrap();
+        let cached = Self { base, memory };
+        let pool = cached.pool();
+        cached.keepstone(&["mkfs", pool.to_str().unwrap(), "--size", "64M"]);
+        cached
+    }
+
+    fn pool(&self) -> PathBuf {
+        self.memory.path().join("pool")
+    }
+
+    fn data(&self) -> PathBuf {
+        self.base.path().join("data")
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_keepstone")).args(args).output().unwrap()
+    }
+
+    fn keepstone(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        assert!(output.status.success(), "{args:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Over the directory itself.
+    fn attach(&self, options: &[&str]) {
+        let (pool, data) = (self.pool(), self.data());
+        let paths = [pool.to_str().unwrap(), data.to_str().unwrap()];
+        self.keepstone(&[&["attach"], options, &paths].concat());
+    }
+
+    fn status(&self) -> Value {
+        let data = self.data();
+        let told = self.keepstone(&["--json", "attach", "status", data.to_str().unwrap()]);
+        serde_json::from_str(&told).unwrap()
+    }
+
+    fn detach(&self) {
+        self.keepstone(&["umount", self.data().to_str().unwrap()]);
+    }
+
+    /// Kills the server, and takes away what is left of the mount.
+    fn kill(&self) {
+        self.kill_server();
+        rustix::mount::unmount(self.data(), rustix::mount::UnmountFlags::DETACH).unwrap();
+    }
+
+    /// Kills the server. The mount stays, dead.
+    fn kill_server(&self) {
+        let pid = self.status()["pid"].as_i64().unwrap() as i32;
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        let ended = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        let mut ended = [rustix::event::PollFd::new(&ended, rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut ended, None).unwrap();
+    }
+}
+
+impl Drop for Cached {
+    fn drop(&mut self) {
+        // Of a test that has failed.
+        let _ = rustix::mount::unmount(self.data(), rustix::mount::UnmountFlags::DETACH);
+        std::thread::sleep(Duration::from_millis(if std::thread::panicking() { 500 } else { 0 }));
+    }
+}
+
+fn content(path: impl AsRef<Path>) -> String {
+    fs::read_to_string(path).unwrap()
+}
+
+#[test]
+fn what_was_there_is_seen_and_what_is_written_comes_down() {
+    let cached = Cached::new();
+    let data = cached.data();
+    fs::write(data.join("old"), "before").unwrap();
+    cached.attach(&["--max-age=3600"]);
+    assert_eq!(content(data.join("old")), "before");
+    fs::write(data.join("new"), vec![7; 3 << 20]).unwrap();
+    fs::write(data.join("old"), "after").unwrap();
+    fs::hard_link(data.join("old"), data.join("linked")).unwrap();
+    fs::rename(data.join("old"), data.join("renamed")).unwrap();
+    assert_eq!(content(data.join("linked")), "after");
+    let status = cached.status();
+    let dirty = status["cache"]["dirty_bytes"].as_u64().unwrap();
+    assert!(dirty >= 3 << 20, "{status:#}");
+    let metrics = cached.keepstone(&["attach", "status", "--metrics", data.to_str().unwrap()]);
+    assert!(metrics.contains("# TYPE keepstone_cache_dirty_bytes gauge"), "{metrics}");
+    cached.detach();
+    assert_eq!(
+        (content(data.join("renamed")), content(data.join("linked"))),
+        ("after".into(), "after".into())
+    );
+    assert_eq!(fs::read(data.join("new")).unwrap(), vec![7; 3 << 20]);
+    assert!(!data.join("old").exists());
+}
+
+#[test]
+fn a_killed_server_loses_nothing() {
+    let cached = Cached::new();
+    let data = cached.data();
+    cached.attach(&["--max-age=3600"]);
+    let file = fs::File::create(data.join("log")).unwrap();
+    for i in 0..100u64 {
+        file.write_all_at(&[i as u8; 5000], i * 5000).unwrap();
+    }
+    drop(file);
+    cached.kill();
+    assert_eq!(fs::metadata(data.join("log")).unwrap().len(), 0, "it was not written back");
+    cached.attach(&["--max-age=3600"]);
+    let expected: Vec<u8> = (0..100u8).flat_map(|i| [i; 5000]).collect();
+    assert!(fs::read(data.join("log")).unwrap() == expected);
+    cached.kill();
+    // Without a mount.
+    let (pool, dir) = (cached.pool(), data.to_str().unwrap().to_owned());
+    cached.keepstone(&["attach", "drain", pool.to_str().unwrap(), &dir]);
+    assert!(fs::read(data.join("log")).unwrap() == expected);
+}
+
+/// Its mount hides the directory from everybody else until the next one stands there.
+#[test]
+fn a_dead_mount_is_replaced() {
+    let cached = Cached::new();
+    let (pool, data) = (cached.pool(), cached.data());
+    let (pool, dir) = (pool.to_str().unwrap(), data.to_str().unwrap());
+    let dead = |path: PathBuf| fs::read(path).unwrap_err().raw_os_error();
+    cached.attach(&["--max-age=3600"]);
+    fs::write(data.join("one"), "first").unwrap();
+    cached.kill_server();
+    assert_eq!(dead(data.join("one")), Some(libc::ENOTCONN));
+    cached.keepstone(&["attach", "drain", pool, dir]);
+    assert_eq!(dead(data.join("one")), Some(libc::ENOTCONN));
+    let paths = [pool, dir];
+    let told = cached.keepstone(&[&["--json", "attach", "--max-age=3600"], &paths[..]].concat());
+    let told: Value = serde_json::from_str(&told).unwrap();
+    assert!(told["notices"][0].as_str().unwrap().contains("had died"), "{told:#}");
+    assert_eq!(content(data.join("one")), "first");
+    fs::write(data.join("two"), "second").unwrap();
+    cached.kill_server();
+    cached.attach(&[]);
+    assert_eq!(content(data.join("two")), "second");
+    cached.detach();
+    // It was the only one.
+    assert_eq!(
+        (content(data.join("one")), content(data.join("two"))),
+        ("first".into(), "second".into())
+    );
+    let output = cached.run(&["umount", dir]);
+    assert!(!output.status.success(), "{output:?}");
+}
+
+/// What is mounted within the directory could not be seen from below.
+#[test]
+fn a_dead_mount_with_another_within_is_left() {
+    let cached = Cached::new();
+    let (pool, data) = (cached.pool(), cached.data());
+    let inner = data.join("inner");
+    fs::create_dir(&inner).unwrap();
+    let mount = |inner: &Path| {
+        let none = rustix::mount::MountFlags::empty();
+        rustix::mount::mount("none", inner, "tmpfs", none, None).unwrap();
+    };
+    mount(&inner);
+    cached.attach(&[]);
+    cached.kill_server();
+    let output = cached.run(&["attach", pool.to_str().unwrap(), data.to_str().unwrap()]);
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && told.contains("keepstone umount"), "{told}");
+    cached.keepstone(&["umount", data.to_str().unwrap()]);
+    cached.attach(&[]);
+    cached.detach();
+    rustix::mount::unmount(&inner, rustix::mount::UnmountFlags::DETACH).unwrap();
+}
+
+#[test]
+fn what_is_not_its_business_is_refused() {
+    let cached = Cached::new();
+    let (pool, data) = (cached.pool(), cached.data());
+    let (pool, dir) = (pool.to_str().unwrap(), data.to_str().unwrap());
+    let refused = |args: &[&str], why: &str| {
+        let output = cached.run(args);
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && told.contains(why), "{args:?}: {told}");
+    };
+    refused(&["attach", pool, "/nowhere"], "no such directory");
+    cached.attach(&[]);
+    let other = Cached::new();
+    refused(&["attach", other.pool().to_str().unwrap(), dir], "is mounted there");
+    cached.detach();
+    refused(&["mount", pool, dir], "is the cache of");
+    refused(&["attach", pool, other.data().to_str().unwrap()], "is the cache of");
+    refused(&["attach", "status", dir], "no pool is mounted there");
+    // A pool with files is no cache.
+    other.keepstone(&["mount", other.pool().to_str().unwrap(), other.data().to_str().unwrap()]);
+    fs::write(other.data().join("mine"), "precious").unwrap();
+    other.detach();
+    refused(
+        &["attach", other.pool().to_str().unwrap(), other.data().to_str().unwrap()],
+        "holds files",
+    );
+}
+
+/// What others change below is seen through the mount, whatever the kernel and the cache have kept of it.
+#[test]
+fn changes_behind_the_cache_are_seen() {
+    let cached = Cached::new();
+    let (pool, data) = (cached.pool(), cached.data());
+    let mount = cached.base.path().join("mount");
+    fs::create_dir(&mount).unwrap();
+    fs::write(data.join("file"), "one").unwrap();
+    let paths = [pool.to_str().unwrap(), data.to_str().unwrap(), mount.to_str().unwrap()];
+    cached.keepstone(&[&["attach", "--coherence=10"], &paths[..]].concat());
+    for (i, text) in ["two", "three", "four", "five"].into_iter().enumerate() {
+        assert!(!content(mount.join("file")).is_empty());
+        fs::write(data.join("file"), text).unwrap();
+        // Within one tick of the clock below neither time nor size may tell: so the time is moved.
+        while content(mount.join("file")) != text {
+            fs::File::open(data.join("file"))
+                .unwrap()
+                .set_modified(std::time::UNIX_EPOCH + Duration::from_secs(i as u64 + 1))
+                .unwrap();
+        }
+    }
+    cached.keepstone(&["umount", mount.to_str().unwrap()]);
+    assert_eq!(content(data.join("file")), "five");
+}
+
+/// Another user's files are theirs, below as well.
+#[test]
+fn a_second_user() {
+    let cached = Cached::new();
+    let data = cached.data();
+    fs::set_permissions(cached.base.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .unwrap();
+    fs::set_permissions(&data, std::os::unix::fs::PermissionsExt::from_mode(0o1777)).unwrap();
+    fs::write(data.join("secret"), "root's").unwrap();
+    fs::set_permissions(data.join("secret"), std::os::unix::fs::PermissionsExt::from_mode(0o600))
+        .unwrap();
+    cached.attach(&[]);
+    let script = "umask 027; echo theirs >theirs; ! cat secret 2>/dev/null; ! rm secret 2>/dev/null; stat -c '%u %a' theirs";
+    let output = Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-euc", script])
+        .current_dir(&data)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "65534 640\n");
+    cached.detach();
+    let below = fs::metadata(data.join("theirs")).unwrap();
+    assert_eq!(std::os::unix::fs::MetadataExt::uid(&below), 65534);
+    assert_eq!(content(data.join("theirs")), "theirs\n");
+}
+
+#[test]
+fn files_are_warmed_pinned_flushed_and_forgotten() {
+    let cached = Cached::new();
+    let data = cached.data();
+    fs::create_dir(data.join("d")).unwrap();
+    for i in 0..3 {
+        fs::write(data.join(format!("d/{i}")), vec![b'0' + i; 1 << 20]).unwrap();
+    }
+    std::os::unix::fs::symlink("/etc", data.join("d/link")).unwrap();
+    cached.attach(&["--max-age=3600"]);
+    let path = |name: &str| data.join(name).to_str().unwrap().to_owned();
+    let ask = |command: &str, name: &str| -> Value {
+        let told = cached.keepstone(&["--json", "attach", command, &path(name)]);
+        serde_json::from_str(&told).unwrap()
+    };
+    let warm = ask("warm", "d");
+    let files = warm.as_array().unwrap();
+    assert_eq!(files.len(), 3, "{warm}");
+    assert!(files.iter().all(|file| file["cached_bytes"] == 1 << 20), "{warm}");
+    assert_eq!(ask("pin", "d/0")[0]["is_pinned"], true);
+    assert_eq!(ask("unpin", "d/0")[0]["is_pinned"], false);
+    fs::write(data.join("d/1"), [b'x'; 5000]).unwrap();
+    assert_eq!(ask("show", "d/1")[0]["dirty_bytes"], 8192);
+    assert_eq!(ask("flush", "d")[0]["dirty_bytes"], 0);
+    fs::write(data.join("d/2"), [b'y'; 5000]).unwrap();
+    cached.keepstone(&["attach", "flush", data.to_str().unwrap()]);
+    assert_eq!(cached.status()["cache"]["dirty_bytes"], 0);
+    assert_eq!(ask("invalidate", "d/2")[0]["cached_bytes"], 0);
+    assert_eq!(fs::read(data.join("d/2")).unwrap(), [b'y'; 5000]);
+    // A mode of its own.
+    let mode = |value: &[u8]| {
+        rustix::fs::setxattr(
+            data.join("d/0"),
+            "user.keepstone.data",
+            value,
+            rustix::fs::XattrFlags::empty(),
+        )
+    };
+    assert_eq!(mode(b"loose"), Err(rustix::io::Errno::INVAL));
+    mode(b"writeback").unwrap();
+    assert_eq!(ask("show", "d/0")[0]["mode"], "writeback");
+    assert_eq!(ask("show", "d/1")[0]["mode"], "journal");
+    // Another user may have read what he may read, and no more.
+    let as_nobody = |command: &str| {
+        let args =
+            ["--reuid=65534", "--regid=65534", "--clear-groups", env!("CARGO_BIN_EXE_keepstone")];
+        let output =
+            Command::new("setpriv").args(args).args(["attach", command, &path("d/1")]).output();
+        output.unwrap().status.success()
+    };
+    let base = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(cached.base.path(), base).unwrap();
+    assert!(as_nobody("warm") && as_nobody("show"));
+    assert!(!as_nobody("invalidate") && !as_nobody("pin"));
+    cached.detach();
+    // Where no cache is, nothing is left behind, and it is said.
+    let output = cached.run(&["attach", "pin", &path("d/0")]);
+    assert!(!output.status.success());
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("not below the mount point of a cache")
+    );
+    let mut names = [0; 1024];
+    let len = rustix::fs::listxattr(data.join("d/0"), &mut names[..]).unwrap();
+    assert!(!String::from_utf8_lossy(&names[..len]).contains("keepstone.cache"));
+}

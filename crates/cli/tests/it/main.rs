@@ -1,0 +1,14 @@
+//! The integration tests of `cli`, in one binary: nextest runs each test in a process of its own.
+
+mod attach;
+mod bdev;
+mod commands;
+mod common;
+mod kernel;
+mod mounts;
+mod run;
+mod semantics;
+mod served;
+mod simulate;
+mod stress;
+mod tidy;

@@ -1,0 +1,212 @@
+//! The house: documents name what is there, and files stay of a size that one reads.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Longest file of source, in lines.
+const LINES_MAX: usize = 800;
+/// Longest line of a comment or text, in characters; tables have lines of any length, and code has its formatter.
+const WIDTH_MAX: usize = 132;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// Files that belong to the project, with this ending.
+fn files(ending: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut dirs = vec![root()];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if path.is_dir() {
+                if name != "target" && !name.starts_with('.') {
+                    dirs.push(path);
+                }
+            } else if name.ends_with(ending) {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    assert!(!found.is_empty());
+    found
+}
+
+fn name_of(path: &Path) -> String {
+    path.strip_prefix(root()).unwrap().display().to_string()
+}
+
+/// What stands between backticks on a line.
+fn quoted(line: &str) -> impl Iterator<Item = &str> {
+    line.split('`').skip(1).step_by(2)
+}
+
+/// Where a file may be that a document calls so: in the project, in `crates`, or in a crate.
+fn resolve(named: &str) -> Vec<PathBuf> {
+    let root = root();
+    let crates = fs::read_dir(root.join("crates")).unwrap().map(|entry| entry.unwrap().path());
+    let mut places = vec![root.clone(), root.join("crates"), root.join("scripts")];
+    places.extend(crates.flat_map(|dir| [dir.join("src"), dir.join("tests/it"), dir]));
+    places.into_iter().map(|place| place.join(named)).filter(|path| path.exists()).collect()
+}
+
+/// Whether it is the name of one of our files: no place of a user's, no pattern.
+fn is_file_name(text: &str) -> bool {
+    let endings = [".rs", ".sh", ".md", ".toml"];
+    let is_plain = text.chars().all(|c| c.is_ascii_alphanumeric() || "/_.-".contains(c));
+    is_plain && endings.iter().any(|ending| text.ends_with(ending)) && !text.starts_with(['.', '/'])
+}
+
+#[test]
+fn documents_name_files_that_are_there() {
+    let mut missing = Vec::new();
+    for path in files(".md") {
+        let text = fs::read_to_string(&path).unwrap();
+        for named in text.lines().flat_map(quoted).filter(|named| is_file_name(named)) {
+            if resolve(named).is_empty() {
+                missing.push(format!("{}: {named}", name_of(&path)));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{missing:#?}");
+}
+
+/// The anchors of a document's headings, as GitHub makes them.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let headings = text.lines().filter(|line| line.starts_with('#'));
+    let anchor = |line: &str| -> String {
+        let heading = line.trim_start_matches('#').trim().to_lowercase();
+        let kept = heading.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+        kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+    };
+    headings.map(anchor).collect()
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let mut broken = Vec::new();
+    for path in files(".md") {
+        let text = fs::read_to_string(&path).unwrap();
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if link.contains("://") {
+                continue;
+            }
+            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target =
+                if file.is_empty() { path.clone() } else { path.parent().unwrap().join(file) };
+            let is_there = match fs::read_to_string(&target) {
+                Ok(text) => anchor.is_empty() || anchors(&text).contains(anchor),
+                Err(_) => target.exists() && anchor.is_empty(),
+            };
+            if !is_there {
+                broken.push(format!("{}: {link}", name_of(&path)));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{broken:#?}");
+}
+
+/// The text of comments, or of a document, as one line.
+fn prose(path: &Path) -> String {
+    let text = fs::read_to_string(path).unwrap();
+    let is_source = path.extension().is_some_and(|ending| ending == "rs");
+    let comment = |line: &str| match is_source {
+        true => line.split_once("//").map(|(_, comment)| comment.to_owned()),
+        false => Some(line.to_owned()),
+    };
+    let lines = text.lines().filter_map(comment);
+    lines
+        .map(|line| line.trim_start_matches(['/', '!']).trim().to_owned())
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// The codes of invariants in a text, `module-X1`: module, letter, number. Of `module-X1–X3` both ends.
+fn codes(text: &str) -> Vec<(String, char, u32)> {
+    let mut codes = Vec::new();
+    let is_of_word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-' || c == '–';
+    for word in text.split(|c: char| !is_of_word(c)).filter(|word| word.contains('-')) {
+        let (first, last) = word.split_once('–').unwrap_or((word, ""));
+        let Some((module, code)) = first.rsplit_once('-') else { continue };
+        let is_module = module.starts_with(|c: char| c.is_ascii_lowercase())
+            && module.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+        for code in [code, last].into_iter().filter(|code| is_module && !code.is_empty()) {
+            let mut rest = code.chars();
+            let letter = rest.next().filter(char::is_ascii_uppercase);
+            if let (Some(letter), Ok(number)) = (letter, rest.as_str().parse()) {
+                codes.push((module.to_owned(), letter, number));
+            }
+        }
+    }
+    codes
+}
+
+/// An invariant is said once, at the head of a list item, in the module that its code names; and who cites a code cites
+/// one that is there.
+#[test]
+fn invariants_stand_where_their_codes_say() {
+    let mut wrong = Vec::new();
+    let mut said = BTreeSet::new();
+    for path in files(".rs") {
+        let parts: Vec<_> =
+            path.with_extension("").iter().map(|p| p.to_string_lossy().into_owned()).collect();
+        for line in fs::read_to_string(&path).unwrap().lines() {
+            let item = line
+                .trim_start()
+                .strip_prefix("//! - ")
+                .or(line.trim_start().strip_prefix("/// - "));
+            let Some(item) = item else { continue };
+            let head =
+                item.trim_start_matches("**").split([':', '*', ' ']).next().unwrap_or_default();
+            let [code] = &codes(head)[..] else { continue };
+            let is_head = item.starts_with("**") || item[head.len()..].starts_with(':');
+            if is_head && !(said.insert(code.clone()) && parts.contains(&code.0)) {
+                wrong.push(format!("{}: {head} is said twice, or elsewhere", name_of(&path)));
+            }
+        }
+    }
+    assert!(said.len() > 100, "{}", said.len());
+    for path in files(".md").into_iter().chain(files(".rs")) {
+        let is_this = path.ends_with("tests/it/tidy.rs");
+        let cited = codes(&prose(&path));
+        for (module, letter, number) in
+            cited.into_iter().filter(|code| !is_this && !said.contains(code))
+        {
+            wrong.push(format!("{}: {module}-{letter}{number} is nowhere", name_of(&path)));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn files_and_lines_are_of_a_size_that_one_reads() {
+    let mut wrong = Vec::new();
+    for path in files(".rs") {
+        let name = name_of(&path);
+        let text = fs::read_to_string(&path).unwrap();
+        if name.contains("/src/") && text.lines().count() > LINES_MAX {
+            wrong.push(format!("{name} has {} lines", text.lines().count()));
+        }
+    }
+    for path in files(".rs").into_iter().chain(files(".md")) {
+        let text = fs::read_to_string(&path).unwrap();
+        for (i, line) in text.lines().enumerate() {
+            let start = line.trim_start();
+            let is_code = name_of(&path).ends_with(".rs") && !start.starts_with("//");
+            let is_table = start.trim_start_matches(['/', '!', ' ']).starts_with('|');
+            let is_link = line.contains("](") || line.contains("http");
+            if !is_code && !is_table && !is_link && line.chars().count() > WIDTH_MAX {
+                wrong.push(format!(
+                    "{}:{}: {} characters",
+                    name_of(&path),
+                    i + 1,
+                    line.chars().count()
+                ));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}

@@ -1,0 +1,100 @@
+//! An engine with a bug: what is reported, and that the replay line shows the same again.
+
+use crate::common::{Wrapped, WrappedBpfs};
+use crashsim::campaign::{self, Family, Options};
+use crashsim::persist::Semantics;
+use crashsim::run::Base;
+use crashsim::stats::Distinct;
+use crashsim::workload::script;
+use pmem::{Line, Medium};
+
+/// Forgets to flush words: whoever commits in place has committed nothing.
+#[derive(Default)]
+struct Careless;
+
+impl Wrapped for Careless {
+    fn flush<M: Medium>(&self, medium: &M, off: u64, len: u64) {
+        if len > 8 {
+            medium.flush(off, len);
+        }
+    }
+}
+
+/// The same, and says that this is how it should be.
+#[derive(Default)]
+struct Unconcerned;
+
+impl Wrapped for Unconcerned {
+    const ARGUED: Option<&'static str> = Some("nobody minds");
+
+    fn flush<M: Medium>(&self, medium: &M, off: u64, len: u64) {
+        Careless.flush(medium, off, len);
+    }
+}
+
+/// Stores lines by words, as a CPU does that has no instruction for it.
+#[derive(Default)]
+struct Torn;
+
+impl Wrapped for Torn {
+    fn store_line<M: Medium>(&self, medium: &M, off: u64, line: &Line) {
+        medium.write_nt(off, line);
+    }
+}
+
+#[test]
+fn lines_that_tear_are_found() {
+    let target = WrappedBpfs::<Torn>::default();
+    let file = script("create /a; write /a 0 5000").unwrap();
+    let bases = [Base::build(&target, "file", 128 * 4096, file).unwrap()];
+    let violations = |op: &str, semantics| {
+        let family = Family::Script(script(op).unwrap());
+        let options = Options { semantics, ..Options::default() };
+        let distinct = Distinct::default();
+        let report = campaign::run(&target, &bases, &family, &options, &distinct, &|_, _, _| {});
+        report.violations
+    };
+    for op in ["write /a 64 64", "write /a 130 9"] {
+        assert!(violations(op, Semantics::Adr) > 0, "{op}");
+        assert!(violations(op, Semantics::Eadr) > 0, "{op}");
+        assert_eq!(violations(op, Semantics::AdrWords), 0, "{op}: no line is stored");
+    }
+}
+
+/// Where nothing flushes what is stored, as traces show it.
+fn unflushed<W: Wrapped>() -> usize {
+    let target = WrappedBpfs::<W>::default();
+    let bases = [Base::build(&target, "empty", 128 * 4096, Vec::new()).unwrap()];
+    let family = Family::Script(script("create /n; unlink /n").unwrap());
+    let (options, distinct) = (Options::default(), Distinct::default());
+    let report = campaign::run(&target, &bases, &family, &options, &distinct, &|_, _, _| {});
+    report.lint.unflushed.len()
+}
+
+#[test]
+fn a_store_that_nothing_flushes_counts_unless_it_is_argued_for() {
+    assert!(unflushed::<Careless>() > 0);
+    assert_eq!(unflushed::<Unconcerned>(), 0);
+}
+
+#[test]
+fn a_violation_names_what_was_lost_and_can_be_seen_again() {
+    let target = WrappedBpfs::<Careless>::default();
+    let tree = script("mkdir /d; create /d/c; write /d/c 0 100").unwrap();
+    let bases = [Base::build(&target, "tree", 128 * 4096, tree).unwrap()];
+    let family = Family::Script(script("create /n; unlink /d/c").unwrap());
+    let (options, distinct) = (Options::default(), Distinct::default());
+    let report = campaign::run(&target, &bases, &family, &options, &distinct, &|_, _, _| {});
+    assert!(report.violations > 0);
+
+    let lost = "the tree is none that is allowed";
+    let finding = report.findings.iter().find(|f| f.what.starts_with(lost)).unwrap();
+    println!("{finding:#?}");
+    let entry = "directory inode 2, entry at 0 \"c\": inode number";
+    assert!(finding.detail.iter().any(|d| d.contains(entry) && d.contains("lost")));
+
+    let line = finding.replay.parse().unwrap();
+    let (again, wrong, _) = campaign::replay(&target, &bases, &line).unwrap();
+    assert!(wrong);
+    assert!(again.iter().any(|a| a.what == finding.what && a.detail == finding.detail));
+}

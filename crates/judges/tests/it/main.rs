@@ -1,0 +1,14 @@
+//! The integration tests of `judges`, in one binary: nextest runs each test in a process of its own.
+
+mod blocks;
+mod bpfs;
+mod careless;
+mod catalogue;
+mod common;
+mod deaths;
+mod lent;
+mod lost;
+mod mutation;
+mod promises;
+mod scmfs;
+mod threads;

@@ -1,0 +1,5 @@
+//! The integration tests of `nbd`, in one binary: nextest runs each test in a process of its own.
+
+mod common;
+mod fuzz;
+mod sessions;

@@ -1,0 +1,7 @@
+//! The integration tests of `pmcache`, in one binary: nextest runs each test in a process of its own.
+
+mod common;
+mod conformance;
+mod control;
+mod crash;
+mod faults;

@@ -1,0 +1,287 @@
+//! Random calls: few names and short files, so that calls meet.
+
+use super::op::{At, Op, Place};
+
+/// SplitMix64.
+pub struct Rng(u64);
+
+impl Rng {
+    pub fn new(seed: u64) -> Self {
+        // Far from where the next seed begins, or their sequences would overlap.
+        Self(Self(seed).next())
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+
+    fn one_in(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+
+    fn pick<T: Clone>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len())].clone()
+    }
+}
+
+/// Slots for descriptors.
+pub const SLOTS: usize = 5;
+/// The user that is not root.
+pub const USER: u32 = 1000;
+
+const NAMES: [&str; 6] = ["a", "b", "c", "d", "dir", "sub"];
+
+fn name(rng: &mut Rng) -> String {
+    if rng.one_in(200) { "n".repeat(rng.pick(&[255, 256])) } else { rng.pick(&NAMES).to_owned() }
+}
+
+/// Whether `..` can follow. Where a path starts it is asked of what may be removed, and then POSIX
+/// has it be gone (`rmdir`), where Linux remembers the parent.
+fn takes_dotdot(path: &str) -> bool {
+    path.bytes().any(|b| !matches!(b, b'.' | b'/'))
+}
+
+fn path(rng: &mut Rng) -> String {
+    let mut path = String::new();
+    let depth = rng.pick(&[1, 1, 1, 2, 2, 3]);
+    for i in 0..depth {
+        if i > 0 {
+            path.push_str(if rng.one_in(30) { "//" } else { "/" });
+        }
+        match rng.below(40) {
+            0 => path.push('.'),
+            1 if takes_dotdot(&path) => path.push_str(".."),
+            _ => path.push_str(&name(rng)),
+        }
+    }
+    match rng.below(60) {
+        0..=2 => path.push('/'),
+        3 => path.push_str("/."),
+        4 if takes_dotdot(&path) => path.push_str("/.."),
+        5 => path.clear(),
+        _ => {}
+    }
+    path
+}
+
+fn place(rng: &mut Rng) -> Place {
+    let at = match rng.below(8) {
+        0 => At::Fd(rng.below(SLOTS)),
+        1 | 2 => At::Cwd,
+        _ => At::Root,
+    };
+    (at, path(rng))
+}
+
+/// A place for calls that take only a path.
+fn plain_place(rng: &mut Rng) -> Place {
+    (if rng.one_in(3) { At::Cwd } else { At::Root }, path(rng))
+}
+
+fn offset(rng: &mut Rng) -> i64 {
+    match rng.below(20) {
+        0 => -1,
+        1 => i64::MIN,
+        2 => rng.pick(&[4096, 8192, 12_288]),
+        _ => rng.below(9000) as i64,
+    }
+}
+
+fn len(rng: &mut Rng) -> usize {
+    match rng.below(10) {
+        0 => 0,
+        1 => 4096,
+        2 => rng.below(20_000),
+        _ => rng.below(300),
+    }
+}
+
+fn open_flags(rng: &mut Rng) -> i32 {
+    let mut flags = rng.pick(&[libc::O_RDONLY, libc::O_WRONLY, libc::O_RDWR, libc::O_RDWR]);
+    let extras = [
+        (2, libc::O_CREAT),
+        (5, libc::O_EXCL),
+        (8, libc::O_TRUNC),
+        (8, libc::O_APPEND),
+        (12, libc::O_DIRECTORY),
+        (12, libc::O_NOFOLLOW),
+        (20, libc::O_PATH),
+        (25, libc::O_TMPFILE),
+        (10, libc::O_CLOEXEC),
+        (30, libc::O_SYNC),
+        (30, libc::O_NONBLOCK),
+        (30, libc::O_NOATIME),
+        (60, 3),
+    ];
+    for (n, flag) in extras {
+        if rng.one_in(n) {
+            flags |= flag;
+        }
+    }
+    flags
+}
+
+fn mode(rng: &mut Rng) -> u32 {
+    rng.pick(&[
+        0o644, 0o600, 0o755, 0o777, 0o666, 0o000, 0o444, 0o6755, 0o2775, 0o1777, 0o2644, 0o070,
+    ])
+}
+
+fn dir_mode(rng: &mut Rng) -> u32 {
+    rng.pick(&[0o755, 0o755, 0o777, 0o1777, 0o700, 0o2777, 0o711, 0o555])
+}
+
+fn owner(rng: &mut Rng) -> u32 {
+    rng.pick(&[0, USER, USER, 1001, u32::MAX])
+}
+
+fn nofollow(rng: &mut Rng) -> i32 {
+    let mut flags = 0;
+    if rng.one_in(3) {
+        flags |= libc::AT_SYMLINK_NOFOLLOW;
+    }
+    if rng.one_in(10) {
+        flags |= libc::AT_EMPTY_PATH;
+    }
+    flags
+}
+
+fn times(rng: &mut Rng) -> Option<[(i64, i64); 2]> {
+    let nanos = [0, 1, 999_999_999, libc::UTIME_NOW, libc::UTIME_OMIT, libc::UTIME_OMIT, -1];
+    let mut time = || (rng.below(1 << 31) as i64, rng.pick(&nanos));
+    let both = [time(), time()];
+    if rng.one_in(3) { None } else { Some(both) }
+}
+
+fn xattr(rng: &mut Rng) -> String {
+    let names = ["user.a", "user.b", "user.c", "trusted.t", "user.", "nothing.x", ""];
+    rng.pick(&names).to_owned()
+}
+
+/// What every sequence starts with: a tree in which paths lead somewhere.
+pub fn start(step: u64) -> Option<Op> {
+    let at = |path: &str| (At::Root, path.to_owned());
+    Some(match step {
+        0 => Op::Mkdir(at("dir"), 0o777),
+        1 => Op::Chmod(at("dir"), 0o777, 0),
+        2 => Op::Mkdir(at("dir/sub"), 0o755),
+        3 => Op::Chown(at("dir/sub"), USER, USER, 0),
+        4 => Op::Mkdir(at("sub"), 0o755),
+        5 => Op::Open(at("a"), libc::O_CREAT | libc::O_RDWR, 0o666),
+        6 => Op::Write(0, 5000, 1),
+        7 => Op::Symlink("dir".to_owned(), at("b")),
+        8 => Op::Open(at("dir"), libc::O_RDONLY | libc::O_DIRECTORY, 0),
+        _ => return None,
+    })
+}
+
+/// A random call.
+pub fn op(rng: &mut Rng) -> Op {
+    let fd = rng.below(SLOTS);
+    match rng.below(104) {
+        0..=17 => Op::Open(place(rng), open_flags(rng), mode(rng)),
+        18 | 19 => Op::Close(fd),
+        20 => Op::Dup(fd),
+        21 => Op::Dup2(fd, rng.below(SLOTS)),
+        22..=25 => Op::Read(fd, len(rng)),
+        26..=30 => Op::Write(fd, len(rng), rng.next() as u8),
+        31..=33 => Op::Pread(fd, len(rng), offset(rng)),
+        34..=36 => Op::Pwrite(fd, len(rng), rng.next() as u8, offset(rng)),
+        37 => Op::Readv(fd, [len(rng), len(rng), len(rng)]),
+        38 => Op::Writev(fd, [len(rng), len(rng), len(rng)], rng.next() as u8),
+        39 => {
+            let flags = [0, libc::RWF_APPEND, libc::RWF_DSYNC, libc::RWF_SYNC, 0x4000];
+            Op::Pwritev2(fd, len(rng), rng.next() as u8, offset(rng), rng.pick(&flags))
+        }
+        40..=43 => {
+            let whence = rng.pick(&[libc::SEEK_SET, libc::SEEK_CUR, libc::SEEK_END, 99]);
+            let offset = if rng.one_in(4) { -(rng.below(300) as i64) } else { offset(rng) };
+            Op::Lseek(fd, offset, whence)
+        }
+        44 => Op::SeekData(fd, offset(rng), rng.one_in(2)),
+        45 | 46 => Op::Ftruncate(fd, offset(rng)),
+        47 => Op::Truncate(plain_place(rng), offset(rng)),
+        48 | 49 => {
+            let keep = libc::FALLOC_FL_KEEP_SIZE;
+            let modes = [0, keep, keep | libc::FALLOC_FL_PUNCH_HOLE];
+            Op::Fallocate(fd, rng.pick(&modes), offset(rng), offset(rng))
+        }
+        50 => Op::Fsync(fd),
+        51 => Op::Getfl(fd),
+        52 => {
+            let flags = [0, libc::O_APPEND, libc::O_NONBLOCK, libc::O_NOATIME, libc::O_TRUNC];
+            Op::Setfl(fd, rng.pick(&flags))
+        }
+        53 | 54 => Op::Fstat(fd),
+        55..=58 => Op::Stat(place(rng), nofollow(rng)),
+        59..=61 => {
+            let flags = [0, 0, libc::AT_EACCESS, libc::AT_SYMLINK_NOFOLLOW, 0x8000];
+            Op::Access(place(rng), rng.pick(&[0, 1, 2, 4, 6, 7, 8]), rng.pick(&flags))
+        }
+        62 | 63 => Op::Chmod(place(rng), mode(rng), 0),
+        64 => Op::Fchmod(fd, mode(rng)),
+        65 | 66 => Op::Chown(place(rng), owner(rng), owner(rng), nofollow(rng)),
+        67 => Op::Fchown(fd, owner(rng), owner(rng)),
+        68 | 69 => Op::Utimens(place(rng), times(rng), nofollow(rng)),
+        70 => Op::Futimens(fd, times(rng)),
+        71..=74 => Op::Mkdir(place(rng), dir_mode(rng)),
+        75 => {
+            let kinds =
+                [libc::S_IFREG, 0, libc::S_IFIFO, libc::S_IFSOCK, libc::S_IFCHR, libc::S_IFDIR];
+            Op::Mknod(place(rng), rng.pick(&kinds) | mode(rng), rng.pick(&[0, 0x103, 0x501]))
+        }
+        76..=78 => {
+            let target = if rng.one_in(4) { format!("/{}", path(rng)) } else { path(rng) };
+            Op::Symlink(target, place(rng))
+        }
+        79 => Op::Readlink(place(rng), rng.pick(&[0, 1, 3, 4096])),
+        80..=82 => {
+            let from = place(rng);
+            // With a path, the kernel asks then who has opened the directory, which differs between the sides.
+            let empty = if from.1.is_empty() { libc::AT_EMPTY_PATH } else { 0 };
+            let flags = rng.pick(&[0, 0, libc::AT_SYMLINK_FOLLOW, empty]);
+            Op::Link(from, place(rng), flags)
+        }
+        83 | 84 => Op::Unlink(place(rng), 0),
+        85 => Op::Unlink(place(rng), libc::AT_REMOVEDIR),
+        86..=89 => {
+            let flags = [0, 0, 0, libc::RENAME_NOREPLACE, libc::RENAME_EXCHANGE, 3];
+            Op::Rename(place(rng), place(rng), rng.pick(&flags))
+        }
+        90 => Op::List(fd),
+        91 => Op::Chdir(plain_place(rng)),
+        92 => {
+            if rng.one_in(2) {
+                Op::Fchdir(fd)
+            } else {
+                Op::Getcwd
+            }
+        }
+        93 => Op::Getxattr(plain_place(rng), xattr(rng), rng.pick(&[0, 3, 100])),
+        94 | 95 => {
+            let value = vec![7; rng.pick(&[0, 1, 5, 64])];
+            Op::Setxattr(plain_place(rng), xattr(rng), value, rng.pick(&[0, 0, 1, 2, 4]))
+        }
+        96 => Op::Fsetxattr(fd, xattr(rng), vec![8; 3], 0),
+        97 => Op::Listxattr(plain_place(rng)),
+        98 => Op::Removexattr(plain_place(rng), xattr(rng)),
+        99 => {
+            let at = |rng: &mut Rng| if rng.one_in(2) { None } else { Some(offset(rng)) };
+            let (from, to) = (at(rng), at(rng));
+            Op::CopyRange(fd, from, rng.below(SLOTS), to, len(rng))
+        }
+        100 => {
+            let at = if rng.one_in(2) { None } else { Some(rng.below(500) as i64) };
+            Op::Sendfile(rng.below(SLOTS), fd, at, len(rng))
+        }
+        101 => Op::Umask(rng.pick(&[0o022, 0, 0o077, 0o027])),
+        _ => Op::Become(rng.pick(&[0, 0, USER])),
+    }
+}

@@ -1,0 +1,111 @@
+//! Random sequences of calls, made on the process layer over each engine and by the kernel in a directory of
+//! tmpfs: every result, error number and byte must be the same (Chell §2.2).
+//!
+//! `KEEPSTONE_OPS` says how many calls (20 000 on BPFS, 10 000 on SCMFS), `KEEPSTONE_SEED` which sequence to begin with; a
+//! failure prints the sequence and its seed. Needs root, to make calls as other users.
+
+mod generate;
+mod op;
+mod sides;
+
+use self::generate::Rng;
+use self::sides::{Ours, Side, Theirs};
+use crate::common::World;
+use bpfs::{FormatOptions, MountOptions};
+use pmem::Region;
+use scmfs::Scmfs;
+
+/// Calls in one sequence, which starts with an empty tree.
+const SEQUENCE: u64 = 250;
+
+fn env(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |value| value.parse().expect(name))
+}
+
+fn bpfs() -> World {
+    World::new()
+}
+
+fn scmfs() -> World {
+    let region = Region::anonymous(64 << 20).unwrap();
+    scmfs::format(&region, &FormatOptions::default()).unwrap();
+    let options = MountOptions { threads: Some(1), ..MountOptions::default() };
+    World::of(Scmfs::mount(region, &options).unwrap())
+}
+
+#[test]
+fn calls_are_answered_as_by_the_kernel() {
+    // One after the other: the working directory and the numbers are the process's.
+    compare(bpfs, 20_000);
+    compare(scmfs, 10_000);
+}
+
+/// Makes so many calls where nothing else is said, each sequence in a world of its own.
+fn compare(world: fn() -> World, ops: u64) {
+    let ops = env("KEEPSTONE_OPS", ops);
+    let first = env("KEEPSTONE_SEED", 1);
+    let (mut served, mut left) = (0, 0);
+    for seed in first..first + ops.div_ceil(SEQUENCE) {
+        let (s, l) = run(&world(), seed);
+        served += s;
+        left += l;
+    }
+    println!("{served} calls compared, {left} left to the kernel");
+    // One sequence may go where nearly all is the kernel's.
+    let is_rerun = ops <= SEQUENCE;
+    assert!(is_rerun || left * 4 < served, "{left} of {} calls were left", served + left);
+}
+
+/// Runs one sequence; returns how many calls were compared and how many were left to the kernel.
+fn run(world: &World, seed: u64) -> (u64, u64) {
+    let theirs = tempfile::Builder::new().prefix("keepstone-r-").tempdir_in("/dev/shm").unwrap();
+    let (mut ours, mut theirs) = (Ours::new(world), Theirs::new(theirs));
+    let mut rng = Rng::new(seed);
+    let mut log = Vec::new();
+    let (mut served, mut left) = (0, 0);
+    for i in 0..SEQUENCE {
+        let op = generate::start(i).unwrap_or_else(|| generate::op(&mut rng));
+        let Some(got) = ours.apply(&op) else {
+            left += 1;
+            continue;
+        };
+        let expected = theirs.apply(&op).expect("the kernel answers everything");
+        log.push(format!("{op:?} -> {}", show(&got)));
+        served += 1;
+        if got != expected {
+            fail(seed, &log, &format!("the kernel says {}", show(&expected)));
+        }
+    }
+    ours.become_root();
+    theirs.become_root();
+    let (a, b) = (ours.tree(), theirs.tree());
+    if a != b {
+        let differs =
+            a.iter().filter(|x| !b.contains(x)).chain(b.iter().filter(|x| !a.contains(x)));
+        fail(seed, &log, &format!("trees differ: {:#?}", differs.collect::<Vec<_>>()));
+    }
+    ours.close_all();
+    world.remove_all();
+    let kept = world.live_inodes();
+    assert!(kept.is_empty(), "references were kept\nagain: KEEPSTONE_SEED={seed}");
+    (served, left)
+}
+
+/// A result, short.
+fn show(outcome: &op::Outcome) -> String {
+    match outcome {
+        Ok(op::Value::Bytes(bytes)) if bytes.len() > 16 => {
+            format!("{} bytes, {:?}…", bytes.len(), &bytes[..16])
+        }
+        Ok(value) => format!("{value:?}"),
+        Err(errno) => format!("{}", std::io::Error::from(*errno)),
+    }
+}
+
+fn fail(seed: u64, log: &[String], why: &str) -> ! {
+    let start = log.len().saturating_sub(250);
+    for (i, line) in log.iter().enumerate().skip(start) {
+        eprintln!("{i:4} {line}");
+    }
+    panic!("{why}\nagain: KEEPSTONE_SEED={seed} KEEPSTONE_OPS=1");
+}

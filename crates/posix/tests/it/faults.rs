@@ -1,0 +1,778 @@
+//! Calls of the kernel that fail, each in turn, in each thing that a program does with descriptors.
+//!
+//! A scenario is played again and again, while its first, its second, … call of the kernel fails, until it is over
+//! before the fault is met. Whatever fails, the program gets that error or what it asked for, and what was there before
+//! is there: contents, offsets, flags and locks; every number is what the table says; and in the end nothing is
+//! left of descriptors, inodes and mappings.
+
+#![allow(unsafe_code)]
+
+use crate::common::{Fault, World, done, libc_result};
+use posix::{Errno, MountEvents as _, Served};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::collections::BTreeMap;
+use vfs::{FileSystem as _, Ino};
+
+const RW: i32 = libc::O_RDWR | libc::O_CREAT;
+/// Descriptors that this process may have.
+const LIMIT: i32 = 96;
+/// Numbers from here on are the library's own: half of [`LIMIT`] is.
+const OWN: i32 = LIMIT / 2;
+
+/// What a program knows of an open file description.
+#[derive(Clone, Debug)]
+struct Description {
+    name: &'static str,
+    ino: u64,
+    offset: i64,
+}
+
+/// A number that a program has.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Number {
+    /// Index of its description.
+    of: usize,
+    cloexec: bool,
+    /// It is the kernel's alone.
+    delegated: bool,
+}
+
+/// A program and what it has.
+struct Program {
+    world: World,
+    setting: Setting,
+    descriptions: Vec<Description>,
+    numbers: BTreeMap<i32, Number>,
+    /// Other descriptors.
+    foreign: Vec<i32>,
+    /// Those of them that were there before.
+    before: BTreeMap<i32, String>,
+    /// The inode with a POSIX lock.
+    locked: Option<u64>,
+    /// Whether one was asked for.
+    asked_for_lock: bool,
+    /// Inodes that are mapped.
+    mapped: Vec<u64>,
+}
+
+/// Under which circumstances a scenario is played.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Setting {
+    Plain,
+    /// The process has a POSIX lock on the file.
+    Locked,
+    /// Another thread lives.
+    Threads,
+    ThreadsAndLocked,
+    /// No number is free.
+    Full,
+    /// No number is free, and a lock is held.
+    FullAndLocked,
+    /// Numbers of the program are beyond its limit, which was lowered since.
+    BelowLimit,
+}
+
+const SETTINGS: [Setting; 7] = [
+    Setting::Plain,
+    Setting::Locked,
+    Setting::Threads,
+    Setting::ThreadsAndLocked,
+    Setting::Full,
+    Setting::FullAndLocked,
+    Setting::BelowLimit,
+];
+
+impl Setting {
+    fn locks(self) -> bool {
+        matches!(self, Self::Locked | Self::ThreadsAndLocked | Self::FullAndLocked)
+    }
+
+    fn threads(self) -> bool {
+        matches!(self, Self::Threads | Self::ThreadsAndLocked)
+    }
+
+    fn fills(self) -> bool {
+        matches!(self, Self::Full | Self::FullAndLocked)
+    }
+}
+
+/// A call that failed, or was left to the kernel.
+type Outcome = Result<(), Errno>;
+
+type Scenario = fn(&mut Program) -> Outcome;
+
+/// By name, so that a failure says which.
+const SCENARIOS: &[(&str, Scenario)] = &[
+    ("open", |p| p.open("other", libc::O_RDWR)),
+    ("open of a new file", |p| p.open("new", RW | libc::O_EXCL)),
+    ("open that truncates", |p| p.open("other", libc::O_RDWR | libc::O_TRUNC)),
+    ("open of a removed file's number", |p| {
+        p.close(p.number(1))?;
+        p.open("other", libc::O_RDONLY | libc::O_CLOEXEC)
+    }),
+    ("dup", |p| p.dup(p.number(0), libc::F_DUPFD, 0)),
+    ("dup from a number on", |p| p.dup(p.number(0), libc::F_DUPFD_CLOEXEC, 20)),
+    ("dup2 to a free number", |p| p.dup_to(p.number(0), 40, false)),
+    ("dup2 to another file", |p| p.dup_to(p.number(0), p.number(2), false)),
+    ("dup3 to the same file", |p| p.dup_to(p.number(0), p.number(1), true)),
+    ("dup2 to standard input", |p| p.dup_to(p.number(0), 0, false)),
+    ("dup2 to a number of the library's own", |p| {
+        let own = p.own_number();
+        p.dup_to(p.number(2), own, false)
+    }),
+    ("dup2 of the kernel's number to one of ours", |p| p.dup_foreign(p.number(1))),
+    ("dup2 of a closed number to one of the library's own", |p| {
+        let own = p.own_number();
+        match p.world.process.dup2(47, own) {
+            Served::Done(result) => result.map(drop),
+            // As the front end: the kernel says what is wrong.
+            // SAFETY: descriptors of this test.
+            Served::Kernel => libc_result(unsafe { libc::dup2(47, own) }.into()).map(drop),
+        }
+        .or_else(|errno| if errno == Errno::BADF { Ok(()) } else { Err(errno) })
+    }),
+    ("close", |p| p.close(p.number(0))),
+    ("close of all", |p| p.close_all()),
+    ("promotion", |p| p.promote(0)),
+    ("promotion twice", |p| p.promote(0).and_then(|()| p.promote(2))),
+    ("promotion of a directory", |p| p.promote(3)),
+    ("promotion, and another number", |p| {
+        p.promote(0)?;
+        p.dup(p.number(0), libc::F_DUPFD, 0)
+    }),
+    ("delegation", |p| p.delegate(p.number(0))),
+    ("a record lock", |p| p.lock(2)),
+    ("flock", |p| {
+        let (a, p) = (p.number(0), &p.world.process);
+        done(p.flock(a, libc::LOCK_EX | libc::LOCK_NB))?;
+        done(p.flock(a, libc::LOCK_UN))
+    }),
+    ("close-on-exec", |p| {
+        let fd = p.number(0);
+        done(p.world.process.fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC.into()))?;
+        p.numbers.get_mut(&fd).unwrap().cloexec = true;
+        Ok(())
+    }),
+    ("status flags", |p| {
+        p.promote(0)?;
+        done(p.world.process.fcntl(p.number(0), libc::F_SETFL, libc::O_NONBLOCK.into())).map(drop)
+    }),
+    ("reading at the kernel's offset", |p| {
+        p.promote(0)?;
+        p.read(0)
+    }),
+    ("mapping", |p| p.map(0)),
+    ("exec", |p| p.exec()),
+    ("exec after a failure", |p| {
+        p.exec()?;
+        p.world.process.exec_failed();
+        p.exec()
+    }),
+    ("close_range", |p| p.close_range(0)),
+    ("close_range with a table of its own", |p| p.close_range(libc::CLOSE_RANGE_UNSHARE)),
+    ("close_range that only marks", |p| p.close_range(libc::CLOSE_RANGE_CLOEXEC)),
+    ("fork", |p| p.fork(|_| Ok(()))),
+    ("fork, promotion in the child", |p| p.fork(|p| p.promote(0).and_then(|()| p.promote(2)))),
+    ("fork, reading in the child", |p| p.fork(|p| p.read(0))),
+    ("a number beyond the table", |p| p.beyond_the_table()),
+    ("chdir", |p| {
+        let path = p.world.path("");
+        done(p.world.process.chdir(&path))
+    }),
+];
+
+/// Whether the kernel has the number, and its flag.
+fn flag_of(fd: i32) -> Option<bool> {
+    // SAFETY: asks for a flag.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
+    (flags >= 0).then_some(flags & libc::FD_CLOEXEC != 0)
+}
+
+fn kernel_offset(fd: i32) -> i64 {
+    // SAFETY: moves nothing.
+    unsafe { libc::lseek(fd, 0, libc::SEEK_CUR) }
+}
+
+fn set_limit(to: u64) {
+    let had = getrlimit(Resource::Nofile);
+    let limit = Rlimit { current: Some(to), maximum: had.maximum.map(|most| most.max(to)) };
+    setrlimit(Resource::Nofile, limit).unwrap();
+}
+
+/// What this process has open: where each number leads.
+fn descriptors() -> BTreeMap<i32, String> {
+    // One number, which the listing itself has, is needed beside.
+    let limit = getrlimit(Resource::Nofile).current.unwrap();
+    set_limit(4096);
+    let list = std::fs::read_dir("/proc/self/fd").unwrap();
+    let name = |entry: std::io::Result<std::fs::DirEntry>| {
+        let fd = entry.unwrap().file_name().into_string().unwrap();
+        fd.parse::<i32>().unwrap()
+    };
+    let numbers: Vec<i32> = list.map(name).collect();
+    set_limit(limit);
+    let link = |fd: i32| {
+        let path = std::fs::read_link(format!("/proc/self/fd/{fd}")).ok()?;
+        Some((fd, path.to_string_lossy().into_owned()))
+    };
+    numbers.into_iter().filter_map(link).collect()
+}
+
+impl Program {
+    fn new(setting: Setting) -> Self {
+        let before = descriptors();
+        let world = World::new();
+        let mut program = Self {
+            world,
+            setting,
+            descriptions: Vec::new(),
+            numbers: BTreeMap::new(),
+            foreign: Vec::new(),
+            before,
+            locked: None,
+            asked_for_lock: false,
+            mapped: Vec::new(),
+        };
+        set_limit(LIMIT as u64);
+        program.world.process.limits_changed();
+        // SAFETY: makes a descriptor.
+        program.foreign.push(unsafe { libc::dup(2) });
+        let p = &program.world.process;
+        for name in ["a", "gone", "other"] {
+            let fd = program.world.open(name, RW);
+            done(p.write(fd, format!("content of {name}").as_bytes())).unwrap();
+            done(p.close(fd)).unwrap();
+        }
+        // 0: a file with two numbers; 1: one without a name; 2: the first again; 3: a directory.
+        program.open("a", libc::O_RDWR).unwrap();
+        program.dup(program.number(0), libc::F_DUPFD_CLOEXEC, 0).unwrap();
+        program.open("gone", libc::O_RDWR).unwrap();
+        program.open("a", libc::O_RDWR).unwrap();
+        program.open("", libc::O_RDONLY | libc::O_DIRECTORY).unwrap();
+        let p = &program.world.process;
+        done(p.unlink(libc::AT_FDCWD, &program.world.path("gone"), 0)).unwrap();
+        for (of, offset) in [(0, 3), (1, 5), (2, 7)] {
+            done(p.lseek(program.number(of), offset, libc::SEEK_SET)).unwrap();
+            program.descriptions[of].offset = offset;
+        }
+        // Two numbers wait to be used again.
+        let parked = [(); 2].map(|()| program.world.open("other", libc::O_RDONLY));
+        parked.iter().for_each(|fd| done(p.close(*fd)).unwrap());
+        if setting.locks() {
+            // By a number of its own, which the kernel has, too.
+            program.open("a", libc::O_RDWR).unwrap();
+            program.lock(program.descriptions.len() - 1).unwrap();
+        }
+        if setting.fills() {
+            program.world.process.unpark();
+            loop {
+                // SAFETY: makes a descriptor.
+                match unsafe { libc::dup(2) } {
+                    -1 => break,
+                    fd => program.foreign.push(fd),
+                }
+            }
+        }
+        if setting == Setting::BelowLimit {
+            program.world.process.unpark();
+            // As sandboxes do it.
+            set_limit(program.number(0) as u64);
+            program.world.process.limits_changed();
+        }
+        program
+    }
+
+    /// The lowest number of a description.
+    fn number(&self, of: usize) -> i32 {
+        *self.numbers.iter().find(|(_, number)| number.of == of).expect("has a number").0
+    }
+
+    fn own_number(&self) -> i32 {
+        let own = |fd: &i32| self.world.process.owns(*fd) && !self.numbers.contains_key(fd);
+        (OWN..LIMIT).find(own).expect("the placeholder")
+    }
+
+    fn add(&mut self, fd: i32, of: usize, cloexec: bool) {
+        self.numbers.insert(fd, Number { of, cloexec, delegated: false });
+    }
+
+    fn open(&mut self, name: &'static str, flags: i32) -> Outcome {
+        let path = self.world.path(name);
+        let fd = done(self.world.process.open(libc::AT_FDCWD, &path, flags, 0o644))?;
+        let ino = done(self.world.process.fstat(fd)).unwrap().st_ino;
+        self.descriptions.push(Description { name, ino, offset: 0 });
+        self.add(fd, self.descriptions.len() - 1, flags & libc::O_CLOEXEC != 0);
+        if flags & (libc::O_TRUNC | libc::O_EXCL) != 0 {
+            done(self.world.process.pwrite(fd, format!("content of {name}").as_bytes(), 0))
+                .unwrap();
+        }
+        Ok(())
+    }
+
+    fn dup(&mut self, fd: i32, cmd: i32, min: i64) -> Outcome {
+        let new = done(self.world.process.fcntl(fd, cmd, min))?;
+        let of = self.numbers[&fd].of;
+        self.add(new, of, cmd == libc::F_DUPFD_CLOEXEC);
+        Ok(())
+    }
+
+    /// The number `to` is closed: with it go locks on its file.
+    fn closed(&mut self, fd: i32) {
+        if let Some(number) = self.numbers.remove(&fd)
+            && Some(self.descriptions[number.of].ino) == self.locked
+        {
+            self.locked = None;
+        }
+    }
+
+    fn dup_to(&mut self, fd: i32, to: i32, cloexec: bool) -> Outcome {
+        let limit = getrlimit(Resource::Nofile).current.unwrap();
+        let saved = (to == 0).then(|| {
+            set_limit(1024);
+            // SAFETY: keeps standard input aside, where it is in nobody's way.
+            let saved = unsafe { libc::fcntl(0, libc::F_DUPFD, 512) };
+            set_limit(limit);
+            saved
+        });
+        let p = &self.world.process;
+        let made = if cloexec { p.dup3(fd, to, libc::O_CLOEXEC) } else { p.dup2(fd, to) };
+        if let Ok(new) = done(made) {
+            assert_eq!(new, to);
+        }
+        if let Some(saved) = saved {
+            // SAFETY: standard input as it was, which closes what may have come there.
+            unsafe {
+                if self.world.process.owns(0) {
+                    done(self.world.process.close(0)).ok();
+                }
+                libc::dup2(saved, 0);
+                libc::close(saved);
+            }
+            if made == Served::Done(Ok(to))
+                && self.locked == Some(self.descriptions[self.numbers[&fd].of].ino)
+            {
+                self.locked = None;
+            }
+            return done(made).map(drop);
+        }
+        done(made)?;
+        self.foreign.retain(|fd| *fd != to);
+        self.closed(to);
+        self.add(to, self.numbers[&fd].of, cloexec);
+        Ok(())
+    }
+
+    fn dup_foreign(&mut self, to: i32) -> Outcome {
+        let from = self.foreign[0];
+        assert_eq!(done(self.world.process.dup2(from, to))?, to);
+        self.closed(to);
+        self.foreign.push(to);
+        Ok(())
+    }
+
+    fn close(&mut self, fd: i32) -> Outcome {
+        let closed = if self.numbers[&fd].delegated {
+            // SAFETY: a descriptor of this test.
+            libc_result(unsafe { libc::close(fd) }.into()).map(drop)
+        } else {
+            done(self.world.process.close(fd))
+        };
+        // As with the kernel, it is closed whatever that says.
+        self.closed(fd);
+        closed
+    }
+
+    fn close_all(&mut self) -> Outcome {
+        let numbers: Vec<i32> = self.numbers.keys().copied().collect();
+        numbers.into_iter().map(|fd| self.close(fd)).fold(Ok(()), Outcome::and)
+    }
+
+    fn promote(&mut self, of: usize) -> Outcome {
+        let numbers: Vec<i32> =
+            self.numbers.iter().filter(|n| n.1.of == of).map(|n| *n.0).collect();
+        self.world.process.promote(numbers[0])?;
+        for fd in numbers {
+            let link = std::fs::read_link(format!("/proc/self/fd/{fd}")).unwrap();
+            assert!(link.starts_with(self.world.dir.path()), "{fd}: {link:?}");
+            if self.descriptions[of].name.is_empty() {
+                continue;
+            }
+            assert_ne!(link, self.world.dir.path(), "{fd} is a placeholder");
+            assert_eq!(
+                kernel_offset(fd),
+                self.descriptions[of].offset,
+                "{fd} {:?}",
+                self.descriptions[of]
+            );
+        }
+        Ok(())
+    }
+
+    fn delegate(&mut self, fd: i32) -> Outcome {
+        self.world.process.delegate(fd)?;
+        self.numbers.get_mut(&fd).unwrap().delegated = true;
+        Ok(())
+    }
+
+    fn lock(&mut self, of: usize) -> Outcome {
+        // SAFETY: a flock is plain numbers.
+        let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+        (lock.l_type, lock.l_whence) = (libc::F_WRLCK as i16, libc::SEEK_SET as i16);
+        self.asked_for_lock = true;
+        done(self.world.process.fcntl_lock(self.number(of), libc::F_SETLK, &mut lock))?;
+        self.locked = Some(self.descriptions[of].ino);
+        Ok(())
+    }
+
+    fn read(&mut self, of: usize) -> Outcome {
+        let mut buf = [0; 64];
+        let got = done(self.world.process.read(self.number(of), &mut buf[..4]))?;
+        let description = &mut self.descriptions[of];
+        let content = format!("content of {}", description.name);
+        let from = content.len().min(description.offset as usize);
+        let expected = &content.as_bytes()[from..content.len().min(from + 4)];
+        assert_eq!(buf[..got].escape_ascii().to_string(), expected.escape_ascii().to_string());
+        description.offset += got as i64;
+        Ok(())
+    }
+
+    fn map(&mut self, of: usize) -> Outcome {
+        let (fd, p) = (self.number(of), &self.world.process);
+        match p.mmap(0, 4096, libc::PROT_READ, libc::MAP_SHARED, fd, 0) {
+            Served::Done(result) => {
+                return Err(result.expect_err("shared mappings are the kernel's"));
+            }
+            Served::Kernel => self.mapped.push(self.descriptions[of].ino),
+        }
+        Ok(())
+    }
+
+    fn exec(&mut self) -> Outcome {
+        self.world.process.before_exec()?;
+        self.world.process.before_image_ends();
+        for (fd, number) in &self.numbers {
+            let regular = !self.descriptions[number.of].name.is_empty();
+            if regular && !number.cloexec {
+                let offset = self.descriptions[number.of].offset;
+                assert_eq!(kernel_offset(*fd), offset, "{fd} is inherited");
+            }
+        }
+        Ok(())
+    }
+
+    fn close_range(&mut self, flags: u32) -> Outcome {
+        let (first, last) = (self.number(0), *self.numbers.keys().next_back().unwrap());
+        let closed = self.world.process.close_range(first as u32, last as u32, flags);
+        let marks = flags & libc::CLOSE_RANGE_CLOEXEC != 0;
+        let all: Vec<i32> = self.numbers.range(first..=last).map(|n| *n.0).collect();
+        for fd in all {
+            // Where it fails, it may have done some.
+            if marks {
+                let number = self.numbers.get_mut(&fd).unwrap();
+                number.cloexec = number.cloexec || flag_of(fd) == Some(true);
+                assert!(number.cloexec || done(closed).is_err());
+            } else if !matches!(self.world.process.fstat(fd), Served::Done(Ok(_))) {
+                self.closed(fd);
+            } else {
+                assert!(done(closed).is_err());
+            }
+        }
+        self.foreign.retain(|fd| flag_of(*fd).is_some());
+        done(closed)
+    }
+
+    /// Forks as a front end does; a fault that the child meets is told to the parent.
+    fn fork(&mut self, child: impl FnOnce(&mut Self) -> Outcome) -> Outcome {
+        const FINE: i32 = 0;
+        const HIT: i32 = 3;
+        self.world.process.before_fork();
+        // SAFETY: the child makes calls of this crate and ends.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            self.world.process.after_fork_child();
+            self.locked = None;
+            let played = std::panic::AssertUnwindSafe(|| {
+                let outcome = child(self);
+                let fault = self.world.stage.fault.lock().unwrap().take().filter(|f| f.hit);
+                self.check_outcome(outcome, fault.map(|fault| fault.errno));
+                self.check();
+                fault.is_some()
+            });
+            let code = match std::panic::catch_unwind(played) {
+                Ok(hit) => {
+                    if hit {
+                        HIT
+                    } else {
+                        FINE
+                    }
+                }
+                Err(_) => 1,
+            };
+            self.world.process.detach();
+            // SAFETY: ends at once, without what the test harness of the parent would do.
+            unsafe { libc::_exit(code) }
+        }
+        assert!(pid > 0);
+        self.world.process.after_fork_parent(pid);
+        let mut status = 0;
+        // SAFETY: a child of this test, room for its status.
+        assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+        assert!(libc::WIFEXITED(status), "the child died");
+        match libc::WEXITSTATUS(status) {
+            FINE => {}
+            HIT => {
+                let mut fault = self.world.stage.fault.lock().unwrap();
+                fault.iter_mut().for_each(|fault| fault.hit = true);
+            }
+            _ => panic!("the child failed"),
+        }
+        // Offsets are the family's.
+        for of in 0..self.descriptions.len() {
+            if self.descriptions[of].name.is_empty() {
+                continue;
+            }
+            let seek = self.world.process.lseek(self.number(of), 0, libc::SEEK_CUR);
+            self.descriptions[of].offset = match seek {
+                Served::Done(Ok(offset)) => offset,
+                // Where the fault was met by this question, the kernel still knows.
+                Served::Done(Err(_)) | Served::Kernel => kernel_offset(self.number(of)),
+            };
+        }
+        Ok(())
+    }
+
+    fn beyond_the_table(&mut self) -> Outcome {
+        const BEYOND: i32 = 66_000;
+        let fd = self.number(0);
+        match self.world.process.dup2(fd, BEYOND) {
+            Served::Done(result) => Err(result.expect_err("such a number is the kernel's")),
+            Served::Kernel => {
+                assert_eq!(kernel_offset(fd), self.descriptions[0].offset);
+                Ok(())
+            }
+        }
+    }
+
+    /// A call gives the error that it met, and none otherwise, but for lack of numbers.
+    fn check_outcome(&self, outcome: Outcome, met: Option<Errno>) {
+        let Err(errno) = outcome else { return };
+        let full = self.setting.fills() || self.setting == Setting::BelowLimit;
+        let lacks_numbers = full && matches!(errno, Errno::MFILE | Errno::INVAL | Errno::BADF);
+        assert!(Some(errno) == met || lacks_numbers, "{errno:?}, but met {met:?}");
+    }
+
+    /// Every number is what the program thinks, and nothing else is open.
+    fn check(&mut self) {
+        let p = &self.world.process;
+        let (root, open) = (self.world.dir.path().to_str().unwrap().to_owned(), descriptors());
+        for (fd, link) in &open {
+            if self.before.contains_key(fd) {
+                continue;
+            }
+            if self.numbers.contains_key(fd) || self.foreign.contains(fd) {
+                continue;
+            }
+            let kept = self.asked_for_lock
+                && self.numbers.values().any(|number| {
+                    link.starts_with(&format!("{root}/-{}-", self.descriptions[number.of].ino))
+                });
+            let is_own = *fd >= OWN && (*link == root || link == "/dev/shm") || kept;
+            // What is neither waits to be used again.
+            assert!(p.owns(*fd) && (is_own || *link == root), "{fd} is open: {link}");
+            assert_eq!(done(p.fstat(*fd)).map(|st| st.st_ino), Err(Errno::BADF), "{fd}: {link}");
+        }
+        for (fd, number) in &self.numbers {
+            let description = &self.descriptions[number.of];
+            assert_eq!(flag_of(*fd), Some(number.cloexec), "{fd} {number:?}");
+            if number.delegated {
+                continue;
+            }
+            assert_eq!(done(p.fstat(*fd)).unwrap().st_ino, description.ino, "{fd} {number:?}");
+            let link = &open[fd];
+            let own = *link == root || link.starts_with(&format!("{root}/-{}-", description.ino));
+            assert!(
+                own || description.name.is_empty(),
+                "{fd} leads to {link}, not {description:?}"
+            );
+        }
+        if let Some(ino) = self.locked {
+            assert!(self.is_locked(ino), "the lock was lost");
+        }
+        for of in 0..self.descriptions.len() {
+            let mapped = self.mapped.contains(&self.descriptions[of].ino);
+            let number = self.numbers.values().find(|number| number.of == of);
+            let served = number.is_some_and(|number| !number.delegated);
+            if served && !self.descriptions[of].name.is_empty() && !mapped {
+                self.read(of).unwrap();
+            }
+        }
+    }
+
+    /// Whether another process sees a POSIX lock on an inode.
+    fn is_locked(&self, ino: u64) -> bool {
+        let generation = self.world.fs.getattr(Ino(ino)).unwrap().generation;
+        let file = self.world.dir.path().join(format!("-{ino}-{generation}"));
+        let path = crate::common::cstring(file.as_os_str().as_encoded_bytes());
+        crate::common::another_sees_lock(|| {
+            // SAFETY: the child makes a number free, whatever the limit is; `path` is a C string.
+            unsafe { libc::close(0) };
+            set_limit(4096);
+            // SAFETY: as above.
+            unsafe { libc::open(path.as_ptr(), libc::O_RDWR) }
+        })
+    }
+
+    /// Uses everything, closes everything, and looks that nothing is left.
+    fn finish(mut self) {
+        self.check();
+        // There is room again.
+        set_limit(LIMIT as u64);
+        self.world.process.limits_changed();
+        // SAFETY: descriptors of this test.
+        self.foreign.drain(..).for_each(|fd| unsafe {
+            libc::close(fd);
+            self.world.process.fd_freed(fd);
+        });
+        self.check();
+        for of in 0..self.descriptions.len() {
+            let number = self.numbers.values().find(|number| number.of == of);
+            if number.is_some_and(|number| !number.delegated) {
+                self.promote(of).unwrap();
+            }
+        }
+        self.check();
+        let inodes: Vec<u64> = self.descriptions.iter().map(|of| of.ino).collect();
+        let was_locked = self.locked;
+        self.close_all().unwrap();
+        if let Some(ino) = was_locked {
+            assert!(!self.is_locked(ino), "closing any descriptor of a file drops its locks");
+        }
+        self.check();
+        // What is used again is nothing but a number.
+        for _ in 0..8 {
+            self.open("other", libc::O_RDONLY).unwrap();
+        }
+        self.read(self.descriptions.len() - 1).unwrap();
+        for fd in self.numbers.keys().filter(|fd| **fd > 2) {
+            // SAFETY: asks for flags.
+            let flags = unsafe { libc::fcntl(*fd, libc::F_GETFL) };
+            assert_ne!(flags & libc::O_PATH, 0, "{fd} is a placeholder");
+        }
+        self.close_all().unwrap();
+        let p = &self.world.process;
+        p.before_exec().unwrap();
+        p.left_pool();
+        p.before_image_ends();
+        for ino in &inodes {
+            assert!(!self.world.fs.is_mapped(Ino(*ino)), "{ino} is mapped");
+        }
+        self.world.remove_all();
+        assert!(self.world.live_inodes().is_empty(), "somebody still holds them");
+        let World { process, dir, .. } = self.world;
+        drop(process);
+        drop(dir);
+        assert_eq!(descriptors(), self.before);
+    }
+}
+
+/// Plays a scenario while one fault is met; returns whether it was.
+fn play(setting: Setting, scenario: Scenario, fault: Fault) -> bool {
+    let (tell, told) = std::sync::mpsc::channel::<()>();
+    let thread = setting.threads().then(|| std::thread::spawn(move || told.recv()));
+    let mut program = Program::new(setting);
+    *program.world.stage.fault.lock().unwrap() = Some(fault);
+    let outcome = scenario(&mut program);
+    let fault = program.world.stage.fault.lock().unwrap().take().unwrap();
+    program.check_outcome(outcome, fault.hit.then_some(fault.errno));
+    drop(tell);
+    if let Some(thread) = thread {
+        let _ = thread.join();
+    }
+    program.finish();
+    set_limit(1024);
+    fault.hit
+}
+
+/// Lets a fault be met while the pool is attached. Where that fails, the mount serves.
+fn attach(fault: Fault) -> bool {
+    let before = descriptors();
+    let world = World::new();
+    let p = &world.process;
+    *world.stage.fault.lock().unwrap() = Some(fault);
+    let opened = p.open(libc::AT_FDCWD, &world.path("a"), RW, 0o644);
+    let fault = world.stage.fault.lock().unwrap().take().unwrap();
+    match opened {
+        Served::Done(Ok(fd)) => done(p.close(fd)).unwrap(),
+        Served::Done(Err(errno)) => assert_eq!((fault.hit, errno), (true, fault.errno)),
+        Served::Kernel => {
+            assert!(fault.hit);
+            for fd in descriptors().keys().filter(|fd| !before.contains_key(fd)) {
+                assert!(p.owns(*fd), "{fd} is nobody's");
+            }
+        }
+    }
+    drop(world);
+    assert_eq!(descriptors(), before);
+    fault.hit
+}
+
+/// Plays something with each fault, until none is met; returns how often, and what failed.
+fn play_all(seed: usize, play: impl Fn(Fault) -> bool) -> (u64, Option<Fault>) {
+    let errnos = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::INTR, Errno::IO];
+    let mut played = 0;
+    for stays in [false, true] {
+        for after in 0.. {
+            let errno = errnos[(after as usize + seed) % errnos.len()];
+            let fault = Fault { after, errno, stays, hit: false };
+            played += 1;
+            match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| play(fault))) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(_) => return (played, Some(fault)),
+            }
+        }
+    }
+    (played, None)
+}
+
+/// Plays in a process of its own, which may have threads; returns whether all was well.
+fn in_child(name: &str, play: impl FnOnce() -> (u64, Option<Fault>)) -> bool {
+    // SAFETY: the child plays and ends.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let (played, failed) = play();
+        println!("{name}: {played} played");
+        if let Some(fault) = failed {
+            println!("FAILED {name}: {fault:?}");
+        }
+        // SAFETY: ends at once.
+        unsafe { libc::_exit(failed.is_some().into()) };
+    }
+    assert!(pid > 0);
+    let mut status = 0;
+    // SAFETY: a child of this test, room for its status.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    status == 0
+}
+
+/// On the main thread (`.cargo/config.toml`): a process with one thread opens otherwise than others.
+#[test]
+fn each_call_of_the_kernel_fails() {
+    let threads = std::fs::read_dir("/proc/self/task").unwrap().count();
+    assert_eq!(threads, 1, "run with RUST_TEST_THREADS=1");
+
+    let mut failed = Vec::new();
+    let mut run = |name: String, seed, play: &dyn Fn(Fault) -> bool| {
+        if !in_child(&name, || play_all(seed, play)) {
+            failed.push(name);
+        }
+    };
+    run("attaching".into(), 0, &attach);
+    for (name, scenario) in SCENARIOS {
+        for setting in SETTINGS {
+            let name = format!("{name}, {setting:?}");
+            run(name, setting as usize, &|fault| play(setting, *scenario, fault));
+        }
+    }
+    assert!(failed.is_empty(), "{failed:#?}");
+}

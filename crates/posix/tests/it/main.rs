@@ -1,0 +1,15 @@
+//! The integration tests of `posix`, in one binary: nextest runs each test in a process of its own.
+
+mod common;
+mod cost;
+mod descriptors;
+mod differential;
+mod durability;
+mod faults;
+mod limits;
+mod numbers;
+mod path_cache;
+mod paths;
+mod permissions;
+mod promote;
+mod threads;

@@ -1,0 +1,193 @@
+//! Numbers of descriptors, against POSIX's rule: the lowest that is free. Random openings, closings and
+//! duplicates of files in the pool, between descriptors that the kernel alone gives out and takes
+//! back, under a limit that is often reached.
+//!
+//! `KEEPSTONE_OPS` says how many calls (100 000), `KEEPSTONE_SEED` which sequence.
+
+#![allow(unsafe_code)]
+
+use crate::common::{World, done, stat};
+use posix::{Errno, Served};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::collections::BTreeMap;
+
+/// Descriptors that this process may have: few, so that it runs out of them.
+const LIMIT: i32 = 48;
+
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ z >> 31) % n
+    }
+
+    fn coin(&mut self) -> bool {
+        self.below(2) == 0
+    }
+}
+
+/// Whose a number is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whose {
+    /// The test program's, from before.
+    Fixed,
+    /// The kernel's alone.
+    Kernel,
+    /// A file in the pool.
+    Pool { cloexec: bool },
+}
+
+/// What the program has open, by POSIX.
+struct Model {
+    open: BTreeMap<i32, Whose>,
+    rng: Rng,
+}
+
+impl Model {
+    fn lowest(&self, min: i32) -> Result<i32, Errno> {
+        let free = (min..LIMIT).find(|fd| !self.open.contains_key(fd));
+        free.ok_or(Errno::MFILE)
+    }
+
+    /// One of the numbers that may be closed.
+    fn any(&mut self) -> Option<i32> {
+        let open: Vec<i32> =
+            self.open.iter().filter(|(_, w)| **w != Whose::Fixed).map(|(fd, _)| *fd).collect();
+        (!open.is_empty()).then(|| open[self.rng.below(open.len() as u64) as usize])
+    }
+
+    fn give(&mut self, expected: Result<i32, Errno>, got: Result<i32, Errno>, whose: Whose) {
+        assert_eq!(got, expected, "{whose:?} with {:?}", self.open);
+        if let Ok(fd) = got {
+            self.open.insert(fd, whose);
+        }
+    }
+}
+
+fn env(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |value| value.parse().expect(name))
+}
+
+/// Whether the kernel has the number as it is said to be.
+fn flag_of(fd: i32) -> Option<bool> {
+    // SAFETY: asks for a flag.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
+    (flags >= 0).then_some(flags & libc::FD_CLOEXEC != 0)
+}
+
+fn last_errno() -> Errno {
+    Errno::from_raw_os_error(std::io::Error::last_os_error().raw_os_error().unwrap())
+}
+
+/// What a call on a closed number answers must be `EBADF`, from us or from the kernel.
+fn check_closed(world: &World, fd: i32) {
+    let p = &world.process;
+    assert!(matches!(p.fstat(fd), Served::Kernel | Served::Done(Err(Errno::BADF))));
+    assert!(matches!(p.read(fd, &mut [0]), Served::Kernel | Served::Done(Err(Errno::BADF))));
+    assert!(matches!(p.dup(fd), Served::Kernel | Served::Done(Err(Errno::BADF))));
+    assert!(matches!(p.close(fd), Served::Kernel | Served::Done(Err(Errno::BADF))));
+    let directory = stat(p, fd, b"a", 0);
+    assert!(matches!(directory, Served::Kernel | Served::Done(Err(Errno::BADF))));
+    if p.owns(fd) {
+        // Before the kernel is asked, as the front end does it.
+        assert_eq!(p.promote(fd), Ok(()));
+    }
+    assert_eq!(flag_of(fd), None, "{fd} is closed");
+}
+
+#[test]
+fn numbers_are_the_lowest_that_are_free() {
+    let world = World::new();
+    let p = &world.process;
+    let flags = libc::O_RDWR | libc::O_CREAT;
+    let number = world.open("a", flags);
+    done(p.close(number)).unwrap();
+    p.unpark();
+    let limit = Rlimit { current: Some(LIMIT as u64), ..getrlimit(Resource::Nofile) };
+    setrlimit(Resource::Nofile, limit).unwrap();
+    p.limits_changed();
+    let open = (0..LIMIT).filter(|fd| flag_of(*fd).is_some()).map(|fd| (fd, Whose::Fixed));
+    let mut model = Model { open: open.collect(), rng: Rng(env("KEEPSTONE_SEED", 1)) };
+    let path = world.path("a");
+    let before = world.stage.count.load(std::sync::atomic::Ordering::Relaxed);
+    let ops = env("KEEPSTONE_OPS", 100_000);
+    for _ in 0..ops {
+        match model.rng.below(24) {
+            0..=7 => {
+                let cloexec = model.rng.below(4) == 0;
+                let create = if model.rng.coin() { flags } else { libc::O_RDONLY };
+                let flags = create | if cloexec { libc::O_CLOEXEC } else { 0 };
+                let got = done(p.open(libc::AT_FDCWD, &path, flags, 0o644));
+                model.give(model.lowest(0), got, Whose::Pool { cloexec });
+            }
+            8..=17 => {
+                let Some(fd) = model.any() else { continue };
+                match model.open.remove(&fd) {
+                    Some(Whose::Pool { cloexec }) => {
+                        assert_eq!(flag_of(fd), Some(cloexec));
+                        assert_eq!(done(p.close(fd)), Ok(()));
+                    }
+                    _ => {
+                        assert!(!p.owns(fd));
+                        // SAFETY: a descriptor of this test.
+                        assert_eq!(unsafe { libc::close(fd) }, 0);
+                        p.fd_freed(fd);
+                    }
+                }
+                if model.rng.below(4) == 0 {
+                    check_closed(&world, fd);
+                }
+            }
+            18 => {
+                p.unpark();
+                // SAFETY: makes a descriptor.
+                let fd = unsafe { libc::dup(2) };
+                let got = if fd < 0 { Err(last_errno()) } else { Ok(fd) };
+                model.give(model.lowest(0), got, Whose::Kernel);
+            }
+            19 => {
+                // `accept`, say, that fails: what was parked is not missed.
+                p.unpark();
+            }
+            20 | 21 => {
+                let Some(fd) = model.any().filter(|fd| p.owns(*fd)) else { continue };
+                let cloexec = model.rng.coin();
+                let min = model.rng.below(8) as i32;
+                let cmd = if cloexec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
+                let got = done(p.fcntl(fd, cmd, min.into()));
+                model.give(model.lowest(min), got, Whose::Pool { cloexec });
+            }
+            22 => {
+                let (Some(from), to) = (model.any(), model.rng.below(LIMIT as u64) as i32) else {
+                    continue;
+                };
+                if from == to || model.open.get(&to) == Some(&Whose::Fixed) {
+                    continue;
+                }
+                match p.dup2(from, to) {
+                    Served::Done(got) => assert_eq!(got, Ok(to)),
+                    // SAFETY: descriptors of this test.
+                    Served::Kernel => assert_eq!(unsafe { libc::dup2(from, to) }, to),
+                }
+                let whose = match model.open[&from] {
+                    Whose::Pool { .. } => Whose::Pool { cloexec: false },
+                    kernels => kernels,
+                };
+                model.open.insert(to, whose);
+            }
+            _ => {
+                let Some(fd) = model.any().filter(|fd| p.owns(*fd)) else { continue };
+                let cloexec = model.rng.coin();
+                let flag = if cloexec { libc::FD_CLOEXEC } else { 0 };
+                assert_eq!(done(p.fcntl(fd, libc::F_SETFD, flag.into())), Ok(0));
+                assert_eq!(done(p.fcntl(fd, libc::F_GETFD, 0)), Ok(flag));
+                model.open.insert(fd, Whose::Pool { cloexec });
+            }
+        }
+    }
+    let calls = world.stage.count.load(std::sync::atomic::Ordering::Relaxed) - before;
+    println!("{ops} calls compared, {calls} calls of the kernel");
+}

@@ -1,0 +1,140 @@
+//! Cached paths are found as others find them who walk: whatever another process does to
+//! the directories of the path. Needs root.
+
+use crate::common::{Random, World, become_user, done, stat};
+use posix::{Errno, Process, Served};
+use vfs::{Caller, FileKind, FileSystem, Ino, NewKind, NewNode, RenameFlags, SetAttr};
+
+const CWD: i32 = libc::AT_FDCWD;
+const STEPS: u64 = 30_000;
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+fn find(p: &Process, dirfd: i32, path: &[u8]) -> Result<Ino, Errno> {
+    match stat(p, dirfd, path, 0) {
+        Served::Done(result) => result.map(|st| Ino(st.st_ino)),
+        Served::Kernel => panic!("{} is ours to say", String::from_utf8_lossy(path)),
+    }
+}
+
+/// What a user who owns nothing finds, name by name.
+fn walk(fs: &dyn FileSystem, start: Ino, names: &[&str]) -> Result<Ino, Errno> {
+    names.iter().try_fold(start, |dir, name| {
+        let attr = fs.getattr(dir)?;
+        match attr.kind {
+            FileKind::Dir if attr.perm & 1 == 0 => Err(Errno::ACCESS),
+            FileKind::Dir => fs.peek(dir, name.as_bytes()).map(|attr| attr.ino),
+            _ => Err(Errno::NOTDIR),
+        }
+    })
+}
+
+fn names(random: &mut Random) -> Vec<&'static str> {
+    let len = 1 + random.below(4);
+    (0..len).map(|_| random.pick(&NAMES)).collect()
+}
+
+/// Changes something, as another process does. What is not possible is not done.
+fn change(fs: &dyn FileSystem, random: &mut Random) {
+    let mut place = || {
+        let names = names(random);
+        let (name, dirs) = names.split_last().unwrap();
+        let find = |at: Ino, name: &&str| fs.peek(at, name.as_bytes()).map(|attr| attr.ino);
+        (dirs.iter().try_fold(fs.root(), find).unwrap_or(fs.root()), name.as_bytes())
+    };
+    let (dir, name) = place();
+    let to = place();
+    let _ = match random.below(8) {
+        0..=2 => {
+            let kind = if random.below(4) == 0 { NewKind::File } else { NewKind::Dir };
+            let node = NewNode { kind, mode: 0o755, umask: 0 };
+            fs.create(&Caller::ROOT, dir, name, &node).map(|entry| fs.forget(entry.ino, 1))
+        }
+        3 => fs.rmdir(dir, name),
+        4 => fs.unlink(dir, name),
+        5 => fs.rename((dir, name), to, RenameFlags::empty()),
+        6 => fs.rename((dir, name), to, RenameFlags::EXCHANGE),
+        _ => fs.peek(dir, name).and_then(|attr| {
+            let perm = Some(if random.below(3) == 0 { 0o600 } else { 0o755 });
+            fs.setattr(&Caller::ROOT, attr.ino, &SetAttr { perm, ..SetAttr::default() }).map(drop)
+        }),
+    };
+}
+
+#[test]
+fn known_ways_are_believed_while_nothing_changes() {
+    let world = World::new();
+    let (p, fs) = (&world.process, world.fs.as_ref());
+    let mut random = Random(0x2545_f491_4f6c_dd1d);
+    let start = world.open("", libc::O_RDONLY | libc::O_DIRECTORY);
+    *world.stage.cwd.lock().unwrap() = Some(b"/dev".to_vec());
+    become_user(p, (1000, 1000, &[]));
+    let mut found = 0;
+    for step in 0..STEPS {
+        if random.below(6) == 0 {
+            change(fs, &mut random);
+        }
+        if random.below(3000) == 0 {
+            world.fs.rehearse_recovery().unwrap();
+        }
+        let names = names(&mut random);
+        let path = names.join("/");
+        let got = match random.below(3) {
+            0 => find(p, CWD, &world.path(&path)),
+            1 => find(p, CWD, &world.path(&path)["/dev/".len()..]),
+            _ => find(p, start, path.as_bytes()),
+        };
+        assert_eq!(got, walk(fs, fs.root(), &names), "step {step}: {path}");
+        found += u64::from(got.is_ok());
+    }
+    become_user(p, (0, 0, &[]));
+    assert!(found > STEPS / 10, "only {found} of {STEPS} paths led anywhere");
+}
+
+#[test]
+fn a_known_directory_is_held_until_it_is_forgotten() {
+    let world = World::new();
+    let (p, fs) = (&world.process, world.fs.as_ref());
+    done(p.mkdir(CWD, &world.path("d"), 0o755)).unwrap();
+    let d = find(p, CWD, &world.path("d")).unwrap();
+    let _ = find(p, CWD, &world.path("d/x"));
+    fs.rmdir(fs.root(), b"d").unwrap();
+    assert!(world.is_live(d.0), "it is cached");
+    assert_eq!(find(p, CWD, &world.path("d/x")), Err(Errno::NOENT));
+    assert_eq!(done(p.mkdir(CWD, &world.path("d/x"), 0o755)), Err(Errno::NOENT));
+    p.forget_paths();
+    assert!(!world.is_live(d.0));
+}
+
+#[test]
+fn threads_share_what_is_known() {
+    // More than there are entries, so that they displace each other all the time.
+    const DIRS: u64 = 150;
+    let world = World::new();
+    let (p, fs) = (&world.process, world.fs.as_ref());
+    let path = |i: u64| world.path(&format!("d{i}/f"));
+    for i in 0..DIRS {
+        done(p.mkdir(CWD, &world.path(&format!("d{i}")), 0o755)).unwrap();
+        done(p.mknod(CWD, &path(i), libc::S_IFREG | 0o644, 0)).unwrap();
+    }
+    let all: Vec<Ino> = (0..DIRS).map(|i| find(p, CWD, &path(i)).unwrap()).collect();
+    std::thread::scope(|scope| {
+        let readers = [1, 2, 3].map(|thread| {
+            let all = &all;
+            scope.spawn(move || {
+                let mut random = Random(thread * 0x9e37_79b9);
+                for _ in 0..40_000 {
+                    let found = find(p, CWD, &path(random.below(DIRS))).unwrap();
+                    assert!(all.contains(&found), "{found:?} is no file of these");
+                }
+            })
+        });
+        let mut random = Random(0x2545_f491);
+        while readers.iter().any(|reader| !reader.is_finished()) {
+            let [a, b] = [0; 2].map(|_| format!("d{}", random.below(DIRS)));
+            let (root, exchange) = (fs.root(), RenameFlags::EXCHANGE);
+            let _ = fs.rename((root, a.as_bytes()), (root, b.as_bytes()), exchange);
+            std::thread::sleep(std::time::Duration::from_micros(200));
+        }
+    });
+    assert_eq!((0..DIRS).filter(|i| all.contains(&find(p, CWD, &path(*i)).unwrap())).count(), 150);
+}

@@ -1,0 +1,46 @@
+//! What stands behind the library's functions is found without `dlsym`, and is the same.
+
+#[path = "../../src/next.rs"]
+mod next;
+
+use std::ffi::CString;
+
+/// Names of all functions of libc that the library exports, or might.
+fn names() -> impl Iterator<Item = CString> {
+    let lines = include_str!("../../symbols.txt").lines();
+    let names =
+        lines.filter(|line| !line.starts_with('#')).filter_map(|line| line.split('\t').next());
+    names.filter(|name| !name.is_empty()).map(|name| CString::new(name).unwrap())
+}
+
+#[test]
+#[allow(unsafe_code)]
+fn symbols_are_those_that_dlsym_finds() {
+    let next = next::Next::list();
+    let (mut same, mut asked) = (0, Vec::new());
+    for name in names() {
+        // SAFETY: the name is a string.
+        let expected = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+        match next.find(&name, next::hash(&name)) {
+            Some(found) => {
+                assert_eq!(found, expected, "{name:?}");
+                same += 1;
+            }
+            None if !expected.is_null() => asked.push(name),
+            None => {}
+        }
+    }
+    // Those that libc has are found here, but for a few that it chooses by the processor.
+    assert!(same > 250 && asked.len() < 5, "{same} found, not {asked:?}");
+}
+
+#[test]
+fn names_that_nobody_defines_are_not_found() {
+    let next = next::Next::list();
+    assert!(!next.is_empty());
+    assert!(next::is_any_defined(&[c"ks_no_such_function", c"open"]));
+    assert!(!next::is_any_defined(&[c"ks_no_such_function", c"open_by_nobody"]));
+    for name in [c"", c"ks_no_such_function", c"open_by_nobody"] {
+        assert_eq!(next.find(name, next::hash(name)), None);
+    }
+}

@@ -1,0 +1,318 @@
+//! What is chosen at a mount, or by a file: how writes reach the medium, whether order is kept; and what a pool says of who
+//! used it last.
+
+use crate::common::Scmfs;
+use pmem::{Medium as _, Region};
+use pool::{CheckOptions, Consistency, Error, MountOptions, WritePolicy};
+use scmfs::layout::{BLOCK, POOL_USAGE, usage};
+use suite::{Engine as _, FILE, Fs, PoolFile, create, formatted, mount, open_shared, place};
+use vfs::{Errno, FileSystem as _, Ino, ROOT, SetXattr};
+
+type Pool = Fs<Scmfs>;
+
+const CACHE: &[u8] = b"user.keepstone.cache";
+
+fn options(write_policy: WritePolicy, consistency: Consistency) -> MountOptions {
+    MountOptions { write_policy, consistency, threads: Some(1), ..MountOptions::default() }
+}
+
+fn through() -> MountOptions {
+    options(WritePolicy::Through, Consistency::Metadata)
+}
+
+fn unordered() -> MountOptions {
+    options(WritePolicy::Auto, Consistency::None)
+}
+
+fn open(region: Region, o: &MountOptions) -> Pool {
+    Pool::mount(region, o).unwrap()
+}
+
+fn attach(pool: &PoolFile, o: &MountOptions) -> Pool {
+    let region = open_shared(&pool.0);
+    let place = place::<Scmfs>(&region).unwrap();
+    Pool::attach(region, &place, o).unwrap()
+}
+
+fn file(fs: &Pool, name: &str, blocks: usize) -> Ino {
+    let ino = create::<Scmfs>(fs, ROOT, name, &FILE);
+    fs.write(ino, 0, &vec![1; blocks * 4096]).unwrap();
+    ino
+}
+
+fn named(fs: &Pool, name: &str) -> Ino {
+    fs.peek(ROOT, name.as_bytes()).unwrap().ino
+}
+
+/// Blocks that an fsync flushes.
+fn flushed_by_sync(fs: &Pool, ino: Ino) -> u64 {
+    let before = fs.medium().counters().snapshot();
+    fs.fsync(ino).unwrap();
+    (fs.medium().counters().snapshot() - before).lines_flushed / 64
+}
+
+/// Whether an overwrite of so many bytes goes past the cache, and nothing is left to be flushed.
+fn is_through(fs: &Pool, ino: Ino, len: usize) -> bool {
+    let before = fs.medium().counters().snapshot();
+    fs.write(ino, 100, &vec![7; len]).unwrap();
+    let d = fs.medium().counters().snapshot() - before;
+    let dirty = flushed_by_sync(fs, ino);
+    assert_eq!(d.nt_bytes + d.bytes_stored, len as u64, "one way or the other");
+    assert_eq!(d.nt_bytes == 0, dirty > 0, "what went past the cache is durable");
+    assert!(d.nt_bytes == 0 || d.fences > 0, "and on return");
+    d.nt_bytes > 0
+}
+
+#[test]
+fn the_mount_says_how_writes_go() {
+    let (short, long) = (100, 100_000);
+    for (policy, want) in [
+        (WritePolicy::Auto, [false, true]),
+        (WritePolicy::Cached, [false, false]),
+        (WritePolicy::Through, [true, true]),
+    ] {
+        let fs = open(formatted::<Scmfs>(16 << 20), &options(policy, Consistency::Metadata));
+        let f = file(&fs, "f", 30);
+        assert_eq!([short, long].map(|len| is_through(&fs, f, len)), want, "{policy}");
+    }
+}
+
+#[test]
+fn a_file_says_how_writes_to_it_go() {
+    let fs = open(formatted::<Scmfs>(16 << 20), &MountOptions::default());
+    let (f, g) = (file(&fs, "f", 30), file(&fs, "g", 30));
+    let set = |value: &[u8]| fs.setxattr(f, CACHE, value, SetXattr::Any);
+    assert_eq!(set(b"throughout"), Err(Errno::INVAL));
+    assert_eq!(fs.getxattr(f, CACHE), Err(Errno::NODATA), "nothing was set");
+    set(b"through").unwrap();
+    assert!(is_through(&fs, f, 100) && !is_through(&fs, g, 100), "this file only");
+    set(b"cached").unwrap();
+    assert!(!is_through(&fs, f, 100_000) && is_through(&fs, g, 100_000));
+    fs.removexattr(f, CACHE).unwrap();
+    assert!(is_through(&fs, f, 100_000), "as the mount says");
+
+    // It outlasts a remount and a recovery, and outweighs the mount.
+    set(b"auto").unwrap();
+    fs.setxattr(g, CACHE, b"through", SetXattr::Any).unwrap();
+    fs.setxattr(g, b"user.other", b"throughout", SetXattr::Any).unwrap();
+    let fs = open(fs.into_medium(), &through());
+    let h = file(&fs, "h", 30);
+    for _ in 0..2 {
+        fs.sync().unwrap();
+        assert!(!is_through(&fs, f, 100) && is_through(&fs, g, 100) && is_through(&fs, h, 100));
+        fs.rehearse_recovery().unwrap();
+    }
+    // Whoever has its number next has not chosen.
+    fs.unlink(ROOT, b"f").unwrap();
+    let next = file(&fs, "next", 1);
+    assert!(next != f || is_through(&fs, next, 100));
+}
+
+/// What was written before is flushed yet.
+#[test]
+fn a_file_that_chooses_later_loses_nothing() {
+    let fs = open(formatted::<Scmfs>(16 << 20), &MountOptions::default());
+    let f = file(&fs, "f", 3);
+    fs.write(f, 0, b"through the cache").unwrap();
+    fs.setxattr(f, CACHE, b"through", SetXattr::Any).unwrap();
+    fs.write(f, 4096, b"past it").unwrap();
+    assert_eq!(flushed_by_sync(&fs, f), 1);
+}
+
+#[test]
+fn what_a_file_says_wrongly_nobody_has_chosen() {
+    let fs = open(formatted::<Scmfs>(16 << 20), &MountOptions::default());
+    let f = file(&fs, "f", 3);
+    fs.setxattr(f, CACHE, b"through", SetXattr::Any).unwrap();
+    let region = fs.into_medium();
+    let at = (0..region.len() / 8).map(|i| i * 8).find(|at| {
+        let mut bytes = [0; 64];
+        region.read((*at).min(region.len() - 64), &mut bytes);
+        bytes.windows(7).any(|bytes| bytes == b"through")
+    });
+    let mut bytes = [0; 64];
+    region.read(at.unwrap(), &mut bytes);
+    let nth = bytes.windows(7).position(|bytes| bytes == b"through").unwrap() as u64;
+    region.write(at.unwrap() + nth, b"thorugh");
+    let fs = open(region, &MountOptions::default());
+    assert_eq!(fs.getxattr(f, CACHE).unwrap(), b"thorugh");
+    assert!(!is_through(&fs, f, 100));
+}
+
+#[test]
+fn who_joins_does_as_the_first_says() {
+    let pool = PoolFile::new::<Scmfs>("options", 16 << 20);
+    let one = attach(&pool, &through());
+    let other = attach(&pool, &options(WritePolicy::Cached, Consistency::Metadata));
+    let f = file(&one, "f", 3);
+    assert!(is_through(&one, f, 100) && is_through(&other, f, 100));
+}
+
+// --- what a pool says of its use ------------------------------------------------------------------
+
+fn said(region: &Region) -> u64 {
+    region.load_u64(POOL_USAGE.get())
+}
+
+#[test]
+fn after_a_clean_unmount_contents_are_durable() {
+    let fs = mount::<Scmfs, _>(formatted::<Scmfs>(16 << 20));
+    let f = file(&fs, "f", 10);
+    fs.write(f, 0, b"not synced").unwrap();
+    fs.close().unwrap();
+    assert_eq!(fs.write(f, 0, b"x"), Err(Errno::ROFS), "it was closed");
+    let region = fs.into_medium();
+    assert_eq!(said(&region), usage::CLOSED);
+    assert!(Scmfs::check(&region, &CheckOptions::default()).unwrap().clean());
+    assert_eq!(said(&region), usage::CLOSED, "a check that repairs nothing does not use it");
+    let read_only = MountOptions { read_only: true, ..MountOptions::default() };
+    let fs = open(region, &read_only);
+    fs.close().unwrap();
+    let region = fs.into_medium();
+    assert_eq!(said(&region), usage::CLOSED, "nor does who only reads");
+
+    let fs = mount::<Scmfs, _>(region);
+    assert_eq!(said(fs.medium()), usage::IN_USE);
+    assert_eq!(flushed_by_sync(&fs, f), 0);
+    fs.write(f, 5000, b"x").unwrap();
+    assert_eq!(flushed_by_sync(&fs, f), 1, "what is new");
+    // Who dies in it knows no more.
+    fs.rehearse_recovery().unwrap();
+    // Killed.
+    let fs = mount::<Scmfs, _>(fs.into_medium());
+    assert_eq!(flushed_by_sync(&fs, f), 10, "nobody knows");
+}
+
+#[test]
+fn the_last_of_several_processes_closes_the_pool() {
+    let pool = PoolFile::new::<Scmfs>("closed", 16 << 20);
+    let (one, other) = (attach(&pool, &through()), attach(&pool, &through()));
+    let f = file(&one, "f", 10);
+    one.close().unwrap();
+    drop(one);
+    let read = || said(&open_shared(&pool.0));
+    assert_eq!(read(), usage::IN_USE, "others use it");
+    other.write(f, 0, b"x").unwrap();
+    other.rehearse_recovery().unwrap();
+    assert_eq!(flushed_by_sync(&other, f), 10, "nobody knows after a death");
+    other.close().unwrap();
+    drop(other);
+    assert_eq!(read(), usage::CLOSED);
+
+    let (one, other) = (attach(&pool, &through()), attach(&pool, &through()));
+    assert_eq!(read(), usage::IN_USE);
+    let f = named(&one, "f");
+    assert_eq!((flushed_by_sync(&one, f), flushed_by_sync(&other, f)), (0, 0));
+    one.rehearse_recovery().unwrap();
+    assert_eq!(flushed_by_sync(&other, f), 10, "a recovery believes nothing");
+}
+
+#[test]
+fn pools_of_version_1_say_nothing() {
+    let region = formatted::<Scmfs>(16 << 20);
+    // As an older program has made it: version and checksum, of all before the words of the inode table.
+    let mut bytes = [0; 192];
+    region.read(0, &mut bytes);
+    bytes[8] = 1;
+    bytes[48..56].fill(0);
+    let mut summed = bytes;
+    summed[64..80].fill(0);
+    bytes[48..56].copy_from_slice(&scmfs::layout::fnv1a(&summed).to_le_bytes());
+    region.write(0, &bytes);
+    assert_eq!(Scmfs::info(&region).unwrap().version, 1);
+
+    let fs = mount::<Scmfs, _>(region);
+    let f = file(&fs, "f", 10);
+    fs.close().unwrap();
+    let region = fs.into_medium();
+    assert_eq!(said(&region), 0, "and the checksum is of it");
+    let fs = mount::<Scmfs, _>(region);
+    assert_eq!(flushed_by_sync(&fs, f), 10);
+    match Pool::mount(fs.into_medium(), &unordered()) {
+        Err(Error::Unusable(why)) => assert!(why.contains("version 2"), "{why}"),
+        _ => panic!("it could not say so"),
+    }
+}
+
+#[test]
+fn what_no_pool_says_is_damage() {
+    let region = formatted::<Scmfs>(16 << 20);
+    region.store_u64(POOL_USAGE.get(), 77);
+    match Fs::<Scmfs, &Region>::mount(&region, &MountOptions::default()) {
+        Err(Error::Damaged(problems)) => assert!(problems[0].what.contains("0x4d")),
+        _ => panic!("nobody said that"),
+    }
+    let check = |repair| Scmfs::check(&region, &CheckOptions { repair, threads: Some(1) }).unwrap();
+    assert!(!check(false).clean());
+    assert!(check(true).problems.iter().all(|problem| problem.repaired));
+    assert!(check(false).clean());
+    mount::<Scmfs, _>(region);
+}
+
+// --- without order --------------------------------------------------------------------------------
+
+#[test]
+fn without_consistency_nothing_is_flushed_before_the_end() {
+    let fs = open(formatted::<Scmfs>(16 << 20), &unordered());
+    assert_eq!(said(fs.medium()), usage::UNORDERED);
+    let before = fs.medium().counters().snapshot();
+    let f = file(&fs, "f", 10);
+    fs.write(f, 0, b"x").unwrap();
+    fs.rename((ROOT, b"f"), (ROOT, b"g"), vfs::RenameFlags::empty()).unwrap();
+    fs.fsync(f).unwrap();
+    let d = fs.medium().counters().snapshot() - before;
+    assert_eq!((d.lines_flushed, d.fences), (0, 0));
+    let used = fs.mount_report().blocks_used;
+    fs.close().unwrap();
+    let d = fs.medium().counters().snapshot() - before;
+    assert!(d.lines_flushed > (used + 10) * BLOCK / 64, "all of it: {}", d.lines_flushed);
+    let region = fs.into_medium();
+    assert_eq!(said(&region), usage::CLOSED);
+    let fs = mount::<Scmfs, _>(region);
+    assert_eq!(flushed_by_sync(&fs, named(&fs, "g")), 0);
+    fs.write(f, 0, b"y").unwrap();
+    assert_eq!(flushed_by_sync(&fs, f), 1, "order is kept again");
+}
+
+#[test]
+fn a_pool_without_order_that_was_not_unmounted_says_so() {
+    let fs = open(formatted::<Scmfs>(16 << 20), &unordered());
+    file(&fs, "f", 10);
+    // Killed.
+    let region = fs.into_medium();
+    for o in [MountOptions::default(), unordered()] {
+        let Err(err) = Fs::<Scmfs, &Region>::mount(&region, &o) else { panic!("it pretends") };
+        let text = err.to_string();
+        assert!(text.contains("consistency=none") && text.contains("check --repair"), "{text}");
+    }
+    let read_only = MountOptions { read_only: true, ..MountOptions::default() };
+    assert_eq!(
+        Fs::<Scmfs, &Region>::mount(&region, &read_only).unwrap().mount_report().problems,
+        1
+    );
+    let check = |repair| Scmfs::check(&region, &CheckOptions { repair, threads: Some(1) }).unwrap();
+    assert_eq!(check(false).problems.len(), 1);
+    assert_eq!(said(&region), usage::UNORDERED);
+    assert!(check(true).problems.iter().all(|problem| problem.repaired));
+    region.set_ordered(true);
+    let fs = mount::<Scmfs, _>(region);
+    assert_eq!(flushed_by_sync(&fs, named(&fs, "f")), 10, "nobody knows");
+}
+
+#[test]
+fn who_joins_keeps_no_order_either() {
+    let pool = PoolFile::new::<Scmfs>("unordered", 16 << 20);
+    let (one, other) = (attach(&pool, &unordered()), attach(&pool, &MountOptions::default()));
+    let before = other.medium().counters().snapshot();
+    let f = file(&other, "f", 3);
+    other.fsync(f).unwrap();
+    let d = other.medium().counters().snapshot() - before;
+    assert_eq!((d.lines_flushed, d.fences), (0, 0));
+    one.rehearse_recovery().unwrap();
+    other.close().unwrap();
+    drop(other);
+    assert_eq!(said(one.medium()), usage::UNORDERED);
+    one.close().unwrap();
+    drop(one);
+    assert_eq!(said(&open_shared(&pool.0)), usage::CLOSED);
+}

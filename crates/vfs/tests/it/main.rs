@@ -1,0 +1,6 @@
+//! The integration tests of `vfs`, in one binary: nextest runs each test in a process of its own.
+
+mod acl;
+mod conformance;
+mod faults;
+mod model;
