@@ -14,6 +14,7 @@ use crate::target::Target;
 use crate::threads::{self, Plan};
 use crate::trace::{Action, Event, Trace};
 use crate::workload::{BRIM, TALL, all_sequences, brim_sequences, universe};
+use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use std::collections::HashSet;
 use std::fmt;
@@ -162,8 +163,11 @@ pub struct Options {
     pub threads: usize,
     /// At most so many workloads, spread evenly.
     pub limit: Option<u64>,
-    /// Begin no workload when so much time has passed; those that were run are spread evenly.
+    /// Begin no workload, and let no process die any more, when so much time has passed; the workloads that were run are
+    /// spread evenly.
     pub time: Option<Duration>,
+    /// By which clock.
+    pub clock: Clock,
     /// Stop at the first violation.
     pub stop_early: bool,
 }
@@ -177,8 +181,30 @@ impl Default for Options {
             threads: 1,
             limit: None,
             time: None,
+            clock: Clock::Wall,
             stop_early: false,
         }
+    }
+}
+
+/// What tells the time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clock {
+    /// The clock on the wall.
+    Wall,
+    /// The processor time of this process, whatever else the machine does.
+    Processor,
+}
+
+impl Clock {
+    /// Since some moment in the past.
+    pub fn now(self) -> Duration {
+        let id = match self {
+            Self::Wall => ClockId::Monotonic,
+            Self::Processor => ClockId::ProcessCPUTime,
+        };
+        let now = clock_gettime(id);
+        Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
     }
 }
 
@@ -403,6 +429,7 @@ pub fn run<T: Target>(
         all_bases: bases,
         family,
         options,
+        ends: options.time.map(|time| options.clock.now() + time),
         distinct,
         sound: Distinct::default(),
         report: Mutex::new(Report { family: family.name(), ..Report::default() }),
@@ -412,7 +439,7 @@ pub fn run<T: Target>(
     let stride = if in_order { 1 } else { stride(all) };
     let next = AtomicU64::new(0);
     let work = || {
-        while options.time.is_none_or(|time| start.elapsed() < time) {
+        while !job.is_over() {
             let i = next.fetch_add(1, Relaxed);
             if i >= total {
                 break;
@@ -465,6 +492,8 @@ struct Job<'a, T> {
     all_bases: &'a [Base],
     family: &'a Family,
     options: &'a Options,
+    /// When its time is over.
+    ends: Option<Duration>,
     distinct: &'a Distinct,
     /// The crash points of which no state is wrong.
     sound: Distinct,
@@ -598,7 +627,7 @@ impl<T: Target> Job<'_, T> {
         };
         let scenarios: &[Scenario] = if held { &[Scenario::Holder] } else { &Scenario::ALL };
         for death in victim.deaths(scenarios) {
-            if self.options.stop_early && self.is_wrong() {
+            if self.is_over() || self.options.stop_early && self.is_wrong() {
                 return;
             }
             let recorded = victim.dies(self.target, base, death.steps, death.scenario);
@@ -607,6 +636,11 @@ impl<T: Target> Job<'_, T> {
             });
             self.report(Report::default(), base, Work::Death(death), explored);
         }
+    }
+
+    /// Whether there is no time left.
+    fn is_over(&self) -> bool {
+        self.ends.is_some_and(|ends| self.options.clock.now() >= ends)
     }
 
     /// Whether a violation was found.

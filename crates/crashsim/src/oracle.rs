@@ -37,6 +37,27 @@ pub struct Found {
     pub stored: bool,
 }
 
+/// What was found to be allowed at some crash point. Many recoveries find the same, which an [`Oracle`] keeps once: so it is
+/// known by where it lies.
+#[derive(Debug, Default)]
+pub struct Allowed(RefCell<HashMap<(*const Tree, *const Contents), Found>>);
+
+impl Allowed {
+    /// Whether `found` is allowed: `ask` says so when it is met first.
+    pub fn admits(
+        &self,
+        found: &Found,
+        ask: impl FnOnce() -> Result<(), String>,
+    ) -> Result<(), String> {
+        let key = (Arc::as_ptr(&found.tree), found.contents.as_ptr());
+        if !self.0.borrow().contains_key(&key) {
+            ask()?;
+            self.0.borrow_mut().insert(key, found.clone());
+        }
+        Ok(())
+    }
+}
+
 /// Judges images of one workload.
 pub struct Oracle<'t, T> {
     target: &'t T,

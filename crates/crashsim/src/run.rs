@@ -3,7 +3,7 @@
 use crate::explore::{Budget, Explorer, Point, State};
 use crate::image::CrashImage;
 use crate::op::{Driver, Op};
-use crate::oracle::{Found, Oracle};
+use crate::oracle::{Allowed, Found, Oracle};
 use crate::persist::{Initial, Persistency, Semantics, Unit};
 use crate::program;
 use crate::promise::{History, Syncs};
@@ -505,7 +505,7 @@ enum Legal<'a> {
     /// One of these.
     Trees(Vec<Arc<Tree>>),
     /// What an engine that is durable so may leave between these moments.
-    Mixtures(&'a History, Durability, RangeInclusive<usize>),
+    Mixtures(&'a History, Durability, RangeInclusive<usize>, Allowed),
 }
 
 /// Violations kept with all their details.
@@ -537,7 +537,11 @@ impl<T: Target> Run<'_, T> {
         } else {
             let until = recorded.history.until(last);
             let hash = hash_of(&(until, first));
-            (Legal::Mixtures(&recorded.history, durability, first..=last), vec![hash])
+            let moments = first..=last;
+            (
+                Legal::Mixtures(&recorded.history, durability, moments, Allowed::default()),
+                vec![hash],
+            )
         };
         let units = self.p.units();
         let promises = durability == Durability::OnReturn && recorded.promises[op];
@@ -711,10 +715,9 @@ fn judge<'o>(outcome: &'o Result<Found, String>, legal: &Legal<'_>) -> Result<&'
     let found = outcome.as_ref().map_err(String::clone)?;
     let legal = match legal {
         Legal::Trees(trees) => trees,
-        Legal::Mixtures(history, durability, now) => {
-            let contents = &found.contents;
-            let allowed = history.allows(*durability, now.clone(), &found.tree, contents);
-            return allowed.map(|()| found);
+        Legal::Mixtures(history, durability, now, allowed) => {
+            let ask = || history.allows(*durability, now.clone(), &found.tree, &found.contents);
+            return allowed.admits(found, ask).map(|()| found);
         }
     };
     if legal.contains(&found.tree) {

@@ -12,7 +12,7 @@
 use crate::explore::{Explorer, Outcome, Point, State};
 use crate::image::CrashImage;
 use crate::op::{Driver, HANDLES, Handles, Op};
-use crate::oracle::{Found, Oracle};
+use crate::oracle::{Allowed, Found, Oracle};
 use crate::persist::{Persistency, Semantics};
 use crate::promise::{History, Moment, Syncs};
 use crate::recorder::Recorder;
@@ -335,9 +335,11 @@ fn judge(outcome: &Outcome<Found>, legal: &States) -> Option<String> {
             let n = legal.len();
             Some(format!("none of the {n} trees that are allowed; the nearest: {nearest}"))
         }
-        States::Mixtures(history, now) => history
-            .allows(Durability::MetadataOnReturn, now.clone(), &found.tree, &found.contents)
-            .err(),
+        States::Mixtures(history, now, allowed) => {
+            let durability = Durability::MetadataOnReturn;
+            let ask = || history.allows(durability, now.clone(), &found.tree, &found.contents);
+            allowed.admits(found, ask).err()
+        }
     }
 }
 
@@ -346,7 +348,7 @@ enum States {
     /// One of these.
     Trees(Vec<Tree>),
     /// Names and attributes as in one of these moments, content of any.
-    Mixtures(History, RangeInclusive<usize>),
+    Mixtures(History, RangeInclusive<usize>, Allowed),
 }
 
 /// The states that the operations begun so far can have led to.
@@ -395,7 +397,7 @@ impl Legal<'_> {
             return Ok(States::Trees(trees));
         }
         let range = over.len()..=over.len() + now.len() - 1;
-        Ok(States::Mixtures(History::of_moments(over, now), range))
+        Ok(States::Mixtures(History::of_moments(over, now), range, Allowed::default()))
     }
 }
 

@@ -1,5 +1,5 @@
 //! Whether the explorer finds a bug that is there: the same families of workloads that `keepstone crashtest` runs,
-//! the cheapest first, up to the first violation.
+//! the cheapest first, up to the first violation. Time is that of the processor: how busy the machine is does not count.
 
 use crate::blocks;
 use crate::bpfs::Bpfs;
@@ -8,16 +8,17 @@ use crate::modelfs::ModelFs;
 use crate::scmfs::collected::Collected;
 use crate::scmfs::mapped::{self, Mapped};
 use crate::scmfs::{Scmfs, Through};
-use crashsim::campaign::{self, Family, Finding, Options, Report};
+use crashsim::campaign::{self, Clock, Family, Finding, Options, Report};
 use crashsim::persist::Semantics;
 use crashsim::run::Base;
-use crashsim::stats::Distinct;
+use crashsim::stats::{Distinct, Stats};
 use crashsim::target::Target;
 use crashsim::workload;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
 use std::str::FromStr;
-use std::time::Instant;
+use std::time::Duration;
 
 /// What was found, or that nothing was.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,7 +27,7 @@ pub struct Verdict {
     pub by: Option<String>,
     /// States explored.
     pub states: u64,
-    /// Time that it took.
+    /// Processor time that it took.
     pub seconds: f64,
     /// What is wrong.
     pub what: String,
@@ -64,22 +65,22 @@ impl FromStr for Verdict {
 /// The engines that can be judged: the names of their crates.
 pub const ENGINES: [&str; 4] = ["bpfs", "modelfs", "pmbd", "scmfs"];
 
-/// Judges one of [`ENGINES`]; `tell` is told what each family came to. `only`: one family, by its name.
-pub fn judge(engine: &str, only: Option<&str>, tell: &mut dyn FnMut(&Report)) -> Verdict {
-    let start = Instant::now();
-    let distinct = Distinct::default();
+/// Judges one of [`ENGINES`], for at most so much processor time, if that is limited; `tell` is told what each family came
+/// to. `only`: one family, by its name.
+pub fn judge(
+    engine: &str,
+    only: Option<&str>,
+    limit: Option<Duration>,
+    tell: &mut dyn FnMut(&Report),
+) -> Verdict {
+    let start = Clock::Processor.now();
     let mut states = 0;
-    // A panic is a find, too: an assertion of the engine's.
-    let families = |distinct: &Distinct, enough: &mut Enough<'_>| match engine {
-        "bpfs" => of_bpfs(distinct, only, enough),
-        "modelfs" => of_file_systems(&ModelFs, distinct, only, enough),
-        "scmfs" => of_scmfs(distinct, only, enough),
-        "pmbd" => of_block_devices(distinct, only, enough),
-        _ => Err(format!("nobody judges `{engine}`")),
-    };
     let mut found = None;
+    // A panic is a find, too: an assertion of the engine's.
     let ended = catch_unwind(AssertUnwindSafe(|| {
-        families(&distinct, &mut |report: Report| {
+        let mut hunts = hunts(engine)?;
+        hunts.retain(|hunt| only.is_none_or(|only| only == hunt.name));
+        go(&hunts, limit.map(|limit| start + limit), &mut |report| {
             tell(&report);
             states += report.stats.distinct;
             found = of_report(report);
@@ -96,8 +97,42 @@ pub fn judge(engine: &str, only: Option<&str>, tell: &mut dyn FnMut(&Report)) ->
         (None, Some(what)) => (Some("setting up".to_owned()), what, String::new()),
         (None, None) => (None, String::new(), String::new()),
     };
-    Verdict { by, states, seconds: start.elapsed().as_secs_f64(), what, replay }
+    let seconds = (Clock::Processor.now() - start).as_secs_f64();
+    Verdict { by, states, seconds, what, replay }
 }
+
+/// Goes through all families until one is enough. Where the time is limited, first each has a small part of it, as most
+/// bugs are found soon by one of them; then those that are not through share what is left.
+fn go(
+    hunts: &[Hunt],
+    ends: Option<Duration>,
+    enough: &mut dyn FnMut(Report) -> bool,
+) -> Result<(), String> {
+    let distinct = Distinct::default();
+    let left = || ends.map(|ends| ends.saturating_sub(Clock::Processor.now()));
+    let first = left().map(|time| time / FIRST_PART);
+    let mut unfinished = Vec::new();
+    for hunt in hunts {
+        let report = (hunt.run)(first, &distinct)?;
+        if first.is_some() && report.workloads < hunt.limit && report.workloads_skipped > 0 {
+            unfinished.push(hunt);
+        }
+        if enough(Report { family: hunt.name.clone(), ..report }) {
+            return Ok(());
+        }
+    }
+    for (i, hunt) in unfinished.iter().enumerate() {
+        let share = left().map(|time| time / (unfinished.len() - i) as u32);
+        let report = (hunt.run)(share, &distinct)?;
+        if enough(Report { family: hunt.name.clone(), ..report }) {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// What of the time each family has at first.
+const FIRST_PART: u32 = 60;
 
 /// What a family found: a violation, or what its traces show without a crash.
 fn of_report(report: Report) -> Option<(String, Finding)> {
@@ -110,197 +145,177 @@ fn of_report(report: Report) -> Option<(String, Finding)> {
     Some((format!("{family}, lint"), Finding { replay: String::new(), what, detail: Vec::new() }))
 }
 
-/// Told what each family found; whether that is enough.
-type Enough<'a> = dyn FnMut(Report) -> bool + 'a;
+/// A family of workloads, of an engine in one of the ways in which it is used.
+struct Hunt {
+    name: String,
+    /// So many workloads are enough.
+    limit: u64,
+    run: Box<Run>,
+}
 
-/// The family that formats.
-const FORMATTING: &str = "formatting";
+/// Runs a family up to the first violation, for at most so much processor time.
+type Run = dyn Fn(Option<Duration>, &Distinct) -> Result<Report, String>;
+
+/// The families that judge an engine, the cheapest first.
+fn hunts(engine: &str) -> Result<Vec<Hunt>, String> {
+    match engine {
+        "bpfs" => bpfs(),
+        "modelfs" => Ok(everything(ModelFs, &pools(&ModelFs)?, "")),
+        "scmfs" => scmfs(),
+        "pmbd" => Ok(block_devices()),
+        _ => Err(format!("nobody judges `{engine}`")),
+    }
+}
+
+/// BPFS; then, with somebody who reads without a copy.
+fn bpfs() -> Result<Vec<Hunt>, String> {
+    let mut hunts = everything(Bpfs, &pools(&Bpfs)?, "");
+    hunts.extend(with_readers(LentBpfs)?);
+    Ok(hunts)
+}
+
+/// SCMFS as it is by default; then, what is stored past the cache; what is read without a copy; through mappings; with a
+/// busy collector.
+fn scmfs() -> Result<Vec<Hunt>, String> {
+    let bases = pools(&Scmfs)?;
+    let mut hunts = everything(Scmfs, &bases, "");
+    let through = pools(&Through)?;
+    hunts.extend(
+        [Family::Lines, Family::Sequences]
+            .map(|family| hunt(Through, &through, "through, ", family)),
+    );
+    hunts.extend(with_readers(LentScmfs)?);
+    hunts.extend(mapped::sequences().into_iter().map(|ops| {
+        let name = "mapped, sequences".to_owned();
+        Hunt { name, ..hunt(Mapped, &bases, "", Family::Script(ops)) }
+    }));
+    let others = [Family::Exhaustive { length: 1, bases: 2 }, Family::Random { runs: 10, ops: 60 }];
+    hunts.extend(others.map(|family| hunt(Mapped, &bases, "mapped, ", family)));
+    // Its own collector leaves nothing of a crash in the middle of a truncation: so the pools are those of the other.
+    hunts.extend(everything(Collected, &bases, "collected, "));
+    Ok(hunts)
+}
+
+/// Where workloads start.
+type Pools = Rc<[Base]>;
+
+fn pools<T: Target>(target: &T) -> Result<Pools, String> {
+    Ok(workload::bases(target)?.into())
+}
+
+/// A family of a target, on pools; `way`, before its name, says in which way the engine is used.
+fn hunt<T: Target + 'static>(target: T, bases: &Pools, way: &str, family: Family) -> Hunt {
+    let bases = bases.clone();
+    let limit = match family {
+        Family::Deaths => DEATHS,
+        Family::Exhaustive { length: 2.., .. } => PAIRS,
+        _ => u64::MAX,
+    };
+    Hunt {
+        name: format!("{way}{}", family.name()),
+        limit,
+        run: Box::new(move |time, distinct| {
+            let limit = Some(limit).filter(|limit| *limit < u64::MAX);
+            let clock = Clock::Processor;
+            let options = Options { limit, time, clock, stop_early: true, ..Options::default() };
+            Ok(campaign::run(&target, &bases, &family, &options, distinct, &|_, _, _| {}))
+        }),
+    }
+}
+
+/// Formatting, the families of the quick run, as `keepstone crashtest` has them by default, and then some more.
+fn everything<T: Target + Copy + 'static>(target: T, bases: &Pools, way: &str) -> Vec<Hunt> {
+    let length = |length| Family::Exhaustive { length, bases: bases.len() };
+    let families = [
+        Family::Lines,
+        Family::Preemptions,
+        Family::Sequences,
+        length(1),
+        Family::Random { runs: 10, ops: 60 },
+        Family::Fuzz { tries: 1000 },
+        Family::Threads { runs: 200 },
+        Family::Survivors,
+        Family::Deaths,
+        length(2),
+    ];
+    let families = families.into_iter().filter(|family| family.suits(&target));
+    let families = families.map(|family| hunt(target, bases, way, family));
+    [formatting_of(target, bases, way)].into_iter().chain(families).collect()
+}
+
+/// Operations in which a process dies.
+const DEATHS: u64 = 6;
 
 /// Sequences of two that are tried beyond the quick run.
 const PAIRS: u64 = 3000;
 
-/// Whether a family is one of those that are asked for.
-fn is_asked(only: Option<&str>, family: &str) -> bool {
-    only.is_none_or(|only| only == family)
-}
-
-fn of_file_systems<T: Target>(
-    target: &T,
-    distinct: &Distinct,
-    only: Option<&str>,
-    enough: &mut Enough<'_>,
-) -> Result<(), String> {
-    of_pools(target, &workload::bases(target)?, distinct, only, enough)
-}
-
-/// The same on these pools.
-fn of_pools<T: Target>(
-    target: &T,
-    bases: &[Base],
-    distinct: &Distinct,
-    only: Option<&str>,
-    enough: &mut Enough<'_>,
-) -> Result<(), String> {
-    let blank = bases[0].blank();
-    for base in [&bases[0], &blank].into_iter().filter(|_| is_asked(only, FORMATTING)) {
-        let format = crashsim::format::record(target, base)?;
-        let (stats, wrong) = crashsim::format::explore(target, base, &format, Semantics::Adr)?;
-        if enough(formatting(stats, wrong)) {
-            return Ok(());
-        }
-    }
-    let families =
-        file_system_families(bases).into_iter().filter(|(family, _)| family.suits(target));
-    for (family, limit) in families.filter(|(family, _)| is_asked(only, &family.name())) {
-        let options = Options { limit, stop_early: true, ..Options::default() };
-        if enough(campaign::run(target, bases, &family, &options, distinct, &|_, _, _| {})) {
-            return Ok(());
-        }
-    }
-    Ok(())
-}
-
-/// BPFS; then, with somebody who reads without a copy.
-fn of_bpfs(distinct: &Distinct, only: Option<&str>, enough: &mut Enough<'_>) -> Result<(), String> {
-    let mut is_enough = false;
-    of_file_systems(&Bpfs, distinct, only, &mut |report| {
-        is_enough = enough(report);
-        is_enough
-    })?;
-    if is_enough { Ok(()) } else { of_readers(&LentBpfs, distinct, only, enough).map(drop) }
-}
-
-/// What is read without a copy while it changes; whether that was enough.
-fn of_readers<T: Target>(
-    target: &T,
-    distinct: &Distinct,
-    only: Option<&str>,
-    enough: &mut Enough<'_>,
-) -> Result<bool, String> {
-    let bases = workload::bases(target)?;
+/// What is read without a copy while it changes.
+fn with_readers<T: Target + Copy + 'static>(target: T) -> Result<Vec<Hunt>, String> {
+    let bases = pools(&target)?;
     let single = Family::Exhaustive { length: 1, bases: bases.len() };
-    let families = [(Family::Lines, "lent, lines"), (single, "lent, length 1")];
-    for (family, name) in families.into_iter().filter(|(_, name)| is_asked(only, name)) {
-        let options = Options { stop_early: true, ..Options::default() };
-        let report = campaign::run(target, &bases, &family, &options, distinct, &|_, _, _| {});
-        if enough(Report { family: name.into(), ..report }) {
-            return Ok(true);
+    Ok([Family::Lines, single].map(|family| hunt(target, &bases, "lent, ", family)).into())
+}
+
+/// The family that formats.
+const FORMATTING: &str = "formatting";
+
+/// What leaves a pool where there was one, and where there was none.
+fn formatting_of<T: Target + 'static>(target: T, bases: &Pools, way: &str) -> Hunt {
+    let bases = bases.clone();
+    let run = move || {
+        let mut all = Report::default();
+        for base in [&bases[0], &bases[0].blank()] {
+            let format = crashsim::format::record(&target, base)?;
+            let (stats, wrong) = crashsim::format::explore(&target, base, &format, Semantics::Adr)?;
+            add_formatting(&mut all, &stats, wrong);
         }
-    }
-    Ok(false)
+        Ok(all)
+    };
+    Hunt { name: format!("{way}{FORMATTING}"), limit: u64::MAX, run: Box::new(move |_, _| run()) }
 }
 
-/// SCMFS as it is by default; then, what is stored past the cache; through mappings; with a busy collector.
-fn of_scmfs(
-    distinct: &Distinct,
-    only: Option<&str>,
-    enough: &mut Enough<'_>,
-) -> Result<(), String> {
-    let mut is_enough = false;
-    of_file_systems(&Scmfs, distinct, only, &mut |report| {
-        is_enough = enough(report);
-        is_enough
-    })?;
-    let families = [(Family::Lines, "through, lines"), (Family::Sequences, "through, sequences")];
-    let asked = families.into_iter().filter(|(_, name)| is_asked(only, name));
-    let bases = if is_enough { Vec::new() } else { workload::bases(&Through)? };
-    for (family, name) in asked.filter(|_| !bases.is_empty()) {
-        let options = Options { stop_early: true, ..Options::default() };
-        let report = campaign::run(&Through, &bases, &family, &options, distinct, &|_, _, _| {});
-        if enough(Report { family: name.into(), ..report }) {
-            return Ok(());
-        }
-    }
-    if is_enough
-        || of_readers(&LentScmfs, distinct, only, enough)?
-        || of_mappings(distinct, only, enough)?
-    {
-        return Ok(());
-    }
-    // Its own collector leaves nothing of a crash in the middle of a truncation.
-    of_pools(&Collected, &workload::bases(&Scmfs)?, distinct, only, enough)
-}
-
-/// What is stored through mappings; whether that was enough.
-fn of_mappings(
-    distinct: &Distinct,
-    only: Option<&str>,
-    enough: &mut Enough<'_>,
-) -> Result<bool, String> {
-    const NAME: &str = "mapped, sequences";
-    let single = Family::Exhaustive { length: 1, bases: 2 };
-    let random = Family::Random { runs: 10, ops: 60 };
-    let others = [(single, "mapped, length 1"), (random, "mapped, random")];
-    let sequences = mapped::sequences().into_iter().map(|ops| (Family::Script(ops), NAME));
-    let families = sequences.chain(others).filter(|(_, name)| is_asked(only, name));
-    let bases = workload::bases(&Scmfs)?;
-    for (family, name) in families {
-        let options = Options { stop_early: true, ..Options::default() };
-        let report = campaign::run(&Mapped, &bases, &family, &options, distinct, &|_, _, _| {});
-        if enough(Report { family: name.into(), ..report }) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-/// The families of the quick run, as `keepstone crashtest` has them by default, and then some more.
-fn file_system_families(bases: &[Base]) -> Vec<(Family, Option<u64>)> {
-    let length = |length| Family::Exhaustive { length, bases: bases.len() };
-    vec![
-        (Family::Lines, None),
-        (Family::Preemptions, None),
-        (Family::Sequences, None),
-        (length(1), None),
-        (Family::Random { runs: 10, ops: 60 }, None),
-        (Family::Fuzz { tries: 1000 }, None),
-        (Family::Threads { runs: 200 }, None),
-        (Family::Survivors, None),
-        (Family::Deaths, Some(6)),
-        (length(2), Some(PAIRS)),
-    ]
-}
-
-fn formatting(stats: crashsim::stats::Stats, wrong: Vec<String>) -> Report {
+fn add_formatting(report: &mut Report, stats: &Stats, wrong: Vec<String>) {
     let finding = |what| Finding { replay: String::new(), what, detail: Vec::new() };
-    Report {
-        family: FORMATTING.into(),
-        stats,
-        violations: wrong.len() as u64,
-        findings: wrong.into_iter().take(1).map(finding).collect(),
-        ..Report::default()
-    }
+    report.stats.add(stats);
+    report.violations += wrong.len() as u64;
+    report.findings.extend(wrong.into_iter().take(1).map(finding));
 }
 
 /// Makes the workloads of a family.
 type Workloads = fn() -> Result<Vec<blocks::Workload>, String>;
 
-fn of_block_devices(
-    distinct: &Distinct,
-    only: Option<&str>,
-    enough: &mut Enough<'_>,
-) -> Result<(), String> {
-    let families: [(&str, Workloads); 5] = [
+/// Block devices, whose families are quick and run whole.
+fn block_devices() -> Vec<Hunt> {
+    let families: [(&'static str, Workloads); 5] = [
         ("pairs", || Ok(blocks::pairs())),
         ("rounds", || Ok(blocks::rounds())),
         ("random", || Ok(blocks::random(13, 1))),
         ("deaths", blocks::deaths),
         ("threads", || Ok(blocks::schedules(1..3))),
     ];
-    for (name, workloads) in families.into_iter().filter(|(name, _)| is_asked(only, name)) {
-        if enough(blocks::run(name, &workloads()?, Semantics::Adr, distinct, true, &|_| ())) {
-            return Ok(());
-        }
-    }
-    let sizes = [blocks::BLOCKS, blocks::BLOCKS / 2];
-    for blocks in sizes.into_iter().filter(|_| is_asked(only, FORMATTING)) {
+    let whole = |name: &str, run: Box<Run>| Hunt { name: name.to_owned(), limit: u64::MAX, run };
+    let mut hunts: Vec<Hunt> = families
+        .into_iter()
+        .map(|(name, workloads)| {
+            let run = move |_, distinct: &Distinct| {
+                let workloads = workloads()?;
+                Ok(blocks::run(name, &workloads, Semantics::Adr, distinct, true, &|_| ()))
+            };
+            whole(name, Box::new(run))
+        })
+        .collect();
+    hunts.push(whole(FORMATTING, Box::new(|_, _| format_devices())));
+    hunts
+}
+
+fn format_devices() -> Result<Report, String> {
+    let mut all = Report::default();
+    for blocks in [blocks::BLOCKS, blocks::BLOCKS / 2] {
         for record in [blocks::record_format, blocks::record_killed_format] {
             let run = record(blocks::Kind::Atomic(pmbd::Scheme::Nt), blocks)?;
             let wrong = blocks::explore_format(&run, &run.trace, blocks, Semantics::Adr);
-            if enough(formatting(crashsim::stats::Stats::default(), wrong)) {
-                return Ok(());
-            }
+            add_formatting(&mut all, &Stats::default(), wrong);
         }
     }
-    Ok(())
+    Ok(all)
 }

@@ -17,6 +17,7 @@ use crate::{Attr, Errno, FileKind, FileSystem, Ino, Seek};
 
 /// Digests are of blocks of this many bytes.
 const BLOCK_SIZE: u64 = 4096;
+const ZEROS: [u8; BLOCK_SIZE as usize] = [0; BLOCK_SIZE as usize];
 /// Bytes per `read`.
 const CHUNK: u64 = 256 * 1024;
 /// Most bytes of one file that a walk reads. A file system that reports more data than this has
@@ -436,7 +437,7 @@ fn read_content(
                 return Err(wrong(format!("read of {want} at {offset} gave {got}")));
             }
             for (index, block) in (offset / BLOCK_SIZE..).zip(buf[..want].chunks(4096)) {
-                if block.iter().any(|&b| b != 0) {
+                if *block != ZEROS[..block.len()] {
                     each(index, block);
                 }
             }
