@@ -21,8 +21,13 @@ FEATURES ?=
 CAMPAIGN_OPS ?= 20000
 # How often a schedule may take the processor from a thread that could go on.
 LOOM_PREEMPTIONS ?= 3
-# The engine whose planted bugs `make crash-score` judges (bpfs, scmfs, model, pmbd); all of them without it.
+# The engine that `make crash-campaign` explores (bpfs without it), and whose planted bugs `make crash-score` judges (all
+# engines without it): bpfs, scmfs, model, pmbd.
 ENGINE ?=
+# Minutes of processor time that the score has for each bug (without it: all workloads), and a file in which it notes what
+# became of it, to go on from there.
+SCORE_MINUTES ?=
+SCORE_RESULTS ?=
 # Minutes for each family of crash states.
 CRASH_MINUTES ?= 30
 
@@ -145,11 +150,12 @@ fuzz: ## arbitrary bytes as NBD sessions and as devices (10 minutes; needs a nig
 	    (cd fuzz && cargo +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS)) || exit 1; done
 
 crash-campaign: build ## power failures: pairs, triples, random and evolved sequences, threads, deaths (2 hours, 8 GB)
-	$(RELEASE)/keepstone crashtest --length 3 --minutes $(CRASH_MINUTES) --ops 60000 --fuzz 20000 \
-	    --schedules 20000 --deaths 756 --threads $$(nproc)
+	$(RELEASE)/keepstone crashtest $(addprefix --engine=,$(ENGINE)) --length 3 --minutes $(CRASH_MINUTES) \
+	    --ops 60000 --fuzz 20000 --schedules 20000 --deaths 756 --threads $$(nproc)
 
 crash-score: build ## which planted bugs the crash tests find, of all engines or of ENGINE=scmfs (hours)
-	$(RELEASE)/keepstone crashtest --score $(addprefix --engine=,$(ENGINE)) --threads $$(nproc)
+	$(RELEASE)/keepstone crashtest --score $(addprefix --engine=,$(ENGINE)) $(addprefix --minutes=,$(SCORE_MINUTES)) \
+	    $(addprefix --results=,$(SCORE_RESULTS)) --threads $$(nproc)
 
 nvdimm-test: build ## pmem, Chell-Direct on DAX file systems, ublk and the kernel's NBD client, on an emulated machine with an NVDIMM
 	scripts/nvdimm-test.sh
