@@ -19,7 +19,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use judges::blocks;
 use serde::Serialize;
 
-use crate::{output, score};
+use crate::output;
+use crate::score::{self, Scored};
 
 /// `keepstone crashtest`
 #[derive(Debug, Args)]
@@ -71,10 +72,14 @@ pub struct CrashtestArgs {
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Test the tester instead: plant the bugs of the catalogue in a build of the source in the current directory, one at
-    /// a time, and say which are found, by what, and how fast; of the other options it heeds --limit, --threads and
-    /// --engine (all of them without it).
+    /// a time, and say which are found, by what, and how fast; of the other options it heeds --limit, --threads,
+    /// --engine (all of them without it) and --minutes (of processor time, for each bug).
     #[arg(long, conflicts_with_all = ["replay", "workload"])]
     pub score: bool,
+    /// Append what became of each bug to this file, and do not judge again those that are in it: so a score that was
+    /// interrupted goes on.
+    #[arg(long, value_name = "FILE", requires = "score")]
+    pub results: Option<PathBuf>,
     /// Threads that explore; a state takes some 16 bytes of memory until the end.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: u16,
@@ -137,7 +142,14 @@ impl Outcome {
 
 pub fn run(args: &CrashtestArgs, json: bool) -> Result<ExitCode> {
     if args.score {
-        return score::run(args.engine.map(Engine::crate_name), args.limit, args.threads, json);
+        let scored = Scored {
+            engine: args.engine.map(Engine::crate_name),
+            limit: args.limit,
+            time: args.minutes.map(|minutes| Duration::from_secs(minutes * 60)),
+            threads: args.threads,
+            results: args.results.clone(),
+        };
+        return score::run(&scored, json);
     }
     campaign::prepare_process();
     let engine = args.engine.unwrap_or_default();

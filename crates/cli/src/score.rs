@@ -1,9 +1,12 @@
 //! `keepstone crashtest --score`: bugs planted in the engines' source, and which of them the explorer finds.
 //!
 //! The source is copied and built once, with all bugs behind a switch (`judges::catalogue`); each bug is then
-//! judged by a process of its own, because a bug may loop for ever or abort.
+//! judged by a process of its own, because a bug may loop for ever or abort. Times are of the processor, so that they say
+//! the same on a busy machine.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Mutex;
@@ -18,8 +21,10 @@ use serde::Serialize;
 use crate::crashtest::bar;
 use crate::output;
 
-/// What does not end takes so many times as long as what has no bug, and as much longer.
+/// What does not end takes so many times as much processor time as what has no bug, and as much longer.
 const PATIENCE: (f64, Duration) = (4.0, Duration::from_secs(60));
+/// Or takes none for so long: it waits for what never comes.
+const ASLEEP: Duration = Duration::from_secs(60);
 /// How often to look whether a judge is done.
 const POLL: Duration = Duration::from_millis(20);
 /// Who finds a bug that makes an operation loop for ever.
@@ -40,6 +45,12 @@ struct Row {
 }
 
 impl Row {
+    fn new(bug: &Planted, verdict: Verdict) -> Self {
+        let Verdict { by, states, seconds, what, replay } = verdict;
+        let (name, argued) = (bug.name.clone(), bug.argued.clone());
+        Self { bug: name, found_by: by, argued, states, seconds, what, replay }
+    }
+
     /// As in the table.
     fn line(&self) -> String {
         let Self { bug, found_by, argued, states, seconds, .. } = self;
@@ -62,22 +73,36 @@ struct Outcome {
     rows: Vec<Row>,
 }
 
-/// Plants bugs, of one engine or of all, at most `limit` of them, spread evenly, and judges them, `threads` at a time.
-pub fn run(
-    engine: Option<&'static str>,
-    limit: Option<u64>,
-    threads: u16,
-    json: bool,
-) -> Result<ExitCode> {
+/// Which bugs are planted, and how they are judged.
+#[derive(Debug)]
+pub struct Scored {
+    /// Those of one engine, or all.
+    pub engine: Option<&'static str>,
+    /// At most so many, spread evenly.
+    pub limit: Option<u64>,
+    /// Processor time for each.
+    pub time: Option<Duration>,
+    /// So many at a time.
+    pub threads: u16,
+    /// Where verdicts are appended; bugs that have one there are not judged again.
+    pub results: Option<PathBuf>,
+}
+
+/// Plants bugs and judges them.
+pub fn run(scored: &Scored, json: bool) -> Result<ExitCode> {
+    let Scored { engine, limit, time, threads, results } = scored;
+    let results = Results::open(results.as_deref())?;
     let root = source()?;
     let crates = root.join("crates");
     let bugs = catalogue::all(&crates).map_err(|e| anyhow!("the catalogue of bugs: {e}"))?;
-    let judge = build(&root, &bugs)?;
     let mut patience = Duration::ZERO;
     let is_asked = |of: &str| engine.is_none_or(|engine| engine == of);
+    let judge = Judge { path: build(&root, &bugs)?, time: *time };
     for engine in judge::ENGINES.into_iter().filter(|of| is_asked(of)) {
-        output::notice(format_args!("judging {engine} without a bug: how long that takes"));
-        let sound = examine(&judge, 0, engine, Duration::MAX)?;
+        let sound = results.or_judge(&format!("no bug in {engine}"), || {
+            output::notice(format_args!("judging {engine} without a bug: how long that takes"));
+            judge.examine(0, engine, Duration::MAX)
+        })?;
         if let Some(by) = sound.by {
             bail!(
                 "no bug is planted, and {by} finds one in {engine}: {} ({})",
@@ -86,7 +111,7 @@ pub fn run(
             );
         }
         output::notice(format_args!(
-            "{engine} is sound: {} states, {:.0} seconds",
+            "{engine} is sound: {} states, {:.0} seconds of processor time",
             sound.states, sound.seconds
         ));
         patience =
@@ -101,10 +126,13 @@ pub fn run(
     let next = AtomicUsize::new(0);
     let rows: Mutex<BTreeMap<usize, Result<Row>>> = Mutex::default();
     std::thread::scope(|s| {
-        for _ in 0..threads {
+        for _ in 0..*threads {
             s.spawn(|| {
                 while let Some(&i) = chosen.get(next.fetch_add(1, Relaxed)) {
-                    let row = row(&judge, i, &bugs[i], patience);
+                    let bug = &bugs[i];
+                    let verdict =
+                        results.or_judge(&bug.name, || judge.examine(i + 1, bug.engine, patience));
+                    let row = verdict.map(|verdict| Row::new(bug, verdict));
                     // Where no bar is shown, as there is no terminal.
                     if let (true, Ok(row)) = (bar.is_hidden(), &row) {
                         output::notice(format_args!("{}", row.line()));
@@ -118,21 +146,6 @@ pub fn run(
     bar.finish_and_clear();
     let rows = rows.into_inner().expect("no worker panics");
     conclude(rows.into_values().collect::<Result<_>>()?, json)
-}
-
-/// Judges one bug.
-fn row(judge: &Path, i: usize, bug: &Planted, patience: Duration) -> Result<Row> {
-    let Verdict { by, states, seconds, what, replay } =
-        examine(judge, i + 1, bug.engine, patience)?;
-    Ok(Row {
-        bug: bug.name.clone(),
-        found_by: by,
-        argued: bug.argued.clone(),
-        states,
-        seconds,
-        what,
-        replay,
-    })
 }
 
 /// The folder of the source, here or above.
@@ -222,50 +235,107 @@ fn write(path: &Path, content: &[u8]) -> Result<()> {
     std::fs::write(path, content).with_context(|| path.display().to_string())
 }
 
-/// Judges one bug, by its number.
-fn examine(judge: &Path, number: usize, engine: &str, patience: Duration) -> Result<Verdict> {
-    let start = Instant::now();
-    let judging = Command::new(judge)
-        .arg(engine)
-        .env(SWITCH, number.to_string())
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .with_context(|| judge.display().to_string())?;
-    let ended = wait(judging, start, patience)?;
-    let found = |by: &str| Verdict {
-        by: Some(by.to_owned()),
-        states: 0,
-        seconds: start.elapsed().as_secs_f64(),
-        what: String::new(),
-        replay: String::new(),
-    };
-    match ended {
-        None => Ok(found(HANGS)),
-        Some(output) if output.status.success() => String::from_utf8_lossy(&output.stdout)
-            .trim_end_matches('\n')
-            .parse()
-            .map_err(|e| anyhow!("{e}")),
-        Some(output) => Ok(found(&format!("it ends by {}", output.status))),
+/// A file of verdicts, each after the name of its bug: a run that was interrupted goes on where it was.
+struct Results {
+    known: BTreeMap<String, Verdict>,
+    file: Option<Mutex<File>>,
+}
+
+impl Results {
+    fn open(path: Option<&Path>) -> Result<Self> {
+        let Some(path) = path else { return Ok(Self { known: BTreeMap::new(), file: None }) };
+        let context = || path.display().to_string();
+        let file = File::options().create(true).append(true).open(path).with_context(context)?;
+        let mut known = BTreeMap::new();
+        for line in std::fs::read_to_string(path).with_context(context)?.lines() {
+            let (bug, verdict) = line.split_once('\t').with_context(context)?;
+            let verdict = verdict.parse().map_err(|e| anyhow!("{}: {e}", path.display()))?;
+            known.insert(bug.to_owned(), verdict);
+        }
+        Ok(Self { known, file: Some(Mutex::new(file)) })
+    }
+
+    /// The verdict about a bug that is known, or what `judge` says, which is known from then on.
+    fn or_judge(&self, bug: &str, judge: impl FnOnce() -> Result<Verdict>) -> Result<Verdict> {
+        if let Some(verdict) = self.known.get(bug) {
+            return Ok(verdict.clone());
+        }
+        let verdict = judge()?;
+        if let Some(file) = &self.file {
+            let mut file = file.lock().expect("no worker panics");
+            file.write_all(format!("{bug}\t{verdict}\n").as_bytes()).context("the results")?;
+        }
+        Ok(verdict)
     }
 }
 
-/// Waits for a judge; `None` where it has taken too long and was killed.
+/// The program that judges.
+struct Judge {
+    path: PathBuf,
+    /// For so much processor time.
+    time: Option<Duration>,
+}
+
+impl Judge {
+    /// Judges one bug, by its number.
+    fn examine(&self, number: usize, engine: &str, patience: Duration) -> Result<Verdict> {
+        let seconds = self.time.map(|time| ["--seconds".to_owned(), time.as_secs().to_string()]);
+        let judging = Command::new(&self.path)
+            .arg(engine)
+            .args(seconds.into_iter().flatten())
+            .env(SWITCH, number.to_string())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .with_context(|| self.path.display().to_string())?;
+        let (used, ended) = wait(judging, patience)?;
+        let found = |by: &str| Verdict {
+            by: Some(by.to_owned()),
+            states: 0,
+            seconds: used.as_secs_f64(),
+            what: String::new(),
+            replay: String::new(),
+        };
+        match ended {
+            None => Ok(found(HANGS)),
+            Some(output) if output.status.success() => String::from_utf8_lossy(&output.stdout)
+                .trim_end_matches('\n')
+                .parse()
+                .map_err(|e| anyhow!("{e}")),
+            Some(output) => Ok(found(&format!("it ends by {}", output.status))),
+        }
+    }
+}
+
+/// Waits for a judge: the processor time that it has used, and how it ended; `None` where it took too long and was killed.
 fn wait(
     mut judging: Child,
-    start: Instant,
     patience: Duration,
-) -> Result<Option<std::process::Output>> {
+) -> Result<(Duration, Option<std::process::Output>)> {
+    let (mut used, mut since) = (Duration::ZERO, Instant::now());
     while judging.try_wait().context("a judge")?.is_none() {
-        if start.elapsed() > patience {
+        let now = processor_time(judging.id()).unwrap_or(used);
+        if now != used {
+            (used, since) = (now, Instant::now());
+        }
+        if used > patience || since.elapsed() > ASLEEP {
             judging.kill().context("a judge")?;
             judging.wait().context("a judge")?;
-            return Ok(None);
+            return Ok((used, None));
         }
         std::thread::sleep(POLL);
     }
-    Ok(Some(judging.wait_with_output().context("a judge")?))
+    Ok((used, Some(judging.wait_with_output().context("a judge")?)))
+}
+
+/// The processor time of a process.
+fn processor_time(pid: u32) -> Option<Duration> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, in parentheses, may hold anything; utime and stime are fields 14 and 15.
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let ticks = fields.split(' ').skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok());
+    Some(Duration::from_millis(ticks.sum::<u64>() * 1000 / rustix::param::clock_ticks_per_second()))
 }
 
 /// Prints the table. Fails where a bug is neither found nor argued.
