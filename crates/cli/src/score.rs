@@ -315,8 +315,9 @@ fn wait(
 ) -> Result<(Duration, Option<std::process::Output>)> {
     let (mut used, mut since) = (Duration::ZERO, Instant::now());
     while judging.try_wait().context("a judge")?.is_none() {
-        let now = processor_time(judging.id()).unwrap_or(used);
-        if now != used {
+        let (now, is_stopped) = processor_time(judging.id()).unwrap_or((used, false));
+        // Who is stopped by a signal is not to blame.
+        if now != used || is_stopped {
             (used, since) = (now, Instant::now());
         }
         if used > patience || since.elapsed() > ASLEEP {
@@ -329,13 +330,14 @@ fn wait(
     Ok((used, Some(judging.wait_with_output().context("a judge")?)))
 }
 
-/// The processor time of a process.
-fn processor_time(pid: u32) -> Option<Duration> {
+/// The processor time of a process, and whether it is stopped.
+fn processor_time(pid: u32) -> Option<(Duration, bool)> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may hold anything; utime and stime are fields 14 and 15.
+    // The name, in parentheses, may hold anything; the state is field 3, utime and stime are 14 and 15.
     let (_, fields) = stat.rsplit_once(") ")?;
     let ticks = fields.split(' ').skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok());
-    Some(Duration::from_millis(ticks.sum::<u64>() * 1000 / rustix::param::clock_ticks_per_second()))
+    let millis = ticks.sum::<u64>() * 1000 / rustix::param::clock_ticks_per_second();
+    Some((Duration::from_millis(millis), fields.starts_with('T')))
 }
 
 /// Prints the table. Fails where a bug is neither found nor argued.
