@@ -132,7 +132,25 @@ impl Place {
         match rustix::mount::unmount(&self.dir, UnmountFlags::FORCE) {
             Ok(()) => Ok(()),
             // FORCE has cut the connection all the same; what remains is to hide it.
-            Err(_) => unmount(&self.dir, true),
+            Err(_) => self.hide(),
+        }
+    }
+
+    /// Takes a mount whose connection is cut out of the tree. While the kernel ends the requests that were under way, it gives
+    /// their error to who walks to the mount, once in a while to us.
+    fn hide(&self) -> io::Result<()> {
+        let mut tries = 0;
+        loop {
+            match unmount(&self.dir, true) {
+                Err(err) if err.kind() == io::ErrorKind::ConnectionAborted && tries < 100 => {
+                    if mount_at(&self.dir)?.is_none_or(|entry| entry.device != self.device) {
+                        return Ok(());
+                    }
+                    std::thread::sleep(Duration::from_millis(1));
+                    tries += 1;
+                }
+                done => return done,
+            }
         }
     }
 }
