@@ -6,7 +6,6 @@ use crate::generate;
 use crate::lint::{Lint, lint_of};
 use crate::op::Op;
 use crate::persist::Semantics;
-use crate::rng::{self, Rng};
 use crate::run::{Base, CrashAt, Explored, Settings, Violation, explore};
 use crate::schedule::{Interleaving, Schedule};
 use crate::stats::{Distinct, Stats};
@@ -14,6 +13,7 @@ use crate::target::Target;
 use crate::threads::{self, Plan};
 use crate::trace::{Action, Event, Trace};
 use crate::workload::{BRIM, TALL, all_sequences, brim_sequences, universe};
+use rng::Rng;
 use serde::Serialize;
 use std::collections::HashSet;
 use std::fmt;
@@ -475,7 +475,7 @@ struct Job<'a, T> {
 impl<T: Target> Job<'_, T> {
     fn workload(&self, i: u64) {
         let base = &self.bases[i as usize % self.bases.len()];
-        let mut rng = Rng::new(self.options.seed ^ rng::next(i));
+        let mut rng = Rng::new(self.options.seed ^ rng::hash(i));
         match self.family {
             Family::Exhaustive { length, bases } => {
                 let universe = universe();
@@ -500,7 +500,7 @@ impl<T: Target> Job<'_, T> {
             Family::Threads { .. } => {
                 let programs = i / SCHEDULES;
                 let base = &self.bases[programs as usize % self.bases.len()];
-                let seed = |i| u64::from(rng::next(self.options.seed ^ rng::next(i)) as u32);
+                let seed = |i| u64::from(rng::hash(self.options.seed ^ rng::hash(i)) as u32);
                 self.crash_threads(base, Plan::generate(seed(programs), seed(i)));
             }
             Family::Lines => self.crash(&self.bases[0], lines(i + 1), 0, false),

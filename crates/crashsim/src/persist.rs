@@ -125,7 +125,7 @@ impl Piece {
 /// What a word adds to the hash of an image: the hash is the sum over all words, so that a change of
 /// a word changes it in constant time.
 pub(crate) fn mix(word: WordNo, value: u64) -> u64 {
-    crate::rng::next(value ^ crate::rng::next(u64::from(word)))
+    rng::hash(value ^ rng::hash(u64::from(word)))
 }
 
 /// The state machine.

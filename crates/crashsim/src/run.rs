@@ -8,7 +8,6 @@ use crate::persist::{Initial, Persistency, Semantics, Unit};
 use crate::program;
 use crate::promise::{History, Syncs};
 use crate::recorder::Recorder;
-use crate::rng;
 use crate::stats::{Distinct, Stats};
 use crate::target::{Mounted, Strength, Target};
 use crate::trace::{Action, Trace};
@@ -149,7 +148,7 @@ impl Base {
         script: Vec<Op>,
     ) -> Result<Self, String> {
         // What the medium held before must not matter, nor what free space holds.
-        let garbage = (0..len / 8).flat_map(|i| rng::next(i).to_le_bytes()).collect();
+        let garbage = (0..len / 8).flat_map(|i| rng::hash(i).to_le_bytes()).collect();
         let image = CrashImage::of(garbage);
         target.format(&image)?;
         let mounted = target.mount(&image)?;

@@ -17,7 +17,7 @@
 //! `d` such moments is found with a probability of at least 1 in `n·k^(d-1)`, of `n` threads and `k`
 //! steps. The other half choose at random at each step.
 
-use crate::rng::Rng;
+use rng::Rng;
 use serde::Serialize;
 use std::cell::RefCell;
 use std::fmt;
@@ -190,7 +190,7 @@ impl Policy {
             }
             Rule::Preempt(after) if step < *after => ready[0],
             Rule::Preempt(_) => ready[ready.len() - 1],
-            Rule::Walk => *self.rng.pick(ready),
+            Rule::Walk => self.rng.pick(ready),
             Rule::Priorities { of, drops } => {
                 if let Some(last) = last
                     && drops.contains(&step)

@@ -8,9 +8,10 @@
 //!
 //! `KEEPSTONE_KILLS` sets the number of kills.
 
-use crate::{DIR, Engine, FILE, Fs, PoolFile, Rng, attach, has_atomic_contents, mount};
+use crate::{DIR, Engine, FILE, Fs, PoolFile, attach, has_atomic_contents, mount};
 use pmem::{Access, Region};
 use pool::CheckOptions;
+use rng::Rng;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};

@@ -5,9 +5,9 @@
 //! the same calls is a sequence too, which is what shrinking needs.
 
 use proptest::prelude::*;
+use rng::Rng;
 
 use super::op::{Attribute, Data, Make, Name, Op, Place, Pos, SLOTS, Target, Value, Who};
-use super::rng::Rng;
 use crate::{Fallocate, Seek, SetAttr, SetTime, SetXattr, Timestamp};
 
 const BLOCK: u64 = 4096;
@@ -192,7 +192,7 @@ fn setattr(rng: &mut Rng) -> Op {
     let mut set = SetAttr::default();
     let time = |rng: &mut Rng| match rng.percent(30) {
         true => SetTime::Now,
-        false => SetTime::At(Timestamp(rng.bits() as i64)),
+        false => SetTime::At(Timestamp(rng.next() as i64)),
     };
     match rng.below(5) {
         0 | 1 => set.perm = Some(mode(rng)),

@@ -12,7 +12,6 @@ mod apply;
 mod compare;
 mod generate;
 mod op;
-mod rng;
 mod scenarios;
 mod stress;
 
@@ -22,7 +21,6 @@ pub use apply::{AttrView, Handles, Outcome, apply};
 pub use compare::{Failure, compare, replay};
 pub use generate::{gen_op, gen_ops, ops};
 pub use op::{Attribute, Data, Make, Name, Op, Place, Pos, SLOTS, Target, Value, Who};
-pub use rng::Rng;
 pub use scenarios::{Scenario, scenarios};
 pub use stress::stress;
 

@@ -1,9 +1,9 @@
 //! One call of the contract as a value that can be printed, stored and replayed.
 
+use rng::Rng;
 use serde::{Deserialize, Serialize};
 
 use crate::acl::{ACL_ACCESS, ACL_DEFAULT, Acl, AclEntry, Tag};
-use crate::conformance::rng::Rng;
 use crate::{Fallocate, Limits, Seek, SetAttr, SetXattr};
 
 /// How many inodes a sequence can hold open.
@@ -150,7 +150,7 @@ impl Data {
             return vec![0; self.len as usize];
         }
         let mut rng = Rng::new(u64::from(self.fill));
-        let words = (0..self.len.div_ceil(8)).flat_map(|_| rng.bits().to_le_bytes());
+        let words = (0..self.len.div_ceil(8)).flat_map(|_| rng.next().to_le_bytes());
         words.take(self.len as usize).collect()
     }
 }
