@@ -9,7 +9,7 @@ use crate::chunk::{Chunk, Entry, Leaf};
 use crate::descriptions::{APPENDS, Description, LEAVES_NOTHING, READS, WRITES};
 use crate::file::{File, Kind};
 use crate::lock::{Held, Lock};
-use crate::position::Place;
+use crate::position::OffsetOwner;
 use crate::slab::Slab;
 use crate::{Config, epoch};
 use rustix::fd::{AsRawFd as _, BorrowedFd};
@@ -214,7 +214,7 @@ impl Direct {
         let description = self.descriptions.at(index);
         description.init(file, file_index, how);
         let shared = seen & NEW_SHARED != 0;
-        description.position.init(if shared { Place::Shared } else { Place::Kernels });
+        description.position.init(if shared { OffsetOwner::Shared } else { OffsetOwner::Kernel });
         Some(index)
     }
 
@@ -533,7 +533,7 @@ impl Direct {
     fn may_leave_chunks(&self, fd: i32, description: &Description) -> bool {
         !description.is(WRITES)
             && !description.is(LEAVES_NOTHING)
-            && description.position.get() != Place::Shared
+            && description.position.get() != OffsetOwner::Shared
             && rustix::fs::fstat(borrow(fd)).is_ok_and(|stat| stat.st_nlink > 0)
     }
 
@@ -594,10 +594,10 @@ impl Direct {
             self.mark_new(entry, NEW_SHARED);
         } else if let Some((_, description)) = self.get(fd) {
             let mut locked = description.position.lock();
-            if let Place::Ours(offset) = locked.place {
+            if let OffsetOwner::Ours(offset) = locked.owner {
                 let _ = rustix::fs::seek(borrow(fd), rustix::fs::SeekFrom::Start(offset));
             }
-            locked.place = Place::Shared;
+            locked.owner = OffsetOwner::Shared;
         }
     }
 

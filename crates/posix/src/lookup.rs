@@ -2,7 +2,7 @@
 
 use crate::creds::{Access, Caps, Credentials};
 use crate::cwd::WorkingDir;
-use crate::held::{Held, Inode, Last, Place, Walked, Want};
+use crate::held::{Held, Inode, Last, ParentAndName, Walked, Want};
 use crate::mount::Mount;
 use crate::path_cache::PathKey;
 use crate::served::{Call, Stop};
@@ -169,11 +169,11 @@ impl Paths {
     /// Acts where a name is to be made or removed, if one look tells where that is: see
     /// [`in_cached_parent`](Self::in_cached_parent). So may `act`, which has done nothing then.
     #[inline(always)]
-    pub(crate) fn at_cached_place<R>(
+    pub(crate) fn at_cached_parent<R>(
         &self,
         dirfd: i32,
         path: &[u8],
-        act: impl FnOnce(Place<'_, '_>) -> Option<Call<R>>,
+        act: impl FnOnce(ParentAndName<'_, '_>) -> Option<Call<R>>,
     ) -> Option<Call<R>> {
         let mut attr = Attr::NONE;
         self.in_cached_parent(dirfd, path, |parent, name| {
@@ -192,26 +192,32 @@ impl Paths {
                 mount.check_covered(attr.ino).ok()?;
                 found = Some(dir.seen(attr));
             }
-            act(Place { dir: &dir, name, last: Last::Name, slash: false, found: found.as_ref() })
+            act(ParentAndName {
+                dir: &dir,
+                name,
+                last: Last::Name,
+                slash: false,
+                found: found.as_ref(),
+            })
         })
     }
 
-    /// Acts where a name is to be made or removed, or on the reason why there is no such place.
+    /// Acts where a name is to be made or removed, or on the reason why there is no such directory.
     #[inline(always)]
-    pub(crate) fn at_place<R>(
+    pub(crate) fn at_parent<R>(
         &self,
         dirfd: i32,
         path: &[u8],
-        act: impl FnOnce(Call<Place<'_, '_>>) -> Call<R>,
+        act: impl FnOnce(Call<ParentAndName<'_, '_>>) -> Call<R>,
     ) -> Call<R> {
         let mut act = Some(act);
-        let done = self.at_cached_place(dirfd, path, |place| act.take().map(|act| act(Ok(place))));
+        let done = self.at_cached_parent(dirfd, path, |at| act.take().map(|act| act(Ok(at))));
         match (done, act) {
             (Some(done), _) => done,
             (None, Some(act)) => {
                 let creds = &self.identity().effective;
                 let walked = self.walk(Want::Look, dirfd, path, Follow::Never, creds);
-                act(walked.as_ref().map(Walked::place).map_err(|stop| *stop))
+                act(walked.as_ref().map(Walked::parent_and_name).map_err(|stop| *stop))
             }
             (None, None) => unreachable!("what was done has a result"),
         }

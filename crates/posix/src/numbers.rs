@@ -81,7 +81,7 @@ impl Numbers {
     /// From now on the program does not see that `fd` is open; `false` where it is beyond our table.
     pub(crate) fn mark_hidden(&self, fd: i32) -> bool {
         let Some(entry) = self.entry(fd) else { return false };
-        raise(&self.place().segment().fd_end, fd as u32 + 1);
+        raise(&self.member().segment().fd_end, fd as u32 + 1);
         entry.store(HIDDEN, Release);
         true
     }

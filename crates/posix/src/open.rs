@@ -4,7 +4,7 @@ use crate::content::Contents;
 use crate::creds::Access;
 use crate::descriptors::SETTABLE;
 use crate::family::{OfdInit, UNLINKABLE};
-use crate::held::{Held, Last, Place, Walked, Want};
+use crate::held::{Held, Last, ParentAndName, Walked, Want};
 use crate::mount::Mount;
 use crate::parked::NewFd;
 use crate::served::{Call, Stop, checked};
@@ -90,9 +90,10 @@ impl Contents {
             return self.open_found(found?, &attr, flags);
         }
         if let (true, Ok(())) = (flags & libc::O_CREAT != 0, arguments) {
-            let create =
-                |at: Place<'_, '_>| at.found.is_none().then(|| self.open_new(at, flags, mode));
-            match self.at_cached_place(dirfd, path, create) {
+            let create = |at: ParentAndName<'_, '_>| {
+                at.found.is_none().then(|| self.open_new(at, flags, mode))
+            };
+            match self.at_cached_parent(dirfd, path, create) {
                 None | Some(Err(Stop::Errno(Errno::EXIST))) => {}
                 Some(opened) => return opened,
             }
@@ -122,7 +123,7 @@ impl Contents {
     }
 
     /// Creates a file and opens it.
-    fn open_new(&self, at: Place<'_, '_>, flags: i32, mode: u32) -> Call<i32> {
+    fn open_new(&self, at: ParentAndName<'_, '_>, flags: i32, mode: u32) -> Call<i32> {
         // As the kernel: without a free number nothing is created.
         let number = self.fd_for(at.dir, flags)?;
         let attr = self.create(at.dir, at.name, new_file(mode))?;
@@ -240,7 +241,7 @@ impl Contents {
         if walked.slash && walked.last == Last::Name {
             return Err(Errno::ISDIR.into());
         }
-        walked.place().check_name()?;
+        walked.parent_and_name().check_name()?;
         match walked.found {
             Some(_) if flags & libc::O_EXCL != 0 => Err(Errno::EXIST.into()),
             Some(held) if held.kind == FileKind::Dir => Err(Errno::ISDIR.into()),

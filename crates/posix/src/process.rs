@@ -4,7 +4,7 @@ use crate::content::Contents;
 use crate::creds::Identity;
 use crate::cwd::WorkingDir;
 use crate::descriptors::Descriptors;
-use crate::family::{HIDDEN, PARKED, Place};
+use crate::family::{HIDDEN, Member, PARKED};
 use crate::lookup::Paths;
 use crate::mount::Mount;
 use crate::names::Names;
@@ -105,9 +105,9 @@ impl Process {
     /// At a quiet exit: gives up everything that others would otherwise sweep. Descriptors answer
     /// `Kernel` from then on.
     pub fn detach(&self) {
-        let place = self.place();
-        self.set_place(Place::nowhere());
-        self.family.leave(place);
+        let member = self.member();
+        self.set_member(Member::nobody());
+        self.family.leave(member);
     }
 }
 

@@ -19,7 +19,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::family::{Handle, ON_KERNEL, Ofd, PARKED, PROMOTED, Place, Segment, described};
+use crate::family::{Handle, Member, ON_KERNEL, Ofd, PARKED, PROMOTED, Segment, described};
 use crate::mappings::Mappings;
 use crate::mount::Mount;
 use crate::noted::{Noted, Why};
@@ -441,9 +441,9 @@ impl Promotions {
         self.mappings.hold();
         let shares = self.mounts().any(|(_, mount)| mount.if_attached().is_some());
         self.shares_with_child.store(shares, Relaxed);
-        self.place().segment().ready.store(0, Release);
+        self.member().segment().ready.store(0, Release);
         if shares {
-            self.family.begin_fork(self.place());
+            self.family.begin_fork(self.member());
             self.tell_pools(Fork::Begins);
         }
     }
@@ -458,8 +458,8 @@ impl Promotions {
     /// the parent closes next stays alive for it.
     pub fn after_fork_parent(&self, child: i32) {
         use rustix::thread::futex;
-        let place = self.place();
-        let word = &place.segment().ready;
+        let member = self.member();
+        let word = &member.segment().ready;
         let shares = self.shares_with_child.load(Relaxed);
         while child > 0 && shares && word.load(Acquire) == 0 {
             let timeout = futex::Timespec { tv_sec: 0, tv_nsec: LOOK_NS };
@@ -469,7 +469,7 @@ impl Promotions {
             }
         }
         if shares {
-            self.family.end_fork(place);
+            self.family.end_fork(member);
             self.tell_pools(Fork::Ends);
         }
         self.mappings.release();
@@ -480,17 +480,17 @@ impl Promotions {
     pub(crate) fn become_child(&self) {
         self.reset_table_lock();
         self.mappings.release();
-        let parent = self.place();
+        let parent = self.member();
         let shares = self.shares_with_child.load(Relaxed);
         let inherits = shares && self.family.is_there(parent);
         match self.family.claim() {
-            Ok(place) => {
-                self.set_place(place);
+            Ok(member) => {
+                self.set_member(member);
                 if inherits {
-                    self.inherit(parent.segment(), place.segment());
+                    self.inherit(parent.segment(), member.segment());
                 }
             }
-            Err(_) => self.set_place(Place::nowhere()),
+            Err(_) => self.set_member(Member::nobody()),
         }
         self.notes_after_fork();
         self.count_inherited_mappings();

@@ -1,6 +1,6 @@
 //! Random calls: few names and short files, so that calls meet.
 
-use super::op::{At, Op, Place};
+use super::op::{At, AtPath, Op};
 use rng::Rng;
 
 /// Slots for descriptors.
@@ -43,7 +43,7 @@ fn path(rng: &mut Rng) -> String {
     path
 }
 
-fn place(rng: &mut Rng) -> Place {
+fn place(rng: &mut Rng) -> AtPath {
     let at = match rng.below(8) {
         0 => At::Fd(rng.index(SLOTS)),
         1 | 2 => At::Cwd,
@@ -53,7 +53,7 @@ fn place(rng: &mut Rng) -> Place {
 }
 
 /// A place for calls that take only a path.
-fn plain_place(rng: &mut Rng) -> Place {
+fn plain_place(rng: &mut Rng) -> AtPath {
     (if rng.one_in(3) { At::Cwd } else { At::Root }, path(rng))
 }
 
