@@ -198,7 +198,7 @@ impl Base {
                 left -= 1;
             }
             p.apply(&trace, e);
-            image.settle(&p.take_settled());
+            image.make_durable(&p.take_durable_words());
         }
         let bytes = image.bytes();
         let script = [self.script.clone(), ops].concat();
@@ -466,11 +466,11 @@ pub fn explore<T: Target>(
             _ => {}
         }
         run.p.apply(&recorded.trace, event);
-        let settled = run.p.take_settled();
-        if !settled.is_empty() {
-            image.settle(&settled);
+        let durable = run.p.take_durable_words();
+        if !durable.is_empty() {
+            image.make_durable(&durable);
         }
-        let visible = matches!(event.action, Action::Store { .. }) && !settled.is_empty();
+        let visible = matches!(event.action, Action::Store { .. }) && !durable.is_empty();
         if visible && run.at.op as usize >= from {
             // eADR: every store is durable at once, so every store is a crash point.
             oracle.next_point();

@@ -295,7 +295,7 @@ fn schedule(slots: &[Arc<ScheduledThread>], policy: &mut Policy, name: &str) -> 
     let mut taken = Interleaving::default();
     let mut last: Option<usize> = None;
     loop {
-        settle(slots);
+        wait_until_all_stop(slots);
         let ready: Vec<usize> = (0..slots.len()).filter(|t| slots[*t].is(WAITS)).collect();
         if ready.is_empty() {
             if slots.iter().all(|s| s.is(DONE)) {
@@ -316,7 +316,7 @@ fn schedule(slots: &[Arc<ScheduledThread>], policy: &mut Policy, name: &str) -> 
 }
 
 /// Waits until no thread runs: each is at a step, done, or waits for a lock.
-fn settle(slots: &[Arc<ScheduledThread>]) {
+fn wait_until_all_stop(slots: &[Arc<ScheduledThread>]) {
     const POLL: Duration = Duration::from_micros(100);
     // Who sleeps can be woken by one that is looked at later, so that one look is not enough.
     let mut still = 0;

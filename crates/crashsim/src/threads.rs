@@ -260,11 +260,11 @@ pub fn explore<T: Target>(
         let fenced = event.action == Action::Fence && stored;
         if !returned && !fenced {
             p.apply(&recorded.trace, event);
-            let settled = p.take_settled();
-            image.settle(&settled);
+            let durable = p.take_durable_words();
+            image.make_durable(&durable);
             let is_store = matches!(event.action, Action::Store { .. });
             stored |= is_store;
-            if !is_store || settled.is_empty() {
+            if !is_store || durable.is_empty() {
                 continue;
             }
         }
@@ -276,7 +276,7 @@ pub fn explore<T: Target>(
         at.nth += 1;
         if returned || fenced {
             p.apply(&recorded.trace, event);
-            image.settle(&p.take_settled());
+            image.make_durable(&p.take_durable_words());
         }
     }
     found.stats = explorer.stats.clone();

@@ -587,7 +587,7 @@ impl Direct {
     }
 
     /// Gives the offset of a descriptor to the kernel for good (direct-O1).
-    fn settle(&self, _held: &Held<'_>, fd: i32) {
+    fn give_offset_to_kernel(&self, _held: &Held<'_>, fd: i32) {
         let Some(entry) = self.entry(fd) else { return };
         let seen = entry.load(Relaxed);
         if seen & NEW != 0 {
@@ -609,7 +609,7 @@ impl Direct {
             return;
         }
         let held = self.lock.hold();
-        self.settle(&held, fd);
+        self.give_offset_to_kernel(&held, fd);
         let before = entry.swap(0, AcqRel);
         if before == 0 || before & NEW != 0 {
             return;
@@ -633,7 +633,7 @@ impl Direct {
     /// [`after_fork_child`](Self::after_fork_child).
     pub fn before_fork(&self) {
         let held = self.lock.hold();
-        (0..self.fd_end.load(Relaxed) as i32).for_each(|fd| self.settle(&held, fd));
+        (0..self.fd_end.load(Relaxed) as i32).for_each(|fd| self.give_offset_to_kernel(&held, fd));
         std::mem::forget(held);
     }
 
@@ -654,7 +654,7 @@ impl Direct {
         for fd in (0..self.fd_end.load(Relaxed) as i32).filter(|&fd| self.watches(fd)) {
             let flags = rustix::io::fcntl_getfd(borrow(fd));
             if flags.is_ok_and(|flags| !flags.contains(rustix::io::FdFlags::CLOEXEC)) {
-                self.settle(&held, fd);
+                self.give_offset_to_kernel(&held, fd);
             }
         }
     }

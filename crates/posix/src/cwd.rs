@@ -7,7 +7,7 @@
 //!
 //! - **cwd-L1** The word of [`Cwd`] is another one before a call that changes the working directory returns. What
 //!   is found out stands for the word from before the look, and is not believed with another.
-//! - **cwd-L2** Before the first path is served by a prefix, the kernel has shown that the shortest way leads this
+//! - **cwd-L2** Before the first path is served by a prefix, the kernel has shown that the shortest path leads this
 //!   user from the working directory to the mount. (It may lie where another mount hides it, or may not
 //!   be searched any more.)
 
@@ -61,7 +61,7 @@ impl Cwd {
     }
 
     /// Ends a look that began with `word`; `false` where it comes too late.
-    fn settle(&self, word: u32, state: u32) -> bool {
+    fn finish_look(&self, word: u32, state: u32) -> bool {
         self.word.compare_exchange(word, word | state, AcqRel, Relaxed).is_ok()
     }
 }
@@ -83,7 +83,7 @@ enum Shown {
     Refused,
 }
 
-/// The way from the working directory to a mount point: a [`PathDepths`], [`Shown`], and the word they stand for.
+/// How a relative path gets from the working directory to a mount point: [`PathDepths`], [`Shown`], and the word they stand for.
 #[derive(Default)]
 pub(crate) struct Prefix(AtomicU64);
 
@@ -162,11 +162,11 @@ impl WorkingDir {
         }
         let mut buf = [0; libc::PATH_MAX as usize];
         let Ok(path) = self.kernel.getcwd(&mut buf) else {
-            self.cwd.settle(word, KERNEL);
+            self.cwd.finish_look(word, KERNEL);
             return;
         };
         if self.mounts().any(|(_, mount)| mount.strip(path).is_some()) {
-            if self.cwd.settle(word, KERNEL) {
+            if self.cwd.finish_look(word, KERNEL) {
                 // Where that is refused, relative paths are the kernel's.
                 let _ = self.enter_here(path);
             }
@@ -178,7 +178,7 @@ impl WorkingDir {
             let shared = names().zip(mount.names(0)).take_while(|(a, b)| a == b).count() as u16;
             mount.prefix.put(word, PathDepths { depth, shared });
         }
-        self.cwd.settle(word, OUTSIDE);
+        self.cwd.finish_look(word, OUTSIDE);
     }
 
     /// Takes the directory to which `path` leads for the working directory, if it is the kernel's. Programs beside the
@@ -282,23 +282,23 @@ impl WorkingDir {
         }
         let (index, mount, rest) = best.ok_or(Stop::Kernel)?;
         self.reach_mount(mount)?;
-        self.check_lead(mount, word)?;
+        self.check_prefix(mount, word)?;
         let slashes = rest.iter().take_while(|&&b| b == b'/').count();
         Ok((index, mount, &rest[slashes..]))
     }
 
-    /// cwd-L2. Higher ways to the mount lead through directories above its mount point, which are looked at for
+    /// cwd-L2. Longer paths to the mount lead through directories above its mount point, which are looked at for
     /// absolute paths.
-    fn check_lead(&self, mount: &Mount, word: u32) -> Call<()> {
+    fn check_prefix(&self, mount: &Mount, word: u32) -> Call<()> {
         let (depths, mut shown) = mount.prefix.get(word).ok_or(Stop::Kernel)?;
         if shown == Shown::NotYet {
             let climb = std::iter::repeat_n(&b".."[..], (depths.depth - depths.shared).into());
-            let mut way = SmallVec::<[u8; 256]>::new();
+            let mut path = SmallVec::<[u8; 256]>::new();
             for name in climb.chain(mount.names(depths.shared.into())) {
-                way.extend_from_slice(name);
-                way.push(b'/');
+                path.extend_from_slice(name);
+                path.push(b'/');
             }
-            let leads_there = self.kernel.device(&way) == Ok(mount.spec.dev);
+            let leads_there = self.kernel.device(&path) == Ok(mount.spec.dev);
             shown = if leads_there { Shown::Yes } else { Shown::Refused };
             mount.prefix.show(word, depths, shown);
         }
@@ -343,18 +343,18 @@ mod tests {
     }
 
     #[test]
-    fn a_lead_is_believed_with_its_word_only() {
+    fn a_prefix_is_believed_with_its_word_only() {
         let (cwd, prefix) = (Cwd::default(), Prefix::default());
         let word = || cwd.word.load(Relaxed);
         let (before, depths) = (word(), PathDepths { depth: 3, shared: 2 });
         prefix.put(before, depths);
-        assert!(cwd.settle(before, OUTSIDE));
+        assert!(cwd.finish_look(before, OUTSIDE));
         prefix.show(word(), depths, Shown::Yes);
         assert_eq!(prefix.get(word()), Some((depths, Shown::Yes)));
         cwd.forget();
         assert_eq!(prefix.get(word()), None);
         prefix.show(word(), depths, Shown::Refused);
         assert_eq!(prefix.get(word()), None);
-        assert!(!cwd.settle(before, OUTSIDE), "a look that comes too late");
+        assert!(!cwd.finish_look(before, OUTSIDE), "a look that comes too late");
     }
 }

@@ -14,15 +14,15 @@ use threads::OwnU32;
 use vfs::rules::has_any;
 use vfs::{Attr, Errno, FileKind, FileSystem, Ino};
 
-/// A directory that somebody else holds.
+/// The directory that a path ends in, as the path cache or the working directory holds it: no reference is taken.
 #[derive(Clone, Copy)]
-struct Near<'p> {
+struct CachedParent<'p> {
     mount: &'p Mount,
     mount_index: usize,
     ino: Ino,
 }
 
-impl<'p> Near<'p> {
+impl<'p> CachedParent<'p> {
     #[inline]
     fn fs(&self) -> &'p dyn FileSystem {
         self.mount.attached().fs.as_ref()
@@ -81,7 +81,7 @@ impl Paths {
         &'p self,
         dirfd: i32,
         path: &[u8],
-        look: impl FnOnce(Near<'p>, &[u8]) -> Option<R>,
+        look: impl FnOnce(CachedParent<'p>, &[u8]) -> Option<R>,
     ) -> Option<R> {
         let creds = &self.identity().effective;
         let is_absolute = path.first() == Some(&b'/');
@@ -116,7 +116,7 @@ impl Paths {
             let is_name = !matches!(rest, b"" | b"." | b"..");
             ((mount_index, ino), is_name.then_some(rest)?)
         };
-        let dir = Near { mount: self.mount(mount_index), mount_index, ino };
+        let dir = CachedParent { mount: self.mount(mount_index), mount_index, ino };
         let may_search = || {
             let attr = dir.fs().getattr(dir.ino)?;
             creds.check(dir.fs(), &attr, Access::EXEC)

@@ -546,7 +546,7 @@ impl Promotions {
         events.begin_mapping(ino).inspect_err(|_| {
             self.noted.remove(mount, ino, Why::Mapped);
         })?;
-        // The caller settles the size: none that is older may come afterwards.
+        // The caller decides the size: none that is older may come afterwards.
         events.wait_for_openings(ino, false);
         if !was_mapped {
             // Of an earlier mapping the kernel may have pages that calls beside it have changed since.

@@ -242,7 +242,7 @@ macro_rules! tests {
     };
     (@ $engine:ident, mount_events) => {
         $crate::tests!(@ $engine, mount_events:
-            posts_are_shared_and_outlast_recoveries
+            mount_events_are_shared_and_outlast_recoveries
             mappings_end_with_those_who_count_them
             openings_are_waited_for
             the_server_hears_of_removals
