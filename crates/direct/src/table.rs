@@ -1,7 +1,7 @@
 //! Descriptors and what they refer to: from the first look to the last close.
 //!
-//! - **table-T1** An entry is emptied before its number is closed, and filled after it was opened; so an
-//!   entry, seen with the tables locked, says what its number refers to.
+//! - **table-T1** An entry is emptied before its descriptor is closed, and filled after it was opened; so an
+//!   entry, seen with the tables locked, says what its descriptor refers to.
 
 #![allow(unsafe_code)]
 
@@ -43,9 +43,9 @@ pub struct Direct {
     pub(super) config: Config,
     /// Held while descriptions, files or chunks come and go.
     lock: Lock,
-    /// By number plus one.
+    /// By descriptor plus one.
     fds: Slab<AtomicU32>,
-    /// Above all numbers in use.
+    /// Above all descriptors in use.
     fd_end: AtomicU32,
     descriptions: Slab<Description>,
     files: Slab<File>,
@@ -381,7 +381,7 @@ impl Direct {
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let low = rustix::fs::open(path, flags, Mode::empty())?;
         let own = match rustix::io::fcntl_dupfd_cloexec(&low, OWN_FROM) {
-            // A record that was locked meanwhile stays so: the low number is kept, too.
+            // A record that was locked meanwhile stays so: the low descriptor is kept, too.
             Ok(high) if self.has_record_locks.load(SeqCst) => {
                 std::mem::forget(low);
                 high
@@ -389,16 +389,16 @@ impl Direct {
             Ok(high) => high,
             Err(_) => low,
         };
-        let number = own.as_raw_fd();
+        let fd = own.as_raw_fd();
         std::mem::forget(own);
-        file.mapper.store(number + 1, Relaxed);
-        Ok(number)
+        file.mapper.store(fd + 1, Relaxed);
+        Ok(fd)
     }
 
-    /// Whether a number of our own has not become somebody else's.
-    fn is_ours(&self, number: i32, file: &File) -> bool {
-        let is_free = self.entry(number).is_none_or(|entry| entry.load(Relaxed) == 0);
-        let stat = rustix::fs::fstat(borrow(number));
+    /// Whether a descriptor of our own has not become somebody else's.
+    fn is_ours(&self, fd: i32, file: &File) -> bool {
+        let is_free = self.entry(fd).is_none_or(|entry| entry.load(Relaxed) == 0);
+        let stat = rustix::fs::fstat(borrow(fd));
         is_free && stat.is_ok_and(|stat| file.is(stat.st_dev, stat.st_ino))
     }
 
@@ -470,7 +470,7 @@ impl Direct {
         self.look(&held, old);
         let described = self.get(old);
         let Some(entry) = self.entry(new) else {
-            // The number is beyond our table.
+            // The descriptor is beyond our table.
             drop(held);
             return self.forget(old);
         };

@@ -35,10 +35,10 @@ const SEGMENTS: usize = 256;
 pub type Handle = u32;
 /// The table entry of a descriptor of our own, which the program does not see.
 pub const HIDDEN: Handle = u32::MAX;
-/// The table entry of a number that is closed, but not in the kernel.
+/// The table entry of a descriptor that is closed, but not in the kernel.
 pub const PARKED: Handle = u32::MAX - 1;
 
-/// In a table entry, beside the handle: the number is a duplicate of the kernel's description (promote-M6 in `promote`).
+/// In a table entry, beside the handle: the descriptor is a duplicate of the kernel's description (promote-M6 in `promote`).
 pub const ON_KERNEL: Handle = 1 << 30;
 
 /// The description that a table entry means, if any.

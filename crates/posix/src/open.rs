@@ -101,7 +101,7 @@ impl Contents {
         loop {
             let walked = self.walk(Want::Hold, dirfd, path, follow, &self.identity().effective);
             let walked = checked(walked, arguments)?;
-            // As the kernel: without a free number nothing is created.
+            // As the kernel: without a free descriptor nothing is created.
             let early = if creates { Some(self.fd_for(&walked.dir, flags)?) } else { None };
             let held = if flags & TMPFILE != 0 {
                 self.open_tmpfile(walked, mode)?
@@ -124,10 +124,10 @@ impl Contents {
 
     /// Creates a file and opens it.
     fn open_new(&self, at: ParentAndName<'_, '_>, flags: i32, mode: u32) -> Call<i32> {
-        // As the kernel: without a free number nothing is created.
-        let number = self.fd_for(at.dir, flags)?;
+        // As the kernel: without a free descriptor nothing is created.
+        let new_fd = self.fd_for(at.dir, flags)?;
         let attr = self.create(at.dir, at.name, new_file(mode))?;
-        self.open_referred(at.dir.mount_index, &attr, Some(number), flags)
+        self.open_referred(at.dir.mount_index, &attr, Some(new_fd), flags)
     }
 
     /// Opens what is there, to which it takes over a reference.
@@ -135,7 +135,7 @@ impl Contents {
         let mount = self.mount(mount_index);
         let early = || {
             let truncates = flags & libc::O_TRUNC != 0;
-            // As the kernel: without a free number nothing is truncated.
+            // As the kernel: without a free descriptor nothing is truncated.
             let early = truncates.then(|| self.fd_below((mount_index, mount), flags));
             let early = early.transpose()?;
             self.may_open(mount, attr, flags)?;
@@ -146,7 +146,7 @@ impl Contents {
         self.open_referred(mount_index, attr, early, flags)
     }
 
-    /// Gives a number a description of an inode, to which it takes over a reference.
+    /// Gives a descriptor a description of an inode, to which it takes over a reference.
     fn open_referred(
         &self,
         mount_index: usize,
@@ -172,23 +172,23 @@ impl Contents {
             if errno == Errno::NFILE && early.is_none() { Stop::Kernel } else { errno.into() }
         })?;
         let table = self.lock_table();
-        let number = match early {
-            Some(number) => number,
+        let new_fd = match early {
+            Some(new_fd) => new_fd,
             None => self.take_fd(&table, (mount_index, mount), flags & libc::O_CLOEXEC != 0)?,
         };
-        let fd = number.into_fd();
+        let fd = new_fd.into_fd();
         let before = self.install(&table, fd, ofd, 0);
         drop((table, before));
         self.promote_new_stream(fd)?;
         Ok(fd)
     }
 
-    /// A number for what is opened below a directory.
+    /// A descriptor for what is opened below a directory.
     fn fd_for(&self, dir: &Held<'_>, flags: i32) -> Call<NewFd<'_>> {
         self.fd_below((dir.mount_index, dir.mount), flags)
     }
 
-    /// A number for what is opened below a mount.
+    /// A descriptor for what is opened below a mount.
     fn fd_below(&self, mount: (usize, &Mount), flags: i32) -> Call<NewFd<'_>> {
         self.take_fd(&self.lock_table(), mount, flags & libc::O_CLOEXEC != 0)
     }

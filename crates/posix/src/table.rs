@@ -57,7 +57,7 @@ impl Drop for TableLock<'_> {
 pub(crate) struct OfdRef<'p> {
     table: &'p Table,
     pub handle: Handle,
-    /// The number by which it was taken, if it was by one; else -1.
+    /// The descriptor by which it was taken, if it was by one; else -1.
     fd: i32,
 }
 
@@ -108,7 +108,7 @@ impl OfdRef<'_> {
         self.fs().getattr(self.ino())
     }
 
-    /// The number by which it was taken; -1 where it was not by one.
+    /// The descriptor by which it was taken; -1 where it was not by one.
     #[inline]
     pub fn fd(&self) -> i32 {
         self.fd
@@ -296,7 +296,7 @@ impl Table {
         drop(TableLock { word: &self.lock });
     }
 
-    /// Lets an entry refer to a description, on the kernel's if its number is a duplicate of that, whose hold the
+    /// Lets an entry refer to a description, on the kernel's if its descriptor is a duplicate of that, whose hold the
     /// entry takes over. What it referred to
     /// before is for the caller to drop, best without the lock: the inode may go with it.
     #[must_use]
@@ -330,7 +330,7 @@ impl Table {
         self.member().segment().fd_end.load(Acquire).min(FDS as u32) as i32
     }
 
-    /// Whether a number is that of a descriptor of our own. A process that shares this one's table of descriptors
+    /// Whether a descriptor is one of our own. A process that shares this one's table of descriptors
     /// may ask as long as this one lives; then there are none.
     pub fn hides(&self, fd: i32) -> bool {
         self.entry(fd).is_some_and(|entry| entry.load(Acquire) == HIDDEN)

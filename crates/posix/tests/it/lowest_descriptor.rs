@@ -1,4 +1,4 @@
-//! Numbers of descriptors, against POSIX's rule: the lowest that is free. Random openings, closings and
+//! Which descriptor is given out, against POSIX's rule: the lowest that is free. Random openings, closings and
 //! duplicates of files in the pool, between descriptors that the kernel alone gives out and takes
 //! back, under a limit that is often reached.
 //!
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 /// Descriptors that this process may have: few, so that it runs out of them.
 const LIMIT: i32 = 48;
 
-/// Whose a number is.
+/// Whose a descriptor is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whose {
     /// The test program's, from before.
@@ -38,7 +38,7 @@ impl Model {
         free.ok_or(Errno::MFILE)
     }
 
-    /// One of the numbers that may be closed.
+    /// One of those that may be closed.
     fn any(&mut self) -> Option<i32> {
         let open: Vec<i32> =
             self.open.iter().filter(|(_, w)| **w != Whose::Fixed).map(|(fd, _)| *fd).collect();
