@@ -14,8 +14,9 @@ use crate::rounds::{Case, Contender, Outcome, Plan, progress};
 use crate::sizes::Sizes;
 use crate::store::Store as _;
 use crate::subjects::Subject;
-use crate::workload::{Buffer, Rng, numbered};
+use crate::workload::{Buffer, numbered};
 use anyhow::{Context as _, Result};
+use rng::Rng;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use vfs::Errno;
@@ -232,7 +233,7 @@ impl Files {
         if self.live.is_empty() {
             return Ok(());
         }
-        let file = self.live.swap_remove(rng.below(self.live.len() as u64) as usize);
+        let file = self.live.swap_remove(rng.below_fast(self.live.len() as u64) as usize);
         self.pool.unlink(self.dir(file), &numbered(file))?;
         self.allocated -= self.sizes[file].take().unwrap_or(0).next_multiple_of(BLOCK);
         self.free.push(file);
@@ -329,10 +330,10 @@ impl Churn {
 
     /// A file more, or one that has grown. Returns the bytes that this took.
     fn step(&mut self, files: &mut Files, room: u64) -> Result<u64> {
-        if self.rng.below(8) > 0 || files.live.is_empty() {
+        if self.rng.below_fast(8) > 0 || files.live.is_empty() {
             return self.add(files, room);
         }
-        let file = files.live[self.rng.below(files.live.len() as u64) as usize];
+        let file = files.live[self.rng.below_fast(files.live.len() as u64) as usize];
         let old = files.sizes[file].unwrap_or(0);
         let more = old.min(room / 16);
         while files.allocated + more > room && files.live.len() > 1 {
@@ -385,7 +386,7 @@ fn measure(
     let step = aged.live.len().div_ceil(scale.sample).max(1);
     let mut left: u64 = scale.pool / 4;
     let mut sample = Vec::new();
-    for &file in fresh.live.iter().skip(rng.below(step as u64) as usize).step_by(step) {
+    for &file in fresh.live.iter().skip(rng.below_fast(step as u64) as usize).step_by(step) {
         let size = fresh.sizes[file].unwrap_or(0);
         if size <= left {
             left -= size;
@@ -459,8 +460,8 @@ fn random_reads<'a>(name: &str, pool: &'a Pool, open: Vec<(i32, u64)>) -> Conten
     let big: Vec<_> = open.into_iter().filter(|(_, size)| *size >= BLOCK).collect();
     Contender::new(name, move |ops| {
         for _ in 0..ops {
-            let (file, size) = big[rng.below(big.len() as u64) as usize];
-            pool.read(&file, rng.below(size / BLOCK) * BLOCK, buf.get_mut())?;
+            let (file, size) = big[rng.below_fast(big.len() as u64) as usize];
+            pool.read(&file, rng.below_fast(size / BLOCK) * BLOCK, buf.get_mut())?;
         }
         Ok(())
     })

@@ -10,8 +10,9 @@ use crate::kernels::Kernels;
 use crate::rounds::{Case, Contender, Outcome, Plan};
 use crate::store::Store;
 use crate::subjects::Subject;
-use crate::workload::{Buffer, Rng};
+use crate::workload::Buffer;
 use anyhow::Result;
+use rng::Rng;
 use std::cell::Cell;
 use std::path::Path;
 
@@ -71,7 +72,7 @@ impl Workload {
             Write | Rewrite | Read | Reread => i % records,
             BackwardRead => records - 1 - i % records,
             StridedRead => i.wrapping_mul(STRIDE) % records,
-            RandomRead | RandomWrite => rng.below(records),
+            RandomRead | RandomWrite => rng.below_fast(records),
         }
     }
 }

@@ -11,8 +11,9 @@ use crate::rounds::progress;
 use crate::store::Store as _;
 use crate::subjects::{self, Subject};
 use crate::tlb;
-use crate::workload::{Buffer, Rng};
+use crate::workload::Buffer;
 use anyhow::{Context as _, Result, bail};
+use rng::Rng;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -247,7 +248,7 @@ pub fn work(name: &str, operation: Operation, calls: u64, dir: &Path) -> Result<
         }
         RandomRead => {
             for _ in 0..calls {
-                pool.read(&file, rng.below(records) * 4096, buf.get_mut())?;
+                pool.read(&file, rng.below_fast(records) * 4096, buf.get_mut())?;
             }
         }
         SequentialWrite => {
@@ -257,7 +258,7 @@ pub fn work(name: &str, operation: Operation, calls: u64, dir: &Path) -> Result<
         }
         RandomWrite => {
             for _ in 0..calls {
-                pool.write(&file, rng.below(records) * 4096, buf.get())?;
+                pool.write(&file, rng.below_fast(records) * 4096, buf.get())?;
             }
         }
         CreateUnlink => {

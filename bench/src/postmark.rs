@@ -11,8 +11,9 @@ use crate::kernels::Kernels;
 use crate::rounds::{Case, Contender, Outcome, Plan};
 use crate::store::Store;
 use crate::subjects::Subject;
-use crate::workload::{Buffer, Rng, numbered};
+use crate::workload::{Buffer, numbered};
 use anyhow::Result;
+use rng::Rng;
 use std::cell::RefCell;
 use std::path::Path;
 use std::rc::Rc;
@@ -100,7 +101,7 @@ impl Script {
     }
 
     fn between(&mut self, least: u64, most: u64) -> u64 {
-        least + self.rng.below(most - least + 1)
+        least + self.rng.below_fast(most - least + 1)
     }
 
     fn create(&mut self) -> Step {
@@ -116,7 +117,7 @@ impl Script {
 
     /// Removes any file; `None` where there is none.
     fn remove(&mut self) -> Option<Step> {
-        let place = self.rng.below(self.live.len().max(1) as u64) as usize;
+        let place = self.rng.below_fast(self.live.len().max(1) as u64) as usize;
         let file = (!self.live.is_empty()).then(|| self.live.swap_remove(place))?;
         self.sizes[file] = None;
         self.free.push(file);
@@ -125,10 +126,10 @@ impl Script {
 
     /// Reads a file or appends to one; a file that has its full size is read.
     fn use_file(&mut self) -> Option<Step> {
-        let place = self.rng.below(self.live.len().max(1) as u64) as usize;
+        let place = self.rng.below_fast(self.live.len().max(1) as u64) as usize;
         let file = *self.live.get(place)?;
         let end = self.sizes[file]?;
-        let reads = self.rng.below(10) < self.mix.reads;
+        let reads = self.rng.below_fast(10) < self.mix.reads;
         if reads || end >= *SIZES.end() {
             return Some(Step::Read { file, len: end });
         }
@@ -140,7 +141,7 @@ impl Script {
     /// The steps of one transaction.
     fn transaction(&mut self) -> [Option<Step>; 2] {
         let used = self.use_file();
-        let creates = self.rng.below(10) < self.mix.creates || self.live.is_empty();
+        let creates = self.rng.below_fast(10) < self.mix.creates || self.live.is_empty();
         [used, if creates { Some(self.create()) } else { self.remove() }]
     }
 }

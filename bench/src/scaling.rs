@@ -8,8 +8,9 @@ use crate::kernels::Kernels;
 use crate::rounds::{Case, Contender, Outcome, Plan, Timing};
 use crate::store::Store;
 use crate::subjects::Subject;
-use crate::workload::{Buffer, Rng, numbered};
+use crate::workload::{Buffer, numbered};
 use anyhow::Result;
+use rng::Rng;
 use std::os::fd::AsFd as _;
 use std::path::Path;
 
@@ -84,7 +85,7 @@ impl<'s, S: Store> Bench<'s, S> {
                 let mut rng = Rng::new(seed + i as u64);
                 let mut buf = Buffer::new(len);
                 for _ in 0..ops.div_ceil(threads as u64) {
-                    let offset = rng.below(self.bytes / len as u64) * len as u64;
+                    let offset = rng.below_fast(self.bytes / len as u64) * len as u64;
                     match writes {
                         true => self.store.write(file, offset, buf.get())?,
                         false => self.store.read(file, offset, buf.get_mut())?,

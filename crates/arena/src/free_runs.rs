@@ -229,6 +229,7 @@ fn units_of(bits: &Range<u64>) -> Range<u64> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use rng::Rng;
 
     /// Bits that are set, searched one by one.
     struct Naive(Vec<bool>);
@@ -274,30 +275,19 @@ mod tests {
         Search { bits: n, room: n, leaves_whole, ..Search::default() }
     }
 
-    /// Numbers that look random.
-    fn numbers(seed: u64) -> impl FnMut(u64) -> u64 {
-        let mut x = seed;
-        move |below| {
-            x ^= x << 13;
-            x ^= x >> 7;
-            x ^= x << 17;
-            x % below
-        }
-    }
-
     #[test]
     fn searches_find_what_a_look_at_every_bit_finds() {
         const BITS: u64 = 7 * UNIT + 100;
         for seed in 1..5 {
-            let mut random = numbers(seed * 0x9e37_79b9);
+            let mut rng = Rng::new(seed);
             let (runs, arena) = new(BITS);
             let mut naive = Naive(vec![false; BITS as usize]);
             let mut held: Vec<(u64, u64)> = Vec::new();
             for step in 0..3000 {
-                let most = [3, 40, 400, 2000][random(4) as usize];
-                let (n, leaves_whole) = (1 + random(most), random(2) == 0);
+                let most = [3, 40, 400, 2000][rng.below(4) as usize];
+                let (n, leaves_whole) = (1 + rng.below(most), rng.below(2) == 0);
                 // Fills up and empties by turns.
-                if random(8) < if step / 300 % 2 == 0 { 6 } else { 3 } {
+                if rng.below(8) < if step / 300 % 2 == 0 { 6 } else { 3 } {
                     let found = runs.claim(&arena, 0..BITS, &mut search(n, leaves_whole));
                     assert_eq!(found, naive.first(n as usize, leaves_whole), "{seed} {step} {n}");
                     if let Some(start) = found {
@@ -305,7 +295,7 @@ mod tests {
                         held.push((start, n));
                     }
                 } else if !held.is_empty() {
-                    let (start, n) = held.swap_remove(random(held.len() as u64) as usize);
+                    let (start, n) = held.swap_remove(rng.below(held.len() as u64) as usize);
                     // In two pieces: the second may make both one run.
                     for (start, n) in [(start, n / 2), (start + n / 2, n - n / 2)] {
                         if n > 0 {
@@ -364,21 +354,21 @@ mod tests {
         const BITS: u64 = 6 * UNIT + 10;
         let (runs, arena) = &new(BITS);
         let work = |seed: u64| {
-            let mut random = numbers(seed);
+            let mut rng = Rng::new(seed);
             let mut held: Vec<Range<u64>> = Vec::new();
             for _ in 0..20_000 {
-                if random(2) == 0 {
-                    let n = 1 + random(150);
-                    let mut search = Search { skip: random(3), ..search(n, random(2) == 0) };
+                if rng.below(2) == 0 {
+                    let n = 1 + rng.below(150);
+                    let mut search = Search { skip: rng.below(3), ..search(n, rng.below(2) == 0) };
                     let found = runs.claim(arena, 0..BITS, &mut search);
                     held.extend(found.map(|start| start..start + n));
                 } else if let Some(last) = held.last().cloned() {
                     // Who appends.
-                    let more = last.end..last.end + 1 + random(100);
+                    let more = last.end..last.end + 1 + rng.below(100);
                     if more.end <= BITS && runs.claim_exactly(arena, more.clone()) {
                         held.push(more);
                     }
-                    let gone = held.swap_remove(random(held.len() as u64) as usize);
+                    let gone = held.swap_remove(rng.below(held.len() as u64) as usize);
                     runs.clear(arena, gone);
                 }
             }

@@ -110,8 +110,8 @@ impl Engine {
     }
 }
 
-/// Of so many operations with deaths one is also explored beside survivors, which takes several times as long.
-const DEATHS_PER_SURVIVOR: u64 = 6;
+/// Of so many operations with deaths one is also explored beside surviving processes, which takes several times as long.
+const DEATHS_PER_SURVIVING_PROCESS: u64 = 6;
 
 fn semantics(name: &str) -> Result<Semantics, String> {
     let known = Semantics::ALL.into_iter().find(|s| s.name() == name);
@@ -305,8 +305,8 @@ fn families_of<T: Target>(target: &T, args: &CrashtestArgs, bases: &[Base]) -> R
     if args.deaths > 0 {
         families.push(Family::Deaths);
     }
-    if args.deaths >= DEATHS_PER_SURVIVOR {
-        families.push(Family::Survivors);
+    if args.deaths >= DEATHS_PER_SURVIVING_PROCESS {
+        families.push(Family::SurvivingProcesses);
     }
     families.retain(|family| family.suits(target));
     Ok(families)
@@ -317,7 +317,7 @@ fn limit_of(args: &CrashtestArgs, family: &Family) -> Option<u64> {
     let at_most = |n: u64| Some(args.limit.map_or(n, |limit| limit.min(n)));
     match family {
         Family::Deaths => at_most(args.deaths),
-        Family::Survivors => at_most(args.deaths / DEATHS_PER_SURVIVOR),
+        Family::SurvivingProcesses => at_most(args.deaths / DEATHS_PER_SURVIVING_PROCESS),
         _ => args.limit,
     }
 }

@@ -6,7 +6,6 @@ use crate::generate;
 use crate::lint::{Lint, lint_of};
 use crate::op::Op;
 use crate::persist::Semantics;
-use crate::rng::{self, Rng};
 use crate::run::{Base, CrashAt, Explored, Settings, Violation, explore};
 use crate::schedule::{Interleaving, Schedule};
 use crate::stats::{Distinct, Stats};
@@ -14,6 +13,7 @@ use crate::target::Target;
 use crate::threads::{self, Plan};
 use crate::trace::{Action, Event, Trace};
 use crate::workload::{BRIM, TALL, all_sequences, brim_sequences, universe};
+use rng::Rng;
 use serde::Serialize;
 use std::collections::HashSet;
 use std::fmt;
@@ -63,7 +63,7 @@ pub enum Family {
     /// gives back.
     Preemptions,
     /// Deaths in chosen operations: while a process goes on that holds a file without a name, and in tall trees.
-    Survivors,
+    SurvivingProcesses,
     /// This one, on each base.
     Script(Vec<Op>),
 }
@@ -79,7 +79,7 @@ impl Family {
             Self::Threads { .. } | Self::Preemptions => {
                 target.strength().durability != Durability::OnSync
             }
-            Self::Deaths | Self::Survivors => target.is_shared(),
+            Self::Deaths | Self::SurvivingProcesses => target.is_shared(),
             _ => true,
         }
     }
@@ -95,7 +95,7 @@ impl Family {
             Self::Lines => "lines".into(),
             Self::Sequences => "sequences".into(),
             Self::Preemptions => "preemptions".into(),
-            Self::Survivors => "survivors".into(),
+            Self::SurvivingProcesses => "surviving processes".into(),
             Self::Script(_) => "script".into(),
         }
     }
@@ -113,7 +113,7 @@ impl Family {
             Self::Lines => LINES,
             Self::Sequences => sequenced().len() as u64,
             Self::Preemptions => threads::PREEMPTIONS,
-            Self::Survivors => (deaths::HELD_BESIDE.len() + OTHERS.len()) as u64,
+            Self::SurvivingProcesses => (deaths::HELD_BESIDE.len() + OTHERS.len()) as u64,
             Self::Script(_) => bases as u64,
         }
     }
@@ -475,7 +475,7 @@ struct Job<'a, T> {
 impl<T: Target> Job<'_, T> {
     fn workload(&self, i: u64) {
         let base = &self.bases[i as usize % self.bases.len()];
-        let mut rng = Rng::new(self.options.seed ^ rng::next(i));
+        let mut rng = Rng::new(self.options.seed ^ rng::hash(i));
         match self.family {
             Family::Exhaustive { length, bases } => {
                 let universe = universe();
@@ -500,7 +500,7 @@ impl<T: Target> Job<'_, T> {
             Family::Threads { .. } => {
                 let programs = i / SCHEDULES;
                 let base = &self.bases[programs as usize % self.bases.len()];
-                let seed = |i| u64::from(rng::next(self.options.seed ^ rng::next(i)) as u32);
+                let seed = |i| u64::from(rng::hash(self.options.seed ^ rng::hash(i)) as u32);
                 self.crash_threads(base, Plan::generate(seed(programs), seed(i)));
             }
             Family::Lines => self.crash(&self.bases[0], lines(i + 1), 0, false),
@@ -514,7 +514,7 @@ impl<T: Target> Job<'_, T> {
                     self.report(Report::default(), base, Work::Sequence(Vec::new()), Err(what));
                 }
             },
-            Family::Survivors => {
+            Family::SurvivingProcesses => {
                 let i = i as usize;
                 let held = deaths::HELD_BESIDE.get(i);
                 let (text, base) = match held {
@@ -585,7 +585,7 @@ impl<T: Target> Job<'_, T> {
         self.report(out, base, Work::Threads { plan, print }, explored);
     }
 
-    /// Lets a process die everywhere in an operation, and crashes both scenarios; `held`: that of a survivor that
+    /// Lets a process die everywhere in an operation, and crashes both scenarios; `held`: that of a surviving process that
     /// holds a file without a name.
     fn crash_deaths(&self, base: &Base, op: &Op, held: bool) {
         let victim = match Victim::record(self.target, base, op, self.options.semantics) {

@@ -1,7 +1,7 @@
 //! Operation sequences made up at random, and changed at random by the fuzzer.
 
 use crate::op::{HANDLES, Op};
-use crate::rng::Rng;
+use rng::Rng;
 
 const DIRS: [&str; 4] = ["", "/d", "/e", "/d/s"];
 const NAMES: [&str; 4] = ["a", "b", "c", "n"];
@@ -10,13 +10,13 @@ const NUMBERS: [u64; 16] =
     [1, 3, 7, 8, 9, 64, 100, 511, 4088, 4095, 4096, 4097, 8192, 12000, 2_097_152, 2_097_160];
 
 fn dir(rng: &mut Rng) -> String {
-    (*rng.pick(&DIRS)).to_owned()
+    rng.pick(&DIRS).to_owned()
 }
 
 fn path(rng: &mut Rng) -> String {
     if rng.below(12) == 0 {
         // Directories are names, too.
-        return (*rng.pick(&DIRS[1..])).to_owned();
+        return rng.pick(&DIRS[1..]).to_owned();
     }
     format!("{}/{}", dir(rng), rng.pick(&NAMES))
 }
@@ -32,13 +32,13 @@ fn place(rng: &mut Rng) -> String {
 fn offset(rng: &mut Rng) -> u64 {
     match rng.below(3) {
         0 => 0,
-        1 => *rng.pick(&NUMBERS),
+        1 => rng.pick(&NUMBERS),
         _ => rng.below(16_384),
     }
 }
 
 fn len(rng: &mut Rng) -> u64 {
-    (*rng.pick(&NUMBERS)).min(12_000)
+    rng.pick(&NUMBERS).min(12_000)
 }
 
 fn block(rng: &mut Rng) -> u64 {
@@ -54,7 +54,7 @@ pub fn op(rng: &mut Rng) -> Op {
     match rng.below(64) {
         0..5 => Op::Create(path(rng)),
         5..8 => Op::Mkdir(match rng.below(2) {
-            0 => (*rng.pick(&DIRS[1..])).to_owned(),
+            0 => rng.pick(&DIRS[1..]).to_owned(),
             _ => path(rng),
         }),
         8 => Op::Symlink(path(rng), 1 + rng.below(4095) as u32),

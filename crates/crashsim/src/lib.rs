@@ -75,7 +75,6 @@ mod plan;
 pub mod program;
 pub mod promise;
 pub mod recorder;
-pub mod rng;
 pub mod run;
 pub mod schedule;
 pub mod score;

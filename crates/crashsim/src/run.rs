@@ -8,7 +8,6 @@ use crate::persist::{Initial, Persistency, Semantics, Unit};
 use crate::program;
 use crate::promise::{History, Syncs};
 use crate::recorder::Recorder;
-use crate::rng;
 use crate::stats::{Distinct, Stats};
 use crate::target::{Mounted, Strength, Target};
 use crate::trace::{Action, Trace};
@@ -149,7 +148,7 @@ impl Base {
         script: Vec<Op>,
     ) -> Result<Self, String> {
         // What the medium held before must not matter, nor what free space holds.
-        let garbage = (0..len / 8).flat_map(|i| rng::next(i).to_le_bytes()).collect();
+        let garbage = (0..len / 8).flat_map(|i| rng::hash(i).to_le_bytes()).collect();
         let image = CrashImage::of(garbage);
         target.format(&image)?;
         let mounted = target.mount(&image)?;
@@ -199,7 +198,7 @@ impl Base {
                 left -= 1;
             }
             p.apply(&trace, e);
-            image.settle(&p.take_settled());
+            image.make_durable(&p.take_durable_words());
         }
         let bytes = image.bytes();
         let script = [self.script.clone(), ops].concat();
@@ -467,11 +466,11 @@ pub fn explore<T: Target>(
             _ => {}
         }
         run.p.apply(&recorded.trace, event);
-        let settled = run.p.take_settled();
-        if !settled.is_empty() {
-            image.settle(&settled);
+        let durable = run.p.take_durable_words();
+        if !durable.is_empty() {
+            image.make_durable(&durable);
         }
-        let visible = matches!(event.action, Action::Store { .. }) && !settled.is_empty();
+        let visible = matches!(event.action, Action::Store { .. }) && !durable.is_empty();
         if visible && run.at.op as usize >= from {
             // eADR: every store is durable at once, so every store is a crash point.
             oracle.next_point();

@@ -16,12 +16,12 @@ use crate::oracle::{Found, Oracle};
 use crate::persist::{Persistency, Semantics};
 use crate::promise::{History, Moment, Syncs};
 use crate::recorder::Recorder;
-use crate::rng::{Rng, next};
 use crate::run::{Base, CrashAt, DETAILED, Explored, Settings, Violation};
 use crate::schedule::{self, Interleaving, Policy, Schedule};
 use crate::target::Target;
 use crate::trace::{Action, Trace};
 use crate::workload::script;
+use rng::Rng;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -170,7 +170,9 @@ impl Recorded {
                 Action::Store { addr, .. } | Action::Flush { addr, .. } => addr,
                 _ => 0,
             };
-            next(h ^ next(u64::from(e.thread) << 32 | u64::from(addr)) ^ u64::from(e.site))
+            rng::hash(
+                h ^ rng::hash(u64::from(e.thread) << 32 | u64::from(addr)) ^ u64::from(e.site),
+            )
         };
         // Loads are no steps.
         let events = self.trace.events.iter();
@@ -258,11 +260,11 @@ pub fn explore<T: Target>(
         let fenced = event.action == Action::Fence && stored;
         if !returned && !fenced {
             p.apply(&recorded.trace, event);
-            let settled = p.take_settled();
-            image.settle(&settled);
+            let durable = p.take_durable_words();
+            image.make_durable(&durable);
             let is_store = matches!(event.action, Action::Store { .. });
             stored |= is_store;
-            if !is_store || settled.is_empty() {
+            if !is_store || durable.is_empty() {
                 continue;
             }
         }
@@ -274,7 +276,7 @@ pub fn explore<T: Target>(
         at.nth += 1;
         if returned || fenced {
             p.apply(&recorded.trace, event);
-            image.settle(&p.take_settled());
+            image.make_durable(&p.take_durable_words());
         }
     }
     found.stats = explorer.stats.clone();

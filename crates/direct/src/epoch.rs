@@ -13,11 +13,11 @@ use vfs::Errno;
 /// What others see of a thread.
 #[repr(align(64))]
 #[derive(Default)]
-pub struct Slot {
+pub struct ThreadState {
     seat: Seat,
     /// Where a fault during a copy has to set the stack pointer; 0 outside of copies.
     pub stack: AtomicUsize,
-    next: AtomicPtr<Slot>,
+    next: AtomicPtr<ThreadState>,
 }
 
 /// The CPU's part of the light fence is `membarrier`'s.
@@ -39,25 +39,25 @@ impl Machine for Process {
     }
 }
 
-static SLOTS: AtomicPtr<Slot> = AtomicPtr::new(std::ptr::null_mut());
+static SLOTS: AtomicPtr<ThreadState> = AtomicPtr::new(std::ptr::null_mut());
 /// A key whose destructor gives slots back; 0 is none yet, else one more than the key.
 static KEY: AtomicUsize = AtomicUsize::new(0);
 
 threads::thread_cell! {
     /// The thread's slot; none before its first entry.
-    fn own_cell -> Option<&'static Slot>, "ks_direct_slot", 8
+    fn own_cell -> Option<&'static ThreadState>, "ks_direct_slot", 8
 }
 
 /// The slot of the calling thread, where it has one.
 #[inline]
-pub fn own() -> Option<&'static Slot> {
+pub fn own() -> Option<&'static ThreadState> {
     own_cell().get()
 }
 
 extern "C" fn give_back(slot: *mut libc::c_void) {
     own_cell().set(None);
     // SAFETY: the value of the key is a slot, and slots stay.
-    unsafe { &*slot.cast::<Slot>() }.seat.give_back();
+    unsafe { &*slot.cast::<ThreadState>() }.seat.give_back();
 }
 
 /// Prepares the process. `ENOSYS` where the kernel has no `membarrier`.
@@ -84,7 +84,7 @@ pub fn start_in_child() {
     }
 }
 
-fn slots() -> impl Iterator<Item = &'static Slot> {
+fn slots() -> impl Iterator<Item = &'static ThreadState> {
     let mut at = SLOTS.load(Acquire);
     std::iter::from_fn(move || {
         // SAFETY: null, or a slot; slots stay.
@@ -96,7 +96,7 @@ fn slots() -> impl Iterator<Item = &'static Slot> {
 
 /// The thread is inside until this is dropped.
 pub struct Inside {
-    pub slot: &'static Slot,
+    pub slot: &'static ThreadState,
 }
 
 impl Inside {
@@ -120,12 +120,13 @@ impl Drop for Inside {
 }
 
 #[cold]
-fn first() -> Option<&'static Slot> {
+fn first() -> Option<&'static ThreadState> {
     let slot = match slots().find(|slot| slot.seat.take::<Process>()) {
         Some(slot) => slot,
         None => {
             // A page of slots, of which one is used: threads are few, and come seldom.
-            let place: *mut Slot = crate::slab::reserve(size_of::<Slot>()).ok()?.cast();
+            let place: *mut ThreadState =
+                crate::slab::reserve(size_of::<ThreadState>()).ok()?.cast();
             // SAFETY: new zeroed memory, page-aligned, which is a slot; it stays.
             let slot = unsafe { &*place };
             let mut head = SLOTS.load(Relaxed);
@@ -144,7 +145,7 @@ fn first() -> Option<&'static Slot> {
 }
 
 /// Remembers the calling thread's slot, until it ends.
-fn keep(slot: &'static Slot) -> Option<&'static Slot> {
+fn keep(slot: &'static ThreadState) -> Option<&'static ThreadState> {
     let key = KEY.load(Acquire).checked_sub(1)? as libc::pthread_key_t;
     // SAFETY: the key exists. Where this fails, the slot is this thread's for good.
     unsafe { libc::pthread_setspecific(key, std::ptr::from_ref(slot).cast()) };

@@ -2,7 +2,7 @@
 //! copies in the program's own process (Chell §2).
 //!
 //! The descriptor stays the kernel's own, and so do names, attributes, sizes and allocation. What is
-//! ours is the short cut: chunks of 2 MiB of a file are mapped when it pays, shared by all descriptors
+//! ours is the fast path: chunks of 2 MiB of a file are mapped when it pays, shared by all descriptors
 //! of the process that refer to the inode, and `read` and `write` copy from and to them. Whatever
 //! cannot be a copy is made by the kernel, after which the view is exact, because both see the same
 //! pages. There is nothing to write back and nothing that could become stale, except these four, each

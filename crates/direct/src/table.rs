@@ -1,7 +1,7 @@
 //! Descriptors and what they refer to: from the first look to the last close.
 //!
-//! - **table-T1** An entry is emptied before its number is closed, and filled after it was opened; so an
-//!   entry, seen with the tables locked, says what its number refers to.
+//! - **table-T1** An entry is emptied before its descriptor is closed, and filled after it was opened; so an
+//!   entry, seen with the tables locked, says what its descriptor refers to.
 
 #![allow(unsafe_code)]
 
@@ -9,7 +9,7 @@ use crate::chunk::{Chunk, Entry, Leaf};
 use crate::descriptions::{APPENDS, Description, LEAVES_NOTHING, READS, WRITES};
 use crate::file::{File, Kind};
 use crate::lock::{Held, Lock};
-use crate::position::Place;
+use crate::position::OffsetOwner;
 use crate::slab::Slab;
 use crate::{Config, epoch};
 use rustix::fd::{AsRawFd as _, BorrowedFd};
@@ -43,9 +43,9 @@ pub struct Direct {
     pub(super) config: Config,
     /// Held while descriptions, files or chunks come and go.
     lock: Lock,
-    /// By number plus one.
+    /// By descriptor plus one.
     fds: Slab<AtomicU32>,
-    /// Above all numbers in use.
+    /// Above all descriptors in use.
     fd_end: AtomicU32,
     descriptions: Slab<Description>,
     files: Slab<File>,
@@ -214,7 +214,7 @@ impl Direct {
         let description = self.descriptions.at(index);
         description.init(file, file_index, how);
         let shared = seen & NEW_SHARED != 0;
-        description.position.init(if shared { Place::Shared } else { Place::Kernels });
+        description.position.init(if shared { OffsetOwner::Shared } else { OffsetOwner::Kernel });
         Some(index)
     }
 
@@ -381,7 +381,7 @@ impl Direct {
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let low = rustix::fs::open(path, flags, Mode::empty())?;
         let own = match rustix::io::fcntl_dupfd_cloexec(&low, OWN_FROM) {
-            // A record that was locked meanwhile stays so: the low number is kept, too.
+            // A record that was locked meanwhile stays so: the low descriptor is kept, too.
             Ok(high) if self.has_record_locks.load(SeqCst) => {
                 std::mem::forget(low);
                 high
@@ -389,16 +389,16 @@ impl Direct {
             Ok(high) => high,
             Err(_) => low,
         };
-        let number = own.as_raw_fd();
+        let fd = own.as_raw_fd();
         std::mem::forget(own);
-        file.mapper.store(number + 1, Relaxed);
-        Ok(number)
+        file.mapper.store(fd + 1, Relaxed);
+        Ok(fd)
     }
 
-    /// Whether a number of our own has not become somebody else's.
-    fn is_ours(&self, number: i32, file: &File) -> bool {
-        let is_free = self.entry(number).is_none_or(|entry| entry.load(Relaxed) == 0);
-        let stat = rustix::fs::fstat(borrow(number));
+    /// Whether a descriptor of our own has not become somebody else's.
+    fn is_ours(&self, fd: i32, file: &File) -> bool {
+        let is_free = self.entry(fd).is_none_or(|entry| entry.load(Relaxed) == 0);
+        let stat = rustix::fs::fstat(borrow(fd));
         is_free && stat.is_ok_and(|stat| file.is(stat.st_dev, stat.st_ino))
     }
 
@@ -470,7 +470,7 @@ impl Direct {
         self.look(&held, old);
         let described = self.get(old);
         let Some(entry) = self.entry(new) else {
-            // The number is beyond our table.
+            // The descriptor is beyond our table.
             drop(held);
             return self.forget(old);
         };
@@ -533,7 +533,7 @@ impl Direct {
     fn may_leave_chunks(&self, fd: i32, description: &Description) -> bool {
         !description.is(WRITES)
             && !description.is(LEAVES_NOTHING)
-            && description.position.get() != Place::Shared
+            && description.position.get() != OffsetOwner::Shared
             && rustix::fs::fstat(borrow(fd)).is_ok_and(|stat| stat.st_nlink > 0)
     }
 
@@ -587,17 +587,17 @@ impl Direct {
     }
 
     /// Gives the offset of a descriptor to the kernel for good (direct-O1).
-    fn settle(&self, _held: &Held<'_>, fd: i32) {
+    fn give_offset_to_kernel(&self, _held: &Held<'_>, fd: i32) {
         let Some(entry) = self.entry(fd) else { return };
         let seen = entry.load(Relaxed);
         if seen & NEW != 0 {
             self.mark_new(entry, NEW_SHARED);
         } else if let Some((_, description)) = self.get(fd) {
             let mut locked = description.position.lock();
-            if let Place::Ours(offset) = locked.place {
+            if let OffsetOwner::Ours(offset) = locked.owner {
                 let _ = rustix::fs::seek(borrow(fd), rustix::fs::SeekFrom::Start(offset));
             }
-            locked.place = Place::Shared;
+            locked.owner = OffsetOwner::Shared;
         }
     }
 
@@ -609,7 +609,7 @@ impl Direct {
             return;
         }
         let held = self.lock.hold();
-        self.settle(&held, fd);
+        self.give_offset_to_kernel(&held, fd);
         let before = entry.swap(0, AcqRel);
         if before == 0 || before & NEW != 0 {
             return;
@@ -633,7 +633,7 @@ impl Direct {
     /// [`after_fork_child`](Self::after_fork_child).
     pub fn before_fork(&self) {
         let held = self.lock.hold();
-        (0..self.fd_end.load(Relaxed) as i32).for_each(|fd| self.settle(&held, fd));
+        (0..self.fd_end.load(Relaxed) as i32).for_each(|fd| self.give_offset_to_kernel(&held, fd));
         std::mem::forget(held);
     }
 
@@ -654,7 +654,7 @@ impl Direct {
         for fd in (0..self.fd_end.load(Relaxed) as i32).filter(|&fd| self.watches(fd)) {
             let flags = rustix::io::fcntl_getfd(borrow(fd));
             if flags.is_ok_and(|flags| !flags.contains(rustix::io::FdFlags::CLOEXEC)) {
-                self.settle(&held, fd);
+                self.give_offset_to_kernel(&held, fd);
             }
         }
     }

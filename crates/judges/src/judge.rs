@@ -255,7 +255,7 @@ fn file_system_families(bases: &[Base]) -> Vec<(Family, Option<u64>)> {
         (Family::Random { runs: 10, ops: 60 }, None),
         (Family::Fuzz { tries: 1000 }, None),
         (Family::Threads { runs: 200 }, None),
-        (Family::Survivors, None),
+        (Family::SurvivingProcesses, None),
         (Family::Deaths, Some(6)),
         (length(2), Some(PAIRS)),
     ]

@@ -155,7 +155,7 @@ impl<S: Storage> Core<S> {
             let mut new_mode = mode_word;
             match (acl, name) {
                 (Some(acl), ACL_ACCESS) => {
-                    let (perm, stored) = acl.settle(mode_word as u32);
+                    let (perm, stored) = acl.split_mode(mode_word as u32);
                     new_mode = mode_word & !0xffff_ffff | u64::from(perm);
                     match stored {
                         Some(acl) => list.set(name, acl.to_bytes()),

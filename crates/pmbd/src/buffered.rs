@@ -96,7 +96,7 @@ struct Buffer {
 
 struct State {
     /// Where each page is.
-    pages: HashMap<u64, Place>,
+    pages: HashMap<u64, BufferedPage>,
     /// Pages by age, with the count of pages that came before.
     order: VecDeque<(u64, u64)>,
     came: u64,
@@ -106,7 +106,7 @@ struct State {
 }
 
 #[derive(Clone, Copy)]
-struct Place {
+struct BufferedPage {
     at: usize,
     leaving: bool,
 }
@@ -190,7 +190,7 @@ impl Shared {
                             self.device.read(page * PAGE as u64, rest)?;
                         }
                         free.pop();
-                        pages.insert(page, Place { at, leaving: false });
+                        pages.insert(page, BufferedPage { at, leaving: false });
                         order.push_back((page, *came));
                         *came += 1;
                         break at;

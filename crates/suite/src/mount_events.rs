@@ -8,7 +8,7 @@ use std::time::Duration;
 use vfs::{Caller, FileSystem as _, NewKind, NewNode, ROOT};
 
 /// What the server announces, all see, also after a recovery.
-pub fn posts_are_shared_and_outlast_recoveries<E: Engine>() {
+pub fn mount_events_are_shared_and_outlast_recoveries<E: Engine>() {
     let pool = PoolFile::new::<E>("events", 16 << 20);
     let (server, program) = (attach::<E>(&pool.0), attach::<E>(&pool.0));
     let node = NewNode { kind: NewKind::File, mode: 0o755, umask: 0 };

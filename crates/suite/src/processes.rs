@@ -8,9 +8,10 @@
 //!
 //! `KEEPSTONE_KILLS` sets the number of kills.
 
-use crate::{DIR, Engine, FILE, Fs, PoolFile, Rng, attach, has_atomic_contents, mount};
+use crate::{DIR, Engine, FILE, Fs, PoolFile, attach, has_atomic_contents, mount};
 use pmem::{Access, Region};
 use pool::CheckOptions;
+use rng::Rng;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -143,7 +144,7 @@ fn is_right<E: Engine>([before, after]: &[Model; 2], now: &Model) -> bool {
 }
 
 /// A worker's view of the pool.
-struct Place<'a, E: Engine> {
+struct WorkerView<'a, E: Engine> {
     fs: &'a Fs<E>,
     id: u64,
     own: Ino,
@@ -151,7 +152,7 @@ struct Place<'a, E: Engine> {
     held: Cell<u32>,
 }
 
-impl<'a, E: Engine> Place<'a, E> {
+impl<'a, E: Engine> WorkerView<'a, E> {
     fn new(fs: &'a Fs<E>, id: u64) -> Self {
         let dir = |name: &str| fs.lookup(ROOT, name.as_bytes()).unwrap().ino;
         Self { fs, id, own: dir(&format!("own{id}")), shared: dir("shared"), held: Cell::new(0) }
@@ -252,13 +253,13 @@ pub fn worker<E: Engine>() {
     let (id, life) = (number(), number());
     let pool = PathBuf::from(parts.next().unwrap());
     let fs = attach::<E>(&pool);
-    let place = Place::<E>::new(&fs, id);
-    let mut model = place.load();
+    let view = WorkerView::<E>::new(&fs, id);
+    let mut model = view.load();
     let mut rng = seed(id, life);
     let mut done = std::io::stderr();
     loop {
         let op = model.next(id, &mut rng);
-        place.apply(&op).unwrap_or_else(|e| panic!("{op:?}: {e}"));
+        view.apply(&op).unwrap_or_else(|e| panic!("{op:?}: {e}"));
         model.apply(&op);
         if done.write_all(b".").is_err() {
             return;
@@ -315,7 +316,7 @@ pub fn killed_processes_do_no_harm<E: Engine>() {
     for name in (0..WORKERS).map(|id| format!("own{id}")).chain(["shared".into()]) {
         fs.create(&Caller::ROOT, ROOT, name.as_bytes(), &DIR).unwrap();
     }
-    let places: Vec<_> = (0..WORKERS).map(|id| Place::<E>::new(&fs, id)).collect();
+    let views: Vec<_> = (0..WORKERS).map(|id| WorkerView::<E>::new(&fs, id)).collect();
     let mut workers: Vec<_> =
         (0..WORKERS).map(|id| Some(Worker::start(&pool.0, id, 0, Model::default()))).collect();
     let mut rng = Rng::new(0x5eed_0000_0001);
@@ -324,7 +325,7 @@ pub fn killed_processes_do_no_harm<E: Engine>() {
         let id = rng.below(WORKERS);
         let right = workers[id as usize].take().expect("it runs").kill(id);
         let start = Instant::now();
-        let now = places[id as usize].load();
+        let now = views[id as usize].load();
         assert!(start.elapsed() < Duration::from_secs(20), "something was stuck");
         assert!(
             is_right::<E>(&right, &now),
@@ -334,11 +335,11 @@ pub fn killed_processes_do_no_harm<E: Engine>() {
     }
     for (id, worker) in workers.into_iter().enumerate() {
         let right = worker.expect("it runs").kill(id as u64);
-        assert!(is_right::<E>(&right, &places[id].load()), "worker {id} at the end");
+        assert!(is_right::<E>(&right, &views[id].load()), "worker {id} at the end");
     }
     while fs.reap_processes().unwrap() > 0 {}
     eprintln!("{kills} kills, {} of them inside an operation", fs.recoveries());
-    drop(places);
+    drop(views);
 
     // Nothing leaks: what is free is what a fresh scan finds free.
     let shared = fs.statfs();

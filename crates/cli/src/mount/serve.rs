@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use ::pool::Engine;
 use anyhow::{Context as _, Result, bail};
 use fuse::{
-    Access, Caching, MountFlags, MountOptions, MountWatch, OpCounters, Place, Server,
+    Access, Caching, MountFlags, MountOptions, MountPoint, MountWatch, OpCounters, Server,
     ServerOptions, StopSignals,
 };
 use pmem::{Medium as _, OpenOptions, Region};
@@ -105,12 +105,12 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
     let mounted = fuse::mount(server, &plan.dir, &options).with_context(|| {
         format!("{}: cannot mount; `keepstone doctor` may know why", plan.dir.display())
     })?;
-    end_on_signal(stop, mounted.place());
+    end_on_signal(stop, mounted.mount_point());
     if !read_only && is_behind {
         super::flush::begin(reaped.clone(), plan.options.data_flush_interval);
     }
     if is_direct(&plan.options) {
-        let watch = MountWatch::begin(&mounted.place())?;
+        let watch = MountWatch::begin(&mounted.mount_point())?;
         let _ = changes.set(Changes { watch, fs: reaped.clone() });
         follow(changes);
         reap(reaped);
@@ -281,12 +281,12 @@ fn stats(
 
 /// Unmounts at the first signal, waiting for programs to finish; exits at the second. Either way
 /// the pool is whole: it always is.
-pub fn end_on_signal(stop: StopSignals, place: Place) {
+pub fn end_on_signal(stop: StopSignals, mount_point: MountPoint) {
     std::thread::spawn(move || {
         let (signal, sender) = stop.wait();
         tracing::warn!("signal {signal} from process {sender}: unmounting");
         std::thread::spawn(move || {
-            if let Err(err) = place.end(STOP_GRACE) {
+            if let Err(err) = mount_point.end(STOP_GRACE) {
                 tracing::error!("cannot unmount: {err}");
             }
         });

@@ -11,41 +11,30 @@ use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
 use crate::common::{PermissionsExt, Sandbox};
+use rng::Rng;
 
 const WORKERS: u64 = 8;
 const STEPS: usize = 1500;
 /// Directories that all workers share.
 const SHARED: [&str; 3] = ["x", "y", "x/z"];
 
-/// xorshift64*.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % n
-    }
-}
-
 /// One worker's sequence. What fails (for want of a name, say) fails in both places.
 fn play(root: &Path, worker: u64) {
-    let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ (worker + 1));
+    let mut rng = Rng::new(worker);
     for step in 0..STEPS {
         let mut name = || -> PathBuf {
-            let dir = SHARED[random.below(3) as usize];
-            root.join(dir).join(format!("w{worker}-{}", random.below(12)))
+            let dir = SHARED[rng.below(3) as usize];
+            root.join(dir).join(format!("w{worker}-{}", rng.below(12)))
         };
         let (a, b) = (name(), name());
-        let _ = one_step(&mut random, step, &a, &b);
+        let _ = one_step(&mut rng, step, &a, &b);
     }
 }
 
-fn one_step(random: &mut Random, step: usize, a: &Path, b: &Path) -> io::Result<()> {
-    let data = vec![step as u8; 1 + random.below(20_000) as usize];
-    let at = random.below(60_000);
-    match random.below(16) {
+fn one_step(rng: &mut Rng, step: usize, a: &Path, b: &Path) -> io::Result<()> {
+    let data = vec![step as u8; 1 + rng.below(20_000) as usize];
+    let at = rng.below(60_000);
+    match rng.below(16) {
         0..4 => open(a)?.write_all_at(&data, at),
         4 => fs::write(a, &data),
         5 => open(a)?.set_len(at),

@@ -4,7 +4,7 @@
 use super::Scmfs;
 use crate::{mounted, text};
 use crashsim::sited::Sited;
-use crashsim::target::{Mounted, Survivor, Target};
+use crashsim::target::{Mounted, SharingProcess, Target};
 use namespace::{Files, Pool};
 use pmem::Medium;
 use pool::{MountOptions, Prealloc};
@@ -33,7 +33,7 @@ impl<F: Files> FileSystem for Collecting<F> {
         drop_privileges, fallocate, copy_range, fsync, sync, setxattr, removexattr);
 }
 
-impl<F: Files> Survivor for Collecting<F> {
+impl<F: Files> SharingProcess for Collecting<F> {
     fn fs(&self) -> &dyn FileSystem {
         self
     }
@@ -75,7 +75,7 @@ impl Target for Collected {
         true
     }
 
-    fn share<'m, M: Medium>(&self, medium: &'m M) -> Result<Box<dyn Survivor + 'm>, String> {
+    fn share<'m, M: Medium>(&self, medium: &'m M) -> Result<Box<dyn SharingProcess + 'm>, String> {
         let fs = mounted::attach::<M, scmfs::Files<Sited<&M>>>(medium, &options())?;
         Ok(Box::new(Collecting(fs)))
     }

@@ -4,6 +4,7 @@
 
 use pmem::{Guarded, Medium, Protection, Region, stray};
 use proptest::prelude::*;
+use rng::Rng;
 use std::arch::asm;
 use std::io::Write as _;
 use std::process::Command;
@@ -279,11 +280,9 @@ fn wild_stores_under_load_leave_the_data_as_written() {
                     medium.write_nt(i % 500 * 4096, &[0x22; 4096]);
                 }
             });
-            let mut x = 0x2545_F491_4F6C_DD1Du64;
+            let mut rng = Rng::new(1);
             for _ in 0..2000 {
-                x ^= x << 13;
-                x ^= x >> 7;
-                x ^= x << 17;
+                let x = rng.next();
                 let base = bases[x as usize % bases.len()];
                 let first = if exposed { LOADED } else { 0 };
                 wild_store(base + first + (x >> 8) as usize % (LEN as usize - first));

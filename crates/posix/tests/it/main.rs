@@ -7,7 +7,7 @@ mod differential;
 mod durability;
 mod faults;
 mod limits;
-mod numbers;
+mod lowest_descriptor;
 mod path_cache;
 mod paths;
 mod permissions;

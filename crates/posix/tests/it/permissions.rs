@@ -3,8 +3,9 @@
 
 #![allow(unsafe_code)]
 
-use crate::common::{Random, World, become_user, cstring, done, libc_result, stat};
+use crate::common::{World, become_user, cstring, done, libc_result, stat};
 use posix::{Errno, Process};
+use rng::Rng;
 use std::os::unix::ffi::OsStrExt;
 use vfs::acl::{ACL_ACCESS, ACL_DEFAULT, Acl, AclEntry, Tag};
 
@@ -13,13 +14,13 @@ const CASES: u64 = 400;
 const USERS: [(u32, u32, &[u32]); 5] =
     [(0, 0, &[]), (1000, 1000, &[]), (1001, 1001, &[2000]), (1002, 2000, &[1000]), (1003, 9, &[])];
 
-fn perm(random: &mut Random) -> u16 {
-    (random.next() % 8) as u16
+fn perm(rng: &mut Rng) -> u16 {
+    (rng.next() % 8) as u16
 }
 
-fn acl(random: &mut Random) -> Acl {
+fn acl(rng: &mut Rng) -> Acl {
     let mut tags = vec![Tag::UserObj];
-    let named = random.next() % 4;
+    let named = rng.next() % 4;
     tags.extend([1000, 1001].iter().take((named & 1) as usize * 2).map(|id| Tag::User(*id)));
     tags.push(Tag::GroupObj);
     tags.extend([1000, 2000].iter().take((named >> 1) as usize * 2).map(|id| Tag::Group(*id)));
@@ -27,7 +28,7 @@ fn acl(random: &mut Random) -> Acl {
         tags.push(Tag::Mask);
     }
     tags.push(Tag::Other);
-    Acl::new(tags.into_iter().map(|tag| AclEntry { tag, perm: perm(random) }))
+    Acl::new(tags.into_iter().map(|tag| AclEntry { tag, perm: perm(rng) }))
 }
 
 #[test]
@@ -40,18 +41,17 @@ fn permissions_are_those_of_the_kernel() {
     // SAFETY: changes a mask.
     unsafe { libc::umask(0o022) };
     p.umask(0o022);
-    let mut random = Random(0x2545_f491_4f6c_dd1d);
+    let mut rng = Rng::new(0x2545_f491_4f6c_dd1d);
     for case in 0..CASES {
         let name = format!("c{case}");
         let ours = world.path(&name);
         let their =
             cstring(&[theirs.path().as_os_str().as_bytes(), b"/", name.as_bytes()].concat());
         let directory = case % 2 == 0;
-        let mode = (random.next() % 0o10000) as u32;
-        let (uid, gid) = (random.pick(&[0, 1000, 1001]), random.pick(&[0, 1000, 2000]));
-        let access = (random.pick(&[true, true, false])).then(|| acl(&mut random).to_bytes());
-        let default =
-            (directory && random.pick(&[true, false])).then(|| acl(&mut random).to_bytes());
+        let mode = (rng.next() % 0o10000) as u32;
+        let (uid, gid) = (rng.pick(&[0, 1000, 1001]), rng.pick(&[0, 1000, 2000]));
+        let access = (rng.pick(&[true, true, false])).then(|| acl(&mut rng).to_bytes());
+        let default = (directory && rng.pick(&[true, false])).then(|| acl(&mut rng).to_bytes());
         become_user(p, USERS[0]);
         let cwd = libc::AT_FDCWD;
         // SAFETY: paths with their NUL, values with their length.

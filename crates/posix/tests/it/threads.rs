@@ -1,4 +1,4 @@
-//! Threads that open, duplicate, hand over and close the same numbers, or change the working directory, while
+//! Threads that open, duplicate, pass on and close the same descriptors, or change the working directory, while
 //! others use them.
 
 use crate::common::{World, done, stat};

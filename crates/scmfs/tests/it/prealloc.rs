@@ -4,12 +4,13 @@ use crate::common::{OnDemand, Scmfs};
 use namespace::layout::Word;
 use pmem::{Medium as _, Region};
 use pool::{Engine as _, MountOptions, Prealloc};
+use rng::Rng;
 use scmfs::layout::{BLOCK, EXTENT, Unverified};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use suite::{
-    Engine as _, FILE, Fs, PoolFile, Rng, attach, check_and_remount, content, create, file,
-    formatted, mounted, resize,
+    Engine as _, FILE, Fs, PoolFile, attach, check_and_remount, content, create, file, formatted,
+    mounted, resize,
 };
 use vfs::{Caller, Errno, FileSystem as _, Ino, ROOT, SetAttr, SetTime, Timestamp};
 

@@ -2,7 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::op::{Make, Name, Op, Place, Pos, SLOTS, Target, Who};
+use super::op::{EntryName, Make, Name, Op, Pos, SLOTS, Target, Who};
 use crate::{
     Attr, Caller, Errno, FileKind, FileSystem, Ino, NewKind, NewNode, RenameFlags, SetTime,
     Timestamp,
@@ -134,7 +134,7 @@ impl Call<'_> {
         Ok(at)
     }
 
-    fn entry(&mut self, place: &Place) -> Step<(Ino, Vec<u8>)> {
+    fn entry(&mut self, place: &EntryName) -> Step<(Ino, Vec<u8>)> {
         let dir = self.find(&place.dir)?;
         self.check_inside(dir, place.name)?;
         Ok((dir, place.name.bytes(self.fs.limits())))

@@ -5,9 +5,9 @@
 //! the same calls is a sequence too, which is what shrinking needs.
 
 use proptest::prelude::*;
+use rng::Rng;
 
-use super::op::{Attribute, Data, Make, Name, Op, Place, Pos, SLOTS, Target, Value, Who};
-use super::rng::Rng;
+use super::op::{Attribute, Data, EntryName, Make, Name, Op, Pos, SLOTS, Target, Value, Who};
 use crate::{Fallocate, Seek, SetAttr, SetTime, SetXattr, Timestamp};
 
 const BLOCK: u64 = 4096;
@@ -83,7 +83,7 @@ fn dir_slot(rng: &mut Rng) -> u8 {
 }
 
 /// Where to keep what is found at or made at `at`, if anywhere.
-fn keep(rng: &mut Rng, at: &Place) -> Option<u8> {
+fn keep(rng: &mut Rng, at: &EntryName) -> Option<u8> {
     let slot = if at.name.is_for_dirs() { dir_slot(rng) } else { file_slot(rng) };
     if rng.percent(50) { Some(slot) } else { None }
 }
@@ -130,12 +130,12 @@ fn anything(rng: &mut Rng) -> Target {
     if rng.percent(40) { dir(rng) } else { file(rng) }
 }
 
-fn dir_entry(rng: &mut Rng) -> Place {
-    Place { dir: dir(rng), name: dir_name(rng) }
+fn dir_entry(rng: &mut Rng) -> EntryName {
+    EntryName { dir: dir(rng), name: dir_name(rng) }
 }
 
-fn file_entry(rng: &mut Rng) -> Place {
-    Place { dir: dir(rng), name: file_name(rng) }
+fn file_entry(rng: &mut Rng) -> EntryName {
+    EntryName { dir: dir(rng), name: file_name(rng) }
 }
 
 fn who(rng: &mut Rng) -> Who {
@@ -192,7 +192,7 @@ fn setattr(rng: &mut Rng) -> Op {
     let mut set = SetAttr::default();
     let time = |rng: &mut Rng| match rng.percent(30) {
         true => SetTime::Now,
-        false => SetTime::At(Timestamp(rng.bits() as i64)),
+        false => SetTime::At(Timestamp(rng.next() as i64)),
     };
     match rng.below(5) {
         0 | 1 => set.perm = Some(mode(rng)),

@@ -12,7 +12,6 @@ mod apply;
 mod compare;
 mod generate;
 mod op;
-mod rng;
 mod scenarios;
 mod stress;
 
@@ -21,8 +20,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub use apply::{AttrView, Handles, Outcome, apply};
 pub use compare::{Failure, compare, replay};
 pub use generate::{gen_op, gen_ops, ops};
-pub use op::{Attribute, Data, Make, Name, Op, Place, Pos, SLOTS, Target, Value, Who};
-pub use rng::Rng;
+pub use op::{Attribute, Data, EntryName, Make, Name, Op, Pos, SLOTS, Target, Value, Who};
 pub use scenarios::{Scenario, scenarios};
 pub use stress::stress;
 

@@ -1,9 +1,9 @@
 //! One call of the contract as a value that can be printed, stored and replayed.
 
+use rng::Rng;
 use serde::{Deserialize, Serialize};
 
 use crate::acl::{ACL_ACCESS, ACL_DEFAULT, Acl, AclEntry, Tag};
-use crate::conformance::rng::Rng;
 use crate::{Fallocate, Limits, Seek, SetAttr, SetXattr};
 
 /// How many inodes a sequence can hold open.
@@ -63,7 +63,7 @@ pub enum Target {
 
 /// A name in a directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct EntryName {
     /// The directory.
     pub dir: Target,
     /// The name in it.
@@ -150,7 +150,7 @@ impl Data {
             return vec![0; self.len as usize];
         }
         let mut rng = Rng::new(u64::from(self.fill));
-        let words = (0..self.len.div_ceil(8)).flat_map(|_| rng.bits().to_le_bytes());
+        let words = (0..self.len.div_ceil(8)).flat_map(|_| rng.next().to_le_bytes());
         words.take(self.len as usize).collect()
     }
 }
@@ -201,18 +201,18 @@ pub enum Who {
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the variants are the methods of FileSystem, the fields arguments")]
 pub enum Op {
-    Lookup { at: Place, keep: Option<u8> },
+    Lookup { at: EntryName, keep: Option<u8> },
     Forget { slot: u8 },
     Getattr { of: Target },
     Setattr { of: Target, set: SetAttr },
     Truncate { of: Target, size: Pos },
-    Create { who: Who, at: Place, make: Make, mode: u32, umask: u32, keep: Option<u8> },
+    Create { who: Who, at: EntryName, make: Make, mode: u32, umask: u32, keep: Option<u8> },
     Tmpfile { who: Who, dir: Target, mode: u32, umask: u32, keep: u8 },
     Readlink { of: Target },
-    Unlink { at: Place },
-    Rmdir { at: Place },
-    Link { of: Target, at: Place },
-    Rename { from: Place, to: Place, flags: u32 },
+    Unlink { at: EntryName },
+    Rmdir { at: EntryName },
+    Link { of: Target, at: EntryName },
+    Rename { from: EntryName, to: EntryName, flags: u32 },
     Readdir { of: Target, batch: u8 },
     Read { of: Target, offset: Pos, len: u32 },
     Write { of: Target, offset: Pos, data: Data },

@@ -405,26 +405,6 @@ pub fn become_user(process: &posix::Process, (uid, gid, groups): (u32, u32, &[u3
     process.credentials_changed();
 }
 
-/// A sequence of numbers from a seed that is not 0 (xorshift).
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-
-    pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
-        of[self.below(of.len() as u64) as usize]
-    }
-}
-
 /// Whether another process sees a POSIX lock on the file of a number that it has, or opens.
 pub fn another_sees_lock(number: impl FnOnce() -> i32) -> bool {
     // SAFETY: the child asks and ends.

@@ -1,35 +1,7 @@
 //! Random calls: few names and short files, so that calls meet.
 
-use super::op::{At, Op, Place};
-
-/// SplitMix64.
-pub struct Rng(u64);
-
-impl Rng {
-    pub fn new(seed: u64) -> Self {
-        // Far from where the next seed begins, or their sequences would overlap.
-        Self(Self(seed).next())
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-
-    fn one_in(&mut self, n: usize) -> bool {
-        self.below(n) == 0
-    }
-
-    fn pick<T: Clone>(&mut self, of: &[T]) -> T {
-        of[self.below(of.len())].clone()
-    }
-}
+use super::op::{At, AtPath, Op};
+use rng::Rng;
 
 /// Slots for descriptors.
 pub const SLOTS: usize = 5;
@@ -71,9 +43,9 @@ fn path(rng: &mut Rng) -> String {
     path
 }
 
-fn place(rng: &mut Rng) -> Place {
+fn place(rng: &mut Rng) -> AtPath {
     let at = match rng.below(8) {
-        0 => At::Fd(rng.below(SLOTS)),
+        0 => At::Fd(rng.index(SLOTS)),
         1 | 2 => At::Cwd,
         _ => At::Root,
     };
@@ -81,7 +53,7 @@ fn place(rng: &mut Rng) -> Place {
 }
 
 /// A place for calls that take only a path.
-fn plain_place(rng: &mut Rng) -> Place {
+fn plain_place(rng: &mut Rng) -> AtPath {
     (if rng.one_in(3) { At::Cwd } else { At::Root }, path(rng))
 }
 
@@ -98,8 +70,8 @@ fn len(rng: &mut Rng) -> usize {
     match rng.below(10) {
         0 => 0,
         1 => 4096,
-        2 => rng.below(20_000),
-        _ => rng.below(300),
+        2 => rng.index(20_000),
+        _ => rng.index(300),
     }
 }
 
@@ -184,12 +156,12 @@ pub fn start(step: u64) -> Option<Op> {
 
 /// A random call.
 pub fn op(rng: &mut Rng) -> Op {
-    let fd = rng.below(SLOTS);
+    let fd = rng.index(SLOTS);
     match rng.below(104) {
         0..=17 => Op::Open(place(rng), open_flags(rng), mode(rng)),
         18 | 19 => Op::Close(fd),
         20 => Op::Dup(fd),
-        21 => Op::Dup2(fd, rng.below(SLOTS)),
+        21 => Op::Dup2(fd, rng.index(SLOTS)),
         22..=25 => Op::Read(fd, len(rng)),
         26..=30 => Op::Write(fd, len(rng), rng.next() as u8),
         31..=33 => Op::Pread(fd, len(rng), offset(rng)),
@@ -275,11 +247,11 @@ pub fn op(rng: &mut Rng) -> Op {
         99 => {
             let at = |rng: &mut Rng| if rng.one_in(2) { None } else { Some(offset(rng)) };
             let (from, to) = (at(rng), at(rng));
-            Op::CopyRange(fd, from, rng.below(SLOTS), to, len(rng))
+            Op::CopyRange(fd, from, rng.index(SLOTS), to, len(rng))
         }
         100 => {
             let at = if rng.one_in(2) { None } else { Some(rng.below(500) as i64) };
-            Op::Sendfile(rng.below(SLOTS), fd, at, len(rng))
+            Op::Sendfile(rng.index(SLOTS), fd, at, len(rng))
         }
         101 => Op::Umask(rng.pick(&[0o022, 0, 0o077, 0o027])),
         _ => Op::Become(rng.pick(&[0, 0, USER])),

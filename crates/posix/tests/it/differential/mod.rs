@@ -8,11 +8,11 @@ mod generate;
 mod op;
 mod sides;
 
-use self::generate::Rng;
 use self::sides::{Ours, Side, Theirs};
 use crate::common::World;
 use bpfs::{FormatOptions, MountOptions};
 use pmem::Region;
+use rng::Rng;
 use scmfs::Scmfs;
 
 /// Calls in one sequence, which starts with an empty tree.
@@ -60,7 +60,7 @@ fn compare(world: fn() -> World, ops: u64) {
 fn run(world: &World, seed: u64) -> (u64, u64) {
     let theirs = tempfile::Builder::new().prefix("keepstone-r-").tempdir_in("/dev/shm").unwrap();
     let (mut ours, mut theirs) = (Ours::new(world), Theirs::new(theirs));
-    let mut rng = Rng::new(seed);
+    let mut rng = Rng::new(rng::hash(seed));
     let mut log = Vec::new();
     let (mut served, mut left) = (0, 0);
     for i in 0..SEQUENCE {

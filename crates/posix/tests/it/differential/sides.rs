@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::generate::SLOTS;
-use super::op::{At, Op, Outcome, Place, Value};
+use super::op::{At, AtPath, Op, Outcome, Value};
 use crate::common::{World, cstring, done, libc_result, stat};
 use posix::{Errno, Served};
 use std::io::{IoSlice, IoSliceMut};
@@ -99,7 +99,7 @@ fn bytes(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|i| seed.wrapping_add((i / 3) as u8)).collect()
 }
 
-fn full_path(root: &[u8], (at, path): &Place) -> Vec<u8> {
+fn full_path(root: &[u8], (at, path): &AtPath) -> Vec<u8> {
     match at {
         At::Root if path.is_empty() => root.to_vec(),
         At::Root => [root, b"/", path.as_bytes()].concat(),
@@ -215,8 +215,8 @@ impl Side for Ours<'_> {
     fn apply(&mut self, op: &Op) -> Option<Outcome> {
         let p = &self.world.process;
         let fd = |slot: usize| self.slots.fds[slot];
-        let at = |place: &Place| self.slots.at(place.0);
-        let path = |place: &Place| full_path(&self.root, place);
+        let at = |place: &AtPath| self.slots.at(place.0);
+        let path = |place: &AtPath| full_path(&self.root, place);
         Some(match op {
             Op::Open(place, flags, mode) => {
                 let fd = served!(p.open(at(place), &path(place), *flags, *mode));
@@ -479,8 +479,8 @@ impl Side for Theirs {
     fn apply(&mut self, op: &Op) -> Option<Outcome> {
         use libc::{c_char, iovec};
         let fd = |slot: usize| self.slots.fds[slot];
-        let at = |place: &Place| self.slots.at(place.0);
-        let path = |place: &Place| cstring(&full_path(&self.root, place));
+        let at = |place: &AtPath| self.slots.at(place.0);
+        let path = |place: &AtPath| cstring(&full_path(&self.root, place));
         let ptr = |o: &mut Option<i64>| o.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
         // SAFETY: see above.
         Some(unsafe {
