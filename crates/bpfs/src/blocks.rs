@@ -95,6 +95,7 @@ impl Volatile {
         match blocks.split_last() {
             Some((line, rest)) if self.zeroed.keep(&self.arena, *line) => {
                 let cleared = self.clear_blocks(rest);
+                // zeroed-P1.
                 self.give_back(cleared + 1);
             }
             _ => self.release(blocks),

@@ -200,7 +200,7 @@ impl Counters {
         &self.slots[slot.0 as usize % SLOTS]
     }
 
-    /// A call was served in user space; it has moved `bytes`, and taken `ns`.
+    /// A call was served in user space; it has moved `bytes`, and taken `ns`. Stores to mapped memory (counters-N2).
     #[inline]
     pub fn served(&self, slot: SlotIndex, class: Class, bytes: u64, ns: u64) {
         let counts = &self.counts(slot).classes[class as usize];

@@ -79,6 +79,7 @@ impl<'t, T: Target> Oracle<'t, T> {
         })
     }
 
+    /// oracle-O1; the tree that it gives is for whoever knows what is allowed at this moment (oracle-O2).
     fn examine(&self, image: &CrashImage) -> Result<Found, String> {
         let mounted = self.target.mount(image).map_err(|e| format!("mount: {e}"))?;
         let stored = image.stores() > 0;

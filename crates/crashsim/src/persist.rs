@@ -101,7 +101,7 @@ pub struct Unit {
     pub since: u32,
 }
 
-/// A store of (part of) one word that is not durable.
+/// A store of (part of) one word that is not durable: what persists as one (persist-P1).
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     /// Stores of one call have one number.
@@ -197,6 +197,7 @@ impl Persistency {
             }
             Action::Fence if self.semantics == Semantics::Msync => self.drain(|_| true),
             Action::Fence => self.drain(|p| p.draining & me != 0),
+            // persist-P7.
             Action::Drain => self.drain(|p| p.nt && p.draining & me != 0),
             _ => {}
         }

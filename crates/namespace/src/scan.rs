@@ -300,6 +300,7 @@ impl<S: Storage> Core<S> {
         self.set_run(v, handle, free.best())
     }
 
+    /// scan-S4 does not hold from here on in a block.
     fn report_broken_chain(&self, scan: &Scan, dir: Ino, block: PmOff, off: u64) {
         let what = format!("block {block:#x}: the chain of entries breaks at byte {off}");
         let free = FreeRun { off, len: BLOCK - off };
@@ -346,9 +347,11 @@ impl<S: Storage> Core<S> {
                 ino.0
             ));
         };
+        // scan-S4.
         if self.find_name(dir, name).is_some() {
             return bad("the name appears twice".into());
         }
+        // scan-S3.
         let first = self.tables().mark_inode(ino);
         if !first && kind == FileKind::Dir {
             return bad(format!("{} has another name", directory(ino)));

@@ -218,6 +218,7 @@ impl Transmission<'_> {
                     if !self.serve(&request)? {
                         return self.send();
                     }
+                    // connection-N1.
                     if self.outbox.len() >= OUTBOX_BYTES {
                         self.send()?;
                     }
@@ -403,6 +404,7 @@ impl Transmission<'_> {
             if let Err(refusal) = self.content(to, off + piece == end, off, piece) {
                 return Ok(Err(refusal));
             }
+            // connection-N1: what was read is sent before more is.
             if self.outbox.len() >= OUTBOX_BYTES {
                 self.send()?;
             }

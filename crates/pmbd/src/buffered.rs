@@ -172,7 +172,7 @@ impl Shared {
         (self.device.size() - page * PAGE as u64).min(PAGE as u64) as usize
     }
 
-    /// Puts part of a page into its buffer.
+    /// Puts part of a page into its buffer, where it stays until the device has it (buffered-U1).
     fn put(&self, page: u64, from: usize, data: &[u8]) -> Result<(), Error> {
         let buffer = self.buffer(page);
         let mut state = buffer.lock();
