@@ -274,7 +274,7 @@ fn families_of<T: Target>(target: &T, args: &CrashtestArgs, bases: &[Base]) -> R
     if let Some(file) = &args.workload {
         let at = || file.display().to_string();
         let text = std::fs::read_to_string(file).with_context(at)?;
-        let ops = workload::script(&text).with_context(at)?;
+        let ops = vfs::script::parse(&text).with_context(at)?;
         if let Some(to) = &args.trace {
             let recorded = bases[0].record(target, &ops, 0, args.semantics);
             let recorded = recorded.map_err(|e| anyhow!("{e}"))?;

@@ -4,7 +4,6 @@ use crate::deaths::{self, Death, Scenario, Victim};
 use crate::explore::Budget;
 use crate::generate;
 use crate::lint::{Lint, lint_of};
-use crate::op::Op;
 use crate::persist::Semantics;
 use crate::run::{Base, CrashAt, Explored, Settings, Violation, explore};
 use crate::schedule::{Interleaving, Schedule};
@@ -22,6 +21,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use vfs::Durability;
+use vfs::script::Op;
 
 /// A family of workloads.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -273,7 +273,7 @@ impl FromStr for Work {
             return Ok(Self::Death(death.parse()?));
         }
         let Some(threads) = text.strip_prefix("threads ") else {
-            return Ok(Self::Sequence(crate::workload::script(text).map_err(|e| e.to_string())?));
+            return Ok(Self::Sequence(vfs::script::parse(text).map_err(|e| e.to_string())?));
         };
         let (print, plan) = threads.split_once(' ').ok_or("threads have a number and a plan")?;
         let print = u32::from_str_radix(print, 16).map_err(|_| format!("not a run: `{print}`"))?;

@@ -16,7 +16,6 @@
 //! durable on `fsync`, all of that holds for names and attributes, and content is judged by [`crate::promise`].
 
 use crate::image::CrashImage;
-use crate::op::{BadOp, Driver, Op, content};
 use crate::persist::Semantics;
 use crate::promise::{History, Syncs};
 use crate::recorder::Recorder;
@@ -29,6 +28,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use vfs::model::Model;
+use vfs::script::{BadOp, Driver, Op, content};
 use vfs::tree::{Tree, diff};
 use vfs::{Caller, FileSystem, Ino};
 

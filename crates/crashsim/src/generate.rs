@@ -1,7 +1,7 @@
 //! Operation sequences made up at random, and changed at random by the fuzzer.
 
-use crate::op::{HANDLES, Op};
 use rng::Rng;
+use vfs::script::{HANDLES, Octal, Op};
 
 const DIRS: [&str; 4] = ["", "/d", "/e", "/d/s"];
 const NAMES: [&str; 4] = ["a", "b", "c", "n"];
@@ -41,6 +41,10 @@ fn len(rng: &mut Rng) -> u64 {
     rng.pick(&NUMBERS).min(12_000)
 }
 
+fn perm(rng: &mut Rng) -> Octal {
+    Octal(rng.below(0o10000) as u32)
+}
+
 fn block(rng: &mut Rng) -> u64 {
     4096 * rng.below(4)
 }
@@ -77,9 +81,9 @@ pub fn op(rng: &mut Rng) -> Op {
         47 => Op::Collapse(place(rng), block(rng), 4096),
         48 => Op::Insert(place(rng), block(rng), 4096),
         49 => Op::Copy(place(rng), offset(rng), place(rng), offset(rng), len(rng)),
-        50 => Op::Chmod(place(rng), rng.below(0o10000) as u32),
+        50 => Op::Chmod(place(rng), perm(rng)),
         51 => Op::Chown(place(rng), rng.below(9) as u32, rng.below(9) as u32),
-        52 => Op::SetAll(place(rng), offset(rng), rng.below(0o10000) as u32, 5),
+        52 => Op::SetAll(place(rng), offset(rng), perm(rng), 5),
         53 => Op::Utimes(place(rng)),
         54 => Op::DropPrivileges(place(rng)),
         55..57 => Op::SetXattr(place(rng), name(rng), rng.below(6000) as u32),

@@ -13,7 +13,6 @@
 //! oracle-O3 and oracle-O4 are run once for each pair of tree and block count of a crash point.
 
 use crate::image::CrashImage;
-use crate::op::{Driver, Op};
 use crate::promise::Contents;
 use crate::run::Fresh;
 use crate::target::{Mounted, Target};
@@ -23,6 +22,7 @@ use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use vfs::FileSystem;
+use vfs::script::{Driver, Op};
 use vfs::tree::Tree;
 
 /// What a recovery found.

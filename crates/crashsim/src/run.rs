@@ -2,7 +2,6 @@
 
 use crate::explore::{Budget, Explorer, Point, State};
 use crate::image::CrashImage;
-use crate::op::{Driver, Op};
 use crate::oracle::{Found, Oracle};
 use crate::persist::{Initial, Persistency, Semantics, Unit};
 use crate::program;
@@ -16,6 +15,7 @@ use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use vfs::model::Model;
+use vfs::script::{Driver, Op};
 use vfs::tree::{Tree, diff};
 use vfs::{Durability, Errno};
 
@@ -322,7 +322,7 @@ fn perform<T: Target, M: pmem::Medium>(
                 return Err(format!("{op}: {life:?}, inode and generation, has lived before"));
             }
             worked.push(changed);
-            let syncs = if contents_on_return { Syncs::All } else { oracle.synced_by(op) };
+            let syncs = if contents_on_return { Syncs::All } else { Syncs::by(op, &oracle) };
             remember(&mut history, syncs)?;
             if !changed && id >= from && !between.contains_key(&id) {
                 trees.push(trees[id].clone());

@@ -11,7 +11,6 @@
 
 use crate::explore::{Explorer, Outcome, Point, State};
 use crate::image::CrashImage;
-use crate::op::{Driver, HANDLES, Handles, Op};
 use crate::oracle::{Found, Oracle};
 use crate::persist::{Persistency, Semantics};
 use crate::promise::{History, Moment, Syncs};
@@ -20,7 +19,6 @@ use crate::run::{Base, CrashAt, DETAILED, Explored, Settings, Violation};
 use crate::schedule::{self, Interleaving, Policy, Schedule};
 use crate::target::Target;
 use crate::trace::{Action, Trace};
-use crate::workload::script;
 use rng::Rng;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,6 +26,7 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::sync::Mutex;
 use vfs::model::Model;
+use vfs::script::{Driver, HANDLES, Handles, Octal, Op, parse};
 use vfs::tree::{Tree, diff, tree};
 use vfs::{Durability, Errno, FileSystem};
 
@@ -58,7 +57,7 @@ impl FromStr for Plan {
     fn from_str(text: &str) -> Result<Self, String> {
         let parts = text.split_once(' ').ok_or("threads have a schedule and programs")?;
         let (schedule, programs) = (parts.0.parse()?, parts.1);
-        let programs = programs.split('|').map(script).collect::<Result<_, _>>();
+        let programs = programs.split('|').map(parse).collect::<Result<_, _>>();
         Ok(Self { schedule, programs: programs.map_err(|e| e.to_string())? })
     }
 }
@@ -120,7 +119,7 @@ fn program(rng: &mut Rng, thread: usize, ops: usize) -> Vec<Op> {
         10 => Op::Exchange(text("/a"), text("%2/c")),
         11 => Op::Append(text("%1"), 5000),
         12 => Op::Create(text("/n")),
-        13 => Op::SetAll(text("%0"), rng.below(9000), 0o600, 3),
+        13 => Op::SetAll(text("%0"), rng.below(9000), Octal(0o600), 3),
         14 => Op::Read(text("%0")),
         15 => Op::Copy(text("%0"), 0, text("%1"), 100, 4200),
         16 => Op::Mkdir(own.clone()),

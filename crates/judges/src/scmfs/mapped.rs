@@ -9,15 +9,14 @@
 
 use super::Scmfs;
 use crate::{mounted, text};
-use crashsim::op::Op;
 use crashsim::sited::Sited;
 use crashsim::target::{Mounted, Strength, Target, Usage};
-use crashsim::workload;
 use namespace::{Files, Pool};
 use pmem::Medium;
 use pool::{MountOptions, Prealloc};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use vfs::script::Op;
 use vfs::{Errno, Extent, Fallocate, FileKind, FileSystem, Ino, Result};
 
 /// SCMFS, stored to so.
@@ -55,7 +54,7 @@ fn options() -> MountOptions {
 
 /// Those.
 pub fn sequences() -> Vec<Vec<Op>> {
-    let parse = |line| workload::script(line).expect("the sequences are well-formed");
+    let parse = |line| vfs::script::parse(line).expect("the sequences are well-formed");
     SEQUENCES.lines().map(parse).collect()
 }
 

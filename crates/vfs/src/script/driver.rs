@@ -1,89 +1,13 @@
-//! File-system operations as data: one line of text each, run on any [`FileSystem`].
-//!
-//! A place is a path (`/d/a`) or a handle (`%0`) that an earlier `open` or `tmpfile` made. Numbers
-//! are in bytes; modes are octal. Content is derived from the operation's number, so that no two
-//! writes store the same.
+//! Who makes the calls.
 
-use crate::promise::Syncs;
-use std::cell::Cell;
-use std::fmt;
-use std::str::FromStr;
-use vfs::{
+use super::op::Op;
+use super::text::unescape;
+use crate::{
     Caller, Errno, Fallocate, FileSystem, Ino, NewKind, NewNode, RenameFlags, SetAttr, SetTime,
     SetXattr, Timestamp,
 };
-
-/// One operation.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs)] // named as the calls they make
-pub enum Op {
-    Create(String),
-    Mkdir(String),
-    Symlink(String, u32),
-    Mkfifo(String),
-    Mknod(String, u32),
-    Link(String, String),
-    Unlink(String),
-    Rmdir(String),
-    Rename(String, String),
-    RenameNoReplace(String, String),
-    Exchange(String, String),
-    Write(String, u64, u64),
-    Append(String, u64),
-    Truncate(String, u64),
-    Allocate(String, u64, u64),
-    AllocateKeep(String, u64, u64),
-    Punch(String, u64, u64),
-    Zero(String, u64, u64),
-    ZeroKeep(String, u64, u64),
-    Collapse(String, u64, u64),
-    Insert(String, u64, u64),
-    Copy(String, u64, String, u64, u64),
-    Chmod(String, u32),
-    Chown(String, u32, u32),
-    /// Size, mode and owner in one call.
-    SetAll(String, u64, u32, u32),
-    Utimes(String),
-    DropPrivileges(String),
-    SetXattr(String, String, u32),
-    RemoveXattr(String, String),
-    /// An access ACL with a named user.
-    SetAcl(String),
-    /// A default ACL with a named user.
-    SetDefaultAcl(String),
-    /// Opens a place as a handle.
-    Open(String, usize),
-    Tmpfile(String, usize),
-    Close(usize),
-    Read(String),
-    List(String),
-    Fsync(String),
-    /// Appends blocks until there is no space. Many operations; for setting up only.
-    Fill(String),
-    /// Unmounts and mounts again; handles are gone.
-    Remount,
-}
-
-impl Op {
-    /// The file whose content or size it changes.
-    fn content_of(&self) -> Option<&str> {
-        match self {
-            Self::Write(p, ..)
-            | Self::Append(p, _)
-            | Self::Truncate(p, _)
-            | Self::Allocate(p, ..)
-            | Self::AllocateKeep(p, ..)
-            | Self::Punch(p, ..)
-            | Self::Zero(p, ..)
-            | Self::ZeroKeep(p, ..)
-            | Self::Collapse(p, ..)
-            | Self::Insert(p, ..)
-            | Self::Copy(_, _, p, ..)
-            | Self::SetAll(p, ..) => Some(p),
-            _ => None,
-        }
-    }
-}
+use std::borrow::Cow;
+use std::cell::Cell;
 
 /// Handles that an operation can name.
 pub const HANDLES: usize = 4;
@@ -102,8 +26,8 @@ pub struct Driver<'f> {
     born: Cell<Option<(Ino, u32)>>,
 }
 
-fn path_parts(path: &str) -> impl Iterator<Item = &[u8]> {
-    path.split('/').filter(|p| !p.is_empty()).map(str::as_bytes)
+fn path_parts(path: &str) -> impl Iterator<Item = Cow<'_, [u8]>> {
+    path.split('/').filter(|p| !p.is_empty()).map(unescape)
 }
 
 /// Bytes that tell which operation wrote them, and where.
@@ -149,7 +73,7 @@ impl<'f> Driver<'f> {
     fn walk(&self, path: &str) -> Result<Ino, Errno> {
         let mut at = self.fs.root();
         for part in path_parts(path) {
-            let next = self.fs.lookup(at, part);
+            let next = self.fs.lookup(at, &part);
             self.release(at);
             at = next?.ino;
         }
@@ -161,7 +85,7 @@ impl<'f> Driver<'f> {
     }
 
     /// Calls `f` with the inode of a place.
-    pub(crate) fn with<T>(
+    pub fn with<T>(
         &self,
         place: &str,
         f: impl FnOnce(Ino) -> Result<T, Errno>,
@@ -183,7 +107,7 @@ impl<'f> Driver<'f> {
         f: impl FnOnce(Ino, &[u8]) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         let (dir, name) = path.rsplit_once('/').ok_or(Errno::INVAL)?;
-        self.with(dir, |dir| f(dir, name.as_bytes()))
+        self.with(dir, |dir| f(dir, &unescape(name)))
     }
 
     fn make(&self, path: &str, kind: NewKind<'_>, mode: u32) -> Result<(), Errno> {
@@ -260,12 +184,12 @@ impl<'f> Driver<'f> {
             Op::Copy(p, from, q, to, len) => self.with(p, |src| {
                 self.with(q, |dst| fs.copy_range((src, *from), (dst, *to), *len).map(drop))
             }),
-            Op::Chmod(p, perm) => self.set(p, SetAttr { perm: Some(*perm), ..same }),
+            Op::Chmod(p, perm) => self.set(p, SetAttr { perm: Some(perm.0), ..same }),
             Op::Chown(p, uid, gid) => {
                 self.set(p, SetAttr { uid: Some(*uid), gid: Some(*gid), ..same })
             }
             Op::SetAll(p, size, perm, uid) => {
-                let (size, perm, uid) = (Some(*size), Some(*perm), Some(*uid));
+                let (size, perm, uid) = (Some(*size), Some(perm.0), Some(*uid));
                 self.set(p, SetAttr { size, perm, uid, ..same })
             }
             Op::Utimes(p) => {
@@ -274,11 +198,11 @@ impl<'f> Driver<'f> {
             }
             Op::DropPrivileges(p) => self.with(p, |ino| fs.drop_privileges(ino)),
             Op::SetXattr(p, name, len) => {
-                self.set_xattr(p, name.as_bytes(), &content(salt, u64::from(*len)))
+                self.set_xattr(p, &unescape(name), &content(salt, u64::from(*len)))
             }
-            Op::RemoveXattr(p, name) => self.with(p, |ino| fs.removexattr(ino, name.as_bytes())),
-            Op::SetAcl(p) => self.set_xattr(p, vfs::acl::ACL_ACCESS, &acl()),
-            Op::SetDefaultAcl(p) => self.set_xattr(p, vfs::acl::ACL_DEFAULT, &acl()),
+            Op::RemoveXattr(p, name) => self.with(p, |ino| fs.removexattr(ino, &unescape(name))),
+            Op::SetAcl(p) => self.set_xattr(p, crate::acl::ACL_ACCESS, &acl()),
+            Op::SetDefaultAcl(p) => self.set_xattr(p, crate::acl::ACL_DEFAULT, &acl()),
             Op::Open(p, handle) => {
                 let ino = self.walk(p)?;
                 self.hold(*handle, ino)
@@ -305,15 +229,6 @@ impl<'f> Driver<'f> {
     /// The inode of a place, held for the caller, if there is one.
     pub fn held(&self, place: &str) -> Option<Ino> {
         self.walk(place).ok()
-    }
-
-    /// What an operation that has just been run made durable.
-    pub fn synced_by(&self, op: &Op) -> Syncs {
-        match op {
-            Op::Fsync(place) => self.with(place, Ok).map_or(Syncs::Nothing, Syncs::File),
-            Op::Remount => Syncs::All,
-            _ => Syncs::Nothing,
-        }
     }
 
     /// Whether the file that an operation changes has a capability, which the operation takes away first (vfs-C5).
@@ -346,105 +261,3 @@ impl<'f> Driver<'f> {
         }
     }
 }
-
-/// Generates the text form both ways from one table: variant, word, fields.
-macro_rules! text_form {
-    ($($variant:ident $word:literal ($($field:ident),*);)*) => {
-        impl fmt::Display for Op {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                match self {
-                    $(Self::$variant($($field),*) => {
-                        write!(f, $word)?;
-                        $(write!(f, " {}", $field)?;)*
-                        Ok(())
-                    })*
-                    Self::Chmod(p, perm) => write!(f, "chmod {p} {perm:o}"),
-                    Self::SetAll(p, size, perm, uid) => write!(f, "setall {p} {size} {perm:o} {uid}"),
-                    Self::Remount => write!(f, "remount"),
-                }
-            }
-        }
-
-        impl FromStr for Op {
-            type Err = BadOp;
-
-            fn from_str(line: &str) -> Result<Self, BadOp> {
-                let bad = || BadOp(line.to_owned());
-                let words: Vec<&str> = line.split_ascii_whitespace().collect();
-                let (verb, mut rest) = words.split_first().ok_or_else(bad)?;
-                let mut next = || {
-                    let (first, more) = rest.split_first().ok_or_else(bad)?;
-                    rest = more;
-                    Ok::<&str, BadOp>(first)
-                };
-                let octal = |text: &str| u32::from_str_radix(text, 8).map_err(|_| bad());
-                let op = match *verb {
-                    $($word => Self::$variant($({
-                        let $field = next()?;
-                        $field.parse().map_err(|_| bad())?
-                    }),*),)*
-                    "chmod" => Self::Chmod(next()?.to_owned(), octal(next()?)?),
-                    "setall" => {
-                        let (p, size) = (next()?.to_owned(), next()?.parse().map_err(|_| bad())?);
-                        let perm = octal(next()?)?;
-                        Self::SetAll(p, size, perm, next()?.parse().map_err(|_| bad())?)
-                    }
-                    "remount" => Self::Remount,
-                    _ => return Err(bad()),
-                };
-                if rest.is_empty() { Ok(op) } else { Err(bad()) }
-            }
-        }
-    };
-}
-
-text_form! {
-    Create "create" (path);
-    Mkdir "mkdir" (path);
-    Symlink "symlink" (path, len);
-    Mkfifo "mkfifo" (path);
-    Mknod "mknod" (path, device);
-    Link "link" (from, to);
-    Unlink "unlink" (path);
-    Rmdir "rmdir" (path);
-    Rename "rename" (from, to);
-    RenameNoReplace "rename-noreplace" (from, to);
-    Exchange "exchange" (from, to);
-    Write "write" (path, at, len);
-    Append "append" (path, len);
-    Truncate "truncate" (path, size);
-    Allocate "allocate" (path, at, len);
-    AllocateKeep "allocate-keep" (path, at, len);
-    Punch "punch" (path, at, len);
-    Zero "zero" (path, at, len);
-    ZeroKeep "zero-keep" (path, at, len);
-    Collapse "collapse" (path, at, len);
-    Insert "insert" (path, at, len);
-    Copy "copy" (from, from_at, to, to_at, len);
-    Chown "chown" (path, uid, gid);
-    Utimes "utimes" (path);
-    DropPrivileges "drop-privileges" (path);
-    SetXattr "setxattr" (path, name, len);
-    RemoveXattr "removexattr" (path, name);
-    SetAcl "setacl" (path);
-    SetDefaultAcl "setdefaultacl" (path);
-    Open "open" (path, handle);
-    Tmpfile "tmpfile" (dir, handle);
-    Close "close" (handle);
-    Read "read" (path);
-    List "list" (path);
-    Fsync "fsync" (path);
-    Fill "fill" (path);
-}
-
-/// A line that is no operation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BadOp(String);
-
-impl fmt::Display for BadOp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "not an operation: `{}`", self.0)
-    }
-}
-
-impl std::error::Error for BadOp {}
