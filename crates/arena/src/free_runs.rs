@@ -147,6 +147,33 @@ impl FreeRuns {
         None
     }
 
+    /// As [`claim`](Self::claim), from the beginning of a unit on.
+    pub fn claim_aligned(
+        &self,
+        arena: &Arena,
+        within: Range<u64>,
+        bits: u64,
+        room: u64,
+    ) -> Option<u64> {
+        let end = within.end.min(self.map.len());
+        // Units that are all clear, up to the one that is looked at, as far as known.
+        let mut whole = 0;
+        for unit in within.start.div_ceil(UNIT)..end.div_ceil(UNIT) {
+            let mut known = self.lengths(arena, unit);
+            let start = unit * UNIT - whole;
+            if whole + known.first >= room && start + room <= end {
+                let is_clear = self.map.is_clear(arena, start..start + room);
+                if is_clear && self.claim_exactly(arena, start..start + bits) {
+                    return Some(start);
+                }
+                self.measure_all(arena, start..start + room);
+                known = self.lengths(arena, unit);
+            }
+            whole = if known.is_whole() { whole + UNIT } else { 0 };
+        }
+        None
+    }
+
     /// Claims the first run that is long enough and found there.
     fn claim_found(&self, arena: &Arena, within: Range<u64>, search: &mut Search) -> Option<u64> {
         let start = self.map.find_run(arena, within, search.room)?.start;
@@ -346,6 +373,27 @@ mod tests {
         assert_eq!(runs.claim(arena, across, &mut search(n, false)), Some(UNIT - 3));
         assert_eq!(runs.claim(arena, 2 * UNIT..9 * UNIT, &mut search(n, true)), None);
         assert_eq!(runs.claim(arena, 2 * UNIT..9 * UNIT, &mut search(n, false)), Some(2 * UNIT));
+    }
+
+    #[test]
+    fn an_aligned_search_begins_with_a_unit() {
+        let (runs, arena) = &new(6 * UNIT + 9);
+        assert!(runs.claim_exactly(arena, 0..1));
+        let claim = |bits, room| runs.claim_aligned(arena, 0..7 * UNIT, bits, room);
+        assert_eq!(claim(UNIT + 3, UNIT + 3), Some(UNIT));
+        assert_eq!(
+            claim(1, UNIT),
+            Some(3 * UNIT),
+            "the rest of a unit is not the beginning of one"
+        );
+        assert_eq!(claim(UNIT, 2 * UNIT + 10), None);
+        assert_eq!(claim(UNIT, 2 * UNIT + 9), Some(4 * UNIT), "up to the end");
+        assert_eq!(claim(9, 9), Some(5 * UNIT));
+        assert_eq!(claim(9, 9), Some(6 * UNIT));
+        assert_eq!(claim(1, 1), None, "no unit begins with a clear bit");
+        runs.clear(arena, 4 * UNIT..5 * UNIT + 9);
+        assert_eq!(runs.claim_aligned(arena, 4 * UNIT + 1..6 * UNIT, 1, UNIT), Some(5 * UNIT));
+        assert_eq!(runs.claim_aligned(arena, 1..6 * UNIT, UNIT, UNIT), Some(4 * UNIT));
     }
 
     /// Four threads claim and clear: no bit is claimed twice, and afterwards none is hidden.

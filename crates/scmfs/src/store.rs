@@ -3,7 +3,7 @@
 use crate::growth::{Growth, is_near};
 use crate::journal;
 use crate::layout::*;
-use crate::map::{Fill, Maps, Piece, tables_for};
+use crate::map::{Fill, Holes, Maps, Piece, tables_for};
 use crate::settings::{CACHE_ATTRIBUTE, policy_of};
 use crate::space::{KEEP, Txn};
 use crate::volatile::Volatile;
@@ -167,8 +167,10 @@ impl<M: Medium> Store<M> {
         if let Map::Table { block, level } = grown.map
             && !growth.range.is_empty()
         {
-            let blocks = growth.range.start / BLOCK..growth.range.end.div_ceil(BLOCK);
-            self.map_holes(txn, (block, level), blocks, growth.spare, &growth.fill)?;
+            let range = growth.range.start / BLOCK..growth.range.end.div_ceil(BLOCK);
+            let is_worth_a_unit = growth.is_worth_a_unit(self.medium.load_u64(content.size));
+            let holes = Holes { range, spare: growth.spare, is_worth_a_unit };
+            self.map_holes(txn, (block, level), &holes, &growth.fill)?;
         }
         Ok(grown)
     }
@@ -229,7 +231,7 @@ impl<M: Medium> Store<M> {
     fn spare_to_take(&self, v: &VInode, growth: &Growth<'_>) -> u64 {
         let s = &self.v.settings.prealloc;
         let size = self.load(v, Word::Size);
-        let is_append = size > 0 && growth.size > size && growth.range.end == growth.size;
+        let is_append = growth.continues(size);
         // mapping-D2: who maps the file could see it.
         let is_mapped = v.mappings.are_direct();
         if !s.enabled || !is_append || v.kind() != FileKind::File || is_mapped {

@@ -6,7 +6,7 @@ use pmem::{Medium as _, Region};
 use pool::{Engine as _, MountOptions, Prealloc};
 use rng::Rng;
 use scmfs::layout::{BLOCK, EXTENT, Unverified};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use suite::{
     Engine as _, FILE, Fs, PoolFile, attach, check_and_remount, content, create, file, formatted,
@@ -71,7 +71,10 @@ fn who_appends_has_space_for_what_comes_next() {
 fn a_file_with_a_table_has_spare_space_in_its_last_extent() {
     let fs = mounted::<Scmfs>(64 << 20);
     let f = file(&fs, "f", &vec![1; 3 << 20]);
-    file(&fs, "other", &vec![2; 3 << 20]);
+    // The last of them lies behind it.
+    for i in 0..3 {
+        file(&fs, &format!("other{i}"), &vec![2; 250 * 4096]);
+    }
     for i in 0..1500u64 {
         fs.append(f, &[(i % 250) as u8; 4096]).unwrap();
     }
@@ -147,6 +150,25 @@ fn null_files_wait_by_turns_where_wear_counts() {
     fs.unlink(ROOT, b"young").unwrap();
     assert_eq!(run_of(&fs, create::<Scmfs>(&fs, ROOT, "a", &FILE)), old, "who waited longest");
     assert_eq!(run_of(&fs, create::<Scmfs>(&fs, ROOT, "b", &FILE)), young);
+    // Four places for who is alone, which are filled and emptied many times: each takes its turn.
+    let settings = Prealloc { wear: true, null_min: 0, null_max: 64, ..Prealloc::default() };
+    let fs = pool_with(64 << 20, settings);
+    let mut files: Vec<(String, Ino)> = Vec::new();
+    let mut waiting = VecDeque::new();
+    for round in 0..400 {
+        let (name, was) = (format!("f{round}"), waiting.pop_front());
+        let ino = create::<Scmfs>(&fs, ROOT, &name, &FILE);
+        fs.write(ino, 0, &[1; 8192]).unwrap();
+        let run = run_of(&fs, ino);
+        assert!(was.is_none_or(|was: Run| was == run), "round {round}: {run:?}");
+        files.push((name, ino));
+        let most = [4, 2, 3, 1][round / 100];
+        while round >= 8 && waiting.len() < most {
+            let (name, ino) = files.remove(round % files.len());
+            waiting.push_back(run_of(&fs, ino));
+            fs.unlink(ROOT, name.as_bytes()).unwrap();
+        }
+    }
     // What was freed last is not what is taken next.
     let fs = pool_with(64 << 20, Prealloc { wear: true, null_max: 0, ..Prealloc::default() });
     let was = run_of(&fs, file(&fs, "big", &[1; 200_000]));
