@@ -286,17 +286,17 @@ impl<M: Medium> Maps<M> {
         }
     }
 
-    /// Maps what of the file's blocks `range` is a hole, below a table that the file has. Durable on return. `spare` blocks more
+    /// Maps what of the file's blocks `range` is a hole, below a table that the file has. Durable on return. `prealloc` blocks more
     /// are mapped where the range ends in a run that can have them: nothing is said of what they hold.
     pub fn map_holes(
         &self,
         txn: &mut Txn<'_>,
         (block, level): (BlockNo, u8),
         range: Range<u64>,
-        spare: u64,
+        prealloc: u64,
         fill: &Fill<'_>,
     ) -> Result<()> {
-        self.map_in_table(txn, (block, level), 0, &(range, spare), fill)
+        self.map_in_table(txn, (block, level), 0, &(range, prealloc), fill)
     }
 
     fn map_in_table(
@@ -374,7 +374,7 @@ impl<M: Medium> Maps<M> {
         let _ = self.medium.fence();
     }
 
-    /// Maps what of a range a word of a table above level 1 stands for, and spare blocks behind it.
+    /// Maps what of a range a word of a table above level 1 stands for, and pre-allocated blocks behind it.
     fn map_in_word(
         &self,
         txn: &mut Txn<'_>,
@@ -383,7 +383,7 @@ impl<M: Medium> Maps<M> {
         what: &(Range<u64>, u64),
         fill: &Fill<'_>,
     ) -> Result<()> {
-        let (range, spare) = what;
+        let (range, prealloc) = what;
         let start = range.start.max(word.base) - word.base;
         let end = range.end.min(word.base + word.blocks()) - word.base;
         let have = match map {
@@ -399,15 +399,15 @@ impl<M: Medium> Maps<M> {
         // What continues a run, or begins the word, may stay one run.
         if start <= have {
             let more = end - have;
-            let spare = (*spare).min(word.blocks() - end);
+            let prealloc = (*prealloc).min(word.blocks() - end);
             let run = match map {
-                Map::Run(run) => {
-                    txn.take_behind(run, more, spare).map(|more| Run { count: have + more, ..run })
-                }
+                Map::Run(run) => txn
+                    .take_behind(run, more, prealloc)
+                    .map(|more| Run { count: have + more, ..run }),
                 // An extent that is written from its start on gets a place where it can grow.
                 _ => txn
-                    .take_run(more + spare, word.blocks().min(FANOUT))
-                    .or_else(|| txn.take_run(more + spare, more + spare))
+                    .take_run(more + prealloc, word.blocks().min(FANOUT))
+                    .or_else(|| txn.take_run(more + prealloc, more + prealloc))
                     .or_else(|| txn.take_run(more, more)),
             };
             if let Some(run) = run {

@@ -155,11 +155,11 @@ impl Txn<'_> {
         Some(run)
     }
 
-    /// As [`take_run`](Self::take_run) for what may grow: with `spare` more, where there are so many together. Where pre-allocation
-    /// sees to it that what grows moves to such a place, it needs no room before.
-    pub fn take_to_grow(&mut self, blocks: u64, spare: u64, may_move: bool) -> Option<Run> {
-        let all = blocks + spare;
-        let roomy = if spare > 0 { self.take_run(all, all) } else { None };
+    /// As [`take_run`](Self::take_run) for what may grow: with `prealloc` more, where there are so many together. Where
+    /// pre-allocation sees to it that what grows moves to such a place, it needs no room before.
+    pub fn take_to_grow(&mut self, blocks: u64, prealloc: u64, may_move: bool) -> Option<Run> {
+        let all = blocks + prealloc;
+        let roomy = if prealloc > 0 { self.take_run(all, all) } else { None };
         let needs_room = !may_move || !self.v.settings.prealloc.enabled;
         roomy.or_else(|| self.take_run(blocks, if needs_room { 2 * blocks } else { blocks }))
     }
@@ -185,10 +185,10 @@ impl Txn<'_> {
         got
     }
 
-    /// Takes the reserved blocks behind a run: so many and `spare` more, or without these. How many, where they are free.
-    pub fn take_behind(&mut self, run: Run, blocks: u64, spare: u64) -> Option<u64> {
-        let all = blocks + spare;
-        if spare > 0 && self.take_at(run.end(), all) {
+    /// Takes the reserved blocks behind a run: so many and `prealloc` more, or without these. How many, where they are free.
+    pub fn take_behind(&mut self, run: Run, blocks: u64, prealloc: u64) -> Option<u64> {
+        let all = blocks + prealloc;
+        if prealloc > 0 && self.take_at(run.end(), all) {
             return Some(all);
         }
         self.take_at(run.end(), blocks).then_some(blocks)
