@@ -95,11 +95,11 @@ pub struct Scan {
 impl Scan {
     /// Notes a word that a crash left and that counts as zero (scan-S5).
     pub fn note_stale(&self, word: PmOff) {
-        self.note_spare(word, 0);
+        self.note_excess(word, 0);
     }
 
     /// Notes a word of which a crash has left more than counts, and what does.
-    pub fn note_spare(&self, word: PmOff, counts: u64) {
+    pub fn note_excess(&self, word: PmOff, counts: u64) {
         self.stale.lock().expect("no worker panics").push((word, counts));
     }
 

@@ -74,7 +74,7 @@ impl<M: Medium> Store<M> {
         }
         let mut files: Vec<(u64, Ino)> = self
             .files()
-            .filter(|(_, v)| self.v.spare(v) > 0)
+            .filter(|(_, v)| self.v.preallocated(v) > 0)
             .map(|(ino, v)| (self.load(v, Word::Mtime), ino))
             .collect();
         // The coldest first.
@@ -92,12 +92,12 @@ impl<M: Medium> Store<M> {
     fn collect_file(&self, ino: Ino) -> Result<u64> {
         let _lock = self.v.lock_exclusive(&[ino])?;
         let v = self.v.vinode(ino)?;
-        let spare = self.v.spare(v);
-        if !is_file(v) || spare == 0 {
+        let blocks = self.v.preallocated(v);
+        if !is_file(v) || blocks == 0 {
             return Ok(0);
         }
         self.trim(v, self.load(v, Word::Size))?;
-        Ok(spare)
+        Ok(blocks)
     }
 
     /// Regular files, as they are without a lock.

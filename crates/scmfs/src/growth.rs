@@ -17,15 +17,15 @@ pub struct Growth<'a> {
     /// Whether a short run may be exchanged for a longer one.
     pub may_move: bool,
     /// Blocks beyond the size that are to be mapped as well, where that is easy to have (§3.3).
-    pub spare: u64,
+    pub prealloc: u64,
 }
 
 impl<'a> Growth<'a> {
-    /// How the content of an inode grows, without spare blocks. It may move where nobody knows its place: of directories, that
-    /// is what is known of their entries; of files, those who map them do (mapping-D1).
+    /// How the content of an inode grows, without pre-allocated blocks. It may move where nobody knows its place: of directories,
+    /// that is what is known of their entries; of files, those who map them do (mapping-D1).
     pub fn of(v: &VInode, range: Range<u64>, size: u64, fill: Fill<'a>) -> Self {
         let may_move = v.kind() == FileKind::File && !v.mappings.are_direct();
-        Self { range, size, fill, may_move, spare: 0 }
+        Self { range, size, fill, may_move, prealloc: 0 }
     }
 
     /// Whether a content of so many bytes is continued: one that is not empty, from no further than its end on.

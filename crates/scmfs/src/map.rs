@@ -76,7 +76,7 @@ pub struct Holes {
     /// What of these blocks is one.
     pub range: Range<u64>,
     /// So many blocks more are mapped where the range ends in a run that can have them: nothing is said of what they hold.
-    pub spare: u64,
+    pub prealloc: u64,
     /// Whether an extent that begins there is worth a unit, as more is likely to follow.
     pub is_worth_a_unit: bool,
 }
@@ -382,7 +382,7 @@ impl<M: Medium> Maps<M> {
         let _ = self.medium.fence();
     }
 
-    /// Maps what of a range a word of a table above level 1 stands for, and spare blocks behind it.
+    /// Maps what of a range a word of a table above level 1 stands for, and pre-allocated blocks behind it.
     fn map_in_word(
         &self,
         txn: &mut Txn<'_>,
@@ -391,7 +391,7 @@ impl<M: Medium> Maps<M> {
         holes: &Holes,
         fill: &Fill<'_>,
     ) -> Result<()> {
-        let Holes { range, spare, .. } = holes;
+        let Holes { range, prealloc, .. } = holes;
         let start = range.start.max(word.base) - word.base;
         let end = range.end.min(word.base + word.blocks()) - word.base;
         let have = match map {
@@ -407,16 +407,16 @@ impl<M: Medium> Maps<M> {
         // What continues a run, or begins the word, may stay one run.
         if start <= have {
             let more = end - have;
-            let spare = (*spare).min(word.blocks() - end);
+            let prealloc = (*prealloc).min(word.blocks() - end);
             let run = match map {
-                Map::Run(run) => {
-                    txn.take_behind(run, more, spare).map(|more| Run { count: have + more, ..run })
-                }
+                Map::Run(run) => txn
+                    .take_behind(run, more, prealloc)
+                    .map(|more| Run { count: have + more, ..run }),
                 // An extent that is written from its start on gets a place where it can grow.
                 _ if holes.is_worth_a_unit => {
-                    txn.take_extent(more + spare).or_else(|| txn.take_extent(more))
+                    txn.take_extent(more + prealloc).or_else(|| txn.take_extent(more))
                 }
-                _ if spare > 0 => txn.take_with_spare(more, spare),
+                _ if prealloc > 0 => txn.take_with_prealloc(more, prealloc),
                 _ => txn.take_run(more, word.blocks().min(FANOUT)),
             };
             if let Some(run) = run {

@@ -101,14 +101,14 @@ impl Volatile {
 
     /// Blocks beyond the size of a file, as last noted.
     #[inline]
-    pub fn spare(&self, v: &VInode) -> u64 {
+    pub fn preallocated(&self, v: &VInode) -> u64 {
         v.dir.load(Relaxed).into()
     }
 
     /// Notes how many blocks a file has beyond its size. Under its exclusive lock.
     #[inline]
-    pub fn set_spare(&self, v: &VInode, blocks: u64) {
-        let had = self.spare(v);
+    pub fn set_preallocated(&self, v: &VInode, blocks: u64) {
+        let had = self.preallocated(v);
         if had != blocks {
             v.dir.store(blocks as u32, Relaxed);
             self.add_reclaimable(blocks as i64 - had as i64);
@@ -127,7 +127,7 @@ impl Volatile {
         (max / SHARDS + u64::from(nth % SHARDS < max % SHARDS)) as usize
     }
 
-    /// Takes a null file for a new one, whose spare space it becomes.
+    /// Takes a null file for a new one, whose pre-allocated blocks it becomes.
     pub fn take_null(&self, v: &VInode) -> Option<Run> {
         if !self.settings.prealloc.enabled {
             return None;

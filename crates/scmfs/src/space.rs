@@ -208,26 +208,26 @@ impl Txn<'_> {
         Some(run)
     }
 
-    /// As [`take_run`](Self::take_run), with as much of `spare` as there is together. What is nearly as long as a unit gets
+    /// As [`take_run`](Self::take_run), with as much of `prealloc` as there is together. What is nearly as long as a unit gets
     /// one.
-    pub fn take_with_spare(&mut self, blocks: u64, spare: u64) -> Option<Run> {
-        assert!(blocks + spare <= self.reserved, "an operation reserved too few blocks");
+    pub fn take_with_prealloc(&mut self, blocks: u64, prealloc: u64) -> Option<Run> {
+        assert!(blocks + prealloc <= self.reserved, "an operation reserved too few blocks");
         let claim = |more: u64, place| self.v.claim(blocks + more, blocks + more, place);
-        let broken = || rooms(spare).find_map(|more| claim(more, Place::Broken));
+        let broken = || rooms(prealloc).find_map(|more| claim(more, Place::Broken));
         let anywhere = || {
-            let aligned = || claim(spare, Place::Aligned);
-            aligned().or_else(|| claim(spare, Place::Any)).or_else(|| claim(0, Place::Any))
+            let aligned = || claim(prealloc, Place::Aligned);
+            aligned().or_else(|| claim(prealloc, Place::Any)).or_else(|| claim(0, Place::Any))
         };
         let run = if blocks <= NEARLY_UNIT { broken().or_else(anywhere) } else { anywhere() }?;
         self.note(run);
         Some(run)
     }
 
-    /// As [`take_run`](Self::take_run) for what may grow: with `spare` more, where there are so many together. Where pre-allocation
-    /// sees to it that what grows moves to such a place, it needs no room before.
-    pub fn take_to_grow(&mut self, blocks: u64, spare: u64, may_move: bool) -> Option<Run> {
-        if spare > 0 {
-            return self.take_with_spare(blocks, spare);
+    /// As [`take_run`](Self::take_run) for what may grow: with `prealloc` more, where there are so many together. Where
+    /// pre-allocation sees to it that what grows moves to such a place, it needs no room before.
+    pub fn take_to_grow(&mut self, blocks: u64, prealloc: u64, may_move: bool) -> Option<Run> {
+        if prealloc > 0 {
+            return self.take_with_prealloc(blocks, prealloc);
         }
         let needs_room = !may_move || !self.v.settings.prealloc.enabled;
         self.take_run(blocks, if needs_room { 2 * blocks } else { blocks })
@@ -266,10 +266,10 @@ impl Txn<'_> {
         got
     }
 
-    /// Takes the reserved blocks behind a run: so many and `spare` more, or without these. How many, where they are free.
-    pub fn take_behind(&mut self, run: Run, blocks: u64, spare: u64) -> Option<u64> {
-        let all = blocks + spare;
-        if spare > 0 && self.take_at(run.end(), all) {
+    /// Takes the reserved blocks behind a run: so many and `prealloc` more, or without these. How many, where they are free.
+    pub fn take_behind(&mut self, run: Run, blocks: u64, prealloc: u64) -> Option<u64> {
+        let all = blocks + prealloc;
+        if prealloc > 0 && self.take_at(run.end(), all) {
             return Some(all);
         }
         self.take_at(run.end(), blocks).then_some(blocks)

@@ -1,4 +1,4 @@
-//! SCMFS with a collector that is never content: before each change it frees all that is spare, a step at a time, and moves
+//! SCMFS with a collector that is never content: before each change it frees all that is pre-allocated, a step at a time, and moves
 //! files about.
 
 use super::Scmfs;
@@ -48,7 +48,7 @@ fn options() -> MountOptions {
     let prealloc = Prealloc {
         null_min: 1,
         null_blocks: 2,
-        spare_min: 2,
+        blocks_min: 2,
         collect_above: 0,
         cold_after: 0,
         step: 2,

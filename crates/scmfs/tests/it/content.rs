@@ -1,4 +1,4 @@
-//! Where contents lie: runs as long as that is possible, tables where it is not; and that nobody sees what is spare.
+//! Where contents lie: runs as long as that is possible, tables where it is not; and that nobody sees what is pre-allocated.
 
 // What is asserted is what is needed; `prealloc.rs` has what is pre-allocated.
 use crate::common::OnDemand as Scmfs;

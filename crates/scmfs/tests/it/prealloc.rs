@@ -1,4 +1,4 @@
-//! Pre-allocation and its collector: what is kept, what comes back, and that nobody sees what is spare.
+//! Pre-allocation and its collector: what is kept, what comes back, and that nobody sees what is pre-allocated.
 
 use crate::common::{OnDemand, Scmfs};
 use namespace::layout::Word;
@@ -44,7 +44,7 @@ fn collect(fs: &Pool) {
     assert!(steps < 1000, "it ends");
 }
 
-/// Never satisfied: whatever is spare is collected by the next step.
+/// Never satisfied: whatever is pre-allocated is collected by the next step.
 fn greedy() -> Prealloc {
     Prealloc { collect_above: 0, null_min: 0, cold_after: 0, relocate: 100, ..Prealloc::default() }
 }
@@ -62,13 +62,13 @@ fn who_appends_has_space_for_what_comes_next() {
     assert!(of_f.count > 101 && of_f.count <= 101 + 2048, "{of_f:?}");
     assert_eq!(fs.getattr(f).unwrap().blocks, of_f.count * 8, "what is mapped is counted");
     assert!(content(&fs, g)[1..].iter().all(|byte| *byte == 2) && of_g.count > 101);
-    // What is spare is free for who asks, and after a scan.
+    // What is pre-allocated is free for who asks, and after a scan.
     let fs = check_and_remount::<Scmfs>(fs);
-    assert_eq!(run_of(&fs, f).count, 101, "a mount gives spare space back");
+    assert_eq!(run_of(&fs, f).count, 101, "a mount gives pre-allocated blocks back");
 }
 
 #[test]
-fn a_file_with_a_table_has_spare_space_in_its_last_extent() {
+fn a_file_with_a_table_has_preallocated_blocks_in_its_last_run() {
     let fs = mounted::<Scmfs>(64 << 20);
     let f = file(&fs, "f", &vec![1; 3 << 20]);
     // The last of them lies behind it.
@@ -230,8 +230,8 @@ fn thresholds_are_kept() {
     let fs = pool_with(8 << 20, settings);
     let f = file(&fs, "f", &[1; 4096]);
     fs.append(f, &[1; 4096]).unwrap();
-    let spare = run_of(&fs, f).count - 2;
-    assert!(spare > 0);
+    let preallocated = run_of(&fs, f).count - 2;
+    assert!(preallocated > 0);
     let filler = file(&fs, "filler", &vec![1; 5 << 20]);
     let g = file(&fs, "g", &[1; 4096]);
     fs.append(g, &[1; 4096]).unwrap();
@@ -243,11 +243,11 @@ fn thresholds_are_kept() {
 }
 
 #[test]
-fn no_operation_lacks_what_is_spare() {
+fn no_operation_lacks_what_is_preallocated() {
     for blocks in [100, 400, 2048] {
         let fs = pool_with(blocks * BLOCK, Prealloc { collect_below: 0, ..Prealloc::default() });
         let plain = mounted::<OnDemand>(blocks * BLOCK);
-        // Half of the pool is spare or null, then one file wants all.
+        // Half of the pool is pre-allocated or null, then one file wants all.
         let len = (blocks / 2 * BLOCK) as usize;
         for (name, size) in [("cut", len / 2), ("gone", len / 4)] {
             let ino = file(&fs, name, &vec![1; size]);
@@ -427,7 +427,7 @@ fn processes_share_what_is_pre_allocated() {
     assert_eq!(other.statfs().blocks_free, free.blocks_free + run.count);
     other.append(g, &[1; 10]).unwrap();
     one.rehearse_recovery().unwrap();
-    assert_eq!(run_of(&other, g).count, 1, "a recovery gives spare space back");
+    assert_eq!(run_of(&other, g).count, 1, "a recovery gives pre-allocated blocks back");
     let h = file(&other, "h", &[1; 4096]);
     other.append(h, &[1; 4096]).unwrap();
     assert!(run_of(&one, h).count > 2, "the settings outlast a recovery");
