@@ -26,10 +26,7 @@ const SHOWN: i32 = libc::O_ACCMODE
 /// Of that, what the kernel tells of a description, with what it adds by itself.
 pub(crate) const SHOWN_BY_KERNEL: i32 = SHOWN | LARGEFILE;
 /// `O_LARGEFILE` of the kernel, which it adds by itself.
-#[cfg(target_arch = "x86_64")]
 const LARGEFILE: i32 = 0o100000;
-#[cfg(target_arch = "aarch64")]
-const LARGEFILE: i32 = 0o400000;
 
 /// What opening an existing inode asks for.
 fn open_access(flags: i32) -> Access {

@@ -372,11 +372,12 @@ impl<M: Medium> Maps<M> {
             runs.push(run);
         }
         // map-M2. In which order these words become durable makes no difference (map-M3).
-        let _ = self.medium.fence();
+        let ready = self.medium.fence();
         let slot = |index: u64| block.at(index * 8);
         let blocks = runs.iter().flat_map(|run| run.blocks());
         for (index, block) in words.clone().zip(blocks) {
-            self.medium.store_u64(slot(index), Map::Run(Run::one(block)).pack());
+            let map = Map::Run(Run::one(block));
+            self.medium.publish_word(slot(index), map.pack(), ready.for_another());
         }
         self.medium.flush(slot(words.start), (words.end - words.start) * 8);
         let _ = self.medium.fence();

@@ -180,7 +180,7 @@ impl<M: Medium> Store<M> {
         let grown = self.prepare(txn, content, growth)?;
         let ready = self.medium.fence();
         if !grown.is_stored {
-            self.medium.store_u64(content.map, grown.map.pack());
+            self.medium.publish_word(content.map, grown.map.pack(), ready.for_another());
         }
         if growth.size > self.medium.load_u64(content.size) {
             let _ = self.medium.publish(content.size, growth.size, ready);

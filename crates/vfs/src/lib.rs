@@ -1,7 +1,7 @@
 //! The contract between storage engines and front ends.
 //!
-//! An engine (`bpfs`, later `scmfs` and `pmcache`) implements [`FileSystem`]; a front end (`fuse`,
-//! later `posix`) translates requests into its calls and results into replies. Both sides speak
+//! An engine (`bpfs`, `scmfs`), or a cache over one (`pmcache`), implements [`FileSystem`]; a front end (`fuse`,
+//! `posix`) translates requests into its calls and results into replies. Both sides speak
 //! inode numbers, byte names and [`Errno`]; neither knows the other.
 //!
 //! What the contract promises:
