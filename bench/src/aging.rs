@@ -6,6 +6,10 @@
 //! churned is *allocated* ([`fallocate`](vfs::FileSystem::fallocate)), which takes space as writing does; contents are
 //! written where time is measured. Sizes are at most a sixteenth of the pool.
 //!
+//! Meanwhile the server's background work is done as a server does it ([`Engine::maintain`](pool::Engine::maintain)): once a
+//! second, and again at once as long as there is more. A second is so many steps ([`STEPS_A_SECOND`]): the clock of the pool goes
+//! by them.
+//!
 //! *Fresh* is a new pool of the same size with the same files of the same sizes in the same directories, allocated one after
 //! the other. Both are measured in turn, in the same rounds; above 0.9 of its speed, the aged pool is good enough.
 
@@ -16,10 +20,12 @@ use crate::store::Store as _;
 use crate::subjects::Subject;
 use crate::workload::{Buffer, numbered};
 use anyhow::{Context as _, Result};
+use pool::MountOptions;
 use rng::Rng;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
-use vfs::Errno;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use vfs::{Errno, Timestamp};
 
 const DIRS: usize = 64;
 const BLOCK: u64 = 4 << 10;
@@ -27,6 +33,19 @@ const BLOCK: u64 = 4 << 10;
 const CALL: usize = 1 << 20;
 /// Speed of the aged pool relative to the fresh one.
 const TARGET: f64 = 0.9;
+
+/// Steps of the churn in a second of the pool's clock. With a mean size of 250 KiB that is 2 MB/s.
+const STEPS_A_SECOND: u64 = 8;
+/// Steps of the background work in a second at the most: a server waits for 10 ms after each.
+const MAINTAIN_MOST: u64 = 100;
+
+/// Seconds that the clock of pools is ahead.
+static SECONDS: AtomicU64 = AtomicU64::new(0);
+
+/// The clock of pools.
+fn clock() -> Timestamp {
+    Timestamp(Timestamp::now().0 + SECONDS.load(Relaxed) as i64 * 1_000_000_000)
+}
 
 /// How much is churned and measured.
 #[derive(Clone, Debug)]
@@ -130,6 +149,8 @@ pub fn run(plan: &Plan, subjects: &[Subject], scale: &Scale, dir: &Path) -> Resu
 
 fn age(plan: &Plan, subject: &Subject, scale: &Scale, level: u32, dir: &Path) -> Result<Row> {
     let name = format!("{} at {level} %", subject.name);
+    let options = MountOptions { clock, ..subject.options.clone() };
+    let subject = &Subject { options, ..subject.clone() };
     let mut aged = Files::new(subject.pool(dir, scale.pool)?)?;
     let room = scale.pool / 100 * u64::from(level);
     let mut churn = Churn { rng: Rng::new(7), sizes: Sizes::agrawal(scale.pool / 16), retries: 0 };
@@ -138,9 +159,14 @@ fn age(plan: &Plan, subject: &Subject, scale: &Scale, level: u32, dir: &Path) ->
     }
     let wanted = scale.pool * scale.churn;
     let bar = progress(&format!("age {name}"), wanted >> 20);
-    let mut churned = 0;
+    let (mut churned, mut steps) = (0, 0u64);
     while churned < wanted {
         churned += churn.step(&mut aged, room)?;
+        steps += 1;
+        if steps % STEPS_A_SECOND == 0 {
+            SECONDS.fetch_add(1, Relaxed);
+            aged.maintain()?;
+        }
         bar.set_position(churned >> 20);
     }
     bar.finish_and_clear();
@@ -180,6 +206,16 @@ impl Files {
         let dirs =
             (0..DIRS).map(|i| pool.mkdir(&root, &numbered(i))).collect::<vfs::Result<_>>()?;
         Ok(Self { pool, dirs, sizes: vec![], live: vec![], free: vec![], allocated: 0 })
+    }
+
+    /// A second of the background work.
+    fn maintain(&self) -> Result<()> {
+        for _ in 0..MAINTAIN_MOST {
+            if !self.pool.engine().maintain()? {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn dir(&self, file: usize) -> &i32 {

@@ -174,7 +174,7 @@ pub struct MountArgs {
     /// of each (16); prealloc_blocks=MIN-MAX: set aside for a file that is appended to (16-2048); collect_above=PERCENT,
     /// collect_below=BYTES: when to free it again (80, 1048576), collect_step=N: blocks at once (4096); cold_after=SECONDS:
     /// files that were not modified for so long come first (60); relocate=PERCENT: empty units of 2 MiB of which no more is
-    /// used (25, 0: never), whole_below=PERCENT: where less of the free space is in whole ones (50); wear=on|off: use all
+    /// used (50, 0: never), whole_below=PERCENT: where less of the free space is in whole ones (50); wear=on|off: use all
     /// space by turns (off). Example: -o prealloc=on,null_files=64-1000,collect_above=90.
     #[arg(short, long = "options", value_name = "OPTIONS")]
     pub options: Vec<String>,

@@ -48,7 +48,7 @@ impl Default for Prealloc {
             collect_below: 1 << 20,
             cold_after: 60,
             step: 4096,
-            relocate: 25,
+            relocate: 50,
             whole_below: 50,
             unit: 512,
             wear: false,

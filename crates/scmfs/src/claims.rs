@@ -4,7 +4,8 @@
 //!   followed, so cycles end.
 //! - claims-S2: what is mapped beyond the end of a file is pre-allocated, as a crash, or whoever used the pool last, has left it.
 //!   It is not claimed, and a mount for writing takes it out of the map.
-//! - claims-S3: a file's size is not beyond what its map word can hold.
+//! - claims-S3: a file's size is not beyond what its map word can hold: the virtual size of a run, or of a table. (Where
+//!   the word is zero, content of any size is zeros.)
 
 use crate::journal;
 use crate::layout::*;

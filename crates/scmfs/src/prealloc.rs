@@ -64,12 +64,18 @@ const COUNTERS: usize = 64;
 pub struct Plan {
     reclaimable: Span<Counter>,
     nulls: Span<Shard>,
+    /// Whether too little of what is free lies in whole units, as the collector saw it last.
+    scarce: Span<AtomicU64>,
 }
 
 impl Plan {
     /// Plans it.
     pub fn new(layout: &mut Layout) -> Self {
-        Self { reclaimable: layout.table(COUNTERS), nulls: layout.table(SHARDS as usize) }
+        Self {
+            reclaimable: layout.table(COUNTERS),
+            nulls: layout.table(SHARDS as usize),
+            scarce: layout.table(1),
+        }
     }
 }
 
@@ -193,11 +199,29 @@ impl Volatile {
             return run;
         }
         let kept = run.first(s.null_blocks);
-        if !self.push(kept) {
+        if self.is_in_the_way(kept) || !self.push(kept) {
             return run;
         }
         self.add_reclaimable(kept.count as i64);
         run.skip(kept.count)
+    }
+
+    /// Notes whether whole units are scarce.
+    pub fn note_scarce(&self, is_scarce: bool) {
+        let word = &self.arena.table(self.prealloc.scarce)[0];
+        if word.load(Relaxed) != u64::from(is_scarce) {
+            word.store(is_scarce.into(), Relaxed);
+        }
+    }
+
+    /// Whether a run is better freed, as whole units are scarce and it lies in one that is not nearly full.
+    fn is_in_the_way(&self, run: Run) -> bool {
+        if self.arena.table(self.prealloc.scarce)[0].load(Relaxed) == 0 {
+            return false;
+        }
+        let each = self.settings.prealloc.unit;
+        let unit = run.start.get() / each;
+        self.blocks.count_range(&self.arena, unit * each..(unit + 1) * each) <= each - each / 8
     }
 
     /// How many null files there are.

@@ -182,6 +182,7 @@ impl<M: Medium> Store<M> {
         if !grown.is_stored {
             self.medium.publish_word(content.map, grown.map.pack(), ready.for_another());
         }
+        assert_sizes(grown.map, growth.size);
         if growth.size > self.medium.load_u64(content.size) {
             let _ = self.medium.publish(content.size, growth.size, ready);
         } else if !grown.is_stored {
@@ -201,7 +202,11 @@ impl<M: Medium> Store<M> {
     ) -> Result<()> {
         let content = self.content(v);
         let mut map = self.map_at(content.map)?;
-        if self.is_far(map, &growth.range) {
+        // What begins with more than an extent has no use for a null file in which it does not fit.
+        let is_too_short = self.medium.load_u64(content.size) == 0
+            && growth.size > EXTENT
+            && map.virtual_bytes() < growth.size;
+        if is_too_short || self.is_far(map, &growth.range) {
             map = self.drop_preallocated(v, map)?;
         }
         let need = self.blocks_to_grow(map, &growth.range, growth.size)?;
@@ -260,8 +265,10 @@ impl<M: Medium> Store<M> {
         if v.kind() != FileKind::File {
             return Ok(());
         }
-        let used = self.load(v, Word::Size).div_ceil(BLOCK);
-        let blocks = match self.map(v)? {
+        let (map, size) = (self.map(v)?, self.load(v, Word::Size));
+        assert_sizes(map, size);
+        let used = size.div_ceil(BLOCK);
+        let blocks = match map {
             // mapping-D1: it is not to be had.
             _ if v.mappings.are_direct() => 0,
             Map::Hole => 0,
@@ -474,6 +481,13 @@ impl<M: Medium> Store<M> {
             self.medium.read(pm, &mut buf[at as usize..(at + len) as usize]);
         })
     }
+}
+
+/// The three sizes of a content (§3.3): virtual ≥ mapped, as a run is all mapped, and words of tables lead to no more than they
+/// stand for (map-M1); in one run, mapped ≥ size. Of a table, virtual ≥ size (claims-S3).
+fn assert_sizes(map: Map, size: u64) {
+    let is_within = map == Map::Hole || map.virtual_bytes() >= size;
+    debug_assert!(is_within, "{size} bytes are not within {map:?}");
 }
 
 /// A list of attributes as it is stored: nothing where there are none.
@@ -754,12 +768,15 @@ impl<M: Medium> Storage for Store<M> {
             keep = LIMITS.file_size;
         }
         let (blocks, _) = self.claim_map(scan, object, slot, keep, each);
-        // claims-S3.
-        if let Unverified::Run { count, .. } = self.load_map(slot)
-            && size > count * BLOCK
-        {
-            let what = format!("its size {size} is beyond the {count} blocks that it has");
-            let fix = Some(((self.word_at(v, Word::Size), count * BLOCK), "cut it there"));
+        // claims-S3. What cannot be, has been reported.
+        let most = match self.load_map(slot) {
+            Unverified::Run { count, .. } => count * BLOCK,
+            Unverified::Table { level: level @ 1..=LEVEL_MAX, .. } => table_bytes(level),
+            _ => u64::MAX,
+        };
+        if size > most {
+            let what = format!("its size {size} is beyond the {most} bytes that its map can hold");
+            let fix = Some(((self.word_at(v, Word::Size), most), "cut it there"));
             scan.problem(object, what, fix);
         }
         blocks

@@ -256,6 +256,36 @@ fn leave_record(medium: &impl pmem::Medium, number: u64, words: &[(u64, u64)]) {
     medium.store_u64(at, (fnv1a(&bytes) ^ fnv1a(&number.to_le_bytes())).max(1));
 }
 
+/// Runs and tables that are too low for the size (claims-S3).
+#[test]
+fn a_size_beyond_what_a_map_can_hold_is_damage() {
+    for hole in [false, true] {
+        let fs = pool();
+        let f = file(&fs, "f", b"content");
+        if hole {
+            fs.write(f, 1 << 20, b"x").unwrap();
+        }
+        let most = if hole { EXTENT } else { BLOCK };
+        assert_eq!(matches!(map_of(&fs, f), Unverified::Table { level: 1, .. }), hole);
+        let before = content(&fs, f);
+        let region = fs.into_medium();
+        let size = Scmfs::inode_at(f) + Word::Size as u64;
+        let check =
+            |repair| Scmfs::check(&region, &CheckOptions { repair, threads: Some(1) }).unwrap();
+        region.store_u64(size, most);
+        assert!(check(false).clean(), "as long as it can be");
+        region.store_u64(size, most + 1);
+        let found = check(false).problems;
+        assert!(found.len() == 1 && found[0].what.contains("can hold"), "{found:?}");
+        assert!(check(true).problems.iter().all(|problem| problem.repaired));
+        assert!(check(false).clean());
+        let fs = mount::<Scmfs, _>(region);
+        assert_eq!(content(&fs, f).len() as u64, most);
+        assert_eq!(content(&fs, f)[..before.len()], before);
+        check_and_remount::<Scmfs>(fs);
+    }
+}
+
 #[test]
 fn what_was_interrupted_is_finished_by_who_may_write() {
     for repairs in [false, true] {

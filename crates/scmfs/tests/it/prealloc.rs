@@ -197,36 +197,47 @@ fn a_file_that_is_cut_keeps_its_space_until_it_is_collected() {
 }
 
 #[test]
-fn cold_files_are_collected_before_hot_ones() {
-    let settings = Prealloc { null_min: 0, null_blocks: 8, step: 8, ..greedy() };
+fn null_files_go_first_and_cold_files_are_collected_before_hot_ones() {
+    let settings = Prealloc { null_blocks: 8, step: 8, collect_above: 90, relocate: 0, ..greedy() };
     let fs = pool_with(16 << 20, settings);
     let f: Vec<_> = (0..3).map(|i| file(&fs, &format!("f{i}"), &[1; 40_000])).collect();
     file(&fs, "gone", &[1; 40_000]);
+    let filler = create::<Scmfs>(&fs, ROOT, "filler", &FILE);
     for (i, age) in [20, 90, 50].into_iter().enumerate() {
         resize(&fs, f[i], 4096);
         let at = Timestamp(Timestamp::now().0 - age * 1_000_000_000);
         let set = SetAttr { mtime: Some(SetTime::At(at)), ..SetAttr::default() };
         fs.setattr(&Caller::ROOT, f[i], &set).unwrap();
     }
+    // While there is space, it becomes a null file.
     fs.unlink(ROOT, b"gone").unwrap();
+    fs.write(filler, 0, &vec![1; 3700 * 4096]).unwrap();
     let counts = || f.iter().map(|f| run_of(&fs, *f).count).collect::<Vec<_>>();
     assert_eq!(counts(), [10, 10, 10]);
-    let mut seen = Vec::new();
-    for _ in 0..5 {
+    let free = || fs.free_space().bytes / BLOCK;
+    let mut had = free();
+    let mut step = || {
         fs.maintain().unwrap();
-        seen.push(counts());
-    }
-    let want = [[10, 1, 10], [10, 1, 1], [1, 1, 1], [1, 1, 1], [1, 1, 1]];
-    assert_eq!(
-        seen, want,
-        "one step each, the coldest first: where space is short there is no null file"
-    );
+        let freed = free() - had;
+        had += freed;
+        (freed, counts())
+    };
+    assert_eq!(step(), (8, vec![10, 10, 10]), "the null file");
+    assert_eq!(step(), (9, vec![10, 1, 10]), "the coldest");
+    assert_eq!(step(), (9, vec![10, 1, 1]));
+    assert_eq!(step(), (9, vec![1, 1, 1]));
+    assert_eq!(step(), (0, vec![1, 1, 1]));
 }
 
 /// With space to spare nothing is collected, and near the limit nothing is pre-allocated.
 #[test]
 fn thresholds_are_kept() {
-    let settings = Prealloc { collect_above: 50, collect_below: 0, ..Prealloc::default() };
+    for (collect_above, collect_below) in [(50, 0), (100, 4 << 20)] {
+        keeps_half_free(Prealloc { collect_above, collect_below, ..Prealloc::default() });
+    }
+}
+
+fn keeps_half_free(settings: Prealloc) {
     let fs = pool_with(8 << 20, settings);
     let f = file(&fs, "f", &[1; 4096]);
     fs.append(f, &[1; 4096]).unwrap();
