@@ -7,11 +7,11 @@
 
 #![allow(unsafe_code)]
 
-use crate::common::{Fault, World, done, libc_result};
-use posix::{Errno, MountEvents as _, Served};
+use crate::common::{Engine, Fault, World, done, libc_result};
+use posix::{Errno, Served};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::BTreeMap;
-use vfs::{FileSystem as _, Ino};
+use vfs::Ino;
 
 const RW: i32 = libc::O_RDWR | libc::O_CREAT;
 /// Descriptors that this process may have.
@@ -219,9 +219,9 @@ fn descriptors() -> BTreeMap<i32, String> {
 }
 
 impl Program {
-    fn new(setting: Setting) -> Self {
+    fn new(engine: Engine, setting: Setting) -> Self {
         let before = descriptors();
-        let world = World::new();
+        let world = World::new(engine);
         let mut program = Self {
             world,
             setting,
@@ -676,10 +676,10 @@ impl Program {
 }
 
 /// Plays a scenario while one fault is met; returns whether it was.
-fn play(setting: Setting, scenario: Scenario, fault: Fault) -> bool {
+fn play(engine: Engine, setting: Setting, scenario: Scenario, fault: Fault) -> bool {
     let (tell, told) = std::sync::mpsc::channel::<()>();
     let thread = setting.threads().then(|| std::thread::spawn(move || told.recv()));
-    let mut program = Program::new(setting);
+    let mut program = Program::new(engine, setting);
     *program.world.stage.fault.lock().unwrap() = Some(fault);
     let outcome = scenario(&mut program);
     let fault = program.world.stage.fault.lock().unwrap().take().unwrap();
@@ -694,9 +694,9 @@ fn play(setting: Setting, scenario: Scenario, fault: Fault) -> bool {
 }
 
 /// Lets a fault be met while the pool is attached. Where that fails, the mount serves.
-fn attach(fault: Fault) -> bool {
+fn attach(engine: Engine, fault: Fault) -> bool {
     let before = descriptors();
-    let world = World::new();
+    let world = World::new(engine);
     let p = &world.process;
     *world.stage.fault.lock().unwrap() = Some(fault);
     let opened = p.open(libc::AT_FDCWD, &world.path("a"), RW, 0o644);
@@ -758,6 +758,7 @@ fn in_child(name: &str, play: impl FnOnce() -> (u64, Option<Fault>)) -> bool {
 /// On the main thread (`.cargo/config.toml`): a process with one thread opens otherwise than others.
 #[test]
 fn each_call_of_the_kernel_fails() {
+    let engine = Engine::Bpfs;
     let threads = std::fs::read_dir("/proc/self/task").unwrap().count();
     assert_eq!(threads, 1, "run with RUST_TEST_THREADS=1");
 
@@ -767,11 +768,11 @@ fn each_call_of_the_kernel_fails() {
             failed.push(name);
         }
     };
-    run("attaching".into(), 0, &attach);
+    run("attaching".into(), 0, &|fault| attach(engine, fault));
     for (name, scenario) in SCENARIOS {
         for setting in SETTINGS {
             let name = format!("{name}, {setting:?}");
-            run(name, setting as usize, &|fault| play(setting, *scenario, fault));
+            run(name, setting as usize, &|fault| play(engine, setting, *scenario, fault));
         }
     }
     assert!(failed.is_empty(), "{failed:#?}");
