@@ -354,15 +354,10 @@ fn references_balance() {
     }
     fs::remove_file(mount.path("a/link")).unwrap();
     fs::remove_dir_all(mount.path("a")).unwrap();
-    let given = || mount.probe.references.load(Relaxed);
-    for _ in 0..200 {
-        if given() == 0 {
-            break;
-        }
+    until(|| {
         drop_caches();
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    assert_eq!(given(), 0);
+        mount.probe.references.load(Relaxed) == 0
+    });
     assert_eq!(mount.probe.statfs().inodes_free, Model::new().statfs().inodes_free);
 }
 

@@ -6,11 +6,13 @@
 
 #![allow(unsafe_code)]
 
-use crate::common::{World, done, stat};
+use crate::common::{Engine, World, done, on_each_engine, stat};
 use posix::{Errno, Served};
 use rng::Rng;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::BTreeMap;
+
+on_each_engine!(numbers_are_the_lowest_that_are_free);
 
 /// Descriptors that this process may have: few, so that it runs out of them.
 const LIMIT: i32 = 48;
@@ -84,9 +86,8 @@ fn check_closed(world: &World, fd: i32) {
     assert_eq!(flag_of(fd), None, "{fd} is closed");
 }
 
-#[test]
-fn numbers_are_the_lowest_that_are_free() {
-    let world = World::new();
+fn numbers_are_the_lowest_that_are_free(engine: Engine) {
+    let world = World::new(engine);
     let p = &world.process;
     let flags = libc::O_RDWR | libc::O_CREAT;
     let number = world.open("a", flags);

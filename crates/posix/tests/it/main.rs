@@ -5,7 +5,6 @@ mod cost;
 mod descriptors;
 mod differential;
 mod durability;
-mod faults;
 mod limits;
 mod lowest_descriptor;
 mod path_cache;

@@ -1,10 +1,16 @@
 //! Cached paths are found as others find them who walk: whatever another process does to
 //! the directories of the path. Needs root.
 
-use crate::common::{World, become_user, done, stat};
+use crate::common::{Engine, World, become_user, done, on_each_engine, stat};
 use posix::{Errno, Process, Served};
 use rng::Rng;
 use vfs::{Caller, FileKind, FileSystem, Ino, NewKind, NewNode, RenameFlags, SetAttr};
+
+on_each_engine!(
+    known_ways_are_believed_while_nothing_changes,
+    a_known_directory_is_held_until_it_is_forgotten,
+    threads_share_what_is_known,
+);
 
 const CWD: i32 = libc::AT_FDCWD;
 const STEPS: u64 = 30_000;
@@ -61,9 +67,8 @@ fn change(fs: &dyn FileSystem, rng: &mut Rng) {
     };
 }
 
-#[test]
-fn known_ways_are_believed_while_nothing_changes() {
-    let world = World::new();
+fn known_ways_are_believed_while_nothing_changes(engine: Engine) {
+    let world = World::new(engine);
     let (p, fs) = (&world.process, world.fs.as_ref());
     let mut rng = Rng::new(0x2545_f491_4f6c_dd1d);
     let start = world.open("", libc::O_RDONLY | libc::O_DIRECTORY);
@@ -91,9 +96,8 @@ fn known_ways_are_believed_while_nothing_changes() {
     assert!(found > STEPS / 10, "only {found} of {STEPS} paths led anywhere");
 }
 
-#[test]
-fn a_known_directory_is_held_until_it_is_forgotten() {
-    let world = World::new();
+fn a_known_directory_is_held_until_it_is_forgotten(engine: Engine) {
+    let world = World::new(engine);
     let (p, fs) = (&world.process, world.fs.as_ref());
     done(p.mkdir(CWD, &world.path("d"), 0o755)).unwrap();
     let d = find(p, CWD, &world.path("d")).unwrap();
@@ -106,11 +110,10 @@ fn a_known_directory_is_held_until_it_is_forgotten() {
     assert!(!world.is_live(d.0));
 }
 
-#[test]
-fn threads_share_what_is_known() {
+fn threads_share_what_is_known(engine: Engine) {
     // More than there are entries, so that they displace each other all the time.
     const DIRS: u64 = 150;
-    let world = World::new();
+    let world = World::new(engine);
     let (p, fs) = (&world.process, world.fs.as_ref());
     let path = |i: u64| world.path(&format!("d{i}/f"));
     for i in 0..DIRS {

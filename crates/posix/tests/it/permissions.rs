@@ -3,11 +3,18 @@
 
 #![allow(unsafe_code)]
 
-use crate::common::{World, become_user, cstring, done, libc_result, stat};
+use crate::common::{Engine, World, become_user, cstring, done, libc_result, on_each_engine, stat};
 use posix::{Errno, Process};
 use rng::Rng;
 use std::os::unix::ffi::OsStrExt;
 use vfs::acl::{ACL_ACCESS, ACL_DEFAULT, Acl, AclEntry, Tag};
+
+on_each_engine!(
+    permissions_are_those_of_the_kernel,
+    a_change_of_owner_to_nobody_takes_privileges,
+    removed_directories_are_told_before_permission,
+    links_of_others_in_sticky_directories_are_not_created_over,
+);
 
 const CASES: u64 = 400;
 /// User, group, supplementary groups.
@@ -31,9 +38,8 @@ fn acl(rng: &mut Rng) -> Acl {
     Acl::new(tags.into_iter().map(|tag| AclEntry { tag, perm: perm(rng) }))
 }
 
-#[test]
-fn permissions_are_those_of_the_kernel() {
-    let world = World::new();
+fn permissions_are_those_of_the_kernel(engine: Engine) {
+    let world = World::new(engine);
     let p = &world.process;
     let theirs = tempfile::Builder::new().prefix("keepstone-r-").tempdir_in("/dev/shm").unwrap();
     std::fs::set_permissions(theirs.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
@@ -156,9 +162,8 @@ fn make(p: &Process, path: &[u8], kind: u32, (uid, gid): (u32, u32), mode: u32) 
     done(p.chmod(cwd, path, mode, 0)).unwrap();
 }
 
-#[test]
-fn a_change_of_owner_to_nobody_takes_privileges() {
-    let world = World::new();
+fn a_change_of_owner_to_nobody_takes_privileges(engine: Engine) {
+    let world = World::new(engine);
     let (p, cwd) = (&world.process, libc::AT_FDCWD);
     let path = world.path("x");
     let [root, owner, stranger, ..] = USERS;
@@ -183,9 +188,8 @@ fn a_change_of_owner_to_nobody_takes_privileges() {
     become_user(p, USERS[0]);
 }
 
-#[test]
-fn removed_directories_are_told_before_permission() {
-    let world = World::new();
+fn removed_directories_are_told_before_permission(engine: Engine) {
+    let world = World::new(engine);
     let (p, cwd) = (&world.process, libc::AT_FDCWD);
     make(p, &world.path("x"), libc::S_IFREG, (0, 0), 0o600);
     done(p.mkdir(cwd, &world.path("d"), 0o777)).unwrap();
@@ -203,9 +207,8 @@ fn removed_directories_are_told_before_permission() {
     done(p.close(d)).unwrap();
 }
 
-#[test]
-fn links_of_others_in_sticky_directories_are_not_created_over() {
-    let world = World::new();
+fn links_of_others_in_sticky_directories_are_not_created_over(engine: Engine) {
+    let world = World::new(engine);
     let (p, cwd) = (&world.process, libc::AT_FDCWD);
     done(p.mkdir(cwd, &world.path("d"), 0o777)).unwrap();
     done(p.symlink(b"nowhere", cwd, &world.path("d/link"))).unwrap();

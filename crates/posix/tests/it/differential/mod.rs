@@ -11,10 +11,7 @@ mod sides;
 
 use self::op::Op;
 use self::sides::{Ours, Side, Theirs};
-use crate::common::World;
-use bpfs::{FormatOptions, MountOptions};
-use pmem::Region;
-use scmfs::Scmfs;
+use crate::common::{Engine, World, on_each_engine};
 
 /// Calls in one sequence, which starts with an empty tree.
 const SEQUENCE: usize = 250;
@@ -23,29 +20,17 @@ fn env(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |value| value.parse().expect(name))
 }
 
-fn bpfs() -> World {
-    World::new()
-}
+on_each_engine!(calls_are_answered_as_by_the_kernel);
 
-fn scmfs() -> World {
-    let region = Region::anonymous(64 << 20).unwrap();
-    scmfs::format(&region, &FormatOptions::default()).unwrap();
-    let options = MountOptions { threads: Some(1), ..MountOptions::default() };
-    World::of(Scmfs::mount(region, &options).unwrap())
-}
-
-#[test]
-fn calls_are_answered_as_by_the_kernel() {
-    // One after the other: the working directory and the numbers are the process's.
-    compare(bpfs, 20_000);
-    compare(scmfs, 10_000);
+fn calls_are_answered_as_by_the_kernel(engine: Engine) {
+    compare(engine, if engine == Engine::Bpfs { 20_000 } else { 10_000 });
 }
 
 /// Makes so many calls where nothing else is said, each sequence in a world of its own.
-fn compare(world: fn() -> World, ops: u64) {
+fn compare(engine: Engine, ops: u64) {
     if let Some(file) = std::env::var_os("KEEPSTONE_REPLAY") {
         let script = std::fs::read_to_string(file).unwrap();
-        run(&world(), &vfs::script::parse(&script).unwrap(), "as before");
+        run(&World::new(engine), &vfs::script::parse(&script).unwrap(), "as before");
         return;
     }
     let ops = env("KEEPSTONE_OPS", ops);
@@ -53,7 +38,7 @@ fn compare(world: fn() -> World, ops: u64) {
     let (mut served, mut left) = (0, 0);
     for seed in first..first + ops.div_ceil(SEQUENCE as u64) {
         let again = format!("KEEPSTONE_SEED={seed} KEEPSTONE_OPS=1");
-        let (s, l) = run(&world(), &generate::sequence(seed, SEQUENCE), &again);
+        let (s, l) = run(&World::new(engine), &generate::sequence(seed, SEQUENCE), &again);
         served += s;
         left += l;
     }
