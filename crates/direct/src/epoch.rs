@@ -28,8 +28,8 @@ impl Machine for Process {
     fn fence_lightly() {
         compiler_fence(SeqCst);
     }
-    fn fence_all() {
-        let _ = membarrier(MembarrierCommand::PrivateExpedited);
+    fn fence_all() -> bool {
+        membarrier(MembarrierCommand::PrivateExpedited).is_ok()
     }
     fn fence() {
         fence(SeqCst);
@@ -76,6 +76,7 @@ pub fn start() -> Result<(), Errno> {
 
 /// After a fork: this thread is the only one.
 pub fn start_in_child() {
+    // As it inherits the registration, this changes nothing for most; where it fails, so does each `fence_all`, and is noticed.
     let _ = membarrier(MembarrierCommand::RegisterPrivateExpedited);
     let own = own().map(std::ptr::from_ref);
     for slot in slots().filter(|slot| Some(std::ptr::from_ref(*slot)) != own) {
@@ -165,7 +166,96 @@ pub fn is_alone() -> bool {
 }
 
 /// Waits until every thread that is inside now has come out once. The caller is outside, or counts
-/// as such.
-pub fn wait_for_others() {
-    seat::wait_for::<_, _, Process, _>(others);
+/// as such. `false` where that cannot be told: a filter (seccomp) forbids `membarrier` by now.
+#[must_use]
+pub fn wait_for_others() -> bool {
+    seat::wait_for::<_, _, Process, _>(others)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Config, Direct};
+    use rustix::fd::AsRawFd as _;
+    use std::sync::mpsc;
+
+    /// From now on the calling thread may not call `membarrier(2)`: `EPERM`.
+    fn forbid_membarrier() {
+        let op = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
+        let is_it = op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::SYS_membarrier as u32);
+        let mut filter = [
+            op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
+            libc::sock_filter { jf: 1, ..is_it },
+            op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+            op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW),
+        ];
+        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+        // SAFETY: the program is one, and concerns this thread only.
+        unsafe {
+            assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+            let mode = libc::SECCOMP_MODE_FILTER;
+            assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program), 0);
+        }
+    }
+
+    /// Another thread goes inside and comes out, and lives until this is dropped.
+    fn another() -> mpsc::Sender<()> {
+        let (ends, end) = mpsc::channel::<()>();
+        let (went, wait) = mpsc::channel();
+        std::thread::spawn(move || {
+            drop(Inside::enter().unwrap());
+            went.send(()).unwrap();
+            let _ = end.recv();
+        });
+        wait.recv().unwrap();
+        ends
+    }
+
+    /// A file of one chunk, mapped, whose only descriptor could write and so takes the chunk with it.
+    fn mapped(direct: &Direct, name: &str) -> std::fs::File {
+        let path = format!("/dev/shm/keepstone-epoch-{name}-{}", std::process::id());
+        let open = std::fs::File::options().read(true).write(true).create_new(true).open(&path);
+        let file = open.unwrap();
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &[7; 8192], 0).unwrap();
+        direct.opened(file.as_raw_fd(), libc::O_RDWR);
+        file
+    }
+
+    fn touch(direct: &Direct, file: &std::fs::File) -> Result<*const u8, Errno> {
+        let (bytes, _) = direct.get_read_buf(file.as_raw_fd(), 4096, 0)?;
+        direct.put_read_buf(bytes)?;
+        Ok(bytes)
+    }
+
+    fn direct() -> Direct {
+        Direct::new(Config::new(vec![b"/dev/shm".to_vec()], libc::memcpy)).unwrap()
+    }
+
+    #[test]
+    fn a_chunk_is_unmapped_when_others_have_come_out() {
+        let direct = direct();
+        let _other = another();
+        let file = mapped(&direct, "unmapped");
+        touch(&direct, &file).unwrap();
+        assert_eq!(direct.mapped_chunks(), 1);
+        direct.closing(file.as_raw_fd());
+        assert_eq!(direct.mapped_chunks(), 0);
+    }
+
+    #[test]
+    fn where_others_cannot_be_made_to_fence_chunks_stay_and_no_more_come() {
+        let direct = direct();
+        let _other = another();
+        let files = ["one", "two"].map(|name| mapped(&direct, name));
+        let bytes = touch(&direct, &files[0]).unwrap();
+        forbid_membarrier();
+        direct.closing(files[0].as_raw_fd());
+        assert_eq!(direct.mapped_chunks(), 1);
+        // SAFETY: it is mapped still, and the file holds that byte.
+        assert_eq!(unsafe { bytes.read_volatile() }, 7);
+        assert_eq!(touch(&direct, &files[1]), Err(Errno::NOTSUP));
+        direct.names_change();
+        assert_eq!(direct.mapped_chunks(), 1);
+    }
 }

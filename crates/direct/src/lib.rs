@@ -35,7 +35,8 @@
 //! Memory (`epoch`, `chunk`):
 //!
 //! - **direct-E1** A chunk is unmapped, and a description or file used anew, only after every thread that was
-//!   inside when it was taken out of its table has come out.
+//!   inside when it was taken out of its table has come out. Where the process may not make its threads fence any more
+//!   (seccomp), that cannot be told: it stays mapped then, and nothing new is mapped or looked at.
 //! - **direct-E2** A mapping keeps its open file description alive, with its locks and its right to write. So
 //!   the chunks that were mapped by a description go when its last descriptor is closed; those of
 //!   one that could only read, and was neither locked nor shared, may stay for the next one to open the

@@ -66,7 +66,7 @@ pub struct Direct {
     /// Whether this process has ever locked a record of a file: closing a descriptor of our own would
     /// end such locks.
     has_record_locks: AtomicBool,
-    /// Whether new descriptors are looked at.
+    /// Whether new descriptors are looked at, and chunks mapped.
     looks: AtomicBool,
 }
 
@@ -323,6 +323,9 @@ impl Direct {
         let held = self.lock.hold();
         // table-T1: as long as the tables are locked, `fd` is this description's.
         let Some((description_index, description)) = self.get(fd) else { return false };
+        if !self.looks.load(Relaxed) {
+            return false;
+        }
         let file = description.file();
         let Some(entry) = self.make_entry(file, index) else { return false };
         match Entry::of(entry.load(Acquire)) {
@@ -352,7 +355,7 @@ impl Direct {
         if let Entry::Mapped(old) = before {
             let mut leaving = Leaving::default();
             leaving.add(self, old);
-            leaving.unmap(self);
+            let _ = leaving.unmap(self);
         }
         true
     }
@@ -418,7 +421,16 @@ impl Direct {
                 }
             }
         }
-        leaving.unmap(self);
+        let _ = leaving.unmap(self);
+    }
+
+    /// direct-E1; `false` where that cannot be had. Then what was to go stays for good, and nothing new is served.
+    fn wait_for_others(&self) -> bool {
+        let is_known = epoch::wait_for_others();
+        if !is_known {
+            self.looks.store(false, Relaxed);
+        }
+        is_known
     }
 
     /// A descriptor has been opened by a call that we have seen.
@@ -508,7 +520,7 @@ impl Direct {
                     leaving.add(self, chunk);
                 }
             }
-            leaving.unmap(self);
+            let _ = leaving.unmap(self);
         }
         let mapper = file.mapper.load(Relaxed) - 1;
         if is_last && mapper >= 0 {
@@ -539,8 +551,9 @@ impl Direct {
 
     /// Frees what nobody can look at any more.
     fn empty_limbo(&self, held: &Held<'_>) {
-        epoch::wait_for_others();
-        for slot in &self.limbo[..self.limbo_len.swap(0, Relaxed)] {
+        let is_known = self.wait_for_others();
+        let len = self.limbo_len.swap(0, Relaxed);
+        for slot in self.limbo[..len].iter().filter(|_| is_known) {
             let index = slot.load(Relaxed);
             let description = self.descriptions.at(index);
             description.file().users.fetch_sub(1, Relaxed);
@@ -564,8 +577,7 @@ impl Direct {
                 file.chunks().for_each(|(_, chunk)| leaving.add(self, chunk));
             }
         }
-        if leaving.len > 0 {
-            leaving.unmap(self);
+        if leaving.len > 0 && leaving.unmap(self) {
             for index in self.files.indexes() {
                 let is_known = self.files.at(index).ino.load(Relaxed) != 0;
                 if is_known && self.is_listed(&held, index) {
@@ -755,21 +767,25 @@ impl Leaving {
         self.len += 1;
     }
 
-    /// direct-E1, then the end.
-    fn unmap(self, direct: &Direct) {
+    /// direct-E1, then the end; `false` where that cannot be.
+    fn unmap(self, direct: &Direct) -> bool {
         if self.len == 0 {
-            return;
+            return true;
         }
-        epoch::wait_for_others();
+        let is_known = direct.wait_for_others();
         let mut at = self.first;
         while at != 0 {
             let chunk = direct.chunks.at(at);
             let next = chunk.next.load(Relaxed);
-            // What is lent ends when it is given back.
-            if chunk.lent.load(Acquire) == 0 {
+            if !is_known {
+                // It counts as lent, to somebody who never gives it back.
+                chunk.lent.fetch_add(1, AcqRel);
+            } else if chunk.lent.load(Acquire) == 0 {
+                // What is lent ends when it is given back.
                 direct.end(at);
             }
             at = next;
         }
+        is_known
     }
 }
