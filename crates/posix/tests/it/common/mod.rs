@@ -225,6 +225,7 @@ pub enum Engine {
 }
 
 /// Makes of each function, which takes an [`Engine`], a test for each of them.
+#[allow(unused_macros, reason = "each test program uses a part")]
 macro_rules! on_each_engine {
     ($($test:ident),+ $(,)?) => {
         mod bpfs {
@@ -235,6 +236,7 @@ macro_rules! on_each_engine {
         }
     };
 }
+#[allow(unused_imports, reason = "each test program uses a part")]
 pub(crate) use on_each_engine;
 
 /// A mounted file system of any engine.
