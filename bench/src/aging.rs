@@ -4,7 +4,7 @@
 //! A pool is filled to a level with files of real sizes ([`sizes`](crate::sizes)), then churned: files at random are removed,
 //! others created, so that the level holds; one of eight steps makes a file grow in the midst of the others instead. What is
 //! churned is *allocated* ([`fallocate`](vfs::FileSystem::fallocate)), which takes space as writing does; contents are
-//! written where time is measured. Sizes are at most a sixteenth of the pool.
+//! written where time is measured. Sizes are at most [`Scale::most`].
 //!
 //! Meanwhile the server's background work is done as a server does it ([`Engine::maintain`](pool::Engine::maintain)): once a
 //! second, and again at once as long as there is more. A second is so many steps ([`STEPS_A_SECOND`]): the clock of the pool goes
@@ -54,6 +54,8 @@ pub struct Scale {
     pub pool: u64,
     /// How many times its size a pool is churned.
     pub churn: u64,
+    /// Bytes of the longest file; never more than a quarter of a pool.
+    pub most: u64,
     /// How full it is held, in percent.
     pub levels: Vec<u32>,
     /// Files whose contents are read and written.
@@ -63,17 +65,17 @@ pub struct Scale {
 impl Scale {
     /// The whole of it.
     pub fn full() -> Self {
-        Self { pool: 1 << 30, churn: 100, levels: vec![60, 75, 90], sample: 200 }
+        Self { pool: 4 << 30, churn: 100, most: 1 << 30, levels: vec![60, 75, 90], sample: 200 }
     }
 
     /// For a first look.
     pub fn quick() -> Self {
-        Self { pool: 512 << 20, churn: 10, ..Self::full() }
+        Self { pool: 512 << 20, churn: 10, most: 32 << 20, ..Self::full() }
     }
 
     /// To see that it works.
     pub fn tiny() -> Self {
-        Self { pool: 64 << 20, churn: 1, levels: vec![75], sample: 10 }
+        Self { pool: 64 << 20, churn: 1, most: 4 << 20, levels: vec![75], sample: 10 }
     }
 }
 
@@ -153,7 +155,11 @@ fn age(plan: &Plan, subject: &Subject, scale: &Scale, level: u32, dir: &Path) ->
     let subject = &Subject { options, ..subject.clone() };
     let mut aged = Files::new(subject.pool(dir, scale.pool)?)?;
     let room = scale.pool / 100 * u64::from(level);
-    let mut churn = Churn { rng: Rng::new(7), sizes: Sizes::agrawal(scale.pool / 16), retries: 0 };
+    let mut churn = Churn {
+        rng: Rng::new(7),
+        sizes: Sizes::agrawal(scale.most.min(scale.pool / 4)),
+        retries: 0,
+    };
     while aged.allocated < room {
         churn.add(&mut aged, room)?;
     }

@@ -10,7 +10,7 @@ use crate::engine::size;
 use crate::kernels::Kernels;
 use crate::rounds::{Case, Contender, Outcome, Plan};
 use crate::store::Store;
-use crate::subjects::Subject;
+use crate::subjects::{Subject, by_atime};
 use crate::workload::{Buffer, numbered};
 use anyhow::Result;
 use rng::Rng;
@@ -253,8 +253,12 @@ fn phases<'a, S: Store>(name: &str, store: &'a S, mix: Mix, scale: Scale) -> Res
 pub fn run(plan: &Plan, subjects: &[Subject], scale: Scale, dir: &Path) -> Result<Vec<Outcome>> {
     // Files grow, but not all of them to their full size.
     let room = (scale.files as u64 * 2 * SIZES.end()).next_multiple_of(2 << 20).max(64 << 20);
-    let pools: Vec<_> =
-        subjects.iter().map(|s| Ok((s.name, s.pool(dir, room)?))).collect::<Result<_>>()?;
+    let others = by_atime();
+    let pools: Vec<_> = subjects
+        .iter()
+        .chain(&others)
+        .map(|s| Ok((s.name, s.pool(dir, room)?)))
+        .collect::<Result<_>>()?;
     let kernels = Kernels::mounted(dir, room)?;
     let mut outcomes = Vec::new();
     for mix in MIXES {

@@ -174,6 +174,25 @@ fn epochs_after<'a>(
     })
 }
 
+/// Two lines of an inode and one of a directory, each flushed and fenced before the next: what creating a file durably waits
+/// for.
+pub fn create_in(region: &Region, spare: u64) -> Contender<'_> {
+    const CREATED: u64 = 256;
+    let mut next = 0;
+    Contender::new("raw entry + 2 inode lines, 3 fences", move |ops| {
+        for _ in 0..ops {
+            next = (next + CREATED) % (FILE_BYTES / 2);
+            let (inode, entry) = (spare + next, spare + FILE_BYTES / 2 + next / 4);
+            for line in [inode, inode + pmem::LINE, entry] {
+                region.write(line, &[1; pmem::LINE as usize]);
+                region.flush(line, pmem::LINE);
+                let _ = region.fence();
+            }
+        }
+        Ok(())
+    })
+}
+
 /// One word, its line flushed, a fence: the least that a durable change can cost.
 pub fn word_to(region: &Region, spare: u64) -> Contender<'_> {
     let mut rng = Rng::new(7);
