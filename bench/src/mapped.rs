@@ -5,8 +5,8 @@
 use crate::inprocess::Pool;
 use crate::rounds::Contender;
 use crate::store::Store;
-use crate::workload::Rng;
 use anyhow::Result;
+use rng::Rng;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::cell::RefCell;
 use std::os::fd::BorrowedFd;
@@ -143,6 +143,6 @@ pub fn accesses<'a>(name: &str, mapping: Mapping<'a>, stores: bool) -> Result<Co
     let mut rng = Rng::new(21);
     Ok(Contender::new(name, move |ops| {
         let words = mapping.len as u64 / 8;
-        (0..ops).try_for_each(|_| mapping.access(rng.below(words) * 8, stores))
+        (0..ops).try_for_each(|_| mapping.access(rng.below_fast(words) * 8, stores))
     }))
 }

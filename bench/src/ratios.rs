@@ -12,9 +12,10 @@ use crate::raw;
 use crate::rounds::{Case, Contender, Outcome, Plan};
 use crate::store::{Durable, Kernel, Store, open_dir};
 use crate::subjects;
-use crate::workload::{Buffer, FILE_BYTES, Rng, numbered};
+use crate::workload::{Buffer, FILE_BYTES, numbered};
 use anyhow::Result;
 use pmem::Region;
+use rng::Rng;
 use std::cell::RefCell;
 use std::os::fd::AsFd as _;
 use std::path::Path;
@@ -74,7 +75,7 @@ fn overwriting(
         let mut rng = Rng::new(31);
         Ok(Contender::new(name, move |ops| {
             for _ in 0..ops {
-                let offset = rng.below(FILE / BLOCK as u64) * BLOCK as u64;
+                let offset = rng.below_fast(FILE / BLOCK as u64) * BLOCK as u64;
                 store.write(&file, offset, data.get())?;
             }
             Ok(())
