@@ -146,7 +146,7 @@ fn lines(size: u64) -> Vec<Op> {
     let line = pmem::LINE;
     let within = line.saturating_sub(size) / 2;
     let at = [line + within, 10 * line, 20 * line + size * 7 % line];
-    at.map(|at| Op::Write("/a".into(), at, size)).into()
+    at.map(|at| Op::write("/a", at, size)).into()
 }
 
 /// How to run a family.

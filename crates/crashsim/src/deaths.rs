@@ -28,7 +28,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use vfs::model::Model;
-use vfs::script::{BadOp, Driver, Op, content};
+use vfs::script::{BadOp, Driver, Op, Pos, content};
 use vfs::tree::{Tree, diff};
 use vfs::{Caller, FileSystem, Ino};
 
@@ -131,8 +131,12 @@ impl Victim {
         op: &Op,
         semantics: Semantics,
     ) -> Result<Option<Self>, String> {
-        let is_word = |off: &u64, len: &u64| off / 8 == (off + len.max(&1) - 1) / 8;
-        if matches!(op, Op::Write(_, off, len) if is_word(off, len))
+        let is_word = |at: &Pos, len: &u64| match at {
+            Pos::At(off) => off / 8 == (off + len.max(&1) - 1) / 8,
+            // Where that is, is not known yet.
+            Pos::End(_) | Pos::Limit(_) => true,
+        };
+        if matches!(op, Op::Write(_, at, len, _) if is_word(at, len))
             || matches!(op, Op::Fill(_) | Op::Remount)
         {
             return Ok(None);
@@ -166,9 +170,9 @@ impl Victim {
     fn afterwards(&self, scenario: Scenario) -> Op {
         match &self.op {
             // It takes blocks that look free.
-            _ if scenario == Scenario::Holder => Op::Append("/a".into(), FAR),
-            Op::Truncate(path, _) => Op::Write(path.clone(), FAR, 10),
-            _ => Op::Create("/after".into()),
+            _ if scenario == Scenario::Holder => Op::append("/a", FAR),
+            Op::Truncate(path, _) => Op::write(path.clone(), FAR, 10),
+            _ => Op::create("/after"),
         }
     }
 

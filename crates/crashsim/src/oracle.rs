@@ -165,13 +165,13 @@ impl<'t, T: Target> Oracle<'t, T> {
     fn use_it(&self, fs: &dyn FileSystem) -> Result<(), String> {
         let mut d = Driver::new(fs);
         let script = [
-            Op::Mkdir("/probe".into()),
-            Op::Create("/probe/f".into()),
-            Op::Write("/probe/f".into(), 0, 5000),
-            Op::Write("/probe/f".into(), 4000, 3000),
+            Op::mkdir("/probe"),
+            Op::create("/probe/f"),
+            Op::write("/probe/f", 0, 5000),
+            Op::write("/probe/f", 4000, 3000),
             Op::Link("/probe/f".into(), "/probe/g".into()),
             Op::Rename("/probe/g".into(), "/probe-g".into()),
-            Op::Truncate("/probe/f".into(), 10),
+            Op::truncate("/probe/f", 10),
         ];
         for op in &script {
             match d.run(op, 1) {

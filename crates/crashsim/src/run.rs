@@ -243,8 +243,7 @@ impl Base {
         }
         let mut trace = recorder.into_trace();
         alternate_threads(&mut trace);
-        let reads = |op: &Op| matches!(op, Op::Read(_) | Op::List(_) | Op::Close(_) | Op::Open(..));
-        let promises = ops.iter().zip(worked).map(|(op, worked)| worked && !reads(op)).collect();
+        let promises = ops.iter().zip(worked).map(|(op, worked)| worked && !op.reads()).collect();
         Ok(Recorded { trace, trees, between, promises, history })
     }
 }
@@ -395,7 +394,7 @@ fn both(
     salt: u64,
 ) -> Result<bool, String> {
     if let Op::Fill(place) = op {
-        let append = Op::Append(place.clone(), 4096);
+        let append = Op::append(place.clone(), 4096);
         while both(engine, model, &append, salt)? {}
         return Ok(true);
     }

@@ -26,7 +26,7 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::sync::Mutex;
 use vfs::model::Model;
-use vfs::script::{Driver, HANDLES, Handles, Octal, Op, parse};
+use vfs::script::{Data, Driver, Handles, How, Octal, Op, Part, Pos, parse};
 use vfs::tree::{Tree, diff, tree};
 use vfs::{Durability, Errno, FileSystem};
 
@@ -100,35 +100,35 @@ pub const PREEMPTIONS: u64 = REUSE.len() as u64 * INTERRUPTED;
 
 /// What the handles of all threads hold: `%0` is a file with several blocks, `%1` one of one block with
 /// two names, `%2` its directory, `%3` an empty one.
-pub const OPEN: [&str; HANDLES] = ["/a", "/d/c", "/d", "/e"];
+pub const OPEN: [&str; 4] = ["/a", "/d/c", "/d", "/e"];
 
 fn program(rng: &mut Rng, thread: usize, ops: usize) -> Vec<Op> {
     let own = format!("/t{thread}");
     let text = String::from;
     let op = |rng: &mut Rng| match rng.below(24) {
-        0 => Op::Create(own.clone()),
-        1 => Op::Write(text("%0"), rng.below(9000), 100),
-        2 => Op::Append(text("%0"), 300),
-        3 => Op::Truncate(text("%0"), rng.below(9000)),
+        0 => Op::create(own.clone()),
+        1 => Op::write("%0", rng.below(9000), 100),
+        2 => Op::append("%0", 300),
+        3 => Op::truncate("%0", rng.below(9000)),
         4 => Op::Rename(text("/a"), text("/n")),
         5 => Op::Rename(text("/n"), text("%2/n")),
         6 => Op::Rename(text("%2/n"), text("/a")),
         7 => Op::Link(text("%0"), own.clone()),
         8 => Op::Unlink(own.clone()),
-        9 => Op::Write(text("%1"), 0, 8),
+        9 => Op::write("%1", 0, 8),
         10 => Op::Exchange(text("/a"), text("%2/c")),
-        11 => Op::Append(text("%1"), 5000),
-        12 => Op::Create(text("/n")),
+        11 => Op::append("%1", 5000),
+        12 => Op::create("/n"),
         13 => Op::SetAll(text("%0"), rng.below(9000), Octal(0o600), 3),
-        14 => Op::Read(text("%0")),
-        15 => Op::Copy(text("%0"), 0, text("%1"), 100, 4200),
-        16 => Op::Mkdir(own.clone()),
+        14 => Op::Read(text("%0"), Part::default()),
+        15 => Op::Copy(text("%0"), Pos::At(0), text("%1"), Pos::At(100), 4200),
+        16 => Op::mkdir(own.clone()),
         17 => Op::Rename(text("/d"), text("%3/d")),
         18 => Op::Rename(text("%3/d"), text("/d")),
-        19 => Op::SetXattr(text("%0"), text("user.x"), 20),
-        20 => Op::Punch(text("%0"), 0, 4096),
+        19 => Op::SetXattr(text("%0"), text("user.x"), 20, Data::default(), How::default()),
+        20 => Op::Punch(text("%0"), Pos::At(0), 4096),
         21 => Op::Unlink(text("/a")),
-        22 => Op::Create(text("%3/n")),
+        22 => Op::create("%3/n"),
         _ => Op::Rename(own.clone(), text("%3/n")),
     };
     (0..ops).map(|_| op(rng)).collect()

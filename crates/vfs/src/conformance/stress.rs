@@ -71,7 +71,7 @@ fn work(
             continue;
         }
         let op = gen_op(&mut rng);
-        session.step(&op).map_err(|e| format!("call {i} {op:?}: {e}"))?;
+        session.step(&op).map_err(|e| format!("call {i}, {op}: {e}"))?;
     }
     session.finish()
 }

@@ -15,6 +15,11 @@ impl<'a> Words<'a> {
         Self(line.split_ascii_whitespace().peekable())
     }
 
+    /// Key and value of the next word, where it has both; it stays the next.
+    pub(super) fn option(&mut self) -> Option<(&'a str, &'a str)> {
+        self.0.peek()?.split_once('=')
+    }
+
     /// Whether all have been read.
     pub fn is_empty(&mut self) -> bool {
         self.0.peek().is_none()
@@ -147,6 +152,42 @@ fn byte<'a>((digits, rest): (&[u8; 2], &'a [u8])) -> Option<(u8, &'a [u8])> {
     let [high, low] = digits.map(|digit| char::from(digit).to_digit(16));
     Some(((high? << 4 | low?) as u8, rest))
 }
+
+/// Declares what can be said after the arguments of a call, as `key=value` in any order: each is `None` where it is not.
+macro_rules! options {
+    ($(#[$about:meta])* $vis:vis struct $name:ident {
+        $($(#[$detail:meta])* $key:ident: $kind:ty,)*
+    }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+        $vis struct $name {
+            $($(#[$detail])* pub $key: Option<$kind>,)*
+        }
+
+        impl Field for $name {
+            fn put(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+                $(if let Some(value) = &self.$key {
+                    write!(to, concat!(" ", stringify!($key), "={}"), value)?;
+                })*
+                Ok(())
+            }
+
+            fn take(words: &mut Words<'_>) -> Option<Self> {
+                let mut options = Self::default();
+                while let Some((key, value)) = words.option() {
+                    match key {
+                        $(stringify!($key) => options.$key = Some(value.parse().ok()?),)*
+                        _ => break,
+                    }
+                    words.next();
+                }
+                Some(options)
+            }
+        }
+    };
+}
+
+pub(super) use options;
 
 /// Declares an enum of calls and its text form, both ways, from one table: variant, arguments, word. Each argument is a
 /// [`Field`](crate::script::Field).

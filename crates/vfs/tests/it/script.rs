@@ -1,6 +1,9 @@
 //! Operations as lines of text.
 
-use vfs::script::{Op, escape, parse, unescape};
+use vfs::conformance::gen_ops;
+use vfs::model::Model;
+use vfs::script::{Driver, Op, escape, parse, unescape};
+use vfs::{Errno, FileSystem};
 
 #[test]
 fn lines_are_read_as_they_are_written() {
@@ -44,4 +47,52 @@ fn every_name_is_one_word() {
     }
     // As scripts have them that know of no escapes.
     assert_eq!(unescape(r"a\b\x4g\"), &br"a\b\x4g\"[..]);
+}
+
+#[test]
+fn options_follow_in_any_order_and_can_be_left_out() {
+    let all = [
+        "create /a by=1000:100 mode=2755 umask=27 keep=5",
+        "lookup /d/\\e keep=0",
+        "tmpfile /d 1 mode=600",
+        "setattr %1 mode=4755 uid=1 gid=2 size=3 atime=now mtime=-4 ctime=5",
+        "write /a end-1 10 fill=0",
+        "read /a at=limit+1 len=9",
+        "setxattr /a user.x 10 fill=7 how=create",
+        "setacl /a perms=75400 plain=true how=replace",
+        "list / batch=3",
+        "statfs",
+    ];
+    for line in all {
+        assert_eq!(line.parse::<Op>().unwrap().to_string(), line);
+    }
+    let swapped = "create /a umask=27 mode=2755 by=1000:100 keep=5";
+    assert_eq!(swapped.parse::<Op>(), all[0].parse());
+    assert_eq!("create /a".parse::<Op>().unwrap(), Op::create("/a"));
+    for bad in
+        ["create /a keep=5 mode=1", "create /a size=1", "write /a 0 1 fill=", "write /a fin-1 1"]
+    {
+        assert!(bad.parse::<Op>().is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn generated_sequences_are_scripts() {
+    for seed in 0..20 {
+        let ops = gen_ops(seed, 300);
+        let script: String = ops.iter().map(|op| format!("{op}\n")).collect();
+        assert_eq!(parse::<Op>(&script).unwrap(), ops);
+    }
+}
+
+#[test]
+fn names_are_as_long_as_they_can_be() {
+    let fs = Model::new();
+    let mut driver = Driver::new(&fs);
+    let mut run = |line: &str| driver.run(&line.parse().unwrap(), 0);
+    assert_eq!(run(r"create /a\max"), Ok(()));
+    assert_eq!(run(&format!("unlink /{}", "a".repeat(fs.limits().name))), Ok(()));
+    assert_eq!(run(r"create /a\over"), Err(Errno::NAMETOOLONG));
+    assert_eq!(run(r"create /\x61\x20b"), Ok(()));
+    assert!(fs.peek(fs.root(), b"a b").is_ok());
 }
