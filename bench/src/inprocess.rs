@@ -5,10 +5,11 @@
 use crate::store::{Store, whole};
 use crate::subjects::{Atime, Pages, Subject};
 use anyhow::Result;
-use pmem::{Access, Lock, OpenOptions, Region};
+use pmem::{Access, Lock, Medium as _, OpenOptions, Region};
 use pool::{Engine, FormatOptions};
-use posix::{Attached, MountSpec, MountState, Process, Served};
+use posix::{Attached, MountSpec, MountState, PoolFile, Process, Served};
 use std::ffi::CStr;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -90,7 +91,7 @@ fn spec(dir: &Path, engine: &Arc<dyn Engine>) -> Result<MountSpec> {
     let attach = move || {
         Ok(Attached {
             events: engine.clone(),
-            file: None,
+            file: lies_in(&*engine),
             secret: engine.secret(),
             fs: engine.clone(),
             on_fork: Box::new(|_| ()),
@@ -102,6 +103,14 @@ fn spec(dir: &Path, engine: &Arc<dyn Engine>) -> Result<MountSpec> {
         look: Box::new(|| Some(MountState::default())),
         attach: Box::new(attach),
     })
+}
+
+/// What files are mapped from, as the preloaded library has it.
+fn lies_in(engine: &dyn Engine) -> Option<PoolFile> {
+    let region = engine.region();
+    let fd = region.descriptor()?.as_raw_fd();
+    let is_persistent = region.domain().is_persistent();
+    Some(PoolFile { fd, flags: region.map_flags(), is_persistent })
 }
 
 /// What a call returned; `ENOSYS` where it would be the kernel's.

@@ -154,11 +154,11 @@ pub unsafe fn copy_durably(to: *mut u8, from: *const u8, len: usize) {
     store_fence();
 }
 
-/// Copies of this many bytes or more go on at several places. Two bounds, as CPUs differ in what a copy out of their last
-/// cache waits for: of those with ERMS the measured one (last-level cache of 32 MiB) copies 64 KiB of a file of 64 MiB at 29
-/// GB/s by `memcpy` and at 19 in streams, 1 MiB at 17 and 19 ("Threads" of docs/PERFORMANCE.md, 2026-11-23). One without (first
-/// generation of EPYC, 8 MiB; 2026-11-24, GB/s of `memcpy`, of streams, of 64 KiB and of 512 KiB): 18 and 20, 16 and 19
-/// from the last-level cache; 14 and 18, 13 and 16 from memory; from the caches nearer, 45 and 43, 34 and 36.
+/// Copies of this many bytes or more go on at several places. Two bounds, as CPUs differ in what copies out of their last
+/// cache wait for. One with 32 MiB of it (of EPYC, a generation with ERMS) copied 64 KiB of a file of 64 MiB at 29 GB/s by
+/// `memcpy` and at 19 in streams, 1 MiB at 17 and 19 ("Threads" in docs/PERFORMANCE.md, 2026-11-23). The first generation of EPYC
+/// (8 MiB, no ERMS; 2026-11-24), GB/s by `memcpy` and in streams, of 64 and of 512 KiB: 18 and 20, 16 and 19 from the last
+/// cache; 14 and 18, 13 and 16 from memory; 45 and 43, 34 and 36 from nearer ones.
 const STREAMED: usize = 64 << 10;
 const STREAMED_BY_ERMS: usize = 1 << 20;
 
