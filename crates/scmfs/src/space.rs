@@ -295,6 +295,12 @@ impl Txn<'_> {
     }
 
     fn note(&mut self, run: Run) {
+        let is_claimed = |block: u64| self.v.blocks.get(&self.v.arena, block);
+        debug_assert!(
+            [run.bits().start, run.bits().end - 1].into_iter().all(is_claimed),
+            "space-P1: blocks {:?} are taken and not claimed",
+            run.bits()
+        );
         self.reserved -= run.count;
         self.taken.push(run);
     }
