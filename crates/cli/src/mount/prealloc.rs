@@ -53,7 +53,8 @@ fn on_or_off(name: &str, value: &str) -> Result<bool> {
     }
 }
 
-fn number(name: &str, value: &str) -> Result<u64> {
+/// The number that a word says.
+pub fn number(name: &str, value: &str) -> Result<u64> {
     let is_small = |n: &u64| *n <= u64::MAX >> 12;
     let found = value.parse().ok().filter(is_small);
     found.with_context(|| format!("option `{name}={value}`: needs a number"))

@@ -22,10 +22,6 @@ use crate::stats::{PoolStats, ServerStats};
 /// How often to look for programs that died.
 const REAP_EVERY: Duration = Duration::from_secs(1);
 
-/// How often to look for what may wait until somebody has time; and the pause between two steps of that.
-const MAINTAIN_EVERY: Duration = Duration::from_secs(1);
-const MAINTAIN_PAUSE: Duration = Duration::from_millis(10);
-
 /// How long programs get to close their files when the server is told to stop.
 const STOP_GRACE: Duration = Duration::from_secs(10);
 
@@ -45,6 +41,7 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
         threads: Some(threads),
         prealloc: plan.options.prealloc.clone(),
         write_policy: plan.options.write_policy,
+        past_cache: plan.options.past_cache,
         consistency: plan.options.consistency,
         ..Default::default()
     };
@@ -92,7 +89,7 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
     let reaped = Arc::downgrade(&fs);
     drop(fs);
     if !read_only {
-        maintain(reaped.clone());
+        maintain(reaped.clone(), &plan.options);
     }
     let root = rustix::process::geteuid().is_root();
     let by_default = if root { Access::All } else { Access::Owner };
@@ -207,8 +204,10 @@ fn reap(fs: Weak<dyn Engine>) {
 }
 
 /// Does what the engine has left for when there is time, a step at a time.
-fn maintain(fs: Weak<dyn Engine>) {
-    crate::background::maintain(fs, MAINTAIN_EVERY, MAINTAIN_PAUSE, |fs| {
+fn maintain(fs: Weak<dyn Engine>, options: &Options) {
+    let (every, pause) = (options.collect_every_ms, options.collect_pause_ms);
+    let (every, pause) = (Duration::from_millis(every), Duration::from_millis(pause));
+    crate::background::maintain(fs, every, pause, |fs| {
         fs.maintain().unwrap_or_else(|err| {
             tracing::error!("the collector found: {err}");
             false

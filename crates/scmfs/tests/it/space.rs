@@ -3,7 +3,7 @@
 use crate::common::{OnDemand, Scmfs};
 use pool::Engine as _;
 use scmfs::layout::{BLOCK, EXTENT};
-use suite::{Engine, FILE, Fs, check_and_remount, content, create, mounted};
+use suite::{Engine, FILE, Fs, Rng, check_and_remount, content, create, mounted};
 use vfs::{FileSystem as _, Ino, ROOT};
 
 /// Free units of 2 MiB that are whole.
@@ -85,4 +85,42 @@ fn what_is_appended_to_is_in_few_runs<E: Engine>(most: usize) {
 fn a_file_that_grows_by_appends_is_in_few_runs() {
     what_is_appended_to_is_in_few_runs::<Scmfs>(4);
     what_is_appended_to_is_in_few_runs::<OnDemand>(12);
+}
+
+/// Mappings of this process.
+fn mappings() -> usize {
+    std::fs::read_to_string("/proc/self/maps").unwrap().lines().count()
+}
+
+/// However many pieces files and free space are in: all of the pool is one mapping. (Programs that map files for themselves have
+/// those mappings besides.)
+#[test]
+fn an_aged_pool_takes_as_many_mappings_as_a_new_one() {
+    let fs = mounted::<Scmfs>(64 << 20);
+    let mut rng = Rng::new(3);
+    let mut buf = vec![0; 1 << 20];
+    let mut before = 0;
+    for step in 0..600u64 {
+        let name = format!("f{}", step % 60);
+        let _ = fs.unlink(ROOT, name.as_bytes());
+        let ino = create::<Scmfs>(&fs, ROOT, &name, &FILE);
+        for _ in 0..4 {
+            let len = 1 + rng.below(200_000) as usize;
+            fs.write(ino, rng.below(1 << 20), &buf[..len]).unwrap();
+            fs.append(ino, &buf[..len / 8 + 1]).unwrap();
+            fs.read(ino, 0, &mut buf).unwrap();
+            let lent = fs.get_read_buf(ino, 0, 1 << 20).unwrap();
+            assert!(!lent.is_empty());
+        }
+        fs.map_range(ino, 0..BLOCK, true).unwrap();
+        fs.unmap_range(ino, true, true);
+        fs.forget(ino, 1);
+        // What threads and the allocator have, they have by then.
+        if step == 100 {
+            before = mappings();
+        }
+    }
+    let after = mappings();
+    assert!(after <= before + 4, "{before}, then {after}");
+    check_and_remount::<Scmfs>(fs);
 }
