@@ -25,7 +25,7 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicI32, AtomicU8, Ordering::*};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, Thread};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Where a thread can give way to another. Does nothing in threads that no scheduler runs.
 pub fn step() {
@@ -340,7 +340,8 @@ fn wait_until_all_stop(slots: &[Arc<ScheduledThread>]) {
     }
 }
 
-/// A thread that has run for so long (in clock ticks, of 10 ms) between two steps spins on a lock.
+/// A thread that has run for so long (in clock ticks, of 10 ms) between two steps spins on a lock. That is its own time, in
+/// which others on a busy machine have no part.
 const SPINNING_TICKS: u64 = 2;
 
 /// Whether the kernel has a thread asleep, and how long it has run, in clock ticks.
@@ -353,17 +354,32 @@ fn look(tid: i32) -> Option<(bool, u64)> {
 }
 
 /// All threads wait for locks; nobody is left to give one back. Makes sure, and says so.
+///
+/// What counts is how often all are seen to be stuck, not how long it takes: on a busy machine a thread that could go on, and
+/// this one, may not run for seconds.
 fn wait_for_any(slots: &[Arc<ScheduledThread>], name: &str) {
-    const SURE: Duration = Duration::from_secs(5);
-    let start = Instant::now();
+    const POLL: Duration = Duration::from_millis(10);
+    const SURE: usize = 500;
+    let mut stuck = 0;
+    let mut used: Vec<Option<u64>> = vec![None; slots.len()];
     while !slots.iter().any(|s| s.is(WAITS)) && !slots.iter().all(|s| s.is(DONE)) {
-        if start.elapsed() > SURE {
+        let mut looks = slots.iter().zip(&mut used).filter(|(slot, _)| slot.is(RUNS));
+        let are_stuck = looks.all(|(slot, used)| {
+            look(slot.tid.load(Acquire)).is_some_and(|(asleep, ticks)| {
+                asleep || ticks - *used.get_or_insert(ticks) > STUCK_TICKS
+            })
+        });
+        stuck = if are_stuck { stuck + 1 } else { 0 };
+        if stuck > SURE {
             eprintln!("deadlock: all threads wait for each other in: {name}");
             std::process::abort();
         }
-        thread::park_timeout(Duration::from_millis(10));
+        thread::park_timeout(POLL);
     }
 }
+
+/// A thread that has run for so long (in clock ticks) since all seemed to wait will not find what it spins for.
+const STUCK_TICKS: u64 = 500;
 
 #[cfg(test)]
 mod tests {

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use vfs::model::Model;
 use vfs::script::{Driver, Op};
 use vfs::{Caller, FileKind, FileSystem, Ino, ROOT};
@@ -249,9 +249,7 @@ pub fn killed_processes_do_no_harm<E: Engine>() {
         std::thread::sleep(Duration::from_micros(10_000 + rng.below(30_000)));
         let id = rng.below(WORKERS);
         let Killed { right, script } = workers[id as usize].take().expect("it runs").kill(id);
-        let start = Instant::now();
         let now = Files::read(&fs, id);
-        assert!(start.elapsed() < Duration::from_secs(20), "something was stuck");
         assert!(
             is_right::<E>(&right, &now),
             "worker {id}, life {life}: {now:?}\nis neither {right:?}, which is after\n{script}"

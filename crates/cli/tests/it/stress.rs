@@ -10,8 +10,10 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
-use crate::common::{PermissionsExt, Sandbox};
+use crate::common::{PermissionsExt, Sandbox, on_each_engine};
 use rng::Rng;
+
+on_each_engine!(many_workers, many_workers_without_cache,);
 
 const WORKERS: u64 = 8;
 const STEPS: usize = 1500;
@@ -116,8 +118,8 @@ fn play_all(root: &Path) {
     });
 }
 
-fn same_as_tmpfs(options: &[&str]) {
-    let mut s = Sandbox::mounted(options);
+fn same_as_tmpfs(layout: &str, options: &[&str]) {
+    let mut s = Sandbox::mounted_as(layout, options);
     let reference = tempfile::tempdir_in("/dev/shm").unwrap();
     play_all(reference.path());
     play_all(&s.dir);
@@ -139,17 +141,15 @@ fn same_as_tmpfs(options: &[&str]) {
     assert!(s.ok(["check", s.pool_str()]).contains("clean"));
 }
 
-#[test]
-fn many_workers() {
-    same_as_tmpfs(&["--threads", "4"]);
+fn many_workers(layout: &str) {
+    same_as_tmpfs(layout, &["--threads", "4"]);
 }
 
-#[test]
-fn many_workers_without_cache() {
-    same_as_tmpfs(&["--threads", "4", "--no-cache"]);
+fn many_workers_without_cache(layout: &str) {
+    same_as_tmpfs(layout, &["--threads", "4", "--no-cache"]);
 }
 
 #[test]
 fn many_workers_whose_opens_are_asked_for() {
-    same_as_tmpfs(&["--threads", "4", "-o", "ask_open"]);
+    same_as_tmpfs("bpfs", &["--threads", "4", "-o", "ask_open"]);
 }

@@ -2,8 +2,9 @@
 
 use crate::common::{OnDemand, Scmfs};
 use pool::Engine as _;
+use rng::Rng;
 use scmfs::layout::{BLOCK, EXTENT};
-use suite::{Engine, FILE, Fs, Rng, check_and_remount, content, create, mounted};
+use suite::{Engine, FILE, Fs, check_and_remount, content, create, mounted};
 use vfs::{FileSystem as _, Ino, ROOT};
 
 /// Free units of 2 MiB that are whole.
