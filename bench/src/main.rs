@@ -318,7 +318,7 @@ impl Cli {
 
     /// As [`Cases::plan`], with fewer rounds where there are many cases and contenders.
     fn plan(&self, cases: &Cases, clock: Clock) -> Plan {
-        let (rounds, slice_ms) = self.scale((15, 20), (7, 4), (1, 1));
+        let (rounds, slice_ms) = self.scale((11, 15), (7, 4), (1, 1));
         Plan {
             rounds: cases.rounds.map_or(rounds, usize::from),
             slice: Duration::from_millis(slice_ms),
