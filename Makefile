@@ -32,7 +32,7 @@ SCORE_RESULTS ?=
 CRASH_MINUTES ?= 30
 
 # What `make bench-scmfs` measures, and with which options (--quick, --strict).
-SCMFS_MEASURED ?= aging iozone postmark scaling misses
+SCMFS_MEASURED ?= ratios iozone postmark scaling misses aging
 SCMFS_BENCH ?=
 
 # Seconds of `make fuzz`, for each target.
@@ -119,7 +119,7 @@ bench-quick: ## the same in two minutes, for a first look; changes no document
 	$(BENCH) fuse --quick
 	$(BENCH) bdev --quick
 
-bench-scmfs: ## what SCMFS is to show, and BPFS beside it: aging, IOzone, PostMark, threads, misses (30 minutes; SCMFS_BENCH=--quick: 8)
+bench-scmfs: ## what SCMFS is to show, and BPFS beside it: ratios, IOzone, PostMark, threads, misses, aging (30 minutes; SCMFS_BENCH=--quick: 8)
 	scripts/lib-packages.sh valgrind
 	$(CARGO) build --release --package bench
 	mkdir -p $(WORK)/bench

@@ -8,7 +8,8 @@
 # was seen, 1 if not.
 #
 # Environment: KEEPSTONE, the program to show (default: builds target/release/keepstone);
-# KEEPSTONE_CACHE, where sources are kept (default: .work/debian-source).
+# KEEPSTONE_CACHE, where sources are kept (default: .work/debian-source); LAYOUT, what the pool is laid out for (bpfs,
+# scmfs; default bpfs).
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -28,7 +29,7 @@ find "$outside/git-tree" -type d -empty -delete
 say "sources of xz ($(count "$outside/xz") files) and git ($(count "$outside/git-tree") files), from Debian"
 
 step "Make a pool in DRAM, mount it"
-"$keepstone" mkfs "$pool" --size 2G --label demo | indent
+"$keepstone" mkfs "$pool" --layout "${LAYOUT:-bpfs}" --size 2G --label demo | indent
 "$keepstone" mount "$pool" "$mnt" | indent
 seen "a pool in DRAM, mounted as an ordinary directory"
 

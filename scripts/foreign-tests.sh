@@ -13,7 +13,8 @@
 # Installs what it lacks by apt-get. Keeps sources, builds, and verdicts and output by suite, side and unit in
 # .work/foreign. Environment: KEEPSTONE (default: target/release/keepstone); JOBS, units at a time (default: the number
 # of CPUs); RESUME=1 keeps the verdicts of a run that was interrupted; AS, the user that runs the tests (default: root;
-# as another user, tests of permissions run that are skipped as root).
+# as another user, tests of permissions run that are skipped as root); LAYOUT, what the pool is laid out for (bpfs,
+# scmfs; default bpfs).
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 # shellcheck disable=SC2034  # lib.sh uses it
@@ -246,7 +247,7 @@ compare_units() {
 }
 
 compare() {
-    local units=("$@") results=$foreign/verdicts/$suite${AS:+-$AS} tmpfs unit side status=0
+    local units=("$@") results=$foreign/verdicts/$suite${AS:+-$AS}${LAYOUT:+-$LAYOUT} tmpfs unit side status=0
     echo "== $suite"
     "prepare_$suite"
     [ ${#units[@]} -gt 0 ] || mapfile -t units < <("list_$suite")

@@ -6,7 +6,7 @@
 #
 # Prints the best wall time of each in seconds, and the ratio of tmpfs's to it: above 1 is faster than tmpfs. Needs root.
 # Installs what it lacks by apt-get. Environment: KEEPSTONE (default: target/release/keepstone), ROUNDS (5), JSON (a
-# file that gets the results, too).
+# file that gets the results, too), LAYOUT, what the pools are laid out for (bpfs, scmfs; default bpfs).
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 keepstone=${KEEPSTONE:-$root/target/release/keepstone}
@@ -27,7 +27,7 @@ trap clean_up EXIT
 
 mkdir "$work/tmpfs" "$work/direct" "$work/cached" "$work/input"
 for kind in direct cached; do
-    "$keepstone" mkfs "$work/$kind.pool" --size 2G >/dev/null
+    "$keepstone" mkfs "$work/$kind.pool" --layout "${LAYOUT:-bpfs}" --size 2G >/dev/null
     options=()
     [ "$kind" = cached ] || options=(-o direct)
     "$keepstone" mount "${options[@]}" "$work/$kind.pool" "$work/$kind" >/dev/null

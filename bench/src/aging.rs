@@ -4,7 +4,11 @@
 //! A pool is filled to a level with files of real sizes ([`sizes`](crate::sizes)), then churned: files at random are removed,
 //! others created, so that the level holds; one of eight steps makes a file grow in the midst of the others instead. What is
 //! churned is *allocated* ([`fallocate`](vfs::FileSystem::fallocate)), which takes space as writing does; contents are
-//! written where time is measured. Sizes are at most a sixteenth of the pool.
+//! written where time is measured. Sizes are at most [`Scale::most`].
+//!
+//! Meanwhile the server's background work is done as a server does it ([`Engine::maintain`](pool::Engine::maintain)): once a
+//! second, and again at once as long as there is more. A second is so many steps ([`STEPS_A_SECOND`]): the clock of the pool goes
+//! by them.
 //!
 //! *Fresh* is a new pool of the same size with the same files of the same sizes in the same directories, allocated one after
 //! the other. Both are measured in turn, in the same rounds; above 0.9 of its speed, the aged pool is good enough.
@@ -14,11 +18,14 @@ use crate::rounds::{Case, Contender, Outcome, Plan, progress};
 use crate::sizes::Sizes;
 use crate::store::Store as _;
 use crate::subjects::Subject;
-use crate::workload::{Buffer, Rng, numbered};
+use crate::workload::{Buffer, numbered};
 use anyhow::{Context as _, Result};
+use pool::MountOptions;
+use rng::Rng;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
-use vfs::Errno;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use vfs::{Errno, Timestamp};
 
 const DIRS: usize = 64;
 const BLOCK: u64 = 4 << 10;
@@ -27,6 +34,19 @@ const CALL: usize = 1 << 20;
 /// Speed of the aged pool relative to the fresh one.
 const TARGET: f64 = 0.9;
 
+/// Steps of the churn in a second of the pool's clock. With a mean size of 250 KiB that is 2 MB/s.
+const STEPS_A_SECOND: u64 = 8;
+/// Steps of the background work in a second at the most: a server waits for 10 ms after each.
+const MAINTAIN_MOST: u64 = 100;
+
+/// Seconds that the clock of pools is ahead.
+static SECONDS: AtomicU64 = AtomicU64::new(0);
+
+/// The clock of pools.
+fn clock() -> Timestamp {
+    Timestamp(Timestamp::now().0 + SECONDS.load(Relaxed) as i64 * 1_000_000_000)
+}
+
 /// How much is churned and measured.
 #[derive(Clone, Debug)]
 pub struct Scale {
@@ -34,6 +54,8 @@ pub struct Scale {
     pub pool: u64,
     /// How many times its size a pool is churned.
     pub churn: u64,
+    /// Bytes of the longest file; never more than a quarter of a pool.
+    pub most: u64,
     /// How full it is held, in percent.
     pub levels: Vec<u32>,
     /// Files whose contents are read and written.
@@ -43,17 +65,17 @@ pub struct Scale {
 impl Scale {
     /// The whole of it.
     pub fn full() -> Self {
-        Self { pool: 1 << 30, churn: 100, levels: vec![60, 75, 90], sample: 200 }
+        Self { pool: 4 << 30, churn: 100, most: 1 << 30, levels: vec![60, 75, 90], sample: 200 }
     }
 
     /// For a first look.
     pub fn quick() -> Self {
-        Self { pool: 512 << 20, churn: 10, ..Self::full() }
+        Self { pool: 512 << 20, churn: 10, most: 32 << 20, ..Self::full() }
     }
 
     /// To see that it works.
     pub fn tiny() -> Self {
-        Self { pool: 64 << 20, churn: 1, levels: vec![75], sample: 10 }
+        Self { pool: 64 << 20, churn: 1, most: 4 << 20, levels: vec![75], sample: 10 }
     }
 }
 
@@ -129,17 +151,28 @@ pub fn run(plan: &Plan, subjects: &[Subject], scale: &Scale, dir: &Path) -> Resu
 
 fn age(plan: &Plan, subject: &Subject, scale: &Scale, level: u32, dir: &Path) -> Result<Row> {
     let name = format!("{} at {level} %", subject.name);
+    let options = MountOptions { clock, ..subject.options.clone() };
+    let subject = &Subject { options, ..subject.clone() };
     let mut aged = Files::new(subject.pool(dir, scale.pool)?)?;
     let room = scale.pool / 100 * u64::from(level);
-    let mut churn = Churn { rng: Rng::new(7), sizes: Sizes::agrawal(scale.pool / 16), retries: 0 };
+    let mut churn = Churn {
+        rng: Rng::new(7),
+        sizes: Sizes::agrawal(scale.most.min(scale.pool / 4)),
+        retries: 0,
+    };
     while aged.allocated < room {
         churn.add(&mut aged, room)?;
     }
     let wanted = scale.pool * scale.churn;
     let bar = progress(&format!("age {name}"), wanted >> 20);
-    let mut churned = 0;
+    let (mut churned, mut steps) = (0, 0u64);
     while churned < wanted {
         churned += churn.step(&mut aged, room)?;
+        steps += 1;
+        if steps % STEPS_A_SECOND == 0 {
+            SECONDS.fetch_add(1, Relaxed);
+            aged.maintain()?;
+        }
         bar.set_position(churned >> 20);
     }
     bar.finish_and_clear();
@@ -179,6 +212,16 @@ impl Files {
         let dirs =
             (0..DIRS).map(|i| pool.mkdir(&root, &numbered(i))).collect::<vfs::Result<_>>()?;
         Ok(Self { pool, dirs, sizes: vec![], live: vec![], free: vec![], allocated: 0 })
+    }
+
+    /// A second of the background work.
+    fn maintain(&self) -> Result<()> {
+        for _ in 0..MAINTAIN_MOST {
+            if !self.pool.engine().maintain()? {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn dir(&self, file: usize) -> &i32 {
@@ -232,7 +275,7 @@ impl Files {
         if self.live.is_empty() {
             return Ok(());
         }
-        let file = self.live.swap_remove(rng.below(self.live.len() as u64) as usize);
+        let file = self.live.swap_remove(rng.below_fast(self.live.len() as u64) as usize);
         self.pool.unlink(self.dir(file), &numbered(file))?;
         self.allocated -= self.sizes[file].take().unwrap_or(0).next_multiple_of(BLOCK);
         self.free.push(file);
@@ -329,10 +372,10 @@ impl Churn {
 
     /// A file more, or one that has grown. Returns the bytes that this took.
     fn step(&mut self, files: &mut Files, room: u64) -> Result<u64> {
-        if self.rng.below(8) > 0 || files.live.is_empty() {
+        if self.rng.below_fast(8) > 0 || files.live.is_empty() {
             return self.add(files, room);
         }
-        let file = files.live[self.rng.below(files.live.len() as u64) as usize];
+        let file = files.live[self.rng.below_fast(files.live.len() as u64) as usize];
         let old = files.sizes[file].unwrap_or(0);
         let more = old.min(room / 16);
         while files.allocated + more > room && files.live.len() > 1 {
@@ -385,7 +428,7 @@ fn measure(
     let step = aged.live.len().div_ceil(scale.sample).max(1);
     let mut left: u64 = scale.pool / 4;
     let mut sample = Vec::new();
-    for &file in fresh.live.iter().skip(rng.below(step as u64) as usize).step_by(step) {
+    for &file in fresh.live.iter().skip(rng.below_fast(step as u64) as usize).step_by(step) {
         let size = fresh.sizes[file].unwrap_or(0);
         if size <= left {
             left -= size;
@@ -459,8 +502,8 @@ fn random_reads<'a>(name: &str, pool: &'a Pool, open: Vec<(i32, u64)>) -> Conten
     let big: Vec<_> = open.into_iter().filter(|(_, size)| *size >= BLOCK).collect();
     Contender::new(name, move |ops| {
         for _ in 0..ops {
-            let (file, size) = big[rng.below(big.len() as u64) as usize];
-            pool.read(&file, rng.below(size / BLOCK) * BLOCK, buf.get_mut())?;
+            let (file, size) = big[rng.below_fast(big.len() as u64) as usize];
+            pool.read(&file, rng.below_fast(size / BLOCK) * BLOCK, buf.get_mut())?;
         }
         Ok(())
     })

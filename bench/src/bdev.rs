@@ -8,10 +8,11 @@
 use crate::engine::size;
 use crate::raw;
 use crate::rounds::{Case, Contender, Outcome, Plan};
-use crate::workload::{Buffer, FILE_BYTES, Rng, by_two};
+use crate::workload::{Buffer, FILE_BYTES, by_two};
 use anyhow::{Context as _, Result};
 use pmbd::{BlockDevice, Buffering, Durability, Options, Protection, Scheme};
 use pmem::{Access, OpenOptions};
+use rng::Rng;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -60,7 +61,7 @@ impl Device {
         let places = FILE_BYTES / len;
         len * match pattern {
             Pattern::Sequential => self.next.fetch_add(1, Relaxed) % places,
-            Pattern::Random => rng.below(places),
+            Pattern::Random => rng.below_fast(places),
         }
     }
 

@@ -13,8 +13,9 @@ use crate::posix::Libc;
 use crate::report::Section;
 use crate::rounds::{Case, Contender, Outcome, Plan};
 use crate::store::{Durable, Kernel, open_dir};
-use crate::workload::{APPEND_BYTES, Bed, Buffer, FILE_BYTES, Rng};
+use crate::workload::{APPEND_BYTES, Bed, Buffer, FILE_BYTES};
 use anyhow::{Result, ensure};
+use rng::Rng;
 use rustix::fd::{AsRawFd as _, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use std::ffi::{CStr, OsStr};
@@ -259,7 +260,7 @@ fn at_random(file: OwnedFd, calls: Calls, len: usize, writes: bool) -> Contender
     let places = NEAR.max(len) / len;
     Contender::new(calls.name, move |ops| {
         for _ in 0..ops {
-            let at = rng.below(places as u64) * len as u64;
+            let at = rng.below_fast(places as u64) * len as u64;
             let n = if writes {
                 (calls.pwrite)(&file, buf.get(), at)?
             } else {
@@ -291,7 +292,7 @@ fn lent(file: OwnedFd, len: usize) -> Result<Contender<'static>> {
     Ok(Contender::new(SUBJECT, move |ops| {
         for _ in 0..ops {
             let mut bytes = std::ptr::null();
-            let at = (rng.below(places) * len as u64) as i64;
+            let at = (rng.below_fast(places) * len as u64) as i64;
             // SAFETY: room for an address; what is lent can be looked at until it is given back.
             unsafe {
                 let n = get(file.as_raw_fd(), len, at, &mut bytes);
@@ -361,7 +362,7 @@ fn chosen(pages: usize, rng: &mut Rng) -> Vec<usize> {
     if pages == CHUNK / PAGE {
         return (0..pages).collect();
     }
-    (0..pages).map(|_| rng.below((CHUNK / PAGE) as u64) as usize).collect()
+    (0..pages).map(|_| rng.below_fast((CHUNK / PAGE) as u64) as usize).collect()
 }
 
 fn touch_mapped(
@@ -374,7 +375,7 @@ fn touch_mapped(
     use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
     let flags = if populate { MapFlags::POPULATE } else { MapFlags::empty() };
     let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, flags | MapFlags::SHARED);
-    let offset = rng.below(FILE_BYTES / CHUNK as u64) * CHUNK as u64;
+    let offset = rng.below_fast(FILE_BYTES / CHUNK as u64) * CHUNK as u64;
     // SAFETY: a new mapping of a file that stays as it is; copies lie within it; nobody uses it
     // afterwards.
     unsafe {

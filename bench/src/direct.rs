@@ -13,10 +13,11 @@ use crate::raw;
 use crate::report::{Results, Section};
 use crate::rounds::{Case, Contender, Outcome, Plan};
 use crate::store::{Durable, Kernel, Store, open_dir};
-use crate::workload::{APPEND_BYTES, Bed, FILE_BYTES, NAMES, Rng, numbered};
+use crate::workload::{APPEND_BYTES, Bed, FILE_BYTES, NAMES, numbered};
 use anyhow::{Context as _, Result, ensure};
 use pmem::{Access, Lock, OpenOptions, Region};
 use pool::MountOptions;
+use rng::Rng;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -202,7 +203,7 @@ fn without_copy(
         let mut rng = Rng::new(2);
         let given = Contender::new("get_read_buf", |ops| {
             for _ in 0..ops {
-                let end = (rng.below(FILE_BYTES / len as u64) + 1) * len as u64;
+                let end = (rng.below_fast(FILE_BYTES / len as u64) + 1) * len as u64;
                 let mut at = end - len as u64;
                 while at < end {
                     let piece = std::hint::black_box(fs.get_read_buf(file, at, end - at)?);

@@ -21,7 +21,13 @@ pub enum Stores {
     Cached,
     /// Past the cache, with a fence: durable where memory is.
     Fenced,
+    /// The same, then a word elsewhere, its line flushed, and another fence: what a durable append needs, whose length must
+    /// not come before its bytes.
+    Sized,
 }
+
+/// Behind the files, for the word of [`Stores::Sized`].
+const WORD_BYTES: u64 = 4096;
 
 /// A region in which files lie one behind the other, each of the same length.
 pub struct Flat {
@@ -35,7 +41,7 @@ impl Flat {
     /// `files` of so many bytes, in memory like a pool's: a file in `dir`, which has lost its name.
     pub fn like_a_pool(dir: &Path, files: u64, file_bytes: u64, stores: Stores) -> Result<Self> {
         let home = tempfile::Builder::new().prefix("keepstone-bench-").tempdir_in(dir)?;
-        let region = Region::create(home.path().join("flat"), files * file_bytes)?;
+        let region = Region::create(home.path().join("flat"), files * file_bytes + WORD_BYTES)?;
         Ok(Self { region, stores, file_bytes, next: AtomicU64::new(0) })
     }
 
@@ -93,6 +99,11 @@ impl Store for Flat {
             Stores::Fenced => {
                 self.region.write_nt(at, data);
                 let _ = self.region.fence();
+            }
+            Stores::Sized => {
+                self.region.write_nt(at, data);
+                let ready = self.region.fence();
+                let _ = self.region.publish(self.region.len() - WORD_BYTES, at, ready);
             }
         }
         Ok(())

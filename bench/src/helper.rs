@@ -2,8 +2,9 @@
 
 use crate::posix::Libc;
 use crate::store::Store;
-use crate::workload::{Buffer, Rng, numbered, overwrite_file, read_file};
+use crate::workload::{Buffer, numbered, overwrite_file, read_file};
 use anyhow::{Context as _, Result, bail};
+use rng::Rng;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};

@@ -3,12 +3,13 @@
 //! look at the descriptor for each call.
 
 use crate::store::{Store, whole};
-use crate::subjects::Subject;
+use crate::subjects::{Atime, Pages, Subject};
 use anyhow::Result;
-use pmem::{Access, Lock, OpenOptions, Region};
+use pmem::{Access, Lock, Medium as _, OpenOptions, Region};
 use pool::{Engine, FormatOptions};
-use posix::{Attached, MountSpec, MountState, Process, Served};
+use posix::{Attached, MountSpec, MountState, PoolFile, Process, Served};
 use std::ffi::CStr;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -29,11 +30,21 @@ impl Pool {
     pub fn new(subject: &Subject, dir: &Path, bytes: u64) -> Result<Self> {
         let home = tempfile::Builder::new().prefix("keepstone-bench-").tempdir_in(dir)?;
         let path = home.path().join("pool");
-        subject.layout.format(&Region::create(&path, bytes)?, &FormatOptions::default())?;
+        let region = match subject.pages {
+            Pages::Huge => Region::create(&path, bytes)?,
+            Pages::Small => in_small_pages(&path, bytes)?,
+        };
+        subject.layout.format(&region, &FormatOptions::default())?;
+        drop(region);
         let lock = Some(Lock::Shared);
         let region =
             OpenOptions { lock, ..OpenOptions::default() }.open(&path, Access::ReadWrite)?;
         let engine = engines::attach(region, &subject.options)?;
+        match subject.atime {
+            Atime::Relative => engine.record_access(true, true, false),
+            Atime::Strict => engine.record_access(true, true, true),
+            Atime::Off => engine.record_access(false, false, false),
+        }
         let process = Process::start()?;
         process.add_mount(spec(home.path(), &engine)?)?;
         Ok(Self { process, engine, home })
@@ -49,10 +60,29 @@ impl Pool {
         Ok(Ino(done(self.process.fstat(file))?.st_ino))
     }
 
+    /// Maps the first `len` bytes of a file, where they lie: the address.
+    pub fn map(&self, file: i32, len: usize) -> vfs::Result<usize> {
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        done(self.process.mmap(0, len, prot, libc::MAP_SHARED, file, 0))
+    }
+
+    /// Takes such a mapping back.
+    pub fn unmap(&self, at: usize, len: usize) {
+        let _ = done(self.process.munmap(at, len));
+    }
+
     /// Allocates `len` bytes of a file from `offset` on, and makes it so long.
     pub fn allocate(&self, file: i32, offset: u64, len: u64) -> vfs::Result<()> {
         done(self.process.fallocate(file, 0, offset as i64, len as i64))
     }
+}
+
+/// A region in the pages that tmpfs gives a file by itself: of 4 KiB nearly everywhere.
+fn in_small_pages(path: &Path, bytes: u64) -> Result<Region> {
+    let file = std::fs::File::create_new(path)?;
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes)?;
+    let options = OpenOptions { populate: true, ..OpenOptions::default() };
+    Ok(options.open(path, Access::ReadWrite)?)
 }
 
 /// A mount that the kernel does not know: all calls are served here.
@@ -61,7 +91,7 @@ fn spec(dir: &Path, engine: &Arc<dyn Engine>) -> Result<MountSpec> {
     let attach = move || {
         Ok(Attached {
             events: engine.clone(),
-            file: None,
+            file: lies_in(&*engine),
             secret: engine.secret(),
             fs: engine.clone(),
             on_fork: Box::new(|_| ()),
@@ -73,6 +103,14 @@ fn spec(dir: &Path, engine: &Arc<dyn Engine>) -> Result<MountSpec> {
         look: Box::new(|| Some(MountState::default())),
         attach: Box::new(attach),
     })
+}
+
+/// What files are mapped from, as the preloaded library has it.
+fn lies_in(engine: &dyn Engine) -> Option<PoolFile> {
+    let region = engine.region();
+    let fd = region.descriptor()?.as_raw_fd();
+    let is_persistent = region.domain().is_persistent();
+    Some(PoolFile { fd, flags: region.map_flags(), is_persistent })
 }
 
 /// What a call returned; `ENOSYS` where it would be the kernel's.

@@ -2,9 +2,9 @@
 //!
 //! Reading order: [`rounds`] (the method), [`store`] and [`workload`] (who does what), [`engine`],
 //! [`traffic`], [`scan`], [`fuse`], [`direct`], [`chell`], [`bdev`], [`nbd`], [`sensitivity`] (what is measured);
-//! of the paper on SCMFS, [`aging`], [`iozone`], [`postmark`], [`scaling`], [`misses`] and [`tlb`], on the engines that
-//! [`subjects`] lists; [`text`], [`tables`], [`report`] and [`plot`] (results). [`pool`], [`inprocess`], [`kernels`],
-//! [`ramdisk`], [`looped`], [`peer`], [`flat`] and [`raw`] make and use what is compared.
+//! of the paper on SCMFS, [`aging`], [`iozone`], [`postmark`], [`scaling`], [`ratios`], [`misses`] and [`tlb`], on the
+//! engines that [`subjects`] lists; [`text`], [`tables`], [`report`] and [`plot`] (results). [`pool`], [`inprocess`], [`kernels`],
+//! [`ramdisk`], [`looped`], [`peer`], [`flat`], [`mapped`] and [`raw`] make and use what is compared.
 
 mod aging;
 mod bdev;
@@ -19,6 +19,7 @@ mod iozone;
 mod kernels;
 mod looped;
 mod machine;
+mod mapped;
 mod misses;
 mod nbd;
 mod nbd_client;
@@ -28,6 +29,7 @@ mod pool;
 mod posix;
 mod postmark;
 mod ramdisk;
+mod ratios;
 mod raw;
 mod report;
 mod rounds;
@@ -73,7 +75,7 @@ struct Cli {
     /// Measure less: 15 rounds, shorter ones, smaller pools.
     #[arg(long, global = true)]
     quick: bool,
-    /// Measure next to nothing, to see that it works: of aging, iozone, postmark, scaling and misses.
+    /// Measure next to nothing, to see that it works: of aging, iozone, postmark, ratios, scaling and misses.
     #[arg(long, global = true, hide = true)]
     tiny: bool,
     /// Exit with status 1 where a target is missed.
@@ -170,7 +172,7 @@ Cases are aging/ENGINE/LEVEL. Space is churned by fallocate, which takes it as w
         /// How many times its size a pool is churned. Default: 100, with --quick 10.
         #[arg(long, value_name = "TIMES")]
         churn: Option<u64>,
-        /// Size of pools in MiB. Default: 1024, with --quick 512.
+        /// Size of pools in MiB. Default: 4096, with --quick 512.
         #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(64..))]
         pool: Option<u64>,
     },
@@ -221,6 +223,17 @@ Cases are scaling/KIND/RECORD/THREADS; KIND is read, write, or write-one, where 
         #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
         threads: u8,
     },
+    /// Overwriting, appending, creating, and mapped memory of SCMFS beside tmpfs, and beside SCMFS without pre-allocation.
+    #[command(after_help = "Example: keepstone-bench ratios append --quick
+
+Cases are ratios/overwrite/4K, ratios/mapped/KIND, ratios/append/FILES and ratios/create/SIZE.")]
+    Ratios {
+        #[command(flatten)]
+        cases: Cases,
+        /// What time is taken of; `cpu` for busy machines.
+        #[arg(long, value_enum, default_value_t = Clock::Wall)]
+        clock: Clock,
+    },
     /// Cache misses of calls, simulated by valgrind, and data-TLB misses, modelled.
     #[command(after_help = "Example: keepstone-bench misses 'random read' tlb --quick
 
@@ -244,6 +257,9 @@ Cases are calls by their names in the table, and tlb.")]
         operation: misses::Operation,
         /// How often.
         calls: u64,
+        /// Bytes of the records that are read or written.
+        #[arg(long, default_value_t = 4096)]
+        record: usize,
         /// Where the pool is made.
         #[arg(long)]
         dir: PathBuf,
@@ -302,7 +318,7 @@ impl Cli {
 
     /// As [`Cases::plan`], with fewer rounds where there are many cases and contenders.
     fn plan(&self, cases: &Cases, clock: Clock) -> Plan {
-        let (rounds, slice_ms) = self.scale((15, 20), (7, 4), (1, 1));
+        let (rounds, slice_ms) = self.scale((11, 15), (7, 4), (1, 1));
         Plan {
             rounds: cases.rounds.map_or(rounds, usize::from),
             slice: Duration::from_millis(slice_ms),
@@ -360,6 +376,9 @@ impl Cli {
                     &scale,
                     &cases.dir,
                 )?)
+            }
+            Command::Ratios { cases, clock } => {
+                Section::Ratios(ratios::run(&self.plan(cases, *clock), &cases.dir)?)
             }
             Command::Misses { filter, layout, dir } => {
                 use misses::Scale;
@@ -419,8 +438,8 @@ fn main() -> Result<ExitCode> {
             report::update(into, results)?;
             return Ok(ExitCode::SUCCESS);
         }
-        Command::MissLoop { subject, operation, calls, dir } => {
-            misses::work(subject, *operation, *calls, dir)?;
+        Command::MissLoop { subject, operation, calls, record, dir } => {
+            misses::work(subject, *operation, *calls, *record, dir)?;
             return Ok(ExitCode::SUCCESS);
         }
         _ => cli.scmfs()?.context("every command is one or the other")?,

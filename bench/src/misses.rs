@@ -6,13 +6,15 @@
 //! valgrind, so there are no rows of kernel file systems; nor has its CPU CLWB or MOVDIR64B, so lines are flushed by
 //! CLFLUSH. The paper's numbers for its peers are in docs/PERFORMANCE.md.
 
+use crate::engine::size;
 use crate::postmark::{self, Postmark};
 use crate::rounds::progress;
 use crate::store::Store as _;
 use crate::subjects::{self, Subject};
 use crate::tlb;
-use crate::workload::{Buffer, Rng};
+use crate::workload::Buffer;
 use anyhow::{Context as _, Result, bail};
+use rng::Rng;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -24,16 +26,19 @@ const FILE: u64 = 16 << 20;
 /// Q8200, whatever this machine has.
 const CACHES: [&str; 3] = ["--I1=32768,8,64", "--D1=32768,8,64", "--LL=2097152,8,64"];
 
+const K: usize = 1 << 10;
+const M: usize = 1 << 20;
+
 /// What a loop does again and again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Operation {
-    /// Reads 4 KiB behind the last.
+    /// Reads a record behind the last.
     SequentialRead,
-    /// Reads 4 KiB anywhere.
+    /// Reads a record anywhere.
     RandomRead,
-    /// Overwrites 4 KiB behind the last.
+    /// Overwrites a record behind the last.
     SequentialWrite,
-    /// Overwrites 4 KiB anywhere.
+    /// Overwrites a record anywhere.
     RandomWrite,
     /// Creates a file, closes and unlinks it.
     CreateUnlink,
@@ -47,16 +52,22 @@ impl Operation {
     const ALL: [Self; 6] =
         [SequentialRead, RandomRead, SequentialWrite, RandomWrite, CreateUnlink, Postmark];
 
+    /// Whether it is by records, of several sizes.
+    fn has_records(self) -> bool {
+        matches!(self, SequentialRead | RandomRead | SequentialWrite | RandomWrite)
+    }
+
     /// As tables call it.
-    fn name(self) -> &'static str {
-        match self {
-            SequentialRead => "sequential read 4K",
-            RandomRead => "random read 4K",
-            SequentialWrite => "sequential write 4K",
-            RandomWrite => "random write 4K",
+    fn name(self, record: usize) -> String {
+        let what = match self {
+            SequentialRead => "sequential read",
+            RandomRead => "random read",
+            SequentialWrite => "sequential write",
+            RandomWrite => "random write",
             CreateUnlink => "create, close, unlink",
             Operation::Postmark => "PostMark transaction, write-intensive",
-        }
+        };
+        if self.has_records() { format!("{what} {}", size(record)) } else { what.to_owned() }
     }
 
     /// As the command line has it.
@@ -117,34 +128,46 @@ pub struct Report {
 pub struct Scale {
     /// Calls of the longer run, less those of the shorter one.
     pub calls: u64,
+    /// Bytes of records, for the first configuration of each engine; the others have the first of them.
+    pub records: &'static [usize],
     /// What the model of TLBs traces.
     pub tlb: tlb::Scale,
 }
 
 impl Scale {
     /// Enough for means.
-    pub const FULL: Self = Self { calls: 20_000, tlb: tlb::Scale::FULL };
+    pub const FULL: Self =
+        Self { calls: 20_000, records: &[4 * K, 64 * K, 512 * K, 8 * M], tlb: tlb::Scale::FULL };
     /// For a first look.
-    pub const QUICK: Self = Self { calls: 2_000, tlb: tlb::Scale::FULL };
+    pub const QUICK: Self =
+        Self { calls: 2_000, records: &[4 * K, 512 * K], tlb: tlb::Scale::FULL };
     /// To see that it works.
-    pub const TINY: Self = Self { calls: 50, tlb: tlb::Scale::TINY };
+    pub const TINY: Self = Self { calls: 50, records: &[4 * K], tlb: tlb::Scale::TINY };
 }
 
 /// Simulates loops whose names contain one of `filter` (all, where it is empty), and models TLBs.
 pub fn run(subjects: &[Subject], filter: &[String], scale: Scale, dir: &Path) -> Result<Report> {
     let wants = |name: &str| filter.is_empty() || filter.iter().any(|part| name.contains(part));
-    let wanted: Vec<_> =
-        Operation::ALL.into_iter().filter(|operation| wants(operation.name())).collect();
-    if !wanted.is_empty() {
+    let mut loops = Vec::new();
+    for (i, subject) in subjects.iter().enumerate() {
+        let is_first = subjects[..i].iter().all(|before| before.layout != subject.layout);
+        for operation in Operation::ALL {
+            let several = is_first && operation.has_records();
+            let records = if several { scale.records } else { &scale.records[..1] };
+            let each = records.iter().map(|record| (subject, operation, *record));
+            loops.extend(each.filter(|(_, operation, record)| wants(&operation.name(*record))));
+        }
+    }
+    if !loops.is_empty() {
         require_valgrind()?;
     }
-    let bar = progress("under valgrind", (subjects.len() * wanted.len()) as u64);
+    let bar = progress("under valgrind", loops.len() as u64);
     let mut caches = Vec::new();
-    for subject in subjects {
-        for operation in &wanted {
-            caches.push(simulate(subject, *operation, scale.calls, dir)?);
-            bar.inc(1);
-        }
+    for (subject, operation, record) in loops {
+        // As many bytes as by records of 4 KiB.
+        let calls = (scale.calls * 4 * K as u64 / record as u64).max(10);
+        caches.push(simulate(subject, operation, record, calls, dir)?);
+        bar.inc(1);
     }
     bar.finish_and_clear();
     let tlb = if wants("tlb") { tlb::run(subjects, scale.tlb, dir)? } else { Vec::new() };
@@ -162,10 +185,16 @@ fn require_valgrind() -> Result<()> {
     Ok(())
 }
 
-fn simulate(subject: &Subject, operation: Operation, calls: u64, dir: &Path) -> Result<Row> {
+fn simulate(
+    subject: &Subject,
+    operation: Operation,
+    record: usize,
+    calls: u64,
+    dir: &Path,
+) -> Result<Row> {
     let warm = (calls / 10).max(10);
-    let few = under_valgrind(subject, operation, warm, dir)?;
-    let many = under_valgrind(subject, operation, warm + calls, dir)?;
+    let few = under_valgrind(subject, operation, record, warm, dir)?;
+    let many = under_valgrind(subject, operation, record, warm + calls, dir)?;
     let each =
         |of: fn(&Counts<u64>) -> u64| of(&many).saturating_sub(of(&few)) as f64 / calls as f64;
     let per_call = Counts {
@@ -176,13 +205,14 @@ fn simulate(subject: &Subject, operation: Operation, calls: u64, dir: &Path) -> 
         l1_data_misses: each(|c| c.l1_data_misses),
         ll_data_misses: each(|c| c.ll_data_misses),
     };
-    let (subject, operation) = (subject.name.to_owned(), operation.name().to_owned());
+    let (subject, operation) = (subject.name.to_owned(), operation.name(record));
     Ok(Row { subject, operation, calls, per_call })
 }
 
 fn under_valgrind(
     subject: &Subject,
     operation: Operation,
+    record: usize,
     calls: u64,
     dir: &Path,
 ) -> Result<Counts<u64>> {
@@ -193,7 +223,8 @@ fn under_valgrind(
         .args(CACHES)
         .arg(format!("--cachegrind-out-file={}", out.path().display()))
         .arg(std::env::current_exe()?)
-        .args(["miss-loop", subject.name, &operation.word(), &calls.to_string(), "--dir"])
+        .args(["miss-loop", subject.name, &operation.word(), &calls.to_string()])
+        .args(["--record", &record.to_string(), "--dir"])
         .arg(dir)
         .stdout(Stdio::null());
     let shown = format!("{command:?}");
@@ -224,15 +255,16 @@ fn parse(text: &str) -> Option<Counts<u64>> {
 }
 
 /// The loop that runs under valgrind.
-pub fn work(name: &str, operation: Operation, calls: u64, dir: &Path) -> Result<()> {
+pub fn work(name: &str, operation: Operation, calls: u64, record: usize, dir: &Path) -> Result<()> {
     let subject = subjects::all().into_iter().find(|subject| subject.name == name);
     let subject = subject.with_context(|| format!("{name}: not a configuration"))?;
     let pool = subject.pool(dir, 4 * FILE)?;
     let root = pool.root()?;
-    let mut buf = Buffer::new(4096);
-    let records = FILE / 4096;
+    let mut buf = Buffer::new(record);
+    let record = record as u64;
+    let records = FILE / record;
     let file = pool.create(&root, c"file")?;
-    if matches!(operation, SequentialRead | RandomRead | SequentialWrite | RandomWrite) {
+    if operation.has_records() {
         let chunk = Buffer::new(1 << 20);
         for offset in (0..FILE).step_by(1 << 20) {
             pool.write(&file, offset, chunk.get())?;
@@ -242,22 +274,22 @@ pub fn work(name: &str, operation: Operation, calls: u64, dir: &Path) -> Result<
     match operation {
         SequentialRead => {
             for i in 0..calls {
-                pool.read(&file, i % records * 4096, buf.get_mut())?;
+                pool.read(&file, i % records * record, buf.get_mut())?;
             }
         }
         RandomRead => {
             for _ in 0..calls {
-                pool.read(&file, rng.below(records) * 4096, buf.get_mut())?;
+                pool.read(&file, rng.below_fast(records) * record, buf.get_mut())?;
             }
         }
         SequentialWrite => {
             for i in 0..calls {
-                pool.write(&file, i % records * 4096, buf.get())?;
+                pool.write(&file, i % records * record, buf.get())?;
             }
         }
         RandomWrite => {
             for _ in 0..calls {
-                pool.write(&file, rng.below(records) * 4096, buf.get())?;
+                pool.write(&file, rng.below_fast(records) * record, buf.get())?;
             }
         }
         CreateUnlink => {

@@ -8,9 +8,10 @@ use crate::looped::{BLOCK, Loop};
 use crate::nbd_client::{Client, Kind};
 use crate::peer;
 use crate::rounds::{Case, Contender, Outcome, Plan};
-use crate::workload::{Buffer, Rng, by_two};
+use crate::workload::{Buffer, by_two};
 use anyhow::{Context as _, Result, bail, ensure};
 use pmem::Protection;
+use rng::Rng;
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
@@ -78,7 +79,7 @@ fn nbd(plan: &Plan, keepstone: &Path, dir: &Path, outcomes: &mut Vec<Outcome>) -
             let mut rng = Rng::new(1);
             let blocks = client.size() / len.max(1) as u64;
             case = case.with(Contender::new(server.name, move |ops| {
-                let off = || rng.below(blocks) * len as u64;
+                let off = || rng.below_fast(blocks) * len as u64;
                 client.run(kind, ops, depth, len, off).map_err(|_| vfs::Errno::IO)
             }));
         }
@@ -122,7 +123,7 @@ fn workers(plan: &Plan, keepstone: &Path, dir: &Path, outcomes: &mut Vec<Outcome
                     let mut client = clients[n].lock().unwrap_or_else(PoisonError::into_inner);
                     let (client, rng) = &mut *client;
                     let blocks = client.size() / BLOCK as u64;
-                    let off = || rng.below(blocks) * BLOCK as u64;
+                    let off = || rng.below_fast(blocks) * BLOCK as u64;
                     let done = client.run(Kind::Write, ops * BATCH / 2, DEPTH, BLOCK, off);
                     done.map_err(|_| vfs::Errno::IO)
                 })
@@ -152,7 +153,7 @@ fn looped(plan: &Plan, keepstone: &Path, dir: &Path, outcomes: &mut Vec<Outcome>
             let mut buffer = Buffer::new(BLOCK);
             case = case.with(Contender::new(*name, move |ops| {
                 (0..ops).try_for_each(|_| {
-                    let off = rng.below(BYTES / BLOCK as u64) * BLOCK as u64;
+                    let off = rng.below_fast(BYTES / BLOCK as u64) * BLOCK as u64;
                     let done = match write {
                         true => file.write_all_at(buffer.get(), off),
                         false => file.read_exact_at(buffer.get_mut(), off),
@@ -173,7 +174,7 @@ fn looped(plan: &Plan, keepstone: &Path, dir: &Path, outcomes: &mut Vec<Outcome>
         let mut rng = Rng::new(3);
         case = case.with(Contender::new(*name, move |ops| {
             (0..ops).try_for_each(|_| {
-                let off = rng.below(1024) * BLOCK as u64;
+                let off = rng.below_fast(1024) * BLOCK as u64;
                 file.write_all_at(data.get(), off).map_err(|_| vfs::Errno::IO)?;
                 file.sync_data().map_err(|_| vfs::Errno::IO)
             })

@@ -10,9 +10,10 @@ use crate::engine::size;
 use crate::kernels::Kernels;
 use crate::rounds::{Case, Contender, Outcome, Plan};
 use crate::store::Store;
-use crate::subjects::Subject;
-use crate::workload::{Buffer, Rng, numbered};
+use crate::subjects::{Subject, by_atime};
+use crate::workload::{Buffer, numbered};
 use anyhow::Result;
+use rng::Rng;
 use std::cell::RefCell;
 use std::path::Path;
 use std::rc::Rc;
@@ -100,7 +101,7 @@ impl Script {
     }
 
     fn between(&mut self, least: u64, most: u64) -> u64 {
-        least + self.rng.below(most - least + 1)
+        least + self.rng.below_fast(most - least + 1)
     }
 
     fn create(&mut self) -> Step {
@@ -116,7 +117,7 @@ impl Script {
 
     /// Removes any file; `None` where there is none.
     fn remove(&mut self) -> Option<Step> {
-        let place = self.rng.below(self.live.len().max(1) as u64) as usize;
+        let place = self.rng.below_fast(self.live.len().max(1) as u64) as usize;
         let file = (!self.live.is_empty()).then(|| self.live.swap_remove(place))?;
         self.sizes[file] = None;
         self.free.push(file);
@@ -125,10 +126,10 @@ impl Script {
 
     /// Reads a file or appends to one; a file that has its full size is read.
     fn use_file(&mut self) -> Option<Step> {
-        let place = self.rng.below(self.live.len().max(1) as u64) as usize;
+        let place = self.rng.below_fast(self.live.len().max(1) as u64) as usize;
         let file = *self.live.get(place)?;
         let end = self.sizes[file]?;
-        let reads = self.rng.below(10) < self.mix.reads;
+        let reads = self.rng.below_fast(10) < self.mix.reads;
         if reads || end >= *SIZES.end() {
             return Some(Step::Read { file, len: end });
         }
@@ -140,7 +141,7 @@ impl Script {
     /// The steps of one transaction.
     fn transaction(&mut self) -> [Option<Step>; 2] {
         let used = self.use_file();
-        let creates = self.rng.below(10) < self.mix.creates || self.live.is_empty();
+        let creates = self.rng.below_fast(10) < self.mix.creates || self.live.is_empty();
         [used, if creates { Some(self.create()) } else { self.remove() }]
     }
 }
@@ -252,8 +253,12 @@ fn phases<'a, S: Store>(name: &str, store: &'a S, mix: Mix, scale: Scale) -> Res
 pub fn run(plan: &Plan, subjects: &[Subject], scale: Scale, dir: &Path) -> Result<Vec<Outcome>> {
     // Files grow, but not all of them to their full size.
     let room = (scale.files as u64 * 2 * SIZES.end()).next_multiple_of(2 << 20).max(64 << 20);
-    let pools: Vec<_> =
-        subjects.iter().map(|s| Ok((s.name, s.pool(dir, room)?))).collect::<Result<_>>()?;
+    let others = by_atime();
+    let pools: Vec<_> = subjects
+        .iter()
+        .chain(&others)
+        .map(|s| Ok((s.name, s.pool(dir, room)?)))
+        .collect::<Result<_>>()?;
     let kernels = Kernels::mounted(dir, room)?;
     let mut outcomes = Vec::new();
     for mix in MIXES {

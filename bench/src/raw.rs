@@ -3,8 +3,9 @@
 #![allow(unsafe_code)]
 
 use crate::rounds::Contender;
-use crate::workload::{Buffer, FILE_BYTES, Rng, by_two};
+use crate::workload::{Buffer, FILE_BYTES, by_two};
 use pmem::{Medium as _, Region};
+use rng::Rng;
 use std::hint::black_box;
 
 /// Copies to, from, so many bytes, which are mapped and nobody else's.
@@ -65,7 +66,7 @@ fn copies(
 ) {
     let len = buf.len();
     for _ in 0..ops {
-        let offset = rng.below(FILE_BYTES / len as u64) * len as u64;
+        let offset = rng.below_fast(FILE_BYTES / len as u64) * len as u64;
         let from = region.read_ptr(offset, len as u64);
         let to = buf.as_mut_ptr();
         // SAFETY: `read_ptr` has checked that `len` bytes are mapped, nobody writes them while
@@ -103,7 +104,7 @@ pub fn shadow_to(region: &Region, spare: u64, len: usize) -> Contender<'_> {
 fn shadows(region: &Region, spare: u64, rng: &mut Rng, data: &[u8], ops: u64) {
     let len = data.len() as u64;
     for i in 0..ops {
-        let n = rng.below(FILE_BYTES / len / 2);
+        let n = rng.below_fast(FILE_BYTES / len / 2);
         region.write_nt(spare + n * len, data);
         let ready = region.fence();
         let _ = region.publish(spare + FILE_BYTES / 2 + n * 8, i, ready);
@@ -129,7 +130,7 @@ pub fn nt_copy_to(region: &Region, spare: u64, len: usize) -> Contender<'_> {
     let data = Buffer::new(len);
     Contender::new("raw NT copy + fence", move |ops| {
         for _ in 0..ops {
-            let offset = rng.below(FILE_BYTES / len as u64) * len as u64;
+            let offset = rng.below_fast(FILE_BYTES / len as u64) * len as u64;
             region.write_nt(spare + offset, data.get());
             let _ = region.fence();
         }
@@ -166,7 +167,26 @@ fn epochs_after<'a>(
         for i in 0..ops {
             look()?;
             for _ in 0..epochs {
-                ready = region.publish(rng.below(LINES) * pmem::LINE, i, ready);
+                ready = region.publish(rng.below_fast(LINES) * pmem::LINE, i, ready);
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Two lines of an inode and one of a directory, each flushed and fenced before the next: what creating a file durably waits
+/// for.
+pub fn create_in(region: &Region, spare: u64) -> Contender<'_> {
+    const CREATED: u64 = 256;
+    let mut next = 0;
+    Contender::new("raw entry + 2 inode lines, 3 fences", move |ops| {
+        for _ in 0..ops {
+            next = (next + CREATED) % (FILE_BYTES / 2);
+            let (inode, entry) = (spare + next, spare + FILE_BYTES / 2 + next / 4);
+            for line in [inode, inode + pmem::LINE, entry] {
+                region.write(line, &[1; pmem::LINE as usize]);
+                region.flush(line, pmem::LINE);
+                let _ = region.fence();
             }
         }
         Ok(())
@@ -179,7 +199,7 @@ pub fn word_to(region: &Region, spare: u64) -> Contender<'_> {
     Contender::new("raw word + flush + fence", move |ops| {
         let mut ready = region.fence();
         for i in 0..ops {
-            ready = region.publish(spare + rng.below(FILE_BYTES / 8) * 8, i, ready);
+            ready = region.publish(spare + rng.below_fast(FILE_BYTES / 8) * 8, i, ready);
         }
         Ok(())
     })

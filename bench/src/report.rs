@@ -49,6 +49,8 @@ pub enum Section {
     Postmark(Vec<Outcome>),
     /// `scaling`.
     Scaling(Vec<Outcome>),
+    /// `ratios`.
+    Ratios(Vec<Outcome>),
     /// `misses`.
     Misses(misses::Report),
 }
@@ -59,7 +61,7 @@ impl Section {
         match self {
             Self::Aging(rows) => tables::aging(rows),
             Self::Iozone(outcomes) => tables::iozone(outcomes),
-            Self::Postmark(outcomes) => tables::cases(outcomes),
+            Self::Postmark(outcomes) | Self::Ratios(outcomes) => tables::cases(outcomes),
             Self::Scaling(outcomes) => tables::scaling(outcomes),
             Self::Misses(report) => tables::misses(report),
             _ => Vec::new(),
@@ -96,6 +98,7 @@ impl Results {
             | Section::Sensitivity(outcomes)
             | Section::Iozone(outcomes)
             | Section::Postmark(outcomes)
+            | Section::Ratios(outcomes)
             | Section::Scaling(outcomes) => {
                 outcomes.iter().flat_map(|o| &o.verdicts).filter(|v| !v.met).count()
             }
@@ -123,6 +126,7 @@ impl Results {
             Section::Iozone(_) => "iozone",
             Section::Postmark(_) => "postmark",
             Section::Scaling(_) => "scaling",
+            Section::Ratios(_) => "ratios",
             Section::Misses(_) => "misses",
         }
     }

@@ -5,11 +5,13 @@
 use crate::engine::size;
 use crate::flat::{Flat, Lent, Stores};
 use crate::kernels::Kernels;
+use crate::mapped::{Mapped, Mapping};
 use crate::rounds::{Case, Contender, Outcome, Plan, Timing};
 use crate::store::Store;
 use crate::subjects::Subject;
-use crate::workload::{Buffer, Rng, numbered};
+use crate::workload::{Buffer, numbered};
 use anyhow::Result;
+use rng::Rng;
 use std::os::fd::AsFd as _;
 use std::path::Path;
 
@@ -84,7 +86,7 @@ impl<'s, S: Store> Bench<'s, S> {
                 let mut rng = Rng::new(seed + i as u64);
                 let mut buf = Buffer::new(len);
                 for _ in 0..ops.div_ceil(threads as u64) {
-                    let offset = rng.below(self.bytes / len as u64) * len as u64;
+                    let offset = rng.below_fast(self.bytes / len as u64) * len as u64;
                     match writes {
                         true => self.store.write(file, offset, buf.get())?,
                         false => self.store.read(file, offset, buf.get_mut())?,
@@ -135,6 +137,16 @@ pub fn run(plan: &Plan, subjects: &[Subject], scale: &Scale, dir: &Path) -> Resu
         let files = inodes.collect::<vfs::Result<_>>()?;
         borrowed.push(Bench { name: name.clone(), store, files, bytes: scale.file });
     }
+    // Engines that can: of others, what the kernel maps are pages of its own.
+    let lies: Vec<_> = pools.iter().map(|(name, pool)| (*name, Mapped(pool))).collect();
+    let mut direct = Vec::new();
+    for (((name, store), engine), subject) in lies.iter().zip(&engines).zip(subjects) {
+        if subject.layout == engines::Layout::Scmfs {
+            let map = |file: &i32| Mapping::of_pool(store.0, *file, scale.file as usize);
+            let files = engine.files.iter().map(map).collect::<vfs::Result<_>>()?;
+            direct.push(Bench { name: format!("{name}, mapped"), store, files, bytes: scale.file });
+        }
+    }
     let copy = Bench::new(COPY, &copy, scale)?;
     let fenced = Bench::new("raw NT copy + fence", &fenced, scale)?;
 
@@ -154,6 +166,9 @@ pub fn run(plan: &Plan, subjects: &[Subject], scale: &Scale, dir: &Path) -> Resu
                     case = case.with(engine.by(threads, len, work));
                 }
                 for store in borrowed.iter().filter(|_| work == Work::Read) {
+                    case = case.with(store.by(threads, len, work));
+                }
+                for store in &direct {
                     case = case.with(store.by(threads, len, work));
                 }
                 for other in &others {

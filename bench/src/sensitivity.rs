@@ -8,8 +8,9 @@
 
 use crate::looped::{BLOCK, Loop, Mount};
 use crate::rounds::{Case, Contender, Outcome, Plan};
-use crate::workload::{Buffer, Rng};
+use crate::workload::Buffer;
 use anyhow::{Context as _, Result, ensure};
+use rng::Rng;
 use rustix::fs::{Advice, OFlags};
 use std::cell::RefCell;
 use std::fmt::Write as _;
@@ -213,7 +214,7 @@ impl Machine {
                     self.query.borrow_mut().run(sum).map_err(|_| vfs::Errno::IO)
                 })
             }),
-            Load::Random(verb) => self.plain(verb, BLOCK, move |places| rng.below(places)),
+            Load::Random(verb) => self.plain(verb, BLOCK, move |places| rng.below_fast(places)),
             Load::Stream(verb) => {
                 let mut next = 0;
                 self.plain(verb, STREAM, move |places| (next % places, next += 1).0)
@@ -245,10 +246,10 @@ impl Machine {
 fn transaction(script: &mut String, rng: &mut Rng) {
     script.push_str("BEGIN;\n");
     for _ in 0..3 {
-        let account = 1 + rng.below(ACCOUNTS);
+        let account = 1 + rng.below_fast(ACCOUNTS);
         let _ = writeln!(script, "UPDATE account SET balance = balance + 1 WHERE id = {account};");
     }
-    let account = 1 + rng.below(ACCOUNTS);
+    let account = 1 + rng.below_fast(ACCOUNTS);
     let _ = writeln!(script, "INSERT INTO history VALUES ({account}, 3, zeroblob(40)); COMMIT;");
 }
 

@@ -1,7 +1,7 @@
 //! Sizes of files as studies of real file systems find them: a log-normal body with a Pareto tail (Agrawal et al., *A
 //! Five-Year Study of File-System Metadata*, FAST 2007; the numbers are those of Impressions, FAST 2009, Table 2).
 
-use crate::workload::Rng;
+use rng::Rng;
 
 /// A distribution of sizes in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +43,7 @@ impl Sizes {
 /// Above 0, up to 1.
 fn unit(rng: &mut Rng) -> f64 {
     const STEPS: u64 = 1 << 53;
-    (rng.below(STEPS) + 1) as f64 / STEPS as f64
+    (rng.below_fast(STEPS) + 1) as f64 / STEPS as f64
 }
 
 /// Of the standard normal distribution (Box and Muller).

@@ -6,6 +6,28 @@ use engines::Layout;
 use pool::{Consistency, MountOptions, Prealloc};
 use std::path::Path;
 
+/// Pages of the memory that a pool is in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pages {
+    /// 2 MiB, as a DAX device has.
+    #[default]
+    Huge,
+    /// 4 KiB, as the paper's SCMFS has, which turns off huge pages (§4.2, Figure 8).
+    Small,
+}
+
+/// When reading changes access times (§3.6).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Atime {
+    /// As `relatime`.
+    #[default]
+    Relative,
+    /// Each time, as in the paper's SCMFS.
+    Strict,
+    /// Never.
+    Off,
+}
+
 /// An engine with options.
 #[derive(Clone)]
 pub struct Subject {
@@ -15,11 +37,48 @@ pub struct Subject {
     pub layout: Layout,
     /// How they are mounted.
     pub options: MountOptions,
+    /// Where they are.
+    pub pages: Pages,
+    /// What reading records.
+    pub atime: Atime,
+}
+
+fn subject(name: &'static str, layout: Layout, options: MountOptions) -> Subject {
+    Subject { name, layout, options, pages: Pages::default(), atime: Atime::default() }
+}
+
+fn scmfs(name: &'static str) -> Subject {
+    subject(name, Layout::Scmfs, MountOptions::default())
+}
+
+/// SCMFS in small pages, for what depends on them.
+pub fn in_small_pages() -> Subject {
+    Subject { pages: Pages::Small, ..scmfs("scmfs, 4 KiB pages") }
+}
+
+/// SCMFS-3 with other access times: what of its reads they cost (§4.3).
+pub fn by_atime() -> [Subject; 2] {
+    [
+        Subject { atime: Atime::Strict, ..scmfs("scmfs, strictatime") },
+        Subject { atime: Atime::Off, ..scmfs("scmfs, noatime") },
+    ]
+}
+
+/// SCMFS as it is mounted by default, with nothing pre-allocated, and with spare space for files but no null files.
+pub fn by_prealloc() -> [Subject; 3] {
+    let with = |name, prealloc| {
+        let options = MountOptions { prealloc, ..MountOptions::default() };
+        Subject { options, ..scmfs(name) }
+    };
+    [
+        with("scmfs", Prealloc::default()),
+        with("no pre-allocation", Prealloc::off()),
+        with("no null files", Prealloc { null_min: 0, null_max: 0, ..Prealloc::default() }),
+    ]
 }
 
 /// All of them. Configurations of the paper (§4.3) are lines here.
 pub fn all() -> Vec<Subject> {
-    let subject = |name, layout, options| Subject { name, layout, options };
     let unordered = |prealloc| {
         let consistency = Consistency::None;
         MountOptions { prealloc, consistency, ..MountOptions::default() }

@@ -15,8 +15,9 @@ use crate::engine::size;
 use crate::iozone::Workload;
 use crate::store::Store as _;
 use crate::subjects::Subject;
-use crate::workload::{Buffer, Rng};
+use crate::workload::Buffer;
 use anyhow::Result;
+use rng::Rng;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 

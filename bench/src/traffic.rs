@@ -5,10 +5,11 @@ use crate::engine::size;
 use crate::pool::{Backing, Pool};
 use crate::rounds::{Traffic, progress};
 use crate::store::{Engine, Store as _};
-use crate::workload::{Buffer, FILE_BYTES, Rng, numbered};
+use crate::workload::{Buffer, FILE_BYTES, numbered};
 use anyhow::Result;
 use bpfs::{Bpfs, MountOptions};
 use pmem::{Counters, Medium as _};
+use rng::Rng;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -67,7 +68,7 @@ pub fn run() -> Result<Vec<Row>> {
             engine.0.medium().counters(),
             (WRITES, len),
             |_| {
-                let offset = rng.below(FILE_BYTES / len as u64) * len as u64;
+                let offset = rng.below_fast(FILE_BYTES / len as u64) * len as u64;
                 engine.write(&file, offset, data.get())
             },
         )?);

@@ -3,6 +3,7 @@
 use crate::helper::{Helper, Work};
 use crate::rounds::Contender;
 use crate::store::Store;
+use rng::Rng;
 use std::ffi::{CStr, CString};
 use vfs::{Errno, Result};
 
@@ -17,26 +18,6 @@ pub const APPEND_BYTES: u64 = 64 << 20;
 const POSTMARK_FILES: usize = 20_000;
 const POSTMARK_MIN: usize = 500;
 const POSTMARK_MAX: usize = 10_000;
-
-/// Splitmix64: random enough for offsets, and free.
-pub struct Rng(u64);
-
-impl Rng {
-    /// Starts a sequence.
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    /// The next number below `n`.
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^= z >> 31;
-        ((u128::from(z) * u128::from(n)) >> 64) as u64
-    }
-}
 
 /// A page-aligned buffer, so that no contender has an accident of alignment.
 pub struct Buffer {
@@ -276,7 +257,7 @@ impl<'s, S: Store> Bed<'s, S> {
     }
 
     fn any_name(&self, rng: &mut Rng) -> Numbered {
-        numbered(rng.below(self.names as u64) as usize)
+        numbered(rng.below_fast(self.names as u64) as usize)
     }
 
     /// Looks a random name up and reads its attributes.
@@ -326,15 +307,15 @@ impl<'s, S: Store> Bed<'s, S> {
         buf: &mut [u8],
         rng: &mut Rng,
     ) -> Result<()> {
-        let mut pick = || rng.below(sizes.len() as u64) as usize;
+        let mut pick = || rng.below_fast(sizes.len() as u64) as usize;
         let (used, changed) = (pick(), pick());
         if sizes[used] > 0 {
             let file = self.store.open(dir, &numbered(used))?;
             let room = POSTMARK_MAX as u64 - sizes[used];
-            if rng.below(2) == 0 || room == 0 {
+            if rng.below_fast(2) == 0 || room == 0 {
                 self.store.read(&file, 0, &mut buf[..sizes[used] as usize])?;
             } else {
-                let len = 1 + rng.below(room);
+                let len = 1 + rng.below_fast(room);
                 self.store.append(&file, sizes[used], &buf[..len as usize])?;
                 sizes[used] += len;
             }
@@ -345,7 +326,8 @@ impl<'s, S: Store> Bed<'s, S> {
             sizes[changed] = 0;
         } else {
             let file = self.store.create(dir, &numbered(changed))?;
-            let len = POSTMARK_MIN as u64 + rng.below((POSTMARK_MAX / 2 - POSTMARK_MIN) as u64);
+            let len =
+                POSTMARK_MIN as u64 + rng.below_fast((POSTMARK_MAX / 2 - POSTMARK_MIN) as u64);
             self.store.write(&file, 0, &buf[..len as usize])?;
             self.store.close(file);
             sizes[changed] = len;
@@ -375,7 +357,7 @@ pub fn overwrite_file<S: Store>(
 ) -> Result<()> {
     let len = data.len() as u64;
     for _ in 0..ops {
-        store.write(file, rng.below(FILE_BYTES / len) * len, data)?;
+        store.write(file, rng.below_fast(FILE_BYTES / len) * len, data)?;
     }
     Ok(())
 }
@@ -390,7 +372,7 @@ pub fn read_file<S: Store>(
 ) -> Result<()> {
     let len = buf.len() as u64;
     for _ in 0..ops {
-        store.read(file, rng.below(FILE_BYTES / len) * len, buf)?;
+        store.read(file, rng.below_fast(FILE_BYTES / len) * len, buf)?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! A session of an NBD client from arbitrary bytes: haggling, and requests up to their checks.
+//! A session of an NBD client from arbitrary bytes: negotiation, and requests up to their checks.
 //!
 //! Everything that looks at a client's bytes does so without a socket, and is what runs here. The first
 //! byte of the input chooses the server's policy; the rest is what the client says.

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Programs that map their files: LMDB as it is and writing through its map, a program written for libpmem, and python's mmap
-# in two processes that see each other's stores.
+# Programs that map their files: LMDB as it is and writing through its map, a program written for libpmem, python's mmap
+# in two processes that see each other's stores, and RocksDB that reads its tables so.
 cat >lmdb_test.py <<'PYTHON'
 import lmdb, os, sys
 for writemap in (False, True):
@@ -104,3 +104,12 @@ PMEM_IS_PMEM_FORCE=1 ./pmem forced
 sha256sum <pool
 sha256sum <forced
 rm pmem
+
+# RocksDB reads its tables through mappings.
+db_bench --db="$PWD/db" --benchmarks=fillrandom,compact,readrandom,readseq --num=10000 --seed=1 \
+    --mmap_read=1 --compression_type=none > log 2>&1 || { tail -5 log; exit 1; }
+awk '$2 == ":" { print $1 }' log
+grep -ciE 'corrupt|i/o error' log || true
+db_bench --db="$PWD/db" --use_existing_db=1 --benchmarks=readseq,readrandom --num=10000 --seed=1 --mmap_read=1 > log 2>&1
+grep -o '([0-9]* of [0-9]* found)' log
+rm -rf db log

@@ -55,7 +55,7 @@ fn iozone_compares_engines_peers_and_copies() {
     assert_eq!(names, expected);
     let contenders = contenders(&outcomes[0]);
     assert_eq!(contenders[0], "scmfs");
-    for name in ["bpfs", "tmpfs", "raw memcpy", "raw NT copy + fence"] {
+    for name in ["bpfs", "scmfs, 4 KiB pages", "tmpfs", "raw memcpy", "raw NT copy + fence"] {
         assert!(contenders.contains(&name), "{contenders:?}");
     }
     let other = section("iozone", &["strided", "--layout", "bpfs", "--solo"]);
@@ -78,10 +78,25 @@ fn scaling_goes_by_threads_and_mappings() {
         outcomes.as_array().unwrap().iter().map(|o| o["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["scaling/read/4K/1", "scaling/read/4K/2"]);
     let contenders = contenders(&outcomes[1]);
-    for name in ["scmfs", "scmfs, lent", "tmpfs", "tmpfs, mapped", "raw memcpy"] {
+    for name in ["scmfs", "scmfs, lent", "scmfs, mapped", "tmpfs", "tmpfs, mapped", "raw memcpy"] {
         assert!(contenders.contains(&name), "{contenders:?}");
     }
     assert!(run(&["scaling", "write"]).contains("of copies"));
+}
+
+#[test]
+fn ratios_have_targets_and_raw_rows() {
+    let outcomes = section("ratios", &[]);
+    for outcome in outcomes.as_array().unwrap() {
+        assert!(!outcome["verdicts"].as_array().unwrap().is_empty(), "{outcome}");
+        let contenders = contenders(outcome);
+        assert_eq!(contenders[0], "scmfs");
+        assert!(contenders.iter().any(|name| name.starts_with("raw ")), "{contenders:?}");
+    }
+    for case in ["overwrite/4K", "mapped/first-store", "append/64", "create/64B"] {
+        let name = format!("ratios/{case}");
+        assert!(outcomes.as_array().unwrap().iter().any(|o| o["name"] == name.as_str()), "{name}");
+    }
 }
 
 #[test]
@@ -103,7 +118,7 @@ fn the_loop_under_valgrind_does_each_call() {
 
 #[test]
 fn help_has_an_example_for_each() {
-    for name in ["aging", "iozone", "postmark", "scaling", "misses"] {
+    for name in ["aging", "iozone", "postmark", "ratios", "scaling", "misses"] {
         let text = run(&[name, "--help"]);
         assert!(text.contains("Example: keepstone-bench"), "{text}");
     }

@@ -147,6 +147,33 @@ impl FreeRuns {
         None
     }
 
+    /// As [`claim`](Self::claim), from the beginning of a unit on.
+    pub fn claim_aligned(
+        &self,
+        arena: &Arena,
+        within: Range<u64>,
+        bits: u64,
+        room: u64,
+    ) -> Option<u64> {
+        let end = within.end.min(self.map.len());
+        // Units that are all clear, up to the one that is looked at, as far as known.
+        let mut whole = 0;
+        for unit in within.start.div_ceil(UNIT)..end.div_ceil(UNIT) {
+            let mut known = self.lengths(arena, unit);
+            let start = unit * UNIT - whole;
+            if whole + known.first >= room && start + room <= end {
+                let is_clear = self.map.is_clear(arena, start..start + room);
+                if is_clear && self.claim_exactly(arena, start..start + bits) {
+                    return Some(start);
+                }
+                self.measure_all(arena, start..start + room);
+                known = self.lengths(arena, unit);
+            }
+            whole = if known.is_whole() { whole + UNIT } else { 0 };
+        }
+        None
+    }
+
     /// Claims the first run that is long enough and found there.
     fn claim_found(&self, arena: &Arena, within: Range<u64>, search: &mut Search) -> Option<u64> {
         let start = self.map.find_run(arena, within, search.room)?.start;
@@ -229,6 +256,7 @@ fn units_of(bits: &Range<u64>) -> Range<u64> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use rng::Rng;
 
     /// Bits that are set, searched one by one.
     struct Naive(Vec<bool>);
@@ -274,30 +302,19 @@ mod tests {
         Search { bits: n, room: n, leaves_whole, ..Search::default() }
     }
 
-    /// Numbers that look random.
-    fn numbers(seed: u64) -> impl FnMut(u64) -> u64 {
-        let mut x = seed;
-        move |below| {
-            x ^= x << 13;
-            x ^= x >> 7;
-            x ^= x << 17;
-            x % below
-        }
-    }
-
     #[test]
     fn searches_find_what_a_look_at_every_bit_finds() {
         const BITS: u64 = 7 * UNIT + 100;
         for seed in 1..5 {
-            let mut random = numbers(seed * 0x9e37_79b9);
+            let mut rng = Rng::new(seed);
             let (runs, arena) = new(BITS);
             let mut naive = Naive(vec![false; BITS as usize]);
             let mut held: Vec<(u64, u64)> = Vec::new();
             for step in 0..3000 {
-                let most = [3, 40, 400, 2000][random(4) as usize];
-                let (n, leaves_whole) = (1 + random(most), random(2) == 0);
+                let most = [3, 40, 400, 2000][rng.below(4) as usize];
+                let (n, leaves_whole) = (1 + rng.below(most), rng.below(2) == 0);
                 // Fills up and empties by turns.
-                if random(8) < if step / 300 % 2 == 0 { 6 } else { 3 } {
+                if rng.below(8) < if step / 300 % 2 == 0 { 6 } else { 3 } {
                     let found = runs.claim(&arena, 0..BITS, &mut search(n, leaves_whole));
                     assert_eq!(found, naive.first(n as usize, leaves_whole), "{seed} {step} {n}");
                     if let Some(start) = found {
@@ -305,7 +322,7 @@ mod tests {
                         held.push((start, n));
                     }
                 } else if !held.is_empty() {
-                    let (start, n) = held.swap_remove(random(held.len() as u64) as usize);
+                    let (start, n) = held.swap_remove(rng.below(held.len() as u64) as usize);
                     // In two pieces: the second may make both one run.
                     for (start, n) in [(start, n / 2), (start + n / 2, n - n / 2)] {
                         if n > 0 {
@@ -358,27 +375,48 @@ mod tests {
         assert_eq!(runs.claim(arena, 2 * UNIT..9 * UNIT, &mut search(n, false)), Some(2 * UNIT));
     }
 
+    #[test]
+    fn an_aligned_search_begins_with_a_unit() {
+        let (runs, arena) = &new(6 * UNIT + 9);
+        assert!(runs.claim_exactly(arena, 0..1));
+        let claim = |bits, room| runs.claim_aligned(arena, 0..7 * UNIT, bits, room);
+        assert_eq!(claim(UNIT + 3, UNIT + 3), Some(UNIT));
+        assert_eq!(
+            claim(1, UNIT),
+            Some(3 * UNIT),
+            "the rest of a unit is not the beginning of one"
+        );
+        assert_eq!(claim(UNIT, 2 * UNIT + 10), None);
+        assert_eq!(claim(UNIT, 2 * UNIT + 9), Some(4 * UNIT), "up to the end");
+        assert_eq!(claim(9, 9), Some(5 * UNIT));
+        assert_eq!(claim(9, 9), Some(6 * UNIT));
+        assert_eq!(claim(1, 1), None, "no unit begins with a clear bit");
+        runs.clear(arena, 4 * UNIT..5 * UNIT + 9);
+        assert_eq!(runs.claim_aligned(arena, 4 * UNIT + 1..6 * UNIT, 1, UNIT), Some(5 * UNIT));
+        assert_eq!(runs.claim_aligned(arena, 1..6 * UNIT, UNIT, UNIT), Some(4 * UNIT));
+    }
+
     /// Four threads claim and clear: no bit is claimed twice, and afterwards none is hidden.
     #[test]
     fn threads_share_no_run_and_hide_none() {
         const BITS: u64 = 6 * UNIT + 10;
         let (runs, arena) = &new(BITS);
         let work = |seed: u64| {
-            let mut random = numbers(seed);
+            let mut rng = Rng::new(seed);
             let mut held: Vec<Range<u64>> = Vec::new();
             for _ in 0..20_000 {
-                if random(2) == 0 {
-                    let n = 1 + random(150);
-                    let mut search = Search { skip: random(3), ..search(n, random(2) == 0) };
+                if rng.below(2) == 0 {
+                    let n = 1 + rng.below(150);
+                    let mut search = Search { skip: rng.below(3), ..search(n, rng.below(2) == 0) };
                     let found = runs.claim(arena, 0..BITS, &mut search);
                     held.extend(found.map(|start| start..start + n));
                 } else if let Some(last) = held.last().cloned() {
                     // Who appends.
-                    let more = last.end..last.end + 1 + random(100);
+                    let more = last.end..last.end + 1 + rng.below(100);
                     if more.end <= BITS && runs.claim_exactly(arena, more.clone()) {
                         held.push(more);
                     }
-                    let gone = held.swap_remove(random(held.len() as u64) as usize);
+                    let gone = held.swap_remove(rng.below(held.len() as u64) as usize);
                     runs.clear(arena, gone);
                 }
             }

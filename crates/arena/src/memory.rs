@@ -72,14 +72,11 @@ impl View {
 /// Brings the line of a value into the cache, if the CPU has nothing better to do.
 #[inline]
 pub(crate) fn prefetch<T: Shared>(value: &T) {
-    #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch cannot fault, whatever the address.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(value).cast());
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = value;
 }
 
 /// Zeroed memory, mapped until dropped, that is committed page by page as it is touched.

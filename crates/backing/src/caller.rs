@@ -12,8 +12,8 @@ thread_local! {
     static HAS_OWN_UMASK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// While it lives, this thread creates as somebody else. What is permitted is not his, but ours: the front end has checked it
-/// (vfs-C3).
+/// While it lives, this thread creates as somebody else: no longer than a call that creates (dirfs-B4 in `dirfs`). What is
+/// permitted is not his, but ours: the front end has checked it (vfs-C3).
 pub struct Acting {
     umask: Mode,
     /// The user, the group and the capabilities to go back to.

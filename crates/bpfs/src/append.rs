@@ -8,7 +8,7 @@ use crate::blocks::Txn;
 use crate::crawler::{Node, Trees, blocks_for};
 use crate::extent::Extent;
 use crate::layout::*;
-use pmem::{LINE, Medium, PmOff};
+use pmem::{Fenced, LINE, Medium, PmOff};
 use std::cell::Cell;
 use std::ops::Range;
 use vfs::Result;
@@ -79,7 +79,7 @@ impl<M: Medium> Trees<M> {
     pub fn commit_append(&self, root: (PmOff, Root), new: Root, size: (PmOff, u64)) {
         let ready = self.medium.fence();
         if new != root.1 {
-            self.medium.store_u64(root.0, new.word());
+            self.medium.publish_word(root.0, new.word(), ready.for_another());
         }
         let _ = self.medium.publish(size.0, size.1, ready);
     }
@@ -154,10 +154,12 @@ impl<M: Medium> Trees<M> {
             let child = node.child(i, self.load_child(slot)?);
             let new = self.fill_node(txn, child, fill)?;
             if Some(new) != child.block {
-                if child.base < fill.size {
-                    let _ = self.medium.fence();
-                }
-                self.medium.store_u64(slot, Pointer::to(new).word());
+                let ready = if child.base < fill.size {
+                    self.medium.fence()
+                } else {
+                    Fenced::not_needed("it lies beyond the size")
+                };
+                self.medium.publish_word(slot, Pointer::to(new).word(), ready);
                 stored = Some(stored.map_or(slot, |s| s.start)..slot + 8);
             }
         }

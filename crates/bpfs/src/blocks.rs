@@ -95,6 +95,7 @@ impl Volatile {
         match blocks.split_last() {
             Some((line, rest)) if self.zeroed.keep(&self.arena, *line) => {
                 let cleared = self.clear_blocks(rest);
+                // zeroed-P1.
                 self.give_back(cleared + 1);
             }
             _ => self.release(blocks),
@@ -164,7 +165,7 @@ impl Txn<'_> {
             && let Some(b) = self.v.zeroed.take(&self.v.arena)
         {
             self.reserved -= 1;
-            self.taken.push(b);
+            self.push_taken(b);
             return (b, true);
         }
         (self.take_pointers(), false)
@@ -178,8 +179,14 @@ impl Txn<'_> {
     /// Notes the block of a claimed bit as taken.
     fn note_taken(&mut self, number: u64) -> BlockNo {
         let block = BlockNo::new(number).expect("the bit of the superblock is set");
-        self.taken.push(block);
+        self.push_taken(block);
         block
+    }
+
+    fn push_taken(&mut self, block: BlockNo) {
+        let is_claimed = || self.v.blocks.get(&self.v.arena, block.get());
+        debug_assert!(is_claimed(), "volatile-V1: block {} is taken and not claimed", block.get());
+        self.taken.push(block);
     }
 
     /// Claims up to `most` reserved blocks that lie together, from the hint on.
@@ -200,7 +207,7 @@ impl Txn<'_> {
             // Blocks freed meanwhile, behind where the search was.
             .or_else(|| map.claim(arena, 0..map.len(), most))
             .or_else(zeroed)
-            .expect("V2: a reserved block is there");
+            .expect("volatile-V2: a reserved block is there");
         self.v.set_block_hint(hint, run.end);
         self.reserved -= run.end - run.start;
         run

@@ -246,6 +246,7 @@ impl<M: Medium> Trees<M> {
 
     /// Ends the epoch of the shadows, stores the word that names them and makes it durable (crawler-T1).
     pub fn commit(&self, word_off: PmOff, value: u64) {
+        debug_assert!(word_off.get() + 8 <= self.bytes, "crawler-T4: a word behind the pool");
         let ready = self.medium.fence();
         let _ = self.medium.publish(word_off, value, ready);
     }

@@ -65,7 +65,8 @@ impl Extent {
 
 /// The extent of a file, in its derived state.
 pub trait FileExtent {
-    /// The extent of a file.
+    /// The extent of a file. What it says is in the tree for whoever holds the lock (extent-U1); others check the lock
+    /// afterwards.
     fn extent(&self) -> Extent;
 
     /// Notes the extent of a file whose lock is held. One that cannot be noted is none.

@@ -374,7 +374,8 @@ impl<M: Medium> Files<M> {
         let word = pm - at as u64;
         let mut bytes = self.medium.load_u64(word).to_le_bytes();
         bytes[at..at + data.len()].copy_from_slice(data);
-        self.medium.store_u64(word, u64::from_le_bytes(bytes));
+        let ready = Fenced::not_needed("the word is all that changes");
+        self.medium.publish_word(word, u64::from_le_bytes(bytes), ready);
         self.medium.flush(word, 8);
         self.touch_modified(v);
         let _ = self.medium.fence();
@@ -398,7 +399,8 @@ impl<M: Medium> Files<M> {
             self.medium.read(off, &mut line);
         }
         line[at..at + data.len()].copy_from_slice(data);
-        self.medium.store_line(off, &line);
+        let ready = Fenced::not_needed("the line is all that changes");
+        self.medium.publish_line(off, &line, ready);
         self.touch_modified(v);
         let _ = self.medium.fence();
         Ok(true)

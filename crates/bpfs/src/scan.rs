@@ -134,10 +134,12 @@ impl<M: Medium> Store<M> {
             walk.scan.problem(walk.object, what, fix);
             false
         };
+        // scan-S2.
         let Ok(Some(block)) = self.check_block(met.pointer) else {
             let (slot, word) = (met.slot, met.pointer.word());
             return bad(format!("the pointer at {slot:#x} leads to {word:#x}, out of the pool"));
         };
+        // scan-S1.
         if !self.v.blocks.set(&self.v.arena, block.get()) {
             let (slot, at) = (met.slot, block.at(0));
             return bad(format!("block {at:#x}, named at {slot:#x}, has another owner"));

@@ -25,7 +25,7 @@ use crate::score::{self, Scored};
 /// `keepstone crashtest`
 #[derive(Debug, Args)]
 pub struct CrashtestArgs {
-    /// What to test: bpfs, the file system; model, the one for tests, which processes do not share (no --deaths) and which
+    /// What to test: bpfs or scmfs, the file systems; model, the one for tests, which processes do not share (no --deaths) and which
     /// loses what was not synced (no --schedules); or pmbd, block devices in all write schemes, raw and with atomic
     /// blocks: of the options below it heeds --ops, --schedules (24 for each 100), --deaths (all, or 0
     /// for none), --replay, --semantics and --seed.
@@ -115,8 +115,8 @@ impl Engine {
     }
 }
 
-/// Of so many operations with deaths one is also explored beside survivors, which takes several times as long.
-const DEATHS_PER_SURVIVOR: u64 = 6;
+/// Of so many operations with deaths one is also explored beside surviving processes, which takes several times as long.
+const DEATHS_PER_SURVIVING_PROCESS: u64 = 6;
 
 fn semantics(name: &str) -> Result<Semantics, String> {
     let known = Semantics::ALL.into_iter().find(|s| s.name() == name);
@@ -286,7 +286,7 @@ fn families_of<T: Target>(target: &T, args: &CrashtestArgs, bases: &[Base]) -> R
     if let Some(file) = &args.workload {
         let at = || file.display().to_string();
         let text = std::fs::read_to_string(file).with_context(at)?;
-        let ops = workload::script(&text).with_context(at)?;
+        let ops = vfs::script::parse(&text).with_context(at)?;
         if let Some(to) = &args.trace {
             let recorded = bases[0].record(target, &ops, 0, args.semantics);
             let recorded = recorded.map_err(|e| anyhow!("{e}"))?;
@@ -317,8 +317,8 @@ fn families_of<T: Target>(target: &T, args: &CrashtestArgs, bases: &[Base]) -> R
     if args.deaths > 0 {
         families.push(Family::Deaths);
     }
-    if args.deaths >= DEATHS_PER_SURVIVOR {
-        families.push(Family::Survivors);
+    if args.deaths >= DEATHS_PER_SURVIVING_PROCESS {
+        families.push(Family::SurvivingProcesses);
     }
     families.retain(|family| family.suits(target));
     Ok(families)
@@ -329,7 +329,7 @@ fn limit_of(args: &CrashtestArgs, family: &Family) -> Option<u64> {
     let at_most = |n: u64| Some(args.limit.map_or(n, |limit| limit.min(n)));
     match family {
         Family::Deaths => at_most(args.deaths),
-        Family::Survivors => at_most(args.deaths / DEATHS_PER_SURVIVOR),
+        Family::SurvivingProcesses => at_most(args.deaths / DEATHS_PER_SURVIVING_PROCESS),
         _ => args.limit,
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! A signature only gives what is there a name. What has none is data all the same ([`first_data`]).
 
+use engines::Layout;
 use pmem::{Medium, Region};
 
 use At::{End, Every, Start};
@@ -20,8 +21,7 @@ enum At {
 
 /// Name, place and bytes; what is told by few bytes comes after what could be mistaken for it.
 const SIGNATURES: &[(&str, At, &[u8])] = &[
-    // Our own.
-    ("a pool that cannot be opened", Start(0), b"KSTNBPFS"),
+    // Our own; pools say themselves what they are ([`Layout::of`]).
     ("a block device of Keepstone (`keepstone bdev`)", Start(0), b"KSTNPMBD"),
     // Persistent memory.
     ("a PMDK pool", Start(0), b"PMEMPOOL"),
@@ -150,6 +150,9 @@ const SIGNATURES: &[(&str, At, &[u8])] = &[
 
 /// What the first signature found says, as an object with its article.
 pub fn find(region: &Region) -> Option<&'static str> {
+    if Layout::of(region).is_some() {
+        return Some("a pool that cannot be opened");
+    }
     SIGNATURES.iter().find(|(_, at, bytes)| at.holds(region, bytes)).map(|(name, ..)| *name)
 }
 
@@ -221,6 +224,15 @@ mod tests {
             }
         }
         assert_eq!((find(&region), first_data(&region, false)), (None, None));
+    }
+
+    #[test]
+    fn pools_of_all_layouts_are_found() {
+        for layout in Layout::ALL {
+            let region = Region::anonymous(*layout.limits().start()).unwrap();
+            layout.format(&region, &pool::FormatOptions::default()).unwrap();
+            assert_eq!(find(&region), Some("a pool that cannot be opened"), "{layout:?}");
+        }
     }
 
     #[test]

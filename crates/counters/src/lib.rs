@@ -52,13 +52,13 @@ pub struct Counters {
     started: AtomicU64,
     /// Slots in use are below this one.
     slots_end: AtomicU32,
-    slots: [Slot; SLOTS],
+    slots: [ThreadCounts; SLOTS],
     files: Files,
 }
 
 /// What one thread has counted, and whoever had the slot before.
 #[repr(C, align(64))]
-struct Slot {
+struct ThreadCounts {
     /// The process that counts here; 0: nobody.
     owner: AtomicU32,
     classes: [ClassCounts; Class::COUNT],
@@ -80,11 +80,11 @@ struct ClassCounts {
     served_ns: AtomicU64,
 }
 
-/// Where a thread counts: a slot, by its number.
+/// Where a thread counts: a slot of [`Counters`], by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place(u32);
+pub struct SlotIndex(u32);
 
-impl Place {
+impl SlotIndex {
     /// Everybody's.
     const SHARED: Self = Self(0);
 
@@ -163,26 +163,26 @@ impl Counters {
         self.executed.fetch_sub(1, Relaxed);
     }
 
-    /// A program has loaded the library, in process `pid`: a place for its first thread, and what was its predecessor's is free.
-    pub fn start(&self, pid: u32) -> Place {
+    /// A program has loaded the library, in process `pid`: a slot for its first thread, and what was its predecessor's is free.
+    pub fn start(&self, pid: u32) -> SlotIndex {
         self.started.fetch_add(1, Relaxed);
         self.release(pid);
         self.claim(pid)
     }
 
-    /// A place for a thread of process `pid`.
-    pub fn claim(&self, pid: u32) -> Place {
+    /// A slot for a thread of process `pid`.
+    pub fn claim(&self, pid: u32) -> SlotIndex {
         for (index, slot) in self.slots.iter().enumerate().skip(1) {
             let owner = &slot.owner;
             if owner.load(Relaxed) == 0 && owner.compare_exchange(0, pid, AcqRel, Relaxed).is_ok() {
                 self.slots_end.fetch_max(index as u32 + 1, Relaxed);
-                return Place(index as u32);
+                return SlotIndex(index as u32);
             }
         }
-        Place::SHARED
+        SlotIndex::SHARED
     }
 
-    /// All places of a process are free; its threads count in the one that [`shared`](Self::shared) names, if they still do.
+    /// All slots of a process are free; its threads count in the one that [`shared`](Self::shared) names, if they still do.
     pub fn release(&self, pid: u32) {
         let end = self.slots_end.load(Relaxed) as usize;
         for slot in self.slots.iter().take(end).skip(1) {
@@ -190,35 +190,37 @@ impl Counters {
         }
     }
 
-    /// The place that is everybody's.
-    pub const fn shared() -> Place {
-        Place::SHARED
+    /// The slot that is everybody's.
+    pub const fn shared() -> SlotIndex {
+        SlotIndex::SHARED
     }
 
     #[inline]
-    fn slot(&self, place: Place) -> &Slot {
-        &self.slots[place.0 as usize % SLOTS]
+    fn counts(&self, slot: SlotIndex) -> &ThreadCounts {
+        &self.slots[slot.0 as usize % SLOTS]
     }
 
-    /// A call was served in user space; it has moved `bytes`, and taken `ns`.
+    /// A call was served in user space; it has moved `bytes`, and taken `ns`. Stores to mapped memory (counters-N2).
     #[inline]
-    pub fn served(&self, place: Place, class: Class, bytes: u64, ns: u64) {
-        let counts = &self.slot(place).classes[class as usize];
-        place.add(&counts.served.calls, 1);
+    pub fn served(&self, slot: SlotIndex, class: Class, bytes: u64, ns: u64) {
+        let counts = &self.counts(slot).classes[class as usize];
+        slot.add(&counts.served.calls, 1);
         if bytes > 0 {
-            place.add(&counts.served.bytes, bytes);
+            slot.add(&counts.served.bytes, bytes);
         }
         if ns > 0 {
-            place.add(&counts.served_ns, ns);
+            slot.add(&counts.served_ns, ns);
         }
     }
 
     /// Calls that concern a pool went to the kernel, and moved `bytes`.
-    pub fn by_kernel(&self, place: Place, class: Class, reason: Reason, calls: u64, bytes: u64) {
-        let slot = self.slot(place);
-        for counts in [&slot.classes[class as usize].by_kernel, &slot.reasons[reason as usize]] {
-            place.add(&counts.calls, calls);
-            place.add(&counts.bytes, bytes);
+    pub fn by_kernel(&self, slot: SlotIndex, class: Class, reason: Reason, calls: u64, bytes: u64) {
+        let counted = self.counts(slot);
+        for counts in
+            [&counted.classes[class as usize].by_kernel, &counted.reasons[reason as usize]]
+        {
+            slot.add(&counts.calls, calls);
+            slot.add(&counts.bytes, bytes);
         }
     }
 
@@ -251,7 +253,7 @@ impl Counters {
     }
 }
 
-impl Place {
+impl SlotIndex {
     /// As a number that is not 0, for a thread's cell.
     #[inline]
     pub const fn to_word(self) -> u32 {
@@ -285,9 +287,9 @@ mod tests {
         std::thread::scope(|scope| {
             for _ in 0..2 * SLOTS {
                 scope.spawn(|| {
-                    let place = counters.claim(8);
+                    let slot = counters.claim(8);
                     for _ in 0..100 {
-                        counters.served(place, Class::Read, 10, 1);
+                        counters.served(slot, Class::Read, 10, 1);
                     }
                 });
             }
@@ -295,7 +297,7 @@ mod tests {
         counters.served(first, Class::Open, 0, 0);
         counters.by_kernel(first, Class::Read, Reason::NotDirect, 1, 4096);
         counters.release(8);
-        assert_ne!(counters.claim(9), Place::SHARED);
+        assert_ne!(counters.claim(9), SlotIndex::SHARED);
         let sums = counters.sums();
         let read = &sums.classes[Class::Read as usize];
         let calls = 200 * SLOTS as u64;
@@ -312,12 +314,12 @@ mod tests {
     #[test]
     fn a_thread_that_counts_alone_has_a_slot() {
         let counters = counters();
-        let places = [counters.start(7), counters.claim(7), counters.claim(8)];
-        assert_eq!(places, [Place(1), Place(2), Place(3)]);
+        let slots = [counters.start(7), counters.claim(7), counters.claim(8)];
+        assert_eq!(slots, [SlotIndex(1), SlotIndex(2), SlotIndex(3)]);
         // The next program in the same process.
-        assert_eq!(counters.start(7), Place(1));
-        assert_eq!(Place::from_word(Place(3).to_word()), Some(Place(3)));
-        assert_eq!(Place::from_word(0), None);
+        assert_eq!(counters.start(7), SlotIndex(1));
+        assert_eq!(SlotIndex::from_word(SlotIndex(3).to_word()), Some(SlotIndex(3)));
+        assert_eq!(SlotIndex::from_word(0), None);
     }
 
     #[test]

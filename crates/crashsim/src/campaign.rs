@@ -4,9 +4,7 @@ use crate::deaths::{self, Death, Scenario, Victim};
 use crate::explore::Budget;
 use crate::generate;
 use crate::lint::{Lint, lint_of};
-use crate::op::Op;
 use crate::persist::Semantics;
-use crate::rng::{self, Rng};
 use crate::run::{Base, CrashAt, Explored, Settings, Violation, explore};
 use crate::schedule::{Interleaving, Schedule};
 use crate::stats::{Distinct, Stats};
@@ -14,6 +12,7 @@ use crate::target::Target;
 use crate::threads::{self, Plan};
 use crate::trace::{Action, Event, Trace};
 use crate::workload::{BRIM, TALL, all_sequences, brim_sequences, universe};
+use rng::Rng;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use std::collections::HashSet;
@@ -23,6 +22,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use vfs::Durability;
+use vfs::script::Op;
 
 /// A family of workloads.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,7 +64,7 @@ pub enum Family {
     /// gives back.
     Preemptions,
     /// Deaths in chosen operations: while a process goes on that holds a file without a name, and in tall trees.
-    Survivors,
+    SurvivingProcesses,
     /// This one, on each base.
     Script(Vec<Op>),
 }
@@ -80,7 +80,7 @@ impl Family {
             Self::Threads { .. } | Self::Preemptions => {
                 target.strength().durability != Durability::OnSync
             }
-            Self::Deaths | Self::Survivors => target.is_shared(),
+            Self::Deaths | Self::SurvivingProcesses => target.is_shared(),
             _ => true,
         }
     }
@@ -96,7 +96,7 @@ impl Family {
             Self::Lines => "lines".into(),
             Self::Sequences => "sequences".into(),
             Self::Preemptions => "preemptions".into(),
-            Self::Survivors => "survivors".into(),
+            Self::SurvivingProcesses => "surviving processes".into(),
             Self::Script(_) => "script".into(),
         }
     }
@@ -114,7 +114,7 @@ impl Family {
             Self::Lines => LINES,
             Self::Sequences => sequenced().len() as u64,
             Self::Preemptions => threads::PREEMPTIONS,
-            Self::Survivors => (deaths::HELD_BESIDE.len() + OTHERS.len()) as u64,
+            Self::SurvivingProcesses => (deaths::HELD_BESIDE.len() + OTHERS.len()) as u64,
             Self::Script(_) => bases as u64,
         }
     }
@@ -147,7 +147,7 @@ fn lines(size: u64) -> Vec<Op> {
     let line = pmem::LINE;
     let within = line.saturating_sub(size) / 2;
     let at = [line + within, 10 * line, 20 * line + size * 7 % line];
-    at.map(|at| Op::Write("/a".into(), at, size)).into()
+    at.map(|at| Op::write("/a", at, size)).into()
 }
 
 /// How to run a family.
@@ -299,7 +299,7 @@ impl FromStr for Work {
             return Ok(Self::Death(death.parse()?));
         }
         let Some(threads) = text.strip_prefix("threads ") else {
-            return Ok(Self::Sequence(crate::workload::script(text).map_err(|e| e.to_string())?));
+            return Ok(Self::Sequence(vfs::script::parse(text).map_err(|e| e.to_string())?));
         };
         let (print, plan) = threads.split_once(' ').ok_or("threads have a number and a plan")?;
         let print = u32::from_str_radix(print, 16).map_err(|_| format!("not a run: `{print}`"))?;
@@ -504,7 +504,7 @@ struct Job<'a, T> {
 impl<T: Target> Job<'_, T> {
     fn workload(&self, i: u64) {
         let base = &self.bases[i as usize % self.bases.len()];
-        let mut rng = Rng::new(self.options.seed ^ rng::next(i));
+        let mut rng = Rng::new(self.options.seed ^ rng::hash(i));
         match self.family {
             Family::Exhaustive { length, bases } => {
                 let universe = universe();
@@ -529,7 +529,7 @@ impl<T: Target> Job<'_, T> {
             Family::Threads { .. } => {
                 let programs = i / SCHEDULES;
                 let base = &self.bases[programs as usize % self.bases.len()];
-                let seed = |i| u64::from(rng::next(self.options.seed ^ rng::next(i)) as u32);
+                let seed = |i| u64::from(rng::hash(self.options.seed ^ rng::hash(i)) as u32);
                 self.crash_threads(base, Plan::generate(seed(programs), seed(i)));
             }
             Family::Lines => self.crash(&self.bases[0], lines(i + 1), 0, false),
@@ -543,7 +543,7 @@ impl<T: Target> Job<'_, T> {
                     self.report(Report::default(), base, Work::Sequence(Vec::new()), Err(what));
                 }
             },
-            Family::Survivors => {
+            Family::SurvivingProcesses => {
                 let i = i as usize;
                 let held = deaths::HELD_BESIDE.get(i);
                 let (text, base) = match held {
@@ -614,7 +614,7 @@ impl<T: Target> Job<'_, T> {
         self.report(out, base, Work::Threads { plan, print }, explored);
     }
 
-    /// Lets a process die everywhere in an operation, and crashes both scenarios; `held`: that of a survivor that
+    /// Lets a process die everywhere in an operation, and crashes both scenarios; `held`: that of a surviving process that
     /// holds a file without a name.
     fn crash_deaths(&self, base: &Base, op: &Op, held: bool) {
         let victim = match Victim::record(self.target, base, op, self.options.semantics) {

@@ -4,11 +4,11 @@
 //! not flushed, the others see, and a power failure may still take it back. So recovery has to make
 //! durable what it finds before anybody builds on it.
 //!
-//! Who recovers is a survivor, which shared the pool with the dead, or, where all who did have been
+//! Who recovers is a surviving process, which shared the pool with the dead, or, where all who did have been
 //! killed, the next mount ([`Scenario`]).
 //!
-//! The victim's operation is recorded once. Then a survivor attaches to the base, the victim's first
-//! steps are done again behind its back, as by another process, and the survivor recovers and does an
+//! The victim's operation is recorded once. Then a surviving process attaches to the base, the victim's first
+//! steps are done again behind its back, as by another process, and that process recovers and does an
 //! operation of its own; or they are done again before the pool is mounted anew. To the explorer
 //! ([`crate::run`]) that is a workload of three operations: the victim's, the recovery, and that of who
 //! goes on. Crashes in the first are other families' business. When the second has returned, the tree
@@ -16,7 +16,6 @@
 //! durable on `fsync`, all of that holds for names and attributes, and content is judged by [`crate::promise`].
 
 use crate::image::CrashImage;
-use crate::op::{BadOp, Driver, Op, content};
 use crate::persist::Semantics;
 use crate::promise::{History, Syncs};
 use crate::recorder::Recorder;
@@ -29,6 +28,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use vfs::model::Model;
+use vfs::script::{BadOp, Driver, Op, Pos, content};
 use vfs::tree::{Tree, diff};
 use vfs::{Caller, FileSystem, Ino};
 
@@ -36,10 +36,10 @@ use vfs::{Caller, FileSystem, Ino};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scenario {
     /// A process that shared the pool with the dead one: it recovers.
-    Survivor,
+    SurvivingProcess,
     /// A process that comes when nobody is left: it mounts the pool.
     NextMount,
-    /// A survivor that holds a file without a name, whose blocks are in use although nothing on media says so.
+    /// A surviving process that holds a file without a name, whose blocks are in use although nothing on media says so.
     Holder,
 }
 
@@ -49,7 +49,7 @@ pub const HELD_BESIDE: [&str; 3] = ["utimes /a", "chmod /e 700", "unlink /b"];
 
 impl Scenario {
     /// Those of any operation.
-    pub const ALL: [Self; 2] = [Self::Survivor, Self::NextMount];
+    pub const ALL: [Self; 2] = [Self::SurvivingProcess, Self::NextMount];
 }
 
 /// Where an operation ended for ever.
@@ -71,7 +71,7 @@ const HOLDER: &str = "holder ";
 impl fmt::Display for Death {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let who = match self.scenario {
-            Scenario::Survivor => "",
+            Scenario::SurvivingProcess => "",
             Scenario::NextMount => NEXT_MOUNT,
             Scenario::Holder => HOLDER,
         };
@@ -85,7 +85,7 @@ impl FromStr for Death {
     fn from_str(text: &str) -> Result<Self, String> {
         let named = [(NEXT_MOUNT, Scenario::NextMount), (HOLDER, Scenario::Holder)];
         let named = named.iter().find_map(|(n, scenario)| Some((*scenario, text.strip_prefix(n)?)));
-        let (scenario, text) = named.unwrap_or((Scenario::Survivor, text));
+        let (scenario, text) = named.unwrap_or((Scenario::SurvivingProcess, text));
         let (steps, victim) = text.split_once(' ').ok_or("a death has steps and an operation")?;
         let steps = steps.parse().map_err(|_| format!("not a number of steps: `{steps}`"))?;
         let victim = victim.parse().map_err(|bad: BadOp| bad.to_string())?;
@@ -131,8 +131,12 @@ impl Victim {
         op: &Op,
         semantics: Semantics,
     ) -> Result<Option<Self>, String> {
-        let is_word = |off: &u64, len: &u64| off / 8 == (off + len.max(&1) - 1) / 8;
-        if matches!(op, Op::Write(_, off, len) if is_word(off, len))
+        let is_word = |at: &Pos, len: &u64| match at {
+            Pos::At(off) => off / 8 == (off + len.max(&1) - 1) / 8,
+            // Where that is, is not known yet.
+            Pos::End(_) | Pos::Limit(_) => true,
+        };
+        if matches!(op, Op::Write(_, at, len, _) if is_word(at, len))
             || matches!(op, Op::Fill(_) | Op::Remount)
         {
             return Ok(None);
@@ -166,9 +170,9 @@ impl Victim {
     fn afterwards(&self, scenario: Scenario) -> Op {
         match &self.op {
             // It takes blocks that look free.
-            _ if scenario == Scenario::Holder => Op::Append("/a".into(), FAR),
-            Op::Truncate(path, _) => Op::Write(path.clone(), FAR, 10),
-            _ => Op::Create("/after".into()),
+            _ if scenario == Scenario::Holder => Op::append("/a", FAR),
+            Op::Truncate(path, _) => Op::write(path.clone(), FAR, 10),
+            _ => Op::create("/after"),
         }
     }
 
@@ -188,16 +192,16 @@ impl Victim {
             self.remember(&mut history, fs, Syncs::Nothing)
         };
         let (found, after, last) = match scenario {
-            Scenario::Survivor | Scenario::Holder => {
-                let survivor = target.share(&recorder)?;
-                let fs = survivor.fs();
+            Scenario::SurvivingProcess | Scenario::Holder => {
+                let process = target.share(&recorder)?;
+                let fs = process.fs();
                 // What it has looked at before must not keep it from finding what is there now.
                 self.seen(fs)?;
                 begin(fs)?;
                 let held = (scenario == Scenario::Holder).then(|| Held::make(fs)).transpose()?;
                 self.die(&recorder, steps);
                 recorder.begin(RECOVERY);
-                survivor.recover()?;
+                process.recover()?;
                 recorder.end(RECOVERY);
                 if let Some(held) = &held {
                     held.count(fs)?;
@@ -338,10 +342,10 @@ impl Victim {
     }
 }
 
-/// A file with a name, which a survivor holds, too.
+/// A file with a name, which a surviving process holds, too.
 const NAMED: &str = "/d/z";
 
-/// A file without a name that a survivor holds.
+/// A file without a name that a surviving process holds.
 struct Held {
     ino: Ino,
     content: Vec<u8>,

@@ -165,9 +165,9 @@ impl CrashImage {
     }
 
     /// Makes words durable: part of every state from now on. No state may be laid over meanwhile.
-    pub fn settle(&self, words: &[(WordNo, u64)]) {
+    pub fn make_durable(&self, words: &[(WordNo, u64)]) {
         let mut i = self.inner();
-        debug_assert!(i.undo.is_empty(), "settling under a state");
+        debug_assert!(i.undo.is_empty(), "words become durable under a state");
         for (word, value) in words {
             let at = *word as usize * 8;
             i.bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
@@ -384,7 +384,7 @@ mod tests {
     #[test]
     fn notes_first_reads_in_order_and_takes_changes_back() {
         let image = CrashImage::new(8192);
-        image.settle(&[(1, 7)]);
+        image.make_durable(&[(1, 7)]);
         image.lay(&[(2, 9), (600, 5)], &[2, 3, 63, 64, 600]);
         assert_eq!(image.load_u64(600 * 8), 5);
         image.write(3 * 8, &[1; 8]);

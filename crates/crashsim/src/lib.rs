@@ -5,7 +5,7 @@
 //! The [`explore`]r lays states over an [`image`], runs recovery on them and judges what it finds;
 //! states that agree on everything recovery reads need only one run.
 //!
-//! For file systems ([`target`]) all else is here: operations as data ([`op`], [`workload`],
+//! For file systems ([`target`]) all else is here: operations as data ([`vfs::script`], [`workload`],
 //! [`generate`]), the oracle that compares with the contract's model ([`oracle`], [`promise`], [`run`],
 //! [`mod@format`]), threads at once under seeded schedules ([`mod@schedule`], [`threads`]), processes that
 //! die ([`deaths`]), families of workloads ([`campaign`]). What traces show without a crash says [`mod@lint`]. The
@@ -67,7 +67,6 @@ pub mod generate;
 pub mod image;
 pub mod lint;
 pub mod mutate;
-pub mod op;
 pub mod oracle;
 mod pending;
 pub mod persist;
@@ -75,7 +74,6 @@ mod plan;
 pub mod program;
 pub mod promise;
 pub mod recorder;
-pub mod rng;
 pub mod run;
 pub mod schedule;
 pub mod score;

@@ -13,7 +13,6 @@
 //! oracle-O3 and oracle-O4 are run once for each pair of tree and block count of a crash point.
 
 use crate::image::CrashImage;
-use crate::op::{Driver, Op};
 use crate::promise::Contents;
 use crate::run::Fresh;
 use crate::target::{Mounted, Target};
@@ -23,6 +22,7 @@ use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use vfs::FileSystem;
+use vfs::script::{Driver, Op};
 use vfs::tree::Tree;
 
 /// What a recovery found.
@@ -100,6 +100,7 @@ impl<'t, T: Target> Oracle<'t, T> {
         })
     }
 
+    /// oracle-O1; the tree that it gives is for whoever knows what is allowed at this moment (oracle-O2).
     fn examine(&self, image: &CrashImage) -> Result<Found, String> {
         let mounted = self.target.mount(image).map_err(|e| format!("mount: {e}"))?;
         let stored = image.stores() > 0;
@@ -185,13 +186,13 @@ impl<'t, T: Target> Oracle<'t, T> {
     fn use_it(&self, fs: &dyn FileSystem) -> Result<(), String> {
         let mut d = Driver::new(fs);
         let script = [
-            Op::Mkdir("/probe".into()),
-            Op::Create("/probe/f".into()),
-            Op::Write("/probe/f".into(), 0, 5000),
-            Op::Write("/probe/f".into(), 4000, 3000),
+            Op::mkdir("/probe"),
+            Op::create("/probe/f"),
+            Op::write("/probe/f", 0, 5000),
+            Op::write("/probe/f", 4000, 3000),
             Op::Link("/probe/f".into(), "/probe/g".into()),
             Op::Rename("/probe/g".into(), "/probe-g".into()),
-            Op::Truncate("/probe/f".into(), 10),
+            Op::truncate("/probe/f", 10),
         ];
         for op in &script {
             match d.run(op, 1) {

@@ -101,7 +101,7 @@ pub struct Unit {
     pub since: u32,
 }
 
-/// A store of (part of) one word that is not durable.
+/// A store of (part of) one word that is not durable: what persists as one (persist-P1).
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     /// Stores of one call have one number.
@@ -125,7 +125,7 @@ impl Piece {
 /// What a word adds to the hash of an image: the hash is the sum over all words, so that a change of
 /// a word changes it in constant time.
 pub(crate) fn mix(word: WordNo, value: u64) -> u64 {
-    crate::rng::next(value ^ crate::rng::next(u64::from(word)))
+    rng::hash(value ^ rng::hash(u64::from(word)))
 }
 
 /// The state machine.
@@ -136,7 +136,7 @@ pub struct Persistency {
     lines: BTreeMap<u32, Vec<Piece>>,
     calls: u32,
     /// Words that became durable and were not taken yet.
-    settled: Vec<(WordNo, u64)>,
+    durable_words: Vec<(WordNo, u64)>,
     base: Vec<u64>,
     hash: u64,
 }
@@ -175,7 +175,7 @@ impl Persistency {
             semantics,
             lines: BTreeMap::new(),
             calls: 0,
-            settled: Vec::new(),
+            durable_words: Vec::new(),
             base: initial.words,
             hash: initial.hash,
         }
@@ -197,6 +197,7 @@ impl Persistency {
             }
             Action::Fence if self.semantics == Semantics::Msync => self.drain(|_| true),
             Action::Fence => self.drain(|p| p.draining & me != 0),
+            // persist-P7.
             Action::Drain => self.drain(|p| p.nt && p.draining & me != 0),
             _ => {}
         }
@@ -223,7 +224,7 @@ impl Persistency {
             };
             if self.semantics == Semantics::Eadr && !nt {
                 self.supersede(&piece);
-                self.settle(&piece);
+                self.make_durable(&piece);
             } else {
                 let line = word / self.semantics.granule_words();
                 self.lines.entry(line).or_default().push(piece);
@@ -231,12 +232,12 @@ impl Persistency {
         }
     }
 
-    fn settle(&mut self, p: &Piece) {
+    fn make_durable(&mut self, p: &Piece) {
         let old = &mut self.base[p.word as usize];
         let new = p.over(*old);
         self.hash ^= mix(p.word, *old) ^ mix(p.word, new);
         *old = new;
-        self.settled.push((p.word, *old));
+        self.durable_words.push((p.word, *old));
     }
 
     /// A store became durable: earlier ones to the same bytes no longer matter.
@@ -264,14 +265,14 @@ impl Persistency {
         });
         for p in &done {
             self.supersede(p);
-            self.settle(p);
+            self.make_durable(p);
         }
         self.lines.retain(|_, pieces| !pieces.is_empty());
     }
 
     /// The words that became durable since the last time, in order, with their values.
-    pub fn take_settled(&mut self) -> Vec<(WordNo, u64)> {
-        std::mem::take(&mut self.settled)
+    pub fn take_durable_words(&mut self) -> Vec<(WordNo, u64)> {
+        std::mem::take(&mut self.durable_words)
     }
 
     /// The durable value of a word.

@@ -3,7 +3,7 @@
 //! seeded samples.
 
 use crate::explore::{Budget, Point, State};
-use crate::rng::Rng;
+use rng::Rng;
 use std::collections::BTreeMap;
 
 /// Lines that recovery reads beyond this number are left to pairs and samples.

@@ -46,9 +46,9 @@ pub fn explore<S: Clone>(
             crash(&mut explorer, &p, now);
         }
         p.apply(trace, event);
-        let settled = p.take_settled();
-        image.settle(&settled);
-        if !settled.is_empty() && matches!(event.action, Action::Store { .. }) {
+        let durable = p.take_durable_words();
+        image.make_durable(&durable);
+        if !durable.is_empty() && matches!(event.action, Action::Store { .. }) {
             // eADR: a store is durable at once.
             crash(&mut explorer, &p, now);
         }

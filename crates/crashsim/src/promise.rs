@@ -10,9 +10,9 @@
 //!   a file had not been written, or had ended before, its bytes were zeros.
 //! - promise-H3: so no byte is foreign: whatever its blocks held before, for another file or none, is not in it.
 
-use crate::op::Driver;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
+use vfs::script::{Driver, Op, escape};
 use vfs::tree::{Path, Tree, diff, tree_without_content};
 use vfs::{Durability, FileKind, FileSystem, Ino};
 
@@ -32,7 +32,7 @@ impl Contents {
         let driver = Driver::new(fs);
         let mut contents = BTreeMap::new();
         for (path, _) in tree.nodes().iter().filter(|(_, node)| node.kind == FileKind::File) {
-            let content = driver.with(&format!("/{}", String::from_utf8_lossy(path)), |ino| {
+            let content = driver.with(&format!("/{}", escape(path)), |ino| {
                 let mut blocks = Blocks::new();
                 let mut note = |index, block: &[u8]| drop(blocks.insert(index, block.to_vec()));
                 let read = vfs::tree::content(fs, ino, &mut note);
@@ -74,6 +74,17 @@ pub enum Syncs {
     File(Ino),
     /// Everything.
     All,
+}
+
+impl Syncs {
+    /// What an operation that `driver` has just made made durable.
+    pub fn by(op: &Op, driver: &Driver<'_>) -> Self {
+        match op {
+            Op::Fsync(place) => driver.with(place, Ok).map_or(Self::Nothing, Self::File),
+            Op::Remount => Self::All,
+            _ => Self::Nothing,
+        }
+    }
 }
 
 /// What a workload did, moment by moment.

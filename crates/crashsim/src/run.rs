@@ -2,13 +2,11 @@
 
 use crate::explore::{Budget, Explorer, Point, State};
 use crate::image::CrashImage;
-use crate::op::{Driver, Op};
 use crate::oracle::{Allowed, Found, Oracle};
 use crate::persist::{Initial, Persistency, Semantics, Unit};
 use crate::program;
 use crate::promise::{History, Syncs};
 use crate::recorder::Recorder;
-use crate::rng;
 use crate::stats::{Distinct, Stats};
 use crate::target::{Mounted, Strength, Target};
 use crate::trace::{Action, Trace};
@@ -17,6 +15,7 @@ use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use vfs::model::Model;
+use vfs::script::{Driver, Op};
 use vfs::tree::{Tree, diff};
 use vfs::{Durability, Errno};
 
@@ -149,7 +148,7 @@ impl Base {
         script: Vec<Op>,
     ) -> Result<Self, String> {
         // What the medium held before must not matter, nor what free space holds.
-        let garbage = (0..len / 8).flat_map(|i| rng::next(i).to_le_bytes()).collect();
+        let garbage = (0..len / 8).flat_map(|i| rng::hash(i).to_le_bytes()).collect();
         let image = CrashImage::of(garbage);
         target.format(&image)?;
         let mounted = target.mount(&image)?;
@@ -199,7 +198,7 @@ impl Base {
                 left -= 1;
             }
             p.apply(&trace, e);
-            image.settle(&p.take_settled());
+            image.make_durable(&p.take_durable_words());
         }
         let bytes = image.bytes();
         let script = [self.script.clone(), ops].concat();
@@ -244,8 +243,7 @@ impl Base {
         }
         let mut trace = recorder.into_trace();
         alternate_threads(&mut trace);
-        let reads = |op: &Op| matches!(op, Op::Read(_) | Op::List(_) | Op::Close(_) | Op::Open(..));
-        let promises = ops.iter().zip(worked).map(|(op, worked)| worked && !reads(op)).collect();
+        let promises = ops.iter().zip(worked).map(|(op, worked)| worked && !op.reads()).collect();
         Ok(Recorded { trace, trees, between, promises, history })
     }
 }
@@ -323,7 +321,7 @@ fn perform<T: Target, M: pmem::Medium>(
                 return Err(format!("{op}: {life:?}, inode and generation, has lived before"));
             }
             worked.push(changed);
-            let syncs = if contents_on_return { Syncs::All } else { oracle.synced_by(op) };
+            let syncs = if contents_on_return { Syncs::All } else { Syncs::by(op, &oracle) };
             remember(&mut history, syncs)?;
             if !changed && id >= from && !between.contains_key(&id) {
                 trees.push(trees[id].clone());
@@ -396,7 +394,7 @@ fn both(
     salt: u64,
 ) -> Result<bool, String> {
     if let Op::Fill(place) = op {
-        let append = Op::Append(place.clone(), 4096);
+        let append = Op::append(place.clone(), 4096);
         while both(engine, model, &append, salt)? {}
         return Ok(true);
     }
@@ -467,11 +465,11 @@ pub fn explore<T: Target>(
             _ => {}
         }
         run.p.apply(&recorded.trace, event);
-        let settled = run.p.take_settled();
-        if !settled.is_empty() {
-            image.settle(&settled);
+        let durable = run.p.take_durable_words();
+        if !durable.is_empty() {
+            image.make_durable(&durable);
         }
-        let visible = matches!(event.action, Action::Store { .. }) && !settled.is_empty();
+        let visible = matches!(event.action, Action::Store { .. }) && !durable.is_empty();
         if visible && run.at.op as usize >= from {
             // eADR: every store is durable at once, so every store is a crash point.
             oracle.next_point();

@@ -17,7 +17,7 @@
 //! `d` such moments is found with a probability of at least 1 in `n·k^(d-1)`, of `n` threads and `k`
 //! steps. The other half choose at random at each step.
 
-use crate::rng::Rng;
+use rng::Rng;
 use serde::Serialize;
 use std::cell::RefCell;
 use std::fmt;
@@ -25,7 +25,7 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicI32, AtomicU8, Ordering::*};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, Thread};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Where a thread can give way to another. Does nothing in threads that no scheduler runs.
 pub fn step() {
@@ -190,7 +190,7 @@ impl Policy {
             }
             Rule::Preempt(after) if step < *after => ready[0],
             Rule::Preempt(_) => ready[ready.len() - 1],
-            Rule::Walk => *self.rng.pick(ready),
+            Rule::Walk => self.rng.pick(ready),
             Rule::Priorities { of, drops } => {
                 if let Some(last) = last
                     && drops.contains(&step)
@@ -204,7 +204,7 @@ impl Policy {
 }
 
 thread_local! {
-    static ME: RefCell<Option<Arc<Slot>>> = const { RefCell::new(None) };
+    static ME: RefCell<Option<Arc<ScheduledThread>>> = const { RefCell::new(None) };
 }
 
 const RUNS: u8 = 0;
@@ -213,7 +213,7 @@ const DONE: u8 = 2;
 
 /// One thread, as the scheduler sees it.
 #[derive(Debug)]
-struct Slot {
+struct ScheduledThread {
     status: AtomicU8,
     /// The kernel's number of it; 0: not started.
     tid: AtomicI32,
@@ -221,7 +221,7 @@ struct Slot {
     scheduler: Thread,
 }
 
-impl Slot {
+impl ScheduledThread {
     fn new() -> Self {
         Self {
             status: AtomicU8::new(RUNS),
@@ -254,11 +254,11 @@ impl Slot {
 }
 
 /// Ends a thread's part, even if it panics.
-struct Part(Arc<Slot>);
+struct Part(Arc<ScheduledThread>);
 
 impl Part {
     /// Makes this thread one of a scheduler's, and waits for its first turn.
-    fn start(slot: Arc<Slot>) -> Self {
+    fn start(slot: Arc<ScheduledThread>) -> Self {
         slot.thread.set(thread::current()).expect("a slot is one thread's");
         slot.tid.store(rustix::thread::gettid().as_raw_pid(), Release);
         ME.set(Some(slot.clone()));
@@ -277,7 +277,8 @@ impl Drop for Part {
 /// Runs programs at once, each in a thread of its own, as `policy` says. Where all wait for each
 /// other the process ends with `name` in its last words: nothing can be done about it.
 pub fn run<P: FnOnce() + Send>(programs: Vec<P>, mut policy: Policy, name: &str) -> Interleaving {
-    let slots: Vec<Arc<Slot>> = programs.iter().map(|_| Arc::new(Slot::new())).collect();
+    let slots: Vec<Arc<ScheduledThread>> =
+        programs.iter().map(|_| Arc::new(ScheduledThread::new())).collect();
     thread::scope(|s| {
         for (slot, program) in slots.iter().zip(programs) {
             let slot = slot.clone();
@@ -290,11 +291,11 @@ pub fn run<P: FnOnce() + Send>(programs: Vec<P>, mut policy: Policy, name: &str)
     })
 }
 
-fn schedule(slots: &[Arc<Slot>], policy: &mut Policy, name: &str) -> Interleaving {
+fn schedule(slots: &[Arc<ScheduledThread>], policy: &mut Policy, name: &str) -> Interleaving {
     let mut taken = Interleaving::default();
     let mut last: Option<usize> = None;
     loop {
-        settle(slots);
+        wait_until_all_stop(slots);
         let ready: Vec<usize> = (0..slots.len()).filter(|t| slots[*t].is(WAITS)).collect();
         if ready.is_empty() {
             if slots.iter().all(|s| s.is(DONE)) {
@@ -315,7 +316,7 @@ fn schedule(slots: &[Arc<Slot>], policy: &mut Policy, name: &str) -> Interleavin
 }
 
 /// Waits until no thread runs: each is at a step, done, or waits for a lock.
-fn settle(slots: &[Arc<Slot>]) {
+fn wait_until_all_stop(slots: &[Arc<ScheduledThread>]) {
     const POLL: Duration = Duration::from_micros(100);
     // Who sleeps can be woken by one that is looked at later, so that one look is not enough.
     let mut still = 0;
@@ -339,7 +340,8 @@ fn settle(slots: &[Arc<Slot>]) {
     }
 }
 
-/// A thread that has run for so long (in clock ticks, of 10 ms) between two steps spins on a lock.
+/// A thread that has run for so long (in clock ticks, of 10 ms) between two steps spins on a lock. That is its own time, in
+/// which others on a busy machine have no part.
 const SPINNING_TICKS: u64 = 2;
 
 /// Whether the kernel has a thread asleep, and how long it has run, in clock ticks.
@@ -352,17 +354,32 @@ fn look(tid: i32) -> Option<(bool, u64)> {
 }
 
 /// All threads wait for locks; nobody is left to give one back. Makes sure, and says so.
-fn wait_for_any(slots: &[Arc<Slot>], name: &str) {
-    const SURE: Duration = Duration::from_secs(5);
-    let start = Instant::now();
+///
+/// What counts is how often all are seen to be stuck, not how long it takes: on a busy machine a thread that could go on, and
+/// this one, may not run for seconds.
+fn wait_for_any(slots: &[Arc<ScheduledThread>], name: &str) {
+    const POLL: Duration = Duration::from_millis(10);
+    const SURE: usize = 500;
+    let mut stuck = 0;
+    let mut used: Vec<Option<u64>> = vec![None; slots.len()];
     while !slots.iter().any(|s| s.is(WAITS)) && !slots.iter().all(|s| s.is(DONE)) {
-        if start.elapsed() > SURE {
+        let mut looks = slots.iter().zip(&mut used).filter(|(slot, _)| slot.is(RUNS));
+        let are_stuck = looks.all(|(slot, used)| {
+            look(slot.tid.load(Acquire)).is_some_and(|(asleep, ticks)| {
+                asleep || ticks - *used.get_or_insert(ticks) > STUCK_TICKS
+            })
+        });
+        stuck = if are_stuck { stuck + 1 } else { 0 };
+        if stuck > SURE {
             eprintln!("deadlock: all threads wait for each other in: {name}");
             std::process::abort();
         }
-        thread::park_timeout(Duration::from_millis(10));
+        thread::park_timeout(POLL);
     }
 }
+
+/// A thread that has run for so long (in clock ticks) since all seemed to wait will not find what it spins for.
+const STUCK_TICKS: u64 = 500;
 
 #[cfg(test)]
 mod tests {

@@ -2,7 +2,6 @@
 
 use crate::explore::Budget;
 use crate::mutate::{Bug, Mutant, mutants, mutate};
-use crate::op::Op;
 use crate::persist::Semantics;
 use crate::run::{Base, Recorded, Settings, explore};
 use crate::stats::Distinct;
@@ -13,6 +12,7 @@ use std::collections::BTreeMap;
 use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
+use vfs::script::Op;
 
 /// The rules under which mutants run.
 const RULES: Semantics = Semantics::Adr;

@@ -47,7 +47,7 @@ pub struct Mounted<'m> {
 }
 
 /// A process that shares a pool with others.
-pub trait Survivor {
+pub trait SharingProcess {
     /// The file system.
     fn fs(&self) -> &dyn FileSystem;
 
@@ -88,7 +88,7 @@ pub trait Target: Sync {
     }
 
     /// Mounts it as one of several processes.
-    fn share<'m, M: Medium>(&self, _medium: &'m M) -> Result<Box<dyn Survivor + 'm>, String> {
+    fn share<'m, M: Medium>(&self, _medium: &'m M) -> Result<Box<dyn SharingProcess + 'm>, String> {
         Err("processes cannot share it".to_owned())
     }
 

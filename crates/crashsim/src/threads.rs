@@ -11,23 +11,22 @@
 
 use crate::explore::{Explorer, Outcome, Point, State};
 use crate::image::CrashImage;
-use crate::op::{Driver, HANDLES, Handles, Op};
 use crate::oracle::{Allowed, Found, Oracle};
 use crate::persist::{Persistency, Semantics};
 use crate::promise::{History, Moment, Syncs};
 use crate::recorder::Recorder;
-use crate::rng::{Rng, next};
 use crate::run::{Base, CrashAt, DETAILED, Explored, Settings, Violation};
 use crate::schedule::{self, Interleaving, Policy, Schedule};
 use crate::target::Target;
 use crate::trace::{Action, Trace};
-use crate::workload::script;
+use rng::Rng;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::sync::Mutex;
 use vfs::model::Model;
+use vfs::script::{Data, Driver, Handles, How, Octal, Op, Part, Pos, parse};
 use vfs::tree::{Tree, diff, tree};
 use vfs::{Durability, Errno, FileSystem};
 
@@ -58,7 +57,7 @@ impl FromStr for Plan {
     fn from_str(text: &str) -> Result<Self, String> {
         let parts = text.split_once(' ').ok_or("threads have a schedule and programs")?;
         let (schedule, programs) = (parts.0.parse()?, parts.1);
-        let programs = programs.split('|').map(script).collect::<Result<_, _>>();
+        let programs = programs.split('|').map(parse).collect::<Result<_, _>>();
         Ok(Self { schedule, programs: programs.map_err(|e| e.to_string())? })
     }
 }
@@ -101,35 +100,35 @@ pub const PREEMPTIONS: u64 = REUSE.len() as u64 * INTERRUPTED;
 
 /// What the handles of all threads hold: `%0` is a file with several blocks, `%1` one of one block with
 /// two names, `%2` its directory, `%3` an empty one.
-pub const OPEN: [&str; HANDLES] = ["/a", "/d/c", "/d", "/e"];
+pub const OPEN: [&str; 4] = ["/a", "/d/c", "/d", "/e"];
 
 fn program(rng: &mut Rng, thread: usize, ops: usize) -> Vec<Op> {
     let own = format!("/t{thread}");
     let text = String::from;
     let op = |rng: &mut Rng| match rng.below(24) {
-        0 => Op::Create(own.clone()),
-        1 => Op::Write(text("%0"), rng.below(9000), 100),
-        2 => Op::Append(text("%0"), 300),
-        3 => Op::Truncate(text("%0"), rng.below(9000)),
+        0 => Op::create(own.clone()),
+        1 => Op::write("%0", rng.below(9000), 100),
+        2 => Op::append("%0", 300),
+        3 => Op::truncate("%0", rng.below(9000)),
         4 => Op::Rename(text("/a"), text("/n")),
         5 => Op::Rename(text("/n"), text("%2/n")),
         6 => Op::Rename(text("%2/n"), text("/a")),
         7 => Op::Link(text("%0"), own.clone()),
         8 => Op::Unlink(own.clone()),
-        9 => Op::Write(text("%1"), 0, 8),
+        9 => Op::write("%1", 0, 8),
         10 => Op::Exchange(text("/a"), text("%2/c")),
-        11 => Op::Append(text("%1"), 5000),
-        12 => Op::Create(text("/n")),
-        13 => Op::SetAll(text("%0"), rng.below(9000), 0o600, 3),
-        14 => Op::Read(text("%0")),
-        15 => Op::Copy(text("%0"), 0, text("%1"), 100, 4200),
-        16 => Op::Mkdir(own.clone()),
+        11 => Op::append("%1", 5000),
+        12 => Op::create("/n"),
+        13 => Op::SetAll(text("%0"), rng.below(9000), Octal(0o600), 3),
+        14 => Op::Read(text("%0"), Part::default()),
+        15 => Op::Copy(text("%0"), Pos::At(0), text("%1"), Pos::At(100), 4200),
+        16 => Op::mkdir(own.clone()),
         17 => Op::Rename(text("/d"), text("%3/d")),
         18 => Op::Rename(text("%3/d"), text("/d")),
-        19 => Op::SetXattr(text("%0"), text("user.x"), 20),
-        20 => Op::Punch(text("%0"), 0, 4096),
+        19 => Op::SetXattr(text("%0"), text("user.x"), 20, Data::default(), How::default()),
+        20 => Op::Punch(text("%0"), Pos::At(0), 4096),
         21 => Op::Unlink(text("/a")),
-        22 => Op::Create(text("%3/n")),
+        22 => Op::create("%3/n"),
         _ => Op::Rename(own.clone(), text("%3/n")),
     };
     (0..ops).map(|_| op(rng)).collect()
@@ -170,7 +169,9 @@ impl Recorded {
                 Action::Store { addr, .. } | Action::Flush { addr, .. } => addr,
                 _ => 0,
             };
-            next(h ^ next(u64::from(e.thread) << 32 | u64::from(addr)) ^ u64::from(e.site))
+            rng::hash(
+                h ^ rng::hash(u64::from(e.thread) << 32 | u64::from(addr)) ^ u64::from(e.site),
+            )
         };
         // Loads are no steps.
         let events = self.trace.events.iter();
@@ -258,11 +259,11 @@ pub fn explore<T: Target>(
         let fenced = event.action == Action::Fence && stored;
         if !returned && !fenced {
             p.apply(&recorded.trace, event);
-            let settled = p.take_settled();
-            image.settle(&settled);
+            let durable = p.take_durable_words();
+            image.make_durable(&durable);
             let is_store = matches!(event.action, Action::Store { .. });
             stored |= is_store;
-            if !is_store || settled.is_empty() {
+            if !is_store || durable.is_empty() {
                 continue;
             }
         }
@@ -274,7 +275,7 @@ pub fn explore<T: Target>(
         at.nth += 1;
         if returned || fenced {
             p.apply(&recorded.trace, event);
-            image.settle(&p.take_settled());
+            image.make_durable(&p.take_durable_words());
         }
     }
     found.stats = explorer.stats.clone();

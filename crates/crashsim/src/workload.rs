@@ -1,17 +1,11 @@
 //! Workloads: where they start and what they do.
 
-use crate::op::Op;
 use crate::run::Base;
 use crate::target::Target;
+use vfs::script::{Op, parse};
 
 /// Bytes of the pools: small, because recovery scans them thousands of times a second.
 pub const POOL_BYTES: u64 = 128 * 4096;
-
-/// Parses a script: operations separated by `;` or newlines.
-pub fn script(text: &str) -> Result<Vec<Op>, crate::op::BadOp> {
-    let lines = text.split([';', '\n']).map(str::trim);
-    lines.filter(|l| !l.is_empty() && !l.starts_with('#')).map(str::parse).collect()
-}
 
 /// A small tree with what matters: hard links, a sparse file, attributes, an empty directory, a
 /// symbolic link, a set-user-ID file, a file of two blocks.
@@ -109,7 +103,7 @@ pub const TALL: &str = "tall";
 /// Builds all bases; those that are for all families come first.
 pub fn bases<T: Target>(target: &T) -> Result<Vec<Base>, String> {
     let build = |(name, text): (&'static str, String)| {
-        let ops = script(&text).map_err(|e| e.to_string())?;
+        let ops = parse(&text).map_err(|e| e.to_string())?;
         Base::build(target, name, POOL_BYTES, ops).map_err(|e| format!("base {name}: {e}"))
     };
     let mut bases = scripts().into_iter().map(build).collect::<Result<Vec<Base>, String>>()?;
@@ -119,10 +113,10 @@ pub fn bases<T: Target>(target: &T) -> Result<Vec<Base>, String> {
         return Ok(bases);
     }
     // Crashed between the commit of a truncation and the clearing of what it cut off.
-    let cut = script("truncate /d/z 4096; truncate /a 100").map_err(|e| e.to_string())?;
+    let cut = parse("truncate /d/z 4096; truncate /a 100").map_err(|e| e.to_string())?;
     bases.push(bases[0].crashed(target, "stale", cut, 2)?);
     // The same in trees of height 2 and 3.
-    let cut = script("truncate /u 4096; truncate /t 100").map_err(|e| e.to_string())?;
+    let cut = parse("truncate /u 4096; truncate /t 100").map_err(|e| e.to_string())?;
     let stale = tall.crashed(target, "tall-stale", cut, 2)?;
     bases.extend([tall, stale]);
     Ok(bases)
@@ -191,7 +185,7 @@ pub const BRIM: &str = "brim";
 
 /// The operations of the universe.
 pub fn universe() -> Vec<Op> {
-    script(UNIVERSE).expect("the universe is well-formed")
+    parse(UNIVERSE).expect("the universe is well-formed")
 }
 
 /// The hand-picked sequences that show what bugs of single stores do.
@@ -210,5 +204,5 @@ pub fn brim_sequences() -> Vec<Vec<Op>> {
 }
 
 fn parsed(text: &str) -> Vec<Vec<Op>> {
-    text.lines().map(|l| script(l).expect("the sequences are well-formed")).collect()
+    text.lines().map(|l| parse(l).expect("the sequences are well-formed")).collect()
 }

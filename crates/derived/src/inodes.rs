@@ -166,7 +166,7 @@ impl InodeState {
         self.state.load(Relaxed) & LIVE != 0
     }
 
-    /// Ends a life.
+    /// Ends a life, when neither name nor reference is left (inodes-L1).
     #[inline]
     pub fn end(&self) {
         self.state.store(0, Relaxed);

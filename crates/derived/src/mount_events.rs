@@ -5,6 +5,7 @@
 //! inode, so that what a dead process mapped ends with its references (sharing-R1, sharing-R2 in `sharing.rs`).
 
 use crate::inodes::Mapper;
+use crate::openings;
 use crate::sharing::{self, SharedPool};
 use crate::state::State;
 use crate::unnamed;
@@ -114,7 +115,7 @@ impl<P: SharedPool + Send> MountEvents for PoolEvents<'_, P> {
 
     fn wait_for_openings(&self, ino: Ino, only_answered: bool) -> bool {
         let state = self.state();
-        state.openings().wait(&state.arena, ino, only_answered)
+        state.openings().wait(&state.arena, ino, only_answered, openings::PATIENCE)
     }
 
     fn wait_for_unnamed(&self, patience: Duration, tell: &mut dyn FnMut(Ino)) -> Result<()> {

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};
 use vfs::Ino;
 
-/// The longest that anybody waits: far more than the kernel takes to act on an answer that it has.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// The longest that a pool's users wait: far more than the kernel takes to act on an answer that it has.
+pub const PATIENCE: Duration = Duration::from_millis(100);
 /// How often to let others run before sleeping.
 const YIELDS: usize = 20;
 const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000 };
@@ -77,9 +77,9 @@ impl Openings {
         }
     }
 
-    /// Waits until openings of the inode have ended that are under way, or only those that are answered (openings-O3). Whether
-    /// there were any.
-    pub fn wait(&self, arena: &Arena, ino: Ino, only_answered: bool) -> bool {
+    /// Waits until openings of the inode have ended that are under way, or only those that are answered, for each of them at
+    /// most `patience` (openings-O3). Whether there were any.
+    pub fn wait(&self, arena: &Arena, ino: Ino, only_answered: bool, patience: Duration) -> bool {
         let is_meant = |found: u64| {
             found != 0 && inode(found) == ino.0 as u32 && (!only_answered || found & ANSWERED != 0)
         };
@@ -93,7 +93,7 @@ impl Openings {
             let started = Instant::now();
             let mut turns = 0..YIELDS;
             // The next one, of whatever inode, is not this one any more.
-            while word.load(SeqCst) | ANSWERED == first | ANSWERED && started.elapsed() < PATIENCE {
+            while word.load(SeqCst) | ANSWERED == first | ANSWERED && started.elapsed() < patience {
                 match turns.next() {
                     Some(_) => sched_yield(),
                     None => drop(nanosleep(&NAP)),
@@ -110,4 +110,67 @@ fn asked(ino: Ino, ticket: u64) -> u64 {
 
 fn inode(word: u64) -> u32 {
     (word >> 1) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+    use std::thread;
+
+    /// Longer than any machine keeps a thread from running.
+    const FOR_EVER: Duration = Duration::from_secs(600);
+    const INO: Ino = Ino(2);
+
+    fn plan() -> (Openings, Arena) {
+        let mut layout = Layout::default();
+        let openings = Openings::plan(&mut layout, 3);
+        (openings, Arena::anonymous(&layout).unwrap())
+    }
+
+    /// Waits for an opening that `end` ends meanwhile, and is not back before.
+    fn wait_until(only_answered: bool, end: impl Fn(Openings, &Arena, u64) + Sync) {
+        let (openings, arena) = &plan();
+        let ticket = openings.begin(arena, 1, INO);
+        if only_answered {
+            openings.answer(arena, INO, ticket);
+        }
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                // Most often the other waits by now; it is right to find nothing else.
+                thread::sleep(Duration::from_millis(5));
+                is_over.store(true, SeqCst);
+                end(*openings, arena, ticket);
+            });
+            openings.wait(arena, INO, only_answered, FOR_EVER);
+            assert!(is_over.load(SeqCst), "opening {ticket:x} is under way");
+        });
+    }
+
+    #[test]
+    fn an_opening_is_waited_for_until_it_ends() {
+        wait_until(false, |openings, arena, ticket| openings.end(arena, ticket));
+        wait_until(true, |openings, arena, ticket| openings.end(arena, ticket));
+        wait_until(true, |openings, arena, _| openings.forget_process(arena, 1));
+    }
+
+    #[test]
+    fn the_next_opening_of_a_process_is_not_waited_for() {
+        for only_answered in [false, true] {
+            wait_until(only_answered, |openings, arena, ticket| {
+                openings.end(arena, ticket);
+                openings.begin(arena, 1, INO);
+            });
+        }
+    }
+
+    #[test]
+    fn nobody_waits_for_what_a_dead_process_left_for_long() {
+        let (openings, arena) = &plan();
+        openings.begin(arena, 1, INO);
+        assert!(openings.wait(arena, INO, false, Duration::from_millis(1)));
+        assert!(!openings.wait(arena, INO, true, FOR_EVER), "nobody has answered it");
+        assert!(!openings.wait(arena, Ino(3), false, FOR_EVER));
+    }
 }

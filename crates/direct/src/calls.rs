@@ -7,7 +7,7 @@ use crate::copy::{self, Copier};
 use crate::descriptions::{APPENDS, Description, READS, WRITES};
 use crate::epoch::Inside;
 use crate::file::{File, Kind, MAPPABLE_BYTES};
-use crate::position::{Locked, OFFSET_END, Place};
+use crate::position::{Locked, OFFSET_END, OffsetOwner};
 use crate::table::borrow;
 use crate::{Answer, Direct};
 use libc::{iovec, off_t};
@@ -242,15 +242,15 @@ impl Direct {
             let Some((_, description)) = self.get(fd) else { break };
             let position = &description.position;
             let offset = match position.get() {
-                Place::Shared => break,
+                OffsetOwner::Shared => break,
                 _ if W && description.is(APPENDS) => {
                     return Answer::Asked(append(description, call));
                 }
-                Place::Kernels => {
+                OffsetOwner::Kernel => {
                     adopt(fd, description);
                     continue;
                 }
-                Place::Ours(offset) => offset,
+                OffsetOwner::Ours(offset) => offset,
             };
             match self.plan::<W>(description, offset, parts.len, maps < MAPS_MAX) {
                 Plan::Copy(chunk) => {
@@ -272,11 +272,11 @@ impl Direct {
                 }
                 Plan::Ask(why) => {
                     let mut locked = position.lock();
-                    if locked.place != Place::Ours(offset) {
+                    if locked.owner != OffsetOwner::Ours(offset) {
                         continue;
                     }
                     let result = self.ask::<W>(fd, description, offset, why, call);
-                    locked.place = Place::Ours(offset + result.unwrap_or(0) as u64);
+                    locked.owner = OffsetOwner::Ours(offset + result.unwrap_or(0) as u64);
                     return Answer::Asked(result);
                 }
             }
@@ -458,22 +458,22 @@ impl Direct {
         let Some(_inside) = Inside::enter() else { return Answer::Kernel };
         let Some((_, description)) = self.get(fd) else { return Answer::Kernel };
         loop {
-            let place = description.position.get();
-            let to = match (place, whence) {
-                (Place::Shared, _) => return Answer::Kernel,
-                (Place::Ours(_), libc::SEEK_SET) => Some(offset),
-                (Place::Ours(from), libc::SEEK_CUR) => offset.checked_add(from as off_t),
+            let owner = description.position.get();
+            let to = match (owner, whence) {
+                (OffsetOwner::Shared, _) => return Answer::Kernel,
+                (OffsetOwner::Ours(_), libc::SEEK_SET) => Some(offset),
+                (OffsetOwner::Ours(from), libc::SEEK_CUR) => offset.checked_add(from as off_t),
                 _ => None,
             };
-            match (place, to) {
-                (Place::Ours(from), Some(to)) if (0..OFFSET_END as off_t).contains(&to) => {
+            match (owner, to) {
+                (OffsetOwner::Ours(from), Some(to)) if (0..OFFSET_END as off_t).contains(&to) => {
                     if description.position.advance(from, to as u64) {
                         return Answer::Copied(to);
                     }
                 }
                 _ => {
                     let mut locked = description.position.lock();
-                    if locked.place == Place::Shared {
+                    if locked.owner == OffsetOwner::Shared {
                         return Answer::Kernel;
                     }
                     give(fd, &mut locked);
@@ -483,7 +483,7 @@ impl Direct {
                     if let Ok(to) = result
                         && (to as u64) < OFFSET_END
                     {
-                        locked.place = Place::Ours(to as u64);
+                        locked.owner = OffsetOwner::Ours(to as u64);
                     }
                     return Answer::Asked(result.map(|to| to as off_t));
                 }
@@ -519,20 +519,20 @@ pub struct Lent<'d> {
 #[cold]
 fn adopt(fd: i32, description: &Description) {
     let mut locked = description.position.lock();
-    if locked.place == Place::Kernels {
+    if locked.owner == OffsetOwner::Kernel {
         match rustix::fs::tell(borrow(fd)) {
-            Ok(offset) if offset < OFFSET_END => locked.place = Place::Ours(offset),
+            Ok(offset) if offset < OFFSET_END => locked.owner = OffsetOwner::Ours(offset),
             // Far away, or closed: the kernel's.
-            _ => locked.place = Place::Shared,
+            _ => locked.owner = OffsetOwner::Shared,
         }
     }
 }
 
 /// Makes our offset the kernel's.
 fn give(fd: i32, locked: &mut Locked<'_>) {
-    if let Place::Ours(offset) = locked.place {
+    if let OffsetOwner::Ours(offset) = locked.owner {
         let _ = rustix::fs::seek(borrow(fd), rustix::fs::SeekFrom::Start(offset));
-        locked.place = Place::Kernels;
+        locked.owner = OffsetOwner::Kernel;
     }
 }
 
@@ -540,8 +540,8 @@ fn give(fd: i32, locked: &mut Locked<'_>) {
 fn append(description: &Description, call: &Call) -> Result<usize, Errno> {
     let mut locked = description.position.lock();
     let result = call.ask();
-    if result.is_ok_and(|done| done > 0) && locked.place != Place::Shared {
-        locked.place = Place::Kernels;
+    if result.is_ok_and(|done| done > 0) && locked.owner != OffsetOwner::Shared {
+        locked.owner = OffsetOwner::Kernel;
     }
     result
 }

@@ -1,11 +1,11 @@
 //! Copies that may fault (direct-C1, direct-C2).
 //!
-//! A copy runs with its stack pointer noted in the thread's [`Slot`]. The front end's handler of
+//! A copy runs with its stack pointer noted in the thread's [`ThreadState`]. The front end's handler of
 //! SIGSEGV and SIGBUS asks [`recover`] first, which cuts the copy off at that point.
 
 #![allow(unsafe_code)]
 
-use crate::epoch::{self, Slot};
+use crate::epoch::{self, ThreadState};
 use libc::{c_void, ucontext_t};
 use std::sync::atomic::Ordering::*;
 
@@ -69,7 +69,7 @@ unsafe extern "C" {
 /// 3. `slot` is the calling thread's.
 #[inline]
 pub unsafe fn copy(
-    slot: &Slot,
+    slot: &ThreadState,
     to: *mut u8,
     from: *const u8,
     len: usize,

@@ -13,11 +13,11 @@ use vfs::Errno;
 /// What others see of a thread.
 #[repr(align(64))]
 #[derive(Default)]
-pub struct Slot {
+pub struct ThreadState {
     seat: Seat,
     /// Where a fault during a copy has to set the stack pointer; 0 outside of copies.
     pub stack: AtomicUsize,
-    next: AtomicPtr<Slot>,
+    next: AtomicPtr<ThreadState>,
 }
 
 /// The CPU's part of the light fence is `membarrier`'s.
@@ -28,8 +28,8 @@ impl Machine for Process {
     fn fence_lightly() {
         compiler_fence(SeqCst);
     }
-    fn fence_all() {
-        let _ = membarrier(MembarrierCommand::PrivateExpedited);
+    fn fence_all() -> bool {
+        membarrier(MembarrierCommand::PrivateExpedited).is_ok()
     }
     fn fence() {
         fence(SeqCst);
@@ -39,25 +39,25 @@ impl Machine for Process {
     }
 }
 
-static SLOTS: AtomicPtr<Slot> = AtomicPtr::new(std::ptr::null_mut());
+static SLOTS: AtomicPtr<ThreadState> = AtomicPtr::new(std::ptr::null_mut());
 /// A key whose destructor gives slots back; 0 is none yet, else one more than the key.
 static KEY: AtomicUsize = AtomicUsize::new(0);
 
 threads::thread_cell! {
     /// The thread's slot; none before its first entry.
-    fn own_cell -> Option<&'static Slot>, "ks_direct_slot", 8
+    fn own_cell -> Option<&'static ThreadState>, "ks_direct_slot", 8
 }
 
 /// The slot of the calling thread, where it has one.
 #[inline]
-pub fn own() -> Option<&'static Slot> {
+pub fn own() -> Option<&'static ThreadState> {
     own_cell().get()
 }
 
 extern "C" fn give_back(slot: *mut libc::c_void) {
     own_cell().set(None);
     // SAFETY: the value of the key is a slot, and slots stay.
-    unsafe { &*slot.cast::<Slot>() }.seat.give_back();
+    unsafe { &*slot.cast::<ThreadState>() }.seat.give_back();
 }
 
 /// Prepares the process. `ENOSYS` where the kernel has no `membarrier`.
@@ -76,6 +76,7 @@ pub fn start() -> Result<(), Errno> {
 
 /// After a fork: this thread is the only one.
 pub fn start_in_child() {
+    // As it inherits the registration, this changes nothing for most; where it fails, so does each `fence_all`, and is noticed.
     let _ = membarrier(MembarrierCommand::RegisterPrivateExpedited);
     let own = own().map(std::ptr::from_ref);
     for slot in slots().filter(|slot| Some(std::ptr::from_ref(*slot)) != own) {
@@ -84,7 +85,7 @@ pub fn start_in_child() {
     }
 }
 
-fn slots() -> impl Iterator<Item = &'static Slot> {
+fn slots() -> impl Iterator<Item = &'static ThreadState> {
     let mut at = SLOTS.load(Acquire);
     std::iter::from_fn(move || {
         // SAFETY: null, or a slot; slots stay.
@@ -96,7 +97,7 @@ fn slots() -> impl Iterator<Item = &'static Slot> {
 
 /// The thread is inside until this is dropped.
 pub struct Inside {
-    pub slot: &'static Slot,
+    pub slot: &'static ThreadState,
 }
 
 impl Inside {
@@ -120,12 +121,13 @@ impl Drop for Inside {
 }
 
 #[cold]
-fn first() -> Option<&'static Slot> {
+fn first() -> Option<&'static ThreadState> {
     let slot = match slots().find(|slot| slot.seat.take::<Process>()) {
         Some(slot) => slot,
         None => {
             // A page of slots, of which one is used: threads are few, and come seldom.
-            let place: *mut Slot = crate::slab::reserve(size_of::<Slot>()).ok()?.cast();
+            let place: *mut ThreadState =
+                crate::slab::reserve(size_of::<ThreadState>()).ok()?.cast();
             // SAFETY: new zeroed memory, page-aligned, which is a slot; it stays.
             let slot = unsafe { &*place };
             let mut head = SLOTS.load(Relaxed);
@@ -144,7 +146,7 @@ fn first() -> Option<&'static Slot> {
 }
 
 /// Remembers the calling thread's slot, until it ends.
-fn keep(slot: &'static Slot) -> Option<&'static Slot> {
+fn keep(slot: &'static ThreadState) -> Option<&'static ThreadState> {
     let key = KEY.load(Acquire).checked_sub(1)? as libc::pthread_key_t;
     // SAFETY: the key exists. Where this fails, the slot is this thread's for good.
     unsafe { libc::pthread_setspecific(key, std::ptr::from_ref(slot).cast()) };
@@ -164,7 +166,96 @@ pub fn is_alone() -> bool {
 }
 
 /// Waits until every thread that is inside now has come out once. The caller is outside, or counts
-/// as such.
-pub fn wait_for_others() {
-    seat::wait_for::<_, _, Process, _>(others);
+/// as such. `false` where that cannot be told: a filter (seccomp) forbids `membarrier` by now.
+#[must_use]
+pub fn wait_for_others() -> bool {
+    seat::wait_for::<_, _, Process, _>(others)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Config, Direct};
+    use rustix::fd::AsRawFd as _;
+    use std::sync::mpsc;
+
+    /// From now on the calling thread may not call `membarrier(2)`: `EPERM`.
+    fn forbid_membarrier() {
+        let op = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
+        let is_it = op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::SYS_membarrier as u32);
+        let mut filter = [
+            op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
+            libc::sock_filter { jf: 1, ..is_it },
+            op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+            op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW),
+        ];
+        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+        // SAFETY: the program is one, and concerns this thread only.
+        unsafe {
+            assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+            let mode = libc::SECCOMP_MODE_FILTER;
+            assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program), 0);
+        }
+    }
+
+    /// Another thread goes inside and comes out, and lives until this is dropped.
+    fn another() -> mpsc::Sender<()> {
+        let (ends, end) = mpsc::channel::<()>();
+        let (went, wait) = mpsc::channel();
+        std::thread::spawn(move || {
+            drop(Inside::enter().unwrap());
+            went.send(()).unwrap();
+            let _ = end.recv();
+        });
+        wait.recv().unwrap();
+        ends
+    }
+
+    /// A file of one chunk, mapped, whose only descriptor could write and so takes the chunk with it.
+    fn mapped(direct: &Direct, name: &str) -> std::fs::File {
+        let path = format!("/dev/shm/keepstone-epoch-{name}-{}", std::process::id());
+        let open = std::fs::File::options().read(true).write(true).create_new(true).open(&path);
+        let file = open.unwrap();
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &[7; 8192], 0).unwrap();
+        direct.opened(file.as_raw_fd(), libc::O_RDWR);
+        file
+    }
+
+    fn touch(direct: &Direct, file: &std::fs::File) -> Result<*const u8, Errno> {
+        let (bytes, _) = direct.get_read_buf(file.as_raw_fd(), 4096, 0)?;
+        direct.put_read_buf(bytes)?;
+        Ok(bytes)
+    }
+
+    fn direct() -> Direct {
+        Direct::new(Config::new(vec![b"/dev/shm".to_vec()], libc::memcpy)).unwrap()
+    }
+
+    #[test]
+    fn a_chunk_is_unmapped_when_others_have_come_out() {
+        let direct = direct();
+        let _other = another();
+        let file = mapped(&direct, "unmapped");
+        touch(&direct, &file).unwrap();
+        assert_eq!(direct.mapped_chunks(), 1);
+        direct.closing(file.as_raw_fd());
+        assert_eq!(direct.mapped_chunks(), 0);
+    }
+
+    #[test]
+    fn where_others_cannot_be_made_to_fence_chunks_stay_and_no_more_come() {
+        let direct = direct();
+        let _other = another();
+        let files = ["one", "two"].map(|name| mapped(&direct, name));
+        let bytes = touch(&direct, &files[0]).unwrap();
+        forbid_membarrier();
+        direct.closing(files[0].as_raw_fd());
+        assert_eq!(direct.mapped_chunks(), 1);
+        // SAFETY: it is mapped still, and the file holds that byte.
+        assert_eq!(unsafe { bytes.read_volatile() }, 7);
+        assert_eq!(touch(&direct, &files[1]), Err(Errno::NOTSUP));
+        direct.names_change();
+        assert_eq!(direct.mapped_chunks(), 1);
+    }
 }

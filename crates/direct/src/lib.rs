@@ -2,7 +2,7 @@
 //! copies in the program's own process (Chell §2).
 //!
 //! The descriptor stays the kernel's own, and so do names, attributes, sizes and allocation. What is
-//! ours is the short cut: chunks of 2 MiB of a file are mapped when it pays, shared by all descriptors
+//! ours is the fast path: chunks of 2 MiB of a file are mapped when it pays, shared by all descriptors
 //! of the process that refer to the inode, and `read` and `write` copy from and to them. Whatever
 //! cannot be a copy is made by the kernel, after which the view is exact, because both see the same
 //! pages. There is nothing to write back and nothing that could become stale, except these four, each
@@ -35,7 +35,8 @@
 //! Memory (`epoch`, `chunk`):
 //!
 //! - **direct-E1** A chunk is unmapped, and a description or file used anew, only after every thread that was
-//!   inside when it was taken out of its table has come out.
+//!   inside when it was taken out of its table has come out. Where the process may not make its threads fence any more
+//!   (seccomp), that cannot be told: it stays mapped then, and nothing new is mapped or looked at.
 //! - **direct-E2** A mapping keeps its open file description alive, with its locks and its right to write. So
 //!   the chunks that were mapped by a description go when its last descriptor is closed; those of
 //!   one that could only read, and was neither locked nor shared, may stay for the next one to open the

@@ -8,7 +8,7 @@ const BUSY: u64 = 1 << 63;
 /// The kernel's offset counts, for good.
 const SHARED: u64 = 1 << 62;
 /// The kernel's offset counts until we ask for it.
-const KERNELS: u64 = 1 << 61;
+const KERNEL: u64 = 1 << 61;
 
 /// Offsets from here on are left to the kernel, which knows how long files may be.
 pub const OFFSET_END: u64 = 1 << 43;
@@ -18,20 +18,20 @@ pub struct Position(OwnU64);
 
 /// Whose offset counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum OffsetOwner {
     /// Ours.
     Ours(u64),
     /// The kernel's, but nobody else can move it.
-    Kernels,
+    Kernel,
     /// The kernel's, for good.
     Shared,
 }
 
-impl Place {
+impl OffsetOwner {
     fn word(self) -> u64 {
         match self {
             Self::Ours(offset) => offset,
-            Self::Kernels => KERNELS,
+            Self::Kernel => KERNEL,
             Self::Shared => SHARED,
         }
     }
@@ -39,7 +39,7 @@ impl Place {
     fn of(word: u64) -> Self {
         match word {
             _ if word & SHARED != 0 => Self::Shared,
-            _ if word & KERNELS != 0 => Self::Kernels,
+            _ if word & KERNEL != 0 => Self::Kernel,
             offset => Self::Ours(offset),
         }
     }
@@ -47,17 +47,17 @@ impl Place {
 
 impl Position {
     /// Sets the offset of a description that nobody else knows yet.
-    pub fn init(&self, place: Place) {
-        self.0.store(place.word(), Relaxed);
+    pub fn init(&self, owner: OffsetOwner) {
+        self.0.store(owner.word(), Relaxed);
     }
 
     /// The offset, once no call of the kernel is moving it.
     #[inline]
-    pub fn get(&self) -> Place {
+    pub fn get(&self) -> OffsetOwner {
         loop {
             let word = self.0.load(Acquire);
             if word & BUSY == 0 {
-                return Place::of(word);
+                return OffsetOwner::of(word);
             }
             rustix::thread::sched_yield();
         }
@@ -76,21 +76,21 @@ impl Position {
             if word & BUSY == 0
                 && self.0.compare_exchange(word, word | BUSY, AcqRel, Relaxed).is_ok()
             {
-                return Locked { position: self, place: Place::of(word) };
+                return Locked { position: self, owner: OffsetOwner::of(word) };
             }
             rustix::thread::sched_yield();
         }
     }
 }
 
-/// The right to make a call of the kernel that moves the offset. Where it leaves it is `place`.
+/// The right to make a call of the kernel that moves the offset. Whose offset counts afterwards is `owner`.
 pub struct Locked<'p> {
     position: &'p Position,
-    pub place: Place,
+    pub owner: OffsetOwner,
 }
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        self.position.0.store(self.place.word(), Release);
+        self.position.0.store(self.owner.word(), Release);
     }
 }

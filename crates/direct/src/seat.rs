@@ -17,8 +17,8 @@ pub trait Machine {
     /// What stands behind it happens behind all that stands before, once somebody has made [`fence_all`](Self::fence_all).
     fn fence_lightly();
 
-    /// A fence of all threads.
-    fn fence_all();
+    /// A fence of all threads; whether there was one.
+    fn fence_all() -> bool;
 
     /// A fence of the calling thread.
     fn fence();
@@ -90,8 +90,10 @@ where
     !others.any(Seat::is_taken)
 }
 
-/// Waits until every thread in these seats that is inside now has come out once.
-pub fn wait_for<'s, W, B, M, I>(others: impl Fn() -> I)
+/// Waits until every thread in these seats that is inside now has come out once. `false` where that cannot be told, as the
+/// others cannot be made to fence.
+#[must_use]
+pub fn wait_for<'s, W, B, M, I>(others: impl Fn() -> I) -> bool
 where
     W: Atomic<Value = u64> + 's,
     B: Atomic<Value = bool> + 's,
@@ -99,10 +101,13 @@ where
     I: Iterator<Item = &'s Seat<W, B>>,
 {
     if is_alone::<W, B, M>(others()) {
-        return;
+        return true;
     }
-    M::fence_all();
-    others().filter(|seat| seat.is_taken()).for_each(Seat::wait::<M>);
+    let is_fenced = M::fence_all();
+    if is_fenced {
+        others().filter(|seat| seat.is_taken()).for_each(Seat::wait::<M>);
+    }
+    is_fenced
 }
 
 #[cfg(test)]
@@ -120,8 +125,9 @@ mod model {
         fn fence_lightly() {
             loom::sync::atomic::fence(SeqCst);
         }
-        fn fence_all() {
+        fn fence_all() -> bool {
             loom::sync::atomic::fence(SeqCst);
+            true
         }
         fn fence() {
             loom::sync::atomic::fence(SeqCst);
@@ -157,7 +163,7 @@ mod model {
 
         fn unmap(&self) {
             if self.entry.compare_exchange(1, 0, AcqRel, Relaxed).is_ok() {
-                wait_for::<_, _, Modelled, _>(|| self.seats.iter());
+                assert!(wait_for::<_, _, Modelled, _>(|| self.seats.iter()));
                 self.chunk.with_mut(|_| ());
             }
         }

@@ -1,7 +1,7 @@
 //! Descriptors and what they refer to: from the first look to the last close.
 //!
-//! - **table-T1** An entry is emptied before its number is closed, and filled after it was opened; so an
-//!   entry, seen with the tables locked, says what its number refers to.
+//! - **table-T1** An entry is emptied before its descriptor is closed, and filled after it was opened; so an
+//!   entry, seen with the tables locked, says what its descriptor refers to.
 
 #![allow(unsafe_code)]
 
@@ -9,7 +9,7 @@ use crate::chunk::{Chunk, Entry, Leaf};
 use crate::descriptions::{APPENDS, Description, LEAVES_NOTHING, READS, WRITES};
 use crate::file::{File, Kind};
 use crate::lock::{Held, Lock};
-use crate::position::Place;
+use crate::position::OffsetOwner;
 use crate::slab::Slab;
 use crate::{Config, epoch};
 use rustix::fd::{AsRawFd as _, BorrowedFd};
@@ -43,9 +43,9 @@ pub struct Direct {
     pub(super) config: Config,
     /// Held while descriptions, files or chunks come and go.
     lock: Lock,
-    /// By number plus one.
+    /// By descriptor plus one.
     fds: Slab<AtomicU32>,
-    /// Above all numbers in use.
+    /// Above all descriptors in use.
     fd_end: AtomicU32,
     descriptions: Slab<Description>,
     files: Slab<File>,
@@ -66,7 +66,7 @@ pub struct Direct {
     /// Whether this process has ever locked a record of a file: closing a descriptor of our own would
     /// end such locks.
     has_record_locks: AtomicBool,
-    /// Whether new descriptors are looked at.
+    /// Whether new descriptors are looked at, and chunks mapped.
     looks: AtomicBool,
 }
 
@@ -214,7 +214,7 @@ impl Direct {
         let description = self.descriptions.at(index);
         description.init(file, file_index, how);
         let shared = seen & NEW_SHARED != 0;
-        description.position.init(if shared { Place::Shared } else { Place::Kernels });
+        description.position.init(if shared { OffsetOwner::Shared } else { OffsetOwner::Kernel });
         Some(index)
     }
 
@@ -323,6 +323,9 @@ impl Direct {
         let held = self.lock.hold();
         // table-T1: as long as the tables are locked, `fd` is this description's.
         let Some((description_index, description)) = self.get(fd) else { return false };
+        if !self.looks.load(Relaxed) {
+            return false;
+        }
         let file = description.file();
         let Some(entry) = self.make_entry(file, index) else { return false };
         match Entry::of(entry.load(Acquire)) {
@@ -352,7 +355,7 @@ impl Direct {
         if let Entry::Mapped(old) = before {
             let mut leaving = Leaving::default();
             leaving.add(self, old);
-            leaving.unmap(self);
+            let _ = leaving.unmap(self);
         }
         true
     }
@@ -381,7 +384,7 @@ impl Direct {
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let low = rustix::fs::open(path, flags, Mode::empty())?;
         let own = match rustix::io::fcntl_dupfd_cloexec(&low, OWN_FROM) {
-            // A record that was locked meanwhile stays so: the low number is kept, too.
+            // A record that was locked meanwhile stays so: the low descriptor is kept, too.
             Ok(high) if self.has_record_locks.load(SeqCst) => {
                 std::mem::forget(low);
                 high
@@ -389,16 +392,16 @@ impl Direct {
             Ok(high) => high,
             Err(_) => low,
         };
-        let number = own.as_raw_fd();
+        let fd = own.as_raw_fd();
         std::mem::forget(own);
-        file.mapper.store(number + 1, Relaxed);
-        Ok(number)
+        file.mapper.store(fd + 1, Relaxed);
+        Ok(fd)
     }
 
-    /// Whether a number of our own has not become somebody else's.
-    fn is_ours(&self, number: i32, file: &File) -> bool {
-        let is_free = self.entry(number).is_none_or(|entry| entry.load(Relaxed) == 0);
-        let stat = rustix::fs::fstat(borrow(number));
+    /// Whether a descriptor of our own has not become somebody else's.
+    fn is_ours(&self, fd: i32, file: &File) -> bool {
+        let is_free = self.entry(fd).is_none_or(|entry| entry.load(Relaxed) == 0);
+        let stat = rustix::fs::fstat(borrow(fd));
         is_free && stat.is_ok_and(|stat| file.is(stat.st_dev, stat.st_ino))
     }
 
@@ -418,7 +421,16 @@ impl Direct {
                 }
             }
         }
-        leaving.unmap(self);
+        let _ = leaving.unmap(self);
+    }
+
+    /// direct-E1; `false` where that cannot be had. Then what was to go stays for good, and nothing new is served.
+    fn wait_for_others(&self) -> bool {
+        let is_known = epoch::wait_for_others();
+        if !is_known {
+            self.looks.store(false, Relaxed);
+        }
+        is_known
     }
 
     /// A descriptor has been opened by a call that we have seen.
@@ -470,7 +482,7 @@ impl Direct {
         self.look(&held, old);
         let described = self.get(old);
         let Some(entry) = self.entry(new) else {
-            // The number is beyond our table.
+            // The descriptor is beyond our table.
             drop(held);
             return self.forget(old);
         };
@@ -508,7 +520,7 @@ impl Direct {
                     leaving.add(self, chunk);
                 }
             }
-            leaving.unmap(self);
+            let _ = leaving.unmap(self);
         }
         let mapper = file.mapper.load(Relaxed) - 1;
         if is_last && mapper >= 0 {
@@ -533,14 +545,15 @@ impl Direct {
     fn may_leave_chunks(&self, fd: i32, description: &Description) -> bool {
         !description.is(WRITES)
             && !description.is(LEAVES_NOTHING)
-            && description.position.get() != Place::Shared
+            && description.position.get() != OffsetOwner::Shared
             && rustix::fs::fstat(borrow(fd)).is_ok_and(|stat| stat.st_nlink > 0)
     }
 
     /// Frees what nobody can look at any more.
     fn empty_limbo(&self, held: &Held<'_>) {
-        epoch::wait_for_others();
-        for slot in &self.limbo[..self.limbo_len.swap(0, Relaxed)] {
+        let is_known = self.wait_for_others();
+        let len = self.limbo_len.swap(0, Relaxed);
+        for slot in self.limbo[..len].iter().filter(|_| is_known) {
             let index = slot.load(Relaxed);
             let description = self.descriptions.at(index);
             description.file().users.fetch_sub(1, Relaxed);
@@ -564,8 +577,7 @@ impl Direct {
                 file.chunks().for_each(|(_, chunk)| leaving.add(self, chunk));
             }
         }
-        if leaving.len > 0 {
-            leaving.unmap(self);
+        if leaving.len > 0 && leaving.unmap(self) {
             for index in self.files.indexes() {
                 let is_known = self.files.at(index).ino.load(Relaxed) != 0;
                 if is_known && self.is_listed(&held, index) {
@@ -587,17 +599,17 @@ impl Direct {
     }
 
     /// Gives the offset of a descriptor to the kernel for good (direct-O1).
-    fn settle(&self, _held: &Held<'_>, fd: i32) {
+    fn give_offset_to_kernel(&self, _held: &Held<'_>, fd: i32) {
         let Some(entry) = self.entry(fd) else { return };
         let seen = entry.load(Relaxed);
         if seen & NEW != 0 {
             self.mark_new(entry, NEW_SHARED);
         } else if let Some((_, description)) = self.get(fd) {
             let mut locked = description.position.lock();
-            if let Place::Ours(offset) = locked.place {
+            if let OffsetOwner::Ours(offset) = locked.owner {
                 let _ = rustix::fs::seek(borrow(fd), rustix::fs::SeekFrom::Start(offset));
             }
-            locked.place = Place::Shared;
+            locked.owner = OffsetOwner::Shared;
         }
     }
 
@@ -609,7 +621,7 @@ impl Direct {
             return;
         }
         let held = self.lock.hold();
-        self.settle(&held, fd);
+        self.give_offset_to_kernel(&held, fd);
         let before = entry.swap(0, AcqRel);
         if before == 0 || before & NEW != 0 {
             return;
@@ -633,7 +645,7 @@ impl Direct {
     /// [`after_fork_child`](Self::after_fork_child).
     pub fn before_fork(&self) {
         let held = self.lock.hold();
-        (0..self.fd_end.load(Relaxed) as i32).for_each(|fd| self.settle(&held, fd));
+        (0..self.fd_end.load(Relaxed) as i32).for_each(|fd| self.give_offset_to_kernel(&held, fd));
         std::mem::forget(held);
     }
 
@@ -654,7 +666,7 @@ impl Direct {
         for fd in (0..self.fd_end.load(Relaxed) as i32).filter(|&fd| self.watches(fd)) {
             let flags = rustix::io::fcntl_getfd(borrow(fd));
             if flags.is_ok_and(|flags| !flags.contains(rustix::io::FdFlags::CLOEXEC)) {
-                self.settle(&held, fd);
+                self.give_offset_to_kernel(&held, fd);
             }
         }
     }
@@ -755,21 +767,25 @@ impl Leaving {
         self.len += 1;
     }
 
-    /// direct-E1, then the end.
-    fn unmap(self, direct: &Direct) {
+    /// direct-E1, then the end; `false` where that cannot be.
+    fn unmap(self, direct: &Direct) -> bool {
         if self.len == 0 {
-            return;
+            return true;
         }
-        epoch::wait_for_others();
+        let is_known = direct.wait_for_others();
         let mut at = self.first;
         while at != 0 {
             let chunk = direct.chunks.at(at);
             let next = chunk.next.load(Relaxed);
-            // What is lent ends when it is given back.
-            if chunk.lent.load(Acquire) == 0 {
+            if !is_known {
+                // It counts as lent, to somebody who never gives it back.
+                chunk.lent.fetch_add(1, AcqRel);
+            } else if chunk.lent.load(Acquire) == 0 {
+                // What is lent ends when it is given back.
                 direct.end(at);
             }
             at = next;
         }
+        is_known
     }
 }

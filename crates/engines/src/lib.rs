@@ -61,9 +61,9 @@ impl Layout {
     /// What it is good for, in half a line.
     pub fn promise(self) -> &'static str {
         match self {
-            Self::Bpfs => "every operation atomic, and durable when it returns",
+            Self::Bpfs => "every write whole and durable without fsync (default)",
             Self::Scmfs => {
-                "files contiguous in memory: overwrites are copies in place, durable on fsync; names on return"
+                "large files, overwrites and mmap at memory speed; contents durable after fsync"
             }
             Self::Model => "for tests: kept in memory, saved whole by a sync",
         }

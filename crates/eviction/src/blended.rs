@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use crate::objects::{List, Objects};
-use crate::{Marks, Policy, Slot};
+use crate::{MarkSlot, Marks, Policy};
 
 /// Hits are not counted.
 pub(crate) const MARK_MAX: u8 = 0;
@@ -30,7 +30,7 @@ impl Blended {
 }
 
 impl Policy for Blended {
-    fn insert(&mut self, key: u64, weight: u64) -> Slot {
+    fn insert(&mut self, key: u64, weight: u64) -> MarkSlot {
         let i = match self.objects.find(key) {
             Some(i) => {
                 self.objects.set_weight(&mut self.list, i, weight);
@@ -42,7 +42,7 @@ impl Policy for Blended {
                 i
             }
         };
-        Slot::new(i)
+        MarkSlot::new(i)
     }
 
     fn remove(&mut self, key: u64) {
@@ -58,8 +58,8 @@ impl Policy for Blended {
         }
     }
 
-    fn slot(&self, key: u64) -> Option<Slot> {
-        self.objects.find(key).map(Slot::new)
+    fn slot(&self, key: u64) -> Option<MarkSlot> {
+        self.objects.find(key).map(MarkSlot::new)
     }
 
     /// What is skipped moves to the tail, or it would be looked at each time until it can be evicted.

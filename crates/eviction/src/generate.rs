@@ -4,6 +4,7 @@
 
 use crate::objects::mix;
 use crate::trace::Access;
+use rng::Rng;
 
 /// Accesses from one scan to the next.
 const SCAN_PERIOD: u64 = 50_000;
@@ -85,7 +86,7 @@ impl Workload {
     pub fn generate(&self) -> Generated {
         Generated {
             popularity: Alias::zipf(self.alpha, self.objects.max(1)),
-            random: Random(mix(self.seed)),
+            rng: Rng::new(mix(self.seed)),
             workload: self.clone(),
             done: 0,
             scanned: 0,
@@ -103,10 +104,10 @@ impl Workload {
 
 /// The size of a file: the same for the same key.
 fn file_size(key: u64) -> u64 {
-    let mut random = Random(mix(key.wrapping_add(1)));
+    let mut rng = Rng::new(mix(key.wrapping_add(1)));
     // Box and Muller's way to the normal distribution; 1 - x is above zero.
-    let radius = (-2.0 * (1.0 - random.unit()).ln()).sqrt();
-    let normal = radius * (std::f64::consts::TAU * random.unit()).cos();
+    let radius = (-2.0 * (1.0 - rng.unit()).ln()).sqrt();
+    let normal = radius * (std::f64::consts::TAU * rng.unit()).cos();
     (SIZE_MU + SIZE_SIGMA * normal).exp().clamp(1.0, SIZE_MAX) as u64
 }
 
@@ -114,7 +115,7 @@ fn file_size(key: u64) -> u64 {
 pub struct Generated {
     workload: Workload,
     popularity: Alias,
-    random: Random,
+    rng: Rng,
     done: u64,
     scanned: u64,
     looped: u64,
@@ -129,7 +130,7 @@ impl Generated {
             self.scanned += 1;
             return (self.scanned - 1) % objects.max(1);
         }
-        let percent = self.random.below(100) as u32;
+        let percent = self.rng.below_fast(100) as u32;
         if percent < loop_percent {
             self.looped += 1;
             LOOP_KEYS + self.looped % (objects / 10).max(1)
@@ -143,7 +144,7 @@ impl Generated {
     /// By each shift, what was of rank `objects / 10` becomes the most popular.
     fn popular(&mut self) -> u64 {
         let Workload { objects, shift_every, .. } = self.workload;
-        let rank = self.popularity.draw(&mut self.random);
+        let rank = self.popularity.draw(&mut self.rng);
         let shifts = self.done.checked_div(shift_every).unwrap_or(0);
         // Spread, so that scans do not come by them by rank.
         let number = (rank + shifts * (objects / 10)) % objects.max(1);
@@ -194,29 +195,10 @@ impl Alias {
         Alias { columns }
     }
 
-    fn draw(&self, random: &mut Random) -> u64 {
-        let column = random.below(self.columns.len() as u64);
+    fn draw(&self, rng: &mut Rng) -> u64 {
+        let column = rng.below_fast(self.columns.len() as u64);
         let (share, alias) = self.columns[column as usize];
-        if random.unit() < share { column } else { alias.into() }
-    }
-}
-
-/// Numbers that look random (SplitMix64).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.0)
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
-    }
-
-    /// From 0 to below 1.
-    fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+        if rng.unit() < share { column } else { alias.into() }
     }
 }
 

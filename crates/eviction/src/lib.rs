@@ -28,7 +28,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 pub use blended::Blended;
-pub use marks::{Marks, Slot};
+pub use marks::{MarkSlot, Marks};
 pub use s3fifo::S3Fifo;
 pub use sieve::Sieve;
 
@@ -36,7 +36,7 @@ pub use sieve::Sieve;
 /// what is heavier than 2^29 - 1 blocks (2 TiB) counts as that.
 pub trait Policy: Send {
     /// Adds an object; of one that is there, changes the weight only. Its slot stays the same until it is removed.
-    fn insert(&mut self, key: u64, weight: u64) -> Slot;
+    fn insert(&mut self, key: u64, weight: u64) -> MarkSlot;
 
     /// Forgets an object, if it is there: one that [`Self::victim`] has named was evicted, any other one was deleted.
     fn remove(&mut self, key: u64);
@@ -46,7 +46,7 @@ pub trait Policy: Send {
     fn entered(&mut self, _key: u64) {}
 
     /// Where hits on this object are marked.
-    fn slot(&self, key: u64) -> Option<Slot>;
+    fn slot(&self, key: u64) -> Option<MarkSlot>;
 
     /// The object to evict next; it stays until it is removed. `skip` says of a key that it cannot be evicted now (dirty, or
     /// in use), and then the next one is taken. Asks about each object at most once, and returns `None` if all are

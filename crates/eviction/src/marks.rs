@@ -14,12 +14,12 @@ const CHUNKS: usize = 23;
 /// Place of an object's mark. After the object was removed, another one gets the slot: a late
 /// [`Marks::touch`] then counts for that one, which does no harm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Slot(u32);
+pub struct MarkSlot(u32);
 
-impl Slot {
+impl MarkSlot {
     /// The slot of this number, as from [`Self::index`].
     pub const fn new(index: u32) -> Self {
-        Slot(index)
+        MarkSlot(index)
     }
 
     /// Its number: small, as slots are used again.
@@ -44,7 +44,7 @@ impl Marks {
 
     /// Notes a hit: a load, and a store if that changes anything. Nothing happens at a slot that was never used.
     #[inline]
-    pub fn touch(&self, slot: Slot) {
+    pub fn touch(&self, slot: MarkSlot) {
         if let Some(mark) = self.mark(slot) {
             let seen = mark.load(Relaxed);
             if seen < self.max {
@@ -55,25 +55,25 @@ impl Marks {
 
     /// Hits noted at a slot, at most as many as the policy tells apart.
     #[inline]
-    pub fn get(&self, slot: Slot) -> u8 {
+    pub fn get(&self, slot: MarkSlot) -> u8 {
         self.mark(slot).map_or(0, |mark| mark.load(Relaxed))
     }
 
     #[inline]
-    pub(crate) fn set(&self, slot: Slot, hits: u8) {
+    pub(crate) fn set(&self, slot: MarkSlot, hits: u8) {
         if let Some(mark) = self.mark(slot) {
             mark.store(hits, Relaxed);
         }
     }
 
     /// Makes room for a slot.
-    pub(crate) fn provide(&self, slot: Slot) {
+    pub(crate) fn provide(&self, slot: MarkSlot) {
         let (chunk, _) = place(slot);
         self.chunks[chunk].get_or_init(|| (0..len_of(chunk)).map(|_| AtomicU8::new(0)).collect());
     }
 
     #[inline]
-    fn mark(&self, slot: Slot) -> Option<&AtomicU8> {
+    fn mark(&self, slot: MarkSlot) -> Option<&AtomicU8> {
         let (chunk, at) = place(slot);
         self.chunks[chunk].get()?.get(at)
     }
@@ -92,7 +92,7 @@ fn len_of(chunk: usize) -> usize {
 
 /// The chunk of a slot, and where it lies in it.
 #[inline]
-fn place(slot: Slot) -> (usize, usize) {
+fn place(slot: MarkSlot) -> (usize, usize) {
     let slot = slot.0 as usize;
     let chunk = (usize::BITS - (slot / CHUNK_0).leading_zeros()) as usize;
     (chunk, if chunk == 0 { slot } else { slot - len_of(chunk) })
@@ -106,18 +106,18 @@ mod tests {
     fn every_slot_has_its_own_place() {
         let mut next = (0, 0);
         for slot in 0..100_000 {
-            let at = place(Slot(slot));
+            let at = place(MarkSlot(slot));
             assert_eq!(at, next, "slot {slot}");
             next = if at.1 + 1 == len_of(at.0) { (at.0 + 1, 0) } else { (at.0, at.1 + 1) };
         }
-        let last = place(Slot(u32::MAX));
+        let last = place(MarkSlot(u32::MAX));
         assert_eq!(last, (CHUNKS - 1, len_of(CHUNKS - 1) - 1));
     }
 
     #[test]
     fn hits_are_counted_up_to_the_limit() {
         let marks = Marks::new(3);
-        let slot = Slot::new(5000);
+        let slot = MarkSlot::new(5000);
         marks.touch(slot);
         assert_eq!(marks.get(slot), 0, "not there yet");
         marks.provide(slot);
@@ -125,7 +125,7 @@ mod tests {
             marks.touch(slot);
             assert_eq!(marks.get(slot), hits);
         }
-        assert_eq!(marks.get(Slot::new(5001)), 0);
+        assert_eq!(marks.get(MarkSlot::new(5001)), 0);
         marks.set(slot, 0);
         assert_eq!(marks.get(slot), 0);
     }
@@ -135,11 +135,11 @@ mod tests {
         let marks = Marks::new(1);
         std::thread::scope(|scope| {
             for _ in 0..2 {
-                scope.spawn(|| (0..50_000).for_each(|slot| marks.touch(Slot(slot))));
+                scope.spawn(|| (0..50_000).for_each(|slot| marks.touch(MarkSlot(slot))));
             }
-            (0..50_000).for_each(|slot| marks.provide(Slot(slot)));
+            (0..50_000).for_each(|slot| marks.provide(MarkSlot(slot)));
         });
-        (0..50_000).for_each(|slot| marks.touch(Slot(slot)));
-        assert!((0..50_000).all(|slot| marks.get(Slot(slot)) == 1));
+        (0..50_000).for_each(|slot| marks.touch(MarkSlot(slot)));
+        assert!((0..50_000).all(|slot| marks.get(MarkSlot(slot)) == 1));
     }
 }

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::{Marks, Slot};
+use crate::{MarkSlot, Marks};
 
 /// No node.
 pub const NONE: u32 = u32::MAX;
@@ -93,8 +93,8 @@ impl Objects {
         debug_assert_eq!(self.index[place], NONE, "the key is new");
         self.index[place] = i;
         self.len += 1;
-        self.marks.provide(Slot::new(i));
-        self.marks.set(Slot::new(i), 0);
+        self.marks.provide(MarkSlot::new(i));
+        self.marks.set(MarkSlot::new(i), 0);
         i
     }
 
@@ -146,11 +146,11 @@ impl Objects {
 
     /// Hits of an object since they were last cleared.
     pub fn hits(&self, i: u32) -> u8 {
-        self.marks.get(Slot::new(i))
+        self.marks.get(MarkSlot::new(i))
     }
 
     pub fn set_hits(&self, i: u32, hits: u8) {
-        self.marks.set(Slot::new(i), hits);
+        self.marks.set(MarkSlot::new(i), hits);
     }
 
     /// The next younger object of the same list.

@@ -13,7 +13,7 @@
 use std::sync::Arc;
 
 use crate::objects::{List, Objects};
-use crate::{Marks, Policy, Slot};
+use crate::{MarkSlot, Marks, Policy};
 
 /// Hits that are told apart.
 pub(crate) const MARK_MAX: u8 = 3;
@@ -109,7 +109,7 @@ impl S3Fifo {
 }
 
 impl Policy for S3Fifo {
-    fn insert(&mut self, key: u64, weight: u64) -> Slot {
+    fn insert(&mut self, key: u64, weight: u64) -> MarkSlot {
         let i = match self.find(key) {
             Some((i, GHOST)) => {
                 self.revive(i, weight);
@@ -129,7 +129,7 @@ impl Policy for S3Fifo {
                 i
             }
         };
-        Slot::new(i)
+        MarkSlot::new(i)
     }
 
     fn remove(&mut self, key: u64) {
@@ -149,8 +149,8 @@ impl Policy for S3Fifo {
         self.trim_ghosts();
     }
 
-    fn slot(&self, key: u64) -> Option<Slot> {
-        self.find(key).filter(|(_, tag)| *tag != GHOST).map(|(i, _)| Slot::new(i))
+    fn slot(&self, key: u64) -> Option<MarkSlot> {
+        self.find(key).filter(|(_, tag)| *tag != GHOST).map(|(i, _)| MarkSlot::new(i))
     }
 
     /// What is skipped goes behind all others of its queue.

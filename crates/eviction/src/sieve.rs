@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use crate::objects::{List, NONE, Objects};
-use crate::{Marks, Policy, Slot};
+use crate::{MarkSlot, Marks, Policy};
 
 /// Hit, or not.
 pub(crate) const MARK_MAX: u8 = 1;
@@ -64,7 +64,7 @@ impl Sieve {
 }
 
 impl Policy for Sieve {
-    fn insert(&mut self, key: u64, weight: u64) -> Slot {
+    fn insert(&mut self, key: u64, weight: u64) -> MarkSlot {
         let i = match self.objects.find(key) {
             Some(i) => {
                 self.objects.set_weight(&mut self.queue, i, weight);
@@ -76,7 +76,7 @@ impl Policy for Sieve {
                 i
             }
         };
-        Slot::new(i)
+        MarkSlot::new(i)
     }
 
     fn remove(&mut self, key: u64) {
@@ -88,8 +88,8 @@ impl Policy for Sieve {
         self.objects.delete(i);
     }
 
-    fn slot(&self, key: u64) -> Option<Slot> {
-        self.objects.find(key).map(Slot::new)
+    fn slot(&self, key: u64) -> Option<MarkSlot> {
+        self.objects.find(key).map(MarkSlot::new)
     }
 
     fn victim(&mut self, skip: &mut dyn FnMut(u64) -> bool) -> Option<u64> {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use serde::{Serialize, Serializer};
 
 use crate::trace::Access;
-use crate::{Kind, Marks, Policy, Slot, UnknownKind};
+use crate::{Kind, MarkSlot, Marks, Policy, UnknownKind};
 
 /// Bytes of a block, the unit of weight.
 pub const BLOCK: u64 = 4096;
@@ -135,7 +135,7 @@ pub struct Cache {
     policy: Box<dyn Policy>,
     marks: Arc<Marks>,
     /// Slot and bytes of each object.
-    objects: HashMap<u64, (Slot, u64)>,
+    objects: HashMap<u64, (MarkSlot, u64)>,
     /// In blocks, as `used`.
     capacity: u64,
     used: u64,

@@ -44,10 +44,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         threads,
     };
     let mounted = fuse::mount(server, &dir, &options)?;
-    let place = mounted.place();
+    let mount_point = mounted.mount_point();
     std::thread::spawn(move || {
         stop.wait();
-        if let Err(err) = place.end(Duration::from_secs(5)) {
+        if let Err(err) = mount_point.end(Duration::from_secs(5)) {
             eprintln!("cannot unmount: {err}");
         }
     });

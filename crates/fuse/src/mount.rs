@@ -49,12 +49,12 @@ pub struct MountOptions {
 pub struct Mounted {
     session: Session<Server>,
     shared: Option<Arc<Shared>>,
-    place: Place,
+    mount_point: MountPoint,
 }
 
 /// Where a mount is, and which it is: another one may stand there later.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct MountPoint {
     dir: PathBuf,
     device: (u32, u32),
 }
@@ -76,13 +76,13 @@ pub fn mount(server: Server, dir: &Path, options: &MountOptions) -> io::Result<M
     };
     let _ = notifier.set(session.notifier());
     let entry = mount_at(&dir)?.ok_or_else(|| io::Error::other("the new mount has vanished"))?;
-    Ok(Mounted { session, shared, place: Place { dir, device: entry.device } })
+    Ok(Mounted { session, shared, mount_point: MountPoint { dir, device: entry.device } })
 }
 
 impl Mounted {
     /// Where it is mounted.
-    pub fn place(&self) -> Place {
-        self.place.clone()
+    pub fn mount_point(&self) -> MountPoint {
+        self.mount_point.clone()
     }
 
     /// Answers requests until the file system is unmounted, then drops the server.
@@ -102,7 +102,7 @@ impl Mounted {
     }
 }
 
-impl Place {
+impl MountPoint {
     pub(crate) fn device(&self) -> (u32, u32) {
         self.device
     }
@@ -132,7 +132,25 @@ impl Place {
         match rustix::mount::unmount(&self.dir, UnmountFlags::FORCE) {
             Ok(()) => Ok(()),
             // FORCE has cut the connection all the same; what remains is to hide it.
-            Err(_) => unmount(&self.dir, true),
+            Err(_) => self.hide(),
+        }
+    }
+
+    /// Takes a mount whose connection is cut out of the tree. While the kernel ends the requests that were under way, it gives
+    /// their error to who walks to the mount, once in a while to us.
+    fn hide(&self) -> io::Result<()> {
+        let mut tries = 0;
+        loop {
+            match unmount(&self.dir, true) {
+                Err(err) if err.kind() == io::ErrorKind::ConnectionAborted && tries < 100 => {
+                    if mount_at(&self.dir)?.is_none_or(|entry| entry.device != self.device) {
+                        return Ok(());
+                    }
+                    std::thread::sleep(Duration::from_millis(1));
+                    tries += 1;
+                }
+                done => return done,
+            }
         }
     }
 }

@@ -28,7 +28,7 @@ const SHARDS: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A name in a directory.
-type Place = (INodeNo, OsString);
+type EntryName = (INodeNo, OsString);
 
 /// What the kernel knows of one inode.
 #[derive(Default)]
@@ -36,26 +36,26 @@ struct Known {
     /// As many lookups as it has not taken back.
     lookups: u64,
     /// Where it found it, mostly once.
-    places: Vec<Place>,
+    names: Vec<EntryName>,
 }
 
 impl Known {
     fn add(&mut self, parent: INodeNo, name: &OsStr) {
-        if !self.places.iter().any(|place| is_at(place, parent, name)) {
-            self.places.push((parent, name.to_owned()));
+        if !self.names.iter().any(|at| is_at(at, parent, name)) {
+            self.names.push((parent, name.to_owned()));
         }
     }
 }
 
-fn is_at(place: &Place, parent: INodeNo, name: &OsStr) -> bool {
-    place.0 == parent && place.1 == name
+fn is_at(at: &EntryName, parent: INodeNo, name: &OsStr) -> bool {
+    at.0 == parent && at.1 == name
 }
 
 /// All names that the kernel knows.
 pub(crate) struct Names {
     shards: [Mutex<HashMap<u64, Known>>; SHARDS],
     /// Names that the kernel is to forget, with the inode that is to be forgotten, or whatever is there.
-    stale: Mutex<Vec<(Place, Option<INodeNo>)>>,
+    stale: Mutex<Vec<(EntryName, Option<INodeNo>)>>,
     has_ended: AtomicBool,
 }
 
@@ -101,15 +101,15 @@ impl Names {
     /// The kernel has taken away a name of the inode itself. Whether it may know others.
     pub fn removed(&self, ino: INodeNo, parent: INodeNo, name: &OsStr) -> bool {
         self.shard(ino).get_mut(&ino.0).is_some_and(|known| {
-            known.places.retain(|place| !is_at(place, parent, name));
-            !known.places.is_empty()
+            known.names.retain(|at| !is_at(at, parent, name));
+            !known.names.is_empty()
         })
     }
 
     /// The kernel is to forget the inode as soon as nobody uses it.
     pub fn expire(&self, ino: INodeNo) {
-        let places = self.shard(ino).get_mut(&ino.0).map(|known| std::mem::take(&mut known.places));
-        lock(&self.stale).extend(places.into_iter().flatten().map(|place| (place, Some(ino))));
+        let names = self.shard(ino).get_mut(&ino.0).map(|known| std::mem::take(&mut known.names));
+        lock(&self.stale).extend(names.into_iter().flatten().map(|at| (at, Some(ino))));
     }
 
     /// The kernel is to forget a name.
@@ -134,11 +134,11 @@ impl Names {
 
     fn tell_stale(&self, fs: &dyn FileSystem, notifier: &Notifier) {
         let stale = std::mem::take(&mut *lock(&self.stale));
-        for (place, ino) in stale {
-            if ino.is_some_and(|ino| self.is_of_another(fs, &place, ino)) {
+        for (at, ino) in stale {
+            if ino.is_some_and(|ino| self.is_of_another(fs, &at, ino)) {
                 continue;
             }
-            let (parent, name) = place;
+            let (parent, name) = at;
             if let Err(err) = notifier.inval_entry(parent, &name) {
                 tracing::debug!("the kernel does not forget a name in {parent}: {err}");
             }
@@ -146,11 +146,11 @@ impl Names {
     }
 
     /// Whether the kernel has found another inode by a name.
-    fn is_of_another(&self, fs: &dyn FileSystem, place: &Place, ino: INodeNo) -> bool {
-        let (parent, name) = place;
+    fn is_of_another(&self, fs: &dyn FileSystem, at: &EntryName, ino: INodeNo) -> bool {
+        let (parent, name) = at;
         let Ok(attr) = fs.peek(convert::ino(*parent), name.as_bytes()) else { return false };
         let other = INodeNo(attr.ino.0);
-        let is_known = |known: &Known| known.places.contains(place);
+        let is_known = |known: &Known| known.names.contains(at);
         other != ino && self.shard(other).get(&other.0).is_some_and(is_known)
     }
 

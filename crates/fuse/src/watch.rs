@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use mounts::{FS_TYPE, Line, PoolMount};
 use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::mount::Place;
+use crate::mount::MountPoint;
 use crate::table::TABLE;
 
 /// Tells when a mount is remounted, covered in part or whole, moved or unmounted: the kernel wakes those
@@ -24,8 +24,8 @@ pub struct MountWatch {
 
 impl MountWatch {
     /// Watches a mount from now on.
-    pub fn begin(place: &Place) -> io::Result<Self> {
-        let (file, device) = (File::open(TABLE)?, place.device());
+    pub fn begin(mount_point: &MountPoint) -> io::Result<Self> {
+        let (file, device) = (File::open(TABLE)?, mount_point.device());
         let table = std::fs::read(TABLE)?;
         let ours = ours(&table, device).next();
         let source = ours.map_or_else(Vec::new, |line| line.source.to_vec());

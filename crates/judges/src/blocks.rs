@@ -10,12 +10,12 @@ mod run;
 
 use crate::text;
 use crashsim::image::CrashImage;
-use crashsim::rng::Rng;
 use crashsim::schedule::Schedule;
 use pmbd::atomic::{Atomic, Geometry};
 use pmbd::raw::Raw;
 use pmbd::{BlockDevice, Buffering, Scheme};
 use pmem::Medium;
+use rng::Rng;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;

@@ -4,7 +4,7 @@ mod decode;
 
 use crate::{mounted, text, usage};
 use crashsim::sited::Sited;
-use crashsim::target::{Mounted, Strength, Survivor, Target, Usage};
+use crashsim::target::{Mounted, SharingProcess, Strength, Target, Usage};
 use pmem::Medium;
 use pool::FormatOptions;
 use vfs::Durability;
@@ -48,7 +48,7 @@ impl Target for Bpfs {
         true
     }
 
-    fn share<'m, M: Medium>(&self, medium: &'m M) -> Result<Box<dyn Survivor + 'm>, String> {
+    fn share<'m, M: Medium>(&self, medium: &'m M) -> Result<Box<dyn SharingProcess + 'm>, String> {
         mounted::share::<M, bpfs::Files<Sited<&M>>>(medium)
     }
 

@@ -234,7 +234,7 @@ fn everything<T: Target + Copy + 'static>(target: T, bases: &Pools, way: &str) -
         Family::Random { runs: 10, ops: 60 },
         Family::Fuzz { tries: 1000 },
         Family::Threads { runs: 200 },
-        Family::Survivors,
+        Family::SurvivingProcesses,
         Family::Deaths,
         length(2),
     ];

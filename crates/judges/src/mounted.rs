@@ -2,7 +2,7 @@
 
 use crate::text;
 use crashsim::sited::Sited;
-use crashsim::target::{Mounted, Survivor, clock, start_clock};
+use crashsim::target::{Mounted, SharingProcess, clock, start_clock};
 use namespace::{Files, Pool, Storage};
 use pmem::Medium;
 use pool::{CheckOptions, MountOptions, Prealloc};
@@ -57,7 +57,7 @@ where
 /// One of several processes.
 struct Shared<F: Files>(Pool<F>);
 
-impl<F: Files> Survivor for Shared<F> {
+impl<F: Files> SharingProcess for Shared<F> {
     fn fs(&self) -> &dyn FileSystem {
         &self.0
     }
@@ -68,7 +68,7 @@ impl<F: Files> Survivor for Shared<F> {
 }
 
 /// Mounts a medium as one of several processes.
-pub fn share<'m, M, F>(medium: &'m M) -> Result<Box<dyn Survivor + 'm>, String>
+pub fn share<'m, M, F>(medium: &'m M) -> Result<Box<dyn SharingProcess + 'm>, String>
 where
     M: Medium,
     F: Files<Storage: Storage<Medium = Sited<&'m M>>> + 'm,

@@ -7,7 +7,7 @@ pub mod mapped;
 
 use crate::{mounted, text, usage};
 use crashsim::sited::Sited;
-use crashsim::target::{Mounted, Strength, Survivor, Target, Usage};
+use crashsim::target::{Mounted, SharingProcess, Strength, Target, Usage};
 use pmem::Medium;
 use pool::{FormatOptions, MountOptions, WritePolicy};
 use vfs::Durability;
@@ -54,7 +54,7 @@ impl Target for Scmfs {
         true
     }
 
-    fn share<'m, M: Medium>(&self, medium: &'m M) -> Result<Box<dyn Survivor + 'm>, String> {
+    fn share<'m, M: Medium>(&self, medium: &'m M) -> Result<Box<dyn SharingProcess + 'm>, String> {
         mounted::share::<M, scmfs::Files<Sited<&M>>>(medium)
     }
 

@@ -321,9 +321,7 @@ pub fn format(
     if options.label.len() > LABEL_MAX {
         return Err(Error::Unformattable(format!("a label has at most {LABEL_MAX} bytes")));
     }
-    medium.store_u64(0, 0);
-    medium.flush(0, 8);
-    let _ = medium.fence();
+    let _ = medium.publish(0, 0, Fenced::not_needed("without a magic there is no pool"));
     let model = Model::new();
     let (uid, gid) = options.owner;
     let owner = SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() };

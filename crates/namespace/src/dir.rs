@@ -19,7 +19,7 @@ use crate::names::kind_bits;
 use crate::store::Storage;
 use crate::tables::{CLASSES, DirState, EntryPos, VInode};
 use arena::Handle;
-use pmem::{LINE, PmOff};
+use pmem::{Fenced, LINE, PmOff};
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::{Errno, Ino, Result};
 
@@ -245,14 +245,14 @@ impl<S: Storage> Core<S> {
     /// stores). `is_ready`: besides the slot, only what says which life it is still has to become durable
     /// (dir-D4).
     pub(crate) fn commit_slot(&self, slot: &Slot, life: Life, is_ready: bool) {
-        if !is_ready || !slot.is_in_line() {
-            let _prepared = self.medium().fence();
-        }
+        let ready = if is_ready && slot.is_in_line() {
+            Fenced::not_needed("the name lies in the line, and the inode says its generation")
+        } else {
+            self.medium().fence()
+        };
         let at = self.tables().entry_at(slot.pos);
         self.medium().store_u64(at + 8, slot.word.pack());
-        self.medium().store_u64(at, life.pack());
-        self.medium().flush(at, DIRENT_HEADER);
-        let _ = self.medium().fence();
+        let _ = self.medium().publish(at, life.pack(), ready);
     }
 
     /// Brings the derived state up to date with a slot that was committed.
@@ -268,7 +268,8 @@ impl<S: Storage> Core<S> {
     /// Returns the free entry.
     pub(crate) fn clear_entry(&self, pos: EntryPos) -> FreeRun {
         let at = self.tables().entry_at(pos);
-        self.medium().store_u64(at, 0);
+        let ready = Fenced::not_needed("an entry that is gone shows nothing");
+        self.medium().publish_word(at, 0, ready);
         let mut word = DirentWord::unpack(self.medium().load_u64(at + 8));
         let next = at + word.len;
         if next.line() == at.line() && self.medium().load_u64(next) == 0 {

@@ -132,6 +132,7 @@ fn unit(off: u64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rng::Rng;
 
     fn run(first: usize, last: usize) -> FreeRun {
         run_of(first..last)
@@ -169,18 +170,14 @@ mod tests {
 
     #[test]
     fn the_best_run_is_found() {
-        let mut seed = 1u64;
-        let mut random = move |n: usize| {
-            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (seed >> 33) as usize % n
-        };
+        let mut rng = Rng::new(1);
         for _ in 0..20_000 {
             let free = FreeUnits(Default::default());
-            for _ in 0..random(40) {
-                let first = random(256);
-                let most = 1 << random(9);
-                let last = (first + 1 + random(most)).min(256);
-                free.set(run(first, last), random(3) > 0);
+            for _ in 0..rng.index(40) {
+                let first = rng.index(256);
+                let most = 1 << rng.index(9);
+                let last = (first + 1 + rng.index(most)).min(256);
+                free.set(run(first, last), rng.index(3) > 0);
             }
             let is_free =
                 |unit: &usize| free.0[unit / BITS].load(Relaxed) >> (unit % BITS) & 1 == 1;

@@ -13,7 +13,7 @@ use crate::names::kind_bits;
 use crate::store::{Stop, Storage};
 use crate::tables::{EntryPos, VInode};
 use derived::{LIVE, Locks, REMOVED};
-use pmem::{LINE, Line, PmOff};
+use pmem::{Fenced, LINE, Line, PmOff};
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -146,7 +146,8 @@ impl<S: Storage> Core<S> {
             // As in `make_slot`: before the first flush. And times come after the line, which would wait
             // for them.
             self.index_rename(&r)?;
-            self.medium().store_line(at, &line);
+            let ready = Fenced::not_needed("the line is all that changes");
+            self.medium().publish_line(at, &line, ready);
             r.touch(&self.0);
             let _ = self.medium().fence();
             SmallVec::new()

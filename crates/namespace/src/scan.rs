@@ -95,11 +95,11 @@ pub struct Scan {
 impl Scan {
     /// Notes a word that a crash left and that counts as zero (scan-S5).
     pub fn note_stale(&self, word: PmOff) {
-        self.note_spare(word, 0);
+        self.note_excess(word, 0);
     }
 
     /// Notes a word of which a crash has left more than counts, and what does.
-    pub fn note_spare(&self, word: PmOff, counts: u64) {
+    pub fn note_excess(&self, word: PmOff, counts: u64) {
         self.stale.lock().expect("no worker panics").push((word, counts));
     }
 
@@ -300,6 +300,7 @@ impl<S: Storage> Core<S> {
         self.set_run(v, handle, free.best())
     }
 
+    /// scan-S4 does not hold from here on in a block.
     fn report_broken_chain(&self, scan: &Scan, dir: Ino, block: PmOff, off: u64) {
         let what = format!("block {block:#x}: the chain of entries breaks at byte {off}");
         let free = FreeRun { off, len: BLOCK - off };
@@ -346,9 +347,11 @@ impl<S: Storage> Core<S> {
                 ino.0
             ));
         };
+        // scan-S4.
         if self.find_name(dir, name).is_some() {
             return bad("the name appears twice".into());
         }
+        // scan-S3.
         let first = self.tables().mark_inode(ino);
         if !first && kind == FileKind::Dir {
             return bad(format!("{} has another name", directory(ino)));

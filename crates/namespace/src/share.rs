@@ -48,7 +48,11 @@ impl<S: Storage> SharedPool for Core<S> {
             return Ok(());
         }
         let _lock = self.tables().lock_exclusive(&[ino])?;
-        if v.is_live() && !v.mappings.are_direct() { self.give_back_spare(v) } else { Ok(()) }
+        if v.is_live() && !v.mappings.are_direct() {
+            self.give_back_preallocated(v)
+        } else {
+            Ok(())
+        }
     }
 
     fn clear_deferred(&self) {

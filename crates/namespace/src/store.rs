@@ -181,7 +181,7 @@ pub trait Storage: Sized + Send + Sync {
     fn note_unknown_stores(&self, _v: &VInode) {}
 
     /// Gives back what a file has beyond its end: nobody maps it any more.
-    fn give_back_spare(&self, _v: &VInode) -> Result<()> {
+    fn give_back_preallocated(&self, _v: &VInode) -> Result<()> {
         Ok(())
     }
 

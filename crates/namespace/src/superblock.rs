@@ -1,7 +1,7 @@
 //! The superblock, by which every pool begins: what a pool says of itself, and where its inodes are.
 
 use crate::layout::{BLOCK, BlockNo, InodeRecord};
-use pmem::{Medium, PmOff};
+use pmem::{Fenced, Medium, PmOff};
 use pool::{Error, FormatOptions, LABEL_MAX, PoolInfo};
 use std::mem::offset_of;
 use vfs::{ROOT, Timestamp};
@@ -179,9 +179,7 @@ impl Format {
         if options.label.len() > LABEL_MAX {
             return Err(Error::Unformattable(format!("a label has at most {LABEL_MAX} bytes")));
         }
-        medium.store_u64(0, 0);
-        medium.flush(0, 8);
-        let _ = medium.fence();
+        let _ = medium.publish(0, 0, Fenced::not_needed("without a magic there is no pool"));
 
         let now = Timestamp::now().0;
         let mut root = InodeRecord::born(now);

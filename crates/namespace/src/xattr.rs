@@ -13,6 +13,7 @@ use crate::fs::Core;
 use crate::layout::Word;
 use crate::store::{Stop, Storage};
 use crate::tables::{MAY_BE_CAPABLE, VInode};
+use pmem::Fenced;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::acl::{ACL_ACCESS, ACL_DEFAULT, Acl};
@@ -155,7 +156,7 @@ impl<S: Storage> Core<S> {
             let mut new_mode = mode_word;
             match (acl, name) {
                 (Some(acl), ACL_ACCESS) => {
-                    let (perm, stored) = acl.settle(mode_word as u32);
+                    let (perm, stored) = acl.split_mode(mode_word as u32);
                     new_mode = mode_word & !0xffff_ffff | u64::from(perm);
                     match stored {
                         Some(acl) => list.set(name, acl.to_bytes()),
@@ -200,9 +201,8 @@ impl<S: Storage> Core<S> {
         let place = self.attribute_place(v, at)?;
         let (word, bit) = (place - place.get() % 8, place.get() % 8 * 8);
         let value = self.medium().load_u64(word) & !(0xff << bit);
-        self.medium().store_u64(word, value);
-        self.medium().flush(word, 8);
-        let _ = self.medium().fence();
+        let ready = Fenced::not_needed("what is removed shows nothing");
+        let _ = self.medium().publish(word, value, ready);
         list[at as usize] = 0;
         self.note_attributes(v, &Attributes::parse(&list).ok_or(Errno::UCLEAN)?);
         Ok(())

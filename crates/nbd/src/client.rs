@@ -24,12 +24,12 @@ pub fn begin(stream: &mut (impl Read + Write)) -> io::Result<Begun> {
     stream.read_exact(greeting.as_mut_bytes())?;
     let flags = u32::from(handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES);
     stream.write_all(&flags.to_be_bytes())?;
-    let wish = OptionHeader {
+    let request = OptionHeader {
         magic: OPTION_MAGIC.into(),
         code: option::EXPORT_NAME.into(),
         len: 0.into(),
     };
-    stream.write_all(wish.as_bytes())?;
+    stream.write_all(request.as_bytes())?;
     let (mut size, mut flags) = ([0; 8], [0; 2]);
     stream.read_exact(&mut size)?;
     stream.read_exact(&mut flags)?;

@@ -52,7 +52,7 @@ pub(crate) struct Common {
     pub stopping: AtomicBool,
 }
 
-/// Why a session ended other than by the client's wish.
+/// Why a session ended other than by the client's request.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Ended {
     #[error(transparent)]
@@ -149,7 +149,9 @@ fn negotiate(
             Step::StartTls => {
                 // Words that came before TLS must not pass for words under it.
                 if !inbox.bytes().is_empty() {
-                    return Err(Broken("words between the wish for TLS and its beginning").into());
+                    return Err(
+                        Broken("words between the request for TLS and its beginning").into()
+                    );
                 }
                 let config = common.tls.clone().expect("the policy offers only what there is");
                 stream.start_tls(rustls::ServerConnection::new(config)?);
@@ -216,6 +218,7 @@ impl Transmission<'_> {
                     if !self.serve(&request)? {
                         return self.send();
                     }
+                    // connection-N1.
                     if self.outbox.len() >= OUTBOX_BYTES {
                         self.send()?;
                     }
@@ -401,6 +404,7 @@ impl Transmission<'_> {
             if let Err(refusal) = self.content(to, off + piece == end, off, piece) {
                 return Ok(Err(refusal));
             }
+            // connection-N1: what was read is sent before more is.
             if self.outbox.len() >= OUTBOX_BYTES {
                 self.send()?;
             }

@@ -11,7 +11,7 @@ use crate::wire::{self, OLD_PADDING, STRING_BYTES_MAX, handshake, info, option, 
 use std::sync::Arc;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
-/// Longest option that is considered, in bytes.
+/// Longest option that is considered, in bytes (handshake-H1).
 pub const OPTION_BYTES_MAX: usize = 64 << 10;
 
 /// Whether a server speaks TLS.

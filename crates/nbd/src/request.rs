@@ -122,7 +122,7 @@ impl From<pmbd::Error> for Refusal {
 }
 
 impl Unverified {
-    /// The request at the start of `bytes`, and its length without payload; `None` where it is not
+    /// The request at the start of `bytes` (request-Q1), and its length without payload; `None` where it is not
     /// complete.
     pub fn parse(bytes: &[u8], mode: Mode) -> Result<Option<(Self, usize)>, OutOfStep> {
         let expected = match mode {

@@ -96,7 +96,7 @@ struct Buffer {
 
 struct State {
     /// Where each page is.
-    pages: HashMap<u64, Place>,
+    pages: HashMap<u64, BufferedPage>,
     /// Pages by age, with the count of pages that came before.
     order: VecDeque<(u64, u64)>,
     came: u64,
@@ -106,7 +106,7 @@ struct State {
 }
 
 #[derive(Clone, Copy)]
-struct Place {
+struct BufferedPage {
     at: usize,
     leaving: bool,
 }
@@ -172,7 +172,7 @@ impl Shared {
         (self.device.size() - page * PAGE as u64).min(PAGE as u64) as usize
     }
 
-    /// Puts part of a page into its buffer.
+    /// Puts part of a page into its buffer, where it stays until the device has it (buffered-U1).
     fn put(&self, page: u64, from: usize, data: &[u8]) -> Result<(), Error> {
         let buffer = self.buffer(page);
         let mut state = buffer.lock();
@@ -190,7 +190,7 @@ impl Shared {
                             self.device.read(page * PAGE as u64, rest)?;
                         }
                         free.pop();
-                        pages.insert(page, Place { at, leaving: false });
+                        pages.insert(page, BufferedPage { at, leaving: false });
                         order.push_back((page, *came));
                         *came += 1;
                         break at;

@@ -60,7 +60,7 @@ impl News {
         self.dirs.entry(dir).or_insert_with(|| Changed { is_other, ..Changed::default() })
     }
 
-    /// Whether a power failure may give a directory names back that are on no record, and which new files have now.
+    /// births-N4: whether a power failure may give a directory names back that are on no record, and which new files have now.
     fn may_take_back(&self, dir: Ino) -> bool {
         let is_other = |changed: &Changed| changed.is_other;
         self.is_lost || self.syncing > 0 || self.dirs.get(&dir).is_some_and(is_other)

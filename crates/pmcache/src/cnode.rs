@@ -23,7 +23,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         if state.cached.is_none() {
             let mode = self.mode_of(node.ino, state);
             let mut cnode = self.load_or_make(node, mode)?;
-            self.settle(node.ino, &mut cnode);
+            self.admit(node.ino, &mut cnode);
             state.cached = Some(cnode);
         }
         self.check(node, state)?;
@@ -37,7 +37,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             let _shadows = lock(&self.shadows);
             state.cached = self.find(&name)?;
             if let Some(cnode) = &mut state.cached {
-                self.settle(node.ino, cnode);
+                self.admit(node.ino, cnode);
             }
         }
         Ok(())
@@ -79,8 +79,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(cnode)
     }
 
-    /// A shadow is in use, by this file.
-    pub(crate) fn settle(&self, ino: Ino, cnode: &mut Cnode) {
+    /// Admits a shadow to the cache: counts what it has to write back, and lets the eviction policy know of it.
+    pub(crate) fn admit(&self, ino: Ino, cnode: &mut Cnode) {
         if let Some(dirty) = &cnode.dirty {
             self.backlog.grow(dirty.blocks.count() * BLOCK);
             self.backlog.add(self.table.get(ino), (self.options.clock)());

@@ -41,7 +41,7 @@ const TRIES: usize = 8;
 
 /// Where to write.
 #[derive(Clone, Copy)]
-pub(crate) enum Place {
+pub(crate) enum WriteOffset {
     At(u64),
     End,
 }
@@ -264,7 +264,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 
     // --- writing --------------------------------------------------------------------------------
 
-    pub(crate) fn write_file(&self, ino: Ino, place: Place, data: &[u8]) -> Result<u64> {
+    pub(crate) fn write_file(&self, ino: Ino, offset: WriteOffset, data: &[u8]) -> Result<u64> {
         let node = self.file(ino, Errno::INVAL)?;
         if data.is_empty() {
             let state = read(&node.state);
@@ -272,7 +272,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
         let blocks = data.len() as u64 / BLOCK + 2;
         let at = self.change_if_it_fits(&node, blocks, |state, io| {
-            let (at, cnode) = self.prepare(&node, state, io, place, data.len() as u64)?;
+            let (at, cnode) = self.prepare(&node, state, io, offset, data.len() as u64)?;
             self.pool.write(cnode.shadow, at, data)?;
             cnode.size = cnode.size.max(at + data.len() as u64);
             cnode.ctime = (self.options.clock)();
@@ -283,7 +283,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             Some(at) => at,
             // It would not fit into an empty cache.
             None => self.change_past(&node, |below, cnode| {
-                let at = if let Place::At(at) = place { at } else { cnode.size };
+                let at = if let WriteOffset::At(at) = offset { at } else { cnode.size };
                 below.write(node.ino, at, data)?;
                 below.fsync(node.ino).map(|()| at)
             })?,
@@ -302,13 +302,13 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         node: &Node,
         state: &'s mut State,
         io: Option<&Io>,
-        place: Place,
+        offset: WriteOffset,
         len: u64,
     ) -> std::result::Result<(u64, &'s mut Cnode), Stop> {
         let size = self.cnode(node, state)?.size;
-        let start = match place {
-            Place::At(start) => start,
-            Place::End => size,
+        let start = match offset {
+            WriteOffset::At(start) => start,
+            WriteOffset::End => size,
         };
         let end = self.limits().end_of(start, len)?;
         self.before_change(node, state)?;
@@ -538,7 +538,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             }
             let len = range.end - range.start;
             if len <= ZEROS_MAX {
-                let (at, cnode) = self.prepare(node, state, io, Place::At(range.start), len)?;
+                let (at, cnode) =
+                    self.prepare(node, state, io, WriteOffset::At(range.start), len)?;
                 let zeros = vec![0; len as usize];
                 self.pool.write(cnode.shadow, at, &zeros)?;
                 cnode.ctime = (self.options.clock)();
@@ -672,7 +673,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             if n == 0 {
                 break;
             }
-            self.write_file(to.0, Place::At(to.1 + at), &bytes[..n])?;
+            self.write_file(to.0, WriteOffset::At(to.1 + at), &bytes[..n])?;
             at += n as u64;
         }
         Ok(at)
@@ -709,7 +710,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
                     Some(cnode) if self.is_whole(cnode, from, len)? => cnode.shadow,
                     _ => return Ok(None),
                 };
-                let (at, cnode) = self.prepare(target, state, io, Place::At(to), len)?;
+                let (at, cnode) = self.prepare(target, state, io, WriteOffset::At(to), len)?;
                 let copied = self.pool.copy_range((shadow, from), (cnode.shadow, at), len)?;
                 cnode.ctime = (self.options.clock)();
                 cnode.size = cnode.size.max(at + copied);

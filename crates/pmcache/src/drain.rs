@@ -35,7 +35,7 @@ pub struct Backlog {
     files: Mutex<HashMap<Ino, (Timestamp, Arc<Node>)>>,
 }
 
-/// A file of which all that was marked has been handed to the file system below.
+/// A file of which all that was marked has been written to the file system below.
 struct Written {
     node: Arc<Node>,
     blocks: Blocks,

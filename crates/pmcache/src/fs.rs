@@ -1,8 +1,8 @@
 //! The contract: names and attributes are the backing file system's, contents the cache's.
 
-use crate::content::Place;
+use crate::content::WriteOffset;
 use crate::counters::{Status, Trouble};
-use crate::node::{Node, Place as Name, State};
+use crate::node::{EntryName as Name, Node, State};
 use crate::record::Flags;
 use crate::{Cache, Command, cnode, control, lock, read, write};
 use backing::Backing;
@@ -160,11 +160,11 @@ impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
     }
 
     fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
-        self.write_file(ino, Place::At(offset), data).map(drop)
+        self.write_file(ino, WriteOffset::At(offset), data).map(drop)
     }
 
     fn append(&self, ino: Ino, data: &[u8]) -> Result<u64> {
-        self.write_file(ino, Place::End, data)
+        self.write_file(ino, WriteOffset::End, data)
     }
 
     fn drop_privileges(&self, ino: Ino) -> Result<()> {

@@ -3,7 +3,7 @@
 use crate::options::Mode;
 use crate::range::Blocks;
 use crate::record::{Birth, Record};
-use eviction::Slot;
+use eviction::MarkSlot;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, RwLock};
 use vfs::{Errno, Ino, Timestamp};
@@ -34,7 +34,7 @@ pub struct State {
     /// Whether it is known to be durable that it exists: not so for a file that was forgotten and looked up again.
     pub is_named: bool,
     /// Where it was made, if that is neither durable below nor recorded in the pool.
-    pub made: Option<Place>,
+    pub made: Option<EntryName>,
     /// What a write to it promises, once that was looked for.
     pub mode: Option<Mode>,
     /// Whether it has no capability that a write would have to take away.
@@ -49,7 +49,7 @@ pub struct State {
 }
 
 /// A name in a directory.
-pub struct Place {
+pub struct EntryName {
     pub dir: Ino,
     pub name: Box<[u8]>,
 }
@@ -68,7 +68,7 @@ pub struct Cnode {
     /// Its creation, where that may not be durable below (births-N1).
     pub birth: Option<Birth>,
     /// Where hits are marked.
-    pub slot: Option<Slot>,
+    pub slot: Option<MarkSlot>,
     /// When it was last compared with what is below.
     pub checked: Timestamp,
     /// Whether the fingerprint may be one that a power failure takes back; the stored record is busy then.

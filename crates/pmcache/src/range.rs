@@ -141,20 +141,17 @@ pub fn blocks_of(bytes: &Range<u64>) -> Range<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rng::Rng;
     use std::collections::BTreeSet;
 
     #[test]
     fn as_a_set_of_numbers() {
         let (mut blocks, mut naive) = (Blocks::default(), BTreeSet::new());
-        let mut state = 7u64;
-        let mut random = move |below: u64| {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (state >> 33) % below
-        };
+        let mut rng = Rng::new(7);
         for _ in 0..2000 {
-            let start = random(400);
-            let range = start..start + random(150);
-            let changed = if random(2) == 0 {
+            let start = rng.below(400);
+            let range = start..start + rng.below(150);
+            let changed = if rng.below(2) == 0 {
                 naive.extend(range.clone());
                 blocks.add(&range)
             } else {

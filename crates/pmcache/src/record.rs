@@ -211,7 +211,7 @@ impl Birth {
         let (bytes, rest) = BirthBytes::read_from_prefix(bytes).map_err(|_| Errno::UCLEAN)?;
         let split = |from: &'_ [u8], len: U32| {
             let parts = from.split_at_checked(len.get() as usize).ok_or(Errno::UCLEAN)?;
-            Ok((parts.0.to_vec(), parts.1.to_vec()))
+            Ok::<_, Errno>((parts.0.to_vec(), parts.1.to_vec()))
         };
         let (parent, rest) = split(rest, bytes.parent_len)?;
         let (name, rest) = split(&rest, bytes.name_len)?;

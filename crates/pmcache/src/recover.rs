@@ -187,7 +187,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             let plain = cnode.record.state - Flags::ORPHAN;
             self.set_state(&mut cnode, plain)?;
         }
-        self.settle(ino, &mut cnode);
+        self.admit(ino, &mut cnode);
         let result = if self.options.read_only { Ok(()) } else { self.punch(&node, &mut cnode) };
         state.cached = Some(cnode);
         result

@@ -4,7 +4,7 @@ use crate::counters::count;
 use crate::record::{self, Flags, Record};
 use crate::{BLOCK, Cache, lock};
 use backing::Backing;
-use eviction::{Marks, Policy, Slot};
+use eviction::{MarkSlot, Marks, Policy};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use vfs::{Errno, Fallocate, FileSystem, Ino, Result, Seek};
@@ -36,7 +36,7 @@ impl Resident {
     }
 
     /// A shadow is there, in use by this file.
-    pub fn insert(&self, shadow: Ino, blocks: u64, file: Option<Ino>) -> Slot {
+    pub fn insert(&self, shadow: Ino, blocks: u64, file: Option<Ino>) -> MarkSlot {
         let mut order = lock(&self.order);
         if let Some(file) = file {
             order.used.insert(shadow, file);
@@ -57,7 +57,7 @@ impl Resident {
     }
 
     /// A file was found in the cache.
-    pub fn touch(&self, slot: Option<Slot>) {
+    pub fn touch(&self, slot: Option<MarkSlot>) {
         if let Some(slot) = slot {
             self.marks.touch(slot);
         }

@@ -154,14 +154,25 @@ pub unsafe fn copy_durably(to: *mut u8, from: *const u8, len: usize) {
     store_fence();
 }
 
-/// Copies of this many bytes or more, out of memory that is not in a cache, mostly, go on at several places.
+/// Copies of this many bytes or more go on at several places. Two bounds, as CPUs differ in what copies out of their last
+/// cache wait for. One with 32 MiB of it (of EPYC, a generation with ERMS) copied 64 KiB of a file of 64 MiB at 29 GB/s by
+/// `memcpy` and at 19 in streams, 1 MiB at 17 and 19 ("Threads" in docs/PERFORMANCE.md, 2026-11-23). The first generation of EPYC
+/// (8 MiB, no ERMS; 2026-11-24), GB/s by `memcpy` and in streams, of 64 and of 512 KiB: 18 and 20, 16 and 19 from the last
+/// cache; 14 and 18, 13 and 16 from memory; 45 and 43, 34 and 36 from nearer ones.
 const STREAMED: usize = 64 << 10;
+const STREAMED_BY_ERMS: usize = 1 << 20;
+
+/// Copies of how many bytes go on at several places, on this CPU.
+fn streamed() -> usize {
+    if features().erms { STREAMED_BY_ERMS } else { STREAMED }
+}
+
 const STREAMS: usize = 7;
 /// What is copied at one place before it is the next one's turn.
 const PIECE: usize = 256;
 
 /// Copies as `memcpy`, large ranges at several places at once: one after the other, the CPU waits for as many
-/// lines as it prefetches of one place, and takes half as long again. (Out of a cache, `memcpy` is a tenth faster.)
+/// lines as it prefetches of one place, and takes half as long again. (Out of a cache, `memcpy` is faster on some CPUs.)
 ///
 /// # Safety
 /// `from..from + len` is readable and `to..to + len` writable, and they do not overlap.
@@ -169,7 +180,7 @@ const PIECE: usize = 256;
 pub unsafe fn copy_out(to: *mut u8, from: *const u8, len: usize) {
     // SAFETY: the caller's.
     unsafe {
-        if len < STREAMED {
+        if len < STREAMED || len < streamed() {
             ptr::copy_nonoverlapping(from, to, len);
         } else {
             copy_streams(to, from, len);
@@ -353,6 +364,10 @@ mod tests {
                 // SAFETY: both ranges lie in their vectors, which are distinct.
                 unsafe { copy_out(got.as_mut_ptr().add(to), src.as_ptr().add(from), len) };
                 assert!(got == want, "to {to} from {from} len {len}");
+                got.fill(0xAA);
+                // SAFETY: as above.
+                unsafe { copy_streams(got.as_mut_ptr().add(to), src.as_ptr().add(from), len) };
+                assert!(got == want, "to {to} from {from} len {len}, in streams");
             }
         }
     }

@@ -15,6 +15,8 @@ pub(crate) struct Features {
     pub(crate) clflushopt: bool,
     pub(crate) clwb: bool,
     pub(crate) movdir64b: bool,
+    /// `rep movsb` in the microcode's own way: of CPUs since 2012 (Intel) and 2020 (AMD).
+    pub(crate) erms: bool,
     pub(crate) avx2: bool,
     pub(crate) avx512f: bool,
 }
@@ -42,6 +44,7 @@ impl Features {
             clflushopt: leaf7.ebx & (1 << 23) != 0,
             clwb: leaf7.ebx & (1 << 24) != 0,
             movdir64b: leaf7.ecx & (1 << 28) != 0,
+            erms: leaf7.ebx & (1 << 9) != 0,
             avx2,
             avx512f,
         }

@@ -17,7 +17,8 @@ use std::sync::atomic::AtomicU8;
 /// Proof that a fence has completed since the caller prepared what it is about to publish.
 ///
 /// A commit consumes one, so "shadow durable before the pointer that names it" is a type error to
-/// forget. Only [`Medium`] implementations make it, by [`Fenced::assert`].
+/// forget. Only [`Medium`] implementations make it, by [`Fenced::assert`]; a commit that needs no order
+/// says why ([`Fenced::not_needed`]).
 #[must_use = "a fence that proves nothing to a commit is better written as `let _ = …`"]
 #[derive(Debug)]
 pub struct Fenced(());
@@ -25,6 +26,19 @@ pub struct Fenced(());
 impl Fenced {
     /// For implementations of [`Medium::fence`] only: asserts that the fence has been executed.
     pub fn assert() -> Self {
+        Self(())
+    }
+
+    /// For a commit before which nothing has to be durable, because of `_why`: it shows nothing but the bytes that it
+    /// stores, or what lies before it in its line; or whoever reads what it shows finds out that it is not whole.
+    #[inline]
+    pub fn not_needed(_why: &'static str) -> Self {
+        Self(())
+    }
+
+    /// The same proof for another commit: what both show was prepared before the one fence.
+    #[inline]
+    pub fn for_another(&self) -> Self {
         Self(())
     }
 }
@@ -168,11 +182,24 @@ pub trait Medium: Send + Sync {
     #[track_caller]
     fn fence(&self) -> Fenced;
 
-    /// Commits: stores the word that makes prepared data visible, and makes it durable. `_ready`
-    /// proves that the data is durable.
+    /// Commits by a word: [stores](Self::store_u64) the one that makes prepared data visible. `_ready` proves that the
+    /// data is durable. The word persists after `flush` + `fence`, which follow.
     #[track_caller]
-    fn publish(&self, off: u64, value: u64, _ready: Fenced) -> Fenced {
+    fn publish_word(&self, off: u64, value: u64, _ready: Fenced) {
         self.store_u64(off, value);
+    }
+
+    /// Commits by a line, as [`publish_word`](Self::publish_word) by a word: [stores](Self::store_line) it. It persists
+    /// after `fence`, which follows.
+    #[track_caller]
+    fn publish_line(&self, off: u64, line: &Line, _ready: Fenced) {
+        self.store_line(off, line);
+    }
+
+    /// [Commits by a word](Self::publish_word) and makes that durable.
+    #[track_caller]
+    fn publish(&self, off: u64, value: u64, ready: Fenced) -> Fenced {
+        self.publish_word(off, value, ready);
         self.flush(off, 8);
         self.fence()
     }

@@ -143,11 +143,18 @@ impl<M: Medium> Pm<M> {
         self.0.stores_lines()
     }
 
-    /// As [`Medium::store_line`].
+    /// As [`Medium::publish_word`].
     #[inline]
     #[track_caller]
-    pub fn store_line(&self, at: PmOff, line: &Line) {
-        self.0.store_line(at.0, line);
+    pub fn publish_word(&self, at: PmOff, value: u64, ready: Fenced) {
+        self.0.publish_word(at.0, value, ready);
+    }
+
+    /// As [`Medium::publish_line`].
+    #[inline]
+    #[track_caller]
+    pub fn publish_line(&self, at: PmOff, line: &Line, ready: Fenced) {
+        self.0.publish_line(at.0, line, ready);
     }
 
     /// As [`Medium::flush`].

@@ -49,15 +49,15 @@ fn assign_slot() -> usize {
 
 /// Two lines, because the adjacent-line prefetcher pairs them.
 #[repr(align(128))]
-struct Slot<const N: usize>([AtomicU64; N]);
+struct Shard<const N: usize>([AtomicU64; N]);
 
 /// `N` sums.
-pub struct Sharded<const N: usize>(Box<[Slot<N>; OWNED + 1]>);
+pub struct Sharded<const N: usize>(Box<[Shard<N>; OWNED + 1]>);
 
 impl<const N: usize> Default for Sharded<N> {
     fn default() -> Self {
-        let slot = || Slot(std::array::from_fn(|_| AtomicU64::new(0)));
-        Self(Box::new(std::array::from_fn(|_| slot())))
+        let shard = || Shard(std::array::from_fn(|_| AtomicU64::new(0)));
+        Self(Box::new(std::array::from_fn(|_| shard())))
     }
 }
 

@@ -100,11 +100,11 @@ const FILLING: u32 = 1;
 const FULL: u32 = 2;
 const DONE: u32 = 3;
 
-struct Slot(UnsafeCell<MaybeUninit<Found>>);
+struct Report(UnsafeCell<MaybeUninit<Found>>);
 // SAFETY: only whoever has turned TURN from FREE to FILLING writes it, and only the reporter reads it, while
 // it is FULL.
-unsafe impl Sync for Slot {}
-static SLOT: Slot = Slot(UnsafeCell::new(MaybeUninit::uninit()));
+unsafe impl Sync for Report {}
+static REPORT: Report = Report(UnsafeCell::new(MaybeUninit::uninit()));
 
 /// The process that has the reporter.
 static REPORTER: AtomicU32 = AtomicU32::new(0);
@@ -188,7 +188,7 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
             found.depth = walk(&mut found.frames);
             Line::default().say(&found);
             // SAFETY: TURN is FILLING, by us.
-            unsafe { (*SLOT.0.get()).write(found) };
+            unsafe { (*REPORT.0.get()).write(found) };
             have_reported();
         }
     }
@@ -299,7 +299,7 @@ fn report() {
             continue;
         }
         // SAFETY: TURN is FULL: it is filled in, and nobody writes it until we have said DONE.
-        let found = unsafe { (*SLOT.0.get()).assume_init_ref() };
+        let found = unsafe { (*REPORT.0.get()).assume_init_ref() };
         let mut text = String::new();
         for (n, ip) in found.frames[..found.depth].iter().enumerate() {
             backtrace::resolve(ptr::without_provenance_mut(*ip), |symbol| {

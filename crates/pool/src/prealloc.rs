@@ -13,9 +13,9 @@ pub struct Prealloc {
     /// Blocks of a null file: of a longer file that is removed, the rest becomes free.
     pub null_blocks: u64,
     /// A file that is appended to gets as many blocks more as it has, but no fewer than this, …
-    pub spare_min: u64,
+    pub blocks_min: u64,
     /// … and no more. A file that is cut keeps no more beyond its end, either.
-    pub spare_max: u64,
+    pub blocks_max: u64,
     /// Utilisation of the pool in percent, reclaimable space included, from which on the collector frees, and nothing is
     /// pre-allocated.
     pub collect_above: u64,
@@ -42,13 +42,13 @@ impl Default for Prealloc {
             null_min: 16,
             null_max: 512,
             null_blocks: 16,
-            spare_min: 16,
-            spare_max: 2048,
+            blocks_min: 16,
+            blocks_max: 2048,
             collect_above: 80,
             collect_below: 1 << 20,
             cold_after: 60,
             step: 4096,
-            relocate: 25,
+            relocate: 50,
             whole_below: 50,
             unit: 512,
             wear: false,

@@ -7,7 +7,7 @@
 //!
 //! - **cwd-L1** The word of [`Cwd`] is another one before a call that changes the working directory returns. What
 //!   is found out stands for the word from before the look, and is not believed with another.
-//! - **cwd-L2** Before the first path is served by a prefix, the kernel has shown that the shortest way leads this
+//! - **cwd-L2** Before the first path is served by a prefix, the kernel has shown that the shortest path leads this
 //!   user from the working directory to the mount. (It may lie where another mount hides it, or may not
 //!   be searched any more.)
 
@@ -29,7 +29,7 @@ const STATE: u32 = 3;
 /// To be found out when the first relative path comes.
 const UNKNOWN: u32 = 0;
 /// In a pool, or nowhere that helps: what is not relative to a description is the kernel's.
-const KERNELS: u32 = 1;
+const KERNEL: u32 = 1;
 /// Outside: the prefixes of mounts tell.
 const OUTSIDE: u32 = 2;
 
@@ -57,18 +57,18 @@ impl Cwd {
 
     /// The kernel has entered a pool.
     pub fn entered_pool(&self) {
-        self.change(KERNELS);
+        self.change(KERNEL);
     }
 
     /// Ends a look that began with `word`; `false` where it comes too late.
-    fn settle(&self, word: u32, state: u32) -> bool {
+    fn finish_look(&self, word: u32, state: u32) -> bool {
         self.word.compare_exchange(word, word | state, AcqRel, Relaxed).is_ok()
     }
 }
 
 /// How the path of the working directory and a mount point lie to each other: numbers of components.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct PathDepths {
     /// Of the working directory.
     depth: u16,
     /// That both begin with.
@@ -83,23 +83,23 @@ enum Shown {
     Refused,
 }
 
-/// The way from the working directory to a mount point: a [`Place`], [`Shown`], and the word they stand for.
+/// How a relative path gets from the working directory to a mount point: [`PathDepths`], [`Shown`], and the word they stand for.
 #[derive(Default)]
 pub(crate) struct Prefix(AtomicU64);
 
 impl Prefix {
-    fn pack(word: u32, place: Place, shown: Shown) -> u64 {
+    fn pack(word: u32, depths: PathDepths, shown: Shown) -> u64 {
         let high = word & !STATE | shown as u32;
-        u64::from(high) << 32 | u64::from(place.depth) << 16 | u64::from(place.shared)
+        u64::from(high) << 32 | u64::from(depths.depth) << 16 | u64::from(depths.shared)
     }
 
-    fn put(&self, word: u32, place: Place) {
-        self.0.store(Self::pack(word, place, Shown::NotYet), Release);
+    fn put(&self, word: u32, depths: PathDepths) {
+        self.0.store(Self::pack(word, depths, Shown::NotYet), Release);
     }
 
     /// What stands for `word`.
     #[inline]
-    fn get(&self, word: u32) -> Option<(Place, Shown)> {
+    fn get(&self, word: u32) -> Option<(PathDepths, Shown)> {
         let packed = self.0.load(Acquire);
         let high = (packed >> 32) as u32;
         let shown = match high & STATE {
@@ -107,14 +107,14 @@ impl Prefix {
             1 => Shown::Yes,
             _ => Shown::Refused,
         };
-        let place = Place { depth: (packed >> 16) as u16, shared: packed as u16 };
-        (high & !STATE == word & !STATE).then_some((place, shown))
+        let depths = PathDepths { depth: (packed >> 16) as u16, shared: packed as u16 };
+        (high & !STATE == word & !STATE).then_some((depths, shown))
     }
 
     /// Remembers what the kernel has shown, unless something else stands there by now.
-    fn show(&self, word: u32, place: Place, shown: Shown) {
-        let before = Self::pack(word, place, Shown::NotYet);
-        let _ = self.0.compare_exchange(before, Self::pack(word, place, shown), AcqRel, Relaxed);
+    fn show(&self, word: u32, depths: PathDepths, shown: Shown) {
+        let before = Self::pack(word, depths, Shown::NotYet);
+        let _ = self.0.compare_exchange(before, Self::pack(word, depths, shown), AcqRel, Relaxed);
     }
 }
 
@@ -162,11 +162,11 @@ impl WorkingDir {
         }
         let mut buf = [0; libc::PATH_MAX as usize];
         let Ok(path) = self.kernel.getcwd(&mut buf) else {
-            self.cwd.settle(word, KERNELS);
+            self.cwd.finish_look(word, KERNEL);
             return;
         };
         if self.mounts().any(|(_, mount)| mount.strip(path).is_some()) {
-            if self.cwd.settle(word, KERNELS) {
+            if self.cwd.finish_look(word, KERNEL) {
                 // Where that is refused, relative paths are the kernel's.
                 let _ = self.enter_here(path);
             }
@@ -176,9 +176,9 @@ impl WorkingDir {
         let depth = names().count() as u16;
         for (_, mount) in self.mounts() {
             let shared = names().zip(mount.names(0)).take_while(|(a, b)| a == b).count() as u16;
-            mount.prefix.put(word, Place { depth, shared });
+            mount.prefix.put(word, PathDepths { depth, shared });
         }
-        self.cwd.settle(word, OUTSIDE);
+        self.cwd.finish_look(word, OUTSIDE);
     }
 
     /// Takes the directory to which `path` leads for the working directory, if it is the kernel's. Programs beside the
@@ -233,7 +233,7 @@ impl WorkingDir {
     pub(crate) fn set_cwd(&self, ofd: Option<OfdRef<'_>>) {
         let handle = ofd.as_ref().map_or(0, |ofd| ofd.handle);
         std::mem::forget(ofd);
-        let old = self.place().segment().cwd.swap(handle, AcqRel);
+        let old = self.member().segment().cwd.swap(handle, AcqRel);
         if old != 0 {
             self.put(old);
         }
@@ -271,9 +271,9 @@ impl WorkingDir {
         let (climbed, names) = climb(path);
         let mut best: Option<(usize, &Mount, &[u8])> = None;
         for (i, mount) in self.mounts() {
-            let Some((place, _)) = mount.prefix.get(word) else { continue };
-            let at = usize::from(place.depth).saturating_sub(climbed);
-            if at <= usize::from(place.shared)
+            let Some((depths, _)) = mount.prefix.get(word) else { continue };
+            let at = usize::from(depths.depth).saturating_sub(climbed);
+            if at <= usize::from(depths.shared)
                 && let Some(rest) = mount.strip_names(names, at)
                 && best.is_none_or(|(_, _, other)| rest.len() <= other.len())
             {
@@ -282,25 +282,25 @@ impl WorkingDir {
         }
         let (index, mount, rest) = best.ok_or(Stop::Kernel)?;
         self.reach_mount(mount)?;
-        self.check_lead(mount, word)?;
+        self.check_prefix(mount, word)?;
         let slashes = rest.iter().take_while(|&&b| b == b'/').count();
         Ok((index, mount, &rest[slashes..]))
     }
 
-    /// cwd-L2. Higher ways to the mount lead through directories above its mount point, which are looked at for
+    /// cwd-L2. Longer paths to the mount lead through directories above its mount point, which are looked at for
     /// absolute paths.
-    fn check_lead(&self, mount: &Mount, word: u32) -> Call<()> {
-        let (place, mut shown) = mount.prefix.get(word).ok_or(Stop::Kernel)?;
+    fn check_prefix(&self, mount: &Mount, word: u32) -> Call<()> {
+        let (depths, mut shown) = mount.prefix.get(word).ok_or(Stop::Kernel)?;
         if shown == Shown::NotYet {
-            let climb = std::iter::repeat_n(&b".."[..], (place.depth - place.shared).into());
-            let mut way = SmallVec::<[u8; 256]>::new();
-            for name in climb.chain(mount.names(place.shared.into())) {
-                way.extend_from_slice(name);
-                way.push(b'/');
+            let climb = std::iter::repeat_n(&b".."[..], (depths.depth - depths.shared).into());
+            let mut path = SmallVec::<[u8; 256]>::new();
+            for name in climb.chain(mount.names(depths.shared.into())) {
+                path.extend_from_slice(name);
+                path.push(b'/');
             }
-            let leads_there = self.kernel.device(&way) == Ok(mount.spec.dev);
+            let leads_there = self.kernel.device(&path) == Ok(mount.spec.dev);
             shown = if leads_there { Shown::Yes } else { Shown::Refused };
-            mount.prefix.show(word, place, shown);
+            mount.prefix.show(word, depths, shown);
         }
         if shown == Shown::Yes { Ok(()) } else { Err(Stop::Kernel) }
     }
@@ -343,18 +343,18 @@ mod tests {
     }
 
     #[test]
-    fn a_lead_is_believed_with_its_word_only() {
+    fn a_prefix_is_believed_with_its_word_only() {
         let (cwd, prefix) = (Cwd::default(), Prefix::default());
         let word = || cwd.word.load(Relaxed);
-        let (before, place) = (word(), Place { depth: 3, shared: 2 });
-        prefix.put(before, place);
-        assert!(cwd.settle(before, OUTSIDE));
-        prefix.show(word(), place, Shown::Yes);
-        assert_eq!(prefix.get(word()), Some((place, Shown::Yes)));
+        let (before, depths) = (word(), PathDepths { depth: 3, shared: 2 });
+        prefix.put(before, depths);
+        assert!(cwd.finish_look(before, OUTSIDE));
+        prefix.show(word(), depths, Shown::Yes);
+        assert_eq!(prefix.get(word()), Some((depths, Shown::Yes)));
         cwd.forget();
         assert_eq!(prefix.get(word()), None);
-        prefix.show(word(), place, Shown::Refused);
+        prefix.show(word(), depths, Shown::Refused);
         assert_eq!(prefix.get(word()), None);
-        assert!(!cwd.settle(before, OUTSIDE), "a look that comes too late");
+        assert!(!cwd.finish_look(before, OUTSIDE), "a look that comes too late");
     }
 }

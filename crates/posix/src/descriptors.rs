@@ -1,8 +1,8 @@
-//! Closing and duplicating, and what is asked of a number.
+//! Closing and duplicating, and what is asked of a descriptor.
 //!
-//! - **descriptors-D1** The number is the kernel's: a duplicate of a placeholder opened with `O_PATH`. Lowest
-//!   free number, close-on-exec and limits are its business (parked-N1–N4 in `parked`).
-//! - **descriptors-D2** An entry of the table is emptied before its number is closed or parked and filled after it
+//! - **descriptors-D1** The descriptor is the kernel's: a duplicate of a placeholder opened with `O_PATH`. Lowest
+//!   free descriptor, close-on-exec and limits are its business (parked-N1–N4 in `parked`).
+//! - **descriptors-D2** An entry of the table is emptied before its descriptor is closed or parked and filled after it
 //!   was opened, so that it never refers to somebody else's descriptor.
 
 use crate::family::{HIDDEN, Handle, ON_KERNEL, PARKED, PROMOTED, described};
@@ -19,7 +19,7 @@ use vfs::FileKind;
 pub(crate) const SETTABLE: i32 =
     libc::O_APPEND | libc::O_NONBLOCK | libc::O_DIRECT | libc::O_NOATIME;
 
-/// Calls on numbers: `close`, `dup`, `fcntl`.
+/// Calls on descriptors: `close`, `dup`, `fcntl`.
 pub struct Descriptors {
     promotions: Promotions,
 }
@@ -45,7 +45,7 @@ impl Descriptors {
         if fd <= 2 && is_file { self.promote_ofd(ofd) } else { Ok(()) }
     }
 
-    /// [`promote_stream`](Self::promote_stream) for a number that the program does not know yet: it is closed where
+    /// [`promote_stream`](Self::promote_stream) for a descriptor that the program does not know yet: it is closed where
     /// that fails.
     pub(crate) fn promote_new_stream(&self, fd: i32) -> Result<(), Errno> {
         if fd > 2 {
@@ -112,7 +112,7 @@ impl Descriptors {
             return Err(Stop::Kernel);
         }
         if flags & libc::CLOSE_RANGE_UNSHARE != 0 {
-            // Above every number: nothing is closed, but descriptors are this thread's own now.
+            // Above every descriptor: nothing is closed, but descriptors are this thread's own now.
             self.kernel.close_range(u32::MAX, u32::MAX, libc::CLOSE_RANGE_UNSHARE)?;
         }
         self.unpark();
@@ -165,7 +165,7 @@ impl Descriptors {
         if self.entry(new).is_none() {
             let _ = self.close_fd(new);
             drop(table);
-            // The number is beyond our table: it is the kernel's.
+            // The descriptor is beyond our table: it is the kernel's.
             self.promote_ofd(&ofd)?;
             return Err(Stop::Kernel);
         }
@@ -176,7 +176,7 @@ impl Descriptors {
         Ok(new)
     }
 
-    /// [`ON_KERNEL`] if a number is a duplicate of the kernel's description. To be asked with the table locked.
+    /// [`ON_KERNEL`] if a descriptor is a duplicate of the kernel's description. To be asked with the table locked.
     fn on_kernel(&self, fd: i32) -> Handle {
         self.entry(fd).map_or(0, |entry| entry.load(Acquire) & ON_KERNEL)
     }
@@ -280,7 +280,7 @@ impl Descriptors {
                 drop(ofd);
                 self.dup_from(fd, min, cmd == libc::F_DUPFD_CLOEXEC)
             }
-            // The kernel keeps this flag on the number (descriptors-D1).
+            // The kernel keeps this flag on the descriptor (descriptors-D1).
             libc::F_GETFD => Ok(if self.kernel.is_cloexec(fd)? { libc::FD_CLOEXEC } else { 0 }),
             libc::F_SETFD => {
                 let cloexec = arg as i32 & libc::FD_CLOEXEC != 0;

@@ -35,10 +35,10 @@ const SEGMENTS: usize = 256;
 pub type Handle = u32;
 /// The table entry of a descriptor of our own, which the program does not see.
 pub const HIDDEN: Handle = u32::MAX;
-/// The table entry of a number that is closed, but not in the kernel.
+/// The table entry of a descriptor that is closed, but not in the kernel.
 pub const PARKED: Handle = u32::MAX - 1;
 
-/// In a table entry, beside the handle: the number is a duplicate of the kernel's description (promote-M6 in `promote`).
+/// In a table entry, beside the handle: the descriptor is a duplicate of the kernel's description (promote-M6 in `promote`).
 pub const ON_KERNEL: Handle = 1 << 30;
 
 /// The description that a table entry means, if any.
@@ -276,7 +276,7 @@ struct Shared {
     segments: [Segment; SEGMENTS],
 }
 
-/// The family's memory and this process's place in it.
+/// The family's memory and who this process is in it.
 pub struct Family {
     shared: NonNull<Shared>,
     /// The process that has claimed a segment last, as [`ProcessId`]: after a fork, the parent.
@@ -288,7 +288,7 @@ unsafe impl Send for Family {}
 // SAFETY: as above.
 unsafe impl Sync for Family {}
 
-/// The place of a process for which there was no memory: nothing is its.
+/// The segment of a process for which there was no memory: nothing is its.
 static NOWHERE: Segment = Segment {
     ready: AtomicU32::new(0),
     fd_end: AtomicU32::new(0),
@@ -298,17 +298,17 @@ static NOWHERE: Segment = Segment {
     holds: [const { OwnU32::new(0) }; OFDS],
 };
 
-/// A process's segment and the token of its locks.
+/// One process of the family: its segment, and the token of its locks.
 #[derive(Clone, Copy)]
-pub struct Place {
+pub struct Member {
     segment: NonNull<Segment>,
     /// What locks carry.
     pub token: u32,
 }
 
-impl Place {
-    /// A place where nothing is: calls on descriptors go to the kernel.
-    pub fn nowhere() -> Self {
+impl Member {
+    /// One that has no memory: calls on descriptors go to the kernel.
+    pub fn nobody() -> Self {
         let pid = rustix::process::getpid().as_raw_nonzero().get() as u32;
         Self { segment: NonNull::from(&NOWHERE), token: BY_PID | pid }
     }
@@ -364,7 +364,7 @@ impl Family {
     }
 
     /// Claims a segment for the calling process, sweeping those of dead ones if it must.
-    pub fn claim(&self) -> Result<Place, Errno> {
+    pub fn claim(&self) -> Result<Member, Errno> {
         let own = ProcessId::own();
         self.own.store(own.0, Relaxed);
         let shared = self.shared();
@@ -374,17 +374,17 @@ impl Family {
                     self.sweep(token);
                 }
                 if owner.claim(own.0) {
-                    return Ok(self.place(token));
+                    return Ok(self.member(token));
                 }
             }
         }
         // What the process forks must see it, too.
-        Ok(Place { segment: map::<Segment>()?, token: BY_PID | own.pid() })
+        Ok(Member { segment: map::<Segment>()?, token: BY_PID | own.pid() })
     }
 
-    fn place(&self, token: u32) -> Place {
+    fn member(&self, token: u32) -> Member {
         let segment = NonNull::from(&self.shared().segments[(token - 1) as usize]);
-        Place { segment, token }
+        Member { segment, token }
     }
 
     /// Who has the segment of a token; `None` for one that nobody sweeps.
@@ -395,34 +395,34 @@ impl Family {
         Some(&self.shared().owners[(token - 1) as usize % SEGMENTS])
     }
 
-    /// The process at `place` is about to fork: until [`end_fork`](Self::end_fork), its segment stays if it
+    /// `member` is about to fork: until [`end_fork`](Self::end_fork), its segment stays if it
     /// dies (family-F4).
-    pub fn begin_fork(&self, place: Place) {
-        if let Some(owner) = self.owner(place.token) {
+    pub fn begin_fork(&self, member: Member) {
+        if let Some(owner) = self.owner(member.token) {
             owner.begin_fork(now_ms() + FORK_MS);
         }
     }
 
-    /// The child of the process at `place` has inherited, or there is none.
-    pub fn end_fork(&self, place: Place) {
-        if let Some(owner) = self.owner(place.token) {
+    /// The child of `member` has inherited, or there is none.
+    pub fn end_fork(&self, member: Member) {
+        if let Some(owner) = self.owner(member.token) {
             owner.end_fork();
         }
     }
 
-    /// In a child that has not [claimed](Self::claim) yet: whether the segment of its parent at `place` is
+    /// In a child that has not [claimed](Self::claim) yet: whether the segment of its parent is
     /// still there to inherit, and stays so (family-F4).
-    pub fn is_there(&self, parent: Place) -> bool {
+    pub fn is_there(&self, parent: Member) -> bool {
         let Some(owner) = self.owner(parent.token) else { return true };
         let until = now_ms() + FORK_MS;
         let own = self.own.load(Relaxed);
         owner.is_there(own, until, || fence(SeqCst), rustix::thread::sched_yield)
     }
 
-    /// Whether the segment at `place` is still that of the process which has claimed it here.
-    pub fn is_own(&self, place: Place) -> bool {
+    /// Whether the segment of `member` is still that of the process which has claimed it here.
+    pub fn is_own(&self, member: Member) -> bool {
         let own = self.own.load(Relaxed);
-        self.owner(place.token).is_none_or(|owner| owner.is(own))
+        self.owner(member.token).is_none_or(|owner| owner.is(own))
     }
 
     /// Whether the process behind a token of a lock is dead.
@@ -437,7 +437,7 @@ impl Family {
     fn sweep(&self, token: u32) {
         let owner = &self.shared().owners[(token - 1) as usize];
         if owner.begin_sweep(now_ms, |who| ProcessId(who).is_dead(), || fence(SeqCst)) {
-            self.vacate(self.place(token).segment(), token);
+            self.vacate(self.member(token).segment(), token);
         }
     }
 
@@ -462,19 +462,19 @@ impl Family {
     }
 
     /// Gives the calling process's segment back: at a quiet exit.
-    pub fn leave(&self, place: Place) {
-        if place.token & BY_PID == 0 {
-            self.vacate(place.segment(), place.token);
+    pub fn leave(&self, member: Member) {
+        if member.token & BY_PID == 0 {
+            self.vacate(member.segment(), member.token);
         }
     }
 
-    /// Makes a description, with one hold for the process at `place`. `ENFILE` where the family has
+    /// Makes a description, with one hold for `member`. `ENFILE` where the family has
     /// too many.
-    pub fn open(&self, place: Place, init: &OfdInit) -> Result<Handle, Errno> {
+    pub fn open(&self, member: Member, init: &OfdInit) -> Result<Handle, Errno> {
         let shared = self.shared();
         for sweep in [false, true] {
             if sweep {
-                (1..=SEGMENTS as u32).filter(|t| *t != place.token).for_each(|t| self.sweep(t));
+                (1..=SEGMENTS as u32).filter(|t| *t != member.token).for_each(|t| self.sweep(t));
             }
             let start = shared.next.load(Relaxed) as usize;
             for i in (start..OFDS).chain(0..start) {
@@ -491,7 +491,7 @@ impl Family {
                     ofd.ino.store(init.ino.0, Relaxed);
                     ofd.generation.store(init.generation, Relaxed);
                     ofd.mount.store(init.mount, Relaxed);
-                    place.segment().holds(i as Handle + 1).store(1, Release);
+                    member.segment().holds(i as Handle + 1).store(1, Release);
                     return Ok(i as Handle + 1);
                 }
             }

@@ -1,4 +1,4 @@
-//! Inodes that a call works with, and places where names are made or removed.
+//! Inodes that a call works with, and the directories in which it makes or removes names.
 //!
 //! - **held-H1** What a walk gives is held: the inode lives while the [`Held`] does. Only where the caller
 //!   wants to know what is there and no more ([`Want::Look`]) the last inode is not, and what is known
@@ -225,7 +225,7 @@ pub(crate) struct Walked<'p> {
 
 /// Where a name is to be made or removed (`Follow::Never`); as [`Walked`].
 #[derive(Clone, Copy)]
-pub(crate) struct Place<'w, 'p> {
+pub(crate) struct ParentAndName<'w, 'p> {
     pub dir: &'w Held<'p>,
     pub name: &'w [u8],
     pub last: Last,
@@ -233,7 +233,7 @@ pub(crate) struct Place<'w, 'p> {
     pub found: Option<&'w Held<'p>>,
 }
 
-impl Place<'_, '_> {
+impl ParentAndName<'_, '_> {
     /// `ENAMETOOLONG`
     pub fn check_name(&self) -> Result<(), Errno> {
         if self.name.len() > self.dir.mount.limits().name {
@@ -245,10 +245,10 @@ impl Place<'_, '_> {
 }
 
 impl<'p> Walked<'p> {
-    /// As a place.
-    pub fn place(&self) -> Place<'_, 'p> {
+    /// The last name and where it stands.
+    pub fn parent_and_name(&self) -> ParentAndName<'_, 'p> {
         let (last, slash) = (self.last, self.slash);
-        Place { dir: &self.dir, name: &self.name, last, slash, found: self.found.as_ref() }
+        ParentAndName { dir: &self.dir, name: &self.name, last, slash, found: self.found.as_ref() }
     }
 
     /// What the path names: `ENOENT`; `ENOTDIR` where a slash follows something else than a

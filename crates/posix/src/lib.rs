@@ -9,10 +9,10 @@
 //!
 //! | thing | kept by |
 //! |---|---|
-//! | numbers, close-on-exec, descriptor limits | the kernel: each number is a duplicate of an `O_PATH` placeholder, or of the kernel's description |
+//! | descriptors, close-on-exec, their limits | the kernel: each descriptor is a duplicate of an `O_PATH` placeholder, or of the kernel's description |
 //! | status flags, inode of a description | memory that a family of forked processes shares |
 //! | offset of a description | the same memory; the kernel where the description is *promoted* |
-//! | which number means which description | a table per process, in the same memory |
+//! | which descriptor means which description | a table per process, in the same memory |
 //! | content, names, attributes | the engine |
 //! | file locks, the working directory of libc | the kernel, through the mount |
 //!
@@ -23,8 +23,8 @@
 //!
 //! - without a process: `served`, `sys` (the kernel), `family` (the shared memory), `creds`, `known`, `mount`, `noted`;
 //! - `Task`: `task`: the kernel, the mounts, who the process is, and its limits;
-//! - `Table`: `table`: which number means which description, and descriptions in use;
-//! - `Numbers`: `numbers`, `parked`: numbers from the kernel and back to it, hidden and parked ones;
+//! - `Table`: `table`: which descriptor means which description, and descriptions in use;
+//! - `FdAllocator`: `fd_allocator`, `parked`: descriptors from the kernel and back to it, hidden and parked ones;
 //! - `Promotions`: `promote`, `offset`: the kernel's descriptions, locks and mappings of files, what a fork inherits;
 //! - `Descriptors`: `descriptors`: closing, duplicating, flags;
 //! - `PathWalk`: `walk`, over `held` and `path_cache`: a path from where it starts to an inode that is held;
@@ -51,10 +51,10 @@
 //! - Data of a file that the kernel may have mapped, in whatever process: the page cache and calls meet there
 //!   ([`MountEvents::is_mapped`]).
 //! - Locks, and what is done to a description by unknown calls. For these the description is *promoted*: opened through
-//!   the mount, with its offset, in place of the placeholders. So are numbers 0 to 2, what exec inherits, and every
+//!   the mount, with its offset, in place of the placeholders. So are descriptors 0 to 2, what exec inherits, and every
 //!   open file before a fork. Reading and writing is served as before, at the kernel's offset (`Process::promote`).
-//!   What a program finds open when it starts is such a number, and served when it is used enough (`Process::recognize`).
-//! - Numbers that libc uses and closes by itself (`Process::delegate`).
+//!   What a program finds open when it starts is such a descriptor, and served when it is used enough (`Process::recognize`).
+//! - Descriptors that libc uses and closes by itself (`Process::delegate`).
 //!
 //! # What differs from the mount
 //!
@@ -87,6 +87,7 @@ mod cwd;
 mod descriptors;
 mod directories;
 mod family;
+mod fd_allocator;
 mod held;
 mod known;
 mod lookup;
@@ -94,7 +95,6 @@ mod mappings;
 mod mount;
 mod names;
 mod noted;
-mod numbers;
 mod offset;
 mod open;
 mod owner;

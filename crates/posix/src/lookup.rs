@@ -2,7 +2,7 @@
 
 use crate::creds::{Access, Caps, Credentials};
 use crate::cwd::WorkingDir;
-use crate::held::{Held, Inode, Last, Place, Walked, Want};
+use crate::held::{Held, Inode, Last, ParentAndName, Walked, Want};
 use crate::mount::Mount;
 use crate::path_cache::PathKey;
 use crate::served::{Call, Stop};
@@ -14,15 +14,15 @@ use threads::OwnU32;
 use vfs::rules::has_any;
 use vfs::{Attr, Errno, FileKind, FileSystem, Ino};
 
-/// A directory that somebody else holds.
+/// The directory that a path ends in, as the path cache or the working directory holds it: no reference is taken.
 #[derive(Clone, Copy)]
-struct Near<'p> {
+struct CachedParent<'p> {
     mount: &'p Mount,
     mount_index: usize,
     ino: Ino,
 }
 
-impl<'p> Near<'p> {
+impl<'p> CachedParent<'p> {
     #[inline]
     fn fs(&self) -> &'p dyn FileSystem {
         self.mount.attached().fs.as_ref()
@@ -81,7 +81,7 @@ impl Paths {
         &'p self,
         dirfd: i32,
         path: &[u8],
-        look: impl FnOnce(Near<'p>, &[u8]) -> Option<R>,
+        look: impl FnOnce(CachedParent<'p>, &[u8]) -> Option<R>,
     ) -> Option<R> {
         let creds = &self.identity().effective;
         let is_absolute = path.first() == Some(&b'/');
@@ -116,7 +116,7 @@ impl Paths {
             let is_name = !matches!(rest, b"" | b"." | b"..");
             ((mount_index, ino), is_name.then_some(rest)?)
         };
-        let dir = Near { mount: self.mount(mount_index), mount_index, ino };
+        let dir = CachedParent { mount: self.mount(mount_index), mount_index, ino };
         let may_search = || {
             let attr = dir.fs().getattr(dir.ino)?;
             creds.check(dir.fs(), &attr, Access::EXEC)
@@ -169,11 +169,11 @@ impl Paths {
     /// Acts where a name is to be made or removed, if one look tells where that is: see
     /// [`in_cached_parent`](Self::in_cached_parent). So may `act`, which has done nothing then.
     #[inline(always)]
-    pub(crate) fn at_cached_place<R>(
+    pub(crate) fn at_cached_parent<R>(
         &self,
         dirfd: i32,
         path: &[u8],
-        act: impl FnOnce(Place<'_, '_>) -> Option<Call<R>>,
+        act: impl FnOnce(ParentAndName<'_, '_>) -> Option<Call<R>>,
     ) -> Option<Call<R>> {
         let mut attr = Attr::NONE;
         self.in_cached_parent(dirfd, path, |parent, name| {
@@ -192,26 +192,32 @@ impl Paths {
                 mount.check_covered(attr.ino).ok()?;
                 found = Some(dir.seen(attr));
             }
-            act(Place { dir: &dir, name, last: Last::Name, slash: false, found: found.as_ref() })
+            act(ParentAndName {
+                dir: &dir,
+                name,
+                last: Last::Name,
+                slash: false,
+                found: found.as_ref(),
+            })
         })
     }
 
-    /// Acts where a name is to be made or removed, or on the reason why there is no such place.
+    /// Acts where a name is to be made or removed, or on the reason why there is no such directory.
     #[inline(always)]
-    pub(crate) fn at_place<R>(
+    pub(crate) fn at_parent<R>(
         &self,
         dirfd: i32,
         path: &[u8],
-        act: impl FnOnce(Call<Place<'_, '_>>) -> Call<R>,
+        act: impl FnOnce(Call<ParentAndName<'_, '_>>) -> Call<R>,
     ) -> Call<R> {
         let mut act = Some(act);
-        let done = self.at_cached_place(dirfd, path, |place| act.take().map(|act| act(Ok(place))));
+        let done = self.at_cached_parent(dirfd, path, |at| act.take().map(|act| act(Ok(at))));
         match (done, act) {
             (Some(done), _) => done,
             (None, Some(act)) => {
                 let creds = &self.identity().effective;
                 let walked = self.walk(Want::Look, dirfd, path, Follow::Never, creds);
-                act(walked.as_ref().map(Walked::place).map_err(|stop| *stop))
+                act(walked.as_ref().map(Walked::parent_and_name).map_err(|stop| *stop))
             }
             (None, None) => unreachable!("what was done has a result"),
         }

@@ -3,7 +3,7 @@
 use crate::attributes::check_flags;
 use crate::creds::{Access, Caps};
 use crate::family::UNLINKABLE;
-use crate::held::{Held, Last, Place};
+use crate::held::{Held, Last, ParentAndName};
 use crate::lookup::Paths;
 use crate::served::{Call, Stop, checked};
 use crate::walk::proc_fd;
@@ -15,7 +15,7 @@ use vfs::{Attr, FileKind, NewKind, NewNode, RenameFlags};
 /// A directory is not deeper than that: whoever looks for the root gives up.
 const STEPS_MAX: u32 = 65_000;
 
-impl Place<'_, '_> {
+impl ParentAndName<'_, '_> {
     /// Whether a name can be made here: `EEXIST` where there is one, `ENOENT` where a slash follows the
     /// name of what is to be no directory (`filename_create`).
     fn check_vacant(&self, directory: bool) -> Result<(), Errno> {
@@ -69,16 +69,16 @@ impl Names {
         dirfd: i32,
         path: &[u8],
         (directory, arguments): (bool, Result<(), Errno>),
-        act: impl FnOnce(Place<'_, '_>) -> Call<()>,
+        act: impl FnOnce(ParentAndName<'_, '_>) -> Call<()>,
     ) -> Call<()> {
-        self.at_place(dirfd, path, |place| {
-            let place = checked(place, arguments)?;
-            place.check_vacant(directory)?;
-            act(place)
+        self.at_parent(dirfd, path, |at| {
+            let at = checked(at, arguments)?;
+            at.check_vacant(directory)?;
+            act(at)
         })
     }
 
-    fn make(&self, at: Place<'_, '_>, node: NewNode<'_>) -> Call<()> {
+    fn make(&self, at: ParentAndName<'_, '_>, node: NewNode<'_>) -> Call<()> {
         let made = self.create(at.dir, at.name, node)?;
         at.dir.fs().forget(made.ino, 1);
         Ok(())
@@ -87,7 +87,7 @@ impl Names {
     /// `mkdir`, `mkdirat`.
     pub fn mkdir(&self, dirfd: i32, path: &[u8], mode: u32) -> Served<()> {
         let node = NewNode { kind: NewKind::Dir, mode: mode & 0o1777, umask: 0 };
-        let call = |at: Place<'_, '_>| self.make(at, node);
+        let call = |at: ParentAndName<'_, '_>| self.make(at, node);
         self.at_vacancy(dirfd, path, (true, Ok(())), call).into()
     }
 
@@ -133,7 +133,7 @@ impl Names {
             _ => Ok(()),
         };
         let node = NewNode { kind: NewKind::Symlink(target), mode: 0o777, umask: 0 };
-        let call = |at: Place<'_, '_>| self.make(at, node);
+        let call = |at: ParentAndName<'_, '_>| self.make(at, node);
         self.at_vacancy(dirfd, path, (false, arguments), call).into()
     }
 
@@ -245,11 +245,11 @@ impl Names {
     /// `unlink`, `rmdir` (`AT_REMOVEDIR`), `unlinkat`.
     pub fn unlink(&self, dirfd: i32, path: &[u8], flags: i32) -> Served<()> {
         let arguments = check_flags(flags, libc::AT_REMOVEDIR);
-        self.at_place(dirfd, path, |at| self.unlink_at(checked(at, arguments)?, flags)).into()
+        self.at_parent(dirfd, path, |at| self.unlink_at(checked(at, arguments)?, flags)).into()
     }
 
-    fn unlink_at(&self, at: Place<'_, '_>, flags: i32) -> Call<()> {
-        let Place { dir, name, last, slash, found } = at;
+    fn unlink_at(&self, at: ParentAndName<'_, '_>, flags: i32) -> Call<()> {
+        let ParentAndName { dir, name, last, slash, found } = at;
         let directory = flags & libc::AT_REMOVEDIR != 0;
         match last {
             Last::Name => {}
@@ -284,16 +284,16 @@ impl Names {
         to: &[u8],
         flags: u32,
     ) -> Served<()> {
-        self.at_place(from_dirfd, from, |from| {
-            self.at_place(to_dirfd, to, |to| self.rename_at(from, to, flags))
+        self.at_parent(from_dirfd, from, |from| {
+            self.at_parent(to_dirfd, to, |to| self.rename_at(from, to, flags))
         })
         .into()
     }
 
     fn rename_at(
         &self,
-        from: Call<Place<'_, '_>>,
-        to: Call<Place<'_, '_>>,
+        from: Call<ParentAndName<'_, '_>>,
+        to: Call<ParentAndName<'_, '_>>,
         flags: u32,
     ) -> Call<()> {
         if matches!(from, Err(Stop::Kernel)) || matches!(to, Err(Stop::Kernel)) {
@@ -326,9 +326,9 @@ impl Names {
     /// Renames what was found to be there.
     fn rename_found(
         &self,
-        from: Place<'_, '_>,
+        from: ParentAndName<'_, '_>,
         source: &Held<'_>,
-        to: Place<'_, '_>,
+        to: ParentAndName<'_, '_>,
         flags: RenameFlags,
     ) -> Call<()> {
         let exchange = flags == RenameFlags::EXCHANGE;

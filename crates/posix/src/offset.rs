@@ -34,7 +34,7 @@ impl Promotions {
         ofd: &OfdRef<'_>,
         position: Position<'a>,
     ) -> Call<Offset<'a>> {
-        // Where it has been promoted since it was taken, the number may be a placeholder still.
+        // Where it has been promoted since it was taken, the descriptor may be a placeholder still.
         self.adopt(ofd)?;
         if ofd.kind() != FileKind::File || ofd.fd() < 0 {
             return Err(Stop::Kernel);

@@ -4,7 +4,7 @@ use crate::content::Contents;
 use crate::creds::Access;
 use crate::descriptors::SETTABLE;
 use crate::family::{OfdInit, UNLINKABLE};
-use crate::held::{Held, Last, Place, Walked, Want};
+use crate::held::{Held, Last, ParentAndName, Walked, Want};
 use crate::mount::Mount;
 use crate::parked::NewFd;
 use crate::served::{Call, Stop, checked};
@@ -26,10 +26,7 @@ const SHOWN: i32 = libc::O_ACCMODE
 /// Of that, what the kernel tells of a description, with what it adds by itself.
 pub(crate) const SHOWN_BY_KERNEL: i32 = SHOWN | LARGEFILE;
 /// `O_LARGEFILE` of the kernel, which it adds by itself.
-#[cfg(target_arch = "x86_64")]
 const LARGEFILE: i32 = 0o100000;
-#[cfg(target_arch = "aarch64")]
-const LARGEFILE: i32 = 0o400000;
 
 /// What opening an existing inode asks for.
 fn open_access(flags: i32) -> Access {
@@ -90,9 +87,10 @@ impl Contents {
             return self.open_found(found?, &attr, flags);
         }
         if let (true, Ok(())) = (flags & libc::O_CREAT != 0, arguments) {
-            let create =
-                |at: Place<'_, '_>| at.found.is_none().then(|| self.open_new(at, flags, mode));
-            match self.at_cached_place(dirfd, path, create) {
+            let create = |at: ParentAndName<'_, '_>| {
+                at.found.is_none().then(|| self.open_new(at, flags, mode))
+            };
+            match self.at_cached_parent(dirfd, path, create) {
                 None | Some(Err(Stop::Errno(Errno::EXIST))) => {}
                 Some(opened) => return opened,
             }
@@ -100,7 +98,7 @@ impl Contents {
         loop {
             let walked = self.walk(Want::Hold, dirfd, path, follow, &self.identity().effective);
             let walked = checked(walked, arguments)?;
-            // As the kernel: without a free number nothing is created.
+            // As the kernel: without a free descriptor nothing is created.
             let early = if creates { Some(self.fd_for(&walked.dir, flags)?) } else { None };
             let held = if flags & TMPFILE != 0 {
                 self.open_tmpfile(walked, mode)?
@@ -122,11 +120,11 @@ impl Contents {
     }
 
     /// Creates a file and opens it.
-    fn open_new(&self, at: Place<'_, '_>, flags: i32, mode: u32) -> Call<i32> {
-        // As the kernel: without a free number nothing is created.
-        let number = self.fd_for(at.dir, flags)?;
+    fn open_new(&self, at: ParentAndName<'_, '_>, flags: i32, mode: u32) -> Call<i32> {
+        // As the kernel: without a free descriptor nothing is created.
+        let new_fd = self.fd_for(at.dir, flags)?;
         let attr = self.create(at.dir, at.name, new_file(mode))?;
-        self.open_referred(at.dir.mount_index, &attr, Some(number), flags)
+        self.open_referred(at.dir.mount_index, &attr, Some(new_fd), flags)
     }
 
     /// Opens what is there, to which it takes over a reference.
@@ -134,7 +132,7 @@ impl Contents {
         let mount = self.mount(mount_index);
         let early = || {
             let truncates = flags & libc::O_TRUNC != 0;
-            // As the kernel: without a free number nothing is truncated.
+            // As the kernel: without a free descriptor nothing is truncated.
             let early = truncates.then(|| self.fd_below((mount_index, mount), flags));
             let early = early.transpose()?;
             self.may_open(mount, attr, flags)?;
@@ -145,7 +143,7 @@ impl Contents {
         self.open_referred(mount_index, attr, early, flags)
     }
 
-    /// Gives a number a description of an inode, to which it takes over a reference.
+    /// Gives a descriptor a description of an inode, to which it takes over a reference.
     fn open_referred(
         &self,
         mount_index: usize,
@@ -171,23 +169,23 @@ impl Contents {
             if errno == Errno::NFILE && early.is_none() { Stop::Kernel } else { errno.into() }
         })?;
         let table = self.lock_table();
-        let number = match early {
-            Some(number) => number,
+        let new_fd = match early {
+            Some(new_fd) => new_fd,
             None => self.take_fd(&table, (mount_index, mount), flags & libc::O_CLOEXEC != 0)?,
         };
-        let fd = number.into_fd();
+        let fd = new_fd.into_fd();
         let before = self.install(&table, fd, ofd, 0);
         drop((table, before));
         self.promote_new_stream(fd)?;
         Ok(fd)
     }
 
-    /// A number for what is opened below a directory.
+    /// A descriptor for what is opened below a directory.
     fn fd_for(&self, dir: &Held<'_>, flags: i32) -> Call<NewFd<'_>> {
         self.fd_below((dir.mount_index, dir.mount), flags)
     }
 
-    /// A number for what is opened below a mount.
+    /// A descriptor for what is opened below a mount.
     fn fd_below(&self, mount: (usize, &Mount), flags: i32) -> Call<NewFd<'_>> {
         self.take_fd(&self.lock_table(), mount, flags & libc::O_CLOEXEC != 0)
     }
@@ -240,7 +238,7 @@ impl Contents {
         if walked.slash && walked.last == Last::Name {
             return Err(Errno::ISDIR.into());
         }
-        walked.place().check_name()?;
+        walked.parent_and_name().check_name()?;
         match walked.found {
             Some(_) if flags & libc::O_EXCL != 0 => Err(Errno::EXIST.into()),
             Some(held) if held.kind == FileKind::Dir => Err(Errno::ISDIR.into()),

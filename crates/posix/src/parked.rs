@@ -4,34 +4,34 @@
 //! descriptor that is closed may stay open in the kernel, as the placeholder that it is, with nothing
 //! behind it: it is parked, and the next open takes it.
 //!
-//! - **parked-N1** Below the *bound* every number is open in the kernel. It rises when the kernel gives out
-//!   its lowest free number, to the one after that, and falls to each number that is freed.
-//! - **parked-N2** A parked number is used again only below the bound, the lowest first: so it is the lowest
+//! - **parked-N1** Below the *bound* every descriptor is open in the kernel. It rises when the kernel gives out
+//!   its lowest free descriptor, to the one after that, and falls to each descriptor that is freed.
+//! - **parked-N2** A parked descriptor is used again only below the bound, the lowest first: so it is the lowest
 //!   that the program does not have, as POSIX wants it. Others are closed.
-//! - **parked-N3** To the program a parked number is closed. The table has [`PARKED`] for it, which answers
+//! - **parked-N3** To the program a parked descriptor is closed. The table has [`PARKED`] for it, which answers
 //!   `EBADF`; before a call that only the kernel can make on it, it is closed there, too.
-//! - **parked-N4** Nothing is parked when the kernel is asked for a number, and in forked processes and new
+//! - **parked-N4** Nothing is parked when the kernel is asked for a descriptor, and in forked processes and new
 //!   programs.
 //!
 //! Descriptors 0 to 2 are never parked: what is found there matters to programs that never opened it.
 //! Frees inside libc that the front end does not see leave the bound too high until the kernel gives
-//! out the next number; a number may then not be the lowest.
+//! out the next descriptor; a descriptor may then not be the lowest.
 
 use crate::Errno;
 use crate::family::{FDS, PARKED};
+use crate::fd_allocator::FdAllocator;
 use crate::mount::Mount;
-use crate::numbers::Numbers;
 use crate::served::{Call, Stop};
 use crate::table::TableLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
-/// Parked numbers at a time; they count against the program's limit.
+/// Parked descriptors at a time; they count against the program's limit.
 const PARKED_MAX: usize = 8;
 
-/// In the record of a number ([`Segment::descriptors`](crate::family::Segment::descriptors)): it is a
+/// In the record of a descriptor ([`Segment::descriptors`](crate::family::Segment::descriptors)): it is a
 /// duplicate of the placeholder of the mount whose index is in the bits above.
 const KNOWN: u8 = 1;
-/// In the record of a number: it is close-on-exec.
+/// In the record of a descriptor: it is close-on-exec.
 const CLOEXEC: u8 = 2;
 
 fn record(mount: usize, cloexec: bool) -> u8 {
@@ -42,7 +42,7 @@ fn record(mount: usize, cloexec: bool) -> u8 {
 /// anybody may lower.
 #[derive(Default)]
 pub(crate) struct Parked {
-    /// The bound in the lower half; in the upper, how often it was changed or a number freed.
+    /// The bound in the lower half; in the upper, how often it was changed or a descriptor freed.
     bound: AtomicU64,
     count: AtomicU32,
     /// The descriptors; 0: none.
@@ -54,7 +54,7 @@ impl Parked {
         self.bound.load(Acquire) as u32
     }
 
-    /// A number has been freed (parked-N1).
+    /// A descriptor has been freed (parked-N1).
     fn freed(&self, fd: i32) {
         let lower = |word: u64| {
             let (changes, bound) = ((word >> 32) as u32, word as u32);
@@ -63,13 +63,13 @@ impl Parked {
         let _ = self.bound.fetch_update(AcqRel, Relaxed, lower);
     }
 
-    /// Asks the kernel for its lowest free number (parked-N1).
+    /// Asks the kernel for its lowest free descriptor (parked-N1).
     pub fn raise(&self, ask: impl FnOnce() -> Result<i32, Errno>) -> Result<i32, Errno> {
         let seen = self.bound.load(Acquire);
         let fd = ask()?;
         let changes = ((seen >> 32) as u32).wrapping_add(1);
         let raised = u64::from(changes) << 32 | (fd as u64 + 1);
-        // Where a number was freed meanwhile, the bound stays where that has put it.
+        // Where a descriptor was freed meanwhile, the bound stays where that has put it.
         let _ = self.bound.compare_exchange(seen, raised, AcqRel, Relaxed);
         Ok(fd)
     }
@@ -80,14 +80,14 @@ impl Parked {
     }
 }
 
-/// A number that nothing refers to yet; given back unless it is used.
+/// A descriptor that nothing refers to yet; given back unless it is used.
 pub(crate) struct NewFd<'p> {
-    numbers: &'p Numbers,
+    allocator: &'p FdAllocator,
     fd: i32,
 }
 
 impl NewFd<'_> {
-    /// The number, which the caller now answers for.
+    /// The descriptor, which the caller now answers for.
     pub fn into_fd(self) -> i32 {
         let fd = self.fd;
         std::mem::forget(self);
@@ -97,12 +97,12 @@ impl NewFd<'_> {
 
 impl Drop for NewFd<'_> {
     fn drop(&mut self) {
-        let _ = self.numbers.give_fd(&self.numbers.lock_table(), self.fd);
+        let _ = self.allocator.give_fd(&self.allocator.lock_table(), self.fd);
     }
 }
 
-impl Numbers {
-    /// The lowest free number, as a duplicate of a mount's placeholder: a parked one, or from the
+impl FdAllocator {
+    /// The lowest free descriptor, as a duplicate of a mount's placeholder: a parked one, or from the
     /// kernel. `Kernel` where it is beyond our table.
     pub(crate) fn take_fd(
         &self,
@@ -113,14 +113,14 @@ impl Numbers {
         let wanted = record(index, cloexec);
         let fd = match self.take_parked(table) {
             Some(fd) => {
-                let number = NewFd { numbers: self, fd };
+                let new = NewFd { allocator: self, fd };
                 if self.fd_record(fd) != wanted
                     && let Err(errno) = self.kernel.dup3(mount.placeholder(), fd, cloexec)
                 {
-                    let _ = self.close_fd(number.into_fd());
+                    let _ = self.close_fd(new.into_fd());
                     return Err(errno.into());
                 }
-                number.into_fd()
+                new.into_fd()
             }
             None => self.parked.raise(|| self.kernel.dup(mount.placeholder(), 0, cloexec))?,
         };
@@ -129,10 +129,10 @@ impl Numbers {
             return Err(Stop::Kernel);
         }
         self.set_fd_record(fd, wanted);
-        Ok(NewFd { numbers: self, fd })
+        Ok(NewFd { allocator: self, fd })
     }
 
-    /// Takes the lowest parked number if it is the lowest free one, or closes them all (parked-N2).
+    /// Takes the lowest parked descriptor if it is the lowest free one, or closes them all (parked-N2).
     fn take_parked(&self, table: &TableLock<'_>) -> Option<i32> {
         let parked = &self.parked;
         if parked.count.load(Relaxed) == 0 {
@@ -149,7 +149,7 @@ impl Numbers {
         Some(fd as i32)
     }
 
-    /// Parks a number whose entry has been emptied, or closes it.
+    /// Parks a descriptor whose entry has been emptied, or closes it.
     pub(crate) fn give_fd(&self, table: &TableLock<'_>, fd: i32) -> Result<(), Errno> {
         if self.park(table, fd) { Ok(()) } else { self.close_fd(fd) }
     }
@@ -170,7 +170,7 @@ impl Numbers {
         true
     }
 
-    /// Closes a number in the kernel.
+    /// Closes a descriptor in the kernel.
     pub(crate) fn close_fd(&self, fd: i32) -> Result<(), Errno> {
         self.set_fd_record(fd, 0);
         let closed = self.kernel.close(fd);
@@ -184,7 +184,7 @@ impl Numbers {
         self.parked.count.load(Relaxed) != 0
     }
 
-    /// Closes what is parked (parked-N4), before the kernel gives the program a number.
+    /// Closes what is parked (parked-N4), before the kernel gives the program a descriptor.
     #[inline]
     pub fn unpark(&self) {
         if self.has_parked() {
@@ -205,20 +205,20 @@ impl Numbers {
         self.parked.count.store(0, Relaxed);
     }
 
-    /// The kernel has closed a number, or several from `fd` on, without us.
+    /// The kernel has closed a descriptor, or several from `fd` on, without us.
     pub fn fd_freed(&self, fd: i32) {
         if fd >= 0 {
             self.parked.freed(fd);
         }
     }
 
-    /// A number has got another close-on-exec flag, or has become a duplicate of `from`.
+    /// A descriptor has got another close-on-exec flag, or has become a duplicate of `from`.
     pub(crate) fn copy_fd_record(&self, from: i32, to: i32, cloexec: bool) {
         let place = self.fd_record(from) & !CLOEXEC;
         self.set_fd_record(to, if cloexec { place | CLOEXEC } else { place });
     }
 
-    /// Nothing is known of the numbers in a range any more; they will not be parked.
+    /// Nothing is known of the descriptors in a range any more; they will not be parked.
     pub(crate) fn forget_fd_records(&self, range: std::ops::Range<i32>) {
         range.for_each(|fd| self.set_fd_record(fd, 0));
     }

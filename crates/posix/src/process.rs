@@ -4,11 +4,11 @@ use crate::content::Contents;
 use crate::creds::Identity;
 use crate::cwd::WorkingDir;
 use crate::descriptors::Descriptors;
-use crate::family::{HIDDEN, PARKED, Place};
+use crate::family::{HIDDEN, Member, PARKED};
+use crate::fd_allocator::FdAllocator;
 use crate::lookup::Paths;
 use crate::mount::Mount;
 use crate::names::Names;
-use crate::numbers::Numbers;
 use crate::promote::Promotions;
 use crate::sys::{Kernel, Raw};
 use crate::table::Table;
@@ -46,7 +46,7 @@ impl Process {
     pub fn with_kernel(kernel: Box<dyn Kernel>) -> Result<Self, Errno> {
         arena::prepare();
         let table = Table::new(Task::new(kernel)?)?;
-        let descriptors = Descriptors::new(Promotions::new(Numbers::new(table)));
+        let descriptors = Descriptors::new(Promotions::new(FdAllocator::new(table)));
         let paths = Paths::new(WorkingDir::new(PathWalk::new(descriptors)));
         Ok(Self { contents: Contents::new(Names::new(paths)) })
     }
@@ -105,9 +105,9 @@ impl Process {
     /// At a quiet exit: gives up everything that others would otherwise sweep. Descriptors answer
     /// `Kernel` from then on.
     pub fn detach(&self) {
-        let place = self.place();
-        self.set_place(Place::nowhere());
-        self.family.leave(place);
+        let member = self.member();
+        self.set_member(Member::nobody());
+        self.family.leave(member);
     }
 }
 

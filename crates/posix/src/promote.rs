@@ -1,29 +1,29 @@
 //! The kernel's descriptions of files of ours, and processes that come and go.
 //!
-//! - **promote-M1** A description is *private*: its numbers are placeholders, its offset is in the family's memory.
-//!   Or it is *promoted*: every number of it is a duplicate of one description of the kernel's, whose offset
+//! - **promote-M1** A description is *private*: its descriptors are placeholders, its offset is in the family's memory.
+//!   Or it is *promoted*: every descriptor of it is a duplicate of one description of the kernel's, whose offset
 //!   is the one that counts. What is promoted stays so.
 //! - **promote-M2** A regular file's description is promoted before anybody can have it who does not see the family's
 //!   memory, and before a fork: for locks, for what exec inherits, and for each call that only the kernel can make.
 //! - **promote-M3** What is promoted is served here as before: a transfer at the offset reserves its range by `lseek`, which
-//!   is atomic towards everybody who shares the description. Only a number that libc is going to use and
+//!   is atomic towards everybody who shares the description. Only a descriptor that libc is going to use and
 //!   close by itself is *delegated*: its entry is emptied ([`Promotions::delegate`]).
 //! - **promote-M4** A descriptor is a capability: promoting a regular file asks for no permission on it
 //!   ([`Alias::file_name`]), so what the program may do is what it could when it opened the file.
 //! - **promote-M5** The kernel drops a process's POSIX locks on a file whenever any description of the file is closed in
-//!   it. So a description that this module opens lands on its number at once, where there is one thread; else
-//!   the number where it has landed stays open while the process has locks on the file.
-//! - **promote-M6** Each call of the kernel may fail. A number is what its entry says, a placeholder or a duplicate of the
+//!   it. So a description that this module opens lands on the right descriptor at once, where there is one thread; else
+//!   the descriptor where it has landed stays open while the process has locks on the file.
+//! - **promote-M6** Each call of the kernel may fail. A descriptor is what its entry says, a placeholder or a duplicate of the
 //!   kernel's description ([`ON_KERNEL`]), whatever has failed. A description that was opened, but not put onto every
-//!   number, is private as before (promote-M1), and opened no second time.
+//!   descriptor, is private as before (promote-M1), and opened no second time.
 
 #![allow(unsafe_code)]
 
-use crate::family::{Handle, ON_KERNEL, Ofd, PARKED, PROMOTED, Place, Segment, described};
+use crate::family::{Handle, Member, ON_KERNEL, Ofd, PARKED, PROMOTED, Segment, described};
+use crate::fd_allocator::FdAllocator;
 use crate::mappings::Mappings;
 use crate::mount::Mount;
 use crate::noted::{Noted, Why};
-use crate::numbers::Numbers;
 use crate::served::Stop;
 use crate::table::{OfdRef, TableLock};
 use crate::{Errno, Fork};
@@ -37,26 +37,26 @@ use vfs::{FileKind, FileSystem, Ino};
 /// child is alive, in nanoseconds.
 const LOOK_NS: i64 = 5_000_000;
 
-/// How many free numbers below its own a description may find occupied for it (promote-M5).
+/// How many free descriptors below its own a description may find occupied for it (promote-M5).
 const FILLERS: usize = 64;
 
 /// Descriptors that are closed when this is dropped: placeholders, whose end nobody notices.
 struct Fillers<'p> {
-    numbers: &'p Numbers,
+    allocator: &'p FdAllocator,
     fds: SmallVec<[i32; FILLERS]>,
 }
 
 impl Drop for Fillers<'_> {
     fn drop(&mut self) {
         for &fd in &self.fds {
-            let _ = self.numbers.close_fd(fd);
+            let _ = self.allocator.close_fd(fd);
         }
     }
 }
 
 /// The kernel's descriptions of files of ours, and which inodes have locks or are mapped.
 pub struct Promotions {
-    numbers: Numbers,
+    fds: FdAllocator,
     /// Inodes with POSIX locks of this process, or that it maps.
     pub(crate) noted: Noted,
     /// What is mapped where it lies.
@@ -66,18 +66,18 @@ pub struct Promotions {
 }
 
 impl Deref for Promotions {
-    type Target = Numbers;
+    type Target = FdAllocator;
 
     #[inline]
-    fn deref(&self) -> &Numbers {
-        &self.numbers
+    fn deref(&self) -> &FdAllocator {
+        &self.fds
     }
 }
 
 impl Promotions {
-    pub(crate) fn new(numbers: Numbers) -> Self {
+    pub(crate) fn new(fds: FdAllocator) -> Self {
         Self {
-            numbers,
+            fds,
             noted: Noted::default(),
             mappings: Mappings::default(),
             shares_with_child: AtomicBool::new(false),
@@ -97,7 +97,7 @@ impl Promotions {
         }
     }
 
-    /// Makes the number `fd` the kernel's for good: libc is going to use it, and perhaps to close it, where nobody
+    /// Makes the descriptor `fd` the kernel's for good: libc is going to use it, and perhaps to close it, where nobody
     /// sees it.
     pub fn delegate(&self, fd: i32) -> Result<(), Errno> {
         self.promote(fd)?;
@@ -134,7 +134,7 @@ impl Promotions {
         self.open_on_fds(&self.lock_table(), ofd.handle)
     }
 
-    /// Opens the kernel's description of a file, and puts it onto every number of this process that means it and is a
+    /// Opens the kernel's description of a file, and puts it onto every descriptor of this process that means it and is a
     /// placeholder. Where that fails half-way, the next call goes on from there (promote-M6).
     fn open_on_fds(&self, table: &TableLock<'_>, handle: Handle) -> Result<(), Errno> {
         let mut placeholders = SmallVec::<[i32; 8]>::new();
@@ -180,13 +180,13 @@ impl Promotions {
         self.kernel.seek_to(fd, ofd.offset.load(Relaxed))
     }
 
-    /// A number is a duplicate of the kernel's description from now on.
+    /// A descriptor is a duplicate of the kernel's description from now on.
     fn set_on_kernel(&self, fd: i32, handle: Handle) {
         self.forget_fd_records(fd..fd + 1);
         self.entry(fd).inspect(|entry| entry.store(handle | ON_KERNEL, Release));
     }
 
-    /// Makes a number a placeholder again. Where even that fails, it is closed, here as in the kernel, so that it does
+    /// Makes a descriptor a placeholder again. Where even that fails, it is closed, here as in the kernel, so that it does
     /// not mean another file when the kernel gives it out.
     fn make_placeholder(
         &self,
@@ -206,7 +206,7 @@ impl Promotions {
         }
     }
 
-    /// Opens the kernel's description of a file onto a number that is a placeholder, and stays one where that fails.
+    /// Opens the kernel's description of a file onto a descriptor that is a placeholder, and stays one where that fails.
     fn open_on_fd(&self, table: &TableLock<'_>, ofd: &Ofd, fd: i32) -> Result<(), Errno> {
         let mount = self.mount(ofd.mount());
         let capability = self.capability(table, mount);
@@ -215,7 +215,7 @@ impl Promotions {
         // Whether it can be put back is tried before: the limit may have been lowered below it.
         let frees = fillers.is_some() && self.kernel.dup3(mount.placeholder(), fd, cloexec).is_ok();
         if frees {
-            // Whatever the kernel says, the number is free.
+            // Whatever the kernel says, the descriptor is free.
             let _ = self.kernel.close(fd);
         }
         let landed = self.open_inode(ofd, capability, !frees || cloexec);
@@ -236,7 +236,7 @@ impl Promotions {
         })
     }
 
-    /// Closes a number that is the kernel's description and nothing else's, unless there are locks (promote-M5).
+    /// Closes a descriptor that is the kernel's description and nothing else's, unless there are locks (promote-M5).
     fn close_or_keep(&self, ofd: &Ofd, fd: i32) {
         if self.noted.has_locks(ofd.mount(), ofd.ino()) && self.mark_hidden(fd) {
             self.noted.add(ofd.mount(), ofd.ino(), Why::Kept(fd));
@@ -247,7 +247,7 @@ impl Promotions {
 
     /// Ends this process's POSIX locks on an inode, as the kernel does when a description of it is closed.
     pub(crate) fn end_locks(&self, table: &TableLock<'_>, ofd: &Ofd) {
-        // Whoever has locks mostly has a number that they were taken by, and perhaps no free one.
+        // Whoever has locks mostly has a descriptor that they were taken by, and perhaps no free one.
         let has_it = |fd: &i32| {
             let entry = self.entry(*fd).map_or(0, |entry| entry.load(Acquire));
             let other = described(entry).map(|handle| self.family.ofd(handle));
@@ -271,10 +271,10 @@ impl Promotions {
         }
     }
 
-    /// Occupies the free numbers below `fd`, so that it is the lowest when it is closed. `None` where those
+    /// Occupies the free descriptors below `fd`, so that it is the lowest when it is closed. `None` where those
     /// are many.
     fn fill_below(&self, fd: i32, mount: &Mount) -> Option<Fillers<'_>> {
-        let mut fillers = Fillers { numbers: self, fds: SmallVec::new() };
+        let mut fillers = Fillers { allocator: self, fds: SmallVec::new() };
         // What is parked is occupied already.
         while fillers.fds.len() < FILLERS {
             match self.kernel.dup(mount.placeholder(), 0, true) {
@@ -441,9 +441,9 @@ impl Promotions {
         self.mappings.hold();
         let shares = self.mounts().any(|(_, mount)| mount.if_attached().is_some());
         self.shares_with_child.store(shares, Relaxed);
-        self.place().segment().ready.store(0, Release);
+        self.member().segment().ready.store(0, Release);
         if shares {
-            self.family.begin_fork(self.place());
+            self.family.begin_fork(self.member());
             self.tell_pools(Fork::Begins);
         }
     }
@@ -458,8 +458,8 @@ impl Promotions {
     /// the parent closes next stays alive for it.
     pub fn after_fork_parent(&self, child: i32) {
         use rustix::thread::futex;
-        let place = self.place();
-        let word = &place.segment().ready;
+        let member = self.member();
+        let word = &member.segment().ready;
         let shares = self.shares_with_child.load(Relaxed);
         while child > 0 && shares && word.load(Acquire) == 0 {
             let timeout = futex::Timespec { tv_sec: 0, tv_nsec: LOOK_NS };
@@ -469,7 +469,7 @@ impl Promotions {
             }
         }
         if shares {
-            self.family.end_fork(place);
+            self.family.end_fork(member);
             self.tell_pools(Fork::Ends);
         }
         self.mappings.release();
@@ -480,17 +480,17 @@ impl Promotions {
     pub(crate) fn become_child(&self) {
         self.reset_table_lock();
         self.mappings.release();
-        let parent = self.place();
+        let parent = self.member();
         let shares = self.shares_with_child.load(Relaxed);
         let inherits = shares && self.family.is_there(parent);
         match self.family.claim() {
-            Ok(place) => {
-                self.set_place(place);
+            Ok(member) => {
+                self.set_member(member);
                 if inherits {
-                    self.inherit(parent.segment(), place.segment());
+                    self.inherit(parent.segment(), member.segment());
                 }
             }
-            Err(_) => self.set_place(Place::nowhere()),
+            Err(_) => self.set_member(Member::nobody()),
         }
         self.notes_after_fork();
         self.count_inherited_mappings();
@@ -546,7 +546,7 @@ impl Promotions {
         events.begin_mapping(ino).inspect_err(|_| {
             self.noted.remove(mount, ino, Why::Mapped);
         })?;
-        // The caller settles the size: none that is older may come afterwards.
+        // The caller decides the size: none that is older may come afterwards.
         events.wait_for_openings(ino, false);
         if !was_mapped {
             // Of an earlier mapping the kernel may have pages that calls beside it have changed since.

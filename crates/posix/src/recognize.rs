@@ -1,9 +1,9 @@
 //! Descriptors that the kernel has, and nobody here has opened: what a shell redirects, and exec hands on.
 //!
-//! - **recognize-I1** Such a number is recognised by what the kernel knows of it without asking a server. Its description
+//! - **recognize-I1** Such a descriptor is recognised by what the kernel knows of it without asking a server. Its description
 //!   is from then on as one that was promoted (promote-M1): its offset and its flags are the kernel's, which whoever else
 //!   has it shares; its data is served here.
-//! - **recognize-I2** Numbers that the kernel has on one description are one description here.
+//! - **recognize-I2** Descriptors that the kernel has on one description are one description here.
 
 use crate::content::Contents;
 use crate::family::{ON_KERNEL, OfdInit, PROMOTED};
@@ -22,12 +22,12 @@ impl Contents {
         (kind == libc::S_IFREG).then_some((index, mount, Ino(ino)))
     }
 
-    /// Whether a number that nobody here has opened is one of a regular file in a pool.
+    /// Whether a descriptor that nobody here has opened is one of a regular file in a pool.
     pub fn is_in_pool(&self, fd: i32) -> bool {
         fd >= 0 && self.entry(fd).is_some() && !self.owns(fd) && self.mount_of(fd).is_some()
     }
 
-    /// Whether a number that nobody here serves is one of anything in a mount.
+    /// Whether a descriptor that nobody here serves is one of anything in a mount.
     pub fn is_of_pool(&self, fd: i32) -> bool {
         let device = || self.kernel.identity(fd).map(|(device, _, _)| device);
         fd >= 0
@@ -45,12 +45,12 @@ impl Contents {
         self.mounts().any(|(_, mount)| mount.strip(path).is_some())
     }
 
-    /// Whether the pool of what a number is of is in use by this process already.
+    /// Whether the pool of what a descriptor is of is in use by this process already.
     pub fn is_attached(&self, fd: i32) -> bool {
         self.mount_of(fd).is_some_and(|(_, mount, _)| mount.if_attached().is_some())
     }
 
-    /// Serves a number of a regular file in a pool that nobody here has opened from now on (recognize-I1); whether it could.
+    /// Serves a descriptor of a regular file in a pool that nobody here has opened from now on (recognize-I1); whether it could.
     pub fn recognize(&self, fd: i32) -> bool {
         self.recognize_call(fd).is_ok()
     }
@@ -99,7 +99,7 @@ impl Contents {
         Ok(())
     }
 
-    /// The description of another number, which the kernel has on the same one (recognize-I2).
+    /// The description of another descriptor, which the kernel has on the same one (recognize-I2).
     fn same_description(&self, fd: i32, mount: usize, ino: Ino) -> Option<OfdRef<'_>> {
         (0..self.fd_end()).find_map(|other| {
             let entry = self.entry(other)?;

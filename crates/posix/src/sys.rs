@@ -13,7 +13,7 @@ use vfs::Errno;
 
 /// What the process layer asks of the kernel. Numbers that are not descriptors give `EBADF`.
 pub trait Kernel: Send + Sync {
-    /// `F_DUPFD` or `F_DUPFD_CLOEXEC`: the lowest free number from `min` on.
+    /// `F_DUPFD` or `F_DUPFD_CLOEXEC`: the lowest free descriptor from `min` on.
     fn dup(&self, fd: i32, min: i32, cloexec: bool) -> Result<i32, Errno>;
     /// `dup3`.
     fn dup3(&self, old: i32, new: i32, cloexec: bool) -> Result<(), Errno>;
@@ -59,7 +59,7 @@ pub trait Kernel: Send + Sync {
     fn identity(&self, fd: i32) -> Result<(u64, u64, u32), Errno>;
     /// `F_GETFL`.
     fn status(&self, fd: i32) -> Result<i32, Errno>;
-    /// Whether two numbers are of one description; not, where the kernel does not say.
+    /// Whether two descriptors are of one description; not, where the kernel does not say.
     fn is_same_description(&self, one: i32, other: i32) -> bool;
     /// Sends a signal to the calling thread.
     fn raise(&self, signal: i32);
@@ -93,7 +93,7 @@ fn known_size(fd: i32) -> Result<u32, Errno> {
     Ok((rest as u32).wrapping_add(rustix::fs::tell(borrow(fd))? as u32))
 }
 
-/// A number of the host program, for one call.
+/// A descriptor of the host program, for one call.
 fn borrow<'f>(fd: i32) -> BorrowedFd<'f> {
     // SAFETY: the program keeps it open during its call, or the call fails.
     unsafe { BorrowedFd::borrow_raw(fd) }

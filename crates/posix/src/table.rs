@@ -7,7 +7,7 @@
 #![allow(unsafe_code)]
 
 use crate::family::{
-    FDS, Family, HIDDEN, Handle, ON_KERNEL, Ofd, OfdInit, PARKED, Place, Position, Segment,
+    FDS, Family, HIDDEN, Handle, Member, ON_KERNEL, Ofd, OfdInit, PARKED, Position, Segment,
     described, raise,
 };
 use crate::mount::Mount;
@@ -57,7 +57,7 @@ impl Drop for TableLock<'_> {
 pub(crate) struct OfdRef<'p> {
     table: &'p Table,
     pub handle: Handle,
-    /// The number by which it was taken, if it was by one; else -1.
+    /// The descriptor by which it was taken, if it was by one; else -1.
     fd: i32,
 }
 
@@ -108,7 +108,7 @@ impl OfdRef<'_> {
         self.fs().getattr(self.ino())
     }
 
-    /// The number by which it was taken; -1 where it was not by one.
+    /// The descriptor by which it was taken; -1 where it was not by one.
     #[inline]
     pub fn fd(&self) -> i32 {
         self.fd
@@ -117,7 +117,7 @@ impl OfdRef<'_> {
     /// The offset in the family's memory, held: it counts unless the description is promoted.
     pub fn hold_position(&self) -> Position<'_> {
         let table = self.table;
-        self.position(table.place().token, |token| table.family.is_dead(token))
+        self.position(table.member().token, |token| table.family.is_dead(token))
     }
 
     /// `Kernel` where the file's data is the kernel's to read and write ([`Mount::check_unmapped`]).
@@ -148,12 +148,12 @@ impl OfdRef<'_> {
 impl Table {
     pub(crate) fn new(task: Task) -> Result<Self, Errno> {
         let family = Family::new()?;
-        let place = family.claim()?;
+        let member = family.claim()?;
         Ok(Self {
             task,
             family,
-            segment: AtomicPtr::new(place.as_ptr()),
-            token: AtomicU32::new(place.token),
+            segment: AtomicPtr::new(member.as_ptr()),
+            token: AtomicU32::new(member.token),
             lock: OwnU32::new(0),
         })
     }
@@ -170,17 +170,17 @@ impl Table {
         self.family.range().contains(&address)
     }
 
-    /// The place of this process in its family.
+    /// This process as one of its family.
     #[inline]
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn member(&self) -> Member {
         let segment = NonNull::new(self.segment.load(Acquire)).expect("set at start");
-        Place::from_raw(segment, self.token.load(Relaxed))
+        Member::from_raw(segment, self.token.load(Relaxed))
     }
 
-    /// After fork: the child's place.
-    pub(crate) fn set_place(&self, place: Place) {
-        self.segment.store(place.as_ptr(), Release);
-        self.token.store(place.token, Relaxed);
+    /// After fork: the child.
+    pub(crate) fn set_member(&self, member: Member) {
+        self.segment.store(member.as_ptr(), Release);
+        self.token.store(member.token, Relaxed);
     }
 
     /// What this process has of its own in the family's memory.
@@ -275,7 +275,7 @@ impl Table {
     /// Makes a description with one hold, which the caller gives to a table entry or back. It takes
     /// over one engine reference.
     pub(crate) fn describe(&self, init: &OfdInit) -> Result<OfdRef<'_>, Errno> {
-        let handle = self.family.open(self.place(), init)?;
+        let handle = self.family.open(self.member(), init)?;
         Ok(OfdRef { table: self, handle, fd: -1 })
     }
 
@@ -296,7 +296,7 @@ impl Table {
         drop(TableLock { word: &self.lock });
     }
 
-    /// Lets an entry refer to a description, on the kernel's if its number is a duplicate of that, whose hold the
+    /// Lets an entry refer to a description, on the kernel's if its descriptor is a duplicate of that, whose hold the
     /// entry takes over. What it referred to
     /// before is for the caller to drop, best without the lock: the inode may go with it.
     #[must_use]
@@ -307,9 +307,9 @@ impl Table {
         ofd: OfdRef<'_>,
         on_kernel: Handle,
     ) -> Option<OfdRef<'_>> {
-        let place = self.place();
-        raise(&place.segment().fd_end, fd as u32 + 1);
-        let old = place.segment().fds[fd as usize].replace(ofd.handle | on_kernel);
+        let member = self.member();
+        raise(&member.segment().fd_end, fd as u32 + 1);
+        let old = member.segment().fds[fd as usize].replace(ofd.handle | on_kernel);
         std::mem::forget(ofd);
         self.released(old)
     }
@@ -327,13 +327,13 @@ impl Table {
 
     /// The highest descriptor that was ever ours, + 1.
     pub(crate) fn fd_end(&self) -> i32 {
-        self.place().segment().fd_end.load(Acquire).min(FDS as u32) as i32
+        self.member().segment().fd_end.load(Acquire).min(FDS as u32) as i32
     }
 
-    /// Whether a number is that of a descriptor of our own. A process that shares this one's table of descriptors
+    /// Whether a descriptor is one of our own. A process that shares this one's table of descriptors
     /// may ask as long as this one lives; then there are none.
     pub fn hides(&self, fd: i32) -> bool {
         self.entry(fd).is_some_and(|entry| entry.load(Acquire) == HIDDEN)
-            && self.family.is_own(self.place())
+            && self.family.is_own(self.member())
     }
 }

@@ -3,7 +3,7 @@
 //! `fork` of libc runs [`before`], [`in_parent`] and [`in_child`] itself (`pthread_atfork`), whoever
 //! calls it. In the child the engine's own handler has to come first, so ours is registered again
 //! after it, when a pool is attached. `vfork` is `fork`: its child would run our code in its parent's
-//! memory. The child of a `clone` gets only kernel descriptors and is not served.
+//! memory. The child of a `clone` gets only kernel descriptors and is not served. (preload-P5.)
 
 #![allow(unsafe_code)]
 

@@ -100,7 +100,7 @@ impl Waiting {
     }
 }
 
-/// Keeps a signal for when the thread is outside; `false` where one is kept already. The caller
+/// Keeps a signal for when the thread is outside (preload-P3); `false` where one is kept already. The caller
 /// blocks all signals of the interrupted code, so that nothing follows.
 pub fn keep(info: &siginfo_t, blocked_before: Mask) -> bool {
     let waiting = &thread().waiting;
@@ -114,7 +114,7 @@ pub fn keep(info: &siginfo_t, blocked_before: Mask) -> bool {
     true
 }
 
-/// Runs our own code: inside, and without letting a panic into the program. `None` after one.
+/// Runs our own code: inside, and without letting a panic into the program (preload-P4). `None` after one.
 #[inline]
 pub fn run<T>(f: impl FnOnce() -> T) -> Option<T> {
     let _inside = Inside::enter();

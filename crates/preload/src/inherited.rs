@@ -62,7 +62,7 @@ fn look(process: &Process, class: Class, fd: c_int) -> bool {
     if FOUND.load(Relaxed) & bit == 0 || guard::is_inside() {
         return false;
     }
-    // What copies files copies them whole.
+    // inherited-I1. What copies files copies them whole.
     let is_worth = class == Class::Copy || CALLS.fetch_add(1, Relaxed) >= WORTH;
     if !is_worth && !process.is_attached(fd) {
         return false;

@@ -127,7 +127,7 @@ pub fn to_c<T: Returned>(result: Result<T, Errno>) -> T::C {
     }
 }
 
-/// Lets the process layer answer. `None`: libc has to, and then the kernel has the descriptors in `fds`.
+/// Lets the process layer answer. `None`: libc has to (preload-P1), and then the kernel has the descriptors in `fds`.
 #[inline]
 pub fn answer<T>(
     process: &Process,

@@ -8,7 +8,7 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, Ordering::Relaxed};
 
-use counters::{CLOSING_LINE, Counters, EXPLAIN, JSON, Place, TIMED};
+use counters::{CLOSING_LINE, Counters, EXPLAIN, JSON, SlotIndex, TIMED};
 pub use counters::{Class, Reason};
 use rustix::fd::BorrowedFd;
 
@@ -30,8 +30,8 @@ static WHY: AtomicU8 = AtomicU8::new(Reason::Namespace as u8);
 static STDERR: AtomicI32 = AtomicI32::new(-1);
 
 threads::thread_cell! {
-    /// Where the calling thread counts ([`Place::to_word`]).
-    fn place_word -> u32, "ks_stats_place", 16
+    /// Where the calling thread counts ([`SlotIndex::to_word`]).
+    fn slot_word -> u32, "ks_stats_slot", 16
 }
 
 /// Maps the file, if the environment names one. Without it nothing is counted.
@@ -43,7 +43,7 @@ pub fn start() {
     }
     // SAFETY: `getenv` returned a string.
     let Some(counters) = Counters::inherited(unsafe { CStr::from_ptr(path) }) else { return };
-    place_word().set(counters.start(own_pid()).to_word());
+    slot_word().set(counters.start(own_pid()).to_word());
     COUNTERS.store(std::ptr::from_ref(counters).cast_mut(), Relaxed);
 }
 
@@ -58,17 +58,17 @@ fn counters() -> Option<&'static Counters> {
 }
 
 #[inline]
-fn place(counters: &Counters) -> Place {
-    Place::from_word(place_word().get()).unwrap_or_else(|| {
-        let place = counters.claim(own_pid());
-        place_word().set(place.to_word());
-        place
+fn own_slot(counters: &Counters) -> SlotIndex {
+    SlotIndex::from_word(slot_word().get()).unwrap_or_else(|| {
+        let slot = counters.claim(own_pid());
+        slot_word().set(slot.to_word());
+        slot
     })
 }
 
-/// In the child of a fork: it counts in a place of its own, and is not the first program.
+/// In the child of a fork: it counts in a slot of its own, and is not the first program.
 pub fn forked(process: Option<&posix::Process>) {
-    place_word().set(0);
+    slot_word().set(0);
     let stderr = STDERR.swap(-1, Relaxed);
     if stderr >= 0 {
         // Who waits for the end of what is written there does not wait for children.
@@ -100,7 +100,7 @@ pub fn served(class: Class, begun: Begun, bytes: u64) {
     }
     if let Some(counters) = counters() {
         let ns = if begun.0 == 1 { 0 } else { now_ns().saturating_sub(begun.0) };
-        counters.served(place(counters), class, bytes, ns);
+        counters.served(own_slot(counters), class, bytes, ns);
     }
 }
 
@@ -119,7 +119,7 @@ pub fn left_to_kernel(class: Class, fd: c_int, reason: Reason) {
 #[cold]
 pub fn path_by_kernel(class: Class, path: &[u8]) {
     if let Some(counters) = counters() {
-        counters.by_kernel(place(counters), class, why(), 1, 0);
+        counters.by_kernel(own_slot(counters), class, why(), 1, 0);
         if counters.flags() & EXPLAIN != 0 {
             counters.explain(path, why(), 1, 0);
         }
@@ -129,7 +129,7 @@ pub fn path_by_kernel(class: Class, path: &[u8]) {
 #[cold]
 fn count(class: Class, fd: c_int, reason: Reason, calls: u64, bytes: u64) {
     let Some(counters) = counters() else { return };
-    counters.by_kernel(place(counters), class, reason, calls, bytes);
+    counters.by_kernel(own_slot(counters), class, reason, calls, bytes);
     if counters.flags() & EXPLAIN != 0 {
         let mut buf = [0; 512];
         let link = format!("/proc/self/fd/{fd}\0");
@@ -263,7 +263,7 @@ pub fn keep_stderr(process: Option<&posix::Process>) {
 /// The process ends: others count where it has counted. The first program says what was served.
 pub fn end() {
     let Some(counters) = counters() else { return };
-    place_word().set(Counters::shared().to_word());
+    slot_word().set(Counters::shared().to_word());
     counters.release(own_pid());
     let stderr = STDERR.swap(-1, Relaxed);
     if stderr < 0 || !is_to_close(counters) {

@@ -56,7 +56,7 @@ impl<M: Medium> Files<M> {
             self.touch_modified(v);
             let mut map = self.map(v)?;
             if let (Map::Run(run), true) = (map, is_big) {
-                // What is spare is none of the table's.
+                // What is pre-allocated is none of the table's.
                 let used = run.first(size.div_ceil(BLOCK));
                 map = self.raise(txn, used.map(), used.bytes());
                 self.publish_map(content.map, map);
@@ -75,7 +75,7 @@ impl<M: Medium> Files<M> {
             // Before anybody else gets these blocks.
             let _ = self.medium.fence();
             v.add_blocks(txn.delta());
-            self.note_spare(v)
+            self.note_preallocated(v)
         })
     }
 
@@ -123,7 +123,7 @@ impl<M: Medium> Files<M> {
             }
             Ok(true)
         })?;
-        // Spare blocks go as well.
+        // Pre-allocated blocks go as well.
         let all = self.all_blocks(map)?;
         let level = level_for(new_size);
         let tables: u64 = (1..=level).map(|level| tables_of(&pieces, level)).sum();
@@ -139,7 +139,7 @@ impl<M: Medium> Files<M> {
             for run in without(&all, &pieces) {
                 txn.free(run);
             }
-            self.note_spare(v)
+            self.note_preallocated(v)
         })
     }
 

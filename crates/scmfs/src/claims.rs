@@ -2,9 +2,10 @@
 //!
 //! - claims-S1: a block has one owner. The first to claim its bit gets it; a second claim is a problem, and is not
 //!   followed, so cycles end.
-//! - claims-S2: what is mapped beyond the end of a file is spare space that a crash, or whoever used the pool last, has left. It is
-//!   not claimed, and a mount for writing takes it out of the map.
-//! - claims-S3: a file's size is not beyond what its map word can hold.
+//! - claims-S2: what is mapped beyond the end of a file is pre-allocated, as a crash, or whoever used the pool last, has left it.
+//!   It is not claimed, and a mount for writing takes it out of the map.
+//! - claims-S3: a file's size is not beyond what its map word can hold: the virtual size of a run, or of a table. (Where
+//!   the word is zero, content of any size is zeros.)
 
 use crate::journal;
 use crate::layout::*;
@@ -105,7 +106,7 @@ impl<M: Medium> Store<M> {
                     (walk.each)(kept.at(i * BLOCK), (base + i) * BLOCK);
                 }
                 if kept != run {
-                    walk.scan.note_spare(slot, kept.map().pack());
+                    walk.scan.note_excess(slot, kept.map().pack());
                 }
             }
             Map::Table { block, level } => {

@@ -5,6 +5,11 @@
 //! - collect-G2: what it changes of a file is what a truncation or a growing file changes, in the same order: a shorter run
 //!   is durable before its blocks are anybody's, a copy before the map word that names it.
 //! - collect-G3: an operation that finds no space has all that is reclaimable freed before it is refused.
+//!
+//! It begins where free space is short (§3.5: the first trigger), and where too little of it lies in whole units (the second: the
+//! paper's unmapped virtual space is short; here what is contiguous in the pool takes its place). Then null files that need not
+//! be, and what cold files have beyond their size, are in the way, and go; and cold files that keep units from being whole move
+//! together towards the end of the pool. So long-lived small files come to have a region of their own.
 
 use crate::layout::{Map, Run};
 use crate::space::{KEEP, Txn};
@@ -12,13 +17,20 @@ use crate::store::Store;
 use namespace::layout::Word;
 use namespace::{Storage, VInode};
 use pmem::Medium;
+use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use vfs::{Errno, FileKind, Ino, Result};
 
 /// No fewer blocks are collected at once for an operation that lacks some.
 const AT_ONCE: u64 = 1024;
 
-/// A small file that could lie elsewhere.
+/// Blocks that are in use in each aligned unit, and whether too few units are whole.
+struct Units {
+    used: Vec<u64>,
+    are_scarce: bool,
+}
+
+/// A small file that could lie elsewhere, and its blocks in a unit.
 struct Candidate {
     ino: Ino,
     blocks: u64,
@@ -53,10 +65,26 @@ impl<M: Medium> Store<M> {
             if freed > 0 {
                 return Ok(true);
             }
-        } else if self.make_nulls() {
-            return Ok(true);
         }
-        self.relocate()
+        let units = self.units();
+        self.v.note_scarce(units.are_scarce);
+        if free >= wanted {
+            let is_more = units.are_scarce && self.clear_the_way()? || self.make_nulls();
+            if is_more {
+                return Ok(true);
+            }
+        }
+        if units.are_scarce { self.relocate(&units.used) } else { Ok(false) }
+    }
+
+    /// Frees some of what is pre-allocated and not likely to be used soon: null files beyond the least number, and what cold
+    /// files have beyond their size; whether anything.
+    fn clear_the_way(&self) -> Result<bool> {
+        let s = &self.v.settings.prealloc;
+        Ok(match self.v.free_nulls(s.null_min, s.step) {
+            0 => self.collect_preallocated(s.step, |v| self.is_cold(v))?,
+            freed => freed,
+        } > 0)
     }
 
     /// Makes null files where there are too few; whether any.
@@ -68,17 +96,24 @@ impl<M: Medium> Store<M> {
     /// Frees so many blocks: those of null files but for `nulls` first, then what cold files have beyond their size, then
     /// the same of hot ones. How many it were.
     fn collect(&self, blocks: u64, nulls: u64) -> Result<u64> {
-        let mut freed = self.v.free_nulls(nulls, blocks);
-        if freed >= blocks {
-            return Ok(freed);
-        }
+        let freed = self.v.free_nulls(nulls, blocks);
+        Ok(if freed < blocks {
+            freed + self.collect_preallocated(blocks - freed, |_| true)?
+        } else {
+            freed
+        })
+    }
+
+    /// Frees so many blocks that some files have beyond their size, those of the coldest first. How many it were.
+    fn collect_preallocated(&self, blocks: u64, of: impl Fn(&VInode) -> bool) -> Result<u64> {
         let mut files: Vec<(u64, Ino)> = self
             .files()
-            .filter(|(_, v)| self.v.spare(v) > 0)
+            .filter(|(_, v)| self.v.preallocated(v) > 0 && of(v))
             .map(|(ino, v)| (self.load(v, Word::Mtime), ino))
             .collect();
         // The coldest first.
         files.sort_unstable_by_key(|(mtime, ino)| (*mtime as i64, ino.0));
+        let mut freed = 0;
         for (_, ino) in files {
             if freed >= blocks {
                 break;
@@ -92,12 +127,12 @@ impl<M: Medium> Store<M> {
     fn collect_file(&self, ino: Ino) -> Result<u64> {
         let _lock = self.v.lock_exclusive(&[ino])?;
         let v = self.v.vinode(ino)?;
-        let spare = self.v.spare(v);
-        if !is_file(v) || spare == 0 {
+        let blocks = self.v.preallocated(v);
+        if !is_file(v) || blocks == 0 {
             return Ok(0);
         }
         self.trim(v, self.load(v, Word::Size))?;
-        Ok(spare)
+        Ok(blocks)
     }
 
     /// Regular files, as they are without a lock.
@@ -110,24 +145,31 @@ impl<M: Medium> Store<M> {
 
     // --- relocation -----------------------------------------------------------------------------
 
-    /// Empties aligned units of which little is used, where whole units are scarce: moves the small cold files in them towards the
-    /// end of the pool, where such files so come together. A bounded step; whether more is to be done.
-    fn relocate(&self) -> Result<bool> {
+    /// How the pool is used, by aligned units.
+    fn units(&self) -> Units {
         let s = &self.v.settings.prealloc;
-        let most = s.unit * s.relocate / 100;
         let used: Vec<u64> =
             (0..self.v.blocks.len() / s.unit).map(|unit| self.used_of(unit)).collect();
         let whole = used.iter().filter(|used| **used == 0).count() as u64;
-        if most == 0 || whole * s.unit * 100 > self.v.free_blocks() * s.whole_below {
+        let are_scarce = whole * s.unit * 100 <= self.v.free_blocks() * s.whole_below;
+        Units { used, are_scarce }
+    }
+
+    /// Empties aligned units of which little is used, where whole units are scarce: moves the small cold files in them towards the
+    /// end of the pool, where such files so come together. A bounded step; whether more is to be done.
+    fn relocate(&self, used: &[u64]) -> Result<bool> {
+        let s = &self.v.settings.prealloc;
+        let most = s.unit * s.relocate / 100;
+        if most == 0 {
             return Ok(false);
         }
         let is_sparse = |unit: usize| used.get(unit).is_some_and(|used| (1..=most).contains(used));
         let mut units: BTreeMap<usize, Vec<Candidate>> = BTreeMap::new();
         for (ino, v) in self.files() {
-            if let Some((unit, candidate)) = self.candidate(ino, v)
-                && is_sparse(unit)
-            {
-                units.entry(unit).or_default().push(candidate);
+            for (unit, candidate) in self.candidates(ino, v) {
+                if is_sparse(unit) {
+                    units.entry(unit).or_default().push(candidate);
+                }
             }
         }
         let mut moved = 0;
@@ -155,16 +197,22 @@ impl<M: Medium> Store<M> {
         self.v.blocks.count_range(&self.v.arena, unit * each..(unit + 1) * each)
     }
 
-    /// A file whose only run lies in one unit: which, and what moving it takes. Without a lock: a hint.
-    fn candidate(&self, ino: Ino, v: &VInode) -> Option<(usize, Candidate)> {
-        let Ok(Map::Run(run)) = self.map(v) else { return None };
+    /// Of a file that is one run of no more blocks than a unit has: the one or two units that it lies in, and what moving it
+    /// takes out of each. Without a lock: a hint.
+    fn candidates(&self, ino: Ino, v: &VInode) -> SmallVec<[(usize, Candidate); 2]> {
         let each = self.v.settings.prealloc.unit;
-        let bits = run.bits();
-        let unit = bits.start / each;
-        if (bits.end - 1) / each != unit {
-            return None;
-        }
-        Some((unit as usize, Candidate { ino, blocks: run.count, is_cold: self.is_cold(v) }))
+        let run = match self.map(v) {
+            Ok(Map::Run(run)) if run.count <= each => run,
+            _ => return SmallVec::new(),
+        };
+        let (bits, is_cold) = (run.bits(), self.is_cold(v));
+        (bits.start / each..bits.end.div_ceil(each))
+            .map(|unit| {
+                let within = bits.start.max(unit * each)..bits.end.min((unit + 1) * each);
+                let blocks = within.end - within.start;
+                (unit as usize, Candidate { ino, blocks, is_cold })
+            })
+            .collect()
     }
 
     fn is_cold(&self, v: &VInode) -> bool {
@@ -179,11 +227,11 @@ impl<M: Medium> Store<M> {
         if !is_file(v) {
             return Ok(0);
         }
-        let Some((at, _)) = self.candidate(ino, v) else { return Ok(0) };
+        let is_there = self.candidates(ino, v).iter().any(|(at, _)| *at as u64 == unit);
         // Nobody reads it where it is, or may.
         let is_held =
             self.v.pins().any(&self.v.arena) || v.mappings.are_direct() || v.mappings.are_kernels();
-        if at as u64 != unit || is_held {
+        if !is_there || is_held {
             return Ok(0);
         }
         let size = self.load(v, Word::Size);
@@ -205,14 +253,18 @@ impl<M: Medium> Store<M> {
         }
     }
 
-    /// A run behind a unit, in one that is broken, as far behind as possible; else in the last of all that is whole.
+    /// A run behind a unit, as far behind as possible: in one that is broken, rather in one of which much is used, as
+    /// the others may be emptied; else in one that is whole.
     fn place_towards_end(&self, txn: &mut Txn<'_>, unit: u64, blocks: u64) -> Option<Run> {
-        let each = self.v.settings.prealloc.unit;
+        let s = &self.v.settings.prealloc;
+        let each = s.unit;
         let units = || (unit + 1..self.v.blocks.len() / each).rev();
         let within = |unit: u64| unit * each..(unit + 1) * each;
-        let broken = units().filter(|unit| self.used_of(*unit) > 0);
+        let much = each * s.relocate / 100;
+        let full = units().filter(|unit| self.used_of(*unit) > much);
+        let sparse = units().filter(|unit| (1..=much).contains(&self.used_of(*unit)));
         let whole = units().filter(|unit| self.used_of(*unit) == 0);
-        broken.chain(whole).find_map(|unit| txn.take_within(within(unit), blocks))
+        full.chain(sparse).chain(whole).find_map(|unit| txn.take_within(within(unit), blocks))
     }
 }
 

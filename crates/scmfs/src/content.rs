@@ -83,7 +83,7 @@ impl<M: Medium> Files<M> {
         let map = self.map(v)?;
         let inside = offset..end.min(size);
         let policy = self.v.write_policy(v).unwrap_or(self.v.settings.write_policy);
-        let past_cache = goes_past_cache(policy, data.len());
+        let past_cache = goes_past_cache(policy, data.len(), self.v.settings.past_cache);
         if end <= size && self.holes_in(map, &inside)? == 0 {
             self.overwrite_mapped(v, map, inside, (offset, data), past_cache)?;
             self.date_overwrite(v, past_cache);

@@ -1,5 +1,6 @@
 //! How contents grow, as operations say it: [`Store::grow`](crate::store::Store::grow) does it.
 
+use crate::layout::EXTENT;
 use crate::map::Fill;
 use namespace::VInode;
 use std::ops::Range;
@@ -16,15 +17,26 @@ pub struct Growth<'a> {
     /// Whether a short run may be exchanged for a longer one.
     pub may_move: bool,
     /// Blocks beyond the size that are to be mapped as well, where that is easy to have (§3.3).
-    pub spare: u64,
+    pub prealloc: u64,
 }
 
 impl<'a> Growth<'a> {
-    /// How the content of an inode grows, without spare blocks. It may move where nobody knows its place: of directories, that
-    /// is what is known of their entries; of files, those who map them do (mapping-D1).
+    /// How the content of an inode grows, without pre-allocated blocks. It may move where nobody knows its place: of directories,
+    /// that is what is known of their entries; of files, those who map them do (mapping-D1).
     pub fn of(v: &VInode, range: Range<u64>, size: u64, fill: Fill<'a>) -> Self {
         let may_move = v.kind() == FileKind::File && !v.mappings.are_direct();
-        Self { range, size, fill, may_move, spare: 0 }
+        Self { range, size, fill, may_move, prealloc: 0 }
+    }
+
+    /// Whether a content of so many bytes is continued: one that is not empty, from no further than its end on.
+    pub fn continues(&self, size: u64) -> bool {
+        size > 0 && self.size > size && self.range.start <= size && self.range.end == self.size
+    }
+
+    /// Whether it is a write that appends to a content of so many bytes which is longer than an extent: as more is likely to
+    /// follow, it is worth a unit.
+    pub fn is_worth_a_unit(&self, size: u64) -> bool {
+        size >= EXTENT && self.continues(size) && !self.fill.data.is_empty()
     }
 }
 

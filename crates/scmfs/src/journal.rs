@@ -34,37 +34,36 @@ fn checksum(number: u64, bytes: &[u8]) -> u64 {
     (fnv1a(bytes) ^ fnv1a(&number.to_le_bytes())).max(1)
 }
 
-/// Commits words together, in the record of this number, which nobody else uses meanwhile. `_ready` proves that what they make
+/// Commits words together, in the record of this number, which nobody else uses meanwhile. `ready` proves that what they make
 /// visible is durable (journal-J1); on return they are, too.
-pub fn commit<M: Medium>(medium: &Pm<M>, number: u64, words: &[(PmOff, u64)], _ready: Fenced) {
+pub fn commit<M: Medium>(medium: &Pm<M>, number: u64, words: &[(PmOff, u64)], ready: Fenced) {
     assert!(words.len() <= WORDS_MAX, "an operation changes too many words at once");
     let (at, number) = (place_of(number), number % RECORDS);
     let bytes = encode(words);
     medium.write(at + 8, &bytes);
-    medium.store_u64(at, checksum(number, &bytes));
+    // Whether the record itself is whole, its checksum tells (journal-J3).
+    medium.publish_word(at, checksum(number, &bytes), ready);
     medium.flush(at, 8 + bytes.len() as u64);
     // journal-J1.
-    let _ = medium.fence();
-    store(medium, words);
-    clear(medium, at);
+    let recorded = medium.fence();
+    let stored = store(medium, words, &recorded);
+    clear(medium, at, stored);
 }
 
-/// Stores what a record says, durably.
-fn store<M: Medium>(medium: &Pm<M>, words: &[(PmOff, u64)]) {
+/// Stores what a record says, which is durable, and makes that durable, too.
+fn store<M: Medium>(medium: &Pm<M>, words: &[(PmOff, u64)], recorded: &Fenced) -> Fenced {
     for (at, value) in words {
-        medium.store_u64(*at, *value);
+        medium.publish_word(*at, *value, recorded.for_another());
     }
     for (at, _) in words {
         medium.flush(*at, 8);
     }
-    let _ = medium.fence();
+    medium.fence()
 }
 
-/// journal-J2.
-fn clear<M: Medium>(medium: &Pm<M>, at: PmOff) {
-    medium.store_u64(at, 0);
-    medium.flush(at, 8);
-    let _ = medium.fence();
+/// Clears a record, durably, whose words are `stored` (journal-J2).
+fn clear<M: Medium>(medium: &Pm<M>, at: PmOff, stored: Fenced) {
+    let _ = medium.publish(at, 0, stored);
 }
 
 /// What the record of this number says; `None` where there is none (journal-J3).
@@ -96,11 +95,11 @@ pub fn pending<M: Medium>(medium: &Pm<M>, pool_bytes: u64) -> Vec<(u64, Words)> 
 /// who stored it may not have lived to do so, and a power failure must not bring it back.
 pub fn replay<M: Medium>(medium: &Pm<M>, pool_bytes: u64) -> u64 {
     medium.flush(START, BLOCKS * BLOCK);
-    let _ = medium.fence();
+    let recorded = medium.fence();
     let pending = pending(medium, pool_bytes);
     for (number, words) in &pending {
-        store(medium, words);
-        clear(medium, place_of(*number));
+        let stored = store(medium, words, &recorded);
+        clear(medium, place_of(*number), stored);
     }
     pending.len() as u64
 }

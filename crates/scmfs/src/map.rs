@@ -71,6 +71,16 @@ impl Fill<'_> {
     }
 }
 
+/// Holes of a file that are to be mapped.
+pub struct Holes {
+    /// What of these blocks is one.
+    pub range: Range<u64>,
+    /// So many blocks more are mapped where the range ends in a run that can have them: nothing is said of what they hold.
+    pub prealloc: u64,
+    /// Whether an extent that begins there is worth a unit, as more is likely to follow.
+    pub is_worth_a_unit: bool,
+}
+
 /// A word of a map: where it is, and what it stands for.
 #[derive(Clone, Copy)]
 struct Word {
@@ -286,17 +296,15 @@ impl<M: Medium> Maps<M> {
         }
     }
 
-    /// Maps what of the file's blocks `range` is a hole, below a table that the file has. Durable on return. `spare` blocks more
-    /// are mapped where the range ends in a run that can have them: nothing is said of what they hold.
+    /// Maps holes below a table that the file has. Durable on return.
     pub fn map_holes(
         &self,
         txn: &mut Txn<'_>,
         (block, level): (BlockNo, u8),
-        range: Range<u64>,
-        spare: u64,
+        holes: &Holes,
         fill: &Fill<'_>,
     ) -> Result<()> {
-        self.map_in_table(txn, (block, level), 0, &(range, spare), fill)
+        self.map_in_table(txn, (block, level), 0, holes, fill)
     }
 
     fn map_in_table(
@@ -304,10 +312,10 @@ impl<M: Medium> Maps<M> {
         txn: &mut Txn<'_>,
         (block, level): (BlockNo, u8),
         base: u64,
-        what: &(Range<u64>, u64),
+        holes: &Holes,
         fill: &Fill<'_>,
     ) -> Result<()> {
-        let (range, each) = (&what.0, table_blocks(level - 1));
+        let (range, each) = (&holes.range, table_blocks(level - 1));
         let first = range.start.saturating_sub(base) / each;
         let last = (range.end - base).div_ceil(each).min(FANOUT);
         if level == 1 {
@@ -317,7 +325,7 @@ impl<M: Medium> Maps<M> {
             let word =
                 Word { slot: block.at(index * 8), below: level - 1, base: base + index * each };
             let map = self.table_word(block, level, index)?;
-            self.map_in_word(txn, word, map, what, fill)?;
+            self.map_in_word(txn, word, map, holes, fill)?;
         }
         Ok(())
     }
@@ -364,31 +372,32 @@ impl<M: Medium> Maps<M> {
             runs.push(run);
         }
         // map-M2. In which order these words become durable makes no difference (map-M3).
-        let _ = self.medium.fence();
+        let ready = self.medium.fence();
         let slot = |index: u64| block.at(index * 8);
         let blocks = runs.iter().flat_map(|run| run.blocks());
         for (index, block) in words.clone().zip(blocks) {
-            self.medium.store_u64(slot(index), Map::Run(Run::one(block)).pack());
+            let map = Map::Run(Run::one(block));
+            self.medium.publish_word(slot(index), map.pack(), ready.for_another());
         }
         self.medium.flush(slot(words.start), (words.end - words.start) * 8);
         let _ = self.medium.fence();
     }
 
-    /// Maps what of a range a word of a table above level 1 stands for, and spare blocks behind it.
+    /// Maps what of a range a word of a table above level 1 stands for, and pre-allocated blocks behind it.
     fn map_in_word(
         &self,
         txn: &mut Txn<'_>,
         word: Word,
         map: Map,
-        what: &(Range<u64>, u64),
+        holes: &Holes,
         fill: &Fill<'_>,
     ) -> Result<()> {
-        let (range, spare) = what;
+        let Holes { range, prealloc, .. } = holes;
         let start = range.start.max(word.base) - word.base;
         let end = range.end.min(word.base + word.blocks()) - word.base;
         let have = match map {
             Map::Table { block, level } => {
-                return self.map_in_table(txn, (block, level), word.base, what, fill);
+                return self.map_in_table(txn, (block, level), word.base, holes, fill);
             }
             Map::Hole => 0,
             Map::Run(run) => run.count,
@@ -399,16 +408,17 @@ impl<M: Medium> Maps<M> {
         // What continues a run, or begins the word, may stay one run.
         if start <= have {
             let more = end - have;
-            let spare = (*spare).min(word.blocks() - end);
+            let prealloc = (*prealloc).min(word.blocks() - end);
             let run = match map {
-                Map::Run(run) => {
-                    txn.take_behind(run, more, spare).map(|more| Run { count: have + more, ..run })
-                }
+                Map::Run(run) => txn
+                    .take_behind(run, more, prealloc)
+                    .map(|more| Run { count: have + more, ..run }),
                 // An extent that is written from its start on gets a place where it can grow.
-                _ => txn
-                    .take_run(more + spare, word.blocks().min(FANOUT))
-                    .or_else(|| txn.take_run(more + spare, more + spare))
-                    .or_else(|| txn.take_run(more, more)),
+                _ if holes.is_worth_a_unit => {
+                    txn.take_extent(more + prealloc).or_else(|| txn.take_extent(more))
+                }
+                _ if prealloc > 0 => txn.take_with_prealloc(more, prealloc),
+                _ => txn.take_run(more, word.blocks().min(FANOUT)),
             };
             if let Some(run) = run {
                 let new = run.skip(have).first(more);
@@ -421,7 +431,7 @@ impl<M: Medium> Maps<M> {
         self.publish_map(word.slot, table);
         match table {
             Map::Table { block, level } => {
-                self.map_in_table(txn, (block, level), word.base, what, fill)
+                self.map_in_table(txn, (block, level), word.base, holes, fill)
             }
             _ => unreachable!("a table is a table"),
         }

@@ -2,11 +2,11 @@
 //!
 //! - mapping-D1: while anybody maps a file so ([`derived::Mappings`], which is counted under the file's exclusive lock), its blocks
 //!   neither move nor become free: it grows where it is or by a table, what is cut off or punched out is zeroed in place, and
-//!   stays as spare space until the last mapping is gone.
+//!   stays as pre-allocated blocks until the last mapping is gone.
 //! - mapping-D2: what is mapped exists, and is the file's own: when a mapping is counted, all blocks of its range are mapped,
 //!   and all that the file has beyond its size is zeros, or what was stored there through mappings since. So the first mapping
-//!   begins with what is spare given back, as that is anybody's old bytes (prealloc-A2); holes, and blocks behind the end, come
-//!   filled with zeros, durably; and as long as there are mappings, no spare is taken
+//!   begins with what is pre-allocated given back, as that is anybody's old bytes (prealloc-A2); holes, and blocks behind the end,
+//!   come filled with zeros, durably; and as long as there are mappings, none are pre-allocated
 //!   ([`Store::extend`](crate::store::Store::extend)).
 //! - mapping-D3: as long as a mapping stores, all of the file counts as not durable; when one goes, that is noted first.
 
@@ -49,7 +49,7 @@ impl<M: Medium> Files<M> {
             let extents = self.extents(v, &blocks)?;
             self.v.note_direct_mapping();
             self.v.add_mapping(ino, v, Mapper::direct(stores))?;
-            self.note_spare(v)?;
+            self.note_preallocated(v)?;
             Ok(extents)
         })
     }
@@ -72,7 +72,7 @@ impl<M: Medium> Files<M> {
             let range = blocks.start * BLOCK..blocks.end * BLOCK;
             let grown = size.max(range.end);
             self.v.transact(self.blocks_to_grow(map, &range, grown)?, KEEP, |txn| {
-                self.add_spare(txn, v, &Growth::of(v, range, grown, Fill::ZEROS))
+                self.preallocate(txn, v, &Growth::of(v, range, grown, Fill::ZEROS))
             })?;
         }
         let end = size..size.next_multiple_of(BLOCK);

@@ -20,9 +20,37 @@ use std::sync::atomic::{AtomicU64, Ordering::*};
 
 /// Null files are kept in so many places, each mostly used by threads of its own.
 const SHARDS: u64 = 16;
-/// Words of one: a hint where the last null file is, then the packed runs; 0: none.
+/// Words of one: where null files are in it ([`Filled`]), then a ring of packed runs; 0: none.
 const SHARD_WORDS: usize = 64;
 type Shard = [AtomicU64; SHARD_WORDS];
+
+/// Which places of a ring are taken: `len` from `head` on, the oldest first. While others are at it, more or less: the places
+/// themselves say what is there, and are exchanged by one instruction.
+#[derive(Clone, Copy)]
+struct Filled {
+    head: usize,
+    len: usize,
+}
+
+impl Filled {
+    fn unpack(word: u64) -> Self {
+        Self { head: word as u32 as usize, len: (word >> 32) as usize }
+    }
+
+    fn pack(self) -> u64 {
+        self.head as u64 | (self.len as u64) << 32
+    }
+
+    fn of(shard: &Shard) -> Self {
+        Self::unpack(shard[0].load(Relaxed))
+    }
+
+    fn update(shard: &Shard, change: impl Fn(Self) -> Self) {
+        let new = |word| Some(change(Self::unpack(word)).pack());
+        // It always changes.
+        let _ = shard[0].fetch_update(Relaxed, Relaxed, new);
+    }
+}
 
 /// The most null files that there can be.
 pub const NULL_FILES_MAX: u64 = SHARDS * (SHARD_WORDS as u64 - 1);
@@ -36,12 +64,18 @@ const COUNTERS: usize = 64;
 pub struct Plan {
     reclaimable: Span<Counter>,
     nulls: Span<Shard>,
+    /// Whether too little of what is free lies in whole units, as the collector saw it last.
+    scarce: Span<AtomicU64>,
 }
 
 impl Plan {
     /// Plans it.
     pub fn new(layout: &mut Layout) -> Self {
-        Self { reclaimable: layout.table(COUNTERS), nulls: layout.table(SHARDS as usize) }
+        Self {
+            reclaimable: layout.table(COUNTERS),
+            nulls: layout.table(SHARDS as usize),
+            scarce: layout.table(1),
+        }
     }
 }
 
@@ -73,14 +107,14 @@ impl Volatile {
 
     /// Blocks beyond the size of a file, as last noted.
     #[inline]
-    pub fn spare(&self, v: &VInode) -> u64 {
+    pub fn preallocated(&self, v: &VInode) -> u64 {
         v.dir.load(Relaxed).into()
     }
 
     /// Notes how many blocks a file has beyond its size. Under its exclusive lock.
     #[inline]
-    pub fn set_spare(&self, v: &VInode, blocks: u64) {
-        let had = self.spare(v);
+    pub fn set_preallocated(&self, v: &VInode, blocks: u64) {
+        let had = self.preallocated(v);
         if had != blocks {
             v.dir.store(blocks as u32, Relaxed);
             self.add_reclaimable(blocks as i64 - had as i64);
@@ -99,7 +133,7 @@ impl Volatile {
         (max / SHARDS + u64::from(nth % SHARDS < max % SHARDS)) as usize
     }
 
-    /// Takes a null file for a new one, whose spare space it becomes.
+    /// Takes a null file for a new one, whose pre-allocated blocks it becomes.
     pub fn take_null(&self, v: &VInode) -> Option<Run> {
         if !self.settings.prealloc.enabled {
             return None;
@@ -112,44 +146,44 @@ impl Volatile {
 
     fn pop(&self) -> Option<Run> {
         let own = u64::from(self.arena.owner());
-        (own..own + SHARDS).find_map(|nth| {
-            let shard = self.shard(nth);
-            let last = (shard[0].load(Relaxed) as usize).min(SHARD_WORDS - 1);
-            // Those that have waited longest have been written longest ago (§5).
-            let found = match self.settings.prealloc.wear {
-                true => (1..=last).find_map(|i| take(&shard[i]).map(|run| (run, last))),
-                false => (1..=last).rev().find_map(|i| take(&shard[i]).map(|run| (run, i - 1))),
-            };
-            match found {
-                Some((run, last)) => {
-                    shard[0].store(last as u64, Relaxed);
-                    Some(run)
-                }
-                None => {
-                    if last > 0 {
-                        shard[0].store(0, Relaxed);
-                    }
-                    None
-                }
-            }
-        })
+        (own..own + SHARDS).find_map(|nth| self.pop_of(nth))
+    }
+
+    /// Takes a null file out of a shard: the last that came, which may be in the caches, or the first, which has been written
+    /// longest ago (§5).
+    fn pop_of(&self, nth: u64) -> Option<Run> {
+        let (shard, places) = (self.shard(nth), self.shard_max(nth));
+        let Filled { head, len } = Filled::of(shard);
+        if len == 0 {
+            return None;
+        }
+        let wear = self.settings.prealloc.wear;
+        let place =
+            |i: usize| 1 + (if wear { head + i } else { head + len + places - 1 - i }) % places;
+        let run = (0..places).find_map(|i| take(&shard[place(i)]))?;
+        Filled::update(shard, |Filled { head, len }| Filled {
+            head: if wear { (head + 1) % places } else { head },
+            len: len.saturating_sub(1),
+        });
+        Some(run)
     }
 
     /// Makes a null file of a run that is claimed and nobody's; whether there was room for one more.
     fn push(&self, run: Run) -> bool {
         let own = u64::from(self.arena.owner());
         (own..own + SHARDS).any(|nth| {
-            let (shard, max) = (self.shard(nth), self.shard_max(nth));
-            let last = (shard[0].load(Relaxed) as usize).min(max);
-            let put = |i: &usize| {
-                shard[*i].load(Relaxed) == 0
-                    && shard[*i].compare_exchange(0, Map::Run(run).pack(), AcqRel, Relaxed).is_ok()
+            let (shard, places) = (self.shard(nth), self.shard_max(nth));
+            let Filled { head, len } = Filled::of(shard);
+            let put = |i: usize| {
+                let place = &shard[1 + (head + len + i) % places];
+                place.load(Relaxed) == 0
+                    && place.compare_exchange(0, Map::Run(run).pack(), AcqRel, Relaxed).is_ok()
             };
-            let at = (last + 1..=max).chain(1..=last).find(put);
-            if let Some(at) = at {
-                shard[0].store(at.max(last) as u64, Relaxed);
+            let is_put = len < places && (0..places).any(put);
+            if is_put {
+                Filled::update(shard, |filled| Filled { len: filled.len + 1, ..filled });
             }
-            at.is_some()
+            is_put
         })
     }
 
@@ -165,11 +199,29 @@ impl Volatile {
             return run;
         }
         let kept = run.first(s.null_blocks);
-        if !self.push(kept) {
+        if self.is_in_the_way(kept) || !self.push(kept) {
             return run;
         }
         self.add_reclaimable(kept.count as i64);
         run.skip(kept.count)
+    }
+
+    /// Notes whether whole units are scarce.
+    pub fn note_scarce(&self, is_scarce: bool) {
+        let word = &self.arena.table(self.prealloc.scarce)[0];
+        if word.load(Relaxed) != u64::from(is_scarce) {
+            word.store(is_scarce.into(), Relaxed);
+        }
+    }
+
+    /// Whether a run is better freed, as whole units are scarce and it lies in one that is not nearly full.
+    fn is_in_the_way(&self, run: Run) -> bool {
+        if self.arena.table(self.prealloc.scarce)[0].load(Relaxed) == 0 {
+            return false;
+        }
+        let each = self.settings.prealloc.unit;
+        let unit = run.start.get() / each;
+        self.blocks.count_range(&self.arena, unit * each..(unit + 1) * each) <= each - each / 8
     }
 
     /// How many null files there are.
@@ -201,17 +253,13 @@ impl Volatile {
     pub fn free_nulls(&self, left: u64, blocks: u64) -> u64 {
         let mut extra = self.null_files().saturating_sub(left);
         let mut freed = 0;
-        for shard in self.arena.table(self.prealloc.nulls) {
-            for word in &shard[1..] {
-                if extra == 0 || freed >= blocks {
-                    return freed;
-                }
-                if let Some(run) = take(word) {
-                    self.add_reclaimable(-(run.count as i64));
-                    self.release(&[run]);
-                    freed += run.count;
-                    extra -= 1;
-                }
+        for nth in 0..SHARDS {
+            while extra > 0 && freed < blocks {
+                let Some(run) = self.pop_of(nth) else { break };
+                self.add_reclaimable(-(run.count as i64));
+                self.release(&[run]);
+                freed += run.count;
+                extra -= 1;
             }
         }
         freed

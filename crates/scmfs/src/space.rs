@@ -9,15 +9,18 @@
 //!
 //! A freed block that somebody may still be reading without a copy waits ([`arena::Pins`]).
 //!
-//! Requests below 2 MiB are served from aligned units of 2 MiB that are broken already, as long as there are any: whole units
-//! stay whole for files that need them, and for huge pages. Each search takes the lowest place in the pool that serves it, so
-//! that what is used stays together; threads that meet there take different ones of the lowest. (With `wear`, searches go on
-//! where the last one ended.)
+//! - space-P4: a request for less than 2 MiB breaks no aligned unit of 2 MiB as long as units that are broken already can serve
+//!   it, with less room to grow than it asks for or with none: whole units stay whole for files that need them, and for huge
+//!   pages (WineFS' rule). A file of nearly 2 MiB that is appended to counts as one that needs them.
+//!
+//! Each search takes the lowest place in the pool that serves it, so that what is used stays together; threads that meet there
+//! take different ones of the lowest. (With `wear`, searches go on where the last one ended.)
 
 use crate::layout::{BLOCK, BlockNo, EXTENT, Run};
 use crate::volatile::Volatile;
 use arena::Search;
 use smallvec::SmallVec;
+use std::hash::{BuildHasher as _, RandomState};
 use std::ops::Range;
 use vfs::Errno;
 
@@ -25,7 +28,7 @@ use vfs::Errno;
 #[derive(Clone, Copy)]
 struct Hints {
     pool: u64,
-    /// With `wear`: for what is smaller than a unit, and for the rest.
+    /// With `wear`: in broken units, and in all.
     blocks: [u64; 2],
     /// How many broken units that would do are left for other threads.
     skip: u64,
@@ -41,13 +44,25 @@ const SPREAD: u64 = 4;
 /// Blocks of an aligned unit.
 const UNIT: u64 = EXTENT / BLOCK;
 
+/// What is longer and appended to gets a unit: seven eighths of one.
+const NEARLY_UNIT: u64 = UNIT - UNIT / 8;
+
 /// Blocks that only operations which free space, or keep what is there, may use.
 pub const KEEP: u64 = 32;
 
 impl Volatile {
     fn hints(&self) -> Hints {
         let h = hints().get();
-        if h.pool == self.id { h } else { Hints { pool: self.id, blocks: [0; 2], skip: 0 } }
+        if h.pool == self.id {
+            return h;
+        }
+        let blocks = if self.settings.prealloc.wear { self.any_block() } else { 0 };
+        Hints { pool: self.id, blocks: [blocks; 2], skip: 0 }
+    }
+
+    /// Where turns begin: elsewhere after each mount, so that no end of the pool is written more often.
+    fn any_block(&self) -> u64 {
+        RandomState::new().hash_one(self.id) % self.blocks.len()
     }
 
     /// Runs `body` with `blocks` blocks set aside, so that it cannot run out of space half-way. `keep` blocks must stay
@@ -111,29 +126,68 @@ impl Volatile {
         self.clear_deferred_by(|block| self.free_runs.clear(&self.arena, block..block + 1));
     }
 
-    /// Claims so many blocks that lie behind each other, and that `room` in all are free there: so that what
-    /// grows can do so in place.
+    /// Claims so many blocks that lie behind each other; where `room` are free together, so that what grows can do so in place,
+    /// if that is to be had (space-P4).
     pub fn claim_run(&self, blocks: u64, room: u64) -> Option<Run> {
+        let broken = || {
+            rooms(room - blocks).find_map(|more| self.claim(blocks, blocks + more, Place::Broken))
+        };
+        let anywhere = || {
+            let aligned =
+                if blocks >= UNIT { self.claim(blocks, room, Place::Aligned) } else { None };
+            let roomy = || if room > blocks { self.claim(blocks, room, Place::Any) } else { None };
+            aligned.or_else(roomy).or_else(|| self.claim(blocks, blocks, Place::Any))
+        };
+        if blocks < UNIT { broken().or_else(anywhere) } else { anywhere() }
+    }
+
+    /// Claims so many blocks of which `room` in all are free together.
+    fn claim(&self, blocks: u64, room: u64, place: Place) -> Option<Run> {
         let mut h = self.hints();
-        let which = usize::from(room >= UNIT);
+        let which = usize::from(place != Place::Broken);
         let from = if self.settings.prealloc.wear { h.blocks[which] } else { 0 };
         let mut was_beaten = false;
-        let mut claim = |leaves_whole: bool, skip: u64| {
+        let mut claim = |from: u64, skip: u64| {
+            let within = from..self.blocks.len();
+            if place == Place::Aligned {
+                return self.free_runs.claim_aligned(&self.arena, within, blocks, room);
+            }
+            let leaves_whole = place == Place::Broken;
             let mut search = Search { bits: blocks, room, leaves_whole, skip, was_beaten: false };
-            let found = self.free_runs.claim(&self.arena, from..self.blocks.len(), &mut search);
+            let found = self.free_runs.claim(&self.arena, within, &mut search);
             was_beaten |= search.was_beaten;
-            let again = || self.free_runs.claim(&self.arena, 0..self.blocks.len(), &mut search);
-            if from > 0 { found.or_else(again) } else { found }
+            found
         };
-        let skipping = if room < UNIT && h.skip > 0 { claim(true, h.skip) } else { None };
-        let broken = || if room < UNIT { claim(true, 0) } else { None };
-        let start = skipping.or_else(broken).or_else(|| claim(false, 0))?;
+        let mut go_on = |skip| {
+            let found = claim(from, skip);
+            if from > 0 { found.or_else(|| claim(0, skip)) } else { found }
+        };
+        let skipping = if place == Place::Broken && h.skip > 0 { go_on(h.skip) } else { None };
+        let start = skipping.or_else(|| go_on(0))?;
         let run = Run::claimed(start, blocks);
         h.skip = (h.skip + u64::from(was_beaten)) % SPREAD;
         h.blocks[which] = run.bits().end;
         hints().set(h);
         Some(run)
     }
+}
+
+/// Where blocks are searched for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// In units that are broken.
+    Broken,
+    /// From the beginning of a whole unit on, the first of several.
+    Aligned,
+    /// Wherever they are.
+    Any,
+}
+
+/// How many blocks of room beside those that are needed are tried one after the other: fewer each time, none at last.
+fn rooms(room: u64) -> impl Iterator<Item = u64> {
+    let mut rooms: SmallVec<[u64; 3]> = SmallVec::from_buf([room, room / 4, 0]);
+    rooms.dedup();
+    rooms.into_iter()
 }
 
 /// The blocks that an operation in flight took and replaced.
@@ -149,19 +203,46 @@ impl Txn<'_> {
     /// content. Where `room` are free together, so that what grows can do so in place, if that is easy to have.
     pub fn take_run(&mut self, blocks: u64, room: u64) -> Option<Run> {
         assert!(blocks <= self.reserved, "an operation reserved too few blocks");
-        let roomy = if room > blocks { self.v.claim_run(blocks, room) } else { None };
-        let run = roomy.or_else(|| self.v.claim_run(blocks, blocks))?;
+        let run = self.v.claim_run(blocks, room.max(blocks))?;
         self.note(run);
         Some(run)
     }
 
-    /// As [`take_run`](Self::take_run) for what may grow: with `spare` more, where there are so many together. Where pre-allocation
-    /// sees to it that what grows moves to such a place, it needs no room before.
-    pub fn take_to_grow(&mut self, blocks: u64, spare: u64, may_move: bool) -> Option<Run> {
-        let all = blocks + spare;
-        let roomy = if spare > 0 { self.take_run(all, all) } else { None };
+    /// As [`take_run`](Self::take_run), with as much of `prealloc` as there is together. What is nearly as long as a unit gets
+    /// one.
+    pub fn take_with_prealloc(&mut self, blocks: u64, prealloc: u64) -> Option<Run> {
+        assert!(blocks + prealloc <= self.reserved, "an operation reserved too few blocks");
+        let claim = |more: u64, place| self.v.claim(blocks + more, blocks + more, place);
+        let broken = || rooms(prealloc).find_map(|more| claim(more, Place::Broken));
+        let anywhere = || {
+            let aligned = || claim(prealloc, Place::Aligned);
+            aligned().or_else(|| claim(prealloc, Place::Any)).or_else(|| claim(0, Place::Any))
+        };
+        let run = if blocks <= NEARLY_UNIT { broken().or_else(anywhere) } else { anywhere() }?;
+        self.note(run);
+        Some(run)
+    }
+
+    /// As [`take_run`](Self::take_run) for what may grow: with `prealloc` more, where there are so many together. Where
+    /// pre-allocation sees to it that what grows moves to such a place, it needs no room before.
+    pub fn take_to_grow(&mut self, blocks: u64, prealloc: u64, may_move: bool) -> Option<Run> {
+        if prealloc > 0 {
+            return self.take_with_prealloc(blocks, prealloc);
+        }
         let needs_room = !may_move || !self.v.settings.prealloc.enabled;
-        roomy.or_else(|| self.take_run(blocks, if needs_room { 2 * blocks } else { blocks }))
+        self.take_run(blocks, if needs_room { 2 * blocks } else { blocks })
+    }
+
+    /// Takes the first blocks of a unit, for a file that is appended to and longer than one; else as
+    /// [`take_run`](Self::take_run).
+    pub fn take_extent(&mut self, blocks: u64) -> Option<Run> {
+        assert!(blocks <= self.reserved, "an operation reserved too few blocks");
+        let run = self
+            .v
+            .claim(blocks, UNIT, Place::Aligned)
+            .or_else(|| self.v.claim_run(blocks, UNIT))?;
+        self.note(run);
+        Some(run)
     }
 
     /// Takes reserved blocks that lie behind each other within these, where there are so many.
@@ -185,10 +266,10 @@ impl Txn<'_> {
         got
     }
 
-    /// Takes the reserved blocks behind a run: so many and `spare` more, or without these. How many, where they are free.
-    pub fn take_behind(&mut self, run: Run, blocks: u64, spare: u64) -> Option<u64> {
-        let all = blocks + spare;
-        if spare > 0 && self.take_at(run.end(), all) {
+    /// Takes the reserved blocks behind a run: so many and `prealloc` more, or without these. How many, where they are free.
+    pub fn take_behind(&mut self, run: Run, blocks: u64, prealloc: u64) -> Option<u64> {
+        let all = blocks + prealloc;
+        if prealloc > 0 && self.take_at(run.end(), all) {
             return Some(all);
         }
         self.take_at(run.end(), blocks).then_some(blocks)
@@ -214,6 +295,12 @@ impl Txn<'_> {
     }
 
     fn note(&mut self, run: Run) {
+        let is_claimed = |block: u64| self.v.blocks.get(&self.v.arena, block);
+        debug_assert!(
+            [run.bits().start, run.bits().end - 1].into_iter().all(is_claimed),
+            "space-P1: blocks {:?} are taken and not claimed",
+            run.bits()
+        );
         self.reserved -= run.count;
         self.taken.push(run);
     }

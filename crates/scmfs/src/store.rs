@@ -3,7 +3,7 @@
 use crate::growth::{Growth, is_near};
 use crate::journal;
 use crate::layout::*;
-use crate::map::{Fill, Maps, Piece, tables_for};
+use crate::map::{Fill, Holes, Maps, Piece, tables_for};
 use crate::settings::{CACHE_ATTRIBUTE, policy_of};
 use crate::space::{KEEP, Txn};
 use crate::volatile::Volatile;
@@ -126,19 +126,19 @@ impl<M: Medium> Store<M> {
         match map {
             Map::Hole if growth.range.is_empty() => return Ok(Grown { map, is_stored: true }),
             Map::Hole if is_dense && is_near(0, first) => {
-                if let Some(run) = txn.take_to_grow(blocks, growth.spare, growth.may_move) {
+                if let Some(run) = txn.take_to_grow(blocks, growth.prealloc, growth.may_move) {
                     return grows_to(run);
                 }
             }
             Map::Hole => {}
             _ if map.virtual_bytes() >= growth.size => return Ok(Grown { map, is_stored: true }),
             Map::Run(run) if is_dense && is_near(run.count, first) => {
-                if let Some(more) = txn.take_behind(run, blocks - run.count, growth.spare) {
+                if let Some(more) = txn.take_behind(run, blocks - run.count, growth.prealloc) {
                     return grows_to(Run { count: run.count + more, ..run });
                 }
                 if growth.may_move
                     && growth.size <= EXTENT
-                    && let Some(new) = txn.take_to_grow(blocks, growth.spare, growth.may_move)
+                    && let Some(new) = txn.take_to_grow(blocks, growth.prealloc, growth.may_move)
                 {
                     let size = self.medium.load_u64(content.size);
                     self.medium.copy_nt(new.at(0), run.at(0), size.min(run.bytes()));
@@ -167,8 +167,10 @@ impl<M: Medium> Store<M> {
         if let Map::Table { block, level } = grown.map
             && !growth.range.is_empty()
         {
-            let blocks = growth.range.start / BLOCK..growth.range.end.div_ceil(BLOCK);
-            self.map_holes(txn, (block, level), blocks, growth.spare, &growth.fill)?;
+            let range = growth.range.start / BLOCK..growth.range.end.div_ceil(BLOCK);
+            let is_worth_a_unit = growth.is_worth_a_unit(self.medium.load_u64(content.size));
+            let holes = Holes { range, prealloc: growth.prealloc, is_worth_a_unit };
+            self.map_holes(txn, (block, level), &holes, &growth.fill)?;
         }
         Ok(grown)
     }
@@ -178,8 +180,9 @@ impl<M: Medium> Store<M> {
         let grown = self.prepare(txn, content, growth)?;
         let ready = self.medium.fence();
         if !grown.is_stored {
-            self.medium.store_u64(content.map, grown.map.pack());
+            self.medium.publish_word(content.map, grown.map.pack(), ready.for_another());
         }
+        assert_sizes(grown.map, growth.size);
         if growth.size > self.medium.load_u64(content.size) {
             let _ = self.medium.publish(content.size, growth.size, ready);
         } else if !grown.is_stored {
@@ -199,53 +202,57 @@ impl<M: Medium> Store<M> {
     ) -> Result<()> {
         let content = self.content(v);
         let mut map = self.map_at(content.map)?;
-        if self.is_far(map, &growth.range) {
-            map = self.drop_spare(v, map)?;
+        // What begins with more than an extent has no use for a null file in which it does not fit.
+        let is_too_short = self.medium.load_u64(content.size) == 0
+            && growth.size > EXTENT
+            && map.virtual_bytes() < growth.size;
+        if is_too_short || self.is_far(map, &growth.range) {
+            map = self.drop_preallocated(v, map)?;
         }
         let need = self.blocks_to_grow(map, &growth.range, growth.size)?;
-        // Spare blocks are never what an operation lacks.
-        growth.spare = if need > 0 { self.spare_to_take(v, &growth) } else { 0 };
-        let is_reserved =
-            growth.spare > 0 && self.v.reserve(need + growth.spare, self.v.blocks_kept_free());
+        // Pre-allocated blocks are never what an operation lacks.
+        growth.prealloc = if need > 0 { self.blocks_to_preallocate(v, &growth) } else { 0 };
+        let is_reserved = growth.prealloc > 0
+            && self.v.reserve(need + growth.prealloc, self.v.blocks_kept_free());
         if !is_reserved {
-            growth.spare = 0;
+            growth.prealloc = 0;
             if !self.v.reserve(need, KEEP) {
                 return Err(Errno::NOSPC);
             }
         }
-        self.v.transact_reserved(need + growth.spare, |txn| {
+        self.v.transact_reserved(need + growth.prealloc, |txn| {
             prepare(map)?;
             self.grow(txn, content, &growth)?;
             v.add_blocks(txn.delta());
             Ok::<_, Errno>(())
         })?;
-        self.note_spare(v)
+        self.note_preallocated(v)
     }
 
-    // --- spare space (§3.3) ---------------------------------------------------------------------
+    // --- pre-allocated blocks (§3.3) ---------------------------------------------------------------------
 
     /// How many blocks beyond its new size a file gets that grows so: as many as it has then, within limits. The first
     /// content of a file is mostly all of it, and gets none.
-    fn spare_to_take(&self, v: &VInode, growth: &Growth<'_>) -> u64 {
+    fn blocks_to_preallocate(&self, v: &VInode, growth: &Growth<'_>) -> u64 {
         let s = &self.v.settings.prealloc;
         let size = self.load(v, Word::Size);
-        let is_append = size > 0 && growth.size > size && growth.range.end == growth.size;
+        let is_append = growth.continues(size);
         // mapping-D2: who maps the file could see it.
         let is_mapped = v.mappings.are_direct();
         if !s.enabled || !is_append || v.kind() != FileKind::File || is_mapped {
             return 0;
         }
-        growth.size.div_ceil(BLOCK).clamp(s.spare_min, s.spare_max)
+        growth.size.div_ceil(BLOCK).clamp(s.blocks_min, s.blocks_max)
     }
 
-    /// Whether a range is so far behind a run that what is spare of it is better given back than made part of the file.
+    /// Whether a range is so far behind a run that what is pre-allocated of it is better given back than made part of the file.
     fn is_far(&self, map: Map, range: &Range<u64>) -> bool {
         matches!(map, Map::Run(run) if !is_near(run.count, range.start / BLOCK))
     }
 
     /// The map of a file when what it has beyond its size has been given back.
-    fn drop_spare(&self, v: &VInode, map: Map) -> Result<Map> {
-        if v.kind() != FileKind::File || self.v.spare(v) == 0 {
+    fn drop_preallocated(&self, v: &VInode, map: Map) -> Result<Map> {
+        if v.kind() != FileKind::File || self.v.preallocated(v) == 0 {
             return Ok(map);
         }
         self.trim(v, self.load(v, Word::Size))?;
@@ -254,12 +261,14 @@ impl<M: Medium> Store<M> {
 
     /// Brings up to date how many blocks a file has beyond its size, when its map or its size has changed: the rest of its
     /// run, or of the run that its last block is in.
-    pub fn note_spare(&self, v: &VInode) -> Result<()> {
+    pub fn note_preallocated(&self, v: &VInode) -> Result<()> {
         if v.kind() != FileKind::File {
             return Ok(());
         }
-        let used = self.load(v, Word::Size).div_ceil(BLOCK);
-        let spare = match self.map(v)? {
+        let (map, size) = (self.map(v)?, self.load(v, Word::Size));
+        assert_sizes(map, size);
+        let used = size.div_ceil(BLOCK);
+        let blocks = match map {
             // mapping-D1: it is not to be had.
             _ if v.mappings.are_direct() => 0,
             Map::Hole => 0,
@@ -270,7 +279,7 @@ impl<M: Medium> Store<M> {
                 Piece::Hole(_) => 0,
             },
         };
-        self.v.set_spare(v, spare);
+        self.v.set_preallocated(v, blocks);
         Ok(())
     }
 
@@ -282,7 +291,7 @@ impl<M: Medium> Store<M> {
         Ok(match self.map(v)? {
             // prealloc-A3.
             Map::Run(run) if s.enabled && is_file && !self.v.pins().any(&self.v.arena) => {
-                run.count.saturating_sub(size.div_ceil(BLOCK)) <= s.spare_max
+                run.count.saturating_sub(size.div_ceil(BLOCK)) <= s.blocks_max
             }
             _ => false,
         })
@@ -296,7 +305,7 @@ impl<M: Medium> Store<M> {
         self.v.transact(self.blocks_to_grow(map, &range, range.end)?, KEEP, |txn| {
             // Inodes stay where they are.
             let fill = Fill::ZEROS;
-            let growth = Growth { size: range.end, range, fill, may_move: false, spare: 0 };
+            let growth = Growth { size: range.end, range, fill, may_move: false, prealloc: 0 };
             self.grow(txn, INODES, &growth)?;
             self.v.add_leaf(self.block_at(INODES, size)?, INODE);
             Ok(())
@@ -324,7 +333,7 @@ impl<M: Medium> Store<M> {
         match size < old {
             true if v.mappings.are_direct() => self.clear(v, size..old),
             true if !self.may_keep(v, size)? => self.trim(v, size),
-            _ => self.note_spare(v),
+            _ => self.note_preallocated(v),
         }
     }
 
@@ -332,7 +341,7 @@ impl<M: Medium> Store<M> {
     fn make_room(&self, v: &VInode, old: u64, size: u64) -> Result<()> {
         let mut map = self.map(v)?;
         if self.is_far(map, &(size..size)) {
-            map = self.drop_spare(v, map)?;
+            map = self.drop_preallocated(v, map)?;
         }
         let near = match map {
             Map::Run(run) => is_near(run.count, size.div_ceil(BLOCK)),
@@ -342,16 +351,16 @@ impl<M: Medium> Store<M> {
         let range = if near { old..size } else { size..size };
         self.v.transact(self.blocks_to_grow(map, &range, size)?, KEEP, |txn| {
             if let (Map::Table { block, level }, false) = (map, v.mappings.are_direct()) {
-                // Spare blocks are better given back than zeroed.
+                // Pre-allocated blocks are better given back than zeroed.
                 self.unmap(txn, (block, level), &(old.div_ceil(BLOCK)..u64::MAX))?;
                 let _ = self.medium.fence();
             }
-            self.add_spare(txn, v, &Growth::of(v, range, size, Fill::ZEROS))
+            self.preallocate(txn, v, &Growth::of(v, range, size, Fill::ZEROS))
         })
     }
 
-    /// Maps what a growth says, without a change of the size. A crash before that is stored leaves it as spare space.
-    pub fn add_spare(&self, txn: &mut Txn<'_>, v: &VInode, growth: &Growth<'_>) -> Result<()> {
+    /// Maps what a growth says, without a change of the size. A crash before that is stored leaves it as pre-allocated blocks.
+    pub fn preallocate(&self, txn: &mut Txn<'_>, v: &VInode, growth: &Growth<'_>) -> Result<()> {
         let content = self.content(v);
         let grown = self.prepare(txn, content, growth)?;
         if !grown.is_stored {
@@ -369,7 +378,7 @@ impl<M: Medium> Store<M> {
     }
 
     /// Cuts an inode's content, whose size has been published as `size`: gives back all that is mapped beyond. A crash before
-    /// that is done leaves it as spare space, which the next mount gives back.
+    /// that is done leaves it as pre-allocated blocks, which the next mount gives back.
     pub fn trim(&self, v: &VInode, size: u64) -> Result<()> {
         let map = self.map(v)?;
         let slot = self.word_at(v, Word::Root);
@@ -395,7 +404,7 @@ impl<M: Medium> Store<M> {
             v.add_blocks(txn.delta());
             Ok(())
         })?;
-        self.note_spare(v)
+        self.note_preallocated(v)
     }
 
     /// Commits words of an inode, and its size if it gets another one.
@@ -474,6 +483,13 @@ impl<M: Medium> Store<M> {
     }
 }
 
+/// The three sizes of a content (§3.3): virtual ≥ mapped, as a run is all mapped, and words of tables lead to no more than they
+/// stand for (map-M1); in one run, mapped ≥ size. Of a table, virtual ≥ size (claims-S3).
+fn assert_sizes(map: Map, size: u64) {
+    let is_within = map == Map::Hole || map.virtual_bytes() >= size;
+    debug_assert!(is_within, "{size} bytes are not within {map:?}");
+}
+
 /// A list of attributes as it is stored: nothing where there are none.
 fn list_bytes(attributes: &Attributes) -> Vec<u8> {
     if attributes.is_empty() { Vec::new() } else { attributes.to_bytes() }
@@ -550,7 +566,7 @@ impl<M: Medium> Storage for Store<M> {
         let mut runs: SmallVec<[Run; 4]> = SmallVec::new();
         let is_file = v.kind() == FileKind::File;
         if is_file {
-            self.v.set_spare(v, 0);
+            self.v.set_preallocated(v, 0);
         }
         for word in [Word::Xattr, Word::Root] {
             let own = runs.len();
@@ -667,7 +683,7 @@ impl<M: Medium> Storage for Store<M> {
         }
     }
 
-    fn give_back_spare(&self, v: &VInode) -> Result<()> {
+    fn give_back_preallocated(&self, v: &VInode) -> Result<()> {
         self.trim(v, self.load(v, Word::Size))
     }
 
@@ -745,19 +761,22 @@ impl<M: Medium> Storage for Store<M> {
             self.v.set_all_dirty(v);
         }
         let slot = self.word_at(v, Word::Root);
-        // A recovery leaves what is mapped as it is, spare space as well.
+        // A recovery leaves what is mapped as it is, pre-allocated blocks as well.
         let mut keep = size;
         if v.mappings.are_direct() {
             self.v.note_direct_mapping();
             keep = LIMITS.file_size;
         }
         let (blocks, _) = self.claim_map(scan, object, slot, keep, each);
-        // claims-S3.
-        if let Unverified::Run { count, .. } = self.load_map(slot)
-            && size > count * BLOCK
-        {
-            let what = format!("its size {size} is beyond the {count} blocks that it has");
-            let fix = Some(((self.word_at(v, Word::Size), count * BLOCK), "cut it there"));
+        // claims-S3. What cannot be, has been reported.
+        let most = match self.load_map(slot) {
+            Unverified::Run { count, .. } => count * BLOCK,
+            Unverified::Table { level: level @ 1..=LEVEL_MAX, .. } => table_bytes(level),
+            _ => u64::MAX,
+        };
+        if size > most {
+            let what = format!("its size {size} is beyond the {most} bytes that its map can hold");
+            let fix = Some(((self.word_at(v, Word::Size), most), "cut it there"));
             scan.problem(object, what, fix);
         }
         blocks

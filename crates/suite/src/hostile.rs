@@ -5,10 +5,11 @@
 //! `KEEPSTONE_HOSTILE=n` runs n images instead of the default. A failure prints its seed;
 //! `KEEPSTONE_HOSTILE_SEED=s` runs that one alone.
 
-use crate::{DIR, Engine, FILE, Fs, Rng, mount};
+use crate::{DIR, Engine, FILE, Fs, mount};
 use namespace::layout::BLOCK;
 use pmem::{Medium as _, Region};
 use pool::{CheckOptions, Error, FormatOptions, MountOptions};
+use rng::Rng;
 use vfs::{
     Caller, Fallocate, FileSystem, Ino, NewKind, NewNode, ROOT, RenameFlags, Seek, SetAttr,
     SetXattr,

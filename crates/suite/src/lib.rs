@@ -143,31 +143,6 @@ pub fn check_and_remount<E: Engine>(fs: Fs<E>) -> Fs<E> {
     fs
 }
 
-/// Random numbers that repeat.
-pub struct Rng(u64);
-
-impl Rng {
-    /// From a seed.
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    /// Any number.
-    #[expect(clippy::should_implement_trait, reason = "it has no end, and is nobody's iterator")]
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    /// A number below `n`.
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-}
-
 /// The file of a pool that processes share, removed when dropped.
 pub struct PoolFile(pub PathBuf);
 
@@ -267,7 +242,7 @@ macro_rules! tests {
     };
     (@ $engine:ident, mount_events) => {
         $crate::tests!(@ $engine, mount_events:
-            posts_are_shared_and_outlast_recoveries
+            mount_events_are_shared_and_outlast_recoveries
             mappings_end_with_those_who_count_them
             openings_are_waited_for
             the_server_hears_of_removals

@@ -1,10 +1,11 @@
 //! Where things end: full pools, the largest file, long names, large directories.
 
 use crate::{
-    DIR, Engine, FILE, Fs, Rng, check_and_remount, create, has_atomic_contents, mounted,
-    open_shared, place,
+    DIR, Engine, FILE, Fs, check_and_remount, create, has_atomic_contents, mounted, open_shared,
+    place,
 };
 use pool::{FormatOptions, MountOptions};
+use rng::Rng;
 use std::os::unix::fs::MetadataExt as _;
 use vfs::tree::{diff, tree};
 use vfs::{

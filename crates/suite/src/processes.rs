@@ -3,131 +3,131 @@
 //!
 //! The test program starts itself again as a worker. A worker makes random changes to files of its
 //! own, in a directory of its own and in one that all share, and says by a byte on a pipe when each
-//! is complete. The test kills it, follows the same random sequence in a model, and compares: the
+//! is complete. The test kills it, follows the same random sequence in the contract's model, and compares: the
 //! pool holds the state after the operations that were reported, or after one more.
 //!
-//! `KEEPSTONE_KILLS` sets the number of kills.
+//! `KEEPSTONE_KILLS` sets the number of kills. A failure prints the operations of the killed worker ([`vfs::script`]).
 
-use crate::{DIR, Engine, FILE, Fs, PoolFile, Rng, attach, has_atomic_contents, mount};
+use crate::{DIR, Engine, PoolFile, attach, has_atomic_contents, mount};
 use pmem::{Access, Region};
 use pool::CheckOptions;
-use std::cell::Cell;
+use rng::Rng;
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
-use vfs::{Caller, FileKind, FileSystem as _, Ino, ROOT, RenameFlags, SetAttr};
+use std::time::Duration;
+use vfs::model::Model;
+use vfs::script::{Driver, Op};
+use vfs::{Caller, FileKind, FileSystem, Ino, ROOT};
 
 const WORKERS: u64 = 3;
 const NAMES: u64 = 6;
 const HELD_MAX: u32 = 20;
 const POOL_BYTES: u64 = 24 << 20;
 const ROLE: &str = "KEEPSTONE_TEST_WORKER";
+const SHARED: &str = "/shared";
 
-/// A worker's name in one of its two directories.
-type Name = (bool, String);
-
-/// One call.
-#[derive(Clone, Debug)]
-enum Op {
-    Create(Name),
-    Append(Name, usize, u8),
-    Write(Name, u64, usize, u8),
-    Truncate(Name, u64),
-    Unlink(Name),
-    Rename(Name, Name),
-    Link(Name, Name),
+/// A worker's own directory.
+fn own(id: u64) -> String {
+    format!("/own{id}")
 }
 
-/// What a worker's files are: names lead to numbers, numbers to contents.
+/// A worker's files: paths lead to numbers, in the order of the first path of each, and numbers to contents.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Model {
-    names: BTreeMap<Name, usize>,
+struct Files {
+    names: BTreeMap<String, usize>,
     contents: Vec<Vec<u8>>,
 }
 
-impl Model {
-    fn pick(&self, rng: &mut Rng) -> Option<Name> {
-        let n = self.names.len() as u64;
-        (n > 0).then(|| self.names.keys().nth(rng.below(n) as usize).unwrap().clone())
-    }
-
-    fn next(&self, id: u64, rng: &mut Rng) -> Op {
-        let fresh = |rng: &mut Rng| (rng.below(3) == 0, format!("w{id}-{}", rng.below(NAMES)));
-        loop {
-            let to = fresh(rng);
-            let free = !self.names.contains_key(&to);
-            let Some(name) = self.pick(rng) else { return Op::Create(to) };
-            let size = self.contents[self.names[&name]].len() as u64;
-            return match rng.below(9) {
-                0 | 1 if free => Op::Create(to),
-                2 if size < 40_000 => {
-                    Op::Append(name, 1 + rng.below(6000) as usize, rng.below(255) as u8)
-                }
-                3 | 4 if size > 0 => {
-                    let at = rng.below(size);
-                    let most = [8, 5000][rng.below(2) as usize];
-                    Op::Write(name, at, 1 + rng.below(most) as usize, rng.below(255) as u8)
-                }
-                5 => Op::Truncate(name, rng.below(size + 2000)),
-                6 => Op::Unlink(name),
-                7 => Op::Rename(name, to),
-                8 if free => Op::Link(name, to),
-                _ => continue,
-            };
-        }
-    }
-
-    fn apply(&mut self, op: &Op) {
-        match op {
-            Op::Create(name) => {
-                self.contents.push(Vec::new());
-                self.names.insert(name.clone(), self.contents.len() - 1);
-            }
-            Op::Append(name, len, byte) => {
-                let c = &mut self.contents[self.names[name]];
-                c.resize(c.len() + len, *byte);
-            }
-            Op::Write(name, at, len, byte) => {
-                let c = &mut self.contents[self.names[name]];
-                let end = *at as usize + len;
-                c.resize(c.len().max(end), 0);
-                c[*at as usize..end].fill(*byte);
-            }
-            Op::Truncate(name, size) => self.contents[self.names[name]].resize(*size as usize, 0),
-            Op::Unlink(name) => drop(self.names.remove(name)),
-            Op::Rename(from, to) => {
-                let file = self.names[from];
-                if self.names.get(to) != Some(&file) {
-                    self.names.remove(from);
-                    self.names.insert(to.clone(), file);
-                }
-            }
-            Op::Link(name, to) => {
-                self.names.insert(to.clone(), self.names[name]);
-            }
-        }
-    }
-
-    /// Numbers files by their first names, and forgets those without.
-    fn canonical(&self) -> Self {
-        let mut known = BTreeMap::new();
-        let mut c = Self::default();
-        for (name, file) in &self.names {
-            let number = *known.entry(*file).or_insert_with(|| {
-                c.contents.push(self.contents[*file].clone());
-                c.contents.len() - 1
+impl Files {
+    /// Those of worker `id`.
+    fn read(fs: &dyn FileSystem, id: u64) -> Self {
+        let mut files = Self::default();
+        let mut numbers = BTreeMap::new();
+        for (path, ino) in list(fs, id) {
+            let number = *numbers.entry(ino).or_insert_with(|| {
+                let mut content = vec![0; 100_000];
+                let n = fs.read(ino, 0, &mut content).unwrap();
+                content.truncate(n);
+                files.contents.push(content);
+                files.contents.len() - 1
             });
-            c.names.insert(name.clone(), number);
+            files.names.insert(path, number);
         }
-        c
+        files
+    }
+
+    /// A model that has them.
+    fn model(&self, id: u64) -> Model {
+        let model = Model::new();
+        let mut driver = Driver::new(&model);
+        let mut run = |op: Op| driver.run(&op, 0).unwrap();
+        run(Op::mkdir(own(id)));
+        run(Op::mkdir(SHARED));
+        let mut first = BTreeMap::new();
+        for (path, number) in &self.names {
+            match first.insert(number, path) {
+                Some(of) => run(Op::Link(of.clone(), path.clone())),
+                None => run(Op::create(path.clone())),
+            }
+        }
+        for (path, number) in &self.names {
+            let content = &self.contents[*number];
+            Driver::new(&model).with(path, |ino| model.write(ino, 0, content)).unwrap();
+        }
+        model
+    }
+}
+
+/// The paths of worker `id`, sorted.
+fn list(fs: &dyn FileSystem, id: u64) -> BTreeMap<String, Ino> {
+    let mut paths = BTreeMap::new();
+    let prefix = format!("w{id}-");
+    for dir in [own(id), SHARED.into()] {
+        let list = &mut |e: &vfs::DirEntry<'_>| {
+            if e.kind == FileKind::File && e.name.starts_with(prefix.as_bytes()) {
+                paths.insert(format!("{dir}/{}", e.name.escape_ascii()), e.ino);
+            }
+            true
+        };
+        Driver::new(fs).with(&dir, |ino| fs.readdir(ino, 0, list)).unwrap();
+    }
+    paths
+}
+
+/// The next operation of worker `id`, whose files a model has.
+fn next(model: &Model, id: u64, rng: &mut Rng) -> Op {
+    let files = list(model, id);
+    loop {
+        let dir = if rng.below(3) == 0 { SHARED.into() } else { own(id) };
+        let to = format!("{dir}/w{id}-{}", rng.below(NAMES));
+        let free = !files.contains_key(&to);
+        if files.is_empty() {
+            return Op::create(to);
+        }
+        let (path, ino) = files.iter().nth(rng.below(files.len() as u64) as usize).unwrap();
+        let (path, size) = (path.clone(), model.getattr(*ino).unwrap().size);
+        return match rng.below(9) {
+            0 | 1 if free => Op::create(to),
+            2 if size < 40_000 => Op::append(path, 1 + rng.below(6000)),
+            3 | 4 if size > 0 => {
+                let at = rng.below(size);
+                let most = [8, 5000][rng.below(2) as usize];
+                Op::write(path, at, 1 + rng.below(most))
+            }
+            5 => Op::truncate(path, rng.below(size + 2000)),
+            6 => Op::Unlink(path),
+            7 => Op::Rename(path, to),
+            8 if free => Op::Link(path, to),
+            _ => continue,
+        };
     }
 }
 
 /// Whether a worker's files are as before or after its last operation; or, where writes are not atomic, have of each byte what
 /// it was before or after.
-fn is_right<E: Engine>([before, after]: &[Model; 2], now: &Model) -> bool {
+fn is_right<E: Engine>([before, after]: &[Files; 2], now: &Files) -> bool {
     let is_torn = |((now, before), after): ((&Vec<u8>, &Vec<u8>), &Vec<u8>)| {
         [before.len(), after.len()].contains(&now.len())
             && now
@@ -140,101 +140,6 @@ fn is_right<E: Engine>([before, after]: &[Model; 2], now: &Model) -> bool {
     now == before
         || now == after
         || !has_atomic_contents::<E>() && have_same_names && contents.into_iter().all(is_torn)
-}
-
-/// A worker's view of the pool.
-struct Place<'a, E: Engine> {
-    fs: &'a Fs<E>,
-    id: u64,
-    own: Ino,
-    shared: Ino,
-    held: Cell<u32>,
-}
-
-impl<'a, E: Engine> Place<'a, E> {
-    fn new(fs: &'a Fs<E>, id: u64) -> Self {
-        let dir = |name: &str| fs.lookup(ROOT, name.as_bytes()).unwrap().ino;
-        Self { fs, id, own: dir(&format!("own{id}")), shared: dir("shared"), held: Cell::new(0) }
-    }
-
-    fn dir(&self, name: &Name) -> Ino {
-        if name.0 { self.shared } else { self.own }
-    }
-
-    fn with<T>(&self, name: &Name, f: impl FnOnce(Ino) -> vfs::Result<T>) -> vfs::Result<T> {
-        let ino = self.fs.lookup(self.dir(name), name.1.as_bytes())?.ino;
-        let result = f(ino);
-        self.fs.forget(ino, 1);
-        result
-    }
-
-    fn apply(&self, op: &Op) -> vfs::Result<()> {
-        let fs = self.fs;
-        match op {
-            Op::Create(name) => {
-                let made = fs.create(&Caller::ROOT, self.dir(name), name.1.as_bytes(), &FILE)?;
-                fs.forget(made.ino, 1);
-                Ok(())
-            }
-            Op::Append(name, len, byte) => {
-                self.with(name, |ino| fs.append(ino, &vec![*byte; *len]).map(drop))
-            }
-            Op::Write(name, at, len, byte) => {
-                self.with(name, |ino| fs.write(ino, *at, &vec![*byte; *len]))
-            }
-            Op::Truncate(name, size) => self.with(name, |ino| {
-                let set = SetAttr { size: Some(*size), ..SetAttr::default() };
-                fs.setattr(&Caller::ROOT, ino, &set).map(drop)
-            }),
-            Op::Unlink(name) => {
-                // Some are held, and then removed: the reference dies with the process.
-                if self.held.get() < HELD_MAX && name.1.ends_with('1') {
-                    self.held.set(self.held.get() + 1);
-                    fs.lookup(self.dir(name), name.1.as_bytes())?;
-                }
-                fs.unlink(self.dir(name), name.1.as_bytes())
-            }
-            Op::Rename(from, to) => {
-                let at = |n: &Name| (self.dir(n), n.1.clone());
-                let (from, to) = (at(from), at(to));
-                let flags = RenameFlags::empty();
-                fs.rename((from.0, from.1.as_bytes()), (to.0, to.1.as_bytes()), flags)
-            }
-            Op::Link(name, to) => self.with(name, |ino| {
-                let made = fs.link(ino, self.dir(to), to.1.as_bytes())?;
-                fs.forget(made.ino, 1);
-                Ok(())
-            }),
-        }
-    }
-
-    fn load(&self) -> Model {
-        let mut m = Model::default();
-        let mut files = BTreeMap::new();
-        let mut names = Vec::new();
-        for (dir, is_shared) in [(self.own, false), (self.shared, true)] {
-            let list = &mut |e: &vfs::DirEntry<'_>| {
-                let name = String::from_utf8(e.name.to_vec()).unwrap();
-                if e.kind == FileKind::File && name.starts_with(&format!("w{}-", self.id)) {
-                    names.push(((is_shared, name), e.ino));
-                }
-                true
-            };
-            self.fs.readdir(dir, 0, list).unwrap();
-        }
-        names.sort();
-        for (name, ino) in names {
-            let number = *files.entry(ino).or_insert_with(|| {
-                let mut content = vec![0; 100_000];
-                let n = self.fs.read(ino, 0, &mut content).unwrap();
-                content.truncate(n);
-                m.contents.push(content);
-                m.contents.len() - 1
-            });
-            m.names.insert(name, number);
-        }
-        m
-    }
 }
 
 fn seed(id: u64, life: u64) -> Rng {
@@ -252,14 +157,23 @@ pub fn worker<E: Engine>() {
     let (id, life) = (number(), number());
     let pool = PathBuf::from(parts.next().unwrap());
     let fs = attach::<E>(&pool);
-    let place = Place::<E>::new(&fs, id);
-    let mut model = place.load();
+    let model = Files::read(&fs, id).model(id);
+    let (mut pool, mut follower) = (Driver::new(&fs), Driver::new(&model));
     let mut rng = seed(id, life);
+    let mut held = 0;
     let mut done = std::io::stderr();
-    loop {
-        let op = model.next(id, &mut rng);
-        place.apply(&op).unwrap_or_else(|e| panic!("{op:?}: {e}"));
-        model.apply(&op);
+    for number in 0.. {
+        let op = next(&model, id, &mut rng);
+        if let Op::Unlink(path) = &op
+            && held < HELD_MAX
+            && path.ends_with('1')
+        {
+            // Some are held, and then removed: the reference dies with the process.
+            held += 1;
+            pool.held(path).expect("it has its name");
+        }
+        pool.run(&op, number).unwrap_or_else(|e| panic!("{op}: {e}"));
+        follower.run(&op, number).unwrap_or_else(|e| panic!("{op} on the model: {e}"));
         if done.write_all(b".").is_err() {
             return;
         }
@@ -270,11 +184,19 @@ pub fn worker<E: Engine>() {
 struct Worker {
     child: Child,
     life: u64,
-    before: Model,
+    before: Files,
+}
+
+/// What is to be found where a worker was killed.
+struct Killed {
+    /// Its files after what it reported, and after one operation more.
+    right: [Files; 2],
+    /// These operations.
+    script: String,
 }
 
 impl Worker {
-    fn start(pool: &Path, id: u64, life: u64, before: Model) -> Self {
+    fn start(pool: &Path, id: u64, life: u64, before: Files) -> Self {
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "suite::processes::worker", "--nocapture", "--test-threads=1"])
             .env(ROLE, format!("{id} {life} {}", pool.display()))
@@ -285,8 +207,8 @@ impl Worker {
         Self { child, life, before }
     }
 
-    /// Kills it; the models that are right after the operations it reported.
-    fn kill(mut self, id: u64) -> [Model; 2] {
+    /// Kills it.
+    fn kill(mut self, id: u64) -> Killed {
         // The pipe holds 64 KiB, more than a worker writes in its short life.
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -295,15 +217,20 @@ impl Worker {
         if let Some(at) = reported.iter().position(|b| *b != b'.') {
             panic!("worker {id}: {}", String::from_utf8_lossy(&reported[at..]));
         }
-        let mut model = self.before;
+        let model = self.before.model(id);
+        let mut driver = Driver::new(&model);
         let mut rng = seed(id, self.life);
-        for _ in 0..reported.len() {
-            let op = model.next(id, &mut rng);
-            model.apply(&op);
-        }
-        let mut after = model.clone();
-        after.apply(&model.next(id, &mut rng));
-        [model.canonical(), after.canonical()]
+        let mut script = String::new();
+        let mut run = |number| {
+            let op = next(&model, id, &mut rng);
+            driver.run(&op, number).unwrap_or_else(|e| panic!("{op} on the model: {e}"));
+            script += &format!("{op}\n");
+        };
+        let reported = reported.len() as u64;
+        (0..reported).for_each(&mut run);
+        let before = Files::read(&model, id);
+        run(reported);
+        Killed { right: [before, Files::read(&model, id)], script }
     }
 }
 
@@ -315,30 +242,28 @@ pub fn killed_processes_do_no_harm<E: Engine>() {
     for name in (0..WORKERS).map(|id| format!("own{id}")).chain(["shared".into()]) {
         fs.create(&Caller::ROOT, ROOT, name.as_bytes(), &DIR).unwrap();
     }
-    let places: Vec<_> = (0..WORKERS).map(|id| Place::<E>::new(&fs, id)).collect();
     let mut workers: Vec<_> =
-        (0..WORKERS).map(|id| Some(Worker::start(&pool.0, id, 0, Model::default()))).collect();
+        (0..WORKERS).map(|id| Some(Worker::start(&pool.0, id, 0, Files::default()))).collect();
     let mut rng = Rng::new(0x5eed_0000_0001);
     for life in 1..=kills {
         std::thread::sleep(Duration::from_micros(10_000 + rng.below(30_000)));
         let id = rng.below(WORKERS);
-        let right = workers[id as usize].take().expect("it runs").kill(id);
-        let start = Instant::now();
-        let now = places[id as usize].load();
-        assert!(start.elapsed() < Duration::from_secs(20), "something was stuck");
+        let Killed { right, script } = workers[id as usize].take().expect("it runs").kill(id);
+        let now = Files::read(&fs, id);
         assert!(
             is_right::<E>(&right, &now),
-            "worker {id}, life {life}: {now:?}\nis neither {right:?}"
+            "worker {id}, life {life}: {now:?}\nis neither {right:?}, which is after\n{script}"
         );
         workers[id as usize] = Some(Worker::start(&pool.0, id, life, now));
     }
     for (id, worker) in workers.into_iter().enumerate() {
-        let right = worker.expect("it runs").kill(id as u64);
-        assert!(is_right::<E>(&right, &places[id].load()), "worker {id} at the end");
+        let id = id as u64;
+        let Killed { right, script } = worker.expect("it runs").kill(id);
+        let now = Files::read(&fs, id);
+        assert!(is_right::<E>(&right, &now), "worker {id} at the end, after\n{script}");
     }
     while fs.reap_processes().unwrap() > 0 {}
     eprintln!("{kills} kills, {} of them inside an operation", fs.recoveries());
-    drop(places);
 
     // Nothing leaks: what is free is what a fresh scan finds free.
     let shared = fs.statfs();

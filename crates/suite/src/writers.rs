@@ -14,7 +14,7 @@ pub fn blocks_of_one_file_are_whole<E: Engine>() {
     let ino = fs.create(&Caller::ROOT, ROOT, b"f", &FILE).unwrap().ino;
     resize(&fs, ino, BLOCKS * BLOCK);
     let rng = |seed: u64| {
-        let mut rng = crate::Rng::new(seed);
+        let mut rng = rng::Rng::new(seed);
         move |below: u64| rng.below(below)
     };
     let write = |seed: u8| {

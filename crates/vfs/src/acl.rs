@@ -203,12 +203,12 @@ impl Acl {
     pub fn inherit(&self, mode: u32) -> (u32, Option<Self>) {
         let mut access = self.clone();
         access.for_each_class(|entry_perm, shift| *entry_perm &= mode >> shift & RWX);
-        access.settle(mode)
+        access.split_mode(mode)
     }
 
     /// Splits an access ACL into the mode that goes with it (`mode` with its permission bits
     /// replaced) and what remains to be stored (`posix_acl_update_mode`).
-    pub fn settle(self, mode: u32) -> (u32, Option<Self>) {
+    pub fn split_mode(self, mode: u32) -> (u32, Option<Self>) {
         let new_mode = mode & !0o777 | self.mode_bits();
         let stored = self.equivalent_mode().is_none().then_some(self);
         (new_mode, stored)

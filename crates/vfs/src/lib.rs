@@ -1,7 +1,7 @@
 //! The contract between storage engines and front ends.
 //!
-//! An engine (`bpfs`, later `scmfs` and `pmcache`) implements [`FileSystem`]; a front end (`fuse`,
-//! later `posix`) translates requests into its calls and results into replies. Both sides speak
+//! An engine (`bpfs`, `scmfs`), or a cache over one (`pmcache`), implements [`FileSystem`]; a front end (`fuse`,
+//! `posix`) translates requests into its calls and results into replies. Both sides speak
 //! inode numbers, byte names and [`Errno`]; neither knows the other.
 //!
 //! What the contract promises:
@@ -21,7 +21,7 @@
 //!   that makes them durable before that.
 //!
 //! [`model`] is the executable specification, `conformance` (a cargo feature of this name) the
-//! suite that compares any implementation with it, [`path`] walks paths, [`tree`] reads a whole file system into a value
+//! suite that compares any implementation with it, `script` (a feature, too) has operations as lines of text, [`path`] walks paths, [`tree`] reads a whole file system into a value
 //! that can be compared, [`forward!`] puts one file system over another, [`acl`] is the POSIX.1e
 //! arithmetic, and [`Limits`] and [`rules`] are the small rules that every engine needs.
 
@@ -35,6 +35,8 @@ mod limits;
 pub mod model;
 pub mod path;
 pub mod rules;
+#[cfg(feature = "script")]
+pub mod script;
 pub mod tree;
 mod types;
 

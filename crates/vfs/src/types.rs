@@ -169,8 +169,7 @@ impl Attr {
 pub type Entry = Attr;
 
 /// A time to set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {
     /// The time of the call.
     Now,
@@ -179,7 +178,7 @@ pub enum SetTime {
 }
 
 /// Attributes to change; `None` leaves one as it is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// Permission bits, `0o7777`.
     pub perm: Option<u32>,
@@ -267,8 +266,7 @@ bitflags! {
 }
 
 /// What `fallocate` does (`fallocate(2)`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fallocate {
     /// Allocate the range (zeroed where it was a hole); grow the file unless `keep_size`.
     Allocate {
@@ -289,8 +287,7 @@ pub enum Fallocate {
 }
 
 /// What `seek` looks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seek {
     /// `SEEK_DATA`.
     Data,
@@ -299,8 +296,7 @@ pub enum Seek {
 }
 
 /// How to set an extended attribute.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetXattr {
     /// Create or replace.
     Any,

@@ -30,6 +30,7 @@ impl DirFs {
             return Ok(0);
         }
         let content = self.content(&inode, false)?;
+        // dirfs-B2: a lock that few files share.
         let _whole = self.contents.shared(ino);
         read_all(&content, offset, buf)
     }

@@ -8,8 +8,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use vfs::conformance::{Attribute, Make, Op, compare, gen_ops, scenarios};
-use vfs::{Fallocate, FileKind, FileSystem, Ino, Result, SetTime, Timestamp};
+use vfs::conformance::{compare, gen_ops, scenarios};
+use vfs::script::{Op, When};
+use vfs::{FileKind, FileSystem, Ino, Result, Timestamp};
 
 /// A directory of its own, removed at the end.
 struct Fresh {
@@ -181,25 +182,21 @@ fn run_scenarios(kind: &str, options: Options) {
 
 /// A generated call, if it means the same on this file system, with times that all can keep.
 fn adapted(kind: &str, mut op: Op) -> Option<Op> {
-    let keep = |time: &mut Option<SetTime>| {
-        if let Some(SetTime::At(Timestamp(ns))) = time {
+    let keep = |time: &mut Option<When>| {
+        if let Some(When(Some(ns))) = time {
             *ns = ns.rem_euclid(1 << 60);
         }
     };
     match &mut op {
-        Op::Setattr { set, .. } => {
+        Op::Setattr(_, set) => {
             keep(&mut set.atime);
             keep(&mut set.mtime);
         }
-        Op::Setxattr { name: Attribute::Capability, .. } => return None,
+        Op::SetXattr(_, name, ..) if name == "security.capability" => return None,
         // XFS has fewer numbers.
-        Op::Create { make: Make::Char(rdev) | Make::Block(rdev), .. } => *rdev &= 0xfff,
-        Op::Fallocate { mode, .. } => match (kind, mode) {
-            ("btrfs", Fallocate::Collapse | Fallocate::Insert) => return None,
-            ("tmpfs", Fallocate::Allocate { .. } | Fallocate::PunchHole) => {}
-            ("tmpfs", _) => return None,
-            _ => {}
-        },
+        Op::Mknod(_, device, ..) | Op::MknodBlock(_, device, ..) => *device &= 0xfff,
+        Op::Collapse(..) | Op::Insert(..) if matches!(kind, "btrfs" | "tmpfs") => return None,
+        Op::Zero(..) | Op::ZeroKeep(..) if kind == "tmpfs" => return None,
         _ => {}
     }
     Some(op)

@@ -2,11 +2,11 @@
 
 use crate::common::{Disk, KINDS, descriptors, directory, file, node, open, open_without_handles};
 use backing::{Backing as _, DirFs, Options};
+use rng::Rng;
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
-use std::process::Command;
 use vfs::acl::ACL_DEFAULT;
 use vfs::{Caller, Errno, FileKind, FileSystem as _, NewKind, NewNode, ROOT, RenameFlags};
 use vfs::{SetAttr, SetTime, SetXattr, Timestamp};
@@ -516,12 +516,8 @@ fn many_threads_at_once() {
 
 /// 2,000 calls; what a thread holds stays its own, whatever the others do to the names.
 fn shuffle(fs: &DirFs, dirs: [vfs::Ino; 3], seed: u64) {
-    let mut state = seed;
-    let mut below = |n: u64| {
-        state =
-            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) % n
-    };
+    let mut rng = Rng::new(seed);
+    let mut below = |n| rng.below(n);
     let caller = Caller { uid: seed as u32, gid: seed as u32 };
     for _ in 0..2000 {
         let dir = dirs[below(3) as usize];

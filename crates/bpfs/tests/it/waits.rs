@@ -7,7 +7,8 @@ use std::collections::HashSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use suite::watch::{Watch, Watched};
-use vfs::conformance::{Handles, Op, apply, gen_ops};
+use vfs::conformance::{Handles, apply, gen_ops};
+use vfs::script::Op;
 use vfs::{ROOT, Timestamp};
 
 /// Lines that have been flushed, and no fence has come since; and the first loads from such.
@@ -42,7 +43,18 @@ fn is_in_place(op: &Op) -> bool {
     use Op::*;
     matches!(
         op,
-        Create { .. } | Tmpfile { .. } | Link { .. } | Unlink { .. } | Rmdir { .. } | Append { .. }
+        Create(..)
+            | Mkdir(..)
+            | Symlink(..)
+            | Mkfifo(..)
+            | Mksocket(..)
+            | Mknod(..)
+            | MknodBlock(..)
+            | Tmpfile(..)
+            | Link(..)
+            | Unlink(_)
+            | Rmdir(_)
+            | Append(..)
     )
 }
 
@@ -69,7 +81,7 @@ fn operations_in_place_load_nothing_that_they_are_flushing() {
                 apply(&fs, &mut handles, &op);
                 let loads = std::mem::take(&mut *fs.medium().watch.loads.lock().unwrap());
                 if let (Some(load), true) = (loads.first(), is_in_place(&op)) {
-                    panic!("{op:?} loads from a line that it is flushing:\n{load}");
+                    panic!("{op} loads from a line that it is flushing:\n{load}");
                 }
             }
         }

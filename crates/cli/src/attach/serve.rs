@@ -95,7 +95,7 @@ pub fn run(args: &ServerArgs, started: impl FnOnce(&Ready) -> Result<()>) -> Res
     let mounted = fuse::mount(server, &place, &options).with_context(|| {
         format!("{}: cannot mount; `keepstone doctor` may know why", place.display())
     })?;
-    mount::end_on_signal(stop, mounted.place());
+    mount::end_on_signal(stop, mounted.mount_point());
     maintain(background);
     started(&ready)?;
     mounted.serve().with_context(|| format!("{}: the session broke", ready.mount))

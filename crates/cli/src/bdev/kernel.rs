@@ -55,8 +55,8 @@ struct Ready {
     warnings: Vec<String>,
 }
 
-/// How the kernel shall get a device.
-struct Way {
+/// By which driver the kernel gets a device.
+struct Driver {
     via: Via,
     /// Why, where nobody said so.
     why: Option<String>,
@@ -66,7 +66,7 @@ struct Way {
 
 /// By a loop device.
 pub fn run_loop(args: &KernelArgs, json: bool) -> Result<()> {
-    run(args, Way { via: Via::Loop, why: None, depth: ublk::DEPTH }, "loop", json)
+    run(args, Driver { via: Via::Loop, why: None, depth: ublk::DEPTH }, "loop", json)
 }
 
 /// By whatever the machine has.
@@ -75,7 +75,7 @@ pub fn run_attach(args: &AttachArgs, json: bool) -> Result<()> {
         Some(via) => (via, None),
         None => choose(),
     };
-    run(&args.kernel, Way { via, why, depth: args.queue_depth }, "attach", json)
+    run(&args.kernel, Driver { via, why, depth: args.queue_depth }, "attach", json)
 }
 
 /// Takes a device back, also one whose server was killed.
@@ -95,7 +95,7 @@ pub fn detach(name: &str, json: bool) -> Result<()> {
     stats::stop(name, json)
 }
 
-/// The fastest way there is.
+/// The fastest driver that the machine has.
 fn choose() -> (Via, Option<String>) {
     let (via, why) = match ublk::missing() {
         None => (Via::Ublk, "by ublk, which the kernel has".to_owned()),
@@ -110,11 +110,11 @@ fn choose() -> (Via, Option<String>) {
     (via, Some(why))
 }
 
-fn run(args: &KernelArgs, way: Way, word: &str, json: bool) -> Result<()> {
+fn run(args: &KernelArgs, driver: Driver, word: &str, json: bool) -> Result<()> {
     if args.process.daemon {
-        background::serve(|ready| serve(args, way, ready));
+        background::serve(|ready| serve(args, driver, ready));
     } else if args.process.foreground {
-        serve(args, way, &|ready| announce(ready, json))?;
+        serve(args, driver, &|ready| announce(ready, json))?;
     } else {
         announce(&server::start(word)?, json)?;
     }
@@ -145,8 +145,8 @@ fn announce(ready: &Ready, json: bool) -> Result<()> {
 }
 
 /// Serves until the device is let go.
-fn serve(args: &KernelArgs, way: Way, ready: &dyn Fn(&Ready) -> Result<()>) -> Result<()> {
-    if way.via == Via::Ublk
+fn serve(args: &KernelArgs, driver: Driver, ready: &dyn Fn(&Ready) -> Result<()>) -> Result<()> {
+    if driver.via == Via::Ublk
         && let Some(why) = ublk::missing()
     {
         bail!("{why}");
@@ -155,15 +155,15 @@ fn serve(args: &KernelArgs, way: Way, ready: &dyn Fn(&Ready) -> Result<()>) -> R
     let stop = StopSignals::block()?;
     let name = args.pool.file_name().context("a pool has a file name")?.to_string_lossy();
     let mut opened = devices::open(&name, "", &args.pool, &args.device)?;
-    let left = match way.via {
+    let left = match driver.via {
         Via::Ublk => ublk::left_behind(Path::new(&opened.report.path))?,
         Via::Nbd | Via::Loop => None,
     };
     let created = opened.created.take();
     let block = args.block_size.unwrap_or(opened.device.block_sizes().minimum.max(512));
     let threads = pool::threads(args.threads);
-    let attached = match way.via {
-        Via::Ublk => ublk::attach(&opened, block, threads, way.depth, left)?,
+    let attached = match driver.via {
+        Via::Ublk => ublk::attach(&opened, block, threads, driver.depth, left)?,
         Via::Loop => fileloop::attach(args, &opened, block, threads)?,
         Via::Nbd => kernel_nbd::attach(&opened, block, threads)?,
     };
@@ -204,8 +204,8 @@ fn serve(args: &KernelArgs, way: Way, ready: &dyn Fn(&Ready) -> Result<()>) -> R
     ready(&Ready {
         pid: std::process::id(),
         device: attached.path,
-        via: way.via,
-        why: way.why,
+        via: driver.via,
+        why: driver.why,
         export: opened.report,
         size_bytes,
         through: attached.through,

@@ -1,6 +1,6 @@
 //! The words of `mount -o`.
 
-use ::pool::{Consistency, WritePolicy};
+use ::pool::{Consistency, PAST_CACHE, WritePolicy};
 use anyhow::{Context as _, Result, anyhow, bail};
 use fuse::{Access, MountFlags};
 use pool::Prealloc;
@@ -30,6 +30,12 @@ pub struct Options {
     pub prealloc: Prealloc,
     /// How writes inside files reach the medium.
     pub write_policy: WritePolicy,
+    /// Writes of so many bytes go past the cache, where nobody has chosen.
+    pub past_cache: u64,
+    /// How often the server looks for what may wait until somebody has time, in milliseconds.
+    pub collect_every_ms: u64,
+    /// Its pause between two steps of that, in milliseconds.
+    pub collect_pause_ms: u64,
     /// Whether names and attributes are consistent after a power failure.
     pub consistency: Consistency,
     /// After how many seconds to write back what nobody has synced; 0: never.
@@ -41,6 +47,10 @@ pub struct Options {
 /// What was not synced is written back after so many seconds: as old as the kernel lets dirty pages become
 /// (`vm.dirty_expire_centisecs`), so that programs lose no more than on other file systems (SCMFS §3.6).
 pub const FLUSH_INTERVAL_S: u32 = 30;
+
+/// The collector is asked once a second unless told otherwise, and waits for 10 ms between two steps.
+const COLLECT_EVERY_MS: u64 = 1000;
+const COLLECT_PAUSE_MS: u64 = 10;
 
 impl Default for Options {
     fn default() -> Self {
@@ -55,6 +65,9 @@ impl Default for Options {
             emulation: None,
             prealloc: Prealloc::default(),
             write_policy: WritePolicy::default(),
+            past_cache: PAST_CACHE,
+            collect_every_ms: COLLECT_EVERY_MS,
+            collect_pause_ms: COLLECT_PAUSE_MS,
             consistency: Consistency::default(),
             data_flush_interval: FLUSH_INTERVAL_S,
             remount: false,
@@ -148,6 +161,9 @@ impl Options {
             "emulate" => self.emulation = Some(value.replace('+', ",").parse()?),
             "write_policy" => self.write_policy = chosen(option, value)?,
             "consistency" => self.consistency = chosen(option, value)?,
+            "past_cache" => self.past_cache = prealloc::number(name, value)?,
+            "collect_every" => self.collect_every_ms = milliseconds(name, value)?,
+            "collect_pause" => self.collect_pause_ms = milliseconds(name, value)?,
             "data_flush_interval" => {
                 let wrong = || format!("option `{option}`: needs a number of seconds");
                 self.data_flush_interval = value.parse().with_context(wrong)?;
@@ -188,6 +204,13 @@ impl Options {
         if self.data_flush_interval != FLUSH_INTERVAL_S {
             words.push(format!("data_flush_interval={}", self.data_flush_interval));
         }
+        let numbers = [
+            ("past_cache", self.past_cache, PAST_CACHE),
+            ("collect_every", self.collect_every_ms, COLLECT_EVERY_MS),
+            ("collect_pause", self.collect_pause_ms, COLLECT_PAUSE_MS),
+        ];
+        let chosen = numbers.iter().filter(|(_, value, usual)| value != usual);
+        words.extend(chosen.map(|(name, value, _)| format!("{name}={value}")));
         words.extend(self.threads.map(|n| format!("threads={n}")));
         words
             .extend(self.emulation.map(|e| format!("emulate={}", e.to_string().replace(',', "+"))));
@@ -209,6 +232,12 @@ impl Options {
 /// One of the values that an option has.
 fn chosen<T: std::str::FromStr<Err = String>>(option: &str, value: &str) -> Result<T> {
     value.parse().map_err(|why| anyhow!("option `{option}`: {why}"))
+}
+
+/// A number of milliseconds for which something can wait.
+fn milliseconds(name: &str, value: &str) -> Result<u64> {
+    let found = prealloc::number(name, value).ok().filter(|n| *n > 0);
+    found.with_context(|| format!("option `{name}={value}`: needs a number of milliseconds"))
 }
 
 #[cfg(test)]
@@ -247,9 +276,12 @@ mod tests {
     #[test]
     fn a_list_comes_back() {
         let list = "ro,nodev,noatime,allow_other,no_cache,no_open,writeback,direct,write_policy=through,consistency=none,\
-                    data_flush_interval=7,threads=3,prealloc=off,emulate=read=2x+line=100ns";
+                    data_flush_interval=7,threads=3,prealloc=off,past_cache=4096,collect_every=50,collect_pause=1,\
+                    emulate=read=2x+line=100ns";
         let options = parsed(list).unwrap();
         assert_eq!((options.write_policy, options.data_flush_interval), (WritePolicy::Through, 7));
+        assert_eq!(options.past_cache, 4096);
+        assert_eq!((options.collect_every_ms, options.collect_pause_ms), (50, 1));
         assert_eq!(parsed(&options.to_list()).unwrap(), options);
         assert_eq!(Options::default().to_list(), "");
     }
@@ -264,5 +296,7 @@ mod tests {
         assert!(err.to_string().contains("auto, cached, through"), "{err}");
         assert!(parsed("consistency=data").is_err());
         assert!(parsed("data_flush_interval=often").is_err());
+        assert!(parsed("past_cache=much").is_err());
+        assert!(parsed("collect_every=0").is_err(), "it would never rest");
     }
 }

@@ -9,7 +9,8 @@ pub fn set(p: &mut Prealloc, name: &str, value: &str) -> Result<bool> {
         "prealloc" => p.enabled = on_or_off(name, value)?,
         "null_files" => (p.null_min, p.null_max) = range(name, value)?,
         "null_blocks" => p.null_blocks = number(name, value)?,
-        "spare_blocks" => (p.spare_min, p.spare_max) = range(name, value)?,
+        // By its former name as well.
+        "prealloc_blocks" | "spare_blocks" => (p.blocks_min, p.blocks_max) = range(name, value)?,
         "collect_above" => p.collect_above = percent(name, value)?,
         "collect_below" => p.collect_below = number(name, value)?,
         "collect_step" => p.step = number(name, value)?,
@@ -30,7 +31,7 @@ pub fn to_words(p: &Prealloc) -> Vec<String> {
             format!("prealloc={}", switch(p.enabled)),
             format!("null_files={}-{}", p.null_min, p.null_max),
             format!("null_blocks={}", p.null_blocks),
-            format!("spare_blocks={}-{}", p.spare_min, p.spare_max),
+            format!("prealloc_blocks={}-{}", p.blocks_min, p.blocks_max),
             format!("collect_above={}", p.collect_above),
             format!("collect_below={}", p.collect_below),
             format!("collect_step={}", p.step),
@@ -52,7 +53,8 @@ fn on_or_off(name: &str, value: &str) -> Result<bool> {
     }
 }
 
-fn number(name: &str, value: &str) -> Result<u64> {
+/// The number that a word says.
+pub fn number(name: &str, value: &str) -> Result<u64> {
     let is_small = |n: &u64| *n <= u64::MAX >> 12;
     let found = value.parse().ok().filter(is_small);
     found.with_context(|| format!("option `{name}={value}`: needs a number"))
@@ -78,7 +80,8 @@ mod tests {
     fn words_come_back() {
         let mut p = Prealloc::default();
         assert!(to_words(&p).is_empty());
-        for word in ["prealloc=off", "null_files=0-7", "spare_blocks=1-2", "relocate=0", "wear=on"]
+        for word in
+            ["prealloc=off", "null_files=0-7", "prealloc_blocks=1-2", "relocate=0", "wear=on"]
         {
             let (name, value) = word.split_once('=').unwrap();
             assert!(set(&mut p, name, value).unwrap(), "{word}");
@@ -91,6 +94,8 @@ mod tests {
         assert_eq!(p, again);
         assert!(!p.enabled && p.wear && (p.null_min, p.null_max) == (0, 7));
         assert!(!set(&mut p, "colour", "blue").unwrap());
+        assert!(set(&mut p, "spare_blocks", "3-4").unwrap());
+        assert_eq!((p.blocks_min, p.blocks_max), (3, 4));
         for (name, value) in
             [("prealloc", ""), ("null_files", "7"), ("null_files", "9-1"), ("relocate", "101")]
         {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use ::pool::Engine;
 use anyhow::{Context as _, Result, bail};
 use fuse::{
-    Access, Caching, MountFlags, MountOptions, MountWatch, OpCounters, Place, Server,
+    Access, Caching, MountFlags, MountOptions, MountPoint, MountWatch, OpCounters, Server,
     ServerOptions, StopSignals,
 };
 use pmem::{Medium as _, OpenOptions, Region};
@@ -21,10 +21,6 @@ use crate::stats::{PoolStats, ServerStats};
 
 /// How often to look for programs that died.
 const REAP_EVERY: Duration = Duration::from_secs(1);
-
-/// How often to look for what may wait until somebody has time; and the pause between two steps of that.
-const MAINTAIN_EVERY: Duration = Duration::from_secs(1);
-const MAINTAIN_PAUSE: Duration = Duration::from_millis(10);
 
 /// How long programs get to close their files when the server is told to stop.
 const STOP_GRACE: Duration = Duration::from_secs(10);
@@ -45,6 +41,7 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
         threads: Some(threads),
         prealloc: plan.options.prealloc.clone(),
         write_policy: plan.options.write_policy,
+        past_cache: plan.options.past_cache,
         consistency: plan.options.consistency,
         ..Default::default()
     };
@@ -92,7 +89,7 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
     let reaped = Arc::downgrade(&fs);
     drop(fs);
     if !read_only {
-        maintain(reaped.clone());
+        maintain(reaped.clone(), &plan.options);
     }
     let root = rustix::process::geteuid().is_root();
     let by_default = if root { Access::All } else { Access::Owner };
@@ -105,12 +102,12 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
     let mounted = fuse::mount(server, &plan.dir, &options).with_context(|| {
         format!("{}: cannot mount; `keepstone doctor` may know why", plan.dir.display())
     })?;
-    end_on_signal(stop, mounted.place());
+    end_on_signal(stop, mounted.mount_point());
     if !read_only && is_behind {
         super::flush::begin(reaped.clone(), plan.options.data_flush_interval);
     }
     if is_direct(&plan.options) {
-        let watch = MountWatch::begin(&mounted.place())?;
+        let watch = MountWatch::begin(&mounted.mount_point())?;
         let _ = changes.set(Changes { watch, fs: reaped.clone() });
         follow(changes);
         reap(reaped);
@@ -207,8 +204,10 @@ fn reap(fs: Weak<dyn Engine>) {
 }
 
 /// Does what the engine has left for when there is time, a step at a time.
-fn maintain(fs: Weak<dyn Engine>) {
-    crate::background::maintain(fs, MAINTAIN_EVERY, MAINTAIN_PAUSE, |fs| {
+fn maintain(fs: Weak<dyn Engine>, options: &Options) {
+    let (every, pause) = (options.collect_every_ms, options.collect_pause_ms);
+    let (every, pause) = (Duration::from_millis(every), Duration::from_millis(pause));
+    crate::background::maintain(fs, every, pause, |fs| {
         fs.maintain().unwrap_or_else(|err| {
             tracing::error!("the collector found: {err}");
             false
@@ -281,12 +280,12 @@ fn stats(
 
 /// Unmounts at the first signal, waiting for programs to finish; exits at the second. Either way
 /// the pool is whole: it always is.
-pub fn end_on_signal(stop: StopSignals, place: Place) {
+pub fn end_on_signal(stop: StopSignals, mount_point: MountPoint) {
     std::thread::spawn(move || {
         let (signal, sender) = stop.wait();
         tracing::warn!("signal {signal} from process {sender}: unmounting");
         std::thread::spawn(move || {
-            if let Err(err) = place.end(STOP_GRACE) {
+            if let Err(err) = mount_point.end(STOP_GRACE) {
                 tracing::error!("cannot unmount: {err}");
             }
         });

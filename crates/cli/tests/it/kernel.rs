@@ -10,9 +10,11 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
-use crate::common::{Sandbox, child_test, wait_until};
+use crate::common::{Sandbox, child_test, on_each_engine, wait_until};
 use rustix::fs::{FlockOperation, fcntl_lock, flock};
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
+
+on_each_engine!(shared_writable_mappings, shared_writable_mappings_without_cache, file_handles,);
 
 /// More than the server has threads.
 const WAITERS: usize = 8;
@@ -157,9 +159,9 @@ impl Drop for Mapping {
     }
 }
 
-fn shared_mappings(mount_options: &[&str]) {
+fn shared_mappings(layout: &str, mount_options: &[&str]) {
     const LEN: usize = 1 << 20;
-    let mut s = Sandbox::mounted(mount_options);
+    let mut s = Sandbox::mounted_as(layout, mount_options);
     let path = s.path("mapped");
     let file = open_rw(&path);
     file.set_len(LEN as u64).unwrap();
@@ -189,14 +191,12 @@ fn shared_mappings(mount_options: &[&str]) {
     assert!(fs::read(&path).unwrap() == [4; LEN]);
 }
 
-#[test]
-fn shared_writable_mappings() {
-    shared_mappings(&[]);
+fn shared_writable_mappings(layout: &str) {
+    shared_mappings(layout, &[]);
 }
 
-#[test]
-fn shared_writable_mappings_without_cache() {
-    shared_mappings(&["--no-cache"]);
+fn shared_writable_mappings_without_cache(layout: &str) {
+    shared_mappings(layout, &["--no-cache"]);
 }
 
 #[repr(C)]
@@ -233,9 +233,8 @@ fn open_handle(mount: &Path, handle: &mut Handle, flags: i32) -> std::io::Result
     Ok(unsafe { File::from_raw_fd(fd) })
 }
 
-#[test]
-fn file_handles() {
-    let mut s = Sandbox::mounted(&[]);
+fn file_handles(layout: &str) {
+    let mut s = Sandbox::mounted_as(layout, &[]);
     let path = s.path("d/e/file");
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(&path, "content").unwrap();

@@ -7,8 +7,17 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use crate::common::{PermissionsExt, Sandbox, as_nobody, tool, wait_until};
+use crate::common::{PermissionsExt, Sandbox, as_nobody, on_each_engine, tool, wait_until};
 use rustix::process::Signal;
+
+on_each_engine!(
+    ready_on_return_and_gone_after_umount,
+    a_truncated_pool_fails_and_its_server_goes_on,
+    a_killed_server_is_replaced_and_nothing_completed_is_lost,
+    killed_in_the_middle_of_work,
+    a_read_only_mount_changes_nothing,
+    inodes_in_use_are_those_that_exist,
+);
 
 fn mount_line(dir: &Path) -> Option<String> {
     let table = fs::read_to_string("/proc/self/mounts").unwrap();
@@ -16,9 +25,8 @@ fn mount_line(dir: &Path) -> Option<String> {
     table.lines().find(|line| line.contains(&dir)).map(str::to_owned)
 }
 
-#[test]
-fn ready_on_return_and_gone_after_umount() {
-    let mut s = Sandbox::formatted();
+fn ready_on_return_and_gone_after_umount(layout: &str) {
+    let mut s = Sandbox::formatted_as(layout);
     for round in 0..5 {
         s.mount(&[]);
         let line = mount_line(&s.dir).expect("mounted on return");
@@ -68,11 +76,10 @@ fn in_the_foreground() {
     assert!(server.wait().unwrap().success());
 }
 
-#[test]
-fn a_truncated_pool_fails_and_its_server_goes_on() {
-    let mut s = Sandbox::formatted();
+fn a_truncated_pool_fails_and_its_server_goes_on(layout: &str) {
+    let mut s = Sandbox::formatted_as(layout);
     for options in [&[][..], &["-o", "direct"]] {
-        s.ok(["mkfs", "--force", s.pool_str(), "--size", "256M"]);
+        s.ok(["mkfs", "--force", s.pool_str(), "--size", "256M", "--layout", layout]);
         s.mount(options);
         fs::write(s.path("far"), vec![2; 100 << 20]).unwrap();
         s.umount();
@@ -89,9 +96,8 @@ fn a_truncated_pool_fails_and_its_server_goes_on() {
     }
 }
 
-#[test]
-fn a_killed_server_is_replaced_and_nothing_completed_is_lost() {
-    let mut s = Sandbox::mounted(&[]);
+fn a_killed_server_is_replaced_and_nothing_completed_is_lost(layout: &str) {
+    let mut s = Sandbox::mounted_as(layout, &[]);
     fs::create_dir(s.path("d")).unwrap();
     for i in 0..500 {
         fs::write(s.path(&format!("d/{i}")), format!("content {i}")).unwrap();
@@ -151,9 +157,8 @@ fn a_dead_mount_is_replaced_in_one_step() {
     assert!(below.exists());
 }
 
-#[test]
-fn killed_in_the_middle_of_work() {
-    let mut s = Sandbox::formatted();
+fn killed_in_the_middle_of_work(layout: &str) {
+    let mut s = Sandbox::formatted_as(layout);
     for _ in 0..5 {
         s.mount(&[]);
         let script = format!(
@@ -162,6 +167,7 @@ fn killed_in_the_middle_of_work() {
         );
         let mut worker =
             Command::new("sh").args(["-c", &script]).stderr(Stdio::null()).spawn().unwrap();
+        wait_until("the work is under way", || s.path("w/last").exists());
         std::thread::sleep(std::time::Duration::from_millis(100));
         s.signal_server(Signal::KILL);
         worker.wait().unwrap();
@@ -258,9 +264,8 @@ fn a_busy_mount_names_its_users() {
     s.server_ends();
 }
 
-#[test]
-fn a_read_only_mount_changes_nothing() {
-    let mut s = Sandbox::mounted(&[]);
+fn a_read_only_mount_changes_nothing(layout: &str) {
+    let mut s = Sandbox::mounted_as(layout, &[]);
     fs::write(s.path("file"), "content").unwrap();
     s.umount();
     let before = fs::read(&s.pool).unwrap();
@@ -428,9 +433,8 @@ fn flags_are_kept_to() {
     s.server_ends();
 }
 
-#[test]
-fn inodes_in_use_are_those_that_exist() {
-    let s = Sandbox::mounted(&[]);
+fn inodes_in_use_are_those_that_exist(layout: &str) {
+    let s = Sandbox::mounted_as(layout, &[]);
     let used = || {
         let now = rustix::fs::statvfs(&s.dir).unwrap();
         now.f_files - now.f_ffree

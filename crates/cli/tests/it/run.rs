@@ -11,10 +11,29 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
-use crate::common::{PermissionsExt as _, Sandbox, as_nobody, library, tool, wait_until};
+use crate::common::{
+    PermissionsExt as _, Sandbox, as_nobody, library, on_each_engine, tool, wait_until,
+};
 use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
+
+on_each_engine!(
+    every_class_of_calls_is_served_and_answers_as_the_kernel,
+    streams_of_libc_are_served_and_answer_as_on_tmpfs,
+    processes_share_files_as_on_tmpfs,
+    what_others_map_and_what_is_written_beside_the_mount_meet,
+    files_are_nothing_else_and_keep_their_names,
+    what_one_side_writes_the_other_reads,
+    space_of_removed_files_comes_back,
+    a_child_of_a_full_table_keeps_its_files,
+    a_child_of_a_killed_parent_keeps_its_files,
+    threads_fork_and_end_and_exec_at_once,
+    a_program_near_its_limits_fails_by_error_numbers_only,
+    a_program_on_a_truncated_pool_gets_errors_and_no_signal,
+    the_mount_serves_programs_that_find_no_shared_state,
+    the_c_interface_shares_the_pool_with_the_mount,
+);
 
 /// A C program of `crates/preload/tests/c`, compiled once.
 fn compiled(name: &str, options: &[&str]) -> PathBuf {
@@ -82,9 +101,8 @@ fn under_run(dir: &Path, calls: &Path, options: &[&str], different: &[&str]) -> 
     serde_json::from_str(report).unwrap()
 }
 
-#[test]
-fn every_class_of_calls_is_served_and_answers_as_the_kernel() {
-    let sandbox = Sandbox::mounted(&["-o", "direct"]);
+fn every_class_of_calls_is_served_and_answers_as_the_kernel(layout: &str) {
+    let sandbox = Sandbox::mounted_as(layout, &["-o", "direct"]);
     let report = on_pool(&sandbox, &compiled("calls", &[]), &[], &[]);
     let served = |class: &str| report["calls"][class]["served"].as_u64().unwrap_or(0);
     for class in [
@@ -113,17 +131,9 @@ fn every_class_of_calls_is_served_and_answers_as_the_kernel() {
     sandbox.umount();
 }
 
-/// A mounted pool of the layout whose files can be mapped where they lie.
-fn scmfs_mounted() -> Sandbox {
-    let mut sandbox = Sandbox::empty();
-    sandbox.ok(["mkfs", sandbox.pool_str(), "--size", "256M", "--layout", "scmfs"]);
-    sandbox.mount(&["-o", "direct"]);
-    sandbox
-}
-
 #[test]
 fn files_are_mapped_where_they_lie() {
-    let sandbox = scmfs_mounted();
+    let sandbox = Sandbox::mounted_as("scmfs", &["-o", "direct"]);
     let report = on_pool(&sandbox, &compiled("mapped", &[]), &[], &[]);
     let map = &report["calls"]["map"];
     // What cannot be mapped at all is the kernel's to say.
@@ -165,7 +175,7 @@ fn who_may_only_read_maps_only_that() {
 /// Who may not open the pool has the mount, by which it sees what others store through mappings, and gets no further.
 #[test]
 fn who_may_not_open_the_pool_sees_what_others_map() {
-    let sandbox = scmfs_mounted();
+    let sandbox = Sandbox::mounted_as("scmfs", &["-o", "direct"]);
     let [open, closed] = ["open", "closed"].map(|name| sandbox.path(name));
     for (path, mode) in [(&open, 0o644), (&closed, 0o600)] {
         fs::write(path, vec![b'a'; 100_000]).unwrap();
@@ -205,7 +215,7 @@ sys.stdin.read()";
 /// A program without the library finds what is stored, and cannot map what would not be that.
 #[test]
 fn what_is_mapped_where_it_lies_the_kernel_does_not_map() {
-    let sandbox = scmfs_mounted();
+    let sandbox = Sandbox::mounted_as("scmfs", &["-o", "direct"]);
     let path = sandbox.path("f");
     fs::write(&path, vec![b'a'; 100_000]).unwrap();
     let script = "import mmap, sys
@@ -261,9 +271,8 @@ fn the_c_interface_lends_any_range_as_one() {
     sandbox.umount();
 }
 
-#[test]
-fn streams_of_libc_are_served_and_answer_as_on_tmpfs() {
-    let sandbox = Sandbox::mounted(&["-o", "direct"]);
+fn streams_of_libc_are_served_and_answer_as_on_tmpfs(layout: &str) {
+    let sandbox = Sandbox::mounted_as(layout, &["-o", "direct"]);
     let report = on_pool(&sandbox, &compiled("streams", &[]), &[], &[]);
     let count = |class: &str, kind: &str| report["calls"][class][kind].as_u64().unwrap_or(0);
     for class in ["open", "close", "read", "write", "seek", "stat"] {
@@ -335,9 +344,8 @@ fn a_file_that_grows_is_mapped_while_others_lock_it() {
     sandbox.umount();
 }
 
-#[test]
-fn processes_share_files_as_on_tmpfs() {
-    let sandbox = Sandbox::mounted(&["-o", "direct"]);
+fn processes_share_files_as_on_tmpfs(layout: &str) {
+    let sandbox = Sandbox::mounted_as(layout, &["-o", "direct"]);
     let report = on_pool(&sandbox, &compiled("shared", &[]), &[], &[]);
     // What the kernel has, too, is served as before.
     let writes = &report["calls"]["write"];
@@ -363,9 +371,8 @@ fn changed_files_lose_their_capabilities_as_on_tmpfs() {
     }
 }
 
-#[test]
-fn what_others_map_and_what_is_written_beside_the_mount_meet() {
-    let sandbox = Sandbox::mounted(&["-o", "direct"]);
+fn what_others_map_and_what_is_written_beside_the_mount_meet(layout: &str) {
+    let sandbox = Sandbox::mounted_as(layout, &["-o", "direct"]);
     let path = sandbox.path("file");
     fs::write(&path, [b'.'; 8192]).unwrap();
     let file = fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
@@ -429,9 +436,8 @@ fn pointers_good_and_bad_give_what_the_kernel_gives() {
     sandbox.umount();
 }
 
-#[test]
-fn files_are_nothing_else_and_keep_their_names() {
-    let sandbox = Sandbox::mounted(&["-o", "direct"]);
+fn files_are_nothing_else_and_keep_their_names(layout: &str) {
+    let sandbox = Sandbox::mounted_as(layout, &["-o", "direct"]);
     on_pool(&sandbox, &compiled("kinds", &[]), &[], &[]);
     sandbox.umount();
 }
@@ -495,9 +501,8 @@ fn a_mount_that_is_not_direct_serves_itself() {
     assert_eq!(fs::read_to_string(file).unwrap(), "content\n");
 }
 
-#[test]
-fn what_one_side_writes_the_other_reads() {
-    let sandbox = Sandbox::mounted(&["-o", "direct"]);
+fn what_one_side_writes_the_other_reads(layout: &str) {
+    let sandbox = Sandbox::mounted_as(layout, &["-o", "direct"]);
     let file = sandbox.path("file");
     fs::write(&file, "by the mount").unwrap();
     let output = keepstone_run(["cat", file.to_str().unwrap()]);
@@ -511,9 +516,8 @@ fn what_one_side_writes_the_other_reads() {
 }
 
 /// Space of files that the kernel has seen, too: on the shell's descriptors, by `ls` outside, under other names.
-#[test]
-fn space_of_removed_files_comes_back() {
-    let sandbox = Sandbox::mounted(&["-o", "direct"]);
+fn space_of_removed_files_comes_back(layout: &str) {
+    let sandbox = Sandbox::mounted_as(layout, &["-o", "direct"]);
     let free = || rustix::fs::statvfs(&sandbox.dir).unwrap().f_bfree;
     let sh = |script: &str| {
         let output = keepstone_run(["--", "sh", "-ec", script, "sh", sandbox.dir_str()]);
@@ -549,32 +553,29 @@ fn a_program_keeps_to_what_it_has_mounted_itself() {
 }
 
 /// A scenario of `life.c`.
-fn lives(scenario: &str) {
-    let sandbox = Sandbox::mounted(&["-o", "direct"]);
+fn lives(layout: &str, scenario: &str) {
+    let sandbox = Sandbox::mounted_as(layout, &["-o", "direct"]);
     let program = compiled("life", &[]);
     let output = keepstone_run([program.as_os_str(), scenario.as_ref(), sandbox.dir.as_os_str()]);
     assert!(output.status.success() && output.stdout == b"done\n", "{output:?}");
     sandbox.umount();
 }
 
-#[test]
-fn a_child_of_a_full_table_keeps_its_files() {
-    lives("full-table");
+fn a_child_of_a_full_table_keeps_its_files(layout: &str) {
+    lives(layout, "full-table");
 }
 
-#[test]
-fn a_child_of_a_killed_parent_keeps_its_files() {
-    lives("killed-parents");
+fn a_child_of_a_killed_parent_keeps_its_files(layout: &str) {
+    lives(layout, "killed-parents");
 }
 
-#[test]
-fn threads_fork_and_end_and_exec_at_once() {
-    lives("threads");
+fn threads_fork_and_end_and_exec_at_once(layout: &str) {
+    lives(layout, "threads");
 }
 
 /// A program that ends well on tmpfs and on a pool.
-fn is_done(name: &str) {
-    let sandbox = Sandbox::mounted(&["-o", "direct"]);
+fn is_done(layout: &str, name: &str) {
+    let sandbox = Sandbox::mounted_as(layout, &["-o", "direct"]);
     let program = compiled(name, &[]);
     assert_eq!(on_tmpfs(&program), "done\n");
     let output = keepstone_run([program.as_os_str(), sandbox.dir.as_os_str()]);
@@ -582,9 +583,8 @@ fn is_done(name: &str) {
     sandbox.umount();
 }
 
-#[test]
-fn a_program_near_its_limits_fails_by_error_numbers_only() {
-    is_done("limits");
+fn a_program_near_its_limits_fails_by_error_numbers_only(layout: &str) {
+    is_done(layout, "limits");
 }
 
 /// Each leaves its references and its place among the users of the pool to the next.
@@ -604,12 +604,11 @@ fn a_program_can_be_replaced_more_often_than_processes_can_use_a_pool() {
 
 #[test]
 fn a_program_that_locks_its_memory_locks_no_pool() {
-    is_done("locked");
+    is_done("bpfs", "locked");
 }
 
-#[test]
-fn a_program_on_a_truncated_pool_gets_errors_and_no_signal() {
-    let s = Sandbox::mounted(&["-o", "direct"]);
+fn a_program_on_a_truncated_pool_gets_errors_and_no_signal(layout: &str) {
+    let s = Sandbox::mounted_as(layout, &["-o", "direct"]);
     fs::write(s.path("near"), vec![1; 100_000]).unwrap();
     fs::write(s.path("far"), vec![2; 100 << 20]).unwrap();
     let program = compiled("truncated", &[]);
@@ -622,9 +621,8 @@ fn a_program_on_a_truncated_pool_gets_errors_and_no_signal() {
 }
 
 /// As `rm /dev/shm/keepstone-*` does, or systemd-logind when a user logs out.
-#[test]
-fn the_mount_serves_programs_that_find_no_shared_state() {
-    let mut sandbox = Sandbox::mounted(&["-o", "direct"]);
+fn the_mount_serves_programs_that_find_no_shared_state(layout: &str) {
+    let mut sandbox = Sandbox::mounted_as(layout, &["-o", "direct"]);
     let uuid = sandbox.stats()["uuid"].as_str().unwrap().replace('-', "");
     let states = || {
         let all = fs::read_dir("/dev/shm").unwrap().map(|entry| entry.unwrap().path());
@@ -819,9 +817,8 @@ fn who_may_not_open_the_pool_is_told_the_remedy_which_works_at_once() {
     sandbox.umount();
 }
 
-#[test]
-fn the_c_interface_shares_the_pool_with_the_mount() {
-    let mut sandbox = Sandbox::formatted();
+fn the_c_interface_shares_the_pool_with_the_mount(layout: &str) {
+    let mut sandbox = Sandbox::formatted_as(layout);
     let (library, root) = (library(), Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));
     let dir = library.parent().unwrap();
     let program = sandbox.outside("counter");

@@ -6,20 +6,37 @@ use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::Path;
 
-use crate::common::{PermissionsExt, Sandbox, as_nobody, tool};
+use crate::common::{PermissionsExt, Sandbox, as_nobody, on_each_engine, tool};
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, RenameFlags, Timespec, Timestamps,
     XattrFlags,
 };
 use rustix::io::Errno;
 
+on_each_engine!(
+    ten_thousand_entries_are_listed_once,
+    listings_follow_changes,
+    rename_flags,
+    access_control_lists,
+    an_acl_by_a_stranger_to_the_group_clears_setgid,
+    changes_by_others_clear_setuid,
+    unlinked_files_live_while_open,
+    direct_io,
+    holes_and_preallocation,
+    files_of_two_to_the_48,
+    copies_within_the_mount,
+    extended_attributes,
+    special_files_links_and_times,
+    names_up_to_255_bytes,
+    a_full_pool_can_be_emptied,
+);
+
 fn open_rw(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
 }
 
-#[test]
-fn ten_thousand_entries_are_listed_once() {
-    let s = Sandbox::mounted(&[]);
+fn ten_thousand_entries_are_listed_once(layout: &str) {
+    let s = Sandbox::mounted_as(layout, &[]);
     let dir = s.path("d");
     fs::create_dir(&dir).unwrap();
     let names: BTreeSet<String> = (0..10_000).map(|i| format!("entry-{i:x}")).collect();
@@ -46,9 +63,8 @@ fn ten_thousand_entries_are_listed_once() {
     fs::remove_dir(&dir).unwrap();
 }
 
-#[test]
-fn listings_follow_changes() {
-    let s = Sandbox::mounted(&[]);
+fn listings_follow_changes(layout: &str) {
+    let s = Sandbox::mounted_as(layout, &[]);
     let list = || fs::read_dir(&s.dir).unwrap().count();
     for i in 0..20 {
         assert_eq!(list(), i);
@@ -58,9 +74,8 @@ fn listings_follow_changes() {
     assert_eq!(list(), 19);
 }
 
-#[test]
-fn rename_flags() {
-    let s = Sandbox::mounted(&[]);
+fn rename_flags(layout: &str) {
+    let s = Sandbox::mounted_as(layout, &[]);
     fs::write(s.path("a"), "a").unwrap();
     fs::create_dir(s.path("b")).unwrap();
     let rename = |flags| rustix::fs::renameat_with(CWD, s.path("a"), CWD, s.path("b"), flags);
@@ -77,9 +92,8 @@ fn rename_flags() {
     assert_eq!(below.raw_os_error(), Some(Errno::INVAL.raw_os_error()));
 }
 
-#[test]
-fn access_control_lists() {
-    let s = Sandbox::mounted(&[]);
+fn access_control_lists(layout: &str) {
+    let s = Sandbox::mounted_as(layout, &[]);
     let file = s.path("file");
     let name = file.to_str().unwrap();
     fs::write(&file, "secret").unwrap();
@@ -105,9 +119,8 @@ fn access_control_lists() {
     assert_eq!(acl, "user::rw-\nuser:daemon:rwx\ngroup::rw-\nmask::rw-\nother::---\n\n");
 }
 
-#[test]
-fn an_acl_by_a_stranger_to_the_group_clears_setgid() {
-    let s = Sandbox::mounted(&[]);
+fn an_acl_by_a_stranger_to_the_group_clears_setgid(layout: &str) {
+    let s = Sandbox::mounted_as(layout, &[]);
     let file = s.path("file");
     for (gid, kept) in [(1, false), (65534, true)] {
         fs::write(&file, "").unwrap();
@@ -119,9 +132,8 @@ fn an_acl_by_a_stranger_to_the_group_clears_setgid() {
     }
 }
 
-#[test]
-fn changes_by_others_clear_setuid() {
-    let s = Sandbox::mounted(&[]);
+fn changes_by_others_clear_setuid(layout: &str) {
+    let s = Sandbox::mounted_as(layout, &[]);
     let file = s.path("file");
     let mode = || fs::metadata(&file).unwrap().mode() & 0o7777;
     for change in [
@@ -204,9 +216,8 @@ fn the_kernel_checks_permission() {
     assert!(!other.status.success());
 }
 
-#[test]
-fn unlinked_files_live_while_open() {
-    let s = Sandbox::mounted(&[]);
+fn unlinked_files_live_while_open(layout: &str) {
+    let s = Sandbox::mounted_as(layout, &[]);
     let mut file = open_rw(&s.path("file"));
     file.write_all(b"before").unwrap();
     fs::remove_file(s.path("file")).unwrap();
@@ -223,9 +234,8 @@ fn unlinked_files_live_while_open() {
     crate::common::wait_until("its space is free", || free() >= before + 256);
 }
 
-#[test]
-fn direct_io() {
-    let s = Sandbox::mounted(&[]);
+fn direct_io(layout: &str) {
+    let s = Sandbox::mounted_as(layout, &[]);
     let path = s.path("file");
     let direct = OpenOptions::new()
         .read(true)
@@ -265,10 +275,9 @@ fn direct_io() {
     }
 }
 
-#[test]
-fn holes_and_preallocation() {
+fn holes_and_preallocation(layout: &str) {
     const BLOCK: u64 = 4096;
-    let s = Sandbox::mounted(&[]);
+    let s = Sandbox::mounted_as(layout, &[]);
     let mut file = open_rw(&s.path("file"));
     file.write_all_at(&[1; 4096], 10 * BLOCK).unwrap();
     assert_eq!(rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(0)), Ok(10 * BLOCK));
@@ -296,10 +305,9 @@ fn holes_and_preallocation() {
     }
 }
 
-#[test]
-fn files_of_two_to_the_48() {
+fn files_of_two_to_the_48(layout: &str) {
     const LAST: u64 = (1 << 48) - 1;
-    let s = Sandbox::mounted(&[]);
+    let s = Sandbox::mounted_as(layout, &[]);
     let file = open_rw(&s.path("file"));
     file.write_all_at(b"x", LAST).unwrap();
     assert_eq!(file.metadata().unwrap().len(), 1 << 48);
@@ -310,9 +318,8 @@ fn files_of_two_to_the_48() {
     assert_eq!(too_far.kind(), ErrorKind::FileTooLarge);
 }
 
-#[test]
-fn copies_within_the_mount() {
-    let s = Sandbox::mounted(&[]);
+fn copies_within_the_mount(layout: &str) {
+    let s = Sandbox::mounted_as(layout, &[]);
     let from = open_rw(&s.path("from"));
     let content: Vec<u8> = (0..300_000u32).map(|i| (i % 251) as u8).collect();
     from.write_all_at(&content, 0).unwrap();
@@ -331,9 +338,8 @@ fn copies_within_the_mount() {
     assert_eq!(seen, content[5..]);
 }
 
-#[test]
-fn extended_attributes() {
-    let s = Sandbox::mounted(&[]);
+fn extended_attributes(layout: &str) {
+    let s = Sandbox::mounted_as(layout, &[]);
     let file = s.path("file");
     fs::write(&file, "").unwrap();
     fs::set_permissions(&file, PermissionsExt::from_mode(0o644)).unwrap();
@@ -372,9 +378,8 @@ fn extended_attributes() {
     assert_eq!(get(stats), Err(Errno::NODATA));
 }
 
-#[test]
-fn special_files_links_and_times() {
-    let s = Sandbox::mounted(&[]);
+fn special_files_links_and_times(layout: &str) {
+    let s = Sandbox::mounted_as(layout, &[]);
     for (name, kind, device) in [
         ("fifo", FileType::Fifo, 0),
         ("socket", FileType::Socket, 0),
@@ -412,9 +417,8 @@ fn special_files_links_and_times() {
     }
 }
 
-#[test]
-fn names_up_to_255_bytes() {
-    let s = Sandbox::mounted(&[]);
+fn names_up_to_255_bytes(layout: &str) {
+    let s = Sandbox::mounted_as(layout, &[]);
     let longest = s.path(&"n".repeat(255));
     fs::write(&longest, "").unwrap();
     assert!(longest.exists());
@@ -431,9 +435,8 @@ fn nameless_files_are_refused_as_unsupported() {
     assert_eq!(refused.unwrap_err(), Errno::OPNOTSUPP);
 }
 
-#[test]
-fn a_full_pool_can_be_emptied() {
-    let s = Sandbox::mounted(&[]);
+fn a_full_pool_can_be_emptied(layout: &str) {
+    let s = Sandbox::mounted_as(layout, &[]);
     let mut files = 0;
     let full = loop {
         match fs::write(s.path(&files.to_string()), vec![1; 1 << 20]) {

@@ -10,42 +10,33 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
-use crate::common::{PermissionsExt, Sandbox};
+use crate::common::{PermissionsExt, Sandbox, on_each_engine};
+use rng::Rng;
+
+on_each_engine!(many_workers, many_workers_without_cache,);
 
 const WORKERS: u64 = 8;
 const STEPS: usize = 1500;
 /// Directories that all workers share.
 const SHARED: [&str; 3] = ["x", "y", "x/z"];
 
-/// xorshift64*.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % n
-    }
-}
-
 /// One worker's sequence. What fails (for want of a name, say) fails in both places.
 fn play(root: &Path, worker: u64) {
-    let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ (worker + 1));
+    let mut rng = Rng::new(worker);
     for step in 0..STEPS {
         let mut name = || -> PathBuf {
-            let dir = SHARED[random.below(3) as usize];
-            root.join(dir).join(format!("w{worker}-{}", random.below(12)))
+            let dir = SHARED[rng.below(3) as usize];
+            root.join(dir).join(format!("w{worker}-{}", rng.below(12)))
         };
         let (a, b) = (name(), name());
-        let _ = one_step(&mut random, step, &a, &b);
+        let _ = one_step(&mut rng, step, &a, &b);
     }
 }
 
-fn one_step(random: &mut Random, step: usize, a: &Path, b: &Path) -> io::Result<()> {
-    let data = vec![step as u8; 1 + random.below(20_000) as usize];
-    let at = random.below(60_000);
-    match random.below(16) {
+fn one_step(rng: &mut Rng, step: usize, a: &Path, b: &Path) -> io::Result<()> {
+    let data = vec![step as u8; 1 + rng.below(20_000) as usize];
+    let at = rng.below(60_000);
+    match rng.below(16) {
         0..4 => open(a)?.write_all_at(&data, at),
         4 => fs::write(a, &data),
         5 => open(a)?.set_len(at),
@@ -127,8 +118,8 @@ fn play_all(root: &Path) {
     });
 }
 
-fn same_as_tmpfs(options: &[&str]) {
-    let mut s = Sandbox::mounted(options);
+fn same_as_tmpfs(layout: &str, options: &[&str]) {
+    let mut s = Sandbox::mounted_as(layout, options);
     let reference = tempfile::tempdir_in("/dev/shm").unwrap();
     play_all(reference.path());
     play_all(&s.dir);
@@ -150,17 +141,15 @@ fn same_as_tmpfs(options: &[&str]) {
     assert!(s.ok(["check", s.pool_str()]).contains("clean"));
 }
 
-#[test]
-fn many_workers() {
-    same_as_tmpfs(&["--threads", "4"]);
+fn many_workers(layout: &str) {
+    same_as_tmpfs(layout, &["--threads", "4"]);
 }
 
-#[test]
-fn many_workers_without_cache() {
-    same_as_tmpfs(&["--threads", "4", "--no-cache"]);
+fn many_workers_without_cache(layout: &str) {
+    same_as_tmpfs(layout, &["--threads", "4", "--no-cache"]);
 }
 
 #[test]
 fn many_workers_whose_opens_are_asked_for() {
-    same_as_tmpfs(&["--threads", "4", "-o", "ask_open"]);
+    same_as_tmpfs("bpfs", &["--threads", "4", "-o", "ask_open"]);
 }

@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fuse::{
-    Access, Caching, MountFlags, MountOptions, MountWatch, Op, OpCounters, Place, Server,
+    Access, Caching, MountFlags, MountOptions, MountPoint, MountWatch, Op, OpCounters, Server,
     ServerOptions,
 };
 use mounts::{Alias, MountEvents};
@@ -163,7 +163,7 @@ struct Mount {
     dir: PathBuf,
     probe: Arc<Probe>,
     counters: Arc<OpCounters>,
-    place: Place,
+    mount_point: MountPoint,
     server: Option<JoinHandle<std::io::Result<()>>>,
     _scratch: tempfile::TempDir,
 }
@@ -203,10 +203,10 @@ impl Mount {
             threads: 3,
         };
         let mounted = fuse::mount(server, scratch.path(), &options).unwrap();
-        let place = mounted.place();
+        let mount_point = mounted.mount_point();
         let server = Some(std::thread::spawn(|| mounted.serve()));
         let dir = scratch.path().to_owned();
-        Self { dir, probe, counters, place, server, _scratch: scratch }
+        Self { dir, probe, counters, mount_point, server, _scratch: scratch }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -216,7 +216,7 @@ impl Mount {
     /// Unmounts and waits for the server.
     fn end(&mut self, grace: Duration) {
         if let Some(server) = self.server.take() {
-            self.place.end(grace).unwrap();
+            self.mount_point.end(grace).unwrap();
             server.join().unwrap().unwrap();
         }
     }
@@ -354,15 +354,10 @@ fn references_balance() {
     }
     fs::remove_file(mount.path("a/link")).unwrap();
     fs::remove_dir_all(mount.path("a")).unwrap();
-    let given = || mount.probe.references.load(Relaxed);
-    for _ in 0..200 {
-        if given() == 0 {
-            break;
-        }
+    until(|| {
         drop_caches();
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    assert_eq!(given(), 0);
+        mount.probe.references.load(Relaxed) == 0
+    });
     assert_eq!(mount.probe.statfs().inodes_free, Model::new().statfs().inodes_free);
 }
 
@@ -690,7 +685,7 @@ fn as_nobody(part: impl FnOnce()) {
 fn changes_of_the_mount_are_told_once_and_to_the_end() {
     let mut mount = Mount::shared();
     fs::create_dir(mount.path("d")).unwrap();
-    let watch = MountWatch::begin(&mount.place).unwrap();
+    let watch = MountWatch::begin(&mount.mount_point).unwrap();
     let changes = |count: u32, is_there: bool| {
         let mut told = 0;
         assert_eq!(watch.look(|| told += 1).unwrap(), is_there);

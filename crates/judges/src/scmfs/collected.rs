@@ -1,10 +1,10 @@
-//! SCMFS with a collector that is never content: before each change it frees all that is spare, a step at a time, and moves
+//! SCMFS with a collector that is never content: before each change it frees all that is pre-allocated, a step at a time, and moves
 //! files about.
 
 use super::Scmfs;
 use crate::{mounted, text};
 use crashsim::sited::Sited;
-use crashsim::target::{Mounted, Survivor, Target};
+use crashsim::target::{Mounted, SharingProcess, Target};
 use namespace::{Files, Pool};
 use pmem::Medium;
 use pool::{MountOptions, Prealloc};
@@ -33,7 +33,7 @@ impl<F: Files> FileSystem for Collecting<F> {
         drop_privileges, fallocate, copy_range, fsync, sync, setxattr, removexattr);
 }
 
-impl<F: Files> Survivor for Collecting<F> {
+impl<F: Files> SharingProcess for Collecting<F> {
     fn fs(&self) -> &dyn FileSystem {
         self
     }
@@ -48,7 +48,7 @@ fn options() -> MountOptions {
     let prealloc = Prealloc {
         null_min: 1,
         null_blocks: 2,
-        spare_min: 2,
+        blocks_min: 2,
         collect_above: 0,
         cold_after: 0,
         step: 2,
@@ -75,7 +75,7 @@ impl Target for Collected {
         true
     }
 
-    fn share<'m, M: Medium>(&self, medium: &'m M) -> Result<Box<dyn Survivor + 'm>, String> {
+    fn share<'m, M: Medium>(&self, medium: &'m M) -> Result<Box<dyn SharingProcess + 'm>, String> {
         let fs = mounted::attach::<M, scmfs::Files<Sited<&M>>>(medium, &options())?;
         Ok(Box::new(Collecting(fs)))
     }

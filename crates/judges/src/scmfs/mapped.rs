@@ -9,15 +9,14 @@
 
 use super::Scmfs;
 use crate::{mounted, text};
-use crashsim::op::Op;
 use crashsim::sited::Sited;
 use crashsim::target::{Mounted, Strength, Target, Usage};
-use crashsim::workload;
 use namespace::{Files, Pool};
 use pmem::Medium;
 use pool::{MountOptions, Prealloc};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use vfs::script::Op;
 use vfs::{Errno, Extent, Fallocate, FileKind, FileSystem, Ino, Result};
 
 /// SCMFS, stored to so.
@@ -47,15 +46,15 @@ write /a 0 5000; insert /a 4096 8192; fsync /a; write /a 100 9000; collapse /a 0
 write /h 0 5000; rename /h /a; write /a 0 4096; copy /a 0 /d/z 18000 5000; unlink /a; create /n; write /n 0 9000
 create /n; write /n 0 12288; unlink /n; create /m; write /m 0 100; write /m 0 50; fsync /m; append /m 8000; write /m 7000 10";
 
-/// With few spare blocks, so that a small pool has them.
+/// With few pre-allocated blocks, so that a small pool has them.
 fn options() -> MountOptions {
     let options = mounted::mount_options();
-    MountOptions { prealloc: Prealloc { spare_min: 4, ..options.prealloc.clone() }, ..options }
+    MountOptions { prealloc: Prealloc { blocks_min: 4, ..options.prealloc.clone() }, ..options }
 }
 
 /// Those.
 pub fn sequences() -> Vec<Vec<Op>> {
-    let parse = |line| workload::script(line).expect("the sequences are well-formed");
+    let parse = |line| vfs::script::parse(line).expect("the sequences are well-formed");
     SEQUENCES.lines().map(parse).collect()
 }
 

@@ -110,10 +110,14 @@ fn formatting_leaves_the_old_device_or_none_or_the_new_one() {
 /// Mutants that are no bugs: how the site's label starts, the bugs, and why.
 const EXPLAINED: &[(&str, &[Bug], &str)] = &[
     ("raw.rs write", &[Bug::DelayStore], ALONE),
-    ("mod.rs commit: medium.store_u64", &[Bug::DelayStore], ALONE),
-    ("mod.rs commit: medium.store_u64", &[Bug::SwapStores], "each word commits a block of its own"),
+    ("mod.rs commit: medium.publish_word", &[Bug::DelayStore], ALONE),
     (
-        "mod.rs commit: medium.store_u64",
+        "mod.rs commit: medium.publish_word",
+        &[Bug::SwapStores],
+        "each word commits a block of its own",
+    ),
+    (
+        "mod.rs commit: medium.publish_word",
         &[Bug::EarlyReuse],
         "the bug takes words for offsets, and these are numbers and checksums; what it is about, A2, \
          shows where the fence is left out",

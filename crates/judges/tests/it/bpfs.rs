@@ -86,7 +86,7 @@ fn evolved_sequences_survive() {
 #[test]
 fn a_trace_survives_its_text() {
     let base = &BASES[0];
-    let ops = workload::script("write /a 4090 20; write /a 70 50; rename /a /d/c").unwrap();
+    let ops = vfs::script::parse("write /a 4090 20; write /a 70 50; rename /a /d/c").unwrap();
     let trace = base.record(&Bpfs, &ops, 0, Semantics::Adr).unwrap().trace;
     assert!(trace.events.len() > 10);
     assert!(trace.to_string().contains(" line "));

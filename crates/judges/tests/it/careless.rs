@@ -5,8 +5,8 @@ use crashsim::campaign::{self, Family, Options};
 use crashsim::persist::Semantics;
 use crashsim::run::Base;
 use crashsim::stats::Distinct;
-use crashsim::workload::script;
 use pmem::{Line, Medium};
+use vfs::script::parse;
 
 /// Forgets to flush words: whoever commits in place has committed nothing.
 #[derive(Default)]
@@ -45,10 +45,10 @@ impl Wrapped for Torn {
 #[test]
 fn lines_that_tear_are_found() {
     let target = WrappedBpfs::<Torn>::default();
-    let file = script("create /a; write /a 0 5000").unwrap();
+    let file = parse("create /a; write /a 0 5000").unwrap();
     let bases = [Base::build(&target, "file", 128 * 4096, file).unwrap()];
     let violations = |op: &str, semantics| {
-        let family = Family::Script(script(op).unwrap());
+        let family = Family::Script(parse(op).unwrap());
         let options = Options { semantics, ..Options::default() };
         let distinct = Distinct::default();
         let report = campaign::run(&target, &bases, &family, &options, &distinct, &|_, _, _| {});
@@ -65,7 +65,7 @@ fn lines_that_tear_are_found() {
 fn unflushed<W: Wrapped>() -> usize {
     let target = WrappedBpfs::<W>::default();
     let bases = [Base::build(&target, "empty", 128 * 4096, Vec::new()).unwrap()];
-    let family = Family::Script(script("create /n; unlink /n").unwrap());
+    let family = Family::Script(parse("create /n; unlink /n").unwrap());
     let (options, distinct) = (Options::default(), Distinct::default());
     let report = campaign::run(&target, &bases, &family, &options, &distinct, &|_, _, _| {});
     report.lint.unflushed.len()
@@ -80,9 +80,9 @@ fn a_store_that_nothing_flushes_counts_unless_it_is_argued_for() {
 #[test]
 fn a_violation_names_what_was_lost_and_can_be_seen_again() {
     let target = WrappedBpfs::<Careless>::default();
-    let tree = script("mkdir /d; create /d/c; write /d/c 0 100").unwrap();
+    let tree = parse("mkdir /d; create /d/c; write /d/c 0 100").unwrap();
     let bases = [Base::build(&target, "tree", 128 * 4096, tree).unwrap()];
-    let family = Family::Script(script("create /n; unlink /d/c").unwrap());
+    let family = Family::Script(parse("create /n; unlink /d/c").unwrap());
     let (options, distinct) = (Options::default(), Distinct::default());
     let report = campaign::run(&target, &bases, &family, &options, &distinct, &|_, _, _| {});
     assert!(report.violations > 0);

@@ -5,9 +5,10 @@ use crashsim::persist::Semantics;
 use crashsim::run::Base;
 use crashsim::stats::Distinct;
 use crashsim::target::Target;
-use crashsim::workload::{self, script};
+use crashsim::workload;
 use judges::bpfs::Bpfs;
 use judges::lent::{LentBpfs, LentScmfs};
+use vfs::script::parse;
 
 fn explore<T: Target>(target: &T, bases: &[Base], family: &Family, limit: u64) {
     let options = Options { limit: Some(limit), ..Options::default() };
@@ -39,9 +40,9 @@ fn operations_of_scmfs_survive() {
 
 /// Whether an operation on a file of 5000 bytes stores a line, and whether it copies.
 fn stores<T: Target>(target: &T, op: &str) -> [bool; 2] {
-    let file = script("create /a; write /a 0 5000").unwrap();
+    let file = parse("create /a; write /a 0 5000").unwrap();
     let base = Base::build(target, "file", 128 * 4096, file).unwrap();
-    let trace = base.record(target, &script(op).unwrap(), 0, Semantics::Adr).unwrap().trace;
+    let trace = base.record(target, &parse(op).unwrap(), 0, Semantics::Adr).unwrap().trace;
     [" line ", " nt "].map(|kind| trace.to_string().contains(kind))
 }
 

@@ -3,7 +3,6 @@
 
 #![allow(unsafe_code)]
 
-use crashsim::op::{Driver, Op};
 use crashsim::workload;
 use judges::bpfs::Bpfs as Target;
 use pmem::{Access, Region};
@@ -11,6 +10,7 @@ use std::ffi::c_void;
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
+use vfs::script::{Driver, Op};
 use vfs::tree::tree;
 use vfs::{Errno, FileSystem as _};
 
@@ -64,9 +64,9 @@ fn nobody_sees_a_missing_part_before_it_is_met() {
     bpfs::format(&region, &bpfs::FormatOptions::default()).unwrap();
     drop(region);
     let small =
-        workload::script("mkdir /d; create /d/a; write /d/a 0 100000; create /b; write /b 0 10")
+        vfs::script::parse("mkdir /d; create /d/a; write /d/a 0 100000; create /b; write /b 0 10")
             .unwrap();
-    let big = workload::script("create /c; write /c 0 16200000").unwrap();
+    let big = vfs::script::parse("create /c; write /c 0 16200000").unwrap();
     let content = std::fs::read(&pool.0).unwrap();
     let fs = pool.mount(&content);
     for op in &small {
@@ -83,7 +83,7 @@ fn nobody_sees_a_missing_part_before_it_is_met() {
     // Somebody meets it.
     let met = big.iter().map(|op| Driver::new(&fs).run(op, 1)).find(Result::is_err);
     assert_eq!(met, Some(Err(Errno::IO)));
-    let met = workload::script("create /d/e").unwrap();
+    let met = vfs::script::parse("create /d/e").unwrap();
     assert_eq!(Driver::new(&fs).run(&met[0], 1), Err(Errno::IO), "nothing is changed any more");
     assert_eq!(fs.lookup(vfs::ROOT, b"d").err(), Some(Errno::IO), "nor read");
     assert_eq!(fs.sync(), Err(Errno::IO), "nor durable");

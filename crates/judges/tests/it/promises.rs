@@ -4,16 +4,16 @@ use crate::common::{Wrapped, WrappedBpfs};
 use crashsim::campaign::{self, Family, Options};
 use crashsim::run::Base;
 use crashsim::stats::Distinct;
-use crashsim::workload::script;
 use pmem::Medium;
 use vfs::Durability;
+use vfs::script::parse;
 
 /// What the first violation of a workload says, if there is one; on a pool with a synced file of two blocks.
 fn violation<W: Wrapped>(workload: &str) -> Option<String> {
     let target = WrappedBpfs::<W>::default();
-    let file = script("create /a; write /a 0 8192; create /b; write /b 0 4096").unwrap();
+    let file = parse("create /a; write /a 0 8192; create /b; write /b 0 4096").unwrap();
     let bases = [Base::build(&target, "file", 128 * 4096, file).unwrap()];
-    let family = Family::Script(script(workload).unwrap());
+    let family = Family::Script(parse(workload).unwrap());
     let (options, distinct) = (Options::default(), Distinct::default());
     let report = campaign::run(&target, &bases, &family, &options, &distinct, &|_, _, _| {});
     assert_eq!(report.violations > 0, !report.findings.is_empty());

@@ -7,32 +7,17 @@
 use crate::common::{Client, SIZE, context, go, option_bytes, request_bytes, server};
 use nbd::wire::{command, flag, info, option};
 use nbd::{MemoryDevice, ServerOptions};
+use rng::Rng;
 use std::io::{Read as _, Write as _};
 use std::net::Shutdown;
 use std::time::Duration;
 
-/// A small generator: what matters is that a seed gives the same session again.
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % n
-    }
-
-    fn of<T: Copy>(&mut self, choices: &[T]) -> T {
-        choices[self.below(choices.len() as u64) as usize]
-    }
-}
-
 /// What a client could say, from its answer to the greeting on.
 fn session(rng: &mut Rng) -> Vec<u8> {
-    let mut bytes = rng.of(&[3u32, 3, 3, 1, 0]).to_be_bytes().to_vec();
+    let mut bytes = rng.pick(&[3u32, 3, 3, 1, 0]).to_be_bytes().to_vec();
     let extended = rng.below(2) == 0;
     let upgrade = if extended { option::EXTENDED_HEADERS } else { option::STRUCTURED_REPLY };
-    let name = rng.of(&["disk", "disk", "rom", "", "nobody"]);
+    let name = rng.pick(&["disk", "disk", "rom", "", "nobody"]);
     let options = [
         option_bytes(upgrade, &[]),
         option_bytes(option::LIST, &[]),
@@ -49,9 +34,9 @@ fn session(rng: &mut Rng) -> Vec<u8> {
     bytes.extend(option_bytes(option::GO, &go("disk", &[info::BLOCK_SIZE])));
     for cookie in 0..rng.below(40) {
         let kind = rng.below(9) as u16;
-        let flags = rng.of(&[0, 0, flag::FUA, flag::DF, flag::REQ_ONE, flag::NO_HOLE, 63]);
-        let off = rng.of(&[0, 512, 4096, SIZE / 2, SIZE - 512, SIZE, u64::MAX]);
-        let len = rng.of(&[0, 512, 4096, 65536, 1 << 20, 1 << 30]);
+        let flags = rng.pick(&[0, 0, flag::FUA, flag::DF, flag::REQ_ONE, flag::NO_HOLE, 63]);
+        let off = rng.pick(&[0, 512, 4096, SIZE / 2, SIZE - 512, SIZE, u64::MAX]);
+        let len = rng.pick(&[0, 512, 4096, 65536, 1 << 20, 1 << 30]);
         let payload = if kind == command::WRITE { len.min(1 << 20) } else { 0 };
         bytes.extend(request_bytes(extended, kind, flags, cookie, off, len));
         bytes.extend(vec![0xaa; payload as usize]);
@@ -65,7 +50,7 @@ fn damage(rng: &mut Rng, bytes: &mut Vec<u8>) {
         let at = rng.below(bytes.len() as u64) as usize;
         match rng.below(4) {
             0 => bytes[at] ^= 1 << rng.below(8),
-            1 => bytes[at] = rng.of(&[0, 0x7f, 0x80, 0xff]),
+            1 => bytes[at] = rng.pick(&[0, 0x7f, 0x80, 0xff]),
             2 => bytes.truncate(at.max(1)),
             _ => {
                 let end = (at + rng.below(64) as usize).min(bytes.len());
@@ -91,7 +76,7 @@ fn damaged_sessions() {
     let sessions = number("KEEPSTONE_NBD_SESSIONS").unwrap_or(3000);
     let first = number("KEEPSTONE_NBD_SEED");
     for seed in first.map_or(1..=sessions, |seed| seed..=seed) {
-        let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let mut rng = Rng::new(rng::hash(seed));
         let mut bytes = session(&mut rng);
         damage(&mut rng, &mut bytes);
         let client = Client::silent(&server);

@@ -33,7 +33,7 @@ use crate::stats::{Event, Watch};
 use crate::{BlockDevice, BlockSizes, Durability, Error, Extent, Scheme, Stats, Zeroing};
 use arena::{Layout, LockMode, RwLock, Span};
 use layout::{MapWord, SPARES_MIN, WORD, crc32c};
-use pmem::{LINE, Medium, Pm, Tally};
+use pmem::{Fenced, LINE, Medium, Pm, Tally};
 use space::Space;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
@@ -159,7 +159,7 @@ impl<M: Medium> Atomic<M> {
     }
 
     /// Stores the content of up to [`BATCH`] blocks where nothing is, durably (atomic-A1); their words.
-    fn store(&self, content: &[u8], words: &mut [u64], watch: &mut Watch<'_>) {
+    fn store(&self, content: &[u8], words: &mut [u64], watch: &mut Watch<'_>) -> Fenced {
         let (medium, arena) = (self.medium(), &self.frame.arena);
         let block = self.geometry.block as usize;
         self.space.reserve(arena, words.len() as u64);
@@ -177,12 +177,12 @@ impl<M: Medium> Atomic<M> {
             watch.lap(Event::CyclesStore);
             *word = MapWord { number, sum }.pack();
         }
-        let _ = medium.fence();
+        medium.fence()
     }
 
     /// Commits the words of up to [`BATCH`] blocks from `first` on, and frees what they replace. A word that
-    /// named nothing sensible frees nothing.
-    fn commit(&self, first: u64, words: &[u64]) {
+    /// named nothing sensible frees nothing. `ready` proves that what they name is durable.
+    fn commit(&self, first: u64, words: &[u64], ready: &Fenced) {
         let (medium, arena) = (self.medium(), &self.frame.arena);
         let mut replaced = [None; BATCH];
         let end = first + words.len() as u64;
@@ -196,7 +196,7 @@ impl<M: Medium> Atomic<M> {
                 let at = self.geometry.word_at(block);
                 let old = MapWord::unpack(medium.load_u64(at), &self.geometry);
                 replaced[i] = old.ok().flatten().map(|old| old.number);
-                medium.store_u64(at, words[i]);
+                medium.publish_word(at, words[i], ready.for_another());
             }
             lock.unlock(LockMode::Exclusive);
             block = line_end;
@@ -212,7 +212,7 @@ impl<M: Medium> Atomic<M> {
         let end = (off + len) / block;
         for first in (off / block..end).step_by(BATCH) {
             let n = (end - first).min(BATCH as u64) as usize;
-            self.commit(first, &[0; BATCH][..n]);
+            self.commit(first, &[0; BATCH][..n], &Fenced::not_needed("a hole names no content"));
         }
         watch.lap(Event::CyclesPersist);
         self.frame.healthy()
@@ -259,8 +259,8 @@ impl<M: Medium> BlockDevice for Atomic<M> {
         for (first, content) in firsts.zip(data.chunks(BATCH * block)) {
             let mut words = [0; BATCH];
             let words = &mut words[..content.len() / block];
-            self.store(content, words, &mut watch);
-            self.commit(first, words);
+            let ready = self.store(content, words, &mut watch);
+            self.commit(first, words, &ready);
             watch.lap(Event::CyclesPersist);
         }
         frame.healthy()

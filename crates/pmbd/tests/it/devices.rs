@@ -5,6 +5,7 @@ use pmbd::raw::Raw;
 use pmbd::{BlockDevice, Buffering, Durability, Error, Options, Protection, Scheme, Zeroing};
 use pmem::Region;
 use proptest::prelude::*;
+use rng::Rng;
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -331,14 +332,12 @@ fn hostile_regions_are_refused_or_harmless() {
     device.write(0, &[3; 64 * 512], Durability::Now).unwrap();
     drop(device);
     let sound = std::fs::read(&path).unwrap();
-    let mut x = 88_172_645_463_325_252u64;
+    let mut rng = Rng::new(1);
     let (mut refused, mut opened) = (0, 0);
     for _ in 0..600 {
         let mut bytes = sound.clone();
         for _ in 0..3 {
-            x ^= x << 13;
-            x ^= x >> 7;
-            x ^= x << 17;
+            let x = rng.next();
             // The superblock, or the map, or anywhere.
             let within = [64, 4096 + 64 * 8, bytes.len()][x as usize % 3];
             let at = (x >> 8) as usize % within;
@@ -349,7 +348,7 @@ fn hostile_regions_are_refused_or_harmless() {
                 _ => bytes[at] ^= 1 << (x >> 40 & 7),
             }
         }
-        if x & 0xff == 0 {
+        if rng.one_in(256) {
             bytes.truncate(5000);
         }
         std::fs::write(&path, &bytes).unwrap();

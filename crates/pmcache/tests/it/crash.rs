@@ -10,6 +10,7 @@ use backing::model::ModelBacking;
 use bpfs::Bpfs;
 use pmcache::{Cache, Mode, Options};
 use pmem::{Medium as _, Region};
+use rng::Rng;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use vfs::model::Model;
@@ -96,15 +97,6 @@ struct Run {
     mode: Mode,
 }
 
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (self.0 >> 33) % n
-    }
-}
-
 fn bytes_of(pool: &Bpfs<Region>) -> Vec<u8> {
     let medium = pool.medium();
     let mut bytes = vec![0; medium.len() as usize];
@@ -129,7 +121,7 @@ impl History {
         if self.since.last() != Some(&now) {
             self.since.push(now);
         }
-        let chosen = Rng(number).below(self.since.len() as u64);
+        let chosen = Rng::new(number).below(self.since.len() as u64);
         load(&self.since[chosen as usize])
     }
 }
@@ -555,7 +547,7 @@ fn run(seeds: std::ops::Range<u64>, steps: usize, mode: Mode, limits: impl Fn(Op
     let mut points = 0;
     for seed in seeds {
         let run = Run::new(seed, mode, &limits);
-        let mut rng = Rng(seed);
+        let mut rng = Rng::new(seed);
         for _ in 0..steps {
             run.random(&mut rng);
         }

@@ -2,13 +2,18 @@
 
 #![allow(unsafe_code)]
 
-use crate::common::{World, done, stat};
+use crate::common::{Engine, World, done, on_each_engine, stat};
 use posix::Served;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::Ordering::Relaxed;
-use vfs::FileSystem;
+
+on_each_engine!(
+    content_costs_neither,
+    names_cost_neither,
+    relative_paths_from_outside_cost_neither,
+);
 
 struct Counting;
 
@@ -41,9 +46,8 @@ fn cost<T>(world: &World, mut call: impl FnMut() -> T) -> (u64, u64) {
     (ALLOCATIONS.get() - before.0, world.stage.count.load(Relaxed) - before.1)
 }
 
-#[test]
-fn content_costs_neither() {
-    let world = World::new();
+fn content_costs_neither(engine: Engine) {
+    let world = World::new(engine);
     let p = &world.process;
     let fd = world.open("a", libc::O_RDWR | libc::O_CREAT);
     let ino = vfs::Ino(done(p.fstat(fd)).unwrap().st_ino);
@@ -62,9 +66,8 @@ fn content_costs_neither() {
     assert_eq!(cost(&world, || done(p.preadv2(fd, &mut parts, 0, 0))), (0, 0));
 }
 
-#[test]
-fn names_cost_neither() {
-    let world = World::new();
+fn names_cost_neither(engine: Engine) {
+    let world = World::new(engine);
     let p = &world.process;
     done(p.mkdir(libc::AT_FDCWD, &world.path("d"), 0o755)).unwrap();
     let _ = world.open("d/a", libc::O_RDWR | libc::O_CREAT);
@@ -95,9 +98,8 @@ fn names_cost_neither() {
     assert_eq!(cost(&world, there_and_back), (0, 0));
 }
 
-#[test]
-fn relative_paths_from_outside_cost_neither() {
-    let world = World::new();
+fn relative_paths_from_outside_cost_neither(engine: Engine) {
+    let world = World::new(engine);
     let p = &world.process;
     done(p.mkdir(libc::AT_FDCWD, &world.path("d"), 0o755)).unwrap();
     let _ = world.open("d/a", libc::O_RDWR | libc::O_CREAT);

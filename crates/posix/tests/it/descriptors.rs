@@ -2,8 +2,10 @@
 
 #![allow(unsafe_code)]
 
-use crate::common::{World, done, stat};
+use crate::common::{Engine, World, done, on_each_engine, stat};
 use posix::{Errno, Served};
+
+on_each_engine!(descriptors);
 
 const RW: i32 = libc::O_RDWR | libc::O_CREAT;
 
@@ -28,23 +30,22 @@ fn offset(world: &World, fd: i32) -> i64 {
 }
 
 /// One test, because tests of one process share its descriptors.
-#[test]
-fn descriptors() {
-    numbers_are_the_kernels();
-    duplicates_share_an_offset();
-    a_missed_call_fails_rather_than_loses();
-    nothing_of_ours_can_be_closed();
-    a_wanted_number_is_given_up();
-    ranges_close_what_is_in_them();
-    files_live_while_they_are_open();
-    close_on_exec_is_the_kernels();
-    limits_hold();
-    foreign_descriptors_are_left_alone();
-    nameless_files_get_names();
+fn descriptors(engine: Engine) {
+    numbers_are_the_kernels(engine);
+    duplicates_share_an_offset(engine);
+    a_missed_call_fails_rather_than_loses(engine);
+    nothing_of_ours_can_be_closed(engine);
+    a_wanted_number_is_given_up(engine);
+    ranges_close_what_is_in_them(engine);
+    files_live_while_they_are_open(engine);
+    close_on_exec_is_the_kernels(engine);
+    limits_hold(engine);
+    foreign_descriptors_are_left_alone(engine);
+    nameless_files_get_names(engine);
 }
 
-fn numbers_are_the_kernels() {
-    let world = World::new();
+fn numbers_are_the_kernels(engine: Engine) {
+    let world = World::new(engine);
     world.open("warm-up", RW);
     let free = lowest_free();
     assert_eq!(world.open("a", RW), free);
@@ -62,8 +63,8 @@ fn numbers_are_the_kernels() {
     assert_eq!(world.process.close(999), Served::Kernel);
 }
 
-fn duplicates_share_an_offset() {
-    let world = World::new();
+fn duplicates_share_an_offset(engine: Engine) {
+    let world = World::new(engine);
     let p = &world.process;
     let fd = world.open("a", RW);
     let other = done(p.dup(fd)).unwrap();
@@ -81,16 +82,16 @@ fn duplicates_share_an_offset() {
     assert_eq!(offset(&world, fd), 5);
 }
 
-fn a_missed_call_fails_rather_than_loses() {
-    let world = World::new();
+fn a_missed_call_fails_rather_than_loses(engine: Engine) {
+    let world = World::new(engine);
     let fd = world.open("a", RW);
     // SAFETY: plain bytes; the descriptor is a placeholder.
     let ret = unsafe { libc::write(fd, b"lost".as_ptr().cast(), 4) };
     assert_eq!((ret, std::io::Error::last_os_error().raw_os_error()), (-1, Some(libc::EBADF)));
 }
 
-fn nothing_of_ours_can_be_closed() {
-    let world = World::new();
+fn nothing_of_ours_can_be_closed(engine: Engine) {
+    let world = World::new(engine);
     let p = &world.process;
     // SAFETY: a new descriptor.
     let own = p.hide(unsafe { libc::dup(2) }).unwrap();
@@ -101,8 +102,8 @@ fn nothing_of_ours_can_be_closed() {
     assert!(kernel_knows(own));
 }
 
-fn a_wanted_number_is_given_up() {
-    let world = World::new();
+fn a_wanted_number_is_given_up(engine: Engine) {
+    let world = World::new(engine);
     let p = &world.process;
     let fd = world.open("a", RW);
     done(p.flock(fd, libc::LOCK_SH)).unwrap();
@@ -117,8 +118,8 @@ fn a_wanted_number_is_given_up() {
     world.open("b", RW);
 }
 
-fn ranges_close_what_is_in_them() {
-    let world = World::new();
+fn ranges_close_what_is_in_them(engine: Engine) {
+    let world = World::new(engine);
     let p = &world.process;
     let fd = world.open("a", RW);
     let high = done(p.fcntl(fd, libc::F_DUPFD, 200)).unwrap();
@@ -130,8 +131,8 @@ fn ranges_close_what_is_in_them() {
     assert_eq!(offset(&world, fd), 0);
 }
 
-fn files_live_while_they_are_open() {
-    let world = World::new();
+fn files_live_while_they_are_open(engine: Engine) {
+    let world = World::new(engine);
     let p = &world.process;
     let fd = world.open("a", RW);
     let ino = done(p.fstat(fd)).unwrap().st_ino;
@@ -154,8 +155,8 @@ fn files_live_while_they_are_open() {
     assert!(!world.is_live(ino));
 }
 
-fn close_on_exec_is_the_kernels() {
-    let world = World::new();
+fn close_on_exec_is_the_kernels(engine: Engine) {
+    let world = World::new(engine);
     let p = &world.process;
     let fd = world.open("a", RW | libc::O_CLOEXEC);
     // SAFETY: asks for a flag.
@@ -173,8 +174,8 @@ fn close_on_exec_is_the_kernels() {
     done(p.close(150)).unwrap();
 }
 
-fn limits_hold() {
-    let world = World::new();
+fn limits_hold(engine: Engine) {
+    let world = World::new(engine);
     let p = &world.process;
     let fd = world.open("a", RW);
     let set_limit = |bytes: Option<u64>| {
@@ -195,8 +196,8 @@ fn limits_hold() {
     assert_eq!(done(p.write(fd, b"1")), Ok(1));
 }
 
-fn foreign_descriptors_are_left_alone() {
-    let world = World::new();
+fn foreign_descriptors_are_left_alone(engine: Engine) {
+    let world = World::new(engine);
     let p = &world.process;
     let fd = world.open("a", RW);
     // SAFETY: a new descriptor.
@@ -216,8 +217,8 @@ fn foreign_descriptors_are_left_alone() {
     }
 }
 
-fn nameless_files_get_names() {
-    let world = World::new();
+fn nameless_files_get_names(engine: Engine) {
+    let world = World::new(engine);
     let p = &world.process;
     let flags = libc::O_TMPFILE | libc::O_RDWR;
     let fd = world.open("", flags);

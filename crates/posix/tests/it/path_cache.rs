@@ -1,9 +1,16 @@
 //! Cached paths are found as others find them who walk: whatever another process does to
 //! the directories of the path. Needs root.
 
-use crate::common::{Random, World, become_user, done, stat};
+use crate::common::{Engine, World, become_user, done, on_each_engine, stat};
 use posix::{Errno, Process, Served};
+use rng::Rng;
 use vfs::{Caller, FileKind, FileSystem, Ino, NewKind, NewNode, RenameFlags, SetAttr};
+
+on_each_engine!(
+    known_ways_are_believed_while_nothing_changes,
+    a_known_directory_is_held_until_it_is_forgotten,
+    threads_share_what_is_known,
+);
 
 const CWD: i32 = libc::AT_FDCWD;
 const STEPS: u64 = 30_000;
@@ -28,24 +35,24 @@ fn walk(fs: &dyn FileSystem, start: Ino, names: &[&str]) -> Result<Ino, Errno> {
     })
 }
 
-fn names(random: &mut Random) -> Vec<&'static str> {
-    let len = 1 + random.below(4);
-    (0..len).map(|_| random.pick(&NAMES)).collect()
+fn names(rng: &mut Rng) -> Vec<&'static str> {
+    let len = 1 + rng.below(4);
+    (0..len).map(|_| rng.pick(&NAMES)).collect()
 }
 
 /// Changes something, as another process does. What is not possible is not done.
-fn change(fs: &dyn FileSystem, random: &mut Random) {
+fn change(fs: &dyn FileSystem, rng: &mut Rng) {
     let mut place = || {
-        let names = names(random);
+        let names = names(rng);
         let (name, dirs) = names.split_last().unwrap();
         let find = |at: Ino, name: &&str| fs.peek(at, name.as_bytes()).map(|attr| attr.ino);
         (dirs.iter().try_fold(fs.root(), find).unwrap_or(fs.root()), name.as_bytes())
     };
     let (dir, name) = place();
     let to = place();
-    let _ = match random.below(8) {
+    let _ = match rng.below(8) {
         0..=2 => {
-            let kind = if random.below(4) == 0 { NewKind::File } else { NewKind::Dir };
+            let kind = if rng.below(4) == 0 { NewKind::File } else { NewKind::Dir };
             let node = NewNode { kind, mode: 0o755, umask: 0 };
             fs.create(&Caller::ROOT, dir, name, &node).map(|entry| fs.forget(entry.ino, 1))
         }
@@ -54,31 +61,30 @@ fn change(fs: &dyn FileSystem, random: &mut Random) {
         5 => fs.rename((dir, name), to, RenameFlags::empty()),
         6 => fs.rename((dir, name), to, RenameFlags::EXCHANGE),
         _ => fs.peek(dir, name).and_then(|attr| {
-            let perm = Some(if random.below(3) == 0 { 0o600 } else { 0o755 });
+            let perm = Some(if rng.below(3) == 0 { 0o600 } else { 0o755 });
             fs.setattr(&Caller::ROOT, attr.ino, &SetAttr { perm, ..SetAttr::default() }).map(drop)
         }),
     };
 }
 
-#[test]
-fn known_ways_are_believed_while_nothing_changes() {
-    let world = World::new();
+fn known_ways_are_believed_while_nothing_changes(engine: Engine) {
+    let world = World::new(engine);
     let (p, fs) = (&world.process, world.fs.as_ref());
-    let mut random = Random(0x2545_f491_4f6c_dd1d);
+    let mut rng = Rng::new(0x2545_f491_4f6c_dd1d);
     let start = world.open("", libc::O_RDONLY | libc::O_DIRECTORY);
     *world.stage.cwd.lock().unwrap() = Some(b"/dev".to_vec());
     become_user(p, (1000, 1000, &[]));
     let mut found = 0;
     for step in 0..STEPS {
-        if random.below(6) == 0 {
-            change(fs, &mut random);
+        if rng.below(6) == 0 {
+            change(fs, &mut rng);
         }
-        if random.below(3000) == 0 {
+        if rng.below(3000) == 0 {
             world.fs.rehearse_recovery().unwrap();
         }
-        let names = names(&mut random);
+        let names = names(&mut rng);
         let path = names.join("/");
-        let got = match random.below(3) {
+        let got = match rng.below(3) {
             0 => find(p, CWD, &world.path(&path)),
             1 => find(p, CWD, &world.path(&path)["/dev/".len()..]),
             _ => find(p, start, path.as_bytes()),
@@ -90,9 +96,8 @@ fn known_ways_are_believed_while_nothing_changes() {
     assert!(found > STEPS / 10, "only {found} of {STEPS} paths led anywhere");
 }
 
-#[test]
-fn a_known_directory_is_held_until_it_is_forgotten() {
-    let world = World::new();
+fn a_known_directory_is_held_until_it_is_forgotten(engine: Engine) {
+    let world = World::new(engine);
     let (p, fs) = (&world.process, world.fs.as_ref());
     done(p.mkdir(CWD, &world.path("d"), 0o755)).unwrap();
     let d = find(p, CWD, &world.path("d")).unwrap();
@@ -105,11 +110,10 @@ fn a_known_directory_is_held_until_it_is_forgotten() {
     assert!(!world.is_live(d.0));
 }
 
-#[test]
-fn threads_share_what_is_known() {
+fn threads_share_what_is_known(engine: Engine) {
     // More than there are entries, so that they displace each other all the time.
     const DIRS: u64 = 150;
-    let world = World::new();
+    let world = World::new(engine);
     let (p, fs) = (&world.process, world.fs.as_ref());
     let path = |i: u64| world.path(&format!("d{i}/f"));
     for i in 0..DIRS {
@@ -121,16 +125,16 @@ fn threads_share_what_is_known() {
         let readers = [1, 2, 3].map(|thread| {
             let all = &all;
             scope.spawn(move || {
-                let mut random = Random(thread * 0x9e37_79b9);
+                let mut rng = Rng::new(thread * 0x9e37_79b9);
                 for _ in 0..40_000 {
-                    let found = find(p, CWD, &path(random.below(DIRS))).unwrap();
+                    let found = find(p, CWD, &path(rng.below(DIRS))).unwrap();
                     assert!(all.contains(&found), "{found:?} is no file of these");
                 }
             })
         });
-        let mut random = Random(0x2545_f491);
+        let mut rng = Rng::new(0x2545_f491);
         while readers.iter().any(|reader| !reader.is_finished()) {
-            let [a, b] = [0; 2].map(|_| format!("d{}", random.below(DIRS)));
+            let [a, b] = [0; 2].map(|_| format!("d{}", rng.below(DIRS)));
             let (root, exchange) = (fs.root(), RenameFlags::EXCHANGE);
             let _ = fs.rename((root, a.as_bytes()), (root, b.as_bytes()), exchange);
             std::thread::sleep(std::time::Duration::from_micros(200));

@@ -2,9 +2,26 @@
 
 #![allow(unsafe_code)]
 
-use crate::common::{World, done, stat};
-use posix::{Errno, MountEvents as _, MountState, Process, Served};
+use crate::common::{Engine, World, done, on_each_engine, stat};
+use posix::{Errno, MountState, Process, Served};
 use std::sync::atomic::Ordering::Relaxed;
+
+on_each_engine!(
+    what_leaves_the_mount_is_the_kernels,
+    the_time_of_creation_is_for_those_who_ask,
+    a_working_directory_is_the_one_that_the_kernel_is_in,
+    relative_paths_lead_into_the_mount_from_outside,
+    the_working_directory_goes_in_and_out,
+    a_mount_in_a_mount_is_led_into_from_outside,
+    links_are_followed_forty_times,
+    what_other_mounts_cover_is_theirs,
+    what_becomes_covered_is_noticed_when_it_is_posted,
+    a_remount_stops_changes_by_names_and_by_descriptors,
+    who_may_write_to_a_running_program_is_the_kernels_to_say,
+    two_pools_are_two_file_systems,
+    a_read_only_mount_takes_no_changes,
+    a_pool_is_attached_at_its_first_use_and_a_refusal_is_final,
+);
 
 const CWD: i32 = libc::AT_FDCWD;
 
@@ -25,9 +42,8 @@ fn mkdir(world: &World, name: &str) -> u64 {
     find(&world.process, CWD, &world.path(name)).unwrap().unwrap()
 }
 
-#[test]
-fn what_leaves_the_mount_is_the_kernels() {
-    let world = World::new();
+fn what_leaves_the_mount_is_the_kernels(engine: Engine) {
+    let world = World::new(engine);
     let p = &world.process;
     let d = mkdir(&world, "d");
     link(&world, "/elsewhere", "away");
@@ -58,9 +74,8 @@ fn what_leaves_the_mount_is_the_kernels() {
 }
 
 /// It lies in another line than the rest.
-#[test]
-fn the_time_of_creation_is_for_those_who_ask() {
-    let world = World::new();
+fn the_time_of_creation_is_for_those_who_ask(engine: Engine) {
+    let world = World::new(engine);
     let fd = world.open("f", libc::O_CREAT | libc::O_RDWR);
     let statx = |dirfd, path: &[u8], flags, mask| {
         // SAFETY: plain numbers, for which zeroes are valid.
@@ -80,9 +95,8 @@ fn the_time_of_creation_is_for_those_who_ask() {
 }
 
 /// The kernel shows the path that the directory had before somebody beside the mount moved or removed it.
-#[test]
-fn a_working_directory_is_the_one_that_the_kernel_is_in() {
-    let world = World::new();
+fn a_working_directory_is_the_one_that_the_kernel_is_in(engine: Engine) {
+    let world = World::new(engine);
     let p = &world.process;
     let d = mkdir(&world, "d");
     let begin = || {
@@ -115,9 +129,8 @@ fn chdir_outside(world: &World, cwd: &[u8]) {
     world.process.left_pool();
 }
 
-#[test]
-fn relative_paths_lead_into_the_mount_from_outside() {
-    let world = World::new();
+fn relative_paths_lead_into_the_mount_from_outside(engine: Engine) {
+    let world = World::new(engine);
     let p = &world.process;
     let root = find(p, CWD, &world.path(""));
     let d = mkdir(&world, "d");
@@ -170,9 +183,8 @@ fn relative_paths_lead_into_the_mount_from_outside() {
     assert_eq!(at(&format!("../{name}/d")), None);
 }
 
-#[test]
-fn the_working_directory_goes_in_and_out() {
-    let world = World::new();
+fn the_working_directory_goes_in_and_out(engine: Engine) {
+    let world = World::new(engine);
     let p = &world.process;
     let d = mkdir(&world, "d");
     let name = world.dir.path().file_name().unwrap().to_str().unwrap();
@@ -218,9 +230,8 @@ fn the_working_directory_goes_in_and_out() {
     is(false, &outside);
 }
 
-#[test]
-fn a_mount_in_a_mount_is_led_into_from_outside() {
-    let world = World::new();
+fn a_mount_in_a_mount_is_led_into_from_outside(engine: Engine) {
+    let world = World::new(engine);
     let p = &world.process;
     mkdir(&world, "a");
     let x = mkdir(&world, "a/x");
@@ -229,7 +240,7 @@ fn a_mount_in_a_mount_is_led_into_from_outside() {
     let at = |path: &str| find(p, CWD, path.as_bytes());
     chdir_outside(&world, b"/dev/shm");
     assert_eq!(at(&below), Some(Ok(x)));
-    p.add_mount(World::spec(world.path("a"), &world.table, &World::pool())).unwrap();
+    p.add_mount(World::spec(world.path("a"), &world.table, &World::pool(engine))).unwrap();
     assert_eq!(at(&mountpoint), Some(Ok(1)), "the root of the inner pool");
     assert_eq!(at(&below), Some(Err(Errno::NOENT)));
     done(p.mknod(CWD, below.as_bytes(), libc::S_IFREG | 0o644, 0)).unwrap();
@@ -238,9 +249,8 @@ fn a_mount_in_a_mount_is_led_into_from_outside() {
     assert_eq!(done(moved), Err(Errno::XDEV));
 }
 
-#[test]
-fn links_are_followed_forty_times() {
-    let world = World::new();
+fn links_are_followed_forty_times(engine: Engine) {
+    let world = World::new(engine);
     let ino = mkdir(&world, "l0");
     for i in 1..=41 {
         link(&world, &format!("l{}", i - 1), &format!("l{i}"));
@@ -254,10 +264,9 @@ fn links_are_followed_forty_times() {
     assert_eq!(find(&world.process, CWD, &long), Some(Err(Errno::NAMETOOLONG)));
 }
 
-#[test]
-fn what_other_mounts_cover_is_theirs() {
-    let world = World::with(0, &["covered/deep"]);
-    use vfs::{Caller, FileSystem, NewKind, NewNode};
+fn what_other_mounts_cover_is_theirs(engine: Engine) {
+    let world = World::with(engine, 0, &["covered/deep"]);
+    use vfs::{Caller, NewKind, NewNode};
     let node = NewNode { kind: NewKind::Dir, mode: 0o755, umask: 0 };
     let make = |dir, name: &[u8]| {
         let entry = world.fs.create(&Caller::ROOT, dir, name, &node).unwrap();
@@ -273,9 +282,8 @@ fn what_other_mounts_cover_is_theirs() {
     }
 }
 
-#[test]
-fn what_becomes_covered_is_noticed_when_it_is_posted() {
-    let world = World::new();
+fn what_becomes_covered_is_noticed_when_it_is_posted(engine: Engine) {
+    let world = World::new(engine);
     let p = &world.process;
     let d = mkdir(&world, "d");
     let file = world.open("f", libc::O_CREAT | libc::O_WRONLY);
@@ -297,9 +305,8 @@ fn what_becomes_covered_is_noticed_when_it_is_posted() {
     assert_eq!(at("d"), Some(Ok(d)));
 }
 
-#[test]
-fn a_remount_stops_changes_by_names_and_by_descriptors() {
-    let world = World::new();
+fn a_remount_stops_changes_by_names_and_by_descriptors(engine: Engine) {
+    let world = World::new(engine);
     let p = &world.process;
     let fd = world.open("f", libc::O_CREAT | libc::O_RDWR);
     let other = world.open("g", libc::O_CREAT | libc::O_RDWR);
@@ -320,9 +327,8 @@ fn a_remount_stops_changes_by_names_and_by_descriptors() {
     assert_eq!(done(p.pwrite(fd, b"x", 0)), Ok(1));
 }
 
-#[test]
-fn who_may_write_to_a_running_program_is_the_kernels_to_say() {
-    let world = World::new();
+fn who_may_write_to_a_running_program_is_the_kernels_to_say(engine: Engine) {
+    let world = World::new(engine);
     let p = &world.process;
     let _ = world.open("program", libc::O_CREAT | libc::O_WRONLY);
     let path = world.path("program");
@@ -342,14 +348,13 @@ fn who_may_write_to_a_running_program_is_the_kernels_to_say() {
     let _ = world.open("program", libc::O_WRONLY);
 }
 
-#[test]
-fn two_pools_are_two_file_systems() {
-    let world = World::new();
+fn two_pools_are_two_file_systems(engine: Engine) {
+    let world = World::new(engine);
     let p = &world.process;
     mkdir(&world, "a");
     done(p.mknod(CWD, &world.path("f"), libc::S_IFREG | 0o644, 0)).unwrap();
     // Mounted below the first.
-    let inner = World::pool();
+    let inner = World::pool(engine);
     p.add_mount(World::spec(world.path("a"), &world.table, &inner)).unwrap();
     assert_eq!(find(p, CWD, &world.path("a")), Some(Ok(1)), "the root of the inner pool");
     let (from, to) = (world.path("f"), world.path("a/f"));
@@ -357,9 +362,8 @@ fn two_pools_are_two_file_systems() {
     assert_eq!(done(p.link(CWD, &from, CWD, &to, 0)), Err(Errno::XDEV));
 }
 
-#[test]
-fn a_read_only_mount_takes_no_changes() {
-    let world = World::with(libc::ST_RDONLY, &[]);
+fn a_read_only_mount_takes_no_changes(engine: Engine) {
+    let world = World::with(engine, libc::ST_RDONLY, &[]);
     let p = &world.process;
     let path = world.path("x");
     let create = libc::O_CREAT | libc::O_WRONLY;
@@ -370,9 +374,8 @@ fn a_read_only_mount_takes_no_changes() {
     assert_eq!(done(p.access(CWD, &world.path(""), libc::R_OK, 0)), Ok(()));
 }
 
-#[test]
-fn a_pool_is_attached_at_its_first_use_and_a_refusal_is_final() {
-    let world = World::new();
+fn a_pool_is_attached_at_its_first_use_and_a_refusal_is_final(engine: Engine) {
+    let world = World::new(engine);
     assert_eq!(find(&world.process, CWD, b"relative"), None, "where that is, is asked once");
     let calls = world.stage.count.load(Relaxed);
     for path in ["/etc", "relative", "/dev/shm"] {

@@ -3,23 +3,31 @@
 
 #![allow(unsafe_code)]
 
-use crate::common::{Random, World, become_user, cstring, done, libc_result, stat};
+use crate::common::{Engine, World, become_user, cstring, done, libc_result, on_each_engine, stat};
 use posix::{Errno, Process};
+use rng::Rng;
 use std::os::unix::ffi::OsStrExt;
 use vfs::acl::{ACL_ACCESS, ACL_DEFAULT, Acl, AclEntry, Tag};
+
+on_each_engine!(
+    permissions_are_those_of_the_kernel,
+    a_change_of_owner_to_nobody_takes_privileges,
+    removed_directories_are_told_before_permission,
+    links_of_others_in_sticky_directories_are_not_created_over,
+);
 
 const CASES: u64 = 400;
 /// User, group, supplementary groups.
 const USERS: [(u32, u32, &[u32]); 5] =
     [(0, 0, &[]), (1000, 1000, &[]), (1001, 1001, &[2000]), (1002, 2000, &[1000]), (1003, 9, &[])];
 
-fn perm(random: &mut Random) -> u16 {
-    (random.next() % 8) as u16
+fn perm(rng: &mut Rng) -> u16 {
+    (rng.next() % 8) as u16
 }
 
-fn acl(random: &mut Random) -> Acl {
+fn acl(rng: &mut Rng) -> Acl {
     let mut tags = vec![Tag::UserObj];
-    let named = random.next() % 4;
+    let named = rng.next() % 4;
     tags.extend([1000, 1001].iter().take((named & 1) as usize * 2).map(|id| Tag::User(*id)));
     tags.push(Tag::GroupObj);
     tags.extend([1000, 2000].iter().take((named >> 1) as usize * 2).map(|id| Tag::Group(*id)));
@@ -27,12 +35,11 @@ fn acl(random: &mut Random) -> Acl {
         tags.push(Tag::Mask);
     }
     tags.push(Tag::Other);
-    Acl::new(tags.into_iter().map(|tag| AclEntry { tag, perm: perm(random) }))
+    Acl::new(tags.into_iter().map(|tag| AclEntry { tag, perm: perm(rng) }))
 }
 
-#[test]
-fn permissions_are_those_of_the_kernel() {
-    let world = World::new();
+fn permissions_are_those_of_the_kernel(engine: Engine) {
+    let world = World::new(engine);
     let p = &world.process;
     let theirs = tempfile::Builder::new().prefix("keepstone-r-").tempdir_in("/dev/shm").unwrap();
     std::fs::set_permissions(theirs.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
@@ -40,18 +47,17 @@ fn permissions_are_those_of_the_kernel() {
     // SAFETY: changes a mask.
     unsafe { libc::umask(0o022) };
     p.umask(0o022);
-    let mut random = Random(0x2545_f491_4f6c_dd1d);
+    let mut rng = Rng::new(0x2545_f491_4f6c_dd1d);
     for case in 0..CASES {
         let name = format!("c{case}");
         let ours = world.path(&name);
         let their =
             cstring(&[theirs.path().as_os_str().as_bytes(), b"/", name.as_bytes()].concat());
         let directory = case % 2 == 0;
-        let mode = (random.next() % 0o10000) as u32;
-        let (uid, gid) = (random.pick(&[0, 1000, 1001]), random.pick(&[0, 1000, 2000]));
-        let access = (random.pick(&[true, true, false])).then(|| acl(&mut random).to_bytes());
-        let default =
-            (directory && random.pick(&[true, false])).then(|| acl(&mut random).to_bytes());
+        let mode = (rng.next() % 0o10000) as u32;
+        let (uid, gid) = (rng.pick(&[0, 1000, 1001]), rng.pick(&[0, 1000, 2000]));
+        let access = (rng.pick(&[true, true, false])).then(|| acl(&mut rng).to_bytes());
+        let default = (directory && rng.pick(&[true, false])).then(|| acl(&mut rng).to_bytes());
         become_user(p, USERS[0]);
         let cwd = libc::AT_FDCWD;
         // SAFETY: paths with their NUL, values with their length.
@@ -156,9 +162,8 @@ fn make(p: &Process, path: &[u8], kind: u32, (uid, gid): (u32, u32), mode: u32) 
     done(p.chmod(cwd, path, mode, 0)).unwrap();
 }
 
-#[test]
-fn a_change_of_owner_to_nobody_takes_privileges() {
-    let world = World::new();
+fn a_change_of_owner_to_nobody_takes_privileges(engine: Engine) {
+    let world = World::new(engine);
     let (p, cwd) = (&world.process, libc::AT_FDCWD);
     let path = world.path("x");
     let [root, owner, stranger, ..] = USERS;
@@ -183,9 +188,8 @@ fn a_change_of_owner_to_nobody_takes_privileges() {
     become_user(p, USERS[0]);
 }
 
-#[test]
-fn removed_directories_are_told_before_permission() {
-    let world = World::new();
+fn removed_directories_are_told_before_permission(engine: Engine) {
+    let world = World::new(engine);
     let (p, cwd) = (&world.process, libc::AT_FDCWD);
     make(p, &world.path("x"), libc::S_IFREG, (0, 0), 0o600);
     done(p.mkdir(cwd, &world.path("d"), 0o777)).unwrap();
@@ -203,9 +207,8 @@ fn removed_directories_are_told_before_permission() {
     done(p.close(d)).unwrap();
 }
 
-#[test]
-fn links_of_others_in_sticky_directories_are_not_created_over() {
-    let world = World::new();
+fn links_of_others_in_sticky_directories_are_not_created_over(engine: Engine) {
+    let world = World::new(engine);
     let (p, cwd) = (&world.process, libc::AT_FDCWD);
     done(p.mkdir(cwd, &world.path("d"), 0o777)).unwrap();
     done(p.symlink(b"nowhere", cwd, &world.path("d/link"))).unwrap();

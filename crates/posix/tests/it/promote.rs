@@ -2,28 +2,29 @@
 
 #![allow(unsafe_code)]
 
-use crate::common::{World, done};
-use posix::{MountEvents as _, Served};
-use vfs::{Errno, FileSystem as _};
+use crate::common::{Engine, World, done, on_each_engine};
+use posix::Served;
+use vfs::Errno;
+
+on_each_engine!(promotion);
 
 const RW: i32 = libc::O_RDWR | libc::O_CREAT;
 
 /// One test, because it forks and counts descriptors.
-#[test]
-fn promotion() {
-    promotion_keeps_the_offset();
-    a_delegated_number_is_the_kernels_alone();
-    streams_are_promoted_directories_are_not();
-    exec_takes_what_it_inherits();
-    locks_are_the_kernels();
-    closing_drops_posix_locks();
-    promotion_keeps_posix_locks();
-    a_forked_family_shares_offsets();
-    a_family_promotes_together();
-    the_dead_are_swept();
-    a_killed_holder_of_an_offset_is_taken_over();
-    private_mappings_are_snapshots();
-    what_is_mapped_is_the_kernels();
+fn promotion(engine: Engine) {
+    promotion_keeps_the_offset(engine);
+    a_delegated_number_is_the_kernels_alone(engine);
+    streams_are_promoted_directories_are_not(engine);
+    exec_takes_what_it_inherits(engine);
+    locks_are_the_kernels(engine);
+    closing_drops_posix_locks(engine);
+    promotion_keeps_posix_locks(engine);
+    a_forked_family_shares_offsets(engine);
+    a_family_promotes_together(engine);
+    the_dead_are_swept(engine);
+    a_killed_holder_of_an_offset_is_taken_over(engine);
+    private_mappings_are_snapshots(engine);
+    what_is_mapped_is_the_kernels(engine);
 }
 
 fn kernel_offset(fd: i32) -> i64 {
@@ -63,8 +64,8 @@ fn opened(world: &World) -> Vec<String> {
     calls.iter().filter(|call| call.starts_with("open")).cloned().collect()
 }
 
-fn promotion_keeps_the_offset() {
-    let world = World::new();
+fn promotion_keeps_the_offset(engine: Engine) {
+    let world = World::new(engine);
     let p = &world.process;
     let fd = world.open("a", RW | libc::O_CLOEXEC);
     let twin = done(p.dup(fd)).unwrap();
@@ -102,8 +103,8 @@ fn promotion_keeps_the_offset() {
     done(p.close(third)).unwrap();
 }
 
-fn a_delegated_number_is_the_kernels_alone() {
-    let world = World::new();
+fn a_delegated_number_is_the_kernels_alone(engine: Engine) {
+    let world = World::new(engine);
     let p = &world.process;
     let fd = world.open("a", RW);
     let twin = done(p.dup(fd)).unwrap();
@@ -117,8 +118,8 @@ fn a_delegated_number_is_the_kernels_alone() {
     unsafe { libc::close(fd) };
 }
 
-fn streams_are_promoted_directories_are_not() {
-    let world = World::new();
+fn streams_are_promoted_directories_are_not(engine: Engine) {
+    let world = World::new(engine);
     let p = &world.process;
     // SAFETY: keeps standard input aside.
     let saved = unsafe { libc::dup(0) };
@@ -137,8 +138,8 @@ fn streams_are_promoted_directories_are_not() {
     unsafe { libc::close(saved) };
 }
 
-fn exec_takes_what_it_inherits() {
-    let world = World::new();
+fn exec_takes_what_it_inherits(engine: Engine) {
+    let world = World::new(engine);
     let p = &world.process;
     let (kept, closed) = (world.open("a", RW), world.open("b", RW | libc::O_CLOEXEC));
     p.before_exec().unwrap();
@@ -155,8 +156,8 @@ fn lock(kind: i32, start: i64, len: i64) -> libc::flock {
     lock
 }
 
-fn locks_are_the_kernels() {
-    let world = World::new();
+fn locks_are_the_kernels(engine: Engine) {
+    let world = World::new(engine);
     let p = &world.process;
     let fd = world.open("a", RW);
     done(p.flock(fd, libc::LOCK_EX | libc::LOCK_NB)).unwrap();
@@ -176,8 +177,8 @@ fn lock_all(world: &World, fd: i32) {
     assert!(is_locked(fd));
 }
 
-fn closing_drops_posix_locks() {
-    let world = World::new();
+fn closing_drops_posix_locks(engine: Engine) {
+    let world = World::new(engine);
     let p = &world.process;
     let (fd, other) = (world.open("a", RW), world.open("a", RW));
     let path_only = world.open("a", libc::O_PATH);
@@ -188,8 +189,8 @@ fn closing_drops_posix_locks() {
     assert!(!is_locked(fd), "closing any descriptor of a file drops its locks");
 }
 
-fn promotion_keeps_posix_locks() {
-    let world = World::new();
+fn promotion_keeps_posix_locks(engine: Engine) {
+    let world = World::new(engine);
     let p = &world.process;
     let (fd, other, third) = (world.open("a", RW), world.open("a", RW), world.open("a", RW));
     lock_all(&world, fd);
@@ -212,8 +213,8 @@ fn promotion_keeps_posix_locks() {
     done(p.close(third)).unwrap();
 }
 
-fn a_forked_family_shares_offsets() {
-    let world = World::new();
+fn a_forked_family_shares_offsets(engine: Engine) {
+    let world = World::new(engine);
     let p = &world.process;
     let fd = world.open("a", RW);
     done(p.write(fd, b"0123456789abcdef")).unwrap();
@@ -230,8 +231,8 @@ fn a_forked_family_shares_offsets() {
     assert_eq!(&buf, b"6789");
 }
 
-fn a_family_promotes_together() {
-    let world = World::new();
+fn a_family_promotes_together(engine: Engine) {
+    let world = World::new(engine);
     let p = &world.process;
     let fd = world.open("a", RW);
     done(p.write(fd, b"0123456789")).unwrap();
@@ -270,8 +271,8 @@ fn kill(pid: i32) {
     unsafe { libc::kill(pid, libc::SIGKILL) };
 }
 
-fn the_dead_are_swept() {
-    let world = World::new();
+fn the_dead_are_swept(engine: Engine) {
+    let world = World::new(engine);
     let p = &world.process;
     let fd = world.open("a", RW);
     // More processes than a family has places for, all killed.
@@ -284,8 +285,8 @@ fn the_dead_are_swept() {
     done(p.close(fd)).unwrap();
 }
 
-fn a_killed_holder_of_an_offset_is_taken_over() {
-    let world = World::new();
+fn a_killed_holder_of_an_offset_is_taken_over(engine: Engine) {
+    let world = World::new(engine);
     let p = &world.process;
     let dir = world.open("", libc::O_RDONLY | libc::O_DIRECTORY);
     let (mut told, mut tells) = ([0; 2], [0u8; 1]);
@@ -315,8 +316,8 @@ fn a_killed_holder_of_an_offset_is_taken_over() {
     wait_for(pid, libc::SIGKILL);
 }
 
-fn private_mappings_are_snapshots() {
-    let world = World::new();
+fn private_mappings_are_snapshots(engine: Engine) {
+    let world = World::new(engine);
     let p = &world.process;
     let fd = world.open("a", RW);
     done(p.write(fd, b"before")).unwrap();
@@ -331,8 +332,8 @@ fn private_mappings_are_snapshots() {
     assert!(!p.is_promoted(fd));
 }
 
-fn what_is_mapped_is_the_kernels() {
-    let world = World::new();
+fn what_is_mapped_is_the_kernels(engine: Engine) {
+    let world = World::new(engine);
     let p = &world.process;
     let (fd, other, third) =
         (world.open("a", RW), world.open("a", libc::O_RDONLY), world.open("b", RW));

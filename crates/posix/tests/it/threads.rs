@@ -1,10 +1,16 @@
-//! Threads that open, duplicate, hand over and close the same numbers, or change the working directory, while
+//! Threads that open, duplicate, pass on and close the same descriptors, or change the working directory, while
 //! others use them.
 
-use crate::common::{World, done, stat};
+use crate::common::{Engine, World, done, on_each_engine, stat};
 use posix::{Errno, Served};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+on_each_engine!(
+    a_call_sees_one_description,
+    offsets_move_atomically,
+    a_relative_path_starts_where_the_last_change_led,
+);
 
 /// Numbers that the threads fight for.
 const FDS: std::ops::Range<i32> = 120..126;
@@ -13,9 +19,8 @@ const ROUNDS: u64 = 20_000;
 
 /// Each file holds one byte over and over, so that whatever is read shows which file it was: one and
 /// the same, however often its number changed meanwhile.
-#[test]
-fn a_call_sees_one_description() {
-    let world = World::new();
+fn a_call_sees_one_description(engine: Engine) {
+    let world = World::new(engine);
     let p = &world.process;
     let sources: Vec<i32> = (0..FILES)
         .map(|i| {
@@ -89,10 +94,9 @@ fn a_call_sees_one_description() {
 }
 
 /// Appends and reads that move an offset follow one another: nothing is lost or read twice.
-#[test]
-fn offsets_move_atomically() {
+fn offsets_move_atomically(engine: Engine) {
     const EACH: usize = 2000;
-    let world = World::new();
+    let world = World::new(engine);
     let p = &world.process;
     let fd = world.open("a", libc::O_RDWR | libc::O_CREAT);
     std::thread::scope(|scope| {
@@ -124,12 +128,11 @@ fn offsets_move_atomically() {
 /// `mnt/f` is a file of one of three pools, as the working directory is: outside of two, and in the third.
 /// Whoever has changed it never meets the one from before, whatever other threads are in the middle of
 /// finding out.
-#[test]
-fn a_relative_path_starts_where_the_last_change_led() {
-    let world = World::new();
+fn a_relative_path_starts_where_the_last_change_led(engine: Engine) {
+    let world = World::new(engine);
     let p = &world.process;
     let homes = tempfile::tempdir().unwrap();
-    let pools = [(); 2].map(|()| World::pool());
+    let pools = [(); 2].map(|()| World::pool(engine));
     let outside = ["a", "b"].map(|name| homes.path().join(name));
     for (home, pool) in outside.iter().zip(&pools) {
         let mountpoint = home.join("mnt");

@@ -1,4 +1,5 @@
-//! Functions of libc that make calls on names inside, where nobody sees them: done here, by the exported functions.
+//! Functions of libc that make calls on names inside, where nobody sees them (preload-P2): done here, by the exported
+//! functions.
 
 #![allow(unsafe_code)]
 

@@ -118,7 +118,8 @@ static void full_table(void)
 	int status;
 	CHECK(waitpid(parent, &status, 0) == parent && status == 0);
 	close(said[1]);
-	// Those that clear away do so when they come; the server does it once a second.
+	// Those that clear away do so when they come; the server does it once a second. It may come later than this: then
+	// less is seen, but nothing is wrong.
 	strangers_come();
 	sleep(2);
 	strangers_come();

@@ -225,8 +225,8 @@ static void mappings(void) {
 // A full table of descriptors at fork, and a parent that ends before its child.
 static void full_table(void) {
     struct rlimit limit, few;
-    int report[2];
-    CHECK(pipe(report) == 0);
+    int report[2], go[2];
+    CHECK(pipe(report) == 0 && pipe(go) == 0);
     IN_CHILD({
         CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
         few = limit;
@@ -237,10 +237,10 @@ static void full_table(void) {
         while (dup(0) >= 0) {}
         pid_t parent = getpid();
         if (fork() == 0) {
-            // Until the parent has ended.
+            // Until the parent has ended, and strangers have come.
             while (getppid() == parent) usleep(1000);
-            usleep(100000);
             char buf[8] = "";
+            CHECK(read(go[0], buf, 1) == 1);
             ssize_t got = pread(fd, buf, 8, 0);
             int well = got == 3 && memcmp(buf, "own", 3) == 0 && pwrite(fd, "OWN", 3, 0) == 3;
             CHECK(write(report[1], well ? "w" : "-", 1) == 1);
@@ -252,9 +252,11 @@ static void full_table(void) {
         CHECK(write(fd, "stranger", 8) == 8 && close(fd) == 0 && unlink("stranger") == 0);
         usleep(1000);
     }
+    CHECK(write(go[1], "!", 1) == 1);
     char well;
     CHECK(read(report[0], &well, 1) == 1 && well == 'w');
     CHECK(close(report[0]) == 0 && close(report[1]) == 0);
+    CHECK(close(go[0]) == 0 && close(go[1]) == 0);
     int fd = open("own", O_RDONLY);
     char buf[8];
     CHECK(read(fd, buf, 8) == 3 && memcmp(buf, "OWN", 3) == 0);
@@ -306,6 +308,9 @@ static void streams(void) {
         char byte;
         CHECK(read(pair[0], &byte, 1) == 1 && byte == 'p');
     });
+    // The end of this pipe says that the daemon has ended, too.
+    int ended[2];
+    CHECK(pipe(ended) == 0);
     IN_CHILD({
         int fd = created("dup", O_TRUNC, 0644);
         CHECK(dup2(fd, 1) == 1 && close(fd) == 0);
@@ -317,8 +322,8 @@ static void streams(void) {
         CHECK(daemon(1, 0) == 0);
         CHECK(write(1, "lost\n", 5) == 5);
     });
-    // The daemon may still be writing.
-    usleep(50000);
+    char none;
+    CHECK(close(ended[1]) == 0 && read(ended[0], &none, 1) == 0 && close(ended[0]) == 0);
     const char *names[] = {"stream", "other", "dup"};
     for (int i = 0; i < 3; i++) {
         char buf[64] = "";

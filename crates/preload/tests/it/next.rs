@@ -1,7 +1,7 @@
 //! What stands behind the library's functions is found without `dlsym`, and is the same.
 
 #[path = "../../src/next.rs"]
-mod next;
+mod source;
 
 use std::ffi::CString;
 
@@ -16,12 +16,12 @@ fn names() -> impl Iterator<Item = CString> {
 #[test]
 #[allow(unsafe_code)]
 fn symbols_are_those_that_dlsym_finds() {
-    let next = next::Next::list();
+    let next = source::Next::list();
     let (mut same, mut asked) = (0, Vec::new());
     for name in names() {
         // SAFETY: the name is a string.
         let expected = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-        match next.find(&name, next::hash(&name)) {
+        match next.find(&name, source::hash(&name)) {
             Some(found) => {
                 assert_eq!(found, expected, "{name:?}");
                 same += 1;
@@ -36,11 +36,11 @@ fn symbols_are_those_that_dlsym_finds() {
 
 #[test]
 fn names_that_nobody_defines_are_not_found() {
-    let next = next::Next::list();
+    let next = source::Next::list();
     assert!(!next.is_empty());
-    assert!(next::is_any_defined(&[c"ks_no_such_function", c"open"]));
-    assert!(!next::is_any_defined(&[c"ks_no_such_function", c"open_by_nobody"]));
+    assert!(source::is_any_defined(&[c"ks_no_such_function", c"open"]));
+    assert!(!source::is_any_defined(&[c"ks_no_such_function", c"open_by_nobody"]));
     for name in [c"", c"ks_no_such_function", c"open_by_nobody"] {
-        assert_eq!(next.find(name, next::hash(name)), None);
+        assert_eq!(next.find(name, source::hash(name)), None);
     }
 }

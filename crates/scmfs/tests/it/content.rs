@@ -1,4 +1,4 @@
-//! Where contents lie: runs as long as that is possible, tables where it is not; and that nobody sees what is spare.
+//! Where contents lie: runs as long as that is possible, tables where it is not; and that nobody sees what is pre-allocated.
 
 // What is asserted is what is needed; `prealloc.rs` has what is pre-allocated.
 use crate::common::OnDemand as Scmfs;
@@ -58,13 +58,18 @@ fn a_file_whose_neighbour_is_taken_moves_or_becomes_a_table() {
     let fs = pool();
     let idle = fs.statfs().blocks_free;
     let (small, large) = (pattern(100 * 4096), pattern(3 << 20));
+    let mut names = Vec::new();
     for (name, before) in [("small", small), ("large", large)] {
         let f = file(&fs, name, &before);
         let was = start_of(map_of(&fs, f));
         let blocks = before.len() as u64 / BLOCK;
-        // Takes turns with another one until that lies behind it.
-        let other = file(&fs, &format!("{name} other"), &vec![9; before.len()]);
-        assert_eq!(start_of(map_of(&fs, other)), was + blocks, "the next place is taken next");
+        // Small ones take what is left of units, until one lies behind it.
+        let is_behind = |nth: &u64| {
+            let other = file(&fs, &format!("{name}{nth}"), &vec![9; 250 * 4096]);
+            start_of(map_of(&fs, other)) == was + blocks
+        };
+        let nth = (0..4).find(is_behind).expect("the lowest places are taken first");
+        names.extend((0..=nth).map(|nth| format!("{name}{nth}")).chain([name.to_owned()]));
         fs.append(f, b"one more").unwrap();
         let map = map_of(&fs, f);
         if before.len() as u64 <= EXTENT {
@@ -79,12 +84,9 @@ fn a_file_whose_neighbour_is_taken_moves_or_becomes_a_table() {
         let mut want = before.clone();
         want.extend(b"one more");
         assert!(content(&fs, f) == want, "{name}");
-        assert!(content(&fs, other) == vec![9; before.len()], "{name}");
     }
     let fs = check_and_remount::<Scmfs>(fs);
-    for name in ["small", "small other", "large", "large other"] {
-        fs.unlink(ROOT, name.as_bytes()).unwrap();
-    }
+    names.iter().for_each(|name| fs.unlink(ROOT, name.as_bytes()).unwrap());
     // The block of the root directory.
     assert_eq!(fs.statfs().blocks_free, idle - 1);
 }
@@ -112,7 +114,10 @@ fn a_file_that_moves_stays_for_who_reads_it_without_a_copy() {
 fn extents_of_a_table_grow_in_place() {
     let fs = pool();
     let f = file(&fs, "f", &pattern(3 << 20));
-    file(&fs, "other", &vec![9; 3 << 20]);
+    // The last of them lies behind it.
+    for i in 0..3 {
+        file(&fs, &format!("other{i}"), &vec![9; 250 * 4096]);
+    }
     for _ in 0..1024 {
         append(&fs, f, &[1; 4096]);
     }
@@ -249,6 +254,36 @@ fn leave_record(medium: &impl pmem::Medium, number: u64, words: &[(u64, u64)]) {
     let at = (journal::START + number * journal::RECORD).get();
     medium.write(at + 8, &bytes);
     medium.store_u64(at, (fnv1a(&bytes) ^ fnv1a(&number.to_le_bytes())).max(1));
+}
+
+/// Runs and tables that are too low for the size (claims-S3).
+#[test]
+fn a_size_beyond_what_a_map_can_hold_is_damage() {
+    for hole in [false, true] {
+        let fs = pool();
+        let f = file(&fs, "f", b"content");
+        if hole {
+            fs.write(f, 1 << 20, b"x").unwrap();
+        }
+        let most = if hole { EXTENT } else { BLOCK };
+        assert_eq!(matches!(map_of(&fs, f), Unverified::Table { level: 1, .. }), hole);
+        let before = content(&fs, f);
+        let region = fs.into_medium();
+        let size = Scmfs::inode_at(f) + Word::Size as u64;
+        let check =
+            |repair| Scmfs::check(&region, &CheckOptions { repair, threads: Some(1) }).unwrap();
+        region.store_u64(size, most);
+        assert!(check(false).clean(), "as long as it can be");
+        region.store_u64(size, most + 1);
+        let found = check(false).problems;
+        assert!(found.len() == 1 && found[0].what.contains("can hold"), "{found:?}");
+        assert!(check(true).problems.iter().all(|problem| problem.repaired));
+        assert!(check(false).clean());
+        let fs = mount::<Scmfs, _>(region);
+        assert_eq!(content(&fs, f).len() as u64, most);
+        assert_eq!(content(&fs, f)[..before.len()], before);
+        check_and_remount::<Scmfs>(fs);
+    }
 }
 
 #[test]

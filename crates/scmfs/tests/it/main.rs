@@ -7,5 +7,6 @@ mod cost;
 mod mapping;
 mod options;
 mod prealloc;
+mod space;
 mod suite;
 mod through;

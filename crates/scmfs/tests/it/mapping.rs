@@ -282,7 +282,7 @@ fn a_recovery_keeps_what_is_mapped() {
     let extents = fs.map_range(ino, 0..EXTENT, true).unwrap();
     let with = free(&fs);
     fs.rehearse_recovery().unwrap();
-    assert_eq!(free(&fs), with, "spare space that is mapped is not given back");
+    assert_eq!(free(&fs), with, "what is pre-allocated and mapped is not given back");
     assert!(fs.is_stored_to_directly(ino));
     assert_eq!(fs.map_range(ino, 0..EXTENT, false).unwrap(), extents);
     fs.unmap_range(ino, false, true);

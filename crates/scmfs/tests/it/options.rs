@@ -235,6 +235,19 @@ fn pools_of_version_1_say_nothing() {
 }
 
 #[test]
+fn where_writes_begin_to_go_past_the_cache_can_be_chosen() {
+    for past_cache in [4096, 64 << 10] {
+        let fs = open(
+            formatted::<Scmfs>(16 << 20),
+            &MountOptions { past_cache, ..MountOptions::default() },
+        );
+        let f = file(&fs, "f", 40);
+        assert!(!is_through(&fs, f, past_cache as usize - 1));
+        assert!(is_through(&fs, f, past_cache as usize));
+    }
+}
+
+#[test]
 fn what_no_pool_says_is_damage() {
     let region = formatted::<Scmfs>(16 << 20);
     region.store_u64(POOL_USAGE.get(), 77);

@@ -1,15 +1,16 @@
-//! Pre-allocation and its collector: what is kept, what comes back, and that nobody sees what is spare.
+//! Pre-allocation and its collector: what is kept, what comes back, and that nobody sees what is pre-allocated.
 
 use crate::common::{OnDemand, Scmfs};
 use namespace::layout::Word;
 use pmem::{Medium as _, Region};
 use pool::{Engine as _, MountOptions, Prealloc};
+use rng::Rng;
 use scmfs::layout::{BLOCK, EXTENT, Unverified};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use suite::{
-    Engine as _, FILE, Fs, PoolFile, Rng, attach, check_and_remount, content, create, file,
-    formatted, mounted, resize,
+    Engine as _, FILE, Fs, PoolFile, attach, check_and_remount, content, create, file, formatted,
+    mounted, resize,
 };
 use vfs::{Caller, Errno, FileSystem as _, Ino, ROOT, SetAttr, SetTime, Timestamp};
 
@@ -43,7 +44,7 @@ fn collect(fs: &Pool) {
     assert!(steps < 1000, "it ends");
 }
 
-/// Never satisfied: whatever is spare is collected by the next step.
+/// Never satisfied: whatever is pre-allocated is collected by the next step.
 fn greedy() -> Prealloc {
     Prealloc { collect_above: 0, null_min: 0, cold_after: 0, relocate: 100, ..Prealloc::default() }
 }
@@ -61,16 +62,19 @@ fn who_appends_has_space_for_what_comes_next() {
     assert!(of_f.count > 101 && of_f.count <= 101 + 2048, "{of_f:?}");
     assert_eq!(fs.getattr(f).unwrap().blocks, of_f.count * 8, "what is mapped is counted");
     assert!(content(&fs, g)[1..].iter().all(|byte| *byte == 2) && of_g.count > 101);
-    // What is spare is free for who asks, and after a scan.
+    // What is pre-allocated is free for who asks, and after a scan.
     let fs = check_and_remount::<Scmfs>(fs);
-    assert_eq!(run_of(&fs, f).count, 101, "a mount gives spare space back");
+    assert_eq!(run_of(&fs, f).count, 101, "a mount gives pre-allocated blocks back");
 }
 
 #[test]
-fn a_file_with_a_table_has_spare_space_in_its_last_extent() {
+fn a_file_with_a_table_has_preallocated_blocks_in_its_last_run() {
     let fs = mounted::<Scmfs>(64 << 20);
     let f = file(&fs, "f", &vec![1; 3 << 20]);
-    file(&fs, "other", &vec![2; 3 << 20]);
+    // The last of them lies behind it.
+    for i in 0..3 {
+        file(&fs, &format!("other{i}"), &vec![2; 250 * 4096]);
+    }
     for i in 0..1500u64 {
         fs.append(f, &[(i % 250) as u8; 4096]).unwrap();
     }
@@ -146,6 +150,25 @@ fn null_files_wait_by_turns_where_wear_counts() {
     fs.unlink(ROOT, b"young").unwrap();
     assert_eq!(run_of(&fs, create::<Scmfs>(&fs, ROOT, "a", &FILE)), old, "who waited longest");
     assert_eq!(run_of(&fs, create::<Scmfs>(&fs, ROOT, "b", &FILE)), young);
+    // Four places for who is alone, which are filled and emptied many times: each takes its turn.
+    let settings = Prealloc { wear: true, null_min: 0, null_max: 64, ..Prealloc::default() };
+    let fs = pool_with(64 << 20, settings);
+    let mut files: Vec<(String, Ino)> = Vec::new();
+    let mut waiting = VecDeque::new();
+    for round in 0..400 {
+        let (name, was) = (format!("f{round}"), waiting.pop_front());
+        let ino = create::<Scmfs>(&fs, ROOT, &name, &FILE);
+        fs.write(ino, 0, &[1; 8192]).unwrap();
+        let run = run_of(&fs, ino);
+        assert!(was.is_none_or(|was: Run| was == run), "round {round}: {run:?}");
+        files.push((name, ino));
+        let most = [4, 2, 3, 1][round / 100];
+        while round >= 8 && waiting.len() < most {
+            let (name, ino) = files.remove(round % files.len());
+            waiting.push_back(run_of(&fs, ino));
+            fs.unlink(ROOT, name.as_bytes()).unwrap();
+        }
+    }
     // What was freed last is not what is taken next.
     let fs = pool_with(64 << 20, Prealloc { wear: true, null_max: 0, ..Prealloc::default() });
     let was = run_of(&fs, file(&fs, "big", &[1; 200_000]));
@@ -174,41 +197,52 @@ fn a_file_that_is_cut_keeps_its_space_until_it_is_collected() {
 }
 
 #[test]
-fn cold_files_are_collected_before_hot_ones() {
-    let settings = Prealloc { null_min: 0, null_blocks: 8, step: 8, ..greedy() };
+fn null_files_go_first_and_cold_files_are_collected_before_hot_ones() {
+    let settings = Prealloc { null_blocks: 8, step: 8, collect_above: 90, relocate: 0, ..greedy() };
     let fs = pool_with(16 << 20, settings);
     let f: Vec<_> = (0..3).map(|i| file(&fs, &format!("f{i}"), &[1; 40_000])).collect();
     file(&fs, "gone", &[1; 40_000]);
+    let filler = create::<Scmfs>(&fs, ROOT, "filler", &FILE);
     for (i, age) in [20, 90, 50].into_iter().enumerate() {
         resize(&fs, f[i], 4096);
         let at = Timestamp(Timestamp::now().0 - age * 1_000_000_000);
         let set = SetAttr { mtime: Some(SetTime::At(at)), ..SetAttr::default() };
         fs.setattr(&Caller::ROOT, f[i], &set).unwrap();
     }
+    // While there is space, it becomes a null file.
     fs.unlink(ROOT, b"gone").unwrap();
+    fs.write(filler, 0, &vec![1; 3700 * 4096]).unwrap();
     let counts = || f.iter().map(|f| run_of(&fs, *f).count).collect::<Vec<_>>();
     assert_eq!(counts(), [10, 10, 10]);
-    let mut seen = Vec::new();
-    for _ in 0..5 {
+    let free = || fs.free_space().bytes / BLOCK;
+    let mut had = free();
+    let mut step = || {
         fs.maintain().unwrap();
-        seen.push(counts());
-    }
-    let want = [[10, 1, 10], [10, 1, 1], [1, 1, 1], [1, 1, 1], [1, 1, 1]];
-    assert_eq!(
-        seen, want,
-        "one step each, the coldest first: where space is short there is no null file"
-    );
+        let freed = free() - had;
+        had += freed;
+        (freed, counts())
+    };
+    assert_eq!(step(), (8, vec![10, 10, 10]), "the null file");
+    assert_eq!(step(), (9, vec![10, 1, 10]), "the coldest");
+    assert_eq!(step(), (9, vec![10, 1, 1]));
+    assert_eq!(step(), (9, vec![1, 1, 1]));
+    assert_eq!(step(), (0, vec![1, 1, 1]));
 }
 
 /// With space to spare nothing is collected, and near the limit nothing is pre-allocated.
 #[test]
 fn thresholds_are_kept() {
-    let settings = Prealloc { collect_above: 50, collect_below: 0, ..Prealloc::default() };
+    for (collect_above, collect_below) in [(50, 0), (100, 4 << 20)] {
+        keeps_half_free(Prealloc { collect_above, collect_below, ..Prealloc::default() });
+    }
+}
+
+fn keeps_half_free(settings: Prealloc) {
     let fs = pool_with(8 << 20, settings);
     let f = file(&fs, "f", &[1; 4096]);
     fs.append(f, &[1; 4096]).unwrap();
-    let spare = run_of(&fs, f).count - 2;
-    assert!(spare > 0);
+    let preallocated = run_of(&fs, f).count - 2;
+    assert!(preallocated > 0);
     let filler = file(&fs, "filler", &vec![1; 5 << 20]);
     let g = file(&fs, "g", &[1; 4096]);
     fs.append(g, &[1; 4096]).unwrap();
@@ -220,11 +254,11 @@ fn thresholds_are_kept() {
 }
 
 #[test]
-fn no_operation_lacks_what_is_spare() {
+fn no_operation_lacks_what_is_preallocated() {
     for blocks in [100, 400, 2048] {
         let fs = pool_with(blocks * BLOCK, Prealloc { collect_below: 0, ..Prealloc::default() });
         let plain = mounted::<OnDemand>(blocks * BLOCK);
-        // Half of the pool is spare or null, then one file wants all.
+        // Half of the pool is pre-allocated or null, then one file wants all.
         let len = (blocks / 2 * BLOCK) as usize;
         for (name, size) in [("cut", len / 2), ("gone", len / 4)] {
             let ino = file(&fs, name, &vec![1; size]);
@@ -404,7 +438,7 @@ fn processes_share_what_is_pre_allocated() {
     assert_eq!(other.statfs().blocks_free, free.blocks_free + run.count);
     other.append(g, &[1; 10]).unwrap();
     one.rehearse_recovery().unwrap();
-    assert_eq!(run_of(&other, g).count, 1, "a recovery gives spare space back");
+    assert_eq!(run_of(&other, g).count, 1, "a recovery gives pre-allocated blocks back");
     let h = file(&other, "h", &[1; 4096]);
     other.append(h, &[1; 4096]).unwrap();
     assert!(run_of(&one, h).count > 2, "the settings outlast a recovery");

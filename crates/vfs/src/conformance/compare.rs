@@ -4,9 +4,9 @@ use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::apply::{Handles, Outcome, apply, locate};
-use super::op::{Op, Pos, Target};
+use super::apply::{Handles, Outcome, apply};
 use crate::model::Model;
+use crate::script::{Op, Pos};
 use crate::tree::{WalkError, diff, diff_nodes, node, subtree};
 use crate::{Errno, FileSystem, Ino, Seek};
 
@@ -41,7 +41,8 @@ impl<'a> Session<'a> {
             return self.check().map_err(|what| format!("ENOSPC changed something: {what}"));
         }
         let place = match op {
-            Op::Seek { of, offset, whence } => self.place_in_model(of, *offset, *whence),
+            Op::SeekData(of, at) => self.place_in_model(of, *at, Seek::Data),
+            Op::SeekHole(of, at) => self.place_in_model(of, *at, Seek::Hole),
             _ => None,
         };
         let want = apply(&self.model, &mut self.model_handles, op);
@@ -56,27 +57,15 @@ impl<'a> Session<'a> {
 
     /// A change of content that found no space may have taken the capability of its file away (contract vfs-C5).
     fn follow_capability(&mut self, op: &Op) {
-        let (Op::Write { of, .. }
-        | Op::Append { of, .. }
-        | Op::Truncate { of, .. }
-        | Op::Fallocate { of, .. }
-        | Op::CopyRange { to: of, .. }) = op
-        else {
-            return;
-        };
-        const CAPABILITY: &[u8] = b"security.capability";
-        let tested = locate(self.fs, &mut self.handles, of, Pos::At(0));
-        let model = locate(&self.model, &mut self.model_handles, of, Pos::At(0));
-        if let (Some((tested, _)), Some((model, _))) = (tested, model)
-            && self.fs.getxattr(tested, CAPABILITY) == Err(Errno::NODATA)
-        {
-            // It had none, or has none any more.
-            let _ = self.model.removexattr(model, CAPABILITY);
+        let (tested, model) =
+            (self.handles.driver(self.fs), self.model_handles.driver(&self.model));
+        if model.is_capable(op) && !tested.is_capable(op) {
+            model.revoke(op).expect("the model has one");
         }
     }
 
-    fn place_in_model(&mut self, of: &Target, at: Pos, whence: Seek) -> Option<(Ino, u64, Seek)> {
-        let (ino, offset) = locate(&self.model, &mut self.model_handles, of, at)?;
+    fn place_in_model(&self, of: &str, at: Pos, whence: Seek) -> Option<(Ino, u64, Seek)> {
+        let (ino, offset) = self.model_handles.driver(&self.model).locate(of, at)?;
         Some((ino, offset, whence))
     }
 
@@ -88,13 +77,13 @@ impl<'a> Session<'a> {
         if let Some(diff) = diff(&got, &want) {
             return Err(format!("trees differ (left: tested, right: model):\n{diff}"));
         }
-        let slots = self.handles.slots().iter().zip(self.model_handles.slots());
-        for (slot, (a, b)) in slots.enumerate() {
+        let held = self.handles.held().iter().zip(self.model_handles.held());
+        for (handle, (a, b)) in held.enumerate() {
             if let (Some(a), Some(b)) = (a, b) {
                 let got = node(self.fs, *a).map_err(text)?;
                 let want = node(&self.model, *b).map_err(text)?;
                 if let Some(diff) = diff_nodes(&got, &want) {
-                    return Err(format!("slot {slot} differs (tested != model): {diff}"));
+                    return Err(format!("%{handle} differs (tested != model): {diff}"));
                 }
             }
         }
@@ -163,10 +152,9 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// The sequence up to where it failed, one JSON object per line; see [`replay`].
-    pub fn json(&self) -> String {
-        let ops = self.ops.iter().take(self.index + 1);
-        ops.map(|op| serde_json::to_string(op).expect("plain data") + "\n").collect()
+    /// The sequence up to where it failed, as a script ([`crate::script::parse`]).
+    pub fn script(&self) -> String {
+        self.ops.iter().take(self.index + 1).map(|op| format!("{op}\n")).collect()
     }
 
     /// Leaves out calls as long as the rest still fails on file systems from `make` (delta
@@ -199,21 +187,20 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "call {}: {:?}", self.index, self.ops.get(self.index))?;
+        let call = self.ops.get(self.index).map(Op::to_string);
+        writeln!(f, "call {}: {}", self.index, call.unwrap_or_default())?;
         writeln!(f, "{}", self.message)?;
         if let Some(seed) = self.seed {
-            writeln!(f, "rerun with KEEPSTONE_SEED={seed}, or replay:")?;
+            writeln!(
+                f,
+                "rerun with KEEPSTONE_SEED={seed}, or KEEPSTONE_REPLAY=FILE with these lines:"
+            )?;
         }
-        f.write_str(&self.json())
+        f.write_str(&self.script())
     }
 }
 
 impl std::error::Error for Failure {}
-
-/// The sequence that [`Failure::json`] wrote. Empty lines are skipped.
-pub fn replay(json: &str) -> serde_json::Result<Vec<Op>> {
-    json.lines().filter(|line| !line.trim().is_empty()).map(serde_json::from_str).collect()
-}
 
 /// Runs `ops` on `fs`, which is fresh, and on a fresh model: each call must give the same, and
 /// everything must be equal every few calls (every one if there are few) and at the end. A call that panics fails. Where `fs`

@@ -6,14 +6,23 @@
 
 use proptest::prelude::*;
 
-use super::op::{Attribute, Data, Make, Name, Op, Place, Pos, SLOTS, Target, Value, Who};
-use super::rng::Rng;
-use crate::{Fallocate, Seek, SetAttr, SetTime, SetXattr, Timestamp};
+use crate::script::{
+    AclOf, Attrs, Batch, By, Data, HANDLES, How, Keep, New, Octal, Only, Op, Part, Pos, When,
+};
+use rng::Rng;
 
 const BLOCK: u64 = 4096;
 const MIB: u64 = 1 << 20;
-/// So many slots are for what is not a directory, the others for directories.
-const FILE_SLOTS: u64 = 4;
+/// So many handles are for what is not a directory, the others for directories.
+const FILE_HANDLES: u64 = 4;
+
+/// A universe of few names, so that calls meet: those that are mostly directories.
+const DIRS: [&str; 4] = ["d", "sub", r"n\max", r"\xff\xfe"];
+/// Those that are mostly something else.
+const FILES: [&str; 4] =
+    ["f", "file", r"a\x20longer\x20name\x20that\x20takes\x20more\x20room", "g"];
+/// Those that calls refuse or treat specially.
+const ODD: [&str; 6] = [".", "..", r"\e", r"d\x2ff", r"nul\x00", r"x\over"];
 
 /// The `n` calls that `seed` decides; the first few create something to work on.
 pub fn gen_ops(seed: u64, n: usize) -> Vec<Op> {
@@ -33,169 +42,172 @@ type Weighted = (u64, fn(&mut Rng) -> Op);
 
 /// The next call.
 pub fn gen_op(rng: &mut Rng) -> Op {
-    let choices: [Weighted; 26] = [
+    let choices: [Weighted; 27] = [
         (4, lookup),
-        (2, |r| Op::Forget { slot: slot(r) }),
-        (2, |r| Op::Getattr { of: anything(r) }),
+        (2, |r| Op::Close(handle(r))),
+        (2, |r| Op::Getattr(anything(r))),
         (4, setattr),
-        (5, |r| Op::Truncate { of: file(r), size: pos(r) }),
+        (5, |r| Op::Truncate(file(r), pos(r))),
         (18, create),
-        (2, tmpfile),
-        (1, |r| Op::Readlink { of: file(r) }),
-        (5, |r| Op::Unlink { at: file_entry(r) }),
-        (3, |r| Op::Rmdir { at: dir_entry(r) }),
-        (4, |r| Op::Link { of: file(r), at: file_entry(r) }),
+        (2, |r| Op::Tmpfile(dir(r), file_handle(r), new(r))),
+        (1, |r| Op::Readlink(file(r))),
+        (5, |r| Op::Unlink(file_entry(r))),
+        (3, |r| Op::Rmdir(dir_entry(r))),
+        (4, |r| Op::Link(file(r), file_entry(r))),
         (8, rename),
-        (2, |r| Op::Readdir { of: dir(r), batch: 1 + r.below(8) as u8 }),
-        (5, |r| Op::Read { of: file(r), offset: pos(r), len: len(r) }),
-        (16, |r| Op::Write { of: file(r), offset: pos(r), data: data(r) }),
-        (6, |r| Op::Append { of: file(r), data: data(r) }),
-        (1, |r| Op::DropPrivileges { of: anything(r) }),
+        (2, |r| Op::List(dir(r), Batch { batch: Some(1 + r.below(8) as u32) })),
+        (5, |r| Op::Read(file(r), Part { at: Some(pos(r)), len: Some(len(r)) })),
+        (16, |r| Op::Write(file(r), pos(r), len(r).into(), data(r))),
+        (6, |r| Op::Append(file(r), len(r).into(), data(r))),
+        (1, |r| Op::DropPrivileges(anything(r))),
         (7, fallocate),
-        (3, |r| Op::Seek {
-            of: file(r),
-            offset: pos(r),
-            whence: r.pick(&[Seek::Data, Seek::Hole]),
-        }),
+        (2, |r| Op::SeekData(file(r), pos(r))),
+        (1, |r| Op::SeekHole(file(r), pos(r))),
         (4, copy_range),
-        (1, |r| Op::Fsync { of: anything(r) }),
-        (1, |r| Op::Getxattr { of: anything(r), name: attribute(r) }),
+        (1, |r| Op::Fsync(anything(r))),
+        (1, |r| Op::Getxattr(anything(r), attribute(r))),
         (4, setxattr),
-        (1, |r| Op::Listxattr { of: anything(r) }),
-        (2, |r| Op::Removexattr { of: anything(r), name: attribute(r) }),
+        (1, |r| Op::Listxattr(anything(r))),
+        (2, |r| Op::RemoveXattr(anything(r), attribute(r))),
         (1, |_| Op::Statfs),
     ];
     rng.weighted(&choices)(rng)
 }
 
-fn slot(rng: &mut Rng) -> u8 {
-    rng.below(SLOTS.into()) as u8
+fn handle(rng: &mut Rng) -> usize {
+    rng.below(HANDLES as u64) as usize
 }
 
-/// A slot that mostly holds something else than a directory.
-fn file_slot(rng: &mut Rng) -> u8 {
-    if rng.percent(5) { slot(rng) } else { rng.below(FILE_SLOTS) as u8 }
+/// A handle that mostly holds something else than a directory.
+fn file_handle(rng: &mut Rng) -> usize {
+    if rng.percent(5) { handle(rng) } else { rng.below(FILE_HANDLES) as usize }
 }
 
-/// A slot that mostly holds a directory.
-fn dir_slot(rng: &mut Rng) -> u8 {
-    (FILE_SLOTS + rng.below(u64::from(SLOTS) - FILE_SLOTS)) as u8
+/// A handle that mostly holds a directory.
+fn dir_handle(rng: &mut Rng) -> usize {
+    (FILE_HANDLES + rng.below(HANDLES as u64 - FILE_HANDLES)) as usize
 }
 
-/// Where to keep what is found at or made at `at`, if anywhere.
-fn keep(rng: &mut Rng, at: &Place) -> Option<u8> {
-    let slot = if at.name.is_for_dirs() { dir_slot(rng) } else { file_slot(rng) };
-    if rng.percent(50) { Some(slot) } else { None }
+/// Whether what has this path is mostly a directory.
+fn is_for_dirs(path: &str) -> bool {
+    path.rsplit('/').next().is_some_and(|name| DIRS.contains(&name))
+}
+
+/// Where to keep what is found at or made at `path`, if anywhere.
+fn keep(rng: &mut Rng, path: &str) -> Keep {
+    let handle = if is_for_dirs(path) { dir_handle(rng) } else { file_handle(rng) };
+    Keep { keep: rng.percent(50).then_some(handle) }
 }
 
 fn lookup(rng: &mut Rng) -> Op {
-    let at = if rng.percent(40) { dir_entry(rng) } else { file_entry(rng) };
-    let keep = keep(rng, &at);
-    Op::Lookup { at, keep }
+    let path = if rng.percent(40) { dir_entry(rng) } else { file_entry(rng) };
+    let keep = keep(rng, &path);
+    Op::Lookup(path, keep)
 }
 
-fn dir_name(rng: &mut Rng) -> Name {
+fn dir_name(rng: &mut Rng) -> &'static str {
     match rng.percent(4) {
-        true => Name(rng.below(Name::COUNT.into()) as u8),
-        false => Name(rng.weighted(&[(4, 0), (3, 1), (2, 2), (1, 3)])),
+        true => rng.pick(&[&DIRS[..], &FILES, &ODD].concat()),
+        false => rng.weighted(&[(4, DIRS[0]), (3, DIRS[1]), (2, DIRS[2]), (1, DIRS[3])]),
     }
 }
 
-fn file_name(rng: &mut Rng) -> Name {
-    match rng.percent(10) {
-        true => dir_name(rng),
-        false => Name(Name::DIRS + rng.below((Name::ODD - Name::DIRS).into()) as u8),
-    }
+fn file_name(rng: &mut Rng) -> &'static str {
+    if rng.percent(10) { dir_name(rng) } else { rng.pick(&FILES) }
 }
 
-fn dir_path(rng: &mut Rng) -> Vec<Name> {
+/// Where paths begin: the root, as nothing, or a directory below it.
+fn dir_path(rng: &mut Rng) -> String {
     let depth = rng.weighted(&[(62, 0), (28, 1), (10, 2)]);
-    (0..depth).map(|_| dir_name(rng)).collect()
+    (0..depth).map(|_| format!("/{}", dir_name(rng))).collect()
 }
 
-fn dir(rng: &mut Rng) -> Target {
-    if rng.percent(10) { Target::Slot(dir_slot(rng)) } else { Target::Path(dir_path(rng)) }
+/// As [`dir_path`], or a handle.
+fn dir_prefix(rng: &mut Rng) -> String {
+    if rng.percent(10) { format!("%{}", dir_handle(rng)) } else { dir_path(rng) }
 }
 
-fn file(rng: &mut Rng) -> Target {
+fn dir(rng: &mut Rng) -> String {
+    let prefix = dir_prefix(rng);
+    if prefix.is_empty() { "/".into() } else { prefix }
+}
+
+fn file(rng: &mut Rng) -> String {
     if rng.percent(50) {
-        return Target::Slot(file_slot(rng));
+        return format!("%{}", file_handle(rng));
     }
-    let mut path = dir_path(rng);
-    path.push(file_name(rng));
-    Target::Path(path)
+    format!("{}/{}", dir_path(rng), file_name(rng))
 }
 
-fn anything(rng: &mut Rng) -> Target {
+fn anything(rng: &mut Rng) -> String {
     if rng.percent(40) { dir(rng) } else { file(rng) }
 }
 
-fn dir_entry(rng: &mut Rng) -> Place {
-    Place { dir: dir(rng), name: dir_name(rng) }
+fn dir_entry(rng: &mut Rng) -> String {
+    format!("{}/{}", dir_prefix(rng), dir_name(rng))
 }
 
-fn file_entry(rng: &mut Rng) -> Place {
-    Place { dir: dir(rng), name: file_name(rng) }
+fn file_entry(rng: &mut Rng) -> String {
+    format!("{}/{}", dir_prefix(rng), file_name(rng))
 }
 
-fn who(rng: &mut Rng) -> Who {
-    rng.pick(&[Who::Root, Who::User])
-}
-
-fn mode(rng: &mut Rng) -> u32 {
+fn mode(rng: &mut Rng) -> Octal {
     let usual = rng.pick(&[0o644, 0o755, 0o600, 0o2775, 0o6755, 0o777]);
-    if rng.percent(20) { rng.below(0o10000) as u32 } else { usual }
+    Octal(if rng.percent(20) { rng.below(0o10000) as u32 } else { usual })
 }
 
-fn umask(rng: &mut Rng) -> u32 {
-    rng.pick(&[0, 0o022, 0o077])
+fn new(rng: &mut Rng) -> New {
+    let by = rng.pick(&[By { uid: 0, gid: 0 }, By { uid: 1000, gid: 100 }]);
+    let mode = mode(rng);
+    New { by: Some(by), mode: Some(mode), umask: Some(Octal(rng.pick(&[0, 0o022, 0o077]))) }
 }
 
 fn create(rng: &mut Rng) -> Op {
-    let rdev = rng.below(1 << 32) as u32;
-    let target_len = rng.pick(&[1, 10, 59, 60, 61, 300, 4095, 0, 4096]);
-    let at = if rng.percent(35) { dir_entry(rng) } else { file_entry(rng) };
-    let odd = rng.percent(18);
-    let make = match at.name.is_for_dirs() {
-        true if !odd => Make::Dir,
-        false if !odd => Make::File,
-        _ => rng.weighted(&[
-            (2, Make::File),
-            (2, Make::Dir),
-            (4, Make::Symlink(target_len)),
-            (1, Make::Fifo),
-            (1, Make::Socket),
-            (1, Make::Char(rdev)),
-            (1, Make::Block(rdev)),
-        ]),
-    };
-    let keep = keep(rng, &at);
-    Op::Create { who: who(rng), at, make, mode: mode(rng), umask: umask(rng), keep }
-}
-
-fn tmpfile(rng: &mut Rng) -> Op {
-    let (who, dir) = (who(rng), dir(rng));
-    Op::Tmpfile { who, dir, mode: mode(rng), umask: umask(rng), keep: file_slot(rng) }
+    let path = if rng.percent(35) { dir_entry(rng) } else { file_entry(rng) };
+    let (new, keep) = (new(rng), keep(rng, &path));
+    if !rng.percent(18) {
+        return match is_for_dirs(&path) {
+            true => Op::Mkdir(path, new, keep),
+            false => Op::Create(path, new, keep),
+        };
+    }
+    let device = rng.below(1 << 32) as u32;
+    match rng.below(12) {
+        0 | 1 => Op::Create(path, new, keep),
+        2 | 3 => Op::Mkdir(path, new, keep),
+        4..8 => {
+            let len = rng.pick(&[1, 10, 59, 60, 61, 300, 4095, 0, 4096]);
+            Op::Symlink(path, len, new, keep)
+        }
+        8 => Op::Mkfifo(path, new, keep),
+        9 => Op::Mksocket(path, new, keep),
+        10 => Op::Mknod(path, device, new, keep),
+        _ => Op::MknodBlock(path, device, new, keep),
+    }
 }
 
 fn rename(rng: &mut Rng) -> Op {
     let dirs = rng.percent(45);
-    let place = |rng: &mut Rng| match dirs != rng.percent(8) {
+    let path = |rng: &mut Rng| match dirs != rng.percent(8) {
         true => dir_entry(rng),
         false => file_entry(rng),
     };
-    let (from, to) = (place(rng), place(rng));
-    Op::Rename { from, to, flags: rng.weighted(&[(60, 0), (15, 1), (23, 2), (1, 3), (1, 4)]) }
+    let (from, to) = (path(rng), path(rng));
+    match rng.below(100) {
+        0..60 => Op::Rename(from, to),
+        60..75 => Op::RenameNoReplace(from, to),
+        75..98 => Op::Exchange(from, to),
+        // Neither means anything.
+        98 => Op::RenameFlags(from, to, 3),
+        _ => Op::RenameFlags(from, to, 4),
+    }
 }
 
 fn setattr(rng: &mut Rng) -> Op {
-    let mut set = SetAttr::default();
-    let time = |rng: &mut Rng| match rng.percent(30) {
-        true => SetTime::Now,
-        false => SetTime::At(Timestamp(rng.bits() as i64)),
-    };
+    let mut set = Attrs::default();
+    let time = |rng: &mut Rng| When((!rng.percent(30)).then(|| rng.next() as i64));
     match rng.below(5) {
-        0 | 1 => set.perm = Some(mode(rng)),
+        0 | 1 => set.mode = Some(mode(rng)),
         2 => set.uid = Some(rng.below(3) as u32),
         3 => set.gid = Some(rng.below(3) as u32),
         _ => set.atime = Some(time(rng)),
@@ -204,12 +216,12 @@ fn setattr(rng: &mut Rng) -> Op {
         set.mtime = Some(time(rng));
     }
     if rng.percent(10) {
-        set.perm = Some(mode(rng));
+        set.mode = Some(mode(rng));
     }
     if rng.percent(5) {
         set.size = Some(rng.below(3 * BLOCK));
     }
-    Op::Setattr { of: anything(rng), set }
+    Op::Setattr(anything(rng), set)
 }
 
 /// A length in bytes: mostly below 20 KiB, now and then beyond 2 MiB.
@@ -249,7 +261,7 @@ fn pos(rng: &mut Rng) -> Pos {
 
 fn data(rng: &mut Rng) -> Data {
     let zeros = rng.percent(8);
-    Data { len: len(rng), fill: if zeros { 0 } else { 1 + rng.below(1000) as u32 } }
+    Data { fill: Some(if zeros { 0 } else { 1 + rng.below(1000) as u32 }) }
 }
 
 /// The length of a range, in bytes; huge only for modes that take nothing.
@@ -258,55 +270,64 @@ fn range_len(rng: &mut Rng) -> u64 {
 }
 
 fn fallocate(rng: &mut Rng) -> Op {
-    let keep_size = rng.percent(40);
-    let mode = rng.weighted(&[
-        (3, Fallocate::Allocate { keep_size }),
-        (4, Fallocate::PunchHole),
-        (3, Fallocate::ZeroRange { keep_size }),
-        (3, Fallocate::Collapse),
-        (3, Fallocate::Insert),
+    let make: fn(String, Pos, u64) -> Op = rng.weighted(&[
+        (9, Op::Allocate as fn(_, _, _) -> _),
+        (6, Op::AllocateKeep),
+        (20, Op::Punch),
+        (9, Op::Zero),
+        (6, Op::ZeroKeep),
     ]);
-    let shifts = matches!(mode, Fallocate::Collapse | Fallocate::Insert);
-    let (offset, len) = match mode {
-        _ if shifts && rng.percent(80) => {
-            (Pos::At(BLOCK * rng.below(8)), BLOCK * (1 + rng.below(4)))
-        }
-        Fallocate::PunchHole | Fallocate::Insert if rng.percent(5) => {
-            (Pos::At(BLOCK * rng.below(8)), BLOCK << rng.below(36))
-        }
-        _ => (pos(rng), range_len(rng)),
-    };
-    Op::Fallocate { of: file(rng), mode, offset, len }
+    let shift: fn(String, Pos, u64) -> Op =
+        rng.pick(&[Op::Collapse as fn(_, _, _) -> _, Op::Insert]);
+    let make = if rng.below(16) < 6 { shift } else { make };
+    let op = make(file(rng), pos(rng), range_len(rng));
+    let at = Pos::At(BLOCK * rng.below(8));
+    match op {
+        Op::Collapse(of, ..) if rng.percent(80) => Op::Collapse(of, at, BLOCK * (1 + rng.below(4))),
+        Op::Insert(of, ..) if rng.percent(80) => Op::Insert(of, at, BLOCK * (1 + rng.below(4))),
+        Op::Insert(of, ..) if rng.percent(5) => Op::Insert(of, at, BLOCK << rng.below(36)),
+        Op::Punch(of, ..) if rng.percent(5) => Op::Punch(of, at, BLOCK << rng.below(36)),
+        op => op,
+    }
 }
 
 fn copy_range(rng: &mut Rng) -> Op {
     let (from, to) = (file(rng), file(rng));
     let to = if rng.percent(20) { from.clone() } else { to };
-    Op::CopyRange { from, from_offset: pos(rng), to, to_offset: pos(rng), len: range_len(rng) }
+    Op::Copy(from, pos(rng), to, pos(rng), range_len(rng))
 }
 
-fn attribute(rng: &mut Rng) -> Attribute {
-    rng.weighted(&[
-        (3, Attribute::User(0)),
-        (3, Attribute::User(1)),
-        (1, Attribute::Trusted),
-        (1, Attribute::Capability),
-        (3, Attribute::Access),
-        (3, Attribute::Default),
-        (1, Attribute::Unknown),
-    ])
+/// What [`Op::SetAcl`] and [`Op::SetDefaultAcl`] set.
+const ACLS: [&str; 2] = ["system.posix_acl_access", "system.posix_acl_default"];
+
+/// Name of an extended attribute, from a universe of few; the last is in no known namespace.
+fn attribute(rng: &mut Rng) -> String {
+    let names = [
+        (3, "user.0"),
+        (3, "user.1"),
+        (1, "trusted.a"),
+        (1, "security.capability"),
+        (3, ACLS[0]),
+        (3, ACLS[1]),
+        (1, "nobody.knows"),
+    ];
+    rng.weighted(&names).into()
 }
 
 fn setxattr(rng: &mut Rng) -> Op {
-    let name = attribute(rng);
-    let is_acl = matches!(name, Attribute::Access | Attribute::Default);
-    let value = match is_acl != rng.percent(4) {
-        true => Value::Acl { perms: rng.below(1 << 15) as u16, plain: rng.percent(30) },
-        false => {
+    let (of, name) = (anything(rng), attribute(rng));
+    let how = [(8, None), (1, Some(Only::Create)), (1, Some(Only::Replace))];
+    let how = How { how: rng.weighted(&how) };
+    let perms = Some(Octal(rng.below(1 << 15) as u32));
+    let acl = AclOf { perms, plain: rng.percent(30).then_some(true) };
+    // Now and then something that is no ACL.
+    match ACLS.iter().position(|acl| *acl == name).filter(|_| !rng.percent(4)) {
+        Some(0) => Op::SetAcl(of, acl, how),
+        Some(_) => Op::SetDefaultAcl(of, acl, how),
+        None => {
             let len = rng.weighted(&[(5, 20), (3, 300), (2, 5000), (1, 65_537)]);
-            Value::Data(Data { len: rng.below(len) as u32, fill: rng.below(100) as u32 })
+            let data = Data { fill: Some(rng.below(100) as u32) };
+            Op::SetXattr(of, name, rng.below(len) as u32, data, how)
         }
-    };
-    let mode = rng.weighted(&[(8, SetXattr::Any), (1, SetXattr::Create), (1, SetXattr::Replace)]);
-    Op::Setxattr { of: anything(rng), name, value, mode }
+    }
 }

@@ -2,31 +2,29 @@
 //!
 //! - [`scenarios()`] are one promise each; [`run_all`] runs them on fresh file systems.
 //! - [`gen_ops`] makes sequences of calls from a seed, [`compare()`] runs one next to the model;
-//!   [`run_generated`] does both for many seeds. A [`Failure`] prints the seed and a replay, after
+//!   [`run_generated`] does both for many seeds. A [`Failure`] prints the seed and a script ([`crate::script`]), after
 //!   [`Failure::minimise`] a short one. [`ops`] are the same sequences for proptest.
 //! - [`stress()`] works from many threads at once.
 //!
-//! `KEEPSTONE_OPS` sets the length of generated sequences, `KEEPSTONE_SEED` the only seed to run.
+//! `KEEPSTONE_OPS` sets the length of generated sequences, `KEEPSTONE_SEED` the only seed to run; `KEEPSTONE_REPLAY=FILE` runs
+//! a script instead.
 
 mod apply;
 mod compare;
 mod generate;
-mod op;
-mod rng;
 mod scenarios;
 mod stress;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 pub use apply::{AttrView, Handles, Outcome, apply};
-pub use compare::{Failure, compare, replay};
+pub use compare::{Failure, compare};
 pub use generate::{gen_op, gen_ops, ops};
-pub use op::{Attribute, Data, Make, Name, Op, Place, Pos, SLOTS, Target, Value, Who};
-pub use rng::Rng;
 pub use scenarios::{Scenario, scenarios};
 pub use stress::stress;
 
 use crate::FileSystem;
+use crate::script::parse;
 
 /// Runs every scenario on a file system of its own from `make`.
 ///
@@ -53,6 +51,11 @@ pub fn run_all(make: impl Fn() -> Box<dyn FileSystem>) {
 ///
 /// With the first failure, minimised.
 pub fn run_generated(make: impl Fn() -> Box<dyn FileSystem>, seeds: u64, ops: usize) {
+    if let Some(file) = std::env::var_os("KEEPSTONE_REPLAY") {
+        let text = std::fs::read_to_string(file).expect("KEEPSTONE_REPLAY is a file");
+        let ops = parse(&text).unwrap_or_else(|bad| panic!("{bad}"));
+        return compare(make().as_ref(), &ops).unwrap_or_else(|failure| panic!("{failure}"));
+    }
     let ops = number_from_env("KEEPSTONE_OPS").map_or(ops, |ops| ops as usize);
     let seeds = match number_from_env("KEEPSTONE_SEED") {
         Some(seed) => seed..seed + 1,

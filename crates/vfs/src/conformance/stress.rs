@@ -1,10 +1,10 @@
 //! Many threads at once.
 
+use rng::Rng;
 use std::thread;
 
 use super::compare::Session;
 use super::generate::gen_op;
-use super::rng::Rng;
 use crate::tree::{subtree, tree};
 use crate::{Caller, Errno, FileSystem, Ino, NewKind, NewNode, RenameFlags};
 
@@ -71,7 +71,7 @@ fn work(
             continue;
         }
         let op = gen_op(&mut rng);
-        session.step(&op).map_err(|e| format!("call {i} {op:?}: {e}"))?;
+        session.step(&op).map_err(|e| format!("call {i}, {op}: {e}"))?;
     }
     session.finish()
 }
@@ -129,7 +129,7 @@ fn race_call(
         0 => {
             let ino = make(fs, from, &from_name, NewKind::File)?;
             taken.push(ino);
-            fs.write(ino, 0, &[rng.bits() as u8; SHARED_LEN])?;
+            fs.write(ino, 0, &[rng.next() as u8; SHARED_LEN])?;
         }
         1 => taken.push(make(fs, from, &from_name, NewKind::Dir)?),
         2 => fs.unlink(from, &from_name)?,
@@ -147,7 +147,7 @@ fn race_call(
         7 => {
             let ino = fs.lookup(from, &from_name)?.ino;
             taken.push(ino);
-            fs.write(ino, 0, &[rng.bits() as u8; SHARED_LEN])?;
+            fs.write(ino, 0, &[rng.next() as u8; SHARED_LEN])?;
         }
         8 => {
             let ino = fs.lookup(from, &from_name)?.ino;

@@ -89,7 +89,7 @@ impl State {
             None => Some(value.to_vec()),
             Some(acl) if name == ACL_DEFAULT => Some(acl.to_bytes()),
             Some(acl) => {
-                let (perm, acl) = acl.settle(inode.perm);
+                let (perm, acl) = acl.split_mode(inode.perm);
                 inode.perm = perm;
                 acl.map(|acl| acl.to_bytes())
             }

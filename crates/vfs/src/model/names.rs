@@ -21,13 +21,13 @@ pub(super) const COOKIE_DOTDOT: u64 = 2;
 pub(super) struct Dir {
     /// `None` once the directory is removed.
     pub(super) parent: Option<Ino>,
-    pub(super) entries: BTreeMap<Vec<u8>, Slot>,
+    pub(super) entries: BTreeMap<Vec<u8>, NameEntry>,
     pub(super) last_cookie: u64,
 }
 
 /// What a name stands for, and its place in listings, which it keeps when it is replaced.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(super) struct Slot {
+pub(super) struct NameEntry {
     pub(super) ino: Ino,
     pub(super) cookie: u64,
 }
@@ -184,7 +184,7 @@ impl State {
         let entries = self.dir_mut(dir)?;
         let cookie = cookie.unwrap_or(entries.last_cookie + 1);
         entries.last_cookie = entries.last_cookie.max(cookie);
-        entries.entries.insert(name.to_vec(), Slot { ino, cookie });
+        entries.entries.insert(name.to_vec(), NameEntry { ino, cookie });
         let inode = self.inode_mut(ino)?;
         inode.ctime = now;
         inode.linkable = false;
@@ -205,7 +205,7 @@ impl State {
     }
 
     /// Takes a name away. The inode stays until [`reap`](Self::reap); a directory keeps its links.
-    fn detach(&mut self, now: Timestamp, dir: Ino, name: &[u8]) -> Result<Slot> {
+    fn detach(&mut self, now: Timestamp, dir: Ino, name: &[u8]) -> Result<NameEntry> {
         let slot = self.dir_mut(dir)?.entries.remove(name).ok_or(Errno::NOENT)?;
         let inode = self.inode_mut(slot.ino)?;
         inode.ctime = now;
@@ -226,7 +226,7 @@ impl State {
     }
 
     /// Takes a name away for good; a directory is dead then.
-    fn remove(&mut self, now: Timestamp, dir: Ino, name: &[u8]) -> Result<Slot> {
+    fn remove(&mut self, now: Timestamp, dir: Ino, name: &[u8]) -> Result<NameEntry> {
         let slot = self.detach(now, dir, name)?;
         let inode = self.inode_mut(slot.ino)?;
         if inode.is_dir() {
@@ -355,14 +355,14 @@ impl State {
     ) -> Result<()> {
         let dir = self.dir(ino)?;
         let parent = dir.parent.ok_or(Errno::NOENT)?;
-        let mut listing: Vec<(&[u8], Slot)> = vec![
-            (b".", Slot { ino, cookie: COOKIE_DOT }),
-            (b"..", Slot { ino: parent, cookie: COOKIE_DOTDOT }),
+        let mut listing: Vec<(&[u8], NameEntry)> = vec![
+            (b".", NameEntry { ino, cookie: COOKIE_DOT }),
+            (b"..", NameEntry { ino: parent, cookie: COOKIE_DOTDOT }),
         ];
         listing.extend(dir.entries.iter().map(|(name, &slot)| (name.as_slice(), slot)));
         listing.retain(|(_, slot)| slot.cookie > cookie);
         listing.sort_by_key(|(_, slot)| slot.cookie);
-        for (name, Slot { ino, cookie }) in listing {
+        for (name, NameEntry { ino, cookie }) in listing {
             let kind = self.inode(ino)?.kind();
             if !emit(&DirEntry { ino, kind, name, cookie }) {
                 break;

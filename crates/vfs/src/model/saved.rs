@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use serde::{Deserialize, Deserializer, Serialize as _, Serializer};
 
 use super::data::BLOCK_SIZE;
-use super::names::{COOKIE_DOTDOT, Dir, Slot};
+use super::names::{COOKIE_DOTDOT, Dir, NameEntry};
 use super::{Inode, Model, Node, State};
 use crate::acl::{ACL_ACCESS, ACL_DEFAULT, Acl};
 use crate::{FileKind, Ino, Limits, ROOT, Timestamp};
@@ -106,7 +106,8 @@ impl State {
                 let parent = dir.parent.filter(|_| ino != ROOT);
                 require(names == parent.as_slice(), "a directory has one name, in its parent")?;
                 require(self.is_below_root(ino), "its parents do not lead to the root")?;
-                let is_dir = |slot: &&Slot| self.inodes.get(&slot.ino).is_some_and(Inode::is_dir);
+                let is_dir =
+                    |slot: &&NameEntry| self.inodes.get(&slot.ino).is_some_and(Inode::is_dir);
                 let links = 2 + dir.entries.values().filter(is_dir).count();
                 require(inode.nlink as usize == links, "its link count is wrong")?;
             }

@@ -57,8 +57,8 @@ fn the_mode_shows_the_mask_as_the_group() {
     assert_eq!(acl(PLAIN).mode_bits(), 0o755);
     assert_eq!(acl(NAMED).equivalent_mode(), None);
     assert_eq!(acl(PLAIN).equivalent_mode(), Some(0o755));
-    assert_eq!(acl(PLAIN).settle(0o4000), (0o4755, None));
-    assert_eq!(acl(NAMED).settle(0o2777), (0o2660, Some(acl(NAMED))));
+    assert_eq!(acl(PLAIN).split_mode(0o4000), (0o4755, None));
+    assert_eq!(acl(NAMED).split_mode(0o2777), (0o2660, Some(acl(NAMED))));
 }
 
 #[test]

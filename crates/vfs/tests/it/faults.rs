@@ -3,8 +3,9 @@
 
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
-use vfs::conformance::{Failure, compare, gen_ops, ops, replay, stress};
+use vfs::conformance::{Failure, compare, gen_ops, ops, stress};
 use vfs::model::Model;
+use vfs::script::parse;
 use vfs::{
     Attr, Caller, DirEntry, Entry, Errno, Fallocate, FileSystem, Ino, NewNode, RenameFlags, Result,
     Seek, SetAttr, SetXattr,
@@ -175,7 +176,7 @@ fn every_fault_is_found_and_minimised() {
         let found = find(fault);
         let small = found.clone().minimise(|| Faulty::boxed(fault));
         assert!(small.ops.len() <= 8, "{fault:?}: {small}");
-        let replayed = replay(&small.json()).unwrap();
+        let replayed: Vec<_> = parse(&small.script()).unwrap();
         assert_eq!(replayed, small.ops);
         compare(Faulty::boxed(fault).as_ref(), &replayed).unwrap_err();
         compare(Faulty::boxed(Fault::None).as_ref(), &replayed).unwrap();

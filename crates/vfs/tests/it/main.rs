@@ -4,3 +4,4 @@ mod acl;
 mod conformance;
 mod faults;
 mod model;
+mod script;

@@ -3,7 +3,8 @@
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use vfs::conformance::{Handles, Rng, apply, gen_ops};
+use rng::Rng;
+use vfs::conformance::{Handles, apply, gen_ops};
 use vfs::model::Model;
 use vfs::tree::{diff, tree};
 use vfs::{Caller, Fallocate, FileSystem, Ino, Limits, NewKind, NewNode, ROOT, Seek, Timestamp};

@@ -14,6 +14,19 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
+/// Makes of each function, which takes the layout of a pool, a test for each engine.
+macro_rules! on_each_engine {
+    ($($test:ident),+ $(,)?) => {
+        mod bpfs {
+            $(#[test] fn $test() { super::$test("bpfs"); })+
+        }
+        mod scmfs {
+            $(#[test] fn $test() { super::$test("scmfs"); })+
+        }
+    };
+}
+pub(crate) use on_each_engine;
+
 pub struct Sandbox {
     pub pool: PathBuf,
     pub dir: PathBuf,
@@ -33,14 +46,24 @@ pub fn library() -> PathBuf {
 impl Sandbox {
     /// A formatted pool of 256 MiB, not mounted.
     pub fn formatted() -> Self {
+        Self::formatted_as("bpfs")
+    }
+
+    /// A formatted pool of 256 MiB of any layout, not mounted.
+    pub fn formatted_as(layout: &str) -> Self {
         let sandbox = Self::empty();
-        sandbox.ok(["mkfs", sandbox.pool_str(), "--size", "256M"]);
+        sandbox.ok(["mkfs", sandbox.pool_str(), "--size", "256M", "--layout", layout]);
         sandbox
     }
 
     /// A mounted one.
     pub fn mounted(options: &[&str]) -> Self {
-        let mut sandbox = Self::formatted();
+        Self::mounted_as("bpfs", options)
+    }
+
+    /// A mounted one of any layout.
+    pub fn mounted_as(layout: &str, options: &[&str]) -> Self {
+        let mut sandbox = Self::formatted_as(layout);
         sandbox.mount(options);
         sandbox
     }

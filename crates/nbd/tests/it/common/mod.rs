@@ -59,7 +59,12 @@ impl Answer {
 impl Client {
     /// Connects to `server`, past the greeting.
     pub fn connect(server: &Arc<Server>) -> Self {
-        let mut client = Self::silent(server);
+        Self::greeted(Self::silent(server).stream)
+    }
+
+    /// Goes past the greeting of a server that has this stream's other end.
+    pub fn greeted(stream: UnixStream) -> Self {
+        let mut client = Self { stream, extended: false, cookie: 0 };
         let greeting: [u8; 18] = client.get();
         let greeting = wire::Greeting::read_from_bytes(&greeting).unwrap();
         assert_eq!(greeting.init.get(), wire::INIT_MAGIC);
@@ -95,7 +100,7 @@ impl Client {
         client
     }
 
-    fn use_disk(&mut self) {
+    pub fn use_disk(&mut self) {
         let chosen = self.option(option::SET_META_CONTEXT, &context("disk", &["base:allocation"]));
         assert_eq!(chosen[0].0, reply::META_CONTEXT);
         self.go("disk");

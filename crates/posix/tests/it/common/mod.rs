@@ -1,13 +1,13 @@
-//! A process layer over BPFS on anonymous memory, without a mount: the kernel's part is played by
-//! [`Stage`].
+//! A process layer over each engine on anonymous memory, without a mount: the kernel's part is played by [`Stage`].
 
 #![allow(unsafe_code)]
 #![allow(dead_code)]
 
-use bpfs::{Bpfs, FormatOptions, MountOptions};
+use bpfs::Bpfs;
 use mounts::Alias;
 use pmem::Region;
 use posix::{Attached, Errno, Kernel, MountEvents, MountSpec, MountState, Process, Raw, Served};
+use scmfs::Scmfs;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -217,37 +217,63 @@ impl Kernel for Stage {
 /// What the kernel's table says of a mount, which tests may change.
 pub type Table = Arc<Mutex<Option<MountState>>>;
 
+/// What a pool is laid out for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    Bpfs,
+    Scmfs,
+}
+
+/// Makes of each function, which takes an [`Engine`], a test for each of them.
+#[allow(unused_macros, reason = "each test program uses a part")]
+macro_rules! on_each_engine {
+    ($($test:ident),+ $(,)?) => {
+        mod bpfs {
+            $(#[test] fn $test() { super::$test(crate::common::Engine::Bpfs); })+
+        }
+        mod scmfs {
+            $(#[test] fn $test() { super::$test(crate::common::Engine::Scmfs); })+
+        }
+    };
+}
+#[allow(unused_imports, reason = "each test program uses a part")]
+pub(crate) use on_each_engine;
+
+/// A mounted file system of any engine.
+pub trait Pool: FileSystem + MountEvents {
+    fn rehearse_recovery(&self) -> vfs::Result<()>;
+}
+
+impl Pool for Bpfs<Region> {
+    fn rehearse_recovery(&self) -> vfs::Result<()> {
+        Self::rehearse_recovery(self)
+    }
+}
+
+impl Pool for Scmfs<Region> {
+    fn rehearse_recovery(&self) -> vfs::Result<()> {
+        Self::rehearse_recovery(self)
+    }
+}
+
 /// A process with a pool at `dir`.
 pub struct World {
     pub process: Process,
-    pub fs: Arc<Bpfs<Region>>,
+    pub engine: Engine,
+    pub fs: Arc<dyn Pool>,
     pub stage: Stage,
     pub dir: tempfile::TempDir,
     pub table: Table,
 }
 
 impl World {
-    pub fn new() -> Self {
-        Self::with(0, &[])
+    pub fn new(engine: Engine) -> Self {
+        Self::with(engine, 0, &[])
     }
 
     /// `flags`: of the mount, `ST_RDONLY` and so on. `nested`: names that other mounts cover.
-    pub fn with(flags: u64, nested: &[&str]) -> Self {
-        let fs = Self::pool();
-        Self::over(&fs.clone(), fs, flags, nested)
-    }
-
-    /// With a file system of another engine mounted; `fs` is a pool that nothing uses.
-    pub fn of<E: FileSystem + MountEvents + 'static>(engine: E) -> Self {
-        Self::over(&Arc::new(engine), Self::pool(), 0, &[])
-    }
-
-    fn over<E: FileSystem + MountEvents + 'static>(
-        engine: &Arc<E>,
-        fs: Arc<Bpfs<Region>>,
-        flags: u64,
-        nested: &[&str],
-    ) -> Self {
+    pub fn with(engine: Engine, flags: u64, nested: &[&str]) -> Self {
+        let fs = Self::pool(engine);
         let dir = tempfile::Builder::new().prefix("keepstone-p-").tempdir_in("/dev/shm").unwrap();
         let mountpoint = dir.path().as_os_str().as_bytes().to_vec();
         let stage = Stage {
@@ -262,9 +288,9 @@ impl World {
         let process = Process::with_kernel(Box::new(stage.clone())).unwrap();
         let nested = nested.iter().map(|name| [&mountpoint, name.as_bytes()].join(&b'/'));
         let table = Table::new(Mutex::new(Some(MountState { flags, nested: nested.collect() })));
-        let spec = Self::spec_of(mountpoint.clone(), &table, engine.clone(), engine);
+        let spec = Self::spec(mountpoint, &table, &fs);
         process.add_mount(spec).unwrap();
-        Self { process, fs, stage, dir, table }
+        Self { process, engine, fs, stage, dir, table }
     }
 
     /// Lets the table say something else of the mount, and announces that.
@@ -274,27 +300,36 @@ impl World {
     }
 
     /// A new pool.
-    pub fn pool() -> Arc<Bpfs<Region>> {
+    pub fn pool(engine: Engine) -> Arc<dyn Pool> {
         let region = Region::anonymous(64 << 20).unwrap();
-        bpfs::format(&region, &FormatOptions::default()).unwrap();
+        let formatting = bpfs::FormatOptions::default();
         // A process that has ever had threads is not served as one that has not.
-        let options = MountOptions { threads: Some(1), ..MountOptions::default() };
-        Arc::new(Bpfs::mount(region, &options).unwrap())
+        let options = bpfs::MountOptions { threads: Some(1), ..bpfs::MountOptions::default() };
+        match engine {
+            Engine::Bpfs => {
+                bpfs::format(&region, &formatting).unwrap();
+                Arc::new(Bpfs::mount(region, &options).unwrap())
+            }
+            Engine::Scmfs => {
+                scmfs::format(&region, &formatting).unwrap();
+                Arc::new(Scmfs::mount(region, &options).unwrap())
+            }
+        }
     }
 
     /// A mount of a pool.
-    pub fn spec(mountpoint: Vec<u8>, table: &Table, fs: &Arc<Bpfs<Region>>) -> MountSpec {
-        Self::spec_of(mountpoint, table, fs.clone(), fs)
+    pub fn spec(mountpoint: Vec<u8>, table: &Table, fs: &Arc<dyn Pool>) -> MountSpec {
+        Self::spec_of(mountpoint, table, fs.clone(), fs.clone())
     }
 
     /// A mount of any file system, with the events of a pool.
-    pub fn spec_of<E: MountEvents + 'static>(
+    pub fn spec_of(
         mountpoint: Vec<u8>,
         table: &Table,
         fs: Arc<dyn FileSystem>,
-        events: &Arc<E>,
+        events: Arc<dyn MountEvents>,
     ) -> MountSpec {
-        let (events, table) = (events.clone(), table.clone());
+        let table = table.clone();
         let attach = move || {
             Ok(Attached {
                 fs: fs.clone(),
@@ -403,26 +438,6 @@ pub fn become_user(process: &posix::Process, (uid, gid, groups): (u32, u32, &[u3
         libc::syscall(libc::SYS_setfsuid, uid);
     }
     process.credentials_changed();
-}
-
-/// A sequence of numbers from a seed that is not 0 (xorshift).
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-
-    pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
-        of[self.below(of.len() as u64) as usize]
-    }
 }
 
 /// Whether another process sees a POSIX lock on the file of a number that it has, or opens.

@@ -1,35 +1,8 @@
 //! Random calls: few names and short files, so that calls meet.
 
-use super::op::{At, Op, Place};
-
-/// SplitMix64.
-pub struct Rng(u64);
-
-impl Rng {
-    pub fn new(seed: u64) -> Self {
-        // Far from where the next seed begins, or their sequences would overlap.
-        Self(Self(seed).next())
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-
-    fn one_in(&mut self, n: usize) -> bool {
-        self.below(n) == 0
-    }
-
-    fn pick<T: Clone>(&mut self, of: &[T]) -> T {
-        of[self.below(of.len())].clone()
-    }
-}
+use super::op::{At, AtPath, Lens, Offset, Op, Text, Times};
+use rng::Rng;
+use vfs::script::Octal;
 
 /// Slots for descriptors.
 pub const SLOTS: usize = 5;
@@ -71,18 +44,18 @@ fn path(rng: &mut Rng) -> String {
     path
 }
 
-fn place(rng: &mut Rng) -> Place {
+fn place(rng: &mut Rng) -> AtPath {
     let at = match rng.below(8) {
-        0 => At::Fd(rng.below(SLOTS)),
+        0 => At::Fd(rng.index(SLOTS)),
         1 | 2 => At::Cwd,
         _ => At::Root,
     };
-    (at, path(rng))
+    AtPath(at, path(rng))
 }
 
 /// A place for calls that take only a path.
-fn plain_place(rng: &mut Rng) -> Place {
-    (if rng.one_in(3) { At::Cwd } else { At::Root }, path(rng))
+fn plain_place(rng: &mut Rng) -> AtPath {
+    AtPath(if rng.one_in(3) { At::Cwd } else { At::Root }, path(rng))
 }
 
 fn offset(rng: &mut Rng) -> i64 {
@@ -98,12 +71,16 @@ fn len(rng: &mut Rng) -> usize {
     match rng.below(10) {
         0 => 0,
         1 => 4096,
-        2 => rng.below(20_000),
-        _ => rng.below(300),
+        2 => rng.index(20_000),
+        _ => rng.index(300),
     }
 }
 
-fn open_flags(rng: &mut Rng) -> i32 {
+fn lens(rng: &mut Rng) -> Lens {
+    Lens([len(rng), len(rng), len(rng)])
+}
+
+fn open_flags(rng: &mut Rng) -> Octal {
     let mut flags = rng.pick(&[libc::O_RDONLY, libc::O_WRONLY, libc::O_RDWR, libc::O_RDWR]);
     let extras = [
         (2, libc::O_CREAT),
@@ -125,17 +102,17 @@ fn open_flags(rng: &mut Rng) -> i32 {
             flags |= flag;
         }
     }
-    flags
+    Octal(flags as u32)
 }
 
-fn mode(rng: &mut Rng) -> u32 {
-    rng.pick(&[
-        0o644, 0o600, 0o755, 0o777, 0o666, 0o000, 0o444, 0o6755, 0o2775, 0o1777, 0o2644, 0o070,
-    ])
+fn mode(rng: &mut Rng) -> Octal {
+    let modes =
+        [0o644, 0o600, 0o755, 0o777, 0o666, 0o000, 0o444, 0o6755, 0o2775, 0o1777, 0o2644, 0o070];
+    Octal(rng.pick(&modes))
 }
 
-fn dir_mode(rng: &mut Rng) -> u32 {
-    rng.pick(&[0o755, 0o755, 0o777, 0o1777, 0o700, 0o2777, 0o711, 0o555])
+fn dir_mode(rng: &mut Rng) -> Octal {
+    Octal(rng.pick(&[0o755, 0o755, 0o777, 0o1777, 0o700, 0o2777, 0o711, 0o555]))
 }
 
 fn owner(rng: &mut Rng) -> u32 {
@@ -153,49 +130,45 @@ fn nofollow(rng: &mut Rng) -> i32 {
     flags
 }
 
-fn times(rng: &mut Rng) -> Option<[(i64, i64); 2]> {
+fn times(rng: &mut Rng) -> Times {
     let nanos = [0, 1, 999_999_999, libc::UTIME_NOW, libc::UTIME_OMIT, libc::UTIME_OMIT, -1];
     let mut time = || (rng.below(1 << 31) as i64, rng.pick(&nanos));
     let both = [time(), time()];
-    if rng.one_in(3) { None } else { Some(both) }
+    Times(if rng.one_in(3) { None } else { Some(both) })
 }
 
-fn xattr(rng: &mut Rng) -> String {
+fn xattr(rng: &mut Rng) -> Text {
     let names = ["user.a", "user.b", "user.c", "trusted.t", "user.", "nothing.x", ""];
-    rng.pick(&names).to_owned()
+    Text(rng.pick(&names).to_owned())
 }
 
 /// What every sequence starts with: a tree in which paths lead somewhere.
-pub fn start(step: u64) -> Option<Op> {
-    let at = |path: &str| (At::Root, path.to_owned());
-    Some(match step {
-        0 => Op::Mkdir(at("dir"), 0o777),
-        1 => Op::Chmod(at("dir"), 0o777, 0),
-        2 => Op::Mkdir(at("dir/sub"), 0o755),
-        3 => Op::Chown(at("dir/sub"), USER, USER, 0),
-        4 => Op::Mkdir(at("sub"), 0o755),
-        5 => Op::Open(at("a"), libc::O_CREAT | libc::O_RDWR, 0o666),
-        6 => Op::Write(0, 5000, 1),
-        7 => Op::Symlink("dir".to_owned(), at("b")),
-        8 => Op::Open(at("dir"), libc::O_RDONLY | libc::O_DIRECTORY, 0),
-        _ => return None,
-    })
+const START: &str = "\
+mkdir /dir 777; chmod /dir 777 0; mkdir /dir/sub 755; chown /dir/sub 1000 1000 0; mkdir /sub 755
+open /a 102 666; write 0 5000 1; symlink dir /b; open /dir 0 0";
+
+/// The sequence of `len` calls that a seed decides.
+pub fn sequence(seed: u64, len: usize) -> Vec<Op> {
+    let mut rng = Rng::new(rng::hash(seed));
+    let mut ops: Vec<Op> = vfs::script::parse(START).expect("these are calls");
+    ops.resize_with(len, || op(&mut rng));
+    ops
 }
 
 /// A random call.
-pub fn op(rng: &mut Rng) -> Op {
-    let fd = rng.below(SLOTS);
+fn op(rng: &mut Rng) -> Op {
+    let fd = rng.index(SLOTS);
     match rng.below(104) {
         0..=17 => Op::Open(place(rng), open_flags(rng), mode(rng)),
         18 | 19 => Op::Close(fd),
         20 => Op::Dup(fd),
-        21 => Op::Dup2(fd, rng.below(SLOTS)),
+        21 => Op::Dup2(fd, rng.index(SLOTS)),
         22..=25 => Op::Read(fd, len(rng)),
         26..=30 => Op::Write(fd, len(rng), rng.next() as u8),
         31..=33 => Op::Pread(fd, len(rng), offset(rng)),
         34..=36 => Op::Pwrite(fd, len(rng), rng.next() as u8, offset(rng)),
-        37 => Op::Readv(fd, [len(rng), len(rng), len(rng)]),
-        38 => Op::Writev(fd, [len(rng), len(rng), len(rng)], rng.next() as u8),
+        37 => Op::Readv(fd, lens(rng)),
+        38 => Op::Writev(fd, lens(rng), rng.next() as u8),
         39 => {
             let flags = [0, libc::RWF_APPEND, libc::RWF_DSYNC, libc::RWF_SYNC, 0x4000];
             Op::Pwritev2(fd, len(rng), rng.next() as u8, offset(rng), rng.pick(&flags))
@@ -205,7 +178,10 @@ pub fn op(rng: &mut Rng) -> Op {
             let offset = if rng.one_in(4) { -(rng.below(300) as i64) } else { offset(rng) };
             Op::Lseek(fd, offset, whence)
         }
-        44 => Op::SeekData(fd, offset(rng), rng.one_in(2)),
+        44 => {
+            let at = offset(rng);
+            if rng.one_in(2) { Op::SeekData(fd, at) } else { Op::SeekHole(fd, at) }
+        }
         45 | 46 => Op::Ftruncate(fd, offset(rng)),
         47 => Op::Truncate(plain_place(rng), offset(rng)),
         48 | 49 => {
@@ -217,7 +193,7 @@ pub fn op(rng: &mut Rng) -> Op {
         51 => Op::Getfl(fd),
         52 => {
             let flags = [0, libc::O_APPEND, libc::O_NONBLOCK, libc::O_NOATIME, libc::O_TRUNC];
-            Op::Setfl(fd, rng.pick(&flags))
+            Op::Setfl(fd, Octal(rng.pick(&flags) as u32))
         }
         53 | 54 => Op::Fstat(fd),
         55..=58 => Op::Stat(place(rng), nofollow(rng)),
@@ -235,11 +211,12 @@ pub fn op(rng: &mut Rng) -> Op {
         75 => {
             let kinds =
                 [libc::S_IFREG, 0, libc::S_IFIFO, libc::S_IFSOCK, libc::S_IFCHR, libc::S_IFDIR];
-            Op::Mknod(place(rng), rng.pick(&kinds) | mode(rng), rng.pick(&[0, 0x103, 0x501]))
+            let (place, kind) = (place(rng), rng.pick(&kinds));
+            Op::Mknod(place, Octal(kind | mode(rng).0), rng.pick(&[0, 0x103, 0x501]))
         }
         76..=78 => {
             let target = if rng.one_in(4) { format!("/{}", path(rng)) } else { path(rng) };
-            Op::Symlink(target, place(rng))
+            Op::Symlink(Text(target), place(rng))
         }
         79 => Op::Readlink(place(rng), rng.pick(&[0, 1, 3, 4096])),
         80..=82 => {
@@ -266,22 +243,22 @@ pub fn op(rng: &mut Rng) -> Op {
         }
         93 => Op::Getxattr(plain_place(rng), xattr(rng), rng.pick(&[0, 3, 100])),
         94 | 95 => {
-            let value = vec![7; rng.pick(&[0, 1, 5, 64])];
-            Op::Setxattr(plain_place(rng), xattr(rng), value, rng.pick(&[0, 0, 1, 2, 4]))
+            let len = rng.pick(&[0, 1, 5, 64]);
+            Op::Setxattr(plain_place(rng), xattr(rng), len, 7, rng.pick(&[0, 0, 1, 2, 4]))
         }
-        96 => Op::Fsetxattr(fd, xattr(rng), vec![8; 3], 0),
+        96 => Op::Fsetxattr(fd, xattr(rng), 3, 8, 0),
         97 => Op::Listxattr(plain_place(rng)),
         98 => Op::Removexattr(plain_place(rng), xattr(rng)),
         99 => {
-            let at = |rng: &mut Rng| if rng.one_in(2) { None } else { Some(offset(rng)) };
+            let at = |rng: &mut Rng| Offset(if rng.one_in(2) { None } else { Some(offset(rng)) });
             let (from, to) = (at(rng), at(rng));
-            Op::CopyRange(fd, from, rng.below(SLOTS), to, len(rng))
+            Op::CopyRange(fd, from, rng.index(SLOTS), to, len(rng))
         }
         100 => {
             let at = if rng.one_in(2) { None } else { Some(rng.below(500) as i64) };
-            Op::Sendfile(rng.below(SLOTS), fd, at, len(rng))
+            Op::Sendfile(rng.index(SLOTS), fd, Offset(at), len(rng))
         }
-        101 => Op::Umask(rng.pick(&[0o022, 0, 0o077, 0o027])),
+        101 => Op::Umask(Octal(rng.pick(&[0o022, 0, 0o077, 0o027]))),
         _ => Op::Become(rng.pick(&[0, 0, USER])),
     }
 }

@@ -1,79 +1,69 @@
 //! Random sequences of calls, made on the process layer over each engine and by the kernel in a directory of
 //! tmpfs: every result, error number and byte must be the same (Chell §2.2).
 //!
-//! `KEEPSTONE_OPS` says how many calls (20 000 on BPFS, 10 000 on SCMFS), `KEEPSTONE_SEED` which sequence to begin with; a
-//! failure prints the sequence and its seed. Needs root, to make calls as other users.
+//! `KEEPSTONE_OPS` says how many calls (20 000 on BPFS, 10 000 on SCMFS), `KEEPSTONE_SEED` which sequence to begin with. A
+//! failure prints its seed and the sequence as a script, which `KEEPSTONE_REPLAY=FILE` runs instead, whole or shortened. Needs
+//! root, to make calls as other users.
 
 mod generate;
 mod op;
 mod sides;
 
-use self::generate::Rng;
+use self::op::Op;
 use self::sides::{Ours, Side, Theirs};
-use crate::common::World;
-use bpfs::{FormatOptions, MountOptions};
-use pmem::Region;
-use scmfs::Scmfs;
+use crate::common::{Engine, World, on_each_engine};
 
 /// Calls in one sequence, which starts with an empty tree.
-const SEQUENCE: u64 = 250;
+const SEQUENCE: usize = 250;
 
 fn env(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |value| value.parse().expect(name))
 }
 
-fn bpfs() -> World {
-    World::new()
-}
+on_each_engine!(calls_are_answered_as_by_the_kernel);
 
-fn scmfs() -> World {
-    let region = Region::anonymous(64 << 20).unwrap();
-    scmfs::format(&region, &FormatOptions::default()).unwrap();
-    let options = MountOptions { threads: Some(1), ..MountOptions::default() };
-    World::of(Scmfs::mount(region, &options).unwrap())
-}
-
-#[test]
-fn calls_are_answered_as_by_the_kernel() {
-    // One after the other: the working directory and the numbers are the process's.
-    compare(bpfs, 20_000);
-    compare(scmfs, 10_000);
+fn calls_are_answered_as_by_the_kernel(engine: Engine) {
+    compare(engine, if engine == Engine::Bpfs { 20_000 } else { 10_000 });
 }
 
 /// Makes so many calls where nothing else is said, each sequence in a world of its own.
-fn compare(world: fn() -> World, ops: u64) {
+fn compare(engine: Engine, ops: u64) {
+    if let Some(file) = std::env::var_os("KEEPSTONE_REPLAY") {
+        let script = std::fs::read_to_string(file).unwrap();
+        run(&World::new(engine), &vfs::script::parse(&script).unwrap(), "as before");
+        return;
+    }
     let ops = env("KEEPSTONE_OPS", ops);
     let first = env("KEEPSTONE_SEED", 1);
     let (mut served, mut left) = (0, 0);
-    for seed in first..first + ops.div_ceil(SEQUENCE) {
-        let (s, l) = run(&world(), seed);
+    for seed in first..first + ops.div_ceil(SEQUENCE as u64) {
+        let again = format!("KEEPSTONE_SEED={seed} KEEPSTONE_OPS=1");
+        let (s, l) = run(&World::new(engine), &generate::sequence(seed, SEQUENCE), &again);
         served += s;
         left += l;
     }
     println!("{served} calls compared, {left} left to the kernel");
     // One sequence may go where nearly all is the kernel's.
-    let is_rerun = ops <= SEQUENCE;
+    let is_rerun = ops <= SEQUENCE as u64;
     assert!(is_rerun || left * 4 < served, "{left} of {} calls were left", served + left);
 }
 
-/// Runs one sequence; returns how many calls were compared and how many were left to the kernel.
-fn run(world: &World, seed: u64) -> (u64, u64) {
+/// Runs one sequence, which `again` runs once more; returns how many calls were compared and how many were left to the kernel.
+fn run(world: &World, ops: &[Op], again: &str) -> (u64, u64) {
     let theirs = tempfile::Builder::new().prefix("keepstone-r-").tempdir_in("/dev/shm").unwrap();
     let (mut ours, mut theirs) = (Ours::new(world), Theirs::new(theirs));
-    let mut rng = Rng::new(seed);
     let mut log = Vec::new();
     let (mut served, mut left) = (0, 0);
-    for i in 0..SEQUENCE {
-        let op = generate::start(i).unwrap_or_else(|| generate::op(&mut rng));
-        let Some(got) = ours.apply(&op) else {
+    for op in ops {
+        let Some(got) = ours.apply(op) else {
             left += 1;
             continue;
         };
-        let expected = theirs.apply(&op).expect("the kernel answers everything");
-        log.push(format!("{op:?} -> {}", show(&got)));
+        let expected = theirs.apply(op).expect("the kernel answers everything");
+        log.push(format!("{op} # {}", show(&got)));
         served += 1;
         if got != expected {
-            fail(seed, &log, &format!("the kernel says {}", show(&expected)));
+            fail(again, &log, &format!("the kernel says {}", show(&expected)));
         }
     }
     ours.become_root();
@@ -82,12 +72,12 @@ fn run(world: &World, seed: u64) -> (u64, u64) {
     if a != b {
         let differs =
             a.iter().filter(|x| !b.contains(x)).chain(b.iter().filter(|x| !a.contains(x)));
-        fail(seed, &log, &format!("trees differ: {:#?}", differs.collect::<Vec<_>>()));
+        fail(again, &log, &format!("trees differ: {:#?}", differs.collect::<Vec<_>>()));
     }
     ours.close_all();
     world.remove_all();
     let kept = world.live_inodes();
-    assert!(kept.is_empty(), "references were kept\nagain: KEEPSTONE_SEED={seed}");
+    assert!(kept.is_empty(), "references were kept\nagain: {again}");
     (served, left)
 }
 
@@ -102,10 +92,16 @@ fn show(outcome: &op::Outcome) -> String {
     }
 }
 
-fn fail(seed: u64, log: &[String], why: &str) -> ! {
-    let start = log.len().saturating_sub(250);
-    for (i, line) in log.iter().enumerate().skip(start) {
-        eprintln!("{i:4} {line}");
+fn fail(again: &str, log: &[String], why: &str) -> ! {
+    eprintln!("{}", log.join("\n"));
+    panic!("{why}\nagain: {again}, or KEEPSTONE_REPLAY=FILE with the lines above");
+}
+
+#[test]
+fn sequences_are_scripts() {
+    for seed in 1..20 {
+        let ops = generate::sequence(seed, SEQUENCE);
+        let lines: Vec<_> = ops.iter().map(|op| format!("{op} # as it was")).collect();
+        assert_eq!(vfs::script::parse::<Op>(&lines.join("\n")).unwrap(), ops);
     }
-    panic!("{why}\nagain: KEEPSTONE_SEED={seed} KEEPSTONE_OPS=1");
 }

@@ -3,11 +3,12 @@
 #![allow(unsafe_code)]
 
 use super::generate::SLOTS;
-use super::op::{At, Op, Outcome, Place, Value};
+use super::op::{At, AtPath, Lens, Offset, Op, Outcome, Text, Times, Value};
 use crate::common::{World, cstring, done, libc_result, stat};
 use posix::{Errno, Served};
 use std::io::{IoSlice, IoSliceMut};
 use std::os::unix::ffi::OsStrExt;
+use vfs::script::Octal;
 
 /// A side of the comparison.
 pub trait Side {
@@ -19,12 +20,13 @@ pub trait Side {
         let mut lines = Vec::new();
         let mut pending = vec![String::new()];
         while let Some(path) = pending.pop() {
-            let here = || (At::Root, path.clone());
+            let here = || AtPath(At::Root, path.clone());
+            let open = || Op::Open(here(), Octal(libc::O_RDONLY as u32), Octal(0));
             let stat = self.apply(&Op::Stat(here(), libc::AT_SYMLINK_NOFOLLOW)).unwrap().unwrap();
             let Value::Stat { mode, .. } = stat else { panic!("{stat:?}") };
             let content = match mode & libc::S_IFMT {
                 libc::S_IFDIR => {
-                    self.apply(&Op::Open(here(), libc::O_RDONLY, 0)).unwrap().unwrap();
+                    self.apply(&open()).unwrap().unwrap();
                     let list = self.apply(&Op::List(self.last())).unwrap().unwrap();
                     let Value::Names(names) = &list else { panic!("{list:?}") };
                     let children =
@@ -33,7 +35,7 @@ pub trait Side {
                     list
                 }
                 libc::S_IFREG => {
-                    self.apply(&Op::Open(here(), libc::O_RDONLY, 0)).unwrap().unwrap();
+                    self.apply(&open()).unwrap().unwrap();
                     self.apply(&Op::Read(self.last(), 1 << 20)).unwrap().unwrap()
                 }
                 libc::S_IFLNK => self.apply(&Op::Readlink(here(), 4096)).unwrap().unwrap(),
@@ -99,7 +101,7 @@ fn bytes(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|i| seed.wrapping_add((i / 3) as u8)).collect()
 }
 
-fn full_path(root: &[u8], (at, path): &Place) -> Vec<u8> {
+fn full_path(root: &[u8], AtPath(at, path): &AtPath) -> Vec<u8> {
     match at {
         At::Root if path.is_empty() => root.to_vec(),
         At::Root => [root, b"/", path.as_bytes()].concat(),
@@ -215,11 +217,11 @@ impl Side for Ours<'_> {
     fn apply(&mut self, op: &Op) -> Option<Outcome> {
         let p = &self.world.process;
         let fd = |slot: usize| self.slots.fds[slot];
-        let at = |place: &Place| self.slots.at(place.0);
-        let path = |place: &Place| full_path(&self.root, place);
+        let at = |place: &AtPath| self.slots.at(place.0);
+        let path = |place: &AtPath| full_path(&self.root, place);
         Some(match op {
-            Op::Open(place, flags, mode) => {
-                let fd = served!(p.open(at(place), &path(place), *flags, *mode));
+            Op::Open(place, Octal(flags), Octal(mode)) => {
+                let fd = served!(p.open(at(place), &path(place), *flags as i32, *mode));
                 self.fill(fd)
             }
             Op::Close(slot) => {
@@ -247,14 +249,14 @@ impl Side for Ours<'_> {
             Op::Pwrite(slot, len, seed, offset) => {
                 number(served!(p.pwrite(fd(*slot), &bytes(*len, *seed), *offset)))
             }
-            Op::Readv(slot, lens) => {
+            Op::Readv(slot, Lens(lens)) => {
                 let mut bufs = lens.map(|len| vec![0; len]);
                 let [a, b, c] = &mut bufs;
                 let mut parts = [IoSliceMut::new(a), IoSliceMut::new(b), IoSliceMut::new(c)];
                 let len = served!(p.readv(fd(*slot), &mut parts));
                 read(len, &bufs.concat())
             }
-            Op::Writev(slot, lens, seed) => {
+            Op::Writev(slot, Lens(lens), seed) => {
                 let data = lens.map(|len| bytes(len, *seed));
                 let parts = data.each_ref().map(|part| IoSlice::new(part));
                 number(served!(p.writev(fd(*slot), &parts)))
@@ -267,9 +269,10 @@ impl Side for Ours<'_> {
             Op::Lseek(slot, offset, whence) => {
                 served!(p.lseek(fd(*slot), *offset, *whence)).map(Value::Number)
             }
-            Op::SeekData(slot, ..) if self.is_dir(*slot) => return None,
-            Op::SeekData(slot, offset, data) => {
-                let whence = if *data { libc::SEEK_DATA } else { libc::SEEK_HOLE };
+            Op::SeekData(slot, _) | Op::SeekHole(slot, _) if self.is_dir(*slot) => return None,
+            Op::SeekData(slot, offset) | Op::SeekHole(slot, offset) => {
+                let finds_data = matches!(op, Op::SeekData(..));
+                let whence = if finds_data { libc::SEEK_DATA } else { libc::SEEK_HOLE };
                 let found = served!(p.lseek(fd(*slot), *offset, whence));
                 let _ = p.lseek(fd(*slot), 0, libc::SEEK_SET);
                 seek_value(found)
@@ -284,7 +287,7 @@ impl Side for Ours<'_> {
                 let flags = served!(p.fcntl(fd(*slot), libc::F_GETFL, 0));
                 flags.map(|flags| Value::Number(i64::from(flags)))
             }
-            Op::Setfl(slot, flags) => {
+            Op::Setfl(slot, Octal(flags)) => {
                 let set = served!(p.fcntl(fd(*slot), libc::F_SETFL, i64::from(*flags)));
                 set.map(|_| Value::Number(0))
             }
@@ -295,23 +298,25 @@ impl Side for Ours<'_> {
             Op::Access(place, mode, flags) => {
                 unit(served!(p.access(at(place), &path(place), *mode, *flags)))
             }
-            Op::Chmod(place, mode, flags) => {
+            Op::Chmod(place, Octal(mode), flags) => {
                 unit(served!(p.chmod(at(place), &path(place), *mode, *flags)))
             }
-            Op::Fchmod(slot, mode) => unit(served!(p.fchmod(fd(*slot), *mode))),
+            Op::Fchmod(slot, Octal(mode)) => unit(served!(p.fchmod(fd(*slot), *mode))),
             Op::Chown(place, uid, gid, flags) => {
                 unit(served!(p.chown(at(place), &path(place), *uid, *gid, *flags)))
             }
             Op::Fchown(slot, uid, gid) => unit(served!(p.fchown(fd(*slot), *uid, *gid))),
-            Op::Utimens(place, times, flags) => {
+            Op::Utimens(place, Times(times), flags) => {
                 unit(served!(p.utimens(at(place), &path(place), timespecs(times), *flags)))
             }
-            Op::Futimens(slot, times) => unit(served!(p.futimens(fd(*slot), timespecs(times)))),
-            Op::Mkdir(place, mode) => unit(served!(p.mkdir(at(place), &path(place), *mode))),
-            Op::Mknod(place, mode, dev) => {
+            Op::Futimens(slot, Times(times)) => {
+                unit(served!(p.futimens(fd(*slot), timespecs(times))))
+            }
+            Op::Mkdir(place, Octal(mode)) => unit(served!(p.mkdir(at(place), &path(place), *mode))),
+            Op::Mknod(place, Octal(mode), dev) => {
                 unit(served!(p.mknod(at(place), &path(place), *mode, *dev)))
             }
-            Op::Symlink(target, place) => {
+            Op::Symlink(Text(target), place) => {
                 let target = full_target(&self.root, target);
                 unit(served!(p.symlink(&target, at(place), &path(place))))
             }
@@ -345,26 +350,28 @@ impl Side for Ours<'_> {
                 let len = served!(p.getcwd(&mut buf));
                 len.map(|len| relative(&self.root, &buf[..len]))
             }
-            Op::Getxattr(place, name, len) => {
+            Op::Getxattr(place, Text(name), len) => {
                 let mut buf = vec![0; *len];
                 let len = served!(p.getxattr(&path(place), name.as_bytes(), &mut buf, 0));
                 len.map(|len| Value::Bytes(buf[..len.min(buf.len())].to_vec()))
             }
-            Op::Setxattr(place, name, value, how) => {
-                unit(served!(p.setxattr(&path(place), name.as_bytes(), value, *how, 0)))
+            Op::Setxattr(place, Text(name), len, seed, how) => {
+                let value = bytes(*len, *seed);
+                unit(served!(p.setxattr(&path(place), name.as_bytes(), &value, *how, 0)))
             }
-            Op::Fsetxattr(slot, name, value, how) => {
-                unit(served!(p.fsetxattr(fd(*slot), name.as_bytes(), value, *how)))
+            Op::Fsetxattr(slot, Text(name), len, seed, how) => {
+                let value = bytes(*len, *seed);
+                unit(served!(p.fsetxattr(fd(*slot), name.as_bytes(), &value, *how)))
             }
             Op::Listxattr(place) => {
                 let mut buf = [0; 4096];
                 let len = served!(p.listxattr(&path(place), &mut buf, 0));
                 len.map(|len| xattr_names(&buf[..len]))
             }
-            Op::Removexattr(place, name) => {
+            Op::Removexattr(place, Text(name)) => {
                 unit(served!(p.removexattr(&path(place), name.as_bytes(), 0)))
             }
-            Op::CopyRange(from, from_at, to, to_at, len) => {
+            Op::CopyRange(from, Offset(from_at), to, Offset(to_at), len) => {
                 if fd(*from) < 0 || fd(*to) < 0 {
                     return None;
                 }
@@ -372,7 +379,7 @@ impl Side for Ours<'_> {
                 let (from, to) = (fd(*from), fd(*to));
                 number(served!(p.copy_file_range(from, a.as_mut(), to, b.as_mut(), *len, 0)))
             }
-            Op::Sendfile(out, from, offset, len) => {
+            Op::Sendfile(out, from, Offset(offset), len) => {
                 let ino = |slot| match p.fstat(fd(slot)) {
                     Served::Done(Ok(st)) => Some(st.st_ino),
                     _ => None,
@@ -384,7 +391,7 @@ impl Side for Ours<'_> {
                 let mut offset = *offset;
                 number(served!(p.sendfile(fd(*out), fd(*from), offset.as_mut(), *len)))
             }
-            Op::Umask(mask) => {
+            Op::Umask(Octal(mask)) => {
                 p.umask(*mask);
                 Ok(Value::Number(0))
             }
@@ -479,14 +486,14 @@ impl Side for Theirs {
     fn apply(&mut self, op: &Op) -> Option<Outcome> {
         use libc::{c_char, iovec};
         let fd = |slot: usize| self.slots.fds[slot];
-        let at = |place: &Place| self.slots.at(place.0);
-        let path = |place: &Place| cstring(&full_path(&self.root, place));
+        let at = |place: &AtPath| self.slots.at(place.0);
+        let path = |place: &AtPath| cstring(&full_path(&self.root, place));
         let ptr = |o: &mut Option<i64>| o.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
         // SAFETY: see above.
         Some(unsafe {
             match op {
-                Op::Open(place, flags, mode) => {
-                    let fd = libc::openat(at(place), path(place).as_ptr(), *flags, *mode);
+                Op::Open(place, Octal(flags), Octal(mode)) => {
+                    let fd = libc::openat(at(place), path(place).as_ptr(), *flags as i32, *mode);
                     self.fill(fd.into())
                 }
                 Op::Close(slot) => {
@@ -515,7 +522,7 @@ impl Side for Theirs {
                     let data = bytes(*len, *seed);
                     number_of(libc::pwrite(fd(*slot), data.as_ptr().cast(), *len, *offset) as i64)
                 }
-                Op::Readv(slot, lens) => {
+                Op::Readv(slot, Lens(lens)) => {
                     let mut bufs = lens.map(|len| vec![0u8; len]);
                     let parts = bufs
                         .each_mut()
@@ -523,7 +530,7 @@ impl Side for Theirs {
                     let len = libc::readv(fd(*slot), parts.as_ptr(), 3);
                     bytes_of(len, &bufs.concat())
                 }
-                Op::Writev(slot, lens, seed) => {
+                Op::Writev(slot, Lens(lens), seed) => {
                     let data = lens.map(|len| bytes(len, *seed));
                     let parts = data.each_ref().map(|part| iovec {
                         iov_base: part.as_ptr().cast_mut().cast(),
@@ -539,8 +546,9 @@ impl Side for Theirs {
                 Op::Lseek(slot, offset, whence) => {
                     number_of(libc::lseek(fd(*slot), *offset, *whence))
                 }
-                Op::SeekData(slot, offset, data) => {
-                    let whence = if *data { libc::SEEK_DATA } else { libc::SEEK_HOLE };
+                Op::SeekData(slot, offset) | Op::SeekHole(slot, offset) => {
+                    let finds_data = matches!(op, Op::SeekData(..));
+                    let whence = if finds_data { libc::SEEK_DATA } else { libc::SEEK_HOLE };
                     let found = libc_result(libc::lseek(fd(*slot), *offset, whence));
                     libc::lseek(fd(*slot), 0, libc::SEEK_SET);
                     seek_value(found)
@@ -552,7 +560,9 @@ impl Side for Theirs {
                 }
                 Op::Fsync(slot) => unit_of(libc::fsync(fd(*slot))),
                 Op::Getfl(slot) => number_of(libc::fcntl(fd(*slot), libc::F_GETFL)),
-                Op::Setfl(slot, flags) => unit_of(libc::fcntl(fd(*slot), libc::F_SETFL, *flags)),
+                Op::Setfl(slot, Octal(flags)) => {
+                    unit_of(libc::fcntl(fd(*slot), libc::F_SETFL, *flags))
+                }
                 Op::Fstat(slot) => {
                     let mut st = std::mem::zeroed();
                     unit_of(libc::fstat(fd(*slot), &mut st)).map(|_| stat_value(&st))
@@ -568,31 +578,31 @@ impl Side for Theirs {
                         libc::syscall(libc::SYS_faccessat2, dirfd, path.as_ptr(), *mode, *flags);
                     unit_of(ret)
                 }
-                Op::Chmod(place, mode, flags) => {
+                Op::Chmod(place, Octal(mode), flags) => {
                     unit_of(libc::fchmodat(at(place), path(place).as_ptr(), *mode, *flags))
                 }
-                Op::Fchmod(slot, mode) => unit_of(libc::fchmod(fd(*slot), *mode)),
+                Op::Fchmod(slot, Octal(mode)) => unit_of(libc::fchmod(fd(*slot), *mode)),
                 Op::Chown(place, uid, gid, flags) => {
                     unit_of(libc::fchownat(at(place), path(place).as_ptr(), *uid, *gid, *flags))
                 }
                 Op::Fchown(slot, uid, gid) => unit_of(libc::fchown(fd(*slot), *uid, *gid)),
-                Op::Utimens(place, times, flags) => {
+                Op::Utimens(place, Times(times), flags) => {
                     let times = timespecs(times);
                     let times = times.as_ref().map_or(std::ptr::null(), |t| t.as_ptr());
                     unit_of(libc::utimensat(at(place), path(place).as_ptr(), times, *flags))
                 }
-                Op::Futimens(slot, times) => {
+                Op::Futimens(slot, Times(times)) => {
                     let times = timespecs(times);
                     let times = times.as_ref().map_or(std::ptr::null(), |t| t.as_ptr());
                     unit_of(libc::futimens(fd(*slot), times))
                 }
-                Op::Mkdir(place, mode) => {
+                Op::Mkdir(place, Octal(mode)) => {
                     unit_of(libc::mkdirat(at(place), path(place).as_ptr(), *mode))
                 }
-                Op::Mknod(place, mode, dev) => {
+                Op::Mknod(place, Octal(mode), dev) => {
                     unit_of(libc::mknodat(at(place), path(place).as_ptr(), *mode, *dev))
                 }
-                Op::Symlink(target, place) => {
+                Op::Symlink(Text(target), place) => {
                     let target = cstring(&full_target(&self.root, target));
                     unit_of(libc::symlinkat(target.as_ptr(), at(place), path(place).as_ptr()))
                 }
@@ -627,19 +637,21 @@ impl Side for Theirs {
                     let len = libc::syscall(libc::SYS_getcwd, buf.as_mut_ptr(), buf.len());
                     libc_result(len).map(|len| relative(&self.root, &buf[..len as usize - 1]))
                 }
-                Op::Getxattr(place, name, len) => {
+                Op::Getxattr(place, Text(name), len) => {
                     let mut buf = vec![0u8; *len];
                     let (path, name) = (path(place), cstring(name.as_bytes()));
                     let to = buf.as_mut_ptr().cast();
                     bytes_of(libc::getxattr(path.as_ptr(), name.as_ptr(), to, *len), &buf)
                 }
-                Op::Setxattr(place, name, value, how) => {
+                Op::Setxattr(place, Text(name), len, seed, how) => {
                     let (path, name) = (path(place), cstring(name.as_bytes()));
+                    let value = bytes(*len, *seed);
                     let from = value.as_ptr().cast();
                     unit_of(libc::setxattr(path.as_ptr(), name.as_ptr(), from, value.len(), *how))
                 }
-                Op::Fsetxattr(slot, name, value, how) => {
+                Op::Fsetxattr(slot, Text(name), len, seed, how) => {
                     let name = cstring(name.as_bytes());
+                    let value = bytes(*len, *seed);
                     let from = value.as_ptr().cast();
                     unit_of(libc::fsetxattr(fd(*slot), name.as_ptr(), from, value.len(), *how))
                 }
@@ -649,21 +661,21 @@ impl Side for Theirs {
                     let len = libc::listxattr(path(place).as_ptr(), to, buf.len());
                     libc_result(len as i64).map(|len| xattr_names(&buf[..len as usize]))
                 }
-                Op::Removexattr(place, name) => {
+                Op::Removexattr(place, Text(name)) => {
                     let (path, name) = (path(place), cstring(name.as_bytes()));
                     unit_of(libc::removexattr(path.as_ptr(), name.as_ptr()))
                 }
-                Op::CopyRange(from, from_at, to, to_at, len) => {
+                Op::CopyRange(from, Offset(from_at), to, Offset(to_at), len) => {
                     let (mut a, mut b) = (*from_at, *to_at);
                     let (a, b) = (ptr(&mut a), ptr(&mut b));
                     number_of(libc::copy_file_range(fd(*from), a, fd(*to), b, *len, 0) as i64)
                 }
-                Op::Sendfile(out, from, offset, len) => {
+                Op::Sendfile(out, from, Offset(offset), len) => {
                     let mut offset = *offset;
                     let offset = ptr(&mut offset);
                     number_of(libc::sendfile(fd(*out), fd(*from), offset, *len) as i64)
                 }
-                Op::Umask(mask) => {
+                Op::Umask(Octal(mask)) => {
                     libc::umask(*mask);
                     Ok(Value::Number(0))
                 }

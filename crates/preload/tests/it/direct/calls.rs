@@ -2,34 +2,10 @@
 
 #![allow(unsafe_code)]
 
+use rng::Rng;
 use std::ffi::{CString, c_int};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
-
-/// SplitMix64.
-pub struct Rng(u64);
-
-impl Rng {
-    pub fn new(seed: u64) -> Self {
-        // Far from where the next seed begins, or their sequences would overlap.
-        Self(Self(seed).next())
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-
-    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
-        of[self.below(of.len() as u64) as usize]
-    }
-}
 
 const FILES: u64 = 3;
 const SLOTS: u64 = 6;
@@ -402,7 +378,7 @@ impl World {
 
 /// Runs one sequence in a directory, and says what each call returned and what remains.
 pub fn run(dir: &Path, seed: u64) {
-    let mut rng = Rng::new(seed);
+    let mut rng = Rng::new(rng::hash(seed));
     let mut world = World {
         dir: dir.as_os_str().as_bytes().to_vec(),
         slots: [-1; SLOTS as usize],

@@ -3,7 +3,7 @@
 
 #![allow(unsafe_code)]
 
-use super::calls::Rng;
+use rng::Rng;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;

@@ -28,7 +28,7 @@ super::table!("rename":
     many_renames_leave_no_trace,
 );
 
-type Place<'a> = (Ino, &'a [u8]);
+type EntryName<'a> = (Ino, &'a [u8]);
 
 const PLAIN: RenameFlags = RenameFlags::empty();
 
@@ -234,7 +234,7 @@ fn failures_change_nothing(fs: &dyn FileSystem) {
     file_with(fs, b"f", b"data");
     let root = fs.root();
     let before = tree(fs).unwrap();
-    let attempts: [(Place<'_>, Place<'_>, RenameFlags); 6] = [
+    let attempts: [(EntryName<'_>, EntryName<'_>, RenameFlags); 6] = [
         ((root, b"a"), (b, b"x"), PLAIN),
         ((root, b"f"), (root, b"a"), PLAIN),
         ((root, b"a"), (root, b"f"), PLAIN),

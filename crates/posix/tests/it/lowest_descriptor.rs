@@ -1,4 +1,4 @@
-//! Numbers of descriptors, against POSIX's rule: the lowest that is free. Random openings, closings and
+//! Which descriptor is given out, against POSIX's rule: the lowest that is free. Random openings, closings and
 //! duplicates of files in the pool, between descriptors that the kernel alone gives out and takes
 //! back, under a limit that is often reached.
 //!
@@ -6,30 +6,18 @@
 
 #![allow(unsafe_code)]
 
-use crate::common::{World, done, stat};
+use crate::common::{Engine, World, done, on_each_engine, stat};
 use posix::{Errno, Served};
+use rng::Rng;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::BTreeMap;
+
+on_each_engine!(numbers_are_the_lowest_that_are_free);
 
 /// Descriptors that this process may have: few, so that it runs out of them.
 const LIMIT: i32 = 48;
 
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ z >> 31) % n
-    }
-
-    fn coin(&mut self) -> bool {
-        self.below(2) == 0
-    }
-}
-
-/// Whose a number is.
+/// Whose a descriptor is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whose {
     /// The test program's, from before.
@@ -52,7 +40,7 @@ impl Model {
         free.ok_or(Errno::MFILE)
     }
 
-    /// One of the numbers that may be closed.
+    /// One of those that may be closed.
     fn any(&mut self) -> Option<i32> {
         let open: Vec<i32> =
             self.open.iter().filter(|(_, w)| **w != Whose::Fixed).map(|(fd, _)| *fd).collect();
@@ -98,9 +86,8 @@ fn check_closed(world: &World, fd: i32) {
     assert_eq!(flag_of(fd), None, "{fd} is closed");
 }
 
-#[test]
-fn numbers_are_the_lowest_that_are_free() {
-    let world = World::new();
+fn numbers_are_the_lowest_that_are_free(engine: Engine) {
+    let world = World::new(engine);
     let p = &world.process;
     let flags = libc::O_RDWR | libc::O_CREAT;
     let number = world.open("a", flags);
@@ -110,7 +97,7 @@ fn numbers_are_the_lowest_that_are_free() {
     setrlimit(Resource::Nofile, limit).unwrap();
     p.limits_changed();
     let open = (0..LIMIT).filter(|fd| flag_of(*fd).is_some()).map(|fd| (fd, Whose::Fixed));
-    let mut model = Model { open: open.collect(), rng: Rng(env("KEEPSTONE_SEED", 1)) };
+    let mut model = Model { open: open.collect(), rng: Rng::new(env("KEEPSTONE_SEED", 1)) };
     let path = world.path("a");
     let before = world.stage.count.load(std::sync::atomic::Ordering::Relaxed);
     let ops = env("KEEPSTONE_OPS", 100_000);
@@ -118,7 +105,7 @@ fn numbers_are_the_lowest_that_are_free() {
         match model.rng.below(24) {
             0..=7 => {
                 let cloexec = model.rng.below(4) == 0;
-                let create = if model.rng.coin() { flags } else { libc::O_RDONLY };
+                let create = if model.rng.one_in(2) { flags } else { libc::O_RDONLY };
                 let flags = create | if cloexec { libc::O_CLOEXEC } else { 0 };
                 let got = done(p.open(libc::AT_FDCWD, &path, flags, 0o644));
                 model.give(model.lowest(0), got, Whose::Pool { cloexec });
@@ -154,7 +141,7 @@ fn numbers_are_the_lowest_that_are_free() {
             }
             20 | 21 => {
                 let Some(fd) = model.any().filter(|fd| p.owns(*fd)) else { continue };
-                let cloexec = model.rng.coin();
+                let cloexec = model.rng.one_in(2);
                 let min = model.rng.below(8) as i32;
                 let cmd = if cloexec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
                 let got = done(p.fcntl(fd, cmd, min.into()));
@@ -180,7 +167,7 @@ fn numbers_are_the_lowest_that_are_free() {
             }
             _ => {
                 let Some(fd) = model.any().filter(|fd| p.owns(*fd)) else { continue };
-                let cloexec = model.rng.coin();
+                let cloexec = model.rng.one_in(2);
                 let flag = if cloexec { libc::FD_CLOEXEC } else { 0 };
                 assert_eq!(done(p.fcntl(fd, libc::F_SETFD, flag.into())), Ok(0));
                 assert_eq!(done(p.fcntl(fd, libc::F_GETFD, 0)), Ok(flag));

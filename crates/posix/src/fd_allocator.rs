@@ -8,13 +8,13 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use vfs::Errno;
 
-/// How many of the numbers below the descriptor limit are for descriptors of our own.
+/// How many of the descriptors below the descriptor limit are for descriptors of our own.
 const HIDDEN_FDS: i32 = 256;
 /// Descriptors of our own stay below this, so that the kernel's table stays small.
 const HIDDEN_BELOW: i32 = 1024;
 
-/// The numbers of descriptors, which the kernel gives out: those of the program (`parked`), and those of our own.
-pub struct Numbers {
+/// Descriptors, which the kernel gives out: those of the program (`parked`), and those of our own.
+pub struct FdAllocator {
     table: Table,
     /// What is parked of them.
     pub(crate) parked: Parked,
@@ -22,7 +22,7 @@ pub struct Numbers {
     fd_limit: AtomicU32,
 }
 
-impl Deref for Numbers {
+impl Deref for FdAllocator {
     type Target = Table;
 
     #[inline]
@@ -31,22 +31,22 @@ impl Deref for Numbers {
     }
 }
 
-impl Numbers {
+impl FdAllocator {
     pub(crate) fn new(table: Table) -> Self {
-        let numbers = Self { table, parked: Parked::default(), fd_limit: AtomicU32::new(0) };
-        numbers.read_limits();
-        numbers
+        let fds = Self { table, parked: Parked::default(), fd_limit: AtomicU32::new(0) };
+        fds.read_limits();
+        fds
     }
 
-    /// Moves a descriptor of the caller's own (a pool file, say) to a high number that the program
-    /// neither sees nor can close; returns that number. Where that fails, it is closed.
+    /// Moves a descriptor of the caller's own (a pool file, say) to a high one that the program
+    /// neither sees nor can close; returns that. Where that fails, it is closed.
     pub fn hide(&self, fd: i32) -> Result<i32, Errno> {
         let hidden = self.hidden_duplicate(fd);
         let _ = self.close_fd(fd);
         hidden
     }
 
-    /// [`hide`](Self::hide)s several descriptors, or none: those then stay as they are. Returns their numbers.
+    /// [`hide`](Self::hide)s several descriptors, or none: those then stay as they are. Returns the new ones.
     pub fn hide_all(&self, fds: &[i32]) -> Result<SmallVec<[i32; 4]>, Errno> {
         let mut hidden = SmallVec::<[i32; 4]>::new();
         for &fd in fds {
@@ -81,7 +81,7 @@ impl Numbers {
     /// From now on the program does not see that `fd` is open; `false` where it is beyond our table.
     pub(crate) fn mark_hidden(&self, fd: i32) -> bool {
         let Some(entry) = self.entry(fd) else { return false };
-        raise(&self.place().segment().fd_end, fd as u32 + 1);
+        raise(&self.member().segment().fd_end, fd as u32 + 1);
         entry.store(HIDDEN, Release);
         true
     }

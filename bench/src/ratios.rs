@@ -1,0 +1,239 @@
+//! What SCMFS is built for, each with its target: overwriting in place beside tmpfs, pre-allocation and null files beside
+//! neither (SCMFS §3.3), and memory of files beside tmpfs' (§3.4).
+//!
+//! The raw rows are what each needs at least, whatever else it does: a copy, lines that are fenced one after the other, or
+//! memory of no file.
+
+use crate::engine::size;
+use crate::flat::{Flat, Stores};
+use crate::inprocess::Pool;
+use crate::mapped::{Mapping, accesses, touches};
+use crate::raw;
+use crate::rounds::{Case, Contender, Outcome, Plan};
+use crate::store::{Durable, Kernel, Store, open_dir};
+use crate::subjects;
+use crate::workload::{Buffer, FILE_BYTES, numbered};
+use anyhow::Result;
+use pmem::Region;
+use rng::Rng;
+use std::cell::RefCell;
+use std::os::fd::AsFd as _;
+use std::path::Path;
+use std::rc::Rc;
+
+/// Bytes of the file that is overwritten and mapped.
+const FILE: u64 = 64 << 20;
+/// Bytes that one round appends, to all files.
+const APPENDED: u64 = 32 << 20;
+const POOL: u64 = 512 << 20;
+const BLOCK: usize = 4 << 10;
+
+/// Runs the cases. Pools and files are made in `dir`, which should be a tmpfs.
+pub fn run(plan: &Plan, dir: &Path) -> Result<Vec<Outcome>> {
+    let home = tempfile::Builder::new().prefix("keepstone-bench-").tempdir_in(dir)?;
+    let floor = Region::create(home.path().join("floor"), FILE_BYTES)?;
+    let tmpfs = tempfile::Builder::new().prefix("keepstone-bench-").tempdir_in(dir)?;
+    let tmpfs = Kernel::new(open_dir(tmpfs.path())?, Durable::Never);
+    let mut pools = Vec::new();
+    for subject in subjects::by_prealloc() {
+        pools.push((subject.name, subject.pool(dir, POOL)?));
+    }
+    let mut outcomes = Vec::new();
+    let flat = |stores| Flat::like_a_pool(dir, 1, FILE, stores);
+    overwriting(plan, &pools[0], &tmpfs, &flat(Stores::Cached)?, &mut outcomes)?;
+    mapping(plan, &pools[0], &tmpfs, &mut outcomes)?;
+    for files in [1, 4, 64] {
+        appending(plan, &pools, &floor, files, &mut outcomes)?;
+    }
+    for len in [64, 16 << 10] {
+        creating(plan, &pools, &floor, len, &mut outcomes)?;
+    }
+    Ok(outcomes)
+}
+
+type Named = (&'static str, Pool);
+
+/// A file of [`FILE`] bytes.
+fn written<S: Store>(store: &S) -> Result<S::File> {
+    let file = store.create(&store.root()?, c"written")?;
+    let chunk = Buffer::new(1 << 20);
+    for offset in (0..FILE).step_by(1 << 20) {
+        store.write(&file, offset, chunk.get())?;
+    }
+    Ok(file)
+}
+
+fn overwriting(
+    plan: &Plan,
+    (name, pool): &Named,
+    tmpfs: &Kernel,
+    flat: &Flat,
+    outcomes: &mut Vec<Outcome>,
+) -> Result<()> {
+    fn contender<'s, S: Store>(name: &str, store: &'s S) -> Result<Contender<'s>> {
+        let (file, data) = (written(store)?, Buffer::new(BLOCK));
+        let mut rng = Rng::new(31);
+        Ok(Contender::new(name, move |ops| {
+            for _ in 0..ops {
+                let offset = rng.below_fast(FILE / BLOCK as u64) * BLOCK as u64;
+                store.write(&file, offset, data.get())?;
+            }
+            Ok(())
+        }))
+    }
+    let case = Case::new("ratios/overwrite/4K", "at random in 64 MiB, durable on fsync")
+        .bytes(BLOCK as u64)
+        .with(contender(name, pool)?)
+        .with(contender("tmpfs", tmpfs)?)
+        .floor(contender("raw memcpy", flat)?)
+        .target("tmpfs", 2.5);
+    plan.run(case, outcomes)?;
+    let root = pool.root()?;
+    pool.unlink(&root, c"written")?;
+    Ok(tmpfs.unlink(&tmpfs.root()?, c"written")?)
+}
+
+/// Loads and stores of mapped memory, at random and for the first time.
+fn mapping(
+    plan: &Plan,
+    (name, pool): &Named,
+    tmpfs: &Kernel,
+    outcomes: &mut Vec<Outcome>,
+) -> Result<()> {
+    const LEN: usize = FILE as usize;
+    let (file, theirs) = (written(pool)?, written(tmpfs)?);
+    for (word, stores) in [("load", false), ("store", true)] {
+        let case = Case::new(format!("ratios/mapped/{word}"), "8 bytes at random in 64 MiB")
+            .bytes(8)
+            .with(accesses(name, Mapping::of_pool(pool, file, LEN)?, stores)?)
+            .with(accesses("tmpfs", Mapping::of_file(theirs.as_fd(), LEN)?, stores)?)
+            .floor(accesses("raw anonymous huge pages", Mapping::anonymous(LEN)?, stores)?)
+            .target("tmpfs", 1.0);
+        plan.run(case, outcomes)?;
+    }
+    let theirs = theirs.as_fd();
+    for (word, stores) in [("first-load", false), ("first-store", true)] {
+        let case = Case::new(format!("ratios/mapped/{word}"), "of a page of a new mapping")
+            .fixed(FILE / 4096, plan.rounds)
+            .with(touches(name, move || Mapping::of_pool(pool, file, LEN), stores))
+            .with(touches("tmpfs", move || Mapping::of_file(theirs, LEN), stores))
+            .with(touches("raw anonymous huge pages", || Mapping::anonymous(LEN), stores))
+            .target("tmpfs", 1.0);
+        plan.run(case, outcomes)?;
+    }
+    pool.close(file);
+    Ok(())
+}
+
+/// Files that are made anew, untimed, before each round.
+struct Anew<'p> {
+    pool: &'p Pool,
+    dir: i32,
+    files: Vec<i32>,
+    names: usize,
+}
+
+impl<'p> Anew<'p> {
+    fn new(pool: &'p Pool) -> Result<Self> {
+        Ok(Self { pool, dir: pool.root()?, files: Vec::new(), names: 0 })
+    }
+
+    /// Removes those that there are.
+    fn clear(&mut self) -> vfs::Result<()> {
+        self.files.drain(..).for_each(|file| self.pool.close(file));
+        for i in 0..std::mem::take(&mut self.names) {
+            self.pool.unlink(&self.dir, &numbered(i))?;
+        }
+        Ok(())
+    }
+
+    fn create(&mut self) -> vfs::Result<i32> {
+        let file = self.pool.create(&self.dir, &numbered(self.names))?;
+        self.names += 1;
+        Ok(file)
+    }
+}
+
+fn appending(
+    plan: &Plan,
+    pools: &[Named],
+    floor: &Region,
+    files: usize,
+    outcomes: &mut Vec<Outcome>,
+) -> Result<()> {
+    let what = format!("4 KiB to {files} new files in turns");
+    let mut case = Case::new(format!("ratios/append/{files}"), what)
+        .bytes(BLOCK as u64)
+        .ops_max(APPENDED / BLOCK as u64);
+    for (name, pool) in pools.iter().filter(|(name, _)| *name != "no null files") {
+        let anew = Rc::new(RefCell::new(Anew::new(pool)?));
+        let before = anew.clone();
+        let data = Buffer::new(BLOCK);
+        let contender = Contender::new(*name, move |ops| {
+            let anew = anew.borrow();
+            for i in 0..ops {
+                let (turn, file) = (i / files as u64, i as usize % files);
+                anew.pool.append(&anew.files[file], turn * BLOCK as u64, data.get())?;
+            }
+            Ok(())
+        });
+        case = case.with(contender.prepared(move |_| {
+            let mut anew = before.borrow_mut();
+            anew.clear()?;
+            for _ in 0..files {
+                let file = anew.create()?;
+                anew.files.push(file);
+            }
+            Ok(())
+        }));
+    }
+    case = case.floor(raw::shadow_to(floor, 0, BLOCK)).target("no pre-allocation", 1.3);
+    plan.run(case, outcomes)?;
+    clear(pools, files)
+}
+
+fn creating(
+    plan: &Plan,
+    pools: &[Named],
+    floor: &Region,
+    len: usize,
+    outcomes: &mut Vec<Outcome>,
+) -> Result<()> {
+    /// As many files as there may be null files, at the most.
+    const FILES: u64 = 256;
+    let what = format!("a file with {}", size(len));
+    let mut case = Case::new(format!("ratios/create/{}", size(len)), what).ops_max(FILES);
+    for (name, pool) in pools {
+        let anew = Rc::new(RefCell::new(Anew::new(pool)?));
+        let before = anew.clone();
+        let data = Buffer::new(len);
+        let contender = Contender::new(*name, move |ops| {
+            let mut anew = anew.borrow_mut();
+            for _ in 0..ops {
+                let file = anew.create()?;
+                anew.pool.write(&file, 0, data.get())?;
+                anew.pool.close(file);
+            }
+            Ok(())
+        });
+        case = case.with(contender.prepared(move |_| before.borrow_mut().clear()));
+    }
+    case = case.floor(raw::create_in(floor, 0)).target("no null files", 1.3);
+    case = case.target("no pre-allocation", 1.3);
+    plan.run(case, outcomes)?;
+    clear(pools, FILES as usize)
+}
+
+/// Removes what the last round of a case has left.
+fn clear(pools: &[Named], names: usize) -> Result<()> {
+    for (_, pool) in pools {
+        let root = pool.root()?;
+        for i in 0..names {
+            match pool.unlink(&root, &numbered(i)) {
+                Ok(()) | Err(vfs::Errno::NOENT) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+    Ok(())
+}
