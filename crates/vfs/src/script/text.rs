@@ -190,7 +190,7 @@ macro_rules! options {
 pub(super) use options;
 
 /// Declares an enum of calls and its text form, both ways, from one table: variant, arguments, word. Each argument is a
-/// [`Field`](crate::script::Field).
+/// [`Field`].
 ///
 /// ```
 /// vfs::text_form! {
