@@ -25,8 +25,8 @@ use crate::score::{self, Scored};
 /// `keepstone crashtest`
 #[derive(Debug, Args)]
 pub struct CrashtestArgs {
-    /// What to test: bpfs or scmfs, the file systems; model, the one for tests, which processes do not share (no --deaths) and which
-    /// loses what was not synced (no --schedules); or pmbd, block devices in all write schemes, raw and with atomic
+    /// What to test: bpfs or scmfs, the file systems; model, the one for tests, which processes do not share (no --deaths) and
+    /// which loses what was not synced (no --schedules); or pmbd, block devices in all write schemes, raw and with atomic
     /// blocks: of the options below it heeds --ops, --schedules (24 for each 100), --deaths (all, or 0
     /// for none), --replay, --semantics and --seed.
     #[arg(long, value_enum)]
