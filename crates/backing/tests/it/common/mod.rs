@@ -1,7 +1,5 @@
 //! File systems of the kernel's to test on, each unmounted at the end, also of a test that fails.
 
-#![allow(dead_code)]
-
 use backing::{DirFs, Options};
 use rustix::mount::{UnmountFlags, unmount};
 use std::fs;

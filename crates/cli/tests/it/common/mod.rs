@@ -3,8 +3,6 @@
 //! Needs root and `/dev/fuse`. Whatever a test does, its mount, server and pool are gone when the
 //! [`Sandbox`] is dropped.
 
-#![allow(dead_code)] // each test binary uses its part
-
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

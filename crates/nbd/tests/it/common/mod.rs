@@ -1,7 +1,5 @@
 //! A client that says exactly what a test wants it to say, right or wrong.
 
-#![allow(dead_code, reason = "each test uses a part")]
-
 use nbd::wire::{self, command, flag, handshake, info, option, reply};
 use nbd::{Export, Exports, MemoryDevice, Server, ServerOptions};
 use std::io::{Read as _, Write as _};

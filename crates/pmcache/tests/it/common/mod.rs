@@ -1,7 +1,5 @@
 //! Caches over the model, in pools of BPFS.
 
-#![allow(dead_code)]
-
 use backing::model::ModelBacking;
 use bpfs::Bpfs;
 use pmcache::{Cache, Error, Options};

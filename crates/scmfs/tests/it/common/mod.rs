@@ -89,11 +89,9 @@ macro_rules! engine {
 }
 
 /// SCMFS as it is mounted by default.
-#[allow(dead_code, reason = "each test program uses some of this module")]
 pub struct Scmfs;
 
 /// SCMFS that allocates what it needs and no more.
-#[allow(dead_code, reason = "each test program uses some of this module")]
 pub struct OnDemand;
 
 engine!(Scmfs: Prealloc::default());
