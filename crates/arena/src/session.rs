@@ -534,23 +534,7 @@ mod tests {
 
     /// From now on the process may not call `membarrier(2)`: `EPERM`.
     fn forbid_membarrier() {
-        let op = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
-        let mut filter = [
-            op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
-            libc::sock_filter {
-                jf: 1,
-                ..op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::SYS_membarrier as u32)
-            },
-            op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
-            op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW),
-        ];
-        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-        // SAFETY: the program is one, and concerns this process only.
-        unsafe {
-            assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-            let mode = libc::SECCOMP_MODE_FILTER;
-            assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program), 0);
-        }
+        syscalls::forbid(libc::SYS_membarrier);
         assert_eq!(membarrier(MembarrierCommand::PrivateExpedited), Err(Errno::PERM));
     }
 

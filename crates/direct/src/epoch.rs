@@ -179,25 +179,6 @@ mod tests {
     use rustix::fd::AsRawFd as _;
     use std::sync::mpsc;
 
-    /// From now on the calling thread may not call `membarrier(2)`: `EPERM`.
-    fn forbid_membarrier() {
-        let op = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
-        let is_it = op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::SYS_membarrier as u32);
-        let mut filter = [
-            op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
-            libc::sock_filter { jf: 1, ..is_it },
-            op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
-            op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW),
-        ];
-        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-        // SAFETY: the program is one, and concerns this thread only.
-        unsafe {
-            assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-            let mode = libc::SECCOMP_MODE_FILTER;
-            assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program), 0);
-        }
-    }
-
     /// Another thread goes inside and comes out, and lives until this is dropped.
     fn another() -> mpsc::Sender<()> {
         let (ends, end) = mpsc::channel::<()>();
@@ -249,7 +230,7 @@ mod tests {
         let _other = another();
         let files = ["one", "two"].map(|name| mapped(&direct, name));
         let bytes = touch(&direct, &files[0]).unwrap();
-        forbid_membarrier();
+        syscalls::forbid(libc::SYS_membarrier);
         direct.closing(files[0].as_raw_fd());
         assert_eq!(direct.mapped_chunks(), 1);
         // SAFETY: it is mapped still, and the file holds that byte.

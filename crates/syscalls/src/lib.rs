@@ -29,6 +29,30 @@ pub unsafe fn syscall(number: c_long, args: [usize; 5]) -> Result<usize, Errno> 
     if ret < 0 { Err(Errno::from_raw_os_error(-ret as i32)) } else { Ok(ret as usize) }
 }
 
+/// From now on the calling thread, and what it starts, may not make the call `number`: `EPERM`. For tests of programs that are
+/// confined (seccomp) after their start.
+///
+/// # Panics
+/// Where the kernel has no such filters.
+#[cfg(feature = "forbid")]
+pub fn forbid(number: c_long) {
+    let op = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
+    let is_it = op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, number as u32);
+    let mut filter = [
+        op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
+        libc::sock_filter { jf: 1, ..is_it },
+        op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the program is one, and concerns this thread only.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        let mode = libc::SECCOMP_MODE_FILTER;
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program), 0);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
