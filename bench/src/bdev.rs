@@ -167,7 +167,7 @@ fn protections(plan: &Plan, dir: &Path, outcomes: &mut Vec<Outcome>) -> Result<(
     let subject = of(SUBJECT, Protection::best())?;
     let bare = of(BARE, Protection::None)?;
     let others = Protection::ALL.into_iter().filter(|p| *p != Protection::None);
-    let others = others.filter(|p| *p != Protection::best());
+    let others = others.filter(|p| p.available() && *p != Protection::best());
     let others = others.map(|p| of(p.name(), p)).collect::<Result<Vec<_>>>()?;
     let floor = {
         let path: PathBuf = dir.join("floor");

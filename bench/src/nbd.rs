@@ -102,7 +102,7 @@ fn workers(plan: &Plan, keepstone: &Path, dir: &Path, outcomes: &mut Vec<Outcome
         Protection::Pages,
         Protection::Window,
     ];
-    for protection in protections.into_iter().filter(|p| plan.wants(&name(*p))) {
+    for protection in protections.into_iter().filter(|p| p.available() && plan.wants(&name(*p))) {
         let protect = ["--protect", protection.name()];
         let start = |name, options: &[&str]| {
             Server::keepstone(name, keepstone, dir, &[&protect, options].concat())

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use crashsim::campaign::{self, Family, Options, Replay, Report};
 use crashsim::lint::Lint;
 use crashsim::persist::Semantics;
@@ -17,6 +17,7 @@ use crashsim::target::Target;
 use crashsim::workload;
 use indicatif::{ProgressBar, ProgressStyle};
 use judges::blocks;
+use judges::judge::ENGINES;
 use serde::Serialize;
 
 use crate::output;
@@ -29,8 +30,8 @@ pub struct CrashtestArgs {
     /// which loses what was not synced (no --schedules); or pmbd, block devices in all write schemes, raw and with atomic
     /// blocks: of the options below it heeds --ops, --schedules (24 for each 100), --deaths (all, or 0
     /// for none), --replay, --semantics and --seed.
-    #[arg(long, value_enum)]
-    pub engine: Option<Engine>,
+    #[arg(long, value_parser = ENGINES)]
+    pub engine: Option<String>,
     /// Longest sequences of operations to explore completely: 1 takes seconds, 2 a quarter of an hour,
     /// 3 a day.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=3))]
@@ -85,35 +86,8 @@ pub struct CrashtestArgs {
     pub threads: u16,
 }
 
-/// What can be tested.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Engine {
-    /// The file system, where nothing else is said.
-    #[default]
-    Bpfs,
-    /// The file system whose files are contiguous.
-    Scmfs,
-    /// The file system for tests.
-    Model,
-    /// Block devices.
-    Pmbd,
-}
-
-impl Engine {
-    /// As [`judges::judge::ENGINES`] has it.
-    fn crate_name(self) -> &'static str {
-        match self {
-            Self::Bpfs => "bpfs",
-            Self::Scmfs => "scmfs",
-            Self::Model => "modelfs",
-            Self::Pmbd => "pmbd",
-        }
-    }
-
-    fn name(self) -> String {
-        self.to_possible_value().expect("none is hidden").get_name().to_owned()
-    }
-}
+/// The engine that is tested where none is named.
+const DEFAULT_ENGINE: &str = "bpfs";
 
 /// Of so many operations with deaths one is also explored beside surviving processes, which takes several times as long.
 const DEATHS_PER_SURVIVING_PROCESS: u64 = 6;
@@ -143,7 +117,7 @@ impl Outcome {
 pub fn run(args: &CrashtestArgs, json: bool) -> Result<ExitCode> {
     if args.score {
         let scored = Scored {
-            engine: args.engine.map(Engine::crate_name),
+            engine: args.engine.clone(),
             limit: args.limit,
             time: args.minutes.map(|minutes| Duration::from_secs(minutes * 60)),
             threads: args.threads,
@@ -152,8 +126,8 @@ pub fn run(args: &CrashtestArgs, json: bool) -> Result<ExitCode> {
         return score::run(&scored, json);
     }
     campaign::prepare_process();
-    let engine = args.engine.unwrap_or_default();
-    let explored = judges::with_file_system(engine.crate_name(), FileSystem { args, json });
+    let engine = args.engine.as_deref().unwrap_or(DEFAULT_ENGINE);
+    let explored = judges::with_file_system(engine, FileSystem { args, json });
     explored.unwrap_or_else(|| run_pmbd(args, json))
 }
 
@@ -198,9 +172,9 @@ fn run_file_system<T: Target>(target: &T, args: &CrashtestArgs, json: bool) -> R
         finish(&bar, &report);
         families.push(report);
     }
-    let again = match args.engine.unwrap_or_default() {
-        Engine::Bpfs => "keepstone crashtest".to_owned(),
-        engine => format!("keepstone crashtest --engine {}", engine.name()),
+    let again = match &args.engine {
+        None => "keepstone crashtest".to_owned(),
+        Some(engine) => format!("keepstone crashtest --engine {engine}"),
     };
     conclude(&again, families, json)
 }

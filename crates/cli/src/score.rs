@@ -77,7 +77,7 @@ struct Outcome {
 #[derive(Debug)]
 pub struct Scored {
     /// Those of one engine, or all.
-    pub engine: Option<&'static str>,
+    pub engine: Option<String>,
     /// At most so many, spread evenly.
     pub limit: Option<u64>,
     /// Processor time for each.
@@ -96,7 +96,7 @@ pub fn run(scored: &Scored, json: bool) -> Result<ExitCode> {
     let crates = root.join("crates");
     let bugs = catalogue::all(&crates).map_err(|e| anyhow!("the catalogue of bugs: {e}"))?;
     let mut patience = Duration::ZERO;
-    let is_asked = |of: &str| engine.is_none_or(|engine| engine == of);
+    let is_asked = |of: &str| engine.as_ref().is_none_or(|engine| engine == of);
     let judge = Judge { path: build(&root, &bugs)?, time: *time };
     for engine in judge::ENGINES.into_iter().filter(|of| is_asked(of)) {
         let sound = results.or_judge(&format!("no bug in {engine}"), || {

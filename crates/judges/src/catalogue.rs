@@ -21,7 +21,7 @@ pub const SWITCH: &str = "KEEPSTONE_PLANTED";
 /// places of one more each: its own, and those that store for it and for other engines.
 const ENGINES: [(&str, &str, &[&str]); 4] = [
     ("bpfs", include_str!("../catalogue/bpfs.txt"), &["bpfs", "namespace"]),
-    ("modelfs", include_str!("../catalogue/modelfs.txt"), &["modelfs"]),
+    ("model", include_str!("../catalogue/modelfs.txt"), &["modelfs"]),
     ("pmbd", include_str!("../catalogue/pmbd.txt"), &["pmbd"]),
     ("scmfs", include_str!("../catalogue/scmfs.txt"), &["scmfs"]),
 ];
@@ -54,7 +54,7 @@ pub mod planted {{
 pub struct Planted {
     /// Its name.
     pub name: String,
-    /// The engine by which it is found: the name of its crate.
+    /// The engine by which it is found, one of [`ENGINES`](crate::judge::ENGINES).
     pub engine: &'static str,
     /// The file, below `crates/`.
     pub file: String,

@@ -62,8 +62,8 @@ impl FromStr for Verdict {
     }
 }
 
-/// The engines that can be judged: the names of their crates.
-pub const ENGINES: [&str; 4] = ["bpfs", "modelfs", "pmbd", "scmfs"];
+/// The engines that can be judged, as `keepstone crashtest --engine` names them.
+pub const ENGINES: [&str; 4] = ["bpfs", "model", "pmbd", "scmfs"];
 
 /// Judges one of [`ENGINES`], for at most so much processor time, if that is limited; `tell` is told what each family came
 /// to. `only`: one family, by its name.
@@ -160,7 +160,7 @@ type Run = dyn Fn(Option<Duration>, &Distinct) -> Result<Report, String>;
 fn hunts(engine: &str) -> Result<Vec<Hunt>, String> {
     match engine {
         "bpfs" => bpfs(),
-        "modelfs" => Ok(everything(ModelFs, &pools(&ModelFs)?, "")),
+        "model" => Ok(everything(ModelFs, &pools(&ModelFs)?, "")),
         "scmfs" => scmfs(),
         "pmbd" => Ok(block_devices()),
         _ => Err(format!("nobody judges `{engine}`")),

@@ -36,7 +36,7 @@ pub fn with_file_system<V: Visitor>(engine: &str, visitor: V) -> Option<V::Outpu
     match engine {
         "bpfs" => Some(visitor.visit(&bpfs::Bpfs)),
         "scmfs" => Some(visitor.visit(&scmfs::Scmfs)),
-        "modelfs" => Some(visitor.visit(&modelfs::ModelFs)),
+        "model" => Some(visitor.visit(&modelfs::ModelFs)),
         _ => None,
     }
 }

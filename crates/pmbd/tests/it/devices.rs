@@ -51,7 +51,7 @@ fn kinds() -> Vec<Options> {
             kinds.push(Options { atomic, checksums, scheme, ..Options::default() });
         }
         for protection in Protection::ALL {
-            if protection != Protection::Pkey || Protection::best() == Protection::Pkey {
+            if protection.available() {
                 let thin = atomic.is_none();
                 kinds.push(Options { atomic, checksums, protection, thin, ..Options::default() });
             }

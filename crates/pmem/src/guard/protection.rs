@@ -47,9 +47,14 @@ impl Protection {
         Protection::Pkey,
     ];
 
+    /// Whether this machine has it: only keys are not everywhere.
+    pub fn available(self) -> bool {
+        self != Self::Pkey || key::available()
+    }
+
     /// The best that this machine has: keys where the CPU has them, else chunks.
     pub fn best() -> Self {
-        if key::available() { Self::Pkey } else { Self::Chunk }
+        if Self::Pkey.available() { Self::Pkey } else { Self::Chunk }
     }
 
     /// The name that [`Display`](fmt::Display), [`FromStr`] and serde use.

@@ -16,8 +16,7 @@ const WORD: usize = 8;
 
 /// Protections of this machine.
 fn protections() -> impl Iterator<Item = Protection> {
-    let has_keys = Protection::best() == Protection::Pkey;
-    Protection::ALL.into_iter().filter(move |p| has_keys || *p != Protection::Pkey)
+    Protection::ALL.into_iter().filter(|p| p.available())
 }
 
 /// Set in a process that is to die, so that it leaves nothing: the directory where it may make files.
