@@ -7,42 +7,85 @@
 
 use crate::{bpfs::Bpfs, mounted, scmfs::Scmfs};
 use crashsim::sited::Sited;
-use crashsim::target::{Mounted, Target};
+use crashsim::target::{Mounted, SharingProcess, Target};
 use namespace::{Files, Pool};
 use pmem::{Medium, PmOff};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use vfs::{Attr, Caller, Durability, Errno, Fallocate, FileSystem, Ino, RenameFlags, SetAttr};
 
-/// A pool, and who reads from it where it lies.
-struct Lending<'m, F: Files, M> {
-    pool: Pool<F>,
-    medium: &'m M,
+/// What is atomic under readers, in bytes.
+const WORD: u64 = 8;
+
+/// Who reads part of a file where it lies.
+struct Reader {
+    at: Option<PmOff>,
+    /// What there was.
+    held: Vec<u8>,
+    /// Operations that have changed the file system since.
+    changes: usize,
 }
 
-impl<F: Files, M: Medium> Lending<'_, F, M> {
-    /// What a reader finds.
-    fn bytes(&self, (at, len): (Option<PmOff>, u64)) -> Vec<u8> {
-        let mut bytes = vec![0; len as usize];
+/// A pool, and who reads from it where it lies: files from their start and from their middle on, each from before the
+/// operation that changes it to the end of the next.
+struct Lending<'m, F: Files, M: Medium> {
+    pool: Pool<F>,
+    medium: &'m M,
+    readers: Mutex<Vec<Reader>>,
+}
+
+impl<'m, F: Files, M: Medium> Lending<'m, F, M> {
+    fn new(pool: Pool<F>, medium: &'m M) -> Self {
+        pool.record_access(false, false, false);
+        Self { pool, medium, readers: Mutex::default() }
+    }
+
+    /// What lies there.
+    fn bytes(&self, at: Option<PmOff>, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
         if let Some(at) = at {
             self.medium.read(at.get(), &mut bytes);
         }
         bytes
     }
 
-    /// Does `change` while somebody reads a file, if it is one. `EIO`, which no operation is expected to end with, where the
+    /// Somebody reads a file from its start on, somebody else from its middle on: whole words, as one of them may be
+    /// overwritten.
+    fn begin_to_read(&self, ino: Ino) -> Vec<Reader> {
+        let size = self.pool.getattr(ino).map_or(0, |attr| attr.size);
+        let middle = (size / 2).next_multiple_of(WORD);
+        let from = [0, middle].into_iter().filter(|from| *from < size);
+        let pinned = from.filter_map(|from| self.pool.pin_content(ino, from, u64::MAX).ok());
+        let reader = |(at, len)| Reader { at, held: self.bytes(at, len as usize), changes: 0 };
+        pinned.map(reader).collect()
+    }
+
+    /// Whether a reader does, after one more change: each may have overwritten a word.
+    fn finds_what_it_held(&self, reader: &mut Reader) -> bool {
+        reader.changes += 1;
+        let found = self.bytes(reader.at, reader.held.len());
+        let words = |bytes| <[u8]>::chunks(bytes, WORD as usize);
+        let changed = words(&reader.held).zip(words(&found)).filter(|(held, found)| held != found);
+        changed.count() <= reader.changes
+    }
+
+    /// Does `change` while somebody reads a file, if it is one. `EIO`, which no operation is expected to end with, where a
     /// reader finds something else then.
     fn while_lent<T>(
         &self,
         ino: Ino,
         change: impl FnOnce(&Pool<F>) -> vfs::Result<T>,
     ) -> vfs::Result<T> {
-        let Ok(lent) = self.pool.pin_content(ino, 0, u64::MAX) else { return change(&self.pool) };
-        let before = self.bytes(lent);
+        let mut begun = self.begin_to_read(ino);
         let changed = change(&self.pool);
-        let after = self.bytes(lent);
-        self.pool.put_read_buf();
-        let words_changed = before.chunks(8).zip(after.chunks(8)).filter(|(a, b)| a != b).count();
+        let mut readers = lock(&self.readers);
         let is_atomic = self.pool.durability() == Durability::OnReturn;
-        if is_atomic && words_changed > 1 { Err(Errno::IO) } else { changed }
+        let mut is_intact = true;
+        for reader in readers.iter_mut().chain(&mut begun) {
+            is_intact &= self.finds_what_it_held(reader);
+        }
+        let done = std::mem::replace(&mut *readers, begun);
+        done.iter().for_each(|_| self.pool.put_read_buf());
+        if is_atomic && !is_intact { Err(Errno::IO) } else { changed }
     }
 
     /// The same of the file of a name.
@@ -56,6 +99,26 @@ impl<F: Files, M: Medium> Lending<'_, F, M> {
             Ok(attr) => self.while_lent(attr.ino, change),
             Err(_) => change(&self.pool),
         }
+    }
+}
+
+impl<F: Files, M: Medium> Drop for Lending<'_, F, M> {
+    fn drop(&mut self) {
+        lock(&self.readers).drain(..).for_each(|_| self.pool.put_read_buf());
+    }
+}
+
+fn lock(readers: &Mutex<Vec<Reader>>) -> MutexGuard<'_, Vec<Reader>> {
+    readers.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<F: Files, M: Medium> SharingProcess for Lending<'_, F, M> {
+    fn fs(&self) -> &dyn FileSystem {
+        self
+    }
+
+    fn recover(&self) -> Result<(), String> {
+        self.pool.rehearse_recovery().map_err(crate::text)
     }
 }
 
@@ -105,9 +168,16 @@ where
     F: Files<Storage: namespace::Storage<Medium = Sited<&'m M>>> + 'm,
 {
     let pool = Pool::<F>::mount(Sited(medium), &mounted::mount_options()).map_err(crate::text)?;
-    pool.record_access(false, false, false);
     let blocks_used = pool.mount_report().blocks_used;
-    Ok(Mounted { fs: Box::new(Lending { pool, medium }), blocks_used })
+    Ok(Mounted { fs: Box::new(Lending::new(pool, medium)), blocks_used })
+}
+
+fn share<'m, M: Medium, F>(medium: &'m M) -> Result<Box<dyn SharingProcess + 'm>, String>
+where
+    F: Files<Storage: namespace::Storage<Medium = Sited<&'m M>>> + 'm,
+{
+    let pool = mounted::attach::<M, F>(medium, &mounted::mount_options())?;
+    Ok(Box::new(Lending::new(pool, medium)))
 }
 
 /// BPFS, whose files are read without a copy while they change.
@@ -122,6 +192,14 @@ impl Target for LentBpfs {
     fn mount<'m, M: Medium>(&self, medium: &'m M) -> Result<Mounted<'m>, String> {
         mount::<M, bpfs::Files<Sited<&'m M>>>(medium)
     }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    fn share<'m, M: Medium>(&self, medium: &'m M) -> Result<Box<dyn SharingProcess + 'm>, String> {
+        share::<M, bpfs::Files<Sited<&'m M>>>(medium)
+    }
 }
 
 /// SCMFS, whose files are read without a copy while they change.
@@ -135,5 +213,13 @@ impl Target for LentScmfs {
 
     fn mount<'m, M: Medium>(&self, medium: &'m M) -> Result<Mounted<'m>, String> {
         mount::<M, scmfs::Files<Sited<&'m M>>>(medium)
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    fn share<'m, M: Medium>(&self, medium: &'m M) -> Result<Box<dyn SharingProcess + 'm>, String> {
+        share::<M, scmfs::Files<Sited<&'m M>>>(medium)
     }
 }

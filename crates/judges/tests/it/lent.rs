@@ -1,6 +1,7 @@
 //! Files that are read without a copy while they change, explored: what engines do otherwise then.
 
 use crashsim::campaign::{self, Family, Options};
+use crashsim::explore::Budget;
 use crashsim::persist::Semantics;
 use crashsim::run::Base;
 use crashsim::stats::Distinct;
@@ -36,6 +37,34 @@ fn operations_of_bpfs_survive() {
 #[test]
 fn operations_of_scmfs_survive() {
     operations_survive(&LentScmfs);
+}
+
+/// Who dies in an operation dies as a reader, too; who recovers goes on to read.
+fn deaths_are_survived<T: Target>(target: &T) {
+    campaign::prepare_process();
+    let bases = workload::bases(target).expect("the bases can be made");
+    let budget = Budget { states: 1 << 4, samples: 4, ..Budget::default() };
+    let options = Options { budget, limit: Some(3), ..Options::default() };
+    let report = campaign::run(
+        target,
+        &bases,
+        &Family::Deaths,
+        &options,
+        &Distinct::default(),
+        &|_, _, _| {},
+    );
+    assert_eq!(report.violations, 0, "{:#?}", report.findings);
+    assert!(report.workloads > 0);
+}
+
+#[test]
+fn deaths_of_readers_of_bpfs_are_survived() {
+    deaths_are_survived(&LentBpfs);
+}
+
+#[test]
+fn deaths_of_readers_of_scmfs_are_survived() {
+    deaths_are_survived(&LentScmfs);
 }
 
 /// Whether an operation on a file of 5000 bytes stores a line, and whether it copies.
