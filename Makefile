@@ -38,7 +38,7 @@ SCMFS_BENCH ?=
 # Seconds of `make fuzz`, for each target.
 FUZZ_SECONDS ?= 300
 
-.PHONY: help build demo test quick loom check bench bench-quick bench-scmfs bench-programs install campaign crash-campaign crash-score nvdimm-test dax-programs-test vm-test foreign-tests torture machine-torture fuzz clean
+.PHONY: help build demo test quick loom loom-arena check bench bench-quick bench-scmfs bench-programs install campaign crash-campaign crash-score nvdimm-test dax-programs-test vm-test foreign-tests torture machine-torture fuzz clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -50,10 +50,10 @@ build: ## target/release/keepstone and libkeepstone.so
 demo: build ## a pool in DRAM, mounted; real programs on it while the server is killed (4 minutes)
 	scripts/demo.sh
 
-test: build loom ## all tests: of the workspace, models, and suites of the field against a mount (as root)
+test: build loom-arena ## all tests: of the workspace, models, and suites of the field against a mount (as root)
 	scripts/lib-packages.sh fuse3 attr acl libclang1-14 gcc libc6-dev e2fsprogs xfsprogs btrfs-progs rsync valgrind util-linux binutils
 	scripts/lib-cargo-tools.sh $(TOOLS) cargo-nextest
-	$(CARGO) nextest run --workspace --features keepstone/ublk
+	LOOM_MAX_PREEMPTIONS=$(LOOM_PREEMPTIONS) $(CARGO) nextest run --workspace --features keepstone/ublk
 	$(CARGO) test --workspace --doc
 	scripts/mount-tests/run.sh all
 	LAYOUT=scmfs scripts/mount-tests/run.sh all
@@ -71,10 +71,13 @@ quick: ## formatting, and the tests that need no root and no mount (2 minutes af
 	$(CARGO) nextest run $(addprefix --package=,$(QUICK)) --package=pmem --package=posix --package=crashsim \
 	    --filterset '$(QUICK_TESTS)'
 
-loom: ## locks, allocator, gate of processes, families, epochs and windows through every schedule (two minutes)
+loom: loom-arena ## locks, allocator, gate of processes, families, epochs and windows through every schedule (two minutes)
+	LOOM_MAX_PREEMPTIONS=$(LOOM_PREEMPTIONS) $(CARGO) test --package direct --package pmem --package posix --lib -- model::
+
+# The shared arena's: all of its code is built for the models. Those of other crates are among their tests.
+loom-arena:
 	LOOM_MAX_PREEMPTIONS=$(LOOM_PREEMPTIONS) RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(TARGET)/loom \
 	    $(CARGO) test --release --package arena --lib
-	LOOM_MAX_PREEMPTIONS=$(LOOM_PREEMPTIONS) $(CARGO) test --package direct --package pmem --package posix --lib -- model::
 
 check: ## formatting, lints, documentation, licences, scripts
 	scripts/lib-packages.sh libclang1-14 shellcheck

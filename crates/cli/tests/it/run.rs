@@ -9,14 +9,12 @@ use std::fs;
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::OnceLock;
 
 use crate::common::{
     PermissionsExt as _, Sandbox, as_nobody, library, on_each_engine, tool, wait_until,
 };
 use rustix::process::Signal;
 use serde_json::Value;
-use tempfile::TempDir;
 
 on_each_engine!(
     every_class_of_calls_is_served_and_answers_as_the_kernel,
@@ -35,15 +33,20 @@ on_each_engine!(
     the_c_interface_shares_the_pool_with_the_mount,
 );
 
-/// A C program of `crates/preload/tests/c`, compiled once.
+/// A C program of `crates/preload/tests/c`, compiled where it has changed since a test last did so.
 fn compiled(name: &str, options: &[&str]) -> PathBuf {
-    static BUILT: OnceLock<TempDir> = OnceLock::new();
-    let dir = BUILT.get_or_init(|| tempfile::tempdir().unwrap()).path();
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let file = dir.join(format!("{name}{}", options.concat()));
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../preload/tests/c");
-    let partial = dir.join(format!("{name}-{:?}", std::thread::current().id()));
+    let source = sources.join(name).with_extension("c");
+    let modified = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified());
+    let of_source = [&source, &sources.join("check.h")].map(|path| modified(path).unwrap());
+    if modified(&file).is_ok_and(|compiled| of_source.iter().all(|source| compiled > *source)) {
+        return file;
+    }
+    let partial = dir.join(format!("{name}-{}", std::process::id()));
     let mut gcc = Command::new("gcc");
-    gcc.args(["-O1", "-w", "-o"]).arg(&partial).arg(sources.join(name).with_extension("c"));
+    gcc.args(["-O1", "-w", "-o"]).arg(&partial).arg(source);
     let output = gcc.args(options).arg("-lpthread").output().expect("gcc: install it");
     assert!(output.status.success(), "{output:?}");
     fs::rename(partial, &file).unwrap();

@@ -60,10 +60,11 @@ fn every_operation_survives_on_an_ordinary_file() {
 }
 
 #[test]
-fn every_pair_of_operations_survives() {
-    // The campaign enumerates more states of each crash point; what is recovered is the same.
+fn pairs_of_operations_survive() {
+    // A third of them. The campaign takes all, on all pools, and enumerates more states of each crash point.
     let budget = Budget { states: 1 << 6, samples: 8, ..Budget::default() };
-    explore(Family::Exhaustive { length: 2, bases: 1 }, &Options { budget, ..Options::default() });
+    let options = Options { budget, limit: Some(6000), ..Options::default() };
+    explore(Family::Exhaustive { length: 2, bases: 1 }, &options);
 }
 
 #[test]
