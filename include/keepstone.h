@@ -1,8 +1,9 @@
 /* Keepstone: files in persistent memory, in the caller's own process.
  *
  * A pool is opened by its path; no mount is needed, and any number of processes may have it open,
- * with and without mounts made with `-o direct`. Every function is atomic, and durable when it
- * returns where the pool's memory is. Functions return -1 (handles: NULL) and set errno, as the
+ * with and without mounts made with `-o direct`. Where the pool's memory is durable, every function is
+ * atomic, and durable when it returns; in a pool of the layout scmfs not the content of files, which is
+ * durable when ks_fsync or ks_close_pool has returned. Functions return -1 (handles: NULL) and set errno, as the
  * functions of POSIX they are named after. Whoever may open the pool for reading and writing may do
  * everything in it; permission bits are stored and not checked.
  *
@@ -59,7 +60,8 @@ ssize_t ks_fd_get_read_buf(int fd, size_t count, off_t offset, const void **buf)
 int ks_fd_put_read_buf(const void *buf);
 off_t ks_lseek(ks_file *file, off_t offset, int whence);
 int ks_ftruncate(ks_file *file, off_t length);
-/* Reports whether the memory kept its word; there is nothing left to write. */
+/* Makes what was written to the file durable in a pool of the layout scmfs; elsewhere nothing is left to write. EIO where
+ * the memory has not kept its word. */
 int ks_fsync(ks_file *file);
 int ks_fstat(ks_file *file, struct stat *buf);
 

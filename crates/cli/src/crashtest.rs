@@ -7,14 +7,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
 use clap::Args;
+use crashsim::any::AnyTarget;
 use crashsim::campaign::{self, Family, Options, Replay, Report};
 use crashsim::lint::Lint;
 use crashsim::persist::Semantics;
 use crashsim::run::Base;
 use crashsim::schedule::Interleaving;
 use crashsim::stats::{Distinct, Stats};
-use crashsim::target::Target;
-use crashsim::workload;
 use indicatif::{ProgressBar, ProgressStyle};
 use judges::blocks;
 use judges::judge::ENGINES;
@@ -127,27 +126,15 @@ pub fn run(args: &CrashtestArgs, json: bool) -> Result<ExitCode> {
     }
     campaign::prepare_process();
     let engine = args.engine.as_deref().unwrap_or(DEFAULT_ENGINE);
-    let explored = judges::with_file_system(engine, FileSystem { args, json });
-    explored.unwrap_or_else(|| run_pmbd(args, json))
-}
-
-/// Explores a file system.
-struct FileSystem<'a> {
-    args: &'a CrashtestArgs,
-    json: bool,
-}
-
-impl judges::Visitor for FileSystem<'_> {
-    type Output = Result<ExitCode>;
-
-    fn visit<T: Target>(self, target: &T) -> Self::Output {
-        run_file_system(target, self.args, self.json)
+    match judges::file_system(engine) {
+        Some(target) => run_file_system(target, args, json),
+        None => run_pmbd(args, json),
     }
 }
 
 /// Crashes a file system.
-fn run_file_system<T: Target>(target: &T, args: &CrashtestArgs, json: bool) -> Result<ExitCode> {
-    let bases = workload::bases(target).map_err(|e| anyhow!("{e}"))?;
+fn run_file_system(target: &dyn AnyTarget, args: &CrashtestArgs, json: bool) -> Result<ExitCode> {
+    let bases = target.bases().map_err(|e| anyhow!("{e}"))?;
     if let Some(line) = &args.replay {
         return replay(target, args, &bases, line, json);
     }
@@ -163,12 +150,11 @@ fn run_file_system<T: Target>(target: &T, args: &CrashtestArgs, json: bool) -> R
     for family in families_of(target, args, &bases)? {
         let options = Options { limit: limit_of(args, &family), ..options.clone() };
         let bar = bar(&family.name());
-        let report =
-            campaign::run(target, &bases, &family, &options, &distinct, &|done, of, states| {
-                bar.set_length(of);
-                bar.set_position(done);
-                bar.set_message(format!("{states} states"));
-            });
+        let report = target.run(&bases, &family, &options, &distinct, &|done, of, states| {
+            bar.set_length(of);
+            bar.set_position(done);
+            bar.set_message(format!("{states} states"));
+        });
         finish(&bar, &report);
         families.push(report);
     }
@@ -256,13 +242,17 @@ fn finish(bar: &ProgressBar, report: &Report) {
     }
 }
 
-fn families_of<T: Target>(target: &T, args: &CrashtestArgs, bases: &[Base]) -> Result<Vec<Family>> {
+fn families_of(
+    target: &dyn AnyTarget,
+    args: &CrashtestArgs,
+    bases: &[Base],
+) -> Result<Vec<Family>> {
     if let Some(file) = &args.workload {
         let at = || file.display().to_string();
         let text = std::fs::read_to_string(file).with_context(at)?;
         let ops = vfs::script::parse(&text).with_context(at)?;
         if let Some(to) = &args.trace {
-            let recorded = bases[0].record(target, &ops, 0, args.semantics);
+            let recorded = target.record(&bases[0], &ops, args.semantics);
             let recorded = recorded.map_err(|e| anyhow!("{e}"))?;
             std::fs::write(to, recorded.trace.to_string())
                 .with_context(|| to.display().to_string())?;
@@ -294,7 +284,7 @@ fn families_of<T: Target>(target: &T, args: &CrashtestArgs, bases: &[Base]) -> R
     if args.deaths >= DEATHS_PER_SURVIVING_PROCESS {
         families.push(Family::SurvivingProcesses);
     }
-    families.retain(|family| family.suits(target));
+    families.retain(|family| target.is_suited(family));
     Ok(families)
 }
 
@@ -308,8 +298,8 @@ fn limit_of(args: &CrashtestArgs, family: &Family) -> Option<u64> {
     }
 }
 
-fn replay<T: Target>(
-    target: &T,
+fn replay(
+    target: &dyn AnyTarget,
     args: &CrashtestArgs,
     bases: &[Base],
     line: &str,
@@ -317,7 +307,7 @@ fn replay<T: Target>(
 ) -> Result<ExitCode> {
     let line: Replay = line.parse().map_err(|e| anyhow!("--replay: {e}"))?;
     let (findings, wrong, trace) =
-        campaign::replay(target, bases, &line).map_err(|e| anyhow!("--replay: {e}"))?;
+        target.replay(bases, &line).map_err(|e| anyhow!("--replay: {e}"))?;
     if let Some(to) = &args.trace {
         std::fs::write(to, trace.to_string()).with_context(|| to.display().to_string())?;
     }

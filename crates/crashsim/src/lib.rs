@@ -8,7 +8,7 @@
 //! For file systems ([`target`]) all else is here: operations as data ([`vfs::script`], [`workload`],
 //! [`generate`]), the oracle that compares with the contract's model ([`oracle`], [`promise`], [`run`],
 //! [`mod@format`]), threads at once under seeded schedules ([`mod@schedule`], [`threads`]), processes that
-//! die ([`deaths`]), families of workloads ([`campaign`]). What traces show without a crash says [`mod@lint`]. The
+//! die ([`deaths`]), families of workloads ([`campaign`]), for any file system ([`any`]). What traces show without a crash says [`mod@lint`]. The
 //! explorer is itself tested, by bugs planted in traces ([`mutate`], [`score`]). It knows no engine: the crate `judges`
 //! has what it must know of each, block devices, whose oracle is their own, and bugs planted in source.
 //! `docs/CRASHTESTING.md` is the guide.
@@ -59,6 +59,7 @@
 //! assert_eq!(wrong.len(), 6); // for each number: either line persists alone
 //! ```
 
+pub mod any;
 pub mod campaign;
 pub mod deaths;
 pub mod explore;

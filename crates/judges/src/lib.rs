@@ -19,24 +19,16 @@ mod mounted;
 pub mod scmfs;
 mod words;
 
-use crashsim::target::{Target, Usage};
+use crashsim::any::AnyTarget;
+use crashsim::target::Usage;
 use pool::CheckReport;
 
-/// What is done with the judge of a file system, whichever it is.
-pub trait Visitor {
-    /// What comes of it.
-    type Output;
-
-    /// Does it.
-    fn visit<T: Target>(self, target: &T) -> Self::Output;
-}
-
-/// Lets `visitor` work with the judge of the engine of this name; `None` where that is no file system.
-pub fn with_file_system<V: Visitor>(engine: &str, visitor: V) -> Option<V::Output> {
+/// The judge of the engine of this name; `None` where that is no file system.
+pub fn file_system(engine: &str) -> Option<&'static dyn AnyTarget> {
     match engine {
-        "bpfs" => Some(visitor.visit(&bpfs::Bpfs)),
-        "scmfs" => Some(visitor.visit(&scmfs::Scmfs)),
-        "model" => Some(visitor.visit(&modelfs::ModelFs)),
+        "bpfs" => Some(&bpfs::Bpfs),
+        "scmfs" => Some(&scmfs::Scmfs),
+        "model" => Some(&modelfs::ModelFs),
         _ => None,
     }
 }

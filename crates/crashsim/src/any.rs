@@ -1,0 +1,74 @@
+//! Targets whose type is not known where they are used, so that the explorer is compiled for each where it is named, and
+//! nowhere else.
+
+use crate::campaign::{self, Family, Finding, Options, Replay, Report};
+use crate::persist::Semantics;
+use crate::run::{Base, Recorded};
+use crate::stats::Distinct;
+use crate::target::Target;
+use crate::trace::Trace;
+use crate::workload;
+use vfs::script::Op;
+
+/// What the explorer does with a [`Target`], whichever it is.
+pub trait AnyTarget {
+    /// As [`workload::bases`].
+    ///
+    /// # Errors
+    /// As it.
+    fn bases(&self) -> Result<Vec<Base>, String>;
+
+    /// As [`Family::suits`].
+    fn is_suited(&self, family: &Family) -> bool;
+
+    /// As [`campaign::run`].
+    fn run(
+        &self,
+        bases: &[Base],
+        family: &Family,
+        options: &Options,
+        distinct: &Distinct,
+        progress: &(dyn Fn(u64, u64, u64) + Sync),
+    ) -> Report;
+
+    /// As [`campaign::replay`].
+    ///
+    /// # Errors
+    /// As it.
+    fn replay(&self, bases: &[Base], line: &Replay) -> Result<(Vec<Finding>, bool, Trace), String>;
+
+    /// As [`Base::record`].
+    ///
+    /// # Errors
+    /// As it.
+    fn record(&self, base: &Base, ops: &[Op], semantics: Semantics) -> Result<Recorded, String>;
+}
+
+impl<T: Target> AnyTarget for T {
+    fn bases(&self) -> Result<Vec<Base>, String> {
+        workload::bases(self)
+    }
+
+    fn is_suited(&self, family: &Family) -> bool {
+        family.suits(self)
+    }
+
+    fn run(
+        &self,
+        bases: &[Base],
+        family: &Family,
+        options: &Options,
+        distinct: &Distinct,
+        progress: &(dyn Fn(u64, u64, u64) + Sync),
+    ) -> Report {
+        campaign::run(self, bases, family, options, distinct, progress)
+    }
+
+    fn replay(&self, bases: &[Base], line: &Replay) -> Result<(Vec<Finding>, bool, Trace), String> {
+        campaign::replay(self, bases, line)
+    }
+
+    fn record(&self, base: &Base, ops: &[Op], semantics: Semantics) -> Result<Recorded, String> {
+        base.record(self, ops, 0, semantics)
+    }
+}
