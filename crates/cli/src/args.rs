@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
@@ -74,6 +75,21 @@ Example: keepstone stats /mnt --json
 
 They are also the value of the extended attribute user.keepstone.stats of DIR.")]
     Stats(StatsArgs),
+    /// Show what all servers do: mounts, caches and block devices, the most active first.
+    #[command(after_help = "\
+Example: keepstone top
+         keepstone top --interval 5 /mnt /dev/loop0
+         keepstone top --count 1 --json
+
+The first table has what was done since each server was started, the following what is done per
+second. OPS are requests to the server; programs under `keepstone run` make none on mounts with
+-o direct. ERRORS are those since it was started. Of caches, the table says which share of reads the
+cache answered, how much is not written back, and for how long the oldest of that has been waiting.
+`no answer`: the server is stopped, or waits for something itself.
+
+On a terminal the view is redrawn in place; q or Ctrl-C ends it. Otherwise each table follows the
+one before.")]
+    Top(TopArgs),
     /// Run a program that uses mounted pools without asking their servers.
     #[command(after_help = "\
 Example: keepstone run --stats -- git clone /srv/project /mnt/project
@@ -235,6 +251,26 @@ pub struct CheckArgs {
 pub struct StatsArgs {
     /// Where a pool is mounted.
     pub dir: PathBuf,
+}
+
+/// `keepstone top`
+#[derive(Debug, Args)]
+pub struct TopArgs {
+    /// Only these: mount points, pools, devices, sockets, names of exports, process numbers. Default: everything.
+    #[arg(value_name = "TARGET")]
+    pub targets: Vec<String>,
+    /// Time between two tables, in seconds.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "1")]
+    pub interval: Duration,
+    /// End after so many tables; 1: what was done since each server was started, at once.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+}
+
+/// A time between 0.1 s and a day.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.1..=86400.0).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "write 0.1 to 86400 seconds".to_owned())
 }
 
 /// `keepstone doctor`

@@ -28,6 +28,7 @@ mod signatures;
 mod simulate;
 mod size;
 mod stats;
+mod top;
 mod umount;
 
 use std::ffi::OsString;
@@ -84,6 +85,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Info(args) => info::run(args, cli.json),
         Command::Check(args) => check::run(args, cli.json),
         Command::Stats(args) => stats::run(args, cli.json),
+        Command::Top(args) => top::run(args, cli.json),
         Command::Run(args) => run::run(args, cli.json),
         Command::Doctor(args) => doctor::run(args, cli.json),
         Command::Bdev { command } => bdev::run(command, cli.json),

@@ -4,24 +4,37 @@
 //! server asks all of them; there is no list that could be wrong. What a killed server left behind is
 //! removed by the first who finds that nobody answers.
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::io::{BufRead as _, BufReader, ErrorKind, Write as _};
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::server::runtime_dir;
+use crate::background;
 
 /// How long a server may take to answer, and a client to ask.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Ends the names of control sockets.
 const SUFFIX: &str = "control";
+
+/// Ends the name of one that does not listen yet. The kernel's table keeps that name.
+const FRESH: &str = "new";
+
+/// An answer is not longer: a socket of another user may be anybody's.
+const ANSWER_BYTES_MAX: u64 = 16 << 20;
+
+/// The kernel's table of sockets.
+const TABLE: &str = "/proc/net/unix";
 
 /// What can be asked of a server.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -52,7 +65,7 @@ impl Control {
     /// Opens the socket of this process.
     pub fn open() -> Result<Self> {
         let path = runtime_dir()?.join(format!("{}.{SUFFIX}", std::process::id()));
-        let fresh = path.with_extension("new");
+        let fresh = path.with_extension(FRESH);
         let no_socket = || format!("{}: cannot open the control socket", path.display());
         // One of that name is of a process that had our number before. Who asks all servers must not find one that
         // refuses, as it does until it listens: that would be taken for a dead server's, and removed.
@@ -118,10 +131,19 @@ fn reply(client: &UnixStream, answer: impl FnOnce(Request) -> Result<Value>) -> 
     told
 }
 
-fn write_line(mut stream: &UnixStream, value: &impl Serialize) -> Result<()> {
+/// Sends a line. Who is gone meanwhile is an error, not the end by SIGPIPE.
+fn write_line(stream: &UnixStream, value: &impl Serialize) -> Result<()> {
     let mut line = serde_json::to_string(value)?;
     line.push('\n');
-    Ok(stream.write_all(line.as_bytes())?)
+    let mut rest = line.as_bytes();
+    while !rest.is_empty() {
+        match send(stream, rest, SendFlags::NOSIGNAL) {
+            Ok(sent) => rest = &rest[sent..],
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(std::io::Error::from(errno).into()),
+        }
+    }
+    Ok(())
 }
 
 /// A server as its clients see it.
@@ -132,6 +154,12 @@ pub struct Server {
 }
 
 impl Server {
+    /// The server at a control socket.
+    pub fn at(path: &Path) -> Result<Self> {
+        let status = ask(path, &Request::Status)?;
+        Ok(Self { path: path.to_owned(), status })
+    }
+
     /// Asks again, or something else.
     pub fn ask(&self, request: &Request) -> Result<Value> {
         ask(&self.path, request)
@@ -152,12 +180,18 @@ impl Server {
         self.status["addresses"].as_array().into_iter().flatten().filter_map(Value::as_str)
     }
 
-    fn exports(&self) -> impl Iterator<Item = &Value> {
+    /// What it serves.
+    pub fn exports(&self) -> impl Iterator<Item = &Value> {
         self.status["exports"].as_array().into_iter().flatten()
     }
 
     /// Whether `name` means this server, or one of its exports.
     fn is_called(&self, name: &str) -> bool {
+        self.is_named(name) || self.exports().any(|export| is_export(name, export))
+    }
+
+    /// Whether `name` means this server: its process, its device or where clients come in.
+    pub fn is_named(&self, name: &str) -> bool {
         self.pid().is_some_and(|pid| name.parse() == Ok(pid))
             || self.status["device"].as_str().is_some_and(|device| is_device(name, device))
             || self.addresses().any(|address| {
@@ -166,7 +200,6 @@ impl Server {
                     || address.strip_prefix("nbd://") == Some(name)
                     || socket.is_some_and(|socket| is_path(name, socket))
             })
-            || self.exports().any(|export| is_export(name, export))
     }
 
     /// The name of the export that `name` means: its own, its pool's, or that of a server that has no other.
@@ -186,7 +219,8 @@ impl Server {
     }
 }
 
-fn is_export(name: &str, export: &Value) -> bool {
+/// Whether `name` means an export: by its name, or by the path of its pool.
+pub fn is_export(name: &str, export: &Value) -> bool {
     export["name"] == name || export["path"].as_str().is_some_and(|path| is_path(name, path))
 }
 
@@ -210,8 +244,8 @@ pub fn servers() -> Result<Vec<Server>> {
         if path.extension().is_none_or(|suffix| suffix != SUFFIX) {
             continue;
         }
-        match ask(&path, &Request::Status) {
-            Ok(status) => found.push(Server { path, status }),
+        match Server::at(&path) {
+            Ok(server) => found.push(server),
             Err(err) if is_gone(&err) => {
                 let _ = fs::remove_file(&path);
             }
@@ -220,6 +254,35 @@ pub fn servers() -> Result<Vec<Server>> {
     }
     found.sort_by_key(Server::pid);
     Ok(found)
+}
+
+/// The control sockets of all users: those in this user's runtime directory, and those that the kernel's table names, which
+/// has the sockets of this network namespace.
+pub fn sockets() -> BTreeSet<PathBuf> {
+    let own = fs::read_dir(background::runtime_dir().join("bdev")).into_iter().flatten().flatten();
+    let own = own.map(|entry| entry.path());
+    let own = own.filter(|path| path.extension().is_some_and(|suffix| suffix == SUFFIX));
+    // Paths need not be UTF-8; those of ours are told by their ends.
+    let table = fs::read(TABLE).unwrap_or_default();
+    let table = String::from_utf8_lossy(&table);
+    own.chain(table.lines().filter_map(listed)).collect()
+}
+
+/// The control socket that a line of the table tells of:
+/// `0000000000000000: 00000002 00000000 00010000 0001 01 4711 /run/keepstone/bdev/42.new`.
+fn listed(line: &str) -> Option<PathBuf> {
+    let mut rest = line;
+    for _ in 0..7 {
+        rest = rest.trim_start().split_once(' ')?.1;
+    }
+    let path = Path::new(rest);
+    let name_of = |path: &Path| Some(path.file_name()?.to_str()?.to_owned());
+    let is_server = path.file_stem()?.to_str()?.parse::<u32>().is_ok();
+    let is_fresh = path.extension().is_some_and(|suffix| suffix == FRESH);
+    let dir = path.parent()?;
+    let is_ours = name_of(dir)? == "bdev" && name_of(dir.parent()?)?.starts_with("keepstone");
+    let found = path.is_absolute() && is_server && is_fresh && is_ours;
+    found.then(|| path.with_extension(SUFFIX))
 }
 
 /// The one server that `name` means.
@@ -242,14 +305,40 @@ fn ask(path: &Path, request: &Request) -> Result<Value> {
     stream.set_read_timeout(Some(PATIENCE))?;
     write_line(&stream, request)?;
     let mut line = String::new();
-    BufReader::new(&stream).read_line(&mut line)?;
+    BufReader::new((&stream).take(ANSWER_BYTES_MAX)).read_line(&mut line)?;
     match serde_json::from_str(&line).context("the server gave no answer")? {
         Answer::Done(value) => Ok(value),
         Answer::Failed(why) => Err(anyhow!(why)),
     }
 }
 
-fn is_gone(err: &anyhow::Error) -> bool {
+/// Whether there is no server any more.
+pub fn is_gone(err: &anyhow::Error) -> bool {
     let kind = err.downcast_ref().map(std::io::Error::kind);
     matches!(kind, Some(ErrorKind::ConnectionRefused | ErrorKind::NotFound))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_sockets_are_found_in_the_kernel_s_table() {
+        let line = |path: &str| {
+            format!("00000000f86b4ad4: 00000002 00000000 00010000 0001 01  4711 {path}")
+        };
+        for (path, found) in [
+            ("/run/keepstone/bdev/42.new", "/run/keepstone/bdev/42.control"),
+            ("/tmp/keepstone-1000/bdev/7.new", "/tmp/keepstone-1000/bdev/7.control"),
+            ("/run/user/a b/keepstone/bdev/7.new", "/run/user/a b/keepstone/bdev/7.control"),
+        ] {
+            assert_eq!(listed(&line(path)), Some(found.into()), "{path}");
+        }
+        for path in
+            ["", "@keepstone/bdev/1.new", "/run/keepstone/bdev/disk.sock", "/run/other/bdev/1.new"]
+        {
+            assert_eq!(listed(&line(path)), None, "{path}");
+        }
+        assert_eq!(listed("Num       RefCount Protocol Flags    Type St Inode Path"), None);
+    }
 }

@@ -6,7 +6,7 @@
 
 mod args;
 mod check;
-mod control;
+pub mod control;
 mod devices;
 mod fileloop;
 mod holder;

@@ -12,3 +12,4 @@ mod served;
 mod simulate;
 mod stress;
 mod tidy;
+mod top;

@@ -2,5 +2,5 @@
 
 mod buffers;
 mod daily;
-mod served;
+pub mod served;
 mod workers;

@@ -1,0 +1,332 @@
+//! What a server said at one moment, and what was done between two.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde_json::Value;
+
+/// Counters by their names.
+pub type Counters = BTreeMap<&'static str, u64>;
+
+/// Rates by the same names, per second.
+pub type Rates = BTreeMap<&'static str, f64>;
+
+/// Requests.
+pub const OPERATIONS: &str = "operations";
+/// Bytes read by clients.
+pub const READ_BYTES: &str = "read_bytes";
+/// Bytes written by clients.
+pub const WRITTEN_BYTES: &str = "written_bytes";
+/// What went wrong.
+pub const ERRORS: &str = "errors";
+/// Requests to read.
+pub const READS: &str = "reads";
+/// Requests to write.
+pub const WRITES: &str = "writes";
+/// Reads that a cache answered alone.
+pub const HITS: &str = "read_hits";
+/// Reads for which a cache read the backing file.
+pub const MISSES: &str = "read_misses";
+
+/// Less time than this between two answers says nothing.
+const SPAN_MIN: Duration = Duration::from_millis(1);
+
+/// What is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A pool as a file system.
+    Mount,
+    /// A pool as the cache of a directory.
+    Cache,
+    /// A pool as a block device.
+    Device,
+}
+
+impl Kind {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Mount => "mount",
+            Self::Cache => "cache",
+            Self::Device => "device",
+        }
+    }
+}
+
+/// How it stands with what is served, by its kind.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Gauges {
+    /// Of a mount.
+    Mount {
+        size_bytes: u64,
+        used_bytes: u64,
+        /// Processes that use the pool beside the server; null where they may not.
+        processes: Option<usize>,
+    },
+    /// Of a cache.
+    Cache {
+        size_bytes: u64,
+        used_bytes: u64,
+        dirty_bytes: u64,
+        dirty_files: u64,
+        oldest_dirty_ms: u64,
+        /// Of all reads since it was attached.
+        hit_rate: Option<f64>,
+        /// Files that need attention.
+        troubles: usize,
+    },
+    /// Of a device.
+    Device {
+        size_bytes: u64,
+        /// Null where the kernel is the client.
+        clients: Option<u64>,
+    },
+}
+
+/// What was said.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sample {
+    /// When.
+    pub at: Instant,
+    /// Of what.
+    pub kind: Kind,
+    /// The mount point, the device, or the export.
+    pub name: String,
+    /// The pool.
+    pub pool: String,
+    /// Of the server.
+    pub pid: Option<u64>,
+    /// How often processes that count were started anew.
+    restarts: u64,
+    /// Of the requests, those for attributes: how often the kernel did not know them.
+    getattrs: u64,
+    /// Since when there is that server, in seconds.
+    pub uptime_s: u64,
+    /// Since then.
+    pub counters: Counters,
+    /// Now.
+    pub gauges: Gauges,
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or(0)
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+impl Sample {
+    /// Of the server of a mount.
+    pub fn of_mount(at: Instant, stats: &Value, processes: Option<usize>) -> Self {
+        let requests = stats["requests"].as_object().into_iter().flatten();
+        let operations = requests.map(|(_, count)| number(count)).sum();
+        let cache = &stats["cache"];
+        let mut errors = number(&stats["panics"]);
+        let mut counters = Counters::from([
+            (OPERATIONS, operations),
+            (READ_BYTES, number(&stats["read_bytes"])),
+            (WRITTEN_BYTES, number(&stats["written_bytes"])),
+        ]);
+        let (kind, name, gauges) = if cache.is_object() {
+            let of_cache = &cache["counters"];
+            errors += number(&of_cache["failures"]);
+            counters.extend([HITS, MISSES].map(|name| (name, number(&of_cache[name]))));
+            (Kind::Cache, &stats["mount"], cache_gauges(cache))
+        } else {
+            let space = &stats["space"];
+            let bytes = |blocks: u64| blocks.saturating_mul(number(&space["block_size"]));
+            let [size, free] = ["blocks", "blocks_free"].map(|field| bytes(number(&space[field])));
+            let used_bytes = size.saturating_sub(free);
+            (Kind::Mount, &stats["dir"], Gauges::Mount { size_bytes: size, used_bytes, processes })
+        };
+        counters.insert(ERRORS, errors);
+        Self {
+            at,
+            kind,
+            name: text(name),
+            pool: text(&stats["pool"]),
+            pid: stats["pid"].as_u64(),
+            restarts: 0,
+            getattrs: number(&stats["requests"]["getattr"]),
+            uptime_s: number(&stats["uptime_s"]),
+            counters,
+            gauges,
+        }
+    }
+
+    /// Of one of the devices of a server.
+    pub fn of_device(at: Instant, status: &Value, export: &Value) -> Self {
+        let device = |name: &str| number(&export["device"][name]);
+        let all = ["reads", "writes", "barriers", "discards", "zeroes"];
+        let counters = Counters::from([
+            (OPERATIONS, all.into_iter().map(device).sum()),
+            (READ_BYTES, device("bytes_read")),
+            (WRITTEN_BYTES, device("bytes_written")),
+            (READS, device("reads")),
+            (WRITES, device("writes")),
+            (ERRORS, device("damaged_blocks") + number(&export["requests"]["errors"])),
+        ]);
+        Self {
+            at,
+            kind: Kind::Device,
+            name: text(if status["device"].is_string() {
+                &status["device"]
+            } else {
+                &export["name"]
+            }),
+            pool: text(&export["path"]),
+            pid: status["pid"].as_u64(),
+            restarts: number(&status["workers"]["restarts"]),
+            getattrs: 0,
+            uptime_s: number(&status["uptime_s"]),
+            counters,
+            gauges: Gauges::Device {
+                size_bytes: number(&export["size_bytes"]),
+                clients: status["clients"].as_u64(),
+            },
+        }
+    }
+
+    /// What was done since an earlier sample of the same, per second; nothing where no time has passed.
+    pub fn since(&self, earlier: &Self) -> Option<Rates> {
+        let span = self.at.checked_duration_since(earlier.at).filter(|span| *span >= SPAN_MIN)?;
+        let of = |sample: &Self, name: &str| sample.counters.get(name).copied().unwrap_or(0);
+        let began_anew = (self.pid, self.restarts) != (earlier.pid, earlier.restarts)
+            || earlier.counters.keys().any(|name| of(self, name) < of(earlier, name));
+        // To read the counters of a mount is a request, too; before it the kernel looks whether this user may, and asks for
+        // attributes that it does not know.
+        let own = match self.kind {
+            Kind::Mount | Kind::Cache => 1 + self.getattrs.saturating_sub(earlier.getattrs).min(1),
+            Kind::Device => 0,
+        };
+        let rate = |name: &&'static str| {
+            let before = if began_anew { 0 } else { of(earlier, name) };
+            let own = if *name == OPERATIONS { own } else { 0 };
+            let done = (of(self, name) - before).saturating_sub(own);
+            (*name, done as f64 / span.as_secs_f64())
+        };
+        Some(self.counters.keys().map(rate).collect())
+    }
+}
+
+fn cache_gauges(cache: &Value) -> Gauges {
+    Gauges::Cache {
+        size_bytes: number(&cache["size_bytes"]),
+        used_bytes: number(&cache["used_bytes"]),
+        dirty_bytes: number(&cache["dirty_bytes"]),
+        dirty_files: number(&cache["dirty_files"]),
+        oldest_dirty_ms: number(&cache["oldest_dirty_ms"]),
+        hit_rate: cache["hit_rate"].as_f64(),
+        troubles: cache["troubles"].as_array().map_or(0, Vec::len),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn mount(at: Instant, pid: u64, reads: u64, bytes: u64) -> Sample {
+        let stats = json!({
+            "pool": "/pool", "dir": "/mnt", "pid": pid, "uptime_s": 9, "panics": 0,
+            "requests": { "read": reads, "getxattr": 1 }, "read_bytes": bytes, "written_bytes": 0,
+            "space": { "block_size": 4096, "blocks": 10, "blocks_free": 4 },
+        });
+        Sample::of_mount(at, &stats, None)
+    }
+
+    #[test]
+    fn rates_are_what_was_done_by_the_time_it_took() {
+        let start = Instant::now();
+        let (first, second) =
+            (mount(start, 1, 10, 100), mount(start + Duration::from_secs(2), 1, 31, 300));
+        let rates = second.since(&first).unwrap();
+        // One of the 21 requests is the one that asked.
+        assert_eq!(
+            rates,
+            Rates::from([
+                (OPERATIONS, 10.0),
+                (READ_BYTES, 100.0),
+                (WRITTEN_BYTES, 0.0),
+                (ERRORS, 0.0),
+            ])
+        );
+        assert_eq!(
+            second.gauges,
+            Gauges::Mount { size_bytes: 40960, used_bytes: 24576, processes: None }
+        );
+    }
+
+    #[test]
+    fn an_idle_mount_does_nothing_though_it_is_asked() {
+        let start = Instant::now();
+        let mut later = mount(start + Duration::from_secs(1), 1, 10, 0);
+        *later.counters.get_mut(OPERATIONS).unwrap() += 1;
+        assert_eq!(later.since(&mount(start, 1, 10, 0)).unwrap()[OPERATIONS], 0.0);
+        // The kernel did not know whether this user may ask.
+        *later.counters.get_mut(OPERATIONS).unwrap() += 1;
+        later.getattrs += 1;
+        assert_eq!(later.since(&mount(start, 1, 10, 0)).unwrap()[OPERATIONS], 0.0);
+    }
+
+    #[test]
+    fn counters_that_begin_anew_count_from_zero() {
+        let (start, second) = (Instant::now(), Duration::from_secs(1));
+        let before = mount(start, 1, 1_000_000, 5000);
+        // Another process, and the same one, as far as can be seen; one counter has overtaken the old one.
+        for pid in [1, 2] {
+            let after = mount(start + second, pid, 4, 6000);
+            let rates = after.since(&before).unwrap();
+            assert_eq!((rates[OPERATIONS], rates[READ_BYTES]), (4.0, 6000.0), "{pid}");
+        }
+        let export = |reads: u64| {
+            json!({ "name": "disk", "path": "/pool", "size_bytes": 4096,
+            "device": { "reads": reads, "bytes_read": 0 } })
+        };
+        let status = |restarts: u64| json!({ "pid": 3, "workers": { "restarts": restarts } });
+        let old = Sample::of_device(start, &status(0), &export(10));
+        let new = Sample::of_device(start + second, &status(1), &export(12));
+        assert_eq!(new.since(&old).unwrap()[READS], 12.0);
+    }
+
+    #[test]
+    fn two_answers_at_once_are_no_rate() {
+        let now = Instant::now();
+        assert_eq!(mount(now, 1, 20, 0).since(&mount(now, 1, 10, 0)), None);
+        let later = now + Duration::from_secs(1);
+        assert_eq!(mount(now, 1, 20, 0).since(&mount(later, 1, 10, 0)), None);
+    }
+
+    #[test]
+    fn caches_and_devices_say_what_they_are_about() {
+        let stats = json!({
+            "pool": "/pool", "dir": "/srv", "mount": "/over", "pid": 1, "panics": 1,
+            "requests": { "read": 3 },
+            "cache": {
+                "size_bytes": 100, "used_bytes": 50, "dirty_bytes": 7, "dirty_files": 1, "oldest_dirty_ms": 1500,
+                "hit_rate": 0.5, "troubles": [{}], "counters": { "read_hits": 4, "read_misses": 2, "failures": 2 },
+            },
+        });
+        let cache = Sample::of_mount(Instant::now(), &stats, None);
+        assert_eq!((cache.kind, &*cache.name), (Kind::Cache, "/over"));
+        assert_eq!((cache.counters[HITS], cache.counters[ERRORS]), (4, 3));
+        let Gauges::Cache { dirty_bytes: 7, oldest_dirty_ms: 1500, troubles: 1, .. } = cache.gauges
+        else {
+            panic!("{:?}", cache.gauges)
+        };
+        let export = json!({ "name": "disk", "path": "/pool", "size_bytes": 4096, "requests": { "errors": 2 },
+            "device": { "reads": 1, "writes": 2, "barriers": 3, "bytes_written": 8192 } });
+        for (status, name) in
+            [(json!({ "clients": 2 }), "disk"), (json!({ "device": "/dev/loop0" }), "/dev/loop0")]
+        {
+            let device = Sample::of_device(Instant::now(), &status, &export);
+            assert_eq!((device.kind, &*device.name), (Kind::Device, name));
+            assert_eq!((device.counters[OPERATIONS], device.counters[WRITES]), (6, 2));
+            assert_eq!((device.counters[WRITTEN_BYTES], device.counters[ERRORS]), (8192, 2));
+        }
+    }
+}

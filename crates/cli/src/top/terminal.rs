@@ -1,0 +1,180 @@
+//! The terminal of a view that is redrawn in place: an alternate screen, keys without echo, and signals that are waited for.
+
+#![allow(unsafe_code)]
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, FromRawFd as _, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Signal, getpid, kill_process};
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+
+/// Another screen, without a cursor, and without lines that go on in the next one.
+const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
+
+/// Back to the screen that was there before.
+const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
+
+/// Columns and lines of a terminal that does not say how many it has.
+pub const DEFAULT_SIZE: (usize, usize) = (80, 24);
+
+/// What the user does.
+pub enum Event {
+    /// Wants to end it.
+    Quit,
+    /// Has given it another size, or has it on the screen again.
+    Redraw,
+}
+
+/// The terminal on standard output. It is as it was before when this is dropped.
+pub struct Terminal {
+    signals: OwnedFd,
+    /// Whether what is drawn is seen.
+    entered: bool,
+    /// Whether keys are waited for.
+    keys: bool,
+    /// How keys were taken before.
+    before: Option<Termios>,
+}
+
+/// Whether a view can be redrawn in place.
+pub fn can_redraw() -> bool {
+    io::stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|name| name != "dumb")
+}
+
+/// Columns and lines of the terminal on standard output, if that is one.
+pub fn size() -> Option<(usize, usize)> {
+    let size = tcgetwinsize(io::stdout()).ok()?;
+    let sides = (usize::from(size.ws_col), usize::from(size.ws_row));
+    Some(if sides.0 == 0 || sides.1 == 0 { DEFAULT_SIZE } else { sides })
+}
+
+impl Terminal {
+    /// Takes signals from now on. To be called before there are threads, which would end the process by theirs.
+    pub fn begin() -> io::Result<Self> {
+        Ok(Self {
+            signals: take_signals()?,
+            entered: false,
+            keys: io::stdin().is_terminal(),
+            before: None,
+        })
+    }
+
+    /// Shows these lines, and nothing else.
+    pub fn draw(&mut self, lines: &[String]) -> io::Result<()> {
+        self.enter()?;
+        // Each line clears what is left of an older one.
+        let lines: Vec<_> = lines.iter().map(|line| format!("{line}\x1b[K")).collect();
+        put(&format!("\x1b[H{}\x1b[J", lines.join("\n")))
+    }
+
+    /// What is to be waited for: signals, and keys.
+    pub fn waited_for<'a>(&'a self, stdin: &'a io::Stdin) -> Vec<PollFd<'a>> {
+        let keys = self.keys.then(|| PollFd::from_borrowed_fd(stdin.as_fd(), PollFlags::IN));
+        let signals = PollFd::new(&self.signals, PollFlags::IN);
+        [signals].into_iter().chain(keys).collect()
+    }
+
+    /// What has happened, when one of them has become readable.
+    pub fn event(&mut self, ready: &[bool]) -> io::Result<Option<Event>> {
+        if ready.get(1) == Some(&true) && self.is_quit_typed() {
+            return Ok(Some(Event::Quit));
+        }
+        if ready.first() != Some(&true) {
+            return Ok(None);
+        }
+        // `signalfd_siginfo` begins with the signal's number and has 128 bytes.
+        let mut info = [0; 128];
+        rustix::io::read(&self.signals, &mut info)?;
+        let signal = i32::from_ne_bytes([info[0], info[1], info[2], info[3]]);
+        match signal {
+            libc::SIGWINCH => {}
+            libc::SIGTSTP => {
+                self.leave()?;
+                kill_process(getpid(), Signal::STOP)?;
+            }
+            libc::SIGCONT => {}
+            _ => return Ok(Some(Event::Quit)),
+        }
+        Ok(Some(Event::Redraw))
+    }
+
+    fn is_quit_typed(&mut self) -> bool {
+        let mut typed = [0; 64];
+        match rustix::io::read(io::stdin(), &mut typed) {
+            Ok(0) | Err(_) => {
+                self.keys = false;
+                false
+            }
+            Ok(len) => typed[..len].iter().any(|key| b"qQ".contains(key)),
+        }
+    }
+
+    fn enter(&mut self) -> io::Result<()> {
+        if self.entered {
+            return Ok(());
+        }
+        if self.keys {
+            let before = tcgetattr(io::stdin())?;
+            let mut modes = before.clone();
+            modes.local_modes -= LocalModes::ICANON | LocalModes::ECHO;
+            tcsetattr(io::stdin(), OptionalActions::Drain, &modes)?;
+            self.before = Some(before);
+        }
+        self.entered = true;
+        put(ENTER)
+    }
+
+    /// Gives the terminal back; the next thing drawn takes it again.
+    pub fn leave(&mut self) -> io::Result<()> {
+        if !std::mem::take(&mut self.entered) {
+            return Ok(());
+        }
+        let left = put(LEAVE);
+        if let Some(before) = self.before.take() {
+            tcsetattr(io::stdin(), OptionalActions::Flush, &before)?;
+        }
+        left
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.leave();
+    }
+}
+
+fn put(text: &str) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(text.as_bytes())?;
+    stdout.flush()
+}
+
+/// Blocks the signals that end, stop and resize, for this thread and those it starts; a descriptor that has them instead.
+fn take_signals() -> io::Result<OwnedFd> {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: `sigemptyset` initialises the set before anything else uses it; the signals are valid; the old mask is not
+    // asked for; -1 asks for a new descriptor.
+    let fd = unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        for signal in [
+            libc::SIGINT,
+            libc::SIGTERM,
+            libc::SIGHUP,
+            libc::SIGQUIT,
+            libc::SIGWINCH,
+            libc::SIGTSTP,
+            libc::SIGCONT,
+        ] {
+            libc::sigaddset(set.as_mut_ptr(), signal);
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
+        libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC)
+    };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: it has just been made, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}

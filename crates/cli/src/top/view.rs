@@ -1,0 +1,443 @@
+//! What is known of all servers, from one table to the next.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::{Instant, SystemTime};
+
+use anyhow::{Result, bail};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::ask::Answer;
+use super::sample::{Counters, Gauges, Kind, OPERATIONS, READ_BYTES, Rates, Sample, WRITTEN_BYTES};
+use super::source::{Source, Target};
+use crate::bdev::control::{Server, is_export};
+
+/// Whether a server answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// It does.
+    Answers,
+    /// It has not answered in time: it is stopped, or what it waits for does not answer.
+    NoAnswer,
+    /// It has ended without unmounting.
+    Died,
+    /// It said why not.
+    Failed(String),
+}
+
+/// One thing that is served.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// The mount point, the device, the export, or the process.
+    pub name: String,
+    /// The pool, where it is known.
+    pub pool: String,
+    /// What it is, as far as that is known.
+    pub kind: Kind,
+    /// Whether its server answers.
+    pub state: State,
+    /// What it said last.
+    pub sample: Option<Sample>,
+    /// What was done since it had answered before.
+    pub per_s: Option<Rates>,
+}
+
+impl Row {
+    /// The sample of a server that answers.
+    pub fn current(&self) -> Option<&Sample> {
+        self.sample.as_ref().filter(|_| self.state == State::Answers)
+    }
+
+    /// What is compared to put the most active first: requests and bytes.
+    fn activity(&self, totals: bool) -> (bool, f64, f64) {
+        let Some(sample) = self.current() else { return (false, 0.0, 0.0) };
+        let of = |name| match (&self.per_s, totals) {
+            (_, true) => sample.counters[name] as f64,
+            (Some(rates), _) => rates[name],
+            (None, _) => 0.0,
+        };
+        (true, of(OPERATIONS), of(READ_BYTES) + of(WRITTEN_BYTES))
+    }
+}
+
+/// What is shown at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Table {
+    /// Whether it has what was done since each server started; else what is done per second.
+    pub totals: bool,
+    /// The most active first; those that do not answer last.
+    pub rows: Vec<Row>,
+    /// Servers that this user may not ask.
+    pub forbidden: usize,
+}
+
+impl Table {
+    /// As one line of JSON.
+    pub fn to_json(&self) -> Result<String> {
+        let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Ok(serde_json::to_string(&Report {
+            time_ms: u64::try_from(time.as_millis())?,
+            servers: self.rows.iter().map(Served::of).collect(),
+            no_answer: self.silent(),
+            forbidden: self.forbidden,
+        })?)
+    }
+
+    /// How many do not answer.
+    pub fn silent(&self) -> usize {
+        self.rows.iter().filter(|row| row.state == State::NoAnswer).count()
+    }
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    time_ms: u64,
+    servers: Vec<Served<'a>>,
+    no_answer: usize,
+    forbidden: usize,
+}
+
+#[derive(Serialize)]
+struct Served<'a> {
+    kind: Kind,
+    name: &'a str,
+    pool: &'a str,
+    pid: Option<u64>,
+    state: &'a State,
+    uptime_s: Option<u64>,
+    totals: Option<&'a Counters>,
+    per_s: Option<&'a Rates>,
+    gauges: Option<&'a Gauges>,
+}
+
+impl<'a> Served<'a> {
+    fn of(row: &'a Row) -> Self {
+        let current = row.current();
+        Self {
+            kind: row.kind,
+            name: &row.name,
+            pool: &row.pool,
+            pid: row.sample.as_ref().and_then(|sample| sample.pid),
+            state: &row.state,
+            uptime_s: current.map(|sample| sample.uptime_s),
+            totals: current.map(|sample| &sample.counters),
+            per_s: current.and(row.per_s.as_ref()),
+            gauges: current.map(|sample| &sample.gauges),
+        }
+    }
+}
+
+/// What is known of a server.
+#[derive(Default)]
+struct Known {
+    /// Whether a question to it is open.
+    asked: bool,
+    last: Option<Last>,
+    /// What it serves of what was asked for, by names that stay.
+    served: BTreeMap<String, (Sample, Option<Rates>)>,
+    /// Which of the targets it has said to be.
+    targets: BTreeSet<usize>,
+}
+
+/// How it answered last.
+enum Last {
+    State(State),
+    Forbidden,
+    Gone,
+}
+
+/// All servers.
+#[derive(Default)]
+pub struct View {
+    targets: Vec<Target>,
+    /// Whether servers are asked only where a target means them, because each was found before anybody had answered.
+    targets_only: bool,
+    known: BTreeMap<Source, Known>,
+    tables: u64,
+}
+
+impl View {
+    /// Of these, or of everything.
+    pub fn new(targets: Vec<Target>) -> Self {
+        Self { targets, ..Self::default() }
+    }
+
+    /// Takes note of which servers there are; gives those that are to be asked now.
+    pub fn found(&mut self, sources: BTreeSet<Source>) -> Vec<Source> {
+        let is_target = |source: &&Source| self.targets.iter().any(|t| t.is_source(source));
+        self.known.retain(|source, _| sources.contains(source));
+        if self.tables == 0 && !self.targets.is_empty() {
+            let is_found = |target: &Target| sources.iter().any(|source| target.is_source(source));
+            self.targets_only = self.targets.iter().all(is_found);
+        }
+        let mut asked = Vec::new();
+        for source in sources.iter().filter(|source| !self.targets_only || is_target(source)) {
+            let known = self.known.entry(source.clone()).or_default();
+            if !std::mem::replace(&mut known.asked, true) {
+                asked.push(source.clone());
+            }
+        }
+        asked
+    }
+
+    /// Whether an answer is expected soon: not of a server that has not answered the last time.
+    pub fn is_awaited(&self, source: &Source) -> bool {
+        let last = self.known.get(source).and_then(|known| known.last.as_ref());
+        !matches!(last, Some(Last::State(State::NoAnswer)))
+    }
+
+    /// Takes note of an answer.
+    pub fn heard(&mut self, source: &Source, at: Instant, answer: Answer) {
+        // Of one that is gone meanwhile nobody wants to know.
+        let Some(known) = self.known.get_mut(source) else { return };
+        known.asked = false;
+        let state = |state| (Last::State(state), None);
+        let (last, samples) = match answer {
+            Answer::Mount(stats, processes) => {
+                let samples = of_mount(&self.targets, source, at, &stats, processes);
+                (Last::State(State::Answers), Some(samples))
+            }
+            Answer::Devices(server) => {
+                (Last::State(State::Answers), Some(of_devices(&self.targets, at, &server)))
+            }
+            Answer::Forbidden => (Last::Forbidden, None),
+            Answer::Gone => (Last::Gone, None),
+            Answer::Died => state(State::Died),
+            Answer::Silent => state(State::NoAnswer),
+            Answer::Failed(why) => state(State::Failed(why)),
+        };
+        known.last = Some(last);
+        let Some(samples) = samples else { return };
+        let mut before = std::mem::take(&mut known.served);
+        for Named { key, sample, targets } in samples {
+            known.targets.extend(&targets);
+            if self.targets.is_empty() || !targets.is_empty() {
+                let rates = before.remove(&key).and_then(|(earlier, _)| sample.since(&earlier));
+                known.served.insert(key, (sample, rates));
+            }
+        }
+    }
+
+    /// What is known now. Whoever has been asked and has not answered does not answer.
+    pub fn table(&mut self) -> Table {
+        let mut table = Table { totals: self.tables == 0, ..Table::default() };
+        self.tables += 1;
+        for (source, known) in &self.known {
+            let is_meant = self.targets.is_empty()
+                || !known.targets.is_empty()
+                || self.targets.iter().any(|target| target.is_source(source));
+            let state = match &known.last {
+                _ if !is_meant => continue,
+                _ if known.asked => State::NoAnswer,
+                Some(Last::Forbidden) => {
+                    table.forbidden += 1;
+                    continue;
+                }
+                Some(Last::State(state)) => state.clone(),
+                Some(Last::Gone) | None => continue,
+            };
+            if known.served.is_empty() && state != State::Answers {
+                table.rows.push(Row::unknown(source, state.clone()));
+            }
+            let row = |(sample, per_s): &(Sample, Option<Rates>)| Row {
+                name: sample.name.clone(),
+                pool: sample.pool.clone(),
+                kind: sample.kind,
+                state: state.clone(),
+                sample: Some(sample.clone()),
+                per_s: per_s.clone(),
+            };
+            table.rows.extend(known.served.values().map(row));
+        }
+        let totals = table.totals;
+        table.rows.sort_by(|a, b| {
+            let more = b.activity(totals).partial_cmp(&a.activity(totals));
+            more.unwrap_or(Ordering::Equal).then_with(|| (a.kind, &a.name).cmp(&(b.kind, &b.name)))
+        });
+        table
+    }
+
+    /// Fails where a target is nothing that is served.
+    pub fn require_targets(&self) -> Result<()> {
+        for (index, target) in self.targets.iter().enumerate() {
+            let name = &target.name;
+            let mut called = self.known.iter().filter(|(source, known)| {
+                known.targets.contains(&index) || target.is_source(source)
+            });
+            match called.next() {
+                Some((_, Known { asked: false, last: Some(Last::Forbidden), .. })) => {
+                    bail!("{name}: is another user's, whose server only answers that user and root")
+                }
+                Some(_) => {}
+                None => bail!(
+                    "{name}: nothing is served that is called so{}; `keepstone top --count 1` shows everything",
+                    match self.known.values().filter(|known| known.asked).count() {
+                        0 => String::new(),
+                        1 => ", but one server does not answer".to_owned(),
+                        silent => format!(", but {silent} servers do not answer"),
+                    }
+                ),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Row {
+    /// Of a server that has never answered.
+    fn unknown(source: &Source, state: State) -> Self {
+        let (kind, name, pool) = match source {
+            Source::Mount { dir, pool } => {
+                (Kind::Mount, dir.display().to_string(), pool.display().to_string())
+            }
+            Source::Socket(path) => {
+                let pid = source.pid().map(|pid| format!("pid {pid}"));
+                (Kind::Device, pid.unwrap_or_else(|| path.display().to_string()), String::new())
+            }
+        };
+        Self { name, pool, kind, state, sample: None, per_s: None }
+    }
+}
+
+/// A sample with its name in its server, and which targets mean it.
+struct Named {
+    key: String,
+    sample: Sample,
+    targets: BTreeSet<usize>,
+}
+
+/// The targets that are meant.
+fn meant(targets: &[Target], is_meant: impl Fn(&Target) -> bool) -> BTreeSet<usize> {
+    let all = targets.iter().enumerate();
+    all.filter(|(_, target)| is_meant(target)).map(|(index, _)| index).collect()
+}
+
+fn of_mount(
+    targets: &[Target],
+    source: &Source,
+    at: Instant,
+    stats: &Value,
+    processes: Option<usize>,
+) -> Vec<Named> {
+    let sample = Sample::of_mount(at, stats, processes);
+    // Of a cache, the directory below.
+    let below = stats["dir"].as_str().map(Path::new);
+    let targets = meant(targets, |target| {
+        target.is_source(source)
+            || target.is_pid(sample.pid)
+            || below.is_some_and(|dir| target.is_path(dir))
+    });
+    vec![Named { key: String::new(), sample, targets }]
+}
+
+fn of_devices(targets: &[Target], at: Instant, server: &Server) -> Vec<Named> {
+    let named = |export: &Value| {
+        let path = export["path"].as_str().map(Path::new);
+        let targets = meant(targets, |target| {
+            server.is_named(&target.name)
+                || is_export(&target.name, export)
+                || path.is_some_and(|path| target.is_path(path))
+        });
+        Named {
+            key: export["name"].as_str().unwrap_or_default().to_owned(),
+            sample: Sample::of_device(at, &server.status, export),
+            targets,
+        }
+    };
+    server.exports().map(named).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use std::time::Duration;
+
+    fn source(dir: &str) -> Source {
+        Source::Mount { dir: dir.into(), pool: format!("/pool{dir}").into() }
+    }
+
+    fn stats(dir: &str, reads: u64) -> Answer {
+        let stats = json!({ "pool": format!("/pool{dir}"), "dir": dir, "pid": 1, "requests": { "read": reads } });
+        Answer::Mount(stats, None)
+    }
+
+    fn names(table: &Table) -> Vec<&str> {
+        table.rows.iter().map(|row| &*row.name).collect()
+    }
+
+    #[test]
+    fn who_is_silent_is_not_asked_again_and_others_go_on() {
+        let mut view = View::default();
+        let start = Instant::now();
+        let both = BTreeSet::from([source("/a"), source("/b")]);
+        assert_eq!(view.found(both.clone()).len(), 2);
+        view.heard(&source("/b"), start, stats("/b", 5));
+        let first = view.table();
+        assert!(first.totals);
+        assert_eq!((names(&first), first.silent()), (vec!["/b", "/a"], 1));
+        assert_eq!(first.rows[0].per_s, None);
+        for second in 1..3 {
+            assert_eq!(view.found(both.clone()), [source("/b")]);
+            view.heard(
+                &source("/b"),
+                start + Duration::from_secs(second),
+                stats("/b", 5 + 11 * second),
+            );
+            let table = view.table();
+            assert_eq!((table.totals, table.silent()), (false, 1));
+            assert_eq!(table.rows[0].per_s.as_ref().unwrap()[OPERATIONS], 10.0);
+        }
+        // It was asked in vain, so nobody waits when it is asked again; then it answers after all.
+        view.heard(&source("/a"), start, Answer::Silent);
+        assert!(!view.is_awaited(&source("/a")) && view.is_awaited(&source("/b")));
+        view.heard(&source("/a"), start, stats("/a", 1));
+        assert_eq!(view.table().silent(), 0);
+        assert_eq!(view.found(both).len(), 2);
+    }
+
+    #[test]
+    fn servers_come_and_go() {
+        let mut view = View::default();
+        let now = Instant::now();
+        view.found(BTreeSet::from([source("/a")]));
+        view.heard(&source("/a"), now, stats("/a", 1));
+        assert_eq!(names(&view.table()), ["/a"]);
+        view.found(BTreeSet::from([source("/b"), source("/c"), source("/d")]));
+        view.heard(&source("/a"), now, stats("/a", 1));
+        view.heard(&source("/b"), now, Answer::Gone);
+        view.heard(&source("/c"), now, Answer::Died);
+        view.heard(&source("/d"), now, Answer::Forbidden);
+        let table = view.table();
+        assert_eq!((names(&table), table.forbidden), (vec!["/c"], 1));
+        assert_eq!(table.rows[0].state, State::Died);
+        let json: Value = serde_json::from_str(&table.to_json().unwrap()).unwrap();
+        assert_eq!((&json["servers"][0]["state"], &json["forbidden"]), (&json!("died"), &json!(1)));
+        view.found(BTreeSet::new());
+        assert!(names(&view.table()).is_empty());
+    }
+
+    #[test]
+    fn only_targets_are_shown_and_each_has_to_be_there() {
+        let target = |name: &str| Target::new(name).unwrap();
+        let now = Instant::now();
+        let mut view = View::new(vec![target("/a"), target("/pool/b")]);
+        assert_eq!(view.found(["/a", "/b", "/c"].map(source).into()).len(), 2);
+        for dir in ["/a", "/c"] {
+            view.heard(&source(dir), now, stats(dir, 1));
+        }
+        assert_eq!(names(&view.table()), ["/a", "/b"]);
+        view.require_targets().unwrap();
+        view.heard(&source("/b"), now, Answer::Forbidden);
+        assert!(view.require_targets().unwrap_err().to_string().contains("another user"));
+        let mut view = View::new(vec![target("nothing")]);
+        view.found(BTreeSet::from([source("/a")]));
+        view.heard(&source("/a"), now, stats("/a", 1));
+        assert!(
+            view.require_targets().unwrap_err().to_string().contains("nothing: nothing is served")
+        );
+    }
+}
