@@ -1,11 +1,12 @@
 //! How a change of attributes is committed; and space.
 
 use crate::blocks::KEEP;
+use crate::extent::FileExtent as _;
 use crate::layout::*;
 use crate::store::Store;
 use derived::Locks;
 use namespace::{Change, Stop, Storage as _, VInode};
-use pmem::Medium;
+use pmem::{LINE, Medium};
 use vfs::{Errno, Ino};
 
 impl<M: Medium> Store<M> {
@@ -38,6 +39,8 @@ impl<M: Medium> Store<M> {
                     v.add_blocks(txn.delta());
                     Ok::<(), Errno>(())
                 })?;
+            } else if size < old_size {
+                self.leave_tail_to_readers(v, root, size, old_size)?;
             }
             self.touch_modified(v);
         }
@@ -54,5 +57,30 @@ impl<M: Medium> Store<M> {
             self.prune(v, size.unwrap_or(old_size))?;
         }
         Ok(())
+    }
+    /// Leaves the block in which a file is about to be cut to those who read it without a copy (pins-N1), and gives the file a
+    /// copy: what comes behind the cut later is stored in place.
+    fn leave_tail_to_readers(
+        &self,
+        v: &VInode,
+        root: Root,
+        size: u64,
+        old_size: u64,
+    ) -> std::result::Result<(), Errno> {
+        if size.is_multiple_of(BLOCK) || !self.v.pins().any(&self.v.arena) {
+            return Ok(());
+        }
+        self.v.transact(1, 0, |txn| {
+            let slot = self.find_slot(root, self.word_at(v, Word::Root), size)?;
+            let Some((slot, Some(old))) = slot else { return Ok(()) };
+            let base = size - size % BLOCK;
+            v.cut_extent(&(base..base + BLOCK));
+            let new = txn.take();
+            let used = (old_size - base).min(BLOCK).next_multiple_of(LINE);
+            self.medium.copy_nt(new.at(0), old.at(0), used);
+            self.commit(slot, Pointer::to(new).word());
+            txn.free(old);
+            Ok(())
+        })
     }
 }

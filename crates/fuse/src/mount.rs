@@ -87,18 +87,27 @@ impl Mounted {
 
     /// Answers requests until the file system is unmounted, then drops the server.
     pub fn serve(self) -> io::Result<()> {
-        let Some(shared) = self.shared else { return self.session.run() };
+        let Some(shared) = self.shared else { return run(self.session) };
         let notifier = self.session.notifier();
         let result = std::thread::scope(|scope| {
             let Shared { fs, events, names, .. } = &*shared;
             scope.spawn(move || names.tell(&**fs, &**events, &notifier));
-            let result = self.session.run();
+            let result = run(self.session);
             names.end(&**events);
             result
         });
         // What is still open the kernel does not close any more.
         shared.events.end_serving();
         result
+    }
+}
+
+/// Answers requests until there is no connection any more. Where that is cut ([`MountPoint::end`]), a thread that is about to
+/// wait for a request is told so by an error of its own.
+fn run<S: fuser::Filesystem>(session: Session<S>) -> io::Result<()> {
+    match session.run() {
+        Err(err) if err.kind() == io::ErrorKind::ConnectionAborted => Ok(()),
+        result => result,
     }
 }
 

@@ -11,7 +11,9 @@ use crashsim::target::{Mounted, SharingProcess, Target};
 use namespace::{Files, Pool};
 use pmem::{Medium, PmOff};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use vfs::{Attr, Caller, Durability, Errno, Fallocate, FileSystem, Ino, RenameFlags, SetAttr};
+use vfs::{
+    Attr, Caller, Durability, Errno, Fallocate, FileSystem, Ino, RenameFlags, SetAttr, StatFs,
+};
 
 /// What is atomic under readers, in bytes.
 const WORD: u64 = 8;
@@ -26,7 +28,8 @@ struct Reader {
 }
 
 /// A pool, and who reads from it where it lies: files from their start and from their middle on, each from before the
-/// operation that changes it to the end of the next.
+/// operation that changes it to the end of the next, or until somebody asks how much is
+/// free: what is read is in use.
 struct Lending<'m, F: Files, M: Medium> {
     pool: Pool<F>,
     medium: &'m M,
@@ -88,6 +91,10 @@ impl<'m, F: Files, M: Medium> Lending<'m, F, M> {
         if is_atomic && !is_intact { Err(Errno::IO) } else { changed }
     }
 
+    fn end_readers(&self) {
+        lock(&self.readers).drain(..).for_each(|_| self.pool.put_read_buf());
+    }
+
     /// The same of the file of a name.
     fn while_lent_named<T>(
         &self,
@@ -104,7 +111,7 @@ impl<'m, F: Files, M: Medium> Lending<'m, F, M> {
 
 impl<F: Files, M: Medium> Drop for Lending<'_, F, M> {
     fn drop(&mut self) {
-        lock(&self.readers).drain(..).for_each(|_| self.pool.put_read_buf());
+        self.end_readers();
     }
 }
 
@@ -123,8 +130,13 @@ impl<F: Files, M: Medium> SharingProcess for Lending<'_, F, M> {
 }
 
 impl<F: Files, M: Medium> FileSystem for Lending<'_, F, M> {
-    vfs::forward!(self => self.pool; root, durability, kernel_cache, limits, forget, statfs, lookup, getattr, readlink, readdir,
+    vfs::forward!(self => self.pool; root, durability, kernel_cache, limits, forget, lookup, getattr, readlink, readdir,
         read, seek, getxattr, listxattr, create, tmpfile, rmdir, link, sync, setxattr, removexattr);
+
+    fn statfs(&self) -> StatFs {
+        self.end_readers();
+        self.pool.statfs()
+    }
 
     fn setattr(&self, caller: &Caller, ino: Ino, set: &SetAttr) -> vfs::Result<Attr> {
         self.while_lent(ino, |pool| pool.setattr(caller, ino, set))

@@ -64,7 +64,7 @@ fn reason(err: &(dyn std::error::Error + 'static)) -> Reason {
 /// has the pool for itself then.
 fn attach(pool: &Path) -> Result<Attached, Box<dyn std::error::Error>> {
     let fs = open(pool)?;
-    // Out of the program's sight. The numbers that the engine remembers are only closed with it, and
+    // Out of the program's sight. The descriptors that the engine remembers are only closed with it, and
     // it is never dropped.
     let process = process().ok_or(Errno::NOTSUP)?;
     let descriptors: Vec<_> = fs.descriptors().iter().map(AsRawFd::as_raw_fd).collect();

@@ -39,7 +39,7 @@ pub fn start(process: &Process) {
     }
 }
 
-/// Whether a call on a number that is not served is to be served from now on. One load where nothing was found.
+/// Whether a call on a descriptor that is not served is to be served from now on. One load where nothing was found.
 #[inline]
 pub fn is_served_now(process: &Process, class: Class, fd: c_int) -> bool {
     FOUND.load(Relaxed) != 0

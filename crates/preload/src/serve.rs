@@ -261,7 +261,7 @@ fn names_descriptor(path: &[u8]) -> Option<c_int> {
     posix::proc_fd(path).filter(|(_, rest)| rest.is_empty()).map(|(fd, _)| fd)
 }
 
-/// Before the kernel gives the program a number: it has to know which are free. One load more where
+/// Before the kernel gives the program a descriptor: it has to know which are free. One load more where
 /// none is parked.
 #[inline]
 pub fn before_fd() {
@@ -272,7 +272,7 @@ pub fn before_fd() {
     }
 }
 
-/// After the kernel has closed a number without the process layer, or several from there on.
+/// After the kernel has closed a descriptor without the process layer, or several from there on.
 #[inline]
 pub fn fd_freed(fd: c_int) {
     if let Some(process) = process() {

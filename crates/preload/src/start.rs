@@ -54,7 +54,7 @@ pub fn table() -> Option<&'static Process> {
     unsafe { TABLE.load(Ordering::Acquire).as_ref() }
 }
 
-/// Whether a number is the library's own, of the process whose table of descriptors this one shares.
+/// Whether a descriptor is the library's own, of the process whose table of descriptors this one shares.
 #[inline]
 pub fn is_hidden_in_table(fd: std::ffi::c_int) -> bool {
     table().is_some_and(|process| process.hides(fd))

@@ -1,6 +1,6 @@
 //! What was served, and what went through the mount, counted over all programs of a `keepstone run` ([`counters`]).
 //!
-//! Calls on files of pools that the kernel has opened are counted, too, where that is known: by a byte for each number
+//! Calls on files of pools that the kernel has opened are counted, too, where that is known: by a byte for each descriptor
 //! ([`mark`]).
 
 #![allow(unsafe_code)]
@@ -20,7 +20,7 @@ const NUMBERS: usize = 1024;
 
 static COUNTERS: AtomicPtr<Counters> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Of numbers that the kernel has on files of pools, and nobody here serves: the reason, and 1; else 0.
+/// Of descriptors that the kernel has on files of pools, and nobody here serves: the reason, and 1; else 0.
 static MARKED: [AtomicU8; NUMBERS] = [const { AtomicU8::new(0) }; NUMBERS];
 
 /// Why pools are left to the kernel in this process, if they are.
@@ -74,7 +74,7 @@ pub fn forked(process: Option<&posix::Process>) {
         // Who waits for the end of what is written there does not wait for children.
         match process {
             Some(process) => process.unhide(stderr),
-            // SAFETY: the library's own number.
+            // SAFETY: the library's own descriptor.
             None => unsafe {
                 let _ = real::close(stderr);
             },
@@ -159,7 +159,7 @@ fn marked(fd: c_int) -> Option<Reason> {
     Reason::from_number(mark.checked_sub(1)?)
 }
 
-/// A number is the kernel's on a file of a pool, for this reason; `None`: it is not, or served.
+/// A descriptor is the kernel's on a file of a pool, for this reason; `None`: it is not, or served.
 pub fn mark(fd: c_int, reason: Option<Reason>) {
     if let Some(place) = MARKED.get(fd.cast_unsigned() as usize)
         && counters().is_some()
@@ -168,7 +168,7 @@ pub fn mark(fd: c_int, reason: Option<Reason>) {
     }
 }
 
-/// The marks of the numbers from `first` to `last` are gone.
+/// The marks of the descriptors from `first` to `last` are gone.
 pub fn unmark(first: c_int, last: c_int) {
     let (first, last) = (first.max(0) as usize, last.max(0) as usize);
     MARKED
@@ -202,7 +202,7 @@ pub fn opened_by_kernel(fd: c_int) -> c_int {
     fd
 }
 
-/// The kernel is about to make a call on a number that is not served.
+/// The kernel is about to make a call on a descriptor that is not served.
 #[inline]
 pub fn unserved(class: Class, fd: c_int) {
     if let Some(reason) = marked(fd) {
@@ -210,7 +210,7 @@ pub fn unserved(class: Class, fd: c_int) {
     }
 }
 
-/// The kernel has moved bytes from or to one of these numbers.
+/// The kernel has moved bytes from or to one of these descriptors.
 #[inline]
 pub fn moved_by_kernel(class: Class, fds: &[c_int], bytes: i64) {
     if bytes > 0 && counters().is_some() {
@@ -275,7 +275,7 @@ pub fn end() {
         } else {
             format!("{{\"notice\":\"{line}\"}}\n")
         };
-        // SAFETY: the library's own number.
+        // SAFETY: the library's own descriptor.
         let stderr = unsafe { BorrowedFd::borrow_raw(stderr) };
         let _ = rustix::io::write(stderr, line.as_bytes());
     }

@@ -5,17 +5,16 @@ use crashsim::campaign::{self, Family, Options};
 use crashsim::run::Base;
 use crashsim::stats::Distinct;
 use pmem::Medium;
-use vfs::Durability;
+use vfs::Durability::{MetadataOnReturn, OnSync};
 use vfs::script::parse;
 
 /// What the first violation of a workload says, if there is one; on a pool with a synced file of two blocks.
-fn violation<W: Wrapped>(workload: &str) -> Option<String> {
-    let target = WrappedBpfs::<W>::default();
+fn violation(target: &WrappedBpfs, workload: &str) -> Option<String> {
     let file = parse("create /a; write /a 0 8192; create /b; write /b 0 4096").unwrap();
-    let bases = [Base::build(&target, "file", 128 * 4096, file).unwrap()];
+    let bases = [Base::build(target, "file", 128 * 4096, file).unwrap()];
     let family = Family::Script(parse(workload).unwrap());
     let (options, distinct) = (Options::default(), Distinct::default());
-    let report = campaign::run(&target, &bases, &family, &options, &distinct, &|_, _, _| {});
+    let report = campaign::run(target, &bases, &family, &options, &distinct, &|_, _, _| {});
     assert_eq!(report.violations > 0, !report.findings.is_empty());
     report.findings.first().map(|finding| finding.what.clone())
 }
@@ -35,31 +34,27 @@ const WRITES: [&str; 6] = [
     "write /a 0 4096; truncate /a 100; write /a 4096 4096",
 ];
 
-/// Promises less than it keeps.
+/// Does all that it is told.
 #[derive(Default)]
-struct Modest;
+struct Faithful;
 
-impl Wrapped for Modest {
-    const DURABILITY: Durability = Durability::MetadataOnReturn;
-}
+impl Wrapped for Faithful {}
 
 #[test]
 fn who_keeps_more_than_is_promised_breaks_nothing() {
+    let modest = WrappedBpfs::promising::<Faithful>(MetadataOnReturn);
     for workload in WRITES {
-        assert_eq!(violation::<Modest>(workload), None, "{workload}");
+        assert_eq!(violation(&modest, workload), None, "{workload}");
     }
-    assert_eq!(violation::<Modest>("write /a 0 4096; fsync /a; chmod /b 0600; fsync /b"), None);
+    assert_eq!(violation(&modest, "write /a 0 4096; fsync /a; chmod /b 0600; fsync /b"), None);
 }
 
 /// Leaves content in the caches, where there are zeros in memory.
 #[derive(Default)]
-struct Lazy<const PROMISES_ALL: bool>;
+struct Lazy;
 
-impl<const PROMISES_ALL: bool> Wrapped for Lazy<PROMISES_ALL> {
-    const DURABILITY: Durability =
-        if PROMISES_ALL { Durability::OnReturn } else { Durability::MetadataOnReturn };
-
-    fn write_nt<M: Medium>(&self, medium: &M, off: u64, data: &[u8]) {
+impl Wrapped for Lazy {
+    fn write_nt(&self, medium: &dyn Medium, off: u64, data: &[u8]) {
         if is_content(data) {
             medium.zero_nt(off, data.len() as u64);
             let _ = medium.fence();
@@ -72,16 +67,18 @@ impl<const PROMISES_ALL: bool> Wrapped for Lazy<PROMISES_ALL> {
 
 #[test]
 fn unsynced_content_may_be_lost_and_no_other() {
+    let (lazy, promises_all) =
+        (WrappedBpfs::promising::<Lazy>(MetadataOnReturn), WrappedBpfs::of::<Lazy>());
     let new = "create /n; write /n 0 4096";
-    assert_eq!(violation::<Lazy<false>>(new), None);
-    assert_eq!(violation::<Lazy<false>>("append /a 4096; rename /a /c"), None);
-    assert!(violation::<Lazy<true>>(new).is_some(), "it is not durable on return");
-    let synced = violation::<Lazy<false>>("create /n; write /n 0 4096; fsync /n").unwrap();
+    assert_eq!(violation(&lazy, new), None);
+    assert_eq!(violation(&lazy, "append /a 4096; rename /a /c"), None);
+    assert!(violation(&promises_all, new).is_some(), "it is not durable on return");
+    let synced = violation(&lazy, "create /n; write /n 0 4096; fsync /n").unwrap();
     assert!(synced.contains("/n: the byte at") && synced.contains("0x00"), "{synced}");
-    let other = violation::<Lazy<false>>("create /n; write /n 0 4096; fsync /b");
+    let other = violation(&lazy, "create /n; write /n 0 4096; fsync /b");
     assert_eq!(other, None, "the content of another file");
     // Zeros take the place of what was durable.
-    let overwritten = violation::<Lazy<false>>("write /a 0 4096").unwrap();
+    let overwritten = violation(&lazy, "write /a 0 4096").unwrap();
     assert!(
         overwritten.contains("/a: the byte at") && overwritten.contains("0x00"),
         "{overwritten}"
@@ -93,9 +90,7 @@ fn unsynced_content_may_be_lost_and_no_other() {
 struct Stale;
 
 impl Wrapped for Stale {
-    const DURABILITY: Durability = Durability::MetadataOnReturn;
-
-    fn write_nt<M: Medium>(&self, medium: &M, off: u64, data: &[u8]) {
+    fn write_nt(&self, medium: &dyn Medium, off: u64, data: &[u8]) {
         if is_content(data) { medium.write(off, data) } else { medium.write_nt(off, data) }
     }
 }
@@ -103,20 +98,18 @@ impl Wrapped for Stale {
 #[test]
 fn bytes_of_former_owners_are_found() {
     for workload in ["create /n; write /n 0 4096", "unlink /b; create /n; write /n 0 4096"] {
-        let foreign = violation::<Stale>(workload).unwrap();
+        let stale = WrappedBpfs::promising::<Stale>(MetadataOnReturn);
+        let foreign = violation(&stale, workload).unwrap();
         assert!(foreign.contains("/n: the byte at"), "{foreign}");
     }
 }
 
 /// Forgets to flush words, with which names are committed.
 #[derive(Default)]
-struct Forgetful<const ON_SYNC: bool>;
+struct Forgetful;
 
-impl<const ON_SYNC: bool> Wrapped for Forgetful<ON_SYNC> {
-    const DURABILITY: Durability =
-        if ON_SYNC { Durability::OnSync } else { Durability::MetadataOnReturn };
-
-    fn flush<M: Medium>(&self, medium: &M, off: u64, len: u64) {
+impl Wrapped for Forgetful {
+    fn flush(&self, medium: &dyn Medium, off: u64, len: u64) {
         if len > 8 {
             medium.flush(off, len);
         }
@@ -125,10 +118,12 @@ impl<const ON_SYNC: bool> Wrapped for Forgetful<ON_SYNC> {
 
 #[test]
 fn names_are_durable_when_they_are_promised() {
+    let promising = WrappedBpfs::promising::<Forgetful>;
+    let (on_return, on_sync) = (promising(MetadataOnReturn), promising(OnSync));
     for workload in ["unlink /b", "chmod /b 0600; unlink /b"] {
-        let lost = violation::<Forgetful<false>>(workload).unwrap();
+        let lost = violation(&on_return, workload).unwrap();
         assert!(lost.starts_with("the tree is none that is allowed"), "{lost}");
-        assert_eq!(violation::<Forgetful<true>>(workload), None, "until somebody syncs");
+        assert_eq!(violation(&on_sync, workload), None, "until somebody syncs");
     }
-    assert!(violation::<Forgetful<true>>("unlink /b; fsync /a").is_some());
+    assert!(violation(&on_sync, "unlink /b; fsync /a").is_some());
 }

@@ -79,14 +79,14 @@ struct SavesFences {
 }
 
 impl Wrapped for SavesFences {
-    fn flush<M: Medium>(&self, medium: &M, off: u64, len: u64) {
+    fn flush(&self, medium: &dyn Medium, off: u64, len: u64) {
         self.flushed.store(true, SeqCst);
         medium.flush(off, len);
     }
     fn wrote_nt(&self) {
         self.flushed.store(true, SeqCst);
     }
-    fn fence<M: Medium>(&self, medium: &M) -> Fenced {
+    fn fence(&self, medium: &dyn Medium) -> Fenced {
         match self.flushed.swap(false, SeqCst) {
             true => medium.fence(),
             false => Fenced::assert(),
@@ -96,7 +96,7 @@ impl Wrapped for SavesFences {
 
 #[test]
 fn a_fence_saved_because_of_another_threads_is_found_and_shown_again() {
-    let target = WrappedBpfs::<SavesFences>::default();
+    let target = WrappedBpfs::of::<SavesFences>();
     let bases = workload::bases(&target).unwrap();
     let family = Family::Exhaustive { length: 1, bases: 1 };
     let options = Options { limit: Some(200), ..Options::default() };

@@ -12,6 +12,8 @@ use pmcache::{Cache, Mode, Options};
 use pmem::{Medium as _, Region};
 use rng::Rng;
 use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hasher as _};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use vfs::model::Model;
@@ -103,18 +105,6 @@ fn bytes_of(pool: &Bpfs<Region>) -> Vec<u8> {
     let mut bytes = vec![0; medium.len() as usize];
     medium.read(0, &mut bytes);
     bytes
-}
-
-/// Tells apart what is not the same.
-fn digest(bytes: &[u8]) -> u64 {
-    let words = bytes.chunks(8).map(|chunk| {
-        let mut word = [0; 8];
-        word[..chunk.len()].copy_from_slice(chunk);
-        u64::from_le_bytes(word)
-    });
-    let mix =
-        |sum: u64, word: u64| (sum ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
-    words.fold(bytes.len() as u64, mix)
 }
 
 /// States of the file system below since it was last synced.
@@ -303,7 +293,7 @@ impl Run {
                     return;
                 };
                 let point = points.fetch_add(1, Relaxed);
-                let bytes = bytes_of(&pool);
+                let bytes = Rc::new(bytes_of(&pool));
                 let known = known.lock().unwrap();
                 let killed = below.model().after_kill();
                 let mut states = vec![("killed", bytes.clone(), killed)];
@@ -321,13 +311,15 @@ impl Run {
                     let twice = first
                         .into_iter()
                         .flat_map(|model| crashes_while_attaching(&bytes, model, mode))
-                        .map(|(pool, model)| ("two crashes", pool, model));
+                        .map(|(pool, model)| ("two crashes", Rc::new(pool), model));
                     states.extend(twice);
                 }
                 // Many are the same, above all where nothing was done below since it was synced.
                 let mut judged = HashSet::new();
                 for (what, pool, model) in states {
-                    if !judged.insert([&pool, &model.save()].map(|bytes| digest(bytes))) {
+                    let mut hasher = DefaultHasher::new();
+                    hasher.write(&model.save());
+                    if !judged.insert((Rc::as_ptr(&pool), hasher.finish())) {
                         continue;
                     }
                     if let Err(wrong) = judge(&pool, model, &known, mode) {

@@ -12,7 +12,7 @@ use rng::Rng;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::BTreeMap;
 
-on_each_engine!(numbers_are_the_lowest_that_are_free);
+on_each_engine!(descriptors_are_the_lowest_that_are_free);
 
 /// Descriptors that this process may have: few, so that it runs out of them.
 const LIMIT: i32 = 48;
@@ -59,7 +59,7 @@ fn env(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |value| value.parse().expect(name))
 }
 
-/// Whether the kernel has the number as it is said to be.
+/// Whether the kernel has the descriptor as it is said to be.
 fn flag_of(fd: i32) -> Option<bool> {
     // SAFETY: asks for a flag.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
@@ -70,7 +70,7 @@ fn last_errno() -> Errno {
     Errno::from_raw_os_error(std::io::Error::last_os_error().raw_os_error().unwrap())
 }
 
-/// What a call on a closed number answers must be `EBADF`, from us or from the kernel.
+/// What a call on a closed descriptor answers must be `EBADF`, from us or from the kernel.
 fn check_closed(world: &World, fd: i32) {
     let p = &world.process;
     assert!(matches!(p.fstat(fd), Served::Kernel | Served::Done(Err(Errno::BADF))));
@@ -86,12 +86,12 @@ fn check_closed(world: &World, fd: i32) {
     assert_eq!(flag_of(fd), None, "{fd} is closed");
 }
 
-fn numbers_are_the_lowest_that_are_free(engine: Engine) {
+fn descriptors_are_the_lowest_that_are_free(engine: Engine) {
     let world = World::new(engine);
     let p = &world.process;
     let flags = libc::O_RDWR | libc::O_CREAT;
-    let number = world.open("a", flags);
-    done(p.close(number)).unwrap();
+    let fd = world.open("a", flags);
+    done(p.close(fd)).unwrap();
     p.unpark();
     let limit = Rlimit { current: Some(LIMIT as u64), ..getrlimit(Resource::Nofile) };
     setrlimit(Resource::Nofile, limit).unwrap();

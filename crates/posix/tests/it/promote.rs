@@ -13,7 +13,7 @@ const RW: i32 = libc::O_RDWR | libc::O_CREAT;
 /// One test, because it forks and counts descriptors.
 fn promotion(engine: Engine) {
     promotion_keeps_the_offset(engine);
-    a_delegated_number_is_the_kernels_alone(engine);
+    a_delegated_descriptor_is_the_kernels_alone(engine);
     streams_are_promoted_directories_are_not(engine);
     exec_takes_what_it_inherits(engine);
     locks_are_the_kernels(engine);
@@ -103,7 +103,7 @@ fn promotion_keeps_the_offset(engine: Engine) {
     done(p.close(third)).unwrap();
 }
 
-fn a_delegated_number_is_the_kernels_alone(engine: Engine) {
+fn a_delegated_descriptor_is_the_kernels_alone(engine: Engine) {
     let world = World::new(engine);
     let p = &world.process;
     let fd = world.open("a", RW);
@@ -167,7 +167,7 @@ fn locks_are_the_kernels(engine: Engine) {
     assert_eq!(done(p.write(fd, b"abc")), Ok(3), "data is served as before");
 }
 
-/// Whether another process sees a POSIX lock on a number that it inherits.
+/// Whether another process sees a POSIX lock on a descriptor that it inherits.
 fn is_locked(fd: i32) -> bool {
     crate::common::another_sees_lock(|| fd)
 }

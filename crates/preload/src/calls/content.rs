@@ -307,7 +307,7 @@ export! {
     }
 }
 
-/// Whether one of these numbers is served, or is from now on.
+/// Whether one of these descriptors is served, or is from now on.
 fn any_is_served(process: &posix::Process, fds: &[c_int]) -> bool {
     let is_served = |fd| process.owns(fd) || inherited::is_served_now(process, Class::Copy, fd);
     // Each is looked at, also behind one that is: a look is what serves it.

@@ -270,7 +270,7 @@ const F_SET_RW_HINT: c_int = 1036;
 const F_GET_FILE_RW_HINT: c_int = 1037;
 const F_SET_FILE_RW_HINT: c_int = 1038;
 
-/// What those hear who take what is no file of a pool for one: `what`, unless the number is closed, or
+/// What those hear who take what is no file of a pool for one: `what`, unless the descriptor is closed, or
 /// stands for a path only.
 fn wrong_kind(process: &Process, fd: c_int, what: Errno) -> Errno {
     match process.fcntl(fd, libc::F_GETFL, 0) {
@@ -300,7 +300,7 @@ fn duplicate(old: c_int, new: c_int, f: impl FnOnce(&Process) -> Served<c_int>) 
     Some(standard_stream(to_c(answered)))
 }
 
-/// A number that is served from now on: if libc has a stream there, that is served, too.
+/// A descriptor that is served from now on: if libc has a stream there, that is served, too.
 fn standard_stream(fd: c_int) -> c_int {
     if (0..=2).contains(&fd) {
         streams::are_served();

@@ -25,7 +25,7 @@ macro_rules! refusing {
                     set_errno(err);
                     return -1;
                 }
-                // Some give the program a number.
+                // Some give the program a descriptor.
                 before_fd();
                 real::$name($fd $(, $argument)*)
             }

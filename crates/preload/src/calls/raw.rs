@@ -166,8 +166,8 @@ export! {
             }
             _ => {
                 before_fd();
-                // Many numbers take a descriptor first, some a second one; what is none of ours stays
-                // as it is, and a number that only looks like one becomes the kernel's for nothing.
+                // Many integers take a descriptor first, some a second one; what is none of ours stays
+                // as it is, and an integer that only looks like one becomes the kernel's for nothing.
                 for candidate in [a, c] {
                     if let Ok(fd) = c_int::try_from(candidate) {
                         direct::offset_known(fd);

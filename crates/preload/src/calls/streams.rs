@@ -165,7 +165,7 @@ export! {
     fn freopen | freopen64 (
         path: *const c_char, mode: *const c_char, stream: *mut FILE
     ) -> *mut FILE {
-        // Opened first: libc's stream then opens something else, on whose number it is put.
+        // Opened first: libc's stream then opens something else, on whose descriptor it is put.
         let opened = (!path.is_null() && streams::are_served())
             .then(|| Mode::read(mode))
             .flatten()
@@ -181,13 +181,13 @@ export! {
         let reopened = real::freopen(c"/dev/null".as_ptr(), mode.name.as_ptr(), stream);
         fd_freed(0);
         if !reopened.is_null() {
-            let number = libc::fileno(reopened);
-            dup2(fd, number);
+            let reopened_fd = libc::fileno(reopened);
+            dup2(fd, reopened_fd);
             if mode.flags & libc::O_CLOEXEC != 0 {
-                fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC.into());
+                fcntl(reopened_fd, libc::F_SETFD, libc::FD_CLOEXEC.into());
             }
             if mode.name == c"a" {
-                lseek(number, 0, libc::SEEK_END);
+                lseek(reopened_fd, 0, libc::SEEK_END);
             }
         }
         cancel::not_here(|| close(fd));
@@ -198,10 +198,10 @@ export! {
         if streams::have_ours() && streams::served(stream, Class::Close).is_some() {
             return real::fclose(stream);
         }
-        let number = delegate_stream(stream);
-        stats::unmark(number, number);
+        let fd = delegate_stream(stream);
+        stats::unmark(fd, fd);
         let closed = real::fclose(stream);
-        fd_freed(number);
+        fd_freed(fd);
         closed
     }
 

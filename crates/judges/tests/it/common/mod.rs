@@ -3,36 +3,29 @@
 use crashsim::target::{Mounted, Strength, Target};
 use judges::bpfs::Bpfs;
 use pmem::{Counters, Domain, Fenced, Line, Medium};
-use std::marker::PhantomData;
 use vfs::Durability;
 
 /// What is done instead of flushing, fencing and storing lines.
-pub trait Wrapped: Default + Send + Sync + 'static {
-    /// Why stores need not be flushed.
-    const ARGUED: Option<&'static str> = None;
-    /// What the engine is said to promise.
-    const DURABILITY: Durability = Durability::OnReturn;
-
-    fn write_nt<M: Medium>(&self, medium: &M, off: u64, data: &[u8]) {
+pub trait Wrapped: Send + Sync {
+    fn write_nt(&self, medium: &dyn Medium, off: u64, data: &[u8]) {
         medium.write_nt(off, data);
     }
-
-    fn flush<M: Medium>(&self, medium: &M, off: u64, len: u64) {
+    fn flush(&self, medium: &dyn Medium, off: u64, len: u64) {
         medium.flush(off, len);
     }
     fn wrote_nt(&self) {}
-    fn store_line<M: Medium>(&self, medium: &M, off: u64, line: &Line) {
+    fn store_line(&self, medium: &dyn Medium, off: u64, line: &Line) {
         medium.store_line(off, line);
     }
-    fn fence<M: Medium>(&self, medium: &M) -> Fenced {
+    fn fence(&self, medium: &dyn Medium) -> Fenced {
         medium.fence()
     }
 }
 
 /// The medium.
-struct Wrapper<'m, W, M>(W, &'m M);
+struct Wrapper<'m, M>(Box<dyn Wrapped>, &'m M);
 
-impl<W: Wrapped, M: Medium> Medium for Wrapper<'_, W, M> {
+impl<M: Medium> Medium for Wrapper<'_, M> {
     fn len(&self) -> u64 {
         self.1.len()
     }
@@ -85,19 +78,38 @@ impl<W: Wrapped, M: Medium> Medium for Wrapper<'_, W, M> {
 }
 
 /// The engine on it.
-#[derive(Default)]
-pub struct WrappedBpfs<W>(PhantomData<W>);
+pub struct WrappedBpfs {
+    /// What it is said to promise.
+    pub durability: Durability,
+    /// Why stores need not be flushed.
+    pub argued: Option<&'static str>,
+    /// What each mount has between the engine and its medium. Not a type: the explorer would be compiled for each.
+    pub wrapped: fn() -> Box<dyn Wrapped>,
+}
 
-impl<W: Wrapped> Target for WrappedBpfs<W> {
+impl WrappedBpfs {
+    /// With all that BPFS promises.
+    pub fn of<W: Wrapped + Default + 'static>() -> Self {
+        let wrapped = || -> Box<dyn Wrapped> { Box::new(W::default()) };
+        Self { durability: Durability::OnReturn, argued: None, wrapped }
+    }
+
+    /// With another promise.
+    pub fn promising<W: Wrapped + Default + 'static>(durability: Durability) -> Self {
+        Self { durability, ..Self::of::<W>() }
+    }
+}
+
+impl Target for WrappedBpfs {
     crashsim::forward_target!(Bpfs; format, is_pool, check, blocks_of_fresh, repair, describe, harmless);
 
     fn strength(&self) -> Strength {
-        Strength { durability: W::DURABILITY, ..Bpfs.strength() }
+        Strength { durability: self.durability, ..Bpfs.strength() }
     }
     fn mount<'m, M: Medium>(&self, medium: &'m M) -> Result<Mounted<'m>, String> {
-        Bpfs::mount_owned(Wrapper(W::default(), medium))
+        Bpfs::mount_owned(Wrapper((self.wrapped)(), medium))
     }
     fn may_stay_unflushed(&self, site: &str) -> Option<&'static str> {
-        W::ARGUED.or_else(|| Bpfs.may_stay_unflushed(site))
+        self.argued.or_else(|| Bpfs.may_stay_unflushed(site))
     }
 }

@@ -1,8 +1,8 @@
-//! Calls that make the kernel give the program a number, or take one back, and have nothing else to
+//! Calls that make the kernel give the program a descriptor, or take one back, and have nothing else to
 //! do with files in pools.
 //!
 //! Numbers that wait for the next file (`posix::Process::unpark`) are closed before, so that the
-//! kernel's lowest free number is the program's.
+//! kernel's lowest free descriptor is the program's.
 
 #![allow(unsafe_code)]
 
