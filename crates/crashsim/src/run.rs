@@ -171,14 +171,13 @@ impl Base {
         Ok(Self { name, script, initial: Initial::of(&bytes), bytes, model, fresh })
     }
 
-    /// What the power leaves of this base if it fails in the last of `ops`, at its crash point `nth`,
-    /// and nothing undecided persists; the operation must have taken effect by then.
+    /// What the power leaves of this base if it fails in the last of `ops`, at the first crash point at which the next mount has
+    /// something to clear, and nothing undecided persists; the operation must have taken effect by then.
     pub fn crashed<T: Target>(
         &self,
         target: &T,
         name: &'static str,
         ops: Vec<Op>,
-        nth: u32,
     ) -> Result<Self, String> {
         let recorder = Recorder::new(CrashImage::of(self.bytes.clone()));
         let model = self.model.clone();
@@ -186,16 +185,13 @@ impl Base {
         let trace = recorder.into_trace();
         let image = CrashImage::of(self.bytes.clone());
         let mut p = Persistency::over(Semantics::Adr, self.initial.clone());
-        let (mut last, mut left) = (false, nth);
+        let mut last = false;
         for e in &trace.events {
             if let Action::Begin { op } = e.action {
                 last = op as usize + 1 == ops.len();
             }
-            if last && e.action == Action::Fence {
-                if left == 0 {
-                    break;
-                }
-                left -= 1;
+            if last && e.action == Action::Fence && target.check(&image)?.stale != 0 {
+                break;
             }
             p.apply(&trace, e);
             image.make_durable(&p.take_durable_words());

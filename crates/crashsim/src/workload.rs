@@ -114,10 +114,10 @@ pub fn bases<T: Target>(target: &T) -> Result<Vec<Base>, String> {
     }
     // Crashed between the commit of a truncation and the clearing of what it cut off.
     let cut = parse("truncate /d/z 4096; truncate /a 100").map_err(|e| e.to_string())?;
-    bases.push(bases[0].crashed(target, "stale", cut, 2)?);
+    bases.push(bases[0].crashed(target, "stale", cut)?);
     // The same in trees of height 2 and 3.
     let cut = parse("truncate /u 4096; truncate /t 100").map_err(|e| e.to_string())?;
-    let stale = tall.crashed(target, "tall-stale", cut, 2)?;
+    let stale = tall.crashed(target, "tall-stale", cut)?;
     bases.extend([tall, stale]);
     Ok(bases)
 }
