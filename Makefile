@@ -80,7 +80,7 @@ loom: loom-arena ## locks, allocator, gate of processes, families, epochs and wi
 # The shared arena's: all of its code is built for the models. Those of other crates are among their tests.
 loom-arena:
 	LOOM_MAX_PREEMPTIONS=$(LOOM_PREEMPTIONS) RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(TARGET)/loom \
-	    $(CARGO) test --release --package arena --lib
+	    CARGO_PROFILE_RELEASE_LTO=off $(CARGO) test --release --package arena --lib
 
 check: ## formatting, lints, documentation, licences, scripts
 	scripts/lib-packages.sh libclang1-14 shellcheck
