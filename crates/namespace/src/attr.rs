@@ -2,22 +2,13 @@
 
 use crate::fs::Core;
 use crate::layout::Word;
-use crate::store::{Stop, Storage};
+use crate::store::{Change, Stop, Storage};
 use crate::tables::VInode;
 use crate::xattr::{Attributes, CAPABILITY};
 use pmem::LINE;
 use vfs::acl::{ACL_ACCESS, Acl};
 use vfs::rules::clear_privileges;
 use vfs::{Attr, Errno, FileKind, Ino, Result, SetAttr, SetTime};
-
-/// What a change of attributes does to an inode.
-#[derive(Debug, Default)]
-pub struct Change {
-    /// Words of its record.
-    pub words: Vec<(Word, u64)>,
-    /// Its extended attributes, where they change.
-    pub attributes: Option<Attributes>,
-}
 
 impl<S: Storage> Core<S> {
     /// `FileSystem::getattr`.

@@ -37,7 +37,6 @@ mod superblock;
 mod tables;
 mod xattr;
 
-pub use attr::Change;
 pub use check::check;
 pub use dir::{Chain, RawEntry, Slot};
 pub use free::{FreeRun, FreeUnits};
@@ -46,7 +45,7 @@ pub use index::Found;
 pub use mounted::{Files, MediumOf, Pool, open, place};
 pub use rename::{Moved, Patch, Renamed};
 pub use scan::{Scan, ScanOptions};
-pub use store::{MODIFIED, Stop, Storage, report};
+pub use store::{Change, MODIFIED, Stop, Storage, report};
 pub use superblock::{Format, INODE_ROOT, INODE_SIZE, POOL_USAGE, Superblock, fnv1a};
 pub use tables::{DirBlock, DirState, EntryPos, MAY_BE_CAPABLE, Memory, Plan, Tables, VInode};
 pub use xattr::Attributes;

@@ -1,6 +1,5 @@
 //! Inodes of a mounted pool: what every operation shares, and what it wants of the engine.
 
-use crate::attr::Change;
 use crate::dir::Slot;
 use crate::fs::Core;
 use crate::layout::*;
@@ -20,6 +19,15 @@ pub const MODIFIED: [Word; 2] = [Word::Mtime, Word::Ctime];
 
 /// Bytes of an inode that are laid out here.
 const RECORD: usize = size_of::<InodeRecord>();
+
+/// What a change of attributes does to an inode.
+#[derive(Debug, Default)]
+pub struct Change {
+    /// Words of its record.
+    pub words: Vec<(Word, u64)>,
+    /// Its extended attributes, where they change.
+    pub attributes: Option<Attributes>,
+}
 
 /// Why an operation did not complete under the locks it had.
 #[derive(Debug)]

@@ -8,10 +8,9 @@
 //!   byte, so nobody who removes an attribute, or frees space, is refused for the list that would have to be written anew. The
 //!   next list that is stored does not have it any more.
 
-use crate::attr::Change;
 use crate::fs::Core;
 use crate::layout::Word;
-use crate::store::{Stop, Storage};
+use crate::store::{Change, Stop, Storage};
 use crate::tables::{MAY_BE_CAPABLE, VInode};
 use pmem::Fenced;
 use std::collections::BTreeMap;
