@@ -55,7 +55,6 @@ test: export KEEPSTONE = $(abspath $(TARGET)/debug/keepstone)
 test: loom-arena ## all tests: of the workspace, models, and suites of the field against a mount (as root)
 	scripts/lib-packages.sh fuse3 attr acl libclang1-14 gcc libc6-dev e2fsprogs xfsprogs btrfs-progs rsync valgrind util-linux binutils
 	scripts/lib-cargo-tools.sh $(TOOLS) cargo-nextest
-	$(CARGO) build --workspace --features keepstone/ublk
 	LOOM_MAX_PREEMPTIONS=$(LOOM_PREEMPTIONS) $(CARGO) nextest run --workspace --features keepstone/ublk
 	$(CARGO) test --workspace --doc
 	scripts/mount-tests/run.sh all
