@@ -171,7 +171,7 @@ impl Base {
         Ok(Self { name, script, initial: Initial::of(&bytes), bytes, model, fresh })
     }
 
-    /// What the power leaves of this base if it fails in the last of `ops`, at the first crash point at which the next mount has
+    /// What the power leaves of this base if it fails in the last of `ops`, at the last crash point at which the next mount has
     /// something to clear, and nothing undecided persists; the operation must have taken effect by then.
     pub fn crashed<T: Target>(
         &self,
@@ -185,23 +185,19 @@ impl Base {
         let trace = recorder.into_trace();
         let image = CrashImage::of(self.bytes.clone());
         let mut p = Persistency::over(Semantics::Adr, self.initial.clone());
-        let mut last = false;
+        let (mut last, mut stale) = (false, None);
         for e in &trace.events {
             if let Action::Begin { op } = e.action {
                 last = op as usize + 1 == ops.len();
             }
             if last && e.action == Action::Fence && target.check(&image)?.stale != 0 {
-                break;
+                stale = Some(image.bytes());
             }
             p.apply(&trace, e);
             image.make_durable(&p.take_durable_words());
         }
-        let bytes = image.bytes();
+        let bytes = stale.ok_or("no crash leaves anything to clear")?;
         let script = [self.script.clone(), ops].concat();
-        let usage = target.check(&image)?;
-        if usage.stale == 0 {
-            return Err("this crash leaves nothing to clear".into());
-        }
         Ok(Self { name, script, initial: Initial::of(&bytes), bytes, model, fresh: self.fresh })
     }
 
