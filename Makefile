@@ -146,6 +146,7 @@ campaign: ## millions of generated calls against the model and the kernel, kills
 	KEEPSTONE_OPS=$(CAMPAIGN_OPS) $(CARGO) test --release --package bpfs --package scmfs --test it conformance::generated
 	KEEPSTONE_OPS=8000000 $(CARGO) test --release --package posix --test it differential
 	KEEPSTONE_OPS=1000000 $(CARGO) test --release --package preload --test it direct
+	KEEPSTONE_TIMES=20 $(CARGO) test --release --package pmcache --test it crash
 	KEEPSTONE_KILLS=5000 $(CARGO) test --release --package bpfs --package scmfs --test it processes
 	KEEPSTONE_HOSTILE=100000 $(CARGO) test --release --package bpfs --package scmfs --test it hostile
 

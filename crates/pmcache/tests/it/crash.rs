@@ -553,9 +553,11 @@ impl Run {
     }
 }
 
-fn run(seeds: std::ops::Range<u64>, steps: usize, mode: Mode, limits: impl Fn(Options) -> Options) {
+/// Runs from `first` on, as many as the environment wants times `count`.
+fn run(first: u64, count: u64, steps: usize, mode: Mode, limits: impl Fn(Options) -> Options) {
+    let times: u64 = std::env::var("KEEPSTONE_TIMES").map_or(1, |times| times.parse().unwrap());
     let mut points = 0;
-    for seed in seeds {
+    for seed in first..first + count * times {
         let run = Run::new(seed, mode, &limits);
         let mut rng = Rng::new(seed);
         for _ in 0..steps {
@@ -568,23 +570,23 @@ fn run(seeds: std::ops::Range<u64>, steps: usize, mode: Mode, limits: impl Fn(Op
 
 #[test]
 fn what_was_written_is_there_after_any_crash() {
-    run(0..6, 40, Mode::Journal, |options| options);
+    run(0, 3, 40, Mode::Journal, |options| options);
 }
 
 #[test]
 fn what_was_synced_is_there_in_every_mode() {
-    run(20..23, 40, Mode::Writeback, |options| options);
-    run(30..33, 40, Mode::Ordered, |options| options);
+    run(200, 2, 40, Mode::Writeback, |options| options);
+    run(300, 2, 40, Mode::Ordered, |options| options);
 }
 
 /// Where hardly anything may be only in the cache.
 #[test]
 fn it_is_there_where_much_is_written_back() {
-    run(40..44, 40, Mode::Journal, |options| Options {
+    run(400, 2, 40, Mode::Journal, |options| Options {
         cap: 64 << 10,
         high: 32 << 10,
         low: 8 << 10,
         ..options
     });
-    run(50..52, 30, Mode::Journal, |options| Options { write_through: true, ..options });
+    run(500, 1, 30, Mode::Journal, |options| Options { write_through: true, ..options });
 }
