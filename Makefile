@@ -47,7 +47,7 @@ help: ## this list
 build: ## target/release/keepstone and libkeepstone.so
 	$(CARGO) build --release --package keepstone --package preload $(addprefix --features=keepstone/,$(FEATURES))
 
-demo: build ## a pool in DRAM, mounted; real programs on it while the server is killed (4 minutes)
+demo: build ## a pool in DRAM, mounted; real programs on it while the server is killed (2 minutes after a build)
 	scripts/demo.sh
 
 # The suites run the program that the other tests run: built once, and its assertions hold it.

@@ -130,6 +130,7 @@ truncate /a 100; truncate /a 10000
 truncate /d/z 100; truncate /d/z 20000
 truncate /a 100; append /a 9000
 unlink /f; append /h 100
+write /a 100 4000; fsync /a
 tmpfile /d 1; link %1 /n
 unlink /a; create /n; write /n 0 9000
 create /n; write /n 0 40000; truncate /n 5000; unlink /n; create /m; write /m 0 9000; truncate /m 300000
