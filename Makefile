@@ -92,7 +92,7 @@ check: ## formatting, lints, documentation, licences, scripts
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
 	scripts/lib-cargo-tools.sh $(TOOLS) cargo-deny
 	$(CARGO) deny --log-level error check --hide-inclusion-graph bans licenses sources
-	shellcheck -x -P SCRIPTDIR .ci/run scripts/*.sh scripts/mount-tests/*.sh scripts/run-tests/*.sh scripts/bdev-tests/*.sh
+	shellcheck -x -P SCRIPTDIR .ci/run scripts/*.sh scripts/mount-tests/*.sh scripts/run-tests/*.sh scripts/bdev-tests/*.sh scripts/programs-bench/*.sh
 
 bench: ## measure against peers in the same run; results into docs/PERFORMANCE.md (20 minutes)
 	$(CARGO) build --release --package keepstone --package preload --package bench
