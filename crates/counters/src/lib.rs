@@ -391,7 +391,7 @@ mod tests {
     fn what_was_counted_stays_with_its_program() {
         let counters = counters();
         let (sh, cat) = (counters.program(b"sh"), counters.program(b"cat"));
-        [sh, sh, sh, cat].map(|program| counters.add_process(program));
+        [sh, sh, sh, cat].into_iter().for_each(|program| counters.add_process(program));
         counters.served(counters.claim(7, sh), Class::Write, 5, 0);
         // A child that is killed keeps its slot; one that executes another program gives it back.
         counters.by_kernel(counters.claim(8, sh), Class::Read, Reason::Libc, 1, 10);

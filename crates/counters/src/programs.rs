@@ -87,8 +87,8 @@ mod tests {
         assert_eq!(ProgramIndex::from_word(sh.to_word()), Some(sh));
         assert_eq!(ProgramIndex::from_word(0), None);
         programs.find(b"a\"\n\xff");
-        for i in 3..PROGRAMS {
-            assert_eq!(programs.find(i.to_string().as_bytes()), ProgramIndex(i as u32 + 1));
+        for i in 4..PROGRAMS as u32 {
+            assert_eq!(programs.find(i.to_string().as_bytes()), ProgramIndex(i));
         }
         assert_eq!(programs.find(b"one too many"), ProgramIndex(0));
         programs.add_process(ProgramIndex(0));
