@@ -14,7 +14,7 @@ pub use counters::{Class, Reason};
 use rustix::fd::BorrowedFd;
 
 use crate::start::{opens_in_user_space, process};
-use crate::{guard, real};
+use crate::{guard, real, streams};
 
 /// Numbers that can be marked are below this one.
 const NUMBERS: usize = 1024;
@@ -245,6 +245,8 @@ pub fn opened_by_kernel(fd: c_int) -> c_int {
         mark(fd, is_in_pool.then(why));
         if is_in_pool {
             count(Class::Open, fd, why(), 1, 0);
+            // What streams transfer passes our functions, to be counted.
+            streams::are_served();
         }
     }
     fd
