@@ -9,10 +9,12 @@
 # Installs what it lacks by apt-get. Environment: KEEPSTONE (default: target/release/keepstone), ROUNDS (5), JSON (a
 # file that gets the results, too), LAYOUT, what the pools are laid out for (bpfs, scmfs; default bpfs).
 set -euo pipefail
+# A program that fails has no time.
+shopt -s inherit_errexit
 root=$(cd "$(dirname "$0")/.." && pwd)
 # What measured programs consist of, beside a line of the shell.
 parts=$root/scripts/programs-bench
-keepstone=${KEEPSTONE:-$root/target/release/keepstone}
+keepstone=$(realpath "${KEEPSTONE:-$root/target/release/keepstone}")
 rounds=${ROUNDS:-5}
 # shellcheck source=lib-servers.sh
 source "$root/scripts/lib-servers.sh"

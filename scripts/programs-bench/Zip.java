@@ -1,6 +1,7 @@
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.Collections;
 import java.util.zip.ZipEntry;
 import java.util.zip.ZipFile;
 import java.util.zip.ZipOutputStream;
@@ -18,7 +19,7 @@ class Zip {
             }
         }
         try (var zip = new ZipFile(archive.toFile())) {
-            for (var entry : (Iterable<? extends ZipEntry>) zip.stream()::iterator) {
+            for (ZipEntry entry : Collections.list(zip.entries())) {
                 Path path = Path.of("unpacked", entry.getName());
                 Files.createDirectories(path.getParent());
                 try (var in = zip.getInputStream(entry)) {

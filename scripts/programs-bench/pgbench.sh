@@ -7,10 +7,10 @@ export PGHOST PGUSER=postgres PGDATABASE=bench
 server=
 trap '[ -z "$server" ] || kill -QUIT "$server" 2>/dev/null || true; rm -rf "$PGHOST"' EXIT
 
-as_postgres() { setpriv --reuid postgres --regid postgres --init-groups "$@"; }
+as_postgres=(setpriv --reuid postgres --regid postgres --init-groups)
 
 start() {
-    as_postgres "$bin/postgres" -D data -c unix_socket_directories="$PGHOST" -c listen_addresses= >"$PGHOST/log" 2>&1 &
+    "${as_postgres[@]}" "$bin/postgres" -D data -c unix_socket_directories="$PGHOST" -c listen_addresses= >"$PGHOST/log" 2>&1 &
     server=$!
     for _ in {1..1000}; do
         ! "$bin/pg_isready" -q -d postgres || return 0
@@ -29,7 +29,7 @@ stop() {
 chown postgres: "$PGHOST"
 if [ "${1:-}" = prepare ]; then
     install -d -o postgres -g postgres -m 700 data
-    as_postgres "$bin/initdb" -D data -A trust
+    "${as_postgres[@]}" "$bin/initdb" -D data -A trust
     start
     "$bin/createdb" bench
     "$bin/pgbench" -i -q -s 2 2>/dev/null
