@@ -133,7 +133,7 @@ bench-scmfs: ## what SCMFS is to show, and BPFS beside it: ratios, IOzone, PostM
 	    $(BENCH) $$what $(SCMFS_BENCH) --save $(WORK)/bench/$$what.json || exit 1; done
 	$(BENCH) report $(SCMFS_MEASURED:%=$(WORK)/bench/%.json)
 
-bench-programs: build ## whole programs on tmpfs, under `keepstone run` and on a cached mount, in turn (6 minutes)
+bench-programs: build ## whole programs on tmpfs, under `keepstone run` and on a cached mount, in turn (12 minutes)
 	scripts/programs-bench.sh
 
 install: build ## into PREFIX (/usr/local), with the helper of mount(8) in SBINDIR (/sbin)
