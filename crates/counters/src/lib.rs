@@ -5,7 +5,7 @@
 //! inherited descriptor N need not be allowed to look at process PID. The command makes it ([`Counters::create`]) and reads
 //! it, the library counts in it ([`Counters::inherited`]). All in host byte order.
 //!
-//! - **counters-N1** A thread counts in a slot of its own, without a locked instruction, as long as there are slots; the first
+//! - **counters-N1** A thread counts in a slot of its own, without a locked instruction, as long as there are slots; the last
 //!   slots, one for each program, are shared, and changed atomically. What was counted stays when the slot goes to another.
 //! - **counters-N2** Counting neither allocates nor makes a system call.
 //! - **counters-N3** A slot belongs to one program for good, so that what was counted there is that program's, whoever has
@@ -62,7 +62,7 @@ pub struct Counters {
     owners_end: AtomicU32,
     programs: Programs,
     owners: [Owner; OWN_SLOTS],
-    /// One for each program, then one for each owner.
+    /// One for each owner, then one for each program: most processes touch the first few only.
     slots: [ThreadCounts; SLOTS],
     files: Files,
 }
@@ -129,12 +129,12 @@ pub struct SlotIndex(u32);
 impl SlotIndex {
     /// The one that all of a program share.
     pub const fn shared(program: ProgramIndex) -> Self {
-        Self(program.number())
+        Self(OWN_SLOTS as u32 + program.number())
     }
 
     #[inline]
     const fn is_shared(self) -> bool {
-        self.0 < PROGRAMS as u32
+        self.0 >= OWN_SLOTS as u32
     }
 
     #[inline]
@@ -234,7 +234,7 @@ impl Counters {
         match self.owners.iter().position(|owner| owner.claim(program, pid)) {
             Some(index) => {
                 self.owners_end.fetch_max(index as u32 + 1, Relaxed);
-                SlotIndex((PROGRAMS + index) as u32)
+                SlotIndex(index as u32)
             }
             None => SlotIndex::shared(program),
         }
@@ -296,7 +296,7 @@ impl Counters {
         let unserved = self.executed.load(Relaxed).saturating_sub(self.started.load(Relaxed));
         let mut sums = Sums { unserved, ..Sums::default() };
         for (program, name, processes) in self.programs.list() {
-            let owners = self.claimed().iter().zip(&self.slots[PROGRAMS..]);
+            let owners = self.claimed().iter().zip(&self.slots);
             let owned = owners.filter(|(owner, _)| owner.is_of(program)).map(|(_, slot)| slot);
             let mut counted = Counted::default();
             counted.add_slot(self.counts(SlotIndex::shared(program)));
@@ -339,6 +339,7 @@ mod tests {
         let counters = counters();
         assert!(counters.is_root(7) && counters.flags() == EXPLAIN | TIMED);
         let program = counters.program(b"program");
+        counters.add_process(program);
         counters.start(7);
         let first = counters.claim(7, program);
         std::thread::scope(|scope| {
@@ -374,15 +375,14 @@ mod tests {
     fn a_thread_that_counts_alone_has_a_slot() {
         let counters = counters();
         let (sh, cat) = (counters.program(b"sh"), counters.program(b"cat"));
-        let own = |index: u32| SlotIndex(PROGRAMS as u32 + index);
         let slots = [counters.claim(7, sh), counters.claim(7, sh), counters.claim(8, sh)];
-        assert_eq!(slots, [own(0), own(1), own(2)]);
+        assert_eq!(slots, [SlotIndex(0), SlotIndex(1), SlotIndex(2)]);
         // The next process of the same program, and the next program in the same process.
         counters.release(8);
-        assert_eq!(counters.claim(9, sh), own(2));
+        assert_eq!(counters.claim(9, sh), SlotIndex(2));
         counters.start(9);
-        assert_eq!(counters.claim(9, cat), own(3));
-        assert_eq!(counters.claim(10, sh), own(2));
+        assert_eq!(counters.claim(9, cat), SlotIndex(3));
+        assert_eq!(counters.claim(10, sh), SlotIndex(2));
         assert_eq!(SlotIndex::from_word(SlotIndex(3).to_word()), Some(SlotIndex(3)));
         assert_eq!(SlotIndex::from_word(0), None);
     }

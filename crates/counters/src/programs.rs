@@ -55,18 +55,22 @@ impl Programs {
         self.0[program.0 as usize].processes.fetch_add(1, Relaxed);
     }
 
-    /// All of them: number, name, and how many processes have counted. What would disturb a terminal or a JSON string is replaced
-    /// in names.
+    /// Those that have processes: number, name, and how many processes have counted. What would disturb a terminal or a JSON
+    /// string is replaced in names.
     pub fn list(&self) -> impl Iterator<Item = (ProgramIndex, String, u64)> {
         let printed = |c: char| if c.is_control() || "\"\\".contains(c) { '?' } else { c };
         (0..).zip(&self.0).filter_map(move |(number, program)| {
+            let processes = program.processes.load(Relaxed);
+            if processes == 0 {
+                return None;
+            }
             let name = match number {
                 0 => OTHERS.to_owned(),
                 _ => {
                     String::from_utf8_lossy(&program.name.read()?.0).chars().map(printed).collect()
                 }
             };
-            Some((ProgramIndex(number), name, program.processes.load(Relaxed)))
+            Some((ProgramIndex(number), name, processes))
         })
     }
 }
@@ -86,16 +90,15 @@ mod tests {
         assert_eq!((sh, programs.find(b"sh")), (programs.find(b"sh"), ProgramIndex(1)));
         assert_eq!(ProgramIndex::from_word(sh.to_word()), Some(sh));
         assert_eq!(ProgramIndex::from_word(0), None);
-        programs.find(b"a\"\n\xff");
+        let odd = programs.find(b"a\"\n\xff");
         for i in 4..PROGRAMS as u32 {
             assert_eq!(programs.find(i.to_string().as_bytes()), ProgramIndex(i));
         }
         assert_eq!(programs.find(b"one too many"), ProgramIndex(0));
-        programs.add_process(ProgramIndex(0));
-        programs.add_process(sh);
-        programs.add_process(sh);
+        let counting = [ProgramIndex(0), sh, sh, programs.find(&long), odd];
+        counting.into_iter().for_each(|program| programs.add_process(program));
         let listed: Vec<_> = programs.list().collect();
-        assert_eq!(listed.len(), PROGRAMS);
+        assert_eq!(listed.len(), 4);
         assert_eq!(listed[0], (ProgramIndex(0), OTHERS.to_owned(), 1));
         assert_eq!(listed[1], (sh, "sh".to_owned(), 2));
         assert_eq!(listed[2].1.as_bytes(), &long[..NAME_BYTES]);
