@@ -91,7 +91,7 @@ check: ## formatting, lints, documentation, licences, scripts
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
 	scripts/lib-cargo-tools.sh $(TOOLS) cargo-deny
 	$(CARGO) deny --log-level error check --hide-inclusion-graph bans licenses sources
-	shellcheck -x -P SCRIPTDIR .ci/run scripts/*.sh scripts/mount-tests/*.sh scripts/run-tests/*.sh scripts/bdev-tests/*.sh
+	shellcheck -x -P SCRIPTDIR .ci/run scripts/*.sh scripts/mount-tests/*.sh scripts/run-tests/*.sh scripts/bdev-tests/*.sh scripts/programs-bench/*.sh
 
 bench: ## measure against peers in the same run; results into docs/PERFORMANCE.md (20 minutes)
 	$(CARGO) build --release --package keepstone --package preload --package bench
@@ -132,7 +132,7 @@ bench-scmfs: ## what SCMFS is to show, and BPFS beside it: ratios, IOzone, PostM
 	    $(BENCH) $$what $(SCMFS_BENCH) --save $(WORK)/bench/$$what.json || exit 1; done
 	$(BENCH) report $(SCMFS_MEASURED:%=$(WORK)/bench/%.json)
 
-bench-programs: build ## whole programs on tmpfs, under `keepstone run` and on a cached mount, in turn (6 minutes)
+bench-programs: build ## whole programs on tmpfs, under `keepstone run` and on a cached mount, in turn (12 minutes)
 	scripts/programs-bench.sh
 
 install: build ## into PREFIX (/usr/local), with the helper of mount(8) in SBINDIR (/sbin)

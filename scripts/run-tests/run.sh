@@ -17,6 +17,8 @@ root=$(cd "$here/../.." && pwd)
 # shellcheck disable=SC2034  # lib.sh uses it
 work=$root/.work
 source "$here/../mount-tests/lib.sh"
+# shellcheck source=../lib-servers.sh
+source "$here/../lib-servers.sh"
 export MOUNT_OPTIONS=direct
 
 programs=(coreutils shells tar git python python-modules sqlite build rsync served nginx vim fio rocksdb redis postgres mapping valgrind)
@@ -92,13 +94,6 @@ compare() (
     share "$1" <"$scratch/report"
     rm -rf "${2:?}/$1"
 )
-
-# need_server PROGRAM PACKAGE: installs PACKAGE unless PROGRAM is there; its service is not left running.
-need_server() {
-    command -v "$1" >/dev/null && return
-    "$root/scripts/lib-packages.sh" "$2"
-    systemctl disable --now "$2" 2>/dev/null || service "$2" stop 2>/dev/null || true
-}
 
 run_program() {
     echo "== $1 under keepstone run on $2"

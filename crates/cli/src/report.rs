@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use counters::{Class, Counters, Reason, Sums};
+use counters::{Class, Counted, Counters, ProgramSums, Reason};
 use serde::Serialize;
 
 use crate::program::Program;
@@ -33,6 +33,35 @@ struct Tally {
 impl From<counters::Tally> for Tally {
     fn from(tally: counters::Tally) -> Self {
         Self { calls: tally.calls, bytes: tally.bytes }
+    }
+}
+
+/// What the processes of one program have counted.
+#[derive(Debug, Serialize)]
+struct OfProgram {
+    /// What it was executed as.
+    program: String,
+    /// How many of its processes have used a pool.
+    processes: u64,
+    served: Tally,
+    by_mount: Tally,
+    /// Of calls and of bytes, how much was served in user space, in percent.
+    served_percent: [f64; 2],
+    /// Why the rest was not.
+    reasons: BTreeMap<&'static str, Tally>,
+}
+
+impl From<ProgramSums> for OfProgram {
+    fn from(ProgramSums { name, processes, counted }: ProgramSums) -> Self {
+        let reasons = counted_reasons(&counted);
+        Self {
+            program: name,
+            processes,
+            served: counted.served().into(),
+            by_mount: counted.by_kernel().into(),
+            served_percent: served_percent(&counted),
+            reasons: reasons.map(|(reason, tally)| (reason.name(), tally.into())).collect(),
+        }
     }
 }
 
@@ -69,6 +98,8 @@ pub struct Report {
     status: u8,
     /// By class; classes without calls are left out.
     calls: BTreeMap<&'static str, Calls>,
+    /// By program, those first of which most went through the mounts; those that have not used a pool are left out.
+    by_program: Vec<OfProgram>,
     /// All that was served in user space.
     served: Tally,
     /// All that went through the mounts, as far as programs with the library know.
@@ -90,9 +121,12 @@ pub struct Report {
     not_direct: Vec<String>,
 }
 
-/// How much of all a part is, in percent; all of nothing.
-fn percent(part: u64, rest: u64) -> f64 {
-    if rest == 0 { 100.0 } else { 100.0 * part as f64 / (part + rest) as f64 }
+/// Of calls and of bytes, how much was served in user space, in percent; all of nothing.
+fn served_percent(counted: &Counted) -> [f64; 2] {
+    let (served, by_mount) = (counted.served(), counted.by_kernel());
+    [(served.calls, by_mount.calls), (served.bytes, by_mount.bytes)].map(|(part, rest)| {
+        if rest == 0 { 100.0 } else { 100.0 * part as f64 / (part + rest) as f64 }
+    })
 }
 
 impl Report {
@@ -104,7 +138,6 @@ impl Report {
         not_direct: Vec<String>,
     ) -> Self {
         let sums = counters.sums();
-        let (served, by_mount) = (sums.served(), sums.by_kernel());
         let (executed, files) =
             counters.files().into_iter().partition::<Vec<_>, _>(|f| f.reason == Reason::Executed);
         let text = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
@@ -121,14 +154,12 @@ impl Report {
         };
         Self {
             status,
-            calls: calls(&sums),
-            served_percent: [
-                percent(served.calls, by_mount.calls),
-                percent(served.bytes, by_mount.bytes),
-            ],
-            served: served.into(),
-            by_mount: by_mount.into(),
-            reasons: reasons(&sums),
+            calls: calls(&sums.all),
+            by_program: sums.programs.into_iter().map(OfProgram::from).collect(),
+            served: sums.all.served().into(),
+            by_mount: sums.all.by_kernel().into(),
+            served_percent: served_percent(&sums.all),
+            reasons: reasons(&sums.all),
             unserved_programs: sums.unserved,
             programs: executed.iter().filter_map(|file| program(text(&file.path))).collect(),
             files: files.into_iter().map(file).collect(),
@@ -141,6 +172,7 @@ impl Report {
     pub fn print(&self, stats: bool, explain: bool) {
         if stats {
             self.print_calls();
+            self.print_programs();
         }
         let [calls, bytes] = self.served_percent;
         tell!(
@@ -197,6 +229,32 @@ impl Report {
         }
     }
 
+    fn print_programs(&self) {
+        if self.by_program.is_empty() {
+            return;
+        }
+        tell!(
+            "{:20} {:>9} {:>14} {:>14} {:>14} {:>14} {:>7} {:>7}",
+            "program",
+            "processes",
+            "in user space",
+            "bytes",
+            "by the kernel",
+            "bytes",
+            "% calls",
+            "% bytes"
+        );
+        for OfProgram { program, processes, served, by_mount, served_percent, .. } in
+            &self.by_program
+        {
+            let ([calls, bytes], served_bytes) = (served_percent, served.bytes);
+            let (served, by_mount, by_mount_bytes) = (served.calls, by_mount.calls, by_mount.bytes);
+            tell!(
+                "{program:20} {processes:9} {served:14} {served_bytes:14} {by_mount:14} {by_mount_bytes:14} {calls:7.1} {bytes:7.1}"
+            );
+        }
+    }
+
     fn print_mounts(&self) {
         for (dir, requests) in &self.mounts {
             let total: u64 = requests.values().sum();
@@ -210,27 +268,30 @@ impl Report {
     }
 }
 
-fn calls(sums: &Sums) -> BTreeMap<&'static str, Calls> {
-    let named = Class::NAMES.into_iter().zip(&sums.classes);
-    let counted = named.filter(|(_, calls)| **calls != counters::Calls::default());
-    counted
-        .map(|(name, calls)| {
-            let calls = Calls {
-                served: calls.served.calls,
-                served_bytes: calls.served.bytes,
-                by_kernel: calls.by_kernel.calls,
-                by_kernel_bytes: calls.by_kernel.bytes,
-                served_ns: calls.served_ns,
-            };
-            (name, calls)
-        })
-        .collect()
+fn calls(counted: &Counted) -> BTreeMap<&'static str, Calls> {
+    let named = Class::NAMES.into_iter().zip(&counted.classes);
+    let used = named.filter(|(_, calls)| **calls != counters::Calls::default());
+    used.map(|(name, calls)| {
+        let calls = Calls {
+            served: calls.served.calls,
+            served_bytes: calls.served.bytes,
+            by_kernel: calls.by_kernel.calls,
+            by_kernel_bytes: calls.by_kernel.bytes,
+            served_ns: calls.served_ns,
+        };
+        (name, calls)
+    })
+    .collect()
 }
 
-fn reasons(sums: &Sums) -> BTreeMap<&'static str, Why> {
-    let named = Reason::ALL.into_iter().zip(&sums.reasons);
-    let counted = named.filter(|(_, tally)| tally.calls + tally.bytes > 0);
-    counted
+/// Why calls went through the mounts, without reasons that none had.
+fn counted_reasons(counted: &Counted) -> impl Iterator<Item = (Reason, counters::Tally)> {
+    let named = Reason::ALL.into_iter().zip(counted.reasons);
+    named.filter(|(_, tally)| tally.calls + tally.bytes > 0)
+}
+
+fn reasons(counted: &Counted) -> BTreeMap<&'static str, Why> {
+    counted_reasons(counted)
         .map(|(reason, tally)| {
             let (text, remedy) = (reason.text(), reason.remedy());
             (reason.name(), Why { calls: tally.calls, bytes: tally.bytes, text, remedy })

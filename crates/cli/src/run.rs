@@ -42,7 +42,8 @@ const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 /// `keepstone run`
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// Print what was served in user space and what went through the mounts, when CMD has ended.
+    /// Print what was served in user space and what went through the mounts, by class of call and by program, when CMD has
+    /// ended.
     #[arg(long)]
     pub stats: bool,
     /// List the files that went through the mounts, with the reasons, when CMD has ended, and the programs that could not

@@ -1,30 +1,24 @@
 //! The list of files that went through the mount, for `run --explain`: path, reason, calls and bytes.
 
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::Reason;
+use crate::label::Label;
 
 /// So many files are listed.
 const FILES: usize = 1024;
 /// What is kept of a path: its last bytes.
 const PATH_BYTES: usize = 480;
 
-const FREE: u32 = 0;
-/// Somebody writes the path.
-const BEING_MADE: u32 = 1;
-const READY: u32 = 2;
-
 #[repr(C)]
 pub(crate) struct Files([File; FILES]);
 
 #[repr(C)]
 struct File {
-    state: AtomicU32,
-    reason: AtomicU8,
-    path_len: AtomicU16,
+    /// The path, and the reason.
+    label: Label<PATH_BYTES>,
     calls: AtomicU64,
     bytes: AtomicU64,
-    path: [AtomicU8; PATH_BYTES],
 }
 
 /// A file, or a program, with why it is listed.
@@ -40,14 +34,6 @@ pub struct FileCalls {
     pub bytes: u64,
 }
 
-impl File {
-    fn has(&self, path: &[u8], reason: Reason) -> bool {
-        self.reason.load(Relaxed) == reason as u8
-            && usize::from(self.path_len.load(Relaxed)) == path.len()
-            && path.iter().zip(&self.path).all(|(byte, there)| there.load(Relaxed) == *byte)
-    }
-}
-
 impl Files {
     /// Adds to a file's calls; nothing where the list is full.
     pub fn add(&self, path: &[u8], reason: Reason, calls: u64, bytes: u64) {
@@ -57,15 +43,7 @@ impl Files {
         });
         let start = hash as usize % FILES;
         for file in self.0[start..].iter().chain(&self.0[..start]) {
-            let made = file.state.compare_exchange(FREE, BEING_MADE, AcqRel, Acquire);
-            if made.is_ok() {
-                file.reason.store(reason as u8, Relaxed);
-                file.path_len.store(path.len() as u16, Relaxed);
-                path.iter().zip(&file.path).for_each(|(byte, to)| to.store(*byte, Relaxed));
-                file.state.store(READY, Release);
-            }
-            // One that is being made may be the same: it is listed twice then, and added up by who reads.
-            if made.is_ok() || made == Err(READY) && file.has(path, reason) {
+            if file.label.is_or_becomes(path, reason as u8) {
                 file.calls.fetch_add(calls, Relaxed);
                 file.bytes.fetch_add(bytes, Relaxed);
                 return;
@@ -76,10 +54,9 @@ impl Files {
     /// All of them, by path.
     pub fn list(&self) -> Vec<FileCalls> {
         let mut found: Vec<FileCalls> = Vec::new();
-        for file in self.0.iter().filter(|file| file.state.load(Acquire) == READY) {
-            let len = usize::from(file.path_len.load(Relaxed)).min(PATH_BYTES);
-            let path: Vec<u8> = file.path[..len].iter().map(|byte| byte.load(Relaxed)).collect();
-            let Some(reason) = Reason::from_number(file.reason.load(Relaxed)) else { continue };
+        for file in &self.0 {
+            let Some((path, number)) = file.label.read() else { continue };
+            let Some(reason) = Reason::from_number(number) else { continue };
             let (calls, bytes) = (file.calls.load(Relaxed), file.bytes.load(Relaxed));
             match found.iter_mut().find(|found| found.path == path && found.reason == reason) {
                 Some(same) => (same.calls, same.bytes) = (same.calls + calls, same.bytes + bytes),

@@ -1,18 +1,22 @@
 //! What all programs of a `keepstone run` count together: which calls and bytes were served in user space, and which went
-//! through the mount, and why.
+//! through the mount, and why; in all, and by program.
 //!
 //! `KEEPSTONE_STATS` leads to a file without a name that all of them map (`/proc/PID/fd/N`); those that have
 //! inherited descriptor N need not be allowed to look at process PID. The command makes it ([`Counters::create`]) and reads
 //! it, the library counts in it ([`Counters::inherited`]). All in host byte order.
 //!
-//! - **counters-N1** A thread counts in a slot of its own, without a locked instruction, as long as there are slots; the first
-//!   slot is everybody's, and changed atomically. What was counted stays when the slot goes to another.
+//! - **counters-N1** A thread counts in a slot of its own, without a locked instruction, as long as there are slots; the last
+//!   slots, one for each program, are shared, and changed atomically. What was counted stays when the slot goes to another.
 //! - **counters-N2** Counting neither allocates nor makes a system call.
+//! - **counters-N3** A slot belongs to one program for good, so that what was counted there is that program's, whoever has
+//!   counted it and however that one has ended. The memory is bounded: programs that find no place are counted as one.
 
 #![allow(unsafe_code)]
 
 mod files;
 mod kinds;
+mod label;
+mod programs;
 mod sums;
 
 use std::ffi::CStr;
@@ -20,17 +24,21 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 pub use files::FileCalls;
 pub use kinds::{Class, Reason};
-pub use sums::{Calls, Sums, Tally};
+pub use programs::ProgramIndex;
+pub use sums::{Calls, Counted, ProgramSums, Sums, Tally};
 
 use files::Files;
+use programs::{PROGRAMS, Programs};
 use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 /// The first 8 bytes of the file.
-const MAGIC: u64 = u64::from_ne_bytes(*b"KSRUN004");
+const MAGIC: u64 = u64::from_ne_bytes(*b"KSRUN005");
+/// Slots, with the shared ones of programs: a power of two, so that the place of one is a mask away.
+const SLOTS: usize = 512;
 /// So many threads count without disturbing others.
-const SLOTS: usize = 256;
+const OWN_SLOTS: usize = SLOTS - PROGRAMS;
 
 /// The time of each call that is served is measured.
 pub const TIMED: u32 = 1;
@@ -50,17 +58,51 @@ pub struct Counters {
     /// Programs that were to be executed, and those that have loaded the library.
     executed: AtomicU64,
     started: AtomicU64,
-    /// Slots in use are below this one.
-    slots_end: AtomicU32,
+    /// Owners below this one have been there.
+    owners_end: AtomicU32,
+    programs: Programs,
+    owners: [Owner; OWN_SLOTS],
+    /// One for each owner, then one for each program: most processes touch the first few only.
     slots: [ThreadCounts; SLOTS],
     files: Files,
+}
+
+/// Who counts in a slot: the process, or 0 where nobody does, and above it the program and 1. All of it is 0 until the slot gets
+/// its first owner.
+#[repr(transparent)]
+struct Owner(AtomicU64);
+
+impl Owner {
+    const fn word(program: ProgramIndex, pid: u32) -> u64 {
+        (program.to_word() as u64) << 32 | pid as u64
+    }
+
+    /// Whether the slot was free for this program, and now is the process's.
+    fn claim(&self, program: ProgramIndex, pid: u32) -> bool {
+        let seen = self.0.load(Relaxed);
+        let is_free = seen == 0 || seen == Self::word(program, 0);
+        // counters-N3.
+        let new = Self::word(program, pid);
+        is_free && self.0.compare_exchange(seen, new, AcqRel, Relaxed).is_ok()
+    }
+
+    /// If the slot is the process's, it is free.
+    fn release(&self, pid: u32) {
+        let seen = self.0.load(Relaxed);
+        if seen as u32 == pid {
+            let free = seen & !u64::from(u32::MAX);
+            let _ = self.0.compare_exchange(seen, free, AcqRel, Relaxed);
+        }
+    }
+
+    fn is_of(&self, program: ProgramIndex) -> bool {
+        self.0.load(Relaxed) >> 32 == Self::word(program, 0) >> 32
+    }
 }
 
 /// What one thread has counted, and whoever had the slot before.
 #[repr(C, align(64))]
 struct ThreadCounts {
-    /// The process that counts here; 0: nobody.
-    owner: AtomicU32,
     classes: [ClassCounts; Class::COUNT],
     reasons: [Counts; Reason::COUNT],
 }
@@ -85,12 +127,19 @@ struct ClassCounts {
 pub struct SlotIndex(u32);
 
 impl SlotIndex {
-    /// Everybody's.
-    const SHARED: Self = Self(0);
+    /// The one that all of a program share.
+    pub const fn shared(program: ProgramIndex) -> Self {
+        Self(OWN_SLOTS as u32 + program.number())
+    }
+
+    #[inline]
+    const fn is_shared(self) -> bool {
+        self.0 >= OWN_SLOTS as u32
+    }
 
     #[inline]
     fn add(self, to: &AtomicU64, n: u64) {
-        if self == Self::SHARED {
+        if self.is_shared() {
             to.fetch_add(n, Relaxed);
         } else {
             // counters-N1.
@@ -163,36 +212,44 @@ impl Counters {
         self.executed.fetch_sub(1, Relaxed);
     }
 
-    /// A program has loaded the library, in process `pid`: a slot for its first thread, and what was its predecessor's is free.
-    pub fn start(&self, pid: u32) -> SlotIndex {
+    /// A program has loaded the library, in process `pid`: slots of its predecessor are free.
+    pub fn start(&self, pid: u32) {
         self.started.fetch_add(1, Relaxed);
         self.release(pid);
-        self.claim(pid)
+    }
+
+    /// The program of this name; programs beyond those that have a place are one. To be asked for when there is something to
+    /// count, so that those that do not use pools take no place.
+    pub fn program(&self, name: &[u8]) -> ProgramIndex {
+        self.programs.find(name)
+    }
+
+    /// A process begins to count for this program.
+    pub fn add_process(&self, program: ProgramIndex) {
+        self.programs.add_process(program);
     }
 
     /// A slot for a thread of process `pid`.
-    pub fn claim(&self, pid: u32) -> SlotIndex {
-        for (index, slot) in self.slots.iter().enumerate().skip(1) {
-            let owner = &slot.owner;
-            if owner.load(Relaxed) == 0 && owner.compare_exchange(0, pid, AcqRel, Relaxed).is_ok() {
-                self.slots_end.fetch_max(index as u32 + 1, Relaxed);
-                return SlotIndex(index as u32);
+    pub fn claim(&self, pid: u32, program: ProgramIndex) -> SlotIndex {
+        match self.owners.iter().position(|owner| owner.claim(program, pid)) {
+            Some(index) => {
+                self.owners_end.fetch_max(index as u32 + 1, Relaxed);
+                SlotIndex(index as u32)
             }
+            None => SlotIndex::shared(program),
         }
-        SlotIndex::SHARED
     }
 
-    /// All slots of a process are free; its threads count in the one that [`shared`](Self::shared) names, if they still do.
+    /// All slots of a process are free; its threads count in the [shared](SlotIndex::shared) one of the program, if they still
+    /// do.
     pub fn release(&self, pid: u32) {
-        let end = self.slots_end.load(Relaxed) as usize;
-        for slot in self.slots.iter().take(end).skip(1) {
-            let _ = slot.owner.compare_exchange(pid, 0, AcqRel, Relaxed);
-        }
+        self.claimed().iter().for_each(|owner| owner.release(pid));
     }
 
-    /// The slot that is everybody's.
-    pub const fn shared() -> SlotIndex {
-        SlotIndex::SHARED
+    /// Owners that are there, or have been.
+    fn claimed(&self) -> &[Owner] {
+        let end = self.owners_end.load(Relaxed) as usize;
+        &self.owners[..end.min(OWN_SLOTS)]
     }
 
     #[inline]
@@ -236,19 +293,17 @@ impl Counters {
 
     /// What all have counted.
     pub fn sums(&self) -> Sums {
-        let end = self.slots_end.load(Relaxed).max(1) as usize;
         let unserved = self.executed.load(Relaxed).saturating_sub(self.started.load(Relaxed));
         let mut sums = Sums { unserved, ..Sums::default() };
-        for slot in self.slots.iter().take(end) {
-            for (sum, counts) in sums.classes.iter_mut().zip(&slot.classes) {
-                sum.served.add(&counts.served);
-                sum.by_kernel.add(&counts.by_kernel);
-                sum.served_ns += counts.served_ns.load(Relaxed);
-            }
-            for (sum, counts) in sums.reasons.iter_mut().zip(&slot.reasons) {
-                sum.add(counts);
-            }
+        for (program, name, processes) in self.programs.list() {
+            let owners = self.claimed().iter().zip(&self.slots);
+            let owned = owners.filter(|(owner, _)| owner.is_of(program)).map(|(_, slot)| slot);
+            let mut counted = Counted::default();
+            counted.add_slot(self.counts(SlotIndex::shared(program)));
+            owned.for_each(|slot| counted.add_slot(slot));
+            sums.add(name, processes, counted);
         }
+        sums.finish();
         sums
     }
 }
@@ -283,11 +338,14 @@ mod tests {
     fn what_threads_count_is_summed_and_stays() {
         let counters = counters();
         assert!(counters.is_root(7) && counters.flags() == EXPLAIN | TIMED);
-        let first = counters.start(7);
+        let program = counters.program(b"program");
+        counters.add_process(program);
+        counters.start(7);
+        let first = counters.claim(7, program);
         std::thread::scope(|scope| {
             for _ in 0..2 * SLOTS {
                 scope.spawn(|| {
-                    let slot = counters.claim(8);
+                    let slot = counters.claim(8, program);
                     for _ in 0..100 {
                         counters.served(slot, Class::Read, 10, 1);
                     }
@@ -297,13 +355,15 @@ mod tests {
         counters.served(first, Class::Open, 0, 0);
         counters.by_kernel(first, Class::Read, Reason::NotDirect, 1, 4096);
         counters.release(8);
-        assert_ne!(counters.claim(9), SlotIndex::SHARED);
+        assert!(!counters.claim(9, program).is_shared());
         let sums = counters.sums();
-        let read = &sums.classes[Class::Read as usize];
+        let read = &sums.all.classes[Class::Read as usize];
         let calls = 200 * SLOTS as u64;
         assert_eq!((read.served, read.served_ns), (Tally { calls, bytes: 10 * calls }, calls));
         assert_eq!(read.by_kernel, Tally { calls: 1, bytes: 4096 });
-        assert_eq!(sums.reasons[Reason::NotDirect as usize].bytes, 4096);
+        assert_eq!(sums.all.reasons[Reason::NotDirect as usize].bytes, 4096);
+        assert_eq!(sums.programs.len(), 1);
+        assert_eq!(sums.programs[0].counted, sums.all);
         assert_eq!(sums.unserved, 0);
         counters.executes();
         assert_eq!(counters.sums().unserved, 1);
@@ -314,12 +374,54 @@ mod tests {
     #[test]
     fn a_thread_that_counts_alone_has_a_slot() {
         let counters = counters();
-        let slots = [counters.start(7), counters.claim(7), counters.claim(8)];
-        assert_eq!(slots, [SlotIndex(1), SlotIndex(2), SlotIndex(3)]);
-        // The next program in the same process.
-        assert_eq!(counters.start(7), SlotIndex(1));
+        let (sh, cat) = (counters.program(b"sh"), counters.program(b"cat"));
+        let slots = [counters.claim(7, sh), counters.claim(7, sh), counters.claim(8, sh)];
+        assert_eq!(slots, [SlotIndex(0), SlotIndex(1), SlotIndex(2)]);
+        // The next process of the same program, and the next program in the same process.
+        counters.release(8);
+        assert_eq!(counters.claim(9, sh), SlotIndex(2));
+        counters.start(9);
+        assert_eq!(counters.claim(9, cat), SlotIndex(3));
+        assert_eq!(counters.claim(10, sh), SlotIndex(2));
         assert_eq!(SlotIndex::from_word(SlotIndex(3).to_word()), Some(SlotIndex(3)));
         assert_eq!(SlotIndex::from_word(0), None);
+    }
+
+    #[test]
+    fn what_was_counted_stays_with_its_program() {
+        let counters = counters();
+        let (sh, cat) = (counters.program(b"sh"), counters.program(b"cat"));
+        [sh, sh, sh, cat].into_iter().for_each(|program| counters.add_process(program));
+        counters.served(counters.claim(7, sh), Class::Write, 5, 0);
+        // A child that is killed keeps its slot; one that executes another program gives it back.
+        counters.by_kernel(counters.claim(8, sh), Class::Read, Reason::Libc, 1, 10);
+        counters.served(counters.claim(9, sh), Class::Open, 0, 0);
+        counters.start(9);
+        counters.served(counters.claim(9, cat), Class::Read, 100, 0);
+        counters.release(9);
+        counters.served(SlotIndex::shared(cat), Class::Close, 0, 0);
+        // More programs than there is room for, and more threads.
+        for i in 0..2 * SLOTS as u32 {
+            let other = counters.program(i.to_string().as_bytes());
+            counters.add_process(other);
+            counters.served(counters.claim(100 + i, other), Class::Read, 1, 0);
+        }
+        let sums = counters.sums();
+        let of = |name: &str| {
+            let program = sums.programs.iter().find(|program| program.name == name).unwrap();
+            (program.processes, program.counted.served(), program.counted.by_kernel())
+        };
+        let tally = |calls, bytes| Tally { calls, bytes };
+        assert_eq!(of("sh"), (3, tally(2, 5), tally(1, 10)));
+        assert_eq!(of("cat"), (1, tally(2, 100), tally(0, 0)));
+        let named = PROGRAMS as u64 - 3;
+        let others = 2 * SLOTS as u64 - named;
+        assert_eq!(of("others"), (others, tally(others, others), tally(0, 0)));
+        assert_eq!(sums.programs.len(), PROGRAMS);
+        assert_eq!(sums.programs[0].name, "sh");
+        let all: Tally = sums.programs.iter().map(|program| program.counted.served()).sum();
+        assert_eq!(sums.all.served(), all);
+        assert_eq!(all.calls, 4 + 2 * SLOTS as u64);
     }
 
     #[test]

@@ -1,12 +1,15 @@
 //! What was counted in all, and what is said of it.
 
+use std::cmp::Reverse;
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::{Class, Counts, Reason};
+use crate::{Class, Counts, Reason, ThreadCounts};
 
 /// Below this share, the closing line says so, in percent.
 const ENOUGH_PERCENT: u64 = 90;
+/// Calls that are left to the kernel for these reasons are so because that is faster.
+const MEANT: [Reason; 2] = [Reason::FirstCalls, Reason::Direct];
 
 /// Calls, and the bytes that they have moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,19 +20,24 @@ pub struct Tally {
     pub bytes: u64,
 }
 
-impl Tally {
-    pub(crate) fn add(&mut self, counts: &Counts) {
-        self.calls += counts.calls.load(Relaxed);
-        self.bytes += counts.bytes.load(Relaxed);
+impl From<&Counts> for Tally {
+    fn from(counts: &Counts) -> Self {
+        Self { calls: counts.calls.load(Relaxed), bytes: counts.bytes.load(Relaxed) }
+    }
+}
+
+impl std::ops::AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.calls += other.calls;
+        self.bytes += other.bytes;
     }
 }
 
 impl std::iter::Sum for Tally {
     fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
-        all.fold(Self::default(), |sum, one| Self {
-            calls: sum.calls + one.calls,
-            bytes: sum.bytes + one.bytes,
-        })
+        let mut sum = Self::default();
+        all.for_each(|one| sum += one);
+        sum
     }
 }
 
@@ -44,18 +52,38 @@ pub struct Calls {
     pub served_ns: u64,
 }
 
-/// What all programs of a run have counted.
+/// What was counted, in all or in one program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sums {
+pub struct Counted {
     /// By [`Class`].
     pub classes: [Calls; Class::COUNT],
     /// What the kernel has made, by [`Reason`].
     pub reasons: [Tally; Reason::COUNT],
+}
+
+/// What a program has counted, in all its processes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProgramSums {
+    /// What it was executed as, without directories; `others` for all that found no place.
+    pub name: String,
+    /// How many of its processes have counted.
+    pub processes: u64,
+    /// What they have counted.
+    pub counted: Counted,
+}
+
+/// What all programs of a run have counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sums {
+    /// In all.
+    pub all: Counted,
+    /// By program, those first of which most went through the mount; without those that have not used a pool.
+    pub programs: Vec<ProgramSums>,
     /// Programs that did not load the library.
     pub unserved: u64,
 }
 
-impl Sums {
+impl Counted {
     /// What was served in user space.
     pub fn served(&self) -> Tally {
         self.classes.iter().map(|calls| calls.served).sum()
@@ -66,29 +94,96 @@ impl Sums {
         self.classes.iter().map(|calls| calls.by_kernel).sum()
     }
 
-    /// One line that says how much was served in user space, why not all was, and what helps; `None` where it was enough.
-    /// Calls that are left to the kernel because that is faster do not make it too little.
+    /// What went through the mount, without what goes there because that is faster.
+    fn missed(&self) -> Tally {
+        let all = self.by_kernel();
+        let meant: Tally = MEANT.iter().map(|reason| self.reasons[*reason as usize]).sum();
+        Tally {
+            calls: all.calls.saturating_sub(meant.calls),
+            bytes: all.bytes.saturating_sub(meant.bytes),
+        }
+    }
+
+    pub(crate) fn add_slot(&mut self, slot: &ThreadCounts) {
+        for (sum, counts) in self.classes.iter_mut().zip(&slot.classes) {
+            sum.served += (&counts.served).into();
+            sum.by_kernel += (&counts.by_kernel).into();
+            sum.served_ns += counts.served_ns.load(Relaxed);
+        }
+        for (sum, counts) in self.reasons.iter_mut().zip(&slot.reasons) {
+            *sum += counts.into();
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        for (sum, calls) in self.classes.iter_mut().zip(&other.classes) {
+            sum.served += calls.served;
+            sum.by_kernel += calls.by_kernel;
+            sum.served_ns += calls.served_ns;
+        }
+        for (sum, tally) in self.reasons.iter_mut().zip(&other.reasons) {
+            *sum += *tally;
+        }
+    }
+}
+
+impl Sums {
+    /// Adds what a program has counted. It may come twice, if two processes gave it a place at once.
+    pub(crate) fn add(&mut self, name: String, processes: u64, counted: Counted) {
+        self.all.add(&counted);
+        match self.programs.iter_mut().find(|program| program.name == name) {
+            Some(same) => {
+                same.processes += processes;
+                same.counted.add(&counted);
+            }
+            None => self.programs.push(ProgramSums { name, processes, counted }),
+        }
+    }
+
+    /// All programs have been added.
+    pub(crate) fn finish(&mut self) {
+        self.programs.retain(|program| program.counted != Counted::default());
+        self.programs.sort_by_key(|ProgramSums { counted, .. }| {
+            Reverse((counted.missed().calls, counted.by_kernel().calls, counted.served().calls))
+        });
+    }
+
+    /// One line that says how much was served in user space, which program was served worst, why not all was, and what helps;
+    /// `None` where it was enough. Calls that are left to the kernel because that is faster do not make it too little.
     pub fn closing_line(&self) -> Option<String> {
-        let (served, all) = (self.served(), self.by_kernel());
-        let meant = [Reason::FirstCalls, Reason::Direct];
-        let few: Tally = meant.iter().map(|reason| self.reasons[*reason as usize]).sum();
+        let (served, all, missed) = (self.all.served(), self.all.by_kernel(), self.all.missed());
         let is_enough =
-            |served: u64, by_kernel: u64| 100 * served >= ENOUGH_PERCENT * (served + by_kernel);
-        let is_served = is_enough(served.calls, all.calls - few.calls.min(all.calls))
-            && is_enough(served.bytes, all.bytes - few.bytes.min(all.bytes));
+            |served: u64, missed: u64| 100 * served >= ENOUGH_PERCENT * (served + missed);
+        let calls_are_enough = is_enough(served.calls, missed.calls);
+        let is_served = calls_are_enough && is_enough(served.bytes, missed.bytes);
         if is_served && self.unserved == 0 {
             return None;
         }
         let mut line = String::new();
         if all.calls > 0 {
-            let calls = served.calls + all.calls;
             let _ = write!(
                 line,
-                "{} of {calls} calls and {} of {} bytes on pools were served in user space",
+                "{} of {} calls and {} of {} bytes on pools were served in user space",
                 served.calls,
+                served.calls + all.calls,
                 served.bytes,
                 served.bytes + all.bytes
             );
+            let worst = self.programs.iter().max_by_key(|program| {
+                let missed = program.counted.missed();
+                if calls_are_enough { missed.bytes } else { missed.calls }
+            });
+            if let Some(ProgramSums { name, counted, .. }) = worst.filter(|_| !is_served) {
+                let (served, all) = (counted.served(), counted.by_kernel());
+                let _ = write!(
+                    line,
+                    "; served worst: {name} ({} of {} calls, {} of {} bytes)",
+                    served.calls,
+                    served.calls + all.calls,
+                    served.bytes,
+                    served.bytes + all.bytes
+                );
+            }
         }
         if self.unserved > 0 {
             let programs = if self.unserved == 1 { "program" } else { "programs" };
@@ -99,8 +194,8 @@ impl Sums {
                 self.unserved
             );
         }
-        for (reason, tally) in Reason::ALL.into_iter().zip(&self.reasons) {
-            if tally.calls > 0 && !meant.contains(&reason) {
+        for (reason, tally) in Reason::ALL.into_iter().zip(&self.all.reasons) {
+            if tally.calls > 0 && !MEANT.contains(&reason) {
                 let _ = write!(line, "; {} calls: {}", tally.calls, reason.text());
                 if !reason.remedy().is_empty() {
                     let _ = write!(line, " ({})", reason.remedy());
@@ -116,28 +211,67 @@ impl Sums {
 mod tests {
     use super::*;
 
+    const fn tally(calls: u64, bytes: u64) -> Tally {
+        Tally { calls, bytes }
+    }
+
+    /// What reads: so much was served, the rest was not for this reason.
+    fn reads(served: Tally, by_kernel: Tally, reason: Reason) -> Counted {
+        let mut counted = Counted::default();
+        let read = &mut counted.classes[Class::Read as usize];
+        (read.served, read.by_kernel) = (served, by_kernel);
+        counted.reasons[reason as usize] = by_kernel;
+        counted
+    }
+
+    fn sums(programs: &[(&str, Counted)]) -> Sums {
+        let mut sums = Sums::default();
+        for (name, counted) in programs {
+            sums.add((*name).to_owned(), 1, counted.clone());
+        }
+        sums.finish();
+        sums
+    }
+
     #[test]
     fn the_line_says_why_and_only_where_too_little_was_served() {
-        let mut sums = Sums::default();
-        assert_eq!(sums.closing_line(), None);
-        let tally = |calls, bytes| Tally { calls, bytes };
-        sums.classes[Class::Read as usize].served = tally(90, 900);
-        sums.classes[Class::Read as usize].by_kernel = tally(10, 100);
-        sums.reasons[Reason::NotDirect as usize] = tally(10, 100);
-        assert_eq!(sums.closing_line(), None);
-        sums.classes[Class::Read as usize].by_kernel = tally(10, 101);
-        sums.reasons[Reason::NotDirect as usize] = tally(10, 101);
-        let line = sums.closing_line().unwrap();
+        assert_eq!(Sums::default().closing_line(), None);
+        let of = |by_kernel, reason| sums(&[("cat", reads(tally(90, 900), by_kernel, reason))]);
+        assert_eq!(of(tally(10, 100), Reason::NotDirect).closing_line(), None);
         assert_eq!(
-            line,
-            "90 of 100 calls and 900 of 1001 bytes on pools were served in user space; 10 calls: not mounted with -o \
-             direct (unmount, and mount with `-o direct`); `keepstone run --explain` lists them"
+            of(tally(10, 101), Reason::NotDirect).closing_line().unwrap(),
+            "90 of 100 calls and 900 of 1001 bytes on pools were served in user space; served worst: cat (90 of 100 calls, \
+             900 of 1001 bytes); 10 calls: not mounted with -o direct (unmount, and mount with `-o direct`); `keepstone run \
+             --explain` lists them"
         );
         // To leave these to the kernel is faster.
-        sums.reasons = Default::default();
-        sums.reasons[Reason::FirstCalls as usize] = tally(10, 101);
-        assert_eq!(sums.closing_line(), None);
-        sums.unserved = 2;
-        assert!(sums.closing_line().unwrap().contains("2 programs could not be served"));
+        let mut meant = of(tally(10, 101), Reason::FirstCalls);
+        assert_eq!(meant.closing_line(), None);
+        meant.unserved = 2;
+        let line = meant.closing_line().unwrap();
+        assert!(line.contains("2 programs could not be served") && !line.contains("worst"));
+    }
+
+    #[test]
+    fn the_line_names_the_program_that_was_served_worst() {
+        let none = tally(0, 0);
+        let sums = sums(&[
+            ("true", Counted::default()),
+            ("dd", reads(tally(5, 5), tally(40, 1), Reason::Direct)),
+            ("cat", reads(tally(50, 10), tally(20, 10), Reason::Libc)),
+            ("sh", reads(none, tally(15, 4000), Reason::Libc)),
+            // Two processes gave it a place at once.
+            ("cat", reads(none, tally(1, 1), Reason::Libc)),
+        ]);
+        let names: Vec<_> = sums.programs.iter().map(|program| &*program.name).collect();
+        assert_eq!(names, ["cat", "sh", "dd"]);
+        assert_eq!((sums.programs[0].processes, sums.unserved), (2, 0));
+        let line = sums.closing_line().unwrap();
+        assert!(line.contains("; served worst: cat (50 of 71 calls, 10 of 21 bytes);"), "{line}");
+        // Of calls there were enough: bytes decide.
+        let mut busy = sums;
+        busy.add("ls".to_owned(), 1, reads(tally(1000, 0), none, Reason::Libc));
+        let line = busy.closing_line().unwrap();
+        assert!(line.contains("; served worst: sh (0 of 15 calls, 0 of 4000 bytes);"), "{line}");
     }
 }

@@ -1,4 +1,5 @@
-//! What was served, and what went through the mount, counted over all programs of a `keepstone run` ([`counters`]).
+//! What was served, and what went through the mount, counted over all programs of a `keepstone run`, and for the one that this
+//! process executes ([`counters`]).
 //!
 //! Calls on files of pools that the kernel has opened are counted, too, where that is known: by a byte for each descriptor
 //! ([`mark`]).
@@ -6,19 +7,25 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int};
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, Ordering::Relaxed};
 
-use counters::{CLOSING_LINE, Counters, EXPLAIN, JSON, SlotIndex, TIMED};
+use counters::{CLOSING_LINE, Counters, EXPLAIN, JSON, ProgramIndex, SlotIndex, TIMED};
 pub use counters::{Class, Reason};
 use rustix::fd::BorrowedFd;
 
 use crate::start::{opens_in_user_space, process};
-use crate::{guard, real};
+use crate::{guard, real, streams};
 
 /// Numbers that can be marked are below this one.
 const NUMBERS: usize = 1024;
 
 static COUNTERS: AtomicPtr<Counters> = AtomicPtr::new(std::ptr::null_mut());
+
+/// The program that this process counts for ([`ProgramIndex::to_word`]), once it does.
+static PROGRAM: AtomicU32 = AtomicU32::new(0);
+
+/// Whether the process is ending: slots of its own would not be given back.
+static ENDED: AtomicBool = AtomicBool::new(false);
 
 /// Of descriptors that the kernel has on files of pools, and nobody here serves: the reason, and 1; else 0.
 static MARKED: [AtomicU8; NUMBERS] = [const { AtomicU8::new(0) }; NUMBERS];
@@ -43,8 +50,27 @@ pub fn start() {
     }
     // SAFETY: `getenv` returned a string.
     let Some(counters) = Counters::inherited(unsafe { CStr::from_ptr(path) }) else { return };
-    slot_word().set(counters.start(own_pid()).to_word());
+    counters.start(own_pid());
     COUNTERS.store(std::ptr::from_ref(counters).cast_mut(), Relaxed);
+}
+
+/// What this program was executed as, without directories: the kernel's name of the process, not cut off after 15 bytes, and
+/// without a system call. Of a script it is the script's. Where a descriptor was executed, it is the file's.
+fn program_name(buf: &mut [u8; 512]) -> &[u8] {
+    // SAFETY: no preconditions; what it returns is a string that stays, or null.
+    let executed = unsafe {
+        let path = libc::getauxval(libc::AT_EXECFN) as *const c_char;
+        if path.is_null() { c"/proc/self/exe" } else { CStr::from_ptr(path) }
+    };
+    let mut path = executed.to_bytes();
+    if path.starts_with(b"/dev/fd/") || path.starts_with(b"/proc/") {
+        // SAFETY: a string, and a buffer of that size.
+        let len = unsafe {
+            real::readlink(c"/proc/self/exe".as_ptr(), buf.as_mut_ptr().cast(), buf.len())
+        };
+        path = &buf[..usize::try_from(len).unwrap_or(0)];
+    }
+    path.rsplit(|byte| *byte == b'/').next().unwrap_or(path)
 }
 
 fn own_pid() -> u32 {
@@ -59,16 +85,38 @@ fn counters() -> Option<&'static Counters> {
 
 #[inline]
 fn own_slot(counters: &Counters) -> SlotIndex {
-    SlotIndex::from_word(slot_word().get()).unwrap_or_else(|| {
-        let slot = counters.claim(own_pid());
-        slot_word().set(slot.to_word());
-        slot
-    })
+    SlotIndex::from_word(slot_word().get()).unwrap_or_else(|| first_slot(counters))
+}
+
+/// The calling thread counts for the first time.
+#[cold]
+fn first_slot(counters: &Counters) -> SlotIndex {
+    let program = program(counters);
+    let slot = if ENDED.load(Relaxed) {
+        SlotIndex::shared(program)
+    } else {
+        counters.claim(own_pid(), program)
+    };
+    slot_word().set(slot.to_word());
+    slot
+}
+
+/// The program that this process executes, which takes a place when it first counts.
+fn program(counters: &Counters) -> ProgramIndex {
+    if let Some(program) = ProgramIndex::from_word(PROGRAM.load(Relaxed)) {
+        return program;
+    }
+    let program = counters.program(program_name(&mut [0; 512]));
+    if PROGRAM.compare_exchange(0, program.to_word(), Relaxed, Relaxed).is_ok() {
+        counters.add_process(program);
+    }
+    program
 }
 
 /// In the child of a fork: it counts in a slot of its own, and is not the first program.
 pub fn forked(process: Option<&posix::Process>) {
     slot_word().set(0);
+    PROGRAM.store(0, Relaxed);
     let stderr = STDERR.swap(-1, Relaxed);
     if stderr >= 0 {
         // Who waits for the end of what is written there does not wait for children.
@@ -197,6 +245,8 @@ pub fn opened_by_kernel(fd: c_int) -> c_int {
         mark(fd, is_in_pool.then(why));
         if is_in_pool {
             count(Class::Open, fd, why(), 1, 0);
+            // What streams transfer passes our functions, to be counted.
+            streams::are_served();
         }
     }
     fd
@@ -260,10 +310,11 @@ pub fn keep_stderr(process: Option<&posix::Process>) {
     STDERR.store(hidden.and_then(|fds| fds.first().copied()).unwrap_or(copy), Relaxed);
 }
 
-/// The process ends: others count where it has counted. The first program says what was served.
+/// The process ends: others of its program count where it has counted. The first program says what was served.
 pub fn end() {
     let Some(counters) = counters() else { return };
-    slot_word().set(Counters::shared().to_word());
+    ENDED.store(true, Relaxed);
+    slot_word().set(0);
     counters.release(own_pid());
     let stderr = STDERR.swap(-1, Relaxed);
     if stderr < 0 || !is_to_close(counters) {

@@ -21,7 +21,7 @@ use rustix::mm::{MprotectFlags, mprotect};
 
 use crate::start::process;
 use crate::stats::Class;
-use crate::{calls, cancel, inherited, real};
+use crate::{calls, cancel, inherited, real, stats};
 
 /// A stream as all of glibc's versions on this machine have it in memory: what of it is used here.
 #[repr(C)]
@@ -234,12 +234,28 @@ unsafe fn transfer<T>(stream: *mut FILE, call: impl FnOnce() -> T) -> T {
     if flags & NOT_CANCELLED == 0 { call() } else { cancel::not_here(call) }
 }
 
+/// Makes a call that is libc's, counted if it is on what the kernel has opened of a pool.
+///
+/// # Safety
+/// The stream is one.
+unsafe fn counted(stream: *mut FILE, class: Class, call: impl FnOnce() -> ssize_t) -> ssize_t {
+    // SAFETY: streams-S1.
+    let fd = unsafe { (*stream.cast::<Stream>()).fd };
+    stats::unserved(class, fd);
+    let moved = call();
+    stats::moved_by_kernel(class, &[fd], moved as i64);
+    moved
+}
+
 unsafe extern "C-unwind" fn read(stream: *mut FILE, buf: *mut c_void, count: ssize_t) -> ssize_t {
     // SAFETY: libc passes a stream and its buffer.
     unsafe {
         match served(stream, Class::Read) {
             Some(fd) => transfer(stream, || calls::read(fd, buf, count as size_t)),
-            None => original::<Read>(0)(stream, buf, count),
+            None => {
+                let read = || original::<Read>(0)(stream, buf, count);
+                counted(stream, Class::Read, read)
+            }
         }
     }
 }
@@ -253,7 +269,8 @@ unsafe extern "C-unwind" fn write(
     // SAFETY: libc passes a stream, and bytes of its buffer or of its caller.
     unsafe {
         let Some(fd) = served(stream, Class::Write) else {
-            return original::<Write>(1)(stream, data, count);
+            let write = || original::<Write>(1)(stream, data, count);
+            return counted(stream, Class::Write, write);
         };
         let mut done = 0;
         while done < count {

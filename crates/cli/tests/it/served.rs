@@ -101,6 +101,78 @@ fn bytes_are_counted_by_the_way_they_took() {
     sandbox.umount();
 }
 
+/// Whether they end, are killed, fork, have threads, become another user, or are scripts.
+#[test]
+fn calls_are_counted_by_program() {
+    let sandbox = Sandbox::mounted(&["-o", "direct"]);
+    // Where others can load it, wherever the build directory is.
+    let lib = sandbox.outside("libkeepstone.so");
+    fs::copy(library(), &lib).unwrap();
+    let script = r#"
+        head -c 100000 /dev/zero >a; seq 1 10 >lines
+        cp a copy
+        for i in 1 2 3; do KEEPSTONE_FDS=real cat a >/dev/null; done
+        perl -e 'open F, "a"; sysread F, $x, 40000; if (!fork) { sysread F, $x, 60000; kill 9, $$ } wait; kill 9, $$' || true
+        python3 -c 'from threading import Thread
+open("a").close() # who opens while a pool is attached gets it from the kernel
+all = [Thread(target=lambda: open("a", "rb").read()) for i in range(8)]
+[thread.start() for thread in all]
+[thread.join() for thread in all]'
+        setpriv --reuid=65534 --regid=65534 --clear-groups dd if=a of=/dev/null bs=1000
+        printf '#!/bin/sh
+read -r first
+echo "$first" >line' >script; chmod +x script; ./script <lines
+    "#;
+    let keepstone_run = |options: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_keepstone"));
+        command.args(["run", "--stats"]).args(options).args(["--", "bash", "-euc", script]);
+        command.current_dir(&sandbox.dir).env("KEEPSTONE_LIBRARY", &lib).stdin(Stdio::null());
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        output
+    };
+    let report: Value = serde_json::from_slice(&keepstone_run(&["--json"]).stdout).unwrap();
+    let programs = report["by_program"].as_array().unwrap();
+    let of = |name: &str| {
+        let found = programs.iter().find(|program| program["program"] == name);
+        found.unwrap_or_else(|| panic!("{name}: {report:#}"))
+    };
+    let number = |of: &Value, way: &str, unit: &str| of[way][unit].as_u64().unwrap();
+    let bytes = |name: &str| ["served", "by_mount"].map(|way| number(of(name), way, "bytes"));
+    assert_eq!((bytes("cat"), &of("cat")["processes"]), ([0, 300_000], &3.into()), "{report:#}");
+    assert_eq!(of("cat")["served_percent"][1], 0.0, "{report:#}");
+    assert!(of("cat")["reasons"]["kernel-descriptors"]["calls"].as_u64() > Some(3), "{report:#}");
+    assert_eq!(bytes("cp")[1], 0, "{report:#}");
+    assert!(bytes("cp")[0] >= 100_000, "{report:#}");
+    // What was counted before a kill is not lost, nor what the child has counted.
+    assert_eq!(bytes("perl").iter().sum::<u64>(), 100_000, "{report:#}");
+    assert_eq!(of("perl")["processes"], 2, "{report:#}");
+    assert_eq!((bytes("python3"), &of("python3")["processes"]), ([800_000, 0], &1.into()));
+    // This user may not open the pool.
+    assert_eq!(bytes("dd"), [0, 100_000], "{report:#}");
+    assert!(of("dd")["reasons"]["permission"]["calls"].as_u64() >= Some(100), "{report:#}");
+    assert!(bytes("script").iter().sum::<u64>() > 2, "{report:#}");
+    // The most calls went through the mount here; and nothing is counted twice, or by nobody.
+    assert_eq!(programs[0]["program"], "dd", "{report:#}");
+    for (way, unit) in
+        ["served", "by_mount"].into_iter().flat_map(|way| [(way, "calls"), (way, "bytes")])
+    {
+        let sum: u64 = programs.iter().map(|program| number(program, way, unit)).sum();
+        assert_eq!(sum, number(&report, way, unit), "{way} {unit}: {report:#}");
+    }
+    // People read a table.
+    let text = String::from_utf8(keepstone_run(&[]).stderr).unwrap();
+    let mut lines = text.lines().skip_while(|line| !line.starts_with("program "));
+    let head = lines.next().unwrap_or_else(|| panic!("{text}"));
+    for column in ["processes", "in user space", "by the kernel", "bytes", "% calls", "% bytes"] {
+        assert!(head.contains(column), "{text}");
+    }
+    let cat = lines.find(|line| line.starts_with("cat ")).unwrap_or_else(|| panic!("{text}"));
+    let columns: Vec<_> = cat.split_whitespace().collect();
+    assert_eq!((columns[1], columns[5], columns[7]), ("3", "300000", "0.0"), "{text}");
+    sandbox.umount();
+}
+
 #[test]
 fn too_little_served_is_said_in_one_line_at_the_end() {
     let sandbox = Sandbox::mounted(&["-o", "direct"]);
@@ -108,7 +180,8 @@ fn too_little_served_is_said_in_one_line_at_the_end() {
     assert_eq!(told(&sandbox, &[], enough), [""; 0]);
     let line = told(&sandbox, little, enough);
     assert_eq!(line.len(), 1, "{line:?}");
-    for part in ["keepstone: ", "were served in user space", "--fds fast", "--explain"] {
+    let worst = "; served worst: tee (0 of ";
+    for part in ["keepstone: ", "were served in user space", worst, "--fds fast", "--explain"] {
         assert!(line[0].contains(part), "{line:?}");
     }
     assert_eq!(told(&sandbox, &["--quiet", "--fds", "real"], enough), [""; 0]);

@@ -105,6 +105,11 @@ fn calls_are_answered_as_by_the_kernel() {
             );
         }
         let sums = Counters::map(stats.as_fd()).unwrap().sums();
+        let [program] = &sums.programs[..] else { panic!("one program: {:?}", sums.programs) };
+        let executed = std::env::current_exe().unwrap();
+        let executed = executed.file_name().unwrap().to_str().unwrap();
+        assert!(executed.starts_with(&program.name), "{}", program.name);
+        let sums = sums.all;
         copied += sums.served().calls;
         all += sums.served().calls + sums.by_kernel().calls;
     }
