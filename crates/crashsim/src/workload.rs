@@ -129,8 +129,9 @@ truncate /a 0; truncate /a 100
 truncate /a 100; truncate /a 10000
 truncate /d/z 100; truncate /d/z 20000
 truncate /a 100; append /a 9000
-unlink /f; append /h 100
 write /a 100 4000; fsync /a
+create /n; truncate /n 70000; write /n 60000 10000; fsync /n
+truncate /d/z 300000; write /d/z 100000 100; fsync /d/z
 tmpfile /d 1; link %1 /n
 unlink /a; create /n; write /n 0 9000
 create /n; write /n 0 40000; truncate /n 5000; unlink /n; create /m; write /m 0 9000; truncate /m 300000

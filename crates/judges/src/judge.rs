@@ -253,7 +253,8 @@ const PAIRS: u64 = 3000;
 fn with_readers<T: Target + Copy + 'static>(target: T) -> Result<Vec<Hunt>, String> {
     let bases = pools(&target)?;
     let single = Family::Exhaustive { length: 1, bases: bases.len() };
-    Ok([Family::Lines, single].map(|family| hunt(target, &bases, "lent, ", family)).into())
+    let families = [Family::Lines, single, Family::Sequences];
+    Ok(families.map(|family| hunt(target, &bases, "lent, ", family)).into())
 }
 
 /// The family that formats.

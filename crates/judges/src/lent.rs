@@ -2,8 +2,8 @@
 //!
 //! Who changes or removes a file finds a reader counted who holds what the file was ([`arena::Pins`]). So engines copy where they
 //! would store in place, and blocks that are replaced wait until the operation is over: that is what the explorer crashes here.
-//! Where contents are atomic, the reader must also find what it held, but for a word that is overwritten in place. Its accesses
-//! are not recorded, as they are none of the operation's.
+//! Where contents are atomic, and where the file is gone, the reader must also find what it held, but for a word that is
+//! overwritten in place. Its accesses are not recorded, as they are none of the operation's.
 
 use crate::{bpfs::Bpfs, mounted, scmfs::Scmfs};
 use crashsim::sited::Sited;
@@ -25,6 +25,8 @@ struct Reader {
     held: Vec<u8>,
     /// Operations that have changed the file system since.
     changes: usize,
+    /// The file is gone, so that nobody changes it any more.
+    is_last: bool,
 }
 
 /// A pool, and who reads from it where it lies: files from their start and from their middle on, each from before the
@@ -58,7 +60,10 @@ impl<'m, F: Files, M: Medium> Lending<'m, F, M> {
         let middle = (size / 2).next_multiple_of(WORD);
         let from = [0, middle].into_iter().filter(|from| *from < size);
         let pinned = from.filter_map(|from| self.pool.pin_content(ino, from, u64::MAX).ok());
-        let reader = |(at, len)| Reader { at, held: self.bytes(at, len as usize), changes: 0 };
+        let reader = |(at, len)| {
+            let held = self.bytes(at, len as usize);
+            Reader { at, held, changes: 0, is_last: false }
+        };
         pinned.map(reader).collect()
     }
 
@@ -82,13 +87,16 @@ impl<'m, F: Files, M: Medium> Lending<'m, F, M> {
         let changed = change(&self.pool);
         let mut readers = lock(&self.readers);
         let is_atomic = self.pool.durability() == Durability::OnReturn;
+        let is_gone = self.pool.getattr(ino).is_err();
+        begun.iter_mut().for_each(|reader| reader.is_last = is_gone);
         let mut is_intact = true;
         for reader in readers.iter_mut().chain(&mut begun) {
-            is_intact &= self.finds_what_it_held(reader);
+            let is_intact_now = self.finds_what_it_held(reader);
+            is_intact &= is_intact_now || !is_atomic && !reader.is_last;
         }
         let done = std::mem::replace(&mut *readers, begun);
         done.iter().for_each(|_| self.pool.put_read_buf());
-        if is_atomic && !is_intact { Err(Errno::IO) } else { changed }
+        if is_intact { changed } else { Err(Errno::IO) }
     }
 
     fn end_readers(&self) {
