@@ -20,14 +20,10 @@ use pmem::{Medium, PmOff};
 use std::ops::Range;
 use vfs::{Errno, Ino, Result};
 
-/// Of so many bytes the CPU needs to be told; what follows it fetches on its own.
-const PREFETCHED: u64 = 512;
-
 impl<M: Medium> Files<M> {
     /// `FileSystem::read`.
     pub fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let v = self.v.vinode(ino)?;
-        self.prefetch(v, offset, buf.len() as u64);
         self.read_by(ino, v, |v| self.read_content(v, offset, buf))
     }
 
@@ -58,23 +54,8 @@ impl<M: Medium> Files<M> {
         Ok(len as usize)
     }
 
-    /// Announces that bytes of a file are read, or stored through the cache, next: they come while the file is locked and what is
-    /// known of it is looked at. A guess, as nothing is locked yet.
-    #[inline]
-    fn prefetch(&self, v: &VInode, offset: u64, len: u64) {
-        if let Ok(Map::Run(run)) = self.map(v)
-            && offset < self.load(v, Word::Size).min(run.bytes())
-        {
-            self.medium.prefetch(run.at(offset), len.min(run.bytes() - offset).min(PREFETCHED));
-        }
-    }
-
     /// `FileSystem::write`.
     pub fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
-        let s = &self.v.settings;
-        if !goes_past_cache(s.write_policy, data.len(), s.past_cache) {
-            self.prefetch(self.v.vinode(ino)?, offset, data.len() as u64);
-        }
         self.change(&[ino], 0, |_| {
             let v = self.live_file(ino)?;
             Ok(self.write_content(v, offset, data)?)
