@@ -7,3 +7,38 @@ need_server() {
     "$(dirname "${BASH_SOURCE[0]}")/lib-packages.sh" "$2"
     systemctl disable --now "$2" 2>/dev/null || service "$2" stop 2>/dev/null || true
 }
+
+# await_socket SECONDS PATH: waits for the socket of a server, so long at the most.
+await_socket() {
+    local tries
+    for ((tries = $1 * 100; tries > 0; tries--)); do
+        [ ! -S "$2" ] || break
+        sleep 0.01
+    done
+}
+
+# start_nginx SOCKET [DIRECTIVES]: a web server of ./web at a socket, which logs to ./logs. `$server` is its process.
+start_nginx() {
+    cat >nginx.conf <<CONF
+daemon off;
+user root;
+worker_processes 1;
+error_log logs/error.log;
+pid $1.pid;
+events { worker_connections 64; }
+http {
+    access_log logs/access.log;
+    sendfile on;
+    ${2:-}
+    client_body_temp_path logs/body;
+    proxy_temp_path logs/proxy;
+    fastcgi_temp_path logs/fastcgi;
+    uwsgi_temp_path logs/uwsgi;
+    scgi_temp_path logs/scgi;
+    server { listen unix:$1; root $PWD/web; }
+}
+CONF
+    nginx -p "$PWD" -c "$PWD/nginx.conf" 2>/dev/null &
+    # shellcheck disable=SC2034  # the caller's
+    server=$!
+}

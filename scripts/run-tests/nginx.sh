@@ -1,35 +1,15 @@
 # shellcheck shell=bash
 # A web server that sends files by sendfile, to several clients at once.
+# shellcheck source=../lib-servers.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../lib-servers.sh"
 socket=$(mktemp -u /tmp/run-tests-nginx.XXXXXX)
 mkdir web logs
 seq 1 100000 > web/numbers
 for i in {1..50}; do head -c $((i * 1000)) web/numbers > "web/$i"; done
 chmod -R a+rX .
-cat > nginx.conf <<CONF
-daemon off;
-user root;
-worker_processes 1;
-error_log logs/error.log;
-pid $socket.pid;
-events { worker_connections 64; }
-http {
-    access_log logs/access.log;
-    sendfile on;
-    client_body_temp_path logs/body;
-    proxy_temp_path logs/proxy;
-    fastcgi_temp_path logs/fastcgi;
-    uwsgi_temp_path logs/uwsgi;
-    scgi_temp_path logs/scgi;
-    server { listen unix:$socket; root $PWD/web; }
-}
-CONF
-nginx -p "$PWD" -c "$PWD/nginx.conf" 2> /dev/null &
-server=$!
+start_nginx "$socket"
 trap 'kill "$server" 2>/dev/null || true' EXIT
-for _ in {1..100}; do
-    [ ! -S "$socket" ] || break
-    sleep 0.1
-done
+await_socket 10 "$socket"
 for _ in {1..5}; do
     for i in {1..50}; do
         curl -sS --unix-socket "$socket" "http://localhost/$i" | cmp - "web/$i"
