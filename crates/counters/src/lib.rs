@@ -298,9 +298,8 @@ impl Counters {
         for (program, name, processes) in self.programs.list() {
             let owners = self.claimed().iter().zip(&self.slots);
             let owned = owners.filter(|(owner, _)| owner.is_of(program)).map(|(_, slot)| slot);
-            let mut counted = Counted::default();
-            counted.add_slot(self.counts(SlotIndex::shared(program)));
-            owned.for_each(|slot| counted.add_slot(slot));
+            let mut counted = Counted::from(self.counts(SlotIndex::shared(program)));
+            owned.for_each(|slot| counted.add(&slot.into()));
             sums.add(name, processes, counted);
         }
         sums.finish();

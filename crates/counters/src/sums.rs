@@ -104,18 +104,16 @@ impl Counted {
         }
     }
 
-    pub(crate) fn add_slot(&mut self, slot: &ThreadCounts) {
-        for (sum, counts) in self.classes.iter_mut().zip(&slot.classes) {
-            sum.served += (&counts.served).into();
-            sum.by_kernel += (&counts.by_kernel).into();
-            sum.served_ns += counts.served_ns.load(Relaxed);
-        }
-        for (sum, counts) in self.reasons.iter_mut().zip(&slot.reasons) {
-            *sum += counts.into();
-        }
+    /// In words, how many of all calls, and of all bytes, were served in user space.
+    fn shares(&self) -> [String; 2] {
+        let (served, by_kernel) = (self.served(), self.by_kernel());
+        [
+            format!("{} of {} calls", served.calls, served.calls + by_kernel.calls),
+            format!("{} of {} bytes", served.bytes, served.bytes + by_kernel.bytes),
+        ]
     }
 
-    fn add(&mut self, other: &Self) {
+    pub(crate) fn add(&mut self, other: &Self) {
         for (sum, calls) in self.classes.iter_mut().zip(&other.classes) {
             sum.served += calls.served;
             sum.by_kernel += calls.by_kernel;
@@ -123,6 +121,19 @@ impl Counted {
         }
         for (sum, tally) in self.reasons.iter_mut().zip(&other.reasons) {
             *sum += *tally;
+        }
+    }
+}
+
+impl From<&ThreadCounts> for Counted {
+    fn from(counts: &ThreadCounts) -> Self {
+        Self {
+            classes: counts.classes.each_ref().map(|class| Calls {
+                served: (&class.served).into(),
+                by_kernel: (&class.by_kernel).into(),
+                served_ns: class.served_ns.load(Relaxed),
+            }),
+            reasons: counts.reasons.each_ref().map(Tally::from),
         }
     }
 }
@@ -161,28 +172,14 @@ impl Sums {
         }
         let mut line = String::new();
         if all.calls > 0 {
-            let _ = write!(
-                line,
-                "{} of {} calls and {} of {} bytes on pools were served in user space",
-                served.calls,
-                served.calls + all.calls,
-                served.bytes,
-                served.bytes + all.bytes
-            );
+            let [calls, bytes] = self.all.shares();
+            let _ = write!(line, "{calls} and {bytes} on pools were served in user space");
             let worst = self.programs.iter().max_by_key(|program| {
                 let missed = program.counted.missed();
                 if calls_are_enough { missed.bytes } else { missed.calls }
             });
             if let Some(ProgramSums { name, counted, .. }) = worst.filter(|_| !is_served) {
-                let (served, all) = (counted.served(), counted.by_kernel());
-                let _ = write!(
-                    line,
-                    "; served worst: {name} ({} of {} calls, {} of {} bytes)",
-                    served.calls,
-                    served.calls + all.calls,
-                    served.bytes,
-                    served.bytes + all.bytes
-                );
+                let _ = write!(line, "; served worst: {name} ({})", counted.shares().join(", "));
             }
         }
         if self.unserved > 0 {
