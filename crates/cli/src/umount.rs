@@ -100,7 +100,7 @@ fn find(name: &Path) -> Result<MountEntry> {
 /// Whether a server does not answer because it is gone.
 fn is_stale(answer: &Result<Value>) -> bool {
     let errno = answer.as_ref().err().and_then(|err| err.downcast_ref::<Errno>());
-    matches!(errno, Some(&(Errno::NOTCONN | Errno::CONNABORTED)))
+    errno.is_some_and(|errno| fuse::is_of_dead_server(*errno))
 }
 
 /// The process that gave the answer, if it can be seen from here.

@@ -362,7 +362,12 @@ pub fn is_stale(dir: &Path) -> io::Result<bool> {
     }
     let path = CString::new(dir.as_os_str().as_bytes())?;
     // `stat` could be answered from the kernel's cache; `statfs` always asks the server.
-    Ok(matches!(rustix::fs::statfs(&*path), Err(Errno::NOTCONN | Errno::CONNABORTED)))
+    Ok(rustix::fs::statfs(&*path).is_err_and(is_of_dead_server))
+}
+
+/// Whether a call on a mount fails so because its server is gone.
+pub fn is_of_dead_server(errno: Errno) -> bool {
+    matches!(errno, Errno::NOTCONN | Errno::CONNABORTED)
 }
 
 /// The directory that lies below whatever is mounted at `dir`, an absolute path, opened for its path. Root only.

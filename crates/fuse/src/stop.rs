@@ -5,7 +5,7 @@
 use std::io;
 use std::os::fd::{FromRawFd as _, OwnedFd};
 
-/// SIGTERM, SIGINT and SIGHUP, blocked and waited for.
+/// SIGTERM, SIGINT and SIGHUP, and others if they are asked for, blocked and waited for.
 #[derive(Debug)]
 pub struct StopSignals(libc::sigset_t);
 
@@ -13,14 +13,19 @@ impl StopSignals {
     /// Blocks the signals in this thread and all that it starts from now on, so that only
     /// [`wait`](Self::wait) takes them. Call it before any thread exists.
     pub fn block() -> io::Result<Self> {
+        Self::block_with(&[])
+    }
+
+    /// As [`block`](Self::block), of these signals, too.
+    pub fn block_with(more: &[i32]) -> io::Result<Self> {
         // SAFETY: `sigset_t` is plain data; `sigemptyset` initialises it before any other use.
         let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
         // SAFETY: `set` is a valid, exclusively borrowed `sigset_t`; the signals are valid; the
         // old mask is not asked for.
         let err = unsafe {
             libc::sigemptyset(&mut set);
-            for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
-                libc::sigaddset(&mut set, signal);
+            for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP].iter().chain(more) {
+                libc::sigaddset(&mut set, *signal);
             }
             libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut())
         };

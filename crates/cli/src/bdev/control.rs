@@ -239,11 +239,7 @@ pub fn is_device(name: &str, device: &str) -> bool {
 /// The servers that answer.
 pub fn servers() -> Result<Vec<Server>> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(runtime_dir()?)? {
-        let path = entry?.path();
-        if path.extension().is_none_or(|suffix| suffix != SUFFIX) {
-            continue;
-        }
+    for path in sockets_in(&runtime_dir()?)? {
         match Server::at(&path) {
             Ok(server) => found.push(server),
             Err(err) if is_gone(&err) => {
@@ -259,13 +255,21 @@ pub fn servers() -> Result<Vec<Server>> {
 /// The control sockets of all users: those in this user's runtime directory, and those that the kernel's table names, which
 /// has the sockets of this network namespace.
 pub fn sockets() -> BTreeSet<PathBuf> {
-    let own = fs::read_dir(background::runtime_dir().join("bdev")).into_iter().flatten().flatten();
-    let own = own.map(|entry| entry.path());
-    let own = own.filter(|path| path.extension().is_some_and(|suffix| suffix == SUFFIX));
+    let own = sockets_in(&background::runtime_dir().join("bdev")).unwrap_or_default();
     // Paths need not be UTF-8; those of ours are told by their ends.
     let table = fs::read(TABLE).unwrap_or_default();
     let table = String::from_utf8_lossy(&table);
-    own.chain(table.lines().filter_map(listed)).collect()
+    own.into_iter().chain(table.lines().filter_map(listed)).collect()
+}
+
+/// The control sockets in a directory.
+fn sockets_in(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        paths.push(entry?.path());
+    }
+    paths.retain(|path| path.extension().is_some_and(|suffix| suffix == SUFFIX));
+    Ok(paths)
 }
 
 /// The control socket that a line of the table tells of:

@@ -114,7 +114,7 @@ fn why_no_mount(err: &Error) -> Answer {
     let Some(&errno) = err.downcast_ref::<Errno>() else { return Answer::Gone };
     match errno {
         Errno::ACCESS | Errno::PERM => Answer::Forbidden,
-        Errno::NOTCONN | Errno::CONNABORTED => Answer::Died,
+        errno if fuse::is_of_dead_server(errno) => Answer::Died,
         // It was unmounted, or something is mounted over what is above it.
         Errno::NOENT | Errno::NOTDIR | Errno::NODATA | Errno::OPNOTSUPP => Answer::Gone,
         _ => Answer::Failed(output::in_a_line(err)),

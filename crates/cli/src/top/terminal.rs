@@ -1,11 +1,9 @@
 //! The terminal of a view that is redrawn in place: an alternate screen, keys without echo, and signals that are waited for.
 
-#![allow(unsafe_code)]
-
 use std::io::{self, IsTerminal as _, Write as _};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd as _, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 
+use fuse::StopSignals;
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Signal, getpid, kill_process};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
@@ -53,8 +51,9 @@ pub fn size() -> Option<(usize, usize)> {
 impl Terminal {
     /// Takes signals from now on. To be called before there are threads, which would end the process by theirs.
     pub fn begin() -> io::Result<Self> {
+        let more = [libc::SIGQUIT, libc::SIGWINCH, libc::SIGTSTP, libc::SIGCONT];
         Ok(Self {
-            signals: take_signals()?,
+            signals: StopSignals::block_with(&more)?.descriptor()?,
             entered: false,
             keys: io::stdin().is_terminal(),
             before: None,
@@ -149,32 +148,4 @@ fn put(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(text.as_bytes())?;
     stdout.flush()
-}
-
-/// Blocks the signals that end, stop and resize, for this thread and those it starts; a descriptor that has them instead.
-fn take_signals() -> io::Result<OwnedFd> {
-    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: `sigemptyset` initialises the set before anything else uses it; the signals are valid; the old mask is not
-    // asked for; -1 asks for a new descriptor.
-    let fd = unsafe {
-        libc::sigemptyset(set.as_mut_ptr());
-        for signal in [
-            libc::SIGINT,
-            libc::SIGTERM,
-            libc::SIGHUP,
-            libc::SIGQUIT,
-            libc::SIGWINCH,
-            libc::SIGTSTP,
-            libc::SIGCONT,
-        ] {
-            libc::sigaddset(set.as_mut_ptr(), signal);
-        }
-        libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
-        libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC)
-    };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: it has just been made, and nobody else knows it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
