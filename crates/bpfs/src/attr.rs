@@ -58,6 +58,7 @@ impl<M: Medium> Store<M> {
         }
         Ok(())
     }
+
     /// Leaves the block in which a file is about to be cut to those who read it without a copy (pins-N1), and gives the file a
     /// copy: what comes behind the cut later is stored in place.
     fn leave_tail_to_readers(

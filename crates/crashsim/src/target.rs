@@ -137,6 +137,11 @@ macro_rules! forward_target {
             $to.is_pool(medium)
         }
     };
+    ($to:expr; is_shared) => {
+        fn is_shared(&self) -> bool {
+            $to.is_shared()
+        }
+    };
     ($to:expr; check) => {
         fn check<M: ::pmem::Medium>(&self, medium: &M) -> Result<$crate::target::Usage, String> {
             $to.check(medium)

@@ -26,12 +26,11 @@ struct Reader {
     /// Operations that have changed the file system since.
     changes: usize,
     /// The file is gone, so that nobody changes it any more.
-    is_last: bool,
+    is_gone: bool,
 }
 
 /// A pool, and who reads from it where it lies: files from their start and from their middle on, each from before the
-/// operation that changes it to the end of the next, or until somebody asks how much is
-/// free: what is read is in use.
+/// operation that changes it to the end of the next, or until somebody asks how much is free: what is read is in use.
 struct Lending<'m, F: Files, M: Medium> {
     pool: Pool<F>,
     medium: &'m M,
@@ -62,7 +61,7 @@ impl<'m, F: Files, M: Medium> Lending<'m, F, M> {
         let pinned = from.filter_map(|from| self.pool.pin_content(ino, from, u64::MAX).ok());
         let reader = |(at, len)| {
             let held = self.bytes(at, len as usize);
-            Reader { at, held, changes: 0, is_last: false }
+            Reader { at, held, changes: 0, is_gone: false }
         };
         pinned.map(reader).collect()
     }
@@ -88,11 +87,11 @@ impl<'m, F: Files, M: Medium> Lending<'m, F, M> {
         let mut readers = lock(&self.readers);
         let is_atomic = self.pool.durability() == Durability::OnReturn;
         let is_gone = self.pool.getattr(ino).is_err();
-        begun.iter_mut().for_each(|reader| reader.is_last = is_gone);
+        begun.iter_mut().for_each(|reader| reader.is_gone = is_gone);
         let mut is_intact = true;
         for reader in readers.iter_mut().chain(&mut begun) {
             let is_intact_now = self.finds_what_it_held(reader);
-            is_intact &= is_intact_now || !is_atomic && !reader.is_last;
+            is_intact &= is_intact_now || !is_atomic && !reader.is_gone;
         }
         let done = std::mem::replace(&mut *readers, begun);
         done.iter().for_each(|_| self.pool.put_read_buf());
@@ -206,15 +205,11 @@ pub struct LentBpfs;
 
 /// But for how it is mounted as [`Bpfs`].
 impl Target for LentBpfs {
-    crashsim::forward_target!(Bpfs; strength, format, is_pool, check, blocks_of_fresh, repair, describe, harmless,
+    crashsim::forward_target!(Bpfs; strength, format, is_pool, is_shared, check, blocks_of_fresh, repair, describe, harmless,
         may_stay_unflushed);
 
     fn mount<'m, M: Medium>(&self, medium: &'m M) -> Result<Mounted<'m>, String> {
         mount::<M, bpfs::Files<Sited<&'m M>>>(medium)
-    }
-
-    fn is_shared(&self) -> bool {
-        true
     }
 
     fn share<'m, M: Medium>(&self, medium: &'m M) -> Result<Box<dyn SharingProcess + 'm>, String> {
@@ -228,15 +223,11 @@ pub struct LentScmfs;
 
 /// But for how it is mounted as [`Scmfs`].
 impl Target for LentScmfs {
-    crashsim::forward_target!(Scmfs; strength, format, is_pool, check, blocks_of_fresh, repair, describe, harmless,
+    crashsim::forward_target!(Scmfs; strength, format, is_pool, is_shared, check, blocks_of_fresh, repair, describe, harmless,
         may_stay_unflushed);
 
     fn mount<'m, M: Medium>(&self, medium: &'m M) -> Result<Mounted<'m>, String> {
         mount::<M, scmfs::Files<Sited<&'m M>>>(medium)
-    }
-
-    fn is_shared(&self) -> bool {
-        true
     }
 
     fn share<'m, M: Medium>(&self, medium: &'m M) -> Result<Box<dyn SharingProcess + 'm>, String> {

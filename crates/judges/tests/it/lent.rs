@@ -1,6 +1,6 @@
 //! Files that are read without a copy while they change, explored: what engines do otherwise then.
 
-use crashsim::campaign::{self, Family, Options};
+use crashsim::campaign::{self, Family, Options, Report};
 use crashsim::explore::Budget;
 use crashsim::persist::Semantics;
 use crashsim::run::Base;
@@ -11,12 +11,15 @@ use judges::bpfs::Bpfs;
 use judges::lent::{LentBpfs, LentScmfs};
 use vfs::script::parse;
 
-fn explore<T: Target>(target: &T, bases: &[Base], family: &Family, limit: u64) {
-    let options = Options { limit: Some(limit), ..Options::default() };
-    let report =
-        campaign::run(target, bases, family, &options, &Distinct::default(), &|_, _, _| {});
+fn run<T: Target>(target: &T, bases: &[Base], family: &Family, options: &Options) -> Report {
+    let report = campaign::run(target, bases, family, options, &Distinct::default(), &|_, _, _| {});
     assert_eq!(report.violations, 0, "{:#?}", report.findings);
     assert!(report.workloads > 0);
+    report
+}
+
+fn explore<T: Target>(target: &T, bases: &[Base], family: &Family, limit: u64) {
+    let report = run(target, bases, family, &Options { limit: Some(limit), ..Options::default() });
     let unflushed = &report.lint.unflushed;
     assert!(unflushed.is_empty(), "stored and never flushed: {unflushed:?}");
 }
@@ -45,16 +48,7 @@ fn deaths_are_survived<T: Target>(target: &T) {
     let bases = workload::bases(target).expect("the bases can be made");
     let budget = Budget { states: 1 << 4, samples: 4, ..Budget::default() };
     let options = Options { budget, limit: Some(3), ..Options::default() };
-    let report = campaign::run(
-        target,
-        &bases,
-        &Family::Deaths,
-        &options,
-        &Distinct::default(),
-        &|_, _, _| {},
-    );
-    assert_eq!(report.violations, 0, "{:#?}", report.findings);
-    assert!(report.workloads > 0);
+    run(target, &bases, &Family::Deaths, &options);
 }
 
 #[test]
