@@ -181,14 +181,18 @@ fn a_terminal_is_given_back_as_it_was() {
     let s = Sandbox::mounted(&[]);
     let keepstone = env!("CARGO_BIN_EXE_keepstone");
     for (how, typed) in [("q", "q"), ("SIGINT", "\x03"), ("SIGTERM", "")] {
-        // The shell tells its own number, which is that of what it executes.
+        // The shell tells its own number, which is that of what it executes. The one around it gets
+        // the terminal's SIGINT as well, and outlives it.
         let script = format!(
-            "stty rows 5 cols 60; sh -c 'echo pid $$; exec {keepstone} top --interval 0.1 {}'; \
+            "trap : INT; stty rows 5 cols 60; \
+             sh -c 'echo pid $$; exec {keepstone} top --interval 0.1 {}'; \
              echo ended $?; stty -a",
             s.dir_str()
         );
         let mut command = Command::new("script");
-        command.args(["-qec", &script, "/dev/null"]).env("TERM", "xterm");
+        command
+            .args(["-qec", &script, "/dev/null"])
+            .envs([("TERM", "xterm"), ("SHELL", "/bin/sh")]);
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (mut keys, mut screen) =
             (process.stdin.take().unwrap(), process.stdout.take().unwrap());
