@@ -21,7 +21,8 @@
 //! From below; nothing calls what is above it. Each is a type that owns the one before and dereferences to it, so that the
 //! compiler holds that:
 //!
-//! - without a process: `served`, `sys` (the kernel), `family` (the shared memory), `creds`, `known`, `mount`, `noted`;
+//! - without a process: `served`, `sys` (the kernel), `family` (the shared memory), `creds`, `known`, `attach_lock`, `mount`,
+//!   `noted`;
 //! - `Task`: `task`: the kernel, the mounts, who the process is, and its limits;
 //! - `Table`: `table`: which descriptor means which description, and descriptions in use;
 //! - `FdAllocator`: `fd_allocator`, `parked`: descriptors from the kernel and back to it, hidden and parked ones;
@@ -80,6 +81,7 @@
 //! What this crate leaves out: symbols, signals, `errno`, bad buffers and C structures (`preload`);
 //! memory and paths that are passed to it are taken to be readable.
 
+mod attach_lock;
 mod attributes;
 mod content;
 mod creds;

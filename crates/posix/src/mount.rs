@@ -7,6 +7,7 @@
 
 #![allow(unsafe_code)]
 
+use crate::attach_lock::AttachLock;
 use crate::creds::{Access, Credentials};
 use crate::cwd::Prefix;
 use crate::known::Known;
@@ -58,8 +59,6 @@ pub enum Fork {
 const UNTRIED: u32 = 0;
 const USABLE: u32 = 1;
 const REFUSED: u32 = 2;
-/// A thread is at it; meanwhile the mount serves the others.
-const ATTACHING: u32 = 3;
 
 /// The server has not been asked for its directory of capabilities.
 const NOT_ASKED: i32 = -2;
@@ -120,17 +119,25 @@ impl Mount {
     }
 
     /// Attaches the pool, once; `placeholder` makes that descriptor, and `give_back` closes it. A pool that is open is
-    /// never closed again: the front end has its address.
+    /// never closed again: the front end has its address. `Kernel` where that failed, now or before, or another
+    /// thread is at it for too long.
     pub fn attach(
         &self,
+        lock: &AttachLock,
         placeholder: impl FnOnce() -> Result<i32, Errno>,
         give_back: impl FnOnce(i32),
     ) -> Call<&Attached> {
         if self.state.load(Acquire) == USABLE {
             return Ok(self.attached());
         }
-        if self.state.compare_exchange(UNTRIED, ATTACHING, Acquire, Relaxed).is_err() {
+        if self.state.load(Relaxed) == REFUSED {
             return Err(Stop::Kernel);
+        }
+        let _held = lock.hold().ok_or(Stop::Kernel)?;
+        match self.state.load(Acquire) {
+            UNTRIED => {}
+            USABLE => return Ok(self.attached()),
+            _ => return Err(Stop::Kernel),
         }
         let attempt = placeholder().and_then(|fd| match (self.spec.attach)() {
             Ok(pool) => Ok((pool, fd)),
@@ -151,6 +158,11 @@ impl Mount {
         self.placeholder.store(fd, Release);
         self.state.store(USABLE, Release);
         Ok(self.attached())
+    }
+
+    /// Leaves a mount to the kernel that has not been attached.
+    pub fn refuse(&self) {
+        let _ = self.state.compare_exchange(UNTRIED, REFUSED, Relaxed, Relaxed);
     }
 
     #[inline]
@@ -363,13 +375,17 @@ pub(crate) const MOUNTS: usize = 16;
 
 /// The mounts of a process, which only become more.
 #[derive(Default)]
-pub(crate) struct Mounts([AtomicPtr<Mount>; MOUNTS]);
+pub(crate) struct Mounts {
+    slots: [AtomicPtr<Mount>; MOUNTS],
+    /// Held while one of them is attached, and while the process forks.
+    pub attaching: AttachLock,
+}
 
 impl Mounts {
     /// Adds one; `ENOSPC` beyond [`MOUNTS`].
     pub fn add(&self, mount: Mount) -> Result<(), Errno> {
         let mount = Box::into_raw(Box::new(mount));
-        for slot in &self.0 {
+        for slot in &self.slots {
             if slot.compare_exchange(std::ptr::null_mut(), mount, AcqRel, Relaxed).is_ok() {
                 return Ok(());
             }
@@ -381,7 +397,7 @@ impl Mounts {
 
     /// All of them, with their indexes.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &Mount)> {
-        let slots = self.0.iter().map(|slot| slot.load(Acquire));
+        let slots = self.slots.iter().map(|slot| slot.load(Acquire));
         // SAFETY: a mount, once added, stays until `self` is dropped.
         slots.enumerate().map_while(|(i, m)| Some((i, unsafe { m.as_ref()? })))
     }
@@ -390,13 +406,13 @@ impl Mounts {
     #[inline]
     pub fn get(&self, index: usize) -> &Mount {
         // SAFETY: as above; indexes come from descriptions, which are opened below mounts.
-        unsafe { &*self.0[index % MOUNTS].load(Acquire) }
+        unsafe { &*self.slots[index % MOUNTS].load(Acquire) }
     }
 }
 
 impl Drop for Mounts {
     fn drop(&mut self) {
-        for slot in &mut self.0 {
+        for slot in &mut self.slots {
             let mount = std::mem::replace(slot.get_mut(), std::ptr::null_mut());
             if !mount.is_null() {
                 // SAFETY: it came from a box in `add`; `&mut self` says that nobody uses it.
@@ -426,11 +442,12 @@ mod tests {
             let (mountpoint, look) = (b"/mnt".to_vec(), Box::new(|| None));
             Mount::new(MountSpec { mountpoint, dev: 0, look, attach })
         };
+        let lock = AttachLock::default();
         let refused = mount(Box::new(|| panic!("nothing is to be put behind it")));
-        assert!(refused.attach(|| Err(Errno::MFILE), |_| ()).is_err());
+        assert!(refused.attach(&lock, || Err(Errno::MFILE), |_| ()).is_err());
         let mut given_back = 0;
         let refused = mount(Box::new(|| Err(Errno::NODEV)));
-        assert!(refused.attach(|| Ok(7), |fd| given_back = fd).is_err());
+        assert!(refused.attach(&lock, || Ok(7), |fd| given_back = fd).is_err());
         assert_eq!(given_back, 7);
     }
 

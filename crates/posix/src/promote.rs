@@ -63,6 +63,8 @@ pub struct Promotions {
     pub(crate) mappings: Mappings,
     /// Set before a fork: whether the child has anything to take over from this process's segment.
     shares_with_child: AtomicBool,
+    /// Set before a fork: whether this thread has the lock of attaching, so that no other one is at it.
+    fork_holds_attaching: AtomicBool,
 }
 
 impl Deref for Promotions {
@@ -81,6 +83,7 @@ impl Promotions {
             noted: Noted::default(),
             mappings: Mappings::default(),
             shares_with_child: AtomicBool::new(false),
+            fork_holds_attaching: AtomicBool::new(false),
         }
     }
 
@@ -435,9 +438,12 @@ impl Promotions {
                 let _ = self.promote_ofd(&ofd);
             }
         }
+        let attaching = self.mounts.attaching.hold();
         let table = self.lock_table();
         self.unpark_all(&table);
         std::mem::forget(table);
+        self.fork_holds_attaching.store(attaching.is_some(), Relaxed);
+        std::mem::forget(attaching);
         self.mappings.hold();
         let shares = self.mounts().any(|(_, mount)| mount.if_attached().is_some());
         self.shares_with_child.store(shares, Relaxed);
@@ -473,11 +479,19 @@ impl Promotions {
             self.tell_pools(Fork::Ends);
         }
         self.mappings.release();
+        if self.fork_holds_attaching.load(Relaxed) {
+            drop(self.mounts.attaching.take_over());
+        }
         self.reset_table_lock();
     }
 
     /// After fork, in the child: takes over descriptors and notes of the parent.
     pub(crate) fn become_child(&self) {
+        if !self.fork_holds_attaching.load(Relaxed) {
+            // A thread that is not here was at one of them, and may hold what attaching needs.
+            self.mounts().for_each(|(_, mount)| mount.refuse());
+        }
+        drop(self.mounts.attaching.take_over());
         self.reset_table_lock();
         self.mappings.release();
         let parent = self.member();

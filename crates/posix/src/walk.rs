@@ -71,7 +71,7 @@ impl PathWalk {
             let fd = self.kernel.open(&mount.spec.mountpoint, flags)?;
             self.hide(fd)
         };
-        mount.attach(placeholder, |fd| self.unhide(fd))
+        mount.attach(&self.mounts.attaching, placeholder, |fd| self.unhide(fd))
     }
 
     /// `Kernel` where this user's absolute paths do not lead to the mount, or it is not served.

@@ -1,5 +1,6 @@
 //! The integration tests of `posix`, in one binary: nextest runs each test in a process of its own.
 
+mod attach;
 mod common;
 mod cost;
 mod descriptors;

@@ -33,7 +33,7 @@ fn kernel_offset(fd: i32) -> i64 {
 }
 
 /// Runs `child` in a forked process as a front end would; its result must be true.
-fn in_child(world: &World, child: impl FnOnce() -> bool) {
+pub fn in_child(world: &World, child: impl FnOnce() -> bool) {
     world.process.before_fork();
     // SAFETY: the child only makes calls of this crate and ends.
     match unsafe { libc::fork() } {

@@ -1,0 +1,54 @@
+//! A lock under which one thread of a process attaches pools, or forks.
+//!
+//! A thread that needs a pool while another attaches it waits: what it opened from the kernel
+//! instead would stay the kernel's. It does not wait for ever, because the other may be stopped, or
+//! its server may not answer; and not at all where it is the other itself.
+//!
+//! A fork holds the lock as well, so that a child has a pool as a whole or not at all.
+
+use rustix::thread::futex;
+use std::sync::atomic::{AtomicU32, Ordering::*};
+
+/// So long a thread waits for another one; attaching takes less than a thousandth of that.
+const PATIENCE: futex::Timespec = futex::Timespec { tv_sec: 1, tv_nsec: 0 };
+
+const FREE: u32 = 0;
+
+/// [`FREE`], or the ID of the thread that holds it.
+#[derive(Default)]
+pub(crate) struct AttachLock(AtomicU32);
+
+/// The lock is held until this is dropped.
+pub(crate) struct AttachHeld<'l>(&'l AttachLock);
+
+impl AttachLock {
+    /// Holds the lock; `None` where this thread does already, or another one for too long.
+    pub fn hold(&self) -> Option<AttachHeld<'_>> {
+        let own = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        loop {
+            match self.0.compare_exchange(FREE, own, Acquire, Relaxed) {
+                Ok(_) => return Some(AttachHeld(self)),
+                Err(holder) if holder == own => return None,
+                Err(holder) => {
+                    let waited =
+                        futex::wait(&self.0, futex::Flags::PRIVATE, holder, Some(&PATIENCE));
+                    if waited == Err(rustix::io::Errno::TIMEDOUT) {
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes over what [`AttachHeld`] was forgotten for, or what a thread held that a fork has left behind.
+    pub fn take_over(&self) -> AttachHeld<'_> {
+        AttachHeld(self)
+    }
+}
+
+impl Drop for AttachHeld<'_> {
+    fn drop(&mut self) {
+        self.0.0.store(FREE, Release);
+        let _ = futex::wake(&self.0.0, futex::Flags::PRIVATE, 1);
+    }
+}
