@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | ≤ 8 bytes inside one aligned word of existing data | in place | 1 line, 1 fence |
 //! | more, inside one line of existing data | in place, where the CPU stores lines | 1 line, 1 fence |
+//! | more, up to 1008 bytes inside one block of existing data | in place, by a record | a record, its lines, 3 fences |
 //! | inside the file | copy-on-write, one word commits | new blocks + 1 line, 2 fences |
 //! | from the end of the file on | in-place append, the size commits | data + 1 line, 2 fences |
 //! | across the end of the file | copy-on-write up to the inode's leaf | + leaf, 2 fences |
@@ -14,6 +15,7 @@ use crate::crawler::{Change, Edit, Mode, Node, Trees, blocks_for};
 use crate::extent::FileExtent as _;
 use crate::fs::Files;
 use crate::layout::*;
+use crate::redo;
 use crate::store::Store;
 use derived::Locks;
 use namespace::{Stop, Storage as _, VInode};
@@ -318,6 +320,13 @@ impl<M: Medium> Files<M> {
         {
             return Ok(());
         }
+        if offset / BLOCK == (end - 1) / BLOCK
+            && data.len() <= records::DATA_MAX
+            && self.can_record()
+            && self.write_recorded(ino, v, root, offset, data)?
+        {
+            return Ok(());
+        }
         let range = offset..end;
         v.cut_extent(&range);
         // One more than the crawl needs, for a look at the leaf alone.
@@ -382,10 +391,35 @@ impl<M: Medium> Files<M> {
         Ok(true)
     }
 
-    /// Whether data may change in place by a line: the medium can, and nobody reads without a copy (pins-N1),
-    /// who is told that writes longer than a word do not show.
+    /// Whether data may change in place by a line: the medium can, and nobody is in the way.
     fn can_store_lines(&self) -> bool {
-        self.medium.stores_lines() && !self.v.pins().any(&self.v.arena)
+        self.medium.stores_lines() && !self.is_lent()
+    }
+
+    /// Whether data may change in place by a record: the pool has them, and nobody is in the way.
+    fn can_record(&self) -> bool {
+        self.has_redo && !self.is_lent()
+    }
+
+    /// Whether somebody reads without a copy (pins-N1), who is told that writes longer than a word do not show.
+    fn is_lent(&self) -> bool {
+        self.v.pins().any(&self.v.arena)
+    }
+
+    /// Update of a part of a block in place, by a record; `false` where there is no block yet.
+    fn write_recorded(
+        &self,
+        ino: Ino,
+        v: &VInode,
+        root: Root,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<bool> {
+        let Some(pm) = self.find_byte(v, root, offset)? else { return Ok(false) };
+        let (number, _lock) = self.v.lock_record(ino.0)?;
+        self.touch_modified(v);
+        redo::overwrite(&self.medium, number, pm, data);
+        Ok(true)
     }
 
     /// In-place update of one line, as of a word; `false` where there is no block yet.

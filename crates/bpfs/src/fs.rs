@@ -3,18 +3,19 @@
 use crate::blocks::KEEP;
 use crate::crawler::Trees;
 use crate::layout::{self, BLOCK};
+use crate::redo;
 use crate::store::Store;
 use crate::volatile::Plan;
 use arena::Layout;
 use namespace::{Core, Format, Memory};
 use pmem::{Medium, Pm, PmOff};
-use pool::MountOptions;
+use pool::{Error, MountOptions};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use vfs::{Durability, Fallocate, Ino, Result, Seek};
 
 /// Version of the derived state.
-pub const STATE_FORMAT: u64 = 17 << 1;
+pub const STATE_FORMAT: u64 = 18 << 1;
 
 /// The operations. Each may use all that is below, and others.
 pub struct Files<M>(pub(crate) Core<Store<M>>);
@@ -48,8 +49,10 @@ impl<M: Medium> namespace::Files for Files<M> {
     fn with(medium: M, plan: Plan, memory: Memory, o: &MountOptions) -> Self {
         let v = plan.open(memory);
         let bytes = v.blocks.len() * BLOCK;
+        let medium = Pm(medium);
         Self(Core(Store {
-            trees: Trees { medium: Pm(medium), bytes },
+            has_redo: layout::has_redo(&medium),
+            trees: Trees { medium, bytes },
             v,
             read_only: AtomicBool::new(o.read_only),
             clock: o.clock,
@@ -58,6 +61,14 @@ impl<M: Medium> namespace::Files for Files<M> {
 
     fn into_medium(self) -> M {
         self.0.0.trees.medium.0
+    }
+
+    /// What was interrupted has to be finished before anything is read.
+    fn begin_use(&self, o: &MountOptions, _is_joined: bool) -> std::result::Result<(), Error> {
+        if o.read_only && self.has_redo && !redo::pending(&self.medium, self.bytes).is_empty() {
+            return Err(namespace::interrupted());
+        }
+        Ok(())
     }
 
     fn refuse_changes(&self) {

@@ -4,6 +4,7 @@
 //! blocks. Nothing here is redundant: what can be derived is derived at mount.
 
 use namespace::Format;
+use pmem::{Medium, Pm, PmOff};
 use vfs::Limits;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -26,7 +27,9 @@ pub const INODES_PER_BLOCK: u64 = BLOCK / INODE;
 /// The first bytes of a pool.
 pub const MAGIC: [u8; 8] = *b"KSTNBPFS";
 /// Version of this format.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
+/// The first version with redo [`records`]. The one before is used without.
+const REDO_SINCE: u32 = 3;
 /// Smallest region that can be formatted: superblock, inode file, root directory and some data.
 pub const POOL_MIN: u64 = 64 * BLOCK;
 /// Largest region: block numbers are 32 bits in volatile tables.
@@ -40,9 +43,44 @@ pub const FORMAT: Format = Format {
     layout: crate::LAYOUT,
     magic: MAGIC,
     version: VERSION,
-    oldest: VERSION,
+    oldest: 2,
     usage_since: None,
     bytes: (POOL_MIN, POOL_MAX),
+};
+
+/// Redo records, of overwrites in place.
+pub mod records {
+    use super::BLOCK;
+    use pmem::PmOff;
+
+    /// Where the first record lies.
+    pub const START: PmOff = PmOff::new(BLOCK);
+    /// How many there are.
+    pub const COUNT: u64 = 32;
+    /// Bytes of one.
+    pub const BYTES: u64 = 1024;
+    /// Bytes before its data.
+    pub const HEADER: u64 = 16;
+    /// Bytes of data that one holds at the most.
+    pub const DATA_MAX: usize = (BYTES - HEADER) as usize;
+    /// How far the length is shifted in the word that says where the data goes.
+    pub const LEN_SHIFT: u32 = 48;
+    /// Their blocks.
+    pub const BLOCKS: u64 = COUNT * BYTES / BLOCK;
+}
+
+/// Whether a pool has redo [`records`].
+pub fn has_redo(medium: &Pm<impl Medium>) -> bool {
+    medium.load_u64(VERSION_WORD) as u32 >= REDO_SINCE
+}
+
+/// Where the word lies whose lower half is the version.
+const VERSION_WORD: PmOff = PmOff::new(8);
+
+/// Where the inodes of a new pool are: behind what is fixed.
+pub const FIRST_INODES: BlockNo = match BlockNo::new(1 + records::BLOCKS) {
+    Some(block) => block,
+    None => unreachable!(),
 };
 
 /// A pointer as it lies in PM: the offset of a block, or null for a hole. Nothing more is known of one that was read:

@@ -10,8 +10,8 @@ use pool::{CheckOptions, CheckReport, Error, FormatOptions, PoolInfo};
 /// # Errors
 /// [`Error::Unformattable`].
 pub fn format(medium: &impl Medium, options: &FormatOptions) -> Result<PoolInfo, Error> {
-    let inodes = BlockNo::new(1).expect("it is not the superblock's");
-    FORMAT.write(medium, options, (inodes, INODE), Root::new(Some(inodes), 0).word())
+    let root = Root::new(Some(FIRST_INODES), 0).word();
+    FORMAT.write(medium, options, (FIRST_INODES, INODE), root)
 }
 
 /// Describes a pool from its superblock.

@@ -10,6 +10,7 @@
 
 use crate::extent::{Extent, FileExtent as _};
 use crate::layout::*;
+use crate::redo;
 use crate::store::Store;
 use namespace::{Scan, Storage as _, VInode};
 use pmem::{Medium, PmOff};
@@ -39,9 +40,18 @@ struct Met {
 }
 
 impl<M: Medium> Store<M> {
-    /// Walks the superblock and the inode file.
+    /// Walks the superblock and the inode file, when what was interrupted is done.
     pub fn scan_inode_file(&self, scan: &Scan) -> bool {
-        self.v.blocks.set(&self.v.arena, 0);
+        let mut fixed = 0..1;
+        if self.has_redo {
+            fixed.end += records::BLOCKS;
+            if !self.is_read_only() {
+                redo::replay(&self.medium, self.bytes);
+            }
+        }
+        for block in fixed {
+            self.v.blocks.set(&self.v.arena, block);
+        }
         self.medium.flush(PmOff::new(0), BLOCK);
         let object = || "the inode file".to_owned();
         let size = self.medium.load_u64(INODE_SIZE);

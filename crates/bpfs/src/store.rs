@@ -21,6 +21,8 @@ use vfs::{Attr, Errno, FileKind, Ino, Limits, Result, Timestamp};
 pub struct Store<M> {
     pub trees: Trees<M>,
     pub v: Volatile,
+    /// Whether the pool has redo records.
+    pub has_redo: bool,
     pub read_only: AtomicBool,
     pub clock: fn() -> Timestamp,
 }

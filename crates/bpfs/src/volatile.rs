@@ -8,29 +8,35 @@
 //!
 //! What is derived of inodes and directories is in [`namespace::Tables`]; here is what only trees of blocks need.
 
-use crate::layout::INODES_PER_BLOCK;
+use crate::layout::{INODES_PER_BLOCK, records};
 use crate::zeroed::ZeroedBlocks;
-use arena::Layout;
+use arena::{Layout, RwLock, Span};
+use derived::GlobalLock;
 use namespace::{Memory, Tables};
 use std::ops::Deref;
+use vfs::Result;
 
 /// All volatile state of one mounted pool.
 pub struct Volatile {
     tables: Tables,
     pub zeroed: ZeroedBlocks,
+    records: Span<RwLock>,
 }
 
 /// The volatile state before it has memory.
 pub struct Plan {
     tables: namespace::Plan,
     zeroed: ZeroedBlocks,
+    records: Span<RwLock>,
 }
 
 impl Plan {
     /// For a pool of `blocks` blocks that one process uses, or several.
     pub fn new(is_shared: bool, blocks: u64) -> Self {
         let mut tables = namespace::Plan::new(is_shared, blocks, INODES_PER_BLOCK);
-        Self { zeroed: ZeroedBlocks::plan(tables.layout()), tables }
+        let l = tables.layout();
+        let records = l.table(records::COUNT as usize);
+        Self { zeroed: ZeroedBlocks::plan(l), records, tables }
     }
 
     /// Where everything is.
@@ -40,7 +46,17 @@ impl Plan {
 
     /// The state in this memory.
     pub fn open(self, memory: Memory) -> Volatile {
-        Volatile { tables: self.tables.open(memory), zeroed: self.zeroed }
+        let Self { tables, zeroed, records } = self;
+        Volatile { tables: tables.open(memory), zeroed, records }
+    }
+}
+
+impl Volatile {
+    /// Holds a redo record; which one. Taken after all other locks.
+    pub fn lock_record(&self, hint: u64) -> Result<(u64, GlobalLock<'_>)> {
+        let number = hint % records::COUNT;
+        let lock = self.lock_global(&self.arena.table(self.records)[number as usize])?;
+        Ok((number, lock))
     }
 }
 

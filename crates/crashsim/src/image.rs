@@ -55,6 +55,11 @@ struct Free {
 }
 
 impl Inner {
+    fn word(&self, word: WordNo) -> u64 {
+        let at = word as usize * 8;
+        u64::from_le_bytes(self.bytes[at..at + 8].try_into().expect("eight bytes"))
+    }
+
     /// Whether a word is undecided, and was neither read nor overwritten.
     fn is_watched(&self, word: WordNo) -> bool {
         let (page, bit) = (word as usize / WORDS, word as usize % WORDS);
@@ -176,9 +181,7 @@ impl CrashImage {
 
     /// The value of a word now.
     pub fn word(&self, word: WordNo) -> u64 {
-        let at = word as usize * 8;
-        let bytes = self.inner().bytes[at..at + 8].try_into();
-        u64::from_le_bytes(bytes.expect("eight bytes"))
+        self.inner().word(word)
     }
 
     /// Lays a state over the durable bytes and watches the `undecided` words.
@@ -301,8 +304,9 @@ impl Medium for CrashImage {
     }
     fn load_u64(&self, off: u64) -> u64 {
         assert!(off.is_multiple_of(8), "a word is aligned");
-        self.inner().look(off, 8);
-        self.word((off / 8) as WordNo)
+        let mut i = self.inner();
+        i.look(off, 8);
+        i.word((off / 8) as WordNo)
     }
     fn equals(&self, off: u64, bytes: &[u8]) -> bool {
         let mut i = self.inner();

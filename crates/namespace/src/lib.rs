@@ -42,7 +42,7 @@ pub use dir::{Chain, RawEntry, Slot};
 pub use free::{FreeRun, FreeUnits};
 pub use fs::Core;
 pub use index::Found;
-pub use mounted::{Files, MediumOf, Pool, open, place};
+pub use mounted::{Files, MediumOf, Pool, interrupted, open, place};
 pub use rename::{Moved, Patch, Renamed};
 pub use scan::{Scan, ScanOptions};
 pub use store::{Change, MODIFIED, Stop, Storage, report};

@@ -197,6 +197,12 @@ pub fn open<F: Files>(medium: MediumOf<F>, o: &MountOptions) -> std::result::Res
     Ok(F::with(medium, plan, Memory::fresh(arena, o), o))
 }
 
+/// What a mount for reading says of a pool in which an operation was interrupted that only a mount for writing can finish.
+pub fn interrupted() -> Error {
+    let why = "a change was interrupted and has to be finished: mount it for writing once, or `keepstone check --repair` it";
+    Error::Unusable(why.to_owned())
+}
+
 /// Scans the pool into the empty derived state.
 fn derive<F: Files>(files: &F, o: &MountOptions) -> std::result::Result<MountReport, Error> {
     let start = Instant::now();

@@ -70,9 +70,7 @@ impl<M: Medium> namespace::Files for Files<M> {
     /// What was interrupted has to be finished before anything is read.
     fn begin_use(&self, o: &MountOptions, is_joined: bool) -> std::result::Result<(), Error> {
         if o.read_only && !journal::pending(&self.medium, self.bytes).is_empty() {
-            let why = "a change was interrupted and has to be finished: mount it for writing once, or `keepstone \
-                       check --repair` it";
-            return Err(Error::Unusable(why.to_owned()));
+            return Err(namespace::interrupted());
         }
         self.0.0.begin_use(o, is_joined)
     }

@@ -199,10 +199,25 @@ impl<M: Medium> Maps<M> {
                     return Ok(Piece::Run(self.with_next(block, rest, run)?));
                 }
                 Map::Run(run) if within < run.count => return Ok(Piece::Run(run.skip(within))),
-                Map::Hole | Map::Run(_) => return Ok(Piece::Hole(each - within)),
+                Map::Hole => {
+                    let end = FANOUT.min(index.saturating_add(most.max(1)).div_ceil(each));
+                    let end = self.end_of_holes(block, level, nth + 1..end)?;
+                    return Ok(Piece::Hole(end * each - index));
+                }
+                Map::Run(_) => return Ok(Piece::Hole(each - within)),
                 Map::Table { block: next, .. } => (block, level, index) = (next, level - 1, within),
             }
         }
+    }
+
+    /// Where holes end in a table, of which a word before these is one.
+    fn end_of_holes(&self, block: BlockNo, level: u8, mut words: Range<u64>) -> Result<u64> {
+        for index in words.by_ref() {
+            if self.table_word(block, level, index)? != Map::Hole {
+                return Ok(index);
+            }
+        }
+        Ok(words.end)
     }
 
     /// A block, and those that the next words of its table of level 1 name, as far as these lie behind it.

@@ -77,7 +77,7 @@ fn roles(image: &[u8]) -> HashMap<u64, Role> {
 
 /// Blocks that the superblock leads to, itself included, where no inode was freed.
 pub fn blocks_reached(image: &[u8]) -> u64 {
-    roles(image).len() as u64 + 1
+    roles(image).len() as u64 + 1 + records::BLOCKS
 }
 
 /// Names a word of an image.
@@ -89,6 +89,16 @@ pub fn word(image: &[u8], word: u32) -> String {
             64 => "superblock: root of the inode file".into(),
             72 => "superblock: size of the inode file".into(),
             _ => format!("superblock, byte {off}"),
+        };
+    }
+    if let Some(at) = at.checked_sub(records::START.get())
+        && at < records::COUNT * records::BYTES
+    {
+        let (record, off) = (at / records::BYTES, at % records::BYTES);
+        return match off {
+            0 => format!("redo record {record}: checksum"),
+            8 => format!("redo record {record}: where and how many"),
+            _ => format!("redo record {record}: byte {}", off - records::HEADER),
         };
     }
     match roles(image).get(&block) {

@@ -1,6 +1,6 @@
 //! The engine as the tests of all engines see it.
 
-use bpfs::layout::{BLOCK, INODE, POOL_MAX};
+use bpfs::layout::{BLOCK, FIRST_INODES, INODE, POOL_MAX};
 use pmem::Medium;
 use pool::{CheckOptions, CheckReport, Error, FormatOptions, PoolInfo};
 use vfs::Ino;
@@ -27,13 +27,13 @@ impl suite::Engine for Bpfs {
 
     /// In the only leaf of the inode file.
     fn inode_at(ino: Ino) -> u64 {
-        BLOCK + ino.0 * INODE
+        FIRST_INODES.at(ino.0 * INODE).get()
     }
 
     fn weak_spot(below: &mut dyn FnMut(u64) -> u64) -> u64 {
         match below(3) {
             0 => 64 + below(2) * 8,
-            _ => BLOCK + below(32) * INODE + below(16) * 8,
+            _ => FIRST_INODES.at(below(32) * INODE + below(16) * 8).get(),
         }
     }
 

@@ -1,0 +1,182 @@
+//! Redo records: overwrites of a part of a block where it lies.
+//!
+//! Shadow paging (§3.2) copies the whole block to change more of it than the CPU stores at once. A record takes twice
+//! the bytes that change, and a fence more.
+//!
+//! - redo-R1: a record is durable before any byte in place is stored. That is the commit.
+//! - redo-R2: a record is durably cleared before the file's lock is given back. So its bytes are the file's as long as it is
+//!   valid, no two valid records have a byte in common, and in which order a mount stores them makes no difference.
+//! - redo-R3: a record is valid if its checksum matches what it holds, so that its lines need no order.
+
+use crate::layout::{BLOCK, records::*};
+use pmem::{Fenced, Medium, Pm, PmOff};
+
+/// What a record says.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Where the bytes go.
+    pub at: PmOff,
+    /// What they are.
+    pub data: Vec<u8>,
+}
+
+/// Where a record lies.
+fn place_of(number: u64) -> PmOff {
+    START + number % COUNT * BYTES
+}
+
+/// Where `len` bytes go, in one word.
+fn target(at: PmOff, len: usize) -> u64 {
+    at.get() | (len as u64) << LEN_SHIFT
+}
+
+/// Every bit of the result depends on every bit of `x`.
+fn mix(x: u64) -> u64 {
+    let x = (x ^ x >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    (x ^ x >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93)
+}
+
+/// Never 0, and another one for the same bytes in another record, or elsewhere. A sum, as the CPU then works on several words
+/// at once.
+fn checksum(number: u64, target: u64, data: &[u8]) -> u64 {
+    let mut words = data.chunks_exact(8);
+    let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+    let seed = mix(target ^ mix(number % COUNT + 1));
+    let place = |nth: u64| nth.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let whole = (1..).zip(words.by_ref()).map(|(nth, bytes)| mix(word(bytes) ^ place(nth)));
+    let whole = whole.fold(seed, u64::wrapping_add);
+    let mut last = [0; 8];
+    let rest = words.remainder();
+    last[..rest.len()].copy_from_slice(rest);
+    mix(whole ^ u64::from_le_bytes(last)).max(1)
+}
+
+/// Overwrites bytes that are durable, by the record of this number, which nobody else uses meanwhile.
+pub fn overwrite<M: Medium>(medium: &Pm<M>, number: u64, at: PmOff, data: &[u8]) {
+    let mut own = [0; DATA_MAX];
+    // What is recorded and what is stored are the same, whatever the program does to its buffer meanwhile.
+    let own = &mut own[..data.len()];
+    own.copy_from_slice(data);
+    let (place, target) = (place_of(number), target(at, own.len()));
+    medium.write(place + HEADER, own);
+    medium.store_u64(place + 8, target);
+    let ready = Fenced::not_needed("whether a record is whole, its checksum tells (redo-R3)");
+    medium.publish_word(place, checksum(number, target, own), ready);
+    medium.flush(place, HEADER + own.len() as u64);
+    // redo-R1.
+    let recorded = medium.fence();
+    let stored = store(medium, at, own, recorded);
+    clear(medium, place, stored);
+}
+
+/// Stores the bytes of a record that is durable where they belong, and makes that durable, too.
+fn store<M: Medium>(medium: &Pm<M>, at: PmOff, data: &[u8], _recorded: Fenced) -> Fenced {
+    medium.write(at, data);
+    medium.flush(at, data.len() as u64);
+    medium.fence()
+}
+
+/// Clears a record, durably, whose bytes are `stored` (redo-R2).
+fn clear<M: Medium>(medium: &Pm<M>, place: PmOff, stored: Fenced) {
+    let _ = medium.publish(place, 0, stored);
+}
+
+/// What the record of this number says; `None` where there is none (redo-R3).
+fn read<M: Medium>(medium: &Pm<M>, number: u64, pool_bytes: u64) -> Option<Record> {
+    let place = place_of(number);
+    let mut record = [0; BYTES as usize];
+    medium.read(place, &mut record);
+    let word = |i: usize| u64::from_le_bytes(record[i..i + 8].try_into().expect("eight bytes"));
+    let (at, len) = (word(8) & ((1 << LEN_SHIFT) - 1), word(8) >> LEN_SHIFT);
+    let is_inside = (FIRST.get()..pool_bytes).contains(&at) && at % BLOCK + len <= BLOCK;
+    if word(0) == 0 || !is_inside || !(1..=DATA_MAX as u64).contains(&len) {
+        return None;
+    }
+    let data = &record[HEADER as usize..][..len as usize];
+    let is_whole = word(0) == checksum(number, word(8), data);
+    is_whole.then(|| Record { at: PmOff::new(at), data: data.to_vec() })
+}
+
+/// No record changes what lies before: the superblock, and the records.
+const FIRST: PmOff = PmOff::new(START.get() + BLOCKS * BLOCK);
+
+/// The valid records of a pool, with their numbers: nobody may be using it meanwhile.
+pub fn pending<M: Medium>(medium: &Pm<M>, pool_bytes: u64) -> Vec<(u64, Record)> {
+    (0..COUNT).filter_map(|n| Some((n, read(medium, n, pool_bytes)?))).collect()
+}
+
+/// Does what all valid records say, durably, and clears them. What is no record is flushed as it is: who stored it may not
+/// have lived to do so, and a power failure must not bring it back.
+pub fn replay<M: Medium>(medium: &Pm<M>, pool_bytes: u64) {
+    medium.flush(START, BLOCKS * BLOCK);
+    let recorded = medium.fence();
+    for (number, record) in pending(medium, pool_bytes) {
+        let stored = store(medium, record.at, &record.data, recorded.for_another());
+        clear(medium, place_of(number), stored);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pmem::Region;
+
+    const POOL: u64 = 64 * BLOCK;
+
+    fn bytes_at(medium: &Pm<Region>, at: PmOff, len: usize) -> Vec<u8> {
+        let mut buf = vec![0; len];
+        medium.read(at, &mut buf);
+        buf
+    }
+
+    /// Records as an overwrite leaves it that is interrupted before its bytes are stored.
+    fn interrupted(medium: &Pm<Region>, number: u64, at: PmOff, data: &[u8]) {
+        let (place, target) = (place_of(number), target(at, data.len()));
+        medium.write(place + HEADER, data);
+        medium.store_u64(place + 8, target);
+        medium.store_u64(place, checksum(number, target, data));
+    }
+
+    #[test]
+    fn a_record_is_what_was_written_or_none() {
+        let medium = Pm(Region::anonymous(POOL).unwrap());
+        for (number, len) in [(33, DATA_MAX), (0, 1), (7, 9), (31, 64)] {
+            let data: Vec<u8> = (1..=len).map(|i| i as u8).collect();
+            let at = FIRST + 5 + number * BLOCK / 2;
+            overwrite(&medium, number, at, &data);
+            assert_eq!(bytes_at(&medium, at, len), data);
+            assert!(pending(&medium, POOL).is_empty(), "cleared");
+            // As if the power had failed before its bytes were stored.
+            medium.write(at, &vec![0xee; len]);
+            interrupted(&medium, number, at, &data);
+            let record = Record { at, data: data.clone() };
+            assert_eq!(pending(&medium, POOL), [(number % COUNT, record)]);
+            replay(&medium, POOL);
+            assert_eq!(bytes_at(&medium, at, len), data);
+            assert!(pending(&medium, POOL).is_empty());
+            // A byte of it did not persist.
+            interrupted(&medium, number, at, &data);
+            let last = place_of(number) + HEADER + (len as u64 - 1);
+            medium.write(last, &[!data[len - 1]]);
+            assert!(pending(&medium, POOL).is_empty(), "{len}");
+        }
+    }
+
+    #[test]
+    fn a_record_out_of_bounds_is_none() {
+        let medium = Pm(Region::anonymous(POOL).unwrap());
+        let places = [START + 8, FIRST - 1, PmOff::new(POOL), FIRST + (BLOCK - 3)];
+        for at in places.into_iter().chain([PmOff::new(u64::MAX >> 16)]) {
+            interrupted(&medium, 3, at, &[1; 9]);
+            assert!(pending(&medium, POOL).is_empty(), "{at:?}");
+        }
+        interrupted(&medium, 3, FIRST, &[1; 9]);
+        // Of another number: moved there by whoever damaged the pool.
+        let moved = bytes_at(&medium, place_of(3), BYTES as usize);
+        medium.write(place_of(4), &moved);
+        assert_eq!(pending(&medium, POOL).len(), 1);
+        let long = target(FIRST, DATA_MAX + 1);
+        medium.store_u64(place_of(3) + 8, long);
+        assert!(pending(&medium, POOL).is_empty());
+    }
+}
