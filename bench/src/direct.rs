@@ -114,11 +114,12 @@ fn inside(plan: &Plan, mount: &Path, dir: &Path) -> Result<Vec<Outcome>> {
         plan.run(case, &mut outcomes)?;
     }
     without_copy(plan, mount, &beds, &mut outcomes)?;
-    for (len, target) in [(64, Some(1.2)), (4 << 10, Some(2.5)), (1 << 20, Some(2.0))] {
+    let targets = [(64, Some(1.2)), (512, Some(1.0)), (4 << 10, Some(2.5)), (1 << 20, Some(2.0))];
+    for (len, target) in targets {
         let case = beds.case(format!("pwrite/{}", size(len)), "at random in 128 MiB", len, target);
         let case = beds.each(case, |b| b.overwrite(len), |b| b.overwrite(len));
         let floor = match len {
-            64 => raw::nt_copy_to(&floor, 0, len),
+            64 | 512 => raw::nt_copy_to(&floor, 0, len),
             _ => raw::shadow_to(&floor, 0, len),
         };
         plan.run(case.floor(floor), &mut outcomes)?;

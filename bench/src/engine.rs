@@ -51,9 +51,14 @@ pub fn run(plan: &Plan, backing: Backing, dir: &Path) -> Result<Vec<Outcome>> {
         let case = beds.reads(region, "read", len).target("raw memcpy", target);
         plan.run(case, &mut outcomes)?;
     }
-    for (len, target) in
-        [(8, None), (64, None), (4 << 10, Some(2.5)), (64 << 10, None), (1 << 20, None)]
-    {
+    for (len, target) in [
+        (8, None),
+        (64, Some(1.0)),
+        (512, Some(1.0)),
+        (4 << 10, Some(2.5)),
+        (64 << 10, None),
+        (1 << 20, None),
+    ] {
         let mut case = beds
             .case(
                 format!("overwrite/{}", size(len)),

@@ -9,7 +9,7 @@
 //! - redo-R3: a record is valid if its checksum matches what it holds, so that its lines need no order.
 
 use crate::layout::{BLOCK, records::*};
-use pmem::{Fenced, Medium, Pm, PmOff};
+use pmem::{Fenced, LINE, Medium, Pm, PmOff};
 
 /// What a record says.
 #[derive(Debug, PartialEq, Eq)]
@@ -36,36 +36,41 @@ fn mix(x: u64) -> u64 {
     (x ^ x >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93)
 }
 
-/// Never 0, and another one for the same bytes in another record, or elsewhere. A sum, as the CPU then works on several words
-/// at once.
-fn checksum(number: u64, target: u64, data: &[u8]) -> u64 {
-    let mut words = data.chunks_exact(8);
-    let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
-    let seed = mix(target ^ mix(number % COUNT + 1));
+/// Of what follows it in the record of this number; never 0. A sum, as the CPU then works on several words at once.
+fn checksum(number: u64, rest: &[u8]) -> u64 {
+    let words = rest.chunks_exact(8).map(|bytes| bytes.try_into().expect("eight bytes"));
     let place = |nth: u64| nth.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let whole = (1..).zip(words.by_ref()).map(|(nth, bytes)| mix(word(bytes) ^ place(nth)));
-    let whole = whole.fold(seed, u64::wrapping_add);
-    let mut last = [0; 8];
-    let rest = words.remainder();
-    last[..rest.len()].copy_from_slice(rest);
-    mix(whole ^ u64::from_le_bytes(last)).max(1)
+    let terms = (1..).zip(words).map(|(nth, word)| mix(u64::from_le_bytes(word) ^ place(nth)));
+    mix(terms.fold(number % COUNT, u64::wrapping_add)).max(1)
+}
+
+/// Bytes of a record of so many bytes of data: whole lines.
+fn lines_of(len: usize) -> usize {
+    (HEADER as usize + len).next_multiple_of(LINE as usize)
+}
+
+/// A record, of which the lines that its data does not reach are zeros.
+fn encode(number: u64, at: PmOff, data: &[u8]) -> [u8; BYTES as usize] {
+    let mut record = [0; BYTES as usize];
+    record[8..16].copy_from_slice(&target(at, data.len()).to_le_bytes());
+    record[HEADER as usize..][..data.len()].copy_from_slice(data);
+    let checksum = checksum(number, &record[8..lines_of(data.len())]);
+    record[..8].copy_from_slice(&checksum.to_le_bytes());
+    record
 }
 
 /// Overwrites bytes that are durable, by the record of this number, which nobody else uses meanwhile.
 pub fn overwrite<M: Medium>(medium: &Pm<M>, number: u64, at: PmOff, data: &[u8]) {
-    let mut own = [0; DATA_MAX];
-    // What is recorded and what is stored are the same, whatever the program does to its buffer meanwhile.
-    let own = &mut own[..data.len()];
-    own.copy_from_slice(data);
-    let (place, target) = (place_of(number), target(at, own.len()));
-    medium.write(place + HEADER, own);
-    medium.store_u64(place + 8, target);
-    let ready = Fenced::not_needed("whether a record is whole, its checksum tells (redo-R3)");
-    medium.publish_word(place, checksum(number, target, own), ready);
-    medium.flush(place, HEADER + own.len() as u64);
+    // The lines come while the record is on its way.
+    medium.prefetch(at, data.len() as u64);
+    let place = place_of(number);
+    // From here on the program's buffer does not count, whatever becomes of it.
+    let record = encode(number, at, data);
+    // Past the cache: as what was flushed last is not in it.
+    medium.write_nt(place, &record[..lines_of(data.len())]);
     // redo-R1.
     let recorded = medium.fence();
-    let stored = store(medium, at, own, recorded);
+    let stored = store(medium, at, &record[HEADER as usize..][..data.len()], recorded);
     clear(medium, place, stored);
 }
 
@@ -76,9 +81,10 @@ fn store<M: Medium>(medium: &Pm<M>, at: PmOff, data: &[u8], _recorded: Fenced) -
     medium.fence()
 }
 
-/// Clears a record, durably, whose bytes are `stored` (redo-R2).
-fn clear<M: Medium>(medium: &Pm<M>, place: PmOff, stored: Fenced) {
-    let _ = medium.publish(place, 0, stored);
+/// Clears a record, durably, whose bytes are `stored` (redo-R2): its first line.
+fn clear<M: Medium>(medium: &Pm<M>, place: PmOff, _stored: Fenced) {
+    medium.write_nt(place, &[0; LINE as usize]);
+    let _ = medium.fence();
 }
 
 /// What the record of this number says; `None` where there is none (redo-R3).
@@ -92,8 +98,8 @@ fn read<M: Medium>(medium: &Pm<M>, number: u64, pool_bytes: u64) -> Option<Recor
     if word(0) == 0 || !is_inside || !(1..=DATA_MAX as u64).contains(&len) {
         return None;
     }
+    let is_whole = word(0) == checksum(number, &record[8..lines_of(len as usize)]);
     let data = &record[HEADER as usize..][..len as usize];
-    let is_whole = word(0) == checksum(number, word(8), data);
     is_whole.then(|| Record { at: PmOff::new(at), data: data.to_vec() })
 }
 
@@ -105,13 +111,13 @@ pub fn pending<M: Medium>(medium: &Pm<M>, pool_bytes: u64) -> Vec<(u64, Record)>
     (0..COUNT).filter_map(|n| Some((n, read(medium, n, pool_bytes)?))).collect()
 }
 
-/// Does what all valid records say, durably, and clears them. What is no record is flushed as it is: who stored it may not
-/// have lived to do so, and a power failure must not bring it back.
+/// Does what all valid records say, durably, and clears them.
 pub fn replay<M: Medium>(medium: &Pm<M>, pool_bytes: u64) {
-    medium.flush(START, BLOCKS * BLOCK);
-    let recorded = medium.fence();
     for (number, record) in pending(medium, pool_bytes) {
-        let stored = store(medium, record.at, &record.data, recorded.for_another());
+        let recorded = Fenced::not_needed(
+            "what a process has stored past the cache has arrived when it is dead",
+        );
+        let stored = store(medium, record.at, &record.data, recorded);
         clear(medium, place_of(number), stored);
     }
 }
@@ -131,10 +137,7 @@ mod tests {
 
     /// Records as an overwrite leaves it that is interrupted before its bytes are stored.
     fn interrupted(medium: &Pm<Region>, number: u64, at: PmOff, data: &[u8]) {
-        let (place, target) = (place_of(number), target(at, data.len()));
-        medium.write(place + HEADER, data);
-        medium.store_u64(place + 8, target);
-        medium.store_u64(place, checksum(number, target, data));
+        medium.write(place_of(number), &encode(number, at, data));
     }
 
     #[test]

@@ -57,13 +57,14 @@ fn scripts() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Operations on a base that commit by a word of a directory, an inode, a block of pointers, and the
-/// superblock.
-pub const COMMITS: [(&str, &str); 4] = [
+/// Operations on a base that commit by a word of a directory, an inode, a block of pointers, the superblock, and
+/// a redo record.
+pub const COMMITS: [(&str, &str); 5] = [
     ("tree", "create /n"),
     ("tree", "append /a 100"),
     ("full", "punch /f 40960 4096"),
     ("tree", "rename /a /d/c"),
+    ("tree", "write /a 100 200"),
 ];
 
 /// All operations of the bounded-exhaustive workloads, with parameters from a small universe.
@@ -124,6 +125,7 @@ pub fn bases<T: Target>(target: &T) -> Result<Vec<Base>, String> {
 
 /// Sequences for bugs that one operation cannot show: what one leaves, another finds.
 const SEQUENCES: &str = "\
+write /a 100 200; write /a 104 8
 truncate /a 0; truncate /a 10000
 truncate /a 0; truncate /a 100
 truncate /a 100; truncate /a 10000

@@ -1,7 +1,6 @@
 //! What operations cost in traffic to PM (`docs/format/bpfs.md`, "Cost"). Counters do not jitter, so
 //! they are asserted. A tick of the clock costs a line more: here it stands still.
 
-use bpfs::layout::records;
 use bpfs::{Bpfs, Engine as _, FormatOptions, MountOptions};
 use pmem::{Domain, Medium, OpenOptions, Region};
 use vfs::{Caller, FileSystem, Ino, NewKind, NewNode, ROOT, RenameFlags, Timestamp};
@@ -61,9 +60,9 @@ fn mounting() {
         let options = MountOptions { threads: Some(1), ..MountOptions::default() };
         let fs = Bpfs::mount(region, &options).unwrap();
         let d = fs.medium().counters().snapshot() - before;
-        // The superblock, the inode file's leaf, two directories, one block of pointers; before them the redo records.
-        let lines = (5 + records::BLOCKS) * lines_of_block;
-        assert_eq!((d.nt_bytes, d.words_stored, d.lines_flushed, d.fences), (0, 0, lines, 2));
+        // The superblock, the inode file's leaf, two directories, one block of pointers.
+        let lines = 5 * lines_of_block;
+        assert_eq!((d.nt_bytes, d.words_stored, d.lines_flushed, d.fences), (0, 0, lines, 1));
     }
 }
 
@@ -86,11 +85,11 @@ fn writes() {
     let ragged = cost(&fs, |i| fs.write(f, 4096 * i + 100, &[4; 1009]).unwrap());
     assert_eq!(ragged, Cost { nt: 4096, lines: 1, fences: 2, words: 1 }, "part of a block");
 
-    // The record, what it is of, and the record again.
-    for (at, len, lines) in [(100, 64, 2 + 2 + 1), (0, 1008, 16 + 16 + 1)] {
+    // The record and its first line again; what it is of.
+    for (at, len, nt, lines) in [(100, 64, 128 + 64, 2), (0, 1008, 1024 + 64, 16)] {
         let data = vec![4; len];
         let recorded = cost(&fs, |i| fs.write(f, 4096 * i + at, &data).unwrap());
-        assert_eq!(recorded, Cost { nt: 0, lines, fences: 3, words: 3 }, "{len} bytes");
+        assert_eq!(recorded, Cost { nt, lines, fences: 3, words: 0 }, "{len} bytes");
     }
 
     let many = cost(&fs, |_| fs.write(f, 0, &vec![5; 1 << 20]).unwrap());
@@ -168,16 +167,20 @@ fn writes_inside_a_line() {
         let lines = fs.medium().stores_lines();
         assert!(!(lines && without_line_stores));
         let copied = Cost { nt: 4096, lines: 1, fences: 2, words: 1 };
-        let recorded = |lines| Cost { nt: 0, lines, fences: 3, words: 3 };
+        let recorded = |nt, lines| Cost { nt, lines, fences: 3, words: 0 };
         let want = |otherwise| match lines {
             true => Cost { nt: 64, lines: 0, fences: 1, words: 0 },
-            false => recorded(otherwise),
+            false => otherwise,
         };
-        assert_eq!(cost(&fs, |i| fs.write(f, 64 * i, &[2; 64]).unwrap()), want(4), "a line");
+        assert_eq!(
+            cost(&fs, |i| fs.write(f, 64 * i, &[2; 64]).unwrap()),
+            want(recorded(192, 1)),
+            "a line"
+        );
         let part = cost(&fs, |i| fs.write(f, 64 * i + 7, &[3; 9]).unwrap());
-        assert_eq!(part, want(3), "part of it");
+        assert_eq!(part, want(recorded(128, 1)), "part of it");
         let two = cost(&fs, |i| fs.write(f, 64 * i + 60, &[4; 9]).unwrap());
-        assert_eq!(two, recorded(4), "of two");
+        assert_eq!(two, recorded(128, 2), "of two");
         // Who reads without a copy is told that only words show.
         let held = fs.get_read_buf(f, 0, 1).unwrap();
         assert_eq!(cost(&fs, |i| fs.write(f, 64 * i, &[5; 64]).unwrap()), copied, "while held");

@@ -34,7 +34,7 @@ fn nobody_builds_on_what_the_power_takes_back() {
 fn what_the_killed_left_is_durable_when_it_is_mounted() {
     let lines = [
         "adr tree 1.0 all-but:7c000#0 death next-mount 5 punch /a 0 4096",
-        "adr worn 1.0 all-but:2120#0 death next-mount 9 link /a /n",
+        "adr worn 1.0 all-but:a120#0 death next-mount 9 link /a /n",
     ];
     replay(&lines);
 }
@@ -43,8 +43,8 @@ fn what_the_killed_left_is_durable_when_it_is_mounted() {
 #[test]
 fn a_new_end_is_durable_before_what_lies_beyond_it_is_cleared() {
     let lines = [
-        "adr worn 1.0 all-but:1388#0 death 5 truncate /d/z 8192",
-        "adr worn 1.0 all-but:1388#0 death 6 truncate /d/z 8192",
+        "adr worn 1.0 all-but:9388#0 death 5 truncate /d/z 8192",
+        "adr worn 1.0 all-but:9388#0 death 6 truncate /d/z 8192",
     ];
     replay(&lines);
 }

@@ -23,6 +23,8 @@ const EXPLAINED: &[(&str, &[Bug], &str)] = &[
     ("attr.rs set_times: self.medium().store_u64", STORE, TIMES),
     ("crawler.rs grow: self.medium.write_nt", &[ShortStore], BEYOND),
     ("append.rs commit_append: let _ = self.medium.publish", &[DelayStore], GROWN),
+    ("append.rs commit_append: let _ = self.medium.publish(size", &[EarlyReuse], NO_POINTER),
+    ("redo.rs clear: medium.write_nt", &[DelayStore], CLEARED),
     ("file.rs replace_leaf: let _ = self.medium.publish", &[DelayStore], ALONE),
     ("file.rs prune: self.medium.store_u64", &[DelayStore, EarlyReuse], BEYOND),
     ("file.rs prune_node: self.medium.store_u64", &[DelayStore, EarlyReuse, SwapStores], BEYOND),
@@ -56,6 +58,9 @@ const HALF_A_LIFE: &str =
 const TIDINESS: &str = "what is not zeroed is written before it is read; zeros are for people";
 const GROWN: &str =
     "it is all that an append commits; where a directory grows, a fence comes before the name";
+const NO_POINTER: &str =
+    "a size is no pointer: taken for one, it leads to redo records that nobody reads";
+const CLEARED: &str = "the next fence of this thread covers it; others wait for the lock, which is given back after its own";
 const UNSEEN: &str = "nothing reads it before the commit that follows in its line or after a fence";
 const ROOM: &str =
     "free entries are the same apart and as one, and so is a name with room behind it";
