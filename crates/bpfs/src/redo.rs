@@ -125,14 +125,16 @@ pub fn replay<M: Medium>(medium: &Pm<M>, pool_bytes: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::{BlockNo, FORMAT, INODE, Root};
+    use crate::Bpfs;
     use pmem::Region;
+    use pool::{CheckOptions, FormatOptions, MountOptions};
+    use vfs::{Caller, FileSystem, NewKind, NewNode, ROOT};
 
     const POOL: u64 = 64 * BLOCK;
 
     fn bytes_at(medium: &Pm<Region>, at: PmOff, len: usize) -> Vec<u8> {
-        let mut buf = vec![0; len];
-        medium.read(at, &mut buf);
-        buf
+        bytes_at_region(&medium.0, at.get(), len)
     }
 
     /// Records as an overwrite leaves it that is interrupted before its bytes are stored.
@@ -181,5 +183,74 @@ mod tests {
         let long = target(FIRST, DATA_MAX + 1);
         medium.store_u64(place_of(3) + 8, long);
         assert!(pending(&medium, POOL).is_empty());
+    }
+
+    const FILE: NewNode<'static> = NewNode { kind: NewKind::File, mode: 0o644, umask: 0 };
+    const CONTENT: &[u8] = b"what a file holds that is overwritten";
+
+    /// A pool with a file; where its content lies.
+    fn pool_with_file(region: Region) -> (Region, PmOff) {
+        let fs = Bpfs::mount(region, &MountOptions::default()).unwrap();
+        let file = fs.create(&Caller::ROOT, ROOT, b"f", &FILE).unwrap().ino;
+        fs.write(file, 0, CONTENT).unwrap();
+        let region = fs.into_medium();
+        let place = |at: &u64| bytes_at_region(&region, *at, CONTENT.len()) == CONTENT;
+        let at = (0..region.len()).step_by(BLOCK as usize).find(place).unwrap();
+        (region, PmOff::new(at))
+    }
+
+    fn bytes_at_region(region: &Region, at: u64, len: usize) -> Vec<u8> {
+        let mut buf = vec![0; len];
+        region.read(at, &mut buf);
+        buf
+    }
+
+    fn content(fs: &Bpfs<Region>) -> Vec<u8> {
+        let ino = fs.lookup(ROOT, b"f").unwrap().ino;
+        let mut buf = vec![0; CONTENT.len()];
+        fs.read(ino, 0, &mut buf).unwrap();
+        buf
+    }
+
+    #[test]
+    fn what_was_interrupted_is_done_by_a_mount_for_writing() {
+        let region = Region::anonymous(8 << 20).unwrap();
+        crate::format(&region, &FormatOptions::default()).unwrap();
+        let (region, at) = pool_with_file(region);
+        let medium = Pm(region);
+        interrupted(&medium, 5, at + 2, b"AT IT");
+        let report = crate::check(&medium.0, &CheckOptions::default(), &|_, _| {}).unwrap();
+        assert!(report.problems.is_empty(), "{:?}", report.problems);
+        let bytes = bytes_at_region(&medium.0, 0, medium.0.len() as usize);
+
+        let reading = MountOptions { read_only: true, ..MountOptions::default() };
+        let refused = Bpfs::mount(medium.0, &reading).err().unwrap().to_string();
+        assert!(refused.contains("interrupted"), "{refused}");
+
+        let region = Region::anonymous(8 << 20).unwrap();
+        region.write(0, &bytes);
+        let fs = Bpfs::mount(region, &MountOptions::default()).unwrap();
+        assert_eq!(content(&fs), b"whAT ITfile holds that is overwritten");
+        let fs = Bpfs::mount(fs.into_medium(), &reading).unwrap();
+        assert_eq!(content(&fs), b"whAT ITfile holds that is overwritten");
+    }
+
+    #[test]
+    fn pools_of_version_2_are_used_without_records() {
+        let region = Region::anonymous(8 << 20).unwrap();
+        let old = namespace::Format { version: 2, ..FORMAT };
+        let inodes = BlockNo::new(1).unwrap();
+        let root = Root::new(Some(inodes), 0).word();
+        old.write(&region, &FormatOptions::default(), (inodes, INODE), root).unwrap();
+        let (region, _) = pool_with_file(region);
+        let fs = Bpfs::mount(region, &MountOptions::default()).unwrap();
+        // Superblock, inodes, the root directory's names, the content.
+        assert_eq!(fs.mount_report().blocks_used, 4);
+        let before = fs.medium().counters().snapshot();
+        fs.write(fs.lookup(ROOT, b"f").unwrap().ino, 2, b"AT IT, AND MORE").unwrap();
+        let cost = fs.medium().counters().snapshot() - before;
+        assert_eq!(cost.nt_bytes, BLOCK, "copied");
+        assert_eq!(&content(&fs)[..17], b"whAT IT, AND MORE");
+        assert_eq!(crate::info(fs.medium()).unwrap().version, 2);
     }
 }
