@@ -19,7 +19,7 @@ use crate::redo;
 use crate::store::Store;
 use derived::Locks;
 use namespace::{Stop, Storage as _, VInode};
-use pmem::{Fenced, LINE, Medium, PmOff};
+use pmem::{Domain, Fenced, LINE, Medium, PmOff};
 use std::ops::Range;
 use vfs::{Errno, Ino, Result};
 
@@ -396,9 +396,10 @@ impl<M: Medium> Files<M> {
         self.medium.stores_lines() && !self.is_lent()
     }
 
-    /// Whether data may change in place by a record: the pool has them, and nobody is in the way.
+    /// Whether data may change in place by a record: the pool has them, a third fence costs less than copying a block, and
+    /// nobody is in the way.
     fn can_record(&self) -> bool {
-        self.has_redo && !self.is_lent()
+        self.has_redo && self.medium.domain() != Domain::PageCache && !self.is_lent()
     }
 
     /// Whether somebody reads without a copy (pins-N1), who is told that writes longer than a word do not show.
