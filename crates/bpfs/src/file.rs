@@ -399,7 +399,7 @@ impl<M: Medium> Files<M> {
     /// Whether data may change in place by a record: the pool has them, a third fence costs less than copying a block, and
     /// nobody is in the way.
     fn can_record(&self) -> bool {
-        self.has_redo && self.medium.domain() != Domain::PageCache && !self.is_lent()
+        self.has_redo && self.medium.0.domain() != Domain::PageCache && !self.is_lent()
     }
 
     /// Whether somebody reads without a copy (pins-N1), who is told that writes longer than a word do not show.
