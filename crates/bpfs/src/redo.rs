@@ -125,8 +125,8 @@ pub fn replay<M: Medium>(medium: &Pm<M>, pool_bytes: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::{BlockNo, FORMAT, INODE, Root};
     use crate::Bpfs;
+    use crate::layout::{BlockNo, FORMAT, INODE, Root};
     use pmem::Region;
     use pool::{CheckOptions, FormatOptions, MountOptions};
     use vfs::{Caller, FileSystem, NewKind, NewNode, ROOT};
