@@ -23,6 +23,8 @@ use std::rc::Rc;
 
 /// Bytes of the file that is overwritten and mapped.
 const FILE: u64 = 64 << 20;
+/// Bytes of it that a second-level cache holds.
+const CACHED: u64 = 256 << 10;
 /// Bytes that one round appends, to all files.
 const APPENDED: u64 = 32 << 20;
 const POOL: u64 = 512 << 20;
@@ -40,7 +42,13 @@ pub fn run(plan: &Plan, dir: &Path) -> Result<Vec<Outcome>> {
     }
     let mut outcomes = Vec::new();
     let flat = |stores| Flat::like_a_pool(dir, 1, FILE, stores);
-    overwriting(plan, &pools[0], &tmpfs, &flat(Stores::Cached)?, &mut outcomes)?;
+    let past = subjects::past_cache(BLOCK as u64);
+    let past = (past.name, past.pool(dir, POOL)?);
+    for (file, target) in [(FILE, 2.5), (CACHED, 1.0)] {
+        let flat = flat(Stores::Cached)?;
+        let subjects = [&pools[0], &past];
+        overwriting(plan, (file, target), subjects, &tmpfs, &flat, &mut outcomes)?;
+    }
     mapping(plan, &pools[0], &tmpfs, &mut outcomes)?;
     for files in [1, 4, 64] {
         appending(plan, &pools, &floor, files, &mut outcomes)?;
@@ -63,34 +71,43 @@ fn written<S: Store>(store: &S) -> Result<S::File> {
     Ok(file)
 }
 
+/// Overwrites blocks of a file of so many bytes, through the cache as by default, and past it.
 fn overwriting(
     plan: &Plan,
-    (name, pool): &Named,
+    (bytes, target): (u64, f64),
+    subjects: [&Named; 2],
     tmpfs: &Kernel,
     flat: &Flat,
     outcomes: &mut Vec<Outcome>,
 ) -> Result<()> {
-    fn contender<'s, S: Store>(name: &str, store: &'s S) -> Result<Contender<'s>> {
-        let (file, data) = (written(store)?, Buffer::new(BLOCK));
-        let mut rng = Rng::new(31);
-        Ok(Contender::new(name, move |ops| {
-            for _ in 0..ops {
-                let offset = rng.below_fast(FILE / BLOCK as u64) * BLOCK as u64;
-                store.write(&file, offset, data.get())?;
-            }
-            Ok(())
-        }))
+    let of = size(bytes as usize);
+    let case = Case::new(
+        format!("ratios/overwrite/4K/of-{of}"),
+        format!("at random in {of}, durable on fsync; past the cache: on return"),
+    );
+    let mut case = case.bytes(BLOCK as u64);
+    for (name, pool) in subjects {
+        case = case.with(overwrites(name, pool, bytes)?);
     }
-    let case = Case::new("ratios/overwrite/4K", "at random in 64 MiB, durable on fsync")
-        .bytes(BLOCK as u64)
-        .with(contender(name, pool)?)
-        .with(contender("tmpfs", tmpfs)?)
-        .floor(contender("raw memcpy", flat)?)
-        .target("tmpfs", 2.5);
+    case = case.with(overwrites("tmpfs", tmpfs, bytes)?);
+    let case = case.floor(overwrites("raw memcpy", flat, bytes)?).target("tmpfs", target);
     plan.run(case, outcomes)?;
-    let root = pool.root()?;
-    pool.unlink(&root, c"written")?;
+    for (_, pool) in subjects {
+        pool.unlink(&pool.root()?, c"written")?;
+    }
     Ok(tmpfs.unlink(&tmpfs.root()?, c"written")?)
+}
+
+fn overwrites<'s, S: Store>(name: &str, store: &'s S, bytes: u64) -> Result<Contender<'s>> {
+    let (file, data) = (written(store)?, Buffer::new(BLOCK));
+    let mut rng = Rng::new(31);
+    Ok(Contender::new(name, move |ops| {
+        for _ in 0..ops {
+            let offset = rng.below_fast(bytes / BLOCK as u64) * BLOCK as u64;
+            store.write(&file, offset, data.get())?;
+        }
+        Ok(())
+    }))
 }
 
 /// Loads and stores of mapped memory, at random and for the first time.

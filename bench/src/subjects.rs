@@ -77,6 +77,12 @@ pub fn by_prealloc() -> [Subject; 3] {
     ]
 }
 
+/// SCMFS that writes past the cache from so many bytes on.
+pub fn past_cache(past_cache: u64) -> Subject {
+    let options = MountOptions { past_cache, ..MountOptions::default() };
+    Subject { options, ..scmfs("scmfs, past the cache") }
+}
+
 /// All of them. Configurations of the paper (§4.3) are lines here.
 pub fn all() -> Vec<Subject> {
     let unordered = |prealloc| {
