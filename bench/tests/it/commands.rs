@@ -93,7 +93,7 @@ fn ratios_have_targets_and_raw_rows() {
         assert_eq!(contenders[0], "scmfs");
         assert!(contenders.iter().any(|name| name.starts_with("raw ")), "{contenders:?}");
     }
-    for case in ["overwrite/4K", "mapped/first-store", "append/64", "create/64B"] {
+    for case in ["overwrite/4K/of-64M", "mapped/first-store", "append/64", "create/64B"] {
         let name = format!("ratios/{case}");
         assert!(outcomes.as_array().unwrap().iter().any(|o| o["name"] == name.as_str()), "{name}");
     }
