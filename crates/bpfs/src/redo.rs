@@ -30,10 +30,10 @@ fn target(at: PmOff, len: usize) -> u64 {
     at.get() | (len as u64) << LEN_SHIFT
 }
 
-/// Every bit of the result depends on every bit of `x`.
+/// Another number for each `x`.
 fn mix(x: u64) -> u64 {
-    let x = (x ^ x >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
-    (x ^ x >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93)
+    let x = x.wrapping_mul(0xd6e8_feb8_6659_fd93);
+    x ^ x >> 32
 }
 
 /// Of what follows it in the record of this number; never 0. A sum, as the CPU then works on several words at once.
