@@ -41,11 +41,10 @@ pub fn run(plan: &Plan, dir: &Path) -> Result<Vec<Outcome>> {
         pools.push((subject.name, subject.pool(dir, POOL)?));
     }
     let mut outcomes = Vec::new();
-    let flat = |stores| Flat::like_a_pool(dir, 1, FILE, stores);
     let past = subjects::past_cache(BLOCK as u64);
     let past = (past.name, past.pool(dir, POOL)?);
     for (file, target) in [(FILE, 2.5), (CACHED, 1.0)] {
-        let flat = flat(Stores::Cached)?;
+        let flat = Flat::like_a_pool(dir, 1, FILE, Stores::Cached)?;
         let subjects = [&pools[0], &past];
         overwriting(plan, (file, target), subjects, &tmpfs, &flat, &mut outcomes)?;
     }

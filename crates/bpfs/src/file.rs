@@ -417,7 +417,7 @@ impl<M: Medium> Files<M> {
         data: &[u8],
     ) -> Result<bool> {
         let Some(pm) = self.find_byte(v, root, offset)? else { return Ok(false) };
-        let (number, _lock) = self.v.lock_record(ino.0)?;
+        let (number, _lock) = self.v.records.hold(&self.v, ino.0)?;
         self.touch_modified(v);
         redo::overwrite(&self.medium, number, pm, data);
         Ok(true)

@@ -4,7 +4,7 @@
 //! blocks. Nothing here is redundant: what can be derived is derived at mount.
 
 use namespace::Format;
-use pmem::{Medium, Pm, PmOff};
+use pmem::{Medium, Pm};
 use vfs::Limits;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -71,11 +71,8 @@ pub mod records {
 
 /// Whether a pool has redo [`records`].
 pub fn has_redo(medium: &Pm<impl Medium>) -> bool {
-    medium.load_u64(VERSION_WORD) as u32 >= REDO_SINCE
+    namespace::version(medium) >= REDO_SINCE
 }
-
-/// Where the word lies whose lower half is the version.
-const VERSION_WORD: PmOff = PmOff::new(8);
 
 /// Where the inodes of a new pool are: behind what is fixed.
 pub const FIRST_INODES: BlockNo = match BlockNo::new(1 + records::BLOCKS) {

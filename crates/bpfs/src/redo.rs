@@ -8,7 +8,7 @@
 //!   valid, no two valid records have a byte in common, and in which order a mount stores them makes no difference.
 //! - redo-R3: a record is valid if its checksum matches what it holds, so that its lines need no order.
 
-use crate::layout::{BLOCK, records::*};
+use crate::layout::{BLOCK, FIRST_INODES, records::*};
 use pmem::{Fenced, LINE, Medium, Pm, PmOff};
 
 /// What a record says.
@@ -90,21 +90,22 @@ fn clear<M: Medium>(medium: &Pm<M>, place: PmOff, _stored: Fenced) {
 /// What the record of this number says; `None` where there is none (redo-R3).
 fn read<M: Medium>(medium: &Pm<M>, number: u64, pool_bytes: u64) -> Option<Record> {
     let place = place_of(number);
+    if medium.load_u64(place) == 0 {
+        return None;
+    }
     let mut record = [0; BYTES as usize];
     medium.read(place, &mut record);
     let word = |i: usize| u64::from_le_bytes(record[i..i + 8].try_into().expect("eight bytes"));
     let (at, len) = (word(8) & ((1 << LEN_SHIFT) - 1), word(8) >> LEN_SHIFT);
-    let is_inside = (FIRST.get()..pool_bytes).contains(&at) && at % BLOCK + len <= BLOCK;
-    if word(0) == 0 || !is_inside || !(1..=DATA_MAX as u64).contains(&len) {
+    let is_inside =
+        (FIRST_INODES.at(0).get()..pool_bytes).contains(&at) && at % BLOCK + len <= BLOCK;
+    if !is_inside || !(1..=DATA_MAX as u64).contains(&len) {
         return None;
     }
     let is_whole = word(0) == checksum(number, &record[8..lines_of(len as usize)]);
     let data = &record[HEADER as usize..][..len as usize];
     is_whole.then(|| Record { at: PmOff::new(at), data: data.to_vec() })
 }
-
-/// No record changes what lies before: the superblock, and the records.
-const FIRST: PmOff = PmOff::new(START.get() + BLOCKS * BLOCK);
 
 /// The valid records of a pool, with their numbers: nobody may be using it meanwhile.
 pub fn pending<M: Medium>(medium: &Pm<M>, pool_bytes: u64) -> Vec<(u64, Record)> {
@@ -133,8 +134,10 @@ mod tests {
 
     const POOL: u64 = 64 * BLOCK;
 
-    fn bytes_at(medium: &Pm<Region>, at: PmOff, len: usize) -> Vec<u8> {
-        bytes_at_region(&medium.0, at.get(), len)
+    fn bytes_at(region: &Region, at: PmOff, len: usize) -> Vec<u8> {
+        let mut buf = vec![0; len];
+        region.read(at.get(), &mut buf);
+        buf
     }
 
     /// Records as an overwrite leaves it that is interrupted before its bytes are stored.
@@ -147,9 +150,9 @@ mod tests {
         let medium = Pm(Region::anonymous(POOL).unwrap());
         for (number, len) in [(33, DATA_MAX), (0, 1), (7, 9), (31, 64)] {
             let data: Vec<u8> = (1..=len).map(|i| i as u8).collect();
-            let at = FIRST + 5 + number * BLOCK / 2;
+            let at = FIRST_INODES.at(5) + number * BLOCK / 2;
             overwrite(&medium, number, at, &data);
-            assert_eq!(bytes_at(&medium, at, len), data);
+            assert_eq!(bytes_at(&medium.0, at, len), data);
             assert!(pending(&medium, POOL).is_empty(), "cleared");
             // As if the power had failed before its bytes were stored.
             medium.write(at, &vec![0xee; len]);
@@ -157,7 +160,7 @@ mod tests {
             let record = Record { at, data: data.clone() };
             assert_eq!(pending(&medium, POOL), [(number % COUNT, record)]);
             replay(&medium, POOL);
-            assert_eq!(bytes_at(&medium, at, len), data);
+            assert_eq!(bytes_at(&medium.0, at, len), data);
             assert!(pending(&medium, POOL).is_empty());
             // A byte of it did not persist.
             interrupted(&medium, number, at, &data);
@@ -170,17 +173,18 @@ mod tests {
     #[test]
     fn a_record_out_of_bounds_is_none() {
         let medium = Pm(Region::anonymous(POOL).unwrap());
-        let places = [START + 8, FIRST - 1, PmOff::new(POOL), FIRST + (BLOCK - 3)];
+        let places =
+            [START + 8, FIRST_INODES.at(0) - 1, PmOff::new(POOL), FIRST_INODES.at(BLOCK - 3)];
         for at in places.into_iter().chain([PmOff::new(u64::MAX >> 16)]) {
             interrupted(&medium, 3, at, &[1; 9]);
             assert!(pending(&medium, POOL).is_empty(), "{at:?}");
         }
-        interrupted(&medium, 3, FIRST, &[1; 9]);
+        interrupted(&medium, 3, FIRST_INODES.at(0), &[1; 9]);
         // Of another number: moved there by whoever damaged the pool.
-        let moved = bytes_at(&medium, place_of(3), BYTES as usize);
+        let moved = bytes_at(&medium.0, place_of(3), BYTES as usize);
         medium.write(place_of(4), &moved);
         assert_eq!(pending(&medium, POOL).len(), 1);
-        let long = target(FIRST, DATA_MAX + 1);
+        let long = target(FIRST_INODES.at(0), DATA_MAX + 1);
         medium.store_u64(place_of(3) + 8, long);
         assert!(pending(&medium, POOL).is_empty());
     }
@@ -194,15 +198,9 @@ mod tests {
         let file = fs.create(&Caller::ROOT, ROOT, b"f", &FILE).unwrap().ino;
         fs.write(file, 0, CONTENT).unwrap();
         let region = fs.into_medium();
-        let place = |at: &u64| bytes_at_region(&region, *at, CONTENT.len()) == CONTENT;
+        let place = |at: &u64| bytes_at(&region, PmOff::new(*at), CONTENT.len()) == CONTENT;
         let at = (0..region.len()).step_by(BLOCK as usize).find(place).unwrap();
         (region, PmOff::new(at))
-    }
-
-    fn bytes_at_region(region: &Region, at: u64, len: usize) -> Vec<u8> {
-        let mut buf = vec![0; len];
-        region.read(at, &mut buf);
-        buf
     }
 
     fn content(fs: &Bpfs<Region>) -> Vec<u8> {
@@ -221,7 +219,7 @@ mod tests {
         interrupted(&medium, 5, at + 2, b"AT IT");
         let report = crate::check(&medium.0, &CheckOptions::default(), &|_, _| {}).unwrap();
         assert!(report.problems.is_empty(), "{:?}", report.problems);
-        let bytes = bytes_at_region(&medium.0, 0, medium.0.len() as usize);
+        let bytes = bytes_at(&medium.0, PmOff::new(0), medium.0.len() as usize);
 
         let reading = MountOptions { read_only: true, ..MountOptions::default() };
         let refused = Bpfs::mount(medium.0, &reading).err().unwrap().to_string();

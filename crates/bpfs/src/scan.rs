@@ -42,14 +42,11 @@ struct Met {
 impl<M: Medium> Store<M> {
     /// Walks the superblock and the inode file, when what was interrupted is done.
     pub fn scan_inode_file(&self, scan: &Scan) -> bool {
-        let mut fixed = 0..1;
-        if self.has_redo {
-            fixed.end += records::BLOCKS;
-            if !self.is_read_only() {
-                redo::replay(&self.medium, self.bytes);
-            }
+        if self.has_redo && !self.is_read_only() {
+            redo::replay(&self.medium, self.bytes);
         }
-        for block in fixed {
+        let fixed = if self.has_redo { FIRST_INODES.get() } else { 1 };
+        for block in 0..fixed {
             self.v.blocks.set(&self.v.arena, block);
         }
         self.medium.flush(PmOff::new(0), BLOCK);

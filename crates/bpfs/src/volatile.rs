@@ -10,24 +10,22 @@
 
 use crate::layout::{INODES_PER_BLOCK, records};
 use crate::zeroed::ZeroedBlocks;
-use arena::{Layout, RwLock, Span};
-use derived::GlobalLock;
-use namespace::{Memory, Tables};
+use arena::Layout;
+use namespace::{Memory, RecordLocks, Tables};
 use std::ops::Deref;
-use vfs::Result;
 
 /// All volatile state of one mounted pool.
 pub struct Volatile {
     tables: Tables,
     pub zeroed: ZeroedBlocks,
-    records: Span<RwLock>,
+    pub records: RecordLocks,
 }
 
 /// The volatile state before it has memory.
 pub struct Plan {
     tables: namespace::Plan,
     zeroed: ZeroedBlocks,
-    records: Span<RwLock>,
+    records: RecordLocks,
 }
 
 impl Plan {
@@ -35,7 +33,7 @@ impl Plan {
     pub fn new(is_shared: bool, blocks: u64) -> Self {
         let mut tables = namespace::Plan::new(is_shared, blocks, INODES_PER_BLOCK);
         let l = tables.layout();
-        let records = l.table(records::COUNT as usize);
+        let records = RecordLocks::plan(l, records::COUNT);
         Self { zeroed: ZeroedBlocks::plan(l), records, tables }
     }
 
@@ -48,15 +46,6 @@ impl Plan {
     pub fn open(self, memory: Memory) -> Volatile {
         let Self { tables, zeroed, records } = self;
         Volatile { tables: tables.open(memory), zeroed, records }
-    }
-}
-
-impl Volatile {
-    /// Holds a redo record; which one. Taken after all other locks.
-    pub fn lock_record(&self, hint: u64) -> Result<(u64, GlobalLock<'_>)> {
-        let number = hint % records::COUNT;
-        let lock = self.lock_global(&self.arena.table(self.records)[number as usize])?;
-        Ok((number, lock))
     }
 }
 

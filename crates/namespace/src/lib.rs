@@ -46,6 +46,8 @@ pub use mounted::{Files, MediumOf, Pool, interrupted, open, place};
 pub use rename::{Moved, Patch, Renamed};
 pub use scan::{Scan, ScanOptions};
 pub use store::{Change, MODIFIED, Stop, Storage, report};
-pub use superblock::{Format, INODE_ROOT, INODE_SIZE, POOL_USAGE, Superblock, fnv1a};
-pub use tables::{DirBlock, DirState, EntryPos, MAY_BE_CAPABLE, Memory, Plan, Tables, VInode};
+pub use superblock::{Format, INODE_ROOT, INODE_SIZE, POOL_USAGE, Superblock, fnv1a, version};
+pub use tables::{
+    DirBlock, DirState, EntryPos, MAY_BE_CAPABLE, Memory, Plan, RecordLocks, Tables, VInode,
+};
 pub use xattr::Attributes;

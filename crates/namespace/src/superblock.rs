@@ -1,7 +1,7 @@
 //! The superblock, by which every pool begins: what a pool says of itself, and where its inodes are.
 
 use crate::layout::{BLOCK, BlockNo, InodeRecord};
-use pmem::{Fenced, Medium, PmOff};
+use pmem::{Fenced, Medium, Pm, PmOff};
 use pool::{Error, FormatOptions, LABEL_MAX, PoolInfo};
 use std::mem::offset_of;
 use vfs::{ROOT, Timestamp};
@@ -72,6 +72,14 @@ pub struct Format {
     /// Smallest and largest region, in bytes.
     pub bytes: (u64, u64),
 }
+
+/// The version that the superblock of a pool says, which was loaded before.
+pub fn version(medium: &Pm<impl Medium>) -> u32 {
+    medium.load_u64(VERSION) as u32
+}
+
+/// Where the word lies whose lower half is the version.
+const VERSION: PmOff = PmOff::new(offset_of!(Superblock, version) as u64);
 
 /// FNV-1a, 64 bits.
 pub fn fnv1a(bytes: &[u8]) -> u64 {

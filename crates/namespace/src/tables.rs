@@ -290,6 +290,24 @@ impl Deref for Tables {
     }
 }
 
+/// Locks of the records by which an engine changes several words, or bytes, at once.
+#[derive(Clone, Copy)]
+pub struct RecordLocks(Span<RwLock>);
+
+impl RecordLocks {
+    /// For so many records.
+    pub fn plan(l: &mut Layout, count: u64) -> Self {
+        Self(l.table(count as usize))
+    }
+
+    /// Holds a record; which one. Taken after all other locks.
+    pub fn hold<'t>(&self, tables: &'t Tables, hint: u64) -> Result<(u64, GlobalLock<'t>)> {
+        let locks = tables.arena.table(self.0);
+        let number = hint % locks.len() as u64;
+        Ok((number, tables.lock_global(&locks[number as usize])?))
+    }
+}
+
 /// Where a thread looks first for a free inode, in the pool it used last.
 #[derive(Clone, Copy)]
 struct Hint {

@@ -127,17 +127,13 @@ impl Mount {
         placeholder: impl FnOnce() -> Result<i32, Errno>,
         give_back: impl FnOnce(i32),
     ) -> Call<&Attached> {
-        if self.state.load(Acquire) == USABLE {
-            return Ok(self.attached());
-        }
-        if self.state.load(Relaxed) == REFUSED {
-            return Err(Stop::Kernel);
+        if let Some(tried) = self.tried() {
+            return tried;
         }
         let _held = lock.hold().ok_or(Stop::Kernel)?;
-        match self.state.load(Acquire) {
-            UNTRIED => {}
-            USABLE => return Ok(self.attached()),
-            _ => return Err(Stop::Kernel),
+        // Another thread may have held it.
+        if let Some(tried) = self.tried() {
+            return tried;
         }
         let attempt = placeholder().and_then(|fd| match (self.spec.attach)() {
             Ok(pool) => Ok((pool, fd)),
@@ -158,6 +154,16 @@ impl Mount {
         self.placeholder.store(fd, Release);
         self.state.store(USABLE, Release);
         Ok(self.attached())
+    }
+
+    /// What came of attaching; `None` before.
+    #[inline]
+    fn tried(&self) -> Option<Call<&Attached>> {
+        match self.state.load(Acquire) {
+            USABLE => Some(Ok(self.attached())),
+            UNTRIED => None,
+            _ => Some(Err(Stop::Kernel)),
+        }
     }
 
     /// Leaves a mount to the kernel that has not been attached.

@@ -69,6 +69,9 @@ fn clear<M: Medium>(medium: &Pm<M>, at: PmOff, stored: Fenced) {
 /// What the record of this number says; `None` where there is none (journal-J3).
 fn read<M: Medium>(medium: &Pm<M>, number: u64, pool_bytes: u64) -> Option<Words> {
     let at = place_of(number);
+    if medium.load_u64(at) == 0 {
+        return None;
+    }
     let mut record = [0; RECORD as usize];
     medium.read(at, &mut record);
     let word = |i: usize| u64::from_le_bytes(record[i..i + 8].try_into().expect("eight bytes"));

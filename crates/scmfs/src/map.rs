@@ -211,13 +211,14 @@ impl<M: Medium> Maps<M> {
     }
 
     /// Where holes end in a table, of which a word before these is one.
-    fn end_of_holes(&self, block: BlockNo, level: u8, mut words: Range<u64>) -> Result<u64> {
-        for index in words.by_ref() {
+    fn end_of_holes(&self, block: BlockNo, level: u8, words: Range<u64>) -> Result<u64> {
+        let end = words.end;
+        for index in words {
             if self.table_word(block, level, index)? != Map::Hole {
                 return Ok(index);
             }
         }
-        Ok(words.end)
+        Ok(end)
     }
 
     /// A block, and those that the next words of its table of level 1 name, as far as these lie behind it.

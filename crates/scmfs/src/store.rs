@@ -75,7 +75,7 @@ impl<M: Medium> Store<M> {
             [] => {}
             [(at, value)] => drop(self.medium.publish(*at, *value, ready)),
             _ => {
-                let (number, _lock) = self.v.lock_record(hint)?;
+                let (number, _lock) = self.v.records.hold(&self.v, hint)?;
                 journal::commit(&self.medium, number, words, ready);
             }
         }

@@ -18,11 +18,8 @@ use vfs::{Errno, Result};
 
 /// Whether pools of the version that this superblock has say how they were used.
 pub fn is_said(medium: &Pm<impl Medium>) -> bool {
-    FORMAT.has_usage(medium.load_u64(VERSION_WORD) as u32)
+    FORMAT.has_usage(namespace::version(medium))
 }
-
-/// Where the word lies whose lower half is the version.
-const VERSION_WORD: PmOff = PmOff::new(8);
 
 /// What is wrong with a pool of which a power failure may have left anything, and what a repair does.
 const UNORDERED: (&str, &str) = (

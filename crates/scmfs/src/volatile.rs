@@ -4,13 +4,11 @@
 use crate::layout::{BLOCK, BlockNo, INODE, journal};
 use crate::prealloc;
 use crate::settings::{self, Settings};
-use arena::{Bitmap, FreeRuns, Layout, RwLock, Span};
-use derived::GlobalLock;
-use namespace::{Memory, Tables, VInode};
+use arena::{Bitmap, FreeRuns, Layout, Span};
+use namespace::{Memory, RecordLocks, Tables, VInode};
 use pool::{MountOptions, WritePolicy};
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use vfs::Result;
 
 /// Of a file's state: nobody knows what of it is durable.
 const ALL_DIRTY: u32 = derived::ENGINE_BITS << 1;
@@ -29,7 +27,7 @@ pub struct Volatile {
     /// How many files have such; and whether any was mapped to where it lies. Derived, so that a recovery begins with none.
     dirty_files: Span<AtomicU64>,
     /// Who uses which record of the journal.
-    records: Span<RwLock>,
+    pub records: RecordLocks,
     /// Pre-allocation.
     pub prealloc: prealloc::Plan,
     /// What holds for all who use the pool.
@@ -42,7 +40,7 @@ pub struct Plan {
     free_runs: FreeRuns,
     dirty: Bitmap,
     dirty_files: Span<AtomicU64>,
-    records: Span<RwLock>,
+    records: RecordLocks,
     prealloc: prealloc::Plan,
 }
 
@@ -55,7 +53,7 @@ impl Plan {
         let free_runs = FreeRuns::plan(l, map);
         let dirty = Bitmap::plan(l, blocks);
         let dirty_files = l.table(8);
-        let records = l.table(journal::RECORDS as usize);
+        let records = RecordLocks::plan(l, journal::RECORDS);
         let prealloc = prealloc::Plan::new(l);
         Self { free_runs, dirty, dirty_files, records, prealloc, tables }
     }
@@ -86,13 +84,6 @@ impl Deref for Volatile {
 }
 
 impl Volatile {
-    /// Holds a record of the journal; which one. Taken after all other locks.
-    pub fn lock_record(&self, hint: u64) -> Result<(u64, GlobalLock<'_>)> {
-        let number = hint % journal::RECORDS;
-        let lock = self.lock_global(&self.arena.table(self.records)[number as usize])?;
-        Ok((number, lock))
-    }
-
     // --- what is not durable --------------------------------------------------------------------
 
     /// Notes that a file's blocks from its `first` on, which lie at `blocks`, are about to be stored to through the cache: before

@@ -75,9 +75,9 @@ fn roles(image: &[u8]) -> HashMap<u64, Role> {
     w.roles
 }
 
-/// Blocks that the superblock leads to, itself included, where no inode was freed.
+/// Blocks that the superblock leads to, with those that are fixed, where no inode was freed.
 pub fn blocks_reached(image: &[u8]) -> u64 {
-    roles(image).len() as u64 + 1 + records::BLOCKS
+    roles(image).len() as u64 + FIRST_INODES.get()
 }
 
 /// Names a word of an image.
@@ -91,10 +91,8 @@ pub fn word(image: &[u8], word: u32) -> String {
             _ => format!("superblock, byte {off}"),
         };
     }
-    if let Some(at) = at.checked_sub(records::START.get())
-        && at < records::COUNT * records::BYTES
-    {
-        let (record, off) = (at / records::BYTES, at % records::BYTES);
+    if block < FIRST_INODES.at(0).get() {
+        let (record, off) = ((at - records::START.get()) / records::BYTES, at % records::BYTES);
         return match off {
             0 => format!("redo record {record}: checksum"),
             8 => format!("redo record {record}: where and how many"),
