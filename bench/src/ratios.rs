@@ -41,12 +41,17 @@ pub fn run(plan: &Plan, dir: &Path) -> Result<Vec<Outcome>> {
         pools.push((subject.name, subject.pool(dir, POOL)?));
     }
     let mut outcomes = Vec::new();
-    let past = subjects::past_cache(BLOCK as u64);
-    let past = (past.name, past.pool(dir, POOL)?);
-    for (file, target) in [(FILE, 2.5), (CACHED, 1.0)] {
-        let flat = Flat::like_a_pool(dir, 1, FILE, Stores::Cached)?;
-        let subjects = [&pools[0], &past];
-        overwriting(plan, (file, target), subjects, &tmpfs, &flat, &mut outcomes)?;
+    let mut by_policy = Vec::new();
+    for subject in subjects::by_write_policy() {
+        by_policy.push((subject.name, subject.pool(dir, POOL)?));
+    }
+    for file in [FILE, CACHED] {
+        for then in [Then::Nothing, Then::Read] {
+            let target = if (file, then) == (FILE, Then::Nothing) { 2.5 } else { 1.0 };
+            let flat = Flat::like_a_pool(dir, 1, FILE, Stores::Cached)?;
+            let subjects = [&pools[0], &by_policy[0], &by_policy[1]];
+            overwriting(plan, (file, then, target), subjects, &tmpfs, &flat, &mut outcomes)?;
+        }
     }
     mapping(plan, &pools[0], &tmpfs, &mut outcomes)?;
     for files in [1, 4, 64] {
@@ -60,53 +65,81 @@ pub fn run(plan: &Plan, dir: &Path) -> Result<Vec<Outcome>> {
 
 type Named = (&'static str, Pool);
 
-/// A file of [`FILE`] bytes.
-fn written<S: Store>(store: &S) -> Result<S::File> {
+/// A file of so many bytes.
+fn written<S: Store>(store: &S, bytes: u64) -> Result<S::File> {
     let file = store.create(&store.root()?, c"written")?;
-    let chunk = Buffer::new(1 << 20);
-    for offset in (0..FILE).step_by(1 << 20) {
+    let chunk = Buffer::new(CACHED as usize);
+    for offset in (0..bytes).step_by(CACHED as usize) {
         store.write(&file, offset, chunk.get())?;
     }
     Ok(file)
 }
 
-/// Overwrites blocks of a file of so many bytes, through the cache as by default, and past it.
+/// Removes it again.
+fn remove<S: Store>(store: &S, file: S::File) -> Result<()> {
+    store.close(file);
+    Ok(store.unlink(&store.root()?, c"written")?)
+}
+
+/// What follows each overwrite.
+#[derive(Clone, Copy, PartialEq)]
+enum Then {
+    Nothing,
+    /// What was written is read.
+    Read,
+}
+
+/// Overwrites blocks of a file of so many bytes, as by default, through the cache, and past it.
 fn overwriting(
     plan: &Plan,
-    (bytes, target): (u64, f64),
-    subjects: [&Named; 2],
+    (bytes, then, target): (u64, Then, f64),
+    subjects: [&Named; 3],
     tmpfs: &Kernel,
     flat: &Flat,
     outcomes: &mut Vec<Outcome>,
 ) -> Result<()> {
     let of = size(bytes as usize);
-    let case = Case::new(
-        format!("ratios/overwrite/4K/of-{of}"),
+    let what = if then == Then::Read { "overwrite+read" } else { "overwrite" };
+    let files = subjects.map(|(_, pool)| written(pool, bytes));
+    let files = files.into_iter().collect::<Result<Vec<_>>>()?;
+    let (theirs, bare) = (written(tmpfs, bytes)?, written(flat, bytes)?);
+    let mut case = Case::new(
+        format!("ratios/{what}/4K/of-{of}"),
         format!("at random in {of}, durable on fsync; past the cache: on return"),
-    );
-    let mut case = case.bytes(BLOCK as u64);
-    for (name, pool) in subjects {
-        case = case.with(overwrites(name, pool, bytes)?);
+    )
+    .bytes(BLOCK as u64);
+    for ((name, pool), file) in subjects.into_iter().zip(&files) {
+        case = case.with(overwrites(name, (pool, file), bytes, then));
     }
-    case = case.with(overwrites("tmpfs", tmpfs, bytes)?);
-    let case = case.floor(overwrites("raw memcpy", flat, bytes)?).target("tmpfs", target);
+    let case = case
+        .with(overwrites("tmpfs", (tmpfs, &theirs), bytes, then))
+        .floor(overwrites("raw memcpy", (flat, &bare), bytes, then))
+        .target("tmpfs", target);
     plan.run(case, outcomes)?;
-    for (_, pool) in subjects {
-        pool.unlink(&pool.root()?, c"written")?;
+    for ((_, pool), file) in subjects.into_iter().zip(files) {
+        remove(pool, file)?;
     }
-    Ok(tmpfs.unlink(&tmpfs.root()?, c"written")?)
+    remove(tmpfs, theirs)
 }
 
-fn overwrites<'s, S: Store>(name: &str, store: &'s S, bytes: u64) -> Result<Contender<'s>> {
-    let (file, data) = (written(store)?, Buffer::new(BLOCK));
+fn overwrites<'s, S: Store>(
+    name: &str,
+    (store, file): (&'s S, &'s S::File),
+    bytes: u64,
+    then: Then,
+) -> Contender<'s> {
+    let mut data = Buffer::new(BLOCK);
     let mut rng = Rng::new(31);
-    Ok(Contender::new(name, move |ops| {
+    Contender::new(name, move |ops| {
         for _ in 0..ops {
             let offset = rng.below_fast(bytes / BLOCK as u64) * BLOCK as u64;
-            store.write(&file, offset, data.get())?;
+            store.write(file, offset, data.get())?;
+            if then == Then::Read {
+                store.read(file, offset, data.get_mut())?;
+            }
         }
         Ok(())
-    }))
+    })
 }
 
 /// Loads and stores of mapped memory, at random and for the first time.
@@ -117,7 +150,7 @@ fn mapping(
     outcomes: &mut Vec<Outcome>,
 ) -> Result<()> {
     const LEN: usize = FILE as usize;
-    let (file, theirs) = (written(pool)?, written(tmpfs)?);
+    let (file, theirs) = (written(pool, FILE)?, written(tmpfs, FILE)?);
     for (word, stores) in [("load", false), ("store", true)] {
         let case = Case::new(format!("ratios/mapped/{word}"), "8 bytes at random in 64 MiB")
             .bytes(8)

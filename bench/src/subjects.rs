@@ -3,7 +3,7 @@
 use crate::inprocess::Pool;
 use anyhow::{Context as _, Result};
 use engines::Layout;
-use pool::{Consistency, MountOptions, Prealloc};
+use pool::{Consistency, MountOptions, Prealloc, WritePolicy};
 use std::path::Path;
 
 /// Pages of the memory that a pool is in.
@@ -77,10 +77,16 @@ pub fn by_prealloc() -> [Subject; 3] {
     ]
 }
 
-/// SCMFS that writes past the cache from so many bytes on.
-pub fn past_cache(past_cache: u64) -> Subject {
-    let options = MountOptions { past_cache, ..MountOptions::default() };
-    Subject { options, ..scmfs("scmfs, past the cache") }
+/// SCMFS that never writes past the cache, or always does so.
+pub fn by_write_policy() -> [Subject; 2] {
+    let with = |name, write_policy| {
+        let options = MountOptions { write_policy, ..MountOptions::default() };
+        Subject { options, ..scmfs(name) }
+    };
+    [
+        with("scmfs, through the cache", WritePolicy::Cached),
+        with("scmfs, past the cache", WritePolicy::Through),
+    ]
 }
 
 /// All of them. Configurations of the paper (§4.3) are lines here.

@@ -182,12 +182,12 @@ pub struct MountArgs {
     /// file);
     /// direct: let programs under `keepstone run` use the pool past the mount (implies no_cache).
     ///
-    /// Pools of the layout scmfs: write_policy=auto|cached|through: writes inside files go past the cache from past_cache
-    /// on, never, or always, and are then durable when they return (a file's attribute user.keepstone.cache says
+    /// Pools of the layout scmfs: write_policy=auto|cached|through: writes inside files go past the cache where they and
+    /// the file are long, never, or always, and are then durable when they return (a file's attribute user.keepstone.cache says
     /// otherwise for that file); consistency=metadata|none: with none, nothing is flushed before the pool is unmounted;
-    /// data_flush_interval=SECONDS; past_cache=BYTES: from where on writes go past the cache (65536); collect_every=MS,
-    /// collect_pause=MS: how often the collector looks, and its pause between two steps (1000, 10);
-    /// prealloc=on|off (default on): set space aside for files that grow, and keep that of removed
+    /// data_flush_interval=SECONDS; past_cache=BYTES, past_cache_file=BYTES: which writes, in files of which length, go past
+    /// the cache (4096, 4194304); collect_every=MS, collect_pause=MS: how often the collector looks, and its pause between
+    /// two steps (1000, 10); prealloc=on|off (default on): set space aside for files that grow, and keep that of removed
     /// files for new ones; null_files=MIN-MAX: removed files kept so (16-512, at most 1008), null_blocks=N: blocks
     /// of each (16); prealloc_blocks=MIN-MAX: set aside for a file that is appended to (16-2048); collect_above=PERCENT,
     /// collect_below=BYTES: when to free it again (80, 1048576), collect_step=N: blocks at once (4096); cold_after=SECONDS:

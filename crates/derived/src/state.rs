@@ -33,7 +33,7 @@ enum Kept {
 }
 
 /// Words of [`State::settings`].
-pub const SETTINGS: usize = 16;
+pub const SETTINGS: usize = 17;
 
 /// How much there is of everything.
 #[derive(Clone, Copy, Debug)]

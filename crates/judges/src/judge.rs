@@ -102,7 +102,8 @@ pub fn judge(
 }
 
 /// Goes through all families until one is enough. Where the time is limited, first each has a small part of it, as most
-/// bugs are found soon by one of them; then those that are not through share what is left.
+/// bugs are found soon by one of them, and sequences that somebody chose run whole; then those that are not through share
+/// what is left.
 fn go(
     hunts: &[Hunt],
     ends: Option<Duration>,
@@ -113,7 +114,7 @@ fn go(
     let first = left().map(|time| time / FIRST_PART);
     let mut unfinished = Vec::new();
     for hunt in hunts {
-        let report = (hunt.run)(first, &distinct)?;
+        let report = (hunt.run)(first.filter(|_| !hunt.is_whole), &distinct)?;
         if first.is_some() && report.workloads < hunt.limit && report.workloads_skipped > 0 {
             unfinished.push(hunt);
         }
@@ -150,6 +151,8 @@ struct Hunt {
     name: String,
     /// So many workloads are enough.
     limit: u64,
+    /// Whether it is not cut short.
+    is_whole: bool,
     run: Box<Run>,
 }
 
@@ -214,6 +217,7 @@ fn hunt<T: Target + 'static>(target: T, bases: &Pools, way: &str, family: Family
     Hunt {
         name: format!("{way}{}", family.name()),
         limit,
+        is_whole: way.is_empty() && matches!(family, Family::Sequences),
         run: Box::new(move |time, distinct| {
             let limit = Some(limit).filter(|limit| *limit < u64::MAX);
             let clock = Clock::Processor;
@@ -272,7 +276,13 @@ fn formatting_of<T: Target + 'static>(target: T, bases: &Pools, way: &str) -> Hu
         }
         Ok(all)
     };
-    Hunt { name: format!("{way}{FORMATTING}"), limit: u64::MAX, run: Box::new(move |_, _| run()) }
+    whole(format!("{way}{FORMATTING}"), move |_| run())
+}
+
+/// A family that is quick and never cut short.
+fn whole(name: String, run: impl Fn(&Distinct) -> Result<Report, String> + 'static) -> Hunt {
+    let run = Box::new(move |_, distinct: &Distinct| run(distinct));
+    Hunt { name, limit: u64::MAX, is_whole: true, run }
 }
 
 fn add_formatting(report: &mut Report, stats: &Stats, wrong: Vec<String>) {
@@ -294,18 +304,16 @@ fn block_devices() -> Vec<Hunt> {
         ("deaths", blocks::deaths),
         ("threads", || Ok(blocks::schedules(1..3))),
     ];
-    let whole = |name: &str, run: Box<Run>| Hunt { name: name.to_owned(), limit: u64::MAX, run };
     let mut hunts: Vec<Hunt> = families
         .into_iter()
         .map(|(name, workloads)| {
-            let run = move |_, distinct: &Distinct| {
+            whole(name.to_owned(), move |distinct| {
                 let workloads = workloads()?;
                 Ok(blocks::run(name, &workloads, Semantics::Adr, distinct, true, &|_| ()))
-            };
-            whole(name, Box::new(run))
+            })
         })
         .collect();
-    hunts.push(whole(FORMATTING, Box::new(|_, _| format_devices())));
+    hunts.push(whole(FORMATTING.to_owned(), |_| format_devices()));
     hunts
 }
 

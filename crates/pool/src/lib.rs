@@ -17,7 +17,7 @@ pub use arena::{Paused, Place};
 pub use engine::{Alone, Engine, Processes, ReadBuf};
 pub use error::{Error, Problem};
 pub use options::{
-    CheckOptions, Consistency, FormatOptions, LABEL_MAX, MountOptions, PAST_CACHE, WritePolicy,
+    CheckOptions, Consistency, FormatOptions, LABEL_MAX, MountOptions, PastCache, WritePolicy,
     scan_threads,
 };
 pub use prealloc::Prealloc;

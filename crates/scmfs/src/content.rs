@@ -3,7 +3,7 @@
 //! | write | update | cost |
 //! |---|---|---|
 //! | inside the file, mapped | in place, through the cache; durable on fsync | the copy; a line and a fence where the times change |
-//! | the same, from 64 KiB on, or where that was chosen (`settings`) | in place, past the cache | the copy, 1 fence |
+//! | the same, from 4 KiB on in files of 4 MiB, or where that was chosen (`settings`) | in place, past the cache | the copy, 1 fence |
 //! | into a hole | new blocks, then the map word | blocks + 1 line, 2 fences |
 //! | from the end of the file on | past the cache, then the size | data + 1 line, 2 fences |
 //!
@@ -83,7 +83,7 @@ impl<M: Medium> Files<M> {
         let map = self.map(v)?;
         let inside = offset..end.min(size);
         let policy = self.v.write_policy(v).unwrap_or(self.v.settings.write_policy);
-        let past_cache = goes_past_cache(policy, data.len(), self.v.settings.past_cache);
+        let past_cache = goes_past_cache(policy, data.len(), size, self.v.settings.past_cache);
         if end <= size && self.holes_in(map, &inside)? == 0 {
             self.overwrite_mapped(v, map, inside, (offset, data), past_cache)?;
             self.date_overwrite(v, past_cache);

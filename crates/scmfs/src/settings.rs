@@ -6,7 +6,7 @@
 use crate::prealloc::NULL_FILES_MAX;
 use derived::SETTINGS;
 use namespace::Tables;
-use pool::{Consistency, MountOptions, Prealloc, WritePolicy};
+use pool::{Consistency, MountOptions, PastCache, Prealloc, WritePolicy};
 use vfs::{Errno, Result};
 
 /// The attribute by which a file says how writes to it reach the medium: the name of a [`WritePolicy`].
@@ -20,8 +20,8 @@ const UNORDERED: u64 = 1 << 8;
 pub struct Settings {
     /// Of files that say nothing for themselves.
     pub write_policy: WritePolicy,
-    /// With [`WritePolicy::Auto`], writes of so many bytes go past the cache.
-    pub past_cache: u64,
+    /// Which writes go past the cache, with [`WritePolicy::Auto`].
+    pub past_cache: PastCache,
     pub consistency: Consistency,
     pub prealloc: Prealloc,
 }
@@ -65,7 +65,8 @@ impl Settings {
             p.wear.into(),
             p.whole_below,
             p.unit,
-            self.past_cache,
+            self.past_cache.write,
+            self.past_cache.file,
         ]
     }
 
@@ -75,7 +76,7 @@ impl Settings {
         let is_unordered = word(0) & UNORDERED != 0;
         Self {
             write_policy: numbered((word(0) & 3) as u32).unwrap_or_default(),
-            past_cache: word(15),
+            past_cache: PastCache { write: word(15), file: word(16) },
             consistency: if is_unordered { Consistency::None } else { Consistency::Metadata },
             prealloc: Prealloc {
                 enabled: word(1) != 0,
@@ -129,11 +130,11 @@ pub fn numbered(number: u32) -> Option<WritePolicy> {
         .find(|policy| self::number(*policy) == number)
 }
 
-/// Whether a write of so many bytes goes past the cache.
+/// Whether a write of so many bytes to a file of so many goes past the cache.
 #[inline]
-pub fn goes_past_cache(policy: WritePolicy, bytes: usize, past_cache: u64) -> bool {
+pub fn goes_past_cache(policy: WritePolicy, bytes: usize, size: u64, from: PastCache) -> bool {
     match policy {
-        WritePolicy::Auto => bytes as u64 >= past_cache,
+        WritePolicy::Auto => bytes as u64 >= from.write && size >= from.file,
         WritePolicy::Cached => false,
         WritePolicy::Through => true,
     }
@@ -156,8 +157,8 @@ mod tests {
             for consistency in [Consistency::Metadata, Consistency::None] {
                 let prealloc =
                     Prealloc { wear: true, unit: 7, step: u64::MAX, ..Prealloc::default() };
-                let settings =
-                    Settings { write_policy, past_cache: 7 << 40, consistency, prealloc };
+                let past_cache = PastCache { write: 7 << 40, file: 9 << 40 };
+                let settings = Settings { write_policy, past_cache, consistency, prealloc };
                 assert_eq!(Settings::unpack(&settings.pack()), settings);
             }
             assert_eq!(policy_of(write_policy.to_string().as_bytes()), Ok(write_policy));

@@ -1,6 +1,6 @@
 //! The words of `mount -o`.
 
-use ::pool::{Consistency, PAST_CACHE, WritePolicy};
+use ::pool::{Consistency, PastCache, WritePolicy};
 use anyhow::{Context as _, Result, anyhow, bail};
 use fuse::{Access, MountFlags};
 use pool::Prealloc;
@@ -30,8 +30,8 @@ pub struct Options {
     pub prealloc: Prealloc,
     /// How writes inside files reach the medium.
     pub write_policy: WritePolicy,
-    /// Writes of so many bytes go past the cache, where nobody has chosen.
-    pub past_cache: u64,
+    /// Which writes go past the cache, where nobody has chosen.
+    pub past_cache: PastCache,
     /// How often the server looks for what may wait until somebody has time, in milliseconds.
     pub collect_every_ms: u64,
     /// Its pause between two steps of that, in milliseconds.
@@ -65,7 +65,7 @@ impl Default for Options {
             emulation: None,
             prealloc: Prealloc::default(),
             write_policy: WritePolicy::default(),
-            past_cache: PAST_CACHE,
+            past_cache: PastCache::default(),
             collect_every_ms: COLLECT_EVERY_MS,
             collect_pause_ms: COLLECT_PAUSE_MS,
             consistency: Consistency::default(),
@@ -161,7 +161,8 @@ impl Options {
             "emulate" => self.emulation = Some(value.replace('+', ",").parse()?),
             "write_policy" => self.write_policy = chosen(option, value)?,
             "consistency" => self.consistency = chosen(option, value)?,
-            "past_cache" => self.past_cache = prealloc::number(name, value)?,
+            "past_cache" => self.past_cache.write = prealloc::number(name, value)?,
+            "past_cache_file" => self.past_cache.file = prealloc::number(name, value)?,
             "collect_every" => self.collect_every_ms = milliseconds(name, value)?,
             "collect_pause" => self.collect_pause_ms = milliseconds(name, value)?,
             "data_flush_interval" => {
@@ -204,8 +205,10 @@ impl Options {
         if self.data_flush_interval != FLUSH_INTERVAL_S {
             words.push(format!("data_flush_interval={}", self.data_flush_interval));
         }
+        let usual = PastCache::default();
         let numbers = [
-            ("past_cache", self.past_cache, PAST_CACHE),
+            ("past_cache", self.past_cache.write, usual.write),
+            ("past_cache_file", self.past_cache.file, usual.file),
             ("collect_every", self.collect_every_ms, COLLECT_EVERY_MS),
             ("collect_pause", self.collect_pause_ms, COLLECT_PAUSE_MS),
         ];
@@ -276,11 +279,11 @@ mod tests {
     #[test]
     fn a_list_comes_back() {
         let list = "ro,nodev,noatime,allow_other,no_cache,no_open,writeback,direct,write_policy=through,consistency=none,\
-                    data_flush_interval=7,threads=3,prealloc=off,past_cache=4096,collect_every=50,collect_pause=1,\
-                    emulate=read=2x+line=100ns";
+                    data_flush_interval=7,threads=3,prealloc=off,past_cache=512,past_cache_file=4096,collect_every=50,\
+                    collect_pause=1,emulate=read=2x+line=100ns";
         let options = parsed(list).unwrap();
         assert_eq!((options.write_policy, options.data_flush_interval), (WritePolicy::Through, 7));
-        assert_eq!(options.past_cache, 4096);
+        assert_eq!(options.past_cache, PastCache { write: 512, file: 4096 });
         assert_eq!((options.collect_every_ms, options.collect_pause_ms), (50, 1));
         assert_eq!(parsed(&options.to_list()).unwrap(), options);
         assert_eq!(Options::default().to_list(), "");

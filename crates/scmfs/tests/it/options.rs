@@ -3,7 +3,7 @@
 
 use crate::common::Scmfs;
 use pmem::{Medium as _, Region};
-use pool::{CheckOptions, Consistency, Error, MountOptions, WritePolicy};
+use pool::{CheckOptions, Consistency, Error, MountOptions, PastCache, WritePolicy};
 use scmfs::layout::{BLOCK, POOL_USAGE, usage};
 use suite::{Engine as _, FILE, Fs, PoolFile, create, formatted, mount, open_shared, place};
 use vfs::{Errno, FileSystem as _, Ino, ROOT, SetXattr};
@@ -11,6 +11,9 @@ use vfs::{Errno, FileSystem as _, Ino, ROOT, SetXattr};
 type Pool = Fs<Scmfs>;
 
 const CACHE: &[u8] = b"user.keepstone.cache";
+
+/// Blocks of a file of which long writes go past the cache by default.
+const LONG: usize = 1024;
 
 fn options(write_policy: WritePolicy, consistency: Consistency) -> MountOptions {
     MountOptions { write_policy, consistency, threads: Some(1), ..MountOptions::default() }
@@ -72,7 +75,7 @@ fn the_mount_says_how_writes_go() {
         (WritePolicy::Through, [true, true]),
     ] {
         let fs = open(formatted::<Scmfs>(16 << 20), &options(policy, Consistency::Metadata));
-        let f = file(&fs, "f", 30);
+        let f = file(&fs, "f", LONG);
         assert_eq!([short, long].map(|len| is_through(&fs, f, len)), want, "{policy}");
     }
 }
@@ -80,7 +83,7 @@ fn the_mount_says_how_writes_go() {
 #[test]
 fn a_file_says_how_writes_to_it_go() {
     let fs = open(formatted::<Scmfs>(16 << 20), &MountOptions::default());
-    let (f, g) = (file(&fs, "f", 30), file(&fs, "g", 30));
+    let (f, g) = (file(&fs, "f", LONG), file(&fs, "g", LONG));
     let set = |value: &[u8]| fs.setxattr(f, CACHE, value, SetXattr::Any);
     assert_eq!(set(b"throughout"), Err(Errno::INVAL));
     assert_eq!(fs.getxattr(f, CACHE), Err(Errno::NODATA), "nothing was set");
@@ -236,14 +239,18 @@ fn pools_of_version_1_say_nothing() {
 
 #[test]
 fn where_writes_begin_to_go_past_the_cache_can_be_chosen() {
-    for past_cache in [4096, 64 << 10] {
-        let fs = open(
-            formatted::<Scmfs>(16 << 20),
-            &MountOptions { past_cache, ..MountOptions::default() },
-        );
-        let f = file(&fs, "f", 40);
-        assert!(!is_through(&fs, f, past_cache as usize - 1));
-        assert!(is_through(&fs, f, past_cache as usize));
+    const FILE: u64 = 40 << 12;
+    for write in [4096, 64 << 10] {
+        for file_bytes in [FILE + 1, FILE] {
+            let past_cache = PastCache { write, file: file_bytes };
+            let fs = open(
+                formatted::<Scmfs>(16 << 20),
+                &MountOptions { past_cache, ..MountOptions::default() },
+            );
+            let f = file(&fs, "f", 40);
+            assert!(!is_through(&fs, f, write as usize - 1));
+            assert_eq!(is_through(&fs, f, write as usize), file_bytes == FILE);
+        }
     }
 }
 
