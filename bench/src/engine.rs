@@ -56,6 +56,8 @@ pub fn run(plan: &Plan, backing: Backing, dir: &Path) -> Result<Vec<Outcome>> {
         (64, Some(1.0)),
         (512, Some(1.0)),
         (4 << 10, Some(2.5)),
+        (8 << 10, None),
+        (9000, Some(1.0)),
         (64 << 10, None),
         (1 << 20, None),
     ] {
@@ -198,7 +200,7 @@ fn by_two(plan: &Plan, beds: &Beds<'_>, outcomes: &mut Vec<Outcome>) -> Result<(
 pub fn size(bytes: usize) -> String {
     match bytes {
         b if b >= 1 << 20 => format!("{}M", b >> 20),
-        b if b >= 1 << 10 => format!("{}K", b >> 10),
+        b if b >= 1 << 10 && b.is_multiple_of(1 << 10) => format!("{}K", b >> 10),
         b => format!("{b}B"),
     }
 }

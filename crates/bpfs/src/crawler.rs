@@ -1,7 +1,8 @@
 //! The crawler (§3.4): walks a tree over a range and, for changes, passes the commit mode down.
 //!
 //! - crawler-T1: a shadow block is durable before the word that names it is stored ([`Trees::commit`]).
-//! - crawler-T2: in [`Mode::Atomic`] at most one word of the visible tree is stored, and it is the last store.
+//! - crawler-T2: in [`Mode::Atomic`] at most one word of the visible tree is stored, and it is the last store; or several that lie
+//!   together, as one ([`Edit::commit_pointers`]).
 //! - crawler-T3: no pointer beyond the end of a file survives an operation: what the tree holds there is null
 //!   (mount restores this after a crash). So a tree may be extended in place, invisibly.
 //! - crawler-T4: every pointer is checked against the region before it is followed: what was read is a [`Pointer`], and only
@@ -10,7 +11,7 @@
 use crate::blocks::Txn;
 use crate::layout::*;
 use pmem::{Medium, Pm, PmOff};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
 use vfs::{Errno, Result};
 use zerocopy::IntoBytes;
@@ -52,6 +53,12 @@ pub trait Edit {
         base: u64,
         mode: Mode,
     ) -> Result<Change>;
+
+    /// Commits pointers that lie together in a block of the visible tree, all at once and durably; what they lead to is
+    /// written, and not waited for. `false` where it cannot: then their block is copied.
+    fn commit_pointers(&mut self, _at: PmOff, _pointers: &[Pointer]) -> Result<bool> {
+        Ok(false)
+    }
 }
 
 /// A pointer block in DRAM.
@@ -293,30 +300,42 @@ impl<M: Medium> Trees<M> {
             };
         }
 
-        let mut pointers = self.load_pointers(node.block);
-        let mut changed: Option<(u64, usize)> = None;
+        let mut pointers: SmallVec<[Pointer; 16]> =
+            smallvec![Pointer::NULL; (end - first) as usize];
+        if let Some(block) = node.block {
+            self.medium.read(block.at(first * 8), pointers.as_mut_bytes());
+        }
+        let mut changed: Option<Range<u64>> = None;
         let mut next = first;
         for r in inside {
             for i in r.start.max(next)..r.end {
-                let child = self.check_block(pointers[i as usize])?;
+                let pointer = &mut pointers[(i - first) as usize];
+                let child = self.check_block(*pointer)?;
                 if let Change::Shadow(new) =
                     self.edit_child(txn, node.child(i, child), Mode::Copy, edit)?
                     && new != child
                 {
-                    pointers[i as usize] = Pointer::to(new);
-                    changed = Some((i, changed.map_or(1, |(_, n)| n + 1)));
+                    *pointer = Pointer::to(new);
+                    changed = Some(changed.map_or(i, |before| before.start)..i + 1);
                 }
             }
             next = next.max(r.end);
         }
-        match (changed, node.block) {
-            (None, _) => Ok(Change::Done),
-            (Some((i, 1)), Some(block)) if mode == Mode::Atomic => {
-                self.commit(block.at(i * 8), pointers[i as usize].word());
-                Ok(Change::Done)
+        let Some(changed) = changed else { return Ok(Change::Done) };
+        if let (Some(block), Mode::Atomic) = (node.block, mode) {
+            let at = block.at(changed.start * 8);
+            let new = &pointers[(changed.start - first) as usize..(changed.end - first) as usize];
+            if let [pointer] = new {
+                self.commit(at, pointer.word());
+                return Ok(Change::Done);
             }
-            (Some(_), _) => Ok(self.shadow_pointers(txn, node.block, &pointers)),
+            if edit.commit_pointers(at, new)? {
+                return Ok(Change::Done);
+            }
         }
+        let mut all = self.load_pointers(node.block);
+        all[first as usize..end as usize].copy_from_slice(&pointers);
+        Ok(self.shadow_pointers(txn, node.block, &all))
     }
 
     fn edit_child(

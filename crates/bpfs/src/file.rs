@@ -6,6 +6,7 @@
 //! | more, inside one line of existing data | in place, where the CPU stores lines | 1 line, 1 fence |
 //! | more, up to 1008 bytes inside one block of existing data | in place, by a record | a record, its lines, 3 fences |
 //! | inside the file | copy-on-write, one word commits | new blocks + 1 line, 2 fences |
+//! | the same, up to 126 blocks under one block of pointers | copy-on-write, a record or a line of pointers commits | new blocks + a record, their lines, 4 fences; or + 1 line, 2 fences |
 //! | from the end of the file on | in-place append, the size commits | data + 1 line, 2 fences |
 //! | across the end of the file | copy-on-write up to the inode's leaf | + leaf, 2 fences |
 
@@ -22,10 +23,12 @@ use namespace::{Stop, Storage as _, VInode};
 use pmem::{Domain, Fenced, LINE, Medium, PmOff};
 use std::ops::Range;
 use vfs::{Errno, Ino, Result};
+use zerocopy::IntoBytes as _;
 
 /// Overwrites a range with bytes.
 struct WriteEdit<'a, M> {
-    trees: &'a Trees<M>,
+    store: &'a Store<M>,
+    ino: Ino,
     range: Range<u64>,
     data: &'a [u8],
     /// Bytes beyond this are not part of the file and not copied.
@@ -55,6 +58,22 @@ impl<M: Medium> Edit for WriteEdit<'_, M> {
         }
         Ok(Change::Shadow(Some(new)))
     }
+
+    fn commit_pointers(&mut self, at: PmOff, pointers: &[Pointer]) -> Result<bool> {
+        let (store, bytes) = (self.store, pointers.as_bytes());
+        if store.medium.stores_lines() && at.get() % LINE + bytes.len() as u64 <= LINE {
+            let ready = store.medium.fence();
+            store.publish_in_line(at, bytes, ready);
+            let _ = store.medium.fence();
+            return Ok(true);
+        }
+        if bytes.len() > records::DATA_MAX || !store.has_records() {
+            return Ok(false);
+        }
+        let (number, _lock) = store.v.records.hold(&store.v, self.ino.0)?;
+        redo::overwrite(&store.medium, number, at, bytes, store.medium.fence());
+        Ok(true)
+    }
 }
 
 impl<M: Medium> WriteEdit<'_, M> {
@@ -66,7 +85,7 @@ impl<M: Medium> WriteEdit<'_, M> {
         let data = &self.data[from..from + (end - start) as usize];
         let new = txn.take();
         let used = self.size.clamp(end, base + BLOCK) - base;
-        self.trees.shadow_leaf(new, old, used, start - base, data);
+        self.store.shadow_leaf(new, old, used, start - base, data);
         new
     }
 }
@@ -104,6 +123,24 @@ impl<M: Medium> Trees<M> {
 }
 
 impl<M: Medium> Store<M> {
+    /// Whether several words may be committed by a record: the pool has them, and fences cost less than copying a block.
+    fn has_records(&self) -> bool {
+        self.has_redo && self.medium.0.domain() != Domain::PageCache
+    }
+
+    /// Commits bytes of one line by storing it whole: durable after the next fence.
+    fn publish_in_line(&self, at: PmOff, data: &[u8], ready: Fenced) {
+        let inside = (at.get() % LINE) as usize;
+        let off = at - inside as u64;
+        let mut line = [0; LINE as usize];
+        // A whole line is better not fetched before: the store would wait for it to come and go.
+        if data.len() < line.len() {
+            self.medium.read(off, &mut line);
+        }
+        line[inside..inside + data.len()].copy_from_slice(data);
+        self.medium.publish_line(off, &line, ready);
+    }
+
     /// Copies content out, holes as zeros; returns how many bytes.
     pub fn read_content(&self, v: &VInode, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let size = self.load(v, Word::Size);
@@ -262,7 +299,8 @@ impl<M: Medium> Files<M> {
                 Some(written) => self.replace_leaf(txn, v, root, offset, written)?,
                 None => {
                     self.touch_modified(v);
-                    let mut edit = WriteEdit { trees: self, range, data, size, written: whole };
+                    let store: &Store<M> = self;
+                    let mut edit = WriteEdit { store, ino, range, data, size, written: whole };
                     self.edit_tree(txn, v, root, &mut edit)?;
                 }
             }
@@ -341,7 +379,7 @@ impl<M: Medium> Files<M> {
             self.touch_modified(v);
             // A tree may be shorter than its file (§3.1).
             let root = self.grow(txn, self.word_at(v, Word::Root), root, end);
-            let mut edit = WriteEdit { trees: self, range, data, size, written: 0..0 };
+            let mut edit = WriteEdit { store: self, ino, range, data, size, written: 0..0 };
             self.edit_tree(txn, v, root, &mut edit)?;
             v.add_blocks(txn.delta());
             Ok(())
@@ -396,10 +434,9 @@ impl<M: Medium> Files<M> {
         self.medium.stores_lines() && !self.is_lent()
     }
 
-    /// Whether data may change in place by a record: the pool has them, a third fence costs less than copying a block, and
-    /// nobody is in the way.
+    /// Whether data may change in place by a record: that is worth it, and nobody is in the way.
     fn can_record(&self) -> bool {
-        self.has_redo && self.medium.0.domain() != Domain::PageCache && !self.is_lent()
+        self.has_records() && !self.is_lent()
     }
 
     /// Whether somebody reads without a copy (pins-N1), who is told that writes longer than a word do not show.
@@ -419,23 +456,20 @@ impl<M: Medium> Files<M> {
         let Some(pm) = self.find_byte(v, root, offset)? else { return Ok(false) };
         let (number, _lock) = self.v.records.hold(&self.v, ino.0)?;
         self.touch_modified(v);
-        redo::overwrite(&self.medium, number, pm, data);
+        redo::overwrite(
+            &self.medium,
+            number,
+            pm,
+            data,
+            Fenced::not_needed("data leads to nothing"),
+        );
         Ok(true)
     }
 
     /// In-place update of one line, as of a word; `false` where there is no block yet.
     fn write_line(&self, v: &VInode, root: Root, offset: u64, data: &[u8]) -> Result<bool> {
         let Some(pm) = self.find_byte(v, root, offset)? else { return Ok(false) };
-        let at = (offset % LINE) as usize;
-        let off = pm - at as u64;
-        let mut line = [0; LINE as usize];
-        // A whole line is better not fetched before: the store would wait for it to come and go.
-        if data.len() < line.len() {
-            self.medium.read(off, &mut line);
-        }
-        line[at..at + data.len()].copy_from_slice(data);
-        let ready = Fenced::not_needed("the line is all that changes");
-        self.medium.publish_line(off, &line, ready);
+        self.publish_in_line(pm, data, Fenced::not_needed("the line is all that changes"));
         self.touch_modified(v);
         let _ = self.medium.fence();
         Ok(true)
@@ -463,7 +497,7 @@ impl<M: Medium> Files<M> {
         self.v.transact(need, KEEP, |txn| {
             let root = self.grow(txn, self.word_at(v, Word::Root), root, end);
             self.touch_modified(v);
-            let mut edit = WriteEdit { trees: self, range, data, size, written: 0..0 };
+            let mut edit = WriteEdit { store: self, ino, range, data, size, written: 0..0 };
             let change = self.edit(txn, Node::top(root), Mode::Copy, &mut edit)?;
             let Change::Shadow(block) = change else {
                 return Err(Errno::UCLEAN.into());

@@ -1,7 +1,7 @@
-//! Redo records: overwrites of a part of a block where it lies.
+//! Redo records: overwrites of a part of a block where it lies, be it data or pointers.
 //!
 //! Shadow paging (§3.2) copies the whole block to change more of it than the CPU stores at once. A record takes twice
-//! the bytes that change, and a fence more.
+//! the bytes that change, and a fence more, or two.
 //!
 //! - redo-R1: a record is durable before any byte in place is stored. That is the commit.
 //! - redo-R2: a record is durably cleared before the file's lock is given back. So its bytes are the file's as long as it is
@@ -59,8 +59,9 @@ fn encode(number: u64, at: PmOff, data: &[u8]) -> [u8; BYTES as usize] {
     record
 }
 
-/// Overwrites bytes that are durable, by the record of this number, which nobody else uses meanwhile.
-pub fn overwrite<M: Medium>(medium: &Pm<M>, number: u64, at: PmOff, data: &[u8]) {
+/// Overwrites bytes that are durable, by the record of this number, which nobody else uses meanwhile; what the new ones lead
+/// to is ready.
+pub fn overwrite<M: Medium>(medium: &Pm<M>, number: u64, at: PmOff, data: &[u8], _ready: Fenced) {
     // The lines come while the record is on its way.
     medium.prefetch(at, data.len() as u64);
     let place = place_of(number);
@@ -151,7 +152,7 @@ mod tests {
         for (number, len) in [(33, DATA_MAX), (0, 1), (7, 9), (31, 64)] {
             let data: Vec<u8> = (1..=len).map(|i| i as u8).collect();
             let at = FIRST_INODES.at(5) + number * BLOCK / 2;
-            overwrite(&medium, number, at, &data);
+            overwrite(&medium, number, at, &data, Fenced::not_needed("they lead to nothing"));
             assert_eq!(bytes_at(&medium.0, at, len), data);
             assert!(pending(&medium, POOL).is_empty(), "cleared");
             // As if the power had failed before its bytes were stored.

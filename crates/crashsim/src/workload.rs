@@ -58,13 +58,14 @@ fn scripts() -> Vec<(&'static str, String)> {
 }
 
 /// Operations on a base that commit by a word of a directory, an inode, a block of pointers, the superblock, and
-/// a redo record.
-pub const COMMITS: [(&str, &str); 5] = [
+/// a redo record; and by several pointers.
+pub const COMMITS: [(&str, &str); 6] = [
     ("tree", "create /n"),
     ("tree", "append /a 100"),
     ("full", "punch /f 40960 4096"),
     ("tree", "rename /a /d/c"),
     ("tree", "write /a 100 200"),
+    ("tree", "write /a 0 5000"),
 ];
 
 /// All operations of the bounded-exhaustive workloads, with parameters from a small universe.
@@ -139,6 +140,7 @@ unlink /a; create /n; write /n 0 9000
 create /n; write /n 0 40000; truncate /n 5000; unlink /n; create /m; write /m 0 9000; truncate /m 300000
 rename /a /d/c; create /n; append /n 9000
 write /a 0 5000; write /d/c 0 5000
+write /a 0 40000; write /a 28672 8192; write /a 28000 4096; fsync /a
 punch /a 0 5000; append /d/c 9000
 write /a 2097100 10; collapse /a 0 4096
 create /d/n; unlink /d/n; create /d/m

@@ -92,6 +92,17 @@ fn writes() {
         assert_eq!(recorded, Cost { nt, lines, fences: 3, words: 0 }, "{len} bytes");
     }
 
+    // The blocks, the record and its first line again; the lines that the pointers are in.
+    for (blocks, nt, lines) in [(2, 64 + 64, 1), (20, 192 + 64, 3), (126, 1024 + 64, 16)] {
+        let data = vec![5; blocks * 4096];
+        let together = cost(&fs, |_| fs.write(f, 0, &data).unwrap());
+        let want = match fs.medium().stores_lines() && blocks <= 8 {
+            true => Cost { nt: data.len() as u64 + 64, lines: 0, fences: 2, words: 0 },
+            false => Cost { nt: data.len() as u64 + nt, lines, fences: 4, words: 0 },
+        };
+        assert_eq!(together, want, "{blocks} blocks, committed by their pointers");
+    }
+
     let many = cost(&fs, |_| fs.write(f, 0, &vec![5; 1 << 20]).unwrap());
     let pointers = 4096;
     assert_eq!(
