@@ -38,7 +38,7 @@ const EXPLAINED: &[(&str, &[Bug], &str)] = &[
     ("words.rs copy: medium.store_u64", &[TearStore], UNSEEN),
     ("file.rs write_word: self.medium.publish_word", &[DelayStore, EarlyStore], ALONE),
     ("scan.rs clear_stale: self.medium().store_u64", &[DelayStore, EarlyStore, EarlyReuse], BEYOND),
-    ("file.rs write_line: self.medium.publish_line", &[DelayStore, EarlyStore], ALONE),
+    ("file.rs publish_in_line: self.medium.publish_line", &[DelayStore], ALONE),
     ("rename.rs rename_locked: self.medium().publish_line", &[DelayStore, EarlyStore], ALONE),
     ("superblock.rs write: let _ = medium.publish(0, 0", &[EarlyStore, TearStore], HALF_A_MAGIC),
     ("superblock.rs write: let _ = medium.publish", &[DelayStore, TearStore], HALF_A_MAGIC),
