@@ -274,11 +274,13 @@ impl<M: Medium> Files<M> {
             return false;
         }
         let Ok(v) = self.v.vinode(ino) else { return false };
-        let (_, height) = split_root(self.load(v, Word::Root));
-        if end > self.load(v, Word::Size).min(span(height)) || height > HEIGHT_MAX {
+        let Ok(root) = self.root(v) else { return false };
+        let height = root.height();
+        if end > self.load(v, Word::Size).min(span(height)) {
             return false;
         }
         let range = offset..end;
+        self.prefetch_rest(root, &range);
         let need = blocks_for(height, std::slice::from_ref(&range));
         let done = self.v.transact(need, KEEP, |txn| {
             for base in whole.clone().step_by(BLOCK as usize) {
@@ -308,6 +310,19 @@ impl<M: Medium> Files<M> {
             Ok(())
         });
         done.is_ok()
+    }
+
+    /// Announces what stays of the blocks that a write begins and ends in: it is copied when the others have been written.
+    fn prefetch_rest(&self, root: Root, range: &Range<u64>) {
+        let before = range.start - range.start % BLOCK..range.start;
+        let behind = range.end..range.end.next_multiple_of(BLOCK);
+        for rest in [before, behind] {
+            if !rest.is_empty()
+                && let Ok(Some(block)) = self.find_block(root, rest.start)
+            {
+                self.medium.prefetch(block.at(rest.start % BLOCK), rest.end - rest.start);
+            }
+        }
     }
 
     /// Puts the one block that was taken, and is durable, into the place of a leaf.
