@@ -11,7 +11,8 @@
 //! - promise-H3: so no byte is foreign: whatever its blocks held before, for another file or none, is not in it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::RangeInclusive;
+use std::hash::{Hash, Hasher};
+use std::ops::{Range, RangeInclusive};
 use vfs::script::{Driver, Op, escape};
 use vfs::tree::{Path, Tree, diff, tree_without_content};
 use vfs::{Durability, FileKind, FileSystem, Ino};
@@ -20,7 +21,47 @@ use vfs::{Durability, FileKind, FileSystem, Ino};
 const BLOCK: u64 = 4096;
 
 /// Blocks of a file that are not all zeros, by index; the last may be shorter.
-type Blocks = BTreeMap<u64, Vec<u8>>;
+type Blocks = BTreeMap<u64, Block>;
+
+/// The bytes of a block, with a number that stands for them: many are compared, and few differ.
+#[derive(Clone, Debug)]
+struct Block {
+    digest: u64,
+    bytes: Box<[u8]>,
+}
+
+impl Block {
+    fn of(bytes: &[u8]) -> Self {
+        Self { digest: rng::hash_bytes(bytes), bytes: bytes.into() }
+    }
+
+    /// Some of its bytes; those beyond its end are zeros.
+    fn piece(block: Option<&Self>, range: Range<usize>) -> [u8; PIECE] {
+        let mut piece = [0; PIECE];
+        if let Some(bytes) = block.and_then(|block| block.bytes.get(range.start..)) {
+            let have = bytes.len().min(range.len());
+            piece[..have].copy_from_slice(&bytes[..have]);
+        }
+        piece
+    }
+}
+
+impl PartialEq for Block {
+    fn eq(&self, other: &Self) -> bool {
+        self.digest == other.digest
+    }
+}
+
+impl Eq for Block {}
+
+impl Hash for Block {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.digest.hash(state);
+    }
+}
+
+/// So many bytes are compared at once.
+const PIECE: usize = 64;
 
 /// The content of all files, by path.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -34,7 +75,7 @@ impl Contents {
         for (path, _) in tree.nodes().iter().filter(|(_, node)| node.kind == FileKind::File) {
             let content = driver.with(&format!("/{}", escape(path)), |ino| {
                 let mut blocks = Blocks::new();
-                let mut note = |index, block: &[u8]| drop(blocks.insert(index, block.to_vec()));
+                let mut note = |index, block: &[u8]| drop(blocks.insert(index, Block::of(block)));
                 let read = vfs::tree::content(fs, ino, &mut note);
                 Ok(read.map(|()| (ino, blocks)))
             });
@@ -171,17 +212,11 @@ impl History {
                 if were.contains(&is) {
                     return None;
                 }
-                let byte = |block: Option<&Vec<u8>>, i: u64| {
-                    block.and_then(|b| b.get(i as usize)).copied().unwrap_or(0)
-                };
-                let is_foreign =
-                    |&i: &u64| !were.iter().any(|block| byte(*block, i) == byte(is, i));
-                let i = (0..end).find(is_foreign)?;
+                let (at, byte) = first_foreign(is, &were, end as usize)?;
                 Some(format!(
-                    "/{}: the byte at {} is {:#04x}, which it was in none of {} moments",
+                    "/{}: the byte at {} is {byte:#04x}, which it was in none of {} moments",
                     path.escape_ascii(),
-                    index * BLOCK + i,
-                    byte(is, i),
+                    index * BLOCK + at as u64,
                     versions.len()
                 ))
             })
@@ -201,4 +236,19 @@ impl History {
             })
             .collect()
     }
+}
+
+/// The first byte below `end` that a block has and none of `were` had, and its place.
+fn first_foreign(is: Option<&Block>, were: &[Option<&Block>], end: usize) -> Option<(usize, u8)> {
+    (0..end).step_by(PIECE).find_map(|start| {
+        let range = start..end.min(start + PIECE);
+        let piece = Block::piece(is, range.clone());
+        let pieces = || were.iter().map(|block| Block::piece(*block, range.clone()));
+        if pieces().any(|were| were == piece) {
+            return None;
+        }
+        let is_foreign = |&i: &usize| pieces().all(|were| were[i] != piece[i]);
+        let i = (0..range.len()).find(is_foreign)?;
+        Some((start + i, piece[i]))
+    })
 }

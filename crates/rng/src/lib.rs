@@ -13,6 +13,21 @@ pub fn hash(x: u64) -> u64 {
     z ^ z >> 31
 }
 
+/// As [`hash`], of bytes and how many they are.
+pub fn hash_bytes(bytes: &[u8]) -> u64 {
+    let mut words = bytes.chunks_exact(8);
+    let word = |bytes: &[u8]| {
+        let mut word = [0; 8];
+        word[..bytes.len()].copy_from_slice(bytes);
+        u64::from_le_bytes(word)
+    };
+    // A sum, so that the CPU works on several at once.
+    let terms =
+        words.by_ref().zip(1_u64..).map(|(bytes, nth)| hash(word(bytes) ^ nth.wrapping_mul(GAMMA)));
+    let sum = terms.fold(hash(bytes.len() as u64), u64::wrapping_add);
+    hash(sum ^ hash(word(words.remainder())))
+}
+
 /// A sequence of numbers that its seed decides.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
