@@ -49,6 +49,11 @@ pub struct PastCache {
     pub file: u64,
 }
 
+impl PastCache {
+    /// None at all.
+    pub const NEVER: Self = Self { write: u64::MAX, file: u64::MAX };
+}
+
 /// Files that a last-level cache holds stay there: half of the smallest that servers have. Past it, a block need not be fetched
 /// before it is replaced, which is 0.6 of the time of a write, and reading it afterwards costs what that saves.
 impl Default for PastCache {

@@ -48,7 +48,7 @@ impl<M: Medium> namespace::Files for Files<M> {
     }
 
     fn with(medium: M, plan: Plan, memory: Memory, o: &MountOptions) -> Self {
-        let v = plan.open(memory, o);
+        let v = plan.open(memory, medium.domain(), o);
         let medium = Pm(medium);
         let bytes = v.blocks.len() * BLOCK;
         Self(Core(Store {

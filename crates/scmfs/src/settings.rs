@@ -6,6 +6,7 @@
 use crate::prealloc::NULL_FILES_MAX;
 use derived::SETTINGS;
 use namespace::Tables;
+use pmem::Domain;
 use pool::{Consistency, MountOptions, PastCache, Prealloc, WritePolicy};
 use vfs::{Errno, Result};
 
@@ -28,18 +29,20 @@ pub struct Settings {
 
 impl Settings {
     /// Those of a pool that is opened: the first who opens it says, the others hear.
-    pub fn agree(v: &Tables, is_first: bool, o: &MountOptions) -> Self {
+    pub fn agree(v: &Tables, is_first: bool, domain: Domain, o: &MountOptions) -> Self {
         if is_first {
-            v.set_settings(&Self::of(o).pack());
+            v.set_settings(&Self::of(domain, o).pack());
         }
         Self::unpack(&v.settings())
     }
 
     /// What options choose.
-    fn of(o: &MountOptions) -> Self {
+    fn of(domain: Domain, o: &MountOptions) -> Self {
+        // There a fence is a system call that writes to a disk: only for who asks to wait for it.
+        let has_fences = domain != Domain::PageCache;
         Self {
             write_policy: o.write_policy,
-            past_cache: o.past_cache,
+            past_cache: if has_fences { o.past_cache } else { PastCache::NEVER },
             consistency: o.consistency,
             prealloc: limited(&o.prealloc),
         }
@@ -164,7 +167,7 @@ mod tests {
             assert_eq!(policy_of(write_policy.to_string().as_bytes()), Ok(write_policy));
         }
         assert_eq!(numbered(0), None);
-        let of_none = Settings::of(&MountOptions::default());
+        let of_none = Settings::of(Domain::Volatile, &MountOptions::default());
         assert_eq!(of_none.prealloc, Prealloc::default());
         assert_eq!(policy_of(b"throughout"), Err(Errno::INVAL));
         assert_eq!(policy_of(b"\xff"), Err(Errno::INVAL));

@@ -6,6 +6,7 @@ use crate::prealloc;
 use crate::settings::{self, Settings};
 use arena::{Bitmap, FreeRuns, Layout, Span};
 use namespace::{Memory, RecordLocks, Tables, VInode};
+use pmem::Domain;
 use pool::{MountOptions, WritePolicy};
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -64,11 +65,11 @@ impl Plan {
     }
 
     /// The state in this memory, with the settings that options choose unless others have theirs.
-    pub fn open(self, memory: Memory, o: &MountOptions) -> Volatile {
+    pub fn open(self, memory: Memory, domain: Domain, o: &MountOptions) -> Volatile {
         let Self { tables, free_runs, dirty, dirty_files, records, prealloc } = self;
         let is_first = matches!(memory, Memory::Fresh { .. });
         let tables = tables.open(memory);
-        let settings = Settings::agree(&tables, is_first, o);
+        let settings = Settings::agree(&tables, is_first, domain, o);
         Volatile { tables, free_runs, dirty, dirty_files, records, prealloc, settings }
     }
 }

@@ -2,8 +2,8 @@
 //! used it last.
 
 use crate::common::Scmfs;
-use pmem::{Medium as _, Region};
-use pool::{CheckOptions, Consistency, Error, MountOptions, PastCache, WritePolicy};
+use pmem::{Domain, Medium as _, OpenOptions, Region};
+use pool::{CheckOptions, Consistency, Error, FormatOptions, MountOptions, PastCache, WritePolicy};
 use scmfs::layout::{BLOCK, POOL_USAGE, usage};
 use suite::{Engine as _, FILE, Fs, PoolFile, create, formatted, mount, open_shared, place};
 use vfs::{Errno, FileSystem as _, Ino, ROOT, SetXattr};
@@ -252,6 +252,18 @@ fn where_writes_begin_to_go_past_the_cache_can_be_chosen() {
             assert_eq!(is_through(&fs, f, write as usize), file_bytes == FILE);
         }
     }
+}
+
+#[test]
+fn nobody_waits_for_a_disk_who_does_not_sync() {
+    let region = OpenOptions { domain: Some(Domain::PageCache), ..OpenOptions::default() };
+    let region = region.anonymous(16 << 20).unwrap();
+    Scmfs::format(&region, &FormatOptions::default()).unwrap();
+    let fs = open(region, &MountOptions::default());
+    let f = file(&fs, "f", LONG);
+    assert!(!is_through(&fs, f, 100_000));
+    fs.setxattr(f, CACHE, b"through", SetXattr::Any).unwrap();
+    assert!(is_through(&fs, f, 100));
 }
 
 #[test]
