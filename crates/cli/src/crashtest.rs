@@ -65,6 +65,9 @@ pub struct CrashtestArgs {
     /// At most this many workloads of each family, spread evenly.
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
+    /// Of these, only part K of N of each family: to spread a long exploration over several nights or machines.
+    #[arg(long, value_name = "K/N", value_parser = part)]
+    pub part: Option<(u64, u64)>,
     /// At most this many minutes for each family; its workloads are then spread evenly.
     #[arg(long, value_name = "N")]
     pub minutes: Option<u64>,
@@ -94,6 +97,13 @@ const DEATHS_PER_SURVIVING_PROCESS: u64 = 6;
 fn semantics(name: &str) -> Result<Semantics, String> {
     let known = Semantics::ALL.into_iter().find(|s| s.name() == name);
     known.ok_or_else(|| "use adr, adr-words, eadr or msync".to_owned())
+}
+
+/// Which of how many parts, counted from 1 on command lines.
+fn part(text: &str) -> Result<(u64, u64), String> {
+    let numbers = text.split_once('/').and_then(|(k, n)| Some((k.parse().ok()?, n.parse().ok()?)));
+    let part = numbers.filter(|(k, n): &(u64, u64)| (1..=*n).contains(k));
+    part.map(|(k, n)| (k - 1, n)).ok_or_else(|| "write K/N: 1/4 is the first of four".to_owned())
 }
 
 /// What `--json` prints.
@@ -143,6 +153,7 @@ fn run_file_system(target: &dyn AnyTarget, args: &CrashtestArgs, json: bool) -> 
         semantics: args.semantics,
         seed: args.seed,
         threads: usize::from(args.threads),
+        part: args.part.unwrap_or(Options::default().part),
         time: args.minutes.map(|minutes| Duration::from_secs(minutes * 60)),
         ..Options::default()
     };
@@ -353,7 +364,7 @@ fn print(again: &str, outcome: &Outcome) {
             r.seconds
         );
         if r.workloads_skipped > 0 {
-            say!("{:24} {:>9} workloads left out by a limit", "", r.workloads_skipped);
+            say!("{:24} {:>9} workloads left out by a limit or a part", "", r.workloads_skipped);
         }
         if r.stats.cut_points > 0 {
             say!(
@@ -415,6 +426,14 @@ fn print_lint(lint: &Lint) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parts_are_counted_from_1() {
+        assert_eq!((part("1/4"), part("4/4")), (Ok((0, 4)), Ok((3, 4))));
+        for wrong in ["0/4", "5/4", "1/0", "1", "one/2"] {
+            assert!(part(wrong).unwrap_err().contains("K/N"), "{wrong}");
+        }
+    }
 
     #[test]
     fn a_store_that_is_never_flushed_fails_without_a_violation() {

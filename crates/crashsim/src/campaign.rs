@@ -163,6 +163,8 @@ pub struct Options {
     pub threads: usize,
     /// At most so many workloads, spread evenly.
     pub limit: Option<u64>,
+    /// Of these, only those of one part of so many, from 0: every so manyth. All parts together are all of them.
+    pub part: (u64, u64),
     /// Begin no workload, and let no process die any more, when so much time has passed; the workloads that were run are
     /// spread evenly.
     pub time: Option<Duration>,
@@ -180,6 +182,7 @@ impl Default for Options {
             seed: 1,
             threads: 1,
             limit: None,
+            part: (0, 1),
             time: None,
             clock: Clock::Wall,
             stop_early: false,
@@ -423,6 +426,8 @@ pub fn run<T: Target>(
     let common = &bases[..tall.unwrap_or(bases.len())];
     let all = family.count(common.len());
     let total = options.limit.map_or(all, |limit| limit.min(all));
+    let (part, parts) = options.part;
+    let mine = total.saturating_sub(part).div_ceil(parts);
     let job = Job {
         target,
         bases: common,
@@ -440,14 +445,14 @@ pub fn run<T: Target>(
     let next = AtomicU64::new(0);
     let work = || {
         while !job.is_over() {
-            let i = next.fetch_add(1, Relaxed);
+            let i = next.fetch_add(1, Relaxed) * parts + part;
             if i >= total {
                 break;
             }
             job.workload((u128::from(i) * u128::from(stride) % u128::from(all)) as u64);
             let mut done = job.report.lock().expect("no worker panics");
             done.workloads += 1;
-            progress(done.workloads, total, done.stats.distinct);
+            progress(done.workloads, mine, done.stats.distinct);
             if options.stop_early && done.violations > 0 {
                 break;
             }

@@ -68,6 +68,22 @@ fn pairs_of_operations_survive() {
 }
 
 #[test]
+fn all_parts_are_all_workloads() {
+    const FAMILY: Family = Family::Exhaustive { length: 1, bases: 1 };
+    let part = |part, distinct: &Distinct| {
+        let options = Options { part, limit: Some(40), ..Options::default() };
+        campaign::run(&Bpfs, &BASES, &FAMILY, &options, distinct, &|_, _, _| {})
+    };
+    let whole = part((0, 1), &Distinct::default());
+    let distinct = Distinct::default();
+    let parts: Vec<Report> = (0..3).map(|k| part((k, 3), &distinct)).collect();
+    assert_eq!(parts.iter().map(|part| part.workloads).collect::<Vec<_>>(), [14, 13, 13]);
+    let states: u64 = parts.iter().map(|part| part.stats.distinct).sum();
+    assert_eq!(states, whole.stats.distinct);
+    assert_eq!(part((50, 51), &distinct).workloads, 0, "there are no so many");
+}
+
+#[test]
 fn hand_picked_sequences_survive() {
     for ops in workload::sequences() {
         explore(Family::Script(ops), &Options::default());
