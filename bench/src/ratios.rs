@@ -11,7 +11,7 @@ use crate::mapped::{Mapping, accesses, touches};
 use crate::raw;
 use crate::rounds::{Case, Contender, Outcome, Plan};
 use crate::store::{Durable, Kernel, Store, open_dir};
-use crate::subjects;
+use crate::subjects::{self, Subject};
 use crate::workload::{Buffer, FILE_BYTES, numbered};
 use anyhow::Result;
 use pmem::Region;
@@ -36,15 +36,9 @@ pub fn run(plan: &Plan, dir: &Path) -> Result<Vec<Outcome>> {
     let floor = Region::create(home.path().join("floor"), FILE_BYTES)?;
     let tmpfs = tempfile::Builder::new().prefix("keepstone-bench-").tempdir_in(dir)?;
     let tmpfs = Kernel::new(open_dir(tmpfs.path())?, Durable::Never);
-    let mut pools = Vec::new();
-    for subject in subjects::by_prealloc() {
-        pools.push((subject.name, subject.pool(dir, POOL)?));
-    }
+    let pools = pools_of(subjects::by_prealloc(), dir)?;
+    let by_policy = pools_of(subjects::by_write_policy(), dir)?;
     let mut outcomes = Vec::new();
-    let mut by_policy = Vec::new();
-    for subject in subjects::by_write_policy() {
-        by_policy.push((subject.name, subject.pool(dir, POOL)?));
-    }
     for file in [FILE, CACHED] {
         for then in [Then::Nothing, Then::Read] {
             let target = if (file, then) == (FILE, Then::Nothing) { 2.5 } else { 1.0 };
@@ -64,6 +58,10 @@ pub fn run(plan: &Plan, dir: &Path) -> Result<Vec<Outcome>> {
 }
 
 type Named = (&'static str, Pool);
+
+fn pools_of(subjects: impl IntoIterator<Item = Subject>, dir: &Path) -> Result<Vec<Named>> {
+    subjects.into_iter().map(|subject| Ok((subject.name, subject.pool(dir, POOL)?))).collect()
+}
 
 /// A file of so many bytes.
 fn written<S: Store>(store: &S, bytes: u64) -> Result<S::File> {
