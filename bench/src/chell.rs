@@ -141,12 +141,17 @@ fn case<'a>(name: String, what: &str, len: usize, target: Option<f64>) -> Case<'
 
 /// The calls of a contender.
 #[derive(Clone, Copy)]
-struct Calls {
-    name: &'static str,
-    read: fn(&OwnedFd, &mut [u8]) -> vfs::Result<usize>,
-    rewind: fn(&OwnedFd),
-    pread: fn(&OwnedFd, &mut [u8], u64) -> vfs::Result<usize>,
-    pwrite: fn(&OwnedFd, &[u8], u64) -> vfs::Result<usize>,
+pub struct Calls {
+    /// What it is called in tables.
+    pub name: &'static str,
+    /// `read`.
+    pub read: fn(&OwnedFd, &mut [u8]) -> vfs::Result<usize>,
+    /// Back to the beginning.
+    pub rewind: fn(&OwnedFd),
+    /// `pread`.
+    pub pread: fn(&OwnedFd, &mut [u8], u64) -> vfs::Result<usize>,
+    /// `pwrite`.
+    pub pwrite: fn(&OwnedFd, &[u8], u64) -> vfs::Result<usize>,
 }
 
 fn done(n: isize) -> vfs::Result<usize> {
@@ -154,7 +159,7 @@ fn done(n: isize) -> vfs::Result<usize> {
 }
 
 /// By libc, as programs do.
-const LIBC: Calls = Calls {
+pub const LIBC: Calls = Calls {
     name: SUBJECT,
     read: |file, buf| {
         // SAFETY: `buf` has room for its length.
@@ -211,7 +216,7 @@ fn own() -> &'static Own {
 }
 
 /// By libc's own functions.
-const KERNEL: Calls = Calls {
+pub const KERNEL: Calls = Calls {
     name: PEER,
     read: |file, buf| {
         // SAFETY: `buf` has room for its length.
@@ -248,7 +253,8 @@ fn growing(dir: &Path, calls: Calls) -> Result<Contender<'static>> {
     Ok(Contender::new(calls.name, run).prepared(move |_| rustix::fs::ftruncate(&again, 0)))
 }
 
-fn libc_open(path: &Path) -> Result<OwnedFd> {
+/// Opens a file to be read and written, by the standard library.
+pub fn libc_open(path: &Path) -> Result<OwnedFd> {
     Ok(std::fs::File::options().read(true).write(true).open(path)?.into())
 }
 

@@ -172,6 +172,18 @@ impl<'a> Servers<'a> {
         })
     }
 
+    /// A new pool of `size`, the cache of the directory `below`.
+    pub fn attached(&self, name: &str, size: &str, below: &Path) -> Result<Server> {
+        let home = tempfile::tempdir_in(self.tmp)?;
+        let pool = home.path().join("pool");
+        let keepstone = &self.programs.keepstone;
+        command(Command::new(keepstone).arg("mkfs").arg(&pool).args(["--size", size]))?;
+        Server::start(name, home, |dir| {
+            let words = vec![keepstone.into(), "attach".into(), "--foreground".into()];
+            [words, vec![pool, below.into(), dir.into()]].concat()
+        })
+    }
+
     fn passthrough_ll(&self, name: &str, cache: &str) -> Result<Server> {
         let home = tempfile::tempdir_in(self.tmp)?;
         let source = home.path().join("source");

@@ -1,13 +1,14 @@
 //! `keepstone-bench`: measures Keepstone against its peers, in one run.
 //!
 //! Reading order: [`rounds`] (the method), [`store`] and [`workload`] (who does what), [`engine`],
-//! [`traffic`], [`scan`], [`fuse`], [`direct`], [`chell`], [`bdev`], [`nbd`], [`sensitivity`] (what is measured);
+//! [`traffic`], [`scan`], [`fuse`], [`direct`], [`chell`], [`cached`], [`bdev`], [`nbd`], [`sensitivity`] (what is measured);
 //! of the paper on SCMFS, [`aging`], [`iozone`], [`postmark`], [`scaling`], [`ratios`], [`misses`] and [`tlb`], on the
 //! engines that [`subjects`] lists; [`text`], [`tables`], [`report`] and [`plot`] (results). [`pool`], [`inprocess`], [`kernels`],
 //! [`ramdisk`], [`looped`], [`peer`], [`flat`], [`mapped`] and [`raw`] make and use what is compared.
 
 mod aging;
 mod bdev;
+mod cached;
 mod chell;
 mod direct;
 mod engine;
@@ -129,6 +130,18 @@ enum Command {
     Chell {
         #[command(flatten)]
         cases: Cases,
+        /// The keepstone program, with libkeepstone.so beside it. Default: the one beside this
+        /// program.
+        #[arg(long)]
+        keepstone: Option<PathBuf>,
+    },
+    /// Files of a cache over a directory under `keepstone run` against the page cache of the directory's file system.
+    Cached {
+        #[command(flatten)]
+        cases: Cases,
+        /// Where the directory is made: on the file system that is cached.
+        #[arg(long, default_value = "/var/tmp")]
+        below: PathBuf,
         /// The keepstone program, with libkeepstone.so beside it. Default: the one beside this
         /// program.
         #[arg(long)]
@@ -424,6 +437,11 @@ fn main() -> Result<ExitCode> {
         Command::Chell { cases, keepstone } => {
             let programs = programs(keepstone.as_deref(), Path::new(""))?;
             Section::Chell(chell::run(&cases.plan(cli.quick), &programs, &cases.dir)?)
+        }
+        Command::Cached { cases, below, keepstone } => {
+            let programs = programs(keepstone.as_deref(), Path::new(""))?;
+            let plan = cases.plan(cli.quick);
+            Section::Cached(cached::run(&plan, &programs, &cases.dir, below)?)
         }
         Command::Bdev { cases } => Section::Bdev(bdev::run(&cases.plan(cli.quick), &cases.dir)?),
         Command::Nbd { cases, keepstone } => {

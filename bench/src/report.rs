@@ -35,6 +35,8 @@ pub enum Section {
     Direct(Vec<Outcome>),
     /// `chell`.
     Chell(Vec<Outcome>),
+    /// `cached`.
+    Cached(Vec<Outcome>),
     /// `bdev`.
     Bdev(Vec<Outcome>),
     /// `nbd`.
@@ -77,6 +79,7 @@ impl Results {
             | Section::Fuse(outcomes)
             | Section::Direct(outcomes)
             | Section::Chell(outcomes)
+            | Section::Cached(outcomes)
             | Section::Bdev(outcomes)
             | Section::Nbd(outcomes)
             | Section::Sensitivity(outcomes) => text::outcomes(outcomes),
@@ -93,6 +96,7 @@ impl Results {
             | Section::Fuse(outcomes)
             | Section::Direct(outcomes)
             | Section::Chell(outcomes)
+            | Section::Cached(outcomes)
             | Section::Bdev(outcomes)
             | Section::Nbd(outcomes)
             | Section::Sensitivity(outcomes)
@@ -119,6 +123,7 @@ impl Results {
             Section::Fuse(_) => "fuse",
             Section::Direct(_) => "direct",
             Section::Chell(_) => "chell",
+            Section::Cached(_) => "cached",
             Section::Bdev(_) => "bdev",
             Section::Nbd(_) => "nbd",
             Section::Sensitivity(_) => "sensitivity",
@@ -139,6 +144,7 @@ impl Results {
             | Section::Fuse(outcomes)
             | Section::Direct(outcomes)
             | Section::Chell(outcomes)
+            | Section::Cached(outcomes)
             | Section::Bdev(outcomes)
             | Section::Nbd(outcomes) => compared(outcomes),
             Section::Sensitivity(outcomes) => slowed(outcomes),

@@ -127,14 +127,9 @@ impl<'s, S: Store> Bed<'s, S> {
         let mut seed = 1;
         Contender::new(format!("{}, 4 threads", self.name), move |ops| {
             seed += 4;
-            let work = |i: u64| {
+            by_four(|i| {
                 let mut rng = Rng::new(seed + i);
                 overwrite_file(self.store, &self.files[0], &mut rng, data.get(), ops / 4)
-            };
-            let work = &work;
-            std::thread::scope(|scope| {
-                let threads: Vec<_> = (0..4).map(|i| scope.spawn(move || work(i))).collect();
-                threads.into_iter().try_for_each(|thread| thread.join().expect("does not panic"))
             })
         })
     }
@@ -375,6 +370,15 @@ pub fn read_file<S: Store>(
         store.read(file, rng.below_fast(FILE_BYTES / len) * len, buf)?;
     }
     Ok(())
+}
+
+/// Lets four threads work, which get the numbers from 0 on.
+pub fn by_four(work: impl Fn(u64) -> Result<()> + Sync) -> Result<()> {
+    let work = &work;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|i| scope.spawn(move || work(i))).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().expect("does not panic"))
+    })
 }
 
 /// Lets two threads work, number 0 and number 1.

@@ -2,13 +2,14 @@
 # Runs real programs under `keepstone run` on a pool, and the same without it on tmpfs, and compares
 # what they print and what they leave.
 #
-#   run.sh [--direct] PROGRAM [DIR]     PROGRAM: coreutils, shells, tar, git, python, python-modules, sqlite, build,
+#   run.sh [--direct|--cache] PROGRAM [DIR]     PROGRAM: coreutils, shells, tar, git, python, python-modules, sqlite, build,
 #                            rsync, served, nginx, vim, fio, rocksdb, redis, postgres, mapping, valgrind, together,
 #                            pjdfstest, or all
 #
 # DIR is an empty directory of a mount made with `-o direct`. Without DIR, a pool is made in memory,
 # mounted, unmounted and checked. With --direct, no pool is made, but the files of a tmpfs (DIR, or a
-# directory in /dev/shm) are served by `keepstone run --direct`, as soon as they are used. Needs root. Installs what it lacks by apt-get. Environment: KEEPSTONE,
+# directory in /dev/shm) are served by `keepstone run --direct`, as soon as they are used. With --cache, DIR is the mount of a
+# cache (`keepstone attach`); without DIR, one of a directory on the disk is made. Needs root. Installs what it lacks by apt-get. Environment: KEEPSTONE,
 # the program under test (default: target/release/keepstone, then the one in PATH), with libkeepstone.so
 # beside it; POOL_SIZE, default 2G; LAYOUT, default bpfs.
 set -euo pipefail
@@ -25,14 +26,19 @@ programs=(coreutils shells tar git python python-modules sqlite build rsync serv
 # Those of whose calls and bytes on pools at least 99 % are served in user space. (rsync makes links, which the kernel does.)
 nearly_all=(served nginx tar)
 run_options=(--stats --quiet --json)
+# Files that the kernel keeps, served by copies: of a tmpfs, or of a cache.
+kept=
 direct=()
-if [ "${1:-}" = --direct ]; then
-    direct=(--direct)
+case ${1:-} in
+--direct | --cache)
+    kept=$1
+    [ "$kept" = --cache ] || direct=(--direct)
     # What pays is not the question here.
     export KEEPSTONE_DIRECT_AFTER=0
     shift
-fi
-program=${1:?usage: run.sh [--direct] PROGRAM [DIR]; programs: ${programs[*]} together pjdfstest all}
+    ;;
+esac
+program=${1:?usage: run.sh [--direct|--cache] PROGRAM [DIR]; programs: ${programs[*]} together pjdfstest all}
 dir=${2:-}
 keepstone=$(keepstone_path)
 
@@ -61,7 +67,7 @@ share() {
         | "\($program): served in user space: \(.served_percent[0] * 100 | floor / 100) % of \(.served.calls + .by_mount.calls) calls, \(
             .served_percent[1] * 100 | floor / 100) % of \(.served.bytes + .by_mount.bytes) bytes; \($mount) requests to the mounts"' \
         <<<"$report"
-    [[ ${#direct[@]} -gt 0 || " ${nearly_all[*]} " != *" $1 "* ]] ||
+    [[ -n "$kept" || " ${nearly_all[*]} " != *" $1 "* ]] ||
         jq -e '.served_percent | min >= 99' <<<"$report" >/dev/null || {
         jq . <<<"$report"
         die "$1: less than 99 % was served in user space"
@@ -105,6 +111,28 @@ run_program() {
     echo "== $1: passed"
 }
 
+# with_cache COMMAND ARG…: makes a directory on the disk, and a cache of it, mounts that, runs COMMAND ARG… MOUNT, and detaches
+# it: nothing may be left that is not below.
+with_cache() (
+    scratch=$(mktemp -d /tmp/keepstone-test.XXXXXX)
+    pool=$(mktemp -u /dev/shm/keepstone-test.XXXXXX)
+    # shellcheck disable=SC2317  # the trap calls it
+    clean_up() {
+        "$keepstone" umount "$scratch/mount" 2>/dev/null || "$keepstone" umount --lazy "$scratch/mount" || true
+        rm -rf "$pool" "$scratch/below" "$scratch/mount"
+        rmdir "$scratch"
+    }
+    chmod 755 "$scratch"
+    mkdir "$scratch/below" "$scratch/mount"
+    "$keepstone" mkfs "$pool" --layout "${LAYOUT:-bpfs}" --size "${POOL_SIZE:-2G}" >/dev/null
+    "$keepstone" attach "$pool" "$scratch/below" "$scratch/mount" >/dev/null
+    trap clean_up EXIT
+    "$@" "$scratch/mount"
+    "$keepstone" umount "$scratch/mount"
+    "$keepstone" attach "$pool" "$scratch/below" "$scratch/mount" --json | jq -e '.dirty_bytes == 0' >/dev/null ||
+        die "something is left that is not below"
+)
+
 # All at once, in one pool.
 run_together() {
     local one pids=() failed=()
@@ -138,9 +166,9 @@ python=$(realpath /usr/bin/python3)
 if [ "$program" = all ]; then
     failed=()
     # Files that the kernel keeps are shared by it: nothing new for programs together, nor for names.
-    [ ${#direct[@]} -gt 0 ] || programs+=(together pjdfstest)
+       [ -n "$kept" ] || programs+=(together pjdfstest)
     for one in "${programs[@]}"; do
-        "$0" "${direct[@]}" "$one" ${dir:+"$dir"} || failed+=("$one")
+        "$0" ${kept:+"$kept"} "$one" ${dir:+"$dir"} || failed+=("$one")
     done
     [ ${#failed[@]} -eq 0 ] || die "failed: ${failed[*]}"
     exit 0
@@ -154,6 +182,8 @@ elif [ ${#direct[@]} -gt 0 ]; then
     # shellcheck disable=SC2064  # as it is now
     trap "rm -rf $dir" EXIT
     run_program "$program" "$dir"
+elif [ "$kept" = --cache ]; then
+    with_cache run_program "$program"
 else
     with_pool run_program "$program"
 fi

@@ -30,7 +30,7 @@ impl std::fmt::Display for Obstacle {
 /// What keeps each of the pools among `mounts` from being served; nothing of those that can be.
 pub fn of_mounts(mounts: &[MountEntry]) -> Vec<Obstacle> {
     let locks = Locks::read();
-    let pools = mounts.iter().filter(|mount| mount.is_keepstone());
+    let pools = mounts.iter().filter(|mount| mount.is_keepstone() && !mount.is_cache());
     pools.filter_map(|mount| of_mount(mount, mounts, &locks)).collect()
 }
 
@@ -38,6 +38,9 @@ pub fn of_mounts(mounts: &[MountEntry]) -> Vec<Obstacle> {
 pub fn of_dir(dir: &Path) -> Option<Obstacle> {
     let mounts = fuse::mounts().ok()?;
     let mount = mounts.iter().rev().find(|mount| mount.dir == dir && mount.is_keepstone())?;
+    if mount.is_cache() {
+        return None;
+    }
     of_mount(mount, &mounts, &Locks::read())
 }
 

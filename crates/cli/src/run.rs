@@ -2,8 +2,8 @@
 //!
 //! The library finds the mounts itself, faster if it is told where they were (`KEEPSTONE_MOUNTS`). This command also
 //! tells it where it lies (`KEEPSTONE_RUN`, so that it can restore `LD_PRELOAD` in scrubbed environments), which
-//! descriptors to give out (`KEEPSTONE_FDS`), which directories of other file systems to serve (`KEEPSTONE_DIRECT`)
-//! and where to count (`KEEPSTONE_STATS`, [`counters`]). It becomes the program, which says itself at its end if too little was
+//! descriptors to give out (`KEEPSTONE_FDS`), which directories of other file systems to serve (`KEEPSTONE_DIRECT`), whether
+//! there are caches over directories (`KEEPSTONE_CACHES`) and where to count (`KEEPSTONE_STATS`, [`counters`]). It becomes the program, which says itself at its end if too little was
 //! served; only for `--stats` and `--explain` it waits and reports.
 //!
 //! No server of a mount is asked before the program starts, as one that is stopped would hold up all programs;
@@ -126,6 +126,9 @@ pub fn run(args: &RunArgs, json: bool) -> Result<ExitCode> {
             command.env("KEEPSTONE_DIRECT_LAZY", "1");
         }
     }
+    if mounts.iter().any(fuse::MountEntry::is_cache) {
+        command.env("KEEPSTONE_CACHES", "1");
+    }
     let reports = args.stats || args.explain;
     // What another run counts in, is that one's.
     command.env_remove("KEEPSTONE_STATS");
@@ -168,7 +171,8 @@ pub fn run(args: &RunArgs, json: bool) -> Result<ExitCode> {
         (dir.display().to_string(), requests)
     });
     let status = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1) as u8;
-    let not_direct = before.iter().filter(|(_, stats)| stats["direct"] != true);
+    let is_not_direct = |stats: &Value| stats["direct"] != true && stats["cache"].is_null();
+    let not_direct = before.iter().filter(|(_, stats)| is_not_direct(stats));
     let not_direct = not_direct.map(|(dir, _)| dir.display().to_string()).collect();
     let report = Report::new(status, counters, meanwhile.collect(), not_direct);
     if json {

@@ -117,7 +117,7 @@ reasons! {
     /// Nobody else can do it.
     KernelOnly "kernel-only", "calls that only the kernel can make", "";
     /// On files below `--direct`, where a copy would not do.
-    Direct "direct", "calls on files below --direct that the kernel had to make", "";
+    Direct "direct", "calls on files below --direct, or of a cache, that the kernel had to make", "";
     /// A program that was executed.
     Executed "executed", "executed", "";
 }

@@ -4,10 +4,11 @@
 //! meanwhile is gone all the same, as from every mapping: touching it is SIGBUS.
 
 use crate::Direct;
+use crate::calls::{ask_below, coarse_now};
 use crate::chunk::{CHUNK_BYTES, Chunk, Entry};
 use crate::descriptions::READS;
 use crate::epoch::Inside;
-use crate::file::MAPPABLE_BYTES;
+use crate::file::{Kind, MAPPABLE_BYTES};
 use crate::table::borrow;
 use std::sync::atomic::Ordering::*;
 use vfs::Errno;
@@ -36,6 +37,11 @@ impl Direct {
                 return Err(Errno::BADF);
             }
             let file = description.file();
+            let now = coarse_now();
+            if file.kind() == Kind::Cached && !file.is_fresh(now) {
+                ask_below(fd, file);
+                file.stamp(now, 0);
+            }
             let within = count.min(CHUNK_BYTES as usize - at);
             if offset + within as u64 > file.size() {
                 file.set_size(rustix::fs::fstat(borrow(fd))?.st_size as u64);

@@ -11,6 +11,7 @@ use crate::position::{Locked, OFFSET_END, OffsetOwner};
 use crate::table::borrow;
 use crate::{Answer, Direct};
 use libc::{iovec, off_t};
+use rustix::fs::{AtFlags, StatxFlags};
 use std::ffi::{c_int, c_long};
 use std::sync::atomic::Ordering::*;
 use syscalls::syscall;
@@ -80,7 +81,7 @@ enum Why {
     Size,
     /// A page is not known to be there (direct-C3).
     Hole,
-    /// The first write of a tick (direct-C4).
+    /// The first write of a tick (direct-C4), or the first read after it was asked whether pages count (direct-C5).
     Tick(u64),
 }
 
@@ -330,6 +331,12 @@ impl Direct {
         if (end - 1) / PAGE_BYTES * PAGE_BYTES + PAGE_BYTES >= file.size() {
             return Plan::Ask(Why::Size);
         }
+        if !W && file.kind() == Kind::Cached {
+            let now = coarse_now();
+            if !file.is_fresh(now) {
+                return Plan::Ask(Why::Tick(now));
+            }
+        }
         let (index, at) = (offset / CHUNK_BYTES, (offset % CHUNK_BYTES) as usize);
         let chunk = if at + len <= CHUNK_BYTES as usize {
             self.chunk::<W>(file, index, at, len, may_map).map(Some)
@@ -370,13 +377,9 @@ impl Direct {
     /// The tick that it is (direct-C4): of the kernel's coarse clock, or a longer one where times may lag.
     #[inline]
     fn tick(&self) -> u64 {
-        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: room for the time. (The vDSO answers.)
-        unsafe { libc::clock_gettime(libc::CLOCK_REALTIME_COARSE, &mut time) };
-        let ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
         match self.config.times_ns {
-            0 => ns,
-            long => ns / long,
+            0 => coarse_now(),
+            long => coarse_now() / long,
         }
     }
 
@@ -418,6 +421,9 @@ impl Direct {
         call: &Call,
     ) -> Result<usize, Errno> {
         let generation = self.generation.load(Relaxed);
+        if !W && matches!(why, Why::Tick(_)) {
+            ask_below(fd, description.file());
+        }
         let result = call.ask_at(offset);
         let done = result.unwrap_or(0);
         if done == 0 || W && description.is(APPENDS) {
@@ -513,6 +519,24 @@ impl Direct {
 pub struct Lent<'d> {
     _locked: [Option<Locked<'d>>; 2],
     _inside: Inside,
+}
+
+/// The kernel's coarse clock, in ns.
+#[inline]
+pub(super) fn coarse_now() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: room for the time. (The vDSO answers.)
+    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME_COARSE, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Lets the kernel ask the server of a cache about a file, and drop its pages where that has become another one (direct-C5).
+pub(super) fn ask_below(fd: i32, file: &File) {
+    let how = AtFlags::EMPTY_PATH | AtFlags::from_bits_retain(libc::AT_STATX_FORCE_SYNC as u32);
+    let wanted = StatxFlags::SIZE | StatxFlags::MTIME;
+    if let Ok(stat) = rustix::fs::statx(borrow(fd), c"", how, wanted) {
+        file.set_size(stat.stx_size);
+    }
 }
 
 /// Makes the kernel's offset ours (direct-O1).

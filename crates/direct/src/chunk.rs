@@ -55,7 +55,7 @@ impl Chunk {
         // What is stored to DAX must be durable by flushing alone, or the kernel refuses.
         let flags = match kind {
             Kind::Dax if writable => MapFlags::SHARED_VALIDATE | MapFlags::SYNC,
-            Kind::Dax | Kind::Tmpfs => MapFlags::SHARED,
+            Kind::Dax | Kind::Tmpfs | Kind::Cached => MapFlags::SHARED,
         };
         let offset = index * CHUNK_BYTES;
         // SAFETY: a new mapping, which only `copy` touches.
@@ -66,7 +66,7 @@ impl Chunk {
         self.writable.store(writable, Relaxed);
         self.used.store(true, Relaxed);
         self.misses.store(0, Relaxed);
-        let present = if kind == Kind::Dax { u64::MAX } else { 0 };
+        let present = if kind == Kind::Tmpfs { 0 } else { u64::MAX };
         self.present.iter().for_each(|word| word.store(present, Relaxed));
         if kind == Kind::Tmpfs {
             self.look(0, PAGES - 1);

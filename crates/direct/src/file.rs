@@ -13,17 +13,22 @@ pub const MAPPABLE_BYTES: u64 = LEAVES as u64 * 512 * CHUNK_BYTES;
 
 /// What kind of file system a file is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
 pub enum Kind {
     Tmpfs,
     /// The kernel's page tables lead to persistent memory (`STATX_ATTR_DAX`).
     Dax,
+    /// The kernel's page cache has what a cache over a directory serves (direct-C5). What is written, the kernel writes.
+    Cached,
 }
 
 /// A file.
 pub struct File {
     pub dev: AtomicU64,
     pub ino: AtomicU64,
-    is_dax: AtomicU32,
+    kind: AtomicU32,
+    /// Of a cache: for how long the kernel's pages count, in ns, once it was asked whether they do (direct-C5).
+    fresh_ns: AtomicU64,
     /// Descriptions that are open.
     pub open: AtomicU32,
     /// Descriptions that refer to it: besides, those that are closed and may still be looked at.
@@ -34,7 +39,8 @@ pub struct File {
     pub mapper: AtomicI32,
     /// Bytes, when it was looked at last (direct-C1).
     size: AtomicU64,
-    /// The tick of the last write by the kernel, and the generation of times then (direct-C4).
+    /// The tick of the last write by the kernel, and the generation of times then (direct-C4). Of a cache: when the kernel
+    /// was asked whether its pages count.
     tick: AtomicU64,
     generation: AtomicU64,
     /// Where the last call ended that was in no mapped chunk.
@@ -49,10 +55,11 @@ unsafe impl Zeroed for File {}
 
 impl File {
     /// Starts over with another inode. Nobody knows the place, or direct-E1.
-    pub fn init(&self, dev: u64, ino: u64, kind: Kind) {
+    pub fn init(&self, dev: u64, ino: u64, kind: Kind, fresh_ns: u64) {
         self.dev.store(dev, Relaxed);
         self.ino.store(ino, Relaxed);
-        self.is_dax.store(u32::from(kind == Kind::Dax), Relaxed);
+        self.kind.store(kind as u32, Relaxed);
+        self.fresh_ns.store(fresh_ns, Relaxed);
         self.open.store(0, Relaxed);
         self.users.store(0, Relaxed);
         self.mapper.store(0, Relaxed);
@@ -65,7 +72,11 @@ impl File {
 
     #[inline]
     pub fn kind(&self) -> Kind {
-        if self.is_dax.load(Relaxed) == 0 { Kind::Tmpfs } else { Kind::Dax }
+        match self.kind.load(Relaxed) {
+            0 => Kind::Tmpfs,
+            1 => Kind::Dax,
+            _ => Kind::Cached,
+        }
     }
 
     #[inline]
@@ -105,7 +116,14 @@ impl File {
         self.tick.load(Relaxed) == tick && self.generation.load(Relaxed) == generation
     }
 
-    /// The kernel has written in a tick.
+    /// Whether the kernel's pages of a file of a cache count at this time (direct-C5).
+    #[inline]
+    pub fn is_fresh(&self, now: u64) -> bool {
+        let since = self.tick.load(Relaxed);
+        now.wrapping_sub(since) < self.fresh_ns.load(Relaxed)
+    }
+
+    /// The kernel has written in a tick, or was asked.
     pub fn stamp(&self, tick: u64, generation: u64) {
         self.generation.store(generation, Relaxed);
         self.tick.store(tick, Relaxed);
@@ -143,7 +161,7 @@ impl File {
 
     /// Holes may have been made from `start` on (direct-C3). The tables are locked, or inside (direct-E1).
     pub fn forget_pages(&self, start: u64) {
-        if self.kind() == Kind::Dax {
+        if self.kind() != Kind::Tmpfs {
             return;
         }
         // The page behind a chunk is the first of the next one.

@@ -1,11 +1,11 @@
 //! Chell-Direct: regular files of kernel DAX and tmpfs file systems, read and overwritten by memory
-//! copies in the program's own process (Chell §2).
+//! copies in the program's own process (Chell §2); and files of our own caches over directories, read by copies.
 //!
 //! The descriptor stays the kernel's own, and so do names, attributes, sizes and allocation. What is
 //! ours is the fast path: chunks of 2 MiB of a file are mapped when it pays, shared by all descriptors
 //! of the process that refer to the inode, and `read` and `write` copy from and to them. Whatever
 //! cannot be a copy is made by the kernel, after which the view is exact, because both see the same
-//! pages. There is nothing to write back and nothing that could become stale, except these four, each
+//! pages. There is nothing to write back and nothing that could become stale, except these five, each
 //! of which has its invariant:
 //!
 //! - **direct-C1 (ends)** A copy counts only if a byte of a page *behind* its last one could be loaded
@@ -20,6 +20,9 @@
 //! - **direct-C4 (times)** The kernel keeps times to the tick of its coarse clock. The first write to a file
 //!   in each tick is the kernel's; a copy follows only within the same tick, when `mtime` and `ctime`
 //!   are what they would be, and the bits that a write takes away (setuid) are gone.
+//! - **direct-C5 (caches)** Of a file that the server of a cache serves, the kernel keeps pages, which are mapped here. It
+//!   drops them when it learns that the file has changed below, and learns that when it asks. So in each period for which
+//!   the cache believes what it has found below, the first read makes the kernel ask, and is its own.
 //!
 //! A copy to persistent memory (DAX, where the kernel grants `MAP_SYNC`) is durable when it returns.
 //! `fsync` is the kernel's all the same: it promises as much for what other processes have written.

@@ -14,6 +14,7 @@ use crate::slab::Slab;
 use crate::{Config, epoch};
 use rustix::fd::{AsRawFd as _, BorrowedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxAttributes, StatxFlags};
+use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use vfs::Errno;
 
@@ -28,6 +29,10 @@ const EVICTED_AT_ONCE: usize = 16;
 /// Descriptors of our own have numbers from here on, if they can.
 const OWN_FROM: i32 = 800;
 const TMPFS_MAGIC: u64 = 0x0102_1994;
+const FUSE_MAGIC: u64 = 0x6573_5546;
+/// The attribute by which a cache over a directory tells itself, and for how long what the kernel has of its files counts: in
+/// ns, in decimal.
+const COHERENCE: &CStr = c"keepstone.cache.coherence";
 
 /// An entry that has not been looked at, with the number of its calls. (Without this bit, an entry
 /// is 0 or the index of a description.)
@@ -74,6 +79,13 @@ pub(super) fn borrow<'f>(fd: i32) -> BorrowedFd<'f> {
     // SAFETY: descriptors here are the program's, which keeps them open during its calls; where it
     // does not, the kernel says so.
     unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
+/// For how long what the kernel has of the file behind `fd` counts, where it is one of a cache (direct-C5).
+fn coherence_of(fd: i32) -> Option<u64> {
+    let mut text = [0u8; 20];
+    let len = rustix::fs::fgetxattr(borrow(fd), COHERENCE, &mut text).ok()?;
+    std::str::from_utf8(text.get(..len)?).ok()?.parse().ok().filter(|ns| *ns > 0)
 }
 
 impl Direct {
@@ -178,15 +190,18 @@ impl Direct {
         if u32::from(stat.stx_mode) & libc::S_IFMT != libc::S_IFREG {
             return None;
         }
-        let kind = if stat.stx_attributes.contains(StatxAttributes::DAX) {
-            Kind::Dax
-        } else if rustix::fs::fstatfs(file).ok()?.f_type as u64 == TMPFS_MAGIC {
-            Kind::Tmpfs
+        let (kind, fresh_ns) = if stat.stx_attributes.contains(StatxAttributes::DAX) {
+            (Kind::Dax, 0)
         } else {
-            return None;
+            match rustix::fs::fstatfs(file).ok()?.f_type as u64 {
+                TMPFS_MAGIC => (Kind::Tmpfs, 0),
+                FUSE_MAGIC => (Kind::Cached, coherence_of(fd)?),
+                _ => return None,
+            }
         };
         let flags = rustix::fs::fcntl_getfl(file).ok()?;
-        if flags.intersects(OFlags::DIRECT | OFlags::PATH) || !self.is_below(fd) {
+        let is_asked = || kind == Kind::Cached || self.is_below(fd);
+        if flags.intersects(OFlags::DIRECT | OFlags::PATH) || !is_asked() {
             return None;
         }
         let mut how = match flags.bits() as i32 & libc::O_ACCMODE {
@@ -198,11 +213,18 @@ impl Direct {
         if flags.contains(OFlags::APPEND) {
             how |= APPENDS;
         }
+        if kind == Kind::Cached {
+            // What is mapped keeps the file open at its server.
+            how = how & !WRITES | LEAVES_NOTHING;
+            if how & READS == 0 {
+                return None;
+            }
+        }
         if seen & NEW_LOCKED != 0 {
             how |= LEAVES_NOTHING;
         }
         let dev = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
-        let file_index = self.find_file(held, dev, stat.stx_ino, kind)?;
+        let file_index = self.find_file(held, dev, stat.stx_ino, kind, fresh_ns)?;
         let file = self.files.at(file_index);
         let Some(index) = self.descriptions.take() else {
             self.free_file_if_unused(held, file_index);
@@ -260,14 +282,21 @@ impl Direct {
         (at != 0).then_some(at)
     }
 
-    fn find_file(&self, held: &Held<'_>, dev: u64, ino: u64, kind: Kind) -> Option<u32> {
+    fn find_file(
+        &self,
+        held: &Held<'_>,
+        dev: u64,
+        ino: u64,
+        kind: Kind,
+        fresh_ns: u64,
+    ) -> Option<u32> {
         if let Some(known) = self.known_file(held, dev, ino) {
             return Some(known);
         }
         let chain = self.chain(dev, ino);
         let index = self.files.take()?;
         let file = self.files.at(index);
-        file.init(dev, ino, kind);
+        file.init(dev, ino, kind, fresh_ns);
         file.next.store(chain.swap(index, Relaxed), Relaxed);
         Some(index)
     }

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fuse::{
-    Access, Caching, MountFlags, MountOptions, OpCounters, Server, ServerOptions, StopSignals,
+    Access, Caching, MountFlags, MountKind, MountOptions, OpCounters, Server, ServerOptions,
+    StopSignals,
 };
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -38,6 +39,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let server = Server::new(Arc::new(vfs::model::Model::new()), options)?;
     let options = MountOptions {
+        kind: MountKind::Pool,
         source: "model".into(),
         access: Access::All,
         flags: MountFlags::empty(),

@@ -40,8 +40,8 @@ mod watch;
 
 pub use counters::{Op, OpCounters, OpSnapshot};
 pub use mount::{
-    Access, MountFlags, MountOptions, MountPoint, Mounted, is_of_dead_server, is_stale, mount,
-    open_below, remount, unmount,
+    Access, MountFlags, MountKind, MountOptions, MountPoint, Mounted, is_of_dead_server, is_stale,
+    mount, open_below, remount, unmount,
 };
 pub use options::{Caching, STATS_XATTR, ServerOptions, Stats};
 pub use probe::{KernelFuse, probe_kernel};

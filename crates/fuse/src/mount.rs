@@ -18,10 +18,30 @@ pub use rustix::mount::MountFlags;
 
 use crate::server::{Server, Shared};
 use crate::table::{MountEntry, mount_at, mounts};
-use mounts::FS_TYPE;
+use mounts::{CACHE_TYPE, FS_TYPE};
 
-/// What [`FS_TYPE`] says besides `fuse`.
-const SUBTYPE: &str = "keepstone";
+/// What is mounted, as the table of mounts says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MountKind {
+    /// A pool: [`FS_TYPE`].
+    Pool,
+    /// A cache over a directory: [`CACHE_TYPE`].
+    Cache,
+}
+
+impl MountKind {
+    const fn fs_type(self) -> &'static str {
+        match self {
+            Self::Pool => FS_TYPE,
+            Self::Cache => CACHE_TYPE,
+        }
+    }
+
+    /// What the type says besides `fuse`.
+    fn subtype(self) -> &'static str {
+        self.fs_type().trim_start_matches("fuse.")
+    }
+}
 
 /// Who may use the mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +55,8 @@ pub enum Access {
 /// How to mount.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
+    /// What it is.
+    pub kind: MountKind,
     /// What `/proc/mounts` shows as the source: the pool.
     pub source: String,
     /// Who may use it.
@@ -249,7 +271,7 @@ fn detached_mount(root_mode: u32, options: &MountOptions) -> io::Result<(OwnedFd
     let context = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
     let set = |key: &str, value: &str| fsconfig_set_string(&context, key, value);
     set("source", &options.source)?;
-    set("subtype", SUBTYPE)?;
+    set("subtype", options.kind.subtype())?;
     set("fd", &device.as_raw_fd().to_string())?;
     set("rootmode", &format!("{root_mode:o}"))?;
     set("user_id", &rustix::process::geteuid().as_raw().to_string())?;
@@ -300,7 +322,8 @@ fn mount_as_root(dir: &Path, root_mode: u32, options: &MountOptions) -> io::Resu
         data.push_str(",allow_other");
     }
     let data = CString::new(data).expect("no NUL in it");
-    rustix::mount::mount(&options.source, dir, FS_TYPE, options.flags, &*data)?;
+    let fs_type = options.kind.fs_type();
+    rustix::mount::mount(&options.source, dir, fs_type, options.flags, &*data)?;
     Ok(device)
 }
 
@@ -308,7 +331,7 @@ fn fusermount_options(options: &MountOptions) -> Vec<MountOption> {
     let source = options.source.replace('\\', "\\\\").replace(',', "\\,");
     let mut list = vec![
         MountOption::FSName(source),
-        MountOption::Subtype(SUBTYPE.into()),
+        MountOption::Subtype(options.kind.subtype().into()),
         MountOption::DefaultPermissions,
     ];
     let flags = [

@@ -1,6 +1,6 @@
 //! The kernel's table of mounts.
 
-use mounts::{FS_TYPE, Line, unescape};
+use mounts::{CACHE_TYPE, FS_TYPE, Line, unescape};
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
@@ -27,7 +27,12 @@ pub struct MountEntry {
 impl MountEntry {
     /// Whether it is one of ours, alive or not.
     pub fn is_keepstone(&self) -> bool {
-        self.fs_type == FS_TYPE
+        self.fs_type == FS_TYPE || self.is_cache()
+    }
+
+    /// Whether it is a cache over a directory.
+    pub fn is_cache(&self) -> bool {
+        self.fs_type == CACHE_TYPE
     }
 }
 

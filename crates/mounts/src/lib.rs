@@ -12,4 +12,4 @@ pub use alias::Alias;
 pub use ask::{mount_state, newest_mount};
 pub use events::{HasMountEvents, MountEvents, NoMountEvents};
 pub use pools::{MountState, PoolMount};
-pub use table::{FS_TYPE, Line, unescape};
+pub use table::{CACHE_TYPE, FS_TYPE, Line, unescape};

@@ -32,7 +32,7 @@ impl PoolMount {
         if !table.windows(FS_TYPE.len()).any(|part| part == FS_TYPE.as_bytes()) {
             return Vec::new();
         }
-        of_lines(table, |line| line.is_keepstone() && line.root == b"/")
+        of_lines(table, |line| line.is_pool() && line.root == b"/")
     }
 
     /// What `table` says of them, on one line, for those that this process starts: [`announced`](Self::announced)

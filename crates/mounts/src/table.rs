@@ -3,6 +3,8 @@
 
 /// The type of every mount of a pool.
 pub const FS_TYPE: &str = "fuse.keepstone";
+/// The type of every mount of a cache over a directory, whose files are not the pool's.
+pub const CACHE_TYPE: &str = "fuse.keepstone-cache";
 
 /// A line of the table, `ID PARENT MAJOR:MINOR ROOT DIR OPTIONS … - TYPE SOURCE SUPER_OPTIONS`. Paths are
 /// as they stand there: [`unescape`] them.
@@ -37,7 +39,7 @@ impl<'t> Line<'t> {
     }
 
     /// Whether it is a mount of a pool, alive or not.
-    pub fn is_keepstone(&self) -> bool {
+    pub fn is_pool(&self) -> bool {
         self.fs_type == FS_TYPE.as_bytes()
     }
 }
@@ -73,7 +75,7 @@ mod tests {
         assert_eq!(entry.options, b"rw,noatime");
         assert_eq!(unescape(entry.source), b"/dev/shm/a\\b");
         assert_eq!(entry.super_options, b"rw,user_id=0");
-        assert!(entry.is_keepstone());
+        assert!(entry.is_pool());
         assert_eq!(Line::parse(b"nonsense"), None);
     }
 }

@@ -24,6 +24,10 @@ pub const COMMANDS: &str = "keepstone.cache.";
 /// The attribute that says what writes to one file promise: the name of a [`Mode`]. It is kept with the file below.
 pub const DATA: &str = "user.keepstone.data";
 
+/// The attribute that every file of a cache has, unless others' changes are looked for at each call: for how long the cache
+/// believes what it has found below, in ns, in decimal.
+pub const COHERENCE: &str = "keepstone.cache.coherence";
+
 /// How long to wait for another thread that writes a file back, each time.
 const WAIT: Duration = Duration::from_millis(1);
 /// A file that was written to this often while it was written back is left alone.

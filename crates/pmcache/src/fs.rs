@@ -212,6 +212,10 @@ impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
     }
 
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        if name == control::COHERENCE.as_bytes() {
+            let ns = self.options.coherence_ns;
+            return if ns > 0 { Ok(ns.to_string().into_bytes()) } else { Err(Errno::NODATA) };
+        }
         match Command::of_attribute(name) {
             Some(command) => self.control(ino, command?),
             None => self.backing.getxattr(ino, name),

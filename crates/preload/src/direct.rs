@@ -1,9 +1,10 @@
-//! Files of kernel DAX and tmpfs file systems (Chell-Direct): what stands behind the exported
+//! Files of kernel DAX and tmpfs file systems, and of caches (Chell-Direct): what stands behind the exported
 //! functions for descriptors that are the kernel's.
 //!
 //! Each function here is libc's of the same name, done by a copy where [`::direct`] can, and tells
 //! it what happens to descriptors, names, times and locks otherwise. `KEEPSTONE_DIRECT` names the
-//! directories, separated by colons; without it, each function costs one load more than libc's.
+//! directories, separated by colons, and `KEEPSTONE_CACHES` says that there are caches; without both, each function costs one
+//! load more than libc's.
 
 #![allow(unsafe_code)]
 
@@ -59,10 +60,11 @@ pub fn start() {
     // SAFETY: as in `number`.
     let dirs = unsafe {
         let dirs = libc::getenv(c"KEEPSTONE_DIRECT".as_ptr());
-        if dirs.is_null() {
-            return;
+        match dirs.is_null() {
+            true if libc::getenv(c"KEEPSTONE_CACHES".as_ptr()).is_null() => return,
+            true => &[],
+            false => std::ffi::CStr::from_ptr(dirs).to_bytes(),
         }
-        std::ffi::CStr::from_ptr(dirs).to_bytes()
     };
     let dirs = dirs.split(|&byte| byte == b':').filter(|dir| !dir.is_empty());
     let mut config = Config::new(dirs.map(<[u8]>::to_vec).collect(), durable);
@@ -106,7 +108,9 @@ fn serve<T: Returned>(
             value.to_c()
         }
         Some(Answer::Asked(result)) => {
-            stats::left_to_kernel(class, fd, Reason::Direct);
+            let moved = result.as_ref().map_or(0, Returned::moved);
+            let bytes = if class.moves_bytes() { moved } else { 0 };
+            stats::made_by_kernel(class, fd, Reason::Direct, bytes);
             to_c(result)
         }
         Some(Answer::Kernel) | None => by_kernel(),

@@ -163,6 +163,12 @@ pub fn left_to_kernel(class: Class, fd: c_int, reason: Reason) {
     count(class, fd, reason, 1, 0);
 }
 
+/// The kernel has made a call on a descriptor, which has moved so many bytes.
+#[cold]
+pub fn made_by_kernel(class: Class, fd: c_int, reason: Reason, bytes: u64) {
+    count(class, fd, reason, 1, bytes);
+}
+
 /// A call on a path in a pool goes to the kernel.
 #[cold]
 pub fn path_by_kernel(class: Class, path: &[u8]) {

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use fuse::{
-    Access, Caching, MountFlags, MountOptions, OpCounters, Server, ServerOptions, StopSignals,
+    Access, Caching, MountFlags, MountKind, MountOptions, OpCounters, Server, ServerOptions,
+    StopSignals,
 };
 use pmem::Medium as _;
 use serde::Serialize;
@@ -87,6 +88,7 @@ pub fn run(args: &ServerArgs, started: impl FnOnce(&Ready) -> Result<()>) -> Res
     let mut flags = MountFlags::empty();
     flags.set(MountFlags::RDONLY, args.read_only);
     let options = MountOptions {
+        kind: MountKind::Cache,
         source: ready.pool.clone(),
         access: if for_all { Access::All } else { Access::Owner },
         flags,

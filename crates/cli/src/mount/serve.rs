@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use ::pool::Engine;
 use anyhow::{Context as _, Result, bail};
 use fuse::{
-    Access, Caching, MountFlags, MountOptions, MountPoint, MountWatch, OpCounters, Server,
-    ServerOptions, StopSignals,
+    Access, Caching, MountFlags, MountKind, MountOptions, MountPoint, MountWatch, OpCounters,
+    Server, ServerOptions, StopSignals,
 };
 use pmem::{Medium as _, OpenOptions, Region};
 use vfs::Durability;
@@ -94,6 +94,7 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
     let root = rustix::process::geteuid().is_root();
     let by_default = if root { Access::All } else { Access::Owner };
     let options = MountOptions {
+        kind: MountKind::Pool,
         source: ready.pool.clone(),
         access: plan.options.access.unwrap_or(by_default),
         flags: plan.options.flags & !MountFlags::SILENT,

@@ -3,12 +3,15 @@
 //! Needs root and `/dev/fuse`.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
+
+use crate::common::{child_test, library};
 
 /// A directory, a pool in memory, and the cache of the one by the other while it is mounted.
 struct Cached {
@@ -245,6 +248,85 @@ fn changes_behind_the_cache_are_seen() {
     }
     cached.keepstone(&["umount", mount.to_str().unwrap()]);
     assert_eq!(content(data.join("file")), "five");
+}
+
+/// Reads of a program under `keepstone run` are copies from what the kernel keeps, and see all that calls would see: what the
+/// program writes, what others change below, where the file ends, and that the server is gone (direct-C5).
+#[test]
+fn programs_read_without_the_server() {
+    const LEN: usize = 1 << 20;
+    let cached = Cached::new();
+    let file = cached.data().join("file");
+    fs::write(&file, vec![b'a'; LEN]).unwrap();
+    let below = fs::File::options().write(true).open(&file).unwrap();
+    cached.attach(&["--coherence=50"]);
+    let reader = child_test("attach::reader", file.as_os_str());
+    let mut run = Command::new(env!("CARGO_BIN_EXE_keepstone"));
+    run.env("KEEPSTONE_LIBRARY", library()).env("ARG", &file);
+    // How soon it pays is not the question.
+    run.env("KEEPSTONE_DIRECT_AFTER", "0").args(["run", "--stats", "--json", "--"]);
+    run.arg(reader.get_program()).args(reader.get_args());
+    let mut run = run.stdout(Stdio::piped()).spawn().unwrap();
+    let mut told = BufReader::new(run.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let mut wait_for = |what: &str| {
+        let line = told.find(|line| line.ends_with(what));
+        assert!(line.is_some(), "the reader has ended before it told of {what}");
+    };
+    let change = |what: &dyn Fn(), second| {
+        what();
+        // Within one tick of the clock below neither time nor size may tell.
+        below.set_modified(std::time::UNIX_EPOCH + Duration::from_secs(second)).unwrap();
+    };
+    wait_for("# its own write");
+    cached.keepstone(&["attach", "flush", file.to_str().unwrap()]);
+    change(&|| below.write_all_at(b"b", 8192).unwrap(), 1);
+    wait_for("# a change below");
+    change(&|| below.set_len(LEN as u64 / 2).unwrap(), 2);
+    wait_for("# the end");
+    cached.kill_server();
+    wait_for("# no server");
+    let report = told.skip_while(|line| line != "{").collect::<String>();
+    let report: Value = serde_json::from_str(&report).unwrap();
+    assert!(run.wait().unwrap().success());
+    let (served, by_kernel) = (&report["served"]["calls"], &report["by_mount"]["calls"]);
+    assert!(served.as_u64() > by_kernel.as_u64().map(|calls| 10 * calls), "{report:#}");
+    // Nothing of it keeps the mount.
+    rustix::mount::unmount(cached.data(), rustix::mount::UnmountFlags::empty()).unwrap();
+}
+
+#[test]
+#[ignore = "run by programs_read_without_the_server"]
+fn reader() {
+    let path = std::env::var_os("ARG").unwrap();
+    let file = fs::File::open(&path).unwrap();
+    let mut block = [0; 4096];
+    for i in 0..2000 {
+        file.read_exact_at(&mut block, i * 37 % 256 * 4096).unwrap();
+        assert_eq!(block, [b'a'; 4096]);
+    }
+    let writer = fs::File::options().read(true).append(true).open(&path).unwrap();
+    std::io::Write::write_all(&mut &writer, b"appended").unwrap();
+    let writer = fs::File::options().write(true).open(&path).unwrap();
+    writer.write_all_at(b"z", 4096).unwrap();
+    file.read_exact_at(&mut block, 4096).unwrap();
+    assert_eq!(&block[..2], b"za");
+    println!("# its own write");
+    let mut until = |what: &str, is_it: &dyn Fn(&[u8]) -> bool| loop {
+        let len = file.read_at(&mut block, 8192).unwrap();
+        if is_it(&block[..len]) {
+            return println!("# {what}");
+        }
+    };
+    until("a change below", &|found| found[0] == b'b');
+    while file.read_at(&mut block, 1 << 19).unwrap() > 0 {}
+    println!("# the end");
+    loop {
+        let read = file.read_at(&mut block, 8192);
+        if let Err(err) = read {
+            assert_eq!(err.raw_os_error(), Some(libc::ENOTCONN));
+            return println!("# no server");
+        }
+    }
 }
 
 /// Another user's files are theirs, below as well.

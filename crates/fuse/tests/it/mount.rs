@@ -15,8 +15,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fuse::{
-    Access, Caching, MountFlags, MountOptions, MountPoint, MountWatch, Op, OpCounters, Server,
-    ServerOptions,
+    Access, Caching, MountFlags, MountKind, MountOptions, MountPoint, MountWatch, Op, OpCounters,
+    Server, ServerOptions,
 };
 use mounts::{Alias, MountEvents};
 use vfs::model::Model;
@@ -197,6 +197,7 @@ impl Mount {
         let options = ServerOptions { caching, counters: counters.clone(), stats: None };
         let server = set_up(Server::new(probe.clone(), options).unwrap(), probe.clone());
         let options = MountOptions {
+            kind: MountKind::Pool,
             source: scratch.path().display().to_string(),
             access: Access::All,
             flags: MountFlags::NOSUID,
