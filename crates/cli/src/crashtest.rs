@@ -290,7 +290,7 @@ fn families_of(
         families.push(Family::Preemptions);
     }
     if args.deaths > 0 {
-        families.push(Family::Deaths);
+        families.extend([Family::LateDeaths, Family::Deaths]);
     }
     if args.deaths >= DEATHS_PER_SURVIVING_PROCESS {
         families.push(Family::SurvivingProcesses);

@@ -355,7 +355,14 @@ fn mounted(report: &mut Report, dir: &Path) {
         Ok(stats) => {
             let text = |field: &str| stats[field].as_str().unwrap_or_default().to_owned();
             let panics = stats["panics"].as_u64().unwrap_or(0);
-            let found = format!("{} on {}, pid {}", text("pool"), text("dir"), stats["pid"]);
+            let is_cache = stats["cache"].is_object();
+            let place = match is_cache {
+                true => {
+                    format!("{}, the cache of {}, on {}", text("pool"), text("dir"), text("mount"))
+                }
+                false => format!("{} on {}", text("pool"), text("dir")),
+            };
+            let found = format!("{place}, pid {}", stats["pid"]);
             if panics == 0 {
                 report.ok("mount", found);
             } else {
@@ -365,8 +372,12 @@ fn mounted(report: &mut Report, dir: &Path) {
                     "see the server's log; unmount and run `keepstone check`",
                 );
             }
-            direct_access(report, Path::new(&text("dir")), stats["direct"] == true);
             pool_file(report, Path::new(&text("pool")));
+            if is_cache {
+                let what = "programs under `keepstone run` read its files in their own processes, and use the mount for all else";
+                return report.ok("direct access", what);
+            }
+            direct_access(report, Path::new(&text("dir")), stats["direct"] == true);
             users_of_pool(report, Path::new(&text("pool")));
         }
     }

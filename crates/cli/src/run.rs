@@ -3,8 +3,9 @@
 //! The library finds the mounts itself, faster if it is told where they were (`KEEPSTONE_MOUNTS`). This command also
 //! tells it where it lies (`KEEPSTONE_RUN`, so that it can restore `LD_PRELOAD` in scrubbed environments), which
 //! descriptors to give out (`KEEPSTONE_FDS`), which directories of other file systems to serve (`KEEPSTONE_DIRECT`), whether
-//! there are caches over directories (`KEEPSTONE_CACHES`) and where to count (`KEEPSTONE_STATS`, [`counters`]). It becomes the program, which says itself at its end if too little was
-//! served; only for `--stats` and `--explain` it waits and reports.
+//! there are caches over directories (`KEEPSTONE_CACHES`) and where to count (`KEEPSTONE_STATS`, [`counters`]). It becomes
+//! the program, which says itself at its end if too little was served; only for `--stats` and `--explain` it waits and
+//! reports.
 //!
 //! No server of a mount is asked before the program starts, as one that is stopped would hold up all programs;
 //! only `--stats` asks, and waits [`ANSWER_WITHIN`].

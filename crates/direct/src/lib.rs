@@ -61,6 +61,7 @@ mod descriptions;
 mod epoch;
 mod file;
 mod lock;
+mod look;
 mod position;
 mod seat;
 mod slab;

@@ -11,10 +11,9 @@ use crate::file::{File, Kind};
 use crate::lock::{Held, Lock};
 use crate::position::OffsetOwner;
 use crate::slab::Slab;
-use crate::{Config, epoch};
+use crate::{Config, epoch, look};
 use rustix::fd::{AsRawFd as _, BorrowedFd};
-use rustix::fs::{AtFlags, Mode, OFlags, StatxAttributes, StatxFlags};
-use std::ffi::CStr;
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use vfs::Errno;
 
@@ -28,11 +27,6 @@ const LEAVES: usize = 1 << 13;
 const EVICTED_AT_ONCE: usize = 16;
 /// Descriptors of our own have numbers from here on, if they can.
 const OWN_FROM: i32 = 800;
-const TMPFS_MAGIC: u64 = 0x0102_1994;
-const FUSE_MAGIC: u64 = 0x6573_5546;
-/// The attribute by which a cache over a directory tells itself, and for how long what the kernel has of its files counts: in
-/// ns, in decimal.
-const COHERENCE: &CStr = c"keepstone.cache.coherence";
 
 /// An entry that has not been looked at, with the number of its calls. (Without this bit, an entry
 /// is 0 or the index of a description.)
@@ -79,13 +73,6 @@ pub(super) fn borrow<'f>(fd: i32) -> BorrowedFd<'f> {
     // SAFETY: descriptors here are the program's, which keeps them open during its calls; where it
     // does not, the kernel says so.
     unsafe { BorrowedFd::borrow_raw(fd) }
-}
-
-/// For how long what the kernel has of the file behind `fd` counts, where it is one of a cache (direct-C5).
-fn coherence_of(fd: i32) -> Option<u64> {
-    let mut text = [0u8; 20];
-    let len = rustix::fs::fgetxattr(borrow(fd), COHERENCE, &mut text).ok()?;
-    std::str::from_utf8(text.get(..len)?).ok()?.parse().ok().filter(|ns| *ns > 0)
 }
 
 impl Direct {
@@ -190,17 +177,9 @@ impl Direct {
         if u32::from(stat.stx_mode) & libc::S_IFMT != libc::S_IFREG {
             return None;
         }
-        let (kind, fresh_ns) = if stat.stx_attributes.contains(StatxAttributes::DAX) {
-            (Kind::Dax, 0)
-        } else {
-            match rustix::fs::fstatfs(file).ok()?.f_type as u64 {
-                TMPFS_MAGIC => (Kind::Tmpfs, 0),
-                FUSE_MAGIC => (Kind::Cached, coherence_of(fd)?),
-                _ => return None,
-            }
-        };
+        let (kind, fresh_ns) = look::kind_of(fd, &stat)?;
         let flags = rustix::fs::fcntl_getfl(file).ok()?;
-        let is_asked = || kind == Kind::Cached || self.is_below(fd);
+        let is_asked = || kind == Kind::Cached || look::is_below(fd, &self.config.dirs);
         if flags.intersects(OFlags::DIRECT | OFlags::PATH) || !is_asked() {
             return None;
         }
@@ -238,34 +217,6 @@ impl Direct {
         let shared = seen & NEW_SHARED != 0;
         description.position.init(if shared { OffsetOwner::Shared } else { OffsetOwner::Kernel });
         Some(index)
-    }
-
-    /// Whether a descriptor's path leads below one of our directories.
-    fn is_below(&self, fd: i32) -> bool {
-        let mut link = [0u8; 32];
-        let prefix = b"/proc/self/fd/";
-        link[..prefix.len()].copy_from_slice(prefix);
-        let mut digits = [0u8; 10];
-        let mut len = 0;
-        let mut rest = fd;
-        while rest > 0 || len == 0 {
-            digits[len] = b'0' + (rest % 10) as u8;
-            rest /= 10;
-            len += 1;
-        }
-        for (to, digit) in link[prefix.len()..].iter_mut().zip(digits[..len].iter().rev()) {
-            *to = *digit;
-        }
-        let Ok(link) = std::ffi::CStr::from_bytes_until_nul(&link) else { return false };
-        let mut target = [std::mem::MaybeUninit::<u8>::uninit(); libc::PATH_MAX as usize];
-        let Ok((path, _)) = rustix::fs::readlinkat_raw(rustix::fs::CWD, link, &mut target) else {
-            return false;
-        };
-        let path = &*path;
-        self.config.dirs.iter().any(|dir| {
-            let rest = path.strip_prefix(dir.as_slice());
-            rest.is_some_and(|rest| rest.first() == Some(&b'/') || dir.ends_with(b"/"))
-        })
     }
 
     fn chain(&self, dev: u64, ino: u64) -> &AtomicU32 {

@@ -101,6 +101,11 @@ fn what_was_there_is_seen_and_what_is_written_comes_down() {
     fs::write(data.join("old"), "before").unwrap();
     cached.attach(&["--max-age=3600"]);
     assert_eq!(content(data.join("old")), "before");
+    let told = String::from_utf8(cached.run(&["doctor", data.to_str().unwrap()]).stdout).unwrap();
+    assert!(
+        told.contains("the cache of") && told.contains("read its files in their own"),
+        "{told}"
+    );
     fs::write(data.join("new"), vec![7; 3 << 20]).unwrap();
     fs::write(data.join("old"), "after").unwrap();
     fs::hard_link(data.join("old"), data.join("linked")).unwrap();

@@ -1,0 +1,59 @@
+//! What a descriptor is of: whose file system, below which directory.
+
+use crate::file::Kind;
+use crate::table::borrow;
+use rustix::fs::{Statx, StatxAttributes};
+use std::ffi::CStr;
+
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+const FUSE_MAGIC: u64 = 0x6573_5546;
+/// The attribute by which a cache over a directory tells itself, and for how long what the kernel has of its files counts: in
+/// ns, in decimal.
+const COHERENCE: &CStr = c"keepstone.cache.coherence";
+
+/// What kind of file system it is; and of a cache, for how long what the kernel has of the file counts, in ns (direct-C5).
+/// `None`: nothing that is served.
+pub fn kind_of(fd: i32, stat: &Statx) -> Option<(Kind, u64)> {
+    if stat.stx_attributes.contains(StatxAttributes::DAX) {
+        return Some((Kind::Dax, 0));
+    }
+    match rustix::fs::fstatfs(borrow(fd)).ok()?.f_type as u64 {
+        TMPFS_MAGIC => Some((Kind::Tmpfs, 0)),
+        FUSE_MAGIC => Some((Kind::Cached, coherence_of(fd)?)),
+        _ => None,
+    }
+}
+
+fn coherence_of(fd: i32) -> Option<u64> {
+    let mut text = [0u8; 20];
+    let len = rustix::fs::fgetxattr(borrow(fd), COHERENCE, &mut text).ok()?;
+    std::str::from_utf8(text.get(..len)?).ok()?.parse().ok().filter(|ns| *ns > 0)
+}
+
+/// Whether a descriptor's path leads below one of these directories.
+pub fn is_below(fd: i32, dirs: &[Vec<u8>]) -> bool {
+    let mut link = [0u8; 32];
+    let prefix = b"/proc/self/fd/";
+    link[..prefix.len()].copy_from_slice(prefix);
+    let mut digits = [0u8; 10];
+    let mut len = 0;
+    let mut rest = fd;
+    while rest > 0 || len == 0 {
+        digits[len] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        len += 1;
+    }
+    for (to, digit) in link[prefix.len()..].iter_mut().zip(digits[..len].iter().rev()) {
+        *to = *digit;
+    }
+    let Ok(link) = CStr::from_bytes_until_nul(&link) else { return false };
+    let mut target = [std::mem::MaybeUninit::<u8>::uninit(); libc::PATH_MAX as usize];
+    let Ok((path, _)) = rustix::fs::readlinkat_raw(rustix::fs::CWD, link, &mut target) else {
+        return false;
+    };
+    let path = &*path;
+    dirs.iter().any(|dir| {
+        let rest = path.strip_prefix(dir.as_slice());
+        rest.is_some_and(|rest| rest.first() == Some(&b'/') || dir.ends_with(b"/"))
+    })
+}
