@@ -11,7 +11,7 @@ use crate::stats::{Distinct, Stats};
 use crate::target::Target;
 use crate::threads::{self, Plan};
 use crate::trace::{Action, Event, Trace};
-use crate::workload::{BRIM, TALL, all_sequences, brim_sequences, universe};
+use crate::workload::{BRIM, COMMITS, TALL, all_sequences, brim_sequences, universe};
 use rng::Rng;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
@@ -56,6 +56,8 @@ pub enum Family {
     /// Every operation of the universe on every base, by a process that dies at each of its steps, while
     /// another goes on or before another comes; crashed everywhere from there on.
     Deaths,
+    /// Deaths at the last steps of operations that commit in each way ([`COMMITS`]), and when they have returned.
+    LateDeaths,
     /// Writes of all sizes from a byte to two lines, at different places of a line.
     Lines,
     /// The hand-picked sequences, on the bases of `SEQUENCED`, crashed everywhere.
@@ -80,7 +82,7 @@ impl Family {
             Self::Threads { .. } | Self::Preemptions => {
                 target.strength().durability != Durability::OnSync
             }
-            Self::Deaths | Self::SurvivingProcesses => target.is_shared(),
+            Self::Deaths | Self::LateDeaths | Self::SurvivingProcesses => target.is_shared(),
             _ => true,
         }
     }
@@ -93,6 +95,7 @@ impl Family {
             Self::Fuzz { .. } => "fuzzed".into(),
             Self::Threads { .. } => "threads".into(),
             Self::Deaths => "deaths".into(),
+            Self::LateDeaths => "late deaths".into(),
             Self::Lines => "lines".into(),
             Self::Sequences => "sequences".into(),
             Self::Preemptions => "preemptions".into(),
@@ -111,6 +114,7 @@ impl Family {
             Self::Fuzz { tries } => *tries,
             Self::Threads { runs } => *runs,
             Self::Deaths => universe().len() as u64 * bases as u64,
+            Self::LateDeaths => COMMITS.len() as u64,
             Self::Lines => LINES,
             Self::Sequences => sequenced().len() as u64,
             Self::Preemptions => threads::PREEMPTIONS,
@@ -138,6 +142,9 @@ const OTHERS: [(&str, &str); 4] = [
     ("write /t 3000000 4096", "tall"),
     ("punch /t 0 2097152", "tall"),
 ];
+
+/// The last steps of an operation: what commits it, and what follows.
+const LATE: usize = 6;
 
 /// Writes of so many sizes.
 const LINES: u64 = 130;
@@ -556,10 +563,18 @@ impl<T: Target> Job<'_, T> {
                     None => OTHERS[i - deaths::HELD_BESIDE.len()],
                 };
                 let op = text.parse().expect("an operation");
-                self.crash_deaths(self.base(base), &op, held.is_some());
+                let scenarios: &[_] =
+                    if held.is_some() { &[Scenario::Holder] } else { &Scenario::ALL };
+                self.crash_deaths(self.base(base), &op, scenarios, usize::MAX);
             }
             Family::Deaths => {
-                self.crash_deaths(base, &universe()[i as usize / self.bases.len()], false);
+                let op = &universe()[i as usize / self.bases.len()];
+                self.crash_deaths(base, op, &Scenario::ALL, usize::MAX);
+            }
+            Family::LateDeaths => {
+                let (base, text) = COMMITS[i as usize];
+                let op = text.parse().expect("an operation");
+                self.crash_deaths(self.base(base), &op, &Scenario::ALL, LATE);
             }
             Family::Script(ops) => self.crash(base, ops.clone(), 0, false),
         }
@@ -619,9 +634,8 @@ impl<T: Target> Job<'_, T> {
         self.report(out, base, Work::Threads { plan, print }, explored);
     }
 
-    /// Lets a process die everywhere in an operation, and crashes both scenarios; `held`: that of a surviving process that
-    /// holds a file without a name.
-    fn crash_deaths(&self, base: &Base, op: &Op, held: bool) {
+    /// Lets a process die at the last so many steps of an operation, and crashes what follows in these scenarios.
+    fn crash_deaths(&self, base: &Base, op: &Op, scenarios: &[Scenario], last: usize) {
         let victim = match Victim::record(self.target, base, op, self.options.semantics) {
             Ok(Some(victim)) => victim,
             Ok(None) => return,
@@ -630,8 +644,7 @@ impl<T: Target> Job<'_, T> {
                 return self.report(Report::default(), base, work, Err(what));
             }
         };
-        let scenarios: &[Scenario] = if held { &[Scenario::Holder] } else { &Scenario::ALL };
-        for death in victim.deaths(scenarios) {
+        for death in victim.deaths(scenarios, last) {
             if self.is_over() || self.options.stop_early && self.is_wrong() {
                 return;
             }

@@ -155,14 +155,15 @@ impl Victim {
         Ok(Some(Self { op: op.clone(), strength, semantics, recorded, steps }))
     }
 
-    /// Everywhere it can die, with each of these who can go on.
-    pub fn deaths(&self, scenarios: &[Scenario]) -> impl Iterator<Item = Death> {
+    /// Where it can die in its last so many steps, with each of these who can go on.
+    pub fn deaths(&self, scenarios: &[Scenario], last: usize) -> impl Iterator<Item = Death> {
         let at = move |steps| {
             let death =
                 move |scenario: &_| Death { victim: self.op.clone(), steps, scenario: *scenario };
             scenarios.iter().map(death)
         };
-        (0..=self.steps.len()).flat_map(at)
+        let steps = self.steps.len();
+        (steps.saturating_sub(last)..=steps).flat_map(at)
     }
 
     /// What is done after the recovery. A file that was cut off grows again: what is left beyond its end

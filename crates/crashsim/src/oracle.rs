@@ -7,8 +7,8 @@
 //!   everything was deleted, when little more than a fresh pool's blocks may be in use, all others are free, and
 //!   no inode but the root's is taken.
 //! - oracle-O5: a crash inside recovery changes nothing ([`crate::run`] explores it).
-//! - oracle-O6: where the engine promises durability on return, nothing that a returned operation stored is
-//!   undecided ([`crate::run`] looks at the trace for it).
+//! - oracle-O6: where the engine promises durability on return, be it of names and attributes only, nothing that a returned
+//!   operation stored is undecided, but for what the engine argues for ([`crate::run`] looks at the trace for it).
 //!
 //! oracle-O3 and oracle-O4 are run once for each pair of tree and block count of a crash point.
 

@@ -12,7 +12,7 @@ use crate::target::{Mounted, Strength, Target};
 use crate::trace::{Action, Trace};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 use vfs::model::Model;
 use vfs::script::{Driver, Op};
@@ -360,7 +360,6 @@ impl Account {
         medium: &impl pmem::Medium,
     ) -> Result<(), String> {
         let (Some(blocks), Some(free)) = (self.blocks, free_blocks(mounted)) else { return Ok(()) };
-        mounted.fs.sync().map_err(|e| format!("sync: {e}"))?;
         let usage = target.check(medium).map_err(|e| format!("check: {e}"))?;
         let used = usage.blocks_used;
         match free + used == blocks {
@@ -426,7 +425,8 @@ pub fn explore<T: Target>(
         found: Explored::default(),
         at: CrashAt { op: 0, nth: 0 },
         begun: false,
-        opened: 0,
+        own: 0..0,
+        stored_at: Vec::new(),
     };
     let mut returned = true;
     let mut fresh_stores = false;
@@ -437,7 +437,10 @@ pub fn explore<T: Target>(
             Action::End { .. } => active,
             _ => false,
         };
-        returned |= matches!(event.action, Action::End { .. });
+        if let Action::End { .. } = event.action {
+            returned = true;
+            run.own.end = run.p.stores();
+        }
         if crash {
             oracle.next_point();
             run.crash(returned);
@@ -450,10 +453,13 @@ pub fn explore<T: Target>(
             Action::Begin { op } => {
                 run.at = CrashAt { op, nth: 0 };
                 run.begun = true;
-                run.opened = run.p.stores();
+                run.own = run.p.stores()..u32::MAX;
                 returned = false;
             }
-            Action::Store { .. } => fresh_stores = true,
+            Action::Store { .. } => {
+                fresh_stores = true;
+                run.stored_at.push(event.site);
+            }
             _ => {}
         }
         run.p.apply(&recorded.trace, event);
@@ -486,8 +492,10 @@ struct Run<'a, T> {
     at: CrashAt,
     /// Whether an operation has begun.
     begun: bool,
-    /// Stores made before the operation in flight.
-    opened: u32,
+    /// The stores of the operation in flight, or of the one that has just returned: what an unmount stores is not its own.
+    own: Range<u32>,
+    /// Where each store was made, in order.
+    stored_at: Vec<u32>,
 }
 
 /// What recovery may find.
@@ -534,8 +542,8 @@ impl<T: Target> Run<'_, T> {
             )
         };
         let units = self.p.units();
-        let promises = durability == Durability::OnReturn && recorded.promises[op];
-        if returned && self.begun && promises {
+        let promises = || durability != Durability::OnSync && recorded.promises[op];
+        if returned && self.begun && promises() {
             self.check_durable(at, &units);
         }
         let point = Point::new(&self.p, units);
@@ -594,9 +602,14 @@ impl<T: Target> Run<'_, T> {
         self.report(point, at, &state, what);
     }
 
-    /// oracle-O6: when an operation has returned, what it stored is durable.
+    /// oracle-O6: when an operation has returned, what it stored is durable, but for what the engine says may stay in caches.
     fn check_durable(&mut self, at: CrashAt, units: &Arc<[Unit]>) {
-        let fresh = |u: &&Unit| u.since > self.opened;
+        let may_stay = |store: u32| {
+            let site = &self.recorded.trace.sites[self.stored_at[store as usize] as usize];
+            self.target.may_stay_unflushed(site).is_some()
+        };
+        let fresh =
+            |u: &&Unit| u.since > 0 && self.own.contains(&(u.since - 1)) && !may_stay(u.since - 1);
         let Some(left) = units.iter().find(fresh) else { return };
         let point = Point::new(&self.p, units.clone());
         let what = format!(

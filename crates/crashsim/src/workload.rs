@@ -181,7 +181,8 @@ write /u 2097100 200; zero /u 4096 2097152; collapse /u 0 4096
 link /a /n; unlink /a; write /n 0 100; unlink /n; unlink /d/c; unlink /b
 setxattr /a user.y 5000; setxattr /a user.y 10; setacl /a; unlink /a
 utimes /a; read /a; read /d/c; list /e; remount; list /e; create /e/n
-create /n; write /n 0 100; fsync /n; unlink /n; append /a 9000; fsync /a";
+create /n; write /n 0 100; fsync /n; unlink /n; append /a 9000; fsync /a
+create /n; truncate /n 70000; write /n 60000 9000; write /n 20000 5000; write /n 40000 5000; allocate /n 0 70000; fsync /n";
 
 /// As those, of the base whose directory is full: what finds one block where it needs two.
 const BRIM_SEQUENCES: &str = "\

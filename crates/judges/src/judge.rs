@@ -217,7 +217,11 @@ fn hunt<T: Target + 'static>(target: T, bases: &Pools, way: &str, family: Family
     Hunt {
         name: format!("{way}{}", family.name()),
         limit,
-        is_whole: way.is_empty() && matches!(family, Family::Sequences),
+        is_whole: match family {
+            Family::Sequences => ["", LENT].contains(&way),
+            Family::LateDeaths => way.is_empty(),
+            _ => false,
+        },
         run: Box::new(move |time, distinct| {
             let limit = Some(limit).filter(|limit| *limit < u64::MAX);
             let clock = Clock::Processor;
@@ -238,6 +242,7 @@ fn everything<T: Target + Copy + 'static>(target: T, bases: &Pools, way: &str) -
         Family::Random { runs: 10, ops: 60 },
         Family::Fuzz { tries: 1000 },
         Family::Threads { runs: 200 },
+        Family::LateDeaths,
         Family::SurvivingProcesses,
         Family::Deaths,
         length(2),
@@ -253,12 +258,15 @@ const DEATHS: u64 = 6;
 /// Sequences of two that are tried beyond the quick run.
 const PAIRS: u64 = 3000;
 
+/// How families are named in which somebody reads without a copy.
+const LENT: &str = "lent, ";
+
 /// What is read without a copy while it changes.
 fn with_readers<T: Target + Copy + 'static>(target: T) -> Result<Vec<Hunt>, String> {
     let bases = pools(&target)?;
     let single = Family::Exhaustive { length: 1, bases: bases.len() };
     let families = [Family::Lines, single, Family::Sequences];
-    Ok(families.map(|family| hunt(target, &bases, "lent, ", family)).into())
+    Ok(families.map(|family| hunt(target, &bases, LENT, family)).into())
 }
 
 /// The family that formats.

@@ -312,7 +312,7 @@ impl<M: Medium> Maps<M> {
         }
     }
 
-    /// Maps holes below a table that the file has. Durable on return.
+    /// Maps holes below a table that the file has. Durable after the next fence.
     pub fn map_holes(
         &self,
         txn: &mut Txn<'_>,
@@ -348,7 +348,7 @@ impl<M: Medium> Maps<M> {
 
     /// Maps what of these words of a table of level 1, whose first block of the file is `base`, is a hole: by blocks that
     /// lie behind
-    /// each other as far as there are such. Two fences for all that are holes together.
+    /// each other as far as there are such. A fence for all that are holes together.
     fn map_blocks(
         &self,
         txn: &mut Txn<'_>,
@@ -396,7 +396,6 @@ impl<M: Medium> Maps<M> {
             self.medium.publish_word(slot(index), map.pack(), ready.for_another());
         }
         self.medium.flush(slot(words.start), (words.end - words.start) * 8);
-        let _ = self.medium.fence();
     }
 
     /// Maps what of a range a word of a table above level 1 stands for, and pre-allocated blocks behind it.

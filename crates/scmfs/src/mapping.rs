@@ -74,6 +74,8 @@ impl<M: Medium> Files<M> {
             self.v.transact(self.blocks_to_grow(map, &range, grown)?, KEEP, |txn| {
                 self.preallocate(txn, v, &Growth::of(v, range, grown, Fill::ZEROS))
             })?;
+            // Before anybody syncs what is stored there.
+            let _ = self.medium.fence();
         }
         let end = size..size.next_multiple_of(BLOCK);
         if end.is_empty() || !blocks.contains(&(size / BLOCK)) {

@@ -360,6 +360,7 @@ impl<M: Medium> Store<M> {
     }
 
     /// Maps what a growth says, without a change of the size. A crash before that is stored leaves it as pre-allocated blocks.
+    /// Durable after the next fence.
     pub fn preallocate(&self, txn: &mut Txn<'_>, v: &VInode, growth: &Growth<'_>) -> Result<()> {
         let content = self.content(v);
         let grown = self.prepare(txn, content, growth)?;

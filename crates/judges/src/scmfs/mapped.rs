@@ -264,6 +264,8 @@ impl Target for Mapped {
     fn mount<'m, M: Medium>(&self, medium: &'m M) -> std::result::Result<Mounted<'m>, String> {
         let pool =
             Pool::<scmfs::Files<Sited<&M>>>::mount(Sited(medium), &options()).map_err(text)?;
+        // What is read to be written back through a mapping is no access by who writes.
+        pool.record_access(false, true, false);
         let blocks_used = pool.mount_report().blocks_used;
         Ok(Mounted { fs: Box::new(Mapping::new(pool)), blocks_used })
     }

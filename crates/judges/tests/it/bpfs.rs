@@ -154,7 +154,7 @@ fn traces_are_tidy() {
         let base = BASES.iter().find(|b| b.name == base).unwrap();
         let victim = Victim::record(&Bpfs, base, &op.parse().unwrap(), Semantics::Adr);
         let victim = victim.unwrap().unwrap();
-        for death in victim.deaths(&[Scenario::NextMount]) {
+        for death in victim.deaths(&[Scenario::NextMount], usize::MAX) {
             let recorded = victim.dies(&Bpfs, base, death.steps, death.scenario).unwrap();
             all.add(lint(&recorded.trace));
         }

@@ -126,4 +126,8 @@ fn names_are_durable_when_they_are_promised() {
         assert_eq!(violation(&on_sync, workload), None, "until somebody syncs");
     }
     assert!(violation(&on_sync, "unlink /b; fsync /a").is_some());
+    // Seen already in what is undecided, where nobody argues for it.
+    let held = WrappedBpfs { argued: None, ..on_return };
+    let left = violation(&held, "chmod /b 0600; unlink /b").unwrap();
+    assert!(left.starts_with("the operation has returned"), "{left}");
 }

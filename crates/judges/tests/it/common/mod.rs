@@ -94,9 +94,9 @@ impl WrappedBpfs {
         Self { durability: Durability::OnReturn, argued: None, wrapped }
     }
 
-    /// With another promise.
+    /// With another promise; whatever is stored may stay in the caches, as far as that promises nothing of it.
     pub fn promising<W: Wrapped + Default + 'static>(durability: Durability) -> Self {
-        Self { durability, ..Self::of::<W>() }
+        Self { durability, argued: Some("content is durable on fsync"), ..Self::of::<W>() }
     }
 }
 
