@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
 use clap::Args;
@@ -76,9 +77,12 @@ pub struct CrashtestArgs {
     pub seed: u64,
     /// Test the tester instead: plant the bugs of the catalogue in a build of the source in the current directory, one at
     /// a time, and say which are found, by what, and how fast; of the other options it heeds --limit, --threads,
-    /// --engine (all of them without it) and --minutes (of processor time, for each bug).
+    /// --engine (all of them without it), --bug and --minutes (of processor time, for each bug).
     #[arg(long, conflicts_with_all = ["replay", "workload"])]
     pub score: bool,
+    /// Of the bugs, only those whose names contain this text.
+    #[arg(long, value_name = "TEXT", requires = "score")]
+    pub bug: Option<String>,
     /// Append what became of each bug to this file, and do not judge again those that are in it: so a score that was
     /// interrupted goes on.
     #[arg(long, value_name = "FILE", requires = "score")]
@@ -130,6 +134,7 @@ pub fn run(args: &CrashtestArgs, json: bool) -> Result<ExitCode> {
             limit: args.limit,
             time: args.minutes.map(|minutes| Duration::from_secs(minutes * 60)),
             threads: args.threads,
+            named: args.bug.clone(),
             results: args.results.clone(),
         };
         return score::run(&scored, json);
@@ -161,10 +166,15 @@ fn run_file_system(target: &dyn AnyTarget, args: &CrashtestArgs, json: bool) -> 
     for family in families_of(target, args, &bases)? {
         let options = Options { limit: limit_of(args, &family), ..options.clone() };
         let bar = bar(&family.name());
+        let news = News::default();
         let report = target.run(&bases, &family, &options, &distinct, &|done, of, states| {
             bar.set_length(of);
             bar.set_position(done);
             bar.set_message(format!("{states} states"));
+            if bar.is_hidden() && news.are_due() {
+                let name = family.name();
+                output::notice(format_args!("{name}: {done} of {of} workloads, {states} states"));
+            }
         });
         finish(&bar, &report);
         families.push(report);
@@ -241,6 +251,31 @@ pub fn bar(name: &str) -> ProgressBar {
     bar.set_prefix(name.to_owned());
     bar
 }
+
+/// What is told of work under way where no bar is shown, now and then.
+struct News(Mutex<Instant>);
+
+impl Default for News {
+    fn default() -> Self {
+        Self(Mutex::new(Instant::now() + NEWS_EVERY))
+    }
+}
+
+impl News {
+    /// Whether it is time to tell; then not again for a while.
+    fn are_due(&self) -> bool {
+        let now = Instant::now();
+        let Ok(mut due) = self.0.try_lock() else { return false };
+        let are_due = now >= *due;
+        if are_due {
+            *due = now + NEWS_EVERY;
+        }
+        are_due
+    }
+}
+
+/// How often that is.
+const NEWS_EVERY: Duration = Duration::from_secs(60);
 
 /// Takes the bar away. Where none is shown, as there is no terminal, a line tells what has been done.
 fn finish(bar: &ProgressBar, report: &Report) {

@@ -84,19 +84,26 @@ pub struct Scored {
     pub time: Option<Duration>,
     /// So many at a time.
     pub threads: u16,
+    /// Only those with this in their names.
+    pub named: Option<String>,
     /// Where verdicts are appended; bugs that have one there are not judged again.
     pub results: Option<PathBuf>,
 }
 
 /// Plants bugs and judges them.
 pub fn run(scored: &Scored, json: bool) -> Result<ExitCode> {
-    let Scored { engine, limit, time, threads, results } = scored;
+    let Scored { engine, limit, time, threads, named, results } = scored;
     let results = Results::open(results.as_deref())?;
     let root = source()?;
     let crates = root.join("crates");
     let bugs = catalogue::all(&crates).map_err(|e| anyhow!("the catalogue of bugs: {e}"))?;
     let mut patience = Duration::ZERO;
     let is_asked = |of: &str| engine.as_ref().is_none_or(|engine| engine == of);
+    // Bugs are known by their place in the list.
+    let is_named = |bug: &Planted| named.as_ref().is_none_or(|text| bug.name.contains(text));
+    let asked = |bug: &Planted| is_asked(bug.engine) && is_named(bug);
+    let asked: Vec<usize> = (0..bugs.len()).filter(|i| asked(&bugs[*i])).collect();
+    ensure!(!asked.is_empty(), "no bug of the catalogue is named so");
     let judge = Judge { path: build(&root, &bugs)?, time: *time };
     for engine in judge::ENGINES.into_iter().filter(|of| is_asked(of)) {
         let sound = results.or_judge(&format!("no bug in {engine}"), || {
@@ -117,8 +124,6 @@ pub fn run(scored: &Scored, json: bool) -> Result<ExitCode> {
         patience =
             patience.max(Duration::from_secs_f64(sound.seconds).mul_f64(PATIENCE.0) + PATIENCE.1);
     }
-    // Bugs are known by their place in the list.
-    let asked: Vec<usize> = (0..bugs.len()).filter(|i| is_asked(bugs[*i].engine)).collect();
     let tried = limit.map_or(asked.len(), |limit| asked.len().min(limit as usize));
     let chosen: Vec<usize> = (0..tried).map(|i| asked[i * asked.len() / tried.max(1)]).collect();
     let bar = bar("planted bugs");

@@ -8,6 +8,7 @@
 
 use rustix::mm::{MapFlags, ProtFlags};
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use vfs::Errno;
 
@@ -57,6 +58,12 @@ impl<T: Zeroed> Slab<T> {
             free_len: AtomicU32::new(0),
             _type: PhantomData,
         })
+    }
+
+    /// The memory that it has reserved.
+    pub fn memory(&self) -> [Range<usize>; 2] {
+        let (base, free, len) = (self.base.addr(), self.free.addr(), self.len as usize);
+        [base..base + (len + 1) * size_of::<T>(), free..free + len * size_of::<u32>()]
     }
 
     /// The value at an index that is in use or was.

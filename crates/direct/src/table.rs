@@ -14,6 +14,7 @@ use crate::slab::Slab;
 use crate::{Config, epoch, look};
 use rustix::fd::{AsRawFd as _, BorrowedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use vfs::Errno;
 
@@ -719,6 +720,22 @@ impl Direct {
         if let Some((_, description)) = self.get(fd) {
             description.file().forget_pages(0);
         }
+    }
+
+    /// Whether some of this memory is ours, of which the program knows nothing. Mappings that lie side by side may be one to the
+    /// kernel.
+    pub fn has_memory_in(&self, range: &Range<usize>) -> bool {
+        let meets = |ours: &Range<usize>| ours.start < range.end && range.start < ours.end;
+        let reserved = [
+            self.fds.memory(),
+            self.descriptions.memory(),
+            self.files.memory(),
+            self.chains.memory(),
+            self.leaves.memory(),
+            self.chunks.memory(),
+        ];
+        reserved.iter().flatten().any(meets)
+            || self.chunk_at(&self.lock.hold(), std::ptr::without_provenance(range.start)).is_some()
     }
 
     /// How many chunks are mapped.

@@ -92,14 +92,17 @@ fn serve<T: Returned>(
     f: impl FnOnce(&Direct) -> Answer<T>,
     by_kernel: impl FnOnce() -> T::C,
 ) -> T::C {
-    let Some(direct) = watching(&[fd]).filter(|_| !guard::is_inside()) else {
+    let by_kernel = || {
         let result = by_kernel();
         if class.moves_bytes() {
             let moved = T::number(&result);
             inherited::moved(moved);
             stats::moved_by_kernel(class, &[fd], moved);
         }
-        return result;
+        result
+    };
+    let Some(direct) = watching(&[fd]).filter(|_| !guard::is_inside()) else {
+        return by_kernel();
     };
     let begun = stats::begin();
     match guard::run(|| f(direct)) {

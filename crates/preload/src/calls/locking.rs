@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use libc::{MCL_CURRENT, MCL_FUTURE, MCL_ONFAULT};
 use posix::Errno;
 
+use crate::direct::direct;
 use crate::mounts::read;
 use crate::serve::set_errno;
 use crate::start::process;
@@ -92,7 +93,9 @@ impl Mapping {
     /// Whether the program knows nothing of it.
     fn is_ours(&self) -> bool {
         let address = self.range.start;
-        ::pool::is_mapped(address) || process().is_some_and(|process| process.shares(address))
+        ::pool::is_mapped(address)
+            || process().is_some_and(|process| process.shares(address))
+            || direct().is_some_and(|direct| direct.has_memory_in(&self.range))
     }
 
     /// Locks its pages, those that are there and, with `populate`, all that can be.
