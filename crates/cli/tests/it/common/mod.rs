@@ -192,10 +192,15 @@ pub fn pid(number: i32) -> Pid {
     Pid::from_raw(number).unwrap()
 }
 
-/// Whether the process is alive and ours.
+/// Whether the process is alive and ours. What is dead as a whole has no thread that lives: the last one gives back what they
+/// had open, and it need not be the first.
 fn is_server(pid: i32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.contains("(keepstone)") && !stat.contains(") Z ")
+    let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
+    let process = PathBuf::from(format!("/proc/{pid}"));
+    let threads = std::fs::read_dir(process.join("task")).into_iter().flatten().flatten();
+    let mut lives = threads.map(|thread| read(&thread.path().join("stat")));
+    read(&process.join("stat")).contains("(keepstone)")
+        && lives.any(|stat| !stat.is_empty() && !stat.contains(") Z ") && !stat.contains(") X "))
 }
 
 /// Polls until `done`, for at most 20 s.
