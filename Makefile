@@ -62,7 +62,10 @@ test: loom-arena ## all tests: of the workspace, models, and suites of the field
 	scripts/mount-tests/run.sh all
 	LAYOUT=scmfs scripts/mount-tests/run.sh all
 	scripts/run-tests/run.sh all
-	LAYOUT=scmfs scripts/run-tests/run.sh all
+	LAYOUT=scmfs scripts/run-tests/run.sh together
+	LAYOUT=scmfs scripts/run-tests/run.sh pjdfstest
+	scripts/run-tests/run.sh --cache sqlite
+	scripts/run-tests/run.sh --cache rocksdb
 	scripts/run-tests/run.sh --direct all
 	scripts/bdev-tests/run.sh all
 
