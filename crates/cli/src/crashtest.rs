@@ -47,7 +47,8 @@ pub struct CrashtestArgs {
     pub schedules: u64,
     /// Also let a process die at every step of this many operations, spread evenly over all of them on
     /// every pool (756), while another goes on, and before another mounts it; some ten seconds each. From 6 on also at
-    /// the last steps of operations that commit in each way, and of a sixth as many beside a process that holds a file without a name, or in tall trees; minutes each.
+    /// the last steps of operations that commit in each way, and of a sixth as many beside a process that holds a file
+    /// without a name, or in tall trees; minutes each.
     #[arg(long, default_value_t = 3, value_name = "N")]
     pub deaths: u64,
     /// Explore this script instead: operations, one a line, as in the line of a violation.
