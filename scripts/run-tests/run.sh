@@ -28,11 +28,9 @@ nearly_all=(served nginx tar)
 run_options=(--stats --quiet --json)
 # Files that the kernel keeps, served by copies: of a tmpfs, or of a cache.
 kept=
-direct=()
 case ${1:-} in
 --direct | --cache)
     kept=$1
-    [ "$kept" = --cache ] || direct=(--direct)
     # What pays is not the question here.
     export KEEPSTONE_DIRECT_AFTER=0
     shift
@@ -88,7 +86,9 @@ compare() (
         cat "$scratch/expected"
         die "$1 fails without Keepstone"
     }
-    on "$2/$1" "$1" "$scratch/got" "$keepstone" run "${run_options[@]}" ${direct[0]:+--direct "$2"} -- \
+    named=()
+    [ "$kept" != --direct ] || named=(--direct "$2")
+    on "$2/$1" "$1" "$scratch/got" "$keepstone" run "${run_options[@]}" "${named[@]}" -- \
         >"$scratch/report" || echo failed >>"$scratch/got"
     # Paths appear in messages.
     sed -i "s|$scratch/tmpfs|DIR|g" "$scratch/expected"
@@ -166,7 +166,7 @@ python=$(realpath /usr/bin/python3)
 if [ "$program" = all ]; then
     failed=()
     # Files that the kernel keeps are shared by it: nothing new for programs together, nor for names.
-       [ -n "$kept" ] || programs+=(together pjdfstest)
+    [ -n "$kept" ] || programs+=(together pjdfstest)
     for one in "${programs[@]}"; do
         "$0" ${kept:+"$kept"} "$one" ${dir:+"$dir"} || failed+=("$one")
     done
@@ -176,7 +176,7 @@ fi
 [[ $program == @(together|pjdfstest) || -f $here/$program.sh ]] || die "no program $program"
 if [ -n "$dir" ]; then
     run_program "$program" "$(realpath "$dir")"
-elif [ ${#direct[@]} -gt 0 ]; then
+elif [ "$kept" = --direct ]; then
     dir=$(mktemp -d /dev/shm/run-tests-direct.XXXXXX)
     chmod 755 "$dir"
     # shellcheck disable=SC2064  # as it is now

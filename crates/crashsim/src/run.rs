@@ -439,7 +439,7 @@ pub fn explore<T: Target>(
         };
         if let Action::End { .. } = event.action {
             returned = true;
-            run.own.end = run.p.stores();
+            run.own.end = run.p.stores() + 1;
         }
         if crash {
             oracle.next_point();
@@ -453,7 +453,7 @@ pub fn explore<T: Target>(
             Action::Begin { op } => {
                 run.at = CrashAt { op, nth: 0 };
                 run.begun = true;
-                run.own = run.p.stores()..u32::MAX;
+                run.own = run.p.stores() + 1..u32::MAX;
                 returned = false;
             }
             Action::Store { .. } => {
@@ -492,7 +492,8 @@ struct Run<'a, T> {
     at: CrashAt,
     /// Whether an operation has begun.
     begun: bool,
-    /// The stores of the operation in flight, or of the one that has just returned: what an unmount stores is not its own.
+    /// The numbers of the stores ([`Unit::since`]) of the operation in flight, or of the one that has just returned: what an
+    /// unmount stores is not its own.
     own: Range<u32>,
     /// Where each store was made, in order.
     stored_at: Vec<u32>,
@@ -605,11 +606,10 @@ impl<T: Target> Run<'_, T> {
     /// oracle-O6: when an operation has returned, what it stored is durable, but for what the engine says may stay in caches.
     fn check_durable(&mut self, at: CrashAt, units: &Arc<[Unit]>) {
         let may_stay = |store: u32| {
-            let site = &self.recorded.trace.sites[self.stored_at[store as usize] as usize];
+            let site = &self.recorded.trace.sites[self.stored_at[store as usize - 1] as usize];
             self.target.may_stay_unflushed(site).is_some()
         };
-        let fresh =
-            |u: &&Unit| u.since > 0 && self.own.contains(&(u.since - 1)) && !may_stay(u.since - 1);
+        let fresh = |u: &&Unit| self.own.contains(&u.since) && !may_stay(u.since);
         let Some(left) = units.iter().find(fresh) else { return };
         let point = Point::new(&self.p, units.clone());
         let what = format!(

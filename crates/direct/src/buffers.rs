@@ -4,11 +4,11 @@
 //! meanwhile is gone all the same, as from every mapping: touching it is SIGBUS.
 
 use crate::Direct;
-use crate::calls::{ask_below, coarse_now};
+use crate::calls::{ask_below, stale_at};
 use crate::chunk::{CHUNK_BYTES, Chunk, Entry};
 use crate::descriptions::READS;
 use crate::epoch::Inside;
-use crate::file::{Kind, MAPPABLE_BYTES};
+use crate::file::MAPPABLE_BYTES;
 use crate::table::borrow;
 use std::sync::atomic::Ordering::*;
 use vfs::Errno;
@@ -37,8 +37,7 @@ impl Direct {
                 return Err(Errno::BADF);
             }
             let file = description.file();
-            let now = coarse_now();
-            if file.kind() == Kind::Cached && !file.is_fresh(now) {
+            if let Some(now) = stale_at(file) {
                 ask_below(fd, file);
                 file.stamp(now, 0);
             }

@@ -331,11 +331,8 @@ impl Direct {
         if (end - 1) / PAGE_BYTES * PAGE_BYTES + PAGE_BYTES >= file.size() {
             return Plan::Ask(Why::Size);
         }
-        if !W && file.kind() == Kind::Cached {
-            let now = coarse_now();
-            if !file.is_fresh(now) {
-                return Plan::Ask(Why::Tick(now));
-            }
+        if !W && let Some(now) = stale_at(file) {
+            return Plan::Ask(Why::Tick(now));
         }
         let (index, at) = (offset / CHUNK_BYTES, (offset % CHUNK_BYTES) as usize);
         let chunk = if at + len <= CHUNK_BYTES as usize {
@@ -523,11 +520,21 @@ pub struct Lent<'d> {
 
 /// The kernel's coarse clock, in ns.
 #[inline]
-pub(super) fn coarse_now() -> u64 {
+fn coarse_now() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: room for the time. (The vDSO answers.)
     unsafe { libc::clock_gettime(libc::CLOCK_REALTIME_COARSE, &mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// The time, where the kernel has to ask the server of a cache before its pages of a file count again (direct-C5).
+#[inline]
+pub(super) fn stale_at(file: &File) -> Option<u64> {
+    if file.kind() != Kind::Cached {
+        return None;
+    }
+    let now = coarse_now();
+    (!file.is_fresh(now)).then_some(now)
 }
 
 /// Lets the kernel ask the server of a cache about a file, and drop its pages where that has become another one (direct-C5).
