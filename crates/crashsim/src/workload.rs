@@ -68,6 +68,9 @@ pub const COMMITS: [(&str, &str); 6] = [
     ("tree", "write /a 0 5000"),
 ];
 
+/// An operation, with its base, that makes the inode table grow: that commits in the midst of it.
+pub const GROWTH: (&str, &str) = (BRIM, "create /n");
+
 /// All operations of the bounded-exhaustive workloads, with parameters from a small universe.
 const UNIVERSE: &str = "\
 create /n; create /d/n; create /e/n; create /d/a-name-of-two-lines-01234567890123456789012345678901

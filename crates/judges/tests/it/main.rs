@@ -12,3 +12,4 @@ mod mutation;
 mod promises;
 mod scmfs;
 mod threads;
+mod unordered;

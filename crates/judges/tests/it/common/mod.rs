@@ -20,10 +20,13 @@ pub trait Wrapped: Send + Sync {
     fn fence(&self, medium: &dyn Medium) -> Fenced {
         medium.fence()
     }
+    fn set_ordered(&self, medium: &dyn Medium, ordered: bool) -> bool {
+        medium.set_ordered(ordered)
+    }
 }
 
 /// The medium.
-struct Wrapper<'m, M>(Box<dyn Wrapped>, &'m M);
+pub struct Wrapper<'m, M>(pub Box<dyn Wrapped>, pub &'m M);
 
 impl<M: Medium> Medium for Wrapper<'_, M> {
     fn len(&self) -> u64 {
@@ -31,6 +34,9 @@ impl<M: Medium> Medium for Wrapper<'_, M> {
     }
     fn domain(&self) -> Domain {
         self.1.domain()
+    }
+    fn set_ordered(&self, ordered: bool) -> bool {
+        self.0.set_ordered(self.1, ordered)
     }
     fn counters(&self) -> &Counters {
         self.1.counters()

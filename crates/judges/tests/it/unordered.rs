@@ -1,0 +1,99 @@
+//! SCMFS without order (`consistency=none`): what a pool says of itself holds after every crash. It says so before anything else
+//! is stored without order, and that it was closed only when all of that is durable (usage-U1, usage-U2).
+
+use crate::common::{Wrapped, Wrapper};
+use crashsim::image::CrashImage;
+use crashsim::persist::{Initial, Persistency, Semantics};
+use crashsim::recorder::Recorder;
+use crashsim::run::Base;
+use crashsim::trace::{Action, Trace};
+use judges::scmfs::Scmfs;
+use pmem::{Fenced, Medium};
+use pool::{Consistency, MountOptions};
+use scmfs::layout::{POOL_USAGE, usage};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use vfs::script::{Driver, Op, parse};
+use vfs::{FileSystem as _, tree};
+
+/// Does without order when it is told to, as a region can: nothing is flushed then, and a fence makes nothing durable.
+#[derive(Default)]
+struct Switch(AtomicBool);
+
+impl Wrapped for Switch {
+    fn flush(&self, medium: &dyn Medium, off: u64, len: u64) {
+        if !self.0.load(Relaxed) {
+            medium.flush(off, len);
+        }
+    }
+    fn fence(&self, medium: &dyn Medium) -> Fenced {
+        if self.0.load(Relaxed) { CrashImage::new(4096).fence() } else { medium.fence() }
+    }
+    fn set_ordered(&self, _: &dyn Medium, ordered: bool) -> bool {
+        self.0.store(!ordered, Relaxed);
+        true
+    }
+}
+
+/// A mount of this pool without order, from its start to its end.
+fn record(base: &Base, workload: &str) -> (Trace, tree::Tree) {
+    let recorder = Recorder::new(CrashImage::of(base.bytes.clone()));
+    let medium = Wrapper(Box::new(Switch::default()), &recorder);
+    let options = MountOptions {
+        consistency: Consistency::None,
+        threads: Some(1),
+        ..MountOptions::default()
+    };
+    let fs = scmfs::Scmfs::mount(medium, &options).unwrap();
+    let tree = {
+        let mut driver = Driver::new(&fs);
+        for (i, op) in (1..).zip(parse::<Op>(workload).unwrap()) {
+            driver.run(&op, i).unwrap();
+        }
+        drop(driver);
+        tree::tree(&fs).unwrap()
+    };
+    fs.close().unwrap();
+    drop(fs);
+    (recorder.into_trace(), tree)
+}
+
+#[test]
+fn a_pool_says_what_a_crash_would_find() {
+    let base =
+        Base::build(&Scmfs, "file", 256 * 4096, parse("create /a; write /a 0 9000").unwrap());
+    let base = base.unwrap();
+    let (trace, tree) =
+        record(&base, "create /n; write /n 5 20000; append /a 300; rename /n /m; mkdir /d");
+    let mut memory = Persistency::over(Semantics::Adr, Initial::of(&base.bytes));
+    let mut said = Vec::new();
+    for event in &trace.events {
+        if let Action::Store { addr, len, data, .. } = event.action {
+            let word = (POOL_USAGE.get() / 8) as u32;
+            if u64::from(addr) == POOL_USAGE.get() {
+                let says = u64::from_le_bytes(trace.data(data, len).try_into().unwrap());
+                // Whatever it said until now is true of all that is durable, and what it says next of all that can be.
+                assert!(
+                    says != usage::CLOSED || memory.units().is_empty(),
+                    "closed, and not durable"
+                );
+                said.push(says);
+            } else {
+                assert!(
+                    said.is_empty() || memory.durable(word) == usage::UNORDERED,
+                    "before it is said"
+                );
+            }
+        }
+        memory.apply(&trace, event);
+    }
+    assert_eq!(said, [usage::UNORDERED, usage::CLOSED]);
+    assert!(memory.units().is_empty(), "all is durable");
+
+    let mut words = base.bytes.clone();
+    for (word, bytes) in words.chunks_exact_mut(8).enumerate() {
+        bytes.copy_from_slice(&memory.durable(word as u32).to_le_bytes());
+    }
+    let image = CrashImage::of(words);
+    let again = scmfs::Scmfs::mount(&image, &MountOptions::default()).unwrap();
+    assert_eq!(tree::diff(&tree, &tree::tree(&again).unwrap()), None);
+}
