@@ -7,7 +7,7 @@
 
 use std::ffi::{c_int, c_long};
 
-use super::{attributes, content, descriptors, listing, locking, mapping, names, waiting};
+use super::{attributes, content, descriptors, listing, locking, mapping, names, waiting, xattr};
 use crate::credentials::restricted;
 use crate::serve::{before_fd, give_pool_files_to_kernel};
 use crate::start::{forget_table, open_by_kernel, process, serve_no_more, serves, table};
@@ -112,6 +112,51 @@ export! {
             libc::SYS_linkat => names::linkat(fd, b as _, c as _, d as _, e as _).into(),
             libc::SYS_symlinkat => names::symlinkat(a as _, b as _, c as _).into(),
             libc::SYS_readlinkat => names::readlinkat(fd, b as _, c as _, d as _) as c_long,
+            libc::SYS_access => attributes::access(a as _, b as _).into(),
+            libc::SYS_chmod => attributes::chmod(a as _, b as _).into(),
+            libc::SYS_chown => attributes::chown(a as _, b as _, c as _).into(),
+            libc::SYS_lchown => attributes::lchown(a as _, b as _, c as _).into(),
+            libc::SYS_utime => attributes::utime(a as _, b as _).into(),
+            libc::SYS_utimes => attributes::utimes(a as _, b as _).into(),
+            // Without a path the two have different meanings, as with `utimensat`.
+            libc::SYS_futimesat if b != 0 => {
+                attributes::futimesat(fd, b as _, c as _).into()
+            }
+            libc::SYS_statfs => attributes::statfs(a as _, b as _).into(),
+            libc::SYS_fstatfs => attributes::fstatfs(fd, b as _).into(),
+            libc::SYS_truncate => content::truncate(a as _, b).into(),
+            libc::SYS_readahead => content::readahead(fd, b, c as _) as c_long,
+            libc::SYS_sync_file_range => {
+                content::sync_file_range(fd, b, c, d as _).into()
+            }
+            libc::SYS_creat => descriptors::creat(a as _, b as _).into(),
+            libc::SYS_mkdir => names::mkdir(a as _, b as _).into(),
+            libc::SYS_mknod => names::mknod(a as _, b as _, c as _).into(),
+            libc::SYS_rmdir => names::rmdir(a as _).into(),
+            libc::SYS_unlink => names::unlink(a as _).into(),
+            libc::SYS_rename => names::rename(a as _, b as _).into(),
+            libc::SYS_renameat => names::renameat(fd, b as _, c as _, d as _).into(),
+            libc::SYS_link => names::link(a as _, b as _).into(),
+            libc::SYS_symlink => names::symlink(a as _, b as _).into(),
+            libc::SYS_readlink => names::readlink(a as _, b as _, c as _) as c_long,
+            libc::SYS_getxattr => xattr::getxattr(a as _, b as _, c as _, d as _) as c_long,
+            libc::SYS_lgetxattr => xattr::lgetxattr(a as _, b as _, c as _, d as _) as c_long,
+            libc::SYS_fgetxattr => xattr::fgetxattr(fd, b as _, c as _, d as _) as c_long,
+            libc::SYS_setxattr => {
+                xattr::setxattr(a as _, b as _, c as _, d as _, e as _).into()
+            }
+            libc::SYS_lsetxattr => {
+                xattr::lsetxattr(a as _, b as _, c as _, d as _, e as _).into()
+            }
+            libc::SYS_fsetxattr => {
+                xattr::fsetxattr(fd, b as _, c as _, d as _, e as _).into()
+            }
+            libc::SYS_listxattr => xattr::listxattr(a as _, b as _, c as _) as c_long,
+            libc::SYS_llistxattr => xattr::llistxattr(a as _, b as _, c as _) as c_long,
+            libc::SYS_flistxattr => xattr::flistxattr(fd, b as _, c as _) as c_long,
+            libc::SYS_removexattr => xattr::removexattr(a as _, b as _).into(),
+            libc::SYS_lremovexattr => xattr::lremovexattr(a as _, b as _).into(),
+            libc::SYS_fremovexattr => xattr::fremovexattr(fd, b as _).into(),
             libc::SYS_chdir => names::chdir(a as _).into(),
             libc::SYS_fchdir => names::fchdir(fd).into(),
             libc::SYS_execve => exec::execve(a as _, b as _, c as _).into(),
