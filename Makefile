@@ -54,7 +54,7 @@ demo: build ## a pool in DRAM, mounted; real programs on it while the server is 
 # library beside the program; with the tests, so that both have the same features.
 test: export KEEPSTONE = $(abspath $(TARGET)/debug/keepstone)
 test: loom-arena ## all tests: of the workspace, models, and suites of the field against a mount (as root)
-	scripts/lib-packages.sh fuse3 attr acl libclang1-14 gcc libc6-dev e2fsprogs xfsprogs btrfs-progs rsync valgrind util-linux binutils
+	scripts/lib-packages.sh fuse3 attr acl libclang1-14 gcc libc6-dev liburing-dev libaio-dev e2fsprogs xfsprogs btrfs-progs rsync valgrind util-linux binutils
 	scripts/lib-cargo-tools.sh $(TOOLS) cargo-nextest
 	$(CARGO) build --workspace --lib --bins --tests --features keepstone/ublk
 	LOOM_MAX_PREEMPTIONS=$(LOOM_PREEMPTIONS) $(CARGO) nextest run --workspace --features keepstone/ublk

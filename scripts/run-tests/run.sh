@@ -3,7 +3,7 @@
 # what they print and what they leave.
 #
 #   run.sh [--direct|--cache] PROGRAM [DIR]     PROGRAM: coreutils, shells, tar, git, python, python-modules, sqlite, build,
-#                            rsync, served, nginx, vim, fio, rocksdb, redis, postgres, mapping, valgrind, together,
+#                            rsync, served, nginx, vim, fio, rocksdb, redis, postgres, mariadb, qemu, mapping, valgrind, together,
 #                            pjdfstest, or all
 #
 # DIR is an empty directory of a mount made with `-o direct`. Without DIR, a pool is made in memory,
@@ -22,9 +22,9 @@ source "$here/../mount-tests/lib.sh"
 source "$here/../lib-servers.sh"
 export MOUNT_OPTIONS=direct
 
-programs=(coreutils shells tar git python python-modules sqlite build rsync served nginx vim fio rocksdb redis postgres mapping valgrind)
+programs=(coreutils shells tar git python python-modules sqlite build rsync served nginx vim fio rocksdb redis postgres mariadb qemu mapping valgrind)
 # Those of whose calls and bytes on pools at least 99 % are served in user space. (rsync makes links, which the kernel does.)
-nearly_all=(served nginx tar)
+nearly_all=(served nginx tar mariadb)
 run_options=(--stats --quiet --json)
 # Files that the kernel keeps, served by copies: of a tmpfs, or of a cache.
 kept=

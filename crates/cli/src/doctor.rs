@@ -252,20 +252,14 @@ fn served_program(report: &mut Report, program: &Program) {
     if let Some(interpreter) = &program.interpreter {
         found += &format!(", interpreted by {}", interpreter.display());
     }
-    match (program.not_served(), program.asynchronous_io()) {
-        (Some(why), _) => report.advice(
+    match program.not_served() {
+        Some(why) => report.advice(
             "program",
             format!("{found}: {why}"),
             "it uses the mount; a dynamically linked build of a program that calls libc, without special rights, is \
              served in its own process",
         ),
-        (None, Some(library)) => report.advice(
-            "program",
-            format!("{found}: {library} hands descriptors to the kernel"),
-            "it gets the mount's descriptors; names and attributes are still served in its own \
-             process. If it does so only when told to, try `keepstone run --fds fast`",
-        ),
-        (None, None) => report.ok("program", format!("{found}: served in its own process")),
+        None => report.ok("program", format!("{found}: served in its own process")),
     }
     match run::library() {
         Ok(path) => report.ok("library", path.display().to_string()),

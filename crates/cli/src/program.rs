@@ -80,15 +80,6 @@ impl Program {
             Kind::Dynamic { .. } => None,
         }
     }
-
-    /// The library by which it hands descriptors to the kernel itself, if there is one.
-    pub fn asynchronous_io(&self) -> Option<&str> {
-        let Kind::Dynamic { libraries, .. } = &self.kind else {
-            return None;
-        };
-        let known = |name: &&String| name.starts_with("liburing") || name.starts_with("libaio");
-        libraries.iter().find(known).map(String::as_str)
-    }
 }
 
 /// What the first line of a script names.
@@ -141,7 +132,6 @@ mod tests {
     fn programs_are_told_apart() {
         let shell = Program::find(Path::new("sh")).unwrap();
         assert_eq!(shell.not_served(), None);
-        assert_eq!(shell.asynchronous_io(), None);
         assert_eq!(interpreter(b"#! /bin/sh -e\necho"), Some("/bin/sh".into()));
         assert_eq!(kind(b"text"), Kind::Foreign);
         assert!(Program::find(Path::new("no-such-program")).is_none());

@@ -55,7 +55,7 @@ pub struct RunArgs {
     #[arg(long, short)]
     pub quiet: bool,
     /// Which descriptors CMD gets for files of pools.
-    #[arg(long, value_enum, default_value_t = Fds::Auto)]
+    #[arg(long, value_enum, default_value_t = Fds::Fast)]
     pub fds: Fds,
     /// Serve regular files below DIR as well, where its file system is a tmpfs or mounted with DAX: they
     /// are read and overwritten by memory copies. May be given several times.
@@ -87,11 +87,11 @@ pub enum Mtime {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Fds {
     /// Served in user space.
+    #[value(alias = "auto")]
     Fast,
-    /// The mount's, for programs that hand them to the kernel themselves (io_uring, Linux AIO).
+    /// The mount's, for programs that hand them to the kernel themselves, where no library of theirs is seen doing it (a
+    /// ring of io_uring without liburing).
     Real,
-    /// `real` for programs that load liburing or libaio, else `fast`.
-    Auto,
 }
 
 impl Fds {
@@ -99,7 +99,6 @@ impl Fds {
         match self {
             Self::Fast => "fast",
             Self::Real => "real",
-            Self::Auto => "auto",
         }
     }
 }

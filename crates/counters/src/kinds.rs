@@ -110,7 +110,7 @@ reasons! {
     /// The pool could not be opened for another reason.
     Unusable "unusable", "the pool could not be opened here", "`KEEPSTONE_DEBUG=1` tells why";
     /// The program gets the kernel's descriptors from the start.
-    KernelDescriptors "kernel-descriptors", "the program got the mount's descriptors (--fds real, io_uring, libaio)",
+    KernelDescriptors "kernel-descriptors", "the program got the mount's descriptors (--fds real, or a ring of io_uring that it fills itself)",
         "`--fds fast`, if it does not hand them to the kernel itself";
     /// libc goes on with a descriptor by calls that nobody sees.
     Libc "libc", "used by libc itself", "";

@@ -1,6 +1,7 @@
 //! The working directory. In a pool it is a description, [`Segment::cwd`](crate::family::Segment::cwd):
 //! relative paths start from there. Elsewhere it is the kernel's; then a path that leads into a pool by its
-//! text (`mnt/file`, `../mnt/file`) is served as the absolute one.
+//! text (`mnt/file`, `../mnt/file`) is served as the absolute one. So is one that leads there from a directory above the
+//! mount point which the kernel has open.
 //!
 //! The kernel tells its path without links, so leading `..` can be followed by its text. Two numbers of that
 //! are kept for each mount: how deep it is, and how much of it the mount point has, too ([`Prefix`]).
@@ -287,6 +288,36 @@ impl WorkingDir {
         Ok((index, mount, &rest[slashes..]))
     }
 
+    /// The mount that a relative path leads into from a directory of the kernel's, and what remains of the path below the
+    /// mount point. Only where the path's text leads there from some directory above, the kernel is asked whether it is this one.
+    pub(crate) fn mount_below<'a>(
+        &self,
+        dirfd: i32,
+        path: &'a [u8],
+    ) -> Call<(usize, &Mount, &'a [u8])> {
+        if self.foreign_namespace.load(Relaxed) {
+            return Err(Stop::Kernel);
+        }
+        for (index, mount) in self.mounts() {
+            let depth = mount.names(0).count();
+            for passed in 0..depth {
+                let Some(rest) = mount.strip_names(path, passed) else { continue };
+                let mut above = SmallVec::<[u8; 256]>::from_slice(b"/");
+                for name in mount.names(0).take(passed) {
+                    above.extend_from_slice(name);
+                    above.push(b'/');
+                }
+                let (device, ino, _) = self.kernel.identity(dirfd)?;
+                if self.kernel.place(&above) == Ok((device, ino)) {
+                    self.reach_mount(mount)?;
+                    let slashes = rest.iter().take_while(|&&b| b == b'/').count();
+                    return Ok((index, mount, &rest[slashes..]));
+                }
+            }
+        }
+        Err(Stop::Kernel)
+    }
+
     /// cwd-L2. Longer paths to the mount lead through directories above its mount point, which are looked at for
     /// absolute paths.
     fn check_prefix(&self, mount: &Mount, word: u32) -> Call<()> {
@@ -298,7 +329,7 @@ impl WorkingDir {
                 path.extend_from_slice(name);
                 path.push(b'/');
             }
-            let leads_there = self.kernel.device(&path) == Ok(mount.spec.dev);
+            let leads_there = self.kernel.place(&path).is_ok_and(|(dev, _)| dev == mount.spec.dev);
             shown = if leads_there { Shown::Yes } else { Shown::Refused };
             mount.prefix.show(word, depths, shown);
         }

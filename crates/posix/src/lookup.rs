@@ -249,8 +249,7 @@ impl Paths {
         self.skip(from, path, creds)
     }
 
-    /// Where a relative path starts, and what of it remains: all of it, unless it leads into a mount from a
-    /// working directory outside.
+    /// Where a relative path starts, and what of it remains: all of it, unless it leads into a mount from a directory outside.
     #[inline]
     fn start_of_relative<'a>(&self, dirfd: i32, path: &'a [u8]) -> Call<(Inode<'_>, &'a [u8])> {
         if dirfd == libc::AT_FDCWD && self.foreign_namespace.load(Relaxed) {
@@ -259,6 +258,10 @@ impl Paths {
         match self.description_at(dirfd) {
             Err(Stop::Kernel) if dirfd == libc::AT_FDCWD => {
                 let (index, mount, rest) = self.mount_by_prefix(path)?;
+                Ok((Inode::root(index, mount), rest))
+            }
+            Err(Stop::Kernel) => {
+                let (index, mount, rest) = self.mount_below(dirfd, path)?;
                 Ok((Inode::root(index, mount), rest))
             }
             ofd => Ok((Inode::description(self, ofd?), path)),

@@ -49,8 +49,8 @@ pub trait Kernel: Send + Sync {
     fn getcwd<'b>(&self, buf: &'b mut [u8]) -> Result<&'b [u8], Errno>;
     /// Device and inode number of the working directory, as the kernel knows them without asking a server.
     fn here(&self) -> Result<(u64, u64), Errno>;
-    /// `st_dev` of what a path leads to, which may be relative, as the kernel knows it without asking a server.
-    fn device(&self, path: &[u8]) -> Result<u64, Errno>;
+    /// `st_dev` and `st_ino` of what a path leads to, which may be relative, as the kernel knows them without asking a server.
+    fn place(&self, path: &[u8]) -> Result<(u64, u64), Errno>;
     /// `F_OK` for an absolute path, with the effective IDs.
     fn reach(&self, path: &[u8]) -> Result<(), Errno>;
     /// Reads a small file whole, or its start: `/proc`.
@@ -259,10 +259,11 @@ impl Kernel for Raw {
         compared == Ok(0)
     }
 
-    fn device(&self, path: &[u8]) -> Result<u64, Errno> {
+    fn place(&self, path: &[u8]) -> Result<(u64, u64), Errno> {
         let path = PathZ::new(path)?;
         // SAFETY: a path with its NUL.
-        unsafe { known_by_kernel(AT_FDCWD, path.addr(), 0) }.map(|(device, ..)| device)
+        let known = unsafe { known_by_kernel(AT_FDCWD, path.addr(), 0) };
+        known.map(|(device, ino, _)| (device, ino))
     }
 
     fn reach(&self, path: &[u8]) -> Result<(), Errno> {

@@ -19,10 +19,26 @@ extern "C" fn missing() -> c_long {
     -1
 }
 
+/// A function of liburing, where something has loaded that for itself: it is not behind this library then.
+fn in_liburing(name: &CStr) -> *mut c_void {
+    let libraries = [c"liburing.so.2", c"liburing.so.1"];
+    // SAFETY: the names are strings; what is loaded is held, not loaded anew.
+    libraries
+        .iter()
+        .find_map(|library| unsafe {
+            let library = libc::dlopen(library.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY);
+            if library.is_null() { None } else { Some(libc::dlsym(library, name.as_ptr())) }
+        })
+        .unwrap_or(std::ptr::null_mut())
+}
+
 #[cold]
 fn resolve(index: usize) -> *mut c_void {
     // SAFETY: the name is a string; `RTLD_NEXT` means the objects loaded after this library.
     let mut found = unsafe { libc::dlsym(libc::RTLD_NEXT, NAMES[index].as_ptr()) };
+    if found.is_null() && NAMES[index].to_bytes().starts_with(b"io_uring_") {
+        found = in_liburing(NAMES[index]);
+    }
     if found.is_null() {
         found = missing as *mut c_void;
     }
@@ -436,6 +452,43 @@ originals! {
     fn syscall(
         number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long
     ) -> c_long;
+
+    fn io_uring_submit(ring: *mut c_void) -> c_int;
+    fn io_uring_submit_and_wait(ring: *mut c_void, count: c_uint) -> c_int;
+    fn io_uring_submit_and_wait_timeout(
+        ring: *mut c_void, completion: *mut c_void, count: c_uint, timeout: *const timespec,
+        mask: *const sigset_t
+    ) -> c_int;
+    fn io_uring_submit_and_wait_min_timeout(
+        ring: *mut c_void, completion: *mut c_void, count: c_uint, timeout: *const timespec,
+        least: c_uint, mask: *const sigset_t
+    ) -> c_int;
+    fn io_uring_submit_and_wait_reg(
+        ring: *mut c_void, completion: *mut c_void, count: c_uint, index: c_int
+    ) -> c_int;
+    fn io_uring_submit_and_get_events(ring: *mut c_void) -> c_int;
+    fn io_uring_wait_cqes(
+        ring: *mut c_void, completion: *mut c_void, count: c_uint, timeout: *const timespec,
+        mask: *const sigset_t
+    ) -> c_int;
+    fn io_uring_wait_cqes_min_timeout(
+        ring: *mut c_void, completion: *mut c_void, count: c_uint, timeout: *const timespec,
+        least: c_uint, mask: *const sigset_t
+    ) -> c_int;
+    fn io_uring_wait_cqe_timeout(
+        ring: *mut c_void, completion: *mut c_void, timeout: *const timespec
+    ) -> c_int;
+    fn io_uring_register_files(ring: *mut c_void, files: *const c_int, count: c_uint) -> c_int;
+    fn io_uring_register_files_tags(
+        ring: *mut c_void, files: *const c_int, tags: *const c_void, count: c_uint
+    ) -> c_int;
+    fn io_uring_register_files_update(
+        ring: *mut c_void, first: c_uint, files: *const c_int, count: c_uint
+    ) -> c_int;
+    fn io_uring_register_files_update_tag(
+        ring: *mut c_void, first: c_uint, files: *const c_int, tags: *const c_void, count: c_uint
+    ) -> c_int;
+    fn io_uring_setup(entries: c_uint, parameters: *mut c_void) -> c_int;
 
     fn _exit(status: c_int) -> !;
     fn fork() -> pid_t;

@@ -124,8 +124,8 @@ fn start_pools() -> Option<Process> {
 /// Whether every descriptor is the kernel's from the start (`--fds real`).
 static DESCRIPTORS_ARE_REAL: AtomicBool = AtomicBool::new(false);
 
-/// Whether files are opened here. A program that hands descriptors to the kernel behind libc's back
-/// (io_uring, Linux AIO) gets those of the mount.
+/// Whether files are opened here. A program that hands descriptors to the kernel behind libc's back (a ring of io_uring that it
+/// fills itself) gets those of the mount.
 pub fn opens_in_user_space() -> bool {
     !DESCRIPTORS_ARE_REAL.load(Ordering::Relaxed)
 }
@@ -136,20 +136,17 @@ pub fn open_by_kernel() {
     direct::tell(::direct::Direct::stop);
 }
 
-/// Decides as `KEEPSTONE_FDS` says: `fast`, `real`, or by what the program is linked with.
+/// Decides as `KEEPSTONE_FDS` says. The kernel changes files behind Chell-Direct where requests are submitted to it.
 fn choose_descriptors() {
     // SAFETY: the names are strings; nobody changes the environment this early.
-    let real = unsafe {
+    unsafe {
         let choice = libc::getenv(c"KEEPSTONE_FDS".as_ptr());
-        let choice = (!choice.is_null()).then(|| std::ffi::CStr::from_ptr(choice).to_bytes());
-        match choice {
-            Some(b"fast") => false,
-            Some(b"real") => true,
-            _ => next::is_any_defined(&[c"io_uring_queue_init", c"io_submit"]),
+        let is_real = !choice.is_null() && std::ffi::CStr::from_ptr(choice) == c"real";
+        if is_real {
+            open_by_kernel();
+        } else if next::is_any_defined(&[c"io_uring_queue_init", c"io_submit"]) {
+            direct::tell(::direct::Direct::stop);
         }
-    };
-    if real {
-        open_by_kernel();
     }
 }
 

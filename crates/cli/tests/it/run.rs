@@ -27,6 +27,7 @@ on_each_engine!(
     a_child_of_a_full_table_keeps_its_files,
     a_child_of_a_killed_parent_keeps_its_files,
     threads_fork_and_end_and_exec_at_once,
+    requests_of_io_uring_and_linux_aio_are_served,
     a_program_near_its_limits_fails_by_error_numbers_only,
     a_program_on_a_truncated_pool_gets_errors_and_no_signal,
     the_mount_serves_programs_that_find_no_shared_state,
@@ -131,6 +132,18 @@ fn every_class_of_calls_is_served_and_answers_as_the_kernel(layout: &str) {
     }
     let by_kernel = report["calls"]["open"]["by_kernel"].as_u64().unwrap();
     assert!(served("open") > 100 * by_kernel, "{report}");
+    sandbox.umount();
+}
+
+fn requests_of_io_uring_and_linux_aio_are_served(layout: &str) {
+    let sandbox = Sandbox::mounted_as(layout, &["-o", "direct"]);
+    let requests = compiled("requests", &["-luring", "-laio"]);
+    let report = on_pool(&sandbox, &requests, &[], &[]);
+    let served = |class: &str| report["calls"][class]["served"].as_u64().unwrap();
+    assert!(served("read") > 60 && served("write") > 60 && served("sync") > 40, "{report}");
+    // The kernel's: what is chained, appended by Linux AIO, registered, spliced, or fails.
+    let by_mount = sandbox.requests("read") + sandbox.requests("write");
+    assert!((1..30).contains(&by_mount), "{}", sandbox.stats());
     sandbox.umount();
 }
 

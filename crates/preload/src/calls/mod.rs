@@ -12,6 +12,7 @@ pub mod locking;
 mod mapping;
 mod names;
 mod raw;
+mod requests;
 mod sending;
 mod streams;
 mod waiting;

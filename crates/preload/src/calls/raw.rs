@@ -7,7 +7,9 @@
 
 use std::ffi::{c_int, c_long};
 
-use super::{attributes, content, descriptors, listing, locking, mapping, names, waiting, xattr};
+use super::{
+    attributes, content, descriptors, listing, locking, mapping, names, requests, waiting, xattr,
+};
 use crate::credentials::restricted;
 use crate::serve::{before_fd, give_pool_files_to_kernel};
 use crate::start::{forget_table, open_by_kernel, process, serve_no_more, serves, table};
@@ -204,8 +206,9 @@ export! {
             }
             // The first two set filters, the others only ask.
             libc::SYS_seccomp if a <= 1 => restricted(real::syscall(number, a, b, c, d, e, f)),
-            libc::SYS_io_uring_setup | libc::SYS_io_setup => {
-                // Requests name descriptors, where nobody can see them.
+            libc::SYS_io_submit => requests::submit(a, b, c as _),
+            libc::SYS_io_uring_setup => {
+                // Requests name descriptors, where nobody can see them (requests-Q3).
                 open_by_kernel();
                 real::syscall(number, a, b, c, d, e, f)
             }

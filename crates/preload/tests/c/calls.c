@@ -1067,6 +1067,39 @@ static void raw_calls(void)
 	closefrom(3);
 }
 
+/* Down to the directory from the root, a directory at a time, as who follows no links goes. */
+static void from_above(void)
+{
+	char path[4096], buf[16], *name, *rest = path;
+	struct stat st, same;
+	int dir = open("/", O_PATH | O_DIRECTORY), next, fd;
+
+	section("from above");
+	getcwd(path, sizeof path);
+	while ((name = strtok_r(rest, "/", &rest))) {
+		next = openat(dir, name, O_PATH | O_NOFOLLOW | O_DIRECTORY);
+		close(dir);
+		dir = next;
+	}
+	T((fd = openat(dir, "printed", O_RDONLY)) >= 0 ? 0 : -1);
+	T(read(fd, buf, 4));
+	T(fstatat(dir, "printed", &st, 0));
+	T(fstat(fd, &same));
+	T(st.st_ino == same.st_ino);
+	close(fd);
+	close(dir);
+	/* By what remains of the path. */
+	getcwd(path, sizeof path);
+	dir = open("/", O_RDONLY | O_DIRECTORY);
+	T(fstatat(dir, path + 1, &st, 0));
+	T(st.st_nlink > 0 && S_ISDIR(st.st_mode));
+	strcat(path, "/printed");
+	T((fd = openat(dir, path + 1, O_RDONLY)) >= 0 ? 0 : -1);
+	T(read(fd, buf, 4));
+	T(faccessat(dir, path + 2, F_OK, 0));
+	closefrom(3);
+}
+
 int main(int argc, char **argv)
 {
 	if (argc != 2 || chdir(argv[1]) < 0) {
@@ -1094,6 +1127,7 @@ int main(int argc, char **argv)
 	threads();
 	users();
 	raw_calls();
+	from_above();
 	printf("done\n");
 	return 0;
 }

@@ -186,10 +186,10 @@ impl Kernel for Stage {
         self.enter()?;
         Ok((self.device.load(Relaxed), self.cwd_ino.load(Relaxed)))
     }
-    fn device(&self, path: &[u8]) -> Result<u64, Errno> {
+    fn place(&self, path: &[u8]) -> Result<(u64, u64), Errno> {
         self.enter()?;
         self.note(format!("device {}", path.escape_ascii()));
-        Ok(self.device.load(Relaxed))
+        Ok((self.device.load(Relaxed), 0))
     }
     fn reach(&self, _path: &[u8]) -> Result<(), Errno> {
         self.enter()?;
