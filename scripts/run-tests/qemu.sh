@@ -10,7 +10,7 @@ for aio in threads native io_uring; do
         qemu-img bench -f qcow2 -t "$cache" -i "$aio" -w -c 200 -d 8 -s 65536 -S 131072 --flush-interval=10 --pattern=66 image >/dev/null
         qemu-img check -q image
         qemu-io -f qcow2 -t "$cache" -c 'read -P 66 0 64k' -c 'read -P 65 64k 64k' -c 'write -P 7 1M 3M' -c 'discard 2M 1M' \
-            -c 'read -P 7 1M 1M' -c flush -c 'aio_write -P 9 40M 1M' -c 'aio_read -P 7 1M 4k' -c aio_flush image |
+            -c 'read -P 7 1M 1M' -c flush -c 'aio_write -P 9 40M 1M' -c aio_flush -c 'aio_read -P 7 1M 4k' -c aio_flush image |
             grep -v 'ops; '
         qemu-img convert -f qcow2 -O raw -T "$cache" -t "$cache" image raw
         qemu-img compare -T "$cache" image raw

@@ -24,7 +24,7 @@ export MOUNT_OPTIONS=direct
 
 programs=(coreutils shells tar git python python-modules sqlite build rsync served nginx vim fio rocksdb redis postgres mariadb qemu mapping valgrind)
 # Those of whose calls and bytes on pools at least 99 % are served in user space. (rsync makes links, which the kernel does.)
-nearly_all=(served nginx tar mariadb)
+nearly_all=(served nginx tar mariadb qemu)
 run_options=(--stats --quiet --json)
 # Files that the kernel keeps, served by copies: of a tmpfs, or of a cache.
 kept=
@@ -156,10 +156,11 @@ run_pjdfstest() {
 }
 
 "$root/scripts/lib-packages.sh" git sqlite3 gcc libc6-dev make python3 jq rsync vim fio rocksdb-tools valgrind \
-    python3-lmdb libpmem-dev curl
+    python3-lmdb libpmem-dev curl qemu-utils
 need_server redis-server redis-server
 need_server nginx nginx-light
 need_server pg_ctlcluster postgresql
+need_server mariadbd mariadb-server
 # The package has the version in its name.
 python=$(realpath /usr/bin/python3)
 "$root/scripts/lib-packages.sh" "lib${python##*/}-testsuite"

@@ -1,10 +1,10 @@
 //! Requests that the kernel does later: Linux AIO, and io_uring as liburing submits it.
 //!
-//! - **requests-Q1** A read, write or sync of a file that is served here is done when it is submitted. In its place the kernel gets a
-//!   write of as many bytes to `/dev/null`: its completion comes when, where and to whom the program expects it,
-//!   and says the same.
+//! - **requests-Q1** A read, write or sync of a file that is served here is done when it is submitted. In its place the kernel
+//!   gets a write of as many bytes to `/dev/null`: its completion comes when, where and to whom the program expects it, and
+//!   says the same.
 //! - **requests-Q2** The kernel keeps every other request, on a descriptor that has been made its own: what fails here, what is
-//!   chained to others (their order is the kernel's), and what asks for something else.
+//!   chained to others or waits for them (their order is the kernel's), and what asks for something else.
 //! - **requests-Q3** A ring that the program fills and hands over itself is seen by nobody: from then on, files are opened by the
 //!   kernel.
 
@@ -205,6 +205,8 @@ pub struct Ring {
     flags: c_uint,
 }
 
+/// `IORING_SETUP_IOPOLL`: what stands in for requests cannot be polled, no more than files of a mount.
+const POLLED: u32 = 1 << 0;
 /// `IORING_SETUP_SQE128`: entries are twice as long.
 const LONG_ENTRIES: u32 = 1 << 10;
 
@@ -254,7 +256,7 @@ const BUFFER_SELECT: u8 = 1 << 5;
 impl Entry {
     /// Does the request, where that is to be done here.
     unsafe fn perform(&self) -> Option<(usize, c_int)> {
-        if self.flags & (DRAIN | LINK | HARDLINK | BUFFER_SELECT) != 0 || self.personality != 0 {
+        if self.flags & BUFFER_SELECT != 0 || self.personality != 0 {
             return None;
         }
         let single = iovec { iov_base: self.address as *mut c_void, iov_len: self.len as usize };
@@ -283,15 +285,19 @@ unsafe fn prepare(ring: *mut Ring) {
     // SAFETY: liburing has made the ring and everything that it points to; the program submits it, so nobody else does.
     unsafe {
         let (submissions, flags) = (&(*ring).submissions, (*ring).flags);
+        if flags & POLLED != 0 {
+            return;
+        }
         let mask = *submissions.mask;
         let step = if flags & LONG_ENTRIES != 0 { 2 } else { 1 };
         let [from, to] = submissions.filled;
-        let mut is_chained = false;
+        let (mut is_chained, mut is_drained) = (false, false);
         for index in 0..to.wrapping_sub(from).min(mask + 1) {
             let place = (from.wrapping_add(index) & mask) as usize * step;
             let entry = &mut *submissions.entries.add(place);
-            let after_another =
-                std::mem::replace(&mut is_chained, entry.flags & (LINK | HARDLINK) != 0);
+            is_drained |= entry.flags & DRAIN != 0;
+            let in_order = is_drained | is_chained;
+            is_chained = entry.flags & (LINK | HARDLINK) != 0;
             if matches!(entry.opcode, SPLICE | TEE) && is_served(entry.from) {
                 leave(entry.from);
             }
@@ -299,7 +305,7 @@ unsafe fn prepare(ring: *mut Ring) {
             if entry.flags & FIXED_FILE != 0 || !is_served(entry.fd) {
                 continue;
             }
-            let done = if after_another { None } else { entry.perform() };
+            let done = if in_order || is_chained { None } else { entry.perform() };
             let Some((moved, stand_in)) = done else {
                 leave(entry.fd);
                 continue;
