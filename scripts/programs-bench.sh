@@ -2,7 +2,7 @@
 # Measures whole programs: on tmpfs, under `keepstone run` on a pool, and on a cached mount, in turn, ROUNDS times.
 #
 #   programs-bench.sh [PROGRAM…]     of: untar find grep du cp rsync git-add git-status git-clone processes gcc make
-#                                    sqlite-delete sqlite-wal pgbench redis rocksdb nginx python perl node java gzip
+#                                    sqlite-delete sqlite-wal pgbench mariadb redis rocksdb nginx python perl node java gzip
 #                                    sort rm (default: all)
 #
 # Prints the best wall time of each in seconds, and the ratio of tmpfs's to it: above 1 is faster than tmpfs. Needs root.
@@ -19,7 +19,7 @@ rounds=${ROUNDS:-5}
 # shellcheck source=lib-servers.sh
 source "$root/scripts/lib-servers.sh"
 
-programs=(untar find grep du cp rsync git-add git-status git-clone processes gcc make sqlite-delete sqlite-wal pgbench redis
+programs=(untar find grep du cp rsync git-add git-status git-clone processes gcc make sqlite-delete sqlite-wal pgbench mariadb redis
     rocksdb nginx python perl node java gzip sort rm)
 [ $# -eq 0 ] || programs=("$@")
 
@@ -31,6 +31,7 @@ need() {
         gcc | make) "$root/scripts/lib-packages.sh" gcc libc6-dev make ;;
         sqlite-*) "$root/scripts/lib-packages.sh" sqlite3 ;;
         pgbench) need_server pg_ctlcluster postgresql ;;
+        mariadb) need_server mariadbd mariadb-server ;;
         redis) need_server redis-server redis-server ;;
         nginx) need_server nginx nginx-light && "$root/scripts/lib-packages.sh" curl ;;
         rocksdb) "$root/scripts/lib-packages.sh" rocksdb-tools ;;
@@ -125,7 +126,7 @@ prepare() {
         processes) echo content >file ;;
         gcc) cp "$INPUT"/*.c . ;;
         make) cp "$INPUT"/project/* . ;;
-        pgbench) "$parts/pgbench.sh" prepare ;;
+        pgbench | mariadb) "$parts/$1.sh" prepare ;;
         sqlite-* | redis | rocksdb | nginx) ;;
         java)
             tar xf "$INPUT/tree.tar"
@@ -156,7 +157,7 @@ commands() {
             echo "(echo 'pragma journal_mode=${1#sqlite-};create table t(a,b);'
                 for i in {1..3000}; do echo \"insert into t values(\$i,'some text of a row');\"; done) | sqlite3 db >/dev/null"
             ;;
-        pgbench | redis | nginx) echo "'$parts/$1.sh'" ;;
+        pgbench | mariadb | redis | nginx) echo "'$parts/$1.sh'" ;;
         rocksdb)
             echo 'db_bench --db="$PWD/db" --benchmarks=fillsync,fillrandom,readrandom,overwrite,compact,readseq \
                 --num=20000 --seed=1 --compression_type=none 2>/dev/null'
@@ -179,6 +180,7 @@ version() {
         processes) echo cat --version ;;
         sqlite-*) echo sqlite3 --version ;;
         pgbench) echo /usr/lib/postgresql/*/bin/postgres --version ;;
+        mariadb) echo mariadbd --version ;;
         redis) echo redis-server --version ;;
         rocksdb) echo db_bench --version ;;
         nginx) echo nginx -v ;;

@@ -11,7 +11,7 @@ use crate::stats::{Distinct, Stats};
 use crate::target::Target;
 use crate::threads::{self, Plan};
 use crate::trace::{Action, Event, Trace};
-use crate::workload::{BRIM, COMMITS, GROWTH, TALL, all_sequences, brim_sequences, universe};
+use crate::workload::{BRIM, COMMITS, MORE_COMMITS, TALL, all_sequences, brim_sequences, universe};
 use rng::Rng;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
@@ -56,8 +56,7 @@ pub enum Family {
     /// Every operation of the universe on every base, by a process that dies at each of its steps, while
     /// another goes on or before another comes; crashed everywhere from there on.
     Deaths,
-    /// Deaths at the last steps of operations that commit in each way ([`COMMITS`]), and when they have returned; and at each step
-    /// of one that commits before its end, too ([`GROWTH`]).
+    /// Deaths at the last steps of operations that commit in each way ([`COMMITS`], [`MORE_COMMITS`]), and when they have returned.
     LateDeaths,
     /// Writes of all sizes from a byte to two lines, at different places of a line.
     Lines,
@@ -115,7 +114,7 @@ impl Family {
             Self::Fuzz { tries } => *tries,
             Self::Threads { runs } => *runs,
             Self::Deaths => universe().len() as u64 * bases as u64,
-            Self::LateDeaths => COMMITS.len() as u64 + 1,
+            Self::LateDeaths => (COMMITS.len() + MORE_COMMITS.len()) as u64,
             Self::Lines => LINES,
             Self::Sequences => sequenced().len() as u64,
             Self::Preemptions => threads::PREEMPTIONS,
@@ -573,8 +572,9 @@ impl<T: Target> Job<'_, T> {
                 self.crash_deaths(base, op, &Scenario::ALL, usize::MAX);
             }
             Family::LateDeaths => {
-                let last = COMMITS.get(i as usize).map(|victim| (*victim, LATE));
-                let ((base, text), last) = last.unwrap_or((GROWTH, usize::MAX));
+                let i = i as usize;
+                let first = COMMITS.get(i).map(|(base, text)| (*base, *text, LATE));
+                let (base, text, last) = first.unwrap_or_else(|| MORE_COMMITS[i - COMMITS.len()]);
                 let op = text.parse().expect("an operation");
                 self.crash_deaths(self.base(base), &op, &Scenario::ALL, last);
             }

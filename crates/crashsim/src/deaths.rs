@@ -173,6 +173,8 @@ impl Victim {
             // It takes blocks that look free.
             _ if scenario == Scenario::Holder => Op::append("/a", FAR),
             Op::Truncate(path, _) => Op::write(path.clone(), FAR, 10),
+            // A record that is done once more would bring the name back.
+            Op::Rename(_, to) => Op::Unlink(to.clone()),
             _ => Op::create("/after"),
         }
     }

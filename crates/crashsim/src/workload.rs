@@ -68,8 +68,10 @@ pub const COMMITS: [(&str, &str); 6] = [
     ("tree", "write /a 0 5000"),
 ];
 
-/// An operation, with its base, that makes the inode table grow: that commits in the midst of it.
-pub const GROWTH: (&str, &str) = (BRIM, "create /n");
+/// Operations with their bases, and how many of their last steps matter: one that makes the inode table grow, which commits in
+/// the midst of it, and one that fills what a table has free.
+pub const MORE_COMMITS: [(&str, &str, usize); 2] =
+    [(BRIM, "create /n", usize::MAX), (TALL, "write /t 2101248 5000", 8)];
 
 /// All operations of the bounded-exhaustive workloads, with parameters from a small universe.
 const UNIVERSE: &str = "\

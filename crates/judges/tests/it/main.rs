@@ -9,7 +9,7 @@ mod deaths;
 mod lent;
 mod lost;
 mod mutation;
+mod ordered;
 mod promises;
 mod scmfs;
 mod threads;
-mod unordered;

@@ -1,5 +1,6 @@
-//! SCMFS without order (`consistency=none`): what a pool says of itself holds after every crash. It says so before anything else
-//! is stored without order, and that it was closed only when all of that is durable (usage-U1, usage-U2).
+//! What SCMFS has stored and not made durable, at moments that matter: when operations return that store no content; and without order
+//! (`consistency=none`), where what a pool says of itself must hold after every crash. It says so before anything else is stored
+//! without order, and that it was closed only when all of that is durable (usage-U1, usage-U2).
 
 use crate::common::{Wrapped, Wrapper};
 use crashsim::image::CrashImage;
@@ -96,4 +97,47 @@ fn a_pool_says_what_a_crash_would_find() {
     let image = CrashImage::of(words);
     let again = scmfs::Scmfs::mount(&image, &MountOptions::default()).unwrap();
     assert_eq!(tree::diff(&tree, &tree::tree(&again).unwrap()), None);
+}
+
+/// Operations that change maps and sizes, with and without tables, and no content.
+const MAPS: &str = "\
+    create /a; allocate /a 0 40960; truncate /a 5000; truncate /a 20000; punch /a 0 4096; truncate /a 9000; truncate /a 0; \
+    create /b; allocate /b 0 2097152; truncate /b 1048576; truncate /b 8192; allocate-keep /b 8192 65536; truncate /b 4096; \
+    create /c; truncate /c 8388608; allocate /c 4194304 40960; truncate /c 4210688; truncate /c 4202496; punch /c 4194304 4096; \
+    truncate /c 4096; rename /c /b; unlink /a; truncate /b 0";
+
+/// What a cut takes away is durable when it returns: another thread may make the file longer, without blocks of its own, when
+/// others have those that were cut.
+#[test]
+fn what_returns_and_stores_no_content_is_durable() {
+    for enabled in [false, true] {
+        let base = Base::build(&Scmfs, "empty", 4 << 20, Vec::new()).unwrap();
+        let recorder = Recorder::new(CrashImage::of(base.bytes.clone()));
+        let prealloc = pool::Prealloc { enabled, blocks_max: 4, ..pool::Prealloc::default() };
+        let options = MountOptions { threads: Some(1), prealloc, ..MountOptions::default() };
+        let fs = scmfs::Scmfs::mount(&recorder, &options).unwrap();
+        let ops: Vec<Op> = parse(MAPS).unwrap();
+        let mut driver = Driver::new(&fs);
+        for (i, op) in (0..).zip(&ops) {
+            recorder.begin(i);
+            driver.run(op, u64::from(i)).unwrap();
+            recorder.end(i);
+        }
+        drop(driver);
+        drop(fs);
+        let trace = recorder.into_trace();
+        let mut memory = Persistency::over(Semantics::Adr, Initial::of(&base.bytes));
+        for event in &trace.events {
+            memory.apply(&trace, event);
+            if let Action::End { op } = event.action {
+                let pending = memory.units();
+                let words: Vec<_> = pending.iter().flat_map(|unit| &unit.words).collect();
+                assert!(
+                    words.is_empty(),
+                    "{} has returned, and words {words:?} may be lost",
+                    ops[op as usize]
+                );
+            }
+        }
+    }
 }
