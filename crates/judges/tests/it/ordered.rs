@@ -1,6 +1,6 @@
-//! What SCMFS has stored and not made durable, at moments that matter: when operations return that store no content; and without order
-//! (`consistency=none`), where what a pool says of itself must hold after every crash. It says so before anything else is stored
-//! without order, and that it was closed only when all of that is durable (usage-U1, usage-U2).
+//! What SCMFS has stored and not made durable, at moments that matter: when operations return that store no content; and
+//! without order (`consistency=none`), where what a pool says of itself must hold after every crash. It says so before
+//! anything else is stored without order, and that it was closed only when all of that is durable (usage-U1, usage-U2).
 
 use crate::common::{Wrapped, Wrapper};
 use crashsim::image::CrashImage;
@@ -50,7 +50,6 @@ fn record(base: &Base, workload: &str) -> (Trace, tree::Tree) {
         for (i, op) in (1..).zip(parse::<Op>(workload).unwrap()) {
             driver.run(&op, i).unwrap();
         }
-        drop(driver);
         tree::tree(&fs).unwrap()
     };
     fs.close().unwrap();
@@ -123,7 +122,6 @@ fn what_returns_and_stores_no_content_is_durable() {
             driver.run(op, u64::from(i)).unwrap();
             recorder.end(i);
         }
-        drop(driver);
         drop(fs);
         let trace = recorder.into_trace();
         let mut memory = Persistency::over(Semantics::Adr, Initial::of(&base.bytes));
