@@ -416,7 +416,11 @@ fn programs(keepstone: Option<&Path>, peers: &Path) -> Result<fuse::Programs> {
     })
 }
 
+#[allow(unsafe_code)]
 fn main() -> Result<ExitCode> {
+    // DRAM stands in for persistent memory, in what this program starts, too.
+    // SAFETY: there is no other thread yet.
+    unsafe { std::env::set_var("KEEPSTONE_DRAM_AS_PM", "1") };
     let cli = Cli::parse();
     let origin = Origin::here();
     let section = match &cli.command {

@@ -42,6 +42,15 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 /// overwritten sooner than evicted.
 const CPU_CACHE_NT_MIN: usize = 512;
 
+/// The same in DRAM that nobody flushes: writes of pages are overwritten soon, longer ones mostly new.
+const DRAM_NT_MIN: usize = 4097;
+
+/// Whether memory that loses everything with the power is flushed as if it did not (`KEEPSTONE_DRAM_AS_PM`): for who measures
+/// what persistent memory would cost.
+fn flushes_dram() -> bool {
+    std::env::var_os("KEEPSTONE_DRAM_AS_PM").is_some_and(|value| !value.is_empty())
+}
+
 /// A mapped region of persistent memory, or of what stands in for it.
 #[derive(Debug)]
 pub struct Region {
@@ -111,6 +120,10 @@ impl Region {
     pub(crate) fn new(parts: Parts) -> Self {
         let Parts { path, mapping, len, grain, domain, access, emulation, file, .. } = parts;
         let flush = match domain {
+            // What a process has stored, others find in the caches when it is killed.
+            Domain::Volatile if parts.flush.is_none() && emulation.is_none() && !flushes_dram() => {
+                None
+            }
             Domain::MapSync | Domain::DevDax | Domain::Volatile => {
                 Some(parts.flush.unwrap_or_else(FlushInstruction::detect))
             }
@@ -126,7 +139,11 @@ impl Region {
             unordered: AtomicBool::new(false),
             // The kernel's write-back of a page is none of the CPU's.
             stores_lines: parts.stores_lines && domain != Domain::PageCache && line::available(),
-            nt_min: if domain == Domain::CpuCache { CPU_CACHE_NT_MIN } else { 0 },
+            nt_min: match (domain, flush) {
+                (Domain::CpuCache, _) => CPU_CACHE_NT_MIN,
+                (Domain::Volatile, None) => DRAM_NT_MIN,
+                _ => 0,
+            },
             emulator: emulation.map(|e| Box::new(Emulator::new(&e))),
             pages: (domain == Domain::PageCache).then(Box::default),
             touched: (domain == Domain::Volatile && file.is_some())
