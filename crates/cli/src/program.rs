@@ -22,10 +22,9 @@ pub struct Program {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Kind {
-    /// Linked with a loader, and the libraries it names itself.
+    /// Linked with a loader.
     Dynamic {
         loader: String,
-        libraries: Vec<String>,
     },
     Static,
     /// It calls the kernel by instructions of its own, whatever it is linked with.
@@ -74,7 +73,7 @@ impl Program {
             Kind::Static => Some("statically linked".to_owned()),
             Kind::Go => Some("written in Go, so it calls the kernel without libc".to_owned()),
             Kind::Foreign => Some("not a program for this machine".to_owned()),
-            Kind::Dynamic { loader, .. } if !loader.contains("ld-linux") => {
+            Kind::Dynamic { loader } if !loader.contains("ld-linux") => {
                 Some(format!("its libc is not glibc (loader {loader})"))
             }
             Kind::Dynamic { .. } => None,
@@ -110,18 +109,11 @@ fn try_kind(content: &[u8]) -> object::read::Result<Kind> {
     if sections.section_by_name(endian, b".note.go.buildid").is_some() {
         return Ok(Kind::Go);
     }
-    let mut libraries = Vec::new();
-    if let Some((entries, strings)) = sections.dynamic(endian, content)? {
-        let strings = sections.strings(endian, content, strings)?;
-        for entry in
-            entries.iter().filter(|entry| entry.d_tag.get(endian) == u64::from(elf::DT_NEEDED))
-        {
-            if let Ok(name) = strings.get(entry.d_val.get(endian) as u32) {
-                libraries.push(String::from_utf8_lossy(name).into_owned());
-            }
-        }
+    // Who cannot be loaded is no program.
+    if let Some((_, strings)) = sections.dynamic(endian, content)? {
+        sections.strings(endian, content, strings)?;
     }
-    Ok(Kind::Dynamic { loader: String::from_utf8_lossy(loader).into_owned(), libraries })
+    Ok(Kind::Dynamic { loader: String::from_utf8_lossy(loader).into_owned() })
 }
 
 #[cfg(test)]

@@ -144,8 +144,13 @@ fn choose_descriptors() {
         let is_real = !choice.is_null() && std::ffi::CStr::from_ptr(choice) == c"real";
         if is_real {
             open_by_kernel();
-        } else if next::is_any_defined(&[c"io_uring_queue_init", c"io_submit"]) {
-            direct::tell(::direct::Direct::stop);
+        } else {
+            // Looked for only where something is served by Chell-Direct.
+            direct::tell(|direct| {
+                if next::is_any_defined(&[c"io_uring_queue_init", c"io_submit"]) {
+                    direct.stop();
+                }
+            });
         }
     }
 }

@@ -30,12 +30,14 @@ enum Operation {
     SyncData,
 }
 
-/// A request of which the parts lie in `parts`.
+/// A request.
 struct Request {
     fd: c_int,
     operation: Operation,
-    parts: *const iovec,
-    count: c_int,
+    /// Whether what follows is a list of `iovec`, and how many; else of bytes.
+    is_list: bool,
+    address: u64,
+    len: u64,
     /// Where in the file, in bytes; -1: at the descriptor's offset.
     offset: off_t,
     /// As those of `preadv2`.
@@ -46,7 +48,10 @@ impl Request {
     /// Does it, where the file is served here: how many bytes it has moved, and who stands in for it. The kernel can have the
     /// descriptor otherwise (requests-Q2).
     unsafe fn perform(self) -> Option<(usize, c_int)> {
-        let Self { fd, operation, parts, count, offset, flags } = self;
+        let Self { fd, operation, is_list, address, len, offset, flags } = self;
+        let single = iovec { iov_base: address as *mut c_void, iov_len: len as usize };
+        let (parts, count) =
+            if is_list { (address as *const iovec, len as c_int) } else { (&raw const single, 1) };
         let stand_in = stand_in()?;
         // SAFETY: what the kernel may do with the request's memory, these may.
         let moved = unsafe {
@@ -66,7 +71,7 @@ fn is_served(fd: c_int) -> bool {
     process().is_some_and(|process| process.owns(fd))
 }
 
-/// A request on this descriptor is the kernel's.
+/// A request on this descriptor is the kernel's, if it is not already.
 fn leave(fd: c_int) {
     // Where that fails, the request fails as calls do on a descriptor that is not open.
     let _ = give_pool_files_to_kernel(&[fd]);
@@ -108,23 +113,21 @@ unsafe fn replaced(request: &iocb) -> Option<iocb> {
     if !is_served(fd) {
         return None;
     }
-    let single =
-        iovec { iov_base: request.aio_buf as *mut c_void, iov_len: request.aio_nbytes as usize };
-    let listed = (request.aio_buf as *const iovec, request.aio_nbytes as c_int);
-    let (operation, (parts, count)) = match request.aio_lio_opcode {
-        IOCB_CMD_PREAD => (Operation::Read, (&raw const single, 1)),
-        IOCB_CMD_PWRITE => (Operation::Write, (&raw const single, 1)),
-        IOCB_CMD_PREADV => (Operation::Read, listed),
-        IOCB_CMD_PWRITEV => (Operation::Write, listed),
-        IOCB_CMD_FSYNC => (Operation::Sync, listed),
-        IOCB_CMD_FDSYNC => (Operation::SyncData, listed),
+    let (operation, is_list) = match request.aio_lio_opcode {
+        IOCB_CMD_PREAD => (Operation::Read, false),
+        IOCB_CMD_PWRITE => (Operation::Write, false),
+        IOCB_CMD_PREADV => (Operation::Read, true),
+        IOCB_CMD_PWRITEV => (Operation::Write, true),
+        IOCB_CMD_FSYNC => (Operation::Sync, false),
+        IOCB_CMD_FDSYNC => (Operation::SyncData, false),
         _ => {
             leave(fd);
             return None;
         }
     };
     let (offset, flags) = (request.aio_offset, request.aio_rw_flags);
-    let request_here = Request { fd, operation, parts, count, offset, flags };
+    let (address, len) = (request.aio_buf, request.aio_nbytes);
+    let request_here = Request { fd, operation, is_list, address, len, offset, flags };
     // What the kernel has no room for now is submitted once more: bytes would be appended twice.
     let appends = flags & libc::RWF_APPEND != 0
         // SAFETY: asks about a descriptor.
@@ -259,19 +262,18 @@ impl Entry {
         if self.flags & BUFFER_SELECT != 0 || self.personality != 0 {
             return None;
         }
-        let single = iovec { iov_base: self.address as *mut c_void, iov_len: self.len as usize };
-        let listed = (self.address as *const iovec, self.len as c_int);
-        let (operation, (parts, count)) = match self.opcode {
-            READ | READ_FIXED => (Operation::Read, (&raw const single, 1)),
-            WRITE | WRITE_FIXED => (Operation::Write, (&raw const single, 1)),
-            READV => (Operation::Read, listed),
-            WRITEV => (Operation::Write, listed),
-            FSYNC if self.operation_flags & DATASYNC != 0 => (Operation::SyncData, listed),
-            FSYNC => (Operation::Sync, listed),
+        let (operation, is_list) = match self.opcode {
+            READ | READ_FIXED => (Operation::Read, false),
+            WRITE | WRITE_FIXED => (Operation::Write, false),
+            READV => (Operation::Read, true),
+            WRITEV => (Operation::Write, true),
+            FSYNC if self.operation_flags & DATASYNC != 0 => (Operation::SyncData, false),
+            FSYNC => (Operation::Sync, false),
             _ => return None,
         };
         let (offset, flags) = (self.offset as off_t, self.operation_flags as c_int);
-        let request = Request { fd: self.fd, operation, parts, count, offset, flags };
+        let (fd, address, len) = (self.fd, self.address, self.len.into());
+        let request = Request { fd, operation, is_list, address, len, offset, flags };
         // SAFETY: the program's request.
         unsafe { request.perform() }
     }
@@ -298,7 +300,7 @@ unsafe fn prepare(ring: *mut Ring) {
             is_drained |= entry.flags & DRAIN != 0;
             let in_order = is_drained | is_chained;
             is_chained = entry.flags & (LINK | HARDLINK) != 0;
-            if matches!(entry.opcode, SPLICE | TEE) && is_served(entry.from) {
+            if matches!(entry.opcode, SPLICE | TEE) {
                 leave(entry.from);
             }
             // Registered files are numbered by themselves, and the kernel's already.
@@ -323,9 +325,7 @@ unsafe fn prepare(ring: *mut Ring) {
 unsafe fn register(files: *const c_int, count: c_uint) {
     for index in 0..count as usize {
         let Ok(fd) = memory::load(files.wrapping_add(index)) else { break };
-        if is_served(fd) {
-            leave(fd);
-        }
+        leave(fd);
     }
 }
 
