@@ -17,6 +17,23 @@ await_socket() {
     done
 }
 
+# await_answer LOG COMMAND ARG…: waits until COMMAND ARG… succeeds; prints LOG where a server never answers.
+await_answer() {
+    local log=$1
+    shift
+    for _ in $(seq 300); do
+        if "$@" >/dev/null 2>&1; then return; fi
+        sleep 0.1
+    done
+    cat "$log"
+    return 1
+}
+
+# await_end PID: waits for a process that the shell has been told not to speak of.
+await_end() {
+    while kill -0 "$1" 2>/dev/null; do sleep 0.05; done
+}
+
 # start_nginx SOCKET [DIRECTIVES]: a web server of ./web at a socket, which logs to ./logs. `$server` is its process.
 start_nginx() {
     cat >nginx.conf <<CONF

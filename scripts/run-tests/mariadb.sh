@@ -1,5 +1,7 @@
 # shellcheck shell=bash
 # A database that reads and writes by io_uring: rows that were committed before it was killed are there, in tables of each engine.
+# shellcheck source=../lib-servers.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../lib-servers.sh"
 server=
 socket=$(mktemp -u /tmp/run-tests-mariadb.XXXXXX)
 mkdir data
@@ -11,15 +13,7 @@ start() {
         --innodb-buffer-pool-size=8M >log 2>&1 &
     server=$!
     disown "$server"
-    for _ in $(seq 300); do
-        if sql --execute 'select 1' >/dev/null 2>&1; then return; fi
-        sleep 0.1
-    done
-    cat log
-    return 1
-}
-gone() {
-    while kill -0 "$server" 2>/dev/null; do sleep 0.05; done
+    await_answer log sql --execute 'select 1'
 }
 mariadb-install-db --no-defaults --user=mysql --datadir="$PWD/data" \
     --auth-root-authentication-method=normal >installed 2>&1 || { cat installed; false; }
@@ -31,13 +25,13 @@ start
 # More than the server keeps in memory.
 sql bench --execute 'create table copies as select a.id, b.text_ from rows_ a, rows_ b where b.id <= 20'
 kill -9 "$server"
-gone
+await_end "$server"
 start
 sql bench --execute 'select count(*), md5(group_concat(md5(text_) order by id)) from rows_; check table rows_ extended;
     select count(*), sum(length(text_)) from copies; alter table copies engine=aria; check table copies extended;
     alter table copies engine=myisam; check table copies extended; select count(*) from copies;
     drop table copies; optimize table rows_;'
 mariadb-admin --no-defaults --socket="$socket" --user=root shutdown
-gone
+await_end "$server"
 server=
 rm -rf data log installed
