@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -90,23 +91,8 @@ cache answered, how much is not written back, and for how long the oldest of tha
 On a terminal the view is redrawn in place; q or Ctrl-C ends it. Otherwise each table follows the
 one before.")]
     Top(TopArgs),
-    /// Run a program that uses mounted pools without asking their servers.
-    #[command(after_help = "\
-Example: keepstone run --stats -- git clone /srv/project /mnt/project
-
-Serves pools that are mounted with -o direct, to CMD and all that it starts. What cannot be served
-(static programs, for one) uses the mount: the same files, only slower. Each mount that cannot be
-served is named at the start; when CMD ends (not by a signal), it says on stderr if less than 90 % of
-calls or bytes on pools was served, and why. --explain lists files and programs, --quiet says
-nothing. KEEPSTONE_DEBUG=1 tells on stderr what each process met.
-
-CMD maps the pool, and keeps it mapped when it drops its privileges without executing another program
-(docs/SEMANTICS.md).
-
-Exit status: that of CMD; 128 and the signal's number where one ended it; 126 or 127 where it could
-not be started. With --stats or --explain and --json, the object follows the
-output of CMD; notices are objects on stderr.")]
-    Run(crate::run::RunArgs),
+    #[command(flatten)]
+    Run(RunCommand),
     /// Serve pools as block devices: to other programs over NBD, or to the kernel.
     Bdev {
         /// What to do.
@@ -136,6 +122,53 @@ TRACE is text, a line `key [size in bytes]` for each access, or oracleGeneral: r
 traces of the papers on S3-FIFO and SIEVE have, without their compression. With neither TRACE nor --zipf, a
 set of generated traces is compared.")]
     Simulate(crate::simulate::SimulateArgs),
+}
+
+/// The command that starts programs; alone, as to describe all of them takes longer than what it does.
+#[derive(Debug, Subcommand)]
+pub enum RunCommand {
+    /// Run a program that uses mounted pools without asking their servers.
+    #[command(after_help = "\
+Example: keepstone run --stats -- git clone /srv/project /mnt/project
+
+Serves pools that are mounted with -o direct, to CMD and all that it starts. What cannot be served
+(static programs, for one) uses the mount: the same files, only slower. Each mount that cannot be
+served is named at the start; when CMD ends (not by a signal), it says on stderr if less than 90 % of
+calls or bytes on pools was served, and why. --explain lists files and programs, --quiet says
+nothing. KEEPSTONE_DEBUG=1 tells on stderr what each process met.
+
+CMD maps the pool, and keeps it mapped when it drops its privileges without executing another program
+(docs/SEMANTICS.md).
+
+Exit status: that of CMD; 128 and the signal's number where one ended it; 126 or 127 where it could
+not be started. With --stats or --explain and --json, the object follows the
+output of CMD; notices are objects on stderr.")]
+    Run(crate::run::RunArgs),
+}
+
+/// What [`Cli`] is where the command is `run`.
+#[derive(Debug, Parser)]
+#[command(name = "keepstone", version, max_term_width = 100)]
+struct OnlyRun {
+    /// Print one JSON object on stdout instead of text.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: RunCommand,
+}
+
+impl Cli {
+    /// What a command line says.
+    ///
+    /// # Errors
+    /// What is wrong with it, or the help that it asks for.
+    pub fn of_words(argv: &[OsString]) -> Result<Self, clap::Error> {
+        if argv.get(1).is_some_and(|word| word == "run") {
+            let OnlyRun { json, command } = OnlyRun::try_parse_from(argv)?;
+            return Ok(Self { json, command: Command::Run(command) });
+        }
+        Self::try_parse_from(argv)
+    }
 }
 
 /// `keepstone mkfs`

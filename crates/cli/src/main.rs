@@ -35,10 +35,9 @@ use std::ffi::OsString;
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
-use clap::Parser as _;
 use tracing_subscriber::EnvFilter;
 
-use args::{Cli, Command};
+use args::{Cli, Command, RunCommand};
 
 fn main() -> ExitCode {
     init_log();
@@ -46,7 +45,7 @@ fn main() -> ExitCode {
     if let Some(code) = mount::run_as_helper(&argv) {
         return code;
     }
-    let cli = match Cli::try_parse_from(&argv) {
+    let cli = match Cli::of_words(&argv) {
         Ok(cli) => cli,
         Err(err) => wrong_usage(&err, &argv),
     };
@@ -86,7 +85,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Check(args) => check::run(args, cli.json),
         Command::Stats(args) => stats::run(args, cli.json),
         Command::Top(args) => top::run(args, cli.json),
-        Command::Run(args) => run::run(args, cli.json),
+        Command::Run(RunCommand::Run(args)) => run::run(args, cli.json),
         Command::Doctor(args) => doctor::run(args, cli.json),
         Command::Bdev { command } => bdev::run(command, cli.json),
         Command::Crashtest(args) => crashtest::run(args, cli.json),

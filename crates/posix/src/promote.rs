@@ -36,6 +36,8 @@ use vfs::{FileKind, FileSystem, Ino};
 /// How long the parent of a fork waits for the child to hold its inodes before it looks whether the
 /// child is alive, in nanoseconds.
 const LOOK_NS: i64 = 5_000_000;
+/// How often the parent of a fork lets others run before it sleeps.
+const FORK_YIELDS: u32 = 200;
 
 /// How many free descriptors below its own a description may find occupied for it (promote-M5).
 const FILLERS: usize = 64;
@@ -467,7 +469,12 @@ impl Promotions {
         let member = self.member();
         let word = &member.segment().ready;
         let shares = self.shares_with_child.load(Relaxed);
-        while child > 0 && shares && word.load(Acquire) == 0 {
+        let is_awaited = || child > 0 && shares && word.load(Acquire) == 0;
+        // Mostly it is there in less time than it takes to fall asleep and to be woken.
+        for _ in (0..FORK_YIELDS).take_while(|_| is_awaited()) {
+            rustix::thread::sched_yield();
+        }
+        while is_awaited() {
             let timeout = futex::Timespec { tv_sec: 0, tv_nsec: LOOK_NS };
             let slept = futex::wait(word, futex::Flags::empty(), 0, Some(&timeout));
             if slept == Err(Errno::TIMEDOUT) && has_ended(child) {

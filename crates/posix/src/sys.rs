@@ -51,8 +51,6 @@ pub trait Kernel: Send + Sync {
     fn here(&self) -> Result<(u64, u64), Errno>;
     /// `st_dev` and `st_ino` of what a path leads to, which may be relative, as the kernel knows them without asking a server.
     fn place(&self, path: &[u8]) -> Result<(u64, u64), Errno>;
-    /// `F_OK` for an absolute path, with the effective IDs.
-    fn reach(&self, path: &[u8]) -> Result<(), Errno>;
     /// Reads a small file whole, or its start: `/proc`.
     fn slurp(&self, path: &[u8], buf: &mut [u8]) -> Result<usize, Errno>;
     /// Device, inode number and kind (`S_IF*`) of what `fd` is of, as the kernel knows them without asking a server.
@@ -264,14 +262,6 @@ impl Kernel for Raw {
         // SAFETY: a path with its NUL.
         let known = unsafe { known_by_kernel(AT_FDCWD, path.addr(), 0) };
         known.map(|(device, ino, _)| (device, ino))
-    }
-
-    fn reach(&self, path: &[u8]) -> Result<(), Errno> {
-        let path = PathZ::new(path)?;
-        let flags = libc::AT_EACCESS as usize;
-        let args = [AT_FDCWD, path.addr(), libc::F_OK as usize, flags, 0];
-        // SAFETY: 1: a path with its NUL.
-        unsafe { syscall(libc::SYS_faccessat2, args) }.map(drop)
     }
 
     fn slurp(&self, path: &[u8], buf: &mut [u8]) -> Result<usize, Errno> {

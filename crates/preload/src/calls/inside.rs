@@ -122,6 +122,20 @@ fn resolve(path: &[u8], resolved: &mut Resolved) -> Result<(), Errno> {
     }
 }
 
+/// Where a path leads from `start`, an absolute path without links, by its text.
+fn join(start: &[u8], path: &[u8]) -> Resolved {
+    let mut joined = Resolved(start.to_vec());
+    for name in path.split(|byte| *byte == b'/') {
+        match name {
+            b"" | b"." => {}
+            b".." => joined.up(),
+            // What is too long leads nowhere.
+            name => drop(joined.down(name)),
+        }
+    }
+    joined
+}
+
 /// `realpath` of a path that leads into a pool by its text, or from a working directory there. `None`: libc's.
 fn real_path(path: *const c_char) -> Option<(Vec<u8>, Result<(), Errno>)> {
     let process = process()?;
@@ -136,7 +150,7 @@ fn real_path(path: *const c_char) -> Option<(Vec<u8>, Result<(), Errno>)> {
         }
         start = CStr::from_bytes_until_nul(&cwd).ok()?.to_bytes().to_vec();
     }
-    if !process.leads_to_pool(if path.first() == Some(&b'/') { path } else { &start }) {
+    if !process.leads_to_pool(&start) && !process.leads_to_pool(&join(&start, path).0) {
         return None;
     }
     let mut resolved = Resolved(start);

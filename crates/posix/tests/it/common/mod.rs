@@ -191,10 +191,6 @@ impl Kernel for Stage {
         self.note(format!("device {}", path.escape_ascii()));
         Ok((self.device.load(Relaxed), 0))
     }
-    fn reach(&self, _path: &[u8]) -> Result<(), Errno> {
-        self.enter()?;
-        Ok(())
-    }
     fn slurp(&self, path: &[u8], buf: &mut [u8]) -> Result<usize, Errno> {
         self.enter_for_number()?;
         Raw.slurp(path, buf)
