@@ -10,6 +10,7 @@
 //! An engine puts its own tables beside these in the same arena ([`Plan`]).
 
 mod counts;
+mod delegations;
 mod inodes;
 mod mount_events;
 mod names;

@@ -1,6 +1,7 @@
 //! The derived state that all engines have, and locks.
 
 use crate::counts::Counts;
+use crate::delegations::Delegations;
 use crate::inodes::{Inode, Mapper};
 use crate::names::{NameEntry, NameIndex};
 use crate::openings::Openings;
@@ -60,6 +61,7 @@ struct Tables<V> {
     refs: Counts,
     mappings: Counts,
     openings: Openings,
+    delegations: Delegations,
     pins: Pins,
     inodes: Span<V>,
     /// Which inode numbers are used.
@@ -107,6 +109,7 @@ impl<V: Inode> Plan<V> {
         let mappings = Counts::plan(&mut l, processes, inodes);
         let unnamed = l.table(SERVERS);
         let openings = Openings::plan(&mut l, processes);
+        let delegations = Delegations::plan(&mut l, processes);
         let pins = Pins::plan(&mut l, sizes.blocks, processes.max(1));
         l.begin_derived();
         let tables = Tables {
@@ -117,6 +120,7 @@ impl<V: Inode> Plan<V> {
             refs,
             mappings,
             openings,
+            delegations,
             pins,
             inodes: l.table(inodes),
             numbers: Bitmap::plan(&mut l, sizes.inodes),
@@ -251,6 +255,11 @@ impl<V: Inode> State<V> {
     }
 
     /// What processes have the kernel open.
+    /// Files that others read and write by themselves.
+    pub fn delegations(&self) -> &Delegations {
+        &self.tables.delegations
+    }
+
     pub(crate) fn openings(&self) -> &Openings {
         &self.tables.openings
     }

@@ -17,7 +17,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 use vfs::{
-    Attr, Caller, DirEntry, Durability, Entry, Errno, Extent, Fallocate, FileSystem, Ino,
+    Attr, Caller, Delegation, DirEntry, Durability, Entry, Errno, Extent, Fallocate, FileSystem, Ino,
     KernelCache, Limits, NewNode, ROOT, RenameFlags, Result, Seek, SetAttr, SetXattr, StatFs,
 };
 
@@ -321,6 +321,13 @@ impl<F: Files> Pool<F> {
         self.files.medium().0
     }
 
+    /// `ESTALE` for a delegation that was recalled. Inside (delegations-D1 in `derived`).
+    #[inline]
+    fn check_delegation(&self, by: Delegation) -> Result<()> {
+        let state = self.files.state();
+        if state.delegations().is_valid(&state.arena, by) { Ok(()) } else { Err(Errno::STALE) }
+    }
+
     /// What is left to do for who syncs what is durable: to say whether the medium kept its word, and is still there.
     fn check_medium(&self) -> Result<()> {
         let medium = self.files.medium().0;
@@ -490,6 +497,35 @@ impl<F: Files> FileSystem for Pool<F> {
     }
     fn statfs(&self) -> StatFs {
         self.files.statfs()
+    }
+    fn delegate(&self) -> Result<Delegation> {
+        if F::DURABILITY != Durability::OnReturn {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let state = self.files.state();
+        state.delegations().begin(&state.arena)
+    }
+    fn recall(&self, delegation: Option<Delegation>) -> Result<()> {
+        let state = self.files.state();
+        state.delegations().end(&state.arena, delegation)
+    }
+    fn read_delegated(
+        &self,
+        by: Delegation,
+        ino: Ino,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<usize> {
+        self.files.op(|_| {
+            self.check_delegation(by)?;
+            self.files.read(ino, offset, buf)
+        })
+    }
+    fn write_delegated(&self, by: Delegation, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
+        self.files.op(|_| {
+            self.check_delegation(by)?;
+            self.files.write(ino, offset, data)
+        })
     }
     fn map_range(&self, ino: Ino, range: Range<u64>, stores: bool) -> Result<Vec<Extent>> {
         self.files.op(|_| self.files.map_range(ino, range.clone(), stores))

@@ -247,6 +247,58 @@ pub trait FileSystem: Send + Sync {
     /// Space and inodes, total and free.
     fn statfs(&self) -> StatFs;
 
+    /// A number by which other processes that have the same storage may read and write one of its files with
+    /// [`read_delegated`](Self::read_delegated) and [`write_delegated`](Self::write_delegated), until it is recalled: who serves
+    /// the file tells them which, and changes nothing of it meanwhile.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` where there are no such processes, or what they write would not be durable on return; `ENOSPC` where there
+    /// are too many delegations.
+    fn delegate(&self) -> Result<Delegation> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    /// Recalls a delegation, or all: when it returns, nobody is at work by it, and nobody begins.
+    ///
+    /// # Errors
+    /// `EAGAIN` where somebody may still be at work; nobody begins then, either.
+    fn recall(&self, _delegation: Option<Delegation>) -> Result<()> {
+        Ok(())
+    }
+
+    /// As [`read`](Self::read), by a delegation.
+    ///
+    /// # Errors
+    /// `ESTALE` where it was recalled; nothing is read then.
+    fn read_delegated(
+        &self,
+        _by: Delegation,
+        _ino: Ino,
+        _offset: u64,
+        _buf: &mut [u8],
+    ) -> Result<usize> {
+        Err(Errno::STALE)
+    }
+
+    /// As [`write`](Self::write), by a delegation.
+    ///
+    /// # Errors
+    /// `ESTALE` where it was recalled; nothing is written then.
+    fn write_delegated(
+        &self,
+        _by: Delegation,
+        _ino: Ino,
+        _offset: u64,
+        _data: &[u8],
+    ) -> Result<()> {
+        Err(Errno::STALE)
+    }
+
+    /// Whether others may change the file now without asking: who asks for its attributes is to remember nothing of them.
+    fn is_delegated(&self, _ino: Ino) -> bool {
+        false
+    }
+
     /// Counts a mapping of `range` of a file to where it lies, which it says: in order, without gaps, whole blocks. Until the
     /// mapping is taken back by [`unmap_range`](Self::unmap_range) these blocks stay the file's, and stay where they are: what
     /// is cut off or punched out is zeroed there, what would shift them gives `EBUSY`. `stores`: bytes may be stored through

@@ -345,6 +345,10 @@ pub enum Durability {
     OnSync,
 }
 
+/// By what number a file is [delegated](crate::FileSystem::delegate); never 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delegation(pub u64);
+
 /// Bytes of a file that lie together in the pool's memory: whole blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {

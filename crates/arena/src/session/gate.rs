@@ -85,6 +85,12 @@ impl Session {
 }
 
 impl Arena {
+    /// Waits until every operation has ended that has begun; new ones may begin meanwhile. `false` where that cannot be told.
+    /// The calling thread must be outside itself.
+    pub fn synchronize(&self) -> bool {
+        self.session().is_none_or(|s| s.fence_all() && s.wait_for_all())
+    }
+
     /// Marks the calling thread as inside an operation.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ::pool::{Engine, MountOptions};
 use anyhow::{Context as _, Result};
 use pmem::OpenOptions;
-use vfs::{Attr, Entry, FileSystem, Ino};
+use vfs::{Attr, Delegation, Entry, FileSystem, Ino};
 
 use crate::pool;
 
@@ -40,6 +40,14 @@ impl FileSystem for Inner {
 
     fn peek_into(&self, dir: Ino, name: &[u8], attr: &mut Attr) -> vfs::Result<()> {
         self.0.peek_into(dir, name, attr)
+    }
+
+    fn delegate(&self) -> vfs::Result<Delegation> {
+        self.0.delegate()
+    }
+
+    fn recall(&self, delegation: Option<Delegation>) -> vfs::Result<()> {
+        self.0.recall(delegation)
     }
 
     fn close(&self) -> vfs::Result<()> {
