@@ -6,18 +6,22 @@
 
 #![warn(missing_docs)]
 
+mod behind;
 mod caller;
 mod descriptors;
 mod dirfs;
+mod fanotify;
 mod locks;
 #[cfg(feature = "model")]
 pub mod model;
 mod nodes;
 mod sys;
 
+pub use behind::{Change, Opening, Reach, Watch};
 pub use dirfs::{DirFs, Options};
 
-use vfs::{Entry, FileSystem, Ino, Result};
+use std::time::Duration;
+use vfs::{Entry, Errno, FileSystem, Ino, Result};
 
 /// What a file is called for as long as it exists, whatever its names: its file handle (`name_to_handle_at(2)`), or where the
 /// file system has none its device and inode number; and its birth time. Opaque bytes, at most [`Identity::LEN_MAX`].
@@ -55,4 +59,41 @@ pub trait Backing: FileSystem {
 
     /// Bytes that can still be written, asked anew each time.
     fn room(&self) -> Result<u64>;
+
+    /// Begins to notice what others do, so. Once, before a front end looks anything up.
+    ///
+    /// # Errors
+    /// `EPERM` where the process may not; `EOPNOTSUPP` where what is below cannot tell.
+    fn watch(&self, _how: Watch) -> Result<Reach> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    /// Waits until others have changed something, or for so long, and calls `tell` for all that they have. By one thread at a
+    /// time, which `tell` may keep for long: it is called without a lock.
+    ///
+    /// # Errors
+    /// Where changes are not noticed (any more).
+    fn wait_for_changes(&self, _limit: Duration, _tell: &mut dyn FnMut(Change)) -> Result<()> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    /// From now on others who open the file wait until they are answered. Does nothing but with [`Watch::Permission`].
+    ///
+    /// # Errors
+    /// Where they would not.
+    fn guard(&self, _ino: Ino) -> Result<()> {
+        Ok(())
+    }
+
+    /// They wait no more.
+    fn unguard(&self, _ino: Ino) {}
+
+    /// Waits until others open a guarded file, or for so long, and calls `tell` for each. By one thread at a time, on which
+    /// every such opening in the system waits: so neither this nor `tell` opens a guarded file, or waits for one who does.
+    ///
+    /// # Errors
+    /// Of single openings, which were refused then.
+    fn wait_for_openings(&self, _limit: Duration, _tell: &mut dyn FnMut(Opening)) -> Result<()> {
+        Err(Errno::OPNOTSUPP)
+    }
 }

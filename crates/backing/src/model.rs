@@ -2,10 +2,12 @@
 //!
 //! Its inode numbers are given anew after a crash that took their creation back, so identities are numbers with birth times.
 
-use crate::{Backing, Identity};
+use crate::{Backing, Change, Identity, Opening, Reach, Watch};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
+use std::time::Duration;
 use vfs::model::Model;
 use vfs::{Caller, Entry, Errno, FileKind, FileSystem, Ino, NewNode, RenameFlags, Result};
 use vfs::{SetAttr, SetXattr, StatFs};
@@ -58,6 +60,33 @@ pub struct ModelBacking {
     is_metadata_changed: AtomicBool,
     /// Directories that were made or moved since.
     unplaced: Mutex<BTreeSet<Ino>>,
+    /// What others have changed, and opened.
+    changes: Queue<Change>,
+    openings: Queue<Opening>,
+    guarded: Mutex<BTreeSet<Ino>>,
+}
+
+/// What one thread waits for and others bring.
+struct Queue<T>(Mutex<Sender<T>>, Mutex<Receiver<T>>);
+
+impl<T> Queue<T> {
+    fn new() -> Self {
+        let (sender, receiver) = channel();
+        Self(Mutex::new(sender), Mutex::new(receiver))
+    }
+
+    fn put(&self, item: T) {
+        locked(&self.0).send(item).expect("the receiver is beside the sender");
+    }
+
+    /// Waits for one, so long at most, and takes all that are there.
+    fn take(&self, limit: Duration, each: &mut dyn FnMut(T)) {
+        let receiver = locked(&self.1);
+        match receiver.recv_timeout(limit) {
+            Ok(first) => std::iter::once(first).chain(receiver.try_iter()).for_each(each),
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
+        }
+    }
 }
 
 impl Default for ModelBacking {
@@ -88,7 +117,38 @@ impl ModelBacking {
             room: Mutex::new(None),
             is_metadata_changed: AtomicBool::new(false),
             unplaced: Mutex::default(),
+            changes: Queue::new(),
+            openings: Queue::new(),
+            guarded: Mutex::default(),
         }
+    }
+
+    /// Tells who watches of a change, which others have made: by calls that go past the cache.
+    pub fn tell(&self, change: Change) {
+        self.changes.put(change);
+    }
+
+    /// Somebody else opens a file; what he will be answered, at once where it is not guarded.
+    pub fn open_by_other(&self, ino: Ino, pid: u32) -> Receiver<bool> {
+        let (sender, answer) = channel();
+        let opening = Opening::new(ino, pid, move |may| {
+            // Who asked may have gone.
+            let _ = sender.send(may);
+        });
+        if self.is_guarded(ino) {
+            self.openings.put(opening);
+        }
+        answer
+    }
+
+    /// Nothing is guarded any more, as where who guarded it has ended.
+    pub fn unguard_all(&self) {
+        locked(&self.guarded).clear();
+    }
+
+    /// Whether others who open a file have to wait.
+    pub fn is_guarded(&self, ino: Ino) -> bool {
+        locked(&self.guarded).contains(&ino)
     }
 
     /// Loses what was not synced, and every reference.
@@ -295,5 +355,28 @@ impl Backing for ModelBacking {
         let stat = self.call(Call::Room)?.statfs();
         let told = *locked(&self.room);
         Ok(told.unwrap_or(stat.blocks_free.saturating_mul(u64::from(stat.block_size))))
+    }
+
+    fn watch(&self, _how: Watch) -> Result<Reach> {
+        Ok(Reach::Whole)
+    }
+
+    fn wait_for_changes(&self, limit: Duration, tell: &mut dyn FnMut(Change)) -> Result<()> {
+        self.changes.take(limit, tell);
+        Ok(())
+    }
+
+    fn guard(&self, ino: Ino) -> Result<()> {
+        locked(&self.guarded).insert(ino);
+        Ok(())
+    }
+
+    fn unguard(&self, ino: Ino) {
+        locked(&self.guarded).remove(&ino);
+    }
+
+    fn wait_for_openings(&self, limit: Duration, tell: &mut dyn FnMut(Opening)) -> Result<()> {
+        self.openings.take(limit, tell);
+        Ok(())
     }
 }

@@ -33,6 +33,8 @@ pub struct Node {
     pub anchor: Option<Arc<OwnedFd>>,
     /// Has no name any more, or none yet.
     pub is_nameless: bool,
+    /// A directory of which changes by others are told.
+    is_marked: bool,
     /// References given out.
     refs: u64,
     /// How often it is a parent or has changes (nodes-N2).
@@ -80,6 +82,14 @@ pub struct Nodes {
     lost_at: Option<u64>,
     /// Serial numbers of nodes that were dropped, for the caches.
     dropped: Vec<u64>,
+    /// Numbers by what is told of, where somebody is to be told (`fanotify`): the kind and the bytes of a handle.
+    told: Option<Told>,
+}
+
+/// How the key of an identity that has one is made, and the index.
+struct Told {
+    key: fn(&Identity) -> Option<Box<[u8]>>,
+    numbers: HashMap<Box<[u8]>, Ino>,
 }
 
 impl Nodes {
@@ -95,6 +105,7 @@ impl Nodes {
             now: 0,
             lost_at: None,
             dropped: Vec::new(),
+            told: None,
         };
         nodes.insert(ROOT, root, true);
         nodes
@@ -152,6 +163,9 @@ impl Nodes {
         let serial = self.next_serial;
         self.next_serial += 1;
         let Found { fd, key, kind, identity } = found;
+        if let Some(told) = &mut self.told {
+            told.enter(ino, &identity);
+        }
         let node = Node {
             serial,
             key,
@@ -159,6 +173,7 @@ impl Nodes {
             identity,
             anchor: keeps_open.then_some(fd),
             is_nameless: false,
+            is_marked: false,
             refs: 0,
             holds: 0,
             place: None,
@@ -213,6 +228,9 @@ impl Nodes {
             }
             let Some(node) = self.nodes.remove(&ino) else { break };
             self.dropped.push(node.serial);
+            if let Some(told) = &mut self.told {
+                told.leave(ino, &node.identity);
+            }
             if self.aliases.get(&node.key) == Some(&ino) {
                 self.aliases.remove(&node.key);
             }
@@ -343,5 +361,48 @@ impl Nodes {
     /// How many nodes there are.
     pub fn len(&self) -> usize {
         self.nodes.len()
+    }
+
+    // --- what others change ---------------------------------------------------------------------
+
+    /// From now on nodes can be [found](Self::told) by the key that `key` makes of an identity.
+    pub fn index(&mut self, key: fn(&Identity) -> Option<Box<[u8]>>) {
+        let mut told = Told { key, numbers: HashMap::new() };
+        self.nodes.iter().for_each(|(ino, node)| told.enter(*ino, &node.identity));
+        self.told = Some(told);
+    }
+
+    /// The number of what is told of by this key, if it is known.
+    pub fn told(&self, key: &[u8]) -> Option<Ino> {
+        self.told.as_ref()?.numbers.get(key).copied()
+    }
+
+    /// Whether a directory is to be marked: once in its life. One that is not known yet is.
+    pub fn begin_mark(&mut self, found: &Found) -> bool {
+        let known = self.find(found).and_then(|ino| self.nodes.get_mut(&ino));
+        known.is_none_or(|node| !std::mem::replace(&mut node.is_marked, true))
+    }
+
+    /// All numbers.
+    pub fn numbers(&self) -> impl Iterator<Item = Ino> {
+        self.nodes.keys().copied()
+    }
+
+    /// All names by which inodes were met last, each with its directory.
+    pub fn places(&self) -> impl Iterator<Item = (Ino, &[u8])> {
+        let places = self.nodes.values().filter_map(|node| node.place.as_ref());
+        places.map(|(dir, name)| (*dir, &**name))
+    }
+}
+
+impl Told {
+    fn enter(&mut self, ino: Ino, identity: &Identity) {
+        self.numbers.extend((self.key)(identity).map(|key| (key, ino)));
+    }
+
+    fn leave(&mut self, ino: Ino, identity: &Identity) {
+        if let Some(key) = (self.key)(identity).filter(|key| self.numbers.get(key) == Some(&ino)) {
+            self.numbers.remove(&key);
+        }
     }
 }

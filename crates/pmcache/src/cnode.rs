@@ -8,7 +8,7 @@ use crate::record::{self, Fingerprint, Flags, Record};
 use crate::{BLOCK, Cache, Mode, lock};
 use backing::Backing;
 use std::ops::Range;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use vfs::{
     Attr, Caller, Errno, FileSystem, Ino, NewKind, NewNode, Result, SetAttr, SetTime, SetXattr,
 };
@@ -187,6 +187,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let now = SetTime::At(cnode.record.left.mtime);
         self.set_shadow(cnode, &SetAttr { mtime: Some(now), ..SetAttr::default() })?;
         cnode.ctime = cnode.record.left.ctime;
+        // openers-O1.
+        self.guard(node.ino)?;
         let bitmap = self.pool.create(&Caller::ROOT, self.dirty, &cnode.name, &NEW)?;
         let blocks = Blocks::default();
         cnode.dirty =
@@ -235,6 +237,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             self.pool.forget(dirty.bitmap, 1);
         }
         self.backlog.remove(node.ino);
+        self.backing.unguard(node.ino);
         Ok(())
     }
 
@@ -336,11 +339,18 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             return Ok(());
         }
         let now = (self.options.clock)();
-        let attr = self.backing.getattr(node.ino)?;
+        // Before it is looked at: who is told of a change meanwhile looks again (behind-B1).
         node.is_suspect.store(false, Relaxed);
+        let is_changed = node.is_changed.swap(false, AcqRel);
+        let attr = self.backing.getattr(node.ino).inspect_err(|_| {
+            node.is_changed.fetch_or(is_changed, Relaxed);
+            node.is_suspect.store(true, Release);
+        })?;
         cnode.checked = now;
         let found = Fingerprint::of(&attr);
-        if found == cnode.record.left {
+        // What was only read may be of before a change within the same tick of the clock below.
+        let is_stale = is_changed && cnode.dirty.is_none();
+        if found == cnode.record.left && !is_stale {
             return Ok(());
         }
         if cnode.dirty.is_none() {
@@ -366,7 +376,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let age = (self.options.clock)().0.saturating_sub(cnode.checked.0);
         let is_young = (0..self.options.coherence_ns).contains(&age);
         let is_busy = cnode.record.state.contains(Flags::BUSY);
-        !is_busy && (!is_young || node.is_suspect.load(Relaxed))
+        !is_busy && (!is_young || node.is_suspect.load(Acquire))
     }
 
     /// Forgets what was read of a file.

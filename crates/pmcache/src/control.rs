@@ -186,7 +186,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     }
 
     /// Writes back what a file has now, also what another thread is at.
-    fn flush(&self, node: &Arc<Node>) -> Result<()> {
+    pub(crate) fn flush(&self, node: &Arc<Node>) -> Result<()> {
         loop {
             self.drain(std::slice::from_ref(node))?;
             let state = read(&node.state);

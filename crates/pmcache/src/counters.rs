@@ -47,6 +47,14 @@ counters! {
     invalidated,
     /// Writes that had to write back before they could go on.
     throttled,
+    /// Changes by others that were told by the file system below.
+    changes_told,
+    /// How often there were more of them than could be told.
+    changes_lost,
+    /// Openings behind the cache that had to wait until the file was written back.
+    openers_waited,
+    /// Those of them that were refused, as it could not be, or not in time.
+    openers_refused,
 }
 
 /// A counter, plus `n`.
@@ -70,6 +78,12 @@ pub struct Trouble {
 pub struct Status {
     /// What a write promises.
     pub mode: String,
+    /// How changes by others are noticed, beside comparing: the name of a [`Watch`](backing::Watch).
+    pub watch: String,
+    /// Of what the file system below tells: the name of a [`Reach`](backing::Reach).
+    pub watch_reach: Option<String>,
+    /// Why they are not, where it was asked for.
+    pub watch_problem: Option<String>,
     /// Bytes of the pool.
     pub size_bytes: u64,
     /// Bytes in use.

@@ -69,6 +69,11 @@ impl Backlog {
         }
     }
 
+    /// A file that has such.
+    pub fn find(&self, ino: Ino) -> Option<Arc<Node>> {
+        lock(&self.files).get(&ino).map(|(_, node)| node.clone())
+    }
+
     /// Since when the oldest file has such; `None`: there is none.
     pub fn oldest(&self) -> Option<Timestamp> {
         lock(&self.files).values().map(|(since, _)| *since).min()
@@ -240,7 +245,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         } else {
             self.backlog.renew(node.ino, (self.options.clock)());
         }
-        (state.retries, state.retry_at) = (0, Timestamp(i64::MIN));
+        (state.retries, state.retry_at, state.refused) = (0, Timestamp(i64::MIN), None);
         state.made = None;
         drop(state);
         if is_done {

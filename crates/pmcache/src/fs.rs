@@ -5,7 +5,7 @@ use crate::counters::{Status, Trouble};
 use crate::node::{EntryName as Name, Node, State};
 use crate::record::Flags;
 use crate::{Cache, Command, cnode, control, lock, read, write};
-use backing::Backing;
+use backing::{Backing, Watch};
 use std::sync::Arc;
 use std::time::Duration;
 use vfs::{
@@ -415,8 +415,13 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let share = |part: u64, all: u64| (all > 0).then(|| part as f64 / all as f64);
         let mut troubles = self.lost();
         troubles.extend(files.iter().filter_map(|(_, node)| self.trouble(node)));
+        let watching = self.watching();
+        let is_told = watching.how != Watch::Off;
         Status {
             mode: self.options.mode.to_string(),
+            watch: watching.how.to_string(),
+            watch_reach: is_told.then(|| watching.reach.name().to_owned()),
+            watch_problem: watching.problem,
             size_bytes: space.blocks * block,
             used_bytes: (space.blocks - space.blocks_free) * block,
             dirty_bytes: self.backlog.bytes(),
@@ -437,9 +442,15 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         } else if state.retry_at > Timestamp(i64::MIN) && state.retries > 0 {
             let why = state.error.map_or_else(String::new, |err| format!(": {err}"));
             format!("cannot be written back{why}; tried {} times, goes on", state.retries)
+        } else if state.refused.is_some() {
+            "is not written back yet".to_owned()
         } else {
             return None;
         };
+        let refused = state
+            .refused
+            .map(|pid| format!("; process {pid} was refused to open it behind the cache"));
+        let what = what + &refused.unwrap_or_default();
         let path = self.name_for_people(node.ino, cnode);
         Some(Trouble { path, what, dirty_bytes: cnode.dirty_bytes() })
     }

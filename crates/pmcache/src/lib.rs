@@ -25,6 +25,7 @@
 
 #![forbid(unsafe_code)]
 
+mod behind;
 mod births;
 mod cnode;
 mod content;
@@ -33,6 +34,7 @@ mod counters;
 mod drain;
 mod fs;
 mod node;
+mod openers;
 mod options;
 mod range;
 pub mod record;
@@ -81,6 +83,10 @@ pub struct Cache<P, B> {
     news: Mutex<births::News>,
     /// Whether creations can be recorded in the pool (births-N1).
     records_births: bool,
+    /// How others are noticed.
+    watching: Mutex<behind::Watching>,
+    /// Who waits to open files behind the cache.
+    openers: openers::Openers,
 }
 
 impl<P: FileSystem, B: Backing> Cache<P, B> {

@@ -16,8 +16,11 @@ pub struct Node {
     pub io: Mutex<Io>,
     /// Shared by who reads, exclusive for who changes something.
     pub state: RwLock<State>,
-    /// Whether an answer from below did not fit the fingerprint.
+    /// Whether it is to be compared with what is below however young it is: an answer from there did not fit the fingerprint, or
+    /// others have changed it.
     pub is_suspect: AtomicBool,
+    /// Whether others are known to have changed its content, whatever its times say.
+    pub is_changed: AtomicBool,
     /// Where the last read ended, and how many bytes were read in a row before.
     pub read_end: AtomicU64,
     pub read_run: AtomicU64,
@@ -43,6 +46,8 @@ pub struct State {
     pub is_unlinked: bool,
     /// Why it was not written back, for who syncs it next.
     pub error: Option<Errno>,
+    /// The last process that was refused to open it behind the cache.
+    pub refused: Option<u32>,
     /// Until when to wait before it is tried again, and how often it was.
     pub retry_at: Timestamp,
     pub retries: u32,
@@ -98,6 +103,7 @@ impl Node {
             io: Mutex::new(Io(())),
             state: RwLock::default(),
             is_suspect: AtomicBool::new(false),
+            is_changed: AtomicBool::new(false),
             read_end: AtomicU64::new(0),
             read_run: AtomicU64::new(0),
         }

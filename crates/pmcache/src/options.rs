@@ -59,6 +59,8 @@ pub struct Options {
     pub max_age_ns: i64,
     /// For so long, in nanoseconds, a file is believed to be as it was found.
     pub coherence_ns: i64,
+    /// Who opens a file behind the cache that is guarded waits no longer until it is written back; then it is refused.
+    pub opener_wait: Duration,
     /// An append of so many bytes has so much space allocated ahead below, shorter ones as much as is missing to the next multiple
     /// (Chell §4.1.2).
     pub reserve: u64,
@@ -86,6 +88,7 @@ impl Options {
             cap: bytes / 2,
             max_age_ns: ns(Duration::from_secs(30)),
             coherence_ns: ns(Duration::from_secs(1)),
+            opener_wait: Duration::from_secs(10),
             reserve: 1 << 20,
             read_ahead: 512 << 10,
             bypass: 0,

@@ -3,6 +3,7 @@
 use crate::counters::{Counts, Trouble};
 use crate::drain::Backlog;
 use crate::node::Cnode;
+use crate::openers::Openers;
 use crate::record::{self, Flags, MARK, MARK_MAX, Mark};
 use crate::space::Resident;
 use crate::table::Table;
@@ -91,6 +92,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             names: Mutex::default(),
             news: Mutex::default(),
             records_births: false,
+            watching: Mutex::default(),
+            openers: Openers::default(),
         };
         cache.recover()?;
         cache.records_births = cache.begin_births()?;

@@ -26,6 +26,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let bytes = cnode.dirty_bytes();
         self.resident.remove(cnode.shadow);
         self.backlog.remove(node.ino);
+        self.backing.unguard(node.ino);
         self.backlog.shrink(bytes);
         if let Some(dirty) = cnode.dirty.take() {
             self.pool.forget(dirty.bitmap, 1);

@@ -56,6 +56,19 @@ pub fn attr(ino: Ino, stat: &Statx) -> Result<Attr> {
     })
 }
 
+/// The kind and the bytes of the handle in an identity, if it has one.
+fn parts(identity: &Identity) -> Option<(i32, &[u8])> {
+    let (kind, bytes) = identity.0.strip_prefix(&[BY_HANDLE])?.split_first_chunk()?;
+    let (bytes, _btime) = bytes.split_last_chunk::<8>()?;
+    Some((i32::from_le_bytes(*kind), bytes))
+}
+
+/// The same as the kernel tells them in events (`fanotify`).
+pub fn told_key(identity: &Identity) -> Option<Box<[u8]>> {
+    let (kind, bytes) = parts(identity)?;
+    Some([&kind.to_ne_bytes()[..], bytes].concat().into())
+}
+
 /// How inodes are identified.
 pub struct Identities {
     /// The root's device.
@@ -92,11 +105,15 @@ impl Identities {
         Ok(Found { fd, key, kind: kind_of(stat)?, identity: Identity(identity) })
     }
 
+    /// Whether inodes on the root's file system are called by their handles.
+    pub fn has_handles(&self) -> bool {
+        self.has_handles
+    }
+
     /// The handle in an identity, if it has one.
     pub fn handle(&self, identity: &Identity) -> Option<Handle> {
-        let (kind, bytes) = identity.0.strip_prefix(&[BY_HANDLE])?.split_first_chunk()?;
-        let (bytes, _btime) = bytes.split_last_chunk::<8>()?;
-        Some(Handle { kind: i32::from_le_bytes(*kind), bytes: bytes.to_vec() })
+        let (kind, bytes) = parts(identity)?;
+        Some(Handle { kind, bytes: bytes.to_vec() })
     }
 
     /// Whether `name` in `dir`, which a listing says has the inode number `number`, may be what an identity means; where it

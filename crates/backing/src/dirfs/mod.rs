@@ -34,6 +34,7 @@
 //! - A mount below the directory is entered; it is not moved or linked across (`EXDEV`). Files there have descriptors.
 
 mod attrs;
+mod behind;
 mod data;
 mod durable;
 mod find;
@@ -45,7 +46,8 @@ mod names;
 use crate::descriptors::Descriptors;
 use crate::locks::{self, Locks};
 use crate::nodes::{Changes, Found, Nodes};
-use crate::{Backing, Identity};
+use crate::{Backing, Change, Identity, Opening, Reach, Watch};
+use behind::Watching;
 use inode::{Identities, key_of, stat};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -53,7 +55,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 use vfs::{
     Attr, Caller, DirEntry, Durability, Entry, Errno, Fallocate, FileKind, FileSystem, Ino,
@@ -98,6 +100,8 @@ pub struct DirFs {
     contents: Locks,
     /// Attributes: exclusive to set several.
     attrs: RwLock<()>,
+    /// What tells of others, once that was asked for.
+    watching: OnceLock<Watching>,
 }
 
 /// The lock goes now, not when a child that was just forked, and has the descriptor until it executes something, does.
@@ -151,6 +155,7 @@ impl DirFs {
             names: Locks::new(),
             contents: Locks::new(),
             attrs: RwLock::new(()),
+            watching: OnceLock::new(),
             root,
         })
     }
@@ -222,6 +227,7 @@ impl DirFs {
     /// Adds a reference to what was found under this name, if it was by a name.
     fn enter(&self, found: Found, place: Option<(Ino, &[u8])>) -> Result<Entry> {
         let (fd, dev) = (found.fd.clone(), found.key.0);
+        self.mark_directory(&found);
         let keeps_open = self.keeps_open(&found.identity);
         let stat = {
             let _whole = locks::shared(&self.attrs);
@@ -484,5 +490,26 @@ impl Backing for DirFs {
     fn room(&self) -> Result<u64> {
         let stat = rustix::fs::fstatvfs(&self.locked)?;
         Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+
+    fn watch(&self, how: Watch) -> Result<Reach> {
+        self.begin_watching(how)
+    }
+
+    fn wait_for_changes(&self, limit: Duration, tell: &mut dyn FnMut(Change)) -> Result<()> {
+        self.take_changes(limit, tell)
+    }
+
+    fn guard(&self, ino: Ino) -> Result<()> {
+        self.set_guarded(ino, true)
+    }
+
+    fn unguard(&self, ino: Ino) {
+        // What exists no more has no guard either.
+        let _ = self.set_guarded(ino, false);
+    }
+
+    fn wait_for_openings(&self, limit: Duration, tell: &mut dyn FnMut(Opening)) -> Result<()> {
+        self.take_openings(limit, tell)
     }
 }

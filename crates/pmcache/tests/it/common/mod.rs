@@ -1,12 +1,14 @@
 //! Caches over the model, in pools of BPFS.
 
 use backing::model::ModelBacking;
+use backing::{Change, Opening, Reach, Watch};
 use bpfs::Bpfs;
 use pmcache::{Cache, Error, Options};
 use pmem::{Medium as _, Region};
 use pool::{FormatOptions, MountOptions};
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 use vfs::{Caller, Errno, FileSystem, Ino, NewKind, NewNode, ROOT};
 
 /// A backing that a test keeps hold of.
@@ -51,6 +53,26 @@ impl backing::Backing for Below {
 
     fn room(&self) -> vfs::Result<u64> {
         self.0.room()
+    }
+
+    fn watch(&self, how: Watch) -> vfs::Result<Reach> {
+        self.0.watch(how)
+    }
+
+    fn wait_for_changes(&self, limit: Duration, tell: &mut dyn FnMut(Change)) -> vfs::Result<()> {
+        self.0.wait_for_changes(limit, tell)
+    }
+
+    fn guard(&self, ino: Ino) -> vfs::Result<()> {
+        self.0.guard(ino)
+    }
+
+    fn unguard(&self, ino: Ino) {
+        self.0.unguard(ino);
+    }
+
+    fn wait_for_openings(&self, limit: Duration, tell: &mut dyn FnMut(Opening)) -> vfs::Result<()> {
+        self.0.wait_for_openings(limit, tell)
     }
 }
 

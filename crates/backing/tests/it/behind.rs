@@ -1,0 +1,232 @@
+//! What the kernel tells of what others do in a directory: here others are children of this process.
+
+use crate::common::{Disk, KINDS, directory, file, open, open_without_handles};
+use backing::{Backing as _, Change, DirFs, Opening, Options, Reach, Watch};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::fd::AsRawFd as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+use vfs::{Errno, FileSystem as _, ROOT, SetAttr};
+
+/// Nothing takes longer, unless it never comes.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Lets others do something in a directory.
+fn others(dir: &Path, script: &str) {
+    let status = Command::new("sh").args(["-euc", script]).current_dir(dir).status().unwrap();
+    assert!(status.success(), "{script}");
+}
+
+/// What is told until all that was `expected` is.
+fn told(fs: &DirFs, expected: &[Change]) -> BTreeSet<Change> {
+    let until = Instant::now() + LIMIT;
+    let mut told = BTreeSet::new();
+    while !expected.iter().all(|change| told.contains(change)) {
+        assert!(Instant::now() < until, "{told:?} and not {expected:?}");
+        fs.wait_for_changes(Duration::from_millis(100), &mut |change| {
+            told.insert(change);
+        })
+        .unwrap();
+    }
+    told
+}
+
+fn name(dir: vfs::Ino, name: &str) -> Change {
+    Change::Name(dir, name.into())
+}
+
+fn changes_are_told(path: &Path, fs: &DirFs) {
+    let (f, d) = (file(fs, ROOT, b"f"), directory(fs, ROOT, b"d"));
+    let g = file(fs, d, b"g");
+    for (script, expected) in [
+        ("echo more >>f", &[Change::Content(f)][..]),
+        ("chmod 600 f", &[Change::Attributes(f)]),
+        ("touch -d @1 d/g", &[Change::Attributes(g)]),
+        ("ln f d/h", &[Change::Attributes(f), name(d, "h")]),
+        ("mv d/h h", &[name(d, "h"), name(ROOT, "h")]),
+        ("rm h; mkdir e", &[Change::Attributes(f), name(ROOT, "h"), name(ROOT, "e")]),
+        ("truncate -s 1 d/g", &[Change::Content(g)]),
+        ("chmod 700 d", &[Change::Attributes(d)]),
+    ] {
+        // By this process, at the same places.
+        fs.write(f, 0, b"own").unwrap();
+        fs::write(path.join("d/own"), b"own").unwrap();
+        fs::remove_file(path.join("d/own")).unwrap();
+        let set = SetAttr { perm: Some(0o644), ..SetAttr::default() };
+        fs.setattr(&vfs::Caller::ROOT, f, &set).unwrap();
+        others(path, script);
+        let told = told(fs, expected);
+        let own = [name(d, "own"), Change::Lost];
+        assert!(own.iter().all(|own| !told.contains(own)), "{script}: {told:?}");
+        let has_content = told.contains(&Change::Content(f));
+        assert_eq!(has_content, script.contains(">>f"), "{script}: {told:?}");
+    }
+}
+
+#[test]
+fn what_others_change_is_told_and_nothing_else() {
+    for kind in KINDS {
+        let disk = Disk::new(kind);
+        let path = disk.dir("d");
+        let fs = open(&path);
+        let dir = fs::File::open(&path).unwrap();
+        assert_eq!(fs.watch(Watch::Notify), Ok(Reach::Whole), "{kind}");
+        // Also below what is mounted over it.
+        let _over = disk.mount_over("d");
+        let below = format!("/proc/{}/fd/{}", std::process::id(), dir.as_raw_fd());
+        changes_are_told(Path::new(&below), &fs);
+    }
+}
+
+#[test]
+fn who_may_less_is_told_of_directories() {
+    let mut fewer = capabilities(None).unwrap();
+    fewer.effective -= CapabilitySet::SYS_ADMIN;
+    for open in [open, open_without_handles] {
+        let disk = Disk::new("ext4");
+        let path = disk.dir("d");
+        let fs = open(&path);
+        let all = capabilities(None).unwrap();
+        set_capabilities(None, fewer).unwrap();
+        assert_eq!(fs.watch(Watch::Permission), Err(Errno::PERM));
+        assert_eq!(fs.watch(Watch::Notify), Ok(Reach::Directories));
+        changes_are_told(&path, &fs);
+        set_capabilities(None, all).unwrap();
+    }
+}
+
+#[test]
+fn where_it_cannot_be_told_that_is_said() {
+    let proc = DirFs::open(Path::new("/sys/kernel"), Options::default()).unwrap();
+    assert_eq!(proc.watch(Watch::Notify), Err(Errno::OPNOTSUPP));
+    assert_eq!(proc.watch(Watch::Off), Ok(Reach::Whole));
+    let mut tell = |_| panic!("nothing is told");
+    assert_eq!(proc.wait_for_changes(Duration::ZERO, &mut tell), Err(Errno::OPNOTSUPP));
+}
+
+/// After more changes than the kernel keeps, all that is known is told.
+#[test]
+fn what_was_lost_is_told() {
+    let disk = Disk::new("tmpfs");
+    let path = disk.dir("d");
+    let fs = open(&path);
+    let (f, d) = (file(&fs, ROOT, b"f"), directory(&fs, ROOT, b"d"));
+    fs.watch(Watch::Notify).unwrap();
+    let most = fs::read_to_string("/proc/sys/fs/fanotify/max_queued_events").unwrap();
+    others(&path, &format!("i=0; while [ $i -le {} ]; do : >d/$i; i=$((i+1)); done", most.trim()));
+    let told = told(&fs, &[Change::Lost]);
+    let known = [Change::Attributes(f), Change::Attributes(d), name(ROOT, "f"), name(ROOT, "d")];
+    assert!(known.iter().all(|change| told.contains(change)), "{told:?}");
+    // And then it goes on.
+    others(&path, "echo more >>f");
+    self::told(&fs, &[Change::Content(f)]);
+}
+
+/// Ends a thread, also where a test fails.
+struct Ended<'a>(&'a AtomicBool);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
+/// Runs `test` beside the thread that takes openings, which come by the channel.
+fn with_openings(fs: &DirFs, test: impl FnOnce(&Receiver<Opening>)) {
+    let (sender, openings) = channel();
+    let has_ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let end = Ended(&has_ended);
+        scope.spawn(|| {
+            let sender = sender;
+            while !has_ended.load(SeqCst) {
+                let mut tell = |opening| sender.send(opening).unwrap();
+                fs.wait_for_openings(Duration::from_millis(50), &mut tell).unwrap();
+            }
+        });
+        test(&openings);
+        drop(end);
+    });
+}
+
+fn reader(path: &Path) -> Child {
+    let mut cat = Command::new("cat");
+    cat.arg(path).stdout(Stdio::piped()).stderr(Stdio::piped());
+    cat.spawn().unwrap()
+}
+
+fn output(reader: Child) -> Result<String, String> {
+    let output = reader.wait_with_output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
+}
+
+#[test]
+fn who_opens_a_guarded_file_waits() {
+    for kind in KINDS {
+        let disk = Disk::new(kind);
+        let path = disk.dir("d");
+        let fs = open(&path);
+        assert_eq!(fs.watch(Watch::Permission), Ok(Reach::Whole), "{kind}");
+        let (f, g) = (file(&fs, ROOT, b"f"), file(&fs, ROOT, b"g"));
+        fs.write(f, 0, b"old").unwrap();
+        fs.write(g, 0, b"free").unwrap();
+        fs.guard(f).unwrap();
+        with_openings(&fs, |openings| {
+            assert_eq!(output(reader(&path.join("g"))).unwrap(), "free");
+            let waiting = reader(&path.join("f"));
+            let opening = openings.recv_timeout(LIMIT).unwrap();
+            assert_eq!((opening.ino, opening.pid), (f, waiting.id()));
+            // By this process it is opened all the same.
+            assert_eq!(fs::read(path.join("f")).unwrap(), b"old");
+            fs.write(f, 0, b"new").unwrap();
+            opening.answer(true);
+            assert_eq!(output(waiting).unwrap(), "new", "{kind}");
+
+            let waiting = reader(&path.join("f"));
+            openings.recv_timeout(LIMIT).unwrap().answer(false);
+            let refused = output(waiting).unwrap_err();
+            assert!(refused.contains("Operation not permitted"), "{refused}");
+            let waiting = reader(&path.join("f"));
+            drop(openings.recv_timeout(LIMIT).unwrap());
+            assert_eq!(output(waiting).unwrap(), "new");
+
+            fs.unguard(f);
+            assert_eq!(output(reader(&path.join("f"))).unwrap(), "new");
+            assert!(openings.try_recv().is_err());
+            fs.guard(f).unwrap();
+        });
+        // Nobody answers any more.
+        let waiting = reader(&path.join("f"));
+        drop(fs);
+        assert_eq!(output(waiting).unwrap(), "new");
+    }
+}
+
+/// What is guarded goes when its last name goes.
+#[test]
+fn a_guard_keeps_no_file() {
+    let disk = Disk::new("ext4");
+    let path = disk.dir("d");
+    let fs = open(&path);
+    fs.watch(Watch::Permission).unwrap();
+    let free = fs.room().unwrap();
+    let f = file(&fs, ROOT, b"f");
+    fs.write(f, 0, &vec![1; 8 << 20]).unwrap();
+    fs.guard(f).unwrap();
+    fs.fsync(f).unwrap();
+    assert!(fs.room().unwrap() < free - (7 << 20));
+    fs.unlink(ROOT, b"f").unwrap();
+    fs.forget(f, 1);
+    fs.sync().unwrap();
+    let until = Instant::now() + LIMIT;
+    while fs.room().unwrap() < free - (1 << 20) {
+        assert!(Instant::now() < until, "its space stays taken");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

@@ -1,0 +1,125 @@
+//! Others who open a file behind the cache that has something which is not below yet: they wait until it is.
+//!
+//! - **openers-O1** A file is guarded from before it has something which is not below until all is below, so nobody who opens it
+//!   in between gets less than was written before he asked. Who has it open already is not kept waiting.
+//! - **openers-O2** The thread that takes openings ([`take_openings`](Cache::take_openings)) takes no lock of a file: those are
+//!   held by who may be opening a backing file, and that passes by the same thread. Another one writes back.
+//! - **openers-O3** Everybody is answered once: let in when the file is below; refused where it cannot be written back, or was
+//!   not in time. To let him in then would be to show him old content, and to keep him waiting could last for ever.
+
+use crate::counters::count;
+use crate::{Cache, lock, write};
+use backing::{Backing, Opening, Watch};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use vfs::{Errno, FileSystem, Ino, Result};
+
+/// Who waits.
+#[derive(Default)]
+pub struct Openers {
+    queue: Mutex<Queue>,
+    /// There is something to be written back.
+    arrived: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    /// Those who are not answered, in the order in which they came, with when they are refused.
+    waiting: BTreeMap<u64, (Opening, Instant)>,
+    /// Of these, whose files nobody writes back for them yet.
+    left: VecDeque<(u64, Ino)>,
+    arrivals: u64,
+}
+
+impl<P: FileSystem, B: Backing> Cache<P, B> {
+    /// Guards a file where openings are watched.
+    pub(crate) fn guard(&self, ino: Ino) -> Result<()> {
+        if self.options.read_only { Ok(()) } else { self.backing.guard(ino) }
+    }
+
+    /// Whether there are openings to be [taken](Self::take_openings) and [served](Self::serve_openers).
+    pub fn guards(&self) -> bool {
+        self.watching().how == Watch::Permission
+    }
+
+    /// Waits until somebody opens a guarded file, or for so long; answers who has waited for too long. For a thread that does
+    /// nothing else.
+    ///
+    /// # Errors
+    /// Of single openings, which were refused then.
+    pub fn take_openings(&self, limit: Duration) -> Result<()> {
+        let next = lock(&self.openers.queue).waiting.values().map(|(_, until)| *until).min();
+        let left = next.map_or(limit, |until| until.saturating_duration_since(Instant::now()));
+        let taken = self.backing.wait_for_openings(left.min(limit), &mut |opening| {
+            // openers-O2.
+            if self.backlog.find(opening.ino).is_none() {
+                return opening.answer(true);
+            }
+            count(&self.counts.openers_waited, 1);
+            let mut queue = lock(&self.openers.queue);
+            let (id, ino) = (queue.arrivals, opening.ino);
+            queue.arrivals += 1;
+            queue.left.push_back((id, ino));
+            queue.waiting.insert(id, (opening, Instant::now() + self.options.opener_wait));
+            self.openers.arrived.notify_one();
+        });
+        let now = Instant::now();
+        let late: Vec<u64> = {
+            let queue = lock(&self.openers.queue);
+            let is_late = |(_, until): &&(Opening, Instant)| *until <= now;
+            let late = queue.waiting.iter().filter(|(_, waiting)| is_late(waiting));
+            late.map(|(id, _)| *id).collect()
+        };
+        for id in late {
+            if let Some((ino, pid)) = self.answer_opener(id, false) {
+                let path = self.backing.path(ino).unwrap_or_default();
+                let path = String::from_utf8_lossy(&path);
+                tracing::error!(
+                    "{path}: process {pid} was refused to open it: it was not written back within {:?}",
+                    self.options.opener_wait
+                );
+            }
+        }
+        taken
+    }
+
+    /// Waits for somebody who was [taken](Self::take_openings), or for so long; writes back for him what he opens.
+    pub fn serve_openers(&self, limit: Duration) {
+        let next = {
+            let queue = lock(&self.openers.queue);
+            let is_idle = |queue: &mut Queue| queue.left.is_empty();
+            let waited = self.openers.arrived.wait_timeout_while(queue, limit, is_idle);
+            waited.unwrap_or_else(PoisonError::into_inner).0.left.pop_front()
+        };
+        let Some((id, ino)) = next else { return };
+        let node = self.backlog.find(ino);
+        let written = node.as_ref().map_or(Ok(()), |node| self.flush(node));
+        let Some((ino, pid)) = self.answer_opener(id, written.is_ok()) else { return };
+        let (Err(err), Some(node)) = (written, node) else { return };
+        let mut state = write(&node.state);
+        let path = state.cached.as_ref().map(|cnode| self.name_for_people(ino, cnode));
+        state.refused = Some(pid);
+        drop(state);
+        let path = path.unwrap_or_default();
+        tracing::error!("{path}: process {pid} was refused to open it: {}", reason(err));
+    }
+
+    /// Answers who waits, if he still does; which file it is, and who.
+    fn answer_opener(&self, id: u64, may: bool) -> Option<(Ino, u32)> {
+        let (opening, _) = lock(&self.openers.queue).waiting.remove(&id)?;
+        let who = (opening.ino, opening.pid);
+        if !may {
+            count(&self.counts.openers_refused, 1);
+        }
+        opening.answer(may);
+        Some(who)
+    }
+}
+
+fn reason(err: Errno) -> String {
+    match err {
+        Errno::STALE => "others have changed it while the cache had changes of its own".to_owned(),
+        err => format!("it cannot be written back: {err}"),
+    }
+}
