@@ -45,7 +45,8 @@ impl Delegations {
     #[inline]
     pub fn is_valid(&self, arena: &Arena, delegation: Delegation) -> bool {
         let Some((_, words)) = self.words(arena) else { return false };
-        delegation.0 != 0 && words[delegation.0 as usize % DELEGATIONS].load(Acquire) == delegation.0
+        delegation.0 != 0
+            && words[delegation.0 as usize % DELEGATIONS].load(Acquire) == delegation.0
     }
 
     /// Recalls it, or all (delegations-D2). `EAGAIN` where one cannot be sure of all who are at work; nothing is valid then,

@@ -134,6 +134,7 @@ impl fuser::Filesystem for Server {
                     Some(_) => self.note_alias(parent, name, attr.ino),
                     None => self.note_name(parent, name, attr.ino),
                 }
+                let ttl = if alias.is_some() { ttl } else { self.ttl(entry.ino) };
                 reply.entry(ttl, &attr, convert::generation(&entry));
             }
             Err(fuser::Errno::ENOENT) if !ttl.is_zero() => {
@@ -371,7 +372,9 @@ impl fuser::Filesystem for Server {
             if mapped {
                 self.check_page(ino, fh, true)?;
             }
-            if self.shared.is_some() && flags.0 & libc::O_APPEND != 0 && !mapped {
+            // The kernel may not know where the file ends.
+            let is_shared = self.shared.is_some() || self.options.caching.checks_pages;
+            if is_shared && flags.0 & libc::O_APPEND != 0 && !mapped {
                 fs.append(ino, data)?;
             } else {
                 fs.write(ino, offset, data)?;

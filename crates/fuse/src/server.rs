@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use fuser::{
     FileHandle, FopenFlags, INodeNo, Notifier, ReplyAttr, ReplyEmpty, ReplyEntry, Request,
@@ -85,6 +86,25 @@ impl Server {
         Ok(attr.kind.mode_bits() | attr.perm)
     }
 
+    /// For how long the kernel may believe attributes that it is about to be told.
+    pub(crate) fn ttl(&self, ino: Ino) -> &Duration {
+        if self.fs.is_delegated(ino) { &Duration::ZERO } else { &self.options.caching.ttl }
+    }
+
+    /// What makes the kernel forget all that it keeps of a file, pages and attributes. While it does, other threads must go on
+    /// answering.
+    pub fn forgetter(&self) -> impl Fn(Ino) -> vfs::Result<()> + Send + Sync + 'static {
+        let notifier = self.notifier.clone();
+        move |ino| {
+            let kernel = notifier.get().ok_or(Errno::NOTCONN)?;
+            match kernel.inval_inode(INodeNo(ino.0), 0, 0) {
+                // It knows nothing of it.
+                Err(err) if err.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+                other => other.map_err(|_| Errno::IO),
+            }
+        }
+    }
+
     /// Counts the request and calls the engine; a panic becomes `EIO`.
     pub(crate) fn call<T>(
         &self,
@@ -116,7 +136,7 @@ impl Server {
             Ok(entry) => {
                 let attr = convert::file_attr(&entry);
                 self.note_name(parent, name, attr.ino);
-                reply.entry(&self.options.caching.ttl, &attr, convert::generation(&entry));
+                reply.entry(self.ttl(entry.ino), &attr, convert::generation(&entry));
             }
             Err(err) => reply.error(err),
         }
@@ -183,7 +203,7 @@ impl Server {
         f: impl FnOnce(&dyn FileSystem) -> vfs::Result<vfs::Attr>,
     ) {
         match self.call(op, f) {
-            Ok(attr) => reply.attr(&self.options.caching.ttl, &convert::file_attr(&attr)),
+            Ok(attr) => reply.attr(self.ttl(attr.ino), &convert::file_attr(&attr)),
             Err(err) => reply.error(err),
         }
     }

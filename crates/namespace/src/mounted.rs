@@ -17,8 +17,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 use vfs::{
-    Attr, Caller, Delegation, DirEntry, Durability, Entry, Errno, Extent, Fallocate, FileSystem, Ino,
-    KernelCache, Limits, NewNode, ROOT, RenameFlags, Result, Seek, SetAttr, SetXattr, StatFs,
+    Attr, Caller, Delegation, DirEntry, Durability, Entry, Errno, Extent, Fallocate, FileSystem,
+    Ino, KernelCache, Limits, NewNode, ROOT, RenameFlags, Result, Seek, SetAttr, SetXattr, StatFs,
 };
 
 /// The medium of an engine.

@@ -275,6 +275,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     pub(crate) fn name_below(&self, ino: Ino) -> Result<()> {
         let Some(node) = self.table.find(ino) else { return Ok(()) };
         let mut state = write(&node.state);
+        self.recall(&mut state)?;
         state.made = None;
         let Some(cnode) = state.dirty_mut().filter(|cnode| cnode.birth.is_some()) else {
             return Ok(());

@@ -18,8 +18,9 @@ const NEW: NewNode<'_> = NewNode { kind: NewKind::File, mode: 0o600, umask: 0 };
 
 impl<P: FileSystem, B: Backing> Cache<P, B> {
     /// The shadow of a file; made where there is none. Compares it with what is below where that was not done just now
-    /// (pmcache-C4).
+    /// (pmcache-C4). Recalls it from programs.
     pub(crate) fn cnode<'s>(&self, node: &Node, state: &'s mut State) -> Result<&'s mut Cnode> {
+        self.recall(state)?;
         if state.cached.is_none() {
             let mode = self.mode_of(node.ino, state);
             let mut cnode = self.load_or_make(node, mode)?;
@@ -309,6 +310,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     pub(crate) fn follow_attributes(&self, ino: Ino) -> Result<()> {
         let Some(node) = self.table.find(ino) else { return Ok(()) };
         let mut state = crate::write(&node.state);
+        self.recall(&mut state)?;
         match &mut state.cached {
             Some(cnode) => self.follow(&node, cnode),
             None => Ok(()),
@@ -365,8 +367,10 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             cnode.record.left = found;
             return self.store_record(cnode);
         }
-        let state = cnode.record.state | Flags::CONFLICT;
-        self.set_state(cnode, state)?;
+        let flags = cnode.record.state | Flags::CONFLICT;
+        self.set_state(cnode, flags)?;
+        self.recall(state)?;
+        let Some(cnode) = &state.cached else { return Err(Errno::STALE) };
         tracing::error!("{}: {CONFLICT}", self.name_for_people(node.ino, cnode));
         Err(Errno::STALE)
     }
@@ -405,10 +409,11 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             return;
         }
         let Ok(shadow) = self.pool.getattr(cnode.shadow) else { return };
-        attr.size = cnode.size;
+        attr.size = if state.delegation.is_some() { shadow.size } else { cnode.size };
         attr.blocks = attr.blocks.max(shadow.blocks);
         attr.mtime = shadow.mtime;
-        attr.ctime = cnode.ctime;
+        attr.ctime =
+            if state.delegation.is_some() { cnode.ctime.max(shadow.ctime) } else { cnode.ctime };
     }
 
     /// Where a file is, or was.

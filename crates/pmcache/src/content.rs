@@ -146,7 +146,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let is_sequential = node.read_end.swap(range.end, Relaxed) == offset && offset > 0;
         {
             let state = read(&node.state);
-            if let Some(cnode) = &state.cached
+            let is_own = state.delegation.is_none() && !state.is_offered;
+            if let Some(cnode) = state.cached.as_ref().filter(|_| is_own)
                 && !cnode.record.state.contains(Flags::CONFLICT)
                 && !self.needs_check(&node, cnode)
                 && self.holes(cnode, &range, 1)?.is_empty()
@@ -194,7 +195,12 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 
     /// What of these bytes is not in the cache and may be something else than zeros below (pmcache-C1): whole blocks, at most
     /// so many runs of them.
-    fn holes(&self, cnode: &Cnode, range: &Range<u64>, most: usize) -> Result<Vec<Range<u64>>> {
+    pub(crate) fn holes(
+        &self,
+        cnode: &Cnode,
+        range: &Range<u64>,
+        most: usize,
+    ) -> Result<Vec<Range<u64>>> {
         let end = range.end.min(cnode.size).min(cnode.record.left.size);
         let mut holes = Vec::new();
         let mut at = range.start / BLOCK * BLOCK;
@@ -341,7 +347,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     }
 
     /// What comes before each change of a file's content or size.
-    fn before_change(&self, node: &Node, state: &mut State) -> Result<()> {
+    pub(crate) fn before_change(&self, node: &Node, state: &mut State) -> Result<()> {
         if !state.is_plain {
             // vfs-C5.
             match self.backing.removexattr(node.ino, CAPABILITY) {
@@ -368,7 +374,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     }
 
     /// Where the backing file is longer than the file: makes it as long, before the file grows (pmcache-C3).
-    fn cut_below(
+    pub(crate) fn cut_below(
         &self,
         node: &Node,
         cnode: &mut Cnode,
@@ -392,7 +398,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     }
 
     /// Allocates space below for blocks that are to be written back (pmcache-C5); `end`: where what is written ends.
-    fn reserve(
+    pub(crate) fn reserve(
         &self,
         node: &Node,
         cnode: &mut Cnode,
@@ -704,7 +710,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
                 } else {
                     // The order of locks: not this one while the other is held, but by chance.
                     held = source.state.try_read().map_err(|_| Errno::AGAIN)?;
-                    held.cached.as_ref()
+                    held.cached.as_ref().filter(|_| held.delegation.is_none())
                 };
                 let shadow = match shadow {
                     Some(cnode) if self.is_whole(cnode, from, len)? => cnode.shadow,

@@ -158,7 +158,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     }
 
     /// Reads all of a file into the cache, a piece at a time, so that others go on.
-    fn warm(&self, node: &Node) -> Result<()> {
+    pub(crate) fn warm(&self, node: &Node) -> Result<()> {
         let mut at = 0;
         loop {
             let mut state = write(&node.state);

@@ -47,6 +47,10 @@ counters! {
     invalidated,
     /// Writes that had to write back before they could go on.
     throttled,
+    /// Files that were delegated to programs.
+    delegated,
+    /// Of these, how many were recalled.
+    recalled,
     /// Changes by others that were told by the file system below.
     changes_told,
     /// How often there were more of them than could be told.

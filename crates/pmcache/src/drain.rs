@@ -138,6 +138,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     /// Takes what is marked, if nobody else writes it back.
     fn begin(&self, node: &Node) -> Result<Option<Blocks>> {
         let mut state = write(&node.state);
+        self.recall(&mut state)?;
         node.is_suspect.store(true, Relaxed);
         self.check(node, &mut state)?;
         let Some(cnode) = &mut state.cached else { return Ok(None) };

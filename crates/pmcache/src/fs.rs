@@ -4,7 +4,7 @@ use crate::content::WriteOffset;
 use crate::counters::{Status, Trouble};
 use crate::node::{EntryName as Name, Node, State};
 use crate::record::Flags;
-use crate::{Cache, Command, cnode, control, lock, read, write};
+use crate::{Cache, Command, DELEGATION, MARK, cnode, control, lock, read, write};
 use backing::{Backing, Watch};
 use std::sync::Arc;
 use std::time::Duration;
@@ -199,6 +199,10 @@ impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
         state.error.take().map_or(Ok(()), Err)
     }
 
+    fn is_delegated(&self, ino: Ino) -> bool {
+        self.is_with_programs(ino)
+    }
+
     fn sync(&self) -> Result<()> {
         self.pool.sync()?;
         self.discard_removed()
@@ -216,6 +220,9 @@ impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
             let ns = self.options.coherence_ns;
             return if ns > 0 { Ok(ns.to_string().into_bytes()) } else { Err(Errno::NODATA) };
         }
+        if name == DELEGATION.as_bytes() {
+            return self.delegation(ino);
+        }
         match Command::of_attribute(name) {
             Some(command) => self.control(ino, command?),
             None => self.backing.getxattr(ino, name),
@@ -223,6 +230,9 @@ impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
     }
 
     fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: SetXattr) -> Result<()> {
+        if name == MARK.as_bytes() {
+            return self.mark_delegated(ino, value);
+        }
         if let Some(command) = Command::of_attribute(name) {
             return self.control_to_change(ino, command?);
         }
@@ -314,6 +324,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             return result;
         };
         let mut state = write(&node.state);
+        self.recall(&mut state)?;
         self.load(&node, &mut state)?;
         change(&mut state)?;
         state.cached.as_mut().map_or(Ok(()), |cnode| self.follow(&node, cnode))
@@ -365,6 +376,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 
     fn set_orphan(&self, node: &Node, is_orphan: bool) -> Result<()> {
         let mut state = write(&node.state);
+        self.recall(&mut state)?;
         let Some(cnode) = state.dirty_mut() else { return Ok(()) };
         let mut flags = cnode.record.state;
         flags.set(Flags::ORPHAN, is_orphan);
@@ -375,7 +387,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     /// the pool, too.
     pub(crate) fn retire(&self, node: &Node) {
         let mut state = write(&node.state);
-        if state.is_needed() {
+        if state.is_needed() || self.recall(&mut state).is_err() {
             return;
         }
         let Some(kept) = self.table.remove(node.ino) else { return };

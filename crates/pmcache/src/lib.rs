@@ -31,6 +31,7 @@ mod cnode;
 mod content;
 mod control;
 mod counters;
+mod delegate;
 mod drain;
 mod fs;
 mod node;
@@ -45,6 +46,7 @@ mod table;
 
 pub use control::{COMMANDS, Command, DATA, FileStatus};
 pub use counters::{Counters, Status, Trouble};
+pub use delegate::{DELEGATION, Forget, MARK};
 pub use options::{Mode, Options};
 pub use recover::{Error, directory_of};
 
@@ -52,7 +54,9 @@ use backing::Backing;
 use counters::Counts;
 use drain::Backlog;
 use space::Resident;
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{
+    Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+};
 use table::Table;
 use vfs::{FileSystem, Ino};
 
@@ -71,6 +75,8 @@ pub struct Cache<P, B> {
     /// Held by who makes, loads or removes a shadow file.
     shadows: Mutex<()>,
     backlog: Backlog,
+    /// Set where programs may have files by themselves.
+    delegating: OnceLock<delegate::Delegating>,
     resident: Resident,
     counts: Counts,
     /// Files that the cache has something for, and that are not there.

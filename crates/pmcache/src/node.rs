@@ -6,7 +6,7 @@ use crate::record::{Birth, Record};
 use eviction::MarkSlot;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, RwLock};
-use vfs::{Errno, Ino, Timestamp};
+use vfs::{Delegation, Errno, Ino, Timestamp};
 
 /// A regular file.
 pub struct Node {
@@ -44,6 +44,10 @@ pub struct State {
     pub is_plain: bool,
     /// Whether its last name is gone.
     pub is_unlinked: bool,
+    /// By what number programs read and write the shadow themselves.
+    pub delegation: Option<Delegation>,
+    /// Whether nobody has used it since it was made ready to be delegated (delegate-G4).
+    pub is_offered: bool,
     /// Why it was not written back, for who syncs it next.
     pub error: Option<Errno>,
     /// The last process that was refused to open it behind the cache.

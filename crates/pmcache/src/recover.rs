@@ -9,7 +9,7 @@ use crate::space::Resident;
 use crate::table::Table;
 use crate::{BLOCK, Cache, Options, lock, write};
 use backing::{Backing, Identity};
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 use vfs::{
     Caller, Durability, Errno, FileKind, FileSystem, Ino, NewKind, NewNode, RenameFlags, Result,
 };
@@ -85,6 +85,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             table: Table::default(),
             shadows: Mutex::new(()),
             backlog: Backlog::default(),
+            delegating: OnceLock::new(),
             resident,
             counts: Counts::default(),
             lost: Mutex::default(),
@@ -95,6 +96,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             watching: Mutex::default(),
             openers: Openers::default(),
         };
+        // By who served it before.
+        cache.pool.recall(None)?;
         cache.recover()?;
         cache.records_births = cache.begin_births()?;
         Ok(cache)

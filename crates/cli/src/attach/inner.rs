@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ::pool::{Engine, MountOptions};
 use anyhow::{Context as _, Result};
-use pmem::OpenOptions;
+use pmem::{Access, Lock, OpenOptions};
 use vfs::{Attr, Delegation, Entry, FileSystem, Ino};
 
 use crate::pool;
@@ -15,11 +15,27 @@ use crate::pool;
 pub struct Inner(pub Arc<dyn Engine>);
 
 impl Inner {
-    /// Opens the pool at `path`.
+    /// Opens the pool at `path`: together with programs to which files of it are delegated, if that can be.
     pub fn open(path: &Path) -> Result<Self> {
-        let region = pool::open(path, &OpenOptions::default(), pmem::Access::ReadWrite)?;
-        let engine = engines::mount(region, &MountOptions::default());
-        Ok(Self(engine.with_context(|| path.display().to_string())?))
+        let open = |lock| {
+            let options = OpenOptions { lock: Some(lock), ..OpenOptions::default() };
+            pool::open(path, &options, Access::ReadWrite)
+        };
+        // Who has it already may be programs that a cache has served whose server has died, and nobody else.
+        let alone = open(Lock::Exclusive).map(drop);
+        let shared = open(Lock::Shared)?;
+        let opened = match engines::attach(shared, &MountOptions::default()) {
+            Err(::pool::Error::Shared(err)) if alone.is_ok() => {
+                tracing::warn!("programs will not have files by themselves: {err}");
+                engines::mount(open(Lock::Exclusive)?, &MountOptions::default())
+            }
+            opened => opened,
+        };
+        let engine = opened.with_context(|| path.display().to_string())?;
+        if pmcache::directory_of(&*engine).is_none() {
+            alone?;
+        }
+        Ok(Self(engine))
     }
 
     /// Bytes of the pool.

@@ -81,6 +81,12 @@ pub fn run(args: &ServerArgs, started: impl FnOnce(&Ready) -> Result<()>) -> Res
             stats: Some(stats(&cache, &ready, counters, threads)),
         },
     )?;
+    if threads > 1 {
+        use std::os::unix::ffi::OsStrExt as _;
+        let path = pool_path.as_os_str().as_bytes().to_vec();
+        cache.delegate_to_programs(path, Box::new(server.forgetter()));
+    }
+    mount::reap(Arc::downgrade(&cache.pool().0));
     let background = Arc::downgrade(&cache);
     drop(cache);
     let root = rustix::process::geteuid().is_root();

@@ -189,7 +189,7 @@ fn follow(changes: Arc<OnceLock<Changes>>) {
 
 /// Clears away what programs left that have ended, now and then, and lets those into the shared state who may open the
 /// pool meanwhile.
-fn reap(fs: Weak<dyn Engine>) {
+pub fn reap(fs: Weak<dyn Engine>) {
     std::thread::spawn(move || {
         while let Some(fs) = fs.upgrade() {
             match fs.reap_processes() {

@@ -1,0 +1,182 @@
+//! Files that programs read and write in the pool themselves, without a request to who serves the cache
+//! ([`FileSystem::delegate`]).
+//!
+//! A program asks by the attribute [`DELEGATION`], and is told by which number it may; what it is going to write it announces by
+//! [`MARK`]. So its calls cost what calls on files of a pool cost, and nothing is written that is not accounted for.
+//!
+//! - **delegate-G1** While a file is delegated, the shadow has every block that is below, as nothing is evicted that has a bitmap;
+//!   and the front end has kept nothing of the file, neither content nor attributes.
+//! - **delegate-G2** Programs write only to blocks that were marked for them by the same number. What goes before each write of
+//!   the cache's own (marks, space below, the cut of a longer backing file, a name that is durable where that is promised) was
+//!   done before, so there is nothing to sync, either.
+//! - **delegate-G3** Whoever else uses the file recalls it first; then its size is the shadow's, as C3 has it. Writing it back is
+//!   such a use, so a delegation ends with the age of what is dirty at the latest.
+//! - **delegate-G4** Between the moment at which the front end is told to forget a file and that at which it is delegated, nobody
+//!   else has used it: then it would have been kept again, and it is not delegated.
+
+use crate::counters::count;
+use crate::node::{Node, State};
+use crate::{BLOCK, Cache, read, write};
+use backing::Backing;
+use std::ops::Range;
+use std::sync::Mutex;
+use vfs::{Delegation, Errno, FileSystem, Ino, Result};
+
+/// The attribute that delegates a file, if it can be: [`Delegated`] as text.
+pub const DELEGATION: &str = "keepstone.cache.delegation";
+
+/// The attribute that announces writes by a delegation, when it is set: its number, the first block and the end of the range, in
+/// decimal, with spaces between them.
+pub const MARK: &str = "keepstone.cache.mark";
+
+/// So many blocks can be announced at once.
+const MARKED_MAX: u64 = 16 << 10;
+/// A file of more than this part of the pool is not delegated: all of it would have to be there.
+const PART_OF_POOL: u64 = 8;
+/// Set-user-ID and set-group-ID, which a write takes away.
+const PRIVILEGES: u32 = 0o6000;
+
+/// Makes a front end forget all that it keeps of a file.
+pub type Forget = Box<dyn Fn(Ino) -> Result<()> + Send + Sync>;
+
+/// How files are delegated.
+pub(crate) struct Delegating {
+    /// The pool's path.
+    pool: Vec<u8>,
+    forget: Forget,
+    /// Held by who delegates: the front end answers nobody with the thread that makes it forget.
+    one: Mutex<()>,
+}
+
+impl<P: FileSystem, B: Backing> Cache<P, B> {
+    /// From now on delegates files to programs that ask: they find the pool at this path. Once; by a front end that goes on
+    /// answering while it forgets.
+    pub fn delegate_to_programs(&self, pool: Vec<u8>, forget: Forget) {
+        let can = !self.options.read_only && !self.options.write_through;
+        if can && self.options.coherence_ns > 0 {
+            let _ = self.delegating.set(Delegating { pool, forget, one: Mutex::new(()) });
+        }
+    }
+
+    /// Delegates a file: by which number, the shadow, and the pool.
+    ///
+    /// # Errors
+    /// `ENODATA` where that cannot be; `EAGAIN` where it may be possible later.
+    pub(crate) fn delegation(&self, ino: Ino) -> Result<Vec<u8>> {
+        let way = self.delegating.get().ok_or(Errno::NODATA)?;
+        let node = self.table.find(ino).ok_or(Errno::NODATA)?;
+        if let Some(told) = told(&read(&node.state), way) {
+            return Ok(told);
+        }
+        let _one = way.one.try_lock().map_err(|_| Errno::AGAIN)?;
+        self.offer(&node)?;
+        (way.forget)(ino)?;
+        let mut state = write(&node.state);
+        // delegate-G4.
+        if !std::mem::take(&mut state.is_offered) {
+            return Err(Errno::AGAIN);
+        }
+        let cnode = state.cached.as_ref().ok_or(Errno::AGAIN)?;
+        if !self.holes(cnode, &(0..cnode.size), 1)?.is_empty() {
+            return Err(Errno::AGAIN);
+        }
+        state.delegation = Some(self.pool.delegate()?);
+        count(&self.counts.delegated, 1);
+        told(&state, way).ok_or(Errno::AGAIN)
+    }
+
+    /// Prepares all that a program will not.
+    fn offer(&self, node: &Node) -> Result<()> {
+        let space = self.pool.statfs();
+        let most = space.blocks * u64::from(space.block_size) / PART_OF_POOL;
+        let size = self.cnode(node, &mut write(&node.state))?.size;
+        if size > most || self.backlog.bytes() > self.options.high {
+            return Err(Errno::NODATA);
+        }
+        self.warm(node)?;
+        let mut state = write(&node.state);
+        self.cnode(node, &mut state)?;
+        if state.is_unlinked || self.backing.getattr(node.ino)?.perm & PRIVILEGES != 0 {
+            return Err(Errno::NODATA);
+        }
+        self.before_change(node, &mut state)?;
+        self.keep_name(node, &mut state)?;
+        let cnode = state.cached.as_mut().ok_or(Errno::IO)?;
+        self.begin_dirty(node, cnode)?;
+        state.is_offered = true;
+        Ok(())
+    }
+
+    /// Makes ready for writes by a delegation to these blocks (delegate-G2).
+    ///
+    /// # Errors
+    /// `ESTALE` where it was recalled, `EINVAL` for what is no such announcement, `ENOSPC` where there is no space for them
+    /// below.
+    pub(crate) fn mark_delegated(&self, ino: Ino, announced: &[u8]) -> Result<()> {
+        let (by, blocks) = parse(announced).ok_or(Errno::INVAL)?;
+        let end = blocks.end.checked_mul(BLOCK).filter(|end| *end <= self.limits().file_size);
+        let end = end.ok_or(Errno::FBIG)?;
+        let node = self.table.find(ino).ok_or(Errno::STALE)?;
+        self.change(&node, blocks.end - blocks.start, |state, io| {
+            if state.delegation != Some(by) {
+                return Err(Errno::STALE.into());
+            }
+            self.check(&node, state)?;
+            let cnode = state.cached.as_mut().ok_or(Errno::IO)?;
+            cnode.size = self.pool.getattr(cnode.shadow)?.size;
+            if end > cnode.size {
+                self.cut_below(&node, cnode, io)?;
+            }
+            self.reserve(&node, cnode, &blocks, end)?;
+            Ok(self.mark(cnode, &blocks)?)
+        })
+    }
+
+    /// Recalls a file from programs (delegate-G3). To be called by who uses it in any other way, with its state locked.
+    ///
+    /// # Errors
+    /// `EAGAIN` where one of them may still be at work.
+    pub(crate) fn recall(&self, state: &mut State) -> Result<()> {
+        state.is_offered = false;
+        if state.delegation.is_none() {
+            return Ok(());
+        }
+        self.pool.recall(state.delegation)?;
+        state.delegation = None;
+        count(&self.counts.recalled, 1);
+        let Some(cnode) = &mut state.cached else { return Ok(()) };
+        let shadow = self.pool.getattr(cnode.shadow)?;
+        (cnode.size, cnode.ctime) = (shadow.size, cnode.ctime.max(shadow.ctime));
+        if let Some(dirty) = &mut cnode.dirty {
+            dirty.is_changed = true;
+        }
+        // What was announced and not written.
+        self.unmark(cnode, &(shadow.size.div_ceil(BLOCK)..u64::MAX))?;
+        self.resident.enter(cnode.shadow);
+        Ok(())
+    }
+
+    /// Whether programs may be changing the file now, or will in a moment.
+    pub(crate) fn is_with_programs(&self, ino: Ino) -> bool {
+        let with_programs = |node: std::sync::Arc<Node>| {
+            let state = read(&node.state);
+            state.delegation.is_some() || state.is_offered
+        };
+        self.table.find(ino).is_some_and(with_programs)
+    }
+}
+
+/// What a program is told of a file that is delegated: number, shadow, path of the pool.
+fn told(state: &State, way: &Delegating) -> Option<Vec<u8>> {
+    let (Delegation(number), shadow) = (state.delegation?, state.cached.as_ref()?.shadow);
+    let mut told = format!("{number} {shadow} ").into_bytes();
+    told.extend_from_slice(&way.pool);
+    Some(told)
+}
+
+fn parse(announced: &[u8]) -> Option<(Delegation, Range<u64>)> {
+    let mut numbers = std::str::from_utf8(announced).ok()?.split(' ').map(|word| word.parse().ok());
+    let (number, start, end) = (numbers.next()??, numbers.next()??, numbers.next()??);
+    let is_range = numbers.next().is_none() && start < end && end - start <= MARKED_MAX;
+    is_range.then_some((Delegation(number), start..end))
+}
