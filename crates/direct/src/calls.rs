@@ -4,6 +4,7 @@
 
 use crate::chunk::{CHUNK_BYTES, Chunk, Entry, PAGE_BYTES};
 use crate::copy::{self, Copier};
+use crate::delegation::{self, By, Outcome};
 use crate::descriptions::{APPENDS, Description, READS, WRITES};
 use crate::epoch::Inside;
 use crate::file::{File, Kind, MAPPABLE_BYTES};
@@ -21,6 +22,8 @@ use vfs::Errno;
 const COPY_BYTES_MAX: usize = 64 << 20;
 /// Vectors of more parts are the kernel's.
 const PARTS_MAX: usize = 16;
+/// How often a call may announce what it writes.
+const ANNOUNCEMENTS_MAX: u32 = 4;
 /// How often a call may map a chunk before it is made by the kernel.
 const MAPS_MAX: usize = (COPY_BYTES_MAX as u64 / CHUNK_BYTES) as usize + 2;
 
@@ -63,12 +66,43 @@ impl Call {
     }
 }
 
+/// How far a call has come with a file that is, or may be, delegated.
+#[derive(Default)]
+struct PoolUse {
+    has_asked: bool,
+    announcements: u32,
+    is_given_up: bool,
+}
+
+impl PoolUse {
+    /// Whether it is not to be made in the pool any more.
+    fn is_tried(&self) -> bool {
+        self.is_given_up
+    }
+
+    fn give_up(&mut self) {
+        self.is_given_up = true;
+    }
+
+    fn announced(&mut self, may_go_on: bool) {
+        self.announcements += 1;
+        self.is_given_up = !may_go_on || self.announcements > ANNOUNCEMENTS_MAX;
+    }
+
+    /// Whether to ask for a delegation: once.
+    fn may_ask(&mut self) -> bool {
+        !std::mem::replace(&mut self.has_asked, true) && !self.is_given_up
+    }
+}
+
 /// What can be done about a range.
 enum Plan<'c> {
     /// Copy: here, if it lies in one chunk.
     Copy(Option<&'c Chunk>),
     /// Map this chunk first.
     Map(u64),
+    /// Do it in the pool of a cache.
+    Delegated(By),
     /// Let the kernel do it.
     Ask(Why),
 }
@@ -83,6 +117,13 @@ enum Why {
     Hole,
     /// The first write of a tick (direct-C4), or the first read after it was asked whether pages count (direct-C5).
     Tick(u64),
+}
+
+impl Why {
+    /// Whether the cache is asked something anyway.
+    fn asks(self) -> bool {
+        matches!(self, Self::Tick(_))
+    }
 }
 
 impl Direct {
@@ -210,12 +251,29 @@ impl Direct {
         offset: off_t,
         call: &Call,
     ) -> Answer<usize> {
-        let mut maps = 0;
+        let (mut maps, mut pool) = (0, PoolUse::default());
         let offset = offset as u64;
         while self.is_served(fd) {
             let Some(inside) = Inside::enter() else { break };
             let Some((_, description)) = self.get(fd) else { break };
-            match self.plan::<W>(description, offset, parts.len, maps < MAPS_MAX) {
+            match self.plan::<W>(description, offset, parts, maps < MAPS_MAX, pool.is_tried()) {
+                Plan::Delegated(by) => {
+                    match self.by_delegation::<W>(description, by, offset, &parts.parts[0]) {
+                        Outcome::Done(len) => return Answer::Copied(len),
+                        Outcome::Announce(blocks) => {
+                            let size = description.file().size();
+                            drop(inside);
+                            pool.announced(self.announce(fd, by, &blocks, size));
+                        }
+                        Outcome::Kernel => pool.give_up(),
+                    }
+                }
+                Plan::Ask(why)
+                    if pool.may_ask() && self.wants_delegation::<W>(description, why.asks()) =>
+                {
+                    drop(inside);
+                    self.delegate(fd, !W);
+                }
                 Plan::Copy(chunk) => {
                     if self.copy::<W>(&inside, description, chunk, offset, parts) {
                         return Answer::Copied(parts.len);
@@ -237,7 +295,7 @@ impl Direct {
     /// A transfer at the description's offset, which it moves (direct-O2).
     #[inline]
     fn transfer<const W: bool>(&self, fd: i32, parts: &Parts<'_>, call: &Call) -> Answer<usize> {
-        let mut maps = 0;
+        let (mut maps, mut pool) = (0, PoolUse::default());
         while self.is_served(fd) {
             let Some(inside) = Inside::enter() else { break };
             let Some((_, description)) = self.get(fd) else { break };
@@ -253,7 +311,32 @@ impl Direct {
                 }
                 OffsetOwner::Ours(offset) => offset,
             };
-            match self.plan::<W>(description, offset, parts.len, maps < MAPS_MAX) {
+            match self.plan::<W>(description, offset, parts, maps < MAPS_MAX, pool.is_tried()) {
+                Plan::Delegated(by) => {
+                    let mut locked = position.lock();
+                    if locked.owner != OffsetOwner::Ours(offset) {
+                        continue;
+                    }
+                    match self.by_delegation::<W>(description, by, offset, &parts.parts[0]) {
+                        Outcome::Done(len) => {
+                            locked.owner = OffsetOwner::Ours(offset + len as u64);
+                            return Answer::Copied(len);
+                        }
+                        Outcome::Announce(blocks) => {
+                            drop(locked);
+                            let size = description.file().size();
+                            drop(inside);
+                            pool.announced(self.announce(fd, by, &blocks, size));
+                        }
+                        Outcome::Kernel => pool.give_up(),
+                    }
+                }
+                Plan::Ask(why)
+                    if pool.may_ask() && self.wants_delegation::<W>(description, why.asks()) =>
+                {
+                    drop(inside);
+                    self.delegate(fd, !W);
+                }
                 Plan::Copy(chunk) => {
                     let end = offset + parts.len as u64;
                     if !position.advance(offset, end) {
@@ -314,9 +397,19 @@ impl Direct {
         &self,
         description: &'d Description,
         offset: u64,
-        len: usize,
+        parts: &Parts<'_>,
         may_map: bool,
+        not_in_pool: bool,
     ) -> Plan<'d> {
+        let len = parts.len;
+        if let Some(by) = delegation::may_use::<W>(description)
+            && !not_in_pool
+            && parts.parts.len() == 1
+            && len.wrapping_sub(1) < COPY_BYTES_MAX
+            && offset < MAPPABLE_BYTES
+        {
+            return Plan::Delegated(by);
+        }
         let how = if W { WRITES } else { READS };
         let refused = !description.is(how)
             || W && description.is(APPENDS)

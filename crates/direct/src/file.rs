@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use crate::chunk::{CHUNK_BYTES, Chunk, Entry, Leaf};
+use crate::delegation::Delegated;
 use crate::slab::Zeroed;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
@@ -47,6 +48,8 @@ pub struct File {
     last_end: AtomicU64,
     /// Calls beyond the size we know.
     beyond: AtomicU32,
+    /// Of a cache: by what number it is read and written in the pool.
+    pub delegated: Delegated,
     leaves: [AtomicPtr<Leaf>; LEAVES],
 }
 
@@ -64,6 +67,7 @@ impl File {
         self.users.store(0, Relaxed);
         self.mapper.store(0, Relaxed);
         self.tick.store(0, Relaxed);
+        self.delegated.reset();
     }
 
     pub fn is(&self, dev: u64, ino: u64) -> bool {

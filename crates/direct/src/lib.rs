@@ -24,6 +24,8 @@
 //!   drops them when it learns that the file has changed below, and learns that when it asks. So in each period for which
 //!   the cache believes what it has found below, the first read makes the kernel ask, and is its own.
 //!
+//! What a cache delegates to the process is read and written in the cache's pool instead ([`delegation`]).
+//!
 //! A copy to persistent memory (DAX, where the kernel grants `MAP_SYNC`) is durable when it returns.
 //! `fsync` is the kernel's all the same: it promises as much for what other processes have written.
 //!
@@ -57,6 +59,7 @@ mod buffers;
 mod calls;
 mod chunk;
 mod copy;
+mod delegation;
 mod descriptions;
 mod epoch;
 mod file;
@@ -88,6 +91,10 @@ pub struct Config {
     pub times_ns: u64,
     /// Copies to persistent memory: durable when it returns.
     pub durable: Copier,
+    /// Opens the pool of a cache, by its path, together with who serves it. What it gives stays open.
+    pub open_pool: fn(&[u8]) -> Option<&'static dyn vfs::FileSystem>,
+    /// Whether all of a buffer of the program's can be read, or written to.
+    pub is_there: unsafe fn(*const u8, usize, bool) -> bool,
 }
 
 impl Config {
@@ -95,7 +102,16 @@ impl Config {
     /// much as 10 calls, and the first touch of a page of it half a call more than the call that it
     /// saves, populated or not (`keepstone-bench chell first-touch`).
     pub fn new(dirs: Vec<Vec<u8>>, durable: Copier) -> Self {
-        Self { dirs, look_after: 4, map_after: 16, chunks_max: 8192, times_ns: 0, durable }
+        Self {
+            dirs,
+            look_after: 4,
+            map_after: 16,
+            chunks_max: 8192,
+            times_ns: 0,
+            durable,
+            open_pool: |_| None,
+            is_there: |_, _, _| false,
+        }
     }
 }
 

@@ -6,7 +6,8 @@
 #![allow(unsafe_code)]
 
 use crate::chunk::{Chunk, Entry, Leaf};
-use crate::descriptions::{APPENDS, Description, LEAVES_NOTHING, READS, WRITES};
+use crate::delegation::Pools;
+use crate::descriptions::{APPENDS, Description, LEAVES_NOTHING, READS, STORES, WRITES};
 use crate::file::{File, Kind};
 use crate::lock::{Held, Lock};
 use crate::position::OffsetOwner;
@@ -68,6 +69,8 @@ pub struct Direct {
     has_record_locks: AtomicBool,
     /// Whether new descriptors are looked at, and chunks mapped.
     looks: AtomicBool,
+    /// Of caches.
+    pub(super) pools: Pools,
 }
 
 pub(super) fn borrow<'f>(fd: i32) -> BorrowedFd<'f> {
@@ -98,6 +101,7 @@ impl Direct {
             file_size_max: AtomicU64::new(u64::MAX),
             has_record_locks: AtomicBool::new(false),
             looks: AtomicBool::new(true),
+            pools: Pools::default(),
             config,
         };
         direct.limits_changed();
@@ -195,8 +199,9 @@ impl Direct {
         }
         if kind == Kind::Cached {
             // What is mapped keeps the file open at its server.
-            how = how & !WRITES | LEAVES_NOTHING;
-            if how & READS == 0 {
+            let stores = if how & (WRITES | APPENDS) == WRITES { STORES } else { 0 };
+            how = how & !WRITES | LEAVES_NOTHING | stores;
+            if how & (READS | STORES) == 0 {
                 return None;
             }
         }

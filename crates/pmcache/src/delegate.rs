@@ -25,6 +25,9 @@ use vfs::{Delegation, Errno, FileSystem, Ino, Result};
 /// The attribute that delegates a file, if it can be: [`Delegated`] as text.
 pub const DELEGATION: &str = "keepstone.cache.delegation";
 
+/// The attribute that says the same of a file that is delegated already, and nothing of others.
+pub const JOIN: &str = "keepstone.cache.delegated";
+
 /// The attribute that announces writes by a delegation, when it is set: its number, the first block and the end of the range, in
 /// decimal, with spaces between them.
 pub const MARK: &str = "keepstone.cache.mark";
@@ -83,6 +86,16 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         state.delegation = Some(self.pool.delegate()?);
         count(&self.counts.delegated, 1);
         told(&state, way).ok_or(Errno::AGAIN)
+    }
+
+    /// What a program is told of a file that is delegated already.
+    ///
+    /// # Errors
+    /// `ENODATA` where it is not.
+    pub(crate) fn join(&self, ino: Ino) -> Result<Vec<u8>> {
+        let way = self.delegating.get().ok_or(Errno::NODATA)?;
+        let node = self.table.find(ino).ok_or(Errno::NODATA)?;
+        told(&read(&node.state), way).ok_or(Errno::NODATA)
     }
 
     /// Prepares all that a program will not.

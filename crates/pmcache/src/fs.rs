@@ -4,7 +4,7 @@ use crate::content::WriteOffset;
 use crate::counters::{Status, Trouble};
 use crate::node::{EntryName as Name, Node, State};
 use crate::record::Flags;
-use crate::{Cache, Command, DELEGATION, MARK, cnode, control, lock, read, write};
+use crate::{Cache, Command, DELEGATION, JOIN, MARK, cnode, control, lock, read, write};
 use backing::{Backing, Watch};
 use std::sync::Arc;
 use std::time::Duration;
@@ -222,6 +222,9 @@ impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
         }
         if name == DELEGATION.as_bytes() {
             return self.delegation(ino);
+        }
+        if name == JOIN.as_bytes() {
+            return self.join(ino);
         }
         match Command::of_attribute(name) {
             Some(command) => self.control(ino, command?),

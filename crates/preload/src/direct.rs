@@ -17,7 +17,7 @@ use libc::{iovec, mode_t, off_t, size_t, ssize_t};
 use crate::serve::{Returned, to_c};
 use crate::start::debug;
 use crate::stats::{self, Class, Reason};
-use crate::{guard, inherited, real};
+use crate::{engine, guard, inherited, memory, real};
 
 static DIRECT: AtomicPtr<Direct> = AtomicPtr::new(std::ptr::null_mut());
 
@@ -45,6 +45,15 @@ unsafe extern "C" fn durable(to: *mut c_void, from: *const c_void, len: usize) -
     to
 }
 
+unsafe fn is_there(at: *const u8, len: usize, is_stored_to: bool) -> bool {
+    let there = if is_stored_to {
+        memory::writable(at.cast_mut().cast(), len).map(|there| there.len())
+    } else {
+        memory::readable(at.cast(), len).map(|there| there.len())
+    };
+    there == Ok(len)
+}
+
 /// A number from the environment, for tests.
 fn number(name: &std::ffi::CStr) -> Option<u32> {
     // SAFETY: the name is a string; nobody changes the environment this early.
@@ -55,19 +64,26 @@ fn number(name: &std::ffi::CStr) -> Option<u32> {
     }
 }
 
+/// Whether there are caches.
+pub fn are_caches() -> bool {
+    // SAFETY: as in `number`.
+    unsafe { !libc::getenv(c"KEEPSTONE_CACHES".as_ptr()).is_null() }
+}
+
 /// Serves what the environment says.
 pub fn start() {
     // SAFETY: as in `number`.
     let dirs = unsafe {
         let dirs = libc::getenv(c"KEEPSTONE_DIRECT".as_ptr());
         match dirs.is_null() {
-            true if libc::getenv(c"KEEPSTONE_CACHES".as_ptr()).is_null() => return,
+            true if !are_caches() => return,
             true => &[],
             false => std::ffi::CStr::from_ptr(dirs).to_bytes(),
         }
     };
     let dirs = dirs.split(|&byte| byte == b':').filter(|dir| !dir.is_empty());
     let mut config = Config::new(dirs.map(<[u8]>::to_vec).collect(), durable);
+    (config.open_pool, config.is_there) = (engine::attach_cache, is_there);
     // How soon it pays is not what tests are about.
     if let Some(calls) = number(c"KEEPSTONE_DIRECT_AFTER") {
         (config.look_after, config.map_after) = (calls, calls.max(1));
@@ -118,6 +134,11 @@ fn serve<T: Returned>(
         }
         Some(Answer::Kernel) | None => by_kernel(),
     }
+}
+
+/// Nothing is left to be synced, or else that is the kernel's to do.
+fn synced(direct: &Direct, fd: c_int) -> Answer<()> {
+    if direct.is_synced(fd) { Answer::Copied(()) } else { Answer::Kernel }
 }
 
 /// Tells of something; not of what our own code does.
@@ -267,6 +288,14 @@ stands_for_libc! {
         serve(Class::Seek, fd, |direct| direct.lseek(fd, offset, whence), || {
             real::lseek(fd, offset, whence)
         })
+    }
+
+    fn fsync(fd: c_int) -> c_int {
+        serve(Class::Sync, fd, |direct| synced(direct, fd), || real::fsync(fd))
+    }
+
+    fn fdatasync(fd: c_int) -> c_int {
+        serve(Class::Sync, fd, |direct| synced(direct, fd), || real::fdatasync(fd))
     }
 
     fn truncate(path: *const c_char, len: off_t) -> c_int {

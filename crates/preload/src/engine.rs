@@ -60,17 +60,40 @@ fn reason(err: &(dyn std::error::Error + 'static)) -> Reason {
     }
 }
 
+/// Joins the processes that use the pool of a cache, whose server is one of them. What it gives stays open.
+pub fn attach_cache(pool: &[u8]) -> Option<&'static dyn vfs::FileSystem> {
+    let path = Path::new(OsStr::from_bytes(pool));
+    match join(path) {
+        Ok((fs, _)) => Some(&**Box::leak(Box::new(fs))),
+        Err(err) => {
+            debug(format_args!("the cache in {} is left to its server: {err}", path.display()));
+            None
+        }
+    }
+}
+
 /// Joins the processes that use the pool. That fails where its mount is not `direct`: the server
 /// has the pool for itself then.
 fn attach(pool: &Path) -> Result<Attached, Box<dyn std::error::Error>> {
+    let (fs, hidden) = join(pool)?;
+    let file = pool_file(&*fs, hidden);
+    let secret = fs.secret();
+    let forking = fs.clone();
+    let on_fork = Box::new(move |step| match step {
+        Fork::Begins => forking.begin_fork(),
+        Fork::Ends => forking.end_fork(),
+    });
+    Ok(Attached { events: fs.clone(), fs, file, secret, on_fork })
+}
+
+/// Opens a pool for good, and the first of its descriptors.
+fn join(pool: &Path) -> Result<(Arc<dyn Engine>, Option<RawFd>), Box<dyn std::error::Error>> {
     let fs = open(pool)?;
     // Out of the program's sight. The descriptors that the engine remembers are only closed with it, and
     // it is never dropped.
     let process = process().ok_or(Errno::NOTSUP)?;
     let descriptors: Vec<_> = fs.descriptors().iter().map(AsRawFd::as_raw_fd).collect();
     let hidden = process.hide_all(&descriptors)?;
-    let file = pool_file(&*fs, hidden.first().copied());
-    let secret = fs.secret();
     let address = Box::into_raw(Box::new(fs.clone()));
     let free = |slot: &&AtomicPtr<_>| {
         let null = std::ptr::null_mut();
@@ -83,12 +106,7 @@ fn attach(pool: &Path) -> Result<Attached, Box<dyn std::error::Error>> {
     }
     fork::attached();
     calls::locking::unlock_ours();
-    let forking = fs.clone();
-    let on_fork = Box::new(move |step| match step {
-        Fork::Begins => forking.begin_fork(),
-        Fork::Ends => forking.end_fork(),
-    });
-    Ok(Attached { events: fs.clone(), fs, file, secret, on_fork })
+    Ok((fs, hidden.first().copied()))
 }
 
 /// What the pool lies in, to be mapped by this descriptor, the first that the engine keeps.

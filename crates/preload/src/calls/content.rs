@@ -232,12 +232,12 @@ export! {
     }
 
     fn fsync (fd: c_int) -> c_int {
-        on_fd(Class::Sync, fd, |process| process.fsync(fd)).unwrap_or_else(|| real::fsync(fd))
+        on_fd(Class::Sync, fd, |process| process.fsync(fd)).unwrap_or_else(|| direct::fsync(fd))
     }
 
     fn fdatasync (fd: c_int) -> c_int {
         on_fd(Class::Sync, fd, |process| process.fdatasync(fd))
-            .unwrap_or_else(|| real::fdatasync(fd))
+            .unwrap_or_else(|| direct::fdatasync(fd))
     }
 
     fn syncfs (fd: c_int) -> c_int {

@@ -1,0 +1,317 @@
+//! Files of caches that are delegated to this process: their content is in a pool that it has, too, and is read and written
+//! there, without a request ([`vfs::FileSystem::delegate`]).
+//!
+//! - **delegation-D1** A delegation counts as long as the pool says so, which each call asks as it is made. What is remembered here
+//!   of it changes with the tables locked, and whoever uses it under an older number is refused by the pool.
+//! - **delegation-D2** A block is written to only when the cache was told of it under the same number.
+
+#![allow(unsafe_code)]
+
+use crate::descriptions::{Description, READS, STORES};
+use crate::epoch::Inside;
+use crate::file::{File, Kind};
+use crate::slab::reserve;
+use crate::table::borrow;
+use crate::{Direct, lock::Held};
+use libc::iovec;
+use rustix::fs::XattrFlags;
+use std::ffi::CStr;
+use std::io::Write as _;
+use std::ops::Range;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*, fence};
+use vfs::{Delegation, Errno, FileSystem, Ino};
+
+/// The attributes of files of caches by which they are delegated, and by which a program learns that they are.
+const DELEGATION: &CStr = c"keepstone.cache.delegation";
+const JOIN: &CStr = c"keepstone.cache.delegated";
+/// The attribute that announces writes.
+const MARK: &CStr = c"keepstone.cache.mark";
+
+const BLOCK: u64 = 4096;
+/// Files are written to here up to so many blocks.
+const BLOCKS: u64 = 1 << 20;
+/// Who appends announces so many blocks at once.
+const AHEAD: u64 = 256;
+/// So many writes by the kernel before a file is asked for, at first and at most.
+const PATIENCE: u32 = 4;
+const PATIENCE_MAX: u32 = 4096;
+/// A delegation of fewer calls was not worth it.
+const WORTH: u32 = 64;
+/// Pools of caches that are used.
+const POOLS: usize = 4;
+
+/// Pools that were opened, or could not be, by their paths.
+#[derive(Default)]
+pub struct Pools([OnceLock<(Vec<u8>, Option<&'static dyn FileSystem>)>; POOLS]);
+
+impl Pools {
+    fn find(&self, path: &[u8], open: fn(&[u8]) -> Option<&'static dyn FileSystem>) -> Option<u32> {
+        let has = |slot: &OnceLock<(Vec<u8>, _)>| {
+            slot.get_or_init(|| (path.to_vec(), open(path))).0 == path
+        };
+        let index = self.0.iter().position(has)?;
+        self.get(index as u32).map(|_| index as u32)
+    }
+
+    fn get(&self, index: u32) -> Option<&'static dyn FileSystem> {
+        self.0.get(index as usize)?.get()?.1
+    }
+}
+
+/// What is known of a file's delegation. All zeros: nothing.
+pub struct Delegated {
+    /// 0: it is not delegated, as far as is known here.
+    number: AtomicU64,
+    shadow: AtomicU64,
+    pool: AtomicU32,
+    /// Calls by it.
+    calls: AtomicU32,
+    /// Writes by the kernel since it was asked for last, and how many are to come before it is again.
+    kernels: AtomicU32,
+    patience: AtomicU32,
+    /// Blocks that were announced, a bit for each; null as long as there were none.
+    announced: AtomicPtr<AtomicU64>,
+}
+
+/// A delegation as a call uses it.
+#[derive(Clone, Copy)]
+pub struct By {
+    number: Delegation,
+    shadow: Ino,
+    pool: u32,
+}
+
+/// What came of a call by a delegation.
+pub enum Outcome {
+    Done(usize),
+    /// These blocks have to be announced first.
+    Announce(Range<u64>),
+    /// It is the kernel's to make.
+    Kernel,
+}
+
+impl Delegated {
+    /// Starts over with another file. Nobody knows the place.
+    pub fn reset(&self) {
+        self.number.store(0, Relaxed);
+        self.kernels.store(0, Relaxed);
+        self.patience.store(PATIENCE, Relaxed);
+    }
+
+    /// The delegation, if there is one.
+    #[inline]
+    pub fn get(&self) -> Option<By> {
+        let number = self.number.load(Acquire);
+        if number == 0 {
+            return None;
+        }
+        let (shadow, pool) = (self.shadow.load(Relaxed), self.pool.load(Relaxed));
+        fence(Acquire);
+        // delegation-D1: what was read is of this number.
+        let is_same = self.number.load(Relaxed) == number;
+        is_same.then_some(By { number: Delegation(number), shadow: Ino(shadow), pool })
+    }
+
+    fn begin(&self, _held: &Held<'_>, by: By) {
+        if self.number.load(Relaxed) == by.number.0 {
+            return;
+        }
+        self.number.store(0, Release);
+        fence(SeqCst);
+        let bits = self.announced.load(Relaxed);
+        if !bits.is_null() {
+            // SAFETY: a mapping of this size, of numbers; what is dropped reads as zeros.
+            let _ = unsafe { libc::madvise(bits.cast(), BLOCKS as usize / 8, libc::MADV_DONTNEED) };
+        }
+        self.shadow.store(by.shadow.0, Relaxed);
+        self.pool.store(by.pool, Relaxed);
+        self.calls.store(0, Relaxed);
+        self.number.store(by.number.0, Release);
+    }
+
+    /// It was recalled.
+    #[cold]
+    fn end(&self, by: By) {
+        if self.number.compare_exchange(by.number.0, 0, AcqRel, Relaxed).is_ok() {
+            let is_worth = self.calls.swap(0, Relaxed) >= WORTH;
+            self.wait_longer(is_worth);
+        }
+    }
+
+    fn wait_longer(&self, is_worth: bool) {
+        let patience = self.patience.load(Relaxed);
+        let patience = if is_worth { PATIENCE } else { (patience * 2).min(PATIENCE_MAX) };
+        self.patience.store(patience, Relaxed);
+    }
+
+    /// Counts a write that the kernel is to make; whether to ask first.
+    fn is_wanted(&self) -> bool {
+        let is_due = self.kernels.fetch_add(1, Relaxed) >= self.patience.load(Relaxed);
+        if is_due {
+            self.kernels.store(0, Relaxed);
+        }
+        is_due
+    }
+
+    #[inline]
+    fn is_announced(&self, blocks: &Range<u64>) -> bool {
+        let bits = self.announced.load(Acquire);
+        // SAFETY: a mapping with a bit for each of `BLOCKS`.
+        let has = |block: u64| unsafe {
+            (*bits.add((block / 64) as usize)).load(Relaxed) & 1 << (block % 64) != 0
+        };
+        !bits.is_null() && blocks.clone().all(has)
+    }
+
+    fn announced(&self, _held: &Held<'_>, blocks: &Range<u64>) {
+        if self.announced.load(Relaxed).is_null() {
+            let Ok(bits) = reserve(BLOCKS as usize / 8) else { return };
+            self.announced.store(bits.cast(), Release);
+        }
+        let bits = self.announced.load(Relaxed);
+        for block in blocks.clone() {
+            // SAFETY: as above; ranges end at `BLOCKS`.
+            unsafe { (*bits.add((block / 64) as usize)).fetch_or(1 << (block % 64), Relaxed) };
+        }
+    }
+}
+
+impl Direct {
+    /// Reads or writes by a delegation. The buffer is the program's, and may be bad.
+    #[inline]
+    pub(crate) fn by_delegation<const W: bool>(
+        &self,
+        description: &Description,
+        by: By,
+        offset: u64,
+        part: &iovec,
+    ) -> Outcome {
+        let file = description.file();
+        let Some(fs) = self.pools.get(by.pool) else { return Outcome::Kernel };
+        let end = offset + part.iov_len as u64;
+        let blocks = offset / BLOCK..end.div_ceil(BLOCK);
+        if W {
+            if blocks.end > BLOCKS || end > self.file_size_max.load(Relaxed) {
+                return Outcome::Kernel;
+            }
+            // delegation-D2.
+            if !file.delegated.is_announced(&blocks) {
+                return Outcome::Announce(blocks);
+            }
+        }
+        // SAFETY: direct-C2 does not hold in a pool: what is bad is found before.
+        if !unsafe { (self.config.is_there)(part.iov_base.cast(), part.iov_len, !W) } {
+            return Outcome::Kernel;
+        }
+        let done = if W {
+            // SAFETY: it is there, and nobody else's but the program's.
+            let data = unsafe { std::slice::from_raw_parts(part.iov_base.cast(), part.iov_len) };
+            fs.write_delegated(by.number, by.shadow, offset, data).map(|()| data.len())
+        } else {
+            // SAFETY: as above.
+            let buf = unsafe { std::slice::from_raw_parts_mut(part.iov_base.cast(), part.iov_len) };
+            fs.read_delegated(by.number, by.shadow, offset, buf)
+        };
+        match done {
+            Ok(len) => {
+                if W {
+                    file.reached(end);
+                }
+                let calls = file.delegated.calls.load(Relaxed);
+                file.delegated.calls.store(calls.saturating_add(1), Relaxed);
+                Outcome::Done(len)
+            }
+            Err(Errno::STALE) => {
+                file.delegated.end(by);
+                Outcome::Kernel
+            }
+            Err(_) => Outcome::Kernel,
+        }
+    }
+
+    /// Whether to ask for a delegation before the kernel makes a call.
+    pub(crate) fn wants_delegation<const W: bool>(
+        &self,
+        description: &Description,
+        is_asking: bool,
+    ) -> bool {
+        let file = description.file();
+        file.kind() == Kind::Cached
+            && if W { description.is(STORES) && file.delegated.is_wanted() } else { is_asking }
+    }
+
+    /// Asks for a delegation, or whether there is one. The caller is outside.
+    #[cold]
+    pub(crate) fn delegate(&self, fd: i32, only_joins: bool) {
+        let mut text = [0_u8; libc::PATH_MAX as usize + 64];
+        let name = if only_joins { JOIN } else { DELEGATION };
+        let told = rustix::fs::fgetxattr(borrow(fd), name, &mut text[..]);
+        let by = told.ok().and_then(|len| self.parse(text.get(..len)?));
+        let held = self.hold();
+        let Some(_inside) = Inside::enter() else { return };
+        let Some((_, description)) = self.get(fd) else { return };
+        let delegated = &description.file().delegated;
+        match by {
+            Some(by) => delegated.begin(&held, by),
+            None if !only_joins => delegated.wait_longer(false),
+            None => {}
+        }
+    }
+
+    fn parse(&self, told: &[u8]) -> Option<By> {
+        let mut words = told.splitn(3, |byte| *byte == b' ');
+        let mut number = || std::str::from_utf8(words.next()?).ok()?.parse().ok();
+        let (delegation, shadow): (u64, u64) = (number()?, number()?);
+        let pool = self.pools.find(words.next()?, self.config.open_pool)?;
+        let by = By { number: Delegation(delegation), shadow: Ino(shadow), pool };
+        (delegation != 0).then_some(by)
+    }
+
+    /// Announces writes to blocks; whether they may be made. The caller is outside.
+    #[cold]
+    pub(crate) fn announce(&self, fd: i32, by: By, blocks: &Range<u64>, size: u64) -> bool {
+        let is_append = blocks.start * BLOCK >= size / BLOCK * BLOCK;
+        let ahead = if is_append { (blocks.end + AHEAD).min(BLOCKS) } else { blocks.end };
+        let blocks = blocks.start..ahead.max(blocks.end);
+        let mut text = [0_u8; 80];
+        let mut left = &mut text[..];
+        let written = write!(left, "{} {} {}", by.number.0, blocks.start, blocks.end);
+        let len = 80 - left.len();
+        let asked = rustix::fs::fsetxattr(borrow(fd), MARK, &text[..len], XattrFlags::empty());
+        let held = self.hold();
+        let Some(_inside) = Inside::enter() else { return false };
+        let Some((_, description)) = self.get(fd) else { return false };
+        let delegated = &description.file().delegated;
+        match asked {
+            Ok(()) if written.is_ok() => {
+                let is_same = delegated.get().is_some_and(|now| now.number == by.number);
+                if is_same {
+                    delegated.announced(&held, &blocks);
+                }
+                is_same
+            }
+            _ => {
+                delegated.end(by);
+                false
+            }
+        }
+    }
+
+    /// Whether a descriptor is of a file with nothing to be synced: all that was written to it was durable when that returned.
+    pub fn is_synced(&self, fd: i32) -> bool {
+        let Some(_inside) = Inside::enter() else { return false };
+        let Some((_, description)) = self.get(fd) else { return false };
+        let by = description.file().delegated.get();
+        by.zip(by.and_then(|by| self.pools.get(by.pool)))
+            .is_some_and(|(by, fs)| fs.read_delegated(by.number, by.shadow, 0, &mut []).is_ok())
+    }
+}
+
+/// Whether a description is of a file that may be read, or written to, by a delegation.
+#[inline]
+pub fn may_use<const W: bool>(description: &Description) -> Option<By> {
+    let file: &File = description.file();
+    let is_open = description.is(if W { STORES } else { READS });
+    if is_open && file.kind() == Kind::Cached { file.delegated.get() } else { None }
+}
