@@ -181,7 +181,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 
 /// What a program is told of a file that is delegated: number, shadow, path of the pool.
 fn told(state: &State, way: &Delegating) -> Option<Vec<u8>> {
-    let (Delegation(number), shadow) = (state.delegation?, state.cached.as_ref()?.shadow);
+    let (Delegation(number), Ino(shadow)) = (state.delegation?, state.cached.as_ref()?.shadow);
     let mut told = format!("{number} {shadow} ").into_bytes();
     told.extend_from_slice(&way.pool);
     Some(told)
