@@ -409,11 +409,12 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             return;
         }
         let Ok(shadow) = self.pool.getattr(cnode.shadow) else { return };
-        attr.size = if state.delegation.is_some() { shadow.size } else { cnode.size };
         attr.blocks = attr.blocks.max(shadow.blocks);
         attr.mtime = shadow.mtime;
-        attr.ctime =
-            if state.delegation.is_some() { cnode.ctime.max(shadow.ctime) } else { cnode.ctime };
+        (attr.size, attr.ctime) = match &state.delegation {
+            Some(delegated) => (shadow.size, delegated.ctime(cnode, &shadow)),
+            None => (cnode.size, cnode.ctime),
+        };
     }
 
     /// Where a file is, or was.

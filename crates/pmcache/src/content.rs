@@ -749,7 +749,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 }
 
 /// Taken away by every change of content (vfs-C5).
-const CAPABILITY: &[u8] = b"security.capability";
+pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 
 /// Sets the size of a file below.
 pub(crate) fn set_size<B: Backing>(below: &B, ino: Ino, size: u64) -> Result<()> {

@@ -14,13 +14,14 @@
 //! - **delegate-G4** Between the moment at which the front end is told to forget a file and that at which it is delegated, nobody
 //!   else has used it: then it would have been kept again, and it is not delegated.
 
+use crate::content::CAPABILITY;
 use crate::counters::count;
-use crate::node::{Node, State};
+use crate::node::{Cnode, Delegated, Node, State};
 use crate::{BLOCK, Cache, read, write};
 use backing::Backing;
 use std::ops::Range;
 use std::sync::Mutex;
-use vfs::{Delegation, Errno, FileSystem, Ino, Result};
+use vfs::{Attr, Delegation, Errno, FileSystem, Ino, Result, Timestamp};
 
 /// The attribute that delegates a file, if it can be: [`Delegated`] as text.
 pub const DELEGATION: &str = "keepstone.cache.delegation";
@@ -83,7 +84,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         if !self.holes(cnode, &(0..cnode.size), 1)?.is_empty() {
             return Err(Errno::AGAIN);
         }
-        state.delegation = Some(self.pool.delegate()?);
+        let mtime = self.own_mtime(cnode)?;
+        state.delegation = Some(Delegated { by: self.pool.delegate()?, mtime });
         count(&self.counts.delegated, 1);
         told(&state, way).ok_or(Errno::AGAIN)
     }
@@ -112,6 +114,9 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         if state.is_unlinked || self.backing.getattr(node.ino)?.perm & PRIVILEGES != 0 {
             return Err(Errno::NODATA);
         }
+        if !state.is_plain && self.backing.getxattr(node.ino, CAPABILITY) != Err(Errno::NODATA) {
+            return Err(Errno::NODATA);
+        }
         self.before_change(node, &mut state)?;
         self.keep_name(node, &mut state)?;
         let cnode = state.cached.as_mut().ok_or(Errno::IO)?;
@@ -131,7 +136,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let end = end.ok_or(Errno::FBIG)?;
         let node = self.table.find(ino).ok_or(Errno::STALE)?;
         self.change(&node, blocks.end - blocks.start, |state, io| {
-            if state.delegation != Some(by) {
+            if state.delegation.is_none_or(|delegated| delegated.by != by) {
                 return Err(Errno::STALE.into());
             }
             self.check(&node, state)?;
@@ -151,15 +156,13 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     /// `EAGAIN` where one of them may still be at work.
     pub(crate) fn recall(&self, state: &mut State) -> Result<()> {
         state.is_offered = false;
-        if state.delegation.is_none() {
-            return Ok(());
-        }
-        self.pool.recall(state.delegation)?;
+        let Some(delegated) = state.delegation else { return Ok(()) };
+        self.pool.recall(Some(delegated.by))?;
         state.delegation = None;
         count(&self.counts.recalled, 1);
         let Some(cnode) = &mut state.cached else { return Ok(()) };
         let shadow = self.pool.getattr(cnode.shadow)?;
-        (cnode.size, cnode.ctime) = (shadow.size, cnode.ctime.max(shadow.ctime));
+        (cnode.size, cnode.ctime) = (shadow.size, delegated.ctime(cnode, &shadow));
         if let Some(dirty) = &mut cnode.dirty {
             dirty.is_changed = true;
         }
@@ -179,9 +182,17 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     }
 }
 
+impl Delegated {
+    /// When the file changed last, programs included, by the attributes that its shadow has now.
+    pub fn ctime(&self, cnode: &Cnode, shadow: &Attr) -> Timestamp {
+        if shadow.mtime == self.mtime { cnode.ctime } else { cnode.ctime.max(shadow.mtime) }
+    }
+}
+
 /// What a program is told of a file that is delegated: number, shadow, path of the pool.
 fn told(state: &State, way: &Delegating) -> Option<Vec<u8>> {
-    let (Delegation(number), Ino(shadow)) = (state.delegation?, state.cached.as_ref()?.shadow);
+    let Delegation(number) = state.delegation?.by;
+    let Ino(shadow) = state.cached.as_ref()?.shadow;
     let mut told = format!("{number} {shadow} ").into_bytes();
     told.extend_from_slice(&way.pool);
     Some(told)

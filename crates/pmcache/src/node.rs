@@ -44,8 +44,8 @@ pub struct State {
     pub is_plain: bool,
     /// Whether its last name is gone.
     pub is_unlinked: bool,
-    /// By what number programs read and write the shadow themselves.
-    pub delegation: Option<Delegation>,
+    /// What makes programs read and write the shadow themselves.
+    pub delegation: Option<Delegated>,
     /// Whether nobody has used it since it was made ready to be delegated (delegate-G4).
     pub is_offered: bool,
     /// Why it was not written back, for who syncs it next.
@@ -55,6 +55,14 @@ pub struct State {
     /// Until when to wait before it is tried again, and how often it was.
     pub retry_at: Timestamp,
     pub retries: u32,
+}
+
+/// What makes programs read and write a shadow.
+#[derive(Clone, Copy)]
+pub struct Delegated {
+    pub by: Delegation,
+    /// The shadow's time before they did.
+    pub mtime: Timestamp,
 }
 
 /// A name in a directory.

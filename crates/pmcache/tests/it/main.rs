@@ -5,4 +5,5 @@ mod common;
 mod conformance;
 mod control;
 mod crash;
+mod delegate;
 mod faults;

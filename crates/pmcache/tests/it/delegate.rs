@@ -1,0 +1,298 @@
+//! Files that programs read and write in the pool themselves.
+
+use crate::common::{Below, content, file, options};
+use bpfs::Bpfs;
+use pmcache::{Cache, DELEGATION, JOIN, MARK, Options};
+use pmem::{Access, Lock, Medium as _, OpenOptions, Region};
+use pool::{FormatOptions, MountOptions};
+use rng::Rng;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, Weak};
+use vfs::conformance::{run_all, run_generated};
+use vfs::{Caller, Delegation, Errno, FileSystem, Ino, ROOT, RenameFlags, SetAttr, SetXattr};
+
+type Tested = Cache<Bpfs<Region>, Below>;
+
+const BLOCK: u64 = 4096;
+
+/// A pool's file, removed with it.
+struct Pool(PathBuf);
+
+impl Pool {
+    fn new(bytes: u64) -> Self {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBER.fetch_add(1, Relaxed);
+        let path = format!("/dev/shm/keepstone-delegate-{}-{number}", std::process::id());
+        let pool = Self(path.into());
+        bpfs::format(&Region::create(&pool.0, bytes).unwrap(), &FormatOptions::default()).unwrap();
+        pool
+    }
+
+    /// As who shares it with programs.
+    fn open(&self) -> Bpfs<Region> {
+        let lock = Some(Lock::Shared);
+        let options = OpenOptions { lock, ..OpenOptions::default() };
+        let region = options.open(&self.0, Access::ReadWrite).unwrap();
+        let place = bpfs::place(&region).unwrap();
+        let options = MountOptions { threads: Some(1), ..MountOptions::default() };
+        Bpfs::attach(region, &place, &options).unwrap()
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A cache that delegates, and a front end that forgets at once.
+struct Programs {
+    cache: Tested,
+    below: Below,
+    /// Which calls are made by a delegation.
+    draw: Mutex<Rng>,
+    pool: Pool,
+}
+
+/// What the file of this name has.
+fn named(fs: &dyn FileSystem, name: &[u8]) -> Vec<u8> {
+    let ino = fs.lookup(ROOT, name).unwrap().ino;
+    let found = content(fs, ino).unwrap();
+    fs.forget(ino, 1);
+    found
+}
+
+fn believing() -> Options {
+    Options { coherence_ns: 1_000_000_000, ..options() }
+}
+
+impl Programs {
+    fn new(bytes: u64, options: Options) -> Self {
+        let (pool, below) = (Pool::new(bytes), Below(Arc::default()));
+        let cache = Cache::attach(pool.open(), below.clone(), "/below", options).unwrap();
+        cache.delegate_to_programs(b"/pool".to_vec(), Box::new(|_| Ok(())));
+        Self { cache, below, draw: Mutex::new(Rng::new(1)), pool }
+    }
+
+    fn delegation(&self, ino: Ino) -> vfs::Result<(Delegation, Ino)> {
+        let told = String::from_utf8(self.cache.getxattr(ino, DELEGATION.as_bytes())?).unwrap();
+        let mut words = told.split(' ');
+        let mut number = || words.next().unwrap().parse().unwrap();
+        let found = (Delegation(number()), Ino(number()));
+        assert_eq!(words.collect::<Vec<_>>(), ["/pool"]);
+        Ok(found)
+    }
+
+    fn announce(&self, ino: Ino, by: Delegation, start: u64, end: u64) -> vfs::Result<()> {
+        let blocks = format!("{} {} {}", by.0, start / BLOCK, end.div_ceil(BLOCK));
+        self.cache.setxattr(ino, MARK.as_bytes(), blocks.as_bytes(), SetXattr::Any)
+    }
+
+    fn write_by_delegation(&self, ino: Ino, offset: u64, data: &[u8]) -> vfs::Result<()> {
+        let (by, shadow) = self.delegation(ino)?;
+        self.announce(ino, by, offset, offset.saturating_add(data.len() as u64))?;
+        self.cache.pool().write_delegated(by, shadow, offset, data)
+    }
+
+    fn read_by_delegation(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> vfs::Result<usize> {
+        let (by, shadow) = self.delegation(ino)?;
+        self.cache.pool().read_delegated(by, shadow, offset, buf)
+    }
+
+    /// Three times out of four.
+    fn draws(&self) -> bool {
+        self.draw.lock().unwrap().below(4) > 0
+    }
+}
+
+impl FileSystem for Programs {
+    vfs::forward!(self => self.cache; root, durability, kernel_cache, limits, lookup, forget, getattr, setattr, create, tmpfile,
+        readlink, unlink, rmdir, link, rename, readdir, append, drop_privileges, fallocate, seek, copy_range, fsync, sync,
+        getxattr, setxattr, listxattr, removexattr, statfs);
+
+    fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> vfs::Result<usize> {
+        if self.draws()
+            && let Ok(len) = self.read_by_delegation(ino, offset, buf)
+        {
+            return Ok(len);
+        }
+        self.cache.read(ino, offset, buf)
+    }
+
+    fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> vfs::Result<()> {
+        if !data.is_empty() && self.draws() && self.write_by_delegation(ino, offset, data).is_ok() {
+            return Ok(());
+        }
+        self.cache.write(ino, offset, data)
+    }
+
+    fn close(&self) -> vfs::Result<()> {
+        self.cache.close()
+    }
+}
+
+/// Whatever is done by delegations, and whatever in between by others, it is as if all had gone through the cache; and below is
+/// the same when it was written back.
+#[test]
+fn it_is_as_if_all_calls_went_through_the_cache() {
+    let make = || Box::new(Programs::new(16 << 20, believing())) as Box<dyn FileSystem>;
+    run_all(make);
+    run_generated(make, 20, 300);
+    // Where it is recalled for being written back all the time.
+    let tight = || Options { cap: 256 << 10, high: 128 << 10, low: 32 << 10, ..believing() };
+    run_generated(|| Box::new(Programs::new(16 << 20, tight())), 10, 300);
+}
+
+#[test]
+fn a_delegation_ends_when_somebody_else_uses_the_file() {
+    let programs = Programs::new(16 << 20, believing());
+    let cache = &programs.cache;
+    let ino = file(cache, b"file");
+    cache.write(ino, 0, b"through the cache").unwrap();
+    assert_eq!(cache.getxattr(ino, JOIN.as_bytes()), Err(Errno::NODATA));
+    let (by, shadow) = programs.delegation(ino).unwrap();
+    // Others join.
+    assert_eq!(programs.delegation(ino), Ok((by, shadow)));
+    assert!(cache.getxattr(ino, JOIN.as_bytes()).is_ok() && cache.is_delegated(ino));
+
+    // What was announced only is not there.
+    programs.announce(ino, by, 0, 100 * BLOCK).unwrap();
+    let write = |offset, data: &[u8]| cache.pool().write_delegated(by, shadow, offset, data);
+    write(0, b"by a program").unwrap();
+    write(2 * BLOCK, b"further").unwrap();
+    assert_eq!(cache.getattr(ino).unwrap().size, 2 * BLOCK + 7);
+    assert!(cache.is_delegated(ino));
+    assert_eq!(cache.status().dirty_bytes, 100 * BLOCK);
+
+    let uses: [(&str, &dyn Fn()); 9] = [
+        ("read", &|| assert!(cache.read(ino, 0, &mut [0; 5]).is_ok())),
+        ("write", &|| cache.write(ino, 0, b"a").unwrap()),
+        ("append", &|| assert!(cache.append(ino, b"a").is_ok())),
+        ("size", &|| {
+            let set = SetAttr { size: Some(3 * BLOCK), ..SetAttr::default() };
+            cache.setattr(&Caller::ROOT, ino, &set).unwrap();
+        }),
+        ("mode", &|| {
+            let set = SetAttr { perm: Some(0o600), ..SetAttr::default() };
+            cache.setattr(&Caller::ROOT, ino, &set).unwrap();
+        }),
+        ("attribute", &|| cache.setxattr(ino, b"user.a", b"b", SetXattr::Any).unwrap()),
+        ("rename", &|| {
+            cache.rename((ROOT, b"file"), (ROOT, b"new"), RenameFlags::empty()).unwrap()
+        }),
+        ("link", &|| assert!(cache.link(ino, ROOT, b"file").is_ok())),
+        ("writing back", &|| cache.drain_all(&|_| {}).unwrap()),
+    ];
+    for (what, use_it) in uses {
+        let (by, shadow) = programs.delegation(ino).unwrap();
+        use_it();
+        assert!(!cache.is_delegated(ino), "{what}");
+        let write = cache.pool().write_delegated(by, shadow, 0, b"late");
+        assert_eq!(write, Err(Errno::STALE), "{what}");
+        assert_eq!(cache.pool().read_delegated(by, shadow, 0, &mut [0]), Err(Errno::STALE));
+        assert_eq!(programs.announce(ino, by, 0, 1), Err(Errno::STALE), "{what}");
+    }
+    assert_eq!(cache.status().dirty_bytes, 0);
+    assert_eq!(named(&*programs.below, b"new"), named(cache, b"new"));
+    assert_eq!(cache.status().counters.delegated, cache.status().counters.recalled);
+}
+
+#[test]
+fn what_cannot_be_delegated_is_not() {
+    let programs = Programs::new(16 << 20, believing());
+    let cache = &programs.cache;
+    let ino = file(cache, b"file");
+    let refused = |ino| programs.delegation(ino).unwrap_err();
+    assert_eq!(refused(ROOT), Errno::NODATA);
+    for bad in
+        ["", "1", "1 2", "a b c", "1 2 2", "1 3 2", "1 0 1 1", "1 0 99999999999999999999", "-1 0 1"]
+    {
+        let set = cache.setxattr(ino, MARK.as_bytes(), bad.as_bytes(), SetXattr::Any);
+        assert_eq!(set, Err(Errno::INVAL), "{bad}");
+    }
+    let (by, _) = programs.delegation(ino).unwrap();
+    assert_eq!(programs.announce(ino, by, u64::MAX - 4096, u64::MAX), Err(Errno::FBIG));
+    let set = SetAttr { perm: Some(0o4755), ..SetAttr::default() };
+    cache.setattr(&Caller::ROOT, ino, &set).unwrap();
+    assert_eq!(refused(ino), Errno::NODATA, "set-user-ID");
+    let large = file(cache, b"large");
+    cache.write(large, 3 << 20, b"far").unwrap();
+    assert_eq!(refused(large), Errno::NODATA, "large");
+    cache.unlink(ROOT, b"large").unwrap();
+    assert_eq!(refused(large), Errno::NODATA, "without a name");
+
+    let through = Programs::new(16 << 20, Options { write_through: true, ..believing() });
+    let ino = file(&through.cache, b"file");
+    assert_eq!(through.delegation(ino), Err(Errno::NODATA));
+}
+
+/// The front end keeps nothing that it has asked for while it was forgetting.
+#[test]
+fn a_use_while_the_front_end_forgets_is_noticed() {
+    let (pool, below) = (Pool::new(16 << 20), Below(Arc::default()));
+    let cache = Arc::new(Cache::attach(pool.open(), below, "/below", believing()).unwrap());
+    let ino = file(&*cache, b"file");
+    let reads = Arc::new(AtomicBool::new(true));
+    let (asked, reader) = (reads.clone(), Arc::downgrade(&cache));
+    let forget = move |ino: Ino| {
+        let cache = Weak::upgrade(&reader).unwrap();
+        assert!(cache.is_delegated(ino), "its attributes are not to be kept");
+        if asked.load(Relaxed) {
+            cache.read(ino, 0, &mut [0])?;
+        }
+        Ok(())
+    };
+    cache.delegate_to_programs(b"/pool".to_vec(), Box::new(forget));
+    assert_eq!(cache.getxattr(ino, DELEGATION.as_bytes()), Err(Errno::AGAIN));
+    assert!(!cache.is_delegated(ino));
+    reads.store(false, Relaxed);
+    assert!(cache.getxattr(ino, DELEGATION.as_bytes()).is_ok());
+}
+
+/// Others have changed the file below: what programs have written is kept, and they write no more.
+#[test]
+fn a_conflict_recalls_a_file() {
+    let programs = Programs::new(16 << 20, believing());
+    let cache = &programs.cache;
+    let ino = file(cache, b"file");
+    programs.write_by_delegation(ino, 0, b"kept").unwrap();
+    let (by, shadow) = programs.delegation(ino).unwrap();
+    let theirs = programs.below.lookup(ROOT, b"file").unwrap().ino;
+    programs.below.write(theirs, 0, b"changed behind it").unwrap();
+    cache.getattr(ino).unwrap();
+    assert_eq!(programs.announce(ino, by, 0, 1), Err(Errno::STALE));
+    assert_eq!(cache.pool().write_delegated(by, shadow, 0, b"late"), Err(Errno::STALE));
+    assert_eq!(programs.delegation(ino), Err(Errno::STALE));
+    assert_eq!(cache.status().troubles[0].dirty_bytes, BLOCK);
+}
+
+/// Whatever was returned is there after a crash, and who serves the pool next has it alone, although programs go on.
+#[test]
+fn what_programs_wrote_survives_who_served_it() {
+    let Programs { cache, below, pool, .. } = Programs::new(16 << 20, believing());
+    let ino = file(&cache, b"file");
+    cache.write(ino, 0, &[1; 10_000]).unwrap();
+    cache.fsync(ino).unwrap();
+    let told = String::from_utf8(cache.getxattr(ino, DELEGATION.as_bytes()).unwrap()).unwrap();
+    let numbers: Vec<u64> = told.split(' ').take(2).map(|word| word.parse().unwrap()).collect();
+    let (by, shadow) = (Delegation(numbers[0]), Ino(numbers[1]));
+    let mark = format!("{} 0 20", by.0);
+    cache.setxattr(ino, MARK.as_bytes(), mark.as_bytes(), SetXattr::Any).unwrap();
+    let program = pool.open();
+    program.write_delegated(by, shadow, 5_000, &[2; 20_000]).unwrap();
+    // It is killed: nothing is closed.
+    std::mem::forget(cache);
+    program.write_delegated(by, shadow, 60_000, b"after its death").unwrap();
+
+    let next = Cache::attach(pool.open(), below.clone(), "/below", believing()).unwrap();
+    assert_eq!(program.write_delegated(by, shadow, 0, b"late"), Err(Errno::STALE));
+    let mut expected = vec![0; 60_015];
+    expected[..10_000].fill(1);
+    expected[5_000..25_000].fill(2);
+    expected[60_000..].copy_from_slice(b"after its death");
+    assert_eq!(named(&next, b"file"), expected);
+    next.drain_all(&|_| {}).unwrap();
+    assert_eq!(named(&*below, b"file"), expected);
+    assert!(next.pool().medium().len() > 0);
+}
