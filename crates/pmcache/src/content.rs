@@ -658,13 +658,12 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let (source, target) = (self.file(from.0, Errno::INVAL)?, self.file(to.0, Errno::INVAL)?);
         let size = self.getattr(from.0)?.size;
         let len = len.min(size.saturating_sub(from.1));
-        self.limits().end_of(to.1, len)?;
-        let is_overlap = from.0 == to.0 && from.1 < to.1 + len && to.1 < from.1 + len;
-        if len > 0 && is_overlap {
-            return Err(Errno::INVAL);
-        }
         if len == 0 {
             return Ok(0);
+        }
+        self.limits().end_of(to.1, len)?;
+        if from.0 == to.0 && from.1 < to.1 + len && to.1 < from.1 + len {
+            return Err(Errno::INVAL);
         }
         if len > COPY_MAX
             && let Some(copied) = self.copy_in_pool((&source, from.1), (&target, to.1), len)?

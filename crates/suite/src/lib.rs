@@ -7,6 +7,7 @@
 pub mod access;
 pub mod conformance;
 pub mod deaths;
+pub mod delegations;
 pub mod entries;
 pub mod hostile;
 pub mod limits;
@@ -215,6 +216,9 @@ macro_rules! tests {
         $crate::tests!(@ $engine, conformance: scenarios generated stress);
     };
     (@ $engine:ident, deaths) => { $crate::tests!(@ $engine, deaths: at_every_access); };
+    (@ $engine:ident, delegations) => {
+        $crate::tests!(@ $engine, delegations: nobody_writes_after_a_recall delegations_are_numbers_of_their_own);
+    };
     (@ $engine:ident, entries) => {
         $crate::tests!(@ $engine, entries:
             an_entry_without_its_inode_is_left_over
