@@ -15,6 +15,7 @@ use vfs::{Durability, Entry, Errno, FileSystem, Ino};
 use crate::alias;
 use crate::convert;
 use crate::counters::Op;
+use crate::invalidate::Invalidator;
 use crate::names::Names;
 use crate::options::{STATS_XATTR, ServerOptions, Stats};
 
@@ -50,7 +51,7 @@ const UNMAPPED: u64 = 4;
 /// Set-user-ID and set-group-ID.
 const PRIVILEGES: u32 = 0o6000;
 /// To the kernel, instead of an offset: it forgets attributes and keeps pages.
-const ATTRIBUTES_ONLY: i64 = -1;
+pub(crate) const ATTRIBUTES_ONLY: i64 = -1;
 
 /// The engine's panic payloads are not inspected; the panic hook has already reported them.
 const PANICKED: Errno = Errno::IO;
@@ -77,6 +78,11 @@ impl Server {
         let fs = self.fs.clone();
         self.shared = Some(Arc::new(Shared { secret, fs, events, names: Names::new() }));
         self
+    }
+
+    /// For who learns that what the kernel has kept is not so any more.
+    pub fn invalidator(&self) -> Invalidator {
+        Invalidator(self.notifier.clone())
     }
 
     /// `st_mode` of the root directory, which `mount(2)` wants to know.

@@ -12,7 +12,7 @@ use pmem::Medium as _;
 use serde::Serialize;
 
 use super::args::ServerArgs;
-use super::{Attached, Ready, open};
+use super::{Attached, Ready, open, watch};
 use crate::mount::absolute_dir;
 use crate::{background, mount, pool};
 
@@ -58,6 +58,7 @@ pub fn run(args: &ServerArgs, started: impl FnOnce(&Ready) -> Result<()>) -> Res
         options.bypass = args.bypass;
         options.policy = args.policy;
     })?);
+    watch::begin(&cache, args.watch)?;
     let status = cache.status();
     let ready = Ready {
         pool: pool_path.display().to_string(),
@@ -81,6 +82,7 @@ pub fn run(args: &ServerArgs, started: impl FnOnce(&Ready) -> Result<()>) -> Res
             stats: Some(stats(&cache, &ready, counters, threads)),
         },
     )?;
+    watch::follow(&cache, server.invalidator())?;
     let background = Arc::downgrade(&cache);
     drop(cache);
     let root = rustix::process::geteuid().is_root();
