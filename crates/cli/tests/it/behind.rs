@@ -3,6 +3,7 @@
 //! Needs root and `/dev/fuse`. The server is another process than the test, which is one of the others.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -13,7 +14,7 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 use serde_json::Value;
 
 use crate::attach::{Cached, content};
-use crate::common::{as_nobody, tool};
+use crate::common::{as_nobody, child_test, library, tool};
 
 /// Nothing takes longer, unless it never comes.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -92,9 +93,11 @@ fn until_it_opens(child: &Child) {
     let call = format!("/proc/{}/syscall", child.id());
     let openat = format!("{} ", libc::SYS_openat);
     until("it opens nothing", || {
-        let looks = |_| fs::read_to_string(&call).is_ok_and(|call| call.starts_with(&openat));
         // Not one that was under way by chance.
-        (0..20).all(|i| looks(i) && std::thread::sleep(Duration::from_millis(1)) == ())
+        (0..20).all(|_| {
+            std::thread::sleep(Duration::from_millis(1));
+            fs::read_to_string(&call).is_ok_and(|call| call.starts_with(&openat))
+        })
     });
 }
 
@@ -161,6 +164,60 @@ fn what_others_change_is_seen_although_it_is_believed() {
     assert!(before.0 >= 3, "{before:?}");
     assert_eq!(counters(8), before);
     beside.detach();
+}
+
+/// Reads of a program under `keepstone run` are copies from pages that the kernel drops when it is told of a change.
+#[test]
+fn programs_that_read_by_copies_see_it() {
+    const LEN: usize = 1 << 20;
+    let beside = Beside::new(&[]);
+    let below = beside.0.data().join("file");
+    fs::write(&below, vec![b'a'; LEN]).unwrap();
+    let file = beside.mount().join("file");
+    until("growth", || fs::metadata(&file).unwrap().len() == LEN as u64);
+    let reader = child_test("behind::reader", file.as_os_str());
+    let mut run = Command::new(env!("CARGO_BIN_EXE_keepstone"));
+    run.env("KEEPSTONE_LIBRARY", library()).env("ARG", &file);
+    run.env("KEEPSTONE_DIRECT_AFTER", "0").args(["run", "--stats", "--json", "--"]);
+    run.arg(reader.get_program()).args(reader.get_args());
+    let mut run = run.stdout(Stdio::piped()).spawn().unwrap();
+    let mut told = BufReader::new(run.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let mut wait_for = |what: &str| assert!(told.any(|line| line.ends_with(what)), "{what}");
+    let below = fs::File::options().write(true).open(&below).unwrap();
+    wait_for("# it is read");
+    below.write_all_at(b"b", 8192).unwrap();
+    wait_for("# a change below");
+    below.set_len(LEN as u64 / 2).unwrap();
+    wait_for("# the end");
+    let report = told.skip_while(|line| line != "{").collect::<String>();
+    let report: Value = serde_json::from_str(&report).unwrap();
+    assert!(run.wait().unwrap().success());
+    let (served, by_kernel) = (&report["served"]["calls"], &report["by_mount"]["calls"]);
+    assert!(served.as_u64() > by_kernel.as_u64().map(|calls| 10 * calls), "{report:#}");
+    beside.detach();
+}
+
+#[test]
+#[ignore = "run by programs_that_read_by_copies_see_it"]
+fn reader() {
+    let file = fs::File::open(std::env::var_os("ARG").unwrap()).unwrap();
+    let mut block = [0; 4096];
+    for i in 0..2000 {
+        file.read_exact_at(&mut block, i * 37 % 256 * 4096).unwrap();
+        assert_eq!(block, [b'a'; 4096]);
+    }
+    println!("# it is read");
+    while file.read_at(&mut block, 8192).unwrap() == 4096 && block[0] != b'b' {
+        assert_eq!(block, [b'a'; 4096]);
+    }
+    println!("# a change below");
+    loop {
+        match file.read_at(&mut block, 1 << 19).unwrap() {
+            0 => break,
+            len => assert!(block[..len].iter().all(|byte| *byte == b'a'), "zeros were never there"),
+        }
+    }
+    println!("# the end");
 }
 
 #[test]
