@@ -26,6 +26,7 @@
 mod alias;
 mod convert;
 mod counters;
+mod invalidate;
 mod listing;
 mod mount;
 mod names;
@@ -39,6 +40,7 @@ mod table;
 mod watch;
 
 pub use counters::{Op, OpCounters, OpSnapshot};
+pub use invalidate::Invalidator;
 pub use mount::{
     Access, MountFlags, MountKind, MountOptions, MountPoint, Mounted, is_of_dead_server, is_stale,
     mount, open_below, remount, unmount,

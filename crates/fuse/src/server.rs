@@ -16,6 +16,7 @@ use vfs::{Durability, Entry, Errno, FileSystem, Ino};
 use crate::alias;
 use crate::convert;
 use crate::counters::Op;
+use crate::invalidate::Invalidator;
 use crate::names::Names;
 use crate::options::{STATS_XATTR, ServerOptions, Stats};
 
@@ -51,7 +52,7 @@ const UNMAPPED: u64 = 4;
 /// Set-user-ID and set-group-ID.
 const PRIVILEGES: u32 = 0o6000;
 /// To the kernel, instead of an offset: it forgets attributes and keeps pages.
-const ATTRIBUTES_ONLY: i64 = -1;
+pub(crate) const ATTRIBUTES_ONLY: i64 = -1;
 
 /// The engine's panic payloads are not inspected; the panic hook has already reported them.
 const PANICKED: Errno = Errno::IO;
@@ -80,6 +81,11 @@ impl Server {
         self
     }
 
+    /// For who learns that what the kernel has kept is not so any more.
+    pub fn invalidator(&self) -> Invalidator {
+        Invalidator(self.notifier.clone())
+    }
+
     /// `st_mode` of the root directory, which `mount(2)` wants to know.
     pub(crate) fn root_mode(&self) -> io::Result<u32> {
         let attr = self.fs.getattr(vfs::ROOT)?;
@@ -89,20 +95,6 @@ impl Server {
     /// For how long the kernel may believe attributes that it is about to be told.
     pub(crate) fn ttl(&self, ino: Ino) -> &Duration {
         if self.fs.is_delegated(ino) { &Duration::ZERO } else { &self.options.caching.ttl }
-    }
-
-    /// What makes the kernel forget all that it keeps of a file, pages and attributes. While it does, other threads must go on
-    /// answering.
-    pub fn forgetter(&self) -> impl Fn(Ino) -> vfs::Result<()> + Send + Sync + 'static {
-        let notifier = self.notifier.clone();
-        move |ino| {
-            let kernel = notifier.get().ok_or(Errno::NOTCONN)?;
-            match kernel.inval_inode(INodeNo(ino.0), 0, 0) {
-                // It knows nothing of it.
-                Err(err) if err.raw_os_error() == Some(libc::ENOENT) => Ok(()),
-                other => other.map_err(|_| Errno::IO),
-            }
-        }
     }
 
     /// Counts the request and calls the engine; a panic becomes `EIO`.

@@ -25,7 +25,7 @@ pub struct Watching {
 }
 
 impl<P: FileSystem, B: Backing> Cache<P, B> {
-    /// Begins to notice what others do, so. Before the cache is served.
+    /// Begins to notice what others do, so; where nothing may be changed, nobody has to wait for it. Before the cache is served.
     ///
     /// # Errors
     /// As [`Backing::watch`]; where what is not below yet cannot be guarded, those of the file system below.
@@ -33,10 +33,11 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         if how == Watch::Off {
             return Ok(());
         }
+        let how = if self.options.read_only { Watch::Notify } else { how };
         let reach = self.backing.watch(how)?;
         *lock(&self.watching) = Watching { how, reach, problem: None };
         let waiting = self.backlog.files();
-        waiting.iter().try_for_each(|(_, node)| self.guard(node.ino))
+        waiting.iter().try_for_each(|(_, node)| self.backing.guard(node.ino))
     }
 
     /// Notes for [`status`](Self::status) why others are not noticed.

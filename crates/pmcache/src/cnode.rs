@@ -31,6 +31,35 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         state.cached.as_mut().ok_or(Errno::IO)
     }
 
+    /// The shadow of a file that is about to be changed. One that has nothing which is not below is compared however young it
+    /// is: so nothing is written over what others have changed shortly before, and nothing is in conflict with it.
+    pub(crate) fn cnode_to_change<'s>(
+        &self,
+        node: &Node,
+        state: &'s mut State,
+    ) -> Result<&'s mut Cnode> {
+        if state.dirty().is_none() {
+            node.is_suspect.store(true, Release);
+        }
+        self.cnode(node, state)
+    }
+
+    /// Before the backing file is changed, after which its fingerprint is what it is then: that nobody else has changed it.
+    ///
+    /// # Errors
+    /// `EAGAIN` where somebody has, and the file is to be compared first.
+    pub(crate) fn check_as_left(&self, node: &Node, cnode: &Cnode) -> Result<()> {
+        if cnode.record.state.contains(Flags::BUSY) {
+            return Ok(());
+        }
+        let found = Fingerprint::of(&self.backing.getattr(node.ino)?);
+        if found.has_same_content(&cnode.record.left) {
+            return Ok(());
+        }
+        node.is_suspect.store(true, Release);
+        Err(Errno::AGAIN)
+    }
+
     /// The shadow of a file, if it has one.
     pub(crate) fn load(&self, node: &Node, state: &mut State) -> Result<()> {
         if state.cached.is_none() {
@@ -189,7 +218,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         self.set_shadow(cnode, &SetAttr { mtime: Some(now), ..SetAttr::default() })?;
         cnode.ctime = cnode.record.left.ctime;
         // openers-O1.
-        self.guard(node.ino)?;
+        self.backing.guard(node.ino)?;
         let bitmap = self.pool.create(&Caller::ROOT, self.dirty, &cnode.name, &NEW)?;
         let blocks = Blocks::default();
         cnode.dirty =
@@ -343,15 +372,14 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let now = (self.options.clock)();
         // Before it is looked at: who is told of a change meanwhile looks again (behind-B1).
         node.is_suspect.store(false, Relaxed);
-        let is_changed = node.is_changed.swap(false, AcqRel);
+        let is_stale = cnode.dirty.is_none() && node.is_changed.swap(false, AcqRel);
         let attr = self.backing.getattr(node.ino).inspect_err(|_| {
-            node.is_changed.fetch_or(is_changed, Relaxed);
+            node.is_changed.fetch_or(is_stale, Relaxed);
             node.is_suspect.store(true, Release);
         })?;
         cnode.checked = now;
         let found = Fingerprint::of(&attr);
-        // What was only read may be of before a change within the same tick of the clock below.
-        let is_stale = is_changed && cnode.dirty.is_none();
+        // Of what is told, times may say nothing, within one tick of the clock below.
         if found == cnode.record.left && !is_stale {
             return Ok(());
         }

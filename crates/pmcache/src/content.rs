@@ -9,7 +9,7 @@ use crate::{BLOCK, Cache, lock, read, write};
 use backing::Backing;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 use vfs::{Errno, Fallocate, FileKind, FileSystem, Ino, Result, Seek, SetAttr, SetTime, Timestamp};
 
 /// Why a step is not done.
@@ -69,7 +69,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             return Err(Errno::ROFS);
         }
         self.throttle(blocks * BLOCK)?;
-        for _ in 0..TRIES {
+        for attempt in 1..=TRIES {
             let first = step(&mut write(&node.state), None);
             let result = match first {
                 Err(Stop::Below) => {
@@ -84,6 +84,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
                 Err(Stop::Full) => return Err(Errno::NOSPC),
                 Err(Stop::Errno(Errno::NOSPC)) if self.make_room(blocks + BESIDE)? => {}
                 Err(Stop::Errno(Errno::NOSPC)) => break,
+                // Others have cut it, which the next comparison tells.
+                Err(Stop::Errno(Errno::AGAIN)) if attempt < TRIES => {}
                 Err(Stop::Errno(err)) => return Err(err),
             }
         }
@@ -142,6 +144,17 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 
     pub(crate) fn read_file(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let node = self.file(ino, Errno::INVAL)?;
+        for _ in 1..TRIES {
+            match self.try_read(&node, offset, buf) {
+                Err(Errno::AGAIN) => {}
+                result => return result,
+            }
+        }
+        self.try_read(&node, offset, buf)
+    }
+
+    /// Reads a file; `EAGAIN` as [`fetch`](Self::fetch) says.
+    fn try_read(&self, node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let range = offset..offset.saturating_add(buf.len() as u64);
         let is_sequential = node.read_end.swap(range.end, Relaxed) == offset && offset > 0;
         {
@@ -149,7 +162,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             let is_own = state.delegation.is_none() && !state.is_offered;
             if let Some(cnode) = state.cached.as_ref().filter(|_| is_own)
                 && !cnode.record.state.contains(Flags::CONFLICT)
-                && !self.needs_check(&node, cnode)
+                && !self.needs_check(node, cnode)
                 && self.holes(cnode, &range, 1)?.is_empty()
             {
                 self.resident.touch(cnode.slot);
@@ -163,7 +176,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         node.read_run.store(run, Relaxed);
         let passes_by = self.options.bypass > 0 && run > self.options.bypass;
         let mut state = write(&node.state);
-        let cnode = self.cnode(&node, &mut state)?;
+        let cnode = self.cnode(node, &mut state)?;
         count(&self.counts.read_misses, 1);
         if offset >= cnode.size {
             return Ok(0);
@@ -174,7 +187,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let mut apart = Vec::new();
         for hole in self.holes(cnode, &wanted, usize::MAX)? {
             let is_needed = hole.start < range.end;
-            let found = match self.fetch(&node, cnode, &hole, passes_by) {
+            let found = match self.fetch(node, cnode, &hole, passes_by) {
                 Err(_) if !is_needed => break,
                 found => found?,
             };
@@ -221,6 +234,9 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     }
 
     /// Reads blocks from below that the cache has not, and keeps them. `Some`: they could not be kept, here they are.
+    ///
+    /// # Errors
+    /// `EAGAIN` where others have cut the file since it was compared, which it has to be again.
     fn fetch(
         &self,
         node: &Node,
@@ -235,8 +251,12 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         while filled < below {
             let at = hole.start + filled as u64;
             match self.backing.read(node.ino, at, &mut bytes[filled..below])? {
-                // Others have cut it: the next comparison tells.
-                0 => break,
+                // What the cache is about to write below it may have counted already (drain-W2).
+                0 if cnode.record.state.contains(Flags::BUSY) => break,
+                0 => {
+                    node.is_suspect.store(true, Release);
+                    return Err(Errno::AGAIN);
+                }
                 n => filled += n,
             }
         }
@@ -311,7 +331,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         offset: WriteOffset,
         len: u64,
     ) -> std::result::Result<(u64, &'s mut Cnode), Stop> {
-        let size = self.cnode(node, state)?.size;
+        let size = self.cnode_to_change(node, state)?.size;
         let start = match offset {
             WriteOffset::At(start) => start,
             WriteOffset::End => size,
@@ -385,6 +405,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             return Ok(());
         }
         io.ok_or(Stop::Below)?;
+        self.check_as_left(node, cnode)?;
         // A longer file that came back would show what was cut off.
         self.change_below(node, cnode, |below| {
             set_size(below, node.ino, size)?;
@@ -417,6 +438,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         if stop <= cnode.record.left.size && is_allocated() {
             return Ok(());
         }
+        self.check_as_left(node, cnode)?;
         let keep = Fallocate::Allocate { keep_size: true };
         let ahead = end.next_multiple_of(self.options.reserve.max(BLOCK)).max(stop);
         let most = if end > cnode.record.left.size { ahead } else { stop };
@@ -448,7 +470,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 
     pub(crate) fn resize(&self, node: &Node, size: u64) -> Result<()> {
         self.change(node, 2, |state, io| {
-            self.cnode(node, state)?;
+            self.cnode_to_change(node, state)?;
             self.before_change(node, state)?;
             let cnode = state.cached.as_mut().ok_or(Errno::IO)?;
             if size > cnode.size {
@@ -503,12 +525,13 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 
     fn allocate_below(&self, node: &Node, range: &Range<u64>) -> Result<()> {
         self.change(node, 2, |state, _| {
-            self.cnode(node, state)?;
+            self.cnode_to_change(node, state)?;
             self.before_change(node, state)?;
             let cnode = state.cached.as_mut().ok_or(Errno::IO)?;
             self.begin_dirty(node, cnode)?;
             let keep = Fallocate::Allocate { keep_size: true };
             let len = range.end - range.start;
+            self.check_as_left(node, cnode)?;
             self.change_below(node, cnode, |below| {
                 below.fallocate(node.ino, keep, range.start, len)
             })?;
@@ -534,7 +557,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     /// Makes a range read as zeros, as far as the file reaches.
     fn zero(&self, node: &Node, range: &Range<u64>) -> Result<()> {
         self.change(node, ZEROS_MAX / BLOCK + 4, |state, io| {
-            let size = self.cnode(node, state)?.size;
+            let size = self.cnode_to_change(node, state)?.size;
             let range = range.start..range.end.min(size);
             if range.is_empty() {
                 self.before_change(node, state)?;

@@ -167,8 +167,14 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
                 return Ok(());
             }
             let end = (at + FETCH_MAX).min(cnode.size.next_multiple_of(BLOCK));
-            self.fetch_whole(node, cnode, &(at..end))?;
-            at = end;
+            match self.fetch_whole(node, cnode, &(at..end)) {
+                // Others have cut it.
+                Err(Errno::AGAIN) => {}
+                fetched => {
+                    fetched?;
+                    at = end;
+                }
+            }
         }
     }
 

@@ -33,11 +33,6 @@ struct Queue {
 }
 
 impl<P: FileSystem, B: Backing> Cache<P, B> {
-    /// Guards a file where openings are watched.
-    pub(crate) fn guard(&self, ino: Ino) -> Result<()> {
-        if self.options.read_only { Ok(()) } else { self.backing.guard(ino) }
-    }
-
     /// Whether there are openings to be [taken](Self::take_openings) and [served](Self::serve_openers).
     pub fn guards(&self) -> bool {
         self.watching().how == Watch::Permission

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use backing::Watch;
 use clap::{Args, Subcommand};
 use pmcache::Mode;
 
@@ -50,6 +51,11 @@ pub struct ServerArgs {
     /// For so long a file in DIR is believed to be as it was found; 0: it is looked at each time.
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 1000)]
     pub coherence: u32,
+    /// How the kernel tells of what others do in DIR, beside --coherence: notify (changes, at once), permission (the same; and
+    /// who opens a file in DIR waits until it has what the cache has for it, 10 s at most; root only) or off. Default: notify
+    /// where the file system in DIR lets it.
+    #[arg(long, value_name = "HOW")]
+    pub watch: Option<Watch>,
     /// Who appends gets space in DIR ahead, in multiples of so many bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 20)]
     pub reserve: u64,

@@ -5,6 +5,7 @@ mod files;
 mod inner;
 mod serve;
 mod status;
+mod watch;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -132,6 +133,7 @@ fn arguments(args: &ServerArgs) -> Result<Vec<OsString>> {
         ("--policy", args.policy.to_string()),
     ];
     words.extend(options.map(|(name, value)| OsString::from(format!("{name}={value}"))));
+    words.extend(args.watch.map(|watch| OsString::from(format!("--watch={watch}"))));
     words.extend(args.threads.map(|n| OsString::from(format!("--threads={n}"))));
     words.extend([
         "--".into(),

@@ -1,5 +1,6 @@
 //! Serving a cache until it is unmounted.
 
+use std::os::unix::ffi::OsStrExt as _;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use pmem::Medium as _;
 use serde::Serialize;
 
 use super::args::ServerArgs;
-use super::{Attached, Ready, open};
+use super::{Attached, Ready, open, watch};
 use crate::mount::absolute_dir;
 use crate::{background, mount, pool};
 
@@ -58,6 +59,7 @@ pub fn run(args: &ServerArgs, started: impl FnOnce(&Ready) -> Result<()>) -> Res
         options.bypass = args.bypass;
         options.policy = args.policy;
     })?);
+    watch::begin(&cache, args.watch)?;
     let status = cache.status();
     let ready = Ready {
         pool: pool_path.display().to_string(),
@@ -81,10 +83,12 @@ pub fn run(args: &ServerArgs, started: impl FnOnce(&Ready) -> Result<()>) -> Res
             stats: Some(stats(&cache, &ready, counters, threads)),
         },
     )?;
+    let invalidator = server.invalidator();
+    watch::follow(&cache, invalidator.clone())?;
     if threads > 1 {
-        use std::os::unix::ffi::OsStrExt as _;
+        let forget = move |ino| invalidator.forget(ino);
         let path = pool_path.as_os_str().as_bytes().to_vec();
-        cache.delegate_to_programs(path, Box::new(server.forgetter()));
+        cache.delegate_to_programs(path, Box::new(forget));
     }
     mount::reap(Arc::downgrade(&cache.pool().0));
     let background = Arc::downgrade(&cache);

@@ -41,6 +41,7 @@ pub fn show(stats: &Value) {
         ("directory", text(&stats["dir"])),
         ("mounted on", text(&stats["mount"])),
         ("data", text(&status["mode"])),
+        ("changes by others", watch(status)),
         ("size", bytes("size_bytes")),
         ("in use", bytes("used_bytes")),
         ("not written back", bytes("dirty_bytes")),
@@ -55,6 +56,20 @@ pub fn show(stats: &Value) {
     let troubles: Vec<pmcache::Trouble> =
         serde_json::from_value(status["troubles"].clone()).unwrap_or_default();
     show_troubles(&troubles);
+}
+
+/// How a cache notices what others do, beside comparing.
+fn watch(status: &Value) -> String {
+    let how = match status["watch"].as_str() {
+        Some("notify") if status["watch_reach"] == "directories" => {
+            "told by the kernel, in directories that are in use"
+        }
+        Some("notify") => "told by the kernel",
+        Some("permission") => "told by the kernel; who opens a file waits until it is written back",
+        _ => "found by comparing only",
+    };
+    let problem = status["watch_problem"].as_str().map(|why| format!(" ({why})"));
+    how.to_owned() + &problem.unwrap_or_default()
 }
 
 /// Names the files that need attention.
@@ -84,6 +99,9 @@ fn prometheus(status: &Value, mount: &str) -> String {
     ] {
         add(name, "gauge", &status[name]);
     }
+    let is_told = status["watch"].as_str().is_some_and(|how| how != "off");
+    add("told_of_changes", "gauge", &u8::from(is_told).into());
+    add("guards_openings", "gauge", &u8::from(status["watch"] == "permission").into());
     let troubles = status["troubles"].as_array().map_or(0, Vec::len);
     add("troubled_files", "gauge", &troubles.into());
     for (name, value) in status["counters"].as_object().into_iter().flatten() {

@@ -14,13 +14,13 @@ use serde_json::Value;
 use crate::common::{child_test, library};
 
 /// A directory, a pool in memory, and the cache of the one by the other while it is mounted.
-struct Cached {
-    base: tempfile::TempDir,
+pub struct Cached {
+    pub base: tempfile::TempDir,
     memory: tempfile::TempDir,
 }
 
 impl Cached {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let base = tempfile::TempDir::with_prefix("keepstone-attach-").unwrap();
         fs::create_dir(base.path().join("data")).unwrap();
         let memory = tempfile::TempDir::with_prefix_in("keepstone-attach-", "/dev/shm").unwrap();
@@ -30,38 +30,38 @@ impl Cached {
         cached
     }
 
-    fn pool(&self) -> PathBuf {
+    pub fn pool(&self) -> PathBuf {
         self.memory.path().join("pool")
     }
 
-    fn data(&self) -> PathBuf {
+    pub fn data(&self) -> PathBuf {
         self.base.path().join("data")
     }
 
-    fn run(&self, args: &[&str]) -> Output {
+    pub fn run(&self, args: &[&str]) -> Output {
         Command::new(env!("CARGO_BIN_EXE_keepstone")).args(args).output().unwrap()
     }
 
-    fn keepstone(&self, args: &[&str]) -> String {
+    pub fn keepstone(&self, args: &[&str]) -> String {
         let output = self.run(args);
         assert!(output.status.success(), "{args:?}: {output:?}");
         String::from_utf8(output.stdout).unwrap()
     }
 
     /// Over the directory itself.
-    fn attach(&self, options: &[&str]) {
+    pub fn attach(&self, options: &[&str]) {
         let (pool, data) = (self.pool(), self.data());
         let paths = [pool.to_str().unwrap(), data.to_str().unwrap()];
         self.keepstone(&[&["attach"], options, &paths].concat());
     }
 
-    fn status(&self) -> Value {
+    pub fn status(&self) -> Value {
         let data = self.data();
         let told = self.keepstone(&["--json", "attach", "status", data.to_str().unwrap()]);
         serde_json::from_str(&told).unwrap()
     }
 
-    fn detach(&self) {
+    pub fn detach(&self) {
         self.keepstone(&["umount", self.data().to_str().unwrap()]);
     }
 
@@ -72,7 +72,7 @@ impl Cached {
     }
 
     /// Kills the server. The mount stays, dead.
-    fn kill_server(&self) {
+    pub fn kill_server(&self) {
         let pid = self.status()["pid"].as_i64().unwrap() as i32;
         let pid = rustix::process::Pid::from_raw(pid).unwrap();
         let ended = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
@@ -90,7 +90,7 @@ impl Drop for Cached {
     }
 }
 
-fn content(path: impl AsRef<Path>) -> String {
+pub fn content(path: impl AsRef<Path>) -> String {
     fs::read_to_string(path).unwrap()
 }
 

@@ -2,6 +2,7 @@
 
 mod attach;
 mod bdev;
+mod behind;
 mod commands;
 mod common;
 mod kernel;

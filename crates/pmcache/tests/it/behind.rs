@@ -7,7 +7,7 @@ use pmcache::Options;
 use std::cell::RefCell;
 use std::sync::mpsc::TryRecvError;
 use std::time::Duration;
-use vfs::{Caller, Errno, FileSystem, Ino, ROOT, SetAttr, SetTime};
+use vfs::{Caller, Errno, FileSystem, Ino, ROOT, SetAttr, SetTime, SetXattr};
 
 const HOUR: i64 = 3_600_000_000_000;
 
@@ -66,6 +66,39 @@ fn what_is_told_is_believed_no_more() {
     assert_eq!(content(&cache, ino).unwrap(), b"longer");
     let counters = cache.status().counters;
     assert_eq!((counters.changes_told, counters.changes_lost), (3, 1));
+}
+
+/// Before that is told: what was cut off never reads as zeros.
+#[test]
+fn what_was_cut_off_is_not_zeros() {
+    let (cache, below) = fresh(Options { coherence_ns: HOUR, read_ahead: 0, ..options() });
+    let ino = written(&cache, b"f", &[7; 30_000]);
+    let cut = |size| {
+        cache.setxattr(ino, b"keepstone.cache.invalidate", b"", SetXattr::Any).unwrap();
+        let mut first = [0; 10];
+        assert_eq!(cache.read(ino, 0, &mut first), Ok(10));
+        let set = SetAttr { size: Some(size), ..SetAttr::default() };
+        below.setattr(&Caller::ROOT, ino, &set).unwrap();
+    };
+    cut(20_000);
+    let mut bytes = [0; 10_000];
+    assert_eq!(cache.read(ino, 15_000, &mut bytes), Ok(5000));
+    assert_eq!(&bytes[..5000], [7; 5000]);
+    cut(10_000);
+    assert_eq!(cache.read(ino, 15_000, &mut bytes), Ok(0));
+    cut(5000);
+    cache.write(ino, 8000, b"mine").unwrap();
+    let mut expected = [&[7; 5000][..], &[0; 3000], b"mine"].concat();
+    let found = content(&cache, ino).unwrap();
+    let differs = found.iter().zip(&expected).position(|(a, b)| a != b);
+    assert_eq!((found.len(), differs), (expected.len(), None));
+    cache.drain_all(&|_| {}).unwrap();
+    cut(3000);
+    expected.truncate(3000);
+    assert!(cache.getxattr(ino, b"keepstone.cache.warm").is_ok());
+    let found = content(&cache, ino).unwrap();
+    let differs = found.iter().zip(&expected).position(|(a, b)| a != b);
+    assert_eq!((found.len(), differs), (expected.len(), None));
 }
 
 #[test]
@@ -204,6 +237,19 @@ fn what_was_left_is_guarded() {
     again.unlink(ROOT, b"f").unwrap();
     again.forget(ino, u64::MAX);
     assert!(!below.is_guarded(ino));
+}
+
+/// Nothing is written back that may not be changed, so nobody waits for it.
+#[test]
+fn nobody_waits_for_a_cache_that_changes_nothing() {
+    let (cache, below) = fresh(options());
+    let ino = written(&cache, b"f", b"mine");
+    cache.write(ino, 0, b"ours").unwrap();
+    let left = copy(&cache);
+    drop(cache);
+    let again = attach(left, &below, Options { read_only: true, ..options() }).unwrap();
+    again.watch(Watch::Permission).unwrap();
+    assert!(!again.guards() && again.status().watch == "notify");
 }
 
 #[test]

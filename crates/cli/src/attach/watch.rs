@@ -1,0 +1,88 @@
+//! How a cache learns of what others do in its directory, as long as it is served.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use backing::{Change, Watch};
+use fuse::Invalidator;
+
+use super::Attached;
+
+/// No thread waits longer before it looks whether the cache is still there.
+const LIMIT: Duration = Duration::from_millis(200);
+
+/// Begins to watch, before anybody uses the cache: as asked for; where nothing was, as far as it goes.
+pub fn begin(cache: &Attached, asked: Option<Watch>) -> Result<()> {
+    let begun = cache.watch(asked.unwrap_or(Watch::Notify));
+    match (begun, asked) {
+        (Err(errno), None) => {
+            cache.note_watch_problem(reason(errno));
+            Ok(())
+        }
+        (begun, _) => {
+            let how = asked.unwrap_or_default();
+            begun
+                .map_err(|errno| anyhow::anyhow!(reason(errno)))
+                .with_context(|| format!("--watch {how}"))
+        }
+    }
+}
+
+fn reason(errno: rustix::io::Errno) -> String {
+    use rustix::io::Errno;
+    match errno {
+        Errno::PERM => "takes CAP_SYS_ADMIN".into(),
+        Errno::OPNOTSUPP => "the kernel does not tell of this file system's changes".into(),
+        Errno::MFILE => "too many watch already (fs.fanotify.max_user_groups)".into(),
+        errno => errno.to_string(),
+    }
+}
+
+/// Follows what others do, in threads of their own, as long as the cache is there.
+pub fn follow(cache: &Arc<Attached>, kernel: Invalidator) -> Result<()> {
+    let forget = move |change: &Change| match change {
+        Change::Content(ino) => kernel.content(*ino),
+        Change::Attributes(ino) => kernel.attributes(*ino),
+        Change::Name(dir, name) => kernel.name(*dir, name),
+        Change::Lost => {}
+    };
+    let watch = cache.status().watch;
+    if watch != Watch::Off.to_string() {
+        repeat("changes", Arc::downgrade(cache), move |cache| {
+            cache.follow_changes(LIMIT, &forget).is_ok()
+        })?;
+    }
+    if cache.guards() {
+        repeat("openings", Arc::downgrade(cache), |cache| {
+            if let Err(errno) = cache.take_openings(LIMIT) {
+                tracing::error!("somebody could not open a file behind the cache: {errno}");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            true
+        })?;
+        repeat("openers", Arc::downgrade(cache), |cache| {
+            cache.serve_openers(LIMIT);
+            true
+        })?;
+    }
+    Ok(())
+}
+
+/// Takes `step` after step until one says that it was the last. A panic ends one: others wait for these threads.
+fn repeat(
+    name: &str,
+    cache: Weak<Attached>,
+    step: impl Fn(&Attached) -> bool + Send + 'static,
+) -> Result<()> {
+    let steps = move || {
+        while let Some(cache) = cache.upgrade() {
+            if !catch_unwind(AssertUnwindSafe(|| step(&cache))).unwrap_or(true) {
+                break;
+            }
+        }
+    };
+    std::thread::Builder::new().name(name.into()).spawn(steps)?;
+    Ok(())
+}
