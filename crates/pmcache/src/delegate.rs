@@ -110,7 +110,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
         self.warm(node)?;
         let mut state = write(&node.state);
-        self.cnode(node, &mut state)?;
+        self.cnode_to_change(node, &mut state)?;
         if state.is_unlinked || self.backing.getattr(node.ino)?.perm & PRIVILEGES != 0 {
             return Err(Errno::NODATA);
         }

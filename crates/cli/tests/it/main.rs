@@ -5,6 +5,7 @@ mod bdev;
 mod behind;
 mod commands;
 mod common;
+mod delegated;
 mod kernel;
 mod mounts;
 mod run;
