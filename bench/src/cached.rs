@@ -4,6 +4,8 @@
 //! As in [`crate::direct`], two processes take part; the inner one has the mount of the cache. The same calls of the kernel's on
 //! the mount are shown beside.
 
+#![allow(unsafe_code)]
+
 use crate::chell::{Calls, KERNEL, LIBC, libc_open};
 use crate::direct::{again, inner_dir};
 use crate::engine::size;
@@ -14,12 +16,15 @@ use crate::store::whole;
 use crate::workload::{Buffer, by_four};
 use anyhow::Result;
 use rng::Rng;
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 
 const PEER: &str = "kernel";
 const THROUGH_MOUNT: &str = "mount";
 /// Bytes of the files that are read.
 const FILE: usize = 64 << 20;
+/// Bytes of the files that are written.
+const WRITTEN: usize = 16 << 20;
 /// Of the mount, a file that was there before.
 const NAME: &str = "read";
 
@@ -99,7 +104,77 @@ fn inside(plan: &Plan, mount: &Path, plain: &Path) -> Result<Vec<Outcome>> {
         case = case.with(reads_by_four(name, calls, path)?);
     }
     plan.run(case, &mut outcomes)?;
+    writes(plan, mount, plain, &mut outcomes)?;
     Ok(outcomes)
+}
+
+/// Overwrites of what is in the cache, each contender's in a file of its own; `sync`ed ones wait for the disk, or the pool.
+fn writes(plan: &Plan, mount: &Path, plain: &Path, outcomes: &mut Vec<Outcome>) -> Result<()> {
+    let places: [(&'static str, Calls, PathBuf); 3] = [
+        ("keepstone", LIBC, mount.join("written")),
+        (PEER, KERNEL, plain.join("plain")),
+        (THROUGH_MOUNT, KERNEL, mount.join("requested")),
+    ];
+    for (_, _, path) in &places {
+        std::fs::write(path, vec![7; WRITTEN])?;
+    }
+    let cases = [
+        (512, false, None),
+        (4 << 10, false, Some(2.0)),
+        (64 << 10, false, None),
+        (4 << 10, true, Some(15.0)),
+    ];
+    for (len, syncs, target) in cases {
+        let name = if syncs { "pwrite+fdatasync" } else { "pwrite" };
+        let mut case =
+            Case::new(format!("hit/{name}/{}", size(len)), "at random").bytes(len as u64);
+        case = target.into_iter().fold(case, |case, target| case.target(PEER, target));
+        for (name, calls, path) in &places {
+            case = case.with(overwrites(name, *calls, path, len, syncs, 0)?);
+        }
+        plan.run(case, outcomes)?;
+    }
+    // Figure 7.
+    let mut case =
+        Case::new("hit/half-reads/4K", "at random, every second call a read").bytes(4096);
+    for (name, calls, path) in &places {
+        case = case.with(overwrites(name, *calls, path, 4096, false, 2)?);
+    }
+    plan.run(case, outcomes)
+}
+
+/// Overwrites a file, of which every so manyth call is a read; 0: none.
+fn overwrites(
+    name: &'static str,
+    calls: Calls,
+    path: &Path,
+    len: usize,
+    syncs: bool,
+    reads_every: u64,
+) -> Result<Contender<'static>> {
+    let file = libc_open(path)?;
+    let (mut buf, mut rng) = (Buffer::new(len), Rng::new(9));
+    let mut calls_made = 0;
+    Ok(Contender::new(name, move |ops| {
+        for _ in 0..ops {
+            let at = rng.below_fast((WRITTEN / len) as u64) * len as u64;
+            calls_made += 1;
+            if reads_every > 0 && calls_made % reads_every == 0 {
+                whole((calls.pread)(&file, buf.get_mut(), at)?, len)?;
+            } else {
+                whole((calls.pwrite)(&file, buf.get_mut(), at)?, len)?;
+            }
+            if syncs {
+                // Where it is not served, the kernel's.
+                // SAFETY: no memory is involved.
+                anyhow::ensure!(
+                    unsafe { libc::fdatasync(file.as_raw_fd()) } == 0,
+                    "fdatasync fails"
+                );
+            }
+        }
+        Ok(())
+    }))
 }
 
 /// Reads a file that is read through before.

@@ -91,6 +91,7 @@ pub fn run(args: &ServerArgs, started: impl FnOnce(&Ready) -> Result<()>) -> Res
         cache.delegate_to_programs(path, Box::new(forget));
     }
     mount::reap(Arc::downgrade(&cache.pool().0));
+    mount::remove_abandoned();
     let background = Arc::downgrade(&cache);
     drop(cache);
     let root = rustix::process::geteuid().is_root();

@@ -26,7 +26,7 @@ use options::Options;
 pub use background::log_of;
 pub use faults::handle as handle_faults;
 pub use helper::run_as_helper;
-pub use serve::{end_on_signal, reap};
+pub use serve::{end_on_signal, reap, remove_abandoned};
 
 /// Everything that a mount needs to know.
 #[derive(Debug)]

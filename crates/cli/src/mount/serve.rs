@@ -149,7 +149,7 @@ fn follow_flags(fs: &dyn Engine, dir: &Path) {
 }
 
 /// Gives back the memory in which pools without a living user were shared.
-fn remove_abandoned() {
+pub fn remove_abandoned() {
     match engines::remove_abandoned() {
         Ok(0) => {}
         Ok(bytes) => tracing::info!("removed {} KiB that killed servers left", bytes >> 10),
