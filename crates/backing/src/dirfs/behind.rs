@@ -12,9 +12,9 @@
 //!   openings by this process are let through by it.
 //! - **behind-D4** Guards are marks of single inodes: no opening of another file waits for us. They and all who wait go with the
 //!   group, which the kernel closes with the process.
-//! - **behind-D5** The group of openings is closed before that of changes: the kernel keeps who closes a group waiting while somebody
-//!   waits for an answer whose file has marks of both, whichever group is to answer. So it stands first, and has the higher
-//!   descriptor, as what a process has open when it is killed is released from the last to the first.
+//! - **behind-D5** The group of openings is closed before that of changes: the kernel keeps who closes a group waiting while
+//!   somebody waits for an answer whose file has marks of both, whichever group is to answer. So it stands first, and has the
+//!   higher descriptor, as what a process has open when it is killed is released from the last to the first.
 
 use super::inode::{key_of, stat, told_key};
 use super::{DirFs, lock};
