@@ -167,10 +167,9 @@ fn overwrites(
             if syncs {
                 // Where it is not served, the kernel's.
                 // SAFETY: no memory is involved.
-                anyhow::ensure!(
-                    unsafe { libc::fdatasync(file.as_raw_fd()) } == 0,
-                    "fdatasync fails"
-                );
+                if unsafe { libc::fdatasync(file.as_raw_fd()) } != 0 {
+                    return Err(vfs::Errno::IO);
+                }
             }
         }
         Ok(())

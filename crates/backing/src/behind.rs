@@ -73,7 +73,8 @@ pub enum Change {
     Name(Ino, Vec<u8>),
 }
 
-/// Somebody opens a guarded file, and waits until he is answered. Where the answer is dropped instead, he may.
+/// Somebody opens a guarded file, and waits until he is answered. Where the answer is dropped instead, he may. It goes before the
+/// backing does, which may otherwise wait for it.
 pub struct Opening {
     /// The file.
     pub ino: Ino,

@@ -53,6 +53,15 @@ impl Group {
         Ok(Self(Arc::new(unsafe { OwnedFd::from_raw_fd(fd) })))
     }
 
+    /// The same by a descriptor that is higher than another group's.
+    pub fn above(self, other: &Self) -> Result<Self> {
+        if self.0.as_raw_fd() > other.0.as_raw_fd() {
+            return Ok(self);
+        }
+        let fd = rustix::io::fcntl_dupfd_cloexec(&*self.0, other.0.as_raw_fd() + 1)?;
+        Ok(Self(Arc::new(fd)))
+    }
+
     /// Adds or removes (`FAN_MARK_…`) a mark for these events on what `fd` is open on, `O_PATH` or better.
     ///
     /// # Errors

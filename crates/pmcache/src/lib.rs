@@ -65,6 +65,8 @@ pub const BLOCK: u64 = 4096;
 
 /// A cache: a directory below, and what a pool keeps of its files.
 pub struct Cache<P, B> {
+    /// Who waits to open files behind the cache. They are let in before what is below goes (behind-D5).
+    openers: openers::Openers,
     pool: P,
     backing: B,
     options: Options,
@@ -91,8 +93,6 @@ pub struct Cache<P, B> {
     records_births: bool,
     /// How others are noticed.
     watching: Mutex<behind::Watching>,
-    /// Who waits to open files behind the cache.
-    openers: openers::Openers,
 }
 
 impl<P: FileSystem, B: Backing> Cache<P, B> {

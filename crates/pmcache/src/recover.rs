@@ -77,6 +77,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let (nodes, dirty) = (dir(record::NODES)?, dir(record::DIRTY)?);
         let resident = Resident::new(options.policy);
         let mut cache = Self {
+            openers: Openers::default(),
             pool,
             backing,
             options,
@@ -94,7 +95,6 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             news: Mutex::default(),
             records_births: false,
             watching: Mutex::default(),
-            openers: Openers::default(),
         };
         // By who served it before.
         cache.pool.recall(None)?;

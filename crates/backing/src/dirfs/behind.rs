@@ -12,6 +12,9 @@
 //!   openings by this process are let through by it.
 //! - **behind-D4** Guards are marks of single inodes: no opening of another file waits for us. They and all who wait go with the
 //!   group, which the kernel closes with the process.
+//! - **behind-D5** The group of openings is closed before that of changes: the kernel keeps who closes a group waiting while
+//!   somebody waits for an answer whose file has marks of both, whichever group is to answer. So it stands first, and has the
+//!   higher descriptor, as what a process has open when it is killed is released from the last to the first.
 
 use super::inode::{key_of, stat, told_key};
 use super::{DirFs, lock};
@@ -46,13 +49,14 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// What tells of others.
 pub struct Watching {
+    // behind-D5: before what is below it.
+    openings: Option<Group>,
     changes: Group,
     /// How directories are marked, where they are, one by one.
     directories: Option<u32>,
     buffer: Mutex<Vec<u8>>,
     /// Whether the last events were all of files that are not in the table.
     was_idle: AtomicBool,
-    openings: Option<Group>,
     pid: i32,
 }
 
@@ -87,14 +91,16 @@ impl DirFs {
         }
         let openings = (how == Watch::Permission)
             .then(|| Group::new(FAN_CLASS_CONTENT | FAN_UNLIMITED_QUEUE | FAN_UNLIMITED_MARKS))
+            .transpose()?
+            .map(|group| group.above(&changes))
             .transpose()?;
         self.nodes().index(told_key);
         let watching = Watching {
+            openings,
             changes,
             directories,
             buffer: Mutex::new(vec![0; BUFFER]),
             was_idle: AtomicBool::new(false),
-            openings,
             pid: rustix::process::getpid().as_raw_nonzero().get(),
         };
         self.watching.set(watching).map_err(|_| Errno::BUSY)?;

@@ -34,7 +34,9 @@ fn reason(errno: rustix::io::Errno) -> String {
     use rustix::io::Errno;
     match errno {
         Errno::PERM => "takes CAP_SYS_ADMIN".into(),
-        Errno::OPNOTSUPP => "the kernel does not tell of this file system's changes".into(),
+        Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS => {
+            "the kernel does not tell of this file system's changes".into()
+        }
         Errno::MFILE => "too many watch already (fs.fanotify.max_user_groups)".into(),
         errno => errno.to_string(),
     }

@@ -7,6 +7,7 @@ use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
@@ -101,6 +102,15 @@ fn until_it_opens(child: &Child) {
     });
 }
 
+/// Whether all threads of a process are stopped.
+fn is_stopped(process: Pid) -> bool {
+    let threads = fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    threads.map(|thread| thread.unwrap().path().join("stat")).all(|stat| {
+        let stat = fs::read_to_string(stat).unwrap_or_default();
+        stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T"))
+    })
+}
+
 fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
@@ -135,6 +145,11 @@ fn what_others_change_is_seen_although_it_is_believed() {
     until("growth", || content(mount.join("file")) == "x".repeat(100_000));
     fs::File::options().write(true).open(data.join("file")).unwrap().set_len(10).unwrap();
     until("a cut", || content(mount.join("file")) == "x".repeat(10));
+
+    // As editors do it.
+    fs::write(data.join("temporary"), "replaced").unwrap();
+    fs::rename(data.join("temporary"), data.join("file")).unwrap();
+    until("another file of the name", || content(mount.join("file")) == "replaced");
 
     assert!(!mount.join("new").exists());
     assert_eq!(names(), ["file"]);
@@ -285,6 +300,57 @@ fn who_passes_by_sees_what_was_written() {
     assert_eq!(content(data.join("file")), "throughbehind\n");
 }
 
+/// Who opens a file gets all that was written before he asked, whatever is written and written back meanwhile.
+#[test]
+fn who_passes_by_never_sees_less() {
+    const FILES: usize = 4;
+    let beside = Beside::new(&["--watch=permission"]);
+    let (data, mount) = (beside.0.data(), beside.mount());
+    std::thread::scope(|scope| {
+        for i in 0..FILES {
+            let (below, through) = (data.join(format!("{i}")), mount.join(format!("{i}")));
+            scope.spawn(move || {
+                let file = fs::File::options().write(true).create_new(true).open(through).unwrap();
+                file.write_all_at(&0u64.to_le_bytes(), 5000).unwrap();
+                let (written, has_ended) = (AtomicU64::new(0), AtomicBool::new(false));
+                std::thread::scope(|scope| {
+                    scope.spawn(|| {
+                        for n in 1u64.. {
+                            file.write_all_at(&n.to_le_bytes(), 5000).unwrap();
+                            written.store(n, SeqCst);
+                            if has_ended.load(SeqCst) {
+                                break;
+                            }
+                        }
+                    });
+                    let _end = Ended(&has_ended);
+                    for _ in 0..100 {
+                        let known = written.load(SeqCst);
+                        let found = fs::File::open(&below).unwrap();
+                        let mut bytes = [0; 8];
+                        found.read_exact_at(&mut bytes, 5000).unwrap();
+                        let found = u64::from_le_bytes(bytes);
+                        assert!(found >= known, "{found} of {known}");
+                    }
+                });
+            });
+        }
+    });
+    let counters = beside.status()["cache"]["counters"].clone();
+    assert!(counters["openers_waited"].as_u64().unwrap() > 0, "{counters:#}");
+    assert_eq!(counters["openers_refused"], 0, "{counters:#}");
+    beside.detach();
+}
+
+/// Ends a thread, also where a test fails.
+struct Ended<'a>(&'a AtomicBool);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
 /// Over the directory itself, where nobody finds the files by their ordinary names.
 #[test]
 fn who_is_below_the_mount_sees_what_was_written() {
@@ -336,13 +402,16 @@ fn a_killed_server_keeps_nobody_waiting() {
     drop(file);
     let server = beside.server();
     rustix::process::kill_process(server, Signal::STOP).unwrap();
-    let waiting = cat(&data.join("file"));
-    until_it_opens(&waiting);
+    until("it does not stop", || is_stopped(server));
+    let waiting: Vec<Child> = (0..4).map(|_| cat(&data.join("file"))).collect();
+    waiting.iter().for_each(until_it_opens);
     beside.kill(server);
-    let output = waiting.wait_with_output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    // It is in the pool.
-    assert_eq!(text(&output), "first");
+    for waiting in waiting {
+        let output = waiting.wait_with_output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        // It is in the pool.
+        assert_eq!(text(&output), "first");
+    }
     let (pool, dir) = (beside.0.pool(), data.to_str().unwrap().to_owned());
     rustix::mount::unmount(beside.mount(), rustix::mount::UnmountFlags::DETACH).unwrap();
     beside.0.keepstone(&["attach", "drain", pool.to_str().unwrap(), &dir]);
