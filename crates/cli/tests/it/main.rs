@@ -6,6 +6,8 @@ mod commands;
 mod common;
 mod kernel;
 mod mounts;
+#[cfg(feature = "object-store")]
+mod objects;
 mod run;
 mod semantics;
 mod served;
