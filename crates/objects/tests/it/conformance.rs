@@ -171,6 +171,41 @@ fn inodes_are_found_by_identity_and_have_paths() {
     assert_eq!(fs.find(&Identity(vec![1]), b"").err(), Some(Errno::INVAL));
 }
 
+/// What calls ask of the store: as `docs/format/objects.md` says.
+#[test]
+fn requests_are_as_few_as_can_be() {
+    let store = Faulty::new();
+    let fs = open(&store, options());
+    let (ino, other) = (create(&fs, ROOT, "file"), create(&fs, ROOT, "other"));
+    let count = |what: &str, wanted: u64, act: &dyn Fn()| {
+        let before = store.count();
+        act();
+        assert_eq!(store.count() - before, wanted, "{what}");
+    };
+    count("names: a log and the manifest", 2, &|| fs.sync_metadata(ino).unwrap());
+    count("nothing to commit", 0, &|| fs.sync().unwrap());
+    count("what is only staged", 0, &|| fs.write(ino, 0, &[1; 20_000]).unwrap());
+    count("what is staged is read here", 0, &|| drop(content(&fs, ino)));
+    count("three chunks", 3 + 2, &|| fs.fsync(ino).unwrap());
+    count("a read across two chunks", 2, &|| {
+        assert_eq!(fs.read(ino, 5000, &mut [0; 8000]), Ok(8000));
+    });
+    count("whole blocks are staged without a read", 0, &|| {
+        fs.write(ino, 4096, &[2; 4096]).unwrap()
+    });
+    count("the rest of the chunk, which then is another object", 2 + 2, &|| fs.fsync(ino).unwrap());
+    count("a part of a block", 1, &|| fs.write(ino, 10_000, &[3; 10]).unwrap());
+    count("a file of one block, and the file before", 1 + 2 + 2, &|| {
+        fs.write(other, 0, &[4; 100]).unwrap();
+        fs.sync().unwrap();
+    });
+    count("a cut at a chunk's end", 2, &|| {
+        let set = vfs::SetAttr { size: Some(8192), ..Default::default() };
+        fs.setattr(&Caller::ROOT, ino, &set).unwrap();
+        fs.fsync(ino).unwrap();
+    });
+}
+
 /// What nothing names any more is deleted: chunks that were replaced, files that are gone, logs.
 #[test]
 fn the_store_keeps_only_what_is_needed() {
