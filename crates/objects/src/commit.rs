@@ -16,13 +16,18 @@ use crate::{Options, lock, read, write};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 use vfs::model::Model;
 use vfs::{Errno, FileSystem as _, Ino, Result, Timestamp};
 
-/// A manifest names no more logs: who opens the tree gets each.
-const LOGS_MAX: usize = 32;
+/// A manifest names no more logs than this for small snapshots, and than that for large ones: who opens the tree gets each.
+const LOGS: std::ops::RangeInclusive<u64> = 32..=1000;
+/// A snapshot costs no more for each commit than so many bytes, as long as there may be more logs.
+const SNAPSHOT_SHARE: u64 = 32 << 10;
 /// Logs of fewer bytes than this are no reason for a snapshot.
 const LOG_BYTES: u64 = 1 << 20;
+/// For so long files are uploaded after one could not be.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// So many files are uploaded at once.
 const PARALLEL: usize = 8;
 /// So many objects are deleted by one request, and by a commit if nobody else does it.
@@ -239,21 +244,24 @@ impl Core {
         lock(&self.files).iter().map(|(ino, file)| (*ino, file.clone())).collect()
     }
 
-    /// Makes everything durable.
+    /// Makes everything durable. Where a file fails others are tried still, but not for long: the store may be away.
     ///
     /// # Errors
-    /// The first one; what can be made durable is.
+    /// The first one.
     pub fn sync(&self) -> Result<()> {
+        let began = Instant::now();
+        let is_hopeless = |result: Result<()>| result.is_err() && began.elapsed() >= PATIENCE;
         let mut files = self.all_files();
         files.retain(|(_, file)| file.is_changed.load(Relaxed));
         let (few, left) = (files.len().min(PARALLEL), Mutex::new(files.into_iter()));
         let record = || {
             let mut result = Ok(());
-            loop {
+            while !is_hopeless(result) {
                 let next = lock(&left).next();
-                let Some((ino, file)) = next else { return result };
+                let Some((ino, file)) = next else { break };
                 result = result.and(self.record_content(ino, &file));
             }
+            result
         };
         let recorded = std::thread::scope(|scope| {
             let others: Vec<_> = (1..few).map(|_| scope.spawn(record)).collect();
@@ -263,18 +271,20 @@ impl Core {
             };
             others.into_iter().map(join).fold(own, |all, one| all.and(one))
         });
-        let committed = self.commit();
-        recorded.and(committed)
+        if is_hopeless(recorded) { recorded } else { self.commit().and(recorded) }
     }
 
-    /// Uploads chunks before they are committed, where more is staged than there may be: first whole ones of the file that was
-    /// just written to, whose `io` is held, but the one at its end.
-    pub fn make_room(&self, ino: Ino, file: &File, last: u64) -> Result<()> {
+    /// Uploads chunks before they are committed, where more is staged than there may be: first whole ones of the file that is
+    /// about to be written to, whose `io` is held, but the one where that begins.
+    ///
+    /// # Errors
+    /// `EIO`.
+    pub fn make_room(&self, ino: Ino, file: &File, first: u64) -> Result<()> {
         let is_over = || self.space.staging.bytes() > self.options.staged_max;
         if !is_over() {
             return Ok(());
         }
-        file.upload(&self.space, |index, is_full| is_full && index != last)?;
+        file.upload(&self.space, |index, is_full| is_full && index != first)?;
         if !is_over() {
             return Ok(());
         }
@@ -363,5 +373,6 @@ impl Core {
 /// Whether the tree is to be put whole rather than one more log.
 fn wants_snapshot(manifest: &Manifest, more: u64) -> bool {
     let logs: u64 = manifest.logs.iter().map(|part| part.len).sum();
-    manifest.logs.len() >= LOGS_MAX || logs + more > manifest.snapshot.len.max(LOG_BYTES)
+    let most = (manifest.snapshot.len / SNAPSHOT_SHARE).clamp(*LOGS.start(), *LOGS.end());
+    manifest.logs.len() as u64 >= most || logs + more > manifest.snapshot.len.max(LOG_BYTES)
 }

@@ -48,15 +48,17 @@ impl Loaded {
     /// What a manifest says.
     ///
     /// # Errors
-    /// As [`Store::get_part`]; [`Error::Damaged`] where it cannot have been a tree.
+    /// As [`Store::get_parts`]; [`Error::Damaged`] where it cannot have been a tree.
     pub(crate) fn get(store: &Store, manifest: &Manifest) -> Result<Self, Error> {
         let name = manifest.snapshot.id.name("snapshot");
-        let object = store.get_part("snapshot", &manifest.snapshot)?;
+        let mut object = store.get_parts("snapshot", std::slice::from_ref(&manifest.snapshot))?;
+        let object = object.pop().expect("one was asked for");
         let mut loaded = Self::from_snapshot(format::open(Kind::Snapshot, &object, &name)?)
             .map_err(|what| Error::Damaged { object: name, what })?;
-        for part in &manifest.logs {
+        drop(object);
+        let logs = store.get_parts("log", &manifest.logs)?;
+        for (part, object) in manifest.logs.iter().zip(logs) {
             let name = part.id.name("log");
-            let object = store.get_part("log", part)?;
             loaded
                 .replay(format::open(Kind::Log, &object, &name)?, manifest.chunk_bytes)
                 .map_err(|what| Error::Damaged { object: name, what })?;

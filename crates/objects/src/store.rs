@@ -16,8 +16,10 @@ use tokio::runtime::Runtime;
 
 /// Objects of more bytes are put in parts of so many.
 const PART: usize = 8 << 20;
-/// So many requests of one call are under way at once.
+/// So many parts of one object are under way at once.
 const PARALLEL: usize = 4;
+/// So many parts of a tree are got at once.
+const PARTS_AT_ONCE: usize = 16;
 
 /// Why a request failed.
 pub type Failure = object_store::Error;
@@ -63,28 +65,34 @@ impl Store {
 
     /// All of an object, if it has no more than `len_max` bytes; `None` where there is none.
     pub fn get(&self, name: &str, len_max: u64) -> Result<Option<Got>, Failure> {
-        self.wait(async {
-            let got = match self.inner.get(&self.path(name)).await {
-                Err(Failure::NotFound { .. }) => return Ok(None),
-                got => got?,
-            };
-            if got.meta.size > len_max {
-                return Err(wrong(format!("{name} has {} bytes", got.meta.size)));
-            }
-            let version =
-                UpdateVersion { e_tag: got.meta.e_tag.clone(), version: got.meta.version.clone() };
-            Ok(Some(Got { bytes: got.bytes().await?, version }))
-        })
+        self.wait(self.get_whole(name, len_max))
     }
 
-    /// All of a part of the tree, checked.
+    async fn get_whole(&self, name: &str, len_max: u64) -> Result<Option<Got>, Failure> {
+        let got = match self.inner.get(&self.path(name)).await {
+            Err(Failure::NotFound { .. }) => return Ok(None),
+            got => got?,
+        };
+        if got.meta.size > len_max {
+            return Err(wrong(format!("{name} has {} bytes", got.meta.size)));
+        }
+        let (e_tag, version) = (got.meta.e_tag.clone(), got.meta.version.clone());
+        Ok(Some(Got { bytes: got.bytes().await?, version: UpdateVersion { e_tag, version } }))
+    }
+
+    /// All of each of these parts of a tree, checked.
     ///
     /// # Errors
-    /// [`Error::Damaged`] where it is not there, or not what it was.
-    pub fn get_part(&self, folder: &str, part: &Part) -> Result<Bytes, Error> {
+    /// [`Error::Damaged`] where one is not there, or not what it was.
+    pub fn get_parts(&self, folder: &str, parts: &[Part]) -> Result<Vec<Bytes>, Error> {
+        let gets = parts.iter().map(|part| self.get_part(folder, part));
+        self.wait(stream::iter(gets).buffered(PARTS_AT_ONCE).try_collect())
+    }
+
+    async fn get_part(&self, folder: &str, part: &Part) -> Result<Bytes, Error> {
         let name = part.id.name(folder);
         let damaged = |what: &str| Error::Damaged { object: name.clone(), what: what.to_owned() };
-        let got = self.get(&name, part.len).map_err(|err| Error::store(&name, err))?;
+        let got = self.get_whole(&name, part.len).await.map_err(|err| Error::store(&name, err))?;
         let bytes = got.ok_or_else(|| damaged("it is not there, but the manifest names it"))?.bytes;
         let is_it = bytes.len() as u64 == part.len && checksum(&bytes) == part.crc;
         if is_it { Ok(bytes) } else { Err(damaged("it is not the one that the manifest names")) }
@@ -211,7 +219,7 @@ impl Store {
     }
 }
 
-/// A version that an object could have, but for its kind: an answer that cannot be.
+/// An answer that cannot be.
 fn wrong(what: String) -> Failure {
     Failure::Generic { store: "keepstone", source: what.into() }
 }
