@@ -70,7 +70,7 @@ test: loom-arena ## all tests: of the workspace, models, and suites of the field
 	scripts/bdev-tests/run.sh all
 
 # Left out of what these packages have: what mounts something, or is another user.
-QUICK := arena bpfs direct engines mapped mounts namespace nbd pmbd pool scmfs syscalls threads vfs
+QUICK := arena bpfs direct engines mapped mounts namespace nbd objects pmbd pool scmfs syscalls threads vfs
 QUICK_TESTS := not (test(a_full_shm) | test(a_strangers_file)) & (kind(lib) | not package(/^(pmem|posix|crashsim)$$/))
 quick: ## formatting, and the tests that need no root and no mount (2 minutes after a build)
 	$(CARGO) fmt --all --check

@@ -47,7 +47,7 @@ Example: keepstone mount /dev/shm/pool /mnt
 In /etc/fstab: /dev/shm/pool /mnt fuse.keepstone defaults 0 0
 A mount on DIR whose server has been killed is replaced.")]
     Mount(MountArgs),
-    /// Make a pool the cache of a directory of any file system.
+    /// Make a pool the cache of a directory of any file system, or of a tree in an object store.
     #[command(after_help = "\
 Example: keepstone mkfs /dev/shm/cache --size 4G
          keepstone attach /dev/shm/cache /srv/data --data journal

@@ -15,6 +15,8 @@ pub struct AttachArgs {
     pub command: Option<AttachCommand>,
     #[command(flatten)]
     pub server: Option<ServerArgs>,
+    #[command(flatten)]
+    pub store: StoreArgs,
 }
 
 /// What a server needs to know.
@@ -22,9 +24,10 @@ pub struct AttachArgs {
 pub struct ServerArgs {
     /// The pool, formatted with `mkfs`, empty or the cache of this directory already: its path, UUID=… or LABEL=….
     pub pool: PathBuf,
-    /// The directory whose files are cached. They stay there.
+    /// The directory whose files are cached, where they stay; or a prefix of an object store that has nothing but such a
+    /// tree: s3://BUCKET/PREFIX, gs://…, az://….
     pub dir: PathBuf,
-    /// Where programs see them. Default: DIR itself, so that nobody passes by.
+    /// Where programs see them. Default: DIR itself, so that nobody passes by; an object store needs one.
     pub mount: Option<PathBuf>,
     /// What survives a crash when a write has returned: writeback (Chell-Cache), ordered (PMAL-O) or journal (PMAL): all of
     /// it, whole.
@@ -59,9 +62,9 @@ pub struct ServerArgs {
     /// Who appends gets space in DIR ahead, in multiples of so many bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 20)]
     pub reserve: u64,
-    /// A sequential reader gets so many bytes read ahead.
-    #[arg(long, value_name = "BYTES", default_value_t = 512 << 10)]
-    pub read_ahead: u64,
+    /// A sequential reader gets so many bytes read ahead. Default: 524288, of an object store 8388608.
+    #[arg(long, value_name = "BYTES")]
+    pub read_ahead: Option<u64>,
     /// What is read in a row beyond so many bytes is not kept; 0: all is.
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     pub bypass: u64,
@@ -82,6 +85,36 @@ pub struct ServerArgs {
     pub daemon: bool,
 }
 
+/// How an object store is used.
+#[derive(Clone, Debug, Default, Args)]
+pub struct StoreArgs {
+    /// An option of the object store, as aws_endpoint=http://host:9000; may be repeated. Others, and secrets, are taken from
+    /// the environment: AWS_ACCESS_KEY_ID, AWS_REGION, GOOGLE_SERVICE_ACCOUNT, AZURE_STORAGE_ACCOUNT_NAME, ….
+    #[arg(long = "store-option", value_name = "KEY=VALUE", value_parser = key_and_value)]
+    pub options: Vec<(String, String)>,
+    /// Bytes of the objects that hold what files hold, where there is no tree yet: a power of two. Default: 8M.
+    #[arg(long, value_name = "BYTES", value_parser = crate::size::parse)]
+    pub chunk_size: Option<u64>,
+    /// Another machine may take the tree when this one has not been heard of for so long. Default: 15.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..=3600))]
+    pub lease: Option<u16>,
+}
+
+impl StoreArgs {
+    /// The same as words of a command line.
+    pub fn words(&self) -> impl Iterator<Item = String> {
+        let options = self.options.iter();
+        let options = options.map(|(key, value)| format!("--store-option={key}={value}"));
+        let chunk_size = self.chunk_size.map(|bytes| format!("--chunk-size={bytes}"));
+        options.chain(chunk_size).chain(self.lease.map(|seconds| format!("--lease={seconds}")))
+    }
+}
+
+fn key_and_value(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("KEY=VALUE is wanted")?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
 /// What to do with a cache.
 #[derive(Debug, Subcommand)]
 pub enum AttachCommand {
@@ -97,8 +130,10 @@ pub enum AttachCommand {
     Drain {
         /// The pool.
         pool: PathBuf,
-        /// The directory whose cache it is.
+        /// The directory or object store whose cache it is.
         dir: PathBuf,
+        #[command(flatten)]
+        store: StoreArgs,
     },
     /// Read files into the cache.
     Warm(FilesArgs),
@@ -116,10 +151,12 @@ pub enum AttachCommand {
     Discard {
         /// The pool, not attached.
         pool: PathBuf,
-        /// The directory whose cache it is.
+        /// The directory or object store whose cache it is.
         dir: PathBuf,
         /// The file as `status` names it.
         path: PathBuf,
+        #[command(flatten)]
+        store: StoreArgs,
     },
 }
 

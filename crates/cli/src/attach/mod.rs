@@ -1,8 +1,9 @@
-//! `keepstone attach`: a pool as the cache of a directory.
+//! `keepstone attach`: a pool as the cache of a directory, or of a tree in an object store.
 
 mod args;
 mod files;
 mod inner;
+mod place;
 mod serve;
 mod status;
 mod watch;
@@ -12,7 +13,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
-use backing::DirFs;
 use indicatif::{ProgressBar, ProgressStyle};
 use pmcache::{Cache, Command, Options};
 use serde::{Deserialize, Serialize};
@@ -20,12 +20,13 @@ use serde::{Deserialize, Serialize};
 use crate::mount::absolute_dir;
 use crate::{background, output, pool, size};
 pub use args::AttachArgs;
-use args::{AttachCommand, ServerArgs};
+use args::{AttachCommand, ServerArgs, StoreArgs};
 use inner::Inner;
+use place::{Below, Place};
 pub use status::show;
 
 /// A cache that is open.
-type Attached = Cache<Inner, DirFs>;
+type Attached = Cache<Inner, Below>;
 
 /// What the server says once programs can use the mount.
 #[derive(Debug, Serialize, Deserialize)]
@@ -46,8 +47,10 @@ struct Ready {
 pub fn run(args: &AttachArgs, json: bool) -> Result<ExitCode> {
     match (&args.command, &args.server) {
         (Some(AttachCommand::Status { mount, metrics }), _) => status::run(mount, *metrics, json),
-        (Some(AttachCommand::Drain { pool, dir }), _) => drain(pool, dir, json),
-        (Some(AttachCommand::Discard { pool, dir, path }), _) => discard(pool, dir, path, json),
+        (Some(AttachCommand::Drain { pool, dir, store }), _) => drain(pool, dir, store, json),
+        (Some(AttachCommand::Discard { pool, dir, path, store }), _) => {
+            discard(pool, dir, path, store, json)
+        }
         (Some(AttachCommand::Warm(files)), _) => files::run(Command::Warm, &files.paths, json),
         (Some(AttachCommand::Pin(files)), _) => files::run(Command::Pin, &files.paths, json),
         (Some(AttachCommand::Unpin(files)), _) => files::run(Command::Unpin, &files.paths, json),
@@ -56,7 +59,7 @@ pub fn run(args: &AttachArgs, json: bool) -> Result<ExitCode> {
             files::run(Command::Invalidate, &files.paths, json)
         }
         (Some(AttachCommand::Show(files)), _) => files::run(Command::Status, &files.paths, json),
-        (None, Some(server)) => start(server, json),
+        (None, Some(server)) => start(server, &args.store, json),
         (None, None) => bail!("which pool, and which directory? See `keepstone attach --help`"),
     }
 }
@@ -68,18 +71,18 @@ impl AttachArgs {
     }
 }
 
-fn start(args: &ServerArgs, json: bool) -> Result<ExitCode> {
+fn start(args: &ServerArgs, store: &StoreArgs, json: bool) -> Result<ExitCode> {
     if args.foreground {
-        serve::run(args, |ready| announce(ready, json))?;
+        serve::run(args, store, |ready| announce(ready, json))?;
         return Ok(ExitCode::SUCCESS);
     }
     let (info, _) = pool::info(&pool::absolute(&args.pool)?)?;
     let log = background::log_path(&info.uuid.to_string());
     if args.daemon {
-        background::serve(|ready| serve::run(args, ready));
+        background::serve(|ready| serve::run(args, store, ready));
         background::remove_if_empty(&log);
     } else {
-        let ready: Ready = background::start(arguments(args)?, &log)?;
+        let ready: Ready = background::start(arguments(args, store)?, &log)?;
         announce(&Ready { log: Some(log), ..ready }, json)?;
     }
     Ok(ExitCode::SUCCESS)
@@ -110,7 +113,7 @@ fn announce(ready: &Ready, json: bool) -> Result<()> {
 }
 
 /// The command line that gives the server the same arguments, with absolute paths.
-fn arguments(args: &ServerArgs) -> Result<Vec<OsString>> {
+fn arguments(args: &ServerArgs, store: &StoreArgs) -> Result<Vec<OsString>> {
     let mut words: Vec<OsString> = vec!["attach".into(), "--daemon".into()];
     let mut flag = |is_set: bool, name: &str| {
         if is_set {
@@ -128,18 +131,16 @@ fn arguments(args: &ServerArgs) -> Result<Vec<OsString>> {
         ("--max-age", args.max_age.to_string()),
         ("--coherence", args.coherence.to_string()),
         ("--reserve", args.reserve.to_string()),
-        ("--read-ahead", args.read_ahead.to_string()),
         ("--bypass", args.bypass.to_string()),
         ("--policy", args.policy.to_string()),
     ];
     words.extend(options.map(|(name, value)| OsString::from(format!("{name}={value}"))));
     words.extend(args.watch.map(|watch| OsString::from(format!("--watch={watch}"))));
     words.extend(args.threads.map(|n| OsString::from(format!("--threads={n}"))));
-    words.extend([
-        "--".into(),
-        pool::absolute(&args.pool)?.into(),
-        absolute_dir(&args.dir)?.into(),
-    ]);
+    words.extend(args.read_ahead.map(|bytes| OsString::from(format!("--read-ahead={bytes}"))));
+    words.extend(store.words().map(OsString::from));
+    let place = Place::parse(&args.dir)?;
+    words.extend(["--".into(), pool::absolute(&args.pool)?.into(), place.path().into()]);
     if let Some(mount) = &args.mount {
         words.push(absolute_dir(mount)?.into());
     }
@@ -147,27 +148,19 @@ fn arguments(args: &ServerArgs) -> Result<Vec<OsString>> {
 }
 
 /// Opens a cache with the options that `choose` makes of the defaults for a pool of so many bytes.
-fn open(pool: &Path, dir: &Path, choose: impl FnOnce(u64, &mut Options)) -> Result<Attached> {
-    let (pool, dir) = (pool::absolute(pool)?, absolute_dir(dir)?);
+fn open(
+    pool: &Path,
+    place: &Place,
+    store: &StoreArgs,
+    choose: impl FnOnce(u64, &mut Options),
+) -> Result<Attached> {
+    let pool = pool::absolute(pool)?;
     let inner = Inner::open(&pool)?;
     let mut options = Options::for_pool(inner.size());
     choose(inner.size(), &mut options);
-    let below = below(&dir).with_context(|| format!("{}: cannot be cached", dir.display()))?;
-    Cache::attach(inner, below, &dir.display().to_string(), options)
-        .with_context(|| format!("{} as the cache of {}", pool.display(), dir.display()))
-}
-
-/// The directory itself, where need be below the mount of a cache whose server has died.
-fn below(dir: &Path) -> Result<DirFs> {
-    let options = backing::Options::default();
-    if !fuse::is_stale(dir)? {
-        return Ok(DirFs::open(dir, options)?);
-    }
-    let root = fuse::open_below(dir).with_context(|| {
-        let how = format!("`keepstone umount {}`", dir.display());
-        format!("a cache whose server has died is mounted over it; take that away with {how}")
-    })?;
-    Ok(DirFs::open_at(root, dir, options)?)
+    let name = place.path().display().to_string();
+    Cache::attach(inner, place.open(store)?, &name, options)
+        .with_context(|| format!("{} as the cache of {name}", pool.display()))
 }
 
 #[derive(Serialize)]
@@ -178,8 +171,8 @@ struct Drained {
     troubles: Vec<pmcache::Trouble>,
 }
 
-fn drain(pool: &Path, dir: &Path, json: bool) -> Result<ExitCode> {
-    let cache = open(pool, dir, |_, _| {})?;
+fn drain(pool: &Path, dir: &Path, store: &StoreArgs, json: bool) -> Result<ExitCode> {
+    let cache = open(pool, &Place::parse(dir)?, store, |_, _| {})?;
     let before = cache.status().dirty_bytes;
     let bar = if json { ProgressBar::hidden() } else { ProgressBar::new(before) };
     let style = "{msg} {wide_bar} {bytes}/{total_bytes} {eta}";
@@ -210,9 +203,15 @@ fn drain(pool: &Path, dir: &Path, json: bool) -> Result<ExitCode> {
     Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn discard(pool: &Path, dir: &Path, path: &Path, json: bool) -> Result<ExitCode> {
+fn discard(
+    pool: &Path,
+    dir: &Path,
+    path: &Path,
+    store: &StoreArgs,
+    json: bool,
+) -> Result<ExitCode> {
     use std::os::unix::ffi::OsStrExt as _;
-    let cache = open(pool, dir, |_, _| {})?;
+    let cache = open(pool, &Place::parse(dir)?, store, |_, _| {})?;
     let discarded = cache.discard(path.as_os_str().as_bytes())?;
     vfs::FileSystem::close(&cache)?;
     let Some(bytes) = discarded else {

@@ -12,8 +12,8 @@ use fuse::{
 use pmem::Medium as _;
 use serde::Serialize;
 
-use super::args::ServerArgs;
-use super::{Attached, Ready, open, watch};
+use super::args::{ServerArgs, StoreArgs};
+use super::{Attached, Place, Ready, open, watch};
 use crate::mount::absolute_dir;
 use crate::{background, mount, pool};
 
@@ -37,15 +37,22 @@ struct Stats<'a> {
 }
 
 /// Attaches, mounts, calls `started`, serves. Returns when it is unmounted and all is written back that can be.
-pub fn run(args: &ServerArgs, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()> {
+pub fn run(
+    args: &ServerArgs,
+    store: &StoreArgs,
+    started: impl FnOnce(&Ready) -> Result<()>,
+) -> Result<()> {
     // Before any thread exists, so that all of them leave the signals alone.
     let stop = StopSignals::block()?;
     mount::handle_faults()?;
-    let (pool_path, dir) = (pool::absolute(&args.pool)?, absolute_dir(&args.dir)?);
-    let place = args.mount.as_ref().map_or(Ok(dir.clone()), |mount| absolute_dir(mount))?;
+    let (pool_path, below) = (pool::absolute(&args.pool)?, Place::parse(&args.dir)?);
+    let place = match &args.mount {
+        Some(mount) => absolute_dir(mount)?,
+        None => below.mount_point()?,
+    };
     let notices = mount::check_place(&place, &pool_path)?;
     // What lies below is opened before anything is mounted over it.
-    let cache = Arc::new(open(&args.pool, &args.dir, |bytes, options| {
+    let cache = Arc::new(open(&args.pool, &below, store, |bytes, options| {
         let percent = |n: u64| bytes / 100 * n;
         options.mode = args.data;
         options.read_only = args.read_only;
@@ -55,7 +62,7 @@ pub fn run(args: &ServerArgs, started: impl FnOnce(&Ready) -> Result<()>) -> Res
         options.max_age_ns = i64::from(args.max_age) * 1_000_000_000;
         options.coherence_ns = i64::from(args.coherence) * 1_000_000;
         options.reserve = args.reserve;
-        options.read_ahead = args.read_ahead;
+        options.read_ahead = args.read_ahead.unwrap_or(below.read_ahead());
         options.bypass = args.bypass;
         options.policy = args.policy;
     })?);
@@ -63,7 +70,7 @@ pub fn run(args: &ServerArgs, started: impl FnOnce(&Ready) -> Result<()>) -> Res
     let status = cache.status();
     let ready = Ready {
         pool: pool_path.display().to_string(),
-        dir: dir.display().to_string(),
+        dir: below.path().display().to_string(),
         mount: place.display().to_string(),
         data: status.mode,
         size_bytes: status.size_bytes,

@@ -8,6 +8,8 @@ mod common;
 mod delegated;
 mod kernel;
 mod mounts;
+#[cfg(feature = "object-store")]
+mod objects;
 mod run;
 mod semantics;
 mod served;

@@ -67,6 +67,37 @@ impl Model {
         state.check().map_err(|(ino, what)| format!("{ino}: {what}"))?;
         Ok(Self { state: Mutex::new(state), clock: Arc::new(clock), durable: None })
     }
+
+    /// All that has a name or is held without one, as bytes for [`load_held`](Self::load_held): calls that were made next can be
+    /// repeated on what these give.
+    pub fn save_held(&self) -> Vec<u8> {
+        let state = self.state();
+        let linkable = state.inodes.iter().filter(|(_, inode)| inode.linkable);
+        let linkable: Vec<Ino> = linkable.map(|(&ino, _)| ino).collect();
+        postcard::to_allocvec(&(&*state, linkable)).expect("the model is plain data")
+    }
+
+    /// As [`load`](Self::load), of what [`save_held`](Self::save_held) gave. An inode without a name has one reference.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_held(
+        saved: &[u8],
+        clock: impl Fn() -> Timestamp + Send + Sync + 'static,
+    ) -> Result<Self, String> {
+        let (mut state, linkable): (State, Vec<Ino>) =
+            postcard::from_bytes(saved).map_err(|e| format!("no model: {e}"))?;
+        state.check_held().map_err(|(ino, what)| format!("{ino}: {what}"))?;
+        for inode in state.inodes.values_mut().filter(|inode| inode.nlink == 0) {
+            inode.refs = 1;
+        }
+        for ino in linkable {
+            let inode = state.inodes.get_mut(&ino);
+            let inode = inode.filter(|inode| inode.nlink == 0 && !inode.is_dir());
+            inode.ok_or_else(|| format!("{ino}: it cannot get a first name"))?.linkable = true;
+        }
+        Ok(Self { state: Mutex::new(state), clock: Arc::new(clock), durable: None })
+    }
 }
 
 /// What must hold, and what is wrong where it does not.
@@ -77,6 +108,13 @@ fn require(holds: bool, what: &'static str) -> Result<(), &'static str> {
 impl State {
     /// Checks model-M1–M5 and all limits, where nobody has a reference.
     fn check(&self) -> Result<(), (Ino, &'static str)> {
+        self.check_held()?;
+        let nameless = self.inodes.iter().find(|(_, inode)| inode.nlink == 0);
+        nameless.map_or(Ok(()), |(&ino, _)| Err((ino, "its link count is wrong")))
+    }
+
+    /// The same, where inodes without a name may be held.
+    fn check_held(&self) -> Result<(), (Ino, &'static str)> {
         let mut names: BTreeMap<Ino, Vec<Ino>> = BTreeMap::new();
         for (&ino, inode) in &self.inodes {
             let Node::Dir(dir) = &inode.node else { continue };
@@ -102,6 +140,10 @@ impl State {
         require((1..self.next_ino.min(COUNT_MAX)).contains(&ino.0), "its number was never given")?;
         require(inode.perm <= 0o7777, "its mode has bits that do not exist")?;
         match &inode.node {
+            Node::Dir(dir) if inode.nlink == 0 => {
+                let is_removed = dir.parent.is_none() && dir.entries.is_empty();
+                require(is_removed && names.is_empty(), "a removed directory has names")?;
+            }
             Node::Dir(dir) => {
                 let parent = dir.parent.filter(|_| ino != ROOT);
                 require(names == parent.as_slice(), "a directory has one name, in its parent")?;
@@ -124,7 +166,7 @@ impl State {
         if !inode.is_dir() {
             let is_counted =
                 inode.nlink as usize == names.len() && inode.nlink <= self.limits.links;
-            require(is_counted && inode.nlink > 0, "its link count is wrong")?;
+            require(is_counted, "its link count is wrong")?;
         }
         let xattrs = inode.xattrs.iter();
         let list: usize = xattrs.clone().map(|(name, _)| name.len() + 1).sum();

@@ -93,3 +93,37 @@ fn a_model_is_bytes_and_back() {
     }
     assert!(refused > 300, "{refused} refused");
 }
+
+/// With what is held without a name: calls go on with what was loaded as they do with what was saved.
+#[test]
+fn what_is_held_is_saved_where_it_is_wanted() {
+    for seed in 0..20 {
+        let fs = Model::new();
+        let mut handles = Handles::new(ROOT);
+        let ops = gen_ops(seed, 300);
+        let (before, after) = ops.split_at(200);
+        before.iter().for_each(|op| drop(apply(&fs, &mut handles, op)));
+        let saved = fs.save_held();
+        let loaded = Model::load_held(&saved, Timestamp::now).unwrap();
+        assert_eq!(loaded.save_held(), saved);
+        for ino in handles.held().iter().flatten() {
+            loaded.lookup(*ino, b".").unwrap();
+        }
+        let mut others = handles.clone();
+        for op in after {
+            let (want, got) = (apply(&fs, &mut handles, op), apply(&loaded, &mut others, op));
+            assert_eq!(want, got, "seed {seed}: {op}");
+        }
+        assert_eq!(diff(&tree(&fs).unwrap(), &tree(&loaded).unwrap()), None, "seed {seed}");
+
+        let mut rng = Rng::new(seed);
+        for _ in 0..100 {
+            let mut broken = saved.clone();
+            broken[rng.below(saved.len() as u64) as usize] ^= 1 << rng.below(8);
+            if let Ok(other) = Model::load_held(&broken, Timestamp::now) {
+                tree(&other).unwrap();
+                tree(&other.after_kill()).unwrap();
+            }
+        }
+    }
+}

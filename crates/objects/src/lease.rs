@@ -1,0 +1,217 @@
+//! Who may write: an object that its holder counts up.
+//!
+//! - **lease-L1** A lease is taken where there is none, where it was given back, where its holder is known to be dead, or where its
+//!   counter stood still for as long as it lasts, by the taker's own clock. Clocks of two machines are never compared.
+//! - **lease-L2** It only decides who tries. That two who believe to hold it do not both write is decided by the manifest
+//!   (manifest-M2).
+
+use crate::Error;
+use crate::format::{Kind, Lease, SMALL_MAX, encode};
+use crate::store::{Failure, Store};
+use object_store::UpdateVersion;
+use std::time::{Duration, Instant};
+use vfs::Timestamp;
+
+/// The object's name.
+pub const NAME: &str = "lease";
+/// How often it is tried to take one that somebody else takes, too.
+const TRIES: usize = 8;
+
+/// A lease that is held.
+pub struct Held {
+    lease: Lease,
+    version: UpdateVersion,
+}
+
+/// Why a lease is not held any more, or not known to be.
+pub enum Lost {
+    /// Somebody else holds it.
+    To(Box<Lease>),
+    /// The store fails.
+    Unknown(Failure),
+}
+
+impl Held {
+    /// Takes the lease of a tree for so long at a time (lease-L1), and makes sure that the store keeps conditions.
+    ///
+    /// # Errors
+    /// [`Error::Held`], [`Error::NotConditional`]; of the store.
+    pub fn take(store: &Store, lasts: Duration) -> Result<Self, Error> {
+        let mut lease = new_lease(lasts);
+        for _ in 0..TRIES {
+            let found = store.get(NAME, SMALL_MAX).map_err(|err| Error::store(NAME, err))?;
+            let Some(found) = found else {
+                match store.create(NAME, encode(Kind::Lease, &lease)) {
+                    Err(Failure::AlreadyExists { .. }) => continue,
+                    version => return Self { version: conditional(version)?, lease }.proven(store),
+                }
+            };
+            let other = Lease::decode(&found.bytes, NAME)?;
+            if other.holder == lease.holder {
+                // The answer to an earlier try was lost.
+                return Self { version: found.version, lease: other }.proven(store);
+            }
+            if !other.is_released && !is_dead(&other) {
+                match wait_for(store, &other)? {
+                    Stands::Still => {}
+                    Stands::Moves => return Err(Error::held(&other)),
+                    Stands::Changed => continue,
+                }
+            }
+            lease.since = Timestamp::now();
+            match store.update(NAME, encode(Kind::Lease, &lease), &found.version) {
+                Err(Failure::Precondition { .. }) => {}
+                version => return Self { version: conditional(version)?, lease }.proven(store),
+            }
+        }
+        let found = store.get(NAME, SMALL_MAX).map_err(|err| Error::store(NAME, err))?;
+        let other = found.map(|found| Lease::decode(&found.bytes, NAME)).transpose()?;
+        Err(other.map_or(Error::NotConditional, |other| Error::held(&other)))
+    }
+
+    /// Makes sure that conditions of the store do refuse something: some stores ignore them.
+    fn proven(mut self, store: &Store) -> Result<Self, Error> {
+        let old = self.version.clone();
+        self.renew(store).map_err(|lost| match lost {
+            Lost::To(other) => Error::held(&other),
+            Lost::Unknown(err) => refusal(err),
+        })?;
+        let bytes = encode(Kind::Lease, &self.lease);
+        match store.create(NAME, bytes.clone()) {
+            Err(Failure::AlreadyExists { .. }) => {}
+            Ok(_) => return Err(Error::NotConditional),
+            Err(err) => return Err(Error::store(NAME, err)),
+        }
+        match store.update(NAME, bytes, &old) {
+            Err(Failure::Precondition { .. }) => Ok(self),
+            Ok(_) => Err(Error::NotConditional),
+            Err(err) => Err(Error::store(NAME, err)),
+        }
+    }
+
+    /// Who holds it.
+    pub fn holder(&self) -> [u8; 16] {
+        self.lease.holder
+    }
+
+    /// Counts it up.
+    pub fn renew(&mut self, store: &Store) -> Result<(), Lost> {
+        self.put(store, Lease { counter: self.lease.counter + 1, ..self.lease.clone() })
+    }
+
+    /// Gives it back.
+    pub fn release(&mut self, store: &Store) -> Result<(), Lost> {
+        let counter = self.lease.counter + 1;
+        self.put(store, Lease { counter, is_released: true, ..self.lease.clone() })
+    }
+
+    fn put(&mut self, store: &Store, lease: Lease) -> Result<(), Lost> {
+        let bytes = encode(Kind::Lease, &lease);
+        let err = match store.update(NAME, bytes, &self.version) {
+            Ok(version) => {
+                (self.version, self.lease) = (version, lease);
+                return Ok(());
+            }
+            Err(err) => err,
+        };
+        if !matches!(err, Failure::Precondition { .. }) {
+            return Err(Lost::Unknown(err));
+        }
+        // Somebody else has it, or the answer to an earlier try was lost.
+        let found = store.get(NAME, SMALL_MAX).map_err(Lost::Unknown)?;
+        let Some(found) = found else { return Err(Lost::Unknown(err)) };
+        match Lease::decode(&found.bytes, NAME) {
+            Ok(now) if now.holder == self.lease.holder => {
+                (self.version, self.lease) = (found.version, now);
+                if self.lease.is_released == lease.is_released {
+                    Ok(())
+                } else {
+                    self.put(store, lease)
+                }
+            }
+            Ok(other) => Err(Lost::To(Box::new(other))),
+            Err(_) => Err(Lost::Unknown(err)),
+        }
+    }
+}
+
+/// What a lease did while it was watched.
+enum Stands {
+    /// Nothing, for as long as it lasts.
+    Still,
+    /// Its holder lives.
+    Moves,
+    /// It was given back, or is another's.
+    Changed,
+}
+
+/// Watches a lease for as long as it lasts.
+fn wait_for(store: &Store, lease: &Lease) -> Result<Stands, Error> {
+    let lasts = Duration::from_millis(lease.duration_ms);
+    let began = Instant::now();
+    let pause = (lasts / 10).clamp(Duration::from_millis(1), Duration::from_secs(1));
+    while began.elapsed() <= lasts {
+        std::thread::sleep(pause);
+        let found = store.get(NAME, SMALL_MAX).map_err(|err| Error::store(NAME, err))?;
+        let Some(found) = found else { return Ok(Stands::Changed) };
+        let now = Lease::decode(&found.bytes, NAME)?;
+        if now.holder != lease.holder || now.is_released {
+            return Ok(Stands::Changed);
+        }
+        if now.counter != lease.counter {
+            return Ok(Stands::Moves);
+        }
+    }
+    Ok(Stands::Still)
+}
+
+fn conditional(put: Result<UpdateVersion, Failure>) -> Result<UpdateVersion, Error> {
+    match put.map_err(refusal)? {
+        UpdateVersion { e_tag: None, version: None } => Err(Error::NotConditional),
+        version => Ok(version),
+    }
+}
+
+fn refusal(err: Failure) -> Error {
+    match err {
+        Failure::NotImplemented { .. } | Failure::NotSupported { .. } => Error::NotConditional,
+        err => Error::store(NAME, err),
+    }
+}
+
+fn new_lease(lasts: Duration) -> Lease {
+    let pid = std::process::id();
+    Lease {
+        holder: *uuid::Uuid::new_v4().as_bytes(),
+        host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        place: place().unwrap_or_default(),
+        pid,
+        started: started(pid).unwrap_or_default(),
+        since: Timestamp::now(),
+        counter: 0,
+        duration_ms: lasts.as_millis() as u64,
+        is_released: false,
+    }
+}
+
+/// Whether a holder was a process that this one would see if it lived.
+fn is_dead(lease: &Lease) -> bool {
+    let is_here = place().is_some_and(|place| place == lease.place);
+    is_here && started(lease.pid) != Some(lease.started)
+}
+
+/// This boot of the machine, and which processes are seen here.
+fn place() -> Option<String> {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let processes = std::fs::read_link("/proc/self/ns/pid").ok()?;
+    Some(format!("{} {}", boot.trim(), processes.display()))
+}
+
+/// When a process was started, in ticks since the machine was; `None` where there is none.
+fn started(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name before it may have any letters. A process that is dead and not waited for is as good as gone.
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    let state = fields.next()?;
+    if matches!(state, "Z" | "X") { None } else { fields.nth(18)?.parse().ok() }
+}

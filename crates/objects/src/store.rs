@@ -1,0 +1,239 @@
+//! An object store below a prefix, by calls that wait.
+
+use crate::Error;
+use crate::format::{Id, Kind, Part, checksum};
+use bytes::Bytes;
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use object_store::path::Path;
+use object_store::{
+    GetOptions, GetRange, ObjectStore, ObjectStoreExt as _, PutMode, PutOptions, PutPayload,
+    PutResult, UpdateVersion,
+};
+use std::future::Future;
+use std::ops::Range;
+use std::sync::Arc;
+use tokio::runtime::Runtime;
+
+/// Objects of more bytes are put in parts of so many.
+const PART: usize = 8 << 20;
+/// So many parts of one object are under way at once.
+const PARALLEL: usize = 4;
+/// So many parts of a tree are got at once.
+const PARTS_AT_ONCE: usize = 16;
+
+/// Why a request failed.
+pub type Failure = object_store::Error;
+
+/// Objects below a prefix.
+pub struct Store {
+    inner: Arc<dyn ObjectStore>,
+    prefix: String,
+    runtime: Runtime,
+}
+
+/// What was got.
+pub struct Got {
+    /// All of the object.
+    pub bytes: Bytes,
+    /// For a conditional put.
+    pub version: UpdateVersion,
+}
+
+impl Store {
+    /// The objects of `inner` whose names begin with `prefix` and a slash.
+    ///
+    /// # Errors
+    /// Where no thread can be started.
+    pub fn new(inner: Arc<dyn ObjectStore>, prefix: &Path) -> Result<Self, Error> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .thread_name("object-store")
+            .enable_all()
+            .build()?;
+        Ok(Self { inner, prefix: prefix.to_string(), runtime })
+    }
+
+    /// Waits for what is asked of the store.
+    fn wait<T>(&self, future: impl Future<Output = T>) -> T {
+        self.runtime.block_on(future)
+    }
+
+    fn path(&self, name: &str) -> Path {
+        let slash = if self.prefix.is_empty() { "" } else { "/" };
+        Path::from(format!("{}{slash}{name}", self.prefix))
+    }
+
+    /// All of an object, if it has no more than `len_max` bytes; `None` where there is none.
+    pub fn get(&self, name: &str, len_max: u64) -> Result<Option<Got>, Failure> {
+        self.wait(self.get_whole(name, len_max))
+    }
+
+    async fn get_whole(&self, name: &str, len_max: u64) -> Result<Option<Got>, Failure> {
+        let got = match self.inner.get(&self.path(name)).await {
+            Err(Failure::NotFound { .. }) => return Ok(None),
+            got => got?,
+        };
+        if got.meta.size > len_max {
+            return Err(wrong(format!("{name} has {} bytes", got.meta.size)));
+        }
+        let (e_tag, version) = (got.meta.e_tag.clone(), got.meta.version.clone());
+        Ok(Some(Got { bytes: got.bytes().await?, version: UpdateVersion { e_tag, version } }))
+    }
+
+    /// All of each of these parts of a tree, checked.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] where one is not there, or not what it was.
+    pub fn get_parts(&self, folder: &str, parts: &[Part]) -> Result<Vec<Bytes>, Error> {
+        let gets = parts.iter().map(|part| self.get_part(folder, part));
+        self.wait(stream::iter(gets).buffered(PARTS_AT_ONCE).try_collect())
+    }
+
+    async fn get_part(&self, folder: &str, part: &Part) -> Result<Bytes, Error> {
+        let name = part.id.name(folder);
+        let damaged = |what: &str| Error::Damaged { object: name.clone(), what: what.to_owned() };
+        let got = self.get_whole(&name, part.len).await.map_err(|err| Error::store(&name, err))?;
+        let bytes = got.ok_or_else(|| damaged("it is not there, but the manifest names it"))?.bytes;
+        let is_it = bytes.len() as u64 == part.len && checksum(&bytes) == part.crc;
+        if is_it { Ok(bytes) } else { Err(damaged("it is not the one that the manifest names")) }
+    }
+
+    /// A range of an object that has it.
+    pub fn get_range(&self, name: &str, range: Range<u64>) -> Result<Bytes, Failure> {
+        let len = range.end - range.start;
+        let bytes = self.wait(async {
+            let range = Some(GetRange::Bounded(range));
+            let options = GetOptions { range, ..GetOptions::default() };
+            self.inner.get_opts(&self.path(name), options).await?.bytes().await
+        })?;
+        let is_whole = bytes.len() as u64 == len;
+        if is_whole {
+            Ok(bytes)
+        } else {
+            Err(wrong(format!("{name} gave {} bytes of {len}", bytes.len())))
+        }
+    }
+
+    /// Puts several objects, so many at once.
+    ///
+    /// # Errors
+    /// Of the first that could not be put, with its name.
+    pub fn put_all(
+        &self,
+        objects: Vec<(String, Vec<u8>)>,
+        at_once: usize,
+    ) -> Result<(), (String, Failure)> {
+        let puts = objects.into_iter().map(async |(name, bytes)| {
+            let put = self.put_whole(&name, bytes.into()).await;
+            put.map_err(|err| (name, err))
+        });
+        self.wait(stream::iter(puts).buffer_unordered(at_once).try_collect())
+    }
+
+    /// Puts an object that nobody else puts: large ones in parts.
+    pub fn put(&self, name: &str, bytes: Vec<u8>) -> Result<(), Failure> {
+        self.wait(self.put_whole(name, bytes.into()))
+    }
+
+    async fn put_whole(&self, name: &str, mut bytes: Bytes) -> Result<(), Failure> {
+        let path = self.path(name);
+        if bytes.len() <= PART {
+            return self.inner.put(&path, bytes.into()).await.map(drop);
+        }
+        let mut upload = self.inner.put_multipart(&path).await?;
+        let mut parts = Vec::new();
+        while !bytes.is_empty() {
+            parts.push(upload.put_part(bytes.split_to(PART.min(bytes.len())).into()));
+        }
+        let put = stream::iter(parts).buffer_unordered(PARALLEL).try_collect::<Vec<()>>().await;
+        if let Err(err) = put {
+            // Parts that stay are paid for.
+            let _ = upload.abort().await;
+            return Err(err);
+        }
+        upload.complete().await.map(drop)
+    }
+
+    /// Puts an object that does not exist.
+    ///
+    /// # Errors
+    /// [`Failure::AlreadyExists`] where it does.
+    pub fn create(&self, name: &str, bytes: Vec<u8>) -> Result<UpdateVersion, Failure> {
+        self.put_if(name, bytes, PutMode::Create)
+    }
+
+    /// Replaces an object of this version.
+    ///
+    /// # Errors
+    /// [`Failure::Precondition`] where it has another.
+    pub fn update(
+        &self,
+        name: &str,
+        bytes: Vec<u8>,
+        version: &UpdateVersion,
+    ) -> Result<UpdateVersion, Failure> {
+        self.put_if(name, bytes, PutMode::Update(version.clone()))
+    }
+
+    fn put_if(&self, name: &str, bytes: Vec<u8>, mode: PutMode) -> Result<UpdateVersion, Failure> {
+        let options = PutOptions { mode, ..PutOptions::default() };
+        let payload = PutPayload::from(bytes);
+        let put: PutResult = self.wait(self.inner.put_opts(&self.path(name), payload, options))?;
+        Ok(UpdateVersion { e_tag: put.e_tag, version: put.version })
+    }
+
+    /// Deletes objects, and gives those back that could not be.
+    pub fn delete(&self, folder: &str, ids: Vec<Id>) -> Vec<Id> {
+        let paths: Vec<_> = ids.iter().map(|id| Ok(self.path(&id.name(folder)))).collect();
+        let deleted = self.inner.delete_stream(stream::iter(paths).boxed());
+        let results: Vec<_> = self.wait(deleted.collect());
+        let is_done = |result: &Result<Path, Failure>| {
+            matches!(result, Ok(_) | Err(Failure::NotFound { .. }))
+        };
+        // Which ones failed is not told in the order they were given; to delete one twice does no harm.
+        if results.iter().all(is_done) { Vec::new() } else { ids }
+    }
+
+    /// The objects of a folder that we could have named.
+    pub fn list(&self, folder: &str) -> Result<Vec<Id>, Failure> {
+        self.wait(async {
+            let listed = self.inner.list(Some(&self.path(folder)));
+            let parse = |path: &Path| Id::parse(path.filename()?);
+            listed.try_filter_map(async |meta| Ok(parse(&meta.location))).try_collect().await
+        })
+    }
+
+    /// The name of some object below the prefix that is none of `known`, if there is one.
+    pub fn stranger(&self, known: &[&str]) -> Result<Option<String>, Failure> {
+        let known: Vec<Path> = known.iter().map(|name| self.path(name)).collect();
+        let prefix = (!self.prefix.is_empty()).then(|| Path::from(self.prefix.as_str()));
+        self.wait(async {
+            let mut listed = self.inner.list(prefix.as_ref());
+            while let Some(meta) = listed.try_next().await? {
+                if !known.contains(&meta.location) {
+                    return Ok(Some(meta.location.to_string()));
+                }
+            }
+            Ok(None)
+        })
+    }
+}
+
+/// An answer that cannot be.
+fn wrong(what: String) -> Failure {
+    Failure::Generic { store: "keepstone", source: what.into() }
+}
+
+impl Part {
+    /// Puts an object of the tree.
+    pub fn put(store: &Store, kind: Kind, id: Id, object: Vec<u8>) -> Result<Self, Failure> {
+        let part = Self::of(id, &object);
+        store.put(&id.name(folder_of(kind)), object)?;
+        Ok(part)
+    }
+}
+
+/// Where objects of a kind are.
+fn folder_of(kind: Kind) -> &'static str {
+    if kind == Kind::Log { "log" } else { "snapshot" }
+}

@@ -1,0 +1,85 @@
+//! Two never write one tree.
+
+use crate::common::{Fault, Faulty, content, create, find, open, options, try_open};
+use backing::Backing as _;
+use objects::{Error, Options};
+use std::time::Duration;
+use vfs::{Errno, FileSystem as _, ROOT};
+
+#[test]
+fn who_comes_second_is_refused_and_told_by_whom() {
+    let store = Faulty::new();
+    let mut fs = open(&store, options());
+    fs.start_upkeep().unwrap();
+    let refused = try_open(&store, options()).err().unwrap();
+    assert!(matches!(refused, Error::Held { pid, .. } if pid == std::process::id()), "{refused}");
+    assert!(refused.to_string().contains("detach it there first"), "{refused}");
+    create(&fs, ROOT, "file");
+    fs.sync().unwrap();
+    drop(fs);
+    // Given back: nobody waits.
+    let long = Options { lease: Duration::from_secs(3600), ..options() };
+    let fs = open(&store, long.clone());
+    assert!(find(&fs, "file").is_ok());
+    drop(fs);
+    drop(open(&store, long));
+}
+
+/// The counter of the first stands still: it is taken to be dead, and finds that out when it commits.
+#[test]
+fn a_take_over_fences_who_had_it() {
+    let store = Faulty::new();
+    let first = open(&store, options());
+    let kept = create(&first, ROOT, "kept");
+    first.write(kept, 0, b"committed").unwrap();
+    first.sync().unwrap();
+    first.write(kept, 0, b"not yet  ").unwrap();
+    let lost = create(&first, ROOT, "lost");
+    let second = open(&store, options());
+    create(&second, ROOT, "second");
+    second.sync().unwrap();
+    assert_eq!(first.sync(), Err(Errno::ROFS));
+    assert_eq!(first.write(lost, 0, b"x"), Err(Errno::ROFS));
+    assert_eq!(first.unlink(ROOT, b"kept"), Err(Errno::ROFS));
+    assert_eq!(first.fsync(ROOT), Err(Errno::ROFS));
+    assert_eq!(first.getattr(kept), Err(Errno::IO));
+    assert_eq!(first.read(kept, 0, &mut [0; 4]), Err(Errno::IO));
+    assert_eq!(first.lookup(ROOT, b"kept"), Err(Errno::IO));
+    assert_eq!(first.room(), Err(Errno::IO));
+    drop(first);
+    // The second has all that was committed, and its lease.
+    second.sync().unwrap();
+    assert_eq!(content(&second, find(&second, "kept").unwrap()), b"committed");
+    assert_eq!(find(&second, "lost"), Err(Errno::NOENT));
+    second.renew();
+    create(&second, ROOT, "more");
+    second.sync().unwrap();
+}
+
+/// It finds out when it renews its lease, too.
+#[test]
+fn a_lost_lease_is_noticed_without_a_commit() {
+    let store = Faulty::new();
+    let first = open(&store, options());
+    let _second = open(&store, options());
+    first.renew();
+    assert_eq!(first.lookup(ROOT, b"."), Err(Errno::IO));
+    assert!(first.getattr(ROOT).is_ok(), "who asks how a cache stands has to find it");
+}
+
+/// The answers to what holds the lease are lost, one after another: nobody is locked out, and nothing is held twice.
+#[test]
+fn a_lease_is_taken_whichever_answer_is_lost() {
+    for n in 0..12 {
+        for fault in [Fault::Lost(n), Fault::At(n)] {
+            let store = Faulty::new();
+            store.fail(fault);
+            let opened = try_open(&store, options());
+            store.fail(Fault::None);
+            drop(opened);
+            let fs = open(&store, options());
+            create(&fs, ROOT, "file");
+            fs.sync().unwrap();
+        }
+    }
+}
