@@ -41,15 +41,17 @@ const WORTH: u32 = 64;
 /// Pools of caches that are used.
 const POOLS: usize = 4;
 
-/// Pools that were opened, or could not be, by their paths.
+/// A pool by its path; `None` where it could not be opened.
+type Pool = (Vec<u8>, Option<&'static dyn FileSystem>);
+
+/// Pools that were asked for.
 #[derive(Default)]
-pub struct Pools([OnceLock<(Vec<u8>, Option<&'static dyn FileSystem>)>; POOLS]);
+pub struct Pools([OnceLock<Pool>; POOLS]);
 
 impl Pools {
     fn find(&self, path: &[u8], open: fn(&[u8]) -> Option<&'static dyn FileSystem>) -> Option<u32> {
-        let has = |slot: &OnceLock<(Vec<u8>, _)>| {
-            slot.get_or_init(|| (path.to_vec(), open(path))).0 == path
-        };
+        let has =
+            |slot: &OnceLock<Pool>| slot.get_or_init(|| (path.to_vec(), open(path))).0 == path;
         let index = self.0.iter().position(has)?;
         self.get(index as u32).map(|_| index as u32)
     }

@@ -74,7 +74,7 @@ pub fn attach_cache(pool: &[u8]) -> Option<&'static dyn vfs::FileSystem> {
 
 /// Joins the processes that use the pool. That fails where its mount is not `direct`: the server
 /// has the pool for itself then.
-fn attach(pool: &Path) -> Result<Attached, Box<dyn std::error::Error>> {
+fn attach(pool: &Path) -> Result<Attached, Refused> {
     let (fs, hidden) = join(pool)?;
     let file = pool_file(&*fs, hidden);
     let secret = fs.secret();
@@ -86,8 +86,11 @@ fn attach(pool: &Path) -> Result<Attached, Box<dyn std::error::Error>> {
     Ok(Attached { events: fs.clone(), fs, file, secret, on_fork })
 }
 
+/// Why a pool is not attached.
+type Refused = Box<dyn std::error::Error>;
+
 /// Opens a pool for good, and the first of its descriptors.
-fn join(pool: &Path) -> Result<(Arc<dyn Engine>, Option<RawFd>), Box<dyn std::error::Error>> {
+fn join(pool: &Path) -> Result<(Arc<dyn Engine>, Option<RawFd>), Refused> {
     let fs = open(pool)?;
     // Out of the program's sight. The descriptors that the engine remembers are only closed with it, and
     // it is never dropped.
@@ -118,7 +121,7 @@ pub fn pool_file(fs: &dyn Engine, fd: Option<RawFd>) -> Option<PoolFile> {
 }
 
 /// Opens a pool together with others.
-pub fn open(pool: &Path) -> Result<Arc<dyn Engine>, Box<dyn std::error::Error>> {
+pub fn open(pool: &Path) -> Result<Arc<dyn Engine>, Refused> {
     let lock = Some(pmem::Lock::Shared);
     let options = pmem::OpenOptions { lock, ..pmem::OpenOptions::default() };
     let region = options.open(pool, pmem::Access::ReadWrite)?;
