@@ -230,11 +230,11 @@ impl Content {
         let (mut whole, mut parts) = (Vec::new(), Vec::new());
         for (index, chunk) in self.chunks.range(indices) {
             let Some((index, within)) = clip(space.chunk_bytes, *index, &range) else { continue };
-            let is_covered =
-                |extent: Range<u64>| within.start <= extent.start && extent.end <= within.end;
-            match chunk.extent().is_none_or(is_covered) {
-                true => whole.push(index),
-                false => parts.push((index, within)),
+            let extent = chunk.extent().unwrap_or_default();
+            if within.start <= extent.start && extent.end <= within.end {
+                whole.push(index);
+            } else if within.start < extent.end && extent.start < within.end {
+                parts.push((index, within));
             }
         }
         for (index, within) in &parts {
