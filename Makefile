@@ -91,6 +91,7 @@ check: ## formatting, lints, documentation, licences, scripts
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --features keepstone/ublk -- -D warnings
 	$(CARGO) clippy --package keepstone -- -D warnings
+	$(CARGO) clippy --package keepstone --no-default-features -- -D warnings
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(TARGET)/loom \
 	    $(CARGO) clippy --release --package arena --tests -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items

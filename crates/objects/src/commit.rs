@@ -6,7 +6,7 @@
 //! - **commit-C1** What a commit replaces is deleted after it. Where that fails it is garbage, which is collected by who opens the
 //!   tree next: what nothing names of those who held it before.
 
-use crate::content::{File, Space, failed};
+use crate::content::{Content, File, Space, failed};
 use crate::format::{Contents, Id, Kind, Manifest, Op, Part, seal};
 use crate::journal::{Journal, Taken};
 use crate::lease::{Held, Lost};
@@ -47,6 +47,8 @@ pub struct Core {
     pub clock: Clock,
     /// Files that are, or were, not all holes.
     pub files: Mutex<HashMap<Ino, Arc<File>>>,
+    /// Those of them that have something of which the journal does not tell.
+    pub changed: Mutex<HashMap<Ino, Arc<File>>>,
     pub journal: Mutex<Journal>,
     pub committed: Mutex<Committed>,
     pub lease: Mutex<Held>,
@@ -104,6 +106,7 @@ impl Core {
     pub fn bury(&self, journal: &mut Journal, ino: Ino) {
         if self.tree.getattr(ino) == Err(Errno::STALE) {
             lock(&self.places).remove(&ino);
+            lock(&self.changed).remove(&ino);
             if let Some(file) = lock(&self.files).remove(&ino) {
                 journal.bury(ino, file);
             }
@@ -132,6 +135,7 @@ impl Core {
             file.logged_size.store(size, Relaxed);
         }
         file.is_changed.store(false, Relaxed);
+        lock(&self.changed).remove(&ino);
         Ok(())
     }
 
@@ -177,8 +181,8 @@ impl Core {
     }
 
     fn cut(&self, journal: &Journal) -> Cut {
-        let files = lock(&self.files);
-        let changed = files.iter().filter(|(_, file)| file.is_changed.load(Relaxed));
+        let changed = lock(&self.changed);
+        let changed = changed.iter().filter(|(_, file)| file.is_changed.load(Relaxed));
         let sizes = changed.map(|(ino, file)| (*ino, file.logged_size.load(Relaxed))).collect();
         Cut { tree: self.tree.clone(), contents: journal.contents.clone(), sizes }
     }
@@ -239,9 +243,20 @@ impl Core {
         }
     }
 
-    /// All files that are not all holes, or were not.
-    pub fn all_files(&self) -> Vec<(Ino, Arc<File>)> {
-        lock(&self.files).iter().map(|(ino, file)| (*ino, file.clone())).collect()
+    /// Files that have something of which the journal does not tell.
+    fn changed_files(&self) -> Vec<(Ino, Arc<File>)> {
+        lock(&self.changed).iter().map(|(ino, file)| (*ino, file.clone())).collect()
+    }
+
+    /// Changes a file's content. The caller holds its `io`.
+    pub fn change_file<T>(
+        &self,
+        ino: Ino,
+        file: &Arc<File>,
+        act: impl FnOnce(&mut Content) -> Result<T>,
+    ) -> Result<T> {
+        lock(&self.changed).insert(ino, file.clone());
+        file.change(act)
     }
 
     /// Makes everything durable. Where a file fails others are tried still, but not for long: the store may be away.
@@ -251,8 +266,7 @@ impl Core {
     pub fn sync(&self) -> Result<()> {
         let began = Instant::now();
         let is_hopeless = |result: Result<()>| result.is_err() && began.elapsed() >= PATIENCE;
-        let mut files = self.all_files();
-        files.retain(|(_, file)| file.is_changed.load(Relaxed));
+        let files = self.changed_files();
         let (few, left) = (files.len().min(PARALLEL), Mutex::new(files.into_iter()));
         let record = || {
             let mut result = Ok(());
@@ -289,11 +303,11 @@ impl Core {
             return Ok(());
         }
         file.upload(&self.space, |_, _| true)?;
-        for (other, file) in self.all_files() {
+        for (other, file) in self.changed_files() {
             if !is_over() {
                 break;
             }
-            if other == ino || !file.is_changed.load(Relaxed) {
+            if other == ino {
                 continue;
             }
             // Who has it is busy with the same.

@@ -16,8 +16,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, RwLock};
 use vfs::{Errno, Result, Seek};
 
-/// So many chunks are uploaded at once.
-const PARALLEL: usize = 4;
+/// Chunks of so many bytes together, and no more chunks than this, are uploaded at once of a file.
+const UPLOAD_BYTES: u64 = 16 << 20;
+const UPLOADS: usize = 8;
 const ZEROS: [u8; BLOCK as usize] = [0; BLOCK as usize];
 
 /// Where contents are: in the store, and on their way there.
@@ -144,7 +145,8 @@ impl File {
     /// `EIO`. Chunks that were not uploaded are staged still.
     pub fn upload(&self, space: &Space, which: impl Fn(u64, bool) -> bool) -> Result<()> {
         let staged = crate::read(&self.content).staged(which);
-        for few in staged.chunks(PARALLEL) {
+        let at_once = ((UPLOAD_BYTES / space.chunk_bytes) as usize).clamp(1, UPLOADS);
+        for few in staged.chunks(at_once) {
             let assembled: Vec<(u64, u32, Vec<u8>)> = {
                 let content = crate::read(&self.content);
                 few.iter().map(|index| content.assemble(space, *index)).collect::<Result<_>>()?
@@ -159,7 +161,7 @@ impl File {
                     objects.push((id.name("data"), bytes));
                 }
             }
-            let put = space.store.put_all(objects, PARALLEL);
+            let put = space.store.put_all(objects);
             if let Err((name, err)) = put {
                 space.free(made.into_iter().filter_map(|(_, object)| Some(object?.id)));
                 return Err(failed(&name, &err));
@@ -228,11 +230,11 @@ impl Content {
         let (mut whole, mut parts) = (Vec::new(), Vec::new());
         for (index, chunk) in self.chunks.range(indices) {
             let Some((index, within)) = clip(space.chunk_bytes, *index, &range) else { continue };
-            let is_covered =
-                |extent: Range<u64>| within.start <= extent.start && extent.end <= within.end;
-            match chunk.extent().is_none_or(is_covered) {
-                true => whole.push(index),
-                false => parts.push((index, within)),
+            let extent = chunk.extent().unwrap_or_default();
+            if within.start <= extent.start && extent.end <= within.end {
+                whole.push(index);
+            } else if within.start < extent.end && extent.start < within.end {
+                parts.push((index, within));
             }
         }
         for (index, within) in &parts {

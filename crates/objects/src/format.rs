@@ -16,7 +16,7 @@ pub const MAGIC: [u8; 8] = *b"KSTNOBJS";
 /// Version of this format.
 pub const VERSION: u32 = 1;
 /// Smallest and largest number of bytes in a chunk.
-pub const CHUNK: std::ops::RangeInclusive<u32> = 4096..=1 << 30;
+pub const CHUNK: std::ops::RangeInclusive<u32> = 4096..=64 << 20;
 /// Unit of what is kept of a chunk, in bytes.
 pub const BLOCK: u64 = 4096;
 /// A manifest or a lease has no more bytes.

@@ -68,6 +68,7 @@ impl ObjectFs {
             tree: loaded.tree,
             clock: loaded.clock,
             files: Mutex::new(files),
+            changed: Mutex::default(),
             journal: Mutex::new(Journal::new(loaded.contents)),
             committed: Mutex::new(committed),
             lease: Mutex::new(lease),
@@ -169,7 +170,7 @@ impl ObjectFs {
             return Err(Errno::ROFS);
         }
         core.make_room(ino, &file, at / core.space.chunk_bytes)?;
-        file.change(|content| {
+        core.change_file(ino, &file, |content| {
             content.prepare(&core.space, at..end)?;
             content.write(&core.space, at, data)?;
             let grow = Fallocate::Allocate { keep_size: false };
@@ -192,7 +193,7 @@ impl ObjectFs {
         if core.is_fenced.load(Relaxed) {
             return Err(Errno::ROFS);
         }
-        file.change(|content| {
+        core.change_file(ino, &file, |content| {
             if size < old {
                 content.zero(&core.space, old, size..old)?;
             }
@@ -414,7 +415,7 @@ impl FileSystem for ObjectFs {
         if core.is_fenced.load(Relaxed) {
             return Err(Errno::ROFS);
         }
-        file.change(|content| {
+        core.change_file(ino, &file, |content| {
             match mode {
                 Fallocate::Allocate { .. } => {}
                 Fallocate::PunchHole | Fallocate::ZeroRange { .. } => {
@@ -465,7 +466,7 @@ impl FileSystem for ObjectFs {
         core.make_room(to.0, &target, to.1 / core.space.chunk_bytes)?;
         let mut bytes = vec![0; len as usize];
         read(&source.content).read(&core.space, from.1, &mut bytes)?;
-        target.change(|content| {
+        core.change_file(to.0, &target, |content| {
             content.prepare(&core.space, to.1..to.1 + len)?;
             content.write(&core.space, to.1, &bytes)?;
             let grow = Fallocate::Allocate { keep_size: false };

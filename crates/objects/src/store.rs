@@ -3,6 +3,7 @@
 use crate::Error;
 use crate::format::{Id, Kind, Part, checksum};
 use bytes::Bytes;
+use futures_util::future::try_join_all;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use object_store::path::Path;
 use object_store::{
@@ -114,20 +115,16 @@ impl Store {
         }
     }
 
-    /// Puts several objects, so many at once.
+    /// Puts several objects at once.
     ///
     /// # Errors
     /// Of the first that could not be put, with its name.
-    pub fn put_all(
-        &self,
-        objects: Vec<(String, Vec<u8>)>,
-        at_once: usize,
-    ) -> Result<(), (String, Failure)> {
+    pub fn put_all(&self, objects: Vec<(String, Vec<u8>)>) -> Result<(), (String, Failure)> {
         let puts = objects.into_iter().map(async |(name, bytes)| {
             let put = self.put_whole(&name, bytes.into()).await;
             put.map_err(|err| (name, err))
         });
-        self.wait(stream::iter(puts).buffer_unordered(at_once).try_collect())
+        self.wait(try_join_all(puts)).map(drop)
     }
 
     /// Puts an object that nobody else puts: large ones in parts.

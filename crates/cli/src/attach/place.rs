@@ -83,7 +83,7 @@ fn open_store(url: &str, args: &StoreArgs) -> Result<Below> {
         tree.chunk_bytes = u32::try_from(bytes)
             .ok()
             .filter(|bytes| bytes.is_power_of_two() && objects::format::CHUNK.contains(bytes))
-            .context("a chunk has a power of two bytes, from 4K to 1G")?;
+            .context("a chunk has a power of two bytes, from 4K to 64M")?;
     }
     if let Some(seconds) = args.lease {
         tree.lease = Duration::from_secs(seconds.into());

@@ -83,3 +83,27 @@ fn a_lease_is_taken_whichever_answer_is_lost() {
         }
     }
 }
+
+/// Names and attributes are committed by themselves, and what others left behind is collected.
+#[test]
+fn what_nobody_asks_for_is_done_after_a_while() {
+    let store = Faulty::new();
+    let first = open(&store, options());
+    let ino = create(&first, ROOT, "left");
+    store.fail(Fault::From(store.count() + 1));
+    first.write(ino, 0, b"a chunk that no manifest will name").unwrap();
+    assert_eq!(first.fsync(ino), Err(Errno::IO));
+    drop(first);
+    store.fail(Fault::None);
+    let count = || store.names().iter().filter(|name| name.starts_with("data/")).count();
+    assert_eq!(count(), 1);
+    let mut fs = open(&store, Options { commit_after: Duration::from_millis(40), ..options() });
+    fs.start_upkeep().unwrap();
+    create(&fs, ROOT, "file");
+    let is_done = || find(&open(&store.fork(), options()), "file").is_ok() && count() == 0;
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    while !is_done() {
+        assert!(std::time::Instant::now() < deadline, "waited in vain");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
