@@ -4,9 +4,11 @@
 //! - delegations-D1: who uses a delegation looks at its word inside ([`Arena::enter`]), and comes out when the work is done.
 //! - delegations-D2: who recalls it clears the word, and then waits until all who were inside have come out. Afterwards nobody
 //!   is at work by it, and nobody begins.
-//! - delegations-D3: no number is given out twice as long as the memory exists.
+//! - delegations-D3: no number is given out twice as long as the memory exists; and who has one of another pool has none of this
+//!   one by chance, as they begin at random.
 
 use arena::{Arena, Layout, Span};
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use vfs::{Delegation, Errno, Result};
 
@@ -30,6 +32,8 @@ impl Delegations {
     /// A new one; `ENOSPC` where there are as many as there can be, `EOPNOTSUPP` where there is nobody to delegate to.
     pub fn begin(&self, arena: &Arena) -> Result<Delegation> {
         let (count, words) = self.words(arena).ok_or(Errno::OPNOTSUPP)?;
+        // Another thread's will do as well.
+        let _ = count.compare_exchange(0, random(), Relaxed, Relaxed);
         let before = count.fetch_add(1, Relaxed);
         (0..DELEGATIONS)
             .map(|i| (before as usize + i) % DELEGATIONS)
@@ -62,4 +66,9 @@ impl Delegations {
         }
         if arena.synchronize() { Ok(()) } else { Err(Errno::AGAIN) }
     }
+}
+
+/// Below the largest number of delegations by far.
+fn random() -> u64 {
+    RandomState::new().build_hasher().finish() >> 16 | 1
 }

@@ -41,23 +41,28 @@ const WORTH: u32 = 64;
 /// Pools of caches that are used.
 const POOLS: usize = 4;
 
-/// A pool by its path; `None` where it could not be opened.
-type Pool = (Vec<u8>, Option<&'static dyn FileSystem>);
+/// What opens the pool of a cache: by its path, and the device of the cache's files.
+pub type OpenPool = fn(&[u8], u64) -> Option<&'static dyn FileSystem>;
+
+/// A pool, by path and device; `None` where it could not be opened.
+type Pool = (Vec<u8>, u64, Option<&'static dyn FileSystem>);
 
 /// Pools that were asked for.
 #[derive(Default)]
 pub struct Pools([OnceLock<Pool>; POOLS]);
 
 impl Pools {
-    fn find(&self, path: &[u8], open: fn(&[u8]) -> Option<&'static dyn FileSystem>) -> Option<u32> {
-        let has =
-            |slot: &OnceLock<Pool>| slot.get_or_init(|| (path.to_vec(), open(path))).0 == path;
-        let index = self.0.iter().position(has)?;
+    fn find(&self, path: &[u8], device: u64, open: OpenPool) -> Option<u32> {
+        let is_it = |slot: &OnceLock<Pool>| {
+            let pool = slot.get_or_init(|| (path.to_vec(), device, open(path, device)));
+            (&*pool.0, pool.1) == (path, device)
+        };
+        let index = self.0.iter().position(is_it)?;
         self.get(index as u32).map(|_| index as u32)
     }
 
     fn get(&self, index: u32) -> Option<&'static dyn FileSystem> {
-        self.0.get(index as usize)?.get()?.1
+        self.0.get(index as usize)?.get()?.2
     }
 }
 
@@ -249,7 +254,8 @@ impl Direct {
         let mut text = [0_u8; libc::PATH_MAX as usize + 64];
         let name = if only_joins { JOIN } else { DELEGATION };
         let told = rustix::fs::fgetxattr(borrow(fd), name, &mut text[..]);
-        let by = told.ok().and_then(|len| self.parse(text.get(..len)?));
+        let device = rustix::fs::fstat(borrow(fd)).map_or(0, |stat| stat.st_dev);
+        let by = told.ok().and_then(|len| self.parse(text.get(..len)?, device));
         let held = self.hold();
         let Some(_inside) = Inside::enter() else { return };
         let Some((_, description)) = self.get(fd) else { return };
@@ -261,11 +267,11 @@ impl Direct {
         }
     }
 
-    fn parse(&self, told: &[u8]) -> Option<By> {
+    fn parse(&self, told: &[u8], device: u64) -> Option<By> {
         let mut words = told.splitn(3, |byte| *byte == b' ');
         let mut number = || std::str::from_utf8(words.next()?).ok()?.parse().ok();
         let (delegation, shadow): (u64, u64) = (number()?, number()?);
-        let pool = self.pools.find(words.next()?, self.config.open_pool)?;
+        let pool = self.pools.find(words.next()?, device, self.config.open_pool)?;
         let by = By { number: Delegation(delegation), shadow: Ino(shadow), pool };
         (delegation != 0).then_some(by)
     }

@@ -72,6 +72,7 @@ mod table;
 
 pub use calls::Lent;
 pub use copy::{Copier, recover};
+pub use delegation::OpenPool;
 pub use table::Direct;
 
 /// What is served, and when it pays.
@@ -91,8 +92,9 @@ pub struct Config {
     pub times_ns: u64,
     /// Copies to persistent memory: durable when it returns.
     pub durable: Copier,
-    /// Opens the pool of a cache, by its path, together with who serves it. What it gives stays open.
-    pub open_pool: fn(&[u8]) -> Option<&'static dyn vfs::FileSystem>,
+    /// Opens the pool of a cache, by its path and the device of its files, together with who serves it. What it gives stays
+    /// open.
+    pub open_pool: OpenPool,
     /// Whether all of a buffer of the program's can be read, or written to.
     pub is_there: unsafe fn(*const u8, usize, bool) -> bool,
 }
@@ -109,7 +111,7 @@ impl Config {
             chunks_max: 8192,
             times_ns: 0,
             durable,
-            open_pool: |_| None,
+            open_pool: |_, _| None,
             is_there: |_, _, _| false,
         }
     }

@@ -42,6 +42,17 @@ impl<'t> Line<'t> {
     pub fn is_pool(&self) -> bool {
         self.fs_type == FS_TYPE.as_bytes()
     }
+
+    /// Whether it is a mount of a cache that one of these users has made. (Any user can mount something of this type.)
+    pub fn is_cache_by(&self, users: &[u32]) -> bool {
+        let by = |option: &[u8]| {
+            let user = option.strip_prefix(b"user_id=")?;
+            std::str::from_utf8(user).ok()?.parse().ok()
+        };
+        let mut options = self.super_options.split(|byte| *byte == b',');
+        self.fs_type == CACHE_TYPE.as_bytes()
+            && options.find_map(by).is_some_and(|user: u32| users.contains(&user))
+    }
 }
 
 /// Undoes the octal escapes of a path (`\040` for a space).
@@ -77,5 +88,19 @@ mod tests {
         assert_eq!(entry.super_options, b"rw,user_id=0");
         assert!(entry.is_pool());
         assert_eq!(Line::parse(b"nonsense"), None);
+    }
+
+    #[test]
+    fn a_cache_is_whose_options_say() {
+        let line = |fs_type: &str, options: &str| {
+            format!("36 35 0:98 / /mnt rw - {fs_type} /dev/shm/p {options}").into_bytes()
+        };
+        let by = |line: Vec<u8>, users: &[u32]| Line::parse(&line).unwrap().is_cache_by(users);
+        assert!(by(line(CACHE_TYPE, "rw,user_id=0,group_id=0"), &[0]));
+        assert!(by(line(CACHE_TYPE, "rw,user_id=1000"), &[0, 1000]));
+        assert!(!by(line(CACHE_TYPE, "rw,user_id=1000"), &[0]));
+        assert!(!by(line(CACHE_TYPE, "rw,user_id=0x"), &[0]));
+        assert!(!by(line(CACHE_TYPE, "rw"), &[0]));
+        assert!(!by(line(FS_TYPE, "rw,user_id=0"), &[0]));
     }
 }

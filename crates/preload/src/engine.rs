@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use ::mounts::PoolMount;
+use ::mounts::{Line, PoolMount, unescape};
 use ::pool::{Engine, MountOptions};
 use pmem::Medium as _;
 use posix::{Attached, Errno, Fork, MountSpec, PoolFile};
@@ -60,8 +60,19 @@ fn reason(err: &(dyn std::error::Error + 'static)) -> Reason {
     }
 }
 
-/// Joins the processes that use the pool of a cache, whose server is one of them. What it gives stays open.
-pub fn attach_cache(pool: &[u8]) -> Option<&'static dyn vfs::FileSystem> {
+/// Joins the processes that use the pool of a cache that is mounted as this device, whose server is one of them. What it gives
+/// stays open. `None` where it cannot be joined, or others than root or this user have mounted it: they could name any pool.
+pub fn attach_cache(pool: &[u8], device: u64) -> Option<&'static dyn vfs::FileSystem> {
+    let table = mounts::read(c"/proc/self/mountinfo").ok()?;
+    let users = [0, rustix::process::geteuid().as_raw()];
+    let is_it = |line: Line<'_>| {
+        rustix::fs::makedev(line.device.0, line.device.1) == device
+            && line.is_cache_by(&users)
+            && unescape(line.source) == pool
+    };
+    if !table.split(|byte| *byte == b'\n').filter_map(Line::parse).any(is_it) {
+        return None;
+    }
     let path = Path::new(OsStr::from_bytes(pool));
     match join(path) {
         Ok((fs, _)) => Some(&**Box::leak(Box::new(fs))),
