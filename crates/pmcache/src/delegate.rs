@@ -23,8 +23,8 @@ use std::ops::Range;
 use std::sync::Mutex;
 use vfs::{Attr, Delegation, Errno, FileSystem, Ino, Result, Timestamp};
 
-/// The attribute that delegates a file, if it can be, and tells the number, the shadow and the path of the pool, with spaces between
-/// them.
+/// The attribute that delegates a file, if it can be, and tells the number, the shadow and the path of the pool, with
+/// spaces between them.
 pub const DELEGATION: &str = "keepstone.cache.delegation";
 
 /// The attribute that says the same of a file that is delegated already, and nothing of others.

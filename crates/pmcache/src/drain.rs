@@ -7,7 +7,7 @@
 
 use crate::content::set_size;
 use crate::counters::count;
-use crate::node::Node;
+use crate::node::{NOBODY, Node};
 use crate::range::Blocks;
 use crate::record::Flags;
 use crate::{BLOCK, Cache, lock, read, write};
@@ -246,7 +246,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         } else {
             self.backlog.renew(node.ino, (self.options.clock)());
         }
-        (state.retries, state.retry_at, state.refused) = (0, Timestamp(i64::MIN), None);
+        (state.retries, state.retry_at) = (0, Timestamp(i64::MIN));
+        node.refused.store(NOBODY, Relaxed);
         state.made = None;
         drop(state);
         if is_done {

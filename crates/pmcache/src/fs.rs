@@ -2,11 +2,12 @@
 
 use crate::content::WriteOffset;
 use crate::counters::{Status, Trouble};
-use crate::node::{EntryName as Name, Node, State};
+use crate::node::{EntryName as Name, NOBODY, Node, State};
 use crate::record::Flags;
 use crate::{Cache, Command, DELEGATION, JOIN, MARK, cnode, control, lock, read, write};
 use backing::{Backing, Watch};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use vfs::{
     Attr, Caller, Durability, Entry, Errno, Fallocate, FileKind, FileSystem, Ino, KernelCache,
@@ -452,20 +453,21 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     fn trouble(&self, node: &Arc<Node>) -> Option<Trouble> {
         let state = read(&node.state);
         let cnode = state.cached.as_ref()?;
+        let refused = node.refused.load(Relaxed);
         let what = if cnode.record.state.contains(Flags::CONFLICT) {
             cnode::CONFLICT.to_owned()
         } else if state.retry_at > Timestamp(i64::MIN) && state.retries > 0 {
             let why = state.error.map_or_else(String::new, |err| format!(": {err}"));
             format!("cannot be written back{why}; tried {} times, goes on", state.retries)
-        } else if state.refused.is_some() {
+        } else if refused != NOBODY {
             "is not written back yet".to_owned()
         } else {
             return None;
         };
-        let refused = state
-            .refused
-            .map(|pid| format!("; process {pid} was refused to open it behind the cache"));
-        let what = what + &refused.unwrap_or_default();
+        let what = match refused {
+            NOBODY => what,
+            pid => format!("{what}; process {pid} was refused to open it behind the cache"),
+        };
         let path = self.name_for_people(node.ino, cnode);
         Some(Trouble { path, what, dirty_bytes: cnode.dirty_bytes() })
     }

@@ -4,9 +4,12 @@ use crate::options::Mode;
 use crate::range::Blocks;
 use crate::record::{Birth, Record};
 use eviction::MarkSlot;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Mutex, RwLock};
 use vfs::{Delegation, Errno, Ino, Timestamp};
+
+/// No process.
+pub const NOBODY: u32 = u32::MAX;
 
 /// A regular file.
 pub struct Node {
@@ -21,6 +24,8 @@ pub struct Node {
     pub is_suspect: AtomicBool,
     /// Whether others are known to have changed its content, whatever its times say.
     pub is_changed: AtomicBool,
+    /// The last process that was refused to open it behind the cache since it was written back; [`NOBODY`].
+    pub refused: AtomicU32,
     /// Where the last read ended, and how many bytes were read in a row before.
     pub read_end: AtomicU64,
     pub read_run: AtomicU64,
@@ -50,8 +55,6 @@ pub struct State {
     pub is_offered: bool,
     /// Why it was not written back, for who syncs it next.
     pub error: Option<Errno>,
-    /// The last process that was refused to open it behind the cache.
-    pub refused: Option<u32>,
     /// Until when to wait before it is tried again, and how often it was.
     pub retry_at: Timestamp,
     pub retries: u32,
@@ -116,6 +119,7 @@ impl Node {
             state: RwLock::default(),
             is_suspect: AtomicBool::new(false),
             is_changed: AtomicBool::new(false),
+            refused: AtomicU32::new(NOBODY),
             read_end: AtomicU64::new(0),
             read_run: AtomicU64::new(0),
         }

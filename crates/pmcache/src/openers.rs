@@ -8,9 +8,10 @@
 //!   not in time. To let him in then would be to show him old content, and to keep him waiting could last for ever.
 
 use crate::counters::count;
-use crate::{Cache, lock, write};
+use crate::{Cache, lock};
 use backing::{Backing, Opening, Watch};
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use vfs::{Errno, FileSystem, Ino, Result};
@@ -68,12 +69,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         };
         for id in late {
             if let Some((ino, pid)) = self.answer_opener(id, false) {
-                let path = self.backing.path(ino).unwrap_or_default();
-                let path = String::from_utf8_lossy(&path);
-                tracing::error!(
-                    "{path}: process {pid} was refused to open it: it was not written back within {:?}",
-                    self.options.opener_wait
-                );
+                let wait = self.options.opener_wait;
+                self.note_refusal(ino, pid, &format!("it was not written back within {wait:?}"));
             }
         }
         taken
@@ -91,13 +88,19 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let node = self.backlog.find(ino);
         let written = node.as_ref().map_or(Ok(()), |node| self.flush(node));
         let Some((ino, pid)) = self.answer_opener(id, written.is_ok()) else { return };
-        let (Err(err), Some(node)) = (written, node) else { return };
-        let mut state = write(&node.state);
-        let path = state.cached.as_ref().map(|cnode| self.name_for_people(ino, cnode));
-        state.refused = Some(pid);
-        drop(state);
-        let path = path.unwrap_or_default();
-        tracing::error!("{path}: process {pid} was refused to open it: {}", reason(err));
+        if let Err(err) = written {
+            self.note_refusal(ino, pid, &reason(err));
+        }
+    }
+
+    /// Tells that somebody was refused, and keeps it with the file. Takes no lock of the file (openers-O2).
+    fn note_refusal(&self, ino: Ino, pid: u32, why: &str) {
+        if let Some(node) = self.backlog.find(ino) {
+            node.refused.store(pid, Relaxed);
+        }
+        let path = self.backing.path(ino).unwrap_or_default();
+        let path = String::from_utf8_lossy(&path);
+        tracing::error!("{path}: process {pid} was refused to open it: {why}");
     }
 
     /// Answers who waits, if he still does; which file it is, and who.

@@ -209,7 +209,10 @@ fn nobody_waits_for_ever() {
     let answer = below.open_by_other(ino, 7);
     cache.take_openings(Duration::ZERO).unwrap();
     assert_eq!(answer.try_recv(), Ok(false));
+    let troubles = cache.status().troubles;
+    assert!(troubles[0].what.contains("process 7 was refused"), "{troubles:?}");
     cache.serve_openers(Duration::ZERO);
+    assert!(cache.status().troubles.is_empty());
     assert_eq!(cache.status().counters.openers_refused, 1);
     assert_eq!(content(&below, ino).unwrap(), b"mine", "it is written back all the same");
     // Who is in the queue of a cache that goes is let in.
