@@ -97,3 +97,51 @@ pub trait Backing: FileSystem {
         Err(Errno::OPNOTSUPP)
     }
 }
+
+/// Implements all methods of [`Backing`] by calling the same of another one, as [`vfs::forward!`] does those of files.
+#[macro_export]
+macro_rules! forward {
+    ($this:ident => $to:expr) => {
+        fn identity(&$this, ino: ::vfs::Ino) -> ::vfs::Result<$crate::Identity> {
+            $to.identity(ino)
+        }
+        fn find(&$this, identity: &$crate::Identity, hint: &[u8]) -> ::vfs::Result<::vfs::Entry> {
+            $to.find(identity, hint)
+        }
+        fn path(&$this, ino: ::vfs::Ino) -> Option<Vec<u8>> {
+            $to.path(ino)
+        }
+        fn sync_metadata(&$this, ino: ::vfs::Ino) -> ::vfs::Result<()> {
+            $to.sync_metadata(ino)
+        }
+        fn is_placed(&$this, ino: ::vfs::Ino) -> bool {
+            $to.is_placed(ino)
+        }
+        fn room(&$this) -> ::vfs::Result<u64> {
+            $to.room()
+        }
+        fn watch(&$this, how: $crate::Watch) -> ::vfs::Result<$crate::Reach> {
+            $to.watch(how)
+        }
+        fn wait_for_changes(
+            &$this,
+            limit: ::std::time::Duration,
+            tell: &mut dyn FnMut($crate::Change),
+        ) -> ::vfs::Result<()> {
+            $to.wait_for_changes(limit, tell)
+        }
+        fn guard(&$this, ino: ::vfs::Ino) -> ::vfs::Result<()> {
+            $to.guard(ino)
+        }
+        fn unguard(&$this, ino: ::vfs::Ino) {
+            $to.unguard(ino);
+        }
+        fn wait_for_openings(
+            &$this,
+            limit: ::std::time::Duration,
+            tell: &mut dyn FnMut($crate::Opening),
+        ) -> ::vfs::Result<()> {
+            $to.wait_for_openings(limit, tell)
+        }
+    };
+}

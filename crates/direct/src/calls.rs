@@ -71,19 +71,11 @@ impl Call {
 struct PoolUse {
     has_asked: bool,
     announcements: u32,
+    /// Whether it is not to be made in the pool any more.
     is_given_up: bool,
 }
 
 impl PoolUse {
-    /// Whether it is not to be made in the pool any more.
-    fn is_tried(&self) -> bool {
-        self.is_given_up
-    }
-
-    fn give_up(&mut self) {
-        self.is_given_up = true;
-    }
-
     fn announced(&mut self, may_go_on: bool) {
         self.announcements += 1;
         self.is_given_up = !may_go_on || self.announcements > ANNOUNCEMENTS_MAX;
@@ -256,7 +248,7 @@ impl Direct {
         while self.is_served(fd) {
             let Some(inside) = Inside::enter() else { break };
             let Some((_, description)) = self.get(fd) else { break };
-            match self.plan::<W>(description, offset, parts, maps < MAPS_MAX, pool.is_tried()) {
+            match self.plan::<W>(description, offset, parts, maps < MAPS_MAX, pool.is_given_up) {
                 Plan::Delegated(by) => {
                     match self.by_delegation::<W>(description, by, offset, &parts.parts[0]) {
                         Outcome::Done(len) => return Answer::Copied(len),
@@ -265,7 +257,7 @@ impl Direct {
                             drop(inside);
                             pool.announced(self.announce(fd, by, &blocks, size));
                         }
-                        Outcome::Kernel => pool.give_up(),
+                        Outcome::Kernel => pool.is_given_up = true,
                     }
                 }
                 Plan::Ask(why)
@@ -311,7 +303,7 @@ impl Direct {
                 }
                 OffsetOwner::Ours(offset) => offset,
             };
-            match self.plan::<W>(description, offset, parts, maps < MAPS_MAX, pool.is_tried()) {
+            match self.plan::<W>(description, offset, parts, maps < MAPS_MAX, pool.is_given_up) {
                 Plan::Delegated(by) => {
                     let mut locked = position.lock();
                     if locked.owner != OffsetOwner::Ours(offset) {
@@ -328,7 +320,7 @@ impl Direct {
                             drop(inside);
                             pool.announced(self.announce(fd, by, &blocks, size));
                         }
-                        Outcome::Kernel => pool.give_up(),
+                        Outcome::Kernel => pool.is_given_up = true,
                     }
                 }
                 Plan::Ask(why)

@@ -253,8 +253,10 @@ impl Direct {
     pub(crate) fn delegate(&self, fd: i32, only_joins: bool) {
         let mut text = [0_u8; libc::PATH_MAX as usize + 64];
         let name = if only_joins { JOIN } else { DELEGATION };
+        let device_of = |description: &Description| description.file().dev.load(Relaxed);
+        let device = Inside::enter().and_then(|_inside| Some(device_of(self.get(fd)?.1)));
+        let Some(device) = device else { return };
         let told = rustix::fs::fgetxattr(borrow(fd), name, &mut text[..]);
-        let device = rustix::fs::fstat(borrow(fd)).map_or(0, |stat| stat.st_dev);
         let by = told.ok().and_then(|len| self.parse(text.get(..len)?, device));
         let held = self.hold();
         let Some(_inside) = Inside::enter() else { return };

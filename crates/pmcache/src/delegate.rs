@@ -68,11 +68,11 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     /// # Errors
     /// `ENODATA` where that cannot be; `EAGAIN` where it may be possible later.
     pub(crate) fn delegation(&self, ino: Ino) -> Result<Vec<u8>> {
-        let way = self.delegating.get().ok_or(Errno::NODATA)?;
-        let node = self.table.find(ino).ok_or(Errno::NODATA)?;
-        if let Some(told) = told(&read(&node.state), way) {
+        if let Ok(told) = self.join(ino) {
             return Ok(told);
         }
+        let way = self.delegating.get().ok_or(Errno::NODATA)?;
+        let node = self.table.find(ino).ok_or(Errno::NODATA)?;
         let _one = way.one.try_lock().map_err(|_| Errno::AGAIN)?;
         self.offer(&node)?;
         (way.forget)(ino)?;

@@ -228,4 +228,39 @@ macro_rules! forward {
             $to.statfs()
         }
     };
+    ($this:ident => $to:expr; lookup_into) => {
+        fn lookup_into(
+            &$this,
+            dir: $crate::Ino,
+            name: &[u8],
+            entry: &mut $crate::Entry,
+        ) -> $crate::Result<()> {
+            $to.lookup_into(dir, name, entry)
+        }
+    };
+    ($this:ident => $to:expr; peek_into) => {
+        fn peek_into(
+            &$this,
+            dir: $crate::Ino,
+            name: &[u8],
+            attr: &mut $crate::Attr,
+        ) -> $crate::Result<()> {
+            $to.peek_into(dir, name, attr)
+        }
+    };
+    ($this:ident => $to:expr; close) => {
+        fn close(&$this) -> $crate::Result<()> {
+            $to.close()
+        }
+    };
+    ($this:ident => $to:expr; delegate) => {
+        fn delegate(&$this) -> $crate::Result<$crate::Delegation> {
+            $to.delegate()
+        }
+    };
+    ($this:ident => $to:expr; recall) => {
+        fn recall(&$this, delegation: Option<$crate::Delegation>) -> $crate::Result<()> {
+            $to.recall(delegation)
+        }
+    };
 }

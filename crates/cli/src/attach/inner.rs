@@ -1,4 +1,4 @@
-//! The pool of a cache: any engine's, opened for this process alone.
+//! The pool of a cache: any engine's, opened together with programs that have files of it by themselves.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ::pool::{Engine, MountOptions};
 use anyhow::{Context as _, Result};
 use pmem::{Access, Lock, OpenOptions};
-use vfs::{Attr, Delegation, Entry, FileSystem, Ino};
+use vfs::FileSystem;
 
 use crate::pool;
 
@@ -48,25 +48,5 @@ impl Inner {
 impl FileSystem for Inner {
     vfs::forward!(self => self.0; root, durability, kernel_cache, limits, lookup, forget, getattr, setattr, create, tmpfile,
         readlink, unlink, rmdir, link, rename, readdir, read, write, append, drop_privileges, fallocate, seek, copy_range,
-        fsync, sync, getxattr, setxattr, listxattr, removexattr, statfs);
-
-    fn lookup_into(&self, dir: Ino, name: &[u8], entry: &mut Entry) -> vfs::Result<()> {
-        self.0.lookup_into(dir, name, entry)
-    }
-
-    fn peek_into(&self, dir: Ino, name: &[u8], attr: &mut Attr) -> vfs::Result<()> {
-        self.0.peek_into(dir, name, attr)
-    }
-
-    fn delegate(&self) -> vfs::Result<Delegation> {
-        self.0.delegate()
-    }
-
-    fn recall(&self, delegation: Option<Delegation>) -> vfs::Result<()> {
-        self.0.recall(delegation)
-    }
-
-    fn close(&self) -> vfs::Result<()> {
-        self.0.close()
-    }
+        fsync, sync, getxattr, setxattr, listxattr, removexattr, statfs, lookup_into, peek_into, close, delegate, recall);
 }

@@ -1,11 +1,10 @@
 //! What a cache is over: a directory, or a prefix of an object store.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use backing::{Backing, Change, DirFs, Identity, Opening, Reach, Watch};
-use vfs::{Attr, Entry, FileSystem, Ino};
+use backing::{Backing, DirFs};
+use vfs::FileSystem;
 
 use super::args::StoreArgs;
 use crate::mount::absolute_dir;
@@ -86,7 +85,7 @@ fn open_store(url: &str, args: &StoreArgs) -> Result<Below> {
             .context("a chunk has a power of two bytes, from 4K to 64M")?;
     }
     if let Some(seconds) = args.lease {
-        tree.lease = Duration::from_secs(seconds.into());
+        tree.lease = std::time::Duration::from_secs(seconds.into());
     }
     let mut objects = objects::ObjectFs::open(objects::Location::parse(url, &args.options)?, tree)?;
     objects.start_upkeep()?;
@@ -110,63 +109,9 @@ impl Below {
 impl FileSystem for Below {
     vfs::forward!(self => self.0; root, durability, kernel_cache, limits, lookup, forget, getattr, setattr, create, tmpfile,
         readlink, unlink, rmdir, link, rename, readdir, read, write, append, drop_privileges, fallocate, seek, copy_range,
-        fsync, sync, getxattr, setxattr, listxattr, removexattr, statfs);
-
-    fn lookup_into(&self, dir: Ino, name: &[u8], entry: &mut Entry) -> vfs::Result<()> {
-        self.0.lookup_into(dir, name, entry)
-    }
-
-    fn peek_into(&self, dir: Ino, name: &[u8], attr: &mut Attr) -> vfs::Result<()> {
-        self.0.peek_into(dir, name, attr)
-    }
-
-    fn close(&self) -> vfs::Result<()> {
-        self.0.close()
-    }
+        fsync, sync, getxattr, setxattr, listxattr, removexattr, statfs, lookup_into, peek_into, close);
 }
 
 impl Backing for Below {
-    fn identity(&self, ino: Ino) -> vfs::Result<Identity> {
-        self.0.identity(ino)
-    }
-
-    fn find(&self, identity: &Identity, hint: &[u8]) -> vfs::Result<Entry> {
-        self.0.find(identity, hint)
-    }
-
-    fn path(&self, ino: Ino) -> Option<Vec<u8>> {
-        self.0.path(ino)
-    }
-
-    fn sync_metadata(&self, ino: Ino) -> vfs::Result<()> {
-        self.0.sync_metadata(ino)
-    }
-
-    fn is_placed(&self, ino: Ino) -> bool {
-        self.0.is_placed(ino)
-    }
-
-    fn room(&self) -> vfs::Result<u64> {
-        self.0.room()
-    }
-
-    fn watch(&self, how: Watch) -> vfs::Result<Reach> {
-        self.0.watch(how)
-    }
-
-    fn wait_for_changes(&self, limit: Duration, tell: &mut dyn FnMut(Change)) -> vfs::Result<()> {
-        self.0.wait_for_changes(limit, tell)
-    }
-
-    fn guard(&self, ino: Ino) -> vfs::Result<()> {
-        self.0.guard(ino)
-    }
-
-    fn unguard(&self, ino: Ino) {
-        self.0.unguard(ino);
-    }
-
-    fn wait_for_openings(&self, limit: Duration, tell: &mut dyn FnMut(Opening)) -> vfs::Result<()> {
-        self.0.wait_for_openings(limit, tell)
-    }
+    backing::forward!(self => self.0);
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::common::{child_test, library};
+use crate::common::served_child_test;
 
 /// A directory, a pool in memory, and the cache of the one by the other while it is mounted.
 pub struct Cached {
@@ -265,12 +265,8 @@ fn programs_read_without_the_server() {
     fs::write(&file, vec![b'a'; LEN]).unwrap();
     let below = fs::File::options().write(true).open(&file).unwrap();
     cached.attach(&["--coherence=50"]);
-    let reader = child_test("attach::reader", file.as_os_str());
-    let mut run = Command::new(env!("CARGO_BIN_EXE_keepstone"));
-    run.env("KEEPSTONE_LIBRARY", library()).env("ARG", &file);
-    // How soon it pays is not the question.
-    run.env("KEEPSTONE_DIRECT_AFTER", "0").args(["run", "--stats", "--json", "--"]);
-    run.arg(reader.get_program()).args(reader.get_args());
+    let run = Command::new(env!("CARGO_BIN_EXE_keepstone"));
+    let mut run = served_child_test(run, "attach::reader", file.as_os_str());
     let mut run = run.stdout(Stdio::piped()).spawn().unwrap();
     let mut told = BufReader::new(run.stdout.take().unwrap()).lines().map(Result::unwrap);
     let mut wait_for = |what: &str| {

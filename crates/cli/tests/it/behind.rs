@@ -15,7 +15,7 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 use serde_json::Value;
 
 use crate::attach::{Cached, content};
-use crate::common::{as_nobody, child_test, library, tool};
+use crate::common::{as_nobody, served_child_test, tool};
 
 /// Nothing takes longer, unless it never comes.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -190,11 +190,8 @@ fn programs_that_read_by_copies_see_it() {
     fs::write(&below, vec![b'a'; LEN]).unwrap();
     let file = beside.mount().join("file");
     until("growth", || fs::metadata(&file).unwrap().len() == LEN as u64);
-    let reader = child_test("behind::reader", file.as_os_str());
-    let mut run = Command::new(env!("CARGO_BIN_EXE_keepstone"));
-    run.env("KEEPSTONE_LIBRARY", library()).env("ARG", &file);
-    run.env("KEEPSTONE_DIRECT_AFTER", "0").args(["run", "--stats", "--json", "--"]);
-    run.arg(reader.get_program()).args(reader.get_args());
+    let run = Command::new(env!("CARGO_BIN_EXE_keepstone"));
+    let mut run = served_child_test(run, "behind::reader", file.as_os_str());
     let mut run = run.stdout(Stdio::piped()).spawn().unwrap();
     let mut told = BufReader::new(run.stdout.take().unwrap()).lines().map(Result::unwrap);
     let mut wait_for = |what: &str| assert!(told.any(|line| line.ends_with(what)), "{what}");

@@ -11,7 +11,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use serde_json::Value;
 
 use crate::attach::Cached;
-use crate::common::{child_test, library};
+use crate::common::served_child_test;
 
 /// A program that does what it is told with one file.
 struct Actor {
@@ -26,12 +26,8 @@ impl Actor {
     }
 
     /// Started by what is to start `keepstone run`.
-    fn by(mut run: Command, file: &Path) -> Self {
-        let actor = child_test("delegated::actor", file.as_os_str());
-        run.env("KEEPSTONE_LIBRARY", library()).env("ARG", file);
-        // How soon it pays to look at a file is not the question.
-        run.env("KEEPSTONE_DIRECT_AFTER", "0").args(["run", "--stats", "--json", "--"]);
-        run.arg(actor.get_program()).args(actor.get_args());
+    fn by(run: Command, file: &Path) -> Self {
+        let mut run = served_child_test(run, "delegated::actor", file.as_os_str());
         let mut child = run.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (orders, answers) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
         Self { child, orders, answers: BufReader::new(answers) }

@@ -232,3 +232,12 @@ pub fn child_test(name: &str, arg: &OsStr) -> Command {
     command.args(["--exact", "--ignored", "--nocapture", name]).env("ARG", arg);
     command
 }
+
+/// The same under `keepstone run`, which `run` is to start, with counters as JSON. How soon it pays to look at a file of a cache is
+/// not the question.
+pub fn served_child_test(mut run: Command, name: &str, arg: &OsStr) -> Command {
+    let child = child_test(name, arg);
+    run.env("KEEPSTONE_LIBRARY", library()).env("ARG", arg).env("KEEPSTONE_DIRECT_AFTER", "0");
+    run.args(["run", "--stats", "--json", "--"]).arg(child.get_program()).args(child.get_args());
+    run
+}

@@ -1,14 +1,12 @@
 //! Caches over the model, in pools of BPFS.
 
 use backing::model::ModelBacking;
-use backing::{Change, Opening, Reach, Watch};
 use bpfs::Bpfs;
 use pmcache::{Cache, Error, Options};
 use pmem::{Medium as _, Region};
 use pool::{FormatOptions, MountOptions};
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Duration;
 use vfs::{Caller, Errno, FileSystem, Ino, NewKind, NewNode, ROOT};
 
 /// A backing that a test keeps hold of.
@@ -31,49 +29,7 @@ impl FileSystem for Below {
 }
 
 impl backing::Backing for Below {
-    fn identity(&self, ino: Ino) -> vfs::Result<backing::Identity> {
-        self.0.identity(ino)
-    }
-
-    fn find(&self, identity: &backing::Identity, hint: &[u8]) -> vfs::Result<vfs::Entry> {
-        self.0.find(identity, hint)
-    }
-
-    fn path(&self, ino: Ino) -> Option<Vec<u8>> {
-        self.0.path(ino)
-    }
-
-    fn sync_metadata(&self, ino: Ino) -> vfs::Result<()> {
-        self.0.sync_metadata(ino)
-    }
-
-    fn is_placed(&self, ino: Ino) -> bool {
-        self.0.is_placed(ino)
-    }
-
-    fn room(&self) -> vfs::Result<u64> {
-        self.0.room()
-    }
-
-    fn watch(&self, how: Watch) -> vfs::Result<Reach> {
-        self.0.watch(how)
-    }
-
-    fn wait_for_changes(&self, limit: Duration, tell: &mut dyn FnMut(Change)) -> vfs::Result<()> {
-        self.0.wait_for_changes(limit, tell)
-    }
-
-    fn guard(&self, ino: Ino) -> vfs::Result<()> {
-        self.0.guard(ino)
-    }
-
-    fn unguard(&self, ino: Ino) {
-        self.0.unguard(ino);
-    }
-
-    fn wait_for_openings(&self, limit: Duration, tell: &mut dyn FnMut(Opening)) -> vfs::Result<()> {
-        self.0.wait_for_openings(limit, tell)
-    }
+    backing::forward!(self => self.0);
 }
 
 pub type Tested = Cache<Bpfs<Region>, Below>;
