@@ -55,6 +55,8 @@ const UNKNOWN: u32 = u32::MAX;
 const CLOSING: u32 = (THREADS as u32 + 1).next_power_of_two();
 /// In the count of pauses: the slot of this process holds what a dead one has left.
 const LEFTOVERS: u64 = 1 << 31;
+/// In the count of pauses: this process has just come, and has not been admitted ([`Arena::hold_newcomers`]).
+const ARRIVED: u64 = 1 << 30;
 /// The process of a slot that was left without being cleared; never alive.
 const GONE: u64 = 1;
 /// How long to sleep before looking again, where nobody would wake us.
@@ -212,9 +214,11 @@ pub(crate) struct Session {
     process: AtomicU64,
     detached: AtomicBool,
     /// How many keep the threads of this process outside ([`Arena::pause`]), in the lower half; and
-    /// [`LEFTOVERS`], which does, too. In the upper half the value of [`FORKS`] that holds for: in a child
+    /// [`LEFTOVERS`] and [`ARRIVED`], which do, too. In the upper half the value of [`FORKS`] that holds for: in a child
     /// those who paused the parent are not there.
     paused: AtomicU64,
+    /// Whether a process that comes is to be admitted first.
+    holds_newcomers: AtomicBool,
     /// The threads of this process fence themselves (session-E4): the kernel does not know that others may.
     fences: AtomicBool,
     /// Slot of the process plus one that forks or has forked this one, until that is over; 0: none.
@@ -254,6 +258,9 @@ pub enum Refused {
     /// The process has just got the slot of a dead one, and must clear away what that has left. Said
     /// once.
     Leftovers,
+    /// The process has just come, and is to look at what those who were alone until now have to end first; then
+    /// [`Arena::admit`] lets it in.
+    Arrived,
     /// Somebody has to stop the world, and this process cannot: system calls are kept from it (session-E4) or it
     /// may not know who lives (process-L3 in `process.rs`), and of those that could, none has done it for seconds.
     Unable,
@@ -272,6 +279,7 @@ impl Session {
             process: AtomicU64::new(0),
             detached: AtomicBool::new(false),
             paused: AtomicU64::new(0),
+            holds_newcomers: AtomicBool::new(false),
             fences: AtomicBool::new(true),
             forking: AtomicU32::new(0),
             unable: AtomicU32::new(0),
@@ -398,6 +406,9 @@ impl Session {
         slots[slot].relies.store(is_registered.into(), Relaxed);
         slots[slot].forking.store(0, Relaxed);
         self.fences.store(!is_registered, Relaxed);
+        if self.holds_newcomers.load(Acquire) {
+            self.paused.fetch_or(ARRIVED, AcqRel);
+        }
         fence(SeqCst);
         match self.process.compare_exchange(known, forks | (slot as u64 + 1), AcqRel, Acquire) {
             Ok(_) => {
@@ -460,6 +471,43 @@ impl Arena {
         }
     }
 
+    /// From now on a process that comes, also one that is forked, is told so ([`Refused::Arrived`]) until it is
+    /// [admitted](Self::admit).
+    pub fn hold_newcomers(&self) {
+        let Some(s) = self.session() else { return };
+        s.holds_newcomers.store(true, Release);
+        if s.process.load(Acquire) != 0 {
+            s.paused.fetch_or(ARRIVED, AcqRel);
+        }
+    }
+
+    /// Lets the threads of this process in.
+    pub fn admit(&self) {
+        if let Some(s) = self.session() {
+            s.paused.fetch_and(!ARRIVED, AcqRel);
+        }
+    }
+
+    /// Whether another process has a slot. One that has just died still counts.
+    ///
+    /// A process that comes has its slot before it is told so: of two, who each store a word of their own and ask for the
+    /// other's afterwards, one sees it.
+    pub fn has_company(&self) -> bool {
+        let Some(s) = self.session() else { return false };
+        fence(SeqCst);
+        let own = s.process();
+        let is_other = |(slot, process): (usize, &ProcessSlot)| {
+            own != Ok(slot) && ![0, GONE].contains(&process.who.load(Acquire))
+        };
+        s.processes().iter().enumerate().any(is_other)
+    }
+
+    /// Whether nobody alive has this slot.
+    pub fn is_process_dead(&self, slot: usize) -> bool {
+        let Some(s) = self.session() else { return false };
+        s.processes().get(slot).is_none_or(|process| is_nobody(process.who.load(Acquire)))
+    }
+
     /// The slot of the calling process: below [`PROCESSES`], and the only one that has it. An arena
     /// for one process has slot 0.
     pub fn process(&self) -> Result<usize, Refused> {
@@ -484,7 +532,7 @@ impl From<Refused> for Errno {
     fn from(r: Refused) -> Self {
         match r {
             Refused::Full => Errno::USERS,
-            Refused::Stopped | Refused::Leftovers => Errno::RESTART,
+            Refused::Stopped | Refused::Leftovers | Refused::Arrived => Errno::RESTART,
             Refused::Unable => Errno::IO,
         }
     }

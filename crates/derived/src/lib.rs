@@ -12,6 +12,7 @@
 mod counts;
 mod delegations;
 mod inodes;
+mod kernel_caches;
 mod mount_events;
 mod names;
 mod openings;

@@ -5,6 +5,7 @@
 //! inode, so that what a dead process mapped ends with its references (sharing-R1, sharing-R2 in `sharing.rs`).
 
 use crate::inodes::Mapper;
+use crate::kernel_caches;
 use crate::openings;
 use crate::sharing::{self, SharedPool};
 use crate::state::State;
@@ -124,6 +125,14 @@ impl<P: SharedPool + Send> MountEvents for PoolEvents<'_, P> {
 
     fn wake(&self) {
         unnamed::wake(self.state());
+    }
+
+    fn has_company(&self) -> bool {
+        self.state().arena.has_company()
+    }
+
+    fn let_kernel_keep(&self, keeps: bool) -> Result<bool> {
+        kernel_caches::set(self.state(), keeps)
     }
 
     fn end_serving(&self) {

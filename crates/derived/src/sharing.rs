@@ -16,6 +16,7 @@
 //!   the references ([`Held`]).
 
 use crate::inodes::{Inode, Mapper, UNNAMED};
+use crate::kernel_caches;
 use crate::state::State;
 use crate::unnamed::{self, nap_for_space};
 use arena::{Attached, Census, Hold, Layout, Look, Place, Refused, Stopped};
@@ -98,6 +99,10 @@ pub trait SharedPool: Sized + Sync {
                     clear_own(self)?;
                     continue;
                 }
+                Err(Refused::Arrived) => {
+                    arrive(self)?;
+                    continue;
+                }
                 Err(why @ (Refused::Full | Refused::Unable)) => return Err(why.into()),
             }
             help(self)?;
@@ -170,8 +175,18 @@ fn help<P: SharedPool>(pool: &P) -> Result<()> {
     match arena.wait_outside() {
         Ok(()) if !arena.has_died_inside() => Ok(()),
         Err(Refused::Leftovers) => clear_own(pool),
+        Err(Refused::Arrived) => arrive(pool),
         _ => recover(pool),
     }
+}
+
+/// Begins to use the pool, in a process that has just got its slot (caches-K2 in `kernel_caches.rs`).
+#[cold]
+fn arrive<P: SharedPool>(pool: &P) -> Result<()> {
+    let state = pool.state();
+    kernel_caches::wait_until_ended(state)?;
+    state.arena.admit();
+    Ok(())
 }
 
 /// Clears the slot of this process, which a dead one has left as it was.

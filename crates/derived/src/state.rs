@@ -142,6 +142,7 @@ impl<V: Inode> Plan<V> {
     /// The state in memory that others use.
     pub fn join(self, arena: Arena) -> State<V> {
         let seed = arena.table(self.tables.kept)[Kept::Seed as usize].load(Acquire);
+        arena.hold_newcomers();
         State {
             names: NameIndex::new(self.tables.names, seed),
             tables: self.tables,
@@ -254,7 +255,6 @@ impl<V: Inode> State<V> {
         self.arena.table(self.tables.unnamed)
     }
 
-    /// What processes have the kernel open.
     /// Files that others read and write by themselves.
     pub fn delegations(&self) -> &Delegations {
         &self.tables.delegations

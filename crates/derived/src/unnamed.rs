@@ -23,7 +23,7 @@ use std::time::Duration;
 use vfs::{Errno, Ino, Result};
 
 /// Inodes that can wait to be told without looking at all.
-const WORDS: usize = 1023;
+const WORDS: usize = 1022;
 /// How long to wait for what another process or the kernel does next.
 const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 /// How often to wait for the kernel to let an inode go that it was told to forget: what is open stays.
@@ -47,12 +47,19 @@ pub struct Unnamed {
     told: AtomicU32,
     /// Whether a word was needed twice.
     overflowed: AtomicU32,
+    /// Whether the kernel may keep what the server answers ([`crate::kernel_caches`]).
+    pub(crate) caches: AtomicU32,
     inos: [AtomicU32; WORDS],
 }
 
 impl Unnamed {
+    /// The slot of the server's process, if there is a server.
+    pub(crate) fn server(&self) -> Option<usize> {
+        (self.server.load(Acquire) as usize).checked_sub(1)
+    }
+
     /// Counts a notification (unnamed-U2).
-    fn count(&self) {
+    pub(crate) fn count(&self) {
         self.notified.fetch_add(1, SeqCst);
         if self.asleep.load(SeqCst) != 0 {
             let _ = futex::wake(&self.notified, futex::Flags::empty(), 1);
@@ -114,7 +121,7 @@ fn own_server<V: Inode>(state: &State<V>) -> Result<u32> {
 }
 
 /// What this process is notified of.
-fn own_unnamed<V: Inode>(state: &State<V>) -> Result<&Unnamed> {
+pub(crate) fn own_unnamed<V: Inode>(state: &State<V>) -> Result<&Unnamed> {
     let own = own_server(state)?;
     let mut all = state.unnamed().iter();
     let known = all.clone().find(|unnamed| unnamed.server.load(Relaxed) == own);
@@ -123,8 +130,13 @@ fn own_unnamed<V: Inode>(state: &State<V>) -> Result<&Unnamed> {
 
 /// The process in this slot is dead, or its mount has ended.
 pub fn end_server<V: Inode>(state: &State<V>, process: usize) {
-    let is_ended = |unnamed: &Unnamed| unnamed.change_server(process as u32 + 1, 0);
-    let _ = state.unnamed().iter().any(is_ended);
+    let its = |unnamed: &&Unnamed| unnamed.server() == Some(process);
+    if let Some(unnamed) = state.unnamed().iter().find(its) {
+        // Its mount is as dead as it, and nobody is to wait for it.
+        unnamed.caches.store(0, Release);
+        let _ = futex::wake(&unnamed.caches, futex::Flags::empty(), u32::MAX);
+        unnamed.change_server(process as u32 + 1, 0);
+    }
 }
 
 /// [`mounts::MountEvents::wait_for_unnamed`].

@@ -13,8 +13,9 @@
 //!   inodes in the mount by [`mounts::Alias`], appends are placed by the engine, what only the
 //!   kernel knows is announced on the pool's [`mounts::MountEvents`], and the kernel is told to forget inodes that
 //!   lose their last name beside the mount.
-//! - **Caching**: where this mount is the only writer, the kernel may keep names (absent ones too),
-//!   attributes, listings, links and pages for as long as it likes ([`Caching`]).
+//! - **Caching**: while this mount is the only writer, the kernel may keep names (absent ones too),
+//!   attributes, listings, links and pages for as long as it likes ([`Caching`]): always, or where programs may use the pool
+//!   without the server, as long as none does (`keeping.rs`).
 //! - **Locks**: `fcntl` and `flock` locks are not requested from the kernel, which therefore keeps
 //!   them itself, blocking ones included. No worker thread is ever occupied by a waiter.
 //! - **Panics** of an engine end one request with `EIO`, not the mount.
@@ -26,7 +27,9 @@
 mod alias;
 mod convert;
 mod counters;
+mod expire;
 mod invalidate;
+mod keeping;
 mod listing;
 mod mount;
 mod names;

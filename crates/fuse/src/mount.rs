@@ -16,9 +16,13 @@ use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags};
 
 pub use rustix::mount::MountFlags;
 
+use crate::expire::Expirer;
 use crate::server::{Server, Shared};
 use crate::table::{MountEntry, mount_at, mounts};
 use mounts::{CACHE_TYPE, FS_TYPE};
+
+/// Where requests come from.
+const DEVICE: &str = "/dev/fuse";
 
 /// What is mounted, as the table of mounts says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,12 +95,18 @@ pub fn mount(server: Server, dir: &Path, options: &MountOptions) -> io::Result<M
     let dir = if is_stale(dir)? { dir.to_owned() } else { dir.canonicalize()? };
     let root_mode = server.root_mode()?;
     let (shared, notifier) = (server.shared.clone(), server.notifier.clone());
+    let keeps = !server.options.caching.ttl.is_zero();
     let is_dead = clear_dead(&dir)?;
-    let session = match is_dead {
+    let (session, device) = match is_dead {
         true => replace(server, &dir, root_mode, options)?,
         false => attach(server, &dir, root_mode, options)?,
     };
     let _ = notifier.set(session.notifier());
+    if let Some(shared) = shared.as_ref().filter(|_| keeps)
+        && let Some(expirer) = device.ok().and_then(Expirer::new)
+    {
+        shared.keeping.begin(expirer);
+    }
     let entry = mount_at(&dir)?.ok_or_else(|| io::Error::other("the new mount has vanished"))?;
     Ok(Mounted { session, shared, mount_point: MountPoint { dir, device: entry.device } })
 }
@@ -112,8 +122,8 @@ impl Mounted {
         let Some(shared) = self.shared else { return run(self.session) };
         let notifier = self.session.notifier();
         let result = std::thread::scope(|scope| {
-            let Shared { fs, events, names, .. } = &*shared;
-            scope.spawn(move || names.tell(&**fs, &**events, &notifier));
+            let Shared { fs, events, names, keeping, .. } = &*shared;
+            scope.spawn(move || names.tell(&**fs, (&**events, keeping), &notifier));
             let result = run(self.session);
             names.end(&**events);
             result
@@ -201,6 +211,9 @@ fn config(options: &MountOptions) -> Config {
     config
 }
 
+/// A mount, and the device that its requests come from.
+type Attached<S> = (Session<S>, io::Result<OwnedFd>);
+
 /// Mounts and completes the protocol's handshake.
 ///
 /// Root calls `mount(2)` itself, because `fuser` would not pass the subtype on; other users go
@@ -210,17 +223,43 @@ pub(crate) fn attach<S: fuser::Filesystem>(
     dir: &Path,
     root_mode: u32,
     options: &MountOptions,
-) -> io::Result<Session<S>> {
+) -> io::Result<Attached<S>> {
     let mut config = config(options);
     if !rustix::process::geteuid().is_root() {
         config.mount_options = fusermount_options(options);
-        return Session::new(server, dir, &config);
+        let before = open_devices()?;
+        let session = Session::new(server, dir, &config)?;
+        return Ok((session, new_device(&before)));
     }
     let device = mount_as_root(dir, root_mode, options)?;
+    let again = device.try_clone();
     let acl = config.acl;
-    Session::from_fd(server, device, acl, config).inspect_err(|_| {
+    let session = Session::from_fd(server, device, acl, config).inspect_err(|_| {
         let _ = unmount(dir, true);
-    })
+    })?;
+    Ok((session, again))
+}
+
+/// Descriptors of this process that are FUSE devices.
+fn open_devices() -> io::Result<Vec<i32>> {
+    let mut found = vec![];
+    for entry in std::fs::read_dir("/proc/self/fd")? {
+        let entry = entry?;
+        if std::fs::read_link(entry.path()).is_ok_and(|to| to == Path::new(DEVICE)) {
+            found.extend(entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()));
+        }
+    }
+    Ok(found)
+}
+
+/// A duplicate of the device that was not open `before`: `fuser` shows its own to nobody.
+fn new_device(before: &[i32]) -> io::Result<OwnedFd> {
+    use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
+    let now = open_devices()?;
+    let mut new = now.into_iter().filter(|fd| !before.contains(fd));
+    let own = pidfd_open(getpid(), PidfdFlags::empty())?;
+    let fd = new.next().ok_or(Errno::NODEV)?;
+    Ok(pidfd_getfd(&own, fd, PidfdGetfdFlags::empty())?)
 }
 
 /// Takes away dead mounts at `dir` that lie on other mounts of ours; whether a dead one is on top then.
@@ -241,7 +280,7 @@ fn replace<S: fuser::Filesystem>(
     dir: &Path,
     root_mode: u32,
     options: &MountOptions,
-) -> io::Result<Session<S>> {
+) -> io::Result<Attached<S>> {
     let new = match rustix::process::geteuid().is_root() {
         true => detached_mount(root_mode, options),
         false => Err(Errno::PERM.into()),
@@ -251,6 +290,7 @@ fn replace<S: fuser::Filesystem>(
         return attach(server, dir, root_mode, options);
     };
     let config = config(options);
+    let again = device.try_clone();
     let session = Session::from_fd(server, device, config.acl, config)?;
     let how = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_BENEATH;
     if rustix::mount::move_mount(&new, "", rustix::fs::CWD, dir, how).is_ok() {
@@ -261,7 +301,7 @@ fn replace<S: fuser::Filesystem>(
         let how = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
         rustix::mount::move_mount(&new, "", rustix::fs::CWD, dir, how)?;
     }
-    Ok(session)
+    Ok((session, again))
 }
 
 /// A mount that is nowhere yet, and the device that its requests come from.
@@ -307,7 +347,7 @@ fn detached_mount(root_mode: u32, options: &MountOptions) -> io::Result<(OwnedFd
 }
 
 fn open_device() -> io::Result<OwnedFd> {
-    Ok(rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
+    Ok(rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 fn mount_as_root(dir: &Path, root_mode: u32, options: &MountOptions) -> io::Result<OwnedFd> {

@@ -14,21 +14,18 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use fuser::{INodeNo, Notifier};
 use mounts::MountEvents;
 use vfs::FileSystem;
 
 use crate::convert;
+use crate::keeping::{Keeper, Keeping};
 
 /// Parts of the table that have locks of their own.
 const SHARDS: usize = 64;
-/// How long the thread sleeps where nothing happens.
-const PATIENCE: Duration = Duration::from_secs(60);
-
 /// A name in a directory.
-type EntryName = (INodeNo, OsString);
+pub(crate) type EntryName = (INodeNo, OsString);
 
 /// What the kernel knows of one inode.
 #[derive(Default)]
@@ -117,10 +114,33 @@ impl Names {
         lock(&self.stale).push(((parent, name.to_owned()), None));
     }
 
+    /// All inodes that the kernel has, with their names.
+    pub fn for_each(&self, f: &mut dyn FnMut(INodeNo, &[EntryName])) {
+        for shard in &self.shards {
+            // What the kernel is told while it is locked, it may answer by requests that need it.
+            let known = lock(shard)
+                .iter()
+                .map(|(ino, known)| (*ino, known.names.clone()))
+                .collect::<Vec<_>>();
+            known.iter().for_each(|(ino, names)| f(INodeNo(*ino), names));
+        }
+    }
+
+    /// Whether the kernel has the inode, or is about to.
+    pub fn has(&self, ino: INodeNo) -> bool {
+        self.shard(ino).contains_key(&ino.0)
+    }
+
     /// Tells the kernel what it is to forget, until [`end`](Self::end).
-    pub fn tell(&self, fs: &dyn FileSystem, events: &dyn MountEvents, notifier: &Notifier) {
+    pub fn tell(
+        &self,
+        fs: &dyn FileSystem,
+        (events, keeping): (&dyn MountEvents, &Keeping),
+        notifier: &Notifier,
+    ) {
+        let mut keeper = Keeper::new((keeping, self), events, notifier);
         while !self.has_ended.load(Acquire) {
-            let waited = events.wait_for_unnamed(PATIENCE, &mut |ino| {
+            let waited = events.wait_for_unnamed(keeper.look(), &mut |ino| {
                 self.expire(INodeNo(ino.0));
                 self.tell_stale(fs, notifier);
             });

@@ -118,15 +118,12 @@ impl fuser::Filesystem for Server {
             self.options.counters.count(Op::Lookup);
             return reply.error(fuser::Errno::ENOENT);
         }
-        let mut ttl = &self.options.caching.ttl;
+        let now = self.caching();
         let alias = self.alias_in(parent, name);
         let found = match alias {
             Some(alias) => self.call(Op::Lookup, |fs| alias::lookup(fs, &alias)),
             None => self.call(Op::Lookup, |fs| fs.lookup(convert::ino(parent), name.as_bytes())),
         };
-        if alias.is_some() {
-            ttl = &Duration::ZERO;
-        }
         match found {
             Ok(entry) => {
                 let attr = convert::file_attr(&entry);
@@ -134,11 +131,14 @@ impl fuser::Filesystem for Server {
                     Some(_) => self.note_alias(parent, name, attr.ino),
                     None => self.note_name(parent, name, attr.ino),
                 }
-                let ttl = if alias.is_some() { ttl } else { self.ttl(entry.ino) };
+                let ttl = if alias.is_some() { &Duration::ZERO } else { self.ttl(&now, entry.ino) };
                 reply.entry(ttl, &attr, convert::generation(&entry));
             }
-            Err(fuser::Errno::ENOENT) if !ttl.is_zero() => {
-                reply.entry(ttl, &convert::absent(), fuser::Generation(0));
+            Err(fuser::Errno::ENOENT) if alias.is_none() => {
+                match self.ttl_of_absent(&now, (parent, name)) {
+                    Some(ttl) => reply.entry(ttl, &convert::absent(), fuser::Generation(0)),
+                    None => reply.error(fuser::Errno::ENOENT),
+                }
             }
             Err(err) => reply.error(err),
         }
@@ -310,8 +310,9 @@ impl fuser::Filesystem for Server {
         if self.options.caching.skip_opens {
             return reply.error(fuser::Errno::ENOSYS);
         }
+        let now = self.caching();
         match self.begin_use(ino, flags.0) {
-            Ok(handle) => reply.opened(handle, self.open_flags(flags.0)),
+            Ok(handle) => reply.opened(handle, self.open_flags(&now, flags.0)),
             Err(err) => reply.error(convert::errno(err)),
         }
     }
@@ -434,11 +435,16 @@ impl fuser::Filesystem for Server {
 
     fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         self.options.counters.count(Op::OpenDir);
-        if self.options.caching.keep_cache {
-            // "Do not ask": the kernel then also keeps listings, which it drops on every change.
-            reply.error(fuser::Errno::ENOSYS);
-        } else {
+        let now = self.caching();
+        if !now.keep_cache {
             reply.opened(FileHandle(0), FopenFlags::empty());
+        } else if self.shared.is_some() {
+            // It drops them on every change of its own.
+            let keeps = FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE;
+            reply.opened(FileHandle(0), keeps);
+        } else {
+            // "Do not ask": the kernel then also keeps listings.
+            reply.error(fuser::Errno::ENOSYS);
         }
     }
 
@@ -479,10 +485,10 @@ impl fuser::Filesystem for Server {
             self.options.counters.count(Op::ReadDirPlus);
             return reply.ok();
         }
-        let ttl = &self.options.caching.ttl;
+        let now = self.caching();
         let listed = self.call(Op::ReadDirPlus, |fs| {
             let note = |name: &OsStr, found| self.note_name(ino, name, found);
-            listing::add_entries(fs, (convert::ino(ino), offset), ttl, &note, &mut reply)
+            listing::add_entries(fs, (convert::ino(ino), offset), &now.ttl, &note, &mut reply)
         });
         match listed {
             Ok(()) => reply.ok(),
@@ -594,6 +600,7 @@ impl fuser::Filesystem for Server {
             return reply.error(fuser::Errno::ENOSYS);
         }
         let node = NewNode { kind: NewKind::File, mode: mode & 0o7777, umask };
+        let now = self.caching();
         let created = self.call(Op::Create, |fs| {
             if let Some(shared) = self.in_alias_dir(parent) {
                 // Whoever opens it so counts his mappings himself.
@@ -609,11 +616,11 @@ impl fuser::Filesystem for Server {
         });
         match created {
             Ok((entry, handle)) => reply.created(
-                &self.options.caching.ttl,
+                &now.ttl,
                 &convert::file_attr(&entry),
                 convert::generation(&entry),
                 handle,
-                self.open_flags(flags),
+                self.open_flags(&now, flags),
             ),
             Err(err) => reply.error(err),
         }

@@ -17,6 +17,7 @@ use crate::alias;
 use crate::convert;
 use crate::counters::Op;
 use crate::invalidate::Invalidator;
+use crate::keeping::{Keeping, Now};
 use crate::names::Names;
 use crate::options::{STATS_XATTR, ServerOptions, Stats};
 
@@ -38,6 +39,7 @@ pub(crate) struct Shared {
     pub events: Arc<dyn MountEvents>,
     /// What the kernel remembers.
     pub names: Names,
+    pub keeping: Keeping,
 }
 
 /// Among the flags of an open by `execve(2)`: `FMODE_EXEC` of the kernel's `fs.h`.
@@ -73,11 +75,14 @@ impl Server {
     /// For a pool that other processes change without asking this server: files can be opened by
     /// their [alias](Alias) under `secret`, what is written to a file that is open for appending goes
     /// to where the file ends then, not to where the kernel remembers its end, and which files the
-    /// kernel executes or may map is announced among the mount events.
+    /// kernel executes or may map is announced among the mount events. The kernel keeps something only while there are none.
     #[must_use]
     pub fn shared(mut self, secret: u64, events: Arc<dyn MountEvents>) -> Self {
         let fs = self.fs.clone();
-        self.shared = Some(Arc::new(Shared { secret, fs, events, names: Names::new() }));
+        // What it is not asked about it could not announce.
+        self.options.caching.skip_opens = false;
+        let (names, keeping) = (Names::new(), Keeping::default());
+        self.shared = Some(Arc::new(Shared { secret, fs, events, names, keeping }));
         self
     }
 
@@ -92,9 +97,28 @@ impl Server {
         Ok(attr.kind.mode_bits() | attr.perm)
     }
 
-    /// For how long the kernel may believe attributes that it is about to be told.
-    pub(crate) fn ttl(&self, ino: Ino) -> &Duration {
-        if self.fs.is_delegated(ino) { &Duration::ZERO } else { &self.options.caching.ttl }
+    /// What the kernel may keep of an answer, to be asked before that is found out. To be dropped when it has gone out.
+    pub(crate) fn caching(&self) -> Now<'_> {
+        match &self.shared {
+            Some(shared) => shared.keeping.now(&self.options.caching),
+            None => Now::always(&self.options.caching),
+        }
+    }
+
+    /// For how long it may believe attributes that it is about to be told.
+    pub(crate) fn ttl<'n>(&self, now: &'n Now<'_>, ino: Ino) -> &'n Duration {
+        if self.fs.is_delegated(ino) { &Duration::ZERO } else { &now.ttl }
+    }
+
+    /// For how long it may believe that there is no such name; `None`: not at all.
+    pub(crate) fn ttl_of_absent<'n>(
+        &self,
+        now: &'n Now<'_>,
+        (parent, name): (INodeNo, &OsStr),
+    ) -> Option<&'n Duration> {
+        let is_kept = !now.ttl.is_zero()
+            && self.shared.as_ref().is_none_or(|shared| shared.keeping.note_absent(parent, name));
+        is_kept.then_some(&now.ttl)
     }
 
     /// Counts the request and calls the engine; a panic becomes `EIO`.
@@ -124,11 +148,12 @@ impl Server {
         (parent, name): (INodeNo, &OsStr),
         f: impl FnOnce(&dyn FileSystem) -> vfs::Result<Entry>,
     ) {
+        let now = self.caching();
         match self.call(op, f) {
             Ok(entry) => {
                 let attr = convert::file_attr(&entry);
                 self.note_name(parent, name, attr.ino);
-                reply.entry(self.ttl(entry.ino), &attr, convert::generation(&entry));
+                reply.entry(self.ttl(&now, entry.ino), &attr, convert::generation(&entry));
             }
             Err(err) => reply.error(err),
         }
@@ -194,8 +219,9 @@ impl Server {
         reply: ReplyAttr,
         f: impl FnOnce(&dyn FileSystem) -> vfs::Result<vfs::Attr>,
     ) {
+        let now = self.caching();
         match self.call(op, f) {
-            Ok(attr) => reply.attr(self.ttl(attr.ino), &convert::file_attr(&attr)),
+            Ok(attr) => reply.attr(self.ttl(&now, attr.ino), &convert::file_attr(&attr)),
             Err(err) => reply.error(err),
         }
     }
@@ -218,7 +244,7 @@ impl Server {
         let had = fs.getattr(ino)?.perm & PRIVILEGES;
         fs.drop_privileges(ino)?;
         if had != 0
-            && !self.options.caching.ttl.is_zero()
+            && !self.caching().ttl.is_zero()
             && let Some(notifier) = self.notifier.get()
             && let Err(err) = notifier.inval_inode(INodeNo(ino.0), ATTRIBUTES_ONLY, 0)
         {
@@ -254,8 +280,8 @@ impl Server {
         }
     }
 
-    pub(crate) fn open_flags(&self, flags: i32) -> FopenFlags {
-        if flags & libc::O_DIRECT != 0 || !self.options.caching.keep_cache {
+    pub(crate) fn open_flags(&self, now: &Now<'_>, flags: i32) -> FopenFlags {
+        if flags & libc::O_DIRECT != 0 || !now.keep_cache {
             FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
         } else {
             FopenFlags::FOPEN_KEEP_CACHE

@@ -89,6 +89,16 @@ pub trait MountEvents: Send + Sync {
     /// Ends such a wait, or else the next one.
     fn wake(&self);
 
+    /// For the server: whether another process uses the pool, or has until a moment ago.
+    fn has_company(&self) -> bool;
+
+    /// For the server: says whether the kernel may keep what it is told, and whether it may: not where there is company. Who
+    /// comes [wakes](Self::wake) the server and waits until it has said no.
+    ///
+    /// # Errors
+    /// That cannot be said, so it may not.
+    fn let_kernel_keep(&self, keeps: bool) -> Result<bool>;
+
     /// The mount of this process has ended: takes back its mappings, and nothing is announced for it any more.
     fn end_serving(&self);
 }
@@ -170,6 +180,14 @@ impl<T: HasMountEvents> MountEvents for T {
         self.mount_events().wake();
     }
 
+    fn has_company(&self) -> bool {
+        self.mount_events().has_company()
+    }
+
+    fn let_kernel_keep(&self, keeps: bool) -> Result<bool> {
+        self.mount_events().let_kernel_keep(keeps)
+    }
+
     fn end_serving(&self) {
         self.mount_events().end_serving();
     }
@@ -230,6 +248,14 @@ impl MountEvents for NoMountEvents {
     }
 
     fn wake(&self) {}
+
+    fn has_company(&self) -> bool {
+        false
+    }
+
+    fn let_kernel_keep(&self, _keeps: bool) -> Result<bool> {
+        Ok(false)
+    }
 
     fn end_serving(&self) {}
 }

@@ -251,6 +251,7 @@ macro_rules! tests {
             openings_are_waited_for
             the_server_hears_of_removals
             the_server_is_not_told_of_who_has_the_number_next
+            who_comes_waits_until_the_kernel_keeps_nothing
             a_full_pool_waits_for_the_server
             a_pool_of_one_process_counts_mappings_too
         );

@@ -180,6 +180,38 @@ pub fn the_server_hears_of_removals<E: Engine>() {
     server.end_serving();
 }
 
+/// While the kernel may keep what the server tells it, who comes is held up; and it may not once somebody is there.
+pub fn who_comes_waits_until_the_kernel_keeps_nothing<E: Engine>() {
+    let pool = PoolFile::new::<E>("keeps", 16 << 20);
+    let server = attach::<E>(&pool.0);
+    server.wait_for_unnamed(Duration::ZERO, &mut |_| {}).unwrap();
+    assert!(server.let_kernel_keep(true).unwrap() && !server.has_company());
+    let is_in = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let coming = scope.spawn(|| {
+            let program = attach::<E>(&pool.0);
+            is_in.store(true, SeqCst);
+            program
+        });
+        // Who comes wakes the server.
+        while !server.has_company() {
+            server.wait_for_unnamed(Duration::from_secs(600), &mut |_| {}).unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!is_in.load(SeqCst), "it was not held up");
+        assert!(!server.let_kernel_keep(true).unwrap(), "somebody is there");
+        let program = coming.join().unwrap();
+        program.getattr(ROOT).unwrap();
+        assert!(!server.let_kernel_keep(true).unwrap());
+        drop(program);
+    });
+    server.reap_processes().unwrap();
+    assert!(server.let_kernel_keep(true).unwrap());
+    // Its mount is dead when it is.
+    drop(server);
+    attach::<E>(&pool.0).getattr(ROOT).unwrap();
+}
+
 /// The kernel lets inodes go by itself, and their numbers are used again: nobody else is told of, neither before the
 /// server comes to it nor while it tells.
 pub fn the_server_is_not_told_of_who_has_the_number_next<E: Engine>() {

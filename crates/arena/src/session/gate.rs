@@ -1,8 +1,8 @@
 //! The gate: threads go inside and come out, and all of them stop for a repair (session-E2 to session-E4).
 
 use super::{
-    CLOSING, Header, LEFTOVERS, NAP, NAPS_TO_DESPAIR, NAPS_TO_DOUBT, ProcessSlot, Refused, Session,
-    UNABLE_TRIES, UNKNOWN, is_nobody,
+    ARRIVED, CLOSING, Header, LEFTOVERS, NAP, NAPS_TO_DESPAIR, NAPS_TO_DOUBT, ProcessSlot, Refused,
+    Session, UNABLE_TRIES, UNKNOWN, is_nobody,
 };
 use crate::Arena;
 use crate::process::{Life, ProcessId};
@@ -131,6 +131,7 @@ impl Arena {
                             return Err(Refused::Leftovers);
                         }
                     }
+                    paused if paused & ARRIVED != 0 => return Err(Refused::Arrived),
                     _ => sync::nap(&NAP),
                 }
                 continue;

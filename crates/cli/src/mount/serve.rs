@@ -217,11 +217,13 @@ fn maintain(fs: Weak<dyn Engine>, options: &Options) {
 }
 
 fn caching(options: &Options) -> Caching {
-    if options.no_cache || is_direct(options) {
-        // Whether pages are kept is part of the answer to an open.
-        return Caching { writeback: options.writeback, ..Caching::NONE };
+    let (is_direct, writeback) = (is_direct(options), options.writeback);
+    // What the kernel keeps back others do not see.
+    if options.no_cache || is_direct && writeback {
+        return Caching { writeback, ..Caching::NONE };
     }
-    let (skip_opens, writeback) = (!options.ask_open, options.writeback);
+    // Whether pages are kept is part of the answer to an open.
+    let skip_opens = !options.ask_open && !is_direct;
     Caching { skip_opens, writeback, ..Caching::EXCLUSIVE }
 }
 

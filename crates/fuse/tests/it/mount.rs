@@ -6,10 +6,11 @@
 
 use std::fs;
 use std::io::{ErrorKind, Read as _, Write as _};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -43,6 +44,9 @@ struct Probe {
     /// What the kernel is to be told, and whether the server is to look.
     unnamed: Mutex<(Vec<Ino>, bool)>,
     news: Condvar,
+    /// Whether somebody else uses the pool, and whether the kernel may keep anything.
+    company: AtomicBool,
+    keeps: AtomicBool,
 }
 
 impl MountEvents for Probe {
@@ -104,6 +108,14 @@ impl MountEvents for Probe {
     fn wake(&self) {
         self.unnamed.lock().unwrap().1 = true;
         self.news.notify_all();
+    }
+    fn has_company(&self) -> bool {
+        self.company.load(SeqCst)
+    }
+    fn let_kernel_keep(&self, keeps: bool) -> Result<bool> {
+        let may = keeps && !self.has_company();
+        self.keeps.store(may, SeqCst);
+        Ok(may)
     }
     fn end_serving(&self) {
         self.end_mappings();
@@ -178,6 +190,57 @@ impl Mount {
     fn shared() -> Self {
         let shared = |server: Server, probe: Arc<Probe>| server.shared(SECRET, probe);
         Self::of(Probe::default(), Caching::NONE, shared)
+    }
+
+    /// Of one that others may use, though nobody does; with a file, a directory with one in it, and what the kernel knows
+    /// of them.
+    fn alone() -> Self {
+        let shared = |server: Server, probe: Arc<Probe>| server.shared(SECRET, probe);
+        let mount = Self::of(Probe::default(), Caching::EXCLUSIVE, shared);
+        mount.is_alone();
+        fs::write(mount.path("file"), "content").unwrap();
+        fs::create_dir(mount.path("dir")).unwrap();
+        fs::write(mount.path("dir/inner"), "inner").unwrap();
+        mount.seen();
+        mount
+    }
+
+    fn is_alone(&self) {
+        self.probe.company.store(false, SeqCst);
+        until(|| self.probe.keeps.load(SeqCst));
+    }
+
+    /// Somebody comes, and is let in.
+    fn has_company(&self) {
+        self.probe.company.store(true, SeqCst);
+        self.probe.wake();
+        until(|| !self.probe.keeps.load(SeqCst));
+    }
+
+    /// What is there, and how many requests it took to see it, but for the times of what was read.
+    fn seen(&self) -> (Vec<String>, u64) {
+        let asked = || {
+            let ops = [Op::Lookup, Op::Read, Op::ReadDir, Op::ReadDirPlus];
+            ops.into_iter().map(|op| self.counters.calls(op)).sum::<u64>()
+        };
+        let before = asked();
+        let mut seen = vec![];
+        for dir in ["", "dir"] {
+            let mut names: Vec<_> = fs::read_dir(self.path(dir))
+                .unwrap()
+                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                .collect();
+            names.sort();
+            seen.extend(names);
+        }
+        for name in ["file", "dir/inner", "absent"] {
+            seen.push(match fs::metadata(self.path(name)) {
+                Ok(attr) => format!("{name} {} {:o}", attr.len(), attr.mode() & 0o777),
+                Err(err) => format!("{name} {:?}", err.kind()),
+            });
+            seen.extend(fs::read_to_string(self.path(name)));
+        }
+        (seen, asked() - before)
     }
 
     /// Of what only the mount changes.
@@ -301,6 +364,83 @@ fn the_kernel_keeps_what_the_engine_allows() {
         assert_eq!(lookups < 10, keeps_names, "{lookups} lookups");
         assert_eq!(reads < 10, keeps_pages, "{reads} reads");
     }
+}
+
+/// Of a pool that others may use it keeps everything while they do not, and nothing of it when they have come.
+#[test]
+fn the_kernel_keeps_what_it_is_told_until_somebody_comes() {
+    let mount = Mount::alone();
+    let model = &mount.probe.model;
+    let old = [
+        "dir",
+        "file",
+        "inner",
+        "file 7 644",
+        "content",
+        "dir/inner 5 644",
+        "inner",
+        "absent NotFound",
+    ];
+    assert_eq!(mount.seen(), (old.map(String::from).to_vec(), 0));
+    let open = fs::File::open(mount.path("file")).unwrap();
+
+    mount.has_company();
+    let lookup = |dir, name| {
+        let entry = model.lookup(dir, name).unwrap();
+        model.forget(entry.ino, 1);
+        entry.ino
+    };
+    let (file, dir) = (lookup(vfs::ROOT, b"file"), lookup(vfs::ROOT, b"dir"));
+    // What the kernel may map the others leave to it; attributes, names and other files they change.
+    let perm = vfs::SetAttr { perm: Some(0o600), ..Default::default() };
+    model.setattr(&Caller::ROOT, file, &perm).unwrap();
+    model.rename((dir, b"inner"), (vfs::ROOT, b"absent"), RenameFlags::empty()).unwrap();
+    model.write(lookup(vfs::ROOT, b"absent"), 0, b"OUTER!").unwrap();
+    let new = [
+        "absent",
+        "dir",
+        "file",
+        "file 7 600",
+        "content",
+        "dir/inner NotFound",
+        "absent 6 644",
+        "OUTER!",
+    ];
+    let (seen, asked) = mount.seen();
+    assert_eq!(seen, new);
+    assert!(asked > 5, "{asked}");
+    assert!(mount.seen().1 > 5, "it keeps what it is told");
+    assert_eq!(open.metadata().unwrap().mode() & 0o777, 0o600);
+
+    // Pages that are left from then are not those of a file as it is when it is alone again.
+    assert_eq!(fs::read_to_string(mount.path("absent")).unwrap(), "OUTER!");
+    model.write(lookup(vfs::ROOT, b"absent"), 0, b"INNER?").unwrap();
+    mount.is_alone();
+    assert_eq!(fs::read_to_string(mount.path("absent")).unwrap(), "INNER?");
+    mount.seen();
+    assert_eq!(mount.seen().1, 0);
+}
+
+/// Who is there when it forgets keeps where it is, and what is mounted stays mounted.
+#[test]
+fn directories_in_use_outlast_what_the_kernel_forgets() {
+    let mount = Mount::alone();
+    let within = mount.path("dir");
+    let status =
+        Command::new("mount").args(["-t", "tmpfs", "keepstone-test"]).arg(&within).status();
+    assert!(status.unwrap().success());
+    fs::create_dir(mount.path("place")).unwrap();
+    let place = fs::File::open(mount.path("place")).unwrap();
+    fs::write(within.join("there"), "").unwrap();
+    for _ in 0..2 {
+        mount.has_company();
+        assert!(fs::metadata(mount.path("place")).is_ok());
+        assert!(within.join("there").exists(), "what was mounted is gone");
+        let shown = fs::read_link(format!("/proc/self/fd/{}", place.as_raw_fd())).unwrap();
+        assert_eq!(shown, mount.path("place"));
+        mount.is_alone();
+    }
+    assert!(Command::new("umount").arg(&within).status().unwrap().success());
 }
 
 /// vfs-C6: only where nothing is promised before a sync the kernel may keep writes back.

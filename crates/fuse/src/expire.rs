@@ -1,0 +1,65 @@
+//! Names that the kernel is to ask for again, without giving up what they lead to: `FUSE_EXPIRE_ONLY`, which `fuser` does not know.
+
+use std::ffi::OsStr;
+use std::io::IoSlice;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+
+use fuser::INodeNo;
+use rustix::io::Errno;
+
+/// `FUSE_NOTIFY_INVAL_ENTRY` of the kernel's `fuse.h`.
+const INVAL_ENTRY: u32 = 3;
+/// `FUSE_EXPIRE_ONLY`, of its flags.
+const EXPIRE_ONLY: u32 = 1;
+/// The first Linux that knows it, and whose direct writes drop pages that others have of the file.
+const SINCE: (u32, u32) = (6, 6);
+/// Bytes of `fuse_out_header` and of `fuse_notify_inval_entry_out`.
+const HEADER: u32 = 16 + 16;
+
+/// Tells the kernel of one mount.
+pub(crate) struct Expirer(OwnedFd);
+
+impl Expirer {
+    /// Of the mount whose requests come from this device; `None` where the kernel cannot do that.
+    pub fn new(device: OwnedFd) -> Option<Self> {
+        let release = rustix::system::uname().release().to_string_lossy().into_owned();
+        (version(&release)? >= SINCE).then_some(Self(device))
+    }
+
+    /// The kernel asks again for a name that it knows, or knows to be absent.
+    pub fn expire(&self, parent: INodeNo, name: &OsStr) {
+        let len = HEADER + name.len() as u32 + 1;
+        let mut head = [0; HEADER as usize];
+        head[0..4].copy_from_slice(&len.to_ne_bytes());
+        head[4..8].copy_from_slice(&INVAL_ENTRY.to_ne_bytes());
+        head[16..24].copy_from_slice(&parent.0.to_ne_bytes());
+        head[24..28].copy_from_slice(&(name.len() as u32).to_ne_bytes());
+        head[28..32].copy_from_slice(&EXPIRE_ONLY.to_ne_bytes());
+        let parts = [&head[..], name.as_bytes(), &[0]].map(IoSlice::new);
+        match rustix::io::writev(&self.0, &parts) {
+            // It does not know the name.
+            Ok(_) | Err(Errno::NOENT) => {}
+            Err(err) => tracing::error!("the kernel may keep a name in {parent}: {err}"),
+        }
+    }
+}
+
+/// The first two numbers of a release.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_begin_with_two_numbers() {
+        assert_eq!(version("6.18.44-fc-v769"), Some((6, 18)));
+        assert_eq!(version("6.1.0-28-amd64"), Some((6, 1)));
+        assert_eq!(version("6.2-rc1"), Some((6, 2)));
+        assert_eq!(version("unknown"), None);
+    }
+}
