@@ -7,6 +7,7 @@ mod commands;
 mod common;
 mod delegated;
 mod kernel;
+mod kept;
 mod mounts;
 #[cfg(feature = "object-store")]
 mod objects;
