@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::{Caller, Errno, FileSystem as _, Ino, NewKind, NewNode, ROOT};
 
-/// Joins whoever uses the pool: a mount with `-o direct`, programs under `keepstone run`, others like
+/// Joins whoever uses the pool: a mount, programs under `keepstone run`, others like
 /// this one. The first of all derives the volatile state.
 fn attach(pool: &Path) -> Result<Bpfs<Region>, Box<dyn Error>> {
     let options = OpenOptions { lock: Some(Lock::Shared), ..OpenOptions::default() };

@@ -83,8 +83,7 @@ Example: keepstone top
          keepstone top --count 1 --json
 
 The first table has what was done since each server was started, the following what is done per
-second. OPS are requests to the server; programs under `keepstone run` make none on mounts with
--o direct. ERRORS are those since it was started. Of caches, the table says which share of reads the
+second. OPS are requests to the server; programs under `keepstone run` make hardly any. ERRORS are those since it was started. Of caches, the table says which share of reads the
 cache answered, how much is not written back, and for how long the oldest of that has been waiting.
 `no answer`: the server is stopped, or waits for something itself.
 
@@ -131,8 +130,8 @@ pub enum RunCommand {
     #[command(after_help = "\
 Example: keepstone run --stats -- git clone /srv/project /mnt/project
 
-Serves pools that are mounted with -o direct, to CMD and all that it starts. What cannot be served
-(static programs, for one) uses the mount: the same files, only slower. Each mount that cannot be
+Serves mounted pools to CMD and all that it starts. What cannot be served (static programs, for one; or
+a pool mounted with -o exclusive) uses the mount: the same files, only slower. Each mount that cannot be
 served is named at the start; when CMD ends (not by a signal), it says on stderr if less than 90 % of
 calls or bytes on pools was served, and why. --explain lists files and programs, --quiet says
 nothing. KEEPSTONE_DEBUG=1 tells on stderr what each process met.
@@ -209,11 +208,13 @@ pub struct MountArgs {
     pub foreground: bool,
     /// Mount options, separated by commas: ro, nosuid, nodev, noexec, noatime, relatime (default), strictatime, nodiratime,
     /// nosymfollow, sync, dirsync, allow_other (default for root), threads=N, no_cache, emulate=SPEC (with `+` for `,`);
-    /// ask_open: ask the server to open files, which is slower, but lets direct writes (O_DIRECT) to one file
-    /// go at the same time;
+    /// ask_open: with exclusive, ask the server to open files all the same, which is slower, but lets direct writes
+    /// (O_DIRECT) to one file go at the same time;
     /// writeback: let the kernel keep writes back until they are synced, where the pool promises no more (one in an ordinary
     /// file);
-    /// direct: let programs under `keepstone run` use the pool past the mount (implies no_cache).
+    /// direct: fail unless programs under `keepstone run` can use the pool past the mount. Without it they can where that is
+    /// possible and costs the mount nothing (from Linux 6.6; not with ro or writeback);
+    /// exclusive: have the pool for the mount alone; files are then opened without asking the server.
     ///
     /// Pools of the layout scmfs: write_policy=auto|cached|through: writes inside files go past the cache where they and
     /// the file are long, never, or always, and are then durable when they return (a file's attribute user.keepstone.cache says

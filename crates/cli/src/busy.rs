@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use fuse::MountEntry;
+
 use crate::locks::Locks;
 
 /// Users named at most.
@@ -12,19 +14,38 @@ const USERS_MAX: usize = 5;
 /// The processes that have a lock on `pool`, with what to do about each: servers with the directory where
 /// they have it mounted. Those in other PID namespaces are not seen.
 pub fn holders(pool: &Path) -> Vec<String> {
-    let pids: BTreeSet<u32> = Locks::read().on(pool).into_iter().map(|lock| lock.pid).collect();
     let pool = pool.canonicalize().unwrap_or_else(|_| pool.to_owned());
-    let pids = pids.into_iter().filter(|pid| *pid > 0);
-    pids.map(|pid| holder(pid, &pool)).take(USERS_MAX).collect()
+    pids(&pool).map(|pid| holder(pid, &pool)).take(USERS_MAX).collect()
+}
+
+/// The server of a mount of the pool that this process sees, with the mount and how to end it.
+pub fn server(pool: &Path) -> Option<String> {
+    let pool = pool.canonicalize().unwrap_or_else(|_| pool.to_owned());
+    let pid = pids(&pool)
+        .find(|pid| mount_of(&PathBuf::from(format!("/proc/{pid}")), &pool).is_some())?;
+    Some(holder(pid, &pool))
+}
+
+/// Processes that have the pool locked.
+fn pids(pool: &Path) -> impl Iterator<Item = u32> + use<> {
+    let pids: BTreeSet<u32> = Locks::read().on(pool).into_iter().map(|lock| lock.pid).collect();
+    pids.into_iter().filter(|pid| *pid > 0)
+}
+
+/// The mount of the pool that a process serves.
+fn mount_of(process: &Path, pool: &Path) -> Option<MountEntry> {
+    if name(process) != "keepstone" {
+        return None;
+    }
+    let table = fs::read(process.join("mountinfo")).unwrap_or_default();
+    let mut mounts = fuse::mounts_in(&table).into_iter().rev();
+    mounts.find(|mount| mount.is_keepstone() && mount.source == pool)
 }
 
 fn holder(pid: u32, pool: &Path) -> String {
     let process = PathBuf::from(format!("/proc/{pid}"));
     let who = format!("{} (pid {pid})", name(&process));
-    let table = fs::read(process.join("mountinfo")).unwrap_or_default();
-    let mut mounts = fuse::mounts_in(&table).into_iter().rev();
-    let mounted = mounts.find(|mount| mount.is_keepstone() && mount.source == pool);
-    let (Some(mount), "keepstone") = (mounted, &*name(&process)) else {
+    let Some(mount) = mount_of(&process, pool) else {
         return format!("{who}; end it, then try again");
     };
     let dir = mount.dir.display();

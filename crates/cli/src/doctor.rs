@@ -159,7 +159,11 @@ const SHM_BYTES_MIN: u64 = 256 << 20;
 
 fn shared_state(report: &mut Report) {
     let Ok(shm) = rustix::fs::statvfs("/dev/shm") else {
-        report.advice("/dev/shm", "not there", "`-o direct` mounts need it: mount a tmpfs there");
+        report.advice(
+            "/dev/shm",
+            "not there",
+            "direct access to pools needs it: mount a tmpfs there",
+        );
         return;
     };
     let free = shm.f_bavail * shm.f_frsize;
@@ -168,7 +172,7 @@ fn shared_state(report: &mut Report) {
         report.advice(
             "/dev/shm",
             found,
-            "what processes share of `-o direct` pools lies there (up to 100 bytes a file); without room, \
+            "what processes share of mounted pools lies there (up to 100 bytes a file); without room, \
              mounts fail and files cannot be made (ENOSPC): `mount -o remount,size=1G /dev/shm`, or \
              `--shm-size 1g` for the container",
         );
@@ -316,8 +320,8 @@ fn direct_access(report: &mut Report, dir: &Path, is_direct: bool) {
         }
         _ => report.advice(
             "direct access",
-            "none: programs under `keepstone run` use the mount",
-            "if they are to be faster than that, unmount, and mount with `-o direct`",
+            "none: the mount has the pool for itself, and programs under `keepstone run` use the mount",
+            "if they are to be faster than that, unmount, and mount with `-o direct`, which says why if that cannot be",
         ),
     }
 }

@@ -58,7 +58,7 @@ fn of_mount(mount: &MountEntry, mounts: &[MountEntry], locks: &Locks) -> Option<
     }
     let holders = locks.on(&mount.source);
     if holders.iter().any(|lock| lock.exclusive) {
-        let why = "not mounted with -o direct".to_owned();
+        let why = "the mount has the pool for itself".to_owned();
         let remedy = format!(
             "unmount it (`keepstone umount {dir}`), and mount it with `keepstone mount -o direct {pool} {dir}`"
         );

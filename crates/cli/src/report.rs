@@ -117,7 +117,7 @@ pub struct Report {
     /// Requests that reached the server of each mount meanwhile, by mount point and kind. Other
     /// programs' are among them.
     mounts: BTreeMap<String, BTreeMap<String, u64>>,
-    /// Those among them that only the server serves: they are not mounted with `-o direct`.
+    /// Those among them that only the server serves: their mounts have the pools for themselves.
     not_direct: Vec<String>,
 }
 
@@ -258,8 +258,7 @@ impl Report {
     fn print_mounts(&self) {
         for (dir, requests) in &self.mounts {
             let total: u64 = requests.values().sum();
-            let why =
-                if self.not_direct.contains(dir) { " (mounted without -o direct)" } else { "" };
+            let why = if self.not_direct.contains(dir) { " (has the pool for itself)" } else { "" };
             tell!("requests to the server of {dir}{why}: {total}");
             for (kind, n) in requests {
                 tell!("{kind:12} {n:14}");

@@ -191,7 +191,7 @@ fn notices(args: &RunArgs, mounts: &[fuse::MountEntry]) -> Vec<String> {
             notices.extend(obstacles::of_mounts(mounts).iter().map(ToString::to_string));
         } else {
             notices.push(
-                "no pool is mounted and no --direct given: nothing to serve; see `keepstone mount -o direct`"
+                "no pool is mounted and no --direct given: nothing to serve; see `keepstone mount`"
                     .to_owned(),
             );
         }

@@ -101,7 +101,7 @@ reasons! {
     /// On a descriptor that the program found open: to attach a pool for them would take longer.
     FirstCalls "first-calls", "first calls on inherited descriptors", "";
     /// The server has the pool for itself.
-    NotDirect "not-direct", "not mounted with -o direct", "unmount, and mount with `-o direct`";
+    Exclusive "exclusive", "the mount has the pool for itself", "unmount, and mount with `-o direct`";
     /// The pool is not this user's to open.
     Permission "permission", "this user may not open the pool", "`keepstone doctor DIR` tells what to change";
     /// Processes cannot be told apart, or paths lead elsewhere.

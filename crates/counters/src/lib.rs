@@ -352,7 +352,7 @@ mod tests {
             }
         });
         counters.served(first, Class::Open, 0, 0);
-        counters.by_kernel(first, Class::Read, Reason::NotDirect, 1, 4096);
+        counters.by_kernel(first, Class::Read, Reason::Exclusive, 1, 4096);
         counters.release(8);
         assert!(!counters.claim(9, program).is_shared());
         let sums = counters.sums();
@@ -360,7 +360,7 @@ mod tests {
         let calls = 200 * SLOTS as u64;
         assert_eq!((read.served, read.served_ns), (Tally { calls, bytes: 10 * calls }, calls));
         assert_eq!(read.by_kernel, Tally { calls: 1, bytes: 4096 });
-        assert_eq!(sums.all.reasons[Reason::NotDirect as usize].bytes, 4096);
+        assert_eq!(sums.all.reasons[Reason::Exclusive as usize].bytes, 4096);
         assert_eq!(sums.programs.len(), 1);
         assert_eq!(sums.programs[0].counted, sums.all);
         assert_eq!(sums.unserved, 0);

@@ -234,11 +234,11 @@ mod tests {
     fn the_line_says_why_and_only_where_too_little_was_served() {
         assert_eq!(Sums::default().closing_line(), None);
         let of = |by_kernel, reason| sums(&[("cat", reads(tally(90, 900), by_kernel, reason))]);
-        assert_eq!(of(tally(10, 100), Reason::NotDirect).closing_line(), None);
+        assert_eq!(of(tally(10, 100), Reason::Exclusive).closing_line(), None);
         assert_eq!(
-            of(tally(10, 101), Reason::NotDirect).closing_line().unwrap(),
+            of(tally(10, 101), Reason::Exclusive).closing_line().unwrap(),
             "90 of 100 calls and 900 of 1001 bytes on pools were served in user space; served worst: cat (90 of 100 calls, \
-             900 of 1001 bytes); 10 calls: not mounted with -o direct (unmount, and mount with `-o direct`); `keepstone run \
+             900 of 1001 bytes); 10 calls: the mount has the pool for itself (unmount, and mount with `-o direct`); `keepstone run \
              --explain` lists them"
         );
         // To leave these to the kernel is faster.

@@ -9,10 +9,10 @@
 //!
 //! An engine puts its own tables beside these in the same arena ([`Plan`]).
 
+mod admission;
 mod counts;
 mod delegations;
 mod inodes;
-mod kernel_caches;
 mod mount_events;
 mod names;
 mod openings;

@@ -4,8 +4,8 @@
 //! with the references of the living. Mappings are counted twice, by inode for those who ask, and by process and
 //! inode, so that what a dead process mapped ends with its references (sharing-R1, sharing-R2 in `sharing.rs`).
 
+use crate::admission;
 use crate::inodes::Mapper;
-use crate::kernel_caches;
 use crate::openings;
 use crate::sharing::{self, SharedPool};
 use crate::state::State;
@@ -132,7 +132,7 @@ impl<P: SharedPool + Send> MountEvents for PoolEvents<'_, P> {
     }
 
     fn let_kernel_keep(&self, keeps: bool) -> Result<bool> {
-        kernel_caches::set(self.state(), keeps)
+        admission::set(self.state(), keeps)
     }
 
     fn end_serving(&self) {

@@ -15,8 +15,8 @@
 //! - sharing-R4: inodes without a name that the living hold are not met by the names. They are adopted from
 //!   the references ([`Held`]).
 
+use crate::admission;
 use crate::inodes::{Inode, Mapper, UNNAMED};
-use crate::kernel_caches;
 use crate::state::State;
 use crate::unnamed::{self, nap_for_space};
 use arena::{Attached, Census, Hold, Layout, Look, Place, Refused, Stopped};
@@ -180,11 +180,11 @@ fn help<P: SharedPool>(pool: &P) -> Result<()> {
     }
 }
 
-/// Begins to use the pool, in a process that has just got its slot (caches-K2 in `kernel_caches.rs`).
+/// Begins to use the pool, in a process that has just got its slot (admission-A2, admission-A3).
 #[cold]
 fn arrive<P: SharedPool>(pool: &P) -> Result<()> {
     let state = pool.state();
-    kernel_caches::wait_until_ended(state)?;
+    admission::wait_until_ended(state)?;
     state.arena.admit();
     Ok(())
 }

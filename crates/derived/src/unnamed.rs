@@ -47,7 +47,7 @@ pub struct Unnamed {
     told: AtomicU32,
     /// Whether a word was needed twice.
     overflowed: AtomicU32,
-    /// Whether the kernel may keep what the server answers ([`crate::kernel_caches`]).
+    /// Whether the kernel may keep what the server answers ([`crate::admission`]).
     pub(crate) caches: AtomicU32,
     inos: [AtomicU32; WORDS],
 }

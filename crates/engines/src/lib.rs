@@ -182,7 +182,7 @@ pub fn attach(region: Region, options: &MountOptions) -> Result<Arc<dyn Engine>,
             Arc::new(Scmfs::attach(region, &place, options)?)
         }
         Layout::Model => {
-            let why = "the layout `model` serves one process at a time; mount it without -o direct";
+            let why = "the layout `model` serves one process at a time";
             return Err(Error::Shared(io::Error::other(why)));
         }
     })

@@ -23,8 +23,7 @@ pub(crate) struct Expirer(OwnedFd);
 impl Expirer {
     /// Of the mount whose requests come from this device; `None` where the kernel cannot do that.
     pub fn new(device: OwnedFd) -> Option<Self> {
-        let release = rustix::system::uname().release().to_string_lossy().into_owned();
-        (version(&release)? >= SINCE).then_some(Self(device))
+        is_known().then_some(Self(device))
     }
 
     /// The kernel asks again for a name that it knows, or knows to be absent.
@@ -43,6 +42,12 @@ impl Expirer {
             Err(err) => tracing::error!("the kernel may keep a name in {parent}: {err}"),
         }
     }
+}
+
+/// Whether this kernel can do that, and so keep anything of a mount whose pool others may use at any moment.
+pub fn is_known() -> bool {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    version(&release).is_some_and(|version| version >= SINCE)
 }
 
 /// The first two numbers of a release.

@@ -2,7 +2,7 @@
 //!
 //! - **keeping-K1** An answer says what holds when it is made, and who changes that waits until answers made before have gone out.
 //! - **keeping-K2** To end it, names that the kernel knows expire, so that it asks again; attributes, listings and pages it drops.
-//!   Only then those who wait to use the pool are let in (caches-K2 in `derived`). Names are not dropped: a directory that a
+//!   Only then those who wait to use the pool are let in (admission-A2 in `derived`). Names are not dropped: a directory that a
 //!   program works in would lose its path, and what is mounted on one would go with it.
 //! - **keeping-K3** An answer that has gone out may not have been taken in, as the thread that gets it has to run first. For
 //!   inodes that the kernel has, it sees to that itself; all else is told once more a moment later.

@@ -43,6 +43,7 @@ mod table;
 mod watch;
 
 pub use counters::{Op, OpCounters, OpSnapshot};
+pub use expire::is_known as kernel_keeps_until_told;
 pub use invalidate::Invalidator;
 pub use mount::{
     Access, MountFlags, MountKind, MountOptions, MountPoint, Mounted, is_of_dead_server, is_stale,

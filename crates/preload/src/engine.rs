@@ -45,7 +45,7 @@ pub fn spec(mount: PoolMount) -> MountSpec {
 /// Why a pool cannot be attached.
 fn reason(err: &(dyn std::error::Error + 'static)) -> Reason {
     let io = match err.downcast_ref::<pmem::Error>() {
-        Some(pmem::Error::InUse(_)) => return Reason::NotDirect,
+        Some(pmem::Error::InUse(_)) => return Reason::Exclusive,
         Some(pmem::Error::Io { source, .. }) => Some(source.kind()),
         _ => match err.downcast_ref::<::pool::Error>() {
             Some(::pool::Error::Shared(source)) => Some(source.kind()),
@@ -53,7 +53,7 @@ fn reason(err: &(dyn std::error::Error + 'static)) -> Reason {
         },
     };
     match io {
-        Some(ErrorKind::WouldBlock) => Reason::NotDirect,
+        Some(ErrorKind::WouldBlock) => Reason::Exclusive,
         Some(ErrorKind::PermissionDenied) => Reason::Permission,
         Some(ErrorKind::NotFound | ErrorKind::Unsupported) => Reason::Namespace,
         _ => Reason::Unusable,

@@ -86,7 +86,7 @@ pub fn open(name: &str, description: &str, path: &Path, args: &DeviceArgs) -> Re
     }
     let region = pool::open_to_look(&path)?;
     let domain = region.domain();
-    // Who mounts a pool with -o direct lets others in who only read; they would see it change.
+    // Who shares a pool lets others in who only read; they would see it change.
     let alone = args.read_only && Layout::of(&region).is_some();
     drop(region);
     let device = open_as(&path, &pmbd::Options { alone, ..options(args) })?;

@@ -7,6 +7,18 @@ use pool::Prealloc;
 
 use super::prealloc;
 
+/// Whether other processes may use the pool directly while it is mounted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sharing {
+    /// Where that is possible, and costs the mount nothing.
+    #[default]
+    Possible,
+    /// Or else it is not mounted (`direct`).
+    Required,
+    /// Not (`exclusive`).
+    Refused,
+}
+
 /// What `-o` asked for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
@@ -23,7 +35,7 @@ pub struct Options {
     /// Whether the kernel may keep writes back until they are synced.
     pub writeback: bool,
     /// Whether other processes may use the pool directly meanwhile.
-    pub direct: bool,
+    pub sharing: Sharing,
     /// Emulated speed.
     pub emulation: Option<pmem::Emulation>,
     /// How space is pre-allocated.
@@ -61,7 +73,7 @@ impl Default for Options {
             no_cache: false,
             ask_open: false,
             writeback: false,
-            direct: false,
+            sharing: Sharing::default(),
             emulation: None,
             prealloc: Prealloc::default(),
             write_policy: WritePolicy::default(),
@@ -152,7 +164,8 @@ impl Options {
             // What is so without it.
             "no_open" => self.ask_open = false,
             "writeback" => self.writeback = true,
-            "direct" => self.direct = true,
+            "direct" => self.sharing = Sharing::Required,
+            "exclusive" => self.sharing = Sharing::Refused,
             "threads" => {
                 let count = value.parse().ok().filter(|n| (1..=256).contains(n));
                 let wrong = || format!("option `{option}`: needs a number from 1 to 256");
@@ -193,8 +206,10 @@ impl Options {
         if self.writeback {
             words.push("writeback".to_owned());
         }
-        if self.direct {
-            words.push("direct".to_owned());
+        match self.sharing {
+            Sharing::Possible => {}
+            Sharing::Required => words.push("direct".to_owned()),
+            Sharing::Refused => words.push("exclusive".to_owned()),
         }
         if self.write_policy != WritePolicy::default() {
             words.push(format!("write_policy={}", self.write_policy));

@@ -14,10 +14,10 @@ use fuse::{
 use pmem::{Medium as _, OpenOptions, Region};
 use vfs::Durability;
 
-use super::options::Options;
+use super::options::{Options, Sharing};
 use super::{Plan, Ready};
-use crate::pool;
 use crate::stats::{PoolStats, ServerStats};
+use crate::{busy, pool};
 
 /// How often to look for programs that died.
 const REAP_EVERY: Duration = Duration::from_secs(1);
@@ -30,12 +30,10 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
     // Before any thread exists, so that all of them leave the signals alone.
     let stop = StopSignals::block()?;
     super::faults::handle()?;
-    let notices = super::check_place(&plan.dir, &plan.pool)?;
+    let mut notices = super::check_place(&plan.dir, &plan.pool)?;
 
     let threads = pool::threads(plan.options.threads);
     let read_only = plan.options.is_read_only();
-    let region = open(plan)?;
-    let domain = region.domain();
     let mounting = ::pool::MountOptions {
         read_only,
         threads: Some(threads),
@@ -45,8 +43,9 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
         consistency: plan.options.consistency,
         ..Default::default()
     };
-    let open = if is_direct(&plan.options) { engines::attach } else { engines::mount };
-    let fs = open(region, &mounting).with_context(|| plan.pool.display().to_string())?;
+    let Opened { fs, is_shared, notice } = open(plan, &mounting)?;
+    let domain = fs.region().domain();
+    notices.extend(notice);
     if let Some(dir) = pmcache::directory_of(&*fs) {
         bail!(
             "{0}: the pool is the cache of {dir}; `keepstone attach {0} {dir}` uses it as such",
@@ -76,14 +75,13 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
     let server = Server::new(
         fs.clone(),
         ServerOptions {
-            caching: caching(&plan.options),
+            caching: caching(&plan.options, is_shared),
             counters: counters.clone(),
-            stats: Some(stats(plan, &fs, &changes, counters, threads, &ready)),
+            stats: Some(stats((plan, is_shared), &fs, &changes, counters, threads, &ready)),
         },
     )
     .with_context(|| format!("{}: mount option", ready.pool))?;
-    let server =
-        if is_direct(&plan.options) { server.shared(fs.secret(), fs.clone()) } else { server };
+    let server = if is_shared { server.shared(fs.secret(), fs.clone()) } else { server };
     let is_behind = fs.durability() != Durability::OnReturn;
     // The server holds the engine; it goes when the server does.
     let reaped = Arc::downgrade(&fs);
@@ -107,7 +105,7 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
     if !read_only && is_behind {
         super::flush::begin(reaped.clone(), plan.options.data_flush_interval);
     }
-    if is_direct(&plan.options) {
+    if is_shared {
         let watch = MountWatch::begin(&mounted.mount_point())?;
         let _ = changes.set(Changes { watch, fs: reaped.clone() });
         follow(changes);
@@ -121,10 +119,60 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
     Ok(())
 }
 
-/// Whether programs may use the pool past the mount. Where it is read-only nobody changes anything,
-/// and a reader needs no company.
-fn is_direct(options: &Options) -> bool {
-    options.direct && !options.is_read_only()
+/// A pool that is open.
+struct Opened {
+    fs: Arc<dyn Engine>,
+    /// Whether programs may use it past the mount.
+    is_shared: bool,
+    /// Why they may not, where that is not what was asked for.
+    notice: Option<String>,
+}
+
+fn open(plan: &Plan, mounting: &::pool::MountOptions) -> Result<Opened> {
+    let options = &plan.options;
+    let context = || plan.pool.display().to_string();
+    let mut refused = None;
+    if is_to_be_shared(options) {
+        // Neither of two mounts is cached.
+        if options.sharing == Sharing::Possible
+            && let Some(who) = busy::server(&plan.pool)
+        {
+            bail!(
+                "{}: in use by {who}; or mount it here, too, by `-o direct`",
+                plan.pool.display()
+            );
+        }
+        let attached = open_region(plan, Some(pmem::Lock::Shared))
+            .and_then(|region| engines::attach(region, mounting).with_context(context));
+        match attached {
+            Ok(fs) => return Ok(Opened { fs, is_shared: true, notice: None }),
+            Err(err) if options.sharing == Sharing::Required => return Err(err),
+            Err(err) => refused = Some(err),
+        }
+    }
+    let mounted = open_region(plan, None)
+        .and_then(|region| engines::mount(region, mounting).with_context(context));
+    match (mounted, refused) {
+        (Ok(fs), refused) => {
+            let notice =
+                refused.map(|why| format!("programs use the pool through the mount only: {why:#}"));
+            Ok(Opened { fs, is_shared: false, notice })
+        }
+        (Err(_), Some(why)) | (Err(why), None) => Err(why),
+    }
+}
+
+/// Whether programs are to use the pool past the mount. Where it is read-only nobody changes anything, and a reader needs no
+/// company. Unless it was asked for, it is to cost nothing: the kernel keeps as much as it would without, while there are none.
+fn is_to_be_shared(options: &Options) -> bool {
+    match options.sharing {
+        _ if options.is_read_only() => false,
+        Sharing::Required => true,
+        Sharing::Refused => false,
+        Sharing::Possible => {
+            !options.writeback && (options.no_cache || fuse::kernel_keeps_until_told())
+        }
+    }
 }
 
 /// `noatime`, `nodiratime` and `strictatime`: times are the engine's, and the kernel leaves them to it.
@@ -216,30 +264,29 @@ fn maintain(fs: Weak<dyn Engine>, options: &Options) {
     });
 }
 
-fn caching(options: &Options) -> Caching {
-    let (is_direct, writeback) = (is_direct(options), options.writeback);
+fn caching(options: &Options, is_shared: bool) -> Caching {
+    let writeback = options.writeback;
     // What the kernel keeps back others do not see.
-    if options.no_cache || is_direct && writeback {
+    if options.no_cache || is_shared && writeback {
         return Caching { writeback, ..Caching::NONE };
     }
     // Whether pages are kept is part of the answer to an open.
-    let skip_opens = !options.ask_open && !is_direct;
+    let skip_opens = !options.ask_open && !is_shared;
     Caching { skip_opens, writeback, ..Caching::EXCLUSIVE }
 }
 
-fn open(plan: &Plan) -> Result<Region> {
+fn open_region(plan: &Plan, lock: Option<pmem::Lock>) -> Result<Region> {
     let options = OpenOptions { emulation: plan.options.emulation, ..OpenOptions::default() };
     if plan.options.is_read_only() {
         // Others may read it at the same time; nobody may write.
         let options = OpenOptions { lock: Some(pmem::Lock::Shared), ..options };
         return pool::open(&plan.pool, &options, pmem::Access::ReadOnly);
     }
-    let lock = is_direct(&plan.options).then_some(pmem::Lock::Shared);
     pool::open(&plan.pool, &OpenOptions { lock, ..options }, pmem::Access::ReadWrite)
 }
 
 fn stats(
-    plan: &Plan,
+    (plan, is_shared): (&Plan, bool),
     fs: &Arc<dyn Engine>,
     changes: &Arc<OnceLock<Changes>>,
     counters: Arc<OpCounters>,
@@ -256,7 +303,7 @@ fn stats(
         domain: ready.domain.clone(),
         emulation: ready.emulation.clone(),
         read_only: ready.read_only,
-        direct: is_direct(&plan.options),
+        direct: is_shared,
         pid: ready.pid,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         threads,

@@ -6,8 +6,8 @@ mod behind;
 mod commands;
 mod common;
 mod delegated;
-mod kernel;
 mod kept;
+mod kernel;
 mod mounts;
 #[cfg(feature = "object-store")]
 mod objects;

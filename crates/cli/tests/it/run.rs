@@ -509,8 +509,8 @@ fn a_program_with_a_small_stack_runs() {
 const CACHES: &str = "KEEPSTONE_CACHES=1";
 
 #[test]
-fn a_mount_that_is_not_direct_serves_itself() {
-    let sandbox = Sandbox::mounted(&[]);
+fn an_exclusive_mount_serves_itself() {
+    let sandbox = Sandbox::mounted(&["-o", "exclusive"]);
     let file = sandbox.path("file");
     let script = format!("echo content > {0} && cat {0}", file.display());
     // Also where files of a cache may be served.
@@ -520,7 +520,7 @@ fn a_mount_that_is_not_direct_serves_itself() {
         let text = String::from_utf8(output.stdout).unwrap();
         let report: Value = serde_json::from_str(text.strip_prefix("content\n").unwrap()).unwrap();
         assert_eq!(report["calls"]["write"]["served"], 0, "{report}");
-        assert_eq!(report["reasons"]["not-direct"]["bytes"], 16, "{report}");
+        assert_eq!(report["reasons"]["exclusive"]["bytes"], 16, "{report}");
     }
     assert_eq!(fs::read_to_string(file).unwrap(), "content\n");
 }
@@ -746,7 +746,7 @@ fn doctor_tells_how_a_program_will_be_served() {
 
 #[test]
 fn mounts_that_are_not_served_are_named() {
-    for (options, is_direct) in [(&["-o", "direct"][..], true), (&[], false)] {
+    for (options, is_direct) in [(&[][..], true), (&["-o", "exclusive"], false)] {
         let sandbox = Sandbox::mounted(options);
         let dir = sandbox.path("").display().to_string();
         let dir = dir.trim_end_matches('/');
@@ -870,7 +870,7 @@ fn the_c_interface_shares_the_pool_with_the_mount(layout: &str) {
     assert_eq!(fs::read_to_string(sandbox.path("runs/log")).unwrap(), "run 1\nrun 2\nrun 3\n");
     // A mount that has the pool for itself keeps others out.
     sandbox.umount();
-    sandbox.mount(&[]);
+    sandbox.mount(&["-o", "exclusive"]);
     let output = counter();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
 }

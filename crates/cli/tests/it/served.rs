@@ -246,7 +246,7 @@ fn files_and_programs_that_are_not_served_are_explained() {
 #[test]
 fn each_mount_that_cannot_be_used_is_named_at_the_start() {
     let direct = Sandbox::mounted(&["-o", "direct"]);
-    let cached = Sandbox::mounted(&[]);
+    let exclusive = Sandbox::mounted(&["-o", "exclusive"]);
     let read_only = {
         let mut sandbox = Sandbox::formatted();
         sandbox.mount(&["-o", "direct,ro"]);
@@ -266,19 +266,19 @@ fn each_mount_that_cannot_be_used_is_named_at_the_start() {
     let keepstone = env!("CARGO_BIN_EXE_keepstone");
     let text = said(Command::new(keepstone).args(["run", "--", "true"]));
     assert_eq!(line(&text, &direct), "");
-    assert!(line(&text, &cached).contains("not mounted with -o direct"), "{text}");
+    assert!(line(&text, &exclusive).contains("has the pool for itself"), "{text}");
     assert!(line(&text, &read_only).contains("mounted read-only"), "{text}");
     assert_eq!(said(Command::new(keepstone).args(["run", "--quiet", "--", "true"])), "");
     let in_namespace = ["--pid", "--fork", "--mount-proc", keepstone, "run", "--", "true"];
     let text = said(Command::new("unshare").args(in_namespace));
     assert!(line(&text, &direct).contains("another PID or time namespace"), "{text}");
-    for (sandbox, level) in [(&direct, "ok"), (&cached, "advice"), (&read_only, "advice")] {
+    for (sandbox, level) in [(&direct, "ok"), (&exclusive, "advice"), (&read_only, "advice")] {
         assert_eq!(found(sandbox, sandbox.dir_str(), "direct access")["level"], level);
     }
     fs::set_permissions(&direct.pool, fs::Permissions::from_mode(0o660)).unwrap();
     let who = found(&direct, direct.dir_str(), "who may open the pool");
     assert!(who["found"].as_str().unwrap().contains("root, user 0, group 0 (mode 660)"), "{who}");
-    for sandbox in [&direct, &cached, &read_only] {
+    for sandbox in [&direct, &exclusive, &read_only] {
         sandbox.umount();
     }
 }

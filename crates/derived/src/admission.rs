@@ -1,11 +1,11 @@
 //! Mounts of which the kernel may keep what it was told, as nobody but their server uses the pool.
 //!
-//! - caches-K1: a server says so in a word before it lets the kernel keep anything, and then looks whether somebody else is
+//! - admission-A1: a server says so in a word before it lets the kernel keep anything, and then looks whether somebody else is
 //!   there. Who comes has a slot before it looks at these words (`Arena::has_company`). So one of the two sees the other.
-//! - caches-K2: who comes and finds such a word set notifies the server, and does nothing in the pool until it is cleared. The
+//! - admission-A2: who comes and finds such a word set notifies the server, and does nothing in the pool until it is cleared. The
 //!   server clears it when the kernel has forgotten everything, and keeps nothing from then on.
-//! - caches-K3: that also holds for a child of a fork whose parent has gone: each new slot is held up (`Arena::hold_newcomers`).
-//! - caches-K4: the mount of a server that died is dead, and its word means nothing.
+//! - admission-A3: that also holds for a child of a fork whose parent has gone: each new slot is held up (`Arena::hold_newcomers`).
+//! - admission-A4: the mount of a server that died is dead, and its word means nothing.
 
 use crate::inodes::Inode;
 use crate::state::State;
@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How long to sleep before looking whether the server is alive.
 const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
-/// Waits until no kernel keeps anything of the pool (caches-K2), except for the mount of this process.
+/// Waits until no kernel keeps anything of the pool (admission-A2), except for the mount of this process.
 ///
 /// # Errors
 /// `ETIMEDOUT` where a server lives and does not answer.
@@ -34,7 +34,7 @@ pub fn wait_until_ended<V: Inode>(state: &State<V>) -> Result<()> {
             let Some(server) =
                 unnamed.server().filter(|server| !state.arena.is_process_dead(*server))
             else {
-                // caches-K4.
+                // admission-A4.
                 break;
             };
             if begun.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
@@ -50,7 +50,7 @@ pub fn wait_until_ended<V: Inode>(state: &State<V>) -> Result<()> {
     Ok(())
 }
 
-/// Says whether the kernel may keep what this server answers; whether it may: not where there is company (caches-K1).
+/// Says whether the kernel may keep what this server answers; whether it may: not where there is company (admission-A1).
 ///
 /// # Errors
 /// There are too many servers.
