@@ -4,6 +4,7 @@
 //! Needs root and `/dev/fuse`.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::FileExt as _;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -41,6 +42,7 @@ on_each_engine!(
     a_killed_server_holds_up_nobody,
     a_stopped_server_is_left_to_the_kernel,
     a_child_that_wakes_late_is_held_up_too,
+    what_a_program_says_it_did_is_seen_whenever_it_came,
 );
 
 /// Whatever the kernel has kept, by descriptors that were open, too; and again when the program has gone.
@@ -142,5 +144,37 @@ fn a_child_that_wakes_late_is_held_up_too(layout: &str) {
     assert_eq!(seen(), ("old".into(), true, false));
     fs::write(&go, "\n").unwrap();
     wait_until("the child has written", || seen() == ("new\n".into(), false, true));
+    sandbox.umount();
+}
+
+/// Programs come and go, and what they say is looked for at once by who looked for it before.
+fn what_a_program_says_it_did_is_seen_whenever_it_came(layout: &str) {
+    let sandbox = Sandbox::mounted_as(layout, &[]);
+    let made = |i: u32| sandbox.path(&format!("made{i}"));
+    let value =
+        || fs::read_to_string(sandbox.path("value")).unwrap().trim().parse::<u32>().unwrap();
+    fs::write(sandbox.path("value"), "0").unwrap();
+    let mut last = 0;
+    for _ in 0..3 {
+        is_kept(&sandbox);
+        (0..20).for_each(|ahead| assert!(!made(last + ahead).exists()));
+        assert_eq!(value(), last);
+        let script = format!(
+            "for ((i = {last} + 1; i <= {last} + 200; i++)); do
+                 echo $i >new; mv new value; echo >made$i; rm -f made$((i - 1)); echo $i
+             done"
+        );
+        let mut program = run(&sandbox, &script).stdout(Stdio::piped()).spawn().unwrap();
+        for line in BufReader::new(program.stdout.take().unwrap()).lines() {
+            last = line.unwrap().parse().unwrap();
+            assert!(value() >= last, "an older value was seen than {last}");
+            // The program may have gone on.
+            assert!(made(last).exists() || value() > last, "made{last} was not seen");
+            assert!(!made(last - 1).exists(), "made{} was seen", last - 1);
+            let _ = made(last + 1).exists();
+        }
+        assert!(program.wait().unwrap().success());
+        fs::remove_file(made(last)).unwrap();
+    }
     sandbox.umount();
 }
