@@ -27,6 +27,7 @@
 #include <time.h>
 
 #define RECORDS 20000
+#define THREADS_MAX 64
 #define LOADED_BYTES 511
 #define WRITTEN_BYTES 431
 #define PAGE 4096
@@ -40,7 +41,6 @@ static DB *db;
 static long transactions;
 static int threads, reads, is_zipf;
 static double zeta, zeta_2;
-static pthread_barrier_t start, end;
 
 static double now(void)
 {
@@ -148,7 +148,6 @@ static void *run(void *argument)
 	char bytes[2 * WRITTEN_BYTES];
 
 	memset(bytes, 'w', sizeof bytes);
-	pthread_barrier_wait(&start);
 	for (i = 0; i < mine; i++) {
 		uint64_t number = is_zipf ? zipf(&seed) : below(&seed, RECORDS);
 
@@ -157,19 +156,19 @@ static void *run(void *argument)
 		else
 			write_one(number, bytes, length(&seed, WRITTEN_BYTES));
 	}
-	pthread_barrier_wait(&end);
 	return NULL;
 }
 
 int main(int argc, char **argv)
 {
 	uint32_t flags = DB_CREATE | DB_INIT_TXN | DB_INIT_LOCK | DB_INIT_LOG | DB_INIT_MPOOL | DB_THREAD;
+	pthread_t thread[THREADS_MAX];
 	double begun;
 	long i;
 
-	if (argc != 6)
+	threads = argc == 6 ? atoi(argv[2]) : 0;
+	if (threads < 1 || threads > THREADS_MAX)
 		return fprintf(stderr, "usage: btree DIR THREADS TRANSACTIONS READS uniform|zipf\n"), 2;
-	threads = atoi(argv[2]);
 	transactions = atol(argv[3]);
 	reads = atoi(argv[4]);
 	is_zipf = !strcmp(argv[5], "zipf");
@@ -187,17 +186,11 @@ int main(int argc, char **argv)
 	check(db->open(db, NULL, "records.db", NULL, DB_BTREE, DB_CREATE | DB_AUTO_COMMIT | DB_THREAD, 0644), "records.db");
 	load();
 
-	pthread_barrier_init(&start, NULL, threads + 1);
-	pthread_barrier_init(&end, NULL, threads + 1);
-	for (i = 0; i < threads; i++) {
-		pthread_t thread;
-
-		check(pthread_create(&thread, NULL, run, (void *)i), "thread");
-		pthread_detach(thread);
-	}
-	pthread_barrier_wait(&start);
 	begun = now();
-	pthread_barrier_wait(&end);
+	for (i = 0; i < threads; i++)
+		check(pthread_create(&thread[i], NULL, run, (void *)i), "thread");
+	for (i = 0; i < threads; i++)
+		check(pthread_join(thread[i], NULL), "thread");
 	printf("%.6f\n", now() - begun);
 	check(db->close(db, 0), "close");
 	check(env->close(env, 0), "close");
