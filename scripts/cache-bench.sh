@@ -55,7 +55,7 @@ for pool in cache bpfs; do "$keepstone" mkfs "$work/$pool.pool" --size 1G >/dev/
 "$keepstone" attach "$work/cache.pool" "$work/ext4/behind" "$work/cached" --data "${MODE:-journal}" >/dev/null
 "$keepstone" mount -o direct "$work/bpfs.pool" "$work/bpfs" >/dev/null
 
-# The program of a row, to be run with a directory: what comes before and after its name.
+# The program of a row, by what `run` says and in `dir`, both set by the caller: prints seconds.
 btree() { "${run[@]}" "$work/btree" "$dir" "$1" "$transactions" "$2" "$3"; }
 program() {
     case $1 in
