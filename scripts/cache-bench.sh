@@ -1,20 +1,41 @@
 #!/bin/bash
-# Measures a cache over ext4 beside the same ext4 without it, and a BPFS pool through its mount, in turn, ROUNDS times.
+# Measures programs on a cache over ext4 (`keepstone attach`) beside the same ext4 without it and a BPFS pool, ROUNDS times in turn.
 #
-#   cache-bench.sh          rows: osync (2000 writes of 4 KiB, O_SYNC), async (the same without), sqlite (300 autocommits),
-#                           reread (64 MiB in pieces of 4 KiB that were read before), create (500 files of 16 KiB, each fsynced)
+#   cache-bench.sh [ROW…]       columns: ext4    a directory of ext4, its page cache
+#                                        run     the cache over another, by a program under `keepstone run`
+#                                        mount   the same cache, by the same program without it
+#                                        bpfs    a BPFS pool, under `keepstone run`
 #
-# Prints the best wall time of each in seconds, and the ratio of ext4's to it: above 1 is faster than ext4. ext4 lies in an image
-# on the disk of /var/tmp, so its fsync is that disk's. Needs root. Environment: KEEPSTONE (default: target/release/keepstone),
-# ROUNDS (5), MODE (journal).
+# Rows (default: all): osync (2000 writes of 4 KiB, O_SYNC), async (20 000 without it), sqlite-delete and sqlite-wal (300 and 1000
+# autocommits, synchronous=full), reread (64 MiB four times in pieces of 4 KiB that were read before), create (500 files of 16 KiB,
+# each fsynced, and removed), bdb-1 to bdb-8 (Chell's Figure 11: Berkeley DB with so many threads, 35 % reads, each write a durable
+# transaction), ycsb-a and forestdb (PMAL's mixes on the same: zipfian, 5 threads, half and two thirds reads), copy (64 MiB by
+# copy_file_range of 1 MiB) and copy-rw (the same by read and write).
+#
+# Prints the best time of each in seconds, of the same work everywhere, without the start of the program and what it prepares
+# (bench/c/btree.c, cache-bench/calls.py), and ratios: above 1, the cache is faster. Nothing is waiting to be written back when a
+# program starts. ext4 lies in an image on the disk of /var/tmp, so its fsync is that disk's; what that takes is printed, too. Needs
+# root. Environment: KEEPSTONE (default: target/release/keepstone), ROUNDS (5), MODE, what the cache promises (journal), JSON (a
+# file that gets the results, too).
 set -euo pipefail
+# A program that fails has no time.
+shopt -s inherit_errexit
 root=$(cd "$(dirname "$0")/.." && pwd)
-keepstone=${KEEPSTONE:-$root/target/release/keepstone}
+keepstone=$(realpath "${KEEPSTONE:-$root/target/release/keepstone}")
 rounds=${ROUNDS:-5}
-"$root/scripts/lib-packages.sh" e2fsprogs python3 >/dev/null
+transactions=4000
+"$root/scripts/lib-packages.sh" e2fsprogs python3 gcc libc6-dev libdb5.3-dev >/dev/null
+# Debian's, by path: what else is called python3 may be a script that starts one, and that would be what is served.
+calls=(/usr/bin/python3 "$root/scripts/cache-bench/calls.py")
+
+rows=(osync async sqlite-delete sqlite-wal reread create bdb-1 bdb-2 bdb-4 bdb-8 ycsb-a forestdb copy copy-rw)
+[ $# -eq 0 ] || rows=("$@")
 
 work=$(mktemp -d /dev/shm/cache-bench.XXXXXX)
 disk=$(mktemp -d /var/tmp/cache-bench.XXXXXX)
+# A build meanwhile does not change what is measured.
+install -m 755 "${KEEPSTONE_LIBRARY:-$(dirname "$keepstone")/libkeepstone.so}" "$work/libkeepstone.so"
+export KEEPSTONE_LIBRARY=$work/libkeepstone.so
 clean_up() {
     cd /
     "$keepstone" umount "$work/cached" 2>/dev/null || true
@@ -24,6 +45,7 @@ clean_up() {
 }
 trap clean_up EXIT
 
+gcc -O2 -pthread -o "$work/btree" "$root/bench/c/btree.c" -ldb-5.3 -lm
 mkdir "$work/ext4" "$work/cached" "$work/bpfs"
 truncate -s 2G "$disk/image"
 mkfs.ext4 -q "$disk/image"
@@ -31,75 +53,69 @@ mount -o loop "$disk/image" "$work/ext4"
 mkdir "$work/ext4/plain" "$work/ext4/behind"
 for pool in cache bpfs; do "$keepstone" mkfs "$work/$pool.pool" --size 1G >/dev/null; done
 "$keepstone" attach "$work/cache.pool" "$work/ext4/behind" "$work/cached" --data "${MODE:-journal}" >/dev/null
-"$keepstone" mount "$work/bpfs.pool" "$work/bpfs" >/dev/null
+"$keepstone" mount -o direct "$work/bpfs.pool" "$work/bpfs" >/dev/null
 
-python3 - "$rounds" "ext4=$work/ext4/plain" "cache=$work/cached" "bpfs=$work/bpfs" <<'PYTHON'
-import os, sqlite3, sys, time
+# The program of a row, by what `run` says and in `dir`, both set by the caller: prints seconds.
+btree() { "${run[@]}" "$work/btree" "$dir" "$1" "$transactions" "$2" "$3"; }
+program() {
+    case $1 in
+        bdb-*) btree "${1#bdb-}" 35 uniform ;;
+        ycsb-a) btree 5 50 zipf ;;
+        forestdb) btree 5 67 zipf ;;
+        *) "${run[@]}" "${calls[@]}" run "$1" "$dir" ;;
+    esac
+}
 
-rounds = int(sys.argv[1])
-places = dict(word.split("=", 1) for word in sys.argv[2:])
-block = os.urandom(4096)
+# once ROW SYSTEM: microseconds.
+once() {
+    local dir run=() seconds
+    case $2 in
+        ext4) dir=$work/ext4/plain/dir ;;
+        run) dir=$work/cached/dir run=("$keepstone" run --quiet --) ;;
+        mount) dir=$work/cached/dir ;;
+        bpfs) dir=$work/bpfs/dir run=("$keepstone" run --quiet --) ;;
+    esac
+    mkdir "$dir"
+    case $1 in
+        bdb-* | ycsb-a | forestdb) ;;
+        *) "${calls[@]}" prepare "$1" "$dir" ;;
+    esac
+    "$keepstone" attach flush "$work/cached" >/dev/null
+    sync
+    seconds=$(program "$1")
+    rm -rf "$dir"
+    awk -v s="$seconds" 'BEGIN { printf "%d\n", s * 1e6 }'
+}
 
-
-def writes(place, flags):
-    fd = os.open(f"{place}/file", os.O_RDWR | os.O_CREAT | flags, 0o644)
-    for i in range(2000):
-        os.pwrite(fd, block, i * 7919 % 2000 * 4096)
-    os.close(fd)
-
-
-def osync(place):
-    writes(place, os.O_SYNC)
-
-
-def asynchronous(place):
-    writes(place, 0)
-
-
-def sqlite(place):
-    db = sqlite3.connect(f"{place}/db", isolation_level=None)
-    db.execute("create table if not exists t(a, b)")
-    for i in range(300):
-        db.execute("insert into t values(?, ?)", (i, "x" * 100))
-    db.close()
-
-
-def reread(place):
-    path = f"{place}/big"
-    if not os.path.exists(path):
-        with open(path, "wb") as file:
-            file.write(os.urandom(64 << 20))
-        os.system(f"cat {path} > /dev/null")
-    fd = os.open(path, os.O_RDONLY)
-    for i in range(16384):
-        os.pread(fd, 4096, i * 7919 % 16384 * 4096)
-    os.close(fd)
-
-
-def create(place):
-    top = f"{place}/files"
-    os.makedirs(top, exist_ok=True)
-    for i in range(500):
-        fd = os.open(f"{top}/{i}", os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
-        os.write(fd, block * 4)
-        os.fsync(fd)
-        os.close(fd)
-    for i in range(500):
-        os.unlink(f"{top}/{i}")
-
-
-rows = {"osync": osync, "async": asynchronous, "sqlite": sqlite, "reread": reread, "create": create}
-best = {}
-for _ in range(rounds):
-    for row, run in rows.items():
-        for name, place in places.items():
-            begun = time.perf_counter()
-            run(place)
-            took = time.perf_counter() - begun
-            best[row, name] = min(took, best.get((row, name), took))
-print(f"{'':8}" + "".join(f"{name:>10}" for name in places) + "   ext4/cache  ext4/bpfs")
-for row in rows:
-    times = [best[row, name] for name in places]
-    print(f"{row:8}" + "".join(f"{t:10.3f}" for t in times) + f"{times[0] / times[1]:13.2f}{times[0] / times[2]:11.2f}")
-PYTHON
+results=$work/results
+printf '%-14s %10s %10s %10s %10s   %s\n' row ext4 run mount bpfs 'ext4/run ext4/mount  bpfs/run'
+declare -A best
+for row in "${rows[@]}"; do
+    for ((round = 0; round < rounds; round++)); do
+        for system in ext4 run mount bpfs; do
+            took=$(once "$row" "$system")
+            [ "$took" -ge "${best[$row,$system]:-999999999}" ] || best[$row,$system]=$took
+        done
+    done
+    "${calls[@]}" fdatasync "$work/ext4/plain/synced" >>"$work/fdatasync"
+    awk -v name="$row" -v e="${best[$row,ext4]}" -v r="${best[$row,run]}" -v m="${best[$row,mount]}" -v b="${best[$row,bpfs]}" \
+        -v json="$results" 'BEGIN {
+        printf "%-14s %10.3f %10.3f %10.3f %10.3f", name, e / 1e6, r / 1e6, m / 1e6, b / 1e6
+        printf "   %8.2f %10.2f %9.2f\n", e / r, e / m, b / r
+        printf "{\"program\":\"%s\",\"ext4_us\":%d,\"run_us\":%d,\"mount_us\":%d,\"bpfs_us\":%d}\n", name, e, r, m, b >>json
+    }'
+done
+if [ -n "${best[copy,run]:-}" ] && [ -n "${best[copy-rw,run]:-}" ]; then
+    printf 'copy-rw/copy  '
+    for system in ext4 run mount bpfs; do
+        awk -v c="${best[copy,$system]}" -v rw="${best[copy-rw,$system]}" 'BEGIN { printf " %10.2f", rw / c }'
+    done
+    echo
+fi
+sort -n "$work/fdatasync" | awk -v json="$results" '{ us[NR] = $1 } END {
+    m = us[int((NR + 1) / 2)]
+    printf "4 KiB and fdatasync on ext4: %d us (medians beside the rows: %d to %d)\n", m, us[1], us[NR]
+    printf "{\"program\":\"fdatasync\",\"ext4_us\":%d}\n", m >>json
+}'
 "$keepstone" attach status "$work/cached" | grep -E "not written back|hits|written back per byte"
+[ -z "${JSON:-}" ] || { echo '['; sed '$!s/$/,/' "$results"; echo ']'; } >"$JSON"
