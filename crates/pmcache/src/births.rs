@@ -112,8 +112,11 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let recorded = file.filter(is_recorded);
         let mut news = lock(&self.news);
         let changed = news.dir(dir);
-        let was_new = recorded.is_some_and(|ino| changed.files.remove(&ino));
-        changed.is_other |= !was_new;
+        match recorded {
+            // Whether its creation is durable below or not.
+            Some(ino) => _ = changed.files.remove(&ino),
+            None => changed.is_other = true,
+        }
     }
 
     /// Makes all durable that is below.
@@ -158,12 +161,12 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     fn keep_names_in(&self, dir: Ino) -> Result<bool> {
         let files: Vec<Ino> = {
             let news = lock(&self.news);
-            match news.dirs.get(&dir) {
-                Some(changed) if !news.may_take_back(dir) => {
-                    changed.files.iter().copied().collect()
-                }
-                _ => return Ok(false),
+            if news.may_take_back(dir) {
+                return Ok(false);
             }
+            // Where nothing is known of it, nothing has changed since all of it was durable below.
+            let changed = news.dirs.get(&dir);
+            changed.into_iter().flat_map(|changed| changed.files.iter().copied()).collect()
         };
         if !self.records_births || !self.backing.is_placed(dir) {
             return Ok(false);
@@ -182,15 +185,19 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 
     /// Makes it durable that a file exists, and its attributes: in the pool where that can be, otherwise below.
     pub(crate) fn keep_name(&self, node: &Node, state: &mut State) -> Result<()> {
+        let made = state.made.clone().filter(|_| self.records_births);
         // A failure leaves it to the file system below: a pool that is full, above all.
-        let dir = state.made.as_ref().map(|made| made.dir);
-        if !self.record_birth(node, state).unwrap_or(false) {
+        let mut is_kept = self.record_birth(node, state).unwrap_or(false);
+        if !is_kept && let Some(made) = made {
+            // Once all that is on no record is durable there, this file can be, and then its removal, too: otherwise that would
+            // keep the next one from it.
+            self.fsync_below(made.dir)?;
+            state.made = Some(made);
+            is_kept = self.record_birth(node, state).unwrap_or(false);
+        }
+        if !is_kept {
             self.backing.sync_metadata(node.ino)?;
             state.made = None;
-            // So that the next one can be recorded. Most file systems have done it by now.
-            if let Some(dir) = dir.filter(|_| self.records_births) {
-                self.fsync_below(dir)?;
-            }
         }
         state.is_named = true;
         Ok(())

@@ -69,6 +69,7 @@ pub struct Delegated {
 }
 
 /// A name in a directory.
+#[derive(Clone)]
 pub struct EntryName {
     pub dir: Ino,
     pub name: Box<[u8]>,
