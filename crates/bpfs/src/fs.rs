@@ -90,8 +90,8 @@ impl<M: Medium> namespace::Files for Files<M> {
     }
 
     #[inline]
-    fn append(&self, ino: Ino, data: &[u8]) -> Result<u64> {
-        Self::append(self, ino, data)
+    fn append(&self, ino: Ino, data: &[u8], check: impl Fn(u64) -> Result<()>) -> Result<u64> {
+        Self::append(self, ino, data, check)
     }
 
     fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()> {

@@ -8,6 +8,7 @@ use crate::delegation::{self, By, Outcome};
 use crate::descriptions::{APPENDS, Description, READS, WRITES};
 use crate::epoch::Inside;
 use crate::file::{File, Kind, MAPPABLE_BYTES};
+use crate::parts::{COPY_BYTES_MAX, Parts};
 use crate::position::{Locked, OFFSET_END, OffsetOwner};
 use crate::table::borrow;
 use crate::{Answer, Direct};
@@ -18,8 +19,6 @@ use std::sync::atomic::Ordering::*;
 use syscalls::syscall;
 use vfs::Errno;
 
-/// Longer transfers are the kernel's: a call costs nothing beside them.
-const COPY_BYTES_MAX: usize = 64 << 20;
 /// Vectors of more parts are the kernel's.
 const PARTS_MAX: usize = 16;
 /// How often a call may announce what it writes.
@@ -27,22 +26,8 @@ const ANNOUNCEMENTS_MAX: u32 = 4;
 /// How often a call may map a chunk before it is made by the kernel.
 const MAPS_MAX: usize = (COPY_BYTES_MAX as u64 / CHUNK_BYTES) as usize + 2;
 
-/// The program's buffers. They are not looked at before they are used: what is bad faults (direct-C2).
-struct Parts<'p> {
-    parts: &'p [iovec],
-    len: usize,
-}
-
-impl<'p> Parts<'p> {
-    fn new(parts: &'p [iovec]) -> Self {
-        // Sums that are too large for a copy stay so.
-        let len = parts.iter().fold(0usize, |sum, part| sum.saturating_add(part.iov_len));
-        Self { parts, len }
-    }
-}
-
 /// The call as the kernel has it.
-struct Call {
+pub(super) struct Call {
     /// By number, with what comes first: descriptor, buffer or list, length or count.
     number: c_long,
     args: [usize; 3],
@@ -52,14 +37,14 @@ struct Call {
 
 impl Call {
     /// At the description's offset.
-    fn ask(&self) -> Result<usize, Errno> {
+    pub fn ask(&self) -> Result<usize, Errno> {
         let [fd, what, len] = self.args;
         // SAFETY: 1: the program's own arguments, which the kernel checks; 2: the program's call.
         unsafe { syscall(self.number, [fd, what, len, 0, 0]) }
     }
 
     /// At an offset, of which `preadv` takes the upper half separately (and ignores it here).
-    fn ask_at(&self, offset: u64) -> Result<usize, Errno> {
+    pub fn ask_at(&self, offset: u64) -> Result<usize, Errno> {
         let [fd, what, len] = self.args;
         // SAFETY: as above.
         unsafe { syscall(self.number_at, [fd, what, len, offset as usize, 0]) }
@@ -68,21 +53,28 @@ impl Call {
 
 /// How far a call has come with a file that is, or may be, delegated.
 #[derive(Default)]
-struct PoolUse {
+pub(super) struct PoolUse {
     has_asked: bool,
+    has_joined: bool,
     announcements: u32,
     /// Whether it is not to be made in the pool any more.
-    is_given_up: bool,
+    pub is_given_up: bool,
 }
 
 impl PoolUse {
-    fn announced(&mut self, may_go_on: bool) {
+    pub fn announced(&mut self, may_go_on: bool) {
         self.announcements += 1;
         self.is_given_up = !may_go_on || self.announcements > ANNOUNCEMENTS_MAX;
     }
 
+    /// Whether to ask if others have a delegation, in place of one that was recalled: once.
+    pub fn may_join(&mut self) -> bool {
+        self.is_given_up = std::mem::replace(&mut self.has_joined, true);
+        !self.is_given_up
+    }
+
     /// Whether to ask for a delegation: once.
-    fn may_ask(&mut self) -> bool {
+    pub fn may_ask(&mut self) -> bool {
         !std::mem::replace(&mut self.has_asked, true) && !self.is_given_up
     }
 }
@@ -248,14 +240,24 @@ impl Direct {
         while self.is_served(fd) {
             let Some(inside) = Inside::enter() else { break };
             let Some((_, description)) = self.get(fd) else { break };
+            if W && description.is(APPENDS) {
+                drop(inside);
+                return self.append(fd, parts, Some(offset), call);
+            }
             match self.plan::<W>(description, offset, parts, maps < MAPS_MAX, pool.is_given_up) {
                 Plan::Delegated(by) => {
-                    match self.by_delegation::<W>(description, by, offset, &parts.parts[0]) {
+                    match self.by_delegation::<W>(&inside, description, by, offset, parts) {
                         Outcome::Done(len) => return Answer::Copied(len),
                         Outcome::Announce(blocks) => {
                             let size = description.file().size();
                             drop(inside);
                             pool.announced(self.announce(fd, by, &blocks, size));
+                        }
+                        Outcome::Recalled => {
+                            drop(inside);
+                            if pool.may_join() {
+                                self.delegate(fd, true);
+                            }
                         }
                         Outcome::Kernel => pool.is_given_up = true,
                     }
@@ -295,7 +297,8 @@ impl Direct {
             let offset = match position.get() {
                 OffsetOwner::Shared => break,
                 _ if W && description.is(APPENDS) => {
-                    return Answer::Asked(append(description, call));
+                    drop(inside);
+                    return self.append(fd, parts, None, call);
                 }
                 OffsetOwner::Kernel => {
                     adopt(fd, description);
@@ -309,7 +312,7 @@ impl Direct {
                     if locked.owner != OffsetOwner::Ours(offset) {
                         continue;
                     }
-                    match self.by_delegation::<W>(description, by, offset, &parts.parts[0]) {
+                    match self.by_delegation::<W>(&inside, description, by, offset, parts) {
                         Outcome::Done(len) => {
                             locked.owner = OffsetOwner::Ours(offset + len as u64);
                             return Answer::Copied(len);
@@ -319,6 +322,13 @@ impl Direct {
                             let size = description.file().size();
                             drop(inside);
                             pool.announced(self.announce(fd, by, &blocks, size));
+                        }
+                        Outcome::Recalled => {
+                            drop(locked);
+                            drop(inside);
+                            if pool.may_join() {
+                                self.delegate(fd, true);
+                            }
                         }
                         Outcome::Kernel => pool.is_given_up = true,
                     }
@@ -396,15 +406,13 @@ impl Direct {
         let len = parts.len;
         if let Some(by) = delegation::may_use::<W>(description)
             && !not_in_pool
-            && parts.parts.len() == 1
-            && len.wrapping_sub(1) < COPY_BYTES_MAX
+            && parts.fit_pool()
             && offset < MAPPABLE_BYTES
         {
             return Plan::Delegated(by);
         }
         let how = if W { WRITES } else { READS };
         let refused = !description.is(how)
-            || W && description.is(APPENDS)
             || len.wrapping_sub(1) >= COPY_BYTES_MAX
             || offset >= MAPPABLE_BYTES - COPY_BYTES_MAX as u64;
         if refused {
@@ -650,16 +658,6 @@ fn give(fd: i32, locked: &mut Locked<'_>) {
         let _ = rustix::fs::seek(borrow(fd), rustix::fs::SeekFrom::Start(offset));
         locked.owner = OffsetOwner::Kernel;
     }
-}
-
-/// A write to the end, wherever that is: only the kernel knows where it has gone.
-fn append(description: &Description, call: &Call) -> Result<usize, Errno> {
-    let mut locked = description.position.lock();
-    let result = call.ask();
-    if result.is_ok_and(|done| done > 0) && locked.owner != OffsetOwner::Shared {
-        locked.owner = OffsetOwner::Kernel;
-    }
-    result
 }
 
 /// Cuts a range at the borders of chunks: index, offset within, bytes.

@@ -3,17 +3,18 @@
 //!
 //! - **delegation-D1** A delegation counts as long as the pool says so, which each call asks as it is made. What is remembered here
 //!   of it changes with the tables locked, and whoever uses it under an older number is refused by the pool.
-//! - **delegation-D2** A block is written to only when the cache was told of it under the same number.
+//! - **delegation-D2** A block is written to only when the cache was told of it under the same number. Who appends says which bytes
+//!   those are; where the file ends elsewhere by then, the pool, which knows with the file locked, writes nothing.
 
 #![allow(unsafe_code)]
 
 use crate::descriptions::{Description, READS, STORES};
 use crate::epoch::Inside;
 use crate::file::{File, Kind};
+use crate::parts::Parts;
 use crate::slab::reserve;
 use crate::table::borrow;
 use crate::{Direct, lock::Held};
-use libc::iovec;
 use rustix::fs::XattrFlags;
 use std::ffi::CStr;
 use std::io::Write as _;
@@ -33,6 +34,8 @@ const BLOCK: u64 = 4096;
 const BLOCKS: u64 = 1 << 20;
 /// Who appends announces so many blocks at once.
 const AHEAD: u64 = 256;
+/// Nobody may announce more at once.
+const ANNOUNCED_MAX: u64 = 16 << 10;
 /// So many writes by the kernel before a file is asked for, at first and at most.
 const PATIENCE: u32 = 4;
 const PATIENCE_MAX: u32 = 4096;
@@ -79,6 +82,8 @@ pub struct Delegated {
     patience: AtomicU32,
     /// Blocks that were announced, a bit for each; null as long as there were none.
     announced: AtomicPtr<AtomicU64>,
+    /// Those of them that were announced last at the end of the file: the first one, and above 32 bits the one behind them.
+    at_end: AtomicU64,
 }
 
 /// A delegation as a call uses it.
@@ -90,10 +95,12 @@ pub struct By {
 }
 
 /// What came of a call by a delegation.
-pub enum Outcome {
-    Done(usize),
+pub enum Outcome<T> {
+    Done(T),
     /// These blocks have to be announced first.
     Announce(Range<u64>),
+    /// It was recalled. Others may have been delegated the file again.
+    Recalled,
     /// It is the kernel's to make.
     Kernel,
 }
@@ -133,6 +140,7 @@ impl Delegated {
         }
         self.shadow.store(by.shadow.0, Relaxed);
         self.pool.store(by.pool, Relaxed);
+        self.at_end.store(0, Relaxed);
         self.calls.store(0, Relaxed);
         self.number.store(by.number.0, Release);
     }
@@ -171,7 +179,21 @@ impl Delegated {
         !bits.is_null() && blocks.clone().all(has)
     }
 
-    fn announced(&self, _held: &Held<'_>, blocks: &Range<u64>) {
+    /// Bytes at the end of the file that were announced, if there are any.
+    #[inline]
+    fn announced_at_end(&self) -> Range<u64> {
+        let at_end = self.at_end.load(Relaxed);
+        (at_end & u64::from(u32::MAX)) * BLOCK..(at_end >> 32) * BLOCK
+    }
+
+    /// Counts a call by it.
+    #[inline]
+    fn used(&self) {
+        let calls = self.calls.load(Relaxed);
+        self.calls.store(calls.saturating_add(1), Relaxed);
+    }
+
+    fn announced(&self, _held: &Held<'_>, blocks: &Range<u64>, is_append: bool) {
         if self.announced.load(Relaxed).is_null() {
             let Ok(bits) = reserve(BLOCKS as usize / 8) else { return };
             self.announced.store(bits.cast(), Release);
@@ -181,60 +203,126 @@ impl Delegated {
             // SAFETY: as above; ranges end at `BLOCKS`.
             unsafe { (*bits.add((block / 64) as usize)).fetch_or(1 << (block % 64), Relaxed) };
         }
+        if is_append {
+            self.at_end.store(blocks.end << 32 | blocks.start, Relaxed);
+        }
     }
 }
 
 impl Direct {
-    /// Reads or writes by a delegation. The buffer is the program's, and may be bad.
+    /// Reads or writes by a delegation. The buffers are the program's, and may be bad.
     #[inline]
     pub(crate) fn by_delegation<const W: bool>(
         &self,
+        inside: &Inside,
         description: &Description,
         by: By,
         offset: u64,
-        part: &iovec,
-    ) -> Outcome {
+        parts: &Parts<'_>,
+    ) -> Outcome<usize> {
         let file = description.file();
         let Some(fs) = self.pools.get(by.pool) else { return Outcome::Kernel };
-        let end = offset + part.iov_len as u64;
-        let blocks = offset / BLOCK..end.div_ceil(BLOCK);
+        let end = offset + parts.len as u64;
         if W {
-            if blocks.end > BLOCKS || end > self.file_size_max.load(Relaxed) {
-                return Outcome::Kernel;
-            }
+            let blocks = offset / BLOCK..end.div_ceil(BLOCK);
             // delegation-D2.
-            if !file.delegated.is_announced(&blocks) {
-                return Outcome::Announce(blocks);
+            match self.may_be_written(&blocks, end) {
+                true if file.delegated.is_announced(&blocks) => {}
+                true => return Outcome::Announce(blocks),
+                false => return Outcome::Kernel,
             }
-        }
-        // SAFETY: direct-C2 does not hold in a pool: what is bad is found before.
-        if !unsafe { (self.config.is_there)(part.iov_base.cast(), part.iov_len, !W) } {
-            return Outcome::Kernel;
         }
         let done = if W {
-            // SAFETY: it is there, and nobody else's but the program's.
-            let data = unsafe { std::slice::from_raw_parts(part.iov_base.cast(), part.iov_len) };
-            fs.write_delegated(by.number, by.shadow, offset, data).map(|()| data.len())
+            let Some(data) = self.data(inside, parts) else { return Outcome::Kernel };
+            let written = fs.write_delegated(by.number, by.shadow, offset, data);
+            written.map(|()| data.len())
         } else {
-            // SAFETY: as above.
-            let buf = unsafe { std::slice::from_raw_parts_mut(part.iov_base.cast(), part.iov_len) };
-            fs.read_delegated(by.number, by.shadow, offset, buf)
+            let read = |buf: &mut [u8]| fs.read_delegated(by.number, by.shadow, offset, buf);
+            let Some(read) = self.read_into(inside, parts, read) else { return Outcome::Kernel };
+            read
         };
         match done {
             Ok(len) => {
                 if W {
                     file.reached(end);
                 }
-                let calls = file.delegated.calls.load(Relaxed);
-                file.delegated.calls.store(calls.saturating_add(1), Relaxed);
+                file.delegated.used();
                 Outcome::Done(len)
             }
-            Err(Errno::STALE) => {
-                file.delegated.end(by);
-                Outcome::Kernel
-            }
-            Err(_) => Outcome::Kernel,
+            Err(err) => refused(file, by, err),
         }
+    }
+
+    /// Appends by a delegation: where the bytes end.
+    #[inline]
+    pub(crate) fn append_by_delegation(
+        &self,
+        inside: &Inside,
+        description: &Description,
+        by: By,
+        parts: &Parts<'_>,
+    ) -> Outcome<u64> {
+        let file = description.file();
+        let Some(fs) = self.pools.get(by.pool) else { return Outcome::Kernel };
+        let Some(data) = self.data(inside, parts) else { return Outcome::Kernel };
+        let announced = file.delegated.announced_at_end();
+        let within = announced.start..announced.end.min(self.file_size_max.load(Relaxed));
+        match fs.append_delegated(by.number, by.shadow, within, data) {
+            Ok(offset) => {
+                let end = offset + data.len() as u64;
+                file.reached(end);
+                file.delegated.used();
+                Outcome::Done(end)
+            }
+            // delegation-D2: where the file ends is not announced, or not to be written to.
+            Err(Errno::RANGE) => {
+                let Ok(attr) = fs.getattr(by.shadow) else { return Outcome::Kernel };
+                let end = attr.size + data.len() as u64;
+                let blocks = attr.size / BLOCK..end.div_ceil(BLOCK);
+                file.set_size(attr.size);
+                if self.may_be_written(&blocks, end) {
+                    Outcome::Announce(blocks)
+                } else {
+                    Outcome::Kernel
+                }
+            }
+            Err(err) => refused(file, by, err),
+        }
+    }
+
+    /// Whether blocks can be announced, and a file may be written to up to `end`.
+    #[inline]
+    fn may_be_written(&self, blocks: &Range<u64>, end: u64) -> bool {
+        blocks.end <= BLOCKS
+            && blocks.end - blocks.start <= ANNOUNCED_MAX
+            && end <= self.file_size_max.load(Relaxed)
+    }
+
+    /// What is to be written, as one; `None` where not all of it is there.
+    #[inline]
+    fn data<'i>(&self, inside: &'i Inside, parts: &Parts<'i>) -> Option<&'i [u8]> {
+        let Some(part) = parts.only() else { return parts.gather(inside) };
+        let (at, len) = (part.iov_base.cast::<u8>(), part.iov_len);
+        // SAFETY: direct-C2 does not hold in a pool: what is bad is found before.
+        let is_there = unsafe { (self.config.is_there)(at, len, false) };
+        // SAFETY: it is there, and nobody else's but the program's.
+        is_there.then(|| unsafe { std::slice::from_raw_parts(at, len) })
+    }
+
+    /// Reads into all buffers at once; `None` where they are not all there, and then nothing has come of it.
+    #[inline]
+    fn read_into(
+        &self,
+        inside: &Inside,
+        parts: &Parts<'_>,
+        read: impl FnOnce(&mut [u8]) -> Result<usize, Errno>,
+    ) -> Option<Result<usize, Errno>> {
+        let Some(part) = parts.only() else { return parts.scatter(inside, read) };
+        let (at, len) = (part.iov_base.cast::<u8>(), part.iov_len);
+        // SAFETY: as above.
+        let is_there = unsafe { (self.config.is_there)(at, len, true) };
+        // SAFETY: as above.
+        is_there.then(|| read(unsafe { std::slice::from_raw_parts_mut(at, len) }))
     }
 
     /// Whether to ask for a delegation before the kernel makes a call.
@@ -282,8 +370,9 @@ impl Direct {
     #[cold]
     pub(crate) fn announce(&self, fd: i32, by: By, blocks: &Range<u64>, size: u64) -> bool {
         let is_append = blocks.start * BLOCK >= size / BLOCK * BLOCK;
-        let ahead = if is_append { (blocks.end + AHEAD).min(BLOCKS) } else { blocks.end };
-        let blocks = blocks.start..ahead.max(blocks.end);
+        let most = (blocks.start + ANNOUNCED_MAX).min(BLOCKS);
+        let ahead = if is_append { (blocks.end + AHEAD).min(most) } else { blocks.end };
+        let blocks = blocks.start..ahead;
         let mut text = [0_u8; 80];
         let mut left = &mut text[..];
         let written = write!(left, "{} {} {}", by.number.0, blocks.start, blocks.end);
@@ -297,7 +386,7 @@ impl Direct {
             Ok(()) if written.is_ok() => {
                 let is_same = delegated.get().is_some_and(|now| now.number == by.number);
                 if is_same {
-                    delegated.announced(&held, &blocks);
+                    delegated.announced(&held, &blocks, is_append);
                 }
                 is_same
             }
@@ -316,6 +405,15 @@ impl Direct {
         by.zip(by.and_then(|by| self.pools.get(by.pool)))
             .is_some_and(|(by, fs)| fs.read_delegated(by.number, by.shadow, 0, &mut []).is_ok())
     }
+}
+
+/// The pool has refused a call by a delegation.
+fn refused<T>(file: &File, by: By, err: Errno) -> Outcome<T> {
+    if err != Errno::STALE {
+        return Outcome::Kernel;
+    }
+    file.delegated.end(by);
+    Outcome::Recalled
 }
 
 /// Whether a description is of a file that may be read, or written to, by a delegation.

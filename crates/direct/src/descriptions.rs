@@ -13,7 +13,7 @@ pub const READS: u32 = 1;
 pub const WRITES: u32 = 2;
 /// Every write goes to the end.
 pub const APPENDS: u32 = 4;
-/// Opened for writing a file of a cache, and not to append: what is written goes to the pool or through the kernel.
+/// Opened for writing a file of a cache: what is written goes to the pool or through the kernel.
 pub const STORES: u32 = 16;
 /// Its chunks go with it: it has locks of its own, or others share it (direct-E2).
 pub const LEAVES_NOTHING: u32 = 8;

@@ -17,6 +17,8 @@ pub struct ThreadState {
     seat: Seat,
     /// Where a fault during a copy has to set the stack pointer; 0 outside of copies.
     pub stack: AtomicUsize,
+    /// Where the thread gathers buffers, if it ever did (`parts`).
+    pub buffer: AtomicPtr<u8>,
     next: AtomicPtr<ThreadState>,
 }
 

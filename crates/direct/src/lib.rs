@@ -24,7 +24,7 @@
 //!   drops them when it learns that the file has changed below, and learns that when it asks. So in each period for which
 //!   the cache believes what it has found below, the first read makes the kernel ask, and is its own.
 //!
-//! What a cache delegates to the process is read and written in the cache's pool instead (`delegation`).
+//! What a cache delegates to the process is read and written in the cache's pool instead (`delegation`, `append`).
 //!
 //! A copy to persistent memory (DAX, where the kernel grants `MAP_SYNC`) is durable when it returns.
 //! `fsync` is the kernel's all the same: it promises as much for what other processes have written.
@@ -55,6 +55,7 @@
 //! asks for times and is overtaken by a write in the same tick sees no later time (as kernels before
 //! 6.13); two descriptors that another process shares by `pidfd_getfd` have two offsets.
 
+mod append;
 mod buffers;
 mod calls;
 mod chunk;
@@ -65,6 +66,7 @@ mod epoch;
 mod file;
 mod lock;
 mod look;
+mod parts;
 mod position;
 mod seat;
 mod slab;

@@ -199,11 +199,8 @@ impl Direct {
         }
         if kind == Kind::Cached {
             // What is mapped keeps the file open at its server.
-            let stores = if how & (WRITES | APPENDS) == WRITES { STORES } else { 0 };
+            let stores = if how & WRITES != 0 { STORES } else { 0 };
             how = how & !WRITES | LEAVES_NOTHING | stores;
-            if how & (READS | STORES) == 0 {
-                return None;
-            }
         }
         if seen & NEW_LOCKED != 0 {
             how |= LEAVES_NOTHING;

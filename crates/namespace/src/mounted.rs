@@ -129,8 +129,8 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
     /// [`FileSystem::write`].
     fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<()>;
 
-    /// [`FileSystem::append`].
-    fn append(&self, ino: Ino, data: &[u8]) -> Result<u64>;
+    /// [`FileSystem::append`] at an offset to which `check` has no objection, which is asked with the file locked.
+    fn append(&self, ino: Ino, data: &[u8], check: impl Fn(u64) -> Result<()>) -> Result<u64>;
 
     /// [`FileSystem::fallocate`].
     fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()>;
@@ -452,7 +452,7 @@ impl<F: Files> FileSystem for Pool<F> {
         self.files.op(|_| self.files.write(ino, offset, data))
     }
     fn append(&self, ino: Ino, data: &[u8]) -> Result<u64> {
-        self.files.op(|_| self.files.append(ino, data))
+        self.files.op(|_| self.files.append(ino, data, |_| Ok(())))
     }
     fn drop_privileges(&self, ino: Ino) -> Result<()> {
         self.files.op(|core| core.drop_privileges(ino))
@@ -525,6 +525,23 @@ impl<F: Files> FileSystem for Pool<F> {
         self.files.op(|_| {
             self.check_delegation(by)?;
             self.files.write(ino, offset, data)
+        })
+    }
+    fn append_delegated(
+        &self,
+        by: Delegation,
+        ino: Ino,
+        within: Range<u64>,
+        data: &[u8],
+    ) -> Result<u64> {
+        let check = |offset: u64| {
+            let room = within.end.saturating_sub(offset);
+            let is_within = within.start <= offset && data.len() as u64 <= room;
+            if is_within { Ok(()) } else { Err(Errno::RANGE) }
+        };
+        self.files.op(|_| {
+            self.check_delegation(by)?;
+            self.files.append(ino, data, check)
         })
     }
     fn map_range(&self, ino: Ino, range: Range<u64>, stores: bool) -> Result<Vec<Extent>> {

@@ -62,11 +62,12 @@ impl<M: Medium> Files<M> {
         })
     }
 
-    /// `FileSystem::append`.
-    pub fn append(&self, ino: Ino, data: &[u8]) -> Result<u64> {
+    /// `Files::append`.
+    pub fn append(&self, ino: Ino, data: &[u8], check: impl Fn(u64) -> Result<()>) -> Result<u64> {
         self.change(&[ino], 0, |_| {
             let v = self.live_file(ino)?;
             let offset = self.load(v, Word::Size);
+            check(offset)?;
             self.write_content(v, offset, data)?;
             Ok(offset)
         })

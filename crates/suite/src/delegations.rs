@@ -60,6 +60,82 @@ pub fn nobody_writes_after_a_recall<E: Engine>() {
     });
 }
 
+/// Several append at the same time, each within what it says, which it moves on when it is refused: all that returned is there
+/// once, whole, where it was said to be, and nobody appends after a recall.
+pub fn appends_are_whole_and_where_they_may_be<E: Engine>() {
+    const RECORD: usize = 700;
+    const RECORDS_MAX: usize = 5_000;
+    const AHEAD: u64 = 10_000;
+    let pool = PoolFile::new::<E>("appends", 16 << 20);
+    let (server, program) = (attach::<E>(&pool.0), attach::<E>(&pool.0));
+    if server.durability() != Durability::OnReturn {
+        let append = program.append_delegated(Delegation(1), ROOT, 0..u64::MAX, b"a");
+        assert_eq!(append, Err(Errno::STALE));
+        return;
+    }
+    let node = NewNode { kind: NewKind::File, mode: 0o644, umask: 0 };
+    let ino = server.create(&Caller::ROOT, ROOT, b"file", &node).unwrap().ino;
+    let by = server.delegate().unwrap();
+    assert_eq!(program.append_delegated(by, ROOT, 0..u64::MAX, b"a"), Err(Errno::ISDIR));
+
+    let appended: Vec<Vec<u64>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (1..=3_u8)
+            .map(|thread| {
+                let program = if thread == 1 { &server } else { &program };
+                scope.spawn(move || {
+                    let (mut within, mut at) = (0..0, Vec::new());
+                    loop {
+                        // Who recalls may not get a turn before the pool would be full.
+                        if at.len() == RECORDS_MAX {
+                            match program.read_delegated(by, ino, 0, &mut [0]) {
+                                Err(Errno::STALE) => return at,
+                                _ => std::thread::yield_now(),
+                            }
+                            continue;
+                        }
+                        let data = [thread; RECORD];
+                        match program.append_delegated(by, ino, within.clone(), &data) {
+                            Ok(offset) => {
+                                let end = offset + RECORD as u64;
+                                assert!(within.start <= offset && end <= within.end);
+                                at.push(offset);
+                            }
+                            Err(Errno::RANGE) => {
+                                let size = program.getattr(ino).unwrap().size;
+                                within = size..size + AHEAD;
+                            }
+                            Err(err) => {
+                                assert_eq!(err, Errno::STALE);
+                                return at;
+                            }
+                        }
+                    }
+                })
+            })
+            .collect();
+        while server.getattr(ino).unwrap().size < 1 << 20 {
+            std::thread::yield_now();
+        }
+        server.recall(Some(by)).unwrap();
+        let size = server.getattr(ino).unwrap().size;
+        (0..20).for_each(|_| std::thread::yield_now());
+        assert_eq!(server.getattr(ino).unwrap().size, size, "appended to after the recall");
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let mut content = vec![0; server.getattr(ino).unwrap().size as usize];
+    assert_eq!(server.read(ino, 0, &mut content), Ok(content.len()));
+    let mut expected = vec![0; content.len()];
+    for (thread, offsets) in (1_u8..).zip(&appended) {
+        assert!(offsets.is_sorted());
+        for at in offsets {
+            expected[*at as usize..][..RECORD].fill(thread);
+        }
+    }
+    assert!(content == expected);
+    let records: usize = appended.iter().map(Vec::len).sum();
+    assert_eq!(content.len(), records * RECORD);
+}
+
 /// They are different, as many as there is room for, last over a recovery, and mean nothing to who makes them up.
 pub fn delegations_are_numbers_of_their_own<E: Engine>() {
     let pool = PoolFile::new::<E>("numbers", 16 << 20);

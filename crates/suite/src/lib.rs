@@ -217,7 +217,11 @@ macro_rules! tests {
     };
     (@ $engine:ident, deaths) => { $crate::tests!(@ $engine, deaths: at_every_access); };
     (@ $engine:ident, delegations) => {
-        $crate::tests!(@ $engine, delegations: nobody_writes_after_a_recall delegations_are_numbers_of_their_own);
+        $crate::tests!(@ $engine, delegations:
+            nobody_writes_after_a_recall
+            appends_are_whole_and_where_they_may_be
+            delegations_are_numbers_of_their_own
+        );
     };
     (@ $engine:ident, entries) => {
         $crate::tests!(@ $engine, entries:

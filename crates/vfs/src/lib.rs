@@ -248,8 +248,9 @@ pub trait FileSystem: Send + Sync {
     fn statfs(&self) -> StatFs;
 
     /// A number by which other processes that have the same storage may read and write one of its files with
-    /// [`read_delegated`](Self::read_delegated) and [`write_delegated`](Self::write_delegated), until it is recalled: who serves
-    /// the file tells them which, and changes nothing of it meanwhile.
+    /// [`read_delegated`](Self::read_delegated), [`write_delegated`](Self::write_delegated) and
+    /// [`append_delegated`](Self::append_delegated), until it is recalled: who serves the file tells them which, and changes
+    /// nothing of it meanwhile.
     ///
     /// # Errors
     /// `EOPNOTSUPP` where there are no such processes, or what they write would not be durable on return; `ENOSPC` where there
@@ -291,6 +292,20 @@ pub trait FileSystem: Send + Sync {
         _offset: u64,
         _data: &[u8],
     ) -> Result<()> {
+        Err(Errno::STALE)
+    }
+
+    /// As [`append`](Self::append), by a delegation, where the bytes come to lie `within` this range of the file.
+    ///
+    /// # Errors
+    /// `ESTALE` where it was recalled, `ERANGE` where they would lie elsewhere; nothing is written then.
+    fn append_delegated(
+        &self,
+        _by: Delegation,
+        _ino: Ino,
+        _within: Range<u64>,
+        _data: &[u8],
+    ) -> Result<u64> {
         Err(Errno::STALE)
     }
 

@@ -3,7 +3,8 @@
 //! Needs root and `/dev/fuse`.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Seek as _, Write as _};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -56,6 +57,11 @@ impl Actor {
         assert_eq!(self.asks(&format!("write {offset} {len} {byte}")), "done");
     }
 
+    /// Appends so often so many bytes, each time by one call; where the offset is then.
+    fn appends(&mut self, times: usize, len: usize, byte: char) -> u64 {
+        self.asks(&format!("append {times} {len} {byte}")).parse().unwrap()
+    }
+
     fn reads(&mut self, offset: u64, len: usize) -> String {
         self.asks(&format!("read {offset} {len}"))
     }
@@ -76,8 +82,9 @@ impl Actor {
 #[ignore = "run by the other tests"]
 #[allow(unsafe_code)]
 fn actor() {
-    let file = fs::File::options().read(true).write(true).open(std::env::var_os("ARG").unwrap());
-    let file = file.unwrap();
+    let path = std::env::var_os("ARG").unwrap();
+    let file = fs::File::options().read(true).write(true).open(&path).unwrap();
+    let mut end = fs::File::options().append(true).open(&path).unwrap();
     for order in std::io::stdin().lines() {
         let order = order.unwrap();
         let words: Vec<&str> = order.split(' ').collect();
@@ -90,6 +97,44 @@ fn actor() {
         let answer = match words[0] {
             "work" => done((0..500).try_for_each(|_| file.write_all_at(&[byte(1); 100], 0))),
             "write" => done(file.write_all_at(&vec![byte(3); number(2) as usize], number(1))),
+            "append" => {
+                let data = vec![byte(3); number(2) as usize];
+                (0..number(1)).for_each(|_| assert_eq!(end.write(&data).unwrap(), data.len()));
+                end.stream_position().unwrap().to_string()
+            }
+            // With `O_APPEND`, Linux does not look at the offset.
+            "append-at" => {
+                let before = end.stream_position().unwrap();
+                let result = end.write_all_at(&[byte(2)], number(1));
+                assert_eq!(end.stream_position().unwrap(), before);
+                done(result)
+            }
+            // Several parts, by one call: at an offset, or at the end.
+            "vector" => vector(file.as_raw_fd(), number(1) as i64, &words[2..]),
+            "vector-end" => vector(end.as_raw_fd(), -1, &words[1..]),
+            "read-vector" => {
+                let mut parts: Vec<Vec<u8>> =
+                    words[2..].iter().map(|len| vec![b'?'; len.parse().unwrap()]).collect();
+                let list: Vec<_> = parts.iter_mut().map(|part| iovec(part)).collect();
+                // SAFETY: buffers of their lengths.
+                let len = unsafe {
+                    let (count, offset) = (list.len() as i32, number(1) as i64);
+                    libc::preadv(file.as_raw_fd(), list.as_ptr(), count, offset)
+                };
+                format!("{len} {}", runs(&parts.concat()))
+            }
+            // The second part is not there.
+            "bad-vector" => {
+                let mut first = [byte(2); 10];
+                let missing = libc::iovec { iov_base: std::ptr::dangling_mut(), iov_len: 20 };
+                let list = [iovec(&mut first), missing];
+                let (fd, offset) = (file.as_raw_fd(), number(1) as i64);
+                // SAFETY: the kernel finds what is not there.
+                let written = unsafe { libc::pwritev(fd, list.as_ptr(), 2, offset) };
+                // SAFETY: as above.
+                let read = unsafe { libc::preadv(fd, list.as_ptr(), 2, offset) };
+                format!("{written} {read}")
+            }
             "sync" => done(file.sync_all()),
             "die" => {
                 let own = rustix::process::getpid();
@@ -119,6 +164,27 @@ fn actor() {
         };
         println!("# {answer}");
     }
+}
+
+fn iovec(bytes: &mut [u8]) -> libc::iovec {
+    libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }
+}
+
+/// Writes parts, each said by its length and its byte, by one call; how much that has written.
+#[allow(unsafe_code)]
+fn vector(fd: i32, offset: i64, parts: &[&str]) -> String {
+    let part = |pair: &[&str]| vec![pair[1].as_bytes()[0]; pair[0].parse().unwrap()];
+    let mut parts: Vec<_> = parts.chunks(2).map(part).collect();
+    let list: Vec<_> = parts.iter_mut().map(|part| iovec(part)).collect();
+    let count = list.len() as i32;
+    // SAFETY: buffers of their lengths.
+    let written = unsafe {
+        match offset {
+            -1 => libc::writev(fd, list.as_ptr(), count),
+            _ => libc::pwritev(fd, list.as_ptr(), count, offset),
+        }
+    };
+    written.to_string()
 }
 
 /// How often which byte comes: `3a2b` for `aaabb`, with `-` for zeros.
@@ -251,6 +317,91 @@ fn two_programs_and_one_that_is_killed() {
     cached.detach();
     assert_eq!(runs(&fs::read(&path).unwrap()[..120]), "100f20-");
     assert_eq!(fs::metadata(&path).unwrap().len(), 11_000);
+}
+
+/// Two programs and one that is not served append to one file, through more than is announced at once, and beside writes to
+/// other places: everything comes behind what was there.
+#[test]
+fn programs_append_in_turns() {
+    const TURNS: u64 = 30;
+    let cached = Cached::new();
+    let path = cached.data().join("file");
+    fs::write(&path, "").unwrap();
+    cached.attach(&[]);
+    let (mut one, mut two) = (Actor::new(&path), Actor::new(&path));
+    let mut plain = fs::File::options().read(true).append(true).open(&path).unwrap();
+    assert_eq!(one.appends(100, 10, 'a'), 1_000);
+    assert_eq!(two.appends(100, 10, 'a'), 2_000);
+    assert!(delegated(&cached) > 0);
+    let mut size = 2_000;
+    for turn in 0..TURNS {
+        assert_eq!(one.appends(20, 5_000, 'b'), size + 100_000);
+        assert_eq!(two.appends(1, 3, 'c'), size + 100_003);
+        assert_eq!(one.reads(size + 99_999, 10), "1b3c");
+        two.writes(turn, 1, 'd');
+        assert_eq!(two.appends(30, 1_000, 'e'), size + 130_003);
+        size += 130_003;
+        if turn % 10 == 9 {
+            plain.write_all(b"ff").unwrap();
+            size += 2;
+            assert_eq!(two.reads(size - 3, 10), "1e2f");
+        }
+    }
+    assert_eq!(one.asks("append-at 5 g"), "done");
+    assert_eq!(two.reads(0, 40), format!("{TURNS}d10a"));
+    assert_eq!(two.reads(size - 1, 10), "1f1g");
+    assert_eq!(plain.metadata().unwrap().len(), size + 1);
+    for actor in [one, two] {
+        let (served, by_kernel) = actor.ends();
+        assert!(served > 3 * by_kernel, "{served} calls served, {by_kernel} by the kernel");
+    }
+    drop(plain);
+    cached.detach();
+    let turn = ["100000b3c30000e"; 9].concat() + "100000b3c30000e2f";
+    assert_eq!(runs(&fs::read(&path).unwrap()), format!("{TURNS}d1970a{turn}{turn}{turn}1g"));
+}
+
+/// Calls of several parts are served, up to a length from which on they are the kernel's; with the same results.
+#[test]
+fn vectors_of_programs() {
+    let cached = Cached::new();
+    let path = cached.data().join("file");
+    fs::write(&path, "").unwrap();
+    cached.attach(&[]);
+    let mut actor = Actor::new(&path);
+    actor.works('a');
+    let mut calls = 0;
+    for _ in 0..200 {
+        assert_eq!(actor.asks("vector 100 1 b 5000 c 0 - 2 d"), "5003");
+        assert_eq!(actor.asks("read-vector 99 2 0 5001 30"), "5004 1a1b5000c2d29?");
+        calls += 2;
+    }
+    assert_eq!(actor.asks("vector 100 0 - 3 e"), "3");
+    let mut size = 5_103;
+    for len in [10, 5_000, 60_000, 65_530, 65_550, 300_000] {
+        let written = 2 * len + 3;
+        let order = format!("{len} f 1 g {len} h 2 i");
+        assert_eq!(actor.asks(&format!("vector-end {order}")), written.to_string());
+        assert_eq!(actor.reads(size - 1, written + 10), format!("1{}{len}f1g{len}h2i", "d"));
+        size += written as u64;
+        assert_eq!(actor.asks(&format!("vector {size} {order}")), written.to_string());
+        let read = actor.asks(&format!("read-vector {size} {len} 1 {len} 10"));
+        assert_eq!(read, format!("{written} {len}f1g{len}h2i8?"));
+        size += written as u64;
+        actor.writes(size, 1, 'd');
+        size += 1;
+        actor.works('a');
+    }
+    let many = "1 j ".repeat(17);
+    assert_eq!(actor.asks(&format!("vector 0 {}", many.trim_end())), "17");
+    actor.works('a');
+    let bad = actor.asks("bad-vector 10 k");
+    assert_eq!(bad, "10 10");
+    assert_eq!(actor.reads(0, 30), "10a10k10a");
+    let (served, by_kernel) = actor.ends();
+    assert!(served > calls + 3000 && by_kernel < 100, "{served} served, {by_kernel} by the kernel");
+    cached.detach();
+    assert_eq!(fs::metadata(&path).unwrap().len(), size);
 }
 
 /// Whatever a program has written is there when the server was killed, also what it has written since.

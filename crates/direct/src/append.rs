@@ -1,0 +1,89 @@
+//! Writes by descriptors with `O_APPEND`, to the end of a file, wherever that is.
+//!
+//! In a pool that is one operation (`FileSystem::append_delegated`), which tells where the bytes have gone. Where the kernel makes
+//! the call, only it knows, so the offset is the kernel's until it is asked for (direct-O1).
+
+use crate::calls::{Call, PoolUse};
+use crate::delegation::{Outcome, may_use};
+use crate::descriptions::Description;
+use crate::epoch::Inside;
+use crate::file::{Kind, MAPPABLE_BYTES};
+use crate::parts::Parts;
+use crate::position::OffsetOwner;
+use crate::table::borrow;
+use crate::{Answer, Direct};
+use rustix::fs::{AtFlags, StatxFlags};
+use vfs::Errno;
+
+impl Direct {
+    /// `write` and `writev`, which move the offset, or with an offset, which Linux does not look at but for its sign, `pwrite`
+    /// and `pwritev`. The caller is outside.
+    pub(crate) fn append(
+        &self,
+        fd: i32,
+        parts: &Parts<'_>,
+        offset: Option<u64>,
+        call: &Call,
+    ) -> Answer<usize> {
+        let mut pool = PoolUse::default();
+        while self.is_served(fd) {
+            let Some(inside) = Inside::enter() else { break };
+            let Some((_, description)) = self.get(fd) else { break };
+            let is_ours = !pool.is_given_up
+                && parts.fit_pool()
+                && offset.is_none_or(|offset| offset < MAPPABLE_BYTES);
+            let Some(by) = may_use::<true>(description).filter(|_| is_ours) else {
+                if pool.may_ask() && self.wants_delegation::<true>(description, false) {
+                    drop(inside);
+                    self.delegate(fd, false);
+                    continue;
+                }
+                return Answer::Asked(match offset {
+                    Some(offset) => call.ask_at(offset),
+                    None => ask(fd, description, call),
+                });
+            };
+            let mut locked = offset.is_none().then(|| description.position.lock());
+            if locked.as_ref().is_some_and(|locked| locked.owner == OffsetOwner::Shared) {
+                break;
+            }
+            match self.append_by_delegation(&inside, description, by, parts) {
+                Outcome::Done(end) => {
+                    if let Some(locked) = &mut locked {
+                        locked.owner = OffsetOwner::Ours(end);
+                    }
+                    return Answer::Copied(parts.len);
+                }
+                Outcome::Announce(blocks) => {
+                    drop(locked);
+                    let size = description.file().size();
+                    drop(inside);
+                    pool.announced(self.announce(fd, by, &blocks, size));
+                }
+                Outcome::Recalled => {
+                    drop(locked);
+                    drop(inside);
+                    if pool.may_join() {
+                        self.delegate(fd, true);
+                    }
+                }
+                Outcome::Kernel => pool.is_given_up = true,
+            }
+        }
+        Answer::Kernel
+    }
+}
+
+/// Lets the kernel append at an offset of its own. Of a cache, the server knows where the file ends; that the kernel does, too,
+/// is what the offset depends on. So it looks, which is a request only where others may have written without it.
+fn ask(fd: i32, description: &Description, call: &Call) -> Result<usize, Errno> {
+    let mut locked = description.position.lock();
+    if description.file().kind() == Kind::Cached {
+        let _ = rustix::fs::statx(borrow(fd), c"", AtFlags::EMPTY_PATH, StatxFlags::SIZE);
+    }
+    let result = call.ask();
+    if result.is_ok_and(|done| done > 0) && locked.owner != OffsetOwner::Shared {
+        locked.owner = OffsetOwner::Kernel;
+    }
+    result
+}
