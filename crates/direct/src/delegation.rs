@@ -32,7 +32,7 @@ const MARK: &CStr = c"keepstone.cache.mark";
 const BLOCK: u64 = 4096;
 /// Files are written to here up to so many blocks.
 const BLOCKS: u64 = 1 << 20;
-/// Who appends announces so many blocks at once.
+/// Who appends announces so many blocks at once, and who writes one after the other in the end.
 const AHEAD: u64 = 256;
 /// Nobody may announce more at once.
 const ANNOUNCED_MAX: u64 = 16 << 10;
@@ -84,6 +84,9 @@ pub struct Delegated {
     announced: AtomicPtr<AtomicU64>,
     /// Those of them that were announced last at the end of the file: the first one, and above 32 bits the one behind them.
     at_end: AtomicU64,
+    /// The block after those that were announced last, within the file, and how many of these were not about to be written.
+    expected: AtomicU64,
+    ahead: AtomicU64,
 }
 
 /// A delegation as a call uses it.
@@ -370,9 +373,9 @@ impl Direct {
     #[cold]
     pub(crate) fn announce(&self, fd: i32, by: By, blocks: &Range<u64>, size: u64) -> bool {
         let is_append = blocks.start * BLOCK >= size / BLOCK * BLOCK;
+        let ahead = if is_append { Some(AHEAD) } else { self.ahead(fd, blocks) };
         let most = (blocks.start + ANNOUNCED_MAX).min(BLOCKS);
-        let ahead = if is_append { (blocks.end + AHEAD).min(most) } else { blocks.end };
-        let blocks = blocks.start..ahead;
+        let blocks = blocks.start..(blocks.end + ahead.unwrap_or(0)).min(most);
         let mut text = [0_u8; 80];
         let mut left = &mut text[..];
         let written = write!(left, "{} {} {}", by.number.0, blocks.start, blocks.end);
@@ -395,6 +398,18 @@ impl Direct {
                 false
             }
         }
+    }
+
+    /// How many blocks are announced beyond those that are about to be written: where the last ones are followed by these,
+    /// twice as many as then. They count as changed even if they are not written to.
+    fn ahead(&self, fd: i32, blocks: &Range<u64>) -> Option<u64> {
+        let _inside = Inside::enter()?;
+        let Delegated { expected, ahead, .. } = &self.get(fd)?.1.file().delegated;
+        let follows = (blocks.start..=blocks.end).contains(&expected.load(Relaxed));
+        let next = if follows { (ahead.load(Relaxed) * 2).clamp(1, AHEAD) } else { 0 };
+        ahead.store(next, Relaxed);
+        expected.store(blocks.end + next, Relaxed);
+        Some(next)
     }
 
     /// Whether a descriptor is of a file with nothing to be synced: all that was written to it was durable when that returned.
