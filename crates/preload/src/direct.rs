@@ -42,6 +42,12 @@ fn watching(fds: &[c_int]) -> Option<&'static Direct> {
     direct().filter(|direct| fds.iter().any(|&fd| direct.watches(fd)))
 }
 
+/// Whether a descriptor may be of such a file.
+#[inline]
+pub fn watches(fd: c_int) -> bool {
+    watching(&[fd]).is_some()
+}
+
 /// Leaves such files to libc.
 pub fn serve_no_more() {
     later::nothing_comes();
@@ -491,6 +497,14 @@ fn opened(fd: c_int, flags: c_int) -> c_int {
         tell(|direct| direct.opened(fd, flags));
     }
     fd
+}
+
+/// libc has opened a stream, by which descriptors are of interest where that is seen.
+pub fn stream_opened(fd: c_int, flags: c_int, is_seen: impl FnOnce() -> bool) {
+    later::look();
+    if direct().is_some() && is_seen() {
+        tell(|direct| direct.opened(fd, flags));
+    }
 }
 
 fn duplicated(old: c_int, new: c_int) -> c_int {

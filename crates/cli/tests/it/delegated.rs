@@ -2,6 +2,7 @@
 //!
 //! Needs root and `/dev/fuse`.
 
+use std::ffi::CString;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Seek as _, Write as _};
 use std::os::fd::AsRawFd as _;
@@ -139,6 +140,32 @@ fn actor() {
                 // SAFETY: as above.
                 let read = unsafe { libc::preadv(fd, list.as_ptr(), 2, offset) };
                 format!("{written} {read}")
+            }
+            "stream" => {
+                let name = CString::new(path.as_encoded_bytes()).unwrap();
+                let mode = CString::new(words[1]).unwrap();
+                let data = vec![byte(4); number(3) as usize];
+                // SAFETY: strings, a stream and buffers of their lengths.
+                let (read, position) = unsafe {
+                    let stream = libc::fopen(name.as_ptr(), mode.as_ptr());
+                    for _ in 0..number(2) {
+                        assert_eq!(libc::fwrite(data.as_ptr().cast(), data.len(), 1, stream), 1);
+                        assert_eq!(libc::fflush(stream), 0);
+                    }
+                    let position = libc::ftell(stream);
+                    libc::rewind(stream);
+                    let mut all = vec![0; 1 << 20];
+                    let len = libc::fread(all.as_mut_ptr().cast(), 1, all.len(), stream);
+                    assert_eq!(libc::fclose(stream), 0);
+                    (runs(&all[..len]), position)
+                };
+                // What has the stream's number then is nobody else's file.
+                let (mut reader, mut writer) = std::io::pipe().unwrap();
+                writer.write_all(b"beside").unwrap();
+                let mut beside = [0; 6];
+                reader.read_exact(&mut beside).unwrap();
+                assert_eq!(&beside, b"beside");
+                format!("{position} {read}")
             }
             "open" => {
                 (file, end) = (open(), open_end());
@@ -411,6 +438,28 @@ fn vectors_of_programs() {
     assert!(served > calls + 3000 && by_kernel < 100, "{served} served, {by_kernel} by the kernel");
     cached.detach();
     assert_eq!(fs::metadata(&path).unwrap().len(), size);
+}
+
+/// Streams of libc are served like descriptors.
+#[test]
+fn streams_of_programs() {
+    let cached = Cached::new();
+    let path = cached.data().join("file");
+    fs::write(&path, "").unwrap();
+    cached.attach(&[]);
+    let mut actor = Actor::new(&path);
+    assert_eq!(actor.asks("stream w+ 500 10 a"), "5000 5000a");
+    assert_eq!(actor.asks("stream a+ 500 10 b"), "10000 5000a5000b");
+    assert_eq!(actor.asks("stream r+ 100 10 c"), "1000 1000c4000a5000b");
+    assert_eq!(actor.asks("stream a 500 6000 d"), "3010000");
+    assert_eq!(actor.asks("stream w 100 10 e"), "1000");
+    assert_eq!(actor.asks("stream w+m 100 20 f"), "2000 2000f");
+    assert!(delegated(&cached) > 0);
+    assert_eq!(actor.reads(0, 3_000), "2000f");
+    let (served, by_kernel) = actor.ends();
+    assert!(served > 10 * by_kernel, "{served} calls served, {by_kernel} by the kernel");
+    cached.detach();
+    assert_eq!(runs(&fs::read(&path).unwrap()), "2000f");
 }
 
 /// Programs that run already when a cache is attached are served in files that they open from then on, and so are programs that
