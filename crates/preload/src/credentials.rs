@@ -146,7 +146,7 @@ export! {
 
     fn unshare (flags: c_int) -> c_int {
         if flags & libc::CLONE_FILES != 0 {
-            direct::tell(Direct::stop);
+            direct::stop();
             forget_table();
         }
         let result = real::unshare(flags);

@@ -3,7 +3,7 @@
 //!
 //! Each function here is libc's of the same name, done by a copy where [`::direct`] can, and tells
 //! it what happens to descriptors, names, times and locks otherwise. `KEEPSTONE_DIRECT` names the
-//! directories, separated by colons, and `KEEPSTONE_CACHES` says that there are caches; without both, each function costs one
+//! directories, separated by colons; without them, and without caches, each function costs one
 //! load more than libc's.
 
 #![allow(unsafe_code)]
@@ -17,9 +17,11 @@ use libc::{iovec, mode_t, off_t, size_t, ssize_t};
 use crate::serve::{Returned, to_c};
 use crate::start::debug;
 use crate::stats::{self, Class, Reason};
-use crate::{engine, guard, inherited, memory, real};
+use crate::{engine, guard, inherited, later, memory, real};
 
 static DIRECT: AtomicPtr<Direct> = AtomicPtr::new(std::ptr::null_mut());
+/// The same, also as long as there is nothing to serve ([`later`]).
+static MADE: AtomicPtr<Direct> = AtomicPtr::new(std::ptr::null_mut());
 
 /// What serves such files, if any are to be.
 #[inline]
@@ -28,14 +30,28 @@ pub fn direct() -> Option<&'static Direct> {
     unsafe { DIRECT.load(Ordering::Acquire).as_ref() }
 }
 
+/// The same, also where it is not used yet: another thread may begin to at any time.
+pub fn made() -> Option<&'static Direct> {
+    // SAFETY: as above.
+    unsafe { MADE.load(Ordering::Acquire).as_ref() }
+}
+
 /// What serves such files, if one of the descriptors may be of one.
 #[inline]
 fn watching(fds: &[c_int]) -> Option<&'static Direct> {
     direct().filter(|direct| fds.iter().any(|&fd| direct.watches(fd)))
 }
 
+/// Whether a descriptor may be of such a file.
+#[inline]
+pub fn watches(fd: c_int) -> bool {
+    watching(&[fd]).is_some()
+}
+
 /// Leaves such files to libc.
 pub fn serve_no_more() {
+    later::nothing_comes();
+    MADE.store(std::ptr::null_mut(), Ordering::Release);
     DIRECT.store(std::ptr::null_mut(), Ordering::Release);
 }
 
@@ -64,19 +80,13 @@ fn number(name: &std::ffi::CStr) -> Option<u32> {
     }
 }
 
-/// Whether there are caches.
-pub fn are_caches() -> bool {
-    // SAFETY: as in `number`.
-    unsafe { !libc::getenv(c"KEEPSTONE_CACHES".as_ptr()).is_null() }
-}
-
-/// Serves what the environment says.
-pub fn start() {
+/// Serves files of caches, where there are any or will be, and below the directories that the environment says.
+pub fn start(are_caches: bool, is_over: bool) {
     // SAFETY: as in `number`.
     let dirs = unsafe {
         let dirs = libc::getenv(c"KEEPSTONE_DIRECT".as_ptr());
         match dirs.is_null() {
-            true if !are_caches() => return,
+            true if is_over => return,
             true => &[],
             false => std::ffi::CStr::from_ptr(dirs).to_bytes(),
         }
@@ -94,9 +104,28 @@ pub fn start() {
     // SAFETY: as in `number`.
     let lags = unsafe { !libc::getenv(c"KEEPSTONE_DIRECT_LAZY".as_ptr()).is_null() };
     config.times_ns = if lags { 1_000_000_000 } else { 0 };
+    let is_used = are_caches || !config.dirs.is_empty();
     match Direct::new(config) {
-        Ok(direct) => DIRECT.store(Box::into_raw(Box::new(direct)), Ordering::Release),
-        Err(err) => debug(format_args!("no direct files: {err}")),
+        Ok(direct) => MADE.store(Box::into_raw(Box::new(direct)), Ordering::Release),
+        Err(err) => return debug(format_args!("no direct files: {err}")),
+    }
+    if is_used { begin() } else { later::wait() }
+}
+
+/// Uses what was made, from now on.
+pub fn begin() {
+    if let Some(direct) = made() {
+        // What it was not told of (later-L1).
+        direct.limits_changed();
+        DIRECT.store(std::ptr::from_ref(direct).cast_mut(), Ordering::Release);
+    }
+}
+
+/// From now on looks at no descriptors; not for what our own code does.
+pub fn stop() {
+    if let Some(direct) = made().filter(|_| !guard::is_inside()) {
+        later::nothing_comes();
+        guard::run(|| direct.stop());
     }
 }
 
@@ -365,7 +394,7 @@ stands_for_libc! {
 
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
         if flags as c_uint & libc::CLOSE_RANGE_UNSHARE != 0 {
-            tell(Direct::stop);
+            stop();
         } else if flags as c_uint & libc::CLOSE_RANGE_CLOEXEC == 0 && first <= last {
             tell(|direct| direct.closing_range(first, last));
         }
@@ -464,9 +493,18 @@ fn forget_unless_null(fd: c_int, offset: *mut off_t) {
 
 fn opened(fd: c_int, flags: c_int) -> c_int {
     if fd >= 0 {
+        later::look();
         tell(|direct| direct.opened(fd, flags));
     }
     fd
+}
+
+/// libc has opened a stream, by which descriptors are of interest where that is seen.
+pub fn stream_opened(fd: c_int, flags: c_int, is_seen: impl FnOnce() -> bool) {
+    later::look();
+    if direct().is_some() && is_seen() {
+        tell(|direct| direct.opened(fd, flags));
+    }
 }
 
 fn duplicated(old: c_int, new: c_int) -> c_int {

@@ -53,6 +53,11 @@ pub fn start() {
     INHERITED.store(Box::into_raw(inherited), Ordering::Release);
 }
 
+/// Whether the program was started by `keepstone run`, or by a program of one.
+pub fn is_run() -> bool {
+    !INHERITED.load(Ordering::Acquire).is_null()
+}
+
 /// # Safety
 /// `list` is null, or a list of strings that ends with a null pointer.
 unsafe fn strings<'a>(list: Strings) -> Vec<&'a CStr> {

@@ -11,10 +11,9 @@ use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use ::direct::Direct;
 use libc::pid_t;
 
-use crate::direct::{self, direct};
+use crate::direct;
 use crate::serve::{before_fd, delegate, delegate_streams, fail, give_to_kernel};
 use crate::start::{forget_table, open_by_kernel, process, serve_no_more, serves, table};
 use crate::{cwd, guard, real, stats};
@@ -52,14 +51,14 @@ extern "C" fn before() {
     if let Some(process) = process() {
         guard::run(|| process.before_fork());
     }
-    if let Some(direct) = direct() {
+    if let Some(direct) = direct::made() {
         guard::run(|| direct.before_fork());
     }
 }
 
 extern "C" fn in_child_first() {
     forget_table();
-    if let Some(direct) = direct() {
+    if let Some(direct) = direct::made() {
         guard::run(|| direct.after_fork_child());
     }
     if !ATTACHED.load(Ordering::Acquire) {
@@ -82,7 +81,7 @@ extern "C" fn in_parent() {
 }
 
 fn tell(child: pid_t) {
-    if let Some(direct) = direct() {
+    if let Some(direct) = direct::made() {
         guard::run(|| direct.after_fork_parent());
     }
     if let Some(process) = process() {
@@ -170,7 +169,7 @@ export! {
     ) -> c_int {
         if flags & libc::CLONE_VM != 0 && flags & libc::CLONE_FILES == 0 {
             // The child's descriptors are its own, but our tables are not.
-            direct::tell(Direct::stop);
+            direct::stop();
         }
         if flags & libc::CLONE_VM != 0 || !serves() && table().is_none() {
             let function = function as *const c_void;
@@ -203,10 +202,12 @@ pub fn before_clone(flags: u64) {
     if is_lost {
         open_by_kernel();
     }
-    direct::tell(|direct| {
-        direct.before_fork();
-        direct.after_fork_parent();
-    });
+    if let Some(direct) = direct::made().filter(|_| !guard::is_inside()) {
+        guard::run(|| {
+            direct.before_fork();
+            direct.after_fork_parent();
+        });
+    }
     if let Some(process) = process() {
         // SAFETY: no preconditions.
         let limit = unsafe { libc::sysconf(libc::_SC_OPEN_MAX) } as c_int;

@@ -55,6 +55,7 @@ mod exit;
 mod fork;
 mod guard;
 mod inherited;
+mod later;
 mod lent;
 mod memory;
 mod mounts;

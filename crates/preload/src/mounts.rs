@@ -1,11 +1,11 @@
-//! The mounts of pools that this process sees.
+//! The mounts of pools that this process sees, and whether it sees caches.
 
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-use ::mounts::{MountState, PoolMount};
+use ::mounts::{CACHE_TYPE, MountState, PoolMount};
 use rustix::fs::{Mode, OFlags};
 
 /// Devices of the pools that are served, set once.
@@ -22,14 +22,61 @@ pub fn is_served_device(dev: u64) -> bool {
     unsafe { SERVED.load(Ordering::Acquire).as_ref() }.is_some_and(|served| served.contains(&dev))
 }
 
+/// The newest mount when the table was looked at last; 0 where the kernel does not say.
+static NEWEST: AtomicU64 = AtomicU64::new(0);
+
+/// What is mounted when the process starts.
+pub struct Found {
+    pub pools: Vec<PoolMount>,
+    /// Whether there are caches.
+    pub caches: bool,
+}
+
 /// Finds them: where `keepstone run` has found them, if no mount has come since, else in the kernel's table.
-pub fn find() -> Vec<PoolMount> {
-    // SAFETY: the name is a string; nobody changes the environment this early.
-    let announced = unsafe {
+pub fn find() -> Found {
+    is_another_newest();
+    // SAFETY: the names are strings; nobody changes the environment this early.
+    let (announced, are_caches) = unsafe {
         let text = libc::getenv(c"KEEPSTONE_MOUNTS".as_ptr());
-        (!text.is_null()).then(|| CStr::from_ptr(text).to_bytes())
+        let announced = (!text.is_null()).then(|| CStr::from_ptr(text).to_bytes());
+        (announced, !libc::getenv(c"KEEPSTONE_CACHES".as_ptr()).is_null())
     };
-    announced.and_then(PoolMount::announced).unwrap_or_else(in_table)
+    match announced.and_then(PoolMount::announced) {
+        Some(pools) => Found { pools, caches: are_caches },
+        None => Found { pools: in_table(), caches: are_caches || is_cache_in_table() },
+    }
+}
+
+/// Whether there is a cache, where a mount has come since this was asked last.
+pub fn has_cache_come() -> bool {
+    is_another_newest() && is_cache_in_table()
+}
+
+/// Whether the newest mount is another one than when this was asked last, or the kernel does not say.
+fn is_another_newest() -> bool {
+    let newest = ::mounts::newest_mount().unwrap_or(0);
+    NEWEST.swap(newest, Ordering::Relaxed) != newest || newest == 0
+}
+
+/// Whether the table has a cache. Enters no heap: the program may be in the middle of it.
+fn is_cache_in_table() -> bool {
+    // Paths have no spaces there.
+    const TYPE: &[u8] = b" - fuse.keepstone-cache ";
+    const { assert!(TYPE.len() == CACHE_TYPE.len() + 4) };
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let Ok(file) = rustix::fs::open(c"/proc/self/mountinfo", flags, Mode::empty()) else {
+        return false;
+    };
+    let (mut bytes, mut kept) = ([0; 4096], 0);
+    while let Ok(more @ 1..) = rustix::io::read(&file, &mut bytes[kept..]) {
+        let end = kept + more;
+        if bytes[..end].windows(TYPE.len()).any(|part| part == TYPE) {
+            return true;
+        }
+        kept = end.min(TYPE.len() - 1);
+        bytes.copy_within(end - kept..end, 0);
+    }
+    false
 }
 
 fn in_table() -> Vec<PoolMount> {

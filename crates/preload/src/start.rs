@@ -1,14 +1,15 @@
 //! From loading the library to the first call that touches a pool.
 //!
-//! A process that sees no mount of a pool gets no [`Process`], one that is given no directories no
-//! [`Direct`](::direct::Direct); each function then costs one load more
-//! than libc's. One that sees a mount pays for a look at `/proc/self/mountinfo`; it attaches the pool
+//! A process outside of `keepstone run` that sees no mount of a pool and no cache gets no [`Process`], and, if it is given no
+//! directories, no [`Direct`](::direct::Direct); each function then costs one load more than libc's. Under `keepstone run` a cache
+//! may come later ([`crate::later`]). A process that sees a mount pays for a look at `/proc/self/mountinfo`; it attaches the pool
 //! when it first uses a path below the mount point.
 
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
+use ::mounts::PoolMount;
 use posix::Process;
 
 use crate::direct::{self, direct};
@@ -79,9 +80,12 @@ static START: extern "C" fn() = {
 fn begin() {
     exec::start();
     stats::start();
-    let pools = start_pools();
-    direct::start();
-    if pools.is_none() && direct().is_none() {
+    let found = mounts::find();
+    // Otherwise caches may come later.
+    let is_over = !found.caches && !exec::is_run();
+    let pools = start_pools(found.pools, is_over);
+    direct::start(found.caches, is_over);
+    if pools.is_none() && direct::made().is_none() {
         return;
     }
     if !debugging() {
@@ -101,13 +105,12 @@ fn begin() {
     }
 }
 
-/// The process layer for the pools that are mounted; `None` where there is none.
-fn start_pools() -> Option<Process> {
-    let mut mounts = mounts::find();
+/// The process layer for the pools that are mounted; `None` where there is none, and there are no caches to come.
+fn start_pools(mut mounts: Vec<PoolMount>, is_over: bool) -> Option<Process> {
     // Of those that are read-only, the server has its own view.
     mounts.retain(|mount| mount.state.flags & libc::ST_RDONLY == 0);
     // Pools of caches have descriptors to hide, too.
-    if mounts.is_empty() && !direct::are_caches() {
+    if mounts.is_empty() && is_over {
         return None;
     }
     let process = Process::start().ok()?;
@@ -134,7 +137,7 @@ pub fn opens_in_user_space() -> bool {
 /// From now on, the kernel opens.
 pub fn open_by_kernel() {
     DESCRIPTORS_ARE_REAL.store(true, Ordering::Relaxed);
-    direct::tell(::direct::Direct::stop);
+    direct::stop();
 }
 
 /// Decides as `KEEPSTONE_FDS` says. The kernel changes files behind Chell-Direct where requests are submitted to it.

@@ -2,7 +2,7 @@
 //!
 //! A stream (`FILE`) transfers by functions that a table names: read, write, seek, close and stat. glibc exports the tables of
 //! streams on files, so they are data that can be changed: the five places get functions of ours, which ask the process layer
-//! where the stream's descriptor is one of its, and libc's function else.
+//! where the stream's descriptor is one of its, Chell-Direct where it is of a file that that may serve, and libc's function else.
 //!
 //! - **streams-S1** The tables are changed only where all is as it is known: the five places hold libc's functions of these
 //!   names, and a stream that libc has made lies in memory as expected. Elsewhere streams get the kernel's descriptors.
@@ -19,9 +19,11 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering::*};
 use libc::{FILE, PT_GNU_RELRO, dl_phdr_info, off_t, size_t, ssize_t};
 use rustix::mm::{MprotectFlags, mprotect};
 
+use posix::Process;
+
 use crate::start::process;
 use crate::stats::Class;
-use crate::{calls, cancel, inherited, real, stats};
+use crate::{calls, cancel, direct, inherited, real, stats};
 
 /// A stream as all of glibc's versions on this machine have it in memory: what of it is used here.
 #[repr(C)]
@@ -102,9 +104,7 @@ pub fn make(fd: c_int, mode: &CStr) -> Option<NonNull<FILE>> {
     let stream = made.cast::<Stream>().as_ptr();
     // SAFETY: nobody else has it; that it is as expected is what is looked at.
     unsafe {
-        let is_known = libc::fileno(made.as_ptr()) == (*stream).fd
-            && TABLES.iter().any(|name| symbol(name) == Some((*stream).table.cast_mut().cast()));
-        if !is_known {
+        if !is_known(made) {
             real::fclose(made.as_ptr());
             return None;
         }
@@ -220,8 +220,29 @@ unsafe fn original<F: Copy>(place: usize) -> F {
 pub unsafe fn served(stream: *mut FILE, class: Class) -> Option<c_int> {
     // SAFETY: streams-S1.
     let fd = unsafe { (*stream.cast::<Stream>()).fd };
-    let process = process()?;
-    (process.owns(fd) || inherited::is_served_now(process, class, fd)).then_some(fd)
+    let is_ours =
+        |process: &Process| process.owns(fd) || inherited::is_served_now(process, class, fd);
+    (process().is_some_and(is_ours) || direct::watches(fd)).then_some(fd)
+}
+
+/// Whether what is done with a stream that libc has opened comes here, its end included: then its descriptor may be one that
+/// [`crate::direct`] serves.
+pub fn is_seen(stream: NonNull<FILE>) -> bool {
+    // SAFETY: streams-S1, of which the table tells whether it holds.
+    are_served() && unsafe { is_known(stream) }
+}
+
+/// Whether a stream lies in memory as expected, and has one of the tables.
+///
+/// # Safety
+/// The stream is one, and nobody else uses it now.
+unsafe fn is_known(stream: NonNull<FILE>) -> bool {
+    let fields = stream.cast::<Stream>().as_ptr();
+    // SAFETY: memory of a stream, which has as many bytes; that it is as expected is what is looked at.
+    unsafe {
+        libc::fileno(stream.as_ptr()) == (*fields).fd
+            && TABLES.iter().any(|name| symbol(name) == Some((*fields).table.cast_mut().cast()))
+    }
 }
 
 /// Makes a call as a cancellation point, unless the stream is none.

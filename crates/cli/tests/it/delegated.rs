@@ -2,12 +2,14 @@
 //!
 //! Needs root and `/dev/fuse`.
 
+use std::ffi::CString;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Seek as _, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -28,7 +30,10 @@ impl Actor {
 
     /// Started by what is to start `keepstone run`.
     fn by(run: Command, file: &Path) -> Self {
-        let mut run = served_child_test(run, "delegated::actor", file.as_os_str());
+        Self::start(&mut served_child_test(run, "delegated::actor", file.as_os_str()))
+    }
+
+    fn start(run: &mut Command) -> Self {
         let mut child = run.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (orders, answers) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
         Self { child, orders, answers: BufReader::new(answers) }
@@ -83,8 +88,9 @@ impl Actor {
 #[allow(unsafe_code)]
 fn actor() {
     let path = std::env::var_os("ARG").unwrap();
-    let file = fs::File::options().read(true).write(true).open(&path).unwrap();
-    let mut end = fs::File::options().append(true).open(&path).unwrap();
+    let open = || fs::File::options().read(true).write(true).open(&path).unwrap();
+    let open_end = || fs::File::options().append(true).open(&path).unwrap();
+    let (mut file, mut end) = (open(), open_end());
     for order in std::io::stdin().lines() {
         let order = order.unwrap();
         let words: Vec<&str> = order.split(' ').collect();
@@ -134,6 +140,36 @@ fn actor() {
                 // SAFETY: as above.
                 let read = unsafe { libc::preadv(fd, list.as_ptr(), 2, offset) };
                 format!("{written} {read}")
+            }
+            "stream" => {
+                let name = CString::new(path.as_encoded_bytes()).unwrap();
+                let mode = CString::new(words[1]).unwrap();
+                let data = vec![byte(4); number(3) as usize];
+                // SAFETY: strings, a stream and buffers of their lengths.
+                let (read, position) = unsafe {
+                    let stream = libc::fopen(name.as_ptr(), mode.as_ptr());
+                    for _ in 0..number(2) {
+                        assert_eq!(libc::fwrite(data.as_ptr().cast(), data.len(), 1, stream), 1);
+                        assert_eq!(libc::fflush(stream), 0);
+                    }
+                    let position = libc::ftell(stream);
+                    libc::rewind(stream);
+                    let mut all = vec![0; 1 << 20];
+                    let len = libc::fread(all.as_mut_ptr().cast(), 1, all.len(), stream);
+                    assert_eq!(libc::fclose(stream), 0);
+                    (runs(&all[..len]), position)
+                };
+                // What has the stream's number then is nobody else's file.
+                let (mut reader, mut writer) = std::io::pipe().unwrap();
+                writer.write_all(b"beside").unwrap();
+                let mut beside = [0; 6];
+                reader.read_exact(&mut beside).unwrap();
+                assert_eq!(&beside, b"beside");
+                format!("{position} {read}")
+            }
+            "open" => {
+                (file, end) = (open(), open_end());
+                "done".to_owned()
             }
             "sync" => done(file.sync_all()),
             "die" => {
@@ -402,6 +438,72 @@ fn vectors_of_programs() {
     assert!(served > calls + 3000 && by_kernel < 100, "{served} served, {by_kernel} by the kernel");
     cached.detach();
     assert_eq!(fs::metadata(&path).unwrap().len(), size);
+}
+
+/// Streams of libc are served like descriptors.
+#[test]
+fn streams_of_programs() {
+    let cached = Cached::new();
+    let path = cached.data().join("file");
+    fs::write(&path, "").unwrap();
+    cached.attach(&[]);
+    let mut actor = Actor::new(&path);
+    assert_eq!(actor.asks("stream w+ 500 10 a"), "5000 5000a");
+    assert_eq!(actor.asks("stream a+ 500 10 b"), "10000 5000a5000b");
+    assert_eq!(actor.asks("stream r+ 100 10 c"), "1000 1000c4000a5000b");
+    assert_eq!(actor.asks("stream a 500 6000 d"), "3010000");
+    assert_eq!(actor.asks("stream w 100 10 e"), "1000");
+    assert_eq!(actor.asks("stream w+m 100 20 f"), "2000 2000f");
+    assert!(delegated(&cached) > 0);
+    assert_eq!(actor.reads(0, 3_000), "2000f");
+    let (served, by_kernel) = actor.ends();
+    assert!(served > 10 * by_kernel, "{served} calls served, {by_kernel} by the kernel");
+    cached.detach();
+    assert_eq!(runs(&fs::read(&path).unwrap()), "2000f");
+}
+
+/// Programs that run already when a cache is attached are served in files that they open from then on, and so are programs that
+/// they start.
+#[test]
+fn a_cache_that_comes_later() {
+    let cached = Cached::new();
+    let path = cached.data().join("file");
+    fs::write(&path, "").unwrap();
+    let mut actor = Actor::new(&path);
+    // A shell that waits.
+    let run = served_child_test(
+        Command::new(env!("CARGO_BIN_EXE_keepstone")),
+        "delegated::actor",
+        path.as_os_str(),
+    );
+    let args: Vec<_> = run.get_args().map(ToOwned::to_owned).collect();
+    let program = args.iter().position(|arg| arg == "--").unwrap() + 1;
+    let mut shell = Command::new(env!("CARGO_BIN_EXE_keepstone"));
+    shell.args(&args[..program]).args(["sh", "-c", "read line; \"$0\" \"$@\""]);
+    shell.args(&args[program..]);
+    shell.envs(run.get_envs().map(|(name, value)| (name, value.unwrap())));
+    let mut later = Actor::start(&mut shell);
+    actor.works('a');
+
+    cached.attach(&[]);
+    assert_eq!(fs::metadata(&path).unwrap().len(), 100);
+    // An opening looks every tenth of a second.
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(actor.asks("open"), "done");
+    actor.works('b');
+    assert!(delegated(&cached) > 0);
+    writeln!(later.orders).unwrap();
+    later.works('c');
+    assert_eq!(actor.reads(0, 101), "100c");
+    actor.works('d');
+    assert_eq!(later.reads(0, 101), "100d");
+    assert_eq!(actor.asks("fork 1 p"), "done");
+    assert_eq!(later.reads(0, 101), "1d1p98d");
+    for actor in [actor, later] {
+        let (served, by_kernel) = actor.ends();
+        assert!(served > 3 * by_kernel, "{served} calls served, {by_kernel} by the kernel");
+    }
+    cached.detach();
 }
 
 /// Whatever a program has written is there when the server was killed, also what it has written since.

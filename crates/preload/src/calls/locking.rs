@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use libc::{MCL_CURRENT, MCL_FUTURE, MCL_ONFAULT};
 use posix::Errno;
 
-use crate::direct::direct;
+use crate::direct;
 use crate::mounts::read;
 use crate::serve::set_errno;
 use crate::start::process;
@@ -95,7 +95,7 @@ impl Mapping {
         let address = self.range.start;
         ::pool::is_mapped(address)
             || process().is_some_and(|process| process.shares(address))
-            || direct().is_some_and(|direct| direct.has_memory_in(&self.range))
+            || direct::made().is_some_and(|direct| direct.has_memory_in(&self.range))
     }
 
     /// Locks its pages, those that are there and, with `populate`, all that can be.

@@ -193,7 +193,7 @@ export! {
             | libc::SYS_umount2 => {
                 // They change this thread only, or where paths lead: the kernel knows best.
                 if number == libc::SYS_unshare && a & i64::from(libc::CLONE_FILES) != 0 {
-                    direct::tell(::direct::Direct::stop);
+                    direct::stop();
                     forget_table();
                 }
                 if let Some(process) = process() {

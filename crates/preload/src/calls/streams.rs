@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int};
-use std::ptr::null_mut;
+use std::ptr::{NonNull, null_mut};
 
 use libc::{AT_FDCWD, FILE};
 use posix::Errno;
@@ -15,7 +15,7 @@ use super::{close, lseek};
 use crate::serve::{before_fd, delegate, delegate_streams, fd_freed, set_errno};
 use crate::start::process;
 use crate::stats::Class;
-use crate::{cancel, guard, memory, real, stats, streams};
+use crate::{cancel, direct, guard, memory, real, stats, streams};
 
 /// What the mode of a stream asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,10 +124,13 @@ fn stream_on(fd: c_int, mode: *const c_char) -> Option<*mut FILE> {
 }
 
 /// libc has opened a stream.
-fn opened(stream: *mut FILE) -> *mut FILE {
-    if !stream.is_null() {
+fn opened(stream: *mut FILE, mode: *const c_char) -> *mut FILE {
+    if let Some(opened) = NonNull::new(stream) {
         // SAFETY: a stream.
-        stats::opened_by_kernel(unsafe { libc::fileno(stream) });
+        let fd = stats::opened_by_kernel(unsafe { libc::fileno(stream) });
+        if let Some(mode) = Mode::read(mode) {
+            direct::stream_opened(fd, mode.flags, || streams::is_seen(opened));
+        }
     }
     stream
 }
@@ -148,7 +151,7 @@ export! {
     fn fopen | fopen64 | _IO_fopen (path: *const c_char, mode: *const c_char) -> *mut FILE {
         open_stream(path, mode).unwrap_or_else(|| {
             before_fd();
-            opened(real::fopen(path, mode))
+            opened(real::fopen(path, mode), mode)
         })
     }
 
