@@ -3,27 +3,56 @@
 //! In a pool that is one operation (`FileSystem::append_delegated`), which tells where the bytes have gone. Where the kernel makes
 //! the call, only it knows, so the offset is the kernel's until it is asked for (direct-O1).
 
+#![allow(unsafe_code)]
+
 use crate::calls::{Call, PoolUse};
 use crate::delegation::{Outcome, may_use};
 use crate::descriptions::Description;
 use crate::epoch::Inside;
 use crate::file::{Kind, MAPPABLE_BYTES};
-use crate::parts::Parts;
+use crate::parts::{self, NO_PARTS, Parts};
 use crate::position::OffsetOwner;
 use crate::table::borrow;
 use crate::{Answer, Direct};
+use libc::{iovec, off_t};
 use rustix::fs::{AtFlags, StatxFlags};
+use std::ffi::c_int;
 use vfs::Errno;
 
 impl Direct {
+    /// `pwritev2` with `RWF_APPEND`, with an offset, or at that of the description, which moves. Where the kernel has to make the
+    /// call, it knows where the file ends; not even the server of a cache is told that the bytes belong there.
+    ///
+    /// # Safety
+    /// As [`read`](Self::read), for the list and each part of it.
+    pub unsafe fn append_once(
+        &self,
+        fd: i32,
+        list: *const iovec,
+        count: c_int,
+        offset: Option<off_t>,
+    ) -> Answer<usize> {
+        if !self.is_served(fd) {
+            return Answer::Kernel;
+        }
+        let mut room = NO_PARTS;
+        // SAFETY: the caller's.
+        let parts = unsafe { parts::of_list(list, count, &mut room) };
+        let answer = self.append(fd, &parts, offset.map(|offset| offset as u64), None);
+        if answer == Answer::Kernel {
+            look_for_size(fd);
+        }
+        answer
+    }
+
     /// `write` and `writev`, which move the offset, or with an offset, which Linux does not look at but for its sign, `pwrite`
-    /// and `pwritev`. The caller is outside.
+    /// and `pwritev`. The caller is outside. Without a call, the kernel's is left to the caller.
     pub(crate) fn append(
         &self,
         fd: i32,
         parts: &Parts<'_>,
         offset: Option<u64>,
-        call: &Call,
+        call: Option<&Call>,
     ) -> Answer<usize> {
         let mut pool = PoolUse::default();
         while self.is_served(fd) {
@@ -38,6 +67,7 @@ impl Direct {
                     self.delegate(fd, false);
                     continue;
                 }
+                let Some(call) = call else { break };
                 return Answer::Asked(match offset {
                     Some(offset) => call.ask_at(offset),
                     None => ask(fd, description, call),
@@ -79,11 +109,16 @@ impl Direct {
 fn ask(fd: i32, description: &Description, call: &Call) -> Result<usize, Errno> {
     let mut locked = description.position.lock();
     if description.file().kind() == Kind::Cached {
-        let _ = rustix::fs::statx(borrow(fd), c"", AtFlags::EMPTY_PATH, StatxFlags::SIZE);
+        look_for_size(fd);
     }
     let result = call.ask();
     if result.is_ok_and(|done| done > 0) && locked.owner != OffsetOwner::Shared {
         locked.owner = OffsetOwner::Kernel;
     }
     result
+}
+
+/// Lets the kernel know where a file ends.
+fn look_for_size(fd: i32) {
+    let _ = rustix::fs::statx(borrow(fd), c"", AtFlags::EMPTY_PATH, StatxFlags::SIZE);
 }

@@ -8,7 +8,7 @@ use crate::delegation::{self, By, Outcome};
 use crate::descriptions::{APPENDS, Description, READS, WRITES};
 use crate::epoch::Inside;
 use crate::file::{File, Kind, MAPPABLE_BYTES};
-use crate::parts::{COPY_BYTES_MAX, Parts};
+use crate::parts::{self, COPY_BYTES_MAX, NO_PARTS, Parts};
 use crate::position::{Locked, OFFSET_END, OffsetOwner};
 use crate::table::borrow;
 use crate::{Answer, Direct};
@@ -19,8 +19,6 @@ use std::sync::atomic::Ordering::*;
 use syscalls::syscall;
 use vfs::Errno;
 
-/// Vectors of more parts are the kernel's.
-const PARTS_MAX: usize = 16;
 /// How often a call may announce what it writes.
 const ANNOUNCEMENTS_MAX: u32 = 4;
 /// How often a call may map a chunk before it is made by the kernel.
@@ -214,12 +212,9 @@ impl Direct {
         if !self.is_served(fd) {
             return Answer::Kernel;
         }
-        let mut parts = [iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PARTS_MAX];
-        // What is too long or cannot be read is no list, and so the kernel's.
-        let len = usize::try_from(count).ok().filter(|len| *len <= PARTS_MAX).unwrap_or(0);
+        let mut room = NO_PARTS;
         // SAFETY: by 1 of `read`.
-        let len = if unsafe { read_list(list, &mut parts[..len]) } { len } else { 0 };
-        let parts = Parts::new(&parts[..len]);
+        let parts = unsafe { parts::of_list(list, count, &mut room) };
         match offset {
             Some(offset) => self.transfer_at::<W>(fd, &parts, offset, call),
             None => self.transfer::<W>(fd, &parts, call),
@@ -242,7 +237,7 @@ impl Direct {
             let Some((_, description)) = self.get(fd) else { break };
             if W && description.is(APPENDS) {
                 drop(inside);
-                return self.append(fd, parts, Some(offset), call);
+                return self.append(fd, parts, Some(offset), Some(call));
             }
             match self.plan::<W>(description, offset, parts, maps < MAPS_MAX, pool.is_given_up) {
                 Plan::Delegated(by) => {
@@ -298,7 +293,7 @@ impl Direct {
                 OffsetOwner::Shared => break,
                 _ if W && description.is(APPENDS) => {
                     drop(inside);
-                    return self.append(fd, parts, None, call);
+                    return self.append(fd, parts, None, Some(call));
                 }
                 OffsetOwner::Kernel => {
                     adopt(fd, description);
@@ -668,17 +663,6 @@ fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize)> 
         let from = offset.max(start) - start;
         (index, from as usize, (end.min(start + CHUNK_BYTES) - start - from) as usize)
     })
-}
-
-/// Copies a list of buffers' addresses; `false` where it cannot be read.
-///
-/// # Safety
-/// As 1 and 2 of [`Direct::read`].
-unsafe fn read_list(list: *const iovec, room: &mut [iovec]) -> bool {
-    let Some(inside) = Inside::enter() else { return false };
-    let (to, len) = (room.as_mut_ptr().cast(), size_of_val(room));
-    // SAFETY: 1: the program's memory and ours, where any bytes are a list; 2: `memcpy`; 3: entered.
-    unsafe { copy::copy(inside.slot, to, list.cast(), len, libc::memcpy, to) }
 }
 
 fn copy_pieces<const W: bool>(

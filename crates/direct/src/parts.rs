@@ -9,12 +9,19 @@ use crate::copy;
 use crate::epoch::Inside;
 use crate::slab::reserve;
 use libc::iovec;
+use std::ffi::c_int;
 use std::sync::atomic::Ordering::*;
 
 /// Longer transfers are the kernel's: a call costs nothing beside them.
 pub const COPY_BYTES_MAX: usize = 64 << 20;
 /// Of several buffers, no more than this is gathered.
 const GATHERED_BYTES_MAX: usize = 128 << 10;
+
+/// Vectors of more parts are the kernel's.
+const PARTS_MAX: usize = 16;
+/// Room for a list.
+pub const NO_PARTS: [iovec; PARTS_MAX] =
+    [iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PARTS_MAX];
 
 /// The program's buffers, and how many bytes they are.
 pub struct Parts<'p> {
@@ -84,6 +91,23 @@ impl<'p> Parts<'p> {
         }
         Some(Ok(len))
     }
+}
+
+/// The buffers of a list. What is too long or cannot be read is no list: there are none, so that it is the kernel's.
+///
+/// # Safety
+/// As 1 and 2 of [`Direct::read`](crate::Direct::read), for the list.
+pub unsafe fn of_list<'r>(
+    list: *const iovec,
+    count: c_int,
+    room: &'r mut [iovec; PARTS_MAX],
+) -> Parts<'r> {
+    let len = usize::try_from(count).ok().filter(|len| *len <= PARTS_MAX).unwrap_or(0);
+    let (to, bytes) = (room.as_mut_ptr().cast(), len * size_of::<iovec>());
+    // SAFETY: 1: the program's memory and ours, where any bytes are a list; 2: `memcpy`.
+    let is_read =
+        Inside::enter().is_some_and(|inside| unsafe { copy_part(&inside, to, list.cast(), bytes) });
+    Parts::new(if is_read { &room[..len] } else { &[] })
 }
 
 /// # Safety

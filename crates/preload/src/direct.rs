@@ -309,6 +309,13 @@ stands_for_libc! {
         match (flags, offset) {
             (0, -1) => writev(fd, list, count),
             (0, _) => pwritev(fd, list, count, offset),
+            // What is written to a pool is durable.
+            _ if flags & !(libc::RWF_SYNC | libc::RWF_DSYNC) == libc::RWF_APPEND => {
+                let at = (offset != -1).then_some(offset);
+                serve(Class::Write, fd, |direct| direct.append_once(fd, list, count, at), || {
+                    with_offsets([fd, -1], || real::pwritev2(fd, list, count, offset, flags))
+                })
+            }
             _ => with_offsets([fd, -1], || real::pwritev2(fd, list, count, offset, flags)),
         }
     }

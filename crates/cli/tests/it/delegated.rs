@@ -118,6 +118,7 @@ fn actor() {
             // Several parts, by one call: at an offset, or at the end.
             "vector" => vector(file.as_raw_fd(), number(1) as i64, &words[2..]),
             "vector-end" => vector(end.as_raw_fd(), -1, &words[1..]),
+            "vector-append" => vector(file.as_raw_fd(), -2, &words[1..]),
             "read-vector" => {
                 let mut parts: Vec<Vec<u8>> =
                     words[2..].iter().map(|len| vec![b'?'; len.parse().unwrap()]).collect();
@@ -217,6 +218,7 @@ fn vector(fd: i32, offset: i64, parts: &[&str]) -> String {
     let written = unsafe {
         match offset {
             -1 => libc::writev(fd, list.as_ptr(), count),
+            -2 => libc::pwritev2(fd, list.as_ptr(), count, -1, libc::RWF_APPEND),
             _ => libc::pwritev(fd, list.as_ptr(), count, offset),
         }
     };
@@ -434,6 +436,15 @@ fn vectors_of_programs() {
     let bad = actor.asks("bad-vector 10 k");
     assert_eq!(bad, "10 10");
     assert_eq!(actor.reads(0, 30), "10a10k10a");
+    // Where the kernel does not know the end, and where it makes the call.
+    for len in [10, 200_000] {
+        actor.works('a');
+        assert_eq!(actor.appends(1, 3, 'l'), size + 3);
+        let order = format!("vector-append {len} m 2 n");
+        assert_eq!(actor.asks(&order), (len + 2).to_string());
+        assert_eq!(actor.reads(size, len + 10), format!("3l{len}m2n"));
+        size += len as u64 + 5;
+    }
     let (served, by_kernel) = actor.ends();
     assert!(served > calls + 3000 && by_kernel < 100, "{served} served, {by_kernel} by the kernel");
     cached.detach();
