@@ -6,10 +6,14 @@
 //!   program works in would lose its path, and what is mounted on one would go with it.
 //! - **keeping-K3** An answer that has gone out may not have been taken in, as the thread that gets it has to run first. For
 //!   inodes that the kernel has, it sees to that itself; all else is told once more a moment later.
-//! - **keeping-K4** Before it begins again, pages that were left are dropped, as whoever opens a file keeps them from then on.
+//! - **keeping-K4** When it begins again, pages may be left from before. Whoever opens a file first since then does not keep them.
+//!
+//! The kernel is told to drop attributes only when it ends: of an answer that is under way then it takes none, and goes by those
+//! that it has. At that moment these are right, but in its first look at the root directory, which comes before
+//! ([`crate::Mounted::serve`]).
 
 use std::collections::HashSet;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -19,7 +23,7 @@ use fuser::{INodeNo, Notifier};
 use mounts::MountEvents;
 
 use crate::expire::Expirer;
-use crate::names::Names;
+use crate::names::{EntryName, Names};
 use crate::options::Caching;
 
 /// How long nobody else has to be there before the kernel keeps anything: programs come one after the other, and to end it
@@ -47,7 +51,7 @@ pub(crate) struct Keeping {
     /// Odd: it does.
     phase: AtomicU32,
     answers: [Answers; 2],
-    absent: Mutex<HashSet<(INodeNo, OsString)>>,
+    absent: Mutex<HashSet<EntryName>>,
     expirer: OnceLock<Expirer>,
 }
 
@@ -55,6 +59,8 @@ pub(crate) struct Keeping {
 pub(crate) struct Now<'k> {
     caching: &'k Caching,
     answers: Option<&'k AtomicU32>,
+    /// Which time it is that the kernel keeps something, or that it does not.
+    pub phase: u32,
 }
 
 impl Deref for Now<'_> {
@@ -75,7 +81,7 @@ impl Drop for Now<'_> {
 impl<'k> Now<'k> {
     /// Of a mount whose pool nobody else uses.
     pub fn always(caching: &'k Caching) -> Self {
-        Self { caching, answers: None }
+        Self { caching, answers: None, phase: 0 }
     }
 }
 
@@ -91,10 +97,8 @@ impl Keeping {
             let phase = self.phase.load(SeqCst);
             let answers = &self.answers[phase as usize % 2].0;
             answers.fetch_add(1, SeqCst);
-            let now = Now {
-                caching: [&Caching::NONE, caching][phase as usize % 2],
-                answers: Some(answers),
-            };
+            let caching = [&Caching::NONE, caching][phase as usize % 2];
+            let now = Now { caching, answers: Some(answers), phase };
             if self.phase.load(SeqCst) == phase {
                 return now;
             }
@@ -132,8 +136,15 @@ pub(crate) struct Keeper<'k> {
     pub notifier: &'k Notifier,
     /// When somebody else was there last.
     company: Option<Instant>,
-    /// What the kernel is to be told once more, and when.
-    once_more: Option<(Instant, Vec<(INodeNo, OsString)>)>,
+    once_more: Option<OnceMore>,
+}
+
+/// What the kernel is told once more (keeping-K3).
+struct OnceMore {
+    due: Instant,
+    absent: Vec<EntryName>,
+    /// Inodes that it did not have.
+    missing: Vec<INodeNo>,
 }
 
 impl<'k> Keeper<'k> {
@@ -151,8 +162,9 @@ impl<'k> Keeper<'k> {
             return PATIENCE;
         }
         let now = Instant::now();
-        if let Some((_, absent)) = self.once_more.take_if(|(due, _)| *due <= now) {
-            self.drop_all(&absent);
+        if let Some(again) = self.once_more.take_if(|again| again.due <= now) {
+            self.expire_all(&again.absent);
+            again.missing.iter().for_each(|ino| _ = self.drop_inode(*ino));
         }
         let has_company = self.events.has_company();
         if has_company {
@@ -164,16 +176,13 @@ impl<'k> Keeper<'k> {
             _ => {}
         }
         let patience = if self.keeping.keeps() { PATIENCE } else { LOOK_EVERY };
-        let due = self.once_more.as_ref().map(|(due, _)| due.saturating_duration_since(now));
+        let due = self.once_more.as_ref().map(|again| again.due.saturating_duration_since(now));
         due.map_or(patience, |due| due.min(patience))
     }
 
     fn start(&mut self) {
         match self.events.let_kernel_keep(true) {
             Ok(true) => {
-                self.once_more = None;
-                // keeping-K4.
-                self.drop_all(&[]);
                 self.keeping.go_over();
                 tracing::debug!("nobody else uses the pool: the kernel may keep what it is told");
             }
@@ -188,37 +197,40 @@ impl<'k> Keeper<'k> {
             &mut *self.keeping.absent.lock().unwrap_or_else(PoisonError::into_inner),
         );
         let absent: Vec<_> = absent.into_iter().collect();
-        self.drop_all(&absent);
+        self.expire_all(&absent);
+        let missing = self.drop_all();
         if let Err(err) = self.events.let_kernel_keep(false) {
             tracing::error!("programs wait for the kernel to forget: {err}");
         }
-        self.once_more = Some((Instant::now() + ONCE_MORE_AFTER, absent));
+        self.once_more = Some(OnceMore { due: Instant::now() + ONCE_MORE_AFTER, absent, missing });
         tracing::debug!("somebody else uses the pool: the kernel keeps nothing");
     }
 
-    /// Makes the kernel ask again for all that it has (keeping-K2).
-    fn drop_all(&self, absent: &[(INodeNo, OsString)]) {
+    /// Makes the kernel ask again for all names (keeping-K2).
+    fn expire_all(&self, absent: &[EntryName]) {
         let Some(expirer) = self.keeping.expirer.get() else { return };
-        for (parent, name) in absent {
-            expirer.expire(*parent, name);
-        }
-        let mut coming = vec![];
-        self.names.for_each(&mut |ino, names| {
-            for (parent, name) in names {
-                expirer.expire(*parent, name);
-            }
+        let expire = |(parent, name): &EntryName| expirer.expire(*parent, name);
+        absent.iter().for_each(expire);
+        self.names.for_each(&mut |_, names| names.iter().for_each(expire));
+    }
+
+    /// Makes it drop all else. Which inodes it did not have.
+    fn drop_all(&self) -> Vec<INodeNo> {
+        let mut missing = vec![];
+        self.names.for_each(&mut |ino, _| {
             if !self.drop_inode(ino) {
-                coming.push(ino);
+                missing.push(ino);
             }
         });
         self.drop_inode(INodeNo::ROOT);
         for _ in 0..TRIES {
-            if coming.is_empty() {
+            if missing.is_empty() {
                 break;
             }
             std::thread::sleep(Duration::from_millis(1));
-            coming.retain(|ino| self.names.has(*ino) && !self.drop_inode(*ino));
+            missing.retain(|ino| self.names.has(*ino) && !self.drop_inode(*ino));
         }
+        missing
     }
 
     /// Whether the kernel has the inode, whose attributes and pages it drops then.

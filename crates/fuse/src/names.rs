@@ -34,6 +34,8 @@ struct Known {
     lookups: u64,
     /// Where it found it, mostly once.
     names: Vec<EntryName>,
+    /// The phase in which it was opened last (`Keeping`).
+    opened: u32,
 }
 
 impl Known {
@@ -75,6 +77,13 @@ impl Names {
         let known = shard.entry(ino.0).or_default();
         known.lookups += 1;
         known.add(parent, name);
+    }
+
+    /// The kernel opens an inode; whether it has since this phase began.
+    pub fn opened(&self, ino: INodeNo, phase: u32) -> bool {
+        let mut shard = self.shard(ino);
+        let known = shard.get_mut(&ino.0);
+        known.is_some_and(|known| std::mem::replace(&mut known.opened, phase) == phase)
     }
 
     /// The kernel takes lookups back.

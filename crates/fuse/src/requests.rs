@@ -312,7 +312,7 @@ impl fuser::Filesystem for Server {
         }
         let now = self.caching();
         match self.begin_use(ino, flags.0) {
-            Ok(handle) => reply.opened(handle, self.open_flags(&now, flags.0)),
+            Ok(handle) => reply.opened(handle, self.open_flags(&now, (ino, false), flags.0)),
             Err(err) => reply.error(convert::errno(err)),
         }
     }
@@ -620,7 +620,7 @@ impl fuser::Filesystem for Server {
                 &convert::file_attr(&entry),
                 convert::generation(&entry),
                 handle,
-                self.open_flags(&now, flags),
+                self.open_flags(&now, (INodeNo(entry.ino.0), true), flags),
             ),
             Err(err) => reply.error(err),
         }

@@ -280,9 +280,20 @@ impl Server {
         }
     }
 
-    pub(crate) fn open_flags(&self, now: &Now<'_>, flags: i32) -> FopenFlags {
+    /// How the kernel opens a file, which is new or not.
+    pub(crate) fn open_flags(
+        &self,
+        now: &Now<'_>,
+        (ino, is_new): (INodeNo, bool),
+        flags: i32,
+    ) -> FopenFlags {
         if flags & libc::O_DIRECT != 0 || !now.keep_cache {
-            FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
+            return FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
+        }
+        let is_first = |shared: &Arc<Shared>| !shared.names.opened(ino, now.phase);
+        // keeping-K4.
+        if self.shared.as_ref().is_some_and(is_first) && !is_new {
+            FopenFlags::empty()
         } else {
             FopenFlags::FOPEN_KEEP_CACHE
         }
