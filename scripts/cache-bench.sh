@@ -12,8 +12,15 @@
 # transaction), ycsb-a and forestdb (PMAL's mixes on the same: zipfian, 5 threads, half and two thirds reads), copy (64 MiB by
 # copy_file_range of 1 MiB) and copy-rw (the same by read and write).
 #
+# Rows that have to be named, or `filebench` for all of them: the personalities of Filebench (bench/c/personalities.c),
+# fileserver-128K, webserver, webproxy, varmail-16K and oltp as in PMAL's Table IV, fileserver-512K, fileserver-2M, varmail-128K and
+# varmail-512K for Chell's Figure 12, and fileserver-100, -1000 and -5000, so many files of 64 MiB together, for PMAL's Figure 5.
+# Scaled to this machine: a 250th of Table IV's files (oltp: of their size), and 8 threads for its 50 (oltp: 1, 2 and 5 for its log
+# writer, 10 writers and 200 readers). Chell's have 64 MiB, too. They have a system more, `sync`: ext4 whose files are all opened
+# with O_SYNC.
+#
 # Prints the best time of each in seconds, of the same work everywhere, without the start of the program and what it prepares
-# (bench/c/btree.c, cache-bench/calls.py), and ratios: above 1, the cache is faster. Nothing is waiting to be written back when a
+# (bench/c/*.c, cache-bench/calls.py), and ratios: above 1, the cache is faster. Nothing is waiting to be written back when a
 # program starts. ext4 lies in an image on the disk of /var/tmp, so its fsync is that disk's; what that takes is printed, too. Needs
 # root. Environment: KEEPSTONE (default: target/release/keepstone), ROUNDS (5), MODE, what the cache promises (journal), JSON (a
 # file that gets the results, too).
@@ -29,7 +36,15 @@ transactions=4000
 calls=(/usr/bin/python3 "$root/scripts/cache-bench/calls.py")
 
 rows=(osync async sqlite-delete sqlite-wal reread create bdb-1 bdb-2 bdb-4 bdb-8 ycsb-a forestdb copy copy-rw)
-[ $# -eq 0 ] || rows=("$@")
+filebench=(fileserver-128K webserver webproxy varmail-16K oltp fileserver-512K fileserver-2M varmail-128K varmail-512K
+    fileserver-100 fileserver-1000 fileserver-5000)
+[ $# -eq 0 ] || rows=()
+for row; do
+    case $row in
+        filebench) rows+=("${filebench[@]}") ;;
+        *) rows+=("$row") ;;
+    esac
+done
 
 work=$(mktemp -d /dev/shm/cache-bench.XXXXXX)
 disk=$(mktemp -d /var/tmp/cache-bench.XXXXXX)
@@ -46,6 +61,7 @@ clean_up() {
 trap clean_up EXIT
 
 gcc -O2 -pthread -o "$work/btree" "$root/bench/c/btree.c" -ldb-5.3 -lm
+gcc -O2 -Wall -Wextra -Werror -pthread -o "$work/personalities" "$root/bench/c/personalities.c" -lm
 mkdir "$work/ext4" "$work/cached" "$work/bpfs"
 truncate -s 2G "$disk/image"
 mkfs.ext4 -q "$disk/image"
@@ -55,22 +71,49 @@ for pool in cache bpfs; do "$keepstone" mkfs "$work/$pool.pool" --size 1G >/dev/
 "$keepstone" attach "$work/cache.pool" "$work/ext4/behind" "$work/cached" --data "${MODE:-journal}" >/dev/null
 "$keepstone" mount -o direct "$work/bpfs.pool" "$work/bpfs" >/dev/null
 
-# The program of a row, by what `run` says and in `dir`, both set by the caller: prints seconds.
+# The personality of a row of Filebench, its mean size, files, threads and loops; nothing for other rows.
+personality() {
+    case $1 in
+        fileserver-128K) echo fileserver 131072 400 8 800 ;;
+        fileserver-512K) echo fileserver 524288 128 8 200 ;;
+        fileserver-2M) echo fileserver 2097152 32 8 50 ;;
+        fileserver-100) echo fileserver 671088 100 8 160 ;;
+        fileserver-1000) echo fileserver 67108 1000 8 1600 ;;
+        fileserver-5000) echo fileserver 13421 5000 8 4000 ;;
+        webserver) echo webserver 32768 2000 8 500 ;;
+        webproxy) echo webproxy 32768 1600 8 500 ;;
+        varmail-16K) echo varmail 16384 3200 8 400 ;;
+        varmail-128K) echo varmail 131072 512 8 300 ;;
+        varmail-512K) echo varmail 524288 128 8 150 ;;
+        oltp) echo oltp 6291456 10 8 600 ;;
+    esac
+}
+
+# personalities ROW MODE [COMMAND…]: in `dir`, by COMMAND.
+personalities() {
+    local arguments
+    read -ra arguments <<<"$(personality "$1")"
+    "${@:3}" "$work/personalities" "$dir" "${arguments[@]}" "$2"
+}
+
+# The program of a row, by what `run` says, in `dir` and as `mode` says, set by the caller: prints seconds.
 btree() { "${run[@]}" "$work/btree" "$dir" "$1" "$transactions" "$2" "$3"; }
 program() {
     case $1 in
         bdb-*) btree "${1#bdb-}" 35 uniform ;;
         ycsb-a) btree 5 50 zipf ;;
         forestdb) btree 5 67 zipf ;;
+        fileserver-* | varmail-* | webserver | webproxy | oltp) personalities "$1" "$mode" "${run[@]}" ;;
         *) "${run[@]}" "${calls[@]}" run "$1" "$dir" ;;
     esac
 }
 
 # once ROW SYSTEM: microseconds.
 once() {
-    local dir run=() seconds
+    local dir run=() mode=run seconds
     case $2 in
         ext4) dir=$work/ext4/plain/dir ;;
+        sync) dir=$work/ext4/plain/dir mode=sync ;;
         run) dir=$work/cached/dir run=("$keepstone" run --quiet --) ;;
         mount) dir=$work/cached/dir ;;
         bpfs) dir=$work/bpfs/dir run=("$keepstone" run --quiet --) ;;
@@ -78,6 +121,7 @@ once() {
     mkdir "$dir"
     case $1 in
         bdb-* | ycsb-a | forestdb) ;;
+        fileserver-* | varmail-* | webserver | webproxy | oltp) personalities "$1" prepare ;;
         *) "${calls[@]}" prepare "$1" "$dir" ;;
     esac
     "$keepstone" attach flush "$work/cached" >/dev/null
@@ -88,25 +132,31 @@ once() {
 }
 
 results=$work/results
-printf '%-14s %10s %10s %10s %10s   %s\n' row ext4 run mount bpfs 'ext4/run ext4/mount  bpfs/run'
+printf '%-15s %10s %10s %10s %10s   %s\n' row ext4 run mount bpfs 'ext4/run ext4/mount  bpfs/run (sync   sync/run)'
 declare -A best
 for row in "${rows[@]}"; do
+    systems=(ext4 run mount bpfs)
+    [ -z "$(personality "$row")" ] || systems+=(sync)
     for ((round = 0; round < rounds; round++)); do
-        for system in ext4 run mount bpfs; do
+        for system in "${systems[@]}"; do
             took=$(once "$row" "$system")
             [ "$took" -ge "${best[$row,$system]:-999999999}" ] || best[$row,$system]=$took
         done
     done
     "${calls[@]}" fdatasync "$work/ext4/plain/synced" >>"$work/fdatasync"
     awk -v name="$row" -v e="${best[$row,ext4]}" -v r="${best[$row,run]}" -v m="${best[$row,mount]}" -v b="${best[$row,bpfs]}" \
-        -v json="$results" 'BEGIN {
-        printf "%-14s %10.3f %10.3f %10.3f %10.3f", name, e / 1e6, r / 1e6, m / 1e6, b / 1e6
-        printf "   %8.2f %10.2f %9.2f\n", e / r, e / m, b / r
-        printf "{\"program\":\"%s\",\"ext4_us\":%d,\"run_us\":%d,\"mount_us\":%d,\"bpfs_us\":%d}\n", name, e, r, m, b >>json
+        -v s="${best[$row,sync]:-}" -v json="$results" 'BEGIN {
+        printf "%-15s %10.3f %10.3f %10.3f %10.3f", name, e / 1e6, r / 1e6, m / 1e6, b / 1e6
+        printf "   %8.2f %10.2f %9.2f", e / r, e / m, b / r
+        if (s != "") printf " %10.3f %10.2f", s / 1e6, s / r
+        printf "\n"
+        printf "{\"program\":\"%s\",\"ext4_us\":%d,\"run_us\":%d,\"mount_us\":%d,\"bpfs_us\":%d", name, e, r, m, b >>json
+        if (s != "") printf ",\"sync_us\":%d", s >>json
+        print "}" >>json
     }'
 done
 if [ -n "${best[copy,run]:-}" ] && [ -n "${best[copy-rw,run]:-}" ]; then
-    printf 'copy-rw/copy  '
+    printf 'copy-rw/copy   '
     for system in ext4 run mount bpfs; do
         awk -v c="${best[copy,$system]}" -v rw="${best[copy-rw,$system]}" 'BEGIN { printf " %10.2f", rw / c }'
     done
