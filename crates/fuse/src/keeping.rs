@@ -9,8 +9,8 @@
 //! - **keeping-K4** When it begins again, pages may be left from before. Whoever opens a file first since then does not keep them.
 //!
 //! The kernel is told to drop attributes only when it ends: of an answer that is under way then it takes none, and goes by those
-//! that it has. At that moment these are right, but in its first look at the root directory, which comes before
-//! ([`crate::Mounted::serve`]).
+//! that it has. At that moment these are right; but for the root, of which it has none before its first answer. So that is left
+//! to be told a moment later, too, where the first answer has just gone out.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -35,6 +35,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(60);
 /// When the kernel is told once more (keeping-K3).
 const ONCE_MORE_AFTER: Duration = Duration::from_millis(100);
+/// How long an answer may take to be taken in, mostly.
+const TAKEN_IN_AFTER: Duration = Duration::from_millis(10);
 /// How often to tell of an inode that the kernel is about to have, a millisecond each.
 const TRIES: u32 = 5;
 /// Absent names that the kernel may keep.
@@ -53,6 +55,8 @@ pub(crate) struct Keeping {
     answers: [Answers; 2],
     absent: Mutex<HashSet<EntryName>>,
     expirer: OnceLock<Expirer>,
+    /// When the kernel was told the root's attributes first.
+    root: OnceLock<Instant>,
 }
 
 /// What the kernel may keep of an answer, until that has gone out.
@@ -103,6 +107,11 @@ impl Keeping {
                 return now;
             }
         }
+    }
+
+    /// Notes that the kernel is about to be told the root's attributes.
+    pub fn note_root(&self) {
+        self.root.get_or_init(Instant::now);
     }
 
     /// Notes that the kernel is about to be told that there is no such name. `false`: it may not keep that.
@@ -222,13 +231,17 @@ impl<'k> Keeper<'k> {
                 missing.push(ino);
             }
         });
-        self.drop_inode(INodeNo::ROOT);
         for _ in 0..TRIES {
             if missing.is_empty() {
                 break;
             }
             std::thread::sleep(Duration::from_millis(1));
             missing.retain(|ino| self.names.has(*ino) && !self.drop_inode(*ino));
+        }
+        if self.keeping.root.get().is_some_and(|told| told.elapsed() > TAKEN_IN_AFTER) {
+            self.drop_inode(INodeNo::ROOT);
+        } else {
+            missing.push(INodeNo::ROOT);
         }
         missing
     }

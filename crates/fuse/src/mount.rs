@@ -123,12 +123,7 @@ impl Mounted {
         let notifier = self.session.notifier();
         let result = std::thread::scope(|scope| {
             let Shared { fs, events, names, keeping, .. } = &*shared;
-            let dir = &self.mount_point.dir;
-            scope.spawn(move || {
-                // So that the kernel knows the root's attributes before it is told to drop them (`keeping.rs`).
-                let _ = rustix::fs::stat(dir);
-                names.tell(&**fs, (&**events, keeping), &notifier);
-            });
+            scope.spawn(move || names.tell(&**fs, (&**events, keeping), &notifier));
             let result = run(self.session);
             names.end(&**events);
             result

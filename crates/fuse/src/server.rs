@@ -221,7 +221,14 @@ impl Server {
     ) {
         let now = self.caching();
         match self.call(op, f) {
-            Ok(attr) => reply.attr(self.ttl(&now, attr.ino), &convert::file_attr(&attr)),
+            Ok(attr) => {
+                if attr.ino == vfs::ROOT
+                    && let Some(shared) = &self.shared
+                {
+                    shared.keeping.note_root();
+                }
+                reply.attr(self.ttl(&now, attr.ino), &convert::file_attr(&attr));
+            }
             Err(err) => reply.error(err),
         }
     }
