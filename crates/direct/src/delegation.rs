@@ -32,7 +32,7 @@ const MARK: &CStr = c"keepstone.cache.mark";
 const BLOCK: u64 = 4096;
 /// Files are written to here up to so many blocks.
 const BLOCKS: u64 = 1 << 20;
-/// Who appends announces so many blocks at once, and who writes one after the other in the end.
+/// Who appends announces as many blocks as the file has, up to so many, at once; who writes one after the other in the end.
 const AHEAD: u64 = 256;
 /// Nobody may announce more at once.
 const ANNOUNCED_MAX: u64 = 16 << 10;
@@ -373,7 +373,7 @@ impl Direct {
     #[cold]
     pub(crate) fn announce(&self, fd: i32, by: By, blocks: &Range<u64>, size: u64) -> bool {
         let is_append = blocks.start * BLOCK >= size / BLOCK * BLOCK;
-        let ahead = if is_append { Some(AHEAD) } else { self.ahead(fd, blocks) };
+        let ahead = if is_append { Some(AHEAD.min(blocks.end)) } else { self.ahead(fd, blocks) };
         let most = (blocks.start + ANNOUNCED_MAX).min(BLOCKS);
         let blocks = blocks.start..(blocks.end + ahead.unwrap_or(0)).min(most);
         let mut text = [0_u8; 80];

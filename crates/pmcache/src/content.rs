@@ -81,6 +81,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             match result {
                 Ok(done) => return Ok(Some(done)),
                 Err(Stop::Below) => return Err(Errno::IO),
+                Err(Stop::Full) if attempt == 1 && self.drain_waiting() => {}
                 Err(Stop::Full) => return Err(Errno::NOSPC),
                 Err(Stop::Errno(Errno::NOSPC)) if self.make_room(blocks + BESIDE)? => {}
                 Err(Stop::Errno(Errno::NOSPC)) => break,
@@ -440,7 +441,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
         self.check_as_left(node, cnode)?;
         let keep = Fallocate::Allocate { keep_size: true };
-        let ahead = end.next_multiple_of(self.options.reserve.max(BLOCK)).max(stop);
+        let ahead = (end + end.min(self.options.reserve)).next_multiple_of(BLOCK).max(stop);
         let most = if end > cnode.record.left.size { ahead } else { stop };
         let most = most.min(self.limits().file_size);
         let result = self.change_below(node, cnode, |below| {

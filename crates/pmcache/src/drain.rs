@@ -117,6 +117,14 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         failed
     }
 
+    /// Writes back what waits for it, which gives back what was allocated ahead; whether anything did. A failure is each file's
+    /// own to tell.
+    pub(crate) fn drain_waiting(&self) -> bool {
+        let waiting: Vec<_> = self.backlog.files().into_iter().map(|(_, node)| node).collect();
+        let _ = self.drain(&waiting);
+        !waiting.is_empty()
+    }
+
     /// Hands what is marked to the file system below; `None` where that is nothing.
     fn write_back(&self, node: &Arc<Node>) -> Result<Option<Written>> {
         let _io = lock(&node.io);

@@ -61,8 +61,8 @@ pub struct Options {
     pub coherence_ns: i64,
     /// Who opens a file behind the cache that is guarded waits no longer until it is written back; then it is refused.
     pub opener_wait: Duration,
-    /// An append of so many bytes has so much space allocated ahead below, shorter ones as much as is missing to the next multiple
-    /// (Chell §4.1.2).
+    /// Who appends has as much space again allocated ahead below as the file has, up to so many bytes (Chell §4.1.2 always has
+    /// some): many small files do not take what they will not use.
     pub reserve: u64,
     /// A sequential reader has so many bytes read ahead.
     pub read_ahead: u64,

@@ -59,7 +59,7 @@ pub struct ServerArgs {
     /// where the file system in DIR lets it.
     #[arg(long, value_name = "HOW")]
     pub watch: Option<Watch>,
-    /// Who appends gets space in DIR ahead, in multiples of so many bytes.
+    /// Who appends gets space in DIR ahead: as much again as the file has, up to so many bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 20)]
     pub reserve: u64,
     /// A sequential reader gets so many bytes read ahead. Default: 524288, of an object store 8388608.

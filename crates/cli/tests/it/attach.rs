@@ -202,6 +202,31 @@ fn a_dead_mount_with_another_within_is_left() {
     rustix::mount::unmount(&inner, rustix::mount::UnmountFlags::DETACH).unwrap();
 }
 
+/// Space that is allocated ahead is not what others lack: small files take little more than they have, and what is written back
+/// gives its own back.
+#[test]
+fn a_small_file_system_is_filled_with_small_files() {
+    let cached = Cached::new();
+    let data = cached.data();
+    let size = Some(c"size=16M");
+    let none = rustix::mount::MountFlags::empty();
+    rustix::mount::mount("none", &data, "tmpfs", none, size).unwrap();
+    cached.attach(&[]);
+    // 14 of 16 MiB.
+    for i in 0..700 {
+        fs::write(data.join(format!("small{i}")), vec![i as u8; 20 << 10]).unwrap();
+    }
+    let written = (0..700).map(|i| fs::write(data.join(format!("more{i}")), vec![1; 20 << 10]));
+    let refused = written.filter_map(Result::err).next().expect("there is not so much space");
+    assert_eq!(refused.kind(), std::io::ErrorKind::StorageFull);
+    for i in 0..700 {
+        assert!(fs::read(data.join(format!("small{i}"))).unwrap() == vec![i as u8; 20 << 10]);
+    }
+    cached.detach();
+    assert_eq!(fs::metadata(data.join("small699")).unwrap().len(), 20 << 10);
+    rustix::mount::unmount(&data, rustix::mount::UnmountFlags::DETACH).unwrap();
+}
+
 #[test]
 fn what_is_not_its_business_is_refused() {
     let cached = Cached::new();
